@@ -1,0 +1,23 @@
+//! Tilescribe: a language-model-guided tensor program generator.
+//!
+//! A neural network comes in as ONNX and leaves as fast compiled code. Every decision taken while a schedule is
+//! generated is a word of a small tensor language; a transformer that was trained on measured decision
+//! sequences writes them.
+//!
+//! Modules in the order in which data flows:
+
+pub mod workload;
+pub mod target;
+pub mod graph;
+pub mod nest;
+pub mod space;
+pub mod language;
+pub mod codegen;
+pub mod outcome;
+pub mod measure;
+pub mod record;
+pub mod model;
+pub mod rank;
+pub mod propose;
+pub mod tune;
+pub mod artifact;

@@ -1,0 +1,193 @@
+//! How to compute it: the scheduled loop nest.
+//!
+//! A [`Nest`] is a small imperative program: loops, guards, stores and accumulations over buffers. It starts as
+//! the plain reading of a workload and is changed by pure rewrites, each of which takes a nest and returns one.
+//! Every kind of loop means what a serial loop means; `Vector`, `Unroll` and `Parallel` only promise that
+//! the iterations may be executed so, and the verifier and the interpreter hold a nest to the promise.
+//!
+//! Invariants (checked by the verifier): variables are bound where they are used; accesses stay inside their buffers;
+//! private buffers are written before they are read; iterations of a parallel loop write disjoint elements.
+
+use crate::workload::{Combiner, Condition, DType, Expr, Index, Role, TensorId, Var, Workload};
+
+/// Where a buffer lives.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Scope {
+    /// An argument of the kernel: a tensor of the workload that is no intermediate.
+    Argument(Role),
+    /// An argument of the kernel that `setup` fills from constants, once, when the network is compiled.
+    Packed,
+    /// One instance for a run of the kernel, visible to all threads, in the workspace.
+    Shared,
+    /// An instance for each iteration of a parallel loop (for each run, outside of one), undefined at its start, in the workspace.
+    Private,
+    /// Like `Private`, but meant for registers: after unrolling, its indices are constants and at most one vector loop's variable.
+    Register,
+}
+
+/// A dense row-major array of elements.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub struct Buffer {
+    pub name: String,
+    pub shape: Vec<i64>,
+    pub dtype: DType,
+    pub scope: Scope,
+}
+
+impl Buffer {
+    pub fn elements(&self) -> i64 {
+        self.shape.iter().product()
+    }
+
+    pub fn bytes(&self) -> usize {
+        self.elements() as usize * self.dtype.bytes()
+    }
+}
+
+/// How the iterations of a loop are executed.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum LoopKind {
+    Serial,
+    /// Spread over the threads; no iteration depends on another.
+    Parallel,
+    /// One vector operation; constant extent, at most the lanes of a register.
+    /// An accumulation whose destination does not move with the variable is reduced across the lanes.
+    Vector,
+    /// Written out; constant extent.
+    Unroll,
+}
+
+/// `for var in 0..min(bounds)`; a bound of 0 or less gives no iteration.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub struct Loop {
+    pub var: Var,
+    /// At least one; affine in the variables of enclosing loops. The first is a constant that is never exceeded.
+    pub bounds: Vec<Index>,
+    pub kind: LoopKind,
+    pub body: Vec<Stmt>,
+}
+
+impl Loop {
+    /// The largest number of iterations, which sizes are planned for.
+    pub fn extent(&self) -> i64 {
+        self.bounds.iter().find_map(Index::as_constant).unwrap_or(i64::MAX)
+    }
+
+    /// Whether it always runs [`Loop::extent`] times.
+    pub fn is_constant(&self) -> bool {
+        self.bounds.len() == 1
+    }
+}
+
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub enum Stmt {
+    Loop(Loop),
+    /// Runs the body where all conditions hold.
+    If { conditions: Vec<Condition>, body: Vec<Stmt> },
+    /// `buffer[indices] = value`
+    Store { buffer: TensorId, indices: Vec<Index>, value: Expr },
+    /// `buffer[indices] = combine(buffer[indices], value)`
+    Accumulate { buffer: TensorId, indices: Vec<Index>, combiner: Combiner, value: Expr },
+}
+
+/// A scheduled program. `buffers` starts with the tensors of the workload, under the same ids; scratch buffers follow.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub struct Nest {
+    pub buffers: Vec<Buffer>,
+    /// Names of the loop variables, by `Var`.
+    pub vars: Vec<String>,
+    /// Fills the `Packed` buffers from constants; runs once.
+    pub setup: Vec<Stmt>,
+    pub body: Vec<Stmt>,
+}
+
+impl Nest {
+    pub fn buffer(&self, id: TensorId) -> &Buffer {
+        &self.buffers[id.0 as usize]
+    }
+
+    /// The kernel's arguments, in the order in which it takes their addresses: tensors that are
+    /// inputs, constants or outputs, then packed buffers.
+    pub fn arguments(&self) -> Vec<TensorId> {
+        let ids = || (0..self.buffers.len() as u32).map(TensorId);
+        let tensors = ids().filter(|id| matches!(self.buffer(*id).scope, Scope::Argument(_)));
+        tensors.chain(ids().filter(|id| self.buffer(*id).scope == Scope::Packed)).collect()
+    }
+
+    /// The plain reading of a workload: a loop for each axis, one stage after the other, intermediates in shared memory.
+    ///
+    /// ```text
+    /// for a in 0..128 { for b in 0..64 { t2[a, b] = 0 } }
+    /// for a in 0..128 { for b in 0..64 { for c in 0..32 { t2[a, b] += t0[a, c] * t1[c, b] } } }
+    /// ```
+    pub fn naive(workload: &Workload) -> Nest {
+        let mut nest = Nest { buffers: Vec::new(), vars: Vec::new(), setup: Vec::new(), body: Vec::new() };
+        for (id, tensor) in workload.ids() {
+            nest.buffers.push(Buffer {
+                name: format!("t{}", id.0),
+                shape: tensor.shape.clone(),
+                dtype: tensor.dtype,
+                scope: match tensor.role {
+                    Role::Intermediate => Scope::Shared,
+                    role => Scope::Argument(role),
+                },
+            });
+        }
+        for (number, stage) in workload.stages.iter().enumerate() {
+            let spatial = stage.spatial.len();
+            if let Some(combiner) = stage.combiner {
+                let vars = nest.stage_vars(number, "init", spatial);
+                let indices = vars.iter().map(|v| Index::var(*v)).collect();
+                let value = identity(combiner, workload.tensor(stage.output).dtype);
+                let store = Stmt::Store { buffer: stage.output, indices, value };
+                nest.body.extend(wrap(&vars, &stage.spatial, store));
+            }
+            let vars = nest.stage_vars(number, "", stage.rank());
+            let value = stage.value.substitute(&|axis| vars.get(axis.0 as usize).map(|v| Index::var(*v)));
+            let indices = vars[..spatial].iter().map(|v| Index::var(*v)).collect();
+            let extents: Vec<i64> = (0..stage.rank()).map(|axis| stage.extent(axis)).collect();
+            let point = match stage.combiner {
+                None => Stmt::Store { buffer: stage.output, indices, value },
+                Some(combiner) => Stmt::Accumulate { buffer: stage.output, indices, combiner, value },
+            };
+            nest.body.extend(wrap(&vars, &extents, point));
+        }
+        nest
+    }
+
+    /// A new loop variable.
+    pub fn new_var(&mut self, name: impl Into<String>) -> Var {
+        self.vars.push(name.into());
+        Var(self.vars.len() as u32 - 1)
+    }
+
+    fn stage_vars(&mut self, stage: usize, suffix: &str, count: usize) -> Vec<Var> {
+        (0..count).map(|axis| self.new_var(format!("s{stage}{}{suffix}", axis_name(axis)))).collect()
+    }
+}
+
+/// The literal that an accumulation starts from.
+pub fn identity(combiner: Combiner, dtype: DType) -> Expr {
+    if dtype.is_float() {
+        return Expr::float(combiner.identity());
+    }
+    Expr::integer(match combiner {
+        Combiner::Sum => 0,
+        Combiner::Product => 1,
+        Combiner::Maximum => i64::MIN,
+        Combiner::Minimum => i64::MAX,
+    })
+}
+
+/// The letter of an axis: `a` to `z`, then `a1`, `b1`, ...
+pub fn axis_name(axis: usize) -> String {
+    let letter = (b'a' + (axis % 26) as u8) as char;
+    if axis < 26 { letter.to_string() } else { format!("{letter}{}", axis / 26) }
+}
+
+/// Serial loops around a statement, outermost first.
+fn wrap(vars: &[Var], extents: &[i64], inner: Stmt) -> Vec<Stmt> {
+    vars.iter().zip(extents).rev().fold(vec![inner], |body, (var, extent)| {
+        vec![Stmt::Loop(Loop { var: *var, bounds: vec![Index::constant(*extent)], kind: LoopKind::Serial, body })]
+    })
+}

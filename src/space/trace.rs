@@ -1,0 +1,310 @@
+//! Decisions as data: sites, values, traces; and the tape that records or replays them.
+
+use std::borrow::Cow;
+use std::fmt;
+use std::str::FromStr;
+
+use thiserror::Error;
+
+/// A word of the tensor language: a lower-case name, or a number.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum Word {
+    Name(Cow<'static, str>),
+    Number(u64),
+}
+
+impl From<&'static str> for Word {
+    fn from(name: &'static str) -> Word {
+        Word::Name(Cow::Borrowed(name))
+    }
+}
+
+impl From<u64> for Word {
+    fn from(number: u64) -> Word {
+        Word::Number(number)
+    }
+}
+
+impl fmt::Display for Word {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Word::Name(name) => f.write_str(name),
+            Word::Number(number) => write!(f, "{number}"),
+        }
+    }
+}
+
+/// Words in a row, printed with blanks between them.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
+pub struct Words(pub Vec<Word>);
+
+impl Words {
+    /// The number, if the words are exactly one.
+    pub fn as_number(&self) -> Option<u64> {
+        match self.0.as_slice() {
+            [Word::Number(number)] => Some(*number),
+            _ => None,
+        }
+    }
+
+    /// Whether the words are exactly this name.
+    pub fn is(&self, name: &str) -> bool {
+        matches!(self.0.as_slice(), [Word::Name(n)] if n == name)
+    }
+}
+
+impl fmt::Display for Words {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (i, word) in self.0.iter().enumerate() {
+            if i > 0 {
+                f.write_str(" ")?;
+            }
+            write!(f, "{word}")?;
+        }
+        Ok(())
+    }
+}
+
+impl From<u64> for Words {
+    fn from(number: u64) -> Words {
+        Words(vec![Word::Number(number)])
+    }
+}
+
+impl From<&'static str> for Words {
+    /// One word for each name between blanks.
+    fn from(names: &'static str) -> Words {
+        Words(names.split(' ').map(Word::from).collect())
+    }
+}
+
+/// A word or line that is not of the language.
+#[derive(Clone, PartialEq, Eq, Debug, Error)]
+pub enum ParseError {
+    #[error("`{0}` is neither a number up to {max} nor a name of letters a to z, digits, `.`, `_` and `-`", max = u64::MAX)]
+    Word(String),
+    #[error("line {line}: expected `site = value`, found `{text}`")]
+    Choice { line: usize, text: String },
+}
+
+impl FromStr for Word {
+    type Err = ParseError;
+
+    fn from_str(text: &str) -> Result<Word, ParseError> {
+        let bad = || ParseError::Word(text.chars().take(40).collect());
+        if text.starts_with(|c: char| c.is_ascii_digit()) {
+            let number: u64 = text.parse().map_err(|_| bad())?;
+            // one spelling for each number: no leading zeros
+            return if number.to_string() == text { Ok(Word::Number(number)) } else { Err(bad()) };
+        }
+        let allowed = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || matches!(c, '.' | '_' | '-');
+        if text.is_empty() || text.len() > 40 || !text.chars().all(allowed) {
+            return Err(bad());
+        }
+        Ok(Word::Name(Cow::Owned(text.to_string())))
+    }
+}
+
+impl FromStr for Words {
+    type Err = ParseError;
+
+    fn from_str(text: &str) -> Result<Words, ParseError> {
+        text.split_whitespace().map(str::parse).collect::<Result<_, _>>().map(Words)
+    }
+}
+
+/// One decision taken: `site = value`. The site names what is decided, the value is one of its candidates.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct Choice {
+    pub site: Words,
+    pub value: Words,
+}
+
+impl fmt::Display for Choice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} = {}", self.site, self.value)
+    }
+}
+
+/// The decisions taken, in order: the identity of a program. Prints a line for each and parses back.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
+pub struct Trace(pub Vec<Choice>);
+
+impl fmt::Display for Trace {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.iter().try_for_each(|choice| writeln!(f, "{choice}"))
+    }
+}
+
+impl FromStr for Trace {
+    type Err = ParseError;
+
+    fn from_str(text: &str) -> Result<Trace, ParseError> {
+        let mut choices = Vec::new();
+        for (number, line) in text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty()) {
+            let bad = || ParseError::Choice { line: number + 1, text: line.chars().take(80).collect() };
+            let (site, value) = line.split_once(" = ").ok_or_else(bad)?;
+            let choice = Choice { site: site.parse()?, value: value.parse()? };
+            if choice.site.0.is_empty() || choice.value.0.is_empty() {
+                return Err(bad());
+            }
+            choices.push(choice);
+        }
+        Ok(Trace(choices))
+    }
+}
+
+/// A question: what is decided, and the legal answers: distinct, ordered, at least two.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Decision {
+    pub site: Words,
+    pub candidates: Vec<Words>,
+}
+
+/// Why no program follows a prefix. Not an error: an outcome to learn from.
+#[derive(Clone, PartialEq, Eq, Debug, Error)]
+#[error("dead end: {0}")]
+pub struct Reason(pub String);
+
+/// A prefix does not fit this task and space.
+#[derive(Clone, PartialEq, Eq, Debug, Error)]
+pub enum Stale {
+    #[error("decision {at}: the trace decides `{found}` where the space asks for `{expected}`")]
+    Site { at: usize, expected: Words, found: Words },
+    #[error("decision {at}: `{site} = {value}` is none of the {candidates} candidates")]
+    Value { at: usize, site: Words, value: Words, candidates: usize },
+    #[error("{left} decisions are left over, from `{site}`")]
+    LeftOver { left: usize, site: Words },
+}
+
+/// Why a rule stopped; what [`Tape::choose`] and rules return as `Err`.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Stop {
+    /// The recorded prefix ran out here.
+    Choose(Decision),
+    DeadEnd(Reason),
+    Stale(Stale),
+}
+
+impl From<Reason> for Stop {
+    fn from(reason: Reason) -> Stop {
+        Stop::DeadEnd(reason)
+    }
+}
+
+/// Answers decisions in one pass, without suspending.
+pub trait Policy {
+    /// The position of the answer among the candidates.
+    fn pick(&mut self, decision: &Decision) -> usize;
+}
+
+/// Where rules ask for decisions. Replays a prefix and then suspends, or is driven by a policy.
+pub struct Tape<'a> {
+    mode: Mode<'a>,
+    taken: Trace,
+}
+
+enum Mode<'a> {
+    Replay(&'a Trace),
+    Drive(&'a mut dyn Policy),
+}
+
+impl<'a> Tape<'a> {
+    /// Answers from `prefix`, then stops with [`Stop::Choose`].
+    pub fn replay(prefix: &'a Trace) -> Tape<'a> {
+        Tape { mode: Mode::Replay(prefix), taken: Trace::default() }
+    }
+
+    /// Answers by `policy`, to the end.
+    pub fn drive(policy: &'a mut dyn Policy) -> Tape<'a> {
+        Tape { mode: Mode::Drive(policy), taken: Trace::default() }
+    }
+
+    /// Asks for a decision. A single candidate is taken without being recorded; none is a dead end.
+    ///
+    /// # Errors
+    /// [`Stop::Choose`] where the prefix has run out, [`Stop::Stale`] where it decides something else,
+    /// [`Stop::DeadEnd`] where there is no candidate.
+    pub fn choose(&mut self, site: Words, candidates: Vec<Words>) -> Result<Words, Stop> {
+        debug_assert!(candidates.iter().collect::<std::collections::BTreeSet<_>>().len() == candidates.len());
+        match candidates.as_slice() {
+            [] => return Err(Reason(format!("nothing fits `{site}`")).into()),
+            [only] => return Ok(only.clone()),
+            _ => {}
+        }
+        let value = match &mut self.mode {
+            Mode::Drive(policy) => {
+                let decision = Decision { site: site.clone(), candidates };
+                let at = policy.pick(&decision).min(decision.candidates.len() - 1);
+                decision.candidates.into_iter().nth(at).unwrap_or_default()
+            }
+            Mode::Replay(prefix) => {
+                let at = self.taken.0.len();
+                let Some(choice) = prefix.0.get(at) else {
+                    return Err(Stop::Choose(Decision { site, candidates }));
+                };
+                if choice.site != site {
+                    return Err(Stop::Stale(Stale::Site { at, expected: site, found: choice.site.clone() }));
+                }
+                if !candidates.contains(&choice.value) {
+                    let value = choice.value.clone();
+                    return Err(Stop::Stale(Stale::Value { at, site, value, candidates: candidates.len() }));
+                }
+                choice.value.clone()
+            }
+        };
+        self.taken.0.push(Choice { site, value: value.clone() });
+        Ok(value)
+    }
+
+    /// The decisions taken. A prefix with decisions left over does not fit.
+    ///
+    /// # Errors
+    /// [`Stale::LeftOver`] when the replayed prefix is longer than what was asked.
+    pub fn finish(self) -> Result<Trace, Stale> {
+        if let Mode::Replay(prefix) = self.mode
+            && let Some(extra) = prefix.0.get(self.taken.0.len())
+        {
+            return Err(Stale::LeftOver { left: prefix.0.len() - self.taken.0.len(), site: extra.site.clone() });
+        }
+        Ok(self.taken)
+    }
+
+    /// The decisions taken so far.
+    pub fn taken(&self) -> &Trace {
+        &self.taken
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn numbers(values: &[u64]) -> Vec<Words> {
+        values.iter().map(|v| Words::from(*v)).collect()
+    }
+
+    #[test]
+    fn replay_suspends_past_the_prefix_and_never_repairs() {
+        let prefix: Trace = "tile a 0 = 4\n".parse().unwrap();
+        let mut tape = Tape::replay(&prefix);
+        assert_eq!(tape.choose("tile a 0".parse().unwrap(), numbers(&[2, 4])), Ok(Words::from(4)));
+        assert_eq!(tape.choose("forced".into(), numbers(&[7])), Ok(Words::from(7)));
+        let next = tape.choose("tile b 0".parse().unwrap(), numbers(&[1, 2]));
+        assert!(matches!(next, Err(Stop::Choose(d)) if d.candidates.len() == 2));
+        let mut tape = Tape::replay(&prefix);
+        let stale = tape.choose("tile a 0".parse().unwrap(), numbers(&[2, 3]));
+        assert!(matches!(stale, Err(Stop::Stale(Stale::Value { at: 0, .. }))));
+        let tape = Tape::replay(&prefix);
+        assert!(matches!(tape.finish(), Err(Stale::LeftOver { left: 1, .. })));
+    }
+
+    #[test]
+    fn text_has_one_spelling() {
+        let trace: Trace = "tile s0 b 0 = 16 2\npack t1 = panel\n".parse().unwrap();
+        assert_eq!(trace.to_string().parse::<Trace>(), Ok(trace));
+        for bad in ["x = 007", "x = A", "x", " = 3", "x = 99999999999999999999"] {
+            assert!(bad.parse::<Trace>().is_err(), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,265 @@
+//! Scalar expressions over loaded elements: what a stage computes at one point.
+
+use super::index::{Index, Var};
+use super::{DType, TensorId};
+
+/// A finite or infinite number, compared and hashed by its bits.
+#[derive(Clone, Copy, Debug)]
+pub struct Float(pub f64);
+
+impl Float {
+    fn key(self) -> u64 {
+        self.0.to_bits()
+    }
+}
+
+impl PartialEq for Float {
+    fn eq(&self, other: &Float) -> bool {
+        self.key() == other.key()
+    }
+}
+impl Eq for Float {}
+impl PartialOrd for Float {
+    fn partial_cmp(&self, other: &Float) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+impl Ord for Float {
+    fn cmp(&self, other: &Float) -> std::cmp::Ordering {
+        self.key().cmp(&other.key())
+    }
+}
+impl std::hash::Hash for Float {
+    fn hash<H: std::hash::Hasher>(&self, state: &mut H) {
+        self.key().hash(state);
+    }
+}
+
+/// Functions of one value. All but `Not` keep the type of their argument.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum Unary {
+    Negate,
+    Absolute,
+    Exp,
+    Log,
+    Sqrt,
+    ReciprocalSqrt,
+    Reciprocal,
+    Erf,
+    Tanh,
+    /// `1 / (1 + exp(-x))`
+    Sigmoid,
+    Sin,
+    Cos,
+    Floor,
+    Ceil,
+    /// To the nearest integer, halves to even.
+    Round,
+    Sign,
+    /// Of a Boolean.
+    Not,
+}
+
+/// Functions of two values of one type. Comparisons give a Boolean.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum Binary {
+    Add,
+    Subtract,
+    Multiply,
+    /// Of integers: towards minus infinity.
+    Divide,
+    /// Of floats: sign of the dividend (C's fmod). Of integers: sign of the divisor.
+    Remainder,
+    Maximum,
+    Minimum,
+    Power,
+    Less,
+    LessEqual,
+    Equal,
+    And,
+    Or,
+}
+
+/// `low <= index < high`.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct Condition {
+    pub index: Index,
+    pub low: i64,
+    pub high: i64,
+}
+
+/// A scalar expression. Float literals are f32, indices are i64; other types come from loads and casts.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum Expr {
+    Float(Float),
+    Index(Index),
+    Load { tensor: TensorId, indices: Vec<Index> },
+    Unary(Unary, Box<Expr>),
+    Binary(Binary, Box<Expr>, Box<Expr>),
+    /// `condition ? yes : no`, both sides computed.
+    Select { condition: Box<Expr>, yes: Box<Expr>, no: Box<Expr> },
+    /// `inside` where every condition holds, else `outside`. The loads of `inside` happen only where they
+    /// hold, so it is how padding is written.
+    Guard { conditions: Vec<Condition>, inside: Box<Expr>, outside: Box<Expr> },
+    Cast(DType, Box<Expr>),
+}
+
+impl Expr {
+    pub fn float(value: f64) -> Expr {
+        Expr::Float(Float(value))
+    }
+
+    pub fn integer(value: i64) -> Expr {
+        Expr::Index(Index::constant(value))
+    }
+
+    pub fn load(tensor: TensorId, indices: Vec<Index>) -> Expr {
+        Expr::Load { tensor, indices }
+    }
+
+    pub fn unary(op: Unary, x: Expr) -> Expr {
+        Expr::Unary(op, Box::new(x))
+    }
+
+    pub fn binary(op: Binary, x: Expr, y: Expr) -> Expr {
+        Expr::Binary(op, Box::new(x), Box::new(y))
+    }
+
+    pub fn select(condition: Expr, yes: Expr, no: Expr) -> Expr {
+        Expr::Select { condition: Box::new(condition), yes: Box::new(yes), no: Box::new(no) }
+    }
+
+    /// `inside` where all conditions hold; no conditions give `inside` itself.
+    pub fn guard(conditions: Vec<Condition>, inside: Expr, outside: Expr) -> Expr {
+        if conditions.is_empty() {
+            return inside;
+        }
+        Expr::Guard { conditions, inside: Box::new(inside), outside: Box::new(outside) }
+    }
+
+    /// The operands, in order.
+    pub fn children(&self) -> Vec<&Expr> {
+        match self {
+            Expr::Float(_) | Expr::Index(_) | Expr::Load { .. } => vec![],
+            Expr::Unary(_, x) | Expr::Cast(_, x) => vec![x],
+            Expr::Binary(_, x, y) => vec![x, y],
+            Expr::Select { condition, yes, no } => vec![condition, yes, no],
+            Expr::Guard { inside, outside, .. } => vec![inside, outside],
+        }
+    }
+
+    /// Rebuilds the expression from below: operands first, then `change` on the result.
+    #[must_use]
+    pub fn rewrite(&self, change: &mut dyn FnMut(Expr) -> Expr) -> Expr {
+        let rebuilt = match self {
+            Expr::Float(_) | Expr::Index(_) | Expr::Load { .. } => self.clone(),
+            Expr::Unary(op, x) => Expr::unary(*op, x.rewrite(change)),
+            Expr::Cast(dtype, x) => Expr::Cast(*dtype, Box::new(x.rewrite(change))),
+            Expr::Binary(op, x, y) => Expr::binary(*op, x.rewrite(change), y.rewrite(change)),
+            Expr::Select { condition, yes, no } => {
+                Expr::select(condition.rewrite(change), yes.rewrite(change), no.rewrite(change))
+            }
+            Expr::Guard { conditions, inside, outside } => Expr::Guard {
+                conditions: conditions.clone(),
+                inside: Box::new(inside.rewrite(change)),
+                outside: Box::new(outside.rewrite(change)),
+            },
+        };
+        change(rebuilt)
+    }
+
+    /// Replaces every index (of loads, conditions and integer values); gathered values inside of
+    /// indices are the business of `change`.
+    #[must_use]
+    pub fn map_indices(&self, change: &mut dyn FnMut(&Index) -> Index) -> Expr {
+        self.rewrite(&mut |expr| match expr {
+            Expr::Index(index) => Expr::Index(change(&index)),
+            Expr::Load { tensor, indices } => Expr::Load { tensor, indices: indices.iter().map(&mut *change).collect() },
+            Expr::Guard { conditions, inside, outside } => Expr::Guard {
+                conditions: conditions
+                    .into_iter()
+                    .map(|c| Condition { index: change(&c.index), low: c.low, high: c.high })
+                    .collect(),
+                inside,
+                outside,
+            },
+            other => other,
+        })
+    }
+
+    /// Replaces variables everywhere, in gathered indices too; `None` keeps one as it is.
+    #[must_use]
+    pub fn substitute(&self, replace: &dyn Fn(Var) -> Option<Index>) -> Expr {
+        self.map_indices(&mut |index| index.substitute(replace))
+    }
+
+    /// Visits every index of this expression, without descending into gathered values
+    /// ([`Index::for_each_var`] does).
+    pub fn for_each_index(&self, visit: &mut dyn FnMut(&Index)) {
+        match self {
+            Expr::Index(index) => visit(index),
+            Expr::Load { indices, .. } => indices.iter().for_each(&mut *visit),
+            Expr::Guard { conditions, .. } => conditions.iter().for_each(|c| visit(&c.index)),
+            _ => {}
+        }
+        for child in self.children() {
+            child.for_each_index(visit);
+        }
+    }
+
+    /// Visits every load, those inside of gathered indices too.
+    pub fn for_each_load(&self, visit: &mut dyn FnMut(TensorId, &[Index])) {
+        if let Expr::Load { tensor, indices } = self {
+            visit(*tensor, indices);
+        }
+        let mut gathered = Vec::new();
+        match self {
+            Expr::Index(index) => gathered.push(index),
+            Expr::Load { indices, .. } => gathered.extend(indices),
+            Expr::Guard { conditions, .. } => gathered.extend(conditions.iter().map(|c| &c.index)),
+            _ => {}
+        }
+        for index in gathered {
+            for_each_gathered(index, &mut |expr| expr.for_each_load(visit));
+        }
+        for child in self.children() {
+            child.for_each_load(visit);
+        }
+    }
+
+    /// Replaces loads, innermost first, those inside of gathered indices too; `None` keeps one.
+    #[must_use]
+    pub fn map_loads(&self, change: &mut dyn FnMut(TensorId, &[Index]) -> Option<Expr>) -> Expr {
+        let gathered = self.map_indices(&mut |index| map_gathered(index, &mut |expr| expr.map_loads(change)));
+        gathered.rewrite(&mut |expr| match &expr {
+            Expr::Load { tensor, indices } => change(*tensor, indices).unwrap_or(expr),
+            _ => expr,
+        })
+    }
+}
+
+fn for_each_gathered(index: &Index, visit: &mut dyn FnMut(&Expr)) {
+    use super::index::Atom;
+    for (atom, _) in index.terms() {
+        match atom {
+            Atom::Var(_) => {}
+            Atom::FloorDiv(inner, _) | Atom::Modulo(inner, _) => for_each_gathered(inner, visit),
+            Atom::Value(expr) => visit(expr),
+        }
+    }
+}
+
+fn map_gathered(index: &Index, change: &mut dyn FnMut(&Expr) -> Expr) -> Index {
+    use super::index::Atom;
+    let mut result = Index::constant(index.offset());
+    for (atom, coefficient) in index.terms() {
+        let value = match atom {
+            Atom::Var(var) => Index::var(*var),
+            Atom::FloorDiv(inner, divisor) => map_gathered(inner, change).floor_div(*divisor),
+            Atom::Modulo(inner, divisor) => map_gathered(inner, change).modulo(*divisor),
+            Atom::Value(expr) => Index::value(change(expr)),
+        };
+        result = result.plus(&value.times(*coefficient));
+    }
+    result
+}

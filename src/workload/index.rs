@@ -1,0 +1,325 @@
+//! Quasi-affine integer expressions: how an access names an element.
+//!
+//! An [`Index`] is `constant + Σ coefficient · atom`, where an atom is a loop
+//! variable, a floor division or remainder of another index by a positive
+//! constant, or a value loaded at run time (gather). The form is kept sorted and
+//! merged, so equal sums compare equal.
+
+use super::expr::Expr;
+
+/// A loop variable. In a [`super::Stage`] it is the axis' position, in a nest the loop's.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct Var(pub u32);
+
+/// The values that an index can take: both ends belong to it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Interval {
+    pub low: i64,
+    pub high: i64,
+}
+
+impl Interval {
+    /// The values of a loop variable that runs from 0 to `extent`, exclusive.
+    pub fn below(extent: i64) -> Interval {
+        Interval { low: 0, high: (extent - 1).max(0) }
+    }
+
+    pub fn point(value: i64) -> Interval {
+        Interval { low: value, high: value }
+    }
+}
+
+/// What a sum is made of.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum Atom {
+    Var(Var),
+    /// Rounds towards minus infinity; the divisor is at least 2.
+    FloorDiv(Box<Index>, i64),
+    /// In `0..divisor`; the divisor is at least 2.
+    Modulo(Box<Index>, i64),
+    /// An integer that is computed at run time, for gathers.
+    Value(Box<Expr>),
+}
+
+/// `constant + Σ coefficient · atom`; terms are sorted by atom, with coefficients other than 0.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
+pub struct Index {
+    terms: Vec<(Atom, i64)>,
+    constant: i64,
+}
+
+impl Index {
+    pub fn constant(value: i64) -> Index {
+        Index { terms: Vec::new(), constant: value }
+    }
+
+    pub fn var(var: Var) -> Index {
+        Index::atom(Atom::Var(var))
+    }
+
+    pub fn atom(atom: Atom) -> Index {
+        Index { terms: vec![(atom, 1)], constant: 0 }
+    }
+
+    /// An index whose value `expr` computes at run time.
+    pub fn value(expr: Expr) -> Index {
+        match expr {
+            Expr::Index(index) => index,
+            other => Index::atom(Atom::Value(Box::new(other))),
+        }
+    }
+
+    /// The terms, sorted by atom.
+    pub fn terms(&self) -> &[(Atom, i64)] {
+        &self.terms
+    }
+
+    /// The constant part.
+    pub fn offset(&self) -> i64 {
+        self.constant
+    }
+
+    pub fn as_constant(&self) -> Option<i64> {
+        self.terms.is_empty().then_some(self.constant)
+    }
+
+    /// The variable, if the index is exactly one variable.
+    pub fn as_var(&self) -> Option<Var> {
+        match self.terms.as_slice() {
+            [(Atom::Var(var), 1)] if self.constant == 0 => Some(*var),
+            _ => None,
+        }
+    }
+
+    /// The coefficient of a variable outside of divisions; 0 where it does not occur so.
+    pub fn coefficient(&self, var: Var) -> i64 {
+        self.terms.iter().find(|(atom, _)| *atom == Atom::Var(var)).map_or(0, |(_, c)| *c)
+    }
+
+    /// Whether the index is a plain affine sum of variables.
+    pub fn is_affine(&self) -> bool {
+        self.terms.iter().all(|(atom, _)| matches!(atom, Atom::Var(_)))
+    }
+
+    /// Whether a variable occurs anywhere, inside divisions and gathered values too.
+    pub fn mentions(&self, var: Var) -> bool {
+        let mut found = false;
+        self.for_each_var(&mut |v| found |= v == var);
+        found
+    }
+
+    /// Calls `visit` for every occurrence of a variable.
+    pub fn for_each_var(&self, visit: &mut dyn FnMut(Var)) {
+        for (atom, _) in &self.terms {
+            match atom {
+                Atom::Var(var) => visit(*var),
+                Atom::FloorDiv(inner, _) | Atom::Modulo(inner, _) => inner.for_each_var(visit),
+                Atom::Value(expr) => expr.for_each_index(&mut |index| index.for_each_var(visit)),
+            }
+        }
+    }
+
+    #[must_use]
+    pub fn plus(mut self, other: &Index) -> Index {
+        self.constant += other.constant;
+        for (atom, coefficient) in &other.terms {
+            self.add_term(atom.clone(), *coefficient);
+        }
+        self
+    }
+
+    #[must_use]
+    pub fn plus_constant(mut self, value: i64) -> Index {
+        self.constant += value;
+        self
+    }
+
+    #[must_use]
+    pub fn minus(self, other: &Index) -> Index {
+        self.plus(&other.clone().times(-1))
+    }
+
+    #[must_use]
+    pub fn times(mut self, factor: i64) -> Index {
+        if factor == 0 {
+            return Index::constant(0);
+        }
+        self.constant *= factor;
+        for (_, coefficient) in &mut self.terms {
+            *coefficient *= factor;
+        }
+        self
+    }
+
+    /// `floor(self / divisor)`, with the part that divides evenly taken out.
+    /// Panics unless the divisor is positive: divisors are written by our code, never read from outside.
+    #[must_use]
+    pub fn floor_div(self, divisor: i64) -> Index {
+        assert!(divisor > 0, "division by {divisor}");
+        if divisor == 1 {
+            return self;
+        }
+        let (even, rest) = self.split_by(divisor);
+        match rest.as_constant() {
+            Some(_) => even,
+            None => even.plus(&Index::atom(Atom::FloorDiv(Box::new(rest), divisor))),
+        }
+    }
+
+    /// `self mod divisor`, in `0..divisor`. Panics unless the divisor is positive.
+    #[must_use]
+    pub fn modulo(self, divisor: i64) -> Index {
+        assert!(divisor > 0, "remainder by {divisor}");
+        if divisor == 1 {
+            return Index::constant(0);
+        }
+        let (_, rest) = self.split_by(divisor);
+        match rest.as_constant() {
+            Some(value) => Index::constant(value),
+            None => Index::atom(Atom::Modulo(Box::new(rest), divisor)),
+        }
+    }
+
+    /// `(q, r)` with `self = divisor · q + r`, and `r`'s coefficients and constant in `0..divisor`.
+    fn split_by(self, divisor: i64) -> (Index, Index) {
+        let mut even = Index::constant(self.constant.div_euclid(divisor));
+        let mut rest = Index::constant(self.constant.rem_euclid(divisor));
+        for (atom, coefficient) in self.terms {
+            even.add_term(atom.clone(), coefficient.div_euclid(divisor));
+            rest.add_term(atom, coefficient.rem_euclid(divisor));
+        }
+        (even, rest)
+    }
+
+    fn add_term(&mut self, atom: Atom, coefficient: i64) {
+        match self.terms.binary_search_by(|(a, _)| a.cmp(&atom)) {
+            Ok(at) => {
+                self.terms[at].1 += coefficient;
+                if self.terms[at].1 == 0 {
+                    self.terms.remove(at);
+                }
+            }
+            Err(at) if coefficient != 0 => self.terms.insert(at, (atom, coefficient)),
+            Err(_) => {}
+        }
+    }
+
+    /// Replaces variables; `None` keeps one as it is.
+    #[must_use]
+    pub fn substitute(&self, replace: &dyn Fn(Var) -> Option<Index>) -> Index {
+        let mut result = Index::constant(self.constant);
+        for (atom, coefficient) in &self.terms {
+            let value = match atom {
+                Atom::Var(var) => replace(*var).unwrap_or_else(|| Index::var(*var)),
+                Atom::FloorDiv(inner, divisor) => inner.substitute(replace).floor_div(*divisor),
+                Atom::Modulo(inner, divisor) => inner.substitute(replace).modulo(*divisor),
+                Atom::Value(expr) => Index::value(expr.substitute(replace)),
+            };
+            result = result.plus(&value.times(*coefficient));
+        }
+        result
+    }
+
+    /// The values it can take, given those of its variables; `None` where a gathered value takes part
+    /// or the bounds leave 64 bits.
+    pub fn range(&self, of: &dyn Fn(Var) -> Interval) -> Option<Interval> {
+        let mut total = Interval::point(self.constant);
+        for (atom, coefficient) in &self.terms {
+            let part = match atom {
+                Atom::Var(var) => of(*var),
+                Atom::FloorDiv(inner, divisor) => {
+                    let inner = inner.range(of)?;
+                    Interval { low: inner.low.div_euclid(*divisor), high: inner.high.div_euclid(*divisor) }
+                }
+                Atom::Modulo(inner, divisor) => match inner.range(of) {
+                    Some(r) if r.low.div_euclid(*divisor) == r.high.div_euclid(*divisor) => {
+                        Interval { low: r.low.rem_euclid(*divisor), high: r.high.rem_euclid(*divisor) }
+                    }
+                    _ => Interval::below(*divisor),
+                },
+                Atom::Value(_) => return None,
+            };
+            let (a, b) = (part.low.checked_mul(*coefficient)?, part.high.checked_mul(*coefficient)?);
+            total.low = total.low.checked_add(a.min(b))?;
+            total.high = total.high.checked_add(a.max(b))?;
+        }
+        Some(total)
+    }
+
+    /// Drops divisions that the variables' ranges decide: `(8·i + j) / 8 = i` where `0 ≤ j < 8`.
+    #[must_use]
+    pub fn simplify(&self, of: &dyn Fn(Var) -> Interval) -> Index {
+        let mut result = Index::constant(self.constant);
+        for (atom, coefficient) in &self.terms {
+            let value = match atom {
+                Atom::Var(var) => match of(*var) {
+                    Interval { low, high } if low == high => Index::constant(low),
+                    _ => Index::var(*var),
+                },
+                Atom::FloorDiv(inner, divisor) => {
+                    let (even, rest) = inner.simplify(of).split_by(*divisor);
+                    match rest.range(of) {
+                        Some(r) if r.low >= 0 && r.high < *divisor => even,
+                        _ => even.plus(&rest.floor_div(*divisor)),
+                    }
+                }
+                Atom::Modulo(inner, divisor) => {
+                    let (_, rest) = inner.simplify(of).split_by(*divisor);
+                    match rest.range(of) {
+                        Some(r) if r.low >= 0 && r.high < *divisor => rest,
+                        _ => rest.modulo(*divisor),
+                    }
+                }
+                Atom::Value(expr) => Index::value(expr.map_indices(&mut |index| index.simplify(of))),
+            };
+            result = result.plus(&value.times(*coefficient));
+        }
+        result
+    }
+}
+
+impl From<Var> for Index {
+    fn from(var: Var) -> Index {
+        Index::var(var)
+    }
+}
+
+impl From<i64> for Index {
+    fn from(value: i64) -> Index {
+        Index::constant(value)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn range_of(extents: &'static [i64]) -> impl Fn(Var) -> Interval {
+        move |var| Interval::below(extents[var.0 as usize])
+    }
+
+    #[test]
+    fn equal_sums_compare_equal() {
+        let (i, j) = (Index::var(Var(0)), Index::var(Var(1)));
+        assert_eq!(i.clone().times(3).plus(&j), j.clone().plus(&i.clone().times(2)).plus(&i));
+        assert_eq!(i.clone().minus(&i), Index::constant(0));
+    }
+
+    #[test]
+    fn division_takes_out_what_divides() {
+        let (i, j) = (Index::var(Var(0)), Index::var(Var(1)));
+        let flat = i.clone().times(8).plus(&j);
+        assert_eq!(flat.clone().floor_div(8).simplify(&range_of(&[5, 8])), i);
+        assert_eq!(flat.clone().modulo(8).simplify(&range_of(&[5, 8])), j);
+        let wider = flat.floor_div(8).simplify(&range_of(&[5, 9]));
+        assert!(!wider.is_affine());
+        assert_eq!(wider.range(&range_of(&[5, 9])), Some(Interval { low: 0, high: 5 }));
+    }
+
+    #[test]
+    fn ranges_of_negative_coefficients() {
+        let index = Index::var(Var(0)).times(-2).plus_constant(3);
+        assert_eq!(index.range(&range_of(&[4])), Some(Interval { low: -3, high: 3 }));
+        assert_eq!(index.floor_div(2).range(&range_of(&[4])), Some(Interval { low: -2, high: 1 }));
+    }
+}

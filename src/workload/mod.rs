@@ -1,0 +1,230 @@
+//! What to compute: a task's computation as tensor expressions over named axes.
+//!
+//! A [`Workload`] is a list of tensors and of [`Stage`]s in topological order. Each stage writes one tensor,
+//! every element once, at the point of its spatial axes; a reduction combines its value over the reduction axes.
+//!
+//! Invariants (checked by [`Workload::validate`]): stages read only arguments and tensors written before;
+//! every tensor but inputs and constants is written by exactly one stage; accesses stay inside the tensor wherever their guards hold.
+//! Nothing in here knows how the computation is scheduled.
+
+mod expr;
+mod index;
+
+pub use expr::{Binary, Condition, Expr, Float, Unary};
+pub use index::{Atom, Index, Interval, Var};
+
+/// A tensor of a [`Workload`], by position. In a nest, the same number names its buffer.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct TensorId(pub u32);
+
+/// Element types. The CPU back end computes in f32 and i64; the others wait in the data structures.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum DType {
+    F32,
+    F16,
+    BF16,
+    I8,
+    U8,
+    I32,
+    I64,
+    Bool,
+}
+
+impl DType {
+    /// Bytes of one element in memory.
+    pub fn bytes(self) -> usize {
+        match self {
+            DType::F32 | DType::I32 => 4,
+            DType::F16 | DType::BF16 => 2,
+            DType::I8 | DType::U8 | DType::Bool => 1,
+            DType::I64 => 8,
+        }
+    }
+
+    pub fn is_float(self) -> bool {
+        matches!(self, DType::F32 | DType::F16 | DType::BF16)
+    }
+
+    /// As it is spelled in texts.
+    pub fn name(self) -> &'static str {
+        match self {
+            DType::F32 => "f32",
+            DType::F16 => "f16",
+            DType::BF16 => "bf16",
+            DType::I8 => "i8",
+            DType::U8 => "u8",
+            DType::I32 => "i32",
+            DType::I64 => "i64",
+            DType::Bool => "bool",
+        }
+    }
+
+    pub fn from_name(name: &str) -> Option<DType> {
+        use DType::*;
+        [F32, F16, BF16, I8, U8, I32, I64, Bool].into_iter().find(|t| t.name() == name)
+    }
+}
+
+/// Where a tensor comes from and goes to.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum Role {
+    /// Given anew with every run.
+    Input,
+    /// Known when the network is compiled: may be packed offline.
+    Constant,
+    /// Lives between two stages; need not exist in memory.
+    Intermediate,
+    Output,
+}
+
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct Tensor {
+    /// Row-major; a scalar has no extents.
+    pub shape: Vec<i64>,
+    pub dtype: DType,
+    pub role: Role,
+}
+
+impl Tensor {
+    pub fn elements(&self) -> i64 {
+        self.shape.iter().product()
+    }
+
+    pub fn bytes(&self) -> usize {
+        self.elements() as usize * self.dtype.bytes()
+    }
+
+    /// Elements between neighbours along each dimension.
+    pub fn strides(&self) -> Vec<i64> {
+        row_major_strides(&self.shape)
+    }
+}
+
+/// Elements between neighbours along each dimension of a dense row-major array.
+pub fn row_major_strides(shape: &[i64]) -> Vec<i64> {
+    let mut strides = vec![1; shape.len()];
+    for d in (0..shape.len().saturating_sub(1)).rev() {
+        strides[d] = strides[d + 1] * shape[d + 1];
+    }
+    strides
+}
+
+/// An associative and commutative way to combine values.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum Combiner {
+    Sum,
+    Product,
+    Maximum,
+    Minimum,
+}
+
+impl Combiner {
+    /// What combining nothing gives.
+    pub fn identity(self) -> f64 {
+        match self {
+            Combiner::Sum => 0.0,
+            Combiner::Product => 1.0,
+            Combiner::Maximum => f64::NEG_INFINITY,
+            Combiner::Minimum => f64::INFINITY,
+        }
+    }
+
+    pub fn binary(self) -> Binary {
+        match self {
+            Combiner::Sum => Binary::Add,
+            Combiner::Product => Binary::Multiply,
+            Combiner::Maximum => Binary::Maximum,
+            Combiner::Minimum => Binary::Minimum,
+        }
+    }
+}
+
+/// Computes one tensor. `Var(i)` in its expression is the axis at position `i`: first the spatial axes, one for each dimension
+/// of the output, then the reduction axes.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct Stage {
+    pub output: TensorId,
+    /// Extents of the spatial axes: the output's shape.
+    pub spatial: Vec<i64>,
+    /// Extents of the reduction axes.
+    pub reduction: Vec<i64>,
+    /// `None`: no reduction axes, the value is stored as it is.
+    pub combiner: Option<Combiner>,
+    pub value: Expr,
+}
+
+impl Stage {
+    /// An element-wise stage.
+    pub fn map(output: TensorId, spatial: Vec<i64>, value: Expr) -> Stage {
+        Stage { output, spatial, reduction: Vec::new(), combiner: None, value }
+    }
+
+    pub fn reduce(output: TensorId, spatial: Vec<i64>, reduction: Vec<i64>, combiner: Combiner, value: Expr) -> Stage {
+        Stage { output, spatial, reduction, combiner: Some(combiner), value }
+    }
+
+    pub fn is_reduction(&self) -> bool {
+        self.combiner.is_some()
+    }
+
+    /// Number of axes.
+    pub fn rank(&self) -> usize {
+        self.spatial.len() + self.reduction.len()
+    }
+
+    /// The extent of the axis at a position.
+    pub fn extent(&self, axis: usize) -> i64 {
+        self.spatial.iter().chain(&self.reduction).copied().nth(axis).unwrap_or(1)
+    }
+
+    pub fn axis_range(&self, var: Var) -> Interval {
+        Interval::below(self.extent(var.0 as usize))
+    }
+
+    /// How often the value is computed.
+    pub fn points(&self) -> i64 {
+        self.spatial.iter().chain(&self.reduction).product()
+    }
+}
+
+/// A task's computation. Tensors are listed with inputs and constants anywhere, in a fixed order that kernels take as their arguments.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
+pub struct Workload {
+    pub tensors: Vec<Tensor>,
+    pub stages: Vec<Stage>,
+}
+
+impl Workload {
+    pub fn tensor(&self, id: TensorId) -> &Tensor {
+        &self.tensors[id.0 as usize]
+    }
+
+    /// Appends a tensor.
+    pub fn add_tensor(&mut self, shape: Vec<i64>, dtype: DType, role: Role) -> TensorId {
+        self.tensors.push(Tensor { shape, dtype, role });
+        TensorId(self.tensors.len() as u32 - 1)
+    }
+
+    /// All tensors with their ids.
+    pub fn ids(&self) -> impl Iterator<Item = (TensorId, &Tensor)> {
+        self.tensors.iter().enumerate().map(|(i, t)| (TensorId(i as u32), t))
+    }
+
+    /// The stage that writes a tensor.
+    pub fn producer(&self, tensor: TensorId) -> Option<usize> {
+        self.stages.iter().position(|stage| stage.output == tensor)
+    }
+
+    /// Floating-point operations of one run: one for each operator of an expression, two for a multiply-add.
+    pub fn flops(&self) -> i64 {
+        self.stages.iter().map(|s| s.points() * (operators(&s.value) + i64::from(s.is_reduction()))).sum()
+    }
+}
+
+fn operators(expr: &Expr) -> i64 {
+    let own = match expr {
+        Expr::Unary(..) | Expr::Binary(..) | Expr::Select { .. } => 1,
+        Expr::Float(_) | Expr::Index(_) | Expr::Load { .. } | Expr::Guard { .. } | Expr::Cast(..) => 0,
+    };
+    own + expr.children().into_iter().map(operators).sum::<i64>()
+}
