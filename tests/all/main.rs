@@ -1,0 +1,16 @@
+//! One test binary, so that LLVM links once.
+
+mod workload;
+mod language;
+mod nest;
+mod graph;
+mod networks;
+mod codegen;
+mod measure;
+mod record;
+mod model;
+mod tune;
+mod artifact;
+mod command;
+mod hub;
+mod hygiene;
