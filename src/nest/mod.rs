@@ -8,6 +8,13 @@
 //! Invariants (checked by the verifier): variables are bound where they are used; accesses stay inside their buffers;
 //! private buffers are written before they are read; iterations of a parallel loop write disjoint elements.
 
+mod interpret;
+mod print;
+mod structure;
+
+pub use interpret::{Fault, FaultKind, Place, interpret};
+pub use structure::Flaw;
+
 use crate::workload::{Combiner, Condition, DType, Expr, Index, Role, TensorId, Var, Workload};
 
 /// Where a buffer lives.
@@ -83,11 +90,23 @@ impl Loop {
 pub enum Stmt {
     Loop(Loop),
     /// Runs the body where all conditions hold.
-    If { conditions: Vec<Condition>, body: Vec<Stmt> },
+    If {
+        conditions: Vec<Condition>,
+        body: Vec<Stmt>,
+    },
     /// `buffer[indices] = value`
-    Store { buffer: TensorId, indices: Vec<Index>, value: Expr },
+    Store {
+        buffer: TensorId,
+        indices: Vec<Index>,
+        value: Expr,
+    },
     /// `buffer[indices] = combine(buffer[indices], value)`
-    Accumulate { buffer: TensorId, indices: Vec<Index>, combiner: Combiner, value: Expr },
+    Accumulate {
+        buffer: TensorId,
+        indices: Vec<Index>,
+        combiner: Combiner,
+        value: Expr,
+    },
 }
 
 /// A scheduled program. `buffers` starts with the tensors of the workload, under the same ids; scratch buffers follow.
