@@ -8,6 +8,13 @@
 //! Invariants (checked by the verifier): variables are bound where they are used; accesses stay inside their buffers;
 //! private buffers are written before they are read; iterations of a parallel loop write disjoint elements.
 
+mod interpret;
+mod print;
+mod structure;
+
+pub use interpret::{Fault, FaultKind, Place, interpret};
+pub use structure::Flaw;
+
 use crate::workload::{Combiner, Condition, DType, Expr, Index, Role, TensorId, Var, Workload};
 
 pub mod rewrite;
