@@ -64,10 +64,8 @@ fn convolution(c: i64, h: i64, w_: i64, o: i64, kernel: i64, stride: i64) -> Wor
     let y = w.add_tensor(vec![o, oh, ow], DType::F32, Role::Output);
     let row = v(1).times(stride).plus(&v(4)).plus_constant(-pad);
     let column = v(2).times(stride).plus(&v(5)).plus_constant(-pad);
-    let inside = vec![
-        Condition { index: row.clone(), low: 0, high: h },
-        Condition { index: column.clone(), low: 0, high: w_ },
-    ];
+    let inside =
+        vec![Condition { index: row.clone(), low: 0, high: h }, Condition { index: column.clone(), low: 0, high: w_ }];
     let pixel = Expr::guard(inside, Expr::load(x, vec![v(3), row, column]), Expr::float(0.0));
     let product = multiply(pixel, Expr::load(f, vec![v(0), v(3), v(4), v(5)]));
     w.stages.push(Stage::reduce(y, vec![o, oh, ow], vec![c, kernel, kernel], Combiner::Sum, product));
