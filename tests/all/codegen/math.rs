@@ -17,7 +17,8 @@ fn sample(count: u32) -> Vec<f32> {
     let step = (u32::MAX / count) | 1;
     let mut values: Vec<f32> = (0..count).map(|i| f32::from_bits(i.wrapping_mul(step))).collect();
     let corners = [0.0, -0.0, 1.0, -1.0, 0.5, -0.5, 1.5, 2.5, -2.5, 0.625, 88.722_83, 88.72284, -87.336_54, -103.97208];
-    let limits = [f32::INFINITY, f32::NEG_INFINITY, f32::NAN, f32::MAX, f32::MIN, f32::MIN_POSITIVE, 1e-45, -1e-45, 8388608.5];
+    let limits =
+        [f32::INFINITY, f32::NEG_INFINITY, f32::NAN, f32::MAX, f32::MIN, f32::MIN_POSITIVE, 1e-45, -1e-45, 8388608.5];
     values.extend(corners.iter().chain(&limits));
     // where networks compute
     values.extend((0..count / 4).map(|i| (i as f32 / (count / 4) as f32 - 0.5) * 40.0));
@@ -102,7 +103,13 @@ fn check(name: &str, value: &Expr, x: &[f32], w: &[f32], ulps: i64) {
         }
         let (ulp, at) = worst;
         let (e, a) = (expected[at], actual[at]);
-        assert!(ulp <= ulps, "{name}({:e}, {:e}), {lanes} lanes of {}: {a:e}, not {e:e}: {ulp} ulps", x[at], w[at], target.cpu);
+        assert!(
+            ulp <= ulps,
+            "{name}({:e}, {:e}), {lanes} lanes of {}: {a:e}, not {e:e}: {ulp} ulps",
+            x[at],
+            w[at],
+            target.cpu
+        );
     }
 }
 

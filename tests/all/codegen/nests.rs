@@ -73,7 +73,7 @@ pub fn tiled_product([m, depth, n]: [i64; 3], tile: i64, vectors: i64, lanes: i6
             continue;
         }
         let i = nest.new_var("i");
-        let mut tile_of = |nest: &mut Nest, point: &dyn Fn(&Index, &Index, &Index) -> Stmt| {
+        let tile_of = |nest: &mut Nest, point: &dyn Fn(&Index, &Index, &Index) -> Stmt| {
             let (r, q, l) = (nest.new_var("r"), nest.new_var("q"), nest.new_var("l"));
             let column = Index::var(q).times(lanes).plus(&Index::var(l));
             let row = Index::var(i).times(tile).plus(&Index::var(r)).plus_constant(first);
@@ -145,11 +145,7 @@ fn registers_are_shared_by_accesses_of_different_width() {
 /// A register buffer with an index that only running tells lives in memory.
 #[test]
 fn registers_with_dynamic_indices_fall_back_to_memory() {
-    let mut n = nest(&[
-        (&[5, 4], DType::F32, INPUT),
-        (&[5], DType::F32, OUTPUT),
-        (&[4], DType::F32, Scope::Register),
-    ]);
+    let mut n = nest(&[(&[5, 4], DType::F32, INPUT), (&[5], DType::F32, OUTPUT), (&[4], DType::F32, Scope::Register)]);
     let (p, i, j) = (n.new_var("p"), n.new_var("i"), n.new_var("j"));
     let (row, a, b) = (Index::var(p), Index::var(i), Index::var(j));
     let fill = store(2, &[&a], get(0, &[&row, &a]));
@@ -274,7 +270,10 @@ fn private_and_shared_scratch() {
     let first = vec![for_(vars[1], 24, Serial, vec![copy]), for_(vars[2], 24, Serial, vec![turn])];
     let other = Index::constant(36).minus(&at(3));
     let write = store(1, &[&at(3), &at(4)], get(3, &[&other, &at(4)]));
-    n.body = vec![for_(vars[0], 37, Parallel, first), for_(vars[3], 37, Parallel, vec![for_(vars[4], 24, Vector, vec![write])])];
+    n.body = vec![
+        for_(vars[0], 37, Parallel, first),
+        for_(vars[3], 37, Parallel, vec![for_(vars[4], 24, Vector, vec![write])]),
+    ];
     check("scratch", &n, &target(), 0.0);
 }
 
@@ -298,12 +297,15 @@ fn integers_and_booleans() {
             let x = binary(Binary::Subtract, get(0, &[&at]), Expr::Index(at.clone()));
             let y = binary(Binary::Add, get(0, &[&at]), Expr::integer(1));
             let value = binary(op, x.clone(), y.clone());
-            let less = Expr::unary(Unary::Not, binary(Binary::LessEqual, value.clone(), Expr::unary(Unary::Absolute, x)));
+            let less =
+                Expr::unary(Unary::Not, binary(Binary::LessEqual, value.clone(), Expr::unary(Unary::Absolute, x)));
             let body = vec![store(1, &[&at], value), store(2, &[&at], less)];
             n.body = vec![for_(o, 24 / lanes, Serial, vec![for_(l, lanes, Vector, body)])];
             check(&format!("{op:?} of {lanes} integers"), &n, &target(), 0.0);
         }
-        for (from, to) in [(DType::I32, DType::F32), (DType::U8, DType::I64), (DType::F32, DType::I32), (DType::Bool, DType::F32)] {
+        for (from, to) in
+            [(DType::I32, DType::F32), (DType::U8, DType::I64), (DType::F32, DType::I32), (DType::Bool, DType::F32)]
+        {
             let mut n = nest(&[(&[24], from, INPUT), (&[24], to, OUTPUT)]);
             let (o, l) = (n.new_var("o"), n.new_var("l"));
             let at = Index::var(o).times(lanes).plus(&Index::var(l));

@@ -48,7 +48,11 @@ fn a_register_tile_has_no_spills() {
         let listing = body.join("\n");
         assert_eq!(count("vfmadd231ps"), tile * vectors, "{tile}x{vectors}:\n{listing}");
         assert!(!listing.contains("Spill") && !listing.contains("Reload"), "{tile}x{vectors}:\n{listing}");
-        assert!(body.len() as i64 <= tile * vectors + vectors + tile + 6, "{tile}x{vectors}: {}\n{listing}", body.len());
+        assert!(
+            body.len() as i64 <= tile * vectors + vectors + tile + 6,
+            "{tile}x{vectors}: {}\n{listing}",
+            body.len()
+        );
         assert!(listing.contains("zmm"));
     }
 }
