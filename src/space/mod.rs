@@ -39,6 +39,9 @@ mod cpu;
 mod plan;
 mod trace;
 
+#[cfg(test)]
+mod tests;
+
 pub use plan::{Access, Axis, AxisLoops, Built, Group, Level, Packing, Plan, accesses};
 pub use trace::{Choice, Decision, ParseError, Policy, Reason, Stale, Stop, Tape, Trace, Word, Words};
 

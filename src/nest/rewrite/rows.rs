@@ -68,14 +68,14 @@ impl Nest {
         Ok(nest)
     }
 
-    /// Removes scratch buffers that nothing uses from the workspace, by giving them no elements.
+    /// Removes scratch buffers that nothing uses from the workspace, by making them scalars in registers.
     #[must_use]
     pub fn drop_unused(&self) -> Nest {
         let mut nest = self.clone();
         for at in 0..nest.buffers.len() {
             let scratch = matches!(nest.buffers[at].scope, Scope::Shared | Scope::Private | Scope::Register);
             if scratch && !self.uses(TensorId(at as u32)) {
-                nest.buffers[at].shape = vec![0];
+                nest.buffers[at].shape = Vec::new();
                 nest.buffers[at].scope = Scope::Register;
             }
         }
