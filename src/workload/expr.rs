@@ -93,14 +93,25 @@ pub struct Condition {
 pub enum Expr {
     Float(Float),
     Index(Index),
-    Load { tensor: TensorId, indices: Vec<Index> },
+    Load {
+        tensor: TensorId,
+        indices: Vec<Index>,
+    },
     Unary(Unary, Box<Expr>),
     Binary(Binary, Box<Expr>, Box<Expr>),
     /// `condition ? yes : no`, both sides computed.
-    Select { condition: Box<Expr>, yes: Box<Expr>, no: Box<Expr> },
+    Select {
+        condition: Box<Expr>,
+        yes: Box<Expr>,
+        no: Box<Expr>,
+    },
     /// `inside` where every condition holds, else `outside`. The loads of `inside` happen only where they
     /// hold, so it is how padding is written.
-    Guard { conditions: Vec<Condition>, inside: Box<Expr>, outside: Box<Expr> },
+    Guard {
+        conditions: Vec<Condition>,
+        inside: Box<Expr>,
+        outside: Box<Expr>,
+    },
     Cast(DType, Box<Expr>),
 }
 
@@ -174,7 +185,9 @@ impl Expr {
     pub fn map_indices(&self, change: &mut dyn FnMut(&Index) -> Index) -> Expr {
         self.rewrite(&mut |expr| match expr {
             Expr::Index(index) => Expr::Index(change(&index)),
-            Expr::Load { tensor, indices } => Expr::Load { tensor, indices: indices.iter().map(&mut *change).collect() },
+            Expr::Load { tensor, indices } => {
+                Expr::Load { tensor, indices: indices.iter().map(&mut *change).collect() }
+            }
             Expr::Guard { conditions, inside, outside } => Expr::Guard {
                 conditions: conditions
                     .into_iter()
