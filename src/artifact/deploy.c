@@ -7,7 +7,6 @@
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <pthread.h>
-#include <sched.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
@@ -15,14 +14,13 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "../runtime/runtime.h"
+
 #if defined(__x86_64__)
 #include <cpuid.h>
 #elif defined(__aarch64__)
 #include <sys/auxv.h>
 #endif
-
-/* The runtime, in src/runtime. */
-int tilescribe_set_threads(int threads);
 
 /* As in the header that `header.rs` writes. */
 enum status {
@@ -31,8 +29,7 @@ enum status {
     STATUS_CANNOT_READ_WEIGHTS = 2,
     STATUS_FOREIGN_WEIGHTS = 3,
     STATUS_OUT_OF_MEMORY = 4,
-    STATUS_CANNOT_START_THREADS = 5,
-    STATUS_BAD_ARGUMENT = 6,
+    STATUS_BAD_ARGUMENT = 5,
 };
 
 struct tensor {
@@ -61,8 +58,7 @@ struct network {
     const char *weights_id; /* 64 hexadecimal digits */
     uint64_t weights_bytes;
     uint64_t arena_bytes;
-    uint64_t workspace_bytes;        /* for all threads together */
-    uint64_t thread_workspace_bytes; /* and for each */
+    uint64_t workspace_bytes; /* the most that a kernel wants, for all its threads */
     uint64_t inputs, outputs, calls, arguments, features;
     const struct tensor *input, *output;
     const struct call *call;
@@ -80,8 +76,9 @@ struct model {
     void **address; /* of every argument; those of inputs and outputs change with each run */
 };
 
-/* The pool of threads belongs to the library, so runs of its models take turns. */
+/* The pool of threads belongs to the library, so runs of its models take turns; it ends with the last of them. */
 static pthread_mutex_t turn = PTHREAD_MUTEX_INITIALIZER;
+static uint64_t live_models;
 
 /* ---- Which instructions the machine has ---- */
 
@@ -223,22 +220,25 @@ static enum status map_weights(const char *path, const unsigned char **weights)
     return STATUS_OK;
 }
 
-static int usable_cores(void)
+static void release(struct model *model)
 {
-    cpu_set_t cores;
-    return sched_getaffinity(0, sizeof cores, &cores) == 0 ? CPU_COUNT(&cores) : 1;
-}
-
-void tilescribe_destroy(struct model *model)
-{
-    if (model == NULL)
-        return;
     if (model->weights != NULL)
         munmap((void *)model->weights, tilescribe_network.weights_bytes);
     if (model->memory != NULL)
         munmap(model->memory, model->memory_bytes);
     free(model->address);
     free(model);
+}
+
+void tilescribe_destroy(struct model *model)
+{
+    if (model == NULL)
+        return;
+    release(model);
+    pthread_mutex_lock(&turn);
+    if (--live_models == 0)
+        tilescribe_shutdown(); /* so that the library can be unloaded */
+    pthread_mutex_unlock(&turn);
 }
 
 /* Addresses that no run changes. */
@@ -263,9 +263,8 @@ int tilescribe_create(const char *weights, int threads, struct model **out)
     struct model *model = calloc(1, sizeof *model);
     if (model == NULL)
         return STATUS_OUT_OF_MEMORY;
-    model->threads = threads > 0 ? threads : usable_cores();
-    model->memory_bytes = tilescribe_network.arena_bytes + tilescribe_network.workspace_bytes +
-                          tilescribe_network.thread_workspace_bytes * (uint64_t)model->threads;
+    model->threads = threads;
+    model->memory_bytes = tilescribe_network.arena_bytes + tilescribe_network.workspace_bytes;
     model->memory_bytes += model->memory_bytes == 0;
     enum status status = map_weights(weights, &model->weights);
     if (status == STATUS_OK) {
@@ -277,10 +276,13 @@ int tilescribe_create(const char *weights, int threads, struct model **out)
             status = STATUS_OUT_OF_MEMORY;
     }
     if (status != STATUS_OK) {
-        tilescribe_destroy(model);
+        release(model);
         return status;
     }
     bind(model);
+    pthread_mutex_lock(&turn);
+    live_models++;
+    pthread_mutex_unlock(&turn);
     *out = model;
     return STATUS_OK;
 }
@@ -297,8 +299,8 @@ int tilescribe_run(struct model *model, const void *const *inputs, void *const *
         if (outputs[i] == NULL && network->output[i].bytes > 0)
             return STATUS_BAD_ARGUMENT;
     pthread_mutex_lock(&turn);
-    int status = tilescribe_set_threads(model->threads) == 0 ? STATUS_OK : STATUS_CANNOT_START_THREADS;
-    for (uint64_t i = 0; status == STATUS_OK && i < network->arguments; i++) {
+    tilescribe_set_threads(model->threads);
+    for (uint64_t i = 0; i < network->arguments; i++) {
         const struct argument *argument = &network->argument[i];
         if (argument->space == SPACE_INPUT)
             model->address[i] = (unsigned char *)inputs[argument->index] + argument->offset;
@@ -306,12 +308,12 @@ int tilescribe_run(struct model *model, const void *const *inputs, void *const *
             model->address[i] = (unsigned char *)outputs[argument->index] + argument->offset;
     }
     void **arguments = model->address;
-    for (uint64_t i = 0; status == STATUS_OK && i < network->calls; i++) {
+    for (uint64_t i = 0; i < network->calls; i++) {
         network->call[i].kernel((void *const *)arguments, model->memory + network->arena_bytes);
         arguments += network->call[i].arguments;
     }
     pthread_mutex_unlock(&turn);
-    return status;
+    return STATUS_OK;
 }
 
 const struct tensor *tilescribe_inputs(size_t *count)
@@ -336,7 +338,6 @@ const char *tilescribe_error_string(int status)
     case STATUS_CANNOT_READ_WEIGHTS: return "the weights file cannot be read";
     case STATUS_FOREIGN_WEIGHTS: return "the weights file does not belong to this library";
     case STATUS_OUT_OF_MEMORY: return "out of memory";
-    case STATUS_CANNOT_START_THREADS: return "threads cannot be started";
     case STATUS_BAD_ARGUMENT: return "an argument is missing or out of range";
     default: return "unknown status";
     }

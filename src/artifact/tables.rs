@@ -25,9 +25,8 @@ pub struct Tables<'a> {
     pub weights_id: &'a str,
     pub weights_bytes: u64,
     pub arena_bytes: u64,
-    /// Scratch memory of all threads together, and of each beyond that.
+    /// The most scratch memory that a kernel wants, for all its threads.
     pub workspace_bytes: u64,
-    pub thread_workspace_bytes: u64,
     pub inputs: &'a [Port],
     pub outputs: &'a [Port],
     /// The symbol of the kernel, and where its arguments are.
@@ -116,7 +115,6 @@ fn network(text: &mut String, tables: &Tables<'_>) {
         tables.weights_bytes,
         tables.arena_bytes,
         tables.workspace_bytes,
-        tables.thread_workspace_bytes,
         tables.inputs.len() as u64,
         tables.outputs.len() as u64,
         tables.calls.len() as u64,
