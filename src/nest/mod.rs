@@ -10,10 +10,15 @@
 
 mod interpret;
 mod print;
+mod prove;
+mod statistics;
 mod structure;
+mod verify;
 
 pub use interpret::{Fault, FaultKind, Place, interpret};
+pub use statistics::{Statistics, Traffic, statistics};
 pub use structure::Flaw;
+pub use verify::{Rule, VerifyError, verify};
 
 use crate::workload::{Combiner, Condition, DType, Expr, Index, Role, TensorId, Var, Workload};
 
@@ -92,23 +97,11 @@ impl Loop {
 pub enum Stmt {
     Loop(Loop),
     /// Runs the body where all conditions hold.
-    If {
-        conditions: Vec<Condition>,
-        body: Vec<Stmt>,
-    },
+    If { conditions: Vec<Condition>, body: Vec<Stmt> },
     /// `buffer[indices] = value`
-    Store {
-        buffer: TensorId,
-        indices: Vec<Index>,
-        value: Expr,
-    },
+    Store { buffer: TensorId, indices: Vec<Index>, value: Expr },
     /// `buffer[indices] = combine(buffer[indices], value)`
-    Accumulate {
-        buffer: TensorId,
-        indices: Vec<Index>,
-        combiner: Combiner,
-        value: Expr,
-    },
+    Accumulate { buffer: TensorId, indices: Vec<Index>, combiner: Combiner, value: Expr },
 }
 
 /// A scheduled program. `buffers` starts with the tensors of the workload, under the same ids; scratch buffers follow.

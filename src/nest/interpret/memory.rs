@@ -105,6 +105,12 @@ impl Memory {
         matches!(self.buffer.scope, Scope::Private | Scope::Register)
     }
 
+    /// Whether what `setup` leaves in it is there when `body` runs.
+    pub fn outlives_setup(&self) -> bool {
+        self.buffer.scope == Scope::Packed
+    }
+
+    /// All elements become undefined.
     pub fn begin_life(&mut self) {
         self.life += 1;
     }

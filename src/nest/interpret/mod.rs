@@ -108,7 +108,7 @@ pub fn interpret(nest: &Nest, arguments: &mut [Vec<u8>]) -> Result<(), Fault> {
         machine.memories[id.0 as usize].load(bytes);
     }
     for phase in [&nest.setup, &nest.body] {
-        machine.begin_lives();
+        machine.memories.iter_mut().filter(|memory| !memory.outlives_setup()).for_each(Memory::begin_life);
         machine.block(&compile::block(nest, phase, None)).map_err(|mut stopped| {
             stopped.variables.reverse();
             let place = Place { statement: stopped.statement, variables: stopped.variables };
