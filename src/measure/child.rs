@@ -29,7 +29,10 @@ pub(super) struct Worker {
 pub(super) enum Lost {
     Deadline,
     /// It ended by itself, or was killed by someone else.
-    Died { status: ExitStatus, last_words: String },
+    Died {
+        status: ExitStatus,
+        last_words: String,
+    },
     /// It sent what is no message.
     Garbage(String),
     /// Our own message cannot be sent.
@@ -135,7 +138,8 @@ impl Worker {
     fn last_words(&self) -> String {
         let length = self.errors.metadata().map_or(0, |m| m.len());
         let mut bytes = vec![0; length.min(LAST_WORDS_BYTES) as usize];
-        match self.errors.read_exact_at(&mut bytes, length - bytes.len() as u64) {
+        let start = length - bytes.len() as u64;
+        match self.errors.read_exact_at(&mut bytes, start) {
             Ok(()) => String::from_utf8_lossy(&bytes).trim().to_string(),
             Err(_) => String::new(),
         }

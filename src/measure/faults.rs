@@ -13,9 +13,9 @@ struct Slot {
 
 const SLOTS: usize = 512;
 
-static WATCHED: [Slot; SLOTS] = [const {
-    Slot { start: AtomicUsize::new(0), bytes: AtomicUsize::new(0), name: [const { AtomicU64::new(0) }; 2] }
-}; SLOTS];
+static WATCHED: [Slot; SLOTS] =
+    [const { Slot { start: AtomicUsize::new(0), bytes: AtomicUsize::new(0), name: [const { AtomicU64::new(0) }; 2] } };
+        SLOTS];
 
 /// Remembers a mapping, or gives one that is known another name. Does nothing when all slots are taken: then a fault is reported without a name.
 pub(super) fn watch(start: usize, bytes: usize, name: &str) {

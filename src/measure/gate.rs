@@ -93,7 +93,7 @@ impl Workbench {
     /// [`Failure::Compile`] where the verifier or code generation refuses it, [`Failure::Memory`] where its buffers do not fit.
     pub fn load(&mut self, nest: &Nest) -> Result<Loaded, Refusal> {
         self.check_arguments(nest)?;
-        verify(nest).map_err(|e| Refusal::new(Failure::Compile, e))?;
+        verify(nest, self.task.target.lanes()).map_err(|e| Refusal::new(Failure::Compile, e))?;
         let start = Instant::now();
         let kernel = Kernel::load(nest, &self.task.target).map_err(|e| Refusal::new(Failure::Compile, e))?;
         let compile_us = u64::try_from(start.elapsed().as_micros()).unwrap_or(u64::MAX);
@@ -135,7 +135,12 @@ impl Workbench {
     ///
     /// # Errors
     /// As for [`Workbench::check`].
-    pub fn time(&mut self, loaded: &mut Loaded, timing: &Timing, incumbent_ns: Option<u64>) -> Result<Outcome, Refusal> {
+    pub fn time(
+        &mut self,
+        loaded: &mut Loaded,
+        timing: &Timing,
+        incumbent_ns: Option<u64>,
+    ) -> Result<Outcome, Refusal> {
         let times_ns = timing.sample(incumbent_ns, &mut |count| by_the_clock(&mut || loaded.run(), count));
         self.judge(loaded)?;
         Ok(Outcome::Timed { times_ns, compile_us: loaded.compile_us })
@@ -149,7 +154,11 @@ impl Workbench {
         let mut borrowed: Vec<&mut dyn FnMut(u32) -> std::time::Duration> =
             runs.iter_mut().map(|run| run as &mut dyn FnMut(u32) -> std::time::Duration).collect();
         let times = timing.sample_in_turn(&mut borrowed);
-        times.into_iter().zip(compile_us).map(|(times_ns, compile_us)| Outcome::Timed { times_ns, compile_us }).collect()
+        times
+            .into_iter()
+            .zip(compile_us)
+            .map(|(times_ns, compile_us)| Outcome::Timed { times_ns, compile_us })
+            .collect()
     }
 
     /// Takes a kernel's memory for those to come. Merely dropping it works too, but costs page faults.
@@ -207,7 +216,8 @@ impl Workbench {
     /// Poisoned memory: a spare region, unless none fits well.
     fn region(&mut self, bytes: usize, name: &str) -> Result<Region, Refusal> {
         let fits = |region: &Region| (bytes..=4 * bytes + (1 << 16)).contains(&region.capacity());
-        let smallest = (0..self.spare.len()).filter(|at| fits(&self.spare[*at])).min_by_key(|at| self.spare[*at].capacity());
+        let smallest =
+            (0..self.spare.len()).filter(|at| fits(&self.spare[*at])).min_by_key(|at| self.spare[*at].capacity());
         let mut region = match smallest {
             Some(at) => {
                 let mut region = self.spare.swap_remove(at);

@@ -10,7 +10,7 @@ use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
 use crate::workload::{
-    Array, ArrayError, Atom, Binary, Combiner, DType, Elements, Expr, Index, Role, TensorId, Unary, Workload,
+    Array, ArrayError, Atom, Binary, Combiner, Elements, Expr, Index, Role, TensorId, Unary, Workload,
 };
 
 /// Raised with every change of what is generated: the oracle's cached outputs belong to a version.

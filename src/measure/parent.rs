@@ -287,7 +287,9 @@ impl Measurer {
                 let cause = if ran_out_of_memory(status, &last_words) { Failure::Memory } else { Failure::Crash };
                 Outcome::failed(cause, detail)
             }
-            Lost::Garbage(what) => Outcome::failed(Failure::Crash, format!("while {doing}: the worker spoke nonsense: {what}")),
+            Lost::Garbage(what) => {
+                Outcome::failed(Failure::Crash, format!("while {doing}: the worker spoke nonsense: {what}"))
+            }
             Lost::Unsendable(e) => Outcome::failed(Failure::Crash, format!("while {doing}: {e}")),
         }
     }

@@ -29,10 +29,19 @@ pub(super) enum Request {
         cache: Option<PathBuf>,
     },
     /// What the following candidates belong to.
-    Prepare { workload: String, target: Target, seed: u64 },
-    Measure { trace: String, incumbent_ns: Option<u64> },
+    Prepare {
+        workload: String,
+        target: Target,
+        seed: u64,
+    },
+    Measure {
+        trace: String,
+        incumbent_ns: Option<u64>,
+    },
     /// Compare: all in turn, again and again.
-    Finals { traces: Vec<String> },
+    Finals {
+        traces: Vec<String>,
+    },
 }
 
 /// From the child.

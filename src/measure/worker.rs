@@ -153,7 +153,9 @@ fn nest_of(space: &Space, task: &Task, trace: &str) -> Result<Nest, NoNest> {
     match space.next(task, &trace) {
         Ok(Next::Done(nest)) => Ok(nest),
         Ok(Next::DeadEnd(reason)) => Err(NoNest::DeadEnd(reason.0)),
-        Ok(Next::Choose(decision)) => Err(NoNest::Refused(format!("the trace ends where `{}` is asked", decision.site))),
+        Ok(Next::Choose(decision)) => {
+            Err(NoNest::Refused(format!("the trace ends where `{}` is asked", decision.site)))
+        }
         Err(stale) => Err(NoNest::Refused(stale.to_string())),
     }
 }
@@ -167,8 +169,12 @@ fn read_in_background(mut input: File) -> mpsc::Receiver<Request> {
     std::thread::spawn(move || {
         let code = loop {
             match protocol::receive(&mut input) {
-                Ok(Some(request)) if sender.send(request).is_ok() => {}
-                Ok(_) => break 0,
+                Ok(Some(request)) => {
+                    if sender.send(request).is_err() {
+                        break 0;
+                    }
+                }
+                Ok(None) => break 0,
                 Err(_) => break 1,
             }
         };

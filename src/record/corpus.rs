@@ -149,7 +149,7 @@ impl<W: Write> CorpusWriter<W> {
             created_unix_s: record.created_unix_s,
             tilescribe: record.tilescribe.clone(),
         };
-        let write = || -> io::Result<()> {
+        let mut write = || -> io::Result<()> {
             serde_json::to_writer(&mut self.encoder, &line)?;
             self.encoder.write_all(b"\n")
         };

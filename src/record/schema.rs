@@ -97,8 +97,11 @@ fn check_owner(path: &Path) -> Result<(), StoreError> {
     match header() {
         Ok((APPLICATION_ID, SCHEMA_VERSION)) => Ok(()),
         Ok((APPLICATION_ID, found)) => Err(StoreError::Version { path: path.into(), found, expected: SCHEMA_VERSION }),
+        Ok(_) if std::fs::metadata(path).is_ok_and(|m| m.len() == 0) => Err(foreign("an empty file")),
         Ok(_) => Err(foreign("another program's SQLite database")),
-        Err(e) if e.sqlite_error_code() == Some(rusqlite::ErrorCode::NotADatabase) => Err(foreign("no SQLite database")),
+        Err(e) if e.sqlite_error_code() == Some(rusqlite::ErrorCode::NotADatabase) => {
+            Err(foreign("no SQLite database"))
+        }
         Err(e) => Err(StoreError::from_sqlite(path, e)),
     }
 }

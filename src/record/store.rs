@@ -63,9 +63,9 @@ impl StoreError {
             Some(ErrorCode::DiskFull) => StoreError::DiskFull { path },
             Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => StoreError::Locked { path },
             Some(ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase) => StoreError::Corrupt { path, detail },
-            Some(ErrorCode::CannotOpen | ErrorCode::PermissionDenied | ErrorCode::ReadOnly | ErrorCode::SystemIoFailure) => {
-                StoreError::Access { path, source: io::Error::other(detail) }
-            }
+            Some(
+                ErrorCode::CannotOpen | ErrorCode::PermissionDenied | ErrorCode::ReadOnly | ErrorCode::SystemIoFailure,
+            ) => StoreError::Access { path, source: io::Error::other(detail) },
             // a table or column that is not there: something else wrote to the file
             Some(ErrorCode::Unknown) => StoreError::Corrupt { path, detail },
             _ => match source {
@@ -251,7 +251,8 @@ impl Store {
         let mut current: Option<(String, String, Arc<Task>)> = None;
         let mut written = 0;
         self.for_each(filter, "tasks.hash, targets.fingerprint, space, trace", |record| {
-            let known = current.as_ref().filter(|(hash, target, _)| *hash == record.task_hash && *target == record.target);
+            let known =
+                current.as_ref().filter(|(hash, target, _)| *hash == record.task_hash && *target == record.target);
             let task = match known {
                 Some((_, _, task)) => Arc::clone(task),
                 None => {
@@ -329,7 +330,7 @@ impl Store {
         &mut self,
         records: impl IntoIterator<Item = (&'a Task, &'a Record)>,
     ) -> Result<Imported, StoreError> {
-        let mut write = || -> rusqlite::Result<Imported> {
+        let write = || -> rusqlite::Result<Imported> {
             let mut total = Imported::default();
             // taking the write lock at once: a reader that turns writer could find itself refused
             let transaction = self.connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
@@ -515,4 +516,46 @@ fn row_id(
     }
     connection.prepare_cached(insert)?.execute(params![key, text()])?;
     Ok(connection.last_insert_rowid())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Filter, Store, StoreError};
+    use crate::outcome::Outcome;
+    use crate::record::Record;
+    use crate::space::Trace;
+    use crate::target::{Architecture, Target, Task};
+
+    #[test]
+    fn a_full_disk_is_named_and_loses_nothing() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut store = Store::open(&folder.path().join("s.db")).unwrap();
+        // SQLite reports a database at its limit exactly as it reports a full disk
+        store.connection.pragma_update_and_check(None, "max_page_count", 20, |_| Ok(())).unwrap();
+        let target = Target {
+            architecture: Architecture::Aarch64,
+            cpu: "generic".into(),
+            features: Vec::new(),
+            vector_bits: 128,
+            vector_registers: 32,
+            cores: 1,
+            l1_bytes: 32 << 10,
+            l2_bytes: 0,
+            l3_bytes: 0,
+        };
+        let workload = "input t0 4\nout t1 4 exp t0 a\n".parse().unwrap();
+        let task = Task { workload, target };
+        let mut kept = 0;
+        let error = loop {
+            let trace: Trace = format!("tile a = {kept}\n").parse().unwrap();
+            let outcome = Outcome::Timed { times_ns: vec![kept; 100], compile_us: 1 };
+            match store.insert(&task, &Record::new(&task, "1", trace, outcome, "random", 0)) {
+                Ok(_) => kept += 1,
+                Err(error) => break error,
+            }
+        };
+        assert!(matches!(error, StoreError::DiskFull { .. }), "{error:?}");
+        assert!(kept > 0);
+        assert_eq!(store.records(&Filter::default()).unwrap().len() as u64, kept);
+    }
 }
