@@ -113,7 +113,8 @@ impl Tolerance {
         let found = found.as_chunks().0;
         let fits = |(x, y): (&[u8; 4], &f32)| {
             let (x, y) = (f64::from(f32::from_le_bytes(*x)), f64::from(*y));
-            (x - y).abs() <= self.relative * (y.abs() + self.scale)
+            // the difference of two infinities is NaN, which fails
+            (x - y).abs() - self.relative * (y.abs() + self.scale) <= 0.0
         };
         found.len() == expected.len() && found.iter().zip(expected).fold(true, |all, pair| all & fits(pair))
     }
