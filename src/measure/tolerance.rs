@@ -84,8 +84,10 @@ impl Tolerance {
     }
 
     fn accepts(&self, expected: f64, found: f64) -> bool {
-        // a NaN on one side fails the first comparison
-        (found - expected).abs() <= self.allowed(expected) || expected == found || (expected.is_nan() && found.is_nan())
+        // a NaN on one side fails the comparisons, and so does an infinity on the first
+        (expected.is_finite() && (found - expected).abs() <= self.allowed(expected))
+            || expected == found
+            || (expected.is_nan() && found.is_nan())
     }
 
     /// Compares an output, little-endian and row-major, with what it should be.
