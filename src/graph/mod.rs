@@ -3,15 +3,11 @@
 //! [`Program`] is a whole network as tensor expressions, one stage after the other; constant folding, dead-code removal and
 //! fusion work on it. [`Network`] is what remains: distinct tasks, and calls that bind their arguments to buffers.
 
-use crate::workload::{DType, Stage, Tensor, TensorId, Workload};
+mod data;
 
-/// The elements of a constant, row-major and little-endian.
-#[derive(Clone, PartialEq, Debug)]
-pub struct TensorData {
-    pub shape: Vec<i64>,
-    pub dtype: DType,
-    pub bytes: std::sync::Arc<Vec<u8>>,
-}
+pub use data::{Bytes, TensorData};
+
+use crate::workload::{DType, Stage, Tensor, TensorId, Workload};
 
 /// A whole network as tensor expressions. Tensors of role `Input` and `Output` have names in `inputs` and `outputs`, those of
 /// role `Constant` have data.
@@ -31,6 +27,7 @@ pub struct Program {
 #[derive(Clone, Debug)]
 pub struct ProgramStage {
     pub stage: Stage,
+    /// Operator and name, as in `Conv layer1.conv2`.
     pub node: String,
 }
 
