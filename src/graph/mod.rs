@@ -11,7 +11,8 @@ mod evaluate;
 
 pub use data::{Bytes, TensorData};
 pub use evaluate::EvaluateError;
-pub use onnx::{ImportError, ImportOptions, import, import_bytes};
+pub use lower::Problem;
+pub use onnx::{ImportError, ImportOptions, TensorProblem, UnsupportedNode, import, import_bytes, import_tensor};
 
 use crate::workload::{DType, Role, Stage, Tensor, TensorId, Workload};
 
