@@ -3,6 +3,10 @@
 //! [`Program`] is a whole network as tensor expressions, one stage after the other; constant folding, dead-code removal and
 //! fusion work on it. [`Network`] is what remains: distinct tasks, and calls that bind their arguments to buffers.
 
+mod fuse;
+
+pub use fuse::{NetworkError, PartitionError, partition};
+
 use crate::workload::{DType, Stage, Tensor, TensorId, Workload};
 
 /// The elements of a constant, row-major and little-endian.
