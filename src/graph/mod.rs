@@ -5,7 +5,7 @@
 
 mod fuse;
 
-pub use fuse::{NetworkError, PartitionError, partition};
+pub use fuse::{NetworkError, NetworkEvaluateError, PartitionError, partition};
 
 use crate::workload::{DType, Stage, Tensor, TensorId, Workload};
 

@@ -14,6 +14,7 @@
 
 mod concat;
 mod cost;
+mod evaluate;
 mod group;
 mod name;
 mod network;
@@ -21,6 +22,7 @@ mod prepare;
 mod validate;
 mod view;
 
+pub use evaluate::NetworkEvaluateError;
 pub use validate::NetworkError;
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};

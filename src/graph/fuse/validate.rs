@@ -33,7 +33,7 @@ pub enum NetworkError {
 }
 
 /// The tensors that a task's kernel takes, in the order in which it does: all but intermediates.
-pub fn arguments(workload: &Workload) -> impl Iterator<Item = (TensorId, &Tensor)> {
+pub fn bound_tensors(workload: &Workload) -> impl Iterator<Item = (TensorId, &Tensor)> {
     workload.ids().filter(|(_, tensor)| tensor.role != Role::Intermediate)
 }
 
@@ -47,11 +47,11 @@ impl Network {
         let mut written: Vec<Ranges> = self.buffers.iter().map(|_| Ranges::default()).collect();
         for (call, Call { task, arguments }) in self.calls.iter().enumerate() {
             let workload = &self.tasks.get(*task).ok_or(NetworkError::UnknownTask { call, task: *task })?.workload;
-            let expected = arguments(workload).count();
+            let expected = bound_tensors(workload).count();
             if expected != arguments.len() {
                 return Err(NetworkError::Arguments { call, expected, found: arguments.len() });
             }
-            let bound = || arguments(workload).zip(arguments).enumerate();
+            let bound = || bound_tensors(workload).zip(arguments).enumerate();
             for (argument, ((_, tensor), binding)) in bound() {
                 self.check_binding(call, argument, tensor, binding)?;
                 let given = !matches!(self.buffers[binding.buffer].source, Source::Output(_) | Source::Intermediate);
