@@ -8,9 +8,11 @@ mod onnx;
 mod lower;
 mod fold;
 mod evaluate;
+mod fuse;
 
 pub use data::{Bytes, TensorData};
 pub use evaluate::EvaluateError;
+pub use fuse::{NetworkError, NetworkEvaluateError, PartitionError, partition};
 pub use lower::Problem;
 pub use onnx::{ImportError, ImportOptions, TensorProblem, UnsupportedNode, import, import_bytes, import_tensor};
 
