@@ -31,7 +31,10 @@ pub enum Outcome {
         /// Microseconds from the nest to loaded machine code.
         compile_us: u64,
     },
-    Failed { cause: Failure, detail: String },
+    Failed {
+        cause: Failure,
+        detail: String,
+    },
 }
 
 impl Outcome {

@@ -139,7 +139,7 @@ pub fn compile(
 }
 
 /// `src/artifact/deploy.c`, compiled with Tilescribe itself.
-const DEPLOY_OBJECT: &[u8] = include_bytes!("/tmp/deploy.o");
+const DEPLOY_OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/deploy.o"));
 
 /// LLVM's names without `+`, sorted: what the kernels may use.
 fn required_features(target: &Target) -> Vec<String> {

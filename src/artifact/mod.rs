@@ -7,11 +7,10 @@
 //!       manifest.json         what it is, what it needs, and the hashes of the other files
 //! ```
 //!
-//! [`compile`] writes such a folder, in full or not at all; [`Model`] loads one, as any C program would.
+//! `compile` writes such a folder, in full or not at all; [`Model`] loads one, as any C program would.
 //! A processor that lacks what the kernels need gets an error before any of them runs.
 
 mod bind;
-mod compile;
 mod error;
 mod header;
 mod link;
@@ -21,7 +20,6 @@ mod model;
 mod tables;
 mod weights;
 
-pub use compile::{Options, Schedule, Step, compile};
 pub use error::ArtifactError;
 pub use manifest::{CompiledTask, FORMAT, FileDigest, Manifest, Memory, Port};
 pub use memory::{Block, MemoryPlan, plan};

@@ -1,14 +1,8 @@
 //! Commands, one file each. Only this module prints; results go to standard output, everything else to standard error.
 
-mod arguments;
 mod bench;
-mod compile;
 mod exit;
 mod inputs;
-mod npy;
-mod progress;
-mod run;
-mod tasks;
 
 use std::io::{self, Write};
 use std::process::ExitCode;
@@ -30,19 +24,13 @@ struct CommandLine {
 
 #[derive(Subcommand)]
 enum Command {
-    Compile(compile::Compile),
-    Run(run::Run),
     Bench(bench::Bench),
-    Tasks(tasks::Tasks),
 }
 
 impl Command {
     fn execute(self, out: &mut dyn Write) -> Result<()> {
         match self {
-            Command::Compile(command) => command.execute(out),
-            Command::Run(command) => command.execute(out),
             Command::Bench(command) => command.execute(out),
-            Command::Tasks(command) => command.execute(out),
         }
     }
 }

@@ -80,6 +80,99 @@ pub enum Binary {
     Or,
 }
 
+impl Unary {
+    pub const ALL: [Unary; 17] = {
+        use Unary::*;
+        [
+            Negate,
+            Absolute,
+            Exp,
+            Log,
+            Sqrt,
+            ReciprocalSqrt,
+            Reciprocal,
+            Erf,
+            Tanh,
+            Sigmoid,
+            Sin,
+            Cos,
+            Floor,
+            Ceil,
+            Round,
+            Sign,
+            Not,
+        ]
+    };
+
+    /// As it is spelled in texts.
+    pub fn name(self) -> &'static str {
+        match self {
+            Unary::Negate => "neg",
+            Unary::Absolute => "abs",
+            Unary::Exp => "exp",
+            Unary::Log => "log",
+            Unary::Sqrt => "sqrt",
+            Unary::ReciprocalSqrt => "rsqrt",
+            Unary::Reciprocal => "recip",
+            Unary::Erf => "erf",
+            Unary::Tanh => "tanh",
+            Unary::Sigmoid => "sigmoid",
+            Unary::Sin => "sin",
+            Unary::Cos => "cos",
+            Unary::Floor => "floor",
+            Unary::Ceil => "ceil",
+            Unary::Round => "round",
+            Unary::Sign => "sign",
+            Unary::Not => "not",
+        }
+    }
+
+    pub fn from_name(name: &str) -> Option<Unary> {
+        Unary::ALL.into_iter().find(|op| op.name() == name)
+    }
+}
+
+impl Binary {
+    pub const ALL: [Binary; 13] = {
+        use Binary::*;
+        [Add, Subtract, Multiply, Divide, Remainder, Maximum, Minimum, Power, Less, LessEqual, Equal, And, Or]
+    };
+
+    /// As it is spelled in texts.
+    pub fn name(self) -> &'static str {
+        match self {
+            Binary::Add => "add",
+            Binary::Subtract => "sub",
+            Binary::Multiply => "mul",
+            Binary::Divide => "div",
+            Binary::Remainder => "rem",
+            Binary::Maximum => "max",
+            Binary::Minimum => "min",
+            Binary::Power => "pow",
+            Binary::Less => "lt",
+            Binary::LessEqual => "le",
+            Binary::Equal => "eq",
+            Binary::And => "and",
+            Binary::Or => "or",
+        }
+    }
+
+    pub fn from_name(name: &str) -> Option<Binary> {
+        Binary::ALL.into_iter().find(|op| op.name() == name)
+    }
+
+    /// Whether the result is a Boolean whatever the operands are.
+    pub fn is_comparison(self) -> bool {
+        matches!(self, Binary::Less | Binary::LessEqual | Binary::Equal)
+    }
+
+    /// Whether the operands may change places, to the bit.
+    pub fn is_commutative(self) -> bool {
+        use Binary::{Add, And, Equal, Maximum, Minimum, Multiply, Or};
+        matches!(self, Add | Multiply | Maximum | Minimum | Equal | And | Or)
+    }
+}
+
 /// `low <= index < high`.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Condition {
@@ -93,14 +186,25 @@ pub struct Condition {
 pub enum Expr {
     Float(Float),
     Index(Index),
-    Load { tensor: TensorId, indices: Vec<Index> },
+    Load {
+        tensor: TensorId,
+        indices: Vec<Index>,
+    },
     Unary(Unary, Box<Expr>),
     Binary(Binary, Box<Expr>, Box<Expr>),
     /// `condition ? yes : no`, both sides computed.
-    Select { condition: Box<Expr>, yes: Box<Expr>, no: Box<Expr> },
+    Select {
+        condition: Box<Expr>,
+        yes: Box<Expr>,
+        no: Box<Expr>,
+    },
     /// `inside` where every condition holds, else `outside`. The loads of `inside` happen only where they
     /// hold, so it is how padding is written.
-    Guard { conditions: Vec<Condition>, inside: Box<Expr>, outside: Box<Expr> },
+    Guard {
+        conditions: Vec<Condition>,
+        inside: Box<Expr>,
+        outside: Box<Expr>,
+    },
     Cast(DType, Box<Expr>),
 }
 
@@ -174,7 +278,9 @@ impl Expr {
     pub fn map_indices(&self, change: &mut dyn FnMut(&Index) -> Index) -> Expr {
         self.rewrite(&mut |expr| match expr {
             Expr::Index(index) => Expr::Index(change(&index)),
-            Expr::Load { tensor, indices } => Expr::Load { tensor, indices: indices.iter().map(&mut *change).collect() },
+            Expr::Load { tensor, indices } => {
+                Expr::Load { tensor, indices: indices.iter().map(&mut *change).collect() }
+            }
             Expr::Guard { conditions, inside, outside } => Expr::Guard {
                 conditions: conditions
                     .into_iter()

@@ -101,6 +101,28 @@ impl Index {
         self.terms.iter().all(|(atom, _)| matches!(atom, Atom::Var(_)))
     }
 
+    /// Whether a gathered value takes part.
+    pub fn has_value(&self) -> bool {
+        self.terms.iter().any(|(atom, _)| match atom {
+            Atom::Var(_) => false,
+            Atom::FloorDiv(inner, _) | Atom::Modulo(inner, _) => inner.has_value(),
+            Atom::Value(_) => true,
+        })
+    }
+
+    /// Its value at a point; `None` where a gathered value takes part or the value leaves 64 bits.
+    pub fn at(&self, point: &dyn Fn(Var) -> i64) -> Option<i64> {
+        self.terms.iter().try_fold(self.constant, |total, (atom, coefficient)| {
+            let value = match atom {
+                Atom::Var(var) => point(*var),
+                Atom::FloorDiv(inner, divisor) => inner.at(point)?.div_euclid(*divisor),
+                Atom::Modulo(inner, divisor) => inner.at(point)?.rem_euclid(*divisor),
+                Atom::Value(_) => return None,
+            };
+            total.checked_add(value.checked_mul(*coefficient)?)
+        })
+    }
+
     /// Whether a variable occurs anywhere, inside divisions and gathered values too.
     pub fn mentions(&self, var: Var) -> bool {
         let mut found = false;

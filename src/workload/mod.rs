@@ -7,11 +7,21 @@
 //! every tensor but inputs and constants is written by exactly one stage; accesses stay inside the tensor wherever their guards hold.
 //! Nothing in here knows how the computation is scheduled.
 
+mod array;
+mod bounds;
+pub mod evaluate;
 mod expr;
 mod index;
+pub mod text;
+pub mod validate;
 
+pub use array::{Array, ArrayError, Elements};
+pub use bounds::Facts;
+pub use evaluate::{EvaluateError, evaluate, evaluate_all};
 pub use expr::{Binary, Condition, Expr, Float, Unary};
 pub use index::{Atom, Index, Interval, Var};
+pub use text::TextError;
+pub use validate::WorkloadError;
 
 /// A tensor of a [`Workload`], by position. In a nest, the same number names its buffer.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]

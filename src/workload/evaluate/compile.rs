@@ -1,0 +1,469 @@
+//! From an expression to a flat program over registers. A register holds the values of a block of points, its *lanes*.
+
+use crate::workload::bounds::Facts;
+use crate::workload::{
+    Atom, Binary, Combiner, Condition, DType, Expr, Index, Stage, Tensor, TensorId, Unary, Workload, row_major_strides,
+};
+
+/// Outputs below which lanes run over the reduction instead.
+const FEW_OUTPUTS: i64 = 32;
+
+/// A stage, compiled.
+pub(super) struct Program {
+    /// Extents of the axes that lanes run over, flattened in row-major order; and of those that are one number for a block.
+    pub lane_extents: Vec<usize>,
+    pub scalar_extents: Vec<usize>,
+    /// Whether the lanes are outputs (otherwise they are points of the reduction).
+    pub lanes_are_outputs: bool,
+    pub combiner: Option<Combiner>,
+    pub affines: Vec<Affine>,
+    pub code: Vec<Instruction>,
+    pub result: Root,
+    pub floats: usize,
+    pub integers: usize,
+}
+
+/// `constant + Σ coefficient · axis`, split by the two kinds of axes.
+#[derive(Clone, PartialEq)]
+pub(super) struct Affine {
+    pub constant: i64,
+    pub lane: Vec<i64>,
+    pub scalar: Vec<i64>,
+}
+
+/// What a stage's value is.
+pub(super) enum Root {
+    Register(Register),
+    /// A sum of products of two f32 tensors, read without guards.
+    Product([AffineLoad; 2]),
+}
+
+#[derive(Clone, Copy)]
+pub(super) enum Register {
+    Float(usize),
+    /// Booleans are 0 and 1.
+    Integer(usize),
+}
+
+#[derive(Clone, Copy)]
+pub(super) struct AffineLoad {
+    pub tensor: TensorId,
+    /// Of the element's position in the tensor.
+    pub affine: usize,
+}
+
+/// The destination is never among the operands.
+pub(super) enum Instruction {
+    Literal {
+        out: usize,
+        value: f64,
+    },
+    /// Integers: the value of an affine index.
+    Affine {
+        out: usize,
+        affine: usize,
+    },
+    FloorDiv {
+        out: usize,
+        x: usize,
+        divisor: i64,
+    },
+    Modulo {
+        out: usize,
+        x: usize,
+        divisor: i64,
+    },
+    /// `out = x + y · coefficient`
+    AddScaled {
+        out: usize,
+        x: usize,
+        y: usize,
+        coefficient: i64,
+    },
+    /// Fails where `x` is not in `0..extent`.
+    Check {
+        x: usize,
+        extent: i64,
+        tensor: TensorId,
+        dimension: usize,
+    },
+    Load {
+        out: Register,
+        load: AffineLoad,
+    },
+    /// Loads at the positions in an integer register.
+    Gather {
+        out: Register,
+        tensor: TensorId,
+        positions: usize,
+    },
+    Unary {
+        op: Unary,
+        out: usize,
+        x: usize,
+    },
+    UnaryInteger {
+        op: Unary,
+        out: usize,
+        x: usize,
+    },
+    Binary {
+        op: Binary,
+        out: usize,
+        x: usize,
+        y: usize,
+    },
+    BinaryInteger {
+        op: Binary,
+        out: usize,
+        x: usize,
+        y: usize,
+    },
+    /// Floats to a Boolean.
+    Compare {
+        op: Binary,
+        out: usize,
+        x: usize,
+        y: usize,
+    },
+    Select {
+        condition: usize,
+        out: Register,
+        yes: Register,
+        no: Register,
+    },
+    Guard {
+        conditions: Vec<Test>,
+        inside: Vec<Instruction>,
+        yes: Register,
+        outside: Vec<Instruction>,
+        no: Register,
+        out: Register,
+    },
+    Round {
+        out: usize,
+        x: usize,
+        dtype: DType,
+    },
+    Wrap {
+        out: usize,
+        x: usize,
+        dtype: DType,
+    },
+    ToInteger {
+        out: usize,
+        x: usize,
+        dtype: DType,
+    },
+    ToFloat {
+        out: usize,
+        x: usize,
+        dtype: DType,
+    },
+}
+
+/// `low <= value < high`
+pub(super) struct Test {
+    pub value: Value,
+    pub low: i64,
+    pub high: i64,
+}
+
+/// An integer for each lane.
+pub(super) enum Value {
+    Affine(usize),
+    Register(usize),
+}
+
+/// Compiles a stage of a valid workload.
+pub(super) fn compile(workload: &Workload, number: usize) -> Program {
+    let stage = &workload.stages[number];
+    let outputs: i64 = stage.spatial.iter().product();
+    let reduced: i64 = stage.reduction.iter().product();
+    let lanes_are_outputs = outputs >= FEW_OUTPUTS || reduced < FEW_OUTPUTS;
+    let mut compiler = Compiler { workload, stage, lanes_are_outputs, affines: Vec::new(), floats: 0, integers: 0 };
+    let facts = Facts::of_stage(stage);
+    let mut code = Vec::new();
+    let result = match compiler.product(&stage.value, &facts) {
+        Some(loads) => Root::Product(loads),
+        None => Root::Register(compiler.expr(&stage.value, &facts, &mut code)),
+    };
+    let sizes = |extents: &[i64]| extents.iter().map(|e| *e as usize).collect();
+    let (lanes, scalars) =
+        if lanes_are_outputs { (&stage.spatial, &stage.reduction) } else { (&stage.reduction, &stage.spatial) };
+    Program {
+        lane_extents: sizes(lanes),
+        scalar_extents: sizes(scalars),
+        lanes_are_outputs,
+        combiner: stage.combiner,
+        affines: compiler.affines,
+        code,
+        result,
+        floats: compiler.floats,
+        integers: compiler.integers,
+    }
+}
+
+struct Compiler<'a> {
+    workload: &'a Workload,
+    stage: &'a Stage,
+    lanes_are_outputs: bool,
+    affines: Vec<Affine>,
+    floats: usize,
+    integers: usize,
+}
+
+impl Compiler<'_> {
+    fn float(&mut self) -> usize {
+        self.floats += 1;
+        self.floats - 1
+    }
+
+    fn integer(&mut self) -> usize {
+        self.integers += 1;
+        self.integers - 1
+    }
+
+    fn register(&mut self, dtype: DType) -> Register {
+        if dtype.is_float() { Register::Float(self.float()) } else { Register::Integer(self.integer()) }
+    }
+
+    /// Another register of the same kind.
+    fn like(&mut self, register: Register) -> Register {
+        match register {
+            Register::Float(_) => Register::Float(self.float()),
+            Register::Integer(_) => Register::Integer(self.integer()),
+        }
+    }
+
+    fn product(&mut self, value: &Expr, facts: &Facts) -> Option<[AffineLoad; 2]> {
+        let Expr::Binary(Binary::Multiply, x, y) = value else { return None };
+        if self.stage.combiner != Some(Combiner::Sum) || !self.lanes_are_outputs {
+            return None;
+        }
+        let mut side = |expr: &Expr| match expr {
+            Expr::Load { tensor, indices } if self.workload.tensor(*tensor).dtype == DType::F32 => {
+                self.plain_load(*tensor, indices, facts)
+            }
+            _ => None,
+        };
+        Some([side(x)?, side(y)?])
+    }
+
+    /// A load whose position is affine and known to be inside.
+    fn plain_load(&mut self, tensor: TensorId, indices: &[Index], facts: &Facts) -> Option<AffineLoad> {
+        let shape = &self.workload.tensor(tensor).shape;
+        let inside = |(index, extent): (&Index, &i64)| {
+            index.is_affine() && facts.range(index).is_some_and(|r| r.low >= 0 && r.high < *extent)
+        };
+        if !indices.iter().zip(shape).all(inside) {
+            return None;
+        }
+        let position = flatten(self.workload.tensor(tensor), indices)?;
+        Some(AffineLoad { tensor, affine: self.affine(&position) })
+    }
+
+    fn affine(&mut self, index: &Index) -> usize {
+        let spatial = self.stage.spatial.len();
+        let coefficients: Vec<i64> =
+            (0..self.stage.rank()).map(|axis| index.coefficient(crate::workload::Var(axis as u32))).collect();
+        let (outer, inner) = coefficients.split_at(spatial);
+        let (lane, scalar) = if self.lanes_are_outputs { (outer, inner) } else { (inner, outer) };
+        let affine = Affine { constant: index.offset(), lane: lane.to_vec(), scalar: scalar.to_vec() };
+        match self.affines.iter().position(|a| *a == affine) {
+            Some(at) => at,
+            None => {
+                self.affines.push(affine);
+                self.affines.len() - 1
+            }
+        }
+    }
+
+    /// An integer register with the index' value.
+    fn index(&mut self, index: &Index, facts: &Facts, code: &mut Vec<Instruction>) -> usize {
+        let mut linear = Index::constant(index.offset());
+        let mut rest = Vec::new();
+        for (atom, coefficient) in index.terms() {
+            match atom {
+                Atom::Var(var) => linear = linear.plus(&Index::var(*var).times(*coefficient)),
+                other => rest.push((other, *coefficient)),
+            }
+        }
+        let affine = self.affine(&linear);
+        let mut sum = self.integer();
+        code.push(Instruction::Affine { out: sum, affine });
+        for (atom, coefficient) in rest {
+            let y = match atom {
+                Atom::FloorDiv(inner, divisor) => {
+                    let x = self.index(inner, facts, code);
+                    let out = self.integer();
+                    code.push(Instruction::FloorDiv { out, x, divisor: *divisor });
+                    out
+                }
+                Atom::Modulo(inner, divisor) => {
+                    let x = self.index(inner, facts, code);
+                    let out = self.integer();
+                    code.push(Instruction::Modulo { out, x, divisor: *divisor });
+                    out
+                }
+                Atom::Value(expr) => match self.expr(expr, facts, code) {
+                    Register::Integer(register) => register,
+                    Register::Float(x) => {
+                        // not reached by valid workloads, whose gathered values are integers
+                        let out = self.integer();
+                        code.push(Instruction::ToInteger { out, x, dtype: DType::I64 });
+                        out
+                    }
+                },
+                Atom::Var(_) => continue,
+            };
+            let out = self.integer();
+            code.push(Instruction::AddScaled { out, x: sum, y, coefficient });
+            sum = out;
+        }
+        sum
+    }
+
+    fn expr(&mut self, expr: &Expr, facts: &Facts, code: &mut Vec<Instruction>) -> Register {
+        match expr {
+            Expr::Float(value) => {
+                let out = self.float();
+                code.push(Instruction::Literal { out, value: f64::from(value.0 as f32) });
+                Register::Float(out)
+            }
+            Expr::Index(index) => Register::Integer(self.index(index, facts, code)),
+            Expr::Load { tensor, indices } => self.load(*tensor, indices, facts, code),
+            Expr::Unary(op, x) => match self.expr(x, facts, code) {
+                Register::Float(x) => {
+                    let out = self.float();
+                    code.push(Instruction::Unary { op: *op, out, x });
+                    Register::Float(out)
+                }
+                Register::Integer(x) => {
+                    let out = self.integer();
+                    code.push(Instruction::UnaryInteger { op: *op, out, x });
+                    Register::Integer(out)
+                }
+            },
+            Expr::Binary(op, x, y) => {
+                let (x, y) = (self.expr(x, facts, code), self.expr(y, facts, code));
+                self.binary(*op, x, y, code)
+            }
+            Expr::Select { condition, yes, no } => {
+                let condition = self.expr(condition, facts, code);
+                let (yes, no) = (self.expr(yes, facts, code), self.expr(no, facts, code));
+                let condition = self.to_integer(condition, DType::Bool, code);
+                let out = self.like(yes);
+                code.push(Instruction::Select { condition, out, yes, no });
+                out
+            }
+            Expr::Guard { conditions, inside, outside } => self.guard(conditions, inside, outside, facts, code),
+            Expr::Cast(dtype, x) => {
+                let x = self.expr(x, facts, code);
+                self.cast(*dtype, x, code)
+            }
+        }
+    }
+
+    fn load(&mut self, tensor: TensorId, indices: &[Index], facts: &Facts, code: &mut Vec<Instruction>) -> Register {
+        let out = self.register(self.workload.tensor(tensor).dtype);
+        if let Some(load) = self.plain_load(tensor, indices, facts) {
+            code.push(Instruction::Load { out, load });
+            return out;
+        }
+        let data = self.workload.tensor(tensor);
+        let (strides, shape) = (row_major_strides(&data.shape), data.shape.clone());
+        let zero = Index::constant(0);
+        let mut positions = self.index(&zero, facts, code);
+        for (dimension, index) in indices.iter().enumerate() {
+            let y = self.index(index, facts, code);
+            code.push(Instruction::Check { x: y, extent: shape[dimension], tensor, dimension });
+            let sum = self.integer();
+            code.push(Instruction::AddScaled { out: sum, x: positions, y, coefficient: strides[dimension] });
+            positions = sum;
+        }
+        code.push(Instruction::Gather { out, tensor, positions });
+        out
+    }
+
+    fn binary(&mut self, op: Binary, x: Register, y: Register, code: &mut Vec<Instruction>) -> Register {
+        match (x, y) {
+            (Register::Float(x), Register::Float(y)) if op.is_comparison() => {
+                let out = self.integer();
+                code.push(Instruction::Compare { op, out, x, y });
+                Register::Integer(out)
+            }
+            (Register::Float(x), Register::Float(y)) => {
+                let out = self.float();
+                code.push(Instruction::Binary { op, out, x, y });
+                Register::Float(out)
+            }
+            (x, y) => {
+                let (x, y) = (self.to_integer(x, DType::I64, code), self.to_integer(y, DType::I64, code));
+                let out = self.integer();
+                code.push(Instruction::BinaryInteger { op, out, x, y });
+                Register::Integer(out)
+            }
+        }
+    }
+
+    fn guard(
+        &mut self,
+        conditions: &[Condition],
+        inside: &Expr,
+        outside: &Expr,
+        facts: &Facts,
+        code: &mut Vec<Instruction>,
+    ) -> Register {
+        let mut tests = Vec::new();
+        for condition in conditions {
+            let value = if condition.index.is_affine() {
+                Value::Affine(self.affine(&condition.index))
+            } else {
+                Value::Register(self.index(&condition.index, facts, code))
+            };
+            tests.push(Test { value, low: condition.low, high: condition.high });
+        }
+        let (mut inside_code, mut outside_code) = (Vec::new(), Vec::new());
+        let yes = self.expr(inside, &facts.and(conditions), &mut inside_code);
+        let no = self.expr(outside, facts, &mut outside_code);
+        let out = self.like(yes);
+        code.push(Instruction::Guard { conditions: tests, inside: inside_code, yes, outside: outside_code, no, out });
+        out
+    }
+
+    fn to_integer(&mut self, x: Register, dtype: DType, code: &mut Vec<Instruction>) -> usize {
+        match x {
+            Register::Integer(x) => x,
+            Register::Float(x) => {
+                let out = self.integer();
+                code.push(Instruction::ToInteger { out, x, dtype });
+                out
+            }
+        }
+    }
+
+    fn cast(&mut self, dtype: DType, x: Register, code: &mut Vec<Instruction>) -> Register {
+        let out = self.register(dtype);
+        code.push(match (x, out) {
+            (Register::Float(x), Register::Float(out)) => Instruction::Round { out, x, dtype },
+            (Register::Integer(x), Register::Integer(out)) => Instruction::Wrap { out, x, dtype },
+            (Register::Float(x), Register::Integer(out)) => Instruction::ToInteger { out, x, dtype },
+            (Register::Integer(x), Register::Float(out)) => Instruction::ToFloat { out, x, dtype },
+        });
+        out
+    }
+}
+
+/// The position of an element in its row-major tensor; `None` where a coefficient leaves 64 bits.
+fn flatten(tensor: &Tensor, indices: &[Index]) -> Option<Index> {
+    let mut position = Index::constant(0);
+    for (index, stride) in indices.iter().zip(row_major_strides(&tensor.shape)) {
+        let fits = |value: i64| value.checked_mul(stride).is_some_and(|v| v.abs() < 1 << 56);
+        if !fits(index.offset()) || !index.terms().iter().all(|(_, coefficient)| fits(*coefficient)) {
+            return None;
+        }
+        position = position.plus(&index.clone().times(stride));
+    }
+    Some(position)
+}

@@ -1,0 +1,628 @@
+//! Runs a compiled stage over all its points, block by block, blocks spread over threads.
+
+use std::borrow::Cow;
+
+use half::{bf16, f16};
+use rayon::iter::{IndexedParallelIterator, ParallelIterator};
+use rayon::slice::ParallelSliceMut;
+
+use super::EvaluateError;
+use super::arithmetic::{
+    binary, binary_integer, combine, combine_integer, compare, identity, identity_integer, round_to, unary,
+    unary_integer, wrap_to,
+};
+use super::compile::{Affine, AffineLoad, Instruction, Program, Register, Root, Test, Value};
+use crate::workload::array::{Array, Elements};
+use crate::workload::{Binary, Combiner, TensorId, Unary};
+
+/// Points that a register holds.
+const LANES: usize = 256;
+
+/// Writes every element of `output`.
+pub(super) fn run(
+    program: &Program,
+    stage: usize,
+    arrays: &[Option<Cow<'_, Array>>],
+    output: &mut Elements,
+) -> Result<(), EvaluateError> {
+    let data: Vec<Option<&Elements>> = arrays.iter().map(|a| a.as_ref().map(|a| a.elements())).collect();
+    match output {
+        Elements::F32(out) => fill(program, stage, &data, out, |v| v.float() as f32),
+        Elements::F16(out) => fill(program, stage, &data, out, |v| f16::from_f64(v.float())),
+        Elements::BF16(out) => fill(program, stage, &data, out, |v| bf16::from_f64(v.float())),
+        Elements::I8(out) => fill(program, stage, &data, out, |v| v.integer() as i8),
+        Elements::U8(out) => fill(program, stage, &data, out, |v| v.integer() as u8),
+        Elements::I32(out) => fill(program, stage, &data, out, |v| v.integer() as i32),
+        Elements::I64(out) => fill(program, stage, &data, out, Scalar::integer),
+        Elements::Bool(out) => fill(program, stage, &data, out, |v| v.integer() != 0),
+    }
+}
+
+/// One result.
+#[derive(Clone, Copy)]
+enum Scalar {
+    Float(f64),
+    Integer(i64),
+}
+
+impl Scalar {
+    fn float(self) -> f64 {
+        match self {
+            Scalar::Float(x) => x,
+            Scalar::Integer(x) => x as f64,
+        }
+    }
+
+    fn integer(self) -> i64 {
+        match self {
+            Scalar::Float(x) => x as i64,
+            Scalar::Integer(x) => x,
+        }
+    }
+}
+
+fn fill<T: Send>(
+    program: &Program,
+    stage: usize,
+    data: &[Option<&Elements>],
+    output: &mut [T],
+    store: impl Fn(Scalar) -> T + Sync,
+) -> Result<(), EvaluateError> {
+    let block = if program.lanes_are_outputs { LANES } else { 1 };
+    output.par_chunks_mut(block).enumerate().try_for_each_init(
+        || Machine::new(program, stage, data),
+        |machine, (number, outputs)| {
+            if program.lanes_are_outputs {
+                machine.reduce_lanes(number * LANES, outputs.len())?;
+                for (lane, output) in outputs.iter_mut().enumerate() {
+                    *output = store(machine.result(lane));
+                }
+            } else {
+                let result = machine.reduce_across_lanes(number)?;
+                outputs.iter_mut().for_each(|output| *output = store(result));
+            }
+            Ok(())
+        },
+    )
+}
+
+/// How an affine index moves from lane to lane.
+#[derive(Clone, Copy, PartialEq)]
+enum Pattern {
+    Uniform,
+    Contiguous,
+    General,
+}
+
+/// The lanes' part of an affine index, for the block at hand; `shift` is that of the other axes.
+struct Offsets {
+    lanes: Vec<i64>,
+    pattern: Pattern,
+    shift: i64,
+}
+
+/// Registers of one thread.
+struct Machine<'a> {
+    program: &'a Program,
+    stage: usize,
+    data: &'a [Option<&'a Elements>],
+    offsets: Vec<Offsets>,
+    floats: Vec<Vec<f64>>,
+    integers: Vec<Vec<i64>>,
+    float_sums: Vec<f64>,
+    integer_sums: Vec<i64>,
+    /// Buffers for operands of products.
+    scratch: [Vec<f64>; 2],
+    count: usize,
+}
+
+impl<'a> Machine<'a> {
+    fn new(program: &'a Program, stage: usize, data: &'a [Option<&'a Elements>]) -> Machine<'a> {
+        let offsets = |_| Offsets { lanes: vec![0; LANES], pattern: Pattern::General, shift: 0 };
+        Machine {
+            program,
+            stage,
+            data,
+            offsets: program.affines.iter().map(offsets).collect(),
+            floats: vec![vec![0.0; LANES]; program.floats],
+            integers: vec![vec![0; LANES]; program.integers],
+            float_sums: vec![0.0; LANES],
+            integer_sums: vec![0; LANES],
+            scratch: [vec![0.0; LANES], vec![0.0; LANES]],
+            count: 0,
+        }
+    }
+
+    /// A result for each lane: `count` outputs from `start` on.
+    fn reduce_lanes(&mut self, start: usize, count: usize) -> Result<(), EvaluateError> {
+        let program = self.program;
+        self.set_lanes(start, count);
+        let combiner = program.combiner;
+        if let Some(combiner) = combiner {
+            self.float_sums.fill(identity(combiner));
+            self.integer_sums.fill(identity_integer(combiner));
+        }
+        let mut walk = Walk::new(&program.scalar_extents, 0);
+        for (offsets, affine) in self.offsets.iter_mut().zip(&program.affines) {
+            offsets.shift = affine.constant;
+        }
+        loop {
+            match &program.result {
+                Root::Product(loads) => self.add_products(*loads),
+                Root::Register(register) => {
+                    self.execute(&program.code, None)?;
+                    self.combine_lanes(combiner, *register);
+                }
+            }
+            if !walk.advance(|axis, reset| self.shift(axis, reset, |a| &a.scalar, &program.scalar_extents)) {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Moves the scalar part of all indices: axis `axis` by one, and the axes after it back to 0 if `reset`.
+    fn shift(&mut self, axis: usize, reset: bool, part: impl Fn(&Affine) -> &Vec<i64>, extents: &[usize]) {
+        for (offsets, affine) in self.offsets.iter_mut().zip(&self.program.affines) {
+            offsets.shift = offsets.shift.wrapping_add(step(part(affine), axis, reset, extents));
+        }
+    }
+
+    fn combine_lanes(&mut self, combiner: Option<Combiner>, register: Register) {
+        let n = self.count;
+        match (combiner, register) {
+            (None, Register::Float(r)) => self.float_sums[..n].copy_from_slice(&self.floats[r][..n]),
+            (None, Register::Integer(r)) => self.integer_sums[..n].copy_from_slice(&self.integers[r][..n]),
+            (Some(Combiner::Sum), Register::Float(r)) => {
+                for (sum, x) in self.float_sums[..n].iter_mut().zip(&self.floats[r][..n]) {
+                    *sum += x;
+                }
+            }
+            (Some(combiner), Register::Float(r)) => {
+                for (sum, x) in self.float_sums[..n].iter_mut().zip(&self.floats[r][..n]) {
+                    *sum = combine(combiner, *sum, *x);
+                }
+            }
+            (Some(combiner), Register::Integer(r)) => {
+                for (sum, x) in self.integer_sums[..n].iter_mut().zip(&self.integers[r][..n]) {
+                    *sum = combine_integer(combiner, *sum, *x);
+                }
+            }
+        }
+    }
+
+    fn result(&self, lane: usize) -> Scalar {
+        match self.program.result {
+            Root::Product(_) | Root::Register(Register::Float(_)) => Scalar::Float(self.float_sums[lane]),
+            Root::Register(Register::Integer(_)) => Scalar::Integer(self.integer_sums[lane]),
+        }
+    }
+
+    /// The result of one output; lanes are points of the reduction, combined in order.
+    fn reduce_across_lanes(&mut self, output: usize) -> Result<Scalar, EvaluateError> {
+        let program = self.program;
+        let point = unravel(output, &program.scalar_extents);
+        for (offsets, affine) in self.offsets.iter_mut().zip(&program.affines) {
+            offsets.shift = affine.constant.wrapping_add(dot(&affine.scalar, &point));
+        }
+        let (code, Root::Register(register)) = (&program.code, &program.result) else {
+            unreachable!("products are compiled for lanes over outputs only")
+        };
+        let combiner = program.combiner.unwrap_or(Combiner::Sum);
+        let (mut float, mut integer) = (identity(combiner), identity_integer(combiner));
+        let points: usize = program.lane_extents.iter().product();
+        for start in (0..points).step_by(LANES) {
+            self.set_lanes(start, LANES.min(points - start));
+            self.execute(code, None)?;
+            match register {
+                Register::Float(r) => {
+                    float = self.floats[*r][..self.count].iter().fold(float, |sum, x| combine(combiner, sum, *x));
+                }
+                Register::Integer(r) => {
+                    let values = &self.integers[*r][..self.count];
+                    integer = values.iter().fold(integer, |sum, x| combine_integer(combiner, sum, *x));
+                }
+            }
+        }
+        Ok(match register {
+            Register::Float(_) => Scalar::Float(float),
+            Register::Integer(_) => Scalar::Integer(integer),
+        })
+    }
+
+    /// Places the lanes at `count` points of the lane axes, from `start` on.
+    fn set_lanes(&mut self, start: usize, count: usize) {
+        self.count = count;
+        let extents = &self.program.lane_extents;
+        let mut walk = Walk::new(extents, start);
+        for (offsets, affine) in self.offsets.iter_mut().zip(&self.program.affines) {
+            offsets.lanes[0] = dot(&affine.lane, &walk.point);
+        }
+        for lane in 1..count {
+            walk.advance(|axis, reset| {
+                for (offsets, affine) in self.offsets.iter_mut().zip(&self.program.affines) {
+                    let moved = step(&affine.lane, axis, reset, extents);
+                    offsets.lanes[lane] = offsets.lanes[lane - 1].wrapping_add(moved);
+                }
+            });
+        }
+        for offsets in &mut self.offsets {
+            let moves = |by: i64| offsets.lanes[..count].windows(2).all(|w| w[1].wrapping_sub(w[0]) == by);
+            offsets.pattern = match () {
+                () if moves(0) => Pattern::Uniform,
+                () if moves(1) => Pattern::Contiguous,
+                () => Pattern::General,
+            };
+        }
+    }
+
+    /// `sums += x · y` in f64, the innermost loop of matrix products and convolutions.
+    fn add_products(&mut self, loads: [AffineLoad; 2]) {
+        let n = self.count;
+        let sums = &mut self.float_sums[..n];
+        let [x, y] = loads.map(|load| operand(&self.data[load.tensor.0 as usize], &self.offsets[load.affine], n));
+        match (x, y) {
+            (Operand::Uniform(x), Operand::Slice(y)) | (Operand::Slice(y), Operand::Uniform(x)) => {
+                for (sum, y) in sums.iter_mut().zip(y) {
+                    *sum += x * f64::from(*y);
+                }
+            }
+            (Operand::Slice(x), Operand::Slice(y)) => {
+                for ((sum, x), y) in sums.iter_mut().zip(x).zip(y) {
+                    *sum += f64::from(*x) * f64::from(*y);
+                }
+            }
+            (x, y) => {
+                let [first, second] = &mut self.scratch;
+                x.copy_to(first, n);
+                y.copy_to(second, n);
+                for ((sum, x), y) in sums.iter_mut().zip(&first[..n]).zip(&second[..n]) {
+                    *sum += x * y;
+                }
+            }
+        }
+    }
+
+    fn execute(&mut self, code: &[Instruction], mask: Option<&[bool]>) -> Result<(), EvaluateError> {
+        code.iter().try_for_each(|instruction| self.instruction(instruction, mask))
+    }
+
+    fn instruction(&mut self, instruction: &Instruction, mask: Option<&[bool]>) -> Result<(), EvaluateError> {
+        let n = self.count;
+        match instruction {
+            Instruction::Literal { out, value } => self.floats[*out][..n].fill(*value),
+            Instruction::Affine { out, affine } => {
+                let offsets = &self.offsets[*affine];
+                for (out, lane) in self.integers[*out][..n].iter_mut().zip(&offsets.lanes) {
+                    *out = lane.wrapping_add(offsets.shift);
+                }
+            }
+            Instruction::FloorDiv { out, x, divisor } => self.map_integer(*out, *x, |x| x.div_euclid(*divisor)),
+            Instruction::Modulo { out, x, divisor } => self.map_integer(*out, *x, |x| x.rem_euclid(*divisor)),
+            Instruction::AddScaled { out, x, y, coefficient } => {
+                self.zip_integer(*out, *x, *y, |x, y| x.wrapping_add(y.wrapping_mul(*coefficient)));
+            }
+            Instruction::Check { x, extent, tensor, dimension } => {
+                let outside = |(lane, x): (usize, &i64)| active(mask, lane) && !(0..*extent).contains(x);
+                if let Some(lane) = self.integers[*x][..n].iter().enumerate().position(outside) {
+                    return Err(EvaluateError::OutOfRange {
+                        stage: self.stage,
+                        tensor: *tensor,
+                        dimension: *dimension,
+                        index: self.integers[*x][lane],
+                        extent: *extent,
+                    });
+                }
+            }
+            Instruction::Load { out, load } => self.load(*out, *load, mask),
+            Instruction::Gather { out, tensor, positions } => {
+                let taken = std::mem::take(&mut self.integers[*positions]);
+                self.gather(*out, *tensor, |lane| taken[lane], mask);
+                self.integers[*positions] = taken;
+            }
+            Instruction::Unary { op, out, x } => self.unary(*op, *out, *x),
+            Instruction::UnaryInteger { op, out, x } => self.map_integer(*out, *x, |x| unary_integer(*op, x)),
+            Instruction::Binary { op, out, x, y } => self.binary(*op, *out, *x, *y),
+            Instruction::BinaryInteger { op, out, x, y } => return self.binary_integer(*op, *out, *x, *y, mask),
+            Instruction::Compare { op, out, x, y } => {
+                let mut result = std::mem::take(&mut self.integers[*out]);
+                for (lane, result) in result[..n].iter_mut().enumerate() {
+                    *result = i64::from(compare(*op, self.floats[*x][lane], self.floats[*y][lane]));
+                }
+                self.integers[*out] = result;
+            }
+            Instruction::Select { condition, out, yes, no } => {
+                // borrowed, not moved: Booleans may be chosen by themselves
+                let chosen = self.integers[*condition].clone();
+                self.blend(*out, *yes, *no, |lane| chosen[lane] != 0);
+            }
+            Instruction::Guard { conditions, inside, yes, outside, no, out } => {
+                return self.guard(conditions, (inside, *yes), (outside, *no), *out, mask);
+            }
+            Instruction::Round { out, x, dtype } => self.map(*out, *x, |x| round_to(*dtype, x)),
+            Instruction::Wrap { out, x, dtype } => self.map_integer(*out, *x, |x| wrap_to(*dtype, x)),
+            Instruction::ToInteger { out, x, dtype } => {
+                let is_boolean = *dtype == crate::workload::DType::Bool;
+                let mut result = std::mem::take(&mut self.integers[*out]);
+                for (result, x) in result[..n].iter_mut().zip(&self.floats[*x]) {
+                    *result = if is_boolean { i64::from(*x != 0.0) } else { wrap_to(*dtype, *x as i64) };
+                }
+                self.integers[*out] = result;
+            }
+            Instruction::ToFloat { out, x, dtype } => {
+                let mut result = std::mem::take(&mut self.floats[*out]);
+                for (result, x) in result[..n].iter_mut().zip(&self.integers[*x]) {
+                    *result = round_to(*dtype, *x as f64);
+                }
+                self.floats[*out] = result;
+            }
+        }
+        Ok(())
+    }
+
+    fn map(&mut self, out: usize, x: usize, f: impl Fn(f64) -> f64) {
+        let mut result = std::mem::take(&mut self.floats[out]);
+        for (result, x) in result[..self.count].iter_mut().zip(&self.floats[x]) {
+            *result = f(*x);
+        }
+        self.floats[out] = result;
+    }
+
+    fn map_integer(&mut self, out: usize, x: usize, f: impl Fn(i64) -> i64) {
+        let mut result = std::mem::take(&mut self.integers[out]);
+        for (result, x) in result[..self.count].iter_mut().zip(&self.integers[x]) {
+            *result = f(*x);
+        }
+        self.integers[out] = result;
+    }
+
+    fn zip(&mut self, out: usize, x: usize, y: usize, f: impl Fn(f64, f64) -> f64) {
+        let mut result = std::mem::take(&mut self.floats[out]);
+        for ((result, x), y) in result[..self.count].iter_mut().zip(&self.floats[x]).zip(&self.floats[y]) {
+            *result = f(*x, *y);
+        }
+        self.floats[out] = result;
+    }
+
+    fn zip_integer(&mut self, out: usize, x: usize, y: usize, f: impl Fn(i64, i64) -> i64) {
+        let mut result = std::mem::take(&mut self.integers[out]);
+        for ((result, x), y) in result[..self.count].iter_mut().zip(&self.integers[x]).zip(&self.integers[y]) {
+            *result = f(*x, *y);
+        }
+        self.integers[out] = result;
+    }
+
+    fn unary(&mut self, op: Unary, out: usize, x: usize) {
+        self.map(out, x, |x| unary(op, x));
+    }
+
+    fn binary(&mut self, op: Binary, out: usize, x: usize, y: usize) {
+        match op {
+            // the common ones without a branch for each lane
+            Binary::Add => self.zip(out, x, y, |x, y| x + y),
+            Binary::Multiply => self.zip(out, x, y, |x, y| x * y),
+            op => self.zip(out, x, y, |x, y| binary(op, x, y)),
+        }
+    }
+
+    fn binary_integer(
+        &mut self,
+        op: Binary,
+        out: usize,
+        x: usize,
+        y: usize,
+        mask: Option<&[bool]>,
+    ) -> Result<(), EvaluateError> {
+        for lane in 0..self.count {
+            let result = binary_integer(op, self.integers[x][lane], self.integers[y][lane]);
+            if result.is_none() && active(mask, lane) {
+                return Err(EvaluateError::DivisionByZero { stage: self.stage });
+            }
+            self.integers[out][lane] = result.unwrap_or(0);
+        }
+        Ok(())
+    }
+
+    fn blend(&mut self, out: Register, yes: Register, no: Register, first: impl Fn(usize) -> bool) {
+        for lane in 0..self.count {
+            match (out, if first(lane) { yes } else { no }) {
+                (Register::Float(out), Register::Float(x)) => self.floats[out][lane] = self.floats[x][lane],
+                (Register::Integer(out), Register::Integer(x)) => self.integers[out][lane] = self.integers[x][lane],
+                // both sides have one type in a valid workload
+                (Register::Float(_), Register::Integer(_)) | (Register::Integer(_), Register::Float(_)) => {}
+            }
+        }
+    }
+
+    fn guard(
+        &mut self,
+        conditions: &[Test],
+        (inside, yes): (&[Instruction], Register),
+        (outside, no): (&[Instruction], Register),
+        out: Register,
+        mask: Option<&[bool]>,
+    ) -> Result<(), EvaluateError> {
+        let n = self.count;
+        let mut holds = vec![true; n];
+        for test in conditions {
+            let limits = test.low..test.high;
+            match test.value {
+                Value::Affine(affine) => {
+                    let Offsets { lanes, pattern, shift } = &self.offsets[affine];
+                    if *pattern == Pattern::Uniform {
+                        if !limits.contains(&lanes[0].wrapping_add(*shift)) {
+                            holds.fill(false);
+                            break;
+                        }
+                        continue;
+                    }
+                    let limits = test.low.saturating_sub(*shift)..test.high.saturating_sub(*shift);
+                    holds.iter_mut().zip(lanes).for_each(|(holds, lane)| *holds &= limits.contains(lane));
+                }
+                Value::Register(register) => {
+                    let values = &self.integers[register][..n];
+                    holds.iter_mut().zip(values).for_each(|(holds, x)| *holds &= limits.contains(x));
+                }
+            }
+        }
+        let inside_lanes = (0..n).filter(|lane| holds[*lane] && active(mask, *lane)).count();
+        let outside_lanes = (0..n).filter(|lane| !holds[*lane] && active(mask, *lane)).count();
+        if outside_lanes == 0 {
+            self.execute(inside, mask)?;
+        } else if inside_lanes == 0 {
+            self.execute(outside, mask)?;
+        } else {
+            let both =
+                |wanted: bool| (0..n).map(|lane| holds[lane] == wanted && active(mask, lane)).collect::<Vec<_>>();
+            self.execute(inside, Some(&both(true)))?;
+            self.execute(outside, Some(&both(false)))?;
+        }
+        self.blend(out, yes, no, |lane| outside_lanes == 0 || (inside_lanes > 0 && holds[lane]));
+        Ok(())
+    }
+
+    fn load(&mut self, out: Register, load: AffineLoad, mask: Option<&[bool]>) {
+        let n = self.count;
+        let data = self.data[load.tensor.0 as usize];
+        let offsets = &self.offsets[load.affine];
+        let first = offsets.lanes[0].wrapping_add(offsets.shift);
+        if let (Register::Float(out), Some(Elements::F32(data)), None) = (out, data, mask) {
+            let at = first as usize;
+            let out = &mut self.floats[out][..n];
+            match offsets.pattern {
+                Pattern::Uniform => out.fill(f64::from(data[at])),
+                Pattern::Contiguous => {
+                    out.iter_mut().zip(&data[at..at + n]).for_each(|(out, x)| *out = f64::from(*x));
+                }
+                Pattern::General => {
+                    for (out, lane) in out.iter_mut().zip(&offsets.lanes) {
+                        *out = f64::from(data[(lane + offsets.shift) as usize]);
+                    }
+                }
+            }
+            return;
+        }
+        let offsets = std::mem::replace(
+            &mut self.offsets[load.affine],
+            Offsets { lanes: Vec::new(), pattern: Pattern::General, shift: 0 },
+        );
+        self.gather(out, load.tensor, |lane| offsets.lanes[lane].wrapping_add(offsets.shift), mask);
+        self.offsets[load.affine] = offsets;
+    }
+
+    /// Loads element by element; lanes that are masked out become 0.
+    fn gather(&mut self, out: Register, tensor: TensorId, position: impl Fn(usize) -> i64, mask: Option<&[bool]>) {
+        let n = self.count;
+        let Some(data) = self.data[tensor.0 as usize] else { return };
+        let positions = (0..n).map(|lane| active(mask, lane).then(|| position(lane) as usize));
+        match out {
+            Register::Float(out) => {
+                let lanes = self.floats[out].iter_mut().zip(positions);
+                match data {
+                    Elements::F32(d) => lanes.for_each(|(out, p)| *out = p.map_or(0.0, |p| f64::from(d[p]))),
+                    Elements::F16(d) => lanes.for_each(|(out, p)| *out = p.map_or(0.0, |p| d[p].to_f64())),
+                    Elements::BF16(d) => lanes.for_each(|(out, p)| *out = p.map_or(0.0, |p| d[p].to_f64())),
+                    // a register has its tensor's kind
+                    Elements::I8(_) | Elements::U8(_) | Elements::I32(_) | Elements::I64(_) | Elements::Bool(_) => {}
+                }
+            }
+            Register::Integer(out) => {
+                let lanes = self.integers[out].iter_mut().zip(positions);
+                match data {
+                    Elements::I8(d) => lanes.for_each(|(out, p)| *out = p.map_or(0, |p| i64::from(d[p]))),
+                    Elements::U8(d) => lanes.for_each(|(out, p)| *out = p.map_or(0, |p| i64::from(d[p]))),
+                    Elements::I32(d) => lanes.for_each(|(out, p)| *out = p.map_or(0, |p| i64::from(d[p]))),
+                    Elements::I64(d) => lanes.for_each(|(out, p)| *out = p.map_or(0, |p| d[p])),
+                    Elements::Bool(d) => lanes.for_each(|(out, p)| *out = p.map_or(0, |p| i64::from(d[p]))),
+                    Elements::F32(_) | Elements::F16(_) | Elements::BF16(_) => {}
+                }
+            }
+        }
+    }
+}
+
+fn active(mask: Option<&[bool]>, lane: usize) -> bool {
+    mask.is_none_or(|mask| mask[lane])
+}
+
+/// One side of a product.
+enum Operand<'a> {
+    Uniform(f64),
+    Slice(&'a [f32]),
+    General { data: &'a [f32], offsets: &'a Offsets },
+}
+
+fn operand<'a>(data: &Option<&'a Elements>, offsets: &'a Offsets, n: usize) -> Operand<'a> {
+    let data: &[f32] = match data {
+        Some(Elements::F32(data)) => data,
+        // compiled for f32 only
+        _ => &[],
+    };
+    let first = offsets.lanes[0].wrapping_add(offsets.shift) as usize;
+    match offsets.pattern {
+        Pattern::Uniform => Operand::Uniform(f64::from(data[first])),
+        Pattern::Contiguous => Operand::Slice(&data[first..first + n]),
+        Pattern::General => Operand::General { data, offsets },
+    }
+}
+
+impl Operand<'_> {
+    fn copy_to(&self, out: &mut [f64], n: usize) {
+        let out = &mut out[..n];
+        match self {
+            Operand::Uniform(x) => out.fill(*x),
+            Operand::Slice(data) => out.iter_mut().zip(*data).for_each(|(out, x)| *out = f64::from(*x)),
+            Operand::General { data, offsets } => {
+                for (out, lane) in out.iter_mut().zip(&offsets.lanes) {
+                    *out = f64::from(data[lane.wrapping_add(offsets.shift) as usize]);
+                }
+            }
+        }
+    }
+}
+
+/// Walks over the points of some axes in row-major order.
+struct Walk<'a> {
+    extents: &'a [usize],
+    point: Vec<i64>,
+}
+
+impl<'a> Walk<'a> {
+    fn new(extents: &'a [usize], start: usize) -> Walk<'a> {
+        Walk { extents, point: unravel(start, extents) }
+    }
+
+    /// To the next point: `moved(axis, reset)` says that `axis` grew by one and the axes after it (if `reset`) went from
+    /// their end to 0. Returns false past the last point.
+    fn advance(&mut self, moved: impl FnOnce(usize, bool)) -> bool {
+        for axis in (0..self.extents.len()).rev() {
+            if self.point[axis] + 1 < self.extents[axis] as i64 {
+                self.point[axis] += 1;
+                moved(axis, axis + 1 < self.extents.len());
+                return true;
+            }
+            self.point[axis] = 0;
+        }
+        false
+    }
+}
+
+/// How far an index moves with one step of a [`Walk`].
+fn step(coefficients: &[i64], axis: usize, reset: bool, extents: &[usize]) -> i64 {
+    let back = |axis: usize| coefficients[axis].wrapping_mul(extents[axis] as i64 - 1);
+    let resets = if reset { (axis + 1..extents.len()).map(back).fold(0, i64::wrapping_add) } else { 0 };
+    coefficients[axis].wrapping_sub(resets)
+}
+
+fn dot(coefficients: &[i64], point: &[i64]) -> i64 {
+    coefficients.iter().zip(point).fold(0, |sum, (c, p)| sum.wrapping_add(c.wrapping_mul(*p)))
+}
+
+fn unravel(position: usize, extents: &[usize]) -> Vec<i64> {
+    let mut rest = position;
+    let mut point = vec![0; extents.len()];
+    for axis in (0..extents.len()).rev() {
+        point[axis] = (rest % extents[axis]) as i64;
+        rest /= extents[axis];
+    }
+    point
+}

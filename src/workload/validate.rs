@@ -1,0 +1,402 @@
+//! The invariants of a [`Workload`], checked.
+
+use std::collections::BTreeSet;
+
+use thiserror::Error;
+
+use super::bounds::Facts;
+use super::{Atom, Binary, Combiner, Condition, DType, Expr, Index, Role, Stage, TensorId, Unary, Var, Workload};
+
+/// Tensors of a workload.
+pub const MAX_TENSORS: usize = 256;
+/// Dimensions of a tensor, and axes of a stage.
+pub const MAX_AXES: usize = 32;
+/// Exclusive bound of an extent.
+pub const MAX_EXTENT: i64 = 1 << 31;
+/// Exclusive bound of the elements of a tensor.
+pub const MAX_ELEMENTS: i64 = 1 << 40;
+/// Exclusive bound of the points of a stage.
+pub const MAX_POINTS: i64 = 1 << 56;
+/// Levels of operators in an expression, those of its indices included.
+pub const MAX_DEPTH: usize = 128;
+/// Operators, loads and index terms of one stage.
+pub const MAX_NODES: usize = 16_384;
+/// Exclusive bound of coefficients, divisors and constants of indices.
+pub const MAX_COEFFICIENT: i64 = 1 << 40;
+/// Exclusive bound of the values of an index.
+const MAX_MAGNITUDE: i128 = 1 << 62;
+/// Where intervals do not prove an access inside, up to so many points are tried one by one.
+const MAX_TRIED_POINTS: i64 = 1 << 18;
+
+/// What is wrong with a workload: the fault of whoever built it.
+#[derive(Clone, PartialEq, Eq, Debug, Error)]
+pub enum WorkloadError {
+    #[error("{found} tensors; at most {MAX_TENSORS} are supported")]
+    TooManyTensors { found: usize },
+    #[error("there is no stage")]
+    NoStage,
+    #[error("{what} has {found} axes; at most {MAX_AXES} are supported")]
+    TooManyAxes { what: String, found: usize },
+    #[error("{what} has the extent {extent}; extents lie in 1 to 2^31 - 1")]
+    Extent { what: String, extent: i64 },
+    #[error("tensor t{} has too many elements; less than 2^40 are supported", tensor.0)]
+    TooLarge { tensor: TensorId },
+    #[error("stage {stage} has too many points; less than 2^56 are supported")]
+    TooManyPoints { stage: usize },
+    #[error("stage {stage}: there is no tensor t{}", tensor.0)]
+    UnknownTensor { stage: usize, tensor: TensorId },
+    #[error("tensor t{} is written by no stage", tensor.0)]
+    NotWritten { tensor: TensorId },
+    #[error("stage {stage} writes t{}, which is an argument or was written before", tensor.0)]
+    WrittenTwice { stage: usize, tensor: TensorId },
+    #[error("stage {stage} reads t{} before it is written", tensor.0)]
+    ReadTooEarly { stage: usize, tensor: TensorId },
+    #[error("stage {stage}: spatial axes {spatial:?} differ from the output's shape {shape:?}")]
+    Shape { stage: usize, spatial: Vec<i64>, shape: Vec<i64> },
+    #[error("stage {stage} has reduction axes, but nothing that combines values")]
+    NoCombiner { stage: usize },
+    #[error("stage {stage} combines Booleans; only numbers can be combined")]
+    CombinesBooleans { stage: usize },
+    #[error("stage {stage} has no axis {}", axis.0)]
+    UnknownAxis { stage: usize, axis: Var },
+    #[error("stage {stage} reads t{} with {found} indices; it has {expected} dimensions", tensor.0)]
+    IndexCount { stage: usize, tensor: TensorId, expected: usize, found: usize },
+    #[error("stage {stage}: the expression is deeper than {MAX_DEPTH} levels")]
+    TooDeep { stage: usize },
+    #[error("stage {stage}: the expression has more than {MAX_NODES} parts")]
+    TooLong { stage: usize },
+    #[error("stage {stage}: `{operator}` does not take {found}")]
+    Type { stage: usize, operator: String, found: String },
+    #[error("stage {stage} computes {found}, its output t{} holds {expected}", tensor.0, found = found.name(), expected = expected.name())]
+    OutputType { stage: usize, tensor: TensorId, expected: DType, found: DType },
+    #[error("stage {stage}: a literal is not a number")]
+    NotANumber { stage: usize },
+    #[error("stage {stage}: a number in an index is too large; less than 2^40 is supported")]
+    Coefficient { stage: usize },
+    #[error("stage {stage} may read t{} out of range: dimension {dimension} has the extent {extent}", tensor.0)]
+    OutOfRange { stage: usize, tensor: TensorId, dimension: usize, extent: i64 },
+}
+
+impl Workload {
+    /// Checks all invariants. Accesses are proved to stay inside where their guards hold; an access through an
+    /// unclamped gathered value is only known at run time and is accepted.
+    ///
+    /// # Errors
+    /// The first violation found.
+    pub fn validate(&self) -> Result<(), WorkloadError> {
+        if self.tensors.len() > MAX_TENSORS {
+            return Err(WorkloadError::TooManyTensors { found: self.tensors.len() });
+        }
+        for (id, tensor) in self.ids() {
+            check_extents(|| format!("tensor t{}", id.0), &tensor.shape)?;
+            product_below(&tensor.shape, MAX_ELEMENTS).ok_or(WorkloadError::TooLarge { tensor: id })?;
+        }
+        if self.stages.is_empty() {
+            return Err(WorkloadError::NoStage);
+        }
+        let argument = |role| matches!(role, Role::Input | Role::Constant);
+        let mut written: BTreeSet<TensorId> = self.ids().filter(|(_, t)| argument(t.role)).map(|(id, _)| id).collect();
+        for (number, stage) in self.stages.iter().enumerate() {
+            Checker { workload: self, number, stage, written: &written, nodes: 0 }.check()?;
+            if !written.insert(stage.output) {
+                return Err(WorkloadError::WrittenTwice { stage: number, tensor: stage.output });
+            }
+        }
+        match self.ids().find(|(id, _)| !written.contains(id)) {
+            Some((tensor, _)) => Err(WorkloadError::NotWritten { tensor }),
+            None => Ok(()),
+        }
+    }
+}
+
+fn check_extents(what: impl Fn() -> String, extents: &[i64]) -> Result<(), WorkloadError> {
+    if extents.len() > MAX_AXES {
+        return Err(WorkloadError::TooManyAxes { what: what(), found: extents.len() });
+    }
+    match extents.iter().find(|e| !(1..MAX_EXTENT).contains(*e)) {
+        Some(extent) => Err(WorkloadError::Extent { what: what(), extent: *extent }),
+        None => Ok(()),
+    }
+}
+
+fn product_below(extents: &[i64], limit: i64) -> Option<i64> {
+    extents.iter().try_fold(1i64, |product, extent| product.checked_mul(*extent).filter(|p| *p < limit))
+}
+
+struct Checker<'a> {
+    workload: &'a Workload,
+    number: usize,
+    stage: &'a Stage,
+    written: &'a BTreeSet<TensorId>,
+    nodes: usize,
+}
+
+impl Checker<'_> {
+    fn check(&mut self) -> Result<(), WorkloadError> {
+        let stage = self.stage;
+        let number = self.number;
+        let Some(output) = self.workload.tensors.get(stage.output.0 as usize) else {
+            return Err(WorkloadError::UnknownTensor { stage: number, tensor: stage.output });
+        };
+        if matches!(output.role, Role::Input | Role::Constant) {
+            return Err(WorkloadError::WrittenTwice { stage: number, tensor: stage.output });
+        }
+        if output.shape != stage.spatial {
+            let (spatial, shape) = (stage.spatial.clone(), output.shape.clone());
+            return Err(WorkloadError::Shape { stage: number, spatial, shape });
+        }
+        check_extents(|| format!("the reduction of stage {number}"), &stage.reduction)?;
+        let extents: Vec<i64> = stage.spatial.iter().chain(&stage.reduction).copied().collect();
+        check_extents(|| format!("stage {number}"), &extents)?;
+        product_below(&extents, MAX_POINTS).ok_or(WorkloadError::TooManyPoints { stage: number })?;
+        if stage.combiner.is_none() && !stage.reduction.is_empty() {
+            return Err(WorkloadError::NoCombiner { stage: number });
+        }
+        // form first: the range analysis relies on bounded depths and coefficients
+        self.check_form(&stage.value, 0)?;
+        let found = self.check_types(&stage.value)?;
+        if found != output.dtype {
+            let (tensor, expected) = (stage.output, output.dtype);
+            return Err(WorkloadError::OutputType { stage: number, tensor, expected, found });
+        }
+        if found == DType::Bool && stage.combiner.is_some() {
+            return Err(WorkloadError::CombinesBooleans { stage: number });
+        }
+        self.check_ranges(&stage.value, &Facts::of_stage(stage))
+    }
+
+    fn count(&mut self, depth: usize) -> Result<(), WorkloadError> {
+        self.nodes += 1;
+        if depth > MAX_DEPTH {
+            return Err(WorkloadError::TooDeep { stage: self.number });
+        }
+        if self.nodes > MAX_NODES {
+            return Err(WorkloadError::TooLong { stage: self.number });
+        }
+        Ok(())
+    }
+
+    /// Depths, lengths, names and literals.
+    fn check_form(&mut self, expr: &Expr, depth: usize) -> Result<(), WorkloadError> {
+        self.count(depth)?;
+        let stage = self.number;
+        match expr {
+            Expr::Float(value) if value.0.is_nan() => return Err(WorkloadError::NotANumber { stage }),
+            Expr::Float(_) => {}
+            Expr::Index(index) => drop(self.check_index_form(index, depth + 1)?),
+            Expr::Load { tensor, indices } => {
+                let Some(read) = self.workload.tensors.get(tensor.0 as usize) else {
+                    return Err(WorkloadError::UnknownTensor { stage, tensor: *tensor });
+                };
+                if !self.written.contains(tensor) {
+                    return Err(WorkloadError::ReadTooEarly { stage, tensor: *tensor });
+                }
+                let (expected, found) = (read.shape.len(), indices.len());
+                if expected != found {
+                    return Err(WorkloadError::IndexCount { stage, tensor: *tensor, expected, found });
+                }
+                for index in indices {
+                    self.check_index_form(index, depth + 1)?;
+                }
+            }
+            Expr::Guard { conditions, .. } => {
+                for condition in conditions {
+                    self.check_index_form(&condition.index, depth + 1)?;
+                }
+            }
+            Expr::Unary(..) | Expr::Binary(..) | Expr::Select { .. } | Expr::Cast(..) => {}
+        }
+        expr.children().into_iter().try_for_each(|child| self.check_form(child, depth + 1))
+    }
+
+    /// Gives a bound of the index' magnitude, leaving gathered values out.
+    fn check_index_form(&mut self, index: &Index, depth: usize) -> Result<i128, WorkloadError> {
+        self.count(depth)?;
+        let too_large = WorkloadError::Coefficient { stage: self.number };
+        let small = |value: i64| -MAX_COEFFICIENT < value && value < MAX_COEFFICIENT;
+        if !small(index.offset()) {
+            return Err(too_large);
+        }
+        let mut magnitude = i128::from(index.offset()).abs();
+        for (atom, coefficient) in index.terms() {
+            self.count(depth)?;
+            if !small(*coefficient) {
+                return Err(too_large);
+            }
+            let part = match atom {
+                Atom::Var(axis) if axis.0 as usize >= self.stage.rank() => {
+                    return Err(WorkloadError::UnknownAxis { stage: self.number, axis: *axis });
+                }
+                Atom::Var(axis) => i128::from(self.stage.extent(axis.0 as usize)),
+                Atom::FloorDiv(inner, divisor) | Atom::Modulo(inner, divisor) => {
+                    if !(2..MAX_COEFFICIENT).contains(divisor) {
+                        return Err(too_large);
+                    }
+                    self.check_index_form(inner, depth + 1)?.max(i128::from(*divisor))
+                }
+                Atom::Value(expr) => {
+                    self.check_form(expr, depth + 1)?;
+                    0
+                }
+            };
+            magnitude += part * i128::from(*coefficient).abs();
+        }
+        if magnitude < MAX_MAGNITUDE { Ok(magnitude) } else { Err(too_large) }
+    }
+
+    fn check_types(&self, expr: &Expr) -> Result<DType, WorkloadError> {
+        let refuse = |operator: &str, found: &[DType]| {
+            let names: Vec<&str> = found.iter().map(|t| t.name()).collect();
+            let (operator, found) = (operator.to_string(), names.join(" and "));
+            Err(WorkloadError::Type { stage: self.number, operator, found })
+        };
+        match expr {
+            Expr::Float(_) => Ok(DType::F32),
+            Expr::Index(index) => self.check_index_types(index).map(|()| DType::I64),
+            Expr::Load { tensor, indices } => {
+                indices.iter().try_for_each(|index| self.check_index_types(index))?;
+                Ok(self.workload.tensor(*tensor).dtype)
+            }
+            Expr::Unary(op, x) => {
+                let dtype = self.check_types(x)?;
+                let fits = match op {
+                    Unary::Not => dtype == DType::Bool,
+                    Unary::Negate | Unary::Absolute | Unary::Sign => dtype != DType::Bool,
+                    _ => dtype.is_float(),
+                };
+                if fits { Ok(dtype) } else { refuse(op.name(), &[dtype]) }
+            }
+            Expr::Binary(op, x, y) => {
+                let (x, y) = (self.check_types(x)?, self.check_types(y)?);
+                let fits = match op {
+                    Binary::And | Binary::Or => x == DType::Bool,
+                    Binary::Power => x.is_float(),
+                    Binary::Equal => true,
+                    _ => x != DType::Bool,
+                };
+                if !fits || x != y {
+                    return refuse(op.name(), &[x, y]);
+                }
+                Ok(if op.is_comparison() { DType::Bool } else { x })
+            }
+            Expr::Select { condition, yes, no } => {
+                let (c, x, y) = (self.check_types(condition)?, self.check_types(yes)?, self.check_types(no)?);
+                if c == DType::Bool && x == y { Ok(x) } else { refuse("select", &[c, x, y]) }
+            }
+            Expr::Guard { conditions, inside, outside } => {
+                conditions.iter().try_for_each(|c| self.check_index_types(&c.index))?;
+                let (x, y) = (self.check_types(inside)?, self.check_types(outside)?);
+                if x == y { Ok(x) } else { refuse("guard", &[x, y]) }
+            }
+            Expr::Cast(dtype, x) => self.check_types(x).map(|_| *dtype),
+        }
+    }
+
+    /// Gathered values are integers.
+    fn check_index_types(&self, index: &Index) -> Result<(), WorkloadError> {
+        index.terms().iter().try_for_each(|(atom, _)| match atom {
+            Atom::Var(_) => Ok(()),
+            Atom::FloorDiv(inner, _) | Atom::Modulo(inner, _) => self.check_index_types(inner),
+            Atom::Value(expr) => {
+                let found = self.check_types(expr)?;
+                if found.is_float() || found == DType::Bool {
+                    let (operator, found) = ("gather".to_string(), found.name().to_string());
+                    return Err(WorkloadError::Type { stage: self.number, operator, found });
+                }
+                Ok(())
+            }
+        })
+    }
+
+    fn check_ranges(&self, expr: &Expr, facts: &Facts) -> Result<(), WorkloadError> {
+        match expr {
+            Expr::Index(index) => return self.check_gathered_ranges(index, facts),
+            Expr::Load { tensor, indices } => {
+                let shape = &self.workload.tensor(*tensor).shape;
+                for (dimension, (index, extent)) in indices.iter().zip(shape).enumerate() {
+                    self.check_gathered_ranges(index, facts)?;
+                    if !stays_inside(index, *extent, facts) {
+                        let (stage, tensor, extent) = (self.number, *tensor, *extent);
+                        return Err(WorkloadError::OutOfRange { stage, tensor, dimension, extent });
+                    }
+                }
+            }
+            Expr::Guard { conditions, inside, outside } => {
+                for condition in conditions {
+                    self.check_gathered_ranges(&condition.index, facts)?;
+                }
+                if !conditions.iter().any(|c| facts.never(c)) {
+                    self.check_ranges(inside, &facts.and(conditions))?;
+                }
+                return self.check_ranges(outside, facts);
+            }
+            Expr::Float(_) | Expr::Unary(..) | Expr::Binary(..) | Expr::Select { .. } | Expr::Cast(..) => {}
+        }
+        expr.children().into_iter().try_for_each(|child| self.check_ranges(child, facts))
+    }
+
+    fn check_gathered_ranges(&self, index: &Index, facts: &Facts) -> Result<(), WorkloadError> {
+        index.terms().iter().try_for_each(|(atom, _)| match atom {
+            Atom::Var(_) => Ok(()),
+            Atom::FloorDiv(inner, _) | Atom::Modulo(inner, _) => self.check_gathered_ranges(inner, facts),
+            Atom::Value(expr) => self.check_ranges(expr, facts),
+        })
+    }
+}
+
+/// Whether `0 <= index < extent` can be shown, or depends on gathered values only.
+fn stays_inside(index: &Index, extent: i64, facts: &Facts) -> bool {
+    if index.has_value() && facts.range(index).is_none() {
+        return true;
+    }
+    if facts.range(index).is_some_and(|r| r.low >= 0 && r.high < extent) {
+        return true;
+    }
+    index.has_value() || try_points(index, extent, facts)
+}
+
+/// Tries every point of the axes that the index and the conditions mention, if they are few.
+fn try_points(index: &Index, extent: i64, facts: &Facts) -> bool {
+    let conditions: Vec<&Condition> = facts.conditions().iter().filter(|c| !c.index.has_value()).collect();
+    let mut vars = BTreeSet::new();
+    for index in conditions.iter().map(|c| &c.index).chain([index]) {
+        index.for_each_var(&mut |var| {
+            vars.insert(var);
+        });
+    }
+    let ranges: Vec<_> = vars.iter().map(|v| (*v, facts.var_range(*v))).collect();
+    let points = ranges.iter().try_fold(1i64, |p, (_, r)| p.checked_mul(r.high - r.low + 1));
+    if points.is_none_or(|p| p > MAX_TRIED_POINTS) {
+        return false;
+    }
+    let mut point: Vec<i64> = ranges.iter().map(|(_, r)| r.low).collect();
+    loop {
+        let at = |var: Var| ranges.iter().position(|(v, _)| *v == var).map_or(0, |i| point[i]);
+        let holds = |c: &&Condition| c.index.at(&at).is_some_and(|x| c.low <= x && x < c.high);
+        if conditions.iter().all(holds) && !index.at(&at).is_some_and(|x| 0 <= x && x < extent) {
+            return false;
+        }
+        let Some(next) = (0..point.len()).rev().find(|i| point[*i] < ranges[*i].1.high) else { return true };
+        point[next] += 1;
+        for later in next + 1..point.len() {
+            point[later] = ranges[later].1.low;
+        }
+    }
+}
+
+impl Combiner {
+    /// As it is spelled in texts.
+    pub fn name(self) -> &'static str {
+        match self {
+            Combiner::Sum => "sum",
+            Combiner::Product => "prod",
+            Combiner::Maximum => "maxof",
+            Combiner::Minimum => "minof",
+        }
+    }
+
+    pub fn from_name(name: &str) -> Option<Combiner> {
+        use Combiner::{Maximum, Minimum, Product, Sum};
+        [Sum, Product, Maximum, Minimum].into_iter().find(|c| c.name() == name)
+    }
+}
