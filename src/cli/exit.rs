@@ -19,6 +19,9 @@ pub enum CommandError {
     /// Arguments or files that make no sense.
     #[error("{0}")]
     Usage(String),
+    /// Something that the machine should have.
+    #[error("{0}")]
+    Environment(String),
 }
 
 /// Runs a command and turns what it returns into an exit code; a panic is a bug of ours.
@@ -68,6 +71,7 @@ fn known(cause: &(dyn std::error::Error + 'static)) -> Option<u8> {
     if let Some(error) = cause.downcast_ref::<CommandError>() {
         return Some(match error {
             CommandError::Usage(_) => USAGE,
+            CommandError::Environment(_) => ENVIRONMENT,
         });
     }
     if let Some(error) = cause.downcast_ref::<ArtifactError>() {
