@@ -59,7 +59,7 @@ impl Facts {
 
     fn assume(&mut self, index: Index) {
         let fact = self.simplify(&index);
-        if magnitude(&fact) < LARGEST && fact.as_constant().is_none() {
+        if magnitude(&fact) < LARGEST {
             self.nonnegative.push(fact);
         }
     }
@@ -80,7 +80,31 @@ impl Facts {
 
     /// Whether `index ≥ 0` is certain.
     pub fn is_nonnegative(&self, index: &Index) -> bool {
-        self.prove(&self.simplify(index), DEPTH)
+        self.is_unreachable() || self.prove(&self.simplify(index), DEPTH)
+    }
+
+    /// Whether a variable can only have one value here: facts bound it from both sides, whatever the other variables are.
+    pub fn is_pinned(&self, var: Var) -> bool {
+        let Interval { mut low, mut high } = self.range(var);
+        for fact in &self.nonnegative {
+            let factor = fact.coefficient(var);
+            let rest = fact.clone().minus(&Index::var(var).times(factor));
+            if factor == 0 || rest.mentions(var) {
+                continue;
+            }
+            // factor · var ≥ -rest, where rest is as large as it can be
+            let Some(Interval { high: most, .. }) = rest.range(&|v| self.range(v)) else { continue };
+            match factor > 0 {
+                true => low = low.max((-most + factor - 1).div_euclid(factor)),
+                false => high = high.min(most.div_euclid(-factor)),
+            }
+        }
+        low >= high
+    }
+
+    /// Whether the facts contradict the ranges: then control never comes here, and anything holds.
+    fn is_unreachable(&self) -> bool {
+        self.nonnegative.iter().any(|fact| fact.range(&|var| self.range(var)).is_some_and(|range| range.high < 0))
     }
 
     fn prove(&self, goal: &Index, depth: usize) -> bool {
@@ -168,6 +192,28 @@ mod tests {
         assert!(!facts.within(&flat.clone().floor_div(14), 14));
         assert!(facts.within(&flat.clone().modulo(14), 14));
         assert!(!facts.within(&flat.modulo(14), 13));
+    }
+
+    #[test]
+    fn conditions_pin_a_variable() {
+        let (mut facts, _) = tail();
+        // 1 ≤ 197 - 8 u < 8 holds for u = 24 only
+        let left = |high| Condition { index: Index::constant(197).minus(&Index::var(U).times(8)), low: 1, high };
+        assert!(!facts.is_pinned(U));
+        facts.assume_all(&[left(16)]);
+        assert!(!facts.is_pinned(U));
+        facts.assume_all(&[left(8)]);
+        assert!(facts.is_pinned(U) && !facts.is_pinned(V));
+    }
+
+    #[test]
+    fn anything_holds_where_control_never_comes() {
+        let (mut facts, flat) = tail();
+        let mark = facts.enter();
+        facts.assume_all(&[Condition { index: Index::constant(16), low: 0, high: 16 }]);
+        assert!(facts.within(&flat, 1));
+        facts.leave(mark);
+        assert!(!facts.within(&flat, 1));
     }
 
     #[test]
