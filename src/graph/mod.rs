@@ -8,9 +8,11 @@ mod onnx;
 mod lower;
 mod fold;
 mod evaluate;
+mod fuse;
 
 pub use data::{Bytes, TensorData};
 pub use evaluate::EvaluateError;
+pub use fuse::{NetworkError, NetworkEvaluateError, PartitionError, partition};
 pub use onnx::{ImportError, ImportOptions, import, import_bytes};
 
 use crate::workload::{DType, Role, Stage, Tensor, TensorId, Workload};
