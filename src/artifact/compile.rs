@@ -249,7 +249,7 @@ impl Aligned {
 /// The setup of a nest, for this machine: what is packed does not depend on the target.
 fn setup_kernel(nest: &Nest) -> Result<codegen::Kernel, ArtifactError> {
     let setup = Nest { body: Vec::new(), ..nest.clone() };
-    Ok(codegen::Kernel::compile(&setup, &codegen::host()?)?)
+    Ok(codegen::Kernel::load(&setup, &codegen::host()?)?)
 }
 
 /// All packed buffers of a call, in order.
@@ -263,11 +263,11 @@ fn run_setup(
     for (position, id) in nest.arguments().into_iter().enumerate() {
         memory.push(argument(network, call, nest, position, id)?);
     }
-    let mut addresses: Vec<*mut std::ffi::c_void> =
-        memory.iter_mut().map(|argument| argument.bytes.as_mut_ptr().cast()).collect();
-    // SAFETY: the nest was verified when its kernel was compiled, and every constant and packed buffer that the setup may touch
-    // has the size that the nest declares.
-    unsafe { kernel.setup(&mut addresses) };
+    let mut workspace = Aligned::new(kernel.workspace_bytes())?;
+    let addresses: Vec<*mut u8> = memory.iter_mut().map(|argument| argument.bytes.as_mut_ptr()).collect();
+    // SAFETY: constants and packed buffers, which are all that a setup touches, have the size that the nest declares; all memory
+    // is aligned to pages, and nobody else uses it.
+    unsafe { kernel.setup(&addresses, workspace.bytes.as_mut_ptr()) };
     let first_packed = call.arguments.len();
     Ok(memory.split_off(first_packed))
 }

@@ -59,7 +59,7 @@ impl NetworkArguments {
     pub fn load(&self, model: &Path) -> Result<Network> {
         let dims = self.dimensions.iter().map(|dim| (dim.name.clone(), i64::from(dim.value))).collect();
         let program = graph::import(model, &ImportOptions { dims }).with_context(|| model.display().to_string())?;
-        Ok(graph::partition(&program))
+        Ok(graph::partition(&program)?)
     }
 }
 

@@ -24,7 +24,7 @@ impl Doctor {
     pub fn execute(self, out: &mut dyn Write) -> Result<()> {
         writeln!(out, "# tilescribe {}, search space {}", env!("CARGO_PKG_VERSION"), Space::standard().version())?;
         writeln!(out, "# the machine:")?;
-        writeln!(out, "{}", toml::to_string(&codegen::host()?)?.trim_end())?;
+        writeln!(out, "{}", codegen::host()?.to_toml().trim_end())?;
         let mut lacking = Vec::new();
         for (driver, why) in [("cc", "links the shared object of a compiled network")] {
             let found = Command::new(driver).arg("--version").stdin(Stdio::null()).output();

@@ -7,6 +7,10 @@ use std::process::ExitCode;
 use anyhow::{Error, Result};
 use thiserror::Error;
 use tilescribe::artifact::ArtifactError;
+use tilescribe::codegen::CodegenError;
+use tilescribe::graph::ImportError;
+use tilescribe::record::{CorpusError, StoreError};
+use tilescribe::target::TargetError;
 
 pub const SUCCESS: u8 = 0;
 pub const BUG: u8 = 1;
@@ -77,7 +81,43 @@ fn known(cause: &(dyn std::error::Error + 'static)) -> Option<u8> {
     if let Some(error) = cause.downcast_ref::<ArtifactError>() {
         return Some(artifact(error));
     }
+    if let Some(error) = cause.downcast_ref::<CodegenError>() {
+        return Some(codegen(error));
+    }
+    if let Some(error) = cause.downcast_ref::<ImportError>() {
+        return Some(import(error));
+    }
+    if let Some(error) = cause.downcast_ref::<StoreError>() {
+        return Some(store(error));
+    }
+    if cause.is::<CorpusError>() || cause.is::<TargetError>() {
+        return Some(USAGE);
+    }
     cause.downcast_ref::<io::Error>().map(file)
+}
+
+fn import(error: &ImportError) -> u8 {
+    match error {
+        ImportError::Read { source, .. } => file(source),
+        _ => USAGE,
+    }
+}
+
+fn store(error: &StoreError) -> u8 {
+    match error {
+        StoreError::Foreign { .. } | StoreError::Version { .. } | StoreError::Corrupt { .. } | StoreError::Corpus(_) => USAGE,
+        StoreError::DiskFull { .. } | StoreError::Locked { .. } => ENVIRONMENT,
+        StoreError::Access { source, .. } => file(source),
+        StoreError::Database { .. } => BUG,
+    }
+}
+
+fn codegen(error: &CodegenError) -> u8 {
+    match error {
+        CodegenError::Malformed(_) | CodegenError::Internal(_) => BUG,
+        CodegenError::Unsupported(_) | CodegenError::Limit(_) | CodegenError::Target(_) => USAGE,
+        CodegenError::Environment(_) => ENVIRONMENT,
+    }
 }
 
 fn artifact(error: &ArtifactError) -> u8 {
@@ -89,6 +129,7 @@ fn artifact(error: &ArtifactError) -> u8 {
         | ArtifactError::OtherArchitecture { .. } => USAGE,
         ArtifactError::Linker(_) | ArtifactError::Machine(_) => ENVIRONMENT,
         ArtifactError::Write { source, .. } | ArtifactError::Read { source, .. } => file(source),
+        ArtifactError::Codegen(error) => codegen(error),
         ArtifactError::Internal(_) => BUG,
     }
 }

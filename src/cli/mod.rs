@@ -1,8 +1,19 @@
 //! Commands, one file each. Only this module prints; results go to standard output, everything else to standard error.
 
+mod arguments;
 mod bench;
+mod compile;
+mod doctor;
 mod exit;
 mod inputs;
+mod next;
+mod npy;
+mod progress;
+mod records;
+mod run;
+mod show;
+mod tasks;
+mod worker;
 
 use std::io::{self, Write};
 use std::process::ExitCode;
@@ -24,13 +35,30 @@ struct CommandLine {
 
 #[derive(Subcommand)]
 enum Command {
+    Compile(compile::Compile),
+    Run(run::Run),
     Bench(bench::Bench),
+    Tasks(tasks::Tasks),
+    Next(next::Next),
+    Show(show::Show),
+    Records(records::Records),
+    Doctor(doctor::Doctor),
+    #[command(hide = true)]
+    Worker(worker::Worker),
 }
 
 impl Command {
     fn execute(self, out: &mut dyn Write) -> Result<()> {
         match self {
+            Command::Compile(command) => command.execute(out),
+            Command::Run(command) => command.execute(out),
             Command::Bench(command) => command.execute(out),
+            Command::Tasks(command) => command.execute(out),
+            Command::Next(command) => command.execute(out),
+            Command::Show(command) => command.execute(out),
+            Command::Records(command) => command.execute(out),
+            Command::Doctor(command) => command.execute(out),
+            Command::Worker(command) => command.execute(out),
         }
     }
 }
