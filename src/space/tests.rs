@@ -4,7 +4,7 @@ use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
 use super::{Decision, Next, Policy, Space, Trace, Untuned};
-use crate::nest::{Nest, Scope, interpret};
+use crate::nest::{Nest, Scope, interpret, verify};
 use crate::target::{Architecture, Target, Task};
 use crate::workload::{Binary, Combiner, Condition, DType, Expr, Index, Role, Stage, TensorId, Unary, Var, Workload};
 
@@ -136,6 +136,7 @@ fn check(name: &str, workload: Workload, samples: u64) {
             _ => space.drive(&task, &mut Uniform(ChaCha8Rng::seed_from_u64(seed))),
         };
         let nest = nest.unwrap_or_else(|reason| panic!("{name}, seed {seed}: {reason}\n{trace}"));
+        verify(&nest, task.target.lanes()).unwrap_or_else(|e| panic!("{name}, seed {seed}: {e}\n{trace}\n{nest}"));
         let actual = run(&nest).unwrap_or_else(|fault| panic!("{name}, seed {seed}: {fault}\n{trace}\n{nest}"));
         let close = |(x, y): (&f32, &f32)| (x - y).abs() <= 1e-4 * (1.0 + y.abs());
         let equal = actual.len() == expected.len() && actual.iter().zip(&expected).all(close);
