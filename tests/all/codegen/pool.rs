@@ -63,7 +63,7 @@ fn an_inner_loop_runs_serially() {
             });
         }
     });
-    assert_eq!(sum.load(Ordering::Relaxed), (0..40).sum());
+    assert_eq!(sum.load(Ordering::Relaxed), (0..40).sum::<i64>());
 }
 
 #[test]
@@ -77,7 +77,7 @@ fn a_forked_child_has_a_pool_of_its_own() {
         parallel_for(100, 3, |begin, end, _| {
             sum.fetch_add((begin..end).sum(), Ordering::Relaxed);
         });
-        let right = sum.load(Ordering::Relaxed) == (0..100).sum();
+        let right = sum.load(Ordering::Relaxed) == (0..100).sum::<i64>();
         // SAFETY: ends the child without running anything of the parent's
         unsafe { libc::_exit(if right { 0 } else { 1 }) };
     }
