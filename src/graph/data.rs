@@ -35,7 +35,8 @@ impl TensorData {
 
     /// The elements of an f32 tensor, in order; `None` for other types.
     pub fn f32s(&self) -> Option<Vec<f32>> {
-        (self.dtype == DType::F32).then(|| self.bytes.as_chunks::<4>().0.iter().map(|b| f32::from_le_bytes(*b)).collect())
+        (self.dtype == DType::F32)
+            .then(|| self.bytes.as_chunks::<4>().0.iter().map(|b| f32::from_le_bytes(*b)).collect())
     }
 
     /// The elements of an integer or Boolean tensor, in order; `None` for floats.

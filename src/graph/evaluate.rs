@@ -47,7 +47,9 @@ impl Program {
         }
         let mut last_use: HashMap<TensorId, usize> = HashMap::new();
         for (position, stage) in self.stages.iter().enumerate() {
-            stage.stage.value.for_each_load(&mut |tensor, _| drop(last_use.insert(tensor, position)));
+            stage.stage.value.for_each_load(&mut |tensor, _| {
+                last_use.insert(tensor, position);
+            });
         }
         for (position, stage) in self.stages.iter().enumerate() {
             let output = stage.stage.output;

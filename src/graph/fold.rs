@@ -76,7 +76,7 @@ fn evaluate(program: &Program, stage: &Stage, dtype: DType) -> Result<TensorData
 fn same_bytes(program: &Program, stage: &Stage) -> Option<TensorData> {
     let Expr::Load { tensor, indices } = &stage.value else { return None };
     let data = program.data[tensor.0 as usize].as_ref()?;
-    if stage.is_reduction() || data.elements() != stage.spatial.iter().product() {
+    if stage.is_reduction() || data.elements() != stage.spatial.iter().product::<i64>() {
         return None;
     }
     let flat = |shape: &[i64], indices: &[Index]| {
@@ -92,7 +92,9 @@ fn same_bytes(program: &Program, stage: &Stage) -> Option<TensorData> {
 
 fn loaded(value: &Expr) -> BTreeSet<TensorId> {
     let mut loads = BTreeSet::new();
-    value.for_each_load(&mut |tensor, _| drop(loads.insert(tensor)));
+    value.for_each_load(&mut |tensor, _| {
+        loads.insert(tensor);
+    });
     loads
 }
 

@@ -13,7 +13,8 @@ mod fuse;
 pub use data::{Bytes, TensorData};
 pub use evaluate::EvaluateError;
 pub use fuse::{NetworkError, NetworkEvaluateError, PartitionError, partition};
-pub use onnx::{ImportError, ImportOptions, import, import_bytes};
+pub use lower::Problem;
+pub use onnx::{ImportError, ImportOptions, TensorProblem, UnsupportedNode, import, import_bytes, import_tensor};
 
 use crate::workload::{DType, Role, Stage, Tensor, TensorId, Workload};
 

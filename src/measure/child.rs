@@ -83,6 +83,10 @@ impl Worker {
         serde_json::from_slice(&bytes).map_err(|e| garbage(&e))
     }
 
+    pub(super) fn id(&self) -> u32 {
+        self.process.id()
+    }
+
     /// Whether it died without being asked anything.
     pub(super) fn has_ended(&mut self) -> bool {
         !matches!(self.process.try_wait(), Ok(None))

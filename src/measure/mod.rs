@@ -33,4 +33,4 @@ pub use oracle::{OracleCache, OracleError};
 pub use parent::{Limits, MeasureError, Measurer, Options};
 pub use timing::Timing;
 pub use tolerance::{Mismatch, Tolerance};
-pub use worker::worker_main;
+pub use worker::{worker_main, worker_main_with};

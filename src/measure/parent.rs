@@ -21,6 +21,8 @@ pub struct Options {
     /// The executable that becomes a worker when it is given `arguments`: Tilescribe itself.
     pub worker: PathBuf,
     pub arguments: Vec<OsString>,
+    /// Version of the space that the worker must replay traces in.
+    pub space: String,
     /// Folder for the oracle's outputs; `None` computes them anew for each worker.
     pub cache: Option<PathBuf>,
     /// Of the inputs that kernels are checked and timed on.
@@ -67,6 +69,7 @@ impl Options {
         Options {
             worker,
             arguments: vec!["worker".into()],
+            space: Space::standard().version(),
             cache: crate::record::cache_folder().map(|folder| folder.join("oracle")),
             seed: 0,
             limits: Limits::default(),
@@ -173,6 +176,11 @@ impl Measurer {
         }
     }
 
+    /// The worker's process, if there is one.
+    pub fn worker_id(&self) -> Option<u32> {
+        self.worker.as_ref().map(Worker::id)
+    }
+
     /// Resident memory of the worker in bytes, if there is one and the system tells.
     pub fn worker_resident_bytes(&self) -> Option<u64> {
         self.worker.as_ref().and_then(Worker::resident_bytes)
@@ -231,7 +239,7 @@ impl Measurer {
     }
 
     fn start(&mut self) -> Result<(), MeasureError> {
-        let Options { worker: program, arguments, limits, timing, cache, .. } = &self.options;
+        let Options { worker: program, arguments, space, limits, timing, cache, .. } = &self.options;
         let failed = |detail: String| MeasureError::Worker { worker: program.clone(), detail };
         let mut worker = Worker::spawn(program, arguments).map_err(|e| failed(e.to_string()))?;
         let request = Request::Start {
@@ -241,9 +249,8 @@ impl Measurer {
             cache: cache.clone(),
         };
         let answer = worker.send(&request, limits.start).and_then(|()| worker.receive(limits.start));
-        let space = Space::standard().version();
         match answer {
-            Ok(Reply::Started { protocol: PROTOCOL, space: theirs }) if theirs == space => {
+            Ok(Reply::Started { protocol: PROTOCOL, space: theirs }) if theirs == *space => {
                 self.worker = Some(worker);
                 Ok(())
             }
@@ -306,4 +313,169 @@ fn obituary(status: ExitStatus, last_words: &str) -> String {
 fn ran_out_of_memory(status: ExitStatus, last_words: &str) -> bool {
     let said = ["memory allocation of", "out of memory", "bad_alloc", "Cannot allocate memory"];
     was_killed(status) || said.iter().any(|words| last_words.contains(words))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+    use std::path::Path;
+    use std::time::Duration;
+
+    use super::{MeasureError, Measurer, Options};
+    use crate::measure::protocol::{PROTOCOL, Phase, Reply, frame};
+    use crate::outcome::{Failure, Outcome};
+    use crate::space::{Space, Trace};
+    use crate::target::{Architecture, Target, Task};
+
+    fn task() -> Task {
+        let target = Target {
+            architecture: Architecture::X86_64,
+            cpu: "x86-64".into(),
+            features: Vec::new(),
+            vector_bits: 128,
+            vector_registers: 16,
+            cores: 1,
+            l1_bytes: 32 << 10,
+            l2_bytes: 1 << 20,
+            l3_bytes: 0,
+        };
+        Task { workload: "input t0 4\nout t1 4 exp t0 a\n".parse().unwrap(), target }
+    }
+
+    fn started() -> Reply {
+        Reply::Started { protocol: PROTOCOL, space: Space::standard().version() }
+    }
+
+    /// A measurer whose worker is a shell script: it sends these messages, unasked, and then runs `after`. Each start leaves a line with the
+    /// process' id in `starts`.
+    fn scripted(folder: &Path, messages: &[Reply], after: &str) -> Measurer {
+        let bytes: Vec<u8> = messages.iter().flat_map(|message| frame(message).unwrap()).collect();
+        std::fs::write(folder.join("messages"), bytes).unwrap();
+        let script = folder.join("worker");
+        let text = format!("#!/bin/sh\ncd '{}'\necho $$ >> starts\ncat messages\n{after}\n", folder.display());
+        std::fs::write(&script, text).unwrap();
+        std::fs::set_permissions(&script, std::fs::Permissions::from_mode(0o755)).unwrap();
+        let mut options = Options::new(script);
+        options.limits.start = Duration::from_secs(5);
+        options.limits.prepare = Duration::from_secs(5);
+        options.limits.candidate = Duration::from_millis(300);
+        Measurer::new(options)
+    }
+
+    fn starts(folder: &Path) -> Vec<i32> {
+        let text = std::fs::read_to_string(folder.join("starts")).unwrap();
+        text.lines().map(|line| line.parse().unwrap()).collect()
+    }
+
+    #[test]
+    fn what_is_no_worker_is_an_error() {
+        let start_error = |messages: &[Reply], after: &str| {
+            let folder = tempfile::tempdir().unwrap();
+            let mut measurer = scripted(folder.path(), messages, after);
+            measurer.options.limits.start = Duration::from_millis(500);
+            measurer.measure(&task(), &Trace::default(), None).unwrap_err()
+        };
+        let check = |error: MeasureError, words: &str| {
+            assert!(matches!(error, MeasureError::Worker { .. }), "{error:?}");
+            assert!(error.to_string().contains(words), "{error}");
+        };
+        check(start_error(&[], "echo no such thing >&2; exit 3"), "exit code 3: no such thing");
+        check(start_error(&[], "echo hello, I am no worker at all; sleep 9"), "nonsense");
+        check(start_error(&[], "sleep 9"), "silent");
+        check(start_error(&[Reply::Prepared], "sleep 9"), "another message");
+        let other = Reply::Started { protocol: PROTOCOL + 1, space: String::new() };
+        assert!(matches!(start_error(&[other], "sleep 9"), MeasureError::OtherBuild { .. }));
+        let other = Reply::Started { protocol: PROTOCOL, space: "another".into() };
+        assert!(matches!(start_error(&[other], "sleep 9"), MeasureError::OtherBuild { .. }));
+        let mut missing = Measurer::new(Options::new("/nonexistent/worker".into()));
+        check(missing.measure(&task(), &Trace::default(), None).unwrap_err(), "No such file");
+    }
+
+    #[test]
+    fn a_lost_worker_is_the_candidates_outcome() {
+        let ready = || vec![started(), Reply::Prepared];
+        let checking = || vec![started(), Reply::Prepared, Reply::Entered(Phase::Check)];
+        let cases = [
+            (ready(), "exec sleep 99", Failure::Timeout, "0.3 s"),
+            (checking(), "exec sleep 99", Failure::Timeout, "checking"),
+            (checking(), "kill -SEGV $$", Failure::Crash, "checking: signal 11 (segmentation fault)"),
+            (ready(), "echo the reason >&2; exit 1", Failure::Crash, "exit code 1: the reason"),
+            (ready(), "exec >&-; sleep 99", Failure::Timeout, "working"),
+            (ready(), "kill -KILL $$", Failure::Memory, "signal 9"),
+            (ready(), "echo LLVM ERROR: out of memory >&2; kill -ABRT $$", Failure::Memory, "signal 6"),
+            (ready(), "echo memory allocation of 5 bytes failed >&2; kill -ABRT $$", Failure::Memory, "5 bytes"),
+            (ready(), "echo some text that is no message; sleep 99", Failure::Crash, "nonsense"),
+            (ready(), "printf '\\377\\377\\377\\377'; sleep 99", Failure::Crash, "4294967295 bytes"),
+            (vec![started(), Reply::Prepared, Reply::Prepared], "sleep 99", Failure::Crash, "another question"),
+        ];
+        for (messages, after, cause, words) in cases {
+            let folder = tempfile::tempdir().unwrap();
+            let mut measurer = scripted(folder.path(), &messages, after);
+            for round in 1..=2 {
+                let outcome = measurer.measure(&task(), &Trace::default(), None).unwrap();
+                let Outcome::Failed { cause: found, detail } = outcome else { panic!("{after}: {outcome:?}") };
+                assert_eq!(found, cause, "{after}: {detail}");
+                assert!(detail.contains(words), "{after}: {detail}");
+                assert_eq!(starts(folder.path()).len(), round, "{after}: each round needs a worker of its own");
+            }
+            for process in starts(folder.path()) {
+                // SAFETY: signal 0 only asks.
+                assert_eq!(unsafe { libc::kill(process, 0) }, -1, "{after}: process {process} is still there");
+            }
+        }
+    }
+
+    #[test]
+    fn a_warm_worker_serves_again() {
+        let folder = tempfile::tempdir().unwrap();
+        let timed = Outcome::Timed { times_ns: vec![5, 4], compile_us: 3 };
+        let messages = [
+            started(),
+            Reply::Prepared,
+            Reply::Entered(Phase::Time),
+            Reply::Measured(timed.clone()),
+            Reply::Measured(Outcome::failed(Failure::DeadEnd, "no")),
+            Reply::Refused { detail: "stale".into() },
+            Reply::Compared(vec![timed.clone()]),
+        ];
+        let mut measurer = scripted(folder.path(), &messages, "exec sleep 99");
+        let outcomes = measurer.measure_all(&task(), &[Trace::default(), Trace::default()], None).unwrap();
+        assert_eq!(outcomes, [timed.clone(), Outcome::failed(Failure::DeadEnd, "no")]);
+        let error = measurer.measure(&task(), &Trace::default(), None).unwrap_err();
+        assert!(matches!(error, MeasureError::Trace { .. }), "{error:?}");
+        assert_eq!(measurer.finals(&task(), &[Trace::default()]).unwrap(), [timed]);
+        assert_eq!(starts(folder.path()).len(), 1);
+    }
+
+    #[test]
+    fn an_unmeasurable_task_is_an_error() {
+        let unprepared = Reply::Unprepared { detail: "too large".into() };
+        for (messages, after) in [(vec![started(), unprepared], "exec sleep 99"), (vec![started()], "echo too large >&2")] {
+            let folder = tempfile::tempdir().unwrap();
+            let error = scripted(folder.path(), &messages, after).measure(&task(), &Trace::default(), None).unwrap_err();
+            assert!(matches!(&error, MeasureError::Task { detail } if detail.contains("too large")), "{error:?}");
+        }
+    }
+
+    #[test]
+    fn a_fatal_finalist_fails_alone() {
+        let folder = tempfile::tempdir().unwrap();
+        let timed = |time| Outcome::Timed { times_ns: vec![time], compile_us: 3 };
+        // all together kill it; then one alone; the others survive, alone and in the second final
+        let rounds = [
+            vec![started(), Reply::Prepared],
+            vec![started(), Reply::Prepared, Reply::Measured(timed(1))],
+            vec![started(), Reply::Prepared, Reply::Measured(timed(2)), Reply::Compared(vec![timed(3), timed(4)])],
+        ];
+        for (number, messages) in rounds.iter().enumerate() {
+            let bytes: Vec<u8> = messages.iter().flat_map(|message| frame(message).unwrap()).collect();
+            std::fs::write(folder.path().join(format!("round{}", number + 1)), bytes).unwrap();
+        }
+        let after = "n=$(wc -l < starts)\ncat round$n\n[ $n = 3 ] && exec sleep 99\nkill -SEGV $$";
+        let mut measurer = scripted(folder.path(), &[], after);
+        let traces = vec![Trace::default(); 3];
+        let outcomes = measurer.finals(&task(), &traces).unwrap();
+        assert_eq!((&outcomes[0], &outcomes[2]), (&timed(3), &timed(4)));
+        assert_eq!(outcomes[1].failure(), Some(Failure::Crash));
+    }
 }

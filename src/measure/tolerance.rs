@@ -84,8 +84,10 @@ impl Tolerance {
     }
 
     fn accepts(&self, expected: f64, found: f64) -> bool {
-        // a NaN on one side fails the first comparison
-        (found - expected).abs() <= self.allowed(expected) || expected == found || (expected.is_nan() && found.is_nan())
+        // a NaN on one side fails the comparisons, and so does an infinity on the first
+        (expected.is_finite() && (found - expected).abs() <= self.allowed(expected))
+            || expected == found
+            || (expected.is_nan() && found.is_nan())
     }
 
     /// Compares an output, little-endian and row-major, with what it should be.
@@ -113,7 +115,8 @@ impl Tolerance {
         let found = found.as_chunks().0;
         let fits = |(x, y): (&[u8; 4], &f32)| {
             let (x, y) = (f64::from(f32::from_le_bytes(*x)), f64::from(*y));
-            (x - y).abs() <= self.relative * (y.abs() + self.scale)
+            // the difference of two infinities is NaN, which fails
+            (x - y).abs() - self.relative * (y.abs() + self.scale) <= 0.0
         };
         found.len() == expected.len() && found.iter().zip(expected).fold(true, |all, pair| all & fits(pair))
     }

@@ -17,15 +17,20 @@ use crate::outcome::{Failure, Outcome};
 use crate::space::{Next, Space, Trace};
 use crate::target::{Target, Task};
 
-/// The program behind `tilescribe worker`, which only [`super::Measurer`] starts. Ends with its standard input.
+/// The program behind `tilescribe worker`, which only [`super::Measurer`] starts: serves the standard space until its standard input ends.
 pub fn worker_main() -> ExitCode {
-    let serve = || -> io::Result<()> {
+    worker_main_with(Space::standard())
+}
+
+/// The same for a space of one's own: a program that adds rules is its own worker, and says so in [`super::Options`].
+pub fn worker_main_with(space: Space) -> ExitCode {
+    let serve = move || -> io::Result<()> {
         // kernels and libraries may print what they like: it goes to the standard error
         let (input, output) = take_over_standard_streams()?;
         faults::report_faults();
         limit(libc::RLIMIT_CORE, 0)?;
         let requests = read_in_background(input);
-        Session::start(output, requests)?.serve()
+        Session::start(output, requests, space)?.serve()
     };
     match serve() {
         Ok(()) => ExitCode::SUCCESS,
@@ -53,8 +58,7 @@ enum NoNest {
 }
 
 impl Session {
-    fn start(mut output: File, requests: mpsc::Receiver<Request>) -> io::Result<Session> {
-        let space = Space::standard();
+    fn start(mut output: File, requests: mpsc::Receiver<Request>, space: Space) -> io::Result<Session> {
         let Ok(Request::Start { protocol, timing, memory_bytes, cache }) = requests.recv() else {
             return Err(io::Error::other("the first request must be `Start`"));
         };

@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
-use std::sync::Arc;
 
 use rand::{Rng, SeedableRng, rngs::StdRng};
 use tilescribe::graph::{Network, Program, ProgramStage, Source, TensorData, partition};
@@ -57,7 +56,7 @@ impl Builder {
     fn literal(&mut self, shape: &[i64], values: &[f32]) -> TensorId {
         let tensor = self.tensor(shape, DType::F32, Role::Constant);
         let bytes: Vec<u8> = values.iter().flat_map(|v| v.to_le_bytes()).collect();
-        let data = TensorData { shape: shape.to_vec(), dtype: DType::F32, bytes: Arc::new(bytes) };
+        let data = TensorData { shape: shape.to_vec(), dtype: DType::F32, bytes: bytes.into() };
         self.program.data[tensor.0 as usize] = Some(data);
         tensor
     }

@@ -92,34 +92,86 @@ impl Owner<'_> {
     }
 }
 
-/// All concatenations, those inside of others taken apart.
+/// All concatenations, those inside of others taken apart, and what is computed from each of their elements alone drawn into
+/// their parts: `relu(concat(a, b)) = concat(relu(a), relu(b))`.
 fn collect(prepared: &Prepared) -> Vec<Concatenation> {
-    let mut found: Vec<Concatenation> = Vec::new();
+    let mut readers: HashMap<TensorId, usize> = HashMap::new();
+    for ProgramStage { stage, .. } in &prepared.stages {
+        super::loads(stage).into_iter().for_each(|tensor| *readers.entry(tensor).or_default() += 1);
+    }
+    let mut found: BTreeMap<usize, Concatenation> = BTreeMap::new();
     let mut number: HashMap<TensorId, usize> = HashMap::new();
     for (at, ProgramStage { stage, .. }) in prepared.stages.iter().enumerate() {
-        let Some(extent) = stage.spatial.first().filter(|_| !stage.is_reduction()) else { continue };
-        let Some(pieces) = leading_pieces(&stage.value, 0, *extent).filter(|pieces| pieces.len() > 1) else { continue };
-        let inner: i64 = stage.spatial[1..].iter().product();
-        let dtype = prepared.tensor(stage.output).dtype;
-        let mut leaves = Vec::new();
-        for Piece { low, high, value } in pieces {
-            let mut shape = stage.spatial.clone();
-            shape[0] = high - low;
-            let first = Index::var(Var(0)).plus_constant(low);
-            let value = tidy(&value.substitute(&|var| (var.0 == 0).then(|| first.clone())), &shape);
-            let source = prepared.whole_copy(&value, &shape, dtype);
-            match source.and_then(|source| number.get(&source)) {
-                Some(nested) => leaves.extend(found[*nested].leaves.iter().map(|leaf: &Leaf| Leaf {
-                    offset: leaf.offset + low * inner,
-                    ..leaf.clone()
-                })),
-                None => leaves.push(Leaf { source, offset: low * inner, shape, value }),
-            }
+        if stage.is_reduction() || stage.spatial.is_empty() {
+            continue;
         }
-        number.insert(stage.output, found.len());
-        found.push(Concatenation { output: stage.output, stage: at, leaves });
+        let pieces = leading_pieces(&stage.value, 0, stage.spatial[0]).filter(|pieces| pieces.len() > 1);
+        let leaves = match pieces {
+            Some(pieces) => {
+                let dtype = prepared.tensor(stage.output).dtype;
+                let inner: i64 = stage.spatial[1..].iter().product();
+                let mut leaves = Vec::new();
+                for Piece { low, high, value } in pieces {
+                    let mut shape = stage.spatial.clone();
+                    shape[0] = high - low;
+                    let value = tidy(&value.substitute(&|var| shifted(var, low)), &shape);
+                    let source = prepared.whole_copy(&value, &shape, dtype);
+                    match source.and_then(|source| found.get(number.get(&source)?)) {
+                        Some(nested) => leaves.extend(
+                            nested.leaves.iter().map(|leaf| Leaf { offset: leaf.offset + low * inner, ..leaf.clone() }),
+                        ),
+                        None => leaves.push(Leaf { source, offset: low * inner, shape, value }),
+                    }
+                }
+                leaves
+            }
+            None => {
+                let whole = super::loads(stage).into_iter().find_map(|tensor| Some((tensor, *number.get(&tensor)?)));
+                let Some((tensor, concatenation)) = whole else { continue };
+                let Some(leaves) = found.get(&concatenation).and_then(|c| distribute(prepared, &readers, stage, c)) else {
+                    continue;
+                };
+                found.remove(&concatenation);
+                number.remove(&tensor);
+                leaves
+            }
+        };
+        number.insert(stage.output, at);
+        found.insert(at, Concatenation { output: stage.output, stage: at, leaves });
     }
-    found
+    found.into_values().collect()
+}
+
+/// Part by part, what an element-wise stage makes of a concatenation; `None` where somebody else needs the concatenation or one of its
+/// parts, or where the stage is not element by element.
+fn distribute(
+    prepared: &Prepared,
+    readers: &HashMap<TensorId, usize>,
+    stage: &Stage,
+    of: &Concatenation,
+) -> Option<Vec<Leaf>> {
+    let single = |tensor: TensorId| readers.get(&tensor) == Some(&1) && prepared.tensor(tensor).role != Role::Output;
+    let own_parts = of.leaves.iter().all(|leaf| leaf.source.is_none_or(single));
+    let mut in_order = true;
+    let identity = super::view::variables(0, stage.spatial.len());
+    stage.value.for_each_load(&mut |tensor, indices| in_order &= tensor != of.output || indices == identity);
+    let same_shape = prepared.tensor(of.output).shape == stage.spatial;
+    if !(single(of.output) && own_parts && in_order && same_shape) {
+        return None;
+    }
+    let inner: i64 = stage.spatial[1..].iter().product();
+    let part = |leaf: &Leaf| {
+        let value = stage.value.substitute(&|var| shifted(var, leaf.offset / inner));
+        let value = value.map_loads(&mut |tensor, _| (tensor == of.output).then(|| leaf.value.clone()));
+        Leaf { source: None, value: tidy(&value, &leaf.shape), ..leaf.clone() }
+    };
+    // A part has the concatenation's dimensions but the first, unless it came out of a nested one of another shape.
+    of.leaves.iter().all(|leaf| leaf.shape[1..] == stage.spatial[1..]).then(|| of.leaves.iter().map(part).collect())
+}
+
+/// The leading axis moved to where a part begins.
+fn shifted(var: Var, by: i64) -> Option<Index> {
+    (var.0 == 0).then(|| Index::var(var).plus_constant(by))
 }
 
 /// What a concatenation holds in `low..high` of its axis.

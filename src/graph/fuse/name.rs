@@ -3,15 +3,16 @@
 use super::cost::Cost;
 use crate::workload::{Atom, Binary, Combiner, Expr, Index, Role, Stage, TensorId, Unary, Var, Workload};
 
+/// `nodes` are the ONNX nodes of its first call.
 /// Such as `conv_3x3s2_64x56x56_128_relu`, `dense_128x768x768_gelu`, `softmax_12x128x128`, `elementwise_128x768`.
-pub fn task_name(workload: &Workload) -> String {
+pub fn task_name(workload: &Workload, nodes: &[String]) -> String {
     let anchors: Vec<&Stage> = workload.stages.iter().filter(|s| s.is_reduction()).collect();
     let output = workload.stages.last().map_or(String::new(), |s| extents(&s.spatial));
     match anchors.as_slice() {
         [] => map_name(workload, &output),
         [anchor] => {
             let epilogue = epilogue_name(workload, anchor);
-            let name = anchor_name(workload, anchor).unwrap_or_else(|| reduction_name(anchor));
+            let name = anchor_name(workload, anchor, nodes).unwrap_or_else(|| reduction_name(anchor));
             if epilogue.is_empty() { name } else { format!("{name}_{epilogue}") }
         }
         _ => format!("{}_{}", chain_name(workload), widest(workload)),
@@ -75,7 +76,7 @@ fn reduction_name(anchor: &Stage) -> String {
 }
 
 /// Matrix products, convolutions and pooling, recognised by their accesses.
-fn anchor_name(workload: &Workload, anchor: &Stage) -> Option<String> {
+fn anchor_name(workload: &Workload, anchor: &Stage, nodes: &[String]) -> Option<String> {
     let mut operands: Vec<(TensorId, Vec<Index>)> = Vec::new();
     anchor.value.for_each_load(&mut |tensor, indices| operands.push((tensor, indices.to_vec())));
     let rank = anchor.spatial.len();
@@ -128,10 +129,8 @@ fn anchor_name(workload: &Workload, anchor: &Stage) -> Option<String> {
     };
     let of_weight = |axis: &usize| weight.iter().any(|index| index.mentions(Var(*axis as u32)));
     let size = |weight: bool| -> i64 { (0..rank).filter(|a| of_weight(a) == weight).map(|a| anchor.spatial[a]).product() };
-    // Channels first: the pixels are the fastest axis of the result.
-    let pixels_last = rank > 0 && !of_weight(&(rank - 1)) && size(false) > 1;
     let step = operands.iter().flat_map(|(_, i)| i).flat_map(|i| i.terms()).map(|(_, c)| *c).max().unwrap_or(1);
-    Some(match pixels_last {
+    Some(match nodes.iter().any(|node| node.starts_with("Conv")) {
         true => {
             let pixels: Vec<i64> = (0..rank).filter(|a| !of_weight(a)).map(|a| anchor.spatial[a]).collect();
             let stride = if step == 2 { "s2" } else { "" };

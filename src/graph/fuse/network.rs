@@ -67,7 +67,7 @@ impl Assembly<'_> {
                     nodes.push(node.clone());
                 }
             }
-            tasks.push(NetworkTask { name: task_name(&workload), workload, weight: 0, nodes });
+            tasks.push(NetworkTask { name: task_name(&workload, &nodes), workload, weight: 0, nodes });
             tasks.len() - 1
         });
         self.network.tasks[task].weight += 1;

@@ -236,9 +236,8 @@ impl Builder {
     /// Lets a stage read another tensor of the same shape.
     pub(super) fn replace_load(&mut self, stage: usize, from: TensorId, to: TensorId) {
         let stage = &mut self.program.stages[stage].stage;
-        stage.value = stage
-            .value
-            .map_loads(&mut |tensor, indices| (tensor == from).then(|| Expr::load(to, indices.to_vec())));
+        stage.value =
+            stage.value.map_loads(&mut |tensor, indices| (tensor == from).then(|| Expr::load(to, indices.to_vec())));
     }
 
     fn append(&mut self, stage: Stage) {

@@ -2,8 +2,8 @@
 
 use super::builder::{Builder, broadcast_shape};
 use super::math::{
-    absolute, add, and, cast, divide, equal, exp, float, less, less_equal, literal, log, maximum, minimum, multiply, not, or,
-    power, sigmoid, sqrt, square, subtract, tanh,
+    absolute, add, and, cast, divide, equal, exp, float, less, less_equal, literal, log, maximum, minimum, multiply,
+    not, or, power, sigmoid, sqrt, square, subtract, tanh,
 };
 use super::operator::{Operator, Problem};
 use crate::workload::{Binary, DType, Expr, TensorId, Unary};
@@ -185,7 +185,12 @@ pub fn broadcasting(builder: &mut Builder, op: &Operator) -> Result<Vec<TensorId
     Ok(vec![builder.map(shape, result, value)?])
 }
 
-fn select(builder: &mut Builder, shape: Vec<i64>, types: Vec<DType>, args: Vec<Expr>) -> Result<Vec<TensorId>, Problem> {
+fn select(
+    builder: &mut Builder,
+    shape: Vec<i64>,
+    types: Vec<DType>,
+    args: Vec<Expr>,
+) -> Result<Vec<TensorId>, Problem> {
     let [condition, yes, no] = <[Expr; 3]>::try_from(args).map_err(|args| Problem::MissingInput(args.len().min(3)))?;
     if types[0] != DType::Bool {
         return Err(Problem::Type { input: 0, dtype: types[0] });

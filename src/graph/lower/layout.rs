@@ -24,14 +24,16 @@ pub fn reshape_to(builder: &mut Builder, input: TensorId, shape: Vec<i64>) -> Re
 /// `Identity`, and `Dropout` when it does not train.
 pub fn identity(builder: &mut Builder, op: &Operator) -> Result<Vec<TensorId>, Problem> {
     let input = op.input(0)?;
-    if op.kind != "Dropout" || !op.wants_output(1) {
+    if op.kind != "Dropout" {
         return Ok(vec![input]);
     }
-    if let Some(training) = op.optional(2) {
-        match builder.integers(training).as_deref() {
-            Some([0]) => {}
-            _ => return Err(Problem::Unsupported("training".to_string())),
-        }
+    if let Some(training) = op.optional(2)
+        && builder.integers(training).as_deref() != Some(&[0])
+    {
+        return Err(Problem::Unsupported("training".to_string()));
+    }
+    if !op.wants_output(1) {
+        return Ok(vec![input]);
     }
     // the mask keeps everything; before opset 10 it had the type of the data
     let shape = builder.shape(input);
@@ -329,7 +331,8 @@ pub fn depth_and_space(builder: &mut Builder, op: &Operator) -> Result<Vec<Tenso
     let input = op.input(0)?;
     let shape = builder.shape(input);
     let block = op.optional_int("blocksize")?.ok_or(Problem::MissingAttribute("blocksize"))?;
-    let [n, c, h, w] = <[i64; 4]>::try_from(shape).map_err(|s| Problem::Shape(format!("{s:?} is not 4-dimensional")))?;
+    let [n, c, h, w] =
+        <[i64; 4]>::try_from(shape).map_err(|s| Problem::Shape(format!("{s:?} is not 4-dimensional")))?;
     let bad_block = || Problem::AttributeValue { name: "blocksize", value: block.to_string() };
     if !(1..1 << 15).contains(&block) {
         return Err(bad_block());

@@ -44,15 +44,15 @@ pub fn lower(builder: &mut Builder, op: &Operator) -> Result<Vec<TensorId>, Prob
 
 fn rule(kind: &str) -> Option<Lower> {
     Some(match kind {
-        "Abs" | "Neg" | "Sign" | "Relu" | "Exp" | "Log" | "Sqrt" | "Reciprocal" | "Erf" | "Tanh" | "Sigmoid" | "Sin"
-        | "Cos" | "Tan" | "Floor" | "Ceil" | "Round" | "Sinh" | "Cosh" | "Asinh" | "Acosh" | "Atanh" | "Softplus"
-        | "Softsign" | "HardSwish" | "Mish" => elementwise::unary,
+        "Abs" | "Neg" | "Sign" | "Relu" | "Exp" | "Log" | "Sqrt" | "Reciprocal" | "Erf" | "Tanh" | "Sigmoid"
+        | "Sin" | "Cos" | "Tan" | "Floor" | "Ceil" | "Round" | "Sinh" | "Cosh" | "Asinh" | "Acosh" | "Atanh"
+        | "Softplus" | "Softsign" | "HardSwish" | "Mish" => elementwise::unary,
         "LeakyRelu" | "Elu" | "Selu" | "Celu" | "HardSigmoid" | "ThresholdedRelu" | "Shrink" | "Swish" | "Gelu" => {
             elementwise::activation
         }
         "Add" | "Mul" => foldable,
-        "Sub" | "Div" | "Mod" | "Pow" | "PRelu" | "Equal" | "Less" | "LessOrEqual" | "Greater" | "GreaterOrEqual" | "And"
-        | "Or" | "Xor" | "Where" => elementwise::broadcasting,
+        "Sub" | "Div" | "Mod" | "Pow" | "PRelu" | "Equal" | "Less" | "LessOrEqual" | "Greater" | "GreaterOrEqual"
+        | "And" | "Or" | "Xor" | "Where" => elementwise::broadcasting,
         "Sum" | "Mean" | "Max" | "Min" => elementwise::variadic,
         "Clip" => elementwise::clip,
         "Cast" | "CastLike" => elementwise::convert,

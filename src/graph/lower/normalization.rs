@@ -75,8 +75,7 @@ pub fn fold_affine(
     if let Some(factor) = factor {
         let weight_shape = builder.shape(weight);
         let own = load(weight, vars(0, weight_shape.len()));
-        new_weight =
-            builder.map(weight_shape, DType::F32, multiply(own, load(factor, vec![var(weight_axis)])))?;
+        new_weight = builder.map(weight_shape, DType::F32, multiply(own, load(factor, vec![var(weight_axis)])))?;
     }
     // constants that are too large to fold stay as they are
     if builder.data(new_weight).is_none() || new_bias.is_some_and(|bias| builder.data(bias).is_none()) {
@@ -91,7 +90,9 @@ pub fn fold_affine(
         None => product,
     };
     builder.affine.remove(&y);
-    builder.affine.insert(result, Affine { stage, product, weight: new_weight, weight_axis, channel_axis, bias: new_bias });
+    builder
+        .affine
+        .insert(result, Affine { stage, product, weight: new_weight, weight_axis, channel_axis, bias: new_bias });
     Ok(Some(result))
 }
 

@@ -84,10 +84,9 @@ fn norm(op: &Operator) -> Result<(Function, Function), Problem> {
     Ok(match op.int("p", 2)? {
         1 => (Box::new(absolute), Box::new(|x| x)),
         2 => (Box::new(square), Box::new(super::math::sqrt)),
-        p @ 3..=1024 => (
-            Box::new(move |x| power(absolute(x), float(p as f64))),
-            Box::new(move |x| power(x, float(1.0 / p as f64))),
-        ),
+        p @ 3..=1024 => {
+            (Box::new(move |x| power(absolute(x), float(p as f64))), Box::new(move |x| power(x, float(1.0 / p as f64))))
+        }
         p => return Err(Problem::AttributeValue { name: "p", value: p.to_string() }),
     })
 }

@@ -41,7 +41,9 @@ pub enum ImportError {
     BadDim { name: String, value: i64 },
     #[error("input {input} is not a tensor with a known number of dimensions")]
     InputType { input: String },
-    #[error("{what} {name} has element type {code}, which is not supported (float, float16, bfloat16, int8, uint8, int32, int64 and bool are)")]
+    #[error(
+        "{what} {name} has element type {code}, which is not supported (float, float16, bfloat16, int8, uint8, int32, int64 and bool are)"
+    )]
     ElementType { what: &'static str, name: String, code: i32 },
     #[error("two values are called {name}")]
     Duplicate { name: String },

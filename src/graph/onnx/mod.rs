@@ -16,10 +16,12 @@ use prost::bytes::Bytes;
 
 pub use error::{ImportError, TensorProblem, UnsupportedNode};
 
-use self::proto::{AttributeProto, DimensionValue, GraphProto, ModelProto, NodeProto, ValueInfoProto, attribute_kind};
+use self::proto::{
+    AttributeProto, DimensionValue, GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto, attribute_kind,
+};
 use self::tensor::{ExternalFiles, map_file, tensor_data};
-use super::Program;
 use super::lower::{self, Attribute, Builder, Operand, Operator, dtype_of_code};
+use super::{Program, TensorData};
 use crate::workload::TensorId;
 
 /// Operator sets between these, both included, are understood.
@@ -58,6 +60,16 @@ pub fn import_bytes(bytes: Bytes, options: &ImportOptions) -> Result<Program, Im
         return Err(ImportError::FileTooLarge { bytes: bytes.len() as u64 });
     }
     import_model(bytes, ExternalFiles::beside(None), options)
+}
+
+/// Reads a single tensor (a `TensorProto`), the form in which ONNX's own tests keep inputs and expected outputs.
+///
+/// # Errors
+/// [`ImportError`] where the file cannot be read, or holds no tensor of a supported type.
+pub fn import_tensor(path: &Path) -> Result<TensorData, ImportError> {
+    let read = |source| ImportError::Read { path: path.to_path_buf(), source };
+    let proto = TensorProto::decode(map_file(path).map_err(read)?)?;
+    tensor_data(&proto, &mut ExternalFiles::beside(Some(path)), "tensor")
 }
 
 fn import_model(bytes: Bytes, files: ExternalFiles, options: &ImportOptions) -> Result<Program, ImportError> {

@@ -70,7 +70,11 @@ impl ExternalFiles {
 }
 
 /// Checks a tensor and takes its elements.
-pub fn tensor_data(proto: &TensorProto, files: &mut ExternalFiles, what: &'static str) -> Result<TensorData, ImportError> {
+pub fn tensor_data(
+    proto: &TensorProto,
+    files: &mut ExternalFiles,
+    what: &'static str,
+) -> Result<TensorData, ImportError> {
     let dtype = dtype_of_code(i64::from(proto.data_type)).ok_or_else(|| ImportError::ElementType {
         what,
         name: proto.name.clone(),
