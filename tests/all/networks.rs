@@ -6,8 +6,7 @@ use std::fmt::Write;
 use rand::{Rng, SeedableRng, rngs::StdRng};
 use tilescribe::graph::{Network, Program, ProgramStage, Source, TensorData, partition};
 use tilescribe::workload::{
-    Array, Binary, Combiner, Condition, DType, Expr, Index, Role, Stage, Tensor, TensorId, Unary, Var, Workload,
-    evaluate,
+    Array, Binary, Combiner, Condition, DType, Expr, Index, Role, Stage, Tensor, TensorId, Unary, Var, Workload, evaluate,
 };
 
 /// A program in the making. Operators are written the way an importer writes them: one stage for each ONNX node or
@@ -119,8 +118,7 @@ impl Builder {
 
     fn reshape(&mut self, x: TensorId, shape: &[i64]) -> TensorId {
         let from = self.shape(x);
-        let address =
-            strides(shape).into_iter().enumerate().fold(Index::constant(0), |sum, (d, s)| sum.plus(&var(d).times(s)));
+        let address = strides(shape).into_iter().enumerate().fold(Index::constant(0), |sum, (d, s)| sum.plus(&var(d).times(s)));
         let indices = strides(&from)
             .into_iter()
             .zip(&from)
@@ -300,8 +298,10 @@ fn compare(program: &Program, network: &Network) {
         };
         given.insert(name.as_str(), (*tensor, Array::from_bytes(shape.clone(), *dtype, &bytes).expect("an array")));
     }
-    let whole =
-        Workload { tensors: program.tensors.clone(), stages: program.stages.iter().map(|s| s.stage.clone()).collect() };
+    let whole = Workload {
+        tensors: program.tensors.clone(),
+        stages: program.stages.iter().map(|s| s.stage.clone()).collect(),
+    };
     let mut arguments: Vec<(TensorId, Array)> = given.values().cloned().collect();
     for (at, data) in program.data.iter().enumerate() {
         if let Some(data) = data {
@@ -310,15 +310,13 @@ fn compare(program: &Program, network: &Network) {
         }
     }
     let arguments: Vec<(TensorId, &Array)> = arguments.iter().map(|(id, array)| (*id, array)).collect();
-    let expected: BTreeMap<TensorId, Array> =
-        evaluate(&whole, &arguments).expect("a valid program").into_iter().collect();
+    let expected: BTreeMap<TensorId, Array> = evaluate(&whole, &arguments).expect("a valid program").into_iter().collect();
     let inputs: Vec<(&str, &Array)> = given.iter().map(|(name, (_, array))| (*name, array)).collect();
     let found = network.evaluate(&inputs).unwrap_or_else(|error| panic!("{error}\n{}", listing(network)));
     assert_eq!(found.len(), program.outputs.len());
     for ((name, tensor), (found_name, array)) in program.outputs.iter().zip(&found) {
         assert_eq!(name, found_name);
-        let expected =
-            expected.get(tensor).unwrap_or_else(|| &given.values().find(|(id, _)| id == tensor).expect("an input").1);
+        let expected = expected.get(tensor).unwrap_or_else(|| &given.values().find(|(id, _)| id == tensor).expect("an input").1);
         assert_eq!(array.shape(), expected.shape());
         let (expected, found) = (expected.as_f32().expect("floats"), array.as_f32().expect("floats"));
         let largest = expected.iter().fold(0.0_f32, |m, v| m.max(v.abs()));

@@ -38,14 +38,12 @@ impl Cost {
             Expr::Guard { outside, .. } if !matches!(**outside, Expr::Float(_) | Expr::Index(_)) => {
                 Cost { cheap: 2, expensive: 0 }
             }
-            Expr::Guard { .. } | Expr::Cast(..) | Expr::Float(_) | Expr::Index(_) | Expr::Load { .. } => {
-                Cost::default()
-            }
+            Expr::Guard { .. } | Expr::Cast(..) | Expr::Float(_) | Expr::Index(_) | Expr::Load { .. } => Cost::default(),
         };
-        expr.children()
-            .into_iter()
-            .map(Cost::of)
-            .fold(own, |sum, c| Cost { cheap: sum.cheap + c.cheap, expensive: sum.expensive + c.expensive })
+        expr.children().into_iter().map(Cost::of).fold(own, |sum, c| Cost {
+            cheap: sum.cheap + c.cheap,
+            expensive: sum.expensive + c.expensive,
+        })
     }
 
     pub fn is_free(self) -> bool {

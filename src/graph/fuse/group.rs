@@ -3,7 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::prepare::extents_of;
-use super::view::{Split, flat, identity_address, permutation, reshape_access, tidy, tidy_index, variables};
+use super::view::{
+    flat, identity_address, permutation, reshape_access, tidy, tidy_index, variables, Split,
+};
 use crate::workload::{Expr, Index, Stage, Tensor, TensorId, Var};
 
 /// A stage of a group, and the ONNX nodes that it does the work of.
@@ -33,8 +35,7 @@ impl Group {
     /// A group around its first stage.
     pub fn new(member: Member, tensors: &[Tensor]) -> Group {
         let stage = &member.stage;
-        let columns =
-            (stage.is_reduction() && reads_each_element_once(stage, tensors)).then(|| stage.reduction.clone());
+        let columns = (stage.is_reduction() && reads_each_element_once(stage, tensors)).then(|| stage.reduction.clone());
         Group { rows: stage.spatial.clone(), columns, members: vec![member], after: BTreeSet::new() }
     }
 
@@ -232,3 +233,4 @@ pub fn narrowed_rows(stages: &[&Stage], tensor: TensorId, shape: &[i64]) -> Opti
     let inside = known && low >= 0 && high < extent && low <= high;
     (inside && high - low + 1 < extent).then_some((low, high - low + 1))
 }
+

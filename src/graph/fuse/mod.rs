@@ -174,9 +174,7 @@ impl Fusion {
         let stage = &member.stage;
         let must_be_stored = self.prepared.is_stored(stage.output) || Cost::of(&stage.value).expensive > 0;
         for g in self.producers_latest_first(stage) {
-            let Some(group) = self.groups[g].as_ref().filter(|_| !self.would_wait_for_itself(g, stage)) else {
-                continue;
-            };
+            let Some(group) = self.groups[g].as_ref().filter(|_| !self.would_wait_for_itself(g, stage)) else { continue };
             let own: Vec<TensorId> = loads(stage).into_iter().filter(|t| group.writes(*t)).collect();
             let only_reader = own.iter().all(|tensor| self.is_only_reader(at, g, *tensor));
             if only_reader || must_be_stored {
@@ -307,8 +305,9 @@ impl Fusion {
     fn absorb_row_prologues(&mut self) {
         for e in 0..self.groups.len() {
             let Some(prologue) = self.groups[e].clone().filter(|g| !g.has_reduction()) else { continue };
-            let chains = (0..self.groups.len())
-                .filter(|g| self.groups[*g].as_ref().is_some_and(|g| g.columns.is_some() && g.after.contains(&e)));
+            let chains = (0..self.groups.len()).filter(|g| {
+                self.groups[*g].as_ref().is_some_and(|g| g.columns.is_some() && g.after.contains(&e))
+            });
             let target = chains.into_iter().find_map(|g| {
                 let chain = self.groups[g].as_ref()?;
                 let indirect = chain.after.iter().any(|other| *other != e && self.depends_on(*other, e));
@@ -371,11 +370,9 @@ impl Fusion {
         let mut done = BTreeSet::new();
         let mut order = Vec::new();
         let mut pending: BTreeSet<usize> = (0..self.groups.len()).filter(|g| self.groups[*g].is_some()).collect();
-        while let Some(next) = pending
-            .iter()
-            .copied()
-            .find(|g| self.groups[*g].as_ref().is_some_and(|group| group.after.iter().all(|a| done.contains(a))))
-        {
+        while let Some(next) = pending.iter().copied().find(|g| {
+            self.groups[*g].as_ref().is_some_and(|group| group.after.iter().all(|a| done.contains(a)))
+        }) {
             pending.remove(&next);
             done.insert(next);
             order.push(next);

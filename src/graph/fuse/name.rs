@@ -37,9 +37,7 @@ fn map_name(workload: &Workload, output: &str) -> String {
     let mut free = true;
     for stage in &workload.stages {
         free &= Cost::of(&stage.value).is_free();
-        stage
-            .value
-            .for_each_index(&mut |index| gathers |= index.terms().iter().any(|(a, _)| matches!(a, Atom::Value(_))));
+        stage.value.for_each_index(&mut |index| gathers |= index.terms().iter().any(|(a, _)| matches!(a, Atom::Value(_))));
     }
     let kind = match (gathers, free) {
         (true, _) => "gather",
@@ -107,13 +105,10 @@ fn anchor_name(workload: &Workload, anchor: &Stage, nodes: &[String]) -> Option<
     let only_sum = anchor.combiner == Some(Combiner::Sum);
     if let (Some(tensor), false) = (windowed, windows.is_empty()) {
         let kernel = windows.iter().map(|(k, ..)| k.to_string()).collect::<Vec<_>>().join("x");
-        let stride =
-            windows.iter().map(|(_, s, ..)| *s).max().filter(|s| *s > 1).map_or(String::new(), |s| format!("s{s}"));
-        let dilation =
-            windows.iter().map(|(.., d, _)| *d).max().filter(|d| *d > 1).map_or(String::new(), |d| format!("d{d}"));
+        let stride = windows.iter().map(|(_, s, ..)| *s).max().filter(|s| *s > 1).map_or(String::new(), |s| format!("s{s}"));
+        let dilation = windows.iter().map(|(.., d, _)| *d).max().filter(|d| *d > 1).map_or(String::new(), |d| format!("d{d}"));
         let input = extents(&workload.tensor(tensor).shape);
-        let outside: Vec<i64> =
-            (0..rank).filter(|a| windows.iter().all(|w| w.3 != *a)).map(|a| anchor.spatial[a]).collect();
+        let outside: Vec<i64> = (0..rank).filter(|a| windows.iter().all(|w| w.3 != *a)).map(|a| anchor.spatial[a]).collect();
         return Some(match (is_product, anchor.combiner) {
             (true, _) if anchor.reduction.len() == windows.len() => {
                 format!("depthwise_{kernel}{stride}{dilation}_{input}")
@@ -133,8 +128,7 @@ fn anchor_name(workload: &Workload, anchor: &Stage, nodes: &[String]) -> Option<
         return Some(format!("matmul_{}x{k}", extents(&anchor.spatial)));
     };
     let of_weight = |axis: &usize| weight.iter().any(|index| index.mentions(Var(*axis as u32)));
-    let size =
-        |weight: bool| -> i64 { (0..rank).filter(|a| of_weight(a) == weight).map(|a| anchor.spatial[a]).product() };
+    let size = |weight: bool| -> i64 { (0..rank).filter(|a| of_weight(a) == weight).map(|a| anchor.spatial[a]).product() };
     let step = operands.iter().flat_map(|(_, i)| i).flat_map(|i| i.terms()).map(|(_, c)| *c).max().unwrap_or(1);
     Some(match nodes.iter().any(|node| node.starts_with("Conv")) {
         true => {
@@ -175,9 +169,12 @@ fn epilogue_name(workload: &Workload, anchor: &Stage) -> String {
                 parts.push("add");
             }
         });
-        for (unary, name) in
-            [(Unary::Erf, "gelu"), (Unary::Tanh, "tanh"), (Unary::Sigmoid, "sigmoid"), (Unary::Exp, "exp")]
-        {
+        for (unary, name) in [
+            (Unary::Erf, "gelu"),
+            (Unary::Tanh, "tanh"),
+            (Unary::Sigmoid, "sigmoid"),
+            (Unary::Exp, "exp"),
+        ] {
             if has(&stage.value, unary) {
                 parts.push(name);
             }

@@ -244,10 +244,7 @@ fn typed(dtype: DType, value: i64) -> Expr {
 fn check(program: &Program) -> Result<(), PartitionError> {
     let count = program.tensors.len();
     let tensor = |id: TensorId, node: &str| {
-        program
-            .tensors
-            .get(id.0 as usize)
-            .ok_or_else(|| PartitionError::UnknownTensor { id: id.0, node: node.to_owned() })
+        program.tensors.get(id.0 as usize).ok_or_else(|| PartitionError::UnknownTensor { id: id.0, node: node.to_owned() })
     };
     let given = |role: Role| matches!(role, Role::Input | Role::Constant);
     let mut written: Vec<bool> = program.tensors.iter().map(|t| given(t.role)).collect();
