@@ -83,14 +83,12 @@ fn host() -> Target {
 
 /// An artifact that all tests may read.
 fn shared() -> &'static Path {
-    static FOLDER: OnceLock<(tempfile::TempDir, PathBuf)> = OnceLock::new();
-    let (_, folder) = FOLDER.get_or_init(|| {
-        let parent = tempfile::tempdir().unwrap();
-        let folder = parent.path().join("net");
+    static FOLDER: OnceLock<PathBuf> = OnceLock::new();
+    FOLDER.get_or_init(|| {
+        let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("artifact/net");
         Mlp::new().compile(&folder, &host()).unwrap();
-        (parent, folder)
-    });
-    folder
+        folder
+    })
 }
 
 /// A copy of it that a test may damage.
