@@ -20,7 +20,10 @@ fn main() -> Result<()> {
 
 /// `image`, f32[1, 3, 224, 224], to `logits`, f32[1, 1000].
 fn squeezenet() -> Model {
-    let mut net = Builder { graph: Graph { name: "squeezenet1_1".into(), ..Graph::default() }, rng: ChaCha8Rng::seed_from_u64(0) };
+    let mut net = Builder {
+        graph: Graph { name: "squeezenet1_1".into(), ..Graph::default() },
+        rng: ChaCha8Rng::seed_from_u64(0),
+    };
     net.graph.input.push(value("image", &[1, 3, 224, 224]));
     let mut x = net.conv("conv1", "image", [3, 64], 3, 2);
     x = net.pool("pool1", &x);
@@ -59,7 +62,8 @@ impl Builder {
     /// A convolution of `[input, output]` channels and its ReLU; kernels of 3 keep the image's size unless they stride.
     fn conv(&mut self, name: &str, x: &str, [input, output]: [i64; 2], kernel: i64, stride: i64) -> String {
         let fan_in = input * kernel * kernel;
-        let weights = self.weights(&format!("{name}.weight"), &[output, input, kernel, kernel], (6.0 / fan_in as f32).sqrt());
+        let weights =
+            self.weights(&format!("{name}.weight"), &[output, input, kernel, kernel], (6.0 / fan_in as f32).sqrt());
         let bias = self.weights(&format!("{name}.bias"), &[output], 0.1);
         let pad = if stride == 1 { kernel / 2 } else { 0 };
         let attributes = vec![

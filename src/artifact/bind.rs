@@ -128,7 +128,8 @@ fn check(network: &Network, nests: &[&Nest]) -> Result<(), ArtifactError> {
                 let elements: i64 = buffer.shape.iter().product();
                 let constant = is_constant(buffer);
                 let is_read_only = matches!(wanted.scope, Scope::Argument(Role::Input | Role::Constant));
-                let role_fits = (constant || wanted.scope != Scope::Argument(Role::Constant)) && (!constant || is_read_only);
+                let role_fits =
+                    (constant || wanted.scope != Scope::Argument(Role::Constant)) && (!constant || is_read_only);
                 role_fits
                     && buffer.dtype == wanted.dtype
                     && binding.offset >= 0

@@ -10,7 +10,8 @@ use super::error::ArtifactError;
 use super::header::header;
 use super::link::link;
 use super::manifest::{
-    CompiledTask, FORMAT, MANIFEST_FILE, Manifest, Memory, WEIGHTS_FILE, digest, header_file, is_identifier, library_file,
+    CompiledTask, FORMAT, MANIFEST_FILE, Manifest, Memory, WEIGHTS_FILE, digest, header_file, is_identifier,
+    library_file,
 };
 use super::schedule::Schedule;
 use super::tables::{Tables, assembly};
@@ -71,8 +72,12 @@ pub fn compile(
     let object = codegen::object(&kernels, options.target)?;
     let features = required_features(options.target);
     let workspace_bytes = object.workspace_bytes.iter().copied().max().unwrap_or(0) as u64;
-    let calls: Vec<_> =
-        network.calls.iter().zip(&bound.places).map(|(call, places)| (symbols[call.task].clone(), places.clone())).collect();
+    let calls: Vec<_> = network
+        .calls
+        .iter()
+        .zip(&bound.places)
+        .map(|(call, places)| (symbols[call.task].clone(), places.clone()))
+        .collect();
     let tables = Tables {
         name,
         weights_id: &weights_id,
@@ -242,7 +247,9 @@ struct Aligned {
 impl Aligned {
     fn new(used: usize) -> Result<Aligned, ArtifactError> {
         let bytes = MmapMut::map_anon(used.max(1));
-        bytes.map(|bytes| Aligned { bytes, used }).map_err(|error| ArtifactError::Machine(format!("out of memory: {error}")))
+        bytes
+            .map(|bytes| Aligned { bytes, used })
+            .map_err(|error| ArtifactError::Machine(format!("out of memory: {error}")))
     }
 }
 
@@ -273,7 +280,13 @@ fn run_setup(
 }
 
 /// The memory of one argument of a setup: constants with their values, packed buffers empty, the rest not there.
-fn argument(network: &Network, call: &Call, nest: &Nest, position: usize, id: TensorId) -> Result<Aligned, ArtifactError> {
+fn argument(
+    network: &Network,
+    call: &Call,
+    nest: &Nest,
+    position: usize,
+    id: TensorId,
+) -> Result<Aligned, ArtifactError> {
     let buffer = nest.buffer(id);
     match (buffer.scope, call.arguments.get(position)) {
         (Scope::Packed, _) => Aligned::new(buffer.bytes()),

@@ -25,7 +25,9 @@ pub enum ArtifactError {
     #[error("the target is {target} and this machine is {host}: compile on a machine of the target's architecture")]
     OtherArchitecture { target: String, host: String },
     /// The environment's: no linker.
-    #[error("cannot link the shared object: {0}\nTilescribe needs a C compiler driver: install gcc (Debian: apt-get install gcc libc6-dev)")]
+    #[error(
+        "cannot link the shared object: {0}\nTilescribe needs a C compiler driver: install gcc (Debian: apt-get install gcc libc6-dev)"
+    )]
     Linker(String),
     /// The environment's: disk full, no permission, ...
     #[error("cannot write {path}: {source}", path = path.display())]

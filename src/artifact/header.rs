@@ -29,8 +29,11 @@ fn list(what: &str, ports: &[Port]) -> String {
     let mut text = format!(" * {what}:\n");
     for (number, port) in ports.iter().enumerate() {
         // a name must not end the comment
-        let name: String =
-            port.name.chars().map(|c| if c.is_ascii_graphic() && !matches!(c, '*' | '/' | '@') { c } else { '_' }).collect();
+        let name: String = port
+            .name
+            .chars()
+            .map(|c| if c.is_ascii_graphic() && !matches!(c, '*' | '/' | '@') { c } else { '_' })
+            .collect();
         let shape: Vec<String> = port.shape.iter().map(i64::to_string).collect();
         let _ = writeln!(text, " *   {number}: {name}, {}[{}]", port.dtype, shape.join(", "));
     }

@@ -160,7 +160,10 @@ impl Manifest {
                 return Err(ArtifactError::invalid(&path, reason));
             }
             if digest(&path)? != *expected {
-                return Err(ArtifactError::invalid(&path, "its SHA-256 differs from the manifest's: damaged or changed"));
+                return Err(ArtifactError::invalid(
+                    &path,
+                    "its SHA-256 differs from the manifest's: damaged or changed",
+                ));
             }
         }
         Ok(())

@@ -117,10 +117,7 @@ mod tests {
 
     #[test]
     fn nothing_needs_nothing() {
-        assert_eq!(
-            plan(&[]),
-            MemoryPlan { offsets: vec![], arena_bytes: 0, sum_bytes: 0, lower_bound_bytes: 0 }
-        );
+        assert_eq!(plan(&[]), MemoryPlan { offsets: vec![], arena_bytes: 0, sum_bytes: 0, lower_bound_bytes: 0 });
         assert_eq!(plan(&[block(0, 0, 3)]).arena_bytes, 0);
     }
 

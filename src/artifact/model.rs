@@ -64,7 +64,8 @@ impl Model {
             let run: Symbol<Run> = library.get(&symbol("run")[..]).map_err(invalid)?;
             let destroy: Symbol<Destroy> = library.get(&symbol("destroy")[..]).map_err(invalid)?;
             let error_string: Symbol<ErrorString> = library.get(&symbol("error_string")[..]).map_err(invalid)?;
-            let missing_feature: Symbol<MissingFeature> = library.get(&symbol("missing_feature")[..]).map_err(invalid)?;
+            let missing_feature: Symbol<MissingFeature> =
+                library.get(&symbol("missing_feature")[..]).map_err(invalid)?;
             for (function, ports) in [("inputs", &manifest.inputs), ("outputs", &manifest.outputs)] {
                 let tensors: Symbol<Tensors> = library.get(&symbol(function)[..]).map_err(invalid)?;
                 if !agree(ports, &tensors) {
@@ -106,7 +107,8 @@ impl Model {
         }
         let mut bound = Bound { model: self, inputs: Vec::new(), outputs: Vec::new() };
         for (port, input) in ports.iter().zip(inputs) {
-            if port.dtype() != Some(input.dtype) || port.shape != input.shape || port.bytes() != Some(input.bytes.len()) {
+            if port.dtype() != Some(input.dtype) || port.shape != input.shape || port.bytes() != Some(input.bytes.len())
+            {
                 let (wanted, given) = (describe(&port.dtype, &port.shape), describe(input.dtype.name(), &input.shape));
                 return Err(ArtifactError::Input(format!("input `{}` is {wanted}, {given} was given", port.name)));
             }

@@ -31,7 +31,12 @@ impl Schedule {
     ///
     /// # Errors
     /// [`ArtifactError::Internal`] where it does not belong to this task and space.
-    pub fn recorded(space: &Space, task: &Task, trace: &Trace, best_ns: Option<u64>) -> Result<Schedule, ArtifactError> {
+    pub fn recorded(
+        space: &Space,
+        task: &Task,
+        trace: &Trace,
+        best_ns: Option<u64>,
+    ) -> Result<Schedule, ArtifactError> {
         let broken = |reason: String| ArtifactError::Internal(format!("a recorded schedule: {reason}"));
         match space.next(task, trace) {
             Ok(Next::Done(nest)) => Ok(Schedule { nest, trace: trace.clone(), best_ns }),

@@ -11,11 +11,21 @@ use crate::workload::DType;
 pub enum Place {
     /// The kernel never touches it.
     Unused,
-    Input { index: usize, offset: u64 },
-    Output { index: usize, offset: u64 },
+    Input {
+        index: usize,
+        offset: u64,
+    },
+    Output {
+        index: usize,
+        offset: u64,
+    },
     /// From the start of the weights file.
-    Weights { offset: u64 },
-    Arena { offset: u64 },
+    Weights {
+        offset: u64,
+    },
+    Arena {
+        offset: u64,
+    },
 }
 
 /// Everything that `struct network` of `deploy.c` holds.
@@ -36,8 +46,7 @@ pub struct Tables<'a> {
 }
 
 /// The functions of a library, without the network's name in front.
-pub const FUNCTIONS: [&str; 7] =
-    ["create", "run", "destroy", "inputs", "outputs", "missing_feature", "error_string"];
+pub const FUNCTIONS: [&str; 7] = ["create", "run", "destroy", "inputs", "outputs", "missing_feature", "error_string"];
 
 /// The number of a type in the C header and tables.
 pub fn type_number(dtype: DType) -> u32 {
@@ -95,7 +104,8 @@ pub fn assembly(tables: &Tables<'_>, architecture: Architecture) -> String {
         for (number, port) in ports.iter().enumerate() {
             let (bytes, rank) = (port.bytes().unwrap_or(0), port.shape.len());
             let dtype = port.dtype().map_or(0, type_number);
-            let row = format_args!("\t.quad .L{what}{number}, .L{what}_shape{number}, {bytes}\n\t.long {rank}, {dtype}");
+            let row =
+                format_args!("\t.quad .L{what}{number}, .L{what}_shape{number}, {bytes}\n\t.long {rank}, {dtype}");
             put(&mut text, row);
         }
     }

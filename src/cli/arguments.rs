@@ -133,7 +133,8 @@ pub fn read_task(task: &str, target: Target) -> Result<(String, Task)> {
         let number = wanted.parse::<usize>().ok();
         let mut tasks = network.tasks.into_iter().enumerate();
         let found = tasks.find(|(at, task)| task.name == wanted || Some(*at) == number);
-        let missing = || CommandError::Usage(format!("{model} has no task `{wanted}`; `tilescribe tasks {model}` lists them"));
+        let missing =
+            || CommandError::Usage(format!("{model} has no task `{wanted}`; `tilescribe tasks {model}` lists them"));
         let (_, found) = found.ok_or_else(missing)?;
         return Ok((found.name, Task { workload: found.workload, target }));
     }

@@ -1,26 +1,37 @@
 //! `tilescribe bench`
 
 use std::io::Write;
-use std::path::PathBuf;
-use std::time::{Duration, Instant};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant, SystemTime};
 
 use anyhow::Result;
 use clap::Args;
 use serde_json::json;
-use tilescribe::artifact::Model;
+use sha2::{Digest, Sha256};
+use tilescribe::artifact::{Manifest, Model, Options, Schedule};
+use tilescribe::graph::{Network, Source};
+use tilescribe::record;
+use tilescribe::target::Target;
 
-use super::inputs;
+use super::arguments::{NetworkArguments, StoreArguments, TargetArguments};
+use super::exit::CommandError;
+use super::{compile, inputs};
 
 /// Runs before the clock starts: they fault in pages and wake up threads.
 const WARM_UP_RUNS: usize = 2;
 
-/// Time a compiled network
+/// Time a network
 ///
 /// The last line of the output is {"min_ms":..,"median_ms":..,"runs":..}: inference only, with random inputs.
+/// An ONNX file is compiled from the best schedules in the store, without tuning, and kept in the user's cache folder.
 #[derive(Args)]
 pub struct Bench {
-    /// Folder that `tilescribe compile` wrote
-    artifact: PathBuf,
+    /// Folder that `tilescribe compile` wrote, or an ONNX file
+    network: PathBuf,
+    #[command(flatten)]
+    dimensions: NetworkArguments,
+    #[command(flatten)]
+    store: StoreArguments,
     /// Threads to use [default: the cores that this process may use]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=256))]
     threads: Option<u32>,
@@ -31,7 +42,8 @@ pub struct Bench {
 
 impl Bench {
     pub fn execute(self, out: &mut dyn Write) -> Result<()> {
-        let model = Model::load(&self.artifact, self.threads.unwrap_or(0))?;
+        let folder = if self.network.is_dir() { self.network.clone() } else { self.compiled(out)? };
+        let model = Model::load(&folder, self.threads.unwrap_or(0))?;
         let ports = model.manifest().inputs.iter().enumerate();
         let values = ports.map(|(number, port)| inputs::random(port, number as u64)).collect::<Result<Vec<_>>>()?;
         let mut bound = model.bind(&values)?;
@@ -48,6 +60,64 @@ impl Bench {
         times_ms.sort_by(f64::total_cmp);
         let (minimum, median) = (times_ms[0], times_ms[times_ms.len() / 2]);
         Ok(writeln!(out, "{}", json!({ "min_ms": minimum, "median_ms": median, "runs": times_ms.len() }))?)
+    }
+}
+
+/// Artifacts of ONNX files that are kept.
+const CACHED_ARTIFACTS: usize = 32;
+
+impl Bench {
+    /// The network as an artifact, in the cache; compiled where it is not there yet.
+    fn compiled(&self, out: &mut dyn Write) -> Result<PathBuf> {
+        let network = self.dimensions.load(&self.network)?;
+        let target = TargetArguments { target: "host".into(), threads: self.threads }.resolve()?;
+        let schedules = compile::schedules(&network, &target, self.store.open_existing()?.as_ref())?;
+        let untuned = schedules.iter().filter(|schedule| schedule.best_ns.is_none()).count();
+        writeln!(out, "{untuned} of {} tasks have no record and run untuned", schedules.len())?;
+        let missing = || CommandError::Environment("no cache folder: set HOME, or compile into a folder first".into());
+        let cache = record::cache_folder().ok_or_else(missing)?.join("artifacts");
+        let folder = cache.join(key(&network, &schedules, &target)?);
+        if Manifest::read(&folder).is_err() {
+            make_room(&cache);
+            let options = Options { name: "network", target: &target, folder: &folder };
+            compile::write_artifact(&network, &schedules, &options)?;
+        }
+        Ok(folder)
+    }
+}
+
+/// A hash of everything that the artifact depends on: the network with its constants, the schedules, the target, and this program.
+fn key(network: &Network, schedules: &[Schedule], target: &Target) -> Result<String> {
+    let mut hash = Sha256::new();
+    let program = std::env::current_exe().and_then(std::fs::metadata)?;
+    hash.update(format!("{:?} {} {}", program.modified()?, program.len(), target.to_toml()));
+    for buffer in &network.buffers {
+        hash.update(format!("{:?} {:?} ", buffer.shape, buffer.dtype));
+        match &buffer.source {
+            Source::Constant(data) => hash.update(&data.bytes),
+            Source::Input(name) => hash.update(format!("input {name:?}")),
+            Source::Output(name) => hash.update(format!("output {name:?}")),
+            Source::Intermediate => hash.update("intermediate"),
+        }
+    }
+    hash.update(format!("{:?}", network.calls));
+    for (task, schedule) in network.tasks.iter().zip(schedules) {
+        hash.update(format!("{} {} {}", task.workload, schedule.trace, schedule.nest));
+    }
+    Ok(hash.finalize().iter().take(16).map(|byte| format!("{byte:02x}")).collect())
+}
+
+/// Throws the oldest artifacts away. A cache that cannot be read or cleaned is no reason to stop.
+fn make_room(cache: &Path) {
+    let Ok(entries) = std::fs::read_dir(cache) else { return };
+    let mut folders: Vec<(SystemTime, PathBuf)> =
+        entries.flatten().filter_map(|entry| Some((entry.metadata().ok()?.modified().ok()?, entry.path()))).collect();
+    folders.sort();
+    let surplus = (folders.len() + 1).saturating_sub(CACHED_ARTIFACTS);
+    for (_, folder) in folders.into_iter().take(surplus) {
+        if let Err(error) = std::fs::remove_dir_all(&folder) {
+            tracing::info!("cannot remove {}: {error}", folder.display());
+        }
     }
 }
 

@@ -1,5 +1,6 @@
 //! `tilescribe compile`
 
+use std::collections::BTreeMap;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
@@ -11,13 +12,16 @@ use tilescribe::graph::Network;
 use tilescribe::record::{self, Store};
 use tilescribe::space::Space;
 use tilescribe::target::{Target, Task};
+use tilescribe::tune::Report;
 
 use super::arguments::{NetworkArguments, StoreArguments, TargetArguments};
 use super::progress;
+use super::search::{SearchArguments, jobs, judge, search};
 
 /// Compile a network into a folder that any C program can use
 ///
-/// Every task takes the best schedule that the store holds for this target, or else the untuned one.
+/// Every task takes the best schedule that the store holds for this target, or else the untuned one. With `--trials-per-task` or
+/// `--time-budget`, schedules are searched for first, and what is measured goes into the store.
 #[derive(Args)]
 pub struct Compile {
     /// ONNX file
@@ -29,6 +33,8 @@ pub struct Compile {
     network: NetworkArguments,
     #[command(flatten)]
     target: TargetArguments,
+    #[command(flatten)]
+    search: SearchArguments,
     #[command(flatten)]
     store: StoreArguments,
     /// Prefix of the C functions [default: the folder's name]
@@ -43,19 +49,35 @@ impl Compile {
     pub fn execute(self, out: &mut dyn Write) -> Result<()> {
         let target = self.target.resolve()?;
         let network = self.network.load(&self.model)?;
+        let found = self.search(&network, &target)?;
         let chosen = schedules(&network, &target, self.store.open_existing()?.as_ref())?;
         let untuned = chosen.iter().filter(|schedule| schedule.best_ns.is_none()).count();
-        let name = self.name.unwrap_or_else(|| identifier(&self.output));
+        let name = self.name.clone().unwrap_or_else(|| identifier(&self.output));
         let options = Options { name: &name, target: &target, folder: &self.output };
         let manifest = write_artifact(&network, &chosen, &options)?;
         report(&manifest, &self.output, untuned, out)?;
         if self.json {
-            let line = json!({
-                "tasks": network.tasks.len(), "untuned": untuned, "memory": manifest.memory, "calls": manifest.calls.len(),
-            });
+            let mut line = json!(found);
+            line["untuned"] = json!(untuned);
+            line["calls"] = json!(manifest.calls.len());
+            line["memory"] = json!(manifest.memory);
             writeln!(out, "{line}")?;
         }
         Ok(())
+    }
+
+    /// Searches where a budget was given; without one, reports no trials.
+    fn search(&self, network: &Network, target: &Target) -> Result<Report> {
+        let jobs = jobs(network, target);
+        if self.search.trials_per_task.is_none() && self.search.time_budget.is_none() {
+            let (failed, jobs_report) = (BTreeMap::new(), Vec::new());
+            let (tasks, interrupted) = (jobs.len(), false);
+            let (trials, valid, seconds, trials_per_s) = (0, 0, 0.0, 0.0);
+            return Ok(Report { tasks, trials, valid, failed, seconds, trials_per_s, interrupted, jobs: jobs_report });
+        }
+        let report = search(&jobs, &self.search, None, &mut self.store.open()?)?;
+        judge(&jobs, &report)?;
+        Ok(report)
     }
 }
 
@@ -97,7 +119,13 @@ pub fn write_artifact(network: &Network, schedules: &[Schedule], options: &Optio
 fn report(manifest: &Manifest, folder: &Path, untuned: usize, out: &mut dyn Write) -> Result<()> {
     let megabytes = |bytes: u64| bytes as f64 / 1e6;
     let memory = &manifest.memory;
-    writeln!(out, "{}: {} tasks, {} calls, {untuned} tasks untuned", folder.display(), manifest.tasks.len(), manifest.calls.len())?;
+    writeln!(
+        out,
+        "{}: {} tasks, {} calls, {untuned} tasks untuned",
+        folder.display(),
+        manifest.tasks.len(),
+        manifest.calls.len()
+    )?;
     writeln!(
         out,
         "memory: weights {:.1} MB, arena {:.1} MB (lower bound {:.1}, without sharing {:.1}), workspace {:.1} MB",
@@ -114,7 +142,11 @@ fn report(manifest: &Manifest, folder: &Path, untuned: usize, out: &mut dyn Writ
 pub fn identifier(folder: &Path) -> String {
     let stem = folder.file_stem().map_or_else(String::new, |stem| stem.to_string_lossy().into_owned());
     let plain: String = stem.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '_' }).take(50).collect();
-    let prefix = if plain.starts_with(|c: char| c.is_ascii_alphabetic()) && !plain.starts_with("tilescribe") { "" } else { "net_" };
+    let prefix = if plain.starts_with(|c: char| c.is_ascii_alphabetic()) && !plain.starts_with("tilescribe") {
+        ""
+    } else {
+        "net_"
+    };
     format!("{prefix}{plain}")
 }
 
@@ -124,9 +156,13 @@ mod tests {
 
     #[test]
     fn every_folder_gives_an_identifier() {
-        for (folder, name) in
-            [("out/bert-base/", "bert_base"), ("3x3", "net_3x3"), ("tilescribe", "net_tilescribe"), ("..", "net_"), ("é.v2", "net__")]
-        {
+        for (folder, name) in [
+            ("out/bert-base/", "bert_base"),
+            ("3x3", "net_3x3"),
+            ("tilescribe", "net_tilescribe"),
+            ("..", "net_"),
+            ("é.v2", "net__"),
+        ] {
             assert_eq!(identifier(Path::new(folder)), name);
         }
     }

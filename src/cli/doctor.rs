@@ -30,7 +30,8 @@ impl Doctor {
             let found = Command::new(driver).arg("--version").stdin(Stdio::null()).output();
             match found.ok().filter(|answer| answer.status.success()) {
                 Some(answer) => {
-                    let version = String::from_utf8_lossy(&answer.stdout).lines().next().unwrap_or_default().to_string();
+                    let version =
+                        String::from_utf8_lossy(&answer.stdout).lines().next().unwrap_or_default().to_string();
                     writeln!(out, "# {driver}: {version}")?;
                 }
                 None => {

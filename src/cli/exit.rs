@@ -9,13 +9,18 @@ use thiserror::Error;
 use tilescribe::artifact::ArtifactError;
 use tilescribe::codegen::CodegenError;
 use tilescribe::graph::ImportError;
+use tilescribe::measure::MeasureError;
+use tilescribe::propose::ProposeError;
 use tilescribe::record::{CorpusError, StoreError};
 use tilescribe::target::TargetError;
+use tilescribe::tune::TuneError;
 
 pub const SUCCESS: u8 = 0;
 pub const BUG: u8 = 1;
 pub const USAGE: u8 = 2;
 pub const ENVIRONMENT: u8 = 3;
+pub const NOTHING_FOUND: u8 = 4;
+pub const INTERRUPTED: u8 = 130;
 
 /// What goes wrong in the command line itself.
 #[derive(Debug, Error)]
@@ -26,6 +31,10 @@ pub enum CommandError {
     /// Something that the machine should have.
     #[error("{0}")]
     Environment(String),
+    #[error("no correct program was found in the budget for {0}")]
+    NothingFound(String),
+    #[error("interrupted; everything that was measured is kept")]
+    Interrupted,
 }
 
 /// Runs a command and turns what it returns into an exit code; a panic is a bug of ours.
@@ -44,11 +53,13 @@ pub fn guard(command: impl FnOnce() -> Result<()>) -> ExitCode {
     }
 }
 
-/// A reader that goes away (`tilescribe tasks net.onnx | head`) ends the program silently, as it does for other tools.
-pub fn default_broken_pipes() {
-    // SAFETY: no other thread runs yet, and the default action needs no handler.
+/// A reader that goes away (`tilescribe tasks net.onnx | head`) ends the program silently, as it does for other tools;
+/// a file that grows beyond the user's limit is an error that names the file, and no silent end.
+pub fn prepare_signals() {
+    // SAFETY: no other thread runs yet, and neither action needs a handler.
     unsafe {
         libc::signal(libc::SIGPIPE, libc::SIG_DFL);
+        libc::signal(libc::SIGXFSZ, libc::SIG_IGN);
     }
 }
 
@@ -76,6 +87,8 @@ fn known(cause: &(dyn std::error::Error + 'static)) -> Option<u8> {
         return Some(match error {
             CommandError::Usage(_) => USAGE,
             CommandError::Environment(_) => ENVIRONMENT,
+            CommandError::NothingFound(_) => NOTHING_FOUND,
+            CommandError::Interrupted => INTERRUPTED,
         });
     }
     if let Some(error) = cause.downcast_ref::<ArtifactError>() {
@@ -90,6 +103,14 @@ fn known(cause: &(dyn std::error::Error + 'static)) -> Option<u8> {
     if let Some(error) = cause.downcast_ref::<StoreError>() {
         return Some(store(error));
     }
+    if let Some(error) = cause.downcast_ref::<TuneError>() {
+        return Some(match error {
+            TuneError::Store(error) => store(error),
+            TuneError::Measure { source, .. } => measure(source),
+            TuneError::Propose { source: ProposeError::Model(_), .. } => USAGE,
+            TuneError::Propose { source: ProposeError::Space(_), .. } => BUG,
+        });
+    }
     if cause.is::<CorpusError>() || cause.is::<TargetError>() {
         return Some(USAGE);
     }
@@ -103,9 +124,20 @@ fn import(error: &ImportError) -> u8 {
     }
 }
 
+fn measure(error: &MeasureError) -> u8 {
+    match error {
+        MeasureError::Worker { .. } | MeasureError::OtherBuild { .. } => ENVIRONMENT,
+        MeasureError::Task { .. } => USAGE,
+        MeasureError::Trace { .. } => BUG,
+    }
+}
+
 fn store(error: &StoreError) -> u8 {
     match error {
-        StoreError::Foreign { .. } | StoreError::Version { .. } | StoreError::Corrupt { .. } | StoreError::Corpus(_) => USAGE,
+        StoreError::Foreign { .. }
+        | StoreError::Version { .. }
+        | StoreError::Corrupt { .. }
+        | StoreError::Corpus(_) => USAGE,
         StoreError::DiskFull { .. } | StoreError::Locked { .. } => ENVIRONMENT,
         StoreError::Access { source, .. } => file(source),
         StoreError::Database { .. } => BUG,

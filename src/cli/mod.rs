@@ -2,6 +2,7 @@
 
 mod arguments;
 mod bench;
+mod compare;
 mod compile;
 mod doctor;
 mod exit;
@@ -11,8 +12,10 @@ mod npy;
 mod progress;
 mod records;
 mod run;
+mod search;
 mod show;
 mod tasks;
+mod tune;
 mod worker;
 
 use std::io::{self, Write};
@@ -25,9 +28,11 @@ use tracing_subscriber::EnvFilter;
 /// Turns a neural network (ONNX) into fast compiled code, its schedules written by a language model.
 #[derive(Parser)]
 #[command(name = "tilescribe", version, arg_required_else_help = true, disable_help_subcommand = true)]
-#[command(after_help = "Exit codes: 0 success, 1 a bug of Tilescribe, 2 bad usage or input, 3 the environment lacks something,\n\
+#[command(
+    after_help = "Exit codes: 0 success, 1 a bug of Tilescribe, 2 bad usage or input, 3 the environment lacks something,\n\
     4 nothing correct was found in the budget, 130 interrupted.\n\
-    TILESCRIBE_LOG=debug (or info, trace, MODULE=LEVEL) prints what happens inside.")]
+    TILESCRIBE_LOG=debug (or info, trace, MODULE=LEVEL) prints what happens inside."
+)]
 struct CommandLine {
     #[command(subcommand)]
     command: Command,
@@ -39,6 +44,8 @@ enum Command {
     Run(run::Run),
     Bench(bench::Bench),
     Tasks(tasks::Tasks),
+    Tune(tune::Tune),
+    Compare(compare::Compare),
     Next(next::Next),
     Show(show::Show),
     Records(records::Records),
@@ -54,6 +61,8 @@ impl Command {
             Command::Run(command) => command.execute(out),
             Command::Bench(command) => command.execute(out),
             Command::Tasks(command) => command.execute(out),
+            Command::Tune(command) => command.execute(out),
+            Command::Compare(command) => command.execute(out),
             Command::Next(command) => command.execute(out),
             Command::Show(command) => command.execute(out),
             Command::Records(command) => command.execute(out),
@@ -75,7 +84,7 @@ pub fn main() -> ExitCode {
     };
     let filter = EnvFilter::try_from_env("TILESCRIBE_LOG").unwrap_or_else(|_| EnvFilter::new("warn"));
     tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr).init();
-    exit::default_broken_pipes();
+    exit::prepare_signals();
     exit::guard(|| {
         let mut out = io::stdout().lock();
         command_line.command.execute(&mut out)?;

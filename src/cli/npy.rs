@@ -85,7 +85,8 @@ fn parse(bytes: &[u8]) -> Result<TensorData, String> {
     }
     let types = [DType::F32, DType::F16, DType::BF16, DType::I8, DType::U8, DType::I32, DType::I64, DType::Bool];
     let dtype = types.into_iter().find(|dtype| self::descriptor(*dtype) == descriptor);
-    let dtype = dtype.ok_or_else(|| format!("elements of type `{}`, which networks do not take", descriptor.escape_debug()))?;
+    let dtype =
+        dtype.ok_or_else(|| format!("elements of type `{}`, which networks do not take", descriptor.escape_debug()))?;
     let shape = shape(value(header, "shape")?)?;
     let elements = shape.iter().try_fold(1usize, |product, extent| product.checked_mul(*extent as usize));
     let expected = elements.and_then(|elements| elements.checked_mul(dtype.bytes()));
@@ -119,9 +120,12 @@ mod tests {
     fn what_is_written_reads_back() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("x.npy");
-        for (shape, dtype) in [(vec![2, 3], DType::F32), (vec![], DType::I64), (vec![7], DType::Bool), (vec![0, 4], DType::I8)] {
+        for (shape, dtype) in
+            [(vec![2, 3], DType::F32), (vec![], DType::I64), (vec![7], DType::Bool), (vec![0, 4], DType::I8)]
+        {
             let bytes = shape.iter().product::<i64>() as usize * dtype.bytes();
-            let tensor = TensorData { shape, dtype, bytes: (0..bytes).map(|b| b as u8 % 2).collect::<Vec<u8>>().into() };
+            let tensor =
+                TensorData { shape, dtype, bytes: (0..bytes).map(|b| b as u8 % 2).collect::<Vec<u8>>().into() };
             write(&path, &tensor).unwrap();
             assert_eq!(read(&path).unwrap(), tensor);
             assert_eq!((std::fs::metadata(&path).unwrap().len() as usize - bytes) % 64, 0);
@@ -143,7 +147,8 @@ mod tests {
             let text: String = good.iter().map(|byte| *byte as char).collect::<String>().replace(from, to);
             text.chars().map(|c| c as u8).collect::<Vec<u8>>()
         };
-        for (from, to) in [("<f4", "<c8"), ("False", "True "), ("(6,)", "(-6)"), ("shape", "shake"), ("NUMPY", "NUMPX")] {
+        for (from, to) in [("<f4", "<c8"), ("False", "True "), ("(6,)", "(-6)"), ("shape", "shake"), ("NUMPY", "NUMPX")]
+        {
             assert!(parse(&change(from, to)).is_err(), "{to}");
         }
     }

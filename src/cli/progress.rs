@@ -7,7 +7,8 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 /// A bar over `total` steps, with the time that is left. Silent for scripts.
 pub fn bar(total: u64, what: &'static str) -> ProgressBar {
-    let target = if std::io::stderr().is_terminal() { ProgressDrawTarget::stderr() } else { ProgressDrawTarget::hidden() };
+    let target =
+        if std::io::stderr().is_terminal() { ProgressDrawTarget::stderr() } else { ProgressDrawTarget::hidden() };
     let bar = ProgressBar::with_draw_target(Some(total), target);
     let template = "{prefix} {wide_bar} {pos}/{len} {msg} {elapsed}, {eta} left";
     // a template that does not parse would be seen at once; the plain bar does then

@@ -119,7 +119,11 @@ fn list(store: &StoreArguments, as_json: bool, out: &mut dyn Write) -> Result<()
             writeln!(out, "{line}")?;
         } else {
             let best = row.best_ns.map_or_else(|| "-".into(), |ns| format!("{:.4} ms", ns as f64 / 1e6));
-            writeln!(out, "{} {} {:>7} records {:>7} timed, best {best}", row.task_hash, row.target, row.records, row.timed)?;
+            writeln!(
+                out,
+                "{} {} {:>7} records {:>7} timed, best {best}",
+                row.task_hash, row.target, row.records, row.timed
+            )?;
         }
     }
     Ok(())

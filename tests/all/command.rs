@@ -1,1 +1,265 @@
-//! (to be written)
+//! The real program: what it prints, and how it ends when something is wrong.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+
+const TASK: &str = "input t0 8 16\nconst t1 16 24\nout t2 8 24 sum 16 mul t0 a c t1 c b\n";
+
+struct Sandbox {
+    folder: tempfile::TempDir,
+}
+
+impl Sandbox {
+    fn new() -> Sandbox {
+        Sandbox { folder: tempfile::tempdir().unwrap() }
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    fn file(&self, name: &str, bytes: impl AsRef<[u8]>) -> PathBuf {
+        let path = self.path(name);
+        fs::write(&path, bytes).unwrap();
+        path
+    }
+
+    /// Runs in the folder, with its own cache.
+    fn command(&self, program: impl AsRef<std::ffi::OsStr>) -> Command {
+        let mut command = Command::new(program);
+        command.current_dir(self.folder.path()).env("XDG_CACHE_HOME", self.path("cache")).stdin(Stdio::null());
+        command
+    }
+
+    fn run(&self, arguments: &[&str]) -> Output {
+        self.command(env!("CARGO_BIN_EXE_tilescribe")).args(arguments).output().unwrap()
+    }
+
+    /// Expects success; returns what was printed.
+    fn succeed(&self, arguments: &[&str]) -> String {
+        let output = self.run(arguments);
+        assert!(output.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8(output.stdout).unwrap()
+    }
+
+    /// Expects an exit code, and an error that says `reason`.
+    fn fail(&self, arguments: &[&str], code: i32, reason: &str) {
+        let output = self.run(arguments);
+        expect_failure(&output, code, reason);
+    }
+}
+
+fn expect_failure(output: &Output, code: i32, reason: &str) {
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(code), "{said}");
+    assert!(said.contains(reason), "`{said}` does not say `{reason}`");
+    assert!(!said.contains("panicked"), "{said}");
+}
+
+/// ONNX by hand: a field of a protobuf message that holds bytes, or a number.
+fn field(number: u8, bytes: &[u8]) -> Vec<u8> {
+    [vec![number << 3 | 2], varint(bytes.len() as u64), bytes.to_vec()].concat()
+}
+
+fn number(field: u8, value: u64) -> Vec<u8> {
+    [vec![field << 3], varint(value)].concat()
+}
+
+fn varint(mut value: u64) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    while value >= 0x80 {
+        bytes.push(value as u8 | 0x80);
+        value >>= 7;
+    }
+    bytes.push(value as u8);
+    bytes
+}
+
+/// An operator with inputs and an output.
+fn node(op: &str, inputs: &[&str], output: &str) -> Vec<u8> {
+    let inputs: Vec<u8> = inputs.iter().flat_map(|input| field(1, input.as_bytes())).collect();
+    [inputs, field(2, output.as_bytes()), field(3, output.as_bytes()), field(4, op.as_bytes())].concat()
+}
+
+/// An f32 input or output.
+fn value(name: &str, shape: &[u64]) -> Vec<u8> {
+    let dims: Vec<u8> = shape.iter().flat_map(|extent| field(1, &number(1, *extent))).collect();
+    let tensor_type = [number(1, 1), field(2, &dims)].concat();
+    [field(1, name.as_bytes()), field(2, &field(1, &tensor_type))].concat()
+}
+
+/// From `x` to `y`, operator set 17.
+fn model(nodes: &[Vec<u8>], shape: &[u64]) -> Vec<u8> {
+    let nodes: Vec<u8> = nodes.iter().flat_map(|node| field(1, node)).collect();
+    let graph = [nodes, field(2, b"g"), field(11, &value("x", shape)), field(12, &value("y", shape))].concat();
+    [number(1, 8), field(7, &graph), field(8, &number(2, 17))].concat()
+}
+
+fn small_model() -> Vec<u8> {
+    model(&[node("Relu", &["x"], "h"), node("Softmax", &["h"], "y")], &[4, 16])
+}
+
+#[test]
+fn usage_errors_are_the_users() {
+    let sandbox = Sandbox::new();
+    assert!(sandbox.succeed(&["--help"]).contains("compile"));
+    sandbox.fail(&["compile"], 2, "required");
+    sandbox.fail(&["compile", "net.onnx", "-o", "out", "--threads", "0"], 2, "0 is not in 1..=256");
+    sandbox.fail(&["compile", "missing.onnx", "-o", "out"], 2, "missing.onnx");
+    sandbox.fail(&["run", "missing"], 2, "manifest.json");
+    sandbox.fail(&["tune", "missing.txt"], 2, "missing.txt");
+    let store = sandbox.path("none.db");
+    sandbox.fail(&["records", "list", "--store", store.to_str().unwrap()], 2, "there is no store");
+}
+
+#[test]
+fn networks_that_make_no_sense_are_refused() {
+    let sandbox = Sandbox::new();
+    let good = small_model();
+    let cases = [
+        ("empty", Vec::new(), ""),
+        ("truncated", good[..good.len() - 9].to_vec(), ""),
+        ("text", b"this is not a network".to_vec(), ""),
+        ("unsupported", model(&[node("Levitate", &["x"], "h"), node("Hover", &["h"], "y")], &[4]), "Levitate"),
+        ("cyclic", model(&[node("Add", &["x", "y"], "h"), node("Relu", &["h"], "y")], &[4]), "cyclic"),
+        ("huge", model(&[node("Relu", &["x"], "y")], &[1 << 62, 1 << 62]), ""),
+        ("wide", model(&[node("Relu", &["x"], "y")], &[1 << 62]), ""),
+    ];
+    for (name, bytes, reason) in cases {
+        let path = sandbox.file(&format!("{name}.onnx"), bytes);
+        sandbox.fail(&["compile", path.to_str().unwrap(), "-o", "out"], 2, reason);
+        assert!(!sandbox.path("out").exists(), "{name}");
+    }
+    // all unsupported operators at once
+    let output = sandbox.run(&["tasks", "unsupported.onnx"]);
+    expect_failure(&output, 2, "Hover");
+}
+
+#[test]
+fn a_network_compiles_runs_and_is_timed() {
+    let sandbox = Sandbox::new();
+    sandbox.file("small.onnx", small_model());
+    let printed = sandbox.succeed(&["compile", "small.onnx", "-o", "net", "--json"]);
+    let summary: serde_json::Value = serde_json::from_str(printed.lines().last().unwrap()).unwrap();
+    for key in ["tasks", "trials", "valid", "failed", "seconds", "trials_per_s"] {
+        assert!(summary.get(key).is_some(), "{key} in {summary}");
+    }
+    let printed = sandbox.succeed(&["run", "net", "--output-dir", "first"]);
+    assert!(printed.starts_with("y f32[4, 16]"), "{printed}");
+    // the output is an input of the same shape: of the softmax of what was a softmax
+    sandbox.succeed(&["run", "net", "--input", "x=first/y.npy", "--output-dir", "second"]);
+    let rows = elements(&sandbox.path("second/y.npy"));
+    for row in rows.chunks(16) {
+        assert!((row.iter().sum::<f32>() - 1.0).abs() < 1e-5, "{row:?}");
+    }
+    sandbox.fail(&["run", "net", "--input", "z=first/y.npy"], 2, "no input `z`");
+    sandbox.fail(&["run", "net", "--input", "x=small.onnx"], 2, "no .npy file");
+    for what in ["net", "small.onnx"] {
+        let printed = sandbox.succeed(&["bench", what, "--seconds", "0"]);
+        let figures: serde_json::Value = serde_json::from_str(printed.lines().last().unwrap()).unwrap();
+        let number = |key: &str| figures[key].as_f64().unwrap();
+        assert!(
+            0.0 < number("min_ms") && number("min_ms") <= number("median_ms") && number("runs") >= 1.0,
+            "{figures}"
+        );
+    }
+    assert!(sandbox.succeed(&["show", "net"]).contains("untuned"));
+    assert!(sandbox.succeed(&["tasks", "small.onnx"]).contains("input t0"));
+}
+
+/// The f32 elements of a .npy file: what follows the header's line.
+fn elements(path: &Path) -> Vec<f32> {
+    let bytes = fs::read(path).unwrap();
+    let start = bytes.iter().position(|byte| *byte == b'\n').unwrap() + 1;
+    bytes[start..].as_chunks::<4>().0.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect()
+}
+
+#[test]
+fn the_space_can_be_walked_by_hand() {
+    let sandbox = Sandbox::new();
+    sandbox.file("task.txt", format!("# a matrix product\n{TASK}"));
+    let mut prefix = String::new();
+    for step in 0..200 {
+        sandbox.file("prefix.txt", &prefix);
+        let printed = sandbox.succeed(&["next", "task.txt", "prefix.txt", "--json"]);
+        let next: serde_json::Value = serde_json::from_str(&printed).unwrap();
+        if let Some(nest) = next.get("nest") {
+            assert!(step > 0 && nest.as_str().unwrap().contains("for "), "{nest}");
+            sandbox.fail(&["next", "task.txt", "prefix.txt", "--take", "one more = 1"], 2, "left over");
+            sandbox.fail(&["next", "task.txt", "--take", "nothing = 1"], 2, "do not fit");
+            return;
+        }
+        let candidate = &next["candidates"][next["default"].as_u64().unwrap() as usize];
+        prefix.push_str(&format!("{} = {}\n", next["site"].as_str().unwrap(), candidate.as_str().unwrap()));
+    }
+    panic!("no program after 200 decisions:\n{prefix}");
+}
+
+#[test]
+fn tuning_measures_and_keeps() {
+    let sandbox = Sandbox::new();
+    sandbox.file("task.txt", TASK);
+    let tune = ["tune", "task.txt", "--method", "random", "--trials-per-task", "3", "--json"];
+    let printed = sandbox.succeed(&tune);
+    let summary: serde_json::Value = serde_json::from_str(printed.lines().last().unwrap()).unwrap();
+    assert_eq!(summary["trials"], 3, "{printed}");
+    // what is in the store counts
+    let printed = sandbox.succeed(&tune);
+    let summary: serde_json::Value = serde_json::from_str(printed.lines().last().unwrap()).unwrap();
+    assert_eq!(summary["trials"], 0, "{printed}");
+    assert!(sandbox.succeed(&["records", "list"]).contains("3 records"));
+    assert_eq!(sandbox.succeed(&["records", "export", "corpus.zst"]).trim(), "3 records");
+    let imported = sandbox.succeed(&["records", "import", "corpus.zst", "--store", "other.db"]);
+    assert!(imported.contains("3 new"), "{imported}");
+    sandbox.fail(&["records", "import", "task.txt", "--store", "other.db"], 2, "");
+}
+
+#[test]
+fn a_store_that_is_not_ours_is_left_alone() {
+    let sandbox = Sandbox::new();
+    sandbox.file("task.txt", TASK);
+    let letter = "Dear diary, ".repeat(400);
+    let store = sandbox.file("diary.txt", &letter);
+    for arguments in [&["records", "list", "--store"][..], &["tune", "task.txt", "--trials", "1", "--store"]] {
+        sandbox.fail(&[arguments, &[store.to_str().unwrap()]].concat(), 2, "diary.txt");
+    }
+    assert_eq!(fs::read_to_string(store).unwrap(), letter);
+}
+
+#[test]
+fn a_full_disk_is_the_environments_fault() {
+    let sandbox = Sandbox::new();
+    sandbox.file("small.onnx", small_model());
+    let full = fs::File::options().write(true).open("/dev/full").unwrap();
+    let mut tasks = sandbox.command(env!("CARGO_BIN_EXE_tilescribe"));
+    let output = tasks.args(["tasks", "small.onnx"]).stdout(full).stderr(Stdio::piped()).spawn().unwrap();
+    expect_failure(&output.wait_with_output().unwrap(), 3, "No space left");
+    // files of at most one block
+    let limited = format!("ulimit -f 1; exec {} compile small.onnx -o out", env!("CARGO_BIN_EXE_tilescribe"));
+    let output = sandbox.command("sh").args(["-c", &limited]).output().unwrap();
+    assert_eq!(output.status.code(), Some(3), "{}", String::from_utf8_lossy(&output.stderr));
+    assert!(!sandbox.path("out").exists());
+}
+
+#[test]
+fn a_machine_without_a_linker_is_told_what_it_needs() {
+    let sandbox = Sandbox::new();
+    sandbox.file("small.onnx", small_model());
+    let mut command = sandbox.command(env!("CARGO_BIN_EXE_tilescribe"));
+    let output =
+        command.args(["compile", "small.onnx", "-o", "out"]).env("PATH", sandbox.path("empty")).output().unwrap();
+    expect_failure(&output, 3, "install gcc");
+    assert!(!sandbox.path("out").exists());
+}
+
+#[test]
+fn the_doctor_describes_this_machine_as_a_target() {
+    let sandbox = Sandbox::new();
+    let printed = sandbox.succeed(&["doctor"]);
+    sandbox.file("host.toml", &printed);
+    sandbox.file("small.onnx", small_model());
+    sandbox.succeed(&["compile", "small.onnx", "-o", "net", "--target", "host.toml"]);
+    sandbox.file("odd.toml", printed.replace("cores = ", "cores = 9999"));
+    sandbox.fail(&["compile", "small.onnx", "-o", "other", "--target", "odd.toml"], 2, "cores");
+}

@@ -27,8 +27,17 @@ const OWNERS: &[(&str, &[&str])] = &[
 
 /// Equal inputs give equal schedules: nothing here reads a file, a clock, a random number or the environment.
 const PURE: &[&str] = &["workload", "nest", "space", "language"];
-const IMPURE: &[&str] =
-    &["std::fs", "std::env", "std::net", "std::process", "std::time", "Instant::", "SystemTime", "rand::", "rand_chacha"];
+const IMPURE: &[&str] = &[
+    "std::fs",
+    "std::env",
+    "std::net",
+    "std::process",
+    "std::time",
+    "Instant::",
+    "SystemTime",
+    "rand::",
+    "rand_chacha",
+];
 
 /// A file of ours, without its test modules.
 struct Source {
@@ -45,7 +54,10 @@ impl Source {
 
     /// Lines that are no comments.
     fn code(&self) -> impl Iterator<Item = (usize, &str)> {
-        self.lines.iter().map(|(number, line)| (*number, line.as_str())).filter(|(_, line)| !line.trim_start().starts_with("//"))
+        self.lines
+            .iter()
+            .map(|(number, line)| (*number, line.as_str()))
+            .filter(|(_, line)| !line.trim_start().starts_with("//"))
     }
 
     fn at(&self, number: usize, what: &str) -> String {

@@ -1,0 +1,116 @@
+//! `tilescribe compare`
+
+use std::fs;
+use std::io::Write;
+use std::path::PathBuf;
+use std::sync::atomic::Ordering;
+
+use anyhow::{Context, Result};
+use clap::Args;
+use tilescribe::space::Space;
+use tilescribe::tune::Control;
+use tilescribe::tune::compare::{Method as Contestant, Settings, compare};
+use tilescribe::tune::{Job, report};
+
+use super::arguments::{NetworkArguments, TargetArguments, read_task};
+use super::exit::CommandError;
+use super::progress;
+use super::search::{Method, jobs, measurer, proposer, stop_on_interrupt};
+
+/// Compare search methods on the same tasks, with the same number of trials
+///
+/// Writes results.json and report.html, a page with the curves that needs nothing else.
+#[derive(Args)]
+pub struct Compare {
+    /// Methods to compare, separated by commas
+    #[arg(long, value_enum, value_delimiter = ',', required = true)]
+    methods: Vec<Method>,
+    /// ONNX files, task files, MODEL.onnx#TASK, or folders of task files
+    #[arg(long, num_args = 1.., required = true, value_name = "PATH")]
+    workloads: Vec<String>,
+    /// Measured candidates of each task, method and seed
+    #[arg(long, default_value_t = 32, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    trials: u32,
+    /// Repetitions with different seeds
+    #[arg(long, default_value_t = 3, value_name = "K", value_parser = clap::value_parser!(u64).range(1..=1000))]
+    seeds: u64,
+    /// Candidates proposed at once
+    #[arg(long, default_value_t = 8, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=4096))]
+    batch: u32,
+    /// Folder for the results
+    #[arg(short, long, value_name = "DIR")]
+    output: PathBuf,
+    #[command(flatten)]
+    network: NetworkArguments,
+    #[command(flatten)]
+    target: TargetArguments,
+}
+
+impl Compare {
+    pub fn execute(self, out: &mut dyn Write) -> Result<()> {
+        let jobs = self.jobs()?;
+        let space = Space::standard();
+        let contestant = |method: &Method| {
+            let method = *method;
+            let space = &space;
+            Contestant { name: name(method), make: Box::new(move |seed| Ok(proposer(method, space, seed))) }
+        };
+        let methods: Vec<Contestant<'_>> = self.methods.iter().map(contestant).collect();
+        let settings = Settings { trials: self.trials as usize, seeds: self.seeds, batch: self.batch as usize };
+        let total = jobs.len() as u64 * methods.len() as u64 * self.seeds * u64::from(self.trials);
+        let (bar, stopped) = (progress::bar(total, "comparing"), stop_on_interrupt()?);
+        let mut watch = |job: usize, method: &str, seed: u64, _trial: usize| {
+            bar.inc(1);
+            bar.set_message(format!("{} by {method}, seed {seed}", jobs[job].name));
+            if stopped.load(Ordering::Relaxed) { Control::Stop } else { Control::Continue }
+        };
+        let comparison = compare(&jobs, &methods, &mut measurer()?, &settings, &mut watch)?;
+        bar.finish_and_clear();
+        fs::create_dir_all(&self.output).with_context(|| format!("cannot create {}", self.output.display()))?;
+        for (file, text) in
+            [("results.json", serde_json::to_string_pretty(&comparison)?), ("report.html", report::html(&comparison))]
+        {
+            let path = self.output.join(file);
+            fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))?;
+        }
+        for (method, quality) in &comparison.summary {
+            let figures: Vec<String> = quality.iter().map(|(trials, value)| format!("{trials}: {value:.3}")).collect();
+            writeln!(out, "{method}: reference / best after so many trials {}", figures.join(", "))?;
+        }
+        writeln!(out, "{}", self.output.join("report.html").display())?;
+        if stopped.load(Ordering::Relaxed) { Err(CommandError::Interrupted.into()) } else { Ok(()) }
+    }
+
+    fn jobs(&self) -> Result<Vec<Job>> {
+        let target = self.target.resolve()?;
+        let mut all = Vec::new();
+        for what in &self.workloads {
+            if what.ends_with(".onnx") {
+                all.extend(jobs(&self.network.load(what.as_ref())?, &target));
+                continue;
+            }
+            let mut files = vec![what.clone()];
+            if fs::metadata(what).is_ok_and(|about| about.is_dir()) {
+                let entries = fs::read_dir(what).with_context(|| format!("cannot read {what}"))?;
+                let paths: Vec<PathBuf> = entries.map(|entry| Ok(entry?.path())).collect::<std::io::Result<_>>()?;
+                files = paths
+                    .iter()
+                    .filter(|path| path.is_file())
+                    .map(|path| path.to_string_lossy().into_owned())
+                    .collect();
+                files.sort();
+            }
+            for file in files {
+                let (name, task) = read_task(&file, target.clone())?;
+                all.push(Job { name, task, weight: 1.0 });
+            }
+        }
+        Ok(all)
+    }
+}
+
+/// As the command line spells it.
+fn name(method: Method) -> String {
+    use clap::ValueEnum;
+    method.to_possible_value().map_or_else(String::new, |value| value.get_name().to_string())
+}

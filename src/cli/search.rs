@@ -1,0 +1,131 @@
+//! Searching for schedules: what `compile` and `tune` share.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use clap::{Args, ValueEnum};
+use tilescribe::graph::Network;
+use tilescribe::measure::{self, Measurer};
+use tilescribe::propose::{Proposer, Random};
+use tilescribe::record::Store;
+use tilescribe::space::Space;
+use tilescribe::target::{Target, Task};
+use tilescribe::tune::{self, Budget, Control, Event, Job, Report, Settings};
+
+use super::bench::seconds;
+use super::exit::{self, CommandError};
+use super::progress;
+
+/// Candidates that are proposed at once.
+const BATCH: usize = 16;
+/// How many of the fastest are measured once more before the winner is named.
+const FINALISTS: usize = 5;
+
+/// Who writes candidates.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+pub enum Method {
+    /// Every candidate of every decision is equally likely
+    Random,
+}
+
+/// How to search.
+#[derive(Args, Clone, Debug)]
+pub struct SearchArguments {
+    /// Who writes the candidates
+    #[arg(long, value_enum, default_value_t = Method::Random)]
+    pub method: Method,
+    /// Candidates measured of each task, those in the store included
+    #[arg(long, value_name = "N")]
+    pub trials_per_task: Option<u64>,
+    /// Wall clock of the search
+    #[arg(long, value_name = "S", value_parser = seconds)]
+    pub time_budget: Option<f64>,
+    /// Seed of everything that is drawn
+    #[arg(long, default_value_t = 0)]
+    pub seed: u64,
+}
+
+/// The tasks of a network, each as important as the number of its calls.
+pub fn jobs(network: &Network, target: &Target) -> Vec<Job> {
+    let job = |task: &tilescribe::graph::NetworkTask| Job {
+        name: task.name.clone(),
+        task: Task { workload: task.workload.clone(), target: target.clone() },
+        weight: task.weight as f64,
+    };
+    network.tasks.iter().map(job).collect()
+}
+
+/// A proposer of a method.
+pub fn proposer(method: Method, space: &Space, seed: u64) -> Box<dyn Proposer + '_> {
+    match method {
+        Method::Random => Box::new(Random::new(space, seed)),
+    }
+}
+
+/// A measurer whose workers are this program.
+pub fn measurer() -> Result<Measurer> {
+    let options = measure::Options::for_this_executable().context("cannot tell which program this is")?;
+    Ok(Measurer::new(options))
+}
+
+/// Searches within the budget, with progress for people. Ctrl-C stops it; everything measured is in the store.
+///
+/// # Errors
+/// [`CommandError::Interrupted`] after Ctrl-C, [`CommandError::NothingFound`] where a task has no correct program.
+pub fn search(jobs: &[Job], arguments: &SearchArguments, trials: Option<u64>, store: &mut Store) -> Result<Report> {
+    let space = Space::standard();
+    let mut proposer = proposer(arguments.method, &space, arguments.seed);
+    let time = arguments.time_budget.map(Duration::from_secs_f64);
+    let budget = Budget { trials_per_task: arguments.trials_per_task, trials, time };
+    let settings = Settings { budget, batch: BATCH, finalists: FINALISTS, seed: arguments.seed };
+    let stopped = stop_on_interrupt()?;
+    let bar = progress::bar(0, "measuring");
+    let mut watch = |event: &Event<'_>| {
+        match event {
+            Event::Measured { job, best_ns, progress, .. } => {
+                if let Some(total) = progress.of_trials {
+                    bar.set_length(total);
+                }
+                bar.set_position(progress.trials);
+                let best = best_ns.map_or_else(|| "nothing yet".into(), |ns| format!("{:.4} ms", ns as f64 / 1e6));
+                bar.set_message(format!("{}: {best}", jobs[*job].name));
+            }
+            Event::Finals { job } => bar.set_message(format!("finals of {}", jobs[*job].name)),
+            Event::Exhausted { .. } => {}
+        }
+        if stopped.load(Ordering::Relaxed) { Control::Stop } else { Control::Continue }
+    };
+    let report = tune::tune(&space, jobs, proposer.as_mut(), &mut measurer()?, store, &settings, &mut watch);
+    bar.finish_and_clear();
+    Ok(report?)
+}
+
+/// What a report means for the exit code.
+///
+/// # Errors
+/// As [`search`].
+pub fn judge(jobs: &[Job], report: &Report) -> Result<()> {
+    if report.interrupted {
+        return Err(CommandError::Interrupted.into());
+    }
+    let without: Vec<&str> = jobs
+        .iter()
+        .zip(&report.jobs)
+        .filter(|(_, found)| found.best.is_none())
+        .map(|(job, _)| job.name.as_str())
+        .collect();
+    if without.is_empty() { Ok(()) } else { Err(CommandError::NothingFound(without.join(", ")).into()) }
+}
+
+/// Ctrl-C sets the flag; the second one ends the program at once.
+pub fn stop_on_interrupt() -> Result<&'static AtomicBool> {
+    static STOPPED: AtomicBool = AtomicBool::new(false);
+    let handler = || {
+        if STOPPED.swap(true, Ordering::Relaxed) {
+            std::process::exit(i32::from(exit::INTERRUPTED));
+        }
+    };
+    ctrlc::set_handler(handler).context("cannot listen to Ctrl-C")?;
+    Ok(&STOPPED)
+}

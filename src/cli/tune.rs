@@ -1,0 +1,79 @@
+//! `tilescribe tune`
+
+use std::io::Write;
+
+use anyhow::Result;
+use clap::Args;
+use serde_json::json;
+use tilescribe::tune::{Job, Report};
+
+use super::arguments::{NetworkArguments, StoreArguments, TargetArguments, read_task};
+use super::search::{SearchArguments, jobs, judge, search};
+
+/// Search for faster schedules and keep everything that is measured
+///
+/// Stops when a budget is used up or on Ctrl-C, and goes on from the store when it is started again.
+#[derive(Args)]
+pub struct Tune {
+    /// ONNX file; or one task: a file with its text, or MODEL.onnx#TASK as `tilescribe tasks` numbers and names them
+    what: String,
+    #[command(flatten)]
+    network: NetworkArguments,
+    #[command(flatten)]
+    target: TargetArguments,
+    #[command(flatten)]
+    search: SearchArguments,
+    /// Candidates measured in this run, over all tasks [default: 64 for each task, unless another budget is given]
+    #[arg(long, value_name = "N")]
+    trials: Option<u64>,
+    #[command(flatten)]
+    store: StoreArguments,
+    /// End with a line of JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// Trials for each task where no budget is given.
+const DEFAULT_TRIALS: u64 = 64;
+
+impl Tune {
+    pub fn execute(mut self, out: &mut dyn Write) -> Result<()> {
+        let target = self.target.resolve()?;
+        let jobs = if self.what.ends_with(".onnx") {
+            jobs(&self.network.load(self.what.as_ref())?, &target)
+        } else {
+            let (name, task) = read_task(&self.what, target)?;
+            vec![Job { name, task, weight: 1.0 }]
+        };
+        let unlimited = self.trials.is_none() && self.search.time_budget.is_none();
+        if unlimited && self.search.trials_per_task.is_none() {
+            self.search.trials_per_task = Some(DEFAULT_TRIALS);
+        }
+        let mut store = self.store.open()?;
+        let report = search(&jobs, &self.search, self.trials, &mut store)?;
+        print(&jobs, &report, out)?;
+        if self.json {
+            writeln!(out, "{}", json!(report))?;
+        }
+        judge(&jobs, &report)
+    }
+}
+
+fn print(jobs: &[Job], report: &Report, out: &mut dyn Write) -> Result<()> {
+    let milliseconds = |ns: Option<u64>| ns.map_or_else(|| "-".into(), |ns| format!("{:.4} ms", ns as f64 / 1e6));
+    for (job, found) in jobs.iter().zip(&report.jobs) {
+        let best = milliseconds(found.best.as_ref().map(|(_, ns)| *ns));
+        writeln!(
+            out,
+            "{} x{}: {best}, untuned {}, {} trials",
+            job.name,
+            job.weight,
+            milliseconds(found.untuned_ns),
+            found.trials
+        )?;
+    }
+    let failed: Vec<String> = report.failed.iter().map(|(cause, count)| format!("{count} {cause}")).collect();
+    let failed = if failed.is_empty() { "none failed".to_string() } else { format!("failed: {}", failed.join(", ")) };
+    let (trials, rate) = (report.trials, report.trials_per_s);
+    Ok(writeln!(out, "{trials} trials in {:.1} s, {rate:.1} a second; {failed}", report.seconds)?)
+}
