@@ -8,11 +8,13 @@ mod onnx;
 mod lower;
 mod fold;
 mod evaluate;
+mod validate;
 
 pub use data::{Bytes, TensorData};
 pub use evaluate::EvaluateError;
 pub use lower::Problem;
 pub use onnx::{ImportError, ImportOptions, TensorProblem, UnsupportedNode, import, import_bytes, import_tensor};
+pub use validate::ProgramError;
 
 use crate::workload::{DType, Role, Stage, Tensor, TensorId, Workload};
 
