@@ -9,9 +9,11 @@ mod lower;
 mod fold;
 mod evaluate;
 mod validate;
+mod fuse;
 
 pub use data::{Bytes, TensorData};
 pub use evaluate::EvaluateError;
+pub use fuse::{NetworkError, NetworkEvaluateError, PartitionError, partition};
 pub use lower::Problem;
 pub use onnx::{ImportError, ImportOptions, TensorProblem, UnsupportedNode, import, import_bytes, import_tensor};
 pub use validate::ProgramError;

@@ -1,1 +1,149 @@
-//! (to be written)
+//! The transformer that writes decisions. It knows token ids and tensors only, nothing of tasks or traces.
+//!
+//! A small decoder-only network: RMSNorm, rotary positions, multi-query attention (one key and value head, so that the
+//! caches of hundreds of sequences stay small), gated feed-forward with a squared ReLU, tied embeddings. Two heads stand on one trunk:
+//! the *policy* (the next token) and the *value* (log speed relative to the best known program of the task).
+//!
+//! - [`Config`]: the architecture, and its limits. [`Model`]: the weights, plain `f32` on the host.
+//! - [`Decoder`]: fast, ragged, allocation-free inference on the CPU; [`Decoder::sample`] writes sequences under a [`Guide`].
+//! - [`Network`]: the same function as a differentiable candle graph, on the CPU or on CUDA; the slow twin in tests.
+//! - [`Trainer`]: AdamW over groups of [`Example`]s that share a prompt. Reproducible from its seed, resumable.
+//! - [`Checkpoint`]: the folder on disk; [`Source`]: where `--checkpoint` points, a folder or a repository of the hub.
+//!
+//! Invariants: only this module uses candle; nothing here reads a clock but the training progress; every file is
+//! hostile until checked.
+
+mod batch;
+mod checkpoint;
+mod config;
+mod decode;
+mod hub;
+mod kernels;
+mod network;
+mod optimizer;
+mod sample;
+mod train;
+mod training_state;
+
+use std::collections::BTreeMap;
+
+use rand::{Rng, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+use thiserror::Error;
+
+pub use batch::Example;
+pub use checkpoint::{Checkpoint, CheckpointError, Versions};
+pub use config::{Config, InvalidConfig};
+pub use decode::{Decoder, Prompt};
+pub use hub::{HubOptions, Source, SourceError};
+pub use network::{Compute, Network};
+pub use sample::{Guide, Next, Sampled, SamplingOptions};
+pub use train::{Evaluation, Progress, Trainer, TrainingOptions};
+
+/// What can go wrong while a model runs or learns.
+#[derive(Debug, Error)]
+pub enum ModelError {
+    #[error(transparent)]
+    Config(#[from] InvalidConfig),
+    /// The caller's tokens do not fit the model.
+    #[error("token {token} is outside of the vocabulary of {vocabulary}")]
+    Token { token: u32, vocabulary: usize },
+    #[error("a sequence of {length} tokens where 1 to {limit} are possible")]
+    Length { length: usize, limit: usize },
+    /// The guide's candidates cannot be told apart by their tokens.
+    #[error("{0}")]
+    Candidates(String),
+    #[error("{0}")]
+    Options(String),
+    /// The examples cannot train this model.
+    #[error("example {index}: {problem}")]
+    Example { index: usize, problem: String },
+    #[error("the training state cannot be used: {0}")]
+    State(String),
+    #[error("{path}: {source}")]
+    Io { path: std::path::PathBuf, source: std::io::Error },
+    /// The weights have become useless, usually by a learning rate that is too high.
+    #[error("training diverged at step {step}: the loss is {loss}")]
+    Diverged { step: usize, loss: f32 },
+    #[error("no such compute device: {0}")]
+    Device(String),
+    /// Our bug, or the device's failure.
+    #[error("tensor computation failed: {0}")]
+    Tensor(#[from] candle_core::Error),
+}
+
+/// The weights of one model, by name, row-major, shapes as in [`Config::shapes`]; all finite.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Model {
+    config: Config,
+    tensors: BTreeMap<String, Vec<f32>>,
+}
+
+impl Model {
+    /// An untrained model: uniform weights with a deviation of 0.02, branches into the residual stream scaled down by the depth
+    /// (as in GPT-2), norms at one, the value head at zero.
+    ///
+    /// # Errors
+    /// [`InvalidConfig`] where the architecture is out of its limits.
+    pub fn random(config: Config, seed: u64) -> Result<Model, InvalidConfig> {
+        config.validate()?;
+        let mut random = ChaCha8Rng::seed_from_u64(seed);
+        let into_residual = 0.02 / (2.0 * config.layers as f32).sqrt();
+        let tensors = config
+            .shapes()
+            .into_iter()
+            .map(|(name, shape)| {
+                let size = shape.iter().product();
+                let values = if name.ends_with("norm.weight") {
+                    vec![1.0; size]
+                } else if name.starts_with("value.") {
+                    vec![0.0; size]
+                } else {
+                    let residual = name.ends_with("attention_output.weight") || name.ends_with("down.weight");
+                    // a uniform distribution over ±b deviates by b / √3
+                    let bound = 3f32.sqrt() * if residual { into_residual } else { 0.02 };
+                    (0..size).map(|_| random.random_range(-bound..bound)).collect()
+                };
+                (name, values)
+            })
+            .collect();
+        Ok(Model { config, tensors })
+    }
+
+    /// A model of given weights, checked: exactly the tensors of `config`, of their sizes, all values finite.
+    ///
+    /// # Errors
+    /// What is missing, superfluous, of another size or not finite, in words.
+    pub fn from_tensors(config: Config, tensors: BTreeMap<String, Vec<f32>>) -> Result<Model, String> {
+        config.validate().map_err(|e| e.to_string())?;
+        let shapes = config.shapes();
+        for (name, shape) in &shapes {
+            let values = tensors.get(name).ok_or_else(|| format!("tensor `{name}` is missing"))?;
+            let size: usize = shape.iter().product();
+            if values.len() != size {
+                return Err(format!("tensor `{name}` holds {} values where {size} belong", values.len()));
+            }
+            if let Some(at) = values.iter().position(|v| !v.is_finite()) {
+                return Err(format!("tensor `{name}` is not finite at {at}"));
+            }
+        }
+        match tensors.keys().find(|name| !shapes.iter().any(|(known, _)| known == *name)) {
+            Some(name) => Err(format!("tensor `{name}` does not belong to this architecture")),
+            None => Ok(Model { config, tensors }),
+        }
+    }
+
+    pub fn config(&self) -> &Config {
+        &self.config
+    }
+
+    /// All weights by name.
+    pub fn tensors(&self) -> &BTreeMap<String, Vec<f32>> {
+        &self.tensors
+    }
+
+    /// A tensor of [`Config::shapes`]; constructors made sure that each is there.
+    fn tensor(&self, name: &str) -> &[f32] {
+        self.tensors.get(name).map_or(&[], Vec::as_slice)
+    }
+}

@@ -8,7 +8,21 @@
 //! Invariants (checked by the verifier): variables are bound where they are used; accesses stay inside their buffers;
 //! private buffers are written before they are read; iterations of a parallel loop write disjoint elements.
 
+mod interpret;
+mod print;
+mod prove;
+mod statistics;
+mod structure;
+mod verify;
+
+pub use interpret::{Fault, FaultKind, Place, interpret};
+pub use statistics::{Statistics, Traffic, statistics};
+pub use structure::Flaw;
+pub use verify::{Rule, VerifyError, verify};
+
 use crate::workload::{Combiner, Condition, DType, Expr, Index, Role, TensorId, Var, Workload};
+
+pub mod rewrite;
 
 /// Where a buffer lives.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -113,6 +127,15 @@ pub struct Nest {
     pub body: Vec<Stmt>,
 }
 
+/// The loops of a stage in [`Nest::naive_with_vars`].
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct StageVars {
+    /// Over the spatial axes, where the output is started; empty for element-wise stages.
+    pub init: Vec<Var>,
+    /// Over all axes: spatial, then reduction.
+    pub axes: Vec<Var>,
+}
+
 impl Nest {
     pub fn buffer(&self, id: TensorId) -> &Buffer {
         &self.buffers[id.0 as usize]
@@ -133,6 +156,12 @@ impl Nest {
     /// for a in 0..128 { for b in 0..64 { for c in 0..32 { t2[a, b] += t0[a, c] * t1[c, b] } } }
     /// ```
     pub fn naive(workload: &Workload) -> Nest {
+        Nest::naive_with_vars(workload).0
+    }
+
+    /// The plain reading of a workload, and the variables of each stage's loops.
+    pub fn naive_with_vars(workload: &Workload) -> (Nest, Vec<StageVars>) {
+        let mut stages = Vec::new();
         let mut nest = Nest { buffers: Vec::new(), vars: Vec::new(), setup: Vec::new(), body: Vec::new() };
         for (id, tensor) in workload.ids() {
             nest.buffers.push(Buffer {
@@ -147,12 +176,14 @@ impl Nest {
         }
         for (number, stage) in workload.stages.iter().enumerate() {
             let spatial = stage.spatial.len();
+            let mut init = Vec::new();
             if let Some(combiner) = stage.combiner {
                 let vars = nest.stage_vars(number, "init", spatial);
                 let indices = vars.iter().map(|v| Index::var(*v)).collect();
                 let value = identity(combiner, workload.tensor(stage.output).dtype);
                 let store = Stmt::Store { buffer: stage.output, indices, value };
                 nest.body.extend(wrap(&vars, &stage.spatial, store));
+                init = vars;
             }
             let vars = nest.stage_vars(number, "", stage.rank());
             let value = stage.value.substitute(&|axis| vars.get(axis.0 as usize).map(|v| Index::var(*v)));
@@ -163,8 +194,9 @@ impl Nest {
                 Some(combiner) => Stmt::Accumulate { buffer: stage.output, indices, combiner, value },
             };
             nest.body.extend(wrap(&vars, &extents, point));
+            stages.push(StageVars { init, axes: vars });
         }
-        nest
+        (nest, stages)
     }
 
     /// A new loop variable.

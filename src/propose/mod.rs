@@ -1,1 +1,102 @@
-//! (to be written)
+//! Who writes candidates: proposers behind one interface.
+//!
+//! A [`Proposer`] is given a task and what was measured of it so far, and names finished traces that are worth measuring. It measures
+//! nothing itself. The seed that it was made with decides everything it draws.
+
+mod random;
+
+pub use random::Random;
+
+use std::collections::BTreeMap;
+
+use thiserror::Error;
+
+use crate::space::Trace;
+use crate::target::Task;
+
+/// What was measured of a task: nanoseconds of the best run, `None` for failures.
+#[derive(Clone, Debug, Default)]
+pub struct History {
+    measured: BTreeMap<Trace, Option<u64>>,
+}
+
+impl History {
+    pub fn insert(&mut self, trace: Trace, best_ns: Option<u64>) {
+        self.measured.insert(trace, best_ns);
+    }
+
+    pub fn contains(&self, trace: &Trace) -> bool {
+        self.measured.contains_key(trace)
+    }
+
+    /// Measured traces with their times, in the order of the traces.
+    pub fn iter(&self) -> impl Iterator<Item = (&Trace, Option<u64>)> {
+        self.measured.iter().map(|(trace, ns)| (trace, *ns))
+    }
+
+    /// How many traces were measured, failures among them.
+    pub fn len(&self) -> usize {
+        self.measured.len()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.measured.is_empty()
+    }
+
+    /// The fastest trace and its nanoseconds.
+    pub fn best(&self) -> Option<(&Trace, u64)> {
+        self.measured.iter().filter_map(|(trace, ns)| ns.map(|ns| (trace, ns))).min_by_key(|(_, ns)| *ns)
+    }
+
+    /// The `count` fastest traces, fastest first.
+    pub fn fastest(&self, count: usize) -> Vec<Trace> {
+        let mut timed: Vec<(u64, &Trace)> =
+            self.measured.iter().filter_map(|(trace, ns)| ns.map(|ns| (ns, trace))).collect();
+        timed.sort();
+        timed.into_iter().take(count).map(|(_, trace)| trace.clone()).collect()
+    }
+}
+
+/// A finished trace that is worth measuring.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Candidate {
+    pub trace: Trace,
+    /// Natural logarithm of the probability that the proposer gave it, where it has one.
+    pub log_likelihood: Option<f32>,
+    /// The predicted quality, higher is better, where there is a prediction; comparable within a task only.
+    pub value: Option<f32>,
+}
+
+/// What a proposer came up with.
+#[derive(Clone, PartialEq, Debug, Default)]
+pub struct Proposal {
+    /// Distinct, not measured before, best first; fewer than asked where the space holds no more or they are not found.
+    pub candidates: Vec<Candidate>,
+    /// Traces drawn that no program stands behind.
+    pub dead_ends: u64,
+    /// All traces drawn.
+    pub drawn: u64,
+}
+
+/// Why nothing can be proposed.
+#[derive(Debug, Error)]
+pub enum ProposeError {
+    /// Bad input or limit: the model cannot be used for this task.
+    #[error("the model cannot write programs for this task: {0}")]
+    Model(String),
+    /// Our bug: the space and its own decisions do not fit together.
+    #[error("the space contradicts itself: {0}")]
+    Space(#[from] crate::space::Stale),
+}
+
+/// Names candidates for a task.
+pub trait Proposer {
+    /// As records name it: `lm`, `random`, ...
+    fn name(&self) -> &str;
+
+    /// Up to `count` candidates that `history` does not hold.
+    ///
+    /// # Errors
+    /// [`ProposeError`] where no candidate can be written at all.
+    fn propose(&mut self, task: &Task, history: &History, count: usize) -> Result<Proposal, ProposeError>;
+}

@@ -2,16 +2,77 @@
 //!
 //! [`Space::next`] is the heart of Tilescribe: a pure function from a task and a prefix of decisions to what may follow.
 //! Everything else is built around it. Nothing in here does IO, reads a clock, draws a random number or depends on hash order.
+//!
+//! A space is a list of [`Rule`]s. Each decides one aspect of a program, for any workload: it asks the [`Tape`] and notes the answers in
+//! the [`Plan`]; when all rules have decided, each rewrites the nest as noted, in the same order.
+//!
+//! # Adding a rule
+//!
+//! A rule that unrolls nothing but asks whether to prefetch would look like this:
+//!
+//! ```
+//! use tilescribe::space::{Built, Plan, Rule, Space, Stop, Tape, Words};
+//! use tilescribe::nest::rewrite::Refusal;
+//! use tilescribe::target::Task;
+//!
+//! struct Prefetch;
+//!
+//! impl Rule for Prefetch {
+//!     fn name(&self) -> &'static str { "prefetch" }
+//!     fn version(&self) -> u32 { 1 }
+//!     fn decide(&self, _: &Task, plan: &mut Plan, tape: &mut Tape<'_>) -> Result<(), Stop> {
+//!         let answer = tape.choose("prefetch".into(), vec!["no".into(), "yes".into()], 0)?;
+//!         plan.notes.insert("prefetch".into(), answer);
+//!         Ok(())
+//!     }
+//!     fn realise(&self, _: &Task, plan: &Plan, _: &mut Built) -> Result<(), Refusal> {
+//!         if plan.notes[&Words::from("prefetch")].is("yes") { /* rewrite the nest */ }
+//!         Ok(())
+//!     }
+//! }
+//!
+//! let space = Space::standard().with(Box::new(Prefetch));
+//! assert_ne!(space.version(), Space::standard().version());
+//! ```
 
+mod cpu;
+mod plan;
 mod trace;
 
+#[cfg(test)]
+mod tests;
+
+pub use plan::{Access, Axis, AxisLoops, Built, Group, Level, Packing, Plan, accesses};
 pub use trace::{Choice, Decision, ParseError, Policy, Reason, Stale, Stop, Tape, Trace, Word, Words};
 
 use crate::nest::Nest;
+use crate::nest::rewrite::Refusal;
 use crate::target::Task;
 
-/// A rule decides one aspect of a program: it asks the tape, and rewrites the nest accordingly.
-pub struct Space {}
+/// Decides one aspect of a program.
+pub trait Rule: Send + Sync {
+    fn name(&self) -> &'static str;
+
+    /// Raised whenever the rule's decisions, or what follows from them, change.
+    fn version(&self) -> u32;
+
+    /// Asks the tape, and notes the answers in the plan.
+    ///
+    /// # Errors
+    /// [`Stop`], mostly passed on from [`Tape::choose`].
+    fn decide(&self, task: &Task, plan: &mut Plan, tape: &mut Tape<'_>) -> Result<(), Stop>;
+
+    /// Rewrites the nest as the plan says.
+    ///
+    /// # Errors
+    /// [`Refusal`] where a rewrite does not fit, which is a defect of the rule.
+    fn realise(&self, task: &Task, plan: &Plan, built: &mut Built) -> Result<(), Refusal>;
+}
+
+/// A list of rules: ours by default, a user's own added to it.
+pub struct Space {
+    rules: Vec<Box<dyn Rule>>,
+}
 
 /// What follows a prefix.
 #[derive(Clone, Debug)]
@@ -25,7 +86,14 @@ pub enum Next {
 impl Space {
     /// The rules that Tilescribe ships.
     pub fn standard() -> Space {
-        Space {}
+        Space { rules: cpu::rules() }
+    }
+
+    /// Adds a rule behind the others.
+    #[must_use]
+    pub fn with(mut self, rule: Box<dyn Rule>) -> Space {
+        self.rules.push(rule);
+        self
     }
 
     /// What follows `prefix`? Pure: equal inputs give an equal answer, on every machine.
@@ -34,10 +102,30 @@ impl Space {
     /// [`Stale`] where the prefix holds a decision that this space does not offer for this task.
     pub fn next(&self, task: &Task, prefix: &Trace) -> Result<Next, Stale> {
         let mut tape = Tape::replay(prefix);
-        match self.apply(task, &mut tape) {
-            Ok(nest) => tape.finish().map(|_| Next::Done(nest)),
+        match self.decide(task, &mut tape) {
+            Ok(plan) => {
+                tape.finish()?;
+                Ok(match self.realise(task, &plan) {
+                    Ok(nest) => Next::Done(nest),
+                    Err(reason) => Next::DeadEnd(reason),
+                })
+            }
             Err(Stop::Choose(decision)) => Ok(Next::Choose(decision)),
             Err(Stop::DeadEnd(reason)) => Ok(Next::DeadEnd(reason)),
+            Err(Stop::Stale(stale)) => Err(stale),
+        }
+    }
+
+    /// What is asked after `prefix`, without building the nest that may be there: `None` where the prefix is complete.
+    ///
+    /// # Errors
+    /// As [`Space::next`]; a dead end is the inner error.
+    pub fn question(&self, task: &Task, prefix: &Trace) -> Result<Result<Option<Decision>, Reason>, Stale> {
+        let mut tape = Tape::replay(prefix);
+        match self.decide(task, &mut tape) {
+            Ok(_) => tape.finish().map(|_| Ok(None)),
+            Err(Stop::Choose(decision)) => Ok(Ok(Some(decision))),
+            Err(Stop::DeadEnd(reason)) => Ok(Err(reason)),
             Err(Stop::Stale(stale)) => Err(stale),
         }
     }
@@ -45,21 +133,53 @@ impl Space {
     /// Takes all decisions by `policy`, in one pass. The trace is what was decided, up to the dead end if there is one.
     pub fn drive(&self, task: &Task, policy: &mut dyn Policy) -> (Trace, Result<Nest, Reason>) {
         let mut tape = Tape::drive(policy);
-        let result = self.apply(task, &mut tape);
+        let decided = self.decide(task, &mut tape);
         let trace = tape.taken().clone();
-        match result {
-            Ok(nest) => (trace, Ok(nest)),
-            Err(Stop::DeadEnd(reason)) => (trace, Err(reason)),
-            Err(Stop::Choose(_) | Stop::Stale(_)) => unreachable!("a driven tape answers every decision"),
-        }
+        let result = match decided {
+            Ok(plan) => self.realise(task, &plan),
+            Err(Stop::DeadEnd(reason)) => Err(reason),
+            Err(stop @ (Stop::Choose(_) | Stop::Stale(_))) => Err(Reason(format!("a driven tape stopped: {stop:?}"))),
+        };
+        (trace, result)
     }
 
     /// Names the rules and their versions; records and checkpoints of another version are refused.
     pub fn version(&self) -> String {
-        "0".into()
+        let rules: Vec<String> = self.rules.iter().map(|r| format!("{}-{}", r.name(), r.version())).collect();
+        format!("cpu:{}", rules.join("+"))
     }
 
-    fn apply(&self, task: &Task, _tape: &mut Tape<'_>) -> Result<Nest, Stop> {
-        Ok(Nest::naive(&task.workload))
+    fn decide(&self, task: &Task, tape: &mut Tape<'_>) -> Result<Plan, Stop> {
+        let mut plan = Plan::new(task);
+        for rule in &self.rules {
+            rule.decide(task, &mut plan, tape)?;
+        }
+        Ok(plan)
+    }
+
+    fn realise(&self, task: &Task, plan: &Plan) -> Result<Nest, Reason> {
+        let (nest, stages) = Nest::naive_with_vars(&task.workload);
+        let mut built = Built {
+            nest,
+            stages,
+            rows: Vec::new(),
+            loops: vec![Vec::new(); plan.groups.len()],
+            at: vec![None; plan.groups.len()],
+        };
+        for rule in &self.rules {
+            let refused = |refusal| Reason(format!("rule {}: {refusal}", rule.name()));
+            rule.realise(task, plan, &mut built).map_err(refused)?;
+        }
+        let nest = built.nest.drop_unit_loops().peel_tails().strip_mine(task.target.lanes());
+        Ok(nest.drop_unit_loops().drop_unused())
+    }
+}
+
+/// Answers every decision as the rules themselves would without any measurement: the untuned program.
+pub struct Untuned;
+
+impl Policy for Untuned {
+    fn pick(&mut self, decision: &Decision) -> usize {
+        decision.default
     }
 }

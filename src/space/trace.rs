@@ -159,6 +159,8 @@ impl FromStr for Trace {
 pub struct Decision {
     pub site: Words,
     pub candidates: Vec<Words>,
+    /// The position of the candidate that the rule itself would take, unmeasured.
+    pub default: usize,
 }
 
 /// Why no program follows a prefix. Not an error: an outcome to learn from.
@@ -220,12 +222,13 @@ impl<'a> Tape<'a> {
         Tape { mode: Mode::Drive(policy), taken: Trace::default() }
     }
 
-    /// Asks for a decision. A single candidate is taken without being recorded; none is a dead end.
+    /// Asks for a decision. A single candidate is taken without being recorded; none is a dead end. `default` is the position
+    /// of the candidate that the rule would take without any measurement.
     ///
     /// # Errors
     /// [`Stop::Choose`] where the prefix has run out, [`Stop::Stale`] where it decides something else,
     /// [`Stop::DeadEnd`] where there is no candidate.
-    pub fn choose(&mut self, site: Words, candidates: Vec<Words>) -> Result<Words, Stop> {
+    pub fn choose(&mut self, site: Words, candidates: Vec<Words>, default: usize) -> Result<Words, Stop> {
         debug_assert!(candidates.iter().collect::<std::collections::BTreeSet<_>>().len() == candidates.len());
         match candidates.as_slice() {
             [] => return Err(Reason(format!("nothing fits `{site}`")).into()),
@@ -234,14 +237,14 @@ impl<'a> Tape<'a> {
         }
         let value = match &mut self.mode {
             Mode::Drive(policy) => {
-                let decision = Decision { site: site.clone(), candidates };
+                let decision = Decision { site: site.clone(), candidates, default };
                 let at = policy.pick(&decision).min(decision.candidates.len() - 1);
                 decision.candidates.into_iter().nth(at).unwrap_or_default()
             }
             Mode::Replay(prefix) => {
                 let at = self.taken.0.len();
                 let Some(choice) = prefix.0.get(at) else {
-                    return Err(Stop::Choose(Decision { site, candidates }));
+                    return Err(Stop::Choose(Decision { site, candidates, default }));
                 };
                 if choice.site != site {
                     return Err(Stop::Stale(Stale::Site { at, expected: site, found: choice.site.clone() }));
@@ -288,12 +291,12 @@ mod tests {
     fn replay_suspends_past_the_prefix_and_never_repairs() {
         let prefix: Trace = "tile a 0 = 4\n".parse().unwrap();
         let mut tape = Tape::replay(&prefix);
-        assert_eq!(tape.choose("tile a 0".parse().unwrap(), numbers(&[2, 4])), Ok(Words::from(4)));
-        assert_eq!(tape.choose("forced".into(), numbers(&[7])), Ok(Words::from(7)));
-        let next = tape.choose("tile b 0".parse().unwrap(), numbers(&[1, 2]));
+        assert_eq!(tape.choose("tile a 0".parse().unwrap(), numbers(&[2, 4]), 0), Ok(Words::from(4)));
+        assert_eq!(tape.choose("forced".into(), numbers(&[7]), 0), Ok(Words::from(7)));
+        let next = tape.choose("tile b 0".parse().unwrap(), numbers(&[1, 2]), 0);
         assert!(matches!(next, Err(Stop::Choose(d)) if d.candidates.len() == 2));
         let mut tape = Tape::replay(&prefix);
-        let stale = tape.choose("tile a 0".parse().unwrap(), numbers(&[2, 3]));
+        let stale = tape.choose("tile a 0".parse().unwrap(), numbers(&[2, 3]), 0);
         assert!(matches!(stale, Err(Stop::Stale(Stale::Value { at: 0, .. }))));
         let tape = Tape::replay(&prefix);
         assert!(matches!(tape.finish(), Err(Stale::LeftOver { left: 1, .. })));

@@ -1,1 +1,456 @@
-//! (to be written)
+//! The transformer: two implementations of one function, sampling, learning, and files.
+
+use std::path::Path;
+
+use proptest::prelude::{any, prop_assert, prop_assert_eq, proptest};
+use tilescribe::model::{
+    Checkpoint, CheckpointError, Compute, Config, Decoder, Example, Guide, Model, ModelError, Network, Next,
+    SamplingOptions, Trainer, TrainingOptions, Versions,
+};
+
+fn small() -> Config {
+    Config { vocabulary: 23, width: 32, layers: 2, heads: 4, feed_forward: 48, max_sequence: 96, rope_base: 1000.0 }
+}
+
+/// Weights large enough that attention matters.
+fn model(seed: u64) -> Model {
+    let model = Model::random(small(), seed).unwrap();
+    let scaled = model.tensors().iter().map(|(name, values)| {
+        let factor = if name.contains("norm") { 1.0 } else { 8.0 };
+        let values = values.iter().enumerate();
+        let offset = if name.starts_with("value") { 0.1 } else { 0.0 };
+        (name.clone(), values.map(|(i, v)| v * factor + offset * (i % 3) as f32).collect())
+    });
+    Model::from_tensors(small(), scaled.collect()).unwrap()
+}
+
+fn tokens(seed: u32, count: u32) -> Vec<u32> {
+    (0..count).map(|i| (seed.wrapping_mul(2_654_435_761).wrapping_add(i * i * 31 + i * 7) >> 3) % 23).collect()
+}
+
+fn assert_close(left: &[f32], right: &[f32], tolerance: f32) {
+    assert_eq!(left.len(), right.len());
+    for (i, (a, b)) in left.iter().zip(right).enumerate() {
+        assert!((a - b).abs() <= tolerance, "at {i}: {a} and {b}");
+    }
+}
+
+#[test]
+fn cached_decoding_equals_the_full_forward_pass() {
+    let model = model(1);
+    let (decoder, network) = (Decoder::new(&model), Network::new(&model, Compute::Cpu).unwrap());
+    for (prompt_length, length) in [(1, 1), (1, 40), (7, 9), (70, 26)] {
+        let (prompt, rest) = (tokens(5, prompt_length), tokens(9, length));
+        let read = decoder.prompt(&prompt).unwrap();
+        let (logits, values) = network.evaluate(&[prompt.clone(), rest.clone()].concat()).unwrap();
+        let from = prompt.len() * small().vocabulary;
+        assert_close(&decoder.logits(&read, &rest).unwrap(), &logits[from..], 2e-4);
+        let value = decoder.values(&read, std::slice::from_ref(&rest)).unwrap();
+        assert_close(&value, &values[values.len() - 1..], 2e-4);
+    }
+}
+
+#[test]
+fn a_batch_equals_its_sequences_one_by_one() {
+    let decoder = Decoder::new(&model(2));
+    let prompt = decoder.prompt(&tokens(1, 12)).unwrap();
+    let sequences: Vec<Vec<u32>> = (0..70).map(|i| tokens(i, 1 + i % 37)).collect();
+    let together = decoder.values(&prompt, &sequences).unwrap();
+    for (sequence, value) in sequences.iter().zip(&together) {
+        assert_close(&decoder.values(&prompt, std::slice::from_ref(sequence)).unwrap(), &[*value], 1e-5);
+    }
+}
+
+/// Alternates forced tokens, in pieces of a given size, and decisions among fixed candidates.
+#[derive(Clone)]
+struct Script {
+    forced: Vec<u32>,
+    piece: usize,
+    candidates: Vec<Vec<u32>>,
+    rounds: usize,
+    fed: usize,
+    chosen: Vec<usize>,
+}
+
+impl Script {
+    fn new(forced: Vec<u32>, piece: usize, candidates: Vec<Vec<u32>>, rounds: usize) -> Script {
+        Script { forced, piece, candidates, rounds, fed: 0, chosen: Vec::new() }
+    }
+}
+
+impl Guide for Script {
+    fn next(&mut self, chosen: Option<usize>) -> Next {
+        if let Some(chosen) = chosen {
+            self.chosen.push(chosen);
+            self.fed = 0;
+        }
+        if self.chosen.len() == self.rounds {
+            return Next::Finished;
+        }
+        if self.fed < self.forced.len() {
+            let end = (self.fed + self.piece).min(self.forced.len());
+            let piece = self.forced[self.fed..end].to_vec();
+            self.fed = end;
+            return Next::Forced(piece);
+        }
+        Next::Among(self.candidates.clone())
+    }
+}
+
+fn candidates() -> Vec<Vec<u32>> {
+    vec![vec![1, 2, 22], vec![1, 3, 22], vec![4, 22], vec![1, 2, 5, 22], vec![7, 8, 9, 22]]
+}
+
+#[test]
+fn samples_depend_on_the_seed_and_on_nothing_else() {
+    let decoder = Decoder::new(&model(3));
+    let prompt = decoder.prompt(&tokens(4, 6)).unwrap();
+    let sample = |count: usize, piece: usize, seed: u64| {
+        let mut guides = vec![Script::new(vec![10, 11, 12], piece, candidates(), 5); count];
+        decoder.sample(&prompt, &mut guides, &SamplingOptions { seed, ..SamplingOptions::default() }).unwrap()
+    };
+    let many = sample(80, 3, 7);
+    assert_eq!(many, sample(80, 3, 7));
+    // neither the batch nor the pieces in which the forced tokens come change what is sampled
+    for (a, b) in sample(3, 1, 7).iter().zip(&many) {
+        assert_eq!((&a.tokens, &a.choices), (&b.tokens, &b.choices));
+        assert!((a.log_likelihood - b.log_likelihood).abs() < 1e-3 && (a.value - b.value).abs() < 1e-3);
+    }
+    let distinct: std::collections::BTreeSet<_> = many.iter().map(|s| s.choices.clone()).collect();
+    assert!(distinct.len() > 40, "{}", distinct.len());
+    assert_ne!(many, sample(80, 3, 8));
+    assert!(many.iter().all(|s| s.complete && s.log_likelihood < 0.0));
+}
+
+#[test]
+fn the_likelihood_is_the_products_of_the_legal_branches() {
+    let model = model(4);
+    let (decoder, network) = (Decoder::new(&model), Network::new(&model, Compute::Cpu).unwrap());
+    let start = tokens(8, 5);
+    let prompt = decoder.prompt(&start).unwrap();
+    let mut guides = vec![Script::new(vec![], 1, candidates(), 1); 20];
+    for sampled in decoder.sample(&prompt, &mut guides, &SamplingOptions::default()).unwrap() {
+        assert_eq!(sampled.tokens, candidates()[sampled.choices[0]]);
+        let (logits, values) = network.evaluate(&[start.clone(), sampled.tokens.clone()].concat()).unwrap();
+        let among = |depth: usize, legal: &[u32]| {
+            let row = &logits[(start.len() - 1 + depth) * 23..][..23];
+            let sum: f64 = legal.iter().map(|t| f64::from(row[*t as usize]).exp()).sum();
+            f64::from(row[sampled.tokens[depth] as usize]) - sum.ln()
+        };
+        let expected = match sampled.choices[0] {
+            0 | 3 => among(0, &[1, 4, 7]) + among(1, &[2, 3]) + among(2, &[5, 22]),
+            1 => among(0, &[1, 4, 7]) + among(1, &[2, 3]),
+            _ => among(0, &[1, 4, 7]),
+        };
+        assert!((sampled.log_likelihood - expected).abs() < 1e-3, "{} {expected}", sampled.log_likelihood);
+        assert_close(&[sampled.value], &values[values.len() - 1..], 1e-3);
+    }
+}
+
+#[test]
+fn a_temperature_of_zero_takes_the_likeliest_and_a_full_sequence_ends_incomplete() {
+    let decoder = Decoder::new(&model(5));
+    let prompt = decoder.prompt(&tokens(4, 6)).unwrap();
+    let mut guides = vec![Script::new(vec![10], 1, candidates(), 1000); 4];
+    let options = SamplingOptions { temperature: 0.0, ..SamplingOptions::default() };
+    let sampled = decoder.sample(&prompt, &mut guides, &options).unwrap();
+    assert!(sampled.iter().all(|s| s.choices == sampled[0].choices && !s.complete));
+    assert!(sampled.iter().all(|s| s.tokens.len() <= 90 && s.tokens.len() > 80));
+}
+
+#[test]
+fn candidates_and_options_that_cannot_be_sampled_are_refused() {
+    let decoder = Decoder::new(&model(5));
+    let prompt = decoder.prompt(&[1]).unwrap();
+    let sample = |candidates: Vec<Vec<u32>>, options: SamplingOptions| {
+        decoder.sample(&prompt, &mut [Script::new(vec![], 1, candidates, 1)], &options)
+    };
+    let standard = SamplingOptions::default;
+    assert!(matches!(sample(vec![], standard()), Err(ModelError::Candidates(_))));
+    assert!(matches!(sample(vec![vec![1, 2], vec![3], vec![1]], standard()), Err(ModelError::Candidates(_))));
+    assert!(matches!(sample(vec![vec![1], vec![1]], standard()), Err(ModelError::Candidates(_))));
+    assert!(matches!(sample(vec![vec![1], vec![99]], standard()), Err(ModelError::Token { token: 99, .. })));
+    assert!(matches!(sample(vec![vec![99]], standard()), Err(ModelError::Token { token: 99, .. })));
+    for (temperature, top_p) in [(f64::NAN, 1.0), (-1.0, 1.0), (1.0, 0.0), (1.0, 1.5)] {
+        let options = SamplingOptions { temperature, top_p, seed: 0 };
+        assert!(matches!(sample(candidates(), options), Err(ModelError::Options(_))));
+    }
+    assert!(matches!(decoder.prompt(&[]), Err(ModelError::Length { .. })));
+    assert!(matches!(decoder.prompt(&[23]), Err(ModelError::Token { .. })));
+    assert!(matches!(decoder.prompt(&[0; 97]), Err(ModelError::Length { .. })));
+}
+
+proptest! {
+    #[test]
+    fn only_candidates_are_ever_sampled(
+        strings in proptest::collection::btree_set(proptest::collection::vec(0u32..22, 0..5), 1..30),
+        temperature in 0.0..3.0f64,
+        top_p in 0.05..1.0f64,
+        seed in any::<u64>(),
+        forced in proptest::collection::vec(0u32..23, 0..4),
+    ) {
+        // the terminator makes them free of prefixes
+        let candidates: Vec<Vec<u32>> = strings.into_iter().map(|mut s| { s.push(22); s }).collect();
+        let decoder = Decoder::new(&model(6));
+        let prompt = decoder.prompt(&[1, 2]).unwrap();
+        let mut guides = vec![Script::new(forced.clone(), 2, candidates.clone(), 3); 5];
+        for sampled in decoder.sample(&prompt, &mut guides, &SamplingOptions { temperature, top_p, seed }).unwrap() {
+            prop_assert!(sampled.complete && sampled.choices.len() == 3);
+            let expected: Vec<u32> =
+                sampled.choices.iter().flat_map(|c| [forced.clone(), candidates[*c].clone()].concat()).collect();
+            prop_assert_eq!(sampled.tokens, expected);
+        }
+    }
+}
+
+/// Prompt `[1, task, 2]`, then three decisions; the best answer to each is a function of the task, and the score counts the right ones.
+fn grammar() -> Vec<Example> {
+    let mut examples = Vec::new();
+    for task in 0..8u32 {
+        for variant in 0..16u32 {
+            let right = [(task + 1) % 8, (3 * task) % 8, (task * task) % 8];
+            let wrong: Vec<bool> = (0..3).map(|i| (variant >> i) & 1 == 1).collect();
+            let decided = (0..3).map(|i| 10 + (right[i] + u32::from(wrong[i]) * (1 + variant / 8)) % 8);
+            let tokens: Vec<u32> = [1, 2 + task, 20].into_iter().chain(decided).collect();
+            let score = -(wrong.iter().filter(|w| **w).count() as f32);
+            let decisions = vec![false, false, false, true, true, true];
+            let weight = if score == 0.0 { 1.0 } else { 0.0 };
+            examples.push(Example { tokens, decisions, weight, group: u64::from(task), score });
+        }
+    }
+    examples
+}
+
+fn options() -> TrainingOptions {
+    TrainingOptions {
+        epochs: 100.0,
+        learning_rate: 1e-2,
+        warmup_steps: 10,
+        weight_decay: 0.0,
+        held_out: 0.0,
+        seed: 5,
+        ..TrainingOptions::default()
+    }
+}
+
+#[test]
+fn training_learns_a_grammar_and_the_value_head_an_order() {
+    let examples = grammar();
+    let model = Model::random(small(), 1).unwrap();
+    let mut trainer = Trainer::new(&model, &examples, options(), Compute::Cpu).unwrap();
+    let (mut first, mut last) = (None, f32::INFINITY);
+    while let Some(progress) = trainer.step().unwrap() {
+        first.get_or_insert(progress.policy_loss);
+        last = progress.policy_loss;
+    }
+    assert!(first.unwrap() > 2.5 && last < 0.1, "{first:?} to {last}");
+    let decoder = Decoder::new(&trainer.model().unwrap());
+    let (mut pairs, mut ordered) = (0, 0);
+    for task in 0..8u32 {
+        let group: Vec<&Example> = examples.iter().filter(|e| e.group == u64::from(task)).collect();
+        let best = group.iter().find(|e| e.score == 0.0).unwrap();
+        let prompt = decoder.prompt(&best.tokens[..3]).unwrap();
+        let digits: Vec<Vec<u32>> = (10..18).map(|t| vec![t]).collect();
+        let greedy = SamplingOptions { temperature: 0.0, ..SamplingOptions::default() };
+        let sampled = decoder.sample(&prompt, &mut [Script::new(vec![], 1, digits, 3)], &greedy).unwrap();
+        assert_eq!(sampled[0].tokens, best.tokens[3..]);
+        let sequences: Vec<Vec<u32>> = group.iter().map(|e| e.tokens[3..].to_vec()).collect();
+        let values = decoder.values(&prompt, &sequences).unwrap();
+        for (a, left) in group.iter().zip(&values) {
+            for (_, right) in group.iter().zip(&values).filter(|(b, _)| a.score > b.score) {
+                pairs += 1;
+                ordered += usize::from(left > right);
+            }
+        }
+    }
+    assert!(ordered * 10 > pairs * 9, "{ordered} of {pairs} pairs are ordered");
+}
+
+#[test]
+fn a_resumed_run_ends_as_an_unbroken_one() {
+    let examples = grammar();
+    let model = Model::random(small(), 1).unwrap();
+    let options = TrainingOptions { epochs: 2.0, held_out: 0.25, ..options() };
+    let run =
+        |trainer: &mut Trainer<'_>, steps: usize| (0..steps).take_while(|_| trainer.step().unwrap().is_some()).count();
+    let mut whole = Trainer::new(&model, &examples, options.clone(), Compute::Cpu).unwrap();
+    let steps = run(&mut whole, usize::MAX);
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("state.safetensors");
+    let mut broken = Trainer::new(&model, &examples, options, Compute::Cpu).unwrap();
+    assert_eq!(run(&mut broken, 2), 2);
+    broken.save(&path).unwrap();
+    let mut resumed = Trainer::resume(&path, &examples, Compute::Cpu).unwrap();
+    assert_eq!(run(&mut resumed, usize::MAX), steps - 2);
+    assert_eq!(whole.model().unwrap(), resumed.model().unwrap());
+    assert_eq!(whole.evaluate().unwrap(), resumed.evaluate().unwrap());
+
+    let others = &examples[1..];
+    assert!(matches!(Trainer::resume(&path, others, Compute::Cpu), Err(ModelError::State(_))));
+    let bytes = std::fs::read(&path).unwrap();
+    std::fs::write(&path, &bytes[..bytes.len() - 1]).unwrap();
+    assert!(matches!(Trainer::resume(&path, &examples, Compute::Cpu), Err(ModelError::State(_))));
+}
+
+#[test]
+fn training_ends_early_when_held_out_groups_no_longer_improve() {
+    // labels that depend on nothing: whatever is learned does not carry over to other groups
+    let mut examples = grammar();
+    for (i, example) in examples.iter_mut().enumerate() {
+        let noise = |k: usize| 10 + ((i * 7919 + k * 104_729) / 13 % 8) as u32;
+        (3..6).for_each(|k| example.tokens[k] = noise(k));
+        example.weight = 1.0;
+    }
+    let options = TrainingOptions { epochs: 10_000.0, held_out: 0.25, patience: 2, ..options() };
+    let mut trainer = Trainer::new(&Model::random(small(), 1).unwrap(), &examples, options, Compute::Cpu).unwrap();
+    let (mut steps, mut best, mut last) = (0, f32::INFINITY, f32::INFINITY);
+    while let Some(progress) = trainer.step().unwrap() {
+        steps += 1;
+        if let Some(evaluation) = progress.evaluation {
+            last = evaluation.policy_loss;
+            best = best.min(last);
+        }
+    }
+    assert!(steps < trainer.steps() && last > best, "{steps} steps");
+}
+
+#[test]
+fn examples_and_options_that_cannot_be_learned_from_are_refused() {
+    let model = Model::random(small(), 1).unwrap();
+    let good = grammar();
+    let refuse = |change: &dyn Fn(&mut Example)| {
+        let mut examples = good.clone();
+        change(&mut examples[3]);
+        let result = Trainer::new(&model, &examples, options(), Compute::Cpu);
+        assert!(matches!(result.err(), Some(ModelError::Example { index: 3, .. })));
+    };
+    refuse(&|e| e.tokens[2] = 23);
+    refuse(&|e| e.tokens.truncate(1));
+    refuse(&|e| e.decisions.truncate(5));
+    refuse(&|e| e.decisions[0] = true);
+    refuse(&|e| e.weight = -1.0);
+    refuse(&|e| e.score = f32::NAN);
+    let bad = TrainingOptions { learning_rate: 0.0, ..options() };
+    assert!(matches!(Trainer::new(&model, &good, bad, Compute::Cpu).err(), Some(ModelError::Options(_))));
+    assert!(matches!(Trainer::new(&model, &[], options(), Compute::Cpu).err(), Some(ModelError::Options(_))));
+}
+
+pub fn versions() -> Versions {
+    Versions { tilescribe: "0.1.0".into(), language: "1".into(), space: "cpu-1".into() }
+}
+
+pub fn checkpoint() -> Checkpoint {
+    Checkpoint {
+        model: model(7),
+        versions: versions(),
+        tokenizer: "{\"version\": \"1.0\"}".into(),
+        card: "# A model\n".into(),
+    }
+}
+
+#[test]
+fn a_checkpoint_loads_as_it_was_saved() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("new");
+    checkpoint().save(&path).unwrap();
+    assert_eq!(Checkpoint::load(&path, &versions()).unwrap(), checkpoint());
+    let trained_by_another = Versions { tilescribe: "0.0.9".into(), ..versions() };
+    assert!(Checkpoint::load(&path, &trained_by_another).is_ok());
+}
+
+/// Loads the checkpoint after one file was changed.
+fn load_changed(file: &str, change: impl Fn(Vec<u8>) -> Vec<u8>) -> Result<Checkpoint, CheckpointError> {
+    let folder = tempfile::tempdir().unwrap();
+    checkpoint().save(folder.path()).unwrap();
+    let path = folder.path().join(file);
+    std::fs::write(&path, change(std::fs::read(&path).unwrap())).unwrap();
+    Checkpoint::load(folder.path(), &versions())
+}
+
+fn replace(from: &'static str, to: &'static str) -> impl Fn(Vec<u8>) -> Vec<u8> {
+    move |bytes| {
+        let text = String::from_utf8(bytes).unwrap();
+        assert!(text.contains(from), "{from}");
+        text.replace(from, to).into_bytes()
+    }
+}
+
+#[test]
+fn other_versions_are_refused_by_name() {
+    for (from, to, of) in [("\"1\"", "\"2\"", "tensor language"), ("cpu-1", "cpu-2", "search space")] {
+        match load_changed("config.json", replace(from, to)) {
+            Err(CheckpointError::Version { of: found, .. }) => assert_eq!(found, of),
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+#[test]
+fn corrupt_checkpoints_are_refused_and_never_panic() {
+    let broken =
+        |file: &'static str, change: &dyn Fn(Vec<u8>) -> Vec<u8>, expected: &str| match load_changed(file, change) {
+            Err(CheckpointError::Broken { file: found, problem }) => {
+                let blamed = if expected.starts_with("tensor") { "model.safetensors" } else { file };
+                assert_eq!(found, blamed);
+                assert!(problem.contains(expected), "`{problem}` lacks `{expected}`");
+            }
+            other => panic!("{other:?}"),
+        };
+    broken("config.json", &replace("\"width\": 32", "\"width\": 4294967296"), "width");
+    broken(
+        "config.json",
+        &replace("\"layers\": 2", "\"layers\": 3"),
+        "tensor `layers.2.attention_norm.weight` is missing",
+    );
+    broken(
+        "config.json",
+        &replace("\"layers\": 2", "\"layers\": 1"),
+        "tensor `layers.1.attention_norm.weight` does not belong",
+    );
+    broken(
+        "config.json",
+        &replace("\"feed_forward\": 48", "\"feed_forward\": 24"),
+        "tensor `layers.0.gate_up.weight` has shape",
+    );
+    broken("config.json", &replace("\"tilescribe\",", "\"gpt2\","), "gpt2");
+    broken("config.json", &replace("\"heads\"", "\"tails\""), "tails");
+    broken("config.json", &|bytes| bytes[..bytes.len() / 2].to_vec(), "EOF");
+    broken("tokenizer.json", &|_| b"{".to_vec(), "EOF");
+    broken("README.md", &|_| vec![0xff, 0xfe], "utf-8");
+    broken("model.safetensors", &|bytes| bytes[..bytes.len() - 4].to_vec(), "");
+    broken("model.safetensors", &|_| Vec::new(), "");
+    broken("model.safetensors", &|_| b"not a safetensors file, but a long enough text".to_vec(), "");
+    broken("model.safetensors", &|bytes| [&u64::MAX.to_le_bytes(), &bytes[8..]].concat(), "");
+    let not_finite = |mut bytes: Vec<u8>| {
+        let at = bytes.len() - 4;
+        bytes[at..].copy_from_slice(&f32::NAN.to_le_bytes());
+        bytes
+    };
+    broken("model.safetensors", &not_finite, "not finite");
+    assert!(matches!(load_changed("README.md", |_| vec![b'x'; (1 << 20) + 1]), Err(CheckpointError::TooLarge { .. })));
+}
+
+proptest! {
+    #[test]
+    fn flipped_bytes_never_panic(at in 0usize..4000, bit in 0u8..8, file in 0usize..4) {
+        let name = ["config.json", "tokenizer.json", "README.md", "model.safetensors"][file];
+        let loaded = load_changed(name, |mut bytes| {
+            let at = at % bytes.len();
+            bytes[at] ^= 1 << bit;
+            bytes
+        });
+        // a flipped bit of a weight or of the card may go unseen, but then all else is as it was
+        if let Ok(loaded) = loaded {
+            prop_assert_eq!(loaded.versions.language, versions().language);
+        }
+    }
+}
+
+#[test]
+fn a_missing_file_is_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let missing = Checkpoint::load(folder.path(), &versions()).unwrap_err();
+    assert!(
+        matches!(&missing, CheckpointError::Io { path, .. } if path == Path::new(&folder.path().join("config.json")))
+    );
+}

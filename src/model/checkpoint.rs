@@ -1,0 +1,241 @@
+//! A checkpoint folder, as Hugging Face lays it out: `model.safetensors`, `config.json`, `tokenizer.json`, `README.md`.
+//!
+//! Nothing of a checkpoint is used before all of it was checked: sizes, header, shapes, finite values, and the versions of the
+//! language and of the search space that its tokens belong to.
+
+use std::collections::{BTreeMap, HashMap};
+use std::fs::File;
+use std::io::{Read, Write};
+use std::path::{Path, PathBuf};
+
+use safetensors::SafeTensors;
+use safetensors::tensor::{Dtype, TensorView};
+use serde::{Deserialize, Serialize};
+use thiserror::Error;
+
+use super::{Config, Model};
+
+/// Names of the files of a checkpoint, and the most bytes that each may have.
+pub(super) const FILES: [(&str, u64); 4] = [
+    ("config.json", 64 << 10),
+    ("tokenizer.json", 16 << 20),
+    ("README.md", 1 << 20),
+    // 100 million weights of 4 bytes, and a header
+    ("model.safetensors", 401 << 20),
+];
+
+/// What a model's tokens mean. A model speaks one version of the language and of the space, and no other.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Versions {
+    /// Of the program that trained it; told, not checked.
+    pub tilescribe: String,
+    pub language: String,
+    pub space: String,
+}
+
+/// A model and what belongs to it.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Checkpoint {
+    pub model: Model,
+    pub versions: Versions,
+    /// The text of `tokenizer.json`.
+    pub tokenizer: String,
+    /// The text of the model card.
+    pub card: String,
+}
+
+/// A checkpoint that cannot be used. Never our fault, but that of the file, or of the disk.
+#[derive(Debug, Error)]
+pub enum CheckpointError {
+    #[error("{path}: {source}")]
+    Io { path: PathBuf, source: std::io::Error },
+    #[error("checkpoint file `{file}` is larger than {limit} bytes")]
+    TooLarge { file: &'static str, limit: u64 },
+    #[error("checkpoint file `{file}` is broken: {problem}")]
+    Broken { file: &'static str, problem: String },
+    #[error(
+        "the checkpoint was made for version {found} of the {of}, this program has {expected}; retrain or choose another checkpoint"
+    )]
+    Version { of: &'static str, found: String, expected: String },
+}
+
+/// The form of `config.json`.
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ConfigFile {
+    model_type: String,
+    architecture: Config,
+    versions: Versions,
+}
+
+const MODEL_TYPE: &str = "tilescribe";
+
+impl Checkpoint {
+    /// Writes the folder; each file appears whole or not at all, the weights last.
+    ///
+    /// # Errors
+    /// [`CheckpointError::Io`] where the folder cannot be written.
+    pub fn save(&self, folder: &Path) -> Result<(), CheckpointError> {
+        let io = |path: &Path| {
+            let path = path.to_path_buf();
+            move |source| CheckpointError::Io { path, source }
+        };
+        std::fs::create_dir_all(folder).map_err(io(folder))?;
+        for (name, bytes) in self.files()? {
+            let path = folder.join(name);
+            write_whole(&path, &bytes).map_err(io(&path))?;
+        }
+        Ok(())
+    }
+
+    /// Reads a folder and checks it against what this program speaks.
+    ///
+    /// # Errors
+    /// Whatever [`CheckpointError`] names; nothing is guessed or repaired.
+    pub fn load(folder: &Path, expected: &Versions) -> Result<Checkpoint, CheckpointError> {
+        let mut contents = Vec::new();
+        for (file, limit) in FILES {
+            let path = folder.join(file);
+            let io = |source| CheckpointError::Io { path: path.clone(), source };
+            let mut bytes = Vec::new();
+            File::open(&path).and_then(|f| f.take(limit + 1).read_to_end(&mut bytes)).map_err(io)?;
+            contents.push(bytes);
+        }
+        let [config, tokenizer, card, weights] = &contents[..] else { unreachable!("one content for each file") };
+        Checkpoint::from_bytes(config, tokenizer, card, weights, expected)
+    }
+
+    /// The same from memory, for the checkpoint that is built into the program.
+    ///
+    /// # Errors
+    /// As [`Checkpoint::load`], except for the disk's.
+    pub fn from_bytes(
+        config: &[u8],
+        tokenizer: &[u8],
+        card: &[u8],
+        weights: &[u8],
+        expected: &Versions,
+    ) -> Result<Checkpoint, CheckpointError> {
+        for ((file, limit), bytes) in FILES.into_iter().zip([config, tokenizer, card, weights]) {
+            if bytes.len() as u64 > limit {
+                return Err(CheckpointError::TooLarge { file, limit });
+            }
+        }
+        let broken = |file| move |problem: String| CheckpointError::Broken { file, problem };
+        let file: ConfigFile = serde_json::from_slice(config).map_err(|e| broken("config.json")(e.to_string()))?;
+        if file.model_type != MODEL_TYPE {
+            return Err(broken("config.json")(format!("model_type is `{}`, not `{MODEL_TYPE}`", file.model_type)));
+        }
+        // versions first: what differs there may well be laid out differently, and should be told so
+        for (of, found, expected) in [
+            ("tensor language", &file.versions.language, &expected.language),
+            ("search space", &file.versions.space, &expected.space),
+        ] {
+            if found != expected {
+                let (found, expected) = (found.clone(), expected.clone());
+                return Err(CheckpointError::Version { of, found, expected });
+            }
+        }
+        file.architecture.validate().map_err(|e| broken("config.json")(e.to_string()))?;
+        let text = |file, bytes: &[u8]| String::from_utf8(bytes.to_vec()).map_err(|e| broken(file)(e.to_string()));
+        let tokenizer = text("tokenizer.json", tokenizer)?;
+        if let Err(error) = serde_json::from_str::<serde::de::IgnoredAny>(&tokenizer) {
+            return Err(broken("tokenizer.json")(error.to_string()));
+        }
+        let card = text("README.md", card)?;
+        let (tensors, _) = decode(weights).map_err(broken("model.safetensors"))?;
+        let tensors = with_shapes(&file.architecture, tensors).map_err(broken("model.safetensors"))?;
+        let model = Model::from_tensors(file.architecture, tensors).map_err(broken("model.safetensors"))?;
+        Ok(Checkpoint { model, versions: file.versions, tokenizer, card })
+    }
+
+    /// The files of the folder and their bytes, in the order in which they are written.
+    ///
+    /// # Errors
+    /// [`CheckpointError::Broken`] where a file cannot be written as its format wants.
+    pub fn files(&self) -> Result<Vec<(&'static str, Vec<u8>)>, CheckpointError> {
+        let broken = |file| move |problem: String| CheckpointError::Broken { file, problem };
+        let config = ConfigFile {
+            model_type: MODEL_TYPE.into(),
+            architecture: self.model.config().clone(),
+            versions: self.versions.clone(),
+        };
+        let mut config = serde_json::to_vec_pretty(&config).map_err(|e| broken("config.json")(e.to_string()))?;
+        config.push(b'\n');
+        let shapes = self.model.config().shapes();
+        let tensors = shapes.into_iter().map(|(name, shape)| {
+            let values = self.model.tensor(&name).to_vec();
+            (name, Stored { shape, values })
+        });
+        let weights = encode(tensors.collect(), None).map_err(broken("model.safetensors"))?;
+        Ok(vec![
+            ("config.json", config),
+            ("tokenizer.json", self.tokenizer.clone().into_bytes()),
+            ("README.md", self.card.clone().into_bytes()),
+            ("model.safetensors", weights),
+        ])
+    }
+}
+
+/// A tensor of a file.
+pub(super) struct Stored {
+    pub shape: Vec<usize>,
+    pub values: Vec<f32>,
+}
+
+/// Tensors by name.
+pub(super) type Tensors = BTreeMap<String, Stored>;
+
+/// Takes away the shapes after they were compared with those of `config`.
+pub(super) fn with_shapes(config: &Config, tensors: Tensors) -> Result<BTreeMap<String, Vec<f32>>, String> {
+    for (name, shape) in config.shapes() {
+        if let Some(stored) = tensors.get(&name).filter(|stored| stored.shape != shape) {
+            return Err(format!("tensor `{name}` has shape {:?}, config.json wants {shape:?}", stored.shape));
+        }
+    }
+    Ok(tensors.into_iter().map(|(name, stored)| (name, stored.values)).collect())
+}
+
+/// Safetensors of `f32`, with one text beside them.
+pub(super) fn encode(tensors: Tensors, note: Option<String>) -> Result<Vec<u8>, String> {
+    let bytes: Vec<(String, Vec<usize>, Vec<u8>)> = tensors
+        .into_iter()
+        .map(|(name, stored)| (name, stored.shape, stored.values.iter().flat_map(|v| v.to_le_bytes()).collect()))
+        .collect();
+    let mut views = Vec::with_capacity(bytes.len());
+    for (name, shape, bytes) in &bytes {
+        views.push((name, TensorView::new(Dtype::F32, shape.clone(), bytes).map_err(|e| e.to_string())?));
+    }
+    let note = note.map(|note| HashMap::from([(NOTE.to_string(), note)]));
+    safetensors::serialize(views, note).map_err(|e| e.to_string())
+}
+
+const NOTE: &str = "note";
+
+/// Reads what [`encode`] wrote; any other bytes give an error that says why.
+pub(super) fn decode(bytes: &[u8]) -> Result<(Tensors, Option<String>), String> {
+    let file = SafeTensors::deserialize(bytes).map_err(|e| e.to_string())?;
+    let (_, metadata) = SafeTensors::read_metadata(bytes).map_err(|e| e.to_string())?;
+    let note = metadata.metadata().as_ref().and_then(|notes| notes.get(NOTE).cloned());
+    let mut tensors = Tensors::new();
+    for (name, view) in file.tensors() {
+        if view.dtype() != Dtype::F32 {
+            return Err(format!("tensor `{name}` is of type {:?}, not F32", view.dtype()));
+        }
+        let (chunks, _) = view.data().as_chunks::<4>();
+        let values = chunks.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect();
+        tensors.insert(name, Stored { shape: view.shape().to_vec(), values });
+    }
+    Ok((tensors, note))
+}
+
+/// Writes a file beside its place and moves it there, so that nobody sees half of it.
+pub(super) fn write_whole(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
+    let folder = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let mut file = tempfile::NamedTempFile::new_in(folder)?;
+    file.write_all(bytes)?;
+    file.as_file().sync_all()?;
+    file.persist(path)?;
+    Ok(())
+}

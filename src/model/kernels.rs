@@ -1,0 +1,168 @@
+//! The few dense kernels of CPU inference, on plain slices: matrix products by the `gemm` crate, and what stands between them.
+
+use gemm::Parallelism;
+
+/// A matrix in a slice: element `(row, column)` is at `row · row_stride + column · column_stride`.
+#[derive(Clone, Copy)]
+pub(super) struct Matrix<'a> {
+    pub data: &'a [f32],
+    pub rows: usize,
+    pub columns: usize,
+    pub row_stride: usize,
+    pub column_stride: usize,
+}
+
+impl<'a> Matrix<'a> {
+    /// Rows one after the other.
+    pub fn row_major(data: &'a [f32], rows: usize, columns: usize) -> Matrix<'a> {
+        Matrix { data, rows, columns, row_stride: columns, column_stride: 1 }
+    }
+
+    /// The highest index that is touched, plus one.
+    fn extent(&self) -> usize {
+        if self.rows == 0 || self.columns == 0 {
+            return 0;
+        }
+        (self.rows - 1) * self.row_stride + (self.columns - 1) * self.column_stride + 1
+    }
+}
+
+/// `output = left · right`, or `output += left · right`; `output` is row-major `[left.rows, right.columns]`.
+/// On one thread: callers work on several batches at once.
+pub(super) fn multiply(output: &mut [f32], left: Matrix<'_>, right: Matrix<'_>, accumulate: bool) {
+    let (rows, columns, depth) = (left.rows, right.columns, left.columns);
+    assert!(right.rows == depth && left.extent() <= left.data.len() && right.extent() <= right.data.len());
+    assert!(rows * columns <= output.len());
+    if rows == 0 || columns == 0 {
+        return;
+    }
+    // SAFETY: the assertions above keep every access of the three matrices inside its slice, and `output` is borrowed
+    // exclusively, so that it overlaps with neither operand.
+    unsafe {
+        gemm::gemm(
+            rows,
+            columns,
+            depth,
+            output.as_mut_ptr(),
+            1,
+            columns as isize,
+            accumulate,
+            left.data.as_ptr(),
+            left.column_stride as isize,
+            left.row_stride as isize,
+            right.data.as_ptr(),
+            right.column_stride as isize,
+            right.row_stride as isize,
+            1.0f32,
+            1.0f32,
+            false,
+            false,
+            false,
+            Parallelism::None,
+        );
+    }
+}
+
+/// The transpose of row-major `[rows, columns]`.
+pub(super) fn transpose(data: &[f32], rows: usize, columns: usize) -> Vec<f32> {
+    (0..columns).flat_map(|column| (0..rows).map(move |row| data[row * columns + column])).collect()
+}
+
+/// Added to the mean square before its root is taken; the same in training.
+pub(super) const NORM_EPSILON: f32 = 1e-6;
+
+/// `output[row] = input[row] / rms(input[row]) · scale` (RMSNorm, Zhang and Sennrich 2019); both `[rows, scale.len()]`.
+pub(super) fn rms_norm(output: &mut [f32], input: &[f32], scale: &[f32]) {
+    for (output, input) in output.chunks_exact_mut(scale.len()).zip(input.chunks_exact(scale.len())) {
+        let mean = input.iter().map(|x| x * x).sum::<f32>() / scale.len() as f32;
+        let factor = 1.0 / (mean + NORM_EPSILON).sqrt();
+        for ((output, input), scale) in output.iter_mut().zip(input).zip(scale) {
+            *output = input * factor * scale;
+        }
+    }
+}
+
+/// `output[row] = relu(gate[row])² · up[row]`; `gate_up` is `[rows, 2 · hidden]`, gates first; output `[rows, hidden]`.
+pub(super) fn squared_relu_gate(output: &mut [f32], gate_up: &[f32], hidden: usize) {
+    for (output, row) in output.chunks_exact_mut(hidden).zip(gate_up.chunks_exact(2 * hidden)) {
+        let (gates, ups) = row.split_at(hidden);
+        for ((output, gate), up) in output.iter_mut().zip(gates).zip(ups) {
+            let gate = gate.max(0.0);
+            *output = gate * gate * up;
+        }
+    }
+}
+
+/// Rotates the pairs `(vector[i], vector[half + i])` by the angles whose cosines and sines are given.
+pub(super) fn rotate(output: &mut [f32], vector: &[f32], cosine: &[f32], sine: &[f32], factor: f32) {
+    let (low, high) = vector.split_at(cosine.len());
+    let (output_low, output_high) = output.split_at_mut(cosine.len());
+    for i in 0..cosine.len() {
+        output_low[i] = (low[i] * cosine[i] - high[i] * sine[i]) * factor;
+        output_high[i] = (low[i] * sine[i] + high[i] * cosine[i]) * factor;
+    }
+}
+
+/// Softmax, in place, over the two parts of a row together.
+pub(super) fn softmax(first: &mut [f32], second: &mut [f32]) {
+    let largest = first.iter().chain(second.iter()).copied().fold(f32::NEG_INFINITY, f32::max);
+    let sum = exponentials(first, largest) + exponentials(second, largest);
+    let factor = 1.0 / sum;
+    first.iter_mut().chain(second.iter_mut()).for_each(|x| *x *= factor);
+}
+
+/// Replaces each `x` by `exp(x - largest)`; returns their sum.
+fn exponentials(row: &mut [f32], largest: f32) -> f32 {
+    let mut sum = 0.0;
+    for x in row.iter_mut() {
+        *x = exponential(*x - largest);
+        sum += *x;
+    }
+    sum
+}
+
+/// `exp(x)` for `x ≤ 0`, to a relative error below 1e-6: `2^n · p(r)` with `n = round(x / ln 2)`; free of branches, so that
+/// the compiler vectorises loops over it.
+fn exponential(x: f32) -> f32 {
+    // adding and taking away 1.5 · 2^23 rounds to an integer
+    const ROUND: f32 = 12_582_912.0;
+    let x = x.max(-87.0);
+    let n = (x * std::f32::consts::LOG2_E + ROUND) - ROUND;
+    // ln 2 in two parts: the first has few bits, so that n times it is exact
+    let r = (x - n * 0.693_359_4) + n * 2.121_944_4e-4;
+    let p =
+        1.0 + r * (1.0 + r * (0.5 + r * (1.666_666_6e-1 + r * (4.166_789e-2 + r * (8.333_68e-3 + r * 1.390_7e-3)))));
+    p * f32::from_bits(((n as i32 + 127) as u32) << 23)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Matrix, exponential, multiply, softmax, transpose};
+
+    #[test]
+    fn exponential_is_exact_to_a_millionth() {
+        for i in 0..=87_000 {
+            let x = -(i as f32) / 1000.0;
+            let exact = f64::from(x).exp();
+            assert!((f64::from(exponential(x)) / exact - 1.0).abs() < 1e-6, "{x}");
+        }
+    }
+
+    #[test]
+    fn products_respect_strides_and_accumulate() {
+        // left [2, 3] row-major; right [3, 2] stored transposed
+        let (left, right) = ([1.0, 2.0, 3.0, 4.0, 5.0, 6.0], [1.0, 0.0, 2.0, 0.5, 1.0, 0.0]);
+        let right = Matrix { data: &right, rows: 3, columns: 2, row_stride: 1, column_stride: 3 };
+        let mut output = [10.0, 0.0, 0.0, 0.0];
+        multiply(&mut output, Matrix::row_major(&left, 2, 3), right, true);
+        assert_eq!(output, [17.0, 2.5, 16.0, 7.0]);
+        assert_eq!(transpose(&left, 2, 3), [1.0, 4.0, 2.0, 5.0, 3.0, 6.0]);
+    }
+
+    #[test]
+    fn softmax_spans_both_parts() {
+        let (mut first, mut second) = ([0.0, 100.0], [100.0]);
+        softmax(&mut first, &mut second);
+        assert!(first[0] < 1e-30 && (first[1] - 0.5).abs() < 1e-6 && (second[0] - 0.5).abs() < 1e-6);
+    }
+}

@@ -1,0 +1,260 @@
+//! The transformer as a differentiable candle graph, on the CPU or on CUDA.
+//!
+//! A batch is one prefix and several continuations of it. The prefix goes through the network once, and every continuation
+//! attends to it: the records of a task share their prompt, so that training does not pay for it again and again.
+
+use std::collections::BTreeMap;
+
+use candle_core::{D, DType, Device, Tensor, Var};
+
+use super::kernels::NORM_EPSILON;
+use super::{Config, Model, ModelError};
+
+/// Where to train.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Compute {
+    #[default]
+    Cpu,
+    /// The CUDA device of this number; needs a build with the feature `cuda`.
+    Cuda(usize),
+}
+
+impl Compute {
+    pub(super) fn device(self) -> Result<Device, ModelError> {
+        match self {
+            Compute::Cpu => Ok(Device::Cpu),
+            Compute::Cuda(number) => {
+                Device::new_cuda(number).map_err(|e| ModelError::Device(format!("cuda {number}: {e}")))
+            }
+        }
+    }
+}
+
+/// Weights on a device, as variables.
+pub struct Network {
+    config: Config,
+    device: Device,
+    variables: BTreeMap<String, Var>,
+    /// `[max_sequence, head_width / 2]`
+    cosines: Tensor,
+    sines: Tensor,
+}
+
+/// What a batch shares between its layers.
+struct Frame {
+    /// Tokens of the prefix.
+    prefix: usize,
+    members: usize,
+    /// Tokens of each continuation, padding included.
+    length: usize,
+    /// Rotations of every row, `[prefix + members · length, 1, head_width / 2]`.
+    cosine: Tensor,
+    sine: Tensor,
+    /// `[heads · prefix, prefix]` and `[length · heads, length]`: 0, or minus infinity where a token would see a later one.
+    prefix_mask: Option<Tensor>,
+    own_mask: Tensor,
+}
+
+impl Network {
+    /// # Errors
+    /// A device that is not there.
+    pub fn new(model: &Model, compute: Compute) -> Result<Network, ModelError> {
+        let (config, device) = (model.config().clone(), compute.device()?);
+        let mut variables = BTreeMap::new();
+        for (name, shape) in config.shapes() {
+            let tensor = Tensor::from_slice(model.tensor(&name), shape, &device)?;
+            variables.insert(name, Var::from_tensor(&tensor)?);
+        }
+        let (cosines, sines) = config.rotation();
+        let shape = (config.max_sequence, config.head_width() / 2);
+        let cosines = Tensor::from_vec(cosines, shape, &device)?;
+        let sines = Tensor::from_vec(sines, shape, &device)?;
+        Ok(Network { config, device, variables, cosines, sines })
+    }
+
+    /// The weights as they are now, copied to the host.
+    ///
+    /// # Errors
+    /// Weights that are no longer finite.
+    pub fn model(&self) -> Result<Model, ModelError> {
+        let mut tensors = BTreeMap::new();
+        for (name, variable) in &self.variables {
+            tensors.insert(name.clone(), variable.as_tensor().flatten_all()?.to_vec1()?);
+        }
+        Model::from_tensors(self.config.clone(), tensors).map_err(ModelError::State)
+    }
+
+    /// Logits after each token of one sequence, `[tokens, vocabulary]`, and the value after each, `[tokens]`; without any cache.
+    ///
+    /// # Errors
+    /// A sequence that is empty or too long, a token outside of the vocabulary.
+    pub fn evaluate(&self, tokens: &[u32]) -> Result<(Vec<f32>, Vec<f32>), ModelError> {
+        let hidden = self.hidden(&[], tokens, 1)?;
+        Ok((self.policy(&hidden)?.flatten_all()?.to_vec1()?, self.value(&hidden)?.to_vec1()?))
+    }
+
+    pub(super) fn config(&self) -> &Config {
+        &self.config
+    }
+
+    pub(super) fn device(&self) -> &Device {
+        &self.device
+    }
+
+    pub(super) fn variables(&self) -> &BTreeMap<String, Var> {
+        &self.variables
+    }
+
+    fn weight(&self, name: &str) -> Result<&Tensor, ModelError> {
+        let missing = || ModelError::State(format!("tensor `{name}` is missing"));
+        self.variables.get(name).map(Var::as_tensor).ok_or_else(missing)
+    }
+
+    /// Normed hidden states `[members · length, width]` of continuations `[members · length]` that all follow `prefix`.
+    ///
+    /// # Errors
+    /// Sequences that are empty or too long, a token outside of the vocabulary.
+    pub(super) fn hidden(&self, prefix: &[u32], suffixes: &[u32], members: usize) -> Result<Tensor, ModelError> {
+        let vocabulary = self.config.vocabulary;
+        if let Some(&token) = prefix.iter().chain(suffixes).find(|token| **token as usize >= vocabulary) {
+            return Err(ModelError::Token { token, vocabulary });
+        }
+        let frame = self.frame(prefix.len(), suffixes.len(), members)?;
+        let ids = Tensor::new([prefix, suffixes].concat(), &self.device)?;
+        let mut x = self.weight("embedding.weight")?.index_select(&ids, 0)?;
+        for layer in 0..self.config.layers {
+            let weight = |name: &str| self.weight(&format!("layers.{layer}.{name}.weight"));
+            let normed = rms_norm(&x, weight("attention_norm")?)?;
+            let attended = self.attention(&normed.matmul(&weight("query_key_value")?.t()?)?, &frame)?;
+            x = (x + attended.matmul(&weight("attention_output")?.t()?)?)?;
+            let normed = rms_norm(&x, weight("feed_forward_norm")?)?;
+            let gate_up = normed.matmul(&weight("gate_up")?.t()?)?;
+            let gate = gate_up.narrow(1, 0, self.config.feed_forward)?.relu()?.sqr()?;
+            let up = gate_up.narrow(1, self.config.feed_forward, self.config.feed_forward)?;
+            x = (x + (gate * up)?.matmul(&weight("down")?.t()?)?)?;
+        }
+        rms_norm(&x.narrow(0, prefix.len(), suffixes.len())?, self.weight("norm.weight")?)
+    }
+
+    /// Logits `[rows, vocabulary]` of normed hidden states `[rows, width]`.
+    pub(super) fn policy(&self, hidden: &Tensor) -> Result<Tensor, ModelError> {
+        Ok(hidden.matmul(&self.weight("embedding.weight")?.t()?)?)
+    }
+
+    /// Values `[rows]` of normed hidden states `[rows, width]`.
+    pub(super) fn value(&self, hidden: &Tensor) -> Result<Tensor, ModelError> {
+        let value = hidden.matmul(&self.weight("value.weight")?.t()?)?;
+        Ok(value.broadcast_add(self.weight("value.bias")?)?.squeeze(1)?)
+    }
+
+    fn frame(&self, prefix: usize, rows: usize, members: usize) -> Result<Frame, ModelError> {
+        let length = rows.checked_div(members).unwrap_or(0);
+        let (total, limit) = (prefix + length, self.config.max_sequence);
+        if length == 0 || total > limit {
+            return Err(ModelError::Length { length: total, limit });
+        }
+        let own = (0..members).flat_map(|_| prefix as u32..total as u32);
+        let positions = Tensor::new((0..prefix as u32).chain(own).collect::<Vec<_>>(), &self.device)?;
+        let heads = self.config.heads;
+        Ok(Frame {
+            prefix,
+            members,
+            length,
+            cosine: self.cosines.index_select(&positions, 0)?.unsqueeze(1)?,
+            sine: self.sines.index_select(&positions, 0)?.unsqueeze(1)?,
+            prefix_mask: if prefix > 0 { Some(causal_mask(prefix, heads, &self.device)?) } else { None },
+            own_mask: causal_mask(length, heads, &self.device)?,
+        })
+    }
+
+    /// Multi-query attention of projections `[rows, projection]`; returns `[rows, width]`. Rows are first the prefix's, then each
+    /// member's. Heads fold into the rows of one product, since all share one key and one value.
+    fn attention(&self, projected: &Tensor, frame: &Frame) -> Result<Tensor, ModelError> {
+        let (heads, head, width) = (self.config.heads, self.config.head_width(), self.config.width);
+        let (prefix, members, length) = (frame.prefix, frame.members, frame.length);
+        let rows = projected.dim(0)?;
+        let scale = 1.0 / (head as f64).sqrt();
+        // queries and keys rotate together: [rows, heads + 1, head]
+        let rotated = projected.narrow(1, 0, width + head)?.reshape((rows, heads + 1, head))?;
+        let rotated = rotate(&rotated, &frame.cosine, &frame.sine)?;
+        let queries = (rotated.narrow(1, 0, heads)? * scale)?.contiguous()?;
+        let keys = rotated.narrow(1, heads, 1)?.squeeze(1)?.contiguous()?;
+        let values = projected.narrow(1, width + head, head)?.contiguous()?;
+
+        let own = |tensor: &Tensor| tensor.narrow(0, prefix, members * length);
+        let own_queries = own(&queries)?.reshape((members, length * heads, head))?;
+        let own_keys = own(&keys)?.reshape((members, length, head))?;
+        let own_values = own(&values)?.reshape((members, length, head))?;
+        let own_scores = own_queries.matmul(&own_keys.t()?)?.broadcast_add(&frame.own_mask)?;
+        let Some(mask) = &frame.prefix_mask else {
+            let attended = softmax(&own_scores)?.matmul(&own_values)?;
+            return Ok(attended.reshape((rows, width))?);
+        };
+
+        let queries_of_prefix = queries.narrow(0, 0, prefix)?.reshape((prefix * heads, head))?;
+        let prefix_keys = keys.narrow(0, 0, prefix)?;
+        let prefix_values = values.narrow(0, 0, prefix)?;
+        let scores = (queries_of_prefix.matmul(&prefix_keys.t()?)? + mask)?;
+        let of_prefix = softmax(&scores)?.matmul(&prefix_values)?.reshape((prefix, width))?;
+
+        let flat = members * length * heads;
+        let scores = own_queries.reshape((flat, head))?.matmul(&prefix_keys.t()?)?;
+        let scores = scores.reshape((members, length * heads, prefix))?;
+        let probabilities = softmax(&Tensor::cat(&[scores, own_scores], D::Minus1)?)?;
+        let to_prefix = probabilities.narrow(2, 0, prefix)?.contiguous()?.reshape((flat, prefix))?;
+        let to_own = probabilities.narrow(2, prefix, length)?.contiguous()?;
+        let of_members = to_prefix.matmul(&prefix_values)?.reshape((members, length * heads, head))?;
+        let of_members = (of_members + to_own.matmul(&own_values)?)?.reshape((members * length, width))?;
+        Ok(Tensor::cat(&[of_prefix, of_members], 0)?)
+    }
+}
+
+/// `[length · heads, length]`: row `time · heads + head` sees columns up to `time`.
+fn causal_mask(length: usize, heads: usize, device: &Device) -> Result<Tensor, ModelError> {
+    let mask: Vec<f32> = (0..length * heads)
+        .flat_map(|row| (0..length).map(move |column| if column <= row / heads { 0.0 } else { f32::NEG_INFINITY }))
+        .collect();
+    Ok(Tensor::from_vec(mask, (length * heads, length), device)?)
+}
+
+fn rms_norm(x: &Tensor, scale: &Tensor) -> Result<Tensor, ModelError> {
+    let mean = x.sqr()?.mean_keepdim(D::Minus1)?;
+    let root = (mean + f64::from(NORM_EPSILON))?.sqrt()?;
+    Ok(x.broadcast_div(&root)?.broadcast_mul(scale)?)
+}
+
+/// Rotates `[rows, heads, head_width]` by the angles `[rows, 1, head_width / 2]`.
+fn rotate(x: &Tensor, cosine: &Tensor, sine: &Tensor) -> Result<Tensor, ModelError> {
+    let half = x.dim(2)? / 2;
+    let (low, high) = (x.narrow(2, 0, half)?, x.narrow(2, half, half)?);
+    let rotated_low = (low.broadcast_mul(cosine)? - high.broadcast_mul(sine)?)?;
+    let rotated_high = (low.broadcast_mul(sine)? + high.broadcast_mul(cosine)?)?;
+    Ok(Tensor::cat(&[rotated_low, rotated_high], 2)?)
+}
+
+fn softmax(scores: &Tensor) -> Result<Tensor, ModelError> {
+    debug_assert_eq!(scores.dtype(), DType::F32);
+    Ok(candle_nn::ops::softmax(scores, D::Minus1)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Compute, Network};
+    use crate::model::{Config, Model};
+
+    #[test]
+    fn members_behind_a_shared_prefix_see_what_each_would_see_alone() {
+        let config =
+            Config { vocabulary: 11, width: 16, layers: 2, heads: 2, feed_forward: 24, ..Config::standard(11) };
+        let network = Network::new(&Model::random(config, 3).unwrap(), Compute::Cpu).unwrap();
+        let (prefix, members) = ([1, 2, 3], [[4, 5, 6, 7], [8, 9, 10, 0]]);
+        let together: Vec<Vec<f32>> = network.hidden(&prefix, &members.concat(), 2).unwrap().to_vec2().unwrap();
+        for (member, together) in members.iter().zip(together.chunks(4)) {
+            let alone: Vec<Vec<f32>> =
+                network.hidden(&[], &[&prefix[..], member].concat(), 1).unwrap().to_vec2().unwrap();
+            for (a, b) in alone[prefix.len()..].concat().iter().zip(together.concat()) {
+                assert!((a - b).abs() < 1e-5, "{a} {b}");
+            }
+        }
+    }
+}

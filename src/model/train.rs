@@ -1,0 +1,429 @@
+//! Training: what is learned from examples, step by step.
+//!
+//! The policy learns the decisions by cross entropy, weighted by example. The value head learns to order the members of a group: a
+//! logistic loss on every pair (RankNet, Burges et al. 2005), weighted by how much speed the pair is apart (as LambdaRank weighs by what a
+//! swap would cost), at the last token and at a random earlier one; a small squared error keeps its scale.
+
+use std::collections::BTreeMap;
+use std::time::Instant;
+
+use candle_core::{D, Tensor};
+use rand::SeedableRng;
+use rand_chacha::ChaCha8Rng;
+use rayon::iter::{IntoParallelRefIterator, ParallelIterator};
+use serde::{Deserialize, Serialize};
+
+use super::batch::{Batch, Example, check, epoch, split};
+use super::optimizer::{AdamW, clip};
+use super::{Compute, Model, ModelError, Network};
+
+/// How to train. Equal options, examples and models train equal weights on equal devices.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct TrainingOptions {
+    /// Passes over the examples.
+    pub epochs: f32,
+    /// Examples of one group that share a prefix in a batch.
+    pub members_per_batch: usize,
+    /// Batches of one update.
+    pub batches_per_step: usize,
+    /// Learning rate after warm-up; it falls to a tenth along a cosine.
+    pub learning_rate: f64,
+    pub warmup_steps: usize,
+    /// Decay of matrices (decoupled, AdamW).
+    pub weight_decay: f64,
+    /// Largest Euclidean norm of an update's gradients.
+    pub gradient_clip: f64,
+    /// Share of the value head's loss.
+    pub value_weight: f64,
+    /// Share of the squared error in the value head's loss.
+    pub value_anchor: f64,
+    /// Share of the groups that is held out to stop by; 0 for none.
+    pub held_out: f32,
+    /// Steps between evaluations on the held-out groups; 0 for once an epoch.
+    pub evaluate_every: usize,
+    /// Evaluations without improvement before training ends.
+    pub patience: usize,
+    pub seed: u64,
+}
+
+impl Default for TrainingOptions {
+    fn default() -> TrainingOptions {
+        TrainingOptions {
+            epochs: 10.0,
+            members_per_batch: 16,
+            batches_per_step: 4,
+            learning_rate: 2e-3,
+            warmup_steps: 100,
+            weight_decay: 0.05,
+            gradient_clip: 1.0,
+            value_weight: 0.5,
+            value_anchor: 0.1,
+            held_out: 0.1,
+            evaluate_every: 0,
+            patience: 4,
+            seed: 0,
+        }
+    }
+}
+
+/// Quality on the held-out groups.
+#[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
+pub struct Evaluation {
+    /// Nats for each decision token, over the full vocabulary.
+    pub policy_loss: f32,
+    pub value_loss: f32,
+    /// Share of pairs of a group that the value head orders rightly; 0.5 is chance.
+    pub ranking_accuracy: f32,
+}
+
+/// After a step.
+#[derive(Clone, Debug)]
+pub struct Progress {
+    /// Steps done, of `steps`.
+    pub step: usize,
+    pub steps: usize,
+    /// Nats for each decision token of this step.
+    pub policy_loss: f32,
+    pub value_loss: f32,
+    pub learning_rate: f64,
+    /// Since this trainer was made; shared prefixes count once.
+    pub tokens_per_second: f64,
+    /// Seconds to the last step at this rate.
+    pub seconds_left: f64,
+    /// If this step was evaluated.
+    pub evaluation: Option<Evaluation>,
+}
+
+/// A training run. [`Trainer::step`] until it returns `None`; [`Trainer::save`] whenever the run should be resumable.
+pub struct Trainer<'a> {
+    pub(super) network: Network,
+    pub(super) optimizer: AdamW,
+    pub(super) options: TrainingOptions,
+    pub(super) examples: &'a [Example],
+    train: Vec<usize>,
+    held: Vec<usize>,
+    steps_per_epoch: usize,
+    /// Batches of the epoch of this number.
+    schedule: (u64, Vec<Vec<usize>>),
+    pub(super) best: Option<Best>,
+    /// Evaluations since the best.
+    pub(super) stale: usize,
+    started: Instant,
+    done_before: usize,
+    tokens: usize,
+}
+
+/// The weights with the lowest held-out objective.
+pub(super) struct Best {
+    pub model: Model,
+    pub objective: f32,
+}
+
+/// Losses of one batch, as sums.
+struct Losses {
+    /// To be differentiated.
+    objective: Option<Tensor>,
+    policy_sum: f32,
+    policy_weight: f32,
+    value: f32,
+    ordered: usize,
+    pairs: usize,
+}
+
+impl<'a> Trainer<'a> {
+    /// # Errors
+    /// Examples that do not fit the model, options out of range, a device that is not there.
+    pub fn new(
+        model: &Model,
+        examples: &'a [Example],
+        options: TrainingOptions,
+        compute: Compute,
+    ) -> Result<Trainer<'a>, ModelError> {
+        validate(&options)?;
+        check(examples, model.config())?;
+        let (train, held) = split(examples, options.held_out, options.seed);
+        let schedule = epoch(examples, &train, options.members_per_batch, options.seed, 0);
+        if schedule.is_empty() {
+            return Err(ModelError::Options("there are no examples to train with".into()));
+        }
+        let network = Network::new(model, compute)?;
+        Ok(Trainer {
+            optimizer: AdamW::new(network.variables(), options.weight_decay)?,
+            network,
+            steps_per_epoch: schedule.len().div_ceil(options.batches_per_step),
+            schedule: (0, schedule),
+            options,
+            examples,
+            train,
+            held,
+            best: None,
+            stale: 0,
+            started: Instant::now(),
+            done_before: 0,
+            tokens: 0,
+        })
+    }
+
+    /// Number of steps if nothing stops early.
+    pub fn steps(&self) -> usize {
+        (self.steps_per_epoch as f64 * f64::from(self.options.epochs)).ceil() as usize
+    }
+
+    /// One update; `None` once all steps are done or the held-out groups no longer improve.
+    ///
+    /// # Errors
+    /// [`ModelError::Diverged`], or a failure of the device.
+    pub fn step(&mut self) -> Result<Option<Progress>, ModelError> {
+        let (step, steps) = (self.optimizer.step, self.steps());
+        if step >= steps || (!self.held.is_empty() && self.stale >= self.options.patience) {
+            return Ok(None);
+        }
+        let batches = self.batches_of(step);
+        let weight: f32 = batches.iter().flat_map(|batch| &batch.policy_weights).sum();
+        let (losses, mut gradients) = self.gradients(&batches, weight.max(f32::MIN_POSITIVE))?;
+        let policy_loss = losses.policy_sum / losses.policy_weight.max(f32::MIN_POSITIVE);
+        let value_loss = losses.value / batches.len() as f32;
+        let norm = clip(&mut gradients, self.options.gradient_clip)?;
+        if !(policy_loss.is_finite() && value_loss.is_finite() && norm.is_finite()) {
+            return Err(ModelError::Diverged { step, loss: policy_loss + value_loss });
+        }
+        let learning_rate = self.learning_rate(step, steps);
+        self.optimizer.update(self.network.variables(), &gradients, learning_rate)?;
+        self.tokens += batches.iter().map(|batch| batch.tokens).sum::<usize>();
+
+        let step = step + 1;
+        let every = if self.options.evaluate_every == 0 { self.steps_per_epoch } else { self.options.evaluate_every };
+        let due = !self.held.is_empty() && (step.is_multiple_of(every) || step == steps);
+        let evaluation = if due { Some(self.evaluate_and_keep_best()?) } else { None };
+        let seconds = self.started.elapsed().as_secs_f64();
+        let done = step - self.done_before;
+        Ok(Some(Progress {
+            step,
+            steps,
+            policy_loss,
+            value_loss,
+            learning_rate,
+            tokens_per_second: self.tokens as f64 / seconds.max(1e-9),
+            seconds_left: seconds / done.max(1) as f64 * (steps - step) as f64,
+            evaluation,
+        }))
+    }
+
+    /// The best model so far by the held-out groups, or the latest where none are held out.
+    ///
+    /// # Errors
+    /// Weights that are no longer finite.
+    pub fn model(&self) -> Result<Model, ModelError> {
+        match &self.best {
+            Some(best) => Ok(best.model.clone()),
+            None => self.network.model(),
+        }
+    }
+
+    /// Quality on the held-out groups, of the weights as they are now; `None` where none are held out.
+    ///
+    /// # Errors
+    /// A failure of the device.
+    pub fn evaluate(&self) -> Result<Option<Evaluation>, ModelError> {
+        if self.held.is_empty() {
+            return Ok(None);
+        }
+        let chunks = epoch(self.examples, &self.held, self.options.members_per_batch, self.options.seed, 0);
+        let mut random = ChaCha8Rng::seed_from_u64(self.options.seed);
+        let batches: Vec<Batch> = chunks.iter().map(|chunk| Batch::new(self.examples, chunk, &mut random)).collect();
+        let one = |batch: &Batch| self.losses(batch, 1.0, 1.0).map(|losses| Losses { objective: None, ..losses });
+        let losses = total(self.each(&batches, one)?);
+        Ok(Some(Evaluation {
+            policy_loss: losses.policy_sum / losses.policy_weight.max(f32::MIN_POSITIVE),
+            value_loss: losses.value / batches.len() as f32,
+            ranking_accuracy: losses.ordered as f32 / losses.pairs.max(1) as f32,
+        }))
+    }
+
+    /// Continues behind `steps` updates that another trainer did.
+    pub(super) fn continue_from(&mut self, steps: usize) {
+        self.optimizer.step = steps;
+        self.done_before = steps;
+    }
+
+    fn evaluate_and_keep_best(&mut self) -> Result<Evaluation, ModelError> {
+        let none = || ModelError::Options("no group is held out".into());
+        let evaluation = self.evaluate()?.ok_or_else(none)?;
+        let objective = evaluation.policy_loss + self.options.value_weight as f32 * evaluation.value_loss;
+        if self.best.as_ref().is_none_or(|best| objective < best.objective) {
+            self.best = Some(Best { model: self.network.model()?, objective });
+            self.stale = 0;
+        } else {
+            self.stale += 1;
+        }
+        Ok(evaluation)
+    }
+
+    /// Linear warm-up, then a cosine down to a tenth.
+    fn learning_rate(&self, step: usize, steps: usize) -> f64 {
+        let (peak, warmup) = (self.options.learning_rate, self.options.warmup_steps);
+        if step < warmup {
+            return peak * (step + 1) as f64 / warmup as f64;
+        }
+        let done = (step - warmup) as f64 / steps.saturating_sub(warmup).max(1) as f64;
+        peak * (0.55 + 0.45 * (std::f64::consts::PI * done).cos())
+    }
+
+    /// A step's batches: a function of the seed and the step, so that a resumed run sees what an unbroken one would.
+    fn batches_of(&mut self, step: usize) -> Vec<Batch> {
+        let number = (step / self.steps_per_epoch) as u64;
+        if self.schedule.0 != number {
+            let (size, seed) = (self.options.members_per_batch, self.options.seed);
+            self.schedule = (number, epoch(self.examples, &self.train, size, seed, number));
+        }
+        let mut random = ChaCha8Rng::seed_from_u64(self.options.seed);
+        random.set_stream(2 * step as u64 + 1);
+        let first = (step % self.steps_per_epoch) * self.options.batches_per_step;
+        let chunks = self.schedule.1.iter().skip(first).take(self.options.batches_per_step);
+        chunks.map(|chunk| Batch::new(self.examples, chunk, &mut random)).collect()
+    }
+
+    /// Losses and gradients of several batches together.
+    fn gradients(&self, batches: &[Batch], weight: f32) -> Result<(Losses, BTreeMap<String, Tensor>), ModelError> {
+        let share = 1.0 / batches.len() as f64;
+        let results = self.each(batches, |batch| {
+            let mut losses = self.losses(batch, 1.0 / f64::from(weight), share)?;
+            let mut gradients = BTreeMap::new();
+            if let Some(objective) = losses.objective.take() {
+                let store = objective.backward()?;
+                for (name, variable) in self.network.variables() {
+                    if let Some(gradient) = store.get(variable) {
+                        gradients.insert(name.clone(), gradient.clone());
+                    }
+                }
+            }
+            Ok((losses, gradients))
+        })?;
+        let (losses, gradients): (Vec<_>, Vec<_>) = results.into_iter().unzip();
+        let mut sum: BTreeMap<String, Tensor> = BTreeMap::new();
+        for (name, gradient) in gradients.into_iter().flatten() {
+            let added = match sum.get(&name) {
+                Some(before) => (before + gradient)?,
+                None => gradient,
+            };
+            sum.insert(name, added);
+        }
+        Ok((total(losses), sum))
+    }
+
+    /// Applies `function` to each batch: on the CPU on all cores at once, since most of candle's kernels use one; on
+    /// a GPU one after the other.
+    fn each<T: Send>(
+        &self,
+        batches: &[Batch],
+        function: impl Fn(&Batch) -> Result<T, ModelError> + Sync,
+    ) -> Result<Vec<T>, ModelError> {
+        if self.network.device().is_cpu() {
+            batches.par_iter().map(&function).collect()
+        } else {
+            batches.iter().map(&function).collect()
+        }
+    }
+
+    /// The objective is `policy_scale · Σ weighted nats + value_scale · value_weight · value loss`.
+    fn losses(&self, batch: &Batch, policy_scale: f64, value_scale: f64) -> Result<Losses, ModelError> {
+        let device = self.network.device();
+        let hidden = self.network.hidden(&batch.prefix, &batch.suffixes, batch.members)?;
+        let rows =
+            |rows: &[u32]| -> Result<Tensor, ModelError> { Ok(hidden.index_select(&Tensor::new(rows, device)?, 0)?) };
+        let (last, early) =
+            (self.network.value(&rows(&batch.last_rows)?)?, self.network.value(&rows(&batch.early_rows)?)?);
+        let ranking = (self.ranking_loss(&last, &batch.scores)? + self.ranking_loss(&early, &batch.scores)?)?;
+        let value = ranking.to_scalar::<f32>()? / 2.0;
+        let mut objective = (ranking * (value_scale * self.options.value_weight / 2.0))?;
+        let mut policy_sum = 0.0;
+        if !batch.policy_rows.is_empty() {
+            let logits = self.network.policy(&rows(&batch.policy_rows)?)?;
+            let likelihoods = candle_nn::ops::log_softmax(&logits, D::Minus1)?;
+            let targets = Tensor::new(batch.policy_targets.as_slice(), device)?.unsqueeze(1)?;
+            let weights = Tensor::new(batch.policy_weights.as_slice(), device)?;
+            let nats = (likelihoods.gather(&targets, 1)?.squeeze(1)? * weights)?.sum_all()?.neg()?;
+            policy_sum = nats.to_scalar()?;
+            objective = (objective + (nats * policy_scale)?)?;
+        }
+        let (ordered, pairs) = count_ordered(&last.to_vec1()?, &batch.scores);
+        Ok(Losses {
+            objective: Some(objective),
+            policy_sum,
+            policy_weight: batch.policy_weights.iter().sum(),
+            value,
+            ordered,
+            pairs,
+        })
+    }
+
+    /// Mean logistic loss of all pairs, weighted by their distance in speed, and the anchor; a scalar.
+    fn ranking_loss(&self, values: &Tensor, scores: &[f32]) -> Result<Tensor, ModelError> {
+        let device = self.network.device();
+        let count = scores.len();
+        let speeds: Vec<f32> = scores.iter().map(|score| score.min(0.0).exp()).collect();
+        let weights: Vec<f32> =
+            speeds.iter().flat_map(|better| speeds.iter().map(move |worse| (better - worse).max(0.0))).collect();
+        let sum: f32 = weights.iter().sum();
+        let anchor = (values - Tensor::new(scores, device)?)?.sqr()?.mean_all()?;
+        let anchor = (anchor * self.options.value_anchor)?;
+        if sum <= 0.0 {
+            return Ok(anchor);
+        }
+        let weights = Tensor::from_vec(weights, (count, count), device)?;
+        let margins = values.unsqueeze(1)?.broadcast_sub(&values.unsqueeze(0)?)?;
+        // ln(1 + exp(-m)) without overflow
+        let tails = (margins.abs()?.neg()?.exp()? + 1.0)?.log()?;
+        let logistic = (margins.neg()?.relu()? + tails)?;
+        Ok(((logistic * weights)?.sum_all()? / f64::from(sum))?.add(&anchor)?)
+    }
+}
+
+/// Pairs with different scores, and how many of them the values order the same way.
+fn count_ordered(values: &[f32], scores: &[f32]) -> (usize, usize) {
+    let (mut ordered, mut pairs) = (0, 0);
+    for i in 0..scores.len() {
+        for j in (0..scores.len()).filter(|j| scores[i] > scores[*j]) {
+            pairs += 1;
+            ordered += usize::from(values[i] > values[j]);
+        }
+    }
+    (ordered, pairs)
+}
+
+fn total(losses: Vec<Losses>) -> Losses {
+    let mut sum = Losses { objective: None, policy_sum: 0.0, policy_weight: 0.0, value: 0.0, ordered: 0, pairs: 0 };
+    for one in losses {
+        sum.policy_sum += one.policy_sum;
+        sum.policy_weight += one.policy_weight;
+        sum.value += one.value;
+        sum.ordered += one.ordered;
+        sum.pairs += one.pairs;
+    }
+    sum
+}
+
+fn validate(options: &TrainingOptions) -> Result<(), ModelError> {
+    let positive = [
+        ("epochs", f64::from(options.epochs)),
+        ("learning_rate", options.learning_rate),
+        ("gradient_clip", options.gradient_clip),
+        ("members_per_batch", options.members_per_batch as f64),
+        ("batches_per_step", options.batches_per_step as f64),
+    ];
+    let not_negative = [
+        ("weight_decay", options.weight_decay),
+        ("value_weight", options.value_weight),
+        ("value_anchor", options.value_anchor),
+    ];
+    if let Some((name, value)) = positive.iter().find(|(_, v)| !(v.is_finite() && *v > 0.0)) {
+        return Err(ModelError::Options(format!("{name} is {value}, it must be above 0")));
+    }
+    if let Some((name, value)) = not_negative.iter().find(|(_, v)| !(v.is_finite() && *v >= 0.0)) {
+        return Err(ModelError::Options(format!("{name} is {value}, it must be 0 or more")));
+    }
+    match options.held_out {
+        share if (0.0..1.0).contains(&share) => Ok(()),
+        share => Err(ModelError::Options(format!("held_out is {share}, it must be 0 or more and below 1"))),
+    }
+}

@@ -1,0 +1,124 @@
+//! A training run on disk, to go on later exactly where it stopped.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use candle_core::Tensor;
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+
+use super::batch::Example;
+use super::checkpoint::{Stored, Tensors, decode, encode, with_shapes, write_whole};
+use super::train::Best;
+use super::{Compute, Config, Model, ModelError, Trainer, TrainingOptions};
+
+/// What stands beside the tensors.
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct State {
+    config: Config,
+    options: TrainingOptions,
+    /// SHA-256 of all examples: a run goes on with what it began with.
+    examples: String,
+    step: usize,
+    best_objective: Option<f32>,
+    stale: usize,
+}
+
+/// Sets of tensors in the file: weights, first and second moments, and the best weights if there are some.
+const SETS: [&str; 4] = ["weights", "first", "second", "best"];
+
+impl<'a> Trainer<'a> {
+    /// Writes everything that [`Trainer::resume`] needs to `path`, whole or not at all.
+    ///
+    /// # Errors
+    /// The disk's, and weights that are no longer finite.
+    pub fn save(&self, path: &Path) -> Result<(), ModelError> {
+        let config = self.network.config();
+        let mut tensors = Tensors::new();
+        let mut add = |set: &str, values: &BTreeMap<String, Vec<f32>>| {
+            for (name, shape) in config.shapes() {
+                let values = values.get(&name).cloned().unwrap_or_default();
+                tensors.insert(format!("{set}.{name}"), Stored { shape, values });
+            }
+        };
+        add(SETS[0], self.network.model()?.tensors());
+        add(SETS[1], &on_host(&self.optimizer.first)?);
+        add(SETS[2], &on_host(&self.optimizer.second)?);
+        if let Some(best) = &self.best {
+            add(SETS[3], best.model.tensors());
+        }
+        let state = State {
+            config: config.clone(),
+            options: self.options.clone(),
+            examples: fingerprint(self.examples),
+            step: self.optimizer.step,
+            best_objective: self.best.as_ref().map(|best| best.objective),
+            stale: self.stale,
+        };
+        let note = serde_json::to_string(&state).map_err(|e| ModelError::State(e.to_string()))?;
+        let bytes = encode(tensors, Some(note)).map_err(ModelError::State)?;
+        write_whole(path, &bytes).map_err(|source| ModelError::Io { path: path.to_path_buf(), source })
+    }
+
+    /// Goes on with the run that was saved at `path`, on any device.
+    ///
+    /// # Errors
+    /// A file that is not a training state, or one of other examples; the disk's; a device that is not there.
+    pub fn resume(path: &Path, examples: &'a [Example], compute: Compute) -> Result<Trainer<'a>, ModelError> {
+        let bytes = std::fs::read(path).map_err(|source| ModelError::Io { path: path.to_path_buf(), source })?;
+        let (tensors, note) = decode(&bytes).map_err(ModelError::State)?;
+        let note = note.ok_or_else(|| ModelError::State("it holds no training state".into()))?;
+        let state: State = serde_json::from_str(&note).map_err(|e| ModelError::State(e.to_string()))?;
+        state.config.validate()?;
+        if state.examples != fingerprint(examples) {
+            return Err(ModelError::State("it was saved by a run over other examples".into()));
+        }
+        let mut sets: BTreeMap<&str, Tensors> = SETS.iter().map(|set| (*set, Tensors::new())).collect();
+        for (name, stored) in tensors {
+            let (set, name) = name.split_once('.').unwrap_or_default();
+            let unknown = || ModelError::State(format!("tensor `{set}.{name}` does not belong to it"));
+            sets.get_mut(set).ok_or_else(unknown)?.insert(name.to_string(), stored);
+        }
+        let mut model_of = |set: &str| -> Result<Model, ModelError> {
+            let tensors = with_shapes(&state.config, sets.remove(set).unwrap_or_default());
+            tensors.and_then(|t| Model::from_tensors(state.config.clone(), t)).map_err(ModelError::State)
+        };
+        let mut trainer = Trainer::new(&model_of(SETS[0])?, examples, state.options, compute)?;
+        trainer.optimizer.first = on_device(&model_of(SETS[1])?, &trainer)?;
+        trainer.optimizer.second = on_device(&model_of(SETS[2])?, &trainer)?;
+        if let Some(objective) = state.best_objective {
+            trainer.best = Some(Best { model: model_of(SETS[3])?, objective });
+        }
+        trainer.stale = state.stale;
+        trainer.continue_from(state.step);
+        Ok(trainer)
+    }
+}
+
+fn on_host(tensors: &BTreeMap<String, Tensor>) -> Result<BTreeMap<String, Vec<f32>>, ModelError> {
+    let copy = |(name, tensor): (&String, &Tensor)| Ok((name.clone(), tensor.flatten_all()?.to_vec1()?));
+    tensors.iter().map(copy).collect()
+}
+
+fn on_device(model: &Model, trainer: &Trainer<'_>) -> Result<BTreeMap<String, Tensor>, ModelError> {
+    let shapes = model.config().shapes().into_iter();
+    let copy = |(name, shape): (String, Vec<usize>)| {
+        let tensor = Tensor::from_slice(model.tensor(&name), shape, trainer.network.device())?;
+        Ok((name, tensor))
+    };
+    shapes.map(copy).collect()
+}
+
+fn fingerprint(examples: &[Example]) -> String {
+    let mut hash = Sha256::new();
+    for example in examples {
+        hash.update((example.tokens.len() as u64).to_le_bytes());
+        example.tokens.iter().for_each(|token| hash.update(token.to_le_bytes()));
+        example.decisions.iter().for_each(|decision| hash.update([u8::from(*decision)]));
+        hash.update(example.weight.to_le_bytes());
+        hash.update(example.group.to_le_bytes());
+        hash.update(example.score.to_le_bytes());
+    }
+    hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
+}

@@ -1,0 +1,220 @@
+//! Buffers with a shadow for every element: whether it is defined, and which iterations touched it.
+
+use half::{bf16, f16};
+
+use super::FaultKind;
+use crate::nest::{Buffer, Scope};
+use crate::workload::{DType, Role, row_major_strides};
+
+/// Elements as the interpreter computes with them: floats as f32, integers and Booleans as i64.
+#[derive(Clone, Debug)]
+pub(super) enum Elements {
+    Real(Vec<f32>),
+    Whole(Vec<i64>),
+}
+
+/// One iteration of a loop whose iterations must not depend on each other. Every iteration that is ever
+/// executed has a number of its own, and `first` is the first one of this execution of the loop.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Iteration {
+    pub first: u64,
+    pub current: u64,
+}
+
+/// The iterations that touched an element last; 0 stands for none.
+#[derive(Clone, Copy, Default, Debug)]
+struct Watch {
+    writer: u64,
+    reader: u64,
+    /// The last reader other than `reader`.
+    earlier_reader: u64,
+}
+
+impl Watch {
+    /// Whether reading now depends on no other iteration of the loop.
+    fn read(&mut self, now: Iteration) -> bool {
+        if self.reader != now.current {
+            self.earlier_reader = self.reader;
+            self.reader = now.current;
+        }
+        !now.is_other(self.writer)
+    }
+
+    fn write(&mut self, now: Iteration) -> bool {
+        let free = ![self.writer, self.reader, self.earlier_reader].into_iter().any(|other| now.is_other(other));
+        self.writer = now.current;
+        free
+    }
+
+    fn untouched(&self, now: Iteration) -> bool {
+        [self.writer, self.reader, self.earlier_reader].into_iter().all(|other| other < now.first)
+    }
+}
+
+impl Iteration {
+    /// Whether a number is that of another iteration of the same execution of the loop.
+    fn is_other(self, number: u64) -> bool {
+        number >= self.first && number != self.current
+    }
+}
+
+#[derive(Clone, Copy, Default, Debug)]
+struct Shadow {
+    /// The life of the buffer in which the element was written.
+    defined: u64,
+    threads: Watch,
+    lanes: Watch,
+    /// The execution of a vector loop that reduces its lanes into this element.
+    reduced: u64,
+}
+
+/// The loops around an access that its element is watched for.
+#[derive(Clone, Copy, Default, Debug)]
+pub(super) struct Around {
+    /// The innermost parallel loop.
+    pub thread: Option<Iteration>,
+    pub lane: Option<Iteration>,
+}
+
+pub(super) struct Memory {
+    pub elements: Elements,
+    /// Empty for inputs and constants, which are defined and never written.
+    shadows: Vec<Shadow>,
+    /// Private buffers begin a new life with each iteration of a parallel loop.
+    life: u64,
+    buffer: Buffer,
+}
+
+impl Memory {
+    /// All elements undefined.
+    pub fn new(buffer: &Buffer) -> Memory {
+        let count = buffer.elements() as usize;
+        let given = matches!(buffer.scope, Scope::Argument(Role::Input | Role::Constant));
+        Memory {
+            elements: match buffer.dtype.is_float() {
+                true => Elements::Real(vec![f32::NAN; count]),
+                false => Elements::Whole(vec![0; count]),
+            },
+            shadows: if given { Vec::new() } else { vec![Shadow::default(); count] },
+            life: 1,
+            buffer: buffer.clone(),
+        }
+    }
+
+    pub fn is_private(&self) -> bool {
+        matches!(self.buffer.scope, Scope::Private | Scope::Register)
+    }
+
+    /// Whether what `setup` leaves in it is there when `body` runs.
+    pub fn outlives_setup(&self) -> bool {
+        self.buffer.scope == Scope::Packed
+    }
+
+    /// All elements become undefined.
+    pub fn begin_life(&mut self) {
+        self.life += 1;
+    }
+
+    /// The first element that is undefined.
+    pub fn first_undefined(&self) -> Option<String> {
+        self.shadows.iter().position(|shadow| shadow.defined != self.life).map(|at| self.element_name(at))
+    }
+
+    pub fn read(&mut self, at: usize, around: Around) -> Result<(), FaultKind> {
+        let private = self.is_private();
+        let Some(shadow) = self.shadows.get_mut(at) else { return Ok(()) };
+        if shadow.defined != self.life {
+            return Err(FaultKind::Undefined { element: self.element_name(at) });
+        }
+        if !private && around.thread.is_some_and(|now| !shadow.threads.read(now)) {
+            return Err(FaultKind::Race { element: self.element_name(at) });
+        }
+        if around.lane.is_some_and(|now| shadow.reduced == now.first || !shadow.lanes.read(now)) {
+            return Err(FaultKind::LaneDependence { element: self.element_name(at) });
+        }
+        Ok(())
+    }
+
+    pub fn write(&mut self, at: usize, around: Around) -> Result<(), FaultKind> {
+        let private = self.is_private();
+        let Some(shadow) = self.shadows.get_mut(at) else {
+            return Err(FaultKind::ReadOnly { element: self.element_name(at) });
+        };
+        shadow.defined = self.life;
+        if !private && around.thread.is_some_and(|now| !shadow.threads.write(now)) {
+            return Err(FaultKind::Race { element: self.element_name(at) });
+        }
+        if around.lane.is_some_and(|now| shadow.reduced == now.first || !shadow.lanes.write(now)) {
+            return Err(FaultKind::LaneDependence { element: self.element_name(at) });
+        }
+        Ok(())
+    }
+
+    /// Reads and writes an element that all lanes of a vector loop combine their values into. Nothing else in the loop may touch it.
+    pub fn reduce_lanes(&mut self, at: usize, around: Around) -> Result<(), FaultKind> {
+        let Around { thread, lane } = around;
+        self.read(at, Around { thread, lane: None })?;
+        self.write(at, Around { thread, lane: None })?;
+        if let (Some(now), Some(shadow)) = (lane, self.shadows.get_mut(at)) {
+            if !shadow.lanes.untouched(now) {
+                return Err(FaultKind::LaneDependence { element: self.element_name(at) });
+            }
+            shadow.reduced = now.first;
+        }
+        Ok(())
+    }
+
+    fn element_name(&self, at: usize) -> String {
+        let strides = row_major_strides(&self.buffer.shape);
+        let indices = self.buffer.shape.iter().zip(strides).map(|(extent, stride)| at as i64 / stride % extent);
+        format!("{}{:?}", self.buffer.name, indices.collect::<Vec<_>>())
+    }
+
+    /// Takes the elements from their bytes in native order. The length must fit.
+    pub fn load(&mut self, bytes: &[u8]) {
+        let dtype = self.buffer.dtype;
+        let chunks = bytes.chunks_exact(dtype.bytes());
+        match &mut self.elements {
+            Elements::Real(values) => values.iter_mut().zip(chunks).for_each(|(v, b)| *v = real_from_bytes(dtype, b)),
+            Elements::Whole(values) => values.iter_mut().zip(chunks).for_each(|(v, b)| *v = whole_from_bytes(dtype, b)),
+        }
+    }
+
+    /// Writes the elements as bytes in native order.
+    pub fn store(&self, bytes: &mut [u8]) {
+        let dtype = self.buffer.dtype;
+        let chunks = bytes.chunks_exact_mut(dtype.bytes());
+        match &self.elements {
+            Elements::Real(values) => values.iter().zip(chunks).for_each(|(v, b)| match dtype {
+                DType::F16 => b.copy_from_slice(&f16::from_f32(*v).to_ne_bytes()),
+                DType::BF16 => b.copy_from_slice(&bf16::from_f32(*v).to_ne_bytes()),
+                _ => b.copy_from_slice(&v.to_ne_bytes()),
+            }),
+            Elements::Whole(values) => values.iter().zip(chunks).for_each(|(v, b)| match b.len() {
+                1 => b.copy_from_slice(&(*v as u8).to_ne_bytes()),
+                4 => b.copy_from_slice(&(*v as i32).to_ne_bytes()),
+                _ => b.copy_from_slice(&v.to_ne_bytes()),
+            }),
+        }
+    }
+}
+
+fn real_from_bytes(dtype: DType, bytes: &[u8]) -> f32 {
+    match (dtype, bytes) {
+        (DType::F16, &[a, b]) => f16::from_ne_bytes([a, b]).to_f32(),
+        (DType::BF16, &[a, b]) => bf16::from_ne_bytes([a, b]).to_f32(),
+        (_, &[a, b, c, d]) => f32::from_ne_bytes([a, b, c, d]),
+        _ => f32::NAN,
+    }
+}
+
+fn whole_from_bytes(dtype: DType, bytes: &[u8]) -> i64 {
+    match (dtype, bytes) {
+        (DType::Bool, &[a]) => i64::from(a != 0),
+        (DType::I8, &[a]) => i64::from(a as i8),
+        (_, &[a]) => i64::from(a),
+        (_, &[a, b, c, d]) => i64::from(i32::from_ne_bytes([a, b, c, d])),
+        (_, &[a, b, c, d, e, f, g, h]) => i64::from_ne_bytes([a, b, c, d, e, f, g, h]),
+        _ => 0,
+    }
+}

@@ -1,0 +1,248 @@
+//! Reductions in registers, and the element-wise work that follows them.
+
+use super::tree::{find_loop, replace_loop, substitute};
+use super::{Refusal, for_each_expr};
+use crate::nest::{Buffer, Loop, Nest, Scope, Stmt, identity};
+use crate::workload::{Combiner, Condition, Expr, Index, Stage, TensorId, Var};
+
+/// How [`Nest::accumulate`] treats the reduction loops.
+#[derive(Clone, Debug, Default)]
+pub struct Reduction {
+    /// The loop over reduction blocks around the place of accumulation, if the reduction is blocked.
+    pub blocks: Option<Var>,
+    /// Reduction loops whose iterations get accumulators of their own, combined at the end: vector lanes and
+    /// independent chains.
+    pub lanes: Vec<Var>,
+}
+
+/// The chain of loops from the place of accumulation down to the statement.
+struct Chain {
+    loops: Vec<Loop>,
+    indices: Vec<Index>,
+    combiner: Combiner,
+    value: Expr,
+}
+
+impl Nest {
+    /// Keeps the part of a reduction's output that one iteration of the loop `at` computes in registers, over all
+    /// reduction loops inside of it; a following element-wise stage is computed as the registers are written back.
+    ///
+    /// ```text
+    /// for i { for j { t[i, j] = 0 } }
+    /// for io { for k { for ii { t[4*io + ii] += S } } }
+    /// for i { y[i] = f(t[i]) }
+    /// =>
+    /// for io {
+    ///     for ii { acc[ii] = 0 }
+    ///     for k { for ii { acc[ii] += S } }
+    ///     for ii { y[4*io + ii] = f(acc[ii]) }
+    /// }
+    /// ```
+    ///
+    /// Where the reduction is blocked around `at`, registers start from the memory of `t` but for the first block, and the
+    /// epilogue follows the last.
+    ///
+    /// # Errors
+    /// [`Refusal::NoLoop`]; [`Refusal::NotPerfect`] where the loops inside of `at` are not one chain that ends in an accumulation into `tensor`.
+    pub fn accumulate(
+        &self,
+        tensor: TensorId,
+        at: Var,
+        reduction: &Reduction,
+        epilogue: Option<&Stage>,
+    ) -> Result<Nest, Refusal> {
+        let place = find_loop(&self.body, at).ok_or(Refusal::NoLoop(at))?;
+        let chain = chain_to(&place.body, tensor).ok_or(Refusal::NotPerfect(at))?;
+        let mut nest = self.clone();
+        let spatial: Vec<Loop> =
+            chain.loops.iter().filter(|l| chain.indices.iter().any(|i| i.mentions(l.var))).cloned().collect();
+        let lanes: Vec<Loop> = chain.loops.iter().filter(|l| reduction.lanes.contains(&l.var)).cloned().collect();
+
+        let dtype = self.buffer(tensor).dtype;
+        let registers = |loops: &[&Loop], name: &str| Buffer {
+            name: format!("{}{name}", self.buffer(tensor).name),
+            shape: loops.iter().map(|l| l.extent()).collect(),
+            dtype,
+            scope: Scope::Register,
+        };
+        let all: Vec<&Loop> = spatial.iter().chain(&lanes).collect();
+        let acc = nest.add_buffer(registers(&all, "_acc"));
+        let acc_indices = |loops: &[&Loop]| loops.iter().map(|l| Index::var(l.var)).collect::<Vec<_>>();
+
+        let start = match reduction.blocks {
+            None => identity(chain.combiner, dtype),
+            Some(_) if !lanes.is_empty() => return Err(Refusal::Other("lanes of a blocked reduction")),
+            Some(blocks) => Expr::guard(
+                vec![Condition { index: Index::var(blocks), low: 0, high: 1 }],
+                identity(chain.combiner, dtype),
+                Expr::load(tensor, chain.indices.clone()),
+            ),
+        };
+        let start = Stmt::Store { buffer: acc, indices: acc_indices(&all), value: start };
+        // every lane starts defined, also those that a ragged last step does not reach
+        let full: Vec<Loop> = lanes.iter().map(|l| Loop { bounds: vec![l.bounds[0].clone()], ..l.clone() }).collect();
+        let around: Vec<&Loop> = spatial.iter().chain(&full).collect();
+        let start = nest.copy_of_loops(&around, vec![start]);
+
+        let step = Stmt::Accumulate {
+            buffer: acc,
+            indices: acc_indices(&all),
+            combiner: chain.combiner,
+            value: chain.value.clone(),
+        };
+        let steps = chain.loops.iter().rev().fold(vec![step], |body, l| vec![Stmt::Loop(Loop { body, ..l.clone() })]);
+
+        let own: Vec<&Loop> = spatial.iter().collect();
+        let (mut finish, result) = if lanes.is_empty() {
+            (Vec::new(), Expr::load(acc, acc_indices(&own)))
+        } else {
+            let sum = nest.add_buffer(registers(&own, "_sum"));
+            let first = Stmt::Store { buffer: sum, indices: acc_indices(&own), value: identity(chain.combiner, dtype) };
+            let add = Stmt::Accumulate {
+                buffer: sum,
+                indices: acc_indices(&own),
+                combiner: chain.combiner,
+                value: Expr::load(acc, acc_indices(&all)),
+            };
+            let combine = full.iter().rev().fold(vec![add], |b, l| vec![Stmt::Loop(Loop { body: b, ..l.clone() })]);
+            ([vec![first], combine].concat(), Expr::load(sum, acc_indices(&own)))
+        };
+        let keep = Stmt::Store { buffer: tensor, indices: chain.indices.clone(), value: result.clone() };
+        let last = reduction.blocks.and_then(|b| find_loop(&self.body, b).map(|l| (b, l.extent() - 1)));
+        match (epilogue, last) {
+            (None, _) => finish.push(keep),
+            (Some(stage), None) => {
+                finish.push(epilogue_store(stage, tensor, &chain.indices, &result));
+                if self.needed_elsewhere(tensor, stage.output) {
+                    finish.push(keep);
+                }
+            }
+            (Some(stage), Some((blocks, last))) => {
+                let when = |low, high| vec![Condition { index: Index::var(blocks), low, high }];
+                let store = epilogue_store(stage, tensor, &chain.indices, &result);
+                finish.push(Stmt::If { conditions: when(last, last + 1), body: vec![store] });
+                let high = if self.needed_elsewhere(tensor, stage.output) { last + 1 } else { last };
+                finish.push(Stmt::If { conditions: when(0, high), body: vec![keep] });
+            }
+        }
+        let finish = nest.copy_of_loops(&own, finish);
+
+        let body: Vec<Stmt> = [start, steps, finish].concat();
+        replace_loop(&mut nest.body, at, &mut |l| vec![Stmt::Loop(Loop { body: body.clone(), ..l })]);
+        nest.body = without_start(&nest.body, tensor, &identity(chain.combiner, dtype), at);
+        if let Some(stage) = epilogue {
+            nest.body = without_stage(&nest.body, stage.output, at);
+        }
+        Ok(nest)
+    }
+
+    /// Appends a buffer.
+    pub fn add_buffer(&mut self, buffer: Buffer) -> TensorId {
+        self.buffers.push(buffer);
+        TensorId(self.buffers.len() as u32 - 1)
+    }
+
+    /// The loops again, under new variables, around `body`.
+    pub(crate) fn copy_of_loops(&mut self, loops: &[&Loop], body: Vec<Stmt>) -> Vec<Stmt> {
+        let fresh: Vec<(Var, Var)> = loops
+            .iter()
+            .map(|l| (l.var, self.new_var(format!("{}'", self.vars[l.var.0 as usize].trim_end_matches('\'')))))
+            .collect();
+        let rename = |v: Var| fresh.iter().find(|(old, _)| *old == v).map(|(_, new)| Index::var(*new));
+        let body = substitute(&body, &rename);
+        loops.iter().zip(&fresh).rev().fold(body, |body, (l, (_, var))| {
+            let bounds = l.bounds.iter().map(|b| b.substitute(&rename)).collect();
+            vec![Stmt::Loop(Loop { var: *var, bounds, kind: l.kind, body })]
+        })
+    }
+
+    /// Whether a tensor is an output, or read by more than the stage that writes `reader`.
+    fn needed_elsewhere(&self, tensor: TensorId, reader: TensorId) -> bool {
+        if matches!(self.buffer(tensor).scope, Scope::Argument(_)) {
+            return true;
+        }
+        let mut others = false;
+        super::for_each_stmt(&self.body, &mut |stmt| {
+            if let Stmt::Store { buffer, value, .. } | Stmt::Accumulate { buffer, value, .. } = stmt
+                && *buffer != reader
+            {
+                value.for_each_load(&mut |loaded, _| others |= loaded == tensor);
+            }
+        });
+        others
+    }
+
+    /// Whether a buffer is still read or written anywhere.
+    pub fn uses(&self, buffer: TensorId) -> bool {
+        let mut found = false;
+        for stmts in [&self.setup, &self.body] {
+            for_each_expr(stmts, &mut |value| value.for_each_load(&mut |loaded, _| found |= loaded == buffer));
+            super::for_each_stmt(stmts, &mut |stmt| {
+                if let Stmt::Store { buffer: written, .. } | Stmt::Accumulate { buffer: written, .. } = stmt {
+                    found |= *written == buffer;
+                }
+            });
+        }
+        found
+    }
+}
+
+/// The loops that lead to the accumulation into `tensor`, if there is nothing else.
+fn chain_to(body: &[Stmt], tensor: TensorId) -> Option<Chain> {
+    let mut loops = Vec::new();
+    let mut body = body;
+    loop {
+        match body {
+            [Stmt::Loop(l)] => {
+                loops.push(Loop { body: Vec::new(), ..l.clone() });
+                body = &l.body;
+            }
+            [Stmt::Accumulate { buffer, indices, combiner, value }] if *buffer == tensor => {
+                return Some(Chain { loops, indices: indices.clone(), combiner: *combiner, value: value.clone() });
+            }
+            _ => return None,
+        }
+    }
+}
+
+/// The store of an element-wise stage at the point where the element of `tensor` that it reads is `result`.
+fn epilogue_store(stage: &Stage, tensor: TensorId, indices: &[Index], result: &Expr) -> Stmt {
+    let at = |axis: Var| indices.get(axis.0 as usize).cloned();
+    let value = stage.value.map_loads(&mut |loaded, _| (loaded == tensor).then_some(Expr::Float(SENTINEL)));
+    // two steps, since the registers' indices must not be renamed as if they were axes
+    let value = value.substitute(&at).rewrite(&mut |e| if e == Expr::Float(SENTINEL) { result.clone() } else { e });
+    Stmt::Store { buffer: stage.output, indices: indices.to_vec(), value }
+}
+
+/// Stands for the register while axes are renamed: a NaN whose payload no literal has.
+const SENTINEL: crate::workload::Float = crate::workload::Float(f64::from_bits(0x7ff8_7469_6c65_7363));
+
+/// Drops the statements that start an accumulation, outside of the loop `at`.
+fn without_start(stmts: &[Stmt], tensor: TensorId, start: &Expr, at: Var) -> Vec<Stmt> {
+    prune(stmts, at, &|stmt| matches!(stmt, Stmt::Store { buffer, value, .. } if *buffer == tensor && value == start))
+}
+
+/// Drops the statements that write a tensor, outside of the loop `at`.
+fn without_stage(stmts: &[Stmt], output: TensorId, at: Var) -> Vec<Stmt> {
+    prune(stmts, at, &|stmt| matches!(stmt, Stmt::Store { buffer, .. } if *buffer == output))
+}
+
+/// Drops statements, and loops that are empty then; the loop `keep` is left alone.
+fn prune(stmts: &[Stmt], keep: Var, drop: &dyn Fn(&Stmt) -> bool) -> Vec<Stmt> {
+    stmts
+        .iter()
+        .filter(|stmt| !drop(stmt))
+        .filter_map(|stmt| match stmt {
+            Stmt::Loop(l) if l.var == keep => Some(stmt.clone()),
+            Stmt::Loop(l) => {
+                let body = prune(&l.body, keep, drop);
+                (!body.is_empty()).then(|| Stmt::Loop(Loop { body, ..l.clone() }))
+            }
+            Stmt::If { conditions, body } => {
+                let body = prune(body, keep, drop);
+                (!body.is_empty()).then(|| Stmt::If { conditions: conditions.clone(), body })
+            }
+            Stmt::Store { .. } | Stmt::Accumulate { .. } => Some(stmt.clone()),
+        })
+        .collect()
+}

@@ -1,0 +1,34 @@
+//! Pure rewrites: each takes a nest and returns one that computes the same.
+//!
+//! Loops are named by their variable. A rewrite that does not fit is refused with a reason; nothing is changed then.
+//! [`loops`] shapes loops, [`accumulate`] moves reductions into registers and fuses what follows them,
+//! [`pack`] copies operands into the order in which they are read, [`rows`] joins the loops of several stages,
+//! and [`peel`] makes ragged inner loops constant.
+
+pub mod accumulate;
+pub mod loops;
+pub mod pack;
+pub mod peel;
+pub mod rows;
+mod tree;
+
+pub(crate) use tree::{find_loop, for_each_expr, for_each_stmt, map_exprs, replace_loop, substitute};
+
+use thiserror::Error;
+
+use crate::workload::Var;
+
+/// Why a rewrite does not fit. The space offers only rewrites that fit, so one of these behind a finished trace is our bug.
+#[derive(Clone, PartialEq, Eq, Debug, Error)]
+pub enum Refusal {
+    #[error("no loop over v{}", .0.0)]
+    NoLoop(Var),
+    #[error("the loops from v{} on are not perfectly nested", .0.0)]
+    NotPerfect(Var),
+    #[error("the bounds of v{} depend on v{}", .inner.0, .outer.0)]
+    BoundsDepend { inner: Var, outer: Var },
+    #[error("the loop over v{} has no constant number of iterations", .0.0)]
+    NotConstant(Var),
+    #[error("{0}")]
+    Other(&'static str),
+}

@@ -1,0 +1,266 @@
+//! Packing: copying an operand into the order in which it is read.
+
+use super::tree::{find_loop, replace_loop};
+use super::{Refusal, for_each_expr, map_exprs};
+use crate::nest::{Buffer, Loop, LoopKind, Nest, Scope, Stmt};
+use crate::workload::{Condition, Expr, Index, Interval, TensorId, Var};
+
+/// How a packed operand is laid out.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Layout {
+    /// In the order of the loops that read it, an element for each iteration: panels of a matrix product; of a convolution, the
+    /// matrix of unrolled patches (im2col).
+    Panel,
+    /// The box that the loops touch, in the tensor's own order of dimensions, padding written out.
+    Box,
+}
+
+/// Where an operand is packed.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Place {
+    /// Once, when the network is compiled.
+    Setup,
+    /// Whole, before the loop, spread over the threads.
+    Before(Var),
+    /// At the start of every iteration of the loop.
+    Inside(Var),
+}
+
+impl Nest {
+    /// Packs what the statements inside of `stage` (a loop) read of a tensor, with the guards around the access.
+    ///
+    /// ```text
+    /// for i { for k { for j { t[i, j] += a[i, k] * b[k, j] } } }           pack b inside i as panel, k and j inside
+    /// =>
+    /// for i { for k { for j { p[k, j] = b[k, j] } }  for k { for j { t[i, j] += a[i, k] * p[k, j] } } }
+    /// ```
+    ///
+    /// # Errors
+    /// [`Refusal::Other`] where the tensor is read in several ways, or where a box would need division.
+    pub fn pack(&self, stage: Var, tensor: TensorId, place: Place, layout: Layout) -> Result<Nest, Refusal> {
+        let whole = find_loop(&self.body, stage).ok_or(Refusal::NoLoop(stage))?;
+        let read = only_read(whole, tensor)?;
+        let mut path = Vec::new();
+        loops_to_read(whole, tensor, &mut path);
+        let inside = match place {
+            Place::Setup | Place::Before(_) => &path[..],
+            Place::Inside(var) => {
+                let at = path.iter().position(|l| l.var == var).ok_or(Refusal::NoLoop(var))?;
+                &path[at + 1..]
+            }
+        };
+        let mut nest = self.clone();
+        let (copy, access) = match layout {
+            Layout::Panel => nest.panel(tensor, &read, inside, place)?,
+            Layout::Box => nest.copied_box(tensor, &read, inside, place)?,
+        };
+        let swap = |body: &mut Vec<Stmt>| {
+            map_exprs(body, &mut |value| value.rewrite(&mut |e| if e == read { access.clone() } else { e }));
+        };
+        match place {
+            Place::Setup => {
+                replace_loop(&mut nest.body, stage, &mut |l| vec![with_body(l, &swap, Vec::new())]);
+                nest.setup.extend(copy);
+            }
+            Place::Before(_) => {
+                replace_loop(&mut nest.body, stage, &mut |l| {
+                    let mut all = copy.clone();
+                    all.push(with_body(l, &swap, Vec::new()));
+                    all
+                });
+            }
+            Place::Inside(var) => {
+                replace_loop(&mut nest.body, var, &mut |l| vec![with_body(l, &swap, copy.clone())]);
+            }
+        }
+        Ok(nest)
+    }
+
+    fn panel(
+        &mut self,
+        tensor: TensorId,
+        read: &Expr,
+        inside: &[Loop],
+        place: Place,
+    ) -> Result<(Vec<Stmt>, Expr), Refusal> {
+        let moves: Vec<&Loop> = inside.iter().filter(|l| mentions(read, l.var)).collect();
+        let shape = moves.iter().map(|l| l.extent()).collect();
+        let indices: Vec<Index> = moves.iter().map(|l| Index::var(l.var)).collect();
+        let packed = self.packed_buffer(tensor, shape, place);
+        let store = Stmt::Store { buffer: packed, indices: indices.clone(), value: read.clone() };
+        let known = |bound: &Index| inside.iter().all(|l| !bound.mentions(l.var) || mentions(read, l.var));
+        let loops: Vec<Loop> = moves
+            .iter()
+            .enumerate()
+            .map(|(at, l)| Loop {
+                var: l.var,
+                bounds: l.bounds.iter().filter(|b| known(b)).cloned().collect(),
+                kind: copy_kind(l, at + 1 == moves.len()),
+                body: Vec::new(),
+            })
+            .collect();
+        let loops: Vec<&Loop> = loops.iter().collect();
+        let mut copy = self.copy_of_loops(&loops, vec![store]);
+        spread(&mut copy, place);
+        Ok((copy, Expr::load(packed, indices)))
+    }
+
+    fn copied_box(
+        &mut self,
+        tensor: TensorId,
+        read: &Expr,
+        inside: &[Loop],
+        place: Place,
+    ) -> Result<(Vec<Stmt>, Expr), Refusal> {
+        let mut found = None;
+        read.for_each_load(&mut |loaded, indices| {
+            if loaded == tensor {
+                found = Some(indices.to_vec());
+            }
+        });
+        let original = found.ok_or(Refusal::Other("nothing is read"))?;
+        let extents = self.buffer(tensor).shape.clone();
+        let range =
+            |v: Var| inside.iter().find(|l| l.var == v).map_or(Interval::point(0), |l| Interval::below(l.extent()));
+        let is_inner = |v: Var| inside.iter().any(|l| l.var == v);
+        let (mut shape, mut access, mut vars, mut sources) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+        for (dim, index) in original.iter().enumerate() {
+            if !index.is_affine() {
+                return Err(Refusal::Other("a box of a divided index"));
+            }
+            let outer = index.substitute(&|v| is_inner(v).then(|| Index::constant(0)));
+            let inner = index.clone().minus(&outer);
+            let span = inner.range(&range).ok_or(Refusal::Other("a box without bounds"))?;
+            let var = self.new_var(format!("{}{}", self.buffer(tensor).name, crate::nest::axis_name(dim)));
+            shape.push(span.high - span.low + 1);
+            access.push(inner.plus_constant(-span.low));
+            sources.push(outer.plus_constant(span.low).plus(&Index::var(var)));
+            vars.push(var);
+        }
+        let packed = self.packed_buffer(tensor, shape.clone(), place);
+        // what lies outside of the tensor is never used but where a guard says so, and zero is what the guard would give
+        let outside = match read {
+            Expr::Guard { outside, .. } => (**outside).clone(),
+            _ => crate::nest::identity(crate::workload::Combiner::Sum, self.buffer(tensor).dtype),
+        };
+        let conditions: Vec<Condition> = sources
+            .iter()
+            .zip(&extents)
+            .zip(&shape)
+            .filter(|((source, extent), width)| {
+                !(source.terms().len() == 1 && source.offset() == 0 && **width <= **extent)
+            })
+            .map(|((source, extent), _)| Condition { index: source.clone(), low: 0, high: *extent })
+            .collect();
+        if let Expr::Guard { conditions: own, .. } = read
+            && !own
+                .iter()
+                .all(|c| original.iter().zip(&extents).any(|(i, e)| *i == c.index && c.low == 0 && c.high == *e))
+        {
+            return Err(Refusal::Other("a guard that is not the tensor's own border"));
+        }
+        let value = Expr::guard(conditions, Expr::load(tensor, sources), outside);
+        let indices = vars.iter().map(|v| Index::var(*v)).collect();
+        let store = Stmt::Store { buffer: packed, indices, value };
+        let innermost = vars.last().copied();
+        let mut copy = vars.iter().zip(&shape).rev().fold(vec![store], |body, (var, extent)| {
+            let kind = if Some(*var) == innermost && *extent <= MAXIMAL_UNROLLED_ROW {
+                LoopKind::Vector
+            } else {
+                LoopKind::Serial
+            };
+            vec![Stmt::Loop(Loop { var: *var, bounds: vec![Index::constant(*extent)], kind, body })]
+        });
+        spread(&mut copy, place);
+        Ok((copy, Expr::load(packed, access)))
+    }
+
+    fn packed_buffer(&mut self, tensor: TensorId, shape: Vec<i64>, place: Place) -> TensorId {
+        let scope = match place {
+            Place::Setup => Scope::Packed,
+            Place::Before(_) => Scope::Shared,
+            Place::Inside(_) => Scope::Private,
+        };
+        let (name, dtype) = (format!("{}_pack", self.buffer(tensor).name), self.buffer(tensor).dtype);
+        self.add_buffer(Buffer { name, shape, dtype, scope })
+    }
+}
+
+/// Rows of a box up to this many elements are copied by written-out vector operations.
+const MAXIMAL_UNROLLED_ROW: i64 = 256;
+
+/// Copies run along their innermost loop in vectors.
+fn copy_kind(l: &Loop, innermost: bool) -> LoopKind {
+    if innermost && l.kind == LoopKind::Vector { LoopKind::Vector } else { LoopKind::Serial }
+}
+
+/// The copy of a whole operand is shared by the threads.
+fn spread(copy: &mut [Stmt], place: Place) {
+    if let (Place::Before(_), [Stmt::Loop(l)]) = (place, copy)
+        && l.is_constant()
+        && l.kind == LoopKind::Serial
+    {
+        l.kind = LoopKind::Parallel;
+    }
+}
+
+fn with_body(mut l: Loop, swap: &dyn Fn(&mut Vec<Stmt>), before: Vec<Stmt>) -> Stmt {
+    swap(&mut l.body);
+    l.body.splice(0..0, before);
+    Stmt::Loop(l)
+}
+
+fn mentions(expr: &Expr, var: Var) -> bool {
+    let mut found = false;
+    expr.for_each_index(&mut |index| found |= index.mentions(var));
+    found
+}
+
+/// The access to a tensor inside of a loop, with its guard; refused where there are several different ones.
+fn only_read(l: &Loop, tensor: TensorId) -> Result<Expr, Refusal> {
+    let mut reads: Vec<Expr> = Vec::new();
+    for_each_expr(&l.body, &mut |value| collect_reads(value, tensor, &mut reads));
+    reads.dedup();
+    match reads.len() {
+        1 => Ok(reads.remove(0)),
+        0 => Err(Refusal::Other("the operand is not read")),
+        _ => Err(Refusal::Other("the operand is read in several ways")),
+    }
+}
+
+fn collect_reads(expr: &Expr, tensor: TensorId, reads: &mut Vec<Expr>) {
+    match expr {
+        Expr::Load { tensor: loaded, .. } if *loaded == tensor => reads.push(expr.clone()),
+        Expr::Guard { inside, outside, .. }
+            if matches!(&**inside, Expr::Load { tensor: loaded, .. } if *loaded == tensor)
+                && outside.children().is_empty() =>
+        {
+            reads.push(expr.clone());
+        }
+        _ => expr.children().into_iter().for_each(|child| collect_reads(child, tensor, reads)),
+    }
+}
+
+/// The loops on the way to the statement that reads a tensor, from the outermost, itself included.
+fn loops_to_read(l: &Loop, tensor: TensorId, path: &mut Vec<Loop>) -> bool {
+    path.push(Loop { body: Vec::new(), ..l.clone() });
+    for stmt in &l.body {
+        if descend(stmt, tensor, path) {
+            return true;
+        }
+    }
+    path.pop();
+    false
+}
+
+fn descend(stmt: &Stmt, tensor: TensorId, path: &mut Vec<Loop>) -> bool {
+    match stmt {
+        Stmt::Loop(l) => loops_to_read(l, tensor, path),
+        Stmt::If { body, .. } => body.iter().any(|s| descend(s, tensor, path)),
+        Stmt::Store { value, .. } | Stmt::Accumulate { value, .. } => {
+            let mut found = false;
+            value.for_each_load(&mut |loaded, _| found |= loaded == tensor);
+            found
+        }
+    }
+}

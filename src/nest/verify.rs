@@ -1,0 +1,313 @@
+//! The rules that a legal nest keeps, checked without running it.
+//!
+//! | rule | what it asks |
+//! | --- | --- |
+//! | [`Rule::Structure`] | variables are bound once where they are used, buffers exist, ranks and types fit |
+//! | [`Rule::FirstBound`] | the first bound of a loop is a constant |
+//! | [`Rule::Bound`] | the others are sums of enclosing variables, quotients and remainders: nothing is gathered |
+//! | [`Rule::VectorBound`] | a vector loop has one bound, at most the lanes given |
+//! | [`Rule::VectorBody`] | it holds no loop |
+//! | [`Rule::UnrollBound`] | an unrolled loop has one bound |
+//! | [`Rule::NestedParallel`] | no parallel loop stands inside another |
+//! | [`Rule::OutOfBounds`] | an access provably stays inside its buffer; only loads from inputs and constants may be gathered without proof |
+//! | [`Rule::ReadOnly`] | inputs and constants are not written |
+//! | [`Rule::Setup`] | `setup` touches neither inputs nor outputs, and only it writes packed buffers |
+//! | [`Rule::NeverWritten`] | what is read was written somewhere; all outputs and packed buffers are |
+//! | [`Rule::SharedWrite`] | what a parallel loop writes to memory that its threads share moves with its variable, unless conditions leave one iteration only |
+//! | [`Rule::PrivateEscape`] | a private or register buffer is used inside of parallel loops or outside, not both |
+//! | [`Rule::RegisterIndex`] | a register buffer's indices are made of unrolled variables and at most one vector variable |
+//!
+//! Sound for what it proves, but not complete: races, undefined reads and lanes that depend on each other in
+//! subtler ways show in [`super::interpret`].
+
+use thiserror::Error;
+
+use super::prove::Facts;
+use super::structure::{self, Flaw, is_gathered};
+use super::{Loop, LoopKind, Nest, Scope, Stmt};
+use crate::workload::{Atom, Expr, Index, Role, TensorId};
+
+/// A rule that a nest breaks.
+#[derive(Clone, PartialEq, Eq, Debug, Error)]
+pub enum Rule {
+    #[error(transparent)]
+    Structure(#[from] Flaw),
+    #[error("the first bound of a loop must be a constant")]
+    FirstBound,
+    #[error("bound `{bound}` is only known at run time")]
+    Bound { bound: String },
+    #[error("a vector loop must have one constant bound from 1 to {max_lanes}")]
+    VectorBound { max_lanes: i64 },
+    #[error("a loop inside of a vector loop")]
+    VectorBody,
+    #[error("an unrolled loop must have one bound")]
+    UnrollBound,
+    #[error("a parallel loop inside of another")]
+    NestedParallel,
+    #[error("`{access}` may leave its dimension {dimension}, of extent {extent}")]
+    OutOfBounds { access: String, dimension: usize, extent: i64 },
+    #[error("`{buffer}` is an input or constant and must not be written")]
+    ReadOnly { buffer: String },
+    #[error("`{buffer}` is {scope}: {reason}")]
+    Setup { buffer: String, scope: &'static str, reason: &'static str },
+    #[error("`{buffer}` is never stored to before it is used")]
+    NeverWritten { buffer: String },
+    #[error("every iteration of the parallel loop over `{var}` writes to `{access}`")]
+    SharedWrite { var: String, access: String },
+    #[error("`{buffer}` is private, and used both inside and outside of parallel loops")]
+    PrivateEscape { buffer: String },
+    #[error("`{access}` is a register, and `{index}` is neither unrolled nor one vector")]
+    RegisterIndex { access: String, index: String },
+}
+
+/// The first rule broken, and where.
+#[derive(Clone, PartialEq, Eq, Debug, Error)]
+#[error("{rule}; in `{statement}`{}", inside(.loops))]
+pub struct VerifyError {
+    pub rule: Rule,
+    /// The statement's first line.
+    pub statement: String,
+    /// The loops and conditions around it, outermost first.
+    pub loops: Vec<String>,
+}
+
+fn inside(loops: &[String]) -> String {
+    loops.iter().rev().map(|head| format!(" inside of `{head}`")).collect()
+}
+
+/// Checks all rules; a vector loop may have at most `max_lanes` iterations.
+///
+/// # Errors
+/// The first rule that is broken, in the order of the program.
+pub fn verify(nest: &Nest, max_lanes: i64) -> Result<(), VerifyError> {
+    structure::check(nest).map_err(|(flaw, statement)| VerifyError {
+        rule: flaw.into(),
+        statement,
+        loops: Vec::new(),
+    })?;
+    let packed = |buffer: TensorId| nest.buffer(buffer).scope == Scope::Packed;
+    let mut written = vec![false; nest.buffers.len()];
+    for (is_setup, statements) in [(true, &nest.setup), (false, &nest.body)] {
+        for_each_store(statements, &mut |buffer| written[buffer.0 as usize] = true);
+        let mut verifier = Verifier {
+            nest,
+            max_lanes,
+            is_setup,
+            facts: Facts::new(nest.vars.len()),
+            loops: Vec::new(),
+            path: Vec::new(),
+            written: written.clone(),
+            used_in_parallel: vec![None; nest.buffers.len()],
+        };
+        verifier.block(statements)?;
+        let due = if is_setup { Scope::Packed } else { Scope::Argument(Role::Output) };
+        let unwritten = nest.buffers.iter().zip(&written).find(|(b, written)| b.scope == due && !**written);
+        if let Some((buffer, _)) = unwritten {
+            let rule = Rule::NeverWritten { buffer: buffer.name.clone() };
+            return Err(VerifyError { rule, statement: buffer.to_string(), loops: Vec::new() });
+        }
+        // only packed buffers outlive setup
+        (0..).map(TensorId).zip(&mut written).for_each(|(buffer, written)| *written &= packed(buffer));
+    }
+    Ok(())
+}
+
+struct Verifier<'a> {
+    nest: &'a Nest,
+    max_lanes: i64,
+    is_setup: bool,
+    facts: Facts,
+    /// Around the statement, outermost first.
+    loops: Vec<&'a Loop>,
+    /// `loops`, and the conditions between them.
+    path: Vec<&'a Stmt>,
+    /// By buffer: whether a store to it stands anywhere in this phase, or in `setup` if it is packed.
+    written: Vec<bool>,
+    /// By buffer: whether it was used inside of a parallel loop, once it was used.
+    used_in_parallel: Vec<Option<bool>>,
+}
+
+impl<'a> Verifier<'a> {
+    fn block(&mut self, statements: &'a [Stmt]) -> Result<(), VerifyError> {
+        statements.iter().try_for_each(|statement| {
+            self.statement(statement).map_err(|rule| VerifyError {
+                rule,
+                statement: self.nest.show_statement(statement),
+                loops: self.path.iter().map(|outer| self.nest.show_statement(outer)).collect(),
+            })?;
+            let mark = self.facts.enter();
+            self.path.push(statement);
+            match statement {
+                Stmt::Loop(l) => {
+                    self.facts.assume_below(l.var, &l.bounds);
+                    self.loops.push(l);
+                    self.block(&l.body)?;
+                    self.loops.pop();
+                }
+                Stmt::If { conditions, body } => {
+                    self.facts.assume_all(conditions);
+                    self.block(body)?;
+                }
+                Stmt::Store { .. } | Stmt::Accumulate { .. } => {}
+            }
+            self.path.pop();
+            self.facts.leave(mark);
+            Ok(())
+        })
+    }
+
+    /// The rules for one statement, without its body.
+    fn statement(&mut self, statement: &'a Stmt) -> Result<(), Rule> {
+        match statement {
+            Stmt::Loop(l) => self.head(l),
+            Stmt::If { conditions, .. } => conditions.iter().try_for_each(|c| self.index(&c.index)),
+            Stmt::Store { buffer, indices, value } => {
+                self.write(*buffer, indices)?;
+                self.expr(value)
+            }
+            Stmt::Accumulate { buffer, indices, value, .. } => {
+                self.read(*buffer, indices, false)?;
+                self.write(*buffer, indices)?;
+                self.expr(value)
+            }
+        }
+    }
+
+    fn head(&self, l: &Loop) -> Result<(), Rule> {
+        if l.bounds.first().is_none_or(|bound| bound.as_constant().is_none()) {
+            return Err(Rule::FirstBound);
+        }
+        if let Some(bound) = l.bounds.iter().find(|bound| is_gathered(bound)) {
+            return Err(Rule::Bound { bound: self.nest.show_index(bound) });
+        }
+        if self.loops.iter().any(|outer| outer.kind == LoopKind::Vector) {
+            return Err(Rule::VectorBody);
+        }
+        match l.kind {
+            LoopKind::Vector if !l.is_constant() || !(1..=self.max_lanes).contains(&l.extent()) => {
+                Err(Rule::VectorBound { max_lanes: self.max_lanes })
+            }
+            LoopKind::Unroll if !l.is_constant() => Err(Rule::UnrollBound),
+            LoopKind::Parallel if self.parallel().is_some() => Err(Rule::NestedParallel),
+            _ => Ok(()),
+        }
+    }
+
+    fn parallel(&self) -> Option<&'a Loop> {
+        self.loops.iter().copied().find(|outer| outer.kind == LoopKind::Parallel)
+    }
+
+    fn expr(&mut self, expr: &Expr) -> Result<(), Rule> {
+        match expr {
+            Expr::Float(_) => Ok(()),
+            Expr::Index(index) => self.index(index),
+            Expr::Load { tensor, indices } => {
+                indices.iter().try_for_each(|index| self.index(index))?;
+                self.read(*tensor, indices, true)
+            }
+            Expr::Guard { conditions, inside, outside } => {
+                conditions.iter().try_for_each(|c| self.index(&c.index))?;
+                let mark = self.facts.enter();
+                self.facts.assume_all(conditions);
+                self.expr(inside)?;
+                self.facts.leave(mark);
+                self.expr(outside)
+            }
+            other => other.children().into_iter().try_for_each(|child| self.expr(child)),
+        }
+    }
+
+    /// The loads inside of gathered indices.
+    fn index(&mut self, index: &Index) -> Result<(), Rule> {
+        index.terms().iter().try_for_each(|(atom, _)| match atom {
+            Atom::Var(_) => Ok(()),
+            Atom::FloorDiv(inner, _) | Atom::Modulo(inner, _) => self.index(inner),
+            Atom::Value(value) => self.expr(value),
+        })
+    }
+
+    fn read(&mut self, buffer: TensorId, indices: &[Index], may_gather: bool) -> Result<(), Rule> {
+        let scope = self.nest.buffer(buffer).scope;
+        let given = matches!(scope, Scope::Argument(Role::Input | Role::Constant));
+        if self.is_setup && matches!(scope, Scope::Argument(Role::Input | Role::Output)) {
+            return Err(self.misplaced(buffer, "setup must not read it"));
+        }
+        if !given && !self.written[buffer.0 as usize] {
+            return Err(Rule::NeverWritten { buffer: self.nest.buffer(buffer).name.clone() });
+        }
+        self.access(buffer, indices, may_gather && given)
+    }
+
+    fn write(&mut self, buffer: TensorId, indices: &[Index]) -> Result<(), Rule> {
+        let scope = self.nest.buffer(buffer).scope;
+        match scope {
+            Scope::Argument(Role::Input | Role::Constant) => {
+                return Err(Rule::ReadOnly { buffer: self.nest.buffer(buffer).name.clone() });
+            }
+            Scope::Argument(_) if self.is_setup => return Err(self.misplaced(buffer, "setup must not write it")),
+            Scope::Packed if !self.is_setup => return Err(self.misplaced(buffer, "only setup may write it")),
+            _ => {}
+        }
+        indices.iter().try_for_each(|index| self.index(index))?;
+        self.access(buffer, indices, false)?;
+        let shared = !matches!(scope, Scope::Private | Scope::Register);
+        if let Some(parallel) = self.parallel().filter(|parallel| shared && parallel.extent() > 1)
+            && !indices.iter().any(|index| self.facts.simplify(index).mentions(parallel.var))
+            && !self.facts.is_pinned(parallel.var)
+        {
+            let (var, access) = (self.nest.var_name(parallel.var), self.nest.show_access(buffer, indices));
+            return Err(Rule::SharedWrite { var, access });
+        }
+        Ok(())
+    }
+
+    fn access(&mut self, buffer: TensorId, indices: &[Index], may_gather: bool) -> Result<(), Rule> {
+        let nest = self.nest;
+        let known = nest.buffer(buffer);
+        for (dimension, (index, extent)) in indices.iter().zip(&known.shape).enumerate() {
+            let trusted = may_gather && is_gathered(index);
+            if !trusted && !self.facts.within(index, *extent) {
+                let access = nest.show_access(buffer, indices);
+                return Err(Rule::OutOfBounds { access, dimension, extent: *extent });
+            }
+        }
+        if matches!(known.scope, Scope::Private | Scope::Register) {
+            let inside = self.parallel().is_some();
+            if *self.used_in_parallel[buffer.0 as usize].get_or_insert(inside) != inside {
+                return Err(Rule::PrivateEscape { buffer: known.name.clone() });
+            }
+        }
+        if known.scope == Scope::Register { self.register(buffer, indices) } else { Ok(()) }
+    }
+
+    fn register(&self, buffer: TensorId, indices: &[Index]) -> Result<(), Rule> {
+        for index in indices {
+            let simple = self.facts.simplify(index);
+            let mut fits = !is_gathered(&simple);
+            simple.for_each_var(&mut |var| {
+                let bound = self.loops.iter().find(|l| l.var == var);
+                fits &= bound.is_some_and(|l| matches!(l.kind, LoopKind::Unroll | LoopKind::Vector));
+            });
+            if !fits {
+                let access = self.nest.show_access(buffer, indices);
+                return Err(Rule::RegisterIndex { access, index: self.nest.show_index(index) });
+            }
+        }
+        Ok(())
+    }
+
+    fn misplaced(&self, buffer: TensorId, reason: &'static str) -> Rule {
+        let known = self.nest.buffer(buffer);
+        Rule::Setup { buffer: known.name.clone(), scope: known.scope.name(), reason }
+    }
+}
+
+fn for_each_store(statements: &[Stmt], visit: &mut dyn FnMut(TensorId)) {
+    for statement in statements {
+        match statement {
+            Stmt::Loop(Loop { body, .. }) | Stmt::If { body, .. } => for_each_store(body, visit),
+            Stmt::Store { buffer, .. } => visit(*buffer),
+            Stmt::Accumulate { .. } => {}
+        }
+    }
+}

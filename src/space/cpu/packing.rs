@@ -1,0 +1,195 @@
+//! Which operands are copied before they are read, where, and into which order.
+
+use super::tile::touches;
+use super::{name, site};
+use crate::nest::rewrite::Refusal;
+use crate::nest::rewrite::pack::{Layout, Place};
+use crate::space::plan::{Access, accesses};
+use crate::space::{Built, Group, Level, Packing, Plan, Rule, Stop, Tape};
+use crate::target::Task;
+use crate::workload::{Expr, Role, Var};
+
+pub(super) struct Pack;
+
+/// Elements of a copy that each thread keeps, at most.
+const MAXIMAL_PRIVATE: i64 = 1 << 20;
+/// Elements of a copy of a whole operand, at most.
+const MAXIMAL_WHOLE: i64 = 1 << 26;
+
+impl Rule for Pack {
+    fn name(&self) -> &'static str {
+        "pack"
+    }
+
+    fn version(&self) -> u32 {
+        1
+    }
+
+    fn decide(&self, task: &Task, plan: &mut Plan, tape: &mut Tape<'_>) -> Result<(), Stop> {
+        let rows = plan.rows;
+        for group in &mut plan.groups {
+            for access in packable(task, group) {
+                let options = options(task, group, &access, rows);
+                let mut candidates = vec![name("none")];
+                candidates.extend(options.iter().map(|(level, layout)| name(words(*level, *layout))));
+                let default = default_option(task, group, &access, &options);
+                let tensor = format!("t{}", access.tensor.0);
+                let answer = tape.choose(site(&["pack", &group.name(), &tensor]), candidates.clone(), default)?;
+                let chosen = candidates.iter().position(|c| *c == answer).filter(|c| *c > 0).map(|c| options[c - 1]);
+                if let Some((level, layout)) = chosen {
+                    group.packs.push(Packing { tensor: access.tensor, level, layout });
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn realise(&self, _: &Task, plan: &Plan, built: &mut Built) -> Result<(), Refusal> {
+        for (at, group) in plan.groups.iter().enumerate() {
+            let loops = &built.loops[at];
+            // the loops as `Order` has put them: first those of a single iteration
+            let spatial = group.positions(false);
+            let trivial: Vec<usize> = spatial.into_iter().filter(|a| !group.outer_order.contains(a)).collect();
+            let mut outer = trivial.iter().chain(&group.outer_order).map(|a| loops[*a].outer);
+            let head = outer.clone().next().or(built.at[at]);
+            let last = outer.next_back().or(built.at[at]);
+            let (Some(head), Some(last)) = (head, last) else { continue };
+            for packing in &group.packs {
+                let place = match packing.level {
+                    Level::Setup => Place::Setup,
+                    Level::Before => Place::Before(head),
+                    Level::Outer => Place::Inside(last),
+                    Level::Block => Place::Inside(group.depth.map_or(last, |a| loops[a].outer)),
+                };
+                built.nest = built.nest.pack(head, packing.tensor, place, packing.layout)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+fn words(level: Level, layout: Layout) -> &'static str {
+    match (level, layout) {
+        (Level::Setup, Layout::Panel) => "setup panel",
+        (Level::Setup, Layout::Box) => "setup box",
+        (Level::Before, Layout::Panel) => "before panel",
+        (Level::Before, Layout::Box) => "before box",
+        (Level::Outer, Layout::Panel) => "outer panel",
+        (Level::Outer, Layout::Box) => "outer box",
+        (Level::Block, Layout::Panel) => "block panel",
+        (Level::Block, Layout::Box) => "block box",
+    }
+}
+
+/// The operands of a reduction that are read in one way, and more than once or behind a guard.
+fn packable(task: &Task, group: &Group) -> Vec<Access> {
+    let workload = &task.workload;
+    let stage = &workload.stages[group.stage];
+    if !stage.is_reduction() {
+        return Vec::new();
+    }
+    let all = accesses(stage);
+    let behind = group.epilogue.map(|e| accesses(&workload.stages[e])).unwrap_or_default();
+    let reused = |a: &Access| {
+        let every_axis = (0..group.axes.len()).all(|at| touches(a, group, at));
+        !every_axis || a.guarded || has_window(a)
+    };
+    all.iter()
+        .filter(|a| all.iter().filter(|b| b.tensor == a.tensor).count() == 1)
+        .filter(|a| behind.iter().all(|b| b.tensor != a.tensor))
+        .filter(|a| {
+            a.indices.iter().all(|i| i.terms().iter().all(|(atom, _)| !matches!(atom, crate::workload::Atom::Value(_))))
+        })
+        .filter(|a| reused(a) && (!a.guarded || is_plain_guard(&stage.value, a)))
+        .cloned()
+        .collect()
+}
+
+/// Whether several axes move the access along one dimension, as in a convolution.
+fn has_window(access: &Access) -> bool {
+    access.indices.iter().any(|index| index.terms().len() > 1)
+}
+
+/// Whether the guard is right around the access.
+fn is_plain_guard(value: &Expr, access: &Access) -> bool {
+    match value {
+        Expr::Guard { inside, outside, .. } => match &**inside {
+            Expr::Load { tensor, .. } if *tensor == access.tensor => outside.children().is_empty(),
+            _ => is_plain_guard(inside, access),
+        },
+        _ => value.children().into_iter().any(|child| is_plain_guard(child, access)),
+    }
+}
+
+/// The guard right around an access is the tensor's own border.
+fn guards_border(task: &Task, value: &Expr, access: &Access) -> bool {
+    match value {
+        Expr::Guard { conditions, inside, .. } if matches!(&**inside, Expr::Load { tensor, .. } if *tensor == access.tensor) =>
+        {
+            let shape = &task.workload.tensor(access.tensor).shape;
+            conditions.iter().all(|c| {
+                access.indices.iter().zip(shape).any(|(i, extent)| *i == c.index && c.low == 0 && c.high == *extent)
+            })
+        }
+        Expr::Load { tensor, .. } => *tensor == access.tensor,
+        _ => value.children().into_iter().any(|child| guards_border(task, child, access)),
+    }
+}
+
+/// Where and how an operand can be packed.
+fn options(task: &Task, group: &Group, access: &Access, rows: usize) -> Vec<(Level, Layout)> {
+    let of_rows = (0..rows).any(|row| access.mentions(Var(row as u32)));
+    let constant = task.workload.tensor(access.tensor).role == Role::Constant;
+    let fused = group.fused.is_some_and(|at| touches(access, group, at));
+    let affine = access.indices.iter().all(crate::workload::Index::is_affine);
+    let value = &task.workload.stages[group.stage].value;
+    let boxes = has_window(access) && affine && !fused && guards_border(task, value, access);
+    let mut options = Vec::new();
+    let mut offer = |level: Level, whole: bool, spatial_blocks: bool, depth_blocks: bool, most: i64| {
+        let elements: i64 = (0..group.axes.len())
+            .filter(|at| touches(access, group, *at))
+            .map(|at| {
+                let axis = &group.axes[at];
+                let cut = if axis.reduction { depth_blocks } else { spatial_blocks };
+                if cut && !whole { (axis.tile * axis.block).min(axis.extent) } else { axis.tiles() * axis.tile }
+            })
+            .product();
+        if elements <= most {
+            options.push((level, Layout::Panel));
+            if boxes && level != Level::Setup {
+                options.push((level, Layout::Box));
+            }
+        }
+    };
+    if constant && !of_rows {
+        offer(Level::Setup, true, false, false, MAXIMAL_WHOLE);
+    }
+    if rows == 0 && !constant {
+        offer(Level::Before, true, false, false, MAXIMAL_WHOLE);
+    }
+    offer(Level::Outer, false, true, false, MAXIMAL_PRIVATE);
+    if group.depth.is_some() {
+        offer(Level::Block, false, true, true, MAXIMAL_PRIVATE);
+    }
+    options
+}
+
+/// Constants are packed offline; what runs in vectors but not along memory is packed per block, padding too.
+fn default_option(task: &Task, group: &Group, access: &Access, options: &[(Level, Layout)]) -> usize {
+    let find = |wanted: (Level, Layout)| options.iter().position(|o| *o == wanted).map(|at| at + 1);
+    if task.workload.tensor(access.tensor).role == Role::Constant {
+        return find((Level::Setup, Layout::Panel)).unwrap_or(0);
+    }
+    let vector = group.vector.filter(|at| !group.axes[*at].reduction && touches(access, group, *at));
+    let strided = vector.is_some_and(|at| {
+        let var = Var(group.axes[at].position as u32);
+        group.fused == Some(at) || access.stride(&task.workload, var) != Some(1)
+    });
+    if strided {
+        return find((Level::Outer, Layout::Panel)).unwrap_or(0);
+    }
+    if access.guarded {
+        return find((Level::Outer, Layout::Box)).unwrap_or(0);
+    }
+    0
+}

@@ -1,0 +1,82 @@
+//! How many of the outermost loops are spread over the threads.
+
+use super::{number, numbers, site};
+use crate::nest::rewrite::Refusal;
+use crate::nest::{LoopKind, Nest};
+use crate::space::{Built, Plan, Rule, Stop, Tape};
+use crate::target::Task;
+use crate::workload::Var;
+
+pub(super) struct Parallel;
+
+/// Work below this many operations is not worth waking a thread for, by default.
+const SERIAL_FLOPS: i64 = 60_000;
+
+impl Rule for Parallel {
+    fn name(&self) -> &'static str {
+        "parallel"
+    }
+
+    fn version(&self) -> u32 {
+        1
+    }
+
+    fn decide(&self, task: &Task, plan: &mut Plan, tape: &mut Tape<'_>) -> Result<(), Stop> {
+        if task.target.cores < 2 {
+            return Ok(());
+        }
+        let small = task.workload.flops() < SERIAL_FLOPS;
+        let default = |extents: &[i64]| {
+            let enough = i64::from(task.target.cores) * 4;
+            let mut product = 1;
+            let needed = extents.iter().take_while(|e| {
+                let more = product < enough;
+                product *= **e;
+                more
+            });
+            if small { 0 } else { needed.count() }
+        };
+        if plan.rows > 0 {
+            let stage = &task.workload.stages[0];
+            let extents = stage.spatial[..plan.rows].to_vec();
+            let answer = ask("rows", &extents, default(&extents), tape)?;
+            plan.groups.iter_mut().for_each(|g| g.parallel = answer);
+            return Ok(());
+        }
+        for group in &mut plan.groups {
+            let extents: Vec<i64> = group.outer_order.iter().map(|a| group.axes[*a].blocks()).collect();
+            group.parallel = ask(&group.name(), &extents, default(&extents), tape)?;
+        }
+        Ok(())
+    }
+
+    fn realise(&self, _: &Task, plan: &Plan, built: &mut Built) -> Result<(), Refusal> {
+        if plan.rows > 0 {
+            let count = plan.groups.first().map_or(0, |g| g.parallel);
+            built.nest = spread(&built.nest, &built.rows[..count])?;
+            return Ok(());
+        }
+        for (at, group) in plan.groups.iter().enumerate() {
+            let loops: Vec<Var> =
+                group.outer_order.iter().take(group.parallel).map(|a| built.loops[at][*a].outer).collect();
+            built.nest = spread(&built.nest, &loops)?;
+        }
+        Ok(())
+    }
+}
+
+fn ask(what: &str, extents: &[i64], default: usize, tape: &mut Tape<'_>) -> Result<usize, Stop> {
+    let candidates: Vec<i64> = (0..=extents.len() as i64).collect();
+    Ok(number(&tape.choose(site(&["parallel", what]), numbers(&candidates), default)?) as usize)
+}
+
+/// Fuses loops and spreads the result over the threads.
+fn spread(nest: &Nest, loops: &[Var]) -> Result<Nest, Refusal> {
+    let [first, rest @ ..] = loops else { return Ok(nest.clone()) };
+    let mut nest = nest.clone();
+    let mut fused = *first;
+    for next in rest {
+        (nest, fused) = nest.fuse(fused, *next)?;
+    }
+    nest.set_kind(fused, LoopKind::Parallel)
+}

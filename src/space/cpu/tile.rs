@@ -1,0 +1,241 @@
+//! Register tiles and blocks: which axes are fused, which one runs in vectors, and how each is cut.
+
+use super::{name, number, numbers, site};
+use crate::nest::rewrite::Refusal;
+use crate::space::plan::{Access, accesses};
+use crate::space::{AxisLoops, Built, Group, Plan, Rule, Stop, Tape};
+use crate::target::Task;
+use crate::workload::{Role, Var, row_major_strides};
+
+pub(super) struct Tile;
+
+/// Vectors in the register tile of an axis, at most.
+const MAXIMAL_VECTORS: i64 = 8;
+/// Vector operations in a written-out body, at most: more would leave the instruction cache.
+const MAXIMAL_BODY: i64 = 192;
+/// Element-wise work needs no more than this many independent vectors.
+const MAXIMAL_MAP_TILE: i64 = 8;
+
+impl Rule for Tile {
+    fn name(&self) -> &'static str {
+        "tile"
+    }
+
+    fn version(&self) -> u32 {
+        1
+    }
+
+    fn decide(&self, task: &Task, plan: &mut Plan, tape: &mut Tape<'_>) -> Result<(), Stop> {
+        for group in &mut plan.groups {
+            fuse(task, group, tape)?;
+            vector(task, group, tape)?;
+            tiles(task, group, tape)?;
+            blocks(task, group, tape)?;
+        }
+        Ok(())
+    }
+
+    fn realise(&self, _: &Task, plan: &Plan, built: &mut Built) -> Result<(), Refusal> {
+        for (at, group) in plan.groups.iter().enumerate() {
+            for (position, axis) in group.axes.iter().enumerate() {
+                let mut var = built.stages[group.stage].axes[axis.position];
+                if group.fused == Some(position) {
+                    let next = built.stages[group.stage].axes[axis.position + 1];
+                    (built.nest, var) = built.nest.fuse(var, next)?;
+                }
+                let (nest, tiles, tile) = built.nest.split(var, axis.tile)?;
+                let (nest, outer, inner) = nest.split(tiles, axis.block)?;
+                built.nest = nest;
+                built.loops[at].push(AxisLoops { outer, inner, tile });
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Whether two neighbouring axes are run through as one: those that every operand has, or lacks, together.
+fn fuse(task: &Task, group: &mut Group, tape: &mut Tape<'_>) -> Result<(), Stop> {
+    let stage = &task.workload.stages[group.stage];
+    let reads = accesses(stage);
+    let spatial = group.positions(false);
+    let together = |pair: &[usize]| {
+        let var = |at: usize| Var(group.axes[at].position as u32);
+        reads.iter().all(|a| a.mentions(var(pair[0])) == a.mentions(var(pair[1])))
+            && reads.iter().any(|a| !a.mentions(var(pair[0])))
+    };
+    if !stage.is_reduction() {
+        return Ok(());
+    }
+    let pairs: Vec<usize> = spatial.windows(2).filter(|pair| together(pair)).map(|pair| pair[0]).collect();
+    let mut candidates = vec![name("none")];
+    candidates.extend(pairs.iter().map(|at| name(&group.axes[*at].letter())));
+    let answer = tape.choose(site(&["fuse", &group.name()]), candidates.clone(), 0)?;
+    if let Some(chosen) = candidates.iter().position(|c| *c == answer).filter(|c| *c > 0) {
+        let at = pairs[chosen - 1];
+        group.axes[at].extent *= group.axes[at + 1].extent;
+        group.axes.remove(at + 1);
+        group.fused = Some(at);
+    }
+    Ok(())
+}
+
+/// Which axis runs in vectors.
+fn vector(task: &Task, group: &mut Group, tape: &mut Tape<'_>) -> Result<(), Stop> {
+    let candidates: Vec<usize> = (0..group.axes.len()).filter(|at| group.axes[*at].extent > 1).collect();
+    if candidates.is_empty() {
+        return Ok(());
+    }
+    let scores: Vec<i64> = candidates.iter().map(|at| vector_score(task, group, *at)).collect();
+    let best = (0..scores.len()).max_by_key(|at| (scores[*at], *at)).unwrap_or(0);
+    let names: Vec<_> = candidates.iter().map(|at| name(&group.axes[*at].letter())).collect();
+    let answer = tape.choose(site(&["vector", &group.name()]), names.clone(), best)?;
+    group.vector = names.iter().position(|n| *n == answer).map(|at| candidates[at]);
+    Ok(())
+}
+
+/// How well the accesses of a stage suit vectors along an axis: neighbours in memory and broadcasts are good,
+/// strides are bad unless a constant can be packed.
+fn vector_score(task: &Task, group: &Group, at: usize) -> i64 {
+    let workload = &task.workload;
+    let stage = &workload.stages[group.stage];
+    let axis = &group.axes[at];
+    let var = Var((axis.position + usize::from(group.fused == Some(at))) as u32);
+    let of_stride = |stride: Option<i64>, packable: bool| match stride {
+        Some(1) => 2,
+        Some(0) => 1,
+        _ if packable => 0,
+        _ => -2,
+    };
+    let mut score = accesses(stage)
+        .iter()
+        .map(|a| of_stride(a.stride(workload, var), workload.tensor(a.tensor).role == Role::Constant))
+        .sum::<i64>();
+    score += if axis.reduction {
+        -1
+    } else {
+        of_stride(row_major_strides(&stage.spatial).get(axis.position).copied(), false)
+    };
+    if axis.extent * 2 < task.target.lanes() { score - 3 } else { score }
+}
+
+/// The register tile of every axis.
+fn tiles(task: &Task, group: &mut Group, tape: &mut Tape<'_>) -> Result<(), Stop> {
+    let lanes = task.target.lanes();
+    let reads = accesses(&task.workload.stages[group.stage]);
+    let reduces = task.workload.stages[group.stage].is_reduction();
+    let budget = if reduces { i64::from(task.target.vector_registers) * 7 / 8 } else { MAXIMAL_MAP_TILE };
+    if let Some(at) = group.vector {
+        let extent = group.axes[at].extent;
+        let candidates = vector_tiles(extent, lanes);
+        let most = if reduces && !group.axes[at].reduction { 2 * lanes } else { 4 * lanes };
+        let default = default_tile(extent, &candidates, most);
+        let answer =
+            tape.choose(site(&["tile", &group.name(), &group.axes[at].letter()]), numbers(&candidates), default)?;
+        group.axes[at].tile = number(&answer);
+    }
+    for at in group.positions(false) {
+        if Some(at) == group.vector {
+            continue;
+        }
+        let axis = &group.axes[at];
+        let most = (budget / group.register_tile(lanes)).clamp(1, axis.extent);
+        let candidates: Vec<i64> = (1..=most).collect();
+        let reused = reduces && reads.iter().any(|a| !touches(a, group, at));
+        let default = if reused { default_tile(axis.extent, &candidates, most.min(12)) } else { 0 };
+        let answer = tape.choose(site(&["tile", &group.name(), &axis.letter()]), numbers(&candidates), default)?;
+        group.axes[at].tile = number(&answer);
+    }
+    for at in group.positions(true) {
+        if Some(at) == group.vector {
+            continue;
+        }
+        let written_out: i64 = group.axes.iter().filter(|a| a.reduction).map(|a| a.tile).product();
+        let body = group.register_tile(lanes)
+            * if group.vector.is_some_and(|v| group.axes[v].reduction) { 1 } else { written_out };
+        let axis = &group.axes[at];
+        let fits = |t: &i64| *t == 1 || (*t <= axis.extent && t * body <= MAXIMAL_BODY);
+        let mut candidates: Vec<i64> =
+            [1, 2, 4, 8, 16].into_iter().chain((axis.extent <= 11).then_some(axis.extent)).filter(fits).collect();
+        candidates.sort_unstable();
+        candidates.dedup();
+        let default = if axis.extent <= 7 { candidates.len() - 1 } else { 0 };
+        let answer = tape.choose(site(&["tile", &group.name(), &axis.letter()]), numbers(&candidates), default)?;
+        group.axes[at].tile = number(&answer);
+    }
+    Ok(())
+}
+
+/// Whether an access moves with an axis, or with either part of a fused one.
+pub(super) fn touches(access: &Access, group: &Group, at: usize) -> bool {
+    let position = group.axes[at].position as u32;
+    access.mentions(Var(position)) || (group.fused == Some(at) && access.mentions(Var(position + 1)))
+}
+
+/// Whole registers, or the whole axis where it ends within the last of them.
+fn vector_tiles(extent: i64, lanes: i64) -> Vec<i64> {
+    let mut tiles: Vec<i64> = (1..=MAXIMAL_VECTORS).map(|k| k * lanes).filter(|t| *t <= extent).collect();
+    if extent < MAXIMAL_VECTORS * lanes && extent % lanes != 0 {
+        tiles.push(extent);
+    }
+    tiles
+}
+
+/// The position of the largest tile up to `most` that leaves the least of its last copy unused.
+fn default_tile(extent: i64, candidates: &[i64], most: i64) -> usize {
+    let waste = |t: i64| {
+        let covered = (extent + t - 1) / t * t;
+        1000 * (covered - extent) / extent
+    };
+    let fits = |at: &usize| candidates[*at] <= most;
+    // a tile half the size costs more than a tenth of waste
+    (0..candidates.len())
+        .filter(fits)
+        .max_by_key(|at| candidates[*at] * 1000 / (1000 + 5 * waste(candidates[*at])))
+        .unwrap_or(0)
+}
+
+/// How many register tiles make a block, for every axis that has several.
+fn blocks(task: &Task, group: &mut Group, tape: &mut Tape<'_>) -> Result<(), Stop> {
+    let reduces = task.workload.stages[group.stage].is_reduction();
+    for at in group.positions(false) {
+        let axis = &group.axes[at];
+        let tiles = axis.tiles();
+        let candidates = counts(tiles);
+        let wanted = if reduces { (96 / axis.tile).max(1) } else { (tiles / 16).max(1) };
+        let default = candidates.partition_point(|c| *c <= wanted).saturating_sub(1);
+        let answer = tape.choose(site(&["block", &group.name(), &axis.letter()]), numbers(&candidates), default)?;
+        group.axes[at].block = number(&answer);
+    }
+    for at in group.positions(true) {
+        group.axes[at].block = group.axes[at].tiles();
+    }
+    // lanes of a reduction are combined once, so it cannot stop in between
+    if group.vector.is_some_and(|v| group.axes[v].reduction) {
+        return Ok(());
+    }
+    let deepest = group.positions(true).into_iter().max_by_key(|at| (group.axes[*at].extent, *at));
+    if let Some(at) = deepest.filter(|at| group.axes[*at].extent >= 128) {
+        let axis = &group.axes[at];
+        let tiles = axis.tiles();
+        let candidates: Vec<i64> = counts(tiles).into_iter().filter(|c| c * axis.tile >= 32 || *c == tiles).collect();
+        let wanted = if axis.extent <= 1024 { tiles } else { 512 / axis.tile };
+        let default = candidates.partition_point(|c| *c <= wanted).saturating_sub(1);
+        let answer = tape.choose(site(&["depth", &group.name(), &axis.letter()]), numbers(&candidates), default)?;
+        group.axes[at].block = number(&answer);
+        group.depth = (group.axes[at].blocks() > 1).then_some(at);
+    }
+    Ok(())
+}
+
+/// Counts up to `most`: all small ones, then steps of a quarter to a third, and even parts of the whole.
+fn counts(most: i64) -> Vec<i64> {
+    let steps = [
+        1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 24, 28, 32, 40, 48, 64, 96, 128, 192, 256, 384, 512, 1024, 2048,
+        4096,
+    ];
+    let mut counts: Vec<i64> = steps.into_iter().filter(|c| *c < most).collect();
+    counts.extend([1, 2, 3, 4, 6, 8, 16].map(|parts| (most + parts - 1) / parts));
+    counts.sort_unstable();
+    counts.dedup();
+    counts
+}

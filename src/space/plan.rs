@@ -1,0 +1,254 @@
+//! What has been decided so far: plain data that rules fill in, one after the other, and then turn into rewrites.
+//!
+//! Decisions are taken on the plan alone, which is cheap; the nest is built once, when the last one is taken.
+
+use std::collections::BTreeMap;
+
+use crate::nest::{Nest, StageVars, axis_name};
+use crate::target::Task;
+use crate::workload::{Expr, Index, Stage, TensorId, Var, Workload};
+
+use super::Words;
+use crate::nest::rewrite::pack::Layout;
+
+/// The decisions about a whole task.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// How many leading axes all stages are joined over.
+    pub rows: usize,
+    pub groups: Vec<Group>,
+    /// Decisions of rules that keep their own: by site.
+    pub notes: BTreeMap<Words, Words>,
+}
+
+/// The decisions about a stage that is scheduled on its own, with the element-wise stage that is computed as its results are written.
+#[derive(Clone, Debug)]
+pub struct Group {
+    pub stage: usize,
+    pub epilogue: Option<usize>,
+    /// Spatial axes inside of the rows, then reduction axes.
+    pub axes: Vec<Axis>,
+    /// Position in `axes` of an axis that is fused with the one behind it.
+    pub fused: Option<usize>,
+    /// Position in `axes`.
+    pub vector: Option<usize>,
+    /// Position in `axes` of the reduction axis that is blocked outside of the register tile.
+    pub depth: Option<usize>,
+    /// Positions in `axes`, outermost first.
+    pub outer_order: Vec<usize>,
+    pub inner_order: Vec<usize>,
+    pub reduction_order: Vec<usize>,
+    pub packs: Vec<Packing>,
+    /// How many of the outermost loops are spread over the threads.
+    pub parallel: usize,
+}
+
+/// A loop axis and how it is cut: `block` register tiles of `tile` iterations make a block.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Axis {
+    /// Position among the stage's axes.
+    pub position: usize,
+    pub extent: i64,
+    pub reduction: bool,
+    pub tile: i64,
+    pub block: i64,
+}
+
+impl Axis {
+    pub fn tiles(&self) -> i64 {
+        (self.extent + self.tile - 1) / self.tile
+    }
+
+    pub fn blocks(&self) -> i64 {
+        (self.tiles() + self.block - 1) / self.block
+    }
+
+    /// Its letter in sites.
+    pub fn letter(&self) -> String {
+        axis_name(self.position)
+    }
+}
+
+/// An operand that is copied before it is read.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Packing {
+    pub tensor: TensorId,
+    pub level: Level,
+    pub layout: Layout,
+}
+
+/// Where in the nest an operand is packed.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum Level {
+    /// When the network is compiled.
+    Setup,
+    /// Before the stage.
+    Before,
+    /// Inside of the outer loops.
+    Outer,
+    /// Inside of the loop over reduction blocks.
+    Block,
+}
+
+/// A nest under construction, and the loops by which rules find their way in it.
+#[derive(Clone, Debug)]
+pub struct Built {
+    pub nest: Nest,
+    pub stages: Vec<StageVars>,
+    /// The loops over the rows, outermost first.
+    pub rows: Vec<Var>,
+    /// By group and by position in [`Group::axes`].
+    pub loops: Vec<Vec<AxisLoops>>,
+    /// By group: the place of accumulation.
+    pub at: Vec<Option<Var>>,
+}
+
+/// The loops of one axis: over blocks, over the tiles of a block, inside of a tile.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct AxisLoops {
+    pub outer: Var,
+    pub inner: Var,
+    pub tile: Var,
+}
+
+impl Plan {
+    /// Nothing decided: every stage on its own.
+    pub fn new(task: &Task) -> Plan {
+        let workload = &task.workload;
+        let groups = (0..workload.stages.len()).map(|stage| Group::new(workload, stage)).collect();
+        Plan { rows: 0, groups, notes: BTreeMap::new() }
+    }
+}
+
+impl Group {
+    fn new(workload: &Workload, stage: usize) -> Group {
+        let s = &workload.stages[stage];
+        let axis = |position| {
+            let (extent, reduction) = (s.extent(position), position >= s.spatial.len());
+            Axis { position, extent, reduction, tile: 1, block: 1 }
+        };
+        Group {
+            stage,
+            epilogue: None,
+            axes: (0..s.rank()).map(axis).collect(),
+            fused: None,
+            vector: None,
+            depth: None,
+            outer_order: Vec::new(),
+            inner_order: Vec::new(),
+            reduction_order: Vec::new(),
+            packs: Vec::new(),
+            parallel: 0,
+        }
+    }
+
+    /// The word by which sites name it.
+    pub fn name(&self) -> String {
+        format!("s{}", self.stage)
+    }
+
+    /// Positions in `axes` of the spatial or of the reduction axes.
+    pub fn positions(&self, reduction: bool) -> Vec<usize> {
+        (0..self.axes.len()).filter(|a| self.axes[*a].reduction == reduction).collect()
+    }
+
+    /// Vector operations that one pass over the register tile takes, on registers of `lanes` elements.
+    pub fn register_tile(&self, lanes: i64) -> i64 {
+        let count = |(at, axis): (usize, &Axis)| {
+            if Some(at) == self.vector {
+                (axis.tile + lanes - 1) / lanes
+            } else if axis.reduction {
+                1
+            } else {
+                axis.tile
+            }
+        };
+        self.axes.iter().enumerate().map(count).product()
+    }
+}
+
+/// An access to a tensor in a stage, with the guard around it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Access {
+    pub tensor: TensorId,
+    pub indices: Vec<Index>,
+    pub guarded: bool,
+}
+
+/// The distinct accesses of a stage's value.
+pub fn accesses(stage: &Stage) -> Vec<Access> {
+    let mut found = Vec::new();
+    collect(&stage.value, false, &mut found);
+    found
+}
+
+fn collect(expr: &Expr, guarded: bool, found: &mut Vec<Access>) {
+    match expr {
+        Expr::Load { tensor, indices } => {
+            let access = Access { tensor: *tensor, indices: indices.clone(), guarded };
+            if !found.contains(&access) {
+                found.push(access);
+            }
+        }
+        Expr::Guard { inside, outside, .. } => {
+            collect(inside, true, found);
+            collect(outside, guarded, found);
+        }
+        _ => expr.children().into_iter().for_each(|child| collect(child, guarded, found)),
+    }
+}
+
+impl Access {
+    /// Elements that memory moves by when an axis moves by one; `None` where that is not constant.
+    pub fn stride(&self, workload: &Workload, axis: Var) -> Option<i64> {
+        let strides = workload.tensor(self.tensor).strides();
+        let mut total = 0;
+        for (index, stride) in self.indices.iter().zip(strides) {
+            let inside_division = index.mentions(axis) && {
+                let mut affine = index.clone().minus(&Index::var(axis).times(index.coefficient(axis)));
+                affine = affine.plus_constant(0);
+                affine.mentions(axis)
+            };
+            if inside_division {
+                return None;
+            }
+            total += index.coefficient(axis) * stride;
+        }
+        Some(total)
+    }
+
+    pub fn mentions(&self, axis: Var) -> bool {
+        self.indices.iter().any(|index| index.mentions(axis))
+    }
+}
+
+/// The stage that only applies an element-wise function to what `stage` computed, if it is the next one.
+pub fn epilogue_of(workload: &Workload, stage: usize) -> Option<usize> {
+    let reduction = &workload.stages[stage];
+    let next = workload.stages.get(stage + 1)?;
+    let output = reduction.output;
+    if !reduction.is_reduction() || next.is_reduction() || next.spatial != reduction.spatial {
+        return None;
+    }
+    let identity: Vec<Index> = (0..next.spatial.len()).map(|axis| Index::var(Var(axis as u32))).collect();
+    let reads = accesses(next);
+    let aligned = reads.iter().filter(|a| a.tensor == output).all(|a| a.indices == identity);
+    (aligned && reads.iter().any(|a| a.tensor == output)).then_some(stage + 1)
+}
+
+/// How many leading spatial axes all stages share: equal extents, and what a stage computes is only read at the same row.
+pub fn shared_rows(workload: &Workload) -> usize {
+    let Some(first) = workload.stages.first() else { return 0 };
+    let mut rows = first.spatial.len();
+    for stage in &workload.stages {
+        rows = rows.min(stage.spatial.len());
+        rows = (0..rows).take_while(|axis| stage.spatial[*axis] == first.spatial[*axis]).count();
+        for access in accesses(stage) {
+            if workload.producer(access.tensor).is_some() {
+                let same = |axis: &usize| access.indices.get(*axis).and_then(Index::as_var) == Some(Var(*axis as u32));
+                rows = (0..rows).take_while(same).count();
+            }
+        }
+    }
+    rows
+}

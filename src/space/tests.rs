@@ -1,0 +1,190 @@
+//! Random programs of the space compute what the plain nest computes.
+
+use rand::{Rng, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+
+use super::{Decision, Next, Policy, Space, Trace, Untuned};
+use crate::nest::{Nest, Scope, interpret, verify};
+use crate::target::{Architecture, Target, Task};
+use crate::workload::{Binary, Combiner, Condition, DType, Expr, Index, Role, Stage, TensorId, Unary, Var, Workload};
+
+struct Uniform(ChaCha8Rng);
+
+impl Policy for Uniform {
+    fn pick(&mut self, decision: &Decision) -> usize {
+        self.0.random_range(0..decision.candidates.len())
+    }
+}
+
+fn target() -> Target {
+    Target {
+        architecture: Architecture::X86_64,
+        cpu: "cascadelake".into(),
+        features: vec!["+avx512f".into()],
+        vector_bits: 512,
+        vector_registers: 32,
+        cores: 2,
+        l1_bytes: 32 << 10,
+        l2_bytes: 1 << 20,
+        l3_bytes: 32 << 20,
+    }
+}
+
+fn v(axis: u32) -> Index {
+    Index::var(Var(axis))
+}
+
+fn multiply(x: Expr, y: Expr) -> Expr {
+    Expr::binary(Binary::Multiply, x, y)
+}
+
+/// `relu(a[m, k] · b[k, n] + bias[n])`
+fn dense(m: i64, k: i64, n: i64) -> Workload {
+    let mut w = Workload::default();
+    let a = w.add_tensor(vec![m, k], DType::F32, Role::Input);
+    let b = w.add_tensor(vec![k, n], DType::F32, Role::Constant);
+    let bias = w.add_tensor(vec![n], DType::F32, Role::Constant);
+    let t = w.add_tensor(vec![m, n], DType::F32, Role::Intermediate);
+    let y = w.add_tensor(vec![m, n], DType::F32, Role::Output);
+    let product = multiply(Expr::load(a, vec![v(0), v(2)]), Expr::load(b, vec![v(2), v(1)]));
+    w.stages.push(Stage::reduce(t, vec![m, n], vec![k], Combiner::Sum, product));
+    let sum = Expr::binary(Binary::Add, Expr::load(t, vec![v(0), v(1)]), Expr::load(bias, vec![v(1)]));
+    let relu = Expr::binary(Binary::Maximum, sum, Expr::float(0.0));
+    w.stages.push(Stage::map(y, vec![m, n], relu));
+    w
+}
+
+/// A padded convolution of `c` channels of `h × w` pixels to `o` channels.
+fn convolution(c: i64, h: i64, w_: i64, o: i64, kernel: i64, stride: i64) -> Workload {
+    let pad = kernel / 2;
+    let (oh, ow) = ((h + 2 * pad - kernel) / stride + 1, (w_ + 2 * pad - kernel) / stride + 1);
+    let mut w = Workload::default();
+    let x = w.add_tensor(vec![c, h, w_], DType::F32, Role::Input);
+    let f = w.add_tensor(vec![o, c, kernel, kernel], DType::F32, Role::Constant);
+    let y = w.add_tensor(vec![o, oh, ow], DType::F32, Role::Output);
+    let row = v(1).times(stride).plus(&v(4)).plus_constant(-pad);
+    let column = v(2).times(stride).plus(&v(5)).plus_constant(-pad);
+    let inside =
+        vec![Condition { index: row.clone(), low: 0, high: h }, Condition { index: column.clone(), low: 0, high: w_ }];
+    let pixel = Expr::guard(inside, Expr::load(x, vec![v(3), row, column]), Expr::float(0.0));
+    let product = multiply(pixel, Expr::load(f, vec![v(0), v(3), v(4), v(5)]));
+    w.stages.push(Stage::reduce(y, vec![o, oh, ow], vec![c, kernel, kernel], Combiner::Sum, product));
+    w
+}
+
+fn softmax(rows: i64, columns: i64) -> Workload {
+    let mut w = Workload::default();
+    let x = w.add_tensor(vec![rows, columns], DType::F32, Role::Input);
+    let most = w.add_tensor(vec![rows], DType::F32, Role::Intermediate);
+    let e = w.add_tensor(vec![rows, columns], DType::F32, Role::Intermediate);
+    let sum = w.add_tensor(vec![rows], DType::F32, Role::Intermediate);
+    let y = w.add_tensor(vec![rows, columns], DType::F32, Role::Output);
+    w.stages.push(Stage::reduce(most, vec![rows], vec![columns], Combiner::Maximum, Expr::load(x, vec![v(0), v(1)])));
+    let shifted = Expr::binary(Binary::Subtract, Expr::load(x, vec![v(0), v(1)]), Expr::load(most, vec![v(0)]));
+    w.stages.push(Stage::map(e, vec![rows, columns], Expr::unary(Unary::Exp, shifted)));
+    w.stages.push(Stage::reduce(sum, vec![rows], vec![columns], Combiner::Sum, Expr::load(e, vec![v(0), v(1)])));
+    let quotient = Expr::binary(Binary::Divide, Expr::load(e, vec![v(0), v(1)]), Expr::load(sum, vec![v(0)]));
+    w.stages.push(Stage::map(y, vec![rows, columns], quotient));
+    w
+}
+
+fn transpose(rows: i64, columns: i64) -> Workload {
+    let mut w = Workload::default();
+    let x = w.add_tensor(vec![columns, rows], DType::F32, Role::Input);
+    let y = w.add_tensor(vec![rows, columns], DType::F32, Role::Output);
+    w.stages.push(Stage::map(y, vec![rows, columns], Expr::load(x, vec![v(1), v(0)])));
+    w
+}
+
+fn total(n: i64) -> Workload {
+    let mut w = Workload::default();
+    let x = w.add_tensor(vec![n], DType::F32, Role::Input);
+    let y = w.add_tensor(vec![], DType::F32, Role::Output);
+    w.stages.push(Stage::reduce(y, vec![], vec![n], Combiner::Sum, Expr::load(x, vec![v(0)])));
+    w
+}
+
+/// Runs a nest on fixed random inputs and gives the outputs.
+fn run(nest: &Nest) -> Result<Vec<f32>, String> {
+    let mut rng = ChaCha8Rng::seed_from_u64(7);
+    let ids = nest.arguments();
+    let mut memory: Vec<Vec<u8>> = ids
+        .iter()
+        .map(|id| {
+            let buffer = nest.buffer(*id);
+            let element = |_| match buffer.scope {
+                Scope::Argument(Role::Input | Role::Constant) => rng.random_range(-1.0f32..1.0),
+                _ => f32::NAN,
+            };
+            (0..buffer.elements()).map(element).flat_map(f32::to_le_bytes).collect()
+        })
+        .collect();
+    interpret(nest, &mut memory).map_err(|fault| fault.to_string())?;
+    let outputs = ids.iter().zip(&memory).filter(|(id, _)| nest.buffer(**id).scope == Scope::Argument(Role::Output));
+    Ok(outputs
+        .flat_map(|(_, bytes)| bytes.chunks_exact(4).map(|c| f32::from_le_bytes([c[0], c[1], c[2], c[3]])))
+        .collect())
+}
+
+fn check(name: &str, workload: Workload, samples: u64) {
+    let task = Task { workload, target: target() };
+    let expected = run(&Nest::naive(&task.workload)).expect("the plain nest runs");
+    let space = Space::standard();
+    for seed in 0..=samples {
+        let (trace, nest) = match seed {
+            0 => space.drive(&task, &mut Untuned),
+            _ => space.drive(&task, &mut Uniform(ChaCha8Rng::seed_from_u64(seed))),
+        };
+        let nest = nest.unwrap_or_else(|reason| panic!("{name}, seed {seed}: {reason}\n{trace}"));
+        verify(&nest, task.target.lanes()).unwrap_or_else(|e| panic!("{name}, seed {seed}: {e}\n{trace}\n{nest}"));
+        let actual = run(&nest).unwrap_or_else(|fault| panic!("{name}, seed {seed}: {fault}\n{trace}\n{nest}"));
+        let close = |(x, y): (&f32, &f32)| (x - y).abs() <= 1e-4 * (1.0 + y.abs());
+        let equal = actual.len() == expected.len() && actual.iter().zip(&expected).all(close);
+        assert!(equal, "{name}, seed {seed}: wrong result\n{trace}\n{nest}");
+        replays(&space, &task, &trace, &nest);
+    }
+}
+
+/// Every choice was a candidate at its prefix, and the whole trace leads to the same nest.
+fn replays(space: &Space, task: &Task, trace: &Trace, nest: &Nest) {
+    for length in 0..trace.0.len() {
+        let prefix = Trace(trace.0[..length].to_vec());
+        let Ok(Next::Choose(decision)) = space.next(task, &prefix) else { panic!("no decision after\n{prefix}") };
+        assert_eq!(decision.site, trace.0[length].site);
+        assert!(decision.candidates.contains(&trace.0[length].value));
+    }
+    let Ok(Next::Done(again)) = space.next(task, trace) else { panic!("not finished after\n{trace}") };
+    assert_eq!(&again, nest);
+}
+
+#[test]
+fn dense_programs_are_right() {
+    check("dense", dense(13, 37, 41), 60);
+    check("dense deep", dense(7, 197, 19), 40);
+    check("dense one row", dense(1, 131, 53), 30);
+}
+
+#[test]
+fn convolutions_are_right() {
+    check("convolution", convolution(3, 9, 11, 7, 3, 1), 60);
+    check("strided convolution", convolution(5, 13, 13, 6, 3, 2), 40);
+}
+
+#[test]
+fn rows_are_right() {
+    check("softmax", softmax(5, 37), 60);
+    check("transpose", transpose(23, 37), 30);
+    check("total", total(1009), 20);
+}
+
+#[test]
+fn a_window_without_padding_is_packed_both_ways() {
+    let mut w = Workload::default();
+    let x = w.add_tensor(vec![4, 20], DType::F32, Role::Input);
+    let f = w.add_tensor(vec![6, 4, 3], DType::F32, Role::Input);
+    let y = w.add_tensor(vec![6, 18], DType::F32, Role::Output);
+    let product = multiply(Expr::load(x, vec![v(2), v(1).plus(&v(3))]), Expr::load(f, vec![v(0), v(2), v(3)]));
+    w.stages.push(Stage::reduce(y, vec![6, 18], vec![4, 3], Combiner::Sum, product));
+    assert_eq!(w.stages[0].output, TensorId(2));
+    check("window", w, 60);
+}
