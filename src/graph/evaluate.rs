@@ -83,31 +83,52 @@ pub fn evaluate_stage<'a>(
     dtype: DType,
     node: &str,
 ) -> Result<TensorData, EvaluateError> {
-    let mut workload = Workload::default();
-    let mut renamed: HashMap<TensorId, TensorId> = HashMap::new();
+    let (workload, read) = stage_workload(stage, dtype, &|tensor| {
+        let data = find(tensor)?;
+        Some((data.shape.clone(), data.dtype))
+    })
+    .map_err(|tensor| EvaluateError::NotWritten { node: node.to_string(), tensor })?;
     let mut arguments: Vec<(TensorId, Array)> = Vec::new();
-    let mut loads: Vec<TensorId> = Vec::new();
-    stage.value.for_each_load(&mut |tensor, _| loads.push(tensor));
-    for tensor in loads {
-        if renamed.contains_key(&tensor) {
-            continue;
-        }
-        let data = find(tensor).ok_or_else(|| EvaluateError::NotWritten { node: node.to_string(), tensor })?;
+    for (argument, tensor) in read.iter().enumerate() {
+        let data = find(*tensor).ok_or(EvaluateError::NotWritten { node: node.to_string(), tensor: *tensor })?;
         let array = Array::from_bytes(data.shape.clone(), data.dtype, &data.bytes)
             .map_err(|source| EvaluateError::Array { node: node.to_string(), source })?;
-        let argument = workload.add_tensor(data.shape.clone(), data.dtype, Role::Input);
-        renamed.insert(tensor, argument);
-        arguments.push((argument, array));
+        arguments.push((TensorId(argument as u32), array));
     }
-    let output = workload.add_tensor(stage.spatial.clone(), dtype, Role::Output);
-    let value = stage
-        .value
-        .map_loads(&mut |tensor, indices| renamed.get(&tensor).map(|new| Expr::load(*new, indices.to_vec())));
-    workload.stages.push(Stage { output, value, ..stage.clone() });
+    let output = TensorId(arguments.len() as u32);
     let arguments: Vec<(TensorId, &Array)> = arguments.iter().map(|(tensor, array)| (*tensor, array)).collect();
     let results = workload::evaluate(&workload, &arguments)
         .map_err(|source| EvaluateError::Stage { node: node.to_string(), source })?;
     let result = results.into_iter().find(|(tensor, _)| *tensor == output);
     let (_, array) = result.ok_or_else(|| EvaluateError::NotWritten { node: node.to_string(), tensor: output })?;
     Ok(TensorData { shape: stage.spatial.clone(), dtype, bytes: array.to_bytes().into() })
+}
+
+/// A stage as a workload of its own: what it reads are the first tensors, in the order of the given list, its output the last.
+///
+/// # Errors
+/// A tensor that `describe` does not know.
+pub fn stage_workload(
+    stage: &Stage,
+    dtype: DType,
+    describe: &dyn Fn(TensorId) -> Option<(Vec<i64>, DType)>,
+) -> Result<(Workload, Vec<TensorId>), TensorId> {
+    let mut read: Vec<TensorId> = Vec::new();
+    stage.value.for_each_load(&mut |tensor, _| {
+        if !read.contains(&tensor) {
+            read.push(tensor);
+        }
+    });
+    let mut workload = Workload::default();
+    for tensor in &read {
+        let (shape, dtype) = describe(*tensor).ok_or(*tensor)?;
+        workload.add_tensor(shape, dtype, Role::Input);
+    }
+    let output = workload.add_tensor(stage.spatial.clone(), dtype, Role::Output);
+    let value = stage.value.map_loads(&mut |tensor, indices| {
+        let argument = read.iter().position(|other| *other == tensor)?;
+        Some(Expr::load(TensorId(argument as u32), indices.to_vec()))
+    });
+    workload.stages.push(Stage { output, value, ..stage.clone() });
+    Ok((workload, read))
 }

@@ -13,7 +13,7 @@ const MAX_GROWTH: i64 = 2;
 /// Nothing larger is stored.
 const MAX_ELEMENTS: i64 = 1 << 29;
 /// A stage of more points is left to the compiled network.
-const MAX_POINTS: i64 = 1 << 30;
+const MAX_POINTS: i64 = 1 << 28;
 /// A map of so few operators and loads is computed anew wherever it is read.
 const CHEAP_NODES: usize = 8;
 

@@ -8,6 +8,7 @@ mod onnx;
 mod lower;
 mod fold;
 mod evaluate;
+mod validate;
 mod fuse;
 
 pub use data::{Bytes, TensorData};
@@ -15,6 +16,7 @@ pub use evaluate::EvaluateError;
 pub use fuse::{NetworkError, NetworkEvaluateError, PartitionError, partition};
 pub use lower::Problem;
 pub use onnx::{ImportError, ImportOptions, TensorProblem, UnsupportedNode, import, import_bytes, import_tensor};
+pub use validate::ProgramError;
 
 use crate::workload::{DType, Role, Stage, Tensor, TensorId, Workload};
 

@@ -1,1 +1,136 @@
-//! (to be written)
+//! Import: agreement with ONNX Runtime on small networks, refusal of what is hostile or unsupported, folding.
+//!
+//! `tests/files/graph/make.py` makes the files. Expected refusals stand in `refused/NAME.txt`; with `UPDATE_EXPECT=1` they are
+//! written anew.
+
+use std::path::{Path, PathBuf};
+
+use tilescribe::graph::{ImportError, ImportOptions, Program, TensorData, import, import_tensor};
+use tilescribe::workload::{DType, Role};
+
+fn files() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/files/graph")
+}
+
+fn network(name: &str) -> Program {
+    import(&files().join("networks").join(name).join("model.onnx"), &ImportOptions::default()).unwrap()
+}
+
+/// What is in a folder, by name.
+fn entries(folder: &str) -> Vec<PathBuf> {
+    let mut paths: Vec<PathBuf> = std::fs::read_dir(files().join(folder)).unwrap().map(|e| e.unwrap().path()).collect();
+    paths.sort();
+    paths
+}
+
+#[test]
+fn small_networks_give_what_onnx_runtime_gives() {
+    let cases = entries("networks");
+    assert!(cases.len() >= 12, "{} networks", cases.len());
+    for case in cases {
+        let program = import(&case.join("model.onnx"), &ImportOptions::default()).unwrap();
+        program.validate().unwrap();
+        let data =
+            |kind: &str, at: usize| import_tensor(&case.join(format!("test_data_set_0/{kind}_{at}.pb"))).unwrap();
+        let inputs: Vec<TensorData> = (0..program.inputs.len()).map(|at| data("input", at)).collect();
+        let outputs = program.evaluate(&inputs).unwrap();
+        for (at, output) in outputs.iter().enumerate() {
+            let expected = data("output", at);
+            assert_eq!((&output.shape, output.dtype), (&expected.shape, expected.dtype), "{}", case.display());
+            let (found, expected) = (output.to_f64(), expected.to_f64());
+            let largest = expected.iter().fold(0.0f64, |m, x| m.max(x.abs()));
+            assert!(largest > 0.0, "{}: nothing to compare", case.display());
+            for (a, b) in found.iter().zip(&expected) {
+                assert!((a - b).abs() <= 1e-5 * largest, "{}: {a} is not {b}", case.display());
+            }
+        }
+    }
+}
+
+#[test]
+fn hostile_files_are_refused_with_a_clear_message() {
+    let models = entries("refused").into_iter().filter(|path| path.extension().is_some_and(|e| e == "onnx"));
+    let mut differences = Vec::new();
+    for path in models {
+        let error = import(&path, &ImportOptions::default()).expect_err(&path.display().to_string());
+        let folder = format!("{}/", files().join("refused").display());
+        let message = format!("{error}\n").replace(&folder, "");
+        let expectation = path.with_extension("txt");
+        if std::env::var_os("UPDATE_EXPECT").is_some() {
+            std::fs::write(&expectation, &message).unwrap();
+        }
+        let expected = std::fs::read_to_string(&expectation).unwrap_or_default();
+        if message != expected {
+            differences.push(format!("{}: {message:?} is not {expected:?}", path.display()));
+        }
+    }
+    assert!(differences.is_empty(), "{}", differences.join("\n"));
+}
+
+#[test]
+fn every_prefix_of_a_file_is_refused_or_valid() {
+    let bytes = std::fs::read(files().join("networks/gemm/model.onnx")).unwrap();
+    let mut refused = 0;
+    for end in 0..bytes.len() {
+        match tilescribe::graph::import_bytes(bytes[..end].to_vec().into(), &ImportOptions::default()) {
+            Ok(program) => program.validate().unwrap(),
+            Err(_) => refused += 1,
+        }
+    }
+    assert!(refused > bytes.len() * 9 / 10);
+}
+
+#[test]
+fn every_changed_byte_is_survived() {
+    for name in ["shapes", "conv_batch_norm", "transposed"] {
+        let bytes = std::fs::read(files().join("networks").join(name).join("model.onnx")).unwrap();
+        let mut imported = 0;
+        for at in 0..bytes.len() {
+            for change in [0x01u8, 0x80, 0xff] {
+                let mut changed = bytes.clone();
+                changed[at] ^= change;
+                if let Ok(program) = tilescribe::graph::import_bytes(changed.into(), &ImportOptions::default()) {
+                    program.validate().unwrap();
+                    imported += 1;
+                }
+            }
+        }
+        assert!(imported > 0);
+    }
+}
+
+#[test]
+fn symbolic_dimensions_take_their_values() {
+    let path = files().join("refused/symbolic.onnx");
+    let dims = |entries: &[(&str, i64)]| ImportOptions {
+        dims: entries.iter().map(|(name, value)| (name.to_string(), *value)).collect(),
+    };
+    let program = import(&path, &dims(&[("batch", 3), ("time", 5)])).unwrap();
+    assert_eq!(program.tensor(program.inputs[0].1).shape, [3, 5]);
+    let open = import(&path, &dims(&[("batch", 3)])).unwrap_err();
+    assert!(matches!(open, ImportError::SymbolicDims(names) if names == ["time"]));
+    let bad = import(&path, &dims(&[("batch", 0), ("time", 5)])).unwrap_err();
+    assert!(matches!(bad, ImportError::BadDim { value: 0, .. }));
+}
+
+#[test]
+fn batch_normalisation_disappears_into_the_convolution() {
+    let program = network("conv_batch_norm");
+    // the convolution, its groups seen as channels, bias, ReLU
+    assert_eq!(program.stages.len(), 4);
+    // where something else reads the convolution, it has to stay as it is
+    assert_eq!(network("conv_read_twice").stages.len(), 3);
+}
+
+#[test]
+fn constants_fold_unless_that_inflates() {
+    let program = network("shapes");
+    let integers = program.tensors.iter().filter(|tensor| tensor.dtype == DType::I64).count();
+    assert_eq!(integers, 0, "shapes are no tensors of the program");
+    // a product packs its constant operand; what only adds zeros stays a literal
+    let fills = network("fills");
+    let constants: Vec<&[i64]> =
+        fills.tensors.iter().filter(|t| t.role == Role::Constant).map(|t| t.shape.as_slice()).collect();
+    assert_eq!(constants, [&[8i64, 12000][..]]);
+    assert_eq!(fills.stages.len(), 4);
+}

@@ -1,10 +1,10 @@
 //! Operators whose results are known while the network is compiled.
 
 use super::builder::Builder;
-use super::math::{float, literal, load, vars, within};
-use super::operator::{Attribute, Operator, Problem, normal_axis};
+use super::math::{float, literal};
+use super::operator::{Attribute, Operator, Problem};
 use crate::graph::TensorData;
-use crate::workload::{Combiner, DType, Expr, TensorId};
+use crate::workload::{DType, TensorId};
 
 /// Most elements of a `Range`.
 const MAX_RANGE: i64 = 1 << 24;
@@ -110,24 +110,4 @@ pub fn range(builder: &mut Builder, op: &Operator) -> Result<Vec<TensorId>, Prob
         _ => return Err(Problem::Type { input: 0, dtype }),
     };
     Ok(vec![builder.constant(data)])
-}
-
-/// The sum of all elements up to each, as a reduction over those that are not behind it.
-pub fn cumulative_sum(builder: &mut Builder, op: &Operator) -> Result<Vec<TensorId>, Problem> {
-    let input = op.input(0)?;
-    let (shape, dtype) = (builder.shape(input), builder.dtype(input));
-    if dtype == DType::Bool {
-        return Err(Problem::Type { input: 0, dtype });
-    }
-    let axis = builder.integers(op.input(1)?).filter(|axis| axis.len() == 1).ok_or(Problem::NotConstant(1))?[0];
-    let axis = normal_axis(axis, shape.len())?;
-    let (own, other) = (super::math::var(axis), super::math::var(shape.len()));
-    let ahead = if op.flag("reverse", false)? { other.clone().minus(&own) } else { own.minus(&other) };
-    let first = i64::from(op.flag("exclusive", false)?);
-    let mut at = vars(0, shape.len());
-    at[axis] = other;
-    let counts = within(ahead, first, shape[axis].max(first));
-    let value = Expr::guard(vec![counts], load(input, at), literal(dtype, 0.0));
-    let extent = shape[axis];
-    Ok(vec![builder.reduce(shape, vec![extent], Combiner::Sum, dtype, value)?])
 }

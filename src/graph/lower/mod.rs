@@ -10,14 +10,17 @@ mod builder;
 mod constants;
 mod contraction;
 mod convolution;
+mod einsum;
 mod elementwise;
 mod gather;
 mod layout;
 mod math;
 mod normalization;
 mod operator;
+mod padding;
 mod pooling;
 mod reduction;
+mod resize;
 mod window;
 
 pub use builder::Builder;
@@ -71,6 +74,8 @@ fn rule(kind: &str) -> Option<Lower> {
         "Slice" => layout::slice,
         "DepthToSpace" | "SpaceToDepth" => layout::depth_and_space,
         "Trilu" => layout::trilu,
+        "Pad" => padding::pad,
+        "Resize" | "Upsample" => resize::resize,
 
         "Gather" => gather::gather,
         "GatherElements" => gather::gather_elements,
@@ -82,8 +87,9 @@ fn rule(kind: &str) -> Option<Lower> {
         "ConstantOfShape" => constants::constant_of_shape,
         "Shape" | "Size" => constants::shape,
         "Range" => constants::range,
-        "CumSum" => constants::cumulative_sum,
+        "CumSum" | "CumProd" => reduction::cumulative,
 
+        "Einsum" => einsum::einsum,
         "MatMul" => contraction::matmul,
         "Gemm" => contraction::gemm,
         "Conv" => convolution::convolution,
@@ -96,6 +102,8 @@ fn rule(kind: &str) -> Option<Lower> {
         "ReduceSum" | "ReduceMean" | "ReduceMax" | "ReduceMin" | "ReduceProd" | "ReduceL1" | "ReduceL2"
         | "ReduceSumSquare" | "ReduceLogSum" | "ReduceLogSumExp" => reduction::reduce,
         "Softmax" | "LogSoftmax" => reduction::softmax,
+        "ArgMax" | "ArgMin" => reduction::position_of_extreme,
+        "Hardmax" => reduction::hardmax,
 
         "BatchNormalization" => normalization::batch,
         "LayerNormalization" | "RMSNormalization" => normalization::layer,

@@ -120,6 +120,8 @@ pub fn fold_channel_constant(builder: &mut Builder, op: &Operator) -> Result<Opt
 
 /// The mean over some axes, and the factor that gives unit variance.
 struct Moments {
+    /// At the point of the tensor's axes.
+    mean: Expr,
     /// `x - mean`, of the tensor's shape.
     centred: TensorId,
     /// `1 / sqrt(variance + epsilon)`, at the point of the tensor's axes.
@@ -131,35 +133,44 @@ fn moments(builder: &mut Builder, x: TensorId, over: &Axes, epsilon: f64) -> Res
     let share = 1.0 / over.count().max(1) as f64;
     let total = over.reduce(builder, Combiner::Sum, DType::F32, load(x, over.indices.clone()))?;
     let mean = multiply(load(total, over.outer_of_own()), float(share));
-    let centred = builder.map(shape.clone(), DType::F32, subtract(load(x, vars(0, shape.len())), mean))?;
+    let centred = builder.map(shape.clone(), DType::F32, subtract(load(x, vars(0, shape.len())), mean.clone()))?;
     let squares = over.reduce(builder, Combiner::Sum, DType::F32, square(load(centred, over.indices.clone())))?;
     let variance = multiply(load(squares, over.outer_of_own()), float(share));
-    Ok(Moments { centred, factor: reciprocal_sqrt(add(variance, float(epsilon))) })
+    Ok(Moments { mean, centred, factor: reciprocal_sqrt(add(variance, float(epsilon))) })
 }
 
 /// `LayerNormalization` and `RMSNormalization` over the axes from `axis` on.
 pub fn layer(builder: &mut Builder, op: &Operator) -> Result<Vec<TensorId>, Problem> {
     let (x, shape) = float_input(builder, op)?;
-    if op.wants_output(1) || op.wants_output(2) {
-        return Err(Problem::Unsupported("the outputs Mean and InvStdDev".to_string()));
-    }
     let first = normal_axis(op.int("axis", -1)?, shape.len())?;
     let epsilon = op.float("epsilon", 1e-5)?;
     let over = Axes::new(&shape, (first..shape.len()).collect());
     let own = vars(0, shape.len());
+    let mut statistics = Vec::new();
     let mut value = if op.kind == "RMSNormalization" {
         let squares = over.reduce(builder, Combiner::Sum, DType::F32, square(load(x, over.indices.clone())))?;
         let mean = multiply(load(squares, over.outer_of_own()), float(1.0 / over.count().max(1) as f64));
         multiply(load(x, own), reciprocal_sqrt(add(mean, float(epsilon))))
     } else {
-        let Moments { centred, factor } = moments(builder, x, &over, epsilon)?;
+        let Moments { mean, centred, factor } = moments(builder, x, &over, epsilon)?;
+        // the statistics are read at the first element of what they cover
+        let first_of = |shape: &[i64]| -> Vec<i64> {
+            shape.iter().enumerate().map(|(d, extent)| if d < first { *extent } else { 1 }).collect()
+        };
+        if op.wants_output(1) || op.wants_output(2) {
+            for statistic in [mean, factor.clone()] {
+                statistics.push(builder.map(first_of(&shape), DType::F32, statistic)?);
+            }
+        }
         multiply(load(centred, own), factor)
     };
     value = multiply(value, parameter(builder, op.input(1)?, &shape)?);
     if let Some(bias) = op.optional(2) {
         value = add(value, parameter(builder, bias, &shape)?);
     }
-    Ok(vec![builder.map(shape, DType::F32, value)?])
+    let result = builder.map(shape, DType::F32, value)?;
+    statistics.insert(0, result);
+    Ok(statistics)
 }
 
 /// A scale or bias that broadcasts to the tensor.
@@ -181,7 +192,7 @@ pub fn instance(builder: &mut Builder, op: &Operator) -> Result<Vec<TensorId>, P
     let (scale, bias) = (op.input(1)?, op.input(2)?);
     check_channels(builder, &[scale, bias], shape[1])?;
     let over = Axes::new(&shape, (2..shape.len()).collect());
-    let Moments { centred, factor } = moments(builder, x, &over, op.float("epsilon", 1e-5)?)?;
+    let Moments { centred, factor, .. } = moments(builder, x, &over, op.float("epsilon", 1e-5)?)?;
     let by_channel = |tensor: TensorId| load(tensor, vec![var(1)]);
     let value = multiply(multiply(load(centred, vars(0, shape.len())), factor), by_channel(scale));
     Ok(vec![builder.map(shape, DType::F32, add(value, by_channel(bias)))?])
@@ -201,7 +212,7 @@ pub fn group(builder: &mut Builder, op: &Operator) -> Result<Vec<TensorId>, Prob
     let grouped = [&[shape[0], groups, per_group], &shape[2..]].concat();
     let x = reshape_to(builder, x, grouped.clone())?;
     let over = Axes::new(&grouped, (2..grouped.len()).collect());
-    let Moments { centred, factor } = moments(builder, x, &over, op.float("epsilon", 1e-5)?)?;
+    let Moments { centred, factor, .. } = moments(builder, x, &over, op.float("epsilon", 1e-5)?)?;
     let place: Index = if op.opset < 21 { var(1) } else { var(1).times(per_group).plus(&var(2)) };
     let at = |tensor: TensorId| load(tensor, vec![place.clone()]);
     let value = multiply(multiply(load(centred, vars(0, grouped.len())), factor), at(scale));
@@ -216,7 +227,7 @@ pub fn plain(builder: &mut Builder, op: &Operator) -> Result<Vec<TensorId>, Prob
     if op.kind == "MeanVarianceNormalization" {
         let axes = op.ints("axes")?.unwrap_or(&[0, 2, 3]);
         let over = Axes::new(&shape, normal_axes(axes, shape.len())?);
-        let Moments { centred, factor } = moments(builder, x, &over, 1e-9)?;
+        let Moments { centred, factor, .. } = moments(builder, x, &over, 1e-9)?;
         return Ok(vec![builder.map(shape, DType::F32, multiply(load(centred, own), factor))?]);
     }
     let over = Axes::new(&shape, vec![normal_axis(op.int("axis", -1)?, shape.len())?]);

@@ -55,7 +55,7 @@ pub enum Problem {
     Type { input: usize, dtype: DType },
     #[error("{0}")]
     Shape(String),
-    #[error("a result of shape {0:?} is too large")]
+    #[error("shape {0:?} is too large")]
     TooLarge(Vec<i64>),
     #[error("{0} is not supported")]
     Unsupported(String),

@@ -2,7 +2,9 @@
 
 use super::builder::Builder;
 use super::layout::reshape_to;
-use super::math::{absolute, divide, exp, float, load, log, multiply, sqrt, square, subtract, var};
+use super::math::{
+    absolute, divide, equal, exp, float, literal, load, log, multiply, sqrt, square, subtract, var, vars, within,
+};
 use super::operator::{Operator, Problem, normal_axes, normal_axis};
 use crate::workload::{Combiner, DType, Expr, Index, TensorId};
 
@@ -55,7 +57,7 @@ pub fn reduce(builder: &mut Builder, op: &Operator) -> Result<Vec<TensorId>, Pro
             let largest = over.reduce(builder, Combiner::Maximum, dtype, x.clone())?;
             let shift = load(largest, over.outer());
             let total = sum(builder, exp(subtract(x, shift)))?;
-            let (shape, outer) = (over.spatial.clone(), super::math::vars(0, over.spatial.len()));
+            let (shape, outer) = (over.spatial.clone(), vars(0, over.spatial.len()));
             let value = super::math::add(log(load(total, outer.clone())), load(largest, outer));
             builder.map(shape, dtype, value)?
         }
@@ -114,7 +116,7 @@ impl Axes {
 
     /// Where a stage over `spatial` reads a reduced tensor.
     pub fn outer(&self) -> Vec<Index> {
-        super::math::vars(0, self.spatial.len())
+        vars(0, self.spatial.len())
     }
 
     /// Where a stage over the tensor's own axes reads a reduced tensor.
@@ -154,7 +156,7 @@ pub fn softmax(builder: &mut Builder, op: &Operator) -> Result<Vec<TensorId>, Pr
     };
     let over = Axes::new(&shape, axes);
     let largest = over.reduce(builder, Combiner::Maximum, dtype, load(input, over.indices.clone()))?;
-    let own = || super::math::vars(0, shape.len());
+    let own = || vars(0, shape.len());
     let shifted = |at: Vec<Index>, outer: Vec<Index>| subtract(load(input, at), load(largest, outer));
     if op.kind == "LogSoftmax" {
         let value = exp(shifted(over.indices.clone(), over.outer()));
@@ -166,4 +168,81 @@ pub fn softmax(builder: &mut Builder, op: &Operator) -> Result<Vec<TensorId>, Pr
     let total = over.reduce(builder, Combiner::Sum, dtype, load(exps, over.indices.clone()))?;
     let value = divide(load(exps, own()), load(total, over.outer_of_own()));
     Ok(vec![builder.map(shape.clone(), dtype, value)?])
+}
+
+/// `CumSum` and `CumProd`: all elements up to each, as a reduction over those that are not behind it.
+pub fn cumulative(builder: &mut Builder, op: &Operator) -> Result<Vec<TensorId>, Problem> {
+    let input = op.input(0)?;
+    let (shape, dtype) = (builder.shape(input), builder.dtype(input));
+    if dtype == DType::Bool {
+        return Err(Problem::Type { input: 0, dtype });
+    }
+    let axis = builder.integers(op.input(1)?).filter(|axis| axis.len() == 1).ok_or(Problem::NotConstant(1))?[0];
+    let axis = normal_axis(axis, shape.len())?;
+    let combiner = if op.kind == "CumSum" { Combiner::Sum } else { Combiner::Product };
+    let (own, other) = (var(axis), var(shape.len()));
+    let ahead = if op.flag("reverse", false)? { other.clone().minus(&own) } else { own.minus(&other) };
+    let first = i64::from(op.flag("exclusive", false)?);
+    let mut at = vars(0, shape.len());
+    at[axis] = other;
+    let counts = within(ahead, first, shape[axis].max(first));
+    let value = Expr::guard(vec![counts], load(input, at), literal(dtype, combiner.identity()));
+    let extent = shape[axis];
+    Ok(vec![builder.reduce(shape, vec![extent], combiner, dtype, value)?])
+}
+
+/// The first or last place of the largest or smallest element: the extreme first, then the least or greatest place of an
+/// element that equals it.
+fn place_of_extreme(
+    builder: &mut Builder,
+    input: TensorId,
+    over: &Axes,
+    extreme: Combiner,
+    takes_last: bool,
+) -> Result<TensorId, Problem> {
+    let dtype = builder.dtype(input);
+    if dtype == DType::Bool || over.reduction.contains(&0) {
+        return Err(Problem::Type { input: 0, dtype });
+    }
+    let x = load(input, over.indices.clone());
+    let best = over.reduce(builder, extreme, dtype, x.clone())?;
+    let is_best = equal(x, load(best, over.outer()));
+    let place = Expr::Index(var(over.spatial.len()));
+    // where nothing equals the extreme (not a number), the answer is still a place
+    let (combiner, none) = match takes_last {
+        true => (Combiner::Maximum, 0),
+        false => (Combiner::Minimum, over.count() - 1),
+    };
+    over.reduce(builder, combiner, DType::I64, Expr::select(is_best, place, Expr::integer(none)))
+}
+
+/// `ArgMax` and `ArgMin`.
+pub fn position_of_extreme(builder: &mut Builder, op: &Operator) -> Result<Vec<TensorId>, Problem> {
+    let input = op.input(0)?;
+    let shape = builder.shape(input);
+    let over = Axes::new(&shape, vec![normal_axis(op.int("axis", 0)?, shape.len())?]);
+    let extreme = if op.kind == "ArgMax" { Combiner::Maximum } else { Combiner::Minimum };
+    let place = place_of_extreme(builder, input, &over, extreme, op.flag("select_last_index", false)?)?;
+    if op.flag("keepdims", true)? {
+        return Ok(vec![reshape_to(builder, place, over.kept_shape(&shape))?]);
+    }
+    Ok(vec![place])
+}
+
+/// 1 at the first largest element along an axis (before opset 13: among that and all later ones), 0 elsewhere.
+pub fn hardmax(builder: &mut Builder, op: &Operator) -> Result<Vec<TensorId>, Problem> {
+    let input = op.input(0)?;
+    let (shape, dtype) = (builder.shape(input), builder.dtype(input));
+    if dtype != DType::F32 {
+        return Err(Problem::Type { input: 0, dtype });
+    }
+    let axis = normal_axis(op.int("axis", if op.opset < 13 { 1 } else { -1 })?, shape.len())?;
+    if op.opset < 13 && axis + 1 < shape.len() {
+        return Err(Problem::Unsupported(format!("Hardmax of {shape:?} over all axes from {axis} on")));
+    }
+    let over = Axes::new(&shape, vec![axis]);
+    let place = place_of_extreme(builder, input, &over, Combiner::Maximum, false)?;
+    let is_here = equal(load(place, over.outer_of_own()), Expr::Index(var(axis)));
+    let value = Expr::select(is_here, float(1.0), float(0.0));
+    Ok(vec![builder.map(shape, dtype, value)?])
 }

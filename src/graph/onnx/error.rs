@@ -33,7 +33,7 @@ pub enum ImportError {
     Opset { found: i64 },
     #[error("{}", list_unsupported(.0))]
     Unsupported(Vec<UnsupportedNode>),
-    #[error("{} symbolic dimensions need a value: {}", .0.len(), list_dims(.0))]
+    #[error("symbolic dimensions need a value: {}", list_dims(.0))]
     SymbolicDims(Vec<String>),
     #[error("input {input} has a dimension of unknown extent, without a name to set it by")]
     UnknownDim { input: String },
@@ -87,7 +87,7 @@ pub enum TensorProblem {
 }
 
 fn list_unsupported(nodes: &[UnsupportedNode]) -> String {
-    let mut text = format!("{} nodes have unsupported operators:", nodes.len());
+    let mut text = format!("unsupported operators in {} of the nodes:", nodes.len());
     for UnsupportedNode { domain, operator, node } in nodes {
         let domain = if domain.is_empty() { "ai.onnx" } else { domain };
         text.push_str(&format!("\n  {domain}.{operator} in node {node}"));

@@ -1,0 +1,129 @@
+//! `Pad`.
+
+use super::builder::Builder;
+use super::layout::{Strided, strided};
+use super::math::{literal, load, var, vars, within};
+use super::operator::{Attribute, Operator, Problem, normal_axis};
+use crate::workload::{DType, Expr, Index, TensorId};
+
+/// Bound of paddings, so that no position can overflow.
+const MAX_PAD: i64 = 1 << 30;
+
+/// Paddings are attributes before opset 11, inputs since. Negative ones crop.
+pub fn pad(builder: &mut Builder, op: &Operator) -> Result<Vec<TensorId>, Problem> {
+    let mut input = op.input(0)?;
+    let dtype = builder.dtype(input);
+    let rank = builder.rank(input);
+    let pads = match op.opset < 11 {
+        true => op.ints("pads")?.map(<[i64]>::to_vec).ok_or(Problem::MissingAttribute("pads"))?,
+        false => builder.integers(op.input(1)?).ok_or(Problem::NotConstant(1))?,
+    };
+    let axes: Vec<usize> = match op.optional(3) {
+        Some(axes) => {
+            let axes = builder.integers(axes).ok_or(Problem::NotConstant(3))?;
+            axes.iter().map(|axis| normal_axis(*axis, rank)).collect::<Result<_, _>>()?
+        }
+        None => (0..rank).collect(),
+    };
+    if pads.len() != 2 * axes.len() || pads.iter().any(|p| p.abs() >= MAX_PAD) {
+        return Err(Problem::AttributeValue { name: "pads", value: format!("{pads:?}") });
+    }
+    let mut amounts = vec![(0, 0); rank];
+    for (position, axis) in axes.iter().enumerate() {
+        amounts[*axis] = (pads[position], pads[axes.len() + position]);
+    }
+    for (axis, (before, after)) in amounts.iter_mut().enumerate() {
+        let extent = builder.shape(input)[axis];
+        let (cut, cut_end) = ((-*before).max(0), (-*after).max(0));
+        if cut + cut_end > extent {
+            return Err(Problem::Shape(format!("{extent} elements cannot be cropped by {cut} and {cut_end}")));
+        }
+        input = strided(builder, input, &[(axis, Strided { start: cut, step: 1, extent: extent - cut - cut_end })])?;
+        (*before, *after) = ((*before).max(0), (*after).max(0));
+    }
+    let mode = op.text("mode", "constant")?.to_string();
+    if mode == "constant" {
+        let filling = filling(builder, op, dtype)?;
+        return Ok(vec![constant(builder, input, &amounts, filling)?]);
+    }
+    for (axis, (before, after)) in amounts.into_iter().enumerate() {
+        if before > 0 || after > 0 {
+            input = continued(builder, input, axis, (before, after), &mode)?;
+        }
+    }
+    Ok(vec![input])
+}
+
+fn filling(builder: &Builder, op: &Operator, dtype: DType) -> Result<Expr, Problem> {
+    if op.opset < 11 {
+        return Ok(match op.attributes.get("value") {
+            None => literal(dtype, 0.0),
+            Some(Attribute::Float(value)) => literal(dtype, f64::from(*value)),
+            Some(_) => return Err(Problem::AttributeType("value")),
+        });
+    }
+    let Some(tensor) = op.optional(2) else { return Ok(literal(dtype, 0.0)) };
+    if builder.dtype(tensor) != dtype {
+        return Err(Problem::Type { input: 2, dtype: builder.dtype(tensor) });
+    }
+    match builder.rank(tensor) {
+        0 => Ok(builder.broadcast(tensor, &[])),
+        1 if builder.shape(tensor) == [1] => Ok(builder.broadcast(tensor, &[1])),
+        _ => Err(Problem::Shape("the constant value has to be a scalar".to_string())),
+    }
+}
+
+fn constant(builder: &mut Builder, input: TensorId, pads: &[(i64, i64)], filling: Expr) -> Result<TensorId, Problem> {
+    if pads.iter().all(|amounts| *amounts == (0, 0)) {
+        return Ok(input);
+    }
+    let (own, dtype) = (builder.shape(input), builder.dtype(input));
+    let shape = own.iter().zip(pads).map(|(extent, (before, after))| extent + before + after).collect();
+    if own.contains(&0) {
+        return builder.map(shape, dtype, filling);
+    }
+    let at: Vec<Index> = pads.iter().enumerate().map(|(d, (before, _))| var(d).plus_constant(-before)).collect();
+    let padded = |d: &usize| pads[*d] != (0, 0);
+    let guards = (0..own.len()).filter(padded).map(|d| within(at[d].clone(), 0, own[d])).collect();
+    builder.map(shape, dtype, Expr::guard(guards, load(input, at), filling))
+}
+
+/// Continues one axis beyond its ends by elements of its own.
+fn continued(
+    builder: &mut Builder,
+    input: TensorId,
+    axis: usize,
+    (before, after): (i64, i64),
+    mode: &str,
+) -> Result<TensorId, Problem> {
+    let (own, dtype) = (builder.shape(input), builder.dtype(input));
+    let extent = own[axis];
+    let longest = if mode == "reflect" { extent - 1 } else { i64::MAX };
+    if extent == 0 || before > longest || after > longest {
+        return Err(Problem::Unsupported(format!("padding {extent} elements by {before} and {after} in mode {mode}")));
+    }
+    let mut shape = own.clone();
+    shape[axis] = extent + before + after;
+    let place = var(axis).plus_constant(-before);
+    let read = |index: Index| {
+        let mut at = vars(0, own.len());
+        at[axis] = index;
+        load(input, at)
+    };
+    let (front, behind) = match mode {
+        "wrap" => return builder.map(shape, dtype, read(place.modulo(extent))),
+        "edge" => (read(Index::constant(0)), read(Index::constant(extent - 1))),
+        "reflect" => (read(place.clone().times(-1)), read(place.clone().times(-1).plus_constant(2 * (extent - 1)))),
+        other => return Err(Problem::AttributeValue { name: "mode", value: other.to_string() }),
+    };
+    // every part under a guard of its own, so that each access is seen to stay inside
+    let mut value = literal(dtype, 0.0);
+    if after > 0 {
+        value = Expr::guard(vec![within(place.clone(), extent, extent + after)], behind, value);
+    }
+    if before > 0 {
+        value = Expr::guard(vec![within(place.clone(), -before, 0)], front, value);
+    }
+    let value = Expr::guard(vec![within(place.clone(), 0, extent)], read(place), value);
+    builder.map(shape, dtype, value)
+}

@@ -1,0 +1,256 @@
+//! `Resize` and its predecessor `Upsample`: one stage for each axis that changes, by tables computed here.
+
+use super::builder::Builder;
+use super::math::{add, gathered, load, multiply, var, vars};
+use super::operator::{Attribute, Operator, Problem, normal_axis};
+use crate::graph::TensorData;
+use crate::workload::{Combiner, DType, Expr, Index, TensorId};
+
+/// Most taps of an antialiasing filter.
+const MAX_TAPS: usize = 1 << 12;
+/// Up to so many taps are written out; more become a reduction.
+const FEW_TAPS: usize = 4;
+
+/// What one output position is made of: input positions and their weights.
+type Taps = Vec<(i64, f64)>;
+
+pub fn resize(builder: &mut Builder, op: &Operator) -> Result<Vec<TensorId>, Problem> {
+    let mut x = op.input(0)?;
+    if builder.dtype(x) != DType::F32 {
+        return Err(Problem::Type { input: 0, dtype: builder.dtype(x) });
+    }
+    let shape = builder.shape(x);
+    let plan = Plan::new(builder, op, &shape)?;
+    for axis in 0..shape.len() {
+        let (output, scale) = plan.axes[axis];
+        if output != shape[axis] || (scale - 1.0).abs() > 1e-12 {
+            x = resample(builder, x, axis, output, &plan.taps(shape[axis], output, scale)?)?;
+        }
+    }
+    Ok(vec![x])
+}
+
+#[derive(Clone, Debug)]
+struct Plan {
+    /// Extent of the output, and its ratio to the input's, by axis.
+    axes: Vec<(i64, f64)>,
+    mode: String,
+    coordinates: String,
+    nearest: String,
+    cubic: f64,
+    excludes_outside: bool,
+    antialias: bool,
+}
+
+impl Plan {
+    fn new(builder: &Builder, op: &Operator, shape: &[i64]) -> Result<Plan, Problem> {
+        let old = op.kind == "Upsample" || op.opset < 11;
+        let coordinates = op.text("coordinate_transformation_mode", if old { "asymmetric" } else { "half_pixel" })?;
+        if coordinates == "tf_crop_and_resize" {
+            return Err(Problem::Unsupported("coordinate_transformation_mode tf_crop_and_resize".to_string()));
+        }
+        let mode = match op.text("mode", "nearest")? {
+            "bilinear" | "linear" => "linear",
+            other @ ("nearest" | "cubic") => other,
+            other => return Err(Problem::AttributeValue { name: "mode", value: other.to_string() }),
+        };
+        Ok(Plan {
+            axes: extents(builder, op, shape)?,
+            mode: mode.to_string(),
+            coordinates: coordinates.to_string(),
+            nearest: op.text("nearest_mode", if old { "floor" } else { "round_prefer_floor" })?.to_string(),
+            cubic: op.float("cubic_coeff_a", -0.75)?,
+            excludes_outside: op.flag("exclude_outside", false)?,
+            antialias: op.flag("antialias", false)?,
+        })
+    }
+
+    /// Where an output position lies among the input's.
+    fn coordinate(&self, at: i64, input: i64, output: i64, scale: f64) -> Result<f64, Problem> {
+        let (at, length) = (at as f64, output as f64);
+        let half_pixel = (at + 0.5) / scale - 0.5;
+        Ok(match self.coordinates.as_str() {
+            "half_pixel" => half_pixel,
+            "half_pixel_symmetric" => {
+                let adjustment = length / (scale * input as f64);
+                input as f64 / 2.0 * (1.0 - adjustment) + half_pixel
+            }
+            "pytorch_half_pixel" => {
+                if output > 1 {
+                    half_pixel
+                } else {
+                    0.0
+                }
+            }
+            "align_corners" if output == 1 => 0.0,
+            // the length before it was rounded to whole elements
+            "align_corners" => at * (input - 1) as f64 / (scale * input as f64 - 1.0),
+            "asymmetric" => at / scale,
+            "tf_half_pixel_for_nn" => (at + 0.5) / scale,
+            other => {
+                let value = other.to_string();
+                return Err(Problem::AttributeValue { name: "coordinate_transformation_mode", value });
+            }
+        })
+    }
+
+    fn taps(&self, input: i64, output: i64, scale: f64) -> Result<Vec<Taps>, Problem> {
+        Builder::check_shape(&[output])?;
+        (0..output).map(|at| self.taps_at(self.coordinate(at, input, output, scale)?, input, scale)).collect()
+    }
+
+    fn taps_at(&self, place: f64, input: i64, scale: f64) -> Result<Taps, Problem> {
+        let inside = |at: f64| (at as i64).clamp(0, input - 1);
+        if self.mode == "nearest" {
+            let at = match self.nearest.as_str() {
+                "round_prefer_floor" => (place - 0.5).ceil(),
+                "round_prefer_ceil" => (place + 0.5).floor(),
+                "floor" => place.floor(),
+                "ceil" => place.ceil(),
+                other => return Err(Problem::AttributeValue { name: "nearest_mode", value: other.to_string() }),
+            };
+            return Ok(vec![(inside(at), 1.0)]);
+        }
+        // the filter is wider where the input is denser than the output
+        let stretch = if self.antialias { scale.min(1.0) } else { 1.0 };
+        let radius = if self.mode == "cubic" { 2.0 } else { 1.0 };
+        let first = (-radius / stretch).floor() + 1.0;
+        let count = (2.0 - 2.0 * first) as usize;
+        if count > MAX_TAPS {
+            return Err(Problem::TooLarge(vec![count as i64]));
+        }
+        let start = place.floor();
+        let mut taps: Vec<(f64, f64)> = (0..count)
+            .map(|tap| {
+                let at = start + first + tap as f64;
+                (at, self.weight((at - place) * stretch))
+            })
+            .collect();
+        if self.excludes_outside {
+            taps.iter_mut().filter(|(at, _)| *at < 0.0 || *at >= input as f64).for_each(|(_, weight)| *weight = 0.0);
+        }
+        if self.excludes_outside || self.antialias {
+            let total: f64 = taps.iter().map(|(_, weight)| weight).sum();
+            taps.iter_mut().for_each(|(_, weight)| *weight /= total);
+        }
+        Ok(taps.into_iter().map(|(at, weight)| (inside(at), weight)).collect())
+    }
+
+    /// Of a tap at a distance: linear, or R. Keys' cubic convolution.
+    fn weight(&self, distance: f64) -> f64 {
+        let (x, a) = (distance.abs(), self.cubic);
+        match self.mode.as_str() {
+            "linear" => (1.0 - x).max(0.0),
+            _ if x <= 1.0 => ((a + 2.0) * x - (a + 3.0)) * x * x + 1.0,
+            _ if x < 2.0 => a * (((x - 5.0) * x + 8.0) * x - 4.0),
+            _ => 0.0,
+        }
+    }
+}
+
+/// From scales or sizes, which may be given for some axes only.
+fn extents(builder: &Builder, op: &Operator, shape: &[i64]) -> Result<Vec<(i64, f64)>, Problem> {
+    let (scales, sizes) = if op.kind == "Upsample" || op.opset < 11 { (1, usize::MAX) } else { (2, 3) };
+    let given = |position: usize| -> Result<Option<Vec<f64>>, Problem> {
+        let Some(tensor) = op.optional(position) else { return Ok(None) };
+        let values = builder.data(tensor).ok_or(Problem::NotConstant(position))?.to_f64();
+        Ok((!values.is_empty()).then_some(values))
+    };
+    let axes: Vec<usize> = match op.ints("axes")? {
+        Some(axes) => axes.iter().map(|axis| normal_axis(*axis, shape.len())).collect::<Result<_, _>>()?,
+        None => (0..shape.len()).collect(),
+    };
+    let scales = match (op.attributes.get("scales"), given(scales)?) {
+        (Some(Attribute::Floats(values)), None) => Some(values.iter().map(|v| f64::from(*v)).collect()),
+        (_, values) => values,
+    };
+    let mut extents: Vec<(i64, f64)> = shape.iter().map(|extent| (*extent, 1.0)).collect();
+    if shape.contains(&0) {
+        return Err(Problem::Shape(format!("{shape:?} has no elements")));
+    }
+    let wrong = |values: &[f64]| Problem::Shape(format!("{values:?} cannot resize {shape:?}"));
+    if let Some(sizes) = given(sizes)? {
+        let in_range = |size: &f64| (1.0..2147483648.0).contains(size);
+        if sizes.len() != axes.len() || !sizes.iter().all(in_range) {
+            return Err(wrong(&sizes));
+        }
+        let ratios = axes.iter().zip(&sizes).map(|(axis, size)| size / shape[*axis] as f64);
+        let common = match op.text("keep_aspect_ratio_policy", "stretch")? {
+            "stretch" => None,
+            "not_larger" => ratios.reduce(f64::min),
+            "not_smaller" => ratios.reduce(f64::max),
+            other => {
+                return Err(Problem::AttributeValue { name: "keep_aspect_ratio_policy", value: other.to_string() });
+            }
+        };
+        for (axis, size) in axes.iter().zip(&sizes) {
+            let own = shape[*axis] as f64;
+            extents[*axis] = match common {
+                Some(scale) => ((scale * own + 0.5).floor().max(1.0) as i64, scale),
+                None => (*size as i64, size / own),
+            };
+        }
+        return Ok(extents);
+    }
+    let scales = scales.ok_or(Problem::MissingInput(2))?;
+    if scales.len() != axes.len() || !scales.iter().all(|scale| *scale > 0.0 && *scale < 2147483648.0) {
+        return Err(wrong(&scales));
+    }
+    for (axis, scale) in axes.iter().zip(&scales) {
+        let extent = (shape[*axis] as f64 * scale).floor();
+        if !(1.0..2147483648.0).contains(&extent) {
+            return Err(wrong(&scales));
+        }
+        extents[*axis] = (extent as i64, *scale);
+    }
+    Ok(extents)
+}
+
+fn resample(builder: &mut Builder, x: TensorId, axis: usize, output: i64, taps: &[Taps]) -> Result<TensorId, Problem> {
+    let own = builder.shape(x);
+    let mut shape = own.clone();
+    shape[axis] = output;
+    let count = taps.first().map_or(0, Vec::len);
+    if count == 1 {
+        let places: Vec<i64> = taps.iter().map(|taps| taps[0].0).collect();
+        let mut at = vars(0, own.len());
+        at[axis] = stepwise(&places, &var(axis)).unwrap_or_else(|| {
+            let table = builder.constant(TensorData::from_i64(vec![output], &places));
+            gathered(load(table, vec![var(axis)]), own[axis])
+        });
+        return builder.map(shape, DType::F32, load(x, at));
+    }
+    // [output, taps]
+    let flat = || taps.iter().flatten();
+    let dims = vec![output, count as i64];
+    let places: Vec<i64> = flat().map(|(place, _)| *place).collect();
+    let weights: Vec<f32> = flat().map(|(_, weight)| *weight as f32).collect();
+    let places = builder.constant(TensorData::from_i64(dims.clone(), &places));
+    let weights = builder.constant(TensorData::from_f32(dims, &weights));
+    let term = |tap: Index| {
+        let cell = vec![var(axis), tap];
+        let mut at = vars(0, own.len());
+        at[axis] = gathered(load(places, cell.clone()), own[axis]);
+        multiply(load(x, at), load(weights, cell))
+    };
+    if count > FEW_TAPS {
+        let value = term(var(own.len()));
+        return builder.reduce(shape, vec![count as i64], Combiner::Sum, DType::F32, value);
+    }
+    let terms = (0..count).map(|tap| term(Index::constant(tap as i64)));
+    let value = terms.reduce(add).unwrap_or_else(|| Expr::float(0.0));
+    builder.map(shape, DType::F32, value)
+}
+
+/// `i / s` or `s · i + a`, where that is what the places are: whole factors need no table.
+fn stepwise(places: &[i64], i: &Index) -> Option<Index> {
+    let last = i64::try_from(places.len()).ok()? - 1;
+    let first = *places.first()?;
+    let holds = |function: &dyn Fn(i64) -> i64| (0..=last).all(|at| places[at as usize] == function(at));
+    let step = if last > 0 { places[1] - first } else { 1 };
+    if holds(&|at| first + step * at) {
+        return Some(i.clone().times(step).plus_constant(first));
+    }
+    let repeat = places.iter().take_while(|place| **place == first).count() as i64;
+    (repeat > 1 && holds(&|at| first + at.div_euclid(repeat))).then(|| i.clone().floor_div(repeat).plus_constant(first))
+}

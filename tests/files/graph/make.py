@@ -1,0 +1,201 @@
+#!/usr/bin/env python3
+"""Makes the small ONNX files of this folder, and what ONNX Runtime computes for them.
+
+usage: make.py      (needs onnx, onnxruntime and numpy)
+
+networks/NAME/model.onnx with test_data_set_0/{input,output}_N.pb: import and evaluation have to agree.
+refused/NAME.onnx: hostile or unsupported; import has to refuse them with what NAME.txt says (written by the test).
+"""
+import pathlib
+import shutil
+
+import numpy as np
+import onnx
+import onnxruntime
+from onnx import TensorProto, helper, numpy_helper
+
+HERE = pathlib.Path(__file__).resolve().parent
+RANDOM = np.random.default_rng(7)
+
+
+def floats(*shape):
+    return RANDOM.standard_normal(shape).astype(np.float32)
+
+
+def positive(*shape):
+    return RANDOM.uniform(0.5, 1.5, shape).astype(np.float32)
+
+
+def ints(*values):
+    return np.array(values, dtype=np.int64)
+
+
+def model(nodes, inputs, outputs, constants, opset=18):
+    """inputs and outputs: name -> (type, shape); constants: name -> array."""
+    values = [[helper.make_tensor_value_info(n, t, s) for n, (t, s) in group.items()] for group in (inputs, outputs)]
+    graph = helper.make_graph(nodes, "test", *values, [numpy_helper.from_array(a, n) for n, a in constants.items()])
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=8)
+
+
+def node(kind, inputs, outputs, name="", **attributes):
+    return helper.make_node(kind, inputs.split(), outputs.split(), name or outputs.split()[0], **attributes)
+
+
+def image(*shape):
+    return {"x": (TensorProto.FLOAT, shape)}, {"y": (TensorProto.FLOAT, None)}
+
+
+def networks():
+    x, y = image(2, 4, 9, 7)
+    norm = {"s": positive(6), "b": floats(6), "m": floats(6), "v": positive(6)}
+    yield "conv_batch_norm", model(
+        [node("Conv", "x w c", "h", pads=[1, 0, 1, 1], strides=[2, 1], group=2),
+         node("BatchNormalization", "h s b m v", "n"), node("Mul", "n f", "p"), node("Relu", "p", "y")],
+        x, y, {"w": floats(6, 2, 3, 3), "c": floats(6), "f": floats(1, 6, 1, 1), **norm})
+    yield "conv_read_twice", model(
+        [node("Conv", "x w", "h"), node("BatchNormalization", "h s b m v", "n"), node("Add", "n h", "y")],
+        x, y, {"w": floats(6, 4, 1, 1), **norm})
+    yield "pooling", model(
+        [node("MaxPool", "x", "a", kernel_shape=[3, 3], strides=[2, 2], pads=[1, 1, 1, 1], ceil_mode=1),
+         node("AveragePool", "a", "b", kernel_shape=[2, 2], pads=[1, 0, 0, 1]),
+         node("GlobalAveragePool", "b", "c"), node("Mul", "b c", "y")], x, y, {})
+    yield "transposed", model(
+        [node("ConvTranspose", "x w", "h", strides=[3, 2], pads=[1, 1, 1, 1], output_padding=[1, 0], group=2),
+         node("LRN", "h", "y", size=3)], x, y, {"w": floats(4, 3, 4, 3)})
+    yield "depthwise", model(
+        [node("Conv", "x w", "h", group=4, auto_pad="SAME_UPPER", strides=[2, 2]), node("Clip", "h low high", "y")],
+        x, y, {"w": floats(4, 1, 3, 3), "low": np.float32(0), "high": np.float32(6)})
+
+    x, y = image(2, 5, 8)
+    yield "attention", model(
+        [node("LayerNormalization", "x s b", "n", axis=-1), node("MatMul", "n wq", "q"), node("MatMul", "n wk", "k"),
+         node("Reshape", "q heads", "qh"), node("Reshape", "k heads", "kh"),
+         node("Transpose", "qh", "qt", perm=[0, 2, 1, 3]), node("Transpose", "kh", "kt", perm=[0, 2, 3, 1]),
+         node("MatMul", "qt kt", "scores"), node("Div", "scores scale", "scaled"), node("Softmax", "scaled", "p"),
+         node("MatMul", "p qt", "o"), node("Transpose", "o", "ot", perm=[0, 2, 1, 3]), node("Reshape", "ot flat", "y")],
+        x, y, {"s": positive(8), "b": floats(8), "wq": floats(8, 8), "wk": floats(8, 8), "heads": ints(0, 0, 2, 4),
+               "flat": ints(0, 0, -1), "scale": np.float32(2)})
+    yield "shapes", model(
+        [node("Shape", "x", "shape"), node("Gather", "shape zero", "batch"), node("Unsqueeze", "batch axis", "first"),
+         node("Concat", "first rest", "wanted", axis=0), node("Reshape", "x wanted", "r"),
+         node("Slice", "r from to axes step", "s"), node("Pad", "s pads", "y", mode="reflect")],
+        x, y, {"zero": np.array(0, dtype=np.int64), "axis": ints(0), "rest": ints(4, 10), "from": ints(-1, 1),
+               "to": ints(-9, 9), "axes": ints(1, 2), "step": ints(-2, 3), "pads": ints(0, 1, 2, 0, 1, 0)})
+    yield "softmax_before_13", model([node("Softmax", "x", "y", axis=1)], x, y, {}, opset=9)
+    yield "concat_and_split", model(
+        [node("Split", "x sizes", "a b c", axis=2), node("Concat", "c a b", "d", axis=2), node("Identity", "d", "e"),
+         node("Where", "mask e x", "y")],
+        x, y, {"sizes": ints(1, 5, 2), "mask": np.array([True, False] * 4)})
+    yield "fills", model(
+        [node("ConstantOfShape", "ws", "w", value=helper.make_tensor("v", TensorProto.FLOAT, [1], [0.5])),
+         node("ConstantOfShape", "bs", "b"), node("MatMul", "x w", "h"), node("Add", "h b", "a"),
+         node("ReduceMax", "a axes", "y")],
+        x, y, {"ws": ints(8, 12000), "bs": ints(2, 5, 12000), "axes": ints(2)})
+    yield "gemm", model(
+        [node("Flatten", "x", "f", axis=2), node("Gemm", "f w c", "h", transB=1, alpha=0.5, beta=2.0),
+         node("BatchNormalization", "h s b m v", "n"), node("Gelu", "n", "y", approximate="tanh")],
+        x, y, {"w": floats(6, 8), "c": floats(6), **norm}, opset=20)
+    yield "resize", model(
+        [node("Resize", "x none scales", "a", mode="nearest"), node("Resize", "a none none sizes", "y", mode="linear")],
+        *image(1, 2, 3, 4), {"none": np.array([], dtype=np.float32), "scales": np.array([1, 1, 2, 2], np.float32),
+                             "sizes": ints(1, 2, 5, 5)})
+    ids = {"i": (TensorProto.INT64, [2, 3])}
+    yield "embedding", model(
+        [node("Gather", "table i", "e"), node("Gather", "positions places", "p"), node("Add", "e p", "f"),
+         node("Einsum", "f w", "y", equation="bsd,hd->bhs")],
+        ids, {"y": (TensorProto.FLOAT, None)},
+        {"table": floats(11, 4), "positions": floats(6, 4), "places": ints(1, 3, 5), "w": floats(2, 4)})
+
+
+def refused():
+    x, y = image(2, 3)
+    relu = [node("Relu", "x", "y")]
+    good = model(relu, x, y, {}).SerializeToString()
+    yield "truncated", good[:-7]
+    yield "empty", b""
+    yield "not_onnx", b"\x89PNG\r\n\x1a\n" * 9
+    yield "cycle", model([node("Add", "x b", "a"), node("Relu", "a", "c"), node("Neg", "c", "b"), node("Abs", "c", "y")],
+                         x, y, {})
+    yield "self_loop", model([node("Add", "x y", "y")], x, y, {})
+    yield "dangling", model([node("Add", "x nowhere", "y")], x, y, {})
+    yield "no_output", model([node("Relu", "x", "z")], x, y, {})
+    yield "duplicate_value", model([node("Relu", "x", "y", "first"), node("Neg", "x", "y", "second")], x, y, {})
+    yield "duplicate_input", model([node("Relu", "x", "x")], x, y, {})
+    yield "unsupported", model(
+        [node("NonZero", "x", "a"), helper.make_node("Attention", ["x"], ["b"], "fused", domain="com.example"),
+         node("Loop", "x", "c"), node("Relu", "x", "y")], x, y, {})
+    yield "symbolic", model(relu, {"x": (TensorProto.FLOAT, ["batch", "time"])}, y, {})
+    yield "huge_dim", model(relu, {"x": (TensorProto.FLOAT, [2 ** 62, 2 ** 62])}, y, {})
+    yield "many_elements", model(relu, {"x": (TensorProto.FLOAT, [2 ** 30, 2 ** 30])}, y, {})
+    yield "negative_dim", model(relu, {"x": (TensorProto.FLOAT, [2, -3])}, y, {})
+    yield "huge_fill", model([node("ConstantOfShape", "s", "w"), node("Add", "x w", "y")], x, y,
+                             {"s": ints(2 ** 40, 2 ** 40)})
+    yield "huge_expand", model([node("Expand", "x s", "y")], x, y, {"s": ints(2 ** 29, 2 ** 29, 2, 3)})
+    yield "huge_tile", model([node("Tile", "x s", "y")], x, y, {"s": ints(2 ** 62, 2)})
+    yield "huge_pads", model([node("Conv", "x w", "y", pads=[2 ** 62, 2 ** 62])], *image(1, 1, 8), {"w": floats(1, 1, 3)})
+    yield "huge_dilation", model([node("Conv", "x w", "y", dilations=[2 ** 62])], *image(1, 1, 8), {"w": floats(1, 1, 3)})
+    yield "zero_stride", model([node("MaxPool", "x", "y", kernel_shape=[2], strides=[0])], *image(1, 1, 8), {})
+    yield "zero_groups", model([node("Conv", "x w", "y", group=0)], *image(1, 1, 8), {"w": floats(1, 1, 3)})
+    yield "zero_slice_step", model([node("Slice", "x a b c d", "y")], x, y,
+                                   {"a": ints(0), "b": ints(2), "c": ints(0), "d": ints(0)})
+    yield "integer_division_by_zero", model(
+        [node("Shape", "x", "s"), node("Div", "s z", "t"), node("Reshape", "x t", "y")], x, y, {"z": ints(0)})
+    yield "reshape_misfit", model([node("Reshape", "x s", "y")], x, y, {"s": ints(4, -1)})
+    yield "broadcast_misfit", model([node("Add", "x w", "y")], x, y, {"w": floats(4)})
+    yield "index_out_of_range", model([node("Gather", "x i", "y")], x, y, {"i": ints(2)})
+    yield "axis_out_of_range", model([node("Softmax", "x", "y", axis=2 ** 62)], x, y, {})
+    yield "missing_input", model([node("MatMul", "x", "y")], x, y, {})
+    yield "old_opset", model(relu, x, y, {}, opset=6)
+    yield "double", model(relu, {"x": (TensorProto.DOUBLE, [2])}, {"y": (TensorProto.DOUBLE, None)}, {})
+    yield "wrong_attribute_type", model([node("Softmax", "x", "y", axis="last")], x, y, {})
+    short = model([node("Add", "x w", "y")], x, y, {"w": floats(3)})
+    short.graph.initializer[0].dims[0] = 4
+    yield "short_initializer", short
+    for name, entries in {
+        "external_absolute": {"location": "/etc/passwd"},
+        "external_parent": {"location": "../networks/gemm/model.onnx"},
+        "external_link": {"location": "link.bin"},
+        "external_missing": {"location": "missing.bin"},
+        "external_offset": {"location": "data.bin", "offset": str(2 ** 63)},
+        "external_past_end": {"location": "data.bin", "offset": "8"},
+        "external_not_a_number": {"location": "data.bin", "offset": "-4"},
+        "external_folder": {"location": "."},
+    }.items():
+        outside = model([node("Add", "x w", "y")], x, y, {"w": floats(3)})
+        tensor = outside.graph.initializer[0]
+        tensor.ClearField("raw_data")
+        tensor.data_location = TensorProto.EXTERNAL
+        for key, value in entries.items():
+            tensor.external_data.add(key=key, value=value)
+        yield name, outside
+    (HERE / "refused/data.bin").write_bytes(bytes(16))
+    (HERE / "refused/link.bin").symlink_to("../networks/gemm/model.onnx")
+    deep = helper.make_graph([node("Relu", "x", "y")], "innermost", [], [])
+    for _ in range(25):
+        deep = helper.make_graph([helper.make_node("If", ["x"], ["y"], then_branch=deep)], "nested", [], [])
+    yield "nested", model([helper.make_node("If", ["x"], ["y"], "outermost", then_branch=deep)], x, y, {})
+
+
+def main():
+    for folder in ("networks", "refused"):
+        shutil.rmtree(HERE / folder, ignore_errors=True)
+        (HERE / folder).mkdir()
+    for name, net in networks():
+        data = HERE / "networks" / name / "test_data_set_0"
+        data.mkdir(parents=True)
+        onnx.save(net, data.parent / "model.onnx")
+        session = onnxruntime.InferenceSession(net.SerializeToString())
+        feed = {}
+        for i, value in enumerate(session.get_inputs()):
+            integers = value.type == "tensor(int64)"
+            feed[value.name] = RANDOM.integers(0, 10, value.shape) if integers else floats(*value.shape)
+            (data / f"input_{i}.pb").write_bytes(numpy_helper.from_array(feed[value.name]).SerializeToString())
+        for i, value in enumerate(session.run(None, feed)):
+            (data / f"output_{i}.pb").write_bytes(numpy_helper.from_array(value).SerializeToString())
+    for name, content in refused():
+        content = content if isinstance(content, bytes) else content.SerializeToString()
+        (HERE / "refused" / f"{name}.onnx").write_bytes(content)
+
+
+if __name__ == "__main__":
+    main()
