@@ -1,16 +1,25 @@
-//! Compiles the C runtime: once into our own binary, and as a relocatable object that `compile` links into artifacts,
+//! Compiles the C sources: the runtime into our own binary, and both as relocatable objects that `compile` links into artifacts,
 //! so that no C compiler is needed there.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::{env, fs};
 
 fn main() {
-    println!("cargo::rerun-if-changed=src/runtime/runtime.c");
-    println!("cargo::rerun-if-changed=src/runtime/runtime.h");
+    for source in ["src/runtime/runtime.c", "src/runtime/runtime.h", "src/artifact/deploy.c"] {
+        println!("cargo::rerun-if-changed={source}");
+    }
     let out = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets OUT_DIR"));
+    let runtime = build("src/runtime/runtime.c");
+    copy_object(&runtime, &out.join("runtime.o"));
+    runtime.compile("tilescribe_runtime");
+    copy_object(&build("src/artifact/deploy.c"), &out.join("deploy.o"));
+    println!("cargo::rustc-link-lib=pthread");
+}
+
+fn build(source: &str) -> cc::Build {
     let mut build = cc::Build::new();
     build
-        .file("src/runtime/runtime.c")
+        .file(source)
         .std("gnu11")
         .opt_level(2)
         .debug(false)
@@ -21,9 +30,11 @@ fn main() {
         .flag("-fvisibility=hidden")
         .flag("-fno-function-sections")
         .flag("-fno-data-sections");
+    build
+}
+
+fn copy_object(build: &cc::Build, to: &Path) {
     let objects = build.compile_intermediates();
     let [object] = objects.as_slice() else { panic!("one source gives one object, not {}", objects.len()) };
-    fs::copy(object, out.join("runtime.o")).expect("OUT_DIR is writable");
-    build.compile("tilescribe_runtime");
-    println!("cargo::rustc-link-lib=pthread");
+    fs::copy(object, to).expect("OUT_DIR is writable");
 }

@@ -19,5 +19,5 @@ pub mod record;
 pub mod model;
 pub mod rank;
 pub mod propose;
-// pub mod tune; follows measure and record
+pub mod tune;
 pub mod artifact;

@@ -12,23 +12,14 @@ use super::link::link;
 use super::manifest::{
     CompiledTask, FORMAT, MANIFEST_FILE, Manifest, Memory, WEIGHTS_FILE, digest, header_file, is_identifier, library_file,
 };
+use super::schedule::Schedule;
 use super::tables::{Tables, assembly};
 use super::weights::Writer;
 use crate::codegen;
 use crate::graph::{Call, Network, Source};
 use crate::nest::{Nest, Scope};
-use crate::space::Trace;
 use crate::target::{Architecture, Target};
 use crate::workload::{Role, TensorId};
-
-/// How a task is computed.
-#[derive(Clone, Debug)]
-pub struct Schedule {
-    pub nest: Nest,
-    pub trace: Trace,
-    /// The best time that was measured for this trace, in nanoseconds; `None`: never measured.
-    pub best_ns: Option<u64>,
-}
 
 /// What is compiled, for whom, and where to.
 #[derive(Clone, Debug)]
@@ -77,7 +68,7 @@ pub fn compile(
     progress(Step::Kernels);
     let symbols: Vec<String> = (0..nests.len()).map(|task| format!("kernel_{task}")).collect();
     let kernels: Vec<(&str, &Nest)> = symbols.iter().map(String::as_str).zip(nests.iter().copied()).collect();
-    let object = codegen::object(&kernels, options.target).map_err(|error| ArtifactError::Internal(error.to_string()))?;
+    let object = codegen::object(&kernels, options.target)?;
     let features = required_features(options.target);
     let workspace_bytes = object.workspace_bytes.iter().copied().max().unwrap_or(0) as u64;
     let calls: Vec<_> =
@@ -258,8 +249,7 @@ impl Aligned {
 /// The setup of a nest, for this machine: what is packed does not depend on the target.
 fn setup_kernel(nest: &Nest) -> Result<codegen::Kernel, ArtifactError> {
     let setup = Nest { body: Vec::new(), ..nest.clone() };
-    let host = Target::host();
-    codegen::Kernel::compile(&setup, &host).map_err(|error| ArtifactError::Internal(error.to_string()))
+    Ok(codegen::Kernel::load(&setup, &codegen::host()?)?)
 }
 
 /// All packed buffers of a call, in order.
@@ -273,11 +263,11 @@ fn run_setup(
     for (position, id) in nest.arguments().into_iter().enumerate() {
         memory.push(argument(network, call, nest, position, id)?);
     }
-    let mut addresses: Vec<*mut std::ffi::c_void> =
-        memory.iter_mut().map(|argument| argument.bytes.as_mut_ptr().cast()).collect();
-    // SAFETY: the nest was verified when its kernel was compiled, and every constant and packed buffer that the setup may touch
-    // has the size that the nest declares.
-    unsafe { kernel.setup(&mut addresses) };
+    let mut workspace = Aligned::new(kernel.workspace_bytes())?;
+    let addresses: Vec<*mut u8> = memory.iter_mut().map(|argument| argument.bytes.as_mut_ptr()).collect();
+    // SAFETY: constants and packed buffers, which are all that a setup touches, have the size that the nest declares; all memory
+    // is aligned to pages, and nobody else uses it.
+    unsafe { kernel.setup(&addresses, workspace.bytes.as_mut_ptr()) };
     let first_packed = call.arguments.len();
     Ok(memory.split_off(first_packed))
 }

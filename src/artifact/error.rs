@@ -4,6 +4,8 @@ use std::path::{Path, PathBuf};
 
 use thiserror::Error;
 
+use crate::codegen::CodegenError;
+
 /// What can go wrong when an artifact is written or loaded.
 #[derive(Debug, Error)]
 pub enum ArtifactError {
@@ -33,6 +35,9 @@ pub enum ArtifactError {
     /// The environment's: the artifact was compiled for another machine, or memory or threads ran out.
     #[error("{0}")]
     Machine(String),
+    /// See its variants.
+    #[error(transparent)]
+    Codegen(#[from] CodegenError),
     /// Ours: schedules that do not fit the network.
     #[error("internal error: {0}")]
     Internal(String),

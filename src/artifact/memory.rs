@@ -61,12 +61,12 @@ pub fn plan(blocks: &[Block]) -> MemoryPlan {
 
 /// Best fit in a given order.
 fn place(blocks: &[Block], order: &[usize]) -> Vec<u64> {
-    let mut offsets = vec![0; blocks.len()];
+    let mut offsets = vec![0u64; blocks.len()];
     // placed blocks, by offset
     let mut placed: Vec<usize> = Vec::new();
     for &block in order {
         let size = blocks[block].padded();
-        let (mut best_gap, mut best, mut end) = (u64::MAX, None, 0);
+        let (mut best_gap, mut best, mut end) = (u64::MAX, None, 0u64);
         for &other in placed.iter().filter(|other| blocks[**other].overlaps(&blocks[block])) {
             let gap = offsets[other].saturating_sub(end);
             if gap >= size && gap < best_gap {

@@ -18,11 +18,13 @@ mod link;
 mod manifest;
 mod memory;
 mod model;
+mod schedule;
 mod tables;
 mod weights;
 
-pub use compile::{Options, Schedule, Step, compile};
+pub use compile::{Options, Step, compile};
 pub use error::ArtifactError;
 pub use manifest::{CompiledTask, FORMAT, FileDigest, Manifest, Memory, Port};
 pub use memory::{Block, MemoryPlan, plan};
 pub use model::{Bound, Model};
+pub use schedule::Schedule;

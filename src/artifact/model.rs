@@ -9,13 +9,25 @@ use memmap2::MmapMut;
 
 use super::error::ArtifactError;
 use super::manifest::{Manifest, Port, WEIGHTS_FILE};
+use super::tables::type_number;
 use crate::graph::TensorData;
 
 type Create = unsafe extern "C" fn(*const c_char, c_int, *mut *mut c_void) -> c_int;
 type Run = unsafe extern "C" fn(*mut c_void, *const *const c_void, *const *mut c_void) -> c_int;
 type Destroy = unsafe extern "C" fn(*mut c_void);
 type ErrorString = unsafe extern "C" fn(c_int) -> *const c_char;
+type Tensors = unsafe extern "C" fn(*mut usize) -> *const CTensor;
 type MissingFeature = unsafe extern "C" fn() -> *const c_char;
+
+/// As the header declares it.
+#[repr(C)]
+struct CTensor {
+    name: *const c_char,
+    shape: *const i64,
+    bytes: u64,
+    rank: u32,
+    dtype: u32,
+}
 
 /// A loaded network. Its weights stay in the file, mapped.
 #[derive(Debug)]
@@ -53,6 +65,13 @@ impl Model {
             let destroy: Symbol<Destroy> = library.get(&symbol("destroy")[..]).map_err(invalid)?;
             let error_string: Symbol<ErrorString> = library.get(&symbol("error_string")[..]).map_err(invalid)?;
             let missing_feature: Symbol<MissingFeature> = library.get(&symbol("missing_feature")[..]).map_err(invalid)?;
+            for (function, ports) in [("inputs", &manifest.inputs), ("outputs", &manifest.outputs)] {
+                let tensors: Symbol<Tensors> = library.get(&symbol(function)[..]).map_err(invalid)?;
+                if !agree(ports, &tensors) {
+                    let reason = format!("its {function} are not those of the manifest");
+                    return Err(ArtifactError::invalid(&path, reason));
+                }
+            }
             let missing = missing_feature();
             if !missing.is_null() {
                 let feature = CStr::from_ptr(missing).to_string_lossy();
@@ -123,6 +142,25 @@ impl Drop for Model {
     }
 }
 
+/// Whether the manifest says of the inputs or outputs what the library says: memory is allocated by the one, and used by the other.
+///
+/// # Safety
+/// The function must be one that `tables.rs` made.
+unsafe fn agree(ports: &[Port], tensors: &Symbol<Tensors>) -> bool {
+    let mut count = 0;
+    // SAFETY: the table holds `count` tensors, and each as many extents as its rank.
+    unsafe {
+        let first = tensors(&raw mut count);
+        count == ports.len()
+            && ports.iter().enumerate().all(|(number, port)| {
+                let tensor = &*first.add(number);
+                let shape = std::slice::from_raw_parts(tensor.shape, tensor.rank as usize);
+                let same_type = port.dtype().is_some_and(|dtype| type_number(dtype) == tensor.dtype);
+                same_type && shape == port.shape && port.bytes().is_some_and(|bytes| bytes as u64 == tensor.bytes)
+            })
+    }
+}
+
 /// Inputs and outputs in place, ready to run.
 #[derive(Debug)]
 pub struct Bound<'m> {
@@ -139,8 +177,7 @@ impl Bound<'_> {
     pub fn run(&mut self) -> Result<(), ArtifactError> {
         let inputs: Vec<*const c_void> = self.inputs.iter().map(|memory| memory.as_ptr().cast()).collect();
         let outputs: Vec<*mut c_void> = self.outputs.iter_mut().map(|memory| memory.as_mut_ptr().cast()).collect();
-        // SAFETY: the handle is alive, and every array has the size that the manifest, checked against the library's
-        // hash, declares for it.
+        // SAFETY: the handle is alive, and every array has the size that the library declares for it.
         let status = unsafe { (self.model.run)(self.model.handle, inputs.as_ptr(), outputs.as_ptr()) };
         if status == 0 { Ok(()) } else { Err(self.model.error(status)) }
     }

@@ -34,7 +34,7 @@ pub(super) fn check(examples: &[Example], config: &Config) -> Result<(), ModelEr
             format!("{} decision marks for {} tokens", example.decisions.len(), example.tokens.len())
         } else if example.decisions[0] {
             "the first token is marked as a decision".to_string()
-        } else if !(example.weight.is_finite() && example.weight >= 0.0) || !example.score.is_finite() {
+        } else if !example.weight.is_finite() || example.weight < 0.0 || !example.score.is_finite() {
             format!("weight {} or score {} is out of range", example.weight, example.score)
         } else {
             continue;

@@ -136,7 +136,7 @@ fn check(name: &str, workload: Workload, samples: u64) {
             _ => space.drive(&task, &mut Uniform(ChaCha8Rng::seed_from_u64(seed))),
         };
         let nest = nest.unwrap_or_else(|reason| panic!("{name}, seed {seed}: {reason}\n{trace}"));
-        verify(&nest).unwrap_or_else(|e| panic!("{name}, seed {seed}: {e}\n{trace}\n{nest}"));
+        verify(&nest, task.target.lanes()).unwrap_or_else(|e| panic!("{name}, seed {seed}: {e}\n{trace}\n{nest}"));
         let actual = run(&nest).unwrap_or_else(|fault| panic!("{name}, seed {seed}: {fault}\n{trace}\n{nest}"));
         let close = |(x, y): (&f32, &f32)| (x - y).abs() <= 1e-4 * (1.0 + y.abs());
         let equal = actual.len() == expected.len() && actual.iter().zip(&expected).all(close);
