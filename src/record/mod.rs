@@ -2,7 +2,7 @@
 //!
 //! [`Store`] keeps records in an SQLite file that several processes may share; a corpus file ([`CorpusWriter`],
 //! [`CorpusReader`]) is the same as compressed JSON lines, to be handed on. Both name tasks by the workload's canonical hash and
-//! targets by [`crate::target::Target::fingerprint`], and both hold their full text, so that a record can be read without the program that wrote it.
+//! targets by [`Target::fingerprint`], and both hold their full text, so that a record can be read without the program that wrote it.
 //!
 //! Invariants: a record that [`Store::insert`] has returned from survives the death of the process; a file
 //! that is not ours, or of another version, is refused and never modified. Nothing in here measures or judges.
@@ -15,7 +15,7 @@ use std::path::PathBuf;
 
 use crate::outcome::Outcome;
 use crate::space::Trace;
-use crate::target::Task;
+use crate::target::{Target, Task};
 
 pub use corpus::{CorpusError, CorpusReader, CorpusWriter, Entry, Limits};
 pub use store::{Filter, Imported, Inserted, Prune, Store, StoreError, Summary};
@@ -28,7 +28,7 @@ pub const TILESCRIBE_VERSION: &str = env!("CARGO_PKG_VERSION");
 pub struct Record {
     /// The workload's canonical hash.
     pub task_hash: String,
-    /// [`crate::target::Target::fingerprint`].
+    /// [`Target::fingerprint`].
     pub target: String,
     /// [`crate::space::Space::version`] of the space that the trace belongs to.
     pub space: String,
@@ -60,6 +60,11 @@ impl Record {
             tilescribe: TILESCRIBE_VERSION.to_string(),
         }
     }
+}
+
+/// What records call a target: [`Target::fingerprint`].
+pub fn fingerprint(target: &Target) -> String {
+    target.fingerprint()
 }
 
 /// Where records go unless a command says otherwise: `tilescribe/records.db` in the user's cache folder. `None` where neither
