@@ -450,9 +450,12 @@ mod tests {
     #[test]
     fn an_unmeasurable_task_is_an_error() {
         let unprepared = Reply::Unprepared { detail: "too large".into() };
-        for (messages, after) in [(vec![started(), unprepared], "exec sleep 99"), (vec![started()], "echo too large >&2")] {
+        for (messages, after) in
+            [(vec![started(), unprepared], "exec sleep 99"), (vec![started()], "echo too large >&2")]
+        {
             let folder = tempfile::tempdir().unwrap();
-            let error = scripted(folder.path(), &messages, after).measure(&task(), &Trace::default(), None).unwrap_err();
+            let error =
+                scripted(folder.path(), &messages, after).measure(&task(), &Trace::default(), None).unwrap_err();
             assert!(matches!(&error, MeasureError::Task { detail } if detail.contains("too large")), "{error:?}");
         }
     }

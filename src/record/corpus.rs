@@ -25,7 +25,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-use super::{Record, fingerprint};
+use super::Record;
 use crate::outcome::{Failure, Outcome};
 use crate::target::{Target, Task};
 
@@ -250,11 +250,13 @@ fn task_of(line: &Line) -> Result<Task, String> {
     if found != line.task {
         return Err(format!("the workload's hash is {found}, the line says {}", line.task));
     }
-    let found = fingerprint(&line.target_data);
+    // by way of its text, which checks the ranges of its fields
+    let target = Target::from_toml(&line.target_data.to_toml()).map_err(|e| format!("target: {e}"))?;
+    let found = target.fingerprint();
     if found != line.target {
         return Err(format!("the target's fingerprint is {found}, the line says {}", line.target));
     }
-    Ok(Task { workload, target: line.target_data.clone() })
+    Ok(Task { workload, target })
 }
 
 impl<R: BufRead> Iterator for CorpusReader<R> {

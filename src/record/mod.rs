@@ -2,7 +2,7 @@
 //!
 //! [`Store`] keeps records in an SQLite file that several processes may share; a corpus file ([`CorpusWriter`],
 //! [`CorpusReader`]) is the same as compressed JSON lines, to be handed on. Both name tasks by the workload's canonical hash and
-//! targets by [`fingerprint`], and both hold their full text, so that a record can be read without the program that wrote it.
+//! targets by [`Target::fingerprint`], and both hold their full text, so that a record can be read without the program that wrote it.
 //!
 //! Invariants: a record that [`Store::insert`] has returned from survives the death of the process; a file
 //! that is not ours, or of another version, is refused and never modified. Nothing in here measures or judges.
@@ -12,8 +12,6 @@ mod schema;
 mod store;
 
 use std::path::PathBuf;
-
-use sha2::{Digest, Sha256};
 
 use crate::outcome::Outcome;
 use crate::space::Trace;
@@ -30,7 +28,7 @@ pub const TILESCRIBE_VERSION: &str = env!("CARGO_PKG_VERSION");
 pub struct Record {
     /// The workload's canonical hash.
     pub task_hash: String,
-    /// The target's [`fingerprint`].
+    /// [`Target::fingerprint`].
     pub target: String,
     /// [`crate::space::Space::version`] of the space that the trace belongs to.
     pub space: String,
@@ -52,7 +50,7 @@ impl Record {
         let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
         Record {
             task_hash: task.workload.hash().to_string(),
-            target: fingerprint(&task.target),
+            target: task.target.fingerprint(),
             space: space.to_string(),
             trace,
             outcome,
@@ -64,10 +62,9 @@ impl Record {
     }
 }
 
-/// Names a target: 16 hexadecimal digits of the SHA-256 of its JSON. Equal targets have equal fingerprints.
+/// What records call a target: [`Target::fingerprint`].
 pub fn fingerprint(target: &Target) -> String {
-    let digest = Sha256::digest(target_text(target));
-    digest.iter().take(8).map(|byte| format!("{byte:02x}")).collect()
+    target.fingerprint()
 }
 
 /// Where records go unless a command says otherwise: `tilescribe/records.db` in the user's cache folder. `None` where neither
@@ -81,10 +78,4 @@ pub fn cache_folder() -> Option<PathBuf> {
     let absolute = |name| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
     let base = absolute("XDG_CACHE_HOME").or_else(|| absolute("HOME").map(|home| home.join(".cache")))?;
     Some(base.join("tilescribe"))
-}
-
-/// A target as JSON with its fields in the order of the type: one spelling for each target.
-fn target_text(target: &Target) -> String {
-    // a plain struct of strings and numbers always serialises
-    serde_json::to_string(target).unwrap_or_default()
 }

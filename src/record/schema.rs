@@ -30,7 +30,7 @@ const TABLES: &str = "
     CREATE TABLE targets (
         id INTEGER PRIMARY KEY,
         fingerprint TEXT NOT NULL UNIQUE,
-        -- JSON
+        -- TOML
         target TEXT NOT NULL
     ) STRICT;
     CREATE TABLE records (

@@ -10,7 +10,7 @@ use sha2::{Digest, Sha256};
 use thiserror::Error;
 
 use super::corpus::{CorpusError, CorpusReader, CorpusWriter, Entry};
-use super::{Record, fingerprint, schema, target_text};
+use super::{Record, schema};
 use crate::outcome::{Failure, Outcome};
 use crate::space::Trace;
 use crate::target::{Target, Task};
@@ -210,7 +210,7 @@ impl Store {
     /// [`StoreError::Corrupt`] where one cannot be read.
     pub fn targets(&self) -> Result<Vec<(String, Target)>, StoreError> {
         let rows = self.pairs("SELECT fingerprint, target FROM targets ORDER BY fingerprint")?;
-        let parse = |text: &str| serde_json::from_str(text).map_err(|e| self.corrupt(format!("target: {e}")));
+        let parse = |text: &str| Target::from_toml(text).map_err(|e| self.corrupt(format!("target: {e}")));
         rows.into_iter().map(|(fingerprint, text)| Ok((fingerprint, parse(&text)?))).collect()
     }
 
@@ -432,12 +432,12 @@ fn insert_one(connection: &Connection, task: &Task, record: &Record) -> rusqlite
         &record.task_hash,
         || task.workload.to_string(),
     )?;
-    debug_assert_eq!(fingerprint(&task.target), record.target);
+    debug_assert_eq!(task.target.fingerprint(), record.target);
     let target_row = row_id(
         connection,
         ["SELECT id FROM targets WHERE fingerprint = ?1", "INSERT INTO targets (fingerprint, target) VALUES (?1, ?2)"],
         &record.target,
-        || target_text(&task.target),
+        || task.target.to_toml(),
     )?;
     let trace = record.trace.to_string();
     let key = &Sha256::digest(&trace)[..16];

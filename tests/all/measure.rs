@@ -1,1 +1,335 @@
-//! (to be written)
+//! From nests and traces to outcomes: the gate against bad nests, and the worker as a process.
+
+use std::io::{BufRead, BufReader};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use tilescribe::codegen;
+use tilescribe::measure::{MeasureError, Measurer, Options, OracleCache, Timing, Workbench, generate_inputs};
+use tilescribe::nest::{Nest, Stmt};
+use tilescribe::outcome::{Failure, Outcome};
+use tilescribe::space::{Decision, Policy, Space, Trace};
+use tilescribe::target::{Target, Task};
+use tilescribe::workload::{Elements, Index, Role, TensorId, Workload, evaluate};
+
+/// Tells a test that runs itself again that it is the inner one.
+const INNER: &str = "TILESCRIBE_TEST_MEASURE";
+
+fn host() -> Target {
+    codegen::host().unwrap()
+}
+
+fn task(workload: &str) -> Task {
+    Task { workload: workload.parse().unwrap(), target: host() }
+}
+
+fn product(depth: i64) -> String {
+    format!("input t0 5 {depth}\nconst t1 {depth} 7\nout t2 5 7 sum {depth} mul t0 a c t1 c b\n")
+}
+
+const SOFTMAX: &str = "input t0 6 33\nlet t1 6 max 33 t0 a b\nlet t2 6 33 exp sub t0 a b t1 a\n\
+     let t3 6 sum 33 t2 a b\nout t4 6 33 div t2 a b t3 a\n";
+
+fn bench(task: &Task) -> Workbench {
+    let expected = OracleCache::default().expected(&task.workload, 1).unwrap();
+    Workbench::new(task.clone(), expected).unwrap()
+}
+
+/// Loads, checks and times a nest.
+fn outcome(task: &Task, nest: &Nest) -> Outcome {
+    let mut bench = bench(task);
+    let run = |bench: &mut Workbench| {
+        let mut loaded = bench.load(nest)?;
+        bench.check(&mut loaded)?;
+        bench.time(&mut loaded, &Timing::default(), None)
+    };
+    run(&mut bench).unwrap_or_else(Outcome::from)
+}
+
+/// The naive nest with all its outermost statements changed.
+fn changed(task: &Task, change: &mut dyn FnMut(&mut Vec<Stmt>)) -> Nest {
+    let mut nest = Nest::naive(&task.workload);
+    change(&mut nest.body);
+    nest
+}
+
+/// Shortens by one iteration all loops that are nested so deep.
+fn shorten(body: &mut [Stmt], depth: usize) {
+    for statement in body {
+        if let Stmt::Loop(l) = statement {
+            if depth == 0 {
+                l.bounds = vec![Index::constant(l.extent() - 1)];
+            } else {
+                shorten(&mut l.body, depth - 1);
+            }
+        }
+    }
+}
+
+fn detail(outcome: &Outcome, cause: Failure) -> &str {
+    match outcome {
+        Outcome::Failed { cause: found, detail } if *found == cause => detail,
+        other => panic!("not {cause}: {other:?}"),
+    }
+}
+
+#[test]
+fn correct_nests_are_timed() {
+    for workload in [&product(64), SOFTMAX] {
+        let task = task(workload);
+        let outcome = outcome(&task, &Nest::naive(&task.workload));
+        let Outcome::Timed { times_ns, .. } = &outcome else { panic!("{outcome:?}") };
+        assert!(times_ns.len() >= Timing::default().fewest);
+        assert!(times_ns.iter().all(|time| *time > 0));
+    }
+}
+
+#[test]
+fn one_missing_step_of_a_sum_shows() {
+    for depth in [2, 8, 197, 768, 4608, 20_000] {
+        let task = task(&product(depth));
+        let nest = changed(&task, &mut |body| shorten(body, 2));
+        let outcome = outcome(&task, &nest);
+        assert!(detail(&outcome, Failure::WrongResult).contains("t2: "), "{outcome:?}");
+    }
+    let sum = task("input t0 3 100000\nout t1 3 sum 100000 t0 a b\n");
+    let nest = changed(&sum, &mut |body| shorten(body, 1));
+    detail(&outcome(&sum, &nest), Failure::WrongResult);
+}
+
+#[test]
+fn one_missing_row_shows() {
+    let task = task(SOFTMAX);
+    // the last loop nest only: otherwise intermediates would be read before they are written, which the verifier finds
+    let nest = changed(&task, &mut |body| shorten(body.last_mut().map(std::slice::from_mut).unwrap(), 0));
+    let outcome = outcome(&task, &nest);
+    assert!(detail(&outcome, Failure::WrongResult).contains("33 of 198 elements differ"), "{outcome:?}");
+}
+
+#[test]
+fn another_workloads_nest_is_refused() {
+    let (mine, other) = (task(&product(8)), task(&product(9)));
+    let outcome = outcome(&mine, &Nest::naive(&other.workload));
+    assert!(detail(&outcome, Failure::Compile).contains("no tensor of the workload"), "{outcome:?}");
+}
+
+#[test]
+fn what_the_verifier_refuses_never_runs() {
+    let task = task(&product(8));
+    let nest = changed(&task, &mut |body| shorten(body, 0));
+    let mut longer = nest.clone();
+    for statement in &mut longer.body {
+        if let Stmt::Loop(l) = statement {
+            l.bounds = vec![Index::constant(6)];
+        }
+    }
+    detail(&outcome(&task, &longer), Failure::Compile);
+}
+
+#[test]
+fn a_workspace_beyond_memory_is_a_memory_failure() {
+    // 2^50 bytes of intermediate, never touched: refused when it is mapped
+    let task = task("input t0 1\nlet t1 281474976710656 t0 0\nout t2 1 t1 0\n");
+    let inputs = generate_inputs(&task.workload, 1).unwrap();
+    assert_eq!(inputs.len(), 1);
+    let error = OracleCache::default().expected(&task.workload, 1).err().expect("no machine has this memory");
+    assert!(error.to_string().contains("memory"), "{error}");
+}
+
+#[test]
+fn writing_to_an_input_is_the_end_of_the_worker() {
+    if std::env::var_os(INNER).is_some() {
+        let task = task(&product(8));
+        let mut region = tilescribe::measure::Region::new(100, "t0").unwrap();
+        region.set_read_only(true).unwrap();
+        // SAFETY: not safe at all, which is the point: the region is read-only, and the process must die here.
+        unsafe { region.address().write_volatile(1) };
+        unreachable!("{task:?} was written to");
+    }
+    let output = again("writing_to_an_input_is_the_end_of_the_worker").output().unwrap();
+    use std::os::unix::process::ExitStatusExt;
+    assert_eq!(output.status.signal(), Some(libc::SIGSEGV), "{output:?}");
+}
+
+/// This test binary, which plays a part in one of its tests.
+fn again(test: &str) -> Command {
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command.args(["--exact", &format!("measure::{test}"), "--nocapture"]).env(INNER, "1");
+    command
+}
+
+#[test]
+fn inputs_suit_the_workload() {
+    let of = |workload: &str| generate_inputs(&workload.parse().unwrap(), 3).unwrap();
+    let floats = |workload: &str, at: usize| match of(workload)[at].1.elements() {
+        Elements::F32(values) => values.clone(),
+        other => panic!("{other:?}"),
+    };
+    let both_signs = |values: &[f32]| values.iter().any(|v| *v < 0.0) && values.iter().any(|v| *v > 0.0);
+    assert!(both_signs(&floats(&product(64), 0)));
+    assert!(both_signs(&floats(SOFTMAX, 0)), "a sum of exponentials is a safe divisor");
+    let norm = "input t0 4 64\nlet t1 4 sum 64 mul t0 a b t0 a b\nout t2 4 64 mul t0 a b rsqrt add t1 a 0.00001\n";
+    assert!(both_signs(&floats(norm, 0)), "a sum of squares is a safe radicand");
+    for positive in ["input t0 99\nout t1 99 log t0 a\n", "input t0 99\ninput t1 99\nout t2 99 div t0 a t1 a\n"] {
+        assert!(floats(positive, 0).iter().all(|v| (0.25..=1.0).contains(v)), "{positive}");
+    }
+    assert!(floats(&product(400), 1).iter().all(|v| (0.0124..=0.0501).contains(&v.abs())), "scaled by 1/20");
+    let gather = "input t0 i64 40\ninput t1 7 3\nout t2 40 3 t1 value t0 a b\n";
+    let Elements::I64(indices) = of(gather)[0].1.elements().clone() else { panic!("t0 is i64") };
+    assert!(indices.iter().all(|i| (0..7).contains(i)) && indices.contains(&6) && indices.contains(&0), "{indices:?}");
+    assert_eq!(of(gather), of(gather));
+    let product_of_all = "input t0 2 3000\nout t1 2 prod 3000 t0 a b\n";
+    let workload: Workload = product_of_all.parse().unwrap();
+    let inputs = of(product_of_all);
+    let outputs = evaluate(&workload, &inputs.iter().map(|(id, array)| (*id, array)).collect::<Vec<_>>()).unwrap();
+    assert!(outputs[0].1.as_f32().unwrap().iter().all(|v| *v > 1e-20 && *v < 1e20), "{outputs:?}");
+}
+
+#[test]
+fn the_oracles_cache_is_believed_only_when_it_is_whole() {
+    let folder = tempfile::tempdir().unwrap();
+    let cache = OracleCache::new(Some(folder.path().join("oracle")));
+    // large enough to be worth keeping
+    let workload: Workload =
+        "input t0 400 500\nconst t1 500 400\nout t2 400 400 sum 500 mul t0 a c t1 c b\n".parse().unwrap();
+    let outputs = |cache: &OracleCache, seed| cache.expected(&workload, seed).unwrap().outputs;
+    let truth = outputs(&OracleCache::default(), 1);
+    assert_eq!(outputs(&cache, 1), truth);
+    let files: Vec<_> = std::fs::read_dir(folder.path().join("oracle")).unwrap().map(|e| e.unwrap().path()).collect();
+    let [file] = files.as_slice() else { panic!("{files:?}") };
+    let whole = std::fs::read(file).unwrap();
+    for at in [0, whole.len() / 2, whole.len() - 1] {
+        let mut damaged = whole.clone();
+        damaged[at] ^= 1;
+        std::fs::write(file, &damaged).unwrap();
+        assert_eq!(outputs(&cache, 1), truth, "byte {at}");
+        assert_eq!(std::fs::read(file).unwrap(), whole, "a damaged file is written anew");
+    }
+    std::fs::write(file, &whole[..100]).unwrap();
+    assert_eq!(outputs(&cache, 1), truth);
+    // a whole file is read: another truth under its name is believed
+    assert_ne!(outputs(&cache, 2), truth);
+    let other = std::fs::read_dir(folder.path().join("oracle")).unwrap().map(|e| e.unwrap().path()).find(|p| p != file);
+    std::fs::copy(other.unwrap(), file).unwrap();
+    assert_ne!(outputs(&cache, 1), truth);
+}
+
+/// Answers by a fixed sequence of numbers, over and over.
+struct Numbers(u64);
+
+impl Policy for Numbers {
+    fn pick(&mut self, decision: &Decision) -> usize {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) as usize % decision.candidates.len()
+    }
+}
+
+fn traces(task: &Task, count: u64) -> Vec<Trace> {
+    (0..count).map(|seed| Space::standard().drive(task, &mut Numbers(seed)).0).collect()
+}
+
+fn measurer() -> Measurer {
+    let mut options = Options::new(env!("CARGO_BIN_EXE_tilescribe").into());
+    options.cache = None;
+    Measurer::new(options)
+}
+
+#[test]
+fn traces_become_outcomes() {
+    let mut measurer = measurer();
+    for workload in [&product(64), SOFTMAX] {
+        let task = task(workload);
+        let traces = traces(&task, 12);
+        let outcomes = measurer.measure_all(&task, &traces, None).unwrap();
+        for (trace, outcome) in traces.iter().zip(&outcomes) {
+            let fine = matches!(outcome.failure(), None | Some(Failure::DeadEnd));
+            assert!(fine, "{outcome:?}\n{trace}");
+        }
+        assert!(outcomes.iter().any(|o| o.best_ns().is_some()));
+        let worker = measurer.worker_id();
+        let timed: Vec<Trace> = traces
+            .iter()
+            .zip(&outcomes)
+            .filter(|(_, o)| o.best_ns().is_some())
+            .map(|(t, _)| t.clone())
+            .take(3)
+            .collect();
+        let finals = measurer.finals(&task, &timed).unwrap();
+        let rounds: Vec<usize> =
+            finals.iter().map(|o| if let Outcome::Timed { times_ns, .. } = o { times_ns.len() } else { 0 }).collect();
+        assert!(rounds.iter().all(|r| *r == rounds[0] && *r > 0), "{finals:?}");
+        assert_eq!(measurer.worker_id(), worker, "one warm worker for all");
+    }
+}
+
+#[test]
+fn traces_that_do_not_fit_are_the_callers_mistake() {
+    let mut measurer = measurer();
+    let task = task(&product(64));
+    for text in ["no such site = 1\n", ""] {
+        let error = measurer.measure(&task, &text.parse().unwrap(), None).unwrap_err();
+        assert!(matches!(error, MeasureError::Trace { .. }), "{error:?}");
+    }
+}
+
+#[test]
+fn a_worker_that_was_killed_meanwhile_is_replaced() {
+    let mut measurer = measurer();
+    let task = task(&product(64));
+    let traces = traces(&task, 1);
+    let before = measurer.measure(&task, &traces[0], None).unwrap().failure();
+    let worker = measurer.worker_id().unwrap();
+    // SAFETY: our own child.
+    assert_eq!(unsafe { libc::kill(worker.cast_signed(), libc::SIGKILL) }, 0);
+    while !std::fs::read_to_string(format!("/proc/{worker}/stat")).unwrap().contains(") Z ") {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    assert_eq!(measurer.measure(&task, &traces[0], None).unwrap().failure(), before);
+    assert_ne!(measurer.worker_id().unwrap(), worker);
+}
+
+#[test]
+fn a_task_beyond_memory_cannot_be_measured() {
+    let mut options = Options::new(env!("CARGO_BIN_EXE_tilescribe").into());
+    options.cache = None;
+    options.limits.memory_bytes = 256 << 20;
+    let mut measurer = Measurer::new(options);
+    let large = task("input t0 200000000\nout t1 200000000 exp t0 a\n");
+    let error = measurer.measure(&large, &Trace::default(), None).unwrap_err();
+    assert!(matches!(error, MeasureError::Task { .. }), "{error:?}");
+    let small = task(&product(64));
+    measurer.measure(&small, &traces(&small, 1)[0], None).unwrap();
+}
+
+#[test]
+fn a_worker_never_outlives_its_parent() {
+    if std::env::var_os(INNER).is_some() {
+        let mut measurer = measurer();
+        let task = task(&product(64));
+        for trace in traces(&task, 1).iter().cycle() {
+            measurer.measure(&task, trace, None).unwrap();
+            println!("worker {}", measurer.worker_id().unwrap());
+        }
+    }
+    let mut parent = again("a_worker_never_outlives_its_parent").stdout(Stdio::piped()).spawn().unwrap();
+    let mut lines = BufReader::new(parent.stdout.take().unwrap()).lines().map_while(Result::ok);
+    let worker = lines.find_map(|l| l.rsplit_once("worker ").and_then(|(_, id)| id.parse::<i32>().ok())).unwrap();
+    parent.kill().unwrap();
+    parent.wait().unwrap();
+    let start = Instant::now();
+    // SAFETY: signal 0 only asks.
+    while unsafe { libc::kill(worker, 0) } == 0 {
+        assert!(start.elapsed() < Duration::from_secs(20), "worker {worker} lives on");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+#[test]
+fn outputs_are_bound_by_tensor_not_by_position() {
+    // an output before an input, and two outputs
+    let text = "input t0 4 6\nout t1 4 sum 6 t0 a b\nconst t2 6\nout t3 4 6 mul t0 a b t2 b\n";
+    let task = task(text);
+    assert_eq!(task.workload.tensor(TensorId(1)).role, Role::Output);
+    let outcome = outcome(&task, &Nest::naive(&task.workload));
+    assert!(outcome.best_ns().is_some(), "{outcome:?}");
+}

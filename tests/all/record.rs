@@ -9,7 +9,7 @@ use std::time::Duration;
 use tilescribe::outcome::{Failure, Outcome};
 use tilescribe::record::{
     CorpusError, CorpusReader, CorpusWriter, Entry, Filter, Imported, Inserted, Limits, Prune, Record, Store,
-    StoreError, fingerprint,
+    StoreError,
 };
 use tilescribe::space::Trace;
 use tilescribe::target::{Architecture, Target, Task};
@@ -59,11 +59,11 @@ fn records_come_back_as_they_went_in() {
     drop(store);
     let store = Store::open(&path).unwrap();
     assert_eq!(store.records(&Filter::default()).unwrap(), records);
-    let best = store.best(&records[0].task_hash, &fingerprint(&task.target), "cpu 1").unwrap();
+    let best = store.best(&records[0].task_hash, &task.target.fingerprint(), "cpu 1").unwrap();
     assert_eq!(best.as_ref(), Some(&records[1]));
-    assert_eq!(store.best(&records[0].task_hash, &fingerprint(&task.target), "cpu 2").unwrap(), None);
+    assert_eq!(store.best(&records[0].task_hash, &task.target.fingerprint(), "cpu 2").unwrap(), None);
     assert_eq!(store.tasks().unwrap(), [(records[0].task_hash.clone(), task.workload.clone())]);
-    assert_eq!(store.targets().unwrap(), [(fingerprint(&task.target), task.target.clone())]);
+    assert_eq!(store.targets().unwrap(), [(task.target.fingerprint(), task.target.clone())]);
     let summary = &store.list().unwrap()[0];
     assert_eq!((summary.records, summary.timed, summary.best_ns), (3, 2, Some(10)));
 }
