@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 
 use tilescribe::language::{Language, LanguageError, parse_task, print_task, target_line, tokenizer_json};
-use tilescribe::space::{Choice, Trace, Word, Words};
+use tilescribe::space::{Choice, Decision, Policy, Space, Trace, Word, Words};
 use tilescribe::target::{Architecture, Target, Task};
 use tilescribe::workload::generate::{Limits, generate};
 use tilescribe::workload::{Binary, Combiner, DType, Unary, Workload, canonical};
@@ -193,6 +193,32 @@ fn a_typical_sequence_is_short() {
     let trace = trace(&decisions.collect::<String>());
     let total = prompt.len() + language.encode_trace(&trace).len();
     assert!(total <= 220, "{} + {}", prompt.len(), total - prompt.len());
+}
+
+/// Picks at random, by a simple generator of its own.
+struct Roll(u64);
+
+impl Policy for Roll {
+    fn pick(&mut self, decision: &Decision) -> usize {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) as usize % decision.candidates.len()
+    }
+}
+
+#[test]
+fn traces_of_the_space_are_made_of_words() {
+    let (language, space) = (Language::standard(), Space::standard());
+    let mut decisions = 0;
+    for seed in 0..200 {
+        let workload = canonical(&generate(seed, Limits::LARGE)).workload;
+        let task = Task { workload, target: target() };
+        let (trace, _) = space.drive(&task, &mut Roll(seed));
+        check_trace(&language, &trace);
+        let spelled = language.spell(&language.encode_trace(&trace)).unwrap();
+        assert!(!spelled.contains('~'), "a name of the space is no word of the vocabulary: {spelled}");
+        decisions += trace.0.len();
+    }
+    assert!(decisions > 200, "{decisions}");
 }
 
 #[test]

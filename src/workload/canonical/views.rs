@@ -284,9 +284,8 @@ impl Group {
 
 /// Merges axes `f` and `f + 1` for every `f` of `first` (ascending, no neighbours).
 fn merge_axes(stage: &mut Stage, first: &[usize]) {
-    let extents: Vec<i64> = (0..stage.rank()).map(|axis| stage.extent(axis)).collect();
     let position = |axis: usize| Var((axis - first.iter().filter(|f| **f < axis).count()) as u32);
-    stage.value = stage.value.map_indices(&mut |index| merge_in_index(index, first, &extents, &position));
+    stage.value = stage.value.map_indices(&mut |index| merge_in_index(index, first, &position));
     let spatial = stage.spatial.len();
     for axis in first.iter().rev() {
         let (extents, at) =
@@ -297,7 +296,7 @@ fn merge_axes(stage: &mut Stage, first: &[usize]) {
 }
 
 /// `c · extent · x + c · y` becomes `c · z`; other axes are renumbered.
-fn merge_in_index(index: &Index, first: &[usize], extents: &[i64], position: &dyn Fn(usize) -> Var) -> Index {
+fn merge_in_index(index: &Index, first: &[usize], position: &dyn Fn(usize) -> Var) -> Index {
     let mut result = Index::constant(index.offset());
     for (atom, coefficient) in index.terms() {
         let value = match atom {
@@ -313,14 +312,12 @@ fn merge_in_index(index: &Index, first: &[usize], extents: &[i64], position: &dy
                 }
             }
             Atom::FloorDiv(inner, divisor) => {
-                Index::atom(Atom::FloorDiv(Box::new(merge_in_index(inner, first, extents, position)), *divisor))
+                Index::atom(Atom::FloorDiv(Box::new(merge_in_index(inner, first, position)), *divisor))
             }
             Atom::Modulo(inner, divisor) => {
-                Index::atom(Atom::Modulo(Box::new(merge_in_index(inner, first, extents, position)), *divisor))
+                Index::atom(Atom::Modulo(Box::new(merge_in_index(inner, first, position)), *divisor))
             }
-            Atom::Value(expr) => {
-                Index::value(expr.map_indices(&mut |index| merge_in_index(index, first, extents, position)))
-            }
+            Atom::Value(expr) => Index::value(expr.map_indices(&mut |index| merge_in_index(index, first, position))),
         };
         result = result.plus(&value.times(*coefficient));
     }

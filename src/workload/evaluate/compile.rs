@@ -376,7 +376,7 @@ impl Compiler<'_> {
             Expr::Select { condition, yes, no } => {
                 let condition = self.expr(condition, facts, code);
                 let (yes, no) = (self.expr(yes, facts, code), self.expr(no, facts, code));
-                let condition = self.to_integer(condition, DType::Bool, code);
+                let condition = self.integer_of(condition, DType::Bool, code);
                 let out = self.like(yes);
                 code.push(Instruction::Select { condition, out, yes, no });
                 out
@@ -423,7 +423,7 @@ impl Compiler<'_> {
                 Register::Float(out)
             }
             (x, y) => {
-                let (x, y) = (self.to_integer(x, DType::I64, code), self.to_integer(y, DType::I64, code));
+                let (x, y) = (self.integer_of(x, DType::I64, code), self.integer_of(y, DType::I64, code));
                 let out = self.integer();
                 code.push(Instruction::BinaryInteger { op, out, x, y });
                 Register::Integer(out)
@@ -456,7 +456,7 @@ impl Compiler<'_> {
         out
     }
 
-    fn to_integer(&mut self, x: Register, dtype: DType, code: &mut Vec<Instruction>) -> usize {
+    fn integer_of(&mut self, x: Register, dtype: DType, code: &mut Vec<Instruction>) -> usize {
         match x {
             Register::Integer(x) => x,
             Register::Float(x) => {

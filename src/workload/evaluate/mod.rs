@@ -11,6 +11,8 @@
 
 mod arithmetic;
 mod compile;
+mod lanes;
+mod product;
 mod run;
 
 use std::borrow::Cow;

@@ -11,7 +11,9 @@ use super::arithmetic::{
     binary, binary_integer, combine, combine_integer, compare, identity, identity_integer, round_to, unary,
     unary_integer, wrap_to,
 };
-use super::compile::{Affine, AffineLoad, Factor, Instruction, Program, Register, Root, Test, Value};
+use super::compile::{Affine, AffineLoad, Instruction, Program, Register, Root, Test, Value};
+use super::lanes::{Offsets, Pattern, Walk, dot, step, unravel};
+use super::product::add_products;
 use crate::workload::array::{Array, Elements};
 use crate::workload::{Binary, Combiner, TensorId, Unary};
 
@@ -86,40 +88,6 @@ fn fill<T: Send>(
     )
 }
 
-/// How an affine index moves from lane to lane.
-#[derive(Clone, Copy, PartialEq)]
-enum Pattern {
-    Uniform,
-    Contiguous,
-    General,
-}
-
-/// The lanes' part of an affine index, for the block at hand; `shift` is that of the other axes.
-struct Offsets {
-    lanes: Vec<i64>,
-    pattern: Pattern,
-    /// The least and the largest of the lanes.
-    low: i64,
-    high: i64,
-    shift: i64,
-}
-
-impl Offsets {
-    fn empty() -> Offsets {
-        Offsets { lanes: Vec::new(), pattern: Pattern::General, low: 0, high: 0, shift: 0 }
-    }
-
-    /// Whether `low <= value < high` in all lanes, or in none; `None` where it depends on the lane.
-    fn test(&self, low: i64, high: i64) -> Option<bool> {
-        let (least, largest) = (self.low.saturating_add(self.shift), self.high.saturating_add(self.shift));
-        match () {
-            () if least >= low && largest < high => Some(true),
-            () if largest < low || least >= high => Some(false),
-            () => None,
-        }
-    }
-}
-
 /// Registers of one thread.
 struct Machine<'a> {
     program: &'a Program,
@@ -167,7 +135,10 @@ impl<'a> Machine<'a> {
         }
         loop {
             match &program.result {
-                Root::Product(factors) => self.add_products(factors),
+                Root::Product(factors) => {
+                    let sums = &mut self.float_sums[..self.count];
+                    add_products(factors, self.data, &self.offsets, &mut self.scratch, sums);
+                }
                 Root::Register(register) => {
                     self.execute(&program.code, None)?;
                     self.combine_lanes(combiner, *register);
@@ -273,43 +244,6 @@ impl<'a> Machine<'a> {
                 () if moves(1) => Pattern::Contiguous,
                 () => Pattern::General,
             };
-        }
-    }
-
-    /// `sums += x · y` in f64, the innermost loop of matrix products and convolutions.
-    fn add_products(&mut self, factors: &[Factor; 2]) {
-        let n = self.count;
-        let sums = &mut self.float_sums[..n];
-        let [first, second] = &mut self.scratch;
-        let x = operand(&factors[0], self.data, &self.offsets, &mut first[..n]);
-        let y = operand(&factors[1], self.data, &self.offsets, &mut second[..n]);
-        match (x, y) {
-            (Operand::Uniform(x), Operand::Uniform(y)) => sums.iter_mut().for_each(|sum| *sum += x * y),
-            (Operand::Uniform(x), Operand::Slice(y)) | (Operand::Slice(y), Operand::Uniform(x)) => {
-                for (sum, y) in sums.iter_mut().zip(y) {
-                    *sum += x * f64::from(*y);
-                }
-            }
-            (Operand::Slice(x), Operand::Slice(y)) => {
-                for ((sum, x), y) in sums.iter_mut().zip(x).zip(y) {
-                    *sum += f64::from(*x) * f64::from(*y);
-                }
-            }
-            (Operand::Uniform(x), Operand::Copied(y)) | (Operand::Copied(y), Operand::Uniform(x)) => {
-                for (sum, y) in sums.iter_mut().zip(y) {
-                    *sum += x * y;
-                }
-            }
-            (Operand::Slice(x), Operand::Copied(y)) | (Operand::Copied(y), Operand::Slice(x)) => {
-                for ((sum, x), y) in sums.iter_mut().zip(x).zip(y) {
-                    *sum += f64::from(*x) * y;
-                }
-            }
-            (Operand::Copied(x), Operand::Copied(y)) => {
-                for ((sum, x), y) in sums.iter_mut().zip(x).zip(y) {
-                    *sum += *x * *y;
-                }
-            }
         }
     }
 
@@ -572,110 +506,4 @@ impl<'a> Machine<'a> {
 
 fn active(mask: Option<&[bool]>, lane: usize) -> bool {
     mask.is_none_or(|mask| mask[lane])
-}
-
-/// One side of a product, for the lanes at hand.
-enum Operand<'a> {
-    Uniform(f64),
-    Slice(&'a [f32]),
-    Copied(&'a [f64]),
-}
-
-/// `scratch` holds the values where they lie neither side by side nor in one place.
-fn operand<'a>(
-    factor: &Factor,
-    data: &[Option<&'a Elements>],
-    offsets: &[Offsets],
-    scratch: &'a mut [f64],
-) -> Operand<'a> {
-    let data: &[f32] = match data[factor.load.tensor.0 as usize] {
-        Some(Elements::F32(data)) => data,
-        // compiled for f32 only
-        _ => &[],
-    };
-    let Offsets { lanes, pattern, shift, .. } = &offsets[factor.load.affine];
-    let mut partial = Vec::new();
-    for test in &factor.tests {
-        match offsets[test.affine].test(test.low, test.high) {
-            Some(true) => {}
-            Some(false) => return Operand::Uniform(factor.outside),
-            None => partial.push(test),
-        }
-    }
-    let count = scratch.len();
-    let first = lanes[0].wrapping_add(*shift) as usize;
-    match (partial.split_first(), pattern) {
-        (None, Pattern::Uniform) => return Operand::Uniform(f64::from(data[first])),
-        (None, Pattern::Contiguous) => return Operand::Slice(&data[first..first + count]),
-        (None, Pattern::General) => {
-            for (out, lane) in scratch.iter_mut().zip(lanes) {
-                *out = f64::from(data[(lane + shift) as usize]);
-            }
-        }
-        (Some((test, rest)), _) => {
-            let (low, width) = window(test.low, test.high, &offsets[test.affine]);
-            let tested = &offsets[test.affine].lanes;
-            for (lane, out) in scratch.iter_mut().enumerate() {
-                let holds = (tested[lane].wrapping_sub(low) as u64) < width
-                    && rest.iter().all(|test| {
-                        let (low, width) = window(test.low, test.high, &offsets[test.affine]);
-                        (offsets[test.affine].lanes[lane].wrapping_sub(low) as u64) < width
-                    });
-                *out = if holds { f64::from(data[(lanes[lane] + shift) as usize]) } else { factor.outside };
-            }
-        }
-    }
-    Operand::Copied(scratch)
-}
-
-/// `low <= lane + shift < high` as `lane - first < width` of unsigned numbers.
-fn window(low: i64, high: i64, offsets: &Offsets) -> (i64, u64) {
-    (low.wrapping_sub(offsets.shift), high.wrapping_sub(low) as u64)
-}
-
-/// Walks over the points of some axes in row-major order.
-struct Walk<'a> {
-    extents: &'a [usize],
-    point: Vec<i64>,
-}
-
-impl<'a> Walk<'a> {
-    fn new(extents: &'a [usize], start: usize) -> Walk<'a> {
-        Walk { extents, point: unravel(start, extents) }
-    }
-
-    /// To the next point: `moved(axis, reset)` says that `axis` grew by one and the axes after it (if `reset`) went from
-    /// their end to 0. Returns false past the last point.
-    fn advance(&mut self, moved: impl FnOnce(usize, bool)) -> bool {
-        for axis in (0..self.extents.len()).rev() {
-            if self.point[axis] + 1 < self.extents[axis] as i64 {
-                self.point[axis] += 1;
-                moved(axis, axis + 1 < self.extents.len());
-                return true;
-            }
-            self.point[axis] = 0;
-        }
-        false
-    }
-}
-
-/// How far an index moves with one step of a [`Walk`].
-fn step(coefficients: &[i64], axis: usize, reset: bool, extents: &[usize]) -> i64 {
-    let back = |axis: usize| coefficients[axis].wrapping_mul(extents[axis] as i64 - 1);
-    let resets = if reset { (axis + 1..extents.len()).map(back).fold(0, i64::wrapping_add) } else { 0 };
-    coefficients[axis].wrapping_sub(resets)
-}
-
-fn dot(coefficients: &[i64], point: &[i64]) -> i64 {
-    coefficients.iter().zip(point).fold(0, |sum, (c, p)| sum.wrapping_add(c.wrapping_mul(*p)))
-}
-
-fn unravel(position: usize, extents: &[usize]) -> Vec<i64> {
-    let mut rest = position;
-    let mut point = vec![0; extents.len()];
-    for axis in (0..extents.len()).rev() {
-        point[axis] = (rest % extents[axis]) as i64;
-        rest /= extents[axis];
-    }
-    point
 }

@@ -212,13 +212,13 @@ fn transposed_convolution(b: &mut Builder) {
     let w = b.constant(&[channels, filters, kernel, kernel]);
     let mut conditions = Vec::new();
     let mut sources = Vec::new();
-    for d in 0..2 {
+    for (d, extent) in input.into_iter().enumerate() {
         let at = axis(1 + d).plus_constant(padding).minus(&axis(4 + d));
         if stride > 1 {
             conditions.push(Condition { index: at.clone().modulo(stride), low: 0, high: 1 });
         }
         let source = at.floor_div(stride);
-        conditions.push(Condition { index: source.clone(), low: 0, high: input[d] });
+        conditions.push(Condition { index: source.clone(), low: 0, high: extent });
         sources.push(source);
     }
     let load = Expr::guard(conditions, Expr::load(x, [vec![axis(3)], sources].concat()), Expr::float(0.0));
