@@ -1,5 +1,7 @@
 //! What became of a candidate: plain data, kept for every one, failures too.
 
+use std::fmt;
+
 use serde::{Deserialize, Serialize};
 
 /// Why a candidate has no time.
@@ -20,6 +22,34 @@ pub enum Failure {
     WrongResult,
 }
 
+impl Failure {
+    /// All causes, in the order in which a candidate meets them.
+    pub const ALL: [Failure; 6] =
+        [Failure::DeadEnd, Failure::Compile, Failure::Timeout, Failure::Crash, Failure::Memory, Failure::WrongResult];
+
+    /// As it is spelled in texts and files.
+    pub fn name(self) -> &'static str {
+        match self {
+            Failure::DeadEnd => "dead-end",
+            Failure::Compile => "compile",
+            Failure::Timeout => "timeout",
+            Failure::Crash => "crash",
+            Failure::Memory => "memory",
+            Failure::WrongResult => "wrong-result",
+        }
+    }
+
+    pub fn from_name(name: &str) -> Option<Failure> {
+        Failure::ALL.into_iter().find(|failure| failure.name() == name)
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
 /// What became of a candidate.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(tag = "outcome", rename_all = "kebab-case")]
@@ -38,6 +68,18 @@ pub enum Outcome {
 }
 
 impl Outcome {
+    pub fn failed(cause: Failure, detail: impl Into<String>) -> Outcome {
+        Outcome::Failed { cause, detail: detail.into() }
+    }
+
+    /// Why there is no time; `None` where there is one.
+    pub fn failure(&self) -> Option<Failure> {
+        match self {
+            Outcome::Timed { .. } => None,
+            Outcome::Failed { cause, .. } => Some(*cause),
+        }
+    }
+
     /// The fastest run in nanoseconds, which is what candidates are compared by.
     pub fn best_ns(&self) -> Option<u64> {
         match self {
@@ -55,5 +97,19 @@ impl Outcome {
             }
             _ => None,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Failure;
+
+    #[test]
+    fn names_are_those_of_json_and_parse_back() {
+        for failure in Failure::ALL {
+            assert_eq!(serde_json::to_string(&failure).unwrap(), format!("\"{failure}\""));
+            assert_eq!(Failure::from_name(failure.name()), Some(failure));
+        }
+        assert_eq!(Failure::from_name("Crash"), None);
     }
 }

@@ -2,9 +2,24 @@
 //!
 //! A target is detected from the host or read from a TOML file; nothing else in Tilescribe asks the host what it can do.
 
+mod detect;
+
 use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+use thiserror::Error;
 
 use crate::workload::Workload;
+
+/// Why a description of a machine cannot be used.
+#[derive(Clone, PartialEq, Eq, Debug, Error)]
+pub enum TargetError {
+    #[error("not a target description: {0}")]
+    Syntax(String),
+    #[error("target: {field} = {value} is outside of {allowed}")]
+    Range { field: &'static str, value: String, allowed: &'static str },
+    #[error("no code is generated for processors of the architecture {0}")]
+    Architecture(String),
+}
 
 /// The instruction set that kernels are written for.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
@@ -38,10 +53,82 @@ pub struct Target {
 }
 
 impl Target {
+    /// This machine, with the names of the processor and of its features (separated by commas) as LLVM gives them;
+    /// [`crate::codegen::host`] asks for both. Caches and cores come from the operating system; what it does not
+    /// tell is taken from a typical machine (32 KiB, 1 MiB, no third level).
+    ///
+    /// # Errors
+    /// [`TargetError::Architecture`] where we generate no code for this processor.
+    pub fn host(cpu: &str, features: &str) -> Result<Target, TargetError> {
+        detect::host(cpu, features)
+    }
+
+    /// Reads a description in TOML: the fields of [`Target`].
+    ///
+    /// # Errors
+    /// [`TargetError::Syntax`] for unknown, missing or mistyped fields, [`TargetError::Range`] for values that no machine has.
+    pub fn from_toml(text: &str) -> Result<Target, TargetError> {
+        let target: Target =
+            toml::from_str(text).map_err(|e| TargetError::Syntax(e.to_string().trim_end().to_string()))?;
+        target.validated()
+    }
+
+    pub fn to_toml(&self) -> String {
+        toml::to_string(self).unwrap_or_default()
+    }
+
+    /// A hash of all fields, in hexadecimal: equal for equal machines, a key for records.
+    pub fn fingerprint(&self) -> String {
+        let digest = Sha256::digest(self.to_toml().as_bytes());
+        digest.iter().take(16).map(|byte| format!("{byte:02x}")).collect()
+    }
+
+    /// Checks everything that later stages rely on, and sorts the features.
+    fn validated(mut self) -> Result<Target, TargetError> {
+        let name = |text: &str| {
+            let allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
+            !text.is_empty() && text.len() <= 64 && text.chars().all(allowed)
+        };
+        let outside =
+            |field, value: String, allowed| Err(TargetError::Range { field, value: shortened(&value), allowed });
+        if !name(&self.cpu) {
+            return outside("cpu", self.cpu, "names of letters, digits, `-`, `_` and `.`");
+        }
+        if self.features.len() > 512 {
+            return outside("features", self.features.len().to_string(), "at most 512 names");
+        }
+        if let Some(bad) = self.features.iter().find(|f| !f.strip_prefix('+').is_some_and(name)) {
+            return outside("features", bad.clone(), "`+` and a name");
+        }
+        if !matches!(self.vector_bits, 128 | 256 | 512) {
+            return outside("vector_bits", self.vector_bits.to_string(), "128, 256 and 512");
+        }
+        if !(8..=64).contains(&self.vector_registers) {
+            return outside("vector_registers", self.vector_registers.to_string(), "8 to 64");
+        }
+        if !(1..=256).contains(&self.cores) {
+            return outside("cores", self.cores.to_string(), "1 to 256");
+        }
+        let caches =
+            [("l1_bytes", self.l1_bytes, 1024), ("l2_bytes", self.l2_bytes, 1024), ("l3_bytes", self.l3_bytes, 0)];
+        for (field, value, least) in caches {
+            if value < least || value > 1 << 40 {
+                return outside(field, value.to_string(), "1024 (l3_bytes: 0) to 2^40");
+            }
+        }
+        self.features.sort();
+        self.features.dedup();
+        Ok(self)
+    }
+
     /// How many f32 fit into a vector register.
     pub fn lanes(&self) -> i64 {
         i64::from(self.vector_bits / 32)
     }
+}
+
+fn shortened(text: &str) -> String {
+    text.chars().take(40).collect()
 }
 
 /// What to compute, and where.

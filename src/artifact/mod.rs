@@ -1,1 +1,30 @@
-//! (to be written)
+//! The deployable network: a folder that runs without LLVM, Rust or Tilescribe.
+//!
+//! ```text
+//! net/  libnet.so             kernels, the order of their calls, the runtime
+//!       net.h                 the C functions: create, run, destroy
+//!       weights.safetensors   constants, packed as the kernels read them; mapped, never copied
+//!       manifest.json         what it is, what it needs, and the hashes of the other files
+//! ```
+//!
+//! [`compile`] writes such a folder, in full or not at all; [`Model`] loads one, as any C program would.
+//! A processor that lacks what the kernels need gets an error before any of them runs.
+
+mod bind;
+mod compile;
+mod error;
+mod header;
+mod link;
+mod manifest;
+mod memory;
+mod model;
+mod schedule;
+mod tables;
+mod weights;
+
+pub use compile::{Options, Step, compile};
+pub use error::ArtifactError;
+pub use manifest::{CompiledTask, FORMAT, FileDigest, Manifest, Memory, Port};
+pub use memory::{Block, MemoryPlan, plan};
+pub use model::{Bound, Model};
+pub use schedule::Schedule;

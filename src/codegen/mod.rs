@@ -1,1 +1,201 @@
-//! (to be written)
+//! Nest to machine code: LLVM IR by our rules, a short pass pipeline, an object, and its code in this process.
+//!
+//! What is measured is what is deployed: [`Kernel::load`] and [`object()`] write the same object; the former
+//! places it into executable memory of this process, the latter hands it out.
+//! LLVM may abort on a bug of ours or of its own: callers that compile untested nests do it in child processes.
+//!
+//! Only this module knows LLVM.
+
+mod emit;
+mod layout;
+mod legalize;
+mod loader;
+mod machine;
+mod pool;
+mod registers;
+
+use std::time::Instant;
+
+use inkwell::context::Context;
+use thiserror::Error;
+
+pub use layout::ALIGNMENT as WORKSPACE_ALIGNMENT;
+pub use machine::host;
+pub use pool::{RUNTIME_OBJECT, parallel_for, set_threads, shutdown_threads, threads};
+
+use crate::codegen::layout::Layout;
+use crate::codegen::loader::Image;
+use crate::codegen::machine::Machine;
+use crate::nest::Nest;
+use crate::target::{Target, TargetError};
+
+/// Why no machine code came out.
+#[derive(Debug, Error)]
+pub enum CodegenError {
+    /// The nest breaks one of its invariants: whoever built it is wrong.
+    #[error("malformed nest: {0}")]
+    Malformed(String),
+    /// Legal, but this back end has no rule for it.
+    #[error("not supported by the CPU back end: {0}")]
+    Unsupported(String),
+    /// Too large to compile.
+    #[error("limit exceeded: {0}")]
+    Limit(String),
+    /// This build of LLVM, this operating system or this machine lacks something.
+    #[error("{0}")]
+    Environment(String),
+    #[error(transparent)]
+    Target(#[from] TargetError),
+    /// A bug of this back end.
+    #[error("internal error of code generation: {0}")]
+    Internal(String),
+}
+
+/// How long the stages took, in microseconds.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Timings {
+    /// Nest to LLVM IR.
+    pub emit_us: u64,
+    /// LLVM's verifier, and our pass pipeline.
+    pub passes_us: u64,
+    /// IR to an object: instruction selection, register allocation, encoding.
+    pub machine_code_us: u64,
+    /// Placing the object into memory.
+    pub load_us: u64,
+}
+
+impl Timings {
+    pub fn total_us(&self) -> u64 {
+        self.emit_us + self.passes_us + self.machine_code_us + self.load_us
+    }
+}
+
+/// A nest's machine code, in this process.
+pub struct Kernel {
+    image: Image,
+    run: Entry,
+    setup: Entry,
+    workspace_bytes: usize,
+    timings: Timings,
+}
+
+/// `void kernel(void *const *arguments, void *workspace)`
+type Entry = unsafe extern "C" fn(*const *mut u8, *mut u8);
+
+/// The name of a kernel that is loaded into this process.
+const SYMBOL: &str = "kernel";
+
+impl Kernel {
+    /// Compiles a nest and places its code into this process.
+    ///
+    /// # Errors
+    /// [`CodegenError`]; in particular [`CodegenError::Environment`] for a target of another architecture than this process'.
+    pub fn load(nest: &Nest, target: &Target) -> Result<Kernel, CodegenError> {
+        let mut timings = Timings::default();
+        let object = compile(&[(SYMBOL, nest)], target, &mut timings)?;
+        let clock = Instant::now();
+        let image = Image::load(&object, target)?;
+        let entry = |symbol: &str| {
+            let address = image.address(symbol).ok_or_else(|| CodegenError::Internal(format!("no symbol {symbol}")))?;
+            // SAFETY: the emitter gives these symbols this signature, and the image keeps its code mapped as long as the kernel lives
+            Ok::<Entry, CodegenError>(unsafe { std::mem::transmute::<*const u8, Entry>(address) })
+        };
+        let (run, setup) = (entry(SYMBOL)?, entry("kernel_setup")?);
+        timings.load_us = elapsed_us(clock);
+        let workspace_bytes = Layout::new(nest)?.workspace_bytes(target.cores.max(1))?;
+        Ok(Kernel { image, run, setup, workspace_bytes, timings })
+    }
+
+    /// Bytes that [`Kernel::setup`] and [`Kernel::run`] need as workspace, aligned to [`WORKSPACE_ALIGNMENT`].
+    pub fn workspace_bytes(&self) -> usize {
+        self.workspace_bytes
+    }
+
+    /// Fills the packed arguments from the constant ones.
+    ///
+    /// # Safety
+    /// `arguments` point to the buffers that [`Nest::arguments`] lists, each as large as its shape says and aligned to its
+    /// elements, none overlapping another that is written; `workspace` to [`Kernel::workspace_bytes`], aligned.
+    /// No other run uses the same workspace, packed buffers or outputs meanwhile.
+    pub unsafe fn setup(&self, arguments: &[*mut u8], workspace: *mut u8) {
+        // SAFETY: the caller's
+        unsafe { (self.setup)(arguments.as_ptr(), workspace) }
+    }
+
+    /// Runs the kernel once, with the process' threads.
+    ///
+    /// # Safety
+    /// As for [`Kernel::setup`], which has filled the packed arguments.
+    pub unsafe fn run(&self, arguments: &[*mut u8], workspace: *mut u8) {
+        // SAFETY: the caller's
+        unsafe { (self.run)(arguments.as_ptr(), workspace) }
+    }
+
+    pub fn timings(&self) -> Timings {
+        self.timings
+    }
+
+    /// Bytes of code and constants.
+    pub fn code_bytes(&self) -> usize {
+        self.image.bytes()
+    }
+}
+
+/// Relocatable machine code.
+pub struct Object {
+    /// An ELF object: position independent, without writable data. Its only undefined symbol, if any, is the runtime's
+    /// `tilescribe_parallel_for` (in [`RUNTIME_OBJECT`]). Kernels are `NAME` and `NAME_setup`, of external linkage.
+    pub bytes: Vec<u8>,
+    /// Of each kernel, in the order in which they were given.
+    pub workspace_bytes: Vec<usize>,
+    pub timings: Timings,
+}
+
+/// Compiles kernels into one object.
+///
+/// # Errors
+/// [`CodegenError`]; [`CodegenError::Malformed`] where a symbol is not a C identifier or given twice.
+pub fn object(kernels: &[(&str, &Nest)], target: &Target) -> Result<Object, CodegenError> {
+    let mut timings = Timings::default();
+    let bytes = compile(kernels, target, &mut timings)?;
+    let sizes = kernels.iter().map(|(_, nest)| Layout::new(nest)?.workspace_bytes(target.cores.max(1)));
+    Ok(Object { bytes, workspace_bytes: sizes.collect::<Result<_, _>>()?, timings })
+}
+
+/// LLVM IR of a nest, after our passes.
+///
+/// # Errors
+/// [`CodegenError`], as for [`Kernel::load`].
+pub fn ir(nest: &Nest, target: &Target) -> Result<String, CodegenError> {
+    let machine = Machine::new(target)?;
+    let context = Context::create();
+    let module = machine.optimized_module(&context, &[(SYMBOL, nest)], target, &mut Timings::default())?;
+    Ok(module.print_to_string().to_string())
+}
+
+/// Assembly of a nest.
+///
+/// # Errors
+/// [`CodegenError`], as for [`Kernel::load`].
+pub fn assembly(nest: &Nest, target: &Target) -> Result<String, CodegenError> {
+    let machine = Machine::new(target)?;
+    let context = Context::create();
+    let module = machine.optimized_module(&context, &[(SYMBOL, nest)], target, &mut Timings::default())?;
+    let text = machine.write(&module, machine::Output::Assembly)?;
+    // LLVM's buffers end with a zero byte
+    Ok(String::from_utf8_lossy(text.as_slice()).trim_end_matches('\0').to_string())
+}
+
+fn compile(kernels: &[(&str, &Nest)], target: &Target, timings: &mut Timings) -> Result<Vec<u8>, CodegenError> {
+    let machine = Machine::new(target)?;
+    let context = Context::create();
+    let module = machine.optimized_module(&context, kernels, target, timings)?;
+    let clock = Instant::now();
+    let object = machine.write(&module, machine::Output::Object)?;
+    timings.machine_code_us = elapsed_us(clock);
+    Ok(object.as_slice().to_vec())
+}
+
+fn elapsed_us(since: Instant) -> u64 {
+    u64::try_from(since.elapsed().as_micros()).unwrap_or(u64::MAX)
+}

@@ -3,15 +3,20 @@
 //! [`Program`] is a whole network as tensor expressions, one stage after the other; constant folding, dead-code removal and
 //! fusion work on it. [`Network`] is what remains: distinct tasks, and calls that bind their arguments to buffers.
 
-use crate::workload::{DType, Stage, Tensor, TensorId, Workload};
+mod data;
+mod onnx;
+mod lower;
+mod fold;
+mod evaluate;
+mod fuse;
 
-/// The elements of a constant, row-major and little-endian.
-#[derive(Clone, PartialEq, Debug)]
-pub struct TensorData {
-    pub shape: Vec<i64>,
-    pub dtype: DType,
-    pub bytes: std::sync::Arc<Vec<u8>>,
-}
+pub use data::{Bytes, TensorData};
+pub use evaluate::EvaluateError;
+pub use fuse::{NetworkError, NetworkEvaluateError, PartitionError, partition};
+pub use lower::Problem;
+pub use onnx::{ImportError, ImportOptions, TensorProblem, UnsupportedNode, import, import_bytes, import_tensor};
+
+use crate::workload::{DType, Role, Stage, Tensor, TensorId, Workload};
 
 /// A whole network as tensor expressions. Tensors of role `Input` and `Output` have names in `inputs` and `outputs`, those of
 /// role `Constant` have data.
@@ -27,10 +32,31 @@ pub struct Program {
     pub outputs: Vec<(String, TensorId)>,
 }
 
+impl Program {
+    pub fn tensor(&self, id: TensorId) -> &Tensor {
+        &self.tensors[id.0 as usize]
+    }
+
+    /// Appends a tensor; constants get their data from whoever adds them.
+    pub fn add_tensor(&mut self, shape: Vec<i64>, dtype: DType, role: Role) -> TensorId {
+        self.tensors.push(Tensor { shape, dtype, role });
+        self.data.push(None);
+        TensorId(self.tensors.len() as u32 - 1)
+    }
+
+    /// Appends a constant.
+    pub fn add_constant(&mut self, data: TensorData) -> TensorId {
+        let tensor = self.add_tensor(data.shape.clone(), data.dtype, Role::Constant);
+        self.data[tensor.0 as usize] = Some(data);
+        tensor
+    }
+}
+
 /// A stage, and the ONNX node that it came from.
 #[derive(Clone, Debug)]
 pub struct ProgramStage {
     pub stage: Stage,
+    /// Operator and name, as in `Conv layer1.conv2`.
     pub node: String,
 }
 

@@ -1,1 +1,36 @@
-//! (to be written)
+//! From a trace to an outcome: compiled, checked and timed in a child process.
+//!
+//! ```text
+//! Measurer (parent)                          worker (child: `tilescribe worker`)
+//!   measure(task, trace)  -- request -->       trace -> space -> nest -> verifier -> machine code
+//!                                              gate: run it on guarded buffers, compare with the oracle's outputs
+//!                         <-- outcome --       time it
+//! ```
+//!
+//! Invariants:
+//! - Candidates are compiled and run in the child only; whatever happens to it is an outcome of the candidate, never of the parent.
+//! - No time without a correct result: every kernel passes the [`Workbench`]'s gate before it is timed.
+//! - The child never outlives the parent: it exits as soon as its standard input ends, even while a kernel loops for ever.
+//! - Caches are warm: a kernel is timed on the buffers it has just run on. Cold-cache times would need other kernels in between, and
+//!   in a network the neighbouring task has just written the input.
+
+mod child;
+mod faults;
+mod gate;
+mod inputs;
+mod memory;
+mod oracle;
+mod parent;
+mod protocol;
+mod timing;
+mod tolerance;
+mod worker;
+
+pub use gate::{Loaded, Refusal, Workbench};
+pub use inputs::generate_inputs;
+pub use memory::Region;
+pub use oracle::{OracleCache, OracleError};
+pub use parent::{Limits, MeasureError, Measurer, Options};
+pub use timing::Timing;
+pub use tolerance::{Mismatch, Tolerance};
+pub use worker::{worker_main, worker_main_with};

@@ -97,11 +97,23 @@ impl Loop {
 pub enum Stmt {
     Loop(Loop),
     /// Runs the body where all conditions hold.
-    If { conditions: Vec<Condition>, body: Vec<Stmt> },
+    If {
+        conditions: Vec<Condition>,
+        body: Vec<Stmt>,
+    },
     /// `buffer[indices] = value`
-    Store { buffer: TensorId, indices: Vec<Index>, value: Expr },
+    Store {
+        buffer: TensorId,
+        indices: Vec<Index>,
+        value: Expr,
+    },
     /// `buffer[indices] = combine(buffer[indices], value)`
-    Accumulate { buffer: TensorId, indices: Vec<Index>, combiner: Combiner, value: Expr },
+    Accumulate {
+        buffer: TensorId,
+        indices: Vec<Index>,
+        combiner: Combiner,
+        value: Expr,
+    },
 }
 
 /// A scheduled program. `buffers` starts with the tensors of the workload, under the same ids; scratch buffers follow.

@@ -1,9 +1,10 @@
 //! Proofs that an index is never negative, from what the loops and conditions around it say.
 //!
-//! Known are the range of each variable and *facts*: indices that are at least 0 where control is. To show that `e ≥ 0`, interval
-//! arithmetic is tried first. Where it fails, a term that `e` shares with a fact `f` is eliminated, as in Fourier–Motzkin
-//! elimination over the integers: `m·e + m - 1 - k·f ≥ 0` implies `e ≥ 0`, for positive `m` and `k`. A quotient `q = ⌊x / d⌋` brings
-//! the facts `0 ≤ x - d·q ≤ d - 1`. Sound, and incomplete: what is not proven may still be true.
+//! Known are the range of each variable and *facts*: indices that are at least 0 where control is. The least value of an index `e`
+//! is found by interval arithmetic. Where that is not enough, a term that `e` shares with a fact `f` is eliminated, as in Fourier–Motzkin
+//! elimination: for positive `m` and `k`, `e ≥ ⌈least(m·e - k·f) / m⌉`, rounded up to what `e` can be, whose values all leave the same
+//! remainder by the greatest common divisor of its coefficients. A quotient `q = ⌊x / d⌋` brings the facts
+//! `0 ≤ x - d·q ≤ d - 1`. Sound, and incomplete: what is not proven may still be true.
 
 use crate::workload::{Atom, Condition, Index, Interval, Var};
 
@@ -59,7 +60,7 @@ impl Facts {
 
     fn assume(&mut self, index: Index) {
         let fact = self.simplify(&index);
-        if magnitude(&fact) < LARGEST && fact.as_constant().is_none() {
+        if magnitude(&fact) < LARGEST {
             self.nonnegative.push(fact);
         }
     }
@@ -74,34 +75,116 @@ impl Facts {
 
     /// Whether `0 ≤ index < extent` is certain.
     pub fn within(&self, index: &Index, extent: i64) -> bool {
-        let index = self.simplify(index);
-        self.is_nonnegative(&index) && self.is_nonnegative(&Index::constant(extent - 1).minus(&index))
-    }
-
-    /// Whether `index ≥ 0` is certain.
-    pub fn is_nonnegative(&self, index: &Index) -> bool {
-        self.prove(&self.simplify(index), DEPTH)
-    }
-
-    fn prove(&self, goal: &Index, depth: usize) -> bool {
-        if goal.range(&|var| self.range(var)).is_some_and(|range| range.low >= 0) {
+        if self.is_unreachable() {
             return true;
         }
-        if depth == 0 {
-            return false;
+        let index = self.simplify(index);
+        let distance = Index::constant(extent - 1).minus(&index);
+        [index, distance].iter().all(|goal| self.least(goal, DEPTH, 0).is_some_and(|least| least >= 0))
+    }
+
+    /// Whether a variable can only have one value here.
+    pub fn is_pinned(&self, var: Var) -> bool {
+        self.is_pinned_atom(&Atom::Var(var))
+    }
+
+    /// Facts bound it from both sides, whatever else varies; or its quotient and its remainder by something.
+    fn is_pinned_atom(&self, atom: &Atom) -> bool {
+        let itself = Index::atom(atom.clone());
+        let Some(Interval { mut low, mut high }) = self.interval(&itself) else { return false };
+        for fact in &self.nonnegative {
+            let Some((_, factor)) = fact.terms().iter().find(|(a, _)| a == atom) else { continue };
+            // factor · atom ≥ -rest, where rest is as large as it can be
+            let rest = fact.clone().minus(&itself.clone().times(*factor));
+            let Some(Interval { high: most, .. }) = self.interval(&rest) else { continue };
+            match *factor > 0 {
+                true => low = low.max(ceiling(-most, *factor)),
+                false => high = high.min(most.div_euclid(-factor)),
+            }
         }
-        let divisions = goal.terms().iter().filter_map(|(atom, coefficient)| about_division(atom, *coefficient));
-        let divisions: Vec<Index> = divisions.collect();
-        self.nonnegative.iter().chain(&divisions).any(|fact| {
-            goal.terms().iter().any(|(atom, coefficient)| {
-                eliminated(goal, atom, *coefficient, fact).is_some_and(|rest| self.prove(&rest, depth - 1))
+        let mut atoms = self.nonnegative.iter().flat_map(Index::terms).map(|(atom, _)| atom);
+        low >= high
+            || atoms.any(|remainder| match remainder {
+                Atom::Modulo(inner, divisor) if **inner == itself => {
+                    self.is_pinned_atom(remainder) && self.is_pinned_atom(&Atom::FloorDiv(inner.clone(), *divisor))
+                }
+                _ => false,
             })
+    }
+
+    /// Whether the facts contradict the ranges: then control never comes here, and anything holds.
+    fn is_unreachable(&self) -> bool {
+        self.nonnegative.iter().any(|fact| self.interval(fact).is_some_and(|range| range.high < 0))
+    }
+
+    fn interval(&self, index: &Index) -> Option<Interval> {
+        index.range(&|var| self.range(var))
+    }
+
+    /// A lower bound of an index: the first one found that is `enough`, or else the best.
+    fn least(&self, goal: &Index, depth: usize, enough: i64) -> Option<i64> {
+        let mut best = self.interval(goal).map(|range| range.low);
+        let is_enough = |best: Option<i64>| best.is_some_and(|least| least >= enough);
+        if depth == 0 || is_enough(best) {
+            return best;
+        }
+        let goal = &self.without_free_vars(goal);
+        best = best.max(self.least_by_quotients(goal, depth));
+        // all values of the goal leave the same remainder
+        let step = goal.terms().iter().fold(0, |step, (_, coefficient)| gcd(step, coefficient.unsigned_abs())) as i64;
+        let divisions: Vec<Index> =
+            goal.terms().iter().filter_map(|(atom, coefficient)| about_division(atom, *coefficient)).collect();
+        for fact in self.nonnegative.iter().chain(&divisions) {
+            for (atom, coefficient) in goal.terms() {
+                if is_enough(best) {
+                    return best;
+                }
+                let Some((rest, m)) = eliminated(goal, atom, *coefficient, fact) else { continue };
+                let Some(least) = self.least(&rest, depth - 1, enough.saturating_mul(m) - (m - 1)) else { continue };
+                let least = ceiling(least, m);
+                best = best.max(Some(least + (goal.offset() - least).rem_euclid(step.max(1))));
+            }
+        }
+        best
+    }
+
+    /// The index where every variable that nothing else depends on has the value that makes it least.
+    fn without_free_vars(&self, goal: &Index) -> Index {
+        let is_divided = |var: Var| {
+            goal.terms()
+                .iter()
+                .any(|(atom, _)| !matches!(atom, Atom::Var(_)) && Index::atom(atom.clone()).mentions(var))
+        };
+        let is_free = |var: Var| !is_divided(var) && !self.nonnegative.iter().any(|fact| fact.mentions(var));
+        goal.substitute(&|var| {
+            let Interval { low, high } = self.range(var);
+            is_free(var).then(|| Index::constant(if goal.coefficient(var) > 0 { low } else { high }))
+        })
+    }
+
+    /// Like interval arithmetic, but facts bound what is divided.
+    fn least_by_quotients(&self, goal: &Index, depth: usize) -> Option<i64> {
+        goal.terms().iter().try_fold(goal.offset(), |total, (atom, coefficient)| {
+            let mut range = self.interval(&Index::atom(atom.clone()))?;
+            if let Atom::FloorDiv(inner, divisor) = atom {
+                let negated = Index::constant(0).minus(inner);
+                let low = self.least(inner, depth - 1, i64::MAX)?.div_euclid(*divisor);
+                let high = (-self.least(&negated, depth - 1, i64::MAX)?).div_euclid(*divisor);
+                range = Interval { low: range.low.max(low), high: range.high.min(high) };
+            }
+            let end = if *coefficient > 0 { range.low } else { range.high };
+            total.checked_add(end.checked_mul(*coefficient)?)
         })
     }
 }
 
-/// A goal without the term `coefficient · atom`, by the help of a fact that has the term with the same sign.
-fn eliminated(goal: &Index, atom: &Atom, coefficient: i64, fact: &Index) -> Option<Index> {
+/// `⌈a / b⌉` for a positive `b`.
+fn ceiling(a: i64, b: i64) -> i64 {
+    -(-a).div_euclid(b)
+}
+
+/// `(m · goal - k · fact, m)` without the term `coefficient · atom`, by the help of a fact that has the term with the same sign.
+fn eliminated(goal: &Index, atom: &Atom, coefficient: i64, fact: &Index) -> Option<(Index, i64)> {
     let (_, other) = fact.terms().iter().find(|(a, _)| a == atom)?;
     if (*other > 0) != (coefficient > 0) {
         return None;
@@ -112,7 +195,7 @@ fn eliminated(goal: &Index, atom: &Atom, coefficient: i64, fact: &Index) -> Opti
     if largest >= LARGEST {
         return None;
     }
-    Some(goal.clone().times(m).plus_constant(m - 1).minus(&fact.clone().times(k)))
+    Some((goal.clone().times(m).minus(&fact.clone().times(k)), m))
 }
 
 /// What a division says about itself, in the direction that helps against a coefficient of this sign.
@@ -168,6 +251,28 @@ mod tests {
         assert!(!facts.within(&flat.clone().floor_div(14), 14));
         assert!(facts.within(&flat.clone().modulo(14), 14));
         assert!(!facts.within(&flat.modulo(14), 13));
+    }
+
+    #[test]
+    fn conditions_pin_a_variable() {
+        let (mut facts, _) = tail();
+        // 1 ≤ 197 - 8 u < 8 holds for u = 24 only
+        let left = |high| Condition { index: Index::constant(197).minus(&Index::var(U).times(8)), low: 1, high };
+        assert!(!facts.is_pinned(U));
+        facts.assume_all(&[left(16)]);
+        assert!(!facts.is_pinned(U));
+        facts.assume_all(&[left(8)]);
+        assert!(facts.is_pinned(U) && !facts.is_pinned(V));
+    }
+
+    #[test]
+    fn anything_holds_where_control_never_comes() {
+        let (mut facts, flat) = tail();
+        let mark = facts.enter();
+        facts.assume_all(&[Condition { index: Index::constant(16), low: 0, high: 16 }]);
+        assert!(facts.within(&flat, 1));
+        facts.leave(mark);
+        assert!(!facts.within(&flat, 1));
     }
 
     #[test]

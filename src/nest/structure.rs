@@ -9,7 +9,7 @@ use crate::workload::{Atom, Binary, Condition, DType, Expr, Index, TensorId, Una
 /// Why a nest makes no sense.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 pub enum Flaw {
-    #[error("buffer `{0}` has an extent below 1 or more elements than 2^48")]
+    #[error("buffer `{0}` has a negative extent or more than 2^48 elements")]
     Shape(String),
     #[error("there is no buffer {0}")]
     UnknownBuffer(u32),
@@ -33,7 +33,7 @@ pub enum Flaw {
 pub(super) fn check(nest: &Nest) -> Result<(), (Flaw, String)> {
     for buffer in &nest.buffers {
         let elements =
-            buffer.shape.iter().try_fold(1i64, |n, e| n.checked_mul(*e).filter(|n| *e >= 1 && *n <= 1 << 48));
+            buffer.shape.iter().try_fold(1i64, |n, e| n.checked_mul(*e).filter(|n| *e >= 0 && *n <= 1 << 48));
         if elements.is_none() {
             return Err((Flaw::Shape(buffer.name.clone()), buffer.to_string()));
         }

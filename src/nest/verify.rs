@@ -13,7 +13,7 @@
 //! | [`Rule::ReadOnly`] | inputs and constants are not written |
 //! | [`Rule::Setup`] | `setup` touches neither inputs nor outputs, and only it writes packed buffers |
 //! | [`Rule::NeverWritten`] | what is read was written somewhere; all outputs and packed buffers are |
-//! | [`Rule::SharedWrite`] | what a parallel loop writes to memory that its threads share moves with its variable |
+//! | [`Rule::SharedWrite`] | what a parallel loop writes to memory that its threads share moves with its variable, unless conditions leave one iteration only |
 //! | [`Rule::PrivateEscape`] | a private or register buffer is used inside of parallel loops or outside, not both |
 //! | [`Rule::RegisterIndex`] | a register buffer's indices are made of unrolled variables and at most one vector variable |
 //!
@@ -253,6 +253,7 @@ impl<'a> Verifier<'a> {
         let shared = !matches!(scope, Scope::Private | Scope::Register);
         if let Some(parallel) = self.parallel().filter(|parallel| shared && parallel.extent() > 1)
             && !indices.iter().any(|index| self.facts.simplify(index).mentions(parallel.var))
+            && !self.facts.is_pinned(parallel.var)
         {
             let (var, access) = (self.nest.var_name(parallel.var), self.nest.show_access(buffer, indices));
             return Err(Rule::SharedWrite { var, access });

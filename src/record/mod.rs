@@ -1,1 +1,90 @@
-//! (to be written)
+//! What happened: a [`Record`] is a task, a trace and its outcome, with where they come from.
+//!
+//! [`Store`] keeps records in an SQLite file that several processes may share; a corpus file ([`CorpusWriter`],
+//! [`CorpusReader`]) is the same as compressed JSON lines, to be handed on. Both name tasks by the workload's canonical hash and
+//! targets by [`fingerprint`], and both hold their full text, so that a record can be read without the program that wrote it.
+//!
+//! Invariants: a record that [`Store::insert`] has returned from survives the death of the process; a file
+//! that is not ours, or of another version, is refused and never modified. Nothing in here measures or judges.
+
+mod corpus;
+mod schema;
+mod store;
+
+use std::path::PathBuf;
+
+use sha2::{Digest, Sha256};
+
+use crate::outcome::Outcome;
+use crate::space::Trace;
+use crate::target::{Target, Task};
+
+pub use corpus::{CorpusError, CorpusReader, CorpusWriter, Entry, Limits};
+pub use store::{Filter, Imported, Inserted, Prune, Store, StoreError, Summary};
+
+/// The version of this package, kept in every record.
+pub const TILESCRIBE_VERSION: &str = env!("CARGO_PKG_VERSION");
+
+/// A measured candidate.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Record {
+    /// The workload's canonical hash.
+    pub task_hash: String,
+    /// The target's [`fingerprint`].
+    pub target: String,
+    /// [`crate::space::Space::version`] of the space that the trace belongs to.
+    pub space: String,
+    pub trace: Trace,
+    pub outcome: Outcome,
+    /// Who wrote the candidate: `lm`, `random`, ...
+    pub proposer: String,
+    /// Of the run that it was part of.
+    pub seed: u64,
+    /// Seconds since 1970, UTC.
+    pub created_unix_s: u64,
+    /// The Tilescribe that measured it.
+    pub tilescribe: String,
+}
+
+impl Record {
+    /// A record of now, by this version of Tilescribe.
+    pub fn new(task: &Task, space: &str, trace: Trace, outcome: Outcome, proposer: &str, seed: u64) -> Record {
+        let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+        Record {
+            task_hash: task.workload.hash().to_string(),
+            target: fingerprint(&task.target),
+            space: space.to_string(),
+            trace,
+            outcome,
+            proposer: proposer.to_string(),
+            seed,
+            created_unix_s: now.map_or(0, |since| since.as_secs()),
+            tilescribe: TILESCRIBE_VERSION.to_string(),
+        }
+    }
+}
+
+/// Names a target: 16 hexadecimal digits of the SHA-256 of its JSON. Equal targets have equal fingerprints.
+pub fn fingerprint(target: &Target) -> String {
+    let digest = Sha256::digest(target_text(target));
+    digest.iter().take(8).map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// Where records go unless a command says otherwise: `tilescribe/records.db` in the user's cache folder. `None` where neither
+/// `XDG_CACHE_HOME` nor `HOME` names one.
+pub fn default_path() -> Option<PathBuf> {
+    cache_folder().map(|folder| folder.join("records.db"))
+}
+
+/// Tilescribe's part of the user's cache folder.
+pub fn cache_folder() -> Option<PathBuf> {
+    let absolute = |name| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
+    let base = absolute("XDG_CACHE_HOME").or_else(|| absolute("HOME").map(|home| home.join(".cache")))?;
+    Some(base.join("tilescribe"))
+}
+
+/// A target as JSON with its fields in the order of the type: one spelling for each target.
+fn target_text(target: &Target) -> String {
+    // a plain struct of strings and numbers always serialises
+    serde_json::to_string(target).unwrap_or_default()
+}

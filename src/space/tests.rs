@@ -4,7 +4,7 @@ use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
 use super::{Decision, Next, Policy, Space, Trace, Untuned};
-use crate::nest::{Nest, Scope, interpret};
+use crate::nest::{Nest, Scope, interpret, verify};
 use crate::target::{Architecture, Target, Task};
 use crate::workload::{Binary, Combiner, Condition, DType, Expr, Index, Role, Stage, TensorId, Unary, Var, Workload};
 
@@ -64,10 +64,8 @@ fn convolution(c: i64, h: i64, w_: i64, o: i64, kernel: i64, stride: i64) -> Wor
     let y = w.add_tensor(vec![o, oh, ow], DType::F32, Role::Output);
     let row = v(1).times(stride).plus(&v(4)).plus_constant(-pad);
     let column = v(2).times(stride).plus(&v(5)).plus_constant(-pad);
-    let inside = vec![
-        Condition { index: row.clone(), low: 0, high: h },
-        Condition { index: column.clone(), low: 0, high: w_ },
-    ];
+    let inside =
+        vec![Condition { index: row.clone(), low: 0, high: h }, Condition { index: column.clone(), low: 0, high: w_ }];
     let pixel = Expr::guard(inside, Expr::load(x, vec![v(3), row, column]), Expr::float(0.0));
     let product = multiply(pixel, Expr::load(f, vec![v(0), v(3), v(4), v(5)]));
     w.stages.push(Stage::reduce(y, vec![o, oh, ow], vec![c, kernel, kernel], Combiner::Sum, product));
@@ -138,6 +136,7 @@ fn check(name: &str, workload: Workload, samples: u64) {
             _ => space.drive(&task, &mut Uniform(ChaCha8Rng::seed_from_u64(seed))),
         };
         let nest = nest.unwrap_or_else(|reason| panic!("{name}, seed {seed}: {reason}\n{trace}"));
+        verify(&nest, task.target.lanes()).unwrap_or_else(|e| panic!("{name}, seed {seed}: {e}\n{trace}\n{nest}"));
         let actual = run(&nest).unwrap_or_else(|fault| panic!("{name}, seed {seed}: {fault}\n{trace}\n{nest}"));
         let close = |(x, y): (&f32, &f32)| (x - y).abs() <= 1e-4 * (1.0 + y.abs());
         let equal = actual.len() == expected.len() && actual.iter().zip(&expected).all(close);

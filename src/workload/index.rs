@@ -203,7 +203,7 @@ impl Index {
     }
 
     /// `(q, r)` with `self = divisor · q + r`, and `r`'s coefficients and constant in `0..divisor`.
-    fn split_by(self, divisor: i64) -> (Index, Index) {
+    pub(super) fn split_by(self, divisor: i64) -> (Index, Index) {
         let mut even = Index::constant(self.constant.div_euclid(divisor));
         let mut rest = Index::constant(self.constant.rem_euclid(divisor));
         for (atom, coefficient) in self.terms {

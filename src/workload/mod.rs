@@ -9,14 +9,17 @@
 
 mod array;
 mod bounds;
+mod canonical;
 pub mod evaluate;
 mod expr;
+pub mod generate;
 mod index;
 pub mod text;
 pub mod validate;
 
 pub use array::{Array, ArrayError, Elements};
 pub use bounds::Facts;
+pub use canonical::{Canonical, canonical};
 pub use evaluate::{EvaluateError, evaluate, evaluate_all};
 pub use expr::{Binary, Condition, Expr, Float, Unary};
 pub use index::{Atom, Index, Interval, Var};

@@ -1,1 +1,181 @@
-//! (to be written)
+//! Rules about the source itself (see STYLE: owners of foreign crates, purity, who prints), checked by reading it.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// A foreign crate, and the only folders or files below `src` that may name it.
+const OWNERS: &[(&str, &[&str])] = &[
+    ("inkwell", &["codegen"]),
+    ("llvm_sys", &["codegen"]),
+    ("cudarc", &["measure"]),
+    ("candle_core", &["model"]),
+    ("candle_nn", &["model"]),
+    ("candle_transformers", &["model"]),
+    ("hf_hub", &["model"]),
+    ("tokenizers", &["language"]),
+    ("rusqlite", &["record"]),
+    ("zstd", &["record"]),
+    ("prost", &["graph"]),
+    ("libloading", &["artifact"]),
+    ("clap", &["cli"]),
+    ("indicatif", &["cli"]),
+    ("ctrlc", &["cli"]),
+    ("anyhow", &["cli"]),
+    ("tracing_subscriber", &["cli"]),
+    ("mimalloc", &["main.rs"]),
+];
+
+/// Equal inputs give equal schedules: nothing here reads a file, a clock, a random number or the environment.
+const PURE: &[&str] = &["workload", "nest", "space", "language"];
+const IMPURE: &[&str] =
+    &["std::fs", "std::env", "std::net", "std::process", "std::time", "Instant::", "SystemTime", "rand::", "rand_chacha"];
+
+/// A file of ours, without its test modules.
+struct Source {
+    /// Below `src`.
+    path: PathBuf,
+    /// Line numbers from 1.
+    lines: Vec<(usize, String)>,
+}
+
+impl Source {
+    fn is_in(&self, places: &[&str]) -> bool {
+        places.iter().any(|place| self.path.starts_with(place))
+    }
+
+    /// Lines that are no comments.
+    fn code(&self) -> impl Iterator<Item = (usize, &str)> {
+        self.lines.iter().map(|(number, line)| (*number, line.as_str())).filter(|(_, line)| !line.trim_start().starts_with("//"))
+    }
+
+    fn at(&self, number: usize, what: &str) -> String {
+        format!("src/{}:{number}: {what}", self.path.display())
+    }
+}
+
+fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+fn files(folder: &Path, extension: &str) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            found.extend(files(&path, extension));
+        } else if path.extension().is_some_and(|e| e == extension) {
+            found.push(path);
+        }
+    }
+    found.sort();
+    found
+}
+
+fn sources() -> Vec<Source> {
+    let src = root().join("src");
+    let is_test = |path: &Path| path.components().any(|c| c.as_os_str() == "tests" || c.as_os_str() == "tests.rs");
+    let read = |path: PathBuf| {
+        let text = fs::read_to_string(&path).unwrap();
+        let (code, _) = text.split_once("#[cfg(test)]\nmod tests {").unwrap_or((&text, ""));
+        let lines = code.lines().enumerate().map(|(number, line)| (number + 1, line.to_string())).collect();
+        Source { path: path.strip_prefix(&src).unwrap().to_path_buf(), lines }
+    };
+    let sources: Vec<Source> = files(&src, "rs").into_iter().filter(|path| !is_test(path)).map(read).collect();
+    assert!(sources.len() > 20, "the sources are where this test looks for them");
+    sources
+}
+
+fn assert_none(violations: Vec<String>) {
+    assert!(violations.is_empty(), "{}", violations.join("\n"));
+}
+
+/// Whether `name` occurs as a path or attribute of its own, and not as part of a longer word.
+fn names(line: &str, name: &str) -> bool {
+    line.match_indices(name).any(|(at, _)| {
+        let before = line[..at].chars().next_back();
+        let after = &line[at + name.len()..];
+        before.is_none_or(|c| !c.is_alphanumeric() && !matches!(c, '_' | ':' | '"' | '.')) && after.starts_with("::")
+    })
+}
+
+#[test]
+fn every_foreign_crate_has_one_owner() {
+    let mut violations = Vec::new();
+    for source in sources() {
+        for (foreign, owners) in OWNERS.iter().filter(|(_, owners)| !source.is_in(owners)) {
+            let found = source.code().filter(|(_, line)| names(line, foreign));
+            violations.extend(found.map(|(n, _)| source.at(n, &format!("{foreign} belongs to {}", owners.join(", ")))));
+        }
+    }
+    assert_none(violations);
+}
+
+#[test]
+fn scheduling_is_pure() {
+    let mut violations = Vec::new();
+    for source in sources().iter().filter(|source| source.is_in(PURE)) {
+        for (number, line) in source.code() {
+            let found = IMPURE.iter().filter(|impure| line.contains(**impure));
+            violations.extend(found.map(|impure| source.at(number, &format!("{impure} in a pure module"))));
+        }
+    }
+    assert_none(violations);
+}
+
+#[test]
+fn only_the_command_line_prints() {
+    let printing = ["println!(", "print!(", "eprintln!(", "eprint!(", "dbg!("];
+    let mut violations = Vec::new();
+    for source in sources().iter().filter(|source| !source.is_in(&["cli"])) {
+        let found = source.code().filter(|(_, line)| printing.iter().any(|p| line.contains(p)));
+        violations.extend(found.map(|(number, line)| source.at(number, line.trim())));
+    }
+    assert_none(violations);
+}
+
+#[test]
+fn nothing_is_left_undone() {
+    let unfinished = [concat!("TO", "DO"), concat!("FIX", "ME"), concat!("unimplemented", "!("), concat!("to", "do!(")];
+    let elsewhere = ["/root/", "/home/", "/work/"];
+    let mut violations = Vec::new();
+    for source in sources() {
+        for (number, line) in &source.lines {
+            let found = unfinished.iter().chain(&elsewhere).filter(|word| line.contains(**word));
+            violations.extend(found.map(|word| source.at(*number, word)));
+            if line.contains("#[allow(") && !line.contains("reason = ") {
+                violations.push(source.at(*number, "#[allow] without a reason"));
+            }
+            if line.starts_with("use ") && line.ends_with("::*;") {
+                violations.push(source.at(*number, "glob import"));
+            }
+        }
+    }
+    assert_none(violations);
+}
+
+#[test]
+fn no_test_is_ignored() {
+    let ignored = concat!("#[ig", "nore");
+    let folders = ["src", "tests"].map(|folder| root().join(folder));
+    let paths = folders.iter().flat_map(|folder| files(folder, "rs"));
+    let found = paths.filter(|path| fs::read_to_string(path).unwrap().contains(ignored));
+    assert_none(found.map(|path| path.display().to_string()).collect());
+}
+
+#[test]
+fn parameters_are_arguments_and_not_environment_variables() {
+    // cache folders; logging goes through tracing's own filter
+    let allowed = ["record/mod.rs"];
+    let mut violations = Vec::new();
+    for source in sources().iter().filter(|source| !source.is_in(&allowed)) {
+        let found = source.code().filter(|(_, line)| line.contains("env::var"));
+        violations.extend(found.map(|(number, line)| source.at(number, line.trim())));
+    }
+    assert_none(violations);
+}
+
+#[test]
+fn files_stay_short_enough_to_read() {
+    let long = sources().into_iter().filter(|source| source.lines.len() > 600);
+    assert_none(long.map(|source| source.at(source.lines.len(), "too long")).collect());
+}

@@ -1,7 +1,9 @@
 //! Printing, verifying and interpreting nests written by hand: what they compute, and how they are refused.
 
 mod faults;
+mod random;
 mod rules;
+mod workloads;
 
 use std::path::Path;
 

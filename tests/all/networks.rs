@@ -1,1 +1,410 @@
-//! (to be written)
+//! Fusion: programs built by hand, cut into tasks, and evaluated both ways.
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+
+use rand::{Rng, SeedableRng, rngs::StdRng};
+use tilescribe::graph::{Network, Program, ProgramStage, Source, TensorData, partition};
+use tilescribe::workload::{
+    Array, Binary, Combiner, Condition, DType, Expr, Index, Role, Stage, Tensor, TensorId, Unary, Var, Workload, evaluate,
+};
+
+/// A program in the making. Operators are written the way an importer writes them: one stage for each ONNX node or
+/// for each of its steps.
+#[derive(Default)]
+struct Builder {
+    program: Program,
+    constants: u64,
+}
+
+impl Builder {
+    fn tensor(&mut self, shape: &[i64], dtype: DType, role: Role) -> TensorId {
+        self.program.tensors.push(Tensor { shape: shape.to_vec(), dtype, role });
+        self.program.data.push(None);
+        TensorId(self.program.tensors.len() as u32 - 1)
+    }
+
+    fn shape(&self, tensor: TensorId) -> Vec<i64> {
+        self.program.tensors[tensor.0 as usize].shape.clone()
+    }
+
+    fn input(&mut self, name: &str, shape: &[i64]) -> TensorId {
+        let tensor = self.tensor(shape, DType::F32, Role::Input);
+        self.program.inputs.push((name.into(), tensor));
+        tensor
+    }
+
+    fn ids(&mut self, name: &str, shape: &[i64]) -> TensorId {
+        let tensor = self.tensor(shape, DType::I64, Role::Input);
+        self.program.inputs.push((name.into(), tensor));
+        tensor
+    }
+
+    /// A constant of random numbers, each time others.
+    fn constant(&mut self, shape: &[i64]) -> TensorId {
+        self.constants += 1;
+        let seed = self.constants;
+        self.constant_of(shape, seed)
+    }
+
+    fn constant_of(&mut self, shape: &[i64], seed: u64) -> TensorId {
+        let mut rng = StdRng::seed_from_u64(seed);
+        let values: Vec<f32> = (0..shape.iter().product::<i64>()).map(|_| rng.random_range(-0.5..0.5)).collect();
+        self.literal(shape, &values)
+    }
+
+    fn literal(&mut self, shape: &[i64], values: &[f32]) -> TensorId {
+        let tensor = self.tensor(shape, DType::F32, Role::Constant);
+        let bytes: Vec<u8> = values.iter().flat_map(|v| v.to_le_bytes()).collect();
+        let data = TensorData { shape: shape.to_vec(), dtype: DType::F32, bytes: bytes.into() };
+        self.program.data[tensor.0 as usize] = Some(data);
+        tensor
+    }
+
+    fn output(&mut self, name: &str, tensor: TensorId) {
+        self.program.tensors[tensor.0 as usize].role = Role::Output;
+        self.program.outputs.push((name.into(), tensor));
+    }
+
+    fn push(&mut self, node: &str, stage: impl FnOnce(TensorId) -> Stage, shape: &[i64]) -> TensorId {
+        let output = self.tensor(shape, DType::F32, Role::Intermediate);
+        let node = format!("{node} {}", output.0);
+        self.program.stages.push(ProgramStage { stage: stage(output), node });
+        output
+    }
+
+    fn map(&mut self, node: &str, shape: &[i64], value: Expr) -> TensorId {
+        self.push(node, |output| Stage::map(output, shape.to_vec(), value), shape)
+    }
+
+    fn reduce(&mut self, node: &str, shape: &[i64], over: &[i64], combiner: Combiner, value: Expr) -> TensorId {
+        self.push(node, |output| Stage::reduce(output, shape.to_vec(), over.to_vec(), combiner, value), shape)
+    }
+
+    fn unary(&mut self, op: Unary, x: TensorId) -> TensorId {
+        let shape = self.shape(x);
+        self.map(&format!("{op:?}"), &shape, Expr::unary(op, Expr::load(x, vars(0..shape.len()))))
+    }
+
+    /// With numpy's broadcasting.
+    fn binary(&mut self, op: Binary, x: TensorId, y: TensorId) -> TensorId {
+        let (a, b) = (self.shape(x), self.shape(y));
+        let rank = a.len().max(b.len());
+        let extent = |shape: &[i64], d: usize| if d + shape.len() < rank { 1 } else { shape[d + shape.len() - rank] };
+        let shape: Vec<i64> = (0..rank).map(|d| extent(&a, d).max(extent(&b, d))).collect();
+        let load = |tensor, own: &[i64]| {
+            let at = |d: usize| if own[d] == 1 { Index::constant(0) } else { var(d + rank - own.len()) };
+            Expr::load(tensor, (0..own.len()).map(at).collect())
+        };
+        self.map(&format!("{op:?}"), &shape, Expr::binary(op, load(x, &a), load(y, &b)))
+    }
+
+    fn scalar(&mut self, op: Binary, x: TensorId, value: f32) -> TensorId {
+        let y = self.literal(&[], &[value]);
+        self.binary(op, x, y)
+    }
+
+    fn relu(&mut self, x: TensorId) -> TensorId {
+        self.scalar(Binary::Maximum, x, 0.0)
+    }
+
+    fn gelu(&mut self, x: TensorId) -> TensorId {
+        let scaled = self.scalar(Binary::Divide, x, std::f32::consts::SQRT_2);
+        let erf = self.unary(Unary::Erf, scaled);
+        let one = self.scalar(Binary::Add, erf, 1.0);
+        let product = self.binary(Binary::Multiply, x, one);
+        self.scalar(Binary::Multiply, product, 0.5)
+    }
+
+    fn reshape(&mut self, x: TensorId, shape: &[i64]) -> TensorId {
+        let from = self.shape(x);
+        let address = strides(shape).into_iter().enumerate().fold(Index::constant(0), |sum, (d, s)| sum.plus(&var(d).times(s)));
+        let indices = strides(&from)
+            .into_iter()
+            .zip(&from)
+            .enumerate()
+            .map(|(d, (stride, extent))| {
+                let quotient = address.clone().floor_div(stride);
+                if d == 0 { quotient } else { quotient.modulo(*extent) }
+            })
+            .collect();
+        self.map("Reshape", shape, Expr::load(x, indices))
+    }
+
+    /// `out[d] = x[order[d]]` in ONNX's sense.
+    fn transpose(&mut self, x: TensorId, order: &[usize]) -> TensorId {
+        let from = self.shape(x);
+        let shape: Vec<i64> = order.iter().map(|d| from[*d]).collect();
+        let mut indices = vec![Index::constant(0); from.len()];
+        for (d, source) in order.iter().enumerate() {
+            indices[*source] = var(d);
+        }
+        self.map("Transpose", &shape, Expr::load(x, indices))
+    }
+
+    fn slice(&mut self, x: TensorId, axis: usize, start: i64, end: i64) -> TensorId {
+        let mut shape = self.shape(x);
+        shape[axis] = end - start;
+        let mut indices = vars(0..shape.len());
+        indices[axis] = var(axis).plus_constant(start);
+        self.map("Slice", &shape, Expr::load(x, indices))
+    }
+
+    fn concat(&mut self, parts: &[TensorId], axis: usize) -> TensorId {
+        let mut shape = self.shape(parts[0]);
+        shape[axis] = parts.iter().map(|p| self.shape(*p)[axis]).sum();
+        let mut end = shape[axis];
+        let mut value = Expr::float(0.0);
+        for part in parts.iter().rev() {
+            let start = end - self.shape(*part)[axis];
+            let mut indices = vars(0..shape.len());
+            indices[axis] = var(axis).plus_constant(-start);
+            let within = Condition { index: var(axis), low: start, high: end };
+            value = Expr::guard(vec![within], Expr::load(*part, indices), value);
+            end = start;
+        }
+        self.map("Concat", &shape, value)
+    }
+
+    fn gather(&mut self, table: TensorId, ids: TensorId) -> TensorId {
+        let (width, mut shape) = (self.shape(table)[1], self.shape(ids));
+        let row = Index::value(Expr::load(ids, vars(0..shape.len())));
+        shape.push(width);
+        self.map("Gather", &shape, Expr::load(table, vec![row, var(shape.len() - 1)]))
+    }
+
+    /// `x[.., m, k] · y[.., k, n]` with equal leading dimensions, or none of `y`.
+    fn matmul(&mut self, x: TensorId, y: TensorId) -> TensorId {
+        let (a, b) = (self.shape(x), self.shape(y));
+        let (rank, k) = (a.len(), a[a.len() - 1]);
+        let mut shape = a.clone();
+        shape[rank - 1] = b[b.len() - 1];
+        let mut left = vars(0..rank);
+        left[rank - 1] = var(rank);
+        let mut right = vars(rank - b.len()..rank);
+        right[b.len() - 2] = var(rank);
+        let value = Expr::binary(Binary::Multiply, Expr::load(x, left), Expr::load(y, right));
+        self.reduce("MatMul", &shape, &[k], Combiner::Sum, value)
+    }
+
+    fn dense(&mut self, x: TensorId, outputs: i64) -> TensorId {
+        let width = *self.shape(x).last().expect("a matrix");
+        let (weight, bias) = (self.constant(&[width, outputs]), self.constant(&[outputs]));
+        let product = self.matmul(x, weight);
+        self.binary(Binary::Add, product, bias)
+    }
+
+    /// `[n, c, h, w]`, `same` padding, weights `[o, c / groups, k, k]`, with bias.
+    fn conv(&mut self, x: TensorId, outputs: i64, kernel: i64, stride: i64, groups: i64) -> TensorId {
+        let shape = self.shape(x);
+        let (channels, pad) = (shape[1] / groups, kernel / 2);
+        let out = |extent: i64| (extent + 2 * pad - kernel) / stride + 1;
+        let result = [shape[0], outputs, out(shape[2]), out(shape[3])];
+        let weight = self.constant(&[outputs, channels, kernel, kernel]);
+        let bias = self.constant(&[outputs]);
+        let (h, w) = (
+            var(2).times(stride).plus(&var(5)).plus_constant(-pad),
+            var(3).times(stride).plus(&var(6)).plus_constant(-pad),
+        );
+        let group = var(1).floor_div(outputs / groups).times(channels).plus(&var(4));
+        let inside = |index: &Index, high: i64| Condition { index: index.clone(), low: 0, high };
+        let conditions = vec![inside(&h, shape[2]), inside(&w, shape[3])];
+        let read = Expr::guard(conditions, Expr::load(x, vec![var(0), group, h, w]), Expr::float(0.0));
+        let weights = Expr::load(weight, vec![var(1), var(4), var(5), var(6)]);
+        let value = Expr::binary(Binary::Multiply, read, weights);
+        let sum = self.reduce("Conv", &result, &[channels, kernel, kernel], Combiner::Sum, value);
+        let bias = Expr::load(bias, vec![var(1)]);
+        self.map("Conv", &result, Expr::binary(Binary::Add, Expr::load(sum, vars(0..4)), bias))
+    }
+
+    fn row_reduce(&mut self, combiner: Combiner, x: TensorId) -> TensorId {
+        let mut shape = self.shape(x);
+        let rank = shape.len();
+        let row = std::mem::replace(&mut shape[rank - 1], 1);
+        let mut indices = vars(0..rank);
+        indices[rank - 1] = var(rank);
+        self.reduce("Reduce", &shape, &[row], combiner, Expr::load(x, indices))
+    }
+
+    fn softmax(&mut self, x: TensorId) -> TensorId {
+        let largest = self.row_reduce(Combiner::Maximum, x);
+        let shifted = self.binary(Binary::Subtract, x, largest);
+        let exps = self.unary(Unary::Exp, shifted);
+        let total = self.row_reduce(Combiner::Sum, exps);
+        self.binary(Binary::Divide, exps, total)
+    }
+
+    fn layer_norm(&mut self, x: TensorId) -> TensorId {
+        let width = *self.shape(x).last().expect("rows");
+        let total = self.row_reduce(Combiner::Sum, x);
+        let mean = self.scalar(Binary::Divide, total, width as f32);
+        let centred = self.binary(Binary::Subtract, x, mean);
+        let squares = self.binary(Binary::Multiply, centred, centred);
+        let total = self.row_reduce(Combiner::Sum, squares);
+        let variance = self.scalar(Binary::Divide, total, width as f32);
+        let shifted = self.scalar(Binary::Add, variance, 1e-5);
+        let deviation = self.unary(Unary::Sqrt, shifted);
+        let normal = self.binary(Binary::Divide, centred, deviation);
+        let (scale, bias) = (self.constant(&[width]), self.constant(&[width]));
+        let scaled = self.binary(Binary::Multiply, normal, scale);
+        self.binary(Binary::Add, scaled, bias)
+    }
+}
+
+fn var(axis: usize) -> Index {
+    Index::var(Var(axis as u32))
+}
+
+fn vars(axes: std::ops::Range<usize>) -> Vec<Index> {
+    axes.map(var).collect()
+}
+
+fn strides(shape: &[i64]) -> Vec<i64> {
+    tilescribe::workload::row_major_strides(shape)
+}
+
+/// Cuts the program, checks the network's invariants, that both give the same results on random inputs, and returns the tasks as
+/// `weight name` lines in the order of their names.
+fn check(builder: Builder) -> String {
+    let program = builder.program;
+    let network = partition(&program).expect("a well-formed program");
+    network.validate().unwrap_or_else(|error| panic!("{error}\n{}", listing(&network)));
+    for task in &network.tasks {
+        task.workload.validate().unwrap_or_else(|error| panic!("{}: {error}\n{}", task.name, task.workload));
+    }
+    compare(&program, &network);
+    let mut lines: Vec<String> = network.tasks.iter().map(|t| format!("{} {}\n", t.weight, t.name)).collect();
+    lines.sort();
+    lines.concat()
+}
+
+fn listing(network: &Network) -> String {
+    let mut text = String::new();
+    for task in &network.tasks {
+        writeln!(text, "{} x {}\n{}", task.weight, task.name, task.workload).expect("writing to a string");
+    }
+    text
+}
+
+fn compare(program: &Program, network: &Network) {
+    let mut rng = StdRng::seed_from_u64(7);
+    let mut given = BTreeMap::new();
+    for (name, tensor) in &program.inputs {
+        let Tensor { shape, dtype, .. } = &program.tensors[tensor.0 as usize];
+        let count = shape.iter().product::<i64>();
+        let bytes: Vec<u8> = match dtype {
+            DType::I64 => (0..count).flat_map(|_| rng.random_range(0..8_i64).to_le_bytes()).collect(),
+            _ => (0..count).flat_map(|_| rng.random_range(-1.0..1.0_f32).to_le_bytes()).collect(),
+        };
+        given.insert(name.as_str(), (*tensor, Array::from_bytes(shape.clone(), *dtype, &bytes).expect("an array")));
+    }
+    let whole = Workload {
+        tensors: program.tensors.clone(),
+        stages: program.stages.iter().map(|s| s.stage.clone()).collect(),
+    };
+    let mut arguments: Vec<(TensorId, Array)> = given.values().cloned().collect();
+    for (at, data) in program.data.iter().enumerate() {
+        if let Some(data) = data {
+            let array = Array::from_bytes(data.shape.clone(), data.dtype, &data.bytes).expect("an array");
+            arguments.push((TensorId(at as u32), array));
+        }
+    }
+    let arguments: Vec<(TensorId, &Array)> = arguments.iter().map(|(id, array)| (*id, array)).collect();
+    let expected: BTreeMap<TensorId, Array> = evaluate(&whole, &arguments).expect("a valid program").into_iter().collect();
+    let inputs: Vec<(&str, &Array)> = given.iter().map(|(name, (_, array))| (*name, array)).collect();
+    let found = network.evaluate(&inputs).unwrap_or_else(|error| panic!("{error}\n{}", listing(network)));
+    assert_eq!(found.len(), program.outputs.len());
+    for ((name, tensor), (found_name, array)) in program.outputs.iter().zip(&found) {
+        assert_eq!(name, found_name);
+        let expected = expected.get(tensor).unwrap_or_else(|| &given.values().find(|(id, _)| id == tensor).expect("an input").1);
+        assert_eq!(array.shape(), expected.shape());
+        let (expected, found) = (expected.as_f32().expect("floats"), array.as_f32().expect("floats"));
+        let largest = expected.iter().fold(0.0_f32, |m, v| m.max(v.abs()));
+        assert!(largest > 0.0, "the test would pass with zeros");
+        for (at, (a, b)) in expected.iter().zip(found).enumerate() {
+            assert!((a - b).abs() <= 1e-5 * largest, "{name}[{at}]: {b} instead of {a}\n{}", listing(network));
+        }
+    }
+}
+
+#[test]
+fn residual_block_is_one_task_for_each_convolution() {
+    let mut b = Builder::default();
+    let x = b.input("image", &[1, 8, 10, 10]);
+    let first = b.conv(x, 8, 3, 1, 1);
+    let first = b.relu(first);
+    let second = b.conv(first, 8, 3, 1, 1);
+    let sum = b.binary(Binary::Add, second, x);
+    let block = b.relu(sum);
+    let strided = b.conv(block, 16, 3, 2, 1);
+    let strided = b.relu(strided);
+    let main = b.conv(strided, 16, 3, 1, 1);
+    let shortcut = b.conv(block, 16, 1, 2, 1);
+    let sum = b.binary(Binary::Add, main, shortcut);
+    let out = b.relu(sum);
+    b.output("features", out);
+    assert_eq!(check(b), "");
+}
+
+#[test]
+fn attention_block_is_ten_tasks() {
+    let mut b = Builder::default();
+    let ids = b.ids("ids", &[1, 6]);
+    let (words, positions) = (b.constant(&[8, 12]), b.constant(&[1, 6, 12]));
+    let embedded = b.gather(words, ids);
+    let embedded = b.binary(Binary::Add, embedded, positions);
+    let mut x = b.layer_norm(embedded);
+    for _ in 0..2 {
+        let heads = |b: &mut Builder, x, order: &[usize]| {
+            let dense = b.dense(x, 12);
+            let split = b.reshape(dense, &[1, 6, 3, 4]);
+            b.transpose(split, order)
+        };
+        let q = heads(&mut b, x, &[0, 2, 1, 3]);
+        let k = heads(&mut b, x, &[0, 2, 3, 1]);
+        let v = heads(&mut b, x, &[0, 2, 1, 3]);
+        let scores = b.matmul(q, k);
+        let scores = b.scalar(Binary::Divide, scores, 2.0);
+        let weights = b.softmax(scores);
+        let mixed = b.matmul(weights, v);
+        let mixed = b.transpose(mixed, &[0, 2, 1, 3]);
+        let mixed = b.reshape(mixed, &[1, 6, 12]);
+        let projected = b.dense(mixed, 12);
+        let sum = b.binary(Binary::Add, projected, x);
+        let normal = b.layer_norm(sum);
+        let wide = b.dense(normal, 24);
+        let wide = b.gelu(wide);
+        let narrow = b.dense(wide, 12);
+        let sum = b.binary(Binary::Add, narrow, normal);
+        x = b.layer_norm(sum);
+    }
+    b.output("hidden", x);
+    assert_eq!(check(b), "");
+}
+
+#[test]
+fn growing_concatenations_share_one_buffer() {
+    let mut b = Builder::default();
+    let x = b.input("image", &[1, 3, 6, 6]);
+    let first = b.conv(x, 8, 3, 1, 1);
+    let mut features = vec![first];
+    for _ in 0..4 {
+        let all = b.concat(&features, 1);
+        let channels = b.shape(all)[1];
+        let (scale, shift) = (b.constant(&[channels, 1, 1]), b.constant(&[channels, 1, 1]));
+        let scaled = b.binary(Binary::Multiply, all, scale);
+        let shifted = b.binary(Binary::Add, scaled, shift);
+        let active = b.relu(shifted);
+        let narrow = b.conv(active, 8, 1, 1, 1);
+        let narrow = b.relu(narrow);
+        features.push(b.conv(narrow, 4, 3, 1, 1));
+    }
+    let all = b.concat(&features, 1);
+    let pooled = b.conv(all, 4, 1, 1, 1);
+    b.output("features", pooled);
+    let network = partition(&b.program).expect("a well-formed program");
+    let intermediate = network.buffers.iter().filter(|buffer| matches!(buffer.source, Source::Intermediate));
+    assert_eq!(intermediate.count(), 1 + 4, "the features, and a bottleneck for each layer");
+    assert_eq!(network.calls.len(), 1 + 2 * 4 + 1);
+    assert_eq!(check(b), "");
+}

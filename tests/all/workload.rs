@@ -249,3 +249,5 @@ fn guards_prove_accesses_that_intervals_cannot() {
     workload.stages[0].value = Expr::load(TensorId(0), vec![index]);
     assert!(matches!(workload.validate(), Err(WorkloadError::OutOfRange { .. })));
 }
+
+mod canonical;

@@ -34,8 +34,22 @@ pub(super) struct Affine {
 /// What a stage's value is.
 pub(super) enum Root {
     Register(Register),
-    /// A sum of products of two f32 tensors, read without guards.
-    Product([AffineLoad; 2]),
+    /// A sum of products of elements of two f32 tensors.
+    Product([Factor; 2]),
+}
+
+/// An element, or `outside` where a test fails: a padded operand.
+pub(super) struct Factor {
+    pub load: AffineLoad,
+    pub tests: Vec<AffineTest>,
+    pub outside: f64,
+}
+
+/// `low <= affine < high`
+pub(super) struct AffineTest {
+    pub affine: usize,
+    pub low: i64,
+    pub high: i64,
 }
 
 #[derive(Clone, Copy)]
@@ -185,7 +199,7 @@ pub(super) fn compile(workload: &Workload, number: usize) -> Program {
     let facts = Facts::of_stage(stage);
     let mut code = Vec::new();
     let result = match compiler.product(&stage.value, &facts) {
-        Some(loads) => Root::Product(loads),
+        Some(factors) => Root::Product(factors),
         None => Root::Register(compiler.expr(&stage.value, &facts, &mut code)),
     };
     let sizes = |extents: &[i64]| extents.iter().map(|e| *e as usize).collect();
@@ -236,18 +250,28 @@ impl Compiler<'_> {
         }
     }
 
-    fn product(&mut self, value: &Expr, facts: &Facts) -> Option<[AffineLoad; 2]> {
+    fn product(&mut self, value: &Expr, facts: &Facts) -> Option<[Factor; 2]> {
         let Expr::Binary(Binary::Multiply, x, y) = value else { return None };
         if self.stage.combiner != Some(Combiner::Sum) || !self.lanes_are_outputs {
             return None;
         }
-        let mut side = |expr: &Expr| match expr {
+        Some([self.factor(x, facts)?, self.factor(y, facts)?])
+    }
+
+    fn factor(&mut self, expr: &Expr, facts: &Facts) -> Option<Factor> {
+        match expr {
             Expr::Load { tensor, indices } if self.workload.tensor(*tensor).dtype == DType::F32 => {
-                self.plain_load(*tensor, indices, facts)
+                let load = self.plain_load(*tensor, indices, facts)?;
+                Some(Factor { load, tests: Vec::new(), outside: 0.0 })
+            }
+            Expr::Guard { conditions, inside, outside } if conditions.iter().all(|c| c.index.is_affine()) => {
+                let (Expr::Load { .. }, Expr::Float(outside)) = (&**inside, &**outside) else { return None };
+                let Factor { load, .. } = self.factor(inside, &facts.and(conditions))?;
+                let test = |c: &Condition| AffineTest { affine: self.affine(&c.index), low: c.low, high: c.high };
+                Some(Factor { load, tests: conditions.iter().map(test).collect(), outside: literal(outside.0) })
             }
             _ => None,
-        };
-        Some([side(x)?, side(y)?])
+        }
     }
 
     /// A load whose position is affine and known to be inside.
@@ -328,7 +352,7 @@ impl Compiler<'_> {
         match expr {
             Expr::Float(value) => {
                 let out = self.float();
-                code.push(Instruction::Literal { out, value: f64::from(value.0 as f32) });
+                code.push(Instruction::Literal { out, value: literal(value.0) });
                 Register::Float(out)
             }
             Expr::Index(index) => Register::Integer(self.index(index, facts, code)),
@@ -453,6 +477,11 @@ impl Compiler<'_> {
         });
         out
     }
+}
+
+/// Literals are f32.
+fn literal(value: f64) -> f64 {
+    f64::from(value as f32)
 }
 
 /// The position of an element in its row-major tensor; `None` where a coefficient leaves 64 bits.

@@ -19,7 +19,7 @@ use thiserror::Error;
 
 use super::array::Array;
 use super::validate::WorkloadError;
-use super::{DType, Role, TensorId, Workload};
+use super::{Binary, DType, Role, TensorId, Workload};
 
 /// Why there is no result. All but `OutOfMemory` are faults of the workload or its arguments.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
@@ -75,6 +75,15 @@ pub fn evaluate_all(
         Some(Cow::Borrowed(_)) | None => None,
     };
     Ok(arrays.into_iter().enumerate().filter_map(owned).collect())
+}
+
+/// The value of an operator on two literals, if a literal can hold it exactly: `None` for comparisons, NaN and what f32 rounds.
+pub(super) fn fold(op: Binary, x: f64, y: f64) -> Option<f64> {
+    if op.is_comparison() {
+        return None;
+    }
+    let value = arithmetic::binary(op, x, y);
+    (f64::from(value as f32) == value).then_some(value)
 }
 
 fn bind<'a>(

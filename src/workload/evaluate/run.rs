@@ -11,7 +11,7 @@ use super::arithmetic::{
     binary, binary_integer, combine, combine_integer, compare, identity, identity_integer, round_to, unary,
     unary_integer, wrap_to,
 };
-use super::compile::{Affine, AffineLoad, Instruction, Program, Register, Root, Test, Value};
+use super::compile::{Affine, AffineLoad, Factor, Instruction, Program, Register, Root, Test, Value};
 use crate::workload::array::{Array, Elements};
 use crate::workload::{Binary, Combiner, TensorId, Unary};
 
@@ -98,7 +98,26 @@ enum Pattern {
 struct Offsets {
     lanes: Vec<i64>,
     pattern: Pattern,
+    /// The least and the largest of the lanes.
+    low: i64,
+    high: i64,
     shift: i64,
+}
+
+impl Offsets {
+    fn empty() -> Offsets {
+        Offsets { lanes: Vec::new(), pattern: Pattern::General, low: 0, high: 0, shift: 0 }
+    }
+
+    /// Whether `low <= value < high` in all lanes, or in none; `None` where it depends on the lane.
+    fn test(&self, low: i64, high: i64) -> Option<bool> {
+        let (least, largest) = (self.low.saturating_add(self.shift), self.high.saturating_add(self.shift));
+        match () {
+            () if least >= low && largest < high => Some(true),
+            () if largest < low || least >= high => Some(false),
+            () => None,
+        }
+    }
 }
 
 /// Registers of one thread.
@@ -118,7 +137,7 @@ struct Machine<'a> {
 
 impl<'a> Machine<'a> {
     fn new(program: &'a Program, stage: usize, data: &'a [Option<&'a Elements>]) -> Machine<'a> {
-        let offsets = |_| Offsets { lanes: vec![0; LANES], pattern: Pattern::General, shift: 0 };
+        let offsets = |_| Offsets { lanes: vec![0; LANES], ..Offsets::empty() };
         Machine {
             program,
             stage,
@@ -148,7 +167,7 @@ impl<'a> Machine<'a> {
         }
         loop {
             match &program.result {
-                Root::Product(loads) => self.add_products(*loads),
+                Root::Product(factors) => self.add_products(factors),
                 Root::Register(register) => {
                     self.execute(&program.code, None)?;
                     self.combine_lanes(combiner, *register);
@@ -247,6 +266,8 @@ impl<'a> Machine<'a> {
         }
         for offsets in &mut self.offsets {
             let moves = |by: i64| offsets.lanes[..count].windows(2).all(|w| w[1].wrapping_sub(w[0]) == by);
+            offsets.low = offsets.lanes[..count].iter().copied().min().unwrap_or(0);
+            offsets.high = offsets.lanes[..count].iter().copied().max().unwrap_or(0);
             offsets.pattern = match () {
                 () if moves(0) => Pattern::Uniform,
                 () if moves(1) => Pattern::Contiguous,
@@ -256,11 +277,14 @@ impl<'a> Machine<'a> {
     }
 
     /// `sums += x · y` in f64, the innermost loop of matrix products and convolutions.
-    fn add_products(&mut self, loads: [AffineLoad; 2]) {
+    fn add_products(&mut self, factors: &[Factor; 2]) {
         let n = self.count;
         let sums = &mut self.float_sums[..n];
-        let [x, y] = loads.map(|load| operand(&self.data[load.tensor.0 as usize], &self.offsets[load.affine], n));
+        let [first, second] = &mut self.scratch;
+        let x = operand(&factors[0], self.data, &self.offsets, &mut first[..n]);
+        let y = operand(&factors[1], self.data, &self.offsets, &mut second[..n]);
         match (x, y) {
+            (Operand::Uniform(x), Operand::Uniform(y)) => sums.iter_mut().for_each(|sum| *sum += x * y),
             (Operand::Uniform(x), Operand::Slice(y)) | (Operand::Slice(y), Operand::Uniform(x)) => {
                 for (sum, y) in sums.iter_mut().zip(y) {
                     *sum += x * f64::from(*y);
@@ -271,12 +295,19 @@ impl<'a> Machine<'a> {
                     *sum += f64::from(*x) * f64::from(*y);
                 }
             }
-            (x, y) => {
-                let [first, second] = &mut self.scratch;
-                x.copy_to(first, n);
-                y.copy_to(second, n);
-                for ((sum, x), y) in sums.iter_mut().zip(&first[..n]).zip(&second[..n]) {
+            (Operand::Uniform(x), Operand::Copied(y)) | (Operand::Copied(y), Operand::Uniform(x)) => {
+                for (sum, y) in sums.iter_mut().zip(y) {
                     *sum += x * y;
+                }
+            }
+            (Operand::Slice(x), Operand::Copied(y)) | (Operand::Copied(y), Operand::Slice(x)) => {
+                for ((sum, x), y) in sums.iter_mut().zip(x).zip(y) {
+                    *sum += f64::from(*x) * y;
+                }
+            }
+            (Operand::Copied(x), Operand::Copied(y)) => {
+                for ((sum, x), y) in sums.iter_mut().zip(x).zip(y) {
+                    *sum += *x * *y;
                 }
             }
         }
@@ -442,27 +473,29 @@ impl<'a> Machine<'a> {
         mask: Option<&[bool]>,
     ) -> Result<(), EvaluateError> {
         let n = self.count;
-        let mut holds = vec![true; n];
+        let mut holds: Vec<bool> = Vec::new();
         for test in conditions {
-            let limits = test.low..test.high;
-            match test.value {
-                Value::Affine(affine) => {
-                    let Offsets { lanes, pattern, shift } = &self.offsets[affine];
-                    if *pattern == Pattern::Uniform {
-                        if !limits.contains(&lanes[0].wrapping_add(*shift)) {
-                            holds.fill(false);
-                            break;
-                        }
-                        continue;
+            let (values, low, high) = match test.value {
+                Value::Affine(affine) => match self.offsets[affine].test(test.low, test.high) {
+                    Some(true) => continue,
+                    Some(false) => {
+                        holds = vec![false; n];
+                        break;
                     }
-                    let limits = test.low.saturating_sub(*shift)..test.high.saturating_sub(*shift);
-                    holds.iter_mut().zip(lanes).for_each(|(holds, lane)| *holds &= limits.contains(lane));
-                }
-                Value::Register(register) => {
-                    let values = &self.integers[register][..n];
-                    holds.iter_mut().zip(values).for_each(|(holds, x)| *holds &= limits.contains(x));
-                }
-            }
+                    None => {
+                        let Offsets { lanes, shift, .. } = &self.offsets[affine];
+                        (lanes, test.low.saturating_sub(*shift), test.high.saturating_sub(*shift))
+                    }
+                },
+                Value::Register(register) => (&self.integers[register], test.low, test.high),
+            };
+            holds.resize(n, true);
+            holds.iter_mut().zip(values).for_each(|(holds, x)| *holds &= low <= *x && *x < high);
+        }
+        if holds.is_empty() {
+            self.execute(inside, mask)?;
+            self.blend(out, yes, yes, |_| true);
+            return Ok(());
         }
         let inside_lanes = (0..n).filter(|lane| holds[*lane] && active(mask, *lane)).count();
         let outside_lanes = (0..n).filter(|lane| !holds[*lane] && active(mask, *lane)).count();
@@ -501,10 +534,7 @@ impl<'a> Machine<'a> {
             }
             return;
         }
-        let offsets = std::mem::replace(
-            &mut self.offsets[load.affine],
-            Offsets { lanes: Vec::new(), pattern: Pattern::General, shift: 0 },
-        );
+        let offsets = std::mem::replace(&mut self.offsets[load.affine], Offsets::empty());
         self.gather(out, load.tensor, |lane| offsets.lanes[lane].wrapping_add(offsets.shift), mask);
         self.offsets[load.affine] = offsets;
     }
@@ -544,40 +574,63 @@ fn active(mask: Option<&[bool]>, lane: usize) -> bool {
     mask.is_none_or(|mask| mask[lane])
 }
 
-/// One side of a product.
+/// One side of a product, for the lanes at hand.
 enum Operand<'a> {
     Uniform(f64),
     Slice(&'a [f32]),
-    General { data: &'a [f32], offsets: &'a Offsets },
+    Copied(&'a [f64]),
 }
 
-fn operand<'a>(data: &Option<&'a Elements>, offsets: &'a Offsets, n: usize) -> Operand<'a> {
-    let data: &[f32] = match data {
+/// `scratch` holds the values where they lie neither side by side nor in one place.
+fn operand<'a>(
+    factor: &Factor,
+    data: &[Option<&'a Elements>],
+    offsets: &[Offsets],
+    scratch: &'a mut [f64],
+) -> Operand<'a> {
+    let data: &[f32] = match data[factor.load.tensor.0 as usize] {
         Some(Elements::F32(data)) => data,
         // compiled for f32 only
         _ => &[],
     };
-    let first = offsets.lanes[0].wrapping_add(offsets.shift) as usize;
-    match offsets.pattern {
-        Pattern::Uniform => Operand::Uniform(f64::from(data[first])),
-        Pattern::Contiguous => Operand::Slice(&data[first..first + n]),
-        Pattern::General => Operand::General { data, offsets },
+    let Offsets { lanes, pattern, shift, .. } = &offsets[factor.load.affine];
+    let mut partial = Vec::new();
+    for test in &factor.tests {
+        match offsets[test.affine].test(test.low, test.high) {
+            Some(true) => {}
+            Some(false) => return Operand::Uniform(factor.outside),
+            None => partial.push(test),
+        }
     }
-}
-
-impl Operand<'_> {
-    fn copy_to(&self, out: &mut [f64], n: usize) {
-        let out = &mut out[..n];
-        match self {
-            Operand::Uniform(x) => out.fill(*x),
-            Operand::Slice(data) => out.iter_mut().zip(*data).for_each(|(out, x)| *out = f64::from(*x)),
-            Operand::General { data, offsets } => {
-                for (out, lane) in out.iter_mut().zip(&offsets.lanes) {
-                    *out = f64::from(data[lane.wrapping_add(offsets.shift) as usize]);
-                }
+    let count = scratch.len();
+    let first = lanes[0].wrapping_add(*shift) as usize;
+    match (partial.split_first(), pattern) {
+        (None, Pattern::Uniform) => return Operand::Uniform(f64::from(data[first])),
+        (None, Pattern::Contiguous) => return Operand::Slice(&data[first..first + count]),
+        (None, Pattern::General) => {
+            for (out, lane) in scratch.iter_mut().zip(lanes) {
+                *out = f64::from(data[(lane + shift) as usize]);
+            }
+        }
+        (Some((test, rest)), _) => {
+            let (low, width) = window(test.low, test.high, &offsets[test.affine]);
+            let tested = &offsets[test.affine].lanes;
+            for (lane, out) in scratch.iter_mut().enumerate() {
+                let holds = (tested[lane].wrapping_sub(low) as u64) < width
+                    && rest.iter().all(|test| {
+                        let (low, width) = window(test.low, test.high, &offsets[test.affine]);
+                        (offsets[test.affine].lanes[lane].wrapping_sub(low) as u64) < width
+                    });
+                *out = if holds { f64::from(data[(lanes[lane] + shift) as usize]) } else { factor.outside };
             }
         }
     }
+    Operand::Copied(scratch)
+}
+
+/// `low <= lane + shift < high` as `lane - first < width` of unsigned numbers.
+fn window(low: i64, high: i64, offsets: &Offsets) -> (i64, u64) {
+    (low.wrapping_sub(offsets.shift), high.wrapping_sub(low) as u64)
 }
 
 /// Walks over the points of some axes in row-major order.

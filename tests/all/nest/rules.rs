@@ -51,7 +51,7 @@ fn nonsense_is_refused_by_both() {
     let unknown_var = with_body(vec![looped(LoopKind::Serial, 7, 2, vec![])]);
     assert_eq!(both(&unknown_var), Flaw::Unbound("?7".into()));
     let mut empty = copy(LoopKind::Serial, Scope::Shared);
-    empty.buffers[2].shape = vec![4, 0];
+    empty.buffers[2].shape = vec![4, -1];
     assert_eq!(both(&empty), Flaw::Shape("t".into()));
     empty.buffers[2].shape = vec![1 << 40, 1 << 40];
     assert_eq!(both(&empty), Flaw::Shape("t".into()));

@@ -1,0 +1,38 @@
+# Each target installs what is missing first, then does its work in one build profile, so that dependencies build once.
+
+TILESCRIBE = target/release/tilescribe
+# small enough for two cores and a few minutes; `make demo DEMO_SECONDS=600` searches longer
+DEMO_SECONDS = 60
+
+.PHONY: demo test bench lint build setup checkpoint
+
+# A real network from ONNX to a deployed artifact: made, compiled, run, timed.
+demo: build
+	@mkdir -p demo
+	cargo run --release --quiet --example demo_network -- demo/squeezenet.onnx
+	$(TILESCRIBE) compile demo/squeezenet.onnx -o demo/squeezenet --time-budget $(DEMO_SECONDS)
+	$(TILESCRIBE) run demo/squeezenet --output-dir demo/outputs
+	$(TILESCRIBE) bench demo/squeezenet
+
+test: lint
+	@.ci/setup venv
+	cargo test --release
+	$(MAKE) demo DEMO_SECONDS=20
+
+bench: setup
+	cargo bench
+
+lint: setup
+	cargo fmt --check
+	cargo clippy --release --all-targets -- -D warnings
+	RUSTDOCFLAGS="-D warnings" cargo doc --release --no-deps
+
+build: setup
+	cargo build --release
+
+# The shipped model, from the corpus in this repository.
+checkpoint: build
+	$(TILESCRIBE) pretrain --corpus corpus -o checkpoints/base
+
+setup:
+	@.ci/setup

@@ -1,0 +1,234 @@
+//! From a network and a schedule for each task to places: where every argument of every call is when the network runs.
+
+use std::collections::HashMap;
+
+use super::error::ArtifactError;
+use super::manifest::Port;
+use super::memory::{self, Block, MemoryPlan};
+use super::tables::Place;
+use super::weights::{Entry, Layout};
+use crate::graph::{Binding, Call, Network, NetworkBuffer, Source};
+use crate::nest::{Loop, Nest, Scope, Stmt};
+use crate::workload::{Expr, Index, Role, TensorId};
+
+/// Where everything is. Weights come from the constants themselves where a kernel reads them as they are, and from a kernel's setup
+/// where it packs them.
+#[derive(Clone, Debug)]
+pub struct Bound {
+    pub inputs: Vec<Port>,
+    pub outputs: Vec<Port>,
+    pub memory: MemoryPlan,
+    pub weights: Layout,
+    /// How the weights are made, in the order in which they are written.
+    pub packs: Vec<Pack>,
+    /// By call, in the order of its nest's arguments.
+    pub places: Vec<Vec<Place>>,
+}
+
+/// Makes one or more neighbouring entries of the weights.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Pack {
+    /// The constant of a buffer, as it is.
+    Raw { buffer: usize },
+    /// What the setup of a call's kernel writes: all its packed buffers, in order.
+    Setup { call: usize },
+}
+
+/// What is packed alike is packed once: the task, and the constants that it takes.
+type PackKey = (usize, Vec<Binding>);
+
+/// Binds all calls.
+///
+/// # Errors
+/// [`ArtifactError::Internal`] where the nests do not fit the network.
+pub fn bind(network: &Network, nests: &[&Nest]) -> Result<Bound, ArtifactError> {
+    check(network, nests)?;
+    let (inputs, outputs, ports) = ports(network);
+    let (memory, arena) = plan_memory(network);
+    let mut entries = Vec::new();
+    let mut packs = Vec::new();
+    let mut raw: HashMap<usize, usize> = HashMap::new();
+    let mut packed: HashMap<PackKey, usize> = HashMap::new();
+    let reads: Vec<Vec<bool>> = nests.iter().map(|nest| body_mentions(nest)).collect();
+    // weights are named by entry first, because their offsets are known only when all entries are
+    let mut weight_entries: Vec<Vec<Option<usize>>> = Vec::new();
+    for (number, call) in network.calls.iter().enumerate() {
+        let nest = nests[call.task];
+        let arguments = nest.arguments();
+        let mut first_packed = None;
+        let mut of_call = vec![None; arguments.len()];
+        for (position, id) in arguments.iter().enumerate() {
+            let read = reads[call.task][id.0 as usize];
+            let bound = call.arguments.get(position).map(|binding| binding.buffer);
+            match (nest.buffer(*id).scope, bound) {
+                (Scope::Argument(_), Some(buffer)) if read && is_constant(&network.buffers[buffer]) => {
+                    let entry = *raw.entry(buffer).or_insert_with(|| {
+                        packs.push(Pack::Raw { buffer });
+                        entries.push(raw_entry(buffer, &network.buffers[buffer]));
+                        entries.len() - 1
+                    });
+                    of_call[position] = Some(entry);
+                }
+                (Scope::Packed, _) => {
+                    let first = *first_packed.get_or_insert_with(|| {
+                        *packed.entry(pack_key(call, nest)).or_insert_with(|| {
+                            packs.push(Pack::Setup { call: number });
+                            let first = entries.len();
+                            entries.extend(packed_entries(number, nest));
+                            first
+                        })
+                    });
+                    // packed buffers are the last arguments, one after the other
+                    let packed_before = position - call.arguments.len();
+                    of_call[position] = Some(first + packed_before);
+                }
+                _ => {}
+            }
+        }
+        weight_entries.push(of_call);
+    }
+    let weights = Layout::new(&entries);
+    let mut places = Vec::new();
+    for (call, of_call) in network.calls.iter().zip(&weight_entries) {
+        let place = |position: usize| -> Place {
+            let binding = call.arguments.get(position);
+            let offset = binding.map_or(0, |b| b.offset as u64 * network.buffers[b.buffer].dtype.bytes() as u64);
+            match (of_call[position], binding.map(|b| (b.buffer, &network.buffers[b.buffer].source))) {
+                (Some(entry), _) => Place::Weights { offset: weights.offsets[entry] + offset },
+                (None, Some((buffer, Source::Input(_)))) => Place::Input { index: ports[buffer], offset },
+                (None, Some((buffer, Source::Output(_)))) => Place::Output { index: ports[buffer], offset },
+                (None, Some((buffer, Source::Intermediate))) => Place::Arena { offset: arena[buffer] + offset },
+                (None, Some((_, Source::Constant(_))) | None) => Place::Unused,
+            }
+        };
+        places.push((0..of_call.len()).map(place).collect());
+    }
+    Ok(Bound { inputs, outputs, memory, weights, packs, places })
+}
+
+/// Whether every call names existing tasks and buffers, and stays inside them.
+fn check(network: &Network, nests: &[&Nest]) -> Result<(), ArtifactError> {
+    let internal = |reason: String| Err(ArtifactError::Internal(reason));
+    if nests.len() != network.tasks.len() {
+        return internal(format!("{} schedules for {} tasks", nests.len(), network.tasks.len()));
+    }
+    for (number, call) in network.calls.iter().enumerate() {
+        let Some(nest) = nests.get(call.task) else {
+            return internal(format!("call {number} runs task {}, which does not exist", call.task));
+        };
+        let tensors: Vec<TensorId> =
+            nest.arguments().into_iter().filter(|id| nest.buffer(*id).scope != Scope::Packed).collect();
+        if tensors.len() != call.arguments.len() {
+            let (given, taken) = (call.arguments.len(), tensors.len());
+            return internal(format!("call {number} gives {given} arguments, its kernel takes {taken}"));
+        }
+        for (binding, id) in call.arguments.iter().zip(tensors) {
+            let wanted = nest.buffer(id);
+            let fits = network.buffers.get(binding.buffer).is_some_and(|buffer| {
+                let elements: i64 = buffer.shape.iter().product();
+                let constant = is_constant(buffer);
+                let is_read_only = matches!(wanted.scope, Scope::Argument(Role::Input | Role::Constant));
+                let role_fits = (constant || wanted.scope != Scope::Argument(Role::Constant)) && (!constant || is_read_only);
+                role_fits
+                    && buffer.dtype == wanted.dtype
+                    && binding.offset >= 0
+                    && binding.offset.checked_add(wanted.elements()).is_some_and(|end| end <= elements)
+            });
+            if !fits {
+                return internal(format!("call {number} binds {} to a buffer that does not hold it", wanted.name));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Inputs, outputs, and for each buffer its position among them.
+fn ports(network: &Network) -> (Vec<Port>, Vec<Port>, Vec<usize>) {
+    let (mut inputs, mut outputs, mut positions) = (Vec::new(), Vec::new(), vec![0; network.buffers.len()]);
+    for (number, buffer) in network.buffers.iter().enumerate() {
+        let (ports, name) = match &buffer.source {
+            Source::Input(name) => (&mut inputs, name),
+            Source::Output(name) => (&mut outputs, name),
+            Source::Constant(_) | Source::Intermediate => continue,
+        };
+        positions[number] = ports.len();
+        let dtype = buffer.dtype.name().to_string();
+        ports.push(Port { name: name.clone(), dtype, shape: buffer.shape.clone() });
+    }
+    (inputs, outputs, positions)
+}
+
+/// The plan, and the offset of each buffer that is an intermediate.
+fn plan_memory(network: &Network) -> (MemoryPlan, Vec<u64>) {
+    let mut blocks: Vec<Block> = Vec::new();
+    let mut block_of = HashMap::new();
+    for (number, call) in network.calls.iter().enumerate() {
+        for binding in &call.arguments {
+            let buffer = &network.buffers[binding.buffer];
+            if matches!(buffer.source, Source::Intermediate) {
+                let block = *block_of.entry(binding.buffer).or_insert_with(|| {
+                    let bytes = buffer.shape.iter().product::<i64>() as u64 * buffer.dtype.bytes() as u64;
+                    blocks.push(Block { bytes, first: number, last: number });
+                    blocks.len() - 1
+                });
+                blocks[block].last = number;
+            }
+        }
+    }
+    let plan = memory::plan(&blocks);
+    let mut offsets = vec![0; network.buffers.len()];
+    block_of.into_iter().for_each(|(buffer, block)| offsets[buffer] = plan.offsets[block]);
+    (plan, offsets)
+}
+
+fn is_constant(buffer: &NetworkBuffer) -> bool {
+    matches!(buffer.source, Source::Constant(_))
+}
+
+fn pack_key(call: &Call, nest: &Nest) -> PackKey {
+    let is_packed_from = |(_, id): &(_, &TensorId)| nest.buffer(**id).scope == Scope::Argument(Role::Constant);
+    let arguments = nest.arguments();
+    (call.task, call.arguments.iter().zip(&arguments).filter(is_packed_from).map(|(binding, _)| *binding).collect())
+}
+
+fn raw_entry(number: usize, buffer: &NetworkBuffer) -> Entry {
+    Entry { name: format!("constant.{number}"), dtype: buffer.dtype, shape: buffer.shape.clone() }
+}
+
+fn packed_entries(call: usize, nest: &Nest) -> Vec<Entry> {
+    let packed = nest.buffers.iter().filter(|buffer| buffer.scope == Scope::Packed);
+    let entry = |(number, buffer): (usize, &crate::nest::Buffer)| Entry {
+        name: format!("packed.{call}.{number}"),
+        dtype: buffer.dtype,
+        shape: buffer.shape.clone(),
+    };
+    packed.enumerate().map(entry).collect()
+}
+
+/// By buffer: whether the body, which runs every time, reads or writes it.
+fn body_mentions(nest: &Nest) -> Vec<bool> {
+    let mut mentioned = vec![false; nest.buffers.len()];
+    nest.body.iter().for_each(|statement| mentions(statement, &mut |id| mentioned[id.0 as usize] = true));
+    mentioned
+}
+
+fn mentions(statement: &Stmt, visit: &mut dyn FnMut(TensorId)) {
+    let in_index = |index: &Index, visit: &mut dyn FnMut(TensorId)| {
+        Expr::Index(index.clone()).for_each_load(&mut |id, _| visit(id));
+    };
+    match statement {
+        Stmt::Loop(Loop { bounds, body, .. }) => {
+            bounds.iter().for_each(|bound| in_index(bound, visit));
+            body.iter().for_each(|inner| mentions(inner, visit));
+        }
+        Stmt::If { conditions, body } => {
+            conditions.iter().for_each(|condition| in_index(&condition.index, visit));
+            body.iter().for_each(|inner| mentions(inner, visit));
+        }
+        Stmt::Store { buffer, indices, value } | Stmt::Accumulate { buffer, indices, value, .. } => {
+            visit(*buffer);
+            indices.iter().for_each(|index| in_index(index, visit));
+            value.for_each_load(&mut |id, _| visit(id));
+        }
+    }
+}

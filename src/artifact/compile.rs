@@ -1,0 +1,291 @@
+//! Writes an artifact.
+
+use std::collections::{BTreeMap, HashMap};
+use std::path::{Path, PathBuf};
+
+use memmap2::MmapMut;
+
+use super::bind::{self, Bound, Pack};
+use super::error::ArtifactError;
+use super::header::header;
+use super::link::link;
+use super::manifest::{
+    CompiledTask, FORMAT, MANIFEST_FILE, Manifest, Memory, WEIGHTS_FILE, digest, header_file, is_identifier, library_file,
+};
+use super::schedule::Schedule;
+use super::tables::{Tables, assembly};
+use super::weights::Writer;
+use crate::codegen;
+use crate::graph::{Call, Network, Source};
+use crate::nest::{Nest, Scope};
+use crate::target::{Architecture, Target};
+use crate::workload::{Role, TensorId};
+
+/// What is compiled, for whom, and where to.
+#[derive(Clone, Debug)]
+pub struct Options<'a> {
+    /// Prefix of the C functions and name of the library: a letter, then letters, digits and `_`.
+    pub name: &'a str,
+    pub target: &'a Target,
+    /// The folder; an artifact that stands there is replaced.
+    pub folder: &'a Path,
+}
+
+/// What compiling is at, for people who wait.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Step {
+    Weights { done: usize, of: usize },
+    Kernels,
+    Linking,
+    Hashing,
+}
+
+/// Compiles a network with a schedule for each of its tasks. The folder appears complete, or stays as it was.
+/// Constants are packed one call at a time and streamed, so that they are never held twice.
+///
+/// # Errors
+/// [`ArtifactError`] says whose fault it is; see its variants.
+pub fn compile(
+    network: &Network,
+    schedules: &[Schedule],
+    options: &Options<'_>,
+    progress: &mut dyn FnMut(Step),
+) -> Result<Manifest, ArtifactError> {
+    let name = options.name;
+    // names of our own symbols start with `tilescribe_`
+    if !is_identifier(name) || name.starts_with("tilescribe") {
+        return Err(ArtifactError::Name(name.to_string()));
+    }
+    check_architecture(options.target)?;
+    let nests: Vec<&Nest> = schedules.iter().map(|schedule| &schedule.nest).collect();
+    let bound = bind::bind(network, &nests)?;
+    let parent = prepare(options.folder)?;
+    let scratch = tempfile::Builder::new().prefix(".tilescribe-").tempdir_in(&parent);
+    let scratch = scratch.map_err(|source| ArtifactError::write(&parent, source))?;
+    let file = |file: &str| scratch.path().join(file);
+
+    let weights_id = write_weights(network, &nests, &bound, &file(WEIGHTS_FILE), progress)?;
+    progress(Step::Kernels);
+    let symbols: Vec<String> = (0..nests.len()).map(|task| format!("kernel_{task}")).collect();
+    let kernels: Vec<(&str, &Nest)> = symbols.iter().map(String::as_str).zip(nests.iter().copied()).collect();
+    let object = codegen::object(&kernels, options.target)?;
+    let features = required_features(options.target);
+    let workspace_bytes = object.workspace_bytes.iter().copied().max().unwrap_or(0) as u64;
+    let calls: Vec<_> =
+        network.calls.iter().zip(&bound.places).map(|(call, places)| (symbols[call.task].clone(), places.clone())).collect();
+    let tables = Tables {
+        name,
+        weights_id: &weights_id,
+        weights_bytes: bound.weights.file_bytes,
+        arena_bytes: bound.memory.arena_bytes,
+        workspace_bytes,
+        inputs: &bound.inputs,
+        outputs: &bound.outputs,
+        calls: &calls,
+        features: &features,
+    };
+    progress(Step::Linking);
+    let assembly = assembly(&tables, options.target.architecture);
+    let objects: [(&str, &[u8]); 3] =
+        [("kernels.o", &object.bytes), ("deploy.o", DEPLOY_OBJECT), ("runtime.o", codegen::RUNTIME_OBJECT)];
+    link(name, &assembly, &objects, &file(&library_file(name)))?;
+    write(&file(&header_file(name)), header(name, &bound.inputs, &bound.outputs).as_bytes())?;
+
+    progress(Step::Hashing);
+    let mut files = BTreeMap::new();
+    for name in [library_file(name), header_file(name), WEIGHTS_FILE.to_string()] {
+        let digest = digest(&file(&name))?;
+        files.insert(name, digest);
+    }
+    let tasks = network.tasks.iter().zip(schedules).map(|(task, schedule)| CompiledTask {
+        name: task.name.clone(),
+        weight: task.weight,
+        nodes: task.nodes.clone(),
+        trace: schedule.trace.to_string(),
+        best_ns: schedule.best_ns,
+    });
+    let manifest = Manifest {
+        format: FORMAT,
+        tilescribe: env!("CARGO_PKG_VERSION").to_string(),
+        name: name.to_string(),
+        target: options.target.clone(),
+        required_features: features,
+        inputs: bound.inputs,
+        outputs: bound.outputs,
+        memory: Memory {
+            arena_bytes: bound.memory.arena_bytes,
+            intermediate_bytes: bound.memory.sum_bytes,
+            lower_bound_bytes: bound.memory.lower_bound_bytes,
+            workspace_bytes,
+            weights_bytes: bound.weights.file_bytes,
+        },
+        tasks: tasks.collect(),
+        calls: network.calls.iter().map(|call| call.task).collect(),
+        files,
+    };
+    let text = serde_json::to_string_pretty(&manifest).map_err(|error| ArtifactError::Internal(error.to_string()))?;
+    write(&file(MANIFEST_FILE), text.as_bytes())?;
+    replace(scratch, options.folder)?;
+    Ok(manifest)
+}
+
+/// `src/artifact/deploy.c`, compiled with Tilescribe itself.
+const DEPLOY_OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/deploy.o"));
+
+/// LLVM's names without `+`, sorted: what the kernels may use.
+fn required_features(target: &Target) -> Vec<String> {
+    let mut features: Vec<String> =
+        target.features.iter().map(|feature| feature.trim_start_matches('+').to_string()).collect();
+    features.sort();
+    features.dedup();
+    features
+}
+
+/// The C objects inside this program are of its own architecture.
+fn check_architecture(target: &Target) -> Result<(), ArtifactError> {
+    let name = match target.architecture {
+        Architecture::X86_64 => "x86_64",
+        Architecture::Aarch64 => "aarch64",
+    };
+    if name == std::env::consts::ARCH {
+        return Ok(());
+    }
+    Err(ArtifactError::OtherArchitecture { target: name.into(), host: std::env::consts::ARCH.into() })
+}
+
+/// Makes sure that the folder may be written, and returns the one that will hold it.
+fn prepare(folder: &Path) -> Result<PathBuf, ArtifactError> {
+    let folder = std::path::absolute(folder).map_err(|source| ArtifactError::write(folder, source))?;
+    let occupied = match std::fs::symlink_metadata(&folder) {
+        Err(_) => false,
+        Ok(about) if about.is_dir() => {
+            let mut entries = std::fs::read_dir(&folder).map_err(|source| ArtifactError::read(&folder, source))?;
+            entries.next().is_some() && Manifest::read(&folder).is_err()
+        }
+        Ok(_) => true,
+    };
+    if occupied {
+        return Err(ArtifactError::Occupied(folder));
+    }
+    let parent = folder.parent().unwrap_or(&folder).to_path_buf();
+    std::fs::create_dir_all(&parent).map_err(|source| ArtifactError::write(&parent, source))?;
+    Ok(parent)
+}
+
+/// Puts the finished folder into its place.
+fn replace(scratch: tempfile::TempDir, folder: &Path) -> Result<(), ArtifactError> {
+    use std::os::unix::fs::PermissionsExt;
+    let exchange = || -> std::io::Result<()> {
+        // temporary folders are private; an artifact is as readable as any other folder
+        std::fs::set_permissions(scratch.path(), PermissionsExt::from_mode(0o755))?;
+        let old = scratch.path().with_extension("old");
+        if folder.exists() {
+            std::fs::rename(folder, &old)?;
+        }
+        if let Err(error) = std::fs::rename(scratch.path(), folder) {
+            // the old one goes back where it was
+            let _ = std::fs::rename(&old, folder);
+            return Err(error);
+        }
+        if old.exists() { std::fs::remove_dir_all(&old) } else { Ok(()) }
+    };
+    exchange().map_err(|source| ArtifactError::write(folder, source))
+}
+
+fn write(path: &Path, bytes: &[u8]) -> Result<(), ArtifactError> {
+    std::fs::write(path, bytes).map_err(|source| ArtifactError::write(path, source))
+}
+
+/// Packs and writes all constants; returns the id of the file.
+fn write_weights(
+    network: &Network,
+    nests: &[&Nest],
+    bound: &Bound,
+    path: &Path,
+    progress: &mut dyn FnMut(Step),
+) -> Result<String, ArtifactError> {
+    let mut writer = Writer::create(path, &bound.weights)?;
+    let mut setups: HashMap<usize, codegen::Kernel> = HashMap::new();
+    let mut entry = 0;
+    for (done, pack) in bound.packs.iter().enumerate() {
+        progress(Step::Weights { done, of: bound.packs.len() });
+        match pack {
+            Pack::Raw { buffer } => {
+                let Source::Constant(data) = &network.buffers[*buffer].source else {
+                    return Err(ArtifactError::Internal(format!("buffer {buffer} is no constant")));
+                };
+                writer.write(entry, &data.bytes)?;
+                entry += 1;
+            }
+            Pack::Setup { call } => {
+                let call = &network.calls[*call];
+                let kernel = match setups.entry(call.task) {
+                    std::collections::hash_map::Entry::Occupied(entry) => entry.into_mut(),
+                    std::collections::hash_map::Entry::Vacant(entry) => entry.insert(setup_kernel(nests[call.task])?),
+                };
+                for packed in run_setup(network, call, nests[call.task], kernel)? {
+                    writer.write(entry, &packed.bytes[..packed.used])?;
+                    entry += 1;
+                }
+            }
+        }
+    }
+    writer.finish()
+}
+
+/// Memory that is aligned for vectors; mapped, so that it goes back to the system when it is dropped.
+struct Aligned {
+    bytes: MmapMut,
+    used: usize,
+}
+
+impl Aligned {
+    fn new(used: usize) -> Result<Aligned, ArtifactError> {
+        let bytes = MmapMut::map_anon(used.max(1));
+        bytes.map(|bytes| Aligned { bytes, used }).map_err(|error| ArtifactError::Machine(format!("out of memory: {error}")))
+    }
+}
+
+/// The setup of a nest, for this machine: what is packed does not depend on the target.
+fn setup_kernel(nest: &Nest) -> Result<codegen::Kernel, ArtifactError> {
+    let setup = Nest { body: Vec::new(), ..nest.clone() };
+    Ok(codegen::Kernel::load(&setup, &codegen::host()?)?)
+}
+
+/// All packed buffers of a call, in order.
+fn run_setup(
+    network: &Network,
+    call: &Call,
+    nest: &Nest,
+    kernel: &codegen::Kernel,
+) -> Result<Vec<Aligned>, ArtifactError> {
+    let mut memory = Vec::new();
+    for (position, id) in nest.arguments().into_iter().enumerate() {
+        memory.push(argument(network, call, nest, position, id)?);
+    }
+    let mut workspace = Aligned::new(kernel.workspace_bytes())?;
+    let addresses: Vec<*mut u8> = memory.iter_mut().map(|argument| argument.bytes.as_mut_ptr()).collect();
+    // SAFETY: constants and packed buffers, which are all that a setup touches, have the size that the nest declares; all memory
+    // is aligned to pages, and nobody else uses it.
+    unsafe { kernel.setup(&addresses, workspace.bytes.as_mut_ptr()) };
+    let first_packed = call.arguments.len();
+    Ok(memory.split_off(first_packed))
+}
+
+/// The memory of one argument of a setup: constants with their values, packed buffers empty, the rest not there.
+fn argument(network: &Network, call: &Call, nest: &Nest, position: usize, id: TensorId) -> Result<Aligned, ArtifactError> {
+    let buffer = nest.buffer(id);
+    match (buffer.scope, call.arguments.get(position)) {
+        (Scope::Packed, _) => Aligned::new(buffer.bytes()),
+        (Scope::Argument(Role::Constant), Some(binding)) => {
+            let Source::Constant(data) = &network.buffers[binding.buffer].source else {
+                return Err(ArtifactError::Internal(format!("{} is bound to no constant", buffer.name)));
+            };
+            let start = binding.offset as usize * buffer.dtype.bytes();
+            let mut memory = Aligned::new(buffer.bytes())?;
+            memory.bytes[..buffer.bytes()].copy_from_slice(&data.bytes[start..start + buffer.bytes()]);
+            Ok(memory)
+        }
+        _ => Aligned::new(0),
+    }
+}

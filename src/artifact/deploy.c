@@ -1,0 +1,344 @@
+/* What a deployed network consists of beside its kernels: the functions that its header declares.
+ *
+ * The network itself is data, written by `tables.rs`: which kernels to call, and where their arguments are. The names of the
+ * functions here are hidden in the shared object; it exports them under the network's own name. Nothing in this file needs more
+ * than the baseline of its instruction set, so that a machine that lacks what the kernels need gets an error. */
+
+#define _GNU_SOURCE
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "../runtime/runtime.h"
+
+#if defined(__x86_64__)
+#include <cpuid.h>
+#elif defined(__aarch64__)
+#include <sys/auxv.h>
+#endif
+
+/* As in the header that `header.rs` writes. */
+enum status {
+    STATUS_OK = 0,
+    STATUS_UNSUPPORTED_CPU = 1,
+    STATUS_CANNOT_READ_WEIGHTS = 2,
+    STATUS_FOREIGN_WEIGHTS = 3,
+    STATUS_OUT_OF_MEMORY = 4,
+    STATUS_BAD_ARGUMENT = 5,
+};
+
+struct tensor {
+    const char *name;
+    const int64_t *shape;
+    uint64_t bytes;
+    uint32_t rank;
+    uint32_t type;
+};
+
+/* Where an argument of a call is. */
+enum space { SPACE_UNUSED = 0, SPACE_INPUT = 1, SPACE_OUTPUT = 2, SPACE_WEIGHTS = 3, SPACE_ARENA = 4 };
+
+struct argument {
+    uint32_t space;
+    uint32_t index; /* of the input or output */
+    uint64_t offset; /* in bytes */
+};
+
+struct call {
+    void (*kernel)(void *const *arguments, void *workspace);
+    uint64_t arguments; /* their number */
+};
+
+struct network {
+    const char *weights_id; /* 64 hexadecimal digits */
+    uint64_t weights_bytes;
+    uint64_t arena_bytes;
+    uint64_t workspace_bytes; /* the most that a kernel wants, for all its threads */
+    uint64_t inputs, outputs, calls, arguments, features;
+    const struct tensor *input, *output;
+    const struct call *call;
+    const struct argument *argument; /* of all calls, one after the other */
+    const char *const *feature;
+};
+
+extern const struct network tilescribe_network;
+
+struct model {
+    const unsigned char *weights;
+    unsigned char *memory; /* the arena, then the workspace */
+    uint64_t memory_bytes;
+    int threads;
+    void **address; /* of every argument; those of inputs and outputs change with each run */
+};
+
+/* The pool of threads belongs to the library, so runs of its models take turns; it ends with the last of them. */
+static pthread_mutex_t turn = PTHREAD_MUTEX_INITIALIZER;
+static uint64_t live_models;
+
+/* ---- Which instructions the machine has ---- */
+
+#if defined(__x86_64__)
+
+enum word { L1C, L1D, L7B, L7C, L7D, L71A, L71D, LD1A, X1C, X1D, X8B, L14B, WORDS };
+/* What the operating system must save for the feature to be usable. */
+enum state { PLAIN = 0, YMM = 0x6, ZMM = 0xe6, TILES = 0x60000 };
+
+/* LLVM's names, and where cpuid answers (Intel and AMD manuals, instruction CPUID). */
+static const struct { const char *name; uint8_t word, bit; uint32_t state; } known[] = {
+    {"64bit", X1D, 29, PLAIN}, {"adx", L7B, 19, PLAIN}, {"aes", L1C, 25, PLAIN},
+    {"amx-bf16", L7D, 22, TILES}, {"amx-complex", L71D, 8, TILES}, {"amx-fp16", L71A, 21, TILES},
+    {"amx-int8", L7D, 25, TILES}, {"amx-tile", L7D, 24, TILES}, {"avx", L1C, 28, YMM},
+    {"avx2", L7B, 5, YMM}, {"avx512bf16", L71A, 5, ZMM}, {"avx512bitalg", L7C, 12, ZMM},
+    {"avx512bw", L7B, 30, ZMM}, {"avx512cd", L7B, 28, ZMM}, {"avx512dq", L7B, 17, ZMM},
+    {"avx512f", L7B, 16, ZMM}, {"avx512fp16", L7D, 23, ZMM}, {"avx512ifma", L7B, 21, ZMM},
+    {"avx512vbmi", L7C, 1, ZMM}, {"avx512vbmi2", L7C, 6, ZMM}, {"avx512vl", L7B, 31, ZMM},
+    {"avx512vnni", L7C, 11, ZMM}, {"avx512vp2intersect", L7D, 8, ZMM}, {"avx512vpopcntdq", L7C, 14, ZMM},
+    {"avxifma", L71A, 23, YMM}, {"avxneconvert", L71D, 5, YMM}, {"avxvnni", L71A, 4, YMM},
+    {"avxvnniint16", L71D, 10, YMM}, {"avxvnniint8", L71D, 4, YMM}, {"bmi", L7B, 3, PLAIN},
+    {"bmi2", L7B, 8, PLAIN}, {"cldemote", L7C, 25, PLAIN}, {"clflushopt", L7B, 23, PLAIN},
+    {"clwb", L7B, 24, PLAIN}, {"clzero", X8B, 0, PLAIN}, {"cmov", L1D, 15, PLAIN},
+    {"cmpccxadd", L71A, 7, PLAIN}, {"crc32", L1C, 20, PLAIN}, {"cx16", L1C, 13, PLAIN},
+    {"cx8", L1D, 8, PLAIN}, {"enqcmd", L7C, 29, PLAIN}, {"f16c", L1C, 29, YMM},
+    {"fma", L1C, 12, YMM}, {"fma4", X1C, 16, YMM}, {"fsgsbase", L7B, 0, PLAIN},
+    {"fxsr", L1D, 24, PLAIN}, {"gfni", L7C, 8, PLAIN}, {"hreset", L71A, 22, PLAIN},
+    {"invpcid", L7B, 10, PLAIN}, {"lwp", X1C, 15, PLAIN}, {"lzcnt", X1C, 5, PLAIN},
+    {"mmx", L1D, 23, PLAIN}, {"movbe", L1C, 22, PLAIN}, {"movdir64b", L7C, 28, PLAIN},
+    {"movdiri", L7C, 27, PLAIN}, {"mwaitx", X1C, 29, PLAIN}, {"pclmul", L1C, 1, PLAIN},
+    {"pconfig", L7D, 18, PLAIN}, {"pku", L7C, 4, PLAIN}, {"popcnt", L1C, 23, PLAIN},
+    {"prefetchi", L71D, 14, PLAIN}, {"prfchw", X1C, 8, PLAIN}, {"ptwrite", L14B, 4, PLAIN},
+    {"rdpid", L7C, 22, PLAIN}, {"rdpru", X8B, 4, PLAIN}, {"rdrnd", L1C, 30, PLAIN},
+    {"rdseed", L7B, 18, PLAIN}, {"rtm", L7B, 11, PLAIN}, {"sahf", X1C, 0, PLAIN},
+    {"serialize", L7D, 14, PLAIN}, {"sgx", L7B, 2, PLAIN}, {"sha", L7B, 29, PLAIN},
+    {"sha512", L71A, 0, YMM}, {"shstk", L7C, 7, PLAIN}, {"sm3", L71A, 1, YMM},
+    {"sm4", L71A, 2, YMM}, {"sse", L1D, 25, PLAIN}, {"sse2", L1D, 26, PLAIN},
+    {"sse3", L1C, 0, PLAIN}, {"sse4.1", L1C, 19, PLAIN}, {"sse4.2", L1C, 20, PLAIN},
+    {"sse4a", X1C, 6, PLAIN}, {"ssse3", L1C, 9, PLAIN}, {"tbm", X1C, 21, PLAIN},
+    {"tsxldtrk", L7D, 16, PLAIN}, {"uintr", L7D, 5, PLAIN}, {"vaes", L7C, 9, YMM},
+    {"vpclmulqdq", L7C, 10, YMM}, {"waitpkg", L7C, 5, PLAIN}, {"wbnoinvd", X8B, 9, PLAIN},
+    {"xop", X1C, 11, YMM}, {"xsave", L1C, 27, PLAIN}, {"xsavec", LD1A, 1, PLAIN},
+    {"xsaveopt", LD1A, 0, PLAIN}, {"xsaves", LD1A, 3, PLAIN},
+};
+
+static void ask(uint32_t leaf, uint32_t subleaf, uint32_t out[4])
+{
+    memset(out, 0, 4 * sizeof *out);
+    if (__get_cpuid_max(leaf & 0x80000000u, NULL) >= leaf)
+        __cpuid_count(leaf, subleaf, out[0], out[1], out[2], out[3]);
+}
+
+static int has_feature(const char *name)
+{
+    uint32_t word[WORDS], r[4], saved = 0;
+    ask(1, 0, r), word[L1C] = r[2], word[L1D] = r[3];
+    if (word[L1C] >> 27 & 1) {
+        uint32_t high;
+        __asm__("xgetbv" : "=a"(saved), "=d"(high) : "c"(0));
+    }
+    ask(7, 0, r), word[L7B] = r[1], word[L7C] = r[2], word[L7D] = r[3];
+    uint32_t subleaves = r[0];
+    ask(7, 1, r), word[L71A] = subleaves ? r[0] : 0, word[L71D] = subleaves ? r[3] : 0;
+    ask(0xd, 1, r), word[LD1A] = r[0];
+    ask(0x80000001u, 0, r), word[X1C] = r[2], word[X1D] = r[3];
+    ask(0x80000008u, 0, r), word[X8B] = r[1];
+    ask(0x14, 0, r), word[L14B] = r[1];
+    for (size_t i = 0; i < sizeof known / sizeof *known; i++)
+        if (strcmp(known[i].name, name) == 0)
+            return (word[known[i].word] >> known[i].bit & 1) && (saved & known[i].state) == known[i].state;
+    return 0; /* nothing is known about it, so nothing may be hoped */
+}
+
+#elif defined(__aarch64__)
+
+/* LLVM's names, and bits of the kernel's AT_HWCAP. */
+static const struct { const char *name; uint8_t bit; } known[] = {
+    {"fp-armv8", 0}, {"neon", 1}, {"aes", 3}, {"sha2", 6}, {"crc", 7}, {"lse", 8}, {"fullfp16", 10},
+    {"rdm", 12}, {"jsconv", 13}, {"complxnum", 14}, {"rcpc", 15}, {"sha3", 17}, {"dotprod", 20}, {"sve", 22},
+};
+
+static int has_feature(const char *name)
+{
+    unsigned long capabilities = getauxval(AT_HWCAP);
+    for (size_t i = 0; i < sizeof known / sizeof *known; i++)
+        if (strcmp(known[i].name, name) == 0)
+            return capabilities >> known[i].bit & 1;
+    return 0;
+}
+
+#else
+
+static int has_feature(const char *name)
+{
+    (void)name;
+    return 0;
+}
+
+#endif
+
+/* The first feature that the kernels need and this machine lacks, or NULL. */
+const char *tilescribe_missing_feature(void)
+{
+    for (uint64_t i = 0; i < tilescribe_network.features; i++)
+        if (!has_feature(tilescribe_network.feature[i]))
+            return tilescribe_network.feature[i];
+    return NULL;
+}
+
+/* ---- Models ---- */
+
+/* Maps the weights, read only and shared: they stay in the page cache, once for all processes. */
+static enum status map_weights(const char *path, const unsigned char **weights)
+{
+    static const char prefix[] = "{\"__metadata__\":{\"id\":\"";
+    uint64_t bytes = tilescribe_network.weights_bytes;
+    int file = open(path, O_RDONLY | O_CLOEXEC);
+    if (file < 0)
+        return STATUS_CANNOT_READ_WEIGHTS;
+    struct stat about;
+    void *mapped = MAP_FAILED;
+    int known_size = fstat(file, &about) == 0;
+    if (known_size && (uint64_t)about.st_size == bytes)
+        mapped = mmap(NULL, bytes, PROT_READ, MAP_SHARED, file, 0);
+    close(file);
+    if (!known_size)
+        return STATUS_CANNOT_READ_WEIGHTS;
+    if ((uint64_t)about.st_size != bytes)
+        return STATUS_FOREIGN_WEIGHTS;
+    if (mapped == MAP_FAILED)
+        return STATUS_OUT_OF_MEMORY;
+    const char *id = (const char *)mapped + 8 + sizeof prefix - 1;
+    /* no weights file is shorter than this: the sizes agree, and ours holds an id */
+    if (memcmp((const char *)mapped + 8, prefix, sizeof prefix - 1) != 0 || memcmp(id, tilescribe_network.weights_id, 64) != 0) {
+        munmap(mapped, bytes);
+        return STATUS_FOREIGN_WEIGHTS;
+    }
+    *weights = mapped;
+    return STATUS_OK;
+}
+
+static void release(struct model *model)
+{
+    if (model->weights != NULL)
+        munmap((void *)model->weights, tilescribe_network.weights_bytes);
+    if (model->memory != NULL)
+        munmap(model->memory, model->memory_bytes);
+    free(model->address);
+    free(model);
+}
+
+void tilescribe_destroy(struct model *model)
+{
+    if (model == NULL)
+        return;
+    release(model);
+    pthread_mutex_lock(&turn);
+    if (--live_models == 0)
+        tilescribe_shutdown(); /* so that the library can be unloaded */
+    pthread_mutex_unlock(&turn);
+}
+
+/* Addresses that no run changes. */
+static void bind(struct model *model)
+{
+    for (uint64_t i = 0; i < tilescribe_network.arguments; i++) {
+        const struct argument *argument = &tilescribe_network.argument[i];
+        if (argument->space == SPACE_WEIGHTS)
+            model->address[i] = (void *)(model->weights + argument->offset);
+        else if (argument->space == SPACE_ARENA)
+            model->address[i] = model->memory + argument->offset;
+    }
+}
+
+int tilescribe_create(const char *weights, int threads, struct model **out)
+{
+    if (out == NULL || weights == NULL || threads < 0)
+        return STATUS_BAD_ARGUMENT;
+    *out = NULL;
+    if (tilescribe_missing_feature() != NULL)
+        return STATUS_UNSUPPORTED_CPU;
+    struct model *model = calloc(1, sizeof *model);
+    if (model == NULL)
+        return STATUS_OUT_OF_MEMORY;
+    model->threads = threads;
+    model->memory_bytes = tilescribe_network.arena_bytes + tilescribe_network.workspace_bytes;
+    model->memory_bytes += model->memory_bytes == 0;
+    enum status status = map_weights(weights, &model->weights);
+    if (status == STATUS_OK) {
+        /* fresh pages cost nothing until they are written */
+        void *memory = mmap(NULL, model->memory_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        model->memory = memory == MAP_FAILED ? NULL : memory;
+        model->address = calloc(tilescribe_network.arguments + 1, sizeof *model->address);
+        if (model->memory == NULL || model->address == NULL)
+            status = STATUS_OUT_OF_MEMORY;
+    }
+    if (status != STATUS_OK) {
+        release(model);
+        return status;
+    }
+    bind(model);
+    pthread_mutex_lock(&turn);
+    live_models++;
+    pthread_mutex_unlock(&turn);
+    *out = model;
+    return STATUS_OK;
+}
+
+int tilescribe_run(struct model *model, const void *const *inputs, void *const *outputs)
+{
+    const struct network *network = &tilescribe_network;
+    if (model == NULL || (inputs == NULL && network->inputs > 0) || (outputs == NULL && network->outputs > 0))
+        return STATUS_BAD_ARGUMENT;
+    for (uint64_t i = 0; i < network->inputs; i++)
+        if (inputs[i] == NULL && network->input[i].bytes > 0)
+            return STATUS_BAD_ARGUMENT;
+    for (uint64_t i = 0; i < network->outputs; i++)
+        if (outputs[i] == NULL && network->output[i].bytes > 0)
+            return STATUS_BAD_ARGUMENT;
+    pthread_mutex_lock(&turn);
+    tilescribe_set_threads(model->threads);
+    for (uint64_t i = 0; i < network->arguments; i++) {
+        const struct argument *argument = &network->argument[i];
+        if (argument->space == SPACE_INPUT)
+            model->address[i] = (unsigned char *)inputs[argument->index] + argument->offset;
+        else if (argument->space == SPACE_OUTPUT)
+            model->address[i] = (unsigned char *)outputs[argument->index] + argument->offset;
+    }
+    void **arguments = model->address;
+    for (uint64_t i = 0; i < network->calls; i++) {
+        network->call[i].kernel((void *const *)arguments, model->memory + network->arena_bytes);
+        arguments += network->call[i].arguments;
+    }
+    pthread_mutex_unlock(&turn);
+    return STATUS_OK;
+}
+
+const struct tensor *tilescribe_inputs(size_t *count)
+{
+    if (count != NULL)
+        *count = tilescribe_network.inputs;
+    return tilescribe_network.input;
+}
+
+const struct tensor *tilescribe_outputs(size_t *count)
+{
+    if (count != NULL)
+        *count = tilescribe_network.outputs;
+    return tilescribe_network.output;
+}
+
+const char *tilescribe_error_string(int status)
+{
+    switch (status) {
+    case STATUS_OK: return "success";
+    case STATUS_UNSUPPORTED_CPU: return "this processor lacks instructions that the network was compiled for";
+    case STATUS_CANNOT_READ_WEIGHTS: return "the weights file cannot be read";
+    case STATUS_FOREIGN_WEIGHTS: return "the weights file does not belong to this library";
+    case STATUS_OUT_OF_MEMORY: return "out of memory";
+    case STATUS_BAD_ARGUMENT: return "an argument is missing or out of range";
+    default: return "unknown status";
+    }
+}

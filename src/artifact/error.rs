@@ -1,0 +1,58 @@
+//! What can go wrong with an artifact, and whose fault it is.
+
+use std::path::{Path, PathBuf};
+
+use thiserror::Error;
+
+use crate::codegen::CodegenError;
+
+/// What can go wrong when an artifact is written or loaded.
+#[derive(Debug, Error)]
+pub enum ArtifactError {
+    /// The user's: a name that cannot be a C identifier.
+    #[error("`{0}` cannot name an artifact: a letter, then at most 63 letters, digits or `_`")]
+    Name(String),
+    /// The user's: something that is no artifact stands where one should be written.
+    #[error("{0} exists and is not an artifact of Tilescribe: choose another folder, or remove it")]
+    Occupied(PathBuf),
+    /// The user's: the folder is no artifact, or was damaged or changed.
+    #[error("{path}: {reason}", path = path.display())]
+    Invalid { path: PathBuf, reason: String },
+    /// The user's: inputs that do not fit the network.
+    #[error("{0}")]
+    Input(String),
+    /// The user's: artifacts are linked on the architecture that they run on.
+    #[error("the target is {target} and this machine is {host}: compile on a machine of the target's architecture")]
+    OtherArchitecture { target: String, host: String },
+    /// The environment's: no linker.
+    #[error("cannot link the shared object: {0}\nTilescribe needs a C compiler driver: install gcc (Debian: apt-get install gcc libc6-dev)")]
+    Linker(String),
+    /// The environment's: disk full, no permission, ...
+    #[error("cannot write {path}: {source}", path = path.display())]
+    Write { path: PathBuf, source: std::io::Error },
+    #[error("cannot read {path}: {source}", path = path.display())]
+    Read { path: PathBuf, source: std::io::Error },
+    /// The environment's: the artifact was compiled for another machine, or memory or threads ran out.
+    #[error("{0}")]
+    Machine(String),
+    /// See its variants.
+    #[error(transparent)]
+    Codegen(#[from] CodegenError),
+    /// Ours: schedules that do not fit the network.
+    #[error("internal error: {0}")]
+    Internal(String),
+}
+
+impl ArtifactError {
+    pub(super) fn write(path: &Path, source: std::io::Error) -> ArtifactError {
+        ArtifactError::Write { path: path.to_path_buf(), source }
+    }
+
+    pub(super) fn read(path: &Path, source: std::io::Error) -> ArtifactError {
+        ArtifactError::Read { path: path.to_path_buf(), source }
+    }
+
+    pub(super) fn invalid(path: &Path, reason: impl Into<String>) -> ArtifactError {
+        ArtifactError::Invalid { path: path.to_path_buf(), reason: reason.into() }
+    }
+}

@@ -1,0 +1,120 @@
+//! The C header of an artifact.
+
+use std::fmt::Write;
+
+use super::manifest::Port;
+use super::tables::type_number;
+use crate::workload::DType;
+
+/// The declarations, with the network's name in front of every function.
+pub fn header(name: &str, inputs: &[Port], outputs: &[Port]) -> String {
+    let upper = name.to_ascii_uppercase();
+    let ports = format!("{}{}", list("inputs", inputs), list("outputs", outputs));
+    let types = [DType::F32, DType::F16, DType::BF16, DType::I8, DType::U8, DType::I32, DType::I64, DType::Bool];
+    let types: Vec<String> = types
+        .iter()
+        .map(|dtype| format!("    {upper}_{} = {},", dtype.name().to_ascii_uppercase(), type_number(*dtype)))
+        .collect();
+    TEMPLATE
+        .replace("@PORTS@", &ports)
+        .replace("@TYPES@", &types.join("\n"))
+        .replace("@UPPER@", &upper)
+        .replace("@NAME@", name)
+        .replace("@INPUTS@", &inputs.len().to_string())
+        .replace("@OUTPUTS@", &outputs.len().to_string())
+}
+
+/// A line for each input or output, as a comment.
+fn list(what: &str, ports: &[Port]) -> String {
+    let mut text = format!(" * {what}:\n");
+    for (number, port) in ports.iter().enumerate() {
+        // a name must not end the comment
+        let name: String =
+            port.name.chars().map(|c| if c.is_ascii_graphic() && !matches!(c, '*' | '/' | '@') { c } else { '_' }).collect();
+        let shape: Vec<String> = port.shape.iter().map(i64::to_string).collect();
+        let _ = writeln!(text, " *   {number}: {name}, {}[{}]", port.dtype, shape.join(", "));
+    }
+    text
+}
+
+const TEMPLATE: &str = r#"/* The network `@NAME@`, compiled by Tilescribe.
+ *
+@PORTS@ *
+ * Link with lib@NAME@.so; the weights are read from weights.safetensors when a model is created.
+ * Arrays are dense and row-major; their addresses are aligned to their elements. */
+
+#ifndef @UPPER@_H
+#define @UPPER@_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define @UPPER@_INPUTS @INPUTS@
+#define @UPPER@_OUTPUTS @OUTPUTS@
+
+enum @NAME@_status {
+    @UPPER@_OK = 0,
+    @UPPER@_UNSUPPORTED_CPU = 1,      /* the processor lacks instructions, see @NAME@_missing_feature */
+    @UPPER@_CANNOT_READ_WEIGHTS = 2,
+    @UPPER@_FOREIGN_WEIGHTS = 3,      /* the weights belong to another network or compilation */
+    @UPPER@_OUT_OF_MEMORY = 4,
+    @UPPER@_BAD_ARGUMENT = 5,
+};
+
+enum @NAME@_type {
+@TYPES@
+};
+
+typedef struct {
+    const char *name; /* as in the ONNX file */
+    const int64_t *shape;
+    uint64_t bytes;
+    uint32_t rank;
+    uint32_t type; /* enum @NAME@_type */
+} @NAME@_tensor;
+
+typedef struct @NAME@_model @NAME@_model;
+
+/* Maps the weights, read only. With 0 threads, runs use every core that the process may use. Returns an enum
+ * @NAME@_status; unless it is @UPPER@_OK, *model is NULL. */
+int @NAME@_create(const char *weights_path, int threads, @NAME@_model **model);
+
+/* Computes all outputs from all inputs, in the order of @NAME@_inputs and @NAME@_outputs. Returns an enum @NAME@_status.
+ * May be called from any thread; runs take turns. */
+int @NAME@_run(@NAME@_model *model, const void *const *inputs, void *const *outputs);
+
+/* Gives everything back. NULL is allowed. */
+void @NAME@_destroy(@NAME@_model *model);
+
+/* Tables that live as long as the library. */
+const @NAME@_tensor *@NAME@_inputs(size_t *count);
+const @NAME@_tensor *@NAME@_outputs(size_t *count);
+
+/* What the processor lacks, as LLVM calls it; NULL where it lacks nothing. */
+const char *@NAME@_missing_feature(void);
+
+const char *@NAME@_error_string(int status);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif
+"#;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_hostile_name_stays_inside_the_comment() {
+        let port = Port { name: "x */ int main(void) { } /* @NAME@".into(), dtype: "f32".into(), shape: vec![1, 3] };
+        let text = header("net", &[port], &[]);
+        assert_eq!(text.matches("*/").count(), text.matches("/*").count());
+        assert!(text.contains("f32[1, 3]") && !text.contains("int main") && !text.contains('@'));
+    }
+}

@@ -1,0 +1,206 @@
+//! Loads an artifact and runs it, through the same C functions that any other program would use.
+
+use std::ffi::{CStr, CString, c_char, c_int, c_void};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
+use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW, Symbol};
+use memmap2::MmapMut;
+
+use super::error::ArtifactError;
+use super::manifest::{Manifest, Port, WEIGHTS_FILE};
+use super::tables::type_number;
+use crate::graph::TensorData;
+
+type Create = unsafe extern "C" fn(*const c_char, c_int, *mut *mut c_void) -> c_int;
+type Run = unsafe extern "C" fn(*mut c_void, *const *const c_void, *const *mut c_void) -> c_int;
+type Destroy = unsafe extern "C" fn(*mut c_void);
+type ErrorString = unsafe extern "C" fn(c_int) -> *const c_char;
+type Tensors = unsafe extern "C" fn(*mut usize) -> *const CTensor;
+type MissingFeature = unsafe extern "C" fn() -> *const c_char;
+
+/// As the header declares it.
+#[repr(C)]
+struct CTensor {
+    name: *const c_char,
+    shape: *const i64,
+    bytes: u64,
+    rank: u32,
+    dtype: u32,
+}
+
+/// A loaded network. Its weights stay in the file, mapped.
+#[derive(Debug)]
+pub struct Model {
+    manifest: Manifest,
+    handle: *mut c_void,
+    run: Symbol<Run>,
+    destroy: Symbol<Destroy>,
+    error_string: Symbol<ErrorString>,
+    /// Last, so that it outlives what points into it.
+    _library: Library,
+}
+
+impl Model {
+    /// Loads a folder that [`super::compile`] wrote, for `threads` threads; 0 stands for every core that this process may use.
+    /// Loading executes the code of the folder: hashes protect from damage, not from a folder of someone who is not trusted.
+    ///
+    /// # Errors
+    /// [`ArtifactError::Invalid`] where files are missing, damaged, or of another format, and
+    /// [`ArtifactError::Machine`] where this machine cannot run it.
+    pub fn load(folder: &Path, threads: u32) -> Result<Model, ArtifactError> {
+        let manifest = Manifest::read(folder)?;
+        manifest.verify(folder)?;
+        let path = folder.join(manifest.library_file());
+        // an absolute path, so that the loader does not search
+        let path = std::path::absolute(&path).map_err(|source| ArtifactError::read(&path, source))?;
+        let invalid = |error: libloading::Error| ArtifactError::invalid(&path, error.to_string());
+        let symbol = |function: &str| format!("{}_{function}", manifest.name).into_bytes();
+        // SAFETY: the library is one that `compile` linked, as its hash in the manifest says; loading runs no code of it, and
+        // the functions have the types that its header declares.
+        unsafe {
+            let library = Library::open(Some(&path), RTLD_NOW | RTLD_LOCAL).map_err(invalid)?;
+            let create: Symbol<Create> = library.get(&symbol("create")[..]).map_err(invalid)?;
+            let run: Symbol<Run> = library.get(&symbol("run")[..]).map_err(invalid)?;
+            let destroy: Symbol<Destroy> = library.get(&symbol("destroy")[..]).map_err(invalid)?;
+            let error_string: Symbol<ErrorString> = library.get(&symbol("error_string")[..]).map_err(invalid)?;
+            let missing_feature: Symbol<MissingFeature> = library.get(&symbol("missing_feature")[..]).map_err(invalid)?;
+            for (function, ports) in [("inputs", &manifest.inputs), ("outputs", &manifest.outputs)] {
+                let tensors: Symbol<Tensors> = library.get(&symbol(function)[..]).map_err(invalid)?;
+                if !agree(ports, &tensors) {
+                    let reason = format!("its {function} are not those of the manifest");
+                    return Err(ArtifactError::invalid(&path, reason));
+                }
+            }
+            let missing = missing_feature();
+            if !missing.is_null() {
+                let feature = CStr::from_ptr(missing).to_string_lossy();
+                let cpu = &manifest.target.cpu;
+                let reason = format!("this processor lacks `{feature}`; the network was compiled for {cpu}");
+                return Err(ArtifactError::Machine(reason));
+            }
+            let weights = folder.join(WEIGHTS_FILE);
+            let weights = CString::new(weights.as_os_str().as_bytes())
+                .map_err(|_| ArtifactError::invalid(folder, "a zero byte in its path"))?;
+            let mut handle = std::ptr::null_mut();
+            let threads = c_int::try_from(threads).unwrap_or(c_int::MAX);
+            let status = create(weights.as_ptr(), threads, &raw mut handle);
+            let model = Model { manifest, handle, run, destroy, error_string, _library: library };
+            if status == 0 { Ok(model) } else { Err(model.error(status)) }
+        }
+    }
+
+    pub fn manifest(&self) -> &Manifest {
+        &self.manifest
+    }
+
+    /// Takes inputs, in the order of the manifest, and makes room for outputs; runs of what it returns copy nothing.
+    ///
+    /// # Errors
+    /// [`ArtifactError::Input`] where number, type or shape differ from the manifest's.
+    pub fn bind(&self, inputs: &[TensorData]) -> Result<Bound<'_>, ArtifactError> {
+        let ports = &self.manifest.inputs;
+        if inputs.len() != ports.len() {
+            let reason = format!("{} inputs given, the network takes {}", inputs.len(), ports.len());
+            return Err(ArtifactError::Input(reason));
+        }
+        let mut bound = Bound { model: self, inputs: Vec::new(), outputs: Vec::new() };
+        for (port, input) in ports.iter().zip(inputs) {
+            if port.dtype() != Some(input.dtype) || port.shape != input.shape || port.bytes() != Some(input.bytes.len()) {
+                let (wanted, given) = (describe(&port.dtype, &port.shape), describe(input.dtype.name(), &input.shape));
+                return Err(ArtifactError::Input(format!("input `{}` is {wanted}, {given} was given", port.name)));
+            }
+            let mut memory = allocate(port)?;
+            memory[..input.bytes.len()].copy_from_slice(&input.bytes);
+            bound.inputs.push(memory);
+        }
+        bound.outputs = self.manifest.outputs.iter().map(allocate).collect::<Result<_, _>>()?;
+        Ok(bound)
+    }
+
+    /// Computes all outputs.
+    ///
+    /// # Errors
+    /// As [`Model::bind`] and [`Bound::run`].
+    pub fn run(&self, inputs: &[TensorData]) -> Result<Vec<TensorData>, ArtifactError> {
+        let mut bound = self.bind(inputs)?;
+        bound.run()?;
+        Ok(bound.outputs())
+    }
+
+    fn error(&self, status: c_int) -> ArtifactError {
+        // SAFETY: the function returns a string that lives as long as the library, for every number.
+        let text = unsafe { CStr::from_ptr((self.error_string)(status)) };
+        ArtifactError::Machine(text.to_string_lossy().into_owned())
+    }
+}
+
+impl Drop for Model {
+    fn drop(&mut self) {
+        // SAFETY: the handle comes from `create`, or is null, which is allowed; nothing uses it afterwards.
+        unsafe { (self.destroy)(self.handle) }
+    }
+}
+
+/// Whether the manifest says of the inputs or outputs what the library says: memory is allocated by the one, and used by the other.
+///
+/// # Safety
+/// The function must be one that `tables.rs` made.
+unsafe fn agree(ports: &[Port], tensors: &Symbol<Tensors>) -> bool {
+    let mut count = 0;
+    // SAFETY: the table holds `count` tensors, and each as many extents as its rank.
+    unsafe {
+        let first = tensors(&raw mut count);
+        count == ports.len()
+            && ports.iter().enumerate().all(|(number, port)| {
+                let tensor = &*first.add(number);
+                let shape = std::slice::from_raw_parts(tensor.shape, tensor.rank as usize);
+                let same_type = port.dtype().is_some_and(|dtype| type_number(dtype) == tensor.dtype);
+                same_type && shape == port.shape && port.bytes().is_some_and(|bytes| bytes as u64 == tensor.bytes)
+            })
+    }
+}
+
+/// Inputs and outputs in place, ready to run.
+#[derive(Debug)]
+pub struct Bound<'m> {
+    model: &'m Model,
+    inputs: Vec<MmapMut>,
+    outputs: Vec<MmapMut>,
+}
+
+impl Bound<'_> {
+    /// One run.
+    ///
+    /// # Errors
+    /// [`ArtifactError::Machine`] with what the library says.
+    pub fn run(&mut self) -> Result<(), ArtifactError> {
+        let inputs: Vec<*const c_void> = self.inputs.iter().map(|memory| memory.as_ptr().cast()).collect();
+        let outputs: Vec<*mut c_void> = self.outputs.iter_mut().map(|memory| memory.as_mut_ptr().cast()).collect();
+        // SAFETY: the handle is alive, and every array has the size that the library declares for it.
+        let status = unsafe { (self.model.run)(self.model.handle, inputs.as_ptr(), outputs.as_ptr()) };
+        if status == 0 { Ok(()) } else { Err(self.model.error(status)) }
+    }
+
+    /// What the last run computed.
+    pub fn outputs(&self) -> Vec<TensorData> {
+        let ports = self.model.manifest.outputs.iter();
+        ports.zip(&self.outputs).filter_map(|(port, memory)| tensor(port, memory)).collect()
+    }
+}
+
+fn tensor(port: &Port, memory: &MmapMut) -> Option<TensorData> {
+    let bytes = memory[..port.bytes()?].to_vec().into();
+    Some(TensorData { shape: port.shape.clone(), dtype: port.dtype()?, bytes })
+}
+
+/// Page-aligned, and zero.
+fn allocate(port: &Port) -> Result<MmapMut, ArtifactError> {
+    let bytes = port.bytes().ok_or_else(|| ArtifactError::Input(format!("`{}` has no size", port.name)))?;
+    MmapMut::map_anon(bytes.max(1)).map_err(|error| ArtifactError::Machine(format!("out of memory: {error}")))
+}
+
+fn describe(dtype: &str, shape: &[i64]) -> String {
+    let extents: Vec<String> = shape.iter().map(i64::to_string).collect();
+    format!("{dtype}[{}]", extents.join(", "))
+}

@@ -1,0 +1,143 @@
+//! A network as data for the assembler: the tables that `deploy.c` reads, and the functions under the network's own name.
+
+use std::fmt::Write;
+
+use super::manifest::Port;
+use crate::target::Architecture;
+use crate::workload::DType;
+
+/// Where an argument of a call is when the network runs. Offsets in bytes.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Place {
+    /// The kernel never touches it.
+    Unused,
+    Input { index: usize, offset: u64 },
+    Output { index: usize, offset: u64 },
+    /// From the start of the weights file.
+    Weights { offset: u64 },
+    Arena { offset: u64 },
+}
+
+/// Everything that `struct network` of `deploy.c` holds.
+#[derive(Clone, Debug)]
+pub struct Tables<'a> {
+    pub name: &'a str,
+    pub weights_id: &'a str,
+    pub weights_bytes: u64,
+    pub arena_bytes: u64,
+    /// The most scratch memory that a kernel wants, for all its threads.
+    pub workspace_bytes: u64,
+    pub inputs: &'a [Port],
+    pub outputs: &'a [Port],
+    /// The symbol of the kernel, and where its arguments are.
+    pub calls: &'a [(String, Vec<Place>)],
+    /// LLVM's names, without `+`.
+    pub features: &'a [String],
+}
+
+/// The functions of a library, without the network's name in front.
+pub const FUNCTIONS: [&str; 7] =
+    ["create", "run", "destroy", "inputs", "outputs", "missing_feature", "error_string"];
+
+/// The number of a type in the C header and tables.
+pub fn type_number(dtype: DType) -> u32 {
+    match dtype {
+        DType::F32 => 0,
+        DType::F16 => 1,
+        DType::BF16 => 2,
+        DType::I8 => 3,
+        DType::U8 => 4,
+        DType::I32 => 5,
+        DType::I64 => 6,
+        DType::Bool => 7,
+    }
+}
+
+/// GNU assembly; the same for all architectures but for the jump.
+pub fn assembly(tables: &Tables<'_>, architecture: Architecture) -> String {
+    let mut text = String::from("\t.text\n");
+    let jump = match architecture {
+        Architecture::X86_64 => "jmp",
+        Architecture::Aarch64 => "b",
+    };
+    for function in FUNCTIONS {
+        let name = tables.name;
+        put(&mut text, format_args!("\t.globl {name}_{function}\n\t.type {name}_{function}, %function"));
+        put(&mut text, format_args!("{name}_{function}:\n\t{jump} tilescribe_{function}"));
+        put(&mut text, format_args!("\t.size {name}_{function}, .-{name}_{function}"));
+    }
+    text.push_str("\t.section .rodata\n");
+    strings(&mut text, "input", tables.inputs.iter().map(|port| port.name.as_str()));
+    strings(&mut text, "output", tables.outputs.iter().map(|port| port.name.as_str()));
+    strings(&mut text, "feature", tables.features.iter().map(String::as_str));
+    strings(&mut text, "id", std::iter::once(tables.weights_id));
+    text.push_str("\t.balign 8\n");
+    for (what, ports) in [("input", tables.inputs), ("output", tables.outputs)] {
+        for (number, port) in ports.iter().enumerate() {
+            put(&mut text, format_args!(".L{what}_shape{number}:"));
+            port.shape.iter().for_each(|extent| put(&mut text, format_args!("\t.quad {extent}")));
+        }
+    }
+    put(&mut text, format_args!(".Larguments:"));
+    for place in tables.calls.iter().flat_map(|(_, places)| places) {
+        let (space, index, offset) = match *place {
+            Place::Unused => (0, 0, 0),
+            Place::Input { index, offset } => (1, index, offset),
+            Place::Output { index, offset } => (2, index, offset),
+            Place::Weights { offset } => (3, 0, offset),
+            Place::Arena { offset } => (4, 0, offset),
+        };
+        put(&mut text, format_args!("\t.long {space}, {index}\n\t.quad {offset}"));
+    }
+    text.push_str("\t.section .data.rel.ro, \"aw\"\n\t.balign 8\n");
+    for (what, ports) in [("input", tables.inputs), ("output", tables.outputs)] {
+        put(&mut text, format_args!(".L{what}s:"));
+        for (number, port) in ports.iter().enumerate() {
+            let (bytes, rank) = (port.bytes().unwrap_or(0), port.shape.len());
+            let dtype = port.dtype().map_or(0, type_number);
+            let row = format_args!("\t.quad .L{what}{number}, .L{what}_shape{number}, {bytes}\n\t.long {rank}, {dtype}");
+            put(&mut text, row);
+        }
+    }
+    put(&mut text, format_args!(".Lcalls:"));
+    tables.calls.iter().for_each(|(kernel, places)| put(&mut text, format_args!("\t.quad {kernel}, {}", places.len())));
+    put(&mut text, format_args!(".Lfeatures:"));
+    (0..tables.features.len()).for_each(|number| put(&mut text, format_args!("\t.quad .Lfeature{number}")));
+    network(&mut text, tables);
+    text.push_str("\t.section .note.GNU-stack, \"\", %progbits\n");
+    text
+}
+
+/// `struct network`.
+fn network(text: &mut String, tables: &Tables<'_>) {
+    let arguments: usize = tables.calls.iter().map(|(_, places)| places.len()).sum();
+    let numbers = [
+        tables.weights_bytes,
+        tables.arena_bytes,
+        tables.workspace_bytes,
+        tables.inputs.len() as u64,
+        tables.outputs.len() as u64,
+        tables.calls.len() as u64,
+        arguments as u64,
+        tables.features.len() as u64,
+    ];
+    text.push_str("\t.globl tilescribe_network\n\t.hidden tilescribe_network\n\t.type tilescribe_network, %object\n");
+    text.push_str("tilescribe_network:\n\t.quad .Lid0\n");
+    numbers.iter().for_each(|number| put(text, format_args!("\t.quad {number}")));
+    text.push_str("\t.quad .Linputs, .Loutputs, .Lcalls, .Larguments, .Lfeatures\n");
+    text.push_str("\t.size tilescribe_network, .-tilescribe_network\n");
+}
+
+fn strings<'s>(text: &mut String, label: &str, strings: impl Iterator<Item = &'s str>) {
+    for (number, string) in strings.enumerate() {
+        put(text, format_args!(".L{label}{number}:"));
+        // bytes as numbers: nothing in a name can mean anything to the assembler; a zero would end the C string
+        let bytes: Vec<String> = string.bytes().filter(|byte| *byte != 0).chain([0]).map(|b| b.to_string()).collect();
+        put(text, format_args!("\t.byte {}", bytes.join(",")));
+    }
+}
+
+fn put(text: &mut String, line: std::fmt::Arguments<'_>) {
+    // writing into a string cannot fail
+    let _ = writeln!(text, "{line}");
+}

@@ -1,0 +1,147 @@
+//! Arguments that several commands share.
+
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+
+use anyhow::{Context, Result, anyhow};
+use clap::Args;
+use tilescribe::codegen;
+use tilescribe::graph::{self, ImportOptions, Network};
+use tilescribe::record::{self, Store};
+use tilescribe::target::{Target, Task};
+
+use super::exit::CommandError;
+
+/// `NAME=VALUE`
+#[derive(Clone, Debug)]
+pub struct Assignment<T> {
+    pub name: String,
+    pub value: T,
+}
+
+impl<T: FromStr> FromStr for Assignment<T>
+where
+    T::Err: std::fmt::Display,
+{
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Assignment<T>, String> {
+        let (name, value) = text.split_once('=').ok_or("expected NAME=VALUE")?;
+        let value = value.parse().map_err(|error: T::Err| error.to_string())?;
+        Ok(Assignment { name: name.to_string(), value })
+    }
+}
+
+/// A network to read.
+#[derive(Args, Clone, Debug)]
+pub struct NetworkArguments {
+    /// Value of a symbolic dimension
+    #[arg(long = "dim", value_name = "NAME=N")]
+    pub dimensions: Vec<Assignment<u32>>,
+}
+
+/// The machine to compile for.
+#[derive(Args, Clone, Debug)]
+pub struct TargetArguments {
+    /// `host`, or a TOML file that describes a machine (`tilescribe doctor` prints this one's)
+    #[arg(long, default_value = "host", value_name = "host|FILE.toml")]
+    pub target: PathBuf,
+    /// Cores that kernels may use [default: those of the target]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=256))]
+    pub threads: Option<u32>,
+}
+
+impl NetworkArguments {
+    /// Reads a network and cuts it into tasks.
+    ///
+    /// # Errors
+    /// Where the file is no network that Tilescribe supports.
+    pub fn load(&self, model: &Path) -> Result<Network> {
+        let dims = self.dimensions.iter().map(|dim| (dim.name.clone(), i64::from(dim.value))).collect();
+        let program = graph::import(model, &ImportOptions { dims }).with_context(|| model.display().to_string())?;
+        Ok(graph::partition(&program)?)
+    }
+}
+
+impl TargetArguments {
+    /// The machine, detected or read.
+    ///
+    /// # Errors
+    /// Where the file describes no machine.
+    pub fn resolve(&self) -> Result<Target> {
+        let mut target = if self.target.as_os_str() == "host" { codegen::host()? } else { read_target(&self.target)? };
+        target.cores = self.threads.unwrap_or(target.cores);
+        Ok(target)
+    }
+}
+
+fn read_target(path: &Path) -> Result<Target> {
+    let text = std::fs::read_to_string(path).with_context(|| format!("cannot read the target {}", path.display()))?;
+    Target::from_toml(&text).with_context(|| path.display().to_string())
+}
+
+/// Where measurements are kept.
+#[derive(Args, Clone, Debug)]
+pub struct StoreArguments {
+    /// File of records [default: tilescribe/records.db in the user's cache folder]
+    #[arg(long, value_name = "FILE")]
+    pub store: Option<PathBuf>,
+}
+
+impl StoreArguments {
+    /// The file that is meant, whether it exists or not.
+    ///
+    /// # Errors
+    /// Where no file was named and the user has no cache folder.
+    pub fn path(&self) -> Result<PathBuf> {
+        let missing = || CommandError::Environment("no cache folder: set HOME, or name a file with --store".into());
+        self.store.clone().or_else(record::default_path).ok_or_else(|| missing().into())
+    }
+
+    /// Opens the store; makes it where it is missing.
+    ///
+    /// # Errors
+    /// Where it is not ours, damaged or not to be opened.
+    pub fn open(&self) -> Result<Store> {
+        Ok(Store::open(&self.path()?)?)
+    }
+
+    /// Opens the store to read from it; `None` where there is none and none was named.
+    ///
+    /// # Errors
+    /// As [`StoreArguments::open`], and where the file that was named does not exist.
+    pub fn open_existing(&self) -> Result<Option<Store>> {
+        let path = self.path()?;
+        if path.exists() {
+            return Ok(Some(Store::open(&path)?));
+        }
+        match &self.store {
+            Some(path) => Err(anyhow!(CommandError::Usage(format!("there is no store {}", path.display())))),
+            None => Ok(None),
+        }
+    }
+}
+
+/// Reads a task: a file with the text of a workload, in which lines that start with `#` are comments; or `MODEL.onnx#TASK`, where TASK is
+/// a number or a name that `tilescribe tasks` prints.
+///
+/// # Errors
+/// Where there is no such task.
+pub fn read_task(task: &str, target: Target) -> Result<(String, Task)> {
+    if let Some((model, wanted)) = task.rsplit_once('#') {
+        let network = NetworkArguments { dimensions: Vec::new() }.load(Path::new(model))?;
+        let number = wanted.parse::<usize>().ok();
+        let mut tasks = network.tasks.into_iter().enumerate();
+        let found = tasks.find(|(at, task)| task.name == wanted || Some(*at) == number);
+        let missing = || CommandError::Usage(format!("{model} has no task `{wanted}`; `tilescribe tasks {model}` lists them"));
+        let (_, found) = found.ok_or_else(missing)?;
+        return Ok((found.name, Task { workload: found.workload, target }));
+    }
+    let path = Path::new(task);
+    let text = std::fs::read_to_string(path).with_context(|| format!("cannot read the task {task}"))?;
+    let lines: Vec<&str> = text.lines().map(|line| if line.starts_with('#') { "" } else { line }).collect();
+    let workload = lines.join("\n").parse();
+    let workload = workload.map_err(|error| CommandError::Usage(format!("{task} holds no task: {error}")))?;
+    let name = path.file_stem().map_or_else(|| task.to_string(), |stem| stem.to_string_lossy().into_owned());
+    Ok((name, Task { workload, target }))
+}

@@ -1,0 +1,133 @@
+//! `tilescribe compile`
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+use anyhow::Result;
+use clap::Args;
+use serde_json::json;
+use tilescribe::artifact::{self, Manifest, Options, Schedule, Step};
+use tilescribe::graph::Network;
+use tilescribe::record::{self, Store};
+use tilescribe::space::Space;
+use tilescribe::target::{Target, Task};
+
+use super::arguments::{NetworkArguments, StoreArguments, TargetArguments};
+use super::progress;
+
+/// Compile a network into a folder that any C program can use
+///
+/// Every task takes the best schedule that the store holds for this target, or else the untuned one.
+#[derive(Args)]
+pub struct Compile {
+    /// ONNX file
+    model: PathBuf,
+    /// Folder to write; an artifact that stands there is replaced
+    #[arg(short, long, value_name = "DIR")]
+    output: PathBuf,
+    #[command(flatten)]
+    network: NetworkArguments,
+    #[command(flatten)]
+    target: TargetArguments,
+    #[command(flatten)]
+    store: StoreArguments,
+    /// Prefix of the C functions [default: the folder's name]
+    #[arg(long)]
+    name: Option<String>,
+    /// End with a line of JSON
+    #[arg(long)]
+    json: bool,
+}
+
+impl Compile {
+    pub fn execute(self, out: &mut dyn Write) -> Result<()> {
+        let target = self.target.resolve()?;
+        let network = self.network.load(&self.model)?;
+        let chosen = schedules(&network, &target, self.store.open_existing()?.as_ref())?;
+        let untuned = chosen.iter().filter(|schedule| schedule.best_ns.is_none()).count();
+        let name = self.name.unwrap_or_else(|| identifier(&self.output));
+        let options = Options { name: &name, target: &target, folder: &self.output };
+        let manifest = write_artifact(&network, &chosen, &options)?;
+        report(&manifest, &self.output, untuned, out)?;
+        if self.json {
+            let line = json!({
+                "tasks": network.tasks.len(), "untuned": untuned, "memory": manifest.memory, "calls": manifest.calls.len(),
+            });
+            writeln!(out, "{line}")?;
+        }
+        Ok(())
+    }
+}
+
+/// The best schedule that the store holds for each task, or else the untuned one.
+pub fn schedules(network: &Network, target: &Target, store: Option<&Store>) -> Result<Vec<Schedule>> {
+    let space = Space::standard();
+    let (version, fingerprint) = (space.version(), record::fingerprint(target));
+    let mut schedules = Vec::with_capacity(network.tasks.len());
+    for task in &network.tasks {
+        let best = match store {
+            Some(store) => store.best(&task.workload.hash().to_string(), &fingerprint, &version)?,
+            None => None,
+        };
+        let task = Task { workload: task.workload.clone(), target: target.clone() };
+        schedules.push(match best {
+            Some(record) => Schedule::recorded(&space, &task, &record.trace, record.outcome.best_ns())?,
+            None => Schedule::untuned(&space, &task)?,
+        });
+    }
+    Ok(schedules)
+}
+
+/// Compiles with a bar for those who wait.
+pub fn write_artifact(network: &Network, schedules: &[Schedule], options: &Options<'_>) -> Result<Manifest> {
+    let bar = progress::bar(0, "packing");
+    let manifest = artifact::compile(network, schedules, options, &mut |step| match step {
+        Step::Weights { done, of } => {
+            bar.set_length(of as u64);
+            bar.set_position(done as u64);
+        }
+        Step::Kernels => bar.set_prefix("generating code"),
+        Step::Linking => bar.set_prefix("linking"),
+        Step::Hashing => bar.set_prefix("hashing"),
+    });
+    bar.finish_and_clear();
+    Ok(manifest?)
+}
+
+fn report(manifest: &Manifest, folder: &Path, untuned: usize, out: &mut dyn Write) -> Result<()> {
+    let megabytes = |bytes: u64| bytes as f64 / 1e6;
+    let memory = &manifest.memory;
+    writeln!(out, "{}: {} tasks, {} calls, {untuned} tasks untuned", folder.display(), manifest.tasks.len(), manifest.calls.len())?;
+    writeln!(
+        out,
+        "memory: weights {:.1} MB, arena {:.1} MB (lower bound {:.1}, without sharing {:.1}), workspace {:.1} MB",
+        megabytes(memory.weights_bytes),
+        megabytes(memory.arena_bytes),
+        megabytes(memory.lower_bound_bytes),
+        megabytes(memory.intermediate_bytes),
+        megabytes(memory.workspace_bytes)
+    )?;
+    Ok(())
+}
+
+/// The name of a folder, as a C identifier.
+pub fn identifier(folder: &Path) -> String {
+    let stem = folder.file_stem().map_or_else(String::new, |stem| stem.to_string_lossy().into_owned());
+    let plain: String = stem.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '_' }).take(50).collect();
+    let prefix = if plain.starts_with(|c: char| c.is_ascii_alphabetic()) && !plain.starts_with("tilescribe") { "" } else { "net_" };
+    format!("{prefix}{plain}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_folder_gives_an_identifier() {
+        for (folder, name) in
+            [("out/bert-base/", "bert_base"), ("3x3", "net_3x3"), ("tilescribe", "net_tilescribe"), ("..", "net_"), ("é.v2", "net__")]
+        {
+            assert_eq!(identifier(Path::new(folder)), name);
+        }
+    }
+}

@@ -1,0 +1,56 @@
+//! `tilescribe doctor`
+
+use std::io::Write;
+use std::process::{Command, Stdio};
+
+use anyhow::Result;
+use clap::Args;
+use tilescribe::codegen;
+use tilescribe::space::Space;
+
+use super::arguments::StoreArguments;
+use super::exit::CommandError;
+
+/// Say what this machine offers and lacks
+///
+/// Prints this machine as a target file, which `--target` takes elsewhere.
+#[derive(Args)]
+pub struct Doctor {
+    #[command(flatten)]
+    store: StoreArguments,
+}
+
+impl Doctor {
+    pub fn execute(self, out: &mut dyn Write) -> Result<()> {
+        writeln!(out, "# tilescribe {}, search space {}", env!("CARGO_PKG_VERSION"), Space::standard().version())?;
+        writeln!(out, "# the machine:")?;
+        writeln!(out, "{}", codegen::host()?.to_toml().trim_end())?;
+        let mut lacking = Vec::new();
+        for (driver, why) in [("cc", "links the shared object of a compiled network")] {
+            let found = Command::new(driver).arg("--version").stdin(Stdio::null()).output();
+            match found.ok().filter(|answer| answer.status.success()) {
+                Some(answer) => {
+                    let version = String::from_utf8_lossy(&answer.stdout).lines().next().unwrap_or_default().to_string();
+                    writeln!(out, "# {driver}: {version}")?;
+                }
+                None => {
+                    writeln!(out, "# {driver}: missing; it {why}")?;
+                    lacking.push(format!("{driver} is missing (Debian: apt-get install gcc libc6-dev)"));
+                }
+            }
+        }
+        let path = self.store.path()?;
+        match self.store.open_existing() {
+            Ok(Some(store)) => {
+                let records: u64 = store.list()?.iter().map(|row| row.records).sum();
+                writeln!(out, "# store {}: {records} records", path.display())?;
+            }
+            Ok(None) => writeln!(out, "# store {}: none yet", path.display())?,
+            Err(error) => {
+                writeln!(out, "# store {}: {error}", path.display())?;
+                lacking.push(error.to_string());
+            }
+        }
+        if lacking.is_empty() { Ok(()) } else { Err(CommandError::Environment(lacking.join("; ")).into()) }
+    }
+}

@@ -1,0 +1,32 @@
+//! Inputs of a network: from files, and random ones where none are given.
+
+use anyhow::Result;
+use rand::{Rng, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+use tilescribe::artifact::Port;
+use tilescribe::graph::TensorData;
+use tilescribe::workload::DType;
+
+use super::exit::CommandError;
+
+/// Reproducible values: floats between -1 and 1; integers 0 or 1, which are indices into any table of two rows.
+pub fn random(port: &Port, seed: u64) -> Result<TensorData> {
+    let unknown = || CommandError::Usage(format!("`{}` has an unknown type or shape", port.name));
+    let dtype = port.dtype().ok_or_else(unknown)?;
+    let elements = port.bytes().ok_or_else(unknown)? / dtype.bytes();
+    let mut rng = ChaCha8Rng::seed_from_u64(seed);
+    let mut bytes = Vec::with_capacity(elements * dtype.bytes());
+    for _ in 0..elements {
+        let value = rng.random_range(-1.0f32..1.0);
+        let bit = u8::from(value > 0.0);
+        match dtype {
+            DType::F32 => bytes.extend(value.to_le_bytes()),
+            DType::F16 => bytes.extend(half::f16::from_f32(value).to_le_bytes()),
+            DType::BF16 => bytes.extend(half::bf16::from_f32(value).to_le_bytes()),
+            DType::I8 | DType::U8 | DType::Bool => bytes.push(bit),
+            DType::I32 => bytes.extend(i32::from(bit).to_le_bytes()),
+            DType::I64 => bytes.extend(i64::from(bit).to_le_bytes()),
+        }
+    }
+    Ok(TensorData { shape: port.shape.clone(), dtype, bytes: bytes.into() })
+}

@@ -1,0 +1,84 @@
+//! Commands, one file each. Only this module prints; results go to standard output, everything else to standard error.
+
+mod arguments;
+mod bench;
+mod compile;
+mod doctor;
+mod exit;
+mod inputs;
+mod next;
+mod npy;
+mod progress;
+mod records;
+mod run;
+mod show;
+mod tasks;
+mod worker;
+
+use std::io::{self, Write};
+use std::process::ExitCode;
+
+use anyhow::Result;
+use clap::{Parser, Subcommand};
+use tracing_subscriber::EnvFilter;
+
+/// Turns a neural network (ONNX) into fast compiled code, its schedules written by a language model.
+#[derive(Parser)]
+#[command(name = "tilescribe", version, arg_required_else_help = true, disable_help_subcommand = true)]
+#[command(after_help = "Exit codes: 0 success, 1 a bug of Tilescribe, 2 bad usage or input, 3 the environment lacks something,\n\
+    4 nothing correct was found in the budget, 130 interrupted.\n\
+    TILESCRIBE_LOG=debug (or info, trace, MODULE=LEVEL) prints what happens inside.")]
+struct CommandLine {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    Compile(compile::Compile),
+    Run(run::Run),
+    Bench(bench::Bench),
+    Tasks(tasks::Tasks),
+    Next(next::Next),
+    Show(show::Show),
+    Records(records::Records),
+    Doctor(doctor::Doctor),
+    #[command(hide = true)]
+    Worker(worker::Worker),
+}
+
+impl Command {
+    fn execute(self, out: &mut dyn Write) -> Result<()> {
+        match self {
+            Command::Compile(command) => command.execute(out),
+            Command::Run(command) => command.execute(out),
+            Command::Bench(command) => command.execute(out),
+            Command::Tasks(command) => command.execute(out),
+            Command::Next(command) => command.execute(out),
+            Command::Show(command) => command.execute(out),
+            Command::Records(command) => command.execute(out),
+            Command::Doctor(command) => command.execute(out),
+            Command::Worker(command) => command.execute(out),
+        }
+    }
+}
+
+/// Runs the command that was given, and says how it went.
+pub fn main() -> ExitCode {
+    let command_line = match CommandLine::try_parse() {
+        Ok(command_line) => command_line,
+        Err(error) => {
+            // help and version are no errors; where printing fails there is nobody to tell
+            let _ = error.print();
+            return ExitCode::from(if error.use_stderr() { exit::USAGE } else { exit::SUCCESS });
+        }
+    };
+    let filter = EnvFilter::try_from_env("TILESCRIBE_LOG").unwrap_or_else(|_| EnvFilter::new("warn"));
+    tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr).init();
+    exit::default_broken_pipes();
+    exit::guard(|| {
+        let mut out = io::stdout().lock();
+        command_line.command.execute(&mut out)?;
+        Ok(out.flush()?)
+    })
+}

@@ -1,0 +1,69 @@
+//! `tilescribe next`
+
+use std::io::Write;
+use std::path::PathBuf;
+
+use anyhow::{Context, Result};
+use clap::Args;
+use serde_json::json;
+use tilescribe::space::{Next as Following, Space, Trace};
+
+use super::arguments::{TargetArguments, read_task};
+use super::exit::CommandError;
+
+/// Print what may follow a list of decisions
+///
+/// Walks the search space by hand: prints the next decision and its candidates, or the finished loop nest. Start without a
+/// prefix, put `site = value` into a file, and ask again.
+#[derive(Args)]
+pub struct Next {
+    /// File with the text of a task, or MODEL.onnx#TASK as `tilescribe tasks` numbers and names them
+    task: String,
+    /// File with the decisions taken so far, one `site = value` a line
+    prefix: Option<PathBuf>,
+    #[command(flatten)]
+    target: TargetArguments,
+    /// Take this decision too, after those of the file
+    #[arg(long = "take", value_name = "SITE = VALUE")]
+    taken: Vec<String>,
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+impl Next {
+    pub fn execute(self, out: &mut dyn Write) -> Result<()> {
+        let (_, task) = read_task(&self.task, self.target.resolve()?)?;
+        let mut text = match &self.prefix {
+            Some(path) => std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?,
+            None => String::new(),
+        };
+        self.taken.iter().for_each(|choice| text.push_str(&format!("\n{choice}")));
+        let usage = |reason: String| CommandError::Usage(format!("the decisions do not fit: {reason}"));
+        let prefix: Trace = text.parse().map_err(|error: tilescribe::space::ParseError| usage(error.to_string()))?;
+        let next = Space::standard().next(&task, &prefix).map_err(|stale| usage(stale.to_string()))?;
+        if self.json {
+            let object = match &next {
+                Following::Choose(decision) => {
+                    let candidates: Vec<String> = decision.candidates.iter().map(ToString::to_string).collect();
+                    json!({ "site": decision.site.to_string(), "candidates": candidates, "default": decision.default })
+                }
+                Following::Done(nest) => json!({ "nest": nest.to_string() }),
+                Following::DeadEnd(reason) => json!({ "dead_end": reason.0 }),
+            };
+            return Ok(writeln!(out, "{object}")?);
+        }
+        match next {
+            Following::Choose(decision) => {
+                writeln!(out, "{} = one of", decision.site)?;
+                for (number, candidate) in decision.candidates.iter().enumerate() {
+                    let mark = if number == decision.default { "  <- untuned" } else { "" };
+                    writeln!(out, "    {candidate}{mark}")?;
+                }
+            }
+            Following::Done(nest) => writeln!(out, "{nest}")?,
+            Following::DeadEnd(reason) => writeln!(out, "{reason}")?,
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,150 @@
+//! NumPy's `.npy` files (format versions 1 to 3), as described in `numpy.lib.format`: a magic string, a header that is a Python
+//! dictionary, then the elements.
+
+use std::fs::File;
+use std::io::{BufWriter, Read, Write};
+use std::path::Path;
+
+use anyhow::{Context, Result};
+use tilescribe::graph::TensorData;
+use tilescribe::workload::DType;
+
+use super::exit::CommandError;
+
+const MAGIC: &[u8; 6] = b"\x93NUMPY";
+/// Headers beyond this many bytes are refused.
+const HEADER_LIMIT: usize = 1 << 16;
+
+/// Reads an array.
+///
+/// # Errors
+/// [`CommandError::Usage`] where the file is none, or of a type or order that networks do not take.
+pub fn read(path: &Path) -> Result<TensorData> {
+    let mut bytes = Vec::new();
+    let opened = File::open(path).and_then(|mut file| file.read_to_end(&mut bytes));
+    opened.with_context(|| format!("cannot read {}", path.display()))?;
+    parse(&bytes).map_err(|reason| CommandError::Usage(format!("{}: {reason}", path.display())).into())
+}
+
+/// Writes an array, in version 1.
+///
+/// # Errors
+/// [`std::io::Error`] where the file cannot be written.
+pub fn write(path: &Path, tensor: &TensorData) -> Result<()> {
+    let extents: Vec<String> = tensor.shape.iter().map(|extent| format!("{extent},")).collect();
+    let descriptor = descriptor(tensor.dtype);
+    let mut header = format!("{{'descr': '{descriptor}', 'fortran_order': False, 'shape': ({}), }}", extents.join(" "));
+    // the elements start at a multiple of 64 bytes
+    let padded = (10 + header.len() + 1).next_multiple_of(64) - 10;
+    header.push_str(&" ".repeat(padded - header.len() - 1));
+    header.push('\n');
+    let write = || -> std::io::Result<()> {
+        let mut file = BufWriter::new(File::create(path)?);
+        file.write_all(MAGIC)?;
+        file.write_all(&[1, 0])?;
+        file.write_all(&(header.len() as u16).to_le_bytes())?;
+        file.write_all(header.as_bytes())?;
+        file.write_all(&tensor.bytes)?;
+        file.flush()
+    };
+    write().with_context(|| format!("cannot write {}", path.display()))
+}
+
+/// NumPy has no bfloat16: its bits, as it is used to.
+fn descriptor(dtype: DType) -> &'static str {
+    match dtype {
+        DType::F32 => "<f4",
+        DType::F16 => "<f2",
+        DType::BF16 => "<V2",
+        DType::I8 => "|i1",
+        DType::U8 => "|u1",
+        DType::I32 => "<i4",
+        DType::I64 => "<i8",
+        DType::Bool => "|b1",
+    }
+}
+
+fn parse(bytes: &[u8]) -> Result<TensorData, String> {
+    let (length_bytes, rest) = match bytes.strip_prefix(MAGIC) {
+        Some([1, _, rest @ ..]) => (2, rest),
+        Some([2 | 3, _, rest @ ..]) => (4, rest),
+        Some(_) => return Err("a version of the .npy format that is not known".into()),
+        None => return Err("no .npy file".into()),
+    };
+    let mut length = [0; 4];
+    length[..length_bytes].copy_from_slice(rest.get(..length_bytes).ok_or("the header is cut off")?);
+    let length = u32::from_le_bytes(length) as usize;
+    if length > HEADER_LIMIT {
+        return Err(format!("a header of {length} bytes"));
+    }
+    let header = rest.get(length_bytes..length_bytes + length).ok_or("the header is cut off")?;
+    let header = str::from_utf8(header).map_err(|_| "the header is no text")?;
+    let descriptor = value(header, "descr")?.trim_matches(['\'', '"']).to_string();
+    if value(header, "fortran_order")? != "False" {
+        return Err("elements in column-major order: save numpy.ascontiguousarray(x)".into());
+    }
+    let types = [DType::F32, DType::F16, DType::BF16, DType::I8, DType::U8, DType::I32, DType::I64, DType::Bool];
+    let dtype = types.into_iter().find(|dtype| self::descriptor(*dtype) == descriptor);
+    let dtype = dtype.ok_or_else(|| format!("elements of type `{}`, which networks do not take", descriptor.escape_debug()))?;
+    let shape = shape(value(header, "shape")?)?;
+    let elements = shape.iter().try_fold(1usize, |product, extent| product.checked_mul(*extent as usize));
+    let expected = elements.and_then(|elements| elements.checked_mul(dtype.bytes()));
+    let data = &rest[length_bytes + length..];
+    if expected != Some(data.len()) {
+        return Err(format!("{} bytes of elements do not fit the shape {shape:?}", data.len()));
+    }
+    Ok(TensorData { shape, dtype, bytes: data.to_vec().into() })
+}
+
+/// The text of a value in the header's dictionary; a tuple with its parentheses.
+fn value<'h>(header: &'h str, key: &str) -> Result<&'h str, String> {
+    let missing = || format!("the header lacks `{key}`");
+    let (_, after) = header.split_once(&format!("'{key}'")).ok_or_else(missing)?;
+    let after = after.trim_start().strip_prefix(':').ok_or_else(missing)?.trim_start();
+    let end = if after.starts_with('(') { after.find(')').map(|at| at + 1) } else { after.find([',', '}']) };
+    Ok(after[..end.ok_or_else(missing)?].trim())
+}
+
+fn shape(tuple: &str) -> Result<Vec<i64>, String> {
+    let inner = tuple.strip_prefix('(').and_then(|t| t.strip_suffix(')')).ok_or("the shape is no tuple")?;
+    let extents = inner.split(',').map(str::trim).filter(|extent| !extent.is_empty());
+    extents.map(|extent| extent.parse::<u32>().map(i64::from).map_err(|_| format!("an extent of `{extent}`"))).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_written_reads_back() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("x.npy");
+        for (shape, dtype) in [(vec![2, 3], DType::F32), (vec![], DType::I64), (vec![7], DType::Bool), (vec![0, 4], DType::I8)] {
+            let bytes = shape.iter().product::<i64>() as usize * dtype.bytes();
+            let tensor = TensorData { shape, dtype, bytes: (0..bytes).map(|b| b as u8 % 2).collect::<Vec<u8>>().into() };
+            write(&path, &tensor).unwrap();
+            assert_eq!(read(&path).unwrap(), tensor);
+            assert_eq!((std::fs::metadata(&path).unwrap().len() as usize - bytes) % 64, 0);
+        }
+    }
+
+    #[test]
+    fn damaged_files_are_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("x.npy");
+        let bytes = vec![0; 24].into();
+        write(&path, &TensorData { shape: vec![6], dtype: DType::F32, bytes }).unwrap();
+        let good = std::fs::read(&path).unwrap();
+        assert!(parse(&good).is_ok());
+        for cut in [0, 5, 8, 9, 40, good.len() - 1] {
+            assert!(parse(&good[..cut]).is_err(), "cut at {cut}");
+        }
+        let change = |from: &str, to: &str| {
+            let text: String = good.iter().map(|byte| *byte as char).collect::<String>().replace(from, to);
+            text.chars().map(|c| c as u8).collect::<Vec<u8>>()
+        };
+        for (from, to) in [("<f4", "<c8"), ("False", "True "), ("(6,)", "(-6)"), ("shape", "shake"), ("NUMPY", "NUMPX")] {
+            assert!(parse(&change(from, to)).is_err(), "{to}");
+        }
+    }
+}

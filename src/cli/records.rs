@@ -1,0 +1,126 @@
+//! `tilescribe records`
+
+use std::fs::File;
+use std::io::{BufReader, BufWriter, Write};
+use std::path::PathBuf;
+
+use anyhow::{Context, Result};
+use clap::{Args, Subcommand};
+use serde_json::json;
+use tilescribe::record::{CorpusReader, CorpusWriter, Filter, Limits, Prune};
+use tilescribe::space::Space;
+
+use super::arguments::StoreArguments;
+use super::exit::CommandError;
+
+/// List, export, import or prune what was measured
+#[derive(Args)]
+pub struct Records {
+    #[command(subcommand)]
+    action: Action,
+}
+
+#[derive(Subcommand)]
+enum Action {
+    /// Print a line for each task, target and space
+    List {
+        #[command(flatten)]
+        store: StoreArguments,
+        /// Print JSON objects, one a line
+        #[arg(long)]
+        json: bool,
+    },
+    /// Write records as a corpus file: JSON lines, compressed with zstd
+    Export {
+        /// File to write
+        file: PathBuf,
+        #[command(flatten)]
+        store: StoreArguments,
+        #[command(flatten)]
+        filter: FilterArguments,
+    },
+    /// Take in the records of corpus files
+    Import {
+        /// Files that `export` or `collect` wrote
+        #[arg(required = true)]
+        files: Vec<PathBuf>,
+        #[command(flatten)]
+        store: StoreArguments,
+    },
+    /// Throw records away
+    Prune {
+        #[command(flatten)]
+        store: StoreArguments,
+        /// Those of other versions of the search space
+        #[arg(long, conflicts_with = "keep", required_unless_present = "keep")]
+        other_spaces: bool,
+        /// All but the N fastest of each task
+        #[arg(long, value_name = "N")]
+        keep: Option<u64>,
+    },
+}
+
+/// Which records.
+#[derive(Args)]
+struct FilterArguments {
+    /// Only those of the task with this hash
+    #[arg(long, value_name = "HASH")]
+    task: Option<String>,
+    /// Only those of the target with this fingerprint
+    #[arg(long, value_name = "FINGERPRINT")]
+    target: Option<String>,
+}
+
+impl Records {
+    pub fn execute(self, out: &mut dyn Write) -> Result<()> {
+        match self.action {
+            Action::List { store, json } => list(&store, json, out),
+            Action::Export { file, store, filter } => {
+                let Some(store) = store.open_existing()? else {
+                    let reason = format!("there is no store {}", store.path()?.display());
+                    return Err(CommandError::Usage(reason).into());
+                };
+                let created = File::create(&file).with_context(|| format!("cannot write {}", file.display()))?;
+                let mut writer = CorpusWriter::new(BufWriter::new(created))?;
+                let filter = Filter { task_hash: filter.task, target: filter.target, space: None };
+                let count = store.export(&filter, &mut writer)?;
+                writer.finish()?.flush().with_context(|| format!("cannot write {}", file.display()))?;
+                Ok(writeln!(out, "{count} records")?)
+            }
+            Action::Import { files, store } => {
+                let mut store = store.open()?;
+                for file in files {
+                    let opened = File::open(&file).with_context(|| format!("cannot read {}", file.display()))?;
+                    let reader = CorpusReader::new(BufReader::new(opened), Limits::default())?;
+                    let imported = store.import(reader).with_context(|| file.display().to_string())?;
+                    let (new, replaced, kept) = (imported.new, imported.replaced, imported.kept);
+                    writeln!(out, "{}: {new} new, {replaced} replaced, {kept} known already", file.display())?;
+                }
+                Ok(())
+            }
+            Action::Prune { store, keep, other_spaces: _ } => {
+                let what = keep.map_or_else(|| Prune::OtherSpaces(Space::standard().version()), Prune::AllBut);
+                let Some(mut store) = store.open_existing()? else { return Ok(writeln!(out, "0 records")?) };
+                let count = store.prune(&what)?;
+                Ok(writeln!(out, "{count} records")?)
+            }
+        }
+    }
+}
+
+fn list(store: &StoreArguments, as_json: bool, out: &mut dyn Write) -> Result<()> {
+    let Some(store) = store.open_existing()? else { return Ok(()) };
+    for row in store.list()? {
+        if as_json {
+            let line = json!({
+                "task": row.task_hash, "target": row.target, "space": row.space, "records": row.records,
+                "timed": row.timed, "best_ns": row.best_ns, "created_unix_s": row.created_unix_s,
+            });
+            writeln!(out, "{line}")?;
+        } else {
+            let best = row.best_ns.map_or_else(|| "-".into(), |ns| format!("{:.4} ms", ns as f64 / 1e6));
+            writeln!(out, "{} {} {:>7} records {:>7} timed, best {best}", row.task_hash, row.target, row.records, row.timed)?;
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,277 @@
+//! Scalar expressions, of values in one or all lanes.
+
+use inkwell::{FloatPredicate, IntPredicate};
+
+use crate::codegen::CodegenError;
+use crate::codegen::emit::Emitter;
+use crate::codegen::emit::ir::{Element, Value};
+use crate::codegen::emit::memory::register_element;
+use crate::codegen::emit::statement::Truth;
+use crate::workload::{Binary, DType, Expr, Unary};
+
+type Result<T> = std::result::Result<T, CodegenError>;
+
+impl<'c> Emitter<'_, 'c> {
+    /// The value of an expression: a vector where it depends on the lane, else a scalar.
+    pub(super) fn expression(&mut self, expr: &Expr) -> Result<Value<'c>> {
+        match expr {
+            Expr::Float(value) => Ok(self.ir.float(value.0)),
+            Expr::Index(index) if self.moves(index) => {
+                let value = self.lane_index(index)?;
+                self.convert(value, Element::I64)
+            }
+            Expr::Index(index) => self.scalar_index(index),
+            Expr::Load { tensor, indices } => self.load(*tensor, indices),
+            Expr::Unary(op, x) => {
+                let x = self.expression(x)?;
+                self.unary(*op, x)
+            }
+            Expr::Binary(Binary::Power, x, exponent) => {
+                let x = self.expression(x)?;
+                match **exponent {
+                    Expr::Float(exponent) => self.power_constant(x, exponent.0),
+                    _ => {
+                        let exponent = self.expression(exponent)?;
+                        self.binary(Binary::Power, x, exponent)
+                    }
+                }
+            }
+            Expr::Binary(op, x, y) => {
+                let x = self.expression(x)?;
+                let y = self.expression(y)?;
+                self.binary(*op, x, y)
+            }
+            Expr::Select { condition, yes, no } => {
+                let condition = self.expression(condition)?;
+                let condition = self.convert(condition, Element::I1)?;
+                let (yes, no) = (self.expression(yes)?, self.expression(no)?);
+                let (yes, no) = self.same_element(yes, no)?;
+                self.ir.select(condition, yes, no)
+            }
+            Expr::Guard { conditions, inside, outside } => {
+                let holds = match self.conditions(conditions)? {
+                    Truth::Always => return self.expression(inside),
+                    Truth::Never => return self.expression(outside),
+                    Truth::Depends(holds) => holds,
+                };
+                // both sides are computed; only the loads of the inside are held back
+                let outer = self.predicate;
+                self.narrow_predicate(holds)?;
+                let inside = self.expression(inside)?;
+                self.predicate = outer;
+                let outside = self.expression(outside)?;
+                let (inside, outside) = self.same_element(inside, outside)?;
+                self.ir.select(holds, inside, outside)
+            }
+            Expr::Cast(dtype, x) => {
+                let x = self.expression(x)?;
+                self.cast(*dtype, x)
+            }
+        }
+    }
+
+    fn unary(&self, op: Unary, x: Value<'c>) -> Result<Value<'c>> {
+        if op == Unary::Not {
+            let x = self.convert(x, Element::I1)?;
+            return self.ir.not(x);
+        }
+        if self.ir.element(x)? != Element::F32 {
+            let zero = self.ir.integer(Element::I64, 0);
+            let integer = self.convert(x, Element::I64)?;
+            match op {
+                Unary::Negate => return self.ir.sub(zero, integer),
+                Unary::Absolute => {
+                    let negative = self.ir.icmp(IntPredicate::SLT, integer, zero)?;
+                    let negated = self.ir.sub(zero, integer)?;
+                    return self.ir.select(negative, negated, integer);
+                }
+                Unary::Sign => {
+                    let (one, minus) = (self.ir.integer(Element::I64, 1), self.ir.integer(Element::I64, -1));
+                    let positive = self.ir.icmp(IntPredicate::SGT, integer, zero)?;
+                    let negative = self.ir.icmp(IntPredicate::SLT, integer, zero)?;
+                    let not_positive = self.ir.select(negative, minus, zero)?;
+                    return self.ir.select(positive, one, not_positive);
+                }
+                Unary::Floor | Unary::Ceil | Unary::Round => return Ok(integer),
+                _ => {}
+            }
+        }
+        let x = self.convert(x, Element::F32)?;
+        let one = self.ir.float(1.0);
+        match op {
+            Unary::Negate => self.ir.fneg(x),
+            Unary::Absolute => self.float_intrinsic("llvm.fabs", x),
+            Unary::Sqrt => self.float_intrinsic("llvm.sqrt", x),
+            Unary::ReciprocalSqrt => {
+                let root = self.float_intrinsic("llvm.sqrt", x)?;
+                self.ir.fdiv(one, root)
+            }
+            Unary::Reciprocal => self.ir.fdiv(one, x),
+            Unary::Floor => self.rounded("llvm.floor", x),
+            Unary::Ceil => self.rounded("llvm.ceil", x),
+            Unary::Round => self.rounded("llvm.roundeven", x),
+            Unary::Sign => {
+                // of zero and NaN: themselves
+                let signed = self.ir.intrinsic(
+                    self.shared.module,
+                    "llvm.copysign",
+                    &[x.get_type()],
+                    &[self.ir.same_shape(one, x)?.0, x],
+                )?;
+                let zero = self.ir.float(0.0);
+                let nonzero = self.ir.fcmp(FloatPredicate::ONE, x, zero)?;
+                self.ir.select(nonzero, signed, x)
+            }
+            Unary::Exp => self.exp(x),
+            Unary::Log => self.log(x),
+            Unary::Erf => self.erf(x),
+            Unary::Tanh => self.tanh(x),
+            Unary::Sigmoid => self.sigmoid(x),
+            Unary::Sin => self.sine(x, false),
+            Unary::Cos => self.sine(x, true),
+            Unary::Not => Err(CodegenError::Internal("`not` is of Booleans".into())),
+        }
+    }
+
+    pub(super) fn binary(&self, op: Binary, x: Value<'c>, y: Value<'c>) -> Result<Value<'c>> {
+        if matches!(op, Binary::And | Binary::Or) {
+            let (x, y) = (self.convert(x, Element::I1)?, self.convert(y, Element::I1)?);
+            return if op == Binary::And { self.ir.and(x, y) } else { self.ir.or(x, y) };
+        }
+        let (mut x, mut y) = self.same_element(x, y)?;
+        if self.ir.element(x)? == Element::I1 && op != Binary::Equal {
+            (x, y) = (self.convert(x, Element::I64)?, self.convert(y, Element::I64)?);
+        }
+        let float = matches!(self.ir.element(x)?, Element::F32 | Element::F64);
+        match (op, float) {
+            (Binary::Add, true) => self.ir.fadd(x, y),
+            (Binary::Subtract, true) => self.ir.fsub(x, y),
+            (Binary::Multiply, true) => self.ir.fmul(x, y),
+            (Binary::Divide, true) => self.ir.fdiv(x, y),
+            (Binary::Remainder, true) => self.float_remainder(x, y),
+            // the form of one instruction; where one is NaN, the second
+            (Binary::Maximum, true) => {
+                let greater = self.ir.fcmp(FloatPredicate::OGT, x, y)?;
+                self.ir.select(greater, x, y)
+            }
+            (Binary::Minimum, true) => {
+                let less = self.ir.fcmp(FloatPredicate::OLT, x, y)?;
+                self.ir.select(less, x, y)
+            }
+            (Binary::Power, true) => self.power(x, y),
+            (Binary::Less, true) => self.ir.fcmp(FloatPredicate::OLT, x, y),
+            (Binary::LessEqual, true) => self.ir.fcmp(FloatPredicate::OLE, x, y),
+            (Binary::Equal, true) => self.ir.fcmp(FloatPredicate::OEQ, x, y),
+            (Binary::Add, false) => self.ir.add(x, y),
+            (Binary::Subtract, false) => self.ir.sub(x, y),
+            (Binary::Multiply, false) => self.ir.mul(x, y),
+            (Binary::Divide, false) => Ok(self.integer_divide(x, y)?.0),
+            (Binary::Remainder, false) => Ok(self.integer_divide(x, y)?.1),
+            (Binary::Maximum, false) => {
+                let greater = self.ir.icmp(IntPredicate::SGT, x, y)?;
+                self.ir.select(greater, x, y)
+            }
+            (Binary::Minimum, false) => {
+                let less = self.ir.icmp(IntPredicate::SLT, x, y)?;
+                self.ir.select(less, x, y)
+            }
+            (Binary::Power, false) => {
+                let (x, y) = (self.convert(x, Element::F32)?, self.convert(y, Element::F32)?);
+                let power = self.power(x, y)?;
+                self.convert(power, Element::I64)
+            }
+            (Binary::Less, false) => self.ir.icmp(IntPredicate::SLT, x, y),
+            (Binary::LessEqual, false) => self.ir.icmp(IntPredicate::SLE, x, y),
+            (Binary::Equal, false) => self.ir.icmp(IntPredicate::EQ, x, y),
+            (Binary::And | Binary::Or, _) => Err(CodegenError::Internal("`and` is of Booleans".into())),
+        }
+    }
+
+    /// Quotient towards minus infinity, and the remainder with the divisor's sign. By zero: both are 0; the quotient of the
+    /// smallest number and -1 wraps. Neither may trap, since lanes that are not used compute too.
+    fn integer_divide(&self, x: Value<'c>, y: Value<'c>) -> Result<(Value<'c>, Value<'c>)> {
+        let zero = self.ir.integer(Element::I64, 0);
+        let one = self.ir.integer(Element::I64, 1);
+        let by_zero = self.ir.icmp(IntPredicate::EQ, y, zero)?;
+        let by_minus = self.ir.icmp(IntPredicate::EQ, y, self.ir.integer(Element::I64, -1))?;
+        let special = self.ir.or(by_zero, by_minus)?;
+        let divisor = self.ir.select(special, one, y)?;
+        let quotient = self.ir.sdiv(x, divisor)?;
+        let remainder = self.ir.sub(x, self.ir.mul(quotient, divisor)?)?;
+        // the remainder has the dividend's sign: correct both where it is not the divisor's
+        let nonzero = self.ir.icmp(IntPredicate::NE, remainder, zero)?;
+        let differs = self.ir.icmp(IntPredicate::SLT, self.ir.xor(remainder, divisor)?, zero)?;
+        let correct = self.ir.and(nonzero, differs)?;
+        let floor = self.ir.select(correct, self.ir.sub(quotient, one)?, quotient)?;
+        let modulo = self.ir.select(correct, self.ir.add(remainder, divisor)?, remainder)?;
+        let negated = self.ir.sub(zero, x)?;
+        let floor = self.ir.select(by_minus, negated, floor)?;
+        Ok((self.ir.select(by_zero, zero, floor)?, self.ir.select(special, zero, modulo)?))
+    }
+
+    pub(super) fn float_intrinsic(&self, name: &str, x: Value<'c>) -> Result<Value<'c>> {
+        self.ir.intrinsic(self.shared.module, name, &[x.get_type()], &[x])
+    }
+
+    /// The wider of two element types for both.
+    fn same_element(&self, x: Value<'c>, y: Value<'c>) -> Result<(Value<'c>, Value<'c>)> {
+        let (of_x, of_y) = (self.ir.element(x)?, self.ir.element(y)?);
+        if of_x == of_y {
+            return Ok((x, y));
+        }
+        let rank = |element| match element {
+            Element::I1 => 0,
+            Element::I32 => 1,
+            Element::I64 => 2,
+            Element::F32 => 3,
+            Element::F64 => 4,
+        };
+        let to = if rank(of_x) > rank(of_y) { of_x } else { of_y };
+        Ok((self.convert(x, to)?, self.convert(y, to)?))
+    }
+
+    /// The value in another type: numbers to Booleans by comparing with 0, floats to integers towards zero with saturation.
+    pub(super) fn convert(&self, x: Value<'c>, to: Element) -> Result<Value<'c>> {
+        let from = self.ir.element(x)?;
+        match (from, to) {
+            _ if from == to => Ok(x),
+            (Element::I1, Element::I32 | Element::I64) => self.ir.zero_extend(x, self.ir.type_like(to, x)),
+            (Element::I1, Element::F32 | Element::F64) => {
+                let (one, zero) = if to == Element::F32 {
+                    (self.ir.float(1.0), self.ir.float(0.0))
+                } else {
+                    (self.ir.double(1.0), self.ir.double(0.0))
+                };
+                self.ir.select(x, one, zero)
+            }
+            (Element::I32, Element::I64) => self.ir.sign_extend(x, self.ir.type_like(to, x)),
+            (Element::I64, Element::I32) => self.ir.truncate(x, self.ir.type_like(to, x)),
+            (Element::I32 | Element::I64, Element::F32 | Element::F64) => self.ir.int_to_float(x, to),
+            (Element::F32 | Element::F64, Element::I32 | Element::I64) => {
+                self.ir.float_to_int(self.shared.module, x, to)
+            }
+            (Element::F32 | Element::F64, Element::I1) => {
+                let zero = self.ir.float_like(0.0, x)?;
+                self.ir.fcmp(FloatPredicate::UNE, x, zero)
+            }
+            (Element::I32 | Element::I64, Element::I1) => self.ir.icmp(IntPredicate::NE, x, self.ir.integer(from, 0)),
+            _ => self.ir.float_resize(x, to),
+        }
+    }
+
+    /// A cast to an element type: integers wrap to its width.
+    fn cast(&self, dtype: DType, x: Value<'c>) -> Result<Value<'c>> {
+        let x = self.convert(x, register_element(dtype))?;
+        let bits = match dtype {
+            DType::I8 | DType::U8 => 8,
+            DType::I32 => 32,
+            DType::F16 | DType::BF16 => {
+                return Err(CodegenError::Unsupported(format!("a cast to {}", dtype.name())));
+            }
+            DType::F32 | DType::I64 | DType::Bool => return Ok(x),
+        };
+        let by = self.ir.integer(Element::I64, 64 - bits);
+        let up = self.ir.shl(x, by)?;
+        if dtype == DType::U8 { self.ir.lshr(up, by) } else { self.ir.ashr(up, by) }
+    }
+}

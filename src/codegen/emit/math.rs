@@ -1,0 +1,262 @@
+//! Elementary functions of f32 as polynomials, for scalars and vectors alike.
+//!
+//! All are within 4 units in the last place over the whole range of f32 (a test samples it densely), infinities, NaN and denormal
+//! numbers included. Range reductions are the classic ones (Cody and Waite, *Software Manual for the Elementary Functions*, 1980;
+//! Muller, *Elementary Functions*, 2016). The coefficients are minimax fits of our own, found by Lawson's iterated
+//! reweighting over Chebyshev nodes; each says what it approximates and how well.
+
+use inkwell::FloatPredicate;
+
+use crate::codegen::CodegenError;
+use crate::codegen::emit::Emitter;
+use crate::codegen::emit::ir::{Element, Value};
+use crate::target::Architecture;
+
+type Result<T> = std::result::Result<T, CodegenError>;
+
+/// ln 2 in two parts; the first has few bits, so that small multiples of it are exact.
+const LN_2_HIGH: f64 = 0.693_359_375;
+const LN_2_LOW: f64 = -2.121_944_400_546_905_8e-4;
+
+/// `(eʳ - 1 - r) / r²` for |r| ≤ ln 2 / 2; the error of eʳ is 3.1e-9.
+const EXP: [f64; 5] = [0.49999993412, 0.16666520108, 0.041668394217, 0.0083687804291, 0.0013814466741];
+
+/// `(ln(1 + x) - x + x²/2) / x³` for √½ - 1 ≤ x ≤ √2 - 1; the relative error of the logarithm is 7.5e-10.
+const LOG: [f64; 9] = [
+    0.33333312604,
+    -0.250000096,
+    0.20002118663,
+    -0.16667995843,
+    0.14219552279,
+    -0.12405589066,
+    0.11888162974,
+    -0.116756512,
+    0.067466382424,
+];
+
+/// `erf(√z) / √z` for z ≤ 1; relative error 3.3e-11.
+const ERF: [f64; 8] = [
+    1.1283791671,
+    -0.37612638435,
+    0.11283781974,
+    -0.026865400045,
+    0.0052209454417,
+    -0.00084828289729,
+    0.00011256948824,
+    -9.6415186721e-06,
+];
+
+/// `ln erfc(x)` for 1 ≤ x ≤ 4; the error of erf is 1.1e-9.
+const LOG_ERFC: [f64; 7] = [
+    -0.00034152229727,
+    -1.1270891932,
+    -0.63814482748,
+    -0.10310675937,
+    0.021838066385,
+    -0.0029476589148,
+    0.00018637925586,
+];
+
+/// `(tanh(√z) / √z - 1) / z` for z ≤ 0.39; the error of tanh is 4.1e-9.
+const TANH: [f64; 5] = [-0.33333284283, 0.13331501773, -0.053744431582, 0.020653806308, -0.0057208202644];
+
+impl<'c> Emitter<'_, 'c> {
+    /// `eˣ = 2ⁿ · eʳ` with `n = round(x / ln 2)`, `r = x - n · ln 2`.
+    pub(super) fn exp(&self, x: Value<'c>) -> Result<Value<'c>> {
+        // beyond, the result is infinite or 0 anyway; NaN passes, since the comparisons are false for it
+        let x = self.clamped(x, -150.0, 128.0)?;
+        let n = self.ir.fmul(x, self.ir.float(std::f64::consts::LOG2_E))?;
+        let n = self.rounded("llvm.roundeven", n)?;
+        let r = self.multiply_add(n, self.ir.float(-LN_2_HIGH), x)?;
+        let r = self.multiply_add(n, self.ir.float(-LN_2_LOW), r)?;
+        let tail = self.polynomial(r, &EXP)?;
+        let square = self.ir.fmul(r, r)?;
+        let r = self.ir.fadd(r, self.ir.float(1.0))?;
+        let value = self.multiply_add(tail, square, r)?;
+        self.scale_by_power(value, n)
+    }
+
+    /// `x · 2ⁿ` for an integral |n| ≤ 250, with overflow and gradual underflow.
+    fn scale_by_power(&self, x: Value<'c>, n: Value<'c>) -> Result<Value<'c>> {
+        if let Some(scaled) = self.scalef(x, n)? {
+            return Ok(scaled);
+        }
+        // in two steps, since the range of one power is too small
+        let n = self.ir.float_to_int(self.shared.module, n, Element::I32)?;
+        let half = self.ir.ashr(n, self.ir.integer(Element::I32, 1))?;
+        let rest = self.ir.sub(n, half)?;
+        let scaled = self.ir.fmul(x, self.power_of_two(half)?)?;
+        self.ir.fmul(scaled, self.power_of_two(rest)?)
+    }
+
+    /// AVX-512 has one instruction for it.
+    fn scalef(&self, x: Value<'c>, n: Value<'c>) -> Result<Option<Value<'c>>> {
+        let (Value::VectorValue(vector), true) = (x, self.has_feature("+avx512f")) else { return Ok(None) };
+        let lanes = vector.get_type().get_size();
+        if lanes != 16 {
+            return Ok(None);
+        }
+        let all = self.shared.context.i16_type().const_all_ones().into();
+        let current_rounding = self.ir.integer(Element::I32, 4);
+        let arguments = [x, n, x, all, current_rounding];
+        self.ir.intrinsic(self.shared.module, "llvm.x86.avx512.mask.scalef.ps.512", &[], &arguments).map(Some)
+    }
+
+    /// 2ⁿ of an i32 in -126..=127.
+    fn power_of_two(&self, n: Value<'c>) -> Result<Value<'c>> {
+        let biased = self.ir.add(n, self.ir.integer(Element::I32, 127))?;
+        let bits = self.ir.shl(biased, self.ir.integer(Element::I32, 23))?;
+        self.ir.reinterpret(bits, Element::F32)
+    }
+
+    /// `ln x = ln m + e · ln 2` with `x = m · 2ᵉ`, `√½ ≤ m < √2`.
+    pub(super) fn log(&self, x: Value<'c>) -> Result<Value<'c>> {
+        let smallest_normal = f64::from(f32::MIN_POSITIVE);
+        let tiny = self.ir.fcmp(FloatPredicate::OLT, x, self.ir.float(smallest_normal))?;
+        let enlarged = self.ir.fmul(x, self.ir.float(8_388_608.0))?;
+        let normal = self.ir.select(tiny, enlarged, x)?;
+        let bits = self.ir.reinterpret(normal, Element::I32)?;
+        // the exponent is cut where the mantissa passes √2: subtract the bits of √½
+        let i32 = |value| self.ir.integer(Element::I32, value);
+        let shifted = self.ir.sub(bits, i32(0x3f35_04f3))?;
+        let exponent = self.ir.ashr(shifted, i32(23))?;
+        let cut = self.ir.shl(exponent, i32(23))?;
+        let mantissa = self.ir.reinterpret(self.ir.sub(bits, cut)?, Element::F32)?;
+        let exponent = self.ir.select(tiny, self.ir.sub(exponent, i32(23))?, exponent)?;
+        let exponent = self.ir.int_to_float(exponent, Element::F32)?;
+
+        let x1 = self.ir.fsub(mantissa, self.ir.float(1.0))?;
+        let square = self.ir.fmul(x1, x1)?;
+        let cube = self.ir.fmul(square, x1)?;
+        let tail = self.polynomial(x1, &LOG)?;
+        let sum = self.ir.fmul(exponent, self.ir.float(LN_2_LOW))?;
+        let sum = self.multiply_add(tail, cube, sum)?;
+        let sum = self.multiply_add(square, self.ir.float(-0.5), sum)?;
+        let sum = self.ir.fadd(sum, x1)?;
+        let value = self.multiply_add(exponent, self.ir.float(LN_2_HIGH), sum)?;
+
+        // NaN below zero, minus infinity at zero, infinity and NaN stay
+        let finite = self.ir.fcmp(FloatPredicate::OLT, x, self.ir.float(f64::INFINITY))?;
+        let value = self.ir.select(finite, value, x)?;
+        let zero = self.ir.fcmp(FloatPredicate::OEQ, x, self.ir.float(0.0))?;
+        let value = self.ir.select(zero, self.ir.float(f64::NEG_INFINITY), value)?;
+        let negative = self.ir.fcmp(FloatPredicate::OLT, x, self.ir.float(0.0))?;
+        self.ir.select(negative, self.ir.float(f64::NAN), value)
+    }
+
+    /// Odd polynomial below 1; `1 - exp(ln erfc |x|)` with the sign of x above.
+    pub(super) fn erf(&self, x: Value<'c>) -> Result<Value<'c>> {
+        let magnitude = self.float_intrinsic("llvm.fabs", x)?;
+        let square = self.ir.fmul(x, x)?;
+        let small = self.ir.fmul(self.polynomial(square, &ERF)?, x)?;
+        let limited = self.clamped(magnitude, 0.0, 4.0)?;
+        let logarithm = self.polynomial(limited, &LOG_ERFC)?;
+        let complement = self.exp(logarithm)?;
+        let large = self.ir.fsub(self.ir.float(1.0), complement)?;
+        let large = self.with_sign(large, x)?;
+        let is_small = self.ir.fcmp(FloatPredicate::OLT, magnitude, self.ir.float(1.0))?;
+        self.ir.select(is_small, small, large)
+    }
+
+    /// Odd polynomial below 0.625; `1 - 2 / (exp(2|x|) + 1)` with the sign of x above.
+    pub(super) fn tanh(&self, x: Value<'c>) -> Result<Value<'c>> {
+        let magnitude = self.float_intrinsic("llvm.fabs", x)?;
+        let square = self.ir.fmul(x, x)?;
+        let tail = self.polynomial(square, &TANH)?;
+        let cube = self.ir.fmul(square, x)?;
+        let small = self.multiply_add(tail, cube, x)?;
+        let twice = self.ir.fadd(magnitude, magnitude)?;
+        let power = self.exp(twice)?;
+        let quotient = self.ir.fdiv(self.ir.float(2.0), self.ir.fadd(power, self.ir.float(1.0))?)?;
+        let large = self.ir.fsub(self.ir.float(1.0), quotient)?;
+        let large = self.with_sign(large, x)?;
+        let is_small = self.ir.fcmp(FloatPredicate::OLT, magnitude, self.ir.float(0.625))?;
+        self.ir.select(is_small, small, large)
+    }
+
+    /// `1 / (1 + e)` or `e / (1 + e)` with `e = exp(-|x|)`, which never overflows and keeps small results exact.
+    pub(super) fn sigmoid(&self, x: Value<'c>) -> Result<Value<'c>> {
+        let magnitude = self.float_intrinsic("llvm.fabs", x)?;
+        let power = self.exp(self.ir.fneg(magnitude)?)?;
+        let one = self.ir.float(1.0);
+        let negative = self.ir.fcmp(FloatPredicate::OLT, x, self.ir.float(0.0))?;
+        let numerator = self.ir.select(negative, power, one)?;
+        let denominator = self.ir.fadd(power, one)?;
+        self.ir.fdiv(numerator, denominator)
+    }
+
+    /// Horner's scheme; coefficients from the constant up.
+    pub(super) fn polynomial(&self, x: Value<'c>, coefficients: &[f64]) -> Result<Value<'c>> {
+        let Some((highest, lower)) = coefficients.split_last() else {
+            return self.ir.float_like(0.0, x);
+        };
+        let mut value = self.ir.float_like(*highest, x)?;
+        for coefficient in lower.iter().rev() {
+            value = self.multiply_add(value, x, self.ir.float_like(*coefficient, x)?)?;
+        }
+        Ok(value)
+    }
+
+    pub(super) fn multiply_add(&self, x: Value<'c>, y: Value<'c>, z: Value<'c>) -> Result<Value<'c>> {
+        self.ir.fma(self.shared.module, x, y, z)
+    }
+
+    /// Between two bounds; NaN stays NaN.
+    fn clamped(&self, x: Value<'c>, low: f64, high: f64) -> Result<Value<'c>> {
+        let (low, high) = (self.ir.float(low), self.ir.float(high));
+        let above = self.ir.fcmp(FloatPredicate::OGT, low, x)?;
+        let x = self.ir.select(above, low, x)?;
+        let below = self.ir.fcmp(FloatPredicate::OLT, high, x)?;
+        self.ir.select(below, high, x)
+    }
+
+    /// The magnitude of one value with the sign of another.
+    fn with_sign(&self, magnitude: Value<'c>, sign: Value<'c>) -> Result<Value<'c>> {
+        let (magnitude, sign) = self.ir.same_shape(magnitude, sign)?;
+        self.ir.intrinsic(self.shared.module, "llvm.copysign", &[magnitude.get_type()], &[magnitude, sign])
+    }
+
+    pub(super) fn has_feature(&self, feature: &str) -> bool {
+        self.shared.target.features.iter().any(|f| f == feature)
+    }
+
+    /// `llvm.floor`, `llvm.ceil`, `llvm.roundeven` or `llvm.trunc`. Processors before SSE 4.1 have no instruction for them
+    /// (LLVM would call the C library): there, adding and subtracting 2²³ rounds to even, and a comparison corrects.
+    pub(super) fn rounded(&self, name: &str, x: Value<'c>) -> Result<Value<'c>> {
+        let features = ["+sse4.1", "+avx", "+avx2", "+avx512f"];
+        let native =
+            self.shared.target.architecture == Architecture::Aarch64 || features.iter().any(|f| self.has_feature(f));
+        if native {
+            return self.float_intrinsic(name, x);
+        }
+        let (exact, one) = match self.ir.element(x)? {
+            Element::F64 => (4_503_599_627_370_496.0, self.ir.double(1.0)),
+            _ => (8_388_608.0, self.ir.float(1.0)),
+        };
+        let limit = self.ir.float_like(exact, x)?;
+        let magnitude = self.float_intrinsic("llvm.fabs", x)?;
+        let nearest = self.ir.fsub(self.ir.fadd(magnitude, limit)?, limit)?;
+        let nearest = self.with_sign(nearest, x)?;
+        let value = match name {
+            "llvm.floor" => {
+                let above = self.ir.fcmp(FloatPredicate::OGT, nearest, x)?;
+                self.ir.select(above, self.ir.fsub(nearest, one)?, nearest)?
+            }
+            "llvm.ceil" => {
+                let below = self.ir.fcmp(FloatPredicate::OLT, nearest, x)?;
+                self.ir.select(below, self.ir.fadd(nearest, one)?, nearest)?
+            }
+            "llvm.trunc" => {
+                let size = self.float_intrinsic("llvm.fabs", nearest)?;
+                let beyond = self.ir.fcmp(FloatPredicate::OGT, size, magnitude)?;
+                let less = self.with_sign(self.ir.fsub(size, one)?, x)?;
+                self.ir.select(beyond, less, nearest)?
+            }
+            _ => nearest,
+        };
+        // numbers without a fraction, infinities and NaN stay
+        let fractional = self.ir.fcmp(FloatPredicate::OLT, magnitude, limit)?;
+        let value = self.ir.select(fractional, value, x)?;
+        self.with_sign(value, x)
+    }
+}

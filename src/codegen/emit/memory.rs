@@ -1,0 +1,504 @@
+//! Loads and stores: register slots, single elements, rows of elements, and gathers.
+
+use inkwell::IntPredicate;
+use inkwell::basic_block::BasicBlock;
+use inkwell::types::BasicTypeEnum;
+use inkwell::values::{AsValueRef, BasicValue, InstructionValue, IntValue, PointerValue, VectorValue};
+
+use crate::codegen::CodegenError;
+use crate::codegen::emit::ir::{Element, Value, shaped, vector_type};
+use crate::codegen::emit::{Emitter, WORKSPACE_ALIGNMENT};
+use crate::codegen::registers::Slots;
+use crate::workload::{Atom, DType, Expr, Index, TensorId, row_major_strides};
+
+type Result<T> = std::result::Result<T, CodegenError>;
+
+/// Where an access goes, in elements.
+struct Address<'c> {
+    /// The element of lane 0, or of all lanes.
+    pointer: PointerValue<'c>,
+    lanes: LaneOffsets<'c>,
+}
+
+/// How far each lane's element is from the address.
+enum LaneOffsets<'c> {
+    /// All lanes access the same element.
+    Same,
+    /// Lane `n` accesses the n-th element.
+    Contiguous,
+    /// A vector of distances in elements.
+    Vector(Value<'c>),
+}
+
+impl<'c> Emitter<'_, 'c> {
+    pub(super) fn load(&mut self, buffer: TensorId, indices: &[Index]) -> Result<Value<'c>> {
+        let dtype = self.checked_access(buffer, indices)?;
+        if let Some(slots) = self.shared.slots.get(&buffer).copied() {
+            return self.load_slot(buffer, slots, indices);
+        }
+        if self.shared.nest.buffer(buffer).elements() == 0 {
+            return Ok(self.ir.scalar_type(register_element(dtype)).const_zero());
+        }
+        let address = self.address(buffer, indices)?;
+        let memory = self.memory_type(dtype);
+        let raw = match (address.lanes, self.lanes) {
+            (LaneOffsets::Same, _) | (_, None) => {
+                let pointer = self.safe_pointer(buffer, address.pointer)?;
+                let value = self.ir.builder.build_load(memory, pointer, "")?;
+                self.annotate_value(buffer, value, dtype)?;
+                value
+            }
+            (LaneOffsets::Contiguous, Some(lanes)) => {
+                let vector = vector_type(memory, lanes.width)?;
+                match self.active_lanes()? {
+                    None => {
+                        let value = self.ir.builder.build_load(vector, address.pointer, "")?;
+                        self.annotate_value(buffer, value, dtype)?;
+                        value
+                    }
+                    Some(mask) => {
+                        let arguments = [address.pointer.into(), mask, vector.const_zero().into()];
+                        let overload = [vector.into(), address.pointer.get_type().into()];
+                        let call =
+                            self.ir.intrinsic_call(self.shared.module, "llvm.masked.load", &overload, &arguments)?;
+                        self.ir.align_argument(call, 0, dtype.bytes() as u64);
+                        let value = self.call_value(call)?;
+                        self.annotate_scopes(buffer, value.as_instruction_value())?;
+                        value
+                    }
+                }
+            }
+            (LaneOffsets::Vector(offsets), Some(lanes)) => {
+                let vector = vector_type(memory, lanes.width)?;
+                let pointers = self.lane_pointers(memory, address.pointer, offsets)?;
+                let mask = match self.active_lanes()? {
+                    Some(mask) => mask,
+                    None => self.ir.lane_mask(lanes.width, lanes.width),
+                };
+                let arguments = [pointers, mask, vector.const_zero().into()];
+                let overload = [vector.into(), pointers.get_type()];
+                let call = self.ir.intrinsic_call(self.shared.module, "llvm.masked.gather", &overload, &arguments)?;
+                self.ir.align_argument(call, 0, dtype.bytes() as u64);
+                let value = self.call_value(call)?;
+                self.annotate_scopes(buffer, value.as_instruction_value())?;
+                value
+            }
+        };
+        self.from_memory(raw, dtype)
+    }
+
+    pub(super) fn store(&mut self, buffer: TensorId, indices: &[Index], value: Value<'c>) -> Result<()> {
+        let dtype = self.checked_access(buffer, indices)?;
+        let value = self.convert(value, register_element(dtype))?;
+        if let Some(slots) = self.shared.slots.get(&buffer).copied() {
+            return self.store_slot(buffer, slots, indices, value);
+        }
+        let address = self.address(buffer, indices)?;
+        let memory = self.memory_type(dtype);
+        match (address.lanes, self.lanes) {
+            (LaneOffsets::Same, _) | (_, None) => {
+                if value.is_vector_value() {
+                    return Err(CodegenError::Malformed("lanes store different values into one element".into()));
+                }
+                let value = self.to_memory(value, dtype)?;
+                let store = self.ir.builder.build_store(address.pointer, value)?;
+                self.annotate(buffer, store, dtype)?;
+            }
+            (LaneOffsets::Contiguous, Some(lanes)) => {
+                let value = self.to_memory(self.ir.splat(value, lanes.width)?, dtype)?;
+                match self.active_lanes()? {
+                    None => {
+                        let store = self.ir.builder.build_store(address.pointer, value)?;
+                        self.annotate(buffer, store, dtype)?;
+                    }
+                    Some(mask) => {
+                        let arguments = [value, address.pointer.into(), mask];
+                        let overload = [value.get_type(), address.pointer.get_type().into()];
+                        let call =
+                            self.ir.intrinsic_call(self.shared.module, "llvm.masked.store", &overload, &arguments)?;
+                        self.ir.align_argument(call, 1, dtype.bytes() as u64);
+                        self.annotate_scopes(buffer, call.try_as_basic_value().instruction())?;
+                    }
+                }
+            }
+            (LaneOffsets::Vector(offsets), Some(lanes)) => {
+                let value = self.to_memory(self.ir.splat(value, lanes.width)?, dtype)?;
+                let pointers = self.lane_pointers(memory, address.pointer, offsets)?;
+                let mask = match self.active_lanes()? {
+                    Some(mask) => mask,
+                    None => self.ir.lane_mask(lanes.width, lanes.width),
+                };
+                let overload = [value.get_type(), pointers.get_type()];
+                let call = self.ir.intrinsic_call(
+                    self.shared.module,
+                    "llvm.masked.scatter",
+                    &overload,
+                    &[value, pointers, mask],
+                )?;
+                self.ir.align_argument(call, 1, dtype.bytes() as u64);
+                self.annotate_scopes(buffer, call.try_as_basic_value().instruction())?;
+            }
+        }
+        Ok(())
+    }
+
+    fn checked_access(&self, buffer: TensorId, indices: &[Index]) -> Result<DType> {
+        let Some(found) = self.shared.nest.buffers.get(buffer.0 as usize) else {
+            return Err(CodegenError::Malformed(format!("an access to buffer {}, which does not exist", buffer.0)));
+        };
+        if indices.len() != found.shape.len() {
+            let (name, given, rank) = (&found.name, indices.len(), found.shape.len());
+            return Err(CodegenError::Malformed(format!("{name} has {rank} dimensions, an access {given}")));
+        }
+        Ok(found.dtype)
+    }
+
+    /// Row-major, in elements. Gathered indices are clamped into their dimension, so that no input can lead outside of the buffer.
+    fn address(&mut self, buffer: TensorId, indices: &[Index]) -> Result<Address<'c>> {
+        let found = self.shared.nest.buffer(buffer);
+        let base = self.pointers[buffer.0 as usize]
+            .ok_or_else(|| CodegenError::Internal(format!("{} has no address", found.name)))?;
+        let mut flat = Index::constant(0);
+        let mut gathered: Option<Value> = None;
+        for ((index, extent), stride) in indices.iter().zip(&found.shape).zip(row_major_strides(&found.shape)) {
+            if !has_value(index) {
+                let index = if index.is_affine() { index.clone() } else { index.simplify(&|var| self.range(var)) };
+                flat = flat.plus(&index.times(stride));
+                continue;
+            }
+            let value = if self.moves(index) { self.lane_index(index)? } else { self.scalar_index(index)? };
+            let clamped = self.clamp(value, extent - 1)?;
+            let part = self.ir.mul(clamped, self.ir.integer(Element::I64, stride))?;
+            gathered = Some(match gathered {
+                Some(sum) => self.ir.add(sum, part)?,
+                None => part,
+            });
+        }
+        let (moving, same) = self.split_lane_terms(&flat);
+        let element = self.memory_type(found.dtype);
+        let (rest, constant) = self.scalar_terms(&same)?;
+        let mut pointer = base;
+        if let Some(rest) = rest {
+            pointer = self.ir.offset(element, pointer, rest)?;
+        }
+        let mut vector = None;
+        match gathered {
+            Some(offsets) if offsets.is_vector_value() => vector = Some(offsets),
+            Some(offset) => pointer = self.ir.offset(element, pointer, offset)?,
+            None => {}
+        }
+        // constants last: they become displacements
+        pointer = self.ir.offset(element, pointer, self.ir.integer(Element::I64, constant))?;
+        let contiguous = vector.is_none() && matches!(moving.as_slice(), [(Atom::Var(_), 1)]);
+        if contiguous {
+            return Ok(Address { pointer, lanes: LaneOffsets::Contiguous });
+        }
+        if !moving.is_empty() {
+            let index = moving
+                .into_iter()
+                .fold(Index::constant(0), |sum, (atom, coefficient)| sum.plus(&Index::atom(atom).times(coefficient)));
+            let offsets = self.lane_index(&index)?;
+            vector = Some(match vector {
+                Some(sum) => {
+                    let wide = self.convert(offsets, Element::I64)?;
+                    self.ir.add(sum, wide)?
+                }
+                None => offsets,
+            });
+        }
+        Ok(Address { pointer, lanes: vector.map_or(LaneOffsets::Same, LaneOffsets::Vector) })
+    }
+
+    fn clamp(&self, value: Value<'c>, high: i64) -> Result<Value<'c>> {
+        let value = self.convert(value, Element::I64)?;
+        let (zero, high) = (self.ir.integer(Element::I64, 0), self.ir.integer(Element::I64, high.max(0)));
+        let low = self.ir.icmp(IntPredicate::SGT, value, zero)?;
+        let value = self.ir.select(low, value, zero)?;
+        let below = self.ir.icmp(IntPredicate::SLT, value, high)?;
+        self.ir.select(below, value, high)
+    }
+
+    fn lane_pointers(
+        &self,
+        element: BasicTypeEnum<'c>,
+        base: PointerValue<'c>,
+        offsets: Value<'c>,
+    ) -> Result<Value<'c>> {
+        let offsets = self.convert(offsets, Element::I64)?.into_vector_value();
+        // SAFETY: only builds the instruction, and wraps its operand and result. LLVM's instruction takes a vector of offsets and
+        // gives a vector of pointers then; inkwell's method has types for scalars only, but hands both through
+        let pointers = unsafe {
+            let offsets = IntValue::new(offsets.as_value_ref());
+            VectorValue::new(self.ir.builder.build_gep(element, base, &[offsets], "")?.as_value_ref())
+        };
+        Ok(pointers.into())
+    }
+
+    /// Under a predicate, the address of the buffer's first element wherever the predicate does not hold.
+    fn safe_pointer(&self, buffer: TensorId, pointer: PointerValue<'c>) -> Result<PointerValue<'c>> {
+        let (Some(predicate), Some(base)) = (self.predicate, self.pointers[buffer.0 as usize]) else {
+            return Ok(pointer);
+        };
+        let any = match predicate {
+            Value::VectorValue(mask) => self.ir.intrinsic(
+                self.shared.module,
+                "llvm.vector.reduce.or",
+                &[mask.get_type().into()],
+                &[predicate],
+            )?,
+            scalar => scalar,
+        };
+        Ok(self.ir.select(any, pointer.into(), base.into())?.into_pointer_value())
+    }
+
+    /// The mask of lanes that take part in an access; `None` where all do.
+    pub(super) fn active_lanes(&self) -> Result<Option<Value<'c>>> {
+        let Some(lanes) = self.lanes else { return Ok(None) };
+        let tail = (lanes.extent < lanes.width).then(|| self.ir.lane_mask(lanes.extent, lanes.width));
+        Ok(match (tail, self.predicate) {
+            (None, None) => None,
+            (Some(tail), None) => Some(tail),
+            (None, Some(predicate)) => Some(self.ir.splat(predicate, lanes.width)?),
+            (Some(tail), Some(predicate)) => Some(self.ir.and(predicate, tail)?),
+        })
+    }
+
+    pub(super) fn narrow_predicate(&mut self, condition: Value<'c>) -> Result<()> {
+        self.predicate = Some(match self.predicate {
+            Some(outer) => self.ir.and(outer, condition)?,
+            None => condition,
+        });
+        Ok(())
+    }
+
+    // register slots
+
+    fn load_slot(&mut self, buffer: TensorId, slots: Slots, indices: &[Index]) -> Result<Value<'c>> {
+        let place = self.slot(buffer, slots, indices)?;
+        let slot = self.ir.builder.build_load(place.slot_type, place.pointer, "")?;
+        let Value::VectorValue(vector) = slot else { return Ok(slot) };
+        match (place.element, self.lanes) {
+            (None, Some(lanes)) if lanes.width < vector.get_type().get_size() => {
+                let order: Vec<i64> = (0..i64::from(lanes.width)).collect();
+                let undefined = vector.get_type().get_poison();
+                let i32_type = self.shared.context.i32_type();
+                let order: Vec<_> = order.iter().map(|lane| i32_type.const_int(*lane as u64, false)).collect();
+                let order = inkwell::types::VectorType::const_vector(&order);
+                Ok(self.ir.builder.build_shuffle_vector(vector, undefined, order, "")?.into())
+            }
+            (None, _) => Ok(slot),
+            (Some(element), _) => {
+                let element = self.shared.context.i64_type().const_int(element as u64, false);
+                Ok(self.ir.builder.build_extract_element(vector, element, "")?)
+            }
+        }
+    }
+
+    fn store_slot(&mut self, buffer: TensorId, slots: Slots, indices: &[Index], value: Value<'c>) -> Result<()> {
+        let place = self.slot(buffer, slots, indices)?;
+        let width = match place.slot_type {
+            BasicTypeEnum::VectorType(vector) => vector.get_size(),
+            _ => {
+                if value.is_vector_value() {
+                    return Err(CodegenError::Malformed("lanes store different values into one register".into()));
+                }
+                self.ir.builder.build_store(place.pointer, value)?;
+                return Ok(());
+            }
+        };
+        let new = match (place.element, self.lanes) {
+            (Some(element), _) => {
+                let old = self.ir.builder.build_load(place.slot_type, place.pointer, "")?.into_vector_value();
+                let element = self.shared.context.i64_type().const_int(element as u64, false);
+                self.ir.builder.build_insert_element(old, value, element, "")?.into()
+            }
+            (None, lanes) => {
+                let lanes =
+                    lanes.ok_or_else(|| CodegenError::Internal("a vector store outside of a vector loop".into()))?;
+                let mut value = self.ir.splat(value, lanes.width)?;
+                let mut mask = self.active_lanes()?;
+                if lanes.width < width {
+                    let order: Vec<i64> = (0..i64::from(width))
+                        .map(|lane| if lane < i64::from(lanes.width) { lane } else { -1 })
+                        .collect();
+                    value = self.widened(value, &order, None)?;
+                    let narrow = match mask {
+                        Some(mask) => mask,
+                        None => self.ir.lane_mask(lanes.width, lanes.width),
+                    };
+                    let none = self.ir.lane_mask(0, lanes.width);
+                    mask = Some(self.widened(narrow, &order, Some(none))?);
+                }
+                match mask {
+                    None => value,
+                    Some(mask) => {
+                        let old = self.ir.builder.build_load(place.slot_type, place.pointer, "")?;
+                        self.ir.select(mask, value, old)?
+                    }
+                }
+            }
+        };
+        self.ir.builder.build_store(place.pointer, new)?;
+        Ok(())
+    }
+
+    /// Spreads a vector over more lanes; lanes of `order` that are negative come from `fill`, or are undefined.
+    fn widened(&self, value: Value<'c>, order: &[i64], fill: Option<Value<'c>>) -> Result<Value<'c>> {
+        let vector = value.into_vector_value();
+        let width = u64::from(vector.get_type().get_size());
+        let i32_type = self.shared.context.i32_type();
+        let order: Vec<_> = order
+            .iter()
+            .map(|lane| match (u64::try_from(*lane), fill) {
+                (Ok(lane), _) => i32_type.const_int(lane, false),
+                (Err(_), Some(_)) => i32_type.const_int(width, false),
+                (Err(_), None) => i32_type.get_poison(),
+            })
+            .collect();
+        let fill = fill.map_or(vector.get_type().get_poison(), Value::into_vector_value);
+        let order = inkwell::types::VectorType::const_vector(&order);
+        Ok(self.ir.builder.build_shuffle_vector(vector, fill, order, "")?.into())
+    }
+
+    fn slot(&mut self, buffer: TensorId, slots: Slots, indices: &[Index]) -> Result<Place<'c>> {
+        let found = self.shared.nest.buffer(buffer);
+        let (shape, scalar) = (found.shape.clone(), self.ir.scalar_type(register_element(found.dtype)));
+        let name = found.name.clone();
+        let mut number = 0;
+        let mut element = None;
+        for (dimension, (index, extent)) in indices.iter().zip(&shape).enumerate() {
+            let (_, same) = self.split_lane_terms(index);
+            let (rest, offset) = self.scalar_terms(&same)?;
+            if rest.is_some() || offset < 0 || offset >= *extent {
+                return Err(CodegenError::Malformed(format!(
+                    "{name} is a register, but accessed at [{offset}] of {extent}"
+                )));
+            }
+            if slots.dimension == Some(dimension) {
+                number = number * ((extent + slots.chunk - 1) / slots.chunk) + offset / slots.chunk;
+                element = (!self.moves(index)).then_some(offset % slots.chunk);
+            } else {
+                number = number * extent + offset;
+            }
+        }
+        let width = slots.dimension.map(|_| (slots.chunk as u32).next_power_of_two());
+        let slot_type = shaped(scalar, width)?;
+        let pointer = match self.slots.get(&(buffer, number)) {
+            Some(pointer) => *pointer,
+            None => {
+                let pointer = self.entry_variable(slot_type, &format!("{name}.{number}"))?;
+                self.slots.insert((buffer, number), pointer);
+                pointer
+            }
+        };
+        Ok(Place { pointer, slot_type, element })
+    }
+
+    /// A variable of this function, which `sroa` turns into values.
+    pub(super) fn entry_variable(&mut self, of: BasicTypeEnum<'c>, name: &str) -> Result<PointerValue<'c>> {
+        let here: Option<BasicBlock> = self.ir.builder.get_insert_block();
+        self.ir.builder.position_at_end(self.entry);
+        let pointer = self.ir.builder.build_alloca(of, name)?;
+        if let Some(here) = here {
+            self.ir.builder.position_at_end(here);
+        }
+        Ok(pointer)
+    }
+
+    // element types
+
+    fn memory_type(&self, dtype: DType) -> BasicTypeEnum<'c> {
+        let context = self.shared.context;
+        match dtype {
+            DType::F32 => context.f32_type().into(),
+            DType::F16 => context.f16_type().into(),
+            DType::BF16 => context.bf16_type().into(),
+            DType::I8 | DType::U8 | DType::Bool => context.i8_type().into(),
+            DType::I32 => context.i32_type().into(),
+            DType::I64 => context.i64_type().into(),
+        }
+    }
+
+    fn from_memory(&self, value: Value<'c>, dtype: DType) -> Result<Value<'c>> {
+        match dtype {
+            DType::F32 | DType::I64 | DType::F16 | DType::BF16 => Ok(value),
+            DType::Bool => {
+                let zero = value.get_type().const_zero();
+                self.ir.icmp(IntPredicate::NE, value, zero)
+            }
+            DType::U8 => self.ir.zero_extend(value, self.ir.type_like(Element::I64, value)),
+            DType::I8 | DType::I32 => self.ir.sign_extend(value, self.ir.type_like(Element::I64, value)),
+        }
+    }
+
+    fn to_memory(&self, value: Value<'c>, dtype: DType) -> Result<Value<'c>> {
+        let width = match value {
+            Value::VectorValue(vector) => Some(vector.get_type().get_size()),
+            _ => None,
+        };
+        let memory = shaped(self.memory_type(dtype), width)?;
+        match dtype {
+            DType::F32 | DType::I64 | DType::F16 | DType::BF16 => Ok(value),
+            DType::Bool => self.ir.zero_extend(value, memory),
+            DType::U8 | DType::I8 | DType::I32 => self.ir.truncate(value, memory),
+        }
+    }
+
+    fn call_value(&self, call: inkwell::values::CallSiteValue<'c>) -> Result<Value<'c>> {
+        call.try_as_basic_value().basic().ok_or_else(|| CodegenError::Internal("a load without a value".into()))
+    }
+
+    fn annotate_value(&self, buffer: TensorId, value: Value<'c>, dtype: DType) -> Result<()> {
+        match value.as_instruction_value() {
+            Some(instruction) => self.annotate(buffer, instruction, dtype),
+            None => Ok(()),
+        }
+    }
+
+    /// Only the element's alignment is certain; and buffers do not overlap.
+    fn annotate(&self, buffer: TensorId, instruction: InstructionValue<'c>, dtype: DType) -> Result<()> {
+        let alignment = u32::try_from(dtype.bytes()).unwrap_or(1).min(WORKSPACE_ALIGNMENT);
+        instruction.set_alignment(alignment).map_err(|e| CodegenError::Internal(format!("alignment: {e}")))?;
+        self.annotate_scopes(buffer, Some(instruction))
+    }
+
+    fn annotate_scopes(&self, buffer: TensorId, instruction: Option<InstructionValue<'c>>) -> Result<()> {
+        let Some(instruction) = instruction else { return Ok(()) };
+        let scopes = &self.shared.scopes;
+        let number = buffer.0 as usize;
+        for (kind, list) in [("alias.scope", scopes.own[number]), ("noalias", scopes.others[number])] {
+            let kind = self.shared.context.get_kind_id(kind);
+            instruction.set_metadata(list, kind).map_err(|e| CodegenError::Internal(format!("metadata: {e}")))?;
+        }
+        Ok(())
+    }
+}
+
+/// A part of a register buffer.
+struct Place<'c> {
+    pointer: PointerValue<'c>,
+    slot_type: BasicTypeEnum<'c>,
+    /// A single lane of the slot; `None` for the whole.
+    element: Option<i64>,
+}
+
+/// How values of an element type are computed with.
+pub(super) fn register_element(dtype: DType) -> Element {
+    match dtype {
+        DType::F32 | DType::F16 | DType::BF16 => Element::F32,
+        DType::Bool => Element::I1,
+        DType::I8 | DType::U8 | DType::I32 | DType::I64 => Element::I64,
+    }
+}
+
+/// Whether an index depends on loaded values.
+fn has_value(index: &Index) -> bool {
+    let mut found = false;
+    Expr::Index(index.clone()).for_each_load(&mut |_, _| found = true);
+    found
+        || index.terms().iter().any(|(atom, _)| match atom {
+            Atom::Value(_) => true,
+            Atom::FloorDiv(inner, _) | Atom::Modulo(inner, _) => has_value(inner),
+            Atom::Var(_) => false,
+        })
+}

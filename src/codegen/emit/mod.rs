@@ -1,0 +1,325 @@
+//! Nest to LLVM IR, by rules over any nest.
+//!
+//! A kernel is `void NAME(void *const *arguments, void *workspace)`. The bodies of parallel loops are functions of their own,
+//! which the runtime calls from its threads. Vector loops are executed lane by lane at once: expressions that depend on the loop's
+//! variable become vectors, the others stay scalar and are broadcast where both meet. Conditions that depend on it become masks.
+
+mod expression;
+mod index;
+mod ir;
+mod math;
+mod memory;
+mod power;
+mod statement;
+mod trigonometry;
+
+use std::collections::HashMap;
+
+use inkwell::attributes::{Attribute, AttributeLoc};
+use inkwell::basic_block::BasicBlock;
+use inkwell::context::Context;
+use inkwell::module::{Linkage, Module};
+use inkwell::types::BasicMetadataTypeEnum;
+use inkwell::values::{FunctionValue, MetadataValue, PointerValue};
+use inkwell::{AddressSpace, GlobalVisibility};
+
+use crate::codegen::CodegenError;
+use crate::codegen::emit::ir::{Ir, Value};
+use crate::codegen::layout::{ALIGNMENT, Layout};
+use crate::codegen::legalize::legalize;
+use crate::codegen::registers::{self, Slots};
+use crate::nest::{Nest, Scope, Stmt};
+use crate::target::Target;
+use crate::workload::{DType, Interval, TensorId, Var};
+
+/// The widest vector loop that is executed at once; LLVM spreads it over several registers.
+pub const MAX_VECTOR_LANES: i64 = 64;
+
+/// The runtime's entry that kernels call.
+pub const PARALLEL_FOR: &str = "tilescribe_parallel_for";
+
+/// Adds the functions `symbol` and `symbol_setup` to a module.
+///
+/// # Errors
+/// [`CodegenError::Malformed`] for a nest that breaks its invariants, [`CodegenError::Unsupported`] for element types that
+/// this back end does not compute in.
+pub fn kernel<'c>(
+    context: &'c Context,
+    module: &Module<'c>,
+    symbol: &str,
+    nest: &Nest,
+    target: &Target,
+) -> Result<(), CodegenError> {
+    let layout = Layout::new(nest)?;
+    for buffer in &nest.buffers {
+        if matches!(buffer.dtype, DType::F16 | DType::BF16) {
+            return Err(CodegenError::Unsupported(format!("{} of type {}", buffer.name, buffer.dtype.name())));
+        }
+    }
+    let shape = |id: TensorId| nest.buffers.get(id.0 as usize).map_or(Vec::new(), |b| b.shape.clone());
+    let setup = legalize(&nest.setup, &shape);
+    let body = legalize(&nest.body, &shape);
+    let slots = registers::plan(nest, &[&setup, &body]);
+    let shared =
+        Shared { context, module, nest, target, layout: &layout, slots: &slots, scopes: alias_scopes(context, nest) };
+    for (name, statements) in [(symbol.to_string(), &body), (format!("{symbol}_setup"), &setup)] {
+        let pointer = context.ptr_type(AddressSpace::default());
+        let function = shared.add_function(&name, &[pointer.into(), pointer.into()], Linkage::External);
+        let parameter = |n| function.get_nth_param(n).map(|p| p.into_pointer_value());
+        let (Some(arguments), Some(workspace)) = (parameter(0), parameter(1)) else {
+            return Err(CodegenError::Internal("a function without its parameters".into()));
+        };
+        let mut emitter = Emitter::new(&shared, function, arguments, workspace);
+        let thread = emitter.ir.integer(ir::Element::I64, 0);
+        emitter.materialize_buffers(thread)?;
+        emitter.statements(statements)?;
+        emitter.finish()?;
+    }
+    Ok(())
+}
+
+/// What the functions of one kernel have in common.
+struct Shared<'a, 'c> {
+    context: &'c Context,
+    module: &'a Module<'c>,
+    nest: &'a Nest,
+    target: &'a Target,
+    layout: &'a Layout,
+    slots: &'a HashMap<TensorId, Slots>,
+    scopes: AliasScopes<'c>,
+}
+
+impl<'c> Shared<'_, 'c> {
+    fn add_function(
+        &self,
+        name: &str,
+        parameters: &[BasicMetadataTypeEnum<'c>],
+        linkage: Linkage,
+    ) -> FunctionValue<'c> {
+        let function =
+            self.module.add_function(name, self.context.void_type().fn_type(parameters, false), Some(linkage));
+        let strings = [
+            ("target-cpu", self.target.cpu.clone()),
+            ("target-features", self.target.features.join(",")),
+            ("prefer-vector-width", self.target.vector_bits.to_string()),
+        ];
+        for (key, value) in strings {
+            function.add_attribute(AttributeLoc::Function, self.context.create_string_attribute(key, &value));
+        }
+        let nounwind = Attribute::get_named_enum_kind_id("nounwind");
+        function.add_attribute(AttributeLoc::Function, self.context.create_enum_attribute(nounwind, 0));
+        function
+    }
+}
+
+/// One scope for each buffer: buffers never overlap, and LLVM may know.
+struct AliasScopes<'c> {
+    /// By buffer: the list that holds its scope.
+    own: Vec<MetadataValue<'c>>,
+    /// By buffer: the list of all others' scopes.
+    others: Vec<MetadataValue<'c>>,
+}
+
+fn alias_scopes<'c>(context: &'c Context, nest: &Nest) -> AliasScopes<'c> {
+    let domain = context.metadata_node(&[context.metadata_string("buffers").into()]);
+    let scopes: Vec<MetadataValue> = (0..nest.buffers.len())
+        .map(|n| context.metadata_node(&[context.metadata_string(&format!("buffer {n}")).into(), domain.into()]))
+        .collect();
+    let list = |keep: &dyn Fn(usize) -> bool| {
+        let kept: Vec<_> = (0..scopes.len()).filter(|n| keep(*n)).map(|n| scopes[n].into()).collect();
+        context.metadata_node(&kept)
+    };
+    AliasScopes {
+        own: (0..scopes.len()).map(|n| list(&|other| other == n)).collect(),
+        others: (0..scopes.len()).map(|n| list(&|other| other != n)).collect(),
+    }
+}
+
+/// What a loop variable stands for at this point of the program.
+#[derive(Clone, Copy)]
+enum Binding<'c> {
+    Unbound,
+    Constant(i64),
+    Scalar(Value<'c>),
+    /// The variable of the vector loop.
+    Lane,
+}
+
+/// The vector loop that is being executed.
+#[derive(Clone, Copy)]
+struct Lanes {
+    var: Var,
+    /// Iterations.
+    extent: u32,
+    /// Lanes of the values: the next power of two.
+    width: u32,
+}
+
+/// Writes one function.
+struct Emitter<'a, 'c> {
+    shared: &'a Shared<'a, 'c>,
+    ir: Ir<'c>,
+    function: FunctionValue<'c>,
+    /// Holds the variables of register slots.
+    entry: BasicBlock<'c>,
+    /// Where the program starts, behind them.
+    start: BasicBlock<'c>,
+    arguments: PointerValue<'c>,
+    workspace: PointerValue<'c>,
+    /// The first element of each buffer in memory.
+    pointers: Vec<Option<PointerValue<'c>>>,
+    /// By variable.
+    bindings: Vec<Binding<'c>>,
+    /// By variable: the values that it takes.
+    ranges: Vec<Interval>,
+    /// Bound variables, outermost first: the order in which addresses are summed, so that inner loops share the sums of outer ones.
+    order: Vec<Var>,
+    lanes: Option<Lanes>,
+    /// Where this does not hold, memory is not touched: a scalar, or a mask of lanes.
+    predicate: Option<Value<'c>>,
+    /// Variables of slots, by buffer and number.
+    slots: HashMap<(TensorId, i64), PointerValue<'c>>,
+}
+
+impl<'a, 'c> Emitter<'a, 'c> {
+    fn new(
+        shared: &'a Shared<'a, 'c>,
+        function: FunctionValue<'c>,
+        arguments: PointerValue<'c>,
+        workspace: PointerValue<'c>,
+    ) -> Emitter<'a, 'c> {
+        let ir = Ir::new(shared.context);
+        let entry = shared.context.append_basic_block(function, "entry");
+        let start = shared.context.append_basic_block(function, "start");
+        ir.builder.position_at_end(start);
+        Emitter {
+            shared,
+            ir,
+            function,
+            entry,
+            start,
+            arguments,
+            workspace,
+            pointers: vec![None; shared.nest.buffers.len()],
+            bindings: vec![Binding::Unbound; shared.nest.vars.len()],
+            ranges: vec![Interval::point(0); shared.nest.vars.len()],
+            order: Vec::new(),
+            lanes: None,
+            predicate: None,
+            slots: HashMap::new(),
+        }
+    }
+
+    /// Computes the address of every buffer, once for the function.
+    fn materialize_buffers(&mut self, thread: Value<'c>) -> Result<(), CodegenError> {
+        let nest = self.shared.nest;
+        let pointer_type = self.shared.context.ptr_type(AddressSpace::default());
+        let byte = self.shared.context.i8_type().into();
+        for (number, id) in nest.arguments().into_iter().enumerate() {
+            let position = self.ir.integer(ir::Element::I64, number as i64);
+            let slot = self.ir.offset(pointer_type.into(), self.arguments, position)?;
+            let pointer = self.ir.builder.build_load(pointer_type, slot, "")?.into_pointer_value();
+            pointer.set_name(&nest.buffer(id).name);
+            self.pointers[id.0 as usize] = Some(pointer);
+        }
+        let layout = self.shared.layout;
+        let stride = self.ir.integer(ir::Element::I64, layout.private_bytes as i64);
+        let start = self.ir.integer(ir::Element::I64, layout.shared_bytes as i64);
+        let behind = self.ir.add_nsw(self.ir.mul_nsw(thread, stride)?, start)?;
+        let private = self.ir.offset(byte, self.workspace, behind)?;
+        for (number, buffer) in nest.buffers.iter().enumerate() {
+            let id = TensorId(number as u32);
+            let base = match buffer.scope {
+                Scope::Argument(_) | Scope::Packed => continue,
+                Scope::Shared => self.workspace,
+                Scope::Private | Scope::Register => private,
+            };
+            let offset = self.ir.integer(ir::Element::I64, layout.offset(id) as i64);
+            self.pointers[number] = Some(self.ir.offset(byte, base, offset)?);
+        }
+        Ok(())
+    }
+
+    fn finish(self) -> Result<(), CodegenError> {
+        self.ir.builder.build_return(None)?;
+        self.ir.builder.position_at_end(self.entry);
+        self.ir.builder.build_unconditional_branch(self.start)?;
+        Ok(())
+    }
+
+    fn range(&self, var: Var) -> Interval {
+        self.ranges.get(var.0 as usize).copied().unwrap_or(Interval { low: i64::MIN, high: i64::MAX })
+    }
+
+    fn bind(&mut self, var: Var, binding: Binding<'c>, range: Interval) -> Result<(), CodegenError> {
+        let at = var.0 as usize;
+        let unknown = || CodegenError::Malformed(format!("a loop over the unknown variable {at}"));
+        *self.bindings.get_mut(at).ok_or_else(unknown)? = binding;
+        self.ranges[at] = range;
+        self.order.push(var);
+        Ok(())
+    }
+
+    fn unbind(&mut self, var: Var) {
+        self.bindings[var.0 as usize] = Binding::Unbound;
+        self.order.pop();
+    }
+
+    fn binding(&self, var: Var) -> Result<Binding<'c>, CodegenError> {
+        match self.bindings.get(var.0 as usize) {
+            None | Some(Binding::Unbound) => {
+                let name = self.shared.nest.vars.get(var.0 as usize).cloned().unwrap_or_else(|| var.0.to_string());
+                Err(CodegenError::Malformed(format!("the variable {name} is used outside of its loop")))
+            }
+            Some(binding) => Ok(*binding),
+        }
+    }
+
+    fn lane_var(&self) -> Option<Var> {
+        self.lanes.map(|lanes| lanes.var)
+    }
+
+    fn new_block(&self, name: &str) -> BasicBlock<'c> {
+        self.shared.context.append_basic_block(self.function, name)
+    }
+
+    /// A new function for the body of a parallel loop:
+    /// `void body(void *context, int64_t begin, int64_t end, int64_t thread)`.
+    fn body_function(&self) -> FunctionValue<'c> {
+        let pointer: BasicMetadataTypeEnum = self.shared.context.ptr_type(AddressSpace::default()).into();
+        let integer: BasicMetadataTypeEnum = self.shared.context.i64_type().into();
+        let name = format!("{}.parallel", self.function.get_name().to_string_lossy());
+        self.shared.add_function(&name, &[pointer, integer, integer, integer], Linkage::Internal)
+    }
+
+    /// The runtime's `tilescribe_parallel_for`.
+    fn parallel_for(&self) -> FunctionValue<'c> {
+        let module = self.shared.module;
+        module.get_function(PARALLEL_FOR).unwrap_or_else(|| {
+            let pointer: BasicMetadataTypeEnum = self.shared.context.ptr_type(AddressSpace::default()).into();
+            let integer: BasicMetadataTypeEnum = self.shared.context.i64_type().into();
+            let function_type = self.shared.context.void_type().fn_type(&[pointer, pointer, integer, integer], false);
+            let function = module.add_function(PARALLEL_FOR, function_type, Some(Linkage::External));
+            // linked into the same object: called directly, without a table
+            function.as_global_value().set_visibility(GlobalVisibility::Hidden);
+            function
+        })
+    }
+
+    /// The statements of a function, from the outside.
+    fn body_emitter(
+        &self,
+        function: FunctionValue<'c>,
+        arguments: PointerValue<'c>,
+        workspace: PointerValue<'c>,
+    ) -> Self {
+        Emitter::new(self.shared, function, arguments, workspace)
+    }
+
+    fn statements(&mut self, statements: &[Stmt]) -> Result<(), CodegenError> {
+        statements.iter().try_for_each(|statement| self.statement(statement))
+    }
+}
+
+/// Alignment of buffers in the workspace, as LLVM wants it.
+pub const WORKSPACE_ALIGNMENT: u32 = ALIGNMENT as u32;

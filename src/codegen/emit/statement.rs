@@ -1,0 +1,303 @@
+//! Loops, conditions, stores and accumulations.
+
+use inkwell::IntPredicate;
+use inkwell::values::PointerValue;
+
+use crate::codegen::CodegenError;
+use crate::codegen::emit::ir::{Element, Value};
+use crate::codegen::emit::{Binding, Emitter, Lanes};
+use crate::codegen::legalize::any_mentions;
+use crate::nest::{Loop, LoopKind, Stmt};
+use crate::workload::{Binary, Combiner, Condition, DType, Expr, Index, Interval, TensorId};
+
+type Result<T> = std::result::Result<T, CodegenError>;
+
+impl<'c> Emitter<'_, 'c> {
+    pub(super) fn statement(&mut self, statement: &Stmt) -> Result<()> {
+        match statement {
+            Stmt::Loop(l) => self.loop_(l),
+            Stmt::If { conditions, body } => self.conditional(conditions, body),
+            Stmt::Store { buffer, indices, value } => {
+                let value = self.expression(value)?;
+                self.store(*buffer, indices, value)
+            }
+            Stmt::Accumulate { buffer, indices, combiner, value } => {
+                self.accumulate(*buffer, indices, *combiner, value)
+            }
+        }
+    }
+
+    fn loop_(&mut self, l: &Loop) -> Result<()> {
+        let extent = l.extent();
+        if extent == i64::MAX {
+            return Err(CodegenError::Malformed("a loop without a constant bound".into()));
+        }
+        if extent <= 0 {
+            return Ok(());
+        }
+        match l.kind {
+            LoopKind::Vector => self.vector_loop(l),
+            LoopKind::Parallel => self.parallel_loop(l),
+            LoopKind::Unroll => (0..extent).try_for_each(|i| self.single_iteration(l, i)),
+            LoopKind::Serial if extent == 1 => self.single_iteration(l, 0),
+            LoopKind::Serial => {
+                let zero = self.ir.integer(Element::I64, 0);
+                let end = self.minimum(&l.bounds)?;
+                self.counted_loop(l, zero, end)
+            }
+        }
+    }
+
+    /// The iteration `i`, behind a check of the bounds that are not constant.
+    fn single_iteration(&mut self, l: &Loop, i: i64) -> Result<()> {
+        self.bind(l.var, Binding::Constant(i), Interval::point(i))?;
+        // i < bound
+        let conditions: Vec<Condition> = l.bounds[1..]
+            .iter()
+            .map(|bound| Condition { index: bound.clone().plus_constant(-i), low: 1, high: i64::MAX })
+            .collect();
+        self.conditional(&conditions, &l.body)?;
+        self.unbind(l.var);
+        Ok(())
+    }
+
+    /// `for i in begin..end`, tested at the bottom, which is the form that LLVM's loop passes want.
+    fn counted_loop(&mut self, l: &Loop, begin: Value<'c>, end: Value<'c>) -> Result<()> {
+        let name = self.shared.nest.vars.get(l.var.0 as usize).map_or("loop", String::as_str).to_string();
+        let (body, exit) = (self.new_block(&name), self.new_block(&format!("{name}.end")));
+        let before = self.current_block()?;
+        let enters = self.ir.icmp(IntPredicate::SLT, begin, end)?;
+        self.ir.builder.build_conditional_branch(enters.into_int_value(), body, exit)?;
+        self.ir.builder.position_at_end(body);
+        let phi = self.ir.builder.build_phi(self.shared.context.i64_type(), &name)?;
+        phi.add_incoming(&[(&begin.into_int_value(), before)]);
+        self.bind(l.var, Binding::Scalar(phi.as_basic_value()), Interval::below(l.extent()))?;
+        self.statements(&l.body)?;
+        self.unbind(l.var);
+        let next = self.ir.add_nsw(phi.as_basic_value(), self.ir.integer(Element::I64, 1))?;
+        phi.add_incoming(&[(&next.into_int_value(), self.current_block()?)]);
+        let again = self.ir.icmp(IntPredicate::SLT, next, end)?;
+        self.ir.builder.build_conditional_branch(again.into_int_value(), body, exit)?;
+        self.ir.builder.position_at_end(exit);
+        Ok(())
+    }
+
+    fn vector_loop(&mut self, l: &Loop) -> Result<()> {
+        let extent = u32::try_from(l.extent()).map_err(|_| CodegenError::Malformed("a vector loop too wide".into()))?;
+        self.lanes = Some(Lanes { var: l.var, extent, width: extent.next_power_of_two() });
+        self.bind(l.var, Binding::Lane, Interval::below(l.extent()))?;
+        // lane < bound
+        let conditions: Vec<Condition> = l.bounds[1..]
+            .iter()
+            .map(|bound| Condition { index: bound.clone().minus(&Index::var(l.var)), low: 1, high: i64::MAX })
+            .collect();
+        self.conditional(&conditions, &l.body)?;
+        self.unbind(l.var);
+        self.lanes = None;
+        Ok(())
+    }
+
+    /// Moves the body into a function of its own and lets the runtime call it.
+    ///
+    /// ```text
+    /// context = { arguments, workspace, values of the enclosing loops' variables }
+    /// tilescribe_parallel_for(body, &context, iterations, threads)
+    /// ```
+    fn parallel_loop(&mut self, l: &Loop) -> Result<()> {
+        let count = self.minimum(&l.bounds)?;
+        let captured: Vec<_> =
+            self.order.iter().copied().filter(|v| matches!(self.bindings[v.0 as usize], Binding::Scalar(_))).collect();
+        let pointer_type = self.shared.context.ptr_type(inkwell::AddressSpace::default());
+        let integer = self.shared.context.i64_type();
+        let mut fields = vec![pointer_type.into(), pointer_type.into()];
+        fields.extend(captured.iter().map(|_| inkwell::types::BasicTypeEnum::from(integer)));
+        let record = self.shared.context.struct_type(&fields, false);
+
+        let context = self.entry_variable(record.into(), "context")?;
+        let mut values: Vec<Value> = vec![self.arguments.into(), self.workspace.into()];
+        for var in &captured {
+            if let Binding::Scalar(value) = self.bindings[var.0 as usize] {
+                values.push(value);
+            }
+        }
+        for (number, value) in values.into_iter().enumerate() {
+            let field = self.ir.builder.build_struct_gep(record, context, number as u32, "")?;
+            self.ir.builder.build_store(field, value)?;
+        }
+
+        let function = self.body_function();
+        self.parallel_body(l, function, record, &captured)?;
+        let body: PointerValue = function.as_global_value().as_pointer_value();
+        let threads = self.ir.integer(Element::I64, i64::from(self.shared.target.cores.max(1)));
+        let arguments = [body.into(), context.into(), count.into(), threads.into()];
+        self.ir.builder.build_call(self.parallel_for(), &arguments, "")?;
+        Ok(())
+    }
+
+    fn parallel_body(
+        &mut self,
+        l: &Loop,
+        function: inkwell::values::FunctionValue<'c>,
+        record: inkwell::types::StructType<'c>,
+        captured: &[crate::workload::Var],
+    ) -> Result<()> {
+        let parameters = function.get_params();
+        let [context, begin, end, thread] = parameters[..] else {
+            return Err(CodegenError::Internal("a parallel body takes four parameters".into()));
+        };
+        let context = context.into_pointer_value();
+        // placeholders until the context is read
+        let mut inner = self.body_emitter(function, context, context);
+        let mut loaded = Vec::new();
+        for (number, field_type) in record.get_field_types().into_iter().enumerate() {
+            let field = inner.ir.builder.build_struct_gep(record, context, number as u32, "")?;
+            loaded.push(inner.ir.builder.build_load(field_type, field, "")?);
+        }
+        inner.arguments = loaded[0].into_pointer_value();
+        inner.workspace = loaded[1].into_pointer_value();
+        inner.bindings.clone_from(&self.bindings);
+        inner.ranges.clone_from(&self.ranges);
+        inner.order.clone_from(&self.order);
+        for (var, value) in captured.iter().zip(&loaded[2..]) {
+            inner.bindings[var.0 as usize] = Binding::Scalar(*value);
+        }
+        inner.materialize_buffers(thread)?;
+        inner.counted_loop(l, begin, end)?;
+        inner.finish()
+    }
+
+    /// Runs the body where the conditions hold: a branch for those that are equal in all lanes, a mask for the others.
+    fn conditional(&mut self, conditions: &[Condition], body: &[Stmt]) -> Result<()> {
+        let (masks, branches): (Vec<Condition>, Vec<Condition>) = conditions
+            .iter()
+            .cloned()
+            .partition(|c| self.lane_var().is_some_and(|var| any_mentions(std::slice::from_ref(c), var)));
+        let branch = match self.conditions(&branches)? {
+            Truth::Always => None,
+            Truth::Never => return Ok(()),
+            Truth::Depends(condition) => Some(condition),
+        };
+        let after = match branch {
+            None => None,
+            Some(condition) => {
+                let (yes, after) = (self.new_block("if"), self.new_block("if.end"));
+                self.ir.builder.build_conditional_branch(condition.into_int_value(), yes, after)?;
+                self.ir.builder.position_at_end(yes);
+                Some(after)
+            }
+        };
+        let outer = self.predicate;
+        match self.conditions(&masks)? {
+            Truth::Always => self.statements(body)?,
+            Truth::Never => {}
+            Truth::Depends(mask) => {
+                self.narrow_predicate(mask)?;
+                self.statements(body)?;
+            }
+        }
+        self.predicate = outer;
+        if let Some(after) = after {
+            self.ir.builder.build_unconditional_branch(after)?;
+            self.ir.builder.position_at_end(after);
+        }
+        Ok(())
+    }
+
+    fn accumulate(&mut self, buffer: TensorId, indices: &[Index], combiner: Combiner, value: &Expr) -> Result<()> {
+        let moves = self.lane_var().is_none_or(|var| indices.iter().any(|index| index.mentions(var)));
+        if !moves {
+            let value = self.expression(value)?;
+            let value = self.reduce_lanes(combiner, value)?;
+            // all lanes meet in one element, which is accessed whatever the mask was
+            let outer = self.predicate.take();
+            let old = self.load(buffer, indices)?;
+            let new = self.combine(combiner, old, value)?;
+            self.store(buffer, indices, new)?;
+            self.predicate = outer;
+            return Ok(());
+        }
+        let is_float = self.shared.nest.buffers.get(buffer.0 as usize).is_some_and(|b| b.dtype == DType::F32);
+        let new = match value {
+            // a product is summed with one rounding
+            Expr::Binary(Binary::Multiply, x, y) if combiner == Combiner::Sum && is_float => {
+                let (x, y) = (self.expression(x)?, self.expression(y)?);
+                let old = self.load(buffer, indices)?;
+                let (x, y) = (self.convert(x, Element::F32)?, self.convert(y, Element::F32)?);
+                self.ir.fma(self.shared.module, x, y, old)?
+            }
+            _ => {
+                let value = self.expression(value)?;
+                let old = self.load(buffer, indices)?;
+                self.combine(combiner, old, value)?
+            }
+        };
+        self.store(buffer, indices, new)
+    }
+
+    fn combine(&mut self, combiner: Combiner, old: Value<'c>, value: Value<'c>) -> Result<Value<'c>> {
+        let value = self.convert(value, self.ir.element(old)?)?;
+        self.binary(combiner.binary(), old, value)
+    }
+
+    /// Combines the active lanes into a scalar, pair by pair.
+    fn reduce_lanes(&mut self, combiner: Combiner, value: Value<'c>) -> Result<Value<'c>> {
+        let Some(lanes) = self.lanes else { return Ok(value) };
+        let mut value = self.ir.splat(value, lanes.width)?;
+        let element = self.ir.element(value)?;
+        let identity = match element {
+            Element::F32 | Element::F64 => self.ir.float_like(combiner.identity(), value)?,
+            Element::I1 => {
+                self.ir.integer(Element::I1, i64::from(matches!(combiner, Combiner::Product | Combiner::Minimum)))
+            }
+            Element::I32 | Element::I64 => self.ir.integer(
+                element,
+                match combiner {
+                    Combiner::Sum => 0,
+                    Combiner::Product => 1,
+                    Combiner::Maximum => i64::MIN,
+                    Combiner::Minimum => i64::MAX,
+                },
+            ),
+        };
+        if let Some(mask) = self.active_lanes()? {
+            value = self.ir.select(mask, value, identity)?;
+        }
+        let mut width = i64::from(lanes.width);
+        let total = width;
+        while width > 1 {
+            width /= 2;
+            let order: Vec<i64> = (0..total).map(|lane| if lane < width { lane + width } else { -1 }).collect();
+            let upper = self.ir.shuffle(value.into_vector_value(), &order)?;
+            value = self.binary(combiner.binary(), value, upper.into())?;
+        }
+        let first = self.shared.context.i64_type().const_zero();
+        Ok(self.ir.builder.build_extract_element(value.into_vector_value(), first, "")?)
+    }
+
+    /// The smallest of the bounds.
+    fn minimum(&mut self, bounds: &[Index]) -> Result<Value<'c>> {
+        let mut smallest = None;
+        for bound in bounds {
+            let value = self.scalar_index(bound)?;
+            smallest = Some(match smallest {
+                None => value,
+                Some(other) => {
+                    let less = self.ir.icmp(IntPredicate::SLT, value, other)?;
+                    self.ir.select(less, value, other)?
+                }
+            });
+        }
+        smallest.ok_or_else(|| CodegenError::Malformed("a loop without bounds".into()))
+    }
+
+    fn current_block(&self) -> Result<inkwell::basic_block::BasicBlock<'c>> {
+        self.ir.builder.get_insert_block().ok_or_else(|| CodegenError::Internal("no block to write into".into()))
+    }
+}
+
+/// What is known of a condition when the code is written.
+pub(super) enum Truth<'c> {
+    Always,
+    Never,
+    Depends(Value<'c>),
+}

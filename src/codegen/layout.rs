@@ -1,0 +1,64 @@
+//! Where scratch buffers lie in the workspace: first the shared ones, then a copy of the private ones for each thread.
+
+use crate::codegen::CodegenError;
+use crate::nest::{Nest, Scope};
+use crate::workload::TensorId;
+
+/// Alignment of every buffer in the workspace, and of the workspace itself, in bytes: a cache line, and the widest vector.
+pub const ALIGNMENT: usize = 64;
+
+/// The largest buffer and workspace that we address, in bytes.
+const MAX_BYTES: usize = 1 << 40;
+
+pub struct Layout {
+    /// By buffer: bytes from the start of the shared part, or of a thread's private part.
+    offsets: Vec<usize>,
+    pub shared_bytes: usize,
+    /// Of one thread.
+    pub private_bytes: usize,
+}
+
+impl Layout {
+    /// # Errors
+    /// [`CodegenError::Malformed`] for a negative extent, [`CodegenError::Limit`] for a size beyond 2⁴⁰ bytes.
+    pub fn new(nest: &Nest) -> Result<Layout, CodegenError> {
+        let mut layout = Layout { offsets: vec![0; nest.buffers.len()], shared_bytes: 0, private_bytes: 0 };
+        for (number, buffer) in nest.buffers.iter().enumerate() {
+            let mut bytes = buffer.dtype.bytes();
+            for extent in &buffer.shape {
+                let extent = usize::try_from(*extent)
+                    .map_err(|_| CodegenError::Malformed(format!("{} has a negative extent", buffer.name)))?;
+                bytes = bytes.checked_mul(extent).filter(|b| *b <= MAX_BYTES).ok_or_else(|| too_large(&buffer.name))?;
+            }
+            let part = match buffer.scope {
+                Scope::Argument(_) | Scope::Packed => continue,
+                Scope::Shared => &mut layout.shared_bytes,
+                // registers too: those that are not accessed like registers live here
+                Scope::Private | Scope::Register => &mut layout.private_bytes,
+            };
+            layout.offsets[number] = *part;
+            *part += bytes.next_multiple_of(ALIGNMENT);
+            if *part > MAX_BYTES {
+                return Err(too_large("the workspace"));
+            }
+        }
+        Ok(layout)
+    }
+
+    /// Bytes from the start of the part that the buffer's scope names.
+    pub fn offset(&self, buffer: TensorId) -> usize {
+        self.offsets[buffer.0 as usize]
+    }
+
+    pub fn workspace_bytes(&self, threads: u32) -> Result<usize, CodegenError> {
+        let private = self.private_bytes.checked_mul(threads as usize);
+        private
+            .and_then(|bytes| bytes.checked_add(self.shared_bytes))
+            .filter(|bytes| *bytes <= MAX_BYTES)
+            .ok_or_else(|| too_large("the workspace"))
+    }
+}
+
+fn too_large(what: &str) -> CodegenError {
+    CodegenError::Limit(format!("{what} has more than 2^40 bytes"))
+}

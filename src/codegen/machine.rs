@@ -1,0 +1,124 @@
+//! LLVM's side: initialisation, target machines, the pass pipeline.
+
+use std::sync::Once;
+use std::time::Instant;
+
+use inkwell::OptimizationLevel;
+use inkwell::context::Context;
+use inkwell::memory_buffer::MemoryBuffer;
+use inkwell::module::Module;
+use inkwell::passes::PassBuilderOptions;
+use inkwell::targets::{
+    CodeModel, FileType, InitializationConfig, RelocMode, Target as LlvmTarget, TargetMachine, TargetTriple,
+};
+
+use crate::codegen::{CodegenError, Timings, elapsed_us, emit};
+use crate::nest::Nest;
+use crate::target::{Architecture, Target};
+
+/// The nest has decided vectors, unrolling and the order of loops already; what is left is to turn slots into values, to share
+/// equal addresses and loads, and to clean up. `sroa` comes first: without the stores to slots, equal loads are next to each other.
+const PASSES: &str = "function(sroa,early-cse,instcombine,early-cse)";
+
+static INITIALIZE: Once = Once::new();
+
+fn initialize() {
+    INITIALIZE.call_once(|| {
+        LlvmTarget::initialize_x86(&InitializationConfig::default());
+        LlvmTarget::initialize_aarch64(&InitializationConfig::default());
+    });
+}
+
+/// This machine, as LLVM and the operating system describe it.
+///
+/// # Errors
+/// [`CodegenError::Target`] where the processor is of an architecture that we do not generate code for.
+pub fn host() -> Result<Target, CodegenError> {
+    initialize();
+    let cpu = TargetMachine::get_host_cpu_name().to_string();
+    let features = TargetMachine::get_host_cpu_features().to_string();
+    Ok(Target::host(&cpu, &features)?)
+}
+
+pub enum Output {
+    Object,
+    Assembly,
+}
+
+/// An LLVM target machine for a [`Target`].
+pub struct Machine {
+    machine: TargetMachine,
+    triple: TargetTriple,
+}
+
+impl Machine {
+    pub fn new(target: &Target) -> Result<Machine, CodegenError> {
+        initialize();
+        let triple = TargetTriple::create(match target.architecture {
+            Architecture::X86_64 => "x86_64-unknown-linux-gnu",
+            Architecture::Aarch64 => "aarch64-unknown-linux-gnu",
+        });
+        let unknown =
+            |reason: String| CodegenError::Environment(format!("LLVM cannot compile for this target: {reason}"));
+        let llvm = LlvmTarget::from_triple(&triple).map_err(|e| unknown(e.to_string()))?;
+        let machine = llvm
+            .create_target_machine(
+                &triple,
+                &target.cpu,
+                &target.features.join(","),
+                OptimizationLevel::Default,
+                RelocMode::PIC,
+                CodeModel::Small,
+            )
+            .ok_or_else(|| unknown(format!("processor {}", target.cpu)))?;
+        Ok(Machine { machine, triple })
+    }
+
+    /// Emits kernels, verifies the module, and runs our passes.
+    pub fn optimized_module<'c>(
+        &self,
+        context: &'c Context,
+        kernels: &[(&str, &Nest)],
+        target: &Target,
+        timings: &mut Timings,
+    ) -> Result<Module<'c>, CodegenError> {
+        let clock = Instant::now();
+        let module = context.create_module("tilescribe");
+        module.set_triple(&self.triple);
+        module.set_data_layout(&self.machine.get_target_data().get_data_layout());
+        for (symbol, nest) in kernels {
+            check_symbol(&module, symbol)?;
+            emit::kernel(context, &module, symbol, nest, target)?;
+        }
+        timings.emit_us = elapsed_us(clock);
+        let clock = Instant::now();
+        module.verify().map_err(|e| CodegenError::Internal(format!("LLVM's verifier: {e}")))?;
+        module
+            .run_passes(PASSES, &self.machine, PassBuilderOptions::create())
+            .map_err(|e| CodegenError::Internal(format!("LLVM's passes: {e}")))?;
+        timings.passes_us = elapsed_us(clock);
+        Ok(module)
+    }
+
+    pub fn write(&self, module: &Module<'_>, output: Output) -> Result<MemoryBuffer<'static>, CodegenError> {
+        let file_type = match output {
+            Output::Object => FileType::Object,
+            Output::Assembly => FileType::Assembly,
+        };
+        self.machine
+            .write_to_memory_buffer(module, file_type)
+            .map_err(|e| CodegenError::Internal(format!("LLVM's code generation: {e}")))
+    }
+}
+
+fn check_symbol(module: &Module<'_>, symbol: &str) -> Result<(), CodegenError> {
+    let letter = |c: char| c.is_ascii_alphabetic() || c == '_';
+    let identifier = symbol.starts_with(letter) && symbol.chars().all(|c| letter(c) || c.is_ascii_digit());
+    if !identifier {
+        return Err(CodegenError::Malformed(format!("`{symbol}` is no name for a kernel")));
+    }
+    if module.get_function(symbol).is_some() || module.get_function(&format!("{symbol}_setup")).is_some() {
+        return Err(CodegenError::Malformed(format!("two kernels want the name `{symbol}`")));
+    }
+    Ok(())
+}

@@ -1,0 +1,53 @@
+//! The C runtime that is linked into this process.
+
+use std::ffi::c_void;
+
+/// The C runtime as a relocatable object for the architecture that Tilescribe was built for, so that `compile`
+/// can link artifacts without a C compiler. It needs the C library's threads.
+pub const RUNTIME_OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/runtime.o"));
+
+/// A part of a parallel loop: context, begin, end, number of the thread.
+pub type Body = unsafe extern "C" fn(*mut c_void, i64, i64, i64);
+
+unsafe extern "C" {
+    fn tilescribe_parallel_for(body: Body, context: *mut c_void, count: i64, threads: i64);
+    fn tilescribe_set_threads(threads: i64);
+    fn tilescribe_threads() -> i64;
+    fn tilescribe_shutdown();
+}
+
+/// The address that kernels in this process call.
+pub(crate) fn parallel_for_address() -> *const u8 {
+    let function: unsafe extern "C" fn(Body, *mut c_void, i64, i64) = tilescribe_parallel_for;
+    function as *const u8
+}
+
+/// Sets the number of threads that kernels in this process use, the calling thread included; 0 stands for the processors
+/// that it may run on, and more than 256 for 256. A kernel never uses more than its target has cores.
+pub fn set_threads(threads: usize) {
+    // SAFETY: takes any number
+    unsafe { tilescribe_set_threads(i64::try_from(threads).unwrap_or(i64::MAX)) }
+}
+
+/// The number of threads that kernels in this process use.
+pub fn threads() -> usize {
+    // SAFETY: reads a number
+    usize::try_from(unsafe { tilescribe_threads() }).unwrap_or(1)
+}
+
+/// Ends the threads of the pool, as before a fork; the next parallel loop starts them again.
+pub fn shutdown_threads() {
+    // SAFETY: waits for a running loop first
+    unsafe { tilescribe_shutdown() }
+}
+
+/// Runs `body(begin, end, thread)` over parts of `0..count` on at most `threads` threads of the pool.
+pub fn parallel_for<F: Fn(i64, i64, i64) + Sync>(count: i64, threads: i64, body: F) {
+    unsafe extern "C" fn call<F: Fn(i64, i64, i64) + Sync>(context: *mut c_void, begin: i64, end: i64, thread: i64) {
+        // SAFETY: the context is the closure, which outlives the loop and may be shared
+        let body = unsafe { &*context.cast_const().cast::<F>() };
+        body(begin, end, thread);
+    }
+    // SAFETY: the call returns only when no thread uses the context any more; a panic in `body` aborts at the C boundary
+    unsafe { tilescribe_parallel_for(call::<F>, (&raw const body).cast_mut().cast(), count, threads) }
+}

@@ -1,0 +1,132 @@
+//! Computing what depends on constants only, and dropping what no output needs.
+
+use std::collections::BTreeSet;
+
+use super::evaluate::evaluate_stage;
+use super::{Program, TensorData};
+use crate::workload::{DType, Expr, Index, Interval, Stage, TensorId, Var, row_major_strides};
+
+/// A result of so few elements is always stored.
+const SMALL_ELEMENTS: i64 = 1 << 16;
+/// A larger one is stored if it is at most so many times as large as what it is computed from.
+const MAX_GROWTH: i64 = 2;
+/// Nothing larger is stored.
+const MAX_ELEMENTS: i64 = 1 << 29;
+/// A stage of more points is left to the compiled network.
+const MAX_POINTS: i64 = 1 << 30;
+/// A map of so few operators and loads is computed anew wherever it is read.
+const CHEAP_NODES: usize = 8;
+
+/// What to do with a stage.
+#[derive(Debug)]
+pub enum Fold {
+    /// It reads constants only; these are its elements.
+    Data(TensorData),
+    /// It reads constants only, and is cheaper to compute than to load.
+    Cheap,
+    /// It has to run with the network.
+    No,
+}
+
+/// Decides about a stage, and computes it where that is worth it.
+///
+/// # Errors
+/// The message of the evaluator, where constants do not allow to compute it (a division of integers by 0, say).
+pub fn fold(program: &Program, stage: &Stage, dtype: DType) -> Result<Fold, String> {
+    let loads = loaded(&stage.value);
+    if loads.iter().any(|tensor| program.data[tensor.0 as usize].is_none()) {
+        return Ok(Fold::No);
+    }
+    if let Some(data) = same_bytes(program, stage) {
+        return Ok(Fold::Data(data));
+    }
+    let elements: i64 = stage.spatial.iter().product();
+    let read: i64 = loads.iter().map(|tensor| program.tensor(*tensor).elements()).sum();
+    let worthwhile = elements <= SMALL_ELEMENTS || elements <= read.saturating_mul(MAX_GROWTH);
+    if worthwhile && elements <= MAX_ELEMENTS && stage.points() <= MAX_POINTS {
+        return evaluate(program, stage, dtype).map(Fold::Data);
+    }
+    let is_cheap = !stage.is_reduction() && nodes(&stage.value) <= CHEAP_NODES;
+    Ok(if is_cheap { Fold::Cheap } else { Fold::No })
+}
+
+/// The elements of a stage that reads constants only, if they can be stored at all.
+///
+/// # Errors
+/// As for [`fold`].
+pub fn materialize(program: &Program, stage: &Stage, dtype: DType) -> Result<Option<TensorData>, String> {
+    let elements: i64 = stage.spatial.iter().product();
+    if elements > MAX_ELEMENTS {
+        return Ok(None);
+    }
+    if let (Expr::Float(value), DType::F32, None) = (&stage.value, dtype, stage.combiner) {
+        // fills are common as stand-ins for weights, and may be hundreds of megabytes
+        let bytes = (value.0 as f32).to_le_bytes().repeat(elements as usize);
+        return Ok(Some(TensorData { shape: stage.spatial.clone(), dtype, bytes: bytes.into() }));
+    }
+    evaluate(program, stage, dtype).map(Some)
+}
+
+fn evaluate(program: &Program, stage: &Stage, dtype: DType) -> Result<TensorData, String> {
+    let find = |tensor: TensorId| program.data[tensor.0 as usize].as_ref();
+    evaluate_stage(&find, stage, dtype, "constant").map_err(|error| error.to_string())
+}
+
+/// The result of a stage that only renames the elements of a constant: another shape, the same bytes.
+fn same_bytes(program: &Program, stage: &Stage) -> Option<TensorData> {
+    let Expr::Load { tensor, indices } = &stage.value else { return None };
+    let data = program.data[tensor.0 as usize].as_ref()?;
+    if stage.is_reduction() || data.elements() != stage.spatial.iter().product::<i64>() {
+        return None;
+    }
+    let flat = |shape: &[i64], indices: &[Index]| {
+        let terms = indices.iter().zip(row_major_strides(shape));
+        terms.fold(Index::constant(0), |sum, (index, stride)| sum.plus(&index.clone().times(stride)))
+    };
+    let own: Vec<Index> = (0..stage.spatial.len()).map(|axis| Index::var(Var(axis as u32))).collect();
+    let range = |var: Var| Interval::below(stage.extent(var.0 as usize));
+    let written = flat(&stage.spatial, &own).simplify(&range);
+    let read = flat(&data.shape, indices).simplify(&range);
+    (written == read).then(|| TensorData { shape: stage.spatial.clone(), ..data.clone() })
+}
+
+fn loaded(value: &Expr) -> BTreeSet<TensorId> {
+    let mut loads = BTreeSet::new();
+    value.for_each_load(&mut |tensor, _| {
+        loads.insert(tensor);
+    });
+    loads
+}
+
+fn nodes(value: &Expr) -> usize {
+    1 + value.children().into_iter().map(nodes).sum::<usize>()
+}
+
+/// Removes stages and constants that no output needs, and numbers tensors anew, in their old order. Inputs stay.
+pub fn remove_dead(program: &mut Program) {
+    let mut live: BTreeSet<TensorId> = program.outputs.iter().map(|(_, tensor)| *tensor).collect();
+    let mut kept = Vec::new();
+    for stage in std::mem::take(&mut program.stages).into_iter().rev() {
+        let output = stage.stage.output;
+        if live.contains(&output) && program.data[output.0 as usize].is_none() {
+            live.append(&mut loaded(&stage.stage.value));
+            kept.push(stage);
+        }
+    }
+    kept.reverse();
+    live.extend(program.inputs.iter().map(|(_, tensor)| *tensor));
+    let mut renamed = vec![None; program.tensors.len()];
+    for (new, old) in live.iter().enumerate() {
+        renamed[old.0 as usize] = Some(TensorId(new as u32));
+    }
+    let rename = |tensor: TensorId| renamed[tensor.0 as usize].unwrap_or(tensor);
+    for stage in &mut kept {
+        stage.stage.output = rename(stage.stage.output);
+        stage.stage.value =
+            stage.stage.value.map_loads(&mut |tensor, indices| Some(Expr::load(rename(tensor), indices.to_vec())));
+    }
+    program.stages = kept;
+    program.tensors = live.iter().map(|tensor| program.tensors[tensor.0 as usize].clone()).collect();
+    program.data = live.iter().map(|tensor| program.data[tensor.0 as usize].take()).collect();
+    program.inputs.iter_mut().chain(&mut program.outputs).for_each(|(_, tensor)| *tensor = rename(*tensor));
+}

@@ -1,0 +1,206 @@
+//! Concatenations along the leading axis: dense parts one after the other, which their producers write in place.
+//!
+//! Networks that concatenate again and again (densely connected blocks) must not copy again and again: of
+//! concatenations that contain one another, the longest owns the memory and the others are views of it.
+
+use std::collections::{BTreeMap, HashMap};
+
+use super::prepare::Prepared;
+use super::view::tidy;
+use crate::graph::ProgramStage;
+use crate::workload::{Expr, Index, Role, Stage, TensorId, Var};
+
+/// Replaces concatenation stages by places for their parts.
+pub fn assemble(prepared: &mut Prepared) {
+    let written: HashMap<TensorId, usize> =
+        prepared.stages.iter().enumerate().map(|(at, s)| (s.stage.output, at)).collect();
+    let mut all = collect(prepared);
+    // The longest first; among equals the first of the program.
+    all.sort_by_key(|c| (std::cmp::Reverse(c.leaves.len()), c.stage));
+    let mut copies: BTreeMap<usize, Vec<ProgramStage>> = BTreeMap::new();
+    let mut owners: Vec<Owner> = Vec::new();
+    for concatenation in &all {
+        let Concatenation { output, leaves, .. } = concatenation;
+        if let Some((owner, first)) = owners.iter().find_map(|o| Some((o, o.run(leaves)?))) {
+            if prepared.place(*output, owner.output, owner.leaves[first].offset) {
+                prepared.assemblies.insert(*output, owner.fillers[first..first + leaves.len()].to_vec());
+                continue;
+            }
+        }
+        let mut fillers = Vec::new();
+        for leaf in leaves {
+            let placed = leaf.source.filter(|source| prepared.place(*source, *output, leaf.offset));
+            fillers.push(placed.unwrap_or_else(|| {
+                let dtype = prepared.tensor(*output).dtype;
+                let part = prepared.add_tensor(leaf.shape.clone(), dtype, Role::Intermediate);
+                prepared.places.insert(part, (*output, leaf.offset));
+                let mut position = 0;
+                leaf.value.for_each_load(&mut |tensor, _| {
+                    position = position.max(written.get(&tensor).map_or(0, |at| at + 1));
+                });
+                let node = prepared.stages[concatenation.stage].node.clone();
+                let stage = Stage::map(part, leaf.shape.clone(), leaf.value.clone());
+                copies.entry(position).or_default().push(ProgramStage { stage, node });
+                part
+            }));
+        }
+        prepared.assemblies.insert(*output, fillers.clone());
+        owners.push(Owner { output: *output, leaves, fillers });
+    }
+    let mut stages = Vec::with_capacity(prepared.stages.len());
+    for (at, stage) in std::mem::take(&mut prepared.stages).into_iter().enumerate() {
+        stages.extend(copies.remove(&at).unwrap_or_default());
+        if !prepared.assemblies.contains_key(&stage.stage.output) {
+            stages.push(stage);
+        }
+    }
+    stages.extend(copies.into_values().flatten());
+    prepared.stages = stages;
+}
+
+struct Concatenation {
+    output: TensorId,
+    /// Position of its stage.
+    stage: usize,
+    leaves: Vec<Leaf>,
+}
+
+/// A part that is no concatenation itself.
+#[derive(Clone, Debug)]
+struct Leaf {
+    /// The tensor of which the part is a copy in order, if it is one.
+    source: Option<TensorId>,
+    /// In elements of the concatenation.
+    offset: i64,
+    shape: Vec<i64>,
+    value: Expr,
+}
+
+/// A concatenation with memory of its own.
+struct Owner<'a> {
+    output: TensorId,
+    leaves: &'a [Leaf],
+    /// What fills each leaf.
+    fillers: Vec<TensorId>,
+}
+
+impl Owner<'_> {
+    /// Where the leaves occur one after the other.
+    fn run(&self, leaves: &[Leaf]) -> Option<usize> {
+        let same = |(a, b): (&Leaf, &Leaf)| a.source.is_some() && a.source == b.source;
+        self.leaves.windows(leaves.len()).position(|run| run.iter().zip(leaves).all(same))
+    }
+}
+
+/// All concatenations, those inside of others taken apart, and what is computed from each of their elements alone drawn into
+/// their parts: `relu(concat(a, b)) = concat(relu(a), relu(b))`.
+fn collect(prepared: &Prepared) -> Vec<Concatenation> {
+    let mut readers: HashMap<TensorId, usize> = HashMap::new();
+    for ProgramStage { stage, .. } in &prepared.stages {
+        super::loads(stage).into_iter().for_each(|tensor| *readers.entry(tensor).or_default() += 1);
+    }
+    let mut found: BTreeMap<usize, Concatenation> = BTreeMap::new();
+    let mut number: HashMap<TensorId, usize> = HashMap::new();
+    for (at, ProgramStage { stage, .. }) in prepared.stages.iter().enumerate() {
+        if stage.is_reduction() || stage.spatial.is_empty() {
+            continue;
+        }
+        let pieces = leading_pieces(&stage.value, 0, stage.spatial[0]).filter(|pieces| pieces.len() > 1);
+        let leaves = match pieces {
+            Some(pieces) => {
+                let dtype = prepared.tensor(stage.output).dtype;
+                let inner: i64 = stage.spatial[1..].iter().product();
+                let mut leaves = Vec::new();
+                for Piece { low, high, value } in pieces {
+                    let mut shape = stage.spatial.clone();
+                    shape[0] = high - low;
+                    let value = tidy(&value.substitute(&|var| shifted(var, low)), &shape);
+                    let source = prepared.whole_copy(&value, &shape, dtype);
+                    match source.and_then(|source| found.get(number.get(&source)?)) {
+                        Some(nested) => leaves.extend(
+                            nested.leaves.iter().map(|leaf| Leaf { offset: leaf.offset + low * inner, ..leaf.clone() }),
+                        ),
+                        None => leaves.push(Leaf { source, offset: low * inner, shape, value }),
+                    }
+                }
+                leaves
+            }
+            None => {
+                let whole = super::loads(stage).into_iter().find_map(|tensor| Some((tensor, *number.get(&tensor)?)));
+                let Some((tensor, concatenation)) = whole else { continue };
+                let Some(leaves) = found.get(&concatenation).and_then(|c| distribute(prepared, &readers, stage, c)) else {
+                    continue;
+                };
+                found.remove(&concatenation);
+                number.remove(&tensor);
+                leaves
+            }
+        };
+        number.insert(stage.output, at);
+        found.insert(at, Concatenation { output: stage.output, stage: at, leaves });
+    }
+    found.into_values().collect()
+}
+
+/// Part by part, what an element-wise stage makes of a concatenation; `None` where somebody else needs the concatenation or one of its
+/// parts, or where the stage is not element by element.
+fn distribute(
+    prepared: &Prepared,
+    readers: &HashMap<TensorId, usize>,
+    stage: &Stage,
+    of: &Concatenation,
+) -> Option<Vec<Leaf>> {
+    let single = |tensor: TensorId| readers.get(&tensor) == Some(&1) && prepared.tensor(tensor).role != Role::Output;
+    let own_parts = of.leaves.iter().all(|leaf| leaf.source.is_none_or(single));
+    let mut in_order = true;
+    let identity = super::view::variables(0, stage.spatial.len());
+    stage.value.for_each_load(&mut |tensor, indices| in_order &= tensor != of.output || indices == identity);
+    let same_shape = prepared.tensor(of.output).shape == stage.spatial;
+    if !(single(of.output) && own_parts && in_order && same_shape) {
+        return None;
+    }
+    let inner: i64 = stage.spatial[1..].iter().product();
+    let part = |leaf: &Leaf| {
+        let value = stage.value.substitute(&|var| shifted(var, leaf.offset / inner));
+        let value = value.map_loads(&mut |tensor, _| (tensor == of.output).then(|| leaf.value.clone()));
+        Leaf { source: None, value: tidy(&value, &leaf.shape), ..leaf.clone() }
+    };
+    // A part has the concatenation's dimensions but the first, unless it came out of a nested one of another shape.
+    of.leaves.iter().all(|leaf| leaf.shape[1..] == stage.spatial[1..]).then(|| of.leaves.iter().map(part).collect())
+}
+
+/// The leading axis moved to where a part begins.
+fn shifted(var: Var, by: i64) -> Option<Index> {
+    (var.0 == 0).then(|| Index::var(var).plus_constant(by))
+}
+
+/// What a concatenation holds in `low..high` of its axis.
+struct Piece {
+    low: i64,
+    high: i64,
+    value: Expr,
+}
+
+/// Takes a chain of guards on the leading axis apart, if each branch is one load.
+fn leading_pieces(value: &Expr, low: i64, high: i64) -> Option<Vec<Piece>> {
+    match value {
+        Expr::Guard { conditions, inside, outside } => {
+            let [condition] = conditions.as_slice() else { return None };
+            let shifted = condition.index.clone().plus_constant(-condition.index.offset());
+            if shifted.as_var() != Some(Var(0)) {
+                return None;
+            }
+            let start = (condition.low - condition.index.offset()).clamp(low, high);
+            let end = (condition.high - condition.index.offset()).clamp(start, high);
+            let mut pieces = Vec::new();
+            for (value, low, high) in [(outside, low, start), (inside, start, end), (outside, end, high)] {
+                if low < high {
+                    pieces.extend(leading_pieces(value, low, high)?);
+                }
+            }
+            Some(pieces)
+        }
+        Expr::Load { .. } => Some(vec![Piece { low, high, value: value.clone() }]),
+        _ => None,
+    }
+}

@@ -1,0 +1,236 @@
+//! One task in the making: stages that agree on their leading axes.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::prepare::extents_of;
+use super::view::{
+    flat, identity_address, permutation, reshape_access, tidy, tidy_index, variables, Split,
+};
+use crate::workload::{Expr, Index, Stage, Tensor, TensorId, Var};
+
+/// A stage of a group, and the ONNX nodes that it does the work of.
+#[derive(Clone, Debug)]
+pub struct Member {
+    pub stage: Stage,
+    pub nodes: Vec<String>,
+}
+
+/// Stages that become one task.
+///
+/// Invariants: every member's spatial axes are `rows`, or `rows` followed by `columns`; members read one another at identity indices.
+/// So all stages of a task align on their leading axes.
+#[derive(Clone, Debug)]
+pub struct Group {
+    /// Extents of the axes that all members share.
+    pub rows: Vec<i64>,
+    /// Where the anchor reduces whole rows (softmax, normalisation, mean): the row's extents. Members may then range over `rows`
+    /// and `columns`, and reduce `columns` again.
+    pub columns: Option<Vec<i64>>,
+    pub members: Vec<Member>,
+    /// Groups that write what this one reads.
+    pub after: BTreeSet<usize>,
+}
+
+impl Group {
+    /// A group around its first stage.
+    pub fn new(member: Member, tensors: &[Tensor]) -> Group {
+        let stage = &member.stage;
+        let columns = (stage.is_reduction() && reads_each_element_once(stage, tensors)).then(|| stage.reduction.clone());
+        Group { rows: stage.spatial.clone(), columns, members: vec![member], after: BTreeSet::new() }
+    }
+
+    pub fn writes(&self, tensor: TensorId) -> bool {
+        self.view(tensor).is_some()
+    }
+
+    /// The shape through which the group's members look at a tensor that one of them writes.
+    pub fn view(&self, tensor: TensorId) -> Option<&[i64]> {
+        self.members.iter().find(|m| m.stage.output == tensor).map(|m| m.stage.spatial.as_slice())
+    }
+
+    pub fn has_reduction(&self) -> bool {
+        self.members.iter().any(|m| m.stage.is_reduction())
+    }
+
+    /// The stage over this group's axes, reading the group's tensors at identity indices; `None` where it does not align.
+    ///
+    /// `stage` reads all tensors through their shapes in `tensors`.
+    pub fn align(&self, stage: &Stage, tensors: &[Tensor]) -> Option<Stage> {
+        let target = self.target_axes(stage)?;
+        let (spatial, reduction) = (target.spatial.clone(), target.reduction.clone());
+        let moved = restate(stage, &spatial, &reduction);
+        let extents = extents_of(&moved);
+        let mut aligned = true;
+        let value = moved.value.map_loads(&mut |tensor, indices| {
+            let view = self.view(tensor)?;
+            let address = flat(indices, &tensors[tensor.0 as usize].shape, &extents);
+            aligned &= view.len() <= extents.len() && address == identity_address(view, 0);
+            Some(Expr::load(tensor, variables(0, view.len())))
+        });
+        aligned.then_some(Stage { value, ..moved })
+    }
+
+    /// Over which of the group's axes a stage ranges, by its number of points.
+    fn target_axes(&self, stage: &Stage) -> Option<Axes> {
+        let points = |extents: &[i64]| extents.iter().product::<i64>();
+        let (spatial, reduction) = (points(&stage.spatial), points(&stage.reduction));
+        let rows = points(&self.rows);
+        match (&self.columns, stage.is_reduction()) {
+            (Some(columns), true) if spatial == rows && reduction == points(columns) => {
+                Some(Axes { spatial: self.rows.clone(), reduction: columns.clone() })
+            }
+            (_, true) => None,
+            (_, false) if spatial == rows => Some(Axes { spatial: self.rows.clone(), reduction: vec![] }),
+            (Some(columns), false) if spatial == rows * points(columns) => {
+                Some(Axes { spatial: [self.rows.as_slice(), columns].concat(), reduction: vec![] })
+            }
+            _ => None,
+        }
+    }
+
+    /// Where an element-wise `stage` reads the group's tensors in another order, the group over the stage's axes, and the stage
+    /// over the same ones: `out[h, s, d] = f(acc[s, 64·h + d])` makes the anchor compute `acc[h, s, d]`.
+    ///
+    /// `None` where it does not read each element once. The caller makes sure that nobody else reads the group's tensors.
+    pub fn permute(&self, stage: &Stage, tensors: &[Tensor]) -> Option<(Group, Stage)> {
+        let members_are_rows = self.members.iter().all(|m| m.stage.spatial == self.rows);
+        if stage.is_reduction() || !members_are_rows {
+            return None;
+        }
+        let mut split: Option<Split> = None;
+        let mut agree = true;
+        stage.value.for_each_load(&mut |tensor, indices| {
+            if self.writes(tensor) {
+                let access = reshape_access(indices, &tensors[tensor.0 as usize].shape, &self.rows, &stage.spatial);
+                let found = permutation(&access, &self.rows, &stage.spatial);
+                agree &= match (&split, &found) {
+                    (_, None) => false,
+                    (None, _) => true,
+                    (Some(a), Some(b)) => a.extents == b.extents && a.indices == b.indices,
+                };
+                split = split.take().or(found);
+            }
+        });
+        let split = split.filter(|_| agree)?;
+        let axes = split.extents.len();
+        let own = variables(0, axes);
+        let internal = |tensor, _: &[Index]| self.writes(tensor).then(|| Expr::load(tensor, own.clone()));
+
+        let mut group = self.clone();
+        for Member { stage, .. } in &mut group.members {
+            let spatial = stage.spatial.len();
+            let replace = |var: Var| {
+                let at = var.0 as usize;
+                Some(match split.indices.get(at) {
+                    Some(index) if at < spatial => index.clone(),
+                    _ => Index::var(Var((axes + at - spatial) as u32)),
+                })
+            };
+            stage.value = stage.value.substitute(&replace).map_loads(&mut |t, i| internal(t, i));
+            stage.spatial = split.extents.clone();
+            stage.value = tidy(&stage.value, &extents_of(stage));
+        }
+        group.rows = split.extents.clone();
+        let value = stage.value.substitute(&|var| split.axes.get(var.0 as usize).cloned());
+        let value = tidy(&value.map_loads(&mut |t, i| internal(t, i)), &split.extents);
+        Some((group, Stage::map(stage.output, split.extents, value)))
+    }
+}
+
+struct Axes {
+    spatial: Vec<i64>,
+    reduction: Vec<i64>,
+}
+
+/// The same stage over axes that run through the same points in the same order.
+fn restate(stage: &Stage, spatial: &[i64], reduction: &[i64]) -> Stage {
+    if stage.spatial == spatial && stage.reduction == reduction {
+        return stage.clone();
+    }
+    let extents = [spatial, reduction].concat();
+    let access = |first: usize, new: &[i64], old: &[i64]| {
+        let address = reshape_access(&variables(first, new.len()), new, old, &extents);
+        debug_assert_eq!(address.len(), old.len());
+        address
+    };
+    let axes = [access(0, spatial, &stage.spatial), access(spatial.len(), reduction, &stage.reduction)].concat();
+    let value = tidy(&stage.value.substitute(&|var| axes.get(var.0 as usize).cloned()), &extents);
+    Stage { spatial: spatial.to_vec(), reduction: reduction.to_vec(), value, ..stage.clone() }
+}
+
+/// Whether a reduction reads some tensor so that each element takes part once: a row reduction, not a contraction or a window.
+fn reads_each_element_once(stage: &Stage, tensors: &[Tensor]) -> bool {
+    let extents = extents_of(stage);
+    let mut found = false;
+    stage.value.for_each_load(&mut |tensor, indices| {
+        found |= permutation(indices, &tensors[tensor.0 as usize].shape, &extents).is_some();
+    });
+    found
+}
+
+/// Rewrites the members' accesses to `shape` views and drops what nobody reads: element-wise members with a single reader
+/// inside of the group move into it.
+pub fn inline_members(group: &mut Group, kept: &dyn Fn(TensorId) -> bool) {
+    loop {
+        let mut readers: BTreeMap<TensorId, Vec<usize>> = BTreeMap::new();
+        for (at, member) in group.members.iter().enumerate() {
+            let mut read = BTreeSet::new();
+            member.stage.value.for_each_load(&mut |tensor, _| {
+                read.insert(tensor);
+            });
+            for tensor in read {
+                readers.entry(tensor).or_default().push(at);
+            }
+        }
+        let candidate = group.members.iter().enumerate().find_map(|(at, member)| {
+            let stage = &member.stage;
+            let read_by = readers.get(&stage.output).map_or(&[][..], Vec::as_slice);
+            if kept(stage.output) || stage.is_reduction() {
+                return None;
+            }
+            if read_by.is_empty() {
+                return Some((at, vec![]));
+            }
+            let cost = super::cost::Cost::of(&stage.value);
+            // One level of a row group may be wider than another: a value for the row is not computed again for each column.
+            let wider = read_by.iter().any(|r| group.members[*r].stage.points() > stage.points());
+            let cheap_enough = match read_by.len() {
+                1 => !wider || cost.expensive == 0 && cost.cheap <= 1,
+                _ => !wider && cost.expensive == 0 && cost.cheap <= 2,
+            };
+            cheap_enough.then(|| (at, read_by.to_vec()))
+        });
+        let Some((at, read_by)) = candidate else { return };
+        let inlined = group.members.remove(at);
+        for reader in read_by {
+            let member = &mut group.members[reader - usize::from(reader > at)];
+            let value = member.stage.value.map_loads(&mut |tensor, indices| {
+                (tensor == inlined.stage.output)
+                    .then(|| inlined.stage.value.substitute(&|var| indices.get(var.0 as usize).cloned()))
+            });
+            member.stage.value = tidy(&value, &extents_of(&member.stage));
+            let nodes: Vec<String> = inlined.nodes.iter().filter(|n| !member.nodes.contains(n)).cloned().collect();
+            member.nodes.splice(0..0, nodes);
+        }
+    }
+}
+
+/// The part of a tensor's leading dimension that `stages` read, if it is narrower than the tensor: `(first, count)`.
+pub fn narrowed_rows(stages: &[&Stage], tensor: TensorId, shape: &[i64]) -> Option<(i64, i64)> {
+    let extent = *shape.first()?;
+    let (mut low, mut high, mut known) = (i64::MAX, i64::MIN, true);
+    for stage in stages {
+        let extents = extents_of(stage);
+        stage.value.for_each_load(&mut |read, indices| {
+            if read == tensor {
+                match tidy_index(&indices[0], &extents).range(&super::view::ranges(&extents)) {
+                    Some(range) => (low, high) = (low.min(range.low), high.max(range.high)),
+                    None => known = false,
+                }
+            }
+        });
+    }
+    let inside = known && low >= 0 && high < extent && low <= high;
+    (inside && high - low + 1 < extent).then_some((low, high - low + 1))
+}
+

@@ -1,0 +1,394 @@
+//! Fusion: a program of many stages becomes a network of few tasks.
+//!
+//! The stages are visited once, in order, and each finds its place:
+//!
+//! - A *reduction* (matrix product, convolution, pooling, mean) anchors a new task, unless it reduces the same rows as a task whose
+//!   results it reads: then it continues that task's row chain (softmax, layer norm).
+//! - An *element-wise* stage joins the task that produced its operand as an epilogue, where it reads each element of it once, in
+//!   order or permuted (then the anchor computes in the permuted order), and where nobody else needs that operand or the
+//!   stage is too expensive to be computed twice.
+//! - Otherwise it waits: readers compute it as a part of themselves (prologue) if [`cost::recompute`] says so; else it is stored by
+//!   the task of its operand, or by one of its own.
+//!
+//! Views and concatenations are gone before that ([`prepare`]). Joining never makes tasks wait for one another in a circle.
+
+mod concat;
+mod cost;
+mod evaluate;
+mod group;
+mod name;
+mod network;
+mod prepare;
+mod validate;
+mod view;
+
+pub use evaluate::NetworkEvaluateError;
+pub use validate::NetworkError;
+
+use std::collections::{BTreeMap, BTreeSet, HashSet};
+
+use thiserror::Error;
+
+use super::{Network, Program};
+use crate::workload::{Stage, TensorId};
+use cost::{Cost, Reader};
+use group::{Group, Member, inline_members};
+use prepare::{Prepared, extents_of};
+use view::{flat, tidy};
+
+/// A program that breaks the invariants of [`Program`]: the mistake of whoever made it.
+#[derive(Clone, PartialEq, Eq, Debug, Error)]
+pub enum PartitionError {
+    #[error("{node}: there is no tensor {id}")]
+    UnknownTensor { id: u32, node: String },
+    #[error("{node}: tensor {id} is accessed with a rank or a shape that it does not have")]
+    Rank { id: u32, node: String },
+    #[error("{node}: tensor {id} is read before any stage writes it")]
+    ReadBeforeWrite { id: u32, node: String },
+    #[error("{node}: tensor {id} is written a second time")]
+    WrittenTwice { id: u32, node: String },
+    #[error("constant {id} has no data")]
+    NoData { id: u32 },
+    #[error("{node}: tensor {id} has no elements")]
+    Extent { id: u32, node: String },
+}
+
+/// Cuts a program into distinct tasks, and calls of them that bind buffers.
+///
+/// # Errors
+/// [`PartitionError`] where the program is not well formed; every well-formed program can be cut.
+pub fn partition(program: &Program) -> Result<Network, PartitionError> {
+    let prepared = Prepared::new(program)?;
+    let mut fusion = Fusion::new(prepared);
+    for at in 0..fusion.prepared.stages.len() {
+        fusion.visit(at);
+    }
+    fusion.absorb_row_prologues();
+    fusion.inline_within_groups();
+    let order = fusion.execution_order();
+    let groups: Vec<Group> = order.into_iter().filter_map(|at| fusion.groups[at].take()).collect();
+    Ok(network::assemble(program, &fusion.prepared, &groups))
+}
+
+struct Fusion {
+    prepared: Prepared,
+    /// Stages that read a tensor, by tensor.
+    readers: Vec<Vec<usize>>,
+    /// Element-wise stages that wait for their readers, with everything that they recompute already inside.
+    waiting: BTreeMap<TensorId, Member>,
+    /// `None` where one group was absorbed by another.
+    groups: Vec<Option<Group>>,
+    /// The group that writes a tensor.
+    group_of: BTreeMap<TensorId, usize>,
+}
+
+impl Fusion {
+    fn new(prepared: Prepared) -> Fusion {
+        let mut readers = vec![Vec::new(); prepared.tensors.len()];
+        for (at, program_stage) in prepared.stages.iter().enumerate() {
+            for tensor in loads(&program_stage.stage) {
+                readers[tensor.0 as usize].push(at);
+            }
+        }
+        Fusion { prepared, readers, waiting: BTreeMap::new(), groups: Vec::new(), group_of: BTreeMap::new() }
+    }
+
+    fn visit(&mut self, at: usize) {
+        let program_stage = &self.prepared.stages[at];
+        let member = Member { stage: program_stage.stage.clone(), nodes: vec![program_stage.node.clone()] };
+        let member = self.with_prologue(member);
+        if member.stage.is_reduction() {
+            if !self.continue_row_chain(&member) {
+                self.start_group(member);
+            }
+        } else if !self.join_as_epilogue(&member, at) {
+            if self.prepared.is_stored(member.stage.output) {
+                self.store(member);
+            } else {
+                self.waiting.insert(member.stage.output, member);
+            }
+        }
+    }
+
+    /// Takes the waiting stages that it reads into the member; those that must not be recomputed are stored.
+    fn with_prologue(&mut self, mut member: Member) -> Member {
+        for tensor in loads(&member.stage) {
+            if self.waiting.contains_key(&tensor) && !self.is_recomputed(tensor) {
+                let producer = self.waiting.remove(&tensor);
+                producer.into_iter().for_each(|producer| self.store(producer));
+            }
+        }
+        let mut nodes = Vec::new();
+        let value = member.stage.value.map_loads(&mut |tensor, indices| {
+            let producer = self.waiting.get(&tensor)?;
+            nodes.extend(producer.nodes.iter().cloned());
+            Some(producer.stage.value.substitute(&|var| indices.get(var.0 as usize).cloned()))
+        });
+        member.stage.value = tidy(&value, &extents_of(&member.stage));
+        nodes.append(&mut member.nodes);
+        let mut seen = HashSet::new();
+        nodes.retain(|node| seen.insert(node.clone()));
+        member.nodes = nodes;
+        member
+    }
+
+    /// Whether all readers of a waiting stage compute it again.
+    fn is_recomputed(&self, tensor: TensorId) -> bool {
+        let stage = &self.waiting[&tensor].stage;
+        let elements = stage.points();
+        let readers: Vec<Reader> = self
+            .final_readers(tensor)
+            .into_iter()
+            .map(|at| Reader { reads: self.prepared.stages[at].stage.points() as f64 / elements as f64 })
+            .collect();
+        let own_size = |t: &TensorId| self.prepared.tensor(*t).elements() * 2 >= elements;
+        let operands = loads(stage).into_iter().filter(own_size).count();
+        cost::recompute(Cost::of(&stage.value), operands, &readers)
+    }
+
+    /// The stages that read a tensor, seen through waiting ones.
+    fn final_readers(&self, tensor: TensorId) -> BTreeSet<usize> {
+        let mut found = BTreeSet::new();
+        let mut pending = vec![tensor];
+        while let Some(tensor) = pending.pop() {
+            for at in &self.readers[tensor.0 as usize] {
+                let output = self.prepared.stages[*at].stage.output;
+                if self.waiting.contains_key(&output) {
+                    pending.push(output);
+                } else {
+                    found.insert(*at);
+                }
+            }
+        }
+        found
+    }
+
+    /// Whether stage `at` is the only one outside of group `g` that needs a tensor of it.
+    fn is_only_reader(&self, at: usize, g: usize, tensor: TensorId) -> bool {
+        let inside = |reader: usize| self.group_of.get(&self.prepared.stages[reader].stage.output) == Some(&g);
+        !self.prepared.is_stored(tensor) && self.final_readers(tensor).into_iter().all(|r| r == at || inside(r))
+    }
+
+    /// Appends an element-wise stage to the task that wrote one of its operands.
+    fn join_as_epilogue(&mut self, member: &Member, at: usize) -> bool {
+        let stage = &member.stage;
+        let must_be_stored = self.prepared.is_stored(stage.output) || Cost::of(&stage.value).expensive > 0;
+        for g in self.producers_latest_first(stage) {
+            let Some(group) = self.groups[g].as_ref().filter(|_| !self.would_wait_for_itself(g, stage)) else { continue };
+            let own: Vec<TensorId> = loads(stage).into_iter().filter(|t| group.writes(*t)).collect();
+            let only_reader = own.iter().all(|tensor| self.is_only_reader(at, g, *tensor));
+            if only_reader || must_be_stored {
+                if let Some(aligned) = group.align(stage, &self.prepared.tensors) {
+                    self.join(g, Member { stage: aligned, nodes: member.nodes.clone() });
+                    return true;
+                }
+            }
+            let nobody_else = || group.members.iter().all(|m| self.is_only_reader(at, g, m.stage.output));
+            if only_reader && nobody_else() {
+                if let Some((permuted, aligned)) = group.permute(stage, &self.prepared.tensors) {
+                    self.groups[g] = Some(permuted);
+                    self.join(g, Member { stage: aligned, nodes: member.nodes.clone() });
+                    return true;
+                }
+            }
+        }
+        false
+    }
+
+    /// Appends a reduction to a task that reduces the same rows.
+    fn continue_row_chain(&mut self, member: &Member) -> bool {
+        let stage = &member.stage;
+        for g in self.producers_latest_first(stage).into_iter().chain(self.siblings(stage)) {
+            let Some(group) = self.groups[g].as_ref().filter(|g| g.columns.is_some()) else { continue };
+            if self.would_wait_for_itself(g, stage) {
+                continue;
+            }
+            let Some(aligned) = group.align(stage, &self.prepared.tensors) else { continue };
+            let axes = aligned.rank();
+            let reads_row = loads(&aligned).into_iter().any(|t| group.view(t).is_some_and(|view| view.len() == axes));
+            if reads_row || self.shares_row(group, &aligned) {
+                self.join(g, Member { stage: aligned, nodes: member.nodes.clone() });
+                return true;
+            }
+        }
+        false
+    }
+
+    /// Row groups that read a tensor that `stage` reads too.
+    fn siblings(&self, stage: &Stage) -> Vec<usize> {
+        let own = loads(stage);
+        let reads_same = |group: &Group| group.members.iter().any(|m| loads(&m.stage).iter().any(|t| own.contains(t)));
+        let rows = |group: &Group| group.columns.is_some() && reads_same(group);
+        (0..self.groups.len()).rev().filter(|g| self.groups[*g].as_ref().is_some_and(rows)).collect()
+    }
+
+    /// Whether `aligned` reads a tensor at the very addresses at which a reduction of the group reads it.
+    fn shares_row(&self, group: &Group, aligned: &Stage) -> bool {
+        let addresses = |stage: &Stage| {
+            let extents = extents_of(stage);
+            let mut found = Vec::new();
+            stage.value.for_each_load(&mut |tensor, indices| {
+                let shape = &self.prepared.tensor(tensor).shape;
+                if !group.writes(tensor) && shape.iter().product::<i64>() >= extents.iter().product::<i64>() {
+                    found.push((tensor, flat(indices, shape, &extents)));
+                }
+            });
+            found
+        };
+        let own = addresses(aligned);
+        let reductions = group.members.iter().filter(|m| m.stage.is_reduction());
+        reductions.into_iter().any(|m| addresses(&m.stage).iter().any(|address| own.contains(address)))
+    }
+
+    /// A stage whose result must be in memory: written by the task of an operand if it aligns, else by its own.
+    fn store(&mut self, member: Member) {
+        for g in self.producers_latest_first(&member.stage) {
+            let Some(group) = self.groups[g].as_ref().filter(|_| !self.would_wait_for_itself(g, &member.stage)) else {
+                continue;
+            };
+            if let Some(stage) = group.align(&member.stage, &self.prepared.tensors) {
+                return self.join(g, Member { stage, nodes: member.nodes });
+            }
+        }
+        self.start_group(member);
+    }
+
+    fn start_group(&mut self, member: Member) {
+        let after = self.producers(&member.stage);
+        self.group_of.insert(member.stage.output, self.groups.len());
+        let group = Group { after, ..Group::new(member, &self.prepared.tensors) };
+        self.groups.push(Some(group));
+    }
+
+    fn join(&mut self, g: usize, member: Member) {
+        let mut after = self.producers(&member.stage);
+        after.remove(&g);
+        self.group_of.insert(member.stage.output, g);
+        if let Some(group) = &mut self.groups[g] {
+            group.after.extend(after);
+            group.members.push(member);
+        }
+    }
+
+    /// The groups that write what a stage reads.
+    fn producers(&self, stage: &Stage) -> BTreeSet<usize> {
+        let filled = loads(stage).into_iter().flat_map(|tensor| self.prepared.filled_by(tensor));
+        filled.filter_map(|tensor| self.group_of.get(&tensor).copied()).collect()
+    }
+
+    /// The groups whose tensors a stage reads as they are, the latest first: what they need is there soonest.
+    fn producers_latest_first(&self, stage: &Stage) -> Vec<usize> {
+        let direct: BTreeSet<usize> = loads(stage).iter().filter_map(|t| self.group_of.get(t).copied()).collect();
+        direct.into_iter().rev().collect()
+    }
+
+    /// Whether group `g` would depend on itself if `stage` joined it.
+    fn would_wait_for_itself(&self, g: usize, stage: &Stage) -> bool {
+        self.producers(stage).into_iter().any(|other| other != g && self.depends_on(other, g))
+    }
+
+    fn depends_on(&self, group: usize, on: usize) -> bool {
+        let mut seen = BTreeSet::new();
+        let mut pending = vec![group];
+        while let Some(at) = pending.pop() {
+            if at == on {
+                return true;
+            }
+            if seen.insert(at) {
+                pending.extend(self.groups[at].iter().flat_map(|g| g.after.iter().copied()));
+            }
+        }
+        false
+    }
+
+    /// A lone element-wise task in front of a row chain (the sum of embeddings before a layer norm) becomes its first stage.
+    fn absorb_row_prologues(&mut self) {
+        for e in 0..self.groups.len() {
+            let Some(prologue) = self.groups[e].clone().filter(|g| !g.has_reduction()) else { continue };
+            let chains = (0..self.groups.len()).filter(|g| {
+                self.groups[*g].as_ref().is_some_and(|g| g.columns.is_some() && g.after.contains(&e))
+            });
+            let target = chains.into_iter().find_map(|g| {
+                let chain = self.groups[g].as_ref()?;
+                let indirect = chain.after.iter().any(|other| *other != e && self.depends_on(*other, e));
+                let merged = if indirect { None } else { self.merged(&prologue, chain) };
+                merged.map(|merged| (g, merged))
+            });
+            let Some((g, mut merged)) = target else { continue };
+            merged.after = merged.after.iter().chain(&prologue.after).copied().filter(|a| *a != e).collect();
+            for member in &merged.members {
+                self.group_of.insert(member.stage.output, g);
+            }
+            self.groups[g] = Some(merged);
+            self.groups[e] = None;
+            for group in self.groups.iter_mut().flatten() {
+                if group.after.remove(&e) {
+                    group.after.insert(g);
+                }
+            }
+            if let Some(group) = &mut self.groups[g] {
+                group.after.remove(&g);
+            }
+        }
+    }
+
+    /// The row chain with the prologue's stages in front, if they align.
+    fn merged(&self, prologue: &Group, chain: &Group) -> Option<Group> {
+        let mut merged = Group { members: Vec::new(), ..chain.clone() };
+        for part in [prologue, chain] {
+            // Members of a group look at its tensors through its own axes.
+            let mut tensors = self.prepared.tensors.clone();
+            for member in &part.members {
+                tensors[member.stage.output.0 as usize].shape = member.stage.spatial.clone();
+            }
+            for member in &part.members {
+                let stage = merged.align(&member.stage, &tensors)?;
+                merged.members.push(Member { stage, nodes: member.nodes.clone() });
+            }
+        }
+        Some(merged)
+    }
+
+    fn inline_within_groups(&mut self) {
+        let mut needed: BTreeMap<TensorId, BTreeSet<usize>> = BTreeMap::new();
+        for (g, group) in self.groups.iter().enumerate() {
+            for tensor in group.iter().flat_map(|g| &g.members).flat_map(|m| loads(&m.stage)) {
+                needed.entry(tensor).or_default().insert(g);
+            }
+        }
+        for (g, group) in self.groups.iter_mut().enumerate() {
+            let outside = |t: &TensorId| needed.get(t).is_some_and(|by| by.iter().any(|other| *other != g));
+            let prepared = &self.prepared;
+            if let Some(group) = group {
+                inline_members(group, &|tensor| prepared.is_stored(tensor) || outside(&tensor));
+            }
+        }
+    }
+
+    /// Every group after those that it reads from, otherwise in the order of the program.
+    fn execution_order(&self) -> Vec<usize> {
+        let mut done = BTreeSet::new();
+        let mut order = Vec::new();
+        let mut pending: BTreeSet<usize> = (0..self.groups.len()).filter(|g| self.groups[*g].is_some()).collect();
+        while let Some(next) = pending.iter().copied().find(|g| {
+            self.groups[*g].as_ref().is_some_and(|group| group.after.iter().all(|a| done.contains(a)))
+        }) {
+            pending.remove(&next);
+            done.insert(next);
+            order.push(next);
+        }
+        debug_assert!(pending.is_empty(), "groups wait for one another in a circle");
+        order
+    }
+}
+
+/// The distinct tensors that a stage reads, in the order in which it does.
+fn loads(stage: &Stage) -> Vec<TensorId> {
+    let mut found = Vec::new();
+    stage.value.for_each_load(&mut |tensor, _| {
+        if !found.contains(&tensor) {
+            found.push(tensor);
+        }
+    });
+    found
+}

@@ -1,0 +1,194 @@
+//! Names of tasks, for people: what is computed, and how large.
+
+use super::cost::Cost;
+use crate::workload::{Atom, Binary, Combiner, Expr, Index, Role, Stage, TensorId, Unary, Var, Workload};
+
+/// `nodes` are the ONNX nodes of its first call.
+/// Such as `conv_3x3s2_64x56x56_128_relu`, `dense_128x768x768_gelu`, `softmax_12x128x128`, `elementwise_128x768`.
+pub fn task_name(workload: &Workload, nodes: &[String]) -> String {
+    let anchors: Vec<&Stage> = workload.stages.iter().filter(|s| s.is_reduction()).collect();
+    let output = workload.stages.last().map_or(String::new(), |s| extents(&s.spatial));
+    match anchors.as_slice() {
+        [] => map_name(workload, &output),
+        [anchor] => {
+            let epilogue = epilogue_name(workload, anchor);
+            let name = anchor_name(workload, anchor, nodes).unwrap_or_else(|| reduction_name(anchor));
+            if epilogue.is_empty() { name } else { format!("{name}_{epilogue}") }
+        }
+        _ => format!("{}_{}", chain_name(workload), widest(workload)),
+    }
+}
+
+fn extents(list: &[i64]) -> String {
+    if list.is_empty() {
+        return "1".into();
+    }
+    list.iter().map(i64::to_string).collect::<Vec<_>>().join("x")
+}
+
+/// The extents of the stage with most elements.
+fn widest(workload: &Workload) -> String {
+    let stage = workload.stages.iter().max_by_key(|s| s.spatial.iter().product::<i64>());
+    stage.map_or(String::new(), |s| extents(&s.spatial))
+}
+
+fn map_name(workload: &Workload, output: &str) -> String {
+    let mut gathers = false;
+    let mut free = true;
+    for stage in &workload.stages {
+        free &= Cost::of(&stage.value).is_free();
+        stage.value.for_each_index(&mut |index| gathers |= index.terms().iter().any(|(a, _)| matches!(a, Atom::Value(_))));
+    }
+    let kind = match (gathers, free) {
+        (true, _) => "gather",
+        (false, true) => "copy",
+        (false, false) => "elementwise",
+    };
+    format!("{kind}_{output}")
+}
+
+fn has(expr: &Expr, unary: Unary) -> bool {
+    matches!(expr, Expr::Unary(op, _) if *op == unary) || expr.children().into_iter().any(|e| has(e, unary))
+}
+
+/// Several reductions over the same rows.
+fn chain_name(workload: &Workload) -> &'static str {
+    let any = |unary| workload.stages.iter().any(|s| has(&s.value, unary));
+    let combines = |c| workload.stages.iter().any(|s| s.combiner == Some(c));
+    if combines(Combiner::Maximum) && any(Unary::Exp) {
+        "softmax"
+    } else if any(Unary::Sqrt) || any(Unary::ReciprocalSqrt) {
+        "layer_norm"
+    } else {
+        "rows"
+    }
+}
+
+fn reduction_name(anchor: &Stage) -> String {
+    let kind = match anchor.combiner {
+        Some(Combiner::Sum) => "sum",
+        Some(Combiner::Product) => "product",
+        Some(Combiner::Maximum) => "max",
+        Some(Combiner::Minimum) => "min",
+        None => "map",
+    };
+    format!("{kind}_{}_over_{}", extents(&anchor.spatial), extents(&anchor.reduction))
+}
+
+/// Matrix products, convolutions and pooling, recognised by their accesses.
+fn anchor_name(workload: &Workload, anchor: &Stage, nodes: &[String]) -> Option<String> {
+    let mut operands: Vec<(TensorId, Vec<Index>)> = Vec::new();
+    anchor.value.for_each_load(&mut |tensor, indices| operands.push((tensor, indices.to_vec())));
+    let rank = anchor.spatial.len();
+    // A window: a dimension that moves with one spatial and one reduction axis.
+    let mut windows = Vec::new();
+    let mut windowed = None;
+    for (tensor, indices) in &operands {
+        for index in indices {
+            let vars: Vec<(usize, i64)> = index
+                .terms()
+                .iter()
+                .filter_map(|(atom, c)| match atom {
+                    Atom::Var(Var(v)) => Some((*v as usize, *c)),
+                    _ => None,
+                })
+                .collect();
+            if let [(s, stride), (r, dilation)] = vars.as_slice() {
+                if *s < rank && *r >= rank {
+                    windows.push((anchor.extent(*r), *stride, *dilation, *s));
+                    windowed = Some(*tensor);
+                }
+            }
+        }
+    }
+    let is_product = product_operands(&anchor.value) >= 2;
+    let only_sum = anchor.combiner == Some(Combiner::Sum);
+    if let (Some(tensor), false) = (windowed, windows.is_empty()) {
+        let kernel = windows.iter().map(|(k, ..)| k.to_string()).collect::<Vec<_>>().join("x");
+        let stride = windows.iter().map(|(_, s, ..)| *s).max().filter(|s| *s > 1).map_or(String::new(), |s| format!("s{s}"));
+        let dilation = windows.iter().map(|(.., d, _)| *d).max().filter(|d| *d > 1).map_or(String::new(), |d| format!("d{d}"));
+        let input = extents(&workload.tensor(tensor).shape);
+        let outside: Vec<i64> = (0..rank).filter(|a| windows.iter().all(|w| w.3 != *a)).map(|a| anchor.spatial[a]).collect();
+        return Some(match (is_product, anchor.combiner) {
+            (true, _) if anchor.reduction.len() == windows.len() => {
+                format!("depthwise_{kernel}{stride}{dilation}_{input}")
+            }
+            (true, _) => format!("conv_{kernel}{stride}{dilation}_{input}_{}", extents(&outside)),
+            (false, Some(Combiner::Maximum)) => format!("max_pool_{kernel}{stride}{dilation}_{input}"),
+            (false, _) => format!("sum_pool_{kernel}{stride}{dilation}_{input}"),
+        });
+    }
+    if !(is_product && only_sum) {
+        return None;
+    }
+    let k = extents(&[anchor.reduction.iter().product()]);
+    let constant = operands.iter().find(|(t, _)| workload.tensor(*t).role == Role::Constant);
+    let Some((_, weight)) = constant else {
+        // Neither operand is a weight: a product of activations.
+        return Some(format!("matmul_{}x{k}", extents(&anchor.spatial)));
+    };
+    let of_weight = |axis: &usize| weight.iter().any(|index| index.mentions(Var(*axis as u32)));
+    let size = |weight: bool| -> i64 { (0..rank).filter(|a| of_weight(a) == weight).map(|a| anchor.spatial[a]).product() };
+    let step = operands.iter().flat_map(|(_, i)| i).flat_map(|i| i.terms()).map(|(_, c)| *c).max().unwrap_or(1);
+    Some(match nodes.iter().any(|node| node.starts_with("Conv")) {
+        true => {
+            let pixels: Vec<i64> = (0..rank).filter(|a| !of_weight(a)).map(|a| anchor.spatial[a]).collect();
+            let stride = if step == 2 { "s2" } else { "" };
+            format!("conv_1x1{stride}_{k}x{}_{}", extents(&pixels), size(true))
+        }
+        false => format!("dense_{}x{k}x{}", size(false), size(true)),
+    })
+}
+
+/// The number of loads in a product.
+fn product_operands(value: &Expr) -> usize {
+    match value {
+        Expr::Binary(Binary::Multiply, x, y) => {
+            let own = |e: &Expr| {
+                let mut any = false;
+                e.for_each_load(&mut |_, _| any = true);
+                usize::from(any)
+            };
+            product_operands(x).max(own(x)) + product_operands(y).max(own(y))
+        }
+        Expr::Guard { inside, .. } => product_operands(inside),
+        _ => 0,
+    }
+}
+
+/// What follows the only reduction of a task.
+fn epilogue_name(workload: &Workload, anchor: &Stage) -> String {
+    let mut parts: Vec<&str> = Vec::new();
+    let after = workload.stages.iter().filter(|s| !s.is_reduction());
+    for stage in after {
+        // An operand as large as the result, other than the result itself.
+        stage.value.for_each_load(&mut |tensor, _| {
+            let operand = workload.tensor(tensor);
+            let own = operand.role == Role::Intermediate || tensor == anchor.output;
+            if !own && operand.elements() == workload.tensor(stage.output).elements() {
+                parts.push("add");
+            }
+        });
+        for (unary, name) in [
+            (Unary::Erf, "gelu"),
+            (Unary::Tanh, "tanh"),
+            (Unary::Sigmoid, "sigmoid"),
+            (Unary::Exp, "exp"),
+        ] {
+            if has(&stage.value, unary) {
+                parts.push(name);
+            }
+        }
+        if has_zero_maximum(&stage.value) {
+            parts.push("relu");
+        }
+    }
+    parts.dedup();
+    parts.join("_")
+}
+
+fn has_zero_maximum(expr: &Expr) -> bool {
+    let zero = |e: &Expr| matches!(e, Expr::Float(value) if value.0 == 0.0);
+    matches!(expr, Expr::Binary(Binary::Maximum, x, y) if zero(x) || zero(y))
+        || expr.children().into_iter().any(has_zero_maximum)
+}

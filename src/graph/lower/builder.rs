@@ -1,0 +1,316 @@
+//! Appends stages to a program, and computes at once what depends on constants only.
+
+use std::collections::HashMap;
+
+use super::math::{float, load, var};
+use super::operator::Problem;
+use crate::graph::fold::{self, Fold};
+use crate::graph::{Program, ProgramStage, TensorData};
+use crate::workload::{Combiner, DType, Expr, Index, Interval, Role, Stage, Tensor, TensorId, Var, row_major_strides};
+
+/// Most dimensions of a tensor, and axes of a stage.
+const MAX_AXES: usize = 32;
+/// Exclusive bound of an extent.
+const MAX_EXTENT: i64 = 1 << 31;
+/// Exclusive bound of a tensor's elements.
+const MAX_ELEMENTS: i64 = 1 << 40;
+/// Exclusive bound of a stage's points.
+const MAX_POINTS: i64 = 1 << 56;
+
+/// A convolution or matrix product by a constant, plus a constant per output channel: what a following scale and shift
+/// per channel can be folded into.
+#[derive(Clone, Debug)]
+pub(super) struct Affine {
+    /// The contraction's position among the stages.
+    pub stage: usize,
+    /// Its result, as seen by whatever adds the bias.
+    pub product: TensorId,
+    pub weight: TensorId,
+    /// The dimension of the weight that counts output channels.
+    pub weight_axis: usize,
+    /// The dimension of the result that counts output channels.
+    pub channel_axis: usize,
+    /// `[channels]`
+    pub bias: Option<TensorId>,
+}
+
+/// The program while it is made.
+#[derive(Debug, Default)]
+pub struct Builder {
+    program: Program,
+    /// Operator and name of the node that is being lowered.
+    node: String,
+    /// Map stages over constants that are cheaper to compute where they are read than to store, by the tensor they write.
+    cheap: HashMap<TensorId, Stage>,
+    /// By the tensor that holds the result.
+    pub(super) affine: HashMap<TensorId, Affine>,
+}
+
+impl Builder {
+    /// What comes next belongs to this node.
+    pub fn enter(&mut self, node: String) {
+        self.node = node;
+    }
+
+    /// Whether a shape stays below all limits; every shape from outside goes through here before anything is computed with it.
+    pub fn check_shape(shape: &[i64]) -> Result<i64, Problem> {
+        let too_large = || Problem::TooLarge(shape.iter().copied().take(MAX_AXES).collect());
+        if shape.iter().any(|extent| *extent < 0) {
+            return Err(Problem::Shape(format!("shape {shape:?} has a negative extent")));
+        }
+        if shape.len() > MAX_AXES || shape.iter().any(|extent| *extent >= MAX_EXTENT) {
+            return Err(too_large());
+        }
+        product_below(shape, MAX_ELEMENTS).ok_or_else(too_large)
+    }
+
+    pub fn input(&mut self, name: String, shape: Vec<i64>, dtype: DType) -> Result<TensorId, Problem> {
+        Builder::check_shape(&shape)?;
+        let tensor = self.add_tensor(shape, dtype, Role::Input);
+        self.program.inputs.push((name, tensor));
+        Ok(tensor)
+    }
+
+    /// A tensor with known elements.
+    pub fn constant(&mut self, data: TensorData) -> TensorId {
+        self.program.add_constant(data)
+    }
+
+    /// Makes a tensor one of the results. Inputs and constants are copied, since a result is written by a stage.
+    pub fn output(&mut self, name: String, tensor: TensorId) -> Result<(), Problem> {
+        let result = match self.tensor(tensor).role {
+            Role::Intermediate | Role::Output => tensor,
+            Role::Input | Role::Constant => {
+                self.node = format!("output {name}");
+                let Tensor { shape, dtype, .. } = self.tensor(tensor).clone();
+                if shape.contains(&0) {
+                    return Err(Problem::Unsupported(format!("an output of shape {shape:?}, which has no elements,")));
+                }
+                let copy = self.add_tensor(shape.clone(), dtype, Role::Output);
+                let value = load(tensor, (0..shape.len()).map(var).collect());
+                self.append(simplified(Stage::map(copy, shape, value)));
+                copy
+            }
+        };
+        self.program.tensors[result.0 as usize].role = Role::Output;
+        self.program.outputs.push((name, result));
+        Ok(())
+    }
+
+    /// The program, without what no output needs.
+    pub fn finish(mut self) -> Program {
+        fold::remove_dead(&mut self.program);
+        self.program
+    }
+
+    pub fn tensor(&self, tensor: TensorId) -> &Tensor {
+        self.program.tensor(tensor)
+    }
+
+    pub fn shape(&self, tensor: TensorId) -> Vec<i64> {
+        self.tensor(tensor).shape.clone()
+    }
+
+    pub fn rank(&self, tensor: TensorId) -> usize {
+        self.tensor(tensor).shape.len()
+    }
+
+    pub fn dtype(&self, tensor: TensorId) -> DType {
+        self.tensor(tensor).dtype
+    }
+
+    /// The elements of a constant.
+    pub fn data(&self, tensor: TensorId) -> Option<&TensorData> {
+        self.program.data[tensor.0 as usize].as_ref()
+    }
+
+    /// The elements of a constant of integers.
+    pub fn integers(&self, tensor: TensorId) -> Option<Vec<i64>> {
+        self.data(tensor)?.integers()
+    }
+
+    /// The single element of a constant.
+    pub fn scalar(&self, tensor: TensorId) -> Option<f64> {
+        let data = self.data(tensor)?;
+        if data.elements() == 1 { data.to_f64().first().copied() } else { None }
+    }
+
+    /// The element of a tensor that broadcasts to `shape`, at the point of the first `shape.len()` axes.
+    pub fn broadcast(&self, tensor: TensorId, shape: &[i64]) -> Expr {
+        if let (Some(value), DType::F32) = (self.scalar(tensor), self.dtype(tensor))
+            && !value.is_nan()
+        {
+            return float(value);
+        }
+        let own = &self.tensor(tensor).shape;
+        let skipped = shape.len() - own.len();
+        let index = |d: usize| if own[d] == 1 { Index::constant(0) } else { var(skipped + d) };
+        load(tensor, (0..own.len()).map(index).collect())
+    }
+
+    /// An element-wise stage over axes of these extents.
+    pub fn map(&mut self, shape: Vec<i64>, dtype: DType, value: Expr) -> Result<TensorId, Problem> {
+        self.emit(shape, vec![], None, dtype, value)
+    }
+
+    /// A stage that combines `value` over further axes, which follow those of `shape`.
+    pub fn reduce(
+        &mut self,
+        shape: Vec<i64>,
+        reduction: Vec<i64>,
+        combiner: Combiner,
+        dtype: DType,
+        value: Expr,
+    ) -> Result<TensorId, Problem> {
+        self.emit(shape, reduction, Some(combiner), dtype, value)
+    }
+
+    fn emit(
+        &mut self,
+        shape: Vec<i64>,
+        reduction: Vec<i64>,
+        combiner: Option<Combiner>,
+        dtype: DType,
+        value: Expr,
+    ) -> Result<TensorId, Problem> {
+        let elements = Builder::check_shape(&shape)?;
+        Builder::check_shape(&reduction)?;
+        let extents: Vec<i64> = shape.iter().chain(&reduction).copied().collect();
+        if extents.len() > MAX_AXES || product_below(&extents, MAX_POINTS).is_none() {
+            return Err(Problem::TooLarge(extents.into_iter().take(MAX_AXES).collect()));
+        }
+        if elements == 0 {
+            return Ok(self.constant(TensorData { shape, dtype, bytes: Default::default() }));
+        }
+        if reduction.contains(&0) {
+            let identity = combiner.map_or(0.0, Combiner::identity);
+            return self.map(shape, dtype, super::math::literal(dtype, identity));
+        }
+        let output = TensorId(self.program.tensors.len() as u32);
+        let stage = simplified(Stage { output, spatial: shape.clone(), reduction, combiner, value });
+        let stage = self.inline_cheap(stage);
+        match fold::fold(&self.program, &stage, dtype).map_err(Problem::Constant)? {
+            Fold::Data(data) => Ok(self.constant(data)),
+            Fold::Cheap => {
+                self.add_tensor(shape, dtype, Role::Intermediate);
+                self.cheap.insert(output, stage.clone());
+                self.append(stage);
+                Ok(output)
+            }
+            Fold::No => {
+                self.add_tensor(shape, dtype, Role::Intermediate);
+                self.append(stage);
+                Ok(output)
+            }
+        }
+    }
+
+    /// Replaces loads of cheap tensors by what computes them.
+    fn inline_cheap(&self, stage: Stage) -> Stage {
+        let mut changed = false;
+        let value = stage.value.map_loads(&mut |tensor, indices| {
+            let producer = self.cheap.get(&tensor)?;
+            changed = true;
+            Some(producer.value.substitute(&|var: Var| indices.get(var.0 as usize).cloned()))
+        });
+        if changed { simplified(Stage { value, ..stage }) } else { stage }
+    }
+
+    /// Computes a cheap tensor after all, if it fits: contractions pack their constant operands. Its stage stays behind,
+    /// dead, so that positions of stages do not change.
+    pub fn materialize(&mut self, tensor: TensorId) -> Result<(), Problem> {
+        let Some(stage) = self.cheap.get(&tensor) else { return Ok(()) };
+        if let Some(data) = fold::materialize(&self.program, stage, self.dtype(tensor)).map_err(Problem::Constant)? {
+            self.cheap.remove(&tensor);
+            self.program.tensors[tensor.0 as usize].role = Role::Constant;
+            self.program.data[tensor.0 as usize] = Some(data);
+        }
+        Ok(())
+    }
+
+    /// The position that the next stage will have.
+    pub(super) fn next_stage(&self) -> usize {
+        self.program.stages.len()
+    }
+
+    /// Lets a stage read another tensor of the same shape.
+    pub(super) fn replace_load(&mut self, stage: usize, from: TensorId, to: TensorId) {
+        let stage = &mut self.program.stages[stage].stage;
+        stage.value =
+            stage.value.map_loads(&mut |tensor, indices| (tensor == from).then(|| Expr::load(to, indices.to_vec())));
+    }
+
+    fn append(&mut self, stage: Stage) {
+        self.program.stages.push(ProgramStage { stage, node: self.node.clone() });
+    }
+
+    fn add_tensor(&mut self, shape: Vec<i64>, dtype: DType, role: Role) -> TensorId {
+        self.program.add_tensor(shape, dtype, role)
+    }
+}
+
+/// Indices without needless divisions, without axes of extent 1, and without reduction axes of extent 1; a reduction over
+/// nothing but those is a map.
+fn simplified(mut stage: Stage) -> Stage {
+    let extents: Vec<i64> = stage.spatial.iter().chain(&stage.reduction).copied().collect();
+    let range = |var: Var| Interval::below(extents.get(var.0 as usize).copied().unwrap_or(1));
+    stage.value = stage.value.map_indices(&mut |index| index.simplify(&range));
+    if stage.reduction.contains(&1) {
+        let spatial = stage.spatial.len();
+        let mut kept = spatial;
+        let position: Vec<usize> = (0..extents.len())
+            .map(|axis| {
+                if axis < spatial {
+                    return axis;
+                }
+                kept += usize::from(extents[axis] > 1);
+                kept.saturating_sub(1)
+            })
+            .collect();
+        stage.value = stage.value.substitute(&|v: Var| position.get(v.0 as usize).map(|p| var(*p)));
+        stage.reduction.retain(|extent| *extent != 1);
+    }
+    if stage.reduction.is_empty() {
+        stage.combiner = None;
+    }
+    stage
+}
+
+fn product_below(extents: &[i64], limit: i64) -> Option<i64> {
+    if extents.contains(&0) {
+        return Some(0);
+    }
+    extents.iter().try_fold(1i64, |product, extent| product.checked_mul(*extent).filter(|p| *p < limit))
+}
+
+/// The row-major position of a point in a tensor.
+pub fn flat_index(shape: &[i64], indices: &[Index]) -> Index {
+    let strides = row_major_strides(shape);
+    indices.iter().zip(strides).fold(Index::constant(0), |sum, (index, stride)| sum.plus(&index.clone().times(stride)))
+}
+
+/// The point of a tensor at a row-major position.
+pub fn unflatten(shape: &[i64], flat: &Index) -> Vec<Index> {
+    let strides = row_major_strides(shape);
+    shape
+        .iter()
+        .zip(strides)
+        .map(|(extent, stride)| flat.clone().floor_div(stride.max(1)).modulo((*extent).max(1)))
+        .collect()
+}
+
+/// The shape to which shapes broadcast.
+pub fn broadcast_shape(shapes: &[Vec<i64>]) -> Result<Vec<i64>, Problem> {
+    let rank = shapes.iter().map(Vec::len).max().unwrap_or(0);
+    let mut result = vec![1i64; rank];
+    for shape in shapes {
+        for (extent, own) in result[rank - shape.len()..].iter_mut().zip(shape) {
+            match (*extent, *own) {
+                (a, b) if a == b || b == 1 => {}
+                (1, b) => *extent = b,
+                _ => return Err(Problem::Shape(format!("shapes {shapes:?} do not broadcast"))),
+            }
+        }
+    }
+    Ok(result)
+}

@@ -1,0 +1,133 @@
+//! Operators whose results are known while the network is compiled.
+
+use super::builder::Builder;
+use super::math::{float, literal, load, vars, within};
+use super::operator::{Attribute, Operator, Problem, normal_axis};
+use crate::graph::TensorData;
+use crate::workload::{Combiner, DType, Expr, TensorId};
+
+/// Most elements of a `Range`.
+const MAX_RANGE: i64 = 1 << 24;
+
+pub fn constant(builder: &mut Builder, op: &Operator) -> Result<Vec<TensorId>, Problem> {
+    let [(name, attribute)] = op.attributes.iter().collect::<Vec<_>>()[..] else {
+        return Err(Problem::MissingAttribute("value"));
+    };
+    let data = match (name.as_str(), attribute) {
+        ("value", Attribute::Tensor(data)) => data.clone(),
+        ("value_float", Attribute::Float(value)) => TensorData::from_f32(vec![], &[*value]),
+        ("value_floats", Attribute::Floats(values)) => TensorData::from_f32(vec![values.len() as i64], values),
+        ("value_int", Attribute::Int(value)) => TensorData::from_i64(vec![], &[*value]),
+        ("value_ints", Attribute::Ints(values)) => TensorData::from_i64(vec![values.len() as i64], values),
+        _ => return Err(Problem::Unsupported(format!("a constant given by {name}"))),
+    };
+    Ok(vec![builder.constant(data)])
+}
+
+/// A tensor of one repeated value, by default the float 0.
+pub fn constant_of_shape(builder: &mut Builder, op: &Operator) -> Result<Vec<TensorId>, Problem> {
+    let shape = builder.integers(op.input(0)?).ok_or(Problem::NotConstant(0))?;
+    let (dtype, value) = match op.attributes.get("value") {
+        None => (DType::F32, float(0.0)),
+        Some(Attribute::Tensor(data)) if data.elements() == 1 && data.dtype == DType::F32 => {
+            let value = data.to_f64().first().copied().unwrap_or(0.0);
+            if value.is_nan() {
+                return Err(Problem::AttributeValue { name: "value", value: "not a number".to_string() });
+            }
+            (DType::F32, float(value))
+        }
+        Some(Attribute::Tensor(data)) if data.elements() == 1 => {
+            let dtype = data.dtype;
+            match data.integers().as_deref() {
+                Some([value]) if value.unsigned_abs() < 1 << 39 => (dtype, literal(dtype, *value as f64)),
+                _ => return Err(Problem::AttributeValue { name: "value", value: format!("{data:?}") }),
+            }
+        }
+        Some(_) => return Err(Problem::AttributeType("value")),
+    };
+    Ok(vec![builder.map(shape, dtype, value)?])
+}
+
+/// All shapes are static, so this is a constant. Opset 15 can take a part of the shape.
+pub fn shape(builder: &mut Builder, op: &Operator) -> Result<Vec<TensorId>, Problem> {
+    let shape = builder.shape(op.input(0)?);
+    if op.kind == "Size" {
+        let size = TensorData::from_i64(vec![], &[shape.iter().product()]);
+        return Ok(vec![builder.constant(size)]);
+    }
+    let rank = shape.len() as i64;
+    let bound = |name, default| -> Result<usize, Problem> {
+        let at = op.int(name, default)?;
+        Ok((if at < 0 { at.saturating_add(rank) } else { at }).clamp(0, rank) as usize)
+    };
+    let (start, end) = (bound("start", 0)?, bound("end", rank)?);
+    let part = shape.get(start..end.max(start)).unwrap_or_default();
+    let data = TensorData::from_i64(vec![part.len() as i64], part);
+    Ok(vec![builder.constant(data)])
+}
+
+/// Start, limit and step.
+pub fn range(builder: &mut Builder, op: &Operator) -> Result<Vec<TensorId>, Problem> {
+    let tensors = [op.input(0)?, op.input(1)?, op.input(2)?];
+    let mut bounds = Vec::new();
+    for (position, tensor) in tensors.into_iter().enumerate() {
+        bounds.push(builder.data(tensor).filter(|data| data.elements() == 1).ok_or(Problem::NotConstant(position))?);
+    }
+    let dtype = bounds[0].dtype;
+    let length = |exact: f64| -> Result<i64, Problem> {
+        let length = exact.ceil().max(0.0);
+        if length <= MAX_RANGE as f64 { Ok(length as i64) } else { Err(Problem::TooLarge(vec![i64::MAX])) }
+    };
+    let zero_step = || Problem::Shape("a range with step 0".to_string());
+    let integers: Option<Vec<i64>> = bounds.iter().map(|b| b.integers().and_then(|v| v.first().copied())).collect();
+    let data = match (integers, dtype) {
+        (Some(bounds), DType::I64 | DType::I32) => {
+            let [start, limit, step] = [bounds[0], bounds[1], bounds[2]];
+            if step == 0 {
+                return Err(zero_step());
+            }
+            let span = limit.checked_sub(start).ok_or_else(|| Problem::TooLarge(vec![i64::MAX]))?;
+            let length = length(span as f64 / step as f64)?;
+            let values: Vec<i64> = (0..length).map(|i| start.wrapping_add(i.wrapping_mul(step))).collect();
+            match dtype {
+                DType::I64 => TensorData::from_i64(vec![length], &values),
+                _ => {
+                    let bytes = values.iter().flat_map(|v| (*v as i32).to_le_bytes()).collect();
+                    TensorData { shape: vec![length], dtype, bytes }
+                }
+            }
+        }
+        (_, DType::F32) => {
+            let value = |at: usize| bounds[at].to_f64().first().copied().unwrap_or(0.0);
+            let (start, limit, step) = (value(0), value(1), value(2));
+            if step == 0.0 {
+                return Err(zero_step());
+            }
+            let length = length((limit - start) / step)?;
+            let values: Vec<f32> = (0..length).map(|i| (start + i as f64 * step) as f32).collect();
+            TensorData::from_f32(vec![length], &values)
+        }
+        _ => return Err(Problem::Type { input: 0, dtype }),
+    };
+    Ok(vec![builder.constant(data)])
+}
+
+/// The sum of all elements up to each, as a reduction over those that are not behind it.
+pub fn cumulative_sum(builder: &mut Builder, op: &Operator) -> Result<Vec<TensorId>, Problem> {
+    let input = op.input(0)?;
+    let (shape, dtype) = (builder.shape(input), builder.dtype(input));
+    if dtype == DType::Bool {
+        return Err(Problem::Type { input: 0, dtype });
+    }
+    let axis = builder.integers(op.input(1)?).filter(|axis| axis.len() == 1).ok_or(Problem::NotConstant(1))?[0];
+    let axis = normal_axis(axis, shape.len())?;
+    let (own, other) = (super::math::var(axis), super::math::var(shape.len()));
+    let ahead = if op.flag("reverse", false)? { other.clone().minus(&own) } else { own.minus(&other) };
+    let first = i64::from(op.flag("exclusive", false)?);
+    let mut at = vars(0, shape.len());
+    at[axis] = other;
+    let counts = within(ahead, first, shape[axis].max(first));
+    let value = Expr::guard(vec![counts], load(input, at), literal(dtype, 0.0));
+    let extent = shape[axis];
+    Ok(vec![builder.reduce(shape, vec![extent], Combiner::Sum, dtype, value)?])
+}

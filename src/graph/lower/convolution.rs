@@ -1,0 +1,214 @@
+//! Convolutions, and transposed convolutions by phases.
+
+use super::builder::{Affine, Builder};
+use super::layout::reshape_to;
+use super::math::{add, literal, load, multiply, var, vars, within};
+use super::operator::{Operator, Problem};
+use super::window::{explicit_pads, positions, steps, windows};
+use crate::workload::{Combiner, DType, Expr, Index, TensorId};
+
+fn check_floats(builder: &Builder, tensors: &[TensorId]) -> Result<(), Problem> {
+    match tensors.iter().position(|tensor| builder.dtype(*tensor) != DType::F32) {
+        Some(input) => Err(Problem::Type { input, dtype: builder.dtype(tensors[input]) }),
+        None => Ok(()),
+    }
+}
+
+/// Input `[n, c, ..]`, weight `[m, c / groups, ..]`.
+///
+/// Groups are an axis of their own, so that every access is affine: `[n, groups, m / groups, ..]`, seen as `[n, m, ..]`
+/// afterwards. With one output channel and one input channel for each group, that axis is the channels' (depthwise).
+pub fn convolution(builder: &mut Builder, op: &Operator) -> Result<Vec<TensorId>, Problem> {
+    let (x, w) = (op.input(0)?, op.input(1)?);
+    check_floats(builder, &[x, w])?;
+    builder.materialize(w)?;
+    let (input, weight) = (builder.shape(x), builder.shape(w));
+    let groups = op.int("group", 1)?;
+    let misfit = || Problem::Shape(format!("input {input:?} does not fit weight {weight:?} with {groups} groups"));
+    if input.len() < 3 || weight.len() != input.len() || groups < 1 || weight[0] % groups != 0 {
+        return Err(misfit());
+    }
+    let (batch, channels, filters, depth) = (input[0], input[1], weight[0], weight[1]);
+    if channels % groups != 0 || channels / groups != depth {
+        return Err(misfit());
+    }
+    if op.ints("kernel_shape")?.is_some_and(|kernel| kernel != &weight[2..]) {
+        return Err(Problem::AttributeValue { name: "kernel_shape", value: "different from the weight's".to_string() });
+    }
+    let windows = windows(op, &input[2..], &weight[2..])?;
+    let output: Vec<i64> = windows.iter().map(|window| window.output).collect();
+    let per_group = filters / groups;
+    // axes: n, then the channel axes, then the output's; reduced: c, then the kernel's
+    let is_depthwise = depth == 1 && per_group == 1;
+    let channel_axes = if groups == 1 || is_depthwise { vec![filters] } else { vec![groups, per_group] };
+    let first_output = 1 + channel_axes.len();
+    let c = first_output + output.len();
+    let (at, guards) = positions(&windows, first_output, c + 1);
+    let (input_channel, filter) = match channel_axes.len() {
+        1 if groups == 1 => (var(c), var(1)),
+        1 => (var(1), var(1)),
+        _ => (var(1).times(depth).plus(&var(c)), var(1).times(per_group).plus(&var(2))),
+    };
+    let read = load(x, [vec![var(0), input_channel], at].concat());
+    let read = Expr::guard(guards, read, literal(DType::F32, 0.0));
+    let tap = load(w, [vec![filter, var(c)], vars(c + 1, output.len())].concat());
+    let spatial = [vec![batch], channel_axes, output.clone()].concat();
+    let reduction = [&weight[1..2], &weight[2..]].concat();
+    let stage = builder.next_stage();
+    let product = builder.reduce(spatial, reduction, Combiner::Sum, DType::F32, multiply(read, tap))?;
+    let shape = [vec![batch, filters], output].concat();
+    let product = reshape_to(builder, product, shape)?;
+    let result = biased(builder, op, product)?;
+    let bias = op.optional(2);
+    let is_constant = |tensor: TensorId| builder.data(tensor).is_some();
+    if is_constant(w) && bias.is_none_or(is_constant) && !is_constant(product) {
+        builder.affine.insert(result, Affine { stage, product, weight: w, weight_axis: 0, channel_axis: 1, bias });
+    }
+    Ok(vec![result])
+}
+
+/// Adds the third input, one number for each channel.
+fn biased(builder: &mut Builder, op: &Operator, product: TensorId) -> Result<TensorId, Problem> {
+    let Some(bias) = op.optional(2) else { return Ok(product) };
+    let shape = builder.shape(product);
+    if builder.shape(bias) != shape[1..2] || builder.dtype(bias) != DType::F32 {
+        return Err(Problem::Shape(format!("a bias of {:?} does not fit {shape:?}", builder.shape(bias))));
+    }
+    let value = add(load(product, vars(0, shape.len())), load(bias, vec![var(1)]));
+    builder.map(shape, DType::F32, value)
+}
+
+/// One dimension of a transposed convolution.
+struct Transposed {
+    input: i64,
+    output: i64,
+    kernel: i64,
+    stride: i64,
+    dilation: i64,
+    pad: i64,
+}
+
+/// Input `[n, c, ..]`, weight `[c, m / groups, ..]`.
+///
+/// Output position `o = stride · q + r` is touched by the taps `k` with `r + pad - k ≡ 0 (mod stride)`. With axes for `q` and `r`
+/// that is `k = (r + pad) mod stride + stride · t`, and the input position `q + floor((r + pad) / stride) - t`: every phase `r` is
+/// a convolution by the taps `t`, and no multiplication is in vain. (With dilation, stride 1 is of the same form, and others
+/// test divisibility.)
+pub fn transposed(builder: &mut Builder, op: &Operator) -> Result<Vec<TensorId>, Problem> {
+    let (x, w) = (op.input(0)?, op.input(1)?);
+    check_floats(builder, &[x, w])?;
+    builder.materialize(w)?;
+    let (input, weight) = (builder.shape(x), builder.shape(w));
+    let groups = op.int("group", 1)?;
+    let misfit = || Problem::Shape(format!("input {input:?} does not fit weight {weight:?} with {groups} groups"));
+    if input.len() < 3 || weight.len() != input.len() || groups < 1 || input[1] != weight[0] || input[1] % groups != 0 {
+        return Err(misfit());
+    }
+    let rank = input.len() - 2;
+    let dimensions = transposed_dimensions(op, &input[2..], &weight[2..])?;
+    let (batch, depth, per_group) = (input[0], input[1] / groups, weight[1]);
+    // axes: n, group, m, then q and r of each dimension; reduced: c, then t of each dimension
+    let first_output = 3;
+    let c = first_output + 2 * rank;
+    let channel = var(1).times(depth).plus(&var(c));
+    let mut at = vec![var(0), channel.clone()];
+    let mut taps = vec![channel, var(2)];
+    let (mut guards, mut phases, mut reduction) = (vec![], vec![], vec![depth]);
+    for (d, dimension) in dimensions.iter().enumerate() {
+        let (q, r, t) = (var(first_output + 2 * d), var(first_output + 2 * d + 1), var(c + 1 + d));
+        let Transposed { input, output, kernel, stride, dilation, pad } = *dimension;
+        let (position, tap) = if dilation == 1 {
+            let quotient = stepwise(stride, &r, |r| (r + pad).div_euclid(stride));
+            let rest = stepwise(stride, &r, |r| (r + pad).rem_euclid(stride));
+            (
+                q.plus(&quotient.unwrap_or_else(|| r.clone().plus_constant(pad).floor_div(stride))).minus(&t),
+                rest.unwrap_or_else(|| r.plus_constant(pad).modulo(stride)).plus(&t.times(stride)),
+            )
+        } else {
+            let scaled = q.times(stride).plus(&r).plus_constant(pad).minus(&t.clone().times(dilation));
+            if stride > 1 {
+                guards.push(within(scaled.clone().modulo(stride), 0, 1));
+            }
+            (scaled.floor_div(stride), t)
+        };
+        let taps_per_phase = if dilation == 1 { (kernel + stride - 1) / stride } else { kernel };
+        if dilation == 1 && kernel % stride != 0 {
+            guards.push(within(tap.clone(), 0, kernel));
+        }
+        guards.push(within(position.clone(), 0, input));
+        phases.extend([(output + stride - 1) / stride, stride]);
+        reduction.push(taps_per_phase);
+        at.push(position);
+        taps.push(tap);
+    }
+    let value = Expr::guard(guards, multiply(load(x, at), load(w, taps)), literal(DType::F32, 0.0));
+    let spatial = [vec![batch, groups, per_group], phases].concat();
+    let product = builder.reduce(spatial, reduction, Combiner::Sum, DType::F32, value)?;
+    // [n, m, q · stride + r, ..], cut to the output
+    let output: Vec<i64> = dimensions.iter().map(|d| d.output).collect();
+    let shape = [vec![batch, groups * per_group], output].concat();
+    let mut indices = vec![var(0), var(1).floor_div(per_group.max(1)), var(1).modulo(per_group.max(1))];
+    for (d, dimension) in dimensions.iter().enumerate() {
+        indices.extend([var(2 + d).floor_div(dimension.stride), var(2 + d).modulo(dimension.stride)]);
+    }
+    let product = builder.map(shape, DType::F32, load(product, indices))?;
+    Ok(vec![biased(builder, op, product)?])
+}
+
+/// `a + b · r`, if that is what `function` is for `r` in `0..extent`.
+fn stepwise(extent: i64, r: &Index, function: impl Fn(i64) -> i64) -> Option<Index> {
+    let first = function(0);
+    let step = if extent > 1 { function(1) - first } else { 0 };
+    let is_affine = (0..extent).all(|at| function(at) == first + step * at);
+    is_affine.then(|| r.clone().times(step).plus_constant(first))
+}
+
+fn transposed_dimensions(op: &Operator, input: &[i64], kernel: &[i64]) -> Result<Vec<Transposed>, Problem> {
+    let rank = input.len();
+    let (strides, dilations) = (steps(op, "strides", rank)?, steps(op, "dilations", rank)?);
+    // validates kernel extents, too; the windows themselves are those of another operator
+    if op.ints("kernel_shape")?.is_some_and(|given| given != kernel) {
+        return Err(Problem::AttributeValue { name: "kernel_shape", value: "different from the weight's".to_string() });
+    }
+    let extra = op.ints("output_padding")?.map_or_else(|| vec![0; rank], <[i64]>::to_vec);
+    if extra.len() != rank || extra.iter().any(|e| !(0..1 << 30).contains(e)) {
+        return Err(Problem::AttributeValue { name: "output_padding", value: format!("{extra:?}") });
+    }
+    let wanted = op.ints("output_shape")?;
+    let wanted = wanted.map(|shape| shape.get(shape.len().saturating_sub(rank)..).unwrap_or_default());
+    if wanted.is_some_and(|shape| shape.len() != rank || shape.iter().any(|e| !(1..1 << 31).contains(e))) {
+        return Err(Problem::AttributeValue { name: "output_shape", value: format!("{wanted:?}") });
+    }
+    let pads = explicit_pads(op, rank)?;
+    let mut dimensions = Vec::new();
+    for d in 0..rank {
+        let (stride, dilation) = (strides[d], dilations[d]);
+        let span = dilation.saturating_mul(kernel[d] - 1) + 1;
+        let full = (input[d] - 1).saturating_mul(stride).saturating_add(span + extra[d]);
+        if kernel[d] < 1 || input[d] < 1 || full >= 1 << 31 {
+            return Err(Problem::TooLarge(vec![full]));
+        }
+        let mode = op.text("auto_pad", "NOTSET")?;
+        let (output, before) = match (wanted, &pads) {
+            (Some(shape), _) => {
+                let total = (full - shape[d]).max(0);
+                let before = if mode == "SAME_UPPER" { total / 2 } else { total - total / 2 };
+                (shape[d], before)
+            }
+            (None, Some(pads)) => (full - pads[d].0 - pads[d].1, pads[d].0),
+            (None, None) => match mode {
+                "VALID" => (full, 0),
+                "SAME_UPPER" | "SAME_LOWER" => {
+                    let total = (full - input[d] * stride).max(0);
+                    (input[d] * stride, if mode == "SAME_UPPER" { total / 2 } else { total - total / 2 })
+                }
+                other => return Err(Problem::AttributeValue { name: "auto_pad", value: other.to_string() }),
+            },
+        };
+        if output < 1 {
+            return Err(Problem::Shape(format!("the padding leaves nothing of dimension {d}")));
+        }
+        dimensions.push(Transposed { input: input[d], output, kernel: kernel[d], stride, dilation, pad: before });
+    }
+    Ok(dimensions)
+}

@@ -1,0 +1,151 @@
+//! Operators that read at computed places.
+
+use super::builder::Builder;
+use super::layout::{Strided, reshape_to, strided};
+use super::math::{cast, equal, gathered, literal, load, var, vars};
+use super::operator::{Operator, Problem, normal_axis};
+use crate::workload::{DType, Expr, Index, TensorId};
+
+fn check_index_type(builder: &Builder, position: usize, tensor: TensorId) -> Result<(), Problem> {
+    match builder.dtype(tensor) {
+        DType::I32 | DType::I64 => Ok(()),
+        dtype => Err(Problem::Type { input: position, dtype }),
+    }
+}
+
+fn check_not_empty(builder: &Builder, tensor: TensorId) -> Result<(), Problem> {
+    match builder.shape(tensor) {
+        shape if shape.contains(&0) => Err(Problem::Shape(format!("nothing can be gathered from {shape:?}"))),
+        _ => Ok(()),
+    }
+}
+
+/// Result `[.. before axis, .. shape of indices, .. after axis]`.
+pub fn gather(builder: &mut Builder, op: &Operator) -> Result<Vec<TensorId>, Problem> {
+    let (input, places) = (op.input(0)?, op.input(1)?);
+    check_index_type(builder, 1, places)?;
+    let own = builder.shape(input);
+    let axis = normal_axis(op.int("axis", 0)?, own.len())?;
+    let place_shape = builder.shape(places);
+    let shape: Vec<i64> = [&own[..axis], &place_shape, &own[axis + 1..]].concat();
+    if let Some(part) = arithmetic_progression(builder, places, own[axis])? {
+        // known places at equal distances: a slice
+        let taken = strided(builder, input, &[(axis, part)])?;
+        return Ok(vec![reshape_to(builder, taken, shape)?]);
+    }
+    if !place_shape.contains(&0) {
+        check_not_empty(builder, input)?;
+    }
+    let place = gathered(load(places, vars(axis, place_shape.len())), own[axis].max(1));
+    let mut indices = vars(0, axis);
+    indices.push(place);
+    indices.extend(vars(axis + place_shape.len(), own.len() - axis - 1));
+    let dtype = builder.dtype(input);
+    Ok(vec![builder.map(shape, dtype, load(input, indices))?])
+}
+
+/// Constant places that a strided part covers. Those that are constant are checked, too.
+fn arithmetic_progression(builder: &Builder, places: TensorId, extent: i64) -> Result<Option<Strided>, Problem> {
+    let Some(values) = builder.integers(places) else { return Ok(None) };
+    if let Some(wrong) = values.iter().find(|v| !(-extent..extent).contains(*v)) {
+        return Err(Problem::Shape(format!("index {wrong} is out of range for extent {extent}")));
+    }
+    let values: Vec<i64> = values.into_iter().map(|v| if v < 0 { v + extent } else { v }).collect();
+    let Some(start) = values.first().copied() else { return Ok(None) };
+    let step = values.get(1).map_or(1, |second| second - start);
+    let is_even = values.windows(2).all(|pair| pair[1] - pair[0] == step);
+    Ok(is_even.then_some(Strided { start, step, extent: values.len() as i64 }))
+}
+
+/// `result[i][j][k] = input[i][places[i][j][k]][k]`, along axis 1 for example.
+pub fn gather_elements(builder: &mut Builder, op: &Operator) -> Result<Vec<TensorId>, Problem> {
+    let (input, places) = (op.input(0)?, op.input(1)?);
+    check_index_type(builder, 1, places)?;
+    let (own, shape) = (builder.shape(input), builder.shape(places));
+    let axis = normal_axis(op.int("axis", 0)?, own.len())?;
+    if shape.len() != own.len() || (0..own.len()).any(|d| d != axis && shape[d] > own[d]) {
+        return Err(Problem::Shape(format!("indices of shape {shape:?} do not fit {own:?}")));
+    }
+    if !shape.contains(&0) {
+        check_not_empty(builder, input)?;
+    }
+    let mut indices = vars(0, own.len());
+    indices[axis] = gathered(load(places, vars(0, own.len())), own[axis].max(1));
+    let dtype = builder.dtype(input);
+    Ok(vec![builder.map(shape, dtype, load(input, indices))?])
+}
+
+/// The last dimension of the places counts the input's dimensions that they index, after the batch dimensions.
+pub fn gather_nd(builder: &mut Builder, op: &Operator) -> Result<Vec<TensorId>, Problem> {
+    let (input, places) = (op.input(0)?, op.input(1)?);
+    check_index_type(builder, 1, places)?;
+    let (own, place_shape) = (builder.shape(input), builder.shape(places));
+    let batch = op.int("batch_dims", 0)?;
+    let misfit = || Problem::Shape(format!("indices of shape {place_shape:?} do not fit {own:?}"));
+    let (depth, outer) = place_shape.split_last().ok_or_else(misfit)?;
+    let batch = usize::try_from(batch).ok().filter(|b| *b <= outer.len() && *b <= own.len()).ok_or_else(misfit)?;
+    let depth = usize::try_from(*depth).ok().filter(|d| batch + d <= own.len()).ok_or_else(misfit)?;
+    if outer[..batch] != own[..batch] {
+        return Err(misfit());
+    }
+    let shape: Vec<i64> = [outer, &own[batch + depth..]].concat();
+    if !shape.contains(&0) {
+        check_not_empty(builder, input)?;
+    }
+    let mut indices = vars(0, batch);
+    for d in 0..depth {
+        let mut at = vars(0, outer.len());
+        at.push(Index::constant(d as i64));
+        indices.push(gathered(load(places, at), own[batch + d].max(1)));
+    }
+    indices.extend(vars(outer.len(), own.len() - batch - depth));
+    let dtype = builder.dtype(input);
+    Ok(vec![builder.map(shape, dtype, load(input, indices))?])
+}
+
+/// A new axis that is `on` at the place and `off` elsewhere.
+pub fn one_hot(builder: &mut Builder, op: &Operator) -> Result<Vec<TensorId>, Problem> {
+    let (places, depth, values) = (op.input(0)?, op.input(1)?, op.input(2)?);
+    let depth = builder.scalar(depth).ok_or(Problem::NotConstant(1))? as i64;
+    let outer = builder.shape(places);
+    let axis = normal_axis(op.int("axis", -1)?, outer.len() + 1)?;
+    let place_type = builder.dtype(places);
+    if place_type == DType::Bool {
+        return Err(Problem::Type { input: 0, dtype: place_type });
+    }
+    if builder.shape(values) != [2] {
+        return Err(Problem::Shape("values has to hold two elements".to_string()));
+    }
+    let mut shape = outer.clone();
+    shape.insert(axis, depth);
+    Builder::check_shape(&shape)?;
+    let mut at = vars(0, shape.len());
+    at.remove(axis);
+    // places outside of the range are off everywhere, so nothing may wrap but negative ones within it
+    let place = cast(place_type, DType::I64, load(places, at));
+    let wrapped = super::math::add(place.clone(), Expr::integer(depth));
+    let is_here = |place: Expr| equal(place, Expr::Index(var(axis)));
+    let condition = super::math::or(is_here(place), is_here(wrapped));
+    let element = |at: i64| load(values, vec![Index::constant(at)]);
+    let value = Expr::select(condition, element(1), element(0));
+    let dtype = builder.dtype(values);
+    Ok(vec![builder.map(shape, dtype, value)?])
+}
+
+/// Ones on a diagonal.
+pub fn eye_like(builder: &mut Builder, op: &Operator) -> Result<Vec<TensorId>, Problem> {
+    let input = op.input(0)?;
+    let shape = builder.shape(input);
+    let dtype = match op.optional_int("dtype")? {
+        None => builder.dtype(input),
+        Some(code) => super::elementwise::dtype_of_code(code)
+            .ok_or_else(|| Problem::AttributeValue { name: "dtype", value: code.to_string() })?,
+    };
+    if shape.len() != 2 {
+        return Err(Problem::Shape(format!("{shape:?} is no matrix")));
+    }
+    let diagonal = op.int("k", 0)?.clamp(-(1 << 31), 1 << 31);
+    let here = super::math::within(var(1).minus(&var(0)), diagonal, diagonal + 1);
+    let value = Expr::guard(vec![here], literal(dtype, 1.0), literal(dtype, 0.0));
+    Ok(vec![builder.map(shape, dtype, value)?])
+}

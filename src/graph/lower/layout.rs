@@ -1,0 +1,387 @@
+//! Operators that only move elements: each is one map stage that reads through an index map.
+
+use super::builder::{Builder, broadcast_shape, flat_index, unflatten};
+use super::math::{literal, load, var, vars, within};
+use super::operator::{Operator, Problem, normal_axes, normal_axis};
+use crate::graph::TensorData;
+use crate::workload::{DType, Expr, Index, TensorId};
+
+/// The same elements, in the same order, under another shape.
+pub fn reshape_to(builder: &mut Builder, input: TensorId, shape: Vec<i64>) -> Result<TensorId, Problem> {
+    let own = builder.shape(input);
+    if own == shape {
+        return Ok(input);
+    }
+    if Builder::check_shape(&shape)? != own.iter().product::<i64>() {
+        return Err(Problem::Shape(format!("shape {own:?} cannot become {shape:?}")));
+    }
+    let flat = flat_index(&shape, &vars(0, shape.len()));
+    let value = load(input, unflatten(&own, &flat));
+    let dtype = builder.dtype(input);
+    builder.map(shape, dtype, value)
+}
+
+/// `Identity`, and `Dropout` when it does not train.
+pub fn identity(builder: &mut Builder, op: &Operator) -> Result<Vec<TensorId>, Problem> {
+    let input = op.input(0)?;
+    if op.kind != "Dropout" {
+        return Ok(vec![input]);
+    }
+    if let Some(training) = op.optional(2)
+        && builder.integers(training).as_deref() != Some(&[0])
+    {
+        return Err(Problem::Unsupported("training".to_string()));
+    }
+    if !op.wants_output(1) {
+        return Ok(vec![input]);
+    }
+    // the mask keeps everything; before opset 10 it had the type of the data
+    let shape = builder.shape(input);
+    let dtype = if op.opset < 10 { builder.dtype(input) } else { DType::Bool };
+    let mask = builder.map(shape, dtype, literal(dtype, 1.0))?;
+    Ok(vec![input, mask])
+}
+
+pub fn reshape(builder: &mut Builder, op: &Operator) -> Result<Vec<TensorId>, Problem> {
+    let input = op.input(0)?;
+    let own = builder.shape(input);
+    let wanted = builder.integers(op.input(1)?).ok_or(Problem::NotConstant(1))?;
+    let keeps_zero = op.flag("allowzero", false)?;
+    let mut shape = Vec::with_capacity(wanted.len());
+    for (d, extent) in wanted.iter().enumerate() {
+        shape.push(match extent {
+            0 if !keeps_zero => *own.get(d).ok_or_else(|| Problem::Shape(format!("{own:?} has no dimension {d}")))?,
+            -1 => 1,
+            other => *other,
+        });
+    }
+    if let Some(free) = wanted.iter().position(|extent| *extent == -1) {
+        let (all, others) = (own.iter().product::<i64>(), Builder::check_shape(&shape)?);
+        if others == 0 || all % others != 0 || wanted.iter().filter(|extent| **extent == -1).count() > 1 {
+            return Err(Problem::Shape(format!("shape {own:?} cannot become {wanted:?}")));
+        }
+        shape[free] = all / others;
+    }
+    Ok(vec![reshape_to(builder, input, shape)?])
+}
+
+pub fn flatten(builder: &mut Builder, op: &Operator) -> Result<Vec<TensorId>, Problem> {
+    let input = op.input(0)?;
+    let shape = builder.shape(input);
+    let axis = op.int("axis", 1)?;
+    let at = if axis == shape.len() as i64 { shape.len() } else { normal_axis(axis, shape.len())? };
+    let flat = vec![shape[..at].iter().product(), shape[at..].iter().product()];
+    Ok(vec![reshape_to(builder, input, flat)?])
+}
+
+/// Axes are an attribute before opset 13, an input since.
+fn axes(builder: &Builder, op: &Operator) -> Result<Option<Vec<i64>>, Problem> {
+    if op.opset < 13 {
+        return Ok(op.ints("axes")?.map(<[i64]>::to_vec));
+    }
+    op.optional(1).map(|tensor| builder.integers(tensor).ok_or(Problem::NotConstant(1))).transpose()
+}
+
+pub fn squeeze(builder: &mut Builder, op: &Operator) -> Result<Vec<TensorId>, Problem> {
+    let input = op.input(0)?;
+    let shape = builder.shape(input);
+    let dropped = match axes(builder, op)? {
+        Some(axes) => normal_axes(&axes, shape.len())?,
+        None => (0..shape.len()).filter(|d| shape[*d] == 1).collect(),
+    };
+    if let Some(d) = dropped.iter().find(|d| shape[**d] != 1) {
+        return Err(Problem::Shape(format!("dimension {d} of {shape:?} cannot be squeezed")));
+    }
+    let kept = (0..shape.len()).filter(|d| !dropped.contains(d)).map(|d| shape[d]).collect();
+    Ok(vec![reshape_to(builder, input, kept)?])
+}
+
+pub fn unsqueeze(builder: &mut Builder, op: &Operator) -> Result<Vec<TensorId>, Problem> {
+    let input = op.input(0)?;
+    let axes = axes(builder, op)?.ok_or(Problem::MissingAttribute("axes"))?;
+    let own = builder.shape(input);
+    let new = normal_axes(&axes, own.len() + axes.len())?;
+    let mut extents = own.iter();
+    let shape = (0..own.len() + axes.len())
+        .map(|d| if new.contains(&d) { 1 } else { extents.next().copied().unwrap_or(1) })
+        .collect();
+    Ok(vec![reshape_to(builder, input, shape)?])
+}
+
+pub fn transpose(builder: &mut Builder, op: &Operator) -> Result<Vec<TensorId>, Problem> {
+    let input = op.input(0)?;
+    let own = builder.shape(input);
+    let order = match op.ints("perm")? {
+        Some(perm) => {
+            if perm.len() != own.len() {
+                return Err(Problem::AttributeValue { name: "perm", value: format!("{perm:?}") });
+            }
+            normal_axes(perm, own.len())?;
+            perm.iter().map(|axis| normal_axis(*axis, own.len())).collect::<Result<Vec<_>, _>>()?
+        }
+        None => (0..own.len()).rev().collect(),
+    };
+    Ok(vec![permute(builder, input, &order)?])
+}
+
+/// Dimension `d` of the result is dimension `order[d]` of the input.
+pub fn permute(builder: &mut Builder, input: TensorId, order: &[usize]) -> Result<TensorId, Problem> {
+    if order.iter().enumerate().all(|(d, from)| d == *from) {
+        return Ok(input);
+    }
+    let own = builder.shape(input);
+    let mut indices = vec![Index::constant(0); own.len()];
+    for (d, from) in order.iter().enumerate() {
+        indices[*from] = var(d);
+    }
+    let dtype = builder.dtype(input);
+    builder.map(order.iter().map(|from| own[*from]).collect(), dtype, load(input, indices))
+}
+
+pub fn expand(builder: &mut Builder, op: &Operator) -> Result<Vec<TensorId>, Problem> {
+    let input = op.input(0)?;
+    let wanted = builder.integers(op.input(1)?).ok_or(Problem::NotConstant(1))?;
+    Builder::check_shape(&wanted)?;
+    let own = builder.shape(input);
+    let shape = broadcast_shape(&[own.clone(), wanted])?;
+    if shape == own {
+        return Ok(vec![input]);
+    }
+    let (dtype, value) = (builder.dtype(input), builder.broadcast(input, &shape));
+    Ok(vec![builder.map(shape, dtype, value)?])
+}
+
+pub fn tile(builder: &mut Builder, op: &Operator) -> Result<Vec<TensorId>, Problem> {
+    let input = op.input(0)?;
+    let repeats = builder.integers(op.input(1)?).ok_or(Problem::NotConstant(1))?;
+    let own = builder.shape(input);
+    if repeats.len() != own.len() || repeats.iter().any(|r| *r < 0) {
+        return Err(Problem::Shape(format!("{repeats:?} cannot tile {own:?}")));
+    }
+    let shape: Option<Vec<i64>> = own.iter().zip(&repeats).map(|(extent, r)| extent.checked_mul(*r)).collect();
+    let shape = shape.ok_or_else(|| Problem::TooLarge(repeats.clone()))?;
+    let indices = own.iter().enumerate().map(|(d, extent)| var(d).modulo((*extent).max(1))).collect();
+    let dtype = builder.dtype(input);
+    Ok(vec![builder.map(shape, dtype, load(input, indices))?])
+}
+
+/// One stage reads at most this many parts.
+const MOST_PARTS: usize = 64;
+
+pub fn concat(builder: &mut Builder, op: &Operator) -> Result<Vec<TensorId>, Problem> {
+    let inputs = op.all_inputs()?;
+    let rank = builder.rank(inputs[0]);
+    let axis = op.optional_int("axis")?.ok_or(Problem::MissingAttribute("axis"))?;
+    let axis = normal_axis(axis, rank)?;
+    let (first, dtype) = (builder.shape(inputs[0]), builder.dtype(inputs[0]));
+    for (position, input) in inputs.iter().enumerate() {
+        let shape = builder.shape(*input);
+        if builder.dtype(*input) != dtype {
+            return Err(Problem::Type { input: position, dtype: builder.dtype(*input) });
+        }
+        if shape.len() != rank || (0..rank).any(|d| d != axis && shape[d] != first[d]) {
+            return Err(Problem::Shape(format!("{first:?} and {shape:?} differ beside axis {axis}")));
+        }
+    }
+    let mut parts: Vec<TensorId> = inputs.into_iter().filter(|input| builder.shape(*input)[axis] > 0).collect();
+    while parts.len() > MOST_PARTS {
+        let mut joined = Vec::new();
+        for some in parts.chunks(MOST_PARTS) {
+            joined.push(join(builder, some, axis)?);
+        }
+        parts = joined;
+    }
+    match parts.as_slice() {
+        [] => Ok(vec![builder.constant(TensorData { shape: first, dtype, bytes: Default::default() })]),
+        parts => Ok(vec![join(builder, parts, axis)?]),
+    }
+}
+
+/// Each part guarded by its range of the axis, the later ones inside of the alternative of the earlier.
+fn join(builder: &mut Builder, parts: &[TensorId], axis: usize) -> Result<TensorId, Problem> {
+    if let [only] = parts {
+        return Ok(*only);
+    }
+    let (mut shape, dtype) = (builder.shape(parts[0]), builder.dtype(parts[0]));
+    let extents: Vec<i64> = parts.iter().map(|part| builder.shape(*part)[axis]).collect();
+    shape[axis] = extents.iter().sum();
+    let mut end = shape[axis];
+    let mut value = literal(dtype, 0.0);
+    for (part, extent) in parts.iter().zip(&extents).rev() {
+        let start = end - extent;
+        let mut indices = vars(0, shape.len());
+        indices[axis] = var(axis).plus_constant(-start);
+        value = Expr::guard(vec![within(var(axis), start, end)], load(*part, indices), value);
+        end = start;
+    }
+    builder.map(shape, dtype, value)
+}
+
+pub fn split(builder: &mut Builder, op: &Operator) -> Result<Vec<TensorId>, Problem> {
+    let input = op.input(0)?;
+    let shape = builder.shape(input);
+    let axis = normal_axis(op.int("axis", 0)?, shape.len())?;
+    let given = match op.opset < 13 {
+        true => op.ints("split")?.map(<[i64]>::to_vec),
+        false => op.optional(1).map(|sizes| builder.integers(sizes).ok_or(Problem::NotConstant(1))).transpose()?,
+    };
+    let count = op.outputs.len() as i64;
+    let sizes = match given {
+        Some(sizes) => sizes,
+        None => {
+            // the last part is the smaller one
+            let parts = op.int("num_outputs", count)?;
+            if parts < 1 || parts != count {
+                return Err(Problem::AttributeValue { name: "num_outputs", value: parts.to_string() });
+            }
+            let size = (shape[axis] + parts - 1) / parts;
+            (0..parts).map(|part| (shape[axis] - part * size).clamp(0, size)).collect()
+        }
+    };
+    let total = sizes.iter().try_fold(0i64, |sum, size| if *size < 0 { None } else { sum.checked_add(*size) });
+    if total != Some(shape[axis]) || sizes.len() as i64 != count {
+        return Err(Problem::Shape(format!("{shape:?} cannot be split into {sizes:?} along axis {axis}")));
+    }
+    let mut start = 0;
+    let mut parts = Vec::new();
+    for size in sizes {
+        parts.push(strided(builder, input, &[(axis, Strided { start, step: 1, extent: size })])?);
+        start += size;
+    }
+    Ok(parts)
+}
+
+/// Which elements of a dimension to take.
+#[derive(Clone, Copy, Debug)]
+pub struct Strided {
+    pub start: i64,
+    pub step: i64,
+    pub extent: i64,
+}
+
+/// A part of a tensor, by axis.
+pub fn strided(builder: &mut Builder, input: TensorId, parts: &[(usize, Strided)]) -> Result<TensorId, Problem> {
+    let own = builder.shape(input);
+    let mut shape = own.clone();
+    let mut indices = vars(0, own.len());
+    for (axis, part) in parts {
+        shape[*axis] = part.extent;
+        indices[*axis] = var(*axis).times(part.step).plus_constant(part.start);
+    }
+    if shape == own && parts.iter().all(|(_, part)| part.step == 1) {
+        return Ok(input);
+    }
+    let dtype = builder.dtype(input);
+    builder.map(shape, dtype, load(input, indices))
+}
+
+/// Bounds are attributes before opset 10, inputs since.
+pub fn slice(builder: &mut Builder, op: &Operator) -> Result<Vec<TensorId>, Problem> {
+    let input = op.input(0)?;
+    let own = builder.shape(input);
+    let (starts, ends, axes, steps) = if op.opset < 10 {
+        let attribute = |name| op.ints(name).map(|values| values.map(<[i64]>::to_vec));
+        let starts = attribute("starts")?.ok_or(Problem::MissingAttribute("starts"))?;
+        (starts, attribute("ends")?.ok_or(Problem::MissingAttribute("ends"))?, attribute("axes")?, None)
+    } else {
+        let given = |position| -> Result<Option<Vec<i64>>, Problem> {
+            let read = |tensor| builder.integers(tensor).ok_or(Problem::NotConstant(position));
+            op.optional(position).map(read).transpose()
+        };
+        let starts = given(1)?.ok_or(Problem::MissingInput(1))?;
+        (starts, given(2)?.ok_or(Problem::MissingInput(2))?, given(3)?, given(4)?)
+    };
+    let axes = axes.unwrap_or_else(|| (0..starts.len() as i64).collect());
+    let steps = steps.unwrap_or_else(|| vec![1; starts.len()]);
+    if [ends.len(), axes.len(), steps.len()] != [starts.len(); 3] {
+        return Err(Problem::Shape("starts, ends, axes and steps differ in length".to_string()));
+    }
+    normal_axes(&axes, own.len())?;
+    let mut parts = Vec::new();
+    for (((start, end), axis), step) in starts.iter().zip(&ends).zip(&axes).zip(&steps) {
+        let axis = normal_axis(*axis, own.len())?;
+        parts.push((axis, range_of_slice(own[axis], *start, *end, *step)?));
+    }
+    Ok(vec![strided(builder, input, &parts)?])
+}
+
+/// Negative bounds count from the end; all are clamped to the dimension, as in Python.
+fn range_of_slice(extent: i64, start: i64, end: i64, step: i64) -> Result<Strided, Problem> {
+    let from_front = |bound: i64| if bound < 0 { bound.saturating_add(extent) } else { bound };
+    let (start, end) = (from_front(start), from_front(end));
+    // a step beyond the dimension takes one element, whatever it is
+    let step = step.clamp(-extent - 1, extent + 1);
+    let (start, length) = match step {
+        0 => return Err(Problem::AttributeValue { name: "steps", value: "0".to_string() }),
+        1.. => {
+            let (start, end) = (start.clamp(0, extent), end.clamp(0, extent));
+            (start, end - start)
+        }
+        _ => {
+            let (start, end) = (start.clamp(-1, extent - 1), end.clamp(-1, extent - 1));
+            (start, start - end)
+        }
+    };
+    let size = step.abs();
+    Ok(Strided { start, step, extent: if length <= 0 { 0 } else { (length + size - 1) / size } })
+}
+
+/// `DepthToSpace` and `SpaceToDepth`, for `[batch, channels, height, width]`.
+pub fn depth_and_space(builder: &mut Builder, op: &Operator) -> Result<Vec<TensorId>, Problem> {
+    let input = op.input(0)?;
+    let shape = builder.shape(input);
+    let block = op.optional_int("blocksize")?.ok_or(Problem::MissingAttribute("blocksize"))?;
+    let [n, c, h, w] =
+        <[i64; 4]>::try_from(shape).map_err(|s| Problem::Shape(format!("{s:?} is not 4-dimensional")))?;
+    let bad_block = || Problem::AttributeValue { name: "blocksize", value: block.to_string() };
+    if !(1..1 << 15).contains(&block) {
+        return Err(bad_block());
+    }
+    let (split, order, merged): ([i64; 6], [usize; 6], [i64; 4]) = if op.kind == "SpaceToDepth" {
+        if h % block != 0 || w % block != 0 {
+            return Err(bad_block());
+        }
+        let split = [n, c, h / block, block, w / block, block];
+        (split, [0, 3, 5, 1, 2, 4], [n, c * block * block, h / block, w / block])
+    } else {
+        if c % (block * block) != 0 {
+            return Err(bad_block());
+        }
+        let depth = c / (block * block);
+        let merged = [n, depth, h * block, w * block];
+        match op.text("mode", "DCR")? {
+            "DCR" => ([n, block, block, depth, h, w], [0, 3, 4, 1, 5, 2], merged),
+            "CRD" => ([n, depth, block, block, h, w], [0, 1, 4, 2, 5, 3], merged),
+            other => return Err(Problem::AttributeValue { name: "mode", value: other.to_string() }),
+        }
+    };
+    let split = reshape_to(builder, input, split.to_vec())?;
+    let moved = permute(builder, split, &order)?;
+    Ok(vec![reshape_to(builder, moved, merged.to_vec())?])
+}
+
+/// Keeps the elements on one side of a diagonal.
+pub fn trilu(builder: &mut Builder, op: &Operator) -> Result<Vec<TensorId>, Problem> {
+    let input = op.input(0)?;
+    let shape = builder.shape(input);
+    let rank = shape.len();
+    if rank < 2 {
+        return Err(Problem::Shape(format!("{shape:?} is no matrix")));
+    }
+    let diagonal = match op.optional(1) {
+        None => 0,
+        Some(tensor) => match builder.integers(tensor).as_deref() {
+            Some([k]) => (*k).clamp(-(1 << 31), 1 << 31),
+            _ => return Err(Problem::NotConstant(1)),
+        },
+    };
+    let distance = var(rank - 1).minus(&var(rank - 2));
+    let (rows, columns) = (shape[rank - 2], shape[rank - 1]);
+    let kept = match op.flag("upper", true)? {
+        true => within(distance, diagonal, columns.max(diagonal)),
+        false => within(distance, (-rows).min(diagonal), diagonal + 1),
+    };
+    let dtype = builder.dtype(input);
+    let value = Expr::guard(vec![kept], load(input, vars(0, rank)), literal(dtype, 0.0));
+    Ok(vec![builder.map(shape, dtype, value)?])
+}

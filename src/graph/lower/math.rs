@@ -1,0 +1,133 @@
+//! Short names for building expressions.
+
+use crate::workload::{Binary, Condition, DType, Expr, Index, TensorId, Unary, Var};
+
+pub fn var(axis: usize) -> Index {
+    Index::var(Var(axis as u32))
+}
+
+/// The axes `from..from + count`.
+pub fn vars(from: usize, count: usize) -> Vec<Index> {
+    (from..from + count).map(var).collect()
+}
+
+pub fn load(tensor: TensorId, indices: Vec<Index>) -> Expr {
+    Expr::load(tensor, indices)
+}
+
+pub fn float(value: f64) -> Expr {
+    Expr::float(value)
+}
+
+/// A literal of any type. What an integer type cannot hold is cut off; Booleans are 0 and 1.
+pub fn literal(dtype: DType, value: f64) -> Expr {
+    match dtype {
+        DType::F32 => float(value),
+        DType::F16 | DType::BF16 => Expr::Cast(dtype, Box::new(float(value))),
+        DType::I64 => Expr::integer(value as i64),
+        DType::I8 | DType::U8 | DType::I32 | DType::Bool => Expr::Cast(dtype, Box::new(Expr::integer(value as i64))),
+    }
+}
+
+/// The value of a loaded integer as an index, wrapped into `0..extent`. ONNX counts negative ones from the end, which is
+/// what wrapping does; others are not allowed, and reading a wrong element in bounds is the mildest that can become of them.
+pub fn gathered(value: Expr, extent: i64) -> Index {
+    Index::value(value).modulo(extent)
+}
+
+pub fn within(index: Index, low: i64, high: i64) -> Condition {
+    Condition { index, low, high }
+}
+
+pub fn add(x: Expr, y: Expr) -> Expr {
+    Expr::binary(Binary::Add, x, y)
+}
+
+pub fn subtract(x: Expr, y: Expr) -> Expr {
+    Expr::binary(Binary::Subtract, x, y)
+}
+
+pub fn multiply(x: Expr, y: Expr) -> Expr {
+    Expr::binary(Binary::Multiply, x, y)
+}
+
+pub fn divide(x: Expr, y: Expr) -> Expr {
+    Expr::binary(Binary::Divide, x, y)
+}
+
+pub fn maximum(x: Expr, y: Expr) -> Expr {
+    Expr::binary(Binary::Maximum, x, y)
+}
+
+pub fn minimum(x: Expr, y: Expr) -> Expr {
+    Expr::binary(Binary::Minimum, x, y)
+}
+
+pub fn power(x: Expr, y: Expr) -> Expr {
+    Expr::binary(Binary::Power, x, y)
+}
+
+pub fn less(x: Expr, y: Expr) -> Expr {
+    Expr::binary(Binary::Less, x, y)
+}
+
+pub fn less_equal(x: Expr, y: Expr) -> Expr {
+    Expr::binary(Binary::LessEqual, x, y)
+}
+
+pub fn equal(x: Expr, y: Expr) -> Expr {
+    Expr::binary(Binary::Equal, x, y)
+}
+
+pub fn and(x: Expr, y: Expr) -> Expr {
+    Expr::binary(Binary::And, x, y)
+}
+
+pub fn or(x: Expr, y: Expr) -> Expr {
+    Expr::binary(Binary::Or, x, y)
+}
+
+pub fn not(x: Expr) -> Expr {
+    Expr::unary(Unary::Not, x)
+}
+
+pub fn exp(x: Expr) -> Expr {
+    Expr::unary(Unary::Exp, x)
+}
+
+pub fn log(x: Expr) -> Expr {
+    Expr::unary(Unary::Log, x)
+}
+
+pub fn sqrt(x: Expr) -> Expr {
+    Expr::unary(Unary::Sqrt, x)
+}
+
+pub fn reciprocal_sqrt(x: Expr) -> Expr {
+    Expr::unary(Unary::ReciprocalSqrt, x)
+}
+
+pub fn absolute(x: Expr) -> Expr {
+    Expr::unary(Unary::Absolute, x)
+}
+
+pub fn tanh(x: Expr) -> Expr {
+    Expr::unary(Unary::Tanh, x)
+}
+
+pub fn sigmoid(x: Expr) -> Expr {
+    Expr::unary(Unary::Sigmoid, x)
+}
+
+pub fn square(x: Expr) -> Expr {
+    multiply(x.clone(), x)
+}
+
+/// A conversion; to Boolean, everything but 0 is true.
+pub fn cast(from: DType, to: DType, x: Expr) -> Expr {
+    match to {
+        _ if from == to => x,
+        DType::Bool => not(equal(x, literal(from, 0.0))),
+        _ => Expr::Cast(to, Box::new(x)),
+    }
+}

@@ -1,0 +1,153 @@
+//! Poolings over windows and over whole planes.
+
+use super::builder::Builder;
+use super::layout::reshape_to;
+use super::math::{add, divide, float, literal, load, multiply, power, square, var, vars};
+use super::operator::{Operator, Problem};
+use super::reduction::Axes;
+use super::window::{Window, positions, windows};
+use crate::graph::TensorData;
+use crate::workload::{Combiner, DType, Expr, TensorId};
+
+/// `MaxPool`, `AveragePool` and `LpPool` of `[n, c, ..]`.
+pub fn pool(builder: &mut Builder, op: &Operator) -> Result<Vec<TensorId>, Problem> {
+    let x = op.input(0)?;
+    let (shape, dtype) = (builder.shape(x), builder.dtype(x));
+    if dtype != DType::F32 {
+        return Err(Problem::Type { input: 0, dtype });
+    }
+    if op.wants_output(1) {
+        return Err(Problem::Unsupported("the output Indices".to_string()));
+    }
+    if shape.len() < 3 {
+        return Err(Problem::Shape(format!("{shape:?} has no dimensions to pool over")));
+    }
+    let kernel = op.ints("kernel_shape")?.ok_or(Problem::MissingAttribute("kernel_shape"))?;
+    let windows = windows(op, &shape[2..], kernel)?;
+    let rank = windows.len();
+    let (at, guards) = positions(&windows, 2, 2 + rank);
+    let read = load(x, [vars(0, 2), at].concat());
+    let spatial: Vec<i64> = shape[..2].iter().copied().chain(windows.iter().map(|w| w.output)).collect();
+    let combine = |builder: &mut Builder, combiner: Combiner, value: Expr| {
+        builder.reduce(spatial.clone(), kernel.to_vec(), combiner, dtype, value)
+    };
+    let result = match op.kind.as_str() {
+        "MaxPool" => {
+            let value = Expr::guard(guards, read, float(f64::NEG_INFINITY));
+            combine(builder, Combiner::Maximum, value)?
+        }
+        "AveragePool" => {
+            let total = combine(builder, Combiner::Sum, Expr::guard(guards, read, float(0.0)))?;
+            let shares = shares(builder, &windows, op.flag("count_include_pad", false)?)?;
+            builder.map(spatial, dtype, multiply(load(total, vars(0, 2 + rank)), shares))?
+        }
+        "LpPool" => {
+            let (powered, root) = norm(op)?;
+            let total = combine(builder, Combiner::Sum, Expr::guard(guards, powered(read), float(0.0)))?;
+            builder.map(spatial, dtype, root(load(total, vars(0, 2 + rank))))?
+        }
+        other => return Err(Problem::Unsupported(other.to_string())),
+    };
+    Ok(vec![result])
+}
+
+/// What each sum is multiplied by to become an average: 1 over the taps that count, by output position.
+fn shares(builder: &mut Builder, windows: &[Window], padding: bool) -> Result<Expr, Problem> {
+    let mut uniform = 1.0;
+    let mut factors: Option<Expr> = None;
+    for (d, window) in windows.iter().enumerate() {
+        Builder::check_shape(&[window.output])?;
+        let shares: Vec<f32> = (0..window.output).map(|at| 1.0 / window.taps(at, padding).max(1) as f32).collect();
+        if shares.iter().all(|share| *share == shares[0]) {
+            uniform *= f64::from(shares[0]);
+            continue;
+        }
+        let table = builder.constant(TensorData::from_f32(vec![window.output], &shares));
+        let share = load(table, vec![var(2 + d)]);
+        factors = Some(match factors {
+            Some(before) => multiply(before, share),
+            None => share,
+        });
+    }
+    Ok(match factors {
+        Some(factors) if uniform == 1.0 => factors,
+        Some(factors) => multiply(factors, float(uniform)),
+        None => float(uniform),
+    })
+}
+
+type Function = Box<dyn Fn(Expr) -> Expr>;
+
+/// What to sum for the p-norm, and what makes it of the sum.
+fn norm(op: &Operator) -> Result<(Function, Function), Problem> {
+    let absolute = super::math::absolute;
+    Ok(match op.int("p", 2)? {
+        1 => (Box::new(absolute), Box::new(|x| x)),
+        2 => (Box::new(square), Box::new(super::math::sqrt)),
+        p @ 3..=1024 => {
+            (Box::new(move |x| power(absolute(x), float(p as f64))), Box::new(move |x| power(x, float(1.0 / p as f64))))
+        }
+        p => return Err(Problem::AttributeValue { name: "p", value: p.to_string() }),
+    })
+}
+
+/// `GlobalAveragePool`, `GlobalMaxPool` and `GlobalLpPool` of `[n, c, ..]`.
+pub fn global(builder: &mut Builder, op: &Operator) -> Result<Vec<TensorId>, Problem> {
+    let x = op.input(0)?;
+    let (shape, dtype) = (builder.shape(x), builder.dtype(x));
+    if dtype != DType::F32 {
+        return Err(Problem::Type { input: 0, dtype });
+    }
+    if shape.len() < 3 {
+        return Err(Problem::Shape(format!("{shape:?} has no dimensions to pool over")));
+    }
+    let over = Axes::new(&shape, (2..shape.len()).collect());
+    let read = load(x, over.indices.clone());
+    let result = match op.kind.as_str() {
+        "GlobalMaxPool" => over.reduce(builder, Combiner::Maximum, dtype, read)?,
+        "GlobalAveragePool" => {
+            let total = over.reduce(builder, Combiner::Sum, dtype, read)?;
+            over.finish(builder, total, |x| multiply(x, float(1.0 / over.count().max(1) as f64)))?
+        }
+        "GlobalLpPool" => {
+            let (powered, root) = norm(op)?;
+            let total = over.reduce(builder, Combiner::Sum, dtype, powered(read))?;
+            over.finish(builder, total, root)?
+        }
+        other => return Err(Problem::Unsupported(other.to_string())),
+    };
+    Ok(vec![reshape_to(builder, result, over.kept_shape(&shape))?])
+}
+
+/// Local response normalisation: `x / (bias + alpha / size · Σ x²)^beta` over `size` neighbouring channels.
+pub fn local_response(builder: &mut Builder, op: &Operator) -> Result<Vec<TensorId>, Problem> {
+    let x = op.input(0)?;
+    let (shape, dtype) = (builder.shape(x), builder.dtype(x));
+    if dtype != DType::F32 {
+        return Err(Problem::Type { input: 0, dtype });
+    }
+    let size = op.optional_int("size")?.ok_or(Problem::MissingAttribute("size"))?;
+    if shape.len() < 2 || !(1..1 << 30).contains(&size) {
+        return Err(Problem::AttributeValue { name: "size", value: size.to_string() });
+    }
+    let (alpha, beta, bias) = (op.float("alpha", 0.0001)?, op.float("beta", 0.75)?, op.float("bias", 1.0)?);
+    let rank = shape.len();
+    let channels = Window {
+        input: shape[1],
+        output: shape[1],
+        kernel: size,
+        stride: 1,
+        dilation: 1,
+        pad_before: (size - 1) / 2,
+        pad_after: size / 2,
+    };
+    let neighbour = channels.position(&var(1), &var(rank));
+    let guard = channels.inside(&neighbour).into_iter().collect();
+    let mut at = vars(0, rank);
+    at[1] = neighbour;
+    let value = Expr::guard(guard, square(load(x, at)), literal(dtype, 0.0));
+    let total = builder.reduce(shape.clone(), vec![size], Combiner::Sum, dtype, value)?;
+    let base = add(float(bias), multiply(float(alpha / size as f64), load(total, vars(0, rank))));
+    let value = divide(load(x, vars(0, rank)), power(base, float(beta)));
+    Ok(vec![builder.map(shape, dtype, value)?])
+}

@@ -1,0 +1,169 @@
+//! Reductions over axes, and softmax.
+
+use super::builder::Builder;
+use super::layout::reshape_to;
+use super::math::{absolute, divide, exp, float, load, log, multiply, sqrt, square, subtract, var};
+use super::operator::{Operator, Problem, normal_axes, normal_axis};
+use crate::workload::{Combiner, DType, Expr, Index, TensorId};
+
+/// All `Reduce*` operators.
+pub fn reduce(builder: &mut Builder, op: &Operator) -> Result<Vec<TensorId>, Problem> {
+    let input = op.input(0)?;
+    let (shape, dtype) = (builder.shape(input), builder.dtype(input));
+    let takes_integers = matches!(
+        op.kind.as_str(),
+        "ReduceSum" | "ReduceMax" | "ReduceMin" | "ReduceProd" | "ReduceL1" | "ReduceSumSquare"
+    );
+    if dtype == DType::Bool || (dtype != DType::F32 && !takes_integers) {
+        return Err(Problem::Type { input: 0, dtype });
+    }
+    // axes: an attribute before opset 13 (ReduceSum) or 18 (the others), an input since
+    let since_input = if op.kind == "ReduceSum" { 13 } else { 18 };
+    let axes = match op.optional(1) {
+        _ if op.opset < since_input => op.ints("axes")?.map(<[i64]>::to_vec),
+        Some(tensor) => Some(builder.integers(tensor).ok_or(Problem::NotConstant(1))?),
+        None => None,
+    };
+    let axes = match axes {
+        Some(axes) if !axes.is_empty() => normal_axes(&axes, shape.len())?,
+        _ if op.flag("noop_with_empty_axes", false)? => vec![],
+        _ => (0..shape.len()).collect(),
+    };
+    let over = Axes::new(&shape, axes);
+    let x = load(input, over.indices.clone());
+    let sum = |builder: &mut Builder, value: Expr| over.reduce(builder, Combiner::Sum, dtype, value);
+    let reduced = match op.kind.as_str() {
+        "ReduceSum" => sum(builder, x)?,
+        "ReduceMean" => {
+            let total = sum(builder, x)?;
+            over.finish(builder, total, |x| multiply(x, float(1.0 / over.count().max(1) as f64)))?
+        }
+        "ReduceMax" => over.reduce(builder, Combiner::Maximum, dtype, x)?,
+        "ReduceMin" => over.reduce(builder, Combiner::Minimum, dtype, x)?,
+        "ReduceProd" => over.reduce(builder, Combiner::Product, dtype, x)?,
+        "ReduceL1" => sum(builder, absolute(x))?,
+        "ReduceSumSquare" => sum(builder, square(x))?,
+        "ReduceL2" => {
+            let total = sum(builder, square(x))?;
+            over.finish(builder, total, sqrt)?
+        }
+        "ReduceLogSum" => {
+            let total = sum(builder, x)?;
+            over.finish(builder, total, log)?
+        }
+        "ReduceLogSumExp" => {
+            let largest = over.reduce(builder, Combiner::Maximum, dtype, x.clone())?;
+            let shift = load(largest, over.outer());
+            let total = sum(builder, exp(subtract(x, shift)))?;
+            let (shape, outer) = (over.spatial.clone(), super::math::vars(0, over.spatial.len()));
+            let value = super::math::add(log(load(total, outer.clone())), load(largest, outer));
+            builder.map(shape, dtype, value)?
+        }
+        other => return Err(Problem::Unsupported(other.to_string())),
+    };
+    if op.flag("keepdims", true)? {
+        return Ok(vec![reshape_to(builder, reduced, over.kept_shape(&shape))?]);
+    }
+    Ok(vec![reduced])
+}
+
+/// A split of a tensor's axes: those that stay come first as spatial axes, those that are reduced follow.
+#[derive(Clone, Debug)]
+pub struct Axes {
+    /// Extents that stay.
+    pub spatial: Vec<i64>,
+    /// Extents that are reduced.
+    pub reduction: Vec<i64>,
+    /// Where a stage over `spatial` and `reduction` reads the tensor.
+    pub indices: Vec<Index>,
+    reduced: Vec<usize>,
+}
+
+impl Axes {
+    /// `reduced` holds normal, sorted axes.
+    pub fn new(shape: &[i64], reduced: Vec<usize>) -> Axes {
+        let kept = shape.len() - reduced.len();
+        let (mut next_spatial, mut next_reduced) = (0, kept);
+        let mut axes = Axes { spatial: vec![], reduction: vec![], indices: vec![], reduced };
+        for (d, extent) in shape.iter().enumerate() {
+            let (extents, next) = match axes.reduced.contains(&d) {
+                true => (&mut axes.reduction, &mut next_reduced),
+                false => (&mut axes.spatial, &mut next_spatial),
+            };
+            extents.push(*extent);
+            axes.indices.push(var(*next));
+            *next += 1;
+        }
+        axes
+    }
+
+    /// How many elements become one.
+    pub fn count(&self) -> i64 {
+        self.reduction.iter().product()
+    }
+
+    pub fn reduce(
+        &self,
+        builder: &mut Builder,
+        combiner: Combiner,
+        dtype: DType,
+        value: Expr,
+    ) -> Result<TensorId, Problem> {
+        builder.reduce(self.spatial.clone(), self.reduction.clone(), combiner, dtype, value)
+    }
+
+    /// Where a stage over `spatial` reads a reduced tensor.
+    pub fn outer(&self) -> Vec<Index> {
+        super::math::vars(0, self.spatial.len())
+    }
+
+    /// Where a stage over the tensor's own axes reads a reduced tensor.
+    pub fn outer_of_own(&self) -> Vec<Index> {
+        (0..self.indices.len()).filter(|d| !self.reduced.contains(d)).map(var).collect()
+    }
+
+    /// A function of each reduced element.
+    pub fn finish(
+        &self,
+        builder: &mut Builder,
+        reduced: TensorId,
+        function: impl Fn(Expr) -> Expr,
+    ) -> Result<TensorId, Problem> {
+        let dtype = builder.dtype(reduced);
+        builder.map(self.spatial.clone(), dtype, function(load(reduced, self.outer())))
+    }
+
+    /// The shape with 1 in place of what was reduced.
+    pub fn kept_shape(&self, shape: &[i64]) -> Vec<i64> {
+        shape.iter().enumerate().map(|(d, extent)| if self.reduced.contains(&d) { 1 } else { *extent }).collect()
+    }
+}
+
+/// `Softmax` and `LogSoftmax`: over one axis since opset 13, before it over that and all later ones.
+pub fn softmax(builder: &mut Builder, op: &Operator) -> Result<Vec<TensorId>, Problem> {
+    let input = op.input(0)?;
+    let (shape, dtype) = (builder.shape(input), builder.dtype(input));
+    if dtype != DType::F32 {
+        return Err(Problem::Type { input: 0, dtype });
+    }
+    let axis = op.int("axis", if op.opset < 13 { 1 } else { -1 })?;
+    let axes = match op.opset < 13 {
+        true if axis == shape.len() as i64 => vec![],
+        true => (normal_axis(axis, shape.len())?..shape.len()).collect(),
+        false => vec![normal_axis(axis, shape.len())?],
+    };
+    let over = Axes::new(&shape, axes);
+    let largest = over.reduce(builder, Combiner::Maximum, dtype, load(input, over.indices.clone()))?;
+    let own = || super::math::vars(0, shape.len());
+    let shifted = |at: Vec<Index>, outer: Vec<Index>| subtract(load(input, at), load(largest, outer));
+    if op.kind == "LogSoftmax" {
+        let value = exp(shifted(over.indices.clone(), over.outer()));
+        let total = over.reduce(builder, Combiner::Sum, dtype, value)?;
+        let value = subtract(shifted(own(), over.outer_of_own()), log(load(total, over.outer_of_own())));
+        return Ok(vec![builder.map(shape, dtype, value)?]);
+    }
+    let exps = builder.map(shape.clone(), dtype, exp(shifted(own(), over.outer_of_own())))?;
+    let total = over.reduce(builder, Combiner::Sum, dtype, load(exps, over.indices.clone()))?;
+    let value = divide(load(exps, own()), load(total, over.outer_of_own()));
+    Ok(vec![builder.map(shape.clone(), dtype, value)?])
+}

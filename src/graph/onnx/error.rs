@@ -1,0 +1,101 @@
+//! What can be wrong with a model: all of it the file's fault, or the environment's where it cannot be read.
+
+use std::path::PathBuf;
+
+use thiserror::Error;
+
+use crate::graph::lower::Problem;
+
+/// A node with an operator that we do not know.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct UnsupportedNode {
+    /// Empty for ONNX's own domain.
+    pub domain: String,
+    pub operator: String,
+    /// The node's name, or its first output's where it has none.
+    pub node: String,
+}
+
+/// Why a model cannot be imported.
+#[derive(Debug, Error)]
+pub enum ImportError {
+    #[error("cannot read {}: {source}", path.display())]
+    Read { path: PathBuf, source: std::io::Error },
+    #[error("the model has {bytes} bytes; at most 2 GiB are supported (larger weights belong into external data)")]
+    FileTooLarge { bytes: u64 },
+    #[error("this is no ONNX model, or it is cut off: {0}")]
+    Malformed(#[from] prost::DecodeError),
+    #[error("this is no ONNX model: it holds no graph")]
+    NoGraph,
+    #[error("the model imports no ONNX operator set")]
+    NoOpset,
+    #[error("operator set {found} is not supported; {oldest} to {newest} are", oldest = super::OLDEST_OPSET, newest = super::NEWEST_OPSET)]
+    Opset { found: i64 },
+    #[error("{}", list_unsupported(.0))]
+    Unsupported(Vec<UnsupportedNode>),
+    #[error("{} symbolic dimensions need a value: {}", .0.len(), list_dims(.0))]
+    SymbolicDims(Vec<String>),
+    #[error("input {input} has a dimension of unknown extent, without a name to set it by")]
+    UnknownDim { input: String },
+    #[error("dimension {name} was given as {value}; it has to be at least 1")]
+    BadDim { name: String, value: i64 },
+    #[error("input {input} is not a tensor with a known number of dimensions")]
+    InputType { input: String },
+    #[error(
+        "{what} {name} has element type {code}, which is not supported (float, float16, bfloat16, int8, uint8, int32, int64 and bool are)"
+    )]
+    ElementType { what: &'static str, name: String, code: i32 },
+    #[error("two values are called {name}")]
+    Duplicate { name: String },
+    #[error("node {node} reads {value}, which nothing provides")]
+    Dangling { node: String, value: String },
+    #[error("the graph is cyclic: {}", .0.join(" -> "))]
+    Cycle(Vec<String>),
+    #[error("output {name} is provided by nothing")]
+    NoOutput { name: String },
+    #[error("the network has no output")]
+    NoOutputs,
+    #[error("tensor {tensor}: {problem}")]
+    Tensor { tensor: String, problem: TensorProblem },
+    #[error("node {node}: {problem}")]
+    Node { node: String, problem: Problem },
+    #[error("input {input}: {problem}")]
+    Input { input: String, problem: Problem },
+    #[error("output {output}: {problem}")]
+    Output { output: String, problem: Problem },
+}
+
+/// Why the elements of a tensor cannot be had.
+#[derive(Debug, Error)]
+pub enum TensorProblem {
+    #[error("{0}")]
+    Shape(Problem),
+    #[error("shape {shape:?} needs {expected} bytes, there are {found}")]
+    Size { shape: Vec<i64>, expected: u64, found: u64 },
+    #[error("external data is not allowed here: the model was not read from a file")]
+    NoFolder,
+    #[error("external data has no location")]
+    NoLocation,
+    #[error("the location {0:?} of external data leaves the model's folder")]
+    Location(String),
+    #[error("{key} = {value:?} of external data is not a number of bytes")]
+    Number { key: &'static str, value: String },
+    #[error("external data at {offset} with {length} bytes is beyond the end of {}, which has {file}", path.display())]
+    Range { path: PathBuf, offset: u64, length: u64, file: u64 },
+    #[error("cannot read {}: {source}", path.display())]
+    Read { path: PathBuf, source: std::io::Error },
+}
+
+fn list_unsupported(nodes: &[UnsupportedNode]) -> String {
+    let mut text = format!("{} nodes have unsupported operators:", nodes.len());
+    for UnsupportedNode { domain, operator, node } in nodes {
+        let domain = if domain.is_empty() { "ai.onnx" } else { domain };
+        text.push_str(&format!("\n  {domain}.{operator} in node {node}"));
+    }
+    text
+}
+
+fn list_dims(names: &[String]) -> String {
+    let flags: Vec<String> = names.iter().map(|name| format!("--dim {name}=N")).collect();
+    flags.join(" ")
+}

@@ -1,0 +1,134 @@
+//! Elements of tensors, from the model itself or from files beside it.
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::path::{Component, Path, PathBuf};
+
+use prost::bytes::Bytes;
+
+use super::error::{ImportError, TensorProblem};
+use super::proto::TensorProto;
+use crate::graph::TensorData;
+use crate::graph::lower::{Builder, dtype_of_code};
+use crate::workload::DType;
+
+/// Maps a file into memory: its pages are read on demand and belong to the system's cache.
+pub fn map_file(path: &Path) -> std::io::Result<Bytes> {
+    let file = File::open(path)?;
+    let metadata = file.metadata()?;
+    if !metadata.is_file() {
+        return Err(std::io::Error::new(std::io::ErrorKind::InvalidInput, "not a regular file"));
+    }
+    if metadata.len() == 0 {
+        return Ok(Bytes::new());
+    }
+    // SAFETY: the mapping is private and only read. Whoever cuts the file off meanwhile makes reads fail with a signal, as
+    // with every program that maps files; no byte is trusted after it was checked.
+    let map = unsafe { memmap2::Mmap::map(&file) }?;
+    Ok(Bytes::from_owner(map))
+}
+
+/// Files with external data, each mapped once.
+#[derive(Debug, Default)]
+pub struct ExternalFiles {
+    /// The model's folder; `None` if it came without one.
+    folder: Option<PathBuf>,
+    maps: HashMap<PathBuf, Bytes>,
+}
+
+impl ExternalFiles {
+    pub fn beside(model: Option<&Path>) -> ExternalFiles {
+        let parent = model.and_then(Path::parent);
+        let folder = parent.map(|p| if p.as_os_str().is_empty() { PathBuf::from(".") } else { p.to_path_buf() });
+        ExternalFiles { folder, maps: HashMap::new() }
+    }
+
+    /// The bytes that a location names. It has to stay in the model's folder, by its spelling and after links are followed.
+    fn open(&mut self, location: &str) -> Result<(PathBuf, Bytes), TensorProblem> {
+        let folder = self.folder.as_ref().ok_or(TensorProblem::NoFolder)?;
+        let relative = Path::new(location);
+        let is_plain = !location.is_empty()
+            && !location.contains(['\\', '\0'])
+            && relative.components().all(|c| matches!(c, Component::Normal(_) | Component::CurDir));
+        if !is_plain {
+            return Err(TensorProblem::Location(location.to_string()));
+        }
+        let read = |path: &Path, source| TensorProblem::Read { path: path.to_path_buf(), source };
+        let root = folder.canonicalize().map_err(|e| read(folder, e))?;
+        let path = folder.join(relative);
+        let real = path.canonicalize().map_err(|e| read(&path, e))?;
+        if !real.starts_with(&root) {
+            return Err(TensorProblem::Location(location.to_string()));
+        }
+        if let Some(bytes) = self.maps.get(&real) {
+            return Ok((path, bytes.clone()));
+        }
+        let bytes = map_file(&real).map_err(|e| read(&path, e))?;
+        self.maps.insert(real, bytes.clone());
+        Ok((path, bytes))
+    }
+}
+
+/// Checks a tensor and takes its elements.
+pub fn tensor_data(
+    proto: &TensorProto,
+    files: &mut ExternalFiles,
+    what: &'static str,
+) -> Result<TensorData, ImportError> {
+    let dtype = dtype_of_code(i64::from(proto.data_type)).ok_or_else(|| ImportError::ElementType {
+        what,
+        name: proto.name.clone(),
+        code: proto.data_type,
+    })?;
+    let elements = |problem: TensorProblem| ImportError::Tensor { tensor: proto.name.clone(), problem };
+    let count = Builder::check_shape(&proto.dims).map_err(|e| elements(TensorProblem::Shape(e)))?;
+    let expected = count as u64 * dtype.bytes() as u64;
+    let bytes = match proto.data_location {
+        1 => external(proto, files, expected).map_err(elements)?,
+        _ if !proto.raw_data.is_empty() => proto.raw_data.clone(),
+        _ => typed(proto, dtype),
+    };
+    if bytes.len() as u64 != expected {
+        let (shape, found) = (proto.dims.clone(), bytes.len() as u64);
+        return Err(elements(TensorProblem::Size { shape, expected, found }));
+    }
+    let bytes = if dtype == DType::Bool && bytes.iter().any(|b| *b > 1) {
+        bytes.iter().map(|b| u8::from(*b != 0)).collect()
+    } else {
+        bytes
+    };
+    Ok(TensorData { shape: proto.dims.clone(), dtype, bytes })
+}
+
+/// From the field of the element type.
+fn typed(proto: &TensorProto, dtype: DType) -> Bytes {
+    let small = proto.int32_data.iter();
+    match dtype {
+        DType::F32 => proto.float_data.iter().flat_map(|v| v.to_le_bytes()).collect(),
+        DType::I64 => proto.int64_data.iter().flat_map(|v| v.to_le_bytes()).collect(),
+        DType::I32 => small.flat_map(|v| v.to_le_bytes()).collect(),
+        DType::F16 | DType::BF16 => small.flat_map(|v| (*v as u16).to_le_bytes()).collect(),
+        DType::I8 | DType::U8 => small.map(|v| *v as u8).collect(),
+        DType::Bool => small.map(|v| u8::from(*v != 0)).collect(),
+    }
+}
+
+fn external(proto: &TensorProto, files: &mut ExternalFiles, expected: u64) -> Result<Bytes, TensorProblem> {
+    let entry = |key: &str| proto.external_data.iter().find(|e| e.key == key).map(|e| e.value.as_str());
+    let number = |key: &'static str| -> Result<Option<u64>, TensorProblem> {
+        let parse = |value: &str| value.parse().map_err(|_| TensorProblem::Number { key, value: value.to_string() });
+        entry(key).map(parse).transpose()
+    };
+    let location = entry("location").ok_or(TensorProblem::NoLocation)?;
+    let offset = number("offset")?.unwrap_or(0);
+    let length = number("length")?.unwrap_or(expected);
+    if length != expected {
+        return Err(TensorProblem::Size { shape: proto.dims.clone(), expected, found: length });
+    }
+    let (path, bytes) = files.open(location)?;
+    let end = offset.checked_add(length).filter(|end| *end <= bytes.len() as u64);
+    match end {
+        Some(end) => Ok(bytes.slice(offset as usize..end as usize)),
+        None => Err(TensorProblem::Range { path, offset, length, file: bytes.len() as u64 }),
+    }
+}

@@ -1,0 +1,263 @@
+//! The gate: compiles a nest, runs it on guarded buffers, and compares what it wrote with the oracle's outputs.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::time::Instant;
+
+use super::memory::{Breach, Region};
+use super::oracle::Expected;
+use super::timing::{Timing, by_the_clock};
+use super::tolerance::Tolerance;
+use crate::codegen::Kernel;
+use crate::nest::{Nest, Scope, verify};
+use crate::outcome::{Failure, Outcome};
+use crate::target::Task;
+use crate::workload::{Array, Role, TensorId};
+
+/// Regions that wait for the next candidate, at most.
+const SPARE_REGIONS: usize = 16;
+
+/// A task's buffers, filled, with what must come out of them.
+pub struct Workbench {
+    task: Task,
+    arguments: HashMap<TensorId, Argument>,
+    /// Of earlier candidates, for packed buffers and workspaces to come.
+    spare: Vec<Region>,
+}
+
+struct Argument {
+    region: Region,
+    /// For outputs.
+    expected: Option<(Array, Tolerance)>,
+}
+
+/// A kernel with everything it needs.
+pub struct Loaded {
+    kernel: Kernel,
+    /// In the order of the nest's arguments.
+    addresses: Vec<*mut u8>,
+    packed: Vec<Region>,
+    workspace: Region,
+    /// From the nest to machine code.
+    compile_us: u64,
+}
+
+/// Why a nest is not timed.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Refusal {
+    pub cause: Failure,
+    pub detail: String,
+}
+
+impl Refusal {
+    fn new(cause: Failure, detail: impl fmt::Display) -> Refusal {
+        Refusal { cause, detail: detail.to_string() }
+    }
+
+    fn memory(bytes: usize, error: &std::io::Error) -> Refusal {
+        Refusal::new(Failure::Memory, format!("{bytes} bytes: {error}"))
+    }
+}
+
+impl From<Refusal> for Outcome {
+    fn from(refusal: Refusal) -> Outcome {
+        Outcome::failed(refusal.cause, refusal.detail)
+    }
+}
+
+impl Workbench {
+    /// Puts inputs and constants into memory that kernels may only read.
+    ///
+    /// # Errors
+    /// [`Failure::Memory`] where there is not enough.
+    pub fn new(task: Task, expected: Expected) -> Result<Workbench, Refusal> {
+        let mut arguments = HashMap::new();
+        for (id, array) in &expected.inputs {
+            let bytes = array.to_bytes();
+            let mut region = map(bytes.len(), &format!("t{}", id.0))?;
+            region.bytes_mut().copy_from_slice(&bytes);
+            region.set_read_only(true).map_err(|e| Refusal::memory(bytes.len(), &e))?;
+            arguments.insert(*id, Argument { region, expected: None });
+        }
+        for (id, array) in expected.outputs {
+            let region = map(task.workload.tensor(id).bytes(), &format!("t{}", id.0))?;
+            let tolerance = Tolerance::new(&task.workload, id, &array);
+            arguments.insert(id, Argument { region, expected: Some((array, tolerance)) });
+        }
+        Ok(Workbench { task, arguments, spare: Vec::new() })
+    }
+
+    /// Compiles a nest of this task and packs its constants.
+    ///
+    /// # Errors
+    /// [`Failure::Compile`] where the verifier or code generation refuses it, [`Failure::Memory`] where its buffers do not fit.
+    pub fn load(&mut self, nest: &Nest) -> Result<Loaded, Refusal> {
+        self.check_arguments(nest)?;
+        verify(nest, self.task.target.lanes()).map_err(|e| Refusal::new(Failure::Compile, e))?;
+        let start = Instant::now();
+        let kernel = Kernel::load(nest, &self.task.target).map_err(|e| Refusal::new(Failure::Compile, e))?;
+        let compile_us = u64::try_from(start.elapsed().as_micros()).unwrap_or(u64::MAX);
+        let workspace = self.region(kernel.workspace_bytes(), "the workspace")?;
+        let mut loaded = Loaded { kernel, addresses: Vec::new(), packed: Vec::new(), workspace, compile_us };
+        for id in nest.arguments() {
+            if let Some(argument) = self.arguments.get(&id) {
+                loaded.addresses.push(argument.region.address());
+            } else {
+                let buffer = nest.buffer(id);
+                let region = self.region(buffer.bytes(), &buffer.name)?;
+                loaded.addresses.push(region.address());
+                loaded.packed.push(region);
+            }
+        }
+        // SAFETY: the addresses are those of the nest's arguments in order, each as large as its buffer and aligned; a kernel that writes
+        // elsewhere hits guard pages, and the process with it, which is a worker's fate.
+        unsafe { loaded.kernel.setup(&loaded.addresses, loaded.workspace.address()) };
+        for region in &mut loaded.packed {
+            beside(region, "a packed buffer")?;
+            region.set_read_only(true).map_err(|e| Refusal::memory(0, &e))?;
+        }
+        beside(&loaded.workspace, "the workspace")?;
+        Ok(loaded)
+    }
+
+    /// Runs the kernel once and compares its outputs.
+    ///
+    /// # Errors
+    /// [`Failure::WrongResult`] for an output that differs, and for bytes written beside a buffer.
+    pub fn check(&mut self, loaded: &mut Loaded) -> Result<(), Refusal> {
+        self.poison_outputs();
+        loaded.workspace.poison();
+        loaded.run();
+        self.judge(loaded)
+    }
+
+    /// Times a kernel that passed [`Workbench::check`], and looks at its outputs once more afterwards: a race may spoil any run.
+    ///
+    /// # Errors
+    /// As for [`Workbench::check`].
+    pub fn time(
+        &mut self,
+        loaded: &mut Loaded,
+        timing: &Timing,
+        incumbent_ns: Option<u64>,
+    ) -> Result<Outcome, Refusal> {
+        let times_ns = timing.sample(incumbent_ns, &mut |count| by_the_clock(&mut || loaded.run(), count));
+        self.judge(loaded)?;
+        Ok(Outcome::Timed { times_ns, compile_us: loaded.compile_us })
+    }
+
+    /// Times kernels that passed [`Workbench::check`] in turn. They share inputs and outputs.
+    pub fn time_in_turn(&mut self, kernels: &mut [Loaded], timing: &Timing) -> Vec<Outcome> {
+        let compile_us: Vec<u64> = kernels.iter().map(|loaded| loaded.compile_us).collect();
+        let mut runs: Vec<_> =
+            kernels.iter_mut().map(|loaded| move |count: u32| by_the_clock(&mut || loaded.run(), count)).collect();
+        let mut borrowed: Vec<&mut dyn FnMut(u32) -> std::time::Duration> =
+            runs.iter_mut().map(|run| run as &mut dyn FnMut(u32) -> std::time::Duration).collect();
+        let times = timing.sample_in_turn(&mut borrowed);
+        times
+            .into_iter()
+            .zip(compile_us)
+            .map(|(times_ns, compile_us)| Outcome::Timed { times_ns, compile_us })
+            .collect()
+    }
+
+    /// Takes a kernel's memory for those to come. Merely dropping it works too, but costs page faults.
+    pub fn unload(&mut self, loaded: Loaded) {
+        for mut region in loaded.packed.into_iter().chain([loaded.workspace]) {
+            if self.spare.len() < SPARE_REGIONS && region.set_read_only(false).is_ok() {
+                self.spare.push(region);
+            }
+        }
+    }
+
+    /// The arguments of a nest are the tensors of its workload, whatever a rewrite did to the rest.
+    fn check_arguments(&self, nest: &Nest) -> Result<(), Refusal> {
+        let mut tensors = 0;
+        for id in nest.arguments().into_iter().filter(|id| nest.buffer(*id).scope != Scope::Packed) {
+            tensors += 1;
+            let buffer = nest.buffer(id);
+            let fits = self.task.workload.tensors.get(id.0 as usize).is_some_and(|tensor| {
+                tensor.role != Role::Intermediate
+                    && buffer.scope == Scope::Argument(tensor.role)
+                    && buffer.shape == tensor.shape
+                    && buffer.dtype == tensor.dtype
+            });
+            if !fits {
+                let detail = format!("argument `{}` of the nest is no tensor of the workload", buffer.name);
+                return Err(Refusal::new(Failure::Compile, detail));
+            }
+        }
+        if tensors != self.arguments.len() {
+            let detail = format!("the nest has {tensors} arguments, the workload {}", self.arguments.len());
+            return Err(Refusal::new(Failure::Compile, detail));
+        }
+        Ok(())
+    }
+
+    fn poison_outputs(&mut self) {
+        for argument in self.arguments.values_mut().filter(|argument| argument.expected.is_some()) {
+            argument.region.poison();
+        }
+    }
+
+    fn judge(&self, loaded: &Loaded) -> Result<(), Refusal> {
+        for (id, _) in self.task.workload.ids() {
+            let Some(argument) = self.arguments.get(&id) else { continue };
+            beside(&argument.region, &format!("t{}", id.0))?;
+            if let Some((expected, tolerance)) = &argument.expected {
+                let compared = tolerance.compare(id, expected, argument.region.bytes());
+                compared.map_err(|mismatch| Refusal::new(Failure::WrongResult, mismatch))?;
+            }
+        }
+        loaded.packed.iter().try_for_each(|region| beside(region, "a packed buffer"))?;
+        beside(&loaded.workspace, "the workspace")
+    }
+
+    /// Poisoned memory: a spare region, unless none fits well.
+    fn region(&mut self, bytes: usize, name: &str) -> Result<Region, Refusal> {
+        let fits = |region: &Region| (bytes..=4 * bytes + (1 << 16)).contains(&region.capacity());
+        let smallest =
+            (0..self.spare.len()).filter(|at| fits(&self.spare[*at])).min_by_key(|at| self.spare[*at].capacity());
+        let mut region = match smallest {
+            Some(at) => {
+                let mut region = self.spare.swap_remove(at);
+                region.reuse(bytes, name);
+                region
+            }
+            None => match map(bytes, name) {
+                // the spare ones may be what is in the way
+                Err(_) if !self.spare.is_empty() => {
+                    self.spare.clear();
+                    map(bytes, name)?
+                }
+                other => other?,
+            },
+        };
+        region.poison();
+        Ok(region)
+    }
+}
+
+impl Loaded {
+    pub fn compile_us(&self) -> u64 {
+        self.compile_us
+    }
+
+    fn run(&mut self) {
+        // SAFETY: as for `setup`; nobody else uses the buffers meanwhile.
+        unsafe { self.kernel.run(&self.addresses, self.workspace.address()) };
+    }
+}
+
+fn map(bytes: usize, name: &str) -> Result<Region, Refusal> {
+    Region::new(bytes, name).map_err(|e| Refusal::memory(bytes, &e))
+}
+
+fn beside(region: &Region, name: &str) -> Result<(), Refusal> {
+    let detail = match region.breach() {
+        None => return Ok(()),
+        Some(Breach::Before(bytes)) => format!("wrote {bytes} bytes before the start of {name}"),
+        Some(Breach::Behind(bytes)) => format!("wrote {bytes} bytes behind the end of {name}"),
+    };
+    Err(Refusal::new(Failure::WrongResult, detail))
+}

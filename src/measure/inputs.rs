@@ -1,0 +1,217 @@
+//! What kernels are checked and timed on.
+//!
+//! Floats are ±[0.25, 1]: far from zero, so that leaving out one product of a long sum shows, and of both signs, so that long sums
+//! stay small and functions such as tanh do not saturate. Where a logarithm, a root, a power or a divisor might see a value that is not positive, as far as
+//! the signs of what goes in can tell, all floats are positive. Constants that enter a sum of n products are scaled by 1/√n, as
+//! weights of networks are. Around products over an axis, floats are [0.95, 1.05], so that they neither vanish nor overflow.
+//! Integers that index a tensor lie inside of it; other integers are 1 to 7 (never a zero divisor). Booleans are even.
+
+use rand::{Rng, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+
+use crate::workload::{
+    Array, ArrayError, Atom, Binary, Combiner, Elements, Expr, Index, Role, TensorId, Unary, Workload,
+};
+
+/// Raised with every change of what is generated: the oracle's cached outputs belong to a version.
+pub(super) const GENERATOR: u32 = 1;
+
+/// Inputs and constants of a workload, in the order of its tensors. Equal workload and seed give equal arrays.
+///
+/// # Errors
+/// [`ArrayError`] for shapes that no array has; a valid workload has none.
+pub fn generate_inputs(workload: &Workload, seed: u64) -> Result<Vec<(TensorId, Array)>, ArrayError> {
+    let mixed = every_domain_is_safe(workload);
+    let near_one = workload.stages.iter().any(|stage| stage.combiner == Some(Combiner::Product));
+    let bounds = index_bounds(workload);
+    let mut arrays = Vec::new();
+    for (id, tensor) in workload.ids().filter(|(_, t)| matches!(t.role, Role::Input | Role::Constant)) {
+        // a stream of its own for each tensor
+        let mut random = ChaCha8Rng::seed_from_u64(seed);
+        random.set_stream(u64::from(id.0));
+        let mut array = Array::zeros(tensor.shape.clone(), tensor.dtype)?;
+        let scale = match tensor.role {
+            Role::Constant => 1.0 / (products_summed(workload, id) as f32).sqrt(),
+            _ => 1.0,
+        };
+        let mut float = || {
+            if near_one {
+                return random.random_range(0.95..=1.05);
+            }
+            let magnitude: f32 = random.random_range(0.25..=1.0);
+            scale * if mixed && random.random() { -magnitude } else { magnitude }
+        };
+        match array.elements_mut() {
+            Elements::F32(values) => values.fill_with(float),
+            Elements::F16(values) => values.fill_with(|| half::f16::from_f32(float())),
+            Elements::BF16(values) => values.fill_with(|| half::bf16::from_f32(float())),
+            Elements::Bool(values) => values.fill_with(|| random.random()),
+            integers => fill_integers(integers, bounds[id.0 as usize], &mut random),
+        }
+        arrays.push((id, array));
+    }
+    Ok(arrays)
+}
+
+/// `0..bound` where the tensor holds indices, else 1 to 7.
+fn fill_integers(elements: &mut Elements, bound: Option<i64>, random: &mut ChaCha8Rng) {
+    let (low, high) = match bound {
+        Some(bound) => (0, bound - 1),
+        None => (1, 7),
+    };
+    let mut draw = |largest: i64| random.random_range(low..=high.min(largest));
+    match elements {
+        Elements::I8(values) => values.fill_with(|| draw(i64::from(i8::MAX)) as i8),
+        Elements::U8(values) => values.fill_with(|| draw(i64::from(u8::MAX)) as u8),
+        Elements::I32(values) => values.fill_with(|| draw(i64::from(i32::MAX)) as i32),
+        Elements::I64(values) => values.fill_with(|| draw(i64::MAX)),
+        Elements::F32(_) | Elements::F16(_) | Elements::BF16(_) | Elements::Bool(_) => {}
+    }
+}
+
+/// The longest sum of products that a tensor is read in; 1 where it is in none.
+fn products_summed(workload: &Workload, tensor: TensorId) -> i64 {
+    let mut longest = 1;
+    for stage in workload.stages.iter().filter(|s| s.combiner == Some(Combiner::Sum)) {
+        let mut reads = 0;
+        let mut read_here = false;
+        stage.value.for_each_load(&mut |loaded, _| {
+            reads += 1;
+            read_here |= loaded == tensor;
+        });
+        // a lone operand is averaged or counted, not weighed
+        if read_here && reads > 1 {
+            longest = longest.max(stage.reduction.iter().product());
+        }
+    }
+    longest
+}
+
+/// By tensor: values below this index inside of every tensor that they index. `None` where it is used for no index.
+fn index_bounds(workload: &Workload) -> Vec<Option<i64>> {
+    let mut bounds = vec![None; workload.tensors.len()];
+    for stage in &workload.stages {
+        let range = |var: crate::workload::Var| stage.axis_range(var);
+        stage.value.for_each_load(&mut |loaded, indices| {
+            for (index, extent) in indices.iter().zip(&workload.tensor(loaded).shape) {
+                bound_values(index, *extent, &range, &mut bounds);
+            }
+        });
+    }
+    // what an index is computed from: the same bound, since intermediates that hold indices are mostly copies
+    for stage in workload.stages.iter().rev() {
+        let Some(bound) = bounds[stage.output.0 as usize] else { continue };
+        stage.value.for_each_load(&mut |loaded, _| narrow(&mut bounds[loaded.0 as usize], bound));
+    }
+    bounds
+}
+
+/// `index` runs over `0..extent`: bounds the tensors whose values take part in it.
+fn bound_values(
+    index: &Index,
+    extent: i64,
+    range: &dyn Fn(crate::workload::Var) -> crate::workload::Interval,
+    bounds: &mut [Option<i64>],
+) {
+    for (atom, coefficient) in index.terms() {
+        match atom {
+            Atom::Var(_) => {}
+            // a division or remainder only makes values smaller
+            Atom::FloorDiv(inner, _) | Atom::Modulo(inner, _) => bound_values(inner, extent, range, bounds),
+            Atom::Value(expr) => {
+                let rest = index.clone().minus(&Index::atom(atom.clone()).times(*coefficient));
+                let used = rest.range(range).map_or(0, |interval| interval.high.max(0));
+                let bound = ((extent - 1 - used) / (*coefficient).max(1) + 1).max(1);
+                expr.for_each_load(&mut |loaded, _| narrow(&mut bounds[loaded.0 as usize], bound));
+            }
+        }
+    }
+}
+
+fn narrow(bound: &mut Option<i64>, to: i64) {
+    *bound = Some(bound.map_or(to, |bound| bound.min(to)));
+}
+
+/// What is known of a value when all inputs may have either sign.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Sign {
+    Any,
+    NonNegative,
+    Positive,
+}
+
+/// Whether no logarithm, root, power or divisor can meet a value that is not positive, with inputs of both signs.
+fn every_domain_is_safe(workload: &Workload) -> bool {
+    let mut signs = vec![Sign::Any; workload.tensors.len()];
+    let mut safe = true;
+    for stage in &workload.stages {
+        let sign = sign_of(&stage.value, &signs, &mut safe);
+        signs[stage.output.0 as usize] = match stage.combiner {
+            // the maximum of nothing would be minus infinity, but no axis is empty
+            None | Some(Combiner::Sum | Combiner::Product | Combiner::Maximum | Combiner::Minimum) => sign,
+        };
+    }
+    safe
+}
+
+fn sign_of(expr: &Expr, signs: &[Sign], safe: &mut bool) -> Sign {
+    match expr {
+        Expr::Float(value) if value.0 > 0.0 => Sign::Positive,
+        Expr::Float(value) if value.0 == 0.0 => Sign::NonNegative,
+        Expr::Float(_) | Expr::Index(_) => Sign::Any,
+        Expr::Load { tensor, .. } => signs[tensor.0 as usize],
+        Expr::Cast(_, x) => sign_of(x, signs, safe),
+        Expr::Unary(op, x) => {
+            let sign = sign_of(x, signs, safe);
+            match op {
+                Unary::Exp | Unary::Sigmoid => Sign::Positive,
+                Unary::Absolute => sign.max(Sign::NonNegative),
+                Unary::Log => {
+                    *safe &= sign == Sign::Positive;
+                    Sign::Any
+                }
+                Unary::Sqrt => {
+                    *safe &= sign >= Sign::NonNegative;
+                    sign
+                }
+                Unary::ReciprocalSqrt | Unary::Reciprocal => {
+                    *safe &= sign == Sign::Positive;
+                    sign
+                }
+                Unary::Erf | Unary::Tanh | Unary::Sign => sign,
+                Unary::Ceil => sign,
+                Unary::Floor | Unary::Round => sign.min(Sign::NonNegative),
+                Unary::Negate | Unary::Sin | Unary::Cos | Unary::Not => Sign::Any,
+            }
+        }
+        Expr::Binary(op, x, y) => {
+            let (left, right) = (sign_of(x, signs, safe), sign_of(y, signs, safe));
+            match op {
+                Binary::Add | Binary::Maximum if left.min(right) >= Sign::NonNegative => left.max(right),
+                Binary::Maximum => left.max(right),
+                Binary::Multiply if x == y => left.max(Sign::NonNegative),
+                Binary::Multiply | Binary::Minimum => left.min(right),
+                Binary::Divide | Binary::Remainder => {
+                    *safe &= right == Sign::Positive;
+                    left.min(right)
+                }
+                Binary::Power => {
+                    let even = matches!(&**y, Expr::Float(power) if power.0 % 2.0 == 0.0 && power.0 > 0.0);
+                    let whole = matches!(&**y, Expr::Float(power) if power.0 % 1.0 == 0.0 && power.0 > 0.0);
+                    *safe &= whole || left == Sign::Positive;
+                    if even { left.max(Sign::NonNegative) } else { left }
+                }
+                _ => Sign::Any,
+            }
+        }
+        Expr::Select { condition, yes, no } => {
+            sign_of(condition, signs, safe);
+            let yes = sign_of(yes, signs, safe);
+            yes.min(sign_of(no, signs, safe))
+        }
+        Expr::Guard { inside, outside, .. } => {
+            let inside = sign_of(inside, signs, safe);
+            inside.min(sign_of(outside, signs, safe))
+        }
+    }
+}

@@ -1,0 +1,233 @@
+//! Memory that notices who writes beside it.
+//!
+//! ```text
+//! | guard page | red zone ............ | data | red zone | guard page |
+//!              ^ page                  ^ 64 bytes aligned  ^ page
+//! ```
+//!
+//! The data lies as far behind as its alignment allows: at most 63 bytes of red zone stand between it and the guard page.
+//! A touched guard page kills the process, a changed red zone is found afterwards.
+
+use std::io;
+use std::ptr::NonNull;
+
+use super::faults;
+
+/// Alignment of the data in bytes: a cache line, and the widest vector register.
+pub const ALIGNMENT: usize = 64;
+
+/// What red zones hold: an odd pattern that no kernel writes by chance.
+const RED_ZONE: u8 = 0xa5;
+
+/// How much of the red zone in front of the data is filled and looked at, in bytes.
+const FRONT_BYTES: usize = 1024;
+
+/// What data is filled with before it is written: a NaN in every float type, an implausible value in the others.
+const POISON: u8 = 0xff;
+
+/// A guarded buffer.
+pub struct Region {
+    /// First byte of the mapping, which starts with a guard page.
+    base: NonNull<u8>,
+    /// Bytes of the mapping, guard pages included.
+    mapped: usize,
+    /// Bytes of data.
+    length: usize,
+    read_only: bool,
+}
+
+// SAFETY: a region owns its mapping; nothing in it belongs to a thread.
+unsafe impl Send for Region {}
+
+/// A write beside a buffer.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Breach {
+    /// So many bytes before the first.
+    Before(usize),
+    /// So many bytes behind the end, 0 being the next one.
+    Behind(usize),
+}
+
+impl Region {
+    /// Maps memory for `length` bytes. `name` is what a fault at its guard pages is reported by.
+    ///
+    /// # Errors
+    /// What the system says, out of memory above all.
+    pub fn new(length: usize, name: &str) -> io::Result<Region> {
+        let page = page_bytes();
+        let body = length.checked_add(2 * ALIGNMENT).and_then(|b| b.checked_next_multiple_of(page));
+        let mapped = body.and_then(|b| b.checked_add(2 * page)).ok_or(io::ErrorKind::OutOfMemory)?;
+        // SAFETY: a fresh private mapping at an address of the system's choice; then its inner part is opened.
+        let base = unsafe {
+            let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+            let base = libc::mmap(std::ptr::null_mut(), mapped, libc::PROT_NONE, flags, -1, 0);
+            if base == libc::MAP_FAILED {
+                return Err(io::Error::last_os_error());
+            }
+            let inner = base.cast::<u8>().add(page);
+            if libc::mprotect(inner.cast(), mapped - 2 * page, libc::PROT_READ | libc::PROT_WRITE) != 0 {
+                let error = io::Error::last_os_error();
+                libc::munmap(base, mapped);
+                return Err(error);
+            }
+            // Weights of several megabytes miss the second-level TLB on small pages.
+            libc::madvise(inner.cast(), mapped - 2 * page, libc::MADV_HUGEPAGE);
+            NonNull::new(base.cast::<u8>()).ok_or(io::ErrorKind::OutOfMemory)?
+        };
+        let mut region = Region { base, mapped, length, read_only: false };
+        faults::watch(base.as_ptr() as usize, mapped, name);
+        region.arm();
+        Ok(region)
+    }
+
+    /// Bytes that fit into the mapping.
+    pub fn capacity(&self) -> usize {
+        self.mapped - 2 * page_bytes() - 2 * ALIGNMENT
+    }
+
+    /// Takes the mapping for data of another length; the old contents are lost.
+    ///
+    /// Panics where it does not fit: ask [`Region::capacity`] first.
+    pub fn reuse(&mut self, length: usize, name: &str) {
+        assert!(length <= self.capacity(), "{length} bytes in a region for {}", self.capacity());
+        self.length = length;
+        faults::watch(self.base.as_ptr() as usize, self.mapped, name);
+        self.arm();
+    }
+
+    /// The data's address, aligned to [`ALIGNMENT`].
+    pub fn address(&self) -> *mut u8 {
+        // SAFETY: inside of the mapping, since the body holds the length and twice the alignment.
+        unsafe { self.base.as_ptr().add(self.start()) }
+    }
+
+    pub fn bytes(&self) -> &[u8] {
+        // SAFETY: mapped, readable, and initialised by the system.
+        unsafe { std::slice::from_raw_parts(self.address(), self.length) }
+    }
+
+    /// Panics where the region is read-only.
+    pub fn bytes_mut(&mut self) -> &mut [u8] {
+        assert!(!self.read_only, "a read-only region");
+        // SAFETY: mapped, writable, and owned by us.
+        unsafe { std::slice::from_raw_parts_mut(self.address(), self.length) }
+    }
+
+    /// Fills the data with what shows when it is read or left as it is.
+    pub fn poison(&mut self) {
+        self.bytes_mut().fill(POISON);
+    }
+
+    /// Forbids or allows writing.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn set_read_only(&mut self, read_only: bool) -> io::Result<()> {
+        if read_only == self.read_only {
+            return Ok(());
+        }
+        let page = page_bytes();
+        let protection = if read_only { libc::PROT_READ } else { libc::PROT_READ | libc::PROT_WRITE };
+        // SAFETY: the inner part of our own mapping.
+        let result = unsafe { libc::mprotect(self.base.as_ptr().add(page).cast(), self.mapped - 2 * page, protection) };
+        if result != 0 {
+            return Err(io::Error::last_os_error());
+        }
+        self.read_only = read_only;
+        Ok(())
+    }
+
+    /// Looks for writes beside the data.
+    pub fn breach(&self) -> Option<Breach> {
+        let (front, behind) = self.red_zones();
+        if let Some(at) = front.iter().rposition(|byte| *byte != RED_ZONE) {
+            return Some(Breach::Before(front.len() - at));
+        }
+        behind.iter().position(|byte| *byte != RED_ZONE).map(Breach::Behind)
+    }
+
+    fn arm(&mut self) {
+        let (front, end) = (self.front_start(), self.mapped - page_bytes());
+        let (start, length) = (self.start(), self.length);
+        // SAFETY: both zones lie in the writable part of the mapping.
+        unsafe {
+            self.base.as_ptr().add(front).write_bytes(RED_ZONE, start - front);
+            self.base.as_ptr().add(start + length).write_bytes(RED_ZONE, end - start - length);
+        }
+    }
+
+    fn red_zones(&self) -> (&[u8], &[u8]) {
+        let (front, end) = (self.front_start(), self.mapped - page_bytes());
+        let (start, length) = (self.start(), self.length);
+        // SAFETY: both zones lie in the readable part of the mapping.
+        unsafe {
+            let base = self.base.as_ptr();
+            (
+                std::slice::from_raw_parts(base.add(front), start - front),
+                std::slice::from_raw_parts(base.add(start + length), end - start - length),
+            )
+        }
+    }
+
+    /// Offset of the data in the mapping.
+    fn start(&self) -> usize {
+        let end = self.mapped - page_bytes();
+        (end - self.length) / ALIGNMENT * ALIGNMENT
+    }
+
+    fn front_start(&self) -> usize {
+        page_bytes().max(self.start().saturating_sub(FRONT_BYTES))
+    }
+}
+
+impl Drop for Region {
+    fn drop(&mut self) {
+        faults::forget(self.base.as_ptr() as usize);
+        // SAFETY: our own mapping, which nobody uses any more.
+        unsafe { libc::munmap(self.base.as_ptr().cast(), self.mapped) };
+    }
+}
+
+/// Bytes of a page of memory.
+pub(super) fn page_bytes() -> usize {
+    static PAGE: std::sync::OnceLock<usize> = std::sync::OnceLock::new();
+    // SAFETY: asks for a number.
+    *PAGE.get_or_init(|| usize::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).unwrap_or(4096))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{ALIGNMENT, Breach, Region, page_bytes};
+
+    #[test]
+    fn data_is_aligned_and_ends_at_the_guard_page() {
+        for length in [0, 1, 4, 63, 64, 4096, 4097, 100_000] {
+            let region = Region::new(length, "t").unwrap();
+            let address = region.address() as usize;
+            assert_eq!(address % ALIGNMENT, 0);
+            let slack = (page_bytes() - (address + length) % page_bytes()) % page_bytes();
+            assert!(slack < ALIGNMENT, "{length}: {slack} bytes before the guard page");
+            assert_eq!(region.breach(), None);
+        }
+    }
+
+    #[test]
+    fn writes_beside_the_data_are_found() {
+        let mut region = Region::new(100, "t").unwrap();
+        region.poison();
+        assert_eq!(region.breach(), None);
+        // SAFETY: the red zones belong to the mapping.
+        unsafe { region.address().add(103).write(1) };
+        assert_eq!(region.breach(), Some(Breach::Behind(3)));
+        unsafe { region.address().sub(5).write(1) };
+        assert_eq!(region.breach(), Some(Breach::Before(5)));
+        region.reuse(64, "u");
+        assert_eq!(region.breach(), None);
+    }
+
+    #[test]
+    fn too_much_memory_is_an_error() {
+        assert!(Region::new(usize::MAX - 100, "t").is_err());
+        assert!(Region::new(1 << 60, "t").is_err());
+    }
+}

@@ -1,0 +1,203 @@
+//! How often a kernel is run, and what of it is kept.
+//!
+//! Machines are noisy, always towards slower: the fastest run is the figure that candidates are compared by, and it is trusted
+//! once several runs came close to it.
+
+use std::time::{Duration, Instant};
+
+use serde::{Deserialize, Serialize};
+
+/// When to stop running a candidate.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct Timing {
+    /// What all timed runs of one candidate may take together, unless the fewest samples take longer.
+    pub budget: Duration,
+    /// After this long there are no further samples, even if they are fewer than the fewest.
+    pub patience: Duration,
+    /// At least so many samples.
+    pub fewest: usize,
+    /// At most so many.
+    pub most: usize,
+    /// Enough is enough when a third of the samples, and no fewer than `fewest`, are within this factor of the fastest.
+    pub agreement: f64,
+    /// A candidate slower than the incumbent by this factor is given up after `fewest` samples.
+    pub hopeless: f64,
+    /// Shorter kernels run several times for a sample, so that reading the clock (about 50 ns) stays below 1 %.
+    pub shortest_sample: Duration,
+    /// What one finalist may take, over all rounds.
+    pub final_budget: Duration,
+    /// At most so many rounds of finalists.
+    pub final_rounds: usize,
+}
+
+impl Default for Timing {
+    fn default() -> Timing {
+        Timing {
+            budget: Duration::from_millis(20),
+            patience: Duration::from_secs(1),
+            fewest: 3,
+            most: 50,
+            agreement: 1.02,
+            hopeless: 2.0,
+            shortest_sample: Duration::from_micros(20),
+            final_budget: Duration::from_millis(100),
+            final_rounds: 30,
+        }
+    }
+}
+
+impl Timing {
+    /// Nanoseconds of single runs. `run(n)` runs the kernel n times and says how long that took. The first run is not counted.
+    pub(super) fn sample(&self, incumbent_ns: Option<u64>, run: &mut dyn FnMut(u32) -> Duration) -> Vec<u64> {
+        let (repeats, first) = self.repeats(run);
+        let mut spent = Duration::ZERO;
+        let mut times = Vec::new();
+        let mut elapsed = first;
+        loop {
+            spent += elapsed;
+            times.push(nanoseconds(elapsed, repeats));
+            if times.len() < self.fewest && spent < self.patience {
+                elapsed = run(repeats);
+                continue;
+            }
+            let fastest = times.iter().copied().min().unwrap_or(0);
+            let hopeless = incumbent_ns.is_some_and(|best| fastest as f64 > best as f64 * self.hopeless);
+            if hopeless || times.len() >= self.most || spent >= self.budget || self.agrees(&times, fastest) {
+                return times;
+            }
+            elapsed = run(repeats);
+        }
+    }
+
+    /// Runs kernels in turn, so that what disturbs the machine disturbs all alike. A kernel's own data is evicted by the others, so each runs
+    /// once before it is timed. The order turns around from round to round.
+    pub(super) fn sample_in_turn(&self, kernels: &mut [&mut dyn FnMut(u32) -> Duration]) -> Vec<Vec<u64>> {
+        let repeats: Vec<u32> = kernels.iter_mut().map(|run| self.repeats(*run).0).collect();
+        let mut times = vec![Vec::new(); kernels.len()];
+        let mut spent = Duration::ZERO;
+        let budget = self.final_budget * u32::try_from(kernels.len()).unwrap_or(u32::MAX);
+        for round in 0..self.final_rounds {
+            if round >= self.fewest && spent >= budget {
+                break;
+            }
+            for position in 0..kernels.len() {
+                let at = if round % 2 == 0 { position } else { kernels.len() - 1 - position };
+                spent += kernels[at](1);
+                let elapsed = kernels[at](repeats[at]);
+                spent += elapsed;
+                times[at].push(nanoseconds(elapsed, repeats[at]));
+            }
+        }
+        times
+    }
+
+    /// How many runs make a sample long enough, and how long so many took.
+    fn repeats(&self, run: &mut dyn FnMut(u32) -> Duration) -> (u32, Duration) {
+        run(1);
+        let mut repeats = 1;
+        loop {
+            let elapsed = run(repeats);
+            if elapsed >= self.shortest_sample || repeats >= 1 << 16 {
+                return (repeats, elapsed);
+            }
+            let single = (elapsed.as_nanos() as u64 / u64::from(repeats)).max(1);
+            let wanted = (self.shortest_sample.as_nanos() as u64).div_ceil(single);
+            // at least doubled: a sample that falls short by little would be tried again and again
+            repeats = u32::try_from(wanted).unwrap_or(u32::MAX).clamp(repeats * 2, 1 << 16);
+        }
+    }
+
+    fn agrees(&self, times: &[u64], fastest: u64) -> bool {
+        let close = times.iter().filter(|t| **t as f64 <= fastest as f64 * self.agreement).count();
+        times.len() >= 2 * self.fewest && close >= self.fewest.max(times.len() / 3)
+    }
+}
+
+/// Runs `once` n times by the clock.
+pub(super) fn by_the_clock(once: &mut dyn FnMut(), count: u32) -> Duration {
+    let start = Instant::now();
+    for _ in 0..count {
+        once();
+    }
+    start.elapsed()
+}
+
+fn nanoseconds(elapsed: Duration, runs: u32) -> u64 {
+    u64::try_from(elapsed.as_nanos()).unwrap_or(u64::MAX) / u64::from(runs.max(1))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::Timing;
+
+    /// A kernel that takes these times, one after the other, the last one for ever.
+    fn script(times_ns: &'static [u64]) -> impl FnMut(u32) -> Duration {
+        let mut at = 0;
+        move |count| {
+            let mut total = 0;
+            for _ in 0..count {
+                total += times_ns[at.min(times_ns.len() - 1)];
+                at += 1;
+            }
+            Duration::from_nanos(total)
+        }
+    }
+
+    #[test]
+    fn the_first_run_is_discarded_and_agreement_ends_it() {
+        let times = Timing::default().sample(None, &mut script(&[9_000_000, 100_000]));
+        assert_eq!(times, vec![100_000; 6]);
+    }
+
+    #[test]
+    fn hopeless_candidates_stop_early() {
+        let timing = Timing { budget: Duration::from_secs(1), agreement: 1.0, ..Timing::default() };
+        let slow = &[1, 400_000, 400_001, 400_002, 400_003, 400_004, 400_005, 400_006];
+        assert_eq!(timing.sample(Some(100_000), &mut script(slow)).len(), timing.fewest);
+        assert!(timing.sample(Some(300_000), &mut script(slow)).len() > timing.fewest);
+    }
+
+    #[test]
+    fn short_kernels_are_timed_in_batches() {
+        let mut longest = 0;
+        let mut run = script(&[200]);
+        let times = Timing::default().sample(None, &mut |count| {
+            longest = longest.max(count);
+            run(count)
+        });
+        assert!(times.iter().all(|t| *t == 200));
+        assert!(longest >= 100, "20 us are 100 runs, not {longest}");
+    }
+
+    #[test]
+    fn noise_is_bounded_by_budget_and_count() {
+        let timing = Timing { budget: Duration::from_millis(1), ..Timing::default() };
+        let falling = &[1, 300_000, 290_000, 280_000, 270_000, 260_000, 250_000];
+        assert_eq!(timing.sample(None, &mut script(falling)).len(), 4);
+    }
+
+    #[test]
+    fn patience_ends() {
+        let slow = &[1, 3_000_000_000];
+        assert_eq!(Timing::default().sample(None, &mut script(slow)).len(), 1);
+    }
+
+    #[test]
+    fn finalists_run_in_turn() {
+        let log = std::cell::RefCell::new(Vec::new());
+        let timing = Timing { final_rounds: 2, ..Timing::default() };
+        let mut first = |_| {
+            log.borrow_mut().push('a');
+            Duration::from_micros(30)
+        };
+        let mut second = |_| {
+            log.borrow_mut().push('b');
+            Duration::from_micros(60)
+        };
+        let times = timing.sample_in_turn(&mut [&mut first, &mut second]);
+        assert_eq!(times, vec![vec![30_000; 2], vec![60_000; 2]]);
+        assert_eq!(log.borrow().iter().collect::<String>(), "aabbaabbbbaa");
+    }
+}

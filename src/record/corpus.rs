@@ -1,0 +1,271 @@
+//! Corpus files: records as JSON lines, compressed with zstd.
+//!
+//! Every line is complete in itself and has the same fields, so that any tool that reads JSON lines (the `datasets` library among
+//! them) loads a file as it is. The workload's text and the target stand in every line; compression makes them nearly free, since
+//! lines of one task stand together.
+//!
+//! | field | |
+//! | --- | --- |
+//! | `format` | [`FORMAT`]; a file of another one is refused |
+//! | `task` | canonical hash of the workload |
+//! | `workload` | its canonical text |
+//! | `target`, `target_data` | fingerprint of the target, and the target |
+//! | `space` | version of the space |
+//! | `trace` | the decisions, a line each |
+//! | `outcome` | `timed`, or why it failed |
+//! | `detail` | of a failure; empty where timed |
+//! | `times_ns` | nanoseconds of single runs in the order measured; empty where failed |
+//! | `compile_us` | microseconds from nest to machine code; 0 where failed |
+//! | `proposer`, `seed`, `created_unix_s`, `tilescribe` | where it comes from |
+
+use std::collections::HashMap;
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+use thiserror::Error;
+
+use super::{Record, fingerprint};
+use crate::outcome::{Failure, Outcome};
+use crate::target::{Target, Task};
+
+/// Of the lines. Raised whenever a field changes.
+pub const FORMAT: u32 = 1;
+
+/// The compression level of corpus files: slow to write, small, as fast to read as any.
+const COMPRESSION_LEVEL: i32 = 19;
+
+/// A record and its task.
+#[derive(Clone, Debug)]
+pub struct Entry {
+    pub task: Arc<Task>,
+    pub record: Record,
+}
+
+/// Why a corpus file cannot be read or written.
+#[derive(Debug, Error)]
+pub enum CorpusError {
+    /// Environment, or bad input where the compressed data is damaged.
+    #[error("line {line}: {source}")]
+    Io { line: u64, source: io::Error },
+    /// Bad input.
+    #[error("line {line}: {detail}")]
+    Line { line: u64, detail: String },
+    /// Bad input: of another Tilescribe.
+    #[error("line {line}: corpus format {found}, this Tilescribe reads format {FORMAT}")]
+    Version { line: u64, found: u64 },
+    /// Limit.
+    #[error("line {line} is longer than {limit} bytes")]
+    LineTooLong { line: u64, limit: u64 },
+    /// Limit.
+    #[error("the file holds more than {limit} bytes when decompressed")]
+    FileTooLong { limit: u64 },
+}
+
+/// How much a reader swallows.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// Bytes of one decompressed line.
+    pub line_bytes: u64,
+    /// Bytes of the whole decompressed file.
+    pub file_bytes: u64,
+}
+
+impl Default for Limits {
+    fn default() -> Limits {
+        Limits { line_bytes: 4 << 20, file_bytes: 64 << 30 }
+    }
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Line {
+    format: u32,
+    task: String,
+    workload: String,
+    target: String,
+    target_data: Target,
+    space: String,
+    trace: String,
+    outcome: String,
+    detail: String,
+    times_ns: Vec<u64>,
+    compile_us: u64,
+    proposer: String,
+    seed: u64,
+    created_unix_s: u64,
+    tilescribe: String,
+}
+
+/// Only what tells whether the rest can be read.
+#[derive(Deserialize)]
+struct Version {
+    format: u64,
+}
+
+/// Writes a corpus file. Equal entries in equal order give equal bytes.
+pub struct CorpusWriter<W: Write> {
+    encoder: zstd::Encoder<'static, W>,
+    lines: u64,
+}
+
+impl<W: Write> CorpusWriter<W> {
+    /// # Errors
+    /// [`CorpusError::Io`] where the compressor cannot be set up.
+    pub fn new(inner: W) -> Result<CorpusWriter<W>, CorpusError> {
+        let start = || -> io::Result<zstd::Encoder<'static, W>> {
+            let mut encoder = zstd::Encoder::new(inner, COMPRESSION_LEVEL)?;
+            encoder.include_checksum(true)?;
+            Ok(encoder)
+        };
+        Ok(CorpusWriter { encoder: start().map_err(|source| CorpusError::Io { line: 0, source })?, lines: 0 })
+    }
+
+    /// Appends a line.
+    ///
+    /// # Errors
+    /// [`CorpusError::Io`] where the file cannot be written.
+    pub fn write(&mut self, entry: &Entry) -> Result<(), CorpusError> {
+        let Entry { task, record } = entry;
+        self.lines += 1;
+        let (outcome, detail, times_ns, compile_us) = match &record.outcome {
+            Outcome::Timed { times_ns, compile_us } => ("timed", "", times_ns.clone(), *compile_us),
+            Outcome::Failed { cause, detail } => (cause.name(), detail.as_str(), Vec::new(), 0),
+        };
+        let line = Line {
+            format: FORMAT,
+            task: record.task_hash.clone(),
+            workload: task.workload.to_string(),
+            target: record.target.clone(),
+            target_data: task.target.clone(),
+            space: record.space.clone(),
+            trace: record.trace.to_string(),
+            outcome: outcome.to_string(),
+            detail: detail.to_string(),
+            times_ns,
+            compile_us,
+            proposer: record.proposer.clone(),
+            seed: record.seed,
+            created_unix_s: record.created_unix_s,
+            tilescribe: record.tilescribe.clone(),
+        };
+        let mut write = || -> io::Result<()> {
+            serde_json::to_writer(&mut self.encoder, &line)?;
+            self.encoder.write_all(b"\n")
+        };
+        write().map_err(|source| CorpusError::Io { line: self.lines, source })
+    }
+
+    /// Completes the file; without it, it cannot be read.
+    ///
+    /// # Errors
+    /// [`CorpusError::Io`] where the file cannot be written.
+    pub fn finish(self) -> Result<W, CorpusError> {
+        let lines = self.lines;
+        self.encoder.finish().map_err(|source| CorpusError::Io { line: lines, source })
+    }
+}
+
+/// Streams the entries of a corpus file. Ends after the first error.
+pub struct CorpusReader<R: BufRead> {
+    input: io::Take<BufReader<zstd::Decoder<'static, R>>>,
+    limits: Limits,
+    line: u64,
+    /// By hash and fingerprint; parsed and checked once.
+    tasks: HashMap<(String, String), Arc<Task>>,
+    ended: bool,
+}
+
+impl<R: BufRead> CorpusReader<R> {
+    /// # Errors
+    /// [`CorpusError::Io`] where the decompressor cannot be set up.
+    pub fn new(inner: R, limits: Limits) -> Result<CorpusReader<R>, CorpusError> {
+        let decoder = zstd::Decoder::with_buffer(inner).map_err(|source| CorpusError::Io { line: 0, source })?;
+        // one byte more than allowed, to tell a file that ends there from one that goes on
+        let input = BufReader::new(decoder).take(limits.file_bytes.saturating_add(1));
+        Ok(CorpusReader { input, limits, line: 0, tasks: HashMap::new(), ended: false })
+    }
+
+    fn read(&mut self) -> Result<Option<Entry>, CorpusError> {
+        self.line += 1;
+        let line = self.line;
+        let mut bytes = Vec::new();
+        let limit = self.limits.line_bytes;
+        let mut input = (&mut self.input).take(limit.saturating_add(1));
+        input.read_until(b'\n', &mut bytes).map_err(|source| CorpusError::Io { line, source })?;
+        if self.input.limit() == 0 {
+            return Err(CorpusError::FileTooLong { limit: self.limits.file_bytes });
+        }
+        if bytes.is_empty() {
+            return Ok(None);
+        }
+        if bytes.len() as u64 > limit {
+            return Err(CorpusError::LineTooLong { line, limit });
+        }
+        let bad = |detail: String| CorpusError::Line { line, detail };
+        let version: Version = serde_json::from_slice(&bytes).map_err(|e| bad(e.to_string()))?;
+        if version.format != u64::from(FORMAT) {
+            return Err(CorpusError::Version { line, found: version.format });
+        }
+        let parsed: Line = serde_json::from_slice(&bytes).map_err(|e| bad(e.to_string()))?;
+        self.entry(parsed).map(Some).map_err(bad)
+    }
+
+    fn entry(&mut self, line: Line) -> Result<Entry, String> {
+        let key = (line.task.clone(), line.target.clone());
+        let task = match self.tasks.get(&key) {
+            Some(task) => Arc::clone(task),
+            None => {
+                let task = Arc::new(task_of(&line)?);
+                self.tasks.insert(key, Arc::clone(&task));
+                task
+            }
+        };
+        let outcome = match line.outcome.as_str() {
+            "timed" if line.times_ns.is_empty() => return Err("timed, but without times".into()),
+            "timed" => Outcome::Timed { times_ns: line.times_ns, compile_us: line.compile_us },
+            other => match Failure::from_name(other) {
+                Some(cause) => Outcome::Failed { cause, detail: line.detail },
+                None => return Err(format!("unknown outcome `{other}`")),
+            },
+        };
+        let record = Record {
+            task_hash: line.task,
+            target: line.target,
+            space: line.space,
+            trace: line.trace.parse().map_err(|e| format!("trace: {e}"))?,
+            outcome,
+            proposer: line.proposer,
+            seed: line.seed,
+            created_unix_s: line.created_unix_s,
+            tilescribe: line.tilescribe,
+        };
+        Ok(Entry { task, record })
+    }
+}
+
+fn task_of(line: &Line) -> Result<Task, String> {
+    let workload: crate::workload::Workload = line.workload.parse().map_err(|e| format!("workload: {e}"))?;
+    let found = workload.hash().to_string();
+    if found != line.task {
+        return Err(format!("the workload's hash is {found}, the line says {}", line.task));
+    }
+    let found = fingerprint(&line.target_data);
+    if found != line.target {
+        return Err(format!("the target's fingerprint is {found}, the line says {}", line.target));
+    }
+    Ok(Task { workload, target: line.target_data.clone() })
+}
+
+impl<R: BufRead> Iterator for CorpusReader<R> {
+    type Item = Result<Entry, CorpusError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.ended {
+            return None;
+        }
+        let next = self.read().transpose();
+        self.ended = !matches!(next, Some(Ok(_)));
+        next
+    }
+}

@@ -1,0 +1,291 @@
+/* A fork-join pool. Workers spin for a short while after a loop, since the next kernel usually follows at once, then sleep on a futex.
+ *
+ * One word, `state`, holds the number of the loop, whether it is open, and how many workers are inside. A worker enters an open loop by
+ * adding itself; the caller closes the loop when no iteration is left to claim, and waits only for workers that are inside. So a worker
+ * that wakes up late, or never gets a processor, delays nobody.
+ */
+#define _GNU_SOURCE
+#include "runtime.h"
+
+#include <errno.h>
+#include <linux/futex.h>
+#include <limits.h>
+#include <pthread.h>
+#include <sched.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+enum { MAX_THREADS = 256, CACHE_LINE = 64, PAUSES_PER_CLOCK_READ = 32, CHUNKS_PER_THREAD = 8 };
+
+/* How long a thread waits awake, in nanoseconds: some times the cost of a wake-up by the kernel. */
+static const int64_t SPIN_NS = 40000;
+
+/* state: | loop number, 32 bits | open, 1 bit | workers inside, 31 bits | */
+static const uint64_t OPEN = UINT64_C(1) << 31;
+static const uint64_t INSIDE = (UINT64_C(1) << 31) - 1;
+
+static struct {
+    _Alignas(CACHE_LINE) _Atomic uint64_t state;
+    /* what sleeping workers wait on: changes with every loop */
+    _Alignas(CACHE_LINE) _Atomic uint32_t bell;
+    _Atomic uint32_t sleepers;
+    /* what a sleeping caller waits on: 1 while it sleeps */
+    _Alignas(CACHE_LINE) _Atomic uint32_t caller_sleeps;
+
+    /* the loop; written by the caller before it is opened */
+    _Alignas(CACHE_LINE) tilescribe_body body;
+    void *context;
+    int64_t count, chunk, threads;
+    _Alignas(CACHE_LINE) _Atomic int64_t next;
+
+    /* held by the caller of a loop, and while the pool changes */
+    _Alignas(CACHE_LINE) _Atomic bool busy;
+    _Atomic bool stopping;
+    _Atomic int64_t wanted; /* 0: not set */
+    int64_t started;        /* workers that run, besides the caller */
+    pthread_t workers[MAX_THREADS];
+} pool;
+
+static pthread_once_t fork_handler = PTHREAD_ONCE_INIT;
+
+static void futex_wait(_Atomic uint32_t *word, uint32_t expected) {
+    syscall(SYS_futex, word, FUTEX_WAIT_PRIVATE, expected, NULL, NULL, 0);
+}
+
+static void futex_wake(_Atomic uint32_t *word, int number) {
+    syscall(SYS_futex, word, FUTEX_WAKE_PRIVATE, number, NULL, NULL, 0);
+}
+
+static int64_t now_ns(void) {
+    struct timespec time;
+    clock_gettime(CLOCK_MONOTONIC, &time);
+    return (int64_t)time.tv_sec * 1000000000 + time.tv_nsec;
+}
+
+static void pause_briefly(void) {
+#if defined(__x86_64__)
+    __builtin_ia32_pause();
+#elif defined(__aarch64__)
+    __asm__ volatile("yield");
+#endif
+}
+
+static int64_t processors(void) {
+    cpu_set_t set;
+    if (sched_getaffinity(0, sizeof set, &set) == 0) {
+        return CPU_COUNT(&set);
+    }
+    long online = sysconf(_SC_NPROCESSORS_ONLN);
+    return online > 0 ? online : 1;
+}
+
+static int64_t minimum(int64_t a, int64_t b) {
+    return a < b ? a : b;
+}
+
+/* Claims and runs iterations until none is left. */
+static void work(int64_t thread) {
+    for (;;) {
+        int64_t begin = atomic_fetch_add_explicit(&pool.next, pool.chunk, memory_order_relaxed);
+        if (begin >= pool.count) {
+            return;
+        }
+        pool.body(pool.context, begin, minimum(begin + pool.chunk, pool.count), thread);
+    }
+}
+
+/* Enters the loop that is open now, if there is one. */
+static bool enter(void) {
+    uint64_t state = atomic_load_explicit(&pool.state, memory_order_acquire);
+    while (state & OPEN) {
+        if (atomic_compare_exchange_weak_explicit(&pool.state, &state, state + 1, memory_order_acquire, memory_order_acquire)) {
+            return true;
+        }
+    }
+    return false;
+}
+
+static void leave(void) {
+    uint64_t before = atomic_fetch_sub(&pool.state, 1);
+    /* the last one out of a closed loop wakes a sleeping caller */
+    if ((before & INSIDE) == 1 && !(before & OPEN) && atomic_load(&pool.caller_sleeps)) {
+        atomic_store(&pool.caller_sleeps, 0);
+        futex_wake(&pool.caller_sleeps, 1);
+    }
+}
+
+/* Returns when the bell has another value than `seen`, or the pool stops. */
+static void wait_for_bell(uint32_t seen) {
+    int64_t limit = now_ns() + SPIN_NS;
+    do {
+        for (int i = 0; i < PAUSES_PER_CLOCK_READ; i++) {
+            if (atomic_load_explicit(&pool.bell, memory_order_acquire) != seen) {
+                return;
+            }
+            pause_briefly();
+        }
+    } while (now_ns() < limit);
+    atomic_fetch_add(&pool.sleepers, 1);
+    while (atomic_load(&pool.bell) == seen) {
+        futex_wait(&pool.bell, seen);
+    }
+    atomic_fetch_sub(&pool.sleepers, 1);
+}
+
+static void *worker(void *number) {
+    int64_t thread = (int64_t)(intptr_t)number;
+    uint32_t seen = 0;
+    while (!atomic_load(&pool.stopping)) {
+        /* the bell is read before the loop is: a loop that opens in between rings it again */
+        uint32_t bell = atomic_load(&pool.bell);
+        if (bell == seen) {
+            wait_for_bell(seen);
+            continue;
+        }
+        seen = bell;
+        if (enter()) {
+            if (thread < pool.threads) {
+                work(thread);
+            }
+            leave();
+        }
+    }
+    return NULL;
+}
+
+static void ring(void) {
+    atomic_fetch_add(&pool.bell, 1);
+    if (atomic_load(&pool.sleepers) > 0) {
+        futex_wake(&pool.bell, INT_MAX);
+    }
+}
+
+/* The caller holds `busy`. */
+static void stop_workers(void) {
+    atomic_store(&pool.stopping, true);
+    ring();
+    for (int64_t i = 0; i < pool.started; i++) {
+        pthread_join(pool.workers[i], NULL);
+    }
+    pool.started = 0;
+    atomic_store(&pool.stopping, false);
+}
+
+/* In the child of a fork only the forking thread lives on: the pool is empty there. */
+static void forget_workers(void) {
+    pool.started = 0;
+    atomic_store(&pool.state, 0);
+    atomic_store(&pool.bell, 0);
+    atomic_store(&pool.sleepers, 0);
+    atomic_store(&pool.caller_sleeps, 0);
+    atomic_store(&pool.stopping, false);
+    atomic_store(&pool.busy, false);
+}
+
+static void install_fork_handler(void) {
+    pthread_atfork(NULL, NULL, forget_workers);
+}
+
+/* The caller holds `busy`. Fewer threads than asked for are no error: loops are complete with any number. */
+static void start_workers(int64_t number) {
+    pthread_once(&fork_handler, install_fork_handler);
+    if (pool.started > number) {
+        stop_workers();
+    }
+    if (pool.started == 0) {
+        /* workers start with having seen 0 */
+        atomic_store(&pool.bell, 0);
+    }
+    while (pool.started < number) {
+        void *thread = (void *)(intptr_t)(pool.started + 1);
+        if (pthread_create(&pool.workers[pool.started], NULL, worker, thread) != 0) {
+            return;
+        }
+        pool.started++;
+    }
+}
+
+static void wait_for_workers(void) {
+    int64_t limit = now_ns() + SPIN_NS;
+    for (;;) {
+        for (int i = 0; i < PAUSES_PER_CLOCK_READ; i++) {
+            if (!(atomic_load_explicit(&pool.state, memory_order_acquire) & INSIDE)) {
+                return;
+            }
+            pause_briefly();
+        }
+        if (now_ns() >= limit) {
+            break;
+        }
+    }
+    for (;;) {
+        atomic_store(&pool.caller_sleeps, 1);
+        if (!(atomic_load(&pool.state) & INSIDE)) {
+            atomic_store(&pool.caller_sleeps, 0);
+            return;
+        }
+        futex_wait(&pool.caller_sleeps, 1);
+    }
+}
+
+void tilescribe_parallel_for(tilescribe_body body, void *context, int64_t count, int64_t threads) {
+    if (count <= 0) {
+        return;
+    }
+    threads = minimum(minimum(threads, tilescribe_threads()), count);
+    if (threads <= 1 || atomic_exchange(&pool.busy, true)) {
+        body(context, 0, count, 0);
+        return;
+    }
+    /* the pool keeps its size when a loop needs fewer threads */
+    int64_t workers = tilescribe_threads() - 1;
+    if (pool.started != workers) {
+        start_workers(workers);
+    }
+    pool.body = body;
+    pool.context = context;
+    pool.count = count;
+    pool.threads = threads;
+    int64_t chunk = count / (threads * CHUNKS_PER_THREAD);
+    pool.chunk = chunk > 1 ? chunk : 1;
+    atomic_store_explicit(&pool.next, 0, memory_order_relaxed);
+
+    uint64_t number = (atomic_load_explicit(&pool.state, memory_order_relaxed) >> 32) + 1;
+    atomic_store_explicit(&pool.state, number << 32 | OPEN, memory_order_release);
+    ring();
+    work(0);
+    atomic_fetch_and(&pool.state, ~OPEN);
+    wait_for_workers();
+    atomic_store(&pool.busy, false);
+}
+
+void tilescribe_set_threads(int64_t threads) {
+    if (threads < 0) {
+        threads = 0;
+    }
+    atomic_store(&pool.wanted, minimum(threads, MAX_THREADS));
+}
+
+int64_t tilescribe_threads(void) {
+    int64_t wanted = atomic_load_explicit(&pool.wanted, memory_order_relaxed);
+    if (wanted == 0) {
+        wanted = minimum(processors(), MAX_THREADS);
+        int64_t unset = 0;
+        atomic_compare_exchange_strong(&pool.wanted, &unset, wanted);
+    }
+    return wanted;
+}
+
+void tilescribe_shutdown(void) {
+    while (atomic_exchange(&pool.busy, true)) {
+        sched_yield();
+    }
+    if (pool.started > 0) {
+        stop_workers();
+    }
+    atomic_store(&pool.busy, false);
+}

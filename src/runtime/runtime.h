@@ -1,0 +1,33 @@
+/* The runtime of compiled kernels: a pool of threads. The same code serves measuring and deployment. */
+#ifndef TILESCRIBE_RUNTIME_H
+#define TILESCRIBE_RUNTIME_H
+
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Part of a parallel loop: iterations begin..end (exclusive), by the thread with the number `thread`. */
+typedef void (*tilescribe_body)(void *context, int64_t begin, int64_t end, int64_t thread);
+
+/* Runs the iterations 0..count, in any order and at the same time, and returns when all are done. The caller takes part as thread 0.
+ * At most `threads` threads take part, and their numbers are below it, whatever the size of the pool.
+ * Safe to call from several threads of the process: while one call has the pool, others run serially as thread 0.
+ * A body that calls it again runs that inner loop serially too. */
+void tilescribe_parallel_for(tilescribe_body body, void *context, int64_t count, int64_t threads);
+
+/* Sets the size of the pool, the caller included, to 1..256. Threads start with the next parallel loop.
+ * 0 stands for the processors that this process may run on, which is also what an unset pool has. */
+void tilescribe_set_threads(int64_t threads);
+
+/* The size of the pool, the caller included. */
+int64_t tilescribe_threads(void);
+
+/* Ends the threads of the pool; the next parallel loop starts them again. Call it before the code is unloaded. */
+void tilescribe_shutdown(void);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,95 @@
+//! Numbers: which tensor comes first, and which operand.
+
+use std::collections::BTreeMap;
+
+use crate::workload::{Expr, Index, Role, Stage, TensorId, Workload};
+
+/// Drops what no output depends on, sorts operands, and numbers tensors by first use. Returns the new ids by old id.
+pub(super) fn order(workload: &Workload) -> (Workload, Vec<Option<TensorId>>) {
+    let mut sorted = workload.clone();
+    for stage in &mut sorted.stages {
+        stage.value = sort_operands(&stage.value, workload);
+    }
+    let stages = reachable(&sorted);
+    let mut renumbered: Vec<Option<TensorId>> = vec![None; sorted.tensors.len()];
+    let mut tensors = Vec::new();
+    let mut number = |id: TensorId| {
+        if renumbered[id.0 as usize].is_none() {
+            renumbered[id.0 as usize] = Some(TensorId(tensors.len() as u32));
+            tensors.push(sorted.tensor(id).clone());
+        }
+    };
+    for stage in &stages {
+        stage.value.for_each_load(&mut |id, _| {
+            if matches!(sorted.tensor(id).role, Role::Input | Role::Constant) {
+                number(id);
+            }
+        });
+    }
+    stages.iter().for_each(|stage| number(stage.output));
+    let new_id = |id: TensorId| renumbered[id.0 as usize].unwrap_or(id);
+    let stages = stages
+        .into_iter()
+        .map(|stage| Stage {
+            output: new_id(stage.output),
+            value: stage.value.map_loads(&mut |id, indices| Some(Expr::load(new_id(id), indices.to_vec()))),
+            ..stage.clone()
+        })
+        .collect();
+    (Workload { tensors, stages }, renumbered)
+}
+
+/// The stages that outputs depend on, each after what it reads, in the order in which the outputs ask for them.
+fn reachable(workload: &Workload) -> Vec<&Stage> {
+    let by_output: BTreeMap<TensorId, &Stage> = workload.stages.iter().map(|s| (s.output, s)).collect();
+    let mut done: BTreeMap<TensorId, bool> = BTreeMap::new();
+    let mut result = Vec::new();
+    let outputs = workload.stages.iter().map(|s| s.output).filter(|id| workload.tensor(*id).role == Role::Output);
+    // a stack of stages, each pushed again to be taken after its operands
+    for output in outputs {
+        let mut stack = vec![output];
+        while let Some(id) = stack.pop() {
+            let Some(stage) = by_output.get(&id) else { continue };
+            match done.get(&id) {
+                Some(true) => {}
+                Some(false) => {
+                    done.insert(id, true);
+                    result.push(*stage);
+                }
+                None => {
+                    done.insert(id, false);
+                    stack.push(id);
+                    let mut reads = Vec::new();
+                    stage.value.for_each_load(&mut |read, _| reads.push(read));
+                    stack.extend(reads.into_iter().rev().filter(|read| !done.contains_key(read)));
+                }
+            }
+        }
+    }
+    result
+}
+
+/// Operands of commutative operators, in an order that does not depend on the tensors' numbers.
+fn sort_operands(expr: &Expr, workload: &Workload) -> Expr {
+    expr.rewrite(&mut |expr| match expr {
+        Expr::Binary(op, x, y) if op.is_commutative() && key(&y, workload) < key(&x, workload) => {
+            Expr::Binary(op, y, x)
+        }
+        other => other,
+    })
+}
+
+/// What an operand is, with the kind of a tensor in place of its number: larger expressions last.
+fn key(expr: &Expr, workload: &Workload) -> (usize, String, Expr) {
+    let mut tensors = String::new();
+    let anonymous = expr.map_loads(&mut |id, indices: &[Index]| {
+        let tensor = workload.tensor(id);
+        tensors.push_str(&format!("{:?} {:?} {:?};", tensor.role, tensor.dtype, tensor.shape));
+        Some(Expr::load(TensorId(0), indices.to_vec()))
+    });
+    (size(&anonymous), tensors, anonymous)
+}
+
+fn size(expr: &Expr) -> usize {
+    1 + expr.children().into_iter().map(size).sum::<usize>()
+}

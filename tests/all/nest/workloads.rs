@@ -1,0 +1,230 @@
+//! Random small workloads of the kinds that networks hold, with odd and prime extents among them.
+
+use rand::Rng;
+use rand::seq::IndexedRandom;
+use rand_chacha::ChaCha8Rng;
+use tilescribe::workload::{Binary, Combiner, Condition, DType, Expr, Index, Role, Stage, Unary, Workload};
+
+use super::{binary, load, var};
+
+/// A workload of at most some ten thousand points, and the name of its kind.
+pub fn random_workload(rng: &mut ChaCha8Rng) -> (&'static str, Workload) {
+    let kinds: [(&'static str, fn(&mut ChaCha8Rng) -> Workload); 9] = [
+        ("product", product),
+        ("product", product),
+        ("convolution", convolution),
+        ("convolution", convolution),
+        ("depthwise", depthwise),
+        ("pooling", pooling),
+        ("softmax", softmax),
+        ("reduction", reduction),
+        ("map", map),
+    ];
+    let (kind, make) = kinds[rng.random_range(0..kinds.len())];
+    (kind, make(rng))
+}
+
+fn extent(rng: &mut ChaCha8Rng, most: i64) -> i64 {
+    // primes, powers of two and their neighbours
+    let all = [1, 2, 3, 4, 5, 7, 8, 11, 13, 16, 17, 19, 23, 31, 32, 33, 37, 48, 64, 67, 128, 131, 197, 256, 300];
+    let fitting: Vec<i64> = all.into_iter().filter(|e| *e <= most).collect();
+    *fitting.choose(rng).unwrap_or(&1)
+}
+
+fn either(rng: &mut ChaCha8Rng) -> bool {
+    rng.random_range(0..2) == 0
+}
+
+fn constant_or_input(rng: &mut ChaCha8Rng) -> Role {
+    if either(rng) { Role::Constant } else { Role::Input }
+}
+
+/// The output itself, or an intermediate behind which one element-wise stage or two follow.
+fn finish(w: &mut Workload, rng: &mut ChaCha8Rng, mut stage: Stage) {
+    let shape = stage.spatial.clone();
+    let axes: Vec<Index> = (0..shape.len() as u32).map(var).collect();
+    let axes: Vec<&Index> = axes.iter().collect();
+    let steps = rng.random_range(0..3);
+    for step in 0..steps {
+        let role = if step + 1 == steps { Role::Output } else { Role::Intermediate };
+        let last = stage.output;
+        w.stages.push(stage);
+        let next = w.add_tensor(shape.clone(), DType::F32, role);
+        let value = match rng.random_range(0..4) {
+            0 => binary(Binary::Maximum, load(last, &axes), Expr::float(0.0)),
+            1 => Expr::unary(Unary::Tanh, load(last, &axes)),
+            2 => {
+                let at = rng.random_range(0..shape.len().max(1));
+                match shape.get(at) {
+                    None => load(last, &axes),
+                    Some(extent) => {
+                        let bias = w.add_tensor(vec![*extent], DType::F32, Role::Constant);
+                        binary(Binary::Add, load(last, &axes), load(bias, &axes[at..=at]))
+                    }
+                }
+            }
+            _ => {
+                let other = w.add_tensor(shape.clone(), DType::F32, Role::Input);
+                binary(Binary::Multiply, load(last, &axes), load(other, &axes))
+            }
+        };
+        stage = Stage::map(next, shape.clone(), value);
+    }
+    w.tensors[stage.output.0 as usize].role = Role::Output;
+    w.stages.push(stage);
+}
+
+/// A product of matrices, of batches of them, with either operand transposed.
+fn product(rng: &mut ChaCha8Rng) -> Workload {
+    let mut w = Workload::default();
+    let k = extent(rng, 300);
+    let m = extent(rng, (6000 / k).clamp(1, 67));
+    let n = extent(rng, (12000 / (k * m)).clamp(1, 67));
+    let batch = either(rng).then(|| extent(rng, 3));
+    let lead = |shape: Vec<i64>| batch.into_iter().chain(shape).collect::<Vec<i64>>();
+    let first = batch.map_or(0, |_| 1);
+    let (a, b, c) = (var(first), var(first + 1), var(first + 2));
+    let z = var(0);
+    let index = |x: &Index, y: &Index| batch.map(|_| z.clone()).into_iter().chain([x.clone(), y.clone()]).collect();
+    let (left, right) = (either(rng), either(rng));
+    let x = w.add_tensor(lead(if left { vec![k, m] } else { vec![m, k] }), DType::F32, Role::Input);
+    let y = w.add_tensor(lead(if right { vec![n, k] } else { vec![k, n] }), DType::F32, constant_or_input(rng));
+    let x = Expr::load(x, if left { index(&c, &a) } else { index(&a, &c) });
+    let y = Expr::load(y, if right { index(&b, &c) } else { index(&c, &b) });
+    let out = w.add_tensor(lead(vec![m, n]), DType::F32, Role::Intermediate);
+    let stage = Stage::reduce(out, lead(vec![m, n]), vec![k], Combiner::Sum, binary(Binary::Multiply, x, y));
+    finish(&mut w, rng, stage);
+    w
+}
+
+/// The position that a window reads along one dimension.
+struct Window {
+    input: i64,
+    output: i64,
+    kernel: i64,
+    stride: i64,
+    dilation: i64,
+    pad: i64,
+}
+
+impl Window {
+    fn random(rng: &mut ChaCha8Rng, most: i64) -> Window {
+        let kernel = *[1, 2, 3, 3, 5].choose(rng).unwrap_or(&3);
+        let (stride, dilation) = (rng.random_range(1..=2), rng.random_range(1..=2));
+        let reach = dilation * (kernel - 1) + 1;
+        let pad = rng.random_range(0..=reach / 2);
+        let input = extent(rng, most).max(reach);
+        Window { input, output: (input + 2 * pad - reach) / stride + 1, kernel, stride, dilation, pad }
+    }
+
+    fn at(&self, output: u32, kernel: u32) -> Index {
+        var(output).times(self.stride).plus(&var(kernel).times(self.dilation)).plus_constant(-self.pad)
+    }
+
+    fn guard(&self, index: &Index) -> Option<Condition> {
+        (self.pad > 0).then(|| Condition { index: index.clone(), low: 0, high: self.input })
+    }
+}
+
+/// `y[n, o, h, w] = Σ x[n, c, ..] · k[o, c, r, s]`
+fn convolution(rng: &mut ChaCha8Rng) -> Workload {
+    let mut w = Workload::default();
+    let (batch, channels, filters) = (extent(rng, 2), extent(rng, 5), extent(rng, 17));
+    let (rows, columns) = (Window::random(rng, 8), Window::random(rng, 19));
+    let x = w.add_tensor(vec![batch, channels, rows.input, columns.input], DType::F32, Role::Input);
+    let shape = vec![filters, channels, rows.kernel, columns.kernel];
+    let k = w.add_tensor(shape, DType::F32, constant_or_input(rng));
+    let spatial = vec![batch, filters, rows.output, columns.output];
+    let out = w.add_tensor(spatial.clone(), DType::F32, Role::Intermediate);
+    let (row, column) = (rows.at(2, 5), columns.at(3, 6));
+    let conditions = rows.guard(&row).into_iter().chain(columns.guard(&column)).collect();
+    let read = Expr::guard(conditions, load(x, &[&var(0), &var(4), &row, &column]), Expr::float(0.0));
+    let value = binary(Binary::Multiply, read, load(k, &[&var(1), &var(4), &var(5), &var(6)]));
+    let reduction = vec![channels, rows.kernel, columns.kernel];
+    let stage = Stage::reduce(out, spatial, reduction, Combiner::Sum, value);
+    finish(&mut w, rng, stage);
+    w
+}
+
+fn windowed(rng: &mut ChaCha8Rng, combiner: Combiner, outside: f64, weights: bool) -> Workload {
+    let mut w = Workload::default();
+    let channels = extent(rng, 33);
+    let (rows, columns) = (Window::random(rng, 8), Window::random(rng, 17));
+    let x = w.add_tensor(vec![channels, rows.input, columns.input], DType::F32, Role::Input);
+    let spatial = vec![channels, rows.output, columns.output];
+    let out = w.add_tensor(spatial.clone(), DType::F32, Role::Intermediate);
+    let (row, column) = (rows.at(1, 3), columns.at(2, 4));
+    let conditions = rows.guard(&row).into_iter().chain(columns.guard(&column)).collect();
+    let mut value = Expr::guard(conditions, load(x, &[&var(0), &row, &column]), Expr::float(outside));
+    if weights {
+        let k = w.add_tensor(vec![channels, rows.kernel, columns.kernel], DType::F32, Role::Constant);
+        value = binary(Binary::Multiply, value, load(k, &[&var(0), &var(3), &var(4)]));
+    }
+    let stage = Stage::reduce(out, spatial, vec![rows.kernel, columns.kernel], combiner, value);
+    finish(&mut w, rng, stage);
+    w
+}
+
+fn depthwise(rng: &mut ChaCha8Rng) -> Workload {
+    windowed(rng, Combiner::Sum, 0.0, true)
+}
+
+fn pooling(rng: &mut ChaCha8Rng) -> Workload {
+    windowed(rng, Combiner::Maximum, f64::NEG_INFINITY, false)
+}
+
+/// The maximum of each row, exponentials, their sum, the quotient.
+fn softmax(rng: &mut ChaCha8Rng) -> Workload {
+    let mut w = Workload::default();
+    let (m, n) = (extent(rng, 23), extent(rng, 197));
+    let x = w.add_tensor(vec![m, n], DType::F32, Role::Input);
+    let most = w.add_tensor(vec![m], DType::F32, Role::Intermediate);
+    let exp = w.add_tensor(vec![m, n], DType::F32, Role::Intermediate);
+    let sum = w.add_tensor(vec![m], DType::F32, Role::Intermediate);
+    let out = w.add_tensor(vec![m, n], DType::F32, Role::Output);
+    let (a, b) = (var(0), var(1));
+    w.stages.push(Stage::reduce(most, vec![m], vec![n], Combiner::Maximum, load(x, &[&a, &b])));
+    let shifted = binary(Binary::Subtract, load(x, &[&a, &b]), load(most, &[&a]));
+    w.stages.push(Stage::map(exp, vec![m, n], Expr::unary(Unary::Exp, shifted)));
+    w.stages.push(Stage::reduce(sum, vec![m], vec![n], Combiner::Sum, load(exp, &[&a, &b])));
+    w.stages.push(Stage::map(out, vec![m, n], binary(Binary::Divide, load(exp, &[&a, &b]), load(sum, &[&a]))));
+    w
+}
+
+/// Any combiner over the axes of one side; down to a scalar.
+fn reduction(rng: &mut ChaCha8Rng) -> Workload {
+    let mut w = Workload::default();
+    let (m, n, k) = (extent(rng, 17), extent(rng, 7), extent(rng, 300));
+    let x = w.add_tensor(vec![m, k, n], DType::F32, Role::Input);
+    let combiner =
+        *[Combiner::Sum, Combiner::Product, Combiner::Maximum, Combiner::Minimum].choose(rng).unwrap_or(&Combiner::Sum);
+    let (spatial, reduced, indices) = match rng.random_range(0..3) {
+        0 => (vec![m, n], vec![k], [var(0), var(2), var(1)]),
+        1 => (vec![k], vec![m, n], [var(1), var(0), var(2)]),
+        _ => (vec![], vec![m, k, n], [var(0), var(1), var(2)]),
+    };
+    let out = w.add_tensor(spatial.clone(), DType::F32, Role::Intermediate);
+    let value = Expr::load(x, indices.to_vec());
+    let stage = Stage::reduce(out, spatial, reduced, combiner, value);
+    finish(&mut w, rng, stage);
+    w
+}
+
+/// Element-wise over a reshaped and transposed operand, one that is broadcast, and a padded slice.
+fn map(rng: &mut ChaCha8Rng) -> Workload {
+    let mut w = Workload::default();
+    let (m, n, k) = (extent(rng, 13), extent(rng, 19), extent(rng, 33));
+    let x = w.add_tensor(vec![k, m * n], DType::F32, Role::Input);
+    let y = w.add_tensor(vec![n], DType::F32, constant_or_input(rng));
+    let out = w.add_tensor(vec![m, n * k], DType::F32, Role::Intermediate);
+    let (a, b) = (var(0), var(1));
+    let (column, deep) = (b.clone().floor_div(k), b.clone().modulo(k));
+    let flat = a.clone().times(n).plus(&column);
+    let shifted = column.clone().plus_constant(-1);
+    let inside = vec![Condition { index: shifted.clone(), low: 0, high: n }];
+    let padded = Expr::guard(inside, load(y, &[&shifted]), Expr::float(0.5));
+    let value = binary(Binary::Add, load(x, &[&deep, &flat]), padded);
+    let stage = Stage::map(out, vec![m, n * k], value);
+    finish(&mut w, rng, stage);
+    w
+}
