@@ -6,8 +6,8 @@
 //! stands. Integers are computed in 64 bits, wrapping, and truncated when stored. Reductions run in the row-major order of their axes.
 //! Maximum and minimum propagate NaN and order zeros by sign.
 //!
-//! An expression is compiled once into a program over registers that hold a block of points each ([`compile`]), which
-//! then runs over all blocks, spread over threads ([`run`]).
+//! An expression is compiled once into a program over registers that hold a block of points each (`compile.rs`), which
+//! then runs over all blocks, spread over threads (`run.rs`).
 
 mod arithmetic;
 mod compile;

@@ -1,0 +1,42 @@
+//! Tasks as text: the line that a prompt holds of a machine, and whole tasks for files and records.
+
+use thiserror::Error;
+
+use crate::target::{Architecture, Target, TargetError, Task};
+use crate::workload::TextError;
+
+/// Text that is no task: the fault of whoever wrote it.
+#[derive(Clone, PartialEq, Eq, Debug, Error)]
+pub enum TaskError {
+    #[error("a task is a target and a workload, with an empty line between them")]
+    Parts,
+    #[error(transparent)]
+    Target(#[from] TargetError),
+    #[error("workload: {0}")]
+    Workload(#[from] TextError),
+}
+
+/// What the model is told of a machine: lanes of f32, vector registers, cores, bytes of caches. Canonical.
+pub fn target_line(target: &Target) -> String {
+    let architecture = match target.architecture {
+        Architecture::X86_64 => "x86_64",
+        Architecture::Aarch64 => "aarch64",
+    };
+    let (lanes, registers, cores) = (target.lanes(), target.vector_registers, target.cores);
+    let (l1, l2, l3) = (target.l1_bytes, target.l2_bytes, target.l3_bytes);
+    format!("target {architecture} lanes {lanes} registers {registers} cores {cores} l1 {l1} l2 {l2} l3 {l3}")
+}
+
+/// The target in TOML, an empty line, and the workload.
+pub fn print_task(task: &Task) -> String {
+    format!("{}\n{}", task.target.to_toml(), task.workload)
+}
+
+/// Reads what [`print_task`] writes.
+///
+/// # Errors
+/// [`TaskError`] that names the part at fault.
+pub fn parse_task(text: &str) -> Result<Task, TaskError> {
+    let (target, workload) = text.split_once("\n\n").ok_or(TaskError::Parts)?;
+    Ok(Task { target: Target::from_toml(target)?, workload: workload.parse()? })
+}
