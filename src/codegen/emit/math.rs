@@ -36,7 +36,7 @@ const LOG: [f64; 9] = [
 
 /// `erf(√z) / √z` for z ≤ 1; relative error 3.3e-11.
 const ERF: [f64; 8] = [
-    1.1283791671,
+    std::f64::consts::FRAC_2_SQRT_PI,
     -0.37612638435,
     0.11283781974,
     -0.026865400045,

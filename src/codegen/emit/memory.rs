@@ -84,7 +84,7 @@ impl<'c> Emitter<'_, 'c> {
                 value
             }
         };
-        self.from_memory(raw, dtype)
+        self.loaded(raw, dtype)
     }
 
     pub(super) fn store(&mut self, buffer: TensorId, indices: &[Index], value: Value<'c>) -> Result<()> {
@@ -100,12 +100,12 @@ impl<'c> Emitter<'_, 'c> {
                 if value.is_vector_value() {
                     return Err(CodegenError::Malformed("lanes store different values into one element".into()));
                 }
-                let value = self.to_memory(value, dtype)?;
+                let value = self.storable(value, dtype)?;
                 let store = self.ir.builder.build_store(address.pointer, value)?;
                 self.annotate(buffer, store, dtype)?;
             }
             (LaneOffsets::Contiguous, Some(lanes)) => {
-                let value = self.to_memory(self.ir.splat(value, lanes.width)?, dtype)?;
+                let value = self.storable(self.ir.splat(value, lanes.width)?, dtype)?;
                 match self.active_lanes()? {
                     None => {
                         let store = self.ir.builder.build_store(address.pointer, value)?;
@@ -122,7 +122,7 @@ impl<'c> Emitter<'_, 'c> {
                 }
             }
             (LaneOffsets::Vector(offsets), Some(lanes)) => {
-                let value = self.to_memory(self.ir.splat(value, lanes.width)?, dtype)?;
+                let value = self.storable(self.ir.splat(value, lanes.width)?, dtype)?;
                 let pointers = self.lane_pointers(memory, address.pointer, offsets)?;
                 let mask = match self.active_lanes()? {
                     Some(mask) => mask,
@@ -419,7 +419,7 @@ impl<'c> Emitter<'_, 'c> {
         }
     }
 
-    fn from_memory(&self, value: Value<'c>, dtype: DType) -> Result<Value<'c>> {
+    fn loaded(&self, value: Value<'c>, dtype: DType) -> Result<Value<'c>> {
         match dtype {
             DType::F32 | DType::I64 | DType::F16 | DType::BF16 => Ok(value),
             DType::Bool => {
@@ -431,7 +431,7 @@ impl<'c> Emitter<'_, 'c> {
         }
     }
 
-    fn to_memory(&self, value: Value<'c>, dtype: DType) -> Result<Value<'c>> {
+    fn storable(&self, value: Value<'c>, dtype: DType) -> Result<Value<'c>> {
         let width = match value {
             Value::VectorValue(vector) => Some(vector.get_type().get_size()),
             _ => None,

@@ -1,1 +1,152 @@
-//! (being written)
+//! Elementary functions over the whole range of f32, against the evaluator, which computes in f64.
+
+use tilescribe::codegen::Kernel;
+use tilescribe::nest::{Buffer, Loop, LoopKind, Nest, Scope, Stmt};
+use tilescribe::target::{Architecture, Target};
+use tilescribe::workload::{
+    Array, Binary, DType, Elements, Expr, Index, Role, Stage, TensorId, Unary, Var, Workload, evaluate,
+};
+
+use super::{binary, load, target, v};
+
+/// What the documentation promises, in units of the last place.
+const ULPS: i64 = 4;
+
+/// A stride through all bit patterns that has no factor in common with their number, and the corners.
+fn sample(count: u32) -> Vec<f32> {
+    let step = (u32::MAX / count) | 1;
+    let mut values: Vec<f32> = (0..count).map(|i| f32::from_bits(i.wrapping_mul(step))).collect();
+    let corners = [0.0, -0.0, 1.0, -1.0, 0.5, -0.5, 1.5, 2.5, -2.5, 0.625, 88.722_83, 88.72284, -87.336_54, -103.97208];
+    let limits =
+        [f32::INFINITY, f32::NEG_INFINITY, f32::NAN, f32::MAX, f32::MIN, f32::MIN_POSITIVE, 1e-45, -1e-45, 8388608.5];
+    values.extend(corners.iter().chain(&limits));
+    // where networks compute
+    values.extend((0..count / 4).map(|i| (i as f32 / (count / 4) as f32 - 0.5) * 40.0));
+    values
+}
+
+/// `y[i] = value(x[i], w[i])`, in vectors of `lanes`, or one by one.
+fn nest(value: Expr, count: i64, lanes: i64) -> Nest {
+    let buffer = |name: &str, role| Buffer {
+        name: name.into(),
+        shape: vec![count],
+        dtype: DType::F32,
+        scope: Scope::Argument(role),
+    };
+    let mut nest = Nest {
+        buffers: vec![buffer("x", Role::Input), buffer("w", Role::Input), buffer("y", Role::Output)],
+        vars: vec![],
+        setup: vec![],
+        body: vec![],
+    };
+    let (outer, inner) = (nest.new_var("outer"), nest.new_var("lane"));
+    let at = Index::var(outer).times(lanes).plus(&Index::var(inner));
+    let value = value.substitute(&|var| (var == Var(0)).then(|| at.clone()));
+    let store = Stmt::Store { buffer: TensorId(2), indices: vec![at.clone()], value };
+    let vector = Loop { var: inner, bounds: vec![lanes.into()], kind: LoopKind::Vector, body: vec![store] };
+    let body = vec![Stmt::Loop(vector)];
+    nest.body.push(Stmt::Loop(Loop { var: outer, bounds: vec![(count / lanes).into()], kind: LoopKind::Serial, body }));
+    nest
+}
+
+/// Results on x and w, computed by a kernel.
+fn compiled(value: &Expr, x: &[f32], w: &[f32], lanes: usize, target: &Target) -> Vec<f32> {
+    let mut y = vec![0f32; x.len()];
+    let kernel = Kernel::load(&nest(value.clone(), x.len() as i64, lanes as i64), target).unwrap();
+    assert_eq!(kernel.workspace_bytes(), 0);
+    let arguments = [x.as_ptr().cast_mut().cast(), w.as_ptr().cast_mut().cast(), y.as_mut_ptr().cast()];
+    // SAFETY: three buffers of one length, which the nest was made for; it needs no workspace
+    unsafe { kernel.run(&arguments, std::ptr::null_mut()) };
+    y
+}
+
+fn evaluated(value: &Expr, x: &[f32], w: &[f32]) -> Vec<f32> {
+    let mut workload = Workload::default();
+    let shape = vec![x.len() as i64];
+    let ids = [Role::Input, Role::Input, Role::Output].map(|r| workload.add_tensor(shape.clone(), DType::F32, r));
+    workload.stages.push(Stage::map(ids[2], shape.clone(), value.clone()));
+    let array = |values: &[f32]| Array::new(shape.clone(), Elements::F32(values.to_vec())).unwrap();
+    let (x, w) = (array(x), array(w));
+    let results = evaluate(&workload, &[(ids[0], &x), (ids[1], &w)]).unwrap();
+    results[0].1.as_f32().unwrap().to_vec()
+}
+
+/// Steps between two floats; NaN equals NaN only.
+fn distance(x: f32, y: f32) -> i64 {
+    if x.is_nan() || y.is_nan() {
+        return if x.is_nan() && y.is_nan() { 0 } else { i64::MAX };
+    }
+    let ordered = |f: f32| {
+        let bits = i64::from(f.to_bits().cast_signed());
+        if bits < 0 { -(bits & 0x7fff_ffff) } else { bits }
+    };
+    (ordered(x) - ordered(y)).abs()
+}
+
+fn check(name: &str, value: &Expr, x: &[f32], w: &[f32], ulps: i64) {
+    let whole = x.len() / 16 * 16;
+    let (x, w) = (&x[..whole], &w[..whole]);
+    let expected = evaluated(value, x, w);
+    let baseline = Target {
+        architecture: Architecture::X86_64,
+        cpu: "x86-64".into(),
+        features: vec![],
+        vector_bits: 128,
+        ..target()
+    };
+    // vectors as they are, vectors without any extension, and scalars
+    for (lanes, target) in [(16, target()), (4, baseline), (1, target())] {
+        let actual = compiled(value, x, w, lanes, &target);
+        let mut worst = (0, 0);
+        for at in 0..whole {
+            worst = worst.max((distance(expected[at], actual[at]), at));
+        }
+        let (ulp, at) = worst;
+        let (e, a) = (expected[at], actual[at]);
+        assert!(
+            ulp <= ulps,
+            "{name}({:e}, {:e}), {lanes} lanes of {}: {a:e}, not {e:e}: {ulp} ulps",
+            x[at],
+            w[at],
+            target.cpu
+        );
+    }
+}
+
+#[test]
+fn functions_of_one_value() {
+    let x = sample(60_000);
+    use Unary::*;
+    for op in [Negate, Absolute, Sqrt, Reciprocal, Floor, Ceil, Round, Sign] {
+        check(&format!("{op:?}"), &Expr::unary(op, load(TensorId(0), &[&v(0)])), &x, &x, 0);
+    }
+    for op in [Exp, Log, ReciprocalSqrt, Erf, Tanh, Sigmoid, Sin, Cos] {
+        check(&format!("{op:?}"), &Expr::unary(op, load(TensorId(0), &[&v(0)])), &x, &x, ULPS);
+    }
+}
+
+#[test]
+fn functions_of_two_values() {
+    let x = sample(40_000);
+    // pairs of all magnitudes, then of small and whole exponents
+    let mut first: Vec<f32> = x.clone();
+    let mut second: Vec<f32> = x.iter().rev().copied().collect();
+    for (n, base) in x.iter().enumerate().step_by(2) {
+        first.push(*base);
+        second.push([0.0, 1.0, 2.0, 3.0, -1.0, -2.0, 0.5, -0.5, 1.0 / 3.0, 7.5, f32::INFINITY, f32::NAN][n / 2 % 12]);
+    }
+    let corners = [0.0, -0.0, 1.0, -1.0, 2.0, -2.0, 0.5, f32::INFINITY, f32::NEG_INFINITY, f32::NAN, 3.0, -3.0];
+    for a in corners {
+        for b in corners {
+            first.push(a);
+            second.push(b);
+        }
+    }
+    let (a, b) = (load(TensorId(0), &[&v(0)]), load(TensorId(1), &[&v(0)]));
+    check("Power", &binary(Binary::Power, a.clone(), b.clone()), &first, &second, ULPS);
+    check("Remainder", &binary(Binary::Remainder, a.clone(), b), &first, &second, 0);
+    for exponent in [0.0, 1.0, 2.0, 3.0, -1.0, 0.5, 1.7] {
+        let value = binary(Binary::Power, a.clone(), Expr::float(exponent));
+        check(&format!("power of {exponent}"), &value, &first, &first, ULPS);
+    }
+}
