@@ -71,10 +71,47 @@ pub(super) fn transpose(data: &[f32], rows: usize, columns: usize) -> Vec<f32> {
 /// Added to the mean square before its root is taken; the same in training.
 pub(super) const NORM_EPSILON: f32 = 1e-6;
 
-/// `output[row] = input[row] / rms(input[row]) · scale` (RMSNorm, Zhang and Sennrich 2019); both `[rows, scale.len()]`.
-pub(super) fn rms_norm(output: &mut [f32], input: &[f32], scale: &[f32]) {
+/// Defines a function twice, for any machine and for AVX-512, and picks one when it is called. Both compute the same, to the last bit:
+/// sums run over [`LANES`] partial sums either way.
+macro_rules! for_each_width {
+    ($(#[$doc:meta])* fn $name:ident / $wide:ident / $body:ident ($($argument:ident: $type:ty),*)) => {
+        $(#[$doc])*
+        pub(super) fn $name($($argument: $type),*) {
+            #[cfg(target_arch = "x86_64")]
+            if std::arch::is_x86_feature_detected!("avx512f") {
+                // SAFETY: the processor has the one feature that the function is compiled for
+                return unsafe { $wide($($argument),*) };
+            }
+            $body($($argument),*)
+        }
+
+        #[cfg(target_arch = "x86_64")]
+        #[target_feature(enable = "avx512f")]
+        fn $wide($($argument: $type),*) {
+            $body($($argument),*)
+        }
+    };
+}
+
+for_each_width! {
+    /// `output[row] = input[row] / rms(input[row]) · scale` (RMSNorm, Zhang and Sennrich 2019); both `[rows, scale.len()]`.
+    fn rms_norm / rms_norm_wide / rms_norm_body(output: &mut [f32], input: &[f32], scale: &[f32])
+}
+
+for_each_width! {
+    /// `output[row] = relu(gate[row])² · up[row]`; `gate_up` is `[rows, 2 · hidden]`, gates first; output `[rows, hidden]`.
+    fn squared_relu_gate / squared_relu_gate_wide / squared_relu_gate_body(output: &mut [f32], gate_up: &[f32], hidden: usize)
+}
+
+for_each_width! {
+    /// Softmax, in place, over the two parts of a row together.
+    fn softmax / softmax_wide / softmax_body(first: &mut [f32], second: &mut [f32])
+}
+
+#[inline(always)]
+fn rms_norm_body(output: &mut [f32], input: &[f32], scale: &[f32]) {
     for (output, input) in output.chunks_exact_mut(scale.len()).zip(input.chunks_exact(scale.len())) {
-        let mean = input.iter().map(|x| x * x).sum::<f32>() / scale.len() as f32;
+        let mean = reduce(input, 0.0, |sum, x| sum + x * x, |a, b| a + b) / scale.len() as f32;
         let factor = 1.0 / (mean + NORM_EPSILON).sqrt();
         for ((output, input), scale) in output.iter_mut().zip(input).zip(scale) {
             *output = input * factor * scale;
@@ -82,15 +119,73 @@ pub(super) fn rms_norm(output: &mut [f32], input: &[f32], scale: &[f32]) {
     }
 }
 
-/// `output[row] = relu(gate[row])² · up[row]`; `gate_up` is `[rows, 2 · hidden]`, gates first; output `[rows, hidden]`.
-pub(super) fn squared_relu_gate(output: &mut [f32], gate_up: &[f32], hidden: usize) {
+#[inline(always)]
+fn squared_relu_gate_body(output: &mut [f32], gate_up: &[f32], hidden: usize) {
     for (output, row) in output.chunks_exact_mut(hidden).zip(gate_up.chunks_exact(2 * hidden)) {
         let (gates, ups) = row.split_at(hidden);
         for ((output, gate), up) in output.iter_mut().zip(gates).zip(ups) {
-            let gate = gate.max(0.0);
+            let gate = if *gate > 0.0 { *gate } else { 0.0 };
             *output = gate * gate * up;
         }
     }
+}
+
+#[inline(always)]
+fn softmax_body(first: &mut [f32], second: &mut [f32]) {
+    let larger = |a: f32, b: f32| if a > b { a } else { b };
+    let of_first = reduce(first, f32::NEG_INFINITY, larger, larger);
+    let largest = reduce(second, of_first, larger, larger);
+    let mut sum = 0.0;
+    for row in [&mut *first, &mut *second] {
+        row.iter_mut().for_each(|x| *x = exponential(*x - largest));
+        sum += reduce(row, 0.0, |a, b| a + b, |a, b| a + b);
+    }
+    let factor = 1.0 / sum;
+    first.iter_mut().for_each(|x| *x *= factor);
+    second.iter_mut().for_each(|x| *x *= factor);
+}
+
+/// Partial results that are kept while a row is reduced: one vector register of AVX-512.
+const LANES: usize = 16;
+
+/// Reduces a row by `step` in [`LANES`] interleaved parts, and those by `combine`: an order that vectorises.
+#[inline(always)]
+fn reduce(row: &[f32], start: f32, step: impl Fn(f32, f32) -> f32, combine: impl Fn(f32, f32) -> f32) -> f32 {
+    let (chunks, rest) = row.as_chunks::<LANES>();
+    let mut lanes = [start; LANES];
+    for chunk in chunks {
+        for (lane, x) in lanes.iter_mut().zip(chunk) {
+            *lane = step(*lane, *x);
+        }
+    }
+    for (lane, x) in lanes.iter_mut().zip(rest) {
+        *lane = step(*lane, *x);
+    }
+    let mut width = LANES / 2;
+    while width > 0 {
+        for i in 0..width {
+            lanes[i] = combine(lanes[i], lanes[i + width]);
+        }
+        width /= 2;
+    }
+    lanes[0]
+}
+
+/// `exp(x)` for `x ≤ 0`, to a relative error below 1e-6: `2^n · p(r)` with `n = round(x / ln 2)`; free of branches, so that
+/// the compiler vectorises loops over it.
+#[inline(always)]
+fn exponential(x: f32) -> f32 {
+    // adding 1.5 · 2^23 rounds to an integer, which then stands in the lowest bits
+    const ROUND: f32 = 12_582_912.0;
+    let x = if x > -87.0 { x } else { -87.0 };
+    let shifted = x * std::f32::consts::LOG2_E + ROUND;
+    let n = shifted - ROUND;
+    // ln 2 in two parts: the first has few bits, so that n times it is exact
+    let r = (x - n * 0.693_359_4) + n * 2.121_944_4e-4;
+    let p =
+        1.0 + r * (1.0 + r * (0.5 + r * (1.666_666_6e-1 + r * (4.166_789e-2 + r * (8.333_68e-3 + r * 1.390_7e-3)))));
+    let exponent = shifted.to_bits().wrapping_sub(ROUND.to_bits()).wrapping_add(127) << 23;
+    p * f32::from_bits(exponent)
 }
 
 /// Rotates the pairs `(vector[i], vector[half + i])` by the angles whose cosines and sines are given.
@@ -101,38 +196,6 @@ pub(super) fn rotate(output: &mut [f32], vector: &[f32], cosine: &[f32], sine: &
         output_low[i] = (low[i] * cosine[i] - high[i] * sine[i]) * factor;
         output_high[i] = (low[i] * sine[i] + high[i] * cosine[i]) * factor;
     }
-}
-
-/// Softmax, in place, over the two parts of a row together.
-pub(super) fn softmax(first: &mut [f32], second: &mut [f32]) {
-    let largest = first.iter().chain(second.iter()).copied().fold(f32::NEG_INFINITY, f32::max);
-    let sum = exponentials(first, largest) + exponentials(second, largest);
-    let factor = 1.0 / sum;
-    first.iter_mut().chain(second.iter_mut()).for_each(|x| *x *= factor);
-}
-
-/// Replaces each `x` by `exp(x - largest)`; returns their sum.
-fn exponentials(row: &mut [f32], largest: f32) -> f32 {
-    let mut sum = 0.0;
-    for x in row.iter_mut() {
-        *x = exponential(*x - largest);
-        sum += *x;
-    }
-    sum
-}
-
-/// `exp(x)` for `x ≤ 0`, to a relative error below 1e-6: `2^n · p(r)` with `n = round(x / ln 2)`; free of branches, so that
-/// the compiler vectorises loops over it.
-fn exponential(x: f32) -> f32 {
-    // adding and taking away 1.5 · 2^23 rounds to an integer
-    const ROUND: f32 = 12_582_912.0;
-    let x = x.max(-87.0);
-    let n = (x * std::f32::consts::LOG2_E + ROUND) - ROUND;
-    // ln 2 in two parts: the first has few bits, so that n times it is exact
-    let r = (x - n * 0.693_359_4) + n * 2.121_944_4e-4;
-    let p =
-        1.0 + r * (1.0 + r * (0.5 + r * (1.666_666_6e-1 + r * (4.166_789e-2 + r * (8.333_68e-3 + r * 1.390_7e-3)))));
-    p * f32::from_bits(((n as i32 + 127) as u32) << 23)
 }
 
 #[cfg(test)]

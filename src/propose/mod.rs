@@ -3,8 +3,11 @@
 //! A [`Proposer`] is given a task and what was measured of it so far, and names finished traces that are worth measuring. It measures
 //! nothing itself. The seed that it was made with decides everything it draws.
 
+mod lm;
 mod random;
+pub mod train;
 
+pub use lm::{LanguageModel, versions};
 pub use random::Random;
 
 use std::collections::BTreeMap;

@@ -1,0 +1,186 @@
+//! The language model as a proposer: it writes traces decision by decision, and only legal ones.
+
+use std::collections::BTreeSet;
+
+use super::{Candidate, History, Proposal, ProposeError, Proposer};
+use crate::language::Language;
+use crate::model::{Decoder, Guide, Model, ModelError, Next, SamplingOptions, Versions};
+use crate::space::{self, Choice, Decision, Space, Stale, Trace};
+use crate::target::Task;
+
+/// The quality that is asked for: the best decile.
+const WANT: u8 = 9;
+/// Traces sampled at once, at least, and for each one asked for: what the ranking chooses from.
+const MIN_SAMPLES: usize = 64;
+const SAMPLES_PER_CANDIDATE: usize = 4;
+/// Rounds of sampling before a small space, or a very certain model, is taken to be exhausted.
+const ROUNDS: u64 = 8;
+/// What a deviation of the log-likelihood counts where one of the value counts 1.
+const LIKELIHOOD_SHARE: f32 = 0.5;
+
+/// The versions that a checkpoint must have to write for this language and space.
+pub fn versions(language: &Language, space: &Space) -> Versions {
+    Versions { tilescribe: env!("CARGO_PKG_VERSION").into(), language: language.version(), space: space.version() }
+}
+
+/// Samples traces from a model, and ranks them by its value head and its likelihoods.
+pub struct LanguageModel<'a> {
+    space: &'a Space,
+    language: Language,
+    decoder: Decoder,
+    temperature: f64,
+    top_p: f64,
+    seed: u64,
+    /// Batches sampled so far: each has its own random numbers.
+    rounds: u64,
+}
+
+impl<'a> LanguageModel<'a> {
+    /// `model` was checked to be of this space's and language's [`versions`].
+    pub fn new(space: &'a Space, language: Language, model: &Model, seed: u64) -> LanguageModel<'a> {
+        let decoder = Decoder::new(model);
+        LanguageModel { space, language, decoder, temperature: 1.0, top_p: 0.98, seed, rounds: 0 }
+    }
+
+    /// Another model from now on, fine-tuned meanwhile.
+    pub fn replace_model(&mut self, model: &Model) {
+        self.decoder = Decoder::new(model);
+    }
+
+    /// How freely to sample; see [`SamplingOptions`].
+    #[must_use]
+    pub fn with_sampling(mut self, temperature: f64, top_p: f64) -> LanguageModel<'a> {
+        (self.temperature, self.top_p) = (temperature, top_p);
+        self
+    }
+}
+
+impl Proposer for LanguageModel<'_> {
+    fn name(&self) -> &str {
+        "lm"
+    }
+
+    fn propose(&mut self, task: &Task, history: &History, count: usize) -> Result<Proposal, ProposeError> {
+        let refused = |error: ModelError| ProposeError::Model(error.to_string());
+        let prompt = self.decoder.prompt(&self.language.encode_prompt(task, Some(WANT))).map_err(refused)?;
+        let mut proposal = Proposal::default();
+        let (mut seen, mut pool) = (BTreeSet::new(), Vec::new());
+        for _ in 0..ROUNDS {
+            if proposal.candidates.len() == count {
+                break;
+            }
+            let mut guides: Vec<Writing<'_>> = (0..MIN_SAMPLES.max(SAMPLES_PER_CANDIDATE * count))
+                .map(|_| Writing::new(self.space, &self.language, task))
+                .collect();
+            let seed = self.seed ^ self.rounds.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+            let options = SamplingOptions { temperature: self.temperature, top_p: self.top_p, seed };
+            self.rounds += 1;
+            let sampled = self.decoder.sample(&prompt, &mut guides, &options).map_err(refused)?;
+            proposal.drawn += guides.len() as u64;
+            for (guide, sampled) in guides.into_iter().zip(sampled) {
+                match guide.end {
+                    Some(End::Complete) if history.contains(&guide.trace) || !seen.insert(guide.trace.clone()) => {}
+                    Some(End::Complete) => pool.push(Candidate {
+                        trace: guide.trace,
+                        log_likelihood: Some(sampled.log_likelihood as f32),
+                        value: Some(sampled.value),
+                    }),
+                    Some(End::Stale(stale)) => return Err(stale.into()),
+                    // longer than the model's sequences, or nothing follows
+                    Some(End::DeadEnd) | None => proposal.dead_ends += 1,
+                }
+            }
+            rank(&mut pool);
+            for candidate in pool.drain(..) {
+                if proposal.candidates.len() == count {
+                    break;
+                }
+                match self.space.next(task, &candidate.trace)? {
+                    space::Next::Done(_) => proposal.candidates.push(candidate),
+                    space::Next::DeadEnd(_) | space::Next::Choose(_) => proposal.dead_ends += 1,
+                }
+            }
+        }
+        Ok(proposal)
+    }
+}
+
+/// Sorts by value and likelihood, each in units of its deviation over the pool; best first, equal ones by trace.
+fn rank(pool: &mut [Candidate]) {
+    let of_value = moments(pool.iter().map(|c| c.value.unwrap_or(0.0)));
+    let of_likelihood = moments(pool.iter().map(|c| c.log_likelihood.unwrap_or(0.0)));
+    let score = |candidate: &Candidate| {
+        let value = (candidate.value.unwrap_or(0.0) - of_value.0) / of_value.1;
+        value + LIKELIHOOD_SHARE * (candidate.log_likelihood.unwrap_or(0.0) - of_likelihood.0) / of_likelihood.1
+    };
+    pool.sort_by(|a, b| score(b).total_cmp(&score(a)).then_with(|| a.trace.cmp(&b.trace)));
+}
+
+/// Mean and deviation; the latter never zero.
+fn moments(values: impl Iterator<Item = f32> + Clone) -> (f32, f32) {
+    let count = values.clone().count().max(1) as f32;
+    let mean = values.clone().sum::<f32>() / count;
+    let variance = values.map(|v| (v - mean) * (v - mean)).sum::<f32>() / count;
+    (mean, variance.sqrt().max(1e-6))
+}
+
+/// Guides the model along the space: sites are forced, values are chosen.
+struct Writing<'a> {
+    space: &'a Space,
+    language: &'a Language,
+    task: &'a Task,
+    trace: Trace,
+    /// Whose site was told, and whose value comes next.
+    decision: Option<Decision>,
+    end: Option<End>,
+}
+
+enum End {
+    Complete,
+    DeadEnd,
+    Stale(Stale),
+}
+
+impl<'a> Writing<'a> {
+    fn new(space: &'a Space, language: &'a Language, task: &'a Task) -> Writing<'a> {
+        Writing { space, language, task, trace: Trace::default(), decision: None, end: None }
+    }
+}
+
+impl Guide for Writing<'_> {
+    fn next(&mut self, chosen: Option<usize>) -> Next {
+        if self.end.is_some() {
+            return Next::Finished;
+        }
+        match (self.decision.take(), chosen) {
+            (Some(Decision { site, mut candidates, .. }), Some(chosen)) => {
+                self.trace.0.push(Choice { site, value: candidates.swap_remove(chosen) });
+            }
+            (Some(decision), None) => {
+                let values = decision.candidates.iter().map(|value| self.language.encode_value(value)).collect();
+                self.decision = Some(decision);
+                return Next::Among(values);
+            }
+            (None, _) => {}
+        }
+        match self.space.question(self.task, &self.trace) {
+            Ok(Ok(Some(decision))) => {
+                let site = self.language.encode_site(&decision.site);
+                self.decision = Some(decision);
+                Next::Forced(site)
+            }
+            Ok(Ok(None)) => {
+                self.end = Some(End::Complete);
+                Next::Forced(vec![self.language.end()])
+            }
+            Ok(Err(_)) => {
+                self.end = Some(End::DeadEnd);
+                Next::Finished
+            }
+            Err(stale) => {
+                self.end = Some(End::Stale(stale));
+                Next::Finished
+            }
+        }
+    }
+}

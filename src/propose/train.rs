@@ -1,0 +1,94 @@
+//! From records to training examples: what was measured, as sequences conditioned on the quality that they reached.
+
+use std::collections::BTreeMap;
+
+use crate::language::Language;
+use crate::model::Example;
+use crate::outcome::{Failure, Outcome};
+use crate::record::Entry;
+
+/// The lowest score: of programs e⁵ ≈ 150 times slower than the best, and of those that failed.
+const LOWEST_SCORE: f32 = -5.0;
+/// The policy's weight of the slowest program; that of the best is 1.
+const LEAST_WEIGHT: f32 = 0.1;
+
+/// Examples, and what could not become one.
+#[derive(Clone, PartialEq, Debug, Default)]
+pub struct Examples {
+    pub examples: Vec<Example>,
+    /// Tasks that the examples are of; each is a group.
+    pub tasks: usize,
+    /// Sequences longer than the model's.
+    pub too_long: usize,
+    /// Records that teach nothing: dead ends, our own bugs, and tasks where nothing was timed.
+    pub skipped: usize,
+}
+
+/// One example for each record, grouped by task and target. The quality asked for in a prompt is the decile of the speed reached relative to the
+/// best of the group; programs that failed teach the value head only.
+pub fn examples(entries: &[Entry], language: &Language, max_sequence: usize) -> Examples {
+    let mut groups: BTreeMap<(&str, &str), Vec<&Entry>> = BTreeMap::new();
+    for entry in entries {
+        groups.entry((&entry.record.task_hash, &entry.record.target)).or_default().push(entry);
+    }
+    let mut result = Examples { tasks: groups.len(), ..Examples::default() };
+    for (group, members) in groups.into_values().enumerate() {
+        let Some(best) = members.iter().filter_map(|e| e.record.outcome.best_ns()).min() else {
+            result.skipped += members.len();
+            continue;
+        };
+        for entry in members {
+            let Some(speed) = speed(&entry.record.outcome, best.max(1)) else {
+                result.skipped += 1;
+                continue;
+            };
+            let example = example(entry, language, speed, group as u64);
+            if example.tokens.len() > max_sequence {
+                result.too_long += 1;
+            } else {
+                result.examples.push(example);
+            }
+        }
+    }
+    result
+}
+
+/// Speed relative to the best: 1 for the best, 0 for a failure of the program; `None` for what is not the program's doing.
+fn speed(outcome: &Outcome, best_ns: u64) -> Option<f32> {
+    match outcome {
+        Outcome::Timed { .. } => outcome.best_ns().map(|ns| best_ns as f32 / ns.max(1) as f32),
+        Outcome::Failed { cause: Failure::DeadEnd | Failure::Compile, .. } => None,
+        Outcome::Failed { .. } => Some(0.0),
+    }
+}
+
+fn example(entry: &Entry, language: &Language, speed: f32, group: u64) -> Example {
+    let mut tokens = language.encode_prompt(&entry.task, Some(decile(speed)));
+    let mut decisions = vec![false; tokens.len()];
+    for choice in &entry.record.trace.0 {
+        tokens.extend(language.encode_site(&choice.site));
+        decisions.resize(tokens.len(), false);
+        tokens.extend(language.encode_value(&choice.value));
+        decisions.resize(tokens.len(), true);
+    }
+    tokens.push(language.end());
+    decisions.push(false);
+    let weight = if speed > 0.0 { LEAST_WEIGHT + (1.0 - LEAST_WEIGHT) * speed * speed } else { 0.0 };
+    Example { tokens, decisions, weight, group, score: speed.ln().max(LOWEST_SCORE) }
+}
+
+/// 9 for more than nine tenths of the best speed, 0 for up to one tenth.
+fn decile(speed: f32) -> u8 {
+    ((speed * 10.0).ceil() as u8).saturating_sub(1).min(9)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::decile;
+
+    #[test]
+    fn deciles_count_from_the_slowest() {
+        let deciles: Vec<u8> = [0.0, 0.05, 0.1, 0.11, 0.9, 0.91, 1.0].into_iter().map(decile).collect();
+        assert_eq!(deciles, [0, 0, 0, 1, 8, 9, 9]);
+    }
+}
