@@ -2,11 +2,13 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
+use std::path::Path;
 
 use rand::{Rng, SeedableRng, rngs::StdRng};
-use tilescribe::graph::{Network, Program, ProgramStage, Source, TensorData, partition};
+use tilescribe::graph::{ImportOptions, Network, NetworkError, PartitionError, Program, ProgramStage, Source, TensorData, import, partition};
 use tilescribe::workload::{
-    Array, Binary, Combiner, Condition, DType, Expr, Index, Role, Stage, Tensor, TensorId, Unary, Var, Workload, evaluate,
+    Array, Binary, Combiner, Condition, DType, Expr, Index, Role, Stage, Tensor, TensorId, Unary, Var, Workload,
+    evaluate,
 };
 
 /// A program in the making. Operators are written the way an importer writes them: one stage for each ONNX node or
@@ -118,7 +120,8 @@ impl Builder {
 
     fn reshape(&mut self, x: TensorId, shape: &[i64]) -> TensorId {
         let from = self.shape(x);
-        let address = strides(shape).into_iter().enumerate().fold(Index::constant(0), |sum, (d, s)| sum.plus(&var(d).times(s)));
+        let address =
+            strides(shape).into_iter().enumerate().fold(Index::constant(0), |sum, (d, s)| sum.plus(&var(d).times(s)));
         let indices = strides(&from)
             .into_iter()
             .zip(&from)
@@ -298,10 +301,8 @@ fn compare(program: &Program, network: &Network) {
         };
         given.insert(name.as_str(), (*tensor, Array::from_bytes(shape.clone(), *dtype, &bytes).expect("an array")));
     }
-    let whole = Workload {
-        tensors: program.tensors.clone(),
-        stages: program.stages.iter().map(|s| s.stage.clone()).collect(),
-    };
+    let whole =
+        Workload { tensors: program.tensors.clone(), stages: program.stages.iter().map(|s| s.stage.clone()).collect() };
     let mut arguments: Vec<(TensorId, Array)> = given.values().cloned().collect();
     for (at, data) in program.data.iter().enumerate() {
         if let Some(data) = data {
@@ -310,13 +311,15 @@ fn compare(program: &Program, network: &Network) {
         }
     }
     let arguments: Vec<(TensorId, &Array)> = arguments.iter().map(|(id, array)| (*id, array)).collect();
-    let expected: BTreeMap<TensorId, Array> = evaluate(&whole, &arguments).expect("a valid program").into_iter().collect();
+    let expected: BTreeMap<TensorId, Array> =
+        evaluate(&whole, &arguments).expect("a valid program").into_iter().collect();
     let inputs: Vec<(&str, &Array)> = given.iter().map(|(name, (_, array))| (*name, array)).collect();
     let found = network.evaluate(&inputs).unwrap_or_else(|error| panic!("{error}\n{}", listing(network)));
     assert_eq!(found.len(), program.outputs.len());
     for ((name, tensor), (found_name, array)) in program.outputs.iter().zip(&found) {
         assert_eq!(name, found_name);
-        let expected = expected.get(tensor).unwrap_or_else(|| &given.values().find(|(id, _)| id == tensor).expect("an input").1);
+        let expected =
+            expected.get(tensor).unwrap_or_else(|| &given.values().find(|(id, _)| id == tensor).expect("an input").1);
         assert_eq!(array.shape(), expected.shape());
         let (expected, found) = (expected.as_f32().expect("floats"), array.as_f32().expect("floats"));
         let largest = expected.iter().fold(0.0_f32, |m, v| m.max(v.abs()));
@@ -343,7 +346,11 @@ fn residual_block_is_one_task_for_each_convolution() {
     let sum = b.binary(Binary::Add, main, shortcut);
     let out = b.relu(sum);
     b.output("features", out);
-    assert_eq!(check(b), "");
+    assert_eq!(
+        check(b),
+        "1 conv_1x1s2_8x5x5_16\n1 conv_3x3_16x5x5_16_add_relu\n1 conv_3x3_8x10x10_8_add_relu\n\
+         1 conv_3x3_8x10x10_8_relu\n1 conv_3x3s2_8x10x10_16_relu\n"
+    );
 }
 
 #[test]
@@ -379,7 +386,11 @@ fn attention_block_is_ten_tasks() {
         x = b.layer_norm(sum);
     }
     b.output("hidden", x);
-    assert_eq!(check(b), "");
+    assert_eq!(
+        check(b),
+        "1 layer_norm_6x12\n2 dense_6x12x12\n2 dense_6x12x12_add\n2 dense_6x12x24_gelu\n2 dense_6x24x12_add\n\
+         2 matmul_3x6x6x4\n2 matmul_6x3x4x6\n2 softmax_3x6x6\n4 dense_6x12x12\n4 layer_norm_6x12\n"
+    );
 }
 
 #[test]
@@ -406,5 +417,189 @@ fn growing_concatenations_share_one_buffer() {
     let intermediate = network.buffers.iter().filter(|buffer| matches!(buffer.source, Source::Intermediate));
     assert_eq!(intermediate.count(), 1 + 4, "the features, and a bottleneck for each layer");
     assert_eq!(network.calls.len(), 1 + 2 * 4 + 1);
-    assert_eq!(check(b), "");
+    assert_eq!(
+        check(b),
+        "1 conv_1x1_12x6x6_8_relu\n1 conv_1x1_16x6x6_8_relu\n1 conv_1x1_20x6x6_8_relu\n1 conv_1x1_24x6x6_4\n\
+         1 conv_1x1_8x6x6_8_relu\n1 conv_3x3_3x6x6_8\n4 conv_3x3_8x6x6_4\n"
+    );
+}
+
+#[test]
+fn squeeze_and_excite_multiplies_in_the_next_convolution() {
+    let mut b = Builder::default();
+    let x = b.input("image", &[1, 8, 6, 6]);
+    let wide = b.conv(x, 8, 3, 1, 8);
+    let gate = b.unary(Unary::Sigmoid, wide);
+    let active = b.binary(Binary::Multiply, wide, gate);
+    let flat = b.reshape(active, &[1, 8, 1, 36]);
+    let total = b.row_reduce(Combiner::Sum, flat);
+    let mean = b.scalar(Binary::Divide, total, 36.0);
+    let narrow = b.conv(mean, 4, 1, 1, 1);
+    let narrow = b.relu(narrow);
+    let scale = b.conv(narrow, 8, 1, 1, 1);
+    let scale = b.unary(Unary::Sigmoid, scale);
+    let scaled = b.binary(Binary::Multiply, active, scale);
+    let projected = b.conv(scaled, 4, 1, 1, 1);
+    b.output("features", projected);
+    assert_eq!(
+        check(b),
+        "1 conv_1x1_4x1_8_sigmoid\n1 conv_1x1_8x1_4_relu\n1 conv_1x1_8x6x6_4\n1 depthwise_3x3_8x6x6_sigmoid\n\
+         1 sum_8_over_36\n"
+    );
+}
+
+#[test]
+fn branches_write_their_part_of_a_concatenation() {
+    let mut b = Builder::default();
+    let x = b.input("image", &[1, 8, 6, 6]);
+    let squeezed = b.conv(x, 4, 1, 1, 1);
+    let left = b.conv(squeezed, 8, 1, 1, 1);
+    let left = b.relu(left);
+    let right = b.conv(squeezed, 8, 3, 1, 1);
+    let all = b.concat(&[left, right, x], 1);
+    let active = b.relu(all);
+    b.output("features", active);
+    // The activation is drawn into the three parts; the input has no task of its own to write its part.
+    assert_eq!(check(b), "1 conv_1x1_4x6x6_8_relu\n1 conv_1x1_8x6x6_4\n1 conv_3x3_4x6x6_8_relu\n1 elementwise_8x6x6\n");
+}
+
+#[test]
+fn concatenation_along_an_inner_axis_is_an_index_map() {
+    let mut b = Builder::default();
+    let x = b.input("x", &[5, 6]);
+    let y = b.input("y", &[5, 2]);
+    let all = b.concat(&[x, y], 1);
+    let out = b.dense(all, 7);
+    b.output("out", out);
+    assert_eq!(check(b), "1 dense_5x8x7\n");
+}
+
+#[test]
+fn rotary_positions_are_one_task_for_each_operand() {
+    let mut b = Builder::default();
+    let x = b.input("hidden", &[1, 5, 16]);
+    let (cos, sin) = (b.constant(&[1, 1, 5, 8]), b.constant(&[1, 1, 5, 8]));
+    let rotated = |b: &mut Builder| {
+        let dense = b.dense(x, 16);
+        let split = b.reshape(dense, &[1, 5, 2, 8]);
+        let heads = b.transpose(split, &[0, 2, 1, 3]);
+        let plain = b.binary(Binary::Multiply, heads, cos);
+        let (low, high) = (b.slice(heads, 3, 0, 4), b.slice(heads, 3, 4, 8));
+        let negative = b.unary(Unary::Negate, high);
+        let turned = b.concat(&[negative, low], 3);
+        let turned = b.binary(Binary::Multiply, turned, sin);
+        b.binary(Binary::Add, plain, turned)
+    };
+    let (q, k) = (rotated(&mut b), rotated(&mut b));
+    let k = b.transpose(k, &[0, 1, 3, 2]);
+    let scores = b.matmul(q, k);
+    b.output("scores", scores);
+    let tasks = check(b);
+    assert!(tasks.contains("matmul_2x5x5x8") && tasks.contains("2 dense_5x16x16"), "{tasks}");
+    assert_eq!(tasks.matches("elementwise").count(), 2, "{tasks}");
+}
+
+#[test]
+fn a_split_is_read_by_offset() {
+    let mut b = Builder::default();
+    let x = b.input("x", &[6, 4]);
+    let wide = b.relu(x);
+    let (low, high) = (b.slice(wide, 0, 0, 3), b.slice(wide, 0, 3, 6));
+    let (left, right) = (b.constant_of(&[4, 5], 90), b.constant_of(&[4, 5], 91));
+    let low = b.matmul(low, left);
+    let high = b.matmul(high, right);
+    b.output("wide", wide);
+    b.output("low", low);
+    b.output("high", high);
+    // Both products are one task, although they read different rows.
+    assert_eq!(check(b), "1 elementwise_6x4\n2 dense_3x4x5\n");
+}
+
+#[test]
+fn outputs_may_repeat_and_may_be_inputs_or_views() {
+    let mut b = Builder::default();
+    let x = b.input("x", &[2, 6]);
+    let active = b.relu(x);
+    let view = b.reshape(active, &[3, 4]);
+    b.output("view", view);
+    b.program.outputs.push(("again".into(), view));
+    b.program.outputs.push(("same".into(), x));
+    let tasks = check(b);
+    assert!(tasks.contains("1 elementwise_") && tasks.contains("2 copy_"), "{tasks}");
+}
+
+#[test]
+fn equal_constants_share_a_buffer() {
+    let mut b = Builder::default();
+    let x = b.input("x", &[3, 4]);
+    let (first, second) = (b.constant_of(&[4, 4], 5), b.constant_of(&[4, 4], 5));
+    let y = b.matmul(x, first);
+    let z = b.matmul(y, second);
+    b.output("z", z);
+    let network = partition(&b.program).expect("a well-formed program");
+    let constants = network.buffers.iter().filter(|buffer| matches!(buffer.source, Source::Constant(_)));
+    assert_eq!(constants.count(), 1);
+    assert_eq!(check(b), "2 dense_3x4x4\n");
+}
+
+#[test]
+fn programs_that_are_not_well_formed_are_refused() {
+    let well_formed = || {
+        let mut b = Builder::default();
+        let x = b.input("x", &[3, 4]);
+        let y = b.relu(x);
+        b.output("y", y);
+        b.program
+    };
+    let mut program = well_formed();
+    program.stages.push(program.stages[0].clone());
+    assert!(matches!(partition(&program), Err(PartitionError::WrittenTwice { .. })));
+    let mut program = well_formed();
+    program.stages.clear();
+    assert!(matches!(partition(&program), Err(PartitionError::UnknownTensor { .. })));
+    let mut program = well_formed();
+    program.stages[0].stage.value = Expr::load(TensorId(77), vec![]);
+    assert!(matches!(partition(&program), Err(PartitionError::UnknownTensor { id: 77, .. })));
+    let mut program = well_formed();
+    program.stages[0].stage.value = Expr::load(TensorId(0), vec![var(0)]);
+    assert!(matches!(partition(&program), Err(PartitionError::Rank { .. })));
+}
+
+#[test]
+fn damaged_networks_are_refused() {
+    let mut b = Builder::default();
+    let x = b.input("x", &[3, 4]);
+    let y = b.dense(x, 4);
+    let z = b.dense(y, 4);
+    b.output("z", z);
+    let network = partition(&b.program).expect("a well-formed program");
+    let damaged = |damage: &dyn Fn(&mut Network)| {
+        let mut network = network.clone();
+        damage(&mut network);
+        network.validate().expect_err("the network is damaged")
+    };
+    assert!(matches!(damaged(&|n| n.calls.swap(0, 1)), NetworkError::ReadBeforeWrite { call: 0, .. }));
+    assert!(matches!(damaged(&|n| n.calls[0].arguments[0].offset = 1), NetworkError::OutOfRange { .. }));
+    assert!(matches!(damaged(&|n| n.calls[0].arguments[0].buffer = 99), NetworkError::UnknownBuffer { .. }));
+    assert!(matches!(damaged(&|n| n.calls[0].task = 99), NetworkError::UnknownTask { .. }));
+    assert!(matches!(damaged(&|n| n.tasks[0].weight += 1), NetworkError::Weight { .. }));
+    assert!(matches!(damaged(&|n| drop(n.calls[1].arguments.pop())), NetworkError::Arguments { .. }));
+    assert!(matches!(damaged(&|n| n.calls.push(n.calls[1].clone())), NetworkError::WrittenTwice { .. }));
+    assert!(matches!(damaged(&|n| n.calls.truncate(1)), NetworkError::Incomplete { .. }));
+}
+
+/// The small networks that `tests/networks.py --make` exports: (file, number of tasks, number of calls).
+const SMALL_NETWORKS: [(&str, usize, usize); 2] = [("small_residual", 8, 8), ("small_attention", 10, 12)];
+
+#[test]
+fn imported_networks_compute_what_their_program_computes() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/files/networks");
+    for (name, tasks, calls) in SMALL_NETWORKS {
+        let path = folder.join(format!("{name}.onnx"));
+        let program = import(&path, &ImportOptions::default()).expect("an ONNX file");
+        let network = partition(&program).expect("a well-formed program");
+        network.validate().unwrap_or_else(|error| panic!("{name}: {error}"));
+        compare(&program, &network);
+        assert_eq!((network.tasks.len(), network.calls.len()), (tasks, calls), "{name}\n{}", listing(&network));
+    }
 }

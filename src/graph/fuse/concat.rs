@@ -128,7 +128,8 @@ fn collect(prepared: &Prepared) -> Vec<Concatenation> {
             None => {
                 let whole = super::loads(stage).into_iter().find_map(|tensor| Some((tensor, *number.get(&tensor)?)));
                 let Some((tensor, concatenation)) = whole else { continue };
-                let Some(leaves) = found.get(&concatenation).and_then(|c| distribute(prepared, &readers, stage, c)) else {
+                let Some(leaves) = found.get(&concatenation).and_then(|c| distribute(prepared, &readers, stage, c))
+                else {
                     continue;
                 };
                 found.remove(&concatenation);

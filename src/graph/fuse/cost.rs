@@ -2,16 +2,17 @@
 //!
 //! The rule by which an element-wise value is recomputed in its readers instead of being stored:
 //!
-//! 1. Pure movement (reshape, transpose, slice, expand, gather, zero padding, casts) is always an index map of its reader.
-//! 2. Transcendental functions, divisions and roots are never computed twice for one element.
+//! 1. Pure movement (reshape, transpose, slice, expand, zero padding, casts) is always an index map of its reader.
+//! 2. Transcendental functions, divisions, roots and gathers (two loads, one behind the other) are never computed twice for one
+//!    element.
 //! 3. A few cheap operations on at most two tensors are recomputed in the only reader, even if it is a contraction that reads each
 //!    element many times: packing its operand pays for them once per panel.
 //! 4. Several readers that take each element about once may each recompute up to [`SHARED_OPERATIONS`] in total.
 
-use crate::workload::{Binary, Expr, Unary};
+use crate::workload::{Atom, Binary, Expr, Index, Unary};
 
 /// Cheap operations that a contraction may repeat with every read of an element.
-const CONTRACTION_OPERATIONS: usize = 4;
+const CONTRACTION_OPERATIONS: usize = 6;
 /// Tensors as large as the value that a contraction may read in its place.
 const CONTRACTION_LOADS: usize = 2;
 /// Cheap operations that several readers may spend together, per element.
@@ -38,17 +39,29 @@ impl Cost {
             Expr::Guard { outside, .. } if !matches!(**outside, Expr::Float(_) | Expr::Index(_)) => {
                 Cost { cheap: 2, expensive: 0 }
             }
-            Expr::Guard { .. } | Expr::Cast(..) | Expr::Float(_) | Expr::Index(_) | Expr::Load { .. } => Cost::default(),
+            Expr::Load { indices, .. } if indices.iter().any(gathers) => Cost { cheap: 0, expensive: 1 },
+            Expr::Guard { .. } | Expr::Cast(..) | Expr::Float(_) | Expr::Index(_) | Expr::Load { .. } => {
+                Cost::default()
+            }
         };
-        expr.children().into_iter().map(Cost::of).fold(own, |sum, c| Cost {
-            cheap: sum.cheap + c.cheap,
-            expensive: sum.expensive + c.expensive,
-        })
+        expr.children()
+            .into_iter()
+            .map(Cost::of)
+            .fold(own, |sum, c| Cost { cheap: sum.cheap + c.cheap, expensive: sum.expensive + c.expensive })
     }
 
     pub fn is_free(self) -> bool {
         self == Cost::default()
     }
+}
+
+/// Whether an index is loaded itself.
+pub fn gathers(index: &Index) -> bool {
+    index.terms().iter().any(|(atom, _)| match atom {
+        Atom::Var(_) => false,
+        Atom::FloorDiv(inner, _) | Atom::Modulo(inner, _) => gathers(inner),
+        Atom::Value(_) => true,
+    })
 }
 
 fn unary(op: Unary) -> Cost {

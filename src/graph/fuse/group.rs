@@ -3,9 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::prepare::extents_of;
-use super::view::{
-    flat, identity_address, permutation, reshape_access, tidy, tidy_index, variables, Split,
-};
+use super::view::{Split, flat, identity_address, permutation, reshape_access, tidy, tidy_index, variables};
 use crate::workload::{Expr, Index, Stage, Tensor, TensorId, Var};
 
 /// A stage of a group, and the ONNX nodes that it does the work of.
@@ -35,7 +33,8 @@ impl Group {
     /// A group around its first stage.
     pub fn new(member: Member, tensors: &[Tensor]) -> Group {
         let stage = &member.stage;
-        let columns = (stage.is_reduction() && reads_each_element_once(stage, tensors)).then(|| stage.reduction.clone());
+        let columns =
+            (stage.is_reduction() && reads_each_element_once(stage, tensors)).then(|| stage.reduction.clone());
         Group { rows: stage.spatial.clone(), columns, members: vec![member], after: BTreeSet::new() }
     }
 
@@ -164,8 +163,15 @@ fn reads_each_element_once(stage: &Stage, tensors: &[Tensor]) -> bool {
     let mut found = false;
     stage.value.for_each_load(&mut |tensor, indices| {
         found |= permutation(indices, &tensors[tensor.0 as usize].shape, &extents).is_some();
+        found |= indices.iter().any(super::cost::gathers) && names_each_axis_once(indices, &extents);
     });
     found
+}
+
+/// Gathered rows: each axis selects along a dimension of its own, or by a gathered index.
+fn names_each_axis_once(indices: &[Index], extents: &[i64]) -> bool {
+    (0..extents.len()).all(|axis| indices.iter().filter(|index| index.mentions(Var(axis as u32))).count() == 1)
+        && indices.iter().all(|index| index.as_var().is_some() || super::cost::gathers(index))
 }
 
 /// Rewrites the members' accesses to `shape` views and drops what nobody reads: element-wise members with a single reader
@@ -233,4 +239,3 @@ pub fn narrowed_rows(stages: &[&Stage], tensor: TensorId, shape: &[i64]) -> Opti
     let inside = known && low >= 0 && high < extent && low <= high;
     (inside && high - low + 1 < extent).then_some((low, high - low + 1))
 }
-

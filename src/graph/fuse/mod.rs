@@ -174,7 +174,9 @@ impl Fusion {
         let stage = &member.stage;
         let must_be_stored = self.prepared.is_stored(stage.output) || Cost::of(&stage.value).expensive > 0;
         for g in self.producers_latest_first(stage) {
-            let Some(group) = self.groups[g].as_ref().filter(|_| !self.would_wait_for_itself(g, stage)) else { continue };
+            let Some(group) = self.groups[g].as_ref().filter(|_| !self.would_wait_for_itself(g, stage)) else {
+                continue;
+            };
             let own: Vec<TensorId> = loads(stage).into_iter().filter(|t| group.writes(*t)).collect();
             let only_reader = own.iter().all(|tensor| self.is_only_reader(at, g, *tensor));
             if only_reader || must_be_stored {
@@ -276,10 +278,30 @@ impl Fusion {
         filled.filter_map(|tensor| self.group_of.get(&tensor).copied()).collect()
     }
 
-    /// The groups whose tensors a stage reads as they are, the latest first: what they need is there soonest.
+    /// The groups whose tensors a stage reads as they are. The one at the end of the longest chain comes first: by then the
+    /// others are done, and equal blocks with and without a shortcut of their own end in equal tasks.
     fn producers_latest_first(&self, stage: &Stage) -> Vec<usize> {
         let direct: BTreeSet<usize> = loads(stage).iter().filter_map(|t| self.group_of.get(t).copied()).collect();
-        direct.into_iter().rev().collect()
+        let mut depths = BTreeMap::new();
+        let mut latest: Vec<(usize, usize)> = direct.into_iter().map(|g| (self.depth(g, &mut depths), g)).collect();
+        latest.sort_unstable_by(|a, b| b.cmp(a));
+        latest.into_iter().map(|(_, g)| g).collect()
+    }
+
+    /// The number of groups on the longest chain before a group.
+    fn depth(&self, of: usize, known: &mut BTreeMap<usize, usize>) -> usize {
+        let mut pending = vec![of];
+        while let Some(g) = pending.last().copied() {
+            let after = self.groups[g].as_ref().map(|group| &group.after);
+            let before: Vec<usize> = after.into_iter().flatten().copied().collect();
+            let open: Vec<usize> = before.iter().copied().filter(|a| !known.contains_key(a)).collect();
+            if open.is_empty() {
+                known.insert(g, before.iter().map(|a| known[a] + 1).max().unwrap_or(0));
+                pending.pop();
+            }
+            pending.extend(open);
+        }
+        known[&of]
     }
 
     /// Whether group `g` would depend on itself if `stage` joined it.
@@ -305,9 +327,8 @@ impl Fusion {
     fn absorb_row_prologues(&mut self) {
         for e in 0..self.groups.len() {
             let Some(prologue) = self.groups[e].clone().filter(|g| !g.has_reduction()) else { continue };
-            let chains = (0..self.groups.len()).filter(|g| {
-                self.groups[*g].as_ref().is_some_and(|g| g.columns.is_some() && g.after.contains(&e))
-            });
+            let chains = (0..self.groups.len())
+                .filter(|g| self.groups[*g].as_ref().is_some_and(|g| g.columns.is_some() && g.after.contains(&e)));
             let target = chains.into_iter().find_map(|g| {
                 let chain = self.groups[g].as_ref()?;
                 let indirect = chain.after.iter().any(|other| *other != e && self.depends_on(*other, e));
@@ -370,9 +391,11 @@ impl Fusion {
         let mut done = BTreeSet::new();
         let mut order = Vec::new();
         let mut pending: BTreeSet<usize> = (0..self.groups.len()).filter(|g| self.groups[*g].is_some()).collect();
-        while let Some(next) = pending.iter().copied().find(|g| {
-            self.groups[*g].as_ref().is_some_and(|group| group.after.iter().all(|a| done.contains(a)))
-        }) {
+        while let Some(next) = pending
+            .iter()
+            .copied()
+            .find(|g| self.groups[*g].as_ref().is_some_and(|group| group.after.iter().all(|a| done.contains(a))))
+        {
             pending.remove(&next);
             done.insert(next);
             order.push(next);

@@ -10,6 +10,9 @@ pub fn task_name(workload: &Workload, nodes: &[String]) -> String {
     let output = workload.stages.last().map_or(String::new(), |s| extents(&s.spatial));
     match anchors.as_slice() {
         [] => map_name(workload, &output),
+        [anchor] if workload.stages.iter().any(|s| s.spatial.len() > anchor.spatial.len()) => {
+            format!("{}_{}", chain_name(workload), widest(workload))
+        }
         [anchor] => {
             let epilogue = epilogue_name(workload, anchor);
             let name = anchor_name(workload, anchor, nodes).unwrap_or_else(|| reduction_name(anchor));
@@ -37,7 +40,9 @@ fn map_name(workload: &Workload, output: &str) -> String {
     let mut free = true;
     for stage in &workload.stages {
         free &= Cost::of(&stage.value).is_free();
-        stage.value.for_each_index(&mut |index| gathers |= index.terms().iter().any(|(a, _)| matches!(a, Atom::Value(_))));
+        stage
+            .value
+            .for_each_index(&mut |index| gathers |= index.terms().iter().any(|(a, _)| matches!(a, Atom::Value(_))));
     }
     let kind = match (gathers, free) {
         (true, _) => "gather",
@@ -58,7 +63,8 @@ fn chain_name(workload: &Workload) -> &'static str {
     if combines(Combiner::Maximum) && any(Unary::Exp) {
         "softmax"
     } else if any(Unary::Sqrt) || any(Unary::ReciprocalSqrt) {
-        "layer_norm"
+        // The mean and the variance, or only the mean of the squares.
+        if workload.stages.iter().filter(|s| s.is_reduction()).count() > 1 { "layer_norm" } else { "rms_norm" }
     } else {
         "rows"
     }
@@ -80,7 +86,12 @@ fn anchor_name(workload: &Workload, anchor: &Stage, nodes: &[String]) -> Option<
     let mut operands: Vec<(TensorId, Vec<Index>)> = Vec::new();
     anchor.value.for_each_load(&mut |tensor, indices| operands.push((tensor, indices.to_vec())));
     let rank = anchor.spatial.len();
-    // A window: a dimension that moves with one spatial and one reduction axis.
+    // A window: a dimension that moves with one spatial and one reduction axis, the former of which no other operand knows (a
+    // group or a head is known to both).
+    let knows = |axis: usize| {
+        let mentions = |indices: &Vec<Index>| indices.iter().any(|index| index.mentions(Var(axis as u32)));
+        operands.iter().filter(|(_, indices)| mentions(indices)).count()
+    };
     let mut windows = Vec::new();
     let mut windowed = None;
     for (tensor, indices) in &operands {
@@ -94,7 +105,7 @@ fn anchor_name(workload: &Workload, anchor: &Stage, nodes: &[String]) -> Option<
                 })
                 .collect();
             if let [(s, stride), (r, dilation)] = vars.as_slice() {
-                if *s < rank && *r >= rank {
+                if *s < rank && *r >= rank && knows(*s) == 1 {
                     windows.push((anchor.extent(*r), *stride, *dilation, *s));
                     windowed = Some(*tensor);
                 }
@@ -105,15 +116,23 @@ fn anchor_name(workload: &Workload, anchor: &Stage, nodes: &[String]) -> Option<
     let only_sum = anchor.combiner == Some(Combiner::Sum);
     if let (Some(tensor), false) = (windowed, windows.is_empty()) {
         let kernel = windows.iter().map(|(k, ..)| k.to_string()).collect::<Vec<_>>().join("x");
-        let stride = windows.iter().map(|(_, s, ..)| *s).max().filter(|s| *s > 1).map_or(String::new(), |s| format!("s{s}"));
-        let dilation = windows.iter().map(|(.., d, _)| *d).max().filter(|d| *d > 1).map_or(String::new(), |d| format!("d{d}"));
+        let stride =
+            windows.iter().map(|(_, s, ..)| *s).max().filter(|s| *s > 1).map_or(String::new(), |s| format!("s{s}"));
+        let dilation =
+            windows.iter().map(|(.., d, _)| *d).max().filter(|d| *d > 1).map_or(String::new(), |d| format!("d{d}"));
         let input = extents(&workload.tensor(tensor).shape);
-        let outside: Vec<i64> = (0..rank).filter(|a| windows.iter().all(|w| w.3 != *a)).map(|a| anchor.spatial[a]).collect();
+        let channels = operands.iter().flat_map(|(_, i)| i).filter(|index| {
+            (0..rank).any(|a| index.mentions(Var(a as u32)) && knows(a) > 1)
+                && (rank..anchor.rank()).any(|a| index.mentions(Var(a as u32)))
+        });
+        let grouped = if channels.count() > 0 { "grouped_" } else { "" };
+        let outside: Vec<i64> =
+            (0..rank).filter(|a| windows.iter().all(|w| w.3 != *a)).map(|a| anchor.spatial[a]).collect();
         return Some(match (is_product, anchor.combiner) {
             (true, _) if anchor.reduction.len() == windows.len() => {
                 format!("depthwise_{kernel}{stride}{dilation}_{input}")
             }
-            (true, _) => format!("conv_{kernel}{stride}{dilation}_{input}_{}", extents(&outside)),
+            (true, _) => format!("{grouped}conv_{kernel}{stride}{dilation}_{input}_{}", extents(&outside)),
             (false, Some(Combiner::Maximum)) => format!("max_pool_{kernel}{stride}{dilation}_{input}"),
             (false, _) => format!("sum_pool_{kernel}{stride}{dilation}_{input}"),
         });
@@ -122,13 +141,15 @@ fn anchor_name(workload: &Workload, anchor: &Stage, nodes: &[String]) -> Option<
         return None;
     }
     let k = extents(&[anchor.reduction.iter().product()]);
-    let constant = operands.iter().find(|(t, _)| workload.tensor(*t).role == Role::Constant);
+    let constants = operands.iter().filter(|(t, _)| workload.tensor(*t).role == Role::Constant);
+    let constant = constants.max_by_key(|(t, _)| workload.tensor(*t).elements());
     let Some((_, weight)) = constant else {
         // Neither operand is a weight: a product of activations.
         return Some(format!("matmul_{}x{k}", extents(&anchor.spatial)));
     };
     let of_weight = |axis: &usize| weight.iter().any(|index| index.mentions(Var(*axis as u32)));
-    let size = |weight: bool| -> i64 { (0..rank).filter(|a| of_weight(a) == weight).map(|a| anchor.spatial[a]).product() };
+    let size =
+        |weight: bool| -> i64 { (0..rank).filter(|a| of_weight(a) == weight).map(|a| anchor.spatial[a]).product() };
     let step = operands.iter().flat_map(|(_, i)| i).flat_map(|i| i.terms()).map(|(_, c)| *c).max().unwrap_or(1);
     Some(match nodes.iter().any(|node| node.starts_with("Conv")) {
         true => {
@@ -140,16 +161,21 @@ fn anchor_name(workload: &Workload, anchor: &Stage, nodes: &[String]) -> Option<
     })
 }
 
-/// The number of loads in a product.
+/// The number of factors that load something of their own.
 fn product_operands(value: &Expr) -> usize {
     match value {
         Expr::Binary(Binary::Multiply, x, y) => {
+            // A square is no contraction: its operands are one tensor.
             let own = |e: &Expr| {
-                let mut any = false;
-                e.for_each_load(&mut |_, _| any = true);
-                usize::from(any)
+                let mut found = Vec::new();
+                e.for_each_load(&mut |tensor, _| found.push(tensor));
+                found
             };
-            product_operands(x).max(own(x)) + product_operands(y).max(own(y))
+            let (left, right) = (own(x), own(y));
+            match left.iter().all(|t| right.contains(t)) || right.iter().all(|t| left.contains(t)) {
+                true => product_operands(x).max(product_operands(y)),
+                false => 2,
+            }
         }
         Expr::Guard { inside, .. } => product_operands(inside),
         _ => 0,
@@ -165,16 +191,14 @@ fn epilogue_name(workload: &Workload, anchor: &Stage) -> String {
         stage.value.for_each_load(&mut |tensor, _| {
             let operand = workload.tensor(tensor);
             let own = operand.role == Role::Intermediate || tensor == anchor.output;
-            if !own && operand.elements() == workload.tensor(stage.output).elements() {
+            if !own && operand.role != Role::Constant && operand.elements() == workload.tensor(stage.output).elements()
+            {
                 parts.push("add");
             }
         });
-        for (unary, name) in [
-            (Unary::Erf, "gelu"),
-            (Unary::Tanh, "tanh"),
-            (Unary::Sigmoid, "sigmoid"),
-            (Unary::Exp, "exp"),
-        ] {
+        for (unary, name) in
+            [(Unary::Erf, "gelu"), (Unary::Tanh, "tanh"), (Unary::Sigmoid, "sigmoid"), (Unary::Exp, "exp")]
+        {
             if has(&stage.value, unary) {
                 parts.push(name);
             }

@@ -1,13 +1,13 @@
 //! Groups become workloads, equal workloads become tasks, tensors become buffers.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::hash::{DefaultHasher, Hash, Hasher};
 
 use super::group::{Group, narrowed_rows};
 use super::name::task_name;
 use super::prepare::Prepared;
 use crate::graph::{Binding, Call, Network, NetworkBuffer, NetworkTask, Program, Source, TensorData};
-use crate::workload::{Expr, Index, Role, Stage, TensorId, Workload};
+use crate::workload::{Expr, Index, Role, Stage, TensorId, Workload, canonical};
 
 /// The network of groups in execution order.
 pub fn assemble(program: &Program, prepared: &Prepared, groups: &[Group]) -> Network {
@@ -35,6 +35,18 @@ pub fn assemble(program: &Program, prepared: &Prepared, groups: &[Group]) -> Net
     assembly.network
 }
 
+impl NetworkTask {
+    /// Floating-point operations of one call.
+    pub fn flops(&self) -> i64 {
+        self.workload.flops()
+    }
+
+    /// Bytes of one call's inputs, constants and outputs, each counted once: the least that it moves.
+    pub fn bytes(&self) -> usize {
+        super::validate::bound_tensors(&self.workload).map(|(_, tensor)| tensor.bytes()).sum()
+    }
+}
+
 /// The groups that read each tensor.
 fn readers(groups: &[Group]) -> HashMap<TensorId, Vec<usize>> {
     let mut found: HashMap<TensorId, Vec<usize>> = HashMap::new();
@@ -53,29 +65,35 @@ struct Assembly<'a> {
     buffer_of: HashMap<TensorId, usize>,
     /// Constant buffers by a hash of their elements.
     constants: HashMap<u64, Vec<usize>>,
+    /// By canonical form.
     task_of: HashMap<Workload, usize>,
 }
 
 impl Assembly<'_> {
     fn add_call(&mut self, group: &Group, kept: &dyn Fn(TensorId) -> bool) {
-        let (workload, arguments) = self.workload(group, kept);
+        let (workload, bindings) = self.workload(group, kept);
+        let canonical = canonical(&workload);
+        let renumbered = bindings.into_iter().filter_map(|(id, at)| Some((canonical.tensors[id.0 as usize]?, at)));
+        let arguments: BTreeMap<TensorId, Binding> = renumbered.collect();
         let tasks = &mut self.network.tasks;
-        let task = *self.task_of.entry(workload.clone()).or_insert_with(|| {
+        let task = *self.task_of.entry(canonical.workload.clone()).or_insert_with(|| {
             let mut nodes: Vec<String> = Vec::new();
             for node in group.members.iter().flat_map(|m| &m.nodes) {
                 if !nodes.contains(node) {
                     nodes.push(node.clone());
                 }
             }
-            tasks.push(NetworkTask { name: task_name(&workload, &nodes), workload, weight: 0, nodes });
+            // The name shows the axes as the network has them, before the canonical form merges some.
+            let name = task_name(&workload, &nodes);
+            tasks.push(NetworkTask { name, workload: canonical.workload, weight: 0, nodes });
             tasks.len() - 1
         });
         self.network.tasks[task].weight += 1;
-        self.network.calls.push(Call { task, arguments });
+        self.network.calls.push(Call { task, arguments: arguments.into_values().collect() });
     }
 
-    /// The group's computation, and where its inputs, constants and outputs lie.
-    fn workload(&mut self, group: &Group, kept: &dyn Fn(TensorId) -> bool) -> (Workload, Vec<Binding>) {
+    /// The group's computation, and by its tensors where inputs, constants and outputs lie.
+    fn workload(&mut self, group: &Group, kept: &dyn Fn(TensorId) -> bool) -> (Workload, Vec<(TensorId, Binding)>) {
         let mut workload = Workload::default();
         let mut bindings = Vec::new();
         // By program tensor: its number in the workload, and the first of its rows that the workload sees.
@@ -93,15 +111,17 @@ impl Assembly<'_> {
                 }
                 let skipped = first * shape.iter().skip(1).product::<i64>();
                 let role = if source.role == Role::Constant { Role::Constant } else { Role::Input };
-                bindings.push(self.binding(tensor, skipped));
-                own.insert(tensor, (workload.add_tensor(shape, source.dtype, role), first));
+                let id = workload.add_tensor(shape, source.dtype, role);
+                bindings.push((id, self.binding(tensor, skipped)));
+                own.insert(tensor, (id, first));
             });
             let role = if kept(stage.output) { Role::Output } else { Role::Intermediate };
-            if role == Role::Output {
-                bindings.push(self.binding(stage.output, 0));
-            }
             let dtype = self.prepared.tensor(stage.output).dtype;
-            own.insert(stage.output, (workload.add_tensor(stage.spatial.clone(), dtype, role), 0));
+            let id = workload.add_tensor(stage.spatial.clone(), dtype, role);
+            if role == Role::Output {
+                bindings.push((id, self.binding(stage.output, 0)));
+            }
+            own.insert(stage.output, (id, 0));
         }
         for stage in stages {
             let value = stage.value.map_loads(&mut |tensor, indices| {

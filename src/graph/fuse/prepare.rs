@@ -92,21 +92,28 @@ impl Prepared {
         }
     }
 
-    /// Constants of one element become literals, and so do those that hold only zeros or only ones where they are not
-    /// an operand of a reduction (a weight stays a weight, whatever it holds).
+    /// Constants of one element become literals, and so do operands of element-wise arithmetic that hold only zeros or only
+    /// ones (a mask that masks nothing). A weight stays a weight, whatever it holds.
     fn inline_literals(&mut self, data: &[Option<TensorData>]) {
         let mut known: HashMap<TensorId, Option<Expr>> = HashMap::new();
-        for at in 0..self.stages.len() {
-            let reduces = self.stages[at].stage.is_reduction();
-            let value = self.stages[at].stage.value.map_loads(&mut |tensor, _| {
-                let data = data.get(tensor.0 as usize)?.as_ref()?;
-                let single = data.shape.iter().product::<i64>() == 1;
-                if reduces && !single {
-                    return None;
-                }
-                known.entry(tensor).or_insert_with(|| uniform_literal(data)).clone()
-            });
-            self.stages[at].stage.value = value;
+        let mut literal = |tensor: TensorId, uniform: bool| {
+            let data = data.get(tensor.0 as usize)?.as_ref()?;
+            let single = data.shape.iter().product::<i64>() == 1;
+            (single || uniform).then(|| known.entry(tensor).or_insert_with(|| uniform_literal(data)).clone())?
+        };
+        for ProgramStage { stage, .. } in &mut self.stages {
+            let mut value = stage.value.map_loads(&mut |tensor, _| literal(tensor, false));
+            if !stage.is_reduction() {
+                let mut operand = |expr: Box<Expr>| match *expr {
+                    Expr::Load { tensor, .. } => literal(tensor, true).map_or(expr, Box::new),
+                    _ => expr,
+                };
+                value = value.rewrite(&mut |expr| match expr {
+                    Expr::Binary(op, x, y) => Expr::Binary(op, operand(x), operand(y)),
+                    other => other,
+                });
+            }
+            stage.value = value;
         }
     }
 
@@ -244,7 +251,10 @@ fn typed(dtype: DType, value: i64) -> Expr {
 fn check(program: &Program) -> Result<(), PartitionError> {
     let count = program.tensors.len();
     let tensor = |id: TensorId, node: &str| {
-        program.tensors.get(id.0 as usize).ok_or_else(|| PartitionError::UnknownTensor { id: id.0, node: node.to_owned() })
+        program
+            .tensors
+            .get(id.0 as usize)
+            .ok_or_else(|| PartitionError::UnknownTensor { id: id.0, node: node.to_owned() })
     };
     let given = |role: Role| matches!(role, Role::Input | Role::Constant);
     let mut written: Vec<bool> = program.tensors.iter().map(|t| given(t.role)).collect();

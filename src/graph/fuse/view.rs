@@ -51,7 +51,8 @@ fn join(index: &Index, atom: &Atom, coefficient: i64) -> Option<Index> {
     if let ([(Atom::FloorDiv(inner, inner_divisor), 1)], 0) = (dividend.terms(), dividend.offset()) {
         quotients.push(Atom::FloorDiv(inner.clone(), inner_divisor.checked_mul(*divisor)?));
     }
-    let quotient = quotients.into_iter().find(|q| index.terms().iter().any(|(a, c)| a == q && *c == quotient_coefficient))?;
+    let quotient =
+        quotients.into_iter().find(|q| index.terms().iter().any(|(a, c)| a == q && *c == quotient_coefficient))?;
     let without = index.clone().minus(&Index::atom(atom.clone()).times(coefficient));
     let without = without.minus(&Index::atom(quotient).times(quotient_coefficient));
     Some(without.plus(&(**dividend).clone().times(coefficient)))
@@ -131,8 +132,7 @@ pub struct Split {
 /// Splits axes until an access has no division or remainder: `x[i % 8, i / 8]` with `i = 8·i1 + i2` is `x[i2, i1]`.
 /// `None` where the divisors do not divide the extents.
 pub fn affine_by_splitting(indices: &[Index], extents: &[i64]) -> Option<Split> {
-    let mut split =
-        Split { extents: extents.to_vec(), axes: variables(0, extents.len()), indices: indices.to_vec() };
+    let mut split = Split { extents: extents.to_vec(), axes: variables(0, extents.len()), indices: indices.to_vec() };
     loop {
         let tidy = |index: &Index| tidy_index(index, &split.extents);
         split.indices = split.indices.iter().map(tidy).collect();
