@@ -2,6 +2,7 @@
 
 mod arguments;
 mod bench;
+mod collect;
 mod compare;
 mod compile;
 mod doctor;
@@ -45,6 +46,7 @@ enum Command {
     Bench(bench::Bench),
     Tasks(tasks::Tasks),
     Tune(tune::Tune),
+    Collect(collect::Collect),
     Compare(compare::Compare),
     Next(next::Next),
     Show(show::Show),
@@ -62,6 +64,7 @@ impl Command {
             Command::Bench(command) => command.execute(out),
             Command::Tasks(command) => command.execute(out),
             Command::Tune(command) => command.execute(out),
+            Command::Collect(command) => command.execute(out),
             Command::Compare(command) => command.execute(out),
             Command::Next(command) => command.execute(out),
             Command::Show(command) => command.execute(out),

@@ -129,3 +129,23 @@ pub fn stop_on_interrupt() -> Result<&'static AtomicBool> {
     ctrlc::set_handler(handler).context("cannot listen to Ctrl-C")?;
     Ok(&STOPPED)
 }
+
+/// Measures candidates of one task for a corpus: nobody needs a winner, so there are no finals.
+///
+/// # Errors
+/// As [`search`].
+pub fn collect(
+    job: &Job,
+    arguments: &SearchArguments,
+    store: &mut Store,
+    watch: &mut dyn FnMut(&Event<'_>) -> Control,
+) -> Result<Report> {
+    let space = Space::standard();
+    // each task draws its own programs
+    let seed = arguments.seed ^ u64::from_str_radix(&job.task.workload.hash()[..12], 16).unwrap_or(0);
+    let mut proposer = proposer(arguments.method, &space, seed);
+    let budget = Budget { trials_per_task: arguments.trials_per_task, ..Budget::default() };
+    let settings = Settings { budget, batch: BATCH, finalists: 0, seed: arguments.seed };
+    let jobs = std::slice::from_ref(job);
+    Ok(tune::tune(&space, jobs, proposer.as_mut(), &mut measurer()?, store, &settings, watch)?)
+}

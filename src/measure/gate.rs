@@ -11,7 +11,7 @@ use super::tolerance::Tolerance;
 use crate::codegen::Kernel;
 use crate::nest::{Nest, Scope, verify};
 use crate::outcome::{Failure, Outcome};
-use crate::target::Task;
+use crate::target::{Target, Task};
 use crate::workload::{Array, Role, TensorId};
 
 /// Regions that wait for the next candidate, at most.
@@ -59,6 +59,28 @@ impl Refusal {
     }
 }
 
+/// A nest and its machine code, without buffers.
+pub struct Compiled {
+    nest: Nest,
+    kernel: Kernel,
+    /// Microseconds from the nest to loaded machine code.
+    compile_us: u64,
+}
+
+impl Compiled {
+    /// Verifies and compiles a nest.
+    ///
+    /// # Errors
+    /// [`Failure::Compile`] where the verifier or code generation refuses it.
+    pub fn new(nest: Nest, target: &Target) -> Result<Compiled, Refusal> {
+        verify(&nest, target.lanes()).map_err(|e| Refusal::new(Failure::Compile, e))?;
+        let start = Instant::now();
+        let kernel = Kernel::load(&nest, target).map_err(|e| Refusal::new(Failure::Compile, e))?;
+        let compile_us = u64::try_from(start.elapsed().as_micros()).unwrap_or(u64::MAX);
+        Ok(Compiled { nest, kernel, compile_us })
+    }
+}
+
 impl From<Refusal> for Outcome {
     fn from(refusal: Refusal) -> Outcome {
         Outcome::failed(refusal.cause, refusal.detail)
@@ -92,11 +114,17 @@ impl Workbench {
     /// # Errors
     /// [`Failure::Compile`] where the verifier or code generation refuses it, [`Failure::Memory`] where its buffers do not fit.
     pub fn load(&mut self, nest: &Nest) -> Result<Loaded, Refusal> {
-        self.check_arguments(nest)?;
-        verify(nest, self.task.target.lanes()).map_err(|e| Refusal::new(Failure::Compile, e))?;
-        let start = Instant::now();
-        let kernel = Kernel::load(nest, &self.task.target).map_err(|e| Refusal::new(Failure::Compile, e))?;
-        let compile_us = u64::try_from(start.elapsed().as_micros()).unwrap_or(u64::MAX);
+        let compiled = Compiled::new(nest.clone(), &self.task.target)?;
+        self.place(compiled)
+    }
+
+    /// Gives a compiled nest of this task its buffers and packs its constants.
+    ///
+    /// # Errors
+    /// [`Failure::Compile`] where the nest is not of this task, [`Failure::Memory`] where its buffers do not fit.
+    pub fn place(&mut self, compiled: Compiled) -> Result<Loaded, Refusal> {
+        let Compiled { nest, kernel, compile_us } = compiled;
+        self.check_arguments(&nest)?;
         let workspace = self.region(kernel.workspace_bytes(), "the workspace")?;
         let mut loaded = Loaded { kernel, addresses: Vec::new(), packed: Vec::new(), workspace, compile_us };
         for id in nest.arguments() {

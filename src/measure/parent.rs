@@ -131,6 +131,21 @@ impl Measurer {
         }
     }
 
+    /// Compiles candidates on all cores before they are measured. It only saves time: where a candidate takes the worker down, each is
+    /// compiled when it is measured, and fails alone.
+    ///
+    /// # Errors
+    /// As for [`Measurer::measure`].
+    pub fn compile_ahead(&mut self, task: &Task, traces: &[Trace]) -> Result<(), MeasureError> {
+        self.prepare(task)?;
+        let limit = self.options.limits.candidate * u32::try_from(traces.len()).unwrap_or(u32::MAX);
+        let request = Request::CompileAhead { traces: traces.iter().map(Trace::to_string).collect() };
+        if !matches!(self.ask(&request, limit, &mut None), Ok(Reply::CompiledAhead)) {
+            self.worker = None;
+        }
+        Ok(())
+    }
+
     /// Measures candidates one after the other; the best so far is the incumbent of the next.
     ///
     /// # Errors
@@ -141,6 +156,7 @@ impl Measurer {
         traces: &[Trace],
         incumbent_ns: Option<u64>,
     ) -> Result<Vec<Outcome>, MeasureError> {
+        self.compile_ahead(task, traces)?;
         let mut best = incumbent_ns;
         let mut outcomes = Vec::with_capacity(traces.len());
         for trace in traces {

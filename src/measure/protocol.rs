@@ -11,7 +11,7 @@ use crate::outcome::Outcome;
 use crate::target::Target;
 
 /// Raised with every change of a message, so that a worker of another build is told apart.
-pub(super) const PROTOCOL: u32 = 1;
+pub(super) const PROTOCOL: u32 = 2;
 
 /// The longest message. Texts of tasks and traces stay far below.
 pub(super) const MAX_FRAME_BYTES: u32 = 16 << 20;
@@ -34,6 +34,10 @@ pub(super) enum Request {
         target: Target,
         seed: u64,
     },
+    /// Compile candidates on all cores, before they are measured one by one.
+    CompileAhead {
+        traces: Vec<String>,
+    },
     Measure {
         trace: String,
         incumbent_ns: Option<u64>,
@@ -53,6 +57,8 @@ pub(super) enum Reply {
     Prepared,
     /// To `Prepare`, where inputs or the oracle's outputs cannot be had.
     Unprepared { detail: String },
+    /// To `CompileAhead`, whatever became of the candidates.
+    CompiledAhead,
     /// On the way to `Measured`: says what was going on when the child dies.
     Entered(Phase),
     /// To `Measure`.

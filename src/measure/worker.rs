@@ -1,13 +1,15 @@
 //! The child: takes requests from its standard input, answers on its standard output.
 
+use std::collections::HashMap;
 use std::fs::File;
 use std::io;
 use std::os::fd::FromRawFd;
 use std::process::ExitCode;
-use std::sync::mpsc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError, mpsc};
 
 use super::faults;
-use super::gate::{Loaded, Refusal, Workbench};
+use super::gate::{Compiled, Loaded, Refusal, Workbench};
 use super::oracle::OracleCache;
 use super::protocol::{self, PROTOCOL, Phase, Reply, Request};
 use super::timing::Timing;
@@ -49,6 +51,8 @@ struct Session {
     timing: Timing,
     oracle: OracleCache,
     bench: Option<(Task, Workbench)>,
+    /// By trace: what was compiled ahead.
+    ahead: HashMap<String, Result<Compiled, Refusal>>,
 }
 
 /// Why a trace leads to no nest.
@@ -67,7 +71,15 @@ impl Session {
         if protocol != PROTOCOL {
             return Err(io::Error::other(format!("the parent speaks protocol {protocol}, we speak {PROTOCOL}")));
         }
-        Ok(Session { output, requests, space, timing, oracle: OracleCache::new(cache), bench: None })
+        Ok(Session {
+            output,
+            requests,
+            space,
+            timing,
+            oracle: OracleCache::new(cache),
+            bench: None,
+            ahead: HashMap::new(),
+        })
     }
 
     fn serve(mut self) -> io::Result<()> {
@@ -78,6 +90,10 @@ impl Session {
                     Ok(()) => Reply::Prepared,
                     Err(detail) => Reply::Unprepared { detail },
                 },
+                Request::CompileAhead { traces } => {
+                    self.compile_ahead(traces);
+                    Reply::CompiledAhead
+                }
                 Request::Measure { trace, incumbent_ns } => self.measure(&trace, incumbent_ns)?,
                 Request::Finals { traces } => self.finals(&traces)?,
             };
@@ -89,6 +105,7 @@ impl Session {
     fn prepare(&mut self, workload: &str, target: Target, seed: u64) -> Result<(), String> {
         // gives the memory of the task before back first
         self.bench = None;
+        self.ahead.clear();
         let workload = workload.parse().map_err(|e| format!("the workload does not parse: {e}"))?;
         codegen::set_threads(target.cores.max(1) as usize);
         let task = Task { workload, target };
@@ -98,17 +115,44 @@ impl Session {
         Ok(())
     }
 
+    /// Compiles on all cores what will be measured next: measuring wants the whole machine, compiling one candidate does not.
+    /// What does not fit the space is left for [`Session::measure`] to refuse.
+    fn compile_ahead(&mut self, traces: Vec<String>) {
+        self.ahead.clear();
+        let Some((task, _)) = &self.bench else { return };
+        let (space, next) = (&self.space, AtomicUsize::new(0));
+        let compiled = Mutex::new(HashMap::new());
+        std::thread::scope(|scope| {
+            for _ in 0..task.target.cores.max(1) {
+                scope.spawn(|| {
+                    while let Some(trace) = traces.get(next.fetch_add(1, Ordering::Relaxed)) {
+                        if let Ok(nest) = nest_of(space, task, trace) {
+                            let result = Compiled::new(nest, &task.target);
+                            compiled.lock().unwrap_or_else(PoisonError::into_inner).insert(trace.clone(), result);
+                        }
+                    }
+                });
+            }
+        });
+        self.ahead = compiled.into_inner().unwrap_or_else(PoisonError::into_inner);
+    }
+
     fn measure(&mut self, trace: &str, incumbent_ns: Option<u64>) -> io::Result<Reply> {
         let Some((task, bench)) = &mut self.bench else {
             return Ok(Reply::Refused { detail: "no task is prepared".into() });
         };
         protocol::send(&mut self.output, &Reply::Entered(Phase::Compile))?;
-        let nest = match nest_of(&self.space, task, trace) {
-            Ok(nest) => nest,
-            Err(NoNest::Refused(detail)) => return Ok(Reply::Refused { detail }),
-            Err(NoNest::DeadEnd(reason)) => return Ok(Reply::Measured(Outcome::failed(Failure::DeadEnd, reason))),
+        let compiled = match self.ahead.remove(trace) {
+            Some(compiled) => compiled,
+            None => match nest_of(&self.space, task, trace) {
+                Ok(nest) => Compiled::new(nest, &task.target),
+                Err(NoNest::Refused(detail)) => return Ok(Reply::Refused { detail }),
+                Err(NoNest::DeadEnd(reason)) => {
+                    return Ok(Reply::Measured(Outcome::failed(Failure::DeadEnd, reason)));
+                }
+            },
         };
-        let mut loaded = match bench.load(&nest) {
+        let mut loaded = match compiled.and_then(|compiled| bench.place(compiled)) {
             Ok(loaded) => loaded,
             Err(refusal) => return Ok(Reply::Measured(refusal.into())),
         };

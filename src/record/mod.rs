@@ -10,6 +10,7 @@
 mod corpus;
 mod schema;
 mod store;
+mod workloads;
 
 use std::path::PathBuf;
 
@@ -19,6 +20,7 @@ use crate::target::{Target, Task};
 
 pub use corpus::{CorpusError, CorpusReader, CorpusWriter, Entry, Limits};
 pub use store::{Filter, Imported, Inserted, Prune, Store, StoreError, Summary};
+pub use workloads::{NamedWorkload, WorkloadsError, read_workloads};
 
 /// The version of this package, kept in every record.
 pub const TILESCRIBE_VERSION: &str = env!("CARGO_PKG_VERSION");

@@ -142,6 +142,8 @@ fn run_method(
         if proposal.candidates.is_empty() {
             break;
         }
+        let traces: Vec<Trace> = proposal.candidates.iter().map(|c| c.trace.clone()).collect();
+        measurer.compile_ahead(&job.task, &traces).map_err(cannot_measure)?;
         for candidate in proposal.candidates {
             let incumbent = history.best().map(|(_, ns)| ns);
             let outcome = measurer.measure(&job.task, &candidate.trace, incumbent).map_err(cannot_measure)?;

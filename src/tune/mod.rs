@@ -158,6 +158,7 @@ pub fn tune(
             interrupted |= (run.watch)(&Event::Exhausted { job }) == Control::Stop;
             continue;
         }
+        run.compile_ahead(job, &candidates)?;
         for trace in candidates {
             let control = run.measure(job, &trace, proposer.name(), &mut histories[job])?;
             scheduler.observe(job, histories[job].best().map(|(_, ns)| ns));
@@ -228,6 +229,12 @@ impl Run<'_> {
             history.insert(record.trace, record.outcome.best_ns());
         }
         Ok(history)
+    }
+
+    fn compile_ahead(&mut self, number: usize, traces: &[Trace]) -> Result<(), TuneError> {
+        let job = &self.jobs[number];
+        let failed = |source| TuneError::Measure { job: job.name.clone(), source };
+        self.measurer.compile_ahead(&job.task, traces).map_err(failed)
     }
 
     fn is_spent(&self) -> bool {

@@ -5,7 +5,9 @@ use std::fmt::Write;
 use std::path::Path;
 
 use rand::{Rng, SeedableRng, rngs::StdRng};
-use tilescribe::graph::{ImportOptions, Network, NetworkError, PartitionError, Program, ProgramStage, Source, TensorData, import, partition};
+use tilescribe::graph::{
+    ImportOptions, Network, NetworkError, PartitionError, Program, ProgramStage, Source, TensorData, import, partition,
+};
 use tilescribe::workload::{
     Array, Binary, Combiner, Condition, DType, Expr, Index, Role, Stage, Tensor, TensorId, Unary, Var, Workload,
     evaluate,

@@ -20,7 +20,9 @@ impl Rule for Rows {
     }
 
     fn decide(&self, task: &Task, plan: &mut Plan, tape: &mut Tape<'_>) -> Result<(), Stop> {
-        if plan.groups.len() < 2 {
+        // joined rows pay where what one reduction leaves is reduced again, or used after another reduction
+        let reductions = plan.groups.iter().filter(|g| task.workload.stages[g.stage].is_reduction()).count();
+        if reductions < 2 {
             return Ok(());
         }
         let shared = shared_rows(&task.workload) as i64;

@@ -11,8 +11,8 @@ pub(super) struct Tile;
 
 /// Vectors in the register tile of an axis, at most.
 const MAXIMAL_VECTORS: i64 = 8;
-/// Vector operations in a written-out body, at most: more would leave the instruction cache.
-const MAXIMAL_BODY: i64 = 192;
+/// Vector operations in a body that several reduction steps are written out in, at most: longer ones take long to compile and gain nothing.
+const MAXIMAL_BODY: i64 = 64;
 /// Element-wise work needs no more than this many independent vectors.
 const MAXIMAL_MAP_TILE: i64 = 8;
 
