@@ -21,10 +21,9 @@ pub fn resize(builder: &mut Builder, op: &Operator) -> Result<Vec<TensorId>, Pro
     }
     let shape = builder.shape(x);
     let plan = Plan::new(builder, op, &shape)?;
-    for axis in 0..shape.len() {
-        let (output, scale) = plan.axes[axis];
-        if output != shape[axis] || (scale - 1.0).abs() > 1e-12 {
-            x = resample(builder, x, axis, output, &plan.taps(shape[axis], output, scale)?)?;
+    for (axis, (input, (output, scale))) in shape.iter().zip(plan.axes.clone()).enumerate() {
+        if output != *input || (scale - 1.0).abs() > 1e-12 {
+            x = resample(builder, x, axis, output, &plan.taps(*input, output, scale)?)?;
         }
     }
     Ok(vec![x])
