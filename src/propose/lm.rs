@@ -184,3 +184,91 @@ impl Guide for Writing<'_> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::{History, LanguageModel, Proposer};
+    use crate::language::Language;
+    use crate::model::{Config, Model};
+    use crate::outcome::Outcome;
+    use crate::propose::train::examples;
+    use crate::record::{Entry, Record};
+    use crate::space::{Next, Space};
+    use crate::target::{Architecture, Target, Task};
+    use crate::workload::{Binary, Combiner, DType, Expr, Index, Role, Stage, Var, Workload};
+
+    fn product() -> Task {
+        let mut workload = Workload::default();
+        let a = workload.add_tensor(vec![17, 30], DType::F32, Role::Input);
+        let b = workload.add_tensor(vec![30, 40], DType::F32, Role::Constant);
+        let c = workload.add_tensor(vec![17, 40], DType::F32, Role::Output);
+        let load = |tensor, row, column| Expr::load(tensor, vec![Index::var(Var(row)), Index::var(Var(column))]);
+        let value = Expr::binary(Binary::Multiply, load(a, 0, 2), load(b, 2, 1));
+        workload.stages.push(Stage::reduce(c, vec![17, 40], vec![30], Combiner::Sum, value));
+        let target = Target {
+            architecture: Architecture::X86_64,
+            cpu: "cascadelake".into(),
+            features: vec!["+avx512f".into()],
+            vector_bits: 512,
+            vector_registers: 32,
+            cores: 2,
+            l1_bytes: 32 << 10,
+            l2_bytes: 1 << 20,
+            l3_bytes: 32 << 20,
+        };
+        Task { workload, target }
+    }
+
+    fn model(language: &Language) -> Model {
+        let config = Config::standard(language.vocabulary().len());
+        Model::random(Config { layers: 1, width: 32, feed_forward: 32, ..config }, 1).unwrap()
+    }
+
+    #[test]
+    fn candidates_are_legal_new_and_decided_by_the_seed() {
+        let (space, language, task) = (Space::standard(), Language::standard(), product());
+        let model = model(&language);
+        let lm = || LanguageModel::new(&space, language.clone(), &model, 3);
+        let first = lm().propose(&task, &History::default(), 12).unwrap();
+        assert_eq!(first.candidates.len(), 12);
+        assert_eq!(first, lm().propose(&task, &History::default(), 12).unwrap());
+        let mut history = History::default();
+        for candidate in &first.candidates {
+            assert!(matches!(space.next(&task, &candidate.trace), Ok(Next::Done(_))));
+            history.insert(candidate.trace.clone(), Some(1));
+        }
+        let second = lm().propose(&task, &history, 12).unwrap();
+        assert_eq!(second.candidates.len(), 12);
+        assert!(second.candidates.iter().all(|candidate| !history.contains(&candidate.trace)));
+    }
+
+    #[test]
+    fn records_become_the_sequences_that_are_sampled() {
+        let (space, language, task) = (Space::standard(), Language::standard(), product());
+        let mut lm = LanguageModel::new(&space, language.clone(), &model(&language), 3);
+        let proposal = lm.propose(&task, &History::default(), 4).unwrap();
+        let task = std::sync::Arc::new(task);
+        let entries: Vec<Entry> = proposal
+            .candidates
+            .iter()
+            .zip([100, 200, 1000, 400])
+            .map(|(candidate, ns)| {
+                let outcome = Outcome::Timed { times_ns: vec![ns], compile_us: 1 };
+                let record = Record::new(&task, &space.version(), candidate.trace.clone(), outcome, "lm", 0);
+                Entry { task: std::sync::Arc::clone(&task), record }
+            })
+            .collect();
+        let made = examples(&entries, &language, 1024);
+        assert_eq!((made.tasks, made.too_long, made.skipped, made.examples.len()), (1, 0, 0, 4));
+        for ((example, entry), (want, speed)) in
+            made.examples.iter().zip(&entries).zip([(9, 1.0f32), (4, 0.5), (0, 0.1), (2, 0.25)])
+        {
+            let prompt = language.encode_prompt(&task, Some(want));
+            assert_eq!(example.tokens, [prompt.clone(), language.encode_trace(&entry.record.trace)].concat());
+            assert!((example.score - speed.ln()).abs() < 1e-6);
+            let values = entry.record.trace.0.iter().map(|choice| language.encode_value(&choice.value).len());
+            assert_eq!(example.decisions.iter().filter(|d| **d).count(), values.sum::<usize>());
+        }
+        assert_eq!(examples(&entries, &language, 20).too_long, 4);
+    }
+}
