@@ -79,15 +79,15 @@ impl Proposer for LanguageModel<'_> {
             proposal.drawn += guides.len() as u64;
             for (guide, sampled) in guides.into_iter().zip(sampled) {
                 match guide.end {
-                    Some(End::Complete) if history.contains(&guide.trace) || !seen.insert(guide.trace.clone()) => {}
-                    Some(End::Complete) => pool.push(Candidate {
+                    Some(Ending::Complete) if history.contains(&guide.trace) || !seen.insert(guide.trace.clone()) => {}
+                    Some(Ending::Complete) => pool.push(Candidate {
                         trace: guide.trace,
                         log_likelihood: Some(sampled.log_likelihood as f32),
                         value: Some(sampled.value),
                     }),
-                    Some(End::Stale(stale)) => return Err(stale.into()),
+                    Some(Ending::Stale(stale)) => return Err(stale.into()),
                     // longer than the model's sequences, or nothing follows
-                    Some(End::DeadEnd) | None => proposal.dead_ends += 1,
+                    Some(Ending::Nowhere) | None => proposal.dead_ends += 1,
                 }
             }
             rank(&mut pool);
@@ -132,12 +132,14 @@ struct Writing<'a> {
     trace: Trace,
     /// Whose site was told, and whose value comes next.
     decision: Option<Decision>,
-    end: Option<End>,
+    end: Option<Ending>,
 }
 
-enum End {
+/// How a sequence ended.
+enum Ending {
     Complete,
-    DeadEnd,
+    /// A dead end of the space.
+    Nowhere,
     Stale(Stale),
 }
 
@@ -170,15 +172,15 @@ impl Guide for Writing<'_> {
                 Next::Forced(site)
             }
             Ok(Ok(None)) => {
-                self.end = Some(End::Complete);
+                self.end = Some(Ending::Complete);
                 Next::Forced(vec![self.language.end()])
             }
             Ok(Err(_)) => {
-                self.end = Some(End::DeadEnd);
+                self.end = Some(Ending::Nowhere);
                 Next::Finished
             }
             Err(stale) => {
-                self.end = Some(End::Stale(stale));
+                self.end = Some(Ending::Stale(stale));
                 Next::Finished
             }
         }

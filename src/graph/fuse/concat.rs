@@ -152,7 +152,9 @@ fn distribute(
     of: &Concatenation,
 ) -> Option<Vec<Leaf>> {
     let single = |tensor: TensorId| readers.get(&tensor) == Some(&1) && prepared.tensor(tensor).role != Role::Output;
-    let own_parts = of.leaves.iter().all(|leaf| leaf.source.is_none_or(single));
+    // What is given to the network is in memory anyway.
+    let given = |tensor: TensorId| matches!(prepared.tensor(tensor).role, Role::Input | Role::Constant);
+    let own_parts = of.leaves.iter().all(|leaf| leaf.source.is_none_or(|source| given(source) || single(source)));
     let mut in_order = true;
     let identity = super::view::variables(0, stage.spatial.len());
     stage.value.for_each_load(&mut |tensor, indices| in_order &= tensor != of.output || indices == identity);
