@@ -15,7 +15,7 @@ use tilescribe::tune::{Job, report};
 use super::arguments::{NetworkArguments, TargetArguments, read_task};
 use super::exit::CommandError;
 use super::progress;
-use super::search::{Method, jobs, measurer, proposer, stop_on_interrupt};
+use super::search::{CheckpointArguments, Method, Proposers, jobs, measurer, stop_on_interrupt};
 
 /// Compare search methods on the same tasks, with the same number of trials
 ///
@@ -41,6 +41,8 @@ pub struct Compare {
     #[arg(short, long, value_name = "DIR")]
     output: PathBuf,
     #[command(flatten)]
+    checkpoint: CheckpointArguments,
+    #[command(flatten)]
     network: NetworkArguments,
     #[command(flatten)]
     target: TargetArguments,
@@ -50,12 +52,11 @@ impl Compare {
     pub fn execute(self, out: &mut dyn Write) -> Result<()> {
         let jobs = self.jobs()?;
         let space = Space::standard();
-        let contestant = |method: &Method| {
-            let method = *method;
-            let space = &space;
-            Contestant { name: name(method), make: Box::new(move |seed| Ok(proposer(method, space, seed))) }
-        };
-        let methods: Vec<Contestant<'_>> = self.methods.iter().map(contestant).collect();
+        let makers = self.methods.iter().map(|method| {
+            let proposers = Proposers::new(*method, &space, &self.checkpoint)?;
+            Ok(Contestant { name: name(*method), make: Box::new(move |seed| Ok(proposers.make(seed))) })
+        });
+        let methods = makers.collect::<Result<Vec<Contestant<'_>>>>()?;
         let settings = Settings { trials: self.trials as usize, seeds: self.seeds, batch: self.batch as usize };
         let total = jobs.len() as u64 * methods.len() as u64 * self.seeds * u64::from(self.trials);
         let (bar, stopped) = (progress::bar(total, "comparing"), stop_on_interrupt()?);

@@ -10,8 +10,9 @@ use tilescribe::artifact::ArtifactError;
 use tilescribe::codegen::CodegenError;
 use tilescribe::graph::ImportError;
 use tilescribe::measure::MeasureError;
+use tilescribe::model::{CheckpointError, ModelError, SourceError};
 use tilescribe::propose::ProposeError;
-use tilescribe::record::{CorpusError, StoreError};
+use tilescribe::record::{CorpusError, StoreError, WorkloadsError};
 use tilescribe::target::TargetError;
 use tilescribe::tune::TuneError;
 
@@ -111,7 +112,25 @@ fn known(cause: &(dyn std::error::Error + 'static)) -> Option<u8> {
             TuneError::Propose { source: ProposeError::Space(_), .. } => BUG,
         });
     }
-    if cause.is::<CorpusError>() || cause.is::<TargetError>() {
+    if let Some(error) = cause.downcast_ref::<SourceError>() {
+        return Some(match error {
+            SourceError::Syntax(_) => USAGE,
+            SourceError::Download { .. } => ENVIRONMENT,
+            SourceError::Checkpoint(error) => checkpoint(error),
+        });
+    }
+    if let Some(error) = cause.downcast_ref::<CheckpointError>() {
+        return Some(checkpoint(error));
+    }
+    if let Some(error) = cause.downcast_ref::<ModelError>() {
+        return Some(match error {
+            ModelError::Device(_) => ENVIRONMENT,
+            ModelError::Io { source, .. } => file(source),
+            ModelError::Tensor(_) => BUG,
+            _ => USAGE,
+        });
+    }
+    if cause.is::<CorpusError>() || cause.is::<TargetError>() || cause.is::<WorkloadsError>() {
         return Some(USAGE);
     }
     cause.downcast_ref::<io::Error>().map(file)
@@ -120,6 +139,13 @@ fn known(cause: &(dyn std::error::Error + 'static)) -> Option<u8> {
 fn import(error: &ImportError) -> u8 {
     match error {
         ImportError::Read { source, .. } => file(source),
+        _ => USAGE,
+    }
+}
+
+fn checkpoint(error: &CheckpointError) -> u8 {
+    match error {
+        CheckpointError::Io { source, .. } => file(source),
         _ => USAGE,
     }
 }

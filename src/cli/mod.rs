@@ -6,16 +6,19 @@ mod collect;
 mod compare;
 mod compile;
 mod doctor;
+mod finetune;
 mod exit;
 mod inputs;
 mod next;
 mod npy;
+mod pretrain;
 mod progress;
 mod records;
 mod run;
 mod search;
 mod show;
 mod tasks;
+mod training;
 mod tune;
 mod worker;
 
@@ -48,6 +51,8 @@ enum Command {
     Tune(tune::Tune),
     Collect(collect::Collect),
     Compare(compare::Compare),
+    Pretrain(pretrain::Pretrain),
+    Finetune(finetune::Finetune),
     Next(next::Next),
     Show(show::Show),
     Records(records::Records),
@@ -66,6 +71,8 @@ impl Command {
             Command::Tune(command) => command.execute(out),
             Command::Collect(command) => command.execute(out),
             Command::Compare(command) => command.execute(out),
+            Command::Pretrain(command) => command.execute(out),
+            Command::Finetune(command) => command.execute(out),
             Command::Next(command) => command.execute(out),
             Command::Show(command) => command.execute(out),
             Command::Records(command) => command.execute(out),

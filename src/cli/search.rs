@@ -7,7 +7,9 @@ use anyhow::{Context, Result};
 use clap::{Args, ValueEnum};
 use tilescribe::graph::Network;
 use tilescribe::measure::{self, Measurer};
-use tilescribe::propose::{Proposer, Random};
+use tilescribe::language::Language;
+use tilescribe::model::{Checkpoint, Model, Source};
+use tilescribe::propose::{LanguageModel, Proposer, Random, shipped_checkpoint, versions};
 use tilescribe::record::Store;
 use tilescribe::space::Space;
 use tilescribe::target::{Target, Task};
@@ -25,6 +27,8 @@ const FINALISTS: usize = 5;
 /// Who writes candidates.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
 pub enum Method {
+    /// The language model writes them
+    Lm,
     /// Every candidate of every decision is equally likely
     Random,
 }
@@ -33,7 +37,7 @@ pub enum Method {
 #[derive(Args, Clone, Debug)]
 pub struct SearchArguments {
     /// Who writes the candidates
-    #[arg(long, value_enum, default_value_t = Method::Random)]
+    #[arg(long, value_enum, default_value_t = Method::Lm)]
     pub method: Method,
     /// Candidates measured of each task, those in the store included
     #[arg(long, value_name = "N")]
@@ -44,6 +48,60 @@ pub struct SearchArguments {
     /// Seed of everything that is drawn
     #[arg(long, default_value_t = 0)]
     pub seed: u64,
+    #[command(flatten)]
+    pub checkpoint: CheckpointArguments,
+}
+
+/// The model.
+#[derive(Args, Clone, Debug, Default)]
+pub struct CheckpointArguments {
+    /// Folder of a checkpoint, or hf:OWNER/NAME@REVISION [default: the one that is built in]
+    #[arg(long, value_name = "C")]
+    pub checkpoint: Option<String>,
+}
+
+impl CheckpointArguments {
+    /// Reads and checks the checkpoint.
+    ///
+    /// # Errors
+    /// Where it cannot be had, is damaged, or belongs to another version.
+    pub fn load(&self, space: &Space, language: &Language) -> Result<Checkpoint> {
+        Ok(match &self.checkpoint {
+            Some(text) => text.parse::<Source>()?.load(&versions(language, space))?,
+            None => shipped_checkpoint(language, space).context("the built-in checkpoint (retrain it with `make checkpoint`, or use --method random)")?,
+        })
+    }
+}
+
+/// Makes proposers of one method: the model is read once.
+pub struct Proposers<'a> {
+    space: &'a Space,
+    /// `None`: uniform sampling.
+    model: Option<(Language, Model)>,
+}
+
+impl<'a> Proposers<'a> {
+    /// # Errors
+    /// As [`CheckpointArguments::load`].
+    pub fn new(method: Method, space: &'a Space, checkpoint: &CheckpointArguments) -> Result<Proposers<'a>> {
+        let model = match method {
+            Method::Random => None,
+            Method::Lm => {
+                let language = Language::standard();
+                let model = checkpoint.load(space, &language)?.model;
+                Some((language, model))
+            }
+        };
+        Ok(Proposers { space, model })
+    }
+
+    /// The proposer of a seed.
+    pub fn make(&self, seed: u64) -> Box<dyn Proposer + 'a> {
+        match &self.model {
+            Some((language, model)) => Box::new(LanguageModel::new(self.space, language.clone(), model, seed)),
+            None => Box::new(Random::new(self.space, seed)),
+        }
+    }
 }
 
 /// The tasks of a network, each as important as the number of its calls.
@@ -54,13 +112,6 @@ pub fn jobs(network: &Network, target: &Target) -> Vec<Job> {
         weight: task.weight as f64,
     };
     network.tasks.iter().map(job).collect()
-}
-
-/// A proposer of a method.
-pub fn proposer(method: Method, space: &Space, seed: u64) -> Box<dyn Proposer + '_> {
-    match method {
-        Method::Random => Box::new(Random::new(space, seed)),
-    }
 }
 
 /// A measurer whose workers are this program.
@@ -75,7 +126,7 @@ pub fn measurer() -> Result<Measurer> {
 /// [`CommandError::Interrupted`] after Ctrl-C, [`CommandError::NothingFound`] where a task has no correct program.
 pub fn search(jobs: &[Job], arguments: &SearchArguments, trials: Option<u64>, store: &mut Store) -> Result<Report> {
     let space = Space::standard();
-    let mut proposer = proposer(arguments.method, &space, arguments.seed);
+    let mut proposer = Proposers::new(arguments.method, &space, &arguments.checkpoint)?.make(arguments.seed);
     let time = arguments.time_budget.map(Duration::from_secs_f64);
     let budget = Budget { trials_per_task: arguments.trials_per_task, trials, time };
     let settings = Settings { budget, batch: BATCH, finalists: FINALISTS, seed: arguments.seed };
@@ -143,7 +194,7 @@ pub fn collect(
     let space = Space::standard();
     // each task draws its own programs
     let seed = arguments.seed ^ u64::from_str_radix(&job.task.workload.hash()[..12], 16).unwrap_or(0);
-    let mut proposer = proposer(arguments.method, &space, seed);
+    let mut proposer = Proposers::new(arguments.method, &space, &arguments.checkpoint)?.make(seed);
     let budget = Budget { trials_per_task: arguments.trials_per_task, ..Budget::default() };
     let settings = Settings { budget, batch: BATCH, finalists: 0, seed: arguments.seed };
     let jobs = std::slice::from_ref(job);

@@ -5,10 +5,12 @@
 
 mod lm;
 mod random;
+mod shipped;
 pub mod train;
 
 pub use lm::{LanguageModel, versions};
 pub use random::Random;
+pub use shipped::shipped_checkpoint;
 
 use std::collections::BTreeMap;
 

@@ -1,9 +1,11 @@
 //! From records to training examples: what was measured, as sequences conditioned on the quality that they reached.
 
 use std::collections::BTreeMap;
+use std::ops::ControlFlow;
+use std::path::Path;
 
 use crate::language::Language;
-use crate::model::Example;
+use crate::model::{Compute, Evaluation, Example, Model, ModelError, Progress, Trainer, TrainingOptions};
 use crate::outcome::{Failure, Outcome};
 use crate::record::Entry;
 
@@ -22,6 +24,53 @@ pub struct Examples {
     pub too_long: usize,
     /// Records that teach nothing: dead ends, our own bugs, and tasks where nothing was timed.
     pub skipped: usize,
+}
+
+/// What training came to.
+#[derive(Clone, Debug)]
+pub struct Trained {
+    /// The best weights by the held-out groups; the latest where none are held out.
+    pub model: Model,
+    /// After how many steps, and how good, on groups held out.
+    pub evaluations: Vec<(usize, Evaluation)>,
+    pub steps: usize,
+    /// `watch` said stop before the end.
+    pub interrupted: bool,
+}
+
+/// Steps between two states on disk: what a killed run loses at most.
+const STEPS_BETWEEN_SAVES: usize = 100;
+
+/// Trains until the steps are done, the held-out groups no longer improve, or `watch` breaks off. With a path, the state of the
+/// run is kept there, and a run that is found there is gone on with.
+///
+/// # Errors
+/// [`ModelError`]; a state of other examples or another architecture is refused.
+pub fn train(
+    start: &Model,
+    examples: &[Example],
+    options: TrainingOptions,
+    compute: Compute,
+    state: Option<&Path>,
+    watch: &mut dyn FnMut(&Progress) -> ControlFlow<()>,
+) -> Result<Trained, ModelError> {
+    let mut trainer = match state.filter(|path| path.exists()) {
+        Some(path) => Trainer::resume(path, examples, compute)?,
+        None => Trainer::new(start, examples, options, compute)?,
+    };
+    let (mut evaluations, mut steps, mut interrupted) = (Vec::new(), 0, false);
+    while let Some(progress) = trainer.step()? {
+        steps = progress.step;
+        evaluations.extend(progress.evaluation.map(|evaluation| (progress.step, evaluation)));
+        interrupted = watch(&progress).is_break();
+        if let Some(path) = state.filter(|_| interrupted || steps.is_multiple_of(STEPS_BETWEEN_SAVES)) {
+            trainer.save(path)?;
+        }
+        if interrupted {
+            break;
+        }
+    }
+    Ok(Trained { model: trainer.model()?, evaluations, steps, interrupted })
 }
 
 /// One example for each record, grouped by task and target. The quality asked for in a prompt is the decile of the speed reached relative to the

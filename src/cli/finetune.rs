@@ -1,0 +1,80 @@
+//! `tilescribe finetune`
+
+use std::io::Write;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use anyhow::Result;
+use clap::Args;
+use tilescribe::language::Language;
+use tilescribe::model::TrainingOptions;
+use tilescribe::record::{Entry, Filter, Store};
+use tilescribe::space::Space;
+use tilescribe::target::Task;
+
+use super::arguments::StoreArguments;
+use super::exit::CommandError;
+use super::search::CheckpointArguments;
+use super::training::{Run, TrainingArguments};
+
+/// Train a checkpoint further on what was measured on this machine
+#[derive(Args)]
+pub struct Finetune {
+    #[command(flatten)]
+    checkpoint: CheckpointArguments,
+    #[command(flatten)]
+    store: StoreArguments,
+    /// Folder of the new checkpoint
+    #[arg(short, long, value_name = "DIR")]
+    output: PathBuf,
+    #[command(flatten)]
+    training: TrainingArguments,
+}
+
+/// A tenth of pretraining's learning rate, and fewer passes: enough to learn a machine, too little to forget the others.
+fn usual() -> TrainingOptions {
+    let pretraining = TrainingOptions::default();
+    TrainingOptions { epochs: 3.0, learning_rate: pretraining.learning_rate / 10.0, warmup_steps: 20, ..pretraining }
+}
+
+impl Finetune {
+    pub fn execute(self, out: &mut dyn Write) -> Result<()> {
+        let (space, language) = (Space::standard(), Language::standard());
+        let checkpoint = self.checkpoint.load(&space, &language)?;
+        let Some(store) = self.store.open_existing()? else {
+            let path = self.store.path()?;
+            return Err(CommandError::Usage(format!("nothing was measured yet: there is no {}", path.display())).into());
+        };
+        let entries = entries(&store, &space)?;
+        let run = Run {
+            start: &checkpoint.model,
+            entries: &entries,
+            options: self.training.options(usual()),
+            compute: self.training.device,
+            output: &self.output,
+            title: "# Tilescribe, fine-tuned",
+        };
+        let trained = run.execute(&space, &language)?;
+        writeln!(out, "{}: {} steps on {} records", self.output.display(), trained.steps, entries.len())?;
+        Ok(())
+    }
+}
+
+/// The records of this space, each with its task.
+fn entries(store: &Store, space: &Space) -> Result<Vec<Entry>> {
+    let targets = store.targets()?;
+    let mut entries = Vec::new();
+    for (hash, workload) in store.tasks()? {
+        for (fingerprint, target) in &targets {
+            let task = Arc::new(Task { workload: workload.clone(), target: target.clone() });
+            let filter = Filter {
+                task_hash: Some(hash.clone()),
+                target: Some(fingerprint.clone()),
+                space: Some(space.version()),
+            };
+            let records = store.records(&filter)?;
+            entries.extend(records.into_iter().map(|record| Entry { task: Arc::clone(&task), record }));
+        }
+    }
+    Ok(entries)
+}
