@@ -12,8 +12,8 @@ use std::time::{Duration, Instant};
 
 use super::protocol::{self, Reply, Request};
 
-/// How much of the child's last words is kept, in bytes.
-const LAST_WORDS_BYTES: u64 = 2000;
+/// How much of the child's last words is kept, in bytes: of their beginning, and of their end.
+const LAST_WORDS_BYTES: [u64; 2] = [700, 1300];
 
 /// A running worker.
 pub(super) struct Worker {
@@ -141,12 +141,19 @@ impl Worker {
 
     fn last_words(&self) -> String {
         let length = self.errors.metadata().map_or(0, |m| m.len());
-        let mut bytes = vec![0; length.min(LAST_WORDS_BYTES) as usize];
-        let start = length - bytes.len() as u64;
-        match self.errors.read_exact_at(&mut bytes, start) {
-            Ok(()) => String::from_utf8_lossy(&bytes).trim().to_string(),
-            Err(_) => String::new(),
+        let [head, tail] = LAST_WORDS_BYTES;
+        let read = |start: u64, count: u64| {
+            let mut bytes = vec![0; count as usize];
+            match self.errors.read_exact_at(&mut bytes, start) {
+                Ok(()) => String::from_utf8_lossy(&bytes).trim().to_string(),
+                Err(_) => String::new(),
+            }
+        };
+        if length <= head + tail {
+            return read(0, length);
         }
+        // a message, a long stack trace, and perhaps a line after it
+        format!("{} ... {}", read(0, head), read(length - tail, tail))
     }
 }
 
