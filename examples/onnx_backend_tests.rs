@@ -129,7 +129,8 @@ fn compare(program: &Program, inputs: &[TensorData], expected: &[TensorData]) ->
         let (found, expected) = (found.to_f64(), expected.to_f64());
         let largest = expected.iter().filter(|x| x.is_finite()).fold(0.0f64, |m, x| m.max(x.abs()));
         let differs = |(a, b): (&f64, &f64)| {
-            a != b && !(a.is_nan() && b.is_nan()) && !((a - b).abs() <= 1e-3 * b.abs() + 1e-5 * largest)
+            let close = (a - b).abs() <= 1e-3 * b.abs() + 1e-5 * largest;
+            a != b && !(a.is_nan() && b.is_nan()) && !close
         };
         if let Some(at) = found.iter().zip(&expected).position(differs) {
             return Err(format!("{name}[{at}] is {}, not {}", found[at], expected[at]));

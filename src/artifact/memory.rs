@@ -41,14 +41,17 @@ pub struct MemoryPlan {
     pub lower_bound_bytes: u64,
 }
 
+/// What blocks are placed by, the least first.
+type Priority = fn(&Block) -> Reverse<(u64, u64)>;
+
 /// Places all blocks.
 pub fn plan(blocks: &[Block]) -> MemoryPlan {
-    let orders: [fn(&Block) -> Reverse<(u64, u64)>; 3] = [
+    let orders: [Priority; 3] = [
         |block| Reverse((block.padded(), 0)),
         |block| Reverse(((block.last - block.first) as u64, block.padded())),
         |block| Reverse((u64::MAX - block.first as u64, block.padded())),
     ];
-    let place_in = |key: &fn(&Block) -> Reverse<(u64, u64)>| {
+    let place_in = |key: &Priority| {
         let mut order: Vec<usize> = (0..blocks.len()).collect();
         order.sort_by_key(|block| key(&blocks[*block]));
         let offsets = place(blocks, &order);

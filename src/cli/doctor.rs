@@ -6,6 +6,7 @@ use std::process::{Command, Stdio};
 use anyhow::Result;
 use clap::Args;
 use tilescribe::codegen;
+use tilescribe::measure::cuda;
 use tilescribe::space::Space;
 
 use super::arguments::StoreArguments;
@@ -26,19 +27,21 @@ impl Doctor {
         writeln!(out, "# the machine:")?;
         writeln!(out, "{}", codegen::host()?.to_toml().trim_end())?;
         let mut lacking = Vec::new();
-        for (driver, why) in [("cc", "links the shared object of a compiled network")] {
-            let found = Command::new(driver).arg("--version").stdin(Stdio::null()).output();
-            match found.ok().filter(|answer| answer.status.success()) {
-                Some(answer) => {
-                    let version =
-                        String::from_utf8_lossy(&answer.stdout).lines().next().unwrap_or_default().to_string();
-                    writeln!(out, "# {driver}: {version}")?;
-                }
-                None => {
-                    writeln!(out, "# {driver}: missing; it {why}")?;
-                    lacking.push(format!("{driver} is missing (Debian: apt-get install gcc libc6-dev)"));
-                }
+        let found = Command::new("cc").arg("--version").stdin(Stdio::null()).output();
+        match found.ok().filter(|answer| answer.status.success()) {
+            Some(answer) => {
+                let text = String::from_utf8_lossy(&answer.stdout);
+                writeln!(out, "# cc: {}", text.lines().next().unwrap_or_default())?;
             }
+            None => {
+                writeln!(out, "# cc: missing; it links the shared object of a compiled network")?;
+                lacking.push("cc is missing (Debian: apt-get install gcc libc6-dev)".to_string());
+            }
+        }
+        // no lack: everything but the CUDA back end works without
+        match cuda::devices() {
+            Ok(names) => names.iter().enumerate().try_for_each(|(at, name)| writeln!(out, "# cuda:{at}: {name}"))?,
+            Err(reason) => writeln!(out, "# cuda: {reason}")?,
         }
         let path = self.store.path()?;
         match self.store.open_existing() {

@@ -6,8 +6,8 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use clap::{Args, ValueEnum};
 use tilescribe::graph::Network;
-use tilescribe::measure::{self, Measurer};
 use tilescribe::language::Language;
+use tilescribe::measure::{self, Measurer};
 use tilescribe::model::{Checkpoint, Model, Source};
 use tilescribe::propose::{LanguageModel, Proposer, Random, shipped_checkpoint, versions};
 use tilescribe::record::Store;
@@ -68,7 +68,8 @@ impl CheckpointArguments {
     pub fn load(&self, space: &Space, language: &Language) -> Result<Checkpoint> {
         Ok(match &self.checkpoint {
             Some(text) => text.parse::<Source>()?.load(&versions(language, space))?,
-            None => shipped_checkpoint(language, space).context("the built-in checkpoint (retrain it with `make checkpoint`, or use --method random)")?,
+            None => shipped_checkpoint(language, space)
+                .context("the built-in checkpoint (retrain it with `make checkpoint`, or use --method random)")?,
         })
     }
 }

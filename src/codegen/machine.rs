@@ -18,7 +18,7 @@ use crate::target::{Architecture, Target};
 
 /// The nest has decided vectors, unrolling and the order of loops already; what is left is to turn slots into values, to share
 /// equal addresses and loads, and to clean up. `sroa` comes first: without the stores to slots, equal loads are next to each other.
-const PASSES: &str = "function(sroa,early-cse,instcombine,early-cse)";
+const PASSES: &str = "function(sroa,early-cse,instcombine<no-verify-fixpoint>,early-cse)";
 
 static INITIALIZE: Once = Once::new();
 

@@ -15,6 +15,7 @@
 //!   in a network the neighbouring task has just written the input.
 
 mod child;
+pub mod cuda;
 mod faults;
 mod gate;
 mod inputs;

@@ -27,11 +27,11 @@ struct Curve {
 pub fn html(comparison: &Comparison) -> String {
     let methods: Vec<&String> = comparison.summary.keys().collect();
     let mut page = String::from(HEAD);
-    let _ = write!(
+    let _ = writeln!(
         page,
         "<h1>Tilescribe: methods compared</h1>\n<p>{} tasks, {} trials each, target {}. Quality is the time of the reference (the fastest \
          program that any method found, re-measured beside the others) divided by the time of the method's best so far: 1.00 is as fast as the best known. \
-         A run without a correct program counts as {NOTHING_FOUND}.</p>\n",
+         A run without a correct program counts as {NOTHING_FOUND}.</p>",
         comparison.tasks.len(),
         comparison.trials,
         escape(&comparison.target),
@@ -113,18 +113,18 @@ fn plot(frame: &Frame, curves: &[Curve], trials: usize, legend: bool) -> String 
         format!("<svg viewBox=\"0 0 {width} {height}\" width=\"{width}\" height=\"{height}\" role=\"img\">\n");
     for tick in [0.0, 0.25, 0.5, 0.75, 1.0] {
         let at = y(tick);
-        let _ = write!(
+        let _ = writeln!(
             svg,
-            "<line x1=\"{left}\" x2=\"{:.1}\" y1=\"{at:.1}\" y2=\"{at:.1}\" stroke=\"#e5e5e5\"/><text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"end\">{tick:.2}</text>\n",
+            "<line x1=\"{left}\" x2=\"{:.1}\" y1=\"{at:.1}\" y2=\"{at:.1}\" stroke=\"#e5e5e5\"/><text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"end\">{tick:.2}</text>",
             width - 12.0,
             left - 6.0,
             at + 4.0
         );
     }
     for point in checkpoints(trials) {
-        let _ = write!(
+        let _ = writeln!(
             svg,
-            "<text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"middle\">{point}</text>\n",
+            "<text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"middle\">{point}</text>",
             x(point as f64),
             height - bottom + 16.0
         );
@@ -137,17 +137,17 @@ fn plot(frame: &Frame, curves: &[Curve], trials: usize, legend: bool) -> String 
         let upper = along(&|i| curve.band[i].1, &mut (0..count));
         let lower = along(&|i| curve.band[i].0, &mut (0..count).rev());
         let line = along(&|i| curve.points[i].1, &mut (0..count));
-        let _ = write!(
+        let _ = writeln!(
             svg,
-            "<polygon points=\"{upper} {lower}\" fill=\"{colour}\" opacity=\"0.12\"/><polyline points=\"{line}\" fill=\"none\" stroke=\"{colour}\" stroke-width=\"2\"/>\n"
+            "<polygon points=\"{upper} {lower}\" fill=\"{colour}\" opacity=\"0.12\"/><polyline points=\"{line}\" fill=\"none\" stroke=\"{colour}\" stroke-width=\"2\"/>"
         );
     }
     if legend {
         for (at, (curve, colour)) in curves.iter().zip(COLOURS.iter().cycle()).enumerate() {
             let top = height - bottom - 18.0 * (curves.len() - at) as f64;
-            let _ = write!(
+            let _ = writeln!(
                 svg,
-                "<rect x=\"{:.1}\" y=\"{:.1}\" width=\"14\" height=\"4\" fill=\"{colour}\"/><text x=\"{:.1}\" y=\"{:.1}\">{}</text>\n",
+                "<rect x=\"{:.1}\" y=\"{:.1}\" width=\"14\" height=\"4\" fill=\"{colour}\"/><text x=\"{:.1}\" y=\"{:.1}\">{}</text>",
                 width - 130.0,
                 top - 4.0,
                 width - 110.0,
@@ -155,9 +155,9 @@ fn plot(frame: &Frame, curves: &[Curve], trials: usize, legend: bool) -> String 
                 escape(&curve.name)
             );
         }
-        let _ = write!(
+        let _ = writeln!(
             svg,
-            "<text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"middle\">measured programs</text>\n",
+            "<text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"middle\">measured programs</text>",
             (width + left) / 2.0,
             height - 4.0
         );
@@ -184,7 +184,7 @@ fn summary_table(comparison: &Comparison) -> String {
         let runs = || comparison.tasks.iter().flat_map(|t| &t.runs).filter(|r| r.method == *method);
         let seconds: f64 = runs().filter_map(|r| r.seconds.last()).sum();
         let (failed, all) = runs().fold((0, 0), |(f, a), r| (f + r.failed, a + r.best_ms.len()));
-        let _ = write!(table, "<td>{seconds:.1}</td><td>{failed} of {all}</td></tr>\n");
+        let _ = writeln!(table, "<td>{seconds:.1}</td><td>{failed} of {all}</td></tr>");
     }
     table + "</table>\n"
 }

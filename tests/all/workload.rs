@@ -181,7 +181,8 @@ fn check_operator(from: DType, to: DType, build: impl Fn(Expr) -> Expr) {
 fn hostile_text_is_refused() {
     let deep = format!("out t0 {}1.0\n", "neg ".repeat(100_000));
     let deep_index = format!("out t0 4 int {}a{}\n", "/ ".repeat(100_000), " 2".repeat(100_000));
-    let cases: Vec<(&str, fn(&TextError) -> bool)> = vec![
+    type IsRight = fn(&TextError) -> bool;
+    let cases: Vec<(&str, IsRight)> = vec![
         ("", |e| matches!(e, TextError::Invalid(WorkloadError::NoStage))),
         ("what t0", |e| matches!(e, TextError::Word { line: 1, .. })),
         ("out t0", |e| matches!(e, TextError::End { line: 1, .. })),

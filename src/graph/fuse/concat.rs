@@ -21,11 +21,11 @@ pub fn assemble(prepared: &mut Prepared) {
     let mut owners: Vec<Owner> = Vec::new();
     for concatenation in &all {
         let Concatenation { output, leaves, .. } = concatenation;
-        if let Some((owner, first)) = owners.iter().find_map(|o| Some((o, o.run(leaves)?))) {
-            if prepared.place(*output, owner.output, owner.leaves[first].offset) {
-                prepared.assemblies.insert(*output, owner.fillers[first..first + leaves.len()].to_vec());
-                continue;
-            }
+        if let Some((owner, first)) = owners.iter().find_map(|o| Some((o, o.run(leaves)?)))
+            && prepared.place(*output, owner.output, owner.leaves[first].offset)
+        {
+            prepared.assemblies.insert(*output, owner.fillers[first..first + leaves.len()].to_vec());
+            continue;
         }
         let mut fillers = Vec::new();
         for leaf in leaves {

@@ -179,19 +179,20 @@ impl Fusion {
             };
             let own: Vec<TensorId> = loads(stage).into_iter().filter(|t| group.writes(*t)).collect();
             let only_reader = own.iter().all(|tensor| self.is_only_reader(at, g, *tensor));
-            if only_reader || must_be_stored {
-                if let Some(aligned) = group.align(stage, &self.prepared.tensors) {
-                    self.join(g, Member { stage: aligned, nodes: member.nodes.clone() });
-                    return true;
-                }
+            if (only_reader || must_be_stored)
+                && let Some(aligned) = group.align(stage, &self.prepared.tensors)
+            {
+                self.join(g, Member { stage: aligned, nodes: member.nodes.clone() });
+                return true;
             }
             let nobody_else = || group.members.iter().all(|m| self.is_only_reader(at, g, m.stage.output));
-            if only_reader && nobody_else() {
-                if let Some((permuted, aligned)) = group.permute(stage, &self.prepared.tensors) {
-                    self.groups[g] = Some(permuted);
-                    self.join(g, Member { stage: aligned, nodes: member.nodes.clone() });
-                    return true;
-                }
+            if only_reader
+                && nobody_else()
+                && let Some((permuted, aligned)) = group.permute(stage, &self.prepared.tensors)
+            {
+                self.groups[g] = Some(permuted);
+                self.join(g, Member { stage: aligned, nodes: member.nodes.clone() });
+                return true;
             }
         }
         false

@@ -104,11 +104,13 @@ fn anchor_name(workload: &Workload, anchor: &Stage, nodes: &[String]) -> Option<
                     _ => None,
                 })
                 .collect();
-            if let [(s, stride), (r, dilation)] = vars.as_slice() {
-                if *s < rank && *r >= rank && knows(*s) == 1 {
-                    windows.push((anchor.extent(*r), *stride, *dilation, *s));
-                    windowed = Some(*tensor);
-                }
+            if let [(s, stride), (r, dilation)] = vars.as_slice()
+                && *s < rank
+                && *r >= rank
+                && knows(*s) == 1
+            {
+                windows.push((anchor.extent(*r), *stride, *dilation, *s));
+                windowed = Some(*tensor);
             }
         }
     }

@@ -69,10 +69,10 @@ impl Network {
             }
         }
         for (buffer, ranges) in self.buffers.iter().zip(&written) {
-            if let Source::Output(name) = &buffer.source {
-                if !ranges.covers(0, buffer.shape.iter().product()) {
-                    return Err(NetworkError::Incomplete { name: name.clone() });
-                }
+            if let Source::Output(name) = &buffer.source
+                && !ranges.covers(0, buffer.shape.iter().product())
+            {
+                return Err(NetworkError::Incomplete { name: name.clone() });
             }
         }
         for (number, task) in self.tasks.iter().enumerate() {

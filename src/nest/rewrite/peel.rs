@@ -117,6 +117,11 @@ fn peel_loop(l: &Loop, ranges: &mut Ranges) -> Vec<Stmt> {
 fn peel_at(l: &Loop, bound: &Index, tile: i64, ranges: &mut Ranges) -> Vec<Stmt> {
     let full = settle(&l.body, bound, tile, tile);
     let range = bound.range(&|v| ranges.get(&v).copied().unwrap_or(Interval::point(0)));
+    // what is left in the last tile is known when the bound moves in steps of whole tiles, as loops made by one split do; otherwise the
+    // loop stays ragged, and the verifier refuses it
+    if bound.terms().iter().any(|(_, step)| step % tile != 0) {
+        return vec![Stmt::Loop(Loop { body: peel(&l.body, ranges), ..l.clone() })];
+    }
     let rest = bound.offset().rem_euclid(tile);
     if range.is_some_and(|r| r.low >= tile) || rest == 0 {
         // what is left is always a multiple of the tile

@@ -96,7 +96,11 @@ fn compare(id: TensorId, expected: &[f32], found: &[f32]) -> Result<(), String> 
     if expected.len() != found.len() {
         return Err(format!("t{} has {} elements, not {}", id.0, found.len(), expected.len()));
     }
-    let differs = |(e, f): (&f32, &f32)| e != f && !((e - f).abs() <= 1e-4 * e.abs().max(1e-3));
+    let differs = |(e, f): (&f32, &f32)| {
+        // a NaN is close to nothing
+        let close = (e - f).abs() <= 1e-4 * e.abs().max(1e-3);
+        e != f && !close
+    };
     match expected.iter().zip(found).position(differs) {
         Some(at) => Err(format!("element {at} of t{} is {}, not {}", id.0, found[at], expected[at])),
         None => Ok(()),

@@ -9,7 +9,8 @@ use super::{binary, load, var};
 
 /// A workload of at most some ten thousand points, and the name of its kind.
 pub fn random_workload(rng: &mut ChaCha8Rng) -> (&'static str, Workload) {
-    let kinds: [(&'static str, fn(&mut ChaCha8Rng) -> Workload); 9] = [
+    type Make = fn(&mut ChaCha8Rng) -> Workload;
+    let kinds: [(&'static str, Make); 9] = [
         ("product", product),
         ("product", product),
         ("convolution", convolution),
