@@ -95,7 +95,7 @@ impl Region {
         self.arm();
     }
 
-    /// The data's address, aligned to [`ALIGNMENT`].
+    /// The data's address, aligned to a cache line at least.
     pub fn address(&self) -> *mut u8 {
         // SAFETY: inside of the mapping, since the body holds the length and twice the alignment.
         unsafe { self.base.as_ptr().add(self.start()) }
