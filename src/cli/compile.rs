@@ -20,8 +20,9 @@ use super::search::{SearchArguments, jobs, judge, search};
 
 /// Compile a network into a folder that any C program can use
 ///
-/// Every task takes the best schedule that the store holds for this target, or else the untuned one. With `--trials-per-task` or
-/// `--time-budget`, schedules are searched for first, and what is measured goes into the store.
+/// Schedules are searched for first: 10 programs of each task are measured, those in the store counted, unless another budget is given.
+/// What is measured goes into the store. With `--trials-per-task 0` every task takes the best schedule that the store holds for this target, or else
+/// the untuned one.
 #[derive(Args)]
 pub struct Compile {
     /// ONNX file
@@ -50,7 +51,8 @@ impl Compile {
         let target = self.target.resolve()?;
         let network = self.network.load(&self.model)?;
         let found = self.search(&network, &target)?;
-        let chosen = schedules(&network, &target, self.store.open_existing()?.as_ref())?;
+        let mut chosen = schedules(&network, &target, self.store.open_existing()?.as_ref())?;
+        take_winners(&mut chosen, &network, &target, &found)?;
         let untuned = chosen.iter().filter(|schedule| schedule.best_ns.is_none()).count();
         let name = self.name.clone().unwrap_or_else(|| identifier(&self.output));
         let options = Options { name: &name, target: &target, folder: &self.output };
@@ -66,19 +68,38 @@ impl Compile {
         Ok(())
     }
 
-    /// Searches where a budget was given; without one, reports no trials.
+    /// Searches within the budget; without one for no trials at all, reports none.
     fn search(&self, network: &Network, target: &Target) -> Result<Report> {
         let jobs = jobs(network, target);
-        if self.search.trials_per_task.is_none() && self.search.time_budget.is_none() {
+        let mut arguments = self.search.clone();
+        if arguments.time_budget.is_none() {
+            arguments.trials_per_task.get_or_insert(DEFAULT_TRIALS);
+        }
+        if arguments.trials_per_task == Some(0) {
             let (failed, jobs_report) = (BTreeMap::new(), Vec::new());
             let (tasks, interrupted) = (jobs.len(), false);
             let (trials, valid, seconds, trials_per_s) = (0, 0, 0.0, 0.0);
             return Ok(Report { tasks, trials, valid, failed, seconds, trials_per_s, interrupted, jobs: jobs_report });
         }
-        let report = search(&jobs, &self.search, None, &mut self.store.open()?)?;
+        let report = search(&jobs, &arguments, None, &mut self.store.open()?)?;
         judge(&jobs, &report)?;
         Ok(report)
     }
+}
+
+/// Candidates of each task where no budget is given.
+const DEFAULT_TRIALS: u64 = 10;
+
+/// The finals' winners take their tasks: they were measured beside the untuned program, so nothing gets slower by tuning.
+fn take_winners(chosen: &mut [Schedule], network: &Network, target: &Target, found: &Report) -> Result<()> {
+    let space = Space::standard();
+    for ((schedule, task), job) in chosen.iter_mut().zip(&network.tasks).zip(&found.jobs) {
+        if let Some((trace, ns)) = &job.best {
+            let task = Task { workload: task.workload.clone(), target: target.clone() };
+            *schedule = Schedule::recorded(&space, &task, trace, Some(*ns))?;
+        }
+    }
+    Ok(())
 }
 
 /// The best schedule that the store holds for each task, or else the untuned one.

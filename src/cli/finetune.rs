@@ -52,6 +52,7 @@ impl Finetune {
             options: self.training.options(usual()),
             compute: self.training.device,
             output: &self.output,
+            fastest: self.training.fastest,
             title: "# Tilescribe, fine-tuned",
         };
         let trained = run.execute(&space, &language)?;

@@ -37,6 +37,7 @@ impl Pretrain {
             options: self.training.options(TrainingOptions::default()),
             compute: self.training.device,
             output: &self.output,
+            fastest: self.training.fastest,
             title: "# Tilescribe, pretrained",
         };
         let trained = run.execute(&space, &language)?;

@@ -1,5 +1,6 @@
 //! Training a model: what `pretrain` and `finetune` share.
 
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::BufReader;
 use std::ops::ControlFlow;
@@ -32,6 +33,9 @@ pub struct TrainingArguments {
     /// Share of the tasks that is held out to stop by
     #[arg(long, value_name = "P", value_parser = share, default_value_t = 0.1)]
     pub held_out: f32,
+    /// Learn from so many of the fastest programs of each task only
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(2..))]
+    pub fastest: Option<u32>,
     /// Seed of everything that is drawn
     #[arg(long, default_value_t = 0)]
     pub seed: u64,
@@ -97,6 +101,20 @@ pub fn read_corpus(paths: &[PathBuf]) -> Result<Vec<Entry>> {
     Ok(entries)
 }
 
+/// The fastest entries of each task and target, failures last.
+fn fastest(entries: &[Entry], most: usize) -> Vec<Entry> {
+    let mut groups: BTreeMap<(&str, &str), Vec<&Entry>> = BTreeMap::new();
+    for entry in entries {
+        groups.entry((&entry.record.task_hash, &entry.record.target)).or_default().push(entry);
+    }
+    let mut kept = Vec::new();
+    for mut members in groups.into_values() {
+        members.sort_by_key(|entry| entry.record.outcome.best_ns().unwrap_or(u64::MAX));
+        kept.extend(members.into_iter().take(most).cloned());
+    }
+    kept
+}
+
 /// A training run and where it leads.
 pub struct Run<'a> {
     pub start: &'a Model,
@@ -107,6 +125,8 @@ pub struct Run<'a> {
     pub output: &'a Path,
     /// The first lines of the model card.
     pub title: &'a str,
+    /// So many of the fastest programs of each task; all where there is none.
+    pub fastest: Option<u32>,
 }
 
 impl Run<'_> {
@@ -118,6 +138,7 @@ impl Run<'_> {
     pub fn execute(&self, space: &Space, language: &Language) -> Result<Trained> {
         let version = space.version();
         let own: Vec<Entry> = self.entries.iter().filter(|e| e.record.space == version).cloned().collect();
+        let own = self.fastest.map_or_else(|| own.clone(), |most| fastest(&own, most as usize));
         let made = examples(&own, language, self.start.config().max_sequence);
         if made.examples.is_empty() {
             let reason = format!("none of the {} records is of this search space ({version})", self.entries.len());

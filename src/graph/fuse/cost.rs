@@ -13,6 +13,9 @@ use crate::workload::{Atom, Binary, Expr, Index, Unary};
 
 /// Cheap operations that a contraction may repeat with every read of an element.
 const CONTRACTION_OPERATIONS: usize = 6;
+/// A choice between two computed sides (a concatenation along an inner axis) counts as this many cheap operations: it breaks vectors up,
+/// so that rotary positions are not worked out in every step of a product.
+const CHOICE: usize = 4;
 /// Tensors as large as the value that a contraction may read in its place.
 const CONTRACTION_LOADS: usize = 2;
 /// Cheap operations that several readers may spend together, per element.
@@ -37,7 +40,7 @@ impl Cost {
             Expr::Select { .. } => Cost { cheap: 1, expensive: 0 },
             // Padding costs nothing where the reader copies its operand; choosing between two computed sides does.
             Expr::Guard { outside, .. } if !matches!(**outside, Expr::Float(_) | Expr::Index(_)) => {
-                Cost { cheap: 2, expensive: 0 }
+                Cost { cheap: CHOICE, expensive: 0 }
             }
             Expr::Load { indices, .. } if indices.iter().any(gathers) => Cost { cheap: 0, expensive: 1 },
             Expr::Guard { .. } | Expr::Cast(..) | Expr::Float(_) | Expr::Index(_) | Expr::Load { .. } => {
@@ -117,10 +120,14 @@ pub fn recompute(cost: Cost, loads: usize, readers: &[Reader]) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::workload::TensorId;
+    use crate::workload::{Condition, TensorId, Var};
 
     fn x() -> Expr {
-        Expr::load(TensorId(0), vec![])
+        x_of(0)
+    }
+
+    fn x_of(tensor: u32) -> Expr {
+        Expr::load(TensorId(tensor), vec![])
     }
 
     #[test]
@@ -132,6 +139,17 @@ mod tests {
         let gelu = Cost::of(&Expr::unary(Unary::Erf, x()));
         assert!(!recompute(gelu, 1, &contraction));
         assert!(recompute(gelu, 1, &[Reader { reads: 1.0 }]));
+    }
+
+    #[test]
+    fn rotary_positions_stay_out_of_a_contraction() {
+        // x cos + guard(-x, x) sin
+        let product = |x| Expr::binary(Binary::Multiply, x, x_of(1));
+        let within = Condition { index: Index::var(Var(0)), low: 0, high: 4 };
+        let turned = Expr::guard(vec![within], Expr::unary(Unary::Negate, x()), x());
+        let rotary = Cost::of(&Expr::binary(Binary::Add, product(x()), product(turned)));
+        assert!(!recompute(rotary, 1, &[Reader { reads: 128.0 }]));
+        assert!(recompute(rotary, 1, &[Reader { reads: 1.0 }]));
     }
 
     #[test]

@@ -167,10 +167,10 @@ fn anchor_name(workload: &Workload, anchor: &Stage, nodes: &[String]) -> Option<
 fn product_operands(value: &Expr) -> usize {
     match value {
         Expr::Binary(Binary::Multiply, x, y) => {
-            // A square is no contraction: its operands are one tensor.
+            // A square is no contraction: its operands are one element.
             let own = |e: &Expr| {
                 let mut found = Vec::new();
-                e.for_each_load(&mut |tensor, _| found.push(tensor));
+                e.for_each_load(&mut |tensor, indices| found.push((tensor, indices.to_vec())));
                 found
             };
             let (left, right) = (own(x), own(y));
@@ -195,7 +195,7 @@ fn epilogue_name(workload: &Workload, anchor: &Stage) -> String {
             let own = operand.role == Role::Intermediate || tensor == anchor.output;
             if !own && operand.role != Role::Constant && operand.elements() == workload.tensor(stage.output).elements()
             {
-                parts.push("add");
+                parts.push(if is_factor(&stage.value, tensor) { "mul" } else { "add" });
             }
         });
         for (unary, name) in
@@ -211,6 +211,13 @@ fn epilogue_name(workload: &Workload, anchor: &Stage) -> String {
     }
     parts.dedup();
     parts.join("_")
+}
+
+/// Whether a tensor is multiplied as it is.
+fn is_factor(expr: &Expr, operand: TensorId) -> bool {
+    let own = |e: &Expr| matches!(e, Expr::Load { tensor, .. } if *tensor == operand);
+    matches!(expr, Expr::Binary(Binary::Multiply, x, y) if own(x) || own(y))
+        || expr.children().into_iter().any(|e| is_factor(e, operand))
 }
 
 fn has_zero_maximum(expr: &Expr) -> bool {
