@@ -1,1 +1,113 @@
-//! (to be written)
+//! The loop with real workers; the corpus; what the shipped model writes.
+
+use std::collections::BTreeSet;
+use std::fs::File;
+use std::io::BufReader;
+use std::path::{Path, PathBuf};
+
+use tilescribe::codegen;
+use tilescribe::language::Language;
+use tilescribe::measure::{Measurer, Options};
+use tilescribe::propose::{History, LanguageModel, Proposer, Random, shipped_checkpoint};
+use tilescribe::record::{CorpusReader, Limits, Store, read_workloads};
+use tilescribe::space::{Next, Space};
+use tilescribe::target::Task;
+use tilescribe::tune::{Budget, Control, Event, Job, Settings, tune};
+use tilescribe::workload::generate::{Limits as Sizes, generate};
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).to_path_buf()
+}
+
+fn worker() -> Options {
+    Options { cache: None, ..Options::new(env!("CARGO_BIN_EXE_tilescribe").into()) }
+}
+
+fn job(name: &str, text: &str) -> Job {
+    let task = Task { workload: text.parse().unwrap(), target: codegen::host().unwrap() };
+    Job { name: name.into(), task, weight: 1.0 }
+}
+
+const PRODUCT: &str = "input t0 17 30\nconst t1 30 40\nout t2 17 40 sum 30 mul t0 a c t1 c b\n";
+const SUM: &str = "input t0 33 65\nout t1 33 sum 65 t0 a b\n";
+
+fn settings(trials_per_task: u64) -> Settings {
+    let budget = Budget { trials_per_task: Some(trials_per_task), ..Budget::default() };
+    Settings { budget, batch: 4, finalists: 2, seed: 1 }
+}
+
+#[test]
+fn a_run_goes_on_where_the_store_ends() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("records.db");
+    let jobs = [job("product", PRODUCT), job("sum", SUM)];
+    let space = Space::standard();
+    let run = |trials: u64, stop_after: u64| {
+        let mut proposer = Random::new(&space, 1);
+        let mut measurer = Measurer::new(worker());
+        let mut store = Store::open(&path).unwrap();
+        let mut watch = |event: &Event<'_>| match event {
+            Event::Measured { progress, .. } if progress.trials >= stop_after => Control::Stop,
+            _ => Control::Continue,
+        };
+        tune(&space, &jobs, &mut proposer, &mut measurer, &mut store, &settings(trials), &mut watch).unwrap()
+    };
+    let first = run(6, 5);
+    assert!(first.interrupted);
+    assert_eq!(first.trials, 5, "what was measured before the stop, and no more");
+    let second = run(6, u64::MAX);
+    assert!(!second.interrupted);
+    assert_eq!(second.trials, 12 - 5, "the store's records count");
+    assert_eq!((second.valid, second.failed.len()), (second.trials, 0));
+    let third = run(6, u64::MAX);
+    assert_eq!(third.trials, 0);
+    for report in &second.jobs {
+        let (_, best) = report.best.as_ref().unwrap();
+        assert!(report.untuned_ns.unwrap() >= *best, "the untuned program is among the finalists");
+    }
+}
+
+/// (hash, name) of the evaluation networks' tasks.
+fn excluded() -> BTreeSet<String> {
+    let text = std::fs::read_to_string(root().join("corpus/excluded.txt")).unwrap();
+    text.lines().map(|line| line.split_whitespace().next().unwrap().to_string()).collect()
+}
+
+#[test]
+fn no_evaluation_task_is_in_the_corpus() {
+    let excluded = excluded();
+    assert!(excluded.len() > 100, "the list is where this test looks for it");
+    let workloads = read_workloads(&root().join("corpus/workloads")).unwrap();
+    assert!(workloads.len() >= 60);
+    for named in &workloads {
+        assert!(!excluded.contains(&named.workload.hash().to_string()), "{}", named.name);
+    }
+    let mut records = 0;
+    for entry in std::fs::read_dir(root().join("corpus/records")).unwrap() {
+        let path = entry.unwrap().path();
+        for entry in CorpusReader::new(BufReader::new(File::open(&path).unwrap()), Limits::default()).unwrap() {
+            let entry = entry.unwrap();
+            assert!(!excluded.contains(&entry.record.task_hash), "{} in {}", entry.record.task_hash, path.display());
+            records += 1;
+        }
+    }
+    assert!(records >= 20_000, "{records} records");
+}
+
+#[test]
+fn the_shipped_model_writes_legal_programs_for_workloads_it_has_never_seen() {
+    let (space, language) = (Space::standard(), Language::standard());
+    let checkpoint = shipped_checkpoint(&language, &space).unwrap();
+    let target = codegen::host().unwrap();
+    let (mut drawn, mut dead_ends) = (0, 0);
+    for seed in 0..24 {
+        let task = Task { workload: generate(seed, Sizes::LARGE), target: target.clone() };
+        let mut lm = LanguageModel::new(&space, language.clone(), &checkpoint.model, seed);
+        let proposal = lm.propose(&task, &History::default(), 8).unwrap();
+        (drawn, dead_ends) = (drawn + proposal.drawn, dead_ends + proposal.dead_ends);
+        for candidate in &proposal.candidates {
+            assert!(matches!(space.next(&task, &candidate.trace), Ok(Next::Done(_))), "{}", candidate.trace);
+        }
+    }
+    assert!(dead_ends * 100 <= drawn, "{dead_ends} dead ends in {drawn} traces");
+}
