@@ -17,7 +17,11 @@ pub mod outcome;
 pub mod measure;
 pub mod record;
 pub mod model;
-pub mod rank;
 pub mod propose;
 pub mod tune;
 pub mod artifact;
+
+/// The README's example, compiled with the documentation tests.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+pub struct Readme;

@@ -156,7 +156,6 @@ impl Measurer {
         traces: &[Trace],
         incumbent_ns: Option<u64>,
     ) -> Result<Vec<Outcome>, MeasureError> {
-        self.compile_ahead(task, traces)?;
         let mut best = incumbent_ns;
         let mut outcomes = Vec::with_capacity(traces.len());
         for trace in traces {
@@ -362,13 +361,14 @@ mod tests {
         Reply::Started { protocol: PROTOCOL, space: Space::standard().version() }
     }
 
-    /// A measurer whose worker is a shell script: it sends these messages, unasked, and then runs `after`. Each start leaves a line with the
+    /// A measurer whose worker is a shell script: it sends these messages, unasked, and a moment later, when it has been asked, runs `after`. Each start leaves a line with the
     /// process' id in `starts`.
     fn scripted(folder: &Path, messages: &[Reply], after: &str) -> Measurer {
         let bytes: Vec<u8> = messages.iter().flat_map(|message| frame(message).unwrap()).collect();
         std::fs::write(folder.join("messages"), bytes).unwrap();
         let script = folder.join("worker");
-        let text = format!("#!/bin/sh\ncd '{}'\necho $$ >> starts\ncat messages\n{after}\n", folder.display());
+        let text =
+            format!("#!/bin/sh\ncd '{}'\necho $$ >> starts\ncat messages\nsleep 0.1\n{after}\n", folder.display());
         std::fs::write(&script, text).unwrap();
         std::fs::set_permissions(&script, std::fs::Permissions::from_mode(0o755)).unwrap();
         let mut options = Options::new(script);

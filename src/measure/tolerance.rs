@@ -133,7 +133,7 @@ impl Tolerance {
             count += 1;
             let allowed = self.allowed(expected);
             let off = (found - expected).abs() - allowed;
-            if worst.is_none() || off.is_nan() || off > excess {
+            if worst.is_none() || (off.is_nan() && excess < f64::INFINITY) || off > excess {
                 // the first NaN stays: nothing is greater than it
                 excess = if off.is_nan() { f64::INFINITY } else { off };
                 worst = Some(Mismatch { tensor, at, expected, found, allowed, count, of });
