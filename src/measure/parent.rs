@@ -490,7 +490,7 @@ mod tests {
             let bytes: Vec<u8> = messages.iter().flat_map(|message| frame(message).unwrap()).collect();
             std::fs::write(folder.path().join(format!("round{}", number + 1)), bytes).unwrap();
         }
-        let after = "n=$(wc -l < starts)\ncat round$n\n[ $n = 3 ] && exec sleep 99\nkill -SEGV $$";
+        let after = "n=$(wc -l < starts)\ncat round$n\n[ $n = 3 ] && exec sleep 99\nsleep 0.1\nkill -SEGV $$";
         let mut measurer = scripted(folder.path(), &[], after);
         let traces = vec![Trace::default(); 3];
         let outcomes = measurer.finals(&task(), &traces).unwrap();

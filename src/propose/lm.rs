@@ -15,15 +15,13 @@ const MIN_SAMPLES: usize = 64;
 const SAMPLES_PER_CANDIDATE: usize = 4;
 /// Rounds of sampling before a small space, or a very certain model, is taken to be exhausted.
 const ROUNDS: u64 = 8;
-/// What a deviation of the log-likelihood counts where one of the value counts 1.
-const LIKELIHOOD_SHARE: f32 = 0.5;
 
 /// The versions that a checkpoint must have to write for this language and space.
 pub fn versions(language: &Language, space: &Space) -> Versions {
     Versions { tilescribe: env!("CARGO_PKG_VERSION").into(), language: language.version(), space: space.version() }
 }
 
-/// Samples traces from a model, and ranks them by its value head and its likelihoods.
+/// Samples traces from a model, and ranks them by its value head.
 pub struct LanguageModel<'a> {
     space: &'a Space,
     language: Language,
@@ -105,23 +103,10 @@ impl Proposer for LanguageModel<'_> {
     }
 }
 
-/// Sorts by value and likelihood, each in units of its deviation over the pool; best first, equal ones by trace.
+/// Sorts by value, best first, equal ones by trace. Likelihood has no say: it prefers short traces, which are not the fast ones.
 fn rank(pool: &mut [Candidate]) {
-    let of_value = moments(pool.iter().map(|c| c.value.unwrap_or(0.0)));
-    let of_likelihood = moments(pool.iter().map(|c| c.log_likelihood.unwrap_or(0.0)));
-    let score = |candidate: &Candidate| {
-        let value = (candidate.value.unwrap_or(0.0) - of_value.0) / of_value.1;
-        value + LIKELIHOOD_SHARE * (candidate.log_likelihood.unwrap_or(0.0) - of_likelihood.0) / of_likelihood.1
-    };
-    pool.sort_by(|a, b| score(b).total_cmp(&score(a)).then_with(|| a.trace.cmp(&b.trace)));
-}
-
-/// Mean and deviation; the latter never zero.
-fn moments(values: impl Iterator<Item = f32> + Clone) -> (f32, f32) {
-    let count = values.clone().count().max(1) as f32;
-    let mean = values.clone().sum::<f32>() / count;
-    let variance = values.map(|v| (v - mean) * (v - mean)).sum::<f32>() / count;
-    (mean, variance.sqrt().max(1e-6))
+    let value = |candidate: &Candidate| candidate.value.unwrap_or(f32::NEG_INFINITY);
+    pool.sort_by(|a, b| value(b).total_cmp(&value(a)).then_with(|| a.trace.cmp(&b.trace)));
 }
 
 /// Guides the model along the space: sites are forced, values are chosen.
