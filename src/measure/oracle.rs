@@ -55,7 +55,7 @@ impl OracleCache {
     /// [`OracleError`] for workloads that cannot be evaluated, or not in this memory.
     pub fn expected(&self, workload: &Workload, seed: u64) -> Result<Expected, OracleError> {
         let inputs = generate_inputs(workload, seed)?;
-        let file = self.folder.as_ref().map(|f| f.join(format!("{}-{seed:x}-{GENERATOR}", workload.hash())));
+        let file = self.folder.as_ref().map(|folder| folder.join(file_name(workload, seed, &inputs)));
         if let Some(outputs) = file.as_deref().and_then(|file| read(file, workload)) {
             return Ok(Expected { inputs, outputs });
         }
@@ -70,6 +70,18 @@ impl OracleCache {
         }
         Ok(Expected { inputs, outputs })
     }
+}
+
+/// Names everything that the outputs depend on: workloads of one hash may list their tensors in different orders, and then get different
+/// inputs from the same seed.
+fn file_name(workload: &Workload, seed: u64, inputs: &[(TensorId, Array)]) -> String {
+    let mut digest = Sha256::new();
+    digest.update(workload.to_string());
+    for (_, array) in inputs {
+        digest.update(array.to_bytes());
+    }
+    let digest: String = digest.finalize().iter().take(8).map(|byte| format!("{byte:02x}")).collect();
+    format!("{}-{seed:x}-{GENERATOR}-{digest}", workload.hash())
 }
 
 /// `None` unless the file holds exactly these outputs, unharmed.
