@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::fmt;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use super::memory::{Breach, Region};
 use super::oracle::Expected;
@@ -40,6 +40,8 @@ pub struct Loaded {
     workspace: Region,
     /// From the nest to machine code.
     compile_us: u64,
+    /// How long the run that was checked took: zero before.
+    warm_up: Duration,
 }
 
 /// Why a nest is not timed.
@@ -126,7 +128,7 @@ impl Workbench {
         let Compiled { nest, kernel, compile_us } = compiled;
         self.check_arguments(&nest)?;
         let workspace = self.region(kernel.workspace_bytes(), "the workspace")?;
-        let mut loaded = Loaded { kernel, addresses: Vec::new(), packed: Vec::new(), workspace, compile_us };
+        let mut loaded = Loaded { kernel, addresses: Vec::new(), packed: Vec::new(), workspace, compile_us, warm_up: Duration::ZERO };
         for id in nest.arguments() {
             if let Some(argument) = self.arguments.get(&id) {
                 loaded.addresses.push(argument.region.address());
@@ -155,7 +157,7 @@ impl Workbench {
     pub fn check(&mut self, loaded: &mut Loaded) -> Result<(), Refusal> {
         self.poison_outputs();
         loaded.workspace.poison();
-        loaded.run();
+        loaded.warm_up = by_the_clock(&mut || loaded.run(), 1);
         self.judge(loaded)
     }
 
@@ -169,7 +171,7 @@ impl Workbench {
         timing: &Timing,
         incumbent_ns: Option<u64>,
     ) -> Result<Outcome, Refusal> {
-        let times_ns = timing.sample(incumbent_ns, &mut |count| by_the_clock(&mut || loaded.run(), count));
+        let times_ns = timing.sample(incumbent_ns, loaded.warm_up, &mut |count| by_the_clock(&mut || loaded.run(), count));
         self.judge(loaded)?;
         Ok(Outcome::Timed { times_ns, compile_us: loaded.compile_us })
     }
@@ -179,8 +181,8 @@ impl Workbench {
         let compile_us: Vec<u64> = kernels.iter().map(|loaded| loaded.compile_us).collect();
         let mut runs: Vec<_> =
             kernels.iter_mut().map(|loaded| move |count: u32| by_the_clock(&mut || loaded.run(), count)).collect();
-        let mut borrowed: Vec<&mut dyn FnMut(u32) -> std::time::Duration> =
-            runs.iter_mut().map(|run| run as &mut dyn FnMut(u32) -> std::time::Duration).collect();
+        let mut borrowed: Vec<&mut dyn FnMut(u32) -> Duration> =
+            runs.iter_mut().map(|run| run as &mut dyn FnMut(u32) -> Duration).collect();
         let times = timing.sample_in_turn(&mut borrowed);
         times
             .into_iter()

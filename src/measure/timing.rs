@@ -22,6 +22,10 @@ pub struct Timing {
     pub agreement: f64,
     /// A candidate slower than the incumbent by this factor is given up after `fewest` samples.
     pub hopeless: f64,
+    /// One slower by this factor is given up after a single sample, if that took `long_run` at least.
+    pub lost: f64,
+    /// A run of this length needs no other before it to be believed, and no disturbance is likely to multiply it.
+    pub long_run: Duration,
     /// Shorter kernels run several times for a sample, so that reading the clock (about 50 ns) stays below 1 %.
     pub shortest_sample: Duration,
     /// What one finalist may take, over all rounds.
@@ -39,6 +43,8 @@ impl Default for Timing {
             most: 50,
             agreement: 1.02,
             hopeless: 2.0,
+            lost: 4.0,
+            long_run: Duration::from_millis(1),
             shortest_sample: Duration::from_micros(20),
             final_budget: Duration::from_millis(100),
             final_rounds: 30,
@@ -47,22 +53,37 @@ impl Default for Timing {
 }
 
 impl Timing {
-    /// Nanoseconds of single runs. `run(n)` runs the kernel n times and says how long that took. The first run is not counted.
-    pub(super) fn sample(&self, incumbent_ns: Option<u64>, run: &mut dyn FnMut(u32) -> Duration) -> Vec<u64> {
+    /// Nanoseconds of single runs. `run(n)` runs the kernel n times and says how long that took. `warm_up`, how long the run before took,
+    /// is not counted.
+    pub(super) fn sample(
+        &self,
+        incumbent_ns: Option<u64>,
+        warm_up: Duration,
+        run: &mut dyn FnMut(u32) -> Duration,
+    ) -> Vec<u64> {
+        if warm_up < self.long_run {
+            run(1);
+        }
         let (repeats, first) = self.repeats(run);
+        let slower = |times: &[u64], factor: f64| {
+            let fastest = times.iter().copied().min().unwrap_or(0);
+            incumbent_ns.is_some_and(|best| fastest as f64 > best as f64 * factor)
+        };
         let mut spent = Duration::ZERO;
         let mut times = Vec::new();
         let mut elapsed = first;
         loop {
             spent += elapsed;
             times.push(nanoseconds(elapsed, repeats));
+            if elapsed >= self.long_run && slower(&times, self.lost) {
+                return times;
+            }
             if times.len() < self.fewest && spent < self.patience {
                 elapsed = run(repeats);
                 continue;
             }
-            let fastest = times.iter().copied().min().unwrap_or(0);
-            let hopeless = incumbent_ns.is_some_and(|best| fastest as f64 > best as f64 * self.hopeless);
-            if hopeless || times.len() >= self.most || spent >= self.budget || self.agrees(&times, fastest) {
+            let enough = times.len() >= self.most || spent >= self.budget || self.agrees(&times);
+            if enough || slower(&times, self.hopeless) {
                 return times;
             }
             elapsed = run(repeats);
@@ -72,7 +93,13 @@ impl Timing {
     /// Runs kernels in turn, so that what disturbs the machine disturbs all alike. A kernel's own data is evicted by the others, so each runs
     /// once before it is timed. The order turns around from round to round.
     pub(super) fn sample_in_turn(&self, kernels: &mut [&mut dyn FnMut(u32) -> Duration]) -> Vec<Vec<u64>> {
-        let repeats: Vec<u32> = kernels.iter_mut().map(|run| self.repeats(*run).0).collect();
+        let repeats: Vec<u32> = kernels
+            .iter_mut()
+            .map(|run| {
+                run(1);
+                self.repeats(*run).0
+            })
+            .collect();
         let mut times = vec![Vec::new(); kernels.len()];
         let mut spent = Duration::ZERO;
         let budget = self.final_budget * u32::try_from(kernels.len()).unwrap_or(u32::MAX);
@@ -93,7 +120,6 @@ impl Timing {
 
     /// How many runs make a sample long enough, and how long so many took.
     fn repeats(&self, run: &mut dyn FnMut(u32) -> Duration) -> (u32, Duration) {
-        run(1);
         let mut repeats = 1;
         loop {
             let elapsed = run(repeats);
@@ -107,7 +133,8 @@ impl Timing {
         }
     }
 
-    fn agrees(&self, times: &[u64], fastest: u64) -> bool {
+    fn agrees(&self, times: &[u64]) -> bool {
+        let fastest = times.iter().copied().min().unwrap_or(0);
         let close = times.iter().filter(|t| **t as f64 <= fastest as f64 * self.agreement).count();
         times.len() >= 2 * self.fewest && close >= self.fewest.max(times.len() / 3)
     }
@@ -145,9 +172,22 @@ mod tests {
         }
     }
 
+    const COLD: Duration = Duration::ZERO;
+
+    #[test]
+    fn long_runs_that_are_lost_are_not_repeated() {
+        let long = &[9_000_000];
+        let timing = Timing::default();
+        let warm = Duration::from_millis(9);
+        assert_eq!(timing.sample(Some(2_000_000), warm, &mut script(long)), [9_000_000]);
+        assert_eq!(timing.sample(Some(3_000_000), warm, &mut script(long)).len(), timing.fewest);
+        let short = &[90_000];
+        assert_eq!(timing.sample(Some(20_000), COLD, &mut script(short)).len(), timing.fewest);
+    }
+
     #[test]
     fn the_first_run_is_discarded_and_agreement_ends_it() {
-        let times = Timing::default().sample(None, &mut script(&[9_000_000, 100_000]));
+        let times = Timing::default().sample(None, COLD, &mut script(&[9_000_000, 100_000]));
         assert_eq!(times, vec![100_000; 6]);
     }
 
@@ -155,15 +195,15 @@ mod tests {
     fn hopeless_candidates_stop_early() {
         let timing = Timing { budget: Duration::from_secs(1), agreement: 1.0, ..Timing::default() };
         let slow = &[1, 400_000, 400_001, 400_002, 400_003, 400_004, 400_005, 400_006];
-        assert_eq!(timing.sample(Some(100_000), &mut script(slow)).len(), timing.fewest);
-        assert!(timing.sample(Some(300_000), &mut script(slow)).len() > timing.fewest);
+        assert_eq!(timing.sample(Some(100_000), COLD, &mut script(slow)).len(), timing.fewest);
+        assert!(timing.sample(Some(300_000), COLD, &mut script(slow)).len() > timing.fewest);
     }
 
     #[test]
     fn short_kernels_are_timed_in_batches() {
         let mut longest = 0;
         let mut run = script(&[200]);
-        let times = Timing::default().sample(None, &mut |count| {
+        let times = Timing::default().sample(None, COLD, &mut |count| {
             longest = longest.max(count);
             run(count)
         });
@@ -175,13 +215,13 @@ mod tests {
     fn noise_is_bounded_by_budget_and_count() {
         let timing = Timing { budget: Duration::from_millis(1), ..Timing::default() };
         let falling = &[1, 300_000, 290_000, 280_000, 270_000, 260_000, 250_000];
-        assert_eq!(timing.sample(None, &mut script(falling)).len(), 4);
+        assert_eq!(timing.sample(None, COLD, &mut script(falling)).len(), 4);
     }
 
     #[test]
     fn patience_ends() {
         let slow = &[1, 3_000_000_000];
-        assert_eq!(Timing::default().sample(None, &mut script(slow)).len(), 1);
+        assert_eq!(Timing::default().sample(None, COLD, &mut script(slow)).len(), 1);
     }
 
     #[test]

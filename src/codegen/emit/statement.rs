@@ -66,8 +66,12 @@ impl<'c> Emitter<'_, 'c> {
         let name = self.shared.nest.vars.get(l.var.0 as usize).map_or("loop", String::as_str).to_string();
         let (body, exit) = (self.new_block(&name), self.new_block(&format!("{name}.end")));
         let before = self.current_block()?;
-        let enters = self.ir.icmp(IntPredicate::SLT, begin, end)?;
-        self.ir.builder.build_conditional_branch(enters.into_int_value(), body, exit)?;
+        if surely_less(begin, end) {
+            self.ir.builder.build_unconditional_branch(body)?;
+        } else {
+            let enters = self.ir.icmp(IntPredicate::SLT, begin, end)?;
+            self.ir.builder.build_conditional_branch(enters.into_int_value(), body, exit)?;
+        }
         self.ir.builder.position_at_end(body);
         let phi = self.ir.builder.build_phi(self.shared.context.i64_type(), &name)?;
         phi.add_incoming(&[(&begin.into_int_value(), before)]);
@@ -293,6 +297,12 @@ impl<'c> Emitter<'_, 'c> {
     fn current_block(&self) -> Result<inkwell::basic_block::BasicBlock<'c>> {
         self.ir.builder.get_insert_block().ok_or_else(|| CodegenError::Internal("no block to write into".into()))
     }
+}
+
+/// Whether two constants, and the first is the smaller one.
+fn surely_less(a: Value<'_>, b: Value<'_>) -> bool {
+    let constant = |value: Value<'_>| value.into_int_value().get_sign_extended_constant();
+    constant(a).zip(constant(b)).is_some_and(|(a, b)| a < b)
 }
 
 /// What is known of a condition when the code is written.

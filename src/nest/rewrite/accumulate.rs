@@ -69,20 +69,22 @@ impl Nest {
         let acc = nest.add_buffer(registers(&all, "_acc"));
         let acc_indices = |loops: &[&Loop]| loops.iter().map(|l| Index::var(l.var)).collect::<Vec<_>>();
 
-        let start = match reduction.blocks {
-            None => identity(chain.combiner, dtype),
-            Some(_) if !lanes.is_empty() => return Err(Refusal::Other("lanes of a blocked reduction")),
-            Some(blocks) => Expr::guard(
-                vec![Condition { index: Index::var(blocks), low: 0, high: 1 }],
-                identity(chain.combiner, dtype),
-                Expr::load(tensor, chain.indices.clone()),
-            ),
-        };
-        let start = Stmt::Store { buffer: acc, indices: acc_indices(&all), value: start };
         // every lane starts defined, also those that a ragged last step does not reach
         let full: Vec<Loop> = lanes.iter().map(|l| Loop { bounds: vec![l.bounds[0].clone()], ..l.clone() }).collect();
         let around: Vec<&Loop> = spatial.iter().chain(&full).collect();
-        let start = nest.copy_of_loops(&around, vec![start]);
+        let start_from = |nest: &mut Nest, value: Expr| {
+            nest.copy_of_loops(&around, vec![Stmt::Store { buffer: acc, indices: acc_indices(&all), value }])
+        };
+        let zero = identity(chain.combiner, dtype);
+        let start = match reduction.blocks.map(|b| Ok((b, extent_of(&self.body, b)?))).transpose()? {
+            None => start_from(&mut nest, zero),
+            Some(_) if !lanes.is_empty() => return Err(Refusal::Other("lanes of a blocked reduction")),
+            Some((blocks, extent)) => {
+                let first = start_from(&mut nest, zero);
+                let further = start_from(&mut nest, Expr::load(tensor, chain.indices.clone()));
+                vec![when(blocks, 0, 1, first), when(blocks, 1, extent, further)]
+            }
+        };
 
         let step = Stmt::Accumulate {
             buffer: acc,
@@ -108,24 +110,22 @@ impl Nest {
             ([vec![first], combine].concat(), Expr::load(sum, acc_indices(&own)))
         };
         let keep = Stmt::Store { buffer: tensor, indices: chain.indices.clone(), value: result.clone() };
-        let last = reduction.blocks.and_then(|b| find_loop(&self.body, b).map(|l| (b, l.extent() - 1)));
-        match (epilogue, last) {
-            (None, _) => finish.push(keep),
-            (Some(stage), None) => {
-                finish.push(epilogue_store(stage, tensor, &chain.indices, &result));
-                if self.needed_elsewhere(tensor, stage.output) {
-                    finish.push(keep);
-                }
+        let stored = epilogue.map(|stage| epilogue_store(stage, tensor, &chain.indices, &result));
+        let kept = epilogue.is_none_or(|stage| self.needed_elsewhere(tensor, stage.output));
+        let finish = match (stored, reduction.blocks) {
+            (Some(store), Some(blocks)) => {
+                let extent = extent_of(&self.body, blocks)?;
+                let store = nest.copy_of_loops(&own, vec![store]);
+                let keep = nest.copy_of_loops(&own, vec![keep]);
+                let kept = if kept { extent } else { extent - 1 };
+                vec![when(blocks, extent - 1, extent, store), when(blocks, 0, kept, keep)]
             }
-            (Some(stage), Some((blocks, last))) => {
-                let when = |low, high| vec![Condition { index: Index::var(blocks), low, high }];
-                let store = epilogue_store(stage, tensor, &chain.indices, &result);
-                finish.push(Stmt::If { conditions: when(last, last + 1), body: vec![store] });
-                let high = if self.needed_elsewhere(tensor, stage.output) { last + 1 } else { last };
-                finish.push(Stmt::If { conditions: when(0, high), body: vec![keep] });
+            (stored, _) => {
+                finish.extend(stored);
+                finish.extend(kept.then_some(keep));
+                nest.copy_of_loops(&own, finish)
             }
-        }
-        let finish = nest.copy_of_loops(&own, finish);
+        };
 
         let body: Vec<Stmt> = [start, steps, finish].concat();
         replace_loop(&mut nest.body, at, &mut |l| vec![Stmt::Loop(Loop { body: body.clone(), ..l })]);
@@ -185,6 +185,15 @@ impl Nest {
         }
         found
     }
+}
+
+/// The statements where `low <= var < high`.
+fn when(var: Var, low: i64, high: i64, body: Vec<Stmt>) -> Stmt {
+    Stmt::If { conditions: vec![Condition { index: Index::var(var), low, high }], body }
+}
+
+fn extent_of(body: &[Stmt], var: Var) -> Result<i64, Refusal> {
+    find_loop(body, var).map(Loop::extent).ok_or(Refusal::NoLoop(var))
 }
 
 /// The loops that lead to the accumulation into `tensor`, if there is nothing else.

@@ -16,7 +16,7 @@ impl Rule for Order {
     }
 
     fn version(&self) -> u32 {
-        1
+        2
     }
 
     fn decide(&self, _: &Task, plan: &mut Plan, tape: &mut Tape<'_>) -> Result<(), Stop> {
