@@ -9,7 +9,7 @@ use tilescribe::graph::Network;
 use tilescribe::language::Language;
 use tilescribe::measure::{self, Measurer};
 use tilescribe::model::{Checkpoint, Model, Source};
-use tilescribe::propose::{LanguageModel, Proposer, Random, shipped_checkpoint, versions};
+use tilescribe::propose::{Evolution, LanguageModel, Proposer, Random, shipped_checkpoint, versions};
 use tilescribe::record::Store;
 use tilescribe::space::Space;
 use tilescribe::target::{Target, Task};
@@ -31,6 +31,8 @@ pub enum Method {
     Lm,
     /// Every candidate of every decision is equally likely
     Random,
+    /// Mutations of the fastest programs measured so far
+    Evolution,
 }
 
 /// How to search.
@@ -77,32 +79,43 @@ impl CheckpointArguments {
 /// Makes proposers of one method: the model is read once.
 pub struct Proposers<'a> {
     space: &'a Space,
-    /// `None`: uniform sampling.
-    model: Option<(Language, Model)>,
+    method: Made,
 }
 
 impl<'a> Proposers<'a> {
     /// # Errors
     /// As [`CheckpointArguments::load`].
     pub fn new(method: Method, space: &'a Space, checkpoint: &CheckpointArguments) -> Result<Proposers<'a>> {
-        let model = match method {
-            Method::Random => None,
+        let method = match method {
+            Method::Random => Made::Random,
+            Method::Evolution => Made::Evolution,
             Method::Lm => {
                 let language = Language::standard();
                 let model = checkpoint.load(space, &language)?.model;
-                Some((language, model))
+                Made::Lm(Box::new((language, model)))
             }
         };
-        Ok(Proposers { space, model })
+        Ok(Proposers { space, method })
     }
 
     /// The proposer of a seed.
     pub fn make(&self, seed: u64) -> Box<dyn Proposer + 'a> {
-        match &self.model {
-            Some((language, model)) => Box::new(LanguageModel::new(self.space, language.clone(), model, seed)),
-            None => Box::new(Random::new(self.space, seed)),
+        match &self.method {
+            Made::Lm(written) => {
+                let (language, model) = &**written;
+                Box::new(LanguageModel::new(self.space, language.clone(), model, seed))
+            }
+            Made::Random => Box::new(Random::new(self.space, seed)),
+            Made::Evolution => Box::new(Evolution::new(self.space, seed)),
         }
     }
+}
+
+/// A method with what it needs.
+enum Made {
+    Lm(Box<(Language, Model)>),
+    Random,
+    Evolution,
 }
 
 /// The tasks of a network, each as important as the number of its calls.

@@ -3,11 +3,13 @@
 //! A [`Proposer`] is given a task and what was measured of it so far, and names finished traces that are worth measuring. It measures
 //! nothing itself. The seed that it was made with decides everything it draws.
 
+mod evolution;
 mod lm;
 mod random;
 mod shipped;
 pub mod train;
 
+pub use evolution::Evolution;
 pub use lm::{LanguageModel, versions};
 pub use random::Random;
 pub use shipped::shipped_checkpoint;
