@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use super::{Candidate, History, Proposal, ProposeError, Proposer};
 use crate::language::Language;
-use crate::model::{Decoder, Guide, Model, ModelError, Next, SamplingOptions, Versions};
+use crate::model::{Decoder, Guide, Model, ModelError, Next, Prompt, Sampled, SamplingOptions, Versions};
 use crate::space::{self, Choice, Decision, Space, Stale, Trace};
 use crate::target::Task;
 
@@ -51,6 +51,55 @@ impl<'a> LanguageModel<'a> {
         (self.temperature, self.top_p) = (temperature, top_p);
         self
     }
+
+    /// Writes `count` traces as the model likes them: neither ranked nor realised, and the same one more than once if the model likes it so much.
+    ///
+    /// # Errors
+    /// As [`Proposer::propose`].
+    pub fn sample(&mut self, task: &Task, count: usize) -> Result<Vec<Written>, ProposeError> {
+        let prompt = self.read(task)?;
+        self.write(&prompt, task, count)
+    }
+
+    fn read(&self, task: &Task) -> Result<Prompt, ProposeError> {
+        self.decoder.prompt(&self.language.encode_prompt(task, Some(WANT))).map_err(refused)
+    }
+
+    fn write(&mut self, prompt: &Prompt, task: &Task, count: usize) -> Result<Vec<Written>, ProposeError> {
+        let mut guides: Vec<Writing<'_>> = (0..count).map(|_| Writing::new(self.space, &self.language, task)).collect();
+        let seed = self.seed ^ self.rounds.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        let options = SamplingOptions { temperature: self.temperature, top_p: self.top_p, seed };
+        self.rounds += 1;
+        let sampled = self.decoder.sample(prompt, &mut guides, &options).map_err(refused)?;
+        let written = guides.into_iter().zip(sampled).map(|(guide, sampled)| {
+            let complete = match guide.end {
+                Some(Ending::Complete) => true,
+                Some(Ending::Stale(stale)) => return Err(stale.into()),
+                Some(Ending::Nowhere) | None => false,
+            };
+            let Sampled { tokens, log_likelihood, value, .. } = sampled;
+            Ok(Written { trace: guide.trace, tokens, complete, log_likelihood, value })
+        });
+        written.collect()
+    }
+}
+
+/// A trace that the model wrote.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Written {
+    pub trace: Trace,
+    /// The tokens behind the prompt, as they were sampled.
+    pub tokens: Vec<u32>,
+    /// Whether all is decided; else the space offered nothing further, or the model's longest sequence was reached.
+    pub complete: bool,
+    /// Natural logarithm of the probability that the model gave it, among the legal ones.
+    pub log_likelihood: f64,
+    /// The predicted quality; see [`Candidate::value`].
+    pub value: f32,
+}
+
+fn refused(error: ModelError) -> ProposeError {
+    ProposeError::Model(error.to_string())
 }
 
 impl Proposer for LanguageModel<'_> {
@@ -59,33 +108,20 @@ impl Proposer for LanguageModel<'_> {
     }
 
     fn propose(&mut self, task: &Task, history: &History, count: usize) -> Result<Proposal, ProposeError> {
-        let refused = |error: ModelError| ProposeError::Model(error.to_string());
-        let prompt = self.decoder.prompt(&self.language.encode_prompt(task, Some(WANT))).map_err(refused)?;
+        let prompt = self.read(task)?;
         let mut proposal = Proposal::default();
         let (mut seen, mut pool) = (BTreeSet::new(), Vec::new());
         for _ in 0..ROUNDS {
             if proposal.candidates.len() == count {
                 break;
             }
-            let mut guides: Vec<Writing<'_>> = (0..MIN_SAMPLES.max(SAMPLES_PER_CANDIDATE * count))
-                .map(|_| Writing::new(self.space, &self.language, task))
-                .collect();
-            let seed = self.seed ^ self.rounds.wrapping_mul(0x9e37_79b9_7f4a_7c15);
-            let options = SamplingOptions { temperature: self.temperature, top_p: self.top_p, seed };
-            self.rounds += 1;
-            let sampled = self.decoder.sample(&prompt, &mut guides, &options).map_err(refused)?;
-            proposal.drawn += guides.len() as u64;
-            for (guide, sampled) in guides.into_iter().zip(sampled) {
-                match guide.end {
-                    Some(Ending::Complete) if history.contains(&guide.trace) || !seen.insert(guide.trace.clone()) => {}
-                    Some(Ending::Complete) => pool.push(Candidate {
-                        trace: guide.trace,
-                        log_likelihood: Some(sampled.log_likelihood as f32),
-                        value: Some(sampled.value),
-                    }),
-                    Some(Ending::Stale(stale)) => return Err(stale.into()),
-                    // longer than the model's sequences, or nothing follows
-                    Some(Ending::Nowhere) | None => proposal.dead_ends += 1,
+            for written in self.write(&prompt, task, MIN_SAMPLES.max(SAMPLES_PER_CANDIDATE * count))? {
+                proposal.drawn += 1;
+                let Written { trace, complete, log_likelihood, value, .. } = written;
+                if !complete {
+                    proposal.dead_ends += 1;
+                } else if !history.contains(&trace) && seen.insert(trace.clone()) {
+                    pool.push(Candidate { trace, log_likelihood: Some(log_likelihood as f32), value: Some(value) });
                 }
             }
             rank(&mut pool);
