@@ -127,7 +127,8 @@ fn sample(tasks: &[Task], model: &Model, arguments: &Arguments) -> Result<Counts
     for (number, task) in tasks.iter().enumerate() {
         let share = each + u64::from((number as u64) < left);
         let written = lm.sample(task, usize::try_from(share)?).with_context(|| task.workload.to_string())?;
-        let verdicts: Vec<Verdict> = written.par_iter().map(|written| examine(&space, &language, task, written)).collect();
+        let verdicts: Vec<Verdict> =
+            written.par_iter().map(|written| examine(&space, &language, task, written)).collect();
         for (written, verdict) in written.iter().zip(verdicts) {
             counts.traces += 1;
             let (what, why) = match verdict {
