@@ -130,7 +130,10 @@ fn known(cause: &(dyn std::error::Error + 'static)) -> Option<u8> {
             _ => USAGE,
         });
     }
-    if cause.is::<CorpusError>() || cause.is::<TargetError>() || cause.is::<WorkloadsError>() {
+    if let Some(error) = cause.downcast_ref::<CorpusError>() {
+        return Some(corpus(error));
+    }
+    if cause.is::<TargetError>() || cause.is::<WorkloadsError>() {
         return Some(USAGE);
     }
     cause.downcast_ref::<io::Error>().map(file)
@@ -160,13 +163,19 @@ fn measure(error: &MeasureError) -> u8 {
 
 fn store(error: &StoreError) -> u8 {
     match error {
-        StoreError::Foreign { .. }
-        | StoreError::Version { .. }
-        | StoreError::Corrupt { .. }
-        | StoreError::Corpus(_) => USAGE,
+        StoreError::Foreign { .. } | StoreError::Version { .. } | StoreError::Corrupt { .. } => USAGE,
+        StoreError::Corpus(error) => corpus(error),
         StoreError::DiskFull { .. } | StoreError::Locked { .. } => ENVIRONMENT,
         StoreError::Access { source, .. } => file(source),
         StoreError::Database { .. } => BUG,
+    }
+}
+
+fn corpus(error: &CorpusError) -> u8 {
+    match error {
+        // what the system says is about the disk, what the decompressor says is about the file
+        CorpusError::Io { source, .. } if source.raw_os_error().is_some() => file(source),
+        _ => USAGE,
     }
 }
 

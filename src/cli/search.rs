@@ -9,7 +9,7 @@ use tilescribe::graph::Network;
 use tilescribe::language::Language;
 use tilescribe::measure::{self, Measurer};
 use tilescribe::model::{Checkpoint, Model, Source};
-use tilescribe::propose::{Evolution, LanguageModel, Proposer, Random, shipped_checkpoint, versions};
+use tilescribe::propose::{Evolution, LanguageModel, Proposer, Random, load_checkpoint, shipped_checkpoint};
 use tilescribe::record::Store;
 use tilescribe::space::Space;
 use tilescribe::target::{Target, Task};
@@ -69,7 +69,7 @@ impl CheckpointArguments {
     /// Where it cannot be had, is damaged, or belongs to another version.
     pub fn load(&self, space: &Space, language: &Language) -> Result<Checkpoint> {
         Ok(match &self.checkpoint {
-            Some(text) => text.parse::<Source>()?.load(&versions(language, space))?,
+            Some(text) => load_checkpoint(&text.parse::<Source>()?, language, space)?,
             None => shipped_checkpoint(language, space)
                 .context("the built-in checkpoint (retrain it with `make checkpoint`, or use --method random)")?,
         })

@@ -128,7 +128,14 @@ impl Workbench {
         let Compiled { nest, kernel, compile_us } = compiled;
         self.check_arguments(&nest)?;
         let workspace = self.region(kernel.workspace_bytes(), "the workspace")?;
-        let mut loaded = Loaded { kernel, addresses: Vec::new(), packed: Vec::new(), workspace, compile_us, warm_up: Duration::ZERO };
+        let mut loaded = Loaded {
+            kernel,
+            addresses: Vec::new(),
+            packed: Vec::new(),
+            workspace,
+            compile_us,
+            warm_up: Duration::ZERO,
+        };
         for id in nest.arguments() {
             if let Some(argument) = self.arguments.get(&id) {
                 loaded.addresses.push(argument.region.address());
@@ -171,7 +178,8 @@ impl Workbench {
         timing: &Timing,
         incumbent_ns: Option<u64>,
     ) -> Result<Outcome, Refusal> {
-        let times_ns = timing.sample(incumbent_ns, loaded.warm_up, &mut |count| by_the_clock(&mut || loaded.run(), count));
+        let times_ns =
+            timing.sample(incumbent_ns, loaded.warm_up, &mut |count| by_the_clock(&mut || loaded.run(), count));
         self.judge(loaded)?;
         Ok(Outcome::Timed { times_ns, compile_us: loaded.compile_us })
     }

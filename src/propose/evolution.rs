@@ -84,6 +84,8 @@ impl Proposer for Evolution<'_> {
     fn propose(&mut self, task: &Task, history: &History, count: usize) -> Result<Proposal, ProposeError> {
         let mut proposal = Proposal::default();
         let mut seen = BTreeSet::new();
+        // a run that is taken up again would draw what it has drawn before, and take the space to be exhausted
+        self.rng.set_stream(history.len() as u64);
         let mut parents = history.fastest(PARENTS);
         if parents.is_empty() {
             parents.push(self.space.drive(task, &mut Untuned).0);

@@ -62,19 +62,83 @@ impl<'a> LanguageModel<'a> {
         (self.temperature, self.top_p) = (temperature, top_p);
         self
     }
-}
 
-impl LanguageModel<'_> {
+    /// Writes `count` traces as the model likes them: neither ranked nor realised, and the same one more than once if the model likes it so much.
+    ///
+    /// # Errors
+    /// As [`Proposer::propose`].
+    pub fn sample(&mut self, task: &Task, count: usize) -> Result<Vec<Written>, ProposeError> {
+        let prompt = self.prompt(task, Some(WANT))?;
+        self.write(&prompt, task, &[], count)
+    }
+
+    fn prompt(&self, task: &Task, want: Option<u8>) -> Result<Prompt, ProposeError> {
+        self.decoder.prompt(&self.language.encode_prompt(task, want)).map_err(refused)
+    }
+
+    /// Writes traces; where there are parents, every other one begins like one of them.
+    fn write(
+        &mut self,
+        prompt: &Prompt,
+        task: &Task,
+        parents: &[Trace],
+        count: usize,
+    ) -> Result<Vec<Written>, ProposeError> {
+        let seed = self.seed ^ self.rounds.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        let mut random = ChaCha8Rng::seed_from_u64(seed);
+        let mut guides: Vec<Writing<'_>> = (0..count)
+            .map(|number| Writing {
+                space: self.space,
+                language: &self.language,
+                task,
+                start: if number % 2 == 1 { start_of_one(parents, &mut random) } else { Vec::new() },
+                trace: Trace::default(),
+                decision: None,
+                end: None,
+            })
+            .collect();
+        let options = SamplingOptions { temperature: self.temperature, top_p: self.top_p, seed };
+        self.rounds += 1;
+        let sampled = self.decoder.sample(prompt, &mut guides, &options).map_err(refused)?;
+        let written = guides.into_iter().zip(sampled).map(|(guide, sampled)| {
+            let complete = match guide.end {
+                Some(Ending::Complete) => true,
+                Some(Ending::Stale(stale)) => return Err(stale.into()),
+                // nothing follows, or it is longer than the model's sequences
+                Some(Ending::Nowhere) | None => false,
+            };
+            let (tokens, log_likelihood) = (sampled.tokens, sampled.log_likelihood);
+            Ok(Written { trace: guide.trace, tokens, complete, log_likelihood })
+        });
+        written.collect()
+    }
+
     /// Fills in the values.
-    fn judge(&self, blind: &Prompt, pool: &mut [Candidate]) -> Result<(), ModelError> {
+    fn judge(&self, blind: &Prompt, pool: &mut [Candidate]) -> Result<(), ProposeError> {
         let mut readings: Vec<Reading> =
             pool.iter().map(|candidate| Reading(Some(self.language.encode_trace(&candidate.trace)))).collect();
-        let read = self.decoder.sample(blind, &mut readings, &SamplingOptions::default())?;
+        let read = self.decoder.sample(blind, &mut readings, &SamplingOptions::default()).map_err(refused)?;
         for (candidate, read) in pool.iter_mut().zip(read) {
             candidate.value = Some(read.value);
         }
         Ok(())
     }
+}
+
+/// A trace that the model wrote.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Written {
+    pub trace: Trace,
+    /// The tokens behind the prompt, as they were sampled.
+    pub tokens: Vec<u32>,
+    /// Whether all is decided; else the space offered nothing further, or the model's longest sequence was reached.
+    pub complete: bool,
+    /// Natural logarithm of the probability that the model gave to what it chose, among the legal ones.
+    pub log_likelihood: f64,
+}
+
+fn refused(error: ModelError) -> ProposeError {
+    ProposeError::Model(error.to_string())
 }
 
 impl Proposer for LanguageModel<'_> {
@@ -83,47 +147,27 @@ impl Proposer for LanguageModel<'_> {
     }
 
     fn propose(&mut self, task: &Task, history: &History, count: usize) -> Result<Proposal, ProposeError> {
-        let refused = |error: ModelError| ProposeError::Model(error.to_string());
-        let prompt = self.decoder.prompt(&self.language.encode_prompt(task, Some(WANT))).map_err(refused)?;
-        let blind = self.decoder.prompt(&self.language.encode_prompt(task, None)).map_err(refused)?;
+        let prompt = self.prompt(task, Some(WANT))?;
+        let blind = self.prompt(task, None)?;
         let mut proposal = Proposal::default();
         let (mut seen, mut pool) = (BTreeSet::new(), Vec::new());
         let parents = history.fastest(PARENTS);
+        // a run that is taken up again would draw what it has drawn before, and take the space to be exhausted
+        self.rounds = self.rounds.max(history.len() as u64);
         for _ in 0..ROUNDS {
             if proposal.candidates.len() == count {
                 break;
             }
-            let seed = self.seed ^ self.rounds.wrapping_mul(0x9e37_79b9_7f4a_7c15);
-            let mut random = ChaCha8Rng::seed_from_u64(seed);
-            let mut guides: Vec<Writing<'_>> = (0..MIN_SAMPLES.max(SAMPLES_PER_CANDIDATE * count))
-                .map(|number| Writing {
-                    space: self.space,
-                    language: &self.language,
-                    task,
-                    start: if number % 2 == 1 { start_of_one(&parents, &mut random) } else { Vec::new() },
-                    trace: Trace::default(),
-                    decision: None,
-                    end: None,
-                })
-                .collect();
-            let options = SamplingOptions { temperature: self.temperature, top_p: self.top_p, seed };
-            self.rounds += 1;
-            let sampled = self.decoder.sample(&prompt, &mut guides, &options).map_err(refused)?;
-            proposal.drawn += guides.len() as u64;
-            for (guide, sampled) in guides.into_iter().zip(sampled) {
-                match guide.end {
-                    Some(Ending::Complete) if history.contains(&guide.trace) || !seen.insert(guide.trace.clone()) => {}
-                    Some(Ending::Complete) => pool.push(Candidate {
-                        trace: guide.trace,
-                        log_likelihood: Some(sampled.log_likelihood as f32),
-                        value: None,
-                    }),
-                    Some(Ending::Stale(stale)) => return Err(stale.into()),
-                    // longer than the model's sequences, or nothing follows
-                    Some(Ending::Nowhere) | None => proposal.dead_ends += 1,
+            for written in self.write(&prompt, task, &parents, MIN_SAMPLES.max(SAMPLES_PER_CANDIDATE * count))? {
+                proposal.drawn += 1;
+                let Written { trace, complete, log_likelihood, .. } = written;
+                if !complete {
+                    proposal.dead_ends += 1;
+                } else if !history.contains(&trace) && seen.insert(trace.clone()) {
+                    pool.push(Candidate { trace, log_likelihood: Some(log_likelihood as f32), value: None });
                 }
             }
-            self.judge(&blind, &mut pool).map_err(refused)?;
+            self.judge(&blind, &mut pool)?;
             rank(&mut pool);
             for candidate in pool.drain(..) {
                 if proposal.candidates.len() == count {

@@ -3,16 +3,16 @@
 //! A [`Proposer`] is given a task and what was measured of it so far, and names finished traces that are worth measuring. It measures
 //! nothing itself. The seed that it was made with decides everything it draws.
 
+mod checkpoint;
 mod evolution;
 mod lm;
 mod random;
-mod shipped;
 pub mod train;
 
+pub use checkpoint::{load_checkpoint, shipped_checkpoint};
 pub use evolution::Evolution;
-pub use lm::{LanguageModel, versions};
+pub use lm::{LanguageModel, Written, versions};
 pub use random::Random;
-pub use shipped::shipped_checkpoint;
 
 use std::collections::BTreeMap;
 

@@ -12,7 +12,7 @@ use crate::target::Task;
 /// Traces drawn for each one asked for, before a small space is taken to be exhausted.
 const DRAWS_PER_CANDIDATE: usize = 30;
 
-/// Draws traces at random, the same ones for the same seed.
+/// Draws traces at random, the same ones for the same seed and history.
 pub struct Random<'a> {
     space: &'a Space,
     rng: ChaCha8Rng,
@@ -40,6 +40,8 @@ impl Proposer for Random<'_> {
     fn propose(&mut self, task: &Task, history: &History, count: usize) -> Result<Proposal, ProposeError> {
         let mut proposal = Proposal::default();
         let mut seen = BTreeSet::new();
+        // a run that is taken up again would draw what it has drawn before, and take the space to be exhausted
+        self.rng.set_stream(history.len() as u64);
         for _ in 0..count * DRAWS_PER_CANDIDATE {
             if proposal.candidates.len() == count {
                 break;
@@ -53,5 +55,41 @@ impl Proposer for Random<'_> {
             }
         }
         Ok(proposal)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{History, Proposer, Random};
+    use crate::space::Space;
+    use crate::target::{Architecture, Target, Task};
+
+    #[test]
+    fn a_run_that_is_taken_up_again_finds_new_programs() {
+        let target = Target {
+            architecture: Architecture::X86_64,
+            cpu: "generic".into(),
+            features: Vec::new(),
+            vector_bits: 512,
+            vector_registers: 32,
+            cores: 2,
+            l1_bytes: 32 << 10,
+            l2_bytes: 1 << 20,
+            l3_bytes: 0,
+        };
+        let workload = "const t0 60 50\ninput t1 37 60\nout t2 37 50 sum 60 mul t0 c b t1 a c\n";
+        let task = Task { workload: workload.parse().unwrap(), target };
+        let (space, mut history) = (Space::standard(), History::default());
+        let mut random = Random::new(&space, 3);
+        // more than one proposal draws
+        for _ in 0..40 {
+            for candidate in random.propose(&task, &history, 16).unwrap().candidates {
+                history.insert(candidate.trace, Some(1));
+            }
+        }
+        assert_eq!(history.len(), 40 * 16);
+        let again = || Random::new(&space, 3).propose(&task, &history, 16).unwrap();
+        assert_eq!(again().candidates.len(), 16);
+        assert_eq!(again(), again());
     }
 }

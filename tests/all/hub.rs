@@ -4,11 +4,15 @@ use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Write};
 use std::net::{TcpListener, TcpStream};
 use std::path::Path;
+use std::process::Output;
 use std::sync::{Arc, Mutex};
 
 use sha2::{Digest, Sha256};
 use tilescribe::model::{Checkpoint, CheckpointError, HubOptions, Source, SourceError, Versions};
+use tilescribe::record::{Filter, Store};
 
+use crate::command::refusals::untrained;
+use crate::command::{Sandbox, TASK, expect_failure};
 use crate::model::{checkpoint, versions};
 
 const COMMIT: &str = "0123456789abcdef0123456789abcdef01234567";
@@ -46,7 +50,12 @@ impl Hub {
 
     /// The test's checkpoint, after `change`.
     fn of_checkpoint(change: impl Fn(&str, &mut Served)) -> Hub {
-        let files = checkpoint().files().unwrap().into_iter().map(|(name, bytes)| {
+        Hub::of_files(checkpoint().files().unwrap(), change)
+    }
+
+    /// Files, after `change`.
+    fn of_files(files: Vec<(&'static str, Vec<u8>)>, change: impl Fn(&str, &mut Served)) -> Hub {
+        let files = files.into_iter().map(|(name, bytes)| {
             let etag = Sha256::digest(&bytes).iter().map(|b| format!("{b:02x}")).collect();
             let mut served = Served { etag, commit: COMMIT.into(), size: bytes.len() as u64, bytes };
             change(name, &mut served);
@@ -182,4 +191,73 @@ fn names_that_are_no_checkpoint_are_refused() {
     assert_eq!("hf:a/b".parse::<Source>().unwrap(), hub("main"));
     assert_eq!("hf:a/b@refs/pr/1".parse::<Source>().unwrap(), hub("refs/pr/1"));
     assert_eq!("some/folder".parse::<Source>().unwrap(), Source::Folder("some/folder".into()));
+}
+
+/// The program itself, with this hub: two trials, written by the checkpoint of a name.
+fn tune(sandbox: &Sandbox, hub: &Hub, name: &str) -> Output {
+    sandbox.file("task.txt", TASK);
+    let mut command =
+        sandbox.tilescribe(&["tune", "task.txt", "--trials", "2", "--store", "s.db", "--checkpoint", name]);
+    command.env("HF_ENDPOINT", &hub.endpoint).env("HF_HOME", sandbox.path("hub")).output().unwrap()
+}
+
+fn measured(sandbox: &Sandbox) -> usize {
+    let records = Store::open(&sandbox.path("s.db")).unwrap().records(&Filter::default()).unwrap();
+    assert!(records.iter().all(|record| record.proposer == "lm"), "{records:?}");
+    records.len()
+}
+
+#[test]
+fn the_program_takes_a_checkpoint_from_a_hub() {
+    let shipped = Path::new(env!("CARGO_MANIFEST_DIR")).join("checkpoints/default");
+    let read = |name| (name, std::fs::read(shipped.join(name)).unwrap());
+    let shipped = ["config.json", "tokenizer.json", "README.md", "model.safetensors"].map(read).to_vec();
+    for files in [untrained().files().unwrap(), shipped] {
+        let (hub, sandbox) = (Hub::of_files(files, |_, _| {}), Sandbox::new());
+        let output = tune(&sandbox, &hub, "hf:owner/name@v1");
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        assert_eq!(measured(&sandbox), 2);
+        let requests = hub.requests.lock().unwrap();
+        assert!(requests.iter().all(|path| path.starts_with("/owner/name/resolve/v1/")), "{requests:?}");
+        assert!(requests.iter().any(|path| path.ends_with("/model.safetensors")), "{requests:?}");
+    }
+}
+
+#[test]
+fn the_program_refuses_what_a_bad_hub_sends() {
+    let weights = |name: &str| name == "model.safetensors";
+    let truncated = |name: &str, served: &mut Served| {
+        if weights(name) {
+            served.bytes.truncate(served.bytes.len() / 2);
+        }
+    };
+    let flipped = |name: &str, served: &mut Served| {
+        if weights(name) {
+            served.bytes[100] ^= 1;
+        }
+    };
+    let files = || untrained().files().unwrap();
+    let other = || checkpoint().files().unwrap();
+    let mixed = || vec![files().remove(0), other().remove(1), files().remove(2), files().remove(3)];
+    let cases = [
+        (Hub::of_files(files(), truncated), 3, "cannot download `model.safetensors` of hf:owner/name@v1: "),
+        (Hub::of_files(files(), flipped), 3, "its SHA-256 is "),
+        (Hub::serve(BTreeMap::new()), 3, "cannot download `config.json` of hf:owner/name@v1: "),
+        (Hub { endpoint: "http://127.0.0.1:1".into(), requests: Arc::default() }, 3, "cannot download `config.json`"),
+        // whole, but of another program, or with a file of one
+        (Hub::of_files(other(), |_, _| {}), 2, "the checkpoint was made for version "),
+        (Hub::of_files(mixed(), |_, _| {}), 2, "checkpoint file `tokenizer.json`"),
+    ];
+    for (hub, code, reason) in cases {
+        let sandbox = Sandbox::new();
+        expect_failure(&tune(&sandbox, &hub, "hf:owner/name@v1"), code, reason);
+        assert_eq!(measured(&sandbox), 0);
+        if code == 3 {
+            // nothing bad has stayed in the cache
+            let output = tune(&sandbox, &Hub::of_files(files(), |_, _| {}), "hf:owner/name@v1");
+            assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        }
+    }
+    let nowhere = Hub::serve(BTreeMap::new());
+    expect_failure(&tune(&Sandbox::new(), &nowhere, "hf:owner"), 2, "give a folder or hf:owner/name");
 }

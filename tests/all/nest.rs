@@ -1,5 +1,6 @@
 //! Printing, verifying and interpreting nests written by hand: what they compute, and how they are refused.
 
+mod compiled;
 mod faults;
 mod random;
 mod rules;

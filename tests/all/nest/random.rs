@@ -4,12 +4,15 @@ use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use rayon::iter::{IntoParallelIterator, ParallelIterator};
 use tilescribe::nest::{Nest, interpret, verify};
-use tilescribe::space::{Decision, Next, Policy, Space};
+use tilescribe::space::{Decision, Next, Policy, Reason, Space, Trace};
 use tilescribe::target::{Architecture, Target, Task};
 use tilescribe::workload::{Array, Role, TensorId, Workload, evaluate};
 
 use super::workloads::random_workload;
 use super::{floats, to_floats};
+
+/// Pairs of a workload and a trace that are checked: seeds count from 0.
+pub const PAIRS: u64 = 2000;
 
 struct Random<'a>(&'a mut ChaCha8Rng);
 
@@ -34,6 +37,25 @@ fn random_target(rng: &mut ChaCha8Rng) -> Target {
     }
 }
 
+/// A workload for some machine, and decisions for it.
+pub struct Pair {
+    /// Of the workload.
+    pub kind: &'static str,
+    pub task: Task,
+    pub trace: Trace,
+    pub result: Result<Nest, Reason>,
+}
+
+impl Pair {
+    /// Equal states of `rng` draw equal pairs.
+    pub fn random(rng: &mut ChaCha8Rng) -> Pair {
+        let (kind, workload) = random_workload(rng);
+        let task = Task { workload, target: random_target(rng) };
+        let (trace, result) = Space::standard().drive(&task, &mut Random(rng));
+        Pair { kind, task, trace, result }
+    }
+}
+
 /// All arguments of the naive nest, positive so that sums do not cancel; outputs and packed buffers hold a poison.
 fn arguments(nest: &Nest, rng: &mut ChaCha8Rng) -> Vec<Vec<u8>> {
     let random = |count: i64, rng: &mut ChaCha8Rng| {
@@ -45,9 +67,7 @@ fn arguments(nest: &Nest, rng: &mut ChaCha8Rng) -> Vec<Vec<u8>> {
 /// One workload and one trace; what is wrong with the nest, if anything.
 fn check(seed: u64) -> Result<(), String> {
     let mut rng = ChaCha8Rng::seed_from_u64(seed);
-    let (kind, workload) = random_workload(&mut rng);
-    let task = Task { workload, target: random_target(&mut rng) };
-    let (trace, result) = Space::standard().drive(&task, &mut Random(&mut rng));
+    let Pair { kind, task, trace, result } = Pair::random(&mut rng);
     let describe = |what: String, nest: &dyn std::fmt::Display| {
         format!("seed {seed}, {kind}: {what}\ntrace:\n{trace}\nnest:\n{nest}")
     };
@@ -109,6 +129,6 @@ fn compare(id: TensorId, expected: &[f32], found: &[f32]) -> Result<(), String> 
 
 #[test]
 fn every_trace_gives_a_legal_nest_that_computes_the_workload() {
-    let report = (0..2000u64).into_par_iter().find_map_first(|seed| check(seed).err());
+    let report = (0..PAIRS).into_par_iter().find_map_first(|seed| check(seed).err());
     assert_eq!(report, None, "{}", report.as_deref().unwrap_or_default());
 }

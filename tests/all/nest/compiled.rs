@@ -1,0 +1,152 @@
+//! The pairs of `random.rs`, compiled: each kernel passes the gate that the measurer uses, which compares it with the evaluator and has
+//! guard pages around every buffer.
+//!
+//! Code that was never run before may take its process down, so it runs in others: this test program, once for each core,
+//! each on its share of the seeds. The table of what was checked shows with `--nocapture`.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::num::NonZero;
+use std::process::Command;
+
+use rand::SeedableRng;
+use rand_chacha::ChaCha8Rng;
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+use tilescribe::codegen;
+use tilescribe::measure::{OracleCache, Workbench};
+use tilescribe::nest::Nest;
+use tilescribe::target::{Target, Task};
+use tilescribe::workload::Workload;
+
+use super::random::{PAIRS, Pair};
+
+/// Tells a test that runs itself again which share it has: `FIRST/STEP`.
+const SHARE: &str = "TILESCRIBE_TEST_COMPILED";
+
+/// In front of what a share says about a pair.
+const BEGINS: &str = "begins: ";
+const AGREES: &str = "agrees: ";
+
+/// One seed in so many is compiled for any x86-64 processor, the others for this one: vectors wider than the processor's are split.
+const GENERIC: u64 = 4;
+
+/// A pair that was compiled and agrees with the evaluator.
+#[derive(Serialize, Deserialize)]
+struct Agreed {
+    seed: u64,
+    /// Of workload, machine and trace.
+    digest: String,
+    kind: String,
+    cpu: String,
+    /// Some axis has an odd extent above 1; a prime one above 2.
+    odd: bool,
+    prime: bool,
+    /// How many decisions of each verb, the first word of the site.
+    decisions: BTreeMap<String, usize>,
+}
+
+/// Compiles and checks one pair.
+fn check(seed: u64, host: &Target) -> Result<Agreed, String> {
+    let Pair { kind, mut task, trace, result } = Pair::random(&mut ChaCha8Rng::seed_from_u64(seed));
+    if !seed.is_multiple_of(GENERIC) {
+        (task.target.cpu, task.target.features) = (host.cpu.clone(), host.features.clone());
+    }
+    let nest = result.map_err(|reason| format!("seed {seed}, {kind}: {reason}\ntrace:\n{trace}"))?;
+    pass_the_gate(&task, &nest, seed)
+        .map_err(|why| format!("seed {seed}, {kind} for {}: {why}\ntrace:\n{trace}\nnest:\n{nest}", task.target.cpu))?;
+    let mut decisions = BTreeMap::new();
+    for choice in &trace.0 {
+        let verb = choice.site.0.first().map_or_else(String::new, ToString::to_string);
+        *decisions.entry(verb).or_default() += 1;
+    }
+    let identity = format!("{}{}{trace}", task.workload, task.target.to_toml());
+    let extents = extents(&task.workload);
+    Ok(Agreed {
+        seed,
+        digest: Sha256::digest(identity).iter().map(|byte| format!("{byte:02x}")).collect(),
+        kind: kind.into(),
+        cpu: task.target.cpu,
+        odd: extents.iter().any(|extent| *extent > 1 && extent % 2 == 1),
+        prime: extents.iter().any(|extent| *extent > 2 && is_prime(*extent)),
+        decisions,
+    })
+}
+
+fn pass_the_gate(task: &Task, nest: &Nest, seed: u64) -> Result<(), String> {
+    codegen::set_threads(task.target.cores as usize);
+    let expected = OracleCache::default().expected(&task.workload, seed).map_err(|error| error.to_string())?;
+    let mut bench = Workbench::new(task.clone(), expected).map_err(|refusal| refusal.detail)?;
+    let checked = bench.load(nest).and_then(|mut loaded| bench.check(&mut loaded));
+    checked.map_err(|refusal| format!("{}: {}", refusal.cause, refusal.detail))
+}
+
+fn extents(workload: &Workload) -> Vec<i64> {
+    workload.stages.iter().flat_map(|stage| stage.spatial.iter().chain(&stage.reduction)).copied().collect()
+}
+
+fn is_prime(number: i64) -> bool {
+    number > 1 && (2..number).take_while(|divisor| divisor * divisor <= number).all(|divisor| number % divisor != 0)
+}
+
+/// What a share does: every `step`th seed from `first`.
+fn work(first: u64, step: usize) {
+    let host = codegen::host().unwrap();
+    for seed in (first..PAIRS).step_by(step) {
+        println!("{BEGINS}{seed}");
+        match check(seed, &host) {
+            Ok(agreed) => println!("{AGREES}{}", serde_json::to_string(&agreed).unwrap()),
+            Err(report) => panic!("{report}"),
+        }
+    }
+}
+
+/// Runs a share in a process of its own; the pairs that agreed.
+fn share(first: u64, step: usize) -> Vec<Agreed> {
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command.args(["--exact", "nest::compiled::every_compiled_nest_computes_the_workload", "--nocapture"]);
+    let output = command.env(SHARE, format!("{first}/{step}")).output().unwrap();
+    let printed = String::from_utf8_lossy(&output.stdout);
+    let after = |mark: &'static str| printed.lines().filter_map(move |line| Some(line.split_once(mark)?.1));
+    let (last, said) = (after(BEGINS).next_back().unwrap_or("none"), String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success(), "{}, the last seed was {last}\n{said}", output.status);
+    after(AGREES).map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+#[test]
+fn every_compiled_nest_computes_the_workload() {
+    if let Ok(share) = std::env::var(SHARE) {
+        let (first, step) = share.split_once('/').unwrap();
+        return work(first.parse().unwrap(), step.parse().unwrap());
+    }
+    let shares = std::thread::available_parallelism().map_or(1, NonZero::get);
+    let agreed: Vec<Agreed> = std::thread::scope(|scope| {
+        let running: Vec<_> = (0..shares).map(|first| scope.spawn(move || share(first as u64, shares))).collect();
+        running.into_iter().flat_map(|share| share.join().unwrap()).collect()
+    });
+    print_table(&agreed);
+    let seeds: BTreeSet<u64> = agreed.iter().map(|pair| pair.seed).collect();
+    assert_eq!(seeds, (0..PAIRS).collect(), "none is skipped");
+    let distinct: BTreeSet<&str> = agreed.iter().map(|pair| pair.digest.as_str()).collect();
+    assert!(distinct.len() as u64 > PAIRS * 99 / 100, "{} distinct pairs", distinct.len());
+    for count in [agreed.iter().filter(|pair| pair.odd).count(), agreed.iter().filter(|pair| pair.prime).count()] {
+        assert!(count as u64 > PAIRS / 2, "{count} of {PAIRS} pairs with such an extent");
+    }
+}
+
+fn print_table(agreed: &[Agreed]) {
+    let count = |of: &dyn Fn(&Agreed) -> bool| agreed.iter().filter(|pair| of(pair)).count();
+    let (odd, prime) = (count(&|pair| pair.odd), count(&|pair| pair.prime));
+    println!(
+        "{} pairs, compiled, all as the evaluator: {odd} with an odd extent, {prime} with a prime one",
+        agreed.len()
+    );
+    let (mut processors, mut kinds, mut decisions) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
+    for pair in agreed {
+        *processors.entry(&pair.cpu).or_insert(0) += 1;
+        *kinds.entry(&pair.kind).or_insert(0) += 1;
+        pair.decisions.iter().for_each(|(verb, count)| *decisions.entry(verb).or_insert(0) += count);
+    }
+    for (title, counts) in [("pairs for", processors), ("pairs of", kinds), ("decisions of", decisions)] {
+        counts.iter().for_each(|(name, count)| println!("{title:<12} {name:<16} {count:>6}"));
+    }
+}
