@@ -3,6 +3,8 @@
 TILESCRIBE = target/release/tilescribe
 # small enough for two cores and a few minutes; `make demo DEMO_SECONDS=600` searches longer
 DEMO_SECONDS = 60
+# numpy, onnx, and the ONNX Runtime that results are compared with
+PYTHON = target/venv/bin/python
 
 .PHONY: demo test bench lint build setup checkpoint
 
@@ -18,6 +20,8 @@ test: lint
 	@.ci/setup venv
 	cargo test --release
 	$(MAKE) demo DEMO_SECONDS=20
+	$(PYTHON) tests/networks.py --trials-per-task 2 demo squeezenet
+	$(PYTHON) tests/networks.py --trials-per-task 2 light light_squeezenet light_shufflenet light_inception_v1
 
 bench: setup
 	cargo bench
@@ -32,7 +36,7 @@ build: setup
 
 # The shipped model, from the corpus in this repository.
 checkpoint: build
-	$(TILESCRIBE) pretrain --corpus corpus/records --fastest 40 --epochs 5 -o checkpoints/default
+	$(TILESCRIBE) pretrain --corpus corpus/records --epochs 5 --learning-rate 0.003 -o checkpoints/default
 
 setup:
 	@.ci/setup

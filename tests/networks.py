@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
 """Compiles networks with Tilescribe, runs them, and compares the outputs with ONNX Runtime.
 
-usage: networks.py [--make] [--trials-per-task N] [--keep DIR] FOLDER [NAME ...]
+usage: networks.py [--make] [--trials-per-task N] [--method M] [--keep DIR] FOLDER [NAME ...]
 
-Every FOLDER/NAME.onnx (no name: all) is compiled by `target/release/tilescribe compile`, run on random inputs, and has to give what
-ONNX Runtime gives, within 1e-3 of each output's largest magnitude. Integer inputs are ids in range(1000). With --make,
-two small networks of PyTorch modules are exported into FOLDER first (needs torch). Needs numpy, onnx and onnxruntime.
+Every FOLDER/NAME.onnx (no name: all; `light` as FOLDER: the nine light networks that the onnx package brings along) is compiled by
+`target/release/tilescribe compile`, run on random inputs, and has to give what ONNX Runtime gives, within 1e-3 of each output's largest
+magnitude. Integer inputs are ids in range(1000). With --make, two small networks of PyTorch modules are exported into FOLDER first (needs torch). Needs numpy, onnx and onnxruntime.
 Exit code: 0 if all agree, 1 if one does not.
 """
 import argparse
@@ -32,8 +32,11 @@ def main():
     parser.add_argument("names", nargs="*", help="networks in the folder; none: all of them")
     parser.add_argument("--make", action="store_true", help="export the small networks into the folder first")
     parser.add_argument("--trials-per-task", type=int, default=2)
+    parser.add_argument("--method", default="lm", help="who writes the schedules: lm, random, evolution")
     parser.add_argument("--keep", type=pathlib.Path, help="keep the compiled networks in this folder")
     options = parser.parse_args()
+    if options.folder == pathlib.Path("light"):
+        options.folder = pathlib.Path(onnx.__file__).parent / "backend" / "test" / "data" / "light"
     if options.make:
         make(options.folder)
     paths = [options.folder / f"{name}.onnx" for name in options.names] or sorted(options.folder.glob("*.onnx"))
@@ -47,7 +50,7 @@ def main():
             work.mkdir(parents=True, exist_ok=True)
             start = time.monotonic()
             try:
-                tasks, difference = check(path, work, options.trials_per_task)
+                tasks, difference = check(path, work, options)
             except (subprocess.CalledProcessError, ValueError) as error:
                 detail = getattr(error, "stderr", None) or str(error)
                 print(f"{path.stem:<24} FAILED: {detail.strip().splitlines()[-1]}")
@@ -62,10 +65,10 @@ def main():
     sys.exit(1 if failed else 0)
 
 
-def check(path, work, trials):
+def check(path, work, options):
     """Returns the number of tasks and the largest relative difference of any output."""
     compiled = work / "compiled"
-    run([BINARY, "compile", path, "-o", compiled, "--trials-per-task", str(trials)])
+    run([BINARY, "compile", path, "-o", compiled, "--trials-per-task", str(options.trials_per_task), "--method", options.method])
     listing = run([BINARY, "tasks", path, "--json"])
     inputs = random_inputs(path)
     arguments = []

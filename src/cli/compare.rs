@@ -78,6 +78,7 @@ impl Compare {
             let figures: Vec<String> = quality.iter().map(|(trials, value)| format!("{trials}: {value:.3}")).collect();
             writeln!(out, "{method}: reference / best after so many trials {}", figures.join(", "))?;
         }
+        writeln!(out, "untuned: reference / time {:.3}", comparison.untuned)?;
         writeln!(out, "{}", self.output.join("report.html").display())?;
         if stopped.load(Ordering::Relaxed) { Err(CommandError::Interrupted.into()) } else { Ok(()) }
     }

@@ -21,14 +21,44 @@ pub struct Example {
     pub group: u64,
     /// Log speed relative to the best of the group: 0 for the best, lower for slower ones.
     pub score: f32,
+    /// Another prompt, which does not tell the score, for the value head to learn behind.
+    pub blind: Option<Blind>,
+}
+
+/// What stands in for the first tokens of a sequence.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Blind {
+    /// How many tokens are replaced; none of them was decided.
+    pub replaced: usize,
+    pub tokens: Vec<u32>,
+}
+
+impl Example {
+    /// Tokens, and for each whether it was decided; behind the blind prompt if that is asked for and there is one.
+    fn sequence(&self, blind: bool) -> (Vec<u32>, Vec<bool>) {
+        match self.blind.as_ref().filter(|_| blind) {
+            None => (self.tokens.clone(), self.decisions.clone()),
+            Some(Blind { replaced, tokens }) => (
+                [tokens, &self.tokens[*replaced..]].concat(),
+                [&vec![false; tokens.len()][..], &self.decisions[*replaced..]].concat(),
+            ),
+        }
+    }
 }
 
 /// Refuses examples that cannot be learned from.
 pub(super) fn check(examples: &[Example], config: &Config) -> Result<(), ModelError> {
     for (index, example) in examples.iter().enumerate() {
+        let undecided = example.decisions.iter().position(|d| *d).unwrap_or(example.tokens.len());
+        let blind_length = |blind: &Blind| blind.tokens.len() + example.tokens.len().saturating_sub(blind.replaced);
         let problem = if example.tokens.len() < 2 || example.tokens.len() > config.max_sequence {
             format!("{} tokens where 2 to {} are possible", example.tokens.len(), config.max_sequence)
-        } else if let Some(token) = example.tokens.iter().find(|token| **token as usize >= config.vocabulary) {
+        } else if let Some(token) = example
+            .tokens
+            .iter()
+            .chain(example.blind.iter().flat_map(|blind| &blind.tokens))
+            .find(|token| **token as usize >= config.vocabulary)
+        {
             format!("token {token} is outside of the vocabulary of {}", config.vocabulary)
         } else if example.decisions.len() != example.tokens.len() {
             format!("{} decision marks for {} tokens", example.decisions.len(), example.tokens.len())
@@ -36,6 +66,12 @@ pub(super) fn check(examples: &[Example], config: &Config) -> Result<(), ModelEr
             "the first token is marked as a decision".to_string()
         } else if !example.weight.is_finite() || example.weight < 0.0 || !example.score.is_finite() {
             format!("weight {} or score {} is out of range", example.weight, example.score)
+        } else if example.blind.as_ref().is_some_and(|blind| {
+            blind.tokens.is_empty()
+                || blind.replaced > undecided.min(example.tokens.len() - 1)
+                || blind_length(blind) > config.max_sequence
+        }) {
+            "its blind prompt is empty, replaces decisions, or makes the sequence too long".to_string()
         } else {
             continue;
         };
@@ -63,35 +99,39 @@ pub(super) struct Batch {
     /// A random earlier row of each member, where a value is learned too.
     pub early_rows: Vec<u32>,
     pub scores: Vec<f32>,
+    /// Whether values are learned from it: unless the prompts tell the scores.
+    pub values: bool,
 }
 
 impl Batch {
-    /// `members` are positions in `examples`, of one group.
-    pub fn new(examples: &[Example], members: &[usize], random: &mut ChaCha8Rng) -> Batch {
+    /// `members` are positions in `examples`, of one group; `blind`, behind their blind prompts.
+    pub fn new(examples: &[Example], members: &[usize], blind: bool, random: &mut ChaCha8Rng) -> Batch {
         let members: Vec<&Example> = members.iter().map(|i| &examples[*i]).collect();
+        let sequences: Vec<(Vec<u32>, Vec<bool>)> = members.iter().map(|e| e.sequence(blind)).collect();
         // the row before a decision predicts it, so it must stand behind the prefix
-        let shared = common_prefix(&members);
-        let undecided = members.iter().filter_map(|e| e.decisions.iter().position(|d| *d)).min().unwrap_or(usize::MAX);
-        let shortest = members.iter().map(|e| e.tokens.len()).min().unwrap_or(1);
+        let shared = common_prefix(&sequences);
+        let undecided = sequences.iter().filter_map(|(_, d)| d.iter().position(|d| *d)).min().unwrap_or(usize::MAX);
+        let shortest = sequences.iter().map(|(tokens, _)| tokens.len()).min().unwrap_or(1);
         let start = shared.min(undecided.saturating_sub(1)).min(shortest - 1);
-        let length = members.iter().map(|e| e.tokens.len() - start).max().unwrap_or(0);
+        let length = sequences.iter().map(|(tokens, _)| tokens.len() - start).max().unwrap_or(0);
         let mut batch = Batch {
-            prefix: members.first().map_or(Vec::new(), |e| e.tokens[..start].to_vec()),
+            prefix: sequences.first().map_or(Vec::new(), |(tokens, _)| tokens[..start].to_vec()),
             suffixes: vec![0; members.len() * length],
             members: members.len(),
-            tokens: start + members.iter().map(|e| e.tokens.len() - start).sum::<usize>(),
+            tokens: start + sequences.iter().map(|(tokens, _)| tokens.len() - start).sum::<usize>(),
             policy_rows: Vec::new(),
             policy_targets: Vec::new(),
             policy_weights: Vec::new(),
             last_rows: Vec::new(),
             early_rows: Vec::new(),
             scores: members.iter().map(|e| e.score).collect(),
+            values: members.iter().all(|e| blind || e.blind.is_none()),
         };
-        for (member, example) in members.iter().enumerate() {
-            let suffix = &example.tokens[start..];
+        for (member, (example, (tokens, decisions))) in members.iter().zip(&sequences).enumerate() {
+            let suffix = &tokens[start..];
             let first_row = member * length;
             batch.suffixes[first_row..][..suffix.len()].copy_from_slice(suffix);
-            for (i, token) in suffix.iter().enumerate().skip(1).filter(|(i, _)| example.decisions[start + i]) {
+            for (i, token) in suffix.iter().enumerate().skip(1).filter(|(i, _)| decisions[start + i]) {
                 if example.weight > 0.0 {
                     batch.policy_rows.push((first_row + i - 1) as u32);
                     batch.policy_targets.push(*token);
@@ -105,10 +145,10 @@ impl Batch {
     }
 }
 
-fn common_prefix(members: &[&Example]) -> usize {
-    let Some((first, others)) = members.split_first() else { return 0 };
-    let shared = |other: &&Example| first.tokens.iter().zip(&other.tokens).take_while(|(a, b)| a == b).count();
-    others.iter().map(shared).min().unwrap_or(first.tokens.len())
+fn common_prefix(sequences: &[(Vec<u32>, Vec<bool>)]) -> usize {
+    let Some(((first, _), others)) = sequences.split_first() else { return 0 };
+    let shared = |(other, _): &(Vec<u32>, _)| first.iter().zip(other).take_while(|(a, b)| a == b).count();
+    others.iter().map(shared).min().unwrap_or(first.len())
 }
 
 /// One epoch: members of each group in random batches of up to `size`, alike in length, in random order.
@@ -148,23 +188,39 @@ mod tests {
     use rand::SeedableRng;
     use rand_chacha::ChaCha8Rng;
 
-    use super::{Batch, Example, epoch, split};
+    use super::{Batch, Blind, Example, epoch, split};
 
     fn example(tokens: &[u32], first_decision: usize, group: u64) -> Example {
         let decisions = (0..tokens.len()).map(|i| i >= first_decision).collect();
-        Example { tokens: tokens.to_vec(), decisions, weight: 1.0, group, score: 0.0 }
+        Example { tokens: tokens.to_vec(), decisions, weight: 1.0, group, score: 0.0, blind: None }
     }
 
     #[test]
     fn rows_predict_every_decision_even_where_members_share_it() {
         let examples = [example(&[1, 2, 3, 4, 5], 3, 0), example(&[1, 2, 3, 4, 6, 7], 3, 0)];
-        let batch = Batch::new(&examples, &[0, 1], &mut ChaCha8Rng::seed_from_u64(0));
+        let batch = Batch::new(&examples, &[0, 1], false, &mut ChaCha8Rng::seed_from_u64(0));
         assert_eq!(batch.prefix, [1, 2]);
         assert_eq!(batch.suffixes, [3, 4, 5, 0, 3, 4, 6, 7]);
         assert_eq!(batch.policy_rows, [0, 1, 4, 5, 6]);
         assert_eq!(batch.policy_targets, [4, 5, 4, 6, 7]);
         assert_eq!(batch.last_rows, [2, 7]);
         assert_eq!(batch.tokens, 9);
+    }
+
+    #[test]
+    fn a_blind_prompt_takes_the_place_of_the_one_that_tells() {
+        let mut examples = [example(&[1, 9, 3, 4], 2, 0), example(&[1, 8, 5, 6], 2, 0)];
+        for example in &mut examples {
+            example.blind = Some(Blind { replaced: 2, tokens: vec![1, 7, 7] });
+        }
+        let mut random = ChaCha8Rng::seed_from_u64(0);
+        let batch = Batch::new(&examples, &[0, 1], true, &mut random);
+        assert_eq!((batch.prefix, batch.suffixes), (vec![1, 7], vec![7, 3, 4, 7, 5, 6]));
+        assert_eq!((batch.policy_rows, batch.policy_targets), (vec![0, 1, 3, 4], vec![3, 4, 5, 6]));
+        assert!(batch.values);
+        let batch = Batch::new(&examples, &[0, 1], false, &mut random);
+        assert_eq!((batch.prefix, batch.suffixes), (vec![1], vec![9, 3, 4, 8, 5, 6]));
+        assert!(!batch.values, "these prompts tell the scores");
     }
 
     #[test]

@@ -17,6 +17,7 @@ mod batch;
 mod checkpoint;
 mod config;
 mod decode;
+mod fused;
 mod hub;
 mod kernels;
 mod network;
@@ -31,7 +32,7 @@ use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use thiserror::Error;
 
-pub use batch::Example;
+pub use batch::{Blind, Example};
 pub use checkpoint::{Checkpoint, CheckpointError, Versions};
 pub use config::{Config, InvalidConfig};
 pub use decode::{Decoder, Prompt};

@@ -4,9 +4,11 @@
 //! attends to it: the records of a task share their prompt, so that training does not pay for it again and again.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use candle_core::{D, DType, Device, Tensor, Var};
 
+use super::fused;
 use super::kernels::NORM_EPSILON;
 use super::{Config, Model, ModelError};
 
@@ -36,8 +38,10 @@ pub struct Network {
     device: Device,
     variables: BTreeMap<String, Var>,
     /// `[max_sequence, head_width / 2]`
-    cosines: Tensor,
-    sines: Tensor,
+    cosines: Arc<Vec<f32>>,
+    sines: Arc<Vec<f32>>,
+    /// Whether the operations of [`fused`] are used: on the CPU, where they are at home.
+    fused: bool,
 }
 
 /// What a batch shares between its layers.
@@ -47,6 +51,11 @@ struct Frame {
     members: usize,
     /// Tokens of each continuation, padding included.
     length: usize,
+    /// What attention needs where it is not fused.
+    composed: Option<Composed>,
+}
+
+struct Composed {
     /// Rotations of every row, `[prefix + members · length, 1, head_width / 2]`.
     cosine: Tensor,
     sine: Tensor,
@@ -66,10 +75,8 @@ impl Network {
             variables.insert(name, Var::from_tensor(&tensor)?);
         }
         let (cosines, sines) = config.rotation();
-        let shape = (config.max_sequence, config.head_width() / 2);
-        let cosines = Tensor::from_vec(cosines, shape, &device)?;
-        let sines = Tensor::from_vec(sines, shape, &device)?;
-        Ok(Network { config, device, variables, cosines, sines })
+        let fused = device.is_cpu();
+        Ok(Network { config, device, variables, cosines: Arc::new(cosines), sines: Arc::new(sines), fused })
     }
 
     /// The weights as they are now, copied to the host.
@@ -124,16 +131,14 @@ impl Network {
         let mut x = self.weight("embedding.weight")?.index_select(&ids, 0)?;
         for layer in 0..self.config.layers {
             let weight = |name: &str| self.weight(&format!("layers.{layer}.{name}.weight"));
-            let normed = rms_norm(&x, weight("attention_norm")?)?;
+            let normed = self.rms_norm(&x, weight("attention_norm")?)?;
             let attended = self.attention(&normed.matmul(&weight("query_key_value")?.t()?)?, &frame)?;
             x = (x + attended.matmul(&weight("attention_output")?.t()?)?)?;
-            let normed = rms_norm(&x, weight("feed_forward_norm")?)?;
-            let gate_up = normed.matmul(&weight("gate_up")?.t()?)?;
-            let gate = gate_up.narrow(1, 0, self.config.feed_forward)?.relu()?.sqr()?;
-            let up = gate_up.narrow(1, self.config.feed_forward, self.config.feed_forward)?;
-            x = (x + (gate * up)?.matmul(&weight("down")?.t()?)?)?;
+            let normed = self.rms_norm(&x, weight("feed_forward_norm")?)?;
+            let gated = self.gate(&normed.matmul(&weight("gate_up")?.t()?)?)?;
+            x = (x + gated.matmul(&weight("down")?.t()?)?)?;
         }
-        rms_norm(&x.narrow(0, prefix.len(), suffixes.len())?, self.weight("norm.weight")?)
+        self.rms_norm(&x.narrow(0, prefix.len(), suffixes.len())?, self.weight("norm.weight")?)
     }
 
     /// Logits `[rows, vocabulary]` of normed hidden states `[rows, width]`.
@@ -153,18 +158,54 @@ impl Network {
         if length == 0 || total > limit {
             return Err(ModelError::Length { length: total, limit });
         }
+        let composed = if self.fused { None } else { Some(self.composed(prefix, members, total)?) };
+        Ok(Frame { prefix, members, length, composed })
+    }
+
+    fn composed(&self, prefix: usize, members: usize, total: usize) -> Result<Composed, ModelError> {
+        let (heads, device) = (self.config.heads, &self.device);
         let own = (0..members).flat_map(|_| prefix as u32..total as u32);
-        let positions = Tensor::new((0..prefix as u32).chain(own).collect::<Vec<_>>(), &self.device)?;
-        let heads = self.config.heads;
-        Ok(Frame {
-            prefix,
-            members,
-            length,
-            cosine: self.cosines.index_select(&positions, 0)?.unsqueeze(1)?,
-            sine: self.sines.index_select(&positions, 0)?.unsqueeze(1)?,
-            prefix_mask: if prefix > 0 { Some(causal_mask(prefix, heads, &self.device)?) } else { None },
-            own_mask: causal_mask(length, heads, &self.device)?,
+        let positions = Tensor::new((0..prefix as u32).chain(own).collect::<Vec<_>>(), device)?;
+        let shape = (self.config.max_sequence, self.config.head_width() / 2);
+        let table = |angles: &[f32]| -> Result<Tensor, ModelError> {
+            Ok(Tensor::from_slice(angles, shape, device)?.index_select(&positions, 0)?.unsqueeze(1)?)
+        };
+        Ok(Composed {
+            cosine: table(&self.cosines)?,
+            sine: table(&self.sines)?,
+            prefix_mask: if prefix > 0 { Some(causal_mask(prefix, heads, device)?) } else { None },
+            own_mask: causal_mask(total - prefix, heads, device)?,
         })
+    }
+
+    fn rms_norm(&self, x: &Tensor, scale: &Tensor) -> Result<Tensor, ModelError> {
+        if self.fused {
+            return Ok(x.apply_op2(scale, fused::RmsNorm)?);
+        }
+        let mean = x.sqr()?.mean_keepdim(D::Minus1)?;
+        let root = (mean + f64::from(NORM_EPSILON))?.sqrt()?;
+        Ok(x.broadcast_div(&root)?.broadcast_mul(scale)?)
+    }
+
+    /// Squared ReLU of the gates, `[rows, feed_forward]`, times what they gate, of both side by side.
+    fn gate(&self, gate_up: &Tensor) -> Result<Tensor, ModelError> {
+        if self.fused {
+            return Ok(gate_up.apply_op1(fused::SquaredReluGate)?);
+        }
+        let hidden = self.config.feed_forward;
+        let gate = gate_up.narrow(1, 0, hidden)?.relu()?.sqr()?;
+        Ok((gate * gate_up.narrow(1, hidden, hidden)?)?)
+    }
+
+    /// Negative log-likelihood of `targets` by logits `[rows, vocabulary]`, weighted and summed: a scalar.
+    pub(super) fn nats(&self, logits: &Tensor, targets: &[u32], weights: &[f32]) -> Result<Tensor, ModelError> {
+        if self.fused {
+            return Ok(logits.apply_op1(fused::Nats { targets: targets.to_vec(), weights: weights.to_vec() })?);
+        }
+        let likelihoods = candle_nn::ops::log_softmax(logits, D::Minus1)?;
+        let targets = Tensor::new(targets, &self.device)?.unsqueeze(1)?;
+        let weights = Tensor::new(weights, &self.device)?;
+        Ok((likelihoods.gather(&targets, 1)?.squeeze(1)? * weights)?.sum_all()?.neg()?)
     }
 
     /// Multi-query attention of projections `[rows, projection]`; returns `[rows, width]`. Rows are first the prefix's, then each
@@ -172,11 +213,23 @@ impl Network {
     fn attention(&self, projected: &Tensor, frame: &Frame) -> Result<Tensor, ModelError> {
         let (heads, head, width) = (self.config.heads, self.config.head_width(), self.config.width);
         let (prefix, members, length) = (frame.prefix, frame.members, frame.length);
+        let Some(composed) = &frame.composed else {
+            let (cosines, sines) = (Arc::clone(&self.cosines), Arc::clone(&self.sines));
+            return Ok(projected.apply_op1(fused::Attention {
+                heads,
+                head,
+                prefix,
+                members,
+                length,
+                cosines,
+                sines,
+            })?);
+        };
         let rows = projected.dim(0)?;
         let scale = 1.0 / (head as f64).sqrt();
         // queries and keys rotate together: [rows, heads + 1, head]
         let rotated = projected.narrow(1, 0, width + head)?.reshape((rows, heads + 1, head))?;
-        let rotated = rotate(&rotated, &frame.cosine, &frame.sine)?;
+        let rotated = rotate(&rotated, &composed.cosine, &composed.sine)?;
         let queries = (rotated.narrow(1, 0, heads)? * scale)?.contiguous()?;
         let keys = rotated.narrow(1, heads, 1)?.squeeze(1)?.contiguous()?;
         let values = projected.narrow(1, width + head, head)?.contiguous()?;
@@ -185,8 +238,8 @@ impl Network {
         let own_queries = own(&queries)?.reshape((members, length * heads, head))?;
         let own_keys = own(&keys)?.reshape((members, length, head))?;
         let own_values = own(&values)?.reshape((members, length, head))?;
-        let own_scores = own_queries.matmul(&own_keys.t()?)?.broadcast_add(&frame.own_mask)?;
-        let Some(mask) = &frame.prefix_mask else {
+        let own_scores = own_queries.matmul(&own_keys.t()?)?.broadcast_add(&composed.own_mask)?;
+        let Some(mask) = &composed.prefix_mask else {
             let attended = softmax(&own_scores)?.matmul(&own_values)?;
             return Ok(attended.reshape((rows, width))?);
         };
@@ -217,12 +270,6 @@ fn causal_mask(length: usize, heads: usize, device: &Device) -> Result<Tensor, M
     Ok(Tensor::from_vec(mask, (length * heads, length), device)?)
 }
 
-fn rms_norm(x: &Tensor, scale: &Tensor) -> Result<Tensor, ModelError> {
-    let mean = x.sqr()?.mean_keepdim(D::Minus1)?;
-    let root = (mean + f64::from(NORM_EPSILON))?.sqrt()?;
-    Ok(x.broadcast_div(&root)?.broadcast_mul(scale)?)
-}
-
 /// Rotates `[rows, heads, head_width]` by the angles `[rows, 1, head_width / 2]`.
 fn rotate(x: &Tensor, cosine: &Tensor, sine: &Tensor) -> Result<Tensor, ModelError> {
     let half = x.dim(2)? / 2;
@@ -242,11 +289,52 @@ mod tests {
     use super::{Compute, Network};
     use crate::model::{Config, Model};
 
-    #[test]
-    fn members_behind_a_shared_prefix_see_what_each_would_see_alone() {
+    /// Two layers, and weights that are no longer those of the start: norms differ from one.
+    fn small() -> Network {
         let config =
             Config { vocabulary: 11, width: 16, layers: 2, heads: 2, feed_forward: 24, ..Config::standard(11) };
         let network = Network::new(&Model::random(config, 3).unwrap(), Compute::Cpu).unwrap();
+        for variable in network.variables().values().filter(|variable| variable.rank() == 1) {
+            let noise = variable.as_tensor().rand_like(0.5, 1.5).unwrap();
+            variable.set(&noise).unwrap();
+        }
+        network
+    }
+
+    #[test]
+    fn fused_operations_have_the_values_and_gradients_of_composed_ones() {
+        let mut network = small();
+        let suffixes = [4, 5, 6, 7, 8, 9, 10, 0];
+        for prefix in [&[1, 2, 3][..], &[]] {
+            let mut results = Vec::new();
+            for fused in [true, false] {
+                network.fused = fused;
+                let hidden = network.hidden(prefix, &suffixes, 2).unwrap();
+                let logits = network.policy(&hidden).unwrap();
+                let weights = [1.0, 0.5, 2.0, 0.0, 1.0, 1.0, 0.3, 1.0];
+                let nats = network.nats(&logits, &suffixes, &weights).unwrap();
+                let values = network.value(&hidden).unwrap().sqr().unwrap().sum_all().unwrap();
+                let gradients = (nats.clone() + values).unwrap().backward().unwrap();
+                results.push((nats.to_scalar::<f32>().unwrap(), gradients));
+            }
+            let [(nats, gradients), (expected_nats, expected)] = &results[..] else { unreachable!() };
+            assert!((nats - expected_nats).abs() < 1e-4, "{nats} {expected_nats}");
+            for (name, variable) in network.variables() {
+                let of = |gradients: &candle_core::backprop::GradStore| {
+                    gradients.get(variable).unwrap().flatten_all().unwrap().to_vec1::<f32>().unwrap()
+                };
+                let (found, expected) = (of(gradients), of(expected));
+                let scale = expected.iter().fold(1e-3f32, |scale, x| scale.max(x.abs()));
+                for (a, b) in found.iter().zip(&expected) {
+                    assert!((a - b).abs() < 1e-4 * scale, "{name}: {a} instead of {b}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn members_behind_a_shared_prefix_see_what_each_would_see_alone() {
+        let network = small();
         let (prefix, members) = ([1, 2, 3], [[4, 5, 6, 7], [8, 9, 10, 0]]);
         let together: Vec<Vec<f32>> = network.hidden(&prefix, &members.concat(), 2).unwrap().to_vec2().unwrap();
         for (member, together) in members.iter().zip(together.chunks(4)) {

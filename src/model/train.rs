@@ -2,12 +2,13 @@
 //!
 //! The policy learns the decisions by cross entropy, weighted by example. The value head learns to order the members of a group: a
 //! logistic loss on every pair (RankNet, Burges et al. 2005), weighted by how much speed the pair is apart (as LambdaRank weighs by what a
-//! swap would cost), at the last token and at a random earlier one; a small squared error keeps its scale.
+//! swap would cost), at the last token and at a random earlier one; a small squared error keeps its scale. Where prompts tell the quality that was
+//! reached, the value head could read it off: half of the batches stand behind prompts that do not, and values are learned from those alone.
 
 use std::collections::BTreeMap;
 use std::time::Instant;
 
-use candle_core::{D, Tensor};
+use candle_core::{DType, Tensor};
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
 use rayon::iter::{IntoParallelRefIterator, ParallelIterator};
@@ -120,12 +121,15 @@ pub(super) struct Best {
 }
 
 /// Losses of one batch, as sums.
+#[derive(Default)]
 struct Losses {
     /// To be differentiated.
     objective: Option<Tensor>,
     policy_sum: f32,
     policy_weight: f32,
     value: f32,
+    /// Batches that `value` is the sum of.
+    valued: usize,
     ordered: usize,
     pairs: usize,
 }
@@ -182,7 +186,7 @@ impl<'a> Trainer<'a> {
         let weight: f32 = batches.iter().flat_map(|batch| &batch.policy_weights).sum();
         let (losses, mut gradients) = self.gradients(&batches, weight.max(f32::MIN_POSITIVE))?;
         let policy_loss = losses.policy_sum / losses.policy_weight.max(f32::MIN_POSITIVE);
-        let value_loss = losses.value / batches.len() as f32;
+        let value_loss = losses.value / losses.valued.max(1) as f32;
         let norm = clip(&mut gradients, self.options.gradient_clip)?;
         if !(policy_loss.is_finite() && value_loss.is_finite() && norm.is_finite()) {
             return Err(ModelError::Diverged { step, loss: policy_loss + value_loss });
@@ -230,13 +234,17 @@ impl<'a> Trainer<'a> {
         }
         let chunks = epoch(self.examples, &self.held, self.options.members_per_batch, self.options.seed, 0);
         let mut random = ChaCha8Rng::seed_from_u64(self.options.seed);
-        let batches: Vec<Batch> = chunks.iter().map(|chunk| Batch::new(self.examples, chunk, &mut random)).collect();
-        let one = |batch: &Batch| self.losses(batch, 1.0, 1.0).map(|losses| Losses { objective: None, ..losses });
-        let losses = total(self.each(&batches, one)?);
+        let mut measured = |blind: bool| -> Result<Losses, ModelError> {
+            let batch = |chunk: &Vec<usize>| Batch::new(self.examples, chunk, blind, &mut random);
+            let batches: Vec<Batch> = chunks.iter().map(batch).collect();
+            let one = |batch: &Batch| self.losses(batch, 1.0, 1.0).map(|losses| Losses { objective: None, ..losses });
+            Ok(total(self.each(&batches, one)?))
+        };
+        let (told, blind) = (measured(false)?, measured(true)?);
         Ok(Some(Evaluation {
-            policy_loss: losses.policy_sum / losses.policy_weight.max(f32::MIN_POSITIVE),
-            value_loss: losses.value / batches.len() as f32,
-            ranking_accuracy: losses.ordered as f32 / losses.pairs.max(1) as f32,
+            policy_loss: told.policy_sum / told.policy_weight.max(f32::MIN_POSITIVE),
+            value_loss: blind.value / blind.valued.max(1) as f32,
+            ranking_accuracy: blind.ordered as f32 / blind.pairs.max(1) as f32,
         }))
     }
 
@@ -279,13 +287,13 @@ impl<'a> Trainer<'a> {
         let mut random = ChaCha8Rng::seed_from_u64(self.options.seed);
         random.set_stream(2 * step as u64 + 1);
         let first = (step % self.steps_per_epoch) * self.options.batches_per_step;
-        let chunks = self.schedule.1.iter().skip(first).take(self.options.batches_per_step);
-        chunks.map(|chunk| Batch::new(self.examples, chunk, &mut random)).collect()
+        let chunks = self.schedule.1.iter().enumerate().skip(first).take(self.options.batches_per_step);
+        chunks.map(|(at, chunk)| Batch::new(self.examples, chunk, at % 2 == 1, &mut random)).collect()
     }
 
     /// Losses and gradients of several batches together.
     fn gradients(&self, batches: &[Batch], weight: f32) -> Result<(Losses, BTreeMap<String, Tensor>), ModelError> {
-        let share = 1.0 / batches.len() as f64;
+        let share = 1.0 / batches.iter().filter(|batch| batch.values).count().max(1) as f64;
         let results = self.each(batches, |batch| {
             let mut losses = self.losses(batch, 1.0 / f64::from(weight), share)?;
             let mut gradients = BTreeMap::new();
@@ -331,30 +339,31 @@ impl<'a> Trainer<'a> {
         let hidden = self.network.hidden(&batch.prefix, &batch.suffixes, batch.members)?;
         let rows =
             |rows: &[u32]| -> Result<Tensor, ModelError> { Ok(hidden.index_select(&Tensor::new(rows, device)?, 0)?) };
-        let (last, early) =
-            (self.network.value(&rows(&batch.last_rows)?)?, self.network.value(&rows(&batch.early_rows)?)?);
-        let ranking = (self.ranking_loss(&last, &batch.scores)? + self.ranking_loss(&early, &batch.scores)?)?;
-        let value = ranking.to_scalar::<f32>()? / 2.0;
-        let mut objective = (ranking * (value_scale * self.options.value_weight / 2.0))?;
-        let mut policy_sum = 0.0;
+        let mut losses = Losses {
+            objective: None,
+            policy_sum: 0.0,
+            policy_weight: batch.policy_weights.iter().sum(),
+            value: 0.0,
+            valued: usize::from(batch.values),
+            ordered: 0,
+            pairs: 0,
+        };
+        let mut objective = Tensor::zeros((), DType::F32, device)?;
+        if batch.values {
+            let last = self.network.value(&rows(&batch.last_rows)?)?;
+            let early = self.network.value(&rows(&batch.early_rows)?)?;
+            let ranking = (self.ranking_loss(&last, &batch.scores)? + self.ranking_loss(&early, &batch.scores)?)?;
+            losses.value = ranking.to_scalar::<f32>()? / 2.0;
+            (losses.ordered, losses.pairs) = count_ordered(&last.to_vec1()?, &batch.scores);
+            objective = (objective + (ranking * (value_scale * self.options.value_weight / 2.0))?)?;
+        }
         if !batch.policy_rows.is_empty() {
             let logits = self.network.policy(&rows(&batch.policy_rows)?)?;
-            let likelihoods = candle_nn::ops::log_softmax(&logits, D::Minus1)?;
-            let targets = Tensor::new(batch.policy_targets.as_slice(), device)?.unsqueeze(1)?;
-            let weights = Tensor::new(batch.policy_weights.as_slice(), device)?;
-            let nats = (likelihoods.gather(&targets, 1)?.squeeze(1)? * weights)?.sum_all()?.neg()?;
-            policy_sum = nats.to_scalar()?;
+            let nats = self.network.nats(&logits, &batch.policy_targets, &batch.policy_weights)?;
+            losses.policy_sum = nats.to_scalar()?;
             objective = (objective + (nats * policy_scale)?)?;
         }
-        let (ordered, pairs) = count_ordered(&last.to_vec1()?, &batch.scores);
-        Ok(Losses {
-            objective: Some(objective),
-            policy_sum,
-            policy_weight: batch.policy_weights.iter().sum(),
-            value,
-            ordered,
-            pairs,
-        })
+        Ok(Losses { objective: Some(objective), ..losses })
     }
 
     /// Mean logistic loss of all pairs, weighted by their distance in speed, and the anchor; a scalar.
@@ -392,15 +401,18 @@ fn count_ordered(values: &[f32], scores: &[f32]) -> (usize, usize) {
 }
 
 fn total(losses: Vec<Losses>) -> Losses {
-    let mut sum = Losses { objective: None, policy_sum: 0.0, policy_weight: 0.0, value: 0.0, ordered: 0, pairs: 0 };
-    for one in losses {
-        sum.policy_sum += one.policy_sum;
-        sum.policy_weight += one.policy_weight;
-        sum.value += one.value;
-        sum.ordered += one.ordered;
-        sum.pairs += one.pairs;
-    }
-    sum
+    losses
+        .into_iter()
+        .reduce(|sum, one| Losses {
+            objective: None,
+            policy_sum: sum.policy_sum + one.policy_sum,
+            policy_weight: sum.policy_weight + one.policy_weight,
+            value: sum.value + one.value,
+            valued: sum.valued + one.valued,
+            ordered: sum.ordered + one.ordered,
+            pairs: sum.pairs + one.pairs,
+        })
+        .unwrap_or_default()
 }
 
 fn validate(options: &TrainingOptions) -> Result<(), ModelError> {

@@ -119,6 +119,10 @@ fn fingerprint(examples: &[Example]) -> String {
         hash.update(example.weight.to_le_bytes());
         hash.update(example.group.to_le_bytes());
         hash.update(example.score.to_le_bytes());
+        if let Some(blind) = &example.blind {
+            hash.update((blind.replaced as u64).to_le_bytes());
+            blind.tokens.iter().for_each(|token| hash.update(token.to_le_bytes()));
+        }
     }
     hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
 }

@@ -1,6 +1,14 @@
 //! The language model as a proposer: it writes traces decision by decision, and only legal ones.
+//!
+//! They are written behind a prompt that asks for the best, and judged behind one that asks for nothing: the value head learned there, where the
+//! prompt does not tell what came out. Once programs were measured, half of the sequences begin as the fastest of them do, and part from them at
+//! a random decision: the model searches the neighbourhood of what is known to be good.
 
 use std::collections::BTreeSet;
+
+use rand::seq::IndexedRandom;
+use rand::{Rng, SeedableRng};
+use rand_chacha::ChaCha8Rng;
 
 use super::{Candidate, History, Proposal, ProposeError, Proposer};
 use crate::language::Language;
@@ -15,6 +23,9 @@ const MIN_SAMPLES: usize = 64;
 const SAMPLES_PER_CANDIDATE: usize = 4;
 /// Rounds of sampling before a small space, or a very certain model, is taken to be exhausted.
 const ROUNDS: u64 = 8;
+
+/// The fastest programs, whose beginnings are gone on from.
+const PARENTS: usize = 4;
 
 /// The versions that a checkpoint must have to write for this language and space.
 pub fn versions(language: &Language, space: &Space) -> Versions {
@@ -51,55 +62,67 @@ impl<'a> LanguageModel<'a> {
         (self.temperature, self.top_p) = (temperature, top_p);
         self
     }
+}
 
-    /// Writes `count` traces as the model likes them: neither ranked nor realised, and the same one more than once if the model likes it so much.
+impl LanguageModel<'_> {
+    /// Writes `count` traces as the model likes them: neither judged nor realised, and the same one more than once if the model likes it so much.
     ///
     /// # Errors
     /// As [`Proposer::propose`].
     pub fn sample(&mut self, task: &Task, count: usize) -> Result<Vec<Written>, ProposeError> {
-        let prompt = self.read(task)?;
-        self.write(&prompt, task, count)
+        let prompt = self.read(task, Some(WANT))?;
+        self.write(&prompt, task, &[], count)
     }
 
-    fn read(&self, task: &Task) -> Result<Prompt, ProposeError> {
-        self.decoder.prompt(&self.language.encode_prompt(task, Some(WANT))).map_err(refused)
+    fn read(&self, task: &Task, want: Option<u8>) -> Result<Prompt, ProposeError> {
+        self.decoder.prompt(&self.language.encode_prompt(task, want)).map_err(refused)
     }
 
-    fn write(&mut self, prompt: &Prompt, task: &Task, count: usize) -> Result<Vec<Written>, ProposeError> {
-        let mut guides: Vec<Writing<'_>> = (0..count).map(|_| Writing::new(self.space, &self.language, task)).collect();
+    /// Every second trace begins as one of the parents, if there are any.
+    fn write(
+        &mut self,
+        prompt: &Prompt,
+        task: &Task,
+        parents: &[Trace],
+        count: usize,
+    ) -> Result<Vec<Written>, ProposeError> {
         let seed = self.seed ^ self.rounds.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        let mut random = ChaCha8Rng::seed_from_u64(seed);
+        let mut guides: Vec<Writing<'_>> = (0..count)
+            .map(|number| Writing {
+                space: self.space,
+                language: &self.language,
+                task,
+                start: if number % 2 == 1 { start_of_one(parents, &mut random) } else { Vec::new() },
+                trace: Trace::default(),
+                decision: None,
+                end: None,
+            })
+            .collect();
         let options = SamplingOptions { temperature: self.temperature, top_p: self.top_p, seed };
         self.rounds += 1;
         let sampled = self.decoder.sample(prompt, &mut guides, &options).map_err(refused)?;
-        let written = guides.into_iter().zip(sampled).map(|(guide, sampled)| {
+        let written = guides.into_iter().zip(sampled).map(|(guide, Sampled { tokens, log_likelihood, .. })| {
             let complete = match guide.end {
                 Some(Ending::Complete) => true,
                 Some(Ending::Stale(stale)) => return Err(stale.into()),
                 Some(Ending::Nowhere) | None => false,
             };
-            let Sampled { tokens, log_likelihood, value, .. } = sampled;
-            Ok(Written { trace: guide.trace, tokens, complete, log_likelihood, value })
+            Ok(Written { trace: guide.trace, tokens, complete, log_likelihood })
         });
         written.collect()
     }
-}
 
-/// A trace that the model wrote.
-#[derive(Clone, PartialEq, Debug)]
-pub struct Written {
-    pub trace: Trace,
-    /// The tokens behind the prompt, as they were sampled.
-    pub tokens: Vec<u32>,
-    /// Whether all is decided; else the space offered nothing further, or the model's longest sequence was reached.
-    pub complete: bool,
-    /// Natural logarithm of the probability that the model gave it, among the legal ones.
-    pub log_likelihood: f64,
-    /// The predicted quality; see [`Candidate::value`].
-    pub value: f32,
-}
-
-fn refused(error: ModelError) -> ProposeError {
-    ProposeError::Model(error.to_string())
+    /// Fills in the values.
+    fn judge(&self, blind: &Prompt, pool: &mut [Candidate]) -> Result<(), ModelError> {
+        let mut readings: Vec<Reading> =
+            pool.iter().map(|candidate| Reading(Some(self.language.encode_trace(&candidate.trace)))).collect();
+        let read = self.decoder.sample(blind, &mut readings, &SamplingOptions::default())?;
+        for (candidate, read) in pool.iter_mut().zip(read) {
+            candidate.value = Some(read.value);
+        }
+        Ok(())
+    }
 }
 
 impl Proposer for LanguageModel<'_> {
@@ -108,22 +131,24 @@ impl Proposer for LanguageModel<'_> {
     }
 
     fn propose(&mut self, task: &Task, history: &History, count: usize) -> Result<Proposal, ProposeError> {
-        let prompt = self.read(task)?;
+        let (prompt, blind) = (self.read(task, Some(WANT))?, self.read(task, None)?);
         let mut proposal = Proposal::default();
         let (mut seen, mut pool) = (BTreeSet::new(), Vec::new());
+        let parents = history.fastest(PARENTS);
         for _ in 0..ROUNDS {
             if proposal.candidates.len() == count {
                 break;
             }
-            for written in self.write(&prompt, task, MIN_SAMPLES.max(SAMPLES_PER_CANDIDATE * count))? {
+            for written in self.write(&prompt, task, &parents, MIN_SAMPLES.max(SAMPLES_PER_CANDIDATE * count))? {
                 proposal.drawn += 1;
-                let Written { trace, complete, log_likelihood, value, .. } = written;
+                let Written { trace, complete, log_likelihood, .. } = written;
                 if !complete {
                     proposal.dead_ends += 1;
                 } else if !history.contains(&trace) && seen.insert(trace.clone()) {
-                    pool.push(Candidate { trace, log_likelihood: Some(log_likelihood as f32), value: Some(value) });
+                    pool.push(Candidate { trace, log_likelihood: Some(log_likelihood as f32), value: None });
                 }
             }
+            self.judge(&blind, &mut pool).map_err(refused)?;
             rank(&mut pool);
             for candidate in pool.drain(..) {
                 if proposal.candidates.len() == count {
@@ -139,10 +164,41 @@ impl Proposer for LanguageModel<'_> {
     }
 }
 
+/// A trace that the model wrote.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Written {
+    pub trace: Trace,
+    /// The tokens behind the prompt, as they were sampled.
+    pub tokens: Vec<u32>,
+    /// Whether all is decided; else the space offered nothing further, or the model's longest sequence was reached.
+    pub complete: bool,
+    /// Natural logarithm of the probability that the model gave it, among the legal ones.
+    pub log_likelihood: f64,
+}
+
+fn refused(error: ModelError) -> ProposeError {
+    ProposeError::Model(error.to_string())
+}
+
 /// Sorts by value, best first, equal ones by trace. Likelihood has no say: it prefers short traces, which are not the fast ones.
 fn rank(pool: &mut [Candidate]) {
     let value = |candidate: &Candidate| candidate.value.unwrap_or(f32::NEG_INFINITY);
     pool.sort_by(|a, b| value(b).total_cmp(&value(a)).then_with(|| a.trace.cmp(&b.trace)));
+}
+
+/// The first decisions of one of the parents: at least one decision is left open.
+fn start_of_one(parents: &[Trace], random: &mut ChaCha8Rng) -> Vec<Choice> {
+    let Some(parent) = parents.choose(random).filter(|parent| !parent.0.is_empty()) else { return Vec::new() };
+    parent.0[..random.random_range(0..parent.0.len())].to_vec()
+}
+
+/// Guides the model along a finished sequence.
+struct Reading(Option<Vec<u32>>);
+
+impl Guide for Reading {
+    fn next(&mut self, _: Option<usize>) -> Next {
+        self.0.take().map_or(Next::Finished, Next::Forced)
+    }
 }
 
 /// Guides the model along the space: sites are forced, values are chosen.
@@ -150,6 +206,8 @@ struct Writing<'a> {
     space: &'a Space,
     language: &'a Language,
     task: &'a Task,
+    /// Decisions to take over, from the first on.
+    start: Vec<Choice>,
     trace: Trace,
     /// Whose site was told, and whose value comes next.
     decision: Option<Decision>,
@@ -162,12 +220,6 @@ enum Ending {
     /// A dead end of the space.
     Nowhere,
     Stale(Stale),
-}
-
-impl<'a> Writing<'a> {
-    fn new(space: &'a Space, language: &'a Language, task: &'a Task) -> Writing<'a> {
-        Writing { space, language, task, trace: Trace::default(), decision: None, end: None }
-    }
 }
 
 impl Guide for Writing<'_> {
@@ -188,9 +240,15 @@ impl Guide for Writing<'_> {
         }
         match self.space.question(self.task, &self.trace) {
             Ok(Ok(Some(decision))) => {
-                let site = self.language.encode_site(&decision.site);
-                self.decision = Some(decision);
-                Next::Forced(site)
+                let mut tokens = self.language.encode_site(&decision.site);
+                match self.start.get(self.trace.0.len()).filter(|choice| choice.site == decision.site) {
+                    Some(choice) => {
+                        tokens.extend(self.language.encode_value(&choice.value));
+                        self.trace.0.push(choice.clone());
+                    }
+                    None => self.decision = Some(decision),
+                }
+                Next::Forced(tokens)
             }
             Ok(Ok(None)) => {
                 self.end = Some(Ending::Complete);
@@ -216,7 +274,7 @@ mod tests {
     use crate::outcome::Outcome;
     use crate::propose::train::examples;
     use crate::record::{Entry, Record};
-    use crate::space::{Next, Space};
+    use crate::space::{Next, Space, Trace};
     use crate::target::{Architecture, Target, Task};
     use crate::workload::{Binary, Combiner, DType, Expr, Index, Role, Stage, Var, Workload};
 
@@ -263,6 +321,15 @@ mod tests {
         let second = lm().propose(&task, &history, 12).unwrap();
         assert_eq!(second.candidates.len(), 12);
         assert!(second.candidates.iter().all(|candidate| !history.contains(&candidate.trace)));
+        // half go on from what was measured: from its first decision on, or from a later one
+        let shared = |trace: &Trace| {
+            let with = |(other, _): (&Trace, _)| trace.0.iter().zip(&other.0).take_while(|(a, b)| a == b).count();
+            history.iter().map(with).max().unwrap_or(0)
+        };
+        let second: Vec<usize> = second.candidates.iter().map(|candidate| shared(&candidate.trace)).collect();
+        let fresh = lm().propose(&task, &History::default(), 24).unwrap();
+        let fresh: Vec<usize> = fresh.candidates[12..].iter().map(|candidate| shared(&candidate.trace)).collect();
+        assert!(second.iter().sum::<usize>() > fresh.iter().sum::<usize>(), "{second:?} {fresh:?}");
     }
 
     #[test]

@@ -5,7 +5,7 @@ use std::ops::ControlFlow;
 use std::path::Path;
 
 use crate::language::Language;
-use crate::model::{Compute, Evaluation, Example, Model, ModelError, Progress, Trainer, TrainingOptions};
+use crate::model::{Blind, Compute, Evaluation, Example, Model, ModelError, Progress, Trainer, TrainingOptions};
 use crate::outcome::{Failure, Outcome};
 use crate::record::Entry;
 
@@ -113,6 +113,7 @@ fn speed(outcome: &Outcome, best_ns: u64) -> Option<f32> {
 
 fn example(entry: &Entry, language: &Language, speed: f32, group: u64) -> Example {
     let mut tokens = language.encode_prompt(&entry.task, Some(decile(speed)));
+    let blind = Blind { replaced: tokens.len(), tokens: language.encode_prompt(&entry.task, None) };
     let mut decisions = vec![false; tokens.len()];
     for choice in &entry.record.trace.0 {
         tokens.extend(language.encode_site(&choice.site));
@@ -123,7 +124,7 @@ fn example(entry: &Entry, language: &Language, speed: f32, group: u64) -> Exampl
     tokens.push(language.end());
     decisions.push(false);
     let weight = if speed > 0.0 { LEAST_WEIGHT + (1.0 - LEAST_WEIGHT) * speed * speed } else { 0.0 };
-    Example { tokens, decisions, weight, group, score: speed.ln().max(LOWEST_SCORE) }
+    Example { tokens, decisions, weight, group, score: speed.ln().max(LOWEST_SCORE), blind: Some(blind) }
 }
 
 /// 9 for more than nine tenths of the best speed, 0 for up to one tenth.

@@ -11,7 +11,7 @@ use serde::Serialize;
 use super::{Control, Job, TuneError};
 use crate::measure::Measurer;
 use crate::propose::{History, ProposeError, Proposer};
-use crate::space::Trace;
+use crate::space::{Space, Trace, Untuned};
 
 /// A search method.
 pub struct Method<'a> {
@@ -42,6 +42,8 @@ pub struct Comparison {
     pub tasks: Vec<TaskComparison>,
     /// By method and number of trials: the geometric mean over tasks and seeds of reference / best.
     pub summary: BTreeMap<String, BTreeMap<usize, f64>>,
+    /// The same of the program that the space's rules write without any search: what every method starts level with, if it is asked to.
+    pub untuned: f64,
 }
 
 #[derive(Clone, Debug, Serialize)]
@@ -51,6 +53,8 @@ pub struct TaskComparison {
     pub name: String,
     /// The fastest program of any method, in milliseconds, as measured at the end.
     pub reference_ms: Option<f64>,
+    /// The program that the space's rules write without any search, as measured at the end.
+    pub untuned_ms: Option<f64>,
     pub runs: Vec<MethodRun>,
 }
 
@@ -105,17 +109,21 @@ pub fn compare(
                 best_traces.push(bests);
             }
         }
-        let reference_ms = recheck(job, measurer, &mut runs, &best_traces)?;
+        let (reference_ms, untuned_ms) = recheck(job, measurer, &mut runs, &best_traces)?;
         tasks.push(TaskComparison {
             hash: job.task.workload.hash().to_string(),
             name: job.name.clone(),
             reference_ms,
+            untuned_ms,
             runs,
         });
     }
     let target = jobs.first().map_or(String::new(), |job| crate::record::fingerprint(&job.task.target));
     let summary = summarise(&tasks, settings.trials);
-    Ok(Comparison { target, trials: settings.trials, tasks, summary })
+    let untuned = geometric_mean(tasks.iter().filter_map(|task| {
+        task.reference_ms.map(|reference| task.untuned_ms.map_or(NOTHING_FOUND, |ms| reference / ms).ln())
+    }));
+    Ok(Comparison { target, trials: settings.trials, tasks, summary, untuned })
 }
 
 /// The best trace at every checkpoint.
@@ -171,14 +179,16 @@ fn run_method(
     Ok(Some((run, bests)))
 }
 
-/// Measures the best programs of all runs in turn; gives the fastest.
+/// Measures the best programs of all runs in turn, and the untuned one; gives the fastest time, and the untuned one's.
 fn recheck(
     job: &Job,
     measurer: &mut Measurer,
     runs: &mut [MethodRun],
     bests: &[Bests],
-) -> Result<Option<f64>, TuneError> {
+) -> Result<(Option<f64>, Option<f64>), TuneError> {
+    let (untuned, _) = Space::standard().drive(&job.task, &mut Untuned);
     let mut traces: Vec<Trace> = bests.iter().flat_map(|b| b.values().cloned()).collect();
+    traces.push(untuned.clone());
     traces.sort();
     traces.dedup();
     let cannot_measure = |source| TuneError::Measure { job: job.name.clone(), source };
@@ -198,7 +208,7 @@ fn recheck(
             }
         }
     }
-    Ok(times.values().copied().reduce(f64::min))
+    Ok((times.values().copied().reduce(f64::min), times.get(&untuned).copied()))
 }
 
 fn summarise(tasks: &[TaskComparison], trials: usize) -> BTreeMap<String, BTreeMap<usize, f64>> {
@@ -212,8 +222,14 @@ fn summarise(tasks: &[TaskComparison], trials: usize) -> BTreeMap<String, BTreeM
             }
         }
     }
-    let mean = |logs: Vec<f64>| (logs.iter().sum::<f64>() / logs.len() as f64).exp();
-    logs.into_iter().map(|(method, points)| (method, points.into_iter().map(|(p, l)| (p, mean(l))).collect())).collect()
+    let means = |points: BTreeMap<usize, Vec<f64>>| points.into_iter().map(|(p, l)| (p, geometric_mean(l.into_iter())));
+    logs.into_iter().map(|(method, points)| (method, means(points).collect())).collect()
+}
+
+/// From logarithms; 0 of none.
+fn geometric_mean(logs: impl Iterator<Item = f64>) -> f64 {
+    let (count, sum) = logs.fold((0, 0.0), |(count, sum), log| (count + 1, sum + log));
+    if count == 0 { 0.0 } else { (sum / f64::from(count)).exp() }
 }
 
 #[cfg(test)]
@@ -234,6 +250,7 @@ mod tests {
             hash: String::new(),
             name: String::new(),
             reference_ms: Some(reference),
+            untuned_ms: None,
             runs,
         };
         let tasks = [

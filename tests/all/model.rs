@@ -215,7 +215,7 @@ fn grammar() -> Vec<Example> {
             let score = -(wrong.iter().filter(|w| **w).count() as f32);
             let decisions = vec![false, false, false, true, true, true];
             let weight = if score == 0.0 { 1.0 } else { 0.0 };
-            examples.push(Example { tokens, decisions, weight, group: u64::from(task), score });
+            examples.push(Example { tokens, decisions, weight, group: u64::from(task), score, blind: None });
         }
     }
     examples

@@ -174,11 +174,15 @@ fn options(task: &Task, group: &Group, access: &Access, rows: usize) -> Vec<(Lev
     options
 }
 
-/// Constants are packed offline; what runs in vectors but not along memory is packed per block, padding too.
+/// Constants are packed offline; what runs in vectors but not along memory is packed per block, padding too, unless only windows read it again:
+/// a pooling reads too little of it to pay for a copy.
 fn default_option(task: &Task, group: &Group, access: &Access, options: &[(Level, Layout)]) -> usize {
     let find = |wanted: (Level, Layout)| options.iter().position(|o| *o == wanted).map(|at| at + 1);
     if task.workload.tensor(access.tensor).role == Role::Constant {
         return find((Level::Setup, Layout::Panel)).unwrap_or(0);
+    }
+    if group.positions(false).into_iter().all(|at| touches(access, group, at)) {
+        return 0;
     }
     let vector = group.vector.filter(|at| !group.axes[*at].reduction && touches(access, group, *at));
     let strided = vector.is_some_and(|at| {

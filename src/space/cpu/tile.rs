@@ -13,6 +13,8 @@ pub(super) struct Tile;
 const MAXIMAL_VECTORS: i64 = 8;
 /// Vector operations in a body that several reduction steps are written out in, at most: longer ones take long to compile and gain nothing.
 const MAXIMAL_BODY: i64 = 64;
+/// Blocks for each core that the untuned program has at least, where there are enough tiles.
+const BLOCKS_PER_CORE: i64 = 4;
 /// Element-wise work needs no more than this many independent vectors.
 const MAXIMAL_MAP_TILE: i64 = 8;
 
@@ -197,14 +199,18 @@ fn default_tile(extent: i64, candidates: &[i64], most: i64) -> usize {
 /// How many register tiles make a block, for every axis that has several.
 fn blocks(task: &Task, group: &mut Group, tape: &mut Tape<'_>) -> Result<(), Stop> {
     let reduces = task.workload.stages[group.stage].is_reduction();
+    // enough blocks for the threads to share evenly, if there are so many tiles at all
+    let tiles: i64 = group.positions(false).into_iter().map(|at| group.axes[at].tiles()).product();
+    let mut most = (tiles / (i64::from(task.target.cores) * BLOCKS_PER_CORE)).max(1);
     for at in group.positions(false) {
         let axis = &group.axes[at];
         let tiles = axis.tiles();
         let candidates = counts(tiles);
-        let wanted = if reduces { (96 / axis.tile).max(1) } else { (tiles / 16).max(1) };
+        let wanted = if reduces { (96 / axis.tile).clamp(1, most) } else { (tiles / 16).max(1) };
         let default = candidates.partition_point(|c| *c <= wanted).saturating_sub(1);
         let answer = tape.choose(site(&["block", &group.name(), &axis.letter()]), numbers(&candidates), default)?;
         group.axes[at].block = number(&answer);
+        most = (most / group.axes[at].block).max(1);
     }
     for at in group.positions(true) {
         group.axes[at].block = group.axes[at].tiles();
