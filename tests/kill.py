@@ -98,7 +98,7 @@ def run_and_kill(command, store, seconds, early, before):
         while not early and len(read_along(store) or {}) <= before:
             if process.poll() is not None:
                 said = process.stderr.read().decode(errors="replace").strip()
-                raise Over(f"the run ended with code {process.returncode} {said}")
+                raise Over(f"the run ended with code {process.returncode} {said}".strip())
             if time.monotonic() - start > PATIENCE:
                 raise Over(f"no record after {PATIENCE} s")
             time.sleep(0.005)

@@ -7,9 +7,10 @@ usage: memory.py [--parts compile,run,tune] [--method M] [--trials-per-task N] [
 compile  The peak resident memory of `tilescribe compile MODEL`, its worker included: the largest sum over the process and its
          children at any moment. Limit: three times the size of the ONNX file plus 1 GB.
 run      The resident memory of `tilescribe bench` with the artifact, against ONNX Runtime's session for the same model in a process of its
-         own; each after five runs at least, with as many threads, inputs of equal shapes. Of ours all is counted: the program,
-         the mapped weights, buffers. Of theirs: what the process holds, less what Python and NumPy held before onnxruntime was imported;
-         the library, the session and its outputs count. Both baselines are printed. Limit: 1.3 times.
+         own; each after five runs at least, with as many threads, inputs of equal shapes. Of ours all is counted: the program, buffers, and
+         the pages of the weights that were read; they are mapped, so rows of an embedding that no input names never become resident.
+         Of theirs: what the process holds, less what Python and NumPy held before onnxruntime was imported; the library, the
+         session and its outputs count. Both baselines are printed. Limit: 1.3 times.
 tune     The resident memory of `tilescribe tune TASK` and of its worker at the first and at the last number of trials (1000,5000): the
          largest during the tenth of the trials before. Limit: a tenth more plus 32 MB, room for the records themselves, of which the
          parent keeps the traces. TASK is a file with the text of a task, or MODEL.onnx#TASK; without one it is a matrix product.

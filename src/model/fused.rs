@@ -161,7 +161,8 @@ impl Attention {
     fn segments(&self) -> impl Iterator<Item = Segment> {
         let (prefix, length) = (self.prefix, self.length);
         let first = (prefix > 0).then_some(Segment { begin: 0, rows: prefix, past: 0 });
-        let members = (0..self.members).map(move |m| Segment { begin: prefix + m * length, rows: length, past: prefix });
+        let members =
+            (0..self.members).map(move |m| Segment { begin: prefix + m * length, rows: length, past: prefix });
         first.into_iter().chain(members)
     }
 
@@ -208,12 +209,7 @@ impl Attention {
     fn probabilities(&self, queries: &[f32], keys: &[f32], segment: Segment) -> Vec<f32> {
         let (rows, columns) = (segment.rows * self.heads, segment.past + segment.rows);
         let mut scores = vec![0.0; rows * columns];
-        multiply(
-            &mut scores,
-            Matrix::row_major(queries, rows, self.head),
-            transposed(keys, columns, self.head),
-            false,
-        );
+        multiply(&mut scores, Matrix::row_major(queries, rows, self.head), transposed(keys, columns, self.head), false);
         for (row, scores) in scores.chunks_exact_mut(columns).enumerate() {
             let (visible, later) = scores.split_at_mut(segment.past + row / self.heads + 1);
             kernels::softmax(visible, &mut []);
@@ -267,12 +263,7 @@ impl CustomOp1 for Attention {
             let probabilities = self.probabilities(queries, &keys, segment);
             let (rows, columns) = (segment.rows * self.heads, segment.past + segment.rows);
             let mut seen = vec![0.0; columns * head];
-            multiply(
-                &mut seen,
-                transposed(&probabilities, rows, columns),
-                Matrix::row_major(g, rows, head),
-                false,
-            );
+            multiply(&mut seen, transposed(&probabilities, rows, columns), Matrix::row_major(g, rows, head), false);
             self.scatter(&mut of_values, &seen, segment);
             let mut scores = vec![0.0; rows * columns];
             multiply(&mut scores, Matrix::row_major(g, rows, head), transposed(&values, columns, head), false);

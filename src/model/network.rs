@@ -215,7 +215,15 @@ impl Network {
         let (prefix, members, length) = (frame.prefix, frame.members, frame.length);
         let Some(composed) = &frame.composed else {
             let (cosines, sines) = (Arc::clone(&self.cosines), Arc::clone(&self.sines));
-            return Ok(projected.apply_op1(fused::Attention { heads, head, prefix, members, length, cosines, sines })?);
+            return Ok(projected.apply_op1(fused::Attention {
+                heads,
+                head,
+                prefix,
+                members,
+                length,
+                cosines,
+                sines,
+            })?);
         };
         let rows = projected.dim(0)?;
         let scale = 1.0 / (head as f64).sqrt();
