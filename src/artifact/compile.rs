@@ -106,6 +106,7 @@ pub fn compile(
         name: task.name.clone(),
         weight: task.weight,
         nodes: task.nodes.clone(),
+        workload: task.workload.to_string(),
         trace: schedule.trace.to_string(),
         best_ns: schedule.best_ns,
     });

@@ -17,7 +17,7 @@ use crate::target::Target;
 use crate::workload::DType;
 
 /// Changes whenever older manifests cannot be read as they are.
-pub const FORMAT: u32 = 1;
+pub const FORMAT: u32 = 2;
 pub const MANIFEST_FILE: &str = "manifest.json";
 pub const WEIGHTS_FILE: &str = "weights.safetensors";
 /// A manifest beyond this many bytes is refused.
@@ -93,6 +93,8 @@ pub struct CompiledTask {
     pub weight: usize,
     /// ONNX nodes of the first call.
     pub nodes: Vec<String>,
+    /// The computation, as text.
+    pub workload: String,
     /// The decisions, as text; empty for a schedule without choices.
     pub trace: String,
     /// The best time that was measured for this trace; `None`: never measured.

@@ -1,52 +1,244 @@
 //! `tilescribe show`
 
+use std::fmt::Write as _;
 use std::io::Write;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
-use anyhow::{Result, anyhow};
+use anyhow::{Context, Result, anyhow};
 use clap::Args;
-use tilescribe::artifact::Manifest;
+use tilescribe::artifact::{CompiledTask, Manifest};
+use tilescribe::codegen;
+use tilescribe::nest::Nest;
+use tilescribe::record::{Filter, fingerprint};
+use tilescribe::space::{Decision, Next, Policy, Space, Trace, Untuned};
+use tilescribe::target::{Target, Task};
 
+use super::arguments::{StoreArguments, TargetArguments, read_task};
 use super::exit::CommandError;
 
-/// Look inside a compiled network
+/// Look inside a compiled network or a single program
 ///
-/// Prints its inputs and outputs, what it needs of a machine, and for each task the time and the decisions of its schedule.
+/// Of a compiled network: its inputs and outputs, what it needs of a machine, and each task's time and decisions. Of a program: its
+/// time and decisions, or its loop nest, LLVM IR or assembly, or how each decision came to be open and what the untuned program takes.
 #[derive(Args)]
 pub struct Show {
-    /// Folder that `tilescribe compile` wrote
-    artifact: PathBuf,
-    /// Only this task, by number or name
+    /// Folder that `tilescribe compile` wrote; or a task (a file, or MODEL.onnx#TASK), for its best program in the store; TASK@N for the N-th
+    /// best; or the hash of a task in the store, or its first digits
+    what: String,
+    /// Of a compiled network, only this task, by number or name
     #[arg(long)]
     task: Option<String>,
+    /// Of a task, the program that is not tuned
+    #[arg(long, conflicts_with = "trace")]
+    untuned: bool,
+    /// Of a task, the program with the decisions in this file
+    #[arg(long, value_name = "FILE")]
+    trace: Option<PathBuf>,
+    #[command(flatten)]
+    view: View,
+    #[command(flatten)]
+    store: StoreArguments,
+    #[command(flatten)]
+    target: TargetArguments,
+}
+
+#[derive(Args, Clone, Copy)]
+#[group(multiple = false)]
+struct View {
+    /// Print the loop nest
+    #[arg(long)]
+    nest: bool,
+    /// Print the LLVM IR, after our passes
+    #[arg(long)]
+    ir: bool,
+    /// Print the assembly
+    #[arg(long)]
+    asm: bool,
+    /// Print each decision with its alternatives
+    #[arg(long)]
+    why: bool,
+}
+
+impl View {
+    fn is_default(self) -> bool {
+        !(self.nest || self.ir || self.asm || self.why)
+    }
+}
+
+/// What can be looked at.
+struct Program {
+    name: String,
+    task: Task,
+    trace: Trace,
+    /// The best of its times.
+    best_ns: Option<u64>,
 }
 
 impl Show {
     pub fn execute(self, out: &mut dyn Write) -> Result<()> {
-        let manifest = Manifest::read(&self.artifact)?;
+        if Path::new(&self.what).is_dir() {
+            return self.artifact(out);
+        }
+        self.program()?.show(self.view, out)
+    }
+
+    fn artifact(&self, out: &mut dyn Write) -> Result<()> {
+        let manifest = Manifest::read(self.what.as_ref())?;
+        let mut chosen: Vec<usize> = (0..manifest.tasks.len()).collect();
         if let Some(wanted) = &self.task {
             let number = wanted.parse::<usize>().ok();
-            let mut tasks = manifest.tasks.iter().enumerate();
-            let found = tasks.find(|(at, task)| Some(*at) == number || task.name == *wanted);
-            let missing = || anyhow!(CommandError::Usage(format!("the network has no task `{wanted}`")));
-            let (at, _) = found.ok_or_else(missing)?;
-            return task(&manifest, at, out);
-        }
-        writeln!(out, "{}, compiled by tilescribe {} for {}", manifest.name, manifest.tilescribe, manifest.target.cpu)?;
-        writeln!(out, "needs {}", manifest.required_features.join(" "))?;
-        for (what, ports) in [("input", &manifest.inputs), ("output", &manifest.outputs)] {
-            for port in ports {
-                writeln!(out, "{what} {} {}{:?}", port.name, port.dtype, port.shape)?;
+            chosen.retain(|at| Some(*at) == number || manifest.tasks[*at].name == *wanted);
+            if chosen.is_empty() {
+                return Err(usage(format!("the network has no task `{wanted}`")));
+            }
+        } else if self.view.is_default() {
+            let Manifest { name, tilescribe, target, .. } = &manifest;
+            writeln!(out, "{name}, compiled by tilescribe {tilescribe} for {}", target.cpu)?;
+            writeln!(out, "needs {}", manifest.required_features.join(" "))?;
+            for (what, ports) in [("input", &manifest.inputs), ("output", &manifest.outputs)] {
+                for port in ports {
+                    writeln!(out, "{what} {} {}{:?}", port.name, port.dtype, port.shape)?;
+                }
             }
         }
-        (0..manifest.tasks.len()).try_for_each(|number| task(&manifest, number, out))
+        for at in chosen {
+            let task = &manifest.tasks[at];
+            writeln!(out, "\n# task {at} {} x{}: {}", task.name, task.weight, task.nodes.join(" "))?;
+            compiled(task, &manifest.target)?.show(self.view, out)?;
+        }
+        Ok(())
+    }
+
+    fn program(&self) -> Result<Program> {
+        let (what, rank) = match self.what.rsplit_once('@').and_then(|(what, n)| Some((what, n.parse::<usize>().ok()?)))
+        {
+            Some((what, rank)) => (what, rank.max(1)),
+            None => (self.what.as_str(), 1),
+        };
+        let target = self.target.resolve()?;
+        let (name, task) = self.task_of(what, target)?;
+        let space = Space::standard();
+        if self.untuned {
+            let (trace, _) = space.drive(&task, &mut Untuned);
+            return Ok(Program { name, task, trace, best_ns: None });
+        }
+        if let Some(path) = &self.trace {
+            let text = std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
+            let trace = text.parse().map_err(|error| usage(format!("{}: {error}", path.display())))?;
+            return Ok(Program { name, task, trace, best_ns: None });
+        }
+        let filter = Filter {
+            task_hash: Some(task.workload.hash().to_string()),
+            target: Some(fingerprint(&task.target)),
+            space: Some(space.version()),
+        };
+        let records = match self.store.open_existing()? {
+            Some(store) => store.records(&filter)?,
+            None => Vec::new(),
+        };
+        let mut timed: Vec<_> =
+            records.into_iter().filter_map(|r| r.outcome.best_ns().map(|ns| (ns, r.trace))).collect();
+        timed.sort();
+        let count = timed.len();
+        let missing =
+            || usage(format!("the store holds {count} programs of {name}; --untuned shows the one without tuning"));
+        let (best_ns, trace) = timed.into_iter().nth(rank - 1).ok_or_else(missing)?;
+        Ok(Program { name, task, trace, best_ns: Some(best_ns) })
+    }
+
+    /// A task by file, by network and name, or by the first digits of its hash.
+    fn task_of(&self, what: &str, target: Target) -> Result<(String, Task)> {
+        let is_hash = (6..=32).contains(&what.len()) && what.chars().all(|c| c.is_ascii_hexdigit());
+        if !is_hash || Path::new(what).exists() {
+            return read_task(what, target);
+        }
+        let Some(store) = self.store.open_existing()? else {
+            return Err(usage("there is no store yet: `tilescribe tune` makes one".into()));
+        };
+        let mut found: Vec<_> = store.tasks()?.into_iter().filter(|(hash, _)| hash.starts_with(what)).collect();
+        match (found.pop(), found.len()) {
+            (Some((hash, workload)), 0) => Ok((hash, Task { workload, target })),
+            (None, _) => Err(usage(format!("the store holds no task {what}; `tilescribe records list` lists them"))),
+            (Some(_), others) => Err(usage(format!("{} tasks of the store begin with {what}", others + 1))),
+        }
     }
 }
 
-fn task(manifest: &Manifest, number: usize, out: &mut dyn Write) -> Result<()> {
-    let task = &manifest.tasks[number];
-    let time = task.best_ns.map_or_else(|| "untuned".into(), |ns| format!("{:.4} ms", ns as f64 / 1e6));
-    writeln!(out, "\ntask {number} {} x{}: {time}", task.name, task.weight)?;
-    writeln!(out, "nodes {}", task.nodes.join(" "))?;
-    Ok(write!(out, "{}", task.trace)?)
+fn usage(reason: String) -> anyhow::Error {
+    anyhow!(CommandError::Usage(reason))
+}
+
+fn compiled(task: &CompiledTask, target: &Target) -> Result<Program> {
+    let damaged = |what: &str, error: &dyn std::fmt::Display| usage(format!("the {what} of {}: {error}", task.name));
+    let workload = task.workload.parse().map_err(|error| damaged("workload", &error))?;
+    let trace = task.trace.parse().map_err(|error| damaged("decisions", &error))?;
+    let task_of = Task { workload, target: target.clone() };
+    Ok(Program { name: task.name.clone(), task: task_of, trace, best_ns: task.best_ns })
+}
+
+impl Program {
+    fn show(&self, view: View, out: &mut dyn Write) -> Result<()> {
+        let text = if view.nest {
+            self.nest()?.to_string()
+        } else if view.ir {
+            codegen::ir(&self.nest()?, &self.task.target)?
+        } else if view.asm {
+            codegen::assembly(&self.nest()?, &self.task.target)?
+        } else if view.why {
+            self.why()?
+        } else {
+            return Ok(write!(out, "{}\n{}", self.summary(), self.trace)?);
+        };
+        Ok(writeln!(out, "{}", text.trim_end())?)
+    }
+
+    fn summary(&self) -> String {
+        let flops = self.task.workload.flops() as f64;
+        match self.best_ns {
+            None => format!("{}, {:.3} Mflop, not timed", self.name, flops / 1e6),
+            Some(ns) => {
+                let (ms, rate) = (ns as f64 / 1e6, flops / ns.max(1) as f64);
+                format!("{}, {:.3} Mflop: {ms:.4} ms, {rate:.1} GFLOP/s", self.name, flops / 1e6)
+            }
+        }
+    }
+
+    fn nest(&self) -> Result<Nest> {
+        match Space::standard().next(&self.task, &self.trace) {
+            Ok(Next::Done(nest)) => Ok(nest),
+            Ok(Next::DeadEnd(reason)) => Err(usage(format!("{reason}"))),
+            Ok(Next::Choose(decision)) => Err(usage(format!("the decisions end where `{}` is asked", decision.site))),
+            Err(stale) => Err(usage(format!("the decisions do not fit: {stale}"))),
+        }
+    }
+
+    /// A line for each decision: what was taken, from how many, and what the rules take without any measurement.
+    fn why(&self) -> Result<String> {
+        self.nest()?;
+        let mut replay = Replay { trace: &self.trace, decisions: Vec::new() };
+        let _ = Space::standard().drive(&self.task, &mut replay);
+        let mut text = format!("{:<24} {:<16} {:>10}  untuned\n", "decision", "taken", "candidates");
+        for (choice, decision) in self.trace.0.iter().zip(&replay.decisions) {
+            let untuned = decision.candidates.get(decision.default).filter(|untuned| **untuned != choice.value);
+            let untuned = untuned.map_or("the same".to_string(), ToString::to_string);
+            let (site, taken, count) = (choice.site.to_string(), choice.value.to_string(), decision.candidates.len());
+            let _ = writeln!(text, "{site:<24} {taken:<16} {count:>10}  {untuned}");
+        }
+        Ok(text)
+    }
+}
+
+/// Takes the decisions of a trace, and keeps what was asked.
+struct Replay<'a> {
+    trace: &'a Trace,
+    decisions: Vec<Decision>,
+}
+
+impl Policy for Replay<'_> {
+    fn pick(&mut self, decision: &Decision) -> usize {
+        let choice = self.trace.0.get(self.decisions.len());
+        self.decisions.push(decision.clone());
+        let taken = choice.and_then(|choice| decision.candidates.iter().position(|value| *value == choice.value));
+        taken.unwrap_or(decision.default)
+    }
 }

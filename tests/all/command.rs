@@ -173,13 +173,37 @@ fn networks_that_make_no_sense_are_refused() {
     sandbox.fail(&["tasks", "huge.onnx", "--dim", "batch=4611686018427387904"], 2, "batch=4611686018427387904");
 }
 
+/// `show` of what a tuning of `small.onnx` left in the store.
+fn looks_into_programs(sandbox: &Sandbox) {
+    let tasks = sandbox.succeed(&["tasks", "small.onnx", "--json"]);
+    let task: serde_json::Value = serde_json::from_str(tasks.lines().next().unwrap()).unwrap();
+    let hash = task["hash"].as_str().unwrap();
+    let best = sandbox.succeed(&["show", &hash[..8]]);
+    assert!(best.contains("GFLOP/s") && best.contains(" = "), "{best}");
+    // by its network it has a name, otherwise it is the same
+    let named = sandbox.succeed(&["show", "small.onnx#0@1"]);
+    assert_eq!(best.split_once(',').unwrap().1, named.split_once(',').unwrap().1);
+    assert!(sandbox.succeed(&["show", "small.onnx#0", "--ir"]).contains("define void @kernel"));
+    assert!(sandbox.succeed(&["show", "small.onnx#0", "--asm"]).contains("kernel:"));
+    let why = sandbox.succeed(&["show", "small.onnx#0@1", "--why"]);
+    let decisions = best.lines().filter(|line| line.contains(" = ")).count();
+    assert_eq!(why.lines().count(), decisions + 1, "{why}");
+    let untuned = sandbox.succeed(&["show", "small.onnx#0", "--untuned", "--why"]);
+    assert!(untuned.lines().skip(1).all(|line| line.ends_with("the same")), "{untuned}");
+    sandbox.fail(&["show", "small.onnx#0@1000"], 2, "programs of");
+    sandbox.fail(&["show", "0123456789ab"], 2, "no task 0123456789ab");
+    sandbox.fail(&["show", "small.onnx#0", "--ir", "--asm"], 2, "cannot be used with");
+}
+
 #[test]
 fn a_network_compiles_runs_and_is_timed() {
     let sandbox = Sandbox::new();
     sandbox.file("small.onnx", small_model());
     sandbox.succeed(&["compile", "small.onnx", "-o", "plain", "--trials-per-task", "0"]);
-    assert!(sandbox.succeed(&["show", "plain"]).contains("untuned"));
+    assert!(sandbox.succeed(&["show", "plain"]).contains("not timed"));
+    assert!(sandbox.succeed(&["show", "plain", "--task", "0", "--nest"]).contains("body:"));
     let printed = sandbox.succeed(&["compile", "small.onnx", "-o", "net", "--json"]);
+    looks_into_programs(&sandbox);
     let summary: serde_json::Value = serde_json::from_str(printed.lines().last().unwrap()).unwrap();
     for key in ["tasks", "trials", "valid", "failed", "seconds", "trials_per_s"] {
         assert!(summary.get(key).is_some(), "{key} in {summary}");
