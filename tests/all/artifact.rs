@@ -209,8 +209,8 @@ fn hostile_manifests_are_refused() {
     change("\"name\": \"net\"", "\"name\": \"../../etc/net\"", "is not a name");
     change("\"libnet.so\"", "\"../libnet.so\"", "and nothing else");
     change("\"net.h\"", "\"/etc/passwd\"", "and nothing else");
-    change("\"format\": 1", "\"format\": 2", "format 2");
-    change("\"format\": 1", "\"format\": 1, \"more\": 1", "unknown field");
+    change("\"format\": 2", "\"format\": 3", "format 3");
+    change("\"format\": 2", "\"format\": 2, \"more\": 1", "unknown field");
     change("\"calls\": [\n    0", "\"calls\": [\n    99", "does not exist");
     change("\"f32\"", "\"f99\"", "impossible");
     // memory is allocated by the manifest and written by the library
