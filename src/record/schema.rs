@@ -3,7 +3,7 @@
 //! A new store is made beside its place and then linked into it, so that under its own name a store is always complete,
 //! whatever dies while it is made, and whoever else makes one at the same time.
 
-use std::io;
+use std::io::{self, Read};
 use std::path::Path;
 use std::time::Duration;
 
@@ -80,31 +80,33 @@ pub(super) fn open(path: &Path) -> Result<Connection, StoreError> {
     Ok(connection)
 }
 
-/// Refuses what is not ours. Reads the header only, through a connection that neither locks nor writes.
+/// Refuses what is not ours. Reads the file's header only, past SQLite: whatever opens a database may write to it or lock it, and what reads one
+/// without locks may meet another process' checkpoint half done.
 fn check_owner(path: &Path) -> Result<(), StoreError> {
-    let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_URI | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let foreign = |found: &str| StoreError::Foreign { path: path.into(), found: found.to_string() };
     if path.is_dir() {
         return Err(foreign("a folder"));
     }
-    std::fs::File::open(path).map_err(|source| StoreError::Access { path: path.into(), source })?;
-    let header = || -> rusqlite::Result<(i32, i32)> {
-        let connection = Connection::open_with_flags(immutable_uri(path), flags)?;
-        let application = connection.pragma_query_value(None, "application_id", |row| row.get(0))?;
-        let version = connection.pragma_query_value(None, "user_version", |row| row.get(0))?;
-        Ok((application, version))
-    };
-    match header() {
-        Ok((APPLICATION_ID, SCHEMA_VERSION)) => Ok(()),
-        Ok((APPLICATION_ID, found)) => Err(StoreError::Version { path: path.into(), found, expected: SCHEMA_VERSION }),
-        Ok(_) if std::fs::metadata(path).is_ok_and(|m| m.len() == 0) => Err(foreign("an empty file")),
-        Ok(_) => Err(foreign("another program's SQLite database")),
-        Err(e) if e.sqlite_error_code() == Some(rusqlite::ErrorCode::NotADatabase) => {
-            Err(foreign("no SQLite database"))
-        }
-        Err(e) => Err(StoreError::from_sqlite(path, e)),
+    let access = |source| StoreError::Access { path: path.into(), source };
+    let mut header = Vec::new();
+    std::fs::File::open(path).map_err(access)?.take(HEADER_BYTES).read_to_end(&mut header).map_err(access)?;
+    if header.is_empty() {
+        return Err(foreign("an empty file"));
+    }
+    if header.len() as u64 != HEADER_BYTES || !header.starts_with(b"SQLite format 3\0") {
+        return Err(foreign("no SQLite database"));
+    }
+    // big-endian, see "The Database Header" of SQLite's file format
+    let number = |at: usize| i32::from_be_bytes([header[at], header[at + 1], header[at + 2], header[at + 3]]);
+    match (number(68), number(60)) {
+        (APPLICATION_ID, SCHEMA_VERSION) => Ok(()),
+        (APPLICATION_ID, found) => Err(StoreError::Version { path: path.into(), found, expected: SCHEMA_VERSION }),
+        _ => Err(foreign("another program's SQLite database")),
     }
 }
+
+/// Bytes of an SQLite file's header.
+const HEADER_BYTES: u64 = 100;
 
 /// Makes an empty store and puts it into its place, unless another process was faster.
 fn create(path: &Path) -> Result<(), StoreError> {
@@ -130,17 +132,4 @@ fn create(path: &Path) -> Result<(), StoreError> {
         Err(failed) if failed.error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
         Err(failed) => Err(access(failed.error)),
     }
-}
-
-/// SQLite's name for a file that is to be read as it is.
-fn immutable_uri(path: &Path) -> String {
-    use std::os::unix::ffi::OsStrExt;
-    let mut uri = String::from("file:");
-    for byte in path.as_os_str().as_bytes() {
-        match byte {
-            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'/' | b'.' | b'-' | b'_' => uri.push(char::from(*byte)),
-            other => uri.push_str(&format!("%{other:02x}")),
-        }
-    }
-    uri + "?immutable=1"
 }
