@@ -1,5 +1,7 @@
 //! LLVM's side: initialisation, target machines, the pass pipeline.
 
+use std::cell::RefCell;
+use std::rc::Rc;
 use std::sync::Once;
 use std::time::Instant;
 
@@ -51,8 +53,26 @@ pub struct Machine {
     triple: TargetTriple,
 }
 
+thread_local! {
+    /// The one that this thread used last: making one takes LLVM a millisecond, about a tenth of what a small kernel takes.
+    static LAST: RefCell<Option<(Target, Rc<Machine>)>> = const { RefCell::new(None) };
+}
+
 impl Machine {
-    pub fn new(target: &Target) -> Result<Machine, CodegenError> {
+    /// # Errors
+    /// [`CodegenError::Environment`] where LLVM does not know the target.
+    pub fn of(target: &Target) -> Result<Rc<Machine>, CodegenError> {
+        LAST.with_borrow_mut(|last| match last {
+            Some((known, machine)) if known == target => Ok(machine.clone()),
+            _ => {
+                let machine = Rc::new(Machine::new(target)?);
+                *last = Some((target.clone(), machine.clone()));
+                Ok(machine)
+            }
+        })
+    }
+
+    fn new(target: &Target) -> Result<Machine, CodegenError> {
         initialize();
         let triple = TargetTriple::create(match target.architecture {
             Architecture::X86_64 => "x86_64-unknown-linux-gnu",

@@ -167,7 +167,7 @@ pub fn object(kernels: &[(&str, &Nest)], target: &Target) -> Result<Object, Code
 /// # Errors
 /// [`CodegenError`], as for [`Kernel::load`].
 pub fn ir(nest: &Nest, target: &Target) -> Result<String, CodegenError> {
-    let machine = Machine::new(target)?;
+    let machine = Machine::of(target)?;
     let context = Context::create();
     let module = machine.optimized_module(&context, &[(SYMBOL, nest)], target, &mut Timings::default())?;
     Ok(module.print_to_string().to_string())
@@ -178,7 +178,7 @@ pub fn ir(nest: &Nest, target: &Target) -> Result<String, CodegenError> {
 /// # Errors
 /// [`CodegenError`], as for [`Kernel::load`].
 pub fn assembly(nest: &Nest, target: &Target) -> Result<String, CodegenError> {
-    let machine = Machine::new(target)?;
+    let machine = Machine::of(target)?;
     let context = Context::create();
     let module = machine.optimized_module(&context, &[(SYMBOL, nest)], target, &mut Timings::default())?;
     let text = machine.write(&module, machine::Output::Assembly)?;
@@ -187,7 +187,7 @@ pub fn assembly(nest: &Nest, target: &Target) -> Result<String, CodegenError> {
 }
 
 fn compile(kernels: &[(&str, &Nest)], target: &Target, timings: &mut Timings) -> Result<Vec<u8>, CodegenError> {
-    let machine = Machine::new(target)?;
+    let machine = Machine::of(target)?;
     let context = Context::create();
     let module = machine.optimized_module(&context, kernels, target, timings)?;
     let clock = Instant::now();

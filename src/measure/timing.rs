@@ -24,6 +24,8 @@ pub struct Timing {
     pub hopeless: f64,
     /// One slower by this factor is given up after a single sample, if that took `long_run` at least.
     pub lost: f64,
+    /// One whose first run, the one that was checked, was slower by this factor and took `long_run` at least is not run again.
+    pub abandoned: f64,
     /// A run of this length needs no other before it to be believed, and no disturbance is likely to multiply it.
     pub long_run: Duration,
     /// Shorter kernels run several times for a sample, so that reading the clock (about 50 ns) stays below 1 %.
@@ -44,6 +46,7 @@ impl Default for Timing {
             agreement: 1.02,
             hopeless: 2.0,
             lost: 4.0,
+            abandoned: 8.0,
             long_run: Duration::from_millis(1),
             shortest_sample: Duration::from_micros(20),
             final_budget: Duration::from_millis(100),
@@ -54,13 +57,17 @@ impl Default for Timing {
 
 impl Timing {
     /// Nanoseconds of single runs. `run(n)` runs the kernel n times and says how long that took. `warm_up`, how long the run before took,
-    /// is not counted.
+    /// is counted only where it is all that there is: cold caches make a long run slower by half, not eight times.
     pub(super) fn sample(
         &self,
         incumbent_ns: Option<u64>,
         warm_up: Duration,
         run: &mut dyn FnMut(u32) -> Duration,
     ) -> Vec<u64> {
+        let beyond = |best: u64| warm_up.as_nanos() as f64 > best as f64 * self.abandoned;
+        if warm_up >= self.long_run && incumbent_ns.is_some_and(beyond) {
+            return vec![nanoseconds(warm_up, 1)];
+        }
         if warm_up < self.long_run {
             run(1);
         }
@@ -183,6 +190,15 @@ mod tests {
         assert_eq!(timing.sample(Some(3_000_000), warm, &mut script(long)).len(), timing.fewest);
         let short = &[90_000];
         assert_eq!(timing.sample(Some(20_000), COLD, &mut script(short)).len(), timing.fewest);
+    }
+
+    #[test]
+    fn far_too_slow_candidates_run_once() {
+        let timing = Timing::default();
+        let mut never = |_| panic!("there is nothing left to learn");
+        assert_eq!(timing.sample(Some(1_000_000), Duration::from_millis(9), &mut never), [9_000_000]);
+        let short = Duration::from_micros(900);
+        assert_eq!(timing.sample(Some(10_000), short, &mut script(&[90_000])).len(), timing.fewest);
     }
 
     #[test]

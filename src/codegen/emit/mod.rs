@@ -317,7 +317,20 @@ impl<'a, 'c> Emitter<'a, 'c> {
     }
 
     fn statements(&mut self, statements: &[Stmt]) -> Result<(), CodegenError> {
-        statements.iter().try_for_each(|statement| self.statement(statement))
+        let mut rest = statements;
+        while let [first, behind @ ..] = rest {
+            rest = behind;
+            if let (Stmt::If { conditions, body }, [Stmt::If { conditions: others, body: otherwise }, ..]) =
+                (first, behind)
+                && let Some(condition) = self.alternative(conditions, others)
+            {
+                self.either(condition, body, otherwise)?;
+                rest = &behind[1..];
+                continue;
+            }
+            self.statement(first)?;
+        }
+        Ok(())
     }
 }
 

@@ -207,6 +207,43 @@ impl<'c> Emitter<'_, 'c> {
         Ok(())
     }
 
+    /// The condition of the first of two neighbours, if the second holds wherever the first does not. Its parts are loop variables only,
+    /// which no body changes.
+    pub(super) fn alternative<'s>(&self, first: &'s [Condition], second: &[Condition]) -> Option<&'s Condition> {
+        let ([one], [other]) = (first, second) else { return None };
+        let moves = self.lane_var().is_some_and(|var| one.index.mentions(var));
+        if moves || one.index != other.index || !one.index.is_affine() {
+            return None;
+        }
+        let Interval { low, high } = one.index.range(&|var| self.range(var))?;
+        let below_first = one.low <= low && one.high == other.low && high < other.high;
+        let above_first = other.low <= low && other.high == one.low && high < one.high;
+        (below_first || above_first).then_some(one)
+    }
+
+    /// ```text
+    /// before: if 0 <= i < 1 { r = 0 }  if 1 <= i < 12 { r = t[i] }      where 0 <= i < 12
+    /// after:  if i < 1 { r = 0 } else { r = t[i] }
+    /// ```
+    ///
+    /// So that LLVM sees `r` set on every path: it would keep all registers alive through the loops around it otherwise.
+    pub(super) fn either(&mut self, condition: &Condition, body: &[Stmt], otherwise: &[Stmt]) -> Result<()> {
+        let holds = match self.conditions(std::slice::from_ref(condition))? {
+            Truth::Always => return self.statements(body),
+            Truth::Never => return self.statements(otherwise),
+            Truth::Depends(holds) => holds,
+        };
+        let (yes, no, after) = (self.new_block("if"), self.new_block("else"), self.new_block("if.end"));
+        self.ir.builder.build_conditional_branch(holds.into_int_value(), yes, no)?;
+        for (block, statements) in [(yes, body), (no, otherwise)] {
+            self.ir.builder.position_at_end(block);
+            self.statements(statements)?;
+            self.ir.builder.build_unconditional_branch(after)?;
+        }
+        self.ir.builder.position_at_end(after);
+        Ok(())
+    }
+
     fn accumulate(&mut self, buffer: TensorId, indices: &[Index], combiner: Combiner, value: &Expr) -> Result<()> {
         let moves = self.lane_var().is_none_or(|var| indices.iter().any(|index| index.mentions(var)));
         if !moves {
