@@ -7,6 +7,7 @@ use std::time::Instant;
 
 use inkwell::OptimizationLevel;
 use inkwell::context::Context;
+use inkwell::llvm_sys::support::LLVMParseCommandLineOptions;
 use inkwell::memory_buffer::MemoryBuffer;
 use inkwell::module::Module;
 use inkwell::passes::PassBuilderOptions;
@@ -24,10 +25,14 @@ const PASSES: &str = "function(sroa,early-cse,instcombine<no-verify-fixpoint>,ea
 
 static INITIALIZE: Once = Once::new();
 
+/// Loop strength reduction is ours: `emit::hoist` steps pointers already.
 fn initialize() {
     INITIALIZE.call_once(|| {
         LlvmTarget::initialize_x86(&InitializationConfig::default());
         LlvmTarget::initialize_aarch64(&InitializationConfig::default());
+        let options = [c"tilescribe".as_ptr(), c"-disable-lsr".as_ptr()];
+        // SAFETY: two strings that live for ever, before any code is generated. The option is one of the LLVM that we are built with.
+        unsafe { LLVMParseCommandLineOptions(options.len() as i32, options.as_ptr(), std::ptr::null()) };
     });
 }
 

@@ -326,8 +326,8 @@ mod tests {
         assert!(second.candidates.iter().all(|candidate| !history.contains(&candidate.trace)));
         // half go on from what was measured: from its first decision on, or from a later one
         let shared = |trace: &Trace| {
-            let with = |(other, _): (&Trace, _)| trace.0.iter().zip(&other.0).take_while(|(a, b)| a == b).count();
-            history.iter().map(with).max().unwrap_or(0)
+            let with = |other: &Trace| trace.0.iter().zip(&other.0).take_while(|(a, b)| a == b).count();
+            history.fastest(12).iter().map(with).max().unwrap_or(0)
         };
         let second: Vec<usize> = second.candidates.iter().map(|candidate| shared(&candidate.trace)).collect();
         let fresh = lm().propose(&task, &History::default(), 24).unwrap();

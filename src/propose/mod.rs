@@ -5,64 +5,21 @@
 
 mod checkpoint;
 mod evolution;
+mod history;
 mod lm;
 mod random;
 pub mod train;
 
 pub use checkpoint::{load_checkpoint, shipped_checkpoint};
 pub use evolution::Evolution;
+pub use history::History;
 pub use lm::{LanguageModel, Written, versions};
 pub use random::Random;
-
-use std::collections::BTreeMap;
 
 use thiserror::Error;
 
 use crate::space::Trace;
 use crate::target::Task;
-
-/// What was measured of a task: nanoseconds of the best run, `None` for failures.
-#[derive(Clone, Debug, Default)]
-pub struct History {
-    measured: BTreeMap<Trace, Option<u64>>,
-}
-
-impl History {
-    pub fn insert(&mut self, trace: Trace, best_ns: Option<u64>) {
-        self.measured.insert(trace, best_ns);
-    }
-
-    pub fn contains(&self, trace: &Trace) -> bool {
-        self.measured.contains_key(trace)
-    }
-
-    /// Measured traces with their times, in the order of the traces.
-    pub fn iter(&self) -> impl Iterator<Item = (&Trace, Option<u64>)> {
-        self.measured.iter().map(|(trace, ns)| (trace, *ns))
-    }
-
-    /// How many traces were measured, failures among them.
-    pub fn len(&self) -> usize {
-        self.measured.len()
-    }
-
-    pub fn is_empty(&self) -> bool {
-        self.measured.is_empty()
-    }
-
-    /// The fastest trace and its nanoseconds.
-    pub fn best(&self) -> Option<(&Trace, u64)> {
-        self.measured.iter().filter_map(|(trace, ns)| ns.map(|ns| (trace, ns))).min_by_key(|(_, ns)| *ns)
-    }
-
-    /// The `count` fastest traces, fastest first.
-    pub fn fastest(&self, count: usize) -> Vec<Trace> {
-        let mut timed: Vec<(u64, &Trace)> =
-            self.measured.iter().filter_map(|(trace, ns)| ns.map(|ns| (ns, trace))).collect();
-        timed.sort();
-        timed.into_iter().take(count).map(|(_, trace)| trace.clone()).collect()
-    }
-}
 
 /// A finished trace that is worth measuring.
 #[derive(Clone, PartialEq, Debug)]

@@ -293,11 +293,10 @@ impl Run<'_> {
         let job = &self.jobs[number];
         let trials = self.counts.by_job.get(&number).copied().unwrap_or(0);
         let (untuned, untuned_nest) = self.space.drive(&job.task, &mut Untuned);
-        let known = |trace: &Trace| history.iter().find(|(t, _)| *t == trace).and_then(|(_, ns)| ns);
         let best = history.best().map(|(trace, ns)| (trace.clone(), ns));
         let mut finalists = history.fastest(self.settings.finalists);
         if interrupted || finalists.len() < 2 || trials == 0 {
-            return Ok(JobReport { best, untuned_ns: known(&untuned), trials });
+            return Ok(JobReport { best, untuned_ns: history.best_ns(&untuned), trials });
         }
         if untuned_nest.is_ok() && !finalists.contains(&untuned) {
             finalists.push(untuned.clone());
@@ -307,7 +306,7 @@ impl Run<'_> {
         let timed = || finalists.iter().zip(&outcomes).filter_map(|(trace, o)| o.best_ns().map(|ns| (trace, ns)));
         let best = timed().min_by_key(|(_, ns)| *ns).map(|(trace, ns)| (trace.clone(), ns)).or(best);
         let untuned_ns = timed().find(|(trace, _)| **trace == untuned).map(|(_, ns)| ns);
-        Ok(JobReport { best, untuned_ns: untuned_ns.or(known(&untuned)), trials })
+        Ok(JobReport { best, untuned_ns: untuned_ns.or(history.best_ns(&untuned)), trials })
     }
 
     fn report(self, jobs: Vec<JobReport>, interrupted: bool) -> Report {

@@ -21,47 +21,18 @@ impl<'c> Emitter<'_, 'c> {
         }
     }
 
-    /// An index that is equal in all lanes, as the sum of a value and a constant. Terms of outer loops come first, so
-    /// that what inner loops have in common is one value.
+    /// An index that is equal in all lanes, as the sum of a value and a constant.
     pub(super) fn scalar_terms(&mut self, index: &Index) -> Result<(Option<Value<'c>>, i64)> {
-        let mut constant = index.offset();
-        let mut parts: Vec<(usize, Value<'c>, i64)> = Vec::new();
-        for (atom, coefficient) in index.terms() {
-            match self.scalar_atom(atom)? {
-                Term::Constant(value) => constant = constant.wrapping_add(value.wrapping_mul(*coefficient)),
-                Term::Value(value) => parts.push((self.depth(atom), value, *coefficient)),
-            }
-        }
-        parts.sort_by_key(|(depth, _, _)| *depth);
-        let mut sum: Option<Value> = None;
-        for (_, value, coefficient) in parts {
-            let term = if coefficient == 1 {
-                value
-            } else {
-                self.ir.mul_nsw(value, self.ir.integer(Element::I64, coefficient))?
-            };
-            sum = Some(match sum {
-                Some(sum) => self.ir.add_nsw(sum, term)?,
-                None => term,
-            });
-        }
-        Ok((sum, constant))
+        let terms = self.terms(index)?;
+        Ok((self.sum(&terms)?, terms.constant))
     }
 
-    /// How deep the loops are nested whose variables occur.
-    fn depth(&self, atom: &Atom) -> usize {
-        let mut depth = 0;
-        Index::atom(atom.clone()).for_each_var(&mut |var| {
-            depth = depth.max(self.order.iter().position(|v| *v == var).map_or(0, |at| at + 1));
-        });
-        depth
-    }
-
-    fn scalar_atom(&mut self, atom: &Atom) -> Result<Term<'c>> {
+    /// The value of a variable, a division or a gathered index. No constant: [`Emitter::terms`] folds those.
+    pub(super) fn scalar_atom(&mut self, atom: &Atom) -> Result<Value<'c>> {
         match atom {
             Atom::Var(var) => match self.binding(*var)? {
-                Binding::Constant(value) => Ok(Term::Constant(value)),
-                Binding::Scalar(value) => Ok(Term::Value(value)),
+                Binding::Scalar(value, _) => Ok(value),
+                Binding::Constant(value) => Ok(self.ir.integer(Element::I64, value)),
                 Binding::Lane | Binding::Unbound => {
                     Err(CodegenError::Internal("a lane's variable where all lanes must agree".into()))
                 }
@@ -70,21 +41,26 @@ impl<'c> Emitter<'_, 'c> {
             Atom::Modulo(inner, divisor) => self.divided(inner, *divisor, Part::Remainder),
             Atom::Value(expr) => {
                 let value = self.expression(expr)?;
-                Ok(Term::Value(self.convert(value, Element::I64)?))
+                self.convert(value, Element::I64)
             }
         }
     }
 
-    fn divided(&mut self, inner: &Index, divisor: i64, part: Part) -> Result<Term<'c>> {
-        let (rest, constant) = self.scalar_terms(inner)?;
-        let Some(rest) = rest else {
-            return Ok(Term::Constant(match part {
-                Part::Quotient => constant.div_euclid(divisor),
-                Part::Remainder => constant.rem_euclid(divisor),
-            }));
+    fn divided(&mut self, inner: &Index, divisor: i64, part: Part) -> Result<Value<'c>> {
+        let terms = self.terms(inner)?;
+        let (rest, never_negative) = (self.sum(&terms)?, self.never_negative(inner));
+        let constant = self.ir.integer(Element::I64, terms.constant);
+        let divide = |this: &mut Self| {
+            let value = match rest {
+                Some(rest) => this.ir.add_nsw(rest, constant)?,
+                None => constant,
+            };
+            this.floor_divide(value, divisor, part, never_negative)
         };
-        let value = self.ir.add_nsw(rest, self.ir.integer(Element::I64, constant))?;
-        Ok(Term::Value(self.floor_divide(value, divisor, part, self.never_negative(inner))?))
+        match terms.levels.last() {
+            Some((level, _)) if terms.here.is_empty() => self.at_level(*level, divide),
+            _ => divide(self),
+        }
     }
 
     /// Whether an index is known not to be negative.
@@ -269,11 +245,6 @@ impl<'c> Emitter<'_, 'c> {
     pub(super) fn moves(&self, index: &Index) -> bool {
         self.lane_var().is_some_and(|var: Var| index.mentions(var))
     }
-}
-
-enum Term<'c> {
-    Constant(i64),
-    Value(Value<'c>),
 }
 
 #[derive(Clone, Copy)]

@@ -359,8 +359,8 @@ impl<'c> Ir<'c> {
         if elements.is_const() && elements.is_null() {
             return Ok(base);
         }
-        // SAFETY: only builds the instruction; that it stays inside of the buffer is the nest's invariant
-        Ok(unsafe { self.builder.build_in_bounds_gep(element, base, &[elements], "")? })
+        // SAFETY: only builds the instruction; not "in bounds", since only the whole of a sum is sure to stay inside of the buffer
+        Ok(unsafe { self.builder.build_gep(element, base, &[elements], "")? })
     }
 }
 

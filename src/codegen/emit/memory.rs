@@ -20,12 +20,18 @@ struct Address<'c> {
     lanes: LaneOffsets<'c>,
 }
 
+/// Strides up to this many elements are loaded as whole rows, of which every so many lanes are kept: a gather takes about as long as twenty
+/// such instructions.
+const MAXIMAL_STRIDE: i64 = 4;
+
 /// How far each lane's element is from the address.
 enum LaneOffsets<'c> {
     /// All lanes access the same element.
     Same,
     /// Lane `n` accesses the n-th element.
     Contiguous,
+    /// Lane `n` accesses the element `n · stride`, a stride of few elements.
+    Strided(u32),
     /// A vector of distances in elements.
     Vector(Value<'c>),
 }
@@ -68,7 +74,11 @@ impl<'c> Emitter<'_, 'c> {
                     }
                 }
             }
-            (LaneOffsets::Vector(offsets), Some(lanes)) => {
+            (LaneOffsets::Strided(stride), Some(_)) if dtype.bytes() >= 4 => {
+                self.load_strided(buffer, address.pointer, stride, dtype)?
+            }
+            (offsets, Some(lanes)) => {
+                let offsets = self.lane_offsets(offsets, lanes.width);
                 let vector = vector_type(memory, lanes.width)?;
                 let pointers = self.lane_pointers(memory, address.pointer, offsets)?;
                 let mask = match self.active_lanes()? {
@@ -121,7 +131,8 @@ impl<'c> Emitter<'_, 'c> {
                     }
                 }
             }
-            (LaneOffsets::Vector(offsets), Some(lanes)) => {
+            (offsets, Some(lanes)) => {
+                let offsets = self.lane_offsets(offsets, lanes.width);
                 let value = self.storable(self.ir.splat(value, lanes.width)?, dtype)?;
                 let pointers = self.lane_pointers(memory, address.pointer, offsets)?;
                 let mask = match self.active_lanes()? {
@@ -140,6 +151,49 @@ impl<'c> Emitter<'_, 'c> {
             }
         }
         Ok(())
+    }
+
+    /// ```text
+    /// before: gather t[0], t[2], t[4], …
+    /// after:  masked load of t[0], _, t[2], _, t[4], …, then a shuffle
+    /// ```
+    ///
+    /// Only the lanes that are kept are accessed, so that nothing behind the last of them is.
+    fn load_strided(
+        &mut self,
+        buffer: TensorId,
+        pointer: PointerValue<'c>,
+        stride: u32,
+        dtype: DType,
+    ) -> Result<Value<'c>> {
+        let width = self.lanes.map_or(1, |lanes| lanes.width);
+        let row = vector_type(self.memory_type(dtype), width * stride)?;
+        let kept: Vec<i64> = (0..width).map(|lane| i64::from(lane * stride)).collect();
+        // lane n of the mask, if any, spread to lane n · stride; the others come from a vector of none
+        let order: Vec<i64> =
+            (0..width * stride).map(|at| if at % stride == 0 { i64::from(at / stride) } else { -1 }).collect();
+        let active = match self.active_lanes()? {
+            Some(mask) => mask,
+            None => self.ir.lane_mask(width, width),
+        };
+        let none = self.ir.lane_mask(0, width);
+        let mask = self.widened(active, &order, Some(none))?;
+        let arguments = [pointer.into(), mask, row.const_zero().into()];
+        let overload = [row.into(), pointer.get_type().into()];
+        let call = self.ir.intrinsic_call(self.shared.module, "llvm.masked.load", &overload, &arguments)?;
+        self.ir.align_argument(call, 0, dtype.bytes() as u64);
+        let value = self.call_value(call)?;
+        self.annotate_scopes(buffer, value.as_instruction_value())?;
+        Ok(self.ir.shuffle(value.into_vector_value(), &kept)?.into())
+    }
+
+    fn lane_offsets(&self, lanes: LaneOffsets<'c>, width: u32) -> Value<'c> {
+        match lanes {
+            LaneOffsets::Same => self.ir.ramp(Element::I64, width, 0),
+            LaneOffsets::Contiguous => self.ir.ramp(Element::I64, width, 1),
+            LaneOffsets::Strided(stride) => self.ir.ramp(Element::I64, width, i64::from(stride)),
+            LaneOffsets::Vector(offsets) => offsets,
+        }
     }
 
     fn checked_access(&self, buffer: TensorId, indices: &[Index]) -> Result<DType> {
@@ -176,11 +230,8 @@ impl<'c> Emitter<'_, 'c> {
         }
         let (moving, same) = self.split_lane_terms(&flat);
         let element = self.memory_type(found.dtype);
-        let (rest, constant) = self.scalar_terms(&same)?;
-        let mut pointer = base;
-        if let Some(rest) = rest {
-            pointer = self.ir.offset(element, pointer, rest)?;
-        }
+        let terms = self.terms(&same)?;
+        let mut pointer = self.pointer_to(buffer, element, base, &terms)?;
         let mut vector = None;
         match gathered {
             Some(offsets) if offsets.is_vector_value() => vector = Some(offsets),
@@ -188,10 +239,10 @@ impl<'c> Emitter<'_, 'c> {
             None => {}
         }
         // constants last: they become displacements
-        pointer = self.ir.offset(element, pointer, self.ir.integer(Element::I64, constant))?;
-        let contiguous = vector.is_none() && matches!(moving.as_slice(), [(Atom::Var(_), 1)]);
-        if contiguous {
-            return Ok(Address { pointer, lanes: LaneOffsets::Contiguous });
+        pointer = self.ir.offset(element, pointer, self.ir.integer(Element::I64, terms.constant))?;
+        if let (None, [(Atom::Var(_), stride @ 1..=MAXIMAL_STRIDE)]) = (vector, moving.as_slice()) {
+            let lanes = if *stride == 1 { LaneOffsets::Contiguous } else { LaneOffsets::Strided(*stride as u32) };
+            return Ok(Address { pointer, lanes });
         }
         if !moving.is_empty() {
             let index = moving

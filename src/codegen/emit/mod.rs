@@ -5,6 +5,7 @@
 //! variable become vectors, the others stay scalar and are broadcast where both meet. Conditions that depend on it become masks.
 
 mod expression;
+mod hoist;
 mod index;
 mod ir;
 mod math;
@@ -24,6 +25,7 @@ use inkwell::values::{FunctionValue, MetadataValue, PointerValue};
 use inkwell::{AddressSpace, GlobalVisibility};
 
 use crate::codegen::CodegenError;
+use crate::codegen::emit::hoist::Level;
 use crate::codegen::emit::ir::{Ir, Value};
 use crate::codegen::layout::{ALIGNMENT, Layout};
 use crate::codegen::legalize::legalize;
@@ -140,7 +142,8 @@ fn alias_scopes<'c>(context: &'c Context, nest: &Nest) -> AliasScopes<'c> {
 enum Binding<'c> {
     Unbound,
     Constant(i64),
-    Scalar(Value<'c>),
+    /// A value, and the number of the level at which it is known: 0 for the function, then the loops around the place.
+    Scalar(Value<'c>, usize),
     /// The variable of the vector loop.
     Lane,
 }
@@ -172,8 +175,10 @@ struct Emitter<'a, 'c> {
     bindings: Vec<Binding<'c>>,
     /// By variable: the values that it takes.
     ranges: Vec<Interval>,
-    /// Bound variables, outermost first: the order in which addresses are summed, so that inner loops share the sums of outer ones.
+    /// Bound variables, outermost first.
     order: Vec<Var>,
+    /// The function, and the counted loops around the current place.
+    levels: Vec<Level<'c>>,
     lanes: Option<Lanes>,
     /// Where this does not hold, memory is not touched: a scalar, or a mask of lanes.
     predicate: Option<Value<'c>>,
@@ -204,6 +209,7 @@ impl<'a, 'c> Emitter<'a, 'c> {
             bindings: vec![Binding::Unbound; shared.nest.vars.len()],
             ranges: vec![Interval::point(0); shared.nest.vars.len()],
             order: Vec::new(),
+            levels: vec![Level::new(start)],
             lanes: None,
             predicate: None,
             slots: HashMap::new(),
@@ -237,6 +243,7 @@ impl<'a, 'c> Emitter<'a, 'c> {
             let offset = self.ir.integer(ir::Element::I64, layout.offset(id) as i64);
             self.pointers[number] = Some(self.ir.offset(byte, base, offset)?);
         }
+        self.levels = vec![Level::new(self.start)];
         Ok(())
     }
 

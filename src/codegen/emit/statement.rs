@@ -4,6 +4,7 @@ use inkwell::IntPredicate;
 use inkwell::values::PointerValue;
 
 use crate::codegen::CodegenError;
+use crate::codegen::emit::hoist::Level;
 use crate::codegen::emit::ir::{Element, Value};
 use crate::codegen::emit::{Binding, Emitter, Lanes};
 use crate::codegen::legalize::any_mentions;
@@ -75,9 +76,16 @@ impl<'c> Emitter<'_, 'c> {
         self.ir.builder.position_at_end(body);
         let phi = self.ir.builder.build_phi(self.shared.context.i64_type(), &name)?;
         phi.add_incoming(&[(&begin.into_int_value(), before)]);
-        self.bind(l.var, Binding::Scalar(phi.as_basic_value()), Interval::below(l.extent()))?;
+        let from_zero = begin.into_int_value().is_null();
+        self.levels.push(match from_zero && !holds_counted_loop(&l.body) {
+            true => Level::stepping(body, l.var, before),
+            false => Level::new(body),
+        });
+        self.bind(l.var, Binding::Scalar(phi.as_basic_value(), self.levels.len() - 1), Interval::below(l.extent()))?;
         self.statements(&l.body)?;
         self.unbind(l.var);
+        self.step_pointers()?;
+        self.levels.pop();
         let next = self.ir.add_nsw(phi.as_basic_value(), self.ir.integer(Element::I64, 1))?;
         phi.add_incoming(&[(&next.into_int_value(), self.current_block()?)]);
         let again = self.ir.icmp(IntPredicate::SLT, next, end)?;
@@ -110,7 +118,7 @@ impl<'c> Emitter<'_, 'c> {
     fn parallel_loop(&mut self, l: &Loop) -> Result<()> {
         let count = self.minimum(&l.bounds)?;
         let captured: Vec<_> =
-            self.order.iter().copied().filter(|v| matches!(self.bindings[v.0 as usize], Binding::Scalar(_))).collect();
+            self.order.iter().copied().filter(|v| matches!(self.bindings[v.0 as usize], Binding::Scalar(..))).collect();
         let pointer_type = self.shared.context.ptr_type(inkwell::AddressSpace::default());
         let integer = self.shared.context.i64_type();
         let mut fields = vec![pointer_type.into(), pointer_type.into()];
@@ -120,7 +128,7 @@ impl<'c> Emitter<'_, 'c> {
         let context = self.entry_variable(record.into(), "context")?;
         let mut values: Vec<Value> = vec![self.arguments.into(), self.workspace.into()];
         for var in &captured {
-            if let Binding::Scalar(value) = self.bindings[var.0 as usize] {
+            if let Binding::Scalar(value, _) = self.bindings[var.0 as usize] {
                 values.push(value);
             }
         }
@@ -163,7 +171,7 @@ impl<'c> Emitter<'_, 'c> {
         inner.ranges.clone_from(&self.ranges);
         inner.order.clone_from(&self.order);
         for (var, value) in captured.iter().zip(&loaded[2..]) {
-            inner.bindings[var.0 as usize] = Binding::Scalar(*value);
+            inner.bindings[var.0 as usize] = Binding::Scalar(*value, 0);
         }
         inner.materialize_buffers(thread)?;
         inner.counted_loop(l, begin, end)?;
@@ -331,9 +339,21 @@ impl<'c> Emitter<'_, 'c> {
         smallest.ok_or_else(|| CodegenError::Malformed("a loop without bounds".into()))
     }
 
-    fn current_block(&self) -> Result<inkwell::basic_block::BasicBlock<'c>> {
+    pub(super) fn current_block(&self) -> Result<inkwell::basic_block::BasicBlock<'c>> {
         self.ir.builder.get_insert_block().ok_or_else(|| CodegenError::Internal("no block to write into".into()))
     }
+}
+
+/// Whether a loop that is neither written out nor in vectors is among the statements, or inside of them.
+fn holds_counted_loop(statements: &[Stmt]) -> bool {
+    statements.iter().any(|statement| match statement {
+        Stmt::Loop(l) => match l.kind {
+            LoopKind::Serial | LoopKind::Parallel if l.extent() > 1 => true,
+            _ => holds_counted_loop(&l.body),
+        },
+        Stmt::If { body, .. } => holds_counted_loop(body),
+        Stmt::Store { .. } | Stmt::Accumulate { .. } => false,
+    })
 }
 
 /// Whether two constants, and the first is the smaller one.

@@ -1,0 +1,109 @@
+//! What was measured of a task, in little memory: a run of many thousand trials must not grow by their traces.
+
+use std::collections::{BTreeMap, HashMap};
+
+use sha2::{Digest, Sha256};
+
+use crate::space::Trace;
+
+/// How many of the fastest traces are kept whole.
+pub const KEPT: usize = 64;
+
+/// What was measured of a task: nanoseconds of the best run, `None` for failures. The fastest traces are there to go on from, at most
+/// [`KEPT`] of them; the others can only be asked for.
+#[derive(Clone, Debug, Default)]
+pub struct History {
+    measured: HashMap<Fingerprint, Option<u64>>,
+    fastest: BTreeMap<(u64, Trace), Fingerprint>,
+}
+
+/// The first half of the SHA-256 of a trace's text.
+type Fingerprint = [u8; 16];
+
+fn fingerprint(trace: &Trace) -> Fingerprint {
+    let digest = Sha256::digest(trace.to_string());
+    std::array::from_fn(|at| digest[at])
+}
+
+impl History {
+    /// Adds a trace, or replaces its time.
+    pub fn insert(&mut self, trace: Trace, best_ns: Option<u64>) {
+        let key = fingerprint(&trace);
+        if let Some(Some(_)) = self.measured.insert(key, best_ns) {
+            self.fastest.retain(|_, other| *other != key);
+        }
+        if let Some(ns) = best_ns {
+            self.fastest.insert((ns, trace), key);
+            if self.fastest.len() > KEPT {
+                self.fastest.pop_last();
+            }
+        }
+    }
+
+    pub fn contains(&self, trace: &Trace) -> bool {
+        self.measured.contains_key(&fingerprint(trace))
+    }
+
+    /// Nanoseconds of the best run of a trace; `None` where it failed or was not measured.
+    pub fn best_ns(&self, trace: &Trace) -> Option<u64> {
+        self.measured.get(&fingerprint(trace)).copied().flatten()
+    }
+
+    /// How many traces were measured, failures among them.
+    pub fn len(&self) -> usize {
+        self.measured.len()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.measured.is_empty()
+    }
+
+    /// The fastest trace and its nanoseconds.
+    pub fn best(&self) -> Option<(&Trace, u64)> {
+        self.fastest.keys().next().map(|(ns, trace)| (trace, *ns))
+    }
+
+    /// The `count` fastest traces, fastest first; at most [`KEPT`].
+    pub fn fastest(&self, count: usize) -> Vec<Trace> {
+        self.fastest.keys().take(count).map(|(_, trace)| trace.clone()).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{History, KEPT};
+    use crate::space::Trace;
+
+    fn trace(number: u64) -> Trace {
+        format!("tile s0 a = {number}\n").parse().unwrap()
+    }
+
+    #[test]
+    fn all_are_known_and_the_fastest_are_kept() {
+        let mut history = History::default();
+        let count = 3 * KEPT as u64;
+        for number in 1..=count {
+            // the later, the faster; every third fails
+            history.insert(trace(number), (number % 3 != 0).then_some(1000 - number));
+        }
+        assert_eq!(history.len() as u64, count);
+        assert!((1..=count).all(|number| history.contains(&trace(number))));
+        assert!(!history.contains(&trace(count + 1)));
+        assert_eq!(history.best_ns(&trace(1)), Some(999));
+        assert_eq!(history.best_ns(&trace(3)), None);
+        assert_eq!(history.best(), Some((&trace(count - 1), 1001 - count)));
+        assert_eq!(history.fastest(2), [trace(count - 1), trace(count - 2)]);
+        assert_eq!(history.fastest(usize::MAX).len(), KEPT);
+    }
+
+    #[test]
+    fn a_second_time_replaces_the_first() {
+        let mut history = History::default();
+        history.insert(trace(1), Some(10));
+        history.insert(trace(2), Some(20));
+        history.insert(trace(1), Some(30));
+        assert_eq!((history.len(), history.fastest(9)), (2, vec![trace(2), trace(1)]));
+        history.insert(trace(2), None);
+        assert_eq!((history.len(), history.fastest(9)), (2, vec![trace(1)]));
+    }
+}
