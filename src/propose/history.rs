@@ -6,11 +6,8 @@ use sha2::{Digest, Sha256};
 
 use crate::space::Trace;
 
-/// How many of the fastest traces are kept whole.
-pub const KEPT: usize = 64;
-
 /// What was measured of a task: nanoseconds of the best run, `None` for failures. The fastest traces are there to go on from, at most
-/// [`KEPT`] of them; the others can only be asked for.
+/// [`History::KEPT`] of them; the others can only be asked for.
 #[derive(Clone, Debug, Default)]
 pub struct History {
     measured: HashMap<Fingerprint, Option<u64>>,
@@ -26,6 +23,9 @@ fn fingerprint(trace: &Trace) -> Fingerprint {
 }
 
 impl History {
+    /// How many of the fastest traces are kept whole.
+    pub const KEPT: usize = 64;
+
     /// Adds a trace, or replaces its time.
     pub fn insert(&mut self, trace: Trace, best_ns: Option<u64>) {
         let key = fingerprint(&trace);
@@ -34,7 +34,7 @@ impl History {
         }
         if let Some(ns) = best_ns {
             self.fastest.insert((ns, trace), key);
-            if self.fastest.len() > KEPT {
+            if self.fastest.len() > Self::KEPT {
                 self.fastest.pop_last();
             }
         }
@@ -63,7 +63,7 @@ impl History {
         self.fastest.keys().next().map(|(ns, trace)| (trace, *ns))
     }
 
-    /// The `count` fastest traces, fastest first; at most [`KEPT`].
+    /// The `count` fastest traces, fastest first; at most [`History::KEPT`].
     pub fn fastest(&self, count: usize) -> Vec<Trace> {
         self.fastest.keys().take(count).map(|(_, trace)| trace.clone()).collect()
     }
@@ -71,7 +71,7 @@ impl History {
 
 #[cfg(test)]
 mod tests {
-    use super::{History, KEPT};
+    use super::History;
     use crate::space::Trace;
 
     fn trace(number: u64) -> Trace {
@@ -81,7 +81,7 @@ mod tests {
     #[test]
     fn all_are_known_and_the_fastest_are_kept() {
         let mut history = History::default();
-        let count = 3 * KEPT as u64;
+        let count = 3 * History::KEPT as u64;
         for number in 1..=count {
             // the later, the faster; every third fails
             history.insert(trace(number), (number % 3 != 0).then_some(1000 - number));
@@ -93,7 +93,7 @@ mod tests {
         assert_eq!(history.best_ns(&trace(3)), None);
         assert_eq!(history.best(), Some((&trace(count - 1), 1001 - count)));
         assert_eq!(history.fastest(2), [trace(count - 1), trace(count - 2)]);
-        assert_eq!(history.fastest(usize::MAX).len(), KEPT);
+        assert_eq!(history.fastest(usize::MAX).len(), History::KEPT);
     }
 
     #[test]
