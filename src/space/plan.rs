@@ -217,6 +217,16 @@ impl Access {
         Some(total)
     }
 
+    /// Whether several axes move the access along one dimension, as in a convolution.
+    pub fn has_window(&self) -> bool {
+        self.indices.iter().any(|index| index.terms().len() > 1)
+    }
+
+    /// Whether an axis moves the access in steps of several elements of a dimension, as in a strided convolution.
+    pub fn has_scaled_axis(&self) -> bool {
+        self.indices.iter().any(|index| index.terms().iter().any(|(_, coefficient)| coefficient.abs() > 1))
+    }
+
     pub fn mentions(&self, axis: Var) -> bool {
         self.indices.iter().any(|index| index.mentions(axis))
     }

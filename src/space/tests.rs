@@ -168,6 +168,45 @@ fn dense_programs_are_right() {
 fn convolutions_are_right() {
     check("convolution", convolution(3, 9, 11, 7, 3, 1), 60);
     check("strided convolution", convolution(5, 13, 13, 6, 3, 2), 40);
+    check("deep convolution", convolution(17, 5, 7, 19, 3, 1), 40);
+}
+
+/// As untuned, but for one site, where the first candidate is taken.
+struct First(&'static str);
+
+impl Policy for First {
+    fn pick(&mut self, decision: &Decision) -> usize {
+        if decision.site.to_string() == self.0 { 0 } else { decision.default }
+    }
+}
+
+#[test]
+fn what_a_reduction_block_leaves_lies_in_the_order_of_the_registers() {
+    let task = Task { workload: convolution(64, 8, 14, 32, 3, 1), target: target() };
+    let (trace, nest) = Space::standard().drive(&task, &mut First("depth s0 d"));
+    let nest = nest.unwrap();
+    let tile =
+        |axis: &str| trace.0.iter().find(|c| c.site.to_string() == format!("tile s0 {axis}")).unwrap().value.clone();
+    assert_eq!((tile("a").as_number(), tile("c").as_number()), (Some(32), Some(14)), "{trace}");
+    let partial = nest.buffers.iter().find(|b| b.name.ends_with("_part")).expect("the reduction is blocked");
+    assert_eq!(partial.scope, Scope::Private);
+    assert_eq!(partial.shape.last(), Some(&32), "vectors run along the last dimension: {:?}", partial.shape);
+    // the output is written once, after the last block
+    assert_eq!(nest.to_string().matches("t2[").count(), 1, "{nest}");
+}
+
+#[test]
+fn untuned_convolutions_run_in_vectors_of_output_channels() {
+    let vector = |workload| {
+        let task = Task { workload, target: target() };
+        let (trace, _) = Space::standard().drive(&task, &mut Untuned);
+        trace.0.into_iter().find(|c| c.site.to_string() == "vector s0").unwrap().value.to_string()
+    };
+    assert_eq!(vector(convolution(64, 14, 14, 64, 3, 1)), "a");
+    assert_eq!(vector(convolution(64, 28, 28, 64, 3, 2)), "a");
+    // too few of them, or neighbours that need no copy
+    assert_eq!(vector(convolution(64, 56, 56, 3, 3, 1)), "c");
+    assert_eq!(vector(dense(64, 64, 64)), "b");
 }
 
 #[test]

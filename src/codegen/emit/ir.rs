@@ -10,7 +10,7 @@ use inkwell::intrinsics::Intrinsic;
 use inkwell::module::Module;
 use inkwell::types::{BasicType, BasicTypeEnum, VectorType};
 use inkwell::values::{BasicMetadataValueEnum, BasicValue, BasicValueEnum, CallSiteValue, PointerValue, VectorValue};
-use inkwell::{FloatPredicate, IntPredicate};
+use inkwell::{AtomicOrdering, FloatPredicate, IntPredicate};
 
 use crate::codegen::CodegenError;
 
@@ -344,6 +344,12 @@ impl<'c> Ir<'c> {
             },
             other => return Err(CodegenError::Internal(format!("a value of type {other}"))),
         })
+    }
+
+    /// Keeps LLVM from using what was loaded before in what comes behind. No instruction: a fence for this thread alone.
+    pub fn keep_loads_apart(&self) -> Result<()> {
+        self.builder.build_fence(AtomicOrdering::SequentiallyConsistent, true, "")?;
+        Ok(())
     }
 
     /// The address `elements` of type `element` behind `base`.

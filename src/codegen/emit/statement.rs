@@ -9,7 +9,7 @@ use crate::codegen::emit::ir::{Element, Value};
 use crate::codegen::emit::{Binding, Emitter, Lanes};
 use crate::codegen::legalize::any_mentions;
 use crate::nest::{Loop, LoopKind, Stmt};
-use crate::workload::{Binary, Combiner, Condition, DType, Expr, Index, Interval, TensorId};
+use crate::workload::{Binary, Combiner, Condition, DType, Expr, Index, Interval, TensorId, Var};
 
 type Result<T> = std::result::Result<T, CodegenError>;
 
@@ -39,7 +39,7 @@ impl<'c> Emitter<'_, 'c> {
         match l.kind {
             LoopKind::Vector => self.vector_loop(l),
             LoopKind::Parallel => self.parallel_loop(l),
-            LoopKind::Unroll => (0..extent).try_for_each(|i| self.single_iteration(l, i)),
+            LoopKind::Unroll => self.unrolled_loop(l, extent),
             LoopKind::Serial if extent == 1 => self.single_iteration(l, 0),
             LoopKind::Serial => {
                 let zero = self.ir.integer(Element::I64, 0);
@@ -47,6 +47,21 @@ impl<'c> Emitter<'_, 'c> {
                 self.counted_loop(l, zero, end)
             }
         }
+    }
+
+    /// Reduction steps over a register tile that leaves no room for more than its operands are kept apart: what two steps both read, as the
+    /// window of a convolution does, is loaded twice rather than spilled.
+    fn unrolled_loop(&mut self, l: &Loop, extent: i64) -> Result<()> {
+        let full = i64::from(self.shared.target.vector_registers) / 2;
+        let apart = accumulates_across(&l.body, l.var, &|buffer| self.shared.slots.contains_key(&buffer))
+            && accumulations(&l.body) > full;
+        for i in 0..extent {
+            if apart && i > 0 {
+                self.ir.keep_loads_apart()?;
+            }
+            self.single_iteration(l, i)?;
+        }
+        Ok(())
     }
 
     /// The iteration `i`, behind a check of the bounds that are not constant.
@@ -342,6 +357,28 @@ impl<'c> Emitter<'_, 'c> {
     pub(super) fn current_block(&self) -> Result<inkwell::basic_block::BasicBlock<'c>> {
         self.ir.builder.get_insert_block().ok_or_else(|| CodegenError::Internal("no block to write into".into()))
     }
+}
+
+/// Whether all iterations of a loop over `var` accumulate into the same registers.
+fn accumulates_across(statements: &[Stmt], var: Var, is_register: &dyn Fn(TensorId) -> bool) -> bool {
+    statements.iter().any(|statement| match statement {
+        Stmt::Loop(Loop { body, .. }) | Stmt::If { body, .. } => accumulates_across(body, var, is_register),
+        Stmt::Accumulate { buffer, indices, .. } => {
+            is_register(*buffer) && !indices.iter().any(|index| index.mentions(var))
+        }
+        Stmt::Store { .. } => false,
+    })
+}
+
+/// How many accumulations are written out, each of a vector or a scalar.
+fn accumulations(statements: &[Stmt]) -> i64 {
+    let count = |statement: &Stmt| match statement {
+        Stmt::Loop(l) if l.kind == LoopKind::Unroll => l.extent().saturating_mul(accumulations(&l.body)),
+        Stmt::Loop(Loop { body, .. }) | Stmt::If { body, .. } => accumulations(body),
+        Stmt::Accumulate { .. } => 1,
+        Stmt::Store { .. } => 0,
+    };
+    statements.iter().map(count).fold(0, i64::saturating_add)
 }
 
 /// Whether a loop that is neither written out nor in vectors is among the statements, or inside of them.

@@ -113,7 +113,7 @@ pub fn transposed(builder: &mut Builder, op: &Operator) -> Result<Vec<TensorId>,
     let channel = var(1).times(depth).plus(&var(c));
     let mut at = vec![var(0), channel.clone()];
     let mut taps = vec![channel, var(2)];
-    let (mut guards, mut phases, mut reduction) = (vec![], vec![], vec![depth]);
+    let (mut inside, mut existing, mut phases, mut reduction) = (vec![], vec![], vec![], vec![depth]);
     for (d, dimension) in dimensions.iter().enumerate() {
         let (q, r, t) = (var(first_output + 2 * d), var(first_output + 2 * d + 1), var(c + 1 + d));
         let Transposed { input, output, kernel, stride, dilation, pad } = *dimension;
@@ -127,21 +127,23 @@ pub fn transposed(builder: &mut Builder, op: &Operator) -> Result<Vec<TensorId>,
         } else {
             let scaled = q.times(stride).plus(&r).plus_constant(pad).minus(&t.clone().times(dilation));
             if stride > 1 {
-                guards.push(within(scaled.clone().modulo(stride), 0, 1));
+                inside.push(within(scaled.clone().modulo(stride), 0, 1));
             }
             (scaled.floor_div(stride), t)
         };
         let taps_per_phase = if dilation == 1 { (kernel + stride - 1) / stride } else { kernel };
         if dilation == 1 && kernel % stride != 0 {
-            guards.push(within(tap.clone(), 0, kernel));
+            existing.push(within(tap.clone(), 0, kernel));
         }
-        guards.push(within(position.clone(), 0, input));
+        inside.push(within(position.clone(), 0, input));
         phases.extend([(output + stride - 1) / stride, stride]);
         reduction.push(taps_per_phase);
         at.push(position);
         taps.push(tap);
     }
-    let value = Expr::guard(guards, multiply(load(x, at), load(w, taps)), literal(DType::F32, 0.0));
+    // each operand has its own border, so that each can be packed
+    let bordered = |guards, value| Expr::guard(guards, value, literal(DType::F32, 0.0));
+    let value = multiply(bordered(inside, load(x, at)), bordered(existing, load(w, taps)));
     let spatial = [vec![batch, groups, per_group], phases].concat();
     let product = builder.reduce(spatial, reduction, Combiner::Sum, DType::F32, value)?;
     // [n, m, q · stride + r, ..], cut to the output

@@ -8,11 +8,19 @@ use crate::workload::{Combiner, Condition, Expr, Index, Stage, TensorId, Var};
 /// How [`Nest::accumulate`] treats the reduction loops.
 #[derive(Clone, Debug, Default)]
 pub struct Reduction {
-    /// The loop over reduction blocks around the place of accumulation, if the reduction is blocked.
-    pub blocks: Option<Var>,
+    /// The loop over reduction blocks around the place of accumulation, if the reduction is blocked, and the spatial loops between them.
+    pub blocks: Option<Blocks>,
     /// Reduction loops whose iterations get accumulators of their own, combined at the end: vector lanes and
     /// independent chains.
     pub lanes: Vec<Var>,
+}
+
+/// A reduction that is cut into blocks.
+#[derive(Clone, Debug)]
+pub struct Blocks {
+    pub var: Var,
+    /// The loops inside of it, down to the place of accumulation itself.
+    pub inside: Vec<Var>,
 }
 
 /// The chain of loops from the place of accumulation down to the statement.
@@ -39,8 +47,20 @@ impl Nest {
     /// }
     /// ```
     ///
-    /// Where the reduction is blocked around `at`, registers start from the memory of `t` but for the first block, and the
-    /// epilogue follows the last.
+    /// Where the reduction is blocked around `at`, each thread keeps partial results from block to block, in the order in which registers
+    /// are loaded, and the output is written after the last:
+    ///
+    /// ```text
+    /// for io { for ko { for ki { for ii { t[4*io + ii] += S } } } }
+    /// =>
+    /// for io {
+    ///     for ko {
+    ///         if ko == 0 { for ii { acc[ii] = 0 } } else { for ii { acc[ii] = part[ii] } }
+    ///         for ki { for ii { acc[ii] += S } }
+    ///         if ko == last { for ii { y[4*io + ii] = f(acc[ii]) } } else { for ii { part[ii] = acc[ii] } }
+    ///     }
+    /// }
+    /// ```
     ///
     /// # Errors
     /// [`Refusal::NoLoop`]; [`Refusal::NotPerfect`] where the loops inside of `at` are not one chain that ends in an accumulation into `tensor`.
@@ -76,14 +96,19 @@ impl Nest {
             nest.copy_of_loops(&around, vec![Stmt::Store { buffer: acc, indices: acc_indices(&all), value }])
         };
         let zero = identity(chain.combiner, dtype);
-        let start = match reduction.blocks.map(|b| Ok((b, extent_of(&self.body, b)?))).transpose()? {
-            None => start_from(&mut nest, zero),
+        let blocks = reduction.blocks.as_ref().map(|b| Ok((b.var, extent_of(&self.body, b.var)?))).transpose()?;
+        let partial = match &reduction.blocks {
+            None => None,
             Some(_) if !lanes.is_empty() => return Err(Refusal::Other("lanes of a blocked reduction")),
-            Some((blocks, extent)) => {
+            Some(blocks) => Some(nest.partial_results(tensor, &blocks.inside, &spatial)?),
+        };
+        let start = match (blocks, &partial) {
+            (Some((blocks, extent)), Some((part, indices))) => {
                 let first = start_from(&mut nest, zero);
-                let further = start_from(&mut nest, Expr::load(tensor, chain.indices.clone()));
+                let further = start_from(&mut nest, Expr::load(*part, indices.clone()));
                 vec![when(blocks, 0, 1, first), when(blocks, 1, extent, further)]
             }
+            _ => start_from(&mut nest, zero),
         };
 
         let step = Stmt::Accumulate {
@@ -109,23 +134,15 @@ impl Nest {
             let combine = full.iter().rev().fold(vec![add], |b, l| vec![Stmt::Loop(Loop { body: b, ..l.clone() })]);
             ([vec![first], combine].concat(), Expr::load(sum, acc_indices(&own)))
         };
-        let keep = Stmt::Store { buffer: tensor, indices: chain.indices.clone(), value: result.clone() };
-        let stored = epilogue.map(|stage| epilogue_store(stage, tensor, &chain.indices, &result));
-        let kept = epilogue.is_none_or(|stage| self.needed_elsewhere(tensor, stage.output));
-        let finish = match (stored, reduction.blocks) {
-            (Some(store), Some(blocks)) => {
-                let extent = extent_of(&self.body, blocks)?;
-                let store = nest.copy_of_loops(&own, vec![store]);
-                let keep = nest.copy_of_loops(&own, vec![keep]);
-                let kept = if kept { extent } else { extent - 1 };
-                vec![when(blocks, extent - 1, extent, store), when(blocks, 0, kept, keep)]
-            }
-            (stored, _) => {
-                finish.extend(stored);
-                finish.extend(kept.then_some(keep));
-                nest.copy_of_loops(&own, finish)
-            }
-        };
+        finish.extend(epilogue.map(|stage| epilogue_store(stage, tensor, &chain.indices, &result)));
+        if epilogue.is_none_or(|stage| self.needed_elsewhere(tensor, stage.output)) {
+            finish.push(Stmt::Store { buffer: tensor, indices: chain.indices.clone(), value: result.clone() });
+        }
+        let mut finish = nest.copy_of_loops(&own, finish);
+        if let (Some((blocks, extent)), Some((part, indices))) = (blocks, partial) {
+            let keep = nest.copy_of_loops(&own, vec![Stmt::Store { buffer: part, indices, value: result }]);
+            finish = vec![when(blocks, extent - 1, extent, finish), when(blocks, 0, extent - 1, keep)];
+        }
 
         let body: Vec<Stmt> = [start, steps, finish].concat();
         replace_loop(&mut nest.body, at, &mut |l| vec![Stmt::Loop(Loop { body: body.clone(), ..l })]);
@@ -134,6 +151,21 @@ impl Nest {
             nest.body = without_stage(&nest.body, stage.output, at);
         }
         Ok(nest)
+    }
+
+    /// A thread's own buffer for what is in the registers at the end of a reduction block, and where in it they go: the loops `inside` of
+    /// the blocks, then those over the registers.
+    fn partial_results(
+        &mut self,
+        tensor: TensorId,
+        inside: &[Var],
+        registers: &[Loop],
+    ) -> Result<(TensorId, Vec<Index>), Refusal> {
+        let mut shape = inside.iter().map(|var| extent_of(&self.body, *var)).collect::<Result<Vec<i64>, _>>()?;
+        shape.extend(registers.iter().map(Loop::extent));
+        let indices = inside.iter().copied().chain(registers.iter().map(|l| l.var)).map(Index::var).collect();
+        let (name, dtype) = (format!("{}_part", self.buffer(tensor).name), self.buffer(tensor).dtype);
+        Ok((self.add_buffer(Buffer { name, shape, dtype, scope: Scope::Private }), indices))
     }
 
     /// Appends a buffer.

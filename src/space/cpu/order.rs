@@ -3,7 +3,7 @@
 use super::{name, site};
 use crate::nest::LoopKind;
 use crate::nest::rewrite::Refusal;
-use crate::nest::rewrite::accumulate::Reduction;
+use crate::nest::rewrite::accumulate::{Blocks, Reduction};
 use crate::space::{Built, Group, Plan, Rule, Stop, Tape};
 use crate::target::Task;
 use crate::workload::Var;
@@ -16,7 +16,7 @@ impl Rule for Order {
     }
 
     fn version(&self) -> u32 {
-        2
+        3
     }
 
     fn decide(&self, _: &Task, plan: &mut Plan, tape: &mut Tape<'_>) -> Result<(), Stop> {
@@ -93,7 +93,7 @@ fn realise_group(task: &Task, group: &Group, at: usize, built: &mut Built) -> Re
             }
         };
         let reduction = Reduction {
-            blocks: group.depth.map(|a| loops[a].outer),
+            blocks: group.depth.map(|a| Blocks { var: loops[a].outer, inside: inner.clone() }),
             lanes: group.vector.filter(|a| group.axes[*a].reduction).map(|a| loops[a].tile).into_iter().collect(),
         };
         let epilogue = group.epilogue.map(|e| &task.workload.stages[e]);

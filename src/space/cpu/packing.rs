@@ -92,7 +92,7 @@ fn packable(task: &Task, group: &Group) -> Vec<Access> {
     let behind = group.epilogue.map(|e| accesses(&workload.stages[e])).unwrap_or_default();
     let reused = |a: &Access| {
         let every_axis = (0..group.axes.len()).all(|at| touches(a, group, at));
-        !every_axis || a.guarded || has_window(a)
+        !every_axis || a.guarded || a.has_window()
     };
     all.iter()
         .filter(|a| all.iter().filter(|b| b.tensor == a.tensor).count() == 1)
@@ -103,11 +103,6 @@ fn packable(task: &Task, group: &Group) -> Vec<Access> {
         .filter(|a| reused(a) && (!a.guarded || is_plain_guard(&stage.value, a)))
         .cloned()
         .collect()
-}
-
-/// Whether several axes move the access along one dimension, as in a convolution.
-fn has_window(access: &Access) -> bool {
-    access.indices.iter().any(|index| index.terms().len() > 1)
 }
 
 /// Whether the guard is right around the access.
@@ -143,7 +138,7 @@ fn options(task: &Task, group: &Group, access: &Access, rows: usize) -> Vec<(Lev
     let fused = group.fused.is_some_and(|at| touches(access, group, at));
     let affine = access.indices.iter().all(crate::workload::Index::is_affine);
     let value = &task.workload.stages[group.stage].value;
-    let boxes = has_window(access) && affine && !fused && guards_border(task, value, access);
+    let boxes = access.has_window() && affine && !fused && guards_border(task, value, access);
     let mut options = Vec::new();
     let mut offer = |level: Level, whole: bool, spatial_blocks: bool, depth_blocks: bool, most: i64| {
         let elements: i64 = (0..group.axes.len())
@@ -175,21 +170,31 @@ fn options(task: &Task, group: &Group, access: &Access, rows: usize) -> Vec<(Lev
 }
 
 /// Constants are packed offline; what runs in vectors but not along memory is packed per block, padding too, unless only windows read it again:
-/// a pooling reads too little of it to pay for a copy.
+/// a pooling reads too little of it to pay for a copy. What is broadcast to vectors is read again by each of their blocks, so its copy is
+/// made once for all, where borders or strides ask for one.
 fn default_option(task: &Task, group: &Group, access: &Access, options: &[(Level, Layout)]) -> usize {
     let find = |wanted: (Level, Layout)| options.iter().position(|o| *o == wanted).map(|at| at + 1);
     if task.workload.tensor(access.tensor).role == Role::Constant {
         return find((Level::Setup, Layout::Panel)).unwrap_or(0);
     }
-    if group.positions(false).into_iter().all(|at| touches(access, group, at)) {
+    let spatial = group.positions(false);
+    if spatial.iter().all(|at| touches(access, group, *at)) {
         return 0;
     }
-    let vector = group.vector.filter(|at| !group.axes[*at].reduction && touches(access, group, *at));
-    let strided = vector.is_some_and(|at| {
-        let var = Var(group.axes[at].position as u32);
-        group.fused == Some(at) || access.stride(&task.workload, var) != Some(1)
-    });
-    if strided {
+    let stride = |at: usize| access.stride(&task.workload, Var(group.axes[at].position as u32));
+    let vector = group.vector.filter(|at| !group.axes[*at].reduction);
+    if vector.is_some_and(|at| !touches(access, group, at)) {
+        let jumps =
+            || spatial.iter().any(|at| group.fused != Some(*at) && group.axes[*at].tile > 1 && stride(*at) != Some(1));
+        let whole = match access.guarded {
+            true => find((Level::Before, Layout::Box)).or_else(|| find((Level::Outer, Layout::Box))),
+            false if access.has_scaled_axis() && jumps() => find((Level::Before, Layout::Panel)),
+            false => None,
+        };
+        return whole.unwrap_or(0);
+    }
+    let vector = vector.filter(|at| touches(access, group, *at));
+    if vector.is_some_and(|at| group.fused == Some(at) || stride(at) != Some(1)) {
         return find((Level::Outer, Layout::Panel)).unwrap_or(0);
     }
     if access.guarded {

@@ -13,6 +13,12 @@ pub(super) struct Tile;
 const MAXIMAL_VECTORS: i64 = 8;
 /// Vector operations in a body that several reduction steps are written out in, at most: longer ones take long to compile and gain nothing.
 const MAXIMAL_BODY: i64 = 64;
+/// Reductions of so many steps are worth packed operands.
+const DEEP: i64 = 64;
+/// Behind so many steps, scattered stores do not count.
+const VERY_DEEP: i64 = 1024;
+/// Reductions of fewer steps are not cut into blocks.
+const SHALLOWEST: i64 = 128;
 /// Blocks for each core that the untuned program has at least, where there are enough tiles.
 const BLOCKS_PER_CORE: i64 = 4;
 /// Element-wise work needs no more than this many independent vectors.
@@ -24,7 +30,7 @@ impl Rule for Tile {
     }
 
     fn version(&self) -> u32 {
-        1
+        2
     }
 
     fn decide(&self, task: &Task, plan: &mut Plan, tape: &mut Tape<'_>) -> Result<(), Stop> {
@@ -95,28 +101,38 @@ fn vector(task: &Task, group: &mut Group, tape: &mut Tape<'_>) -> Result<(), Sto
     Ok(())
 }
 
-/// How well the accesses of a stage suit vectors along an axis: neighbours in memory and broadcasts are good,
-/// strides are bad unless a constant can be packed.
+/// How well the accesses of a stage suit vectors along an axis: neighbours in memory and broadcasts are good, strides are bad, and so are
+/// windows and borders, which have to be copied first. The panels of a constant cost nothing. After many reduction steps it matters little
+/// how the output is written.
 fn vector_score(task: &Task, group: &Group, at: usize) -> i64 {
     let workload = &task.workload;
     let stage = &workload.stages[group.stage];
     let axis = &group.axes[at];
     let var = Var((axis.position + usize::from(group.fused == Some(at))) as u32);
-    let of_stride = |stride: Option<i64>, packable: bool| match stride {
+    let steps: i64 = stage.reduction.iter().product();
+    let of_stride = |stride: Option<i64>| match stride {
         Some(1) => 2,
         Some(0) => 1,
-        _ if packable => 0,
         _ => -2,
     };
-    let mut score = accesses(stage)
-        .iter()
-        .map(|a| of_stride(a.stride(workload, var), workload.tensor(a.tensor).role == Role::Constant))
-        .sum::<i64>();
-    score += if axis.reduction {
-        -1
-    } else {
-        of_stride(row_major_strides(&stage.spatial).get(axis.position).copied(), false)
+    let of_access = |a: &Access| {
+        let stride = a.stride(workload, var);
+        let constant = workload.tensor(a.tensor).role == Role::Constant;
+        match stride {
+            Some(0) => 1,
+            _ if constant && !axis.reduction && steps >= DEEP => 3,
+            Some(1) if steps >= DEEP && (a.guarded || a.has_window()) => -2,
+            Some(1) => 2,
+            _ if constant && !axis.reduction => 0,
+            _ => -2,
+        }
     };
+    let mut score: i64 = accesses(stage).iter().map(of_access).sum();
+    if axis.reduction {
+        score -= 1;
+    } else if steps < VERY_DEEP {
+        score += of_stride(row_major_strides(&stage.spatial).get(axis.position).copied());
+    }
     if axis.extent * 2 < task.target.lanes() { score - 3 } else { score }
 }
 
@@ -142,8 +158,20 @@ fn tiles(task: &Task, group: &mut Group, tape: &mut Tape<'_>) -> Result<(), Stop
         let axis = &group.axes[at];
         let most = (budget / group.register_tile(lanes)).clamp(1, axis.extent);
         let candidates: Vec<i64> = (1..=most).collect();
-        let reused = reduces && reads.iter().any(|a| !touches(a, group, at));
-        let default = if reused { default_tile(axis.extent, &candidates, most.min(12)) } else { 0 };
+        let reused = |at: usize, by: &dyn Fn(&Access) -> bool| {
+            reduces && reads.iter().filter(|a| by(a)).any(|a| !touches(a, group, at))
+        };
+        let in_vectors = |a: &Access| group.vector.is_none_or(|v| touches(a, group, v));
+        // of several axes that reuse what is loaded in vectors, the innermost finds its other operands in the same lines
+        let inner = |other: &usize| *other > at && Some(*other) != group.vector && group.axes[*other].extent >= 6;
+        let default = if reused(at, &in_vectors) {
+            let further = group.positions(false).into_iter().filter(inner).any(|other| reused(other, &in_vectors));
+            if further { 0 } else { default_tile(axis.extent, &candidates, most.min(14)) }
+        } else if reused(at, &|_| true) {
+            default_tile(axis.extent, &candidates, most.min(12))
+        } else {
+            0
+        };
         let answer = tape.choose(site(&["tile", &group.name(), &axis.letter()]), numbers(&candidates), default)?;
         group.axes[at].tile = number(&answer);
     }
@@ -220,11 +248,15 @@ fn blocks(task: &Task, group: &mut Group, tape: &mut Tape<'_>) -> Result<(), Sto
         return Ok(());
     }
     let deepest = group.positions(true).into_iter().max_by_key(|at| (group.axes[*at].extent, *at));
-    if let Some(at) = deepest.filter(|at| group.axes[*at].extent >= 128) {
+    // steps that the other reduction axes, a convolution's window, take for each of the deepest one
+    let others: i64 =
+        group.positions(true).into_iter().filter(|at| Some(*at) != deepest).map(|at| group.axes[at].extent).product();
+    if let Some(at) = deepest.filter(|at| group.axes[*at].extent * others >= SHALLOWEST) {
         let axis = &group.axes[at];
         let tiles = axis.tiles();
-        let candidates: Vec<i64> = counts(tiles).into_iter().filter(|c| c * axis.tile >= 32 || *c == tiles).collect();
-        let wanted = if axis.extent <= 1024 { tiles } else { 512 / axis.tile };
+        let steps = axis.tile * others;
+        let candidates: Vec<i64> = counts(tiles).into_iter().filter(|c| c * steps >= 32 || *c == tiles).collect();
+        let wanted = if axis.extent * others <= 1024 { tiles } else { 512 / steps };
         let default = candidates.partition_point(|c| *c <= wanted).saturating_sub(1);
         let answer = tape.choose(site(&["depth", &group.name(), &axis.letter()]), numbers(&candidates), default)?;
         group.axes[at].block = number(&answer);

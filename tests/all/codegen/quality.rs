@@ -1,7 +1,8 @@
 //! What the inner loops of a hand-written product compile to.
 
 use tilescribe::codegen::{assembly, ir};
-use tilescribe::target::{Architecture, Target};
+use tilescribe::space::{Space, Trace, Untuned};
+use tilescribe::target::{Architecture, Target, Task};
 
 use super::nests::tiled_product;
 
@@ -64,4 +65,38 @@ fn intermediate_forms_can_be_read() {
     assert!(text.contains("define void @kernel(") && text.contains("define void @kernel_setup("));
     assert!(text.contains("tilescribe_parallel_for"));
     assert!(assembly(&nest, &avx512()).unwrap().contains("kernel:"));
+}
+
+fn untuned(text: &str) -> (Trace, String) {
+    let task = Task { workload: text.parse().unwrap(), target: avx512() };
+    let (trace, nest) = Space::standard().drive(&task, &mut Untuned);
+    (trace, assembly(&nest.unwrap(), &task.target).unwrap())
+}
+
+/// Two steps of a window read the same pixels, which would take all registers if they were kept.
+#[test]
+fn windows_over_a_large_register_tile_have_no_spills() {
+    let (trace, text) = untuned(
+        "const t0 64 64 3 3\ninput t1 64 56 56\nout t2 64 56 56 sum 64 3 3 mul t0 a d e f pad 0.0 t1 d ? + b + e -1 ? + c + f -1\n",
+    );
+    assert!(trace.to_string().contains("vector s0 = a\ntile s0 a = 32\ntile s0 b = 1\ntile s0 c = 14\n"), "{trace}");
+    let body = hottest_loop(&text, "vfmadd");
+    let listing = body.join("\n");
+    assert!(body.iter().filter(|l| l.starts_with("vfmadd231ps")).count() >= 28, "{listing}");
+    assert!(!listing.contains("%rsp"), "{listing}");
+}
+
+/// Every other element comes as two masked rows and a permutation; elements far apart are gathered.
+#[test]
+fn small_strides_are_not_gathered() {
+    let pooling = |stride: i64| {
+        let width = 15 * stride + 2;
+        format!("input t0 64 {width}\nout t1 64 16 maxof 2 t0 a + * {stride} b c\n")
+    };
+    for stride in [2, 3, 4] {
+        let (trace, text) = untuned(&pooling(stride));
+        assert!(trace.to_string().contains("vector s0 = b\n"), "{trace}");
+        assert!(!text.contains("gather") && text.contains("vpermt2ps"), "stride {stride}:\n{text}");
+    }
+    assert!(untuned(&pooling(9)).1.contains("gather"));
 }
