@@ -1,6 +1,7 @@
 //! Writes an artifact.
 
 use std::collections::{BTreeMap, HashMap};
+use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
 use memmap2::MmapMut;
@@ -42,7 +43,7 @@ pub enum Step {
 }
 
 /// Compiles a network with a schedule for each of its tasks. The folder appears complete, or stays as it was.
-/// Constants are packed one call at a time and streamed, so that they are never held twice.
+/// Constants are packed one call at a time and streamed, so that they are never held twice. `progress` may end it before each step.
 ///
 /// # Errors
 /// [`ArtifactError`] says whose fault it is; see its variants.
@@ -50,7 +51,7 @@ pub fn compile(
     network: &Network,
     schedules: &[Schedule],
     options: &Options<'_>,
-    progress: &mut dyn FnMut(Step),
+    progress: &mut dyn FnMut(Step) -> ControlFlow<()>,
 ) -> Result<Manifest, ArtifactError> {
     let name = options.name;
     // names of our own symbols start with `tilescribe_`
@@ -66,7 +67,7 @@ pub fn compile(
     let file = |file: &str| scratch.path().join(file);
 
     let weights_id = write_weights(network, &nests, &bound, &file(WEIGHTS_FILE), progress)?;
-    progress(Step::Kernels);
+    enter(progress, Step::Kernels)?;
     let symbols: Vec<String> = (0..nests.len()).map(|task| format!("kernel_{task}")).collect();
     let kernels: Vec<(&str, &Nest)> = symbols.iter().map(String::as_str).zip(nests.iter().copied()).collect();
     let object = codegen::object(&kernels, options.target)?;
@@ -89,14 +90,14 @@ pub fn compile(
         calls: &calls,
         features: &features,
     };
-    progress(Step::Linking);
+    enter(progress, Step::Linking)?;
     let assembly = assembly(&tables, options.target.architecture);
     let objects: [(&str, &[u8]); 3] =
         [("kernels.o", &object.bytes), ("deploy.o", DEPLOY_OBJECT), ("runtime.o", codegen::RUNTIME_OBJECT)];
     link(name, &assembly, &objects, &file(&library_file(name)))?;
     write(&file(&header_file(name)), header(name, &bound.inputs, &bound.outputs).as_bytes())?;
 
-    progress(Step::Hashing);
+    enter(progress, Step::Hashing)?;
     let mut files = BTreeMap::new();
     for name in [library_file(name), header_file(name), WEIGHTS_FILE.to_string()] {
         let digest = digest(&file(&name))?;
@@ -166,7 +167,7 @@ fn prepare(folder: &Path) -> Result<PathBuf, ArtifactError> {
         Err(_) => false,
         Ok(about) if about.is_dir() => {
             let mut entries = std::fs::read_dir(&folder).map_err(|source| ArtifactError::read(&folder, source))?;
-            entries.next().is_some() && Manifest::read(&folder).is_err()
+            entries.next().is_some() && !Manifest::is_there(&folder)
         }
         Ok(_) => true,
     };
@@ -202,19 +203,26 @@ fn write(path: &Path, bytes: &[u8]) -> Result<(), ArtifactError> {
     std::fs::write(path, bytes).map_err(|source| ArtifactError::write(path, source))
 }
 
+fn enter(progress: &mut dyn FnMut(Step) -> ControlFlow<()>, step: Step) -> Result<(), ArtifactError> {
+    match progress(step) {
+        ControlFlow::Continue(()) => Ok(()),
+        ControlFlow::Break(()) => Err(ArtifactError::Interrupted),
+    }
+}
+
 /// Packs and writes all constants; returns the id of the file.
 fn write_weights(
     network: &Network,
     nests: &[&Nest],
     bound: &Bound,
     path: &Path,
-    progress: &mut dyn FnMut(Step),
+    progress: &mut dyn FnMut(Step) -> ControlFlow<()>,
 ) -> Result<String, ArtifactError> {
     let mut writer = Writer::create(path, &bound.weights)?;
     let mut setups: HashMap<usize, codegen::Kernel> = HashMap::new();
     let mut entry = 0;
     for (done, pack) in bound.packs.iter().enumerate() {
-        progress(Step::Weights { done, of: bound.packs.len() });
+        enter(progress, Step::Weights { done, of: bound.packs.len() })?;
         match pack {
             Pack::Raw { buffer } => {
                 let Source::Constant(data) = &network.buffers[*buffer].source else {

@@ -9,6 +9,9 @@ use crate::codegen::CodegenError;
 /// What can go wrong when an artifact is written or loaded.
 #[derive(Debug, Error)]
 pub enum ArtifactError {
+    /// By whoever watched the progress; nothing was written.
+    #[error("interrupted: no artifact was written")]
+    Interrupted,
     /// The user's: a name that cannot be a C identifier.
     #[error("`{0}` cannot name an artifact: a letter, then at most 63 letters, digits or `_`")]
     Name(String),

@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::Read;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
@@ -109,6 +109,14 @@ pub struct FileDigest {
     pub sha256: String,
 }
 
+/// The fields that manifests of every format have.
+#[derive(Deserialize)]
+struct Versioned {
+    format: u32,
+    #[serde(rename = "tilescribe")]
+    _tilescribe: String,
+}
+
 impl Manifest {
     pub fn library_file(&self) -> String {
         library_file(&self.name)
@@ -119,6 +127,24 @@ impl Manifest {
     /// # Errors
     /// [`ArtifactError::Invalid`] where it is none of ours, or of another format.
     pub fn read(folder: &Path) -> Result<Manifest, ArtifactError> {
+        let (path, text, about) = Manifest::text(folder)?;
+        if about.format != FORMAT {
+            let reason = format!("format {}, this version of Tilescribe reads {FORMAT}", about.format);
+            return Err(ArtifactError::invalid(&path, reason));
+        }
+        let invalid = |error: serde_json::Error| ArtifactError::invalid(&path, error.to_string());
+        let manifest: Manifest = serde_json::from_str(&text).map_err(invalid)?;
+        manifest.check().map_err(|reason| ArtifactError::invalid(&path, reason))?;
+        Ok(manifest)
+    }
+
+    /// Whether the folder holds an artifact of this or any other version of Tilescribe.
+    pub fn is_there(folder: &Path) -> bool {
+        Manifest::text(folder).is_ok()
+    }
+
+    /// The manifest's path and text, and what is the same in all formats.
+    fn text(folder: &Path) -> Result<(PathBuf, String, Versioned), ArtifactError> {
         let path = folder.join(MANIFEST_FILE);
         if !is_plain_file(&path) {
             return Err(ArtifactError::invalid(folder, "no artifact: it holds no manifest.json"));
@@ -130,20 +156,8 @@ impl Manifest {
         if text.len() as u64 > MANIFEST_LIMIT {
             return Err(ArtifactError::invalid(&path, format!("larger than {MANIFEST_LIMIT} bytes")));
         }
-        // the format comes first, because other formats may have other fields
-        #[derive(Deserialize)]
-        struct Versioned {
-            format: u32,
-        }
-        let invalid = |error: serde_json::Error| ArtifactError::invalid(&path, error.to_string());
-        let versioned: Versioned = serde_json::from_str(&text).map_err(invalid)?;
-        if versioned.format != FORMAT {
-            let reason = format!("format {}, this version of Tilescribe reads {FORMAT}", versioned.format);
-            return Err(ArtifactError::invalid(&path, reason));
-        }
-        let manifest: Manifest = serde_json::from_str(&text).map_err(invalid)?;
-        manifest.check().map_err(|reason| ArtifactError::invalid(&path, reason))?;
-        Ok(manifest)
+        let about = serde_json::from_str(&text).map_err(|error| ArtifactError::invalid(&path, error.to_string()))?;
+        Ok((path, text, about))
     }
 
     /// Compares every file with its size and hash.

@@ -123,7 +123,7 @@ impl StoreArguments {
 }
 
 /// Reads a task: a file with the text of a workload, in which lines that start with `#` are comments; or `MODEL.onnx#TASK`, where TASK is
-/// a number or a name that `tilescribe tasks` prints.
+/// a number or a name that `tilescribe tasks` prints, and may be left out where the network is a single task.
 ///
 /// # Errors
 /// Where there is no such task.
@@ -139,6 +139,16 @@ pub fn read_task(task: &str, target: Target) -> Result<(String, Task)> {
         return Ok((found.name, Task { workload: found.workload, target }));
     }
     let path = Path::new(task);
+    if path.extension().is_some_and(|extension| extension == "onnx") {
+        let mut tasks = NetworkArguments { dimensions: Vec::new() }.load(path)?.tasks;
+        return match (tasks.pop(), tasks.len()) {
+            (Some(only), 0) => Ok((only.name, Task { workload: only.workload, target })),
+            (_, others) => Err(anyhow!(CommandError::Usage(format!(
+                "{task} has {} tasks: name one of them as {task}#TASK; `tilescribe tasks {task}` lists them",
+                others + 1
+            )))),
+        };
+    }
     let text = std::fs::read_to_string(path).with_context(|| format!("cannot read the task {task}"))?;
     let lines: Vec<&str> = text.lines().map(|line| if line.starts_with('#') { "" } else { line }).collect();
     let workload = lines.join("\n").parse();

@@ -2,6 +2,7 @@
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant, SystemTime};
 
 use anyhow::Result;
@@ -15,6 +16,7 @@ use tilescribe::target::Target;
 
 use super::arguments::{NetworkArguments, StoreArguments, TargetArguments};
 use super::exit::CommandError;
+use super::search::stop_on_interrupt;
 use super::{compile, inputs};
 
 /// Runs before the clock starts: they fault in pages and wake up threads.
@@ -52,7 +54,11 @@ impl Bench {
         }
         let (start, limit) = (Instant::now(), Duration::from_secs_f64(self.seconds));
         let mut times_ms = Vec::new();
+        let stopped = stop_on_interrupt()?;
         while times_ms.is_empty() || start.elapsed() < limit {
+            if stopped.load(Ordering::Relaxed) {
+                return Err(CommandError::Interrupted.into());
+            }
             let run = Instant::now();
             bound.run()?;
             times_ms.push(run.elapsed().as_secs_f64() * 1e3);

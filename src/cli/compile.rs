@@ -2,7 +2,9 @@
 
 use std::collections::BTreeMap;
 use std::io::Write;
+use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::Ordering;
 
 use anyhow::Result;
 use clap::Args;
@@ -16,7 +18,7 @@ use tilescribe::tune::Report;
 
 use super::arguments::{NetworkArguments, StoreArguments, TargetArguments};
 use super::progress;
-use super::search::{SearchArguments, jobs, judge, search};
+use super::search::{SearchArguments, jobs, judge, search, stop_on_interrupt};
 
 /// Compile a network into a folder that any C program can use
 ///
@@ -123,15 +125,18 @@ pub fn schedules(network: &Network, target: &Target, store: Option<&Store>) -> R
 
 /// Compiles with a bar for those who wait.
 pub fn write_artifact(network: &Network, schedules: &[Schedule], options: &Options<'_>) -> Result<Manifest> {
-    let bar = progress::bar(0, "packing");
-    let manifest = artifact::compile(network, schedules, options, &mut |step| match step {
-        Step::Weights { done, of } => {
-            bar.set_length(of as u64);
-            bar.set_position(done as u64);
+    let (bar, stopped) = (progress::bar(0, "packing"), stop_on_interrupt()?);
+    let manifest = artifact::compile(network, schedules, options, &mut |step| {
+        match step {
+            Step::Weights { done, of } => {
+                bar.set_length(of as u64);
+                bar.set_position(done as u64);
+            }
+            Step::Kernels => bar.set_prefix("generating code"),
+            Step::Linking => bar.set_prefix("linking"),
+            Step::Hashing => bar.set_prefix("hashing"),
         }
-        Step::Kernels => bar.set_prefix("generating code"),
-        Step::Linking => bar.set_prefix("linking"),
-        Step::Hashing => bar.set_prefix("hashing"),
+        if stopped.load(Ordering::Relaxed) { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     });
     bar.finish_and_clear();
     Ok(manifest?)

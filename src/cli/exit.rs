@@ -194,6 +194,7 @@ fn artifact(error: &ArtifactError) -> u8 {
         | ArtifactError::Invalid { .. }
         | ArtifactError::Input(_)
         | ArtifactError::OtherArchitecture { .. } => USAGE,
+        ArtifactError::Interrupted => INTERRUPTED,
         ArtifactError::Linker(_) | ArtifactError::Machine(_) => ENVIRONMENT,
         ArtifactError::Write { source, .. } | ArtifactError::Read { source, .. } => file(source),
         ArtifactError::Codegen(error) => codegen(error),

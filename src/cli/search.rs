@@ -186,6 +186,10 @@ pub fn judge(jobs: &[Job], report: &Report) -> Result<()> {
 /// Ctrl-C sets the flag; the second one ends the program at once.
 pub fn stop_on_interrupt() -> Result<&'static AtomicBool> {
     static STOPPED: AtomicBool = AtomicBool::new(false);
+    static LISTENING: AtomicBool = AtomicBool::new(false);
+    if LISTENING.swap(true, Ordering::Relaxed) {
+        return Ok(&STOPPED);
+    }
     let handler = || {
         if STOPPED.swap(true, Ordering::Relaxed) {
             std::process::exit(i32::from(exit::INTERRUPTED));

@@ -1,6 +1,7 @@
 //! Artifacts from end to end: written, loaded here and from C, refused where they are damaged or for another machine.
 
 use std::fs;
+use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::OnceLock;
@@ -57,12 +58,17 @@ impl Mlp {
         Mlp { network: graph::partition(&program).unwrap(), x, y }
     }
 
-    fn compile(&self, folder: &Path, target: &Target) -> Result<Manifest, ArtifactError> {
+    fn schedules(&self, target: &Target) -> Vec<Schedule> {
         let space = Space::standard();
         let task = |workload: &_| Task { workload: Clone::clone(workload), target: target.clone() };
-        let schedules: Vec<Schedule> =
-            self.network.tasks.iter().map(|t| Schedule::untuned(&space, &task(&t.workload)).unwrap()).collect();
-        artifact::compile(&self.network, &schedules, &Options { name: "net", target, folder }, &mut |_| {})
+        self.network.tasks.iter().map(|t| Schedule::untuned(&space, &task(&t.workload)).unwrap()).collect()
+    }
+
+    fn compile(&self, folder: &Path, target: &Target) -> Result<Manifest, ArtifactError> {
+        let schedules = self.schedules(target);
+        artifact::compile(&self.network, &schedules, &Options { name: "net", target, folder }, &mut |_| {
+            ControlFlow::Continue(())
+        })
     }
 
     fn input(&self) -> TensorData {
@@ -227,13 +233,40 @@ fn compiling_replaces_artifacts_and_nothing_else() {
     mlp.compile(&folder, &host()).unwrap();
     Manifest::read(&folder).unwrap().verify(&folder).unwrap();
     assert_eq!(fs::read_dir(parent.path().join("deep")).unwrap().count(), 1, "nothing is left behind");
+    fs::write(folder.join("manifest.json"), r#"{"format": 1, "tilescribe": "0.0.1", "gone": []}"#).unwrap();
+    mlp.compile(&folder, &host()).unwrap();
+    Manifest::read(&folder).unwrap().verify(&folder).unwrap();
 
     let foreign = parent.path().join("foreign");
     fs::create_dir(&foreign).unwrap();
     fs::write(foreign.join("thesis.txt"), "years of work").unwrap();
     assert!(matches!(mlp.compile(&foreign, &host()), Err(ArtifactError::Occupied(_))));
     assert!(matches!(mlp.compile(&foreign.join("thesis.txt"), &host()), Err(ArtifactError::Occupied(_))));
+    fs::write(foreign.join("manifest.json"), r#"{"format": 1, "name": "my app"}"#).unwrap();
+    assert!(matches!(mlp.compile(&foreign, &host()), Err(ArtifactError::Occupied(_))));
     assert_eq!(fs::read_to_string(foreign.join("thesis.txt")).unwrap(), "years of work");
+}
+
+#[test]
+fn interrupted_compiling_leaves_nothing_behind() {
+    let (mlp, parent) = (Mlp::new(), tempfile::tempdir().unwrap());
+    let (folder, target) = (parent.path().join("net"), host());
+    let schedules = mlp.schedules(&target);
+    let options = Options { name: "net", target: &target, folder: &folder };
+    for step in 0.. {
+        let mut left = step;
+        let result = artifact::compile(&mlp.network, &schedules, &options, &mut |_| {
+            left -= 1;
+            if left < 0 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        });
+        match result {
+            Err(ArtifactError::Interrupted) => assert_eq!(fs::read_dir(parent.path()).unwrap().count(), 0),
+            other => {
+                assert!(other.is_ok() && step >= 4, "{step} steps: {other:?}");
+                break;
+            }
+        }
+    }
 }
 
 #[test]
