@@ -151,16 +151,30 @@ fn common_prefix(sequences: &[(Vec<u32>, Vec<bool>)]) -> usize {
     others.iter().map(shared).min().unwrap_or(first.len())
 }
 
-/// One epoch: members of each group in random batches of up to `size`, alike in length, in random order.
-pub(super) fn epoch(examples: &[Example], chosen: &[usize], size: usize, seed: u64, epoch: u64) -> Vec<Vec<usize>> {
+/// One epoch: members of each group in random batches of up to `size`, alike in length, in random order. Of each group a share is shown:
+/// examples of weight 1 in almost every epoch, those of weight 0 in about `least_share` of them. All epochs are of the same length.
+pub(super) fn epoch(
+    examples: &[Example],
+    chosen: &[usize],
+    size: usize,
+    least_share: f32,
+    (seed, epoch): (u64, u64),
+) -> Vec<Vec<usize>> {
     /// Batches that are formed together, sorted by length, so that little is padding.
     const POOL: usize = 4;
+    let share = |i: usize| f64::from(least_share + (1.0 - least_share) * examples[i].weight).clamp(1e-3, 1.0);
     let mut random = ChaCha8Rng::seed_from_u64(seed);
     random.set_stream(2 * epoch);
     let mut groups: BTreeMap<u64, Vec<usize>> = BTreeMap::new();
     chosen.iter().for_each(|i| groups.entry(examples[*i].group).or_default().push(*i));
     let mut batches = Vec::new();
     for members in groups.values_mut() {
+        let shown = members.iter().map(|i| share(*i)).sum::<f64>().round().max(1.0) as usize;
+        // weighted sampling without replacement (Efraimidis and Spirakis 2006): the largest of uniform numbers to the power 1 / share
+        let mut keys: Vec<(f64, usize)> =
+            members.iter().map(|i| (random.random::<f64>().max(f64::MIN_POSITIVE).ln() / share(*i), *i)).collect();
+        keys.sort_by(|a, b| b.0.total_cmp(&a.0));
+        *members = keys.into_iter().take(shown).map(|(_, i)| i).collect();
         members.shuffle(&mut random);
         for pool in members.chunks_mut(POOL * size) {
             pool.sort_by_key(|i| examples[*i].tokens.len());
@@ -230,12 +244,27 @@ mod tests {
         assert!(
             !held.is_empty() && train.iter().all(|i| held.iter().all(|h| examples[*h].group != examples[*i].group))
         );
-        let batches = epoch(&examples, &train, 8, 1, 0);
+        let batches = epoch(&examples, &train, 8, 1.0, (1, 0));
         assert!(batches.iter().all(|b| b.len() <= 8 && b.iter().all(|i| examples[*i].group == examples[b[0]].group)));
         let mut all = batches.concat();
         all.sort_unstable();
         assert_eq!(all, train);
-        assert_eq!(batches, epoch(&examples, &train, 8, 1, 0));
-        assert_ne!(batches, epoch(&examples, &train, 8, 1, 1));
+        assert_eq!(batches, epoch(&examples, &train, 8, 1.0, (1, 0)));
+        assert_ne!(batches, epoch(&examples, &train, 8, 1.0, (1, 1)));
+    }
+    #[test]
+    fn what_weighs_little_is_shown_seldom_in_epochs_of_one_length() {
+        let mut examples: Vec<Example> = (0..40).map(|i| example(&[1, 2, i], 2, 0)).collect();
+        examples[..20].iter_mut().for_each(|example| example.weight = 0.0);
+        let chosen: Vec<usize> = (0..40).collect();
+        let mut shown = vec![0; 40];
+        for number in 0..100 {
+            let all = epoch(&examples, &chosen, 8, 0.25, (1, number)).concat();
+            assert_eq!(all.len(), 25);
+            all.into_iter().for_each(|i| shown[i] += 1);
+        }
+        let of = |half: &[u32]| f64::from(half.iter().sum::<u32>()) / 2000.0;
+        let (light, heavy) = (of(&shown[..20]), of(&shown[20..]));
+        assert!((0.2..0.4).contains(&light) && heavy > 0.8, "{light} {heavy}");
     }
 }

@@ -21,8 +21,10 @@ use super::{Compute, Model, ModelError, Network};
 /// How to train. Equal options, examples and models train equal weights on equal devices.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct TrainingOptions {
-    /// Passes over the examples.
+    /// Passes over the examples, each of which leaves out some of the less important ones.
     pub epochs: f32,
+    /// Share of the epochs that show an example of weight 0; those of weight 1 are in almost all of them.
+    pub least_share: f32,
     /// Examples of one group that share a prefix in a batch.
     pub members_per_batch: usize,
     /// Batches of one update.
@@ -51,6 +53,7 @@ impl Default for TrainingOptions {
     fn default() -> TrainingOptions {
         TrainingOptions {
             epochs: 10.0,
+            least_share: 0.2,
             members_per_batch: 16,
             batches_per_step: 4,
             learning_rate: 2e-3,
@@ -146,7 +149,7 @@ impl<'a> Trainer<'a> {
         validate(&options)?;
         check(examples, model.config())?;
         let (train, held) = split(examples, options.held_out, options.seed);
-        let schedule = epoch(examples, &train, options.members_per_batch, options.seed, 0);
+        let schedule = epoch(examples, &train, options.members_per_batch, options.least_share, (options.seed, 0));
         if schedule.is_empty() {
             return Err(ModelError::Options("there are no examples to train with".into()));
         }
@@ -232,7 +235,7 @@ impl<'a> Trainer<'a> {
         if self.held.is_empty() {
             return Ok(None);
         }
-        let chunks = epoch(self.examples, &self.held, self.options.members_per_batch, self.options.seed, 0);
+        let chunks = epoch(self.examples, &self.held, self.options.members_per_batch, 1.0, (self.options.seed, 0));
         let mut random = ChaCha8Rng::seed_from_u64(self.options.seed);
         let mut measured = |blind: bool| -> Result<Losses, ModelError> {
             let batch = |chunk: &Vec<usize>| Batch::new(self.examples, chunk, blind, &mut random);
@@ -281,8 +284,8 @@ impl<'a> Trainer<'a> {
     fn batches_of(&mut self, step: usize) -> Vec<Batch> {
         let number = (step / self.steps_per_epoch) as u64;
         if self.schedule.0 != number {
-            let (size, seed) = (self.options.members_per_batch, self.options.seed);
-            self.schedule = (number, epoch(self.examples, &self.train, size, seed, number));
+            let TrainingOptions { members_per_batch: size, least_share, seed, .. } = self.options;
+            self.schedule = (number, epoch(self.examples, &self.train, size, least_share, (seed, number)));
         }
         let mut random = ChaCha8Rng::seed_from_u64(self.options.seed);
         random.set_stream(2 * step as u64 + 1);
@@ -433,6 +436,9 @@ fn validate(options: &TrainingOptions) -> Result<(), ModelError> {
     }
     if let Some((name, value)) = not_negative.iter().find(|(_, v)| !(v.is_finite() && *v >= 0.0)) {
         return Err(ModelError::Options(format!("{name} is {value}, it must be 0 or more")));
+    }
+    if !(0.0..=1.0).contains(&options.least_share) {
+        return Err(ModelError::Options(format!("least_share is {}, it must be from 0 to 1", options.least_share)));
     }
     match options.held_out {
         share if (0.0..1.0).contains(&share) => Ok(()),
