@@ -17,7 +17,7 @@ demo: build
 	$(TILESCRIBE) bench demo/squeezenet
 
 test: lint
-	@.ci/setup venv
+	@.ci/setup venv cross
 	cargo test --release
 	$(MAKE) demo DEMO_SECONDS=20
 	$(PYTHON) tests/networks.py --trials-per-task 2 demo squeezenet

@@ -19,6 +19,8 @@ pub enum TargetError {
     Range { field: &'static str, value: String, allowed: &'static str },
     #[error("no code is generated for processors of the architecture {0}")]
     Architecture(String),
+    #[error("LLVM knows no {what} `{name}` of {architecture}")]
+    Unknown { what: &'static str, name: String, architecture: &'static str },
 }
 
 /// The instruction set that kernels are written for.
@@ -27,6 +29,16 @@ pub enum TargetError {
 pub enum Architecture {
     X86_64,
     Aarch64,
+}
+
+impl Architecture {
+    /// As target files and Rust spell it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Architecture::X86_64 => "x86_64",
+            Architecture::Aarch64 => "aarch64",
+        }
+    }
 }
 
 /// A CPU.
@@ -38,7 +50,7 @@ pub struct Target {
     pub cpu: String,
     /// LLVM's names of the features that kernels may use, each with `+`, sorted.
     pub features: Vec<String>,
-    /// Width of a vector register in bits.
+    /// Width of a vector register in bits. With SVE it is exactly the vector length that the machine is set to: code for another one is wrong.
     pub vector_bits: u32,
     /// Number of vector registers.
     pub vector_registers: u32,
@@ -103,6 +115,13 @@ impl Target {
         if !matches!(self.vector_bits, 128 | 256 | 512) {
             return outside("vector_bits", self.vector_bits.to_string(), "128, 256 and 512");
         }
+        if self.architecture == Architecture::Aarch64 && self.vector_bits > 128 && !self.has_feature("sve") {
+            return outside(
+                "vector_bits",
+                self.vector_bits.to_string(),
+                "128, which is all that AArch64 has without +sve",
+            );
+        }
         if !(8..=64).contains(&self.vector_registers) {
             return outside("vector_registers", self.vector_registers.to_string(), "8 to 64");
         }
@@ -119,6 +138,11 @@ impl Target {
         self.features.sort();
         self.features.dedup();
         Ok(self)
+    }
+
+    /// Whether kernels may use a feature, by its name without `+`.
+    pub fn has_feature(&self, name: &str) -> bool {
+        self.features.iter().any(|feature| feature.strip_prefix('+') == Some(name))
     }
 
     /// How many f32 fit into a vector register.

@@ -20,7 +20,7 @@ use super::weights::Writer;
 use crate::codegen;
 use crate::graph::{Call, Network, Source};
 use crate::nest::{Nest, Scope};
-use crate::target::{Architecture, Target};
+use crate::target::Target;
 use crate::workload::{Role, TensorId};
 
 /// What is compiled, for whom, and where to.
@@ -58,7 +58,7 @@ pub fn compile(
     if !is_identifier(name) || name.starts_with("tilescribe") {
         return Err(ArtifactError::Name(name.to_string()));
     }
-    check_architecture(options.target)?;
+    check_target(options.target)?;
     let nests: Vec<&Nest> = schedules.iter().map(|schedule| &schedule.nest).collect();
     let bound = bind::bind(network, &nests)?;
     let parent = prepare(options.folder)?;
@@ -148,12 +148,12 @@ fn required_features(target: &Target) -> Vec<String> {
     features
 }
 
-/// The C objects inside this program are of its own architecture.
-fn check_architecture(target: &Target) -> Result<(), ArtifactError> {
-    let name = match target.architecture {
-        Architecture::X86_64 => "x86_64",
-        Architecture::Aarch64 => "aarch64",
-    };
+/// Whether artifacts can be written for a target: the C objects inside this program are of its own architecture.
+///
+/// # Errors
+/// [`ArtifactError::OtherArchitecture`]
+pub fn check_target(target: &Target) -> Result<(), ArtifactError> {
+    let name = target.architecture.name();
     if name == std::env::consts::ARCH {
         return Ok(());
     }

@@ -22,7 +22,7 @@ mod schedule;
 mod tables;
 mod weights;
 
-pub use compile::{Options, Step, compile};
+pub use compile::{Options, Step, check_target, compile};
 pub use error::ArtifactError;
 pub use manifest::{CompiledTask, FORMAT, FileDigest, Manifest, Memory, Port};
 pub use memory::{Block, MemoryPlan, plan};

@@ -77,7 +77,11 @@ impl TargetArguments {
 
 fn read_target(path: &Path) -> Result<Target> {
     let text = std::fs::read_to_string(path).with_context(|| format!("cannot read the target {}", path.display()))?;
-    Target::from_toml(&text).with_context(|| path.display().to_string())
+    let read = || {
+        let target = Target::from_toml(&text)?;
+        codegen::check(&target).map(|()| target)
+    };
+    read().with_context(|| path.display().to_string())
 }
 
 /// Where measurements are kept.

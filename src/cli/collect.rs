@@ -8,6 +8,7 @@ use std::path::PathBuf;
 use anyhow::{Context, Result};
 use clap::Args;
 use serde_json::json;
+use tilescribe::codegen;
 use tilescribe::record::{CorpusWriter, Filter, Store, read_workloads};
 use tilescribe::space::Space;
 use tilescribe::target::Task;
@@ -48,6 +49,7 @@ const DEFAULT_TRIALS: u64 = 128;
 impl Collect {
     pub fn execute(mut self, out: &mut dyn Write) -> Result<()> {
         let target = self.target.resolve()?;
+        codegen::check_runs_here(&target)?;
         let mut jobs: BTreeMap<String, Job> = BTreeMap::new();
         for path in &self.workloads {
             for named in read_workloads(path)? {

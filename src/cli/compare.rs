@@ -51,6 +51,7 @@ pub struct Compare {
 impl Compare {
     pub fn execute(self, out: &mut dyn Write) -> Result<()> {
         let jobs = self.jobs()?;
+        let mut measurer = measurer(&jobs)?;
         let space = Space::standard();
         let makers = self.methods.iter().map(|method| {
             let proposers = Proposers::new(*method, &space, &self.checkpoint)?;
@@ -65,7 +66,7 @@ impl Compare {
             bar.set_message(format!("{} by {method}, seed {seed}", jobs[job].name));
             if stopped.load(Ordering::Relaxed) { Control::Stop } else { Control::Continue }
         };
-        let comparison = compare(&jobs, &methods, &mut measurer()?, &settings, &mut watch)?;
+        let comparison = compare(&jobs, &methods, &mut measurer, &settings, &mut watch)?;
         bar.finish_and_clear();
         fs::create_dir_all(&self.output).with_context(|| format!("cannot create {}", self.output.display()))?;
         for (file, text) in

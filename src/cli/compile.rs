@@ -51,6 +51,7 @@ pub struct Compile {
 impl Compile {
     pub fn execute(self, out: &mut dyn Write) -> Result<()> {
         let target = self.target.resolve()?;
+        artifact::check_target(&target)?;
         let network = self.network.load(&self.model)?;
         let found = self.search(&network, &target)?;
         let mut chosen = schedules(&network, &target, self.store.open_existing()?.as_ref())?;

@@ -1,10 +1,12 @@
 //! Searching for schedules: what `compile` and `tune` share.
 
+use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
 use clap::{Args, ValueEnum};
+use tilescribe::codegen;
 use tilescribe::graph::Network;
 use tilescribe::language::Language;
 use tilescribe::measure::{self, Measurer};
@@ -129,7 +131,13 @@ pub fn jobs(network: &Network, target: &Target) -> Vec<Job> {
 }
 
 /// A measurer whose workers are this program.
-pub fn measurer() -> Result<Measurer> {
+///
+/// # Errors
+/// Where this machine cannot run kernels for the target of a task.
+pub fn measurer(jobs: &[Job]) -> Result<Measurer> {
+    for target in jobs.iter().map(|job| &job.task.target).collect::<HashSet<_>>() {
+        codegen::check_runs_here(target)?;
+    }
     let options = measure::Options::for_this_executable().context("cannot tell which program this is")?;
     Ok(Measurer::new(options))
 }
@@ -139,7 +147,7 @@ pub fn measurer() -> Result<Measurer> {
 /// # Errors
 /// [`CommandError::Interrupted`] after Ctrl-C, [`CommandError::NothingFound`] where a task has no correct program.
 pub fn search(jobs: &[Job], arguments: &SearchArguments, trials: Option<u64>, store: &mut Store) -> Result<Report> {
-    let space = Space::standard();
+    let (space, mut measurer) = (Space::standard(), measurer(jobs)?);
     let mut proposer = Proposers::new(arguments.method, &space, &arguments.checkpoint)?.make(arguments.seed);
     let time = arguments.time_budget.map(Duration::from_secs_f64);
     let budget = Budget { trials_per_task: arguments.trials_per_task, trials, time };
@@ -161,7 +169,7 @@ pub fn search(jobs: &[Job], arguments: &SearchArguments, trials: Option<u64>, st
         }
         if stopped.load(Ordering::Relaxed) { Control::Stop } else { Control::Continue }
     };
-    let report = tune::tune(&space, jobs, proposer.as_mut(), &mut measurer()?, store, &settings, &mut watch);
+    let report = tune::tune(&space, jobs, proposer.as_mut(), &mut measurer, store, &settings, &mut watch);
     bar.finish_and_clear();
     Ok(report?)
 }
@@ -216,5 +224,5 @@ pub fn collect(
     let budget = Budget { trials_per_task: arguments.trials_per_task, ..Budget::default() };
     let settings = Settings { budget, batch: BATCH, finalists: 0, seed: arguments.seed };
     let jobs = std::slice::from_ref(job);
-    Ok(tune::tune(&space, jobs, proposer.as_mut(), &mut measurer()?, store, &settings, watch)?)
+    Ok(tune::tune(&space, jobs, proposer.as_mut(), &mut measurer(jobs)?, store, &settings, watch)?)
 }

@@ -1,6 +1,7 @@
 //! LLVM's side: initialisation, target machines, the pass pipeline.
 
 use std::cell::RefCell;
+use std::collections::HashSet;
 use std::rc::Rc;
 use std::sync::Once;
 use std::time::Instant;
@@ -15,7 +16,7 @@ use inkwell::targets::{
     CodeModel, FileType, InitializationConfig, RelocMode, Target as LlvmTarget, TargetMachine, TargetTriple,
 };
 
-use crate::codegen::{CodegenError, Timings, elapsed_us, emit};
+use crate::codegen::{CodegenError, Timings, elapsed_us, emit, names};
 use crate::nest::Nest;
 use crate::target::{Architecture, Target};
 
@@ -47,6 +48,26 @@ pub fn host() -> Result<Target, CodegenError> {
     Ok(Target::host(&cpu, &features)?)
 }
 
+/// Whether this process can run kernels for a target, as measuring does: those of its own architecture whose features this machine has.
+/// What LLVM takes from the processor's name alone is not looked at.
+///
+/// # Errors
+/// [`CodegenError::Target`] as for [`super::check`], [`CodegenError::Environment`] with what is missing.
+pub fn check_runs_here(target: &Target) -> Result<(), CodegenError> {
+    names::check(target)?;
+    let lacks =
+        |what: String| Err(CodegenError::Environment(format!("kernels for {} cannot run here: {what}", target.cpu)));
+    if target.architecture != Architecture::X86_64 || std::env::consts::ARCH != target.architecture.name() {
+        let (wanted, here) = (target.architecture.name(), std::env::consts::ARCH);
+        return lacks(format!("they are {wanted} code, this is {here}, and kernels are measured on x86_64 only"));
+    }
+    initialize();
+    let features = TargetMachine::get_host_cpu_features().to_string();
+    let has: HashSet<&str> = features.split(',').collect();
+    let missing: Vec<&str> = target.features.iter().map(String::as_str).filter(|f| !has.contains(f)).collect();
+    if missing.is_empty() { Ok(()) } else { lacks(format!("this processor lacks {}", missing.join(", "))) }
+}
+
 pub enum Output {
     Object,
     Assembly,
@@ -65,7 +86,8 @@ thread_local! {
 
 impl Machine {
     /// # Errors
-    /// [`CodegenError::Environment`] where LLVM does not know the target.
+    /// [`CodegenError::Target`] where LLVM does not know the processor or a feature, [`CodegenError::Environment`] where it was built
+    /// without the architecture.
     pub fn of(target: &Target) -> Result<Rc<Machine>, CodegenError> {
         LAST.with_borrow_mut(|last| match last {
             Some((known, machine)) if known == target => Ok(machine.clone()),
@@ -79,6 +101,7 @@ impl Machine {
 
     fn new(target: &Target) -> Result<Machine, CodegenError> {
         initialize();
+        names::check(target)?;
         let triple = TargetTriple::create(match target.architecture {
             Architecture::X86_64 => "x86_64-unknown-linux-gnu",
             Architecture::Aarch64 => "aarch64-unknown-linux-gnu",

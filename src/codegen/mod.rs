@@ -11,6 +11,7 @@ mod layout;
 mod legalize;
 mod loader;
 mod machine;
+mod names;
 mod pool;
 mod registers;
 
@@ -20,7 +21,7 @@ use inkwell::context::Context;
 use thiserror::Error;
 
 pub use layout::ALIGNMENT as WORKSPACE_ALIGNMENT;
-pub use machine::host;
+pub use machine::{check_runs_here, host};
 pub use pool::{RUNTIME_OBJECT, parallel_for, set_threads, shutdown_threads, threads};
 
 use crate::codegen::layout::Layout;
@@ -160,6 +161,14 @@ pub fn object(kernels: &[(&str, &Nest)], target: &Target) -> Result<Object, Code
     let bytes = compile(kernels, target, &mut timings)?;
     let sizes = kernels.iter().map(|(_, nest)| Layout::new(nest)?.workspace_bytes(target.cores.max(1)));
     Ok(Object { bytes, workspace_bytes: sizes.collect::<Result<_, _>>()?, timings })
+}
+
+/// Whether code can be generated for a target. It need not be this machine's.
+///
+/// # Errors
+/// [`TargetError::Unknown`] for a processor or a feature that LLVM does not know.
+pub fn check(target: &Target) -> Result<(), TargetError> {
+    names::check(target)
 }
 
 /// LLVM IR of a nest, after our passes.

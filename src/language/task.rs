@@ -2,7 +2,7 @@
 
 use thiserror::Error;
 
-use crate::target::{Architecture, Target, TargetError, Task};
+use crate::target::{Target, TargetError, Task};
 use crate::workload::TextError;
 
 /// Text that is no task: the fault of whoever wrote it.
@@ -18,10 +18,7 @@ pub enum TaskError {
 
 /// What the model is told of a machine: lanes of f32, vector registers, cores, bytes of caches. Canonical.
 pub fn target_line(target: &Target) -> String {
-    let architecture = match target.architecture {
-        Architecture::X86_64 => "x86_64",
-        Architecture::Aarch64 => "aarch64",
-    };
+    let architecture = target.architecture.name();
     let (lanes, registers, cores) = (target.lanes(), target.vector_registers, target.cores);
     let (l1, l2, l3) = (target.l1_bytes, target.l2_bytes, target.l3_bytes);
     format!("target {architecture} lanes {lanes} registers {registers} cores {cores} l1 {l1} l2 {l2} l3 {l3}")

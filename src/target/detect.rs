@@ -8,6 +8,9 @@ use crate::target::{Architecture, Target, TargetError};
 /// Where Linux describes the caches of the first processor.
 const CACHES: &str = "/sys/devices/system/cpu/cpu0/cache";
 
+/// Where Linux tells the length of SVE vectors that new processes get, in bytes.
+const SVE_LENGTH: &str = "/proc/sys/abi/sve_default_vector_length";
+
 /// Features that change what vector code can be written. All others follow from the processor's name, and would
 /// only make two equal machines look different.
 const USED_FEATURES: [&str; 22] = [
@@ -41,9 +44,12 @@ pub fn host(cpu: &str, features: &str) -> Result<Target, TargetError> {
         "aarch64" => Architecture::Aarch64,
         other => return Err(TargetError::Architecture(other.to_string())),
     };
-    let has = |feature: &str| features.split(',').any(|f| f == feature);
+    let sve_bits = sve_bits(Path::new(SVE_LENGTH));
+    // code for vectors of the wrong length is wrong: rather none
+    let has = |feature: &str| features.split(',').any(|f| f == feature) && (feature != "+sve" || sve_bits.is_some());
     let features: Vec<String> = USED_FEATURES.into_iter().filter(|f| has(f)).map(String::from).collect();
     let (vector_bits, vector_registers) = match architecture {
+        Architecture::Aarch64 if has("+sve") => (sve_bits.unwrap_or(128), 32),
         Architecture::Aarch64 => (128, 32),
         Architecture::X86_64 if has("+avx512f") => (512, 32),
         Architecture::X86_64 if has("+avx") => (256, 16),
@@ -64,6 +70,12 @@ pub fn host(cpu: &str, features: &str) -> Result<Target, TargetError> {
         l3_bytes: data(3).unwrap_or(0),
     }
     .validated()
+}
+
+/// The length of SVE vectors in bits, where it is one that we write code for.
+fn sve_bits(file: &Path) -> Option<u32> {
+    let bytes: u32 = fs::read_to_string(file).ok()?.trim().parse().ok()?;
+    bytes.checked_mul(8).filter(|bits| matches!(bits, 128 | 256 | 512))
 }
 
 struct Cache {
@@ -113,6 +125,16 @@ mod tests {
         assert_eq!(parse_size("640"), Some(640));
         assert_eq!(parse_size("K"), None);
         assert_eq!(parse_size("99999999999999999999"), None);
+    }
+
+    #[test]
+    fn vectors_of_other_lengths_than_ours_are_none() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        for (text, bits) in [("32\n", Some(256)), ("64", Some(512)), ("24\n", None), ("256\n", None), ("", None)] {
+            fs::write(file.path(), text).unwrap();
+            assert_eq!(sve_bits(file.path()), bits, "{text}");
+        }
+        assert_eq!(sve_bits(Path::new("/nonexistent")), None);
     }
 
     #[test]

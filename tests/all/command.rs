@@ -64,7 +64,7 @@ impl Sandbox {
     }
 
     /// Expects an exit code, and an error that says `reason`.
-    fn fail(&self, arguments: &[&str], code: i32, reason: &str) {
+    pub fn fail(&self, arguments: &[&str], code: i32, reason: &str) {
         let output = self.run(arguments);
         expect_failure(&output, code, reason);
     }
@@ -117,7 +117,7 @@ fn model(nodes: &[Vec<u8>], shape: &[u64]) -> Vec<u8> {
     [number(1, 8), field(7, &graph), field(8, &number(2, 17))].concat()
 }
 
-fn small_model() -> Vec<u8> {
+pub fn small_model() -> Vec<u8> {
     model(&[node("Relu", &["x"], "h"), node("Softmax", &["h"], "y")], &[4, 16])
 }
 

@@ -91,7 +91,9 @@ impl<'c> Emitter<'_, 'c> {
 
     /// AVX-512 has one instruction for it.
     fn scalef(&self, x: Value<'c>, n: Value<'c>) -> Result<Option<Value<'c>>> {
-        let (Value::VectorValue(vector), true) = (x, self.has_feature("+avx512f")) else { return Ok(None) };
+        let (Value::VectorValue(vector), true) = (x, self.shared.target.has_feature("avx512f")) else {
+            return Ok(None);
+        };
         let lanes = vector.get_type().get_size();
         if lanes != 16 {
             return Ok(None);
@@ -216,17 +218,12 @@ impl<'c> Emitter<'_, 'c> {
         self.ir.intrinsic(self.shared.module, "llvm.copysign", &[magnitude.get_type()], &[magnitude, sign])
     }
 
-    pub(super) fn has_feature(&self, feature: &str) -> bool {
-        self.shared.target.features.iter().any(|f| f == feature)
-    }
-
     /// `llvm.floor`, `llvm.ceil`, `llvm.roundeven` or `llvm.trunc`. Processors before SSE 4.1 have no instruction for them
     /// (LLVM would call the C library): there, adding and subtracting 2²³ rounds to even, and a comparison corrects.
     pub(super) fn rounded(&self, name: &str, x: Value<'c>) -> Result<Value<'c>> {
-        let features = ["+sse4.1", "+avx", "+avx2", "+avx512f"];
-        let native =
-            self.shared.target.architecture == Architecture::Aarch64 || features.iter().any(|f| self.has_feature(f));
-        if native {
+        let target = self.shared.target;
+        let native = ["sse4.1", "avx", "avx2", "avx512f"].iter().any(|feature| target.has_feature(feature));
+        if native || target.architecture == Architecture::Aarch64 {
             return self.float_intrinsic(name, x);
         }
         let (exact, one) = match self.ir.element(x)? {

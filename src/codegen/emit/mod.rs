@@ -110,6 +110,13 @@ impl<'c> Shared<'_, 'c> {
         }
         let nounwind = Attribute::get_named_enum_kind_id("nounwind");
         function.add_attribute(AttributeLoc::Function, self.context.create_enum_attribute(nounwind, 0));
+        if self.target.has_feature("sve") {
+            // the least and the most that SVE vectors are longer than 128 bits: with it LLVM puts our vectors into them, else into NEON's
+            let length = u64::from(self.target.vector_bits / 128);
+            let range = Attribute::get_named_enum_kind_id("vscale_range");
+            let range = self.context.create_enum_attribute(range, length << 32 | length);
+            function.add_attribute(AttributeLoc::Function, range);
+        }
         function
     }
 }

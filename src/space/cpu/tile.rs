@@ -4,7 +4,7 @@ use super::{name, number, numbers, site};
 use crate::nest::rewrite::Refusal;
 use crate::space::plan::{Access, accesses};
 use crate::space::{AxisLoops, Built, Group, Plan, Rule, Stop, Tape};
-use crate::target::Task;
+use crate::target::{Architecture, Task};
 use crate::workload::{Role, Var, row_major_strides};
 
 pub(super) struct Tile;
@@ -19,6 +19,8 @@ const DEEP: i64 = 64;
 const VERY_DEEP: i64 = 1024;
 /// Reductions of fewer steps are not cut into blocks.
 const SHALLOWEST: i64 = 128;
+/// Combining the lanes of a reduction takes longer than so many steps, however short vectors are.
+const SHORT_REDUCTION: i64 = 8;
 /// Blocks for each core that the untuned program has at least, where there are enough tiles.
 const BLOCKS_PER_CORE: i64 = 4;
 /// Element-wise work needs no more than this many independent vectors.
@@ -133,7 +135,8 @@ fn vector_score(task: &Task, group: &Group, at: usize) -> i64 {
     } else if steps < VERY_DEEP {
         score += of_stride(row_major_strides(&stage.spatial).get(axis.position).copied());
     }
-    if axis.extent * 2 < task.target.lanes() { score - 3 } else { score }
+    let few = axis.extent * 2 < task.target.lanes() || (axis.reduction && axis.extent < SHORT_REDUCTION);
+    if few { score - 3 } else { score }
 }
 
 /// The register tile of every axis.
@@ -141,7 +144,9 @@ fn tiles(task: &Task, group: &mut Group, tape: &mut Tape<'_>) -> Result<(), Stop
     let lanes = task.target.lanes();
     let reads = accesses(&task.workload.stages[group.stage]);
     let reduces = task.workload.stages[group.stage].is_reduction();
-    let budget = if reduces { i64::from(task.target.vector_registers) * 7 / 8 } else { MAXIMAL_MAP_TILE };
+    let registers = i64::from(task.target.vector_registers);
+    let budget = if reduces { registers * 7 / 8 } else { MAXIMAL_MAP_TILE };
+    let room = registers - operands(task.target.architecture);
     if let Some(at) = group.vector {
         let extent = group.axes[at].extent;
         let candidates = vector_tiles(extent, lanes);
@@ -158,6 +163,8 @@ fn tiles(task: &Task, group: &mut Group, tape: &mut Tape<'_>) -> Result<(), Stop
         let axis = &group.axes[at];
         let most = (budget / group.register_tile(lanes)).clamp(1, axis.extent);
         let candidates: Vec<i64> = (1..=most).collect();
+        // all can be tried, but the untuned program has no spills
+        let fitting = most.min(room / group.register_tile(lanes)).max(1);
         let reused = |at: usize, by: &dyn Fn(&Access) -> bool| {
             reduces && reads.iter().filter(|a| by(a)).any(|a| !touches(a, group, at))
         };
@@ -166,9 +173,9 @@ fn tiles(task: &Task, group: &mut Group, tape: &mut Tape<'_>) -> Result<(), Stop
         let inner = |other: &usize| *other > at && Some(*other) != group.vector && group.axes[*other].extent >= 6;
         let default = if reused(at, &in_vectors) {
             let further = group.positions(false).into_iter().filter(inner).any(|other| reused(other, &in_vectors));
-            if further { 0 } else { default_tile(axis.extent, &candidates, most.min(14)) }
+            if further { 0 } else { default_tile(axis.extent, &candidates, fitting.min(14)) }
         } else if reused(at, &|_| true) {
-            default_tile(axis.extent, &candidates, most.min(12))
+            default_tile(axis.extent, &candidates, fitting.min(12))
         } else {
             0
         };
@@ -193,6 +200,15 @@ fn tiles(task: &Task, group: &mut Group, tape: &mut Tape<'_>) -> Result<(), Stop
         group.axes[at].tile = number(&answer);
     }
     Ok(())
+}
+
+/// Registers that a register tile wants beside its accumulators: two vectors, a broadcast, and one for what is loaded in advance. AArch64 loads
+/// what it broadcasts in pairs.
+fn operands(architecture: Architecture) -> i64 {
+    match architecture {
+        Architecture::X86_64 => 4,
+        Architecture::Aarch64 => 6,
+    }
 }
 
 /// Whether an access moves with an axis, or with either part of a fused one.

@@ -1,6 +1,6 @@
 //! Elementary functions over the whole range of f32, against the evaluator, which computes in f64.
 
-use tilescribe::codegen::Kernel;
+use tilescribe::codegen::{self, Kernel};
 use tilescribe::nest::{Buffer, Loop, LoopKind, Nest, Scope, Stmt};
 use tilescribe::target::{Architecture, Target};
 use tilescribe::workload::{
@@ -94,8 +94,10 @@ fn check(name: &str, value: &Expr, x: &[f32], w: &[f32], ulps: i64) {
         vector_bits: 128,
         ..target()
     };
-    // vectors as they are, vectors without any extension, and scalars
-    for (lanes, target) in [(16, target()), (4, baseline), (1, target())] {
+    let avx2 = Some(crate::targets::shipped("haswell")).filter(|target| codegen::check_runs_here(target).is_ok());
+    // vectors as they are, of AVX2, without any extension, and scalars
+    let targets = [(16, target()), (4, baseline), (1, target())].into_iter();
+    for (lanes, target) in targets.chain(avx2.map(|target| (8, target))) {
         let actual = compiled(value, x, w, lanes, &target);
         let mut worst = (0, 0);
         for at in 0..whole {

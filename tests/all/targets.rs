@@ -1,0 +1,57 @@
+//! The target files that we ship: code for each is legal, and computes the workload wherever it can be run.
+
+mod aarch64;
+mod commands;
+mod elf;
+mod objects;
+mod pairs;
+mod run;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use tilescribe::codegen;
+use tilescribe::target::Target;
+
+/// The file of a target.
+pub fn file(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("targets").join(format!("{name}.toml"))
+}
+
+/// A target that we ship.
+pub fn shipped(name: &str) -> Target {
+    let target = Target::from_toml(&fs::read_to_string(file(name)).unwrap()).unwrap();
+    codegen::check(&target).unwrap();
+    target
+}
+
+/// The names of all.
+fn names() -> Vec<String> {
+    let folder = file("haswell");
+    let files = fs::read_dir(folder.parent().unwrap()).unwrap().map(|entry| entry.unwrap().path());
+    let mut names: Vec<String> = files.map(|file| file.file_stem().unwrap().to_string_lossy().into_owned()).collect();
+    names.sort();
+    names
+}
+
+#[test]
+fn targets_that_are_not_there_are_refused() {
+    let haswell = fs::read_to_string(file("haswell")).unwrap();
+    let refused = |from: &str, to: &str| {
+        assert!(haswell.contains(from), "{from}");
+        let target = Target::from_toml(&haswell.replace(from, to));
+        target.and_then(|target| codegen::check(&target)).unwrap_err().to_string()
+    };
+    assert_eq!(refused("\"haswell\"", "\"haswel\""), "LLVM knows no processor `haswel` of x86_64");
+    // a processor of 32 bits, at which LLVM would end the process
+    assert_eq!(refused("\"haswell\"", "\"i686\""), "LLVM knows no processor `i686` of x86_64");
+    assert_eq!(refused("+avx2", "+avx3"), "LLVM knows no feature `avx3` of x86_64");
+    assert_eq!(
+        refused("x86_64", "aarch64"),
+        "target: vector_bits = 256 is outside of 128, which is all that AArch64 has without +sve"
+    );
+    assert!(refused("x86_64", "riscv64").contains("unknown variant `riscv64`"));
+    assert!(
+        refused("vector_bits = 256", "vector_bits = 257").contains("vector_bits = 257 is outside of 128, 256 and 512")
+    );
+}

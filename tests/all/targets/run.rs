@@ -1,0 +1,39 @@
+//! Programs for other x86-64 processors, run on this one.
+
+use std::io::Write;
+
+use tilescribe::codegen::check_runs_here;
+use tilescribe::measure::{OracleCache, Workbench};
+use tilescribe::workload::generate::Limits;
+
+use super::pairs::{functions, pairs};
+use super::shipped;
+
+/// The gate that measured programs pass: guarded buffers, and the evaluator's outputs.
+fn check_programs(name: &str, workloads: u64, programs: u64) {
+    let target = shipped(name);
+    if let Err(reason) = check_runs_here(&target) {
+        // past the capture of tests' outputs: nobody should believe that it was checked
+        let _ = writeln!(std::io::stderr(), "skipped: {reason}");
+        return;
+    }
+    let mut pairs = pairs(&target, Limits::SMALL, workloads, programs);
+    pairs.extend(functions(&target));
+    assert!(pairs.len() >= 100, "{} pairs", pairs.len());
+    for pair in pairs {
+        let expected = OracleCache::default().expected(&pair.task.workload, 1).unwrap();
+        let mut bench = Workbench::new(pair.task, expected).unwrap();
+        let checked = bench.load(&pair.nest).and_then(|mut loaded| bench.check(&mut loaded));
+        checked.unwrap_or_else(|refusal| panic!("{}{}: {}", pair.name, refusal.cause, refusal.detail));
+    }
+}
+
+#[test]
+fn programs_for_avx2_compute_the_workload() {
+    check_programs("haswell", 3, 3);
+}
+
+#[test]
+fn programs_for_any_x86_64_compute_the_workload() {
+    check_programs("x86-64", 2, 2);
+}
