@@ -6,6 +6,7 @@ mod nest;
 mod graph;
 mod networks;
 mod codegen;
+mod analysis;
 mod measure;
 mod record;
 mod model;
