@@ -13,6 +13,7 @@ pub mod nest;
 pub mod space;
 pub mod language;
 pub mod codegen;
+pub mod analysis;
 pub mod outcome;
 pub mod measure;
 pub mod record;

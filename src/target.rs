@@ -41,6 +41,33 @@ impl Architecture {
     }
 }
 
+/// Where data comes from, nearest to the processor first.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Level {
+    L1,
+    L2,
+    L3,
+    Memory,
+}
+
+impl Level {
+    /// As it is spelled in tables.
+    pub fn name(self) -> &'static str {
+        match self {
+            Level::L1 => "L1",
+            Level::L2 => "L2",
+            Level::L3 => "L3",
+            Level::Memory => "memory",
+        }
+    }
+
+    /// Whether every core has one of its own.
+    pub fn is_private(self) -> bool {
+        matches!(self, Level::L1 | Level::L2)
+    }
+}
+
 /// A CPU.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -143,6 +170,14 @@ impl Target {
     /// Whether kernels may use a feature, by its name without `+`.
     pub fn has_feature(&self, name: &str) -> bool {
         self.features.iter().any(|feature| feature.strip_prefix('+') == Some(name))
+    }
+
+    /// The levels that this machine has, each with its bytes (of one core's where it is private, none for memory), nearest first.
+    pub fn levels(&self) -> Vec<(Level, Option<u64>)> {
+        let mut levels = vec![(Level::L1, Some(self.l1_bytes)), (Level::L2, Some(self.l2_bytes))];
+        levels.extend((self.l3_bytes > 0).then_some((Level::L3, Some(self.l3_bytes))));
+        levels.push((Level::Memory, None));
+        levels
     }
 
     /// How many f32 fit into a vector register.

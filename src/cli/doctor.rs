@@ -5,56 +5,173 @@ use std::process::{Command, Stdio};
 
 use anyhow::Result;
 use clap::Args;
+use serde_json::{Value, json};
 use tilescribe::codegen;
 use tilescribe::measure::cuda;
+use tilescribe::measure::roofline::{self, Roofline, RooflineError};
+use tilescribe::record;
 use tilescribe::space::Space;
+use tilescribe::target::Target;
 
 use super::arguments::StoreArguments;
 use super::exit::CommandError;
+use super::figures::{MEASURE, bytes};
 
 /// Say what this machine offers and lacks
 ///
-/// Prints this machine as a target file, which `--target` takes elsewhere.
+/// Prints this machine as a target file, which `--target` takes elsewhere. Measures its peak of f32 arithmetic and the bandwidth of its caches and
+/// memory, which takes two seconds, and keeps them in the user's cache folder; `tilescribe show --figures` compares programs with them.
 #[derive(Args)]
 pub struct Doctor {
+    /// Measure peak and bandwidth anew: the machine should do nothing else meanwhile
+    #[arg(long)]
+    measure: bool,
+    /// Print a line of JSON
+    #[arg(long)]
+    json: bool,
     #[command(flatten)]
     store: StoreArguments,
 }
 
+/// What was found, and what is missing for Tilescribe to work.
+struct Report {
+    target: Target,
+    /// The C compiler's first line.
+    cc: Option<String>,
+    cuda: Result<Vec<String>, String>,
+    store: String,
+    records: Result<Option<u64>, String>,
+    roofline: Result<Roofline, String>,
+    /// Why what was measured will be measured again.
+    not_kept: Option<String>,
+    lacking: Vec<String>,
+}
+
 impl Doctor {
     pub fn execute(self, out: &mut dyn Write) -> Result<()> {
-        writeln!(out, "# tilescribe {}, search space {}", env!("CARGO_PKG_VERSION"), Space::standard().version())?;
-        writeln!(out, "# the machine:")?;
-        writeln!(out, "{}", codegen::host()?.to_toml().trim_end())?;
-        let mut lacking = Vec::new();
-        let found = Command::new("cc").arg("--version").stdin(Stdio::null()).output();
-        match found.ok().filter(|answer| answer.status.success()) {
-            Some(answer) => {
-                let text = String::from_utf8_lossy(&answer.stdout);
-                writeln!(out, "# cc: {}", text.lines().next().unwrap_or_default())?;
-            }
-            None => {
-                writeln!(out, "# cc: missing; it links the shared object of a compiled network")?;
-                lacking.push("cc is missing (Debian: apt-get install gcc libc6-dev)".to_string());
-            }
+        let report = self.examine()?;
+        match self.json {
+            true => writeln!(out, "{}", report.json())?,
+            false => write!(out, "{}", report.text())?,
         }
-        // no lack: everything but the CUDA back end works without
-        match cuda::devices() {
-            Ok(names) => names.iter().enumerate().try_for_each(|(at, name)| writeln!(out, "# cuda:{at}: {name}"))?,
-            Err(reason) => writeln!(out, "# cuda: {reason}")?,
+        match report.lacking.is_empty() {
+            true => Ok(()),
+            false => Err(CommandError::Environment(report.lacking.join("; ")).into()),
         }
-        let path = self.store.path()?;
-        match self.store.open_existing() {
-            Ok(Some(store)) => {
-                let records: u64 = store.list()?.iter().map(|row| row.records).sum();
-                writeln!(out, "# store {}: {records} records", path.display())?;
-            }
-            Ok(None) => writeln!(out, "# store {}: none yet", path.display())?,
-            Err(error) => {
-                writeln!(out, "# store {}: {error}", path.display())?;
-                lacking.push(error.to_string());
-            }
-        }
-        if lacking.is_empty() { Ok(()) } else { Err(CommandError::Environment(lacking.join("; ")).into()) }
     }
+
+    fn examine(&self) -> Result<Report> {
+        let target = codegen::host()?;
+        let mut lacking = Vec::new();
+        let cc = compiler();
+        if cc.is_none() {
+            lacking.push("cc is missing (Debian: apt-get install gcc libc6-dev)".to_string());
+        }
+        let records = match self.store.open_existing() {
+            Ok(Some(store)) => Ok(Some(store.list()?.iter().map(|row| row.records).sum())),
+            Ok(None) => Ok(None),
+            Err(error) => {
+                lacking.push(error.to_string());
+                Err(error.to_string())
+            }
+        };
+        // neither is a lack: everything but the CUDA back end, and but comparisons with the machine's limit, works without
+        let (roofline, not_kept) = match self.roofline(&target) {
+            Ok((known, not_kept)) => (Ok(known), not_kept.map(|error| error.to_string())),
+            Err(error @ RooflineError::Damaged { .. }) => (Err(format!("{error}; {MEASURE}")), None),
+            Err(error) => (Err(error.to_string()), None),
+        };
+        let cuda = cuda::devices().map_err(|reason| reason.to_string());
+        let store = self.store.path()?.display().to_string();
+        Ok(Report { target, cc, cuda, store, records, roofline, not_kept, lacking })
+    }
+
+    /// What was kept, or is measured now; and why that cannot be kept.
+    fn roofline(&self, target: &Target) -> Result<(Roofline, Option<RooflineError>), RooflineError> {
+        let folder = record::cache_folder();
+        if let Some(folder) = folder.as_ref().filter(|_| !self.measure) {
+            // figures of fewer cores come from a process that might not use all
+            if let Some(known) = roofline::load(folder, target)?.filter(|known| known.cores >= target.cores) {
+                return Ok((known, None));
+            }
+        }
+        let measured = roofline::measure(target)?;
+        let not_kept = folder.and_then(|folder| roofline::save(&folder, target, &measured).err());
+        Ok((measured, not_kept))
+    }
+}
+
+fn compiler() -> Option<String> {
+    let found = Command::new("cc").arg("--version").stdin(Stdio::null()).output();
+    let answer = found.ok().filter(|answer| answer.status.success())?;
+    Some(String::from_utf8_lossy(&answer.stdout).lines().next().unwrap_or_default().to_string())
+}
+
+impl Report {
+    /// A target file: all but the target is a comment.
+    fn text(&self) -> String {
+        let mut lines = vec![
+            format!("# tilescribe {}, search space {}", env!("CARGO_PKG_VERSION"), Space::standard().version()),
+            "# the machine:".to_string(),
+            self.target.to_toml().trim_end().to_string(),
+        ];
+        match &self.roofline {
+            Ok(known) => lines.extend(rates(known)),
+            Err(error) => lines.push(format!("# peak and bandwidths: {error}")),
+        }
+        lines.extend(self.not_kept.iter().map(|error| format!("# not kept: {error}")));
+        lines.push(match &self.cc {
+            Some(version) => format!("# cc: {version}"),
+            None => "# cc: missing; it links the shared object of a compiled network".to_string(),
+        });
+        match &self.cuda {
+            Ok(names) => lines.extend(names.iter().enumerate().map(|(at, name)| format!("# cuda:{at}: {name}"))),
+            Err(reason) => lines.push(format!("# cuda: {reason}")),
+        }
+        let records = match &self.records {
+            Ok(Some(records)) => format!("{records} records"),
+            Ok(None) => "none yet".to_string(),
+            Err(error) => error.clone(),
+        };
+        lines.push(format!("# store {}: {records}", self.store));
+        // what others wrote may have several lines, and each of them must be a comment
+        let (machine, rest) = lines.split_at(3);
+        let rest = rest.iter().flat_map(|line| line.lines()).map(|line| match line.starts_with('#') {
+            true => line.to_string(),
+            false => format!("# {line}"),
+        });
+        machine.iter().cloned().chain(rest).map(|line| line + "\n").collect()
+    }
+
+    fn json(&self) -> Value {
+        let or_error = |result: Result<Value, &String>| result.unwrap_or_else(|error| json!({ "error": error }));
+        json!({
+            "tilescribe": env!("CARGO_PKG_VERSION"),
+            "space": Space::standard().version(),
+            "target": self.target,
+            "fingerprint": self.target.fingerprint(),
+            "roofline": or_error(self.roofline.as_ref().map(|known| json!(known))),
+            "not_kept": self.not_kept,
+            "cc": self.cc,
+            "cuda": or_error(self.cuda.as_ref().map(|names| json!(names))),
+            "store": { "path": self.store, "records": or_error(self.records.as_ref().map(|records| json!(records))) },
+            "lacking": self.lacking,
+        })
+    }
+}
+
+/// Peak and bandwidths as a table.
+fn rates(known: &Roofline) -> Vec<String> {
+    let row = |what: String, one: String, all: String| format!("# {what:<24} {one:>12} {all:>12}");
+    let figure = |rate: f64| format!("{rate:.1}");
+    let mut lines =
+        vec![row("measured".into(), "one core".into(), format!("{} cores", known.cores)).trim_end().to_string()];
+    let peak = known.peak_gflops;
+    lines.push(row("f32 peak, GFLOP/s".into(), figure(peak.one_core), figure(peak.all_cores)));
+    for bandwidth in &known.bandwidths {
+        let what = format!("{} ({}), GB/s", bandwidth.level.name(), bytes(bandwidth.bytes));
+        let rate = bandwidth.gb_per_s;
+        lines.push(row(what, figure(rate.one_core), figure(rate.all_cores)));
+    }
+    lines
 }

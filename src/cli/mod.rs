@@ -8,6 +8,7 @@ mod compile;
 mod doctor;
 mod finetune;
 mod exit;
+mod figures;
 mod inputs;
 mod next;
 mod npy;

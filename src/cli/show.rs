@@ -6,6 +6,8 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, anyhow};
 use clap::Args;
+use serde_json::{Value, json};
+use tilescribe::analysis;
 use tilescribe::artifact::{CompiledTask, Manifest};
 use tilescribe::codegen;
 use tilescribe::nest::Nest;
@@ -15,11 +17,14 @@ use tilescribe::target::{Target, Task};
 
 use super::arguments::{StoreArguments, TargetArguments, read_task};
 use super::exit::CommandError;
+use super::figures::{Comparison, limits, percent};
 
 /// Look inside a compiled network or a single program
 ///
 /// Of a compiled network: its inputs and outputs, what it needs of a machine, and each task's time and decisions. Of a program: its
-/// time and decisions, or its loop nest, LLVM IR or assembly, or how each decision came to be open and what the untuned program takes.
+/// time and decisions, or its loop nest, LLVM IR or assembly, or how each decision came to be open and what the untuned program takes; or
+/// figures: what it computes and must move, the traffic of each cache, its innermost loop in machine code, how near it comes to the
+/// machine's limits.
 #[derive(Args)]
 pub struct Show {
     /// Folder that `tilescribe compile` wrote; or a task (a file, or MODEL.onnx#TASK), for its best program in the store; TASK@N for the N-th
@@ -36,6 +41,9 @@ pub struct Show {
     trace: Option<PathBuf>,
     #[command(flatten)]
     view: View,
+    /// Print the figures as JSON, a line for each program
+    #[arg(long, conflicts_with_all = ["nest", "ir", "asm", "why"])]
+    json: bool,
     #[command(flatten)]
     store: StoreArguments,
     #[command(flatten)]
@@ -57,11 +65,14 @@ struct View {
     /// Print each decision with its alternatives
     #[arg(long)]
     why: bool,
+    /// Print arithmetic, traffic of the caches, the innermost loop's instructions, and the share of the machine's peak
+    #[arg(long)]
+    figures: bool,
 }
 
 impl View {
     fn is_default(self) -> bool {
-        !(self.nest || self.ir || self.asm || self.why)
+        !(self.nest || self.ir || self.asm || self.why || self.figures)
     }
 }
 
@@ -79,7 +90,14 @@ impl Show {
         if Path::new(&self.what).is_dir() {
             return self.artifact(out);
         }
-        self.program()?.show(self.view, out)
+        self.print(&self.program()?, out)
+    }
+
+    fn print(&self, program: &Program, out: &mut dyn Write) -> Result<()> {
+        match self.json {
+            true => Ok(writeln!(out, "{}", program.json()?)?),
+            false => program.show(self.view, out),
+        }
     }
 
     fn artifact(&self, out: &mut dyn Write) -> Result<()> {
@@ -91,7 +109,7 @@ impl Show {
             if chosen.is_empty() {
                 return Err(usage(format!("the network has no task `{wanted}`")));
             }
-        } else if self.view.is_default() {
+        } else if self.view.is_default() && !self.json {
             let Manifest { name, tilescribe, target, .. } = &manifest;
             writeln!(out, "{name}, compiled by tilescribe {tilescribe} for {}", target.cpu)?;
             writeln!(out, "needs {}", manifest.required_features.join(" "))?;
@@ -103,8 +121,10 @@ impl Show {
         }
         for at in chosen {
             let task = &manifest.tasks[at];
-            writeln!(out, "\n# task {at} {} x{}: {}", task.name, task.weight, task.nodes.join(" "))?;
-            compiled(task, &manifest.target)?.show(self.view, out)?;
+            if !self.json {
+                writeln!(out, "\n# task {at} {} x{}: {}", task.name, task.weight, task.nodes.join(" "))?;
+            }
+            self.print(&compiled(task, &manifest.target)?, out)?;
         }
         Ok(())
     }
@@ -186,6 +206,8 @@ impl Program {
             codegen::assembly(&self.nest()?, &self.task.target)?
         } else if view.why {
             self.why()?
+        } else if view.figures {
+            format!("{}\n{}", self.summary(), self.compare(&|comparison| comparison.text())?)
         } else {
             return Ok(write!(out, "{}\n{}", self.summary(), self.trace)?);
         };
@@ -194,13 +216,28 @@ impl Program {
 
     fn summary(&self) -> String {
         let flops = self.task.workload.flops() as f64;
-        match self.best_ns {
-            None => format!("{}, {:.3} Mflop, not timed", self.name, flops / 1e6),
-            Some(ns) => {
-                let (ms, rate) = (ns as f64 / 1e6, flops / ns.max(1) as f64);
-                format!("{}, {:.3} Mflop: {ms:.4} ms, {rate:.1} GFLOP/s", self.name, flops / 1e6)
-            }
-        }
+        let name = format!("{}, {:.3} Mflop", self.name, flops / 1e6);
+        let Some(ns) = self.best_ns else { return format!("{name}, not timed") };
+        let (ms, rate) = (ns as f64 / 1e6, flops / ns.max(1) as f64);
+        let share = limits(&self.task.target).ok().map(|known| rate / known.peak_gflops(self.task.target.cores));
+        let share = share.map_or(String::new(), |share| format!(", {} of peak", percent(share)));
+        format!("{name}: {ms:.4} ms, {rate:.1} GFLOP/s{share}")
+    }
+
+    /// Figures next to the machine's limits, as `print` wants them.
+    fn compare<T>(&self, print: &dyn Fn(&Comparison) -> T) -> Result<T> {
+        let figures = analysis::figures(&self.task, &self.nest()?)?;
+        let (target, limits) = (&self.task.target, &limits(&self.task.target));
+        Ok(print(&Comparison { figures: &figures, target, limits, best_ns: self.best_ns }))
+    }
+
+    fn json(&self) -> Result<Value> {
+        let mut object = self.compare(&|comparison| comparison.json())?;
+        object["name"] = json!(self.name);
+        object["hash"] = json!(self.task.workload.hash().to_string());
+        object["target"] = json!(fingerprint(&self.task.target));
+        object["decisions"] = json!(self.trace.to_string());
+        Ok(object)
     }
 
     fn nest(&self) -> Result<Nest> {

@@ -119,6 +119,8 @@ impl Machine {
                 CodeModel::Small,
             )
             .ok_or_else(|| unknown(format!("processor {}", target.cpu)))?;
+        // only a comment tells a spill from other uses of the stack
+        machine.set_asm_verbosity(true);
         Ok(Machine { machine, triple })
     }
 

@@ -83,8 +83,8 @@ pub struct Kernel {
 /// `void kernel(void *const *arguments, void *workspace)`
 type Entry = unsafe extern "C" fn(*const *mut u8, *mut u8);
 
-/// The name of a kernel that is loaded into this process.
-const SYMBOL: &str = "kernel";
+/// The name of a kernel that is loaded into this process, or printed.
+pub(crate) const SYMBOL: &str = "kernel";
 
 impl Kernel {
     /// Compiles a nest and places its code into this process.
@@ -182,7 +182,8 @@ pub fn ir(nest: &Nest, target: &Target) -> Result<String, CodegenError> {
     Ok(module.print_to_string().to_string())
 }
 
-/// Assembly of a nest.
+/// Assembly of a nest, with LLVM's comments: which loop a block belongs to, and what is spilled and reloaded.
+/// The functions of [`Nest::body`] begin with `kernel`, those of [`Nest::setup`] with `kernel_setup`.
 ///
 /// # Errors
 /// [`CodegenError`], as for [`Kernel::load`].

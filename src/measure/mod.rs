@@ -23,6 +23,7 @@ mod memory;
 mod oracle;
 mod parent;
 mod protocol;
+pub mod roofline;
 mod timing;
 mod tolerance;
 mod worker;

@@ -1,10 +1,10 @@
 //! Compiled nests against interpreted ones, elementary functions against f64, and the thread pool.
 
 mod math;
-mod nests;
+pub mod nests;
 mod pool;
 mod programs;
-mod quality;
+pub mod quality;
 
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;

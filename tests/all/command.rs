@@ -7,6 +7,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
+use serde_json::Value;
+
 /// A matrix product.
 pub const TASK: &str = "input t0 8 16\nconst t1 16 24\nout t2 8 24 sum 16 mul t0 a c t1 c b\n";
 
@@ -193,6 +195,40 @@ fn looks_into_programs(sandbox: &Sandbox) {
     sandbox.fail(&["show", "small.onnx#0@1000"], 2, "programs of");
     sandbox.fail(&["show", "0123456789ab"], 2, "no task 0123456789ab");
     sandbox.fail(&["show", "small.onnx#0", "--ir", "--asm"], 2, "cannot be used with");
+    sandbox.fail(&["show", "small.onnx#0", "--json", "--asm"], 2, "cannot be used with");
+}
+
+/// With and without the machine's limits, which `doctor` measures.
+#[test]
+fn programs_are_compared_with_the_machine() {
+    let sandbox = Sandbox::new();
+    sandbox.file("task.txt", TASK);
+    sandbox.succeed(&["tune", "task.txt", "--method", "random", "--trials", "2"]);
+    let json = |arguments: &[&str]| serde_json::from_str::<Value>(&sandbox.succeed(arguments)).unwrap();
+    let before = sandbox.succeed(&["show", "task.txt", "--figures"]);
+    assert!(before.contains("must read 2.00 KiB, write 768 B") && before.contains("hottest"), "{before}");
+    assert!(before.contains("`tilescribe doctor --measure` measures them") && !before.contains("roofline"), "{before}");
+    let figures = json(&["show", "task.txt", "--json"]);
+    assert_eq!(figures["figures"]["demand"]["compulsory"]["read_bytes"], 2048, "{figures}");
+    assert!(figures["best_ns"].as_u64() > Some(0) && figures["of_peak"].is_null(), "{figures}");
+    let machine = json(&["doctor", "--json"]);
+    let positive = |value: &Value| assert!(value.as_f64().unwrap() > 0.0, "{machine}");
+    let bandwidths = machine["roofline"]["bandwidths"].as_array().unwrap();
+    bandwidths.iter().for_each(|bandwidth| positive(&bandwidth["gb_per_s"]["all_cores"]));
+    positive(&machine["roofline"]["peak_gflops"]["one_core"]);
+    // kept, not measured again
+    assert_eq!(json(&["doctor", "--json"])["roofline"], machine["roofline"]);
+    let after = sandbox.succeed(&["show", "task.txt", "--figures"]);
+    assert!(after.contains(" % of the peak, ") && after.contains(" % of the roofline"), "{after}");
+    positive(&json(&["show", "task.txt", "--figures", "--json"])["of_roofline"]);
+    assert!(sandbox.succeed(&["show", "task.txt"]).contains("of peak"));
+    let kept = fs::read_dir(sandbox.path("cache/tilescribe")).unwrap().map(|entry| entry.unwrap().path());
+    let kept = kept.into_iter().find(|path| path.to_string_lossy().contains("roofline-")).unwrap();
+    fs::write(&kept, "{").unwrap();
+    assert!(sandbox.succeed(&["doctor"]).contains("no figures of this machine"));
+    assert!(sandbox.succeed(&["show", "task.txt", "--figures"]).contains("no figures of this machine"));
+    assert!(sandbox.succeed(&["doctor", "--measure"]).contains("# f32 peak, GFLOP/s"));
+    assert_ne!(fs::read(&kept).unwrap(), b"{");
 }
 
 #[test]

@@ -7,6 +7,7 @@ mod graph;
 mod networks;
 mod codegen;
 mod targets;
+mod analysis;
 mod measure;
 mod record;
 mod model;

@@ -6,7 +6,7 @@ use tilescribe::target::{Architecture, Target, Task};
 
 use super::nests::tiled_product;
 
-fn avx512() -> Target {
+pub fn avx512() -> Target {
     let names = ["+avx", "+avx2", "+avx512bw", "+avx512cd", "+avx512dq", "+avx512f", "+avx512vl", "+fma"];
     Target {
         architecture: Architecture::X86_64,

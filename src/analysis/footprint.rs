@@ -1,0 +1,398 @@
+//! Which data a piece of a nest touches.
+//!
+//! Each access is a box: the values that its indices take while the loops inside of the piece run and those outside stand still. The
+//! boxes of one buffer are united by the smaller of their hull and their sum. Caches move whole lines, so a run of neighbours counts in
+//! lines; strided elements count a line each where that is less than what lies between them.
+//!
+//! Where a loop outside of the piece shortens one inside (a last tile) or decides whether it runs at all (a peeled tail), the cache must have room
+//! for the longest, but what is moved counts with the average.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use crate::nest::{Loop, Nest, Scope, Stmt};
+use crate::workload::{Condition, Expr, Index, Interval, TensorId, Var};
+
+/// Bytes of a cache line on every processor that we generate code for.
+pub const LINE_BYTES: u64 = 64;
+
+/// Bytes that cross a boundary between two levels of memory.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
+pub struct Moved {
+    /// Towards the processor.
+    pub read_bytes: u64,
+    /// Away from it. That a store first reads the line is not counted.
+    pub written_bytes: u64,
+}
+
+impl Moved {
+    /// Bytes in both directions.
+    pub fn total_bytes(self) -> u64 {
+        self.read_bytes.saturating_add(self.written_bytes)
+    }
+
+    pub(super) fn plus(self, other: Moved) -> Moved {
+        Moved {
+            read_bytes: self.read_bytes.saturating_add(other.read_bytes),
+            written_bytes: self.written_bytes.saturating_add(other.written_bytes),
+        }
+    }
+
+    pub(super) fn times(self, runs: f64) -> Moved {
+        let scaled = |bytes: u64| (bytes as f64 * runs).round() as u64;
+        Moved { read_bytes: scaled(self.read_bytes), written_bytes: scaled(self.written_bytes) }
+    }
+}
+
+/// In what data is counted.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Unit {
+    Element,
+    Line,
+}
+
+/// What a piece of a nest touches, but for registers.
+pub(super) struct Footprint<'a> {
+    nest: &'a Nest,
+    unit: Unit,
+    touched: BTreeMap<TensorId, Touched>,
+}
+
+/// What is touched of one buffer.
+#[derive(Default)]
+pub(super) struct Touched {
+    boxes: Vec<Region>,
+    /// Something is read before it was written here.
+    pub read: bool,
+    pub written: bool,
+    /// The variables that the accesses depend on, those of outer loops too.
+    vars: Vec<Var>,
+}
+
+impl Touched {
+    pub fn depends_on(&self, var: Var) -> bool {
+        self.vars.contains(&var)
+    }
+}
+
+/// By dimension, what one access touches.
+#[derive(Clone, PartialEq, Debug)]
+struct Region {
+    spans: Vec<Span>,
+    /// At most so many elements.
+    points: u64,
+    /// Of what it touches at most, how much it does on average.
+    share: f64,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Span {
+    low: i64,
+    high: i64,
+    /// At most so many different values.
+    count: u64,
+}
+
+impl<'a> Footprint<'a> {
+    /// `iterations` may shorten a loop: a core's part of it.
+    pub fn of(plan: &Plan<'a>, statements: &[Stmt], unit: Unit, iterations: Option<(Var, i64)>) -> Footprint<'a> {
+        let mut collector = Collector {
+            footprint: Footprint { nest: plan.nest, unit, touched: BTreeMap::new() },
+            plan,
+            iterations,
+            extents: vec![None; plan.extents.len()],
+            share: 1.0,
+        };
+        collector.block(statements);
+        collector.footprint
+    }
+
+    /// Only the buffers that `keep` names.
+    pub fn retain(mut self, keep: &dyn Fn(&Scope) -> bool) -> Footprint<'a> {
+        let nest = self.nest;
+        self.touched.retain(|id, _| keep(&nest.buffer(*id).scope));
+        self
+    }
+
+    /// Bytes that must lie in a cache for nothing to be loaded twice.
+    pub fn bytes(&self) -> u64 {
+        self.touched
+            .iter()
+            .fold(0u64, |sum, (id, touched)| sum.saturating_add(self.united_bytes(*id, touched, &|_| 1.0)))
+    }
+
+    /// Bytes that come and go where everything fits.
+    pub fn moved(&self) -> Moved {
+        self.moved_by(&|_| 1.0)
+    }
+
+    /// The same, each buffer so many times.
+    pub fn moved_by(&self, times: &dyn Fn(&Touched) -> f64) -> Moved {
+        self.touched.iter().fold(Moved::default(), |sum, (id, touched)| {
+            let bytes = self.united_bytes(*id, touched, &|region| region.share);
+            let part = |counts: bool| if counts { bytes } else { 0 };
+            let once = Moved { read_bytes: part(touched.read), written_bytes: part(touched.written) };
+            sum.plus(once.times(times(touched)))
+        })
+    }
+
+    fn united_bytes(&self, id: TensorId, touched: &Touched, share: &dyn Fn(&Region) -> f64) -> u64 {
+        let bytes = |region: &Region| (self.region_bytes(id, region) as f64 * share(region)).round() as u64;
+        let sum = touched.boxes.iter().fold(0u64, |sum, region| sum.saturating_add(bytes(region)));
+        hull(&touched.boxes).map_or(sum, |hull| sum.min(self.region_bytes(id, &hull)))
+    }
+
+    fn region_bytes(&self, id: TensorId, region: &Region) -> u64 {
+        let buffer = self.nest.buffer(id);
+        let element = buffer.dtype.bytes() as u64;
+        let rounded = |bytes: u64| match self.unit {
+            Unit::Element => bytes,
+            Unit::Line => bytes.checked_next_multiple_of(LINE_BYTES).unwrap_or(u64::MAX),
+        };
+        let scattered = region.points.saturating_mul(rounded(element));
+        let (runs, run) = runs(region, &buffer.shape, self.unit);
+        scattered.min(runs.saturating_mul(rounded(run.saturating_mul(element))))
+    }
+}
+
+/// How many runs of neighbours a region consists of, and how long one is.
+fn runs(region: &Region, shape: &[i64], unit: Unit) -> (u64, u64) {
+    let mut run = 1u64;
+    let mut outer = region.spans.len();
+    while outer > 0 {
+        let (span, extent) = (region.spans[outer - 1], shape[outer - 1].max(0) as u64);
+        let width = span.high.abs_diff(span.low).saturating_add(1).min(extent);
+        let is_last = outer == region.spans.len();
+        // holes between neighbours share their lines, holes between rows do not
+        if span.count < width && !(is_last && unit == Unit::Line) {
+            break;
+        }
+        run = run.saturating_mul(width);
+        outer -= 1;
+        if width < extent {
+            break;
+        }
+    }
+    let count = |(span, extent): (&Span, &i64)| span.count.min((*extent).max(0) as u64);
+    let runs = region.spans[..outer].iter().zip(shape).map(count).fold(1u64, u64::saturating_mul);
+    (runs, run)
+}
+
+/// The smallest region around others.
+fn hull(boxes: &[Region]) -> Option<Region> {
+    let mut all = boxes.iter();
+    let first = all.next()?.clone();
+    Some(all.fold(first, |mut hull, region| {
+        hull.points = hull.points.saturating_add(region.points);
+        for (span, other) in hull.spans.iter_mut().zip(&region.spans) {
+            let (low, high) = (span.low.min(other.low), span.high.max(other.high));
+            let most = span.count.saturating_add(other.count);
+            *span = Span { low, high, count: most.min(high.abs_diff(low).saturating_add(1)) };
+        }
+        hull
+    }))
+}
+
+/// The values of variables.
+type Point<'a> = dyn Fn(Var) -> i64 + 'a;
+
+/// A nest and how long its loops are planned to be.
+pub(super) struct Plan<'a> {
+    pub nest: &'a Nest,
+    /// By `Var`.
+    extents: Vec<i64>,
+}
+
+/// Averages over more combinations of variables than this are not taken.
+const MAX_COMBINATIONS: i64 = 1 << 14;
+
+impl<'a> Plan<'a> {
+    pub fn new(nest: &'a Nest) -> Plan<'a> {
+        let mut plan = Plan { nest, extents: vec![1; nest.vars.len()] };
+        plan.note(&nest.body);
+        plan
+    }
+
+    fn note(&mut self, statements: &[Stmt]) {
+        for statement in statements {
+            match statement {
+                Stmt::Loop(l) => {
+                    if let Some(extent) = self.extents.get_mut(l.var.0 as usize) {
+                        *extent = l.extent().max(0);
+                    }
+                    self.note(&l.body);
+                }
+                Stmt::If { body, .. } => self.note(body),
+                Stmt::Store { .. } | Stmt::Accumulate { .. } => {}
+            }
+        }
+    }
+
+    /// How often a loop runs, on average over the loops around it.
+    pub fn runs(&self, l: &Loop) -> f64 {
+        let trips = |at: &Point| {
+            let bounds = l.bounds.iter().map(|bound| bound.at(at));
+            bounds.min().flatten().map(|trips| trips.max(0) as f64)
+        };
+        self.average(vars_of(&l.bounds), &trips).unwrap_or(l.extent().max(0) as f64)
+    }
+
+    /// How often all conditions hold, of all times that they are asked.
+    pub fn odds(&self, conditions: &[Condition]) -> f64 {
+        let holds = |at: &Point| {
+            let of = |c: &Condition| c.index.at(at).map(|value| (c.low..c.high).contains(&value));
+            let all = conditions.iter().map(of).collect::<Option<Vec<bool>>>()?;
+            Some(f64::from(u8::from(all.into_iter().all(|holds| holds))))
+        };
+        self.average(vars_of(conditions.iter().map(|c| &c.index)), &holds).unwrap_or(1.0)
+    }
+
+    /// `None` where a value is gathered, or there are too many.
+    fn average(&self, vars: Vec<Var>, of: &dyn Fn(&Point) -> Option<f64>) -> Option<f64> {
+        let extent = |var: Var| self.extents.get(var.0 as usize).copied().unwrap_or(1).max(1);
+        let all = vars.iter().try_fold(1i64, |all, var| all.checked_mul(extent(*var)));
+        let all = all.filter(|all| *all <= MAX_COMBINATIONS)?;
+        let mut sum = 0.0;
+        for number in 0..all {
+            let at = |wanted: Var| {
+                let mut rest = number;
+                for var in &vars {
+                    if *var == wanted {
+                        return rest % extent(*var);
+                    }
+                    rest /= extent(*var);
+                }
+                0
+            };
+            sum += of(&at)?;
+        }
+        Some(sum / all as f64)
+    }
+}
+
+struct Collector<'a, 'p> {
+    footprint: Footprint<'a>,
+    plan: &'p Plan<'a>,
+    iterations: Option<(Var, i64)>,
+    /// Of the loops inside of the piece that are open, by `Var`.
+    extents: Vec<Option<i64>>,
+    /// Of the statement at hand.
+    share: f64,
+}
+
+impl Collector<'_, '_> {
+    fn block(&mut self, statements: &[Stmt]) {
+        for statement in statements {
+            let before = self.share;
+            match statement {
+                Stmt::Loop(l) => {
+                    let part = self.iterations.filter(|(var, _)| *var == l.var).map(|(_, count)| count);
+                    if self.is_decided_outside(&l.bounds) {
+                        self.share *= self.plan.runs(l) / l.extent().max(1) as f64;
+                    }
+                    l.bounds.iter().for_each(|bound| self.gathers(bound));
+                    self.open(l.var, Some(part.unwrap_or(l.extent())));
+                    self.block(&l.body);
+                    self.open(l.var, None);
+                }
+                Stmt::If { conditions, body } => {
+                    if self.is_decided_outside(conditions.iter().map(|c| &c.index)) {
+                        self.share *= self.plan.odds(conditions);
+                    }
+                    conditions.iter().for_each(|condition| self.gathers(&condition.index));
+                    self.block(body);
+                }
+                Stmt::Store { buffer, indices, value } => {
+                    self.loads(value);
+                    self.access(*buffer, indices, false, true);
+                }
+                Stmt::Accumulate { buffer, indices, value, .. } => {
+                    self.loads(value);
+                    self.access(*buffer, indices, true, true);
+                }
+            }
+            self.share = before;
+        }
+    }
+
+    fn open(&mut self, var: Var, extent: Option<i64>) {
+        if let Some(known) = self.extents.get_mut(var.0 as usize) {
+            *known = extent;
+        }
+    }
+
+    /// By loops outside of the piece only; what is decided inside, the boxes and their hull show.
+    fn is_decided_outside<'i>(&self, indices: impl IntoIterator<Item = &'i Index>) -> bool {
+        vars_of(indices).iter().all(|var| self.extents.get(var.0 as usize).copied().flatten().is_none())
+    }
+
+    fn loads(&mut self, value: &Expr) {
+        value.for_each_load(&mut |buffer, indices| self.access(buffer, indices, true, false));
+    }
+
+    fn gathers(&mut self, index: &Index) {
+        if index.has_value() {
+            self.loads(&Expr::Index(index.clone()));
+        }
+    }
+
+    fn access(&mut self, buffer: TensorId, indices: &[Index], reads: bool, writes: bool) {
+        if writes {
+            indices.iter().for_each(|index| self.gathers(index));
+        }
+        let shape = match self.footprint.nest.buffers.get(buffer.0 as usize) {
+            Some(known) if known.scope != Scope::Register => &known.shape,
+            _ => return,
+        };
+        let spans = indices.iter().zip(shape).map(|(index, extent)| self.span(index, *extent)).collect();
+        let vars = vars_of(indices);
+        let region = Region { spans, points: self.points(&vars), share: self.share };
+        let touched = self.footprint.touched.entry(buffer).or_default();
+        touched.read |= reads && !touched.written;
+        touched.written |= writes;
+        touched.vars.extend(vars);
+        if !touched.boxes.contains(&region) {
+            touched.boxes.push(region);
+        }
+    }
+
+    fn span(&self, index: &Index, extent: i64) -> Span {
+        let range = index.range(&|var| self.range(var));
+        // what is gathered may lie anywhere
+        let Interval { low, high } = range.unwrap_or(Interval::below(extent));
+        let steps = high.abs_diff(low) / step(index).max(1);
+        Span { low, high, count: self.points(&vars_of([index])).min(steps.saturating_add(1)) }
+    }
+
+    fn range(&self, var: Var) -> Interval {
+        self.extents.get(var.0 as usize).copied().flatten().map_or(Interval::point(0), Interval::below)
+    }
+
+    /// How many combinations of values these variables have in the piece.
+    fn points(&self, vars: &[Var]) -> u64 {
+        let extents =
+            vars.iter().map(|var| self.range(*var)).map(|range| range.high.abs_diff(range.low).saturating_add(1));
+        extents.fold(1u64, u64::saturating_mul)
+    }
+}
+
+/// The variables of indices, those of gathered values too, each once.
+fn vars_of<'a>(indices: impl IntoIterator<Item = &'a Index>) -> Vec<Var> {
+    let mut vars = Vec::new();
+    indices.into_iter().for_each(|index| index.for_each_var(&mut |var| vars.push(var)));
+    vars.sort_unstable();
+    vars.dedup();
+    vars
+}
+
+/// The values of an index lie this far apart, or a multiple of it: the greatest common divisor of its coefficients.
+fn step(index: &Index) -> u64 {
+    index.terms().iter().fold(0, |mut divisor, (_, coefficient)| {
+        let mut rest = coefficient.unsigned_abs();
+        while rest != 0 {
+            (divisor, rest) = (rest, divisor % rest);
+        }
+        divisor
+    })
+}

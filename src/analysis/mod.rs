@@ -1,0 +1,67 @@
+//! Figures that a kernel writer asks for, from the program alone: nothing here runs, measures or predicts a time.
+//!
+//! [`figures`] gathers them: the arithmetic of a workload and the bytes that any program for it must move, the bytes that each level of memory
+//! hands over to this one ([`traffic()`]), and what its innermost loop looks like in machine code ([`kernel_figures`]).
+//! [`crate::measure::roofline`] knows how fast the machine could do that.
+
+mod assembly;
+mod footprint;
+mod traffic;
+
+use serde::{Deserialize, Serialize};
+
+pub use assembly::{CodeFigures, KernelFigures, kernel_figures};
+pub use footprint::{LINE_BYTES, Moved};
+pub use traffic::{LevelTraffic, LoopFootprint, loop_footprints, traffic};
+
+use crate::analysis::footprint::{Footprint, Plan, Unit};
+use crate::codegen::{self, CodegenError};
+use crate::nest::{Nest, Scope};
+use crate::target::Task;
+use crate::workload::Workload;
+
+/// What a workload asks of a machine, however it is scheduled.
+#[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
+pub struct Demand {
+    /// One for each operator on elements, two for a multiply-add: [`Workload::flops`].
+    pub flops: i64,
+    /// Every element that is used of an input or constant read once, every element of an output written once.
+    pub compulsory: Moved,
+}
+
+impl Demand {
+    pub fn of(workload: &Workload) -> Demand {
+        let naive = Nest::naive(workload);
+        let all = Footprint::of(&Plan::new(&naive), &naive.body, Unit::Element, None);
+        let arguments = all.retain(&|scope| matches!(scope, Scope::Argument(_)));
+        Demand { flops: workload.flops(), compulsory: arguments.moved() }
+    }
+
+    /// Arithmetic intensity: flops for each byte that must move.
+    pub fn intensity(&self) -> f64 {
+        self.flops as f64 / self.compulsory.total_bytes().max(1) as f64
+    }
+}
+
+/// All figures of a program.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct Figures {
+    pub demand: Demand,
+    /// Estimated, nearest level first.
+    pub traffic: Vec<LevelTraffic>,
+    pub loops: Vec<LoopFootprint>,
+    pub kernel: KernelFigures,
+}
+
+/// Compiles a program's nest, and counts.
+///
+/// # Errors
+/// [`CodegenError`], as for [`codegen::assembly`].
+pub fn figures(task: &Task, nest: &Nest) -> Result<Figures, CodegenError> {
+    Ok(Figures {
+        demand: Demand::of(&task.workload),
+        traffic: traffic(nest, &task.target),
+        loops: loop_footprints(nest, &task.target),
+        kernel: kernel_figures(&codegen::assembly(nest, &task.target)?, task.target.architecture),
+    })
+}

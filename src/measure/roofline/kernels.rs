@@ -1,0 +1,103 @@
+//! Nests that do one thing as fast as a machine can.
+
+use crate::nest::{Buffer, Loop, LoopKind, Nest, Scope, Stmt};
+use crate::target::Target;
+use crate::workload::{Binary, Combiner, DType, Expr, Index, Role, TensorId, Var};
+
+use LoopKind::{Serial, Unroll, Vector};
+
+/// Registers that are left for factors and addresses.
+const OTHER_REGISTERS: i64 = 4;
+/// Independent sums; more than the latency of an addition times the loads of a cycle.
+const SUMS: i64 = 12;
+
+/// Independent chains of multiply-adds in the registers of one core, as many as there are registers for, `steps` long.
+/// Arguments: inputs `f32[chains, lanes]` and `f32[2, lanes]`, output `f32[chains, lanes]`.
+///
+/// ```text
+/// acc[r, l] = start[r, l]; for step { unroll r, vector l { acc[r, l] += x[0, l] * x[1, l] } }; out[r, l] = acc[r, l]
+/// ```
+pub fn peak_kernel(target: &Target, steps: i64) -> Nest {
+    let lanes = target.lanes();
+    let chains = i64::from(target.vector_registers) - OTHER_REGISTERS;
+    let mut nest = empty();
+    let start = buffer(&mut nest, "start", &[chains, lanes], Scope::Argument(Role::Input));
+    let factors = buffer(&mut nest, "factors", &[2, lanes], Scope::Argument(Role::Input));
+    let out = buffer(&mut nest, "out", &[chains, lanes], Scope::Argument(Role::Output));
+    let x = buffer(&mut nest, "x", &[2, lanes], Scope::Register);
+    let acc = buffer(&mut nest, "acc", &[chains, lanes], Scope::Register);
+    let step = nest.new_var("step");
+    let fetch = tile(&mut nest, 2, lanes, &|r, l| store(x, &[r, l], load(factors, &[r, l])));
+    let begin = tile(&mut nest, chains, lanes, &|r, l| store(acc, &[r, l], load(start, &[r, l])));
+    let add = tile(&mut nest, chains, lanes, &|r, l| {
+        let factor = |number: i64| load(x, &[&number.into(), l]);
+        accumulate(acc, &[r, l], Expr::binary(Binary::Multiply, factor(0), factor(1)))
+    });
+    let end = tile(&mut nest, chains, lanes, &|r, l| store(out, &[r, l], load(acc, &[r, l])));
+    nest.body = vec![fetch, begin, looped(Serial, step, steps, vec![add]), end];
+    nest
+}
+
+/// Flops of one run of [`peak_kernel`].
+pub fn peak_flops(target: &Target, steps: i64) -> f64 {
+    let chains = i64::from(target.vector_registers) - OTHER_REGISTERS;
+    2.0 * (chains * target.lanes()) as f64 * steps as f64
+}
+
+/// One core sums up an array, `repeats` times. Arguments: input `f32[bytes / 4]`, output `f32[sums, lanes]`; bytes are rounded down to what
+/// one step takes.
+///
+/// ```text
+/// acc[u, l] = 0; for repeat { for i { unroll u, vector l { acc[u, l] += data[(i·sums + u)·lanes + l] } } }; out[u, l] = acc[u, l]
+/// ```
+pub fn array_kernel(target: &Target, bytes: u64, repeats: i64) -> Nest {
+    let lanes = target.lanes();
+    let step = SUMS * lanes;
+    let steps = (i64::try_from(bytes / 4).unwrap_or(i64::MAX) / step).max(1);
+    let mut nest = empty();
+    let data = buffer(&mut nest, "data", &[steps * step], Scope::Argument(Role::Input));
+    let out = buffer(&mut nest, "out", &[SUMS, lanes], Scope::Argument(Role::Output));
+    let acc = buffer(&mut nest, "acc", &[SUMS, lanes], Scope::Register);
+    let (repeat, i) = (nest.new_var("repeat"), nest.new_var("i"));
+    let begin = tile(&mut nest, SUMS, lanes, &|u, l| store(acc, &[u, l], Expr::float(0.0)));
+    let add = tile(&mut nest, SUMS, lanes, &|u, l| {
+        let at = Index::var(i).times(step).plus(&u.clone().times(lanes)).plus(l);
+        accumulate(acc, &[u, l], load(data, &[&at]))
+    });
+    let end = tile(&mut nest, SUMS, lanes, &|u, l| store(out, &[u, l], load(acc, &[u, l])));
+    let pass = looped(Serial, i, steps, vec![add]);
+    nest.body = vec![begin, looped(Serial, repeat, repeats, vec![pass]), end];
+    nest
+}
+
+fn empty() -> Nest {
+    Nest { buffers: Vec::new(), vars: Vec::new(), setup: Vec::new(), body: Vec::new() }
+}
+
+fn buffer(nest: &mut Nest, name: &str, shape: &[i64], scope: Scope) -> TensorId {
+    nest.add_buffer(Buffer { name: name.to_string(), shape: shape.to_vec(), dtype: DType::F32, scope })
+}
+
+/// Unrolled rows of one vector each.
+fn tile(nest: &mut Nest, rows: i64, lanes: i64, point: &dyn Fn(&Index, &Index) -> Stmt) -> Stmt {
+    let (row, lane) = (nest.new_var("r"), nest.new_var("l"));
+    let statement = point(&row.into(), &lane.into());
+    looped(Unroll, row, rows, vec![looped(Vector, lane, lanes, vec![statement])])
+}
+
+fn looped(kind: LoopKind, var: Var, extent: i64, body: Vec<Stmt>) -> Stmt {
+    Stmt::Loop(Loop { var, bounds: vec![extent.into()], kind, body })
+}
+
+fn load(buffer: TensorId, indices: &[&Index]) -> Expr {
+    Expr::load(buffer, indices.iter().map(|index| (*index).clone()).collect())
+}
+
+fn store(buffer: TensorId, indices: &[&Index], value: Expr) -> Stmt {
+    Stmt::Store { buffer, indices: indices.iter().map(|index| (*index).clone()).collect(), value }
+}
+
+fn accumulate(buffer: TensorId, indices: &[&Index], value: Expr) -> Stmt {
+    let indices = indices.iter().map(|index| (*index).clone()).collect();
+    Stmt::Accumulate { buffer, indices, combiner: Combiner::Sum, value }
+}
