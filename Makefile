@@ -36,7 +36,7 @@ build: setup
 
 # The shipped model, from the corpus in this repository.
 checkpoint: build
-	$(TILESCRIBE) pretrain --corpus corpus/records --epochs 5 --learning-rate 0.003 -o checkpoints/default
+	$(TILESCRIBE) pretrain --corpus corpus/records --epochs 6 --learning-rate 0.003 -o checkpoints/default
 
 setup:
 	@.ci/setup
