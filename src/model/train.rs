@@ -23,7 +23,7 @@ use super::{Compute, Model, ModelError, Network};
 pub struct TrainingOptions {
     /// Passes over the examples, each of which leaves out some of the less important ones.
     pub epochs: f32,
-    /// Share of the epochs that show an example of weight 0; those of weight 1 are in almost all of them.
+    /// How likely an example of weight 0 is drawn for an epoch, relative to one of weight 1; 1 for epochs that show everything.
     pub least_share: f32,
     /// Examples of one group that share a prefix in a batch.
     pub members_per_batch: usize,

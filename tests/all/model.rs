@@ -227,6 +227,7 @@ fn options() -> TrainingOptions {
         learning_rate: 1e-2,
         warmup_steps: 10,
         weight_decay: 0.0,
+        least_share: 1.0,
         held_out: 0.0,
         seed: 5,
         ..TrainingOptions::default()

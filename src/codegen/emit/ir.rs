@@ -277,6 +277,13 @@ impl<'c> Ir<'c> {
         Ok(self.builder.build_shuffle_vector(x, x.get_type().get_poison(), VectorType::const_vector(&order), "")?)
     }
 
+    /// Lanes `order` of two vectors, those of the second behind those of the first.
+    pub fn shuffle_pair(&self, x: VectorValue<'c>, y: VectorValue<'c>, order: &[i64]) -> Result<VectorValue<'c>> {
+        let i32_type = self.context.i32_type();
+        let order: Vec<_> = order.iter().map(|lane| i32_type.const_int(*lane as u64, false)).collect();
+        Ok(self.builder.build_shuffle_vector(x, y, VectorType::const_vector(&order), "")?)
+    }
+
     /// The vector `first, first + step, …`.
     pub fn ramp(&self, element: Element, width: u32, step: i64) -> Value<'c> {
         let lanes: Vec<Value> = (0..i64::from(width)).map(|lane| self.integer(element, lane * step)).collect();

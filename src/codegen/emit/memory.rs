@@ -3,7 +3,7 @@
 use inkwell::IntPredicate;
 use inkwell::basic_block::BasicBlock;
 use inkwell::types::BasicTypeEnum;
-use inkwell::values::{AsValueRef, BasicValue, InstructionValue, IntValue, PointerValue, VectorValue};
+use inkwell::values::{AsValueRef, BasicValue, CallSiteValue, InstructionValue, IntValue, PointerValue, VectorValue};
 
 use crate::codegen::CodegenError;
 use crate::codegen::emit::ir::{Element, Value, shaped, vector_type};
@@ -41,6 +41,9 @@ impl<'c> Emitter<'_, 'c> {
         let dtype = self.checked_access(buffer, indices)?;
         if let Some(slots) = self.shared.slots.get(&buffer).copied() {
             return self.load_slot(buffer, slots, indices);
+        }
+        if let Some(value) = self.loaded_ahead(buffer, indices) {
+            return Ok(value);
         }
         if self.shared.nest.buffer(buffer).elements() == 0 {
             return Ok(self.ir.scalar_type(register_element(dtype)).const_zero());
@@ -258,6 +261,18 @@ impl<'c> Emitter<'_, 'c> {
             });
         }
         Ok(Address { pointer, lanes: vector.map_or(LaneOffsets::Same, LaneOffsets::Vector) })
+    }
+
+    /// The address of an access outside of vector loops.
+    pub(super) fn element_pointer(&mut self, buffer: TensorId, indices: &[Index]) -> Result<PointerValue<'c>> {
+        Ok(self.address(buffer, indices)?.pointer)
+    }
+
+    /// What is known of an access that is a call with the address as its `argument`: the alignment of its elements, and that buffers do not overlap.
+    pub(super) fn finish_access(&self, buffer: TensorId, call: CallSiteValue<'c>, argument: u32) -> Result<()> {
+        self.ir.align_argument(call, argument, self.shared.nest.buffer(buffer).dtype.bytes() as u64);
+        let value = call.try_as_basic_value();
+        self.annotate_scopes(buffer, value.instruction().or(value.basic().and_then(|v| v.as_instruction_value())))
     }
 
     fn clamp(&self, value: Value<'c>, high: i64) -> Result<Value<'c>> {
@@ -543,7 +558,7 @@ pub(super) fn register_element(dtype: DType) -> Element {
 }
 
 /// Whether an index depends on loaded values.
-fn has_value(index: &Index) -> bool {
+pub(super) fn has_value(index: &Index) -> bool {
     let mut found = false;
     Expr::Index(index.clone()).for_each_load(&mut |_, _| found = true);
     found

@@ -12,6 +12,7 @@ mod math;
 mod memory;
 mod power;
 mod statement;
+mod transpose;
 mod trigonometry;
 
 use std::collections::HashMap;
@@ -27,6 +28,7 @@ use inkwell::{AddressSpace, GlobalVisibility};
 use crate::codegen::CodegenError;
 use crate::codegen::emit::hoist::Level;
 use crate::codegen::emit::ir::{Ir, Value};
+use crate::codegen::emit::transpose::Loaded;
 use crate::codegen::layout::{ALIGNMENT, Layout};
 use crate::codegen::legalize::legalize;
 use crate::codegen::registers::{self, Slots};
@@ -191,6 +193,9 @@ struct Emitter<'a, 'c> {
     predicate: Option<Value<'c>>,
     /// Variables of slots, by buffer and number.
     slots: HashMap<(TensorId, i64), PointerValue<'c>>,
+    /// What the block that is being stored has loaded ahead, and the number of the iteration that is computed.
+    loaded: Vec<Loaded<'c>>,
+    row: usize,
 }
 
 impl<'a, 'c> Emitter<'a, 'c> {
@@ -220,6 +225,8 @@ impl<'a, 'c> Emitter<'a, 'c> {
             lanes: None,
             predicate: None,
             slots: HashMap::new(),
+            loaded: Vec::new(),
+            row: 0,
         }
     }
 

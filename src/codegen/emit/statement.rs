@@ -52,6 +52,9 @@ impl<'c> Emitter<'_, 'c> {
     /// Reduction steps over a register tile that leaves no room for more than its operands are kept apart: what two steps both read, as the
     /// window of a convolution does, is loaded twice rather than spilled.
     fn unrolled_loop(&mut self, l: &Loop, extent: i64) -> Result<()> {
+        if let Some(block) = self.block(l) {
+            return self.store_block(l, &block);
+        }
         let full = i64::from(self.shared.target.vector_registers) / 2;
         let apart = accumulates_across(&l.body, l.var, &|buffer| self.shared.slots.contains_key(&buffer))
             && accumulations(&l.body) > full;

@@ -100,3 +100,16 @@ fn small_strides_are_not_gathered() {
     }
     assert!(untuned(&pooling(9)).1.contains("gather"));
 }
+
+/// Vectors of channels over rows of pixels are transposed in registers, on the way to the output and from what is added to it.
+#[test]
+fn blocks_across_the_lanes_are_neither_scattered_nor_gathered() {
+    let (trace, text) = untuned(
+        "const t0 64 64 3 3\ninput t1 64 56 56\ninput t2 64 56 56\n\
+         let t3 64 56 56 sum 64 3 3 mul t0 a d e f pad 0.0 t1 d ? + b + e -1 ? + c + f -1\n\
+         out t4 like t3 max 0.0 add t2 a b c t3 a b c\n",
+    );
+    assert!(trace.to_string().contains("vector s0 = a\ntile s0 a = 32\ntile s0 b = 1\ntile s0 c = 14\n"), "{trace}");
+    let (kernel, _setup) = text.split_once("kernel_setup:").unwrap();
+    assert!(!kernel.contains("scatter") && !kernel.contains("gather") && kernel.contains("vunpcklps"), "{kernel}");
+}

@@ -1,0 +1,285 @@
+//! Blocks of memory whose columns, not rows, run along the lanes: they are loaded and stored as rows, and transposed in registers.
+//!
+//! ```text
+//! before: unroll i in 0..14 { vector a in 0..16 { y[196*a + i] = relu(acc[i, a]) + x[196*a + i] } }     scatters and gathers
+//! after:  16 rows of 14 elements of x, transposed; 14 vectors of relu(acc) + x, transposed; 16 rows of y
+//! ```
+
+use inkwell::values::{PointerValue, VectorValue};
+
+use crate::codegen::CodegenError;
+use crate::codegen::emit::ir::{Element, Value, vector_type};
+use crate::codegen::emit::memory::has_value;
+use crate::codegen::emit::{Binding, Emitter, Lanes};
+use crate::nest::{Loop, LoopKind, Stmt};
+use crate::workload::{DType, Expr, Index, Interval, TensorId, Var, row_major_strides};
+
+type Result<T> = std::result::Result<T, CodegenError>;
+
+/// Blocks of fewer rows are not worth it.
+const LEAST_ROWS: i64 = 4;
+/// Lanes among which registers are shuffled cheaply: 128 bits.
+const PART: usize = 4;
+
+/// A store in a vector loop in an unrolled loop, whose lanes go to different rows and whose iterations to neighbours.
+pub(super) struct Block<'s> {
+    /// Unrolled loops between the two.
+    between: Vec<&'s Loop>,
+    vector: &'s Loop,
+    buffer: TensorId,
+    indices: &'s [Index],
+    value: &'s Expr,
+}
+
+/// A vector for each iteration of the unrolled loop: what the load of these indices gives in it.
+pub(super) struct Loaded<'c> {
+    buffer: TensorId,
+    indices: Vec<Index>,
+    rows: Vec<Value<'c>>,
+}
+
+impl<'c> Emitter<'_, 'c> {
+    /// The block that an unrolled loop stores, if it consists of nothing else.
+    pub(super) fn block<'s>(&self, l: &'s Loop) -> Option<Block<'s>> {
+        if self.predicate.is_some() || self.lanes.is_some() || l.bounds.len() > 1 || l.extent() < LEAST_ROWS {
+            return None;
+        }
+        let (mut between, mut body) = (Vec::new(), &l.body);
+        let vector = loop {
+            match body.as_slice() {
+                [Stmt::Loop(inner)] if inner.bounds.len() > 1 => return None,
+                [Stmt::Loop(inner)] if inner.kind == LoopKind::Vector => break inner,
+                [Stmt::Loop(inner)] if inner.kind == LoopKind::Unroll => between.push(inner),
+                _ => return None,
+            }
+            body = &between[between.len() - 1].body;
+        };
+        let [Stmt::Store { buffer, indices, value }] = vector.body.as_slice() else { return None };
+        let fits = vector.extent() >= PART as i64 && self.is_transposed(*buffer, indices, l, vector);
+        fits.then_some(Block { between, vector, buffer: *buffer, indices, value })
+    }
+
+    /// Whether an access moves by one element with the unrolled loop, and by several with the lanes.
+    fn is_transposed(&self, buffer: TensorId, indices: &[Index], l: &Loop, vector: &Loop) -> bool {
+        let Some(found) = self.shared.nest.buffers.get(buffer.0 as usize) else { return false };
+        let in_memory = !self.shared.slots.contains_key(&buffer) && found.dtype == DType::F32;
+        if !in_memory || indices.len() != found.shape.len() || indices.iter().any(has_value) {
+            return false;
+        }
+        let is_linear = |var: Var| {
+            indices.iter().all(|i| !i.clone().minus(&Index::var(var).times(i.coefficient(var))).mentions(var))
+        };
+        let stride = |var: Var| -> i64 {
+            indices.iter().zip(row_major_strides(&found.shape)).map(|(index, s)| index.coefficient(var) * s).sum()
+        };
+        is_linear(l.var) && is_linear(vector.var) && stride(l.var) == 1 && stride(vector.var).abs() > 1
+    }
+
+    /// Computes and stores a block.
+    pub(super) fn store_block(&mut self, l: &Loop, block: &Block<'_>) -> Result<()> {
+        self.store_blocks(l, block, &block.between)
+    }
+
+    /// As many rows at a time as a register has lanes, for each iteration of the loops `between`.
+    fn store_blocks(&mut self, l: &Loop, block: &Block<'_>, between: &[&Loop]) -> Result<()> {
+        if let [outermost, others @ ..] = between {
+            for i in 0..outermost.extent() {
+                self.bind(outermost.var, Binding::Constant(i), Interval::point(i))?;
+                self.store_blocks(l, block, others)?;
+                self.unbind(outermost.var);
+            }
+            return Ok(());
+        }
+        let vector = block.vector;
+        let width = vector.extent().unsigned_abs().next_power_of_two() as usize;
+        let side = width.min(self.shared.target.lanes().unsigned_abs() as usize).max(PART);
+        let mut loads = Vec::new();
+        unguarded_loads(block.value, &mut loads);
+        loads.retain(|(buffer, indices)| self.is_transposed(*buffer, indices, l, vector));
+        for first in (0..l.extent()).step_by(side) {
+            let count = (l.extent() - first).min(side as i64) as usize;
+            let place = Place { l, vector, first, count, side };
+            let loaded = loads.iter().map(|(buffer, indices)| self.load_block(*buffer, indices, &place));
+            let loaded = loaded.collect::<Result<Vec<_>>>()?;
+            let rows = self.rows(&place, block.value, width, loaded)?;
+            for part in (0..width).step_by(side) {
+                let lanes: Vec<i64> = (part..part + side).map(|lane| lane as i64).collect();
+                let rows = rows.iter().map(|row| self.ir.shuffle(*row, &lanes)).collect::<Result<Vec<_>>>()?;
+                for (lane, column) in (part..).zip(self.transposed(rows, side)?) {
+                    if (lane as i64) < vector.extent() {
+                        let pointer = self.row_pointer(block.buffer, block.indices, &place, lane)?;
+                        self.store_row(block.buffer, pointer, column, count)?;
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The value of each iteration, in all lanes.
+    fn rows(
+        &mut self,
+        place: &Place<'_>,
+        value: &Expr,
+        width: usize,
+        loaded: Vec<Loaded<'c>>,
+    ) -> Result<Vec<VectorValue<'c>>> {
+        let (l, vector) = (place.l, place.vector);
+        let lanes = Lanes { var: vector.var, extent: vector.extent() as u32, width: width as u32 };
+        self.lanes = Some(lanes);
+        self.bind(vector.var, Binding::Lane, Interval::below(vector.extent()))?;
+        self.loaded = loaded;
+        let mut rows = Vec::new();
+        for number in 0..place.count {
+            let i = place.first + number as i64;
+            self.bind(l.var, Binding::Constant(i), Interval::point(i))?;
+            self.row = number;
+            let row = self.expression(value)?;
+            let row = self.convert(row, Element::F32)?;
+            rows.push(self.ir.splat(row, lanes.width)?.into_vector_value());
+            self.unbind(l.var);
+        }
+        self.loaded.clear();
+        self.unbind(vector.var);
+        self.lanes = None;
+        Ok(rows)
+    }
+
+    /// What was loaded ahead for the current iteration.
+    pub(super) fn loaded_ahead(&self, buffer: TensorId, indices: &[Index]) -> Option<Value<'c>> {
+        let found = self.loaded.iter().find(|loaded| loaded.buffer == buffer && loaded.indices == indices)?;
+        found.rows.get(self.row).copied()
+    }
+
+    /// Loads the rows of memory, and turns them into vectors for the iterations.
+    fn load_block(&mut self, buffer: TensorId, indices: &[Index], place: &Place<'_>) -> Result<Loaded<'c>> {
+        let (extent, side) = (place.vector.extent() as usize, place.side);
+        let row_type = vector_type(self.ir.scalar_type(Element::F32), side as u32)?;
+        let mut parts: Vec<Vec<VectorValue<'c>>> = Vec::new();
+        for part in (0..extent.next_power_of_two()).step_by(side) {
+            let mut columns = Vec::new();
+            for lane in part..(part + side).min(extent) {
+                let pointer = self.row_pointer(buffer, indices, place, lane)?;
+                columns.push(self.load_row(buffer, pointer, place)?);
+            }
+            columns.resize(side, row_type.get_poison());
+            parts.push(self.transposed(columns, side)?);
+        }
+        let rows = (0..place.count).map(|number| {
+            let mut parts: Vec<VectorValue> = parts.iter().map(|part| part[number]).collect();
+            while parts.len() > 1 {
+                let width = i64::from(parts[0].get_type().get_size());
+                let order: Vec<i64> = (0..2 * width).collect();
+                let joined = parts.chunks(2).map(|pair| self.ir.shuffle_pair(pair[0], pair[1], &order));
+                parts = joined.collect::<Result<_>>()?;
+            }
+            Ok(parts[0].into())
+        });
+        Ok(Loaded { buffer, indices: indices.to_vec(), rows: rows.collect::<Result<_>>()? })
+    }
+
+    /// The address of the first of a lane's neighbours.
+    fn row_pointer(
+        &mut self,
+        buffer: TensorId,
+        indices: &[Index],
+        place: &Place<'_>,
+        lane: usize,
+    ) -> Result<PointerValue<'c>> {
+        let lane = lane as i64;
+        self.bind(place.vector.var, Binding::Constant(lane), Interval::point(lane))?;
+        self.bind(place.l.var, Binding::Constant(place.first), Interval::point(place.first))?;
+        let pointer = self.element_pointer(buffer, indices)?;
+        self.unbind(place.l.var);
+        self.unbind(place.vector.var);
+        Ok(pointer)
+    }
+
+    fn load_row(&self, buffer: TensorId, pointer: PointerValue<'c>, place: &Place<'_>) -> Result<VectorValue<'c>> {
+        let row = vector_type(self.ir.scalar_type(Element::F32), place.side as u32)?;
+        let mask = self.ir.lane_mask(place.count as u32, place.side as u32);
+        let arguments = [pointer.into(), mask, row.get_poison().into()];
+        let overload = [row.into(), pointer.get_type().into()];
+        let call = self.ir.intrinsic_call(self.shared.module, "llvm.masked.load", &overload, &arguments)?;
+        self.finish_access(buffer, call, 0)?;
+        let value = call.try_as_basic_value().basic();
+        value.map(Value::into_vector_value).ok_or_else(|| CodegenError::Internal("a load without a value".into()))
+    }
+
+    fn store_row(&self, buffer: TensorId, pointer: PointerValue<'c>, row: VectorValue<'c>, count: usize) -> Result<()> {
+        let mask = self.ir.lane_mask(count as u32, row.get_type().get_size());
+        let overload = [row.get_type().into(), pointer.get_type().into()];
+        let arguments = [row.into(), pointer.into(), mask];
+        let call = self.ir.intrinsic_call(self.shared.module, "llvm.masked.store", &overload, &arguments)?;
+        self.finish_access(buffer, call, 1)
+    }
+
+    /// The vectors `[rows[0][n], rows[1][n], …]` for each lane `n` of the `side` lanes; missing rows give undefined lanes. Neighbours first, within
+    /// parts of four lanes; then whole parts.
+    fn transposed(&self, mut rows: Vec<VectorValue<'c>>, side: usize) -> Result<Vec<VectorValue<'c>>> {
+        let lane_type = vector_type(self.ir.scalar_type(Element::F32), side as u32)?;
+        rows.resize(side, lane_type.get_poison());
+        // by lane within a part, then by group of four rows
+        let mut groups: Vec<Vec<VectorValue<'c>>> = vec![Vec::new(); PART];
+        for rows in rows.chunks(PART) {
+            let within = |order: [usize; PART]| -> Vec<i64> {
+                // lanes of the second vector come behind those of the first
+                let lane = |at: usize| at / PART * PART + order[at % PART] % PART + order[at % PART] / PART * side;
+                (0..side).map(|at| lane(at) as i64).collect()
+            };
+            let zip = |a, b, order| self.ir.shuffle_pair(a, b, &within(order));
+            let [low, high] = [[0, 4, 1, 5], [2, 6, 3, 7]];
+            let [first, second] = [[0, 1, 4, 5], [2, 3, 6, 7]];
+            let (ab_low, ab_high) = (zip(rows[0], rows[1], low)?, zip(rows[0], rows[1], high)?);
+            let (cd_low, cd_high) = (zip(rows[2], rows[3], low)?, zip(rows[2], rows[3], high)?);
+            groups[0].push(zip(ab_low, cd_low, first)?);
+            groups[1].push(zip(ab_low, cd_low, second)?);
+            groups[2].push(zip(ab_high, cd_high, first)?);
+            groups[3].push(zip(ab_high, cd_high, second)?);
+        }
+        let parts = groups.into_iter().map(|group| self.gathered_parts(group)).collect::<Result<Vec<_>>>()?;
+        Ok((0..side).map(|lane| parts[lane % PART][lane / PART]).collect())
+    }
+
+    /// Of vectors of as many parts as there are vectors: the vectors of their first parts, of their second ones, …
+    fn gathered_parts(&self, vectors: Vec<VectorValue<'c>>) -> Result<Vec<VectorValue<'c>>> {
+        if vectors.len() == 1 {
+            return Ok(vectors);
+        }
+        let parts = i64::from(vectors[0].get_type().get_size()) / PART as i64;
+        let every_other = |odd: i64| -> Vec<i64> {
+            let chosen = (0..parts).map(|at| 2 * at + odd);
+            chosen.flat_map(|part| (0..PART as i64).map(move |lane| part * PART as i64 + lane)).collect()
+        };
+        let half = |odd: i64| -> Result<Vec<VectorValue<'c>>> {
+            let pairs = vectors.chunks(2).map(|pair| self.ir.shuffle_pair(pair[0], pair[1], &every_other(odd)));
+            self.gathered_parts(pairs.collect::<Result<_>>()?)
+        };
+        let (even, odd) = (half(0)?, half(1)?);
+        Ok(even.into_iter().zip(odd).flat_map(|(even, odd)| [even, odd]).collect())
+    }
+}
+
+/// Some iterations of the unrolled loop, as many as fit into a register.
+struct Place<'s> {
+    l: &'s Loop,
+    vector: &'s Loop,
+    first: i64,
+    count: usize,
+    /// Lanes of a register.
+    side: usize,
+}
+
+/// The distinct loads that happen in any case.
+fn unguarded_loads(expr: &Expr, found: &mut Vec<(TensorId, Vec<Index>)>) {
+    match expr {
+        Expr::Load { tensor, indices } => {
+            let load = (*tensor, indices.clone());
+            if !found.contains(&load) {
+                found.push(load);
+            }
+        }
+        Expr::Guard { .. } => {}
+        _ => expr.children().into_iter().for_each(|child| unguarded_loads(child, found)),
+    }
+}
