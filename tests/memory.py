@@ -12,8 +12,8 @@ run      The resident memory of `tilescribe bench` with the artifact, against ON
          Of theirs: what the process holds, less what Python and NumPy held before onnxruntime was imported; the library, the
          session and its outputs count. Both baselines are printed. Limit: 1.3 times.
 tune     The resident memory of `tilescribe tune TASK` and of its worker at the first and at the last number of trials (1000,5000): the
-         largest during the tenth of the trials before. Limit: a tenth more plus 32 MB, room for the records themselves, of which the
-         parent keeps the traces. TASK is a file with the text of a task, or MODEL.onnx#TASK; without one it is a matrix product.
+         largest during the tenth of the trials before. Limit: a tenth more plus 32 MB, room for what the
+         parent keeps of the records, 16 bytes and a time each. TASK is a file with the text of a task, or MODEL.onnx#TASK; without one it is a matrix product.
 
 Memory is read from /proc (VmRSS, in MB of 10^6 bytes); file-backed pages, shared ones too, count in every process. Prints one
 table. Exit code: 0, or 1 where a limit is exceeded. Needs `cargo build --release` first, and for `run` numpy and onnxruntime.
