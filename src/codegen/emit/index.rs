@@ -27,7 +27,7 @@ impl<'c> Emitter<'_, 'c> {
         Ok((self.sum(&terms)?, terms.constant))
     }
 
-    /// The value of a variable, a division or a gathered index. No constant: [`Emitter::terms`] folds those.
+    /// The value of a variable, a division or a gathered index.
     pub(super) fn scalar_atom(&mut self, atom: &Atom) -> Result<Value<'c>> {
         match atom {
             Atom::Var(var) => match self.binding(*var)? {

@@ -2,14 +2,14 @@
 
 use inkwell::IntPredicate;
 use inkwell::basic_block::BasicBlock;
-use inkwell::types::BasicTypeEnum;
+use inkwell::types::{BasicTypeEnum, VectorType};
 use inkwell::values::{AsValueRef, BasicValue, CallSiteValue, InstructionValue, IntValue, PointerValue, VectorValue};
 
 use crate::codegen::CodegenError;
 use crate::codegen::emit::ir::{Element, Value, shaped, vector_type};
 use crate::codegen::emit::{Emitter, WORKSPACE_ALIGNMENT};
 use crate::codegen::registers::Slots;
-use crate::workload::{Atom, DType, Expr, Index, TensorId, row_major_strides};
+use crate::workload::{Atom, DType, Index, TensorId, row_major_strides};
 
 type Result<T> = std::result::Result<T, CodegenError>;
 
@@ -65,16 +65,7 @@ impl<'c> Emitter<'_, 'c> {
                         self.annotate_value(buffer, value, dtype)?;
                         value
                     }
-                    Some(mask) => {
-                        let arguments = [address.pointer.into(), mask, vector.const_zero().into()];
-                        let overload = [vector.into(), address.pointer.get_type().into()];
-                        let call =
-                            self.ir.intrinsic_call(self.shared.module, "llvm.masked.load", &overload, &arguments)?;
-                        self.ir.align_argument(call, 0, dtype.bytes() as u64);
-                        let value = self.call_value(call)?;
-                        self.annotate_scopes(buffer, value.as_instruction_value())?;
-                        value
-                    }
+                    Some(mask) => self.load_row(buffer, address.pointer, mask, vector)?,
                 }
             }
             (LaneOffsets::Strided(stride), Some(_)) if dtype.bytes() >= 4 => {
@@ -91,10 +82,8 @@ impl<'c> Emitter<'_, 'c> {
                 let arguments = [pointers, mask, vector.const_zero().into()];
                 let overload = [vector.into(), pointers.get_type()];
                 let call = self.ir.intrinsic_call(self.shared.module, "llvm.masked.gather", &overload, &arguments)?;
-                self.ir.align_argument(call, 0, dtype.bytes() as u64);
-                let value = self.call_value(call)?;
-                self.annotate_scopes(buffer, value.as_instruction_value())?;
-                value
+                self.annotate_call(buffer, call, 0)?;
+                self.call_value(call)?
             }
         };
         self.loaded(raw, dtype)
@@ -125,12 +114,7 @@ impl<'c> Emitter<'_, 'c> {
                         self.annotate(buffer, store, dtype)?;
                     }
                     Some(mask) => {
-                        let arguments = [value, address.pointer.into(), mask];
-                        let overload = [value.get_type(), address.pointer.get_type().into()];
-                        let call =
-                            self.ir.intrinsic_call(self.shared.module, "llvm.masked.store", &overload, &arguments)?;
-                        self.ir.align_argument(call, 1, dtype.bytes() as u64);
-                        self.annotate_scopes(buffer, call.try_as_basic_value().instruction())?;
+                        self.store_row(buffer, address.pointer, mask, value)?;
                     }
                 }
             }
@@ -149,8 +133,7 @@ impl<'c> Emitter<'_, 'c> {
                     &overload,
                     &[value, pointers, mask],
                 )?;
-                self.ir.align_argument(call, 1, dtype.bytes() as u64);
-                self.annotate_scopes(buffer, call.try_as_basic_value().instruction())?;
+                self.annotate_call(buffer, call, 1)?;
             }
         }
         Ok(())
@@ -181,12 +164,7 @@ impl<'c> Emitter<'_, 'c> {
         };
         let none = self.ir.lane_mask(0, width);
         let mask = self.widened(active, &order, Some(none))?;
-        let arguments = [pointer.into(), mask, row.const_zero().into()];
-        let overload = [row.into(), pointer.get_type().into()];
-        let call = self.ir.intrinsic_call(self.shared.module, "llvm.masked.load", &overload, &arguments)?;
-        self.ir.align_argument(call, 0, dtype.bytes() as u64);
-        let value = self.call_value(call)?;
-        self.annotate_scopes(buffer, value.as_instruction_value())?;
+        let value = self.load_row(buffer, pointer, mask, row)?;
         Ok(self.ir.shuffle(value.into_vector_value(), &kept)?.into())
     }
 
@@ -218,7 +196,7 @@ impl<'c> Emitter<'_, 'c> {
         let mut flat = Index::constant(0);
         let mut gathered: Option<Value> = None;
         for ((index, extent), stride) in indices.iter().zip(&found.shape).zip(row_major_strides(&found.shape)) {
-            if !has_value(index) {
+            if !index.has_value() {
                 let index = if index.is_affine() { index.clone() } else { index.simplify(&|var| self.range(var)) };
                 flat = flat.plus(&index.times(stride));
                 continue;
@@ -268,8 +246,37 @@ impl<'c> Emitter<'_, 'c> {
         Ok(self.address(buffer, indices)?.pointer)
     }
 
-    /// What is known of an access that is a call with the address as its `argument`: the alignment of its elements, and that buffers do not overlap.
-    pub(super) fn finish_access(&self, buffer: TensorId, call: CallSiteValue<'c>, argument: u32) -> Result<()> {
+    /// Neighbouring elements where the mask holds, zeros elsewhere.
+    pub(super) fn load_row(
+        &self,
+        buffer: TensorId,
+        pointer: PointerValue<'c>,
+        mask: Value<'c>,
+        row: VectorType<'c>,
+    ) -> Result<Value<'c>> {
+        let arguments = [pointer.into(), mask, row.const_zero().into()];
+        let overload = [row.into(), pointer.get_type().into()];
+        let call = self.ir.intrinsic_call(self.shared.module, "llvm.masked.load", &overload, &arguments)?;
+        self.annotate_call(buffer, call, 0)?;
+        self.call_value(call)
+    }
+
+    /// Neighbouring elements, where the mask holds.
+    pub(super) fn store_row(
+        &self,
+        buffer: TensorId,
+        pointer: PointerValue<'c>,
+        mask: Value<'c>,
+        row: Value<'c>,
+    ) -> Result<()> {
+        let overload = [row.get_type(), pointer.get_type().into()];
+        let arguments = [row, pointer.into(), mask];
+        let call = self.ir.intrinsic_call(self.shared.module, "llvm.masked.store", &overload, &arguments)?;
+        self.annotate_call(buffer, call, 1)
+    }
+
+    /// As [`Emitter::annotate`], for an access that is a call with the address as its `argument`.
+    fn annotate_call(&self, buffer: TensorId, call: CallSiteValue<'c>, argument: u32) -> Result<()> {
         self.ir.align_argument(call, argument, self.shared.nest.buffer(buffer).dtype.bytes() as u64);
         let value = call.try_as_basic_value();
         self.annotate_scopes(buffer, value.instruction().or(value.basic().and_then(|v| v.as_instruction_value())))
@@ -349,7 +356,7 @@ impl<'c> Emitter<'_, 'c> {
                 let undefined = vector.get_type().get_poison();
                 let i32_type = self.shared.context.i32_type();
                 let order: Vec<_> = order.iter().map(|lane| i32_type.const_int(*lane as u64, false)).collect();
-                let order = inkwell::types::VectorType::const_vector(&order);
+                let order = VectorType::const_vector(&order);
                 Ok(self.ir.builder.build_shuffle_vector(vector, undefined, order, "")?.into())
             }
             (None, _) => Ok(slot),
@@ -422,7 +429,7 @@ impl<'c> Emitter<'_, 'c> {
             })
             .collect();
         let fill = fill.map_or(vector.get_type().get_poison(), Value::into_vector_value);
-        let order = inkwell::types::VectorType::const_vector(&order);
+        let order = VectorType::const_vector(&order);
         Ok(self.ir.builder.build_shuffle_vector(vector, fill, order, "")?.into())
     }
 
@@ -555,16 +562,4 @@ pub(super) fn register_element(dtype: DType) -> Element {
         DType::Bool => Element::I1,
         DType::I8 | DType::U8 | DType::I32 | DType::I64 => Element::I64,
     }
-}
-
-/// Whether an index depends on loaded values.
-pub(super) fn has_value(index: &Index) -> bool {
-    let mut found = false;
-    Expr::Index(index.clone()).for_each_load(&mut |_, _| found = true);
-    found
-        || index.terms().iter().any(|(atom, _)| match atom {
-            Atom::Value(_) => true,
-            Atom::FloorDiv(inner, _) | Atom::Modulo(inner, _) => has_value(inner),
-            Atom::Var(_) => false,
-        })
 }

@@ -9,7 +9,6 @@ use inkwell::values::{PointerValue, VectorValue};
 
 use crate::codegen::CodegenError;
 use crate::codegen::emit::ir::{Element, Value, vector_type};
-use crate::codegen::emit::memory::has_value;
 use crate::codegen::emit::{Binding, Emitter, Lanes};
 use crate::nest::{Loop, LoopKind, Stmt};
 use crate::workload::{DType, Expr, Index, Interval, TensorId, Var, row_major_strides};
@@ -55,15 +54,18 @@ impl<'c> Emitter<'_, 'c> {
             body = &between[between.len() - 1].body;
         };
         let [Stmt::Store { buffer, indices, value }] = vector.body.as_slice() else { return None };
+        // all values are computed before the first is stored
+        let mut reads_itself = false;
+        value.for_each_load(&mut |tensor, _| reads_itself |= tensor == *buffer);
         let fits = vector.extent() >= PART as i64 && self.is_transposed(*buffer, indices, l, vector);
-        fits.then_some(Block { between, vector, buffer: *buffer, indices, value })
+        (fits && !reads_itself).then_some(Block { between, vector, buffer: *buffer, indices, value })
     }
 
     /// Whether an access moves by one element with the unrolled loop, and by several with the lanes.
     fn is_transposed(&self, buffer: TensorId, indices: &[Index], l: &Loop, vector: &Loop) -> bool {
         let Some(found) = self.shared.nest.buffers.get(buffer.0 as usize) else { return false };
         let in_memory = !self.shared.slots.contains_key(&buffer) && found.dtype == DType::F32;
-        if !in_memory || indices.len() != found.shape.len() || indices.iter().any(has_value) {
+        if !in_memory || indices.len() != found.shape.len() || indices.iter().any(Index::has_value) {
             return false;
         }
         let is_linear = |var: Var| {
@@ -108,7 +110,8 @@ impl<'c> Emitter<'_, 'c> {
                 for (lane, column) in (part..).zip(self.transposed(rows, side)?) {
                     if (lane as i64) < vector.extent() {
                         let pointer = self.row_pointer(block.buffer, block.indices, &place, lane)?;
-                        self.store_row(block.buffer, pointer, column, count)?;
+                        let mask = self.ir.lane_mask(count as u32, side as u32);
+                        self.store_row(block.buffer, pointer, mask, column.into())?;
                     }
                 }
             }
@@ -155,14 +158,14 @@ impl<'c> Emitter<'_, 'c> {
     fn load_block(&mut self, buffer: TensorId, indices: &[Index], place: &Place<'_>) -> Result<Loaded<'c>> {
         let (extent, side) = (place.vector.extent() as usize, place.side);
         let row_type = vector_type(self.ir.scalar_type(Element::F32), side as u32)?;
+        let mask = self.ir.lane_mask(place.count as u32, side as u32);
         let mut parts: Vec<Vec<VectorValue<'c>>> = Vec::new();
         for part in (0..extent.next_power_of_two()).step_by(side) {
             let mut columns = Vec::new();
             for lane in part..(part + side).min(extent) {
                 let pointer = self.row_pointer(buffer, indices, place, lane)?;
-                columns.push(self.load_row(buffer, pointer, place)?);
+                columns.push(self.load_row(buffer, pointer, mask, row_type)?.into_vector_value());
             }
-            columns.resize(side, row_type.get_poison());
             parts.push(self.transposed(columns, side)?);
         }
         let rows = (0..place.count).map(|number| {
@@ -193,25 +196,6 @@ impl<'c> Emitter<'_, 'c> {
         self.unbind(place.l.var);
         self.unbind(place.vector.var);
         Ok(pointer)
-    }
-
-    fn load_row(&self, buffer: TensorId, pointer: PointerValue<'c>, place: &Place<'_>) -> Result<VectorValue<'c>> {
-        let row = vector_type(self.ir.scalar_type(Element::F32), place.side as u32)?;
-        let mask = self.ir.lane_mask(place.count as u32, place.side as u32);
-        let arguments = [pointer.into(), mask, row.get_poison().into()];
-        let overload = [row.into(), pointer.get_type().into()];
-        let call = self.ir.intrinsic_call(self.shared.module, "llvm.masked.load", &overload, &arguments)?;
-        self.finish_access(buffer, call, 0)?;
-        let value = call.try_as_basic_value().basic();
-        value.map(Value::into_vector_value).ok_or_else(|| CodegenError::Internal("a load without a value".into()))
-    }
-
-    fn store_row(&self, buffer: TensorId, pointer: PointerValue<'c>, row: VectorValue<'c>, count: usize) -> Result<()> {
-        let mask = self.ir.lane_mask(count as u32, row.get_type().get_size());
-        let overload = [row.get_type().into(), pointer.get_type().into()];
-        let arguments = [row.into(), pointer.into(), mask];
-        let call = self.ir.intrinsic_call(self.shared.module, "llvm.masked.store", &overload, &arguments)?;
-        self.finish_access(buffer, call, 1)
     }
 
     /// The vectors `[rows[0][n], rows[1][n], …]` for each lane `n` of the `side` lanes; missing rows give undefined lanes. Neighbours first, within

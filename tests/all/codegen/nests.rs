@@ -236,6 +236,41 @@ fn lanes_that_are_not_neighbours() {
     assert_eq!(y[..13], expected);
 }
 
+/// Lanes go to rows of their own, unrolled iterations to neighbours: blocks of all shapes, whole registers and parts of them.
+#[test]
+fn blocks_across_the_lanes() {
+    for (rows, lanes) in [(4, 4), (7, 16), (14, 32), (16, 16), (20, 23), (5, 40), (33, 5), (9, 64)] {
+        let mut n = nest(&[
+            (&[lanes, rows + 3], DType::F32, INPUT),
+            (&[rows, lanes], DType::F32, INPUT),
+            (&[lanes, rows], DType::F32, OUTPUT),
+        ]);
+        let (row, lane) = (n.new_var("row"), n.new_var("lane"));
+        let (r, l) = (Index::var(row), Index::var(lane));
+        let sum = binary(Binary::Add, get(0, &[&l, &r.clone().plus_constant(2)]), get(1, &[&r, &l]));
+        let vector = for_(lane, lanes, Vector, vec![store(2, &[&l, &r], sum)]);
+        n.body = vec![for_(row, rows, Unroll, vec![vector])];
+        check(&format!("{rows} rows of {lanes}"), &n, &target(), 0.0);
+    }
+}
+
+/// An iteration reads what the one before has stored.
+#[test]
+fn blocks_that_read_themselves_stay_in_order() {
+    let (rows, lanes) = (8, 16);
+    let mut n = nest(&[(&[lanes, rows], DType::F32, INPUT), (&[lanes, rows], DType::F32, OUTPUT)]);
+    let (row, lane) = (n.new_var("row"), n.new_var("lane"));
+    let (r, l, zero) = (Index::var(row), Index::var(lane), Index::constant(0));
+    let next = r.clone().plus_constant(1);
+    let sum = binary(Binary::Add, get(1, &[&l, &r]), get(0, &[&l, &next]));
+    let running = for_(lane, lanes, Vector, vec![store(1, &[&l, &next], sum)]);
+    n.body = vec![
+        for_(lane, lanes, Vector, vec![store(1, &[&l, &zero], get(0, &[&l, &zero]))]),
+        for_(row, rows - 1, Unroll, vec![running]),
+    ];
+    check("running sums", &n, &target(), 0.0);
+}
+
 /// Sums, products and extremes across lanes.
 #[test]
 fn reductions_across_lanes() {
