@@ -134,8 +134,8 @@ def main():
     parser.add_argument("--binary", default="target/release/tilescribe")
     args = parser.parse_args()
 
-    roofline = command(args, "doctor", "--json").get("roofline")
-    peak = roofline["peak_gflops"]["all_cores" if args.threads > 1 else "one_core"] if roofline else None
+    rates = command(args, "doctor", "--json")["roofline"].get("peak_gflops")  # none where it could not be measured
+    peak = rates and rates["all_cores" if args.threads > 1 else "one_core"]
     rows = []
     with tempfile.TemporaryDirectory() as folder:
         for size in sorted(args.sizes):

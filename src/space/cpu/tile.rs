@@ -15,7 +15,7 @@ const MAXIMAL_VECTORS: i64 = 8;
 const MAXIMAL_BODY: i64 = 64;
 /// Reductions of so many steps are worth packed operands.
 const DEEP: i64 = 64;
-/// Behind so many steps, scattered stores do not count.
+/// Behind so many steps it does not count how the output is written.
 const VERY_DEEP: i64 = 1024;
 /// Reductions of fewer steps are not cut into blocks.
 const SHALLOWEST: i64 = 128;

@@ -1,5 +1,7 @@
 //! `--target FILE`: what each command makes of a machine that is not this one.
 
+use std::io::Write;
+
 use crate::command::{Sandbox, TASK, small_model};
 
 use super::{file, shipped};
@@ -69,7 +71,9 @@ fn files_that_describe_no_machine_are_refused() {
 #[test]
 fn programs_for_a_narrower_machine_are_measured_and_deployed_here() {
     let target = shipped("haswell");
-    if tilescribe::codegen::check_runs_here(&target).is_err() {
+    if let Err(reason) = tilescribe::codegen::check_runs_here(&target) {
+        // past the capture of tests' outputs: nobody should believe that it was checked
+        let _ = writeln!(std::io::stderr(), "skipped: {reason}");
         return;
     }
     let sandbox = Sandbox::new();
