@@ -158,7 +158,7 @@ impl Space {
     }
 
     fn realise(&self, task: &Task, plan: &Plan) -> Result<Nest, Reason> {
-        let (nest, stages) = Nest::naive_with_vars(&task.workload);
+        let (nest, stages) = Nest::naive_with_vars(&plan.workload);
         let mut built = Built {
             nest,
             stages,

@@ -14,6 +14,8 @@ use crate::nest::rewrite::pack::Layout;
 /// The decisions about a whole task.
 #[derive(Clone, Debug)]
 pub struct Plan {
+    /// What is scheduled: the task's workload, or what an algorithm makes of it.
+    pub workload: Workload,
     /// How many leading axes all stages are joined over.
     pub rows: usize,
     pub groups: Vec<Group>,
@@ -114,9 +116,13 @@ pub struct AxisLoops {
 impl Plan {
     /// Nothing decided: every stage on its own.
     pub fn new(task: &Task) -> Plan {
-        let workload = &task.workload;
-        let groups = (0..workload.stages.len()).map(|stage| Group::new(workload, stage)).collect();
-        Plan { rows: 0, groups, notes: BTreeMap::new() }
+        Plan::of(task.workload.clone())
+    }
+
+    /// Nothing decided about a workload.
+    pub fn of(workload: Workload) -> Plan {
+        let groups = (0..workload.stages.len()).map(|stage| Group::new(&workload, stage)).collect();
+        Plan { workload, rows: 0, groups, notes: BTreeMap::new() }
     }
 }
 

@@ -17,11 +17,11 @@ impl Rule for Epilogue {
         1
     }
 
-    fn decide(&self, task: &Task, plan: &mut Plan, tape: &mut Tape<'_>) -> Result<(), Stop> {
+    fn decide(&self, _: &Task, plan: &mut Plan, tape: &mut Tape<'_>) -> Result<(), Stop> {
         let mut at = 0;
         while at < plan.groups.len() {
             let stage = plan.groups[at].stage;
-            if let Some(next) = epilogue_of(&task.workload, stage) {
+            if let Some(next) = epilogue_of(&plan.workload, stage) {
                 let answers = vec![name("fused"), name("apart")];
                 let answer = tape.choose(site(&["epilogue", &plan.groups[at].name()]), answers, 0)?;
                 if answer.is("fused") {

@@ -6,7 +6,7 @@ use crate::nest::rewrite::Refusal;
 use crate::nest::rewrite::accumulate::{Blocks, Reduction};
 use crate::space::{Built, Group, Plan, Rule, Stop, Tape};
 use crate::target::Task;
-use crate::workload::Var;
+use crate::workload::{Var, Workload};
 
 pub(super) struct Order;
 
@@ -32,9 +32,9 @@ impl Rule for Order {
         Ok(())
     }
 
-    fn realise(&self, task: &Task, plan: &Plan, built: &mut Built) -> Result<(), Refusal> {
+    fn realise(&self, _: &Task, plan: &Plan, built: &mut Built) -> Result<(), Refusal> {
         for (at, group) in plan.groups.iter().enumerate() {
-            realise_group(task, group, at, built)?;
+            realise_group(&plan.workload, group, at, built)?;
         }
         Ok(())
     }
@@ -53,7 +53,7 @@ fn permutation(verb: &str, group: &Group, mut left: Vec<usize>, tape: &mut Tape<
 }
 
 /// From outside to inside: blocks, reduction blocks, tiles of a block, reduction steps, the register tile.
-fn realise_group(task: &Task, group: &Group, at: usize, built: &mut Built) -> Result<(), Refusal> {
+fn realise_group(workload: &Workload, group: &Group, at: usize, built: &mut Built) -> Result<(), Refusal> {
     let loops = built.loops[at].clone();
     if loops.is_empty() {
         return Ok(());
@@ -81,7 +81,7 @@ fn realise_group(task: &Task, group: &Group, at: usize, built: &mut Built) -> Re
         let kind = if is_vector(&position) { LoopKind::Vector } else { LoopKind::Unroll };
         nest = nest.set_kind(axis.tile, kind)?;
     }
-    let stage = &task.workload.stages[group.stage];
+    let stage = &workload.stages[group.stage];
     if stage.is_reduction() {
         let place = match inner.last() {
             Some(var) => *var,
@@ -96,7 +96,7 @@ fn realise_group(task: &Task, group: &Group, at: usize, built: &mut Built) -> Re
             blocks: group.depth.map(|a| Blocks { var: loops[a].outer, inside: inner.clone() }),
             lanes: group.vector.filter(|a| group.axes[*a].reduction).map(|a| loops[a].tile).into_iter().collect(),
         };
-        let epilogue = group.epilogue.map(|e| &task.workload.stages[e]);
+        let epilogue = group.epilogue.map(|e| &workload.stages[e]);
         nest = nest.accumulate(stage.output, place, &reduction, epilogue)?;
         built.at[at] = Some(place);
     }

@@ -7,7 +7,7 @@ use crate::nest::rewrite::pack::{Layout, Place};
 use crate::space::plan::{Access, accesses};
 use crate::space::{Built, Group, Level, Packing, Plan, Rule, Stop, Tape};
 use crate::target::Task;
-use crate::workload::{Expr, Role, Var};
+use crate::workload::{Expr, Role, Var, Workload};
 
 pub(super) struct Pack;
 
@@ -25,14 +25,14 @@ impl Rule for Pack {
         1
     }
 
-    fn decide(&self, task: &Task, plan: &mut Plan, tape: &mut Tape<'_>) -> Result<(), Stop> {
-        let rows = plan.rows;
-        for group in &mut plan.groups {
-            for access in packable(task, group) {
-                let options = options(task, group, &access, rows);
+    fn decide(&self, _: &Task, plan: &mut Plan, tape: &mut Tape<'_>) -> Result<(), Stop> {
+        let Plan { workload, rows, groups, .. } = plan;
+        for group in groups {
+            for access in packable(workload, group) {
+                let options = options(workload, group, &access, *rows);
                 let mut candidates = vec![name("none")];
                 candidates.extend(options.iter().map(|(level, layout)| name(words(*level, *layout))));
-                let default = default_option(task, group, &access, &options);
+                let default = default_option(workload, group, &access, &options);
                 let tensor = format!("t{}", access.tensor.0);
                 let answer = tape.choose(site(&["pack", &group.name(), &tensor]), candidates.clone(), default)?;
                 let chosen = candidates.iter().position(|c| *c == answer).filter(|c| *c > 0).map(|c| options[c - 1]);
@@ -82,8 +82,7 @@ fn words(level: Level, layout: Layout) -> &'static str {
 }
 
 /// The operands of a reduction that are read in one way, and more than once or behind a guard.
-fn packable(task: &Task, group: &Group) -> Vec<Access> {
-    let workload = &task.workload;
+fn packable(workload: &Workload, group: &Group) -> Vec<Access> {
     let stage = &workload.stages[group.stage];
     if !stage.is_reduction() {
         return Vec::new();
@@ -117,28 +116,28 @@ fn is_plain_guard(value: &Expr, access: &Access) -> bool {
 }
 
 /// The guard right around an access is the tensor's own border.
-fn guards_border(task: &Task, value: &Expr, access: &Access) -> bool {
+fn guards_border(workload: &Workload, value: &Expr, access: &Access) -> bool {
     match value {
         Expr::Guard { conditions, inside, .. } if matches!(&**inside, Expr::Load { tensor, .. } if *tensor == access.tensor) =>
         {
-            let shape = &task.workload.tensor(access.tensor).shape;
+            let shape = &workload.tensor(access.tensor).shape;
             conditions.iter().all(|c| {
                 access.indices.iter().zip(shape).any(|(i, extent)| *i == c.index && c.low == 0 && c.high == *extent)
             })
         }
         Expr::Load { tensor, .. } => *tensor == access.tensor,
-        _ => value.children().into_iter().any(|child| guards_border(task, child, access)),
+        _ => value.children().into_iter().any(|child| guards_border(workload, child, access)),
     }
 }
 
 /// Where and how an operand can be packed.
-fn options(task: &Task, group: &Group, access: &Access, rows: usize) -> Vec<(Level, Layout)> {
+fn options(workload: &Workload, group: &Group, access: &Access, rows: usize) -> Vec<(Level, Layout)> {
     let of_rows = (0..rows).any(|row| access.mentions(Var(row as u32)));
-    let constant = task.workload.tensor(access.tensor).role == Role::Constant;
+    let constant = workload.tensor(access.tensor).role == Role::Constant;
     let fused = group.fused.is_some_and(|at| touches(access, group, at));
     let affine = access.indices.iter().all(crate::workload::Index::is_affine);
-    let value = &task.workload.stages[group.stage].value;
-    let boxes = access.has_window() && affine && !fused && guards_border(task, value, access);
+    let value = &workload.stages[group.stage].value;
+    let boxes = access.has_window() && affine && !fused && guards_border(workload, value, access);
     let mut options = Vec::new();
     let mut offer = |level: Level, whole: bool, spatial_blocks: bool, depth_blocks: bool, most: i64| {
         let elements: i64 = (0..group.axes.len())
@@ -172,16 +171,16 @@ fn options(task: &Task, group: &Group, access: &Access, rows: usize) -> Vec<(Lev
 /// Constants are packed offline; what runs in vectors but not along memory is packed per block, padding too, unless only windows read it again:
 /// a pooling reads too little of it to pay for a copy. What is broadcast to vectors is read again by each of their blocks, so its copy is
 /// made once for all, where borders or strides ask for one.
-fn default_option(task: &Task, group: &Group, access: &Access, options: &[(Level, Layout)]) -> usize {
+fn default_option(workload: &Workload, group: &Group, access: &Access, options: &[(Level, Layout)]) -> usize {
     let find = |wanted: (Level, Layout)| options.iter().position(|o| *o == wanted).map(|at| at + 1);
-    if task.workload.tensor(access.tensor).role == Role::Constant {
+    if workload.tensor(access.tensor).role == Role::Constant {
         return find((Level::Setup, Layout::Panel)).unwrap_or(0);
     }
     let spatial = group.positions(false);
     if spatial.iter().all(|at| touches(access, group, *at)) {
         return 0;
     }
-    let stride = |at: usize| access.stride(&task.workload, Var(group.axes[at].position as u32));
+    let stride = |at: usize| access.stride(workload, Var(group.axes[at].position as u32));
     let vector = group.vector.filter(|at| !group.axes[*at].reduction);
     if vector.is_some_and(|at| !touches(access, group, at)) {
         let jumps =

@@ -25,7 +25,7 @@ impl Rule for Parallel {
         if task.target.cores < 2 {
             return Ok(());
         }
-        let small = task.workload.flops() < SERIAL_FLOPS;
+        let small = plan.workload.flops() < SERIAL_FLOPS;
         let default = |extents: &[i64]| {
             let enough = i64::from(task.target.cores) * 4;
             let mut product = 1;
@@ -37,7 +37,7 @@ impl Rule for Parallel {
             if small { 0 } else { needed.count() }
         };
         if plan.rows > 0 {
-            let stage = &task.workload.stages[0];
+            let stage = &plan.workload.stages[0];
             let extents = stage.spatial[..plan.rows].to_vec();
             let answer = ask("rows", &extents, default(&extents), tape)?;
             plan.groups.iter_mut().for_each(|g| g.parallel = answer);

@@ -19,13 +19,13 @@ impl Rule for Rows {
         1
     }
 
-    fn decide(&self, task: &Task, plan: &mut Plan, tape: &mut Tape<'_>) -> Result<(), Stop> {
+    fn decide(&self, _: &Task, plan: &mut Plan, tape: &mut Tape<'_>) -> Result<(), Stop> {
         // joined rows pay where what one reduction leaves is reduced again, or used after another reduction
-        let reductions = plan.groups.iter().filter(|g| task.workload.stages[g.stage].is_reduction()).count();
+        let reductions = plan.groups.iter().filter(|g| plan.workload.stages[g.stage].is_reduction()).count();
         if reductions < 2 {
             return Ok(());
         }
-        let shared = shared_rows(&task.workload) as i64;
+        let shared = shared_rows(&plan.workload) as i64;
         let candidates: Vec<i64> = (0..=shared).collect();
         let answer = tape.choose(site(&["rows"]), numbers(&candidates), candidates.len() - 1)?;
         plan.rows = number(&answer) as usize;
@@ -72,11 +72,11 @@ impl Rule for Privatise {
         Ok(())
     }
 
-    fn realise(&self, task: &Task, plan: &Plan, built: &mut Built) -> Result<(), Refusal> {
+    fn realise(&self, _: &Task, plan: &Plan, built: &mut Built) -> Result<(), Refusal> {
         if plan.rows == 0 {
             return Ok(());
         }
-        for (id, tensor) in task.workload.ids() {
+        for (id, tensor) in plan.workload.ids() {
             if tensor.role == Role::Intermediate && built.nest.uses(id) {
                 built.nest = built.nest.privatise(id, &built.rows)?;
             }

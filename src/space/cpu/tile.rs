@@ -4,8 +4,8 @@ use super::{name, number, numbers, site};
 use crate::nest::rewrite::Refusal;
 use crate::space::plan::{Access, accesses};
 use crate::space::{AxisLoops, Built, Group, Plan, Rule, Stop, Tape};
-use crate::target::{Architecture, Task};
-use crate::workload::{Role, Var, row_major_strides};
+use crate::target::{Architecture, Target, Task};
+use crate::workload::{Role, Var, Workload, row_major_strides};
 
 pub(super) struct Tile;
 
@@ -36,11 +36,12 @@ impl Rule for Tile {
     }
 
     fn decide(&self, task: &Task, plan: &mut Plan, tape: &mut Tape<'_>) -> Result<(), Stop> {
-        for group in &mut plan.groups {
-            fuse(task, group, tape)?;
-            vector(task, group, tape)?;
-            tiles(task, group, tape)?;
-            blocks(task, group, tape)?;
+        let Plan { workload, groups, .. } = plan;
+        for group in groups {
+            fuse(workload, group, tape)?;
+            vector(workload, &task.target, group, tape)?;
+            tiles(workload, &task.target, group, tape)?;
+            blocks(workload, &task.target, group, tape)?;
         }
         Ok(())
     }
@@ -64,8 +65,8 @@ impl Rule for Tile {
 }
 
 /// Whether two neighbouring axes are run through as one: those that every operand has, or lacks, together.
-fn fuse(task: &Task, group: &mut Group, tape: &mut Tape<'_>) -> Result<(), Stop> {
-    let stage = &task.workload.stages[group.stage];
+fn fuse(workload: &Workload, group: &mut Group, tape: &mut Tape<'_>) -> Result<(), Stop> {
+    let stage = &workload.stages[group.stage];
     let reads = accesses(stage);
     let spatial = group.positions(false);
     let together = |pair: &[usize]| {
@@ -90,12 +91,12 @@ fn fuse(task: &Task, group: &mut Group, tape: &mut Tape<'_>) -> Result<(), Stop>
 }
 
 /// Which axis runs in vectors.
-fn vector(task: &Task, group: &mut Group, tape: &mut Tape<'_>) -> Result<(), Stop> {
+fn vector(workload: &Workload, target: &Target, group: &mut Group, tape: &mut Tape<'_>) -> Result<(), Stop> {
     let candidates: Vec<usize> = (0..group.axes.len()).filter(|at| group.axes[*at].extent > 1).collect();
     if candidates.is_empty() {
         return Ok(());
     }
-    let scores: Vec<i64> = candidates.iter().map(|at| vector_score(task, group, *at)).collect();
+    let scores: Vec<i64> = candidates.iter().map(|at| vector_score(workload, target, group, *at)).collect();
     let best = (0..scores.len()).max_by_key(|at| (scores[*at], *at)).unwrap_or(0);
     let names: Vec<_> = candidates.iter().map(|at| name(&group.axes[*at].letter())).collect();
     let answer = tape.choose(site(&["vector", &group.name()]), names.clone(), best)?;
@@ -106,8 +107,7 @@ fn vector(task: &Task, group: &mut Group, tape: &mut Tape<'_>) -> Result<(), Sto
 /// How well the accesses of a stage suit vectors along an axis: neighbours in memory and broadcasts are good, strides are bad, and so are
 /// windows and borders, which have to be copied first. The panels of a constant cost nothing. After many reduction steps it matters little
 /// how the output is written.
-fn vector_score(task: &Task, group: &Group, at: usize) -> i64 {
-    let workload = &task.workload;
+fn vector_score(workload: &Workload, target: &Target, group: &Group, at: usize) -> i64 {
     let stage = &workload.stages[group.stage];
     let axis = &group.axes[at];
     let var = Var((axis.position + usize::from(group.fused == Some(at))) as u32);
@@ -135,18 +135,18 @@ fn vector_score(task: &Task, group: &Group, at: usize) -> i64 {
     } else if steps < VERY_DEEP {
         score += of_stride(row_major_strides(&stage.spatial).get(axis.position).copied());
     }
-    let few = axis.extent * 2 < task.target.lanes() || (axis.reduction && axis.extent < SHORT_REDUCTION);
+    let few = axis.extent * 2 < target.lanes() || (axis.reduction && axis.extent < SHORT_REDUCTION);
     if few { score - 3 } else { score }
 }
 
 /// The register tile of every axis.
-fn tiles(task: &Task, group: &mut Group, tape: &mut Tape<'_>) -> Result<(), Stop> {
-    let lanes = task.target.lanes();
-    let reads = accesses(&task.workload.stages[group.stage]);
-    let reduces = task.workload.stages[group.stage].is_reduction();
-    let registers = i64::from(task.target.vector_registers);
+fn tiles(workload: &Workload, target: &Target, group: &mut Group, tape: &mut Tape<'_>) -> Result<(), Stop> {
+    let lanes = target.lanes();
+    let reads = accesses(&workload.stages[group.stage]);
+    let reduces = workload.stages[group.stage].is_reduction();
+    let registers = i64::from(target.vector_registers);
     let budget = if reduces { registers * 7 / 8 } else { MAXIMAL_MAP_TILE };
-    let room = registers - operands(task.target.architecture);
+    let room = registers - operands(target.architecture);
     if let Some(at) = group.vector {
         let extent = group.axes[at].extent;
         let candidates = vector_tiles(extent, lanes);
@@ -241,11 +241,11 @@ fn default_tile(extent: i64, candidates: &[i64], most: i64) -> usize {
 }
 
 /// How many register tiles make a block, for every axis that has several.
-fn blocks(task: &Task, group: &mut Group, tape: &mut Tape<'_>) -> Result<(), Stop> {
-    let reduces = task.workload.stages[group.stage].is_reduction();
+fn blocks(workload: &Workload, target: &Target, group: &mut Group, tape: &mut Tape<'_>) -> Result<(), Stop> {
+    let reduces = workload.stages[group.stage].is_reduction();
     // enough blocks for the threads to share evenly, if there are so many tiles at all
     let tiles: i64 = group.positions(false).into_iter().map(|at| group.axes[at].tiles()).product();
-    let mut most = (tiles / (i64::from(task.target.cores) * BLOCKS_PER_CORE)).max(1);
+    let mut most = (tiles / (i64::from(target.cores) * BLOCKS_PER_CORE)).max(1);
     for at in group.positions(false) {
         let axis = &group.axes[at];
         let tiles = axis.tiles();
