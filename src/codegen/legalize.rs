@@ -53,7 +53,9 @@ impl Legalizer<'_> {
         self.vector |= kind == LoopKind::Vector;
         let body = self.statements(&l.body);
         (self.parallel, self.vector) = outside;
-        let too_long = || u64::try_from(l.extent()).unwrap_or(0).saturating_mul(nodes_of(&body)) > UNROLLED_NODES;
+        let too_long = || {
+            u64::try_from(l.extent()).unwrap_or(0).saturating_mul(nodes_of(&body, &mut vec![l.var])) > UNROLLED_NODES
+        };
         let kind = if kind == LoopKind::Unroll && too_long() { LoopKind::Serial } else { kind };
         Loop { var: l.var, bounds: l.bounds.clone(), kind, body }
     }
@@ -91,7 +93,8 @@ impl Legalizer<'_> {
 /// The row-major offset of an element.
 pub fn flatten(indices: &[Index], shape: &[i64]) -> Index {
     let strides = row_major_strides(shape);
-    indices.iter().zip(strides).fold(Index::constant(0), |sum, (index, stride)| sum.plus(&index.clone().times(stride)))
+    let sum = indices.iter().zip(strides);
+    sum.fold(Index::constant(0), |sum, (index, stride)| sum.plus(&index.clone().times(stride))).join_divisions()
 }
 
 /// Whether a variable occurs only as a term of the sum, not in divisions or gathered values.
@@ -146,27 +149,45 @@ pub fn for_each_leaf<'a>(body: &'a [Stmt], visit: &mut dyn FnMut(&'a Stmt)) {
     }
 }
 
-/// Expression nodes that the statements write out.
-fn nodes_of(statements: &[Stmt]) -> u64 {
-    statements.iter().map(nodes).fold(0, u64::saturating_add)
+/// Expression nodes that the statements write out, where the loops over `unrolled` are.
+fn nodes_of(statements: &[Stmt], unrolled: &mut Vec<Var>) -> u64 {
+    statements.iter().map(|s| nodes(s, unrolled)).fold(0, u64::saturating_add)
 }
 
-fn nodes(statement: &Stmt) -> u64 {
+fn nodes(statement: &Stmt, unrolled: &mut Vec<Var>) -> u64 {
     match statement {
         Stmt::Loop(l) if l.kind == LoopKind::Unroll => {
-            u64::try_from(l.extent()).unwrap_or(0).saturating_mul(nodes_of(&l.body))
+            unrolled.push(l.var);
+            let body = nodes_of(&l.body, unrolled);
+            unrolled.pop();
+            u64::try_from(l.extent()).unwrap_or(0).saturating_mul(body)
         }
-        Stmt::Loop(l) => nodes_of(&l.body).saturating_add(2),
-        Stmt::If { body, .. } => nodes_of(body).saturating_add(2),
-        Stmt::Store { value, .. } | Stmt::Accumulate { value, .. } => 1 + expression_nodes(value),
+        Stmt::Loop(l) => nodes_of(&l.body, unrolled).saturating_add(2),
+        Stmt::If { body, .. } => nodes_of(body, unrolled).saturating_add(2),
+        Stmt::Store { value, .. } | Stmt::Accumulate { value, .. } => 1 + expression_nodes(value, unrolled),
     }
 }
 
-fn expression_nodes(expr: &Expr) -> u64 {
-    let own = match expr {
-        // written out as polynomials
-        Expr::Unary(..) => 8,
-        _ => 1,
-    };
-    own + expr.children().into_iter().map(expression_nodes).sum::<u64>()
+fn expression_nodes(expr: &Expr, unrolled: &[Var]) -> u64 {
+    match expr {
+        // one side is written where it is known which
+        Expr::Guard { conditions, inside, outside } if conditions.iter().all(|c| is_of(&c.index, unrolled)) => {
+            expression_nodes(inside, unrolled).max(expression_nodes(outside, unrolled))
+        }
+        _ => {
+            let own = match expr {
+                // written out as polynomials
+                Expr::Unary(..) => 8,
+                _ => 1,
+            };
+            own + expr.children().into_iter().map(|child| expression_nodes(child, unrolled)).sum::<u64>()
+        }
+    }
+}
+
+/// Whether an index depends on these variables alone.
+fn is_of(index: &Index, vars: &[Var]) -> bool {
+    let mut all = true;
+    index.for_each_var(&mut |var| all &= vars.contains(&var));
+    all
 }

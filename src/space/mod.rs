@@ -72,6 +72,7 @@ pub trait Rule: Send + Sync {
 /// A list of rules: ours by default, a user's own added to it.
 pub struct Space {
     rules: Vec<Box<dyn Rule>>,
+    exact: bool,
 }
 
 /// What follows a prefix.
@@ -86,7 +87,14 @@ pub enum Next {
 impl Space {
     /// The rules that Tilescribe ships.
     pub fn standard() -> Space {
-        Space { rules: cpu::rules() }
+        Space { rules: cpu::rules(), exact: false }
+    }
+
+    /// Leaves out algorithms with larger rounding errors than the plain one's. What is left has the same names, so records and
+    /// checkpoints serve both.
+    #[must_use]
+    pub fn exact(self, exact: bool) -> Space {
+        Space { exact, ..self }
     }
 
     /// Adds a rule behind the others.
@@ -150,8 +158,9 @@ impl Space {
     }
 
     fn decide(&self, task: &Task, tape: &mut Tape<'_>) -> Result<Plan, Stop> {
-        let mut plan = Plan::new(task);
+        let mut plan = Plan { exact: self.exact, ..Plan::new(task) };
         for rule in &self.rules {
+            tape.settle(false);
             rule.decide(task, &mut plan, tape)?;
         }
         Ok(plan)
@@ -171,7 +180,7 @@ impl Space {
             rule.realise(task, plan, &mut built).map_err(refused)?;
         }
         let nest = built.nest.drop_unit_loops().peel_tails().strip_mine(task.target.lanes());
-        Ok(nest.drop_unit_loops().drop_unused())
+        Ok(nest.drop_unit_loops().drop_setup_results().drop_unused())
     }
 }
 

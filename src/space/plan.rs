@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 
 use crate::nest::{Nest, StageVars, axis_name};
 use crate::target::Task;
+use crate::workload::winograd::Winograd;
 use crate::workload::{Expr, Index, Stage, TensorId, Var, Workload};
 
 use super::Words;
@@ -16,6 +17,10 @@ use crate::nest::rewrite::pack::Layout;
 pub struct Plan {
     /// What is scheduled: the task's workload, or what an algorithm makes of it.
     pub workload: Workload,
+    /// Whether algorithms with larger rounding errors than the plain one's are left out.
+    pub exact: bool,
+    /// Where the workload is not the task's own.
+    pub algorithm: Option<Winograd>,
     /// How many leading axes all stages are joined over.
     pub rows: usize,
     pub groups: Vec<Group>,
@@ -27,6 +32,8 @@ pub struct Plan {
 #[derive(Clone, Debug)]
 pub struct Group {
     pub stage: usize,
+    /// Nothing is asked about it: it is scheduled as in the untuned program.
+    pub settled: bool,
     pub epilogue: Option<usize>,
     /// Spatial axes inside of the rows, then reduction axes.
     pub axes: Vec<Axis>,
@@ -122,7 +129,7 @@ impl Plan {
     /// Nothing decided about a workload.
     pub fn of(workload: Workload) -> Plan {
         let groups = (0..workload.stages.len()).map(|stage| Group::new(&workload, stage)).collect();
-        Plan { workload, rows: 0, groups, notes: BTreeMap::new() }
+        Plan { workload, exact: false, algorithm: None, rows: 0, groups, notes: BTreeMap::new() }
     }
 }
 
@@ -135,6 +142,7 @@ impl Group {
         };
         Group {
             stage,
+            settled: false,
             epilogue: None,
             axes: (0..s.rank()).map(axis).collect(),
             fused: None,

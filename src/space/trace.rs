@@ -204,6 +204,7 @@ pub trait Policy {
 pub struct Tape<'a> {
     mode: Mode<'a>,
     taken: Trace,
+    settled: bool,
 }
 
 enum Mode<'a> {
@@ -214,12 +215,17 @@ enum Mode<'a> {
 impl<'a> Tape<'a> {
     /// Answers from `prefix`, then stops with [`Stop::Choose`].
     pub fn replay(prefix: &'a Trace) -> Tape<'a> {
-        Tape { mode: Mode::Replay(prefix), taken: Trace::default() }
+        Tape { mode: Mode::Replay(prefix), taken: Trace::default(), settled: false }
     }
 
     /// Answers by `policy`, to the end.
     pub fn drive(policy: &'a mut dyn Policy) -> Tape<'a> {
-        Tape { mode: Mode::Drive(policy), taken: Trace::default() }
+        Tape { mode: Mode::Drive(policy), taken: Trace::default(), settled: false }
+    }
+
+    /// From here on, defaults are taken without being recorded, or not any more.
+    pub fn settle(&mut self, settled: bool) {
+        self.settled = settled;
     }
 
     /// Asks for a decision. A single candidate is taken without being recorded; none is a dead end. `default` is the position
@@ -233,6 +239,7 @@ impl<'a> Tape<'a> {
         match candidates.as_slice() {
             [] => return Err(Reason(format!("nothing fits `{site}`")).into()),
             [only] => return Ok(only.clone()),
+            all if self.settled => return Ok(all[default.min(all.len() - 1)].clone()),
             _ => {}
         }
         let value = match &mut self.mode {

@@ -268,6 +268,22 @@ impl Index {
         Some(total)
     }
 
+    /// Puts quotients and remainders of the same number together again: `8·(i / 8) + i % 8 = i`.
+    #[must_use]
+    pub fn join_divisions(&self) -> Index {
+        let mut result = self.clone();
+        for (atom, coefficient) in &self.terms {
+            let Atom::Modulo(inner, divisor) = atom else { continue };
+            let quotient = Atom::FloorDiv(inner.clone(), *divisor);
+            if self.terms.contains(&(quotient.clone(), coefficient * divisor)) {
+                result.add_term(quotient, -coefficient * divisor);
+                result.add_term(atom.clone(), -coefficient);
+                result = result.plus(&inner.clone().times(*coefficient));
+            }
+        }
+        result
+    }
+
     /// Drops divisions that the variables' ranges decide: `(8·i + j) / 8 = i` where `0 ≤ j < 8`.
     #[must_use]
     pub fn simplify(&self, of: &dyn Fn(Var) -> Interval) -> Index {
@@ -336,6 +352,16 @@ mod tests {
         let wider = flat.floor_div(8).simplify(&range_of(&[5, 9]));
         assert!(!wider.is_affine());
         assert_eq!(wider.range(&range_of(&[5, 9])), Some(Interval { low: 0, high: 5 }));
+    }
+
+    #[test]
+    fn quotient_and_remainder_make_the_whole() {
+        let (i, j) = (Index::var(Var(0)), Index::var(Var(1)));
+        let flat = i.clone().times(64).plus(&j);
+        let parts = flat.clone().floor_div(14).times(28).plus(&flat.clone().modulo(14).times(2)).plus(&j);
+        assert_eq!(parts.join_divisions(), flat.clone().times(2).plus(&j));
+        let apart = flat.clone().floor_div(14).times(15).plus(&flat.modulo(14));
+        assert_eq!(apart.join_divisions(), apart);
     }
 
     #[test]

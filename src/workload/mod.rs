@@ -16,6 +16,7 @@ pub mod generate;
 mod index;
 pub mod text;
 pub mod validate;
+pub mod winograd;
 
 pub use array::{Array, ArrayError, Elements};
 pub use bounds::Facts;

@@ -209,7 +209,7 @@ impl<'c> Emitter<'_, 'c> {
                 None => part,
             });
         }
-        let (moving, same) = self.split_lane_terms(&flat);
+        let (moving, same) = self.split_lane_terms(&flat.join_divisions());
         let element = self.memory_type(found.dtype);
         let terms = self.terms(&same)?;
         let mut pointer = self.pointer_to(buffer, element, base, &terms)?;

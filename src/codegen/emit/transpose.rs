@@ -10,8 +10,9 @@ use inkwell::values::{PointerValue, VectorValue};
 use crate::codegen::CodegenError;
 use crate::codegen::emit::ir::{Element, Value, vector_type};
 use crate::codegen::emit::{Binding, Emitter, Lanes};
+use crate::codegen::legalize::{flatten, mentioned_only_plainly};
 use crate::nest::{Loop, LoopKind, Stmt};
-use crate::workload::{DType, Expr, Index, Interval, TensorId, Var, row_major_strides};
+use crate::workload::{DType, Expr, Index, Interval, TensorId, Var};
 
 type Result<T> = std::result::Result<T, CodegenError>;
 
@@ -68,12 +69,9 @@ impl<'c> Emitter<'_, 'c> {
         if !in_memory || indices.len() != found.shape.len() || indices.iter().any(Index::has_value) {
             return false;
         }
-        let is_linear = |var: Var| {
-            indices.iter().all(|i| !i.clone().minus(&Index::var(var).times(i.coefficient(var))).mentions(var))
-        };
-        let stride = |var: Var| -> i64 {
-            indices.iter().zip(row_major_strides(&found.shape)).map(|(index, s)| index.coefficient(var) * s).sum()
-        };
+        let flat = flatten(indices, &found.shape);
+        let is_linear = |var: Var| mentioned_only_plainly(&flat, var);
+        let stride = |var: Var| flat.coefficient(var);
         is_linear(l.var) && is_linear(vector.var) && stride(l.var) == 1 && stride(vector.var).abs() > 1
     }
 

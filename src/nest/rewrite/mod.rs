@@ -2,13 +2,14 @@
 //!
 //! Loops are named by their variable. A rewrite that does not fit is refused with a reason; nothing is changed then.
 //! [`loops`] shapes loops, [`accumulate`] moves reductions into registers and fuses what follows them,
-//! [`pack`] copies operands into the order in which they are read, [`rows`] joins the loops of several stages,
+//! [`pack`] copies operands into the order in which they are read, [`rows`] joins the loops of several stages, [`place`] moves results,
 //! and [`peel`] makes ragged inner loops constant.
 
 pub mod accumulate;
 pub mod loops;
 pub mod pack;
 pub mod peel;
+pub mod place;
 pub mod rows;
 mod tree;
 

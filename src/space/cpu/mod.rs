@@ -4,6 +4,7 @@
 //! blocks of the deepest reduction axis; register tiles inside of a block; reduction loops; and innermost the register
 //! tile itself, written out, one of its axes in vectors. Accumulators live in registers from the first reduction step to the last.
 
+mod algorithm;
 mod epilogue;
 mod order;
 mod packing;
@@ -15,6 +16,7 @@ use super::{Rule, Words};
 
 pub(super) fn rules() -> Vec<Box<dyn Rule>> {
     vec![
+        Box::new(algorithm::Algorithm),
         Box::new(epilogue::Epilogue),
         Box::new(rows::Rows),
         Box::new(tile::Tile),

@@ -21,6 +21,7 @@ impl Rule for Order {
 
     fn decide(&self, _: &Task, plan: &mut Plan, tape: &mut Tape<'_>) -> Result<(), Stop> {
         for group in &mut plan.groups {
+            tape.settle(group.settled);
             let spatial = group.positions(false);
             let outer: Vec<usize> = spatial.iter().copied().filter(|a| group.axes[*a].blocks() > 1).collect();
             let inner: Vec<usize> = spatial.into_iter().filter(|a| group.axes[*a].block > 1).collect();

@@ -28,6 +28,7 @@ impl Rule for Pack {
     fn decide(&self, _: &Task, plan: &mut Plan, tape: &mut Tape<'_>) -> Result<(), Stop> {
         let Plan { workload, rows, groups, .. } = plan;
         for group in groups {
+            tape.settle(group.settled);
             for access in packable(workload, group) {
                 let options = options(workload, group, &access, *rows);
                 let mut candidates = vec![name("none")];
@@ -193,7 +194,13 @@ fn default_option(workload: &Workload, group: &Group, access: &Access, options: 
         return whole.unwrap_or(0);
     }
     let vector = vector.filter(|at| touches(access, group, *at));
-    if vector.is_some_and(|at| group.fused == Some(at) || stride(at) != Some(1)) {
+    // rows of a fused axis that follow one another in memory are one row
+    let in_order = |at: usize| {
+        let row = Var(group.axes[at].position as u32 + 1);
+        let width = workload.stages[group.stage].extent(row.0 as usize);
+        access.stride(workload, row) == Some(1) && stride(at) == Some(width) && !access.guarded
+    };
+    if vector.is_some_and(|at| if group.fused == Some(at) { !in_order(at) } else { stride(at) != Some(1) }) {
         return find((Level::Outer, Layout::Panel)).unwrap_or(0);
     }
     if access.guarded {

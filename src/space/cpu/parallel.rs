@@ -44,6 +44,7 @@ impl Rule for Parallel {
             return Ok(());
         }
         for group in &mut plan.groups {
+            tape.settle(group.settled);
             let extents: Vec<i64> = group.outer_order.iter().map(|a| group.axes[*a].blocks()).collect();
             group.parallel = ask(&group.name(), &extents, default(&extents), tape)?;
         }

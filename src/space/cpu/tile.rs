@@ -5,7 +5,7 @@ use crate::nest::rewrite::Refusal;
 use crate::space::plan::{Access, accesses};
 use crate::space::{AxisLoops, Built, Group, Plan, Rule, Stop, Tape};
 use crate::target::{Architecture, Target, Task};
-use crate::workload::{Role, Var, Workload, row_major_strides};
+use crate::workload::{Expr, Role, Stage, Var, Workload, row_major_strides};
 
 pub(super) struct Tile;
 
@@ -23,6 +23,8 @@ const SHALLOWEST: i64 = 128;
 const SHORT_REDUCTION: i64 = 8;
 /// Blocks for each core that the untuned program has at least, where there are enough tiles.
 const BLOCKS_PER_CORE: i64 = 4;
+/// Axes of so many points can be written out for the value's sake.
+const MAXIMAL_PIECES: i64 = 8;
 /// Element-wise work needs no more than this many independent vectors.
 const MAXIMAL_MAP_TILE: i64 = 8;
 
@@ -38,6 +40,7 @@ impl Rule for Tile {
     fn decide(&self, task: &Task, plan: &mut Plan, tape: &mut Tape<'_>) -> Result<(), Stop> {
         let Plan { workload, groups, .. } = plan;
         for group in groups {
+            tape.settle(group.settled);
             fuse(workload, group, tape)?;
             vector(workload, &task.target, group, tape)?;
             tiles(workload, &task.target, group, tape)?;
@@ -80,7 +83,17 @@ fn fuse(workload: &Workload, group: &mut Group, tape: &mut Tape<'_>) -> Result<(
     let pairs: Vec<usize> = spatial.windows(2).filter(|pair| together(pair)).map(|pair| pair[0]).collect();
     let mut candidates = vec![name("none")];
     candidates.extend(pairs.iter().map(|at| name(&group.axes[*at].letter())));
-    let answer = tape.choose(site(&["fuse", &group.name()]), candidates.clone(), 0)?;
+    // what is one axis in memory for every operand is run through as one
+    let in_order = |at: &usize| {
+        let (outer, inner) = (group.axes[*at].position as u32, group.axes[*at + 1].position as u32);
+        let width = stage.extent(inner as usize);
+        reads.iter().filter(|a| a.mentions(Var(outer))).all(|a| {
+            let step = a.stride(workload, Var(inner));
+            !a.guarded && step.is_some() && a.stride(workload, Var(outer)) == step.map(|step| step * width)
+        })
+    };
+    let default = pairs.iter().position(in_order).map_or(0, |pair| pair + 1);
+    let answer = tape.choose(site(&["fuse", &group.name()]), candidates.clone(), default)?;
     if let Some(chosen) = candidates.iter().position(|c| *c == answer).filter(|c| *c > 0) {
         let at = pairs[chosen - 1];
         group.axes[at].extent *= group.axes[at + 1].extent;
@@ -133,7 +146,7 @@ fn vector_score(workload: &Workload, target: &Target, group: &Group, at: usize) 
     if axis.reduction {
         score -= 1;
     } else if steps < VERY_DEEP {
-        score += of_stride(row_major_strides(&stage.spatial).get(axis.position).copied());
+        score += of_stride(row_major_strides(&stage.spatial).get(var.0 as usize).copied());
     }
     let few = axis.extent * 2 < target.lanes() || (axis.reduction && axis.extent < SHORT_REDUCTION);
     if few { score - 3 } else { score }
@@ -156,8 +169,15 @@ fn tiles(workload: &Workload, target: &Target, group: &mut Group, tape: &mut Tap
             tape.choose(site(&["tile", &group.name(), &group.axes[at].letter()]), numbers(&candidates), default)?;
         group.axes[at].tile = number(&answer);
     }
+    let written_out = pieces(&workload.stages[group.stage], group);
+    for at in written_out.iter().copied().filter(|at| Some(*at) != group.vector) {
+        let axis = &group.axes[at];
+        let candidates = [1, axis.extent];
+        let answer = tape.choose(site(&["tile", &group.name(), &axis.letter()]), numbers(&candidates), 1)?;
+        group.axes[at].tile = number(&answer);
+    }
     for at in group.positions(false) {
-        if Some(at) == group.vector {
+        if Some(at) == group.vector || written_out.contains(&at) {
             continue;
         }
         let axis = &group.axes[at];
@@ -202,6 +222,26 @@ fn tiles(workload: &Workload, target: &Target, group: &mut Group, tape: &mut Tap
     Ok(())
 }
 
+/// Axes at whose points the value of an element-wise stage is written differently, a transform's points: only written out they cost nothing.
+fn pieces(stage: &Stage, group: &Group) -> Vec<usize> {
+    let mut selected = Vec::new();
+    select(&stage.value, &mut selected);
+    let is_piece = |at: &usize| {
+        let axis = &group.axes[*at];
+        axis.extent <= MAXIMAL_PIECES && selected.contains(&Var(axis.position as u32)) && group.fused != Some(*at)
+    };
+    if stage.is_reduction() { Vec::new() } else { group.positions(false).into_iter().filter(is_piece).collect() }
+}
+
+/// The axes that conditions test alone.
+fn select(expr: &Expr, found: &mut Vec<Var>) {
+    if let Expr::Guard { conditions, .. } = expr {
+        found.extend(conditions.iter().filter_map(|c| c.index.as_var()));
+        found.dedup();
+    }
+    expr.children().into_iter().for_each(|child| select(child, found));
+}
+
 /// Registers that a register tile wants beside its accumulators: two vectors, a broadcast, and one for what is loaded in advance. AArch64 loads
 /// what it broadcasts in pairs.
 fn operands(architecture: Architecture) -> i64 {
@@ -242,7 +282,8 @@ fn default_tile(extent: i64, candidates: &[i64], most: i64) -> usize {
 
 /// How many register tiles make a block, for every axis that has several.
 fn blocks(workload: &Workload, target: &Target, group: &mut Group, tape: &mut Tape<'_>) -> Result<(), Stop> {
-    let reduces = workload.stages[group.stage].is_reduction();
+    let stage = &workload.stages[group.stage];
+    let (reduces, reads) = (stage.is_reduction(), accesses(stage));
     // enough blocks for the threads to share evenly, if there are so many tiles at all
     let tiles: i64 = group.positions(false).into_iter().map(|at| group.axes[at].tiles()).product();
     let mut most = (tiles / (i64::from(target.cores) * BLOCKS_PER_CORE)).max(1);
@@ -250,7 +291,13 @@ fn blocks(workload: &Workload, target: &Target, group: &mut Group, tape: &mut Ta
         let axis = &group.axes[at];
         let tiles = axis.tiles();
         let candidates = counts(tiles);
-        let wanted = if reduces { (96 / axis.tile).clamp(1, most) } else { (tiles / 16).max(1) };
+        // nothing is read again along an axis that every operand moves with
+        let reused = reads.iter().any(|a| !touches(a, group, at));
+        let wanted = match reduces {
+            true if reused => (96 / axis.tile).clamp(1, most),
+            true => 1,
+            false => (tiles / 16).max(1),
+        };
         let default = candidates.partition_point(|c| *c <= wanted).saturating_sub(1);
         let answer = tape.choose(site(&["block", &group.name(), &axis.letter()]), numbers(&candidates), default)?;
         group.axes[at].block = number(&answer);

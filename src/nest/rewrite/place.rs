@@ -1,0 +1,83 @@
+//! Where results go: into the setup, or to another place in memory.
+
+use super::{Refusal, find_loop, for_each_stmt, replace_loop};
+use crate::nest::{Loop, Nest, Scope, Stmt};
+use crate::workload::{Condition, Expr, Index, Role, TensorId, Var};
+
+impl Nest {
+    /// Moves a loop that computes `tensor` from constants into the setup.
+    ///
+    /// ```text
+    /// body: for i { u[i] = f(w[i]) }  for j { t[j] += u[j] * a[j] }
+    /// =>
+    /// setup: for i { u[i] = f(w[i]) }   body: for j { t[j] += u[j] * a[j] }
+    /// ```
+    ///
+    /// # Errors
+    /// [`Refusal::NoLoop`]; [`Refusal::Other`] where it reads what is not known when the network is compiled.
+    pub fn into_setup(&self, var: Var, tensor: TensorId) -> Result<Nest, Refusal> {
+        let found = find_loop(&self.body, var).ok_or(Refusal::NoLoop(var))?;
+        let mut known = true;
+        super::for_each_expr(&found.body, &mut |value| {
+            value.for_each_load(&mut |read, _| {
+                known &= matches!(self.buffer(read).scope, Scope::Argument(Role::Constant) | Scope::Packed);
+            });
+        });
+        if !known {
+            return Err(Refusal::Other("the setup knows constants only"));
+        }
+        let mut nest = self.clone();
+        nest.setup.push(Stmt::Loop(found.clone()));
+        replace_loop(&mut nest.body, var, &mut |_| Vec::new());
+        nest.buffers[tensor.0 as usize].scope = Scope::Packed;
+        Ok(nest)
+    }
+
+    /// Writes what goes to `from` to `to` instead, at `indices` of the former place (`Var(d)` is dimension d of it), where `conditions` hold.
+    ///
+    /// ```text
+    /// for v { for p { z[v, p] = S } }   =>   for v { for p { if 4*v + p < 7 { y[4*v + p] = S } } }
+    /// ```
+    #[must_use]
+    pub fn redirect(&self, from: TensorId, to: TensorId, indices: &[Index], conditions: &[Condition]) -> Nest {
+        let mut nest = self.clone();
+        redirect(&mut nest.body, from, &mut |at: &[Index], value: &Expr| {
+            let moved = |index: &Index| index.substitute(&|axis| at.get(axis.0 as usize).cloned());
+            let store = Stmt::Store { buffer: to, indices: indices.iter().map(moved).collect(), value: value.clone() };
+            if conditions.is_empty() {
+                return store;
+            }
+            let conditions = conditions.iter().map(|c| Condition { index: moved(&c.index), ..c.clone() }).collect();
+            Stmt::If { conditions, body: vec![store] }
+        });
+        nest
+    }
+
+    /// Packed buffers that only the setup uses become its scratch memory.
+    #[must_use]
+    pub fn drop_setup_results(&self) -> Nest {
+        let mut used = vec![false; self.buffers.len()];
+        for_each_stmt(&self.body, &mut |stmt| {
+            if let Stmt::Store { value, .. } | Stmt::Accumulate { value, .. } = stmt {
+                value.for_each_load(&mut |read, _| used[read.0 as usize] = true);
+            }
+        });
+        let mut nest = self.clone();
+        for (buffer, used) in nest.buffers.iter_mut().zip(used) {
+            if buffer.scope == Scope::Packed && !used {
+                buffer.scope = Scope::Shared;
+            }
+        }
+        nest
+    }
+}
+
+fn redirect(stmts: &mut [Stmt], from: TensorId, change: &mut dyn FnMut(&[Index], &Expr) -> Stmt) {
+    for stmt in stmts {
+        match stmt {
+            Stmt::Loop(Loop { body, .. }) | Stmt::If { body, .. } => redirect(body, from, change),
+            Stmt::Store { buffer, indices, value } if *buffer == from => *stmt = change(indices, value),
+            Stmt::Store { .. } | Stmt::Accumulate { .. } => {}
+        }
+    }
+}

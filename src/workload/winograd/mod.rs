@@ -1,0 +1,499 @@
+//! Convolutions by fewer multiplications: Winograd's algorithm as a rewrite of the workload.
+//!
+//! A convolution of stride 1 over windows of r × r becomes, for tiles of m × m outputs and t = m + r - 1:
+//!
+//! ```text
+//! U[i, j, k, c]        = G w[k, c] Gᵀ                        of constants alone: computed when the network is compiled
+//! P[c, y, q, u]        = x[c, y, m·u + q], with its padding    so that neighbouring tiles are neighbours in memory
+//! V[i, j, c, v, u]     = Bᵀ P[c, m·v.., .., u..] B
+//! M[i, j, k, v, u]     = Σ_c U[i, j, k, c] V[i, j, c, v, u]
+//! y[k, m·v + p, m·u + q] = Aᵀ M[.., k, v, u] A, and the epilogue
+//! ```
+//!
+//! Each transform is two stages, one for each dimension. The multiplications of M are `(t / m)² / r²` of those of the convolution: 0.44 for F(2×2, 3×3), 0.25 for F(4×4, 3×3). Its
+//! rounding errors are larger, by a factor of about 2 and 10, since numbers of different size are added; so it is only used where that is allowed.
+
+mod transform;
+
+use super::expr::Condition;
+use super::{Combiner, DType, Expr, Index, Role, Stage, TensorId, Var, Workload};
+use transform::{Sharing, Transform, combination, piecewise};
+
+/// Windows that it is offered for.
+const WINDOWS: [i64; 2] = [3, 5];
+/// Reductions of fewer steps for each element of the window do not pay for the transforms.
+const FEWEST_CHANNELS: i64 = 8;
+
+/// A convolution in the form of Winograd's algorithm.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Winograd {
+    /// Its tensors start with those of the original workload; what the original's stages wrote is not written, `tiled` instead.
+    pub workload: Workload,
+    /// The stages that transform the constants, in order: the first two axes are of the window or the transform.
+    pub filters: Vec<usize>,
+    /// The stage that multiplies; those around it only move and add.
+    pub product: usize,
+    /// What the last stage writes: the output in tiles.
+    pub tiled: TensorId,
+    /// The original's output.
+    pub output: TensorId,
+    /// Where an element of `tiled` is in `output`; the axes are those of the last stage.
+    pub indices: Vec<Index>,
+    /// Elements for which these do not hold lie outside of it.
+    pub conditions: Vec<Condition>,
+}
+
+/// A dimension of the window: `data` reads at the sum of both axes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Window {
+    spatial: usize,
+    reduction: usize,
+}
+
+/// The convolution in a workload.
+struct Convolution<'a> {
+    workload: &'a Workload,
+    stage: &'a Stage,
+    epilogue: Option<&'a Stage>,
+    data: &'a Expr,
+    weights: &'a Expr,
+    weights_first: bool,
+    windows: [Window; 2],
+    /// Extent of the window, in both dimensions.
+    width: i64,
+}
+
+/// Whether [`winograd`] gives anything, which is quicker to say.
+pub fn applies(workload: &Workload, outputs: i64) -> bool {
+    prepare(workload, outputs).is_some()
+}
+
+/// The rewritten workload for tiles of `outputs` × `outputs`; `None` where the algorithm does not apply: to all that is no convolution by constant
+/// weights of stride 1, with a square window, over a few channels at least.
+///
+/// The workload's last stage may be an element-wise one on top of the convolution.
+pub fn winograd(workload: &Workload, outputs: i64) -> Option<Winograd> {
+    let (convolution, transform) = prepare(workload, outputs)?;
+    Some(Rewrite::new(&convolution, &transform, outputs).all())
+}
+
+fn prepare(workload: &Workload, outputs: i64) -> Option<(Convolution<'_>, Transform)> {
+    let convolution = Convolution::find(workload)?;
+    let transform = Transform::new(usize::try_from(outputs).ok()?, usize::try_from(convolution.width).ok()?)?;
+    let smallest = convolution.windows.iter().map(|w| convolution.stage.extent(w.spatial)).min()?;
+    (smallest >= outputs).then_some((convolution, transform))
+}
+
+impl<'a> Convolution<'a> {
+    fn find(workload: &'a Workload) -> Option<Convolution<'a>> {
+        let (stage, epilogue) = match workload.stages.as_slice() {
+            [stage] => (stage, None),
+            [stage, epilogue] => (stage, Some(epilogue)),
+            _ => return None,
+        };
+        let f32s = workload.tensors.iter().all(|t| t.dtype == DType::F32);
+        if !f32s || stage.combiner != Some(Combiner::Sum) || !epilogue.is_none_or(|e| follows(workload, stage, e)) {
+            return None;
+        }
+        let Expr::Binary(super::Binary::Multiply, left, right) = &stage.value else { return None };
+        let constant = |e: &Expr| {
+            let (mut reads, mut all) = (false, true);
+            e.for_each_load(&mut |tensor, _| {
+                reads = true;
+                all &= workload.tensor(tensor).role == Role::Constant;
+            });
+            reads && all
+        };
+        let (data, weights, weights_first) = match (constant(left), constant(right)) {
+            (false, true) => (&**left, &**right, false),
+            (true, false) => (&**right, &**left, true),
+            _ => return None,
+        };
+        let spatial = stage.spatial.len();
+        let mut windows = Vec::new();
+        for reduction in (spatial..stage.rank()).filter(|r| WINDOWS.contains(&stage.extent(*r))) {
+            let slides = |s: &usize| {
+                let window = Window { spatial: *s, reduction };
+                !mentions(weights, *s) && mentions(weights, reduction) && window.is_only_read_as_sum(data)
+            };
+            if let Some(spatial) = (0..spatial).find(slides) {
+                windows.push(Window { spatial, reduction });
+            }
+        }
+        let &[first, second] = windows.as_slice() else { return None };
+        let width = stage.extent(first.reduction);
+        let distinct = first.spatial != second.spatial && width == stage.extent(second.reduction);
+        let channels: i64 = (spatial..stage.rank())
+            .filter(|r| *r != first.reduction && *r != second.reduction)
+            .map(|r| stage.extent(r))
+            .product();
+        (distinct && channels >= FEWEST_CHANNELS).then_some(Convolution {
+            workload,
+            stage,
+            epilogue,
+            data,
+            weights,
+            weights_first,
+            windows: if first.spatial < second.spatial { [first, second] } else { [second, first] },
+            width,
+        })
+    }
+
+    /// The axes that an operand moves with, without the windows.
+    fn other_axes(&self, operand: &Expr) -> Vec<usize> {
+        let in_window = |axis: &usize| self.windows.iter().any(|w| w.spatial == *axis || w.reduction == *axis);
+        (0..self.stage.rank()).filter(|axis| !in_window(axis) && mentions(operand, *axis)).collect()
+    }
+}
+
+/// Whether an element-wise stage is all that happens to what `stage` computes.
+fn follows(workload: &Workload, stage: &Stage, epilogue: &Stage) -> bool {
+    let own: Vec<Index> = (0..stage.spatial.len()).map(|axis| Index::var(Var(axis as u32))).collect();
+    let (mut reads, mut aligned) = (false, true);
+    epilogue.value.for_each_load(&mut |tensor, indices| {
+        reads |= tensor == stage.output;
+        aligned &= tensor != stage.output || indices == own;
+    });
+    let inner = workload.tensor(stage.output).role == Role::Intermediate;
+    inner && reads && aligned && !epilogue.is_reduction() && epilogue.spatial == stage.spatial
+}
+
+fn mentions(expr: &Expr, axis: usize) -> bool {
+    let mut found = false;
+    expr.for_each_index(&mut |index| found |= index.mentions(Var(axis as u32)));
+    found
+}
+
+impl Window {
+    fn is_only_read_as_sum(self, data: &Expr) -> bool {
+        let (spatial, reduction) = (Var(self.spatial as u32), Var(self.reduction as u32));
+        let moved = |axis| (axis == spatial).then(|| Index::var(spatial).minus(&Index::var(reduction)));
+        mentions(data, self.spatial)
+            && mentions(data, self.reduction)
+            && !mentions(&data.substitute(&moved), self.reduction)
+    }
+}
+
+struct Rewrite<'a> {
+    convolution: &'a Convolution<'a>,
+    transform: &'a Transform,
+    /// Outputs of a tile in each dimension: m.
+    outputs: i64,
+    /// t.
+    size: i64,
+    /// Tiles in each dimension.
+    tiles: [i64; 2],
+    result: Workload,
+}
+
+fn var(axis: usize) -> Index {
+    Index::var(Var(axis as u32))
+}
+
+impl<'a> Rewrite<'a> {
+    fn new(convolution: &'a Convolution<'a>, transform: &'a Transform, outputs: i64) -> Rewrite<'a> {
+        let tiles = convolution.windows.map(|w| (convolution.stage.extent(w.spatial) + outputs - 1) / outputs);
+        let result = Workload { tensors: convolution.workload.tensors.clone(), stages: Vec::new() };
+        Rewrite { convolution, transform, outputs, size: transform.size() as i64, tiles, result }
+    }
+
+    fn all(mut self) -> Winograd {
+        let rows = self.filter_rows();
+        let filter = self.filter(rows);
+        let padded = self.padded();
+        let rows = self.data_rows(padded);
+        let data = self.data(rows);
+        let product = self.product(filter, data);
+        let rows = self.output_rows(product);
+        self.output(rows)
+    }
+
+    fn stage(&mut self, role: Role, spatial: Vec<i64>, value: Expr) -> TensorId {
+        let output = self.result.add_tensor(spatial.clone(), DType::F32, role);
+        self.result.stages.push(Stage::map(output, spatial, value));
+        output
+    }
+
+    fn extents(&self, axes: &[usize]) -> Vec<i64> {
+        axes.iter().map(|axis| self.convolution.stage.extent(*axis)).collect()
+    }
+
+    /// The rows of a matrix applied to terms, a row for each point of an axis.
+    fn rows(matrix: &[Vec<f64>], axis: usize, sharing: Sharing, term: &dyn Fn(usize) -> Expr) -> Expr {
+        piecewise(Var(axis as u32), matrix.iter().map(|row| combination(row, sharing, term)).collect())
+    }
+
+    /// G w: axes i, columns of the window, then those of the weights.
+    fn filter_rows(&mut self) -> TensorId {
+        let Convolution { weights, windows, width, .. } = *self.convolution;
+        let axes = self.convolution.other_axes(weights);
+        let weight = |r: usize| {
+            weights.substitute(&|axis| match axis.0 as usize {
+                at if at == windows[0].reduction => Some(Index::constant(r as i64)),
+                at if at == windows[1].reduction => Some(var(1)),
+                at => axes.iter().position(|a| *a == at).map(|position| var(position + 2)),
+            })
+        };
+        let value = Self::rows(&self.transform.filter, 0, Sharing::Parity, &weight);
+        let spatial = [vec![self.size, width], self.extents(&axes)].concat();
+        self.stage(Role::Constant, spatial, value)
+    }
+
+    /// U = (G w) Gᵀ: axes i, j, then those of the weights.
+    fn filter(&mut self, rows: TensorId) -> TensorId {
+        let axes = self.convolution.other_axes(self.convolution.weights);
+        let element = |s: usize| {
+            let mut indices = vec![var(0), Index::constant(s as i64)];
+            indices.extend((0..axes.len()).map(|at| var(at + 2)));
+            Expr::load(rows, indices)
+        };
+        let value = Self::rows(&self.transform.filter, 1, Sharing::Parity, &element);
+        let spatial = [vec![self.size, self.size], self.extents(&axes)].concat();
+        self.stage(Role::Constant, spatial, value)
+    }
+
+    /// P: the axes of the data, rows, columns of a tile, tiles. The window's offset is part of the position.
+    fn padded(&mut self) -> TensorId {
+        let Convolution { data, windows, stage, width, .. } = *self.convolution;
+        let axes = self.convolution.other_axes(data);
+        let (m, others) = (self.outputs, axes.len());
+        let column = var(others + 2).times(m).plus(&var(others + 1));
+        let positions = [var(others), column];
+        let value = data.substitute(&|axis| {
+            let at = axis.0 as usize;
+            if let Some(dimension) = windows.iter().position(|w| w.spatial == at) {
+                return Some(positions[dimension].clone());
+            }
+            if windows.iter().any(|w| w.reduction == at) {
+                return Some(Index::constant(0));
+            }
+            axes.iter().position(|a| *a == at).map(var)
+        });
+        let mut spatial = self.extents(&axes);
+        spatial.extend([self.tiles[0] * m + width - 1, m, self.tiles[1] + (width - 1 + m - 1) / m]);
+        // the last tiles may reach beyond what the convolution reads
+        let read = windows.map(|w| stage.extent(w.spatial) + width - 1);
+        let reach = [spatial[others], spatial[others + 2] * m];
+        let inside = (0..2).filter(|d| reach[*d] > read[*d]);
+        let conditions = inside.map(|d| Condition { index: positions[d].clone(), low: 0, high: read[d] }).collect();
+        self.stage(Role::Intermediate, spatial, Expr::guard(conditions, value, Expr::float(0.0)))
+    }
+
+    /// Bᵀ P: axes i, those of the data, tiles, columns of a tile, tiles.
+    fn data_rows(&mut self, padded: TensorId) -> TensorId {
+        let axes = self.convolution.other_axes(self.convolution.data);
+        let others = axes.len();
+        let element = |a: usize| {
+            let mut indices: Vec<Index> = (0..others).map(|at| var(at + 1)).collect();
+            indices.push(var(others + 1).times(self.outputs).plus_constant(a as i64));
+            indices.extend([var(others + 2), var(others + 3)]);
+            Expr::load(padded, indices)
+        };
+        let value = Self::rows(&self.transform.data, 0, Sharing::Parity, &element);
+        let mut spatial = vec![self.size];
+        spatial.extend(self.extents(&axes));
+        spatial.push(self.tiles[0]);
+        spatial.extend(&self.result.tensor(padded).shape[others + 1..]);
+        self.stage(Role::Intermediate, spatial, value)
+    }
+
+    /// V = (Bᵀ P) B: axes i, j, those of the data, tiles in both dimensions.
+    fn data(&mut self, rows: TensorId) -> TensorId {
+        let axes = self.convolution.other_axes(self.convolution.data);
+        let (m, others) = (self.outputs, axes.len());
+        let element = |b: usize| {
+            let b = b as i64;
+            let mut indices = vec![var(0)];
+            indices.extend((0..=others).map(|at| var(at + 2)));
+            indices.extend([Index::constant(b % m), var(others + 3).plus_constant(b / m)]);
+            Expr::load(rows, indices)
+        };
+        let value = Self::rows(&self.transform.data, 1, Sharing::Parity, &element);
+        let spatial = [vec![self.size, self.size], self.extents(&axes), self.tiles.to_vec()].concat();
+        self.stage(Role::Intermediate, spatial, value)
+    }
+
+    /// M: axes i, j, then those of the convolution, tiles in place of the windows' axes.
+    fn product(&mut self, filter: TensorId, data: TensorId) -> TensorId {
+        let Convolution { stage, windows, .. } = *self.convolution;
+        let mut spatial = vec![self.size, self.size];
+        spatial.extend(&stage.spatial);
+        windows.iter().zip(self.tiles).for_each(|(w, tiles)| spatial[w.spatial + 2] = tiles);
+        let is_window = |axis: &usize| windows.iter().any(|w| w.reduction == *axis);
+        let reduction: Vec<usize> = (stage.spatial.len()..stage.rank()).filter(|axis| !is_window(axis)).collect();
+        let place = |axis: usize| match reduction.iter().position(|r| *r == axis) {
+            Some(at) => var(2 + stage.spatial.len() + at),
+            None => var(2 + axis),
+        };
+        let access = |tensor: TensorId, operand: &Expr, tiles: bool| {
+            let mut indices = vec![var(0), var(1)];
+            indices.extend(self.convolution.other_axes(operand).into_iter().map(place));
+            if tiles {
+                indices.extend(windows.iter().map(|w| place(w.spatial)));
+            }
+            Expr::load(tensor, indices)
+        };
+        let mut factors = [access(data, self.convolution.data, true), access(filter, self.convolution.weights, false)];
+        if self.convolution.weights_first {
+            factors.reverse();
+        }
+        let [left, right] = factors;
+        let value = Expr::binary(super::Binary::Multiply, left, right);
+        let output = self.result.add_tensor(spatial.clone(), DType::F32, Role::Intermediate);
+        let reduction = self.extents(&reduction);
+        self.result.stages.push(Stage::reduce(output, spatial, reduction, Combiner::Sum, value));
+        output
+    }
+
+    /// Aᵀ M: axis j, then those of the convolution, that of the window's first dimension as a pair of tile and position in it.
+    fn output_rows(&mut self, product: TensorId) -> TensorId {
+        let first = self.convolution.windows[0].spatial;
+        let mut spatial = self.result.tensor(product).shape[1..].to_vec();
+        spatial.insert(first + 2, self.outputs);
+        let element = |i: usize| {
+            let mut indices = vec![Index::constant(i as i64)];
+            indices.extend((0..spatial.len()).filter(|at| *at != first + 2).map(var));
+            Expr::load(product, indices)
+        };
+        let value = Self::rows(&self.transform.output, first + 2, Sharing::Size, &element);
+        self.stage(Role::Intermediate, spatial, value)
+    }
+
+    /// The output in tiles: the convolution's axes, those of the windows as pairs of tile and position in it.
+    fn output(mut self, rows: TensorId) -> Winograd {
+        let Convolution { stage, windows, epilogue, .. } = *self.convolution;
+        let (mut spatial, mut indices, mut conditions) = (Vec::new(), Vec::new(), Vec::new());
+        for (axis, extent) in stage.spatial.iter().enumerate() {
+            let at = spatial.len();
+            if let Some(dimension) = windows.iter().position(|w| w.spatial == axis) {
+                let index = var(at).times(self.outputs).plus(&var(at + 1));
+                if self.tiles[dimension] * self.outputs > *extent {
+                    conditions.push(Condition { index: index.clone(), low: 0, high: *extent });
+                }
+                indices.push(index);
+                spatial.extend([self.tiles[dimension], self.outputs]);
+            } else {
+                indices.push(var(at));
+                spatial.push(*extent);
+            }
+        }
+        let second = windows[1].spatial + 2;
+        let element = |j: usize| {
+            let mut point = vec![Index::constant(j as i64)];
+            point.extend((0..spatial.len()).filter(|at| *at != second).map(var));
+            Expr::load(rows, point)
+        };
+        let sum = Self::rows(&self.transform.output, second, Sharing::Size, &element);
+        let value = match epilogue {
+            None => sum,
+            Some(epilogue) => {
+                let moved = epilogue.value.substitute(&|axis| indices.get(axis.0 as usize).cloned());
+                let value = moved.map_loads(&mut |tensor, _| (tensor == stage.output).then(|| sum.clone()));
+                Expr::guard(conditions.clone(), value, Expr::float(0.0))
+            }
+        };
+        let tiled = self.stage(Role::Intermediate, spatial, value);
+        let output = epilogue.map_or(stage.output, |e| e.output);
+        let product = self.result.stages.iter().position(Stage::is_reduction).unwrap_or(0);
+        Winograd { workload: self.result, filters: vec![0, 1], product, tiled, output, indices, conditions }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::workload::{Array, evaluate, evaluate_all};
+
+    /// The convolution and its rewritten form, on the same arguments: the largest difference.
+    fn difference(text: &str, outputs: i64) -> f64 {
+        let workload: Workload = text.parse().unwrap();
+        let rewritten = winograd(&workload, outputs).expect("it applies");
+        rewritten.workload.stages.iter().for_each(|s| assert_eq!(s.rank(), s.spatial.len() + s.reduction.len()));
+        let inputs: Vec<(TensorId, Array)> = workload
+            .ids()
+            .filter(|(_, t)| matches!(t.role, Role::Input | Role::Constant))
+            .map(|(id, t)| {
+                let values = (0..t.elements()).map(|at| ((at * 37 + 11 * i64::from(id.0)) % 64) as f32 / 32.0 - 1.0);
+                (id, Array::new(t.shape.clone(), crate::workload::Elements::F32(values.collect())).unwrap())
+            })
+            .collect();
+        let arguments: Vec<(TensorId, &Array)> = inputs.iter().map(|(id, array)| (*id, array)).collect();
+        let expected = evaluate(&workload, &arguments).unwrap();
+        // as a workload of its own: what is given is computed here, what is not written is left out
+        let mut standalone = rewritten.workload.clone();
+        standalone.tensors[rewritten.tiled.0 as usize].role = Role::Output;
+        for filter in &rewritten.filters {
+            let filter = standalone.stages[*filter].output;
+            standalone.tensors[filter.0 as usize].role = Role::Intermediate;
+        }
+        for stage in &workload.stages {
+            // unwritten outputs of the original are read by nobody
+            standalone.tensors[stage.output.0 as usize].role = Role::Input;
+        }
+        let unwritten: Vec<(TensorId, Array)> = workload
+            .stages
+            .iter()
+            .map(|s| {
+                let shape = workload.tensor(s.output).shape.clone();
+                (s.output, Array::zeros(shape, DType::F32).unwrap())
+            })
+            .collect();
+        let all: Vec<(TensorId, &Array)> =
+            arguments.into_iter().chain(unwritten.iter().map(|(id, array)| (*id, array))).collect();
+        let found = evaluate_all(&standalone, &all).unwrap();
+        let tiled = &found.iter().find(|(id, _)| *id == rewritten.tiled).unwrap().1;
+        let output = &expected.iter().find(|(id, _)| *id == rewritten.output).unwrap().1;
+        let (shape, strides) = (output.shape().to_vec(), crate::workload::row_major_strides(output.shape()));
+        let extents = tiled.shape().to_vec();
+        let mut worst: f64 = 0.0;
+        let mut seen = 0;
+        for at in 0..tiled.elements().len() as i64 {
+            let mut point = vec![0; extents.len()];
+            let mut rest = at;
+            for (axis, extent) in extents.iter().enumerate().rev() {
+                point[axis] = rest % extent;
+                rest /= extent;
+            }
+            let read = |v: Var| point[v.0 as usize];
+            let place: Vec<i64> = rewritten.indices.iter().map(|i| i.at(&read).unwrap()).collect();
+            let inside = place.iter().zip(&shape).all(|(p, e)| p < e);
+            let holds = rewritten.conditions.iter().all(|c| (c.low..c.high).contains(&c.index.at(&read).unwrap()));
+            assert_eq!(inside, holds);
+            if inside {
+                let flat: i64 = place.iter().zip(&strides).map(|(p, s)| p * s).sum();
+                let (x, y) = (tiled.number(at as usize).unwrap(), output.number(flat as usize).unwrap());
+                worst = worst.max((x - y).abs());
+                seen += 1;
+            }
+        }
+        assert_eq!(seen, shape.iter().product::<i64>());
+        worst
+    }
+
+    #[test]
+    fn convolutions_stay_what_they_are() {
+        let padded = "const t0 5 9 3 3\ninput t1 2 9 7 10\nconst t2 5\n\
+            let t3 2 5 7 10 sum 9 3 3 mul t0 b e f g pad 0.0 t1 a e ? + c + f -1 ? + d + g -1\n\
+            out t4 like t3 max 0.0 add t2 b t3 a b c d\n";
+        let valid = "const t0 6 8 3 3\ninput t1 8 10 11\nout t2 6 8 9 sum 8 3 3 mul t1 d + b e + c f t0 a d e f\n";
+        let grouped = "const t0 2 3 8 5 5\ninput t1 2 8 9 9\n\
+            out t2 2 3 9 9 sum 8 5 5 mul t0 a b e f g pad 0.0 t1 a e ? + c + f -2 ? + d + g -2\n";
+        for (text, outputs) in [(padded, 2), (padded, 4), (valid, 2), (valid, 4), (grouped, 2)] {
+            let worst = difference(text, outputs);
+            assert!(worst < 1e-4, "F({outputs}): {worst} in\n{text}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_such_convolution_is_left_alone() {
+        let strided =
+            "const t0 6 8 3 3\ninput t1 8 21 21\nout t2 6 10 10 sum 8 3 3 mul t1 d + * 2 b e + * 2 c f t0 a d e f\n";
+        let shallow = "const t0 6 3 3 3\ninput t1 3 10 11\nout t2 6 8 9 sum 3 3 3 mul t1 d + b e + c f t0 a d e f\n";
+        let product = "const t0 16 3\ninput t1 8 3\nout t2 8 16 sum 3 mul t1 a c t0 b c\n";
+        let unknown_weights =
+            "input t0 6 8 3 3\ninput t1 8 10 11\nout t2 6 8 9 sum 8 3 3 mul t1 d + b e + c f t0 a d e f\n";
+        for text in [strided, shallow, product, unknown_weights] {
+            assert!(!applies(&text.parse().unwrap(), 2), "{text}");
+        }
+    }
+}

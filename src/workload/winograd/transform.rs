@@ -1,0 +1,147 @@
+//! The matrices of a minimal filtering algorithm, and the linear combinations that they stand for.
+//!
+//! F(m, r) computes m neighbouring outputs of a filter of length r by t = m + r - 1 multiplications:
+//!
+//! ```text
+//! y = Aᵀ [(G g) ⊙ (Bᵀ d)]
+//! ```
+//!
+//! (Winograd, "Arithmetic Complexity of Computations", 1980; for networks: Lavin and Gray, "Fast Algorithms for Convolutional Neural
+//! Networks", 2016). They come from evaluating polynomials at t - 1 points and at infinity (Toom and Cook), transposed: with the points p,
+//! the rows of `G` are the powers of p over the product of its differences to the others, those of `Bᵀ` the coefficients of the
+//! product of all other (x - p), and the columns of `Aᵀ` the powers of p.
+
+use crate::workload::{Binary, Condition, Expr, Index, Var};
+
+/// Points in the order in which they are taken: small ones and their negatives, which keep rounding errors and the number of additions small.
+const POINTS: [f64; 5] = [0.0, 1.0, -1.0, 2.0, -2.0];
+
+/// F(m, r).
+#[derive(Clone, PartialEq, Debug)]
+pub struct Transform {
+    /// t rows of r.
+    pub filter: Vec<Vec<f64>>,
+    /// t rows of t.
+    pub data: Vec<Vec<f64>>,
+    /// m rows of t.
+    pub output: Vec<Vec<f64>>,
+}
+
+impl Transform {
+    /// `None` where there are not enough points.
+    pub fn new(outputs: usize, window: usize) -> Option<Transform> {
+        let size = outputs + window - 1;
+        let points = POINTS.get(..size - 1)?;
+        let powers = |p: f64, count: usize| -> Vec<f64> { (0..count).map(|e| p.powi(e as i32)).collect() };
+        let at_infinity = |count: usize| -> Vec<f64> { (0..count).map(|e| f64::from(e + 1 == count)).collect() };
+        let mut filter = Vec::new();
+        let mut data = Vec::new();
+        for (at, p) in points.iter().enumerate() {
+            let others: Vec<f64> = points.iter().enumerate().filter(|(o, _)| *o != at).map(|(_, q)| *q).collect();
+            let scale: f64 = others.iter().map(|q| p - q).product();
+            filter.push(powers(*p, window).into_iter().map(|x| x / scale).collect());
+            let mut row = product(&others);
+            row.push(0.0);
+            data.push(row);
+        }
+        filter.push(at_infinity(window));
+        data.push(product(points));
+        let mut output = vec![Vec::new(); outputs];
+        for column in points.iter().map(|p| powers(*p, outputs)).chain([at_infinity(outputs)]) {
+            output.iter_mut().zip(column).for_each(|(row, x)| row.push(x));
+        }
+        Some(Transform { filter, data, output })
+    }
+
+    /// Multiplications for each dimension.
+    pub fn size(&self) -> usize {
+        self.data.len()
+    }
+}
+
+/// The coefficients of `(x - a)(x - b)...`, the constant first.
+fn product(roots: &[f64]) -> Vec<f64> {
+    roots.iter().fold(vec![1.0], |polynomial, root| {
+        let mut next = vec![0.0; polynomial.len() + 1];
+        for (power, coefficient) in polynomial.iter().enumerate() {
+            next[power + 1] += coefficient;
+            next[power] -= root * coefficient;
+        }
+        next
+    })
+}
+
+/// Which terms of a sum are added up first, so that rows for p and -p share them.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Sharing {
+    /// Those of even and those of odd position: rows of `Bᵀ` and `G` differ in the sign of the odd ones.
+    Parity,
+    /// Those with coefficients of equal size: columns of `Aᵀ` differ in sign.
+    Size,
+}
+
+/// The sum of terms times coefficients; zeros are left out.
+pub fn combination(coefficients: &[f64], sharing: Sharing, term: &dyn Fn(usize) -> Expr) -> Expr {
+    let mut groups: Vec<Vec<usize>> = Vec::new();
+    for at in (0..coefficients.len()).filter(|at| coefficients[*at] != 0.0) {
+        let together = |group: &&mut Vec<usize>| match sharing {
+            Sharing::Parity => group[0] % 2 == at % 2,
+            Sharing::Size => coefficients[group[0]].abs() == coefficients[at].abs(),
+        };
+        match groups.iter_mut().find(together) {
+            Some(group) => group.push(at),
+            None => groups.push(vec![at]),
+        }
+    }
+    let mut sum: Option<Expr> = None;
+    for group in groups {
+        let first = coefficients[group[0]];
+        let factor = if sharing == Sharing::Size { first } else { first.signum() };
+        let shared = group.iter().fold(None, |sum, at| Some(add(sum, coefficients[*at] / factor, term(*at))));
+        sum = shared.map(|shared| add(sum.take(), factor, shared));
+    }
+    sum.unwrap_or(Expr::float(0.0))
+}
+
+/// `sum + factor * term`
+fn add(sum: Option<Expr>, factor: f64, term: Expr) -> Expr {
+    let size = factor.abs();
+    let scaled = if size == 1.0 { term } else { Expr::binary(Binary::Multiply, Expr::float(size), term) };
+    match sum {
+        None if factor < 0.0 => Expr::binary(Binary::Multiply, Expr::float(-1.0), scaled),
+        None => scaled,
+        Some(sum) if factor < 0.0 => Expr::binary(Binary::Subtract, sum, scaled),
+        Some(sum) => Expr::binary(Binary::Add, sum, scaled),
+    }
+}
+
+/// `branches[axis]`: a value that is written differently for each point of an axis.
+pub fn piecewise(axis: Var, mut branches: Vec<Expr>) -> Expr {
+    let last = branches.pop().unwrap_or(Expr::float(0.0));
+    branches.into_iter().enumerate().rev().fold(last, |otherwise, (at, branch)| {
+        let here = Condition { index: Index::var(axis), low: at as i64, high: at as i64 + 1 };
+        Expr::guard(vec![here], branch, otherwise)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_matrices_filter() {
+        for (outputs, window) in [(2, 3), (3, 3), (4, 3), (2, 5), (2, 2)] {
+            let Transform { filter, data, output } = Transform::new(outputs, window).unwrap();
+            for p in 0..outputs {
+                for r in 0..window {
+                    for d in 0..data.len() {
+                        let product: f64 = (0..data.len()).map(|i| output[p][i] * filter[i][r] * data[i][d]).sum();
+                        let expected = f64::from(d == p + r);
+                        assert!((product - expected).abs() < 1e-12, "F({outputs}, {window}) at {p} {r} {d}: {product}");
+                    }
+                }
+            }
+        }
+        assert_eq!(Transform::new(5, 3), None);
+    }
+}
