@@ -8,6 +8,7 @@ use clap::Args;
 use tilescribe::codegen;
 use tilescribe::graph::{self, ImportOptions, Network};
 use tilescribe::record::{self, Store};
+use tilescribe::space::Space;
 use tilescribe::target::{Target, Task};
 
 use super::exit::CommandError;
@@ -159,4 +160,18 @@ pub fn read_task(task: &str, target: Target) -> Result<(String, Task)> {
     let workload = workload.map_err(|error| CommandError::Usage(format!("{task} holds no task: {error}")))?;
     let name = path.file_stem().map_or_else(|| task.to_string(), |stem| stem.to_string_lossy().into_owned());
     Ok((name, Task { workload, target }))
+}
+
+/// What programs may be like.
+#[derive(Args, Clone, Copy, Debug, Default)]
+pub struct SpaceArguments {
+    /// Leave out algorithms with larger rounding errors than the plain one's: Winograd's for convolutions
+    #[arg(long)]
+    pub exact: bool,
+}
+
+impl SpaceArguments {
+    pub fn space(self) -> Space {
+        Space::standard().exact(self.exact)
+    }
 }

@@ -14,7 +14,7 @@ use tilescribe::graph::{Network, Source};
 use tilescribe::record;
 use tilescribe::target::Target;
 
-use super::arguments::{NetworkArguments, StoreArguments, TargetArguments};
+use super::arguments::{NetworkArguments, SpaceArguments, StoreArguments, TargetArguments};
 use super::exit::CommandError;
 use super::search::stop_on_interrupt;
 use super::{compile, inputs};
@@ -32,6 +32,8 @@ pub struct Bench {
     network: PathBuf,
     #[command(flatten)]
     dimensions: NetworkArguments,
+    #[command(flatten)]
+    space: SpaceArguments,
     #[command(flatten)]
     store: StoreArguments,
     /// Threads to use [default: the cores that this process may use]
@@ -77,7 +79,8 @@ impl Bench {
     fn compiled(&self, out: &mut dyn Write) -> Result<PathBuf> {
         let network = self.dimensions.load(&self.network)?;
         let target = TargetArguments { target: "host".into(), threads: self.threads }.resolve()?;
-        let schedules = compile::schedules(&network, &target, self.store.open_existing()?.as_ref())?;
+        let schedules =
+            compile::schedules(&network, &target, &self.space.space(), self.store.open_existing()?.as_ref())?;
         let untuned = schedules.iter().filter(|schedule| schedule.best_ns.is_none()).count();
         writeln!(out, "{untuned} of {} tasks have no record and run untuned", schedules.len())?;
         let missing = || CommandError::Environment("no cache folder: set HOME, or compile into a folder first".into());

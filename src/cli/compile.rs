@@ -11,7 +11,7 @@ use clap::Args;
 use serde_json::json;
 use tilescribe::artifact::{self, Manifest, Options, Schedule, Step};
 use tilescribe::graph::Network;
-use tilescribe::record::{self, Store};
+use tilescribe::record::{self, Filter, Record, Store};
 use tilescribe::space::Space;
 use tilescribe::target::{Target, Task};
 use tilescribe::tune::Report;
@@ -54,7 +54,8 @@ impl Compile {
         artifact::check_target(&target)?;
         let network = self.network.load(&self.model)?;
         let found = self.search(&network, &target)?;
-        let mut chosen = schedules(&network, &target, self.store.open_existing()?.as_ref())?;
+        let mut chosen =
+            schedules(&network, &target, &self.search.space.space(), self.store.open_existing()?.as_ref())?;
         take_winners(&mut chosen, &network, &target, &found)?;
         let untuned = chosen.iter().filter(|schedule| schedule.best_ns.is_none()).count();
         let name = self.name.clone().unwrap_or_else(|| identifier(&self.output));
@@ -106,22 +107,30 @@ fn take_winners(chosen: &mut [Schedule], network: &Network, target: &Target, fou
 }
 
 /// The best schedule that the store holds for each task, or else the untuned one.
-pub fn schedules(network: &Network, target: &Target, store: Option<&Store>) -> Result<Vec<Schedule>> {
-    let space = Space::standard();
-    let (version, fingerprint) = (space.version(), record::fingerprint(target));
+pub fn schedules(network: &Network, target: &Target, space: &Space, store: Option<&Store>) -> Result<Vec<Schedule>> {
     let mut schedules = Vec::with_capacity(network.tasks.len());
     for task in &network.tasks {
-        let best = match store {
-            Some(store) => store.best(&task.workload.hash().to_string(), &fingerprint, &version)?,
-            None => None,
-        };
         let task = Task { workload: task.workload.clone(), target: target.clone() };
+        let best = store.map(|store| fastest(store, space, &task)).transpose()?.flatten();
         schedules.push(match best {
-            Some(record) => Schedule::recorded(&space, &task, &record.trace, record.outcome.best_ns())?,
-            None => Schedule::untuned(&space, &task)?,
+            Some(record) => Schedule::recorded(space, &task, &record.trace, record.outcome.best_ns())?,
+            None => Schedule::untuned(space, &task)?,
         });
     }
     Ok(schedules)
+}
+
+/// The fastest program of a task in a space that the store holds.
+fn fastest(store: &Store, space: &Space, task: &Task) -> Result<Option<Record>> {
+    let (hash, target) = (task.workload.hash(), record::fingerprint(&task.target));
+    if !space.is_exact() {
+        return Ok(store.best(&hash, &target, &space.version())?);
+    }
+    let filter = Filter { task_hash: Some(hash), target: Some(target), space: Some(space.version()) };
+    let mut records = store.records(&filter)?;
+    records.retain(|record| record.outcome.best_ns().is_some());
+    records.sort_by_key(|record| record.outcome.best_ns());
+    Ok(records.into_iter().find(|record| space.offers(task, &record.trace)))
 }
 
 /// Compiles with a bar for those who wait.

@@ -17,6 +17,7 @@ use tilescribe::space::Space;
 use tilescribe::target::{Target, Task};
 use tilescribe::tune::{self, Budget, Control, Event, Job, Report, Settings};
 
+use super::arguments::SpaceArguments;
 use super::bench::seconds;
 use super::exit::{self, CommandError};
 use super::progress;
@@ -52,6 +53,8 @@ pub struct SearchArguments {
     /// Seed of everything that is drawn
     #[arg(long, default_value_t = 0)]
     pub seed: u64,
+    #[command(flatten)]
+    pub space: SpaceArguments,
     #[command(flatten)]
     pub checkpoint: CheckpointArguments,
 }
@@ -147,7 +150,7 @@ pub fn measurer(jobs: &[Job]) -> Result<Measurer> {
 /// # Errors
 /// [`CommandError::Interrupted`] after Ctrl-C, [`CommandError::NothingFound`] where a task has no correct program.
 pub fn search(jobs: &[Job], arguments: &SearchArguments, trials: Option<u64>, store: &mut Store) -> Result<Report> {
-    let (space, mut measurer) = (Space::standard(), measurer(jobs)?);
+    let (space, mut measurer) = (arguments.space.space(), measurer(jobs)?);
     let mut proposer = Proposers::new(arguments.method, &space, &arguments.checkpoint)?.make(arguments.seed);
     let time = arguments.time_budget.map(Duration::from_secs_f64);
     let budget = Budget { trials_per_task: arguments.trials_per_task, trials, time };
@@ -217,7 +220,7 @@ pub fn collect(
     store: &mut Store,
     watch: &mut dyn FnMut(&Event<'_>) -> Control,
 ) -> Result<Report> {
-    let space = Space::standard();
+    let space = arguments.space.space();
     // each task draws its own programs
     let seed = arguments.seed ^ u64::from_str_radix(&job.task.workload.hash()[..12], 16).unwrap_or(0);
     let mut proposer = Proposers::new(arguments.method, &space, &arguments.checkpoint)?.make(seed);

@@ -138,6 +138,16 @@ impl Space {
         }
     }
 
+    /// Whether algorithms are left out.
+    pub fn is_exact(&self) -> bool {
+        self.exact
+    }
+
+    /// Whether a trace leads to a program of this space.
+    pub fn offers(&self, task: &Task, trace: &Trace) -> bool {
+        matches!(self.question(task, trace), Ok(Ok(None)))
+    }
+
     /// Takes all decisions by `policy`, in one pass. The trace is what was decided, up to the dead end if there is one.
     pub fn drive(&self, task: &Task, policy: &mut dyn Policy) -> (Trace, Result<Nest, Reason>) {
         let mut tape = Tape::drive(policy);

@@ -226,7 +226,10 @@ impl Run<'_> {
         };
         let mut history = History::default();
         for record in self.store.records(&filter)? {
-            history.insert(record.trace, record.outcome.best_ns());
+            // the store may hold programs by algorithms that are left out here
+            if !self.space.is_exact() || self.space.offers(&job.task, &record.trace) {
+                history.insert(record.trace, record.outcome.best_ns());
+            }
         }
         Ok(history)
     }
