@@ -16,11 +16,30 @@ use crate::nest::rewrite::pack::Layout;
 pub struct Plan {
     /// What is scheduled: the task's workload, or what an algorithm makes of it.
     pub workload: Workload,
-    /// How many leading axes all stages are joined over.
-    pub rows: usize,
+    /// The leading axes that all stages are joined over.
+    pub rows: Vec<Row>,
     pub groups: Vec<Group>,
     /// Decisions of rules that keep their own: by site.
     pub notes: BTreeMap<Words, Words>,
+}
+
+/// A leading axis that all stages share: `block` iterations of it stay together, and the loop over these blocks is joined.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Row {
+    pub extent: i64,
+    pub block: i64,
+}
+
+impl Row {
+    /// Iterations of the joined loop.
+    pub fn blocks(&self) -> i64 {
+        (self.extent + self.block - 1) / self.block
+    }
+
+    /// Whether the last block is shorter than the others.
+    pub fn is_ragged(&self) -> bool {
+        self.extent % self.block != 0
+    }
 }
 
 /// The decisions about a stage that is scheduled on its own, with the element-wise stage that is computed as its results are written.
@@ -28,7 +47,7 @@ pub struct Plan {
 pub struct Group {
     pub stage: usize,
     pub epilogue: Option<usize>,
-    /// Spatial axes inside of the rows, then reduction axes.
+    /// Spatial axes inside of the rows, blocks of rows among them, then reduction axes.
     pub axes: Vec<Axis>,
     /// Position in `axes` of an axis that is fused with the one behind it.
     pub fused: Option<usize>,
@@ -52,6 +71,8 @@ pub struct Axis {
     pub position: usize,
     pub extent: i64,
     pub reduction: bool,
+    /// Whether it is shorter than `extent` in the last block of rows. Tiles divide the extent then.
+    pub ragged: bool,
     pub tile: i64,
     pub block: i64,
 }
@@ -97,7 +118,7 @@ pub enum Level {
 pub struct Built {
     pub nest: Nest,
     pub stages: Vec<StageVars>,
-    /// The loops over the rows, outermost first.
+    /// The loops over the blocks of rows, outermost first.
     pub rows: Vec<Var>,
     /// By group and by position in [`Group::axes`].
     pub loops: Vec<Vec<AxisLoops>>,
@@ -122,7 +143,7 @@ impl Plan {
     /// Nothing decided about a workload.
     pub fn of(workload: Workload) -> Plan {
         let groups = (0..workload.stages.len()).map(|stage| Group::new(&workload, stage)).collect();
-        Plan { workload, rows: 0, groups, notes: BTreeMap::new() }
+        Plan { workload, rows: Vec::new(), groups, notes: BTreeMap::new() }
     }
 }
 
@@ -131,7 +152,7 @@ impl Group {
         let s = &workload.stages[stage];
         let axis = |position| {
             let (extent, reduction) = (s.extent(position), position >= s.spatial.len());
-            Axis { position, extent, reduction, tile: 1, block: 1 }
+            Axis { position, extent, reduction, ragged: false, tile: 1, block: 1 }
         };
         Group {
             stage,

@@ -29,7 +29,7 @@ impl Rule for Pack {
         let Plan { workload, rows, groups, .. } = plan;
         for group in groups {
             for access in packable(workload, group) {
-                let options = options(workload, group, &access, *rows);
+                let options = options(workload, group, &access, rows.len());
                 let mut candidates = vec![name("none")];
                 candidates.extend(options.iter().map(|(level, layout)| name(words(*level, *layout))));
                 let default = default_option(workload, group, &access, &options);
@@ -132,6 +132,7 @@ fn guards_border(workload: &Workload, value: &Expr, access: &Access) -> bool {
 
 /// Where and how an operand can be packed.
 fn options(workload: &Workload, group: &Group, access: &Access, rows: usize) -> Vec<(Level, Layout)> {
+    // a blocked row is another one in each iteration of the loop over its blocks
     let of_rows = (0..rows).any(|row| access.mentions(Var(row as u32)));
     let constant = workload.tensor(access.tensor).role == Role::Constant;
     let fused = group.fused.is_some_and(|at| touches(access, group, at));
