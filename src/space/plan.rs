@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 
 use crate::nest::{Nest, StageVars, axis_name};
 use crate::target::Task;
-use crate::workload::{Expr, Index, Stage, TensorId, Var, Workload};
+use crate::workload::{Expr, Index, Stage, TensorId, Var, Workload, shared_axes};
 
 use super::Words;
 use crate::nest::rewrite::pack::Layout;
@@ -273,19 +273,7 @@ pub fn epilogue_of(workload: &Workload, stage: usize) -> Option<usize> {
     (aligned && reads.iter().any(|a| a.tensor == output)).then_some(stage + 1)
 }
 
-/// How many leading spatial axes all stages share: equal extents, and what a stage computes is only read at the same row.
+/// How many leading spatial axes all stages of a workload share.
 pub fn shared_rows(workload: &Workload) -> usize {
-    let Some(first) = workload.stages.first() else { return 0 };
-    let mut rows = first.spatial.len();
-    for stage in &workload.stages {
-        rows = rows.min(stage.spatial.len());
-        rows = (0..rows).take_while(|axis| stage.spatial[*axis] == first.spatial[*axis]).count();
-        for access in accesses(stage) {
-            if workload.producer(access.tensor).is_some() {
-                let same = |axis: &usize| access.indices.get(*axis).and_then(Index::as_var) == Some(Var(*axis as u32));
-                rows = (0..rows).take_while(same).count();
-            }
-        }
-    }
-    rows
+    shared_axes(&workload.stages.iter().collect::<Vec<_>>())
 }
