@@ -96,6 +96,8 @@ impl Axis {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Packing {
     pub tensor: TensorId,
+    /// Of several ways in which the stage reads the tensor, this one, counted from 0.
+    pub which: usize,
     pub level: Level,
     pub layout: Layout,
 }

@@ -390,8 +390,8 @@ fn attention_block_is_eight_tasks() {
     b.output("hidden", x);
     assert_eq!(
         check(b),
-        "1 layer_norm_6x12\n2 dense_6x12x12\n2 dense_6x12x12_add\n2 dense_6x12x24_gelu\n2 dense_6x24x12_add\n\
-         2 attention_6x3x6x4\n4 dense_6x12x12\n4 layer_norm_6x12\n"
+        "1 layer_norm_6x12\n2 attention_6x3x6x4\n2 dense_6x12x12\n2 dense_6x12x12_add\n2 dense_6x12x24_gelu\n\
+         2 dense_6x24x12_add\n4 dense_6x12x12\n4 layer_norm_6x12\n"
     );
 }
 

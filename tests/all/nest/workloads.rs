@@ -208,11 +208,16 @@ fn attention(rng: &mut ChaCha8Rng) -> Workload {
     let input = |w: &mut Workload, shape: &[i64]| w.add_tensor(shape.to_vec(), DType::F32, Role::Input);
     let inner = |w: &mut Workload, shape: &[i64]| w.add_tensor(shape.to_vec(), DType::F32, Role::Intermediate);
 
-    let question = input(&mut w, &[heads, queries, width]);
-    let question = load(question, &[&h, &q, &d]);
-    let across = either(rng);
-    let key = input(&mut w, &if across { [heads, width, keys] } else { [heads, keys, width] });
-    let key = load(key, &if across { [&h, &d, &c] } else { [&h, &c, &d] });
+    let (question, key) = if either(rng) {
+        // one tensor holds both
+        let both = input(&mut w, &[queries.max(keys), 2, heads, width]);
+        (load(both, &[&q, &Index::constant(0), &h, &d]), load(both, &[&c, &Index::constant(1), &h, &d]))
+    } else {
+        let question = input(&mut w, &[heads, queries, width]);
+        let across = either(rng);
+        let key = input(&mut w, &if across { [heads, width, keys] } else { [heads, keys, width] });
+        (load(question, &[&h, &q, &d]), load(key, &if across { [&h, &d, &c] } else { [&h, &c, &d] }))
+    };
     let mut scores = inner(&mut w, &wide);
     let product = binary(Binary::Multiply, question, key);
     w.stages.push(Stage::reduce(scores, wide.clone(), vec![width], Combiner::Sum, product));
