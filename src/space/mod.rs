@@ -42,7 +42,7 @@ mod trace;
 #[cfg(test)]
 mod tests;
 
-pub use plan::{Access, Axis, AxisLoops, Built, Group, Level, Packing, Plan, accesses};
+pub use plan::{Access, Axis, AxisLoops, Built, Group, Level, Packing, Plan, Row, accesses};
 pub use trace::{Choice, Decision, ParseError, Policy, Reason, Stale, Stop, Tape, Trace, Word, Words};
 
 use crate::nest::Nest;

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use crate::nest::{Nest, StageVars, axis_name};
 use crate::target::Task;
 use crate::workload::winograd::Winograd;
-use crate::workload::{Expr, Index, Stage, TensorId, Var, Workload};
+use crate::workload::{Expr, Index, Stage, TensorId, Var, Workload, shared_axes};
 
 use super::Words;
 use crate::nest::rewrite::pack::Layout;
@@ -21,11 +21,30 @@ pub struct Plan {
     pub exact: bool,
     /// Where the workload is not the task's own.
     pub algorithm: Option<Winograd>,
-    /// How many leading axes all stages are joined over.
-    pub rows: usize,
+    /// The leading axes that all stages are joined over.
+    pub rows: Vec<Row>,
     pub groups: Vec<Group>,
     /// Decisions of rules that keep their own: by site.
     pub notes: BTreeMap<Words, Words>,
+}
+
+/// A leading axis that all stages share: `block` iterations of it stay together, and the loop over these blocks is joined.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Row {
+    pub extent: i64,
+    pub block: i64,
+}
+
+impl Row {
+    /// Iterations of the joined loop.
+    pub fn blocks(&self) -> i64 {
+        (self.extent + self.block - 1) / self.block
+    }
+
+    /// Whether the last block is shorter than the others.
+    pub fn is_ragged(&self) -> bool {
+        self.extent % self.block != 0
+    }
 }
 
 /// The decisions about a stage that is scheduled on its own, with the element-wise stage that is computed as its results are written.
@@ -35,7 +54,7 @@ pub struct Group {
     /// Nothing is asked about it: it is scheduled as in the untuned program.
     pub settled: bool,
     pub epilogue: Option<usize>,
-    /// Spatial axes inside of the rows, then reduction axes.
+    /// Spatial axes inside of the rows, blocks of rows among them, then reduction axes.
     pub axes: Vec<Axis>,
     /// Position in `axes` of an axis that is fused with the one behind it.
     pub fused: Option<usize>,
@@ -59,6 +78,8 @@ pub struct Axis {
     pub position: usize,
     pub extent: i64,
     pub reduction: bool,
+    /// Whether it is shorter than `extent` in the last block of rows. Tiles divide the extent then.
+    pub ragged: bool,
     pub tile: i64,
     pub block: i64,
 }
@@ -82,6 +103,8 @@ impl Axis {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Packing {
     pub tensor: TensorId,
+    /// Of several ways in which the stage reads the tensor, this one, counted from 0.
+    pub which: usize,
     pub level: Level,
     pub layout: Layout,
 }
@@ -104,7 +127,7 @@ pub enum Level {
 pub struct Built {
     pub nest: Nest,
     pub stages: Vec<StageVars>,
-    /// The loops over the rows, outermost first.
+    /// The loops over the blocks of rows, outermost first.
     pub rows: Vec<Var>,
     /// By group and by position in [`Group::axes`].
     pub loops: Vec<Vec<AxisLoops>>,
@@ -129,7 +152,7 @@ impl Plan {
     /// Nothing decided about a workload.
     pub fn of(workload: Workload) -> Plan {
         let groups = (0..workload.stages.len()).map(|stage| Group::new(&workload, stage)).collect();
-        Plan { workload, exact: false, algorithm: None, rows: 0, groups, notes: BTreeMap::new() }
+        Plan { workload, exact: false, algorithm: None, rows: Vec::new(), groups, notes: BTreeMap::new() }
     }
 }
 
@@ -138,7 +161,7 @@ impl Group {
         let s = &workload.stages[stage];
         let axis = |position| {
             let (extent, reduction) = (s.extent(position), position >= s.spatial.len());
-            Axis { position, extent, reduction, tile: 1, block: 1 }
+            Axis { position, extent, reduction, ragged: false, tile: 1, block: 1 }
         };
         Group {
             stage,
@@ -260,19 +283,7 @@ pub fn epilogue_of(workload: &Workload, stage: usize) -> Option<usize> {
     (aligned && reads.iter().any(|a| a.tensor == output)).then_some(stage + 1)
 }
 
-/// How many leading spatial axes all stages share: equal extents, and what a stage computes is only read at the same row.
+/// How many leading spatial axes all stages of a workload share.
 pub fn shared_rows(workload: &Workload) -> usize {
-    let Some(first) = workload.stages.first() else { return 0 };
-    let mut rows = first.spatial.len();
-    for stage in &workload.stages {
-        rows = rows.min(stage.spatial.len());
-        rows = (0..rows).take_while(|axis| stage.spatial[*axis] == first.spatial[*axis]).count();
-        for access in accesses(stage) {
-            if workload.producer(access.tensor).is_some() {
-                let same = |axis: &usize| access.indices.get(*axis).and_then(Index::as_var) == Some(Var(*axis as u32));
-                rows = (0..rows).take_while(same).count();
-            }
-        }
-    }
-    rows
+    shared_axes(&workload.stages.iter().collect::<Vec<_>>())
 }

@@ -88,6 +88,33 @@ fn softmax(rows: i64, columns: i64) -> Workload {
     w
 }
 
+/// `softmax(q · kᵀ) · v`, `[heads, queries, width]`
+fn attention(heads: i64, queries: i64, keys: i64, width: i64) -> Workload {
+    let mut w = Workload::default();
+    let q = w.add_tensor(vec![heads, queries, width], DType::F32, Role::Input);
+    let k = w.add_tensor(vec![heads, keys, width], DType::F32, Role::Input);
+    let values = w.add_tensor(vec![heads, keys, width], DType::F32, Role::Input);
+    let (rows, wide) = (vec![heads, queries], vec![heads, queries, keys]);
+    let scores = w.add_tensor(wide.clone(), DType::F32, Role::Intermediate);
+    let most = w.add_tensor(rows.clone(), DType::F32, Role::Intermediate);
+    let e = w.add_tensor(wide.clone(), DType::F32, Role::Intermediate);
+    let sum = w.add_tensor(rows.clone(), DType::F32, Role::Intermediate);
+    let weights = w.add_tensor(wide.clone(), DType::F32, Role::Intermediate);
+    let y = w.add_tensor(vec![heads, queries, width], DType::F32, Role::Output);
+    let row = |t| Expr::load(t, vec![v(0), v(1)]);
+    let point = |t| Expr::load(t, vec![v(0), v(1), v(2)]);
+    let product = multiply(Expr::load(q, vec![v(0), v(1), v(3)]), Expr::load(k, vec![v(0), v(2), v(3)]));
+    w.stages.push(Stage::reduce(scores, wide.clone(), vec![width], Combiner::Sum, product));
+    w.stages.push(Stage::reduce(most, rows.clone(), vec![keys], Combiner::Maximum, point(scores)));
+    let shifted = Expr::binary(Binary::Subtract, point(scores), row(most));
+    w.stages.push(Stage::map(e, wide.clone(), Expr::unary(Unary::Exp, shifted)));
+    w.stages.push(Stage::reduce(sum, rows, vec![keys], Combiner::Sum, point(e)));
+    w.stages.push(Stage::map(weights, wide, Expr::binary(Binary::Divide, point(e), row(sum))));
+    let product = multiply(Expr::load(weights, vec![v(0), v(1), v(3)]), Expr::load(values, vec![v(0), v(3), v(2)]));
+    w.stages.push(Stage::reduce(y, vec![heads, queries, width], vec![keys], Combiner::Sum, product));
+    w
+}
+
 fn transpose(rows: i64, columns: i64) -> Workload {
     let mut w = Workload::default();
     let x = w.add_tensor(vec![columns, rows], DType::F32, Role::Input);
@@ -212,8 +239,33 @@ fn untuned_convolutions_run_in_vectors_of_output_channels() {
 #[test]
 fn rows_are_right() {
     check("softmax", softmax(5, 37), 60);
+    check("attention", attention(2, 17, 19, 8), 60);
+    check("attention of one head", attention(1, 37, 8, 3), 30);
     check("transpose", transpose(23, 37), 30);
     check("total", total(1009), 20);
+}
+
+#[test]
+fn untuned_attention_goes_through_the_keys_once_for_a_block_of_queries() {
+    let block = |workload: Workload| {
+        let task = Task { workload, target: target() };
+        let (trace, nest) = Space::standard().drive(&task, &mut Untuned);
+        let nest = nest.unwrap_or_else(|reason| panic!("{reason}\n{trace}"));
+        verify(&nest, task.target.lanes()).unwrap_or_else(|e| panic!("{e}\n{trace}\n{nest}"));
+        // nothing of the size of the scores is left
+        let scratch = nest.buffers.iter().filter(|b| matches!(b.scope, Scope::Shared | Scope::Private));
+        assert!(scratch.clone().all(|b| b.scope == Scope::Private && b.bytes() <= 64 << 10), "{nest}");
+        trace.0.into_iter().find(|c| c.site.to_string() == "block rows b").unwrap().value.as_number()
+    };
+    assert_eq!(block(attention(12, 128, 128, 64)), Some(32));
+    assert_eq!(block(attention(12, 197, 197, 64)), Some(32));
+    // otherwise some thread has nothing to do
+    assert_eq!(block(attention(2, 37, 37, 64)), Some(12));
+    // nothing is shared by rows of a softmax
+    let task = Task { workload: softmax(64, 37), target: target() };
+    let (trace, _) = Space::standard().drive(&task, &mut Untuned);
+    let rows = trace.0.into_iter().find(|c| c.site.to_string() == "block rows a").unwrap();
+    assert_eq!(rows.value.as_number(), Some(1));
 }
 
 #[test]

@@ -201,6 +201,23 @@ impl Stage {
     }
 }
 
+/// How many leading spatial axes stages share: equal extents, and what one of them writes is only read at the same row.
+pub fn shared_axes(stages: &[&Stage]) -> usize {
+    let Some(first) = stages.first() else { return 0 };
+    let mut shared = first.spatial.len();
+    for stage in stages {
+        let equal = stage.spatial.iter().zip(&first.spatial).take_while(|(own, other)| own == other);
+        shared = shared.min(equal.count());
+        stage.value.for_each_load(&mut |tensor, indices| {
+            if stages.iter().any(|other| other.output == tensor) {
+                let own = indices.iter().enumerate().take_while(|(at, index)| index.as_var() == Some(Var(*at as u32)));
+                shared = shared.min(own.count());
+            }
+        });
+    }
+    shared
+}
+
 /// A task's computation. Tensors are listed with inputs and constants anywhere, in a fixed order that kernels take as their arguments.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub struct Workload {

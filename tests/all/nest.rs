@@ -3,6 +3,7 @@
 mod compiled;
 mod faults;
 mod random;
+mod rows;
 mod rules;
 mod workloads;
 

@@ -16,7 +16,8 @@ pub struct Member {
 /// Stages that become one task.
 ///
 /// Invariants: every member's spatial axes are `rows`, or `rows` followed by `columns`; members read one another at identity indices.
-/// So all stages of a task align on their leading axes.
+/// So all stages of a task align on their leading axes. A chain that contractions have joined keeps only this last property: `rows` are
+/// the axes that all stages begin with.
 #[derive(Clone, Debug)]
 pub struct Group {
     /// Extents of the axes that all members share.
@@ -142,7 +143,7 @@ struct Axes {
 }
 
 /// The same stage over axes that run through the same points in the same order.
-fn restate(stage: &Stage, spatial: &[i64], reduction: &[i64]) -> Stage {
+pub fn restate(stage: &Stage, spatial: &[i64], reduction: &[i64]) -> Stage {
     if stage.spatial == spatial && stage.reduction == reduction {
         return stage.clone();
     }

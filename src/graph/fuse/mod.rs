@@ -10,8 +10,11 @@
 //! - Otherwise it waits: readers compute it as a part of themselves (prologue) if [`cost::recompute`] says so; else it is stored by
 //!   the task of its operand, or by one of its own.
 //!
+//! Then contractions join the row chain between them (attention), where nobody else reads what one leaves to the next ([`chain`]).
+//!
 //! Views and concatenations are gone before that ([`prepare`]). Joining never makes tasks wait for one another in a circle.
 
+mod chain;
 mod concat;
 mod cost;
 mod evaluate;
@@ -65,6 +68,7 @@ pub fn partition(program: &Program) -> Result<Network, PartitionError> {
     }
     fusion.absorb_row_prologues();
     fusion.inline_within_groups();
+    fusion.join_contractions();
     let order = fusion.execution_order();
     let groups: Vec<Group> = order.into_iter().filter_map(|at| fusion.groups[at].take()).collect();
     Ok(network::assemble(program, &fusion.prepared, &groups))

@@ -4,7 +4,7 @@ use super::cost::Cost;
 use crate::workload::{Atom, Binary, Combiner, Expr, Index, Role, Stage, TensorId, Unary, Var, Workload};
 
 /// `nodes` are the ONNX nodes of its first call.
-/// Such as `conv_3x3s2_64x56x56_128_relu`, `dense_128x768x768_gelu`, `softmax_12x128x128`, `elementwise_128x768`.
+/// Such as `conv_3x3s2_64x56x56_128_relu`, `dense_128x768x768_gelu`, `softmax_12x128x128`, `attention_12x128x128x64`, `elementwise_128x768`.
 pub fn task_name(workload: &Workload, nodes: &[String]) -> String {
     let anchors: Vec<&Stage> = workload.stages.iter().filter(|s| s.is_reduction()).collect();
     let output = workload.stages.last().map_or(String::new(), |s| extents(&s.spatial));
@@ -18,7 +18,16 @@ pub fn task_name(workload: &Workload, nodes: &[String]) -> String {
             let name = anchor_name(workload, anchor, nodes).unwrap_or_else(|| reduction_name(anchor));
             if epilogue.is_empty() { name } else { format!("{name}_{epilogue}") }
         }
-        _ => format!("{}_{}", chain_name(workload), widest(workload)),
+        _ => match anchors.iter().find(|anchor| is_contraction(anchor)) {
+            Some(first) => {
+                let kind = match chain_name(workload) {
+                    "softmax" => "attention".to_string(),
+                    other => format!("matmul_{other}"),
+                };
+                format!("{kind}_{}x{}", extents(&first.spatial), extents(&[first.reduction.iter().product()]))
+            }
+            None => format!("{}_{}", chain_name(workload), widest(workload)),
+        },
     }
 }
 
@@ -115,7 +124,6 @@ fn anchor_name(workload: &Workload, anchor: &Stage, nodes: &[String]) -> Option<
         }
     }
     let is_product = product_operands(&anchor.value) >= 2;
-    let only_sum = anchor.combiner == Some(Combiner::Sum);
     if let (Some(tensor), false) = (windowed, windows.is_empty()) {
         let kernel = windows.iter().map(|(k, ..)| k.to_string()).collect::<Vec<_>>().join("x");
         let stride =
@@ -139,7 +147,7 @@ fn anchor_name(workload: &Workload, anchor: &Stage, nodes: &[String]) -> Option<
             (false, _) => format!("sum_pool_{kernel}{stride}{dilation}_{input}"),
         });
     }
-    if !(is_product && only_sum) {
+    if !is_contraction(anchor) {
         return None;
     }
     let k = extents(&[anchor.reduction.iter().product()]);
@@ -161,6 +169,11 @@ fn anchor_name(workload: &Workload, anchor: &Stage, nodes: &[String]) -> Option<
         }
         false => format!("dense_{}x{k}x{}", size(false), size(true)),
     })
+}
+
+/// A sum of products of different operands.
+fn is_contraction(stage: &Stage) -> bool {
+    stage.combiner == Some(Combiner::Sum) && product_operands(&stage.value) >= 2
 }
 
 /// The number of factors that load something of their own.

@@ -13,6 +13,8 @@ impl Nest {
     /// for o in 0..33 { for r in 0..min(6, 197 - 6*o) { S(6*o + r) } }
     /// ```
     ///
+    /// Where the loop is ragged itself, which must leave it one iteration at least, there are as many tiles as it fills.
+    ///
     /// Returns the outer and the inner variable.
     ///
     /// # Errors
@@ -27,17 +29,21 @@ impl Nest {
             let tiles = (extent + factor - 1) / factor;
             let base = Index::var(outer).times(factor);
             let mut bounds = vec![Index::constant(factor.min(extent))];
+            let mut counts = vec![Index::constant(tiles)];
             for bound in &l.bounds {
                 // a tile count that divides evenly, or a single tile, needs no second bound
                 let exact = bound.as_constant().is_some_and(|e| e % factor == 0 || e <= factor);
                 if !exact {
                     bounds.push(bound.clone().minus(&base));
                 }
+                if bound.as_constant().is_none() && tiles > 1 {
+                    counts.push(bound.clone().plus_constant(factor - 1).floor_div(factor));
+                }
             }
             let point = base.plus(&Index::var(inner));
             let body = substitute(&l.body, &|v| (v == var).then(|| point.clone()));
             let body = vec![Stmt::Loop(Loop { var: inner, bounds, kind: l.kind, body })];
-            vec![Stmt::Loop(Loop { var: outer, bounds: vec![Index::constant(tiles)], kind: l.kind, body })]
+            vec![Stmt::Loop(Loop { var: outer, bounds: counts, kind: l.kind, body })]
         };
         if !replace_loop(&mut nest.body, var, &mut split) {
             return Err(Refusal::NoLoop(var));

@@ -1,7 +1,7 @@
 //! Packing: copying an operand into the order in which it is read.
 
 use super::tree::{find_loop, replace_loop};
-use super::{Refusal, for_each_expr, map_exprs};
+use super::{Refusal, for_each_stmt, map_exprs};
 use crate::nest::{Buffer, Loop, LoopKind, Nest, Scope, Stmt};
 use crate::workload::{Condition, Expr, Index, Interval, TensorId, Var};
 
@@ -27,7 +27,8 @@ pub enum Place {
 }
 
 impl Nest {
-    /// Packs what the statements inside of `stage` (a loop) read of a tensor, with the guards around the access.
+    /// Packs what the accumulations inside of `stage` (a loop) read of a tensor, with the guards around the access. Where they read it in several
+    /// ways, `which` counts these from 0, in the order of their expressions, those that are packed already left out.
     ///
     /// ```text
     /// for i { for k { for j { t[i, j] += a[i, k] * b[k, j] } } }           pack b inside i as panel, k and j inside
@@ -36,12 +37,18 @@ impl Nest {
     /// ```
     ///
     /// # Errors
-    /// [`Refusal::Other`] where the tensor is read in several ways, or where a box would need division.
-    pub fn pack(&self, stage: Var, tensor: TensorId, place: Place, layout: Layout) -> Result<Nest, Refusal> {
+    /// [`Refusal::Other`] where the tensor is not read in so many ways, or where a box would need division.
+    pub fn pack(
+        &self,
+        stage: Var,
+        (tensor, which): (TensorId, usize),
+        place: Place,
+        layout: Layout,
+    ) -> Result<Nest, Refusal> {
         let whole = find_loop(&self.body, stage).ok_or(Refusal::NoLoop(stage))?;
-        let read = only_read(whole, tensor)?;
+        let read = reads(whole, tensor).into_iter().nth(which).ok_or(Refusal::Other("the operand is not read"))?;
         let mut path = Vec::new();
-        loops_to_read(whole, tensor, &mut path);
+        loops_to_read(whole, &read, &mut path);
         let inside = match place {
             Place::Setup | Place::Before(_) => &path[..],
             Place::Inside(var) => {
@@ -181,7 +188,10 @@ impl Nest {
             Place::Before(_) => Scope::Shared,
             Place::Inside(_) => Scope::Private,
         };
-        let (name, dtype) = (format!("{}_pack", self.buffer(tensor).name), self.buffer(tensor).dtype);
+        let (mut name, dtype) = (format!("{}_pack", self.buffer(tensor).name), self.buffer(tensor).dtype);
+        if self.buffers.iter().any(|buffer| buffer.name == name) {
+            name = format!("{name}{}", self.buffers.len());
+        }
         self.add_buffer(Buffer { name, shape, dtype, scope })
     }
 }
@@ -216,16 +226,21 @@ fn mentions(expr: &Expr, var: Var) -> bool {
     found
 }
 
-/// The access to a tensor inside of a loop, with its guard; refused where there are several different ones.
-fn only_read(l: &Loop, tensor: TensorId) -> Result<Expr, Refusal> {
-    let mut reads: Vec<Expr> = Vec::new();
-    for_each_expr(&l.body, &mut |value| collect_reads(value, tensor, &mut reads));
-    reads.dedup();
-    match reads.len() {
-        1 => Ok(reads.remove(0)),
-        0 => Err(Refusal::Other("the operand is not read")),
-        _ => Err(Refusal::Other("the operand is read in several ways")),
+/// The distinct accesses to a tensor of what is accumulated inside of a loop, each with its guard. Copies that packing has made are stores.
+fn reads(l: &Loop, tensor: TensorId) -> Vec<Expr> {
+    let mut all = Vec::new();
+    for_each_stmt(&l.body, &mut |stmt| {
+        if let Stmt::Accumulate { value, .. } = stmt {
+            collect_reads(value, tensor, &mut all);
+        }
+    });
+    let mut distinct = Vec::new();
+    for read in all {
+        if !distinct.contains(&read) {
+            distinct.push(read);
+        }
     }
+    distinct
 }
 
 fn collect_reads(expr: &Expr, tensor: TensorId, reads: &mut Vec<Expr>) {
@@ -241,11 +256,11 @@ fn collect_reads(expr: &Expr, tensor: TensorId, reads: &mut Vec<Expr>) {
     }
 }
 
-/// The loops on the way to the statement that reads a tensor, from the outermost, itself included.
-fn loops_to_read(l: &Loop, tensor: TensorId, path: &mut Vec<Loop>) -> bool {
+/// The loops on the way to the accumulation that has an operand, from the outermost, itself included.
+fn loops_to_read(l: &Loop, read: &Expr, path: &mut Vec<Loop>) -> bool {
     path.push(Loop { body: Vec::new(), ..l.clone() });
     for stmt in &l.body {
-        if descend(stmt, tensor, path) {
+        if descend(stmt, read, path) {
             return true;
         }
     }
@@ -253,14 +268,15 @@ fn loops_to_read(l: &Loop, tensor: TensorId, path: &mut Vec<Loop>) -> bool {
     false
 }
 
-fn descend(stmt: &Stmt, tensor: TensorId, path: &mut Vec<Loop>) -> bool {
+fn descend(stmt: &Stmt, read: &Expr, path: &mut Vec<Loop>) -> bool {
     match stmt {
-        Stmt::Loop(l) => loops_to_read(l, tensor, path),
-        Stmt::If { body, .. } => body.iter().any(|s| descend(s, tensor, path)),
-        Stmt::Store { value, .. } | Stmt::Accumulate { value, .. } => {
-            let mut found = false;
-            value.for_each_load(&mut |loaded, _| found |= loaded == tensor);
-            found
-        }
+        Stmt::Loop(l) => loops_to_read(l, read, path),
+        Stmt::If { body, .. } => body.iter().any(|s| descend(s, read, path)),
+        Stmt::Accumulate { value, .. } => contains(value, read),
+        Stmt::Store { .. } => false,
     }
+}
+
+fn contains(expr: &Expr, part: &Expr) -> bool {
+    expr == part || expr.children().into_iter().any(|child| contains(child, part))
 }

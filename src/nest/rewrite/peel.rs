@@ -207,18 +207,27 @@ fn peel_at(l: &Loop, bound: &Index, tile: i64, ranges: &mut Ranges) -> Vec<Stmt>
                 stmts.extend(peel_loop(&Loop { bounds, body: full, ..l.clone() }, ranges));
             }
             if count < l.extent() {
-                stmts.extend(peel(&last, ranges));
+                stmts.extend(where_iterated(l, &tiles, peel(&last, ranges)));
             }
         }
         None => {
             let mut bounds = l.bounds.clone();
             bounds.push(tiles.clone());
             stmts.extend(peel_loop(&Loop { bounds, body: full, ..l.clone() }, ranges));
-            let here = Condition { index: tiles, low: 0, high: l.extent() };
-            stmts.push(Stmt::If { conditions: vec![here], body: peel(&last, ranges) });
+            let here = Condition { index: tiles.clone(), low: 0, high: l.extent() };
+            let body = where_iterated(l, &tiles, peel(&last, ranges));
+            stmts.push(Stmt::If { conditions: vec![here], body });
         }
     }
     stmts
+}
+
+/// Statements that stand for an iteration of a loop, under the bounds that may end the loop before it.
+fn where_iterated(l: &Loop, iteration: &Index, body: Vec<Stmt>) -> Vec<Stmt> {
+    let left = l.bounds[1..].iter().map(|bound| bound.clone().minus(iteration));
+    let open = left.filter(|left| left.as_constant().is_none_or(|left| left < 1));
+    let conditions: Vec<Condition> = open.map(|index| Condition { index, low: 1, high: i64::MAX }).collect();
+    if conditions.is_empty() { body } else { vec![Stmt::If { conditions, body }] }
 }
 
 /// A bound that makes a vector or unrolled loop below ragged and whose innermost variable is `var`, with the tile that it cuts.

@@ -37,23 +37,38 @@ impl Nest {
         Ok(nest)
     }
 
-    /// Gives every iteration of the loops over `rows` its own instance of an intermediate, without the dimensions that the rows index.
+    /// Gives every iteration of the loops over `rows` its own instance of an intermediate. Each row comes with the number of
+    /// iterations that stay together: a dimension that a single one indexes is dropped, of others a block is left.
     ///
     /// ```text
     /// for i { t[i, ..] = S  U(t[i, ..]) }   =>   for i { t[..] = S  U(t[..]) }
+    ///
+    /// for o { for i in 0..8 { t[8*o + i, ..] = S }  for i in 0..8 { U(t[8*o + i, ..]) } }
+    /// =>
+    /// for o { for i in 0..8 { t[i, ..] = S }  for i in 0..8 { U(t[i, ..]) } }
     /// ```
     ///
     /// # Errors
     /// [`Refusal::Other`] where the tensor is an argument or accessed at another row.
-    pub fn privatise(&self, tensor: TensorId, rows: &[Var]) -> Result<Nest, Refusal> {
+    pub fn privatise(&self, tensor: TensorId, rows: &[(Var, i64)]) -> Result<Nest, Refusal> {
         if self.buffer(tensor).scope != Scope::Shared {
             return Err(Refusal::Other("only shared buffers become private"));
         }
         let mut nest = self.clone();
         let mut outside = false;
         let mut narrow = |indices: &[Index]| {
-            outside |= indices.len() < rows.len() || rows.iter().zip(indices).any(|(r, i)| i.as_var() != Some(*r));
-            indices.get(rows.len()..).unwrap_or_default().to_vec()
+            outside |= indices.len() < rows.len();
+            let mut own = Vec::new();
+            for ((row, block), index) in rows.iter().zip(indices) {
+                let within = index.clone().minus(&Index::var(*row).times(*block));
+                outside |= rows.iter().any(|(row, _)| within.mentions(*row));
+                match block {
+                    1 => outside |= within.as_constant() != Some(0),
+                    _ => own.push(within),
+                }
+            }
+            own.extend_from_slice(indices.get(rows.len()..).unwrap_or_default());
+            own
         };
         map_exprs(&mut nest.body, &mut |value| {
             value.map_loads(&mut |loaded, indices| (loaded == tensor).then(|| Expr::load(tensor, narrow(indices))))
@@ -63,7 +78,9 @@ impl Nest {
             return Err(Refusal::Other("an intermediate is accessed outside of its row"));
         }
         let buffer = &mut nest.buffers[tensor.0 as usize];
-        buffer.shape.drain(..rows.len());
+        let blocks = rows.iter().zip(&buffer.shape).map(|((_, block), extent)| *block.min(extent)).filter(|b| *b > 1);
+        let blocks: Vec<i64> = blocks.collect();
+        buffer.shape.splice(..rows.len(), blocks);
         buffer.scope = if buffer.elements() == 1 { Scope::Register } else { Scope::Private };
         Ok(nest)
     }

@@ -5,7 +5,7 @@ use super::{name, site};
 use crate::nest::rewrite::Refusal;
 use crate::nest::rewrite::pack::{Layout, Place};
 use crate::space::plan::{Access, accesses};
-use crate::space::{Built, Group, Level, Packing, Plan, Rule, Stop, Tape};
+use crate::space::{Built, Group, Level, Packing, Plan, Rule, Stop, Tape, Word};
 use crate::target::Task;
 use crate::workload::{Expr, Role, Var, Workload};
 
@@ -22,23 +22,25 @@ impl Rule for Pack {
     }
 
     fn version(&self) -> u32 {
-        1
+        2
     }
 
     fn decide(&self, _: &Task, plan: &mut Plan, tape: &mut Tape<'_>) -> Result<(), Stop> {
         let Plan { workload, rows, groups, .. } = plan;
         for group in groups {
             tape.settle(group.settled);
-            for access in packable(workload, group) {
-                let options = options(workload, group, &access, *rows);
+            for (access, which) in packable(workload, group) {
+                let options = options(workload, group, &access, rows.len());
                 let mut candidates = vec![name("none")];
                 candidates.extend(options.iter().map(|(level, layout)| name(words(*level, *layout))));
                 let default = default_option(workload, group, &access, &options);
                 let tensor = format!("t{}", access.tensor.0);
-                let answer = tape.choose(site(&["pack", &group.name(), &tensor]), candidates.clone(), default)?;
+                let mut site = site(&["pack", &group.name(), &tensor]);
+                site.0.extend(which.map(|which| Word::Number(which as u64)));
+                let answer = tape.choose(site, candidates.clone(), default)?;
                 let chosen = candidates.iter().position(|c| *c == answer).filter(|c| *c > 0).map(|c| options[c - 1]);
                 if let Some((level, layout)) = chosen {
-                    group.packs.push(Packing { tensor: access.tensor, level, layout });
+                    group.packs.push(Packing { tensor: access.tensor, which: which.unwrap_or(0), level, layout });
                 }
             }
         }
@@ -55,14 +57,16 @@ impl Rule for Pack {
             let head = outer.clone().next().or(built.at[at]);
             let last = outer.next_back().or(built.at[at]);
             let (Some(head), Some(last)) = (head, last) else { continue };
-            for packing in &group.packs {
+            for (number, packing) in group.packs.iter().enumerate() {
                 let place = match packing.level {
                     Level::Setup => Place::Setup,
                     Level::Before => Place::Before(head),
                     Level::Outer => Place::Inside(last),
                     Level::Block => Place::Inside(group.depth.map_or(last, |a| loops[a].outer)),
                 };
-                built.nest = built.nest.pack(head, packing.tensor, place, packing.layout)?;
+                // what is packed already reads a copy
+                let done = group.packs[..number].iter().filter(|p| p.tensor == packing.tensor).count();
+                built.nest = built.nest.pack(head, (packing.tensor, packing.which - done), place, packing.layout)?;
             }
         }
         Ok(())
@@ -82,8 +86,9 @@ fn words(level: Level, layout: Layout) -> &'static str {
     }
 }
 
-/// The operands of a reduction that are read in one way, and more than once or behind a guard.
-fn packable(workload: &Workload, group: &Group) -> Vec<Access> {
+/// The operands of a reduction that are read more than once or behind a guard. A tensor may be several operands (queries and keys out of one
+/// product), which are numbered then, unless guards make it hard to tell them apart.
+fn packable(workload: &Workload, group: &Group) -> Vec<(Access, Option<usize>)> {
     let stage = &workload.stages[group.stage];
     if !stage.is_reduction() {
         return Vec::new();
@@ -94,14 +99,18 @@ fn packable(workload: &Workload, group: &Group) -> Vec<Access> {
         let every_axis = (0..group.axes.len()).all(|at| touches(a, group, at));
         !every_axis || a.guarded || a.has_window()
     };
+    let ways = |tensor| all.iter().filter(move |a: &&Access| a.tensor == tensor);
     all.iter()
-        .filter(|a| all.iter().filter(|b| b.tensor == a.tensor).count() == 1)
+        .filter(|a| ways(a.tensor).count() == 1 || ways(a.tensor).all(|b| !b.guarded))
         .filter(|a| behind.iter().all(|b| b.tensor != a.tensor))
         .filter(|a| {
             a.indices.iter().all(|i| i.terms().iter().all(|(atom, _)| !matches!(atom, crate::workload::Atom::Value(_))))
         })
         .filter(|a| reused(a) && (!a.guarded || is_plain_guard(&stage.value, a)))
-        .cloned()
+        .map(|a| {
+            let several = ways(a.tensor).count() > 1;
+            (a.clone(), ways(a.tensor).position(|b| b == a).filter(|_| several))
+        })
         .collect()
 }
 
@@ -133,6 +142,7 @@ fn guards_border(workload: &Workload, value: &Expr, access: &Access) -> bool {
 
 /// Where and how an operand can be packed.
 fn options(workload: &Workload, group: &Group, access: &Access, rows: usize) -> Vec<(Level, Layout)> {
+    // a blocked row is another one in each iteration of the loop over its blocks
     let of_rows = (0..rows).any(|row| access.mentions(Var(row as u32)));
     let constant = workload.tensor(access.tensor).role == Role::Constant;
     let fused = group.fused.is_some_and(|at| touches(access, group, at));

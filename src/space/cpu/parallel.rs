@@ -3,7 +3,7 @@
 use super::{number, numbers, site};
 use crate::nest::rewrite::Refusal;
 use crate::nest::{LoopKind, Nest};
-use crate::space::{Built, Plan, Rule, Stop, Tape};
+use crate::space::{Built, Plan, Row, Rule, Stop, Tape};
 use crate::target::Task;
 use crate::workload::Var;
 
@@ -18,7 +18,7 @@ impl Rule for Parallel {
     }
 
     fn version(&self) -> u32 {
-        1
+        2
     }
 
     fn decide(&self, task: &Task, plan: &mut Plan, tape: &mut Tape<'_>) -> Result<(), Stop> {
@@ -36,9 +36,8 @@ impl Rule for Parallel {
             });
             if small { 0 } else { needed.count() }
         };
-        if plan.rows > 0 {
-            let stage = &plan.workload.stages[0];
-            let extents = stage.spatial[..plan.rows].to_vec();
+        if !plan.rows.is_empty() {
+            let extents: Vec<i64> = plan.rows.iter().map(Row::blocks).collect();
             let answer = ask("rows", &extents, default(&extents), tape)?;
             plan.groups.iter_mut().for_each(|g| g.parallel = answer);
             return Ok(());
@@ -52,7 +51,7 @@ impl Rule for Parallel {
     }
 
     fn realise(&self, _: &Task, plan: &Plan, built: &mut Built) -> Result<(), Refusal> {
-        if plan.rows > 0 {
+        if !plan.rows.is_empty() {
             let count = plan.groups.first().map_or(0, |g| g.parallel);
             built.nest = spread(&built.nest, &built.rows[..count])?;
             return Ok(());

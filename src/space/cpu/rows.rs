@@ -1,14 +1,26 @@
-//! Whether the stages of a task go through memory one after the other, or row by row.
+//! Whether the stages of a task go through memory one after the other, or row by row, or by blocks of rows.
 
+use super::tile::BLOCKS_PER_CORE;
 use super::{number, numbers, site};
+use crate::nest::axis_name;
 use crate::nest::rewrite::Refusal;
-use crate::space::plan::shared_rows;
-use crate::space::{Built, Plan, Rule, Stop, Tape};
-use crate::target::Task;
-use crate::workload::Role;
+use crate::space::plan::{accesses, shared_rows};
+use crate::space::{Built, Plan, Row, Rule, Stop, Tape};
+use crate::target::{Target, Task};
+use crate::workload::{Role, Var, Workload};
 
-/// Joins the loops over leading axes that all stages share.
+/// Joins the loops over leading axes that all stages share, or over blocks of them.
+///
+/// What every stage of a block leaves to the next one stays in the cache, and what all its rows read is read once for them: attention goes
+/// through keys and values once for each block of queries.
 pub(super) struct Rows;
+
+/// Rows that may stay together.
+const BLOCKS: [i64; 13] = [1, 2, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128];
+/// Rows that the untuned program keeps together, at most: beyond that, operands are reused often enough.
+const DEFAULT_BLOCK: i64 = 32;
+/// Bytes of intermediates that a block of several rows leaves, at most.
+const MAXIMAL_BYTES: i64 = 1 << 22;
 
 impl Rule for Rows {
     fn name(&self) -> &'static str {
@@ -16,10 +28,10 @@ impl Rule for Rows {
     }
 
     fn version(&self) -> u32 {
-        1
+        2
     }
 
-    fn decide(&self, _: &Task, plan: &mut Plan, tape: &mut Tape<'_>) -> Result<(), Stop> {
+    fn decide(&self, task: &Task, plan: &mut Plan, tape: &mut Tape<'_>) -> Result<(), Stop> {
         // joined rows pay where what one reduction leaves is reduced again, or used after another reduction
         let reductions = plan.groups.iter().filter(|g| plan.workload.stages[g.stage].is_reduction()).count();
         if reductions < 2 {
@@ -28,35 +40,128 @@ impl Rule for Rows {
         let shared = shared_rows(&plan.workload) as i64;
         let candidates: Vec<i64> = (0..=shared).collect();
         let answer = tape.choose(site(&["rows"]), numbers(&candidates), candidates.len() - 1)?;
-        plan.rows = number(&answer) as usize;
+        let rows = number(&answer) as usize;
+        plan.rows = (0..rows).map(|at| Row { extent: plan.workload.stages[0].spatial[at], block: 1 }).collect();
+        for at in 0..rows {
+            let candidates = blocks(&plan.workload, &plan.rows, at);
+            let default = default_block(&plan.workload, &task.target, &plan.rows, at, &candidates);
+            let answer = tape.choose(site(&["block", "rows", &axis_name(at)]), numbers(&candidates), default)?;
+            plan.rows[at].block = number(&answer);
+        }
         for group in &mut plan.groups {
-            group.axes.drain(..plan.rows);
+            for (axis, row) in group.axes.iter_mut().zip(&plan.rows) {
+                (axis.extent, axis.ragged) = (row.block, row.is_ragged());
+            }
+            let rows = &plan.rows;
+            group.axes.retain(|axis| rows.get(axis.position).is_none_or(|row| row.block > 1));
         }
         Ok(())
     }
 
     fn realise(&self, _: &Task, plan: &Plan, built: &mut Built) -> Result<(), Refusal> {
-        for row in 0..plan.rows {
-            let mut heads = Vec::new();
-            for stage in &built.stages {
-                heads.extend(stage.init.get(row));
-                heads.extend(stage.axes.get(row));
-            }
-            built.nest = built.nest.join(&heads)?;
-            let first = heads[0];
-            for stage in &mut built.stages {
-                if let Some(var) = stage.init.get_mut(row) {
-                    *var = first;
+        let mut outer = Vec::new();
+        for at in 0..built.stages.len() {
+            let (init, axes) = (built.stages[at].init.clone(), built.stages[at].axes.clone());
+            for (vars, of_init) in [(init, true), (axes, false)] {
+                if !vars.is_empty() {
+                    let (outside, inside) = split(built, &vars, &plan.rows)?;
+                    let stage = &mut built.stages[at];
+                    let own = if of_init { &mut stage.init } else { &mut stage.axes };
+                    own.splice(..plan.rows.len(), inside);
+                    outer.push(outside);
                 }
-                stage.axes[row] = first;
             }
-            built.rows.push(first);
+        }
+        for at in 0..plan.rows.len() {
+            let heads: Vec<Var> = outer.iter().map(|outside| outside[at]).collect();
+            built.nest = built.nest.join(&heads)?;
+            built.rows.push(heads[0]);
+            if plan.rows[at].block == 1 {
+                let init = built.stages.iter_mut().filter_map(|stage| stage.init.get_mut(at));
+                init.for_each(|var| *var = heads[0]);
+                built.stages.iter_mut().for_each(|stage| stage.axes[at] = heads[0]);
+            }
         }
         Ok(())
     }
 }
 
-/// Gives every row its own instance of the intermediates.
+/// Splits the loops over the rows, the loops over blocks outside of all others: the former, and those that are left inside. A row on its
+/// own has one loop, which is both.
+fn split(built: &mut Built, vars: &[Var], rows: &[Row]) -> Result<(Vec<Var>, Vec<Var>), Refusal> {
+    let (mut outside, mut inside, mut cut) = (Vec::new(), Vec::new(), Vec::new());
+    for (var, row) in vars.iter().zip(rows) {
+        if row.block == 1 {
+            outside.push(*var);
+            inside.push(*var);
+        } else {
+            let (nest, outer, inner) = built.nest.split(*var, row.block)?;
+            built.nest = nest;
+            outside.push(outer);
+            inside.push(inner);
+            cut.push(inner);
+        }
+    }
+    if !cut.is_empty() {
+        built.nest = built.nest.reorder(&[outside.clone(), cut].concat())?;
+    }
+    Ok((outside, inside))
+}
+
+/// How many iterations of a row axis may stay together, the rows before it decided.
+fn blocks(workload: &Workload, rows: &[Row], at: usize) -> Vec<i64> {
+    let extent = rows[at].extent;
+    let mut candidates: Vec<i64> = BLOCKS.into_iter().filter(|b| *b < extent.max(2)).collect();
+    // the whole of the last one is a row axis less
+    if at + 1 < rows.len() && extent > 1 {
+        candidates.push(extent);
+    }
+    candidates.retain(|block| *block == 1 || bytes(workload, &with_block(rows, at, *block)) <= MAXIMAL_BYTES);
+    candidates
+}
+
+/// The position of the block of the untuned program: rows stay together where they read the same operand of a contraction, as
+/// many as leave the threads enough blocks and half of their cache.
+fn default_block(workload: &Workload, target: &Target, rows: &[Row], at: usize, candidates: &[i64]) -> usize {
+    if !shares_operand(workload, rows.len(), at) {
+        return 0;
+    }
+    let enough = i64::from(target.cores) * BLOCKS_PER_CORE;
+    let fits = |block: i64| {
+        let rows = with_block(rows, at, block);
+        let together: i64 = rows.iter().map(|row| row.block).product();
+        let count: i64 = rows.iter().map(Row::blocks).product();
+        together <= DEFAULT_BLOCK && count >= enough && bytes(workload, &rows) * 2 <= target.l2_bytes as i64
+    };
+    candidates.iter().rposition(|block| fits(*block)).unwrap_or(0)
+}
+
+fn with_block(rows: &[Row], at: usize, block: i64) -> Vec<Row> {
+    let mut rows = rows.to_vec();
+    rows[at].block = block;
+    rows
+}
+
+/// Bytes of the intermediates of one block of rows.
+fn bytes(workload: &Workload, rows: &[Row]) -> i64 {
+    let own = |shape: &[i64]| -> i64 {
+        shape.iter().enumerate().map(|(d, extent)| rows.get(d).map_or(*extent, |row| row.block)).product()
+    };
+    let intermediates = workload.tensors.iter().filter(|tensor| tensor.role == Role::Intermediate);
+    intermediates.map(|tensor| own(&tensor.shape) * tensor.dtype.bytes() as i64).sum()
+}
+
+/// Whether some stage reduces a product of something that is the same for all iterations of a row axis, over an axis that is no row.
+fn shares_operand(workload: &Workload, rows: usize, at: usize) -> bool {
+    workload.stages.iter().filter(|stage| stage.is_reduction()).any(|stage| {
+        let inner = |axis: usize| Var(axis as u32);
+        accesses(stage).iter().any(|access| {
+            !access.mentions(inner(at)) && (rows..stage.spatial.len()).any(|axis| access.mentions(inner(axis)))
+        })
+    })
+}
+
+/// Gives every block of rows its own instance of the intermediates.
 pub(super) struct Privatise;
 
 impl Rule for Privatise {
@@ -65,7 +170,7 @@ impl Rule for Privatise {
     }
 
     fn version(&self) -> u32 {
-        1
+        2
     }
 
     fn decide(&self, _: &Task, _: &mut Plan, _: &mut Tape<'_>) -> Result<(), Stop> {
@@ -73,12 +178,13 @@ impl Rule for Privatise {
     }
 
     fn realise(&self, _: &Task, plan: &Plan, built: &mut Built) -> Result<(), Refusal> {
-        if plan.rows == 0 {
+        if plan.rows.is_empty() {
             return Ok(());
         }
+        let rows: Vec<(Var, i64)> = built.rows.iter().zip(&plan.rows).map(|(var, row)| (*var, row.block)).collect();
         for (id, tensor) in plan.workload.ids() {
             if tensor.role == Role::Intermediate && built.nest.uses(id) {
-                built.nest = built.nest.privatise(id, &built.rows)?;
+                built.nest = built.nest.privatise(id, &rows)?;
             }
         }
         Ok(())

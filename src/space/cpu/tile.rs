@@ -22,7 +22,7 @@ const SHALLOWEST: i64 = 128;
 /// Combining the lanes of a reduction takes longer than so many steps, however short vectors are.
 const SHORT_REDUCTION: i64 = 8;
 /// Blocks for each core that the untuned program has at least, where there are enough tiles.
-const BLOCKS_PER_CORE: i64 = 4;
+pub(super) const BLOCKS_PER_CORE: i64 = 4;
 /// Axes of so many points can be written out for the value's sake.
 const MAXIMAL_PIECES: i64 = 8;
 /// Element-wise work needs no more than this many independent vectors.
@@ -34,17 +34,19 @@ impl Rule for Tile {
     }
 
     fn version(&self) -> u32 {
-        2
+        3
     }
 
     fn decide(&self, task: &Task, plan: &mut Plan, tape: &mut Tape<'_>) -> Result<(), Stop> {
-        let Plan { workload, groups, .. } = plan;
+        let Plan { workload, rows, groups, .. } = plan;
         for group in groups {
             tape.settle(group.settled);
             fuse(workload, group, tape)?;
             vector(workload, &task.target, group, tape)?;
             tiles(workload, &task.target, group, tape)?;
-            blocks(workload, &task.target, group, tape)?;
+            // the threads share the rows, where there are any
+            let sharing = if rows.is_empty() { i64::from(task.target.cores) * BLOCKS_PER_CORE } else { 1 };
+            blocks(workload, sharing, group, tape)?;
         }
         Ok(())
     }
@@ -80,7 +82,12 @@ fn fuse(workload: &Workload, group: &mut Group, tape: &mut Tape<'_>) -> Result<(
     if !stage.is_reduction() {
         return Ok(());
     }
-    let pairs: Vec<usize> = spatial.windows(2).filter(|pair| together(pair)).map(|pair| pair[0]).collect();
+    let neighbours = |pair: &[usize]| {
+        let (first, second) = (&group.axes[pair[0]], &group.axes[pair[1]]);
+        first.position + 1 == second.position && !first.ragged && !second.ragged
+    };
+    let fit = |pair: &&[usize]| neighbours(pair) && together(pair);
+    let pairs: Vec<usize> = spatial.windows(2).filter(fit).map(|pair| pair[0]).collect();
     let mut candidates = vec![name("none")];
     candidates.extend(pairs.iter().map(|at| name(&group.axes[*at].letter())));
     // what is one axis in memory for every operand is run through as one
@@ -89,7 +96,10 @@ fn fuse(workload: &Workload, group: &mut Group, tape: &mut Tape<'_>) -> Result<(
         let width = stage.extent(inner as usize);
         reads.iter().filter(|a| a.mentions(Var(outer))).all(|a| {
             let step = a.stride(workload, Var(inner));
-            !a.guarded && step.is_some() && a.stride(workload, Var(outer)) == step.map(|step| step * width)
+            !a.guarded
+                && step.is_some()
+                && group.axes[*at + 1].extent == width
+                && a.stride(workload, Var(outer)) == step.map(|step| step * width)
         })
     };
     let default = pairs.iter().position(in_order).map_or(0, |pair| pair + 1);
@@ -162,7 +172,10 @@ fn tiles(workload: &Workload, target: &Target, group: &mut Group, tape: &mut Tap
     let room = registers - operands(target.architecture);
     if let Some(at) = group.vector {
         let extent = group.axes[at].extent;
-        let candidates = vector_tiles(extent, lanes);
+        let mut candidates = vector_tiles(extent, lanes);
+        if group.axes[at].ragged {
+            candidates.retain(|tile| extent % tile == 0);
+        }
         let most = if reduces && !group.axes[at].reduction { 2 * lanes } else { 4 * lanes };
         let default = default_tile(extent, &candidates, most);
         let answer =
@@ -182,7 +195,7 @@ fn tiles(workload: &Workload, target: &Target, group: &mut Group, tape: &mut Tap
         }
         let axis = &group.axes[at];
         let most = (budget / group.register_tile(lanes)).clamp(1, axis.extent);
-        let candidates: Vec<i64> = (1..=most).collect();
+        let candidates: Vec<i64> = (1..=most).filter(|tile| !axis.ragged || axis.extent % tile == 0).collect();
         // all can be tried, but the untuned program has no spills
         let fitting = most.min(room / group.register_tile(lanes)).max(1);
         let reused = |at: usize, by: &dyn Fn(&Access) -> bool| {
@@ -281,12 +294,13 @@ fn default_tile(extent: i64, candidates: &[i64], most: i64) -> usize {
 }
 
 /// How many register tiles make a block, for every axis that has several.
-fn blocks(workload: &Workload, target: &Target, group: &mut Group, tape: &mut Tape<'_>) -> Result<(), Stop> {
+///
+/// The untuned program has at least `sharing` blocks, if there are so many tiles at all.
+fn blocks(workload: &Workload, sharing: i64, group: &mut Group, tape: &mut Tape<'_>) -> Result<(), Stop> {
     let stage = &workload.stages[group.stage];
     let (reduces, reads) = (stage.is_reduction(), accesses(stage));
-    // enough blocks for the threads to share evenly, if there are so many tiles at all
     let tiles: i64 = group.positions(false).into_iter().map(|at| group.axes[at].tiles()).product();
-    let mut most = (tiles / (i64::from(target.cores) * BLOCKS_PER_CORE)).max(1);
+    let mut most = (tiles / sharing).max(1);
     for at in group.positions(false) {
         let axis = &group.axes[at];
         let tiles = axis.tiles();

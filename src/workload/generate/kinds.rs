@@ -290,15 +290,28 @@ fn attention(b: &mut Builder) {
     let q = b.input(&[heads, queries, width]);
     let k = b.input(&[heads, keys, width]);
     let v = b.input(&[heads, keys, width]);
+    // the heads of a query may lie beside one another, as the next layer wants them
+    let beside = b.chance(0.5);
+    let (rows, head, query) =
+        if beside { ([queries, heads], axis(1), axis(0)) } else { ([heads, queries], axis(0), axis(1)) };
+    let wide = [rows[0], rows[1], keys];
+    let product = multiply(
+        Expr::load(q, vec![head.clone(), query.clone(), axis(3)]),
+        Expr::load(k, vec![head.clone(), axis(2), axis(3)]),
+    );
+    let mut scores = b.reduce(&wide, &[width], Combiner::Sum, product);
+    if b.chance(0.8) {
+        let scale = Expr::float(f64::from(1.0 / (width as f32).sqrt()));
+        scores = b.map(&wide, multiply(Expr::load(scores, axes(3)), scale));
+    }
+    if b.chance(0.4) {
+        let mask = if b.chance(0.5) { b.constant(&[queries, keys]) } else { b.input(&[queries, keys]) };
+        scores = b.map(&wide, add(Expr::load(scores, axes(3)), Expr::load(mask, vec![query, axis(2)])));
+    }
+    let weights = softmax(b, scores);
     let product =
-        multiply(Expr::load(q, vec![axis(0), axis(1), axis(3)]), Expr::load(k, vec![axis(0), axis(2), axis(3)]));
-    let scores = b.reduce(&[heads, queries, keys], &[width], Combiner::Sum, product);
-    let scale = Expr::float(f64::from(1.0 / (width as f32).sqrt()));
-    let scaled = b.map(&[heads, queries, keys], multiply(Expr::load(scores, axes(3)), scale));
-    let weights = softmax(b, scaled);
-    let product =
-        multiply(Expr::load(weights, vec![axis(0), axis(1), axis(3)]), Expr::load(v, vec![axis(0), axis(3), axis(2)]));
-    b.reduce(&[heads, queries, width], &[keys], Combiner::Sum, product);
+        multiply(Expr::load(weights, vec![axis(0), axis(1), axis(3)]), Expr::load(v, vec![head, axis(3), axis(2)]));
+    b.reduce(&[rows[0], rows[1], width], &[keys], Combiner::Sum, product);
 }
 
 fn reduction(b: &mut Builder) {

@@ -25,7 +25,7 @@ pub enum Kind {
     Pooling,
     Softmax,
     LayerNorm,
-    /// `softmax(q · kᵀ) · v`
+    /// `softmax(scale · q · kᵀ + mask) · v`, with or without scale and mask.
     Attention,
     Reduction,
     /// A chain of element-wise operators with broadcast operands.

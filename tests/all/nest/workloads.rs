@@ -10,7 +10,7 @@ use super::{binary, load, var};
 /// A workload of at most some ten thousand points, and the name of its kind.
 pub fn random_workload(rng: &mut ChaCha8Rng) -> (&'static str, Workload) {
     type Make = fn(&mut ChaCha8Rng) -> Workload;
-    let kinds: [(&'static str, Make); 9] = [
+    let kinds: [(&'static str, Make); 11] = [
         ("product", product),
         ("product", product),
         ("convolution", convolution),
@@ -18,6 +18,8 @@ pub fn random_workload(rng: &mut ChaCha8Rng) -> (&'static str, Workload) {
         ("depthwise", depthwise),
         ("pooling", pooling),
         ("softmax", softmax),
+        ("attention", attention),
+        ("attention", attention),
         ("reduction", reduction),
         ("map", map),
     ];
@@ -189,6 +191,64 @@ fn softmax(rng: &mut ChaCha8Rng) -> Workload {
     w.stages.push(Stage::map(exp, vec![m, n], Expr::unary(Unary::Exp, shifted)));
     w.stages.push(Stage::reduce(sum, vec![m], vec![n], Combiner::Sum, load(exp, &[&a, &b])));
     w.stages.push(Stage::map(out, vec![m, n], binary(Binary::Divide, load(exp, &[&a, &b]), load(sum, &[&a]))));
+    w
+}
+
+/// `softmax(scale · q · kᵀ + mask) · v` for each head, with or without scale and mask, heads outside of queries or inside of them.
+fn attention(rng: &mut ChaCha8Rng) -> Workload {
+    let mut w = Workload::default();
+    let (heads, queries) = (extent(rng, 3), extent(rng, 37));
+    let (keys, width, values) = (extent(rng, 33), extent(rng, 8), extent(rng, 19));
+    let inside = either(rng);
+    let rows = if inside { vec![queries, heads] } else { vec![heads, queries] };
+    let (h, q) = if inside { (var(1), var(0)) } else { (var(0), var(1)) };
+    let (first, second) = (var(0), var(1));
+    let (a, b, c, d) = (&first, &second, var(2), var(3));
+    let wide = [rows.as_slice(), &[keys]].concat();
+    let input = |w: &mut Workload, shape: &[i64]| w.add_tensor(shape.to_vec(), DType::F32, Role::Input);
+    let inner = |w: &mut Workload, shape: &[i64]| w.add_tensor(shape.to_vec(), DType::F32, Role::Intermediate);
+
+    let (question, key) = if either(rng) {
+        // one tensor holds both
+        let both = input(&mut w, &[queries.max(keys), 2, heads, width]);
+        (load(both, &[&q, &Index::constant(0), &h, &d]), load(both, &[&c, &Index::constant(1), &h, &d]))
+    } else {
+        let question = input(&mut w, &[heads, queries, width]);
+        let across = either(rng);
+        let key = input(&mut w, &if across { [heads, width, keys] } else { [heads, keys, width] });
+        (load(question, &[&h, &q, &d]), load(key, &if across { [&h, &d, &c] } else { [&h, &c, &d] }))
+    };
+    let mut scores = inner(&mut w, &wide);
+    let product = binary(Binary::Multiply, question, key);
+    w.stages.push(Stage::reduce(scores, wide.clone(), vec![width], Combiner::Sum, product));
+    let (scaled, masked) = (either(rng), either(rng));
+    if scaled || masked {
+        let mut value = load(scores, &[a, b, &c]);
+        if scaled {
+            value = binary(Binary::Multiply, value, Expr::float(0.25));
+        }
+        if masked {
+            let mask = input(&mut w, &[queries, keys]);
+            value = binary(Binary::Add, value, load(mask, &[&q, &c]));
+        }
+        scores = inner(&mut w, &wide);
+        w.stages.push(Stage::map(scores, wide.clone(), value));
+    }
+    let (most, exp) = (inner(&mut w, &rows), inner(&mut w, &wide));
+    let (sum, weights) = (inner(&mut w, &rows), inner(&mut w, &wide));
+    let score = || load(scores, &[a, b, &c]);
+    w.stages.push(Stage::reduce(most, rows.clone(), vec![keys], Combiner::Maximum, score()));
+    let shifted = binary(Binary::Subtract, score(), load(most, &[a, b]));
+    w.stages.push(Stage::map(exp, wide.clone(), Expr::unary(Unary::Exp, shifted)));
+    w.stages.push(Stage::reduce(sum, rows.clone(), vec![keys], Combiner::Sum, load(exp, &[a, b, &c])));
+    let quotient = binary(Binary::Divide, load(exp, &[a, b, &c]), load(sum, &[a, b]));
+    w.stages.push(Stage::map(weights, wide, quotient));
+    let shape = [rows.as_slice(), &[values]].concat();
+    let value = input(&mut w, &[heads, keys, values]);
+    let out = w.add_tensor(shape.clone(), DType::F32, Role::Intermediate);
+    let product = binary(Binary::Multiply, load(weights, &[a, b, &d]), load(value, &[&h, &d, &c]));
+    let stage = Stage::reduce(out, shape, vec![keys], Combiner::Sum, product);
+    finish(&mut w, rng, stage);
     w
 }
 
