@@ -42,6 +42,8 @@ pub struct Loaded {
     compile_us: u64,
     /// How long the run that was checked took: zero before.
     warm_up: Duration,
+    /// Of the nest.
+    error_growth: u32,
 }
 
 /// Why a nest is not timed.
@@ -135,6 +137,7 @@ impl Workbench {
             workspace,
             compile_us,
             warm_up: Duration::ZERO,
+            error_growth: nest.error_growth,
         };
         for id in nest.arguments() {
             if let Some(argument) = self.arguments.get(&id) {
@@ -243,7 +246,7 @@ impl Workbench {
             let Some(argument) = self.arguments.get(&id) else { continue };
             beside(&argument.region, &format!("t{}", id.0))?;
             if let Some((expected, tolerance)) = &argument.expected {
-                let compared = tolerance.compare(id, expected, argument.region.bytes());
+                let compared = tolerance.grown(loaded.error_growth).compare(id, expected, argument.region.bytes());
                 compared.map_err(|mismatch| Refusal::new(Failure::WrongResult, mismatch))?;
             }
         }

@@ -11,7 +11,8 @@
 //! where the depth is the number of roundings on the longest way from an argument to the output (the product of a stage's reduction
 //! extents, or its operators, added up along the chain), and the scale is the root mean square of the oracle's output, for elements that
 //! cancellation made small. The factor covers approximated functions (a few u each) and other orders of
-//! computation. With inputs as [`super::generate_inputs`] makes them, leaving out a single step of a reduction differs
+//! computation. A program by an algorithm that adds numbers of different size is allowed as much more as [`crate::nest::Nest::error_growth`]
+//! says. With inputs as [`super::generate_inputs`] makes them, leaving out a single step of a reduction differs
 //! by much more, up to depths of about 100,000. Integers and Booleans must be equal. NaN matches NaN, infinities match themselves.
 
 use std::fmt;
@@ -76,6 +77,12 @@ impl Tolerance {
             relative: FACTOR * roundoff * depths(workload)[tensor.0 as usize].sqrt(),
             scale: (squares / f64::from(count.max(1))).sqrt().max(SMALLEST_SCALE),
         }
+    }
+
+    /// For a program whose rounding errors are so many times larger.
+    #[must_use]
+    pub fn grown(self, times: u32) -> Tolerance {
+        Tolerance { relative: self.relative * f64::from(times), ..self }
     }
 
     /// How far an element may be from `expected`.

@@ -125,6 +125,8 @@ pub struct Nest {
     /// Fills the `Packed` buffers from constants; runs once.
     pub setup: Vec<Stmt>,
     pub body: Vec<Stmt>,
+    /// How many times larger than the plain nest's the rounding errors of its results may be: 1 unless it is of another algorithm.
+    pub error_growth: u32,
 }
 
 /// The loops of a stage in [`Nest::naive_with_vars`].
@@ -162,7 +164,8 @@ impl Nest {
     /// The plain reading of a workload, and the variables of each stage's loops.
     pub fn naive_with_vars(workload: &Workload) -> (Nest, Vec<StageVars>) {
         let mut stages = Vec::new();
-        let mut nest = Nest { buffers: Vec::new(), vars: Vec::new(), setup: Vec::new(), body: Vec::new() };
+        let mut nest =
+            Nest { buffers: Vec::new(), vars: Vec::new(), setup: Vec::new(), body: Vec::new(), error_growth: 1 };
         for (id, tensor) in workload.ids() {
             nest.buffers.push(Buffer {
                 name: format!("t{}", id.0),

@@ -91,7 +91,7 @@ fn nest(buffers: &[(&str, &[i64], Scope)], body: Vec<Stmt>) -> Nest {
         scope: *scope,
     });
     let vars = ["i", "j", "k"].map(String::from).to_vec();
-    Nest { buffers: buffers.collect(), vars, setup: Vec::new(), body }
+    Nest { buffers: buffers.collect(), vars, setup: Vec::new(), body, error_growth: 1 }
 }
 
 const INPUT: Scope = Scope::Argument(Role::Input);

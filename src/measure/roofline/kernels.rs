@@ -71,7 +71,7 @@ pub fn array_kernel(target: &Target, bytes: u64, repeats: i64) -> Nest {
 }
 
 fn empty() -> Nest {
-    Nest { buffers: Vec::new(), vars: Vec::new(), setup: Vec::new(), body: Vec::new() }
+    Nest { buffers: Vec::new(), vars: Vec::new(), setup: Vec::new(), body: Vec::new(), error_growth: 1 }
 }
 
 fn buffer(nest: &mut Nest, name: &str, shape: &[i64], scope: Scope) -> TensorId {

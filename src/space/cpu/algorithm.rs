@@ -54,6 +54,7 @@ impl Rule for Algorithm {
             let first = others.first().or(points.first()).ok_or(Refusal::Other("a filter without axes"))?;
             nest = nest.into_setup(*first, plan.workload.stages[*filter].output)?;
         }
+        nest.error_growth = rewritten.error_growth;
         built.nest = nest.redirect(rewritten.tiled, rewritten.output, &rewritten.indices, &rewritten.conditions);
         Ok(())
     }

@@ -11,7 +11,7 @@
 //! ```
 //!
 //! Each transform is two stages, one for each dimension. The multiplications of M are `(t / m)² / r²` of those of the convolution: 0.44 for F(2×2, 3×3), 0.25 for F(4×4, 3×3). Its
-//! rounding errors are larger, by a factor of about 2 and 10, since numbers of different size are added; so it is only used where that is allowed.
+//! rounding errors are larger, up to 2 and 32 times, since numbers of different size are added; so it is only used where that is allowed.
 
 mod transform;
 
@@ -37,6 +37,8 @@ pub struct Winograd {
     pub tiled: TensorId,
     /// The original's output.
     pub output: TensorId,
+    /// How many times larger its rounding errors may be: [`Transform::error_growth`] for each dimension.
+    pub error_growth: u32,
     /// Where an element of `tiled` is in `output`; the axes are those of the last stage.
     pub indices: Vec<Index>,
     /// Elements for which these do not hold lie outside of it.
@@ -395,7 +397,17 @@ impl<'a> Rewrite<'a> {
         let tiled = self.stage(Role::Intermediate, spatial, value);
         let output = epilogue.map_or(stage.output, |e| e.output);
         let product = self.result.stages.iter().position(Stage::is_reduction).unwrap_or(0);
-        Winograd { workload: self.result, filters: vec![0, 1], product, tiled, output, indices, conditions }
+        let error_growth = self.transform.error_growth().powi(2).ceil() as u32;
+        Winograd {
+            workload: self.result,
+            filters: vec![0, 1],
+            product,
+            tiled,
+            output,
+            error_growth,
+            indices,
+            conditions,
+        }
     }
 }
 

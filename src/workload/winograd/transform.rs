@@ -53,6 +53,23 @@ impl Transform {
         Some(Transform { filter, data, output })
     }
 
+    /// How many times larger than the sum's own the rounding errors of the worst of its outputs are in one dimension, where each
+    /// product has an independent relative error and data and filter are alike in size everywhere: of output p,
+    ///
+    /// ```text
+    /// √(Σᵢ Aᵀ[p, i]² |G[i]|² |Bᵀ[i]|² / r)
+    /// ```
+    pub fn error_growth(&self) -> f64 {
+        let squares = |row: &[f64]| row.iter().map(|x| x * x).sum::<f64>();
+        let window = self.filter[0].len() as f64;
+        let of_output = |row: &Vec<f64>| {
+            let products = row.iter().zip(&self.filter).zip(&self.data);
+            let sum: f64 = products.map(|((a, g), b)| a * a * squares(g) * squares(b)).sum();
+            (sum / window).sqrt()
+        };
+        self.output.iter().map(of_output).fold(1.0, f64::max)
+    }
+
     /// Multiplications for each dimension.
     pub fn size(&self) -> usize {
         self.data.len()
@@ -143,5 +160,7 @@ mod tests {
             }
         }
         assert_eq!(Transform::new(5, 3), None);
+        let growth = |outputs| Transform::new(outputs, 3).unwrap().error_growth().powi(2);
+        assert!((1.0..2.0).contains(&growth(2)) && (30.0..32.0).contains(&growth(4)), "{} {}", growth(2), growth(4));
     }
 }

@@ -38,6 +38,7 @@ fn nest(value: Expr, count: i64, lanes: i64) -> Nest {
         vars: vec![],
         setup: vec![],
         body: vec![],
+        error_growth: 1,
     };
     let (outer, inner) = (nest.new_var("outer"), nest.new_var("lane"));
     let at = Index::var(outer).times(lanes).plus(&Index::var(inner));

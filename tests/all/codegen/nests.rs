@@ -14,7 +14,13 @@ pub fn nest(buffers: &[(&[i64], DType, Scope)]) -> Nest {
         dtype: *dtype,
         scope: *scope,
     };
-    Nest { buffers: buffers.iter().enumerate().map(named).collect(), vars: vec![], setup: vec![], body: vec![] }
+    Nest {
+        buffers: buffers.iter().enumerate().map(named).collect(),
+        vars: vec![],
+        setup: vec![],
+        body: vec![],
+        error_growth: 1,
+    }
 }
 
 pub fn for_(var: Var, extent: i64, kind: LoopKind, body: Vec<Stmt>) -> Stmt {

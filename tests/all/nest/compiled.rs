@@ -15,6 +15,7 @@ use sha2::{Digest, Sha256};
 use tilescribe::codegen;
 use tilescribe::measure::{OracleCache, Workbench};
 use tilescribe::nest::Nest;
+use tilescribe::space::Choice;
 use tilescribe::target::{Target, Task};
 use tilescribe::workload::Workload;
 
@@ -41,7 +42,7 @@ struct Agreed {
     /// Some axis has an odd extent above 1; a prime one above 2.
     odd: bool,
     prime: bool,
-    /// How many decisions of each verb, the first word of the site.
+    /// How many decisions of each kind.
     decisions: BTreeMap<String, usize>,
 }
 
@@ -56,8 +57,7 @@ fn check(seed: u64, host: &Target) -> Result<Agreed, String> {
         .map_err(|why| format!("seed {seed}, {kind} for {}: {why}\ntrace:\n{trace}\nnest:\n{nest}", task.target.cpu))?;
     let mut decisions = BTreeMap::new();
     for choice in &trace.0 {
-        let verb = choice.site.0.first().map_or_else(String::new, ToString::to_string);
-        *decisions.entry(verb).or_default() += 1;
+        *decisions.entry(kind_of(choice)).or_default() += 1;
     }
     let identity = format!("{}{}{trace}", task.workload, task.target.to_toml());
     let extents = extents(&task.workload);
@@ -71,6 +71,56 @@ fn check(seed: u64, host: &Target) -> Result<Agreed, String> {
         decisions,
     })
 }
+
+/// What a decision does: its verb, with the answer where there are only a few.
+fn kind_of(choice: &Choice) -> String {
+    let (site, value) = (choice.site.to_string(), choice.value.to_string());
+    let verb = if site.starts_with("block rows") { "block rows" } else { site.split(' ').next().unwrap_or_default() };
+    match verb {
+        "algorithm" | "epilogue" | "pack" | "parallel" | "rows" => format!("{verb} {value}"),
+        "fuse" if value == "none" => "fuse none".into(),
+        "tile" | "block" | "block rows" if value == "1" => format!("{verb} 1"),
+        _ => verb.into(),
+    }
+}
+
+/// Every kind of decision is drawn at least so often.
+const LEAST: usize = 100;
+
+/// All kinds of decision.
+const KINDS: [&str; 31] = [
+    "algorithm direct",
+    "algorithm winograd 2",
+    "algorithm winograd 4",
+    "epilogue fused",
+    "epilogue apart",
+    "rows 0",
+    "rows 1",
+    "rows 2",
+    "block rows 1",
+    "block rows",
+    "fuse none",
+    "fuse",
+    "vector",
+    "tile 1",
+    "tile",
+    "block 1",
+    "block",
+    "depth",
+    "outer",
+    "inner",
+    "steps",
+    "pack none",
+    "pack setup panel",
+    "pack before panel",
+    "pack before box",
+    "pack outer panel",
+    "pack outer box",
+    "pack block panel",
+    "pack block box",
+    "parallel 0",
+    "parallel 1",
+];
 
 fn pass_the_gate(task: &Task, nest: &Nest, seed: u64) -> Result<(), String> {
     codegen::set_threads(task.target.cores as usize);
@@ -131,6 +181,9 @@ fn every_compiled_nest_computes_the_workload() {
     for count in [agreed.iter().filter(|pair| pair.odd).count(), agreed.iter().filter(|pair| pair.prime).count()] {
         assert!(count as u64 > PAIRS / 2, "{count} of {PAIRS} pairs with such an extent");
     }
+    let drawn = |kind: &str| -> usize { agreed.iter().filter_map(|pair| pair.decisions.get(kind)).sum() };
+    let rare: Vec<_> = KINDS.into_iter().map(|kind| (kind, drawn(kind))).filter(|(_, n)| *n < LEAST).collect();
+    assert!(rare.is_empty(), "drawn less than {LEAST} times: {rare:?}");
 }
 
 fn print_table(agreed: &[Agreed]) {

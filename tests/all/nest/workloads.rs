@@ -10,11 +10,13 @@ use super::{binary, load, var};
 /// A workload of at most some ten thousand points, and the name of its kind.
 pub fn random_workload(rng: &mut ChaCha8Rng) -> (&'static str, Workload) {
     type Make = fn(&mut ChaCha8Rng) -> Workload;
-    let kinds: [(&'static str, Make); 11] = [
+    let kinds: [(&'static str, Make); 13] = [
         ("product", product),
         ("product", product),
         ("convolution", convolution),
         ("convolution", convolution),
+        ("filter", filter),
+        ("filter", filter),
         ("depthwise", depthwise),
         ("pooling", pooling),
         ("softmax", softmax),
@@ -145,6 +147,30 @@ fn convolution(rng: &mut ChaCha8Rng) -> Workload {
     let value = binary(Binary::Multiply, read, load(k, &[&var(1), &var(4), &var(5), &var(6)]));
     let reduction = vec![channels, rows.kernel, columns.kernel];
     let stage = Stage::reduce(out, spatial, reduction, Combiner::Sum, value);
+    finish(&mut w, rng, stage);
+    w
+}
+
+/// A convolution that an algorithm of fewer multiplications may compute: a square window of stride 1 by constant weights.
+fn filter(rng: &mut ChaCha8Rng) -> Workload {
+    let mut w = Workload::default();
+    let kernel = if rng.random_range(0..4) == 0 { 5 } else { 3 };
+    let pad = rng.random_range(0..=kernel / 2);
+    let (batch, channels, filters) = (extent(rng, 2), rng.random_range(8..14), extent(rng, 8));
+    let mut window = |most: i64| {
+        let input = extent(rng, most).max(kernel + 3);
+        Window { input, output: input + 2 * pad - kernel + 1, kernel, stride: 1, dilation: 1, pad }
+    };
+    let (rows, columns) = (window(11), window(19));
+    let x = w.add_tensor(vec![batch, channels, rows.input, columns.input], DType::F32, Role::Input);
+    let k = w.add_tensor(vec![filters, channels, kernel, kernel], DType::F32, Role::Constant);
+    let spatial = vec![batch, filters, rows.output, columns.output];
+    let out = w.add_tensor(spatial.clone(), DType::F32, Role::Intermediate);
+    let (row, column) = (rows.at(2, 5), columns.at(3, 6));
+    let conditions = rows.guard(&row).into_iter().chain(columns.guard(&column)).collect();
+    let read = Expr::guard(conditions, load(x, &[&var(0), &var(4), &row, &column]), Expr::float(0.0));
+    let value = binary(Binary::Multiply, read, load(k, &[&var(1), &var(4), &var(5), &var(6)]));
+    let stage = Stage::reduce(out, spatial, vec![channels, kernel, kernel], Combiner::Sum, value);
     finish(&mut w, rng, stage);
     w
 }
