@@ -38,8 +38,8 @@ impl Fusion {
     fn around(&self, chain: usize) -> Option<(usize, usize, Group)> {
         let rows = self.groups[chain].as_ref().filter(|group| group.columns.is_some())?;
         let behind = self.only_reader(chain)?;
-        let front = rows.after.iter().copied().find(|before| self.only_reader(*before) == Some(chain));
-        let before = front.filter(|before| self.groups[*before].as_ref().is_some_and(Group::has_reduction))?;
+        let reduces = |group: usize| self.groups[group].as_ref().is_some_and(Group::has_reduction);
+        let before = rows.after.iter().copied().find(|g| reduces(*g) && self.only_reader(*g) == Some(chain))?;
         let parts = [before, chain, behind];
         let mut after: BTreeSet<usize> = BTreeSet::new();
         for part in parts {
@@ -75,7 +75,7 @@ impl Fusion {
 
         // the axis of the last group that each row is
         let rows = front.rows.len();
-        let mut places: Option<Vec<usize>> = None;
+        let (mut places, mut contracts): (Option<Vec<usize>>, bool) = (None, false);
         for Member { stage, .. } in &behind {
             for (_, indices) in accesses(stage).iter().filter(|(tensor, _)| front.writes(*tensor)) {
                 let axes: Vec<usize> = indices.iter().map(plain_axis).collect::<Option<_>>()?;
@@ -87,9 +87,10 @@ impl Fusion {
                     return None;
                 }
                 places = Some(of_rows.to_vec());
+                contracts |= !of_columns.is_empty();
             }
         }
-        let places = places?;
+        let places = places.filter(|_| contracts)?;
         let mut order: Vec<usize> = (0..rows).collect();
         order.sort_by_key(|row| places[*row]);
 
