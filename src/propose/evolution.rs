@@ -1,6 +1,7 @@
 //! Evolution: mutations of the fastest programs measured so far, among uniformly drawn ones.
 //!
-//! What Ansor and MetaSchedule do without their cost models. Before anything is measured, the untuned program is the parent.
+//! What Ansor and MetaSchedule do without their cost models. Before much is measured, the untuned programs are parents, too:
+//! one for each answer to the first decision, the algorithm where there are several, after which little of another parent could be kept.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -32,6 +33,23 @@ pub struct Evolution<'a> {
 impl<'a> Evolution<'a> {
     pub fn new(space: &'a Space, seed: u64) -> Evolution<'a> {
         Evolution { space, rng: ChaCha8Rng::seed_from_u64(seed) }
+    }
+
+    /// The untuned program, then those with other first decisions.
+    fn untuned(&self, task: &Task) -> Vec<Trace> {
+        let mut programs = vec![self.space.drive(task, &mut Untuned).0];
+        let mut first = First { answer: 0, candidates: None };
+        loop {
+            let (trace, result) = self.space.drive(task, &mut first);
+            if result.is_ok() && !programs.contains(&trace) {
+                programs.push(trace);
+            }
+            let answer = first.answer + 1;
+            if first.candidates.is_none_or(|count| answer >= count) {
+                return programs;
+            }
+            first = First { answer, candidates: None };
+        }
     }
 
     fn child(&mut self, task: &Task, parents: &[Trace]) -> (Trace, Result<Nest, Reason>) {
@@ -76,6 +94,24 @@ impl Policy for Mutation<'_> {
     }
 }
 
+/// Gives one answer to the first decision, the untuned one to all others.
+struct First {
+    answer: usize,
+    candidates: Option<usize>,
+}
+
+impl Policy for First {
+    fn pick(&mut self, decision: &Decision) -> usize {
+        match self.candidates {
+            Some(_) => decision.default,
+            None => {
+                self.candidates = Some(decision.candidates.len());
+                self.answer.min(decision.candidates.len() - 1)
+            }
+        }
+    }
+}
+
 impl Proposer for Evolution<'_> {
     fn name(&self) -> &str {
         "evolution"
@@ -87,8 +123,14 @@ impl Proposer for Evolution<'_> {
         // a run that is taken up again would draw what it has drawn before, and take the space to be exhausted
         self.rng.set_stream(history.len() as u64);
         let mut parents = history.fastest(PARENTS);
-        if parents.is_empty() {
-            parents.push(self.space.drive(task, &mut Untuned).0);
+        if parents.len() < PARENTS {
+            let untuned = self.untuned(task);
+            for trace in untuned.iter().filter(|trace| !history.contains(trace)).take(count) {
+                proposal.drawn += 1;
+                seen.insert(trace.clone());
+                proposal.candidates.push(Candidate { trace: trace.clone(), log_likelihood: None, value: None });
+            }
+            parents.extend(untuned);
         }
         for _ in 0..count * DRAWS_PER_CANDIDATE {
             if proposal.candidates.len() == count {
@@ -135,14 +177,19 @@ mod tests {
         let mut history = History::default();
         history.insert(parent.clone(), Some(5));
         let proposal = Evolution::new(&space, 1).propose(&task, &history, 40).unwrap();
+        let parents = Evolution::new(&space, 1).untuned(&task);
+        assert_eq!(parents[0], parent);
+        assert!(parents[1..].iter().all(|other| proposal.candidates.iter().any(|c| c.trace == *other)));
         assert_eq!(proposal, Evolution::new(&space, 1).propose(&task, &history, 40).unwrap());
         assert_eq!(proposal.candidates.len(), 40);
         let mut alike = 0;
         for candidate in &proposal.candidates {
             assert!(matches!(space.next(&task, &candidate.trace), Ok(Next::Done(_))));
             assert!(!history.contains(&candidate.trace));
-            let kept = candidate.trace.0.iter().filter(|choice| parent.0.contains(choice)).count();
-            alike += usize::from(2 * kept > parent.0.len());
+            let kept = |parent: &crate::space::Trace| {
+                candidate.trace.0.iter().filter(|choice| parent.0.contains(choice)).count()
+            };
+            alike += usize::from(parents.iter().any(|parent| 2 * kept(parent) > parent.0.len()));
         }
         assert!((20..40).contains(&alike), "{alike}");
     }

@@ -11,6 +11,7 @@ mod ir;
 mod math;
 mod memory;
 mod power;
+mod slots;
 mod statement;
 mod transpose;
 mod trigonometry;

@@ -3,12 +3,16 @@
 //! ```text
 //! before: unroll i in 0..14 { vector a in 0..16 { y[196*a + i] = relu(acc[i, a]) + x[196*a + i] } }     scatters and gathers
 //! after:  16 rows of 14 elements of x, transposed; 14 vectors of relu(acc) + x, transposed; 16 rows of y
+//!
+//! before: unroll k in 0..16 { vector j in 0..16 { p[16*k + j] = b[64*j + k] } }                          gathers
+//! after:  16 rows of 16 elements of b, transposed; 16 vectors of p
 //! ```
 
 use inkwell::values::{PointerValue, VectorValue};
 
 use crate::codegen::CodegenError;
 use crate::codegen::emit::ir::{Element, Value, vector_type};
+use crate::codegen::emit::memory::MAXIMAL_STRIDE;
 use crate::codegen::emit::{Binding, Emitter, Lanes};
 use crate::codegen::legalize::{flatten, mentioned_only_plainly};
 use crate::nest::{Loop, LoopKind, Stmt};
@@ -21,7 +25,7 @@ const LEAST_ROWS: i64 = 4;
 /// Lanes among which registers are shuffled cheaply: 128 bits.
 const PART: usize = 4;
 
-/// A store in a vector loop in an unrolled loop, whose lanes go to different rows and whose iterations to neighbours.
+/// A store in a vector loop in an unrolled loop, whose lanes go to different rows and whose iterations to neighbours; or come from there.
 pub(super) struct Block<'s> {
     /// Unrolled loops between the two.
     between: Vec<&'s Loop>,
@@ -29,6 +33,8 @@ pub(super) struct Block<'s> {
     buffer: TensorId,
     indices: &'s [Index],
     value: &'s Expr,
+    /// Whether it is the store whose lanes go to different rows.
+    scattered: bool,
 }
 
 /// A vector for each iteration of the unrolled loop: what the load of these indices gives in it.
@@ -58,21 +64,34 @@ impl<'c> Emitter<'_, 'c> {
         // all values are computed before the first is stored
         let mut reads_itself = false;
         value.for_each_load(&mut |tensor, _| reads_itself |= tensor == *buffer);
-        let fits = vector.extent() >= PART as i64 && self.is_transposed(*buffer, indices, l, vector);
-        (fits && !reads_itself).then_some(Block { between, vector, buffer: *buffer, indices, value })
+        let scattered = self.is_transposed(*buffer, indices, l, vector);
+        let gathered = || {
+            let mut loads = Vec::new();
+            unguarded_loads(value, &mut loads);
+            // what is nearer is read row by row
+            let far = |elements: i64| elements > MAXIMAL_STRIDE;
+            loads.iter().any(|(buffer, indices)| self.row_distance(*buffer, indices, l, vector).is_some_and(far))
+        };
+        let fits = vector.extent() >= PART as i64 && (scattered || gathered());
+        (fits && !reads_itself).then_some(Block { between, vector, buffer: *buffer, indices, value, scattered })
     }
 
     /// Whether an access moves by one element with the unrolled loop, and by several with the lanes.
     fn is_transposed(&self, buffer: TensorId, indices: &[Index], l: &Loop, vector: &Loop) -> bool {
-        let Some(found) = self.shared.nest.buffers.get(buffer.0 as usize) else { return false };
+        self.row_distance(buffer, indices, l, vector).is_some_and(|elements| elements > 1)
+    }
+
+    /// By how many elements an access moves with the lanes, if it moves by one with the unrolled loop.
+    fn row_distance(&self, buffer: TensorId, indices: &[Index], l: &Loop, vector: &Loop) -> Option<i64> {
+        let found = self.shared.nest.buffers.get(buffer.0 as usize)?;
         let in_memory = !self.shared.slots.contains_key(&buffer) && found.dtype == DType::F32;
         if !in_memory || indices.len() != found.shape.len() || indices.iter().any(Index::has_value) {
-            return false;
+            return None;
         }
         let flat = flatten(indices, &found.shape);
         let is_linear = |var: Var| mentioned_only_plainly(&flat, var);
-        let stride = |var: Var| flat.coefficient(var);
-        is_linear(l.var) && is_linear(vector.var) && stride(l.var) == 1 && stride(vector.var).abs() > 1
+        let neighbours = is_linear(l.var) && is_linear(vector.var) && flat.coefficient(l.var) == 1;
+        neighbours.then(|| flat.coefficient(vector.var).abs())
     }
 
     /// Computes and stores a block.
@@ -102,6 +121,10 @@ impl<'c> Emitter<'_, 'c> {
             let loaded = loads.iter().map(|(buffer, indices)| self.load_block(*buffer, indices, &place));
             let loaded = loaded.collect::<Result<Vec<_>>>()?;
             let rows = self.rows(&place, block.value, width, loaded)?;
+            if !block.scattered {
+                self.store_rows(&place, block, width, rows)?;
+                continue;
+            }
             for part in (0..width).step_by(side) {
                 let lanes: Vec<i64> = (part..part + side).map(|lane| lane as i64).collect();
                 let rows = rows.iter().map(|row| self.ir.shuffle(*row, &lanes)).collect::<Result<Vec<_>>>()?;
@@ -144,6 +167,27 @@ impl<'c> Emitter<'_, 'c> {
         self.unbind(vector.var);
         self.lanes = None;
         Ok(rows)
+    }
+
+    /// Stores the values of each iteration where its lanes go.
+    fn store_rows(
+        &mut self,
+        place: &Place<'_>,
+        block: &Block<'_>,
+        width: usize,
+        rows: Vec<VectorValue<'c>>,
+    ) -> Result<()> {
+        let (l, vector) = (place.l, place.vector);
+        self.lanes = Some(Lanes { var: vector.var, extent: vector.extent() as u32, width: width as u32 });
+        self.bind(vector.var, Binding::Lane, Interval::below(vector.extent()))?;
+        for (i, row) in (place.first..).zip(rows) {
+            self.bind(l.var, Binding::Constant(i), Interval::point(i))?;
+            self.store(block.buffer, block.indices, row.into())?;
+            self.unbind(l.var);
+        }
+        self.unbind(vector.var);
+        self.lanes = None;
+        Ok(())
     }
 
     /// What was loaded ahead for the current iteration.

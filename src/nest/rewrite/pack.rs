@@ -1,9 +1,9 @@
 //! Packing: copying an operand into the order in which it is read.
 
-use super::tree::{find_loop, replace_loop};
+use super::tree::{find_loop, replace_loop, substitute};
 use super::{Refusal, for_each_stmt, map_exprs};
 use crate::nest::{Buffer, Loop, LoopKind, Nest, Scope, Stmt};
-use crate::workload::{Condition, Expr, Index, Interval, TensorId, Var};
+use crate::workload::{Condition, Expr, Index, Interval, TensorId, Var, row_major_strides};
 
 /// How a packed operand is laid out.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -106,10 +106,48 @@ impl Nest {
                 body: Vec::new(),
             })
             .collect();
+        let (loops, store) = self.by_lines(loops, read, store);
         let loops: Vec<&Loop> = loops.iter().collect();
         let mut copy = self.copy_of_loops(&loops, vec![store]);
         spread(&mut copy, place);
         Ok((copy, Expr::load(packed, indices)))
+    }
+
+    /// Where a copy reads neighbours along one of its loops, and lanes far apart along the vector loop, it takes a line of neighbours at a time, which
+    /// can be transposed in registers.
+    ///
+    /// ```text
+    /// for k in 0..64 { vector j in 0..16 { p[k, j] = b[j, k] } }
+    /// =>
+    /// for o in 0..4 { unroll i in 0..16 { vector j in 0..16 { p[16*o + i, j] = b[j, 16*o + i] } } }
+    /// ```
+    fn by_lines(&mut self, mut loops: Vec<Loop>, read: &Expr, store: Stmt) -> (Vec<Loop>, Stmt) {
+        let Expr::Load { tensor, indices } = read else { return (loops, store) };
+        let strides = row_major_strides(&self.buffer(*tensor).shape);
+        let step = |var: Var| -> Option<i64> {
+            let linear = |i: &Index| !i.clone().minus(&Index::var(var).times(i.coefficient(var))).mentions(var);
+            let total = || indices.iter().zip(&strides).map(|(i, stride)| i.coefficient(var) * stride).sum();
+            indices.iter().all(linear).then(total)
+        };
+        let is_free = |var: Var| loops.iter().all(|l| l.bounds.iter().all(|bound| !bound.mentions(var)));
+        let far = |l: &Loop| l.kind == LoopKind::Vector && step(l.var).is_none_or(|stride| stride.abs() > 1);
+        let near = |l: &Loop| l.is_constant() && l.extent() >= LINE && step(l.var) == Some(1) && is_free(l.var);
+        let found = loops.iter().position(near).filter(|_| loops.last().is_some_and(far));
+        let Some(at) = found else { return (loops, store) };
+        let along = loops[at].clone();
+        let (line, within) = (self.new_var("line"), self.new_var("within"));
+        let base = Index::var(line).times(LINE);
+        let mut bounds = vec![Index::constant(LINE)];
+        if along.extent() % LINE != 0 {
+            bounds.push(Index::constant(along.extent()).minus(&base));
+        }
+        let lines = vec![Index::constant((along.extent() + LINE - 1) / LINE)];
+        loops[at] = Loop { var: line, bounds: lines, ..along.clone() };
+        let last = loops.len() - 1;
+        loops.insert(last, Loop { var: within, bounds, kind: LoopKind::Unroll, body: Vec::new() });
+        let point = base.plus(&Index::var(within));
+        let store = substitute(&[store], &|v| (v == along.var).then(|| point.clone())).remove(0);
+        (loops, store)
     }
 
     fn copied_box(
@@ -196,6 +234,8 @@ impl Nest {
     }
 }
 
+/// Elements that lie in one cache line.
+const LINE: i64 = 16;
 /// Rows of a box up to this many elements are copied by written-out vector operations.
 const MAXIMAL_UNROLLED_ROW: i64 = 256;
 

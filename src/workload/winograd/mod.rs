@@ -37,7 +37,7 @@ pub struct Winograd {
     pub tiled: TensorId,
     /// The original's output.
     pub output: TensorId,
-    /// How many times larger its rounding errors may be: [`Transform::error_growth`] for each dimension.
+    /// How many times larger its rounding errors may be: the product over both dimensions of what the transform of one makes.
     pub error_growth: u32,
     /// Where an element of `tiled` is in `output`; the axes are those of the last stage.
     pub indices: Vec<Index>,
@@ -414,72 +414,67 @@ impl<'a> Rewrite<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::workload::{Array, evaluate, evaluate_all};
+    use crate::workload::{Array, Elements, Tensor, evaluate, row_major_strides};
+
+    /// An array for every tensor but those that `workload` leaves between its stages.
+    fn arrays(workload: &Workload) -> Vec<(TensorId, Array)> {
+        let given = workload.ids().filter(|(_, t)| t.role != Role::Intermediate);
+        let array = |(id, t): (TensorId, &Tensor)| {
+            let values = (0..t.elements()).map(|at| ((at * 37 + 11 * i64::from(id.0)) % 64) as f32 / 32.0 - 1.0);
+            (id, Array::new(t.shape.clone(), Elements::F32(values.collect())).unwrap())
+        };
+        given.map(array).collect()
+    }
+
+    /// The rewritten form as a workload that the evaluator takes: the constants' stages are ordinary ones, what is not written is an input.
+    fn standalone(rewritten: &Winograd, original: &Workload) -> Workload {
+        let mut workload = rewritten.workload.clone();
+        original.stages.iter().for_each(|s| workload.tensors[s.output.0 as usize].role = Role::Input);
+        let filters = rewritten.filters.iter().map(|at| rewritten.workload.stages[*at].output);
+        filters.for_each(|tensor| workload.tensors[tensor.0 as usize].role = Role::Intermediate);
+        workload.tensors[rewritten.tiled.0 as usize].role = Role::Output;
+        workload
+    }
+
+    /// The elements of the output that are in its tiles, each exactly once.
+    fn untiled(rewritten: &Winograd, tiled: &Array, shape: &[i64]) -> Vec<f64> {
+        let mut output = vec![f64::NAN; shape.iter().product::<i64>() as usize];
+        for at in 0..tiled.elements().len() as i64 {
+            let steps = row_major_strides(tiled.shape()).into_iter().zip(tiled.shape());
+            let point: Vec<i64> = steps.map(|(stride, extent)| at / stride % extent).collect();
+            let of = |index: &Index| index.at(&|v: Var| point[v.0 as usize]).unwrap();
+            let place: Vec<i64> = rewritten.indices.iter().map(of).collect();
+            let holds = rewritten.conditions.iter().all(|c| (c.low..c.high).contains(&of(&c.index)));
+            assert_eq!(holds, place.iter().zip(shape).all(|(p, extent)| p < extent));
+            if holds {
+                let flat: i64 = place.iter().zip(row_major_strides(shape)).map(|(p, stride)| p * stride).sum();
+                let element = &mut output[flat as usize];
+                assert!(element.is_nan());
+                *element = tiled.number(at as usize).unwrap();
+            }
+        }
+        assert!(output.iter().all(|element| !element.is_nan()));
+        output
+    }
 
     /// The convolution and its rewritten form, on the same arguments: the largest difference.
     fn difference(text: &str, outputs: i64) -> f64 {
         let workload: Workload = text.parse().unwrap();
         let rewritten = winograd(&workload, outputs).expect("it applies");
-        rewritten.workload.stages.iter().for_each(|s| assert_eq!(s.rank(), s.spatial.len() + s.reduction.len()));
-        let inputs: Vec<(TensorId, Array)> = workload
-            .ids()
-            .filter(|(_, t)| matches!(t.role, Role::Input | Role::Constant))
-            .map(|(id, t)| {
-                let values = (0..t.elements()).map(|at| ((at * 37 + 11 * i64::from(id.0)) % 64) as f32 / 32.0 - 1.0);
-                (id, Array::new(t.shape.clone(), crate::workload::Elements::F32(values.collect())).unwrap())
-            })
-            .collect();
-        let arguments: Vec<(TensorId, &Array)> = inputs.iter().map(|(id, array)| (*id, array)).collect();
-        let expected = evaluate(&workload, &arguments).unwrap();
-        // as a workload of its own: what is given is computed here, what is not written is left out
-        let mut standalone = rewritten.workload.clone();
-        standalone.tensors[rewritten.tiled.0 as usize].role = Role::Output;
-        for filter in &rewritten.filters {
-            let filter = standalone.stages[*filter].output;
-            standalone.tensors[filter.0 as usize].role = Role::Intermediate;
-        }
-        for stage in &workload.stages {
-            // unwritten outputs of the original are read by nobody
-            standalone.tensors[stage.output.0 as usize].role = Role::Input;
-        }
-        let unwritten: Vec<(TensorId, Array)> = workload
-            .stages
-            .iter()
-            .map(|s| {
-                let shape = workload.tensor(s.output).shape.clone();
-                (s.output, Array::zeros(shape, DType::F32).unwrap())
-            })
-            .collect();
-        let all: Vec<(TensorId, &Array)> =
-            arguments.into_iter().chain(unwritten.iter().map(|(id, array)| (*id, array))).collect();
-        let found = evaluate_all(&standalone, &all).unwrap();
-        let tiled = &found.iter().find(|(id, _)| *id == rewritten.tiled).unwrap().1;
-        let output = &expected.iter().find(|(id, _)| *id == rewritten.output).unwrap().1;
-        let (shape, strides) = (output.shape().to_vec(), crate::workload::row_major_strides(output.shape()));
-        let extents = tiled.shape().to_vec();
-        let mut worst: f64 = 0.0;
-        let mut seen = 0;
-        for at in 0..tiled.elements().len() as i64 {
-            let mut point = vec![0; extents.len()];
-            let mut rest = at;
-            for (axis, extent) in extents.iter().enumerate().rev() {
-                point[axis] = rest % extent;
-                rest /= extent;
-            }
-            let read = |v: Var| point[v.0 as usize];
-            let place: Vec<i64> = rewritten.indices.iter().map(|i| i.at(&read).unwrap()).collect();
-            let inside = place.iter().zip(&shape).all(|(p, e)| p < e);
-            let holds = rewritten.conditions.iter().all(|c| (c.low..c.high).contains(&c.index.at(&read).unwrap()));
-            assert_eq!(inside, holds);
-            if inside {
-                let flat: i64 = place.iter().zip(&strides).map(|(p, s)| p * s).sum();
-                let (x, y) = (tiled.number(at as usize).unwrap(), output.number(flat as usize).unwrap());
-                worst = worst.max((x - y).abs());
-                seen += 1;
-            }
-        }
-        assert_eq!(seen, shape.iter().product::<i64>());
-        worst
+        let standalone = standalone(&rewritten, &workload);
+        let arrays = arrays(&standalone);
+        let of = |workload: &Workload| -> Vec<(TensorId, Array)> {
+            let is_given = |id: TensorId| {
+                let known = (id.0 as usize) < workload.tensors.len();
+                known && matches!(workload.tensor(id).role, Role::Input | Role::Constant)
+            };
+            let given = arrays.iter().filter(|(id, _)| is_given(*id)).map(|(id, array)| (*id, array));
+            evaluate(workload, &given.collect::<Vec<_>>()).unwrap()
+        };
+        let (expected, found) = (of(&workload).remove(0).1, of(&standalone).remove(0).1);
+        let found = untiled(&rewritten, &found, expected.shape());
+        let expected = (0..found.len()).map(|at| expected.number(at).unwrap());
+        found.iter().zip(expected).map(|(x, y)| (x - y).abs()).fold(0.0, f64::max)
     }
 
     #[test]

@@ -149,14 +149,12 @@ mod tests {
     fn the_matrices_filter() {
         for (outputs, window) in [(2, 3), (3, 3), (4, 3), (2, 5), (2, 2)] {
             let Transform { filter, data, output } = Transform::new(outputs, window).unwrap();
-            for p in 0..outputs {
-                for r in 0..window {
-                    for d in 0..data.len() {
-                        let product: f64 = (0..data.len()).map(|i| output[p][i] * filter[i][r] * data[i][d]).sum();
-                        let expected = f64::from(d == p + r);
-                        assert!((product - expected).abs() < 1e-12, "F({outputs}, {window}) at {p} {r} {d}: {product}");
-                    }
-                }
+            let size = data.len();
+            for (p, r, d) in (0..outputs * window * size).map(|at| (at / size / window, at / size % window, at % size))
+            {
+                let product: f64 = (0..size).map(|i| output[p][i] * filter[i][r] * data[i][d]).sum();
+                let expected = f64::from(d == p + r);
+                assert!((product - expected).abs() < 1e-12, "F({outputs}, {window}) at {p} {r} {d}: {product}");
             }
         }
         assert_eq!(Transform::new(5, 3), None);

@@ -156,7 +156,7 @@ fn filter(rng: &mut ChaCha8Rng) -> Workload {
     let mut w = Workload::default();
     let kernel = if rng.random_range(0..4) == 0 { 5 } else { 3 };
     let pad = rng.random_range(0..=kernel / 2);
-    let (batch, channels, filters) = (extent(rng, 2), rng.random_range(8..14), extent(rng, 8));
+    let (batch, channels, filters) = (extent(rng, 2), rng.random_range(8..20), extent(rng, 5));
     let mut window = |most: i64| {
         let input = extent(rng, most).max(kernel + 3);
         Window { input, output: input + 2 * pad - kernel + 1, kernel, stride: 1, dilation: 1, pad }
