@@ -279,3 +279,36 @@ fn a_window_without_padding_is_packed_both_ways() {
     assert_eq!(w.stages[0].output, TensorId(2));
     check("window", w, 60);
 }
+
+#[test]
+fn an_exact_space_leaves_winograd_out() {
+    let text = "const t0 8 16 3 3\ninput t1 16 12 12\n\
+        out t2 8 12 12 sum 16 3 3 mul t0 a d e f pad 0.0 t1 d ? + b + e -1 ? + c + f -1\n";
+    let task = Task { workload: text.parse().unwrap(), target: target() };
+    let (all, exact) = (Space::standard(), Space::standard().exact(true));
+    assert_eq!(all.version(), exact.version());
+
+    let algorithm: Trace = "algorithm = winograd 4\n".parse().unwrap();
+    assert!(matches!(all.question(&task, &algorithm), Ok(Ok(Some(_)))));
+    assert!(exact.question(&task, &algorithm).is_err());
+
+    let mut preset = Preset { answer: "winograd 4" };
+    let (trace, nest) = all.drive(&task, &mut preset);
+    assert!(nest.unwrap().error_growth > 1);
+    assert!(all.offers(&task, &trace) && !exact.offers(&task, &trace));
+
+    let (trace, nest) = exact.drive(&task, &mut Untuned);
+    assert_eq!(nest.unwrap().error_growth, 1);
+    assert!(trace.0.iter().all(|choice| choice.site.to_string() != "algorithm"));
+}
+
+/// One answer wherever it is offered, else the untuned one.
+struct Preset {
+    answer: &'static str,
+}
+
+impl Policy for Preset {
+    fn pick(&mut self, decision: &Decision) -> usize {
+        decision.candidates.iter().position(|c| c.to_string() == self.answer).unwrap_or(decision.default)
+    }
+}

@@ -131,14 +131,36 @@ impl Window {
     }
 }
 
-/// `y[n, o, h, w] = Σ x[n, c, ..] · k[o, c, r, s]`
+/// A convolution of any stride and dilation over few channels.
 fn convolution(rng: &mut ChaCha8Rng) -> Workload {
+    let channels = [extent(rng, 2), extent(rng, 5), extent(rng, 17)];
+    let windows = [Window::random(rng, 8), Window::random(rng, 19)];
+    let weights = constant_or_input(rng);
+    convolved(rng, channels, &windows, weights)
+}
+
+/// A convolution that an algorithm of fewer multiplications may compute: a square window of stride 1 by constant weights.
+fn filter(rng: &mut ChaCha8Rng) -> Workload {
+    let kernel = if rng.random_range(0..4) == 0 { 5 } else { 3 };
+    let pad = rng.random_range(0..=kernel / 2);
+    let channels = [extent(rng, 2), rng.random_range(8..20), extent(rng, 5)];
+    let windows = [11, 19].map(|most| {
+        let input = extent(rng, most).max(kernel + 3);
+        Window { input, output: input + 2 * pad - kernel + 1, kernel, stride: 1, dilation: 1, pad }
+    });
+    convolved(rng, channels, &windows, Role::Constant)
+}
+
+/// `y[n, o, h, w] = Σ x[n, c, ..] · k[o, c, r, s]`, with the extents of n, c and o.
+fn convolved(
+    rng: &mut ChaCha8Rng,
+    [batch, channels, filters]: [i64; 3],
+    [rows, columns]: &[Window; 2],
+    weights: Role,
+) -> Workload {
     let mut w = Workload::default();
-    let (batch, channels, filters) = (extent(rng, 2), extent(rng, 5), extent(rng, 17));
-    let (rows, columns) = (Window::random(rng, 8), Window::random(rng, 19));
     let x = w.add_tensor(vec![batch, channels, rows.input, columns.input], DType::F32, Role::Input);
-    let shape = vec![filters, channels, rows.kernel, columns.kernel];
-    let k = w.add_tensor(shape, DType::F32, constant_or_input(rng));
+    let k = w.add_tensor(vec![filters, channels, rows.kernel, columns.kernel], DType::F32, weights);
     let spatial = vec![batch, filters, rows.output, columns.output];
     let out = w.add_tensor(spatial.clone(), DType::F32, Role::Intermediate);
     let (row, column) = (rows.at(2, 5), columns.at(3, 6));
@@ -147,30 +169,6 @@ fn convolution(rng: &mut ChaCha8Rng) -> Workload {
     let value = binary(Binary::Multiply, read, load(k, &[&var(1), &var(4), &var(5), &var(6)]));
     let reduction = vec![channels, rows.kernel, columns.kernel];
     let stage = Stage::reduce(out, spatial, reduction, Combiner::Sum, value);
-    finish(&mut w, rng, stage);
-    w
-}
-
-/// A convolution that an algorithm of fewer multiplications may compute: a square window of stride 1 by constant weights.
-fn filter(rng: &mut ChaCha8Rng) -> Workload {
-    let mut w = Workload::default();
-    let kernel = if rng.random_range(0..4) == 0 { 5 } else { 3 };
-    let pad = rng.random_range(0..=kernel / 2);
-    let (batch, channels, filters) = (extent(rng, 2), rng.random_range(8..20), extent(rng, 5));
-    let mut window = |most: i64| {
-        let input = extent(rng, most).max(kernel + 3);
-        Window { input, output: input + 2 * pad - kernel + 1, kernel, stride: 1, dilation: 1, pad }
-    };
-    let (rows, columns) = (window(11), window(19));
-    let x = w.add_tensor(vec![batch, channels, rows.input, columns.input], DType::F32, Role::Input);
-    let k = w.add_tensor(vec![filters, channels, kernel, kernel], DType::F32, Role::Constant);
-    let spatial = vec![batch, filters, rows.output, columns.output];
-    let out = w.add_tensor(spatial.clone(), DType::F32, Role::Intermediate);
-    let (row, column) = (rows.at(2, 5), columns.at(3, 6));
-    let conditions = rows.guard(&row).into_iter().chain(columns.guard(&column)).collect();
-    let read = Expr::guard(conditions, load(x, &[&var(0), &var(4), &row, &column]), Expr::float(0.0));
-    let value = binary(Binary::Multiply, read, load(k, &[&var(1), &var(4), &var(5), &var(6)]));
-    let stage = Stage::reduce(out, spatial, vec![channels, kernel, kernel], Combiner::Sum, value);
     finish(&mut w, rng, stage);
     w
 }
