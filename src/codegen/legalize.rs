@@ -84,7 +84,7 @@ impl Legalizer<'_> {
             Stmt::Accumulate { buffer, indices, .. } => {
                 let shape = (self.shape)(*buffer);
                 let flat = flatten(indices, &shape);
-                !flat.mentions(var) || (flat.coefficient(var) != 0 && mentioned_only_plainly(&flat, var))
+                !flat.mentions(var) || flat.step(var).is_some_and(|step| step != 0)
             }
         })
     }
@@ -95,12 +95,6 @@ pub fn flatten(indices: &[Index], shape: &[i64]) -> Index {
     let strides = row_major_strides(shape);
     let sum = indices.iter().zip(strides);
     sum.fold(Index::constant(0), |sum, (index, stride)| sum.plus(&index.clone().times(stride))).join_divisions()
-}
-
-/// Whether a variable occurs only as a term of the sum, not in divisions or gathered values.
-pub fn mentioned_only_plainly(index: &Index, var: Var) -> bool {
-    let plain = index.coefficient(var);
-    !index.clone().minus(&Index::var(var).times(plain)).mentions(var)
 }
 
 /// Whether an expression depends on a variable.
@@ -171,7 +165,9 @@ fn nodes(statement: &Stmt, unrolled: &mut Vec<Var>) -> u64 {
 fn expression_nodes(expr: &Expr, unrolled: &[Var]) -> u64 {
     match expr {
         // one side is written where it is known which
-        Expr::Guard { conditions, inside, outside } if conditions.iter().all(|c| is_of(&c.index, unrolled)) => {
+        Expr::Guard { conditions, inside, outside }
+            if conditions.iter().all(|c| depends_only_on(&c.index, unrolled)) =>
+        {
             expression_nodes(inside, unrolled).max(expression_nodes(outside, unrolled))
         }
         _ => {
@@ -185,8 +181,7 @@ fn expression_nodes(expr: &Expr, unrolled: &[Var]) -> u64 {
     }
 }
 
-/// Whether an index depends on these variables alone.
-fn is_of(index: &Index, vars: &[Var]) -> bool {
+fn depends_only_on(index: &Index, vars: &[Var]) -> bool {
     let mut all = true;
     index.for_each_var(&mut |var| all &= vars.contains(&var));
     all

@@ -35,21 +35,23 @@ impl<'a> Evolution<'a> {
         Evolution { space, rng: ChaCha8Rng::seed_from_u64(seed) }
     }
 
-    /// The untuned program, then those with other first decisions.
+    /// The untuned program, then those with other first decisions; dead ends are left out.
     fn untuned(&self, task: &Task) -> Vec<Trace> {
-        let mut programs = vec![self.space.drive(task, &mut Untuned).0];
-        let mut first = First { answer: 0, candidates: None };
-        loop {
-            let (trace, result) = self.space.drive(task, &mut first);
+        let mut programs = Vec::new();
+        let mut add = |(trace, result): (Trace, Result<Nest, Reason>)| {
             if result.is_ok() && !programs.contains(&trace) {
                 programs.push(trace);
             }
-            let answer = first.answer + 1;
-            if first.candidates.is_none_or(|count| answer >= count) {
-                return programs;
+        };
+        add(self.space.drive(task, &mut Untuned));
+        for answer in 0.. {
+            let mut first = First { answer, candidates: None };
+            add(self.space.drive(task, &mut first));
+            if first.candidates.is_none_or(|count| answer + 1 >= count) {
+                break;
             }
-            first = First { answer, candidates: None };
         }
+        programs
     }
 
     fn child(&mut self, task: &Task, parents: &[Trace]) -> (Trace, Result<Nest, Reason>) {
@@ -97,6 +99,7 @@ impl Policy for Mutation<'_> {
 /// Gives one answer to the first decision, the untuned one to all others.
 struct First {
     answer: usize,
+    /// How many there were, once it was asked.
     candidates: Option<usize>,
 }
 

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use crate::nest::{Nest, StageVars, axis_name};
 use crate::target::Task;
 use crate::workload::winograd::Winograd;
-use crate::workload::{Expr, Index, Stage, TensorId, Var, Workload, shared_axes};
+use crate::workload::{Expr, Index, Stage, TensorId, Var, Workload, shared_axes, stride_along};
 
 use super::Words;
 use crate::nest::rewrite::pack::Layout;
@@ -238,20 +238,7 @@ fn collect(expr: &Expr, guarded: bool, found: &mut Vec<Access>) {
 impl Access {
     /// Elements that memory moves by when an axis moves by one; `None` where that is not constant.
     pub fn stride(&self, workload: &Workload, axis: Var) -> Option<i64> {
-        let strides = workload.tensor(self.tensor).strides();
-        let mut total = 0;
-        for (index, stride) in self.indices.iter().zip(strides) {
-            let inside_division = index.mentions(axis) && {
-                let mut affine = index.clone().minus(&Index::var(axis).times(index.coefficient(axis)));
-                affine = affine.plus_constant(0);
-                affine.mentions(axis)
-            };
-            if inside_division {
-                return None;
-            }
-            total += index.coefficient(axis) * stride;
-        }
-        Some(total)
+        stride_along(&self.indices, &workload.tensor(self.tensor).strides(), axis)
     }
 
     /// Whether several axes move the access along one dimension, as in a convolution.
@@ -267,20 +254,6 @@ impl Access {
     pub fn mentions(&self, axis: Var) -> bool {
         self.indices.iter().any(|index| index.mentions(axis))
     }
-}
-
-/// The stage that only applies an element-wise function to what `stage` computed, if it is the next one.
-pub fn epilogue_of(workload: &Workload, stage: usize) -> Option<usize> {
-    let reduction = &workload.stages[stage];
-    let next = workload.stages.get(stage + 1)?;
-    let output = reduction.output;
-    if !reduction.is_reduction() || next.is_reduction() || next.spatial != reduction.spatial {
-        return None;
-    }
-    let identity: Vec<Index> = (0..next.spatial.len()).map(|axis| Index::var(Var(axis as u32))).collect();
-    let reads = accesses(next);
-    let aligned = reads.iter().filter(|a| a.tensor == output).all(|a| a.indices == identity);
-    (aligned && reads.iter().any(|a| a.tensor == output)).then_some(stage + 1)
 }
 
 /// How many leading spatial axes all stages of a workload share.

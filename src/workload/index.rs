@@ -96,6 +96,13 @@ impl Index {
         self.terms.iter().find(|(atom, _)| *atom == Atom::Var(var)).map_or(0, |(_, c)| *c)
     }
 
+    /// By how much it grows with a variable; `None` where the variable takes part in a division or a gathered value.
+    pub fn step(&self, var: Var) -> Option<i64> {
+        let plain = self.coefficient(var);
+        let rest = self.clone().minus(&Index::var(var).times(plain));
+        (!rest.mentions(var)).then_some(plain)
+    }
+
     /// Whether the index is a plain affine sum of variables.
     pub fn is_affine(&self) -> bool {
         self.terms.iter().all(|(atom, _)| matches!(atom, Atom::Var(_)))
@@ -316,6 +323,11 @@ impl Index {
     }
 }
 
+/// Elements that memory moves by when a variable of an access grows by one; `None` where that is not constant.
+pub fn stride_along(indices: &[Index], strides: &[i64], var: Var) -> Option<i64> {
+    indices.iter().zip(strides).map(|(index, stride)| Some(index.step(var)? * stride)).sum()
+}
+
 impl From<Var> for Index {
     fn from(var: Var) -> Index {
         Index::var(var)
@@ -352,6 +364,15 @@ mod tests {
         let wider = flat.floor_div(8).simplify(&range_of(&[5, 9]));
         assert!(!wider.is_affine());
         assert_eq!(wider.range(&range_of(&[5, 9])), Some(Interval { low: 0, high: 5 }));
+    }
+
+    #[test]
+    fn steps_are_known_outside_of_divisions() {
+        let (i, j) = (Index::var(Var(0)), Index::var(Var(1)));
+        let index = i.clone().times(3).plus(&j.clone().floor_div(4));
+        assert_eq!((index.step(Var(0)), index.step(Var(1)), index.step(Var(2))), (Some(3), None, Some(0)));
+        assert_eq!(stride_along(&[index.clone(), i], &[10, 1], Var(0)), Some(31));
+        assert_eq!(stride_along(&[index, j], &[10, 1], Var(1)), None);
     }
 
     #[test]

@@ -23,7 +23,7 @@ pub use bounds::Facts;
 pub use canonical::{Canonical, canonical};
 pub use evaluate::{EvaluateError, evaluate, evaluate_all};
 pub use expr::{Binary, Condition, Expr, Float, Unary};
-pub use index::{Atom, Index, Interval, Var};
+pub use index::{Atom, Index, Interval, Var, stride_along};
 pub use text::TextError;
 pub use validate::WorkloadError;
 
@@ -244,6 +244,23 @@ impl Workload {
     /// The stage that writes a tensor.
     pub fn producer(&self, tensor: TensorId) -> Option<usize> {
         self.stages.iter().position(|stage| stage.output == tensor)
+    }
+
+    /// The stage that only applies an element-wise function to what `stage` computed, if it is the next one.
+    pub fn epilogue_of(&self, stage: usize) -> Option<usize> {
+        let (reduction, next) = (&self.stages[stage], self.stages.get(stage + 1)?);
+        if !reduction.is_reduction() || next.is_reduction() || next.spatial != reduction.spatial {
+            return None;
+        }
+        let is_own = |(axis, index): (usize, &Index)| index.as_var() == Some(Var(axis as u32));
+        let (mut reads, mut aligned) = (false, true);
+        next.value.for_each_load(&mut |tensor, indices| {
+            if tensor == reduction.output {
+                reads = true;
+                aligned &= indices.iter().enumerate().all(is_own);
+            }
+        });
+        (reads && aligned).then_some(stage + 1)
     }
 
     /// Floating-point operations of one run: one for each operator of an expression, two for a multiply-add.

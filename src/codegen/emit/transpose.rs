@@ -14,9 +14,9 @@ use crate::codegen::CodegenError;
 use crate::codegen::emit::ir::{Element, Value, vector_type};
 use crate::codegen::emit::memory::MAXIMAL_STRIDE;
 use crate::codegen::emit::{Binding, Emitter, Lanes};
-use crate::codegen::legalize::{flatten, mentioned_only_plainly};
+use crate::codegen::legalize::flatten;
 use crate::nest::{Loop, LoopKind, Stmt};
-use crate::workload::{DType, Expr, Index, Interval, TensorId, Var};
+use crate::workload::{DType, Expr, Index, Interval, TensorId};
 
 type Result<T> = std::result::Result<T, CodegenError>;
 
@@ -89,9 +89,8 @@ impl<'c> Emitter<'_, 'c> {
             return None;
         }
         let flat = flatten(indices, &found.shape);
-        let is_linear = |var: Var| mentioned_only_plainly(&flat, var);
-        let neighbours = is_linear(l.var) && is_linear(vector.var) && flat.coefficient(l.var) == 1;
-        neighbours.then(|| flat.coefficient(vector.var).abs())
+        let neighbours = flat.step(l.var) == Some(1);
+        flat.step(vector.var).filter(|_| neighbours).map(i64::abs)
     }
 
     /// Computes and stores a block.

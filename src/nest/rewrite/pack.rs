@@ -3,7 +3,7 @@
 use super::tree::{find_loop, replace_loop, substitute};
 use super::{Refusal, for_each_stmt, map_exprs};
 use crate::nest::{Buffer, Loop, LoopKind, Nest, Scope, Stmt};
-use crate::workload::{Condition, Expr, Index, Interval, TensorId, Var, row_major_strides};
+use crate::workload::{Condition, Expr, Index, Interval, TensorId, Var, row_major_strides, stride_along};
 
 /// How a packed operand is laid out.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -124,11 +124,7 @@ impl Nest {
     fn by_lines(&mut self, mut loops: Vec<Loop>, read: &Expr, store: Stmt) -> (Vec<Loop>, Stmt) {
         let Expr::Load { tensor, indices } = read else { return (loops, store) };
         let strides = row_major_strides(&self.buffer(*tensor).shape);
-        let step = |var: Var| -> Option<i64> {
-            let linear = |i: &Index| !i.clone().minus(&Index::var(var).times(i.coefficient(var))).mentions(var);
-            let total = || indices.iter().zip(&strides).map(|(i, stride)| i.coefficient(var) * stride).sum();
-            indices.iter().all(linear).then(total)
-        };
+        let step = |var: Var| stride_along(indices, &strides, var);
         let is_free = |var: Var| loops.iter().all(|l| l.bounds.iter().all(|bound| !bound.mentions(var)));
         let far = |l: &Loop| l.kind == LoopKind::Vector && step(l.var).is_none_or(|stride| stride.abs() > 1);
         let near = |l: &Loop| l.is_constant() && l.extent() >= LINE && step(l.var) == Some(1) && is_free(l.var);

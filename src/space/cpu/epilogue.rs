@@ -2,7 +2,6 @@
 
 use super::{name, site};
 use crate::nest::rewrite::Refusal;
-use crate::space::plan::epilogue_of;
 use crate::space::{Built, Plan, Rule, Stop, Tape};
 use crate::target::Task;
 
@@ -21,7 +20,7 @@ impl Rule for Epilogue {
         let mut at = 0;
         while at < plan.groups.len() {
             let stage = plan.groups[at].stage;
-            if let Some(next) = epilogue_of(&plan.workload, stage) {
+            if let Some(next) = plan.workload.epilogue_of(stage) {
                 let answers = vec![name("fused"), name("apart")];
                 let answer = tape.choose(site(&["epilogue", &plan.groups[at].name()]), answers, 0)?;
                 if answer.is("fused") {

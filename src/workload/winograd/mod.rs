@@ -94,7 +94,9 @@ impl<'a> Convolution<'a> {
             _ => return None,
         };
         let f32s = workload.tensors.iter().all(|t| t.dtype == DType::F32);
-        if !f32s || stage.combiner != Some(Combiner::Sum) || !epilogue.is_none_or(|e| follows(workload, stage, e)) {
+        let inner = workload.tensor(stage.output).role == Role::Intermediate;
+        let follows = epilogue.is_none() || inner && workload.epilogue_of(0).is_some();
+        if !f32s || stage.combiner != Some(Combiner::Sum) || !follows {
             return None;
         }
         let Expr::Binary(super::Binary::Multiply, left, right) = &stage.value else { return None };
@@ -146,18 +148,6 @@ impl<'a> Convolution<'a> {
         let in_window = |axis: &usize| self.windows.iter().any(|w| w.spatial == *axis || w.reduction == *axis);
         (0..self.stage.rank()).filter(|axis| !in_window(axis) && mentions(operand, *axis)).collect()
     }
-}
-
-/// Whether an element-wise stage is all that happens to what `stage` computes.
-fn follows(workload: &Workload, stage: &Stage, epilogue: &Stage) -> bool {
-    let own: Vec<Index> = (0..stage.spatial.len()).map(|axis| Index::var(Var(axis as u32))).collect();
-    let (mut reads, mut aligned) = (false, true);
-    epilogue.value.for_each_load(&mut |tensor, indices| {
-        reads |= tensor == stage.output;
-        aligned &= tensor != stage.output || indices == own;
-    });
-    let inner = workload.tensor(stage.output).role == Role::Intermediate;
-    inner && reads && aligned && !epilogue.is_reduction() && epilogue.spatial == stage.spatial
 }
 
 fn mentions(expr: &Expr, axis: usize) -> bool {

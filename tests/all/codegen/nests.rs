@@ -242,7 +242,7 @@ fn lanes_that_are_not_neighbours() {
     assert_eq!(y[..13], expected);
 }
 
-/// Lanes go to rows of their own, unrolled iterations to neighbours: blocks of all shapes, whole registers and parts of them.
+/// Lanes go to rows of their own, unrolled iterations to neighbours; or come from there: blocks of all shapes, whole registers and parts of them.
 #[test]
 fn blocks_across_the_lanes() {
     for (rows, lanes) in [(4, 4), (7, 16), (14, 32), (16, 16), (20, 23), (5, 40), (33, 5), (9, 64)] {
@@ -250,12 +250,13 @@ fn blocks_across_the_lanes() {
             (&[lanes, rows + 3], DType::F32, INPUT),
             (&[rows, lanes], DType::F32, INPUT),
             (&[lanes, rows], DType::F32, OUTPUT),
+            (&[rows, lanes], DType::F32, OUTPUT),
         ]);
         let (row, lane) = (n.new_var("row"), n.new_var("lane"));
         let (r, l) = (Index::var(row), Index::var(lane));
         let sum = binary(Binary::Add, get(0, &[&l, &r.clone().plus_constant(2)]), get(1, &[&r, &l]));
-        let vector = for_(lane, lanes, Vector, vec![store(2, &[&l, &r], sum)]);
-        n.body = vec![for_(row, rows, Unroll, vec![vector])];
+        let block = |store: Stmt| for_(row, rows, Unroll, vec![for_(lane, lanes, Vector, vec![store])]);
+        n.body = vec![block(store(2, &[&l, &r], sum.clone())), block(store(3, &[&r, &l], sum))];
         check(&format!("{rows} rows of {lanes}"), &n, &target(), 0.0);
     }
 }

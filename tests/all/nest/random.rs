@@ -90,6 +90,7 @@ fn check(seed: u64) -> Result<(), String> {
         let found: Vec<_> = nest.arguments().into_iter().zip(bytes).collect();
         for (id, array) in &expected {
             let bytes = found.iter().find(|(other, _)| other == id).map(|(_, bytes)| bytes.as_slice());
+            // errors that are independent of one another grow by the root
             let allowed = 1e-4 * f64::from(nest.error_growth).sqrt() as f32;
             compare(*id, &to_floats(&array.to_bytes()), &to_floats(bytes.unwrap_or_default()), allowed)
                 .map_err(|difference| describe(difference, nest))?;
