@@ -48,11 +48,11 @@ impl Finetune {
         let entries = entries(&store, &space)?;
         let run = Run {
             start: &checkpoint.model,
+            estimator: Some(&checkpoint.estimator),
+            training: &self.training,
             entries: &entries,
             options: self.training.options(usual()),
-            compute: self.training.device,
             output: &self.output,
-            fastest: self.training.fastest,
             title: "# Tilescribe, fine-tuned",
         };
         let trained = run.execute(&space, &language)?;

@@ -6,10 +6,11 @@ use std::path::PathBuf;
 use anyhow::Result;
 use clap::Args;
 use tilescribe::language::Language;
-use tilescribe::model::{Config, Model, TrainingOptions};
+use tilescribe::model::{Checkpoint, Config, Model, TrainingOptions};
+use tilescribe::propose::versions;
 use tilescribe::space::Space;
 
-use super::training::{Run, TrainingArguments, read_corpus};
+use super::training::{Run, TrainingArguments, estimator, read_corpus};
 
 /// Train a model from nothing on a corpus of measured programs
 ///
@@ -22,6 +23,9 @@ pub struct Pretrain {
     /// Folder of the checkpoint
     #[arg(short, long, value_name = "DIR")]
     output: PathBuf,
+    /// Train the estimator only, and put it into the checkpoint that the folder holds
+    #[arg(long)]
+    estimator_only: bool,
     #[command(flatten)]
     training: TrainingArguments,
 }
@@ -30,14 +34,21 @@ impl Pretrain {
     pub fn execute(self, out: &mut dyn Write) -> Result<()> {
         let (space, language) = (Space::standard(), Language::standard());
         let entries = read_corpus(&self.corpus)?;
+        if self.estimator_only {
+            let mut checkpoint = Checkpoint::load(&self.output, &versions(&language, &space))?;
+            estimator(None, &entries, &space, &self.training)?.replace(&mut checkpoint);
+            checkpoint.save(&self.output)?;
+            writeln!(out, "{}: a new estimator", self.output.display())?;
+            return Ok(());
+        }
         let start = Model::random(Config::standard(language.vocabulary().len()), self.training.seed)?;
         let run = Run {
             start: &start,
+            estimator: None,
+            training: &self.training,
             entries: &entries,
             options: self.training.options(TrainingOptions::default()),
-            compute: self.training.device,
             output: &self.output,
-            fastest: self.training.fastest,
             title: "# Tilescribe, pretrained",
         };
         let trained = run.execute(&space, &language)?;

@@ -10,7 +10,7 @@ use tilescribe::codegen;
 use tilescribe::graph::Network;
 use tilescribe::language::Language;
 use tilescribe::measure::{self, Measurer};
-use tilescribe::model::{Checkpoint, Model, Source};
+use tilescribe::model::{Checkpoint, Estimator, Source};
 use tilescribe::propose::{Evolution, LanguageModel, Proposer, Random, load_checkpoint, shipped_checkpoint};
 use tilescribe::record::Store;
 use tilescribe::space::Space;
@@ -34,8 +34,10 @@ pub enum Method {
     Lm,
     /// Every candidate of every decision is equally likely
     Random,
-    /// Mutations of the fastest programs measured so far
+    /// Mutations of the fastest programs measured so far, ranked by an estimate that is learned from them
     Evolution,
+    /// Evolution that starts from the checkpoint's estimator
+    Guided,
 }
 
 /// How to search.
@@ -94,10 +96,11 @@ impl<'a> Proposers<'a> {
         let method = match method {
             Method::Random => Made::Random,
             Method::Evolution => Made::Evolution,
+            Method::Guided => Made::Guided(checkpoint.load(space, &Language::standard())?.estimator),
             Method::Lm => {
                 let language = Language::standard();
-                let model = checkpoint.load(space, &language)?.model;
-                Made::Lm(Box::new((language, model)))
+                let checkpoint = checkpoint.load(space, &language)?;
+                Made::Lm(Box::new((language, checkpoint)))
             }
         };
         Ok(Proposers { space, method })
@@ -107,20 +110,22 @@ impl<'a> Proposers<'a> {
     pub fn make(&self, seed: u64) -> Box<dyn Proposer + 'a> {
         match &self.method {
             Made::Lm(written) => {
-                let (language, model) = &**written;
-                Box::new(LanguageModel::new(self.space, language.clone(), model, seed))
+                let (language, Checkpoint { model, estimator, .. }) = &**written;
+                Box::new(LanguageModel::new(self.space, language.clone(), model, seed).ranked_by(estimator.clone()))
             }
             Made::Random => Box::new(Random::new(self.space, seed)),
             Made::Evolution => Box::new(Evolution::new(self.space, seed)),
+            Made::Guided(estimator) => Box::new(Evolution::guided(self.space, estimator.clone(), seed)),
         }
     }
 }
 
 /// A method with what it needs.
 enum Made {
-    Lm(Box<(Language, Model)>),
+    Lm(Box<(Language, Checkpoint)>),
     Random,
     Evolution,
+    Guided(Estimator),
 }
 
 /// The tasks of a network, each as important as the number of its calls.

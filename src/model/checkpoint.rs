@@ -1,7 +1,8 @@
-//! A checkpoint folder, as Hugging Face lays it out: `model.safetensors`, `config.json`, `tokenizer.json`, `README.md`.
+//! A checkpoint folder, as Hugging Face lays it out: `model.safetensors`, `config.json`, `tokenizer.json`, `README.md`; and
+//! `estimator.safetensors` beside them.
 //!
 //! Nothing of a checkpoint is used before all of it was checked: sizes, header, shapes, finite values, and the versions of the
-//! language and of the search space that its tokens belong to.
+//! language and of the search space that its tokens belong to, and of the features that the estimator reads.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs::File;
@@ -13,13 +14,14 @@ use safetensors::tensor::{Dtype, TensorView};
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-use super::{Config, Model};
+use super::{Config, Estimator, Model};
 
 /// Names of the files of a checkpoint, and the most bytes that each may have.
-pub(super) const FILES: [(&str, u64); 4] = [
+pub(super) const FILES: [(&str, u64); 5] = [
     ("config.json", 64 << 10),
     ("tokenizer.json", 16 << 20),
     ("README.md", 1 << 20),
+    ("estimator.safetensors", 8 << 20),
     // 100 million weights of 4 bytes, and a header
     ("model.safetensors", 401 << 20),
 ];
@@ -32,12 +34,15 @@ pub struct Versions {
     pub tilescribe: String,
     pub language: String,
     pub space: String,
+    /// Of what the estimator reads.
+    pub features: String,
 }
 
 /// A model and what belongs to it.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Checkpoint {
     pub model: Model,
+    pub estimator: Estimator,
     pub versions: Versions,
     /// The text of `tokenizer.json`.
     pub tokenizer: String,
@@ -102,22 +107,20 @@ impl Checkpoint {
             File::open(&path).and_then(|f| f.take(limit + 1).read_to_end(&mut bytes)).map_err(io)?;
             contents.push(bytes);
         }
-        let [config, tokenizer, card, weights] = &contents[..] else { unreachable!("one content for each file") };
-        Checkpoint::from_bytes(config, tokenizer, card, weights, expected)
+        let [config, tokenizer, card, estimator, weights] = &contents[..] else {
+            unreachable!("one content for each file")
+        };
+        Checkpoint::from_bytes([config, tokenizer, card, estimator, weights], expected)
     }
 
-    /// The same from memory, for the checkpoint that is built into the program.
+    /// The same from memory, for the checkpoint that is built into the program: `config.json`, `tokenizer.json`, `README.md`,
+    /// `estimator.safetensors` and `model.safetensors`.
     ///
     /// # Errors
     /// As [`Checkpoint::load`], except for the disk's.
-    pub fn from_bytes(
-        config: &[u8],
-        tokenizer: &[u8],
-        card: &[u8],
-        weights: &[u8],
-        expected: &Versions,
-    ) -> Result<Checkpoint, CheckpointError> {
-        for ((file, limit), bytes) in FILES.into_iter().zip([config, tokenizer, card, weights]) {
+    pub fn from_bytes(files: [&[u8]; 5], expected: &Versions) -> Result<Checkpoint, CheckpointError> {
+        let [config, tokenizer, card, estimator, weights] = files;
+        for ((file, limit), bytes) in FILES.into_iter().zip(files) {
             if bytes.len() as u64 > limit {
                 return Err(CheckpointError::TooLarge { file, limit });
             }
@@ -131,6 +134,7 @@ impl Checkpoint {
         for (of, found, expected) in [
             ("tensor language", &file.versions.language, &expected.language),
             ("search space", &file.versions.space, &expected.space),
+            ("features", &file.versions.features, &expected.features),
         ] {
             if found != expected {
                 let (found, expected) = (found.clone(), expected.clone());
@@ -147,7 +151,10 @@ impl Checkpoint {
         let (tensors, _) = decode(weights).map_err(broken("model.safetensors"))?;
         let tensors = with_shapes(&file.architecture, tensors).map_err(broken("model.safetensors"))?;
         let model = Model::from_tensors(file.architecture, tensors).map_err(broken("model.safetensors"))?;
-        Ok(Checkpoint { model, versions: file.versions, tokenizer, card })
+        let (tensors, _) = decode(estimator).map_err(broken("estimator.safetensors"))?;
+        let tensors = tensors.into_iter().map(|(name, stored)| (name, stored.values)).collect();
+        let estimator = Estimator::from_tensors(tensors).map_err(broken("estimator.safetensors"))?;
+        Ok(Checkpoint { model, estimator, versions: file.versions, tokenizer, card })
     }
 
     /// The files of the folder and their bytes, in the order in which they are written.
@@ -169,10 +176,16 @@ impl Checkpoint {
             (name, Stored { shape, values })
         });
         let weights = encode(tensors.collect(), None).map_err(broken("model.safetensors"))?;
+        let tensors = self.estimator.tensors().map(|(name, shape, values)| {
+            let values = values.to_vec();
+            (name, Stored { shape, values })
+        });
+        let estimator = encode(tensors.collect(), None).map_err(broken("estimator.safetensors"))?;
         Ok(vec![
             ("config.json", config),
             ("tokenizer.json", self.tokenizer.clone().into_bytes()),
             ("README.md", self.card.clone().into_bytes()),
+            ("estimator.safetensors", estimator),
             ("model.safetensors", weights),
         ])
     }

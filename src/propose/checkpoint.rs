@@ -1,6 +1,7 @@
 //! Checkpoints that write this program's language: the one that is built in, and others.
 
 use super::versions;
+use crate::analysis::{FEATURES, FEATURES_VERSION};
 use crate::language::{Language, tokenizer_json};
 use crate::model::{Checkpoint, CheckpointError, Source, SourceError};
 use crate::space::Space;
@@ -10,14 +11,15 @@ use crate::space::Space;
 /// # Errors
 /// [`CheckpointError::Version`] where the space or the language has changed since it was trained.
 pub fn shipped_checkpoint(language: &Language, space: &Space) -> Result<Checkpoint, CheckpointError> {
-    let checkpoint = Checkpoint::from_bytes(
+    let files: [&[u8]; 5] = [
         include_bytes!("../../checkpoints/default/config.json"),
         include_bytes!("../../checkpoints/default/tokenizer.json"),
         include_bytes!("../../checkpoints/default/README.md"),
+        include_bytes!("../../checkpoints/default/estimator.safetensors"),
         include_bytes!("../../checkpoints/default/model.safetensors"),
-        &versions(language, space),
-    )?;
-    with_tokenizer_of(language, checkpoint)
+    ];
+    let checkpoint = Checkpoint::from_bytes(files, &versions(language, space))?;
+    fitting(language, checkpoint)
 }
 
 /// Gets a checkpoint from a folder or a hub, and checks that it is for this language and space.
@@ -25,15 +27,20 @@ pub fn shipped_checkpoint(language: &Language, space: &Space) -> Result<Checkpoi
 /// # Errors
 /// [`SourceError`]: where it cannot be had, is damaged, or belongs to another version.
 pub fn load_checkpoint(source: &Source, language: &Language, space: &Space) -> Result<Checkpoint, SourceError> {
-    Ok(with_tokenizer_of(language, source.load(&versions(language, space))?)?)
+    Ok(fitting(language, source.load(&versions(language, space))?)?)
 }
 
 /// The model's ids mean the language's tokens, whatever `tokenizer.json` says; but a folder whose files contradict each other is not to be trusted.
-fn with_tokenizer_of(language: &Language, checkpoint: Checkpoint) -> Result<Checkpoint, CheckpointError> {
+fn fitting(language: &Language, checkpoint: Checkpoint) -> Result<Checkpoint, CheckpointError> {
     let json = |text: &str| serde_json::from_str::<serde_json::Value>(text).ok();
-    if json(&checkpoint.tokenizer) == json(&tokenizer_json(language)) {
-        return Ok(checkpoint);
+    if json(&checkpoint.tokenizer) != json(&tokenizer_json(language)) {
+        let problem = format!("it is not the tokenizer of version {} of the tensor language", language.version());
+        return Err(CheckpointError::Broken { file: "tokenizer.json", problem });
     }
-    let problem = format!("it is not the tokenizer of version {} of the tensor language", language.version());
-    Err(CheckpointError::Broken { file: "tokenizer.json", problem })
+    let inputs = checkpoint.estimator.inputs();
+    if inputs != FEATURES {
+        let problem = format!("it reads {inputs} features, version {FEATURES_VERSION} has {FEATURES}");
+        return Err(CheckpointError::Broken { file: "estimator.safetensors", problem });
+    }
+    Ok(checkpoint)
 }

@@ -1,8 +1,9 @@
 //! The language model as a proposer: it writes traces decision by decision, and only legal ones.
 //!
-//! They are written behind a prompt that asks for the best, and judged behind one that asks for nothing: the value head learned there, where the
-//! prompt does not tell what came out. Once programs were measured, half of the sequences begin as the fastest of them do, and part from them at
-//! a random decision: the model searches the neighbourhood of what is known to be good.
+//! They are written behind a prompt that asks for the best. Once programs were measured, half of the sequences begin as the fastest of them do,
+//! and part from them at a random decision, and children of the fastest join the pool: the neighbourhood of what is known to be good is searched. The
+//! untuned programs are in the pool, too. An estimator ranks the pool by what the programs look like; without one, the value
+//! head judges them, behind a prompt that asks for nothing, since it learned where the prompt does not tell what came out.
 
 use std::collections::BTreeSet;
 
@@ -10,10 +11,13 @@ use rand::seq::IndexedRandom;
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
+use super::estimate::{Described, Ranking};
+use super::mutation::{child, untuned_programs};
 use super::{Candidate, History, Proposal, ProposeError, Proposer};
+use crate::analysis::FEATURES_VERSION;
 use crate::language::Language;
-use crate::model::{Decoder, Guide, Model, ModelError, Next, Prompt, SamplingOptions, Versions};
-use crate::space::{self, Choice, Decision, Space, Stale, Trace};
+use crate::model::{Decoder, Estimator, Guide, Model, ModelError, Next, Prompt, SamplingOptions, Versions};
+use crate::space::{Choice, Decision, Space, Stale, Trace};
 use crate::target::Task;
 
 /// The quality that is asked for: the best decile.
@@ -24,12 +28,19 @@ const SAMPLES_PER_CANDIDATE: usize = 4;
 /// Rounds of sampling before a small space, or a very certain model, is taken to be exhausted.
 const ROUNDS: u64 = 8;
 
-/// The fastest programs, whose beginnings are gone on from.
+/// The fastest programs, whose beginnings are gone on from, and which have children.
 const PARENTS: usize = 4;
+/// Children in the pool for each candidate asked for.
+const CHILDREN: usize = 2;
 
 /// The versions that a checkpoint must have to write for this language and space.
 pub fn versions(language: &Language, space: &Space) -> Versions {
-    Versions { tilescribe: env!("CARGO_PKG_VERSION").into(), language: language.version(), space: space.version() }
+    Versions {
+        tilescribe: env!("CARGO_PKG_VERSION").into(),
+        language: language.version(),
+        space: space.version(),
+        features: FEATURES_VERSION.into(),
+    }
 }
 
 /// Samples traces from a model, and ranks them by its value head.
@@ -37,6 +48,8 @@ pub struct LanguageModel<'a> {
     space: &'a Space,
     language: Language,
     decoder: Decoder,
+    /// Ranks by an estimator; without one, the value head ranks.
+    ranking: Option<Ranking<'a>>,
     temperature: f64,
     top_p: f64,
     seed: u64,
@@ -48,7 +61,14 @@ impl<'a> LanguageModel<'a> {
     /// `model` was checked to be of this space's and language's [`versions`].
     pub fn new(space: &'a Space, language: Language, model: &Model, seed: u64) -> LanguageModel<'a> {
         let decoder = Decoder::new(model);
-        LanguageModel { space, language, decoder, temperature: 1.0, top_p: 0.98, seed, rounds: 0 }
+        LanguageModel { space, language, decoder, ranking: None, temperature: 1.0, top_p: 0.98, seed, rounds: 0 }
+    }
+
+    /// Ranked by an estimator of this program's features.
+    #[must_use]
+    pub fn ranked_by(mut self, estimator: Estimator) -> LanguageModel<'a> {
+        self.ranking = Some(Ranking::new(self.space, Some(estimator), self.seed));
+        self
     }
 
     /// Another model from now on, fine-tuned meanwhile.
@@ -113,15 +133,52 @@ impl<'a> LanguageModel<'a> {
         written.collect()
     }
 
-    /// Fills in the values.
-    fn judge(&self, blind: &Prompt, pool: &mut [Candidate]) -> Result<(), ProposeError> {
+    /// Values of traces, by the value head.
+    fn judge(&self, task: &Task, traces: &[&Trace]) -> Result<Vec<f32>, ProposeError> {
+        let blind = self.prompt(task, None)?;
         let mut readings: Vec<Reading> =
-            pool.iter().map(|candidate| Reading(Some(self.language.encode_trace(&candidate.trace)))).collect();
-        let read = self.decoder.sample(blind, &mut readings, &SamplingOptions::default()).map_err(refused)?;
-        for (candidate, read) in pool.iter_mut().zip(read) {
-            candidate.value = Some(read.value);
+            traces.iter().map(|trace| Reading(Some(self.language.encode_trace(trace)))).collect();
+        let read = self.decoder.sample(&blind, &mut readings, &SamplingOptions::default()).map_err(refused)?;
+        Ok(read.into_iter().map(|read| read.value).collect())
+    }
+
+    /// Programs of the rules, and children of the fastest, that nobody wrote: they need not be likely to be good.
+    fn known_to_be_good(&mut self, task: &Task, parents: &[Trace], count: usize) -> Vec<Trace> {
+        let mut random = ChaCha8Rng::seed_from_u64(self.seed ^ self.rounds.wrapping_mul(0xd1b5_4a32_d192_ed03));
+        let mut traces = untuned_programs(self.space, task);
+        if !parents.is_empty() {
+            traces.extend((0..CHILDREN * count).map(|_| child(self.space, task, parents, &mut random).0));
         }
-        Ok(())
+        traces
+    }
+
+    /// Looks at programs, and fills in their values; dead ends are left out.
+    fn valued(
+        &mut self,
+        task: &Task,
+        history: &History,
+        pool: Vec<Candidate>,
+    ) -> Result<Vec<(Candidate, Option<Described>)>, ProposeError> {
+        let Some(ranking) = &mut self.ranking else {
+            let values = self.judge(task, &pool.iter().map(|candidate| &candidate.trace).collect::<Vec<_>>())?;
+            let valued =
+                pool.into_iter().zip(values).map(|(candidate, value)| Candidate { value: Some(value), ..candidate });
+            let mut legal = Vec::new();
+            for candidate in valued {
+                if matches!(self.space.next(task, &candidate.trace)?, crate::space::Next::Done(_)) {
+                    legal.push((candidate, None));
+                }
+            }
+            return Ok(legal);
+        };
+        let estimator = ranking.estimator(task, history)?;
+        let described = ranking.describe(task, pool.iter().map(|candidate| candidate.trace.clone()).collect())?;
+        let valued = pool.into_iter().zip(described).filter_map(|(candidate, described)| {
+            let described = described?;
+            let value = estimator.as_ref().and_then(|estimator| estimator.score(&described.features));
+            Some((Candidate { value, ..candidate }, Some(described)))
+        });
+        Ok(valued.collect())
     }
 }
 
@@ -148,9 +205,8 @@ impl Proposer for LanguageModel<'_> {
 
     fn propose(&mut self, task: &Task, history: &History, count: usize) -> Result<Proposal, ProposeError> {
         let prompt = self.prompt(task, Some(WANT))?;
-        let blind = self.prompt(task, None)?;
         let mut proposal = Proposal::default();
-        let (mut seen, mut pool) = (BTreeSet::new(), Vec::new());
+        let mut seen = BTreeSet::new();
         let parents = history.fastest(PARENTS);
         // a run that is taken up again would draw what it has drawn before, and take the space to be exhausted
         self.rounds = self.rounds.max(history.len() as u64);
@@ -158,35 +214,40 @@ impl Proposer for LanguageModel<'_> {
             if proposal.candidates.len() == count {
                 break;
             }
+            let mut pool = Vec::new();
+            let mut join = |trace: Trace, log_likelihood| {
+                if !history.contains(&trace) && seen.insert(trace.clone()) {
+                    pool.push(Candidate { trace, log_likelihood, value: None });
+                }
+            };
+            for trace in self.known_to_be_good(task, &parents, count) {
+                join(trace, None);
+            }
             for written in self.write(&prompt, task, &parents, MIN_SAMPLES.max(SAMPLES_PER_CANDIDATE * count))? {
                 proposal.drawn += 1;
-                let Written { trace, complete, log_likelihood, .. } = written;
-                if !complete {
-                    proposal.dead_ends += 1;
-                } else if !history.contains(&trace) && seen.insert(trace.clone()) {
-                    pool.push(Candidate { trace, log_likelihood: Some(log_likelihood as f32), value: None });
+                match written.complete {
+                    true => join(written.trace, Some(written.log_likelihood as f32)),
+                    false => proposal.dead_ends += 1,
                 }
             }
-            self.judge(&blind, &mut pool)?;
-            rank(&mut pool);
-            for candidate in pool.drain(..) {
-                if proposal.candidates.len() == count {
-                    break;
-                }
-                match self.space.next(task, &candidate.trace)? {
-                    space::Next::Done(_) => proposal.candidates.push(candidate),
-                    space::Next::DeadEnd(_) | space::Next::Choose(_) => proposal.dead_ends += 1,
-                }
+            let drawn = pool.len();
+            let mut valued = self.valued(task, history, pool)?;
+            proposal.dead_ends += (drawn - valued.len()) as u64;
+            valued.sort_by(|(a, _), (b, _)| by_value(a, b));
+            valued.truncate(count - proposal.candidates.len());
+            if let Some(ranking) = &mut self.ranking {
+                ranking.remember(task, valued.iter().filter_map(|(_, described)| described.clone()));
             }
+            proposal.candidates.extend(valued.into_iter().map(|(candidate, _)| candidate));
         }
         Ok(proposal)
     }
 }
 
-/// Sorts by value, best first, equal ones by trace. Likelihood has no say: it prefers short traces, which are not the fast ones.
-fn rank(pool: &mut [Candidate]) {
+/// By value, best first, equal ones by trace. Likelihood has no say: it prefers short traces, which are not the fast ones.
+fn by_value(a: &Candidate, b: &Candidate) -> std::cmp::Ordering {
     let value = |candidate: &Candidate| candidate.value.unwrap_or(f32::NEG_INFINITY);
-    pool.sort_by(|a, b| value(b).total_cmp(&value(a)).then_with(|| a.trace.cmp(&b.trace)));
+    value(b).total_cmp(&value(a)).then_with(|| a.trace.cmp(&b.trace))
 }
 
 /// The first decisions of one of the parents: at least one decision is left open.
@@ -271,37 +332,15 @@ impl Guide for Writing<'_> {
 
 #[cfg(test)]
 mod tests {
-    use super::{History, LanguageModel, Proposer};
+    use super::{History, LanguageModel, Proposer, Ranking, untuned_programs};
+    use crate::analysis::FEATURES;
     use crate::language::Language;
-    use crate::model::{Config, Model};
+    use crate::model::{Config, Estimator, EstimatorOptions, Group, Model, train_estimator};
     use crate::outcome::Outcome;
+    use crate::propose::example::product;
     use crate::propose::train::examples;
     use crate::record::{Entry, Record};
     use crate::space::{Next, Space, Trace};
-    use crate::target::{Architecture, Target, Task};
-    use crate::workload::{Binary, Combiner, DType, Expr, Index, Role, Stage, Var, Workload};
-
-    fn product() -> Task {
-        let mut workload = Workload::default();
-        let a = workload.add_tensor(vec![17, 30], DType::F32, Role::Input);
-        let b = workload.add_tensor(vec![30, 40], DType::F32, Role::Constant);
-        let c = workload.add_tensor(vec![17, 40], DType::F32, Role::Output);
-        let load = |tensor, row, column| Expr::load(tensor, vec![Index::var(Var(row)), Index::var(Var(column))]);
-        let value = Expr::binary(Binary::Multiply, load(a, 0, 2), load(b, 2, 1));
-        workload.stages.push(Stage::reduce(c, vec![17, 40], vec![30], Combiner::Sum, value));
-        let target = Target {
-            architecture: Architecture::X86_64,
-            cpu: "cascadelake".into(),
-            features: vec!["+avx512f".into()],
-            vector_bits: 512,
-            vector_registers: 32,
-            cores: 2,
-            l1_bytes: 32 << 10,
-            l2_bytes: 1 << 20,
-            l3_bytes: 32 << 20,
-        };
-        Task { workload, target }
-    }
 
     fn model(language: &Language) -> Model {
         let config = Config::standard(language.vocabulary().len());
@@ -333,6 +372,36 @@ mod tests {
         let fresh = lm().propose(&task, &History::default(), 24).unwrap();
         let fresh: Vec<usize> = fresh.candidates[12..].iter().map(|candidate| shared(&candidate.trace)).collect();
         assert!(second.iter().sum::<usize>() > fresh.iter().sum::<usize>(), "{second:?} {fresh:?}");
+    }
+
+    #[test]
+    fn an_estimator_ranks_what_was_written_and_what_the_rules_write() {
+        let (space, language, task) = (Space::standard(), Language::standard(), product());
+        let model = model(&language);
+        let lm =
+            |seed| LanguageModel::new(&space, language.clone(), &model, seed).ranked_by(Estimator::random(FEATURES, 9));
+        let few = lm(3).propose(&task, &History::default(), 5).unwrap();
+        assert_eq!(few, lm(3).propose(&task, &History::default(), 5).unwrap());
+        let values: Vec<f32> = few.candidates.iter().map(|candidate| candidate.value.unwrap()).collect();
+        assert!(values.is_sorted_by(|a, b| a >= b), "{values:?}");
+        // the untuned program is in the pool, and comes first where the estimator has learned to like it
+        let untuned = untuned_programs(&space, &task).remove(0);
+        let traces = [vec![untuned.clone()], few.candidates.iter().map(|candidate| candidate.trace.clone()).collect()];
+        let described = Ranking::new(&space, None, 1).describe(&task, traces.concat()).unwrap();
+        let features = described.into_iter().flatten().map(|described| described.features).collect();
+        let group = Group { features, speeds: vec![0.0, -2.0, -2.0, -2.0, -2.0, -2.0] };
+        let likes_it = train_estimator(None, &[group], &EstimatorOptions::default()).unwrap();
+        let mut lm_that_likes_it = LanguageModel::new(&space, language.clone(), &model, 3).ranked_by(likes_it);
+        let candidates = lm_that_likes_it.propose(&task, &History::default(), 20).unwrap().candidates;
+        assert!(candidates.iter().any(|candidate| candidate.trace == untuned));
+        // children of the fastest are in the pool, though nobody wrote them
+        let mut history = History::default();
+        for (number, candidate) in few.candidates.iter().enumerate() {
+            history.insert(candidate.trace.clone(), Some(1000 + number as u64));
+        }
+        let next = lm(4).propose(&task, &history, 400).unwrap();
+        assert!(next.candidates.iter().filter(|candidate| candidate.log_likelihood.is_none()).count() > 20);
+        assert!(next.candidates.iter().all(|candidate| !history.contains(&candidate.trace)));
     }
 
     #[test]

@@ -4,13 +4,18 @@
 //! nothing itself. The seed that it was made with decides everything it draws.
 
 mod checkpoint;
+mod estimate;
 mod evolution;
+#[cfg(test)]
+mod example;
 mod history;
 mod lm;
+mod mutation;
 mod random;
 pub mod train;
 
 pub use checkpoint::{load_checkpoint, shipped_checkpoint};
+pub use estimate::estimator_groups;
 pub use evolution::Evolution;
 pub use history::History;
 pub use lm::{LanguageModel, Written, versions};

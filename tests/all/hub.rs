@@ -211,7 +211,8 @@ fn measured(sandbox: &Sandbox) -> usize {
 fn the_program_takes_a_checkpoint_from_a_hub() {
     let shipped = Path::new(env!("CARGO_MANIFEST_DIR")).join("checkpoints/default");
     let read = |name| (name, std::fs::read(shipped.join(name)).unwrap());
-    let shipped = ["config.json", "tokenizer.json", "README.md", "model.safetensors"].map(read).to_vec();
+    let shipped =
+        ["config.json", "tokenizer.json", "README.md", "estimator.safetensors", "model.safetensors"].map(read).to_vec();
     for files in [untrained().files().unwrap(), shipped] {
         let (hub, sandbox) = (Hub::of_files(files, |_, _| {}), Sandbox::new());
         let output = tune(&sandbox, &hub, "hf:owner/name@v1");
@@ -238,7 +239,7 @@ fn the_program_refuses_what_a_bad_hub_sends() {
     };
     let files = || untrained().files().unwrap();
     let other = || checkpoint().files().unwrap();
-    let mixed = || vec![files().remove(0), other().remove(1), files().remove(2), files().remove(3)];
+    let mixed = || vec![files().remove(0), other().remove(1), files().remove(2), files().remove(3), files().remove(4)];
     let cases = [
         (Hub::of_files(files(), truncated), 3, "cannot download `model.safetensors` of hf:owner/name@v1: "),
         (Hub::of_files(files(), flipped), 3, "its SHA-256 is "),

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use proptest::prelude::{any, prop_assert, prop_assert_eq, proptest};
 use tilescribe::model::{
-    Checkpoint, CheckpointError, Compute, Config, Decoder, Example, Guide, Model, ModelError, Network, Next,
+    Checkpoint, CheckpointError, Compute, Config, Decoder, Estimator, Example, Guide, Model, ModelError, Network, Next,
     SamplingOptions, Trainer, TrainingOptions, Versions,
 };
 
@@ -337,12 +337,13 @@ fn examples_and_options_that_cannot_be_learned_from_are_refused() {
 }
 
 pub fn versions() -> Versions {
-    Versions { tilescribe: "0.1.0".into(), language: "1".into(), space: "cpu-1".into() }
+    Versions { tilescribe: "0.1.0".into(), language: "1".into(), space: "cpu-1".into(), features: "1".into() }
 }
 
 pub fn checkpoint() -> Checkpoint {
     Checkpoint {
         model: model(7),
+        estimator: Estimator::random(5, 3),
         versions: versions(),
         tokenizer: "{\"version\": \"1.0\"}".into(),
         card: "# A model\n".into(),
@@ -378,7 +379,11 @@ fn replace(from: &'static str, to: &'static str) -> impl Fn(Vec<u8>) -> Vec<u8> 
 
 #[test]
 fn other_versions_are_refused_by_name() {
-    for (from, to, of) in [("\"1\"", "\"2\"", "tensor language"), ("cpu-1", "cpu-2", "search space")] {
+    for (from, to, of) in [
+        ("language\": \"1\"", "language\": \"2\"", "tensor language"),
+        ("cpu-1", "cpu-2", "search space"),
+        ("features\": \"1\"", "features\": \"2\"", "features"),
+    ] {
         match load_changed("config.json", replace(from, to)) {
             Err(CheckpointError::Version { of: found, .. }) => assert_eq!(found, of),
             other => panic!("{other:?}"),
@@ -428,13 +433,15 @@ fn corrupt_checkpoints_are_refused_and_never_panic() {
         bytes
     };
     broken("model.safetensors", &not_finite, "not finite");
+    broken("estimator.safetensors", &|bytes| bytes[..bytes.len() - 4].to_vec(), "");
+    broken("estimator.safetensors", &not_finite, "not finite");
     assert!(matches!(load_changed("README.md", |_| vec![b'x'; (1 << 20) + 1]), Err(CheckpointError::TooLarge { .. })));
 }
 
 proptest! {
     #[test]
-    fn flipped_bytes_never_panic(at in 0usize..4000, bit in 0u8..8, file in 0usize..4) {
-        let name = ["config.json", "tokenizer.json", "README.md", "model.safetensors"][file];
+    fn flipped_bytes_never_panic(at in 0usize..4000, bit in 0u8..8, file in 0usize..5) {
+        let name = ["config.json", "tokenizer.json", "README.md", "estimator.safetensors", "model.safetensors"][file];
         let loaded = load_changed(name, |mut bytes| {
             let at = at % bytes.len();
             bytes[at] ^= 1 << bit;

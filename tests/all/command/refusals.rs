@@ -5,8 +5,9 @@ use std::process::Stdio;
 
 use rand::{RngCore, SeedableRng};
 use rand_chacha::ChaCha8Rng;
+use tilescribe::analysis::FEATURES;
 use tilescribe::language::{Language, tokenizer_json};
-use tilescribe::model::{Checkpoint, Config, Model};
+use tilescribe::model::{Checkpoint, Config, Estimator, Model};
 use tilescribe::propose::versions;
 use tilescribe::record::{Filter, Store};
 use tilescribe::space::Space;
@@ -19,6 +20,7 @@ pub fn untrained() -> Checkpoint {
     let config = Config::standard(language.vocabulary().len());
     Checkpoint {
         model: Model::random(Config { layers: 1, width: 32, feed_forward: 32, ..config }, 1).unwrap(),
+        estimator: Estimator::random(FEATURES, 1),
         versions: versions(&language, &space),
         tokenizer: tokenizer_json(&language),
         card: "# Untrained\n".into(),

@@ -1,0 +1,108 @@
+//! A finished program as numbers that a learned estimate of its speed starts from.
+//!
+//! Counts enter as logarithms, and again relative to the arithmetic that the workload asks for: programs of one task differ by factors. To these come
+//! rough times in cycles, as the sum and as the maximum of what instructions and levels of memory take on any processor of the last ten
+//! years. They only have to order programs; what they get wrong is learned.
+
+use super::{Demand, LevelTraffic, Mix, traffic};
+use crate::nest::{Nest, Statistics, statistics};
+use crate::target::Task;
+
+/// Changes whenever the meaning of a feature does: an estimator of another version is refused.
+pub const FEATURES_VERSION: &str = "1";
+
+/// How many there are.
+pub const FEATURES: usize = 67;
+
+/// Bytes that each level beyond the first hands over in a cycle: L2 and L3 to one core, memory to all.
+const BYTES_PER_CYCLE: [f64; 3] = [40.0, 12.0, 8.0];
+/// Cycles, roughly: of a gather or scatter of a vector, of a slow operator, between two dependent accumulations, for a loop's
+/// counter, a condition and a division, and to start threads.
+const SCATTERED: f64 = 20.0;
+const SLOW: f64 = 8.0;
+const CHAINED: f64 = 4.0;
+const ITERATION: f64 = 2.0;
+const CONDITION: f64 = 2.0;
+const DIVISION: f64 = 10.0;
+const FORK: f64 = 1000.0;
+
+/// Features of a program: [`FEATURES`], for every program and target.
+pub fn features(task: &Task, nest: &Nest) -> Vec<f32> {
+    let target = &task.target;
+    let (demand, mix, sizes) = (Demand::of(&task.workload), Mix::of(nest, target), statistics(nest));
+    let levels = moved_by_level(&traffic(nest, target));
+    let flops = demand.flops as f64 + 1.0;
+
+    let counts = counts(&mix);
+    let moved: Vec<f64> = levels.iter().flatten().copied().collect();
+    let mut features = vec![flops, demand.compulsory.total_bytes() as f64, f64::from(nest.error_growth)];
+    features.extend(counts.iter().chain(&moved).chain(&size_of_each(&sizes)));
+    features.iter_mut().for_each(|count| *count = magnitude(*count));
+
+    let written_out = sizes.operations as f64;
+    let relative = counts.iter().chain(&moved).chain([&written_out]);
+    features.extend(relative.map(|count| ((count + 1.0) / flops).log2()));
+    let vectors = magnitude(mix.vector_operations);
+    let beside = [mix.loads.single, mix.loads.contiguous, mix.iterations, mix.chained];
+    features.extend(beside.map(|count| magnitude(count) - vectors));
+    let imbalance = if mix.even_share > 0.0 { mix.share / mix.even_share } else { 1.0 };
+    features.extend([mix.lane_use, imbalance]);
+    for cycles in cycles(&mix, &levels, f64::from(target.cores.max(1))) {
+        features.extend([magnitude(cycles), ((cycles + 1.0) / flops).log2()]);
+    }
+    features.into_iter().map(|feature| feature as f32).collect()
+}
+
+fn magnitude(count: f64) -> f64 {
+    (1.0 + count.max(0.0)).log2()
+}
+
+fn counts(mix: &Mix) -> [f64; 16] {
+    [
+        mix.vector_operations,
+        mix.scalar_operations,
+        mix.slow_operations,
+        mix.loads.single,
+        mix.loads.contiguous,
+        mix.loads.strided,
+        mix.loads.scattered,
+        mix.stores.single,
+        mix.stores.contiguous,
+        mix.stores.scattered,
+        mix.iterations,
+        mix.conditions,
+        mix.divisions,
+        mix.chained,
+        mix.forks,
+        mix.share,
+    ]
+}
+
+fn size_of_each(sizes: &Statistics) -> [f64; 5] {
+    [sizes.operations, sizes.packed_bytes, sizes.shared_bytes, sizes.private_bytes, sizes.register_bytes]
+        .map(|size| size as f64)
+}
+
+/// Bytes read and written of registers' supplier, L2, L3 and memory. A target without some level has what lies behind it in its place.
+fn moved_by_level(traffic: &[LevelTraffic]) -> [[f64; 2]; 4] {
+    let last = traffic.len().saturating_sub(1);
+    std::array::from_fn(|number| {
+        traffic
+            .get(number.min(last))
+            .map_or([0.0; 2], |level| [level.moved.read_bytes as f64, level.moved.written_bytes as f64])
+    })
+}
+
+/// Cycles of the busiest core, where everything overlaps and where nothing does.
+fn cycles(mix: &Mix, levels: &[[f64; 2]; 4], cores: f64) -> [f64; 2] {
+    let (loads, stores) = (&mix.loads, &mix.stores);
+    let arithmetic = mix.vector_operations + mix.scalar_operations / 2.0 + SLOW * mix.slow_operations;
+    let loading = loads.single + loads.contiguous + 2.0 * loads.strided + SCATTERED * loads.scattered;
+    let storing = stores.single + stores.contiguous + SCATTERED * stores.scattered;
+    let executing = arithmetic.max(loading / 2.0).max(storing).max(CHAINED * mix.chained);
+    let at = |level: usize, sharers: f64| (levels[level][0] + levels[level][1]) / sharers / BYTES_PER_CYCLE[level - 1];
+    let memory = [at(1, cores), at(2, cores), at(3, 1.0)];
+    let control = ITERATION * mix.iterations + CONDITION * mix.conditions + DIVISION * mix.divisions + FORK * mix.forks;
+    [memory.iter().fold(executing, |most, time| most.max(*time)), executing + memory.iter().sum::<f64>()]
+        .map(|cycles| cycles + control)
+}

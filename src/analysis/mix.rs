@@ -1,0 +1,337 @@
+//! What a nest makes the processor execute: counts of instructions by kind, estimated from the loops alone.
+//!
+//! The mix is that of the busiest core: of a parallel loop it executes the largest share. Within the body of an innermost counted loop,
+//! equal loads and subexpressions of unrolled loops count once, as a compiler shares them, and what does not change in the loop counts once
+//! for all its iterations. Loops run as often as they do on average over the ragged tiles.
+
+use serde::{Deserialize, Serialize};
+
+use super::footprint::Plan;
+use crate::nest::{Loop, LoopKind, Nest, Scope, Stmt};
+use crate::target::Target;
+use crate::workload::{Atom, Binary, Condition, Expr, Index, TensorId, Unary, Var, row_major_strides};
+
+/// Memory instructions, by where the elements of the lanes lie. Counts of whole vectors.
+#[derive(Clone, Copy, PartialEq, Default, Debug, Serialize, Deserialize)]
+pub struct Accesses {
+    /// One element: a scalar, or the same for all lanes.
+    pub single: f64,
+    /// Neighbours.
+    pub contiguous: f64,
+    /// A small constant distance apart: rows with gaps.
+    pub strided: f64,
+    /// Farther apart, or at places that are computed: gathers and scatters.
+    pub scattered: f64,
+}
+
+/// Instructions of one run of a nest's body on its busiest core.
+#[derive(Clone, Copy, PartialEq, Default, Debug, Serialize, Deserialize)]
+pub struct Mix {
+    /// Operators on whole vectors; a multiply-add is one.
+    pub vector_operations: f64,
+    /// Operators on single elements.
+    pub scalar_operations: f64,
+    /// Operators that take many instructions: division, roots, exponentials and what is made of them.
+    pub slow_operations: f64,
+    /// From buffers in memory.
+    pub loads: Accesses,
+    pub stores: Accesses,
+    /// Iterations of loops that are neither unrolled nor in vectors.
+    pub iterations: f64,
+    /// Conditions that are tested.
+    pub conditions: f64,
+    /// Divisions of indices.
+    pub divisions: f64,
+    /// Accumulations that each wait for one before: the sum over innermost loops of the longest chain.
+    pub chained: f64,
+    /// Lanes of vector operations that hold an element, on average; 1 where there are none.
+    pub lane_use: f64,
+    /// Parallel loops that are entered.
+    pub forks: f64,
+    /// Iterations of parallel loops that the busiest core executes, and those that it would if they could be dealt out evenly.
+    pub share: f64,
+    pub even_share: f64,
+}
+
+/// Distances in elements that are read as rows with gaps.
+const SMALL_STRIDE: i64 = 4;
+
+impl Mix {
+    pub fn of(nest: &Nest, target: &Target) -> Mix {
+        let plan = Plan::new(nest);
+        let cores = f64::from(target.cores.max(1));
+        let strides = nest.buffers.iter().map(|buffer| row_major_strides(&buffer.shape)).collect();
+        let mut counter = Counter { plan: &plan, cores, strides, mix: Mix::default(), held: 0.0 };
+        counter.block(&nest.body, &Place { runs: 1.0, lanes: target.lanes().max(1) as f64, ..Place::default() });
+        let mut mix = counter.mix;
+        mix.lane_use = if mix.vector_operations > 0.0 { counter.held / mix.vector_operations } else { 1.0 };
+        mix
+    }
+}
+
+/// The loops around a statement.
+#[derive(Clone, Default)]
+struct Place {
+    /// How often the body of the innermost counted loop is executed.
+    runs: f64,
+    /// The innermost counted loop, and its iterations.
+    counted: Option<(Var, f64)>,
+    /// Unrolled inside of it.
+    unrolled: Vec<(Var, f64)>,
+    /// The vector loop and its iterations.
+    vector: Option<(Var, f64)>,
+    /// Of a register.
+    lanes: f64,
+    is_parallel: bool,
+}
+
+impl Place {
+    /// Registers that the lanes fill, of something that depends on these variables; 1 where it is a scalar.
+    fn vectors(&self, depends: &dyn Fn(Var) -> bool) -> f64 {
+        self.vector.filter(|(var, _)| depends(*var)).map_or(1.0, |(_, extent)| (extent / self.lanes).ceil())
+    }
+
+    /// How often something is executed that depends on these variables.
+    fn times(&self, depends: &dyn Fn(Var) -> bool) -> f64 {
+        let copies: f64 = self.unrolled.iter().filter(|(var, _)| depends(*var)).map(|(_, extent)| extent).product();
+        let hoisted =
+            self.counted.filter(|(var, trips)| !depends(*var) && *trips > 1.0).map_or(1.0, |(_, trips)| trips);
+        self.runs * copies / hoisted
+    }
+
+    /// How often something is executed that nothing is known of.
+    fn each_time(&self) -> f64 {
+        self.runs * self.unrolled.iter().map(|(_, extent)| extent).product::<f64>()
+    }
+
+    /// Of the body of a counted loop of so many iterations.
+    fn inside(&self, l: &Loop, trips: f64) -> Place {
+        let runs = self.each_time() * trips;
+        Place { runs, counted: Some((l.var, trips)), unrolled: Vec::new(), ..self.clone() }
+    }
+}
+
+struct Counter<'a> {
+    plan: &'a Plan<'a>,
+    cores: f64,
+    /// By buffer, of each dimension.
+    strides: Vec<Vec<i64>>,
+    mix: Mix,
+    /// Elements that vector operations computed, in registers of full lanes.
+    held: f64,
+}
+
+impl Counter<'_> {
+    fn block(&mut self, statements: &[Stmt], place: &Place) {
+        for statement in statements {
+            match statement {
+                Stmt::Loop(l) => self.enter(l, place),
+                Stmt::If { conditions, body } => {
+                    self.conditions(conditions, place);
+                    let runs = place.runs * self.plan.odds(conditions);
+                    self.block(body, &Place { runs, ..place.clone() });
+                }
+                Stmt::Store { buffer, indices, value } => {
+                    self.value(value, place);
+                    self.access(*buffer, indices, true, place);
+                }
+                Stmt::Accumulate { buffer, indices, value, .. } => self.accumulate(*buffer, indices, value, place),
+            }
+        }
+    }
+
+    fn enter(&mut self, l: &Loop, place: &Place) {
+        let trips = self.plan.runs(l);
+        match l.kind {
+            LoopKind::Vector => self.block(&l.body, &Place { vector: Some((l.var, trips)), ..place.clone() }),
+            LoopKind::Unroll => {
+                let mut inner = place.clone();
+                inner.unrolled.push((l.var, trips));
+                self.block(&l.body, &inner);
+            }
+            LoopKind::Parallel if !place.is_parallel => {
+                let own = (trips / self.cores).ceil();
+                let inner = place.inside(l, own);
+                self.mix.forks += place.each_time();
+                self.mix.share += inner.runs;
+                self.mix.even_share += place.each_time() * trips / self.cores;
+                self.mix.iterations += inner.runs;
+                self.block(&l.body, &Place { is_parallel: true, ..inner });
+            }
+            LoopKind::Parallel | LoopKind::Serial => {
+                let inner = place.inside(l, trips);
+                self.mix.iterations += inner.runs;
+                self.block(&l.body, &inner);
+            }
+        }
+    }
+
+    fn accumulate(&mut self, buffer: TensorId, indices: &[Index], value: &Expr, place: &Place) {
+        let moves = |var: Var| indices.iter().any(|index| index.mentions(var));
+        let mentions = |var: Var| moves(var) || mentions(value, var);
+        // the product in front of the sum is of the same instruction
+        match value {
+            Expr::Binary(Binary::Multiply, x, y) => {
+                self.value(x, place);
+                self.value(y, place);
+            }
+            other => self.value(other, place),
+        }
+        self.operation(&|var| mentions(var), place);
+        let waits = |(var, _): &&(Var, f64)| !moves(*var) && mentions(*var);
+        let steps: f64 = place.unrolled.iter().filter(waits).map(|(_, extent)| extent).product();
+        if place.counted.is_some_and(|(var, _)| !moves(var)) || steps > 1.0 {
+            self.mix.chained += place.runs * steps;
+        }
+        self.access(buffer, indices, false, place);
+        self.access(buffer, indices, true, place);
+    }
+
+    /// An operator that depends on these variables.
+    fn operation(&mut self, depends: &dyn Fn(Var) -> bool, place: &Place) {
+        let times = place.times(depends);
+        match place.vector.filter(|(var, _)| depends(*var)) {
+            Some((_, extent)) => {
+                let vectors = (extent / place.lanes).ceil();
+                self.mix.vector_operations += times * vectors;
+                self.held += times * extent / place.lanes;
+            }
+            None => self.mix.scalar_operations += times,
+        }
+    }
+
+    fn value(&mut self, value: &Expr, place: &Place) {
+        let depends = |var: Var| mentions(value, var);
+        match value {
+            Expr::Float(_) | Expr::Index(_) => {}
+            Expr::Load { tensor, indices } => return self.access(*tensor, indices, false, place),
+            Expr::Guard { conditions, .. } => self.conditions(conditions, place),
+            Expr::Unary(operator, _) => {
+                if !matches!(
+                    operator,
+                    Unary::Negate
+                        | Unary::Absolute
+                        | Unary::Floor
+                        | Unary::Ceil
+                        | Unary::Round
+                        | Unary::Not
+                        | Unary::Sign
+                ) {
+                    self.mix.slow_operations += place.times(&depends) * place.vectors(&depends);
+                }
+                self.operation(&depends, place);
+            }
+            Expr::Binary(operator, ..) => {
+                if matches!(operator, Binary::Divide | Binary::Power | Binary::Remainder) {
+                    self.mix.slow_operations += place.times(&depends) * place.vectors(&depends);
+                }
+                self.operation(&depends, place);
+            }
+            Expr::Cast(..) | Expr::Select { .. } => self.operation(&depends, place),
+        }
+        value.children().into_iter().for_each(|child| self.value(child, place));
+    }
+
+    fn conditions(&mut self, conditions: &[Condition], place: &Place) {
+        for condition in conditions {
+            self.mix.conditions += place.times(&|var| condition.index.mentions(var));
+            self.divisions(&condition.index, place);
+        }
+    }
+
+    fn divisions(&mut self, index: &Index, place: &Place) {
+        for (atom, _) in index.terms() {
+            if let Atom::FloorDiv(inner, _) | Atom::Modulo(inner, _) = atom {
+                self.mix.divisions += place.times(&|var| inner.mentions(var));
+            }
+        }
+    }
+
+    fn access(&mut self, buffer: TensorId, indices: &[Index], writes: bool, place: &Place) {
+        let Some(known) = self.plan.nest.buffers.get(buffer.0 as usize) else { return };
+        if known.scope == Scope::Register {
+            return;
+        }
+        let strides = &self.strides[buffer.0 as usize];
+        let flat = indices
+            .iter()
+            .zip(strides)
+            .fold(Index::constant(0), |sum, (index, stride)| sum.plus(&index.clone().times(*stride)));
+        let flat = flat.join_divisions();
+        self.divisions(&flat, place);
+        let times = place.times(&|var| flat.mentions(var));
+        let accesses = if writes { &mut self.mix.stores } else { &mut self.mix.loads };
+        let Some((lane, extent)) = place.vector.filter(|(var, _)| flat.mentions(*var)) else {
+            accesses.single += times;
+            return;
+        };
+        let vectors = times * (extent / place.lanes).ceil();
+        match flat.step(lane) {
+            Some(1) => accesses.contiguous += vectors,
+            Some(2..=SMALL_STRIDE) if !writes => accesses.strided += vectors,
+            _ => accesses.scattered += vectors,
+        }
+    }
+}
+
+fn mentions(value: &Expr, var: Var) -> bool {
+    let mut found = false;
+    value.for_each_index(&mut |index| found |= index.mentions(var));
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Mix;
+    use crate::nest::{LoopKind, Nest};
+    use crate::target::{Architecture, Target};
+    use crate::workload::Workload;
+
+    fn target() -> Target {
+        Target {
+            architecture: Architecture::X86_64,
+            cpu: "cascadelake".into(),
+            features: vec!["+avx512f".into()],
+            vector_bits: 512,
+            vector_registers: 32,
+            cores: 2,
+            l1_bytes: 32 << 10,
+            l2_bytes: 1 << 20,
+            l3_bytes: 32 << 20,
+        }
+    }
+
+    /// A product of 8×16 by 16×32, rows of 32 in vectors of 16.
+    fn product(kind: LoopKind) -> Nest {
+        let text = "input t0 8 16\ninput t1 16 32\nout t2 8 32 sum 16 mul t0 a c t1 c b\n";
+        let workload: Workload = text.parse().unwrap();
+        let (nest, stages) = Nest::naive_with_vars(&workload);
+        let [a, b, c] = stages[0].axes[..] else { panic!("three axes") };
+        let (nest, outer, inner) = nest.split(b, 16).unwrap();
+        let nest = nest.reorder(&[a, outer, c, inner]).unwrap();
+        nest.set_kind(inner, LoopKind::Vector).unwrap().set_kind(a, kind).unwrap()
+    }
+
+    #[test]
+    fn what_an_innermost_loop_shares_counts_once() {
+        let mix = Mix::of(&product(LoopKind::Serial), &target());
+        assert_eq!((mix.vector_operations, mix.scalar_operations, mix.lane_use), (256.0, 0.0, 1.0));
+        // an element of t0 and a row of t1 each time; the sums stay where they are while c runs
+        assert_eq!((mix.loads.single, mix.loads.contiguous, mix.stores.contiguous), (256.0, 256.0 + 16.0, 16.0));
+        assert_eq!((mix.loads.strided, mix.loads.scattered, mix.stores.scattered), (0.0, 0.0, 0.0));
+        // zeros are stored one by one
+        assert_eq!(mix.stores.single, 256.0);
+        assert_eq!(mix.iterations, f64::from(8 + 8 * 32 + 8 + 8 * 2 + 8 * 2 * 16));
+        assert_eq!(mix.chained, 256.0);
+    }
+
+    #[test]
+    fn unrolled_rows_share_the_columns_and_parallel_ones_are_dealt_out() {
+        let unrolled = Mix::of(&product(LoopKind::Unroll), &target());
+        // eight rows outside of the counted loops are eight times the same
+        assert_eq!(unrolled.vector_operations, 256.0);
+        let parallel = Mix::of(&product(LoopKind::Parallel), &target());
+        assert_eq!((parallel.vector_operations, parallel.forks), (128.0, 1.0));
+        assert_eq!((parallel.share, parallel.even_share), (4.0, 4.0));
+    }
+}

@@ -1,0 +1,98 @@
+//! New programs from known ones: a few decisions of a parent taken anew.
+
+use std::collections::BTreeMap;
+
+use rand::Rng;
+use rand_chacha::ChaCha8Rng;
+
+use crate::nest::Nest;
+use crate::space::{Decision, Policy, Reason, Space, Trace, Untuned, Words};
+use crate::target::Task;
+
+/// Decisions of a parent that are taken anew, on average.
+const MUTATIONS: f64 = 2.0;
+/// The part of mutations that go to a neighbour in the list of candidates, which for sizes is one of similar size.
+const STEPS: f64 = 0.5;
+
+/// The untuned program, then those with other first decisions (the algorithm where there are several); dead ends are left out.
+pub(super) fn untuned_programs(space: &Space, task: &Task) -> Vec<Trace> {
+    let mut programs = Vec::new();
+    let mut add = |(trace, result): (Trace, Result<Nest, Reason>)| {
+        if result.is_ok() && !programs.contains(&trace) {
+            programs.push(trace);
+        }
+    };
+    add(space.drive(task, &mut Untuned));
+    for answer in 0.. {
+        let mut first = First { answer, candidates: None };
+        add(space.drive(task, &mut first));
+        if first.candidates.is_none_or(|count| answer + 1 >= count) {
+            break;
+        }
+    }
+    programs
+}
+
+/// A child of one of the parents, the first of them most often; without parents, a program drawn from the whole space.
+pub(super) fn child(
+    space: &Space,
+    task: &Task,
+    parents: &[Trace],
+    rng: &mut ChaCha8Rng,
+) -> (Trace, Result<Nest, Reason>) {
+    // the smaller of two draws
+    let parent = (!parents.is_empty())
+        .then(|| rng.random_range(0..parents.len()).min(rng.random_range(0..parents.len())))
+        .map(|at| &parents[at]);
+    let rate = match parent {
+        None => 1.0,
+        Some(parent) => (MUTATIONS / parent.0.len().max(1) as f64).min(0.5),
+    };
+    let inherited: BTreeMap<&Words, &Words> =
+        parent.iter().flat_map(|parent| &parent.0).map(|choice| (&choice.site, &choice.value)).collect();
+    space.drive(task, &mut Mutation { inherited, rate, rng })
+}
+
+/// Takes a parent's decisions, but for a few. Where a mutation has made one of them illegal or raised a new question, the untuned answer stands in.
+struct Mutation<'a> {
+    inherited: BTreeMap<&'a Words, &'a Words>,
+    rate: f64,
+    rng: &'a mut ChaCha8Rng,
+}
+
+impl Policy for Mutation<'_> {
+    fn pick(&mut self, decision: &Decision) -> usize {
+        let inherited = self.inherited.get(&decision.site);
+        let kept = inherited.and_then(|value| decision.candidates.iter().position(|candidate| candidate == *value));
+        let count = decision.candidates.len();
+        let Some(kept) = kept else {
+            return if self.inherited.is_empty() { self.rng.random_range(0..count) } else { decision.default };
+        };
+        if !self.rng.random_bool(self.rate) {
+            return kept;
+        }
+        if !self.rng.random_bool(STEPS) {
+            return self.rng.random_range(0..count);
+        }
+        if self.rng.random_bool(0.5) { (kept + 1).min(count - 1) } else { kept.saturating_sub(1) }
+    }
+}
+
+/// Gives one answer to the first decision, the untuned one to all others.
+struct First {
+    answer: usize,
+    /// How many there were, once it was asked.
+    candidates: Option<usize>,
+}
+
+impl Policy for First {
+    fn pick(&mut self, decision: &Decision) -> usize {
+        match self.candidates {
+            Some(_) => decision.default,
+            None => {
+                self.candidates = Some(decision.candidates.len());
+                self.answer.min(decision.candidates.len() - 1)
+            }
+        }
+    }
+}
