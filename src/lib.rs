@@ -18,6 +18,7 @@ pub mod outcome;
 pub mod measure;
 pub mod record;
 pub mod model;
+pub mod rank;
 pub mod propose;
 pub mod tune;
 pub mod artifact;

@@ -5,7 +5,6 @@
 //! [`crate::measure::roofline`] knows how fast the machine could do that.
 
 mod assembly;
-mod features;
 mod footprint;
 mod mix;
 mod traffic;
@@ -13,7 +12,6 @@ mod traffic;
 use serde::{Deserialize, Serialize};
 
 pub use assembly::{CodeFigures, KernelFigures, kernel_figures};
-pub use features::{FEATURES, FEATURES_VERSION, features};
 pub use footprint::{LINE_BYTES, Moved};
 pub use mix::{Accesses, Mix};
 pub use traffic::{LevelTraffic, LoopFootprint, loop_footprints, traffic};

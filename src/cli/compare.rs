@@ -9,22 +9,24 @@ use anyhow::{Context, Result};
 use clap::Args;
 use tilescribe::space::Space;
 use tilescribe::tune::Control;
-use tilescribe::tune::compare::{Method as Contestant, Settings, compare};
+use tilescribe::tune::compare::{Log, Settings, compare};
 use tilescribe::tune::{Job, report};
 
 use super::arguments::{NetworkArguments, TargetArguments, read_task};
+use super::contestants::{Contestant, Contestants};
 use super::exit::CommandError;
 use super::progress;
-use super::search::{CheckpointArguments, Method, Proposers, jobs, measurer, stop_on_interrupt};
+use super::search::{CheckpointArguments, jobs, measurer, stop_on_interrupt};
 
 /// Compare search methods on the same tasks, with the same number of trials
 ///
-/// Writes results.json and report.html, a page with the curves that needs nothing else.
+/// Writes results.json and report.html, a page with the curves that needs nothing else. Finished runs are kept in runs.jsonl: stopped with
+/// Ctrl-C or killed, the same command goes on where it was, and a command with other methods, seeds or more trials joins the comparison.
 #[derive(Args)]
 pub struct Compare {
     /// Methods to compare, separated by commas
     #[arg(long, value_enum, value_delimiter = ',', required = true)]
-    methods: Vec<Method>,
+    methods: Vec<Contestant>,
     /// ONNX files, task files, MODEL.onnx#TASK, or folders of task files
     #[arg(long, num_args = 1.., required = true, value_name = "PATH")]
     workloads: Vec<String>,
@@ -53,22 +55,27 @@ impl Compare {
         let jobs = self.jobs()?;
         let mut measurer = measurer(&jobs)?;
         let space = Space::standard();
-        let makers = self.methods.iter().map(|method| {
-            let proposers = Proposers::new(*method, &space, &self.checkpoint)?;
-            Ok(Contestant { name: name(*method), make: Box::new(move |seed| Ok(proposers.make(seed))) })
-        });
-        let methods = makers.collect::<Result<Vec<Contestant<'_>>>>()?;
+        let contestants = Contestants::new(&space, &self.methods, &self.checkpoint)?;
+        let methods: Vec<_> = self.methods.iter().map(|method| contestants.method(*method)).collect();
         let settings = Settings { trials: self.trials as usize, seeds: self.seeds, batch: self.batch as usize };
         let total = jobs.len() as u64 * methods.len() as u64 * self.seeds * u64::from(self.trials);
         let (bar, stopped) = (progress::bar(total, "comparing"), stop_on_interrupt()?);
-        let mut watch = |job: usize, method: &str, seed: u64, _trial: usize| {
-            bar.inc(1);
+        let (mut run, mut done) = ((0, String::new(), 0), 0);
+        let mut watch = |job: usize, method: &str, seed: u64, trial: usize| {
+            // a run that is known already is told of once, at its end
+            if run != (job, method.to_string(), seed) {
+                (run, done) = ((job, method.to_string(), seed), 0);
+            }
+            bar.inc((trial - done) as u64);
+            done = trial;
             bar.set_message(format!("{} by {method}, seed {seed}", jobs[job].name));
             if stopped.load(Ordering::Relaxed) { Control::Stop } else { Control::Continue }
         };
-        let comparison = compare(&jobs, &methods, &mut measurer, &settings, &mut watch)?;
-        bar.finish_and_clear();
         fs::create_dir_all(&self.output).with_context(|| format!("cannot create {}", self.output.display()))?;
+        let target = self.target.resolve()?;
+        let mut log = Log::open(&self.output.join("runs.jsonl"), &target, &space)?;
+        let comparison = compare(&jobs, &methods, &mut measurer, &settings, &mut log, &mut watch)?;
+        bar.finish_and_clear();
         for (file, text) in
             [("results.json", serde_json::to_string_pretty(&comparison)?), ("report.html", report::html(&comparison))]
         {
@@ -110,10 +117,4 @@ impl Compare {
         }
         Ok(all)
     }
-}
-
-/// As the command line spells it.
-fn name(method: Method) -> String {
-    use clap::ValueEnum;
-    method.to_possible_value().map_or_else(String::new, |value| value.get_name().to_string())
 }

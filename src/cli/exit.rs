@@ -15,6 +15,7 @@ use tilescribe::propose::ProposeError;
 use tilescribe::record::{CorpusError, StoreError, WorkloadsError};
 use tilescribe::target::TargetError;
 use tilescribe::tune::TuneError;
+use tilescribe::tune::compare::{CompareError, LogError};
 
 pub const SUCCESS: u8 = 0;
 pub const BUG: u8 = 1;
@@ -105,12 +106,16 @@ fn known(cause: &(dyn std::error::Error + 'static)) -> Option<u8> {
         return Some(store(error));
     }
     if let Some(error) = cause.downcast_ref::<TuneError>() {
+        return Some(tune(error));
+    }
+    if let Some(error) = cause.downcast_ref::<CompareError>() {
         return Some(match error {
-            TuneError::Store(error) => store(error),
-            TuneError::Measure { source, .. } => measure(source),
-            TuneError::Propose { source: ProposeError::Model(_), .. } => USAGE,
-            TuneError::Propose { source: ProposeError::Space(_), .. } => BUG,
+            CompareError::Tune(error) => tune(error),
+            CompareError::Log(error) => log(error),
         });
+    }
+    if let Some(error) = cause.downcast_ref::<LogError>() {
+        return Some(log(error));
     }
     if let Some(error) = cause.downcast_ref::<SourceError>() {
         return Some(match error {
@@ -158,6 +163,22 @@ fn measure(error: &MeasureError) -> u8 {
         MeasureError::Worker { .. } | MeasureError::OtherBuild { .. } => ENVIRONMENT,
         MeasureError::Task { .. } => USAGE,
         MeasureError::Trace { .. } => BUG,
+    }
+}
+
+fn log(error: &LogError) -> u8 {
+    match error {
+        LogError::Io { source, .. } => file(source),
+        LogError::Line { .. } | LogError::Other { .. } => USAGE,
+    }
+}
+
+fn tune(error: &TuneError) -> u8 {
+    match error {
+        TuneError::Store(error) => store(error),
+        TuneError::Measure { source, .. } => measure(source),
+        TuneError::Propose { source: ProposeError::Model(_), .. } => USAGE,
+        TuneError::Propose { source: ProposeError::Space(_) | ProposeError::Rank(_), .. } => BUG,
     }
 }
 

@@ -14,19 +14,22 @@ use tilescribe::target::Task;
 
 use super::arguments::StoreArguments;
 use super::exit::CommandError;
-use super::search::CheckpointArguments;
+use super::search::{CheckpointArguments, own_checkpoint};
 use super::training::{Run, TrainingArguments};
 
 /// Train a checkpoint further on what was measured on this machine
+///
+/// The result lies beside the store, and is used from then on wherever no checkpoint is named (`--checkpoint built-in` takes the one that was
+/// built in). What it gained is told for tasks that it was not trained on; a part that gained nothing stays as it was.
 #[derive(Args)]
 pub struct Finetune {
     #[command(flatten)]
     checkpoint: CheckpointArguments,
     #[command(flatten)]
     store: StoreArguments,
-    /// Folder of the new checkpoint
+    /// Folder of the new checkpoint [default: tilescribe/checkpoint in the user's cache folder]
     #[arg(short, long, value_name = "DIR")]
-    output: PathBuf,
+    output: Option<PathBuf>,
     #[command(flatten)]
     training: TrainingArguments,
 }
@@ -46,17 +49,32 @@ impl Finetune {
             return Err(CommandError::Usage(format!("nothing was measured yet: there is no {}", path.display())).into());
         };
         let entries = entries(&store, &space)?;
+        let missing = || CommandError::Usage("there is no cache folder; name one with --output".into());
+        let output = self.output.clone().or_else(own_checkpoint).ok_or_else(missing)?;
         let run = Run {
             start: &checkpoint.model,
             estimator: Some(&checkpoint.estimator),
             training: &self.training,
             entries: &entries,
             options: self.training.options(usual()),
-            output: &self.output,
+            output: &output,
             title: "# Tilescribe, fine-tuned",
         };
         let trained = run.execute(&space, &language)?;
-        writeln!(out, "{}: {} steps on {} records", self.output.display(), trained.steps, entries.len())?;
+        writeln!(out, "{}: {} steps on {} records", output.display(), trained.steps, entries.len())?;
+        let verdict = |gained: bool| if gained { "" } else { "; no gain: it stays as it was" };
+        if let Some((before, after)) = trained.model_gain {
+            let (before, after) = (before.policy_loss, after.policy_loss);
+            let kept = verdict(after < before);
+            writeln!(out, "transformer, policy loss on held-out tasks: {before:.3} before, {after:.3} after{kept}")?;
+        }
+        if let Some((before, after)) = trained.estimator_gain {
+            let kept = verdict(after > before);
+            writeln!(out, "estimator, pairs ordered on held-out tasks: {before:.3} before, {after:.3} after{kept}")?;
+        }
+        if trained.model_gain.is_none() && trained.estimator_gain.is_none() {
+            writeln!(out, "no task was held out, so nothing tells whether it gained; measure more tasks")?;
+        }
         Ok(())
     }
 }

@@ -5,6 +5,7 @@ mod bench;
 mod collect;
 mod compare;
 mod compile;
+mod contestants;
 mod doctor;
 mod finetune;
 mod exit;

@@ -1,6 +1,7 @@
 //! Searching for schedules: what `compile` and `tune` share.
 
 use std::collections::HashSet;
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
@@ -10,9 +11,9 @@ use tilescribe::codegen;
 use tilescribe::graph::Network;
 use tilescribe::language::Language;
 use tilescribe::measure::{self, Measurer};
-use tilescribe::model::{Checkpoint, Estimator, Source};
+use tilescribe::model::{Checkpoint, CheckpointError, Estimator, Source, SourceError};
 use tilescribe::propose::{Evolution, LanguageModel, Proposer, Random, load_checkpoint, shipped_checkpoint};
-use tilescribe::record::Store;
+use tilescribe::record::{self, Store};
 use tilescribe::space::Space;
 use tilescribe::target::{Target, Task};
 use tilescribe::tune::{self, Budget, Control, Event, Job, Report, Settings};
@@ -64,7 +65,7 @@ pub struct SearchArguments {
 /// The model.
 #[derive(Args, Clone, Debug, Default)]
 pub struct CheckpointArguments {
-    /// Folder of a checkpoint, or hf:OWNER/NAME@REVISION [default: the one that is built in]
+    /// Folder of a checkpoint, hf:OWNER/NAME@REVISION, or built-in [default: the one that `finetune` made, or else the one that is built in]
     #[arg(long, value_name = "C")]
     pub checkpoint: Option<String>,
 }
@@ -75,12 +76,36 @@ impl CheckpointArguments {
     /// # Errors
     /// Where it cannot be had, is damaged, or belongs to another version.
     pub fn load(&self, space: &Space, language: &Language) -> Result<Checkpoint> {
-        Ok(match &self.checkpoint {
-            Some(text) => load_checkpoint(&text.parse::<Source>()?, language, space)?,
-            None => shipped_checkpoint(language, space)
-                .context("the built-in checkpoint (retrain it with `make checkpoint`, or use --method random)")?,
-        })
+        let built_in = || {
+            shipped_checkpoint(language, space)
+                .context("the built-in checkpoint (retrain it with `make checkpoint`, or use --method random)")
+        };
+        match self.checkpoint.as_deref() {
+            Some(BUILT_IN) => built_in(),
+            Some(text) => Ok(load_checkpoint(&text.parse::<Source>()?, language, space)?),
+            None => match own_checkpoint().filter(|folder| folder.join("config.json").exists()) {
+                None => built_in(),
+                Some(folder) => match load_checkpoint(&Source::Folder(folder.clone()), language, space) {
+                    Err(SourceError::Checkpoint(CheckpointError::Version { .. })) => {
+                        let folder = folder.display();
+                        tracing::warn!(
+                            "the checkpoint in {folder} is of another version: the built-in one is used; `tilescribe finetune` makes it anew"
+                        );
+                        built_in()
+                    }
+                    loaded => loaded.with_context(|| format!("the fine-tuned checkpoint in {}", folder.display())),
+                },
+            },
+        }
     }
+}
+
+/// What `--checkpoint` calls the one that is built in.
+const BUILT_IN: &str = "built-in";
+
+/// Where `finetune` puts a checkpoint that nobody gave another place.
+pub fn own_checkpoint() -> Option<PathBuf> {
+    record::cache_folder().map(|folder| folder.join("checkpoint"))
 }
 
 /// Makes proposers of one method: the model is read once.
@@ -111,11 +136,13 @@ impl<'a> Proposers<'a> {
         match &self.method {
             Made::Lm(written) => {
                 let (language, Checkpoint { model, estimator, .. }) = &**written;
-                Box::new(LanguageModel::new(self.space, language.clone(), model, seed).ranked_by(estimator.clone()))
+                Box::new(
+                    LanguageModel::new(self.space, language.clone(), model, seed).ranked_by(Some(estimator.clone())),
+                )
             }
             Made::Random => Box::new(Random::new(self.space, seed)),
-            Made::Evolution => Box::new(Evolution::new(self.space, seed)),
-            Made::Guided(estimator) => Box::new(Evolution::guided(self.space, estimator.clone(), seed)),
+            Made::Evolution => Box::new(Evolution::new(self.space, None, seed)),
+            Made::Guided(estimator) => Box::new(Evolution::new(self.space, Some(estimator.clone()), seed)),
         }
     }
 }

@@ -1,9 +1,9 @@
 //! Checkpoints that write this program's language: the one that is built in, and others.
 
 use super::versions;
-use crate::analysis::{FEATURES, FEATURES_VERSION};
 use crate::language::{Language, tokenizer_json};
 use crate::model::{Checkpoint, CheckpointError, Source, SourceError};
+use crate::rank::{FEATURES, FEATURES_VERSION};
 use crate::space::Space;
 
 /// The checkpoint under `checkpoints/default`, as it was when the program was built.

@@ -1,6 +1,6 @@
 //! Evolution: mutations of the fastest programs measured so far, among uniformly drawn ones, ranked by a learned estimate.
 //!
-//! What Ansor and MetaSchedule do. Their estimate begins from nothing with every task; [`Evolution::guided`] begins with one that was
+//! What Ansor and MetaSchedule do. Their estimate begins from nothing with every task; with a `prior` it begins with one that was
 //! pretrained. Before much is measured, the untuned programs are parents, too: one for each answer to the first decision, after which little
 //! of another parent could be kept.
 
@@ -10,11 +10,10 @@ use rand::{Rng, RngCore, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use rayon::iter::{IntoParallelIterator, ParallelIterator};
 
-use super::estimate::{Described, Ranking};
 use super::mutation::{child, untuned_programs};
 use super::{Candidate, History, Proposal, ProposeError, Proposer};
-use crate::analysis::features;
 use crate::model::Estimator;
+use crate::rank::{Described, Ranking, features};
 use crate::space::{Space, Trace};
 use crate::target::Task;
 
@@ -45,16 +44,10 @@ struct Ranked {
 }
 
 impl<'a> Evolution<'a> {
-    /// Learns its estimate from what it measures.
-    pub fn new(space: &'a Space, seed: u64) -> Evolution<'a> {
-        let ranking = Ranking::new(space, None, seed);
-        Evolution { name: "evolution", space, ranking, rng: ChaCha8Rng::seed_from_u64(seed) }
-    }
-
-    /// Starts from an estimate that was learned from other tasks.
-    pub fn guided(space: &'a Space, estimator: Estimator, seed: u64) -> Evolution<'a> {
-        let ranking = Ranking::new(space, Some(estimator), seed);
-        Evolution { name: "guided", space, ranking, rng: ChaCha8Rng::seed_from_u64(seed) }
+    /// Starts from an estimate that was learned from other tasks, if there is one; learns it from what it measures otherwise.
+    pub fn new(space: &'a Space, prior: Option<Estimator>, seed: u64) -> Evolution<'a> {
+        let name = if prior.is_some() { "guided" } else { "evolution" };
+        Evolution { name, space, ranking: Ranking::new(space, prior, seed), rng: ChaCha8Rng::seed_from_u64(seed) }
     }
 
     /// Draws so many programs, and looks at those that are none of `seen`.
@@ -161,11 +154,11 @@ mod tests {
         let (parent, _) = space.drive(&task, &mut Untuned);
         let mut history = History::default();
         history.insert(parent.clone(), Some(5));
-        let proposal = Evolution::new(&space, 1).propose(&task, &history, 40).unwrap();
+        let proposal = Evolution::new(&space, None, 1).propose(&task, &history, 40).unwrap();
         let parents = untuned_programs(&space, &task);
         assert_eq!(parents[0], parent);
         assert!(parents[1..].iter().all(|other| proposal.candidates.iter().any(|c| c.trace == *other)));
-        assert_eq!(proposal, Evolution::new(&space, 1).propose(&task, &history, 40).unwrap());
+        assert_eq!(proposal, Evolution::new(&space, None, 1).propose(&task, &history, 40).unwrap());
         assert_eq!(proposal.candidates.len(), 40);
         let mut alike = 0;
         for candidate in &proposal.candidates {

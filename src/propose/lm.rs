@@ -11,19 +11,19 @@ use rand::seq::IndexedRandom;
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
-use super::estimate::{Described, Ranking};
 use super::mutation::{child, untuned_programs};
 use super::{Candidate, History, Proposal, ProposeError, Proposer};
-use crate::analysis::FEATURES_VERSION;
 use crate::language::Language;
 use crate::model::{Decoder, Estimator, Guide, Model, ModelError, Next, Prompt, SamplingOptions, Versions};
+use crate::rank::{Described, FEATURES_VERSION, Ranking};
 use crate::space::{Choice, Decision, Space, Stale, Trace};
 use crate::target::Task;
+use crate::workload::Workload;
 
 /// The quality that is asked for: the best decile.
 const WANT: u8 = 9;
 /// Traces sampled at once, at least, and for each one asked for: what the ranking chooses from.
-const MIN_SAMPLES: usize = 64;
+const SAMPLES: usize = 64;
 const SAMPLES_PER_CANDIDATE: usize = 4;
 /// Rounds of sampling before a small space, or a very certain model, is taken to be exhausted.
 const ROUNDS: u64 = 8;
@@ -32,6 +32,23 @@ const ROUNDS: u64 = 8;
 const PARENTS: usize = 4;
 /// Children in the pool for each candidate asked for.
 const CHILDREN: usize = 2;
+
+/// What the search makes use of: all of it, unless an ablation takes something away.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Ingredients {
+    /// The prompt asks for the best quality; otherwise for nothing in particular.
+    pub want: bool,
+    /// The prompt spells the workload out; otherwise it names the machine only.
+    pub workload: bool,
+    /// Programs are ranked; otherwise they come in the order in which they were written.
+    pub ranking: bool,
+    /// Sequences begin as the fastest measured ones do, and children of those and the untuned programs join the pool.
+    pub neighbours: bool,
+}
+
+impl Ingredients {
+    pub const ALL: Ingredients = Ingredients { want: true, workload: true, ranking: true, neighbours: true };
+}
 
 /// The versions that a checkpoint must have to write for this language and space.
 pub fn versions(language: &Language, space: &Space) -> Versions {
@@ -50,6 +67,8 @@ pub struct LanguageModel<'a> {
     decoder: Decoder,
     /// Ranks by an estimator; without one, the value head ranks.
     ranking: Option<Ranking<'a>>,
+    ingredients: Ingredients,
+    samples: usize,
     temperature: f64,
     top_p: f64,
     seed: u64,
@@ -61,13 +80,39 @@ impl<'a> LanguageModel<'a> {
     /// `model` was checked to be of this space's and language's [`versions`].
     pub fn new(space: &'a Space, language: Language, model: &Model, seed: u64) -> LanguageModel<'a> {
         let decoder = Decoder::new(model);
-        LanguageModel { space, language, decoder, ranking: None, temperature: 1.0, top_p: 0.98, seed, rounds: 0 }
+        let ingredients = Ingredients::ALL;
+        LanguageModel {
+            space,
+            language,
+            decoder,
+            ranking: None,
+            ingredients,
+            samples: SAMPLES,
+            temperature: 1.0,
+            top_p: 0.98,
+            seed,
+            rounds: 0,
+        }
     }
 
-    /// Ranked by an estimator of this program's features.
+    /// Ranked by an estimator of this program's features, or by one that learns from nothing but what is measured.
     #[must_use]
-    pub fn ranked_by(mut self, estimator: Estimator) -> LanguageModel<'a> {
-        self.ranking = Some(Ranking::new(self.space, Some(estimator), self.seed));
+    pub fn ranked_by(mut self, prior: Option<Estimator>) -> LanguageModel<'a> {
+        self.ranking = Some(Ranking::new(self.space, prior, self.seed));
+        self
+    }
+
+    /// The ranking chooses from so many samples, at least.
+    #[must_use]
+    pub fn with_samples(mut self, samples: usize) -> LanguageModel<'a> {
+        self.samples = samples.max(1);
+        self
+    }
+
+    /// With only some of what it makes use of.
+    #[must_use]
+    pub fn with_ingredients(mut self, ingredients: Ingredients) -> LanguageModel<'a> {
+        self.ingredients = ingredients;
         self
     }
 
@@ -93,7 +138,15 @@ impl<'a> LanguageModel<'a> {
     }
 
     fn prompt(&self, task: &Task, want: Option<u8>) -> Result<Prompt, ProposeError> {
-        self.decoder.prompt(&self.language.encode_prompt(task, want)).map_err(refused)
+        let want = want.filter(|_| self.ingredients.want);
+        let tokens = match self.ingredients.workload {
+            true => self.language.encode_prompt(task, want),
+            false => {
+                let nothing = Task { workload: Workload::default(), target: task.target.clone() };
+                self.language.encode_prompt(&nothing, want)
+            }
+        };
+        self.decoder.prompt(&tokens).map_err(refused)
     }
 
     /// Writes traces; where there are parents, every other one begins like one of them.
@@ -207,7 +260,7 @@ impl Proposer for LanguageModel<'_> {
         let prompt = self.prompt(task, Some(WANT))?;
         let mut proposal = Proposal::default();
         let mut seen = BTreeSet::new();
-        let parents = history.fastest(PARENTS);
+        let parents = if self.ingredients.neighbours { history.fastest(PARENTS) } else { Vec::new() };
         // a run that is taken up again would draw what it has drawn before, and take the space to be exhausted
         self.rounds = self.rounds.max(history.len() as u64);
         for _ in 0..ROUNDS {
@@ -220,10 +273,11 @@ impl Proposer for LanguageModel<'_> {
                     pool.push(Candidate { trace, log_likelihood, value: None });
                 }
             };
-            for trace in self.known_to_be_good(task, &parents, count) {
+            let neighbours = self.ingredients.neighbours.then(|| self.known_to_be_good(task, &parents, count));
+            for trace in neighbours.into_iter().flatten() {
                 join(trace, None);
             }
-            for written in self.write(&prompt, task, &parents, MIN_SAMPLES.max(SAMPLES_PER_CANDIDATE * count))? {
+            for written in self.write(&prompt, task, &parents, self.samples.max(SAMPLES_PER_CANDIDATE * count))? {
                 proposal.drawn += 1;
                 match written.complete {
                     true => join(written.trace, Some(written.log_likelihood as f32)),
@@ -233,7 +287,9 @@ impl Proposer for LanguageModel<'_> {
             let drawn = pool.len();
             let mut valued = self.valued(task, history, pool)?;
             proposal.dead_ends += (drawn - valued.len()) as u64;
-            valued.sort_by(|(a, _), (b, _)| by_value(a, b));
+            if self.ingredients.ranking {
+                valued.sort_by(|(a, _), (b, _)| by_value(a, b));
+            }
             valued.truncate(count - proposal.candidates.len());
             if let Some(ranking) = &mut self.ranking {
                 ranking.remember(task, valued.iter().filter_map(|(_, described)| described.clone()));
@@ -333,12 +389,12 @@ impl Guide for Writing<'_> {
 #[cfg(test)]
 mod tests {
     use super::{History, LanguageModel, Proposer, Ranking, untuned_programs};
-    use crate::analysis::FEATURES;
     use crate::language::Language;
     use crate::model::{Config, Estimator, EstimatorOptions, Group, Model, train_estimator};
     use crate::outcome::Outcome;
     use crate::propose::example::product;
     use crate::propose::train::examples;
+    use crate::rank::FEATURES;
     use crate::record::{Entry, Record};
     use crate::space::{Next, Space, Trace};
 
@@ -378,8 +434,9 @@ mod tests {
     fn an_estimator_ranks_what_was_written_and_what_the_rules_write() {
         let (space, language, task) = (Space::standard(), Language::standard(), product());
         let model = model(&language);
-        let lm =
-            |seed| LanguageModel::new(&space, language.clone(), &model, seed).ranked_by(Estimator::random(FEATURES, 9));
+        let lm = |seed| {
+            LanguageModel::new(&space, language.clone(), &model, seed).ranked_by(Some(Estimator::random(FEATURES, 9)))
+        };
         let few = lm(3).propose(&task, &History::default(), 5).unwrap();
         assert_eq!(few, lm(3).propose(&task, &History::default(), 5).unwrap());
         let values: Vec<f32> = few.candidates.iter().map(|candidate| candidate.value.unwrap()).collect();
@@ -391,7 +448,7 @@ mod tests {
         let features = described.into_iter().flatten().map(|described| described.features).collect();
         let group = Group { features, speeds: vec![0.0, -2.0, -2.0, -2.0, -2.0, -2.0] };
         let likes_it = train_estimator(None, &[group], &EstimatorOptions::default()).unwrap();
-        let mut lm_that_likes_it = LanguageModel::new(&space, language.clone(), &model, 3).ranked_by(likes_it);
+        let mut lm_that_likes_it = LanguageModel::new(&space, language.clone(), &model, 3).ranked_by(Some(likes_it));
         let candidates = lm_that_likes_it.propose(&task, &History::default(), 20).unwrap().candidates;
         assert!(candidates.iter().any(|candidate| candidate.trace == untuned));
         // children of the fastest are in the pool, though nobody wrote them

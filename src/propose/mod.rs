@@ -4,25 +4,23 @@
 //! nothing itself. The seed that it was made with decides everything it draws.
 
 mod checkpoint;
-mod estimate;
 mod evolution;
 #[cfg(test)]
-mod example;
-mod history;
+pub(crate) mod example;
 mod lm;
 mod mutation;
 mod random;
 pub mod train;
 
 pub use checkpoint::{load_checkpoint, shipped_checkpoint};
-pub use estimate::estimator_groups;
 pub use evolution::Evolution;
-pub use history::History;
-pub use lm::{LanguageModel, Written, versions};
+pub use lm::{Ingredients, LanguageModel, Written, versions};
 pub use random::Random;
 
 use thiserror::Error;
 
+use crate::rank::RankError;
+pub use crate::record::History;
 use crate::space::Trace;
 use crate::target::Task;
 
@@ -56,6 +54,8 @@ pub enum ProposeError {
     /// Our bug: the space and its own decisions do not fit together.
     #[error("the space contradicts itself: {0}")]
     Space(#[from] crate::space::Stale),
+    #[error(transparent)]
+    Rank(#[from] RankError),
 }
 
 /// Names candidates for a task.
@@ -68,4 +68,17 @@ pub trait Proposer {
     /// # Errors
     /// [`ProposeError`] where no candidate can be written at all.
     fn propose(&mut self, task: &Task, history: &History, count: usize) -> Result<Proposal, ProposeError>;
+}
+
+/// Names a single program, before anything was measured: what a user gets who cannot wait for measurements.
+pub struct Greedy<P>(pub P);
+
+impl<P: Proposer> Proposer for Greedy<P> {
+    fn name(&self) -> &str {
+        "greedy"
+    }
+
+    fn propose(&mut self, task: &Task, history: &History, count: usize) -> Result<Proposal, ProposeError> {
+        if history.is_empty() { self.0.propose(task, history, count.min(1)) } else { Ok(Proposal::default()) }
+    }
 }

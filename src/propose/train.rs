@@ -73,6 +73,19 @@ pub fn train(
     Ok(Trained { model: trainer.model()?, evaluations, steps, interrupted })
 }
 
+/// Quality of a model on the groups that [`train`] with these options would hold out; `None` where it would hold out none.
+///
+/// # Errors
+/// As [`train`].
+pub fn evaluate(
+    model: &Model,
+    examples: &[Example],
+    options: TrainingOptions,
+    compute: Compute,
+) -> Result<Option<Evaluation>, ModelError> {
+    Trainer::new(model, examples, options, compute)?.evaluate()
+}
+
 /// One example for each record, grouped by task and target. The quality asked for in a prompt is the decile of the speed reached relative to the
 /// best of the group; programs that failed teach the value head only.
 pub fn examples(entries: &[Entry], language: &Language, max_sequence: usize) -> Examples {

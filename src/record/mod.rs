@@ -8,6 +8,7 @@
 //! that is not ours, or of another version, is refused and never modified. Nothing in here measures or judges.
 
 mod corpus;
+mod history;
 mod schema;
 mod store;
 mod workloads;
@@ -19,6 +20,7 @@ use crate::space::Trace;
 use crate::target::{Target, Task};
 
 pub use corpus::{CorpusError, CorpusReader, CorpusWriter, Entry, Limits};
+pub use history::History;
 pub use store::{Filter, Imported, Inserted, Prune, Store, StoreError, Summary};
 pub use workloads::{NamedWorkload, WorkloadsError, read_workloads};
 

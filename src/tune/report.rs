@@ -1,5 +1,6 @@
 //! A comparison as one self-contained page: curves, tables, every task.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 
 use super::compare::{Comparison, NOTHING_FOUND, TaskComparison, checkpoints};
@@ -23,6 +24,9 @@ struct Curve {
     band: Vec<(f64, f64)>,
 }
 
+/// Qualities that the cost of is told.
+const QUALITIES: [f64; 7] = [0.5, 0.7, 0.8, 0.9, 0.95, 0.97, 1.0];
+
 /// The page as HTML, pictures as SVG inside of it; needs nothing from elsewhere.
 pub fn html(comparison: &Comparison) -> String {
     let methods: Vec<&String> = comparison.summary.keys().collect();
@@ -38,15 +42,21 @@ pub fn html(comparison: &Comparison) -> String {
         comparison.untuned,
     );
     let overall = Frame { width: 720.0, height: 360.0, left: 60.0, bottom: 40.0 };
-    page += &plot(&overall, &overall_curves(comparison), comparison.trials, true);
+    let trials = Axis::trials(comparison.trials);
+    page += &plot(&overall, &overall_curves(comparison), &trials, true);
+    page += "<p>The same over the mean wall clock of a task, proposing and measuring.</p>\n";
+    let timed = timed_curves(comparison);
+    page += &plot(&overall, &timed, &Axis::seconds(&timed), true);
     page += &summary_table(comparison);
+    page += &cost_table(comparison);
+    page += &failure_table(comparison);
     page += "<h2>Every task</h2>\n<div class=\"grid\">\n";
     for task in &comparison.tasks {
         let frame = Frame { width: 330.0, height: 190.0, left: 40.0, bottom: 30.0 };
         let reference = task.reference_ms.map_or("nothing correct".into(), |ms| format!("{ms:.4} ms"));
         let _ = write!(page, "<figure><figcaption>{} <small>{reference}</small></figcaption>", escape(&task.name));
-        let curves: Vec<Curve> = methods.iter().map(|m| task_curve(task, m, comparison.trials)).collect();
-        page += &plot(&frame, &curves, comparison.trials, false);
+        let curves: Vec<Curve> = methods.iter().map(|m| task_curve(task, m, &points_of(comparison, m))).collect();
+        page += &plot(&frame, &curves, &trials, false);
         page += "</figure>\n";
     }
     page += "</div>\n</body></html>\n";
@@ -64,7 +74,7 @@ fn escape(text: &str) -> String {
 }
 
 fn overall_curves(comparison: &Comparison) -> Vec<Curve> {
-    let curve = |(name, points): (&String, &std::collections::BTreeMap<usize, f64>)| Curve {
+    let curve = |(name, points): (&String, &BTreeMap<usize, f64>)| Curve {
         name: name.clone(),
         points: points.iter().map(|(trials, quality)| (*trials as f64, *quality)).collect(),
         band: points.keys().map(|trials| seed_band(comparison, name, *trials)).collect(),
@@ -74,10 +84,10 @@ fn overall_curves(comparison: &Comparison) -> Vec<Curve> {
 
 /// Lowest and highest geometric mean over the tasks, of single seeds.
 fn seed_band(comparison: &Comparison, method: &str, trials: usize) -> (f64, f64) {
-    let mut by_seed: std::collections::BTreeMap<u64, Vec<f64>> = Default::default();
+    let mut by_seed: BTreeMap<u64, Vec<f64>> = Default::default();
     for task in &comparison.tasks {
         let Some(reference) = task.reference_ms else { continue };
-        for run in task.runs.iter().filter(|r| r.method == method) {
+        for run in task.runs.iter().filter(|r| r.method == method && r.trials >= trials) {
             let quality = run.checked_ms.get(&trials).map_or(NOTHING_FOUND, |ms| reference / ms);
             by_seed.entry(run.seed).or_default().push(quality.ln());
         }
@@ -86,14 +96,19 @@ fn seed_band(comparison: &Comparison, method: &str, trials: usize) -> (f64, f64)
     means.fold((f64::INFINITY, 0.0), |(low, high), q| (low.min(q), high.max(q)))
 }
 
+/// The numbers of trials that a method is known at.
+fn points_of(comparison: &Comparison, method: &str) -> Vec<usize> {
+    comparison.summary.get(method).map_or(Vec::new(), |points| points.keys().copied().collect())
+}
+
 /// A method on one task: the mean over seeds, and their range.
-fn task_curve(task: &TaskComparison, method: &str, trials: usize) -> Curve {
+fn task_curve(task: &TaskComparison, method: &str, trials: &[usize]) -> Curve {
     let reference = task.reference_ms.unwrap_or(0.0);
-    let runs: Vec<_> = task.runs.iter().filter(|r| r.method == method).collect();
     let (mut points, mut band) = (Vec::new(), Vec::new());
-    for point in checkpoints(trials) {
+    for point in trials.iter().copied() {
+        let runs = task.runs.iter().filter(|r| r.method == method && r.trials >= point);
         let qualities: Vec<f64> =
-            runs.iter().map(|r| r.checked_ms.get(&point).map_or(NOTHING_FOUND, |ms| reference / ms)).collect();
+            runs.map(|r| r.checked_ms.get(&point).map_or(NOTHING_FOUND, |ms| reference / ms)).collect();
         if qualities.is_empty() {
             continue;
         }
@@ -104,11 +119,46 @@ fn task_curve(task: &TaskComparison, method: &str, trials: usize) -> Curve {
     Curve { name: method.to_string(), points, band }
 }
 
-/// Quality over trials, trials on a logarithmic scale.
-fn plot(frame: &Frame, curves: &[Curve], trials: usize, legend: bool) -> String {
+/// The same curves as [`overall_curves`], over seconds.
+fn timed_curves(comparison: &Comparison) -> Vec<Curve> {
+    let mut curves = overall_curves(comparison);
+    for curve in &mut curves {
+        let seconds = comparison.seconds.get(&curve.name);
+        for (x, _) in &mut curve.points {
+            *x = seconds.and_then(|seconds| seconds.get(&(*x as usize))).copied().unwrap_or(*x).max(1e-3);
+        }
+    }
+    curves
+}
+
+/// A logarithmic horizontal axis.
+struct Axis {
+    low: f64,
+    high: f64,
+    ticks: Vec<f64>,
+    label: &'static str,
+}
+
+impl Axis {
+    fn trials(trials: usize) -> Axis {
+        let ticks = checkpoints(trials).into_iter().map(|point| point as f64).collect();
+        Axis { low: 1.0, high: trials.max(2) as f64, ticks, label: "measured programs" }
+    }
+
+    fn seconds(curves: &[Curve]) -> Axis {
+        let all = || curves.iter().flat_map(|curve| &curve.points).map(|(seconds, _)| *seconds);
+        let (low, high) = (all().fold(f64::INFINITY, f64::min), all().fold(0.0, f64::max));
+        let (low, high) = if low < high { (low, high) } else { (0.1, 10.0) };
+        let powers = (low.log10().floor() as i32)..=(high.log10().ceil() as i32);
+        let ticks = powers.flat_map(|power| [1.0, 2.0, 5.0].map(|digit| digit * 10f64.powi(power)));
+        Axis { low, high, ticks: ticks.filter(|tick| (low..=high).contains(tick)).collect(), label: "seconds" }
+    }
+}
+
+/// Quality over trials or seconds.
+fn plot(frame: &Frame, curves: &[Curve], axis: &Axis, legend: bool) -> String {
     let Frame { width, height, left, bottom } = *frame;
-    let last = (trials.max(2) as f64).ln();
-    let x = |trial: f64| left + trial.ln() / last * (width - left - 12.0);
+    let x = |at: f64| left + (at / axis.low).ln() / (axis.high / axis.low).ln() * (width - left - 12.0);
     let y = |quality: f64| 8.0 + (1.05 - quality.min(1.05)) / 1.05 * (height - bottom - 8.0);
     let mut svg =
         format!("<svg viewBox=\"0 0 {width} {height}\" width=\"{width}\" height=\"{height}\" role=\"img\">\n");
@@ -122,15 +172,16 @@ fn plot(frame: &Frame, curves: &[Curve], trials: usize, legend: bool) -> String 
             at + 4.0
         );
     }
-    for point in checkpoints(trials) {
+    for tick in &axis.ticks {
         let _ = writeln!(
             svg,
-            "<text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"middle\">{point}</text>",
-            x(point as f64),
+            "<text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"middle\">{tick}</text>",
+            x(*tick),
             height - bottom + 16.0
         );
     }
-    for (curve, colour) in curves.iter().zip(COLOURS.iter().cycle()) {
+    for (number, (curve, colour)) in curves.iter().zip(COLOURS.iter().cycle()).enumerate() {
+        let dash = dash(number);
         let along = |value: &dyn Fn(usize) -> f64, order: &mut dyn Iterator<Item = usize>| {
             order.map(|i| format!("{:.1},{:.1}", x(curve.points[i].0), y(value(i)))).collect::<Vec<_>>().join(" ")
         };
@@ -140,7 +191,7 @@ fn plot(frame: &Frame, curves: &[Curve], trials: usize, legend: bool) -> String 
         let line = along(&|i| curve.points[i].1, &mut (0..count));
         let _ = writeln!(
             svg,
-            "<polygon points=\"{upper} {lower}\" fill=\"{colour}\" opacity=\"0.12\"/><polyline points=\"{line}\" fill=\"none\" stroke=\"{colour}\" stroke-width=\"2\"/>"
+            "<polygon points=\"{upper} {lower}\" fill=\"{colour}\" opacity=\"0.12\"/><polyline points=\"{line}\" fill=\"none\" stroke=\"{colour}\" stroke-width=\"2\"{dash}/>"
         );
     }
     if legend {
@@ -148,44 +199,104 @@ fn plot(frame: &Frame, curves: &[Curve], trials: usize, legend: bool) -> String 
             let top = height - bottom - 18.0 * (curves.len() - at) as f64;
             let _ = writeln!(
                 svg,
-                "<rect x=\"{:.1}\" y=\"{:.1}\" width=\"14\" height=\"4\" fill=\"{colour}\"/><text x=\"{:.1}\" y=\"{:.1}\">{}</text>",
-                width - 130.0,
+                "<line x1=\"{:.1}\" x2=\"{:.1}\" y1=\"{:.1}\" y2=\"{:.1}\" stroke=\"{colour}\" stroke-width=\"3\"{}/><text x=\"{:.1}\" y=\"{:.1}\">{}</text>",
+                width - 142.0,
+                width - 122.0,
                 top - 4.0,
-                width - 110.0,
+                top - 4.0,
+                dash(at),
+                width - 116.0,
                 top,
                 escape(&curve.name)
             );
         }
         let _ = writeln!(
             svg,
-            "<text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"middle\">measured programs</text>",
+            "<text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"middle\">{}</text>",
             (width + left) / 2.0,
-            height - 4.0
+            height - 4.0,
+            axis.label
         );
     }
     svg + "</svg>\n"
 }
 
+/// Colours come again with dashes.
+fn dash(number: usize) -> &'static str {
+    if number < COLOURS.len() { "" } else { " stroke-dasharray=\"5 3\"" }
+}
+
 fn summary_table(comparison: &Comparison) -> String {
-    let points = checkpoints(comparison.trials);
-    let mut table =
-        String::from("<h2>Quality by trials (geometric mean over tasks and seeds)</h2>\n<table><tr><th>method</th>");
+    let points: BTreeSet<usize> = comparison.summary.values().flat_map(|points| points.keys().copied()).collect();
+    let mut table = String::from(
+        "<h2>Quality by trials</h2>\n<p>Geometric mean over tasks and seeds; below it, where there are several seeds, its 95 % confidence interval over them.</p>\n<table><tr><th>method</th>",
+    );
     points.iter().for_each(|p| {
         let _ = write!(table, "<th>{p}</th>");
     });
-    table += "<th>seconds for all trials</th><th>failed</th></tr>\n";
+    table += "</tr>\n";
     for (method, qualities) in &comparison.summary {
         let _ = write!(table, "<tr><td>{}</td>", escape(method));
         for point in &points {
+            let interval = comparison.intervals.get(method).and_then(|intervals| intervals.get(point));
+            let interval =
+                interval.map_or(String::new(), |(low, high)| format!("<br><small>{low:.3} to {high:.3}</small>"));
             let _ = match qualities.get(point) {
-                Some(quality) => write!(table, "<td>{quality:.3}</td>"),
+                Some(quality) => write!(table, "<td>{quality:.3}{interval}</td>"),
                 None => write!(table, "<td>-</td>"),
             };
         }
+        table += "</tr>\n";
+    }
+    table + "</table>\n"
+}
+
+/// The first number of trials at which each quality is reached, and the seconds that it takes.
+fn cost_table(comparison: &Comparison) -> String {
+    let mut table = String::from(
+        "<h2>Trials and time to quality</h2>\n<p>The first of the numbers of trials above after which the geometric mean reaches a quality, and the mean seconds of a \
+         task until then, proposing and measuring.</p>\n<table><tr><th>method</th>",
+    );
+    for quality in QUALITIES {
+        let _ = write!(table, "<th>{quality:.2}</th>");
+    }
+    table += "</tr>\n";
+    for (method, qualities) in &comparison.summary {
+        let _ = write!(table, "<tr><td>{}</td>", escape(method));
+        for wanted in QUALITIES {
+            let reached = qualities.iter().find(|(_, quality)| **quality >= wanted).map(|(point, _)| point);
+            let seconds =
+                reached.and_then(|point| comparison.seconds.get(method).and_then(|seconds| seconds.get(point)));
+            let _ = match (reached, seconds) {
+                (Some(point), Some(seconds)) => write!(table, "<td>{point}<br><small>{seconds:.2} s</small></td>"),
+                _ => write!(table, "<td>never</td>"),
+            };
+        }
+        table += "</tr>\n";
+    }
+    table + "</table>\n"
+}
+
+/// What did not get a time, by cause.
+fn failure_table(comparison: &Comparison) -> String {
+    let mut table = String::from(
+        "<h2>Programs without a time</h2>\n<table><tr><th>method</th><th>measured</th><th>failed</th><th>causes</th></tr>\n",
+    );
+    for method in comparison.summary.keys() {
         let runs = || comparison.tasks.iter().flat_map(|t| &t.runs).filter(|r| r.method == *method);
-        let seconds: f64 = runs().filter_map(|r| r.seconds.last()).sum();
-        let (failed, all) = runs().fold((0, 0), |(f, a), r| (f + r.failed, a + r.best_ms.len()));
-        let _ = writeln!(table, "<td>{seconds:.1}</td><td>{failed} of {all}</td></tr>");
+        let mut causes: BTreeMap<&str, usize> = BTreeMap::new();
+        for (cause, count) in runs().flat_map(|run| &run.failed) {
+            *causes.entry(cause.name()).or_default() += count;
+        }
+        let measured: usize = runs().map(|run| run.best_ms.len()).sum();
+        let failed: usize = causes.values().sum();
+        let causes: Vec<String> = causes.iter().map(|(cause, count)| format!("{cause} {count}")).collect();
+        let _ = writeln!(
+            table,
+            "<tr><td>{}</td><td>{measured}</td><td>{failed}</td><td>{}</td></tr>",
+            escape(method),
+            causes.join(", ")
+        );
     }
     table + "</table>\n"
 }

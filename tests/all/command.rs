@@ -1,6 +1,7 @@
 //! The real program: what it prints, and how it ends when something is wrong.
 
 mod kill;
+mod learning;
 pub mod refusals;
 
 use std::fs;

@@ -5,10 +5,10 @@ use std::process::Stdio;
 
 use rand::{RngCore, SeedableRng};
 use rand_chacha::ChaCha8Rng;
-use tilescribe::analysis::FEATURES;
 use tilescribe::language::{Language, tokenizer_json};
 use tilescribe::model::{Checkpoint, Config, Estimator, Model};
 use tilescribe::propose::versions;
+use tilescribe::rank::FEATURES;
 use tilescribe::record::{Filter, Store};
 use tilescribe::space::Space;
 

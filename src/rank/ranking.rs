@@ -1,13 +1,12 @@
 //! Ranking finished programs by an estimate of their speed, which learns from what was measured.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 
-use rayon::iter::{IntoParallelIterator, IntoParallelRefIterator, ParallelIterator};
+use rayon::iter::{IntoParallelIterator, ParallelIterator};
 
-use super::{History, ProposeError};
-use crate::analysis::features;
-use crate::model::{Estimator, EstimatorOptions, Group, ModelError, train_estimator};
-use crate::record::Entry;
+use super::{RankError, features, group};
+use crate::model::{Estimator, EstimatorOptions, train_estimator};
+use crate::record::History;
 use crate::space::{Next, Space, Stale, Trace};
 use crate::target::Task;
 
@@ -47,8 +46,8 @@ impl<'a> Ranking<'a> {
     /// Realises programs and looks at them; dead ends are `None`.
     ///
     /// # Errors
-    /// [`ProposeError::Space`] for a trace that is not of this space.
-    pub fn describe(&self, task: &Task, traces: Vec<Trace>) -> Result<Vec<Option<Described>>, ProposeError> {
+    /// [`RankError::Space`] for a trace that is not of this space.
+    pub fn describe(&self, task: &Task, traces: Vec<Trace>) -> Result<Vec<Option<Described>>, RankError> {
         let look = |trace: Trace| -> Result<Option<Described>, Stale> {
             Ok(match self.space.next(task, &trace)? {
                 Next::Done(nest) => Some(Described { features: features(task, &nest), trace }),
@@ -62,7 +61,7 @@ impl<'a> Ranking<'a> {
     ///
     /// # Errors
     /// As [`Ranking::describe`], and where the estimate cannot be learned.
-    pub fn estimator(&mut self, task: &Task, history: &History) -> Result<Option<Estimator>, ProposeError> {
+    pub fn estimator(&mut self, task: &Task, history: &History) -> Result<Option<Estimator>, RankError> {
         let hash = task.workload.hash().to_string();
         if !self.proposed.contains_key(&hash) {
             // a run that is taken up again: the fastest are there still
@@ -75,7 +74,7 @@ impl<'a> Ranking<'a> {
         if group.speeds.len() < ENOUGH {
             return Ok(self.prior.clone());
         }
-        let learned = train_estimator(self.prior.as_ref(), &[group], &self.options).map_err(unusable)?;
+        let learned = train_estimator(self.prior.as_ref(), &[group], &self.options)?;
         Ok(Some(learned))
     }
 
@@ -88,64 +87,20 @@ impl<'a> Ranking<'a> {
     }
 }
 
-fn unusable(error: ModelError) -> ProposeError {
-    ProposeError::Model(error.to_string())
-}
-
-/// Speeds relative to the fastest, from nanoseconds.
-fn group(measured: Vec<(Vec<f32>, u64)>) -> Group {
-    let best = measured.iter().map(|(_, ns)| *ns).min().unwrap_or(1).max(1);
-    let speed = |ns: u64| (best as f32 / ns.max(1) as f32).log2();
-    let (features, speeds) = measured.into_iter().map(|(features, ns)| (features, speed(ns))).unzip();
-    Group { features, speeds }
-}
-
-/// Records as groups to learn an estimate from, by task and target: what was timed, and is a program of this space still.
-pub fn estimator_groups(entries: &[Entry], space: &Space) -> Vec<(String, Group)> {
-    let version = space.version();
-    let timed: Vec<(&Entry, u64)> = entries
-        .iter()
-        .filter(|entry| entry.record.space == version)
-        .filter_map(|entry| Some((entry, entry.record.outcome.best_ns()?)))
-        .collect();
-    let look = |(entry, ns): &(&Entry, u64)| {
-        let Ok(Next::Done(nest)) = space.next(&entry.task, &entry.record.trace) else { return None };
-        let key = (entry.record.task_hash.clone(), entry.record.target.clone());
-        Some((key, features(&entry.task, &nest), *ns))
-    };
-    let described: Vec<_> = timed.par_iter().filter_map(look).collect();
-    let mut groups: BTreeMap<(String, String), Vec<(Vec<f32>, u64)>> = BTreeMap::new();
-    for (key, features, ns) in described {
-        groups.entry(key).or_default().push((features, ns));
-    }
-    groups.into_iter().map(|((task, _), measured)| (task, group(measured))).collect()
-}
-
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
-    use rand::SeedableRng;
-    use rand_chacha::ChaCha8Rng;
-
-    use super::{Described, Ranking, estimator_groups, group};
-    use crate::analysis::FEATURES;
+    use super::{Described, Ranking};
     use crate::model::Estimator;
-    use crate::outcome::{Failure, Outcome};
-    use crate::propose::History;
     use crate::propose::example::product;
-    use crate::propose::mutation::child;
-    use crate::record::{Entry, Record};
+    use crate::propose::{Proposer, Random};
+    use crate::rank::{FEATURES, group};
+    use crate::record::History;
     use crate::space::{Space, Trace};
 
     /// Distinct programs of the product.
-    fn programs(space: &Space, count: u64) -> Vec<Trace> {
-        let draw = |seed| child(space, &product(), &[], &mut ChaCha8Rng::seed_from_u64(seed)).0;
-        let mut traces: Vec<Trace> = (0..2 * count).map(draw).collect();
-        traces.sort();
-        traces.dedup();
-        traces.truncate(count as usize);
-        traces
+    fn programs(space: &Space, count: usize) -> Vec<Trace> {
+        let drawn = Random::new(space, 1).propose(&product(), &History::default(), count).unwrap();
+        drawn.candidates.into_iter().map(|candidate| candidate.trace).collect()
     }
 
     /// A time that the features tell: what the rough estimate of cycles says, cubed, so that no two are alike.
@@ -181,28 +136,5 @@ mod tests {
         let adapted = ranking.estimator(&task, &history).unwrap().unwrap();
         let pairs = |estimator: &Estimator| estimator.evaluate(std::slice::from_ref(&measured)).pairs;
         assert!(pairs(&adapted) > pairs(&prior), "{} {}", pairs(&adapted), pairs(&prior));
-    }
-
-    #[test]
-    fn records_become_groups() {
-        let (space, task) = (Space::standard(), Arc::new(product()));
-        let described = Ranking::new(&space, None, 1).describe(&task, programs(&space, 12)).unwrap();
-        let legal: Vec<Trace> = described.into_iter().flatten().map(|d| d.trace).take(4).collect();
-        let timed = |ns| Outcome::Timed { times_ns: vec![2 * ns, ns], compile_us: 1 };
-        let failed = Outcome::Failed { cause: Failure::Timeout, detail: String::new() };
-        let outcomes = [timed(100), timed(400), failed, timed(800)];
-        let mut entries: Vec<Entry> = legal
-            .into_iter()
-            .zip(outcomes)
-            .map(|(trace, outcome)| {
-                let record = Record::new(&task, &space.version(), trace, outcome, "random", 0);
-                Entry { task: Arc::clone(&task), record }
-            })
-            .collect();
-        entries[3].record.space = "another".into();
-        let groups = estimator_groups(&entries, &space);
-        let [(hash, group)] = groups.as_slice() else { panic!("one task: {groups:?}") };
-        assert_eq!(*hash, task.workload.hash().to_string());
-        assert_eq!((group.speeds.as_slice(), group.features.len()), ([0.0, -2.0].as_slice(), 2));
     }
 }

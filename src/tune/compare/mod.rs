@@ -1,15 +1,23 @@
-//! Methods side by side: the same tasks, the same machine, the same number of trials.
+//! Methods side by side: the same tasks, the same machine, counted by trials.
 //!
 //! Every method starts each task from nothing, once for every seed, and sees only what it measured itself. What a method had found after
 //! 1, 2, 5, 10, ... trials is measured once more at the end, all methods' programs in turn, so that figures of one task can be compared.
+//! Finished runs are kept in a [`Log`]: a comparison can be taken up again, and other methods, seeds and longer runs can join it.
+
+mod log;
+mod summary;
 
 use std::collections::BTreeMap;
 use std::time::Instant;
 
 use serde::Serialize;
+use thiserror::Error;
+
+pub use log::{Log, LogError};
 
 use super::{Control, Job, TuneError};
 use crate::measure::Measurer;
+use crate::outcome::{Failure, Outcome};
 use crate::propose::{History, ProposeError, Proposer};
 use crate::space::{Space, Trace, Untuned};
 
@@ -38,10 +46,15 @@ pub struct Settings {
 pub struct Comparison {
     /// The machine, as records name it, and in words.
     pub target: String,
+    /// Of the longest run.
     pub trials: usize,
     pub tasks: Vec<TaskComparison>,
     /// By method and number of trials: the geometric mean over tasks and seeds of reference / best.
-    pub summary: BTreeMap<String, BTreeMap<usize, f64>>,
+    pub summary: ByTrials<f64>,
+    /// By method and number of trials: the 95 % confidence interval of the mean over seeds, from Student's distribution; none for a single seed.
+    pub intervals: ByTrials<(f64, f64)>,
+    /// By method and number of trials: mean wall clock of a task until then, in seconds, proposing and measuring.
+    pub seconds: ByTrials<f64>,
     /// The same of the program that the space's rules write without any search: what every method starts level with, if it is asked to.
     pub untuned: f64,
 }
@@ -59,16 +72,18 @@ pub struct TaskComparison {
 }
 
 /// One method on one task with one seed.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct MethodRun {
     pub method: String,
     pub seed: u64,
+    /// That it was allowed.
+    pub trials: usize,
     /// Best so far after trial 1, 2, ..., in milliseconds, as measured then; `null` before the first correct program.
     pub best_ms: Vec<Option<f64>>,
     /// Wall clock at the end of trial 1, 2, ..., proposing included.
     pub seconds: Vec<f64>,
-    /// Candidates without a time.
-    pub failed: usize,
+    /// Candidates without a time, by cause.
+    pub failed: BTreeMap<Failure, usize>,
     /// By number of trials: the best program by then, measured at the end beside all others.
     pub checked_ms: BTreeMap<usize, f64>,
 }
@@ -84,47 +99,61 @@ pub fn checkpoints(trials: usize) -> Vec<usize> {
     points
 }
 
-/// Runs every method on every task. `watch` is told the task's number, method, seed and trial.
+/// Why a comparison ended early. Finished runs are in the log.
+#[derive(Debug, Error)]
+pub enum CompareError {
+    #[error(transparent)]
+    Tune(#[from] TuneError),
+    #[error(transparent)]
+    Log(#[from] LogError),
+}
+
+/// Runs every method on every task, but for the runs that the log holds already, and compares all that it holds of these tasks. `watch` is told the
+/// task's number, method, seed and trial; where it says stop, the comparison is of the tasks before.
 ///
 /// # Errors
-/// [`TuneError`] where a task cannot be measured or a method cannot propose.
+/// [`CompareError`] where a task cannot be measured, a method cannot propose, or a run cannot be kept.
 pub fn compare(
     jobs: &[Job],
     methods: &[Method<'_>],
     measurer: &mut Measurer,
     settings: &Settings,
+    log: &mut Log,
     watch: &mut dyn FnMut(usize, &str, u64, usize) -> Control,
-) -> Result<Comparison, TuneError> {
+) -> Result<Comparison, CompareError> {
     let mut tasks = Vec::new();
     'tasks: for (number, job) in jobs.iter().enumerate() {
-        let mut runs = Vec::new();
-        let mut best_traces = Vec::new();
+        let hash = job.task.workload.hash().to_string();
         for seed in 0..settings.seeds {
             for method in methods {
                 let mut told = |trial| watch(number, &method.name, seed, trial);
+                if log.contains(&hash, &method.name, seed, settings.trials) {
+                    match told(settings.trials) {
+                        Control::Continue => continue,
+                        Control::Stop => break 'tasks,
+                    }
+                }
                 let Some((run, bests)) = run_method(job, method, seed, measurer, settings, &mut told)? else {
                     break 'tasks;
                 };
-                runs.push(run);
-                best_traces.push(bests);
+                log.append(&hash, run, bests)?;
             }
         }
-        let (reference_ms, untuned_ms) = recheck(job, measurer, &mut runs, &best_traces)?;
-        tasks.push(TaskComparison {
-            hash: job.task.workload.hash().to_string(),
-            name: job.name.clone(),
-            reference_ms,
-            untuned_ms,
-            runs,
-        });
+        let (mut runs, bests): (Vec<MethodRun>, Vec<Bests>) = log.of(&hash).into_iter().unzip();
+        let (reference_ms, untuned_ms) = recheck(job, measurer, &mut runs, &bests)?;
+        tasks.push(TaskComparison { hash, name: job.name.clone(), reference_ms, untuned_ms, runs });
     }
     let target = jobs.first().map_or(String::new(), |job| crate::record::fingerprint(&job.task.target));
-    let summary = summarise(&tasks, settings.trials);
-    let untuned = geometric_mean(tasks.iter().filter_map(|task| {
+    let trials = tasks.iter().flat_map(|task| &task.runs).map(|run| run.trials).max().unwrap_or(settings.trials);
+    let untuned = summary::geometric_mean(tasks.iter().filter_map(|task| {
         task.reference_ms.map(|reference| task.untuned_ms.map_or(NOTHING_FOUND, |ms| reference / ms).ln())
     }));
-    Ok(Comparison { target, trials: settings.trials, tasks, summary, untuned })
+    let (summary, intervals) = (summary::qualities(&tasks), summary::intervals(&tasks));
+    Ok(Comparison { target, trials, summary, intervals, seconds: summary::seconds(&tasks), untuned, tasks })
 }
+
+/// By method and number of trials.
+pub type ByTrials<T> = BTreeMap<String, BTreeMap<usize, T>>;
 
 /// The best trace at every checkpoint.
 type Bests = BTreeMap<usize, Trace>;
@@ -142,7 +171,8 @@ fn run_method(
     let cannot_measure = |source| TuneError::Measure { job: job.name.clone(), source };
     let mut proposer = (method.make)(seed).map_err(cannot_propose)?;
     let mut history = History::default();
-    let (mut best_ms, mut seconds, mut failed, mut bests) = (Vec::new(), Vec::new(), 0, Bests::new());
+    let (mut best_ms, mut seconds, mut bests) = (Vec::new(), Vec::new(), Bests::new());
+    let mut failed: BTreeMap<Failure, usize> = BTreeMap::new();
     let points = checkpoints(settings.trials);
     while history.len() < settings.trials {
         let wanted = settings.batch.clamp(1, settings.trials - history.len());
@@ -155,7 +185,9 @@ fn run_method(
         for candidate in proposal.candidates {
             let incumbent = history.best().map(|(_, ns)| ns);
             let outcome = measurer.measure(&job.task, &candidate.trace, incumbent).map_err(cannot_measure)?;
-            failed += usize::from(outcome.best_ns().is_none());
+            if let Outcome::Failed { cause, .. } = &outcome {
+                *failed.entry(*cause).or_default() += 1;
+            }
             history.insert(candidate.trace, outcome.best_ns());
             best_ms.push(history.best().map(|(_, ns)| ns as f64 / 1e6));
             seconds.push(started.elapsed().as_secs_f64());
@@ -175,7 +207,15 @@ fn run_method(
             bests.insert(point, trace.clone());
         }
     }
-    let run = MethodRun { method: method.name.clone(), seed, best_ms, seconds, failed, checked_ms: BTreeMap::new() };
+    let run = MethodRun {
+        method: method.name.clone(),
+        seed,
+        trials: settings.trials,
+        best_ms,
+        seconds,
+        failed,
+        checked_ms: BTreeMap::new(),
+    };
     Ok(Some((run, bests)))
 }
 
@@ -209,57 +249,4 @@ fn recheck(
         }
     }
     Ok((times.values().copied().reduce(f64::min), times.get(&untuned).copied()))
-}
-
-fn summarise(tasks: &[TaskComparison], trials: usize) -> BTreeMap<String, BTreeMap<usize, f64>> {
-    let mut logs: BTreeMap<String, BTreeMap<usize, Vec<f64>>> = BTreeMap::new();
-    for task in tasks {
-        let Some(reference) = task.reference_ms else { continue };
-        for run in &task.runs {
-            for point in checkpoints(trials) {
-                let quality = run.checked_ms.get(&point).map_or(NOTHING_FOUND, |ms| reference / ms);
-                logs.entry(run.method.clone()).or_default().entry(point).or_default().push(quality.ln());
-            }
-        }
-    }
-    let means = |points: BTreeMap<usize, Vec<f64>>| points.into_iter().map(|(p, l)| (p, geometric_mean(l.into_iter())));
-    logs.into_iter().map(|(method, points)| (method, means(points).collect())).collect()
-}
-
-/// From logarithms; 0 of none.
-fn geometric_mean(logs: impl Iterator<Item = f64>) -> f64 {
-    let (count, sum) = logs.fold((0, 0.0), |(count, sum), log| (count + 1, sum + log));
-    if count == 0 { 0.0 } else { (sum / f64::from(count)).exp() }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_summary_is_a_geometric_mean_and_counts_what_found_nothing() {
-        let run = |method: &str, ms: Option<f64>| MethodRun {
-            method: method.into(),
-            seed: 0,
-            best_ms: vec![ms],
-            seconds: vec![0.1],
-            failed: usize::from(ms.is_none()),
-            checked_ms: ms.into_iter().map(|ms| (1, ms)).collect(),
-        };
-        let task = |reference, runs| TaskComparison {
-            hash: String::new(),
-            name: String::new(),
-            reference_ms: Some(reference),
-            untuned_ms: None,
-            runs,
-        };
-        let tasks = [
-            task(1.0, vec![run("lm", Some(1.0)), run("random", Some(4.0))]),
-            task(1.0, vec![run("lm", Some(4.0)), run("random", None)]),
-        ];
-        let summary = summarise(&tasks, 1);
-        assert!((summary["lm"][&1] - 0.5).abs() < 1e-9);
-        assert!((summary["random"][&1] - (0.25 * NOTHING_FOUND).sqrt()).abs() < 1e-9);
-        assert_eq!(checkpoints(32), [1, 2, 3, 5, 10, 20, 32]);
-    }
 }

@@ -1,5 +1,7 @@
 //! Training a model: what `pretrain` and `finetune` share.
 
+mod estimator;
+
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::BufReader;
@@ -11,14 +13,13 @@ use std::time::Instant;
 use anyhow::{Context, Result};
 use clap::Args;
 use tilescribe::language::{Language, tokenizer_json};
-use tilescribe::model::{
-    Checkpoint, Compute, Estimator, EstimatorOptions, Evaluation, Group, Model, Ordered, TrainingOptions,
-    train_estimator,
-};
-use tilescribe::propose::train::{Examples, Trained, examples, train};
-use tilescribe::propose::{estimator_groups, versions};
+use tilescribe::model::{Checkpoint, Compute, Estimator, Evaluation, Model, TrainingOptions};
+use tilescribe::propose::train::{Examples, Trained, evaluate, examples, train};
+use tilescribe::propose::versions;
 use tilescribe::record::{CorpusReader, Entry, Limits};
 use tilescribe::space::Space;
+
+pub use estimator::estimator;
 
 use super::exit::CommandError;
 use super::progress;
@@ -118,76 +119,13 @@ fn fastest(entries: &[Entry], most: usize) -> Vec<Entry> {
     kept
 }
 
-/// An estimator, and how well it orders the tasks that it was not shown.
-pub struct TrainedEstimator {
-    pub estimator: Estimator,
-    /// Tasks and programs that it learned from.
-    tasks: usize,
-    programs: usize,
-    held_out: usize,
-    ordered: Ordered,
-}
-
-/// Trains an estimator on the records of a space; `start` moves a little, a new one learns from nothing.
-///
-/// # Errors
-/// Where there is nothing to learn from, or training fails.
-pub fn estimator(
-    start: Option<&Estimator>,
-    entries: &[Entry],
-    space: &Space,
-    training: &TrainingArguments,
-) -> Result<TrainedEstimator> {
-    let groups = estimator_groups(entries, space);
-    // by the task's hash, so that a larger corpus holds the same ones out
-    let share = |hash: &str| {
-        let number = hash.get(..8).and_then(|digits| u32::from_str_radix(digits, 16).ok());
-        number.unwrap_or(0) as f32 / u32::MAX as f32
-    };
-    let (held, shown): (Vec<_>, Vec<_>) = groups.into_iter().partition(|(hash, _)| share(hash) < training.held_out);
-    let groups_of = |named: Vec<(String, Group)>| named.into_iter().map(|(_, group)| group).collect::<Vec<Group>>();
-    let (held, shown) = (groups_of(held), groups_of(shown));
-    if shown.iter().all(|group| group.speeds.len() < 2) {
-        let reason = format!("no task has two programs of this search space ({}) to compare", space.version());
-        return Err(CommandError::Usage(reason).into());
-    }
-    let usual = EstimatorOptions { seed: training.seed, ..EstimatorOptions::default() };
-    let options = match start {
-        Some(_) => EstimatorOptions { epochs: usual.epochs / 3, learning_rate: usual.learning_rate / 3.0, ..usual },
-        None => usual,
-    };
-    let estimator = train_estimator(start, &shown, &options)?;
-    let (programs, ordered) = (shown.iter().map(|group| group.speeds.len()).sum(), estimator.evaluate(&held));
-    Ok(TrainedEstimator { estimator, tasks: shown.len(), programs, held_out: held.len(), ordered })
-}
-
-/// The heading of its part of a model card.
-const ESTIMATOR_HEADING: &str = "## Estimator\n";
-
-impl TrainedEstimator {
-    /// Its part of a model card.
-    fn card(&self) -> String {
-        let Ordered { pairs, first, first_three } = self.ordered;
-        format!(
-            "{ESTIMATOR_HEADING}\nOrders finished programs by {} features; trained on {} programs of {} tasks. Of {} tasks that it was not shown it orders {:.1} % of the pairs \
-             rightly; the program of a task that it likes best reaches {first:.3} of the best one's speed, the best of its first three {first_three:.3} (geometric means).\n",
-            self.estimator.inputs(),
-            self.programs,
-            self.tasks,
-            self.held_out,
-            100.0 * pairs,
-        )
-    }
-
-    /// Puts it in the place of a checkpoint's estimator, and of what the card says of that.
-    pub fn replace(self, checkpoint: &mut Checkpoint) {
-        let card = &checkpoint.card;
-        let start = card.find(ESTIMATOR_HEADING).unwrap_or(card.len());
-        let rest = &card[start..].get(1..).unwrap_or("");
-        let end = rest.find("\n## ").map_or(card.len(), |at| start + 1 + at);
-        checkpoint.card = format!("{}{}{}", &card[..start], self.card(), &card[end..]);
-        checkpoint.estimator = self.estimator;
-    }
+/// What training came to.
+pub struct Outcome {
+    pub steps: usize,
+    /// Of the transformer that training went on from, before and after, on held-out tasks.
+    pub model_gain: Option<(Evaluation, Evaluation)>,
+    /// Of the estimator: shares of pairs of programs that it orders rightly.
+    pub estimator_gain: Option<(f64, f64)>,
 }
 
 /// A training run and where it leads.
@@ -206,11 +144,11 @@ pub struct Run<'a> {
 
 impl Run<'_> {
     /// Trains on the records of this space, with progress for people, and writes the checkpoint and its model card. Interrupted, it goes on
-    /// where it was when it is started again.
+    /// where it was when it is started again. Where it goes on from a checkpoint, a part that has not gained on held-out tasks stays as it was.
     ///
     /// # Errors
     /// Where there is nothing to learn from, or training fails; [`CommandError::Interrupted`] after Ctrl-C.
-    pub fn execute(&self, space: &Space, language: &Language) -> Result<Trained> {
+    pub fn execute(&self, space: &Space, language: &Language) -> Result<Outcome> {
         let version = space.version();
         let own: Vec<Entry> = self.entries.iter().filter(|e| e.record.space == version).cloned().collect();
         let own = self.training.fastest.map_or_else(|| own.clone(), |most| fastest(&own, most as usize));
@@ -221,38 +159,51 @@ impl Run<'_> {
         }
         std::fs::create_dir_all(self.output).with_context(|| format!("cannot create {}", self.output.display()))?;
         let state = self.output.join("training.state");
-        let (bar, stopped, started) = (progress::bar(0, "training"), stop_on_interrupt()?, Instant::now());
-        let mut last = None;
-        let trained =
-            train(self.start, &made.examples, self.options.clone(), self.training.device, Some(&state), &mut |p| {
-                bar.set_length(p.steps as u64);
-                bar.set_position(p.step as u64);
-                last = p.evaluation.or(last);
-                let held = last.map_or(String::new(), |e: Evaluation| {
-                    format!(", held out {:.3}, pairs ordered {:.3}", e.policy_loss, e.ranking_accuracy)
-                });
-                bar.set_message(format!("loss {:.3}{held}, {:.0} tokens/s", p.policy_loss, p.tokens_per_second));
-                if stopped.load(Ordering::Relaxed) { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
-            })?;
-        bar.finish_and_clear();
-        if trained.interrupted {
-            return Err(CommandError::Interrupted.into());
-        }
+        let started = Instant::now();
+        let trained = self.train(&made, &state)?;
         let card = self.card(&made, own.len(), &trained, started.elapsed().as_secs_f64());
         let estimator = estimator(self.estimator, self.entries, space, self.training)?;
-        let card = format!("{card}\n{}", estimator.card());
-        let checkpoint = Checkpoint {
-            model: trained.model.clone(),
-            estimator: estimator.estimator,
+        let mut outcome = Outcome { steps: trained.steps, model_gain: None, estimator_gain: estimator.gain() };
+        let mut checkpoint = Checkpoint {
+            model: trained.model,
+            estimator: self.estimator.cloned().unwrap_or_else(|| estimator.estimator.clone()),
             versions: versions(language, space),
             tokenizer: tokenizer_json(language),
             card,
         };
+        if outcome.estimator_gain.is_none_or(|(before, after)| after > before) {
+            estimator.replace(&mut checkpoint);
+        }
+        if self.estimator.is_some() {
+            let quality = |model: &Model| evaluate(model, &made.examples, self.options.clone(), self.training.device);
+            outcome.model_gain = quality(self.start)?.zip(quality(&checkpoint.model)?);
+            if outcome.model_gain.is_some_and(|(before, after)| after.policy_loss >= before.policy_loss) {
+                checkpoint.model = self.start.clone();
+            }
+        }
         checkpoint.save(self.output)?;
         if state.exists() {
             std::fs::remove_file(&state).with_context(|| format!("cannot remove {}", state.display()))?;
         }
-        Ok(trained)
+        Ok(outcome)
+    }
+
+    fn train(&self, made: &Examples, state: &Path) -> Result<Trained> {
+        let (bar, stopped) = (progress::bar(0, "training"), stop_on_interrupt()?);
+        let mut last = None;
+        let (options, device) = (self.options.clone(), self.training.device);
+        let trained = train(self.start, &made.examples, options, device, Some(state), &mut |p| {
+            bar.set_length(p.steps as u64);
+            bar.set_position(p.step as u64);
+            last = p.evaluation.or(last);
+            let held = last.map_or(String::new(), |e: Evaluation| {
+                format!(", held out {:.3}, pairs ordered {:.3}", e.policy_loss, e.ranking_accuracy)
+            });
+            bar.set_message(format!("loss {:.3}{held}, {:.0} tokens/s", p.policy_loss, p.tokens_per_second));
+            if stopped.load(Ordering::Relaxed) { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        })?;
+        bar.finish_and_clear();
+        if trained.interrupted { Err(CommandError::Interrupted.into()) } else { Ok(trained) }
     }
 
     /// The model card: what was run, for how long, and what came out.

@@ -4,7 +4,7 @@
 //! rough times in cycles, as the sum and as the maximum of what instructions and levels of memory take on any processor of the last ten
 //! years. They only have to order programs; what they get wrong is learned.
 
-use super::{Demand, LevelTraffic, Mix, traffic};
+use crate::analysis::{Demand, LevelTraffic, Mix, traffic};
 use crate::nest::{Nest, Statistics, statistics};
 use crate::target::Task;
 

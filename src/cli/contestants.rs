@@ -1,0 +1,108 @@
+//! Who takes part in `compare`: the methods of a search, and ablations of the language model.
+
+use anyhow::Result;
+use clap::ValueEnum;
+use tilescribe::language::Language;
+use tilescribe::model::{Checkpoint, Config, Model};
+use tilescribe::propose::{Evolution, Greedy, Ingredients, LanguageModel, Proposer, Random};
+use tilescribe::space::Space;
+use tilescribe::tune::compare::Method;
+
+use super::search::CheckpointArguments;
+
+/// A method, or one with something taken away.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+pub enum Contestant {
+    /// The language model writes candidates
+    Lm,
+    /// Its first program, without any measurement, out of 256 samples
+    LmGreedy,
+    /// Every candidate of every decision is equally likely
+    Random,
+    /// Mutations of the fastest programs measured so far, ranked by an estimate that is learned from them
+    Evolution,
+    /// Evolution that starts from the checkpoint's estimator
+    Guided,
+    /// lm without pretraining: random weights, and an estimate that learns from nothing
+    LmUntrained,
+    /// lm whose prompt asks for no quality
+    LmNoWant,
+    /// lm whose prompt does not spell the workload out
+    LmNoWorkload,
+    /// lm ranked by the transformer's value head in the estimator's place
+    LmValueHead,
+    /// lm whose programs come in the order in which they were written
+    LmNoRanking,
+    /// lm without untuned programs, and without going on from the fastest
+    LmNoNeighbours,
+}
+
+/// Samples that the greedy program is chosen from.
+const GREEDY_SAMPLES: usize = 256;
+
+impl Contestant {
+    /// As the command line spells it.
+    pub fn name(self) -> String {
+        self.to_possible_value().map_or_else(String::new, |value| value.get_name().to_string())
+    }
+
+    fn needs_checkpoint(self) -> bool {
+        !matches!(self, Contestant::Random | Contestant::Evolution | Contestant::LmUntrained)
+    }
+
+    fn ingredients(self) -> Ingredients {
+        Ingredients {
+            want: self != Contestant::LmNoWant,
+            workload: self != Contestant::LmNoWorkload,
+            ranking: self != Contestant::LmNoRanking,
+            neighbours: self != Contestant::LmNoNeighbours,
+        }
+    }
+}
+
+/// Contestants with what they need; the checkpoint is read once.
+pub struct Contestants<'a> {
+    space: &'a Space,
+    language: Language,
+    checkpoint: Option<Checkpoint>,
+    untrained: Model,
+}
+
+impl<'a> Contestants<'a> {
+    /// # Errors
+    /// As [`CheckpointArguments::load`], where one of them needs the checkpoint.
+    pub fn new(space: &'a Space, of: &[Contestant], checkpoint: &CheckpointArguments) -> Result<Contestants<'a>> {
+        let language = Language::standard();
+        let needed = of.iter().any(|contestant| contestant.needs_checkpoint());
+        let checkpoint = needed.then(|| checkpoint.load(space, &language)).transpose()?;
+        let untrained = Model::random(Config::standard(language.vocabulary().len()), 0)?;
+        Ok(Contestants { space, language, checkpoint, untrained })
+    }
+
+    pub fn method(&'a self, contestant: Contestant) -> Method<'a> {
+        Method { name: contestant.name(), make: Box::new(move |seed| Ok(self.proposer(contestant, seed))) }
+    }
+
+    fn proposer(&'a self, contestant: Contestant, seed: u64) -> Box<dyn Proposer + 'a> {
+        let pretrained = self.checkpoint.as_ref().filter(|_| contestant != Contestant::LmUntrained);
+        let model = pretrained.map_or(&self.untrained, |checkpoint| &checkpoint.model);
+        let prior = || pretrained.map(|checkpoint| checkpoint.estimator.clone());
+        let lm = || {
+            LanguageModel::new(self.space, self.language.clone(), model, seed)
+                .with_ingredients(contestant.ingredients())
+        };
+        match contestant {
+            Contestant::Random => Box::new(Random::new(self.space, seed)),
+            Contestant::Evolution => Box::new(Evolution::new(self.space, None, seed)),
+            Contestant::Guided => Box::new(Evolution::new(self.space, prior(), seed)),
+            Contestant::LmGreedy => Box::new(Greedy(lm().ranked_by(prior()).with_samples(GREEDY_SAMPLES))),
+            Contestant::LmValueHead => Box::new(lm()),
+            Contestant::Lm
+            | Contestant::LmUntrained
+            | Contestant::LmNoWant
+            | Contestant::LmNoWorkload
+            | Contestant::LmNoRanking
+            | Contestant::LmNoNeighbours => Box::new(lm().ranked_by(prior())),
+        }
+    }
+}

@@ -1,0 +1,30 @@
+//! Predicting before measuring: which of many finished programs of a task are worth a measurement.
+//!
+//! [`features()`] describes a program by numbers, a [`crate::model::Estimator`] orders programs by them, and a [`Ranking`] keeps the
+//! estimator of a search up to date with what was measured. [`estimator_groups`] makes of records what an estimator is trained on.
+
+mod features;
+mod groups;
+mod ranking;
+
+use thiserror::Error;
+
+use crate::model::ModelError;
+use crate::space::Stale;
+
+pub use features::{FEATURES, FEATURES_VERSION, features};
+pub use groups::estimator_groups;
+pub use ranking::{Described, Ranking};
+
+use groups::group;
+
+/// Why programs cannot be ranked.
+#[derive(Debug, Error)]
+pub enum RankError {
+    /// Our bug: the space and its own decisions do not fit together.
+    #[error("the space contradicts itself: {0}")]
+    Space(#[from] Stale),
+    /// Limit, or our bug: nothing can be learned from what was measured.
+    #[error("the estimate cannot be learned: {0}")]
+    Estimator(#[from] ModelError),
+}

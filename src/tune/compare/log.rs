@@ -1,0 +1,225 @@
+//! Finished runs of a comparison as lines of JSON, so that it can be stopped, taken up again, and joined by further methods.
+
+use std::collections::{BTreeMap, HashSet};
+use std::fs::{File, OpenOptions};
+use std::io::{self, BufRead, BufReader, Write};
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+use thiserror::Error;
+
+use super::{Bests, MethodRun};
+use crate::outcome::Failure;
+use crate::record::fingerprint;
+use crate::space::{Space, Trace};
+use crate::target::Target;
+
+/// The longest line that is read.
+const MAX_LINE_BYTES: u64 = 16 << 20;
+/// The largest file that is read.
+const MAX_FILE_BYTES: u64 = 4 << 30;
+
+/// Why runs cannot be kept, or those that were kept not be used.
+#[derive(Debug, Error)]
+pub enum LogError {
+    /// Environment.
+    #[error("{path}: {source}")]
+    Io { path: PathBuf, source: io::Error },
+    /// Bad input.
+    #[error("{path}, line {line}: {problem}")]
+    Line { path: PathBuf, line: usize, problem: String },
+    /// Bad input.
+    #[error("{path} holds runs of {found}, this comparison is of {expected}; choose another folder")]
+    Other { path: PathBuf, found: String, expected: String },
+}
+
+/// What all runs of a file have in common.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Header {
+    target: String,
+    space: String,
+}
+
+/// A finished run as it is kept.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Line {
+    task: String,
+    method: String,
+    seed: u64,
+    trials: usize,
+    best_ms: Vec<Option<f64>>,
+    seconds: Vec<f64>,
+    failed: BTreeMap<Failure, usize>,
+    /// The best trace by number of trials.
+    bests: BTreeMap<usize, String>,
+}
+
+/// The file, open for more runs, and what it held.
+pub struct Log {
+    path: PathBuf,
+    file: File,
+    /// By the task's hash.
+    runs: BTreeMap<String, Vec<(MethodRun, Bests)>>,
+}
+
+impl Log {
+    /// Opens a file of runs on a target, or starts one. A last line that a killed program left unfinished is cut off.
+    ///
+    /// # Errors
+    /// [`LogError`].
+    pub fn open(path: &Path, target: &Target, space: &Space) -> Result<Log, LogError> {
+        let io = |source| LogError::Io { path: path.to_path_buf(), source };
+        let mut file = OpenOptions::new().read(true).append(true).create(true).open(path).map_err(io)?;
+        let header = Header { target: fingerprint(target), space: space.version() };
+        let mut reader = BufReader::new(file.try_clone().map_err(io)?);
+        let (mut runs, mut whole, mut number) = (BTreeMap::<String, Vec<_>>::new(), 0u64, 0);
+        loop {
+            let mut text = String::new();
+            let length = io::Read::take(&mut reader, MAX_LINE_BYTES).read_line(&mut text).map_err(io)? as u64;
+            let is_long = length >= MAX_LINE_BYTES || whole + length > MAX_FILE_BYTES;
+            number += 1;
+            let wrong = |problem: String| LogError::Line { path: path.to_path_buf(), line: number, problem };
+            if is_long {
+                return Err(wrong("more bytes than any comparison writes".into()));
+            }
+            if !text.ends_with('\n') {
+                break;
+            }
+            whole += length;
+            if number == 1 {
+                let found: Header = serde_json::from_str(&text).map_err(|error| wrong(error.to_string()))?;
+                if found != header {
+                    let words = |header: &Header| format!("target {} and space {}", header.target, header.space);
+                    let (found, expected) = (words(&found), words(&header));
+                    return Err(LogError::Other { path: path.to_path_buf(), found, expected });
+                }
+                continue;
+            }
+            let line: Line = serde_json::from_str(&text).map_err(|error| wrong(error.to_string()))?;
+            let (task, run) = line.read().map_err(wrong)?;
+            runs.entry(task).or_default().push(run);
+        }
+        file.set_len(whole).map_err(io)?;
+        if whole == 0 {
+            write_line(&mut file, &header).map_err(io)?;
+        }
+        Ok(Log { path: path.to_path_buf(), file, runs })
+    }
+
+    /// Whether a run of at least so many trials is known.
+    pub(super) fn contains(&self, task: &str, method: &str, seed: u64, trials: usize) -> bool {
+        let same = |run: &MethodRun| run.method == method && run.seed == seed && run.trials >= trials;
+        self.runs.get(task).is_some_and(|runs| runs.iter().any(|(run, _)| same(run)))
+    }
+
+    /// Keeps a run.
+    ///
+    /// # Errors
+    /// [`LogError::Io`].
+    pub(super) fn append(&mut self, task: &str, run: MethodRun, bests: Bests) -> Result<(), LogError> {
+        let line = Line {
+            task: task.to_string(),
+            method: run.method.clone(),
+            seed: run.seed,
+            trials: run.trials,
+            best_ms: run.best_ms.clone(),
+            seconds: run.seconds.clone(),
+            failed: run.failed.clone(),
+            bests: bests.iter().map(|(trials, trace)| (*trials, trace.to_string())).collect(),
+        };
+        write_line(&mut self.file, &line).map_err(|source| LogError::Io { path: self.path.clone(), source })?;
+        self.runs.entry(task.to_string()).or_default().push((run, bests));
+        Ok(())
+    }
+
+    /// All runs on a task, by whatever method; of one method and seed the longest.
+    pub(super) fn of(&self, task: &str) -> Vec<(MethodRun, Bests)> {
+        let mut runs = self.runs.get(task).cloned().unwrap_or_default();
+        runs.sort_by(|(a, _), (b, _)| b.trials.cmp(&a.trials));
+        let mut seen = HashSet::new();
+        runs.retain(|(run, _)| seen.insert((run.method.clone(), run.seed)));
+        runs.sort_by(|(a, _), (b, _)| (a.seed, &a.method).cmp(&(b.seed, &b.method)));
+        runs
+    }
+}
+
+fn write_line(file: &mut File, value: &impl Serialize) -> io::Result<()> {
+    let mut text = serde_json::to_string(value)?;
+    text.push('\n');
+    file.write_all(text.as_bytes())
+}
+
+impl Line {
+    fn read(self) -> Result<(String, (MethodRun, Bests)), String> {
+        let trace = |(trials, text): (usize, String)| -> Result<(usize, Trace), String> {
+            Ok((trials, text.parse().map_err(|error| format!("trace after {trials} trials: {error}"))?))
+        };
+        let bests = self.bests.into_iter().map(trace).collect::<Result<Bests, String>>()?;
+        if self.seconds.len() != self.best_ms.len() {
+            return Err("not as many seconds as trials".into());
+        }
+        let run = MethodRun {
+            method: self.method,
+            seed: self.seed,
+            trials: self.trials,
+            best_ms: self.best_ms,
+            seconds: self.seconds,
+            failed: self.failed,
+            checked_ms: BTreeMap::new(),
+        };
+        Ok((self.task, (run, bests)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+    use std::io::Write;
+
+    use super::{Log, LogError};
+    use crate::outcome::Failure;
+    use crate::propose::example::product;
+    use crate::space::Space;
+    use crate::tune::compare::{Bests, MethodRun};
+
+    fn run(method: &str, trials: usize) -> (MethodRun, Bests) {
+        let bests = Bests::from([(1, "tile s0 a = 4\nparallel s0 = 1\n".parse().unwrap())]);
+        let run = MethodRun {
+            method: method.into(),
+            seed: 3,
+            trials,
+            best_ms: vec![None, Some(0.25)],
+            seconds: vec![0.1, 0.3],
+            failed: BTreeMap::from([(Failure::Timeout, 1)]),
+            checked_ms: BTreeMap::new(),
+        };
+        (run, bests)
+    }
+
+    #[test]
+    fn runs_are_there_when_a_comparison_is_taken_up_again() {
+        let folder = tempfile::tempdir().unwrap();
+        let (path, space, target) = (folder.path().join("runs.jsonl"), Space::standard(), product().target);
+        let mut log = Log::open(&path, &target, &space).unwrap();
+        for (method, trials) in [("lm", 2), ("random", 2), ("random", 10)] {
+            let (run, bests) = run(method, trials);
+            log.append("task", run, bests).unwrap();
+        }
+        // a line that was being written when the program was killed
+        std::fs::OpenOptions::new().append(true).open(&path).unwrap().write_all(b"{\"task\": \"ta").unwrap();
+        for _ in 0..2 {
+            let log = Log::open(&path, &target, &space).unwrap();
+            assert_eq!(log.of("task"), [run("lm", 2), run("random", 10)]);
+            assert!(log.contains("task", "random", 3, 10) && log.contains("task", "lm", 3, 1));
+            assert!(!log.contains("task", "lm", 3, 3) && !log.contains("task", "lm", 4, 2));
+            assert!(!log.contains("another", "lm", 3, 2) && log.of("another").is_empty());
+        }
+        let mut other = target.clone();
+        other.cores += 1;
+        assert!(matches!(Log::open(&path, &other, &space), Err(LogError::Other { .. })));
+        std::fs::OpenOptions::new().append(true).open(&path).unwrap().write_all(b"{}\n").unwrap();
+        assert!(matches!(Log::open(&path, &target, &space), Err(LogError::Line { line: 5, .. })));
+    }
+}

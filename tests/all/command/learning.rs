@@ -1,0 +1,98 @@
+//! From measurements to a model and back: collecting, training, searching with what was trained, comparing.
+
+use std::fs;
+
+use serde_json::Value;
+
+use super::{Sandbox, TASK};
+
+/// A row-wise sum of another size than `TASK`'s rows.
+const OTHER_TASK: &str = "input t0 12 40\nout t1 12 sum 40 t0 a b\n";
+
+/// The heading of a model card's part about the estimator.
+const ESTIMATOR: &str = "## Estimator\n";
+
+/// A sandbox with two tasks and a few measured programs of each.
+fn collected() -> Sandbox {
+    let sandbox = Sandbox::new();
+    sandbox.file("tasks.txt", format!("{TASK}\n{OTHER_TASK}"));
+    let collect = ["collect", "--workloads", "tasks.txt", "--method", "random", "--trials-per-task", "6"];
+    let printed = sandbox.succeed(&[&collect[..], &["-o", "corpus.jsonl.zst"]].concat());
+    assert!(printed.contains("12 records of 2 tasks"), "{printed}");
+    sandbox
+}
+
+#[test]
+fn a_checkpoint_is_trained_searched_with_and_trained_further() {
+    let sandbox = collected();
+    let pretrain = ["pretrain", "--corpus", "corpus.jsonl.zst", "-o", "own", "--epochs", "1", "--held-out", "0"];
+    sandbox.succeed(&pretrain);
+    let read = |folder: &str, name: &str| fs::read(sandbox.path(folder).join(name)).unwrap();
+    let card = String::from_utf8(read("own", "README.md")).unwrap();
+    assert!(card.contains("12 records of 2 tasks") && card.contains(ESTIMATOR), "{card}");
+
+    // another estimator in the place of the first; the transformer stays
+    let (model, estimator) = (read("own", "model.safetensors"), read("own", "estimator.safetensors"));
+    sandbox.succeed(&[&pretrain[..], &["--estimator-only", "--seed", "5"]].concat());
+    assert_eq!(read("own", "model.safetensors"), model);
+    assert_ne!(read("own", "estimator.safetensors"), estimator);
+    let card = String::from_utf8(read("own", "README.md")).unwrap();
+    assert_eq!(card.matches(ESTIMATOR).count(), 1, "{card}");
+
+    sandbox.file("task.txt", TASK);
+    for method in ["lm", "guided"] {
+        let store = format!("{method}.db");
+        let tune = ["tune", "task.txt", "--method", method, "--checkpoint", "own", "--trials-per-task", "3"];
+        let printed = sandbox.succeed(&[&tune[..], &["--store", &store, "--json"]].concat());
+        let summary: Value = serde_json::from_str(printed.lines().last().unwrap()).unwrap();
+        assert_eq!((&summary["trials"], &summary["valid"]), (&3.into(), &3.into()), "{printed}");
+    }
+    sandbox.succeed(&["finetune", "--checkpoint", "own", "--store", "lm.db", "-o", "finer", "--held-out", "0"]);
+    assert_ne!(read("finer", "model.safetensors"), model);
+    sandbox.succeed(&["tune", "task.txt", "--checkpoint", "finer", "--trials-per-task", "4", "--store", "lm.db"]);
+
+    sandbox.fail(
+        &["finetune", "--checkpoint", "own", "--store", "none.db", "-o", "none"],
+        2,
+        "nothing was measured yet",
+    );
+}
+
+#[test]
+fn methods_and_ablations_are_compared_side_by_side() {
+    let sandbox = Sandbox::new();
+    sandbox.file("task.txt", TASK);
+    let methods = "lm,lm-greedy,random,evolution,guided,lm-untrained,lm-no-want,lm-no-workload,lm-value-head,lm-no-ranking,lm-no-neighbours";
+    let compare =
+        ["compare", "--methods", methods, "--workloads", "task.txt", "--trials", "5", "--seeds", "2", "-o", "out"];
+    let printed = sandbox.succeed(&compare);
+    let results: Value = serde_json::from_slice(&fs::read(sandbox.path("out/results.json")).unwrap()).unwrap();
+    let page = fs::read_to_string(sandbox.path("out/report.html")).unwrap();
+    for method in methods.split(',') {
+        assert!(printed.contains(&format!("{method}: reference / best")), "{printed}");
+        assert!(page.contains(&format!("<td>{method}</td>")), "{method}");
+        let quality = results["summary"][method]["5"].as_f64().unwrap();
+        assert!(quality > 0.0 && quality <= 1.0, "{method}: {quality}");
+        let interval = &results["intervals"][method]["5"];
+        let (low, high) = (interval[0].as_f64().unwrap(), interval[1].as_f64().unwrap());
+        assert!(low <= quality && quality <= high, "{method}: {low} to {high} around {quality}");
+    }
+    // the same again measures nothing; more trials and seeds of one method join
+    let kept = fs::read_to_string(sandbox.path("out/runs.jsonl")).unwrap();
+    sandbox.succeed(&compare);
+    assert_eq!(fs::read_to_string(sandbox.path("out/runs.jsonl")).unwrap(), kept);
+    let longer =
+        ["compare", "--methods", "random", "--workloads", "task.txt", "--trials", "7", "--seeds", "1", "-o", "out"];
+    let printed = sandbox.succeed(&longer);
+    assert!(
+        printed.contains("random: reference / best after so many trials 1: ") && printed.contains(", 7: "),
+        "{printed}"
+    );
+    let runs = results["tasks"][0]["runs"].as_array().unwrap();
+    assert_eq!(runs.len(), 22);
+    for run in runs {
+        let trials = run["best_ms"].as_array().unwrap().len();
+        let expected = if run["method"] == "lm-greedy" { 1 } else { 5 };
+        assert_eq!((trials, run["seconds"].as_array().unwrap().len()), (expected, expected), "{run}");
+    }
+}
