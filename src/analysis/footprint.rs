@@ -17,6 +17,9 @@ use crate::workload::{Condition, Expr, Index, Interval, TensorId, Var};
 /// Bytes of a cache line on every processor that we generate code for.
 pub const LINE_BYTES: u64 = 64;
 
+/// Bytes of a page of memory.
+pub(super) const PAGE_BYTES: u64 = 4096;
+
 /// Bytes that cross a boundary between two levels of memory.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
 pub struct Moved {
@@ -50,6 +53,8 @@ impl Moved {
 pub(super) enum Unit {
     Element,
     Line,
+    /// What one entry of a translation buffer covers.
+    Page,
 }
 
 /// What a piece of a nest touches, but for registers.
@@ -149,6 +154,7 @@ impl<'a> Footprint<'a> {
         let rounded = |bytes: u64| match self.unit {
             Unit::Element => bytes,
             Unit::Line => bytes.checked_next_multiple_of(LINE_BYTES).unwrap_or(u64::MAX),
+            Unit::Page => bytes.checked_next_multiple_of(PAGE_BYTES).unwrap_or(u64::MAX),
         };
         let scattered = region.points.saturating_mul(rounded(element));
         let (runs, run) = runs(region, &buffer.shape, self.unit);
@@ -165,7 +171,7 @@ fn runs(region: &Region, shape: &[i64], unit: Unit) -> (u64, u64) {
         let width = span.high.abs_diff(span.low).saturating_add(1).min(extent);
         let is_last = outer == region.spans.len();
         // holes between neighbours share their lines, holes between rows do not
-        if span.count < width && !(is_last && unit == Unit::Line) {
+        if span.count < width && !(is_last && unit != Unit::Element) {
             break;
         }
         run = run.saturating_mul(width);

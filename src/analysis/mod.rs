@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 pub use assembly::{CodeFigures, KernelFigures, kernel_figures};
 pub use footprint::{LINE_BYTES, Moved};
 pub use mix::{Accesses, Mix};
-pub use traffic::{LevelTraffic, LoopFootprint, loop_footprints, traffic};
+pub use traffic::{LevelTraffic, LoopFootprint, loop_footprints, traffic, translations};
 
 use crate::analysis::footprint::{Footprint, Plan, Unit};
 use crate::codegen::{self, CodegenError};

@@ -19,7 +19,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::footprint::{Footprint, Moved, Plan, Touched, Unit};
+use super::footprint::{Footprint, Moved, PAGE_BYTES, Plan, Touched, Unit};
 use crate::nest::{Loop, LoopKind, Nest, Stmt};
 use crate::target::{Level, Target};
 use crate::workload::Var;
@@ -58,13 +58,22 @@ pub fn traffic(nest: &Nest, target: &Target) -> Vec<LevelTraffic> {
             None => served_to_registers(plan, &nest.body),
             Some((nearer, bytes)) => {
                 let cores = i64::from(target.cores).max(1);
-                Cache { plan, capacity: bytes, cores, is_private: nearer.is_private() }.block(&nest.body)
+                Cache { plan, capacity: bytes, cores, is_private: nearer.is_private(), unit: Unit::Line }
+                    .block(&nest.body)
             }
         };
         nearer = capacity_bytes.map(|bytes| (level, bytes));
         LevelTraffic { level, capacity_bytes, moved }
     });
     levels.collect()
+}
+
+/// How often the translation of an address must be fetched into a buffer of so many entries, over all cores: pages are moved as lines are.
+pub fn translations(nest: &Nest, target: &Target, entries: u64) -> u64 {
+    let plan = &Plan::new(nest);
+    let capacity = entries.saturating_mul(PAGE_BYTES);
+    let cores = i64::from(target.cores).max(1);
+    Cache { plan, capacity, cores, is_private: true, unit: Unit::Page }.block(&nest.body).total_bytes() / PAGE_BYTES
 }
 
 /// Serial and parallel loops of a nest's body with their footprints, in the order of the program.
@@ -118,11 +127,13 @@ struct Cache<'a> {
     /// That share the capacity, or have as much each.
     cores: i64,
     is_private: bool,
+    /// In what is moved.
+    unit: Unit,
 }
 
 impl Cache<'_> {
     fn footprint(&self, statements: &[Stmt], part: Option<(Var, i64)>) -> Footprint<'_> {
-        Footprint::of(self.plan, statements, Unit::Line, part)
+        Footprint::of(self.plan, statements, self.unit, part)
     }
 
     fn block(&self, statements: &[Stmt]) -> Moved {

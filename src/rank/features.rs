@@ -4,16 +4,18 @@
 //! rough times in cycles, as the sum and as the maximum of what instructions and levels of memory take on any processor of the last ten
 //! years. They only have to order programs; what they get wrong is learned.
 
-use crate::analysis::{Demand, LevelTraffic, Mix, traffic};
+use crate::analysis::{Demand, LevelTraffic, Mix, traffic, translations};
 use crate::nest::{Nest, Statistics, statistics};
 use crate::target::Task;
 
 /// Changes whenever the meaning of a feature does: an estimator of another version is refused.
-pub const FEATURES_VERSION: &str = "1";
+pub const FEATURES_VERSION: &str = "2";
 
 /// How many there are.
-pub const FEATURES: usize = 67;
+pub const FEATURES: usize = 69;
 
+/// Entries of the first and second translation buffers of common processors.
+const TRANSLATIONS: [u64; 2] = [64, 1536];
 /// Bytes that each level beyond the first hands over in a cycle: L2 and L3 to one core, memory to all.
 const BYTES_PER_CYCLE: [f64; 3] = [40.0, 12.0, 8.0];
 /// Cycles, roughly: of a gather or scatter of a vector, of a slow operator, between two dependent accumulations, for a loop's
@@ -50,6 +52,7 @@ pub fn features(task: &Task, nest: &Nest) -> Vec<f32> {
     for cycles in cycles(&mix, &levels, f64::from(target.cores.max(1))) {
         features.extend([magnitude(cycles), ((cycles + 1.0) / flops).log2()]);
     }
+    features.extend(TRANSLATIONS.map(|entries| magnitude(translations(nest, target, entries) as f64)));
     features.into_iter().map(|feature| feature as f32).collect()
 }
 

@@ -3,10 +3,10 @@
 mod code;
 mod limits;
 
-use tilescribe::analysis::{Demand, Moved, loop_footprints, traffic};
+use tilescribe::analysis::{Demand, Moved, loop_footprints, traffic, translations};
 use tilescribe::nest::{Loop, LoopKind, Nest, Stmt};
 use tilescribe::target::{Level, Target};
-use tilescribe::workload::{DType, Index};
+use tilescribe::workload::{DType, Index, Workload};
 
 use crate::codegen::nests::{INPUT, OUTPUT, for_, get, nest, store, tiled_product};
 use crate::codegen::quality::avx512;
@@ -83,6 +83,24 @@ fn traffic_of_a_tiled_product() {
     // nothing does but tiles
     let third = by_level(&product(), &machine(1, [16, 40, 0]))[2];
     assert_eq!(third, (Level::Memory, first.1));
+}
+
+#[test]
+fn columns_want_a_page_for_each_row() {
+    // 512 rows of 4 KiB, summed along rows and along columns
+    let sums = |along: &str| {
+        let text = format!("input t0 512 1024\nout t1 512 sum 512 t0 {along}\n");
+        Nest::naive(&text.parse::<Workload>().unwrap())
+    };
+    let (rows, columns) = (sums("a b"), sums("b a"));
+    let machine = machine(1, [16, 64, 512]);
+    // half of every row, each on its page; zeros and sums on a page more
+    assert_eq!(translations(&rows, &machine, 1536), 512 + 1);
+    assert_eq!(translations(&columns, &machine, 1536), 512 + 1);
+    // too few entries for a column: all are fetched for each
+    let few = translations(&columns, &machine, 64);
+    assert!((512 * 512..513 * 512 + 513).contains(&few), "{few}");
+    assert!(translations(&rows, &machine, 64) < 2 * 513);
 }
 
 #[test]

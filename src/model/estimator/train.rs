@@ -1,5 +1,6 @@
 //! How an estimator learns to order the programs of a task: a logistic loss on pairs (RankNet, Burges et al. 2005), weighted by how far
-//! their speeds are apart and, since the best must be told from the good, by how fast the faster one is.
+//! their speeds are apart and, since the best must be told from the good, by how fast the faster one is; and the cross entropy of the whole
+//! list (ListNet, Cao et al. 2007), whose target all but leaves out what is slow.
 
 use std::collections::BTreeMap;
 
@@ -59,6 +60,12 @@ const SAME: f32 = 0.05;
 const FAR: f32 = 2.0;
 /// Programs slower than this many factors of two are all the same.
 const SLOWEST: f32 = -6.0;
+/// Share of the list's loss.
+const LIST: f64 = 0.3;
+/// In the list's target, a program half as fast weighs 2 to the power of this less.
+const SHARPNESS: f32 = 4.0;
+/// Differences of scores are cut off here, far beyond what they grow to.
+const WIDEST: f64 = 60.0;
 /// Share of the updates in which the learning rate rises.
 const WARM_UP: f64 = 0.3;
 
@@ -190,6 +197,10 @@ struct Batch {
     features: Vec<f32>,
     /// By pair: how much it counts that the first is scored above the second.
     weights: Vec<f32>,
+    /// By pair: 1 where both are of one group.
+    same_group: Vec<f32>,
+    /// The list's target: of each program, the probability that it should have in its group; together 1.
+    target: Vec<f32>,
 }
 
 impl Batch {
@@ -217,9 +228,17 @@ impl Batch {
             };
             weights.extend(drawn.iter().map(of));
         }
-        let sum: f32 = weights.iter().sum();
-        weights.iter_mut().for_each(|weight| *weight /= sum.max(f32::MIN_POSITIVE));
-        Batch { rows: drawn.len(), features, weights }
+        normalise(&mut weights);
+        let same_group: Vec<f32> = drawn
+            .iter()
+            .flat_map(|(group, _)| drawn.iter().map(move |(other, _)| f32::from(u8::from(group == other))))
+            .collect();
+        let mut target: Vec<f32> = drawn.iter().map(|(_, speed)| (SHARPNESS * speed).exp2()).collect();
+        let of_group = |row: &[f32]| row.iter().zip(&target).map(|(same, weight)| same * weight).sum::<f32>();
+        let sums: Vec<f32> = same_group.chunks_exact(drawn.len().max(1)).map(of_group).collect();
+        target.iter_mut().zip(sums).for_each(|(weight, sum)| *weight /= sum);
+        normalise(&mut target);
+        Batch { rows: drawn.len(), features, weights, same_group, target }
     }
 
     fn loss(&self, variables: &BTreeMap<String, Var>, device: &Device) -> Result<Tensor, ModelError> {
@@ -239,9 +258,19 @@ impl Batch {
         let margin = scores.broadcast_sub(&scores.t()?)?;
         // ln(1 + exp(-margin)) without overflow
         let softplus = (margin.neg()?.relu()? + (margin.abs()?.neg()?.exp()? + 1.0)?.log()?)?;
-        let weights = Tensor::from_slice(&self.weights, (self.rows, self.rows), device)?;
-        Ok((softplus * weights)?.sum_all()?)
+        let by_pair = |values: &[f32]| Tensor::from_slice(values, (self.rows, self.rows), device);
+        let pairs = (softplus * by_pair(&self.weights)?)?.sum_all()?;
+        // -ln of a program's share of its group's exponentials
+        let others = (margin.clamp(-WIDEST, WIDEST)?.neg()?.exp()? * by_pair(&self.same_group)?)?;
+        let target = Tensor::from_slice(&self.target, self.rows, device)?;
+        let list = (others.sum(1)?.log()? * target)?.sum_all()?;
+        Ok((pairs + (list * LIST)?)?)
     }
+}
+
+fn normalise(weights: &mut [f32]) {
+    let sum: f32 = weights.iter().sum();
+    weights.iter_mut().for_each(|weight| *weight /= sum.max(f32::MIN_POSITIVE));
 }
 
 #[cfg(test)]
