@@ -9,8 +9,11 @@ use crate::model::Group;
 use crate::record::Entry;
 use crate::space::{Next, Space};
 
+/// Features and nanoseconds of programs.
+type Measured = Vec<(Vec<f32>, u64)>;
+
 /// Speeds relative to the fastest, from nanoseconds.
-pub(super) fn group(measured: Vec<(Vec<f32>, u64)>) -> Group {
+pub(super) fn group(measured: Measured) -> Group {
     let best = measured.iter().map(|(_, ns)| *ns).min().unwrap_or(1).max(1);
     let speed = |ns: u64| (best as f32 / ns.max(1) as f32).log2();
     let (features, speeds) = measured.into_iter().map(|(features, ns)| (features, speed(ns))).unzip();
@@ -31,7 +34,7 @@ pub fn estimator_groups(entries: &[Entry], space: &Space) -> Vec<(String, Group)
         Some((key, features(&entry.task, &nest), *ns))
     };
     let described: Vec<_> = timed.par_iter().filter_map(look).collect();
-    let mut groups: BTreeMap<(String, String), Vec<(Vec<f32>, u64)>> = BTreeMap::new();
+    let mut groups: BTreeMap<(String, String), Measured> = BTreeMap::new();
     for (key, features, ns) in described {
         groups.entry(key).or_default().push((features, ns));
     }

@@ -1,5 +1,6 @@
 //! Finished runs of a comparison as lines of JSON, so that it can be stopped, taken up again, and joined by further methods.
 
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashSet};
 use std::fs::{File, OpenOptions};
 use std::io::{self, BufRead, BufReader, Write};
@@ -137,7 +138,7 @@ impl Log {
     /// All runs on a task, by whatever method; of one method and seed the longest.
     pub(super) fn of(&self, task: &str) -> Vec<(MethodRun, Bests)> {
         let mut runs = self.runs.get(task).cloned().unwrap_or_default();
-        runs.sort_by(|(a, _), (b, _)| b.trials.cmp(&a.trials));
+        runs.sort_by_key(|(run, _)| Reverse(run.trials));
         let mut seen = HashSet::new();
         runs.retain(|(run, _)| seen.insert((run.method.clone(), run.seed)));
         runs.sort_by(|(a, _), (b, _)| (a.seed, &a.method).cmp(&(b.seed, &b.method)));

@@ -50,9 +50,12 @@ pub(super) fn seconds(tasks: &[TaskComparison]) -> ByTrials<f64> {
     sums.into_iter().map(|(method, points)| (method, means(points).collect())).collect()
 }
 
+/// Logarithms of quality of all tasks, by seed.
+type LogsOfSeeds = BTreeMap<u64, Vec<f64>>;
+
 /// By method and number of trials, something of the logarithms of quality of each seed.
-fn each<T>(tasks: &[TaskComparison], of: &dyn Fn(&BTreeMap<u64, Vec<f64>>) -> T) -> ByTrials<T> {
-    let mut logs: ByTrials<BTreeMap<u64, Vec<f64>>> = BTreeMap::new();
+fn each<T>(tasks: &[TaskComparison], of: &dyn Fn(&LogsOfSeeds) -> T) -> ByTrials<T> {
+    let mut logs: ByTrials<LogsOfSeeds> = BTreeMap::new();
     for task in tasks {
         let Some(reference) = task.reference_ms else { continue };
         for run in &task.runs {
@@ -62,8 +65,7 @@ fn each<T>(tasks: &[TaskComparison], of: &dyn Fn(&BTreeMap<u64, Vec<f64>>) -> T)
             }
         }
     }
-    let summed =
-        |points: BTreeMap<usize, BTreeMap<u64, Vec<f64>>>| points.into_iter().map(|(p, seeds)| (p, of(&seeds)));
+    let summed = |points: BTreeMap<usize, LogsOfSeeds>| points.into_iter().map(|(p, seeds)| (p, of(&seeds)));
     logs.into_iter().map(|(method, points)| (method, summed(points).collect())).collect()
 }
 

@@ -54,7 +54,7 @@ fn a_checkpoint_is_trained_searched_with_and_trained_further() {
     sandbox.fail(
         &["finetune", "--checkpoint", "own", "--store", "none.db", "-o", "none"],
         2,
-        "nothing was measured yet",
+        "there is no store",
     );
 }
 
