@@ -190,6 +190,22 @@ fn shortened(text: &str) -> String {
     text.chars().take(40).collect()
 }
 
+/// A machine that tests plan for: two cores with AVX-512.
+#[cfg(test)]
+pub(crate) fn avx512() -> Target {
+    Target {
+        architecture: Architecture::X86_64,
+        cpu: "cascadelake".into(),
+        features: vec!["+avx512f".into()],
+        vector_bits: 512,
+        vector_registers: 32,
+        cores: 2,
+        l1_bytes: 32 << 10,
+        l2_bytes: 1 << 20,
+        l3_bytes: 32 << 20,
+    }
+}
+
 /// What to compute, and where.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Task {

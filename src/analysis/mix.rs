@@ -7,9 +7,10 @@
 use serde::{Deserialize, Serialize};
 
 use super::footprint::Plan;
+use crate::codegen::MAXIMAL_STRIDE;
 use crate::nest::{Loop, LoopKind, Nest, Scope, Stmt};
 use crate::target::Target;
-use crate::workload::{Atom, Binary, Condition, Expr, Index, TensorId, Unary, Var, row_major_strides};
+use crate::workload::{Atom, Binary, Condition, Expr, Index, TensorId, Unary, Var, flatten};
 
 /// Memory instructions, by where the elements of the lanes lie. Counts of whole vectors.
 #[derive(Clone, Copy, PartialEq, Default, Debug, Serialize, Deserialize)]
@@ -53,15 +54,11 @@ pub struct Mix {
     pub even_share: f64,
 }
 
-/// Distances in elements that are read as rows with gaps.
-const SMALL_STRIDE: i64 = 4;
-
 impl Mix {
     pub fn of(nest: &Nest, target: &Target) -> Mix {
         let plan = Plan::new(nest);
         let cores = f64::from(target.cores.max(1));
-        let strides = nest.buffers.iter().map(|buffer| row_major_strides(&buffer.shape)).collect();
-        let mut counter = Counter { plan: &plan, cores, strides, mix: Mix::default(), held: 0.0 };
+        let mut counter = Counter { plan: &plan, cores, mix: Mix::default(), held: 0.0 };
         counter.block(&nest.body, &Place { runs: 1.0, lanes: target.lanes().max(1) as f64, ..Place::default() });
         let mut mix = counter.mix;
         mix.lane_use = if mix.vector_operations > 0.0 { counter.held / mix.vector_operations } else { 1.0 };
@@ -114,8 +111,6 @@ impl Place {
 struct Counter<'a> {
     plan: &'a Plan<'a>,
     cores: f64,
-    /// By buffer, of each dimension.
-    strides: Vec<Vec<i64>>,
     mix: Mix,
     /// Elements that vector operations computed, in registers of full lanes.
     held: f64,
@@ -168,7 +163,7 @@ impl Counter<'_> {
 
     fn accumulate(&mut self, buffer: TensorId, indices: &[Index], value: &Expr, place: &Place) {
         let moves = |var: Var| indices.iter().any(|index| index.mentions(var));
-        let mentions = |var: Var| moves(var) || mentions(value, var);
+        let mentions = |var: Var| moves(var) || value.mentions(var);
         // the product in front of the sum is of the same instruction
         match value {
             Expr::Binary(Binary::Multiply, x, y) => {
@@ -177,7 +172,7 @@ impl Counter<'_> {
             }
             other => self.value(other, place),
         }
-        self.operation(&|var| mentions(var), place);
+        self.operation(&mentions, place);
         let waits = |(var, _): &&(Var, f64)| !moves(*var) && mentions(*var);
         let steps: f64 = place.unrolled.iter().filter(waits).map(|(_, extent)| extent).product();
         if place.counted.is_some_and(|(var, _)| !moves(var)) || steps > 1.0 {
@@ -201,7 +196,7 @@ impl Counter<'_> {
     }
 
     fn value(&mut self, value: &Expr, place: &Place) {
-        let depends = |var: Var| mentions(value, var);
+        let depends = |var: Var| value.mentions(var);
         match value {
             Expr::Float(_) | Expr::Index(_) => {}
             Expr::Load { tensor, indices } => return self.access(*tensor, indices, false, place),
@@ -252,12 +247,7 @@ impl Counter<'_> {
         if known.scope == Scope::Register {
             return;
         }
-        let strides = &self.strides[buffer.0 as usize];
-        let flat = indices
-            .iter()
-            .zip(strides)
-            .fold(Index::constant(0), |sum, (index, stride)| sum.plus(&index.clone().times(*stride)));
-        let flat = flat.join_divisions();
+        let flat = flatten(indices, &known.shape);
         self.divisions(&flat, place);
         let times = place.times(&|var| flat.mentions(var));
         let accesses = if writes { &mut self.mix.stores } else { &mut self.mix.loads };
@@ -268,38 +258,18 @@ impl Counter<'_> {
         let vectors = times * (extent / place.lanes).ceil();
         match flat.step(lane) {
             Some(1) => accesses.contiguous += vectors,
-            Some(2..=SMALL_STRIDE) if !writes => accesses.strided += vectors,
+            Some(2..=MAXIMAL_STRIDE) if !writes => accesses.strided += vectors,
             _ => accesses.scattered += vectors,
         }
     }
-}
-
-fn mentions(value: &Expr, var: Var) -> bool {
-    let mut found = false;
-    value.for_each_index(&mut |index| found |= index.mentions(var));
-    found
 }
 
 #[cfg(test)]
 mod tests {
     use super::Mix;
     use crate::nest::{LoopKind, Nest};
-    use crate::target::{Architecture, Target};
+    use crate::target::avx512;
     use crate::workload::Workload;
-
-    fn target() -> Target {
-        Target {
-            architecture: Architecture::X86_64,
-            cpu: "cascadelake".into(),
-            features: vec!["+avx512f".into()],
-            vector_bits: 512,
-            vector_registers: 32,
-            cores: 2,
-            l1_bytes: 32 << 10,
-            l2_bytes: 1 << 20,
-            l3_bytes: 32 << 20,
-        }
-    }
 
     /// A product of 8×16 by 16×32, rows of 32 in vectors of 16.
     fn product(kind: LoopKind) -> Nest {
@@ -314,7 +284,7 @@ mod tests {
 
     #[test]
     fn what_an_innermost_loop_shares_counts_once() {
-        let mix = Mix::of(&product(LoopKind::Serial), &target());
+        let mix = Mix::of(&product(LoopKind::Serial), &avx512());
         assert_eq!((mix.vector_operations, mix.scalar_operations, mix.lane_use), (256.0, 0.0, 1.0));
         // an element of t0 and a row of t1 each time; the sums stay where they are while c runs
         assert_eq!((mix.loads.single, mix.loads.contiguous, mix.stores.contiguous), (256.0, 256.0 + 16.0, 16.0));
@@ -327,10 +297,10 @@ mod tests {
 
     #[test]
     fn unrolled_rows_share_the_columns_and_parallel_ones_are_dealt_out() {
-        let unrolled = Mix::of(&product(LoopKind::Unroll), &target());
+        let unrolled = Mix::of(&product(LoopKind::Unroll), &avx512());
         // eight rows outside of the counted loops are eight times the same
         assert_eq!(unrolled.vector_operations, 256.0);
-        let parallel = Mix::of(&product(LoopKind::Parallel), &target());
+        let parallel = Mix::of(&product(LoopKind::Parallel), &avx512());
         assert_eq!((parallel.vector_operations, parallel.forks), (128.0, 1.0));
         assert_eq!((parallel.share, parallel.even_share), (4.0, 4.0));
     }

@@ -3,6 +3,7 @@
 //! [`figures`] gathers them: the arithmetic of a workload and the bytes that any program for it must move, the bytes that each level of memory
 //! hands over to this one ([`traffic()`]), and what its innermost loop looks like in machine code ([`kernel_figures`]).
 //! [`crate::measure::roofline`] knows how fast the machine could do that.
+//! [`Mix`] counts a program's instructions without compiling it.
 
 mod assembly;
 mod footprint;

@@ -13,7 +13,7 @@
 
 use crate::codegen::emit::MAX_VECTOR_LANES;
 use crate::nest::{Loop, LoopKind, Stmt};
-use crate::workload::{Condition, Expr, Index, TensorId, Var, row_major_strides};
+use crate::workload::{Condition, Expr, Index, TensorId, Var, flatten};
 
 /// Expression nodes that unrolling may write out. Beyond, code leaves the instruction cache and compiling takes seconds.
 const UNROLLED_NODES: u64 = 24_000;
@@ -79,7 +79,7 @@ impl Legalizer<'_> {
                 self.lanes_are_independent(body, var, uniform && same)
             }
             Stmt::Store { buffer, indices, value } => {
-                indices.iter().any(|i| i.mentions(var)) || (uniform && !mentions(value, var) && !loads(value, *buffer))
+                indices.iter().any(|i| i.mentions(var)) || (uniform && !value.mentions(var) && !loads(value, *buffer))
             }
             Stmt::Accumulate { buffer, indices, .. } => {
                 let shape = (self.shape)(*buffer);
@@ -88,20 +88,6 @@ impl Legalizer<'_> {
             }
         })
     }
-}
-
-/// The row-major offset of an element.
-pub fn flatten(indices: &[Index], shape: &[i64]) -> Index {
-    let strides = row_major_strides(shape);
-    let sum = indices.iter().zip(strides);
-    sum.fold(Index::constant(0), |sum, (index, stride)| sum.plus(&index.clone().times(stride))).join_divisions()
-}
-
-/// Whether an expression depends on a variable.
-pub fn mentions(expr: &Expr, var: Var) -> bool {
-    let mut found = false;
-    expr.for_each_index(&mut |index| found |= index.mentions(var));
-    found
 }
 
 pub fn any_mentions(conditions: &[Condition], var: Var) -> bool {

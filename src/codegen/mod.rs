@@ -20,6 +20,7 @@ use std::time::Instant;
 use inkwell::context::Context;
 use thiserror::Error;
 
+pub use emit::MAXIMAL_STRIDE;
 pub use layout::ALIGNMENT as WORKSPACE_ALIGNMENT;
 pub use machine::{check_runs_here, host};
 pub use pool::{RUNTIME_OBJECT, parallel_for, set_threads, shutdown_threads, threads};

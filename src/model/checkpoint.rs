@@ -149,10 +149,11 @@ impl Checkpoint {
         }
         let card = text("README.md", card)?;
         let (tensors, _) = decode(weights).map_err(broken("model.safetensors"))?;
-        let tensors = with_shapes(&file.architecture, tensors).map_err(broken("model.safetensors"))?;
+        let tensors = with_shapes(&file.architecture.shapes(), tensors).map_err(broken("model.safetensors"))?;
         let model = Model::from_tensors(file.architecture, tensors).map_err(broken("model.safetensors"))?;
         let (tensors, _) = decode(estimator).map_err(broken("estimator.safetensors"))?;
-        let tensors = tensors.into_iter().map(|(name, stored)| (name, stored.values)).collect();
+        let shapes = Estimator::shapes(tensors.get("mean").map_or(0, |mean| mean.values.len()));
+        let tensors = with_shapes(&shapes, tensors).map_err(broken("estimator.safetensors"))?;
         let estimator = Estimator::from_tensors(tensors).map_err(broken("estimator.safetensors"))?;
         Ok(Checkpoint { model, estimator, versions: file.versions, tokenizer, card })
     }
@@ -200,11 +201,14 @@ pub(super) struct Stored {
 /// Tensors by name.
 pub(super) type Tensors = BTreeMap<String, Stored>;
 
-/// Takes away the shapes after they were compared with those of `config`.
-pub(super) fn with_shapes(config: &Config, tensors: Tensors) -> Result<BTreeMap<String, Vec<f32>>, String> {
-    for (name, shape) in config.shapes() {
-        if let Some(stored) = tensors.get(&name).filter(|stored| stored.shape != shape) {
-            return Err(format!("tensor `{name}` has shape {:?}, config.json wants {shape:?}", stored.shape));
+/// Takes away the shapes after they were compared with those that belong.
+pub(super) fn with_shapes(
+    shapes: &[(String, Vec<usize>)],
+    tensors: Tensors,
+) -> Result<BTreeMap<String, Vec<f32>>, String> {
+    for (name, shape) in shapes {
+        if let Some(stored) = tensors.get(name).filter(|stored| stored.shape != *shape) {
+            return Err(format!("tensor `{name}` has shape {:?} where {shape:?} belongs", stored.shape));
         }
     }
     Ok(tensors.into_iter().map(|(name, stored)| (name, stored.values)).collect())

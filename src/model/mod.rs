@@ -120,21 +120,8 @@ impl Model {
     /// What is missing, superfluous, of another size or not finite, in words.
     pub fn from_tensors(config: Config, tensors: BTreeMap<String, Vec<f32>>) -> Result<Model, String> {
         config.validate().map_err(|e| e.to_string())?;
-        let shapes = config.shapes();
-        for (name, shape) in &shapes {
-            let values = tensors.get(name).ok_or_else(|| format!("tensor `{name}` is missing"))?;
-            let size: usize = shape.iter().product();
-            if values.len() != size {
-                return Err(format!("tensor `{name}` holds {} values where {size} belong", values.len()));
-            }
-            if let Some(at) = values.iter().position(|v| !v.is_finite()) {
-                return Err(format!("tensor `{name}` is not finite at {at}"));
-            }
-        }
-        match tensors.keys().find(|name| !shapes.iter().any(|(known, _)| known == *name)) {
-            Some(name) => Err(format!("tensor `{name}` does not belong to this architecture")),
-            None => Ok(Model { config, tensors }),
-        }
+        check_tensors(&config.shapes(), &tensors)?;
+        Ok(Model { config, tensors })
     }
 
     pub fn config(&self) -> &Config {
@@ -149,5 +136,23 @@ impl Model {
     /// A tensor of [`Config::shapes`]; constructors made sure that each is there.
     fn tensor(&self, name: &str) -> &[f32] {
         self.tensors.get(name).map_or(&[], Vec::as_slice)
+    }
+}
+
+/// Refuses any tensors but those of `shapes`, and values that are not finite.
+fn check_tensors(shapes: &[(String, Vec<usize>)], tensors: &BTreeMap<String, Vec<f32>>) -> Result<(), String> {
+    for (name, shape) in shapes {
+        let values = tensors.get(name).ok_or_else(|| format!("tensor `{name}` is missing"))?;
+        let size: usize = shape.iter().product();
+        if values.len() != size {
+            return Err(format!("tensor `{name}` holds {} values where {size} belong", values.len()));
+        }
+        if let Some(at) = values.iter().position(|value| !value.is_finite()) {
+            return Err(format!("tensor `{name}` is not finite at {at}"));
+        }
+    }
+    match tensors.keys().find(|name| !shapes.iter().any(|(known, _)| known == *name)) {
+        Some(name) => Err(format!("tensor `{name}` does not belong to this architecture")),
+        None => Ok(()),
     }
 }

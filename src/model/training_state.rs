@@ -81,7 +81,7 @@ impl<'a> Trainer<'a> {
             sets.get_mut(set).ok_or_else(unknown)?.insert(name.to_string(), stored);
         }
         let mut model_of = |set: &str| -> Result<Model, ModelError> {
-            let tensors = with_shapes(&state.config, sets.remove(set).unwrap_or_default());
+            let tensors = with_shapes(&state.config.shapes(), sets.remove(set).unwrap_or_default());
             tensors.and_then(|t| Model::from_tensors(state.config.clone(), t)).map_err(ModelError::State)
         };
         let mut trainer = Trainer::new(&model_of(SETS[0])?, examples, state.options, compute)?;

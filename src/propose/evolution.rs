@@ -117,6 +117,7 @@ impl Proposer for Evolution<'_> {
         let mut seen: BTreeSet<Trace> = chosen.iter().map(|ranked: &Ranked| ranked.described.trace.clone()).collect();
         let mut pool: Vec<Ranked> = Vec::new();
         let (generations, children) = if estimator.is_some() { (GENERATIONS, CHILDREN * count) } else { (1, count) };
+        let children = children.max(1);
         for generation in 0..count * DRAWS_PER_CANDIDATE / children {
             if generation >= generations && chosen.len() + pool.len() >= count {
                 break;

@@ -1,6 +1,6 @@
 //! What proposers are tested with.
 
-use crate::target::{Architecture, Target, Task};
+use crate::target::{Task, avx512};
 use crate::workload::{Binary, Combiner, DType, Expr, Index, Role, Stage, Var, Workload};
 
 /// A product of 17×30 by 30×40, for a machine with AVX-512.
@@ -12,16 +12,5 @@ pub fn product() -> Task {
     let load = |tensor, row, column| Expr::load(tensor, vec![Index::var(Var(row)), Index::var(Var(column))]);
     let value = Expr::binary(Binary::Multiply, load(a, 0, 2), load(b, 2, 1));
     workload.stages.push(Stage::reduce(c, vec![17, 40], vec![30], Combiner::Sum, value));
-    let target = Target {
-        architecture: Architecture::X86_64,
-        cpu: "cascadelake".into(),
-        features: vec!["+avx512f".into()],
-        vector_bits: 512,
-        vector_registers: 32,
-        cores: 2,
-        l1_bytes: 32 << 10,
-        l2_bytes: 1 << 20,
-        l3_bytes: 32 << 20,
-    };
-    Task { workload, target }
+    Task { workload, target: avx512() }
 }

@@ -300,10 +300,10 @@ impl Proposer for LanguageModel<'_> {
     }
 }
 
-/// By value, best first, equal ones by trace. Likelihood has no say: it prefers short traces, which are not the fast ones.
+/// By value, best first; equal ones stay in the order in which they were drawn. Likelihood has no say: it prefers short traces, which are not the fast ones.
 fn by_value(a: &Candidate, b: &Candidate) -> std::cmp::Ordering {
     let value = |candidate: &Candidate| candidate.value.unwrap_or(f32::NEG_INFINITY);
-    value(b).total_cmp(&value(a)).then_with(|| a.trace.cmp(&b.trace))
+    value(b).total_cmp(&value(a))
 }
 
 /// The first decisions of one of the parents: at least one decision is left open.

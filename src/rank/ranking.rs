@@ -12,7 +12,7 @@ use crate::target::Task;
 
 /// Programs measured of a task before the estimate learns from them.
 const ENOUGH: usize = 4;
-/// The programs measured last that it learns from, beside the fastest.
+/// Programs of a task that it learns from: those proposed last.
 const REMEMBERED: usize = 256;
 
 /// A program that a proposer thinks of, and what it looks like.

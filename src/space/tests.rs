@@ -5,7 +5,7 @@ use rand_chacha::ChaCha8Rng;
 
 use super::{Decision, Next, Policy, Space, Trace, Untuned};
 use crate::nest::{Nest, Scope, interpret, verify};
-use crate::target::{Architecture, Target, Task};
+use crate::target::{Task, avx512};
 use crate::workload::{Binary, Combiner, Condition, DType, Expr, Index, Role, Stage, TensorId, Unary, Var, Workload};
 
 struct Uniform(ChaCha8Rng);
@@ -13,20 +13,6 @@ struct Uniform(ChaCha8Rng);
 impl Policy for Uniform {
     fn pick(&mut self, decision: &Decision) -> usize {
         self.0.random_range(0..decision.candidates.len())
-    }
-}
-
-fn target() -> Target {
-    Target {
-        architecture: Architecture::X86_64,
-        cpu: "cascadelake".into(),
-        features: vec!["+avx512f".into()],
-        vector_bits: 512,
-        vector_registers: 32,
-        cores: 2,
-        l1_bytes: 32 << 10,
-        l2_bytes: 1 << 20,
-        l3_bytes: 32 << 20,
     }
 }
 
@@ -154,7 +140,7 @@ fn run(nest: &Nest) -> Result<Vec<f32>, String> {
 }
 
 fn check(name: &str, workload: Workload, samples: u64) {
-    let task = Task { workload, target: target() };
+    let task = Task { workload, target: avx512() };
     let expected = run(&Nest::naive(&task.workload)).expect("the plain nest runs");
     let space = Space::standard();
     for seed in 0..=samples {
@@ -209,7 +195,7 @@ impl Policy for First {
 
 #[test]
 fn what_a_reduction_block_leaves_lies_in_the_order_of_the_registers() {
-    let task = Task { workload: convolution(64, 8, 14, 32, 3, 1), target: target() };
+    let task = Task { workload: convolution(64, 8, 14, 32, 3, 1), target: avx512() };
     let (trace, nest) = Space::standard().drive(&task, &mut First("depth s0 d"));
     let nest = nest.unwrap();
     let tile =
@@ -225,7 +211,7 @@ fn what_a_reduction_block_leaves_lies_in_the_order_of_the_registers() {
 #[test]
 fn untuned_convolutions_run_in_vectors_of_output_channels() {
     let vector = |workload| {
-        let task = Task { workload, target: target() };
+        let task = Task { workload, target: avx512() };
         let (trace, _) = Space::standard().drive(&task, &mut Untuned);
         trace.0.into_iter().find(|c| c.site.to_string() == "vector s0").unwrap().value.to_string()
     };
@@ -248,7 +234,7 @@ fn rows_are_right() {
 #[test]
 fn untuned_attention_goes_through_the_keys_once_for_a_block_of_queries() {
     let block = |workload: Workload| {
-        let task = Task { workload, target: target() };
+        let task = Task { workload, target: avx512() };
         let (trace, nest) = Space::standard().drive(&task, &mut Untuned);
         let nest = nest.unwrap_or_else(|reason| panic!("{reason}\n{trace}"));
         verify(&nest, task.target.lanes()).unwrap_or_else(|e| panic!("{e}\n{trace}\n{nest}"));
@@ -262,7 +248,7 @@ fn untuned_attention_goes_through_the_keys_once_for_a_block_of_queries() {
     // otherwise some thread has nothing to do
     assert_eq!(block(attention(2, 37, 37, 64)), Some(12));
     // nothing is shared by rows of a softmax
-    let task = Task { workload: softmax(64, 37), target: target() };
+    let task = Task { workload: softmax(64, 37), target: avx512() };
     let (trace, _) = Space::standard().drive(&task, &mut Untuned);
     let rows = trace.0.into_iter().find(|c| c.site.to_string() == "block rows a").unwrap();
     assert_eq!(rows.value.as_number(), Some(1));
@@ -284,7 +270,7 @@ fn a_window_without_padding_is_packed_both_ways() {
 fn an_exact_space_leaves_winograd_out() {
     let text = "const t0 8 16 3 3\ninput t1 16 12 12\n\
         out t2 8 12 12 sum 16 3 3 mul t0 a d e f pad 0.0 t1 d ? + b + e -1 ? + c + f -1\n";
-    let task = Task { workload: text.parse().unwrap(), target: target() };
+    let task = Task { workload: text.parse().unwrap(), target: avx512() };
     let (all, exact) = (Space::standard(), Space::standard().exact(true));
     assert_eq!(all.version(), exact.version());
 

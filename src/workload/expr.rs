@@ -313,6 +313,13 @@ impl Expr {
         }
     }
 
+    /// Whether it depends on a variable.
+    pub fn mentions(&self, var: Var) -> bool {
+        let mut found = false;
+        self.for_each_index(&mut |index| found |= index.mentions(var));
+        found
+    }
+
     /// Visits every load, those inside of gathered indices too.
     pub fn for_each_load(&self, visit: &mut dyn FnMut(TensorId, &[Index])) {
         if let Expr::Load { tensor, indices } = self {

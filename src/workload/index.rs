@@ -6,6 +6,7 @@
 //! merged, so equal sums compare equal.
 
 use super::expr::Expr;
+use super::row_major_strides;
 
 /// A loop variable. In a [`super::Stage`] it is the axis' position, in a nest the loop's.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -321,6 +322,12 @@ impl Index {
         }
         result
     }
+}
+
+/// The row-major offset of an element, in elements; parts of one fused axis become one term again.
+pub fn flatten(indices: &[Index], shape: &[i64]) -> Index {
+    let parts = indices.iter().zip(row_major_strides(shape));
+    parts.fold(Index::constant(0), |sum, (index, stride)| sum.plus(&index.clone().times(stride))).join_divisions()
 }
 
 /// Elements that memory moves by when a variable of an access grows by one; `None` where that is not constant.

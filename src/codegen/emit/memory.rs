@@ -20,7 +20,7 @@ struct Address<'c> {
 
 /// Strides up to this many elements are loaded as whole rows, of which every so many lanes are kept: a gather takes about as long as twenty
 /// such instructions.
-pub(super) const MAXIMAL_STRIDE: i64 = 4;
+pub const MAXIMAL_STRIDE: i64 = 4;
 
 /// How far each lane's element is from the address.
 enum LaneOffsets<'c> {

@@ -16,6 +16,8 @@ mod statement;
 mod transpose;
 mod trigonometry;
 
+pub use memory::MAXIMAL_STRIDE;
+
 use std::collections::HashMap;
 
 use inkwell::attributes::{Attribute, AttributeLoc};

@@ -159,6 +159,4 @@ impl<'c> Emitter<'_, 'c> {
         }
         Ok(pointer)
     }
-
-    // element types
 }

@@ -14,9 +14,8 @@ use crate::codegen::CodegenError;
 use crate::codegen::emit::ir::{Element, Value, vector_type};
 use crate::codegen::emit::memory::MAXIMAL_STRIDE;
 use crate::codegen::emit::{Binding, Emitter, Lanes};
-use crate::codegen::legalize::flatten;
 use crate::nest::{Loop, LoopKind, Stmt};
-use crate::workload::{DType, Expr, Index, Interval, TensorId};
+use crate::workload::{DType, Expr, Index, Interval, TensorId, flatten};
 
 type Result<T> = std::result::Result<T, CodegenError>;
 

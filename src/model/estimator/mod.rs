@@ -11,6 +11,8 @@ use std::collections::BTreeMap;
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
+use super::check_tensors;
+
 pub use train::{EstimatorOptions, Group, Ordered, train_estimator};
 
 /// Layers of the network: features, three hidden layers, a score.
@@ -27,19 +29,19 @@ pub struct Estimator {
     tensors: BTreeMap<String, Vec<f32>>,
 }
 
-/// Names and shapes of an estimator's tensors.
-fn shapes(inputs: usize) -> Vec<(String, Vec<usize>)> {
-    let mut shapes = vec![("mean".to_string(), vec![inputs]), ("deviation".to_string(), vec![inputs])];
-    let mut width = inputs;
-    for (layer, outputs) in HIDDEN.into_iter().chain([1]).enumerate() {
-        shapes.push((format!("layers.{layer}.weight"), vec![outputs, width]));
-        shapes.push((format!("layers.{layer}.bias"), vec![outputs]));
-        width = outputs;
-    }
-    shapes
-}
-
 impl Estimator {
+    /// Names and shapes of an estimator's tensors.
+    pub(super) fn shapes(inputs: usize) -> Vec<(String, Vec<usize>)> {
+        let mut shapes = vec![("mean".to_string(), vec![inputs]), ("deviation".to_string(), vec![inputs])];
+        let mut width = inputs;
+        for (layer, outputs) in HIDDEN.into_iter().chain([1]).enumerate() {
+            shapes.push((format!("layers.{layer}.weight"), vec![outputs, width]));
+            shapes.push((format!("layers.{layer}.bias"), vec![outputs]));
+            width = outputs;
+        }
+        shapes
+    }
+
     /// An untrained estimator of so many features, which are taken as they are.
     pub fn random(inputs: usize, seed: u64) -> Estimator {
         let mut random = ChaCha8Rng::seed_from_u64(seed);
@@ -55,7 +57,7 @@ impl Estimator {
             };
             (name, values)
         };
-        Estimator { inputs, tensors: shapes(inputs).into_iter().map(values).collect() }
+        Estimator { inputs, tensors: Self::shapes(inputs).into_iter().map(values).collect() }
     }
 
     /// An estimator of given weights, checked: exactly its tensors, of their sizes, all values finite, deviations above zero.
@@ -67,24 +69,11 @@ impl Estimator {
         if !(1..=MAX_FEATURES).contains(&inputs) {
             return Err(format!("{inputs} features where 1 to {MAX_FEATURES} are possible"));
         }
-        let shapes = shapes(inputs);
-        for (name, shape) in &shapes {
-            let values = tensors.get(name).ok_or_else(|| format!("tensor `{name}` is missing"))?;
-            let size: usize = shape.iter().product();
-            if values.len() != size {
-                return Err(format!("tensor `{name}` holds {} values where {size} belong", values.len()));
-            }
-            if let Some(at) = values.iter().position(|value| !value.is_finite()) {
-                return Err(format!("tensor `{name}` is not finite at {at}"));
-            }
-        }
+        check_tensors(&Self::shapes(inputs), &tensors)?;
         if let Some(at) = tensors["deviation"].iter().position(|value| *value <= 0.0) {
             return Err(format!("tensor `deviation` is not above zero at {at}"));
         }
-        match tensors.keys().find(|name| !shapes.iter().any(|(known, _)| known == *name)) {
-            Some(name) => Err(format!("tensor `{name}` does not belong to an estimator")),
-            None => Ok(Estimator { inputs, tensors }),
-        }
+        Ok(Estimator { inputs, tensors })
     }
 
     /// Features that a program is described by.
@@ -94,13 +83,13 @@ impl Estimator {
 
     /// All weights by name, with their shapes.
     pub fn tensors(&self) -> impl Iterator<Item = (String, Vec<usize>, &[f32])> {
-        shapes(self.inputs).into_iter().map(|(name, shape)| {
+        Self::shapes(self.inputs).into_iter().map(|(name, shape)| {
             let values = self.tensor(&name);
             (name, shape, values)
         })
     }
 
-    /// A tensor of [`shapes`]; constructors made sure that each is there.
+    /// A tensor of [`Estimator::shapes`]; constructors made sure that each is there.
     fn tensor(&self, name: &str) -> &[f32] {
         self.tensors.get(name).map_or(&[], Vec::as_slice)
     }

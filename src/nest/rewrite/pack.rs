@@ -90,12 +90,12 @@ impl Nest {
         inside: &[Loop],
         place: Place,
     ) -> Result<(Vec<Stmt>, Expr), Refusal> {
-        let moves: Vec<&Loop> = inside.iter().filter(|l| mentions(read, l.var)).collect();
+        let moves: Vec<&Loop> = inside.iter().filter(|l| read.mentions(l.var)).collect();
         let shape = moves.iter().map(|l| l.extent()).collect();
         let indices: Vec<Index> = moves.iter().map(|l| Index::var(l.var)).collect();
         let packed = self.packed_buffer(tensor, shape, place);
         let store = Stmt::Store { buffer: packed, indices: indices.clone(), value: read.clone() };
-        let known = |bound: &Index| inside.iter().all(|l| !bound.mentions(l.var) || mentions(read, l.var));
+        let known = |bound: &Index| inside.iter().all(|l| !bound.mentions(l.var) || read.mentions(l.var));
         let loops: Vec<Loop> = moves
             .iter()
             .enumerate()
@@ -254,12 +254,6 @@ fn with_body(mut l: Loop, swap: &dyn Fn(&mut Vec<Stmt>), before: Vec<Stmt>) -> S
     swap(&mut l.body);
     l.body.splice(0..0, before);
     Stmt::Loop(l)
-}
-
-fn mentions(expr: &Expr, var: Var) -> bool {
-    let mut found = false;
-    expr.for_each_index(&mut |index| found |= index.mentions(var));
-    found
 }
 
 /// The distinct accesses to a tensor of what is accumulated inside of a loop, each with its guard. Copies that packing has made are stores.

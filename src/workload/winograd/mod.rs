@@ -118,7 +118,7 @@ impl<'a> Convolution<'a> {
         for reduction in (spatial..stage.rank()).filter(|r| WINDOWS.contains(&stage.extent(*r))) {
             let slides = |s: &usize| {
                 let window = Window { spatial: *s, reduction };
-                !mentions(weights, *s) && mentions(weights, reduction) && window.is_only_read_as_sum(data)
+                !weights.mentions(axis(*s)) && weights.mentions(axis(reduction)) && window.is_only_read_as_sum(data)
             };
             if let Some(spatial) = (0..spatial).find(slides) {
                 windows.push(Window { spatial, reduction });
@@ -146,23 +146,19 @@ impl<'a> Convolution<'a> {
     /// The axes that an operand moves with, without the windows.
     fn other_axes(&self, operand: &Expr) -> Vec<usize> {
         let in_window = |axis: &usize| self.windows.iter().any(|w| w.spatial == *axis || w.reduction == *axis);
-        (0..self.stage.rank()).filter(|axis| !in_window(axis) && mentions(operand, *axis)).collect()
+        (0..self.stage.rank()).filter(|position| !in_window(position) && operand.mentions(axis(*position))).collect()
     }
 }
 
-fn mentions(expr: &Expr, axis: usize) -> bool {
-    let mut found = false;
-    expr.for_each_index(&mut |index| found |= index.mentions(Var(axis as u32)));
-    found
+fn axis(position: usize) -> Var {
+    Var(position as u32)
 }
 
 impl Window {
     fn is_only_read_as_sum(self, data: &Expr) -> bool {
-        let (spatial, reduction) = (Var(self.spatial as u32), Var(self.reduction as u32));
+        let (spatial, reduction) = (axis(self.spatial), axis(self.reduction));
         let moved = |axis| (axis == spatial).then(|| Index::var(spatial).minus(&Index::var(reduction)));
-        mentions(data, self.spatial)
-            && mentions(data, self.reduction)
-            && !mentions(&data.substitute(&moved), self.reduction)
+        data.mentions(spatial) && data.mentions(reduction) && !data.substitute(&moved).mentions(reduction)
     }
 }
 

@@ -51,11 +51,7 @@ fn a_checkpoint_is_trained_searched_with_and_trained_further() {
     assert_ne!(read("finer", "model.safetensors"), model);
     sandbox.succeed(&["tune", "task.txt", "--checkpoint", "finer", "--trials-per-task", "4", "--store", "lm.db"]);
 
-    sandbox.fail(
-        &["finetune", "--checkpoint", "own", "--store", "none.db", "-o", "none"],
-        2,
-        "there is no store",
-    );
+    sandbox.fail(&["finetune", "--checkpoint", "own", "--store", "none.db", "-o", "none"], 2, "there is no store");
 }
 
 #[test]
