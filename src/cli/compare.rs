@@ -16,7 +16,7 @@ use super::arguments::{NetworkArguments, TargetArguments, read_task};
 use super::contestants::{Contestant, Contestants};
 use super::exit::CommandError;
 use super::progress;
-use super::search::{CheckpointArguments, jobs, measurer, stop_on_interrupt};
+use super::search::{BATCH, CheckpointArguments, jobs, measurer, stop_on_interrupt};
 
 /// Compare search methods on the same tasks, with the same number of trials
 ///
@@ -36,8 +36,8 @@ pub struct Compare {
     /// Repetitions with different seeds
     #[arg(long, default_value_t = 3, value_name = "K", value_parser = clap::value_parser!(u64).range(1..=1000))]
     seeds: u64,
-    /// Candidates proposed at once
-    #[arg(long, default_value_t = 8, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=4096))]
+    /// Candidates proposed at once, at most; the first batches are smaller
+    #[arg(long, default_value_t = BATCH as u32, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=4096))]
     batch: u32,
     /// Folder for the results
     #[arg(short, long, value_name = "DIR")]

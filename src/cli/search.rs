@@ -24,9 +24,7 @@ use super::exit::{self, CommandError};
 use super::progress;
 
 /// Candidates that are proposed at once, at most: the more, the less of them know how the others came out.
-const BATCH: usize = 16;
-/// How often a task's candidates are proposed with what was learned meanwhile, where there are enough.
-const BATCHES_PER_TASK: u64 = 4;
+pub const BATCH: usize = 16;
 /// How many of the fastest are measured once more before the winner is named.
 const FINALISTS: usize = 5;
 
@@ -188,8 +186,7 @@ pub fn search(jobs: &[Job], arguments: &SearchArguments, trials: Option<u64>, st
     let mut proposer = Proposers::new(arguments.method, &space, &arguments.checkpoint)?.make(arguments.seed);
     let time = arguments.time_budget.map(Duration::from_secs_f64);
     let budget = Budget { trials_per_task: arguments.trials_per_task, trials, time };
-    let settings =
-        Settings { budget, batch: batch(arguments.trials_per_task), finalists: FINALISTS, seed: arguments.seed };
+    let settings = Settings { budget, batch: BATCH, finalists: FINALISTS, seed: arguments.seed };
     let stopped = stop_on_interrupt()?;
     let bar = progress::bar(0, "measuring");
     let mut watch = |event: &Event<'_>| {
@@ -210,12 +207,6 @@ pub fn search(jobs: &[Job], arguments: &SearchArguments, trials: Option<u64>, st
     let report = tune::tune(&space, jobs, proposer.as_mut(), &mut measurer, store, &settings, &mut watch);
     bar.finish_and_clear();
     Ok(report?)
-}
-
-/// Candidates proposed at once where a task gets so many in all.
-fn batch(trials_per_task: Option<u64>) -> usize {
-    let enough = trials_per_task.map_or(BATCH as u64, |trials| trials.div_ceil(BATCHES_PER_TASK));
-    enough.clamp(2, BATCH as u64) as usize
 }
 
 /// What a report means for the exit code.

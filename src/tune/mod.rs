@@ -48,7 +48,7 @@ pub struct Budget {
 #[derive(Clone, Debug)]
 pub struct Settings {
     pub budget: Budget,
-    /// Candidates that are proposed at once.
+    /// Candidates that are proposed at once, at most; see [`batch`].
     pub batch: usize,
     /// The fastest so many of a task are measured once more in turn, with the untuned program, before the winner is named.
     pub finalists: usize,
@@ -151,7 +151,7 @@ pub fn tune(
     let mut interrupted = false;
     while !interrupted && !run.is_spent() {
         let Some(job) = scheduler.next() else { break };
-        let wanted = run.batch(&scheduler, job);
+        let wanted = run.batch(&scheduler, job, histories[job].len());
         let candidates = propose(&run, proposer, &jobs[job], &histories[job], wanted)?;
         if candidates.is_empty() {
             scheduler.exhaust(job);
@@ -175,6 +175,15 @@ pub fn tune(
         reports.push(run.finish(job, history, interrupted)?);
     }
     Ok(run.report(reports, interrupted))
+}
+
+/// The first proposals of a task, before anything was measured.
+const FIRST_BATCH: usize = 3;
+
+/// Candidates to propose at once where so many were measured: half as many more. What they tell is made use of soon, proposing takes
+/// a logarithmic share of a long search, and a search with a large budget starts as one with a small budget does.
+pub fn batch(measured: usize, most: usize) -> usize {
+    (measured / 2).max(FIRST_BATCH).min(most.max(1))
 }
 
 /// The first batch of a task starts with the program that needs no model: the result is never slower than it.
@@ -245,10 +254,10 @@ impl Run<'_> {
         trials.is_some_and(|most| self.counts.trials >= most) || time.is_some_and(|most| self.started.elapsed() >= most)
     }
 
-    fn batch(&self, scheduler: &Scheduler, job: usize) -> usize {
+    fn batch(&self, scheduler: &Scheduler, job: usize, measured: usize) -> usize {
         let left = scheduler.left(job).unwrap_or(u64::MAX);
         let total = self.settings.budget.trials.map_or(u64::MAX, |most| most.saturating_sub(self.counts.trials));
-        (self.settings.batch.max(1) as u64).min(left).min(total) as usize
+        (batch(measured, self.settings.batch) as u64).min(left).min(total) as usize
     }
 
     fn measure(

@@ -15,7 +15,7 @@ use thiserror::Error;
 
 pub use log::{Log, LogError};
 
-use super::{Control, Job, TuneError};
+use super::{Control, Job, TuneError, batch};
 use crate::measure::Measurer;
 use crate::outcome::{Failure, Outcome};
 use crate::propose::{History, ProposeError, Proposer};
@@ -37,7 +37,7 @@ pub struct Settings {
     /// Measured candidates of each task, method and seed.
     pub trials: usize,
     pub seeds: u64,
-    /// Candidates proposed at once; no more are seen by a proposer before it gets their outcomes.
+    /// Candidates proposed at once, at most; see [`batch`].
     pub batch: usize,
 }
 
@@ -175,7 +175,7 @@ fn run_method(
     let mut failed: BTreeMap<Failure, usize> = BTreeMap::new();
     let points = checkpoints(settings.trials);
     while history.len() < settings.trials {
-        let wanted = settings.batch.clamp(1, settings.trials - history.len());
+        let wanted = batch(history.len(), settings.batch).min(settings.trials - history.len());
         let proposal = proposer.propose(&job.task, &history, wanted).map_err(cannot_propose)?;
         if proposal.candidates.is_empty() {
             break;
