@@ -56,7 +56,7 @@ impl fmt::Display for Failure {
 pub enum Outcome {
     /// Compiled, correct, and timed.
     Timed {
-        /// Nanoseconds of single runs, in the order in which they were measured.
+        /// Nanoseconds of single runs, in the order in which they were measured, at the pace of the program that ran in turn with it, if one did.
         times_ns: Vec<u64>,
         /// Microseconds from the nest to loaded machine code.
         compile_us: u64,

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use super::memory::{Breach, Region};
 use super::oracle::Expected;
-use super::timing::{Timing, by_the_clock};
+use super::timing::{Reference, Timing, by_the_clock};
 use super::tolerance::Tolerance;
 use crate::codegen::Kernel;
 use crate::nest::{Nest, Scope, verify};
@@ -171,7 +171,8 @@ impl Workbench {
         self.judge(loaded)
     }
 
-    /// Times a kernel that passed [`Workbench::check`], and looks at its outputs once more afterwards: a race may spoil any run.
+    /// Times a kernel that passed [`Workbench::check`], in turn with a reference that did and the nanoseconds that it is known to take, where there is one.
+    /// Looks at the outputs once more afterwards: a race may spoil any run.
     ///
     /// # Errors
     /// As for [`Workbench::check`].
@@ -180,9 +181,22 @@ impl Workbench {
         loaded: &mut Loaded,
         timing: &Timing,
         incumbent_ns: Option<u64>,
+        reference: Option<(&mut Loaded, u64)>,
     ) -> Result<Outcome, Refusal> {
-        let times_ns =
-            timing.sample(incumbent_ns, loaded.warm_up, &mut |count| by_the_clock(&mut || loaded.run(), count));
+        let (other, known_ns) = reference.unzip();
+        let mut run_other = other.map(|other| move |count: u32| by_the_clock(&mut || other.run(), count));
+        let reference = run_other
+            .as_mut()
+            .zip(known_ns)
+            .map(|(run, known_ns)| Reference { known_ns, run: run as &mut dyn FnMut(u32) -> Duration });
+        let in_turn = reference.is_some();
+        let warm_up = loaded.warm_up;
+        let mut run = |count: u32| by_the_clock(&mut || loaded.run(), count);
+        let times_ns = timing.sample(incumbent_ns, warm_up, &mut run, reference);
+        if in_turn {
+            // the outputs to look at are its own
+            loaded.run();
+        }
         self.judge(loaded)?;
         Ok(Outcome::Timed { times_ns, compile_us: loaded.compile_us })
     }

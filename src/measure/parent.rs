@@ -101,26 +101,51 @@ pub struct Measurer {
     worker: Option<Worker>,
     /// What the worker is ready for.
     task: Option<Task>,
+    /// Of the task last measured: what candidates run in turn with.
+    reference: Option<Reference>,
 }
+
+/// A program, and the nanoseconds that it is known to take.
+struct Reference {
+    task: Task,
+    trace: Trace,
+    known_ns: u64,
+}
+
+/// Candidates run in turn with the same reference until one is faster by this factor: the less it changes, the better times compare, and the slower
+/// it is, the less time is left for the candidates.
+const OUTRUN: u64 = 2;
 
 impl Measurer {
     /// Starts nothing yet.
     pub fn new(options: Options) -> Measurer {
-        Measurer { options, worker: None, task: None }
+        Measurer { options, worker: None, task: None, reference: None }
     }
 
     pub fn options(&self) -> &Options {
         &self.options
     }
 
-    /// Compiles, checks and times a finished trace. A candidate that is much slower than the incumbent's nanoseconds is timed only shortly.
+    /// Compiles, checks and times a finished trace. The incumbent is the fastest program of the task so far, with its nanoseconds: a candidate that is
+    /// much slower is timed only shortly, and times are told at the pace at which the incumbents were timed, since candidates run in turn with
+    /// one of them.
     ///
     /// # Errors
     /// [`MeasureError`] where the candidate is not to blame; nothing should be recorded then.
-    pub fn measure(&mut self, task: &Task, trace: &Trace, incumbent_ns: Option<u64>) -> Result<Outcome, MeasureError> {
+    pub fn measure(
+        &mut self,
+        task: &Task,
+        trace: &Trace,
+        incumbent: Option<(&Trace, u64)>,
+    ) -> Result<Outcome, MeasureError> {
         self.prepare(task)?;
         let limit = self.options.limits.candidate;
-        let request = Request::Measure { trace: trace.to_string(), incumbent_ns };
+        let reference = self.reference(task, incumbent).filter(|(reference, _)| *reference != trace);
+        let request = Request::Measure {
+            trace: trace.to_string(),
+            incumbent_ns: incumbent.map(|(_, ns)| ns),
+            reference: reference.map(|(reference, ns)| (reference.to_string(), ns)),
+        };
         let mut phase = None;
         match self.ask(&request, limit, &mut phase) {
             Ok(Reply::Measured(outcome)) => Ok(outcome),
@@ -146,21 +171,31 @@ impl Measurer {
         Ok(())
     }
 
+    /// What candidates run in turn with.
+    fn reference(&mut self, task: &Task, incumbent: Option<(&Trace, u64)>) -> Option<(&Trace, u64)> {
+        let Some((trace, known_ns)) = incumbent else {
+            // another search begins, at whatever pace its first program will be timed
+            self.reference = None;
+            return None;
+        };
+        let outrun = |reference: &Reference| reference.task != *task || known_ns < reference.known_ns / OUTRUN;
+        if self.reference.as_ref().is_none_or(outrun) {
+            self.reference = Some(Reference { task: task.clone(), trace: trace.clone(), known_ns });
+        }
+        self.reference.as_ref().map(|reference| (&reference.trace, reference.known_ns))
+    }
+
     /// Measures candidates one after the other; the best so far is the incumbent of the next.
     ///
     /// # Errors
     /// As for [`Measurer::measure`].
-    pub fn measure_all(
-        &mut self,
-        task: &Task,
-        traces: &[Trace],
-        incumbent_ns: Option<u64>,
-    ) -> Result<Vec<Outcome>, MeasureError> {
-        let mut best = incumbent_ns;
+    pub fn measure_all(&mut self, task: &Task, traces: &[Trace]) -> Result<Vec<Outcome>, MeasureError> {
+        let mut best: Option<(&Trace, u64)> = None;
         let mut outcomes = Vec::with_capacity(traces.len());
         for trace in traces {
             let outcome = self.measure(task, trace, best)?;
-            best = best.into_iter().chain(outcome.best_ns()).min();
+            let timed = outcome.best_ns().map(|ns| (trace, ns));
+            best = best.into_iter().chain(timed).min_by_key(|(_, ns)| *ns);
             outcomes.push(outcome);
         }
         Ok(outcomes)
@@ -176,7 +211,7 @@ impl Measurer {
             Ok(outcomes) => Ok(outcomes),
             Err(_) => {
                 // someone took the worker down: find out who, and let the others try again
-                let alone = self.measure_all(task, traces, None)?;
+                let alone = self.measure_all(task, traces)?;
                 let alive = |outcome: &&Outcome| outcome.failure().is_none();
                 let survivors: Vec<Trace> =
                     traces.iter().zip(&alone).filter(|(_, o)| alive(o)).map(|(trace, _)| trace.clone()).collect();
@@ -455,7 +490,7 @@ mod tests {
             Reply::Compared(vec![timed.clone()]),
         ];
         let mut measurer = scripted(folder.path(), &messages, "exec sleep 99");
-        let outcomes = measurer.measure_all(&task(), &[Trace::default(), Trace::default()], None).unwrap();
+        let outcomes = measurer.measure_all(&task(), &[Trace::default(), Trace::default()]).unwrap();
         assert_eq!(outcomes, [timed.clone(), Outcome::failed(Failure::DeadEnd, "no")]);
         let error = measurer.measure(&task(), &Trace::default(), None).unwrap_err();
         assert!(matches!(error, MeasureError::Trace { .. }), "{error:?}");

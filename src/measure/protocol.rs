@@ -11,7 +11,7 @@ use crate::outcome::Outcome;
 use crate::target::Target;
 
 /// Raised with every change of a message, so that a worker of another build is told apart.
-pub(super) const PROTOCOL: u32 = 2;
+pub(super) const PROTOCOL: u32 = 3;
 
 /// The longest message. Texts of tasks and traces stay far below.
 pub(super) const MAX_FRAME_BYTES: u32 = 16 << 20;
@@ -29,23 +29,17 @@ pub(super) enum Request {
         cache: Option<PathBuf>,
     },
     /// What the following candidates belong to.
-    Prepare {
-        workload: String,
-        target: Target,
-        seed: u64,
-    },
+    Prepare { workload: String, target: Target, seed: u64 },
     /// Compile candidates on all cores, before they are measured one by one.
-    CompileAhead {
-        traces: Vec<String>,
-    },
+    CompileAhead { traces: Vec<String> },
     Measure {
         trace: String,
         incumbent_ns: Option<u64>,
+        /// A correct program to run in turn with it, and the nanoseconds that it is known to take.
+        reference: Option<(String, u64)>,
     },
     /// Compare: all in turn, again and again.
-    Finals {
-        traces: Vec<String>,
-    },
+    Finals { traces: Vec<String> },
 }
 
 /// From the child.

@@ -1,16 +1,19 @@
 //! How often a kernel is run, and what of it is kept.
 //!
 //! Machines are noisy, always towards slower: the fastest run is the figure that candidates are compared by, and it is trusted
-//! once several runs came close to it.
+//! once several runs came close to it. And their pace drifts: so a candidate runs in turn with a [`Reference`], a program whose time is known, and what it
+//! took is told at the pace at which that one was timed (see [`super::rounds`]).
 
 use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
+use super::rounds::{Rounds, nanoseconds};
+
 /// When to stop running a candidate.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Timing {
-    /// What all timed runs of one candidate may take together, unless the fewest samples take longer.
+    /// What all timed runs of one candidate, and of the reference in between, may take together, unless the fewest samples take longer.
     pub budget: Duration,
     /// After this long there are no further samples, even if they are fewer than the fewest.
     pub patience: Duration,
@@ -20,8 +23,13 @@ pub struct Timing {
     pub most: usize,
     /// Enough is enough when a third of the samples, and no fewer than `fewest`, are within this factor of the fastest.
     pub agreement: f64,
+    /// Beside a reference, enough is enough if the quartiles of the ratios lie so close together that their median errs by less than this
+    /// factor.
+    pub certainty: f64,
     /// A candidate slower than the incumbent by this factor is given up after `fewest` samples.
     pub hopeless: f64,
+    /// Before this long nothing is certain or hopeless: another user of a core takes it away for some milliseconds.
+    pub settling: Duration,
     /// One slower by this factor is given up after a single sample, if that took `long_run` at least.
     pub lost: f64,
     /// One whose first run, the one that was checked, was slower by this factor and took `long_run` at least is not run again.
@@ -39,15 +47,17 @@ pub struct Timing {
 impl Default for Timing {
     fn default() -> Timing {
         Timing {
-            budget: Duration::from_millis(20),
+            budget: Duration::from_millis(30),
             patience: Duration::from_secs(1),
             fewest: 3,
             most: 50,
             agreement: 1.02,
+            certainty: 1.02,
             hopeless: 2.0,
+            settling: Duration::from_millis(4),
             lost: 4.0,
             abandoned: 8.0,
-            long_run: Duration::from_millis(1),
+            long_run: Duration::from_millis(10),
             shortest_sample: Duration::from_micros(20),
             final_budget: Duration::from_millis(100),
             final_rounds: 30,
@@ -55,14 +65,24 @@ impl Default for Timing {
     }
 }
 
+/// A program of the same task that runs in turn with a candidate.
+pub(super) struct Reference<'a> {
+    /// What it is known to take, at the pace at which times are told.
+    pub known_ns: u64,
+    /// As a candidate's.
+    pub run: &'a mut dyn FnMut(u32) -> Duration,
+}
+
 impl Timing {
-    /// Nanoseconds of single runs. `run(n)` runs the kernel n times and says how long that took. `warm_up`, how long the run before took,
+    /// Nanoseconds of single runs, at the reference's pace: the fastest of them is what the reference is known to take, times the median ratio
+    /// of neighbouring runs. `run(n)` runs the kernel n times and says how long that took. `warm_up`, how long the run before took,
     /// is counted only where it is all that there is: cold caches make a long run slower by half, not eight times.
     pub(super) fn sample(
         &self,
         incumbent_ns: Option<u64>,
         warm_up: Duration,
         run: &mut dyn FnMut(u32) -> Duration,
+        mut reference: Option<Reference<'_>>,
     ) -> Vec<u64> {
         let beyond = |best: u64| warm_up.as_nanos() as f64 > best as f64 * self.abandoned;
         if warm_up >= self.long_run && incumbent_ns.is_some_and(beyond) {
@@ -71,30 +91,51 @@ impl Timing {
         if warm_up < self.long_run {
             run(1);
         }
-        let (repeats, first) = self.repeats(run);
-        let slower = |times: &[u64], factor: f64| {
-            let fastest = times.iter().copied().min().unwrap_or(0);
-            incumbent_ns.is_some_and(|best| fastest as f64 > best as f64 * factor)
+        let (repeats, mut elapsed) = self.repeats(run);
+        let reference_repeats = reference.as_mut().map_or(0, |reference| self.repeats(reference.run).0);
+        let known_ns = reference.as_ref().map_or(0, |reference| reference.known_ns);
+        let mut rounds = Rounds::beside(known_ns);
+        let slower = |rounds: &Rounds, factor: f64| {
+            incumbent_ns.is_some_and(|incumbent| rounds.best_ns() > incumbent as f64 * factor)
         };
-        let mut spent = Duration::ZERO;
-        let mut times = Vec::new();
-        let mut elapsed = first;
         loop {
-            spent += elapsed;
-            times.push(nanoseconds(elapsed, repeats));
-            if elapsed >= self.long_run && slower(&times, self.lost) {
-                return times;
+            rounds.push(elapsed, repeats);
+            if elapsed >= self.long_run && slower(&rounds, self.lost) {
+                break;
             }
-            if times.len() < self.fewest && spent < self.patience {
-                elapsed = run(repeats);
-                continue;
+            let certain = match &mut reference {
+                None => rounds.agree(self.fewest, self.agreement),
+                Some(Reference { run, .. }) => {
+                    let elapsed = self.after_another(run, reference_repeats, known_ns, &mut rounds);
+                    rounds.push_beside(elapsed, reference_repeats);
+                    rounds.is_settled(self.fewest, self.certainty)
+                }
+            };
+            let too_few = rounds.count() < self.fewest && rounds.spent() < self.patience;
+            let settled = rounds.spent() >= self.settling && (certain || slower(&rounds, self.hopeless));
+            if !too_few && (settled || rounds.count() >= self.most || rounds.spent() >= self.budget) {
+                break;
             }
-            let enough = times.len() >= self.most || spent >= self.budget || self.agrees(&times);
-            if enough || slower(&times, self.hopeless) {
-                return times;
-            }
-            elapsed = run(repeats);
+            elapsed = match &reference {
+                None => run(repeats),
+                Some(_) => self.after_another(run, repeats, nanoseconds(elapsed, repeats), &mut rounds),
+            };
         }
+        rounds.told()
+    }
+
+    /// A sample of a kernel whose data another one has evicted: it runs once before, unless one run of it is long.
+    fn after_another(
+        &self,
+        run: &mut dyn FnMut(u32) -> Duration,
+        repeats: u32,
+        about_ns: u64,
+        rounds: &mut Rounds,
+    ) -> Duration {
+        if u128::from(about_ns) < self.settling.as_nanos() {
+            rounds.spend(run(1));
+        }
+        run(repeats)
     }
 
     /// Runs kernels in turn, so that what disturbs the machine disturbs all alike. A kernel's own data is evicted by the others, so each runs
@@ -139,12 +180,6 @@ impl Timing {
             repeats = u32::try_from(wanted).unwrap_or(u32::MAX).clamp(repeats * 2, 1 << 16);
         }
     }
-
-    fn agrees(&self, times: &[u64]) -> bool {
-        let fastest = times.iter().copied().min().unwrap_or(0);
-        let close = times.iter().filter(|t| **t as f64 <= fastest as f64 * self.agreement).count();
-        times.len() >= 2 * self.fewest && close >= self.fewest.max(times.len() / 3)
-    }
 }
 
 /// Runs `once` n times by the clock.
@@ -156,15 +191,11 @@ pub(super) fn by_the_clock(once: &mut dyn FnMut(), count: u32) -> Duration {
     start.elapsed()
 }
 
-fn nanoseconds(elapsed: Duration, runs: u32) -> u64 {
-    u64::try_from(elapsed.as_nanos()).unwrap_or(u64::MAX) / u64::from(runs.max(1))
-}
-
 #[cfg(test)]
 mod tests {
     use std::time::Duration;
 
-    use super::Timing;
+    use super::{Reference, Timing};
 
     /// A kernel that takes these times, one after the other, the last one for ever.
     fn script(times_ns: &'static [u64]) -> impl FnMut(u32) -> Duration {
@@ -181,48 +212,67 @@ mod tests {
 
     const COLD: Duration = Duration::ZERO;
 
+    /// Believes what it sees at once.
+    fn hasty() -> Timing {
+        Timing { settling: Duration::ZERO, ..Timing::default() }
+    }
+
     #[test]
     fn long_runs_that_are_lost_are_not_repeated() {
-        let long = &[9_000_000];
-        let timing = Timing::default();
-        let warm = Duration::from_millis(9);
-        assert_eq!(timing.sample(Some(2_000_000), warm, &mut script(long)), [9_000_000]);
-        assert_eq!(timing.sample(Some(3_000_000), warm, &mut script(long)).len(), timing.fewest);
+        let long = &[19_000_000];
+        let timing = hasty();
+        let warm = Duration::from_millis(19);
+        assert_eq!(timing.sample(Some(4_000_000), warm, &mut script(long), None), [19_000_000]);
+        assert_eq!(timing.sample(Some(6_000_000), warm, &mut script(long), None).len(), timing.fewest);
         let short = &[90_000];
-        assert_eq!(timing.sample(Some(20_000), COLD, &mut script(short)).len(), timing.fewest);
+        assert_eq!(timing.sample(Some(20_000), COLD, &mut script(short), None).len(), timing.fewest);
     }
 
     #[test]
     fn far_too_slow_candidates_run_once() {
-        let timing = Timing::default();
+        let timing = hasty();
         let mut never = |_| panic!("there is nothing left to learn");
-        assert_eq!(timing.sample(Some(1_000_000), Duration::from_millis(9), &mut never), [9_000_000]);
+        assert_eq!(timing.sample(Some(1_000_000), Duration::from_millis(19), &mut never, None), [19_000_000]);
         let short = Duration::from_micros(900);
-        assert_eq!(timing.sample(Some(10_000), short, &mut script(&[90_000])).len(), timing.fewest);
+        assert_eq!(timing.sample(Some(10_000), short, &mut script(&[90_000]), None).len(), timing.fewest);
     }
 
     #[test]
     fn the_first_run_is_discarded_and_agreement_ends_it() {
-        let times = Timing::default().sample(None, COLD, &mut script(&[9_000_000, 100_000]));
+        let times = hasty().sample(None, COLD, &mut script(&[9_000_000, 100_000]), None);
         assert_eq!(times, vec![100_000; 6]);
     }
 
     #[test]
     fn hopeless_candidates_stop_early() {
-        let timing = Timing { budget: Duration::from_secs(1), agreement: 1.0, ..Timing::default() };
+        let timing = Timing { budget: Duration::from_secs(1), agreement: 1.0, ..hasty() };
         let slow = &[1, 400_000, 400_001, 400_002, 400_003, 400_004, 400_005, 400_006];
-        assert_eq!(timing.sample(Some(100_000), COLD, &mut script(slow)).len(), timing.fewest);
-        assert!(timing.sample(Some(300_000), COLD, &mut script(slow)).len() > timing.fewest);
+        assert_eq!(timing.sample(Some(100_000), COLD, &mut script(slow), None).len(), timing.fewest);
+        assert!(timing.sample(Some(300_000), COLD, &mut script(slow), None).len() > timing.fewest);
+    }
+
+    #[test]
+    fn a_disturbance_makes_nothing_hopeless() {
+        // for 3 ms a core is missing
+        let mut disturbed = vec![1_000_000; 4];
+        disturbed.push(100_000);
+        let times = Timing::default().sample(Some(100_000), COLD, &mut script(disturbed.leak()), None);
+        assert_eq!(times.iter().min(), Some(&100_000), "{times:?}");
     }
 
     #[test]
     fn short_kernels_are_timed_in_batches() {
         let mut longest = 0;
         let mut run = script(&[200]);
-        let times = Timing::default().sample(None, COLD, &mut |count| {
-            longest = longest.max(count);
-            run(count)
-        });
+        let times = Timing::default().sample(
+            None,
+            COLD,
+            &mut |count| {
+                longest = longest.max(count);
+                run(count)
+            },
+            None,
+        );
         assert!(times.iter().all(|t| *t == 200));
         assert!(longest >= 100, "20 us are 100 runs, not {longest}");
     }
@@ -231,13 +281,13 @@ mod tests {
     fn noise_is_bounded_by_budget_and_count() {
         let timing = Timing { budget: Duration::from_millis(1), ..Timing::default() };
         let falling = &[1, 300_000, 290_000, 280_000, 270_000, 260_000, 250_000];
-        assert_eq!(timing.sample(None, COLD, &mut script(falling)).len(), 4);
+        assert_eq!(timing.sample(None, COLD, &mut script(falling), None).len(), 4);
     }
 
     #[test]
     fn patience_ends() {
         let slow = &[1, 3_000_000_000];
-        assert_eq!(Timing::default().sample(None, COLD, &mut script(slow)).len(), 1);
+        assert_eq!(Timing::default().sample(None, COLD, &mut script(slow), None).len(), 1);
     }
 
     #[test]
@@ -255,5 +305,34 @@ mod tests {
         let times = timing.sample_in_turn(&mut [&mut first, &mut second]);
         assert_eq!(times, vec![vec![30_000; 2], vec![60_000; 2]]);
         assert_eq!(log.borrow().iter().collect::<String>(), "aabbaabbbbaa");
+    }
+
+    #[test]
+    fn times_are_told_at_the_pace_of_the_reference() {
+        // the machine falls to half its speed after some time: what was 100 us takes 200, the reference 300 instead of 150
+        let clock = std::cell::Cell::new(0);
+        let kernel = |fast_ns: u64| {
+            let clock = &clock;
+            move |count: u32| {
+                let single = if clock.get() < 1_000_000 { fast_ns } else { 2 * fast_ns };
+                let taken = single * u64::from(count);
+                clock.set(clock.get() + taken);
+                Duration::from_nanos(taken)
+            }
+        };
+        for start in [0, 900_000, 5_000_000] {
+            clock.set(start);
+            let (mut run, mut beside) = (kernel(100_000), kernel(150_000));
+            let reference = Reference { known_ns: 150_000, run: &mut beside };
+            let times = Timing::default().sample(Some(120_000), COLD, &mut run, Some(reference));
+            assert_eq!(times.iter().min(), Some(&100_000), "from {start}: {times:?}");
+            assert!(times.len() >= Timing::default().fewest);
+        }
+        // at half speed, nobody takes it for hopeless
+        clock.set(5_000_000);
+        let timing = Timing { agreement: 1.0, ..Timing::default() };
+        let (mut run, mut beside) = (kernel(140_000), kernel(150_000));
+        let reference = Reference { known_ns: 150_000, run: &mut beside };
+        assert!(timing.sample(Some(100_000), COLD, &mut run, Some(reference)).len() > timing.fewest);
     }
 }

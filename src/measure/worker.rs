@@ -51,6 +51,8 @@ struct Session {
     timing: Timing,
     oracle: OracleCache,
     bench: Option<(Task, Workbench)>,
+    /// What candidates run in turn with, and its trace.
+    reference: Option<(String, Loaded)>,
     /// By trace: what was compiled ahead.
     ahead: HashMap<String, Result<Compiled, Refusal>>,
 }
@@ -78,6 +80,7 @@ impl Session {
             timing,
             oracle: OracleCache::new(cache),
             bench: None,
+            reference: None,
             ahead: HashMap::new(),
         })
     }
@@ -94,7 +97,7 @@ impl Session {
                     self.compile_ahead(traces);
                     Reply::CompiledAhead
                 }
-                Request::Measure { trace, incumbent_ns } => self.measure(&trace, incumbent_ns)?,
+                Request::Measure { trace, incumbent_ns, reference } => self.measure(&trace, incumbent_ns, reference)?,
                 Request::Finals { traces } => self.finals(&traces)?,
             };
             protocol::send(&mut self.output, &reply)?;
@@ -104,7 +107,7 @@ impl Session {
 
     fn prepare(&mut self, workload: &str, target: Target, seed: u64) -> Result<(), String> {
         // gives the memory of the task before back first
-        self.bench = None;
+        (self.bench, self.reference) = (None, None);
         self.ahead.clear();
         let workload = workload.parse().map_err(|e| format!("the workload does not parse: {e}"))?;
         codegen::set_threads(target.cores.max(1) as usize);
@@ -137,7 +140,32 @@ impl Session {
         self.ahead = compiled.into_inner().unwrap_or_else(PoisonError::into_inner);
     }
 
-    fn measure(&mut self, trace: &str, incumbent_ns: Option<u64>) -> io::Result<Reply> {
+    /// Makes `trace` the reference, if it is not; one that does not pass the gate, for lack of memory, is done without.
+    fn refer_to(&mut self, trace: &str) {
+        let Some((task, bench)) = &mut self.bench else { return };
+        if self.reference.as_ref().is_some_and(|(current, _)| current == trace) {
+            return;
+        }
+        if let Some((_, loaded)) = self.reference.take() {
+            bench.unload(loaded);
+        }
+        let Ok(nest) = nest_of(&self.space, task, trace) else { return };
+        let Ok(mut loaded) = bench.load(&nest) else { return };
+        match bench.check(&mut loaded) {
+            Ok(()) => self.reference = Some((trace.to_string(), loaded)),
+            Err(_) => bench.unload(loaded),
+        }
+    }
+
+    fn measure(
+        &mut self,
+        trace: &str,
+        incumbent_ns: Option<u64>,
+        reference: Option<(String, u64)>,
+    ) -> io::Result<Reply> {
+        if let Some((reference, _)) = &reference {
+            self.refer_to(reference);
+        }
         let Some((task, bench)) = &mut self.bench else {
             return Ok(Reply::Refused { detail: "no task is prepared".into() });
         };
@@ -160,7 +188,10 @@ impl Session {
         let mut result = bench.check(&mut loaded).map(|()| None);
         if result.is_ok() {
             protocol::send(&mut self.output, &Reply::Entered(Phase::Time))?;
-            result = bench.time(&mut loaded, &self.timing, incumbent_ns).map(Some);
+            result = {
+                let in_turn = self.reference.as_mut().map(|(_, loaded)| loaded).zip(reference.map(|(_, ns)| ns));
+                bench.time(&mut loaded, &self.timing, incumbent_ns, in_turn).map(Some)
+            };
         }
         bench.unload(loaded);
         Ok(Reply::Measured(match result {

@@ -87,7 +87,8 @@ pub fn evaluate(
 }
 
 /// One example for each record, grouped by task and target. The quality asked for in a prompt is the decile of the speed reached relative to the
-/// best of the group; programs that failed teach the value head only.
+/// best of the group that the same version of this program measured: versions measure in different ways. Programs that failed teach the value
+/// head only.
 pub fn examples(entries: &[Entry], language: &Language, max_sequence: usize) -> Examples {
     let mut groups: BTreeMap<(&str, &str), Vec<&Entry>> = BTreeMap::new();
     for entry in entries {
@@ -95,12 +96,16 @@ pub fn examples(entries: &[Entry], language: &Language, max_sequence: usize) -> 
     }
     let mut result = Examples { tasks: groups.len(), ..Examples::default() };
     for (group, members) in groups.into_values().enumerate() {
-        let Some(best) = members.iter().filter_map(|e| e.record.outcome.best_ns()).min() else {
-            result.skipped += members.len();
-            continue;
-        };
+        let mut best: BTreeMap<&str, u64> = BTreeMap::new();
+        for entry in &members {
+            if let Some(ns) = entry.record.outcome.best_ns() {
+                let ns = ns.max(1);
+                best.entry(&entry.record.tilescribe).and_modify(|best| *best = ns.min(*best)).or_insert(ns);
+            }
+        }
         for entry in members {
-            let Some(speed) = speed(&entry.record.outcome, best.max(1)) else {
+            let best = best.get(entry.record.tilescribe.as_str());
+            let Some(speed) = best.and_then(|best| speed(&entry.record.outcome, *best)) else {
                 result.skipped += 1;
                 continue;
             };

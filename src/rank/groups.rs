@@ -20,7 +20,8 @@ pub(super) fn group(measured: Measured) -> Group {
     Group { features, speeds }
 }
 
-/// Records as groups to learn an estimate from, by task and target: what was timed, and is a program of this space still.
+/// Records as groups to learn an estimate from, by task, target and the version of this program that measured them, since versions measure in
+/// different ways: what was timed, and is a program of this space still. With each group, its task.
 pub fn estimator_groups(entries: &[Entry], space: &Space) -> Vec<(String, Group)> {
     let version = space.version();
     let timed: Vec<(&Entry, u64)> = entries
@@ -30,15 +31,16 @@ pub fn estimator_groups(entries: &[Entry], space: &Space) -> Vec<(String, Group)
         .collect();
     let look = |(entry, ns): &(&Entry, u64)| {
         let Ok(Next::Done(nest)) = space.next(&entry.task, &entry.record.trace) else { return None };
-        let key = (entry.record.task_hash.clone(), entry.record.target.clone());
+        let record = &entry.record;
+        let key = (record.task_hash.clone(), record.target.clone(), record.tilescribe.clone());
         Some((key, features(&entry.task, &nest), *ns))
     };
     let described: Vec<_> = timed.par_iter().filter_map(look).collect();
-    let mut groups: BTreeMap<(String, String), Measured> = BTreeMap::new();
+    let mut groups: BTreeMap<(String, String, String), Measured> = BTreeMap::new();
     for (key, features, ns) in described {
         groups.entry(key).or_default().push((features, ns));
     }
-    groups.into_iter().map(|((task, _), measured)| (task, group(measured))).collect()
+    groups.into_iter().map(|((task, ..), measured)| (task, group(measured))).collect()
 }
 
 #[cfg(test)]
@@ -72,5 +74,11 @@ mod tests {
         let [(hash, group)] = groups.as_slice() else { panic!("one task: {groups:?}") };
         assert_eq!(*hash, task.workload.hash().to_string());
         assert_eq!((group.speeds.as_slice(), group.features.len()), ([0.0, -2.0].as_slice(), 2));
+
+        // what another version measured does not compare
+        entries[1].record.tilescribe = "0.0.1".into();
+        let speeds: Vec<Vec<f32>> =
+            estimator_groups(&entries, &space).into_iter().map(|(_, group)| group.speeds).collect();
+        assert_eq!(speeds, [[0.0], [0.0]]);
     }
 }

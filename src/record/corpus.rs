@@ -14,7 +14,7 @@
 //! | `trace` | the decisions, a line each |
 //! | `outcome` | `timed`, or why it failed |
 //! | `detail` | of a failure; empty where timed |
-//! | `times_ns` | nanoseconds of single runs in the order measured; empty where failed |
+//! | `times_ns` | nanoseconds of single runs in the order measured, at the pace of the task's reference (see [`crate::measure`]); empty where failed |
 //! | `compile_us` | microseconds from nest to machine code; 0 where failed |
 //! | `proposer`, `seed`, `created_unix_s`, `tilescribe` | where it comes from |
 

@@ -268,7 +268,7 @@ impl Run<'_> {
         history: &mut History,
     ) -> Result<Control, TuneError> {
         let job = &self.jobs[number];
-        let incumbent = history.best().map(|(_, ns)| ns);
+        let incumbent = history.best();
         let failed = |source| TuneError::Measure { job: job.name.clone(), source };
         let outcome = self.measurer.measure(&job.task, trace, incumbent).map_err(failed)?;
         let record =

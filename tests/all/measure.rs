@@ -8,7 +8,7 @@ use tilescribe::codegen;
 use tilescribe::measure::{MeasureError, Measurer, Options, OracleCache, Timing, Workbench, generate_inputs};
 use tilescribe::nest::{Buffer, Nest, Scope, Stmt};
 use tilescribe::outcome::{Failure, Outcome};
-use tilescribe::space::{Decision, Policy, Space, Trace};
+use tilescribe::space::{Decision, Policy, Space, Trace, Untuned};
 use tilescribe::target::{Target, Task};
 use tilescribe::workload::{DType, Elements, Index, Role, TensorId, Workload, evaluate};
 
@@ -41,7 +41,7 @@ fn outcome(task: &Task, nest: &Nest) -> Outcome {
     let run = |bench: &mut Workbench| {
         let mut loaded = bench.load(nest)?;
         bench.check(&mut loaded)?;
-        bench.time(&mut loaded, &Timing::default(), None)
+        bench.time(&mut loaded, &Timing::default(), None, None)
     };
     run(&mut bench).unwrap_or_else(Outcome::from)
 }
@@ -251,7 +251,7 @@ fn traces_become_outcomes() {
     for workload in [&product(64), SOFTMAX] {
         let task = task(workload);
         let traces = traces(&task, 12);
-        let outcomes = measurer.measure_all(&task, &traces, None).unwrap();
+        let outcomes = measurer.measure_all(&task, &traces).unwrap();
         for (trace, outcome) in traces.iter().zip(&outcomes) {
             let fine = matches!(outcome.failure(), None | Some(Failure::DeadEnd));
             assert!(fine, "{outcome:?}\n{trace}");
@@ -271,6 +271,24 @@ fn traces_become_outcomes() {
         assert!(rounds.iter().all(|r| *r == rounds[0] && *r > 0), "{finals:?}");
         assert_eq!(measurer.worker_id(), worker, "one warm worker for all");
     }
+}
+
+#[test]
+fn times_are_told_at_the_pace_of_the_incumbent() {
+    let mut measurer = measurer();
+    let task = task(&product(64));
+    let (untuned, _) = Space::standard().drive(&task, &mut Untuned);
+    let once = measurer.measure(&task, &untuned, None).unwrap().best_ns().unwrap();
+    // as if the machine had been a hundred thousand times slower when the incumbent was timed
+    let slow = once * 100_000;
+    let mut compared = 0;
+    for trace in traces(&task, 12).into_iter().filter(|trace| *trace != untuned) {
+        let Some(time) = measurer.measure(&task, &trace, Some((&untuned, slow))).unwrap().best_ns() else { continue };
+        // nothing in this space is a thousand times as fast as what the rules write untuned
+        assert!(time > slow / 1000, "{time} ns beside {slow} ns\n{trace}");
+        compared += 1;
+    }
+    assert!(compared > 0);
 }
 
 #[test]

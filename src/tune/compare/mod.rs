@@ -183,7 +183,7 @@ fn run_method(
         let traces: Vec<Trace> = proposal.candidates.iter().map(|c| c.trace.clone()).collect();
         measurer.compile_ahead(&job.task, &traces).map_err(cannot_measure)?;
         for candidate in proposal.candidates {
-            let incumbent = history.best().map(|(_, ns)| ns);
+            let incumbent = history.best();
             let outcome = measurer.measure(&job.task, &candidate.trace, incumbent).map_err(cannot_measure)?;
             if let Outcome::Failed { cause, .. } = &outcome {
                 *failed.entry(*cause).or_default() += 1;
