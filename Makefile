@@ -37,6 +37,7 @@ build: setup
 # The shipped model, from the corpus in this repository.
 checkpoint: build
 	$(TILESCRIBE) pretrain --corpus corpus/records --epochs 6 --learning-rate 0.003 -o checkpoints/default
+	$(TILESCRIBE) pretrain --estimator-only --corpus corpus/records/paced.jsonl.zst -o checkpoints/default
 
 setup:
 	@.ci/setup
