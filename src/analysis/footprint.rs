@@ -7,12 +7,13 @@
 //! Where a loop outside of the piece shortens one inside (a last tile) or decides whether it runs at all (a peeled tail), the cache must have room
 //! for the longest, but what is moved counts with the average.
 
-use std::collections::BTreeMap;
+use std::mem::take;
 
 use serde::{Deserialize, Serialize};
 
-use crate::nest::{Loop, Nest, Scope, Stmt};
-use crate::workload::{Condition, Expr, Index, Interval, TensorId, Var};
+use super::plan::Plan;
+use crate::nest::{Nest, Scope, Stmt};
+use crate::workload::{Atom, Expr, Index, Interval, TensorId, Var};
 
 /// Bytes of a cache line on every processor that we generate code for.
 pub const LINE_BYTES: u64 = 64;
@@ -60,8 +61,8 @@ pub(super) enum Unit {
 /// What a piece of a nest touches, but for registers.
 pub(super) struct Footprint<'a> {
     nest: &'a Nest,
-    unit: Unit,
-    touched: BTreeMap<TensorId, Touched>,
+    /// Ordered by tensor.
+    touched: Vec<(TensorId, Touched)>,
 }
 
 /// What is touched of one buffer.
@@ -82,7 +83,7 @@ impl Touched {
 }
 
 /// By dimension, what one access touches.
-#[derive(Clone, PartialEq, Debug)]
+#[derive(Clone, Debug)]
 struct Region {
     spans: Vec<Span>,
     /// At most so many elements.
@@ -101,63 +102,76 @@ struct Span {
 
 impl<'a> Footprint<'a> {
     /// `iterations` may shorten a loop: a core's part of it.
-    pub fn of(plan: &Plan<'a>, statements: &[Stmt], unit: Unit, iterations: Option<(Var, i64)>) -> Footprint<'a> {
-        let mut collector = Collector {
-            footprint: Footprint { nest: plan.nest, unit, touched: BTreeMap::new() },
-            plan,
-            iterations,
-            extents: vec![None; plan.extents.len()],
-            share: 1.0,
-        };
-        collector.block(statements);
+    pub fn of(
+        plan: &Plan<'a>,
+        statements: impl IntoIterator<Item = &'a Stmt>,
+        iterations: Option<(Var, i64)>,
+    ) -> Footprint<'a> {
+        let mut scratch = plan.scratch.take();
+        scratch.extents.resize(plan.nest.vars.len(), None);
+        let footprint = Footprint { nest: plan.nest, touched: Vec::with_capacity(plan.nest.buffers.len()) };
+        let mut collector = Collector { footprint, plan, iterations, share: 1.0, scratch };
+        statements.into_iter().for_each(|statement| collector.statement(statement));
+        plan.scratch.replace(collector.scratch);
         collector.footprint
     }
 
     /// Only the buffers that `keep` names.
     pub fn retain(mut self, keep: &dyn Fn(&Scope) -> bool) -> Footprint<'a> {
         let nest = self.nest;
-        self.touched.retain(|id, _| keep(&nest.buffer(*id).scope));
+        self.touched.retain(|(id, _)| keep(&nest.buffer(*id).scope));
         self
     }
 
+    fn of_tensor(&mut self, id: TensorId) -> &mut Touched {
+        let at = self.touched.binary_search_by_key(&id, |(id, _)| *id).unwrap_or_else(|at| {
+            self.touched.insert(at, (id, Touched::default()));
+            at
+        });
+        &mut self.touched[at].1
+    }
+
     /// Bytes that must lie in a cache for nothing to be loaded twice.
-    pub fn bytes(&self) -> u64 {
+    pub fn bytes(&self, unit: Unit) -> u64 {
         self.touched
             .iter()
-            .fold(0u64, |sum, (id, touched)| sum.saturating_add(self.united_bytes(*id, touched, &|_| 1.0)))
+            .fold(0u64, |sum, (id, touched)| sum.saturating_add(self.united_bytes(unit, *id, touched, &|_| 1.0)))
     }
 
     /// Bytes that come and go where everything fits.
-    pub fn moved(&self) -> Moved {
-        self.moved_by(&|_| 1.0)
+    pub fn moved(&self, unit: Unit) -> Moved {
+        self.moved_by(unit, &|_| 1.0)
     }
 
     /// The same, each buffer so many times.
-    pub fn moved_by(&self, times: &dyn Fn(&Touched) -> f64) -> Moved {
+    pub fn moved_by(&self, unit: Unit, times: &dyn Fn(&Touched) -> f64) -> Moved {
         self.touched.iter().fold(Moved::default(), |sum, (id, touched)| {
-            let bytes = self.united_bytes(*id, touched, &|region| region.share);
+            let bytes = self.united_bytes(unit, *id, touched, &|region| region.share);
             let part = |counts: bool| if counts { bytes } else { 0 };
             let once = Moved { read_bytes: part(touched.read), written_bytes: part(touched.written) };
             sum.plus(once.times(times(touched)))
         })
     }
 
-    fn united_bytes(&self, id: TensorId, touched: &Touched, share: &dyn Fn(&Region) -> f64) -> u64 {
-        let bytes = |region: &Region| (self.region_bytes(id, region) as f64 * share(region)).round() as u64;
+    fn united_bytes(&self, unit: Unit, id: TensorId, touched: &Touched, share: &dyn Fn(&Region) -> f64) -> u64 {
+        let bytes = |region: &Region| (self.region_bytes(unit, id, region) as f64 * share(region)).round() as u64;
         let sum = touched.boxes.iter().fold(0u64, |sum, region| sum.saturating_add(bytes(region)));
-        hull(&touched.boxes).map_or(sum, |hull| sum.min(self.region_bytes(id, &hull)))
+        match touched.boxes.as_slice() {
+            [only] => sum.min(self.region_bytes(unit, id, only)),
+            boxes => hull(boxes).map_or(sum, |hull| sum.min(self.region_bytes(unit, id, &hull))),
+        }
     }
 
-    fn region_bytes(&self, id: TensorId, region: &Region) -> u64 {
+    fn region_bytes(&self, unit: Unit, id: TensorId, region: &Region) -> u64 {
         let buffer = self.nest.buffer(id);
         let element = buffer.dtype.bytes() as u64;
-        let rounded = |bytes: u64| match self.unit {
+        let rounded = |bytes: u64| match unit {
             Unit::Element => bytes,
             Unit::Line => bytes.checked_next_multiple_of(LINE_BYTES).unwrap_or(u64::MAX),
             Unit::Page => bytes.checked_next_multiple_of(PAGE_BYTES).unwrap_or(u64::MAX),
         };
         let scattered = region.points.saturating_mul(rounded(element));
-        let (runs, run) = runs(region, &buffer.shape, self.unit);
+        let (runs, run) = runs(region, &buffer.shape, unit);
         scattered.min(runs.saturating_mul(rounded(run.saturating_mul(element))))
     }
 }
@@ -200,137 +214,68 @@ fn hull(boxes: &[Region]) -> Option<Region> {
     }))
 }
 
-/// The values of variables.
-type Point<'a> = dyn Fn(Var) -> i64 + 'a;
-
-/// A nest and how long its loops are planned to be.
-pub(super) struct Plan<'a> {
-    pub nest: &'a Nest,
-    /// By `Var`.
-    extents: Vec<i64>,
-}
-
-/// Averages over more combinations of variables than this are not taken.
-const MAX_COMBINATIONS: i64 = 1 << 14;
-
-impl<'a> Plan<'a> {
-    pub fn new(nest: &'a Nest) -> Plan<'a> {
-        let mut plan = Plan { nest, extents: vec![1; nest.vars.len()] };
-        plan.note(&nest.body);
-        plan
-    }
-
-    fn note(&mut self, statements: &[Stmt]) {
-        for statement in statements {
-            match statement {
-                Stmt::Loop(l) => {
-                    if let Some(extent) = self.extents.get_mut(l.var.0 as usize) {
-                        *extent = l.extent().max(0);
-                    }
-                    self.note(&l.body);
-                }
-                Stmt::If { body, .. } => self.note(body),
-                Stmt::Store { .. } | Stmt::Accumulate { .. } => {}
-            }
-        }
-    }
-
-    /// How often a loop runs, on average over the loops around it.
-    pub fn runs(&self, l: &Loop) -> f64 {
-        let trips = |at: &Point| {
-            let bounds = l.bounds.iter().map(|bound| bound.at(at));
-            bounds.min().flatten().map(|trips| trips.max(0) as f64)
-        };
-        self.average(vars_of(&l.bounds), &trips).unwrap_or(l.extent().max(0) as f64)
-    }
-
-    /// How often all conditions hold, of all times that they are asked.
-    pub fn odds(&self, conditions: &[Condition]) -> f64 {
-        let holds = |at: &Point| {
-            let of = |c: &Condition| c.index.at(at).map(|value| (c.low..c.high).contains(&value));
-            let all = conditions.iter().map(of).collect::<Option<Vec<bool>>>()?;
-            Some(f64::from(u8::from(all.into_iter().all(|holds| holds))))
-        };
-        self.average(vars_of(conditions.iter().map(|c| &c.index)), &holds).unwrap_or(1.0)
-    }
-
-    /// `None` where a value is gathered, or there are too many.
-    fn average(&self, vars: Vec<Var>, of: &dyn Fn(&Point) -> Option<f64>) -> Option<f64> {
-        let extent = |var: Var| self.extents.get(var.0 as usize).copied().unwrap_or(1).max(1);
-        let all = vars.iter().try_fold(1i64, |all, var| all.checked_mul(extent(*var)));
-        let all = all.filter(|all| *all <= MAX_COMBINATIONS)?;
-        let mut sum = 0.0;
-        for number in 0..all {
-            let at = |wanted: Var| {
-                let mut rest = number;
-                for var in &vars {
-                    if *var == wanted {
-                        return rest % extent(*var);
-                    }
-                    rest /= extent(*var);
-                }
-                0
-            };
-            sum += of(&at)?;
-        }
-        Some(sum / all as f64)
-    }
-}
-
 struct Collector<'a, 'p> {
     footprint: Footprint<'a>,
     plan: &'p Plan<'a>,
     iterations: Option<(Var, i64)>,
-    /// Of the loops inside of the piece that are open, by `Var`.
-    extents: Vec<Option<i64>>,
     /// Of the statement at hand.
     share: f64,
+    scratch: Scratch,
 }
 
-impl Collector<'_, '_> {
-    fn block(&mut self, statements: &[Stmt]) {
-        for statement in statements {
-            let before = self.share;
-            match statement {
-                Stmt::Loop(l) => {
-                    let part = self.iterations.filter(|(var, _)| *var == l.var).map(|(_, count)| count);
-                    if self.is_decided_outside(&l.bounds) {
-                        self.share *= self.plan.runs(l) / l.extent().max(1) as f64;
-                    }
-                    l.bounds.iter().for_each(|bound| self.gathers(bound));
-                    self.open(l.var, Some(part.unwrap_or(l.extent())));
-                    self.block(&l.body);
-                    self.open(l.var, None);
+/// Memory that is used from piece to piece.
+#[derive(Default)]
+pub(super) struct Scratch {
+    /// Of the loops inside of the piece that are open, by `Var`.
+    extents: Vec<Option<i64>>,
+    /// Of the access at hand.
+    vars: Vec<Var>,
+    spans: Vec<Span>,
+}
+
+impl<'a> Collector<'a, '_> {
+    fn statement(&mut self, statement: &'a Stmt) {
+        let before = self.share;
+        match statement {
+            Stmt::Loop(l) => {
+                let part = self.iterations.filter(|(var, _)| *var == l.var).map(|(_, count)| count);
+                if self.is_decided_outside(&l.bounds) {
+                    self.share *= self.plan.runs(l) / l.extent().max(1) as f64;
                 }
-                Stmt::If { conditions, body } => {
-                    if self.is_decided_outside(conditions.iter().map(|c| &c.index)) {
-                        self.share *= self.plan.odds(conditions);
-                    }
-                    conditions.iter().for_each(|condition| self.gathers(&condition.index));
-                    self.block(body);
-                }
-                Stmt::Store { buffer, indices, value } => {
-                    self.loads(value);
-                    self.access(*buffer, indices, false, true);
-                }
-                Stmt::Accumulate { buffer, indices, value, .. } => {
-                    self.loads(value);
-                    self.access(*buffer, indices, true, true);
-                }
+                l.bounds.iter().for_each(|bound| self.gathers(bound));
+                self.open(l.var, Some(part.unwrap_or(l.extent())));
+                l.body.iter().for_each(|inner| self.statement(inner));
+                self.open(l.var, None);
             }
-            self.share = before;
+            Stmt::If { conditions, body } => {
+                if self.is_decided_outside(conditions.iter().map(|c| &c.index)) {
+                    self.share *= self.plan.odds(conditions);
+                }
+                conditions.iter().for_each(|condition| self.gathers(&condition.index));
+                body.iter().for_each(|inner| self.statement(inner));
+            }
+            Stmt::Store { buffer, indices, value } => {
+                self.loads(value);
+                self.access(*buffer, indices, false, true);
+            }
+            Stmt::Accumulate { buffer, indices, value, .. } => {
+                self.loads(value);
+                self.access(*buffer, indices, true, true);
+            }
         }
+        self.share = before;
     }
 
     fn open(&mut self, var: Var, extent: Option<i64>) {
-        if let Some(known) = self.extents.get_mut(var.0 as usize) {
+        if let Some(known) = self.scratch.extents.get_mut(var.0 as usize) {
             *known = extent;
         }
     }
 
     /// By loops outside of the piece only; what is decided inside, the boxes and their hull show.
     fn is_decided_outside<'i>(&self, indices: impl IntoIterator<Item = &'i Index>) -> bool {
-        vars_of(indices).iter().all(|var| self.extents.get(var.0 as usize).copied().flatten().is_none())
+        let is_open = |var: Var| self.scratch.extents.get(var.0 as usize).copied().flatten().is_some();
+        !indices.into_iter().any(|index| index.any_var(&is_open))
     }
 
     fn loads(&mut self, value: &Expr) {
@@ -351,50 +296,80 @@ impl Collector<'_, '_> {
             Some(known) if known.scope != Scope::Register => &known.shape,
             _ => return,
         };
-        let spans = indices.iter().zip(shape).map(|(index, extent)| self.span(index, *extent)).collect();
-        let vars = vars_of(indices);
-        let region = Region { spans, points: self.points(&vars), share: self.share };
-        let touched = self.footprint.touched.entry(buffer).or_default();
+        let (mut vars, mut spans) = (take(&mut self.scratch.vars), take(&mut self.scratch.spans));
+        vars_of(indices, &mut vars);
+        spans.clear();
+        spans.extend(indices.iter().zip(shape).map(|(index, extent)| self.span(index, *extent)));
+        let (points, share) = (self.points(&vars), self.share);
+        let touched = self.footprint.of_tensor(buffer);
         touched.read |= reads && !touched.written;
         touched.written |= writes;
-        touched.vars.extend(vars);
-        if !touched.boxes.contains(&region) {
-            touched.boxes.push(region);
+        touched.vars.reserve(vars.len());
+        for var in &vars {
+            if !touched.vars.contains(var) {
+                touched.vars.push(*var);
+            }
         }
+        if !touched.boxes.iter().any(|b| b.spans == spans && b.points == points && b.share == share) {
+            touched.boxes.push(Region { spans: spans.clone(), points, share });
+        }
+        (self.scratch.vars, self.scratch.spans) = (vars, spans);
     }
 
     fn span(&self, index: &Index, extent: i64) -> Span {
+        if let Some(span) = self.span_of_affine(index) {
+            return span;
+        }
         let range = index.range(&|var| self.range(var));
         // what is gathered may lie anywhere
         let Interval { low, high } = range.unwrap_or(Interval::below(extent));
         let steps = high.abs_diff(low) / step(index).max(1);
-        Span { low, high, count: self.points(&vars_of([index])).min(steps.saturating_add(1)) }
+        let mut vars = Vec::new();
+        vars_of([index], &mut vars);
+        Span { low, high, count: self.points(&vars).min(steps.saturating_add(1)) }
     }
 
+    /// The same in one go, for the most frequent sort; `None` for any other, and where numbers leave 64 bits.
+    fn span_of_affine(&self, index: &Index) -> Option<Span> {
+        let (mut low, mut high, mut points) = (index.offset(), index.offset(), 1u64);
+        for (atom, coefficient) in index.terms() {
+            let Atom::Var(var) = atom else { return None };
+            let last = self.range(*var).high;
+            let reach = last.checked_mul(*coefficient)?;
+            let end = if reach < 0 { &mut low } else { &mut high };
+            *end = end.checked_add(reach)?;
+            points = points.saturating_mul(last as u64 + 1);
+        }
+        let steps = high.abs_diff(low) / step(index).max(1);
+        Some(Span { low, high, count: points.min(steps.saturating_add(1)) })
+    }
+
+    /// From 0 on.
     fn range(&self, var: Var) -> Interval {
-        self.extents.get(var.0 as usize).copied().flatten().map_or(Interval::point(0), Interval::below)
+        self.scratch.extents.get(var.0 as usize).copied().flatten().map_or(Interval::point(0), Interval::below)
     }
 
     /// How many combinations of values these variables have in the piece.
     fn points(&self, vars: &[Var]) -> u64 {
-        let extents =
-            vars.iter().map(|var| self.range(*var)).map(|range| range.high.abs_diff(range.low).saturating_add(1));
-        extents.fold(1u64, u64::saturating_mul)
+        let values = |var: &Var| self.range(*var).high as u64 + 1;
+        vars.iter().map(values).fold(1u64, u64::saturating_mul)
     }
 }
 
 /// The variables of indices, those of gathered values too, each once.
-fn vars_of<'a>(indices: impl IntoIterator<Item = &'a Index>) -> Vec<Var> {
-    let mut vars = Vec::new();
+pub(super) fn vars_of<'i>(indices: impl IntoIterator<Item = &'i Index>, vars: &mut Vec<Var>) {
+    vars.clear();
     indices.into_iter().for_each(|index| index.for_each_var(&mut |var| vars.push(var)));
     vars.sort_unstable();
     vars.dedup();
-    vars
 }
 
 /// The values of an index lie this far apart, or a multiple of it: the greatest common divisor of its coefficients.
 fn step(index: &Index) -> u64 {
     index.terms().iter().fold(0, |mut divisor, (_, coefficient)| {
+        if divisor == 1 {
+            return 1;
+        }
         let mut rest = coefficient.unsigned_abs();
         while rest != 0 {
             (divisor, rest) = (rest, divisor % rest);

@@ -6,7 +6,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::footprint::Plan;
+use super::plan::Plan;
 use crate::codegen::MAXIMAL_STRIDE;
 use crate::nest::{Loop, LoopKind, Nest, Scope, Stmt};
 use crate::target::Target;
@@ -56,10 +56,13 @@ pub struct Mix {
 
 impl Mix {
     pub fn of(nest: &Nest, target: &Target) -> Mix {
-        let plan = Plan::new(nest);
+        Mix::of_plan(&Plan::new(nest), target)
+    }
+
+    pub(crate) fn of_plan(plan: &Plan, target: &Target) -> Mix {
         let cores = f64::from(target.cores.max(1));
-        let mut counter = Counter { plan: &plan, cores, mix: Mix::default(), held: 0.0 };
-        counter.block(&nest.body, &Place { runs: 1.0, lanes: target.lanes().max(1) as f64, ..Place::default() });
+        let mut counter = Counter { plan, cores, mix: Mix::default(), held: 0.0 };
+        counter.block(&plan.nest.body, &Place { runs: 1.0, lanes: target.lanes().max(1) as f64, ..Place::default() });
         let mut mix = counter.mix;
         mix.lane_use = if mix.vector_operations > 0.0 { counter.held / mix.vector_operations } else { 1.0 };
         mix
@@ -104,20 +107,21 @@ impl Place {
     /// Of the body of a counted loop of so many iterations.
     fn inside(&self, l: &Loop, trips: f64) -> Place {
         let runs = self.each_time() * trips;
-        Place { runs, counted: Some((l.var, trips)), unrolled: Vec::new(), ..self.clone() }
+        let Place { vector, lanes, is_parallel, .. } = *self;
+        Place { runs, counted: Some((l.var, trips)), unrolled: Vec::new(), vector, lanes, is_parallel }
     }
 }
 
-struct Counter<'a> {
-    plan: &'a Plan<'a>,
+struct Counter<'p, 'a> {
+    plan: &'p Plan<'a>,
     cores: f64,
     mix: Mix,
     /// Elements that vector operations computed, in registers of full lanes.
     held: f64,
 }
 
-impl Counter<'_> {
-    fn block(&mut self, statements: &[Stmt], place: &Place) {
+impl<'a> Counter<'_, 'a> {
+    fn block(&mut self, statements: &'a [Stmt], place: &Place) {
         for statement in statements {
             match statement {
                 Stmt::Loop(l) => self.enter(l, place),
@@ -128,14 +132,14 @@ impl Counter<'_> {
                 }
                 Stmt::Store { buffer, indices, value } => {
                     self.value(value, place);
-                    self.access(*buffer, indices, true, place);
+                    self.access(*buffer, indices, &[true], place);
                 }
                 Stmt::Accumulate { buffer, indices, value, .. } => self.accumulate(*buffer, indices, value, place),
             }
         }
     }
 
-    fn enter(&mut self, l: &Loop, place: &Place) {
+    fn enter(&mut self, l: &'a Loop, place: &Place) {
         let trips = self.plan.runs(l);
         match l.kind {
             LoopKind::Vector => self.block(&l.body, &Place { vector: Some((l.var, trips)), ..place.clone() }),
@@ -178,8 +182,7 @@ impl Counter<'_> {
         if place.counted.is_some_and(|(var, _)| !moves(var)) || steps > 1.0 {
             self.mix.chained += place.runs * steps;
         }
-        self.access(buffer, indices, false, place);
-        self.access(buffer, indices, true, place);
+        self.access(buffer, indices, &[false, true], place);
     }
 
     /// An operator that depends on these variables.
@@ -199,7 +202,7 @@ impl Counter<'_> {
         let depends = |var: Var| value.mentions(var);
         match value {
             Expr::Float(_) | Expr::Index(_) => {}
-            Expr::Load { tensor, indices } => return self.access(*tensor, indices, false, place),
+            Expr::Load { tensor, indices } => return self.access(*tensor, indices, &[false], place),
             Expr::Guard { conditions, .. } => self.conditions(conditions, place),
             Expr::Unary(operator, _) => {
                 if !matches!(
@@ -224,7 +227,7 @@ impl Counter<'_> {
             }
             Expr::Cast(..) | Expr::Select { .. } => self.operation(&depends, place),
         }
-        value.children().into_iter().for_each(|child| self.value(child, place));
+        value.children().for_each(|child| self.value(child, place));
     }
 
     fn conditions(&mut self, conditions: &[Condition], place: &Place) {
@@ -242,24 +245,28 @@ impl Counter<'_> {
         }
     }
 
-    fn access(&mut self, buffer: TensorId, indices: &[Index], writes: bool, place: &Place) {
+    /// Reads, writes or both, one after the other.
+    fn access(&mut self, buffer: TensorId, indices: &[Index], writes: &[bool], place: &Place) {
         let Some(known) = self.plan.nest.buffers.get(buffer.0 as usize) else { return };
         if known.scope == Scope::Register {
             return;
         }
         let flat = flatten(indices, &known.shape);
-        self.divisions(&flat, place);
         let times = place.times(&|var| flat.mentions(var));
-        let accesses = if writes { &mut self.mix.stores } else { &mut self.mix.loads };
-        let Some((lane, extent)) = place.vector.filter(|(var, _)| flat.mentions(*var)) else {
-            accesses.single += times;
-            return;
-        };
-        let vectors = times * (extent / place.lanes).ceil();
-        match flat.step(lane) {
-            Some(1) => accesses.contiguous += vectors,
-            Some(2..=MAXIMAL_STRIDE) if !writes => accesses.strided += vectors,
-            _ => accesses.scattered += vectors,
+        let lane = place.vector.filter(|(var, _)| flat.mentions(*var));
+        for writes in writes {
+            self.divisions(&flat, place);
+            let accesses = if *writes { &mut self.mix.stores } else { &mut self.mix.loads };
+            let Some((lane, extent)) = lane else {
+                accesses.single += times;
+                continue;
+            };
+            let vectors = times * (extent / place.lanes).ceil();
+            match flat.step(lane) {
+                Some(1) => accesses.contiguous += vectors,
+                Some(2..=MAXIMAL_STRIDE) if !writes => accesses.strided += vectors,
+                _ => accesses.scattered += vectors,
+            }
         }
     }
 }

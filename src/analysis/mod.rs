@@ -8,6 +8,7 @@
 mod assembly;
 mod footprint;
 mod mix;
+mod plan;
 mod traffic;
 
 use serde::{Deserialize, Serialize};
@@ -17,7 +18,9 @@ pub use footprint::{LINE_BYTES, Moved};
 pub use mix::{Accesses, Mix};
 pub use traffic::{LevelTraffic, LoopFootprint, loop_footprints, traffic, translations};
 
-use crate::analysis::footprint::{Footprint, Plan, Unit};
+pub(crate) use plan::Plan;
+
+use crate::analysis::footprint::{Footprint, Unit};
 use crate::codegen::{self, CodegenError};
 use crate::nest::{Nest, Scope};
 use crate::target::Task;
@@ -35,9 +38,9 @@ pub struct Demand {
 impl Demand {
     pub fn of(workload: &Workload) -> Demand {
         let naive = Nest::naive(workload);
-        let all = Footprint::of(&Plan::new(&naive), &naive.body, Unit::Element, None);
+        let all = Footprint::of(&Plan::new(&naive), &naive.body, None);
         let arguments = all.retain(&|scope| matches!(scope, Scope::Argument(_)));
-        Demand { flops: workload.flops(), compulsory: arguments.moved() }
+        Demand { flops: workload.flops(), compulsory: arguments.moved(Unit::Element) }
     }
 
     /// Arithmetic intensity: flops for each byte that must move.

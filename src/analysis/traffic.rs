@@ -19,7 +19,8 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::footprint::{Footprint, Moved, PAGE_BYTES, Plan, Touched, Unit};
+use super::footprint::{Footprint, Moved, PAGE_BYTES, Touched, Unit};
+use super::plan::Plan;
 use crate::nest::{Loop, LoopKind, Nest, Stmt};
 use crate::target::{Level, Target};
 use crate::workload::Var;
@@ -51,29 +52,40 @@ pub struct LoopFootprint {
 
 /// Bytes that each level of `target` hands over in one run of a nest's body, nearest first.
 pub fn traffic(nest: &Nest, target: &Target) -> Vec<LevelTraffic> {
-    let plan = &Plan::new(nest);
-    let mut nearer: Option<(Level, u64)> = None;
-    let levels = target.levels().into_iter().map(|(level, capacity_bytes)| {
-        let moved = match nearer {
-            None => served_to_registers(plan, &nest.body),
-            Some((nearer, bytes)) => {
-                let cores = i64::from(target.cores).max(1);
-                Cache { plan, capacity: bytes, cores, is_private: nearer.is_private(), unit: Unit::Line }
-                    .block(&nest.body)
-            }
-        };
-        nearer = capacity_bytes.map(|bytes| (level, bytes));
-        LevelTraffic { level, capacity_bytes, moved }
-    });
-    levels.collect()
+    Plan::new(nest).traffic(target)
 }
 
 /// How often the translation of an address must be fetched into a buffer of so many entries, over all cores: pages are moved as lines are.
 pub fn translations(nest: &Nest, target: &Target, entries: u64) -> u64 {
-    let plan = &Plan::new(nest);
-    let capacity = entries.saturating_mul(PAGE_BYTES);
-    let cores = i64::from(target.cores).max(1);
-    Cache { plan, capacity, cores, is_private: true, unit: Unit::Page }.block(&nest.body).total_bytes() / PAGE_BYTES
+    Plan::new(nest).translations(target, entries)
+}
+
+impl Plan<'_> {
+    /// [`traffic()`] of its nest.
+    pub fn traffic(&self, target: &Target) -> Vec<LevelTraffic> {
+        let mut nearer: Option<(Level, u64)> = None;
+        let levels = target.levels().into_iter().map(|(level, capacity_bytes)| {
+            let moved = match nearer {
+                None => served_to_registers(self, &self.nest.body),
+                Some((nearer, capacity)) => {
+                    let cores = i64::from(target.cores).max(1);
+                    Cache { plan: self, capacity, cores, is_private: nearer.is_private(), unit: Unit::Line }
+                        .block(&self.nest.body)
+                }
+            };
+            nearer = capacity_bytes.map(|bytes| (level, bytes));
+            LevelTraffic { level, capacity_bytes, moved }
+        });
+        levels.collect()
+    }
+
+    /// [`translations`] of its nest.
+    pub fn translations(&self, target: &Target, entries: u64) -> u64 {
+        let capacity = entries.saturating_mul(PAGE_BYTES);
+        let cores = i64::from(target.cores).max(1);
+        let pages = Cache { plan: self, capacity, cores, is_private: true, unit: Unit::Page };
+        pages.block(&self.nest.body).total_bytes() / PAGE_BYTES
+    }
 }
 
 /// Serial and parallel loops of a nest's body with their footprints, in the order of the program.
@@ -83,11 +95,17 @@ pub fn loop_footprints(nest: &Nest, target: &Target) -> Vec<LoopFootprint> {
     found
 }
 
-fn list_loops(plan: &Plan, target: &Target, statements: &[Stmt], depth: usize, found: &mut Vec<LoopFootprint>) {
+fn list_loops<'a>(
+    plan: &Plan<'a>,
+    target: &Target,
+    statements: &'a [Stmt],
+    depth: usize,
+    found: &mut Vec<LoopFootprint>,
+) {
     for statement in statements {
         match statement {
             Stmt::Loop(l) if is_serial(l) => {
-                let footprint_bytes = Footprint::of(plan, std::slice::from_ref(statement), Unit::Line, None).bytes();
+                let footprint_bytes = plan.footprint(std::slice::from_ref(statement), None).bytes(Unit::Line);
                 let holds =
                     |(_, capacity): &(Level, Option<u64>)| capacity.is_none_or(|bytes| footprint_bytes <= bytes);
                 found.push(LoopFootprint {
@@ -120,8 +138,8 @@ fn contains(statements: &[Stmt], wanted: &dyn Fn(&Loop) -> bool) -> bool {
 }
 
 /// A cache that is filled from the next level.
-struct Cache<'a> {
-    plan: &'a Plan<'a>,
+struct Cache<'p, 'a> {
+    plan: &'p Plan<'a>,
     /// In bytes.
     capacity: u64,
     /// That share the capacity, or have as much each.
@@ -131,66 +149,72 @@ struct Cache<'a> {
     unit: Unit,
 }
 
-impl Cache<'_> {
-    fn footprint(&self, statements: &[Stmt], part: Option<(Var, i64)>) -> Footprint<'_> {
-        Footprint::of(self.plan, statements, self.unit, part)
+impl<'a> Cache<'_, 'a> {
+    fn bytes(&self, statements: &'a [Stmt]) -> u64 {
+        self.plan.footprint(statements, None).bytes(self.unit)
     }
 
-    fn block(&self, statements: &[Stmt]) -> Moved {
+    fn moved(&self, statements: &'a [Stmt], part: Option<(Var, i64)>) -> Moved {
+        self.plan.footprint(statements, part).moved(self.unit)
+    }
+
+    fn block(&self, statements: &'a [Stmt]) -> Moved {
         let is_spread = self.is_private && contains(statements, &|l| l.kind == LoopKind::Parallel);
-        if !is_spread {
-            let whole = self.footprint(statements, None);
-            if whole.bytes() <= self.capacity {
-                return whole.moved();
-            }
+        if !is_spread && self.bytes(statements) <= self.capacity {
+            return self.moved(statements, None);
         }
+        self.parts(statements)
+    }
+
+    /// Of a block that does not fit.
+    fn parts(&self, statements: &'a [Stmt]) -> Moved {
         statements.iter().map(|statement| self.statement(statement)).fold(Moved::default(), Moved::plus)
     }
 
-    fn statement(&self, statement: &Stmt) -> Moved {
+    fn statement(&self, statement: &'a Stmt) -> Moved {
         let alone = std::slice::from_ref(statement);
         match statement {
             Stmt::Loop(l) if l.kind == LoopKind::Parallel && self.cores > 1 => self.parallel(l, alone),
             Stmt::Loop(l) => {
                 let is_spread =
                     self.is_private && self.cores > 1 && contains(&l.body, &|l| l.kind == LoopKind::Parallel);
-                match !is_spread && self.footprint(&l.body, None).bytes() <= self.capacity {
-                    true => self.footprint(alone, None).moved(),
-                    false => self.block(&l.body).times(self.plan.runs(l)),
+                match !is_spread && self.bytes(&l.body) <= self.capacity {
+                    true => self.moved(alone, None),
+                    false => self.parts(&l.body).times(self.plan.runs(l)),
                 }
             }
             Stmt::If { conditions, body } => self.block(body).times(self.plan.odds(conditions)),
-            Stmt::Store { .. } | Stmt::Accumulate { .. } => self.footprint(alone, None).moved(),
+            Stmt::Store { .. } | Stmt::Accumulate { .. } => self.moved(alone, None),
         }
     }
 
-    fn parallel(&self, l: &Loop, alone: &[Stmt]) -> Moved {
+    fn parallel(&self, l: &'a Loop, alone: &'a [Stmt]) -> Moved {
         let active = self.cores.min(l.extent()).max(1);
-        let one = self.footprint(&l.body, None).bytes();
+        let one = self.bytes(&l.body);
         let capacity = if self.is_private { self.capacity } else { self.capacity / active as u64 };
         if one > capacity {
             // each core is alone now
-            return Cache { capacity, cores: 1, ..*self }.block(&l.body).times(self.plan.runs(l));
+            return Cache { capacity, cores: 1, ..*self }.parts(&l.body).times(self.plan.runs(l));
         }
         if !self.is_private {
-            return self.footprint(alone, None).moved();
+            return self.moved(alone, None);
         }
         let part = l.extent().saturating_add(active - 1) / active;
         let (full, rest) = (l.extent() / part.max(1), l.extent() % part.max(1));
-        let of = |count: i64| self.footprint(alone, Some((l.var, count))).moved();
+        let of = |count: i64| self.moved(alone, Some((l.var, count)));
         let last = if rest > 0 { of(rest) } else { Moved::default() };
         of(part).times(full.max(0) as f64).plus(last)
     }
 }
 
 /// Bytes that loads and stores of the processor move.
-fn served_to_registers(plan: &Plan, statements: &[Stmt]) -> Moved {
+fn served_to_registers<'a>(plan: &Plan<'a>, statements: &'a [Stmt]) -> Moved {
     let mut moved = Moved::default();
     let mut straight = Vec::new();
     for statement in statements {
         let part = match statement {
             _ if !contains(std::slice::from_ref(statement), &is_serial) => {
-                straight.push(statement.clone());
+                straight.push(statement);
                 continue;
             }
             Stmt::Loop(l) if is_serial(l) && !contains(&l.body, &is_serial) => {
@@ -199,7 +223,7 @@ fn served_to_registers(plan: &Plan, statements: &[Stmt]) -> Moved {
                     true => plan.runs(l),
                     false => 1.0,
                 };
-                Footprint::of(plan, &l.body, Unit::Element, None).moved_by(&times)
+                plan.footprint(&l.body, None).moved_by(Unit::Element, &times)
             }
             Stmt::Loop(l) => served_to_registers(plan, &l.body).times(plan.runs(l)),
             Stmt::If { conditions, body } => served_to_registers(plan, body).times(plan.odds(conditions)),
@@ -207,5 +231,5 @@ fn served_to_registers(plan: &Plan, statements: &[Stmt]) -> Moved {
         };
         moved = moved.plus(part);
     }
-    moved.plus(Footprint::of(plan, &straight, Unit::Element, None).moved())
+    moved.plus(Footprint::of(plan, straight, None).moved(Unit::Element))
 }

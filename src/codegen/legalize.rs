@@ -162,7 +162,7 @@ fn expression_nodes(expr: &Expr, unrolled: &[Var]) -> u64 {
                 Expr::Unary(..) => 8,
                 _ => 1,
             };
-            own + expr.children().into_iter().map(|child| expression_nodes(child, unrolled)).sum::<u64>()
+            own + expr.children().map(|child| expression_nodes(child, unrolled)).sum::<u64>()
         }
     }
 }

@@ -99,7 +99,7 @@ fn loaded(value: &Expr) -> BTreeSet<TensorId> {
 }
 
 fn nodes(value: &Expr) -> usize {
-    1 + value.children().into_iter().map(nodes).sum::<usize>()
+    1 + value.children().map(nodes).sum::<usize>()
 }
 
 /// Removes stages and constants that no output needs, and numbers tensors anew, in their old order. Inputs stay.

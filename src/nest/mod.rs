@@ -20,6 +20,8 @@ pub use statistics::{Statistics, Traffic, statistics};
 pub use structure::Flaw;
 pub use verify::{Rule, VerifyError, verify};
 
+use std::borrow::Cow;
+
 use crate::workload::{Combiner, Condition, DType, Expr, Index, Role, TensorId, Var, Workload};
 
 pub mod rewrite;
@@ -91,6 +93,18 @@ impl Loop {
     pub fn is_constant(&self) -> bool {
         self.bounds.len() == 1
     }
+
+    /// The loop with nothing in it.
+    #[must_use]
+    pub fn head(&self) -> Loop {
+        Loop { var: self.var, bounds: self.bounds.clone(), kind: self.kind, body: Vec::new() }
+    }
+
+    /// The loop with something else in it.
+    #[must_use]
+    pub fn around(&self, body: Vec<Stmt>) -> Loop {
+        Loop { body, ..self.head() }
+    }
 }
 
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
@@ -138,6 +152,13 @@ pub struct StageVars {
     pub axes: Vec<Var>,
 }
 
+impl Default for Nest {
+    /// Does nothing.
+    fn default() -> Nest {
+        Nest { buffers: Vec::new(), vars: Vec::new(), setup: Vec::new(), body: Vec::new(), error_growth: 1 }
+    }
+}
+
 impl Nest {
     pub fn buffer(&self, id: TensorId) -> &Buffer {
         &self.buffers[id.0 as usize]
@@ -164,8 +185,7 @@ impl Nest {
     /// The plain reading of a workload, and the variables of each stage's loops.
     pub fn naive_with_vars(workload: &Workload) -> (Nest, Vec<StageVars>) {
         let mut stages = Vec::new();
-        let mut nest =
-            Nest { buffers: Vec::new(), vars: Vec::new(), setup: Vec::new(), body: Vec::new(), error_growth: 1 };
+        let mut nest = Nest::default();
         for (id, tensor) in workload.ids() {
             nest.buffers.push(Buffer {
                 name: format!("t{}", id.0),
@@ -227,10 +247,12 @@ pub fn identity(combiner: Combiner, dtype: DType) -> Expr {
 }
 
 /// The letter of an axis: `a` to `z`, then `a1`, `b1`, ...
-pub fn axis_name(axis: usize) -> String {
-    let letter = (b'a' + (axis % 26) as u8) as char;
-    if axis < 26 { letter.to_string() } else { format!("{letter}{}", axis / 26) }
+pub fn axis_name(axis: usize) -> Cow<'static, str> {
+    let letter = &LETTERS[axis % 26..=axis % 26];
+    if axis < 26 { letter.into() } else { format!("{letter}{}", axis / 26).into() }
 }
+
+const LETTERS: &str = "abcdefghijklmnopqrstuvwxyz";
 
 /// Serial loops around a statement, outermost first.
 fn wrap(vars: &[Var], extents: &[i64], inner: Stmt) -> Vec<Stmt> {

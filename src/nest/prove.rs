@@ -78,9 +78,13 @@ impl Facts {
         if self.is_unreachable() {
             return true;
         }
-        let index = self.simplify(index);
-        let distance = Index::constant(extent - 1).minus(&index);
-        [index, distance].iter().all(|goal| self.least(goal, DEPTH, 0).is_some_and(|least| least >= 0))
+        let proven = |index: &Index| {
+            let distance = Index::constant(extent - 1).minus(index);
+            [index, &distance].iter().all(|goal| self.least(goal, DEPTH, 0).is_some_and(|least| least >= 0))
+        };
+        let parts = self.simplify(index);
+        // facts may speak of the parts of a fused axis, or of the whole
+        proven(&parts) || Some(parts.join_divisions()).is_some_and(|whole| whole != parts && proven(&whole))
     }
 
     /// Whether a variable can only have one value here.
@@ -241,6 +245,20 @@ mod tests {
         assert!(!facts.within(&flat, 196));
         assert!(facts.within(&flat.clone().plus_constant(3), 200));
         assert!(!facts.within(&flat.plus_constant(-1), 197));
+    }
+
+    #[test]
+    fn the_parts_of_a_fused_axis_are_bounded_together() {
+        // full tiles of 12 of 196, three to a block: 14 rows of 14 pixels
+        let (w, mut facts) = (Var(2), Facts::new(3));
+        let left = |tiles: i64| Index::constant(tiles).minus(&Index::var(U).times(3));
+        facts.assume_below(U, &[Index::constant(6)]);
+        facts.assume_below(V, &[Index::constant(3), left(17), left(16)]);
+        facts.assume_below(w, &[Index::constant(12)]);
+        let flat = Index::var(U).times(36).plus(&Index::var(V).times(12)).plus(&Index::var(w));
+        let parts = flat.clone().floor_div(14).times(14).plus(&flat.modulo(14));
+        assert!(facts.within(&parts, 196) && facts.within(&parts, 192));
+        assert!(!facts.within(&parts, 191));
     }
 
     #[test]

@@ -109,7 +109,7 @@ impl Counter<'_> {
                 1
             }
         };
-        own + expr.children().into_iter().map(|child| self.expr(child, runs)).sum::<i64>()
+        own + expr.children().map(|child| self.expr(child, runs)).sum::<i64>()
     }
 
     fn conditions(&mut self, conditions: &[Condition], runs: i64) -> i64 {

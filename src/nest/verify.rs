@@ -213,7 +213,7 @@ impl<'a> Verifier<'a> {
                 self.facts.leave(mark);
                 self.expr(outside)
             }
-            other => other.children().into_iter().try_for_each(|child| self.expr(child)),
+            other => other.children().try_for_each(|child| self.expr(child)),
         }
     }
 

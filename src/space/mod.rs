@@ -131,7 +131,7 @@ impl Space {
     pub fn question(&self, task: &Task, prefix: &Trace) -> Result<Result<Option<Decision>, Reason>, Stale> {
         let mut tape = Tape::replay(prefix);
         match self.decide(task, &mut tape) {
-            Ok(_) => tape.finish().map(|_| Ok(None)),
+            Ok(_) => tape.finish().map(|()| Ok(None)),
             Err(Stop::Choose(decision)) => Ok(Ok(Some(decision))),
             Err(Stop::DeadEnd(reason)) => Ok(Err(reason)),
             Err(Stop::Stale(stale)) => Err(stale),
@@ -148,11 +148,21 @@ impl Space {
         matches!(self.question(task, trace), Ok(Ok(None)))
     }
 
+    /// What a finished trace decides: its questions, with all candidates. `None` where it leads to no program of this space.
+    pub fn decisions(&self, task: &Task, trace: &Trace) -> Option<Vec<Decision>> {
+        if !self.offers(task, trace) {
+            return None;
+        }
+        let mut recalled = Recalled { trace, decisions: Vec::with_capacity(trace.0.len()) };
+        self.decide(task, &mut Tape::drive(&mut recalled)).ok()?;
+        Some(recalled.decisions)
+    }
+
     /// Takes all decisions by `policy`, in one pass. The trace is what was decided, up to the dead end if there is one.
     pub fn drive(&self, task: &Task, policy: &mut dyn Policy) -> (Trace, Result<Nest, Reason>) {
         let mut tape = Tape::drive(policy);
         let decided = self.decide(task, &mut tape);
-        let trace = tape.taken().clone();
+        let trace = Trace(tape.taken().to_vec());
         let result = match decided {
             Ok(plan) => self.realise(task, &plan),
             Err(Stop::DeadEnd(reason)) => Err(reason),
@@ -191,6 +201,20 @@ impl Space {
         }
         let nest = built.nest.drop_unit_loops().peel_tails().strip_mine(task.target.lanes());
         Ok(nest.drop_unit_loops().drop_setup_results().drop_unused())
+    }
+}
+
+/// Answers as a trace that the space offers, and notes the questions.
+struct Recalled<'a> {
+    trace: &'a Trace,
+    decisions: Vec<Decision>,
+}
+
+impl Policy for Recalled<'_> {
+    fn pick(&mut self, decision: &Decision) -> usize {
+        let value = self.trace.0.get(self.decisions.len()).map(|choice| &choice.value);
+        self.decisions.push(decision.clone());
+        decision.candidates.iter().position(|candidate| Some(candidate) == value).unwrap_or(decision.default)
     }
 }
 

@@ -2,6 +2,7 @@
 //!
 //! Decisions are taken on the plan alone, which is cheap; the nest is built once, when the last one is taken.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use crate::nest::{Nest, StageVars, axis_name};
@@ -94,7 +95,7 @@ impl Axis {
     }
 
     /// Its letter in sites.
-    pub fn letter(&self) -> String {
+    pub fn letter(&self) -> Cow<'static, str> {
         axis_name(self.position)
     }
 }
@@ -180,8 +181,12 @@ impl Group {
     }
 
     /// The word by which sites name it.
-    pub fn name(&self) -> String {
-        format!("s{}", self.stage)
+    pub fn name(&self) -> Cow<'static, str> {
+        // sites are named at every decision of every trace
+        match FIRST_STAGES.get(2 * self.stage..2 * self.stage + 2) {
+            Some(name) => name.into(),
+            None => format!("s{}", self.stage).into(),
+        }
     }
 
     /// Positions in `axes` of the spatial or of the reduction axes.
@@ -203,6 +208,8 @@ impl Group {
         self.axes.iter().enumerate().map(count).product()
     }
 }
+
+const FIRST_STAGES: &str = "s0s1s2s3s4s5s6s7s8s9";
 
 /// An access to a tensor in a stage, with the guard around it.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -231,7 +238,7 @@ fn collect(expr: &Expr, guarded: bool, found: &mut Vec<Access>) {
             collect(inside, true, found);
             collect(outside, guarded, found);
         }
-        _ => expr.children().into_iter().for_each(|child| collect(child, guarded, found)),
+        _ => expr.children().for_each(|child| collect(child, guarded, found)),
     }
 }
 

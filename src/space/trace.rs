@@ -203,24 +203,25 @@ pub trait Policy {
 /// Where rules ask for decisions. Replays a prefix and then suspends, or is driven by a policy.
 pub struct Tape<'a> {
     mode: Mode<'a>,
-    taken: Trace,
     settled: bool,
 }
 
 enum Mode<'a> {
-    Replay(&'a Trace),
-    Drive(&'a mut dyn Policy),
+    /// A trace and how many of its decisions have been asked for.
+    Replay(&'a Trace, usize),
+    /// A policy and what it decided.
+    Drive(&'a mut dyn Policy, Trace),
 }
 
 impl<'a> Tape<'a> {
     /// Answers from `prefix`, then stops with [`Stop::Choose`].
     pub fn replay(prefix: &'a Trace) -> Tape<'a> {
-        Tape { mode: Mode::Replay(prefix), taken: Trace::default(), settled: false }
+        Tape { mode: Mode::Replay(prefix, 0), settled: false }
     }
 
     /// Answers by `policy`, to the end.
     pub fn drive(policy: &'a mut dyn Policy) -> Tape<'a> {
-        Tape { mode: Mode::Drive(policy), taken: Trace::default(), settled: false }
+        Tape { mode: Mode::Drive(policy, Trace::default()), settled: false }
     }
 
     /// From here on, defaults are taken without being recorded, or not any more.
@@ -242,14 +243,16 @@ impl<'a> Tape<'a> {
             all if self.settled => return Ok(all[default.min(all.len() - 1)].clone()),
             _ => {}
         }
-        let value = match &mut self.mode {
-            Mode::Drive(policy) => {
+        match &mut self.mode {
+            Mode::Drive(policy, taken) => {
                 let decision = Decision { site: site.clone(), candidates, default };
                 let at = policy.pick(&decision).min(decision.candidates.len() - 1);
-                decision.candidates.into_iter().nth(at).unwrap_or_default()
+                let value = decision.candidates.into_iter().nth(at).unwrap_or_default();
+                taken.0.push(Choice { site, value: value.clone() });
+                Ok(value)
             }
-            Mode::Replay(prefix) => {
-                let at = self.taken.0.len();
+            Mode::Replay(prefix, next) => {
+                let at = *next;
                 let Some(choice) = prefix.0.get(at) else {
                     return Err(Stop::Choose(Decision { site, candidates, default }));
                 };
@@ -260,30 +263,56 @@ impl<'a> Tape<'a> {
                     let value = choice.value.clone();
                     return Err(Stop::Stale(Stale::Value { at, site, value, candidates: candidates.len() }));
                 }
-                choice.value.clone()
+                *next += 1;
+                Ok(choice.value.clone())
             }
-        };
-        self.taken.0.push(Choice { site, value: value.clone() });
-        Ok(value)
+        }
     }
 
-    /// The decisions taken. A prefix with decisions left over does not fit.
+    /// [`Tape::choose`] between numbers; the candidates are put into words only where somebody reads them.
+    ///
+    /// # Errors
+    /// As [`Tape::choose`].
+    pub fn choose_number(&mut self, site: Words, candidates: &[i64], default: usize) -> Result<i64, Stop> {
+        if let Mode::Replay(prefix, next) = &mut self.mode
+            && !self.settled
+            && candidates.len() > 1
+            && let Some(choice) = prefix.0.get(*next)
+            && let Some(number) = as_count(&choice.value)
+            && choice.site == site
+            && candidates.contains(&number)
+        {
+            *next += 1;
+            return Ok(number);
+        }
+        let words = candidates.iter().map(|number| Words::from(number.unsigned_abs())).collect();
+        Ok(as_count(&self.choose(site, words, default)?).unwrap_or(0))
+    }
+
+    /// A prefix with decisions left over does not fit.
     ///
     /// # Errors
     /// [`Stale::LeftOver`] when the replayed prefix is longer than what was asked.
-    pub fn finish(self) -> Result<Trace, Stale> {
-        if let Mode::Replay(prefix) = self.mode
-            && let Some(extra) = prefix.0.get(self.taken.0.len())
+    pub fn finish(self) -> Result<(), Stale> {
+        if let Mode::Replay(prefix, next) = self.mode
+            && let Some(extra) = prefix.0.get(next)
         {
-            return Err(Stale::LeftOver { left: prefix.0.len() - self.taken.0.len(), site: extra.site.clone() });
+            return Err(Stale::LeftOver { left: prefix.0.len() - next, site: extra.site.clone() });
         }
-        Ok(self.taken)
+        Ok(())
     }
 
     /// The decisions taken so far.
-    pub fn taken(&self) -> &Trace {
-        &self.taken
+    pub fn taken(&self) -> &[Choice] {
+        match &self.mode {
+            Mode::Replay(prefix, next) => &prefix.0[..*next],
+            Mode::Drive(_, taken) => &taken.0,
+        }
     }
+}
+
+fn as_count(value: &Words) -> Option<i64> {
+    value.as_number().and_then(|number| i64::try_from(number).ok())
 }
 
 #[cfg(test)]

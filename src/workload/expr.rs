@@ -242,14 +242,32 @@ impl Expr {
     }
 
     /// The operands, in order.
-    pub fn children(&self) -> Vec<&Expr> {
-        match self {
-            Expr::Float(_) | Expr::Index(_) | Expr::Load { .. } => vec![],
-            Expr::Unary(_, x) | Expr::Cast(_, x) => vec![x],
-            Expr::Binary(_, x, y) => vec![x, y],
-            Expr::Select { condition, yes, no } => vec![condition, yes, no],
-            Expr::Guard { inside, outside, .. } => vec![inside, outside],
-        }
+    pub fn children(&self) -> impl Iterator<Item = &Expr> {
+        let operands: [Option<&Expr>; 3] = match self {
+            Expr::Float(_) | Expr::Index(_) | Expr::Load { .. } => [None; 3],
+            Expr::Unary(_, x) | Expr::Cast(_, x) => [Some(x), None, None],
+            Expr::Binary(_, x, y) => [Some(x), Some(y), None],
+            Expr::Select { condition, yes, no } => [Some(condition), Some(yes), Some(no)],
+            Expr::Guard { inside, outside, .. } => [Some(inside), Some(outside), None],
+        };
+        operands.into_iter().flatten()
+    }
+
+    /// The operands, in order.
+    pub fn children_mut(&mut self) -> impl Iterator<Item = &mut Expr> {
+        let operands: [Option<&mut Expr>; 3] = match self {
+            Expr::Float(_) | Expr::Index(_) | Expr::Load { .. } => [None, None, None],
+            Expr::Unary(_, x) | Expr::Cast(_, x) => [Some(x), None, None],
+            Expr::Binary(_, x, y) => [Some(x), Some(y), None],
+            Expr::Select { condition, yes, no } => [Some(condition), Some(yes), Some(no)],
+            Expr::Guard { inside, outside, .. } => [Some(inside), Some(outside), None],
+        };
+        operands.into_iter().flatten()
+    }
+
+    /// Whether it has no operands.
+    pub fn is_leaf(&self) -> bool {
+        matches!(self, Expr::Float(_) | Expr::Index(_) | Expr::Load { .. })
     }
 
     /// Rebuilds the expression from below: operands first, then `change` on the result.
@@ -276,21 +294,23 @@ impl Expr {
     /// indices are the business of `change`.
     #[must_use]
     pub fn map_indices(&self, change: &mut dyn FnMut(&Index) -> Index) -> Expr {
-        self.rewrite(&mut |expr| match expr {
-            Expr::Index(index) => Expr::Index(change(&index)),
-            Expr::Load { tensor, indices } => {
-                Expr::Load { tensor, indices: indices.iter().map(&mut *change).collect() }
+        match self {
+            Expr::Float(value) => Expr::Float(*value),
+            Expr::Index(index) => Expr::Index(change(index)),
+            Expr::Load { tensor, indices } => Expr::load(*tensor, indices.iter().map(change).collect()),
+            Expr::Unary(op, x) => Expr::unary(*op, x.map_indices(change)),
+            Expr::Cast(dtype, x) => Expr::Cast(*dtype, Box::new(x.map_indices(change))),
+            Expr::Binary(op, x, y) => Expr::binary(*op, x.map_indices(change), y.map_indices(change)),
+            Expr::Select { condition, yes, no } => {
+                Expr::select(condition.map_indices(change), yes.map_indices(change), no.map_indices(change))
             }
-            Expr::Guard { conditions, inside, outside } => Expr::Guard {
-                conditions: conditions
-                    .into_iter()
-                    .map(|c| Condition { index: change(&c.index), low: c.low, high: c.high })
-                    .collect(),
-                inside,
-                outside,
-            },
-            other => other,
-        })
+            Expr::Guard { conditions, inside, outside } => {
+                let (inside, outside) = (inside.map_indices(change), outside.map_indices(change));
+                let changed = |c: &Condition| Condition { index: change(&c.index), low: c.low, high: c.high };
+                let conditions = conditions.iter().map(changed).collect();
+                Expr::Guard { conditions, inside: Box::new(inside), outside: Box::new(outside) }
+            }
+        }
     }
 
     /// Replaces variables everywhere, in gathered indices too; `None` keeps one as it is.
@@ -299,25 +319,48 @@ impl Expr {
         self.map_indices(&mut |index| index.substitute(replace))
     }
 
+    /// [`Expr::substitute`] in place: nothing is rebuilt where no variable is replaced.
+    pub fn replace_vars<'a>(&mut self, by: &dyn Fn(Var) -> Option<&'a Index>) {
+        self.own_indices_mut().for_each(|index| index.replace_vars(by));
+        self.children_mut().for_each(|child| child.replace_vars(by));
+    }
+
+    /// The indices of this expression itself, without those of its operands.
+    fn own_indices(&self) -> impl Iterator<Item = &Index> {
+        let (plain, conditions): (&[Index], &[Condition]) = match self {
+            Expr::Index(index) => (std::slice::from_ref(index), &[]),
+            Expr::Load { indices, .. } => (indices, &[]),
+            Expr::Guard { conditions, .. } => (&[], conditions),
+            _ => (&[], &[]),
+        };
+        plain.iter().chain(conditions.iter().map(|c| &c.index))
+    }
+
+    fn own_indices_mut(&mut self) -> impl Iterator<Item = &mut Index> {
+        let (plain, conditions): (&mut [Index], &mut [Condition]) = match self {
+            Expr::Index(index) => (std::slice::from_mut(index), &mut []),
+            Expr::Load { indices, .. } => (indices, &mut []),
+            Expr::Guard { conditions, .. } => (&mut [], conditions),
+            _ => (&mut [], &mut []),
+        };
+        plain.iter_mut().chain(conditions.iter_mut().map(|c| &mut c.index))
+    }
+
     /// Visits every index of this expression, without descending into gathered values
     /// ([`Index::for_each_var`] does).
     pub fn for_each_index(&self, visit: &mut dyn FnMut(&Index)) {
-        match self {
-            Expr::Index(index) => visit(index),
-            Expr::Load { indices, .. } => indices.iter().for_each(&mut *visit),
-            Expr::Guard { conditions, .. } => conditions.iter().for_each(|c| visit(&c.index)),
-            _ => {}
-        }
-        for child in self.children() {
-            child.for_each_index(visit);
-        }
+        self.own_indices().for_each(&mut *visit);
+        self.children().for_each(|child| child.for_each_index(visit));
     }
 
     /// Whether it depends on a variable.
     pub fn mentions(&self, var: Var) -> bool {
-        let mut found = false;
-        self.for_each_index(&mut |index| found |= index.mentions(var));
-        found
+        self.any_var(&|v| v == var)
+    }
+
+    /// Whether `wanted` holds for a variable that it depends on.
+    pub fn any_var(&self, wanted: &dyn Fn(Var) -> bool) -> bool {
+        self.own_indices().any(|index| index.any_var(wanted)) || self.children().any(|child| child.any_var(wanted))
     }
 
     /// Visits every load, those inside of gathered indices too.
@@ -325,19 +368,10 @@ impl Expr {
         if let Expr::Load { tensor, indices } = self {
             visit(*tensor, indices);
         }
-        let mut gathered = Vec::new();
-        match self {
-            Expr::Index(index) => gathered.push(index),
-            Expr::Load { indices, .. } => gathered.extend(indices),
-            Expr::Guard { conditions, .. } => gathered.extend(conditions.iter().map(|c| &c.index)),
-            _ => {}
-        }
-        for index in gathered {
+        for index in self.own_indices() {
             for_each_gathered(index, &mut |expr| expr.for_each_load(visit));
         }
-        for child in self.children() {
-            child.for_each_load(visit);
-        }
+        self.children().for_each(|child| child.for_each_load(visit));
     }
 
     /// Replaces loads, innermost first, those inside of gathered indices too; `None` keeps one.
@@ -348,6 +382,21 @@ impl Expr {
             Expr::Load { tensor, indices } => change(*tensor, indices).unwrap_or(expr),
             _ => expr,
         })
+    }
+
+    /// Changes the indices of loads in place, innermost first, those inside of gathered indices too.
+    pub fn for_each_load_mut(&mut self, change: &mut dyn FnMut(TensorId, &mut Vec<Index>)) {
+        for index in self.own_indices_mut().filter(|index| index.has_value()) {
+            *index = map_gathered(index, &mut |expr| {
+                let mut expr = expr.clone();
+                expr.for_each_load_mut(change);
+                expr
+            });
+        }
+        if let Expr::Load { tensor, indices } = self {
+            change(*tensor, indices);
+        }
+        self.children_mut().for_each(|child| child.for_each_load_mut(change));
     }
 }
 

@@ -99,9 +99,12 @@ impl Index {
 
     /// By how much it grows with a variable; `None` where the variable takes part in a division or a gathered value.
     pub fn step(&self, var: Var) -> Option<i64> {
-        let plain = self.coefficient(var);
-        let rest = self.clone().minus(&Index::var(var).times(plain));
-        (!rest.mentions(var)).then_some(plain)
+        let is_divided = self.terms.iter().any(|(atom, _)| match atom {
+            Atom::Var(_) => false,
+            Atom::FloorDiv(inner, _) | Atom::Modulo(inner, _) => inner.mentions(var),
+            Atom::Value(expr) => expr.mentions(var),
+        });
+        (!is_divided).then(|| self.coefficient(var))
     }
 
     /// Whether the index is a plain affine sum of variables.
@@ -133,9 +136,16 @@ impl Index {
 
     /// Whether a variable occurs anywhere, inside divisions and gathered values too.
     pub fn mentions(&self, var: Var) -> bool {
-        let mut found = false;
-        self.for_each_var(&mut |v| found |= v == var);
-        found
+        self.any_var(&|v| v == var)
+    }
+
+    /// Whether `wanted` holds for a variable that occurs anywhere.
+    pub fn any_var(&self, wanted: &dyn Fn(Var) -> bool) -> bool {
+        self.terms.iter().any(|(atom, _)| match atom {
+            Atom::Var(var) => wanted(*var),
+            Atom::FloorDiv(inner, _) | Atom::Modulo(inner, _) => inner.any_var(wanted),
+            Atom::Value(expr) => expr.any_var(wanted),
+        })
     }
 
     /// Calls `visit` for every occurrence of a variable.
@@ -151,10 +161,7 @@ impl Index {
 
     #[must_use]
     pub fn plus(mut self, other: &Index) -> Index {
-        self.constant += other.constant;
-        for (atom, coefficient) in &other.terms {
-            self.add_term(atom.clone(), *coefficient);
-        }
+        self.add_multiple(other, 1);
         self
     }
 
@@ -165,8 +172,9 @@ impl Index {
     }
 
     #[must_use]
-    pub fn minus(self, other: &Index) -> Index {
-        self.plus(&other.clone().times(-1))
+    pub fn minus(mut self, other: &Index) -> Index {
+        self.add_multiple(other, -1);
+        self
     }
 
     #[must_use]
@@ -192,7 +200,11 @@ impl Index {
         let (even, rest) = self.split_by(divisor);
         match rest.as_constant() {
             Some(_) => even,
-            None => even.plus(&Index::atom(Atom::FloorDiv(Box::new(rest), divisor))),
+            None => {
+                let mut result = even;
+                result.add_term(Atom::FloorDiv(Box::new(rest), divisor), 1);
+                result
+            }
         }
     }
 
@@ -215,10 +227,32 @@ impl Index {
         let mut even = Index::constant(self.constant.div_euclid(divisor));
         let mut rest = Index::constant(self.constant.rem_euclid(divisor));
         for (atom, coefficient) in self.terms {
-            even.add_term(atom.clone(), coefficient.div_euclid(divisor));
-            rest.add_term(atom, coefficient.rem_euclid(divisor));
+            let (quotient, remainder) = (coefficient.div_euclid(divisor), coefficient.rem_euclid(divisor));
+            // the terms come sorted, so they stay sorted
+            if quotient != 0 && remainder != 0 {
+                even.terms.push((atom.clone(), quotient));
+            } else if quotient != 0 {
+                even.terms.push((atom, quotient));
+                continue;
+            }
+            rest.terms.push((atom, remainder));
         }
         (even, rest)
+    }
+
+    fn add_multiple(&mut self, other: &Index, factor: i64) {
+        self.constant += other.constant * factor;
+        for (atom, coefficient) in &other.terms {
+            self.add_term(atom.clone(), coefficient * factor);
+        }
+    }
+
+    /// [`Index::add_multiple`] of something that nobody else needs.
+    fn absorb(&mut self, other: Index, factor: i64) {
+        self.constant += other.constant * factor;
+        for (atom, coefficient) in other.terms {
+            self.add_term(atom, coefficient * factor);
+        }
     }
 
     fn add_term(&mut self, atom: Atom, coefficient: i64) {
@@ -245,9 +279,37 @@ impl Index {
                 Atom::Modulo(inner, divisor) => inner.substitute(replace).modulo(*divisor),
                 Atom::Value(expr) => Index::value(expr.substitute(replace)),
             };
-            result = result.plus(&value.times(*coefficient));
+            result.absorb(value, *coefficient);
         }
         result
+    }
+
+    /// [`Index::substitute`] in place: nothing is rebuilt where no variable is replaced.
+    pub fn replace_vars<'a>(&mut self, by: &dyn Fn(Var) -> Option<&'a Index>) {
+        if !self.any_var(&|var| by(var).is_some()) {
+            return;
+        }
+        let terms = std::mem::take(&mut self.terms);
+        for (atom, coefficient) in terms {
+            match atom {
+                Atom::Var(var) => match by(var) {
+                    Some(index) => self.add_multiple(index, coefficient),
+                    None => self.add_term(atom, coefficient),
+                },
+                Atom::FloorDiv(mut inner, divisor) => {
+                    inner.replace_vars(by);
+                    self.absorb(inner.floor_div(divisor), coefficient);
+                }
+                Atom::Modulo(mut inner, divisor) => {
+                    inner.replace_vars(by);
+                    self.absorb(inner.modulo(divisor), coefficient);
+                }
+                Atom::Value(mut expr) => {
+                    expr.replace_vars(by);
+                    self.absorb(Index::value(*expr), coefficient);
+                }
+            }
+        }
     }
 
     /// The values it can take, given those of its variables; `None` where a gathered value takes part
@@ -318,7 +380,7 @@ impl Index {
                 }
                 Atom::Value(expr) => Index::value(expr.map_indices(&mut |index| index.simplify(of))),
             };
-            result = result.plus(&value.times(*coefficient));
+            result.absorb(value, *coefficient);
         }
         result
     }
@@ -326,8 +388,9 @@ impl Index {
 
 /// The row-major offset of an element, in elements; parts of one fused axis become one term again.
 pub fn flatten(indices: &[Index], shape: &[i64]) -> Index {
-    let parts = indices.iter().zip(row_major_strides(shape));
-    parts.fold(Index::constant(0), |sum, (index, stride)| sum.plus(&index.clone().times(stride))).join_divisions()
+    let mut sum = Index::constant(0);
+    indices.iter().zip(row_major_strides(shape)).for_each(|(index, stride)| sum.add_multiple(index, stride));
+    if sum.is_affine() { sum } else { sum.join_divisions() }
 }
 
 /// Elements that memory moves by when a variable of an access grows by one; `None` where that is not constant.

@@ -274,5 +274,5 @@ fn operators(expr: &Expr) -> i64 {
         Expr::Unary(..) | Expr::Binary(..) | Expr::Select { .. } => 1,
         Expr::Float(_) | Expr::Index(_) | Expr::Load { .. } | Expr::Guard { .. } | Expr::Cast(..) => 0,
     };
-    own + expr.children().into_iter().map(operators).sum::<i64>()
+    own + expr.children().map(operators).sum::<i64>()
 }

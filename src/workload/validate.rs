@@ -206,7 +206,7 @@ impl Checker<'_> {
             }
             Expr::Unary(..) | Expr::Binary(..) | Expr::Select { .. } | Expr::Cast(..) => {}
         }
-        expr.children().into_iter().try_for_each(|child| self.check_form(child, depth + 1))
+        expr.children().try_for_each(|child| self.check_form(child, depth + 1))
     }
 
     /// Gives a bound of the index' magnitude, leaving gathered values out.
@@ -332,7 +332,7 @@ impl Checker<'_> {
             }
             Expr::Float(_) | Expr::Unary(..) | Expr::Binary(..) | Expr::Select { .. } | Expr::Cast(..) => {}
         }
-        expr.children().into_iter().try_for_each(|child| self.check_ranges(child, facts))
+        expr.children().try_for_each(|child| self.check_ranges(child, facts))
     }
 
     fn check_gathered_ranges(&self, index: &Index, facts: &Facts) -> Result<(), WorkloadError> {

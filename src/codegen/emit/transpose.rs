@@ -304,6 +304,6 @@ fn unguarded_loads(expr: &Expr, found: &mut Vec<(TensorId, Vec<Index>)>) {
             }
         }
         Expr::Guard { .. } => {}
-        _ => expr.children().into_iter().for_each(|child| unguarded_loads(child, found)),
+        _ => expr.children().for_each(|child| unguarded_loads(child, found)),
     }
 }

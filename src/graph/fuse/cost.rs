@@ -48,7 +48,6 @@ impl Cost {
             }
         };
         expr.children()
-            .into_iter()
             .map(Cost::of)
             .fold(own, |sum, c| Cost { cheap: sum.cheap + c.cheap, expensive: sum.expensive + c.expensive })
     }

@@ -62,7 +62,7 @@ fn map_name(workload: &Workload, output: &str) -> String {
 }
 
 fn has(expr: &Expr, unary: Unary) -> bool {
-    matches!(expr, Expr::Unary(op, _) if *op == unary) || expr.children().into_iter().any(|e| has(e, unary))
+    matches!(expr, Expr::Unary(op, _) if *op == unary) || expr.children().any(|e| has(e, unary))
 }
 
 /// Several reductions over the same rows.
@@ -230,11 +230,10 @@ fn epilogue_name(workload: &Workload, anchor: &Stage) -> String {
 fn is_factor(expr: &Expr, operand: TensorId) -> bool {
     let own = |e: &Expr| matches!(e, Expr::Load { tensor, .. } if *tensor == operand);
     matches!(expr, Expr::Binary(Binary::Multiply, x, y) if own(x) || own(y))
-        || expr.children().into_iter().any(|e| is_factor(e, operand))
+        || expr.children().any(|e| is_factor(e, operand))
 }
 
 fn has_zero_maximum(expr: &Expr) -> bool {
     let zero = |e: &Expr| matches!(e, Expr::Float(value) if value.0 == 0.0);
-    matches!(expr, Expr::Binary(Binary::Maximum, x, y) if zero(x) || zero(y))
-        || expr.children().into_iter().any(has_zero_maximum)
+    matches!(expr, Expr::Binary(Binary::Maximum, x, y) if zero(x) || zero(y)) || expr.children().any(has_zero_maximum)
 }

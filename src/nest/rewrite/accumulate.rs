@@ -1,7 +1,6 @@
 //! Reductions in registers, and the element-wise work that follows them.
 
-use super::tree::{find_loop, replace_loop, substitute};
-use super::{Refusal, for_each_expr};
+use super::{Refusal, find_loop, find_loop_mut, for_each_stmt, replace_vars};
 use crate::nest::{Buffer, Loop, Nest, Scope, Stmt, identity};
 use crate::workload::{Combiner, Condition, Expr, Index, Stage, TensorId, Var};
 
@@ -65,28 +64,28 @@ impl Nest {
     /// # Errors
     /// [`Refusal::NoLoop`]; [`Refusal::NotPerfect`] where the loops inside of `at` are not one chain that ends in an accumulation into `tensor`.
     pub fn accumulate(
-        &self,
+        mut self,
         tensor: TensorId,
         at: Var,
         reduction: &Reduction,
         epilogue: Option<&Stage>,
     ) -> Result<Nest, Refusal> {
-        let place = find_loop(&self.body, at).ok_or(Refusal::NoLoop(at))?;
-        let chain = chain_to(&place.body, tensor).ok_or(Refusal::NotPerfect(at))?;
-        let mut nest = self.clone();
+        let is_needed = epilogue.is_none_or(|stage| self.needed_elsewhere(tensor, stage.output));
+        let place = find_loop_mut(&mut self.body, at).ok_or(Refusal::NoLoop(at))?;
+        let chain = take_chain(&mut place.body, tensor).ok_or(Refusal::NotPerfect(at))?;
         let spatial: Vec<Loop> =
             chain.loops.iter().filter(|l| chain.indices.iter().any(|i| i.mentions(l.var))).cloned().collect();
         let lanes: Vec<Loop> = chain.loops.iter().filter(|l| reduction.lanes.contains(&l.var)).cloned().collect();
 
-        let dtype = self.buffer(tensor).dtype;
+        let (own_name, dtype) = (self.buffer(tensor).name.clone(), self.buffer(tensor).dtype);
         let registers = |loops: &[&Loop], name: &str| Buffer {
-            name: format!("{}{name}", self.buffer(tensor).name),
+            name: format!("{own_name}{name}"),
             shape: loops.iter().map(|l| l.extent()).collect(),
             dtype,
             scope: Scope::Register,
         };
         let all: Vec<&Loop> = spatial.iter().chain(&lanes).collect();
-        let acc = nest.add_buffer(registers(&all, "_acc"));
+        let acc = self.add_buffer(registers(&all, "_acc"));
         let acc_indices = |loops: &[&Loop]| loops.iter().map(|l| Index::var(l.var)).collect::<Vec<_>>();
 
         // every lane starts defined, also those that a ragged last step does not reach
@@ -100,30 +99,26 @@ impl Nest {
         let partial = match &reduction.blocks {
             None => None,
             Some(_) if !lanes.is_empty() => return Err(Refusal::Other("lanes of a blocked reduction")),
-            Some(blocks) => Some(nest.partial_results(tensor, &blocks.inside, &spatial)?),
+            Some(blocks) => Some(self.partial_results(tensor, &blocks.inside, &spatial)?),
         };
         let start = match (blocks, &partial) {
             (Some((blocks, extent)), Some((part, indices))) => {
-                let first = start_from(&mut nest, zero);
-                let further = start_from(&mut nest, Expr::load(*part, indices.clone()));
+                let first = start_from(&mut self, zero);
+                let further = start_from(&mut self, Expr::load(*part, indices.clone()));
                 vec![when(blocks, 0, 1, first), when(blocks, 1, extent, further)]
             }
-            _ => start_from(&mut nest, zero),
+            _ => start_from(&mut self, zero),
         };
 
-        let step = Stmt::Accumulate {
-            buffer: acc,
-            indices: acc_indices(&all),
-            combiner: chain.combiner,
-            value: chain.value.clone(),
-        };
-        let steps = chain.loops.iter().rev().fold(vec![step], |body, l| vec![Stmt::Loop(Loop { body, ..l.clone() })]);
+        let step =
+            Stmt::Accumulate { buffer: acc, indices: acc_indices(&all), combiner: chain.combiner, value: chain.value };
+        let steps = chain.loops.into_iter().rev().fold(vec![step], |body, l| vec![Stmt::Loop(Loop { body, ..l })]);
 
         let own: Vec<&Loop> = spatial.iter().collect();
         let (mut finish, result) = if lanes.is_empty() {
             (Vec::new(), Expr::load(acc, acc_indices(&own)))
         } else {
-            let sum = nest.add_buffer(registers(&own, "_sum"));
+            let sum = self.add_buffer(registers(&own, "_sum"));
             let first = Stmt::Store { buffer: sum, indices: acc_indices(&own), value: identity(chain.combiner, dtype) };
             let add = Stmt::Accumulate {
                 buffer: sum,
@@ -131,26 +126,26 @@ impl Nest {
                 combiner: chain.combiner,
                 value: Expr::load(acc, acc_indices(&all)),
             };
-            let combine = full.iter().rev().fold(vec![add], |b, l| vec![Stmt::Loop(Loop { body: b, ..l.clone() })]);
-            ([vec![first], combine].concat(), Expr::load(sum, acc_indices(&own)))
+            let combine = full.iter().rev().fold(vec![add], |body, l| vec![Stmt::Loop(l.around(body))]);
+            (join([vec![first], combine]), Expr::load(sum, acc_indices(&own)))
         };
         finish.extend(epilogue.map(|stage| epilogue_store(stage, tensor, &chain.indices, &result)));
-        if epilogue.is_none_or(|stage| self.needed_elsewhere(tensor, stage.output)) {
-            finish.push(Stmt::Store { buffer: tensor, indices: chain.indices.clone(), value: result.clone() });
+        if is_needed {
+            finish.push(Stmt::Store { buffer: tensor, indices: chain.indices, value: result.clone() });
         }
-        let mut finish = nest.copy_of_loops(&own, finish);
+        let mut finish = self.copy_of_loops(&own, finish);
         if let (Some((blocks, extent)), Some((part, indices))) = (blocks, partial) {
-            let keep = nest.copy_of_loops(&own, vec![Stmt::Store { buffer: part, indices, value: result }]);
+            let keep = self.copy_of_loops(&own, vec![Stmt::Store { buffer: part, indices, value: result }]);
             finish = vec![when(blocks, extent - 1, extent, finish), when(blocks, 0, extent - 1, keep)];
         }
 
-        let body: Vec<Stmt> = [start, steps, finish].concat();
-        replace_loop(&mut nest.body, at, &mut |l| vec![Stmt::Loop(Loop { body: body.clone(), ..l })]);
-        nest.body = without_start(&nest.body, tensor, &identity(chain.combiner, dtype), at);
+        let place = find_loop_mut(&mut self.body, at).ok_or(Refusal::NoLoop(at))?;
+        place.body = join([start, steps, finish]);
+        drop_start(&mut self.body, tensor, &identity(chain.combiner, dtype), at);
         if let Some(stage) = epilogue {
-            nest.body = without_stage(&nest.body, stage.output, at);
+            drop_stage(&mut self.body, stage.output, at);
         }
-        Ok(nest)
+        Ok(self)
     }
 
     /// A thread's own buffer for what is in the registers at the end of a reduction block, and where in it they go: the loops `inside` of
@@ -176,15 +171,21 @@ impl Nest {
 
     /// The loops again, under new variables, around `body`.
     pub(crate) fn copy_of_loops(&mut self, loops: &[&Loop], body: Vec<Stmt>) -> Vec<Stmt> {
-        let fresh: Vec<(Var, Var)> = loops
+        let fresh: Vec<(Var, Index)> = loops
             .iter()
-            .map(|l| (l.var, self.new_var(format!("{}'", self.vars[l.var.0 as usize].trim_end_matches('\'')))))
+            .map(|l| {
+                let name = format!("{}'", self.vars[l.var.0 as usize].trim_end_matches('\''));
+                (l.var, Index::var(self.new_var(name)))
+            })
             .collect();
-        let rename = |v: Var| fresh.iter().find(|(old, _)| *old == v).map(|(_, new)| Index::var(*new));
-        let body = substitute(&body, &rename);
-        loops.iter().zip(&fresh).rev().fold(body, |body, (l, (_, var))| {
-            let bounds = l.bounds.iter().map(|b| b.substitute(&rename)).collect();
-            vec![Stmt::Loop(Loop { var: *var, bounds, kind: l.kind, body })]
+        let by = |v: Var| fresh.iter().find(|(old, _)| *old == v).map(|(_, new)| new);
+        let mut body = body;
+        replace_vars(&mut body, &by);
+        loops.iter().zip(&fresh).rev().fold(body, |body, (l, (_, new))| {
+            let mut l = l.around(body);
+            l.bounds.iter_mut().for_each(|bound| bound.replace_vars(&by));
+            l.var = new.as_var().unwrap_or(l.var);
+            vec![Stmt::Loop(l)]
         })
     }
 
@@ -194,7 +195,7 @@ impl Nest {
             return true;
         }
         let mut others = false;
-        super::for_each_stmt(&self.body, &mut |stmt| {
+        for_each_stmt(&self.body, &mut |stmt| {
             if let Stmt::Store { buffer, value, .. } | Stmt::Accumulate { buffer, value, .. } = stmt
                 && *buffer != reader
             {
@@ -206,17 +207,27 @@ impl Nest {
 
     /// Whether a buffer is still read or written anywhere.
     pub fn uses(&self, buffer: TensorId) -> bool {
-        let mut found = false;
+        self.used()[buffer.0 as usize]
+    }
+
+    /// The same of all buffers.
+    pub(crate) fn used(&self) -> Vec<bool> {
+        let mut used = vec![false; self.buffers.len()];
         for stmts in [&self.setup, &self.body] {
-            for_each_expr(stmts, &mut |value| value.for_each_load(&mut |loaded, _| found |= loaded == buffer));
-            super::for_each_stmt(stmts, &mut |stmt| {
-                if let Stmt::Store { buffer: written, .. } | Stmt::Accumulate { buffer: written, .. } = stmt {
-                    found |= *written == buffer;
+            for_each_stmt(stmts, &mut |stmt| {
+                if let Stmt::Store { buffer, value, .. } | Stmt::Accumulate { buffer, value, .. } = stmt {
+                    used[buffer.0 as usize] = true;
+                    value.for_each_load(&mut |loaded, _| used[loaded.0 as usize] = true);
                 }
             });
         }
-        found
+        used
     }
+}
+
+/// One list of statements out of several.
+fn join<const N: usize>(parts: [Vec<Stmt>; N]) -> Vec<Stmt> {
+    parts.into_iter().flatten().collect()
 }
 
 /// The statements where `low <= var < high`.
@@ -228,20 +239,21 @@ fn extent_of(body: &[Stmt], var: Var) -> Result<i64, Refusal> {
     find_loop(body, var).map(Loop::extent).ok_or(Refusal::NoLoop(var))
 }
 
-/// The loops that lead to the accumulation into `tensor`, if there is nothing else.
-fn chain_to(body: &[Stmt], tensor: TensorId) -> Option<Chain> {
+/// Takes out the loops that lead to the accumulation into `tensor`, if there is nothing else.
+fn take_chain(body: &mut Vec<Stmt>, tensor: TensorId) -> Option<Chain> {
     let mut loops = Vec::new();
-    let mut body = body;
+    let mut body = std::mem::take(body);
     loop {
-        match body {
-            [Stmt::Loop(l)] => {
-                loops.push(Loop { body: Vec::new(), ..l.clone() });
-                body = &l.body;
+        let only = body.pop().filter(|_| body.is_empty())?;
+        match only {
+            Stmt::Loop(mut l) => {
+                body = std::mem::take(&mut l.body);
+                loops.push(l);
             }
-            [Stmt::Accumulate { buffer, indices, combiner, value }] if *buffer == tensor => {
-                return Some(Chain { loops, indices: indices.clone(), combiner: *combiner, value: value.clone() });
+            Stmt::Accumulate { buffer, indices, combiner, value } if buffer == tensor => {
+                return Some(Chain { loops, indices, combiner, value });
             }
-            _ => return None,
+            Stmt::If { .. } | Stmt::Store { .. } | Stmt::Accumulate { .. } => return None,
         }
     }
 }
@@ -259,31 +271,24 @@ fn epilogue_store(stage: &Stage, tensor: TensorId, indices: &[Index], result: &E
 const SENTINEL: crate::workload::Float = crate::workload::Float(f64::from_bits(0x7ff8_7469_6c65_7363));
 
 /// Drops the statements that start an accumulation, outside of the loop `at`.
-fn without_start(stmts: &[Stmt], tensor: TensorId, start: &Expr, at: Var) -> Vec<Stmt> {
-    prune(stmts, at, &|stmt| matches!(stmt, Stmt::Store { buffer, value, .. } if *buffer == tensor && value == start))
+fn drop_start(stmts: &mut Vec<Stmt>, tensor: TensorId, start: &Expr, at: Var) {
+    prune(stmts, at, &|stmt| matches!(stmt, Stmt::Store { buffer, value, .. } if *buffer == tensor && value == start));
 }
 
 /// Drops the statements that write a tensor, outside of the loop `at`.
-fn without_stage(stmts: &[Stmt], output: TensorId, at: Var) -> Vec<Stmt> {
-    prune(stmts, at, &|stmt| matches!(stmt, Stmt::Store { buffer, .. } if *buffer == output))
+fn drop_stage(stmts: &mut Vec<Stmt>, output: TensorId, at: Var) {
+    prune(stmts, at, &|stmt| matches!(stmt, Stmt::Store { buffer, .. } if *buffer == output));
 }
 
 /// Drops statements, and loops that are empty then; the loop `keep` is left alone.
-fn prune(stmts: &[Stmt], keep: Var, drop: &dyn Fn(&Stmt) -> bool) -> Vec<Stmt> {
-    stmts
-        .iter()
-        .filter(|stmt| !drop(stmt))
-        .filter_map(|stmt| match stmt {
-            Stmt::Loop(l) if l.var == keep => Some(stmt.clone()),
-            Stmt::Loop(l) => {
-                let body = prune(&l.body, keep, drop);
-                (!body.is_empty()).then(|| Stmt::Loop(Loop { body, ..l.clone() }))
-            }
-            Stmt::If { conditions, body } => {
-                let body = prune(body, keep, drop);
-                (!body.is_empty()).then(|| Stmt::If { conditions: conditions.clone(), body })
-            }
-            Stmt::Store { .. } | Stmt::Accumulate { .. } => Some(stmt.clone()),
-        })
-        .collect()
+fn prune(stmts: &mut Vec<Stmt>, keep: Var, drop: &dyn Fn(&Stmt) -> bool) {
+    stmts.retain_mut(|stmt| match stmt {
+        _ if drop(stmt) => false,
+        Stmt::Loop(l) if l.var == keep => true,
+        Stmt::Loop(Loop { body, .. }) | Stmt::If { body, .. } => {
+            prune(body, keep, drop);
+            !body.is_empty()
+        }
+        Stmt::Store { .. } | Stmt::Accumulate { .. } => true,
+    });
 }

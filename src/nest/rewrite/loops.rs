@@ -1,6 +1,7 @@
 //! Shaping loops: split, fuse, reorder, and how iterations are executed.
 
-use super::{Refusal, find_loop, replace_loop, substitute};
+use super::tree::replace_vars_of_head;
+use super::{Refusal, find_loop_mut, find_place, replace_vars};
 use crate::nest::{Loop, LoopKind, Nest, Stmt};
 use crate::workload::{Condition, Index, Var};
 
@@ -19,36 +20,31 @@ impl Nest {
     ///
     /// # Errors
     /// [`Refusal::NoLoop`].
-    pub fn split(&self, var: Var, factor: i64) -> Result<(Nest, Var, Var), Refusal> {
-        let mut nest = self.clone();
-        let name = nest.vars[var.0 as usize].clone();
-        let outer = nest.new_var(format!("{name}o"));
-        let inner = nest.new_var(format!("{name}i"));
-        let mut split = |l: Loop| {
-            let extent = l.extent();
-            let tiles = (extent + factor - 1) / factor;
-            let base = Index::var(outer).times(factor);
-            let mut bounds = vec![Index::constant(factor.min(extent))];
-            let mut counts = vec![Index::constant(tiles)];
-            for bound in &l.bounds {
-                // a tile count that divides evenly, or a single tile, needs no second bound
-                let exact = bound.as_constant().is_some_and(|e| e % factor == 0 || e <= factor);
-                if !exact {
-                    bounds.push(bound.clone().minus(&base));
-                }
-                if bound.as_constant().is_none() && tiles > 1 {
-                    counts.push(bound.clone().plus_constant(factor - 1).floor_div(factor));
-                }
+    pub fn split(mut self, var: Var, factor: i64) -> Result<(Nest, Var, Var), Refusal> {
+        let outer = self.new_var(format!("{}o", self.vars[var.0 as usize]));
+        let inner = self.new_var(format!("{}i", self.vars[var.0 as usize]));
+        let l = find_loop_mut(&mut self.body, var).ok_or(Refusal::NoLoop(var))?;
+        let extent = l.extent();
+        let tiles = (extent + factor - 1) / factor;
+        let base = Index::var(outer).times(factor);
+        let mut bounds = vec![Index::constant(factor.min(extent))];
+        let mut counts = vec![Index::constant(tiles)];
+        for bound in &l.bounds {
+            // a tile count that divides evenly, or a single tile, needs no second bound
+            let exact = bound.as_constant().is_some_and(|e| e % factor == 0 || e <= factor);
+            if !exact {
+                bounds.push(bound.clone().minus(&base));
             }
-            let point = base.plus(&Index::var(inner));
-            let body = substitute(&l.body, &|v| (v == var).then(|| point.clone()));
-            let body = vec![Stmt::Loop(Loop { var: inner, bounds, kind: l.kind, body })];
-            vec![Stmt::Loop(Loop { var: outer, bounds: counts, kind: l.kind, body })]
-        };
-        if !replace_loop(&mut nest.body, var, &mut split) {
-            return Err(Refusal::NoLoop(var));
+            if bound.as_constant().is_none() && tiles > 1 {
+                counts.push(bound.clone().plus_constant(factor - 1).floor_div(factor));
+            }
         }
-        Ok((nest, outer, inner))
+        let point = base.plus(&Index::var(inner));
+        let mut body = std::mem::take(&mut l.body);
+        replace_vars(&mut body, &|v| (v == var).then_some(&point));
+        let body = vec![Stmt::Loop(Loop { var: inner, bounds, kind: l.kind, body })];
+        *l = Loop { var: outer, bounds: counts, kind: l.kind, body };
+        Ok((self, outer, inner))
     }
 
     /// Makes one loop of two that are perfectly nested. Bounds of the inner loop beyond its constant one become conditions.
@@ -61,37 +57,40 @@ impl Nest {
     ///
     /// # Errors
     /// [`Refusal::NoLoop`], [`Refusal::NotPerfect`], or [`Refusal::NotConstant`] for a ragged outer loop.
-    pub fn fuse(&self, outer: Var, inner: Var) -> Result<(Nest, Var), Refusal> {
-        let first = find_loop(&self.body, outer).ok_or(Refusal::NoLoop(outer))?;
-        let second = only_loop(&first.body).filter(|l| l.var == inner).ok_or(Refusal::NotPerfect(outer))?;
+    pub fn fuse(mut self, outer: Var, inner: Var) -> Result<(Nest, Var), Refusal> {
+        let fused = self.new_var(format!("{}{}", self.vars[outer.0 as usize], self.vars[inner.0 as usize]));
+        let first = find_loop_mut(&mut self.body, outer).ok_or(Refusal::NoLoop(outer))?;
+        if only_loop(&first.body).is_none_or(|l| l.var != inner) {
+            return Err(Refusal::NotPerfect(outer));
+        }
         if !first.is_constant() {
             return Err(Refusal::NotConstant(outer));
         }
+        let second = take_only_loop(&mut first.body).ok_or(Refusal::NotPerfect(outer))?;
         let width = second.extent();
-        let mut nest = self.clone();
-        let fused = nest.new_var(format!("{}{}", self.vars[outer.0 as usize], self.vars[inner.0 as usize]));
-        let point = Index::var(fused);
-        let replace = |v: Var| match v {
-            v if v == outer => Some(point.clone().floor_div(width)),
-            v if v == inner => Some(point.clone().modulo(width)),
+        let quotient = Index::var(fused).floor_div(width);
+        let remainder = Index::var(fused).modulo(width);
+        let by = |v: Var| match v {
+            v if v == outer => Some(&quotient),
+            v if v == inner => Some(&remainder),
             _ => None,
         };
-        let mut body = substitute(&second.body, &replace);
         let ragged: Vec<Condition> = second.bounds[1..]
             .iter()
-            .map(|bound| Condition {
-                index: bound.clone().minus(&Index::var(inner)).substitute(&replace),
-                low: 1,
-                high: i64::MAX,
+            .map(|bound| {
+                let mut index = bound.clone().minus(&Index::var(inner));
+                index.replace_vars(&by);
+                Condition { index, low: 1, high: i64::MAX }
             })
             .collect();
+        let mut body = second.body;
+        replace_vars(&mut body, &by);
         if !ragged.is_empty() {
             body = vec![Stmt::If { conditions: ragged, body }];
         }
         let bounds = vec![Index::constant(first.extent() * width)];
-        let l = Loop { var: fused, bounds, kind: first.kind, body };
-        replace_loop(&mut nest.body, outer, &mut |_| vec![Stmt::Loop(l.clone())]);
-        Ok((nest, fused))
+        *first = Loop { var: fused, bounds, kind: first.kind, body };
+        Ok((self, fused))
     }
 
     /// Puts perfectly nested loops into a new order. `order` names all loops of the chain that starts at its outermost member
@@ -103,17 +102,19 @@ impl Nest {
     ///
     /// # Errors
     /// [`Refusal::NotPerfect`] where they are not one chain, [`Refusal::BoundsDepend`] where a bound would leave the scope of its variable.
-    pub fn reorder(&self, order: &[Var]) -> Result<Nest, Refusal> {
-        let Some(first) = outermost(&self.body, order) else {
-            return Err(order.first().map_or(Refusal::Other("nothing to reorder"), |v| Refusal::NoLoop(*v)));
-        };
-        let mut chain = vec![first];
+    pub fn reorder(mut self, order: &[Var]) -> Result<Nest, Refusal> {
+        let missing = || order.first().map_or(Refusal::Other("nothing to reorder"), |v| Refusal::NoLoop(*v));
+        let head = outermost(&self.body, order).ok_or_else(missing)?.var;
+        let (stmts, at) = find_place(&mut self.body, head).ok_or(Refusal::NoLoop(head))?;
+        let mut chain = Vec::new();
+        let mut body = vec![stmts.remove(at)];
         while chain.len() < order.len() {
-            let next = only_loop(&chain[chain.len() - 1].body).ok_or(Refusal::NotPerfect(first.var))?;
+            let next = take_only_loop(&mut body).ok_or(Refusal::NotPerfect(head))?;
             if !order.contains(&next.var) {
-                return Err(Refusal::NotPerfect(first.var));
+                return Err(Refusal::NotPerfect(head));
             }
             chain.push(next);
+            body = chain.last_mut().map(|l: &mut Loop| std::mem::take(&mut l.body)).unwrap_or_default();
         }
         for (at, var) in order.iter().enumerate() {
             let l = chain.iter().find(|l| l.var == *var).ok_or(Refusal::NoLoop(*var))?;
@@ -123,16 +124,13 @@ impl Nest {
                 }
             }
         }
-        let mut body = chain[chain.len() - 1].body.clone();
         for var in order.iter().rev() {
-            if let Some(l) = chain.iter().find(|l| l.var == *var) {
-                body = vec![Stmt::Loop(Loop { var: l.var, bounds: l.bounds.clone(), kind: l.kind, body })];
+            if let Some(from) = chain.iter().position(|l| l.var == *var) {
+                body = vec![Stmt::Loop(Loop { body, ..chain.swap_remove(from) })];
             }
         }
-        let head = first.var;
-        let mut nest = self.clone();
-        replace_loop(&mut nest.body, head, &mut |_| body.clone());
-        Ok(nest)
+        stmts.splice(at..at, body);
+        Ok(self)
     }
 
     /// Says how the iterations of a loop are executed.
@@ -140,14 +138,13 @@ impl Nest {
     /// # Errors
     /// [`Refusal::NoLoop`], or [`Refusal::NotConstant`] for a parallel loop of varying extent. Ragged vector and unrolled loops are
     /// allowed here: [`Nest::peel_tails`] makes them constant.
-    pub fn set_kind(&self, var: Var, kind: LoopKind) -> Result<Nest, Refusal> {
-        let l = find_loop(&self.body, var).ok_or(Refusal::NoLoop(var))?;
+    pub fn set_kind(mut self, var: Var, kind: LoopKind) -> Result<Nest, Refusal> {
+        let l = find_loop_mut(&mut self.body, var).ok_or(Refusal::NoLoop(var))?;
         if kind == LoopKind::Parallel && !l.is_constant() {
             return Err(Refusal::NotConstant(var));
         }
-        let mut nest = self.clone();
-        replace_loop(&mut nest.body, var, &mut |l| vec![Stmt::Loop(Loop { kind, ..l })]);
-        Ok(nest)
+        l.kind = kind;
+        Ok(self)
     }
 
     /// Puts a loop of one iteration around a loop, as a place to compute at.
@@ -158,14 +155,13 @@ impl Nest {
     ///
     /// # Errors
     /// [`Refusal::NoLoop`].
-    pub fn enclose(&self, var: Var) -> Result<(Nest, Var), Refusal> {
-        let mut nest = self.clone();
-        let unit = nest.new_var(format!("{}u", self.vars[var.0 as usize]));
-        let found = replace_loop(&mut nest.body, var, &mut |l| {
-            let bounds = vec![Index::constant(1)];
-            vec![Stmt::Loop(Loop { var: unit, bounds, kind: LoopKind::Serial, body: vec![Stmt::Loop(l)] })]
-        });
-        if found { Ok((nest, unit)) } else { Err(Refusal::NoLoop(var)) }
+    pub fn enclose(mut self, var: Var) -> Result<(Nest, Var), Refusal> {
+        let unit = self.new_var(format!("{}u", self.vars[var.0 as usize]));
+        let (stmts, at) = find_place(&mut self.body, var).ok_or(Refusal::NoLoop(var))?;
+        let body = vec![stmts.remove(at)];
+        let bounds = vec![Index::constant(1)];
+        stmts.insert(at, Stmt::Loop(Loop { var: unit, bounds, kind: LoopKind::Serial, body }));
+        Ok((self, unit))
     }
 
     /// Removes loops of one iteration.
@@ -174,27 +170,37 @@ impl Nest {
     /// for u in 0..1 { S(u) }   =>   S(0)
     /// ```
     #[must_use]
-    pub fn drop_unit_loops(&self) -> Nest {
-        let mut nest = self.clone();
-        nest.setup = without_unit_loops(&self.setup);
-        nest.body = without_unit_loops(&self.body);
-        nest
+    pub fn drop_unit_loops(mut self) -> Nest {
+        for stmts in [&mut self.setup, &mut self.body] {
+            *stmts = without_unit_loops(std::mem::take(stmts), &mut Vec::new());
+        }
+        self
     }
 }
 
-fn without_unit_loops(stmts: &[Stmt]) -> Vec<Stmt> {
-    let mut result = Vec::new();
-    for stmt in stmts {
+/// `dropped` are the variables of the dropped loops around: all of them are replaced on one way through.
+fn without_unit_loops(stmts: Vec<Stmt>, dropped: &mut Vec<Var>) -> Vec<Stmt> {
+    let zero = Index::constant(0);
+    let mut result = Vec::with_capacity(stmts.len());
+    for mut stmt in stmts {
+        if !dropped.is_empty() {
+            replace_vars_of_head(&mut stmt, &|v| dropped.contains(&v).then_some(&zero));
+        }
         match stmt {
             Stmt::Loop(l) if l.is_constant() && l.extent() == 1 => {
-                let body = substitute(&l.body, &|v| (v == l.var).then(|| Index::constant(0)));
-                result.extend(without_unit_loops(&body));
+                dropped.push(l.var);
+                result.extend(without_unit_loops(l.body, dropped));
+                dropped.pop();
             }
-            Stmt::Loop(l) => result.push(Stmt::Loop(Loop { body: without_unit_loops(&l.body), ..l.clone() })),
+            Stmt::Loop(l) => {
+                let body = without_unit_loops(l.body, dropped);
+                result.push(Stmt::Loop(Loop { body, ..l }));
+            }
             Stmt::If { conditions, body } => {
-                result.push(Stmt::If { conditions: conditions.clone(), body: without_unit_loops(body) });
+                let body = without_unit_loops(body, dropped);
+                result.push(Stmt::If { conditions, body });
             }
-            Stmt::Store { .. } | Stmt::Accumulate { .. } => result.push(stmt.clone()),
+            Stmt::Store { .. } | Stmt::Accumulate { .. } => result.push(stmt),
         }
     }
     result
@@ -204,6 +210,15 @@ fn without_unit_loops(stmts: &[Stmt]) -> Vec<Stmt> {
 fn only_loop(body: &[Stmt]) -> Option<&Loop> {
     match body {
         [Stmt::Loop(l)] => Some(l),
+        _ => None,
+    }
+}
+
+/// The same, taken out; where there is more, nothing is.
+fn take_only_loop(body: &mut Vec<Stmt>) -> Option<Loop> {
+    only_loop(body)?;
+    match body.pop() {
+        Some(Stmt::Loop(l)) => Some(l),
         _ => None,
     }
 }

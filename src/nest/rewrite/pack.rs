@@ -1,7 +1,7 @@
 //! Packing: copying an operand into the order in which it is read.
 
-use super::tree::{find_loop, replace_loop, substitute};
-use super::{Refusal, for_each_stmt, map_exprs};
+use super::tree::replace_vars_of_head;
+use super::{Refusal, change_exprs, find_loop, find_loop_mut, find_place, for_each_stmt};
 use crate::nest::{Buffer, Loop, LoopKind, Nest, Scope, Stmt};
 use crate::workload::{Condition, Expr, Index, Interval, TensorId, Var, row_major_strides, stride_along};
 
@@ -39,7 +39,7 @@ impl Nest {
     /// # Errors
     /// [`Refusal::Other`] where the tensor is not read in so many ways, or where a box would need division.
     pub fn pack(
-        &self,
+        mut self,
         stage: Var,
         (tensor, which): (TensorId, usize),
         place: Place,
@@ -56,31 +56,27 @@ impl Nest {
                 &path[at + 1..]
             }
         };
-        let mut nest = self.clone();
         let (copy, access) = match layout {
-            Layout::Panel => nest.panel(tensor, &read, inside, place)?,
-            Layout::Box => nest.copied_box(tensor, &read, inside, place)?,
+            Layout::Panel => self.panel(tensor, &read, inside, place)?,
+            Layout::Box => self.copied_box(tensor, &read, inside, place)?,
         };
-        let swap = |body: &mut Vec<Stmt>| {
-            map_exprs(body, &mut |value| value.rewrite(&mut |e| if e == read { access.clone() } else { e }));
+        let around = match place {
+            Place::Setup | Place::Before(_) => stage,
+            Place::Inside(var) => var,
         };
+        let l = find_loop_mut(&mut self.body, around).ok_or(Refusal::NoLoop(around))?;
+        change_exprs(&mut l.body, &mut |value| swap(value, &read, &access));
         match place {
-            Place::Setup => {
-                replace_loop(&mut nest.body, stage, &mut |l| vec![with_body(l, &swap, Vec::new())]);
-                nest.setup.extend(copy);
-            }
+            Place::Setup => self.setup.extend(copy),
             Place::Before(_) => {
-                replace_loop(&mut nest.body, stage, &mut |l| {
-                    let mut all = copy.clone();
-                    all.push(with_body(l, &swap, Vec::new()));
-                    all
-                });
+                let (stmts, at) = find_place(&mut self.body, stage).ok_or(Refusal::NoLoop(stage))?;
+                stmts.splice(at..at, copy);
             }
-            Place::Inside(var) => {
-                replace_loop(&mut nest.body, var, &mut |l| vec![with_body(l, &swap, copy.clone())]);
+            Place::Inside(_) => {
+                l.body.splice(0..0, copy);
             }
         }
-        Ok(nest)
+        Ok(self)
     }
 
     fn panel(
@@ -142,7 +138,8 @@ impl Nest {
         let last = loops.len() - 1;
         loops.insert(last, Loop { var: within, bounds, kind: LoopKind::Unroll, body: Vec::new() });
         let point = base.plus(&Index::var(within));
-        let store = substitute(&[store], &|v| (v == along.var).then(|| point.clone())).remove(0);
+        let mut store = store;
+        replace_vars_of_head(&mut store, &|v| (v == along.var).then_some(&point));
         (loops, store)
     }
 
@@ -250,10 +247,12 @@ fn spread(copy: &mut [Stmt], place: Place) {
     }
 }
 
-fn with_body(mut l: Loop, swap: &dyn Fn(&mut Vec<Stmt>), before: Vec<Stmt>) -> Stmt {
-    swap(&mut l.body);
-    l.body.splice(0..0, before);
-    Stmt::Loop(l)
+/// Puts `access` wherever an expression has `read`.
+fn swap(expr: &mut Expr, read: &Expr, access: &Expr) {
+    expr.children_mut().for_each(|child| swap(child, read, access));
+    if expr == read {
+        *expr = access.clone();
+    }
 }
 
 /// The distinct accesses to a tensor of what is accumulated inside of a loop, each with its guard. Copies that packing has made are stores.
@@ -277,18 +276,17 @@ fn collect_reads(expr: &Expr, tensor: TensorId, reads: &mut Vec<Expr>) {
     match expr {
         Expr::Load { tensor: loaded, .. } if *loaded == tensor => reads.push(expr.clone()),
         Expr::Guard { inside, outside, .. }
-            if matches!(&**inside, Expr::Load { tensor: loaded, .. } if *loaded == tensor)
-                && outside.children().is_empty() =>
+            if matches!(&**inside, Expr::Load { tensor: loaded, .. } if *loaded == tensor) && outside.is_leaf() =>
         {
             reads.push(expr.clone());
         }
-        _ => expr.children().into_iter().for_each(|child| collect_reads(child, tensor, reads)),
+        _ => expr.children().for_each(|child| collect_reads(child, tensor, reads)),
     }
 }
 
 /// The loops on the way to the accumulation that has an operand, from the outermost, itself included.
 fn loops_to_read(l: &Loop, read: &Expr, path: &mut Vec<Loop>) -> bool {
-    path.push(Loop { body: Vec::new(), ..l.clone() });
+    path.push(l.head());
     for stmt in &l.body {
         if descend(stmt, read, path) {
             return true;
@@ -308,5 +306,5 @@ fn descend(stmt: &Stmt, read: &Expr, path: &mut Vec<Loop>) -> bool {
 }
 
 fn contains(expr: &Expr, part: &Expr) -> bool {
-    expr == part || expr.children().into_iter().any(|child| contains(child, part))
+    expr == part || expr.children().any(|child| contains(child, part))
 }

@@ -1,6 +1,6 @@
 //! Making ragged vector and unrolled loops constant.
 
-use super::{for_each_stmt, substitute};
+use super::{find_loop, replace_vars};
 use crate::nest::{Buffer, Loop, LoopKind, Nest, Scope, Stmt};
 use crate::workload::{Combiner, Condition, Expr, Index, Interval, TensorId, Var};
 use std::collections::BTreeMap;
@@ -20,12 +20,12 @@ impl Nest {
     /// The condition is tested as far out as its variables allow. Where it hangs on a serial loop, that loop stops before
     /// the ragged tile, which follows it.
     #[must_use]
-    pub fn peel_tails(&self) -> Nest {
-        let mut nest = self.clone();
+    pub fn peel_tails(mut self) -> Nest {
         let mut ranges = BTreeMap::new();
-        nest.setup = peel(&self.setup, &mut ranges);
-        nest.body = peel(&self.body, &mut ranges);
-        nest
+        for stmts in [&mut self.setup, &mut self.body] {
+            *stmts = peel(std::mem::take(stmts), &mut ranges);
+        }
+        self
     }
 
     /// Cuts vector loops into registers of `lanes` elements, the last one narrower if need be.
@@ -48,30 +48,29 @@ impl Nest {
     /// vector for v in 0..16 { x += fold[v] }
     /// ```
     #[must_use]
-    pub fn strip_mine(&self, lanes: i64) -> Nest {
-        let mut nest = self.clone();
-        let (setup, body) = (nest.setup.clone(), nest.body.clone());
-        nest.setup = nest.strips(&setup, lanes);
-        nest.body = nest.strips(&body, lanes);
-        nest
+    pub fn strip_mine(mut self, lanes: i64) -> Nest {
+        let (setup, body) = (std::mem::take(&mut self.setup), std::mem::take(&mut self.body));
+        self.setup = self.strips(setup, lanes);
+        self.body = self.strips(body, lanes);
+        self
     }
 
-    fn strips(&mut self, stmts: &[Stmt], lanes: i64) -> Vec<Stmt> {
-        let mut result = Vec::new();
+    fn strips(&mut self, stmts: Vec<Stmt>, lanes: i64) -> Vec<Stmt> {
+        let mut result = Vec::with_capacity(stmts.len());
         for stmt in stmts {
             match stmt {
                 Stmt::Loop(l) if l.kind == LoopKind::Vector && l.extent() > lanes => {
-                    result.extend(self.strips_of(l, lanes));
+                    result.extend(self.strips_of(&l, lanes));
                 }
                 Stmt::Loop(l) => {
-                    let body = self.strips(&l.body, lanes);
-                    result.push(Stmt::Loop(Loop { body, ..l.clone() }));
+                    let body = self.strips(l.body, lanes);
+                    result.push(Stmt::Loop(Loop { body, ..l }));
                 }
                 Stmt::If { conditions, body } => {
                     let body = self.strips(body, lanes);
-                    result.push(Stmt::If { conditions: conditions.clone(), body });
+                    result.push(Stmt::If { conditions, body });
                 }
-                Stmt::Store { .. } | Stmt::Accumulate { .. } => result.push(stmt.clone()),
+                Stmt::Store { .. } | Stmt::Accumulate { .. } => result.push(stmt),
             }
         }
         result
@@ -83,7 +82,11 @@ impl Nest {
         {
             return self.folded_strips(l, lanes, *buffer, (indices, *combiner, value));
         }
-        self.strips_from(l, lanes, 0, &|_, point| substitute(&l.body, &|v| (v == l.var).then(|| point.clone())))
+        self.strips_from(l, lanes, 0, &|_, point| {
+            let mut body = l.body.clone();
+            replace_vars(&mut body, &|v| (v == l.var).then_some(point));
+            body
+        })
     }
 
     /// The strips from number `first` on, each with the body that `body` gives for its lane and its point of the loop.
@@ -124,7 +127,11 @@ impl Nest {
             dtype: self.buffer(buffer).dtype,
             scope: Scope::Register,
         });
-        let value_at = |point: &Index| value.substitute(&|v| (v == l.var).then(|| point.clone()));
+        let value_at = |point: &Index| {
+            let mut value = value.clone();
+            value.replace_vars(&|v| (v == l.var).then_some(point));
+            value
+        };
         let first = self.strip(l, &Index::constant(0), lanes, &|lane, point| {
             vec![Stmt::Store { buffer: fold, indices: vec![lane.clone()], value: value_at(point) }]
         });
@@ -135,7 +142,7 @@ impl Nest {
             let value = Expr::load(fold, vec![lane.clone()]);
             vec![Stmt::Accumulate { buffer, indices: indices.to_vec(), combiner, value }]
         });
-        [vec![first], others, vec![across]].concat()
+        std::iter::once(first).chain(others).chain([across]).collect()
     }
 }
 
@@ -145,45 +152,52 @@ type Strip<'a> = &'a dyn Fn(&Index, &Index) -> Vec<Stmt>;
 /// The ranges of the variables of enclosing loops.
 type Ranges = BTreeMap<Var, Interval>;
 
-fn peel(stmts: &[Stmt], ranges: &mut Ranges) -> Vec<Stmt> {
-    let mut result = Vec::new();
+fn peel(stmts: Vec<Stmt>, ranges: &mut Ranges) -> Vec<Stmt> {
+    let mut result = Vec::with_capacity(stmts.len());
     for stmt in stmts {
         match stmt {
-            Stmt::Store { .. } | Stmt::Accumulate { .. } => result.push(stmt.clone()),
-            Stmt::If { conditions, body } => {
-                result.push(Stmt::If { conditions: conditions.clone(), body: peel(body, ranges) });
-            }
+            Stmt::Store { .. } | Stmt::Accumulate { .. } => result.push(stmt),
+            Stmt::If { conditions, body } => result.push(Stmt::If { conditions, body: peel(body, ranges) }),
             Stmt::Loop(l) => result.extend(peel_loop(l, ranges)),
         }
     }
     result
 }
 
-fn peel_loop(l: &Loop, ranges: &mut Ranges) -> Vec<Stmt> {
-    ranges.insert(l.var, Interval::below(l.extent()));
-    let result = match ragged_bound(&l.body, l.var) {
-        None => vec![Stmt::Loop(Loop { body: peel(&l.body, ranges), ..l.clone() })],
+fn peel_loop(l: Loop, ranges: &mut Ranges) -> Vec<Stmt> {
+    let var = l.var;
+    ranges.insert(var, Interval::below(l.extent()));
+    let result = match ragged_bound(&l.body, var) {
+        None => peel_inside(l, ranges),
         Some((bound, tile)) => peel_at(l, &bound, tile, ranges),
     };
-    ranges.remove(&l.var);
+    ranges.remove(&var);
     result
 }
 
+/// Leaves a loop as it is, but for those inside of it.
+fn peel_inside(l: Loop, ranges: &mut Ranges) -> Vec<Stmt> {
+    let body = peel(l.body, ranges);
+    vec![Stmt::Loop(Loop { body, ..l })]
+}
+
 /// Separates the full tiles from the ragged one, below the loop that decides which it is.
-fn peel_at(l: &Loop, bound: &Index, tile: i64, ranges: &mut Ranges) -> Vec<Stmt> {
-    let full = settle(&l.body, bound, tile, tile);
+fn peel_at(mut l: Loop, bound: &Index, tile: i64, ranges: &mut Ranges) -> Vec<Stmt> {
     let range = bound.range(&|v| ranges.get(&v).copied().unwrap_or(Interval::point(0)));
     // what is left in the last tile is known when the bound moves in steps of whole tiles, as loops made by one split do; otherwise the
     // loop stays ragged, and the verifier refuses it
     if bound.terms().iter().any(|(_, step)| step % tile != 0) {
-        return vec![Stmt::Loop(Loop { body: peel(&l.body, ranges), ..l.clone() })];
+        return peel_inside(l, ranges);
     }
     let rest = bound.offset().rem_euclid(tile);
     if range.is_some_and(|r| r.low >= tile) || rest == 0 {
         // what is left is always a multiple of the tile
-        return peel_loop(&Loop { body: full, ..l.clone() }, ranges);
+        settle(&mut l.body, bound, tile, tile);
+        return peel_loop(l, ranges);
     }
-    let tail = settle(&l.body, bound, tile, rest);
+    let mut tail = l.body.clone();
+    settle(&mut tail, bound, tile, rest);
+    settle(&mut l.body, bound, tile, tile);
     let tiles = bound.clone().plus(&Index::var(l.var).times(tile)).floor_div(tile);
     let in_step = bound.coefficient(l.var) == -tile && !tiles.mentions(l.var);
     let splittable = match l.kind {
@@ -193,29 +207,28 @@ fn peel_at(l: &Loop, bound: &Index, tile: i64, ranges: &mut Ranges) -> Vec<Stmt>
     };
     if !splittable {
         let when = |low, high, body| Stmt::If { conditions: vec![Condition { index: bound.clone(), low, high }], body };
-        let body = vec![when(tile, i64::MAX, full), when(1, tile, tail)];
-        return peel_loop(&Loop { body, ..l.clone() }, ranges);
+        l.body = vec![when(tile, i64::MAX, l.body), when(1, tile, tail)];
+        return peel_loop(l, ranges);
     }
     // the tile after the full ones is the ragged one, if it belongs to this loop
-    let last = substitute(&tail, &|v| (v == l.var).then(|| tiles.clone()));
+    replace_vars(&mut tail, &|v| (v == l.var).then_some(&tiles));
+    let head = l.head();
     let mut stmts = Vec::new();
     match tiles.as_constant() {
         Some(count) => {
             if count > 0 {
-                let mut bounds = l.bounds.clone();
-                bounds[0] = Index::constant(count.min(l.extent()));
-                stmts.extend(peel_loop(&Loop { bounds, body: full, ..l.clone() }, ranges));
+                l.bounds[0] = Index::constant(count.min(l.extent()));
+                stmts.extend(peel_loop(l, ranges));
             }
-            if count < l.extent() {
-                stmts.extend(where_iterated(l, &tiles, peel(&last, ranges)));
+            if count < head.extent() {
+                stmts.extend(where_iterated(&head, &tiles, peel(tail, ranges)));
             }
         }
         None => {
-            let mut bounds = l.bounds.clone();
-            bounds.push(tiles.clone());
-            stmts.extend(peel_loop(&Loop { bounds, body: full, ..l.clone() }, ranges));
-            let here = Condition { index: tiles.clone(), low: 0, high: l.extent() };
-            let body = where_iterated(l, &tiles, peel(&last, ranges));
+            l.bounds.push(tiles.clone());
+            stmts.extend(peel_loop(l, ranges));
+            let here = Condition { index: tiles.clone(), low: 0, high: head.extent() };
+            let body = where_iterated(&head, &tiles, peel(tail, ranges));
             stmts.push(Stmt::If { conditions: vec![here], body });
         }
     }
@@ -232,45 +245,34 @@ fn where_iterated(l: &Loop, iteration: &Index, body: Vec<Stmt>) -> Vec<Stmt> {
 
 /// A bound that makes a vector or unrolled loop below ragged and whose innermost variable is `var`, with the tile that it cuts.
 fn ragged_bound(body: &[Stmt], var: Var) -> Option<(Index, i64)> {
-    let mut inner = Vec::new();
-    for_each_stmt(body, &mut |stmt| {
-        if let Stmt::Loop(l) = stmt {
-            inner.push(l.var);
+    first_ragged(body, &|bound| bound.mentions(var) && !bound.any_var(&|v| find_loop(body, v).is_some()))
+}
+
+fn first_ragged(stmts: &[Stmt], wanted: &dyn Fn(&Index) -> bool) -> Option<(Index, i64)> {
+    stmts.iter().find_map(|stmt| match stmt {
+        Stmt::Loop(l) => {
+            let is_written_out = matches!(l.kind, LoopKind::Vector | LoopKind::Unroll);
+            let own = l.bounds.iter().skip(1).find(|bound| is_written_out && wanted(bound));
+            own.map(|bound| (bound.clone(), l.extent())).or_else(|| first_ragged(&l.body, wanted))
         }
-    });
-    let mut found = None;
-    for_each_stmt(body, &mut |stmt| {
-        if let Stmt::Loop(l) = stmt
-            && matches!(l.kind, LoopKind::Vector | LoopKind::Unroll)
-            && found.is_none()
-        {
-            found = l.bounds[1..]
-                .iter()
-                .find(|b| b.mentions(var) && !inner.iter().any(|v| b.mentions(*v)))
-                .map(|b| (b.clone(), l.extent()));
-        }
-    });
-    found
+        Stmt::If { body, .. } => first_ragged(body, wanted),
+        Stmt::Store { .. } | Stmt::Accumulate { .. } => None,
+    })
 }
 
 /// Gives the loops that a bound cuts a constant number of iterations.
-fn settle(stmts: &[Stmt], bound: &Index, tile: i64, iterations: i64) -> Vec<Stmt> {
-    stmts
-        .iter()
-        .map(|stmt| match stmt {
+fn settle(stmts: &mut [Stmt], bound: &Index, tile: i64, iterations: i64) {
+    for stmt in stmts {
+        match stmt {
             Stmt::Loop(l) => {
-                let body = settle(&l.body, bound, tile, iterations);
-                let mut bounds = l.bounds.clone();
+                settle(&mut l.body, bound, tile, iterations);
                 if l.extent() == tile && l.bounds[1..].contains(bound) {
-                    bounds.retain(|b| b != bound);
-                    bounds[0] = Index::constant(iterations);
+                    l.bounds.retain(|b| b != bound);
+                    l.bounds[0] = Index::constant(iterations);
                 }
-                Stmt::Loop(Loop { bounds, body, ..l.clone() })
             }
-            Stmt::If { conditions, body } => {
-                Stmt::If { conditions: conditions.clone(), body: settle(body, bound, tile, iterations) }
-            }
-            Stmt::Store { .. } | Stmt::Accumulate { .. } => stmt.clone(),
-        })
-        .collect()
+            Stmt::If { body, .. } => settle(body, bound, tile, iterations),
+            Stmt::Store { .. } | Stmt::Accumulate { .. } => {}
+        }
+    }
 }

@@ -1,6 +1,6 @@
 //! Where results go: into the setup, or to another place in memory.
 
-use super::{Refusal, find_loop, for_each_stmt, replace_loop};
+use super::{Refusal, find_loop, find_place, for_each_expr};
 use crate::nest::{Loop, Nest, Scope, Stmt};
 use crate::workload::{Condition, Expr, Index, Role, TensorId, Var};
 
@@ -15,10 +15,10 @@ impl Nest {
     ///
     /// # Errors
     /// [`Refusal::NoLoop`]; [`Refusal::Other`] where it reads what is not known when the network is compiled.
-    pub fn into_setup(&self, var: Var, tensor: TensorId) -> Result<Nest, Refusal> {
+    pub fn into_setup(mut self, var: Var, tensor: TensorId) -> Result<Nest, Refusal> {
         let found = find_loop(&self.body, var).ok_or(Refusal::NoLoop(var))?;
         let mut known = true;
-        super::for_each_expr(&found.body, &mut |value| {
+        for_each_expr(&found.body, &mut |value| {
             value.for_each_load(&mut |read, _| {
                 known &= matches!(self.buffer(read).scope, Scope::Argument(Role::Constant) | Scope::Packed);
             });
@@ -26,11 +26,10 @@ impl Nest {
         if !known {
             return Err(Refusal::Other("the setup knows constants only"));
         }
-        let mut nest = self.clone();
-        nest.setup.push(Stmt::Loop(found.clone()));
-        replace_loop(&mut nest.body, var, &mut |_| Vec::new());
-        nest.buffers[tensor.0 as usize].scope = Scope::Packed;
-        Ok(nest)
+        let (stmts, at) = find_place(&mut self.body, var).ok_or(Refusal::NoLoop(var))?;
+        self.setup.push(stmts.remove(at));
+        self.buffers[tensor.0 as usize].scope = Scope::Packed;
+        Ok(self)
     }
 
     /// Writes what goes to `from` to `to` instead, at `indices` of the former place (`Var(d)` is dimension d of it), where `conditions` hold.
@@ -39,44 +38,41 @@ impl Nest {
     /// for v { for p { z[v, p] = S } }   =>   for v { for p { if 4*v + p < 7 { y[4*v + p] = S } } }
     /// ```
     #[must_use]
-    pub fn redirect(&self, from: TensorId, to: TensorId, indices: &[Index], conditions: &[Condition]) -> Nest {
-        let mut nest = self.clone();
-        redirect(&mut nest.body, from, &mut |at: &[Index], value: &Expr| {
+    pub fn redirect(mut self, from: TensorId, to: TensorId, indices: &[Index], conditions: &[Condition]) -> Nest {
+        redirect(&mut self.body, from, &mut |at: &[Index], value: Expr| {
             let moved = |index: &Index| index.substitute(&|axis| at.get(axis.0 as usize).cloned());
-            let store = Stmt::Store { buffer: to, indices: indices.iter().map(moved).collect(), value: value.clone() };
+            let store = Stmt::Store { buffer: to, indices: indices.iter().map(moved).collect(), value };
             if conditions.is_empty() {
                 return store;
             }
             let conditions = conditions.iter().map(|c| Condition { index: moved(&c.index), ..c.clone() }).collect();
             Stmt::If { conditions, body: vec![store] }
         });
-        nest
+        self
     }
 
     /// Packed buffers that only the setup uses become its scratch memory.
     #[must_use]
-    pub fn drop_setup_results(&self) -> Nest {
+    pub fn drop_setup_results(mut self) -> Nest {
         let mut used = vec![false; self.buffers.len()];
-        for_each_stmt(&self.body, &mut |stmt| {
-            if let Stmt::Store { value, .. } | Stmt::Accumulate { value, .. } = stmt {
-                value.for_each_load(&mut |read, _| used[read.0 as usize] = true);
-            }
-        });
-        let mut nest = self.clone();
-        for (buffer, used) in nest.buffers.iter_mut().zip(used) {
+        for_each_expr(&self.body, &mut |value| value.for_each_load(&mut |read, _| used[read.0 as usize] = true));
+        for (buffer, used) in self.buffers.iter_mut().zip(used) {
             if buffer.scope == Scope::Packed && !used {
                 buffer.scope = Scope::Shared;
             }
         }
-        nest
+        self
     }
 }
 
-fn redirect(stmts: &mut [Stmt], from: TensorId, change: &mut dyn FnMut(&[Index], &Expr) -> Stmt) {
+fn redirect(stmts: &mut [Stmt], from: TensorId, change: &mut dyn FnMut(&[Index], Expr) -> Stmt) {
     for stmt in stmts {
         match stmt {
             Stmt::Loop(Loop { body, .. }) | Stmt::If { body, .. } => redirect(body, from, change),
-            Stmt::Store { buffer, indices, value } if *buffer == from => *stmt = change(indices, value),
+            Stmt::Store { buffer, indices, value } if *buffer == from => {
+                let value = std::mem::replace(value, Expr::integer(0));
+                *stmt = change(indices, value);
+            }
             Stmt::Store { .. } | Stmt::Accumulate { .. } => {}
         }
     }

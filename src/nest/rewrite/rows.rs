@@ -1,9 +1,8 @@
 //! Joining stages row by row.
 
-use super::tree::{find_loop, substitute};
-use super::{Refusal, map_exprs};
+use super::{Refusal, change_exprs, find_loop, find_place, replace_vars};
 use crate::nest::{Loop, Nest, Scope, Stmt};
-use crate::workload::{Expr, Index, TensorId, Var};
+use crate::workload::{Index, TensorId, Var};
 
 impl Nest {
     /// Joins loops of equal extent that follow one another in the same body; what the first ones write, the later
@@ -15,26 +14,28 @@ impl Nest {
     ///
     /// # Errors
     /// [`Refusal::NoLoop`], [`Refusal::NotConstant`]; [`Refusal::Other`] where they do not follow one another or differ in extent.
-    pub fn join(&self, vars: &[Var]) -> Result<Nest, Refusal> {
-        let [first, rest @ ..] = vars else { return Ok(self.clone()) };
+    pub fn join(mut self, vars: &[Var]) -> Result<Nest, Refusal> {
+        let [first, rest @ ..] = vars else { return Ok(self) };
         let head = find_loop(&self.body, *first).ok_or(Refusal::NoLoop(*first))?;
         if !head.is_constant() {
             return Err(Refusal::NotConstant(*first));
         }
-        let mut body = head.body.clone();
         for var in rest {
             let l = find_loop(&self.body, *var).ok_or(Refusal::NoLoop(*var))?;
             if l.bounds != head.bounds {
                 return Err(Refusal::Other("joined loops differ in extent"));
             }
-            body.extend(substitute(&l.body, &|v| (v == *var).then(|| Index::var(*first))));
         }
-        let joined = Stmt::Loop(Loop { body, ..head.clone() });
-        let mut nest = self.clone();
-        if !splice(&mut nest.body, vars, &joined) {
+        let (stmts, at) = find_place(&mut self.body, *first).ok_or(Refusal::NoLoop(*first))?;
+        let is = |(stmt, var): (&Stmt, &Var)| matches!(stmt, Stmt::Loop(l) if l.var == *var);
+        if !stmts.get(at..at + vars.len()).is_some_and(|run| run.iter().zip(vars).all(is)) {
             return Err(Refusal::Other("joined loops do not follow one another"));
         }
-        Ok(nest)
+        let later: Vec<Stmt> = stmts.drain(at + 1..at + vars.len()).collect();
+        if let Stmt::Loop(head) = &mut stmts[at] {
+            head.body.extend(later.into_iter().flat_map(|stmt| body_over(stmt, &Index::var(*first))));
+        }
+        Ok(self)
     }
 
     /// Gives every iteration of the loops over `rows` its own instance of an intermediate. Each row comes with the number of
@@ -50,82 +51,73 @@ impl Nest {
     ///
     /// # Errors
     /// [`Refusal::Other`] where the tensor is an argument or accessed at another row.
-    pub fn privatise(&self, tensor: TensorId, rows: &[(Var, i64)]) -> Result<Nest, Refusal> {
+    pub fn privatise(mut self, tensor: TensorId, rows: &[(Var, i64)]) -> Result<Nest, Refusal> {
         if self.buffer(tensor).scope != Scope::Shared {
             return Err(Refusal::Other("only shared buffers become private"));
         }
-        let mut nest = self.clone();
         let mut outside = false;
-        let mut narrow = |indices: &[Index]| {
+        let mut narrow = |indices: &mut Vec<Index>| {
             outside |= indices.len() < rows.len();
             let mut own = Vec::new();
-            for ((row, block), index) in rows.iter().zip(indices) {
-                let within = index.clone().minus(&Index::var(*row).times(*block));
+            for ((row, block), index) in rows.iter().zip(&mut *indices) {
+                let within = std::mem::take(index).minus(&Index::var(*row).times(*block));
                 outside |= rows.iter().any(|(row, _)| within.mentions(*row));
                 match block {
                     1 => outside |= within.as_constant() != Some(0),
                     _ => own.push(within),
                 }
             }
-            own.extend_from_slice(indices.get(rows.len()..).unwrap_or_default());
-            own
+            indices.splice(..rows.len().min(indices.len()), own);
         };
-        map_exprs(&mut nest.body, &mut |value| {
-            value.map_loads(&mut |loaded, indices| (loaded == tensor).then(|| Expr::load(tensor, narrow(indices))))
+        change_exprs(&mut self.body, &mut |value| {
+            value.for_each_load_mut(&mut |loaded, indices| {
+                if loaded == tensor {
+                    narrow(indices);
+                }
+            });
         });
-        narrow_stores(&mut nest.body, tensor, &mut narrow);
+        narrow_stores(&mut self.body, tensor, &mut narrow);
         if outside {
             return Err(Refusal::Other("an intermediate is accessed outside of its row"));
         }
-        let buffer = &mut nest.buffers[tensor.0 as usize];
+        let buffer = &mut self.buffers[tensor.0 as usize];
         let blocks = rows.iter().zip(&buffer.shape).map(|((_, block), extent)| *block.min(extent)).filter(|b| *b > 1);
         let blocks: Vec<i64> = blocks.collect();
         buffer.shape.splice(..rows.len(), blocks);
         buffer.scope = if buffer.elements() == 1 { Scope::Register } else { Scope::Private };
-        Ok(nest)
+        Ok(self)
     }
 
     /// Removes scratch buffers that nothing uses from the workspace, by making them scalars in registers.
     #[must_use]
-    pub fn drop_unused(&self) -> Nest {
-        let mut nest = self.clone();
-        for at in 0..nest.buffers.len() {
-            let scratch = matches!(nest.buffers[at].scope, Scope::Shared | Scope::Private | Scope::Register);
-            if scratch && !self.uses(TensorId(at as u32)) {
-                nest.buffers[at].shape = Vec::new();
-                nest.buffers[at].scope = Scope::Register;
+    pub fn drop_unused(mut self) -> Nest {
+        let used = self.used();
+        for (buffer, used) in self.buffers.iter_mut().zip(used) {
+            if !used && matches!(buffer.scope, Scope::Shared | Scope::Private | Scope::Register) {
+                buffer.shape = Vec::new();
+                buffer.scope = Scope::Register;
             }
         }
-        nest
+        self
     }
 }
 
-fn narrow_stores(stmts: &mut [Stmt], tensor: TensorId, narrow: &mut dyn FnMut(&[Index]) -> Vec<Index>) {
+fn narrow_stores(stmts: &mut [Stmt], tensor: TensorId, narrow: &mut dyn FnMut(&mut Vec<Index>)) {
     for stmt in stmts {
         match stmt {
             Stmt::Loop(Loop { body, .. }) | Stmt::If { body, .. } => narrow_stores(body, tensor, narrow),
             Stmt::Store { buffer, indices, .. } | Stmt::Accumulate { buffer, indices, .. } => {
                 if *buffer == tensor {
-                    *indices = narrow(indices);
+                    narrow(indices);
                 }
             }
         }
     }
 }
 
-/// Replaces the run of loops over `vars` by one statement.
-fn splice(stmts: &mut Vec<Stmt>, vars: &[Var], joined: &Stmt) -> bool {
-    let is = |stmt: &Stmt, var: Var| matches!(stmt, Stmt::Loop(l) if l.var == var);
-    if let Some(at) = stmts.iter().position(|s| is(s, vars[0])) {
-        let run = stmts.get(at..at + vars.len());
-        if !run.is_some_and(|run| run.iter().zip(vars).all(|(s, v)| is(s, *v))) {
-            return false;
-        }
-        stmts.splice(at..at + vars.len(), [joined.clone()]);
-        return true;
-    }
-    stmts.iter_mut().any(|stmt| match stmt {
-        Stmt::Loop(Loop { body, .. }) | Stmt::If { body, .. } => splice(body, vars, joined),
-        Stmt::Store { .. } | Stmt::Accumulate { .. } => false,
-    })
+/// What a loop does, over another variable.
+fn body_over(stmt: Stmt, var: &Index) -> Vec<Stmt> {
+    let Stmt::Loop(Loop { var: own, mut body, .. }) = stmt else { return vec![stmt] };
+    replace_vars(&mut body, &|v| (v == own).then_some(var));
+    body
 }

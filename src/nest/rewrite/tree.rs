@@ -1,7 +1,7 @@
-//! Walking and rebuilding statement trees.
+//! Walking and changing statement trees.
 
 use crate::nest::{Loop, Stmt};
-use crate::workload::{Condition, Expr, Index, Var};
+use crate::workload::{Expr, Index, Var};
 
 /// The loop over a variable, wherever it stands.
 pub(crate) fn find_loop(stmts: &[Stmt], var: Var) -> Option<&Loop> {
@@ -12,26 +12,31 @@ pub(crate) fn find_loop(stmts: &[Stmt], var: Var) -> Option<&Loop> {
     })
 }
 
-/// Puts statements where the loop over a variable stood. The first such loop counts; `false` where there is none.
-pub(crate) fn replace_loop(stmts: &mut Vec<Stmt>, var: Var, change: &mut dyn FnMut(Loop) -> Vec<Stmt>) -> bool {
-    for at in 0..stmts.len() {
-        match &mut stmts[at] {
-            Stmt::Loop(l) if l.var == var => {
-                if let Stmt::Loop(found) = stmts.remove(at) {
-                    let replacement = change(found);
-                    stmts.splice(at..at, replacement);
-                }
-                return true;
+/// The same loop, to be changed.
+pub(crate) fn find_loop_mut(stmts: &mut [Stmt], var: Var) -> Option<&mut Loop> {
+    stmts.iter_mut().find_map(|stmt| match stmt {
+        Stmt::Loop(l) => {
+            if l.var == var {
+                Some(l)
+            } else {
+                find_loop_mut(&mut l.body, var)
             }
-            Stmt::Loop(Loop { body, .. }) | Stmt::If { body, .. } => {
-                if replace_loop(body, var, change) {
-                    return true;
-                }
-            }
-            Stmt::Store { .. } | Stmt::Accumulate { .. } => {}
         }
+        Stmt::If { body, .. } => find_loop_mut(body, var),
+        Stmt::Store { .. } | Stmt::Accumulate { .. } => None,
+    })
+}
+
+/// The statements among which the same loop stands, and its position.
+pub(crate) fn find_place(stmts: &mut Vec<Stmt>, var: Var) -> Option<(&mut Vec<Stmt>, usize)> {
+    let at = stmts.iter().position(|stmt| find_loop(std::slice::from_ref(stmt), var).is_some())?;
+    if matches!(&stmts[at], Stmt::Loop(l) if l.var == var) {
+        return Some((stmts, at));
     }
-    false
+    match &mut stmts[at] {
+        Stmt::Loop(Loop { body, .. }) | Stmt::If { body, .. } => find_place(body, var),
+        Stmt::Store { .. } | Stmt::Accumulate { .. } => None,
+    }
 }
 
 /// Visits every statement, outer ones first.
@@ -53,43 +58,34 @@ pub(crate) fn for_each_expr<'a>(stmts: &'a [Stmt], visit: &mut dyn FnMut(&'a Exp
     });
 }
 
-/// Replaces the value of every store and accumulation.
-pub(crate) fn map_exprs(stmts: &mut [Stmt], change: &mut dyn FnMut(&Expr) -> Expr) {
+/// Changes the value of every store and accumulation.
+pub(crate) fn change_exprs(stmts: &mut [Stmt], change: &mut dyn FnMut(&mut Expr)) {
     for stmt in stmts {
         match stmt {
-            Stmt::Loop(Loop { body, .. }) | Stmt::If { body, .. } => map_exprs(body, change),
-            Stmt::Store { value, .. } | Stmt::Accumulate { value, .. } => *value = change(value),
+            Stmt::Loop(Loop { body, .. }) | Stmt::If { body, .. } => change_exprs(body, change),
+            Stmt::Store { value, .. } | Stmt::Accumulate { value, .. } => change(value),
         }
     }
 }
 
 /// Replaces variables in bounds, conditions, indices and values; `None` keeps one as it is.
-pub(crate) fn substitute(stmts: &[Stmt], replace: &dyn Fn(Var) -> Option<Index>) -> Vec<Stmt> {
-    let index = |i: &Index| i.substitute(replace);
-    stmts
-        .iter()
-        .map(|stmt| match stmt {
-            Stmt::Loop(l) => Stmt::Loop(Loop {
-                var: l.var,
-                bounds: l.bounds.iter().map(index).collect(),
-                kind: l.kind,
-                body: substitute(&l.body, replace),
-            }),
-            Stmt::If { conditions, body } => {
-                let condition = |c: &Condition| Condition { index: index(&c.index), low: c.low, high: c.high };
-                Stmt::If { conditions: conditions.iter().map(condition).collect(), body: substitute(body, replace) }
-            }
-            Stmt::Store { buffer, indices, value } => Stmt::Store {
-                buffer: *buffer,
-                indices: indices.iter().map(index).collect(),
-                value: value.substitute(replace),
-            },
-            Stmt::Accumulate { buffer, indices, combiner, value } => Stmt::Accumulate {
-                buffer: *buffer,
-                indices: indices.iter().map(index).collect(),
-                combiner: *combiner,
-                value: value.substitute(replace),
-            },
-        })
-        .collect()
+pub(crate) fn replace_vars<'a>(stmts: &mut [Stmt], by: &dyn Fn(Var) -> Option<&'a Index>) {
+    for stmt in stmts {
+        replace_vars_of_head(stmt, by);
+        if let Stmt::Loop(Loop { body, .. }) | Stmt::If { body, .. } = stmt {
+            replace_vars(body, by);
+        }
+    }
+}
+
+/// The same in one statement, without those inside of it.
+pub(crate) fn replace_vars_of_head<'a>(stmt: &mut Stmt, by: &dyn Fn(Var) -> Option<&'a Index>) {
+    match stmt {
+        Stmt::Loop(l) => l.bounds.iter_mut().for_each(|bound| bound.replace_vars(by)),
+        Stmt::If { conditions, .. } => conditions.iter_mut().for_each(|c| c.index.replace_vars(by)),
+        Stmt::Store { indices, value, .. } | Stmt::Accumulate { indices, value, .. } => {
+            indices.iter_mut().for_each(|index| index.replace_vars(by));
+            value.replace_vars(by);
+        }
+    }
 }

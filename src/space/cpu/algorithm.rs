@@ -30,7 +30,7 @@ impl Rule for Algorithm {
         }
         let mut candidates = vec![name("direct")];
         candidates.extend(sizes.iter().map(|m| Words(vec!["winograd".into(), m.unsigned_abs().into()])));
-        let answer = tape.choose(site(&["algorithm"]), candidates.clone(), 0)?;
+        let answer = tape.choose(site("algorithm", []), candidates.clone(), 0)?;
         let chosen = candidates.iter().position(|c| *c == answer).filter(|c| *c > 0).map(|c| sizes[c - 1]);
         if let Some(rewritten) = chosen.and_then(|m| winograd(&task.workload, m)) {
             *plan = Plan { exact: plan.exact, ..Plan::of(rewritten.workload.clone()) };
@@ -44,7 +44,7 @@ impl Rule for Algorithm {
 
     fn realise(&self, _: &Task, plan: &Plan, built: &mut Built) -> Result<(), Refusal> {
         let Some(rewritten) = &plan.algorithm else { return Ok(()) };
-        let mut nest = built.nest.clone();
+        let mut nest = std::mem::take(&mut built.nest);
         for filter in &rewritten.filters {
             // the points of the transform are written out, innermost
             let axes = &built.stages[*filter].axes;

@@ -22,7 +22,7 @@ impl Rule for Epilogue {
             let stage = plan.groups[at].stage;
             if let Some(next) = plan.workload.epilogue_of(stage) {
                 let answers = vec![name("fused"), name("apart")];
-                let answer = tape.choose(site(&["epilogue", &plan.groups[at].name()]), answers, 0)?;
+                let answer = tape.choose(site("epilogue", [plan.groups[at].name()]), answers, 0)?;
                 if answer.is("fused") {
                     plan.groups[at].epilogue = Some(next);
                     plan.groups.retain(|g| g.stage != next);

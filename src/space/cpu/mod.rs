@@ -16,7 +16,9 @@ mod parallel;
 mod rows;
 mod tile;
 
-use super::{Rule, Words};
+use std::borrow::Cow;
+
+use super::{Rule, Word, Words};
 
 pub(super) fn rules() -> Vec<Box<dyn Rule>> {
     vec![
@@ -32,21 +34,11 @@ pub(super) fn rules() -> Vec<Box<dyn Rule>> {
 }
 
 /// `verb group axis`, as in `tile s0 b`.
-fn site(words: &[&str]) -> Words {
-    Words(words.iter().map(|w| super::Word::Name(w.to_string().into())).collect())
+fn site<const N: usize>(verb: &'static str, of: [Cow<'static, str>; N]) -> Words {
+    Words(std::iter::once(Word::from(verb)).chain(of.into_iter().map(Word::Name)).collect())
 }
 
-/// A value of one or more names.
-fn name(words: &str) -> Words {
-    Words(words.split(' ').map(|w| super::Word::Name(w.to_string().into())).collect())
-}
-
-/// Numbers as candidates.
-fn numbers(values: &[i64]) -> Vec<Words> {
-    values.iter().map(|v| Words::from(v.unsigned_abs())).collect()
-}
-
-/// The chosen number.
-fn number(value: &Words) -> i64 {
-    value.as_number().and_then(|n| i64::try_from(n).ok()).unwrap_or(0)
+/// A value of one name.
+fn name(name: impl Into<Cow<'static, str>>) -> Words {
+    Words(vec![Word::Name(name.into())])
 }

@@ -42,11 +42,16 @@ impl Rule for Order {
 }
 
 /// Asks for the loops one after the other, from the outermost.
-fn permutation(verb: &str, group: &Group, mut left: Vec<usize>, tape: &mut Tape<'_>) -> Result<Vec<usize>, Stop> {
+fn permutation(
+    verb: &'static str,
+    group: &Group,
+    mut left: Vec<usize>,
+    tape: &mut Tape<'_>,
+) -> Result<Vec<usize>, Stop> {
     let mut order = Vec::new();
     while left.len() > 1 {
-        let names: Vec<_> = left.iter().map(|a| name(&group.axes[*a].letter())).collect();
-        let answer = tape.choose(site(&[verb, &group.name()]), names.clone(), 0)?;
+        let names: Vec<_> = left.iter().map(|a| name(group.axes[*a].letter())).collect();
+        let answer = tape.choose(site(verb, [group.name()]), names.clone(), 0)?;
         order.push(left.remove(names.iter().position(|n| *n == answer).unwrap_or(0)));
     }
     order.extend(left);
@@ -77,7 +82,7 @@ fn realise_group(workload: &Workload, group: &Group, at: usize, built: &mut Buil
     tile.extend(group.vector.map(|a| loops[a].tile));
 
     let order = [outer, blocks, inner.clone(), steps.clone(), tile.clone()].concat();
-    let mut nest = built.nest.reorder(&order)?;
+    let mut nest = std::mem::take(&mut built.nest).reorder(&order)?;
     for (position, axis) in loops.iter().enumerate() {
         let kind = if is_vector(&position) { LoopKind::Vector } else { LoopKind::Unroll };
         nest = nest.set_kind(axis.tile, kind)?;

@@ -1,11 +1,13 @@
 //! Which operands are copied before they are read, where, and into which order.
 
+use std::mem::take;
+
 use super::tile::touches;
 use super::{name, site};
 use crate::nest::rewrite::Refusal;
 use crate::nest::rewrite::pack::{Layout, Place};
 use crate::space::plan::{Access, accesses};
-use crate::space::{Built, Group, Level, Packing, Plan, Rule, Stop, Tape, Word};
+use crate::space::{Built, Group, Level, Packing, Plan, Rule, Stop, Tape, Word, Words};
 use crate::target::Task;
 use crate::workload::{Expr, Role, Var, Workload};
 
@@ -32,10 +34,10 @@ impl Rule for Pack {
             for (access, which) in packable(workload, group) {
                 let options = options(workload, group, &access, rows.len());
                 let mut candidates = vec![name("none")];
-                candidates.extend(options.iter().map(|(level, layout)| name(words(*level, *layout))));
+                candidates.extend(options.iter().map(|(level, layout)| Words::from(words(*level, *layout))));
                 let default = default_option(workload, group, &access, &options);
                 let tensor = format!("t{}", access.tensor.0);
-                let mut site = site(&["pack", &group.name(), &tensor]);
+                let mut site = site("pack", [group.name(), tensor.into()]);
                 site.0.extend(which.map(|which| Word::Number(which as u64)));
                 let answer = tape.choose(site, candidates.clone(), default)?;
                 let chosen = candidates.iter().position(|c| *c == answer).filter(|c| *c > 0).map(|c| options[c - 1]);
@@ -66,7 +68,8 @@ impl Rule for Pack {
                 };
                 // what is packed already reads a copy
                 let done = group.packs[..number].iter().filter(|p| p.tensor == packing.tensor).count();
-                built.nest = built.nest.pack(head, (packing.tensor, packing.which - done), place, packing.layout)?;
+                let operand = (packing.tensor, packing.which - done);
+                built.nest = take(&mut built.nest).pack(head, operand, place, packing.layout)?;
             }
         }
         Ok(())
@@ -118,10 +121,10 @@ fn packable(workload: &Workload, group: &Group) -> Vec<(Access, Option<usize>)> 
 fn is_plain_guard(value: &Expr, access: &Access) -> bool {
     match value {
         Expr::Guard { inside, outside, .. } => match &**inside {
-            Expr::Load { tensor, .. } if *tensor == access.tensor => outside.children().is_empty(),
+            Expr::Load { tensor, .. } if *tensor == access.tensor => outside.is_leaf(),
             _ => is_plain_guard(inside, access),
         },
-        _ => value.children().into_iter().any(|child| is_plain_guard(child, access)),
+        _ => value.children().any(|child| is_plain_guard(child, access)),
     }
 }
 
@@ -136,7 +139,7 @@ fn guards_border(workload: &Workload, value: &Expr, access: &Access) -> bool {
             })
         }
         Expr::Load { tensor, .. } => *tensor == access.tensor,
-        _ => value.children().into_iter().any(|child| guards_border(workload, child, access)),
+        _ => value.children().any(|child| guards_border(workload, child, access)),
     }
 }
 

@@ -1,6 +1,9 @@
 //! How many of the outermost loops are spread over the threads.
 
-use super::{number, numbers, site};
+use std::borrow::Cow;
+use std::mem::take;
+
+use super::site;
 use crate::nest::rewrite::Refusal;
 use crate::nest::{LoopKind, Nest};
 use crate::space::{Built, Plan, Row, Rule, Stop, Tape};
@@ -38,14 +41,14 @@ impl Rule for Parallel {
         };
         if !plan.rows.is_empty() {
             let extents: Vec<i64> = plan.rows.iter().map(Row::blocks).collect();
-            let answer = ask("rows", &extents, default(&extents), tape)?;
+            let answer = ask("rows".into(), &extents, default(&extents), tape)?;
             plan.groups.iter_mut().for_each(|g| g.parallel = answer);
             return Ok(());
         }
         for group in &mut plan.groups {
             tape.settle(group.settled);
             let extents: Vec<i64> = group.outer_order.iter().map(|a| group.axes[*a].blocks()).collect();
-            group.parallel = ask(&group.name(), &extents, default(&extents), tape)?;
+            group.parallel = ask(group.name(), &extents, default(&extents), tape)?;
         }
         Ok(())
     }
@@ -53,27 +56,26 @@ impl Rule for Parallel {
     fn realise(&self, _: &Task, plan: &Plan, built: &mut Built) -> Result<(), Refusal> {
         if !plan.rows.is_empty() {
             let count = plan.groups.first().map_or(0, |g| g.parallel);
-            built.nest = spread(&built.nest, &built.rows[..count])?;
+            built.nest = spread(take(&mut built.nest), &built.rows[..count])?;
             return Ok(());
         }
         for (at, group) in plan.groups.iter().enumerate() {
             let loops: Vec<Var> =
                 group.outer_order.iter().take(group.parallel).map(|a| built.loops[at][*a].outer).collect();
-            built.nest = spread(&built.nest, &loops)?;
+            built.nest = spread(take(&mut built.nest), &loops)?;
         }
         Ok(())
     }
 }
 
-fn ask(what: &str, extents: &[i64], default: usize, tape: &mut Tape<'_>) -> Result<usize, Stop> {
+fn ask(what: Cow<'static, str>, extents: &[i64], default: usize, tape: &mut Tape<'_>) -> Result<usize, Stop> {
     let candidates: Vec<i64> = (0..=extents.len() as i64).collect();
-    Ok(number(&tape.choose(site(&["parallel", what]), numbers(&candidates), default)?) as usize)
+    Ok(tape.choose_number(site("parallel", [what]), &candidates, default)? as usize)
 }
 
 /// Fuses loops and spreads the result over the threads.
-fn spread(nest: &Nest, loops: &[Var]) -> Result<Nest, Refusal> {
-    let [first, rest @ ..] = loops else { return Ok(nest.clone()) };
-    let mut nest = nest.clone();
+fn spread(mut nest: Nest, loops: &[Var]) -> Result<Nest, Refusal> {
+    let [first, rest @ ..] = loops else { return Ok(nest) };
     let mut fused = *first;
     for next in rest {
         (nest, fused) = nest.fuse(fused, *next)?;

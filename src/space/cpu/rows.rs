@@ -1,7 +1,9 @@
 //! Whether the stages of a task go through memory one after the other, or row by row, or by blocks of rows.
 
+use std::mem::take;
+
+use super::site;
 use super::tile::BLOCKS_PER_CORE;
-use super::{number, numbers, site};
 use crate::nest::axis_name;
 use crate::nest::rewrite::Refusal;
 use crate::space::plan::{accesses, shared_rows};
@@ -39,14 +41,13 @@ impl Rule for Rows {
         }
         let shared = shared_rows(&plan.workload) as i64;
         let candidates: Vec<i64> = (0..=shared).collect();
-        let answer = tape.choose(site(&["rows"]), numbers(&candidates), candidates.len() - 1)?;
-        let rows = number(&answer) as usize;
+        let rows = tape.choose_number(site("rows", []), &candidates, candidates.len() - 1)? as usize;
         plan.rows = (0..rows).map(|at| Row { extent: plan.workload.stages[0].spatial[at], block: 1 }).collect();
         for at in 0..rows {
             let candidates = blocks(&plan.workload, &plan.rows, at);
             let default = default_block(&plan.workload, &task.target, &plan.rows, at, &candidates);
-            let answer = tape.choose(site(&["block", "rows", &axis_name(at)]), numbers(&candidates), default)?;
-            plan.rows[at].block = number(&answer);
+            let site = site("block", ["rows".into(), axis_name(at)]);
+            plan.rows[at].block = tape.choose_number(site, &candidates, default)?;
         }
         for group in &mut plan.groups {
             for (axis, row) in group.axes.iter_mut().zip(&plan.rows) {
@@ -74,7 +75,7 @@ impl Rule for Rows {
         }
         for at in 0..plan.rows.len() {
             let heads: Vec<Var> = outer.iter().map(|outside| outside[at]).collect();
-            built.nest = built.nest.join(&heads)?;
+            built.nest = take(&mut built.nest).join(&heads)?;
             built.rows.push(heads[0]);
             if plan.rows[at].block == 1 {
                 let init = built.stages.iter_mut().filter_map(|stage| stage.init.get_mut(at));
@@ -95,7 +96,7 @@ fn split(built: &mut Built, vars: &[Var], rows: &[Row]) -> Result<(Vec<Var>, Vec
             outside.push(*var);
             inside.push(*var);
         } else {
-            let (nest, outer, inner) = built.nest.split(*var, row.block)?;
+            let (nest, outer, inner) = take(&mut built.nest).split(*var, row.block)?;
             built.nest = nest;
             outside.push(outer);
             inside.push(inner);
@@ -103,7 +104,7 @@ fn split(built: &mut Built, vars: &[Var], rows: &[Row]) -> Result<(Vec<Var>, Vec
         }
     }
     if !cut.is_empty() {
-        built.nest = built.nest.reorder(&[outside.clone(), cut].concat())?;
+        built.nest = take(&mut built.nest).reorder(&[outside.clone(), cut].concat())?;
     }
     Ok((outside, inside))
 }
@@ -184,7 +185,7 @@ impl Rule for Privatise {
         let rows: Vec<(Var, i64)> = built.rows.iter().zip(&plan.rows).map(|(var, row)| (*var, row.block)).collect();
         for (id, tensor) in plan.workload.ids() {
             if tensor.role == Role::Intermediate && built.nest.uses(id) {
-                built.nest = built.nest.privatise(id, &rows)?;
+                built.nest = take(&mut built.nest).privatise(id, &rows)?;
             }
         }
         Ok(())

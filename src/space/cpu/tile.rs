@@ -1,6 +1,8 @@
 //! Register tiles and blocks: which axes are fused, which one runs in vectors, and how each is cut.
 
-use super::{name, number, numbers, site};
+use std::mem::take;
+
+use super::{name, site};
 use crate::nest::rewrite::Refusal;
 use crate::space::plan::{Access, accesses};
 use crate::space::{AxisLoops, Built, Group, Plan, Rule, Stop, Tape};
@@ -57,9 +59,9 @@ impl Rule for Tile {
                 let mut var = built.stages[group.stage].axes[axis.position];
                 if group.fused == Some(position) {
                     let next = built.stages[group.stage].axes[axis.position + 1];
-                    (built.nest, var) = built.nest.fuse(var, next)?;
+                    (built.nest, var) = take(&mut built.nest).fuse(var, next)?;
                 }
-                let (nest, tiles, tile) = built.nest.split(var, axis.tile)?;
+                let (nest, tiles, tile) = take(&mut built.nest).split(var, axis.tile)?;
                 let (nest, outer, inner) = nest.split(tiles, axis.block)?;
                 built.nest = nest;
                 built.loops[at].push(AxisLoops { outer, inner, tile });
@@ -72,6 +74,9 @@ impl Rule for Tile {
 /// Whether two neighbouring axes are run through as one: those that every operand has, or lacks, together.
 fn fuse(workload: &Workload, group: &mut Group, tape: &mut Tape<'_>) -> Result<(), Stop> {
     let stage = &workload.stages[group.stage];
+    if !stage.is_reduction() {
+        return Ok(());
+    }
     let reads = accesses(stage);
     let spatial = group.positions(false);
     let together = |pair: &[usize]| {
@@ -79,9 +84,6 @@ fn fuse(workload: &Workload, group: &mut Group, tape: &mut Tape<'_>) -> Result<(
         reads.iter().all(|a| a.mentions(var(pair[0])) == a.mentions(var(pair[1])))
             && reads.iter().any(|a| !a.mentions(var(pair[0])))
     };
-    if !stage.is_reduction() {
-        return Ok(());
-    }
     let neighbours = |pair: &[usize]| {
         let (first, second) = (&group.axes[pair[0]], &group.axes[pair[1]]);
         first.position + 1 == second.position && !first.ragged && !second.ragged
@@ -89,7 +91,7 @@ fn fuse(workload: &Workload, group: &mut Group, tape: &mut Tape<'_>) -> Result<(
     let fit = |pair: &&[usize]| neighbours(pair) && together(pair);
     let pairs: Vec<usize> = spatial.windows(2).filter(fit).map(|pair| pair[0]).collect();
     let mut candidates = vec![name("none")];
-    candidates.extend(pairs.iter().map(|at| name(&group.axes[*at].letter())));
+    candidates.extend(pairs.iter().map(|at| name(group.axes[*at].letter())));
     // what is one axis in memory for every operand is run through as one
     let in_order = |at: &usize| {
         let (outer, inner) = (group.axes[*at].position as u32, group.axes[*at + 1].position as u32);
@@ -103,7 +105,7 @@ fn fuse(workload: &Workload, group: &mut Group, tape: &mut Tape<'_>) -> Result<(
         })
     };
     let default = pairs.iter().position(in_order).map_or(0, |pair| pair + 1);
-    let answer = tape.choose(site(&["fuse", &group.name()]), candidates.clone(), default)?;
+    let answer = tape.choose(site("fuse", [group.name()]), candidates.clone(), default)?;
     if let Some(chosen) = candidates.iter().position(|c| *c == answer).filter(|c| *c > 0) {
         let at = pairs[chosen - 1];
         group.axes[at].extent *= group.axes[at + 1].extent;
@@ -119,10 +121,11 @@ fn vector(workload: &Workload, target: &Target, group: &mut Group, tape: &mut Ta
     if candidates.is_empty() {
         return Ok(());
     }
-    let scores: Vec<i64> = candidates.iter().map(|at| vector_score(workload, target, group, *at)).collect();
+    let reads = accesses(&workload.stages[group.stage]);
+    let scores: Vec<i64> = candidates.iter().map(|at| vector_score(workload, target, group, &reads, *at)).collect();
     let best = (0..scores.len()).max_by_key(|at| (scores[*at], *at)).unwrap_or(0);
-    let names: Vec<_> = candidates.iter().map(|at| name(&group.axes[*at].letter())).collect();
-    let answer = tape.choose(site(&["vector", &group.name()]), names.clone(), best)?;
+    let names: Vec<_> = candidates.iter().map(|at| name(group.axes[*at].letter())).collect();
+    let answer = tape.choose(site("vector", [group.name()]), names.clone(), best)?;
     group.vector = names.iter().position(|n| *n == answer).map(|at| candidates[at]);
     Ok(())
 }
@@ -130,7 +133,7 @@ fn vector(workload: &Workload, target: &Target, group: &mut Group, tape: &mut Ta
 /// How well the accesses of a stage suit vectors along an axis: neighbours in memory and broadcasts are good, strides are bad, and so are
 /// windows and borders, which have to be copied first. The panels of a constant cost nothing. After many reduction steps it matters little
 /// how the output is written.
-fn vector_score(workload: &Workload, target: &Target, group: &Group, at: usize) -> i64 {
+fn vector_score(workload: &Workload, target: &Target, group: &Group, reads: &[Access], at: usize) -> i64 {
     let stage = &workload.stages[group.stage];
     let axis = &group.axes[at];
     let var = Var((axis.position + usize::from(group.fused == Some(at))) as u32);
@@ -152,7 +155,7 @@ fn vector_score(workload: &Workload, target: &Target, group: &Group, at: usize) 
             _ => -2,
         }
     };
-    let mut score: i64 = accesses(stage).iter().map(of_access).sum();
+    let mut score: i64 = reads.iter().map(of_access).sum();
     if axis.reduction {
         score -= 1;
     } else if steps < VERY_DEEP {
@@ -178,16 +181,15 @@ fn tiles(workload: &Workload, target: &Target, group: &mut Group, tape: &mut Tap
         }
         let most = if reduces && !group.axes[at].reduction { 2 * lanes } else { 4 * lanes };
         let default = default_tile(extent, &candidates, most);
-        let answer =
-            tape.choose(site(&["tile", &group.name(), &group.axes[at].letter()]), numbers(&candidates), default)?;
-        group.axes[at].tile = number(&answer);
+        let answer = tape.choose_number(site("tile", [group.name(), group.axes[at].letter()]), &candidates, default)?;
+        group.axes[at].tile = answer;
     }
     let written_out = pieces(&workload.stages[group.stage], group);
     for at in written_out.iter().copied().filter(|at| Some(*at) != group.vector) {
         let axis = &group.axes[at];
         let candidates = [1, axis.extent];
-        let answer = tape.choose(site(&["tile", &group.name(), &axis.letter()]), numbers(&candidates), 1)?;
-        group.axes[at].tile = number(&answer);
+        let answer = tape.choose_number(site("tile", [group.name(), axis.letter()]), &candidates, 1)?;
+        group.axes[at].tile = answer;
     }
     for at in group.positions(false) {
         if Some(at) == group.vector || written_out.contains(&at) {
@@ -212,8 +214,8 @@ fn tiles(workload: &Workload, target: &Target, group: &mut Group, tape: &mut Tap
         } else {
             0
         };
-        let answer = tape.choose(site(&["tile", &group.name(), &axis.letter()]), numbers(&candidates), default)?;
-        group.axes[at].tile = number(&answer);
+        let answer = tape.choose_number(site("tile", [group.name(), axis.letter()]), &candidates, default)?;
+        group.axes[at].tile = answer;
     }
     for at in group.positions(true) {
         if Some(at) == group.vector {
@@ -229,8 +231,8 @@ fn tiles(workload: &Workload, target: &Target, group: &mut Group, tape: &mut Tap
         candidates.sort_unstable();
         candidates.dedup();
         let default = if axis.extent <= 7 { candidates.len() - 1 } else { 0 };
-        let answer = tape.choose(site(&["tile", &group.name(), &axis.letter()]), numbers(&candidates), default)?;
-        group.axes[at].tile = number(&answer);
+        let answer = tape.choose_number(site("tile", [group.name(), axis.letter()]), &candidates, default)?;
+        group.axes[at].tile = answer;
     }
     Ok(())
 }
@@ -252,7 +254,7 @@ fn select(expr: &Expr, found: &mut Vec<Var>) {
         found.extend(conditions.iter().filter_map(|c| c.index.as_var()));
         found.dedup();
     }
-    expr.children().into_iter().for_each(|child| select(child, found));
+    expr.children().for_each(|child| select(child, found));
 }
 
 /// Registers that a register tile wants beside its accumulators: two vectors, a broadcast, and one for what is loaded in advance. AArch64 loads
@@ -313,8 +315,8 @@ fn blocks(workload: &Workload, sharing: i64, group: &mut Group, tape: &mut Tape<
             false => (tiles / 16).max(1),
         };
         let default = candidates.partition_point(|c| *c <= wanted).saturating_sub(1);
-        let answer = tape.choose(site(&["block", &group.name(), &axis.letter()]), numbers(&candidates), default)?;
-        group.axes[at].block = number(&answer);
+        let answer = tape.choose_number(site("block", [group.name(), axis.letter()]), &candidates, default)?;
+        group.axes[at].block = answer;
         most = (most / group.axes[at].block).max(1);
     }
     for at in group.positions(true) {
@@ -335,8 +337,8 @@ fn blocks(workload: &Workload, sharing: i64, group: &mut Group, tape: &mut Tape<
         let candidates: Vec<i64> = counts(tiles).into_iter().filter(|c| c * steps >= 32 || *c == tiles).collect();
         let wanted = if axis.extent * others <= 1024 { tiles } else { 512 / steps };
         let default = candidates.partition_point(|c| *c <= wanted).saturating_sub(1);
-        let answer = tape.choose(site(&["depth", &group.name(), &axis.letter()]), numbers(&candidates), default)?;
-        group.axes[at].block = number(&answer);
+        let answer = tape.choose_number(site("depth", [group.name(), axis.letter()]), &candidates, default)?;
+        group.axes[at].block = answer;
         group.depth = (group.axes[at].blocks() > 1).then_some(at);
     }
     Ok(())

@@ -91,5 +91,5 @@ fn key(expr: &Expr, workload: &Workload) -> (usize, String, Expr) {
 }
 
 fn size(expr: &Expr) -> usize {
-    1 + expr.children().into_iter().map(size).sum::<usize>()
+    1 + expr.children().map(size).sum::<usize>()
 }

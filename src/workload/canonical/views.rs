@@ -365,7 +365,7 @@ impl Pair {
             Expr::Guard { conditions, .. } => conditions.iter().all(|c| self.fits_index(&c.index, workload, pending)),
             Expr::Float(_) | Expr::Unary(..) | Expr::Binary(..) | Expr::Select { .. } | Expr::Cast(..) => true,
         };
-        own && expr.children().into_iter().all(|child| self.fits_expr(child, workload, pending))
+        own && expr.children().all(|child| self.fits_expr(child, workload, pending))
     }
 
     /// Whether the axes occur only as `c · (extent · first + second)`, inside of divisions too.

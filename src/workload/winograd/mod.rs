@@ -67,7 +67,7 @@ struct Convolution<'a> {
 
 /// Whether [`winograd`] gives anything, which is quicker to say.
 pub fn applies(workload: &Workload, outputs: i64) -> bool {
-    prepare(workload, outputs).is_some()
+    Convolution::in_tiles(workload, outputs).is_some()
 }
 
 /// The rewritten workload for tiles of `outputs` × `outputs`; `None` where the algorithm does not apply: to all that is no convolution by constant
@@ -80,13 +80,20 @@ pub fn winograd(workload: &Workload, outputs: i64) -> Option<Winograd> {
 }
 
 fn prepare(workload: &Workload, outputs: i64) -> Option<(Convolution<'_>, Transform)> {
-    let convolution = Convolution::find(workload)?;
+    let convolution = Convolution::in_tiles(workload, outputs)?;
     let transform = Transform::new(usize::try_from(outputs).ok()?, usize::try_from(convolution.width).ok()?)?;
-    let smallest = convolution.windows.iter().map(|w| convolution.stage.extent(w.spatial)).min()?;
-    (smallest >= outputs).then_some((convolution, transform))
+    Some((convolution, transform))
 }
 
 impl<'a> Convolution<'a> {
+    /// The convolution, where there is a transform for tiles of `outputs` × `outputs`.
+    fn in_tiles(workload: &'a Workload, outputs: i64) -> Option<Convolution<'a>> {
+        let convolution = Convolution::find(workload)?;
+        let (outputs, window) = (usize::try_from(outputs).ok()?, usize::try_from(convolution.width).ok()?);
+        let fits = |window: &Window| convolution.stage.extent(window.spatial) >= outputs as i64;
+        (Transform::exists(outputs, window) && convolution.windows.iter().all(fits)).then_some(convolution)
+    }
+
     fn find(workload: &'a Workload) -> Option<Convolution<'a>> {
         let (stage, epilogue) = match workload.stages.as_slice() {
             [stage] => (stage, None),

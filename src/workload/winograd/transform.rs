@@ -28,6 +28,11 @@ pub struct Transform {
 }
 
 impl Transform {
+    /// Whether there are enough points.
+    pub fn exists(outputs: usize, window: usize) -> bool {
+        outputs + window - 2 <= POINTS.len()
+    }
+
     /// `None` where there are not enough points.
     pub fn new(outputs: usize, window: usize) -> Option<Transform> {
         let size = outputs + window - 1;
