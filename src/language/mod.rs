@@ -56,6 +56,9 @@ pub struct Language {
     marks: words::Marks,
 }
 
+/// How models read sequences: all words of a site at once, with the value before.
+const SEQUENCES: &str = "a position for each decision\n";
+
 /// How a site ends, and how a value ends.
 const EQUALS: &str = "=";
 const SEMICOLON: &str = ";";
@@ -74,9 +77,10 @@ impl Language {
         &self.spellings
     }
 
-    /// The first 16 hexadecimal digits of the SHA-256 of the vocabulary: checkpoints and records of another version are refused.
+    /// The first 16 hexadecimal digits of the SHA-256 of the vocabulary and of the form of sequences: checkpoints of another version are refused.
     pub fn version(&self) -> String {
         let mut digest = Sha256::new();
+        digest.update(SEQUENCES.as_bytes());
         for spelling in &self.spellings {
             digest.update(spelling.as_bytes());
             digest.update(b"\n");
@@ -97,19 +101,29 @@ impl Language {
     /// What comes before the decisions: the target, the workload as it is given (see [`crate::workload::canonical`]), and the quality asked for: a
     /// decile of the best known, 9 for the best; `None` asks for nothing in particular.
     pub fn encode_prompt(&self, task: &Task, want: Option<u8>) -> Vec<u32> {
+        self.prompt_words(task, want).concat()
+    }
+
+    /// The tokens of each word of [`Language::encode_prompt`].
+    pub fn prompt_words(&self, task: &Task, want: Option<u8>) -> Vec<Vec<u32>> {
         let want = want.map_or("any".to_string(), |decile| decile.to_string());
         let text = format!("{}\n{}want {want}", target_line(&task.target), task.workload);
-        text.split_ascii_whitespace().flat_map(|word| self.encode_word(word)).collect()
+        text.split_ascii_whitespace().map(|word| self.encode_word(word)).collect()
+    }
+
+    /// The tokens of a site or a value, without what ends it.
+    pub fn encode_words(&self, words: &Words) -> Vec<u32> {
+        words.0.iter().flat_map(|word| self.encode_word(&word.to_string())).collect()
     }
 
     /// The words of a site, and what ends them.
     pub fn encode_site(&self, site: &Words) -> Vec<u32> {
-        self.encode_words(site, EQUALS)
+        self.with_end(site, EQUALS)
     }
 
     /// The words of a value, and what ends them. No value's tokens begin another's.
     pub fn encode_value(&self, value: &Words) -> Vec<u32> {
-        self.encode_words(value, SEMICOLON)
+        self.with_end(value, SEMICOLON)
     }
 
     /// All decisions, and the end.
@@ -177,9 +191,8 @@ impl Language {
         Ok(spelled?.join(" "))
     }
 
-    fn encode_words(&self, words: &Words, terminator: &str) -> Vec<u32> {
-        let words = words.0.iter().flat_map(|word| self.encode_word(&word.to_string()));
-        words.chain([self.id(terminator)]).collect()
+    fn with_end(&self, words: &Words, terminator: &str) -> Vec<u32> {
+        [self.encode_words(words), vec![self.id(terminator)]].concat()
     }
 
     fn decode_until(

@@ -1,20 +1,22 @@
 //! Training examples, and how they share work: examples of a group that start alike become one batch with one prefix.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use rand::seq::SliceRandom;
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
-use super::{Config, ModelError};
+use super::position::{check_answers, check_positions};
+use super::{Config, ModelError, Position};
 
-/// One sequence to learn from.
+/// One sequence to learn from. What many have in common is shared.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Example {
-    /// Prompt and decisions, at least two tokens.
-    pub tokens: Vec<u32>,
-    /// For each token, whether it was decided, and so counts in the policy's loss; the first never is.
-    pub decisions: Vec<bool>,
+    /// Read first, at least one position; nothing in it is decided.
+    pub prompt: Arc<[Position]>,
+    /// What is read and decided behind the prompt, at least one step.
+    pub steps: Vec<Step>,
     /// How much the policy's loss counts: 0 or more.
     pub weight: f32,
     /// Examples of one group (a task) are ranked among each other.
@@ -22,79 +24,89 @@ pub struct Example {
     /// Log speed relative to the best of the group: 0 for the best, lower for slower ones.
     pub score: f32,
     /// Another prompt, which does not tell the score, for the value head to learn behind.
-    pub blind: Option<Blind>,
+    pub blind: Option<Arc<[Position]>>,
 }
 
-/// What stands in for the first tokens of a sequence.
+/// What is read at one position behind a prompt, and decided there.
 #[derive(Clone, PartialEq, Debug)]
-pub struct Blind {
-    /// How many tokens are replaced; none of them was decided.
-    pub replaced: usize,
-    pub tokens: Vec<u32>,
+pub struct Step {
+    pub position: Arc<Position>,
+    /// All answers that are possible; none where no question is asked.
+    pub answers: Arc<[Vec<u32>]>,
+    /// Which of them was chosen.
+    pub chosen: usize,
 }
 
 impl Example {
-    /// Tokens, and for each whether it was decided; behind the blind prompt if that is asked for and there is one.
-    fn sequence(&self, blind: bool) -> (Vec<u32>, Vec<bool>) {
-        match self.blind.as_ref().filter(|_| blind) {
-            None => (self.tokens.clone(), self.decisions.clone()),
-            Some(Blind { replaced, tokens }) => (
-                [tokens, &self.tokens[*replaced..]].concat(),
-                [&vec![false; tokens.len()][..], &self.decisions[*replaced..]].concat(),
-            ),
-        }
+    /// Positions with the prompt.
+    pub fn length(&self) -> usize {
+        self.prompt.len() + self.steps.len()
+    }
+
+    fn prompt(&self, blind: bool) -> &[Position] {
+        self.blind.as_ref().filter(|_| blind).unwrap_or(&self.prompt)
+    }
+
+    /// What is read at a position, prompt included.
+    fn position(&self, at: usize, blind: bool) -> &Position {
+        let prompt = self.prompt(blind);
+        prompt.get(at).unwrap_or_else(|| &self.steps[at - prompt.len()].position)
     }
 }
 
 /// Refuses examples that cannot be learned from.
 pub(super) fn check(examples: &[Example], config: &Config) -> Result<(), ModelError> {
     for (index, example) in examples.iter().enumerate() {
-        let undecided = example.decisions.iter().position(|d| *d).unwrap_or(example.tokens.len());
-        let blind_length = |blind: &Blind| blind.tokens.len() + example.tokens.len().saturating_sub(blind.replaced);
-        let problem = if example.tokens.len() < 2 || example.tokens.len() > config.max_sequence {
-            format!("{} tokens where 2 to {} are possible", example.tokens.len(), config.max_sequence)
-        } else if let Some(token) = example
-            .tokens
-            .iter()
-            .chain(example.blind.iter().flat_map(|blind| &blind.tokens))
-            .find(|token| **token as usize >= config.vocabulary)
-        {
-            format!("token {token} is outside of the vocabulary of {}", config.vocabulary)
-        } else if example.decisions.len() != example.tokens.len() {
-            format!("{} decision marks for {} tokens", example.decisions.len(), example.tokens.len())
-        } else if example.decisions[0] {
-            "the first token is marked as a decision".to_string()
-        } else if !example.weight.is_finite() || example.weight < 0.0 || !example.score.is_finite() {
-            format!("weight {} or score {} is out of range", example.weight, example.score)
-        } else if example.blind.as_ref().is_some_and(|blind| {
-            blind.tokens.is_empty()
-                || blind.replaced > undecided.min(example.tokens.len() - 1)
-                || blind_length(blind) > config.max_sequence
-        }) {
-            "its blind prompt is empty, replaces decisions, or makes the sequence too long".to_string()
-        } else {
-            continue;
-        };
-        return Err(ModelError::Example { index, problem });
+        check_one(example, config).map_err(|problem| ModelError::Example { index, problem })?;
+    }
+    Ok(())
+}
+
+fn check_one(example: &Example, config: &Config) -> Result<(), String> {
+    if !example.weight.is_finite() || example.weight < 0.0 || !example.score.is_finite() {
+        return Err(format!("weight {} or score {} is out of range", example.weight, example.score));
+    }
+    for prompt in std::iter::once(&example.prompt).chain(&example.blind) {
+        let length = prompt.len() + example.steps.len();
+        if prompt.is_empty() || example.steps.is_empty() || length > config.max_sequence {
+            return Err(format!(
+                "{} positions behind a prompt of {} where 1 behind 1 to {} together are possible",
+                example.steps.len(),
+                prompt.len(),
+                config.max_sequence
+            ));
+        }
+        check_positions(prompt, config.vocabulary).map_err(|error| error.to_string())?;
+    }
+    for step in &example.steps {
+        let position = std::slice::from_ref(step.position.as_ref());
+        check_positions(position, config.vocabulary).map_err(|error| error.to_string())?;
+        if !step.answers.is_empty() {
+            check_answers(&step.answers, config.vocabulary).map_err(|error| error.to_string())?;
+            if step.chosen >= step.answers.len() {
+                return Err(format!("answer {} of {}", step.chosen, step.answers.len()));
+            }
+        }
     }
     Ok(())
 }
 
 /// Members of one group behind their common prefix.
 #[derive(Debug)]
-pub(super) struct Batch {
+pub(super) struct Batch<'a> {
     /// What all members start with.
-    pub prefix: Vec<u32>,
-    /// What follows, padded with zeros to the longest: `[members, length]`.
-    pub suffixes: Vec<u32>,
+    pub prefix: Vec<&'a Position>,
+    /// What follows, padded to the longest: `[members, length]`.
+    pub suffixes: Vec<&'a Position>,
     pub members: usize,
-    /// Tokens without padding.
-    pub tokens: usize,
-    /// Rows of `[members · length]` after which a decision follows, that decision, and its weight.
-    pub policy_rows: Vec<u32>,
-    pub policy_targets: Vec<u32>,
-    pub policy_weights: Vec<f32>,
-    /// The row of each member's last token.
+    /// Positions without padding.
+    pub positions: usize,
+    /// Questions with several answers: their rows of `[members · length]`, answers, which was chosen, and its weight.
+    pub rows: Vec<u32>,
+    pub questions: Vec<&'a [Vec<u32>]>,
+    pub chosen: Vec<usize>,
+    pub weights: Vec<f32>,
+    /// The row of each member's last position.
     pub last_rows: Vec<u32>,
     /// A random earlier row of each member, where a value is learned too.
     pub early_rows: Vec<u32>,
@@ -103,52 +115,56 @@ pub(super) struct Batch {
     pub values: bool,
 }
 
-impl Batch {
+impl<'a> Batch<'a> {
     /// `members` are positions in `examples`, of one group; `blind`, behind their blind prompts.
-    pub fn new(examples: &[Example], members: &[usize], blind: bool, random: &mut ChaCha8Rng) -> Batch {
+    pub fn new(examples: &'a [Example], members: &[usize], blind: bool, random: &mut ChaCha8Rng) -> Batch<'a> {
         let members: Vec<&Example> = members.iter().map(|i| &examples[*i]).collect();
-        let sequences: Vec<(Vec<u32>, Vec<bool>)> = members.iter().map(|e| e.sequence(blind)).collect();
-        // the row before a decision predicts it, so it must stand behind the prefix
-        let shared = common_prefix(&sequences);
-        let undecided = sequences.iter().filter_map(|(_, d)| d.iter().position(|d| *d)).min().unwrap_or(usize::MAX);
-        let shortest = sequences.iter().map(|(tokens, _)| tokens.len()).min().unwrap_or(1);
-        let start = shared.min(undecided.saturating_sub(1)).min(shortest - 1);
-        let length = sequences.iter().map(|(tokens, _)| tokens.len() - start).max().unwrap_or(0);
+        let length_of = |example: &Example| example.prompt(blind).len() + example.steps.len();
+        // what is decided stands behind the prefix
+        let undecided = members.iter().map(|example| example.prompt(blind).len()).min().unwrap_or(0);
+        let start = common_prefix(&members, undecided, blind);
+        let length = members.iter().map(|example| length_of(example) - start).max().unwrap_or(0);
         let mut batch = Batch {
-            prefix: sequences.first().map_or(Vec::new(), |(tokens, _)| tokens[..start].to_vec()),
-            suffixes: vec![0; members.len() * length],
+            prefix: members.first().map_or(Vec::new(), |first| first.prompt(blind)[..start].iter().collect()),
+            suffixes: Vec::with_capacity(members.len() * length),
             members: members.len(),
-            tokens: start + sequences.iter().map(|(tokens, _)| tokens.len() - start).sum::<usize>(),
-            policy_rows: Vec::new(),
-            policy_targets: Vec::new(),
-            policy_weights: Vec::new(),
+            positions: start + members.iter().map(|example| length_of(example) - start).sum::<usize>(),
+            rows: Vec::new(),
+            questions: Vec::new(),
+            chosen: Vec::new(),
+            weights: Vec::new(),
             last_rows: Vec::new(),
             early_rows: Vec::new(),
             scores: members.iter().map(|e| e.score).collect(),
             values: members.iter().all(|e| blind || e.blind.is_none()),
         };
-        for (member, (example, (tokens, decisions))) in members.iter().zip(&sequences).enumerate() {
-            let suffix = &tokens[start..];
-            let first_row = member * length;
-            batch.suffixes[first_row..][..suffix.len()].copy_from_slice(suffix);
-            for (i, token) in suffix.iter().enumerate().skip(1).filter(|(i, _)| decisions[start + i]) {
+        for (member, example) in members.iter().copied().enumerate() {
+            let (first_row, own) = (member * length, length_of(example) - start);
+            batch.suffixes.extend((start..start + own).map(|at| example.position(at, blind)));
+            // later positions are seen by none of the earlier ones, and nothing is learned there
+            batch.suffixes.resize(first_row + length, example.position(start + own - 1, blind));
+            let first_step = first_row + example.prompt(blind).len() - start;
+            for (at, step) in example.steps.iter().enumerate().filter(|(_, step)| step.answers.len() > 1) {
                 if example.weight > 0.0 {
-                    batch.policy_rows.push((first_row + i - 1) as u32);
-                    batch.policy_targets.push(*token);
-                    batch.policy_weights.push(example.weight);
+                    batch.rows.push((first_step + at) as u32);
+                    batch.questions.push(&step.answers);
+                    batch.chosen.push(step.chosen);
+                    batch.weights.push(example.weight);
                 }
             }
-            batch.last_rows.push((first_row + suffix.len() - 1) as u32);
-            batch.early_rows.push((first_row + random.random_range(0..suffix.len())) as u32);
+            batch.last_rows.push((first_row + own - 1) as u32);
+            batch.early_rows.push((first_row + random.random_range(0..own)) as u32);
         }
         batch
     }
 }
 
-fn common_prefix(sequences: &[(Vec<u32>, Vec<bool>)]) -> usize {
-    let Some(((first, _), others)) = sequences.split_first() else { return 0 };
-    let shared = |(other, _): &(Vec<u32>, _)| first.iter().zip(other).take_while(|(a, b)| a == b).count();
-    others.iter().map(shared).min().unwrap_or(first.len())
+/// Positions that all members start with, up to `most`.
+fn common_prefix(members: &[&Example], most: usize, blind: bool) -> usize {
+    let Some((first, others)) = members.split_first() else { return 0 };
+    let first = first.prompt(blind);
+    let shared = |other: &&Example| first.iter().zip(other.prompt(blind)).take_while(|(a, b)| a == b).count();
+    others.iter().map(shared).min().unwrap_or(first.len()).min(most)
 }
 
 /// One epoch: members of each group in random batches of up to `size`, alike in length, in random order. Of each group some are left out: they
@@ -177,7 +193,7 @@ pub(super) fn epoch(
         *members = keys.into_iter().take(shown).map(|(_, i)| i).collect();
         members.shuffle(&mut random);
         for pool in members.chunks_mut(POOL * size) {
-            pool.sort_by_key(|i| examples[*i].tokens.len());
+            pool.sort_by_key(|i| examples[*i].length());
             batches.extend(pool.chunks(size).map(<[usize]>::to_vec));
         }
     }
@@ -199,47 +215,85 @@ pub(super) fn split(examples: &[Example], held_out: f32, seed: u64) -> (Vec<usiz
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use rand::SeedableRng;
     use rand_chacha::ChaCha8Rng;
 
-    use super::{Batch, Blind, Example, epoch, split};
+    use super::{Batch, Example, Position, Step, check, epoch, split};
+    use crate::model::Config;
 
-    fn example(tokens: &[u32], first_decision: usize, group: u64) -> Example {
-        let decisions = (0..tokens.len()).map(|i| i >= first_decision).collect();
-        Example { tokens: tokens.to_vec(), decisions, weight: 1.0, group, score: 0.0, blind: None }
+    fn prompt(tokens: &[u32]) -> Arc<[Position]> {
+        tokens.iter().map(|token| Position::word(vec![*token])).collect()
+    }
+
+    /// A sequence of single tokens, where every step but the last decides between 7, 8 and 9.
+    fn example(before: &[u32], steps: &[u32], group: u64) -> Example {
+        let answers: Arc<[Vec<u32>]> = [vec![7], vec![8], vec![9]].into();
+        let step = |(at, token): (usize, &u32)| Step {
+            position: Arc::new(Position::word(vec![*token])),
+            answers: if at + 1 < steps.len() { Arc::clone(&answers) } else { Arc::new([]) },
+            chosen: at % 3,
+        };
+        let steps = steps.iter().enumerate().map(step).collect();
+        Example { prompt: prompt(before), steps, weight: 1.0, group, score: 0.0, blind: None }
+    }
+
+    fn tokens(positions: &[&Position]) -> Vec<u32> {
+        positions.iter().map(|position| position.question[0]).collect()
     }
 
     #[test]
-    fn rows_predict_every_decision_even_where_members_share_it() {
-        let examples = [example(&[1, 2, 3, 4, 5], 3, 0), example(&[1, 2, 3, 4, 6, 7], 3, 0)];
+    fn every_question_has_its_row_behind_the_shared_prompt() {
+        let examples = [example(&[1, 2], &[3, 4, 5], 0), example(&[1, 2], &[3, 4, 6, 7], 0)];
         let batch = Batch::new(&examples, &[0, 1], false, &mut ChaCha8Rng::seed_from_u64(0));
-        assert_eq!(batch.prefix, [1, 2]);
-        assert_eq!(batch.suffixes, [3, 4, 5, 0, 3, 4, 6, 7]);
-        assert_eq!(batch.policy_rows, [0, 1, 4, 5, 6]);
-        assert_eq!(batch.policy_targets, [4, 5, 4, 6, 7]);
+        assert_eq!(tokens(&batch.prefix), [1, 2]);
+        assert_eq!(tokens(&batch.suffixes), [3, 4, 5, 5, 3, 4, 6, 7]);
+        assert_eq!((batch.rows, batch.chosen), (vec![0, 1, 4, 5, 6], vec![0, 1, 0, 1, 2]));
+        assert_eq!((batch.questions.len(), batch.questions[0]), (5, &[vec![7], vec![8], vec![9]][..]));
         assert_eq!(batch.last_rows, [2, 7]);
-        assert_eq!(batch.tokens, 9);
+        assert_eq!(batch.positions, 9);
     }
 
     #[test]
     fn a_blind_prompt_takes_the_place_of_the_one_that_tells() {
-        let mut examples = [example(&[1, 9, 3, 4], 2, 0), example(&[1, 8, 5, 6], 2, 0)];
+        let mut examples = [example(&[1, 9], &[3, 4], 0), example(&[1, 8], &[5, 6], 0)];
         for example in &mut examples {
-            example.blind = Some(Blind { replaced: 2, tokens: vec![1, 7, 7] });
+            example.blind = Some(prompt(&[1, 7, 7]));
         }
         let mut random = ChaCha8Rng::seed_from_u64(0);
         let batch = Batch::new(&examples, &[0, 1], true, &mut random);
-        assert_eq!((batch.prefix, batch.suffixes), (vec![1, 7], vec![7, 3, 4, 7, 5, 6]));
-        assert_eq!((batch.policy_rows, batch.policy_targets), (vec![0, 1, 3, 4], vec![3, 4, 5, 6]));
+        assert_eq!((tokens(&batch.prefix), tokens(&batch.suffixes)), (vec![1, 7, 7], vec![3, 4, 5, 6]));
+        assert_eq!(batch.rows, [0, 2]);
         assert!(batch.values);
         let batch = Batch::new(&examples, &[0, 1], false, &mut random);
-        assert_eq!((batch.prefix, batch.suffixes), (vec![1], vec![9, 3, 4, 8, 5, 6]));
+        assert_eq!((tokens(&batch.prefix), tokens(&batch.suffixes)), (vec![1], vec![9, 3, 4, 8, 5, 6]));
+        assert_eq!(batch.rows, [1, 4]);
         assert!(!batch.values, "these prompts tell the scores");
     }
 
     #[test]
+    fn what_cannot_be_learned_from_is_refused() {
+        let config = Config { max_sequence: 5, ..Config::standard(10) };
+        let fine = example(&[1, 2], &[3, 4, 5], 0);
+        assert!(check(std::slice::from_ref(&fine), &config).is_ok());
+        let refused = |change: &dyn Fn(&mut Example)| {
+            let mut example = fine.clone();
+            change(&mut example);
+            check(&[example], &config).is_err()
+        };
+        assert!(refused(&|e| e.weight = f32::NAN) && refused(&|e| e.score = f32::INFINITY));
+        assert!(refused(&|e| e.prompt = prompt(&[])) && refused(&|e| e.steps.clear()));
+        assert!(refused(&|e| e.prompt = prompt(&[1, 2, 3])) && refused(&|e| e.blind = Some(prompt(&[1, 2, 3]))));
+        assert!(refused(&|e| e.prompt = prompt(&[10])) && refused(&|e| e.blind = Some(prompt(&[10]))));
+        assert!(refused(&|e| e.steps[0].chosen = 3) && refused(&|e| e.steps[1].answers = [vec![1], vec![]].into()));
+        assert!(refused(&|e| e.steps[0].answers = [vec![10]].into()));
+        assert!(refused(&|e| e.steps[0].position = Arc::new(Position::default())));
+    }
+
+    #[test]
     fn an_epoch_holds_every_example_once_and_no_mixed_group() {
-        let examples: Vec<Example> = (0..50).map(|i| example(&[1, 2, i], 2, u64::from(i % 3))).collect();
+        let examples: Vec<Example> = (0..50).map(|i| example(&[1, 2], &[i], u64::from(i % 3))).collect();
         let (train, held) = split(&examples, 0.3, 7);
         assert!(
             !held.is_empty() && train.iter().all(|i| held.iter().all(|h| examples[*h].group != examples[*i].group))
@@ -254,7 +308,7 @@ mod tests {
     }
     #[test]
     fn what_weighs_little_is_shown_seldom_in_epochs_of_one_length() {
-        let mut examples: Vec<Example> = (0..40).map(|i| example(&[1, 2, i], 2, 0)).collect();
+        let mut examples: Vec<Example> = (0..40).map(|i| example(&[1, 2], &[i], 0)).collect();
         examples[..20].iter_mut().for_each(|example| example.weight = 0.0);
         let chosen: Vec<usize> = (0..40).collect();
         let mut shown = [0; 40];

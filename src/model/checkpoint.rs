@@ -12,6 +12,7 @@ use std::path::{Path, PathBuf};
 use safetensors::SafeTensors;
 use safetensors::tensor::{Dtype, TensorView};
 use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
 use thiserror::Error;
 
 use super::{Config, Estimator, Model};
@@ -156,6 +157,18 @@ impl Checkpoint {
         let tensors = with_shapes(&shapes, tensors).map_err(broken("estimator.safetensors"))?;
         let estimator = Estimator::from_tensors(tensors).map_err(broken("estimator.safetensors"))?;
         Ok(Checkpoint { model, estimator, versions: file.versions, tokenizer, card })
+    }
+
+    /// The first 16 hexadecimal digits of the SHA-256 of its weights: what it writes depends on nothing else.
+    ///
+    /// # Errors
+    /// As [`Checkpoint::files`].
+    pub fn fingerprint(&self) -> Result<String, CheckpointError> {
+        let mut digest = Sha256::new();
+        for (_, bytes) in self.files()?.iter().filter(|(name, _)| name.ends_with(".safetensors")) {
+            digest.update(bytes);
+        }
+        Ok(digest.finalize().iter().take(8).map(|byte| format!("{byte:02x}")).collect())
     }
 
     /// The files of the folder and their bytes, in the order in which they are written.

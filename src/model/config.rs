@@ -16,8 +16,10 @@ pub struct Config {
     pub heads: usize,
     /// Hidden width of the gated feed-forward.
     pub feed_forward: usize,
-    /// Most tokens in a sequence, prompt included.
+    /// Most positions in a sequence, prompt included.
     pub max_sequence: usize,
+    /// Tokens of a question or an answer that are told apart by where they stand in it.
+    pub slots: usize,
     /// Base of the rotary wavelengths (RoFormer, 2021).
     pub rope_base: f32,
 }
@@ -44,6 +46,7 @@ impl Config {
             heads: 4,
             feed_forward: 448,
             max_sequence: 1024,
+            slots: 6,
             rope_base: 10_000.0,
         }
     }
@@ -71,6 +74,7 @@ impl Config {
         within("heads", self.heads, 1, 64)?;
         within("feed_forward", self.feed_forward, 1, 8192)?;
         within("max_sequence", self.max_sequence, 2, 16_384)?;
+        within("slots", self.slots, 1, 64)?;
         if !self.width.is_multiple_of(2 * self.heads) {
             return Err(invalid("width", self.width, format!("expected a multiple of {}", 2 * self.heads)));
         }
@@ -99,6 +103,9 @@ impl Config {
             add("gate_up.weight", vec![2 * self.feed_forward, width]);
             add("down.weight", vec![width, self.feed_forward]);
         }
+        // of what is read (questions, then answers), and of what is chosen from
+        shapes.push(("read_slots.weight".into(), vec![2 * self.slots, width]));
+        shapes.push(("choice_slots.weight".into(), vec![self.slots, width]));
         shapes.push(("norm.weight".into(), vec![width]));
         shapes.push(("value.weight".into(), vec![1, width]));
         shapes.push(("value.bias".into(), vec![1]));
@@ -143,6 +150,7 @@ mod tests {
             ("heads", Config { heads: 0, ..standard.clone() }),
             ("feed_forward", Config { feed_forward: 1 << 40, ..standard.clone() }),
             ("max_sequence", Config { max_sequence: 1, ..standard.clone() }),
+            ("slots", Config { slots: 0, ..standard.clone() }),
             ("rope_base", Config { rope_base: f32::NAN, ..standard.clone() }),
             ("number of parameters", Config { width: 2048, layers: 64, feed_forward: 8192, heads: 16, ..standard }),
         ];

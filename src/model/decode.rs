@@ -1,20 +1,23 @@
 //! Inference on the CPU: many sequences of different lengths behind one shared prompt, each with its cache of keys and values.
 //!
-//! A step feeds every sequence a chunk of one or more tokens. The chunks stand one after the other in one `[rows, width]`
+//! A step feeds every sequence a chunk of one or more positions. The chunks stand one after the other in one `[rows, width]`
 //! matrix: projections are one matrix product for the whole batch, nothing is padded. Attention to the shared prompt is one
 //! product for all heads of all sequences too (the prompt's keys are read once, as in Hydragen, 2024); only attention to a
-//! sequence's own tokens works sequence by sequence.
+//! sequence's own positions works sequence by sequence.
 
-use super::kernels::{Matrix, multiply, rms_norm, rotate, softmax, squared_relu_gate, transpose};
-use super::{Config, Model, ModelError};
+use super::kernels::{Matrix, dot, multiply, rms_norm, rotate, softmax, squared_relu_gate, transpose};
+use super::position::{check_answers, check_positions, slotted};
+use super::{Config, Model, ModelError, Position};
 
 /// A model made ready for inference: weights transposed to `[in, out]`, rotations tabled.
 pub struct Decoder {
     config: Config,
     /// `[vocabulary, width]`
     embedding: Vec<f32>,
-    /// `[width, vocabulary]`
-    unembedding: Vec<f32>,
+    /// `[2 · slots, width]`: of questions, then of answers
+    read_slots: Vec<f32>,
+    /// `[slots, width]`
+    choice_slots: Vec<f32>,
     layers: Vec<Layer>,
     norm: Vec<f32>,
     /// `[width]`
@@ -42,7 +45,7 @@ struct Layer {
 #[derive(Clone, Default)]
 pub(super) struct Cache {
     layers: Vec<LayerCache>,
-    /// Tokens held.
+    /// Positions held.
     pub length: usize,
     capacity: usize,
 }
@@ -60,7 +63,7 @@ impl Cache {
         Cache { layers: vec![LayerCache::default(); config.layers], length: 0, capacity: 0 }
     }
 
-    /// Makes room for `more` tokens.
+    /// Makes room for `more` positions.
     fn reserve(&mut self, more: usize, head: usize) {
         let needed = self.length + more;
         if needed <= self.capacity {
@@ -82,12 +85,10 @@ impl Cache {
 /// A prompt that was read: shared by all sequences that continue it.
 pub struct Prompt {
     pub(super) cache: Cache,
-    /// Hidden state of the last token, `[width]`.
-    pub(super) hidden: Vec<f32>,
 }
 
 impl Prompt {
-    /// Tokens in the prompt.
+    /// Positions in the prompt.
     pub fn length(&self) -> usize {
         self.cache.length
     }
@@ -97,13 +98,13 @@ impl Prompt {
 pub(super) struct Chunk<'a> {
     pub cache: &'a mut Cache,
     /// At least one.
-    pub tokens: &'a [u32],
+    pub positions: &'a [Position],
 }
 
 /// Buffers that live as long as a batch, so that steps do not allocate. `hidden` holds a step's result.
 #[derive(Default)]
 pub(super) struct Scratch {
-    /// Hidden states, a row for each token of the step: `[rows, width]`.
+    /// Hidden states, a row for each position of the step: `[rows, width]`.
     pub hidden: Vec<f32>,
     normed: Vec<f32>,
     projected: Vec<f32>,
@@ -133,7 +134,8 @@ impl Decoder {
         let (cosines, sines) = config.rotation();
         Decoder {
             embedding: model.tensor("embedding.weight").to_vec(),
-            unembedding: transpose(model.tensor("embedding.weight"), config.vocabulary, width),
+            read_slots: model.tensor("read_slots.weight").to_vec(),
+            choice_slots: model.tensor("choice_slots.weight").to_vec(),
             layers: layers.collect(),
             norm: model.tensor("norm.weight").to_vec(),
             value_weight: model.tensor("value.weight").to_vec(),
@@ -151,38 +153,30 @@ impl Decoder {
     /// Reads a prompt, once for all sequences that continue it.
     ///
     /// # Errors
-    /// An empty prompt, one longer than the model's sequences, a token outside of the vocabulary.
-    pub fn prompt(&self, tokens: &[u32]) -> Result<Prompt, ModelError> {
-        self.check(tokens, 0)?;
-        if tokens.is_empty() {
-            return Err(ModelError::Length { length: 0, limit: self.config.max_sequence });
-        }
+    /// An empty prompt, one longer than the model's sequences, positions without tokens, a token outside of the vocabulary.
+    pub fn prompt(&self, positions: &[Position]) -> Result<Prompt, ModelError> {
+        self.check(positions, 0)?;
         let (mut cache, mut scratch) = (Cache::new(&self.config), Scratch::default());
-        self.step(None, &mut [Chunk { cache: &mut cache, tokens }], &mut scratch);
-        let hidden = scratch.hidden[(tokens.len() - 1) * self.config.width..].to_vec();
-        Ok(Prompt { cache, hidden })
+        self.step(None, &mut [Chunk { cache: &mut cache, positions }], &mut scratch);
+        Ok(Prompt { cache })
     }
 
     /// The value head's prediction at the end of each sequence that continues `prompt`: log speed relative to the best known.
     ///
     /// # Errors
-    /// A sequence that is empty or too long, a token outside of the vocabulary.
-    pub fn values(&self, prompt: &Prompt, sequences: &[Vec<u32>]) -> Result<Vec<f32>, ModelError> {
+    /// As [`Decoder::prompt`], of each sequence.
+    pub fn values(&self, prompt: &Prompt, sequences: &[Vec<Position>]) -> Result<Vec<f32>, ModelError> {
         let mut values = Vec::with_capacity(sequences.len());
         let mut scratch = Scratch::default();
         for batch in sequences.chunks(super::sample::SEQUENCES_PER_BATCH) {
             let mut caches: Vec<Cache> = batch.iter().map(|_| Cache::new(&self.config)).collect();
             let mut chunks = Vec::with_capacity(batch.len());
             let (mut lasts, mut rows) = (Vec::with_capacity(batch.len()), 0);
-            for (cache, tokens) in caches.iter_mut().zip(batch) {
-                self.check(tokens, prompt.length())?;
-                rows += tokens.len();
-                lasts.push(
-                    rows.checked_sub(1)
-                        .filter(|_| !tokens.is_empty())
-                        .ok_or(ModelError::Length { length: 0, limit: self.config.max_sequence - prompt.length() })?,
-                );
-                chunks.push(Chunk { cache, tokens });
+            for (cache, positions) in caches.iter_mut().zip(batch) {
+                self.check(positions, prompt.length())?;
+                rows += positions.len();
+                lasts.push(rows - 1);
+                chunks.push(Chunk { cache, positions });
             }
             self.step(Some(&prompt.cache), &mut chunks, &mut scratch);
             values.extend(lasts.iter().map(|row| self.value(&scratch.hidden[row * self.config.width..])));
@@ -190,60 +184,70 @@ impl Decoder {
         Ok(values)
     }
 
-    /// The policy's logits after each token of one sequence: `[tokens, vocabulary]`.
+    /// The policy's scores of `answers` after each position of one sequence: `[positions, answers]`.
     ///
     /// # Errors
-    /// A sequence that is too long, a token outside of the vocabulary.
-    pub fn logits(&self, prompt: &Prompt, tokens: &[u32]) -> Result<Vec<f32>, ModelError> {
-        self.check(tokens, prompt.length())?;
+    /// As [`Decoder::prompt`]; no answers, or some without tokens.
+    pub fn scores(
+        &self,
+        prompt: &Prompt,
+        positions: &[Position],
+        answers: &[Vec<u32>],
+    ) -> Result<Vec<f32>, ModelError> {
+        self.check(positions, prompt.length())?;
+        check_answers(answers, self.config.vocabulary)?;
         let (mut cache, mut scratch) = (Cache::new(&self.config), Scratch::default());
-        self.step(Some(&prompt.cache), &mut [Chunk { cache: &mut cache, tokens }], &mut scratch);
-        let mut logits = Vec::new();
-        self.policy(&scratch.hidden, &mut logits);
-        Ok(logits)
+        self.step(Some(&prompt.cache), &mut [Chunk { cache: &mut cache, positions }], &mut scratch);
+        Ok(scratch.hidden.chunks_exact(self.config.width).flat_map(|hidden| self.policy(hidden, answers)).collect())
     }
 
-    /// Whether `tokens` may be fed after `before` others.
-    pub(super) fn check(&self, tokens: &[u32], before: usize) -> Result<(), ModelError> {
-        let (length, limit) = (tokens.len() + before, self.config.max_sequence);
-        if length > limit {
-            return Err(ModelError::Length { length, limit });
+    /// Whether `positions` may be fed after `before` others.
+    pub(super) fn check(&self, positions: &[Position], before: usize) -> Result<(), ModelError> {
+        let (length, limit) = (positions.len() + before, self.config.max_sequence);
+        if positions.is_empty() || length > limit {
+            return Err(ModelError::Length { length: positions.len(), limit: limit.saturating_sub(before) });
         }
-        let vocabulary = self.config.vocabulary;
-        match tokens.iter().find(|token| **token as usize >= vocabulary) {
-            Some(&token) => Err(ModelError::Token { token, vocabulary }),
-            None => Ok(()),
-        }
+        check_positions(positions, self.config.vocabulary)
     }
 
-    /// The policy head: logits `[rows, vocabulary]` of hidden states `[rows, width]`.
-    pub(super) fn policy(&self, hidden: &[f32], logits: &mut Vec<f32>) {
-        let (width, vocabulary) = (self.config.width, self.config.vocabulary);
-        let rows = hidden.len() / width;
-        let mut normed = vec![0.0; hidden.len()];
+    /// The policy head: a score for each answer, at one hidden state. Answers were checked.
+    pub(super) fn policy(&self, hidden: &[f32], answers: &[Vec<u32>]) -> Vec<f32> {
+        let (width, slots) = (self.config.width, self.config.slots);
+        let mut normed = vec![0.0; width];
         rms_norm(&mut normed, hidden, &self.norm);
-        logits.resize(rows * vocabulary, 0.0);
-        let unembedding = Matrix::row_major(&self.unembedding, width, vocabulary);
-        multiply(logits, Matrix::row_major(&normed, rows, width), unembedding, false);
+        // by slot, since many answers have the same few
+        let weigh = |slot: &[f32]| normed.iter().zip(slot).map(|(x, w)| x * w).collect::<Vec<f32>>();
+        let by_slot: Vec<Vec<f32>> = self.choice_slots.chunks_exact(width).map(weigh).collect();
+        let embedding = |token: u32| &self.embedding[token as usize * width..][..width];
+        let score = |answer: &Vec<u32>| {
+            slotted(answer, slots).map(|(token, slot)| dot(&by_slot[slot], embedding(token))).sum::<f32>()
+        };
+        answers.iter().map(score).collect()
     }
 
     /// The value head at one hidden state, the first `width` numbers of `hidden`.
     pub(super) fn value(&self, hidden: &[f32]) -> f32 {
         let mut normed = vec![0.0; self.config.width];
         rms_norm(&mut normed, &hidden[..self.config.width], &self.norm);
-        normed.iter().zip(&self.value_weight).map(|(x, w)| x * w).sum::<f32>() + self.value_bias
+        dot(&normed, &self.value_weight) + self.value_bias
     }
 
-    /// Feeds each sequence its chunk; leaves the hidden states of all tokens in `scratch.hidden`, chunk after chunk.
-    /// Tokens and lengths were checked.
+    /// Feeds each sequence its chunk; leaves the hidden states of all positions in `scratch.hidden`, chunk after chunk.
+    /// Positions and lengths were checked.
     pub(super) fn step(&self, prompt: Option<&Cache>, chunks: &mut [Chunk<'_>], scratch: &mut Scratch) {
         let (width, hidden) = (self.config.width, self.config.feed_forward);
-        let rows: usize = chunks.iter().map(|chunk| chunk.tokens.len()).sum();
+        let rows: usize = chunks.iter().map(|chunk| chunk.positions.len()).sum();
         scratch.hidden.clear();
         for chunk in chunks.iter_mut() {
-            chunk.cache.reserve(chunk.tokens.len(), self.config.head_width());
-            for &token in chunk.tokens {
-                scratch.hidden.extend_from_slice(&self.embedding[token as usize * width..][..width]);
+            chunk.cache.reserve(chunk.positions.len(), self.config.head_width());
+            for position in chunk.positions {
+                let begin = scratch.hidden.len();
+                scratch.hidden.resize(begin + width, 0.0);
+                for (token, slot) in position.slotted(self.config.slots) {
+                    let embedded = &self.embedding[token as usize * width..][..width];
+                    let weighed = embedded.iter().zip(&self.read_slots[slot * width..][..width]).map(|(x, w)| x * w);
+                    scratch.hidden[begin..].iter_mut().zip(weighed).for_each(|(sum, x)| *sum += x);
+                }
             }
         }
         scratch.normed.resize(rows * width, 0.0);
@@ -271,7 +275,7 @@ impl Decoder {
             multiply(&mut scratch.hidden, gated, Matrix::row_major(&layer.down, hidden, width), true);
         }
         for chunk in chunks {
-            chunk.cache.length += chunk.tokens.len();
+            chunk.cache.length += chunk.positions.len();
         }
     }
 
@@ -288,7 +292,7 @@ impl Decoder {
         for chunk in chunks {
             let (capacity, start) = (chunk.cache.capacity, chunk.cache.length);
             let cache = &mut chunk.cache.layers[layer];
-            for at in start..start + chunk.tokens.len() {
+            for at in start..start + chunk.positions.len() {
                 let Some((projected, queries)) = rows.next() else { return };
                 let cosine = &self.cosines[(before + at) * half..][..half];
                 let sine = &self.sines[(before + at) * half..][..half];
@@ -304,7 +308,7 @@ impl Decoder {
         }
     }
 
-    /// Causal attention of `scratch.queries` to the prompt and to the own tokens; result in `scratch.attended`.
+    /// Causal attention of `scratch.queries` to the prompt and to the own positions; result in `scratch.attended`.
     fn attend(&self, layer: usize, prompt: Option<&Cache>, chunks: &[Chunk<'_>], scratch: &mut Scratch) {
         let (heads, head) = (self.config.heads, self.config.head_width());
         let rows = scratch.queries.len() / head;
@@ -316,7 +320,7 @@ impl Decoder {
         }
         let mut first_row = 0;
         for chunk in chunks {
-            let (start, new) = (chunk.cache.length, chunk.tokens.len());
+            let (start, new) = (chunk.cache.length, chunk.positions.len());
             let (length, own_rows) = (start + new, new * heads);
             scratch.own_scores.resize(own_rows * length, 0.0);
             let queries = Matrix::row_major(&scratch.queries[first_row * head..], own_rows, head);

@@ -86,44 +86,6 @@ impl CustomOp1 for SquaredReluGate {
     }
 }
 
-/// Weighted negative log-likelihood of targets, summed, from logits `[rows, vocabulary]`: a scalar.
-pub(super) struct Nats {
-    pub targets: Vec<u32>,
-    pub weights: Vec<f32>,
-}
-
-impl CustomOp1 for Nats {
-    fn name(&self) -> &'static str {
-        "nats"
-    }
-
-    fn cpu_fwd(&self, logits: &CpuStorage, layout: &Layout) -> Result<(CpuStorage, Shape)> {
-        let (_, vocabulary) = layout.shape().dims2()?;
-        let mut sum = 0.0f64;
-        let mut row = vec![0.0; vocabulary];
-        for ((logits, target), weight) in
-            slice(logits, layout)?.chunks_exact(vocabulary).zip(&self.targets).zip(&self.weights)
-        {
-            row.copy_from_slice(logits);
-            // which leaves no probability at zero
-            kernels::softmax(&mut row, &mut []);
-            sum -= f64::from(*weight) * f64::from(row[*target as usize].ln());
-        }
-        Ok((CpuStorage::F32(vec![sum as f32]), Shape::from(())))
-    }
-
-    fn bwd(&self, logits: &Tensor, _: &Tensor, g: &Tensor) -> Result<Option<Tensor>> {
-        let (shape, vocabulary, g) = (logits.shape(), logits.dim(1)?, g.to_scalar::<f32>()?);
-        let mut logits = values(logits)?;
-        for ((row, target), weight) in logits.chunks_exact_mut(vocabulary).zip(&self.targets).zip(&self.weights) {
-            kernels::softmax(row, &mut []);
-            row[*target as usize] -= 1.0;
-            row.iter_mut().for_each(|p| *p *= weight * g);
-        }
-        Ok(Some(Tensor::from_vec(logits, shape, &Device::Cpu)?))
-    }
-}
-
 /// Causal multi-query attention with rotary positions, of projections `[rows, (heads + 2) · head]` to `[rows, heads · head]`: rows are first
 /// those of a prefix, then those of each member, which sees the prefix and itself.
 pub(super) struct Attention {

@@ -188,6 +188,11 @@ fn exponential(x: f32) -> f32 {
     p * f32::from_bits(exponent)
 }
 
+/// The scalar product of two vectors of one length.
+pub(super) fn dot(a: &[f32], b: &[f32]) -> f32 {
+    a.iter().zip(b).map(|(a, b)| a * b).sum()
+}
+
 /// Rotates the pairs `(vector[i], vector[half + i])` by the angles whose cosines and sines are given.
 pub(super) fn rotate(output: &mut [f32], vector: &[f32], cosine: &[f32], sine: &[f32], factor: f32) {
     let (low, high) = vector.split_at(cosine.len());

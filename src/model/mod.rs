@@ -1,8 +1,9 @@
 //! The transformer that writes decisions. It knows token ids and tensors only, nothing of tasks or traces.
 //!
 //! A small decoder-only network: RMSNorm, rotary positions, multi-query attention (one key and value head, so that the
-//! caches of hundreds of sequences stay small), gated feed-forward with a squared ReLU, tied embeddings. Two heads stand on one trunk:
-//! the *policy* (the next token) and the *value* (log speed relative to the best known program of the task).
+//! caches of hundreds of sequences stay small), gated feed-forward with a squared ReLU, tied embeddings. It reads several tokens at a
+//! [`Position`]. Two heads stand on one trunk: the *policy* (which of the possible answers) and the *value* (log speed relative to the best
+//! known program of the task).
 //!
 //! - [`Config`]: the architecture, and its limits. [`Model`]: the weights, plain `f32` on the host.
 //! - [`Decoder`]: fast, ragged, allocation-free inference on the CPU; [`Decoder::sample`] writes sequences under a [`Guide`].
@@ -24,6 +25,7 @@ mod hub;
 mod kernels;
 mod network;
 mod optimizer;
+mod position;
 mod sample;
 mod train;
 mod training_state;
@@ -34,13 +36,14 @@ use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use thiserror::Error;
 
-pub use batch::{Blind, Example};
+pub use batch::{Example, Step};
 pub use checkpoint::{Checkpoint, CheckpointError, Versions};
 pub use config::{Config, InvalidConfig};
 pub use decode::{Decoder, Prompt};
 pub use estimator::{Estimator, EstimatorOptions, Group, Ordered, train_estimator};
 pub use hub::{HubOptions, Source, SourceError};
 pub use network::{Compute, Network};
+pub use position::Position;
 pub use sample::{Guide, Next, Sampled, SamplingOptions};
 pub use train::{Evaluation, Progress, Trainer, TrainingOptions};
 
@@ -52,11 +55,13 @@ pub enum ModelError {
     /// The caller's tokens do not fit the model.
     #[error("token {token} is outside of the vocabulary of {vocabulary}")]
     Token { token: u32, vocabulary: usize },
-    #[error("a sequence of {length} tokens where 1 to {limit} are possible")]
+    #[error("a sequence of {length} positions where 1 to {limit} are possible")]
     Length { length: usize, limit: usize },
-    /// The guide's candidates cannot be told apart by their tokens.
-    #[error("{0}")]
-    Candidates(String),
+    #[error("a question without answers, or something to read or choose that has no tokens")]
+    Empty,
+    /// The guide's fault.
+    #[error("answer {answer} of {answers}")]
+    Answer { answer: usize, answers: usize },
     #[error("{0}")]
     Options(String),
     /// The examples cannot train this model.
@@ -85,7 +90,7 @@ pub struct Model {
 
 impl Model {
     /// An untrained model: uniform weights with a deviation of 0.02, branches into the residual stream scaled down by the depth
-    /// (as in GPT-2), norms at one, the value head at zero.
+    /// (as in GPT-2), norms at one, slots around one, the value head at zero.
     ///
     /// # Errors
     /// [`InvalidConfig`] where the architecture is out of its limits.
@@ -100,6 +105,8 @@ impl Model {
                 let size = shape.iter().product();
                 let values = if name.ends_with("norm.weight") {
                     vec![1.0; size]
+                } else if name.ends_with("slots.weight") {
+                    (0..size).map(|_| random.random_range(0.5..1.5)).collect()
                 } else if name.starts_with("value.") {
                     vec![0.0; size]
                 } else {

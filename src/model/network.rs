@@ -10,7 +10,8 @@ use candle_core::{D, DType, Device, Tensor, Var};
 
 use super::fused;
 use super::kernels::NORM_EPSILON;
-use super::{Config, Model, ModelError};
+use super::position::{check_answers, check_positions, slotted};
+use super::{Config, Model, ModelError, Position};
 
 /// Where to train.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -46,10 +47,10 @@ pub struct Network {
 
 /// What a batch shares between its layers.
 struct Frame {
-    /// Tokens of the prefix.
+    /// Positions of the prefix.
     prefix: usize,
     members: usize,
-    /// Tokens of each continuation, padding included.
+    /// Positions of each continuation, padding included.
     length: usize,
     /// What attention needs where it is not fused.
     composed: Option<Composed>,
@@ -59,7 +60,7 @@ struct Composed {
     /// Rotations of every row, `[prefix + members · length, 1, head_width / 2]`.
     cosine: Tensor,
     sine: Tensor,
-    /// `[heads · prefix, prefix]` and `[length · heads, length]`: 0, or minus infinity where a token would see a later one.
+    /// `[heads · prefix, prefix]` and `[length · heads, length]`: 0, or minus infinity where a position would see a later one.
     prefix_mask: Option<Tensor>,
     own_mask: Tensor,
 }
@@ -91,13 +92,15 @@ impl Network {
         Model::from_tensors(self.config.clone(), tensors).map_err(ModelError::State)
     }
 
-    /// Logits after each token of one sequence, `[tokens, vocabulary]`, and the value after each, `[tokens]`; without any cache.
+    /// Scores of `answers` after each position of one sequence, `[positions, answers]`, and the value after each, `[positions]`; without any
+    /// cache.
     ///
     /// # Errors
-    /// A sequence that is empty or too long, a token outside of the vocabulary.
-    pub fn evaluate(&self, tokens: &[u32]) -> Result<(Vec<f32>, Vec<f32>), ModelError> {
-        let hidden = self.hidden(&[], tokens, 1)?;
-        Ok((self.policy(&hidden)?.flatten_all()?.to_vec1()?, self.value(&hidden)?.to_vec1()?))
+    /// A sequence that is empty or too long, positions or answers without tokens, a token outside of the vocabulary.
+    pub fn evaluate(&self, positions: &[Position], answers: &[Vec<u32>]) -> Result<(Vec<f32>, Vec<f32>), ModelError> {
+        let hidden = self.hidden(&[], &positions.iter().collect::<Vec<_>>(), 1)?;
+        let questions: Vec<&[Vec<u32>]> = positions.iter().map(|_| answers).collect();
+        Ok((self.scores(&hidden, &questions)?.to_vec1()?, self.value(&hidden)?.to_vec1()?))
     }
 
     pub(super) fn config(&self) -> &Config {
@@ -120,15 +123,20 @@ impl Network {
     /// Normed hidden states `[members · length, width]` of continuations `[members · length]` that all follow `prefix`.
     ///
     /// # Errors
-    /// Sequences that are empty or too long, a token outside of the vocabulary.
-    pub(super) fn hidden(&self, prefix: &[u32], suffixes: &[u32], members: usize) -> Result<Tensor, ModelError> {
-        let vocabulary = self.config.vocabulary;
-        if let Some(&token) = prefix.iter().chain(suffixes).find(|token| **token as usize >= vocabulary) {
-            return Err(ModelError::Token { token, vocabulary });
+    /// Sequences that are empty or too long, positions without tokens, a token outside of the vocabulary.
+    pub(super) fn hidden(
+        &self,
+        prefix: &[&Position],
+        suffixes: &[&Position],
+        members: usize,
+    ) -> Result<Tensor, ModelError> {
+        let positions = [prefix, suffixes].concat();
+        for position in &positions {
+            check_positions(std::slice::from_ref(*position), self.config.vocabulary)?;
         }
         let frame = self.frame(prefix.len(), suffixes.len(), members)?;
-        let ids = Tensor::new([prefix, suffixes].concat(), &self.device)?;
-        let mut x = self.weight("embedding.weight")?.index_select(&ids, 0)?;
+        let slotted = positions.iter().map(|position| position.slotted(self.config.slots));
+        let mut x = self.together("read_slots.weight", slotted)?;
         for layer in 0..self.config.layers {
             let weight = |name: &str| self.weight(&format!("layers.{layer}.{name}.weight"));
             let normed = self.rms_norm(&x, weight("attention_norm")?)?;
@@ -141,9 +149,35 @@ impl Network {
         self.rms_norm(&x.narrow(0, prefix.len(), suffixes.len())?, self.weight("norm.weight")?)
     }
 
-    /// Logits `[rows, vocabulary]` of normed hidden states `[rows, width]`.
-    pub(super) fn policy(&self, hidden: &Tensor) -> Result<Tensor, ModelError> {
-        Ok(hidden.matmul(&self.weight("embedding.weight")?.t()?)?)
+    /// What stands together, each a few tokens in slots, as one vector: `[rows, width]`.
+    fn together(
+        &self,
+        slots: &str,
+        rows: impl ExactSizeIterator<Item = impl Iterator<Item = (u32, usize)>>,
+    ) -> Result<Tensor, ModelError> {
+        let (mut row_of, mut tokens, mut slot_of) = (Vec::new(), Vec::new(), Vec::new());
+        let count = rows.len();
+        for (row, slotted) in rows.enumerate() {
+            for (token, slot) in slotted {
+                row_of.push(row as u32);
+                tokens.push(token);
+                slot_of.push(slot as u32);
+            }
+        }
+        let ids = |ids: Vec<u32>| Tensor::new(ids, &self.device);
+        let embedded = self.weight("embedding.weight")?.index_select(&ids(tokens)?, 0)?;
+        let weighed = (embedded * self.weight(slots)?.index_select(&ids(slot_of)?, 0)?)?;
+        let rows = Tensor::zeros((count, self.config.width), DType::F32, &self.device)?;
+        Ok(rows.index_add(&ids(row_of)?, &weighed, 0)?)
+    }
+
+    /// Scores of the answers to each row's question, one after the other, of normed hidden states `[questions, width]`. Answers were checked.
+    fn scores(&self, hidden: &Tensor, questions: &[&[Vec<u32>]]) -> Result<Tensor, ModelError> {
+        let answers: Vec<&Vec<u32>> = questions.iter().copied().flatten().collect();
+        let slotted = answers.iter().map(|tokens| slotted(tokens, self.config.slots));
+        let answers = self.together("choice_slots.weight", slotted)?;
+        let asked = hidden.index_select(&Tensor::new(rows_of(questions), &self.device)?, 0)?;
+        Ok((asked * answers)?.sum(1)?)
     }
 
     /// Values `[rows]` of normed hidden states `[rows, width]`.
@@ -197,15 +231,44 @@ impl Network {
         Ok((gate * gate_up.narrow(1, hidden, hidden)?)?)
     }
 
-    /// Negative log-likelihood of `targets` by logits `[rows, vocabulary]`, weighted and summed: a scalar.
-    pub(super) fn nats(&self, logits: &Tensor, targets: &[u32], weights: &[f32]) -> Result<Tensor, ModelError> {
-        if self.fused {
-            return Ok(logits.apply_op1(fused::Nats { targets: targets.to_vec(), weights: weights.to_vec() })?);
+    /// Negative log-likelihood of the `chosen` answers to each row's question, weighted and summed: a scalar. Of normed hidden states
+    /// `[questions, width]`.
+    ///
+    /// # Errors
+    /// Questions without answers, answers without tokens, a token outside of the vocabulary, no such answer.
+    pub(super) fn nats(
+        &self,
+        hidden: &Tensor,
+        questions: &[&[Vec<u32>]],
+        chosen: &[usize],
+        weights: &[f32],
+    ) -> Result<Tensor, ModelError> {
+        let mut targets = Vec::with_capacity(chosen.len());
+        let mut first = 0;
+        for (answers, chosen) in questions.iter().zip(chosen) {
+            check_answers(answers, self.config.vocabulary)?;
+            if *chosen >= answers.len() {
+                return Err(ModelError::Answer { answer: *chosen, answers: answers.len() });
+            }
+            targets.push((first + chosen) as u32);
+            first += answers.len();
         }
-        let likelihoods = candle_nn::ops::log_softmax(logits, D::Minus1)?;
-        let targets = Tensor::new(targets, &self.device)?.unsqueeze(1)?;
-        let weights = Tensor::new(weights, &self.device)?;
-        Ok((likelihoods.gather(&targets, 1)?.squeeze(1)? * weights)?.sum_all()?.neg()?)
+        let scores = self.scores(hidden, questions)?;
+        // the highest score of each question is taken off, so that no exponential overflows; it cancels out
+        let of_each = scores.to_vec1::<f32>()?;
+        let mut rest = of_each.as_slice();
+        let mut highest = Vec::with_capacity(of_each.len());
+        for answers in questions {
+            let (own, others) = rest.split_at(answers.len());
+            rest = others;
+            let most = own.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+            highest.resize(highest.len() + own.len(), most);
+        }
+        let scores = (scores - Tensor::new(highest, &self.device)?)?;
+        let rows = Tensor::new(rows_of(questions), &self.device)?;
+        let sums = Tensor::zeros(questions.len(), DType::F32, &self.device)?.index_add(&rows, &scores.exp()?, 0)?;
+        let likelihoods = (scores.index_select(&Tensor::new(targets, &self.device)?, 0)? - sums.log()?)?;
+        Ok((likelihoods * Tensor::new(weights, &self.device)?)?.sum_all()?.neg()?)
     }
 
     /// Multi-query attention of projections `[rows, projection]`; returns `[rows, width]`. Rows are first the prefix's, then each
@@ -262,6 +325,12 @@ impl Network {
     }
 }
 
+/// The number of its question for each answer.
+fn rows_of(questions: &[&[Vec<u32>]]) -> Vec<u32> {
+    let rows = questions.iter().enumerate();
+    rows.flat_map(|(row, answers)| std::iter::repeat_n(row as u32, answers.len())).collect()
+}
+
 /// `[length · heads, length]`: row `time · heads + head` sees columns up to `time`.
 fn causal_mask(length: usize, heads: usize, device: &Device) -> Result<Tensor, ModelError> {
     let mask: Vec<f32> = (0..length * heads)
@@ -287,7 +356,7 @@ fn softmax(scores: &Tensor) -> Result<Tensor, ModelError> {
 #[cfg(test)]
 mod tests {
     use super::{Compute, Network};
-    use crate::model::{Config, Model};
+    use crate::model::{Config, Model, Position};
 
     /// Two layers, and weights that are no longer those of the start: norms differ from one.
     fn small() -> Network {
@@ -301,24 +370,36 @@ mod tests {
         network
     }
 
+    /// Positions of one or two tokens.
+    fn positions(tokens: &[u32]) -> Vec<Position> {
+        let position = |(at, token): (usize, &u32)| match at % 3 {
+            0 => Position { answer: vec![*token], question: vec![1, *token] },
+            _ => Position::word(vec![*token]),
+        };
+        tokens.iter().enumerate().map(position).collect()
+    }
+
     #[test]
     fn fused_operations_have_the_values_and_gradients_of_composed_ones() {
         let mut network = small();
-        let suffixes = [4, 5, 6, 7, 8, 9, 10, 0];
-        for prefix in [&[1, 2, 3][..], &[]] {
+        let (all, suffixes) = (positions(&[1, 2, 3]), positions(&[4, 5, 6, 7, 8, 9, 10, 0]));
+        let suffixes: Vec<&Position> = suffixes.iter().collect();
+        let answers = [vec![vec![3], vec![4, 5], vec![5, 4]], vec![vec![2]], vec![vec![9, 9], vec![9]]];
+        let questions: Vec<&[Vec<u32>]> = (0..8).map(|row| answers[row % 3].as_slice()).collect();
+        for prefix in [&all[..], &[]] {
+            let prefix: Vec<&Position> = prefix.iter().collect();
             let mut results = Vec::new();
             for fused in [true, false] {
                 network.fused = fused;
-                let hidden = network.hidden(prefix, &suffixes, 2).unwrap();
-                let logits = network.policy(&hidden).unwrap();
+                let hidden = network.hidden(&prefix, &suffixes, 2).unwrap();
                 let weights = [1.0, 0.5, 2.0, 0.0, 1.0, 1.0, 0.3, 1.0];
-                let nats = network.nats(&logits, &suffixes, &weights).unwrap();
+                let nats = network.nats(&hidden, &questions, &[2, 0, 1, 0, 0, 0, 1, 0], &weights).unwrap();
                 let values = network.value(&hidden).unwrap().sqr().unwrap().sum_all().unwrap();
                 let gradients = (nats.clone() + values).unwrap().backward().unwrap();
                 results.push((nats.to_scalar::<f32>().unwrap(), gradients));
             }
             let [(nats, gradients), (expected_nats, expected)] = &results[..] else { unreachable!() };
-            assert!((nats - expected_nats).abs() < 1e-4, "{nats} {expected_nats}");
+            assert!(*nats > 1.0 && (nats - expected_nats).abs() < 1e-4, "{nats} {expected_nats}");
             for (name, variable) in network.variables() {
                 let of = |gradients: &candle_core::backprop::GradStore| {
                     gradients.get(variable).unwrap().flatten_all().unwrap().to_vec1::<f32>().unwrap()
@@ -333,11 +414,34 @@ mod tests {
     }
 
     #[test]
+    fn the_likelihood_of_an_answer_is_its_share_of_the_exponentials() {
+        let network = small();
+        let positions = positions(&[4, 5, 6]);
+        let answers = vec![vec![3], vec![4, 5], vec![5, 4], vec![7]];
+        let (scores, _) = network.evaluate(&positions, &answers).unwrap();
+        let hidden = network.hidden(&[], &positions.iter().collect::<Vec<_>>(), 1).unwrap();
+        let questions = [answers.as_slice(); 3];
+        let nats = network.nats(&hidden, &questions, &[1, 2, 3], &[1.0, 0.0, 2.0]).unwrap().to_scalar::<f32>().unwrap();
+        let likelihood = |row: usize, answer: usize| {
+            let scores = &scores[row * 4..][..4];
+            (scores[answer].exp() / scores.iter().map(|score| score.exp()).sum::<f32>()).ln()
+        };
+        let expected = -likelihood(0, 1) - 2.0 * likelihood(2, 3);
+        assert!((nats - expected).abs() < 1e-5, "{nats} {expected}");
+        // the order of an answer's tokens counts
+        assert!((scores[1] - scores[2]).abs() > 1e-6);
+        let refused =
+            |answers: &[Vec<u32>], chosen| network.nats(&hidden, &[answers; 3], &[chosen; 3], &[1.0; 3]).is_err();
+        assert!(refused(&[], 0) && refused(&[vec![]], 0) && refused(&[vec![11]], 0) && refused(&[vec![1]], 1));
+    }
+
+    #[test]
     fn members_behind_a_shared_prefix_see_what_each_would_see_alone() {
         let network = small();
-        let (prefix, members) = ([1, 2, 3], [[4, 5, 6, 7], [8, 9, 10, 0]]);
-        let together: Vec<Vec<f32>> = network.hidden(&prefix, &members.concat(), 2).unwrap().to_vec2().unwrap();
-        for (member, together) in members.iter().zip(together.chunks(4)) {
+        let (prefix, suffixes) = (positions(&[1, 2, 3]), positions(&[4, 5, 6, 7, 8, 9, 10, 0]));
+        let (prefix, suffixes): (Vec<&Position>, Vec<&Position>) = (prefix.iter().collect(), suffixes.iter().collect());
+        let together: Vec<Vec<f32>> = network.hidden(&prefix, &suffixes, 2).unwrap().to_vec2().unwrap();
+        for (member, together) in suffixes.chunks(4).zip(together.chunks(4)) {
             let alone: Vec<Vec<f32>> =
                 network.hidden(&[], &[&prefix[..], member].concat(), 1).unwrap().to_vec2().unwrap();
             for (a, b) in alone[prefix.len()..].concat().iter().zip(together.concat()) {

@@ -1,32 +1,31 @@
 //! Sampling many sequences in lockstep, where only what a [`Guide`] allows has probability.
 
-use std::cmp::Ordering;
-
 use candle_core::{Device, Tensor};
 use candle_transformers::generation::LogitsProcessor;
 use rayon::iter::{IndexedParallelIterator, ParallelIterator};
 use rayon::slice::ParallelSliceMut;
 
-use super::ModelError;
 use super::decode::{Cache, Chunk, Decoder, Prompt, Scratch};
+use super::position::check_answers;
+use super::{ModelError, Position};
 
 /// Sequences that are decoded together, on one thread. A constant: results do not depend on the number of cores.
 pub(super) const SEQUENCES_PER_BATCH: usize = 32;
 
-/// What may follow in a sequence.
+/// What follows in a sequence.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Next {
-    /// These tokens follow for certain; they are fed, not sampled.
-    Forced(Vec<u32>),
-    /// One of these token strings follows. At least one; none a prefix of another.
-    Among(Vec<Vec<u32>>),
+    /// A question, and the answers that are possible: at least one.
+    Ask { question: Vec<u32>, answers: Vec<Vec<u32>> },
+    /// A question whose answer is known already.
+    Told { question: Vec<u32>, answer: Vec<u32> },
     /// Nothing follows.
     Finished,
 }
 
-/// Says what may follow in one sequence.
+/// Says what follows in one sequence.
 pub trait Guide: Send {
-    /// What follows. `chosen` is the position of the candidate that was sampled, if the last answer was [`Next::Among`].
+    /// What follows. `chosen` is the position of the answer that was sampled, if the last call gave [`Next::Ask`].
     fn next(&mut self, chosen: Option<usize>) -> Next;
 }
 
@@ -35,7 +34,7 @@ pub trait Guide: Send {
 pub struct SamplingOptions {
     /// Divides the logits; 0 takes the likeliest.
     pub temperature: f64,
-    /// Only the likeliest tokens whose probabilities add up to this are sampled; 1 for all.
+    /// Only the likeliest answers whose probabilities add up to this are sampled; 1 for all.
     pub top_p: f64,
     /// Decides everything: equal seeds sample equal sequences.
     pub seed: u64,
@@ -50,14 +49,10 @@ impl Default for SamplingOptions {
 /// One sampled sequence.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Sampled {
-    /// What follows the prompt: forced and sampled tokens.
-    pub tokens: Vec<u32>,
-    /// The candidate chosen at each [`Next::Among`].
+    /// The answer chosen at each [`Next::Ask`].
     pub choices: Vec<usize>,
-    /// Natural logarithm of the probability of all choices, among the legal ones, at temperature 1.
+    /// Natural logarithm of the probability of all choices, at temperature 1.
     pub log_likelihood: f64,
-    /// The value head's prediction at the end: log speed relative to the best known.
-    pub value: f32,
     /// Whether the guide said [`Next::Finished`]; else the model's longest sequence was reached.
     pub complete: bool,
 }
@@ -65,11 +60,8 @@ pub struct Sampled {
 impl Decoder {
     /// Samples a sequence for each guide, in the order of the guides.
     ///
-    /// The candidates of a decision form a trie, which sampling walks from its root: at each branch only the tokens that
-    /// continue a candidate have probability, and where there is one, it is fed without being sampled.
-    ///
     /// # Errors
-    /// Options out of their range; candidates that are none, or of which one is a prefix of another; a token outside of the vocabulary.
+    /// Options out of their range; questions or answers without tokens, a token outside of the vocabulary.
     pub fn sample<G: Guide>(
         &self,
         prompt: &Prompt,
@@ -102,44 +94,38 @@ impl Decoder {
         options: &SamplingOptions,
     ) -> Result<Vec<Sampled>, ModelError> {
         let width = self.config().width;
+        let limit = self.config().max_sequence - prompt.length();
         let mut writers: Vec<Writer> = Vec::with_capacity(guides.len());
         for (i, guide) in guides.iter_mut().enumerate() {
-            let mut writer = Writer::new(self, prompt, seed_of(options.seed, first + i), options);
-            writer.advance(guide, None)?;
+            let mut writer = Writer::new(self, seed_of(options.seed, first + i), options);
+            writer.advance(guide, limit)?;
             writers.push(writer);
         }
-        let (mut scratch, mut hidden, mut logits) = (Scratch::default(), Vec::new(), Vec::new());
+        let mut scratch = Scratch::default();
         loop {
-            // feed what is pending; hidden states of the last tokens decide
-            let mut lasts = Vec::with_capacity(writers.len());
-            let mut chunks = Vec::with_capacity(writers.len());
-            let mut rows = 0;
-            for (i, writer) in writers.iter_mut().enumerate().filter(|(_, writer)| writer.fed < writer.tokens.len()) {
-                let tokens = &writer.tokens[writer.fed..];
-                self.check(tokens, prompt.length() + writer.fed)?;
-                rows += tokens.len();
-                lasts.push((i, rows - 1));
-                chunks.push(Chunk { cache: &mut writer.cache, tokens });
+            let (mut chunks, mut lasts, mut rows) = (Vec::new(), Vec::new(), 0);
+            for writer in writers.iter_mut().filter(|writer| !writer.answers.is_empty()) {
+                self.check(&writer.pending, prompt.length() + writer.cache.length)?;
+                rows += writer.pending.len();
+                lasts.push(rows - 1);
+                chunks.push(Chunk { cache: &mut writer.cache, positions: &writer.pending });
             }
-            if !chunks.is_empty() {
-                self.step(Some(&prompt.cache), &mut chunks, &mut scratch);
-            }
-            for (i, row) in lasts {
-                writers[i].fed = writers[i].tokens.len();
-                writers[i].hidden.copy_from_slice(&scratch.hidden[row * width..][..width]);
-            }
-            let waiting: Vec<usize> = (0..writers.len()).filter(|i| writers[*i].decision.is_some()).collect();
-            if waiting.is_empty() {
+            if chunks.is_empty() {
                 break;
             }
-            hidden.clear();
-            waiting.iter().for_each(|i| hidden.extend_from_slice(&writers[*i].hidden));
-            self.policy(&hidden, &mut logits);
-            for (i, logits) in waiting.into_iter().zip(logits.chunks_exact(self.config().vocabulary)) {
-                writers[i].branch(&mut guides[i], logits)?;
+            self.step(Some(&prompt.cache), &mut chunks, &mut scratch);
+            let waiting = writers.iter_mut().zip(&mut *guides).filter(|(writer, _)| !writer.answers.is_empty());
+            for ((writer, guide), row) in waiting.zip(lasts) {
+                let scores = self.policy(&scratch.hidden[row * width..][..width], &writer.answers);
+                writer.choose(&scores)?;
+                writer.advance(guide, limit)?;
             }
         }
-        Ok(writers.into_iter().map(|writer| writer.finish(self)).collect())
+        let finish = |writer: Writer| {
+            let Writer { choices, log_likelihood, complete, .. } = writer;
+            Sampled { choices, log_likelihood, complete }
+        };
+        Ok(writers.into_iter().map(finish).collect())
     }
 }
 
@@ -147,184 +133,74 @@ impl Decoder {
 struct Writer {
     cache: Cache,
     processor: LogitsProcessor,
-    tokens: Vec<u32>,
-    /// How many of `tokens` the model has read.
-    fed: usize,
-    /// Most tokens that fit behind the prompt.
-    limit: usize,
     vocabulary: usize,
-    /// Hidden state of the last token read.
-    hidden: Vec<f32>,
-    /// The decision that is waiting for the model; none when the sequence ended.
-    decision: Option<Decision>,
+    /// What the model has not read yet. The last position asks for one of `answers`.
+    pending: Vec<Position>,
+    /// The answers to choose from; none when the sequence has ended.
+    answers: Vec<Vec<u32>>,
+    /// The last answer, which is read with the next question.
+    answer: Vec<u32>,
     choices: Vec<usize>,
     log_likelihood: f64,
     complete: bool,
 }
 
-/// A walk down the trie of a decision's candidates.
-struct Decision {
-    candidates: Vec<Vec<u32>>,
-    /// Positions of the candidates that start with what was written since the decision began, sorted by their tokens.
-    alive: Vec<usize>,
-    /// Tokens of the candidates that were written.
-    depth: usize,
-}
-
 impl Writer {
-    fn new(decoder: &Decoder, prompt: &Prompt, seed: u64, options: &SamplingOptions) -> Writer {
+    fn new(decoder: &Decoder, seed: u64, options: &SamplingOptions) -> Writer {
         Writer {
             cache: Cache::new(decoder.config()),
             processor: LogitsProcessor::new(seed, Some(options.temperature), Some(options.top_p)),
-            tokens: Vec::new(),
-            fed: 0,
-            limit: decoder.config().max_sequence - prompt.length(),
             vocabulary: decoder.config().vocabulary,
-            hidden: prompt.hidden.clone(),
-            decision: None,
+            pending: Vec::new(),
+            answers: Vec::new(),
+            answer: Vec::new(),
             choices: Vec::new(),
             log_likelihood: 0.0,
             complete: false,
         }
     }
 
-    /// Asks the guide until a decision needs the model, or the sequence ends.
-    fn advance(&mut self, guide: &mut impl Guide, mut chosen: Option<usize>) -> Result<(), ModelError> {
+    /// Asks the guide until an answer needs the model, or the sequence ends. It has at most `limit` positions.
+    fn advance(&mut self, guide: &mut impl Guide, limit: usize) -> Result<(), ModelError> {
+        let mut chosen = self.choices.last().copied().filter(|_| !self.answers.is_empty());
+        self.answers.clear();
         loop {
-            match guide.next(chosen.take()) {
+            let (question, answers, known) = match guide.next(chosen.take()) {
                 Next::Finished => {
                     self.complete = true;
                     return Ok(());
                 }
-                Next::Forced(tokens) => {
-                    if !self.write(&tokens)? {
-                        return Ok(());
-                    }
-                }
-                Next::Among(candidates) => {
-                    let mut decision = Decision::new(candidates, self.vocabulary)?;
-                    let done = decision.descend();
-                    if !self.write(decision.written_since(0))? {
-                        return Ok(());
-                    }
-                    match done {
-                        Some(choice) => {
-                            self.choices.push(choice);
-                            chosen = Some(choice);
-                        }
-                        None => {
-                            self.decision = Some(decision);
-                            return Ok(());
-                        }
-                    }
-                }
+                Next::Told { question, answer } => (question, vec![answer], true),
+                Next::Ask { question, answers } => (question, answers, false),
+            };
+            check_answers(&answers, self.vocabulary)?;
+            if self.cache.length + self.pending.len() >= limit {
+                return Ok(());
             }
-        }
-    }
-
-    /// Samples the next token at a branch of the trie; goes on to the next branch or decision.
-    fn branch(&mut self, guide: &mut impl Guide, logits: &[f32]) -> Result<(), ModelError> {
-        let Some(mut decision) = self.decision.take() else { return Ok(()) };
-        let branches = decision.branches();
-        let legal: Vec<f32> = branches.iter().map(|token| logits[*token as usize]).collect();
-        let largest = legal.iter().copied().fold(f32::NEG_INFINITY, f32::max);
-        let sum: f64 = legal.iter().map(|logit| f64::from(logit - largest).exp()).sum();
-        let picked = self.processor.sample(&Tensor::new(legal.as_slice(), &Device::Cpu)?)? as usize;
-        self.log_likelihood += f64::from(legal[picked] - largest) - sum.ln();
-
-        let depth = decision.depth;
-        decision.take(branches[picked]);
-        let done = decision.descend();
-        if !self.write(decision.written_since(depth))? {
+            self.pending.push(Position { answer: std::mem::take(&mut self.answer), question });
+            if let [only] = answers.as_slice() {
+                self.answer.clone_from(only);
+                if !known {
+                    self.choices.push(0);
+                    chosen = Some(0);
+                }
+                continue;
+            }
+            self.answers = answers;
             return Ok(());
         }
-        match done {
-            Some(choice) => {
-                self.choices.push(choice);
-                self.advance(guide, Some(choice))
-            }
-            None => {
-                self.decision = Some(decision);
-                Ok(())
-            }
-        }
     }
 
-    /// Appends tokens; `false` where they do not fit any more, which ends the sequence incomplete.
-    fn write(&mut self, tokens: &[u32]) -> Result<bool, ModelError> {
-        if let Some(&token) = tokens.iter().find(|token| **token as usize >= self.vocabulary) {
-            return Err(ModelError::Token { token, vocabulary: self.vocabulary });
-        }
-        if self.tokens.len() + tokens.len() > self.limit {
-            return Ok(false);
-        }
-        self.tokens.extend_from_slice(tokens);
-        Ok(true)
-    }
-
-    fn finish(self, decoder: &Decoder) -> Sampled {
-        Sampled {
-            value: decoder.value(&self.hidden),
-            tokens: self.tokens,
-            choices: self.choices,
-            log_likelihood: self.log_likelihood,
-            complete: self.complete,
-        }
-    }
-}
-
-impl Decision {
-    fn new(candidates: Vec<Vec<u32>>, vocabulary: usize) -> Result<Decision, ModelError> {
-        if let Some(&token) = candidates.iter().flatten().find(|token| **token as usize >= vocabulary) {
-            return Err(ModelError::Token { token, vocabulary });
-        }
-        let mut alive: Vec<usize> = (0..candidates.len()).collect();
-        alive.sort_by(|a, b| candidates[*a].cmp(&candidates[*b]));
-        if alive.is_empty() {
-            return Err(ModelError::Candidates("a decision without candidates".into()));
-        }
-        // in sorted order, a prefix of any later string is a prefix of the very next one
-        for pair in alive.windows(2) {
-            if candidates[pair[1]].starts_with(&candidates[pair[0]]) {
-                let (prefix, whole) = (&candidates[pair[0]], &candidates[pair[1]]);
-                return Err(ModelError::Candidates(format!("candidate {prefix:?} is a prefix of candidate {whole:?}")));
-            }
-        }
-        Ok(Decision { candidates, alive, depth: 0 })
-    }
-
-    /// Goes down while there is one way; the choice, once only one candidate is left.
-    fn descend(&mut self) -> Option<usize> {
-        if let [only] = self.alive[..] {
-            self.depth = self.candidates[only].len();
-            return Some(only);
-        }
-        // sorted: what the first and the last share, all share
-        let first = &self.candidates[self.alive[0]];
-        let last = &self.candidates[self.alive[self.alive.len() - 1]];
-        while first[self.depth].cmp(&last[self.depth]) == Ordering::Equal {
-            self.depth += 1;
-        }
-        None
-    }
-
-    /// The tokens that may follow, distinct, ascending; at least two after [`Decision::descend`].
-    fn branches(&self) -> Vec<u32> {
-        let mut tokens: Vec<u32> = self.alive.iter().map(|i| self.candidates[*i][self.depth]).collect();
-        tokens.dedup();
-        tokens
-    }
-
-    /// Keeps the candidates that continue with `token`.
-    fn take(&mut self, token: u32) {
-        let Decision { candidates, alive, depth } = self;
-        alive.retain(|i| candidates[*i][*depth] == token);
-        *depth += 1;
-    }
-
-    /// Tokens written from `depth` on.
-    fn written_since(&self, depth: usize) -> &[u32] {
-        &self.candidates[self.alive[0]][depth..self.depth]
+    /// Samples one of the answers, after the model has read what was pending.
+    fn choose(&mut self, scores: &[f32]) -> Result<(), ModelError> {
+        let largest = scores.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+        let sum: f64 = scores.iter().map(|score| f64::from(score - largest).exp()).sum();
+        let picked = self.processor.sample(&Tensor::new(scores, &Device::Cpu)?)? as usize;
+        self.log_likelihood += f64::from(scores[picked] - largest) - sum.ln();
+        self.pending.clear();
+        self.answer.clone_from(&self.answers[picked]);
+        self.choices.push(picked);
+        Ok(())
     }
 }
 

@@ -1,8 +1,8 @@
 //! Training: what is learned from examples, step by step.
 //!
-//! The policy learns the decisions by cross entropy, weighted by example. The value head learns to order the members of a group: a
+//! The policy learns the decisions by cross entropy among the answers that were possible, weighted by example. The value head learns to order the members of a group: a
 //! logistic loss on every pair (RankNet, Burges et al. 2005), weighted by how much speed the pair is apart (as LambdaRank weighs by what a
-//! swap would cost), at the last token and at a random earlier one; a small squared error keeps its scale. Where prompts tell the quality that was
+//! swap would cost), at the last position and at a random earlier one; a small squared error keeps its scale. Where prompts tell the quality that was
 //! reached, the value head could read it off: half of the batches stand behind prompts that do not, and values are learned from those alone.
 
 use std::collections::BTreeMap;
@@ -73,7 +73,7 @@ impl Default for TrainingOptions {
 /// Quality on the held-out groups.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Evaluation {
-    /// Nats for each decision token, over the full vocabulary.
+    /// Nats for each decision, among its possible answers.
     pub policy_loss: f32,
     pub value_loss: f32,
     /// Share of pairs of a group that the value head orders rightly; 0.5 is chance.
@@ -86,12 +86,12 @@ pub struct Progress {
     /// Steps done, of `steps`.
     pub step: usize,
     pub steps: usize,
-    /// Nats for each decision token of this step.
+    /// Nats for each decision of this step.
     pub policy_loss: f32,
     pub value_loss: f32,
     pub learning_rate: f64,
     /// Since this trainer was made; shared prefixes count once.
-    pub tokens_per_second: f64,
+    pub positions_per_second: f64,
     /// Seconds to the last step at this rate.
     pub seconds_left: f64,
     /// If this step was evaluated.
@@ -114,7 +114,7 @@ pub struct Trainer<'a> {
     pub(super) stale: usize,
     started: Instant,
     done_before: usize,
-    tokens: usize,
+    positions: usize,
 }
 
 /// The weights with the lowest held-out objective.
@@ -167,7 +167,7 @@ impl<'a> Trainer<'a> {
             stale: 0,
             started: Instant::now(),
             done_before: 0,
-            tokens: 0,
+            positions: 0,
         })
     }
 
@@ -186,7 +186,7 @@ impl<'a> Trainer<'a> {
             return Ok(None);
         }
         let batches = self.batches_of(step);
-        let weight: f32 = batches.iter().flat_map(|batch| &batch.policy_weights).sum();
+        let weight: f32 = batches.iter().flat_map(|batch| &batch.weights).sum();
         let (losses, mut gradients) = self.gradients(&batches, weight.max(f32::MIN_POSITIVE))?;
         let policy_loss = losses.policy_sum / losses.policy_weight.max(f32::MIN_POSITIVE);
         let value_loss = losses.value / losses.valued.max(1) as f32;
@@ -196,7 +196,7 @@ impl<'a> Trainer<'a> {
         }
         let learning_rate = self.learning_rate(step, steps);
         self.optimizer.update(self.network.variables(), &gradients, learning_rate)?;
-        self.tokens += batches.iter().map(|batch| batch.tokens).sum::<usize>();
+        self.positions += batches.iter().map(|batch| batch.positions).sum::<usize>();
 
         let step = step + 1;
         let every = if self.options.evaluate_every == 0 { self.steps_per_epoch } else { self.options.evaluate_every };
@@ -210,7 +210,7 @@ impl<'a> Trainer<'a> {
             policy_loss,
             value_loss,
             learning_rate,
-            tokens_per_second: self.tokens as f64 / seconds.max(1e-9),
+            positions_per_second: self.positions as f64 / seconds.max(1e-9),
             seconds_left: seconds / done.max(1) as f64 * (steps - step) as f64,
             evaluation,
         }))
@@ -239,8 +239,9 @@ impl<'a> Trainer<'a> {
         let mut random = ChaCha8Rng::seed_from_u64(self.options.seed);
         let mut measured = |blind: bool| -> Result<Losses, ModelError> {
             let batch = |chunk: &Vec<usize>| Batch::new(self.examples, chunk, blind, &mut random);
-            let batches: Vec<Batch> = chunks.iter().map(batch).collect();
-            let one = |batch: &Batch| self.losses(batch, 1.0, 1.0).map(|losses| Losses { objective: None, ..losses });
+            let batches: Vec<Batch<'_>> = chunks.iter().map(batch).collect();
+            let one =
+                |batch: &Batch<'_>| self.losses(batch, 1.0, 1.0).map(|losses| Losses { objective: None, ..losses });
             Ok(total(self.each(&batches, one)?))
         };
         let (told, blind) = (measured(false)?, measured(true)?);
@@ -281,7 +282,7 @@ impl<'a> Trainer<'a> {
     }
 
     /// A step's batches: a function of the seed and the step, so that a resumed run sees what an unbroken one would.
-    fn batches_of(&mut self, step: usize) -> Vec<Batch> {
+    fn batches_of(&mut self, step: usize) -> Vec<Batch<'a>> {
         let number = (step / self.steps_per_epoch) as u64;
         if self.schedule.0 != number {
             let TrainingOptions { members_per_batch: size, least_share, seed, .. } = self.options;
@@ -295,7 +296,7 @@ impl<'a> Trainer<'a> {
     }
 
     /// Losses and gradients of several batches together.
-    fn gradients(&self, batches: &[Batch], weight: f32) -> Result<(Losses, BTreeMap<String, Tensor>), ModelError> {
+    fn gradients(&self, batches: &[Batch<'_>], weight: f32) -> Result<(Losses, BTreeMap<String, Tensor>), ModelError> {
         let share = 1.0 / batches.iter().filter(|batch| batch.values).count().max(1) as f64;
         let results = self.each(batches, |batch| {
             let mut losses = self.losses(batch, 1.0 / f64::from(weight), share)?;
@@ -326,8 +327,8 @@ impl<'a> Trainer<'a> {
     /// a GPU one after the other.
     fn each<T: Send>(
         &self,
-        batches: &[Batch],
-        function: impl Fn(&Batch) -> Result<T, ModelError> + Sync,
+        batches: &[Batch<'_>],
+        function: impl Fn(&Batch<'_>) -> Result<T, ModelError> + Sync,
     ) -> Result<Vec<T>, ModelError> {
         if self.network.device().is_cpu() {
             batches.par_iter().map(&function).collect()
@@ -337,7 +338,7 @@ impl<'a> Trainer<'a> {
     }
 
     /// The objective is `policy_scale · Σ weighted nats + value_scale · value_weight · value loss`.
-    fn losses(&self, batch: &Batch, policy_scale: f64, value_scale: f64) -> Result<Losses, ModelError> {
+    fn losses(&self, batch: &Batch<'_>, policy_scale: f64, value_scale: f64) -> Result<Losses, ModelError> {
         let device = self.network.device();
         let hidden = self.network.hidden(&batch.prefix, &batch.suffixes, batch.members)?;
         let rows =
@@ -345,7 +346,7 @@ impl<'a> Trainer<'a> {
         let mut losses = Losses {
             objective: None,
             policy_sum: 0.0,
-            policy_weight: batch.policy_weights.iter().sum(),
+            policy_weight: batch.weights.iter().sum(),
             value: 0.0,
             valued: usize::from(batch.values),
             ordered: 0,
@@ -360,9 +361,9 @@ impl<'a> Trainer<'a> {
             (losses.ordered, losses.pairs) = count_ordered(&last.to_vec1()?, &batch.scores);
             objective = (objective + (ranking * (value_scale * self.options.value_weight / 2.0))?)?;
         }
-        if !batch.policy_rows.is_empty() {
-            let logits = self.network.policy(&rows(&batch.policy_rows)?)?;
-            let nats = self.network.nats(&logits, &batch.policy_targets, &batch.policy_weights)?;
+        if !batch.rows.is_empty() {
+            let asked = rows(&batch.rows)?;
+            let nats = self.network.nats(&asked, &batch.questions, &batch.chosen, &batch.weights)?;
             losses.policy_sum = nats.to_scalar()?;
             objective = (objective + (nats * policy_scale)?)?;
         }

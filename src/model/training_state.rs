@@ -112,17 +112,25 @@ fn on_device(model: &Model, trainer: &Trainer<'_>) -> Result<BTreeMap<String, Te
 
 fn fingerprint(examples: &[Example]) -> String {
     let mut hash = Sha256::new();
+    let mut add = |tokens: &[u32]| {
+        hash.update((tokens.len() as u64).to_le_bytes());
+        tokens.iter().for_each(|token| hash.update(token.to_le_bytes()));
+    };
     for example in examples {
-        hash.update((example.tokens.len() as u64).to_le_bytes());
-        example.tokens.iter().for_each(|token| hash.update(token.to_le_bytes()));
-        example.decisions.iter().for_each(|decision| hash.update([u8::from(*decision)]));
-        hash.update(example.weight.to_le_bytes());
-        hash.update(example.group.to_le_bytes());
-        hash.update(example.score.to_le_bytes());
-        if let Some(blind) = &example.blind {
-            hash.update((blind.replaced as u64).to_le_bytes());
-            blind.tokens.iter().for_each(|token| hash.update(token.to_le_bytes()));
+        for prompt in [Some(&example.prompt), example.blind.as_ref()] {
+            add(&[prompt.map_or(0, |prompt| prompt.len() as u32)]);
+            for position in prompt.into_iter().flat_map(|prompt| prompt.iter()) {
+                add(&position.answer);
+                add(&position.question);
+            }
         }
+        for step in &example.steps {
+            add(&step.position.answer);
+            add(&step.position.question);
+            step.answers.iter().for_each(|answer| add(answer));
+            add(&[step.chosen as u32]);
+        }
+        add(&[example.weight.to_bits(), example.score.to_bits(), example.group as u32, (example.group >> 32) as u32]);
     }
     hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
 }

@@ -10,7 +10,9 @@ pub(crate) mod example;
 mod lm;
 mod mutation;
 mod random;
+mod sequence;
 pub mod train;
+mod writing;
 
 pub use checkpoint::{load_checkpoint, shipped_checkpoint};
 pub use evolution::Evolution;

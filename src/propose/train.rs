@@ -1,13 +1,22 @@
 //! From records to training examples: what was measured, as sequences conditioned on the quality that they reached.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
+use std::hash::Hash;
 use std::ops::ControlFlow;
 use std::path::Path;
+use std::sync::Arc;
 
+use rayon::iter::{IntoParallelRefIterator, ParallelIterator};
+
+use super::sequence::{prompt_positions, trace_positions};
 use crate::language::Language;
-use crate::model::{Blind, Compute, Evaluation, Example, Model, ModelError, Progress, Trainer, TrainingOptions};
+use crate::model::{
+    Compute, Evaluation, Example, Model, ModelError, Position, Progress, Step, Trainer, TrainingOptions,
+};
 use crate::outcome::{Failure, Outcome};
 use crate::record::Entry;
+use crate::space::{Decision, Space};
+use crate::target::Task;
 
 /// The lowest score: of programs e⁵ ≈ 150 times slower than the best, and of those that failed.
 const LOWEST_SCORE: f32 = -5.0;
@@ -22,7 +31,7 @@ pub struct Examples {
     pub tasks: usize,
     /// Sequences longer than the model's.
     pub too_long: usize,
-    /// Records that teach nothing: dead ends, our own bugs, and tasks where nothing was timed.
+    /// Records that teach nothing: dead ends, our own bugs, tasks where nothing was timed, and traces that are not of this space.
     pub skipped: usize,
 }
 
@@ -89,12 +98,13 @@ pub fn evaluate(
 /// One example for each record, grouped by task and target. The quality asked for in a prompt is the decile of the speed reached relative to the
 /// best of the group that the same version of this program measured: versions measure in different ways. Programs that failed teach the value
 /// head only.
-pub fn examples(entries: &[Entry], language: &Language, max_sequence: usize) -> Examples {
+pub fn examples(entries: &[Entry], language: &Language, space: &Space, max_sequence: usize) -> Examples {
     let mut groups: BTreeMap<(&str, &str), Vec<&Entry>> = BTreeMap::new();
     for entry in entries {
         groups.entry((&entry.record.task_hash, &entry.record.target)).or_default().push(entry);
     }
     let mut result = Examples { tasks: groups.len(), ..Examples::default() };
+    let mut shared = Shared::default();
     for (group, members) in groups.into_values().enumerate() {
         let mut best: BTreeMap<&str, u64> = BTreeMap::new();
         for entry in &members {
@@ -103,14 +113,26 @@ pub fn examples(entries: &[Entry], language: &Language, max_sequence: usize) -> 
                 best.entry(&entry.record.tilescribe).and_modify(|best| *best = ns.min(*best)).or_insert(ns);
             }
         }
-        for entry in members {
+        let decided = |entry: &&Entry| space.decisions(&entry.task, &entry.record.trace);
+        let decided: Vec<Option<Vec<Decision>>> = members.par_iter().map(decided).collect();
+        let mut prompts = Prompts { language, by_want: HashMap::new() };
+        for (entry, decisions) in members.into_iter().zip(decided) {
             let best = best.get(entry.record.tilescribe.as_str());
-            let Some(speed) = best.and_then(|best| speed(&entry.record.outcome, *best)) else {
+            let speed = best.and_then(|best| speed(&entry.record.outcome, *best));
+            let (Some(speed), Some(decisions)) = (speed, decisions) else {
                 result.skipped += 1;
                 continue;
             };
-            let example = example(entry, language, speed, group as u64);
-            if example.tokens.len() > max_sequence {
+            let weight = if speed > 0.0 { LEAST_WEIGHT + (1.0 - LEAST_WEIGHT) * speed * speed } else { 0.0 };
+            let example = Example {
+                prompt: prompts.of(&entry.task, Some(decile(speed))),
+                steps: shared.steps(language, entry, &decisions),
+                weight,
+                group: group as u64,
+                score: speed.ln().max(LOWEST_SCORE),
+                blind: Some(prompts.of(&entry.task, None)),
+            };
+            if example.length() > max_sequence {
                 result.too_long += 1;
             } else {
                 result.examples.push(example);
@@ -120,6 +142,59 @@ pub fn examples(entries: &[Entry], language: &Language, max_sequence: usize) -> 
     result
 }
 
+/// Prompts of one task.
+struct Prompts<'a> {
+    language: &'a Language,
+    by_want: HashMap<Option<u8>, Arc<[Position]>>,
+}
+
+impl Prompts<'_> {
+    fn of(&mut self, task: &Task, want: Option<u8>) -> Arc<[Position]> {
+        let prompt = self.by_want.entry(want).or_insert_with(|| prompt_positions(self.language, task, want).into());
+        Arc::clone(prompt)
+    }
+}
+
+/// What many examples have in common: hundreds of thousands of them fit into memory so.
+#[derive(Default)]
+struct Shared {
+    positions: HashMap<Position, Arc<Position>>,
+    answers: HashMap<Vec<Vec<u32>>, Arc<[Vec<u32>]>>,
+}
+
+impl Shared {
+    fn steps(&mut self, language: &Language, entry: &Entry, decisions: &[Decision]) -> Vec<Step> {
+        let trace = &entry.record.trace;
+        let mut steps = Vec::with_capacity(decisions.len() + 1);
+        for (number, position) in trace_positions(language, trace).into_iter().enumerate() {
+            let candidates = decisions.get(number).map_or(&[][..], |decision| &decision.candidates);
+            let value = trace.0.get(number).map(|choice| &choice.value);
+            let answers: Vec<Vec<u32>> = candidates.iter().map(|value| language.encode_words(value)).collect();
+            steps.push(Step {
+                position: share(&mut self.positions, position),
+                answers: share(&mut self.answers, answers),
+                chosen: candidates.iter().position(|candidate| Some(candidate) == value).unwrap_or(0),
+            });
+        }
+        steps
+    }
+}
+
+/// The one copy of something.
+fn share<T: Hash + Eq + Clone, S: ?Sized>(known: &mut HashMap<T, Arc<S>>, value: T) -> Arc<S>
+where
+    Arc<S>: From<T>,
+{
+    match known.get(&value) {
+        Some(shared) => Arc::clone(shared),
+        None => {
+            let shared: Arc<S> = value.clone().into();
+            known.insert(value, Arc::clone(&shared));
+            shared
+        }
+    }
+}
+
 /// Speed relative to the best: 1 for the best, 0 for a failure of the program; `None` for what is not the program's doing.
 fn speed(outcome: &Outcome, best_ns: u64) -> Option<f32> {
     match outcome {
@@ -127,22 +202,6 @@ fn speed(outcome: &Outcome, best_ns: u64) -> Option<f32> {
         Outcome::Failed { cause: Failure::DeadEnd | Failure::Compile, .. } => None,
         Outcome::Failed { .. } => Some(0.0),
     }
-}
-
-fn example(entry: &Entry, language: &Language, speed: f32, group: u64) -> Example {
-    let mut tokens = language.encode_prompt(&entry.task, Some(decile(speed)));
-    let blind = Blind { replaced: tokens.len(), tokens: language.encode_prompt(&entry.task, None) };
-    let mut decisions = vec![false; tokens.len()];
-    for choice in &entry.record.trace.0 {
-        tokens.extend(language.encode_site(&choice.site));
-        decisions.resize(tokens.len(), false);
-        tokens.extend(language.encode_value(&choice.value));
-        decisions.resize(tokens.len(), true);
-    }
-    tokens.push(language.end());
-    decisions.push(false);
-    let weight = if speed > 0.0 { LEAST_WEIGHT + (1.0 - LEAST_WEIGHT) * speed * speed } else { 0.0 };
-    Example { tokens, decisions, weight, group, score: speed.ln().max(LOWEST_SCORE), blind: Some(blind) }
 }
 
 /// 9 for more than nine tenths of the best speed, 0 for up to one tenth.

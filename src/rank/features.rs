@@ -4,7 +4,7 @@
 //! rough times in cycles, as the sum and as the maximum of what instructions and levels of memory take on any processor of the last ten
 //! years. They only have to order programs; what they get wrong is learned.
 
-use crate::analysis::{Demand, LevelTraffic, Mix, traffic, translations};
+use crate::analysis::{Demand, LevelTraffic, Mix, Plan};
 use crate::nest::{Nest, Statistics, statistics};
 use crate::target::Task;
 
@@ -31,8 +31,9 @@ const FORK: f64 = 1000.0;
 /// Features of a program: [`FEATURES`], for every program and target.
 pub fn features(task: &Task, nest: &Nest) -> Vec<f32> {
     let target = &task.target;
-    let (demand, mix, sizes) = (Demand::of(&task.workload), Mix::of(nest, target), statistics(nest));
-    let levels = moved_by_level(&traffic(nest, target));
+    let plan = Plan::new(nest);
+    let (demand, mix, sizes) = (Demand::of(&task.workload), Mix::of_plan(&plan, target), statistics(nest));
+    let levels = moved_by_level(&plan.traffic(target));
     let flops = demand.flops as f64 + 1.0;
 
     let counts = counts(&mix);
@@ -52,7 +53,7 @@ pub fn features(task: &Task, nest: &Nest) -> Vec<f32> {
     for cycles in cycles(&mix, &levels, f64::from(target.cores.max(1))) {
         features.extend([magnitude(cycles), ((cycles + 1.0) / flops).log2()]);
     }
-    features.extend(TRANSLATIONS.map(|entries| magnitude(translations(nest, target, entries) as f64)));
+    features.extend(TRANSLATIONS.map(|entries| magnitude(plan.translations(target, entries) as f64)));
     features.into_iter().map(|feature| feature as f32).collect()
 }
 

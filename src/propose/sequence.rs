@@ -1,0 +1,24 @@
+//! Tasks and traces as what the model reads: a word of the prompt at a position, then a decision at each.
+
+use crate::language::Language;
+use crate::model::Position;
+use crate::space::Trace;
+use crate::target::Task;
+
+/// The prompt of [`Language::prompt_words`].
+pub(super) fn prompt_positions(language: &Language, task: &Task, want: Option<u8>) -> Vec<Position> {
+    language.prompt_words(task, want).into_iter().map(Position::word).collect()
+}
+
+/// A position for each decision, which asks it, and one for the end: each holds the answer to the one before.
+pub(super) fn trace_positions(language: &Language, trace: &Trace) -> Vec<Position> {
+    let mut answer = Vec::new();
+    let mut positions = Vec::with_capacity(trace.0.len() + 1);
+    for choice in &trace.0 {
+        let question = language.encode_words(&choice.site);
+        let before = std::mem::replace(&mut answer, language.encode_words(&choice.value));
+        positions.push(Position { answer: before, question });
+    }
+    positions.push(Position { answer, question: vec![language.end()] });
+    positions
+}
