@@ -8,12 +8,11 @@ use std::collections::BTreeSet;
 
 use rand::{Rng, RngCore, SeedableRng};
 use rand_chacha::ChaCha8Rng;
-use rayon::iter::{IntoParallelIterator, ParallelIterator};
 
-use super::mutation::{child, untuned_programs};
+use super::mutation::{children, untuned_programs};
 use super::{Candidate, History, Proposal, ProposeError, Proposer};
 use crate::model::Estimator;
-use crate::rank::{Described, Ranking, features};
+use crate::rank::{Described, Ranking};
 use crate::space::{Space, Trace};
 use crate::target::Task;
 
@@ -59,13 +58,13 @@ impl<'a> Evolution<'a> {
         seen: &mut BTreeSet<Trace>,
         proposal: &mut Proposal,
     ) -> Vec<Described> {
-        let seeds: Vec<(bool, u64)> = (0..count).map(|_| (self.rng.random_bool(FRESH), self.rng.next_u64())).collect();
-        let draw = |(fresh, seed): (bool, u64)| {
-            let parents = if fresh { &[] } else { parents };
-            let (trace, nest) = child(self.space, task, parents, &mut ChaCha8Rng::seed_from_u64(seed));
-            nest.ok().map(|nest| Described { features: features(task, &nest), trace })
-        };
-        let drawn: Vec<Option<Described>> = seeds.into_par_iter().map(draw).collect();
+        let (mut fresh, mut bred) = (Vec::new(), Vec::new());
+        for _ in 0..count {
+            let seeds = if self.rng.random_bool(FRESH) { &mut fresh } else { &mut bred };
+            seeds.push(self.rng.next_u64());
+        }
+        let of = |parents: &[Trace], seeds| children(self.space, task, parents, seeds);
+        let drawn = [of(&[], fresh), of(parents, bred)].concat();
         proposal.drawn += drawn.len() as u64;
         proposal.dead_ends += drawn.iter().filter(|drawn| drawn.is_none()).count() as u64;
         drawn.into_iter().flatten().filter(|described| seen.insert(described.trace.clone())).collect()

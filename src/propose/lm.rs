@@ -1,37 +1,43 @@
 //! The language model as a proposer: it writes traces decision by decision, and only legal ones.
 //!
 //! They are written behind a prompt that asks for the best. Once programs were measured, half of the sequences begin as the fastest of them do,
-//! and part from them at a random decision, and children of the fastest join the pool: the neighbourhood of what is known to be good is searched. The
-//! untuned programs are in the pool, too. An estimator ranks the pool by what the programs look like; without one, the value
-//! head judges them, behind a prompt that asks for nothing, since it learned where the prompt does not tell what came out.
+//! and part from them at a random decision. The untuned programs are in the pool, too, and the first of them is among the first two that are measured. An estimator ranks the pool by what the programs look like, and
+//! the most promising, with the fastest that were measured, have children that join it, for a few generations: the neighbourhood of what is likely
+//! to be good is searched. Programs that look alike are not measured together. Without an estimator, the value head judges the programs,
+//! behind a prompt that asks for nothing, since it learned where the prompt does not tell what came out.
 
 use std::collections::BTreeSet;
 
 use rand::seq::IndexedRandom;
-use rand::{Rng, SeedableRng};
+use rand::{Rng, RngCore, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
-use super::mutation::{child, untuned_programs};
+use super::mutation::{children, untuned_programs};
+use super::sequence::{prompt_positions, trace_positions};
+use super::writing::{Ending, Writing};
 use super::{Candidate, History, Proposal, ProposeError, Proposer};
 use crate::language::Language;
-use crate::model::{Decoder, Estimator, Guide, Model, ModelError, Next, Prompt, SamplingOptions, Versions};
+use crate::model::{Decoder, Estimator, Model, ModelError, Position, Prompt, SamplingOptions, Versions};
 use crate::rank::{Described, FEATURES_VERSION, Ranking};
-use crate::space::{Choice, Decision, Space, Stale, Trace};
+use crate::space::{Choice, Space, Trace};
 use crate::target::Task;
 use crate::workload::Workload;
 
 /// The quality that is asked for: the best decile.
 const WANT: u8 = 9;
 /// Traces sampled at once, at least, and for each one asked for: what the ranking chooses from.
-const SAMPLES: usize = 64;
-const SAMPLES_PER_CANDIDATE: usize = 4;
+const SAMPLES: usize = 128;
+const SAMPLES_PER_CANDIDATE: usize = 8;
 /// Rounds of sampling before a small space, or a very certain model, is taken to be exhausted.
 const ROUNDS: u64 = 8;
 
-/// The fastest programs, whose beginnings are gone on from, and which have children.
+/// The fastest programs, whose beginnings are gone on from, and which have children; and so many of the most promising.
 const PARENTS: usize = 4;
-/// Children in the pool for each candidate asked for.
-const CHILDREN: usize = 2;
+/// Features that differ by less than one of so many parts are the same: they are logarithms to base 2, most of them.
+const ALIKE: f32 = 64.0;
+/// Generations of children, and how many each has, relative to the samples.
+const GENERATIONS: usize = 2;
+const CHILDREN: f64 = 0.5;
 
 /// What the search makes use of: all of it, unless an ablation takes something away.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -42,7 +48,7 @@ pub struct Ingredients {
     pub workload: bool,
     /// Programs are ranked; otherwise they come in the order in which they were written.
     pub ranking: bool,
-    /// Sequences begin as the fastest measured ones do, and children of those and the untuned programs join the pool.
+    /// Sequences begin as the fastest measured ones do, and the untuned programs and children of good ones join the pool.
     pub neighbours: bool,
 }
 
@@ -139,14 +145,14 @@ impl<'a> LanguageModel<'a> {
 
     fn prompt(&self, task: &Task, want: Option<u8>) -> Result<Prompt, ProposeError> {
         let want = want.filter(|_| self.ingredients.want);
-        let tokens = match self.ingredients.workload {
-            true => self.language.encode_prompt(task, want),
+        let positions = match self.ingredients.workload {
+            true => prompt_positions(&self.language, task, want),
             false => {
                 let nothing = Task { workload: Workload::default(), target: task.target.clone() };
-                self.language.encode_prompt(&nothing, want)
+                prompt_positions(&self.language, &nothing, want)
             }
         };
-        self.decoder.prompt(&tokens).map_err(refused)
+        self.decoder.prompt(&positions).map_err(refused)
     }
 
     /// Writes traces; where there are parents, every other one begins like one of them.
@@ -159,17 +165,11 @@ impl<'a> LanguageModel<'a> {
     ) -> Result<Vec<Written>, ProposeError> {
         let seed = self.seed ^ self.rounds.wrapping_mul(0x9e37_79b9_7f4a_7c15);
         let mut random = ChaCha8Rng::seed_from_u64(seed);
-        let mut guides: Vec<Writing<'_>> = (0..count)
-            .map(|number| Writing {
-                space: self.space,
-                language: &self.language,
-                task,
-                start: if number % 2 == 1 { start_of_one(parents, &mut random) } else { Vec::new() },
-                trace: Trace::default(),
-                decision: None,
-                end: None,
-            })
-            .collect();
+        let mut writing = |number: usize| {
+            let start = if number % 2 == 1 { start_of_one(parents, &mut random) } else { Vec::new() };
+            Writing::new(self.space, &self.language, task, start)
+        };
+        let mut guides: Vec<Writing<'_>> = (0..count).map(&mut writing).collect();
         let options = SamplingOptions { temperature: self.temperature, top_p: self.top_p, seed };
         self.rounds += 1;
         let sampled = self.decoder.sample(prompt, &mut guides, &options).map_err(refused)?;
@@ -180,67 +180,114 @@ impl<'a> LanguageModel<'a> {
                 // nothing follows, or it is longer than the model's sequences
                 Some(Ending::Nowhere) | None => false,
             };
-            let (tokens, log_likelihood) = (sampled.tokens, sampled.log_likelihood);
-            Ok(Written { trace: guide.trace, tokens, complete, log_likelihood })
+            Ok(Written { trace: guide.trace, complete, log_likelihood: sampled.log_likelihood })
         });
         written.collect()
     }
 
     /// Values of traces, by the value head.
-    fn judge(&self, task: &Task, traces: &[&Trace]) -> Result<Vec<f32>, ProposeError> {
+    fn judge(&self, task: &Task, traces: &[Trace]) -> Result<Vec<f32>, ProposeError> {
         let blind = self.prompt(task, None)?;
-        let mut readings: Vec<Reading> =
-            traces.iter().map(|trace| Reading(Some(self.language.encode_trace(trace)))).collect();
-        let read = self.decoder.sample(&blind, &mut readings, &SamplingOptions::default()).map_err(refused)?;
-        Ok(read.into_iter().map(|read| read.value).collect())
+        let sequences: Vec<Vec<Position>> = traces.iter().map(|trace| trace_positions(&self.language, trace)).collect();
+        self.decoder.values(&blind, &sequences).map_err(refused)
     }
 
-    /// Programs of the rules, and children of the fastest, that nobody wrote: they need not be likely to be good.
-    fn known_to_be_good(&mut self, task: &Task, parents: &[Trace], count: usize) -> Vec<Trace> {
-        let mut random = ChaCha8Rng::seed_from_u64(self.seed ^ self.rounds.wrapping_mul(0xd1b5_4a32_d192_ed03));
-        let mut traces = untuned_programs(self.space, task);
-        if !parents.is_empty() {
-            traces.extend((0..CHILDREN * count).map(|_| child(self.space, task, parents, &mut random).0));
-        }
-        traces
-    }
-
-    /// Looks at programs, and fills in their values; dead ends are left out.
+    /// Looks at programs; dead ends are left out.
     fn valued(
-        &mut self,
+        &self,
         task: &Task,
-        history: &History,
+        estimator: Option<&Estimator>,
         pool: Vec<Candidate>,
-    ) -> Result<Vec<(Candidate, Option<Described>)>, ProposeError> {
-        let Some(ranking) = &mut self.ranking else {
-            let values = self.judge(task, &pool.iter().map(|candidate| &candidate.trace).collect::<Vec<_>>())?;
-            let valued =
-                pool.into_iter().zip(values).map(|(candidate, value)| Candidate { value: Some(value), ..candidate });
+    ) -> Result<Vec<Valued>, ProposeError> {
+        let traces: Vec<Trace> = pool.iter().map(|candidate| candidate.trace.clone()).collect();
+        let Some(ranking) = &self.ranking else {
+            let values = self.judge(task, &traces)?;
             let mut legal = Vec::new();
-            for candidate in valued {
+            for (candidate, value) in pool.into_iter().zip(values) {
                 if matches!(self.space.next(task, &candidate.trace)?, crate::space::Next::Done(_)) {
-                    legal.push((candidate, None));
+                    let candidate = Candidate { value: Some(value), ..candidate };
+                    legal.push(Valued { candidate, features: Vec::new() });
                 }
             }
             return Ok(legal);
         };
-        let estimator = ranking.estimator(task, history)?;
-        let described = ranking.describe(task, pool.iter().map(|candidate| candidate.trace.clone()).collect())?;
-        let valued = pool.into_iter().zip(described).filter_map(|(candidate, described)| {
-            let described = described?;
-            let value = estimator.as_ref().and_then(|estimator| estimator.score(&described.features));
-            Some((Candidate { value, ..candidate }, Some(described)))
+        let described = ranking.describe(task, traces)?;
+        let looked_at = pool.into_iter().zip(described).filter_map(|(candidate, described)| {
+            let features = described?.features;
+            let value = estimator.and_then(|estimator| estimator.score(&features));
+            Some(Valued { candidate: Candidate { value, ..candidate }, features })
         });
-        Ok(valued.collect())
+        Ok(looked_at.collect())
     }
+
+    /// What the model writes, beside the untuned programs, as far as it is new.
+    fn drawn(
+        &mut self,
+        task: &Task,
+        prompt: &Prompt,
+        (untuned, parents): (&[Trace], &[Trace]),
+        count: usize,
+        proposal: &mut Proposal,
+        is_new: &mut dyn FnMut(&Trace) -> bool,
+    ) -> Result<Vec<Candidate>, ProposeError> {
+        let mut pool = Vec::new();
+        let mut join = |trace: Trace, log_likelihood| {
+            if is_new(&trace) {
+                pool.push(Candidate { trace, log_likelihood, value: None });
+            }
+        };
+        untuned.iter().for_each(|trace| join(trace.clone(), None));
+        for written in self.write(prompt, task, parents, count)? {
+            proposal.drawn += 1;
+            match written.complete {
+                true => join(written.trace, Some(written.log_likelihood as f32)),
+                false => proposal.dead_ends += 1,
+            }
+        }
+        Ok(pool)
+    }
+
+    /// Children of the most promising of a sorted pool, and of the fastest that were measured.
+    fn bred(
+        &self,
+        task: &Task,
+        estimator: Option<&Estimator>,
+        (pool, fastest): (&[Valued], &[Trace]),
+        random: &mut ChaCha8Rng,
+        is_new: &mut dyn FnMut(&Trace) -> bool,
+    ) -> Result<Vec<Valued>, ProposeError> {
+        let promising = pool.iter().filter(|valued| valued.candidate.value.is_some()).take(PARENTS);
+        let parents: Vec<Trace> = promising.map(|valued| &valued.candidate.trace).chain(fastest).cloned().collect();
+        if parents.is_empty() {
+            return Ok(Vec::new());
+        }
+        let count = (CHILDREN * self.samples as f64) as usize;
+        let seeds = (0..count).map(|_| random.next_u64()).collect();
+        let new = children(self.space, task, &parents, seeds).into_iter().flatten();
+        let new = new.filter(|described| is_new(&described.trace));
+        let candidate = |trace| Candidate { trace, log_likelihood: None, value: None };
+        if self.ranking.is_none() {
+            return self.valued(task, None, new.map(|described| candidate(described.trace)).collect());
+        }
+        let valued = |Described { trace, features }| {
+            let value = estimator.and_then(|estimator| estimator.score(&features));
+            Valued { candidate: Candidate { value, ..candidate(trace) }, features }
+        };
+        Ok(new.map(valued).collect())
+    }
+}
+
+/// A program that was looked at.
+struct Valued {
+    candidate: Candidate,
+    /// Empty where no estimator needs them.
+    features: Vec<f32>,
 }
 
 /// A trace that the model wrote.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Written {
     pub trace: Trace,
-    /// The tokens behind the prompt, as they were sampled.
-    pub tokens: Vec<u32>,
     /// Whether all is decided; else the space offered nothing further, or the model's longest sequence was reached.
     pub complete: bool,
     /// Natural logarithm of the probability that the model gave to what it chose, among the legal ones.
@@ -258,51 +305,81 @@ impl Proposer for LanguageModel<'_> {
 
     fn propose(&mut self, task: &Task, history: &History, count: usize) -> Result<Proposal, ProposeError> {
         let prompt = self.prompt(task, Some(WANT))?;
+        let estimator = match &mut self.ranking {
+            Some(ranking) => ranking.estimator(task, history)?,
+            None => None,
+        };
         let mut proposal = Proposal::default();
         let mut seen = BTreeSet::new();
-        let parents = if self.ingredients.neighbours { history.fastest(PARENTS) } else { Vec::new() };
+        let mut is_new = |trace: &Trace| !history.contains(trace) && seen.insert(trace.clone());
+        let (untuned, fastest) = match self.ingredients.neighbours {
+            true => (untuned_programs(self.space, task), history.fastest(PARENTS)),
+            false => (Vec::new(), Vec::new()),
+        };
         // a run that is taken up again would draw what it has drawn before, and take the space to be exhausted
         self.rounds = self.rounds.max(history.len() as u64);
         for _ in 0..ROUNDS {
-            if proposal.candidates.len() == count {
+            let wanted = count - proposal.candidates.len();
+            if wanted == 0 {
                 break;
             }
-            let mut pool = Vec::new();
-            let mut join = |trace: Trace, log_likelihood| {
-                if !history.contains(&trace) && seen.insert(trace.clone()) {
-                    pool.push(Candidate { trace, log_likelihood, value: None });
-                }
-            };
-            let neighbours = self.ingredients.neighbours.then(|| self.known_to_be_good(task, &parents, count));
-            for trace in neighbours.into_iter().flatten() {
-                join(trace, None);
-            }
-            for written in self.write(&prompt, task, &parents, self.samples.max(SAMPLES_PER_CANDIDATE * count))? {
-                proposal.drawn += 1;
-                match written.complete {
-                    true => join(written.trace, Some(written.log_likelihood as f32)),
-                    false => proposal.dead_ends += 1,
-                }
-            }
+            let mut random = ChaCha8Rng::seed_from_u64(self.seed ^ self.rounds.wrapping_mul(0xd1b5_4a32_d192_ed03));
+            let samples = self.samples.max(SAMPLES_PER_CANDIDATE * wanted);
+            let pool = self.drawn(task, &prompt, (&untuned, &fastest), samples, &mut proposal, &mut is_new)?;
             let drawn = pool.len();
-            let mut valued = self.valued(task, history, pool)?;
-            proposal.dead_ends += (drawn - valued.len()) as u64;
+            let mut pool = self.valued(task, estimator.as_ref(), pool)?;
+            proposal.dead_ends += (drawn - pool.len()) as u64;
+            let generations = if self.ingredients.neighbours && self.ingredients.ranking { GENERATIONS } else { 0 };
+            for _ in 0..generations {
+                pool.sort_by(by_value);
+                let children = self.bred(task, estimator.as_ref(), (&pool, &fastest), &mut random, &mut is_new)?;
+                pool.extend(children);
+            }
             if self.ingredients.ranking {
-                valued.sort_by(|(a, _), (b, _)| by_value(a, b));
+                pool.sort_by(by_value);
             }
-            valued.truncate(count - proposal.candidates.len());
+            let mut chosen = distinct_looking(pool);
+            // estimates err: the program of the rules is among the first two that are measured, whatever they say of it
+            if let Some(known) = untuned.first() {
+                bring_forward(&mut chosen, known, usize::from(history.is_empty()));
+            }
+            chosen.truncate(wanted);
             if let Some(ranking) = &mut self.ranking {
-                ranking.remember(task, valued.iter().filter_map(|(_, described)| described.clone()));
+                let described = chosen.iter().map(|Valued { candidate, features }| Described {
+                    trace: candidate.trace.clone(),
+                    features: features.clone(),
+                });
+                ranking.remember(task, described);
             }
-            proposal.candidates.extend(valued.into_iter().map(|(candidate, _)| candidate));
+            proposal.candidates.extend(chosen.into_iter().map(|valued| valued.candidate));
         }
         Ok(proposal)
     }
 }
 
+/// A pool in its order, but of those that look alike all except the first come last.
+fn distinct_looking(pool: Vec<Valued>) -> Vec<Valued> {
+    let mut looks = BTreeSet::new();
+    let mut look = |valued: &Valued| {
+        let rounded = valued.features.iter().map(|feature| (feature * ALIKE).round() as i64).collect::<Vec<i64>>();
+        rounded.is_empty() || looks.insert(rounded)
+    };
+    let (mut chosen, others): (Vec<Valued>, Vec<Valued>) = pool.into_iter().partition(|valued| look(valued));
+    chosen.extend(others);
+    chosen
+}
+
+/// Moves a program up to a position, if it is there and stands behind it.
+fn bring_forward(chosen: &mut [Valued], trace: &Trace, position: usize) {
+    let at = chosen.iter().position(|valued| valued.candidate.trace == *trace);
+    if let Some(at) = at.filter(|at| *at > position) {
+        chosen[position..=at].rotate_right(1);
+    }
+}
+
 /// By value, best first; equal ones stay in the order in which they were drawn. Likelihood has no say: it prefers short traces, which are not the fast ones.
-fn by_value(a: &Candidate, b: &Candidate) -> std::cmp::Ordering {
-    let value = |candidate: &Candidate| candidate.value.unwrap_or(f32::NEG_INFINITY);
+fn by_value(a: &Valued, b: &Valued) -> std::cmp::Ordering {
+    let value = |valued: &Valued| valued.candidate.value.unwrap_or(f32::NEG_INFINITY);
     value(b).total_cmp(&value(a))
 }
 
@@ -312,87 +389,16 @@ fn start_of_one(parents: &[Trace], random: &mut ChaCha8Rng) -> Vec<Choice> {
     parent.0[..random.random_range(0..parent.0.len())].to_vec()
 }
 
-/// Guides the model along a finished sequence.
-struct Reading(Option<Vec<u32>>);
-
-impl Guide for Reading {
-    fn next(&mut self, _: Option<usize>) -> Next {
-        self.0.take().map_or(Next::Finished, Next::Forced)
-    }
-}
-
-/// Guides the model along the space: sites are forced, values are chosen.
-struct Writing<'a> {
-    space: &'a Space,
-    language: &'a Language,
-    task: &'a Task,
-    /// Decisions to take over, from the first on.
-    start: Vec<Choice>,
-    trace: Trace,
-    /// Whose site was told, and whose value comes next.
-    decision: Option<Decision>,
-    end: Option<Ending>,
-}
-
-/// How a sequence ended.
-enum Ending {
-    Complete,
-    /// A dead end of the space.
-    Nowhere,
-    Stale(Stale),
-}
-
-impl Guide for Writing<'_> {
-    fn next(&mut self, chosen: Option<usize>) -> Next {
-        if self.end.is_some() {
-            return Next::Finished;
-        }
-        match (self.decision.take(), chosen) {
-            (Some(Decision { site, mut candidates, .. }), Some(chosen)) => {
-                self.trace.0.push(Choice { site, value: candidates.swap_remove(chosen) });
-            }
-            (Some(decision), None) => {
-                let values = decision.candidates.iter().map(|value| self.language.encode_value(value)).collect();
-                self.decision = Some(decision);
-                return Next::Among(values);
-            }
-            (None, _) => {}
-        }
-        match self.space.question(self.task, &self.trace) {
-            Ok(Ok(Some(decision))) => {
-                let mut tokens = self.language.encode_site(&decision.site);
-                match self.start.get(self.trace.0.len()).filter(|choice| choice.site == decision.site) {
-                    Some(choice) => {
-                        tokens.extend(self.language.encode_value(&choice.value));
-                        self.trace.0.push(choice.clone());
-                    }
-                    None => self.decision = Some(decision),
-                }
-                Next::Forced(tokens)
-            }
-            Ok(Ok(None)) => {
-                self.end = Some(Ending::Complete);
-                Next::Forced(vec![self.language.end()])
-            }
-            Ok(Err(_)) => {
-                self.end = Some(Ending::Nowhere);
-                Next::Finished
-            }
-            Err(stale) => {
-                self.end = Some(Ending::Stale(stale));
-                Next::Finished
-            }
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use super::{History, LanguageModel, Proposer, Ranking, untuned_programs};
+    use super::{
+        Candidate, History, LanguageModel, Proposer, Valued, bring_forward, distinct_looking, untuned_programs,
+    };
     use crate::language::Language;
-    use crate::model::{Config, Estimator, EstimatorOptions, Group, Model, train_estimator};
+    use crate::model::{Config, Estimator, Model, Position};
     use crate::outcome::Outcome;
     use crate::propose::example::product;
+    use crate::propose::sequence::{prompt_positions, trace_positions};
     use crate::propose::train::examples;
     use crate::rank::FEATURES;
     use crate::record::{Entry, Record};
@@ -431,7 +437,7 @@ mod tests {
     }
 
     #[test]
-    fn an_estimator_ranks_what_was_written_and_what_the_rules_write() {
+    fn an_estimator_ranks_what_was_written_and_children_join() {
         let (space, language, task) = (Space::standard(), Language::standard(), product());
         let model = model(&language);
         let lm = |seed| {
@@ -439,18 +445,12 @@ mod tests {
         };
         let few = lm(3).propose(&task, &History::default(), 5).unwrap();
         assert_eq!(few, lm(3).propose(&task, &History::default(), 5).unwrap());
-        let values: Vec<f32> = few.candidates.iter().map(|candidate| candidate.value.unwrap()).collect();
+        let mut values: Vec<f32> = few.candidates.iter().map(|candidate| candidate.value.unwrap()).collect();
+        // the untuned program is among the first two, whatever its value
+        if few.candidates[1].trace == untuned_programs(&space, &task)[0] {
+            values.remove(1);
+        }
         assert!(values.is_sorted_by(|a, b| a >= b), "{values:?}");
-        // the untuned program is in the pool, and comes first where the estimator has learned to like it
-        let untuned = untuned_programs(&space, &task).remove(0);
-        let traces = [vec![untuned.clone()], few.candidates.iter().map(|candidate| candidate.trace.clone()).collect()];
-        let described = Ranking::new(&space, None, 1).describe(&task, traces.concat()).unwrap();
-        let features = described.into_iter().flatten().map(|described| described.features).collect();
-        let group = Group { features, speeds: vec![0.0, -2.0, -2.0, -2.0, -2.0, -2.0] };
-        let likes_it = train_estimator(None, &[group], &EstimatorOptions::default()).unwrap();
-        let mut lm_that_likes_it = LanguageModel::new(&space, language.clone(), &model, 3).ranked_by(Some(likes_it));
-        let candidates = lm_that_likes_it.propose(&task, &History::default(), 20).unwrap().candidates;
-        assert!(candidates.iter().any(|candidate| candidate.trace == untuned));
         // children of the fastest are in the pool, though nobody wrote them
         let mut history = History::default();
         for (number, candidate) in few.candidates.iter().enumerate() {
@@ -459,6 +459,60 @@ mod tests {
         let next = lm(4).propose(&task, &history, 400).unwrap();
         assert!(next.candidates.iter().filter(|candidate| candidate.log_likelihood.is_none()).count() > 20);
         assert!(next.candidates.iter().all(|candidate| !history.contains(&candidate.trace)));
+    }
+
+    #[test]
+    fn the_untuned_program_is_among_the_first_two() {
+        let (space, language, task) = (Space::standard(), Language::standard(), product());
+        let model = model(&language);
+        let untuned = untuned_programs(&space, &task).remove(0);
+        for seed in 0..3 {
+            let mut lm = LanguageModel::new(&space, language.clone(), &model, seed)
+                .ranked_by(Some(Estimator::random(FEATURES, seed)));
+            let first = lm.propose(&task, &History::default(), 1).unwrap().candidates.remove(0).trace;
+            let three = lm.propose(&task, &History::default(), 3).unwrap().candidates;
+            assert!(three[..2].iter().any(|candidate| candidate.trace == untuned));
+            let mut history = History::default();
+            history.insert(first.clone(), Some(1000));
+            let next = lm.propose(&task, &history, 1).unwrap().candidates;
+            assert!(first == untuned || next[0].trace == untuned);
+            history.insert(untuned.clone(), Some(1000));
+            let later = lm.propose(&task, &history, 5).unwrap().candidates;
+            assert!(later.len() == 5 && later.iter().all(|candidate| candidate.trace != untuned));
+        }
+    }
+
+    fn valued(number: u64, features: &[f32]) -> Valued {
+        let candidate = Candidate { trace: numbered(number), log_likelihood: None, value: None };
+        Valued { candidate, features: features.to_vec() }
+    }
+
+    fn numbered(number: u64) -> Trace {
+        format!("tile s0 a = {number}\n").parse().unwrap()
+    }
+
+    fn traces(pool: &[Valued]) -> Vec<Trace> {
+        pool.iter().map(|valued| valued.candidate.trace.clone()).collect()
+    }
+
+    #[test]
+    fn what_looks_alike_comes_last() {
+        let pool =
+            vec![valued(0, &[1.0, 2.0]), valued(1, &[1.0, 2.001]), valued(2, &[1.0, 2.1]), valued(3, &[1.0, 2.0])];
+        assert_eq!(traces(&distinct_looking(pool)), [0, 2, 1, 3].map(numbered));
+        // nothing is known of their looks
+        assert_eq!(traces(&distinct_looking(vec![valued(0, &[]), valued(1, &[])])), [0, 1].map(numbered));
+    }
+
+    #[test]
+    fn a_program_is_brought_forward_and_never_put_back() {
+        for (trace, position, expected) in
+            [(3, 1, [0, 3, 1, 2]), (2, 0, [2, 0, 1, 3]), (0, 1, [0, 1, 2, 3]), (9, 1, [0, 1, 2, 3])]
+        {
+            let mut pool: Vec<Valued> = (0..4).map(|number| valued(number, &[])).collect();
+            bring_forward(&mut pool, &numbered(trace), position);
+            assert_eq!(traces(&pool), expected.map(numbered));
+        }
     }
 
     #[test]
@@ -477,17 +531,27 @@ mod tests {
                 Entry { task: std::sync::Arc::clone(&task), record }
             })
             .collect();
-        let made = examples(&entries, &language, 1024);
+        let made = examples(&entries, &language, &space, 1024);
         assert_eq!((made.tasks, made.too_long, made.skipped, made.examples.len()), (1, 0, 0, 4));
         for ((example, entry), (want, speed)) in
             made.examples.iter().zip(&entries).zip([(9, 1.0f32), (4, 0.5), (0, 0.1), (2, 0.25)])
         {
-            let prompt = language.encode_prompt(&task, Some(want));
-            assert_eq!(example.tokens, [prompt.clone(), language.encode_trace(&entry.record.trace)].concat());
+            assert_eq!(*example.prompt, prompt_positions(&language, &task, Some(want)));
+            assert_eq!(example.blind.as_deref(), Some(prompt_positions(&language, &task, None).as_slice()));
             assert!((example.score - speed.ln()).abs() < 1e-6);
-            let values = entry.record.trace.0.iter().map(|choice| language.encode_value(&choice.value).len());
-            assert_eq!(example.decisions.iter().filter(|d| **d).count(), values.sum::<usize>());
+            let positions: Vec<Position> = example.steps.iter().map(|step| step.position.as_ref().clone()).collect();
+            assert_eq!(positions, trace_positions(&language, &entry.record.trace));
+            // what was chosen is what is read next, and among what was possible
+            for (step, next) in example.steps.iter().zip(&positions[1..]) {
+                assert_eq!(step.answers[step.chosen], next.answer);
+            }
+            assert!(example.steps.iter().any(|step| step.answers.len() > 1));
         }
-        assert_eq!(examples(&entries, &language, 20).too_long, 4);
+        assert_eq!(examples(&entries, &language, &space, 20).too_long, 4);
+        // traces that are not of this space teach nothing
+        let mut stale = entries.clone();
+        stale[1].record.trace.0[0].site = "no such site".into();
+        stale[2].record.trace.0.pop();
+        assert_eq!(examples(&stale, &language, &space, 1024).skipped, 2);
     }
 }

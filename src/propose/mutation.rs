@@ -2,10 +2,12 @@
 
 use std::collections::BTreeMap;
 
-use rand::Rng;
+use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
+use rayon::iter::{IntoParallelIterator, ParallelIterator};
 
 use crate::nest::Nest;
+use crate::rank::{Described, features};
 use crate::space::{Decision, Policy, Reason, Space, Trace, Untuned, Words};
 use crate::target::Task;
 
@@ -33,13 +35,17 @@ pub(super) fn untuned_programs(space: &Space, task: &Task) -> Vec<Trace> {
     programs
 }
 
+/// Children of the parents, one for each seed, and what they look like; dead ends are `None`.
+pub(super) fn children(space: &Space, task: &Task, parents: &[Trace], seeds: Vec<u64>) -> Vec<Option<Described>> {
+    let breed = |seed| {
+        let (trace, nest) = child(space, task, parents, &mut ChaCha8Rng::seed_from_u64(seed));
+        nest.ok().map(|nest| Described { features: features(task, &nest), trace })
+    };
+    seeds.into_par_iter().map(breed).collect()
+}
+
 /// A child of one of the parents, the first of them most often; without parents, a program drawn from the whole space.
-pub(super) fn child(
-    space: &Space,
-    task: &Task,
-    parents: &[Trace],
-    rng: &mut ChaCha8Rng,
-) -> (Trace, Result<Nest, Reason>) {
+fn child(space: &Space, task: &Task, parents: &[Trace], rng: &mut ChaCha8Rng) -> (Trace, Result<Nest, Reason>) {
     // the smaller of two draws
     let parent = (!parents.is_empty())
         .then(|| rng.random_range(0..parents.len()).min(rng.random_range(0..parents.len())))
