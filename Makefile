@@ -34,7 +34,8 @@ lint: setup
 build: setup
 	cargo build --release
 
-# The shipped model, from the corpus in this repository.
+# A model like the shipped one, from the corpus in this repository: the transformer learns from all records, the estimator from those whose
+# times err least (see the model's card).
 checkpoint: build
 	$(TILESCRIBE) pretrain --corpus corpus/records --epochs 6 --learning-rate 0.003 -o checkpoints/default
 	$(TILESCRIBE) pretrain --estimator-only --corpus corpus/records/paced.jsonl.zst -o checkpoints/default

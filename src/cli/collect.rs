@@ -17,7 +17,7 @@ use tilescribe::tune::{Control, Event, Job};
 use super::arguments::TargetArguments;
 use super::exit::CommandError;
 use super::progress;
-use super::search::{SearchArguments, collect, stop_on_interrupt};
+use super::search::{Collector, SearchArguments, stop_on_interrupt};
 
 /// Measure programs of many tasks, as a corpus to train on
 ///
@@ -84,6 +84,8 @@ impl Collect {
     fn measure(&self, jobs: &[Job], store: &mut Store) -> Result<Summary> {
         let mut summary = Summary::default();
         let stopped = stop_on_interrupt()?;
+        let space = self.search.space.space();
+        let mut collector = Collector::new(jobs, &self.search, &space)?;
         let per_task = self.search.trials_per_task.unwrap_or(DEFAULT_TRIALS);
         let bar = progress::bar(per_task * jobs.len() as u64, "collecting");
         for (number, job) in jobs.iter().enumerate() {
@@ -95,7 +97,7 @@ impl Collect {
                 }
                 if stopped.load(std::sync::atomic::Ordering::Relaxed) { Control::Stop } else { Control::Continue }
             };
-            match collect(job, &self.search, store, &mut watch) {
+            match collector.collect(job, store, &mut watch) {
                 Ok(report) => {
                     summary.trials += report.trials;
                     summary.valid += report.valid;

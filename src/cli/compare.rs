@@ -12,7 +12,7 @@ use tilescribe::tune::Control;
 use tilescribe::tune::compare::{Log, Settings, compare};
 use tilescribe::tune::{Job, report};
 
-use super::arguments::{NetworkArguments, TargetArguments, read_task};
+use super::arguments::{Assignment, NetworkArguments, TargetArguments, read_task};
 use super::contestants::{Contestant, Contestants};
 use super::exit::CommandError;
 use super::progress;
@@ -44,6 +44,9 @@ pub struct Compare {
     output: PathBuf,
     #[command(flatten)]
     checkpoint: CheckpointArguments,
+    /// Another contestant: lm with a checkpoint of its own
+    #[arg(long = "rival", value_name = "NAME=C")]
+    rivals: Vec<Assignment<String>>,
     #[command(flatten)]
     network: NetworkArguments,
     #[command(flatten)]
@@ -55,8 +58,9 @@ impl Compare {
         let jobs = self.jobs()?;
         let mut measurer = measurer(&jobs)?;
         let space = Space::standard();
-        let contestants = Contestants::new(&space, &self.methods, &self.checkpoint)?;
-        let methods: Vec<_> = self.methods.iter().map(|method| contestants.method(*method)).collect();
+        let contestants = Contestants::new(&space, &self.methods, &self.checkpoint, &self.rivals)?;
+        let named = self.methods.iter().map(|method| contestants.method(*method));
+        let methods: Vec<_> = named.chain(contestants.rivals()).collect();
         let settings = Settings { trials: self.trials as usize, seeds: self.seeds, batch: self.batch as usize };
         let total = jobs.len() as u64 * methods.len() as u64 * self.seeds * u64::from(self.trials);
         let (bar, stopped) = (progress::bar(total, "comparing"), stop_on_interrupt()?);

@@ -1,5 +1,7 @@
 //! Who takes part in `compare`: the methods of a search, and ablations of the language model.
 
+use std::collections::HashSet;
+
 use anyhow::Result;
 use clap::ValueEnum;
 use tilescribe::language::Language;
@@ -8,6 +10,8 @@ use tilescribe::propose::{Evolution, Greedy, Ingredients, LanguageModel, Propose
 use tilescribe::space::Space;
 use tilescribe::tune::compare::Method;
 
+use super::arguments::Assignment;
+use super::exit::CommandError;
 use super::search::CheckpointArguments;
 
 /// A method, or one with something taken away.
@@ -33,7 +37,7 @@ pub enum Contestant {
     LmValueHead,
     /// lm whose programs come in the order in which they were written
     LmNoRanking,
-    /// lm without untuned programs, and without going on from the fastest
+    /// lm without untuned programs, without children of good ones, and without going on from the fastest
     LmNoNeighbours,
 }
 
@@ -60,33 +64,77 @@ impl Contestant {
     }
 }
 
-/// Contestants with what they need; the checkpoint is read once.
+/// Contestants with what they need; each checkpoint is read once.
 pub struct Contestants<'a> {
     space: &'a Space,
     language: Language,
-    checkpoint: Option<Checkpoint>,
+    checkpoint: Option<Known>,
     untrained: Model,
+    rivals: Vec<(String, Known)>,
+}
+
+/// A checkpoint and its fingerprint.
+struct Known {
+    checkpoint: Checkpoint,
+    fingerprint: String,
+}
+
+impl Known {
+    fn load(arguments: &CheckpointArguments, space: &Space, language: &Language) -> Result<Known> {
+        let checkpoint = arguments.load(space, language)?;
+        Ok(Known { fingerprint: checkpoint.fingerprint()?, checkpoint })
+    }
 }
 
 impl<'a> Contestants<'a> {
+    /// `rivals` are `lm` with checkpoints of their own, by name.
+    ///
     /// # Errors
-    /// As [`CheckpointArguments::load`], where one of them needs the checkpoint.
-    pub fn new(space: &'a Space, of: &[Contestant], checkpoint: &CheckpointArguments) -> Result<Contestants<'a>> {
+    /// As [`CheckpointArguments::load`]; a rival that is called as a contestant is, or as another rival.
+    pub fn new(
+        space: &'a Space,
+        of: &[Contestant],
+        checkpoint: &CheckpointArguments,
+        rivals: &[Assignment<String>],
+    ) -> Result<Contestants<'a>> {
         let language = Language::standard();
+        let mut names: HashSet<String> = Contestant::value_variants().iter().map(|known| known.name()).collect();
+        if let Some(rival) = rivals.iter().find(|rival| rival.name.is_empty() || !names.insert(rival.name.clone())) {
+            let reason = format!("`--rival {}=...`: another contestant is called so", rival.name);
+            return Err(CommandError::Usage(reason).into());
+        }
         let needed = of.iter().any(|contestant| contestant.needs_checkpoint());
-        let checkpoint = needed.then(|| checkpoint.load(space, &language)).transpose()?;
+        let checkpoint = needed.then(|| Known::load(checkpoint, space, &language)).transpose()?;
+        let load = |rival: &Assignment<String>| {
+            let arguments = CheckpointArguments { checkpoint: Some(rival.value.clone()) };
+            Ok((rival.name.clone(), Known::load(&arguments, space, &language)?))
+        };
+        let rivals = rivals.iter().map(load).collect::<Result<_>>()?;
         let untrained = Model::random(Config::standard(language.vocabulary().len()), 0)?;
-        Ok(Contestants { space, language, checkpoint, untrained })
+        Ok(Contestants { space, language, checkpoint, untrained, rivals })
     }
 
     pub fn method(&'a self, contestant: Contestant) -> Method<'a> {
-        Method { name: contestant.name(), make: Box::new(move |seed| Ok(self.proposer(contestant, seed))) }
+        let known = self.checkpoint.as_ref().filter(|_| contestant.needs_checkpoint());
+        Method {
+            name: contestant.name(),
+            checkpoint: known.map(|known| known.fingerprint.clone()),
+            make: Box::new(move |seed| Ok(self.proposer(contestant, known, seed))),
+        }
     }
 
-    fn proposer(&'a self, contestant: Contestant, seed: u64) -> Box<dyn Proposer + 'a> {
-        let pretrained = self.checkpoint.as_ref().filter(|_| contestant != Contestant::LmUntrained);
-        let model = pretrained.map_or(&self.untrained, |checkpoint| &checkpoint.model);
-        let prior = || pretrained.map(|checkpoint| checkpoint.estimator.clone());
+    /// All rivals.
+    pub fn rivals(&'a self) -> impl Iterator<Item = Method<'a>> {
+        self.rivals.iter().map(move |(name, known)| Method {
+            name: name.clone(),
+            checkpoint: Some(known.fingerprint.clone()),
+            make: Box::new(move |seed| Ok(self.proposer(Contestant::Lm, Some(known), seed))),
+        })
+    }
+
+    fn proposer(&'a self, contestant: Contestant, known: Option<&Known>, seed: u64) -> Box<dyn Proposer + 'a> {
+        let model = known.map_or(&self.untrained, |known| &known.checkpoint.model);
+        let prior = || known.map(|known| known.checkpoint.estimator.clone());
         let lm = || {
             LanguageModel::new(self.space, self.language.clone(), model, seed)
                 .with_ingredients(contestant.ingredients())

@@ -242,22 +242,38 @@ pub fn stop_on_interrupt() -> Result<&'static AtomicBool> {
     Ok(&STOPPED)
 }
 
-/// Measures candidates of one task for a corpus: nobody needs a winner, so there are no finals.
-///
-/// # Errors
-/// As [`search`].
-pub fn collect(
-    job: &Job,
-    arguments: &SearchArguments,
-    store: &mut Store,
-    watch: &mut dyn FnMut(&Event<'_>) -> Control,
-) -> Result<Report> {
-    let space = arguments.space.space();
-    // each task draws its own programs
-    let seed = arguments.seed ^ u64::from_str_radix(&job.task.workload.hash()[..12], 16).unwrap_or(0);
-    let mut proposer = Proposers::new(arguments.method, &space, &arguments.checkpoint)?.make(seed);
-    let budget = Budget { trials_per_task: arguments.trials_per_task, ..Budget::default() };
-    let settings = Settings { budget, batch: BATCH, finalists: 0, seed: arguments.seed };
-    let jobs = std::slice::from_ref(job);
-    Ok(tune::tune(&space, jobs, proposer.as_mut(), &mut measurer(jobs)?, store, &settings, watch)?)
+/// Measures candidates of tasks for a corpus, one task after the other: nobody needs a winner, so there are no finals. The checkpoint is read, and the
+/// worker started, once for all of them.
+pub struct Collector<'a> {
+    arguments: &'a SearchArguments,
+    space: &'a Space,
+    proposers: Proposers<'a>,
+    measurer: Measurer,
+}
+
+impl<'a> Collector<'a> {
+    /// # Errors
+    /// Where the checkpoint cannot be had, or this machine cannot run the kernels.
+    pub fn new(jobs: &[Job], arguments: &'a SearchArguments, space: &'a Space) -> Result<Collector<'a>> {
+        let proposers = Proposers::new(arguments.method, space, &arguments.checkpoint)?;
+        Ok(Collector { arguments, space, proposers, measurer: measurer(jobs)? })
+    }
+
+    /// # Errors
+    /// As [`search`].
+    pub fn collect(
+        &mut self,
+        job: &Job,
+        store: &mut Store,
+        watch: &mut dyn FnMut(&Event<'_>) -> Control,
+    ) -> Result<Report> {
+        let SearchArguments { trials_per_task, seed, .. } = *self.arguments;
+        // each task draws its own programs
+        let own = u64::from_str_radix(&job.task.workload.hash()[..12], 16).unwrap_or(0);
+        let mut proposer = self.proposers.make(seed ^ own);
+        let settings =
+            Settings { budget: Budget { trials_per_task, ..Budget::default() }, batch: BATCH, finalists: 0, seed };
+        let jobs = std::slice::from_ref(job);
+        Ok(tune::tune(self.space, jobs, proposer.as_mut(), &mut self.measurer, store, &settings, watch)?)
+    }
 }

@@ -79,12 +79,12 @@ impl Rounds {
     }
 
     /// What times are multiplied by, so that the fastest is what the reference is known to take, times the median ratio of neighbouring runs; 1
-    /// where no reference ran. Ratios, since the fastest runs of the two may be of different moments.
+    /// where no reference ran whose time is known. Ratios, since the fastest runs of the two may be of different moments.
     fn pace(&self) -> f64 {
         let ratios = self.ratios();
         let fastest = self.times.iter().copied().min().unwrap_or(0) as f64;
         match ratios.get(ratios.len() / 2) {
-            Some(ratio) if fastest > 0.0 => self.known_ns as f64 * ratio / fastest,
+            Some(ratio) if fastest > 0.0 && self.known_ns > 0 => self.known_ns as f64 * ratio / fastest,
             _ => 1.0,
         }
     }
@@ -127,11 +127,13 @@ mod tests {
 
     #[test]
     fn without_a_reference_times_are_as_measured() {
-        let mut rounds = Rounds::default();
-        rounds.push(Duration::from_nanos(90), 3);
-        rounds.push(Duration::from_nanos(40), 1);
-        assert_eq!((rounds.best_ns(), rounds.spent()), (30.0, Duration::from_nanos(130)));
-        assert_eq!(rounds.told(), [30, 40]);
+        let mut alone = Rounds::default();
+        alone.push(Duration::from_nanos(90), 3);
+        alone.push(Duration::from_nanos(40), 1);
+        assert_eq!((alone.best_ns(), alone.spent()), (30.0, Duration::from_nanos(130)));
+        assert_eq!(alone.told(), [30, 40]);
+        // nor does anything compare with a program that is said to take no time
+        assert_eq!(rounds(0, &[(400, 200), (500, 200)]).told(), [400, 500]);
     }
 
     #[test]

@@ -75,8 +75,9 @@ pub(super) struct Reference<'a> {
 
 impl Timing {
     /// Nanoseconds of single runs, at the reference's pace: the fastest of them is what the reference is known to take, times the median ratio
-    /// of neighbouring runs. `run(n)` runs the kernel n times and says how long that took. `warm_up`, how long the run before took,
-    /// is counted only where it is all that there is: cold caches make a long run slower by half, not eight times.
+    /// of neighbouring runs. What is given up before the reference ran is told as measured. `run(n)` runs the kernel n times and says how long
+    /// that took. `warm_up`, how long the run before took, is counted only where it is all that there is: cold caches make a long run slower by
+    /// half, not eight times.
     pub(super) fn sample(
         &self,
         incumbent_ns: Option<u64>,

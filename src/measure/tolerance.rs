@@ -177,7 +177,7 @@ fn depths(workload: &Workload) -> Vec<f64> {
 
 fn operators(expr: &Expr) -> f64 {
     let own = if matches!(expr, Expr::Unary(..) | Expr::Binary(..)) { 1.0 } else { 0.0 };
-    own + expr.children().into_iter().map(operators).sum::<f64>()
+    own + expr.children().map(operators).sum::<f64>()
 }
 
 #[cfg(test)]

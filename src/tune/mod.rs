@@ -180,8 +180,8 @@ pub fn tune(
 /// The first proposals of a task, before anything was measured.
 const FIRST_BATCH: usize = 3;
 
-/// Candidates to propose at once where so many were measured: half as many more. What they tell is made use of soon, proposing takes
-/// a logarithmic share of a long search, and a search with a large budget starts as one with a small budget does.
+/// Candidates to propose at once where so many were measured: half as many more, up to `most`. What they tell is made use of soon, proposing
+/// takes a small share of a long search, and a search with a large budget starts as one with a small budget does.
 pub fn batch(measured: usize, most: usize) -> usize {
     (measured / 2).max(FIRST_BATCH).min(most.max(1))
 }
@@ -333,5 +333,17 @@ impl Run<'_> {
             interrupted,
             jobs,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::batch;
+
+    #[test]
+    fn batches_grow_with_what_is_known() {
+        let sizes: Vec<usize> = [0, 3, 6, 9, 13, 19, 28, 42, 1000].map(|measured| batch(measured, 16)).to_vec();
+        assert_eq!(sizes, [3, 3, 3, 4, 6, 9, 14, 16, 16]);
+        assert_eq!([batch(0, 1), batch(0, 0), batch(50, 2)], [1, 1, 2]);
     }
 }

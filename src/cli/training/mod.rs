@@ -105,11 +105,12 @@ pub fn read_corpus(paths: &[PathBuf]) -> Result<Vec<Entry>> {
     Ok(entries)
 }
 
-/// The fastest entries of each task and target, failures last.
+/// The fastest entries of each task and target that the same version of this program measured, failures last.
 fn fastest(entries: &[Entry], most: usize) -> Vec<Entry> {
-    let mut groups: BTreeMap<(&str, &str), Vec<&Entry>> = BTreeMap::new();
+    let mut groups: BTreeMap<(&str, &str, &str), Vec<&Entry>> = BTreeMap::new();
     for entry in entries {
-        groups.entry((&entry.record.task_hash, &entry.record.target)).or_default().push(entry);
+        let record = &entry.record;
+        groups.entry((&record.task_hash, &record.target, &record.tilescribe)).or_default().push(entry);
     }
     let mut kept = Vec::new();
     for mut members in groups.into_values() {
@@ -152,7 +153,7 @@ impl Run<'_> {
         let version = space.version();
         let own: Vec<Entry> = self.entries.iter().filter(|e| e.record.space == version).cloned().collect();
         let own = self.training.fastest.map_or_else(|| own.clone(), |most| fastest(&own, most as usize));
-        let made = examples(&own, language, self.start.config().max_sequence);
+        let made = examples(&own, language, space, self.start.config().max_sequence);
         if made.examples.is_empty() {
             let reason = format!("none of the {} records is of this search space ({version})", self.entries.len());
             return Err(CommandError::Usage(reason).into());
@@ -199,7 +200,7 @@ impl Run<'_> {
             let held = last.map_or(String::new(), |e: Evaluation| {
                 format!(", held out {:.3}, pairs ordered {:.3}", e.policy_loss, e.ranking_accuracy)
             });
-            bar.set_message(format!("loss {:.3}{held}, {:.0} tokens/s", p.policy_loss, p.tokens_per_second));
+            bar.set_message(format!("loss {:.3}{held}, {:.0} positions/s", p.policy_loss, p.positions_per_second));
             if stopped.load(Ordering::Relaxed) { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
         })?;
         bar.finish_and_clear();
@@ -222,9 +223,9 @@ impl Run<'_> {
              Writes scheduling decisions for tensor programs, in Tilescribe's tensor language. It works with the version of the language and the \
              search space that config.json names, and with no other.\n\n\
              ## Architecture\n\n{} parameters: {} layers of width {}, {} query heads with one shared key and value head, squared-ReLU gated feed-forward of {}, \
-             rotary positions, tied embeddings over {} tokens, sequences of up to {} tokens; a policy head and a value head.\n\n\
+             rotary positions, tied embeddings over {} tokens, sequences of up to {} positions of {} tokens each; a policy head and a value head.\n\n\
              ## Training\n\n{records} records of {} tasks ({timed} timed and correct); {} examples, {} too long, {} that teach nothing. {} steps in {seconds:.0} s; options: `{:?}`.\n\n\
-             Quality on tasks held out of training (policy loss in nats for each decision token over the whole vocabulary; share of pairs of \
+             Quality on tasks held out of training (policy loss in nats for each decision, among what was possible; share of pairs of \
              programs of a task that the value head orders rightly):\n\n\
              | step | policy loss | value loss | pairs ordered |\n| ---: | ---: | ---: | ---: |\n{rows}",
             self.title,
@@ -235,6 +236,7 @@ impl Run<'_> {
             config.feed_forward,
             config.vocabulary,
             config.max_sequence,
+            2 * config.slots,
             made.tasks,
             made.examples.len(),
             made.too_long,

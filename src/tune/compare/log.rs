@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-use super::{Bests, MethodRun};
+use super::{Bests, Method, MethodRun};
 use crate::outcome::Failure;
 use crate::record::fingerprint;
 use crate::space::{Space, Trace};
@@ -34,10 +34,11 @@ pub enum LogError {
     Other { path: PathBuf, found: String, expected: String },
 }
 
-/// What all runs of a file have in common.
+/// What all runs of a file have in common: other versions search and measure in other ways.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Header {
+    tilescribe: String,
     target: String,
     space: String,
 }
@@ -48,6 +49,7 @@ struct Header {
 struct Line {
     task: String,
     method: String,
+    checkpoint: Option<String>,
     seed: u64,
     trials: usize,
     best_ms: Vec<Option<f64>>,
@@ -63,6 +65,8 @@ pub struct Log {
     file: File,
     /// By the task's hash.
     runs: BTreeMap<String, Vec<(MethodRun, Bests)>>,
+    /// By method.
+    checkpoints: BTreeMap<String, Option<String>>,
 }
 
 impl Log {
@@ -73,9 +77,11 @@ impl Log {
     pub fn open(path: &Path, target: &Target, space: &Space) -> Result<Log, LogError> {
         let io = |source| LogError::Io { path: path.to_path_buf(), source };
         let mut file = OpenOptions::new().read(true).append(true).create(true).open(path).map_err(io)?;
-        let header = Header { target: fingerprint(target), space: space.version() };
+        let tilescribe = env!("CARGO_PKG_VERSION").to_string();
+        let header = Header { tilescribe, target: fingerprint(target), space: space.version() };
         let mut reader = BufReader::new(file.try_clone().map_err(io)?);
-        let (mut runs, mut whole, mut number) = (BTreeMap::<String, Vec<_>>::new(), 0u64, 0);
+        let (mut runs, mut checkpoints) = (BTreeMap::<String, Vec<_>>::new(), BTreeMap::new());
+        let (mut whole, mut number) = (0u64, 0);
         loop {
             let mut text = String::new();
             let length = io::Read::take(&mut reader, MAX_LINE_BYTES).read_line(&mut text).map_err(io)? as u64;
@@ -92,13 +98,17 @@ impl Log {
             if number == 1 {
                 let found: Header = serde_json::from_str(&text).map_err(|error| wrong(error.to_string()))?;
                 if found != header {
-                    let words = |header: &Header| format!("target {} and space {}", header.target, header.space);
+                    let words = |header: &Header| {
+                        let Header { tilescribe, target, space } = header;
+                        format!("version {tilescribe}, target {target} and space {space}")
+                    };
                     let (found, expected) = (words(&found), words(&header));
                     return Err(LogError::Other { path: path.to_path_buf(), found, expected });
                 }
                 continue;
             }
             let line: Line = serde_json::from_str(&text).map_err(|error| wrong(error.to_string()))?;
+            checkpoints.insert(line.method.clone(), line.checkpoint.clone());
             let (task, run) = line.read().map_err(wrong)?;
             runs.entry(task).or_default().push(run);
         }
@@ -106,7 +116,24 @@ impl Log {
         if whole == 0 {
             write_line(&mut file, &header).map_err(io)?;
         }
-        Ok(Log { path: path.to_path_buf(), file, runs })
+        Ok(Log { path: path.to_path_buf(), file, runs, checkpoints })
+    }
+
+    /// Makes sure that all runs of a method are of one checkpoint.
+    ///
+    /// # Errors
+    /// [`LogError::Other`] where there are runs of another one.
+    pub(super) fn admit(&self, method: &Method<'_>) -> Result<(), LogError> {
+        match self.checkpoints.get(&method.name).filter(|known| **known != method.checkpoint) {
+            None => Ok(()),
+            Some(known) => {
+                let words = |checkpoint: &Option<String>| {
+                    format!("{} with checkpoint {}", method.name, checkpoint.as_deref().unwrap_or("none"))
+                };
+                let (found, expected) = (words(known), words(&method.checkpoint));
+                Err(LogError::Other { path: self.path.clone(), found, expected })
+            }
+        }
     }
 
     /// Whether a run of at least so many trials is known.
@@ -119,10 +146,17 @@ impl Log {
     ///
     /// # Errors
     /// [`LogError::Io`].
-    pub(super) fn append(&mut self, task: &str, run: MethodRun, bests: Bests) -> Result<(), LogError> {
+    pub(super) fn append(
+        &mut self,
+        task: &str,
+        method: &Method<'_>,
+        run: MethodRun,
+        bests: Bests,
+    ) -> Result<(), LogError> {
         let line = Line {
             task: task.to_string(),
             method: run.method.clone(),
+            checkpoint: method.checkpoint.clone(),
             seed: run.seed,
             trials: run.trials,
             best_ms: run.best_ms.clone(),
@@ -131,6 +165,7 @@ impl Log {
             bests: bests.iter().map(|(trials, trace)| (*trials, trace.to_string())).collect(),
         };
         write_line(&mut self.file, &line).map_err(|source| LogError::Io { path: self.path.clone(), source })?;
+        self.checkpoints.insert(run.method.clone(), method.checkpoint.clone());
         self.runs.entry(task.to_string()).or_default().push((run, bests));
         Ok(())
     }
@@ -181,9 +216,10 @@ mod tests {
 
     use super::{Log, LogError};
     use crate::outcome::Failure;
+    use crate::propose::ProposeError;
     use crate::propose::example::product;
     use crate::space::Space;
-    use crate::tune::compare::{Bests, MethodRun};
+    use crate::tune::compare::{Bests, Method, MethodRun};
 
     fn run(method: &str, trials: usize) -> (MethodRun, Bests) {
         let bests = Bests::from([(1, "tile s0 a = 4\nparallel s0 = 1\n".parse().unwrap())]);
@@ -204,9 +240,14 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let (path, space, target) = (folder.path().join("runs.jsonl"), Space::standard(), product().target);
         let mut log = Log::open(&path, &target, &space).unwrap();
-        for (method, trials) in [("lm", 2), ("random", 2), ("random", 10)] {
-            let (run, bests) = run(method, trials);
-            log.append("task", run, bests).unwrap();
+        let method = |name: &str, checkpoint: Option<&str>| Method {
+            name: name.into(),
+            checkpoint: checkpoint.map(String::from),
+            make: Box::new(|_| Err(ProposeError::Model("nothing is proposed here".into()))),
+        };
+        for (name, trials) in [("lm", 2), ("random", 2), ("random", 10)] {
+            let (run, bests) = run(name, trials);
+            log.append("task", &method(name, (name == "lm").then_some("0123")), run, bests).unwrap();
         }
         // a line that was being written when the program was killed
         std::fs::OpenOptions::new().append(true).open(&path).unwrap().write_all(b"{\"task\": \"ta").unwrap();
@@ -216,6 +257,15 @@ mod tests {
             assert!(log.contains("task", "random", 3, 10) && log.contains("task", "lm", 3, 1));
             assert!(!log.contains("task", "lm", 3, 3) && !log.contains("task", "lm", 4, 2));
             assert!(!log.contains("another", "lm", 3, 2) && log.of("another").is_empty());
+            for (admitted, name, checkpoint) in [
+                (true, "lm", Some("0123")),
+                (false, "lm", Some("4567")),
+                (false, "lm", None),
+                (true, "random", None),
+                (true, "another", Some("4567")),
+            ] {
+                assert_eq!(log.admit(&method(name, checkpoint)).is_ok(), admitted, "{name} {checkpoint:?}");
+            }
         }
         let mut other = target.clone();
         other.cores += 1;

@@ -24,6 +24,8 @@ use crate::space::{Space, Trace, Untuned};
 /// A search method.
 pub struct Method<'a> {
     pub name: String,
+    /// What its runs depend on beside this program: names the checkpoint, where there is one.
+    pub checkpoint: Option<String>,
     /// Makes the proposer of a seed.
     pub make: MakeProposer<'a>,
 }
@@ -121,6 +123,7 @@ pub fn compare(
     log: &mut Log,
     watch: &mut dyn FnMut(usize, &str, u64, usize) -> Control,
 ) -> Result<Comparison, CompareError> {
+    methods.iter().try_for_each(|method| log.admit(method))?;
     let mut tasks = Vec::new();
     'tasks: for (number, job) in jobs.iter().enumerate() {
         let hash = job.task.workload.hash().to_string();
@@ -136,7 +139,7 @@ pub fn compare(
                 let Some((run, bests)) = run_method(job, method, seed, measurer, settings, &mut told)? else {
                     break 'tasks;
                 };
-                log.append(&hash, run, bests)?;
+                log.append(&hash, method, run, bests)?;
             }
         }
         let (mut runs, bests): (Vec<MethodRun>, Vec<Bests>) = log.of(&hash).into_iter().unzip();

@@ -84,6 +84,14 @@ fn methods_and_ablations_are_compared_side_by_side() {
         printed.contains("random: reference / best after so many trials 1: ") && printed.contains(", 7: "),
         "{printed}"
     );
+    // so does lm with a checkpoint of its own
+    let rival = |name: &'static str| {
+        let arguments = ["compare", "--methods", "random", "--rival", name, "--workloads", "task.txt"];
+        [&arguments[..], &["--trials", "5", "--seeds", "1", "-o", "out"]].concat()
+    };
+    assert!(sandbox.succeed(&rival("shipped=built-in")).contains("shipped: reference / best"));
+    sandbox.fail(&rival("lm=built-in"), 2, "another contestant is called so");
+    sandbox.fail(&rival("other=nowhere"), 2, "nowhere");
     let runs = results["tasks"][0]["runs"].as_array().unwrap();
     assert_eq!(runs.len(), 22);
     for run in runs {
