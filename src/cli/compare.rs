@@ -10,7 +10,7 @@ use clap::Args;
 use tilescribe::space::Space;
 use tilescribe::tune::Control;
 use tilescribe::tune::compare::{Log, Settings, compare};
-use tilescribe::tune::{Job, report};
+use tilescribe::tune::{Batches, Job, report};
 
 use super::arguments::{Assignment, NetworkArguments, TargetArguments, read_task};
 use super::contestants::{Contestant, Contestants};
@@ -61,7 +61,11 @@ impl Compare {
         let contestants = Contestants::new(&space, &self.methods, &self.checkpoint, &self.rivals)?;
         let named = self.methods.iter().map(|method| contestants.method(*method));
         let methods: Vec<_> = named.chain(contestants.rivals()).collect();
-        let settings = Settings { trials: self.trials as usize, seeds: self.seeds, batch: self.batch as usize };
+        let settings = Settings {
+            trials: self.trials as usize,
+            seeds: self.seeds,
+            batches: Batches::growing(self.batch as usize),
+        };
         let total = jobs.len() as u64 * methods.len() as u64 * self.seeds * u64::from(self.trials);
         let (bar, stopped) = (progress::bar(total, "comparing"), stop_on_interrupt()?);
         let (mut run, mut done) = ((0, String::new(), 0), 0);

@@ -36,9 +36,11 @@ impl Pretrain {
         let entries = read_corpus(&self.corpus)?;
         if self.estimator_only {
             let mut checkpoint = Checkpoint::load(&self.output, &versions(&language, &space))?;
-            estimator(None, &entries, &space, &self.training)?.replace(&mut checkpoint);
+            let trained = estimator(None, &entries, &space, &self.training)?;
+            let summary = trained.summary();
+            trained.replace(&mut checkpoint);
             checkpoint.save(&self.output)?;
-            writeln!(out, "{}: a new estimator", self.output.display())?;
+            writeln!(out, "{}: a new estimator, {summary}", self.output.display())?;
             return Ok(());
         }
         let start = Model::random(Config::standard(language.vocabulary().len()), self.training.seed)?;

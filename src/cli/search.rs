@@ -16,7 +16,7 @@ use tilescribe::propose::{Evolution, LanguageModel, Proposer, Random, load_check
 use tilescribe::record::{self, Store};
 use tilescribe::space::Space;
 use tilescribe::target::{Target, Task};
-use tilescribe::tune::{self, Budget, Control, Event, Job, Report, Settings};
+use tilescribe::tune::{self, Batches, Budget, Control, Event, Job, Report, Settings};
 
 use super::arguments::SpaceArguments;
 use super::bench::seconds;
@@ -25,6 +25,8 @@ use super::progress;
 
 /// Candidates that are proposed at once, at most: the more, the less of them know how the others came out.
 pub const BATCH: usize = 16;
+/// The same of a collection, which wants many different programs rather than the fastest soon.
+const COLLECTED: Batches = Batches { least: 12, most: BATCH };
 /// How many of the fastest are measured once more before the winner is named.
 const FINALISTS: usize = 5;
 
@@ -186,7 +188,7 @@ pub fn search(jobs: &[Job], arguments: &SearchArguments, trials: Option<u64>, st
     let mut proposer = Proposers::new(arguments.method, &space, &arguments.checkpoint)?.make(arguments.seed);
     let time = arguments.time_budget.map(Duration::from_secs_f64);
     let budget = Budget { trials_per_task: arguments.trials_per_task, trials, time };
-    let settings = Settings { budget, batch: BATCH, finalists: FINALISTS, seed: arguments.seed };
+    let settings = Settings { budget, batches: Batches::growing(BATCH), finalists: FINALISTS, seed: arguments.seed };
     let stopped = stop_on_interrupt()?;
     let bar = progress::bar(0, "measuring");
     let mut watch = |event: &Event<'_>| {
@@ -271,8 +273,8 @@ impl<'a> Collector<'a> {
         // each task draws its own programs
         let own = u64::from_str_radix(&job.task.workload.hash()[..12], 16).unwrap_or(0);
         let mut proposer = self.proposers.make(seed ^ own);
-        let settings =
-            Settings { budget: Budget { trials_per_task, ..Budget::default() }, batch: BATCH, finalists: 0, seed };
+        let budget = Budget { trials_per_task, ..Budget::default() };
+        let settings = Settings { budget, batches: COLLECTED, finalists: 0, seed };
         let jobs = std::slice::from_ref(job);
         Ok(tune::tune(self.space, jobs, proposer.as_mut(), &mut self.measurer, store, &settings, watch)?)
     }

@@ -48,8 +48,7 @@ pub struct Budget {
 #[derive(Clone, Debug)]
 pub struct Settings {
     pub budget: Budget,
-    /// Candidates that are proposed at once, at most; see [`batch`].
-    pub batch: usize,
+    pub batches: Batches,
     /// The fastest so many of a task are measured once more in turn, with the untuned program, before the winner is named.
     pub finalists: usize,
     /// Kept in the records.
@@ -177,13 +176,24 @@ pub fn tune(
     Ok(run.report(reports, interrupted))
 }
 
-/// The first proposals of a task, before anything was measured.
-const FIRST_BATCH: usize = 3;
+/// How many candidates of a task are proposed at once.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Batches {
+    pub least: usize,
+    pub most: usize,
+}
 
-/// Candidates to propose at once where so many were measured: half as many more, up to `most`. What they tell is made use of soon, proposing
-/// takes a small share of a long search, and a search with a large budget starts as one with a small budget does.
-pub fn batch(measured: usize, most: usize) -> usize {
-    (measured / 2).max(FIRST_BATCH).min(most.max(1))
+impl Batches {
+    /// For a search: what the first few tell is made use of soon.
+    pub fn growing(most: usize) -> Batches {
+        Batches { least: 3, most }
+    }
+
+    /// Candidates to propose at once where so many were measured: half as many more, within the bounds. So proposing takes a small
+    /// share of a long search, and a search with a large budget starts as one with a small budget does.
+    pub fn after(self, measured: usize) -> usize {
+        (measured / 2).max(self.least).min(self.most.max(1))
+    }
 }
 
 /// The first batch of a task starts with the program that needs no model: the result is never slower than it.
@@ -257,7 +267,7 @@ impl Run<'_> {
     fn batch(&self, scheduler: &Scheduler, job: usize, measured: usize) -> usize {
         let left = scheduler.left(job).unwrap_or(u64::MAX);
         let total = self.settings.budget.trials.map_or(u64::MAX, |most| most.saturating_sub(self.counts.trials));
-        (batch(measured, self.settings.batch) as u64).min(left).min(total) as usize
+        (self.settings.batches.after(measured) as u64).min(left).min(total) as usize
     }
 
     fn measure(
@@ -338,12 +348,14 @@ impl Run<'_> {
 
 #[cfg(test)]
 mod tests {
-    use super::batch;
+    use super::Batches;
 
     #[test]
     fn batches_grow_with_what_is_known() {
-        let sizes: Vec<usize> = [0, 3, 6, 9, 13, 19, 28, 42, 1000].map(|measured| batch(measured, 16)).to_vec();
+        let sizes: Vec<usize> =
+            [0, 3, 6, 9, 13, 19, 28, 42, 1000].map(|measured| Batches::growing(16).after(measured)).to_vec();
         assert_eq!(sizes, [3, 3, 3, 4, 6, 9, 14, 16, 16]);
-        assert_eq!([batch(0, 1), batch(0, 0), batch(50, 2)], [1, 1, 2]);
+        assert_eq!([(0, 1), (0, 0), (50, 2)].map(|(measured, most)| Batches::growing(most).after(measured)), [1, 1, 2]);
+        assert_eq!([0, 20, 30, 50].map(|measured| Batches { least: 12, most: 16 }.after(measured)), [12, 12, 15, 16]);
     }
 }

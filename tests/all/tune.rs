@@ -12,7 +12,7 @@ use tilescribe::propose::{History, LanguageModel, Proposer, Random, shipped_chec
 use tilescribe::record::{CorpusReader, Limits, Store, read_workloads};
 use tilescribe::space::{Next, Space};
 use tilescribe::target::Task;
-use tilescribe::tune::{Budget, Control, Event, Job, Settings, tune};
+use tilescribe::tune::{Batches, Budget, Control, Event, Job, Settings, tune};
 use tilescribe::workload::generate::{Limits as Sizes, generate};
 
 fn root() -> PathBuf {
@@ -33,7 +33,7 @@ const SUM: &str = "input t0 33 65\nout t1 33 sum 65 t0 a b\n";
 
 fn settings(trials_per_task: u64) -> Settings {
     let budget = Budget { trials_per_task: Some(trials_per_task), ..Budget::default() };
-    Settings { budget, batch: 4, finalists: 2, seed: 1 }
+    Settings { budget, batches: Batches::growing(4), finalists: 2, seed: 1 }
 }
 
 #[test]

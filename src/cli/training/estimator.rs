@@ -78,6 +78,15 @@ impl TrainedEstimator {
         )
     }
 
+    /// How well it orders what it was not shown, in a line.
+    pub fn summary(&self) -> String {
+        let Ordered { pairs, first, first_three } = self.ordered;
+        let right = 100.0 * pairs;
+        format!(
+            "{right:.1} % of held-out pairs in order, first {first:.3} and best of three {first_three:.3} of the best"
+        )
+    }
+
     /// What training it further has gained on held-out tasks, if there are any: shares of pairs ordered rightly, before and after.
     pub fn gain(&self) -> Option<(f64, f64)> {
         let before = self.before.filter(|_| self.held_out > 0)?;

@@ -15,7 +15,7 @@ use thiserror::Error;
 
 pub use log::{Log, LogError};
 
-use super::{Control, Job, TuneError, batch};
+use super::{Batches, Control, Job, TuneError};
 use crate::measure::Measurer;
 use crate::outcome::{Failure, Outcome};
 use crate::propose::{History, ProposeError, Proposer};
@@ -39,8 +39,7 @@ pub struct Settings {
     /// Measured candidates of each task, method and seed.
     pub trials: usize,
     pub seeds: u64,
-    /// Candidates proposed at once, at most; see [`batch`].
-    pub batch: usize,
+    pub batches: Batches,
 }
 
 /// Serialises to `results.json`.
@@ -178,7 +177,7 @@ fn run_method(
     let mut failed: BTreeMap<Failure, usize> = BTreeMap::new();
     let points = checkpoints(settings.trials);
     while history.len() < settings.trials {
-        let wanted = batch(history.len(), settings.batch).min(settings.trials - history.len());
+        let wanted = settings.batches.after(history.len()).min(settings.trials - history.len());
         let proposal = proposer.propose(&job.task, &history, wanted).map_err(cannot_propose)?;
         if proposal.candidates.is_empty() {
             break;
