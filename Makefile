@@ -17,7 +17,7 @@ demo: build
 	$(TILESCRIBE) bench demo/squeezenet
 
 test: lint
-	@.ci/setup venv cross
+	@.ci/setup venv cross cuda
 	cargo test --release
 	$(MAKE) demo DEMO_SECONDS=20
 	$(PYTHON) tests/networks.py --trials-per-task 2 demo squeezenet

@@ -3,6 +3,7 @@
 //! A target is detected from the host or read from a TOML file; nothing else in Tilescribe asks the host what it can do.
 
 mod detect;
+pub mod gpu;
 
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};

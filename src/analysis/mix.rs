@@ -157,7 +157,7 @@ impl<'a> Counter<'_, 'a> {
                 self.mix.iterations += inner.runs;
                 self.block(&l.body, &Place { is_parallel: true, ..inner });
             }
-            LoopKind::Parallel | LoopKind::Serial => {
+            LoopKind::Parallel | LoopKind::Serial | LoopKind::Block | LoopKind::Thread => {
                 let inner = place.inside(l, trips);
                 self.mix.iterations += inner.runs;
                 self.block(&l.body, &inner);

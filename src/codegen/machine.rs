@@ -17,7 +17,7 @@ use inkwell::targets::{
 };
 
 use crate::codegen::{CodegenError, Timings, elapsed_us, emit, names};
-use crate::nest::Nest;
+use crate::target::gpu::Gpu;
 use crate::target::{Architecture, Target};
 
 /// The nest has decided vectors, unrolling and the order of loops already; what is left is to turn slots into values, to share
@@ -31,6 +31,7 @@ fn initialize() {
     INITIALIZE.call_once(|| {
         LlvmTarget::initialize_x86(&InitializationConfig::default());
         LlvmTarget::initialize_aarch64(&InitializationConfig::default());
+        LlvmTarget::initialize_nvptx(&InitializationConfig::default());
         let options = [c"tilescribe".as_ptr(), c"-disable-lsr".as_ptr()];
         // SAFETY: two strings that live for ever, before any code is generated. The option is one of the LLVM that we are built with.
         unsafe { LLVMParseCommandLineOptions(options.len() as i32, options.as_ptr(), std::ptr::null()) };
@@ -100,46 +101,56 @@ impl Machine {
     }
 
     fn new(target: &Target) -> Result<Machine, CodegenError> {
-        initialize();
         names::check(target)?;
-        let triple = TargetTriple::create(match target.architecture {
+        let triple = match target.architecture {
             Architecture::X86_64 => "x86_64-unknown-linux-gnu",
             Architecture::Aarch64 => "aarch64-unknown-linux-gnu",
-        });
+        };
+        Machine::create(triple, emit::Machine::Cpu(target))
+    }
+
+    /// The one that writes PTX for a GPU.
+    ///
+    /// # Errors
+    /// [`CodegenError::Environment`] where LLVM was built without NVPTX.
+    pub fn of_gpu(gpu: &Gpu) -> Result<Machine, CodegenError> {
+        Machine::create("nvptx64-nvidia-cuda", emit::Machine::Gpu(gpu))
+    }
+
+    fn create(triple: &str, machine: emit::Machine<'_>) -> Result<Machine, CodegenError> {
+        initialize();
+        let triple = TargetTriple::create(triple);
+        let (cpu, features) = machine.llvm_names();
         let unknown =
             |reason: String| CodegenError::Environment(format!("LLVM cannot compile for this target: {reason}"));
         let llvm = LlvmTarget::from_triple(&triple).map_err(|e| unknown(e.to_string()))?;
         let machine = llvm
             .create_target_machine(
                 &triple,
-                &target.cpu,
-                &target.features.join(","),
+                &cpu,
+                &features,
                 OptimizationLevel::Default,
                 RelocMode::PIC,
                 CodeModel::Small,
             )
-            .ok_or_else(|| unknown(format!("processor {}", target.cpu)))?;
+            .ok_or_else(|| unknown(format!("processor {cpu}")))?;
         // only a comment tells a spill from other uses of the stack
         machine.set_asm_verbosity(true);
         Ok(Machine { machine, triple })
     }
 
-    /// Emits kernels, verifies the module, and runs our passes.
+    /// Emits into a module, verifies it, and runs our passes.
     pub fn optimized_module<'c>(
         &self,
         context: &'c Context,
-        kernels: &[(&str, &Nest)],
-        target: &Target,
         timings: &mut Timings,
+        emit: &mut dyn FnMut(&Module<'c>) -> Result<(), CodegenError>,
     ) -> Result<Module<'c>, CodegenError> {
         let clock = Instant::now();
         let module = context.create_module("tilescribe");
         module.set_triple(&self.triple);
         module.set_data_layout(&self.machine.get_target_data().get_data_layout());
-        for (symbol, nest) in kernels {
-            check_symbol(&module, symbol)?;
-            emit::kernel(context, &module, symbol, nest, target)?;
-        }
+        emit(&module)?;
         timings.emit_us = elapsed_us(clock);
         let clock = Instant::now();
         module.verify().map_err(|e| CodegenError::Internal(format!("LLVM's verifier: {e}")))?;
@@ -161,7 +172,7 @@ impl Machine {
     }
 }
 
-fn check_symbol(module: &Module<'_>, symbol: &str) -> Result<(), CodegenError> {
+pub fn check_symbol(module: &Module<'_>, symbol: &str) -> Result<(), CodegenError> {
     let letter = |c: char| c.is_ascii_alphabetic() || c == '_';
     let identifier = symbol.starts_with(letter) && symbol.chars().all(|c| letter(c) || c.is_ascii_digit());
     if !identifier {

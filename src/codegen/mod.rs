@@ -7,6 +7,7 @@
 //! Only this module knows LLVM.
 
 mod emit;
+mod gpu;
 mod layout;
 mod legalize;
 mod loader;
@@ -18,9 +19,11 @@ mod registers;
 use std::time::Instant;
 
 use inkwell::context::Context;
+use inkwell::module::Module;
 use thiserror::Error;
 
-pub use emit::MAXIMAL_STRIDE;
+pub use emit::{Launch, MAXIMAL_STRIDE};
+pub use gpu::{Ptx, ptx};
 pub use layout::ALIGNMENT as WORKSPACE_ALIGNMENT;
 pub use machine::{check_runs_here, host};
 pub use pool::{RUNTIME_OBJECT, parallel_for, set_threads, shutdown_threads, threads};
@@ -179,7 +182,7 @@ pub fn check(target: &Target) -> Result<(), TargetError> {
 pub fn ir(nest: &Nest, target: &Target) -> Result<String, CodegenError> {
     let machine = Machine::of(target)?;
     let context = Context::create();
-    let module = machine.optimized_module(&context, &[(SYMBOL, nest)], target, &mut Timings::default())?;
+    let module = cpu_module(&machine, &context, &[(SYMBOL, nest)], target, &mut Timings::default())?;
     Ok(module.print_to_string().to_string())
 }
 
@@ -191,7 +194,7 @@ pub fn ir(nest: &Nest, target: &Target) -> Result<String, CodegenError> {
 pub fn assembly(nest: &Nest, target: &Target) -> Result<String, CodegenError> {
     let machine = Machine::of(target)?;
     let context = Context::create();
-    let module = machine.optimized_module(&context, &[(SYMBOL, nest)], target, &mut Timings::default())?;
+    let module = cpu_module(&machine, &context, &[(SYMBOL, nest)], target, &mut Timings::default())?;
     let text = machine.write(&module, machine::Output::Assembly)?;
     // LLVM's buffers end with a zero byte
     Ok(String::from_utf8_lossy(text.as_slice()).trim_end_matches('\0').to_string())
@@ -200,11 +203,26 @@ pub fn assembly(nest: &Nest, target: &Target) -> Result<String, CodegenError> {
 fn compile(kernels: &[(&str, &Nest)], target: &Target, timings: &mut Timings) -> Result<Vec<u8>, CodegenError> {
     let machine = Machine::of(target)?;
     let context = Context::create();
-    let module = machine.optimized_module(&context, kernels, target, timings)?;
+    let module = cpu_module(&machine, &context, kernels, target, timings)?;
     let clock = Instant::now();
     let object = machine.write(&module, machine::Output::Object)?;
     timings.machine_code_us = elapsed_us(clock);
     Ok(object.as_slice().to_vec())
+}
+
+fn cpu_module<'c>(
+    machine: &Machine,
+    context: &'c Context,
+    kernels: &[(&str, &Nest)],
+    target: &Target,
+    timings: &mut Timings,
+) -> Result<Module<'c>, CodegenError> {
+    machine.optimized_module(context, timings, &mut |module| {
+        kernels.iter().try_for_each(|(symbol, nest)| {
+            machine::check_symbol(module, symbol)?;
+            emit::kernel(context, module, symbol, nest, target)
+        })
+    })
 }
 
 fn elapsed_us(since: Instant) -> u64 {

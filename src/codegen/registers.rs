@@ -131,7 +131,7 @@ fn binding(l: &Loop) -> Binding {
         _ if l.extent() == 1 && l.is_constant() => Binding::Constant,
         LoopKind::Unroll => Binding::Constant,
         LoopKind::Vector => Binding::Lane(l.extent()),
-        LoopKind::Serial | LoopKind::Parallel => Binding::Dynamic,
+        LoopKind::Serial | LoopKind::Parallel | LoopKind::Block | LoopKind::Thread => Binding::Dynamic,
     }
 }
 

@@ -2,8 +2,27 @@
 //!
 //! A [`Nest`] is a small imperative program: loops, guards, stores and accumulations over buffers. It starts as
 //! the plain reading of a workload and is changed by pure rewrites, each of which takes a nest and returns one.
-//! Every kind of loop means what a serial loop means; `Vector`, `Unroll` and `Parallel` only promise that
+//! Every kind of loop means what a serial loop means; the others only promise that
 //! the iterations may be executed so, and the verifier and the interpreter hold a nest to the promise.
+//!
+//! # GPUs
+//!
+//! The body of a nest for a GPU is a list of `Block` loops, a launch each; what stands in the innermost of them are *phases*: nests of `Thread`
+//! loops, and serial loops and conditions around them that are the same for all threads. The threads of a block meet at the end of a
+//! phase, as the iterations of any loop do, so what one phase writes the next may read; where that takes a barrier,
+//! and where not, is found out when code is generated. `Private` buffers are the block's shared memory. A `Register` buffer begins with the dimensions
+//! of the `Thread` loops that use it, and each thread touches its own part: so accumulators outlive a phase.
+//!
+//! ```text
+//! block for i in 0..8 {
+//!   thread for y in 0..16 { thread for x in 0..16 { r[y, x] = 0 } }
+//!   for k in 0..32 {
+//!     thread for y in 0..16 { thread for x in 0..16 { s[y, x] = t0[16·i + y, 16·k + x] } }
+//!     thread for y in 0..16 { thread for x in 0..16 { unroll for c in 0..16 { r[y, x] += s[y, c] } } }
+//!   }
+//!   thread for y in 0..16 { thread for x in 0..16 { t1[16·i + y, x] = r[y, x] } }
+//! }
+//! ```
 //!
 //! Invariants (checked by the verifier): variables are bound where they are used; accesses stay inside their buffers;
 //! private buffers are written before they are read; iterations of a parallel loop write disjoint elements.
@@ -35,9 +54,11 @@ pub enum Scope {
     Packed,
     /// One instance for a run of the kernel, visible to all threads, in the workspace.
     Shared,
-    /// An instance for each iteration of a parallel loop (for each run, outside of one), undefined at its start, in the workspace.
+    /// An instance for each iteration of a parallel loop (for each run, outside of one), undefined at its start, in the workspace. For each block
+    /// of a GPU, in its shared memory.
     Private,
-    /// Like `Private`, but meant for registers: after unrolling, its indices are constants and at most one vector loop's variable.
+    /// Like `Private`, but meant for registers: after unrolling, its indices are constants and at most one vector loop's variable. On a GPU the
+    /// variables of the thread loops come before them.
     Register,
 }
 
@@ -71,6 +92,10 @@ pub enum LoopKind {
     Vector,
     /// Written out; constant extent.
     Unroll,
+    /// Spread over the blocks of a GPU; constant extent, directly inside of nothing but other such loops.
+    Block,
+    /// Spread over the threads of a block; constant extent, and the only statement of a thread loop around it.
+    Thread,
 }
 
 /// `for var in 0..min(bounds)`; a bound of 0 or less gives no iteration.

@@ -121,6 +121,8 @@ fn head(f: &mut Formatter<'_>, nest: &Nest, statement: &Stmt) -> fmt::Result {
                 LoopKind::Parallel => "parallel for ",
                 LoopKind::Vector => "vector for ",
                 LoopKind::Unroll => "unroll for ",
+                LoopKind::Block => "block for ",
+                LoopKind::Thread => "thread for ",
             })?;
             write!(f, "{} in 0..", nest.var_name(*var))?;
             match bounds.as_slice() {

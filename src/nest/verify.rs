@@ -16,6 +16,11 @@
 //! | [`Rule::SharedWrite`] | what a parallel loop writes to memory that its threads share moves with its variable, unless conditions leave one iteration only |
 //! | [`Rule::PrivateEscape`] | a private or register buffer is used inside of parallel loops or outside, not both |
 //! | [`Rule::RegisterIndex`] | a register buffer's indices are made of unrolled variables and at most one vector variable |
+//! | [`Rule::BlockPlace`] | block loops have one bound and stand inside of nothing but block loops |
+//! | [`Rule::ThreadPlace`] | thread loops have one bound and stand inside of a block; one inside of another is all that this one holds |
+//! | [`Rule::Threads`] | a block has at most 1024 threads |
+//! | [`Rule::OutsideOfThreads`] | in a block, only thread loops write |
+//! | [`Rule::ThreadRegister`] | there, a register buffer's first indices are the variables of the thread loops, and its first extents theirs |
 //!
 //! Sound for what it proves, but not complete: races, undefined reads and lanes that depend on each other in
 //! subtler ways show in [`super::interpret`].
@@ -58,7 +63,22 @@ pub enum Rule {
     PrivateEscape { buffer: String },
     #[error("`{access}` is a register, and `{index}` is neither unrolled nor one vector")]
     RegisterIndex { access: String, index: String },
+    #[error("a block loop must have one bound and stand inside of nothing but block loops")]
+    BlockPlace,
+    #[error("a thread loop must have one bound and stand inside of a block, or be all that another thread loop holds")]
+    ThreadPlace,
+    #[error("{threads} threads in a block, of at most {MAX_THREADS}")]
+    Threads { threads: i64 },
+    #[error("`{access}` is written in a block, but in none of its threads")]
+    OutsideOfThreads { access: String },
+    #[error(
+        "`{access}` is a register: its first indices must be the variables of the thread loops, and its first extents theirs"
+    )]
+    ThreadRegister { access: String },
 }
+
+/// The most threads of a block, on any GPU.
+pub const MAX_THREADS: i64 = 1024;
 
 /// The first rule broken, and where.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
@@ -189,12 +209,41 @@ impl<'a> Verifier<'a> {
             }
             LoopKind::Unroll if !l.is_constant() => Err(Rule::UnrollBound),
             LoopKind::Parallel if self.parallel().is_some() => Err(Rule::NestedParallel),
+            LoopKind::Block => self.block_head(l),
+            LoopKind::Thread => self.thread_head(l),
             _ => Ok(()),
         }
     }
 
+    fn block_head(&self, l: &Loop) -> Result<(), Rule> {
+        let is_block = |outer: &&Stmt| matches!(outer, Stmt::Loop(outer) if outer.kind == LoopKind::Block);
+        let fits = !self.is_setup && l.is_constant() && self.path.iter().all(is_block);
+        if fits { Ok(()) } else { Err(Rule::BlockPlace) }
+    }
+
+    fn thread_head(&self, l: &Loop) -> Result<(), Rule> {
+        let threads: i64 = self.threads().map(Loop::extent).fold(l.extent(), i64::saturating_mul);
+        let inside = self.loops.iter().any(|outer| outer.kind == LoopKind::Block);
+        let alone = match self.path.last() {
+            _ if self.threads().next().is_none() => true,
+            Some(Stmt::Loop(outer)) => outer.kind == LoopKind::Thread && outer.body.len() == 1,
+            _ => false,
+        };
+        match inside && alone && l.is_constant() {
+            false => Err(Rule::ThreadPlace),
+            true if threads > MAX_THREADS => Err(Rule::Threads { threads }),
+            true => Ok(()),
+        }
+    }
+
+    /// The loop that private buffers have an instance for each iteration of.
     fn parallel(&self) -> Option<&'a Loop> {
-        self.loops.iter().copied().find(|outer| outer.kind == LoopKind::Parallel)
+        self.loops.iter().copied().find(|outer| matches!(outer.kind, LoopKind::Parallel | LoopKind::Block))
+    }
+
+    /// The thread loops around, outermost first.
+    fn threads(&self) -> impl Iterator<Item = &'a Loop> {
+        self.loops.iter().copied().filter(|outer| outer.kind == LoopKind::Thread)
     }
 
     fn expr(&mut self, expr: &Expr) -> Result<(), Rule> {
@@ -250,13 +299,20 @@ impl<'a> Verifier<'a> {
         }
         indices.iter().try_for_each(|index| self.index(index))?;
         self.access(buffer, indices, false)?;
-        let shared = !matches!(scope, Scope::Private | Scope::Register);
-        if let Some(parallel) = self.parallel().filter(|parallel| shared && parallel.extent() > 1)
-            && !indices.iter().any(|index| self.facts.simplify(index).mentions(parallel.var))
-            && !self.facts.is_pinned(parallel.var)
-        {
-            let (var, access) = (self.nest.var_name(parallel.var), self.nest.show_access(buffer, indices));
-            return Err(Rule::SharedWrite { var, access });
+        let access = || self.nest.show_access(buffer, indices);
+        if self.parallel().is_some_and(|l| l.kind == LoopKind::Block) && self.threads().next().is_none() {
+            return Err(Rule::OutsideOfThreads { access: access() });
+        }
+        let spread = self.loops.iter().copied().filter(|l| match l.kind {
+            LoopKind::Parallel | LoopKind::Block => !matches!(scope, Scope::Private | Scope::Register),
+            LoopKind::Thread => scope != Scope::Register,
+            LoopKind::Serial | LoopKind::Vector | LoopKind::Unroll => false,
+        });
+        for l in spread.filter(|l| l.extent() > 1) {
+            let moves = indices.iter().any(|index| self.facts.simplify(index).mentions(l.var));
+            if !moves && !self.facts.is_pinned(l.var) {
+                return Err(Rule::SharedWrite { var: self.nest.var_name(l.var), access: access() });
+            }
         }
         Ok(())
     }
@@ -281,7 +337,15 @@ impl<'a> Verifier<'a> {
     }
 
     fn register(&self, buffer: TensorId, indices: &[Index]) -> Result<(), Rule> {
-        for index in indices {
+        let own = self.threads().count();
+        let shape = &self.nest.buffer(buffer).shape;
+        let is_own = |(at, l): (usize, &Loop)| {
+            indices.get(at).and_then(Index::as_var) == Some(l.var) && shape.get(at) == Some(&l.extent())
+        };
+        if !self.threads().enumerate().all(is_own) {
+            return Err(Rule::ThreadRegister { access: self.nest.show_access(buffer, indices) });
+        }
+        for index in &indices[own..] {
             let simple = self.facts.simplify(index);
             let mut fits = !is_gathered(&simple);
             simple.for_each_var(&mut |var| {

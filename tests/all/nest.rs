@@ -2,6 +2,7 @@
 
 mod compiled;
 mod faults;
+mod gpu;
 mod random;
 mod rows;
 mod rules;

@@ -10,7 +10,6 @@ use inkwell::FloatPredicate;
 use crate::codegen::CodegenError;
 use crate::codegen::emit::Emitter;
 use crate::codegen::emit::ir::{Element, Value};
-use crate::target::Architecture;
 
 type Result<T> = std::result::Result<T, CodegenError>;
 
@@ -91,7 +90,7 @@ impl<'c> Emitter<'_, 'c> {
 
     /// AVX-512 has one instruction for it.
     fn scalef(&self, x: Value<'c>, n: Value<'c>) -> Result<Option<Value<'c>>> {
-        let (Value::VectorValue(vector), true) = (x, self.shared.target.has_feature("avx512f")) else {
+        let (Value::VectorValue(vector), true) = (x, self.shared.machine.has_feature("avx512f")) else {
             return Ok(None);
         };
         let lanes = vector.get_type().get_size();
@@ -221,9 +220,7 @@ impl<'c> Emitter<'_, 'c> {
     /// `llvm.floor`, `llvm.ceil`, `llvm.roundeven` or `llvm.trunc`. Processors before SSE 4.1 have no instruction for them
     /// (LLVM would call the C library): there, adding and subtracting 2²³ rounds to even, and a comparison corrects.
     pub(super) fn rounded(&self, name: &str, x: Value<'c>) -> Result<Value<'c>> {
-        let target = self.shared.target;
-        let native = ["sse4.1", "avx", "avx2", "avx512f"].iter().any(|feature| target.has_feature(feature));
-        if native || target.architecture == Architecture::Aarch64 {
+        if self.shared.machine.rounds() {
             return self.float_intrinsic(name, x);
         }
         let (exact, one) = match self.ir.element(x)? {

@@ -8,6 +8,8 @@ mod expression;
 mod hoist;
 mod index;
 mod ir;
+mod launch;
+mod machine;
 mod math;
 mod memory;
 mod power;
@@ -16,9 +18,11 @@ mod statement;
 mod transpose;
 mod trigonometry;
 
+pub use launch::{Launch, launches};
+pub use machine::Machine;
 pub use memory::MAXIMAL_STRIDE;
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 
 use inkwell::attributes::{Attribute, AttributeLoc};
 use inkwell::basic_block::BasicBlock;
@@ -32,6 +36,7 @@ use crate::codegen::CodegenError;
 use crate::codegen::emit::hoist::Level;
 use crate::codegen::emit::ir::{Ir, Value};
 use crate::codegen::emit::transpose::Loaded;
+use crate::codegen::gpu::phases::PhaseId;
 use crate::codegen::layout::{ALIGNMENT, Layout};
 use crate::codegen::legalize::legalize;
 use crate::codegen::registers::{self, Slots};
@@ -58,17 +63,22 @@ pub fn kernel<'c>(
     target: &Target,
 ) -> Result<(), CodegenError> {
     let layout = Layout::new(nest)?;
-    for buffer in &nest.buffers {
-        if matches!(buffer.dtype, DType::F16 | DType::BF16) {
-            return Err(CodegenError::Unsupported(format!("{} of type {}", buffer.name, buffer.dtype.name())));
-        }
-    }
+    no_half(nest)?;
     let shape = |id: TensorId| nest.buffers.get(id.0 as usize).map_or(Vec::new(), |b| b.shape.clone());
     let setup = legalize(&nest.setup, &shape);
     let body = legalize(&nest.body, &shape);
     let slots = registers::plan(nest, &[&setup, &body]);
-    let shared =
-        Shared { context, module, nest, target, layout: &layout, slots: &slots, scopes: alias_scopes(context, nest) };
+    let shared = Shared {
+        context,
+        module,
+        nest,
+        machine: Machine::Cpu(target),
+        layout: &layout,
+        slots: &slots,
+        scopes: alias_scopes(context, nest),
+        barriers: BTreeSet::new(),
+        threads: 1,
+    };
     for (name, statements) in [(symbol.to_string(), &body), (format!("{symbol}_setup"), &setup)] {
         let pointer = context.ptr_type(AddressSpace::default());
         let function = shared.add_function(&name, &[pointer.into(), pointer.into()], Linkage::External);
@@ -85,15 +95,26 @@ pub fn kernel<'c>(
     Ok(())
 }
 
+/// Refuses element types that this back end does not compute in.
+fn no_half(nest: &Nest) -> Result<(), CodegenError> {
+    match nest.buffers.iter().find(|buffer| matches!(buffer.dtype, DType::F16 | DType::BF16)) {
+        Some(buffer) => Err(CodegenError::Unsupported(format!("{} of type {}", buffer.name, buffer.dtype.name()))),
+        None => Ok(()),
+    }
+}
+
 /// What the functions of one kernel have in common.
 struct Shared<'a, 'c> {
     context: &'c Context,
     module: &'a Module<'c>,
     nest: &'a Nest,
-    target: &'a Target,
+    machine: Machine<'a>,
     layout: &'a Layout,
     slots: &'a HashMap<TensorId, Slots>,
     scopes: AliasScopes<'c>,
+    /// On a GPU: phases that begin with a barrier, and the threads of a block.
+    barriers: BTreeSet<PhaseId>,
+    threads: i64,
 }
 
 impl<'c> Shared<'_, 'c> {
@@ -105,19 +126,18 @@ impl<'c> Shared<'_, 'c> {
     ) -> FunctionValue<'c> {
         let function =
             self.module.add_function(name, self.context.void_type().fn_type(parameters, false), Some(linkage));
-        let strings = [
-            ("target-cpu", self.target.cpu.clone()),
-            ("target-features", self.target.features.join(",")),
-            ("prefer-vector-width", self.target.vector_bits.to_string()),
-        ];
-        for (key, value) in strings {
+        let (cpu, features) = self.machine.llvm_names();
+        for (key, value) in [("target-cpu", cpu), ("target-features", features)] {
             function.add_attribute(AttributeLoc::Function, self.context.create_string_attribute(key, &value));
         }
         let nounwind = Attribute::get_named_enum_kind_id("nounwind");
         function.add_attribute(AttributeLoc::Function, self.context.create_enum_attribute(nounwind, 0));
-        if self.target.has_feature("sve") {
+        let Machine::Cpu(target) = self.machine else { return function };
+        let width = self.context.create_string_attribute("prefer-vector-width", &target.vector_bits.to_string());
+        function.add_attribute(AttributeLoc::Function, width);
+        if target.has_feature("sve") {
             // the least and the most that SVE vectors are longer than 128 bits: with it LLVM puts our vectors into them, else into NEON's
-            let length = u64::from(self.target.vector_bits / 128);
+            let length = u64::from(target.vector_bits / 128);
             let range = Attribute::get_named_enum_kind_id("vscale_range");
             let range = self.context.create_enum_attribute(range, length << 32 | length);
             function.add_attribute(AttributeLoc::Function, range);

@@ -6,7 +6,7 @@ use inkwell::values::PointerValue;
 use crate::codegen::CodegenError;
 use crate::codegen::emit::hoist::Level;
 use crate::codegen::emit::ir::{Element, Value};
-use crate::codegen::emit::{Binding, Emitter, Lanes};
+use crate::codegen::emit::{Binding, Emitter, Lanes, Machine};
 use crate::codegen::legalize::any_mentions;
 use crate::nest::{Loop, LoopKind, Stmt};
 use crate::workload::{Binary, Combiner, Condition, DType, Expr, Index, Interval, TensorId, Var};
@@ -39,6 +39,8 @@ impl<'c> Emitter<'_, 'c> {
         match l.kind {
             LoopKind::Vector => self.vector_loop(l),
             LoopKind::Parallel => self.parallel_loop(l),
+            LoopKind::Block => Err(CodegenError::Malformed("a block loop inside of a kernel".into())),
+            LoopKind::Thread => self.phase(l),
             LoopKind::Unroll => self.unrolled_loop(l, extent),
             LoopKind::Serial if extent == 1 => self.single_iteration(l, 0),
             LoopKind::Serial => {
@@ -55,7 +57,7 @@ impl<'c> Emitter<'_, 'c> {
         if let Some(block) = self.block(l) {
             return self.store_block(l, &block);
         }
-        let full = i64::from(self.shared.target.vector_registers) / 2;
+        let full = self.shared.machine.vector_registers() / 2;
         let apart = accumulates_across(&l.body, l.var, &|buffer| self.shared.slots.contains_key(&buffer))
             && accumulations(&l.body) > full;
         for i in 0..extent {
@@ -158,7 +160,10 @@ impl<'c> Emitter<'_, 'c> {
         let function = self.body_function();
         self.parallel_body(l, function, record, &captured)?;
         let body: PointerValue = function.as_global_value().as_pointer_value();
-        let threads = self.ir.integer(Element::I64, i64::from(self.shared.target.cores.max(1)));
+        let Machine::Cpu(target) = self.shared.machine else {
+            return Err(CodegenError::Malformed("a parallel loop in code for a GPU".into()));
+        };
+        let threads = self.ir.integer(Element::I64, i64::from(target.cores.max(1)));
         let arguments = [body.into(), context.into(), count.into(), threads.into()];
         self.ir.builder.build_call(self.parallel_for(), &arguments, "")?;
         Ok(())

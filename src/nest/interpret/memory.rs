@@ -64,6 +64,10 @@ struct Shadow {
     defined: u64,
     threads: Watch,
     lanes: Watch,
+    /// The threads of a block.
+    mates: Watch,
+    /// Of a register: the number of the thread that wrote it, from 1; 0 where there are no threads.
+    owner: u64,
     /// The execution of a vector loop that reduces its lanes into this element.
     reduced: u64,
 }
@@ -71,8 +75,12 @@ struct Shadow {
 /// The loops around an access that its element is watched for.
 #[derive(Clone, Copy, Default, Debug)]
 pub(super) struct Around {
-    /// The innermost parallel loop.
+    /// The innermost parallel loop, or the block.
     pub thread: Option<Iteration>,
+    /// The thread of a block, in this phase.
+    pub mate: Option<Iteration>,
+    /// Its number in the block, from 1; 0 outside of thread loops.
+    pub owner: u64,
     pub lane: Option<Iteration>,
 }
 
@@ -121,10 +129,16 @@ impl Memory {
     }
 
     pub fn read(&mut self, at: usize, around: Around) -> Result<(), FaultKind> {
-        let private = self.is_private();
+        let (private, register) = (self.is_private(), self.buffer.scope == Scope::Register);
         let Some(shadow) = self.shadows.get_mut(at) else { return Ok(()) };
         if shadow.defined != self.life {
             return Err(FaultKind::Undefined { element: self.element_name(at) });
+        }
+        if register && shadow.owner != around.owner {
+            return Err(FaultKind::OtherThread { element: self.element_name(at) });
+        }
+        if !register && around.mate.is_some_and(|now| !shadow.mates.read(now)) {
+            return Err(FaultKind::Race { element: self.element_name(at) });
         }
         if !private && around.thread.is_some_and(|now| !shadow.threads.read(now)) {
             return Err(FaultKind::Race { element: self.element_name(at) });
@@ -136,11 +150,17 @@ impl Memory {
     }
 
     pub fn write(&mut self, at: usize, around: Around) -> Result<(), FaultKind> {
-        let private = self.is_private();
+        let (private, register) = (self.is_private(), self.buffer.scope == Scope::Register);
         let Some(shadow) = self.shadows.get_mut(at) else {
             return Err(FaultKind::ReadOnly { element: self.element_name(at) });
         };
-        shadow.defined = self.life;
+        if register && shadow.defined == self.life && shadow.owner != around.owner {
+            return Err(FaultKind::OtherThread { element: self.element_name(at) });
+        }
+        (shadow.defined, shadow.owner) = (self.life, around.owner);
+        if !register && around.mate.is_some_and(|now| !shadow.mates.write(now)) {
+            return Err(FaultKind::Race { element: self.element_name(at) });
+        }
         if !private && around.thread.is_some_and(|now| !shadow.threads.write(now)) {
             return Err(FaultKind::Race { element: self.element_name(at) });
         }
@@ -152,10 +172,10 @@ impl Memory {
 
     /// Reads and writes an element that all lanes of a vector loop combine their values into. Nothing else in the loop may touch it.
     pub fn reduce_lanes(&mut self, at: usize, around: Around) -> Result<(), FaultKind> {
-        let Around { thread, lane } = around;
-        self.read(at, Around { thread, lane: None })?;
-        self.write(at, Around { thread, lane: None })?;
-        if let (Some(now), Some(shadow)) = (lane, self.shadows.get_mut(at)) {
+        let others = Around { lane: None, ..around };
+        self.read(at, others)?;
+        self.write(at, others)?;
+        if let (Some(now), Some(shadow)) = (around.lane, self.shadows.get_mut(at)) {
             if !shadow.lanes.untouched(now) {
                 return Err(FaultKind::LaneDependence { element: self.element_name(at) });
             }

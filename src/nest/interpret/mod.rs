@@ -5,7 +5,8 @@
 //! - accesses outside of a buffer, by an affine index or by one that was gathered;
 //! - reads of elements that nobody wrote: outputs and scratch buffers start undefined, private ones
 //!   with each iteration of a parallel loop; and outputs that are not written at the end;
-//! - races: an element that one iteration of a parallel loop writes and another reads or writes;
+//! - races: an element that one iteration of a parallel loop writes and another reads or writes; the same for the blocks of a GPU, and for the
+//!   threads of a block within a phase; and registers that another thread has written;
 //! - lanes that depend on each other: the same for a vector loop, but for an accumulation whose destination does not
 //!   move with the vector variable, which is the reduction across lanes;
 //! - writes to inputs and constants, integer divisions by zero.
@@ -60,6 +61,8 @@ pub enum FaultKind {
     Undefined { element: String },
     #[error("{element} is written by one iteration of a parallel loop and used by another")]
     Race { element: String },
+    #[error("{element} is a register of another thread")]
+    OtherThread { element: String },
     #[error("{element} is written by one lane of a vector loop and used by another")]
     LaneDependence { element: String },
     #[error("{element} is an argument that must not be written")]
@@ -201,8 +204,23 @@ impl<'a> Machine<'a> {
                 LoopKind::Serial | LoopKind::Unroll => {}
                 LoopKind::Parallel => {
                     self.iterations += 1;
-                    self.around = Around { thread: iteration(self.iterations), lane: None };
+                    self.around = Around { thread: iteration(self.iterations), ..Around::default() };
                     self.begin_lives();
+                }
+                LoopKind::Block => {
+                    self.iterations += 1;
+                    // blocks in several dimensions are told apart like those in one
+                    let first = outside.thread.map_or(first, |outer| outer.first);
+                    let thread = Some(Iteration { first, current: self.iterations });
+                    self.around = Around { thread, ..Around::default() };
+                    self.begin_lives();
+                }
+                LoopKind::Thread => {
+                    self.iterations += 1;
+                    let first = outside.mate.map_or(first, |outer| outer.first);
+                    self.around.mate = Some(Iteration { first, current: self.iterations });
+                    self.around.owner =
+                        outside.owner.saturating_sub(1) * count.unsigned_abs() + value.unsigned_abs() + 1;
                 }
                 LoopKind::Vector => {
                     self.iterations += 1;
@@ -216,7 +234,7 @@ impl<'a> Machine<'a> {
             }
         }
         self.around = outside;
-        if *kind == LoopKind::Parallel {
+        if matches!(kind, LoopKind::Parallel | LoopKind::Block) {
             self.begin_lives();
         }
         Ok(())

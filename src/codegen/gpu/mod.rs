@@ -1,0 +1,46 @@
+//! Nest to PTX: the program of a GPU, for its driver to assemble.
+
+pub(super) mod phases;
+
+use inkwell::context::Context;
+
+use super::emit::{Launch, launches};
+use super::layout::Layout;
+use super::machine::{Machine, Output};
+use super::{CodegenError, SYMBOL, Timings};
+use crate::nest::Nest;
+use crate::target::gpu::Gpu;
+
+/// A nest for a GPU.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Ptx {
+    pub text: String,
+    /// To start one after the other. Each takes the addresses of [`Nest::arguments`], and of the workspace.
+    pub launches: Vec<Launch>,
+    /// Of the workspace, in the device's memory.
+    pub workspace_bytes: usize,
+    pub timings: Timings,
+}
+
+/// Compiles the body of a nest.
+///
+/// LLVM ends the process on constructs that a GPU lacks: callers that compile untested nests do it in child processes.
+///
+/// # Errors
+/// [`CodegenError`].
+pub fn ptx(nest: &Nest, gpu: &Gpu) -> Result<Ptx, CodegenError> {
+    let mut timings = Timings::default();
+    let machine = Machine::of_gpu(gpu)?;
+    let context = Context::create();
+    let mut started = Vec::new();
+    let module = machine.optimized_module(&context, &mut timings, &mut |module| {
+        started = launches(&context, module, SYMBOL, nest, gpu)?;
+        Ok(())
+    })?;
+    let clock = std::time::Instant::now();
+    let text = machine.write(&module, Output::Assembly)?;
+    timings.machine_code_us = super::elapsed_us(clock);
+    let text = String::from_utf8_lossy(text.as_slice()).trim_end_matches('\0').to_string();
+    let workspace_bytes = Layout::new(nest)?.shared_bytes;
+    Ok(Ptx { text, launches: started, workspace_bytes, timings })
+}

@@ -1,0 +1,255 @@
+//! Nests for GPUs: blocks, threads, and what the threads of a block share.
+//!
+//! Where `.ci/setup cuda` has put NVIDIA's assembler, kernels are assembled, too. Elsewhere a line on the error output says that they were not.
+
+use std::io::Write;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use tilescribe::codegen::{CodegenError, ptx};
+use tilescribe::nest::{Buffer, FaultKind, Loop, LoopKind, Nest, Rule, Scope, Stmt, verify};
+use tilescribe::target::gpu::Gpu;
+use tilescribe::workload::{Binary, Combiner, Condition, DType, Expr, Index, TensorId, Var, Workload};
+
+use super::{LANES, binary, broken, fault, load, looped, run, store, to_floats};
+
+const X: TensorId = TensorId(0);
+const Y: TensorId = TensorId(1);
+const OUT: TensorId = TensorId(2);
+/// Tiles of both operands in shared memory, and a sum for each thread.
+const X_TILE: TensorId = TensorId(3);
+const Y_TILE: TensorId = TensorId(4);
+const SUM: TensorId = TensorId(5);
+/// Rows and columns of a tile.
+const TILE: i64 = 8;
+
+fn h100() -> Gpu {
+    Gpu::from_toml(include_str!("../../../targets/sm_90.toml")).unwrap()
+}
+
+fn product(rows: i64, columns: i64, depth: i64) -> Workload {
+    let text = format!(
+        "input t0 {rows} {depth}\ninput t1 {depth} {columns}\nout t2 {rows} {columns} sum {depth} mul t0 a c t1 c b\n"
+    );
+    text.parse().unwrap()
+}
+
+/// Two thread loops over a tile.
+fn threads(nest: &mut Nest, body: impl FnOnce(&Index, &Index) -> Vec<Stmt>) -> Stmt {
+    let (y, x) = (nest.new_var("y"), nest.new_var("x"));
+    let inner = looped(LoopKind::Thread, x.0, TILE, body(&Index::var(y), &Index::var(x)));
+    looped(LoopKind::Thread, y.0, TILE, vec![inner])
+}
+
+fn below(index: &Index, extent: i64) -> Condition {
+    Condition { index: index.clone(), low: 0, high: extent }
+}
+
+/// A tile of a matrix, zero outside of it.
+fn part_of(tensor: TensorId, shape: [i64; 2], indices: [&Index; 2]) -> Expr {
+    let conditions = indices.iter().zip(shape).map(|(index, extent)| below(index, extent)).collect();
+    Expr::guard(conditions, load(tensor, &indices), Expr::float(0.0))
+}
+
+/// A block for each tile of the output; tiles of the operands pass through shared memory.
+fn tiled(rows: i64, columns: i64, depth: i64) -> Nest {
+    let mut nest = Nest::naive(&product(rows, columns, depth));
+    nest.body.clear();
+    for (name, shape, scope) in [
+        ("x", vec![TILE, TILE], Scope::Private),
+        ("y", vec![TILE, TILE], Scope::Private),
+        ("sum", vec![TILE, TILE], Scope::Register),
+    ] {
+        nest.add_buffer(Buffer { name: name.into(), shape, dtype: DType::F32, scope });
+    }
+    let (i, j, k) = (nest.new_var("i"), nest.new_var("j"), nest.new_var("k"));
+    let in_tile = |outer: Var, inner: &Index| Index::var(outer).times(TILE).plus(inner);
+    let begin = threads(&mut nest, |y, x| vec![store(SUM.0, &[y.clone(), x.clone()], Expr::float(0.0))]);
+    let fetch = threads(&mut nest, |y, x| {
+        let tile_of_x = part_of(X, [rows, depth], [&in_tile(i, y), &in_tile(k, x)]);
+        let tile_of_y = part_of(Y, [depth, columns], [&in_tile(k, y), &in_tile(j, x)]);
+        vec![store(X_TILE.0, &[y.clone(), x.clone()], tile_of_x), store(Y_TILE.0, &[y.clone(), x.clone()], tile_of_y)]
+    });
+    let c = nest.new_var("c");
+    let multiply = threads(&mut nest, |y, x| {
+        let c_index = Index::var(c);
+        let value = binary(Binary::Multiply, load(X_TILE, &[y, &c_index]), load(Y_TILE, &[&c_index, x]));
+        let sum = Stmt::Accumulate { buffer: SUM, indices: vec![y.clone(), x.clone()], combiner: Combiner::Sum, value };
+        vec![looped(LoopKind::Unroll, c.0, TILE, vec![sum])]
+    });
+    let end = threads(&mut nest, |y, x| {
+        let (row, column) = (in_tile(i, y), in_tile(j, x));
+        let conditions = vec![below(&row, rows), below(&column, columns)];
+        vec![Stmt::If { conditions, body: vec![store(OUT.0, &[row.clone(), column.clone()], load(SUM, &[y, x]))] }]
+    });
+    let blocks = |extent: i64| (extent + TILE - 1) / TILE;
+    let steps = looped(LoopKind::Serial, k.0, blocks(depth), vec![fetch, multiply]);
+    let inner = looped(LoopKind::Block, j.0, blocks(columns), vec![begin, steps, end]);
+    nest.body = vec![looped(LoopKind::Block, i.0, blocks(rows), vec![inner])];
+    nest
+}
+
+/// The statements of the innermost block loop.
+fn inside(nest: &mut Nest) -> &mut Vec<Stmt> {
+    let mut body = &mut nest.body;
+    loop {
+        match body.as_mut_slice() {
+            [Stmt::Loop(Loop { kind: LoopKind::Block, .. })] => {}
+            _ => return body,
+        }
+        let [Stmt::Loop(l)] = body.as_mut_slice() else { unreachable!("it was one") };
+        body = &mut l.body;
+    }
+}
+
+/// What two thread loops hold.
+fn of_threads(statement: &mut Stmt) -> &mut Vec<Stmt> {
+    let Stmt::Loop(outer) = statement else { panic!("a loop") };
+    let [Stmt::Loop(inner)] = outer.body.as_mut_slice() else { panic!("one loop inside of another") };
+    &mut inner.body
+}
+
+#[test]
+fn a_tiled_product_is_right_where_tiles_are_ragged_and_where_not() {
+    for (rows, columns, depth) in [(16, 8, 24), (19, 13, 11), (1, 1, 1)] {
+        let expected = to_floats(&run(&Nest::naive(&product(rows, columns, depth))).unwrap()[2]);
+        let nest = tiled(rows, columns, depth);
+        assert_eq!(verify(&nest, LANES), Ok(()), "{nest}");
+        let found = to_floats(&run(&nest).unwrap()[2]);
+        for (at, (found, expected)) in found.iter().zip(&expected).enumerate() {
+            assert!((found - expected).abs() <= 1e-5 * expected.abs().max(1.0), "{at}: {found} {expected}\n{nest}");
+        }
+    }
+}
+
+#[test]
+fn threads_that_do_not_wait_for_one_another_race() {
+    let mut nest = tiled(16, 16, 16);
+    let Stmt::Loop(steps) = &mut inside(&mut nest)[1] else { panic!("the steps") };
+    // one phase instead of two: a thread reads what its neighbours may not have written yet
+    let multiply = steps.body.pop().unwrap();
+    let Stmt::Loop(outer) = &multiply else { panic!("threads") };
+    let [Stmt::Loop(inner)] = outer.body.as_slice() else { panic!("threads") };
+    let (theirs, moved) = ([outer.var, inner.var], inner.body.clone());
+    let Stmt::Loop(fetch) = &mut steps.body[0] else { panic!("threads") };
+    let own_outer = fetch.var;
+    let [Stmt::Loop(fetch)] = fetch.body.as_mut_slice() else { panic!("threads") };
+    let own = [Index::var(own_outer), Index::var(fetch.var)];
+    for mut statement in moved {
+        replace(&mut statement, &|var| theirs.iter().position(|t| *t == var).map(|at| own[at].clone()));
+        fetch.body.push(statement);
+    }
+    assert!(matches!(fault(&nest), FaultKind::Race { .. } | FaultKind::Undefined { .. }), "{nest}");
+}
+
+fn replace(statement: &mut Stmt, by: &dyn Fn(Var) -> Option<Index>) {
+    match statement {
+        Stmt::Loop(l) => l.body.iter_mut().for_each(|statement| replace(statement, by)),
+        Stmt::If { body, .. } => body.iter_mut().for_each(|statement| replace(statement, by)),
+        Stmt::Store { indices, value, .. } | Stmt::Accumulate { indices, value, .. } => {
+            indices.iter_mut().for_each(|index| *index = index.substitute(by));
+            *value = value.substitute(by);
+        }
+    }
+}
+
+#[test]
+fn registers_are_their_threads_own() {
+    let mut nest = tiled(16, 16, 16);
+    let last = inside(&mut nest).last_mut().unwrap();
+    let Stmt::If { body, .. } = &mut of_threads(last)[0] else { panic!("a condition") };
+    let Stmt::Store { value: Expr::Load { indices, .. }, .. } = &mut body[0] else { panic!("a store of a load") };
+    indices.reverse();
+    assert!(matches!(broken(&nest), Rule::ThreadRegister { .. }));
+    assert!(matches!(fault(&nest), FaultKind::OtherThread { .. }));
+}
+
+#[test]
+fn loops_of_a_gpu_have_their_places() {
+    // a block inside of threads, and a loop between blocks
+    let mut nest = tiled(16, 16, 16);
+    if let Stmt::Loop(l) = &mut nest.body[0] {
+        l.kind = LoopKind::Serial;
+    }
+    assert_eq!(broken(&nest), Rule::BlockPlace);
+    // a thread loop next to something else inside of another
+    let mut nest = tiled(16, 16, 16);
+    if let Stmt::Loop(outer) = &mut inside(&mut nest)[0] {
+        let again = outer.body[0].clone();
+        outer.body.push(again);
+    }
+    assert_eq!(broken(&nest), Rule::ThreadPlace);
+    // a store that no thread makes
+    let mut nest = tiled(16, 16, 16);
+    let zero = Index::constant(0);
+    inside(&mut nest).push(store(X_TILE.0, &[zero.clone(), zero.clone()], Expr::float(0.0)));
+    assert!(matches!(broken(&nest), Rule::OutsideOfThreads { .. }));
+    // all threads write one element
+    let mut nest = tiled(16, 16, 16);
+    let last = inside(&mut nest).last_mut().unwrap();
+    of_threads(last).push(store(X_TILE.0, &[zero.clone(), zero.clone()], Expr::float(0.0)));
+    assert!(matches!(broken(&nest), Rule::SharedWrite { .. }));
+}
+
+#[test]
+fn a_block_waits_where_it_must_and_nowhere_else() {
+    let found = ptx(&tiled(19, 13, 11), &h100()).unwrap();
+    let [launch] = found.launches.as_slice() else { panic!("one grid") };
+    assert_eq!((launch.blocks, launch.threads, launch.shared_bytes), (3 * 2, 64, 2 * 256));
+    assert!(found.text.contains(".target sm_90") && found.text.contains(&format!(".entry {}", launch.symbol)));
+    // before a tile is fetched over the last one, and before it is used; the sums are every thread's own
+    let barriers = found.text.matches("bar.sync").count() + found.text.matches("barrier.sync").count();
+    assert_eq!(barriers, 2, "{}", found.text);
+    assert_eq!(found.workspace_bytes, 0);
+    // sums live in registers: nothing is kept in local memory
+    assert!(!found.text.contains(".local"), "{}", found.text);
+}
+
+/// Registers of a thread, and bytes that it spills, of each kernel; `None` where there is no assembler.
+fn assembled(text: &str, architecture: &str) -> Option<Vec<(u32, u32)>> {
+    let ptxas = Path::new(env!("CARGO_MANIFEST_DIR")).join("target/cuda/nvidia/cu13/bin/ptxas");
+    if !ptxas.exists() {
+        let _ = writeln!(std::io::stderr(), "not assembled: there is no {}", ptxas.display());
+        return None;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let source = folder.path().join("kernel.ptx");
+    std::fs::write(&source, text).unwrap();
+    let mut command = Command::new(ptxas);
+    command.args(["-v", &format!("-arch={architecture}"), "-o", "/dev/null"]).arg(source).stdin(Stdio::null());
+    let done = command.output().unwrap();
+    let said = String::from_utf8_lossy(&done.stderr).to_string();
+    assert!(done.status.success(), "{said}\n{text}");
+    let number = |line: &str, before: &str| -> Option<u32> {
+        line[..line.find(before)?].rsplit([' ', ',']).next()?.trim().parse().ok()
+    };
+    let registers = said.lines().filter_map(|line| number(line, " registers"));
+    let spills = said.lines().filter_map(|line| number(line, " bytes spill stores"));
+    Some(registers.zip(spills).collect())
+}
+
+#[test]
+fn the_assembler_takes_kernels_of_every_generation() {
+    for (architecture, description) in [
+        ("sm_80", include_str!("../../../targets/sm_80.toml")),
+        ("sm_86", include_str!("../../../targets/sm_86.toml")),
+        ("sm_89", include_str!("../../../targets/sm_89.toml")),
+        ("sm_90", include_str!("../../../targets/sm_90.toml")),
+        ("sm_100", include_str!("../../../targets/sm_100.toml")),
+    ] {
+        let found = ptx(&tiled(19, 13, 11), &Gpu::from_toml(description).unwrap()).unwrap();
+        if let Some(kernels) = assembled(&found.text, architecture) {
+            let [(registers, spilled)] = kernels[..] else { panic!("one kernel: {kernels:?}") };
+            assert!((1..=64).contains(&registers) && spilled == 0, "{architecture}: {registers} {spilled}");
+        }
+    }
+}
+
+#[test]
+fn what_a_gpu_cannot_start_is_refused() {
+    let naive = ptx(&Nest::naive(&product(4, 4, 4)), &h100());
+    assert!(matches!(naive, Err(CodegenError::Malformed(_))), "{naive:?}");
+    let mut nest = tiled(16, 16, 16);
+    nest.buffers[X_TILE.0 as usize].shape = vec![TILE, 1 << 20];
+    assert!(matches!(ptx(&nest, &h100()), Err(CodegenError::Limit(_))));
+}
