@@ -6,7 +6,7 @@
 //! remainder by the greatest common divisor of its coefficients. A quotient `q = ⌊x / d⌋` brings the facts
 //! `0 ≤ x - d·q ≤ d - 1`. Sound, and incomplete: what is not proven may still be true.
 
-use crate::workload::{Atom, Condition, Index, Interval, Var};
+use crate::workload::{Atom, Condition, Index, Interval, Var, gcd};
 
 /// How many terms are eliminated one after the other.
 const DEPTH: usize = 4;
@@ -216,10 +216,6 @@ fn about_division(atom: &Atom, coefficient: i64) -> Option<Index> {
 fn magnitude(index: &Index) -> i64 {
     let numbers = index.terms().iter().map(|(_, coefficient)| *coefficient).chain([index.offset()]);
     numbers.map(i64::saturating_abs).max().unwrap_or(0)
-}
-
-fn gcd(a: u64, b: u64) -> u64 {
-    if b == 0 { a } else { gcd(b, a % b) }
 }
 
 #[cfg(test)]

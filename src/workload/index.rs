@@ -386,6 +386,11 @@ impl Index {
     }
 }
 
+/// The greatest common divisor; of 0 and a number, that number.
+pub fn gcd(a: u64, b: u64) -> u64 {
+    if b == 0 { a } else { gcd(b, a % b) }
+}
+
 /// The row-major offset of an element, in elements; parts of one fused axis become one term again.
 pub fn flatten(indices: &[Index], shape: &[i64]) -> Index {
     let mut sum = Index::constant(0);

@@ -23,7 +23,7 @@ pub use bounds::Facts;
 pub use canonical::{Canonical, canonical};
 pub use evaluate::{EvaluateError, evaluate, evaluate_all};
 pub use expr::{Binary, Condition, Expr, Float, Unary};
-pub use index::{Atom, Index, Interval, Var, flatten, stride_along};
+pub use index::{Atom, Index, Interval, Var, flatten, gcd, stride_along};
 pub use text::TextError;
 pub use validate::WorkloadError;
 

@@ -33,6 +33,8 @@ const PTX_KERNEL: u32 = 71;
 /// LLVM's numbers of address spaces.
 const GLOBAL: u16 = 1;
 const SHARED: u16 = 3;
+/// Of the arguments and the workspace, in bytes: what the widest loads of a thread want.
+pub const DEVICE_ALIGNMENT: u64 = 16;
 /// The most blocks of a grid in its first dimension.
 const MAX_BLOCKS: i64 = i32::MAX as i64;
 
@@ -185,7 +187,7 @@ fn function<'c>(
     let most = context.create_string_attribute("nvvm.maxntid", &launch.threads.to_string());
     function.add_attribute(AttributeLoc::Function, most);
     for parameter in 0..=arguments.len() as u32 {
-        for (name, value) in [("noalias", 0), ("align", 16)] {
+        for (name, value) in [("noalias", 0), ("align", DEVICE_ALIGNMENT)] {
             let kind = Attribute::get_named_enum_kind_id(name);
             function.add_attribute(AttributeLoc::Param(parameter), context.create_enum_attribute(kind, value));
         }

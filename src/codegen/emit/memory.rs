@@ -6,8 +6,9 @@ use inkwell::values::{AsValueRef, BasicValue, CallSiteValue, InstructionValue, I
 
 use crate::codegen::CodegenError;
 use crate::codegen::emit::ir::{Element, Value, shaped, vector_type};
-use crate::codegen::emit::{Emitter, WORKSPACE_ALIGNMENT};
-use crate::workload::{Atom, DType, Index, TensorId, row_major_strides};
+use crate::codegen::emit::launch::DEVICE_ALIGNMENT;
+use crate::codegen::emit::{Binding, Emitter, Machine, WORKSPACE_ALIGNMENT};
+use crate::workload::{Atom, DType, Index, TensorId, gcd, row_major_strides};
 
 type Result<T> = std::result::Result<T, CodegenError>;
 
@@ -16,6 +17,8 @@ struct Address<'c> {
     /// The element of lane 0, or of all lanes.
     pointer: PointerValue<'c>,
     lanes: LaneOffsets<'c>,
+    /// Bytes that the address of lane 0 is surely a multiple of.
+    alignment: u32,
 }
 
 /// Strides up to this many elements are loaded as whole rows, of which every so many lanes are kept: a gather takes about as long as twenty
@@ -52,7 +55,7 @@ impl<'c> Emitter<'_, 'c> {
             (LaneOffsets::Same, _) | (_, None) => {
                 let pointer = self.safe_pointer(buffer, address.pointer)?;
                 let value = self.ir.builder.build_load(memory, pointer, "")?;
-                self.annotate_value(buffer, value, dtype)?;
+                self.annotate_value(buffer, value, address.alignment)?;
                 value
             }
             (LaneOffsets::Contiguous, Some(lanes)) => {
@@ -60,7 +63,7 @@ impl<'c> Emitter<'_, 'c> {
                 match self.active_lanes()? {
                     None => {
                         let value = self.ir.builder.build_load(vector, address.pointer, "")?;
-                        self.annotate_value(buffer, value, dtype)?;
+                        self.annotate_value(buffer, value, address.alignment)?;
                         value
                     }
                     Some(mask) => self.load_row(buffer, address.pointer, mask, vector)?,
@@ -102,14 +105,14 @@ impl<'c> Emitter<'_, 'c> {
                 }
                 let value = self.storable(value, dtype)?;
                 let store = self.ir.builder.build_store(address.pointer, value)?;
-                self.annotate(buffer, store, dtype)?;
+                self.annotate(buffer, store, address.alignment)?;
             }
             (LaneOffsets::Contiguous, Some(lanes)) => {
                 let value = self.storable(self.ir.splat(value, lanes.width)?, dtype)?;
                 match self.active_lanes()? {
                     None => {
                         let store = self.ir.builder.build_store(address.pointer, value)?;
-                        self.annotate(buffer, store, dtype)?;
+                        self.annotate(buffer, store, address.alignment)?;
                     }
                     Some(mask) => {
                         self.store_row(buffer, address.pointer, mask, value)?;
@@ -209,6 +212,8 @@ impl<'c> Emitter<'_, 'c> {
         }
         let (moving, same) = self.split_lane_terms(&flat.join_divisions());
         let element = self.memory_type(found.dtype);
+        let apart = if gathered.is_some() { 1 } else { self.common_step(&same) };
+        let alignment = self.alignment(found.dtype, apart);
         let terms = self.terms(&same)?;
         let mut pointer = self.pointer_to(buffer, element, base, &terms)?;
         let mut vector = None;
@@ -221,7 +226,7 @@ impl<'c> Emitter<'_, 'c> {
         pointer = self.ir.offset(element, pointer, self.ir.integer(Element::I64, terms.constant))?;
         if let (None, [(Atom::Var(_), stride @ 1..=MAXIMAL_STRIDE)]) = (vector, moving.as_slice()) {
             let lanes = if *stride == 1 { LaneOffsets::Contiguous } else { LaneOffsets::Strided(*stride as u32) };
-            return Ok(Address { pointer, lanes });
+            return Ok(Address { pointer, lanes, alignment });
         }
         if !moving.is_empty() {
             let index = moving
@@ -236,7 +241,32 @@ impl<'c> Emitter<'_, 'c> {
                 None => offsets,
             });
         }
-        Ok(Address { pointer, lanes: vector.map_or(LaneOffsets::Same, LaneOffsets::Vector) })
+        Ok(Address { pointer, lanes: vector.map_or(LaneOffsets::Same, LaneOffsets::Vector), alignment })
+    }
+
+    /// A number of elements that an index is surely a multiple of; 0 where it is 0.
+    fn common_step(&self, index: &Index) -> u64 {
+        let mut constant = index.offset();
+        let mut step = 0;
+        for (atom, coefficient) in index.terms() {
+            match atom {
+                Atom::Var(var) if let Ok(Binding::Constant(value)) = self.binding(*var) => {
+                    constant = constant.wrapping_add(value.wrapping_mul(*coefficient));
+                }
+                _ => step = gcd(step, coefficient.unsigned_abs()),
+            }
+        }
+        gcd(step, constant.unsigned_abs())
+    }
+
+    /// Of an element so many elements from its buffer's start. Arguments of kernels for CPUs are aligned to their elements only.
+    fn alignment(&self, dtype: DType, elements: u64) -> u32 {
+        let element = dtype.bytes() as u64;
+        let start = match self.shared.machine {
+            Machine::Cpu(_) => element.min(u64::from(WORKSPACE_ALIGNMENT)),
+            Machine::Gpu(_) => DEVICE_ALIGNMENT,
+        };
+        u32::try_from(gcd(start, elements.saturating_mul(element))).unwrap_or(1)
     }
 
     /// The address of an access outside of vector loops.
@@ -385,16 +415,15 @@ impl<'c> Emitter<'_, 'c> {
         call.try_as_basic_value().basic().ok_or_else(|| CodegenError::Internal("a load without a value".into()))
     }
 
-    fn annotate_value(&self, buffer: TensorId, value: Value<'c>, dtype: DType) -> Result<()> {
+    fn annotate_value(&self, buffer: TensorId, value: Value<'c>, alignment: u32) -> Result<()> {
         match value.as_instruction_value() {
-            Some(instruction) => self.annotate(buffer, instruction, dtype),
+            Some(instruction) => self.annotate(buffer, instruction, alignment),
             None => Ok(()),
         }
     }
 
-    /// Only the element's alignment is certain; and buffers do not overlap.
-    fn annotate(&self, buffer: TensorId, instruction: InstructionValue<'c>, dtype: DType) -> Result<()> {
-        let alignment = u32::try_from(dtype.bytes()).unwrap_or(1).min(WORKSPACE_ALIGNMENT);
+    /// What is known of the address; and buffers do not overlap.
+    fn annotate(&self, buffer: TensorId, instruction: InstructionValue<'c>, alignment: u32) -> Result<()> {
         instruction.set_alignment(alignment).map_err(|e| CodegenError::Internal(format!("alignment: {e}")))?;
         self.annotate_scopes(buffer, Some(instruction))
     }

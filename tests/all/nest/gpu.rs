@@ -245,6 +245,31 @@ fn the_assembler_takes_kernels_of_every_generation() {
     }
 }
 
+/// Twice a vector, in steps of four elements a thread, from an element on.
+fn doubled(first: i64) -> Nest {
+    let (steps, threads, lanes) = (4, 32, 4);
+    let extent = steps * threads * lanes;
+    let workload: Workload =
+        format!("input t0 {}\nout t1 {extent} mul 2.0 t0 + a {first}\n", extent + first).parse().unwrap();
+    let (nest, stages) = Nest::naive_with_vars(&workload);
+    let (nest, outer, lane) = nest.split(stages[0].axes[0], lanes).unwrap();
+    let (nest, block, thread) = nest.split(outer, threads).unwrap();
+    let kinds = [(block, LoopKind::Block), (thread, LoopKind::Thread), (lane, LoopKind::Vector)];
+    kinds.into_iter().fold(nest, |nest, (var, kind)| nest.set_kind(var, kind).unwrap())
+}
+
+#[test]
+fn vectors_are_loaded_at_once_where_their_place_allows() {
+    for (first, loads) in [(0, "v4"), (4, "v4"), (6, "v2")] {
+        let nest = doubled(first);
+        assert_eq!(verify(&nest, LANES), Ok(()), "{nest}");
+        run(&nest).unwrap();
+        let text = ptx(&nest, &h100()).unwrap().text;
+        let wide = |kind: &str, of: &str| text.lines().any(|line| line.contains(kind) && line.contains(of));
+        assert!(wide("ld.global", loads) && wide("st.global", "v4"), "{first}: {text}");
+    }
+}
+
 #[test]
 fn what_a_gpu_cannot_start_is_refused() {
     let naive = ptx(&Nest::naive(&product(4, 4, 4)), &h100());
