@@ -55,7 +55,7 @@ impl Capability {
     pub fn ptx(self) -> Option<u32> {
         // a newer minor version runs what was written for an older one
         let older = KNOWN.into_iter().filter(|(known, _)| known.major == self.major && known.minor <= self.minor);
-        older.map(|(_, ptx)| ptx).last()
+        older.map(|(_, ptx)| ptx).next_back()
     }
 
     /// As LLVM and `ptxas` spell it: `sm_90`.
