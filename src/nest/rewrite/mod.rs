@@ -14,6 +14,7 @@ pub mod pack;
 pub mod peel;
 pub mod place;
 pub mod rows;
+pub mod threads;
 mod tree;
 
 pub(crate) use tree::{change_exprs, find_loop, find_loop_mut, find_place, for_each_expr, for_each_stmt, replace_vars};

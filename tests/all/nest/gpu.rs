@@ -7,6 +7,9 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 use tilescribe::codegen::{CodegenError, ptx};
+use tilescribe::nest::rewrite::Refusal;
+use tilescribe::nest::rewrite::accumulate::Reduction;
+use tilescribe::nest::rewrite::pack::{Layout, Place};
 use tilescribe::nest::{Buffer, FaultKind, Loop, LoopKind, Nest, Rule, Scope, Stmt, verify};
 use tilescribe::target::gpu::Gpu;
 use tilescribe::workload::{Binary, Combiner, Condition, DType, Expr, Index, TensorId, Var, Workload};
@@ -241,6 +244,67 @@ fn the_assembler_takes_kernels_of_every_generation() {
         if let Some(kernels) = assembled(&found.text, architecture) {
             let [(registers, spilled)] = kernels[..] else { panic!("one kernel: {kernels:?}") };
             assert!((1..=64).contains(&registers) && spilled == 0, "{architecture}: {registers} {spilled}");
+        }
+    }
+}
+
+/// The same product by rewrites of the plain nest: tiles of 32 by 16 for a block, of 4 by 2 for each of its 64 threads, 8 of the depth at a time.
+fn scheduled(workload: &Workload) -> Result<Nest, Refusal> {
+    let (nest, stages) = Nest::naive_with_vars(workload);
+    let [a, b, c] = stages[0].axes[..] else { panic!("three axes") };
+    let (nest, block_a, a) = nest.split(a, 32)?;
+    let (nest, thread_a, a) = nest.split(a, 4)?;
+    let (nest, block_b, b) = nest.split(b, 16)?;
+    let (nest, thread_b, b) = nest.split(b, 2)?;
+    let (nest, step, c) = nest.split(c, 8)?;
+    let mut nest = nest.reorder(&[block_a, block_b, step, thread_a, thread_b, c, a, b])?;
+    for (var, kind) in [
+        (block_a, LoopKind::Block),
+        (block_b, LoopKind::Block),
+        (thread_a, LoopKind::Thread),
+        (thread_b, LoopKind::Thread),
+        (c, LoopKind::Unroll),
+        (a, LoopKind::Unroll),
+        (b, LoopKind::Unroll),
+    ] {
+        nest = nest.set_kind(var, kind)?;
+    }
+    nest = nest.accumulate(OUT, block_b, &Reduction::default(), None)?;
+    for (tensor, lanes) in [(X, 1), (Y, 2)] {
+        nest = nest.pack(block_a, (tensor, 0), Place::Inside(step), Layout::Panel)?;
+        let Some(copy) = first_loop_inside(&nest.body, step) else { panic!("a copy") };
+        nest = nest.cooperate(copy, 64, lanes)?;
+    }
+    Ok(nest.fill_tails())
+}
+
+/// The first loop among the statements of another.
+fn first_loop_inside(statements: &[Stmt], of: Var) -> Option<Var> {
+    statements.iter().find_map(|statement| match statement {
+        Stmt::Loop(l) if l.var == of => match l.body.first() {
+            Some(Stmt::Loop(inner)) => Some(inner.var),
+            _ => None,
+        },
+        Stmt::Loop(Loop { body, .. }) | Stmt::If { body, .. } => first_loop_inside(body, of),
+        Stmt::Store { .. } | Stmt::Accumulate { .. } => None,
+    })
+}
+
+#[test]
+fn rewrites_schedule_a_product_for_threads() {
+    for (rows, columns, depth) in [(64, 32, 16), (37, 29, 19), (5, 3, 2)] {
+        let workload = product(rows, columns, depth);
+        let expected = to_floats(&run(&Nest::naive(&workload)).unwrap()[2]);
+        let nest = scheduled(&workload).unwrap();
+        assert_eq!(verify(&nest, LANES), Ok(()), "{nest}");
+        let found = to_floats(&run(&nest).unwrap_or_else(|e| panic!("{e}\n{nest}"))[2]);
+        for (at, (found, expected)) in found.iter().zip(&expected).enumerate() {
+            assert!((found - expected).abs() <= 1e-5 * expected.abs().max(1.0), "{at}: {found} {expected}\n{nest}");
+        }
+        let text = ptx(&nest, &h100()).unwrap().text;
+        assert_eq!(text.matches("bar.sync").count() + text.matches("barrier.sync").count(), 2, "{nest}\n{text}");
+        if let Some(kernels) = assembled(&text, "sm_90") {
+            assert!(kernels.iter().all(|(_, spilled)| *spilled == 0), "{kernels:?}");
         }
     }
 }
