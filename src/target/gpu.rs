@@ -142,11 +142,11 @@ mod tests {
 
     /// Descriptions that come with Tilescribe.
     const SHIPPED: [(&str, &str); 5] = [
-        ("sm_80", include_str!("../../targets/sm_80.toml")),
-        ("sm_86", include_str!("../../targets/sm_86.toml")),
-        ("sm_89", include_str!("../../targets/sm_89.toml")),
-        ("sm_90", include_str!("../../targets/sm_90.toml")),
-        ("sm_100", include_str!("../../targets/sm_100.toml")),
+        ("sm_80", include_str!("../../targets/gpus/sm_80.toml")),
+        ("sm_86", include_str!("../../targets/gpus/sm_86.toml")),
+        ("sm_89", include_str!("../../targets/gpus/sm_89.toml")),
+        ("sm_90", include_str!("../../targets/gpus/sm_90.toml")),
+        ("sm_100", include_str!("../../targets/gpus/sm_100.toml")),
     ];
 
     #[test]

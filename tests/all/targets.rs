@@ -29,6 +29,7 @@ pub fn shipped(name: &str) -> Target {
 fn names() -> Vec<String> {
     let folder = file("haswell");
     let files = fs::read_dir(folder.parent().unwrap()).unwrap().map(|entry| entry.unwrap().path());
+    let files = files.filter(|file| file.extension().is_some_and(|extension| extension == "toml"));
     let mut names: Vec<String> = files.map(|file| file.file_stem().unwrap().to_string_lossy().into_owned()).collect();
     names.sort();
     names

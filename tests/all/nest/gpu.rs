@@ -27,7 +27,7 @@ const SUM: TensorId = TensorId(5);
 const TILE: i64 = 8;
 
 fn h100() -> Gpu {
-    Gpu::from_toml(include_str!("../../../targets/sm_90.toml")).unwrap()
+    Gpu::from_toml(include_str!("../../../targets/gpus/sm_90.toml")).unwrap()
 }
 
 fn product(rows: i64, columns: i64, depth: i64) -> Workload {
@@ -234,11 +234,11 @@ fn assembled(text: &str, architecture: &str) -> Option<Vec<(u32, u32)>> {
 #[test]
 fn the_assembler_takes_kernels_of_every_generation() {
     for (architecture, description) in [
-        ("sm_80", include_str!("../../../targets/sm_80.toml")),
-        ("sm_86", include_str!("../../../targets/sm_86.toml")),
-        ("sm_89", include_str!("../../../targets/sm_89.toml")),
-        ("sm_90", include_str!("../../../targets/sm_90.toml")),
-        ("sm_100", include_str!("../../../targets/sm_100.toml")),
+        ("sm_80", include_str!("../../../targets/gpus/sm_80.toml")),
+        ("sm_86", include_str!("../../../targets/gpus/sm_86.toml")),
+        ("sm_89", include_str!("../../../targets/gpus/sm_89.toml")),
+        ("sm_90", include_str!("../../../targets/gpus/sm_90.toml")),
+        ("sm_100", include_str!("../../../targets/gpus/sm_100.toml")),
     ] {
         let found = ptx(&tiled(19, 13, 11), &Gpu::from_toml(description).unwrap()).unwrap();
         if let Some(kernels) = assembled(&found.text, architecture) {
