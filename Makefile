@@ -38,7 +38,7 @@ build: setup
 # times err least (see the model's card).
 checkpoint: build
 	$(TILESCRIBE) pretrain --corpus corpus/records --epochs 6 --learning-rate 0.003 -o checkpoints/default
-	$(TILESCRIBE) pretrain --estimator-only --corpus corpus/records/paced.jsonl.zst -o checkpoints/default
+	$(TILESCRIBE) pretrain --estimator-only --corpus corpus/records/paced.jsonl.zst corpus/records/second_machine.jsonl.zst -o checkpoints/default
 
 setup:
 	@.ci/setup
