@@ -106,7 +106,7 @@ impl Machine {
             Architecture::X86_64 => "x86_64-unknown-linux-gnu",
             Architecture::Aarch64 => "aarch64-unknown-linux-gnu",
         };
-        Machine::create(triple, emit::Machine::Cpu(target))
+        Machine::create(triple, emit::Processor::Cpu(target))
     }
 
     /// The one that writes PTX for a GPU.
@@ -114,13 +114,13 @@ impl Machine {
     /// # Errors
     /// [`CodegenError::Environment`] where LLVM was built without NVPTX.
     pub fn of_gpu(gpu: &Gpu) -> Result<Machine, CodegenError> {
-        Machine::create("nvptx64-nvidia-cuda", emit::Machine::Gpu(gpu))
+        Machine::create("nvptx64-nvidia-cuda", emit::Processor::Gpu(gpu))
     }
 
-    fn create(triple: &str, machine: emit::Machine<'_>) -> Result<Machine, CodegenError> {
+    fn create(triple: &str, processor: emit::Processor<'_>) -> Result<Machine, CodegenError> {
         initialize();
         let triple = TargetTriple::create(triple);
-        let (cpu, features) = machine.llvm_names();
+        let (cpu, features) = processor.llvm_names();
         let unknown =
             |reason: String| CodegenError::Environment(format!("LLVM cannot compile for this target: {reason}"));
         let llvm = LlvmTarget::from_triple(&triple).map_err(|e| unknown(e.to_string()))?;

@@ -41,7 +41,7 @@ pub enum CodegenError {
     #[error("malformed nest: {0}")]
     Malformed(String),
     /// Legal, but this back end has no rule for it.
-    #[error("not supported by the CPU back end: {0}")]
+    #[error("not supported by this back end: {0}")]
     Unsupported(String),
     /// Too large to compile.
     #[error("limit exceeded: {0}")]

@@ -1,8 +1,8 @@
 //! The language model as a proposer: it writes traces decision by decision, and only legal ones.
 //!
 //! They are written behind a prompt that asks for the best. Once programs were measured, half of the sequences begin as the fastest of them do,
-//! and part from them at a random decision. The untuned programs are in the pool, too, and the first of them is among the first two that are measured. An estimator ranks the pool by what the programs look like, and
-//! the most promising, with the fastest that were measured, have children that join it, for a few generations: the neighbourhood of what is likely
+//! and part from them at a random decision. The untuned programs are in the pool, too, and the first of them is among the first two that are
+//! measured. An estimator ranks the pool by what the programs look like, and the most promising, with the fastest that were measured, have children that join it, for a few generations: the neighbourhood of what is likely
 //! to be good is searched. Programs that look alike are not measured together. Without an estimator, the value head judges the programs,
 //! behind a prompt that asks for nothing, since it learned where the prompt does not tell what came out.
 

@@ -25,12 +25,8 @@ pub struct Gpu {
     pub memory_gb_per_s: u32,
 }
 
-/// Threads that execute together.
-pub const WARP: i64 = 32;
 /// Registers that a thread can name.
 pub const REGISTERS_PER_THREAD: u32 = 255;
-/// Shared memory that needs no leave of the driver, in bytes.
-pub const STATIC_SHARED_BYTES: u32 = 48 << 10;
 
 /// A generation of GPUs, by NVIDIA's compute capability.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]

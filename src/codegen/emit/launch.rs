@@ -14,7 +14,7 @@ use inkwell::{AddressSpace, IntPredicate};
 
 use super::hoist::Level;
 use super::ir::{Element, Value};
-use super::machine::Machine;
+use super::processor::Processor;
 use super::{Binding, Emitter, Shared, alias_scopes, no_half};
 use crate::codegen::CodegenError;
 use crate::codegen::gpu::phases::{barriers, own_registers, phase_id};
@@ -71,24 +71,24 @@ pub fn launches<'c>(
     let mut launches = Vec::new();
     for (number, statement) in body.iter().enumerate() {
         let (blocks, inside) = match statement {
-            Stmt::Loop(l) if l.kind == LoopKind::Block => grid(l),
+            Stmt::Loop(l) if l.kind == LoopKind::Block => nested(l, LoopKind::Block),
             _ => return Err(CodegenError::Malformed("a statement outside of all block loops".into())),
         };
         let shared = Shared {
             context,
             module,
             nest: &nest,
-            machine: Machine::Gpu(gpu),
+            processor: Processor::Gpu(gpu),
             layout: &layout,
             slots: &slots,
             scopes: alias_scopes(context, &nest),
-            barriers: barriers(&nest, inside),
+            barriers: barriers(&nest, inside)?,
             threads: most_threads(inside),
         };
         let places = SharedMemory::of(&nest, inside);
         let launch = Launch {
             symbol: format!("{symbol}_{number}"),
-            blocks: u32::try_from(blocks.iter().map(|l| l.extent()).product::<i64>())
+            blocks: u32::try_from(together(&blocks))
                 .ok()
                 .filter(|blocks| (1..=MAX_BLOCKS).contains(&i64::from(*blocks)))
                 .ok_or_else(|| CodegenError::Limit(format!("more than {MAX_BLOCKS} blocks, or none")))?,
@@ -105,12 +105,12 @@ pub fn launches<'c>(
     Ok(launches)
 }
 
-/// Block loops around one another, and what the innermost holds.
-fn grid(outermost: &Loop) -> (Vec<&Loop>, &[Stmt]) {
+/// Loops of one kind around one another, and what the innermost holds.
+fn nested(outermost: &Loop, kind: LoopKind) -> (Vec<&Loop>, &[Stmt]) {
     let mut loops = vec![outermost];
     let mut inside = &outermost.body[..];
     while let [Stmt::Loop(l)] = inside
-        && l.kind == LoopKind::Block
+        && l.kind == kind
     {
         loops.push(l);
         inside = &l.body;
@@ -118,25 +118,15 @@ fn grid(outermost: &Loop) -> (Vec<&Loop>, &[Stmt]) {
     (loops, inside)
 }
 
-/// Thread loops around one another, and what the innermost holds.
-fn threads_of(outermost: &Loop) -> (Vec<&Loop>, &[Stmt]) {
-    let mut loops = vec![outermost];
-    let mut inside = &outermost.body[..];
-    while let [Stmt::Loop(l)] = inside
-        && l.kind == LoopKind::Thread
-    {
-        loops.push(l);
-        inside = &l.body;
-    }
-    (loops, inside)
+/// How many iterations they have together.
+fn together(loops: &[&Loop]) -> i64 {
+    loops.iter().map(|l| l.extent()).fold(1, i64::saturating_mul)
 }
 
 /// The threads of the largest phase.
 fn most_threads(statements: &[Stmt]) -> i64 {
     let most = statements.iter().map(|statement| match statement {
-        Stmt::Loop(l) if l.kind == LoopKind::Thread => {
-            threads_of(l).0.iter().map(|l| l.extent()).fold(1, i64::saturating_mul)
-        }
+        Stmt::Loop(l) if l.kind == LoopKind::Thread => together(&nested(l, LoopKind::Thread).0),
         Stmt::Loop(Loop { body, .. }) | Stmt::If { body, .. } => most_threads(body),
         Stmt::Store { .. } | Stmt::Accumulate { .. } => 1,
     });
@@ -271,14 +261,14 @@ impl<'c> Emitter<'_, 'c> {
 
     /// What all threads of a block do before they meet again.
     pub(super) fn phase(&mut self, outermost: &Loop) -> Result<()> {
-        if !matches!(self.shared.machine, Machine::Gpu(_)) {
+        if !matches!(self.shared.processor, Processor::Gpu(_)) {
             return Err(CodegenError::Malformed("a thread loop in code for a CPU".into()));
         }
         if self.shared.barriers.contains(&phase_id(outermost)) {
             let zero = self.shared.context.i32_type().const_zero().into();
             self.ir.intrinsic_call(self.shared.module, "llvm.nvvm.barrier.cta.sync.aligned.all", &[], &[zero])?;
         }
-        let (loops, inside) = threads_of(outermost);
+        let (loops, inside) = nested(outermost, LoopKind::Thread);
         let extents: Vec<i64> = loops.iter().map(|l| l.extent()).collect();
         let (thread, numbers) = self.at_level(0, |this| {
             let thread = this.special_register("llvm.nvvm.read.ptx.sreg.tid.x")?;
@@ -287,7 +277,7 @@ impl<'c> Emitter<'_, 'c> {
         for (l, number) in loops.iter().zip(numbers) {
             self.bind(l.var, Binding::Scalar(number, 0), Interval::below(l.extent()))?;
         }
-        let count: i64 = extents.iter().product();
+        let count = together(&loops);
         if count < self.shared.threads {
             let count = self.ir.integer(Element::I64, count);
             let takes_part = self.ir.icmp(IntPredicate::ULT, thread, count)?;

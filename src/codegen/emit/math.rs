@@ -90,7 +90,7 @@ impl<'c> Emitter<'_, 'c> {
 
     /// AVX-512 has one instruction for it.
     fn scalef(&self, x: Value<'c>, n: Value<'c>) -> Result<Option<Value<'c>>> {
-        let (Value::VectorValue(vector), true) = (x, self.shared.machine.has_feature("avx512f")) else {
+        let (Value::VectorValue(vector), true) = (x, self.shared.processor.has_feature("avx512f")) else {
             return Ok(None);
         };
         let lanes = vector.get_type().get_size();
@@ -220,7 +220,7 @@ impl<'c> Emitter<'_, 'c> {
     /// `llvm.floor`, `llvm.ceil`, `llvm.roundeven` or `llvm.trunc`. Processors before SSE 4.1 have no instruction for them
     /// (LLVM would call the C library): there, adding and subtracting 2²³ rounds to even, and a comparison corrects.
     pub(super) fn rounded(&self, name: &str, x: Value<'c>) -> Result<Value<'c>> {
-        if self.shared.machine.rounds() {
+        if self.shared.processor.rounds() {
             return self.float_intrinsic(name, x);
         }
         let (exact, one) = match self.ir.element(x)? {

@@ -7,7 +7,7 @@ use inkwell::values::{AsValueRef, BasicValue, CallSiteValue, InstructionValue, I
 use crate::codegen::CodegenError;
 use crate::codegen::emit::ir::{Element, Value, shaped, vector_type};
 use crate::codegen::emit::launch::DEVICE_ALIGNMENT;
-use crate::codegen::emit::{Binding, Emitter, Machine, WORKSPACE_ALIGNMENT};
+use crate::codegen::emit::{Binding, Emitter, Processor, WORKSPACE_ALIGNMENT};
 use crate::workload::{Atom, DType, Index, TensorId, gcd, row_major_strides};
 
 type Result<T> = std::result::Result<T, CodegenError>;
@@ -262,9 +262,9 @@ impl<'c> Emitter<'_, 'c> {
     /// Of an element so many elements from its buffer's start. Arguments of kernels for CPUs are aligned to their elements only.
     fn alignment(&self, dtype: DType, elements: u64) -> u32 {
         let element = dtype.bytes() as u64;
-        let start = match self.shared.machine {
-            Machine::Cpu(_) => element.min(u64::from(WORKSPACE_ALIGNMENT)),
-            Machine::Gpu(_) => DEVICE_ALIGNMENT,
+        let start = match self.shared.processor {
+            Processor::Cpu(_) => element.min(u64::from(WORKSPACE_ALIGNMENT)),
+            Processor::Gpu(_) => DEVICE_ALIGNMENT,
         };
         u32::try_from(gcd(start, elements.saturating_mul(element))).unwrap_or(1)
     }

@@ -9,7 +9,7 @@ mod hoist;
 mod index;
 mod ir;
 mod launch;
-mod machine;
+mod processor;
 mod math;
 mod memory;
 mod power;
@@ -19,8 +19,8 @@ mod transpose;
 mod trigonometry;
 
 pub use launch::{Launch, launches};
-pub use machine::Machine;
 pub use memory::MAXIMAL_STRIDE;
+pub use processor::Processor;
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -72,7 +72,7 @@ pub fn kernel<'c>(
         context,
         module,
         nest,
-        machine: Machine::Cpu(target),
+        processor: Processor::Cpu(target),
         layout: &layout,
         slots: &slots,
         scopes: alias_scopes(context, nest),
@@ -108,7 +108,7 @@ struct Shared<'a, 'c> {
     context: &'c Context,
     module: &'a Module<'c>,
     nest: &'a Nest,
-    machine: Machine<'a>,
+    processor: Processor<'a>,
     layout: &'a Layout,
     slots: &'a HashMap<TensorId, Slots>,
     scopes: AliasScopes<'c>,
@@ -126,13 +126,13 @@ impl<'c> Shared<'_, 'c> {
     ) -> FunctionValue<'c> {
         let function =
             self.module.add_function(name, self.context.void_type().fn_type(parameters, false), Some(linkage));
-        let (cpu, features) = self.machine.llvm_names();
+        let (cpu, features) = self.processor.llvm_names();
         for (key, value) in [("target-cpu", cpu), ("target-features", features)] {
             function.add_attribute(AttributeLoc::Function, self.context.create_string_attribute(key, &value));
         }
         let nounwind = Attribute::get_named_enum_kind_id("nounwind");
         function.add_attribute(AttributeLoc::Function, self.context.create_enum_attribute(nounwind, 0));
-        let Machine::Cpu(target) = self.machine else { return function };
+        let Processor::Cpu(target) = self.processor else { return function };
         let width = self.context.create_string_attribute("prefer-vector-width", &target.vector_bits.to_string());
         function.add_attribute(AttributeLoc::Function, width);
         if target.has_feature("sve") {

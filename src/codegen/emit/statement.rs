@@ -6,7 +6,7 @@ use inkwell::values::PointerValue;
 use crate::codegen::CodegenError;
 use crate::codegen::emit::hoist::Level;
 use crate::codegen::emit::ir::{Element, Value};
-use crate::codegen::emit::{Binding, Emitter, Lanes, Machine};
+use crate::codegen::emit::{Binding, Emitter, Lanes, Processor};
 use crate::codegen::legalize::any_mentions;
 use crate::nest::{Loop, LoopKind, Stmt};
 use crate::workload::{Binary, Combiner, Condition, DType, Expr, Index, Interval, TensorId, Var};
@@ -57,7 +57,7 @@ impl<'c> Emitter<'_, 'c> {
         if let Some(block) = self.block(l) {
             return self.store_block(l, &block);
         }
-        let full = self.shared.machine.vector_registers() / 2;
+        let full = self.shared.processor.vector_registers() / 2;
         let apart = accumulates_across(&l.body, l.var, &|buffer| self.shared.slots.contains_key(&buffer))
             && accumulations(&l.body) > full;
         for i in 0..extent {
@@ -160,7 +160,7 @@ impl<'c> Emitter<'_, 'c> {
         let function = self.body_function();
         self.parallel_body(l, function, record, &captured)?;
         let body: PointerValue = function.as_global_value().as_pointer_value();
-        let Machine::Cpu(target) = self.shared.machine else {
+        let Processor::Cpu(target) = self.shared.processor else {
             return Err(CodegenError::Malformed("a parallel loop in code for a GPU".into()));
         };
         let threads = self.ir.integer(Element::I64, i64::from(target.cores.max(1)));

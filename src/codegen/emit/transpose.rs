@@ -109,7 +109,7 @@ impl<'c> Emitter<'_, 'c> {
         }
         let vector = block.vector;
         let width = vector.extent().unsigned_abs().next_power_of_two() as usize;
-        let side = width.min(self.shared.machine.lanes().unsigned_abs() as usize).max(PART);
+        let side = width.min(self.shared.processor.lanes().unsigned_abs() as usize).max(PART);
         let mut loads = Vec::new();
         unguarded_loads(block.value, &mut loads);
         loads.retain(|(buffer, indices)| self.is_transposed(*buffer, indices, l, vector));

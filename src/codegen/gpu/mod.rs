@@ -4,11 +4,11 @@ pub(super) mod phases;
 
 use inkwell::context::Context;
 
-use super::emit::{Launch, launches};
+use super::emit::{Launch, MAX_VECTOR_LANES, launches};
 use super::layout::Layout;
 use super::machine::{Machine, Output};
 use super::{CodegenError, SYMBOL, Timings};
-use crate::nest::Nest;
+use crate::nest::{Nest, verify};
 use crate::target::gpu::Gpu;
 
 /// A nest for a GPU.
@@ -29,6 +29,8 @@ pub struct Ptx {
 /// # Errors
 /// [`CodegenError`].
 pub fn ptx(nest: &Nest, gpu: &Gpu) -> Result<Ptx, CodegenError> {
+    // what the emitter takes for granted of blocks, threads and registers
+    verify(nest, MAX_VECTOR_LANES).map_err(|error| CodegenError::Malformed(error.to_string()))?;
     let mut timings = Timings::default();
     let machine = Machine::of_gpu(gpu)?;
     let context = Context::create();

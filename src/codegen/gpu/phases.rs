@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::codegen::CodegenError;
 use crate::nest::rewrite::for_each_stmt;
 use crate::nest::{Loop, LoopKind, Nest, Scope, Stmt};
-use crate::workload::{Index, TensorId};
+use crate::workload::{Expr, Index, TensorId};
 
 /// Each thread's own part of the register buffers: the dimensions of the thread loops go.
 ///
@@ -67,10 +67,13 @@ pub fn phase_id(l: &Loop) -> PhaseId {
 
 /// The phases of a block before which its threads must wait for one another: those that touch what another one has touched since they last
 /// waited, unless both only read. A loop that is entered again continues where its end left off.
-pub fn barriers(nest: &Nest, statements: &[Stmt]) -> BTreeSet<PhaseId> {
+///
+/// # Errors
+/// [`CodegenError::Unsupported`] where a condition between phases depends on data, which would have to be waited for, too.
+pub fn barriers(nest: &Nest, statements: &[Stmt]) -> Result<BTreeSet<PhaseId>, CodegenError> {
     let mut planner = Planner { nest, barriers: BTreeSet::new() };
-    planner.block(statements, Touched::default());
-    planner.barriers
+    planner.block(statements, Touched::default())?;
+    Ok(planner.barriers)
 }
 
 /// What has been touched since the last barrier, on some way to the place.
@@ -86,18 +89,20 @@ impl Touched {
         let mut touched = Touched::default();
         let is_shared = |buffer: TensorId| nest.buffer(buffer).scope != Scope::Register;
         for_each_stmt(&phase.body, &mut |statement| {
-            let (Stmt::Store { buffer, indices, value } | Stmt::Accumulate { buffer, indices, value, .. }) = statement
-            else {
-                return;
-            };
-            touched.written.extend(Some(*buffer).filter(|buffer| is_shared(*buffer)));
-            if matches!(statement, Stmt::Accumulate { .. }) {
-                touched.read.extend(Some(*buffer).filter(|buffer| is_shared(*buffer)));
-            }
             let mut note = |buffer: TensorId, _: &[Index]| touched.read.extend(Some(buffer).filter(|b| is_shared(*b)));
-            value.for_each_load(&mut note);
-            for index in indices {
-                crate::workload::Expr::Index(index.clone()).for_each_load(&mut note);
+            match statement {
+                Stmt::Loop(_) => {}
+                Stmt::If { conditions, .. } => {
+                    conditions.iter().for_each(|c| Expr::Index(c.index.clone()).for_each_load(&mut note));
+                }
+                Stmt::Store { buffer, indices, value } | Stmt::Accumulate { buffer, indices, value, .. } => {
+                    value.for_each_load(&mut note);
+                    indices.iter().for_each(|index| Expr::Index(index.clone()).for_each_load(&mut note));
+                    if matches!(statement, Stmt::Accumulate { .. }) {
+                        note(*buffer, indices);
+                    }
+                    touched.written.extend(Some(*buffer).filter(|buffer| is_shared(*buffer)));
+                }
             }
         });
         touched
@@ -121,31 +126,35 @@ struct Planner<'a> {
 }
 
 impl Planner<'_> {
-    fn block(&mut self, statements: &[Stmt], before: Touched) -> Touched {
-        statements.iter().fold(before, |touched, statement| self.statement(statement, touched))
+    fn block(&mut self, statements: &[Stmt], before: Touched) -> Result<Touched, CodegenError> {
+        statements.iter().try_fold(before, |touched, statement| self.statement(statement, touched))
     }
 
-    fn statement(&mut self, statement: &Stmt, before: Touched) -> Touched {
-        match statement {
+    fn statement(&mut self, statement: &Stmt, before: Touched) -> Result<Touched, CodegenError> {
+        Ok(match statement {
             Stmt::Loop(l) if l.kind == LoopKind::Thread => {
                 let own = Touched::by(self.nest, l);
                 if self.barriers.contains(&phase_id(l)) || before.conflicts(&own) {
                     self.barriers.insert(phase_id(l));
-                    return own;
+                    own
+                } else {
+                    before.join(own)
                 }
-                before.join(own)
             }
             Stmt::Loop(l) => {
-                let once = self.block(&l.body, before.clone());
+                let once = self.block(&l.body, before.clone())?;
                 // with what the first round left; what a second round would add, a third would not
-                let twice = self.block(&l.body, once.clone());
+                let twice = self.block(&l.body, once.clone())?;
                 if l.is_constant() && l.extent() > 0 { once.join(twice) } else { before.join(once).join(twice) }
             }
+            Stmt::If { conditions, .. } if conditions.iter().any(|c| c.index.has_value()) => {
+                return Err(CodegenError::Unsupported("a condition on data between the phases of a block".into()));
+            }
             Stmt::If { body, .. } => {
-                let inside = self.block(body, before.clone());
+                let inside = self.block(body, before.clone())?;
                 before.join(inside)
             }
             Stmt::Store { .. } | Stmt::Accumulate { .. } => before,
-        }
+        })
     }
 }

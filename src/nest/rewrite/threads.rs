@@ -63,8 +63,8 @@ impl Nest {
         Ok(self)
     }
 
-    /// Lets ragged thread loops, and the ragged loops inside of them that are written out, run in full. What they compute too much goes to registers and shared memory as
-    /// what changes nothing, and nowhere else.
+    /// Lets ragged thread loops, and the ragged loops inside of them that are written out, run in full. What they compute too much goes to
+    /// registers and shared memory as what changes nothing, and nowhere else.
     ///
     /// ```text
     /// thread for x in 0..min(8, n - 8·i) { r[x] += t[8·i + x] }       t1[8·i + x] = r[x]

@@ -338,6 +338,12 @@ fn vectors_are_loaded_at_once_where_their_place_allows() {
 fn what_a_gpu_cannot_start_is_refused() {
     let naive = ptx(&Nest::naive(&product(4, 4, 4)), &h100());
     assert!(matches!(naive, Err(CodegenError::Malformed(_))), "{naive:?}");
+    // a thread loop that does not always run in full
+    let mut nest = tiled(16, 16, 16);
+    if let Stmt::Loop(threads) = inside(&mut nest).last_mut().unwrap() {
+        threads.bounds.push(Index::constant(3));
+    }
+    assert!(matches!(ptx(&nest, &h100()), Err(CodegenError::Malformed(_))));
     let mut nest = tiled(16, 16, 16);
     nest.buffers[X_TILE.0 as usize].shape = vec![TILE, 1 << 20];
     assert!(matches!(ptx(&nest, &h100()), Err(CodegenError::Limit(_))));

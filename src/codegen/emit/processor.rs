@@ -5,47 +5,47 @@ use crate::target::{Architecture, Target};
 
 /// Whom the code is for.
 #[derive(Clone, Copy)]
-pub enum Machine<'a> {
+pub enum Processor<'a> {
     Cpu(&'a Target),
     Gpu(&'a Gpu),
 }
 
-impl Machine<'_> {
+impl Processor<'_> {
     pub fn vector_registers(self) -> i64 {
         match self {
-            Machine::Cpu(target) => i64::from(target.vector_registers),
-            Machine::Gpu(_) => i64::from(REGISTERS_PER_THREAD),
+            Processor::Cpu(target) => i64::from(target.vector_registers),
+            Processor::Gpu(_) => i64::from(REGISTERS_PER_THREAD),
         }
     }
 
     /// f32 of the widest vector that is loaded at once.
     pub fn lanes(self) -> i64 {
         match self {
-            Machine::Cpu(target) => target.lanes(),
-            Machine::Gpu(_) => 4,
+            Processor::Cpu(target) => target.lanes(),
+            Processor::Gpu(_) => 4,
         }
     }
 
     pub fn has_feature(self, name: &str) -> bool {
-        matches!(self, Machine::Cpu(target) if target.has_feature(name))
+        matches!(self, Processor::Cpu(target) if target.has_feature(name))
     }
 
     /// Whether there are instructions that round to whole numbers.
     pub fn rounds(self) -> bool {
         match self {
-            Machine::Cpu(target) => {
+            Processor::Cpu(target) => {
                 let features = ["sse4.1", "avx", "avx2", "avx512f"];
                 target.architecture == Architecture::Aarch64 || features.iter().any(|name| target.has_feature(name))
             }
-            Machine::Gpu(_) => true,
+            Processor::Gpu(_) => true,
         }
     }
 
     /// LLVM's name of the processor, and its features, separated by commas.
     pub fn llvm_names(self) -> (String, String) {
         match self {
-            Machine::Cpu(target) => (target.cpu.clone(), target.features.join(",")),
-            Machine::Gpu(gpu) => {
+            Processor::Cpu(target) => (target.cpu.clone(), target.features.join(",")),
+            Processor::Gpu(gpu) => {
                 let ptx = gpu.capability.ptx().unwrap_or_default();
                 (gpu.capability.architecture(), format!("+ptx{ptx}"))
             }
