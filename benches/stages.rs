@@ -23,8 +23,9 @@ const TASKS: [(&str, &str); 2] = [
 
 fn stages(criterion: &mut Criterion) {
     let (space, language) = (Space::standard(), Language::standard());
+    let host = codegen::host().expect("a host");
     for (name, text) in TASKS {
-        let task = Task { workload: text.parse().expect("a workload"), target: codegen::host().expect("a host") };
+        let task = Task { workload: text.parse().expect("a workload"), target: host.clone().into() };
         let (trace, nest) = space.drive(&task, &mut Untuned);
         let nest = nest.expect("the untuned program");
         let half = Trace(trace.0[..trace.0.len() / 2].to_vec());
@@ -34,7 +35,7 @@ fn stages(criterion: &mut Criterion) {
             b.iter(|| matches!(space.next(&task, &trace), Ok(Next::Done(_))));
         });
         group.bench_function("verify", |b| b.iter(|| verify(&nest, task.target.lanes())));
-        group.bench_function("machine code", |b| b.iter(|| Kernel::load(&nest, &task.target).map(|k| k.code_bytes())));
+        group.bench_function("machine code", |b| b.iter(|| Kernel::load(&nest, &host).map(|k| k.code_bytes())));
         group.bench_function("encode prompt and trace", |b| {
             b.iter(|| (language.encode_prompt(&task, Some(9)), language.encode_trace(&trace)));
         });

@@ -84,7 +84,7 @@ fn tasks(arguments: &Arguments) -> Result<Vec<Task>> {
         workloads.extend(found.into_iter().map(|workload| (workload.to_string(), workload)));
     }
     ensure!(!workloads.is_empty(), "there is no task in any of the files");
-    Ok(workloads.into_values().map(|workload| Task { workload, target: target.clone() }).collect())
+    Ok(workloads.into_values().map(|workload| Task { workload, target: target.clone().into() }).collect())
 }
 
 fn workloads_of(path: &Path, dimensions: &[(String, i64)]) -> Result<Vec<Workload>> {

@@ -2,8 +2,12 @@
 //!
 //! A target is detected from the host or read from a TOML file; nothing else in Tilescribe asks the host what it can do.
 
+pub mod cpu;
 mod detect;
 pub mod gpu;
+
+pub use cpu::{Architecture, Cpu, Level};
+pub use gpu::Gpu;
 
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
@@ -22,179 +26,153 @@ pub enum TargetError {
     Architecture(String),
     #[error("LLVM knows no {what} `{name}` of {architecture}")]
     Unknown { what: &'static str, name: String, architecture: &'static str },
+    #[error("the target is {found}, and this works for {wanted} only")]
+    Kind { found: String, wanted: &'static str },
 }
 
-/// The instruction set that kernels are written for.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Architecture {
-    X86_64,
-    Aarch64,
-}
-
-impl Architecture {
-    /// As target files and Rust spell it.
-    pub fn name(self) -> &'static str {
-        match self {
-            Architecture::X86_64 => "x86_64",
-            Architecture::Aarch64 => "aarch64",
-        }
-    }
-}
-
-/// Where data comes from, nearest to the processor first.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Level {
-    L1,
-    L2,
-    L3,
-    Memory,
-}
-
-impl Level {
-    /// As it is spelled in tables.
-    pub fn name(self) -> &'static str {
-        match self {
-            Level::L1 => "L1",
-            Level::L2 => "L2",
-            Level::L3 => "L3",
-            Level::Memory => "memory",
-        }
-    }
-
-    /// Whether every core has one of its own.
-    pub fn is_private(self) -> bool {
-        matches!(self, Level::L1 | Level::L2)
-    }
-}
-
-/// A CPU.
+/// A machine.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Target {
-    pub architecture: Architecture,
-    /// LLVM's name of the processor.
-    pub cpu: String,
-    /// LLVM's names of the features that kernels may use, each with `+`, sorted.
-    pub features: Vec<String>,
-    /// Width of a vector register in bits. With SVE it is exactly the vector length that the machine is set to: code for another one is wrong.
-    pub vector_bits: u32,
-    /// Number of vector registers.
-    pub vector_registers: u32,
-    /// Cores that a kernel may use.
-    pub cores: u32,
-    /// Data cache of one core, level 1, in bytes.
-    pub l1_bytes: u64,
-    /// Cache of one core, level 2, in bytes.
-    pub l2_bytes: u64,
-    /// Cache of all cores, level 3, in bytes; 0 where there is none.
-    pub l3_bytes: u64,
+#[serde(untagged)]
+pub enum Target {
+    Cpu(Cpu),
+    Gpu(Gpu),
+}
+
+/// The kinds of machines: a search space, a store's records and a model belong to one of them.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum Kind {
+    Cpu,
+    Gpu,
 }
 
 impl Target {
-    /// This machine, with the names of the processor and of its features (separated by commas) as LLVM gives them;
-    /// [`crate::codegen::host`] asks for both. Caches and cores come from the operating system; what it does not
-    /// tell is taken from a typical machine (32 KiB, 1 MiB, no third level).
-    ///
-    /// # Errors
-    /// [`TargetError::Architecture`] where we generate no code for this processor.
-    pub fn host(cpu: &str, features: &str) -> Result<Target, TargetError> {
-        detect::host(cpu, features)
-    }
-
-    /// Reads a description in TOML: the fields of [`Target`].
+    /// Reads a description in TOML: the fields of [`Cpu`] or of [`Gpu`], which alone has a `capability`.
     ///
     /// # Errors
     /// [`TargetError::Syntax`] for unknown, missing or mistyped fields, [`TargetError::Range`] for values that no machine has.
     pub fn from_toml(text: &str) -> Result<Target, TargetError> {
-        let target: Target =
-            toml::from_str(text).map_err(|e| TargetError::Syntax(e.to_string().trim_end().to_string()))?;
-        target.validated()
+        let table: toml::Table = toml::from_str(text).map_err(|e| syntax(&e))?;
+        match table.contains_key("capability") {
+            true => Gpu::from_toml(text).map(Target::Gpu),
+            false => Cpu::from_toml(text).map(Target::Cpu),
+        }
     }
 
     pub fn to_toml(&self) -> String {
-        toml::to_string(self).unwrap_or_default()
+        match self {
+            Target::Cpu(cpu) => cpu.to_toml(),
+            Target::Gpu(gpu) => gpu.to_toml(),
+        }
     }
 
     /// A hash of all fields, in hexadecimal: equal for equal machines, a key for records.
     pub fn fingerprint(&self) -> String {
-        let digest = Sha256::digest(self.to_toml().as_bytes());
-        digest.iter().take(16).map(|byte| format!("{byte:02x}")).collect()
+        fingerprint(&self.to_toml())
     }
 
-    /// Checks everything that later stages rely on, and sorts the features.
-    fn validated(mut self) -> Result<Target, TargetError> {
-        let name = |text: &str| {
-            let allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
-            !text.is_empty() && text.len() <= 64 && text.chars().all(allowed)
-        };
-        let outside =
-            |field, value: String, allowed| Err(TargetError::Range { field, value: shortened(&value), allowed });
-        if !name(&self.cpu) {
-            return outside("cpu", self.cpu, "names of letters, digits, `-`, `_` and `.`");
+    pub fn kind(&self) -> Kind {
+        match self {
+            Target::Cpu(_) => Kind::Cpu,
+            Target::Gpu(_) => Kind::Gpu,
         }
-        if self.features.len() > 512 {
-            return outside("features", self.features.len().to_string(), "at most 512 names");
+    }
+
+    /// How many f32 one operation of a processor takes: those of a vector register, or one for each thread of a warp.
+    pub fn lanes(&self) -> i64 {
+        match self {
+            Target::Cpu(cpu) => cpu.lanes(),
+            Target::Gpu(_) => gpu::WARP,
         }
-        if let Some(bad) = self.features.iter().find(|f| !f.strip_prefix('+').is_some_and(name)) {
-            return outside("features", bad.clone(), "`+` and a name");
+    }
+
+    /// How many processors work side by side: cores that a kernel may use, or multiprocessors.
+    pub fn processors(&self) -> u32 {
+        match self {
+            Target::Cpu(cpu) => cpu.cores,
+            Target::Gpu(gpu) => gpu.multiprocessors,
         }
-        if !matches!(self.vector_bits, 128 | 256 | 512) {
-            return outside("vector_bits", self.vector_bits.to_string(), "128, 256 and 512");
-        }
-        if self.architecture == Architecture::Aarch64 && self.vector_bits > 128 && !self.has_feature("sve") {
-            return outside(
-                "vector_bits",
-                self.vector_bits.to_string(),
-                "128, which is all that AArch64 has without +sve",
-            );
-        }
-        if !(8..=64).contains(&self.vector_registers) {
-            return outside("vector_registers", self.vector_registers.to_string(), "8 to 64");
-        }
-        if !(1..=256).contains(&self.cores) {
-            return outside("cores", self.cores.to_string(), "1 to 256");
-        }
-        let caches =
-            [("l1_bytes", self.l1_bytes, 1024), ("l2_bytes", self.l2_bytes, 1024), ("l3_bytes", self.l3_bytes, 0)];
-        for (field, value, least) in caches {
-            if value < least || value > 1 << 40 {
-                return outside(field, value.to_string(), "1024 (l3_bytes: 0) to 2^40");
+    }
+
+    /// The levels of memory that this machine has, each with its bytes (of one processor's where it is private, none for memory), nearest first.
+    pub fn levels(&self) -> Vec<(Level, Option<u64>)> {
+        match self {
+            Target::Cpu(cpu) => cpu.levels(),
+            Target::Gpu(gpu) => {
+                let near = u64::from(gpu.shared_bytes_per_multiprocessor);
+                vec![(Level::L1, Some(near)), (Level::L3, Some(gpu.l2_bytes)), (Level::Memory, None)]
             }
         }
-        self.features.sort();
-        self.features.dedup();
-        Ok(self)
     }
 
-    /// Whether kernels may use a feature, by its name without `+`.
-    pub fn has_feature(&self, name: &str) -> bool {
-        self.features.iter().any(|feature| feature.strip_prefix('+') == Some(name))
+    /// The CPU that it is.
+    ///
+    /// # Errors
+    /// [`TargetError::Kind`] where it is none.
+    pub fn cpu(&self) -> Result<&Cpu, TargetError> {
+        match self {
+            Target::Cpu(cpu) => Ok(cpu),
+            Target::Gpu(gpu) => {
+                let found = format!("a GPU of compute capability {}", String::from(gpu.capability));
+                Err(TargetError::Kind { found, wanted: "CPUs" })
+            }
+        }
     }
 
-    /// The levels that this machine has, each with its bytes (of one core's where it is private, none for memory), nearest first.
-    pub fn levels(&self) -> Vec<(Level, Option<u64>)> {
-        let mut levels = vec![(Level::L1, Some(self.l1_bytes)), (Level::L2, Some(self.l2_bytes))];
-        levels.extend((self.l3_bytes > 0).then_some((Level::L3, Some(self.l3_bytes))));
-        levels.push((Level::Memory, None));
-        levels
+    /// The GPU that it is.
+    ///
+    /// # Errors
+    /// [`TargetError::Kind`] where it is none.
+    pub fn gpu(&self) -> Result<&Gpu, TargetError> {
+        match self {
+            Target::Gpu(gpu) => Ok(gpu),
+            Target::Cpu(cpu) => Err(TargetError::Kind { found: format!("the CPU {}", cpu.cpu), wanted: "GPUs" }),
+        }
     }
+}
 
-    /// How many f32 fit into a vector register.
-    pub fn lanes(&self) -> i64 {
-        i64::from(self.vector_bits / 32)
+impl From<Cpu> for Target {
+    fn from(cpu: Cpu) -> Target {
+        Target::Cpu(cpu)
     }
+}
+
+impl From<Gpu> for Target {
+    fn from(gpu: Gpu) -> Target {
+        Target::Gpu(gpu)
+    }
+}
+
+fn syntax(error: &toml::de::Error) -> TargetError {
+    TargetError::Syntax(error.to_string().trim_end().to_string())
+}
+
+fn fingerprint(text: &str) -> String {
+    let digest = Sha256::digest(text.as_bytes());
+    digest.iter().take(16).map(|byte| format!("{byte:02x}")).collect()
 }
 
 fn shortened(text: &str) -> String {
     text.chars().take(40).collect()
 }
 
+/// What to compute, and where.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub struct Task {
+    pub workload: Workload,
+    pub target: Target,
+}
+
+/// The same for one kind of machine.
+#[derive(Clone, Copy, Debug)]
+pub struct TaskOn<'a, M> {
+    pub workload: &'a Workload,
+    pub machine: &'a M,
+}
+
 /// A machine that tests plan for: two cores with AVX-512.
 #[cfg(test)]
 pub(crate) fn avx512() -> Target {
-    Target {
+    Target::Cpu(Cpu {
         architecture: Architecture::X86_64,
         cpu: "cascadelake".into(),
         features: vec!["+avx512f".into()],
@@ -204,12 +182,5 @@ pub(crate) fn avx512() -> Target {
         l1_bytes: 32 << 10,
         l2_bytes: 1 << 20,
         l3_bytes: 32 << 20,
-    }
-}
-
-/// What to compute, and where.
-#[derive(Clone, PartialEq, Eq, Hash, Debug)]
-pub struct Task {
-    pub workload: Workload,
-    pub target: Target,
+    })
 }

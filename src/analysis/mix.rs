@@ -60,7 +60,7 @@ impl Mix {
     }
 
     pub(crate) fn of_plan(plan: &Plan, target: &Target) -> Mix {
-        let cores = f64::from(target.cores.max(1));
+        let cores = f64::from(target.processors().max(1));
         let mut counter = Counter { plan, cores, mix: Mix::default(), held: 0.0 };
         counter.block(&plan.nest.body, &Place { runs: 1.0, lanes: target.lanes().max(1) as f64, ..Place::default() });
         let mut mix = counter.mix;

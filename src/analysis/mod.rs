@@ -64,10 +64,11 @@ pub struct Figures {
 /// # Errors
 /// [`CodegenError`], as for [`codegen::assembly`].
 pub fn figures(task: &Task, nest: &Nest) -> Result<Figures, CodegenError> {
+    let cpu = task.target.cpu()?;
     Ok(Figures {
         demand: Demand::of(&task.workload),
         traffic: traffic(nest, &task.target),
         loops: loop_footprints(nest, &task.target),
-        kernel: kernel_figures(&codegen::assembly(nest, &task.target)?, task.target.architecture),
+        kernel: kernel_figures(&codegen::assembly(nest, cpu)?, cpu.architecture),
     })
 }

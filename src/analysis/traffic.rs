@@ -68,7 +68,7 @@ impl Plan<'_> {
             let moved = match nearer {
                 None => served_to_registers(self, &self.nest.body),
                 Some((nearer, capacity)) => {
-                    let cores = i64::from(target.cores).max(1);
+                    let cores = i64::from(target.processors()).max(1);
                     Cache { plan: self, capacity, cores, is_private: nearer.is_private(), unit: Unit::Line }
                         .block(&self.nest.body)
                 }
@@ -82,7 +82,7 @@ impl Plan<'_> {
     /// [`translations`] of its nest.
     pub fn translations(&self, target: &Target, entries: u64) -> u64 {
         let capacity = entries.saturating_mul(PAGE_BYTES);
-        let cores = i64::from(target.cores).max(1);
+        let cores = i64::from(target.processors()).max(1);
         let pages = Cache { plan: self, capacity, cores, is_private: true, unit: Unit::Page };
         pages.block(&self.nest.body).total_bytes() / PAGE_BYTES
     }

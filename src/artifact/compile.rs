@@ -20,7 +20,7 @@ use super::weights::Writer;
 use crate::codegen;
 use crate::graph::{Call, Network, Source};
 use crate::nest::{Nest, Scope};
-use crate::target::Target;
+use crate::target::Cpu;
 use crate::workload::{Role, TensorId};
 
 /// What is compiled, for whom, and where to.
@@ -28,7 +28,7 @@ use crate::workload::{Role, TensorId};
 pub struct Options<'a> {
     /// Prefix of the C functions and name of the library: a letter, then letters, digits and `_`.
     pub name: &'a str,
-    pub target: &'a Target,
+    pub target: &'a Cpu,
     /// The folder; an artifact that stands there is replaced.
     pub folder: &'a Path,
 }
@@ -140,7 +140,7 @@ pub fn compile(
 const DEPLOY_OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/deploy.o"));
 
 /// LLVM's names without `+`, sorted: what the kernels may use.
-fn required_features(target: &Target) -> Vec<String> {
+fn required_features(target: &Cpu) -> Vec<String> {
     let mut features: Vec<String> =
         target.features.iter().map(|feature| feature.trim_start_matches('+').to_string()).collect();
     features.sort();
@@ -152,7 +152,7 @@ fn required_features(target: &Target) -> Vec<String> {
 ///
 /// # Errors
 /// [`ArtifactError::OtherArchitecture`]
-pub fn check_target(target: &Target) -> Result<(), ArtifactError> {
+pub fn check_target(target: &Cpu) -> Result<(), ArtifactError> {
     let name = target.architecture.name();
     if name == std::env::consts::ARCH {
         return Ok(());

@@ -13,7 +13,7 @@ use sha2::{Digest, Sha256};
 
 use super::error::ArtifactError;
 use super::weights::hex;
-use crate::target::Target;
+use crate::target::Cpu;
 use crate::workload::DType;
 
 /// Changes whenever older manifests cannot be read as they are.
@@ -31,7 +31,7 @@ pub struct Manifest {
     pub tilescribe: String,
     /// The prefix of the C functions.
     pub name: String,
-    pub target: Target,
+    pub target: Cpu,
     /// LLVM's names, without `+`; the shared object refuses to run where one is missing.
     pub required_features: Vec<String>,
     /// In the order in which the C function takes them.

@@ -7,9 +7,10 @@ use anyhow::{Context, Result, anyhow};
 use clap::Args;
 use tilescribe::codegen;
 use tilescribe::graph::{self, ImportOptions, Network};
+use tilescribe::measure::cuda;
 use tilescribe::record::{self, Store};
 use tilescribe::space::Space;
-use tilescribe::target::{Target, Task};
+use tilescribe::target::{Cpu, Target, Task};
 
 use super::exit::CommandError;
 
@@ -44,8 +45,8 @@ pub struct NetworkArguments {
 /// The machine to compile for.
 #[derive(Args, Clone, Debug)]
 pub struct TargetArguments {
-    /// `host`, or a TOML file that describes a machine (`tilescribe doctor` prints this one's)
-    #[arg(long, default_value = "host", value_name = "host|FILE.toml")]
+    /// `host`, a GPU of this machine, or a TOML file that describes a machine (`tilescribe doctor` prints this one's)
+    #[arg(long, default_value = "host", value_name = "host|cuda|cuda:N|FILE.toml")]
     pub target: PathBuf,
     /// Cores that kernels may use [default: those of the target]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=256))]
@@ -68,19 +69,55 @@ impl TargetArguments {
     /// The machine, detected or read.
     ///
     /// # Errors
-    /// Where the file describes no machine.
+    /// Where the file describes no machine, or there is no such GPU.
     pub fn resolve(&self) -> Result<Target> {
-        let mut target = if self.target.as_os_str() == "host" { codegen::host()? } else { read_target(&self.target)? };
-        target.cores = self.threads.unwrap_or(target.cores);
+        let mut target = match self.target.to_str() {
+            Some("host") => Target::Cpu(codegen::host()?),
+            Some("cuda") => Target::Gpu(cuda::detect(0)?),
+            Some(name) if name.starts_with("cuda:") => {
+                let number = name["cuda:".len()..]
+                    .parse()
+                    .map_err(|_| CommandError::Usage(format!("`{name}` names no GPU: cuda:0 is the first")))?;
+                Target::Gpu(cuda::detect(number)?)
+            }
+            _ => read_target(&self.target)?,
+        };
+        match (&mut target, self.threads) {
+            (Target::Cpu(cpu), Some(threads)) => cpu.cores = threads,
+            (Target::Gpu(_), Some(_)) => {
+                return Err(CommandError::Usage("--threads is about cores, and the target is a GPU".into()).into());
+            }
+            (_, None) => {}
+        }
         Ok(target)
+    }
+
+    /// The number of the GPU that is meant, for targets that are GPUs.
+    pub fn device(&self) -> usize {
+        self.target
+            .to_str()
+            .and_then(|name| name.strip_prefix("cuda:"))
+            .and_then(|number| number.parse().ok())
+            .unwrap_or(0)
+    }
+
+    /// The same for what CPUs alone can do so far.
+    ///
+    /// # Errors
+    /// As [`TargetArguments::resolve`], and where it is a GPU.
+    pub fn resolve_cpu(&self) -> Result<Cpu> {
+        Ok(self.resolve()?.cpu()?.clone())
     }
 }
 
 fn read_target(path: &Path) -> Result<Target> {
     let text = std::fs::read_to_string(path).with_context(|| format!("cannot read the target {}", path.display()))?;
-    let read = || {
+    let read = || -> Result<Target> {
         let target = Target::from_toml(&text)?;
-        codegen::check(&target).map(|()| target)
+        if let Target::Cpu(cpu) = &target {
+            codegen::check(cpu)?;
+        }
+        Ok(target)
     };
     read().with_context(|| path.display().to_string())
 }

@@ -8,7 +8,6 @@ use std::path::PathBuf;
 use anyhow::{Context, Result};
 use clap::Args;
 use serde_json::json;
-use tilescribe::codegen;
 use tilescribe::record::{CorpusWriter, Filter, Store, read_workloads};
 use tilescribe::space::Space;
 use tilescribe::target::Task;
@@ -49,7 +48,6 @@ const DEFAULT_TRIALS: u64 = 128;
 impl Collect {
     pub fn execute(mut self, out: &mut dyn Write) -> Result<()> {
         let target = self.target.resolve()?;
-        codegen::check_runs_here(&target)?;
         let mut jobs: BTreeMap<String, Job> = BTreeMap::new();
         for path in &self.workloads {
             for named in read_workloads(path)? {
@@ -66,7 +64,7 @@ impl Collect {
         let summary = self.measure(&jobs, &mut store)?;
         let file = File::create(&self.output).with_context(|| format!("cannot write {}", self.output.display()))?;
         let mut writer = CorpusWriter::new(BufWriter::new(file))?;
-        let filter = Filter { space: Some(Space::standard().version()), ..Filter::default() };
+        let filter = Filter { space: Some(Space::standard().version(target.kind())), ..Filter::default() };
         let records = store.export(&filter, &mut writer)?;
         writer.finish()?.flush().context("cannot write the corpus")?;
         writeln!(out, "{}: {records} records of {} tasks", self.output.display(), jobs.len())?;
@@ -85,7 +83,7 @@ impl Collect {
         let mut summary = Summary::default();
         let stopped = stop_on_interrupt()?;
         let space = self.search.space.space();
-        let mut collector = Collector::new(jobs, &self.search, &space)?;
+        let mut collector = Collector::new(jobs, self.target.device(), &self.search, &space)?;
         let per_task = self.search.trials_per_task.unwrap_or(DEFAULT_TRIALS);
         let bar = progress::bar(per_task * jobs.len() as u64, "collecting");
         for (number, job) in jobs.iter().enumerate() {

@@ -16,7 +16,7 @@ use super::arguments::{Assignment, NetworkArguments, TargetArguments, read_task}
 use super::contestants::{Contestant, Contestants};
 use super::exit::CommandError;
 use super::progress;
-use super::search::{BATCH, CheckpointArguments, jobs, measurer, stop_on_interrupt};
+use super::search::{BATCH, CheckpointArguments, check_method, jobs, measurer, stop_on_interrupt};
 
 /// Compare search methods on the same tasks, with the same number of trials
 ///
@@ -56,7 +56,10 @@ pub struct Compare {
 impl Compare {
     pub fn execute(self, out: &mut dyn Write) -> Result<()> {
         let jobs = self.jobs()?;
-        let mut measurer = measurer(&jobs)?;
+        for contestant in &self.methods {
+            check_method(&jobs, &contestant.name(), contestant.needs_checkpoint())?;
+        }
+        let mut measurer = measurer(&jobs, self.target.device())?;
         let space = Space::standard();
         let contestants = Contestants::new(&space, &self.methods, &self.checkpoint, &self.rivals)?;
         let named = self.methods.iter().map(|method| contestants.method(*method));

@@ -50,8 +50,9 @@ pub struct Compile {
 
 impl Compile {
     pub fn execute(self, out: &mut dyn Write) -> Result<()> {
-        let target = self.target.resolve()?;
-        artifact::check_target(&target)?;
+        let cpu = self.target.resolve_cpu()?;
+        artifact::check_target(&cpu)?;
+        let target = Target::Cpu(cpu.clone());
         let network = self.network.load(&self.model)?;
         let found = self.search(&network, &target)?;
         let mut chosen =
@@ -59,7 +60,7 @@ impl Compile {
         take_winners(&mut chosen, &network, &target, &found)?;
         let untuned = chosen.iter().filter(|schedule| schedule.best_ns.is_none()).count();
         let name = self.name.clone().unwrap_or_else(|| identifier(&self.output));
-        let options = Options { name: &name, target: &target, folder: &self.output };
+        let options = Options { name: &name, target: &cpu, folder: &self.output };
         let manifest = write_artifact(&network, &chosen, &options)?;
         report(&manifest, &self.output, untuned, out)?;
         if self.json {
@@ -85,7 +86,7 @@ impl Compile {
             let (trials, valid, seconds, trials_per_s) = (0, 0, 0.0, 0.0);
             return Ok(Report { tasks, trials, valid, failed, seconds, trials_per_s, interrupted, jobs: jobs_report });
         }
-        let report = search(&jobs, &arguments, None, &mut self.store.open()?)?;
+        let report = search(&jobs, self.target.device(), &arguments, None, &mut self.store.open()?)?;
         judge(&jobs, &report)?;
         Ok(report)
     }
@@ -124,9 +125,9 @@ pub fn schedules(network: &Network, target: &Target, space: &Space, store: Optio
 fn fastest(store: &Store, space: &Space, task: &Task) -> Result<Option<Record>> {
     let (hash, target) = (task.workload.hash(), record::fingerprint(&task.target));
     if !space.is_exact() {
-        return Ok(store.best(&hash, &target, &space.version())?);
+        return Ok(store.best(&hash, &target, &space.version(task.target.kind()))?);
     }
-    let filter = Filter { task_hash: Some(hash), target: Some(target), space: Some(space.version()) };
+    let filter = Filter { task_hash: Some(hash), target: Some(target), space: Some(space.version(task.target.kind())) };
     let mut records = store.records(&filter)?;
     records.retain(|record| record.outcome.best_ns().is_some());
     records.sort_by_key(|record| record.outcome.best_ns());

@@ -50,7 +50,8 @@ impl Contestant {
         self.to_possible_value().map_or_else(String::new, |value| value.get_name().to_string())
     }
 
-    fn needs_checkpoint(self) -> bool {
+    /// Whether it asks a checkpoint.
+    pub fn needs_checkpoint(self) -> bool {
         !matches!(self, Contestant::Random | Contestant::Evolution | Contestant::LmUntrained)
     }
 

@@ -11,7 +11,7 @@ use tilescribe::measure::cuda;
 use tilescribe::measure::roofline::{self, Roofline, RooflineError};
 use tilescribe::record;
 use tilescribe::space::Space;
-use tilescribe::target::Target;
+use tilescribe::target::{Cpu, Kind};
 
 use super::arguments::StoreArguments;
 use super::exit::CommandError;
@@ -35,7 +35,7 @@ pub struct Doctor {
 
 /// What was found, and what is missing for Tilescribe to work.
 struct Report {
-    target: Target,
+    target: Cpu,
     /// The C compiler's first line.
     cc: Option<String>,
     cuda: Result<Vec<String>, String>,
@@ -87,7 +87,7 @@ impl Doctor {
     }
 
     /// What was kept, or is measured now; and why that cannot be kept.
-    fn roofline(&self, target: &Target) -> Result<(Roofline, Option<RooflineError>), RooflineError> {
+    fn roofline(&self, target: &Cpu) -> Result<(Roofline, Option<RooflineError>), RooflineError> {
         let folder = record::cache_folder();
         if let Some(folder) = folder.as_ref().filter(|_| !self.measure) {
             // figures of fewer cores come from a process that might not use all
@@ -111,7 +111,11 @@ impl Report {
     /// A target file: all but the target is a comment.
     fn text(&self) -> String {
         let mut lines = vec![
-            format!("# tilescribe {}, search space {}", env!("CARGO_PKG_VERSION"), Space::standard().version()),
+            format!(
+                "# tilescribe {}, search space {}",
+                env!("CARGO_PKG_VERSION"),
+                Space::standard().version(Kind::Cpu)
+            ),
             "# the machine:".to_string(),
             self.target.to_toml().trim_end().to_string(),
         ];
@@ -147,7 +151,7 @@ impl Report {
         let or_error = |result: Result<Value, &String>| result.unwrap_or_else(|error| json!({ "error": error }));
         json!({
             "tilescribe": env!("CARGO_PKG_VERSION"),
-            "space": Space::standard().version(),
+            "space": Space::standard().version(Kind::Cpu),
             "target": self.target,
             "fingerprint": self.target.fingerprint(),
             "roofline": or_error(self.roofline.as_ref().map(|known| json!(known))),

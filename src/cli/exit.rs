@@ -10,6 +10,7 @@ use tilescribe::artifact::ArtifactError;
 use tilescribe::codegen::CodegenError;
 use tilescribe::graph::ImportError;
 use tilescribe::measure::MeasureError;
+use tilescribe::measure::cuda::NoCuda;
 use tilescribe::model::{CheckpointError, ModelError, SourceError};
 use tilescribe::propose::ProposeError;
 use tilescribe::record::{CorpusError, StoreError, WorkloadsError};
@@ -137,6 +138,9 @@ fn known(cause: &(dyn std::error::Error + 'static)) -> Option<u8> {
     }
     if let Some(error) = cause.downcast_ref::<CorpusError>() {
         return Some(corpus(error));
+    }
+    if cause.is::<NoCuda>() {
+        return Some(ENVIRONMENT);
     }
     if cause.is::<TargetError>() || cause.is::<WorkloadsError>() {
         return Some(USAGE);

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use tilescribe::analysis::{CodeFigures, Figures, KernelFigures, LevelTraffic, LoopFootprint};
 use tilescribe::measure::roofline::{self, Ceiling, Roofline};
 use tilescribe::record;
-use tilescribe::target::{Level, Target};
+use tilescribe::target::{Cpu, Level};
 
 /// What to do where the machine's limits are not known.
 pub const MEASURE: &str = "`tilescribe doctor --measure` measures them";
@@ -15,7 +15,7 @@ pub const MEASURE: &str = "`tilescribe doctor --measure` measures them";
 ///
 /// # Errors
 /// Why nothing is, for people.
-pub fn limits(target: &Target) -> Result<Roofline, String> {
+pub fn limits(target: &Cpu) -> Result<Roofline, String> {
     let unknown = || format!("peak and bandwidth of this machine are not known; {MEASURE}");
     let folder = record::cache_folder().ok_or_else(unknown)?;
     roofline::load(&folder, target).map_err(|error| format!("{error}; {MEASURE}"))?.ok_or_else(unknown)
@@ -24,7 +24,7 @@ pub fn limits(target: &Target) -> Result<Roofline, String> {
 /// Figures of a program next to the limits of its machine.
 pub struct Comparison<'a> {
     pub figures: &'a Figures,
-    pub target: &'a Target,
+    pub target: &'a Cpu,
     pub limits: &'a Result<Roofline, String>,
     /// The best of its times.
     pub best_ns: Option<u64>,
@@ -126,7 +126,7 @@ fn loops(loops: &[LoopFootprint]) -> String {
 /// Reads one of the figures.
 type Count = fn(&CodeFigures) -> u32;
 
-fn kernel(kernel: &KernelFigures, target: &Target) -> String {
+fn kernel(kernel: &KernelFigures, target: &Cpu) -> String {
     let (hottest, whole) = (if kernel.is_loop { "hottest loop" } else { "hottest code" }, "whole kernel");
     let mut text = row(&["", hottest, whole], 20);
     let counts: [(&str, Count); 10] = [

@@ -89,7 +89,7 @@ fn entries(store: &Store, space: &Space) -> Result<Vec<Entry>> {
             let filter = Filter {
                 task_hash: Some(hash.clone()),
                 target: Some(fingerprint.clone()),
-                space: Some(space.version()),
+                space: Some(space.version(target.kind())),
             };
             let records = store.records(&filter)?;
             entries.extend(records.into_iter().map(|record| Entry { task: Arc::clone(&task), record }));

@@ -9,6 +9,7 @@ use clap::{Args, Subcommand};
 use serde_json::json;
 use tilescribe::record::{CorpusReader, CorpusWriter, Filter, Limits, Prune};
 use tilescribe::space::Space;
+use tilescribe::target::Kind;
 
 use super::arguments::StoreArguments;
 use super::exit::CommandError;
@@ -99,7 +100,8 @@ impl Records {
                 Ok(())
             }
             Action::Prune { store, keep, other_spaces: _ } => {
-                let what = keep.map_or_else(|| Prune::OtherSpaces(Space::standard().version()), Prune::AllBut);
+                let ours = || [Kind::Cpu, Kind::Gpu].map(|kind| Space::standard().version(kind)).to_vec();
+                let what = keep.map_or_else(|| Prune::OtherSpaces(ours()), Prune::AllBut);
                 let Some(mut store) = store.open_existing()? else { return Ok(writeln!(out, "0 records")?) };
                 let count = store.prune(&what)?;
                 Ok(writeln!(out, "{count} records")?)

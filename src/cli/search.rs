@@ -10,12 +10,12 @@ use clap::{Args, ValueEnum};
 use tilescribe::codegen;
 use tilescribe::graph::Network;
 use tilescribe::language::Language;
-use tilescribe::measure::{self, Measurer};
+use tilescribe::measure::{self, Measurer, cuda};
 use tilescribe::model::{Checkpoint, CheckpointError, Estimator, Source, SourceError};
 use tilescribe::propose::{Evolution, LanguageModel, Proposer, Random, load_checkpoint, shipped_checkpoint};
 use tilescribe::record::{self, Store};
 use tilescribe::space::Space;
-use tilescribe::target::{Target, Task};
+use tilescribe::target::{Kind, Target, Task};
 use tilescribe::tune::{self, Batches, Budget, Control, Event, Job, Report, Settings};
 
 use super::arguments::SpaceArguments;
@@ -41,6 +41,14 @@ pub enum Method {
     Evolution,
     /// Evolution that starts from the checkpoint's estimator
     Guided,
+}
+
+impl Method {
+    /// Whether it can search for programs of these tasks: see [`check_method`].
+    fn check(self, jobs: &[Job]) -> Result<()> {
+        let name = self.to_possible_value().map_or_else(String::new, |value| value.get_name().to_string());
+        check_method(jobs, &name, matches!(self, Method::Lm | Method::Guided))
+    }
 }
 
 /// How to search.
@@ -171,20 +179,45 @@ pub fn jobs(network: &Network, target: &Target) -> Vec<Job> {
 ///
 /// # Errors
 /// Where this machine cannot run kernels for the target of a task.
-pub fn measurer(jobs: &[Job]) -> Result<Measurer> {
+pub fn measurer(jobs: &[Job], device: usize) -> Result<Measurer> {
+    let mut options = measure::Options::for_this_executable().context("cannot tell which program this is")?;
     for target in jobs.iter().map(|job| &job.task.target).collect::<HashSet<_>>() {
-        codegen::check_runs_here(target)?;
+        match target {
+            Target::Cpu(cpu) => codegen::check_runs_here(cpu)?,
+            Target::Gpu(gpu) => {
+                cuda::check_runs_on(gpu, device)?;
+                options.device = Some(device);
+            }
+        }
     }
-    let options = measure::Options::for_this_executable().context("cannot tell which program this is")?;
     Ok(Measurer::new(options))
+}
+
+/// Refuses to ask a model about machines that it knows nothing of.
+///
+/// # Errors
+/// Where a task is for a GPU and the method asks a checkpoint.
+pub fn check_method(jobs: &[Job], method: &str, needs_checkpoint: bool) -> Result<()> {
+    if needs_checkpoint && jobs.iter().any(|job| job.task.target.kind() == Kind::Gpu) {
+        let reason = format!("--method {method}: the model has learned from CPUs only; choose evolution or random");
+        return Err(CommandError::Usage(reason).into());
+    }
+    Ok(())
 }
 
 /// Searches within the budget, with progress for people. Ctrl-C stops it; everything measured is in the store.
 ///
 /// # Errors
 /// [`CommandError::Interrupted`] after Ctrl-C, [`CommandError::NothingFound`] where a task has no correct program.
-pub fn search(jobs: &[Job], arguments: &SearchArguments, trials: Option<u64>, store: &mut Store) -> Result<Report> {
-    let (space, mut measurer) = (arguments.space.space(), measurer(jobs)?);
+pub fn search(
+    jobs: &[Job],
+    device: usize,
+    arguments: &SearchArguments,
+    trials: Option<u64>,
+    store: &mut Store,
+) -> Result<Report> {
+    arguments.method.check(jobs)?;
+    let (space, mut measurer) = (arguments.space.space(), measurer(jobs, device)?);
     let mut proposer = Proposers::new(arguments.method, &space, &arguments.checkpoint)?.make(arguments.seed);
     let time = arguments.time_budget.map(Duration::from_secs_f64);
     let budget = Budget { trials_per_task: arguments.trials_per_task, trials, time };
@@ -256,9 +289,10 @@ pub struct Collector<'a> {
 impl<'a> Collector<'a> {
     /// # Errors
     /// Where the checkpoint cannot be had, or this machine cannot run the kernels.
-    pub fn new(jobs: &[Job], arguments: &'a SearchArguments, space: &'a Space) -> Result<Collector<'a>> {
+    pub fn new(jobs: &[Job], device: usize, arguments: &'a SearchArguments, space: &'a Space) -> Result<Collector<'a>> {
+        arguments.method.check(jobs)?;
         let proposers = Proposers::new(arguments.method, space, &arguments.checkpoint)?;
-        Ok(Collector { arguments, space, proposers, measurer: measurer(jobs)? })
+        Ok(Collector { arguments, space, proposers, measurer: measurer(jobs, device)? })
     }
 
     /// # Errors

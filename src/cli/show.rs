@@ -13,7 +13,7 @@ use tilescribe::codegen;
 use tilescribe::nest::Nest;
 use tilescribe::record::{Filter, fingerprint};
 use tilescribe::space::{Decision, Next, Policy, Space, Trace, Untuned};
-use tilescribe::target::{Target, Task};
+use tilescribe::target::{Cpu, Target, Task};
 
 use super::arguments::{StoreArguments, TargetArguments, read_task};
 use super::exit::CommandError;
@@ -150,7 +150,7 @@ impl Show {
         let filter = Filter {
             task_hash: Some(task.workload.hash().to_string()),
             target: Some(fingerprint(&task.target)),
-            space: Some(space.version()),
+            space: Some(space.version(task.target.kind())),
         };
         let records = match self.store.open_existing()? {
             Some(store) => store.records(&filter)?,
@@ -188,11 +188,11 @@ fn usage(reason: String) -> anyhow::Error {
     anyhow!(CommandError::Usage(reason))
 }
 
-fn compiled(task: &CompiledTask, target: &Target) -> Result<Program> {
+fn compiled(task: &CompiledTask, target: &Cpu) -> Result<Program> {
     let damaged = |what: &str, error: &dyn std::fmt::Display| usage(format!("the {what} of {}: {error}", task.name));
     let workload = task.workload.parse().map_err(|error| damaged("workload", &error))?;
     let trace = task.trace.parse().map_err(|error| damaged("decisions", &error))?;
-    let task_of = Task { workload, target: target.clone() };
+    let task_of = Task { workload, target: Target::Cpu(target.clone()) };
     Ok(Program { name: task.name.clone(), task: task_of, trace, best_ns: task.best_ns })
 }
 
@@ -201,9 +201,12 @@ impl Program {
         let text = if view.nest {
             self.nest()?.to_string()
         } else if view.ir {
-            codegen::ir(&self.nest()?, &self.task.target)?
+            codegen::ir(&self.nest()?, self.task.target.cpu()?)?
         } else if view.asm {
-            codegen::assembly(&self.nest()?, &self.task.target)?
+            match &self.task.target {
+                Target::Cpu(cpu) => codegen::assembly(&self.nest()?, cpu)?,
+                Target::Gpu(gpu) => codegen::ptx(&self.nest()?, gpu)?.text,
+            }
         } else if view.why {
             self.why()?
         } else if view.figures {
@@ -219,7 +222,8 @@ impl Program {
         let name = format!("{}, {:.3} Mflop", self.name, flops / 1e6);
         let Some(ns) = self.best_ns else { return format!("{name}, not timed") };
         let (ms, rate) = (ns as f64 / 1e6, flops / ns.max(1) as f64);
-        let share = limits(&self.task.target).ok().map(|known| rate / known.peak_gflops(self.task.target.cores));
+        let known = self.task.target.cpu().ok().and_then(|cpu| Some((limits(cpu).ok()?, cpu.cores)));
+        let share = known.map(|(known, cores)| rate / known.peak_gflops(cores));
         let share = share.map_or(String::new(), |share| format!(", {} of peak", percent(share)));
         format!("{name}: {ms:.4} ms, {rate:.1} GFLOP/s{share}")
     }
@@ -227,7 +231,8 @@ impl Program {
     /// Figures next to the machine's limits, as `print` wants them.
     fn compare<T>(&self, print: &dyn Fn(&Comparison) -> T) -> Result<T> {
         let figures = analysis::figures(&self.task, &self.nest()?)?;
-        let (target, limits) = (&self.task.target, &limits(&self.task.target));
+        let target = self.task.target.cpu()?;
+        let limits = &limits(target);
         Ok(print(&Comparison { figures: &figures, target, limits, best_ns: self.best_ns }))
     }
 

@@ -8,7 +8,7 @@ use std::collections::HashMap;
 
 use crate::codegen::emit::PARALLEL_FOR;
 use crate::codegen::{CodegenError, pool};
-use crate::target::{Architecture, Target};
+use crate::target::{Architecture, Cpu};
 
 type Result<T> = std::result::Result<T, CodegenError>;
 
@@ -28,7 +28,7 @@ impl Image {
     /// # Errors
     /// [`CodegenError::Environment`] for code of another architecture or where the system gives no memory,
     /// [`CodegenError::Internal`] for an object with something in it that ours do not have.
-    pub fn load(object: &[u8], target: &Target) -> Result<Image> {
+    pub fn load(object: &[u8], target: &Cpu) -> Result<Image> {
         if target.architecture != Architecture::X86_64 || !cfg!(target_arch = "x86_64") {
             return Err(CodegenError::Environment(
                 "kernels can be loaded into a process only on x86-64, and only those of that architecture".into(),

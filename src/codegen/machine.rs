@@ -18,7 +18,7 @@ use inkwell::targets::{
 
 use crate::codegen::{CodegenError, Timings, elapsed_us, emit, names};
 use crate::target::gpu::Gpu;
-use crate::target::{Architecture, Target};
+use crate::target::{Architecture, Cpu};
 
 /// The nest has decided vectors, unrolling and the order of loops already; what is left is to turn slots into values, to share
 /// equal addresses and loads, and to clean up. `sroa` comes first: without the stores to slots, equal loads are next to each other.
@@ -42,11 +42,11 @@ fn initialize() {
 ///
 /// # Errors
 /// [`CodegenError::Target`] where the processor is of an architecture that we do not generate code for.
-pub fn host() -> Result<Target, CodegenError> {
+pub fn host() -> Result<Cpu, CodegenError> {
     initialize();
     let cpu = TargetMachine::get_host_cpu_name().to_string();
     let features = TargetMachine::get_host_cpu_features().to_string();
-    Ok(Target::host(&cpu, &features)?)
+    Ok(Cpu::host(&cpu, &features)?)
 }
 
 /// Whether this process can run kernels for a target, as measuring does: those of its own architecture whose features this machine has.
@@ -54,7 +54,7 @@ pub fn host() -> Result<Target, CodegenError> {
 ///
 /// # Errors
 /// [`CodegenError::Target`] as for [`super::check`], [`CodegenError::Environment`] with what is missing.
-pub fn check_runs_here(target: &Target) -> Result<(), CodegenError> {
+pub fn check_runs_here(target: &Cpu) -> Result<(), CodegenError> {
     names::check(target)?;
     let lacks =
         |what: String| Err(CodegenError::Environment(format!("kernels for {} cannot run here: {what}", target.cpu)));
@@ -74,7 +74,7 @@ pub enum Output {
     Assembly,
 }
 
-/// An LLVM target machine for a [`Target`].
+/// An LLVM target machine for a [`Cpu`].
 pub struct Machine {
     machine: TargetMachine,
     triple: TargetTriple,
@@ -82,14 +82,14 @@ pub struct Machine {
 
 thread_local! {
     /// The one that this thread used last: making one takes LLVM a millisecond, about a tenth of what a small kernel takes.
-    static LAST: RefCell<Option<(Target, Rc<Machine>)>> = const { RefCell::new(None) };
+    static LAST: RefCell<Option<(Cpu, Rc<Machine>)>> = const { RefCell::new(None) };
 }
 
 impl Machine {
     /// # Errors
     /// [`CodegenError::Target`] where LLVM does not know the processor or a feature, [`CodegenError::Environment`] where it was built
     /// without the architecture.
-    pub fn of(target: &Target) -> Result<Rc<Machine>, CodegenError> {
+    pub fn of(target: &Cpu) -> Result<Rc<Machine>, CodegenError> {
         LAST.with_borrow_mut(|last| match last {
             Some((known, machine)) if known == target => Ok(machine.clone()),
             _ => {
@@ -100,7 +100,7 @@ impl Machine {
         })
     }
 
-    fn new(target: &Target) -> Result<Machine, CodegenError> {
+    fn new(target: &Cpu) -> Result<Machine, CodegenError> {
         names::check(target)?;
         let triple = match target.architecture {
             Architecture::X86_64 => "x86_64-unknown-linux-gnu",

@@ -32,7 +32,7 @@ use crate::codegen::layout::Layout;
 use crate::codegen::loader::Image;
 use crate::codegen::machine::Machine;
 use crate::nest::Nest;
-use crate::target::{Target, TargetError};
+use crate::target::{Cpu, TargetError};
 
 /// Why no machine code came out.
 #[derive(Debug, Error)]
@@ -95,7 +95,7 @@ impl Kernel {
     ///
     /// # Errors
     /// [`CodegenError`]; in particular [`CodegenError::Environment`] for a target of another architecture than this process'.
-    pub fn load(nest: &Nest, target: &Target) -> Result<Kernel, CodegenError> {
+    pub fn load(nest: &Nest, target: &Cpu) -> Result<Kernel, CodegenError> {
         let mut timings = Timings::default();
         let object = compile(&[(SYMBOL, nest)], target, &mut timings)?;
         let clock = Instant::now();
@@ -160,7 +160,7 @@ pub struct Object {
 ///
 /// # Errors
 /// [`CodegenError`]; [`CodegenError::Malformed`] where a symbol is not a C identifier or given twice.
-pub fn object(kernels: &[(&str, &Nest)], target: &Target) -> Result<Object, CodegenError> {
+pub fn object(kernels: &[(&str, &Nest)], target: &Cpu) -> Result<Object, CodegenError> {
     let mut timings = Timings::default();
     let bytes = compile(kernels, target, &mut timings)?;
     let sizes = kernels.iter().map(|(_, nest)| Layout::new(nest)?.workspace_bytes(target.cores.max(1)));
@@ -171,7 +171,7 @@ pub fn object(kernels: &[(&str, &Nest)], target: &Target) -> Result<Object, Code
 ///
 /// # Errors
 /// [`TargetError::Unknown`] for a processor or a feature that LLVM does not know.
-pub fn check(target: &Target) -> Result<(), TargetError> {
+pub fn check(target: &Cpu) -> Result<(), TargetError> {
     names::check(target)
 }
 
@@ -179,7 +179,7 @@ pub fn check(target: &Target) -> Result<(), TargetError> {
 ///
 /// # Errors
 /// [`CodegenError`], as for [`Kernel::load`].
-pub fn ir(nest: &Nest, target: &Target) -> Result<String, CodegenError> {
+pub fn ir(nest: &Nest, target: &Cpu) -> Result<String, CodegenError> {
     let machine = Machine::of(target)?;
     let context = Context::create();
     let module = cpu_module(&machine, &context, &[(SYMBOL, nest)], target, &mut Timings::default())?;
@@ -191,7 +191,7 @@ pub fn ir(nest: &Nest, target: &Target) -> Result<String, CodegenError> {
 ///
 /// # Errors
 /// [`CodegenError`], as for [`Kernel::load`].
-pub fn assembly(nest: &Nest, target: &Target) -> Result<String, CodegenError> {
+pub fn assembly(nest: &Nest, target: &Cpu) -> Result<String, CodegenError> {
     let machine = Machine::of(target)?;
     let context = Context::create();
     let module = cpu_module(&machine, &context, &[(SYMBOL, nest)], target, &mut Timings::default())?;
@@ -200,7 +200,7 @@ pub fn assembly(nest: &Nest, target: &Target) -> Result<String, CodegenError> {
     Ok(String::from_utf8_lossy(text.as_slice()).trim_end_matches('\0').to_string())
 }
 
-fn compile(kernels: &[(&str, &Nest)], target: &Target, timings: &mut Timings) -> Result<Vec<u8>, CodegenError> {
+fn compile(kernels: &[(&str, &Nest)], target: &Cpu, timings: &mut Timings) -> Result<Vec<u8>, CodegenError> {
     let machine = Machine::of(target)?;
     let context = Context::create();
     let module = cpu_module(&machine, &context, kernels, target, timings)?;
@@ -214,7 +214,7 @@ fn cpu_module<'c>(
     machine: &Machine,
     context: &'c Context,
     kernels: &[(&str, &Nest)],
-    target: &Target,
+    target: &Cpu,
     timings: &mut Timings,
 ) -> Result<Module<'c>, CodegenError> {
     machine.optimized_module(context, timings, &mut |module| {

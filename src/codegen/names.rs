@@ -3,12 +3,12 @@
 //! LLVM only warns of names that it does not know, then compiles for a processor without any feature; on x86-64 it ends the process,
 //! since that one has no 64 bits. Its C interface has no question for it, so the lists are here.
 
-use crate::target::{Target, TargetError};
+use crate::target::{Cpu, TargetError};
 
 const NAMES: &str = include_str!("names.txt");
 
 /// Refuses targets with names that LLVM does not know.
-pub fn check(target: &Target) -> Result<(), TargetError> {
+pub fn check(target: &Cpu) -> Result<(), TargetError> {
     let architecture = target.architecture.name();
     let unknown = |what, name: &str| Err(TargetError::Unknown { what, name: name.into(), architecture });
     if !known(architecture, "processors").any(|name| name == target.cpu) {
@@ -37,7 +37,7 @@ mod tests {
 
     #[test]
     fn names_are_of_an_architecture() {
-        let target = |architecture, cpu: &str, feature: &str| Target {
+        let target = |architecture, cpu: &str, feature: &str| Cpu {
             architecture,
             cpu: cpu.into(),
             features: vec![format!("+{feature}")],

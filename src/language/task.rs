@@ -16,12 +16,25 @@ pub enum TaskError {
     Workload(#[from] TextError),
 }
 
-/// What the model is told of a machine: lanes of f32, vector registers, cores, bytes of caches. Canonical.
+/// What the model is told of a machine: of a CPU lanes of f32, vector registers, cores, bytes of caches; of a GPU its compute capability (without
+/// the point), multiprocessors, bytes of shared memory and cache, bandwidth. Canonical.
 pub fn target_line(target: &Target) -> String {
-    let architecture = target.architecture.name();
-    let (lanes, registers, cores) = (target.lanes(), target.vector_registers, target.cores);
-    let (l1, l2, l3) = (target.l1_bytes, target.l2_bytes, target.l3_bytes);
-    format!("target {architecture} lanes {lanes} registers {registers} cores {cores} l1 {l1} l2 {l2} l3 {l3}")
+    match target {
+        Target::Cpu(cpu) => {
+            let architecture = cpu.architecture.name();
+            let (lanes, registers, cores) = (cpu.lanes(), cpu.vector_registers, cpu.cores);
+            let (l1, l2, l3) = (cpu.l1_bytes, cpu.l2_bytes, cpu.l3_bytes);
+            format!("target {architecture} lanes {lanes} registers {registers} cores {cores} l1 {l1} l2 {l2} l3 {l3}")
+        }
+        Target::Gpu(gpu) => {
+            let generation = 10 * gpu.capability.major + gpu.capability.minor;
+            let (multiprocessors, shared) = (gpu.multiprocessors, gpu.shared_bytes_per_block);
+            let (l2, bandwidth) = (gpu.l2_bytes, gpu.memory_gb_per_s);
+            format!(
+                "target gpu sm {generation} multiprocessors {multiprocessors} shared {shared} l2 {l2} bandwidth {bandwidth}"
+            )
+        }
+    }
 }
 
 /// The target in TOML, an empty line, and the workload.

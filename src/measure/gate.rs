@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::fmt;
 use std::time::{Duration, Instant};
 
+use super::bench::Bench;
 use super::memory::{Breach, Region};
 use super::oracle::Expected;
 use super::timing::{Reference, Timing, by_the_clock};
@@ -11,7 +12,7 @@ use super::tolerance::Tolerance;
 use crate::codegen::Kernel;
 use crate::nest::{Nest, Scope, verify};
 use crate::outcome::{Failure, Outcome};
-use crate::target::{Target, Task};
+use crate::target::{Cpu, Task};
 use crate::workload::{Array, Role, TensorId};
 
 /// Regions that wait for the next candidate, at most.
@@ -20,6 +21,7 @@ const SPARE_REGIONS: usize = 16;
 /// A task's buffers, filled, with what must come out of them.
 pub struct Workbench {
     task: Task,
+    cpu: Cpu,
     arguments: HashMap<TensorId, Argument>,
     /// Of earlier candidates, for packed buffers and workspaces to come.
     spare: Vec<Region>,
@@ -54,7 +56,7 @@ pub struct Refusal {
 }
 
 impl Refusal {
-    fn new(cause: Failure, detail: impl fmt::Display) -> Refusal {
+    pub(super) fn new(cause: Failure, detail: impl fmt::Display) -> Refusal {
         Refusal { cause, detail: detail.to_string() }
     }
 
@@ -71,20 +73,6 @@ pub struct Compiled {
     compile_us: u64,
 }
 
-impl Compiled {
-    /// Verifies and compiles a nest.
-    ///
-    /// # Errors
-    /// [`Failure::Compile`] where the verifier or code generation refuses it.
-    pub fn new(nest: Nest, target: &Target) -> Result<Compiled, Refusal> {
-        verify(&nest, target.lanes()).map_err(|e| Refusal::new(Failure::Compile, e))?;
-        let start = Instant::now();
-        let kernel = Kernel::load(&nest, target).map_err(|e| Refusal::new(Failure::Compile, e))?;
-        let compile_us = u64::try_from(start.elapsed().as_micros()).unwrap_or(u64::MAX);
-        Ok(Compiled { nest, kernel, compile_us })
-    }
-}
-
 impl From<Refusal> for Outcome {
     fn from(refusal: Refusal) -> Outcome {
         Outcome::failed(refusal.cause, refusal.detail)
@@ -95,8 +83,9 @@ impl Workbench {
     /// Puts inputs and constants into memory that kernels may only read.
     ///
     /// # Errors
-    /// [`Failure::Memory`] where there is not enough.
+    /// [`Failure::Memory`] where there is not enough, [`Failure::Compile`] where the target is no CPU.
     pub fn new(task: Task, expected: Expected) -> Result<Workbench, Refusal> {
+        let cpu = task.target.cpu().map_err(|e| Refusal::new(Failure::Compile, e))?.clone();
         let mut arguments = HashMap::new();
         for (id, array) in &expected.inputs {
             let bytes = array.to_bytes();
@@ -110,7 +99,7 @@ impl Workbench {
             let tolerance = Tolerance::new(&task.workload, id, &array);
             arguments.insert(id, Argument { region, expected: Some((array, tolerance)) });
         }
-        Ok(Workbench { task, arguments, spare: Vec::new() })
+        Ok(Workbench { task, cpu, arguments, spare: Vec::new() })
     }
 
     /// Compiles a nest of this task and packs its constants.
@@ -118,111 +107,8 @@ impl Workbench {
     /// # Errors
     /// [`Failure::Compile`] where the verifier or code generation refuses it, [`Failure::Memory`] where its buffers do not fit.
     pub fn load(&mut self, nest: &Nest) -> Result<Loaded, Refusal> {
-        let compiled = Compiled::new(nest.clone(), &self.task.target)?;
+        let compiled = Workbench::compile(&self.cpu, nest.clone())?;
         self.place(compiled)
-    }
-
-    /// Gives a compiled nest of this task its buffers and packs its constants.
-    ///
-    /// # Errors
-    /// [`Failure::Compile`] where the nest is not of this task, [`Failure::Memory`] where its buffers do not fit.
-    pub fn place(&mut self, compiled: Compiled) -> Result<Loaded, Refusal> {
-        let Compiled { nest, kernel, compile_us } = compiled;
-        self.check_arguments(&nest)?;
-        let workspace = self.region(kernel.workspace_bytes(), "the workspace")?;
-        let mut loaded = Loaded {
-            kernel,
-            addresses: Vec::new(),
-            packed: Vec::new(),
-            workspace,
-            compile_us,
-            warm_up: Duration::ZERO,
-            error_growth: nest.error_growth,
-        };
-        for id in nest.arguments() {
-            if let Some(argument) = self.arguments.get(&id) {
-                loaded.addresses.push(argument.region.address());
-            } else {
-                let buffer = nest.buffer(id);
-                let region = self.region(buffer.bytes(), &buffer.name)?;
-                loaded.addresses.push(region.address());
-                loaded.packed.push(region);
-            }
-        }
-        // SAFETY: the addresses are those of the nest's arguments in order, each as large as its buffer and aligned; a kernel that writes
-        // elsewhere hits guard pages, and the process with it, which is a worker's fate.
-        unsafe { loaded.kernel.setup(&loaded.addresses, loaded.workspace.address()) };
-        for region in &mut loaded.packed {
-            beside(region, "a packed buffer")?;
-            region.set_read_only(true).map_err(|e| Refusal::memory(0, &e))?;
-        }
-        beside(&loaded.workspace, "the workspace")?;
-        Ok(loaded)
-    }
-
-    /// Runs the kernel once and compares its outputs.
-    ///
-    /// # Errors
-    /// [`Failure::WrongResult`] for an output that differs, and for bytes written beside a buffer.
-    pub fn check(&mut self, loaded: &mut Loaded) -> Result<(), Refusal> {
-        self.poison_outputs();
-        loaded.workspace.poison();
-        loaded.warm_up = by_the_clock(&mut || loaded.run(), 1);
-        self.judge(loaded)
-    }
-
-    /// Times a kernel that passed [`Workbench::check`], in turn with a reference that did and the nanoseconds that it is known to take, where there is one.
-    /// Looks at the outputs once more afterwards: a race may spoil any run.
-    ///
-    /// # Errors
-    /// As for [`Workbench::check`].
-    pub fn time(
-        &mut self,
-        loaded: &mut Loaded,
-        timing: &Timing,
-        incumbent_ns: Option<u64>,
-        reference: Option<(&mut Loaded, u64)>,
-    ) -> Result<Outcome, Refusal> {
-        let (other, known_ns) = reference.unzip();
-        let mut run_other = other.map(|other| move |count: u32| by_the_clock(&mut || other.run(), count));
-        let reference = run_other
-            .as_mut()
-            .zip(known_ns)
-            .map(|(run, known_ns)| Reference { known_ns, run: run as &mut dyn FnMut(u32) -> Duration });
-        let in_turn = reference.is_some();
-        let warm_up = loaded.warm_up;
-        let mut run = |count: u32| by_the_clock(&mut || loaded.run(), count);
-        let times_ns = timing.sample(incumbent_ns, warm_up, &mut run, reference);
-        if in_turn {
-            // the outputs to look at are its own
-            loaded.run();
-        }
-        self.judge(loaded)?;
-        Ok(Outcome::Timed { times_ns, compile_us: loaded.compile_us })
-    }
-
-    /// Times kernels that passed [`Workbench::check`] in turn. They share inputs and outputs.
-    pub fn time_in_turn(&mut self, kernels: &mut [Loaded], timing: &Timing) -> Vec<Outcome> {
-        let compile_us: Vec<u64> = kernels.iter().map(|loaded| loaded.compile_us).collect();
-        let mut runs: Vec<_> =
-            kernels.iter_mut().map(|loaded| move |count: u32| by_the_clock(&mut || loaded.run(), count)).collect();
-        let mut borrowed: Vec<&mut dyn FnMut(u32) -> Duration> =
-            runs.iter_mut().map(|run| run as &mut dyn FnMut(u32) -> Duration).collect();
-        let times = timing.sample_in_turn(&mut borrowed);
-        times
-            .into_iter()
-            .zip(compile_us)
-            .map(|(times_ns, compile_us)| Outcome::Timed { times_ns, compile_us })
-            .collect()
-    }
-
-    /// Takes a kernel's memory for those to come. Merely dropping it works too, but costs page faults.
-    pub fn unload(&mut self, loaded: Loaded) {
-        for mut region in loaded.packed.into_iter().chain([loaded.workspace]) {
-            if self.spare.len() < SPARE_REGIONS && region.set_read_only(false).is_ok() {
-                self.spare.push(region);
-            }
-        }
     }
 
     /// The arguments of a nest are the tensors of its workload, whatever a rewrite did to the rest.
@@ -290,6 +176,116 @@ impl Workbench {
         };
         region.poison();
         Ok(region)
+    }
+}
+
+impl Bench for Workbench {
+    type Machine = Cpu;
+    type Compiled = Compiled;
+    type Loaded = Loaded;
+
+    fn machine(&self) -> &Cpu {
+        &self.cpu
+    }
+
+    fn compilers(&self) -> usize {
+        self.cpu.cores.max(1) as usize
+    }
+
+    fn compile(target: &Cpu, nest: Nest) -> Result<Compiled, Refusal> {
+        verify(&nest, target.lanes()).map_err(|e| Refusal::new(Failure::Compile, e))?;
+        let start = Instant::now();
+        let kernel = Kernel::load(&nest, target).map_err(|e| Refusal::new(Failure::Compile, e))?;
+        let compile_us = u64::try_from(start.elapsed().as_micros()).unwrap_or(u64::MAX);
+        Ok(Compiled { nest, kernel, compile_us })
+    }
+
+    fn place(&mut self, compiled: Compiled) -> Result<Loaded, Refusal> {
+        let Compiled { nest, kernel, compile_us } = compiled;
+        self.check_arguments(&nest)?;
+        let workspace = self.region(kernel.workspace_bytes(), "the workspace")?;
+        let mut loaded = Loaded {
+            kernel,
+            addresses: Vec::new(),
+            packed: Vec::new(),
+            workspace,
+            compile_us,
+            warm_up: Duration::ZERO,
+            error_growth: nest.error_growth,
+        };
+        for id in nest.arguments() {
+            if let Some(argument) = self.arguments.get(&id) {
+                loaded.addresses.push(argument.region.address());
+            } else {
+                let buffer = nest.buffer(id);
+                let region = self.region(buffer.bytes(), &buffer.name)?;
+                loaded.addresses.push(region.address());
+                loaded.packed.push(region);
+            }
+        }
+        // SAFETY: the addresses are those of the nest's arguments in order, each as large as its buffer and aligned; a kernel that writes
+        // elsewhere hits guard pages, and the process with it, which is a worker's fate.
+        unsafe { loaded.kernel.setup(&loaded.addresses, loaded.workspace.address()) };
+        for region in &mut loaded.packed {
+            beside(region, "a packed buffer")?;
+            region.set_read_only(true).map_err(|e| Refusal::memory(0, &e))?;
+        }
+        beside(&loaded.workspace, "the workspace")?;
+        Ok(loaded)
+    }
+
+    fn check(&mut self, loaded: &mut Loaded) -> Result<(), Refusal> {
+        self.poison_outputs();
+        loaded.workspace.poison();
+        loaded.warm_up = by_the_clock(&mut || loaded.run(), 1);
+        self.judge(loaded)
+    }
+
+    fn time(
+        &mut self,
+        loaded: &mut Loaded,
+        timing: &Timing,
+        incumbent_ns: Option<u64>,
+        reference: Option<(&mut Loaded, u64)>,
+    ) -> Result<Outcome, Refusal> {
+        let (other, known_ns) = reference.unzip();
+        let mut run_other = other.map(|other| move |count: u32| by_the_clock(&mut || other.run(), count));
+        let reference = run_other
+            .as_mut()
+            .zip(known_ns)
+            .map(|(run, known_ns)| Reference { known_ns, run: run as &mut dyn FnMut(u32) -> Duration });
+        let in_turn = reference.is_some();
+        let warm_up = loaded.warm_up;
+        let mut run = |count: u32| by_the_clock(&mut || loaded.run(), count);
+        let times_ns = timing.sample(incumbent_ns, warm_up, &mut run, reference);
+        if in_turn {
+            // the outputs to look at are its own
+            loaded.run();
+        }
+        self.judge(loaded)?;
+        Ok(Outcome::Timed { times_ns, compile_us: loaded.compile_us })
+    }
+
+    fn time_in_turn(&mut self, kernels: &mut [Loaded], timing: &Timing) -> Vec<Outcome> {
+        let compile_us: Vec<u64> = kernels.iter().map(|loaded| loaded.compile_us).collect();
+        let mut runs: Vec<_> =
+            kernels.iter_mut().map(|loaded| move |count: u32| by_the_clock(&mut || loaded.run(), count)).collect();
+        let mut borrowed: Vec<&mut dyn FnMut(u32) -> Duration> =
+            runs.iter_mut().map(|run| run as &mut dyn FnMut(u32) -> Duration).collect();
+        let times = timing.sample_in_turn(&mut borrowed);
+        times
+            .into_iter()
+            .zip(compile_us)
+            .map(|(times_ns, compile_us)| Outcome::Timed { times_ns, compile_us })
+            .collect()
+    }
+
+    fn unload(&mut self, loaded: Loaded) {
+        for mut region in loaded.packed.into_iter().chain([loaded.workspace]) {
+            if self.spare.len() < SPARE_REGIONS && region.set_read_only(false).is_ok() {
+                self.spare.push(region);
+            }
+        }
     }
 }
 

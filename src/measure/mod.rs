@@ -16,6 +16,7 @@
 //! - Caches are warm: a kernel is timed on the buffers it has just run on. Cold-cache times would need other kernels in between, and
 //!   in a network the neighbouring task has just written the input.
 
+mod bench;
 mod child;
 pub mod cuda;
 mod faults;
@@ -24,6 +25,7 @@ mod inputs;
 mod memory;
 mod oracle;
 mod parent;
+mod prepared;
 mod protocol;
 pub mod roofline;
 mod rounds;
@@ -31,6 +33,7 @@ mod timing;
 mod tolerance;
 mod worker;
 
+pub use bench::Bench;
 pub use gate::{Loaded, Refusal, Workbench};
 pub use inputs::generate_inputs;
 pub use memory::Region;

@@ -29,6 +29,8 @@ pub struct Options {
     pub seed: u64,
     pub limits: Limits,
     pub timing: Timing,
+    /// The GPU to measure on, by its number; `None` where nothing is measured on one.
+    pub device: Option<usize>,
 }
 
 /// What a worker may take.
@@ -69,11 +71,12 @@ impl Options {
         Options {
             worker,
             arguments: vec!["worker".into()],
-            space: Space::standard().version(),
+            space: Space::standard().versions(),
             cache: crate::record::cache_folder().map(|folder| folder.join("oracle")),
             seed: 0,
             limits: Limits::default(),
             timing: Timing::default(),
+            device: None,
         }
     }
 }
@@ -289,7 +292,7 @@ impl Measurer {
     }
 
     fn start(&mut self) -> Result<(), MeasureError> {
-        let Options { worker: program, arguments, space, limits, timing, cache, .. } = &self.options;
+        let Options { worker: program, arguments, space, limits, timing, cache, device, .. } = &self.options;
         let failed = |detail: String| MeasureError::Worker { worker: program.clone(), detail };
         let mut worker = Worker::spawn(program, arguments).map_err(|e| failed(e.to_string()))?;
         let request = Request::Start {
@@ -297,6 +300,7 @@ impl Measurer {
             timing: timing.clone(),
             memory_bytes: limits.memory_bytes,
             cache: cache.clone(),
+            device: *device,
         };
         let answer = worker.send(&request, limits.start).and_then(|()| worker.receive(limits.start));
         match answer {
@@ -375,10 +379,10 @@ mod tests {
     use crate::measure::protocol::{PROTOCOL, Phase, Reply, frame};
     use crate::outcome::{Failure, Outcome};
     use crate::space::{Space, Trace};
-    use crate::target::{Architecture, Target, Task};
+    use crate::target::{Architecture, Cpu, Task};
 
     fn task() -> Task {
-        let target = Target {
+        let target = Cpu {
             architecture: Architecture::X86_64,
             cpu: "x86-64".into(),
             features: Vec::new(),
@@ -389,11 +393,11 @@ mod tests {
             l2_bytes: 1 << 20,
             l3_bytes: 0,
         };
-        Task { workload: "input t0 4\nout t1 4 exp t0 a\n".parse().unwrap(), target }
+        Task { workload: "input t0 4\nout t1 4 exp t0 a\n".parse().unwrap(), target: target.into() }
     }
 
     fn started() -> Reply {
-        Reply::Started { protocol: PROTOCOL, space: Space::standard().version() }
+        Reply::Started { protocol: PROTOCOL, space: Space::standard().versions() }
     }
 
     /// A measurer whose worker is a shell script: it sends these messages, unasked, and a moment later, when it has been asked, runs `after`. Each start leaves a line with the

@@ -11,7 +11,7 @@ use crate::outcome::Outcome;
 use crate::target::Target;
 
 /// Raised with every change of a message, so that a worker of another build is told apart.
-pub(super) const PROTOCOL: u32 = 3;
+pub(super) const PROTOCOL: u32 = 4;
 
 /// The longest message. Texts of tasks and traces stay far below.
 pub(super) const MAX_FRAME_BYTES: u32 = 16 << 20;
@@ -27,6 +27,8 @@ pub(super) enum Request {
         memory_bytes: u64,
         /// Folder for the oracle's outputs.
         cache: Option<PathBuf>,
+        /// The GPU to measure on, by its number; nothing is measured on one where it is missing.
+        device: Option<usize>,
     },
     /// What the following candidates belong to.
     Prepare { workload: String, target: Target, seed: u64 },

@@ -37,7 +37,7 @@ mod verify;
 pub use interpret::{Fault, FaultKind, Place, interpret};
 pub use statistics::{Statistics, Traffic, statistics};
 pub use structure::Flaw;
-pub use verify::{Rule, VerifyError, verify};
+pub use verify::{MAX_THREADS, Rule, VerifyError, verify};
 
 use std::borrow::Cow;
 

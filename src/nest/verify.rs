@@ -20,7 +20,8 @@
 //! | [`Rule::ThreadPlace`] | thread loops have one bound and stand inside of a block; one inside of another is all that this one holds |
 //! | [`Rule::Threads`] | a block has at most 1024 threads |
 //! | [`Rule::OutsideOfThreads`] | in a block, only thread loops write |
-//! | [`Rule::ThreadRegister`] | there, a register buffer's first indices are the variables of the thread loops, and its first extents theirs |
+//! | [`Rule::ThreadReduction`] | threads that combine their values into one element are neighbours, a power of two up to a warp, and no condition keeps one of them out |
+//! | [`Rule::ThreadRegister`] | there, a register buffer's first indices are the variables of the thread loops, and its first extents theirs; loops of a single thread may be missing |
 //!
 //! Sound for what it proves, but not complete: races, undefined reads and lanes that depend on each other in
 //! subtler ways show in [`super::interpret`].
@@ -30,7 +31,8 @@ use thiserror::Error;
 use super::prove::Facts;
 use super::structure::{self, Flaw, is_gathered};
 use super::{Loop, LoopKind, Nest, Scope, Stmt};
-use crate::workload::{Atom, Expr, Index, Role, TensorId};
+use crate::target::gpu::WARP;
+use crate::workload::{Atom, Expr, Index, Role, TensorId, Var};
 
 /// A rule that a nest breaks.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
@@ -71,6 +73,10 @@ pub enum Rule {
     Threads { threads: i64 },
     #[error("`{access}` is written in a block, but in none of its threads")]
     OutsideOfThreads { access: String },
+    #[error(
+        "`{access}` combines the values of threads that are no neighbours, no power of two up to {WARP}, or kept out by a condition"
+    )]
+    ThreadReduction { access: String },
     #[error(
         "`{access}` is a register: its first indices must be the variables of the thread loops, and its first extents theirs"
     )]
@@ -182,12 +188,13 @@ impl<'a> Verifier<'a> {
             Stmt::Loop(l) => self.head(l),
             Stmt::If { conditions, .. } => conditions.iter().try_for_each(|c| self.index(&c.index)),
             Stmt::Store { buffer, indices, value } => {
-                self.write(*buffer, indices)?;
+                self.write(*buffer, indices, &[])?;
                 self.expr(value)
             }
             Stmt::Accumulate { buffer, indices, value, .. } => {
                 self.read(*buffer, indices, false)?;
-                self.write(*buffer, indices)?;
+                let reducing = self.reducing(*buffer, indices, value)?;
+                self.write(*buffer, indices, &reducing)?;
                 self.expr(value)
             }
         }
@@ -287,7 +294,36 @@ impl<'a> Verifier<'a> {
         self.access(buffer, indices, may_gather && given)
     }
 
-    fn write(&mut self, buffer: TensorId, indices: &[Index]) -> Result<(), Rule> {
+    /// The thread loops whose iterations an accumulation combines in one element.
+    fn reducing(&self, buffer: TensorId, indices: &[Index], value: &Expr) -> Result<Vec<Var>, Rule> {
+        if self.nest.buffer(buffer).scope == Scope::Register {
+            return Ok(Vec::new());
+        }
+        let threads: Vec<&Loop> = self.threads().filter(|l| l.extent() > 1).collect();
+        let stays = |l: &Loop| !indices.iter().any(|index| self.facts.simplify(index).mentions(l.var));
+        let first = threads.iter().position(|l| stays(l)).unwrap_or(threads.len());
+        let reducing = &threads[first..];
+        if reducing.is_empty() {
+            return Ok(Vec::new());
+        }
+        let together: i64 = reducing.iter().map(|l| l.extent()).product();
+        let inside =
+            self.path.iter().rev().take_while(|outer| !matches!(outer, Stmt::Loop(l) if l.kind == LoopKind::Thread));
+        let mut reads_itself = false;
+        value.for_each_load(&mut |loaded, _| reads_itself |= loaded == buffer);
+        let fits = reducing.iter().all(|l| stays(l))
+            && together <= WARP
+            && together.count_ones() == 1
+            && inside.into_iter().all(|outer| matches!(outer, Stmt::Loop(l) if l.is_constant()))
+            && !reads_itself;
+        match fits {
+            true => Ok(reducing.iter().map(|l| l.var).collect()),
+            false => Err(Rule::ThreadReduction { access: self.nest.show_access(buffer, indices) }),
+        }
+    }
+
+    /// `reducing`: loops whose iterations may meet in one element.
+    fn write(&mut self, buffer: TensorId, indices: &[Index], reducing: &[Var]) -> Result<(), Rule> {
         let scope = self.nest.buffer(buffer).scope;
         match scope {
             Scope::Argument(Role::Input | Role::Constant) => {
@@ -308,7 +344,7 @@ impl<'a> Verifier<'a> {
             LoopKind::Thread => scope != Scope::Register,
             LoopKind::Serial | LoopKind::Vector | LoopKind::Unroll => false,
         });
-        for l in spread.filter(|l| l.extent() > 1) {
+        for l in spread.filter(|l| l.extent() > 1 && !reducing.contains(&l.var)) {
             let moves = indices.iter().any(|index| self.facts.simplify(index).mentions(l.var));
             if !moves && !self.facts.is_pinned(l.var) {
                 return Err(Rule::SharedWrite { var: self.nest.var_name(l.var), access: access() });
@@ -337,13 +373,14 @@ impl<'a> Verifier<'a> {
     }
 
     fn register(&self, buffer: TensorId, indices: &[Index]) -> Result<(), Rule> {
-        let own = self.threads().count();
         let shape = &self.nest.buffer(buffer).shape;
-        let is_own = |(at, l): (usize, &Loop)| {
-            indices.get(at).and_then(Index::as_var) == Some(l.var) && shape.get(at) == Some(&l.extent())
-        };
-        if !self.threads().enumerate().all(is_own) {
-            return Err(Rule::ThreadRegister { access: self.nest.show_access(buffer, indices) });
+        let mut own = 0;
+        for l in self.threads() {
+            if indices.get(own).and_then(Index::as_var) == Some(l.var) && shape.get(own) == Some(&l.extent()) {
+                own += 1;
+            } else if l.extent() > 1 {
+                return Err(Rule::ThreadRegister { access: self.nest.show_access(buffer, indices) });
+            }
         }
         for index in &indices[own..] {
             let simple = self.facts.simplify(index);

@@ -20,7 +20,7 @@ use crate::language::Language;
 use crate::model::{Decoder, Estimator, Model, ModelError, Position, Prompt, SamplingOptions, Versions};
 use crate::rank::{Described, FEATURES_VERSION, Ranking};
 use crate::space::{Choice, Space, Trace};
-use crate::target::Task;
+use crate::target::{Kind, Task};
 use crate::workload::Workload;
 
 /// The quality that is asked for: the best decile.
@@ -61,7 +61,7 @@ pub fn versions(language: &Language, space: &Space) -> Versions {
     Versions {
         tilescribe: env!("CARGO_PKG_VERSION").into(),
         language: language.version(),
-        space: space.version(),
+        space: space.version(Kind::Cpu),
         features: FEATURES_VERSION.into(),
     }
 }
@@ -403,6 +403,7 @@ mod tests {
     use crate::rank::FEATURES;
     use crate::record::{Entry, Record};
     use crate::space::{Next, Space, Trace};
+    use crate::target::Kind;
 
     fn model(language: &Language) -> Model {
         let config = Config::standard(language.vocabulary().len());
@@ -527,7 +528,7 @@ mod tests {
             .zip([100, 200, 1000, 400])
             .map(|(candidate, ns)| {
                 let outcome = Outcome::Timed { times_ns: vec![ns], compile_us: 1 };
-                let record = Record::new(&task, &space.version(), candidate.trace.clone(), outcome, "lm", 0);
+                let record = Record::new(&task, &space.version(Kind::Cpu), candidate.trace.clone(), outcome, "lm", 0);
                 Entry { task: std::sync::Arc::clone(&task), record }
             })
             .collect();

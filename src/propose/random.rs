@@ -62,11 +62,11 @@ impl Proposer for Random<'_> {
 mod tests {
     use super::{History, Proposer, Random};
     use crate::space::Space;
-    use crate::target::{Architecture, Target, Task};
+    use crate::target::{Architecture, Cpu, Task};
 
     #[test]
     fn a_run_that_is_taken_up_again_finds_new_programs() {
-        let target = Target {
+        let target = Cpu {
             architecture: Architecture::X86_64,
             cpu: "generic".into(),
             features: Vec::new(),
@@ -78,7 +78,7 @@ mod tests {
             l3_bytes: 0,
         };
         let workload = "const t0 60 50\ninput t1 37 60\nout t2 37 50 sum 60 mul t0 c b t1 a c\n";
-        let task = Task { workload: workload.parse().unwrap(), target };
+        let task = Task { workload: workload.parse().unwrap(), target: target.into() };
         let (space, mut history) = (Space::standard(), History::default());
         let mut random = Random::new(&space, 3);
         // more than one proposal draws

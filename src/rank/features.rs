@@ -50,7 +50,7 @@ pub fn features(task: &Task, nest: &Nest) -> Vec<f32> {
     features.extend(beside.map(|count| magnitude(count) - vectors));
     let imbalance = if mix.even_share > 0.0 { mix.share / mix.even_share } else { 1.0 };
     features.extend([mix.lane_use, imbalance]);
-    for cycles in cycles(&mix, &levels, f64::from(target.cores.max(1))) {
+    for cycles in cycles(&mix, &levels, f64::from(target.processors().max(1))) {
         features.extend([magnitude(cycles), ((cycles + 1.0) / flops).log2()]);
     }
     features.extend(TRANSLATIONS.map(|entries| magnitude(plan.translations(target, entries) as f64)));

@@ -23,10 +23,9 @@ pub(super) fn group(measured: Measured) -> Group {
 /// Records as groups to learn an estimate from, by task, target and the version of this program that measured them, since versions measure in
 /// different ways: what was timed, and is a program of this space still. With each group, its task.
 pub fn estimator_groups(entries: &[Entry], space: &Space) -> Vec<(String, Group)> {
-    let version = space.version();
     let timed: Vec<(&Entry, u64)> = entries
         .iter()
-        .filter(|entry| entry.record.space == version)
+        .filter(|entry| entry.record.space == space.version(entry.task.target.kind()))
         .filter_map(|entry| Some((entry, entry.record.outcome.best_ns()?)))
         .collect();
     let look = |(entry, ns): &(&Entry, u64)| {
@@ -53,6 +52,7 @@ mod tests {
     use crate::propose::{Proposer, Random};
     use crate::record::{Entry, History, Record};
     use crate::space::Space;
+    use crate::target::Kind;
 
     #[test]
     fn records_become_groups() {
@@ -65,7 +65,7 @@ mod tests {
         let mut entries: Vec<Entry> = legal
             .zip(outcomes)
             .map(|(trace, outcome)| {
-                let record = Record::new(&task, &space.version(), trace, outcome, "random", 0);
+                let record = Record::new(&task, &space.version(Kind::Cpu), trace, outcome, "random", 0);
                 Entry { task: Arc::clone(&task), record }
             })
             .collect();

@@ -126,7 +126,7 @@ pub struct Summary {
 #[derive(Clone, Debug)]
 pub enum Prune {
     /// Records of all spaces but this one.
-    OtherSpaces(String),
+    OtherSpaces(Vec<String>),
     /// All but the fastest so many of each task, target and space; failures first.
     AllBut(u64),
     /// All records that the filter names.
@@ -302,7 +302,11 @@ impl Store {
     pub fn prune(&mut self, what: &Prune) -> Result<u64, StoreError> {
         let delete = |connection: &Connection| -> rusqlite::Result<usize> {
             match what {
-                Prune::OtherSpaces(space) => connection.execute("DELETE FROM records WHERE space <> ?1", [space]),
+                Prune::OtherSpaces(spaces) => {
+                    let kept = vec!["?"; spaces.len()].join(", ");
+                    let command = format!("DELETE FROM records WHERE space NOT IN ({kept})");
+                    connection.execute(&command, rusqlite::params_from_iter(spaces))
+                }
                 Prune::AllBut(count) => connection.execute(
                     "DELETE FROM records WHERE id IN (
                          SELECT id FROM (
@@ -524,7 +528,7 @@ mod tests {
     use crate::outcome::Outcome;
     use crate::record::Record;
     use crate::space::Trace;
-    use crate::target::{Architecture, Target, Task};
+    use crate::target::{Architecture, Cpu, Task};
 
     #[test]
     fn a_full_disk_is_named_and_loses_nothing() {
@@ -532,7 +536,7 @@ mod tests {
         let mut store = Store::open(&folder.path().join("s.db")).unwrap();
         // SQLite reports a database at its limit exactly as it reports a full disk
         store.connection.pragma_update_and_check(None, "max_page_count", 20, |_| Ok(())).unwrap();
-        let target = Target {
+        let target = Cpu {
             architecture: Architecture::Aarch64,
             cpu: "generic".into(),
             features: Vec::new(),
@@ -544,7 +548,7 @@ mod tests {
             l3_bytes: 0,
         };
         let workload = "input t0 4\nout t1 4 exp t0 a\n".parse().unwrap();
-        let task = Task { workload, target };
+        let task = Task { workload, target: target.into() };
         let mut kept = 0;
         let error = loop {
             let trace: Trace = format!("tile a = {kept}\n").parse().unwrap();

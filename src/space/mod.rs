@@ -3,54 +3,62 @@
 //! [`Space::next`] is the heart of Tilescribe: a pure function from a task and a prefix of decisions to what may follow.
 //! Everything else is built around it. Nothing in here does IO, reads a clock, draws a random number or depends on hash order.
 //!
-//! A space is a list of [`Rule`]s. Each decides one aspect of a program, for any workload: it asks the [`Tape`] and notes the answers in
-//! the [`Plan`]; when all rules have decided, each rewrites the nest as noted, in the same order.
+//! A space is a list of [`Rule`]s for each kind of machine. Each decides one aspect of a program, for any workload: it asks the [`Tape`] and notes
+//! the answers in the [`Plan`]; when all rules have decided, each rewrites the nest as noted, in the same order.
 //!
 //! # Adding a rule
 //!
-//! A rule that unrolls nothing but asks whether to prefetch would look like this:
+//! A rule that unrolls nothing but asks whether to prefetch, on any machine, would look like this:
 //!
 //! ```
 //! use tilescribe::space::{Built, Plan, Rule, Space, Stop, Tape, Words};
 //! use tilescribe::nest::rewrite::Refusal;
-//! use tilescribe::target::Task;
+//! use tilescribe::target::{Kind, TaskOn};
 //!
 //! struct Prefetch;
 //!
-//! impl Rule for Prefetch {
+//! impl<M> Rule<M> for Prefetch {
 //!     fn name(&self) -> &'static str { "prefetch" }
 //!     fn version(&self) -> u32 { 1 }
-//!     fn decide(&self, _: &Task, plan: &mut Plan, tape: &mut Tape<'_>) -> Result<(), Stop> {
+//!     fn decide(&self, _: &TaskOn<'_, M>, plan: &mut Plan, tape: &mut Tape<'_>) -> Result<(), Stop> {
 //!         let answer = tape.choose("prefetch".into(), vec!["no".into(), "yes".into()], 0)?;
 //!         plan.notes.insert("prefetch".into(), answer);
 //!         Ok(())
 //!     }
-//!     fn realise(&self, _: &Task, plan: &Plan, _: &mut Built) -> Result<(), Refusal> {
+//!     fn realise(&self, _: &TaskOn<'_, M>, plan: &Plan, _: &mut Built) -> Result<(), Refusal> {
 //!         if plan.notes[&Words::from("prefetch")].is("yes") { /* rewrite the nest */ }
 //!         Ok(())
 //!     }
 //! }
 //!
 //! let space = Space::standard().with(Box::new(Prefetch));
-//! assert_ne!(space.version(), Space::standard().version());
+//! assert_ne!(space.version(Kind::Cpu), Space::standard().version(Kind::Cpu));
+//! assert_eq!(space.version(Kind::Gpu), Space::standard().version(Kind::Gpu));
 //! ```
 
 mod cpu;
+mod epilogue;
+mod fuse;
+mod gpu;
+mod operands;
 mod plan;
+mod rows;
 mod trace;
 
 #[cfg(test)]
 mod tests;
 
-pub use plan::{Access, Axis, AxisLoops, Built, Group, Level, Packing, Plan, Row, accesses};
+pub use plan::{Access, Axis, AxisLoops, Built, Fetch, Group, Level, Packing, Plan, Row, ThreadLoops, accesses};
 pub use trace::{Choice, Decision, ParseError, Policy, Reason, Stale, Stop, Tape, Trace, Word, Words};
+
+use std::borrow::Cow;
 
 use crate::nest::Nest;
 use crate::nest::rewrite::Refusal;
-use crate::target::Task;
+use crate::target::{Cpu, Gpu, Kind, Target, Task, TaskOn};
 
-/// Decides one aspect of a program.
-pub trait Rule: Send + Sync {
+/// Decides one aspect of a program for machines of one kind.
+pub trait Rule<M>: Send + Sync {
     fn name(&self) -> &'static str;
 
     /// Raised whenever the rule's decisions, or what follows from them, change.
@@ -60,18 +68,22 @@ pub trait Rule: Send + Sync {
     ///
     /// # Errors
     /// [`Stop`], mostly passed on from [`Tape::choose`].
-    fn decide(&self, task: &Task, plan: &mut Plan, tape: &mut Tape<'_>) -> Result<(), Stop>;
+    fn decide(&self, task: &TaskOn<'_, M>, plan: &mut Plan, tape: &mut Tape<'_>) -> Result<(), Stop>;
 
     /// Rewrites the nest as the plan says.
     ///
     /// # Errors
     /// [`Refusal`] where a rewrite does not fit, which is a defect of the rule.
-    fn realise(&self, task: &Task, plan: &Plan, built: &mut Built) -> Result<(), Refusal>;
+    fn realise(&self, task: &TaskOn<'_, M>, plan: &Plan, built: &mut Built) -> Result<(), Refusal>;
 }
 
-/// A list of rules: ours by default, a user's own added to it.
+/// The rules for machines of one kind, in the order in which they decide and rewrite.
+pub type Rules<M> = Vec<Box<dyn Rule<M>>>;
+
+/// Lists of rules: ours by default, a user's own added to them.
 pub struct Space {
-    rules: Vec<Box<dyn Rule>>,
+    cpu: Rules<Cpu>,
+    gpu: Rules<Gpu>,
     exact: bool,
 }
 
@@ -87,7 +99,7 @@ pub enum Next {
 impl Space {
     /// The rules that Tilescribe ships.
     pub fn standard() -> Space {
-        Space { rules: cpu::rules(), exact: false }
+        Space { cpu: cpu::rules(), gpu: gpu::rules(), exact: false }
     }
 
     /// Leaves out algorithms with larger rounding errors than the plain one's. What is left has the same names, so records and
@@ -97,10 +109,17 @@ impl Space {
         Space { exact, ..self }
     }
 
-    /// Adds a rule behind the others.
+    /// Adds a rule for CPUs behind the others.
     #[must_use]
-    pub fn with(mut self, rule: Box<dyn Rule>) -> Space {
-        self.rules.push(rule);
+    pub fn with(mut self, rule: Box<dyn Rule<Cpu>>) -> Space {
+        self.cpu.push(rule);
+        self
+    }
+
+    /// Adds a rule for GPUs behind the others.
+    #[must_use]
+    pub fn with_gpu(mut self, rule: Box<dyn Rule<Gpu>>) -> Space {
+        self.gpu.push(rule);
         self
     }
 
@@ -171,17 +190,25 @@ impl Space {
         (trace, result)
     }
 
-    /// Names the rules and their versions; records and checkpoints of another version are refused.
-    pub fn version(&self) -> String {
-        let rules: Vec<String> = self.rules.iter().map(|r| format!("{}-{}", r.name(), r.version())).collect();
-        format!("cpu:{}", rules.join("+"))
+    /// Names the rules for one kind of machine and their versions; records and checkpoints of another version are refused.
+    pub fn version(&self, kind: Kind) -> String {
+        match kind {
+            Kind::Cpu => format!("cpu:{}", versions(&self.cpu)),
+            Kind::Gpu => format!("gpu:{}", versions(&self.gpu)),
+        }
+    }
+
+    /// The versions for all kinds of machines.
+    pub fn versions(&self) -> String {
+        [Kind::Cpu, Kind::Gpu].map(|kind| self.version(kind)).join(" ")
     }
 
     fn decide(&self, task: &Task, tape: &mut Tape<'_>) -> Result<Plan, Stop> {
         let mut plan = Plan { exact: self.exact, ..Plan::new(task) };
-        for rule in &self.rules {
-            tape.settle(false);
-            rule.decide(task, &mut plan, tape)?;
+        let workload = &task.workload;
+        match &task.target {
+            Target::Cpu(machine) => decide(&self.cpu, &TaskOn { workload, machine }, &mut plan, tape)?,
+            Target::Gpu(machine) => decide(&self.gpu, &TaskOn { workload, machine }, &mut plan, tape)?,
         }
         Ok(plan)
     }
@@ -194,14 +221,39 @@ impl Space {
             rows: Vec::new(),
             loops: vec![Vec::new(); plan.groups.len()],
             at: vec![None; plan.groups.len()],
+            thread_loops: vec![Vec::new(); plan.groups.len()],
         };
-        for rule in &self.rules {
-            let refused = |refusal| Reason(format!("rule {}: {refusal}", rule.name()));
-            rule.realise(task, plan, &mut built).map_err(refused)?;
+        let workload = &task.workload;
+        match &task.target {
+            Target::Cpu(machine) => {
+                realise(&self.cpu, &TaskOn { workload, machine }, plan, &mut built)?;
+                let nest = built.nest.drop_unit_loops().peel_tails().strip_mine(machine.lanes());
+                Ok(nest.drop_unit_loops().drop_setup_results().drop_unused())
+            }
+            Target::Gpu(machine) => {
+                realise(&self.gpu, &TaskOn { workload, machine }, plan, &mut built)?;
+                gpu::finish(built.nest, plan.workload.tensors.len(), machine)
+            }
         }
-        let nest = built.nest.drop_unit_loops().peel_tails().strip_mine(task.target.lanes());
-        Ok(nest.drop_unit_loops().drop_setup_results().drop_unused())
     }
+}
+
+fn versions<M>(rules: &Rules<M>) -> String {
+    rules.iter().map(|rule| format!("{}-{}", rule.name(), rule.version())).collect::<Vec<_>>().join("+")
+}
+
+fn decide<M>(rules: &Rules<M>, task: &TaskOn<'_, M>, plan: &mut Plan, tape: &mut Tape<'_>) -> Result<(), Stop> {
+    rules.iter().try_for_each(|rule| {
+        tape.settle(false);
+        rule.decide(task, plan, tape)
+    })
+}
+
+fn realise<M>(rules: &Rules<M>, task: &TaskOn<'_, M>, plan: &Plan, built: &mut Built) -> Result<(), Reason> {
+    rules.iter().try_for_each(|rule| {
+        let refused = |refusal| Reason(format!("rule {}: {refusal}", rule.name()));
+        rule.realise(task, plan, built).map_err(refused)
+    })
 }
 
 /// Answers as a trace that the space offers, and notes the questions.
@@ -225,4 +277,14 @@ impl Policy for Untuned {
     fn pick(&mut self, decision: &Decision) -> usize {
         decision.default
     }
+}
+
+/// `verb group axis`, as in `tile s0 b`.
+fn site<const N: usize>(verb: &'static str, of: [Cow<'static, str>; N]) -> Words {
+    Words(std::iter::once(Word::from(verb)).chain(of.into_iter().map(Word::Name)).collect())
+}
+
+/// A value of one name.
+fn name(name: impl Into<Cow<'static, str>>) -> Words {
+    Words(vec![Word::Name(name.into())])
 }

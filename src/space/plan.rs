@@ -68,6 +68,7 @@ pub struct Group {
     pub inner_order: Vec<usize>,
     pub reduction_order: Vec<usize>,
     pub packs: Vec<Packing>,
+    pub fetches: Vec<Fetch>,
     /// How many of the outermost loops are spread over the threads.
     pub parallel: usize,
 }
@@ -83,9 +84,16 @@ pub struct Axis {
     pub ragged: bool,
     pub tile: i64,
     pub block: i64,
+    /// Of a block's tiles, so many next to each other go to a thread each; all of them are dealt out in `block / threads` rounds. 1 on a CPU.
+    pub threads: i64,
 }
 
 impl Axis {
+    /// Tiles of a block that one thread computes.
+    pub fn rounds(&self) -> i64 {
+        self.block / self.threads.max(1)
+    }
+
     pub fn tiles(&self) -> i64 {
         (self.extent + self.tile - 1) / self.tile
     }
@@ -108,6 +116,19 @@ pub struct Packing {
     pub which: usize,
     pub level: Level,
     pub layout: Layout,
+}
+
+/// An operand that the threads of a block copy into shared memory, for each of its reduction blocks.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Fetch {
+    pub tensor: TensorId,
+    /// As of [`Packing`].
+    pub which: usize,
+    pub layout: Layout,
+    /// Neighbours that a thread copies at once.
+    pub lanes: i64,
+    /// Elements left out behind each row, so that rows begin in different banks.
+    pub padding: i64,
 }
 
 /// Where in the nest an operand is packed.
@@ -134,6 +155,17 @@ pub struct Built {
     pub loops: Vec<Vec<AxisLoops>>,
     /// By group: the place of accumulation.
     pub at: Vec<Option<Var>>,
+    /// On a GPU, by group and by position in [`Group::axes`].
+    pub thread_loops: Vec<Vec<ThreadLoops>>,
+}
+
+/// The loops of one axis on a GPU: over blocks, over the rounds of a block, over its threads (in warps, where they are many), inside of a tile.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ThreadLoops {
+    pub outer: Var,
+    pub round: Var,
+    pub threads: Vec<Var>,
+    pub tile: Var,
 }
 
 /// The loops of one axis: over blocks, over the tiles of a block, inside of a tile.
@@ -162,7 +194,7 @@ impl Group {
         let s = &workload.stages[stage];
         let axis = |position| {
             let (extent, reduction) = (s.extent(position), position >= s.spatial.len());
-            Axis { position, extent, reduction, ragged: false, tile: 1, block: 1 }
+            Axis { position, extent, reduction, ragged: false, tile: 1, block: 1, threads: 1 }
         };
         Group {
             stage,
@@ -176,6 +208,7 @@ impl Group {
             inner_order: Vec::new(),
             reduction_order: Vec::new(),
             packs: Vec::new(),
+            fetches: Vec::new(),
             parallel: 0,
         }
     }

@@ -5,7 +5,7 @@ use rand_chacha::ChaCha8Rng;
 
 use super::{Decision, Next, Policy, Space, Trace, Untuned};
 use crate::nest::{Nest, Scope, interpret, verify};
-use crate::target::{Task, avx512};
+use crate::target::{Kind, Task, avx512};
 use crate::workload::{Binary, Combiner, Condition, DType, Expr, Index, Role, Stage, TensorId, Unary, Var, Workload};
 
 struct Uniform(ChaCha8Rng);
@@ -272,7 +272,7 @@ fn an_exact_space_leaves_winograd_out() {
         out t2 8 12 12 sum 16 3 3 mul t0 a d e f pad 0.0 t1 d ? + b + e -1 ? + c + f -1\n";
     let task = Task { workload: text.parse().unwrap(), target: avx512() };
     let (all, exact) = (Space::standard(), Space::standard().exact(true));
-    assert_eq!(all.version(), exact.version());
+    assert_eq!(all.version(Kind::Cpu), exact.version(Kind::Cpu));
 
     let algorithm: Trace = "algorithm = winograd 4\n".parse().unwrap();
     assert!(matches!(all.question(&task, &algorithm), Ok(Ok(Some(_)))));

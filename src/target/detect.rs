@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::Path;
 
-use crate::target::{Architecture, Target, TargetError};
+use crate::target::{Architecture, Cpu, TargetError};
 
 /// Where Linux describes the caches of the first processor.
 const CACHES: &str = "/sys/devices/system/cpu/cpu0/cache";
@@ -38,7 +38,7 @@ const USED_FEATURES: [&str; 22] = [
     "+sve",
 ];
 
-pub fn host(cpu: &str, features: &str) -> Result<Target, TargetError> {
+pub fn host(cpu: &str, features: &str) -> Result<Cpu, TargetError> {
     let architecture = match std::env::consts::ARCH {
         "x86_64" => Architecture::X86_64,
         "aarch64" => Architecture::Aarch64,
@@ -58,7 +58,7 @@ pub fn host(cpu: &str, features: &str) -> Result<Target, TargetError> {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let caches = caches(Path::new(CACHES));
     let data = |level| caches.iter().find(|c| c.level == level).map(|c| c.bytes);
-    Target {
+    Cpu {
         architecture,
         cpu: cpu.to_string(),
         features,

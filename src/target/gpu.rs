@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::TargetError;
+use super::{TargetError, shortened, syntax};
 
 /// An NVIDIA GPU. What is the same for all of them is constant: warps of 32 threads, at most 1024 threads in a block and 255 registers in a thread.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
@@ -24,6 +24,9 @@ pub struct Gpu {
     /// Bandwidth of the device's memory as its maker gives it, in 10⁹ bytes a second.
     pub memory_gb_per_s: u32,
 }
+
+/// Threads that run in step.
+pub const WARP: i64 = 32;
 
 /// Registers that a thread can name.
 pub const REGISTERS_PER_THREAD: u32 = 255;
@@ -72,7 +75,7 @@ impl TryFrom<String> for Capability {
     fn try_from(text: String) -> Result<Capability, String> {
         let number = |part: &str| part.parse::<u32>().ok().filter(|n| *n < 100 && n.to_string() == part);
         let parts = text.split_once('.').and_then(|(major, minor)| Some((number(major)?, number(minor)?)));
-        let shown: String = text.chars().take(40).collect();
+        let shown = shortened(&text);
         let (major, minor) = parts.ok_or_else(|| format!("`{shown}` is no compute capability, such as 9.0"))?;
         Ok(Capability { major, minor })
     }
@@ -84,7 +87,7 @@ impl Gpu {
     /// # Errors
     /// [`TargetError::Syntax`] for unknown, missing or mistyped fields, [`TargetError::Range`] for values that no GPU has.
     pub fn from_toml(text: &str) -> Result<Gpu, TargetError> {
-        let gpu: Gpu = toml::from_str(text).map_err(|e| TargetError::Syntax(e.to_string().trim_end().to_string()))?;
+        let gpu: Gpu = toml::from_str(text).map_err(|e| syntax(&e))?;
         gpu.validated()
     }
 

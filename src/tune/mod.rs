@@ -241,7 +241,7 @@ impl Run<'_> {
         let filter = Filter {
             task_hash: Some(job.task.workload.hash().to_string()),
             target: Some(fingerprint(&job.task.target)),
-            space: Some(self.space.version()),
+            space: Some(self.space.version(job.task.target.kind())),
         };
         let mut history = History::default();
         for record in self.store.records(&filter)? {
@@ -281,8 +281,8 @@ impl Run<'_> {
         let incumbent = history.best();
         let failed = |source| TuneError::Measure { job: job.name.clone(), source };
         let outcome = self.measurer.measure(&job.task, trace, incumbent).map_err(failed)?;
-        let record =
-            Record::new(&job.task, &self.space.version(), trace.clone(), outcome.clone(), proposer, self.settings.seed);
+        let space = self.space.version(job.task.target.kind());
+        let record = Record::new(&job.task, &space, trace.clone(), outcome.clone(), proposer, self.settings.seed);
         self.store.insert(&job.task, &record)?;
         history.insert(trace.clone(), outcome.best_ns());
         self.counts.trials += 1;

@@ -5,7 +5,7 @@ mod limits;
 
 use tilescribe::analysis::{Demand, Moved, loop_footprints, traffic, translations};
 use tilescribe::nest::{Loop, LoopKind, Nest, Stmt};
-use tilescribe::target::{Level, Target};
+use tilescribe::target::{Cpu, Level, Target};
 use tilescribe::workload::{DType, Index, Workload};
 
 use crate::codegen::nests::{INPUT, OUTPUT, for_, get, nest, store, tiled_product};
@@ -17,7 +17,7 @@ fn moved(read_bytes: u64, written_bytes: u64) -> Moved {
 
 /// With caches of these many KiB.
 fn machine(cores: u32, [l1, l2, l3]: [u64; 3]) -> Target {
-    Target { cores, l1_bytes: l1 << 10, l2_bytes: l2 << 10, l3_bytes: l3 << 10, ..avx512() }
+    Cpu { cores, l1_bytes: l1 << 10, l2_bytes: l2 << 10, l3_bytes: l3 << 10, ..avx512() }.into()
 }
 
 /// What each level hands over.
@@ -143,7 +143,7 @@ fn scattered_elements_take_a_line_each() {
     let i = n.new_var("i");
     n.body =
         vec![for_(i, 100, LoopKind::Serial, vec![store(1, &[&i.into()], get(0, &[&i.into(), &Index::constant(3)]))])];
-    let levels = by_level(&n, &avx512());
+    let levels = by_level(&n, &avx512().into());
     assert_eq!(levels[0].1, moved(400, 400));
     assert_eq!(levels[1].1, moved(100 * 64, 448));
 }

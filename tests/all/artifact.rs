@@ -10,7 +10,7 @@ use tilescribe::artifact::{self, ArtifactError, Manifest, Model, Options, Schedu
 use tilescribe::codegen;
 use tilescribe::graph::{self, Network, Program, ProgramStage, TensorData};
 use tilescribe::space::Space;
-use tilescribe::target::{Target, Task};
+use tilescribe::target::{Cpu, Task};
 use tilescribe::workload::{Binary, Combiner, DType, Expr, Index, Role, Stage, TensorId, Var};
 
 /// Features that no machine has both of: the one was AMD's, the other is Intel's.
@@ -58,13 +58,13 @@ impl Mlp {
         Mlp { network: graph::partition(&program).unwrap(), x, y }
     }
 
-    fn schedules(&self, target: &Target) -> Vec<Schedule> {
+    fn schedules(&self, target: &Cpu) -> Vec<Schedule> {
         let space = Space::standard();
-        let task = |workload: &_| Task { workload: Clone::clone(workload), target: target.clone() };
+        let task = |workload: &_| Task { workload: Clone::clone(workload), target: target.clone().into() };
         self.network.tasks.iter().map(|t| Schedule::untuned(&space, &task(&t.workload)).unwrap()).collect()
     }
 
-    fn compile(&self, folder: &Path, target: &Target) -> Result<Manifest, ArtifactError> {
+    fn compile(&self, folder: &Path, target: &Cpu) -> Result<Manifest, ArtifactError> {
         let schedules = self.schedules(target);
         artifact::compile(&self.network, &schedules, &Options { name: "net", target, folder }, &mut |_| {
             ControlFlow::Continue(())
@@ -83,7 +83,7 @@ impl Mlp {
     }
 }
 
-fn host() -> Target {
+fn host() -> Cpu {
     codegen::host().unwrap()
 }
 

@@ -10,10 +10,10 @@ use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use tilescribe::codegen::{Kernel, host};
 use tilescribe::nest::{Nest, Scope, interpret};
-use tilescribe::target::Target;
+use tilescribe::target::Cpu;
 use tilescribe::workload::{Binary, DType, Expr, Index, Role, TensorId, Var};
 
-fn target() -> Target {
+fn target() -> Cpu {
     host().expect("this machine is one that kernels run on")
 }
 
@@ -64,7 +64,7 @@ impl Guarded {
 }
 
 /// Compiles and runs a nest, setup and body; arguments as [`interpret`] takes them. Outputs and packed buffers are overwritten.
-fn run_compiled(nest: &Nest, target: &Target, arguments: &mut [Vec<u8>]) {
+fn run_compiled(nest: &Nest, target: &Cpu, arguments: &mut [Vec<u8>]) {
     let kernel = Kernel::load(nest, target).unwrap_or_else(|error| panic!("{error}\n{nest}"));
     let ids = nest.arguments();
     let mut guarded: Vec<Guarded> =
@@ -109,7 +109,7 @@ fn arguments(nest: &Nest, seed: u64) -> Vec<Vec<u8>> {
 }
 
 /// Compiled and interpreted, the nest gives the same: integers exactly, floats within `tolerance` of the larger of 1 and the value.
-fn check(name: &str, nest: &Nest, target: &Target, tolerance: f32) {
+fn check(name: &str, nest: &Nest, target: &Cpu, tolerance: f32) {
     let mut expected = arguments(nest, 7);
     let mut actual = expected.clone();
     interpret(nest, &mut expected).unwrap_or_else(|fault| panic!("{name}: {fault}\n{nest}"));

@@ -4,13 +4,13 @@ use std::collections::HashSet;
 
 use tilescribe::language::{Language, LanguageError, parse_task, print_task, target_line, tokenizer_json};
 use tilescribe::space::{Choice, Decision, Policy, Space, Trace, Word, Words};
-use tilescribe::target::{Architecture, Target, Task};
+use tilescribe::target::{Architecture, Cpu, Target, Task};
 use tilescribe::workload::generate::{Limits, generate};
 use tilescribe::workload::{Binary, Combiner, DType, Unary, Workload, canonical};
 use tokenizers::Tokenizer;
 
 fn target() -> Target {
-    Target {
+    Target::Cpu(Cpu {
         architecture: Architecture::X86_64,
         cpu: "sapphirerapids".into(),
         features: vec!["+avx2".into(), "+avx512f".into()],
@@ -20,7 +20,7 @@ fn target() -> Target {
         l1_bytes: 48 << 10,
         l2_bytes: 2 << 20,
         l3_bytes: 33 << 20,
-    }
+    })
 }
 
 fn task(workload: &str) -> Task {

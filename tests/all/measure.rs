@@ -5,7 +5,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use tilescribe::codegen;
-use tilescribe::measure::{MeasureError, Measurer, Options, OracleCache, Timing, Workbench, generate_inputs};
+use tilescribe::measure::{Bench, MeasureError, Measurer, Options, OracleCache, Timing, Workbench, generate_inputs};
 use tilescribe::nest::{Buffer, Nest, Scope, Stmt};
 use tilescribe::outcome::{Failure, Outcome};
 use tilescribe::space::{Decision, Policy, Space, Trace, Untuned};
@@ -16,7 +16,7 @@ use tilescribe::workload::{DType, Elements, Index, Role, TensorId, Workload, eva
 const INNER: &str = "TILESCRIBE_TEST_MEASURE";
 
 fn host() -> Target {
-    codegen::host().unwrap()
+    codegen::host().unwrap().into()
 }
 
 fn task(workload: &str) -> Task {

@@ -3,6 +3,7 @@
 mod compiled;
 mod faults;
 mod gpu;
+mod gpu_programs;
 mod random;
 mod rows;
 mod rules;

@@ -12,14 +12,14 @@ use tilescribe::record::{
     StoreError,
 };
 use tilescribe::space::Trace;
-use tilescribe::target::{Architecture, Target, Task};
+use tilescribe::target::{Architecture, Cpu, Task};
 
 /// Tells a test that runs itself again which part it plays.
 const ROLE: &str = "TILESCRIBE_TEST_STORE";
 
 fn task(rows: i64) -> Task {
     let text = format!("input t0 {rows} 8\nconst t1 8 3\nout t2 {rows} 3 sum 8 mul t0 a c t1 c b\n");
-    let target = Target {
+    let target = Cpu {
         architecture: Architecture::X86_64,
         cpu: "x86-64".into(),
         features: vec!["+avx".into()],
@@ -30,7 +30,7 @@ fn task(rows: i64) -> Task {
         l2_bytes: 1 << 20,
         l3_bytes: 0,
     };
-    Task { workload: text.parse().unwrap(), target }
+    Task { workload: text.parse().unwrap(), target: target.into() }
 }
 
 fn record(task: &Task, number: u64, outcome: Outcome) -> Record {
@@ -101,7 +101,7 @@ fn prune_keeps_what_it_should() {
         store.insert(&large, &old).unwrap();
     }
     store.insert(&small, &record(&small, 9, Outcome::failed(Failure::Crash, ""))).unwrap();
-    assert_eq!(store.prune(&Prune::OtherSpaces("cpu 1".into())).unwrap(), 5);
+    assert_eq!(store.prune(&Prune::OtherSpaces(vec!["cpu 1".into()])).unwrap(), 5);
     assert_eq!(store.prune(&Prune::AllBut(2)).unwrap(), 4);
     let left: Vec<_> = store.records(&Filter::default()).unwrap().iter().map(|r| r.outcome.best_ns()).collect();
     assert_eq!(left, [Some(100), Some(101)]);

@@ -11,7 +11,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use tilescribe::codegen;
-use tilescribe::target::Target;
+use tilescribe::target::{Cpu, Target};
 
 /// The file of a target.
 pub fn file(name: &str) -> PathBuf {
@@ -19,8 +19,8 @@ pub fn file(name: &str) -> PathBuf {
 }
 
 /// A target that we ship.
-pub fn shipped(name: &str) -> Target {
-    let target = Target::from_toml(&fs::read_to_string(file(name)).unwrap()).unwrap();
+pub fn shipped(name: &str) -> Cpu {
+    let target = Cpu::from_toml(&fs::read_to_string(file(name)).unwrap()).unwrap();
     codegen::check(&target).unwrap();
     target
 }
@@ -41,7 +41,7 @@ fn targets_that_are_not_there_are_refused() {
     let refused = |from: &str, to: &str| {
         assert!(haswell.contains(from), "{from}");
         let target = Target::from_toml(&haswell.replace(from, to));
-        target.and_then(|target| codegen::check(&target)).unwrap_err().to_string()
+        target.and_then(|target| codegen::check(target.cpu()?)).unwrap_err().to_string()
     };
     assert_eq!(refused("\"haswell\"", "\"haswel\""), "LLVM knows no processor `haswel` of x86_64");
     // a processor of 32 bits, at which LLVM would end the process

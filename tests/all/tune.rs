@@ -24,7 +24,7 @@ fn worker() -> Options {
 }
 
 fn job(name: &str, text: &str) -> Job {
-    let task = Task { workload: text.parse().unwrap(), target: codegen::host().unwrap() };
+    let task = Task { workload: text.parse().unwrap(), target: codegen::host().unwrap().into() };
     Job { name: name.into(), task, weight: 1.0 }
 }
 
@@ -101,7 +101,7 @@ fn the_shipped_model_writes_legal_programs_for_workloads_it_has_never_seen() {
     let target = codegen::host().unwrap();
     let (mut drawn, mut dead_ends) = (0, 0);
     for seed in 0..24 {
-        let task = Task { workload: generate(seed, Sizes::LARGE), target: target.clone() };
+        let task = Task { workload: generate(seed, Sizes::LARGE), target: target.clone().into() };
         let mut lm = LanguageModel::new(&space, language.clone(), &checkpoint.model, seed);
         let proposal = lm.propose(&task, &History::default(), 8).unwrap();
         (drawn, dead_ends) = (drawn + proposal.drawn, dead_ends + proposal.dead_ends);

@@ -5,6 +5,7 @@ use tilescribe::model::{Checkpoint, Estimator, EstimatorOptions, Group, Ordered,
 use tilescribe::rank::estimator_groups;
 use tilescribe::record::Entry;
 use tilescribe::space::Space;
+use tilescribe::target::Kind;
 
 use super::TrainingArguments;
 use crate::cli::exit::CommandError;
@@ -41,7 +42,7 @@ pub fn estimator(
     let groups_of = |named: Vec<(String, Group)>| named.into_iter().map(|(_, group)| group).collect::<Vec<Group>>();
     let (held, shown) = (groups_of(held), groups_of(shown));
     if shown.iter().all(|group| group.speeds.len() < 2) {
-        let reason = format!("no task has two programs of this search space ({}) to compare", space.version());
+        let reason = format!("no task has two programs of this search space ({}) to compare", space.version(Kind::Cpu));
         return Err(CommandError::Usage(reason).into());
     }
     let usual = EstimatorOptions { seed: training.seed, ..EstimatorOptions::default() };

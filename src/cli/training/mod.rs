@@ -18,6 +18,7 @@ use tilescribe::propose::train::{Examples, Trained, evaluate, examples, train};
 use tilescribe::propose::versions;
 use tilescribe::record::{CorpusReader, Entry, Limits};
 use tilescribe::space::Space;
+use tilescribe::target::Kind;
 
 pub use estimator::estimator;
 
@@ -150,7 +151,7 @@ impl Run<'_> {
     /// # Errors
     /// Where there is nothing to learn from, or training fails; [`CommandError::Interrupted`] after Ctrl-C.
     pub fn execute(&self, space: &Space, language: &Language) -> Result<Outcome> {
-        let version = space.version();
+        let version = space.version(Kind::Cpu);
         let own: Vec<Entry> = self.entries.iter().filter(|e| e.record.space == version).cloned().collect();
         let own = self.training.fastest.map_or_else(|| own.clone(), |most| fastest(&own, most as usize));
         let made = examples(&own, language, space, self.start.config().max_sequence);

@@ -15,7 +15,7 @@ use inkwell::{AddressSpace, IntPredicate};
 use super::hoist::Level;
 use super::ir::{Element, Value};
 use super::processor::Processor;
-use super::{Binding, Emitter, Shared, alias_scopes, no_half};
+use super::{Binding, Emitter, Phase, Shared, alias_scopes, no_half};
 use crate::codegen::CodegenError;
 use crate::codegen::gpu::phases::{barriers, own_registers, phase_id};
 use crate::codegen::layout::{ALIGNMENT, Layout};
@@ -277,6 +277,7 @@ impl<'c> Emitter<'_, 'c> {
         for (l, number) in loops.iter().zip(numbers) {
             self.bind(l.var, Binding::Scalar(number, 0), Interval::below(l.extent()))?;
         }
+        self.phase = Some(Phase { thread, loops: loops.iter().map(|l| (l.var, l.extent())).collect() });
         let count = together(&loops);
         if count < self.shared.threads {
             let count = self.ir.integer(Element::I64, count);
@@ -290,6 +291,7 @@ impl<'c> Emitter<'_, 'c> {
         } else {
             self.statements(inside)?;
         }
+        self.phase = None;
         loops.iter().rev().for_each(|l| self.unbind(l.var));
         Ok(())
     }

@@ -16,6 +16,7 @@ mod power;
 mod slots;
 mod statement;
 mod transpose;
+mod warp;
 mod trigonometry;
 
 pub use launch::{Launch, launches};
@@ -41,7 +42,7 @@ use crate::codegen::layout::{ALIGNMENT, Layout};
 use crate::codegen::legalize::legalize;
 use crate::codegen::registers::{self, Slots};
 use crate::nest::{Nest, Scope, Stmt};
-use crate::target::Target;
+use crate::target::Cpu;
 use crate::workload::{DType, Interval, TensorId, Var};
 
 /// The widest vector loop that is executed at once; LLVM spreads it over several registers.
@@ -60,7 +61,7 @@ pub fn kernel<'c>(
     module: &Module<'c>,
     symbol: &str,
     nest: &Nest,
-    target: &Target,
+    target: &Cpu,
 ) -> Result<(), CodegenError> {
     let layout = Layout::new(nest)?;
     no_half(nest)?;
@@ -190,6 +191,15 @@ struct Lanes {
     width: u32,
 }
 
+/// What the threads of a block do together.
+#[derive(Clone)]
+struct Phase<'c> {
+    /// The thread's number in the block.
+    thread: Value<'c>,
+    /// The thread loops, outermost first: variables and extents.
+    loops: Vec<(Var, i64)>,
+}
+
 /// Writes one function.
 struct Emitter<'a, 'c> {
     shared: &'a Shared<'a, 'c>,
@@ -212,6 +222,8 @@ struct Emitter<'a, 'c> {
     /// The function, and the counted loops around the current place.
     levels: Vec<Level<'c>>,
     lanes: Option<Lanes>,
+    /// On a GPU: the phase that is being executed.
+    phase: Option<Phase<'c>>,
     /// Where this does not hold, memory is not touched: a scalar, or a mask of lanes.
     predicate: Option<Value<'c>>,
     /// Variables of slots, by buffer and number.
@@ -246,6 +258,7 @@ impl<'a, 'c> Emitter<'a, 'c> {
             order: Vec::new(),
             levels: vec![Level::new(start)],
             lanes: None,
+            phase: None,
             predicate: None,
             slots: HashMap::new(),
             loaded: Vec::new(),

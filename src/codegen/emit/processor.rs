@@ -1,12 +1,12 @@
 //! What the emitter asks of the processor.
 
 use crate::target::gpu::{Gpu, REGISTERS_PER_THREAD};
-use crate::target::{Architecture, Target};
+use crate::target::{Architecture, Cpu};
 
 /// Whom the code is for.
 #[derive(Clone, Copy)]
 pub enum Processor<'a> {
-    Cpu(&'a Target),
+    Cpu(&'a Cpu),
     Gpu(&'a Gpu),
 }
 

@@ -276,6 +276,16 @@ impl<'c> Emitter<'_, 'c> {
     }
 
     fn accumulate(&mut self, buffer: TensorId, indices: &[Index], combiner: Combiner, value: &Expr) -> Result<()> {
+        let together = self.threads_together(buffer, indices);
+        if together > 1 {
+            let value = self.expression(value)?;
+            let value = self.combine_threads(combiner, value, together)?;
+            return self.in_first_of(together, |this| {
+                let old = this.load(buffer, indices)?;
+                let new = this.combine(combiner, old, value)?;
+                this.store(buffer, indices, new)
+            });
+        }
         let moves = self.lane_var().is_none_or(|var| indices.iter().any(|index| index.mentions(var)));
         if !moves {
             let value = self.expression(value)?;

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::codegen::CodegenError;
 use crate::nest::rewrite::for_each_stmt;
 use crate::nest::{Loop, LoopKind, Nest, Scope, Stmt};
-use crate::workload::{Expr, Index, TensorId};
+use crate::workload::{Expr, Index, TensorId, Var};
 
 /// Each thread's own part of the register buffers: the dimensions of the thread loops go.
 ///
@@ -15,20 +15,22 @@ use crate::workload::{Expr, Index, TensorId};
 /// ```
 ///
 /// # Errors
-/// [`CodegenError::Malformed`] where a register buffer is used inside of different numbers of thread loops.
+/// [`CodegenError::Malformed`] where a register buffer begins with different numbers of thread loops' variables.
 pub fn own_registers(mut nest: Nest) -> Result<Nest, CodegenError> {
     let mut dimensions: BTreeMap<TensorId, usize> = BTreeMap::new();
     let mut body = std::mem::take(&mut nest.body);
     let mut mixed = None;
     let buffers = &nest.buffers;
-    for_each_access(&mut body, 0, &mut |buffer, indices, threads| {
+    for_each_access(&mut body, &mut Vec::new(), &mut |buffer, indices, threads| {
         if buffers.get(buffer.0 as usize).is_none_or(|known| known.scope != Scope::Register) {
             return;
         }
-        if *dimensions.entry(buffer).or_insert(threads) != threads || indices.len() < threads {
+        let own = |index: &&Index| index.as_var().is_some_and(|var| threads.contains(&var));
+        let own = indices.iter().take_while(own).count();
+        if *dimensions.entry(buffer).or_insert(own) != own {
             mixed = Some(buffer);
         }
-        indices.drain(..threads.min(indices.len()));
+        indices.drain(..own);
     });
     if let Some(buffer) = mixed {
         let name = &nest.buffer(buffer).name;
@@ -41,13 +43,19 @@ pub fn own_registers(mut nest: Nest) -> Result<Nest, CodegenError> {
     Ok(nest)
 }
 
-/// Visits every access to a buffer, with the number of thread loops around it.
-fn for_each_access(statements: &mut [Stmt], threads: usize, visit: &mut dyn FnMut(TensorId, &mut Vec<Index>, usize)) {
+/// Visits every access to a buffer, with the variables of the thread loops around it.
+fn for_each_access(
+    statements: &mut [Stmt],
+    threads: &mut Vec<Var>,
+    visit: &mut dyn FnMut(TensorId, &mut Vec<Index>, &[Var]),
+) {
     for statement in statements {
         match statement {
             Stmt::Loop(l) => {
-                let inside = threads + usize::from(l.kind == LoopKind::Thread);
-                for_each_access(&mut l.body, inside, visit);
+                let around = threads.len();
+                threads.extend((l.kind == LoopKind::Thread).then_some(l.var));
+                for_each_access(&mut l.body, threads, visit);
+                threads.truncate(around);
             }
             Stmt::If { body, .. } => for_each_access(body, threads, visit),
             Stmt::Store { buffer, indices, value } | Stmt::Accumulate { buffer, indices, value, .. } => {

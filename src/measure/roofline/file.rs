@@ -7,7 +7,7 @@ use thiserror::Error;
 
 use super::{Bandwidth, Rate, Roofline, key};
 use crate::codegen::CodegenError;
-use crate::target::{Level, Target};
+use crate::target::{Cpu, Level};
 
 /// The version of [`Roofline`] in files.
 pub const FORMAT: u32 = 1;
@@ -32,7 +32,7 @@ pub enum RooflineError {
 }
 
 /// Where the figures of a target are kept in a folder.
-pub fn path(folder: &Path, target: &Target) -> PathBuf {
+pub fn path(folder: &Path, target: &Cpu) -> PathBuf {
     folder.join(format!("roofline-{}.json", key(target)))
 }
 
@@ -40,7 +40,7 @@ pub fn path(folder: &Path, target: &Target) -> PathBuf {
 ///
 /// # Errors
 /// [`RooflineError::Io`], or [`RooflineError::Damaged`] where the file is not what we write.
-pub fn load(folder: &Path, target: &Target) -> Result<Option<Roofline>, RooflineError> {
+pub fn load(folder: &Path, target: &Cpu) -> Result<Option<Roofline>, RooflineError> {
     let path = path(folder, target);
     let failed = |source| RooflineError::Io { path: path.clone(), source };
     // a pipe would wait for ever
@@ -61,7 +61,7 @@ pub fn load(folder: &Path, target: &Target) -> Result<Option<Roofline>, Roofline
 ///
 /// # Errors
 /// [`RooflineError::Io`].
-pub fn save(folder: &Path, target: &Target, roofline: &Roofline) -> Result<(), RooflineError> {
+pub fn save(folder: &Path, target: &Cpu, roofline: &Roofline) -> Result<(), RooflineError> {
     let path = path(folder, target);
     let write = || {
         std::fs::create_dir_all(folder)?;
@@ -74,7 +74,7 @@ pub fn save(folder: &Path, target: &Target, roofline: &Roofline) -> Result<(), R
     write().map_err(|source| RooflineError::Io { path: path.clone(), source })
 }
 
-fn parse(bytes: &[u8], target: &Target) -> Result<Roofline, String> {
+fn parse(bytes: &[u8], target: &Cpu) -> Result<Roofline, String> {
     if bytes.len() as u64 > MAX_FILE_BYTES {
         return Err(format!("more than {MAX_FILE_BYTES} bytes"));
     }

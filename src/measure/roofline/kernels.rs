@@ -1,7 +1,7 @@
 //! Nests that do one thing as fast as a machine can.
 
 use crate::nest::{Buffer, Loop, LoopKind, Nest, Scope, Stmt};
-use crate::target::Target;
+use crate::target::Cpu;
 use crate::workload::{Binary, Combiner, DType, Expr, Index, Role, TensorId, Var};
 
 use LoopKind::{Serial, Unroll, Vector};
@@ -17,7 +17,7 @@ const SUMS: i64 = 12;
 /// ```text
 /// acc[r, l] = start[r, l]; for step { unroll r, vector l { acc[r, l] += x[0, l] * x[1, l] } }; out[r, l] = acc[r, l]
 /// ```
-pub fn peak_kernel(target: &Target, steps: i64) -> Nest {
+pub fn peak_kernel(target: &Cpu, steps: i64) -> Nest {
     let lanes = target.lanes();
     let chains = i64::from(target.vector_registers) - OTHER_REGISTERS;
     let mut nest = empty();
@@ -39,7 +39,7 @@ pub fn peak_kernel(target: &Target, steps: i64) -> Nest {
 }
 
 /// Flops of one run of [`peak_kernel`].
-pub fn peak_flops(target: &Target, steps: i64) -> f64 {
+pub fn peak_flops(target: &Cpu, steps: i64) -> f64 {
     let chains = i64::from(target.vector_registers) - OTHER_REGISTERS;
     2.0 * (chains * target.lanes()) as f64 * steps as f64
 }
@@ -50,7 +50,7 @@ pub fn peak_flops(target: &Target, steps: i64) -> f64 {
 /// ```text
 /// acc[u, l] = 0; for repeat { for i { unroll u, vector l { acc[u, l] += data[(i·sums + u)·lanes + l] } } }; out[u, l] = acc[u, l]
 /// ```
-pub fn array_kernel(target: &Target, bytes: u64, repeats: i64) -> Nest {
+pub fn array_kernel(target: &Cpu, bytes: u64, repeats: i64) -> Nest {
     let lanes = target.lanes();
     let step = SUMS * lanes;
     let steps = (i64::try_from(bytes / 4).unwrap_or(i64::MAX) / step).max(1);

@@ -17,7 +17,7 @@ pub use kernels::{array_kernel, peak_flops, peak_kernel};
 pub use sample::measure;
 
 use crate::analysis::Demand;
-use crate::target::{Level, Target};
+use crate::target::{Cpu, Level};
 
 /// A figure of one core, and of all that the target has at once.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
@@ -58,8 +58,8 @@ pub struct Roofline {
 
 /// What a machine's figures are kept by: the fingerprint of the target with a single core, since a kernel for some of the cores runs on the same
 /// machine.
-pub fn key(target: &Target) -> String {
-    Target { cores: 1, ..target.clone() }.fingerprint()
+pub fn key(target: &Cpu) -> String {
+    Cpu { cores: 1, ..target.clone() }.fingerprint()
 }
 
 /// What bounds a workload on a machine.
@@ -97,7 +97,7 @@ impl Roofline {
     }
 
     /// The best that any program can reach for this demand on the target, whose figures these are.
-    pub fn ceiling(&self, demand: &Demand, target: &Target) -> Ceiling {
+    pub fn ceiling(&self, demand: &Demand, target: &Cpu) -> Ceiling {
         let bytes = demand.compulsory.total_bytes();
         let holds = |(level, capacity): &(Level, Option<u64>)| {
             let instances = if level.is_private() { u64::from(target.cores.max(1)) } else { 1 };

@@ -13,7 +13,7 @@ use super::{Bandwidth, Rate, Roofline, RooflineError, file, key};
 use crate::codegen::Kernel;
 use crate::measure::Region;
 use crate::nest::Nest;
-use crate::target::{Level, Target};
+use crate::target::{Cpu, Level};
 
 /// How long one kernel is run again and again.
 const BUDGET: Duration = Duration::from_millis(150);
@@ -34,7 +34,7 @@ const END: usize = usize::MAX;
 ///
 /// # Errors
 /// [`RooflineError::Codegen`] where no kernel can be loaded, [`RooflineError::Memory`] where there is too little.
-pub fn measure(target: &Target) -> Result<Roofline, RooflineError> {
+pub fn measure(target: &Cpu) -> Result<Roofline, RooflineError> {
     let both = |of: &dyn Fn(u32) -> Result<f64, RooflineError>| {
         let (one, cores) = (of(1)?, f64::from(target.cores));
         let all = if target.cores > 1 { of(target.cores)? } else { one };
@@ -62,7 +62,7 @@ pub fn measure(target: &Target) -> Result<Roofline, RooflineError> {
     })
 }
 
-fn gb_per_s(level: Level, target: &Target, cores: u32) -> Result<f64, RooflineError> {
+fn gb_per_s(level: Level, target: &Cpu, cores: u32) -> Result<f64, RooflineError> {
     let (bytes, is_shared) = array(level, target, cores);
     let repeats = i64::try_from(RUN_BYTES / bytes.max(1)).unwrap_or(1).max(1);
     let nest = array_kernel(target, bytes, repeats);
@@ -72,7 +72,7 @@ fn gb_per_s(level: Level, target: &Target, cores: u32) -> Result<f64, RooflineEr
 
 /// The bytes that each core reads to show a level, and whether all of them read the same ones. They fill half of a cache, so that what else
 /// is in it does not matter; a core's part of a shared cache must not fit into its own.
-fn array(level: Level, target: &Target, cores: u32) -> (u64, bool) {
+fn array(level: Level, target: &Cpu, cores: u32) -> (u64, bool) {
     let cores = u64::from(cores.max(1));
     match level {
         Level::L1 => (target.l1_bytes / 2, false),
@@ -131,7 +131,7 @@ impl Bench {
 }
 
 /// The shortest of several runs of a kernel on so many cores at once, from the first that begins to the last that ends.
-fn fastest(nest: &Nest, target: &Target, cores: u32, is_shared: bool) -> Result<Duration, RooflineError> {
+fn fastest(nest: &Nest, target: &Cpu, cores: u32, is_shared: bool) -> Result<Duration, RooflineError> {
     let kernel = Kernel::load(nest, target)?;
     let mut common = is_shared.then(|| Bench::new(nest, &kernel, None)).transpose()?;
     common.iter_mut().for_each(Bench::touch);

@@ -4,14 +4,31 @@
 
 use super::scalar;
 use crate::nest::structure::{is_gathered, literal};
-use crate::nest::{Loop, LoopKind, Nest, Stmt};
+use crate::nest::{Loop, LoopKind, Nest, Scope, Stmt};
 use crate::workload::{Atom, Binary, Combiner, Condition, DType, Expr, Index, TensorId, Unary, Var, row_major_strides};
 
 pub(super) enum Code<'a> {
     Loop { var: Var, bounds: Vec<Sum>, kind: LoopKind, body: Vec<Code<'a>>, source: &'a Stmt },
     If { conditions: Vec<Test>, body: Vec<Code<'a>>, source: &'a Stmt },
     Store { to: Access, value: Value, source: &'a Stmt },
-    Accumulate { to: Access, combiner: Combiner, value: Value, reduces_lanes: bool, source: &'a Stmt },
+    Accumulate { to: Access, combiner: Combiner, value: Value, reduces: Reduces, source: &'a Stmt },
+}
+
+/// Whether the destination of an accumulation stays where it is while a loop moves, so that its iterations meet in one element.
+#[derive(Clone, Copy)]
+pub(super) struct Reduces {
+    /// The vector loop.
+    pub lanes: bool,
+    /// A thread loop, in memory that threads share.
+    pub threads: bool,
+}
+
+/// The loops around a statement whose iterations are executed together.
+#[derive(Clone, Default)]
+pub(super) struct Together {
+    lane: Option<Var>,
+    /// Of more than one iteration.
+    threads: Vec<Var>,
 }
 
 /// `constant + Σ coefficient · variable + Σ coefficient · other`
@@ -77,16 +94,22 @@ pub(super) enum Whole {
     Wrap(DType, Box<Whole>),
 }
 
-/// `lane`: the variable of the vector loop around the statements.
-pub(super) fn block<'a>(nest: &Nest, statements: &'a [Stmt], lane: Option<Var>) -> Vec<Code<'a>> {
+pub(super) fn block<'a>(nest: &Nest, statements: &'a [Stmt], around: &Together) -> Vec<Code<'a>> {
     let compile = |source: &'a Stmt| match source {
         Stmt::Loop(Loop { var, bounds, kind, body }) => {
-            let lane = if *kind == LoopKind::Vector { Some(*var) } else { lane };
+            let mut inside = around.clone();
+            match kind {
+                LoopKind::Vector => inside.lane = Some(*var),
+                LoopKind::Thread if bounds.iter().all(|bound| bound.as_constant() != Some(1)) => {
+                    inside.threads.push(*var)
+                }
+                _ => {}
+            }
             let bounds = bounds.iter().map(|bound| sum(nest, bound)).collect();
-            Code::Loop { var: *var, bounds, kind: *kind, body: block(nest, body, lane), source }
+            Code::Loop { var: *var, bounds, kind: *kind, body: block(nest, body, &inside), source }
         }
         Stmt::If { conditions, body } => {
-            Code::If { conditions: tests(nest, conditions), body: block(nest, body, lane), source }
+            Code::If { conditions: tests(nest, conditions), body: block(nest, body, around), source }
         }
         Stmt::Store { buffer, indices, value } => {
             Code::Store { to: access(nest, *buffer, indices), value: stored(nest, *buffer, value), source }
@@ -95,7 +118,11 @@ pub(super) fn block<'a>(nest: &Nest, statements: &'a [Stmt], lane: Option<Var>) 
             to: access(nest, *buffer, indices),
             combiner: *combiner,
             value: stored(nest, *buffer, value),
-            reduces_lanes: lane.is_some_and(|lane| !indices.iter().any(|index| index.mentions(lane))),
+            reduces: {
+                let stays = |var: &Var| !indices.iter().any(|index| index.mentions(*var));
+                let is_shared = nest.buffer(*buffer).scope != Scope::Register;
+                Reduces { lanes: around.lane.iter().any(stays), threads: is_shared && around.threads.iter().any(stays) }
+            },
             source,
         },
     };

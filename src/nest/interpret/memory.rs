@@ -3,6 +3,7 @@
 use half::{bf16, f16};
 
 use super::FaultKind;
+use super::compile::Reduces;
 use crate::nest::{Buffer, Scope};
 use crate::workload::{DType, Role, row_major_strides};
 
@@ -70,6 +71,8 @@ struct Shadow {
     owner: u64,
     /// The execution of a vector loop that reduces its lanes into this element.
     reduced: u64,
+    /// The phase whose threads reduce their values into it.
+    gathered: u64,
 }
 
 /// The loops around an access that its element is watched for.
@@ -137,7 +140,7 @@ impl Memory {
         if register && shadow.owner != around.owner {
             return Err(FaultKind::OtherThread { element: self.element_name(at) });
         }
-        if !register && around.mate.is_some_and(|now| !shadow.mates.read(now)) {
+        if !register && around.mate.is_some_and(|now| shadow.gathered == now.first || !shadow.mates.read(now)) {
             return Err(FaultKind::Race { element: self.element_name(at) });
         }
         if !private && around.thread.is_some_and(|now| !shadow.threads.read(now)) {
@@ -158,7 +161,7 @@ impl Memory {
             return Err(FaultKind::OtherThread { element: self.element_name(at) });
         }
         (shadow.defined, shadow.owner) = (self.life, around.owner);
-        if !register && around.mate.is_some_and(|now| !shadow.mates.write(now)) {
+        if !register && around.mate.is_some_and(|now| shadow.gathered == now.first || !shadow.mates.write(now)) {
             return Err(FaultKind::Race { element: self.element_name(at) });
         }
         if !private && around.thread.is_some_and(|now| !shadow.threads.write(now)) {
@@ -170,16 +173,30 @@ impl Memory {
         Ok(())
     }
 
-    /// Reads and writes an element that all lanes of a vector loop combine their values into. Nothing else in the loop may touch it.
-    pub fn reduce_lanes(&mut self, at: usize, around: Around) -> Result<(), FaultKind> {
-        let others = Around { lane: None, ..around };
+    /// Reads and writes an element. What all lanes of a vector loop, or threads of a phase, combine their values into nothing else in that loop or
+    /// phase may touch.
+    pub fn accumulate(&mut self, at: usize, around: Around, reduces: Reduces) -> Result<(), FaultKind> {
+        let lane = around.lane.filter(|_| reduces.lanes);
+        let mate = around.mate.filter(|_| reduces.threads);
+        let others = Around {
+            lane: around.lane.filter(|_| !reduces.lanes),
+            mate: around.mate.filter(|_| !reduces.threads),
+            ..around
+        };
         self.read(at, others)?;
         self.write(at, others)?;
-        if let (Some(now), Some(shadow)) = (around.lane, self.shadows.get_mut(at)) {
+        let Some(shadow) = self.shadows.get_mut(at) else { return Ok(()) };
+        if let Some(now) = lane {
             if !shadow.lanes.untouched(now) {
                 return Err(FaultKind::LaneDependence { element: self.element_name(at) });
             }
             shadow.reduced = now.first;
+        }
+        if let Some(now) = mate {
+            if !shadow.mates.untouched(now) {
+                return Err(FaultKind::Race { element: self.element_name(at) });
+            }
+            shadow.gathered = now.first;
         }
         Ok(())
     }

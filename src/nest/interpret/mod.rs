@@ -19,7 +19,7 @@ mod scalar;
 
 use thiserror::Error;
 
-use self::compile::{Access, Code, Other, Real, Sum, Test, Value, Whole};
+use self::compile::{Access, Code, Other, Real, Reduces, Sum, Test, Together, Value, Whole};
 use self::memory::{Around, Elements, Iteration, Memory};
 use super::structure::{self, Flaw};
 use super::{LoopKind, Nest, Scope, Stmt};
@@ -112,7 +112,7 @@ pub fn interpret(nest: &Nest, arguments: &mut [Vec<u8>]) -> Result<(), Fault> {
     }
     for phase in [&nest.setup, &nest.body] {
         machine.memories.iter_mut().filter(|memory| !memory.outlives_setup()).for_each(Memory::begin_life);
-        machine.block(&compile::block(nest, phase, None)).map_err(|mut stopped| {
+        machine.block(&compile::block(nest, phase, &Together::default())).map_err(|mut stopped| {
             stopped.variables.reverse();
             let place = Place { statement: stopped.statement, variables: stopped.variables };
             Fault::Run { kind: stopped.kind, place }
@@ -182,10 +182,10 @@ impl<'a> Machine<'a> {
                 }
             }
             Code::Store { to, value, source } => {
-                self.assign(to, value, None, false).map_err(|kind| self.stopped(source, kind))
+                self.assign(to, value, None).map_err(|kind| self.stopped(source, kind))
             }
-            Code::Accumulate { to, combiner, value, reduces_lanes, source } => {
-                self.assign(to, value, Some(*combiner), *reduces_lanes).map_err(|kind| self.stopped(source, kind))
+            Code::Accumulate { to, combiner, value, reduces, source } => {
+                self.assign(to, value, Some((*combiner, *reduces))).map_err(|kind| self.stopped(source, kind))
             }
         })
     }
@@ -244,15 +244,15 @@ impl<'a> Machine<'a> {
         &mut self,
         to: &Access,
         value: &Value,
-        combiner: Option<Combiner>,
-        reduces_lanes: bool,
+        accumulation: Option<(Combiner, Reduces)>,
     ) -> Result<(), FaultKind> {
         let at;
+        let (combiner, reduces) = accumulation.unzip();
         match value {
             Value::Real(value, dtype) => {
                 let value = self.real(value)?;
                 at = self.locate(to)?;
-                self.touch(to.buffer, at, combiner.is_some(), reduces_lanes)?;
+                self.touch(to.buffer, at, reduces)?;
                 if let Elements::Real(elements) = &mut self.memories[to.buffer].elements {
                     elements[at] = match combiner {
                         None => value,
@@ -263,7 +263,7 @@ impl<'a> Machine<'a> {
             Value::Whole(value, dtype) => {
                 let value = self.whole(value)?;
                 at = self.locate(to)?;
-                self.touch(to.buffer, at, combiner.is_some(), reduces_lanes)?;
+                self.touch(to.buffer, at, reduces)?;
                 if let Elements::Whole(elements) = &mut self.memories[to.buffer].elements {
                     elements[at] = match combiner.and_then(|c| scalar::whole_binary(c.binary(), elements[at], value)) {
                         None => value,
@@ -276,15 +276,12 @@ impl<'a> Machine<'a> {
     }
 
     /// Notes a store or an accumulation.
-    fn touch(&mut self, buffer: usize, at: usize, reads: bool, reduces_lanes: bool) -> Result<(), FaultKind> {
+    fn touch(&mut self, buffer: usize, at: usize, accumulation: Option<Reduces>) -> Result<(), FaultKind> {
         let (memory, around) = (&mut self.memories[buffer], self.around);
-        if reduces_lanes {
-            return memory.reduce_lanes(at, around);
+        match accumulation {
+            Some(reduces) => memory.accumulate(at, around, reduces),
+            None => memory.write(at, around),
         }
-        if reads {
-            memory.read(at, around)?;
-        }
-        memory.write(at, around)
     }
 
     fn locate(&mut self, access: &Access) -> Result<usize, FaultKind> {

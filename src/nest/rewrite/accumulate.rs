@@ -1,7 +1,8 @@
 //! Reductions in registers, and the element-wise work that follows them.
 
 use super::{Refusal, find_loop, find_loop_mut, for_each_stmt, replace_vars};
-use crate::nest::{Buffer, Loop, Nest, Scope, Stmt, identity};
+use crate::nest::{Buffer, Loop, LoopKind, Nest, Scope, Stmt, identity};
+use crate::target::gpu::WARP;
 use crate::workload::{Combiner, Condition, Expr, Index, Stage, TensorId, Var};
 
 /// How [`Nest::accumulate`] treats the reduction loops.
@@ -9,8 +10,8 @@ use crate::workload::{Combiner, Condition, Expr, Index, Stage, TensorId, Var};
 pub struct Reduction {
     /// The loop over reduction blocks around the place of accumulation, if the reduction is blocked, and the spatial loops between them.
     pub blocks: Option<Blocks>,
-    /// Reduction loops whose iterations get accumulators of their own, combined at the end: vector lanes and
-    /// independent chains.
+    /// Reduction loops whose iterations get accumulators of their own, combined at the end: vector lanes,
+    /// independent chains, and threads of a block, which combine theirs in phases of their own.
     pub lanes: Vec<Var>,
 }
 
@@ -84,13 +85,20 @@ impl Nest {
             dtype,
             scope: Scope::Register,
         };
-        let all: Vec<&Loop> = spatial.iter().chain(&lanes).collect();
+        // in the order of the loops: those over threads come first
+        let is_lane = |l: &Loop| reduction.lanes.contains(&l.var);
+        let is_own = |l: &&Loop| is_lane(l) || chain.indices.iter().any(|i| i.mentions(l.var));
+        let all: Vec<Loop> = chain.loops.iter().filter(is_own).cloned().collect();
+        // every lane starts defined, also those that a ragged last step does not reach
+        let whole =
+            |l: &Loop| Loop { bounds: l.bounds[..if is_lane(l) { 1 } else { l.bounds.len() }].to_vec(), ..l.head() };
+        let around: Vec<Loop> = all.iter().map(whole).collect();
+        let all: Vec<&Loop> = all.iter().collect();
+        let full: Vec<&Loop> = around.iter().filter(|l| is_lane(l)).collect();
+        let around: Vec<&Loop> = around.iter().collect();
         let acc = self.add_buffer(registers(&all, "_acc"));
         let acc_indices = |loops: &[&Loop]| loops.iter().map(|l| Index::var(l.var)).collect::<Vec<_>>();
 
-        // every lane starts defined, also those that a ragged last step does not reach
-        let full: Vec<Loop> = lanes.iter().map(|l| Loop { bounds: vec![l.bounds[0].clone()], ..l.clone() }).collect();
-        let around: Vec<&Loop> = spatial.iter().chain(&full).collect();
         let start_from = |nest: &mut Nest, value: Expr| {
             nest.copy_of_loops(&around, vec![Stmt::Store { buffer: acc, indices: acc_indices(&all), value }])
         };
@@ -115,8 +123,14 @@ impl Nest {
         let steps = chain.loops.into_iter().rev().fold(vec![step], |body, l| vec![Stmt::Loop(Loop { body, ..l })]);
 
         let own: Vec<&Loop> = spatial.iter().collect();
+        let of_threads = lanes.iter().any(|l| l.kind == LoopKind::Thread);
+        let mut phases = Vec::new();
         let (mut finish, result) = if lanes.is_empty() {
             (Vec::new(), Expr::load(acc, acc_indices(&own)))
+        } else if of_threads {
+            let result;
+            (phases, result) = self.combine_threads(&own_name, (acc, chain.combiner), &around, &full);
+            (Vec::new(), result)
         } else {
             let sum = self.add_buffer(registers(&own, "_sum"));
             let first = Stmt::Store { buffer: sum, indices: acc_indices(&own), value: identity(chain.combiner, dtype) };
@@ -133,7 +147,7 @@ impl Nest {
         if is_needed {
             finish.push(Stmt::Store { buffer: tensor, indices: chain.indices, value: result.clone() });
         }
-        let mut finish = self.copy_of_loops(&own, finish);
+        let mut finish = join([phases, self.copy_of_loops(&own, finish)]);
         if let (Some((blocks, extent)), Some((part, indices))) = (blocks, partial) {
             let keep = self.copy_of_loops(&own, vec![Stmt::Store { buffer: part, indices, value: result }]);
             finish = vec![when(blocks, extent - 1, extent, finish), when(blocks, 0, extent - 1, keep)];
@@ -146,6 +160,50 @@ impl Nest {
             drop_stage(&mut self.body, stage.output, at);
         }
         Ok(self)
+    }
+
+    /// Combines the registers of threads, those of a warp at a time, through shared memory: the phases, and where the result is then.
+    ///
+    /// ```text
+    /// for r in 0..8 { thread for q in 0..32 { acc[y, r, q] } }                  threads r and q are lanes
+    /// =>
+    /// thread y { thread r { p[y, r] = 0 } }   thread y { thread r { thread q { p[y, r] += acc[y, r, q] } } }
+    /// thread y { s[y] = 0 }                   thread y { thread r { s[y] += p[y, r] } }
+    /// ```
+    ///
+    /// `loops` are all loops over the registers, `lanes` those among them whose iterations are combined.
+    fn combine_threads(
+        &mut self,
+        name: &str,
+        (acc, combiner): (TensorId, Combiner),
+        loops: &[&Loop],
+        lanes: &[&Loop],
+    ) -> (Vec<Stmt>, Expr) {
+        let dtype = self.buffer(acc).dtype;
+        let indices = |loops: &[&Loop]| loops.iter().map(|l| Index::var(l.var)).collect::<Vec<_>>();
+        let (mut phases, mut left, mut loops) = (Vec::new(), lanes, loops.to_vec());
+        let mut result = Expr::load(acc, indices(&loops));
+        while let [.., last] = left {
+            let mut together = last.extent();
+            let mut first = left.len() - 1;
+            while first > 0 && together * left[first - 1].extent() <= WARP {
+                first -= 1;
+                together *= left[first].extent();
+            }
+            let combined = &left[first..];
+            left = &left[..first];
+            let inside = loops.clone();
+            loops.retain(|l| !combined.iter().any(|lane| lane.var == l.var));
+            let shape = loops.iter().map(|l| l.extent()).collect();
+            let part = self.add_buffer(Buffer { name: format!("{name}_sum"), shape, dtype, scope: Scope::Private });
+            let own = indices(&loops);
+            let start = Stmt::Store { buffer: part, indices: own.clone(), value: identity(combiner, dtype) };
+            phases.extend(self.copy_of_loops(&loops, vec![start]));
+            let add = Stmt::Accumulate { buffer: part, indices: own.clone(), combiner, value: result };
+            phases.extend(self.copy_of_loops(&inside, vec![add]));
+            result = Expr::load(part, own);
+        }
+        (phases, result)
     }
 
     /// A thread's own buffer for what is in the registers at the end of a reduction block, and where in it they go: the loops `inside` of

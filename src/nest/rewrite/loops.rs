@@ -47,6 +47,57 @@ impl Nest {
         Ok((self, outer, inner))
     }
 
+    /// Cuts a loop into several levels: `factors` are the iterations of the inner loops, outermost first. A bound of the innermost one leaves out
+    /// what is too much, so that the levels may be put into any order that keeps it innermost.
+    ///
+    /// ```text
+    /// for i in 0..200 { S(i) }                                                  in tiles of 4 by 8
+    /// =>
+    /// for o in 0..7 { for x in 0..4 { for y in 0..min(8, 200 - 32*o - 8*x) { S(32*o + 8*x + y) } } }
+    /// ```
+    ///
+    /// Returns the variables, outermost first.
+    ///
+    /// # Errors
+    /// [`Refusal::NoLoop`].
+    pub fn tile(mut self, var: Var, factors: &[i64]) -> Result<(Nest, Vec<Var>), Refusal> {
+        let name = self.vars[var.0 as usize].clone();
+        let vars: Vec<Var> = (0..=factors.len())
+            .map(|level| self.new_var(if level == 0 { format!("{name}o") } else { format!("{name}{level}") }))
+            .collect();
+        let l = find_loop_mut(&mut self.body, var).ok_or(Refusal::NoLoop(var))?;
+        let together: i64 = factors.iter().product();
+        let extents: Vec<i64> = [(l.extent() + together - 1) / together].iter().chain(factors).copied().collect();
+        let mut point = Index::constant(0);
+        let mut before = point.clone();
+        for (var, extent) in vars.iter().zip(&extents) {
+            before = point.times(*extent);
+            point = before.clone().plus(&Index::var(*var));
+        }
+        let ragged = l.extent() % together != 0;
+        let over = l
+            .bounds
+            .iter()
+            .enumerate()
+            .filter(|(at, _)| *at > 0 || ragged)
+            .map(|(_, bound)| bound.clone().minus(&before));
+        let over: Vec<Index> = over.collect();
+        let kind = l.kind;
+        let mut body = std::mem::take(&mut l.body);
+        replace_vars(&mut body, &|v| (v == var).then_some(&point));
+        for (level, (var, extent)) in vars.iter().zip(&extents).enumerate().rev() {
+            let mut bounds = vec![Index::constant(*extent)];
+            if level == factors.len() {
+                bounds.extend(over.iter().cloned());
+            }
+            body = vec![Stmt::Loop(Loop { var: *var, bounds, kind, body })];
+        }
+        if let Some(Stmt::Loop(outer)) = body.pop() {
+            *l = outer;
+        }
+        Ok((self, vars))
+    }
+
     /// Makes one loop of two that are perfectly nested. Bounds of the inner loop beyond its constant one become conditions.
     ///
     /// ```text
@@ -164,7 +215,7 @@ impl Nest {
         Ok((self, unit))
     }
 
-    /// Removes loops of one iteration.
+    /// Removes loops of one iteration, but for those over blocks and threads, which say where their bodies are executed.
     ///
     /// ```text
     /// for u in 0..1 { S(u) }   =>   S(0)
@@ -187,7 +238,9 @@ fn without_unit_loops(stmts: Vec<Stmt>, dropped: &mut Vec<Var>) -> Vec<Stmt> {
             replace_vars_of_head(&mut stmt, &|v| dropped.contains(&v).then_some(&zero));
         }
         match stmt {
-            Stmt::Loop(l) if l.is_constant() && l.extent() == 1 => {
+            Stmt::Loop(l)
+                if l.is_constant() && l.extent() == 1 && !matches!(l.kind, LoopKind::Block | LoopKind::Thread) =>
+            {
                 dropped.push(l.var);
                 result.extend(without_unit_loops(l.body, dropped));
                 dropped.pop();

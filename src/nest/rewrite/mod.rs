@@ -9,6 +9,7 @@
 //! and [`peel`] makes ragged inner loops constant.
 
 pub mod accumulate;
+pub mod buffers;
 pub mod loops;
 pub mod pack;
 pub mod peel;

@@ -1,9 +1,11 @@
 //! Work for the threads of a GPU's blocks.
 
+use std::collections::{HashMap, HashSet};
+
 use super::tree::replace_vars;
-use super::{Refusal, find_loop_mut};
+use super::{Refusal, find_loop_mut, for_each_stmt};
 use crate::nest::{Buffer, Loop, LoopKind, Nest, Scope, Stmt, identity};
-use crate::workload::{Combiner, Condition, Expr, Index, Var};
+use crate::workload::{Combiner, Condition, Expr, Index, Interval, TensorId, Var};
 
 /// Steps up to this many are written out, so that all loads of a thread are under way together.
 const WRITTEN_OUT: i64 = 16;
@@ -39,17 +41,29 @@ impl Nest {
         let mut below = 1;
         for (number, l) in loops.iter().enumerate().rev() {
             let digit = if below > 1 { point.clone().floor_div(below) } else { point.clone() };
-            digits.push((l.var, if number > 0 { digit.modulo(l.extent()) } else { digit }));
+            let runs_over = number > 0 || total % together != 0;
+            digits.push((l.var, if runs_over { digit.modulo(l.extent()) } else { digit }));
             below *= l.extent();
         }
         let digit_of = |var: Var| digits.iter().find(|(of, _)| *of == var).map(|(_, digit)| digit);
-        let ragged: Vec<(Var, Condition)> =
-            loops.iter().flat_map(|l| l.bounds[1..].iter().map(|bound| (l.var, within(l.var, bound)))).collect();
+        let ragged: Vec<(Var, Condition)> = loops
+            .iter()
+            .flat_map(|l| l.bounds[1..].iter().map(|bound| (l.var, within(l.var, l.extent(), bound))))
+            .collect();
         // before the variables go, which tell what a condition is about
-        body.iter_mut().for_each(|statement| guard(&buffers, statement, &ragged));
+        let ranges = loops.iter().map(|l| (l.var, Interval::below(l.extent()))).collect();
+        let room = Room { buffers: &buffers, ranges, partly_written: HashSet::new() };
+        body.iter_mut().for_each(|statement| room.guard(statement, &ragged));
         replace_vars(&mut body, &digit_of);
         if total % together != 0 {
-            let conditions = vec![Condition { index: point.clone(), low: 0, high: total }];
+            // all lanes of a thread are too much, or none
+            let conditions = match total % lanes {
+                0 => {
+                    let index = Index::var(step).times(threads).plus(&Index::var(at));
+                    vec![Condition { index, low: 0, high: total / lanes }]
+                }
+                _ => vec![Condition { index: point.clone(), low: 0, high: total }],
+            };
             body = vec![Stmt::If { conditions, body }];
         }
         let steps = (total + together - 1) / together;
@@ -63,6 +77,43 @@ impl Nest {
         Ok(self)
     }
 
+    /// Lets a single thread do what stands between the phases of a block, and a single block what stands outside of all.
+    ///
+    /// ```text
+    /// block for i in 0..8 { s = 0  thread for x in 0..32 { … } }
+    /// =>
+    /// block for i in 0..8 { thread for one in 0..1 { s = 0 }  thread for x in 0..32 { … } }
+    /// ```
+    #[must_use]
+    pub fn in_threads(mut self) -> Nest {
+        let mut body = std::mem::take(&mut self.body);
+        for statement in &mut body {
+            if !matches!(statement, Stmt::Loop(Loop { kind: LoopKind::Block, .. })) {
+                self.in_one(statement, LoopKind::Block);
+            }
+        }
+        self.deal(&mut body);
+        self.body = body;
+        self
+    }
+
+    fn in_one(&mut self, statement: &mut Stmt, kind: LoopKind) {
+        let (var, bounds) = (self.new_var("one"), vec![Index::constant(1)]);
+        let body = vec![statement.clone()];
+        *statement = Stmt::Loop(Loop { var, bounds, kind, body });
+    }
+
+    fn deal(&mut self, statements: &mut Vec<Stmt>) {
+        for statement in statements {
+            match statement {
+                Stmt::Loop(l) if l.kind == LoopKind::Thread => {}
+                Stmt::Loop(Loop { body, kind, .. }) if *kind == LoopKind::Block || has_threads(body) => self.deal(body),
+                Stmt::If { body, .. } if has_threads(body) => self.deal(body),
+                alone => self.in_one(alone, LoopKind::Thread),
+            }
+        }
+    }
+
     /// Lets ragged thread loops, and the ragged loops inside of them that are written out, run in full. What they compute too much goes to
     /// registers and shared memory as what changes nothing, and nowhere else.
     ///
@@ -74,66 +125,134 @@ impl Nest {
     #[must_use]
     pub fn fill_tails(mut self) -> Nest {
         let mut body = std::mem::take(&mut self.body);
-        Self::fill(&self.buffers, &mut body, &mut Vec::new(), false);
+        let mut room = Room { buffers: &self.buffers, ranges: HashMap::new(), partly_written: HashSet::new() };
+        room.note_ranges(&body);
+        room.note_stores(&body, false);
+        Filling { room: &room, pending: Vec::new() }.fill(&mut body, false);
         self.body = body;
         self
     }
+}
 
-    /// `pending`: what would hold inside of the ragged loops around, each with its loop's variable.
-    fn fill(buffers: &[Buffer], statements: &mut [Stmt], pending: &mut Vec<(Var, Condition)>, in_threads: bool) {
+/// The way of [`Nest::fill_tails`] through a nest.
+struct Filling<'a> {
+    room: &'a Room<'a>,
+    /// What would hold inside of the ragged loops around, each with its loop's variable.
+    pending: Vec<(Var, Condition)>,
+}
+
+impl Filling<'_> {
+    fn fill(&mut self, statements: &mut [Stmt], in_threads: bool) {
         for statement in statements {
             match statement {
                 Stmt::Loop(l) => {
                     let in_threads = in_threads || l.kind == LoopKind::Thread;
-                    let known = pending.len();
+                    let known = self.pending.len();
                     if in_threads && matches!(l.kind, LoopKind::Thread | LoopKind::Unroll | LoopKind::Vector) {
-                        let var = l.var;
-                        pending.extend(l.bounds.drain(1..).map(|bound| (var, within(var, &bound))));
+                        let (var, extent) = (l.var, l.extent());
+                        self.pending.extend(l.bounds.drain(1..).map(|bound| (var, within(var, extent, &bound))));
                     }
-                    Self::fill(buffers, &mut l.body, pending, in_threads);
-                    pending.truncate(known);
+                    self.fill(&mut l.body, in_threads);
+                    self.pending.truncate(known);
                 }
-                Stmt::If { body, .. } => Self::fill(buffers, body, pending, in_threads),
-                Stmt::Store { .. } | Stmt::Accumulate { .. } => guard(buffers, statement, pending),
+                Stmt::If { body, .. } => self.fill(body, in_threads),
+                Stmt::Store { .. } | Stmt::Accumulate { .. } => self.room.guard(statement, &self.pending),
             }
         }
     }
 }
 
-/// That a variable stays below a bound.
-fn within(var: Var, bound: &Index) -> Condition {
-    Condition { index: bound.clone().minus(&Index::var(var)), low: 1, high: i64::MAX }
+fn has_threads(statements: &[Stmt]) -> bool {
+    statements.iter().any(|statement| match statement {
+        Stmt::Loop(l) => l.kind == LoopKind::Thread || has_threads(&l.body),
+        Stmt::If { body, .. } => has_threads(body),
+        Stmt::Store { .. } | Stmt::Accumulate { .. } => false,
+    })
 }
 
-/// Lets a statement run where the conditions do not hold, each of which belongs to a loop's variable.
-fn guard(buffers: &[Buffer], statement: &mut Stmt, pending: &[(Var, Condition)]) {
-    let (Stmt::Store { buffer, indices, value } | Stmt::Accumulate { buffer, indices, value, .. }) = &*statement else {
-        return;
-    };
-    let known = &buffers[buffer.0 as usize];
-    let is_own = |scope: Scope| matches!(scope, Scope::Register | Scope::Private);
-    let mut reaches_out = false;
-    value.for_each_load(&mut |tensor, _| reaches_out |= !is_own(buffers[tensor.0 as usize].scope));
-    let stays = is_own(known.scope);
-    // an element too much may get any value that can be had without leaving a tensor
-    let matters = |var: Var| !stays || reaches_out || !indices.iter().any(|index| index.mentions(var));
-    let conditions: Vec<Condition> =
-        pending.iter().filter(|(var, _)| matters(*var)).map(|(_, condition)| condition.clone()).collect();
-    if conditions.is_empty() || (stays && matches!(value, Expr::Float(_))) {
-        return;
+/// That a variable of a loop of `extent` iterations stays below a bound. Where the bound is a multiple of the extent, all iterations do, or none.
+fn within(var: Var, extent: i64, bound: &Index) -> Condition {
+    let whole = bound.offset() % extent == 0 && bound.terms().iter().all(|(_, coefficient)| coefficient % extent == 0);
+    match whole {
+        true => Condition { index: bound.clone(), low: extent, high: i64::MAX },
+        false => Condition { index: bound.clone().minus(&Index::var(var)), low: 1, high: i64::MAX },
     }
-    if !stays {
-        let body = vec![statement.clone()];
-        *statement = Stmt::If { conditions, body };
-        return;
+}
+
+/// What may be touched when loops run in full.
+struct Room<'a> {
+    buffers: &'a [Buffer],
+    /// Of loops that run in full.
+    ranges: HashMap<Var, Interval>,
+    /// Buffers with elements that are not written then.
+    partly_written: HashSet<TensorId>,
+}
+
+impl Room<'_> {
+    fn note_ranges(&mut self, statements: &[Stmt]) {
+        for_each_stmt(statements, &mut |statement| {
+            if let Stmt::Loop(l) = statement {
+                self.ranges.insert(l.var, Interval::below(l.extent()));
+            }
+        });
     }
-    match statement {
-        Stmt::Accumulate { combiner, value, .. } => {
-            *value = Expr::guard(conditions, value.clone(), identity(*combiner, known.dtype));
+
+    fn note_stores(&mut self, statements: &[Stmt], conditional: bool) {
+        for statement in statements {
+            match statement {
+                Stmt::Loop(l) => self.note_stores(&l.body, conditional),
+                Stmt::If { body, .. } => self.note_stores(body, true),
+                Stmt::Store { buffer, indices, .. } if conditional || !self.is_inside(*buffer, indices) => {
+                    self.partly_written.insert(*buffer);
+                }
+                Stmt::Store { .. } | Stmt::Accumulate { .. } => {}
+            }
         }
-        Stmt::Store { value, .. } => {
-            *value = Expr::guard(conditions, value.clone(), identity(Combiner::Sum, known.dtype));
+    }
+
+    /// Whether an access stays inside of a buffer of a block or a thread, whatever the loops around do.
+    fn is_inside(&self, buffer: TensorId, indices: &[Index]) -> bool {
+        let buffer = &self.buffers[buffer.0 as usize];
+        let unknown = Interval { low: i64::MIN, high: i64::MAX };
+        let range = |var: Var| self.ranges.get(&var).copied().unwrap_or(unknown);
+        let fits = |(index, extent): (&Index, &i64)| {
+            index.range(&range).is_some_and(|values| values.low >= 0 && values.high < *extent)
+        };
+        matches!(buffer.scope, Scope::Register | Scope::Private) && indices.iter().zip(&buffer.shape).all(fits)
+    }
+
+    /// Lets a statement run where the conditions do not hold, each of which belongs to a loop's variable.
+    fn guard(&self, statement: &mut Stmt, pending: &[(Var, Condition)]) {
+        let (Stmt::Store { buffer, indices, value } | Stmt::Accumulate { buffer, indices, value, .. }) = &*statement
+        else {
+            return;
+        };
+        let stays = self.is_inside(*buffer, indices);
+        let mut reaches_out = false;
+        value.for_each_load(&mut |tensor, at| {
+            reaches_out |= self.partly_written.contains(&tensor) || !self.is_inside(tensor, at);
+        });
+        // an element too much may get any value that can be had without leaving a buffer
+        let matters = |var: Var| !stays || reaches_out || !indices.iter().any(|index| index.mentions(var));
+        let conditions: Vec<Condition> =
+            pending.iter().filter(|(var, _)| matters(*var)).map(|(_, condition)| condition.clone()).collect();
+        if conditions.is_empty() || (stays && matches!(value, Expr::Float(_))) {
+            return;
         }
-        Stmt::Loop(_) | Stmt::If { .. } => {}
+        if !stays {
+            let body = vec![statement.clone()];
+            *statement = Stmt::If { conditions, body };
+            return;
+        }
+        let dtype = self.buffers[buffer.0 as usize].dtype;
+        match statement {
+            Stmt::Accumulate { combiner, value, .. } => {
+                *value = Expr::guard(conditions, value.clone(), identity(*combiner, dtype));
+            }
+            Stmt::Store { value, .. } => {
+                *value = Expr::guard(conditions, value.clone(), identity(Combiner::Sum, dtype));
+            }
+            Stmt::Loop(_) | Stmt::If { .. } => {}
+        }
     }
 }

@@ -1,10 +1,9 @@
 //! Which algorithm computes the task: as it is written, or a convolution by Winograd's.
 
-use super::{name, site};
 use crate::nest::LoopKind;
 use crate::nest::rewrite::Refusal;
-use crate::space::{Built, Plan, Rule, Stop, Tape, Words};
-use crate::target::Task;
+use crate::space::{Built, Plan, Rule, Stop, Tape, Words, name, site};
+use crate::target::{Cpu, TaskOn};
 use crate::workload::winograd::{self, winograd};
 
 /// Rewrites the workload before anything else is decided.
@@ -13,7 +12,7 @@ pub(super) struct Algorithm;
 /// Outputs of a tile in each dimension.
 const WINOGRAD_TILES: [i64; 2] = [2, 4];
 
-impl Rule for Algorithm {
+impl Rule<Cpu> for Algorithm {
     fn name(&self) -> &'static str {
         "algorithm"
     }
@@ -22,9 +21,9 @@ impl Rule for Algorithm {
         1
     }
 
-    fn decide(&self, task: &Task, plan: &mut Plan, tape: &mut Tape<'_>) -> Result<(), Stop> {
+    fn decide(&self, task: &TaskOn<'_, Cpu>, plan: &mut Plan, tape: &mut Tape<'_>) -> Result<(), Stop> {
         let sizes: Vec<i64> =
-            WINOGRAD_TILES.into_iter().filter(|m| !plan.exact && winograd::applies(&task.workload, *m)).collect();
+            WINOGRAD_TILES.into_iter().filter(|m| !plan.exact && winograd::applies(task.workload, *m)).collect();
         if sizes.is_empty() {
             return Ok(());
         }
@@ -32,7 +31,7 @@ impl Rule for Algorithm {
         candidates.extend(sizes.iter().map(|m| Words(vec!["winograd".into(), m.unsigned_abs().into()])));
         let answer = tape.choose(site("algorithm", []), candidates.clone(), 0)?;
         let chosen = candidates.iter().position(|c| *c == answer).filter(|c| *c > 0).map(|c| sizes[c - 1]);
-        if let Some(rewritten) = chosen.and_then(|m| winograd(&task.workload, m)) {
+        if let Some(rewritten) = chosen.and_then(|m| winograd(task.workload, m)) {
             *plan = Plan { exact: plan.exact, ..Plan::of(rewritten.workload.clone()) };
             plan.groups.retain(|group| !rewritten.filters.contains(&group.stage));
             // the transforms are bound by memory: one way to compute them is as good as another
@@ -42,7 +41,7 @@ impl Rule for Algorithm {
         Ok(())
     }
 
-    fn realise(&self, _: &Task, plan: &Plan, built: &mut Built) -> Result<(), Refusal> {
+    fn realise(&self, _: &TaskOn<'_, Cpu>, plan: &Plan, built: &mut Built) -> Result<(), Refusal> {
         let Some(rewritten) = &plan.algorithm else { return Ok(()) };
         let mut nest = std::mem::take(&mut built.nest);
         for filter in &rewritten.filters {

@@ -9,18 +9,15 @@
 //! from the first reduction step to the last.
 
 mod algorithm;
-mod epilogue;
 mod order;
 mod packing;
 mod parallel;
-mod rows;
 mod tile;
 
-use std::borrow::Cow;
+use super::{Rules, epilogue, rows};
+use crate::target::Cpu;
 
-use super::{Rule, Word, Words};
-
-pub(super) fn rules() -> Vec<Box<dyn Rule>> {
+pub(super) fn rules() -> Rules<Cpu> {
     vec![
         Box::new(algorithm::Algorithm),
         Box::new(epilogue::Epilogue),
@@ -33,12 +30,25 @@ pub(super) fn rules() -> Vec<Box<dyn Rule>> {
     ]
 }
 
-/// `verb group axis`, as in `tile s0 b`.
-fn site<const N: usize>(verb: &'static str, of: [Cow<'static, str>; N]) -> Words {
-    Words(std::iter::once(Word::from(verb)).chain(of.into_iter().map(Word::Name)).collect())
-}
+/// Blocks for each core that the untuned program has at least, where there are enough tiles.
+const BLOCKS_PER_CORE: i64 = 4;
+/// Bytes of intermediates that a block of several rows leaves, at most.
+const MAXIMAL_ROWS_BYTES: i64 = 1 << 22;
 
-/// A value of one name.
-fn name(name: impl Into<Cow<'static, str>>) -> Words {
-    Words(vec![Word::Name(name.into())])
+impl rows::RowLimits for Cpu {
+    fn enough_blocks(&self) -> i64 {
+        i64::from(self.cores) * BLOCKS_PER_CORE
+    }
+
+    fn near_bytes(&self) -> i64 {
+        (self.l2_bytes / 2) as i64
+    }
+
+    fn maximal_bytes(&self) -> i64 {
+        MAXIMAL_ROWS_BYTES
+    }
+
+    fn maximal_row_bytes(&self) -> i64 {
+        i64::MAX
+    }
 }

@@ -1,16 +1,15 @@
 //! The order of loops, and the move of accumulators into registers.
 
-use super::{name, site};
 use crate::nest::LoopKind;
 use crate::nest::rewrite::Refusal;
 use crate::nest::rewrite::accumulate::{Blocks, Reduction};
-use crate::space::{Built, Group, Plan, Rule, Stop, Tape};
-use crate::target::Task;
+use crate::space::{Built, Group, Plan, Rule, Stop, Tape, name, site};
+use crate::target::{Cpu, TaskOn};
 use crate::workload::{Var, Workload};
 
 pub(super) struct Order;
 
-impl Rule for Order {
+impl Rule<Cpu> for Order {
     fn name(&self) -> &'static str {
         "order"
     }
@@ -19,7 +18,7 @@ impl Rule for Order {
         3
     }
 
-    fn decide(&self, _: &Task, plan: &mut Plan, tape: &mut Tape<'_>) -> Result<(), Stop> {
+    fn decide(&self, _: &TaskOn<'_, Cpu>, plan: &mut Plan, tape: &mut Tape<'_>) -> Result<(), Stop> {
         for group in &mut plan.groups {
             tape.settle(group.settled);
             let spatial = group.positions(false);
@@ -33,7 +32,7 @@ impl Rule for Order {
         Ok(())
     }
 
-    fn realise(&self, _: &Task, plan: &Plan, built: &mut Built) -> Result<(), Refusal> {
+    fn realise(&self, _: &TaskOn<'_, Cpu>, plan: &Plan, built: &mut Built) -> Result<(), Refusal> {
         for (at, group) in plan.groups.iter().enumerate() {
             realise_group(&plan.workload, group, at, built)?;
         }

@@ -2,14 +2,14 @@
 
 use std::mem::take;
 
-use super::tile::touches;
-use super::{name, site};
 use crate::nest::rewrite::Refusal;
 use crate::nest::rewrite::pack::{Layout, Place};
-use crate::space::plan::{Access, accesses};
-use crate::space::{Built, Group, Level, Packing, Plan, Rule, Stop, Tape, Word, Words};
-use crate::target::Task;
-use crate::workload::{Expr, Role, Var, Workload};
+use crate::space::fuse::touches;
+use crate::space::operands::{fits_box, packable};
+use crate::space::plan::Access;
+use crate::space::{Built, Group, Level, Packing, Plan, Rule, Stop, Tape, Word, Words, name, site};
+use crate::target::{Cpu, TaskOn};
+use crate::workload::{Role, Var, Workload};
 
 pub(super) struct Pack;
 
@@ -18,7 +18,7 @@ const MAXIMAL_PRIVATE: i64 = 1 << 20;
 /// Elements of a copy of a whole operand, at most.
 const MAXIMAL_WHOLE: i64 = 1 << 26;
 
-impl Rule for Pack {
+impl Rule<Cpu> for Pack {
     fn name(&self) -> &'static str {
         "pack"
     }
@@ -27,7 +27,7 @@ impl Rule for Pack {
         2
     }
 
-    fn decide(&self, _: &Task, plan: &mut Plan, tape: &mut Tape<'_>) -> Result<(), Stop> {
+    fn decide(&self, _: &TaskOn<'_, Cpu>, plan: &mut Plan, tape: &mut Tape<'_>) -> Result<(), Stop> {
         let Plan { workload, rows, groups, .. } = plan;
         for group in groups {
             tape.settle(group.settled);
@@ -49,7 +49,7 @@ impl Rule for Pack {
         Ok(())
     }
 
-    fn realise(&self, _: &Task, plan: &Plan, built: &mut Built) -> Result<(), Refusal> {
+    fn realise(&self, _: &TaskOn<'_, Cpu>, plan: &Plan, built: &mut Built) -> Result<(), Refusal> {
         for (at, group) in plan.groups.iter().enumerate() {
             let loops = &built.loops[at];
             // the loops as `Order` has put them: first those of a single iteration
@@ -89,69 +89,12 @@ fn words(level: Level, layout: Layout) -> &'static str {
     }
 }
 
-/// The operands of a reduction that are read more than once or behind a guard. A tensor may be several operands (queries and keys out of one
-/// product), which are numbered then, unless guards make it hard to tell them apart.
-fn packable(workload: &Workload, group: &Group) -> Vec<(Access, Option<usize>)> {
-    let stage = &workload.stages[group.stage];
-    if !stage.is_reduction() {
-        return Vec::new();
-    }
-    let all = accesses(stage);
-    let behind = group.epilogue.map(|e| accesses(&workload.stages[e])).unwrap_or_default();
-    let reused = |a: &Access| {
-        let every_axis = (0..group.axes.len()).all(|at| touches(a, group, at));
-        !every_axis || a.guarded || a.has_window()
-    };
-    let ways = |tensor| all.iter().filter(move |a: &&Access| a.tensor == tensor);
-    all.iter()
-        .filter(|a| ways(a.tensor).count() == 1 || ways(a.tensor).all(|b| !b.guarded))
-        .filter(|a| behind.iter().all(|b| b.tensor != a.tensor))
-        .filter(|a| {
-            a.indices.iter().all(|i| i.terms().iter().all(|(atom, _)| !matches!(atom, crate::workload::Atom::Value(_))))
-        })
-        .filter(|a| reused(a) && (!a.guarded || is_plain_guard(&stage.value, a)))
-        .map(|a| {
-            let several = ways(a.tensor).count() > 1;
-            (a.clone(), ways(a.tensor).position(|b| b == a).filter(|_| several))
-        })
-        .collect()
-}
-
-/// Whether the guard is right around the access.
-fn is_plain_guard(value: &Expr, access: &Access) -> bool {
-    match value {
-        Expr::Guard { inside, outside, .. } => match &**inside {
-            Expr::Load { tensor, .. } if *tensor == access.tensor => outside.is_leaf(),
-            _ => is_plain_guard(inside, access),
-        },
-        _ => value.children().any(|child| is_plain_guard(child, access)),
-    }
-}
-
-/// The guard right around an access is the tensor's own border.
-fn guards_border(workload: &Workload, value: &Expr, access: &Access) -> bool {
-    match value {
-        Expr::Guard { conditions, inside, .. } if matches!(&**inside, Expr::Load { tensor, .. } if *tensor == access.tensor) =>
-        {
-            let shape = &workload.tensor(access.tensor).shape;
-            conditions.iter().all(|c| {
-                access.indices.iter().zip(shape).any(|(i, extent)| *i == c.index && c.low == 0 && c.high == *extent)
-            })
-        }
-        Expr::Load { tensor, .. } => *tensor == access.tensor,
-        _ => value.children().any(|child| guards_border(workload, child, access)),
-    }
-}
-
 /// Where and how an operand can be packed.
 fn options(workload: &Workload, group: &Group, access: &Access, rows: usize) -> Vec<(Level, Layout)> {
     // a blocked row is another one in each iteration of the loop over its blocks
     let of_rows = (0..rows).any(|row| access.mentions(Var(row as u32)));
     let constant = workload.tensor(access.tensor).role == Role::Constant;
-    let fused = group.fused.is_some_and(|at| touches(access, group, at));
-    let affine = access.indices.iter().all(crate::workload::Index::is_affine);
-    let value = &workload.stages[group.stage].value;
-    let boxes = access.has_window() && affine && !fused && guards_border(workload, value, access);
+    let boxes = fits_box(workload, group, access);
     let mut options = Vec::new();
     let mut offer = |level: Level, whole: bool, spatial_blocks: bool, depth_blocks: bool, most: i64| {
         let elements: i64 = (0..group.axes.len())

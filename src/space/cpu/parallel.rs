@@ -3,11 +3,10 @@
 use std::borrow::Cow;
 use std::mem::take;
 
-use super::site;
 use crate::nest::rewrite::Refusal;
 use crate::nest::{LoopKind, Nest};
-use crate::space::{Built, Plan, Row, Rule, Stop, Tape};
-use crate::target::Task;
+use crate::space::{Built, Plan, Row, Rule, Stop, Tape, site};
+use crate::target::{Cpu, TaskOn};
 use crate::workload::Var;
 
 pub(super) struct Parallel;
@@ -15,7 +14,7 @@ pub(super) struct Parallel;
 /// Work below this many operations is not worth waking a thread for, by default.
 const SERIAL_FLOPS: i64 = 60_000;
 
-impl Rule for Parallel {
+impl Rule<Cpu> for Parallel {
     fn name(&self) -> &'static str {
         "parallel"
     }
@@ -24,13 +23,13 @@ impl Rule for Parallel {
         2
     }
 
-    fn decide(&self, task: &Task, plan: &mut Plan, tape: &mut Tape<'_>) -> Result<(), Stop> {
-        if task.target.cores < 2 {
+    fn decide(&self, task: &TaskOn<'_, Cpu>, plan: &mut Plan, tape: &mut Tape<'_>) -> Result<(), Stop> {
+        if task.machine.cores < 2 {
             return Ok(());
         }
         let small = plan.workload.flops() < SERIAL_FLOPS;
         let default = |extents: &[i64]| {
-            let enough = i64::from(task.target.cores) * 4;
+            let enough = i64::from(task.machine.cores) * 4;
             let mut product = 1;
             let needed = extents.iter().take_while(|e| {
                 let more = product < enough;
@@ -53,7 +52,7 @@ impl Rule for Parallel {
         Ok(())
     }
 
-    fn realise(&self, _: &Task, plan: &Plan, built: &mut Built) -> Result<(), Refusal> {
+    fn realise(&self, _: &TaskOn<'_, Cpu>, plan: &Plan, built: &mut Built) -> Result<(), Refusal> {
         if !plan.rows.is_empty() {
             let count = plan.groups.first().map_or(0, |g| g.parallel);
             built.nest = spread(take(&mut built.nest), &built.rows[..count])?;

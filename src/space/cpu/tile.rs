@@ -2,11 +2,12 @@
 
 use std::mem::take;
 
-use super::{name, site};
 use crate::nest::rewrite::Refusal;
+use crate::space::fuse::{fuse, touches};
 use crate::space::plan::{Access, accesses};
-use crate::space::{AxisLoops, Built, Group, Plan, Rule, Stop, Tape};
-use crate::target::{Architecture, Target, Task};
+use crate::space::rows::RowLimits;
+use crate::space::{AxisLoops, Built, Group, Plan, Rule, Stop, Tape, name, site};
+use crate::target::{Architecture, Cpu, TaskOn};
 use crate::workload::{Expr, Role, Stage, Var, Workload, row_major_strides};
 
 pub(super) struct Tile;
@@ -23,14 +24,12 @@ const VERY_DEEP: i64 = 1024;
 const SHALLOWEST: i64 = 128;
 /// Combining the lanes of a reduction takes longer than so many steps, however short vectors are.
 const SHORT_REDUCTION: i64 = 8;
-/// Blocks for each core that the untuned program has at least, where there are enough tiles.
-pub(super) const BLOCKS_PER_CORE: i64 = 4;
 /// Axes of so many points can be written out for the value's sake.
 const MAXIMAL_PIECES: i64 = 8;
 /// Element-wise work needs no more than this many independent vectors.
 const MAXIMAL_MAP_TILE: i64 = 8;
 
-impl Rule for Tile {
+impl Rule<Cpu> for Tile {
     fn name(&self) -> &'static str {
         "tile"
     }
@@ -39,21 +38,21 @@ impl Rule for Tile {
         3
     }
 
-    fn decide(&self, task: &Task, plan: &mut Plan, tape: &mut Tape<'_>) -> Result<(), Stop> {
+    fn decide(&self, task: &TaskOn<'_, Cpu>, plan: &mut Plan, tape: &mut Tape<'_>) -> Result<(), Stop> {
         let Plan { workload, rows, groups, .. } = plan;
         for group in groups {
             tape.settle(group.settled);
             fuse(workload, group, tape)?;
-            vector(workload, &task.target, group, tape)?;
-            tiles(workload, &task.target, group, tape)?;
+            vector(workload, task.machine, group, tape)?;
+            tiles(workload, task.machine, group, tape)?;
             // the threads share the rows, where there are any
-            let sharing = if rows.is_empty() { i64::from(task.target.cores) * BLOCKS_PER_CORE } else { 1 };
+            let sharing = if rows.is_empty() { task.machine.enough_blocks() } else { 1 };
             blocks(workload, sharing, group, tape)?;
         }
         Ok(())
     }
 
-    fn realise(&self, _: &Task, plan: &Plan, built: &mut Built) -> Result<(), Refusal> {
+    fn realise(&self, _: &TaskOn<'_, Cpu>, plan: &Plan, built: &mut Built) -> Result<(), Refusal> {
         for (at, group) in plan.groups.iter().enumerate() {
             for (position, axis) in group.axes.iter().enumerate() {
                 let mut var = built.stages[group.stage].axes[axis.position];
@@ -71,52 +70,8 @@ impl Rule for Tile {
     }
 }
 
-/// Whether two neighbouring axes are run through as one: those that every operand has, or lacks, together.
-fn fuse(workload: &Workload, group: &mut Group, tape: &mut Tape<'_>) -> Result<(), Stop> {
-    let stage = &workload.stages[group.stage];
-    if !stage.is_reduction() {
-        return Ok(());
-    }
-    let reads = accesses(stage);
-    let spatial = group.positions(false);
-    let together = |pair: &[usize]| {
-        let var = |at: usize| Var(group.axes[at].position as u32);
-        reads.iter().all(|a| a.mentions(var(pair[0])) == a.mentions(var(pair[1])))
-            && reads.iter().any(|a| !a.mentions(var(pair[0])))
-    };
-    let neighbours = |pair: &[usize]| {
-        let (first, second) = (&group.axes[pair[0]], &group.axes[pair[1]]);
-        first.position + 1 == second.position && !first.ragged && !second.ragged
-    };
-    let fit = |pair: &&[usize]| neighbours(pair) && together(pair);
-    let pairs: Vec<usize> = spatial.windows(2).filter(fit).map(|pair| pair[0]).collect();
-    let mut candidates = vec![name("none")];
-    candidates.extend(pairs.iter().map(|at| name(group.axes[*at].letter())));
-    // what is one axis in memory for every operand is run through as one
-    let in_order = |at: &usize| {
-        let (outer, inner) = (group.axes[*at].position as u32, group.axes[*at + 1].position as u32);
-        let width = stage.extent(inner as usize);
-        reads.iter().filter(|a| a.mentions(Var(outer))).all(|a| {
-            let step = a.stride(workload, Var(inner));
-            !a.guarded
-                && step.is_some()
-                && group.axes[*at + 1].extent == width
-                && a.stride(workload, Var(outer)) == step.map(|step| step * width)
-        })
-    };
-    let default = pairs.iter().position(in_order).map_or(0, |pair| pair + 1);
-    let answer = tape.choose(site("fuse", [group.name()]), candidates.clone(), default)?;
-    if let Some(chosen) = candidates.iter().position(|c| *c == answer).filter(|c| *c > 0) {
-        let at = pairs[chosen - 1];
-        group.axes[at].extent *= group.axes[at + 1].extent;
-        group.axes.remove(at + 1);
-        group.fused = Some(at);
-    }
-    Ok(())
-}
-
 /// Which axis runs in vectors.
-fn vector(workload: &Workload, target: &Target, group: &mut Group, tape: &mut Tape<'_>) -> Result<(), Stop> {
+fn vector(workload: &Workload, target: &Cpu, group: &mut Group, tape: &mut Tape<'_>) -> Result<(), Stop> {
     let candidates: Vec<usize> = (0..group.axes.len()).filter(|at| group.axes[*at].extent > 1).collect();
     if candidates.is_empty() {
         return Ok(());
@@ -133,7 +88,7 @@ fn vector(workload: &Workload, target: &Target, group: &mut Group, tape: &mut Ta
 /// How well the accesses of a stage suit vectors along an axis: neighbours in memory and broadcasts are good, strides are bad, and so are
 /// windows and borders, which have to be copied first. The panels of a constant cost nothing. After many reduction steps it matters little
 /// how the output is written.
-fn vector_score(workload: &Workload, target: &Target, group: &Group, reads: &[Access], at: usize) -> i64 {
+fn vector_score(workload: &Workload, target: &Cpu, group: &Group, reads: &[Access], at: usize) -> i64 {
     let stage = &workload.stages[group.stage];
     let axis = &group.axes[at];
     let var = Var((axis.position + usize::from(group.fused == Some(at))) as u32);
@@ -166,7 +121,7 @@ fn vector_score(workload: &Workload, target: &Target, group: &Group, reads: &[Ac
 }
 
 /// The register tile of every axis.
-fn tiles(workload: &Workload, target: &Target, group: &mut Group, tape: &mut Tape<'_>) -> Result<(), Stop> {
+fn tiles(workload: &Workload, target: &Cpu, group: &mut Group, tape: &mut Tape<'_>) -> Result<(), Stop> {
     let lanes = target.lanes();
     let reads = accesses(&workload.stages[group.stage]);
     let reduces = workload.stages[group.stage].is_reduction();
@@ -264,12 +219,6 @@ fn operands(architecture: Architecture) -> i64 {
         Architecture::X86_64 => 4,
         Architecture::Aarch64 => 6,
     }
-}
-
-/// Whether an access moves with an axis, or with either part of a fused one.
-pub(super) fn touches(access: &Access, group: &Group, at: usize) -> bool {
-    let position = group.axes[at].position as u32;
-    access.mentions(Var(position)) || (group.fused == Some(at) && access.mentions(Var(position + 1)))
 }
 
 /// Whole registers, or the whole axis where it ends within the last of them.

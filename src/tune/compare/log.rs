@@ -78,7 +78,7 @@ impl Log {
         let io = |source| LogError::Io { path: path.to_path_buf(), source };
         let mut file = OpenOptions::new().read(true).append(true).create(true).open(path).map_err(io)?;
         let tilescribe = env!("CARGO_PKG_VERSION").to_string();
-        let header = Header { tilescribe, target: fingerprint(target), space: space.version() };
+        let header = Header { tilescribe, target: fingerprint(target), space: space.version(target.kind()) };
         let mut reader = BufReader::new(file.try_clone().map_err(io)?);
         let (mut runs, mut checkpoints) = (BTreeMap::<String, Vec<_>>::new(), BTreeMap::new());
         let (mut whole, mut number) = (0u64, 0);
@@ -267,9 +267,9 @@ mod tests {
                 assert_eq!(log.admit(&method(name, checkpoint)).is_ok(), admitted, "{name} {checkpoint:?}");
             }
         }
-        let mut other = target.clone();
+        let mut other = target.cpu().unwrap().clone();
         other.cores += 1;
-        assert!(matches!(Log::open(&path, &other, &space), Err(LogError::Other { .. })));
+        assert!(matches!(Log::open(&path, &other.into(), &space), Err(LogError::Other { .. })));
         std::fs::OpenOptions::new().append(true).open(&path).unwrap().write_all(b"{}\n").unwrap();
         assert!(matches!(Log::open(&path, &target, &space), Err(LogError::Line { line: 5, .. })));
     }

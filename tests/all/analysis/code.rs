@@ -5,22 +5,22 @@ use tilescribe::codegen::assembly;
 use tilescribe::measure::roofline::{array_kernel, peak_flops, peak_kernel};
 use tilescribe::nest::{Nest, statistics, verify};
 use tilescribe::space::{Space, Untuned};
-use tilescribe::target::{Architecture, Target, Task};
+use tilescribe::target::{Architecture, Cpu, Task};
 
 use crate::codegen::nests::tiled_product;
 use crate::codegen::quality::avx512;
 
-fn avx2() -> Target {
+fn avx2() -> Cpu {
     let names = ["+avx", "+avx2", "+fma"].map(String::from).to_vec();
-    Target { cpu: "haswell".into(), features: names, vector_bits: 256, vector_registers: 16, ..avx512() }
+    Cpu { cpu: "haswell".into(), features: names, vector_bits: 256, vector_registers: 16, ..avx512() }
 }
 
-fn neon() -> Target {
+fn neon() -> Cpu {
     let features = vec!["+neon".to_string()];
-    Target { architecture: Architecture::Aarch64, cpu: "neoverse-n1".into(), features, vector_bits: 128, ..avx512() }
+    Cpu { architecture: Architecture::Aarch64, cpu: "neoverse-n1".into(), features, vector_bits: 128, ..avx512() }
 }
 
-fn code(nest: &Nest, target: &Target) -> KernelFigures {
+fn code(nest: &Nest, target: &Cpu) -> KernelFigures {
     kernel_figures(&assembly(nest, target).unwrap(), target.architecture)
 }
 
@@ -51,7 +51,7 @@ fn too_large_a_register_tile_spills_in_its_loop() {
 #[test]
 fn elements_far_apart_are_gathered() {
     let gathers = |text: &str| {
-        let task = Task { workload: text.parse().unwrap(), target: avx512() };
+        let task = Task { workload: text.parse().unwrap(), target: avx512().into() };
         let nest = Space::standard().drive(&task, &mut Untuned).1.unwrap();
         let found = figures(&task, &nest).unwrap();
         assert_eq!(found.demand.flops, task.workload.flops());

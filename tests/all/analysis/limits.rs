@@ -4,11 +4,11 @@ use std::fs;
 
 use tilescribe::analysis::{Demand, Moved};
 use tilescribe::measure::roofline::{Bandwidth, MAX_FILE_BYTES, Rate, Roofline, RooflineError, key, load, path, save};
-use tilescribe::target::{Level, Target};
+use tilescribe::target::{Cpu, Level};
 
 use crate::codegen::quality::avx512;
 
-fn limits(target: &Target) -> Roofline {
+fn limits(target: &Cpu) -> Roofline {
     let rate = |one_core: f64| Rate { one_core, all_cores: 1.5 * one_core };
     let levels = [(Level::L1, 200.0), (Level::L2, 100.0), (Level::L3, 20.0), (Level::Memory, 10.0)];
     Roofline {
@@ -30,8 +30,8 @@ fn what_is_kept_is_read_back_for_any_number_of_cores() {
     let known = limits(&target);
     save(&inner, &target, &known).unwrap();
     assert_eq!(load(&inner, &target).unwrap().as_ref(), Some(&known));
-    assert_eq!(load(&inner, &Target { cores: 1, ..target.clone() }).unwrap().as_ref(), Some(&known));
-    assert_eq!(load(&inner, &Target { l2_bytes: 1 << 21, ..target.clone() }).unwrap(), None);
+    assert_eq!(load(&inner, &Cpu { cores: 1, ..target.clone() }).unwrap().as_ref(), Some(&known));
+    assert_eq!(load(&inner, &Cpu { l2_bytes: 1 << 21, ..target.clone() }).unwrap(), None);
     let newer = Roofline { measured_unix_s: 2, ..known };
     save(&inner, &target, &newer).unwrap();
     assert_eq!(load(&inner, &target).unwrap(), Some(newer));
@@ -45,7 +45,7 @@ fn files_that_are_not_ours_are_refused() {
     save(folder.path(), &target, &limits(&target)).unwrap();
     let file = path(folder.path(), &target);
     let good = fs::read_to_string(&file).unwrap();
-    let other = key(&Target { vector_bits: 256, ..target.clone() });
+    let other = key(&Cpu { vector_bits: 256, ..target.clone() });
     let refused = |bytes: &[u8], expected: &str| {
         fs::write(&file, bytes).unwrap();
         match load(folder.path(), &target) {
@@ -87,7 +87,7 @@ fn the_lower_line_of_the_roofline_bounds() {
     let target = avx512();
     let known = limits(&target);
     let demand = |flops: i64, bytes: u64| Demand { flops, compulsory: Moved { read_bytes: bytes, written_bytes: 0 } };
-    let at = |cores: u32, demand: Demand| known.ceiling(&demand, &Target { cores, ..target.clone() });
+    let at = |cores: u32, demand: Demand| known.ceiling(&demand, &Cpu { cores, ..target.clone() });
     // 10 flops a byte, in the first cache of one core: computing takes longer
     let found = at(1, demand(200_000, 20_000));
     assert_eq!(

@@ -2,7 +2,7 @@
 
 use tilescribe::codegen::{self, Kernel};
 use tilescribe::nest::{Buffer, Loop, LoopKind, Nest, Scope, Stmt};
-use tilescribe::target::{Architecture, Target};
+use tilescribe::target::{Architecture, Cpu};
 use tilescribe::workload::{
     Array, Binary, DType, Elements, Expr, Index, Role, Stage, TensorId, Unary, Var, Workload, evaluate,
 };
@@ -51,7 +51,7 @@ fn nest(value: Expr, count: i64, lanes: i64) -> Nest {
 }
 
 /// Results on x and w, computed by a kernel.
-fn compiled(value: &Expr, x: &[f32], w: &[f32], lanes: usize, target: &Target) -> Vec<f32> {
+fn compiled(value: &Expr, x: &[f32], w: &[f32], lanes: usize, target: &Cpu) -> Vec<f32> {
     let mut y = vec![0f32; x.len()];
     let kernel = Kernel::load(&nest(value.clone(), x.len() as i64, lanes as i64), target).unwrap();
     assert_eq!(kernel.workspace_bytes(), 0);
@@ -88,7 +88,7 @@ fn check(name: &str, value: &Expr, x: &[f32], w: &[f32], ulps: i64) {
     let whole = x.len() / 16 * 16;
     let (x, w) = (&x[..whole], &w[..whole]);
     let expected = evaluated(value, x, w);
-    let baseline = Target {
+    let baseline = Cpu {
         architecture: Architecture::X86_64,
         cpu: "x86-64".into(),
         features: vec![],

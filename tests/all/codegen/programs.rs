@@ -19,8 +19,9 @@ impl Policy for Uniform {
 
 /// The plain nest, the untuned program and `samples` random ones.
 fn check_programs(name: &str, workload: Workload, samples: u64) {
-    let task = Task { workload, target: target() };
-    check(name, &Nest::naive(&task.workload), &task.target, 1e-5);
+    let target = target();
+    let task = Task { workload, target: target.clone().into() };
+    check(name, &Nest::naive(&task.workload), &target, 1e-5);
     let space = Space::standard();
     for seed in 0..=samples {
         let (trace, nest) = match seed {
@@ -28,7 +29,7 @@ fn check_programs(name: &str, workload: Workload, samples: u64) {
             _ => space.drive(&task, &mut Uniform(ChaCha8Rng::seed_from_u64(seed))),
         };
         if let Ok(nest) = nest {
-            check(&format!("{name}, seed {seed}\n{trace}"), &nest, &task.target, 1e-5);
+            check(&format!("{name}, seed {seed}\n{trace}"), &nest, &target, 1e-5);
         }
     }
 }

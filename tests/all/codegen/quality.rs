@@ -2,13 +2,13 @@
 
 use tilescribe::codegen::{assembly, ir};
 use tilescribe::space::{Space, Trace, Untuned};
-use tilescribe::target::{Architecture, Target, Task};
+use tilescribe::target::{Architecture, Cpu, Task};
 
 use super::nests::tiled_product;
 
-pub fn avx512() -> Target {
+pub fn avx512() -> Cpu {
     let names = ["+avx", "+avx2", "+avx512bw", "+avx512cd", "+avx512dq", "+avx512f", "+avx512vl", "+fma"];
-    Target {
+    Cpu {
         architecture: Architecture::X86_64,
         cpu: "cascadelake".into(),
         features: names.map(String::from).to_vec(),
@@ -68,9 +68,9 @@ fn intermediate_forms_can_be_read() {
 }
 
 fn untuned(text: &str) -> (Trace, String) {
-    let task = Task { workload: text.parse().unwrap(), target: avx512() };
+    let task = Task { workload: text.parse().unwrap(), target: avx512().into() };
     let (trace, nest) = Space::standard().drive(&task, &mut Untuned);
-    (trace, assembly(&nest.unwrap(), &task.target).unwrap())
+    (trace, assembly(&nest.unwrap(), &avx512()).unwrap())
 }
 
 /// Two steps of a window read the same pixels, which would take all registers if they were kept.

@@ -11,6 +11,7 @@ use tilescribe::propose::versions;
 use tilescribe::rank::FEATURES;
 use tilescribe::record::{Filter, Store};
 use tilescribe::space::Space;
+use tilescribe::target::Kind;
 
 use super::{Sandbox, TASK, expect_failure, small_model};
 
@@ -89,7 +90,7 @@ fn checkpoints_of_another_version_are_refused() {
     let sandbox = Sandbox::new();
     sandbox.file("task.txt", TASK);
     sandbox.file("small.onnx", small_model());
-    let (language, space) = (Language::standard().version(), Space::standard().version());
+    let (language, space) = (Language::standard().version(), Space::standard().version(Kind::Cpu));
     for (of, found, expected) in [("search space", "cpu:tile-0", &space), ("tensor language", "0123", &language)] {
         untrained().save(&sandbox.path("checkpoint")).unwrap();
         let config = sandbox.path("checkpoint/config.json");

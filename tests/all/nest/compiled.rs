@@ -13,10 +13,10 @@ use rand_chacha::ChaCha8Rng;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use tilescribe::codegen;
-use tilescribe::measure::{OracleCache, Workbench};
+use tilescribe::measure::{Bench, OracleCache, Workbench};
 use tilescribe::nest::Nest;
 use tilescribe::space::Choice;
-use tilescribe::target::{Target, Task};
+use tilescribe::target::{Cpu, Task};
 use tilescribe::workload::Workload;
 
 use super::random::{PAIRS, Pair};
@@ -47,25 +47,27 @@ struct Agreed {
 }
 
 /// Compiles and checks one pair.
-fn check(seed: u64, host: &Target) -> Result<Agreed, String> {
-    let Pair { kind, mut task, trace, result } = Pair::random(&mut ChaCha8Rng::seed_from_u64(seed));
+fn check(seed: u64, host: &Cpu) -> Result<Agreed, String> {
+    let Pair { kind, task, trace, result } = Pair::random(&mut ChaCha8Rng::seed_from_u64(seed));
+    let mut target = task.target.cpu().unwrap().clone();
     if !seed.is_multiple_of(GENERIC) {
-        (task.target.cpu, task.target.features) = (host.cpu.clone(), host.features.clone());
+        (target.cpu, target.features) = (host.cpu.clone(), host.features.clone());
     }
+    let task = Task { target: target.clone().into(), ..task };
     let nest = result.map_err(|reason| format!("seed {seed}, {kind}: {reason}\ntrace:\n{trace}"))?;
     pass_the_gate(&task, &nest, seed)
-        .map_err(|why| format!("seed {seed}, {kind} for {}: {why}\ntrace:\n{trace}\nnest:\n{nest}", task.target.cpu))?;
+        .map_err(|why| format!("seed {seed}, {kind} for {}: {why}\ntrace:\n{trace}\nnest:\n{nest}", target.cpu))?;
     let mut decisions = BTreeMap::new();
     for choice in &trace.0 {
         kinds_of(choice).into_iter().for_each(|kind| *decisions.entry(kind).or_default() += 1);
     }
-    let identity = format!("{}{}{trace}", task.workload, task.target.to_toml());
+    let identity = format!("{}{}{trace}", task.workload, target.to_toml());
     let extents = extents(&task.workload);
     Ok(Agreed {
         seed,
         digest: Sha256::digest(identity).iter().map(|byte| format!("{byte:02x}")).collect(),
         kind: kind.into(),
-        cpu: task.target.cpu,
+        cpu: target.cpu,
         odd: extents.iter().any(|extent| *extent > 1 && extent % 2 == 1),
         prime: extents.iter().any(|extent| *extent > 2 && is_prime(*extent)),
         decisions,
@@ -124,7 +126,7 @@ const KINDS: [&str; 30] = [
 ];
 
 fn pass_the_gate(task: &Task, nest: &Nest, seed: u64) -> Result<(), String> {
-    codegen::set_threads(task.target.cores as usize);
+    codegen::set_threads(task.target.processors() as usize);
     let expected = OracleCache::default().expected(&task.workload, seed).map_err(|error| error.to_string())?;
     let mut bench = Workbench::new(task.clone(), expected).map_err(|refusal| refusal.detail)?;
     let checked = bench.load(nest).and_then(|mut loaded| bench.check(&mut loaded));

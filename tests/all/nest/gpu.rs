@@ -26,8 +26,23 @@ const SUM: TensorId = TensorId(5);
 /// Rows and columns of a tile.
 const TILE: i64 = 8;
 
+/// Descriptions that come with Tilescribe.
+pub const SHIPPED: [(&str, &str); 5] = [
+    ("sm_80", include_str!("../../../targets/gpus/sm_80.toml")),
+    ("sm_86", include_str!("../../../targets/gpus/sm_86.toml")),
+    ("sm_89", include_str!("../../../targets/gpus/sm_89.toml")),
+    ("sm_90", include_str!("../../../targets/gpus/sm_90.toml")),
+    ("sm_100", include_str!("../../../targets/gpus/sm_100.toml")),
+];
+
+/// One of them.
+pub fn gpu(name: &str) -> Gpu {
+    let (_, text) = SHIPPED.iter().find(|(known, _)| *known == name).unwrap();
+    Gpu::from_toml(text).unwrap()
+}
+
 fn h100() -> Gpu {
-    Gpu::from_toml(include_str!("../../../targets/gpus/sm_90.toml")).unwrap()
+    gpu("sm_90")
 }
 
 fn product(rows: i64, columns: i64, depth: i64) -> Workload {
@@ -252,7 +267,7 @@ fn a_block_waits_where_it_must_and_nowhere_else() {
 }
 
 /// Registers of a thread, and bytes that it spills, of each kernel; `None` where there is no assembler.
-fn assembled(text: &str, architecture: &str) -> Option<Vec<(u32, u32)>> {
+pub fn assembled(text: &str, architecture: &str) -> Option<Vec<(u32, u32)>> {
     let ptxas = Path::new(env!("CARGO_MANIFEST_DIR")).join("target/cuda/nvidia/cu13/bin/ptxas");
     if !ptxas.exists() {
         let _ = writeln!(std::io::stderr(), "not assembled: there is no {}", ptxas.display());
@@ -276,14 +291,8 @@ fn assembled(text: &str, architecture: &str) -> Option<Vec<(u32, u32)>> {
 
 #[test]
 fn the_assembler_takes_kernels_of_every_generation() {
-    for (architecture, description) in [
-        ("sm_80", include_str!("../../../targets/gpus/sm_80.toml")),
-        ("sm_86", include_str!("../../../targets/gpus/sm_86.toml")),
-        ("sm_89", include_str!("../../../targets/gpus/sm_89.toml")),
-        ("sm_90", include_str!("../../../targets/gpus/sm_90.toml")),
-        ("sm_100", include_str!("../../../targets/gpus/sm_100.toml")),
-    ] {
-        let found = ptx(&tiled(19, 13, 11), &Gpu::from_toml(description).unwrap()).unwrap();
+    for (architecture, _) in SHIPPED {
+        let found = ptx(&tiled(19, 13, 11), &gpu(architecture)).unwrap();
         if let Some(kernels) = assembled(&found.text, architecture) {
             let [(registers, spilled)] = kernels[..] else { panic!("one kernel: {kernels:?}") };
             assert!((1..=64).contains(&registers) && spilled == 0, "{architecture}: {registers} {spilled}");

@@ -1,13 +1,17 @@
 //! Laws: whatever decisions are taken, the nest is legal, runs without a fault, and computes what the plain nest does.
 
+use std::collections::BTreeMap;
+use std::io::Write;
+
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use rayon::iter::{IntoParallelIterator, ParallelIterator};
 use tilescribe::nest::{Nest, interpret, verify};
-use tilescribe::space::{Decision, Next, Policy, Reason, Space, Trace};
-use tilescribe::target::{Architecture, Target, Task};
+use tilescribe::space::{Choice, Decision, Next, Policy, Reason, Space, Trace};
+use tilescribe::target::{Architecture, Cpu, Target, Task};
 use tilescribe::workload::{Array, Role, TensorId, Workload, evaluate};
 
+use super::gpu::{SHIPPED, gpu};
 use super::workloads::random_workload;
 use super::{floats, to_floats};
 
@@ -24,7 +28,7 @@ impl Policy for Random<'_> {
 
 fn random_target(rng: &mut ChaCha8Rng) -> Target {
     let (vector_bits, vector_registers) = [(128, 16), (256, 16), (512, 32)][rng.random_range(0..3)];
-    Target {
+    Target::Cpu(Cpu {
         architecture: Architecture::X86_64,
         cpu: "generic".into(),
         features: Vec::new(),
@@ -34,7 +38,7 @@ fn random_target(rng: &mut ChaCha8Rng) -> Target {
         l1_bytes: 32 << 10,
         l2_bytes: 1 << 20,
         l3_bytes: 0,
-    }
+    })
 }
 
 /// A workload for some machine, and decisions for it.
@@ -49,8 +53,13 @@ pub struct Pair {
 impl Pair {
     /// Equal states of `rng` draw equal pairs.
     pub fn random(rng: &mut ChaCha8Rng) -> Pair {
+        Pair::on(random_target, rng)
+    }
+
+    /// The same for a machine that `target` draws.
+    pub fn on(target: impl FnOnce(&mut ChaCha8Rng) -> Target, rng: &mut ChaCha8Rng) -> Pair {
         let (kind, workload) = random_workload(rng);
-        let task = Task { workload, target: random_target(rng) };
+        let task = Task { workload, target: target(rng) };
         let (trace, result) = Space::standard().drive(&task, &mut Random(rng));
         Pair { kind, task, trace, result }
     }
@@ -67,36 +76,44 @@ fn arguments(nest: &Nest, rng: &mut ChaCha8Rng) -> Vec<Vec<u8>> {
 /// One workload and one trace; what is wrong with the nest, if anything.
 fn check(seed: u64) -> Result<(), String> {
     let mut rng = ChaCha8Rng::seed_from_u64(seed);
-    let Pair { kind, task, trace, result } = Pair::random(&mut rng);
-    let describe = |what: String, nest: &dyn std::fmt::Display| {
-        format!("seed {seed}, {kind}: {what}\ntrace:\n{trace}\nnest:\n{nest}")
-    };
-    let naive = Nest::naive(&task.workload);
-    let nest = result.map_err(|reason| describe(reason.to_string(), &naive))?;
-    match Space::standard().next(&task, &trace) {
-        Ok(Next::Done(replayed)) if replayed == nest => {}
-        other => return Err(describe(format!("replay gives {other:?}"), &nest)),
-    }
-    verify(&nest, task.target.lanes()).map_err(|error| describe(error.to_string(), &nest))?;
+    let pair = Pair::random(&mut rng);
+    pair.check(seed, &mut rng)
+}
 
-    let given = arguments(&naive, &mut rng);
-    let expected = evaluated(&task.workload, &naive, &given).map_err(|error| describe(error, &naive))?;
-    for nest in [&naive, &nest] {
-        let mut bytes = given.clone();
-        for id in &nest.arguments()[given.len()..] {
-            bytes.push(vec![0xa5; nest.buffer(*id).bytes()]);
+impl Pair {
+    /// Runs the nest beside the plain one; what is wrong with it, if anything.
+    fn check(self, seed: u64, rng: &mut ChaCha8Rng) -> Result<(), String> {
+        let Pair { kind, task, trace, result } = self;
+        let describe = |what: String, nest: &dyn std::fmt::Display| {
+            format!("seed {seed}, {kind}: {what}\ntrace:\n{trace}\nnest:\n{nest}")
+        };
+        let naive = Nest::naive(&task.workload);
+        let nest = result.map_err(|reason| describe(reason.to_string(), &naive))?;
+        match Space::standard().next(&task, &trace) {
+            Ok(Next::Done(replayed)) if replayed == nest => {}
+            other => return Err(describe(format!("replay gives {other:?}"), &nest)),
         }
-        interpret(nest, &mut bytes).map_err(|fault| describe(fault.to_string(), nest))?;
-        let found: Vec<_> = nest.arguments().into_iter().zip(bytes).collect();
-        for (id, array) in &expected {
-            let bytes = found.iter().find(|(other, _)| other == id).map(|(_, bytes)| bytes.as_slice());
-            // errors that are independent of one another grow by the root
-            let allowed = 1e-4 * f64::from(nest.error_growth).sqrt() as f32;
-            compare(*id, &to_floats(&array.to_bytes()), &to_floats(bytes.unwrap_or_default()), allowed)
-                .map_err(|difference| describe(difference, nest))?;
+        verify(&nest, task.target.lanes()).map_err(|error| describe(error.to_string(), &nest))?;
+
+        let given = arguments(&naive, rng);
+        let expected = evaluated(&task.workload, &naive, &given).map_err(|error| describe(error, &naive))?;
+        for nest in [&naive, &nest] {
+            let mut bytes = given.clone();
+            for id in &nest.arguments()[given.len()..] {
+                bytes.push(vec![0xa5; nest.buffer(*id).bytes()]);
+            }
+            interpret(nest, &mut bytes).map_err(|fault| describe(fault.to_string(), nest))?;
+            let found: Vec<_> = nest.arguments().into_iter().zip(bytes).collect();
+            for (id, array) in &expected {
+                let bytes = found.iter().find(|(other, _)| other == id).map(|(_, bytes)| bytes.as_slice());
+                // errors that are independent of one another grow by the root
+                let allowed = 1e-4 * f64::from(nest.error_growth).sqrt() as f32;
+                compare(*id, &to_floats(&array.to_bytes()), &to_floats(bytes.unwrap_or_default()), allowed)
+                    .map_err(|difference| describe(difference, nest))?;
+            }
         }
+        Ok(())
     }
-    Ok(())
 }
 
 /// The outputs by the naive evaluator.
@@ -127,6 +144,83 @@ fn compare(id: TensorId, expected: &[f32], found: &[f32], allowed: f32) -> Resul
         Some(at) => Err(format!("element {at} of t{} is {}, not {}", id.0, found[at], expected[at])),
         None => Ok(()),
     }
+}
+
+/// What became of a pair for a GPU.
+struct OnGpu {
+    /// The verbs of its decisions, with the answer where there are only a few.
+    decisions: Vec<String>,
+    /// The reason of a dead end, by its last words, which are the same for all of a kind.
+    dead_end: Option<String>,
+}
+
+fn on_gpu(seed: u64) -> Result<OnGpu, String> {
+    let mut rng = ChaCha8Rng::seed_from_u64(seed);
+    let target = |rng: &mut ChaCha8Rng| gpu(SHIPPED[rng.random_range(0..SHIPPED.len())].0).into();
+    let pair = Pair::on(target, &mut rng);
+    let decision = |choice: &Choice| {
+        let (site, value) = (choice.site.to_string(), choice.value.to_string());
+        match site.split(' ').next().unwrap_or_default() {
+            verb @ ("epilogue" | "rows" | "fetch" | "lanes" | "padding") => format!("{verb} {value}"),
+            verb if value == "1" || value == "none" => format!("{verb} {value}"),
+            verb => verb.to_string(),
+        }
+    };
+    let decisions = pair.trace.0.iter().map(decision).collect();
+    if let Err(reason) = &pair.result {
+        return match reason.0.contains("bytes of shared memory") {
+            true => Ok(OnGpu { decisions, dead_end: Some("shared memory".into()) }),
+            false => Err(format!("seed {seed}, {}: {reason}\ntrace:\n{}", pair.kind, pair.trace)),
+        };
+    }
+    pair.check(seed, &mut rng)?;
+    Ok(OnGpu { decisions, dead_end: None })
+}
+
+/// Kinds of decisions for GPUs, each of which is drawn [`LEAST`] times.
+const GPU_DECISIONS: [&str; 24] = [
+    "epilogue fused",
+    "epilogue apart",
+    "rows 0",
+    "rows 1",
+    "block",
+    "block 1",
+    "fuse",
+    "fuse none",
+    "vector",
+    "vector none",
+    "threads",
+    "threads 1",
+    "tile",
+    "tile 1",
+    "rounds",
+    "rounds 1",
+    "steps",
+    "steps 1",
+    "fetch none",
+    "fetch panel",
+    "fetch box",
+    "lanes 4",
+    "padding 0",
+    "padding 4",
+];
+const LEAST: usize = 50;
+/// Pairs for GPUs: seeds from here on.
+const GPU_PAIRS: std::ops::Range<u64> = 100_000..102_000;
+
+#[test]
+fn every_trace_for_a_gpu_gives_a_legal_nest_without_races_that_computes_the_workload() {
+    let done: Result<Vec<OnGpu>, String> = GPU_PAIRS.into_par_iter().map(on_gpu).collect();
+    let done = done.unwrap_or_else(|report| panic!("{report}"));
+    let mut drawn = BTreeMap::<&str, usize>::new();
+    done.iter().flat_map(|pair| &pair.decisions).for_each(|kind| *drawn.entry(kind).or_default() += 1);
+    let dead_ends = done.iter().filter(|pair| pair.dead_end.is_some()).count();
+    let table: String = drawn.iter().map(|(kind, count)| format!("{kind:<16} {count}\n")).collect();
+    writeln!(std::io::stdout(), "{} pairs, {dead_ends} of them without room\n{table}", done.len()).unwrap();
+    let rare: Vec<&&str> =
+        GPU_DECISIONS.iter().filter(|kind| drawn.get(**kind).copied().unwrap_or(0) < LEAST).collect();
+    assert!(rare.is_empty(), "drawn fewer than {LEAST} times: {rare:?}\n{table}");
+    assert!(dead_ends * 10 < done.len(), "{dead_ends} dead ends of {}", done.len());
 }
 
 #[test]

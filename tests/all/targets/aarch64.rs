@@ -12,7 +12,7 @@ use rayon::iter::{IntoParallelRefIterator, ParallelIterator};
 use tilescribe::codegen::object;
 use tilescribe::measure::Tolerance;
 use tilescribe::nest::Nest;
-use tilescribe::target::Target;
+use tilescribe::target::Cpu;
 use tilescribe::workload::Role;
 use tilescribe::workload::generate::Limits;
 
@@ -28,7 +28,7 @@ const POISON: u8 = 0xff;
 #[test]
 fn programs_for_aarch64_compute_the_workload() {
     let sve = shipped("neoverse-v1");
-    let wide = Target { vector_bits: 512, ..sve.clone() };
+    let wide = Cpu { vector_bits: 512, ..sve.clone() };
     let missing: Vec<&str> = [QEMU, COMPILER].into_iter().filter(|program| !is_there(program)).collect();
     if !missing.is_empty() {
         // past the capture of tests' outputs: nobody should believe that it was checked
@@ -47,7 +47,7 @@ fn is_there(program: &str) -> bool {
 }
 
 /// Compiles all programs into one executable, runs it, and compares.
-fn run(target: &Target, processor: &str, workloads: u64, programs: u64) {
+fn run(target: &Cpu, processor: &str, workloads: u64, programs: u64) {
     let mut pairs = pairs(target, Limits::SMALL, workloads, programs);
     pairs.extend(functions(target));
     let oracles: Vec<Oracle> = pairs.par_iter().map(|pair| oracle(&pair.task.workload)).collect();
@@ -78,7 +78,7 @@ fn run(target: &Target, processor: &str, workloads: u64, programs: u64) {
 }
 
 /// The executable `driver`: all programs, the runtime, and a loop over them. Returns the workspace of each program, in bytes.
-fn build(pairs: &[Pair], target: &Target, folder: &Path) -> Vec<usize> {
+fn build(pairs: &[Pair], target: &Cpu, folder: &Path) -> Vec<usize> {
     let symbols: Vec<String> = (0..pairs.len()).map(|number| format!("k{number}")).collect();
     let kernels: Vec<(&str, &Nest)> =
         symbols.iter().zip(pairs).map(|(symbol, pair)| (symbol.as_str(), &pair.nest)).collect();

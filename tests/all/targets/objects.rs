@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use rayon::iter::{IntoParallelRefIterator, ParallelIterator};
 use tilescribe::codegen::{assembly, object};
 use tilescribe::space::{Space, Untuned};
-use tilescribe::target::{Architecture, Target, Task};
+use tilescribe::target::{Architecture, Cpu, Task};
 use tilescribe::workload::generate::Limits;
 
 use super::elf::{AARCH64, Object, X86_64};
@@ -30,9 +30,10 @@ fn registers(text: &str) -> BTreeSet<&str> {
 /// LLVM's verifier accepts the module, which compiling it includes; the object is what it should be.
 fn check_object(pair: &Pair) {
     let Pair { name, task, nest } = pair;
-    let object = object(&[("kernel", nest)], &task.target).unwrap_or_else(|error| panic!("{name}{error}"));
+    let target = task.target.cpu().unwrap();
+    let object = object(&[("kernel", nest)], target).unwrap_or_else(|error| panic!("{name}{error}"));
     let object = Object::parse(&object.bytes);
-    let machine = if task.target.architecture == Architecture::X86_64 { X86_64 } else { AARCH64 };
+    let machine = if target.architecture == Architecture::X86_64 { X86_64 } else { AARCH64 };
     assert_eq!(object.machine, machine, "{name}");
     let foreign: Vec<&str> = object.symbols.iter().filter(|s| !s.1).map(|s| s.0.as_str()).collect();
     assert!(foreign.iter().all(|symbol| *symbol == RUNTIME), "{name}calls {foreign:?}");
@@ -54,7 +55,7 @@ fn every_target_has_legal_objects() {
 /// Vectors are those of the target, never another's.
 #[test]
 fn code_uses_the_registers_of_its_target() {
-    let used = |target: &Target| {
+    let used = |target: &Cpu| {
         let pairs = pairs(target, Limits::SMALL, 1, 1);
         let texts: Vec<String> = pairs.par_iter().map(|pair| assembly(&pair.nest, target).unwrap()).collect();
         // so are the numbers of registers: those from 16 on belong to AVX-512
@@ -102,13 +103,13 @@ fn untuned_register_tiles_have_no_spills() {
         let target = shipped(&name);
         let fused = target.architecture == Architecture::Aarch64 || target.has_feature("fma");
         for workload in [Some(dense), fused.then_some(convolution)].into_iter().flatten() {
-            let task = Task { workload: workload.parse().unwrap(), target: target.clone() };
+            let task = Task { workload: workload.parse().unwrap(), target: target.clone().into() };
             let (trace, nest) = Space::standard().drive(&task, &mut Untuned);
-            let text = assembly(&nest.unwrap(), &task.target).unwrap();
+            let text = assembly(&nest.unwrap(), &target).unwrap();
             let body = hottest_loop(&text);
             let multiplies =
                 body.iter().filter(|l| ["vfmadd", "mulps", "fmla", "fmad"].iter().any(|m| l.starts_with(m)));
-            let wanted = task.target.vector_registers as usize * 2 / 3;
+            let wanted = target.vector_registers as usize * 2 / 3;
             assert!(multiplies.count() >= wanted, "{name}\n{trace}\n{}", body.join("\n"));
             let on_the_stack = |line: &&&str| line.contains("(%rsp)") || line.contains("[sp");
             let spills: Vec<_> = body.iter().filter(on_the_stack).collect();

@@ -5,7 +5,7 @@ use rand_chacha::ChaCha8Rng;
 use tilescribe::measure::OracleCache;
 use tilescribe::nest::Nest;
 use tilescribe::space::{Decision, Policy, Space, Trace, Untuned};
-use tilescribe::target::{Target, Task};
+use tilescribe::target::{Cpu, Task};
 use tilescribe::workload::generate::{Kind, Limits, generate_kind};
 use tilescribe::workload::{Array, Binary, TensorId, Unary, Workload};
 
@@ -26,11 +26,11 @@ impl Policy for Random {
 }
 
 /// Of each kind `workloads` workloads, each with its untuned program and `programs` random ones. Equal arguments give equal pairs.
-pub fn pairs(target: &Target, limits: Limits, workloads: u64, programs: u64) -> Vec<Pair> {
+pub fn pairs(target: &Cpu, limits: Limits, workloads: u64, programs: u64) -> Vec<Pair> {
     let mut pairs = Vec::new();
     for kind in Kind::ALL {
         for seed in 0..workloads {
-            let task = Task { workload: generate_kind(kind, seed, limits), target: target.clone() };
+            let task = Task { workload: generate_kind(kind, seed, limits), target: target.clone().into() };
             add(&mut pairs, &format!("{kind:?} {seed} for {}", target.cpu), &task, programs);
         }
     }
@@ -38,7 +38,7 @@ pub fn pairs(target: &Target, limits: Limits, workloads: u64, programs: u64) -> 
 }
 
 /// All functions of floats, which have code of their own on some processors, with a random program for each.
-pub fn functions(target: &Target) -> Vec<Pair> {
+pub fn functions(target: &Cpu) -> Vec<Pair> {
     let unary = Unary::ALL.into_iter().filter(|op| *op != Unary::Not);
     let unary = unary.map(|op| (op.name(), format!("input t0 3 37\nout t1 3 37 {} t0 a b\n", op.name())));
     let binary = Binary::ALL.into_iter().filter(|op| !matches!(op, Binary::And | Binary::Or));
@@ -50,7 +50,8 @@ pub fn functions(target: &Target) -> Vec<Pair> {
     let mut pairs = Vec::new();
     for (function, text) in unary.chain(binary) {
         let workload = text.parse().unwrap_or_else(|error| panic!("{text}: {error}"));
-        add(&mut pairs, &format!("{function} for {}", target.cpu), &Task { workload, target: target.clone() }, 1);
+        let task = Task { workload, target: target.clone().into() };
+        add(&mut pairs, &format!("{function} for {}", target.cpu), &task, 1);
     }
     pairs
 }

@@ -3,7 +3,7 @@
 use std::io::Write;
 
 use tilescribe::codegen::check_runs_here;
-use tilescribe::measure::{OracleCache, Workbench};
+use tilescribe::measure::{Bench, OracleCache, Workbench};
 use tilescribe::workload::generate::Limits;
 
 use super::pairs::{functions, pairs};

@@ -1,13 +1,12 @@
 //! Whether the element-wise stage behind a reduction is computed as the reduction's results are written.
 
-use super::{name, site};
+use super::{Built, Plan, Rule, Stop, Tape, name, site};
 use crate::nest::rewrite::Refusal;
-use crate::space::{Built, Plan, Rule, Stop, Tape};
-use crate::target::Task;
+use crate::target::TaskOn;
 
 pub(super) struct Epilogue;
 
-impl Rule for Epilogue {
+impl<M> Rule<M> for Epilogue {
     fn name(&self) -> &'static str {
         "epilogue"
     }
@@ -16,7 +15,7 @@ impl Rule for Epilogue {
         1
     }
 
-    fn decide(&self, _: &Task, plan: &mut Plan, tape: &mut Tape<'_>) -> Result<(), Stop> {
+    fn decide(&self, _: &TaskOn<'_, M>, plan: &mut Plan, tape: &mut Tape<'_>) -> Result<(), Stop> {
         let mut at = 0;
         while at < plan.groups.len() {
             let stage = plan.groups[at].stage;
@@ -34,7 +33,7 @@ impl Rule for Epilogue {
     }
 
     /// Done where the reduction is moved into registers.
-    fn realise(&self, _: &Task, _: &Plan, _: &mut Built) -> Result<(), Refusal> {
+    fn realise(&self, _: &TaskOn<'_, M>, _: &Plan, _: &mut Built) -> Result<(), Refusal> {
         Ok(())
     }
 }

@@ -2,13 +2,11 @@
 
 use std::mem::take;
 
-use super::site;
-use super::tile::BLOCKS_PER_CORE;
+use super::plan::{accesses, shared_rows};
+use super::{Built, Plan, Row, Rule, Stop, Tape, site};
 use crate::nest::axis_name;
 use crate::nest::rewrite::Refusal;
-use crate::space::plan::{accesses, shared_rows};
-use crate::space::{Built, Plan, Row, Rule, Stop, Tape};
-use crate::target::{Target, Task};
+use crate::target::TaskOn;
 use crate::workload::{Role, Var, Workload};
 
 /// Joins the loops over leading axes that all stages share, or over blocks of them.
@@ -21,10 +19,23 @@ pub(super) struct Rows;
 const BLOCKS: [i64; 13] = [1, 2, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128];
 /// Rows that the untuned program keeps together, at most: beyond that, operands are reused often enough.
 const DEFAULT_BLOCK: i64 = 32;
-/// Bytes of intermediates that a block of several rows leaves, at most.
-const MAXIMAL_BYTES: i64 = 1 << 22;
 
-impl Rule for Rows {
+/// What the rows ask of a machine.
+pub(super) trait RowLimits {
+    /// Blocks of rows that keep all of it busy.
+    fn enough_blocks(&self) -> i64;
+
+    /// Bytes of intermediates that a block of several rows leaves in the untuned program, at most.
+    fn near_bytes(&self) -> i64;
+
+    /// Bytes of intermediates that a block of several rows leaves, at most.
+    fn maximal_bytes(&self) -> i64;
+
+    /// The same of a row on its own.
+    fn maximal_row_bytes(&self) -> i64;
+}
+
+impl<M: RowLimits> Rule<M> for Rows {
     fn name(&self) -> &'static str {
         "rows"
     }
@@ -33,19 +44,26 @@ impl Rule for Rows {
         2
     }
 
-    fn decide(&self, task: &Task, plan: &mut Plan, tape: &mut Tape<'_>) -> Result<(), Stop> {
+    fn decide(&self, task: &TaskOn<'_, M>, plan: &mut Plan, tape: &mut Tape<'_>) -> Result<(), Stop> {
         // joined rows pay where what one reduction leaves is reduced again, or used after another reduction
         let reductions = plan.groups.iter().filter(|g| plan.workload.stages[g.stage].is_reduction()).count();
         if reductions < 2 {
             return Ok(());
         }
         let shared = shared_rows(&plan.workload) as i64;
-        let candidates: Vec<i64> = (0..=shared).collect();
-        let rows = tape.choose_number(site("rows", []), &candidates, candidates.len() - 1)? as usize;
-        plan.rows = (0..rows).map(|at| Row { extent: plan.workload.stages[0].spatial[at], block: 1 }).collect();
+        let singles = |rows: i64| -> Vec<Row> {
+            let extents = plan.workload.stages[0].spatial.iter().take(rows as usize);
+            extents.map(|extent| Row { extent: *extent, block: 1 }).collect()
+        };
+        let most = task.machine.maximal_row_bytes();
+        let fits = |rows: &i64| *rows == 0 || bytes(&plan.workload, &singles(*rows)) <= most;
+        let candidates: Vec<i64> = (0..=shared).filter(fits).collect();
+        let rows = tape.choose_number(site("rows", []), &candidates, candidates.len() - 1)?;
+        plan.rows = singles(rows);
+        let rows = plan.rows.len();
         for at in 0..rows {
-            let candidates = blocks(&plan.workload, &plan.rows, at);
-            let default = default_block(&plan.workload, &task.target, &plan.rows, at, &candidates);
+            let candidates = blocks(&plan.workload, &plan.rows, at, task.machine.maximal_bytes());
+            let default = default_block(&plan.workload, task.machine, &plan.rows, at, &candidates);
             let site = site("block", ["rows".into(), axis_name(at)]);
             plan.rows[at].block = tape.choose_number(site, &candidates, default)?;
         }
@@ -59,7 +77,7 @@ impl Rule for Rows {
         Ok(())
     }
 
-    fn realise(&self, _: &Task, plan: &Plan, built: &mut Built) -> Result<(), Refusal> {
+    fn realise(&self, _: &TaskOn<'_, M>, plan: &Plan, built: &mut Built) -> Result<(), Refusal> {
         let mut outer = Vec::new();
         for at in 0..built.stages.len() {
             let (init, axes) = (built.stages[at].init.clone(), built.stages[at].axes.clone());
@@ -110,29 +128,28 @@ fn split(built: &mut Built, vars: &[Var], rows: &[Row]) -> Result<(Vec<Var>, Vec
 }
 
 /// How many iterations of a row axis may stay together, the rows before it decided.
-fn blocks(workload: &Workload, rows: &[Row], at: usize) -> Vec<i64> {
+fn blocks(workload: &Workload, rows: &[Row], at: usize, most_bytes: i64) -> Vec<i64> {
     let extent = rows[at].extent;
     let mut candidates: Vec<i64> = BLOCKS.into_iter().filter(|b| *b < extent.max(2)).collect();
     // the whole of the last one is a row axis less
     if at + 1 < rows.len() && extent > 1 {
         candidates.push(extent);
     }
-    candidates.retain(|block| *block == 1 || bytes(workload, &with_block(rows, at, *block)) <= MAXIMAL_BYTES);
+    candidates.retain(|block| *block == 1 || bytes(workload, &with_block(rows, at, *block)) <= most_bytes);
     candidates
 }
 
 /// The position of the block of the untuned program: rows stay together where they read the same operand of a contraction, as
-/// many as leave the threads enough blocks and half of their cache.
-fn default_block(workload: &Workload, target: &Target, rows: &[Row], at: usize, candidates: &[i64]) -> usize {
+/// many as leave the machine enough blocks and fit into near memory.
+fn default_block(workload: &Workload, machine: &impl RowLimits, rows: &[Row], at: usize, candidates: &[i64]) -> usize {
     if !shares_operand(workload, rows.len(), at) {
         return 0;
     }
-    let enough = i64::from(target.cores) * BLOCKS_PER_CORE;
     let fits = |block: i64| {
         let rows = with_block(rows, at, block);
         let together: i64 = rows.iter().map(|row| row.block).product();
         let count: i64 = rows.iter().map(Row::blocks).product();
-        together <= DEFAULT_BLOCK && count >= enough && bytes(workload, &rows) * 2 <= target.l2_bytes as i64
+        together <= DEFAULT_BLOCK && count >= machine.enough_blocks() && bytes(workload, &rows) <= machine.near_bytes()
     };
     candidates.iter().rposition(|block| fits(*block)).unwrap_or(0)
 }
@@ -144,7 +161,7 @@ fn with_block(rows: &[Row], at: usize, block: i64) -> Vec<Row> {
 }
 
 /// Bytes of the intermediates of one block of rows.
-fn bytes(workload: &Workload, rows: &[Row]) -> i64 {
+pub(super) fn bytes(workload: &Workload, rows: &[Row]) -> i64 {
     let own = |shape: &[i64]| -> i64 {
         shape.iter().enumerate().map(|(d, extent)| rows.get(d).map_or(*extent, |row| row.block)).product()
     };
@@ -165,7 +182,7 @@ fn shares_operand(workload: &Workload, rows: usize, at: usize) -> bool {
 /// Gives every block of rows its own instance of the intermediates.
 pub(super) struct Privatise;
 
-impl Rule for Privatise {
+impl<M> Rule<M> for Privatise {
     fn name(&self) -> &'static str {
         "privatise"
     }
@@ -174,11 +191,11 @@ impl Rule for Privatise {
         2
     }
 
-    fn decide(&self, _: &Task, _: &mut Plan, _: &mut Tape<'_>) -> Result<(), Stop> {
+    fn decide(&self, _: &TaskOn<'_, M>, _: &mut Plan, _: &mut Tape<'_>) -> Result<(), Stop> {
         Ok(())
     }
 
-    fn realise(&self, _: &Task, plan: &Plan, built: &mut Built) -> Result<(), Refusal> {
+    fn realise(&self, _: &TaskOn<'_, M>, plan: &Plan, built: &mut Built) -> Result<(), Refusal> {
         if plan.rows.is_empty() {
             return Ok(());
         }

@@ -1,0 +1,35 @@
+#!/bin/sh
+# Tunes and compares on the GPU of this machine, in one call of a few minutes: a driver and a built program are all that it takes.
+#
+#   benches/gpu.sh TILESCRIBE OUT [SECONDS]
+#
+# TILESCRIBE is the program (cargo build --release), OUT a folder for what is measured: records of every program (gpu.db, gpu.jsonl.zst), a
+# comparison of evolution with random sampling (compare/report.html), registers and spills of the fastest programs, and a log.
+set -eu
+program=$1
+out=$2
+seconds=${3:-420}
+here=$(cd "$(dirname "$0")" && pwd)
+operators=$here/../tests/files/nest/operators.txt
+mkdir -p "$out/tasks"
+# a file for each task, named as the line above it says
+awk -v folder="$out/tasks" '/^# /{ file = folder "/" $2 ".txt"; next } NF { print > file }' "$operators"
+
+log() { echo "$(date +%T) $*" | tee -a "$out/log.txt"; }
+
+log "$("$program" doctor --json 2>&1 | tail -n 1)"
+count=$(ls "$out/tasks" | wc -l)
+each=$((seconds * 2 / 3 / count))
+for task in "$out"/tasks/*.txt; do
+    name=$(basename "$task" .txt)
+    # one that fails must not take the others with it
+    log "$name $("$program" tune "$task" --target cuda --method evolution --trials 256 --time-budget "$each" --store "$out/gpu.db" --json 2>&1 | tail -n 1)" || true
+done
+"$program" records export "$out/gpu.jsonl.zst" --store "$out/gpu.db" 2>&1 | tee -a "$out/log.txt"
+for task in "$out"/tasks/*.txt; do
+    name=$(basename "$task" .txt)
+    "$program" show "$task" --target cuda --store "$out/gpu.db" --asm > "$out/$name.ptx" 2>> "$out/log.txt" || log "$name: no program"
+done
+timeout $((seconds / 3)) "$program" compare --methods evolution,random --workloads "$out/tasks" --trials 16 --seeds 1 --target cuda \
+    -o "$out/compare" 2>&1 | tail -n 5 | tee -a "$out/log.txt"
+log done

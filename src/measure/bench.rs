@@ -1,0 +1,63 @@
+//! What the worker asks of a machine: compile a nest of a task, give it buffers, check it, time it.
+
+use super::gate::Refusal;
+use super::timing::Timing;
+use crate::nest::Nest;
+use crate::outcome::Outcome;
+
+/// The buffers of a task on one machine, filled, with what must come out of them.
+pub trait Bench {
+    /// What compiling needs to know; several threads compile at once.
+    type Machine: Sync;
+    /// A nest and its machine code, without buffers.
+    type Compiled: Send;
+    /// A kernel with everything it needs.
+    type Loaded;
+
+    fn machine(&self) -> &Self::Machine;
+
+    /// How many nests may be compiled at once.
+    fn compilers(&self) -> usize;
+
+    /// Verifies and compiles a nest.
+    ///
+    /// # Errors
+    /// [`crate::outcome::Failure::Compile`] where the verifier or code generation refuses it.
+    fn compile(machine: &Self::Machine, nest: Nest) -> Result<Self::Compiled, Refusal>;
+
+    /// Gives a compiled nest of this task its buffers and packs its constants.
+    ///
+    /// # Errors
+    /// [`crate::outcome::Failure::Compile`] where the nest is not of this task, [`crate::outcome::Failure::Memory`] where its buffers do not fit.
+    fn place(&mut self, compiled: Self::Compiled) -> Result<Self::Loaded, Refusal>;
+
+    /// Runs a kernel once and compares its outputs.
+    ///
+    /// # Errors
+    /// [`crate::outcome::Failure::WrongResult`] for an output that differs, and for bytes written beside a buffer.
+    fn check(&mut self, loaded: &mut Self::Loaded) -> Result<(), Refusal>;
+
+    /// Times a kernel that was checked, in turn with a reference that was and the nanoseconds that it is known to take, where there is one. Looks at
+    /// the outputs once more afterwards: a race may spoil any run.
+    ///
+    /// # Errors
+    /// As for [`Bench::check`].
+    fn time(
+        &mut self,
+        loaded: &mut Self::Loaded,
+        timing: &Timing,
+        incumbent_ns: Option<u64>,
+        reference: Option<(&mut Self::Loaded, u64)>,
+    ) -> Result<Outcome, Refusal>;
+
+    /// Times kernels that were checked in turn. They share inputs and outputs.
+    fn time_in_turn(&mut self, kernels: &mut [Self::Loaded], timing: &Timing) -> Vec<Outcome>;
+
+    /// Takes a kernel's memory for those to come.
+    fn unload(&mut self, loaded: Self::Loaded);
+
+    /// Why nothing can be measured any more in this process, if so.
+    fn is_broken(&self) -> Option<&str> {
+        None
+    }
+}

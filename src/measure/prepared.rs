@@ -1,0 +1,193 @@
+//! A task that the worker is ready for: its candidates are compiled, checked and timed here, on whatever machine it is for.
+
+use std::collections::HashMap;
+use std::io;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use super::bench::Bench;
+use super::gate::Refusal;
+use super::protocol::{Phase, Reply};
+use super::timing::Timing;
+use crate::nest::Nest;
+use crate::outcome::{Failure, Outcome};
+use crate::space::{Next, Space, Trace};
+use crate::target::Task;
+
+/// What the worker does for a task, whichever machine it is for.
+pub(super) trait Prepared {
+    /// Compiles on all cores what will be measured next: measuring wants the whole machine, compiling one candidate does not.
+    /// What does not fit the space is left for [`Prepared::measure`] to refuse.
+    fn compile_ahead(&mut self, traces: &[String]);
+
+    /// The answer to [`super::protocol::Request::Measure`]; `enter` is told of each phase.
+    ///
+    /// # Errors
+    /// What `enter` says.
+    fn measure(
+        &mut self,
+        trace: &str,
+        incumbent_ns: Option<u64>,
+        reference: Option<(String, u64)>,
+        enter: &mut dyn FnMut(Phase) -> io::Result<()>,
+    ) -> io::Result<Reply>;
+
+    /// The answer to [`super::protocol::Request::Finals`].
+    fn finals(&mut self, traces: &[String]) -> Reply;
+
+    /// As of [`Bench`].
+    fn is_broken(&self) -> Option<&str>;
+}
+
+/// A task and its bench.
+pub(super) struct Ready<B: Bench> {
+    space: Arc<Space>,
+    timing: Timing,
+    task: Task,
+    bench: B,
+    /// What candidates run in turn with, and its trace.
+    reference: Option<(String, B::Loaded)>,
+    /// By trace: what was compiled ahead.
+    ahead: HashMap<String, Result<B::Compiled, Refusal>>,
+}
+
+/// Why a trace leads to no nest.
+enum NoNest {
+    Refused(String),
+    DeadEnd(String),
+}
+
+impl<B: Bench> Ready<B> {
+    pub(super) fn new(space: Arc<Space>, timing: Timing, task: Task, bench: B) -> Ready<B> {
+        Ready { space, timing, task, bench, reference: None, ahead: HashMap::new() }
+    }
+
+    /// Compiles, places and checks a nest.
+    fn checked(&mut self, nest: Nest) -> Result<B::Loaded, Refusal> {
+        let compiled = B::compile(self.bench.machine(), nest)?;
+        let mut loaded = self.bench.place(compiled)?;
+        match self.bench.check(&mut loaded) {
+            Ok(()) => Ok(loaded),
+            Err(refusal) => {
+                self.bench.unload(loaded);
+                Err(refusal)
+            }
+        }
+    }
+
+    /// Makes `trace` the reference, if it is not; one that does not pass the gate, for lack of memory, is done without.
+    fn refer_to(&mut self, trace: &str) {
+        if self.reference.as_ref().is_some_and(|(current, _)| current == trace) {
+            return;
+        }
+        if let Some((_, loaded)) = self.reference.take() {
+            self.bench.unload(loaded);
+        }
+        if let Ok(nest) = nest_of(&self.space, &self.task, trace)
+            && let Ok(loaded) = self.checked(nest)
+        {
+            self.reference = Some((trace.to_string(), loaded));
+        }
+    }
+}
+
+impl<B: Bench> Prepared for Ready<B> {
+    fn compile_ahead(&mut self, traces: &[String]) {
+        self.ahead.clear();
+        let (space, task, machine, next) = (&*self.space, &self.task, self.bench.machine(), AtomicUsize::new(0));
+        let compiled = Mutex::new(HashMap::new());
+        std::thread::scope(|scope| {
+            for _ in 0..self.bench.compilers() {
+                scope.spawn(|| {
+                    while let Some(trace) = traces.get(next.fetch_add(1, Ordering::Relaxed)) {
+                        if let Ok(nest) = nest_of(space, task, trace) {
+                            let result = B::compile(machine, nest);
+                            compiled.lock().unwrap_or_else(PoisonError::into_inner).insert(trace.clone(), result);
+                        }
+                    }
+                });
+            }
+        });
+        self.ahead = compiled.into_inner().unwrap_or_else(PoisonError::into_inner);
+    }
+
+    fn measure(
+        &mut self,
+        trace: &str,
+        incumbent_ns: Option<u64>,
+        reference: Option<(String, u64)>,
+        enter: &mut dyn FnMut(Phase) -> io::Result<()>,
+    ) -> io::Result<Reply> {
+        if let Some((reference, _)) = &reference {
+            self.refer_to(reference);
+        }
+        enter(Phase::Compile)?;
+        let compiled = match self.ahead.remove(trace) {
+            Some(compiled) => compiled,
+            None => match nest_of(&self.space, &self.task, trace) {
+                Ok(nest) => B::compile(self.bench.machine(), nest),
+                Err(NoNest::Refused(detail)) => return Ok(Reply::Refused { detail }),
+                Err(NoNest::DeadEnd(reason)) => {
+                    return Ok(Reply::Measured(Outcome::failed(Failure::DeadEnd, reason)));
+                }
+            },
+        };
+        let mut loaded = match compiled.and_then(|compiled| self.bench.place(compiled)) {
+            Ok(loaded) => loaded,
+            Err(refusal) => return Ok(Reply::Measured(refusal.into())),
+        };
+        enter(Phase::Check)?;
+        let mut result = self.bench.check(&mut loaded).map(|()| None);
+        if result.is_ok() {
+            enter(Phase::Time)?;
+            result = {
+                let in_turn = self.reference.as_mut().map(|(_, loaded)| loaded).zip(reference.map(|(_, ns)| ns));
+                self.bench.time(&mut loaded, &self.timing, incumbent_ns, in_turn).map(Some)
+            };
+        }
+        self.bench.unload(loaded);
+        Ok(Reply::Measured(match result {
+            Ok(Some(outcome)) => outcome,
+            Ok(None) => Outcome::failed(Failure::Compile, "checked, but not timed"),
+            Err(refusal) => refusal.into(),
+        }))
+    }
+
+    fn finals(&mut self, traces: &[String]) -> Reply {
+        let mut outcomes: Vec<Option<Outcome>> = vec![None; traces.len()];
+        let mut finalists: Vec<(usize, B::Loaded)> = Vec::new();
+        for (at, trace) in traces.iter().enumerate() {
+            let checked = match nest_of(&self.space, &self.task, trace) {
+                Err(NoNest::Refused(detail)) => return Reply::Refused { detail },
+                Err(NoNest::DeadEnd(detail)) => Err(Refusal { cause: Failure::DeadEnd, detail }),
+                Ok(nest) => self.checked(nest),
+            };
+            match checked {
+                Ok(loaded) => finalists.push((at, loaded)),
+                Err(refusal) => outcomes[at] = Some(refusal.into()),
+            }
+        }
+        let (places, mut kernels): (Vec<usize>, Vec<B::Loaded>) = finalists.into_iter().unzip();
+        for (at, outcome) in places.into_iter().zip(self.bench.time_in_turn(&mut kernels, &self.timing)) {
+            outcomes[at] = Some(outcome);
+        }
+        kernels.into_iter().for_each(|loaded| self.bench.unload(loaded));
+        Reply::Compared(outcomes.into_iter().flatten().collect())
+    }
+
+    fn is_broken(&self) -> Option<&str> {
+        self.bench.is_broken()
+    }
+}
+
+fn nest_of(space: &Space, task: &Task, trace: &str) -> Result<Nest, NoNest> {
+    let trace: Trace = trace.parse().map_err(|e| NoNest::Refused(format!("{e}")))?;
+    match space.next(task, &trace) {
+        Ok(Next::Done(nest)) => Ok(nest),
+        Ok(Next::DeadEnd(reason)) => Err(NoNest::DeadEnd(reason.0)),
+        Ok(Next::Choose(decision)) => {
+            Err(NoNest::Refused(format!("the trace ends where `{}` is asked", decision.site)))
+        }
+        Err(stale) => Err(NoNest::Refused(stale.to_string())),
+    }
+}

@@ -1,0 +1,196 @@
+//! Which operands a block's threads copy into shared memory, and how these copies are laid out.
+
+use std::mem::take;
+
+use super::limits;
+use crate::nest::rewrite::pack::{Layout, Place};
+use crate::nest::rewrite::{Refusal, find_loop, for_each_expr};
+use crate::nest::{Loop, Nest, Stmt};
+use crate::space::fuse::touches;
+use crate::space::operands::{fits_box, packable};
+use crate::space::plan::Access;
+use crate::space::{Built, Fetch, Group, Plan, Rule, Stop, Tape, Word, name, site};
+use crate::target::{Gpu, TaskOn};
+use crate::workload::{Expr, Index, TensorId, Var, Workload, row_major_strides, stride_along};
+
+pub(super) struct Fetches;
+
+/// Neighbours that a thread can copy at once.
+const LANES: [i64; 3] = [1, 2, 4];
+/// Elements left out behind each row.
+const PADDINGS: [i64; 4] = [0, 1, 2, 4];
+
+impl Rule<Gpu> for Fetches {
+    fn name(&self) -> &'static str {
+        "fetch"
+    }
+
+    fn version(&self) -> u32 {
+        1
+    }
+
+    fn decide(&self, task: &TaskOn<'_, Gpu>, plan: &mut Plan, tape: &mut Tape<'_>) -> Result<(), Stop> {
+        let room = limits::room_for_operands(plan, task.machine);
+        let Plan { workload, groups, .. } = plan;
+        for group in groups {
+            tape.settle(group.settled);
+            let mut left = room;
+            for (access, which) in packable(workload, group) {
+                let tensor = format!("t{}", access.tensor.0);
+                let ask = |verb| {
+                    let mut site = site(verb, [group.name(), tensor.clone().into()]);
+                    site.0.extend(which.map(|which| Word::Number(which as u64)));
+                    site
+                };
+                let bytes = elements(group, &access, PADDINGS[3]) * workload.tensor(access.tensor).dtype.bytes() as i64;
+                let mut candidates = vec![(name("none"), None)];
+                if bytes <= left {
+                    candidates.push((name("panel"), Some(Layout::Panel)));
+                    let boxes = fits_box(workload, group, &access);
+                    candidates.extend(boxes.then_some((name("box"), Some(Layout::Box))));
+                }
+                let words: Vec<_> = candidates.iter().map(|(words, _)| words.clone()).collect();
+                let default = if is_shared(group, &access) { candidates.len() - 1 } else { 0 };
+                let answer = tape.choose(ask("fetch"), words.clone(), default)?;
+                let chosen = words.iter().position(|c| *c == answer).and_then(|at| candidates[at].1);
+                let Some(layout) = chosen else { continue };
+                left -= bytes;
+                let along = axis_in_memory(workload, group, &access);
+                let even = |lanes: &i64| *lanes == 1 || along.is_some_and(|at| is_even(group, &access, at, *lanes));
+                let candidates: Vec<i64> = LANES.into_iter().filter(even).collect();
+                // wide, but none of the threads without work
+                let threads: i64 = group.axes.iter().map(|axis| axis.threads).product();
+                let share = elements(group, &access, 0) / threads.max(1);
+                let default = candidates.iter().rposition(|lanes| *lanes <= share).unwrap_or(0);
+                let lanes = tape.choose_number(ask("lanes"), &candidates, default)?;
+                // what is turned around on the way is written across rows
+                let turned = layout == Layout::Panel && along.is_some_and(|at| group.axes[at].reduction);
+                let padding = tape.choose_number(ask("padding"), &PADDINGS, if turned { 3 } else { 0 })?;
+                group.fetches.push(Fetch { tensor: access.tensor, which: which.unwrap_or(0), layout, lanes, padding });
+            }
+        }
+        Ok(())
+    }
+
+    fn realise(&self, _: &TaskOn<'_, Gpu>, plan: &Plan, built: &mut Built) -> Result<(), Refusal> {
+        for (at, group) in plan.groups.iter().enumerate() {
+            for number in 0..group.fetches.len() {
+                fetch(group, at, number, built)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Elements of an operand that a block of the reduction reads, or a few more: `padding` along each axis.
+fn elements(group: &Group, access: &Access, padding: i64) -> i64 {
+    let touched = (0..group.axes.len()).filter(|at| touches(access, group, *at));
+    touched.map(|at| group.axes[at].tile * group.axes[at].block + padding).fold(1, i64::saturating_mul)
+}
+
+/// Whether several threads of a block read the same elements.
+fn is_shared(group: &Group, access: &Access) -> bool {
+    group.positions(false).into_iter().any(|at| group.axes[at].threads > 1 && !touches(access, group, at))
+        && group.positions(true).into_iter().all(|at| group.axes[at].threads == 1)
+}
+
+/// The axis along which an operand's elements are neighbours.
+fn axis_in_memory(workload: &Workload, group: &Group, access: &Access) -> Option<usize> {
+    (0..group.axes.len()).find(|at| {
+        let axis = &group.axes[*at];
+        let last = axis.position + usize::from(group.fused == Some(*at));
+        touches(access, group, *at) && access.stride(workload, Var(last as u32)) == Some(1)
+    })
+}
+
+/// Whether neighbours along an axis can be copied `lanes` at a time.
+fn is_even(group: &Group, access: &Access, at: usize, lanes: i64) -> bool {
+    let axis = &group.axes[at];
+    !access.guarded && !access.has_window() && (axis.tile * axis.block) % lanes == 0 && axis.extent % lanes == 0
+}
+
+/// Copies an operand at the start of each reduction block, all threads together.
+fn fetch(group: &Group, at: usize, number: usize, built: &mut Built) -> Result<(), Refusal> {
+    let wanted = &group.fetches[number];
+    let loops = &built.thread_loops[at];
+    let steps = group.positions(true).last().map(|position| loops[*position].outer);
+    let (Some(stage), Some(steps)) = (built.at[at], steps) else { return Ok(()) };
+    // what is fetched already reads a copy
+    let done = group.fetches[..number].iter().filter(|f| f.tensor == wanted.tensor).count();
+    let operand = (wanted.tensor, wanted.which - done);
+    let mut nest = take(&mut built.nest).pack(stage, operand, Place::Inside(steps), wanted.layout)?;
+    let copy = TensorId(nest.buffers.len() as u32 - 1);
+    let head = first_loop_inside(&nest, steps).ok_or(Refusal::NoLoop(steps))?;
+    let (nest_in_order, head) = in_order_of_memory(nest, head)?;
+    nest = nest_in_order;
+    let groups = match wanted.layout {
+        Layout::Panel => rows_of_a_panel(&nest, copy, group, loops),
+        Layout::Box => (0..nest.buffer(copy).shape.len()).map(|dimension| vec![dimension]).collect(),
+    };
+    nest = nest.relayout(copy, &groups, wanted.padding)?;
+    let threads: i64 = group.axes.iter().map(|axis| axis.threads).product();
+    built.nest = nest.cooperate(head, threads, wanted.lanes)?;
+    Ok(())
+}
+
+fn first_loop_inside(nest: &Nest, of: Var) -> Option<Var> {
+    match find_loop(&nest.body, of)?.body.first() {
+        Some(Stmt::Loop(inner)) => Some(inner.var),
+        _ => None,
+    }
+}
+
+/// Puts the loops of a copy in the order in which the operand lies in memory, so that neighbouring threads read neighbours. Returns the outermost.
+fn in_order_of_memory(nest: Nest, head: Var) -> Result<(Nest, Var), Refusal> {
+    let mut loops: Vec<&Loop> = Vec::new();
+    let mut next = find_loop(&nest.body, head);
+    let mut step = None;
+    while let Some(l) = next {
+        loops.push(l);
+        next = match l.body.as_slice() {
+            [Stmt::Loop(inner)] => Some(inner),
+            [Stmt::Store { value, .. }] => {
+                value.for_each_load(&mut |tensor, indices| step = Some((tensor, indices.to_vec())));
+                None
+            }
+            _ => None,
+        };
+    }
+    let Some((tensor, indices)) = step else { return Ok((nest, head)) };
+    let strides = row_major_strides(&nest.buffer(tensor).shape);
+    let reach = |l: &Loop| stride_along(&indices, &strides, l.var).map_or(i64::MAX, i64::abs);
+    let bound_to = |l: &Loop| loops.iter().any(|other| l.bounds.iter().any(|bound| bound.mentions(other.var)));
+    // what another loop's iteration bounds must stay inside of it
+    if loops.iter().any(|l| bound_to(l)) {
+        return Ok((nest, head));
+    }
+    let mut order: Vec<(i64, Var)> = loops.iter().map(|l| (reach(l), l.var)).collect();
+    order.sort_by_key(|(reach, _)| std::cmp::Reverse(*reach));
+    let order: Vec<Var> = order.into_iter().map(|(_, var)| var).collect();
+    let first = order.first().copied().unwrap_or(head);
+    Ok((nest.reorder(&order)?, first))
+}
+
+/// The dimensions of a panel as rows: one for each reduction step, with what all threads of the block read in it, the vector's axis innermost.
+fn rows_of_a_panel(nest: &Nest, copy: TensorId, group: &Group, loops: &[crate::space::ThreadLoops]) -> Vec<Vec<usize>> {
+    let mut read: Option<Vec<Index>> = None;
+    for_each_expr(&nest.body, &mut |value: &Expr| {
+        value.for_each_load(&mut |loaded, indices| {
+            if loaded == copy {
+                read.get_or_insert_with(|| indices.to_vec());
+            }
+        });
+    });
+    let vars: Vec<Option<Var>> = read.unwrap_or_default().iter().map(Index::as_var).collect();
+    let dimension = |var: Var| vars.iter().position(|read| *read == Some(var));
+    let of_axis = |position: usize| -> Vec<usize> {
+        let l = &loops[position];
+        [l.round].iter().chain(&l.threads).chain([&l.tile]).filter_map(|var| dimension(*var)).collect()
+    };
+    let mut rows: Vec<Vec<usize>> = group.positions(true).into_iter().map(of_axis).collect();
+    let mut inside: Vec<usize> = group.positions(false);
+    inside.sort_by_key(|position| group.vector == Some(*position));
+    rows.push(inside.into_iter().flat_map(of_axis).collect());
+    rows.retain(|row| !row.is_empty());
+    rows
+}

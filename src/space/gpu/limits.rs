@@ -1,0 +1,26 @@
+//! What a GPU has room for.
+
+use crate::nest::{Nest, Scope};
+use crate::space::{Plan, Reason, rows};
+use crate::target::Gpu;
+
+/// Of buffers in shared memory, in bytes.
+const ALIGNMENT: usize = 64;
+
+/// Refuses programs that ask a GPU for more than it has. All private buffers count together: few programs have several grids with such buffers.
+pub(super) fn check(nest: &Nest, gpu: &Gpu) -> Result<(), Reason> {
+    let private = nest.buffers.iter().filter(|buffer| buffer.scope == Scope::Private);
+    let asked: usize = private.map(|buffer| buffer.bytes().next_multiple_of(ALIGNMENT)).sum();
+    let most = gpu.shared_bytes_per_block as usize;
+    if asked > most {
+        return Err(Reason(format!("{asked} bytes of shared memory in a block, of {most}")));
+    }
+    Ok(())
+}
+
+/// Bytes of a block's shared memory that operands may take: what intermediates of joined rows leave.
+pub(super) fn room_for_operands(plan: &Plan, gpu: &Gpu) -> i64 {
+    let whole = i64::from(gpu.shared_bytes_per_block);
+    let kept = if plan.rows.is_empty() { 0 } else { rows::bytes(&plan.workload, &plan.rows) };
+    (whole - kept).max(0)
+}

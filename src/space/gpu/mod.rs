@@ -1,0 +1,53 @@
+//! The rules for GPUs, in the order in which they decide and rewrite.
+//!
+//! The shape of every program, from outside to inside: a grid of blocks over the rows that several stages share, or over the blocks of each
+//! spatial axis; in a block, for each stage, blocks of the reduction axes, before which the operands that are worth it are copied into shared memory;
+//! threads along any axis, the reduction's too, whose results are combined then; and innermost what a thread computes in registers: rounds of tiles,
+//! a block's threads apart, so that neighbours access neighbours.
+
+mod fetch;
+mod limits;
+mod tile;
+
+use super::{Reason, Rules, epilogue, rows};
+use crate::nest::{Nest, Scope};
+use crate::target::Gpu;
+
+pub(super) fn rules() -> Rules<Gpu> {
+    vec![
+        Box::new(epilogue::Epilogue),
+        Box::new(rows::Rows),
+        Box::new(tile::Tile),
+        Box::new(fetch::Fetches),
+        Box::new(rows::Privatise),
+    ]
+}
+
+impl rows::RowLimits for Gpu {
+    fn enough_blocks(&self) -> i64 {
+        i64::from(self.multiprocessors)
+    }
+
+    fn near_bytes(&self) -> i64 {
+        i64::from(self.shared_bytes_per_block / 4)
+    }
+
+    /// The rest is for operands, and for what threads combine.
+    fn maximal_bytes(&self) -> i64 {
+        i64::from(self.shared_bytes_per_block / 4 * 3)
+    }
+
+    fn maximal_row_bytes(&self) -> i64 {
+        self.maximal_bytes()
+    }
+}
+
+/// What is left to do when all rules have rewritten the nest of a workload with so many tensors.
+pub(super) fn finish(mut nest: Nest, tensors: usize, gpu: &Gpu) -> Result<Nest, Reason> {
+    // what a block keeps of an intermediate is for all its threads, a single number too
+    let own = nest.buffers[..tensors].iter_mut().filter(|buffer| buffer.scope == Scope::Register);
+    own.for_each(|buffer| buffer.scope = Scope::Private);
+    let nest = nest.drop_unit_loops().in_threads().fill_tails().drop_unused();
+    limits::check(&nest, gpu)?;
+    Ok(nest)
+}

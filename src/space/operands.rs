@@ -1,0 +1,66 @@
+//! Which operands are worth a copy.
+
+use super::Group;
+use super::fuse::touches;
+use super::plan::{Access, accesses};
+use crate::workload::{Atom, Expr, Index, Workload};
+
+/// The operands of a reduction that are read more than once or behind a guard. A tensor may be several operands (queries and keys out of one
+/// product), which are numbered then, unless guards make it hard to tell them apart.
+pub(super) fn packable(workload: &Workload, group: &Group) -> Vec<(Access, Option<usize>)> {
+    let stage = &workload.stages[group.stage];
+    if !stage.is_reduction() {
+        return Vec::new();
+    }
+    let all = accesses(stage);
+    let behind = group.epilogue.map(|e| accesses(&workload.stages[e])).unwrap_or_default();
+    let reused = |a: &Access| {
+        let every_axis = (0..group.axes.len()).all(|at| touches(a, group, at));
+        !every_axis || a.guarded || a.has_window()
+    };
+    let ways = |tensor| all.iter().filter(move |a: &&Access| a.tensor == tensor);
+    all.iter()
+        .filter(|a| ways(a.tensor).count() == 1 || ways(a.tensor).all(|b| !b.guarded))
+        .filter(|a| behind.iter().all(|b| b.tensor != a.tensor))
+        .filter(|a| a.indices.iter().all(|i| i.terms().iter().all(|(atom, _)| !matches!(atom, Atom::Value(_)))))
+        .filter(|a| reused(a) && (!a.guarded || is_plain_guard(&stage.value, a)))
+        .map(|a| {
+            let several = ways(a.tensor).count() > 1;
+            (a.clone(), ways(a.tensor).position(|b| b == a).filter(|_| several))
+        })
+        .collect()
+}
+
+/// Whether the guard is right around the access.
+fn is_plain_guard(value: &Expr, access: &Access) -> bool {
+    match value {
+        Expr::Guard { inside, outside, .. } => match &**inside {
+            Expr::Load { tensor, .. } if *tensor == access.tensor => outside.is_leaf(),
+            _ => is_plain_guard(inside, access),
+        },
+        _ => value.children().any(|child| is_plain_guard(child, access)),
+    }
+}
+
+/// The guard right around an access is the tensor's own border.
+fn guards_border(workload: &Workload, value: &Expr, access: &Access) -> bool {
+    match value {
+        Expr::Guard { conditions, inside, .. } if matches!(&**inside, Expr::Load { tensor, .. } if *tensor == access.tensor) =>
+        {
+            let shape = &workload.tensor(access.tensor).shape;
+            conditions.iter().all(|c| {
+                access.indices.iter().zip(shape).any(|(i, extent)| *i == c.index && c.low == 0 && c.high == *extent)
+            })
+        }
+        Expr::Load { tensor, .. } => *tensor == access.tensor,
+        _ => value.children().any(|child| guards_border(workload, child, access)),
+    }
+}
+
+/// Whether an operand that is read through a window can be copied as the box that the window touches.
+pub(super) fn fits_box(workload: &Workload, group: &Group, access: &Access) -> bool {
+    let fused = group.fused.is_some_and(|at| touches(access, group, at));
+    let affine = access.indices.iter().all(Index::is_affine);
+    let value = &workload.stages[group.stage].value;
+    access.has_window() && affine && !fused && guards_border(workload, value, access)
+}

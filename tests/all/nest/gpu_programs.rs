@@ -1,0 +1,77 @@
+//! Programs of the GPU space, compiled and assembled: those of random decisions, and the untuned ones of the operator suite.
+
+use std::io::Write;
+
+use rand::SeedableRng;
+use rand_chacha::ChaCha8Rng;
+use rayon::iter::{IntoParallelIterator, IntoParallelRefIterator, ParallelIterator};
+use tilescribe::codegen::ptx;
+use tilescribe::nest::{Nest, verify};
+use tilescribe::space::{Space, Untuned};
+use tilescribe::target::{Gpu, Task};
+
+use super::LANES;
+use super::gpu::{assembled, gpu};
+use super::random::Pair;
+
+/// Generations that are assembled for: descriptions, and what the assembler calls them.
+const GENERATIONS: [(&str, &str); 2] = [("sm_80", "sm_80"), ("sm_90", "sm_90a")];
+/// Random programs for each of them: seeds from here on.
+const RANDOM: std::ops::Range<u64> = 200_000..200_250;
+
+/// The 27 operators that Tilescribe is compared by, each behind a line with its name.
+const OPERATORS: &str = include_str!("../../files/nest/operators.txt");
+
+/// Registers of a thread, and bytes spilled, of each kernel of a program; none where there is no assembler.
+fn kernels(nest: &Nest, gpu: &Gpu, architecture: &str) -> Result<Vec<(u32, u32)>, String> {
+    let program = ptx(nest, gpu).map_err(|error| format!("{error}\n{nest}"))?;
+    let kernels = assembled(&program.text, architecture).unwrap_or_default();
+    assert!(kernels.is_empty() || kernels.len() == program.launches.len(), "{kernels:?} {:?}", program.launches);
+    Ok(kernels)
+}
+
+#[test]
+fn random_programs_assemble() {
+    for (description, architecture) in GENERATIONS {
+        let gpu = gpu(description);
+        let check = |seed: u64| -> Result<Vec<(u32, u32)>, String> {
+            let pair = Pair::on(|_| gpu.clone().into(), &mut ChaCha8Rng::seed_from_u64(seed));
+            // without room: a dead end
+            let Ok(nest) = pair.result else { return Ok(Vec::new()) };
+            let told = |what: String| format!("seed {seed}, {}: {what}\n{}", pair.kind, pair.trace);
+            kernels(&nest, &gpu, architecture).map_err(told)
+        };
+        let done: Result<Vec<_>, String> = RANDOM.into_par_iter().map(check).collect();
+        let done: Vec<(u32, u32)> = done.unwrap_or_else(|error| panic!("{error}")).concat();
+        let spilling = done.iter().filter(|(_, spilled)| *spilled > 0).count();
+        let most = done.iter().map(|(registers, _)| *registers).max().unwrap_or(0);
+        writeln!(
+            std::io::stdout(),
+            "{architecture}: {} kernels of {} programs, at most {most} registers, {spilling} with spills",
+            done.len(),
+            RANDOM.count()
+        )
+        .unwrap();
+    }
+}
+
+#[test]
+fn untuned_programs_of_the_operators_spill_nothing() {
+    let operators: Vec<(&str, &str)> = OPERATORS.split("# ").filter_map(|part| part.split_once('\n')).collect();
+    assert_eq!(operators.len(), 27);
+    for (description, architecture) in GENERATIONS {
+        let gpu = gpu(description);
+        let row = |(name, text): &(&str, &str)| -> String {
+            let task = Task { workload: text.parse().unwrap(), target: gpu.clone().into() };
+            let (trace, nest) = Space::standard().drive(&task, &mut Untuned);
+            let nest = nest.unwrap_or_else(|reason| panic!("{name}: {reason}\n{trace}"));
+            assert_eq!(verify(&nest, LANES), Ok(()), "{name}\n{trace}\n{nest}");
+            let kernels = kernels(&nest, &gpu, architecture).unwrap_or_else(|error| panic!("{name}: {error}"));
+            assert!(kernels.iter().all(|(_, spilled)| *spilled == 0), "{name}: {kernels:?}\n{trace}\n{nest}");
+            let registers: Vec<u32> = kernels.iter().map(|(registers, _)| *registers).collect();
+            format!("{architecture} {name:<28} registers {registers:?}\n")
+        };
+        let table: Vec<String> = operators.par_iter().map(row).collect();
+        write!(std::io::stdout(), "{}", table.concat()).unwrap();
+    }
+}
