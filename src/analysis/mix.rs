@@ -157,7 +157,12 @@ impl<'a> Counter<'_, 'a> {
                 self.mix.iterations += inner.runs;
                 self.block(&l.body, &Place { is_parallel: true, ..inner });
             }
-            LoopKind::Parallel | LoopKind::Serial | LoopKind::Block | LoopKind::Thread => {
+            LoopKind::Parallel
+            | LoopKind::Serial
+            | LoopKind::Block
+            | LoopKind::Thread
+            | LoopKind::Warp
+            | LoopKind::Matrix => {
                 let inner = place.inside(l, trips);
                 self.mix.iterations += inner.runs;
                 self.block(&l.body, &inner);

@@ -24,10 +24,19 @@
 //! }
 //! ```
 //!
+//! Tensor cores: where the loops of a phase are over warps instead of threads, `Matrix` loops inside of them stand for matrices that the threads of a
+//! warp hold together: registers whose last two dimensions are a matrix's sides are started, accumulated by products of operands, and stored.
+//! How their elements are dealt out to the threads is the code generator's business. Products round their operands first (see [`matrix`]).
+//!
+//! ```text
+//! warp for w in 0..4 { matrix for i in 0..16 { matrix for j in 0..8 { matrix for k in 0..8 { r[w, i, j] += s[16·w + i, k] * u[k, j] } } } }
+//! ```
+//!
 //! Invariants (checked by the verifier): variables are bound where they are used; accesses stay inside their buffers;
 //! private buffers are written before they are read; iterations of a parallel loop write disjoint elements.
 
 mod interpret;
+pub mod matrix;
 mod print;
 mod prove;
 mod statistics;
@@ -96,6 +105,17 @@ pub enum LoopKind {
     Block,
     /// Spread over the threads of a block; constant extent, and the only statement of a thread loop around it.
     Thread,
+    /// Spread over the warps of a block, in place of thread loops: the threads of a warp execute an iteration together.
+    Warp,
+    /// A side of a matrix that the threads of a warp hold and compute together, in [`matrix`]'s shapes.
+    Matrix,
+}
+
+impl LoopKind {
+    /// Whether iterations are executed side by side in a block, by threads or by warps.
+    pub fn is_in_block(self) -> bool {
+        matches!(self, LoopKind::Thread | LoopKind::Warp)
+    }
 }
 
 /// `for var in 0..min(bounds)`; a bound of 0 or less gives no iteration.

@@ -123,6 +123,8 @@ fn head(f: &mut Formatter<'_>, nest: &Nest, statement: &Stmt) -> fmt::Result {
                 LoopKind::Unroll => "unroll for ",
                 LoopKind::Block => "block for ",
                 LoopKind::Thread => "thread for ",
+                LoopKind::Warp => "warp for ",
+                LoopKind::Matrix => "matrix for ",
             })?;
             write!(f, "{} in 0..", nest.var_name(*var))?;
             match bounds.as_slice() {

@@ -75,9 +75,12 @@ impl Counter<'_> {
                 match kind {
                     LoopKind::Unroll => size.saturating_mul(extent),
                     LoopKind::Vector => size,
-                    LoopKind::Serial | LoopKind::Parallel | LoopKind::Block | LoopKind::Thread => {
-                        size.saturating_add(1)
-                    }
+                    LoopKind::Serial
+                    | LoopKind::Parallel
+                    | LoopKind::Block
+                    | LoopKind::Thread
+                    | LoopKind::Warp
+                    | LoopKind::Matrix => size.saturating_add(1),
                 }
             }
             Stmt::If { conditions, body } => self.conditions(conditions, runs) + self.block(body, runs),

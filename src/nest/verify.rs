@@ -18,6 +18,7 @@
 //! | [`Rule::RegisterIndex`] | a register buffer's indices are made of unrolled variables and at most one vector variable |
 //! | [`Rule::BlockPlace`] | block loops have one bound and stand inside of nothing but block loops |
 //! | [`Rule::ThreadPlace`] | thread loops have one bound and stand inside of a block; one inside of another is all that this one holds |
+//! | [`Rule::MatrixPlace`] | matrix loops stand inside of warps, perfectly nested around a product of two operands, or around one store, in the shapes of products |
 //! | [`Rule::Threads`] | a block has at most 1024 threads |
 //! | [`Rule::OutsideOfThreads`] | in a block, only thread loops write |
 //! | [`Rule::ThreadReduction`] | threads that combine their values into one element are neighbours, a power of two up to a warp, and no condition keeps one of them out |
@@ -30,7 +31,7 @@ use thiserror::Error;
 
 use super::prove::Facts;
 use super::structure::{self, Flaw, is_gathered};
-use super::{Loop, LoopKind, Nest, Scope, Stmt};
+use super::{Loop, LoopKind, Nest, Scope, Stmt, matrix};
 use crate::target::gpu::WARP;
 use crate::workload::{Atom, Expr, Index, Role, TensorId, Var};
 
@@ -69,6 +70,8 @@ pub enum Rule {
     BlockPlace,
     #[error("a thread loop must have one bound and stand inside of a block, or be all that another thread loop holds")]
     ThreadPlace,
+    #[error("matrix loops must stand inside of warps, around a product or one store, in the shapes of products")]
+    MatrixPlace,
     #[error("{threads} threads in a block, of at most {MAX_THREADS}")]
     Threads { threads: i64 },
     #[error("`{access}` is written in a block, but in none of its threads")]
@@ -217,7 +220,8 @@ impl<'a> Verifier<'a> {
             LoopKind::Unroll if !l.is_constant() => Err(Rule::UnrollBound),
             LoopKind::Parallel if self.parallel().is_some() => Err(Rule::NestedParallel),
             LoopKind::Block => self.block_head(l),
-            LoopKind::Thread => self.thread_head(l),
+            LoopKind::Thread | LoopKind::Warp => self.thread_head(l),
+            LoopKind::Matrix => self.matrix_head(l),
             _ => Ok(()),
         }
     }
@@ -233,14 +237,38 @@ impl<'a> Verifier<'a> {
         let inside = self.loops.iter().any(|outer| outer.kind == LoopKind::Block);
         let alone = match self.path.last() {
             _ if self.threads().next().is_none() => true,
-            Some(Stmt::Loop(outer)) => outer.kind == LoopKind::Thread && outer.body.len() == 1,
+            Some(Stmt::Loop(outer)) => outer.kind == l.kind && outer.body.len() == 1,
             _ => false,
         };
+        let threads = if l.kind == LoopKind::Warp { threads.saturating_mul(WARP) } else { threads };
         match inside && alone && l.is_constant() {
             false => Err(Rule::ThreadPlace),
             true if threads > MAX_THREADS => Err(Rule::Threads { threads }),
             true => Ok(()),
         }
+    }
+
+    /// Matrix loops stand inside of warps, around a product, or around one statement that starts or stores matrices.
+    fn matrix_head(&self, l: &Loop) -> Result<(), Rule> {
+        if self.loops.last().is_some_and(|outer| outer.kind == LoopKind::Matrix) {
+            // judged with the outermost
+            return Ok(());
+        }
+        let in_warp = self.threads().next().is_some_and(|outer| outer.kind == LoopKind::Warp);
+        let fits = matrix::product(l).is_some()
+            || matrix::sides(l).is_some_and(|(loops, statement)| {
+                let [rows, columns] = loops[..] else { return false };
+                [rows.extent(), columns.extent()] == [matrix::ROWS, matrix::COLUMNS]
+                    && self.deals_out(statement, rows, columns)
+            });
+        if in_warp && fits { Ok(()) } else { Err(Rule::MatrixPlace) }
+    }
+
+    /// Whether a statement stores something for each element of a matrix, which every thread can do for its own.
+    fn deals_out(&self, statement: &Stmt, rows: &Loop, columns: &Loop) -> bool {
+        let Stmt::Store { buffer, indices, .. } = inner_statement(statement) else { return false };
+        let is_register = self.nest.buffer(*buffer).scope == Scope::Register;
+        !is_register || matrix::ends_in(indices, rows.var, columns.var)
     }
 
     /// The loop that private buffers have an instance for each iteration of.
@@ -250,7 +278,7 @@ impl<'a> Verifier<'a> {
 
     /// The thread loops around, outermost first.
     fn threads(&self) -> impl Iterator<Item = &'a Loop> {
-        self.loops.iter().copied().filter(|outer| outer.kind == LoopKind::Thread)
+        self.loops.iter().copied().filter(|outer| outer.kind.is_in_block())
     }
 
     fn expr(&mut self, expr: &Expr) -> Result<(), Rule> {
@@ -307,8 +335,7 @@ impl<'a> Verifier<'a> {
             return Ok(Vec::new());
         }
         let together: i64 = reducing.iter().map(|l| l.extent()).product();
-        let inside =
-            self.path.iter().rev().take_while(|outer| !matches!(outer, Stmt::Loop(l) if l.kind == LoopKind::Thread));
+        let inside = self.path.iter().rev().take_while(|outer| !matches!(outer, Stmt::Loop(l) if l.kind.is_in_block()));
         let mut reads_itself = false;
         value.for_each_load(&mut |loaded, _| reads_itself |= loaded == buffer);
         let fits = reducing.iter().all(|l| stays(l))
@@ -341,7 +368,9 @@ impl<'a> Verifier<'a> {
         }
         let spread = self.loops.iter().copied().filter(|l| match l.kind {
             LoopKind::Parallel | LoopKind::Block => !matches!(scope, Scope::Private | Scope::Register),
-            LoopKind::Thread => scope != Scope::Register,
+            LoopKind::Thread | LoopKind::Warp => scope != Scope::Register,
+            // what a matrix's elements go to moves with both sides
+            LoopKind::Matrix => self.nest.buffer(buffer).scope != Scope::Register,
             LoopKind::Serial | LoopKind::Vector | LoopKind::Unroll => false,
         });
         for l in spread.filter(|l| l.extent() > 1 && !reducing.contains(&l.var)) {
@@ -387,7 +416,7 @@ impl<'a> Verifier<'a> {
             let mut fits = !is_gathered(&simple);
             simple.for_each_var(&mut |var| {
                 let bound = self.loops.iter().find(|l| l.var == var);
-                fits &= bound.is_some_and(|l| matches!(l.kind, LoopKind::Unroll | LoopKind::Vector));
+                fits &= bound.is_some_and(|l| matches!(l.kind, LoopKind::Unroll | LoopKind::Vector | LoopKind::Matrix));
             });
             if !fits {
                 let access = self.nest.show_access(buffer, indices);
@@ -400,6 +429,17 @@ impl<'a> Verifier<'a> {
     fn misplaced(&self, buffer: TensorId, reason: &'static str) -> Rule {
         let known = self.nest.buffer(buffer);
         Rule::Setup { buffer: known.name.clone(), scope: known.scope.name(), reason }
+    }
+}
+
+/// What conditions leave a single statement of.
+fn inner_statement(statement: &Stmt) -> &Stmt {
+    match statement {
+        Stmt::If { body, .. } => match body.as_slice() {
+            [only] => inner_statement(only),
+            _ => statement,
+        },
+        _ => statement,
     }
 }
 

@@ -33,14 +33,23 @@ pub struct Ranking<'a> {
 }
 
 impl<'a> Ranking<'a> {
-    /// With a `prior` the estimate begins with what it knows, and moves a little; without, it begins anew with every batch of measurements.
+    /// With a `prior` the estimate begins with what it knows; without, it begins anew with every batch of measurements.
     pub fn new(space: &'a Space, prior: Option<Estimator>, seed: u64) -> Ranking<'a> {
         let usual = EstimatorOptions { groups: 1, members: 96, seed, ..EstimatorOptions::default() };
-        let options = match prior {
-            Some(_) => EstimatorOptions { epochs: 15, learning_rate: 5e-4, ..usual },
-            None => EstimatorOptions { epochs: 60, ..usual },
-        };
-        Ranking { space, prior, options, proposed: HashMap::new() }
+        Ranking { space, prior, options: usual, proposed: HashMap::new() }
+    }
+
+    /// How long and how fast to learn from so many programs: from nothing, all that they tell; from what is known already, a little
+    /// of a few, and the more the more there are, since no other task tells as much about this one.
+    fn lesson(&self, programs: usize) -> EstimatorOptions {
+        match self.prior {
+            Some(_) => EstimatorOptions {
+                epochs: 15 + programs / 2,
+                learning_rate: 5e-4 * (1.0 + programs as f64 / 16.0).min(4.0),
+                ..self.options.clone()
+            },
+            None => EstimatorOptions { epochs: 60, ..self.options.clone() },
+        }
     }
 
     /// Realises programs and looks at them; dead ends are `None`.
@@ -74,7 +83,8 @@ impl<'a> Ranking<'a> {
         if group.speeds.len() < ENOUGH {
             return Ok(self.prior.clone());
         }
-        let learned = train_estimator(self.prior.as_ref(), &[group], &self.options)?;
+        let options = self.lesson(group.speeds.len());
+        let learned = train_estimator(self.prior.as_ref(), &[group], &options)?;
         Ok(Some(learned))
     }
 

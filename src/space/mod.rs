@@ -48,7 +48,7 @@ mod trace;
 #[cfg(test)]
 mod tests;
 
-pub use plan::{Access, Axis, AxisLoops, Built, Fetch, Group, Level, Packing, Plan, Row, ThreadLoops, accesses};
+pub use plan::{Access, Axis, AxisLoops, Built, Fetch, Group, Level, Packing, Plan, Row, Sides, ThreadLoops, accesses};
 pub use trace::{Choice, Decision, ParseError, Policy, Reason, Stale, Stop, Tape, Trace, Word, Words};
 
 use std::borrow::Cow;

@@ -68,6 +68,8 @@ pub struct Group {
     pub inner_order: Vec<usize>,
     pub reduction_order: Vec<usize>,
     pub packs: Vec<Packing>,
+    /// On a GPU: whether warps compute it as products of matrices.
+    pub matrix: Option<Sides>,
     pub fetches: Vec<Fetch>,
     /// How many of the outermost loops are spread over the threads.
     pub parallel: usize,
@@ -116,6 +118,14 @@ pub struct Packing {
     pub which: usize,
     pub level: Level,
     pub layout: Layout,
+}
+
+/// Of products of matrices: positions in [`Group::axes`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Sides {
+    pub rows: usize,
+    pub columns: usize,
+    pub depth: usize,
 }
 
 /// An operand that the threads of a block copy into shared memory, for each of its reduction blocks.
@@ -208,6 +218,7 @@ impl Group {
             inner_order: Vec::new(),
             reduction_order: Vec::new(),
             packs: Vec::new(),
+            matrix: None,
             fetches: Vec::new(),
             parallel: 0,
         }

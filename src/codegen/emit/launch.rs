@@ -17,6 +17,7 @@ use super::ir::{Element, Value};
 use super::processor::Processor;
 use super::{Binding, Emitter, Phase, Shared, alias_scopes, no_half};
 use crate::codegen::CodegenError;
+use crate::codegen::gpu::matrices::deal_out;
 use crate::codegen::gpu::phases::{barriers, own_registers, phase_id};
 use crate::codegen::layout::{ALIGNMENT, Layout};
 use crate::codegen::legalize::legalize;
@@ -63,7 +64,7 @@ pub fn launches<'c>(
     gpu: &Gpu,
 ) -> Result<Vec<Launch>> {
     no_half(nest)?;
-    let nest = own_registers(nest.clone())?;
+    let nest = own_registers(deal_out(nest.clone())?)?;
     let layout = Layout::new(&nest)?;
     let shape = |id: TensorId| nest.buffers.get(id.0 as usize).map_or(Vec::new(), |b| b.shape.clone());
     let body = legalize(&nest.body, &shape);

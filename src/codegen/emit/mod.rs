@@ -10,6 +10,7 @@ mod index;
 mod ir;
 mod launch;
 mod processor;
+mod product;
 mod math;
 mod memory;
 mod power;

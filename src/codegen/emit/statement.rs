@@ -41,6 +41,8 @@ impl<'c> Emitter<'_, 'c> {
             LoopKind::Parallel => self.parallel_loop(l),
             LoopKind::Block => Err(CodegenError::Malformed("a block loop inside of a kernel".into())),
             LoopKind::Thread => self.phase(l),
+            LoopKind::Warp => Err(CodegenError::Malformed("a warp loop that was not dealt out".into())),
+            LoopKind::Matrix => self.matrix_product(l),
             LoopKind::Unroll => self.unrolled_loop(l, extent),
             LoopKind::Serial if extent == 1 => self.single_iteration(l, 0),
             LoopKind::Serial => {

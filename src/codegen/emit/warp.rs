@@ -35,7 +35,7 @@ impl<'c> Emitter<'_, 'c> {
         let mut value = value;
         let mut distance = width / 2;
         while distance > 0 {
-            let other = self.from_neighbour(mask, value, distance)?;
+            let other = self.value_of_neighbour(mask, value, distance)?;
             value = self.binary(combiner.binary(), value, other)?;
             distance /= 2;
         }
@@ -43,13 +43,13 @@ impl<'c> Emitter<'_, 'c> {
     }
 
     /// The value of the thread whose number differs in the bit `distance`.
-    fn from_neighbour(&self, mask: Value<'c>, value: Value<'c>, distance: i64) -> Result<Value<'c>> {
+    fn value_of_neighbour(&self, mask: Value<'c>, value: Value<'c>, distance: i64) -> Result<Value<'c>> {
         if let Value::VectorValue(vector) = value {
             let mut moved = value;
             for lane in 0..vector.get_type().get_size() {
                 let at = self.shared.context.i32_type().const_int(u64::from(lane), false);
                 let one = self.ir.builder.build_extract_element(vector, at, "")?;
-                let other = self.from_neighbour(mask, one, distance)?;
+                let other = self.value_of_neighbour(mask, one, distance)?;
                 moved = self.ir.builder.build_insert_element(moved.into_vector_value(), other, at, "")?.into();
             }
             return Ok(moved);

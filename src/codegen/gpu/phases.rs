@@ -43,12 +43,11 @@ pub fn own_registers(mut nest: Nest) -> Result<Nest, CodegenError> {
     Ok(nest)
 }
 
+/// Takes a buffer, the indices of an access to it, and the variables of the thread loops around it.
+type Visit<'a> = dyn FnMut(TensorId, &mut Vec<Index>, &[Var]) + 'a;
+
 /// Visits every access to a buffer, with the variables of the thread loops around it.
-fn for_each_access(
-    statements: &mut [Stmt],
-    threads: &mut Vec<Var>,
-    visit: &mut dyn FnMut(TensorId, &mut Vec<Index>, &[Var]),
-) {
+fn for_each_access(statements: &mut [Stmt], threads: &mut Vec<Var>, visit: &mut Visit<'_>) {
     for statement in statements {
         match statement {
             Stmt::Loop(l) => {

@@ -29,6 +29,8 @@ pub(super) struct Together {
     lane: Option<Var>,
     /// Of more than one iteration.
     threads: Vec<Var>,
+    /// Whether a warp computes with matrices.
+    matrix: bool,
 }
 
 /// `constant + Σ coefficient · variable + Σ coefficient · other`
@@ -79,6 +81,8 @@ pub(super) enum Real {
     FromWhole(Box<Whole>),
     /// To a narrower type.
     Round(DType, Box<Real>),
+    /// As products of matrices take it.
+    Operand(Box<Real>),
 }
 
 pub(super) enum Whole {
@@ -100,7 +104,8 @@ pub(super) fn block<'a>(nest: &Nest, statements: &'a [Stmt], around: &Together) 
             let mut inside = around.clone();
             match kind {
                 LoopKind::Vector => inside.lane = Some(*var),
-                LoopKind::Thread if bounds.iter().all(|bound| bound.as_constant() != Some(1)) => {
+                LoopKind::Matrix => inside.matrix = true,
+                LoopKind::Thread | LoopKind::Warp if bounds.iter().all(|bound| bound.as_constant() != Some(1)) => {
                     inside.threads.push(*var)
                 }
                 _ => {}
@@ -117,7 +122,14 @@ pub(super) fn block<'a>(nest: &Nest, statements: &'a [Stmt], around: &Together) 
         Stmt::Accumulate { buffer, indices, combiner, value } => Code::Accumulate {
             to: access(nest, *buffer, indices),
             combiner: *combiner,
-            value: stored(nest, *buffer, value),
+            value: match stored(nest, *buffer, value) {
+                Value::Real(Real::Binary(Binary::Multiply, operands), dtype) if around.matrix => {
+                    let (x, y) = *operands;
+                    let operands = (Real::Operand(Box::new(x)), Real::Operand(Box::new(y)));
+                    Value::Real(Real::Binary(Binary::Multiply, Box::new(operands)), dtype)
+                }
+                value => value,
+            },
             reduces: {
                 let stays = |var: &Var| !indices.iter().any(|index| index.mentions(*var));
                 let is_shared = nest.buffer(*buffer).scope != Scope::Register;

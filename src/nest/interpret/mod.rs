@@ -21,6 +21,7 @@ use thiserror::Error;
 
 use self::compile::{Access, Code, Other, Real, Reduces, Sum, Test, Together, Value, Whole};
 use self::memory::{Around, Elements, Iteration, Memory};
+use super::matrix::rounded_operand;
 use super::structure::{self, Flaw};
 use super::{LoopKind, Nest, Scope, Stmt};
 use crate::workload::{Combiner, Role};
@@ -201,7 +202,7 @@ impl<'a> Machine<'a> {
         for value in 0..count {
             let iteration = |number| Some(Iteration { first, current: number });
             match kind {
-                LoopKind::Serial | LoopKind::Unroll => {}
+                LoopKind::Serial | LoopKind::Unroll | LoopKind::Matrix => {}
                 LoopKind::Parallel => {
                     self.iterations += 1;
                     self.around = Around { thread: iteration(self.iterations), ..Around::default() };
@@ -215,7 +216,7 @@ impl<'a> Machine<'a> {
                     self.around = Around { thread, ..Around::default() };
                     self.begin_lives();
                 }
-                LoopKind::Thread => {
+                LoopKind::Thread | LoopKind::Warp => {
                     self.iterations += 1;
                     let first = outside.mate.map_or(first, |outer| outer.first);
                     self.around.mate = Some(Iteration { first, current: self.iterations });
@@ -354,6 +355,7 @@ impl<'a> Machine<'a> {
             },
             Real::FromWhole(x) => self.whole(x)? as f32,
             Real::Round(dtype, x) => scalar::round_real(*dtype, self.real(x)?),
+            Real::Operand(x) => rounded_operand(self.real(x)?),
         })
     }
 

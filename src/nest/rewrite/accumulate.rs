@@ -147,7 +147,13 @@ impl Nest {
         if is_needed {
             finish.push(Stmt::Store { buffer: tensor, indices: chain.indices, value: result.clone() });
         }
-        let mut finish = join([phases, self.copy_of_loops(&own, finish)]);
+        // of matrices, one statement at a time
+        let single = own.iter().any(|l| l.kind == LoopKind::Matrix);
+        let parts = if single { finish.into_iter().map(|statement| vec![statement]).collect() } else { vec![finish] };
+        for part in parts {
+            phases.extend(self.copy_of_loops(&own, part));
+        }
+        let mut finish = phases;
         if let (Some((blocks, extent)), Some((part, indices))) = (blocks, partial) {
             let keep = self.copy_of_loops(&own, vec![Stmt::Store { buffer: part, indices, value: result }]);
             finish = vec![when(blocks, extent - 1, extent, finish), when(blocks, 0, extent - 1, keep)];

@@ -238,12 +238,14 @@ fn without_unit_loops(stmts: Vec<Stmt>, dropped: &mut Vec<Var>) -> Vec<Stmt> {
             replace_vars_of_head(&mut stmt, &|v| dropped.contains(&v).then_some(&zero));
         }
         match stmt {
-            Stmt::Loop(l)
-                if l.is_constant() && l.extent() == 1 && !matches!(l.kind, LoopKind::Block | LoopKind::Thread) =>
-            {
+            Stmt::Loop(l) if l.is_constant() && l.extent() == 1 && !l.kind.is_in_block() => {
                 dropped.push(l.var);
-                result.extend(without_unit_loops(l.body, dropped));
+                let body = without_unit_loops(l.body, dropped);
                 dropped.pop();
+                match l.kind {
+                    LoopKind::Block => result.push(Stmt::Loop(Loop { body, ..l })),
+                    _ => result.extend(body),
+                }
             }
             Stmt::Loop(l) => {
                 let body = without_unit_loops(l.body, dropped);

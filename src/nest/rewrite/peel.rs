@@ -203,7 +203,12 @@ fn peel_at(mut l: Loop, bound: &Index, tile: i64, ranges: &mut Ranges) -> Vec<St
     let splittable = match l.kind {
         LoopKind::Serial => in_step,
         LoopKind::Unroll => in_step && tiles.as_constant().is_some(),
-        LoopKind::Parallel | LoopKind::Vector | LoopKind::Block | LoopKind::Thread => false,
+        LoopKind::Parallel
+        | LoopKind::Vector
+        | LoopKind::Block
+        | LoopKind::Thread
+        | LoopKind::Warp
+        | LoopKind::Matrix => false,
     };
     if !splittable {
         let when = |low, high, body| Stmt::If { conditions: vec![Condition { index: bound.clone(), low, high }], body };

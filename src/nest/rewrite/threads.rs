@@ -5,7 +5,7 @@ use std::collections::{HashMap, HashSet};
 use super::tree::replace_vars;
 use super::{Refusal, find_loop_mut, for_each_stmt};
 use crate::nest::{Buffer, Loop, LoopKind, Nest, Scope, Stmt, identity};
-use crate::workload::{Combiner, Condition, Expr, Index, Interval, TensorId, Var};
+use crate::workload::{Binary, Combiner, Condition, Expr, Index, Interval, TensorId, Var};
 
 /// Steps up to this many are written out, so that all loads of a thread are under way together.
 const WRITTEN_OUT: i64 = 16;
@@ -52,7 +52,7 @@ impl Nest {
             .collect();
         // before the variables go, which tell what a condition is about
         let ranges = loops.iter().map(|l| (l.var, Interval::below(l.extent()))).collect();
-        let room = Room { buffers: &buffers, ranges, partly_written: HashSet::new() };
+        let room = Room { buffers: &buffers, ranges, partly_written: HashSet::new(), not_filled: HashSet::new() };
         body.iter_mut().for_each(|statement| room.guard(statement, &ragged));
         replace_vars(&mut body, &digit_of);
         if total % together != 0 {
@@ -106,7 +106,7 @@ impl Nest {
     fn deal(&mut self, statements: &mut Vec<Stmt>) {
         for statement in statements {
             match statement {
-                Stmt::Loop(l) if l.kind == LoopKind::Thread => {}
+                Stmt::Loop(l) if l.kind.is_in_block() => {}
                 Stmt::Loop(Loop { body, kind, .. }) if *kind == LoopKind::Block || has_threads(body) => self.deal(body),
                 Stmt::If { body, .. } if has_threads(body) => self.deal(body),
                 alone => self.in_one(alone, LoopKind::Thread),
@@ -125,9 +125,14 @@ impl Nest {
     #[must_use]
     pub fn fill_tails(mut self) -> Nest {
         let mut body = std::mem::take(&mut self.body);
-        let mut room = Room { buffers: &self.buffers, ranges: HashMap::new(), partly_written: HashSet::new() };
+        let mut room = Room {
+            buffers: &self.buffers,
+            ranges: HashMap::new(),
+            partly_written: HashSet::new(),
+            not_filled: HashSet::new(),
+        };
         room.note_ranges(&body);
-        room.note_stores(&body, false);
+        room.note_stores(&body);
         Filling { room: &room, pending: Vec::new() }.fill(&mut body, false);
         self.body = body;
         self
@@ -146,9 +151,9 @@ impl Filling<'_> {
         for statement in statements {
             match statement {
                 Stmt::Loop(l) => {
-                    let in_threads = in_threads || l.kind == LoopKind::Thread;
+                    let in_threads = in_threads || l.kind.is_in_block();
                     let known = self.pending.len();
-                    if in_threads && matches!(l.kind, LoopKind::Thread | LoopKind::Unroll | LoopKind::Vector) {
+                    if in_threads && !matches!(l.kind, LoopKind::Serial | LoopKind::Parallel | LoopKind::Block) {
                         let (var, extent) = (l.var, l.extent());
                         self.pending.extend(l.bounds.drain(1..).map(|bound| (var, within(var, extent, &bound))));
                     }
@@ -164,7 +169,7 @@ impl Filling<'_> {
 
 fn has_threads(statements: &[Stmt]) -> bool {
     statements.iter().any(|statement| match statement {
-        Stmt::Loop(l) => l.kind == LoopKind::Thread || has_threads(&l.body),
+        Stmt::Loop(l) => l.kind.is_in_block() || has_threads(&l.body),
         Stmt::If { body, .. } => has_threads(body),
         Stmt::Store { .. } | Stmt::Accumulate { .. } => false,
     })
@@ -186,6 +191,8 @@ struct Room<'a> {
     ranges: HashMap<Var, Interval>,
     /// Buffers with elements that are not written then.
     partly_written: HashSet<TensorId>,
+    /// Buffers with elements that are written otherwise than zero where there is nothing.
+    not_filled: HashSet<TensorId>,
 }
 
 impl Room<'_> {
@@ -197,15 +204,23 @@ impl Room<'_> {
         });
     }
 
-    fn note_stores(&mut self, statements: &[Stmt], conditional: bool) {
+    fn note_stores(&mut self, statements: &[Stmt]) {
         for statement in statements {
             match statement {
-                Stmt::Loop(l) => self.note_stores(&l.body, conditional),
-                Stmt::If { body, .. } => self.note_stores(body, true),
-                Stmt::Store { buffer, indices, .. } if conditional || !self.is_inside(*buffer, indices) => {
-                    self.partly_written.insert(*buffer);
+                // what a condition leaves out of a copy is beyond its end
+                Stmt::Loop(Loop { body, .. }) | Stmt::If { body, .. } => self.note_stores(body),
+                Stmt::Store { buffer, indices, value } => {
+                    if !self.is_inside(*buffer, indices) {
+                        self.partly_written.insert(*buffer);
+                    }
+                    let zero = Expr::float(0.0);
+                    if !matches!(value, Expr::Guard { outside, .. } if **outside == zero) {
+                        self.not_filled.insert(*buffer);
+                    }
                 }
-                Stmt::Store { .. } | Stmt::Accumulate { .. } => {}
+                Stmt::Accumulate { buffer, .. } => {
+                    self.not_filled.insert(*buffer);
+                }
             }
         }
     }
@@ -221,6 +236,23 @@ impl Room<'_> {
         matches!(buffer.scope, Scope::Register | Scope::Private) && indices.iter().zip(&buffer.shape).all(fits)
     }
 
+    /// Whether a factor is an element of a copy that holds zeros wherever a reduction's variable runs over; a window would move over
+    /// what is there.
+    fn is_zero_beyond(&self, factor: &Expr, var: Var, spatial: &[Index]) -> bool {
+        let Expr::Load { tensor, indices } = factor else { return false };
+        let is_own = |other: Var| spatial.iter().any(|index| index.mentions(other));
+        let mut along = indices.iter().filter(|index| index.mentions(var)).peekable();
+        let plain = |index: &Index| {
+            let mut alone = true;
+            index.for_each_var(&mut |other| alone &= !is_own(other));
+            alone
+        };
+        self.buffers[tensor.0 as usize].scope == Scope::Private
+            && !self.not_filled.contains(tensor)
+            && along.peek().is_some()
+            && along.all(plain)
+    }
+
     /// Lets a statement run where the conditions do not hold, each of which belongs to a loop's variable.
     fn guard(&self, statement: &mut Stmt, pending: &[(Var, Condition)]) {
         let (Stmt::Store { buffer, indices, value } | Stmt::Accumulate { buffer, indices, value, .. }) = &*statement
@@ -232,8 +264,16 @@ impl Room<'_> {
         value.for_each_load(&mut |tensor, at| {
             reaches_out |= self.partly_written.contains(&tensor) || !self.is_inside(tensor, at);
         });
-        // an element too much may get any value that can be had without leaving a buffer
-        let matters = |var: Var| !stays || reaches_out || !indices.iter().any(|index| index.mentions(var));
+        // an element too much may get any value that can be had without leaving a buffer, and a sum of products zeros
+        let adds_nothing = |var: Var| match &*statement {
+            Stmt::Accumulate { combiner: Combiner::Sum, value: Expr::Binary(Binary::Multiply, x, y), .. } => {
+                [x, y].into_iter().all(|factor| self.is_zero_beyond(factor, var, indices))
+            }
+            _ => false,
+        };
+        let matters = |var: Var| {
+            !stays || reaches_out || (!indices.iter().any(|index| index.mentions(var)) && !adds_nothing(var))
+        };
         let conditions: Vec<Condition> =
             pending.iter().filter(|(var, _)| matters(*var)).map(|(_, condition)| condition.clone()).collect();
         if conditions.is_empty() || (stays && matches!(value, Expr::Float(_))) {

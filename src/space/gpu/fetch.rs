@@ -10,6 +10,7 @@ use crate::space::fuse::touches;
 use crate::space::operands::{fits_box, packable};
 use crate::space::plan::Access;
 use crate::space::{Built, Fetch, Group, Plan, Rule, Stop, Tape, Word, name, site};
+use crate::target::gpu::WARP;
 use crate::target::{Gpu, TaskOn};
 use crate::workload::{Expr, Index, TensorId, Var, Workload, row_major_strides, stride_along};
 
@@ -18,11 +19,11 @@ pub(super) struct Fetches;
 /// Neighbours that a thread can copy at once.
 const LANES: [i64; 3] = [1, 2, 4];
 /// Elements left out behind each row.
-const PADDINGS: [i64; 4] = [0, 1, 2, 4];
+const PADDINGS: [i64; 5] = [0, 1, 2, 4, 8];
 
 impl Rule<Gpu> for Fetches {
     fn name(&self) -> &'static str {
-        "fetch"
+        "copy"
     }
 
     fn version(&self) -> u32 {
@@ -42,16 +43,20 @@ impl Rule<Gpu> for Fetches {
                     site.0.extend(which.map(|which| Word::Number(which as u64)));
                     site
                 };
-                let bytes = elements(group, &access, PADDINGS[3]) * workload.tensor(access.tensor).dtype.bytes() as i64;
-                let mut candidates = vec![(name("none"), None)];
+                let bytes = elements(group, &access, PADDINGS[4]) * workload.tensor(access.tensor).dtype.bytes() as i64;
+                let mut candidates = Vec::new();
+                if group.matrix.is_none() {
+                    candidates.push((name("none"), None));
+                }
                 if bytes <= left {
                     candidates.push((name("panel"), Some(Layout::Panel)));
-                    let boxes = fits_box(workload, group, &access);
+                    // a box has no zeros beyond the end of a window
+                    let boxes = group.matrix.is_none() && fits_box(workload, group, &access);
                     candidates.extend(boxes.then_some((name("box"), Some(Layout::Box))));
                 }
                 let words: Vec<_> = candidates.iter().map(|(words, _)| words.clone()).collect();
-                let default = if is_shared(group, &access) { candidates.len() - 1 } else { 0 };
-                let answer = tape.choose(ask("fetch"), words.clone(), default)?;
+                let default = if is_shared(group, &access) { candidates.len().saturating_sub(1) } else { 0 };
+                let answer = tape.choose(ask("copy"), words.clone(), default)?;
                 let chosen = words.iter().position(|c| *c == answer).and_then(|at| candidates[at].1);
                 let Some(layout) = chosen else { continue };
                 left -= bytes;
@@ -59,13 +64,13 @@ impl Rule<Gpu> for Fetches {
                 let even = |lanes: &i64| *lanes == 1 || along.is_some_and(|at| is_even(group, &access, at, *lanes));
                 let candidates: Vec<i64> = LANES.into_iter().filter(even).collect();
                 // wide, but none of the threads without work
-                let threads: i64 = group.axes.iter().map(|axis| axis.threads).product();
+                let threads = threads_of(group);
                 let share = elements(group, &access, 0) / threads.max(1);
                 let default = candidates.iter().rposition(|lanes| *lanes <= share).unwrap_or(0);
                 let lanes = tape.choose_number(ask("lanes"), &candidates, default)?;
                 // what is turned around on the way is written across rows
                 let turned = layout == Layout::Panel && along.is_some_and(|at| group.axes[at].reduction);
-                let padding = tape.choose_number(ask("padding"), &PADDINGS, if turned { 3 } else { 0 })?;
+                let padding = tape.choose_number(ask("bank"), &PADDINGS, default_padding(group, turned))?;
                 group.fetches.push(Fetch { tensor: access.tensor, which: which.unwrap_or(0), layout, lanes, padding });
             }
         }
@@ -82,10 +87,28 @@ impl Rule<Gpu> for Fetches {
     }
 }
 
-/// Elements of an operand that a block of the reduction reads, or a few more: `padding` along each axis.
+/// The position of the untuned program's padding: what is turned around on the way is written across rows, and matrices are read across eight.
+fn default_padding(group: &Group, turned: bool) -> usize {
+    match (group.matrix, turned) {
+        (Some(_), _) => 4,
+        (None, true) => 3,
+        (None, false) => 0,
+    }
+}
+
+/// Elements of an operand that a block of the reduction reads, rows longer by `padding`: a row for each step.
 fn elements(group: &Group, access: &Access, padding: i64) -> i64 {
-    let touched = (0..group.axes.len()).filter(|at| touches(access, group, *at));
-    touched.map(|at| group.axes[at].tile * group.axes[at].block + padding).fold(1, i64::saturating_mul)
+    let of = |reduction: bool| -> i64 {
+        let touched = group.positions(reduction).into_iter().filter(|at| touches(access, group, *at));
+        touched.map(|at| group.axes[at].tile * group.axes[at].block).fold(1, i64::saturating_mul)
+    };
+    of(true).saturating_mul(of(false).saturating_add(padding))
+}
+
+/// Threads of a block.
+fn threads_of(group: &Group) -> i64 {
+    let product: i64 = group.axes.iter().map(|axis| axis.threads).product();
+    if group.matrix.is_some() { product * WARP } else { product }
 }
 
 /// Whether several threads of a block read the same elements.
@@ -128,8 +151,7 @@ fn fetch(group: &Group, at: usize, number: usize, built: &mut Built) -> Result<(
         Layout::Box => (0..nest.buffer(copy).shape.len()).map(|dimension| vec![dimension]).collect(),
     };
     nest = nest.relayout(copy, &groups, wanted.padding)?;
-    let threads: i64 = group.axes.iter().map(|axis| axis.threads).product();
-    built.nest = nest.cooperate(head, threads, wanted.lanes)?;
+    built.nest = nest.cooperate(head, threads_of(group), wanted.lanes)?;
     Ok(())
 }
 

@@ -1,9 +1,11 @@
 //! What a GPU has room for.
 
-use crate::nest::{Nest, Scope};
+use crate::nest::{Nest, Scope, verify};
 use crate::space::{Plan, Reason, rows};
 use crate::target::Gpu;
 
+/// Lanes of a vector loop, at most.
+const MAXIMAL_LANES: i64 = 4;
 /// Of buffers in shared memory, in bytes.
 const ALIGNMENT: usize = 64;
 
@@ -15,7 +17,8 @@ pub(super) fn check(nest: &Nest, gpu: &Gpu) -> Result<(), Reason> {
     if asked > most {
         return Err(Reason(format!("{asked} bytes of shared memory in a block, of {most}")));
     }
-    Ok(())
+    // what is computed with quotients and remainders is beyond the prover now and then: such programs are not offered
+    verify(nest, MAXIMAL_LANES).map_err(|error| Reason(format!("not proved: {error}")))
 }
 
 /// Bytes of a block's shared memory that operands may take: what intermediates of joined rows leave.

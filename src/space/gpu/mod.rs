@@ -5,8 +5,11 @@
 //! threads along any axis, the reduction's too, whose results are combined then; and innermost what a thread computes in registers: rounds of tiles,
 //! a block's threads apart, so that neighbours access neighbours.
 
+mod arrange;
+mod character;
 mod fetch;
 mod limits;
+mod matrix;
 mod tile;
 
 use super::{Reason, Rules, epilogue, rows};

@@ -2,12 +2,14 @@
 
 use std::mem::take;
 
+use super::arrange::{arrange, cut};
+use super::character::Character;
+use super::matrix;
 use crate::nest::rewrite::Refusal;
-use crate::nest::rewrite::accumulate::Reduction;
 use crate::nest::{LoopKind, MAX_THREADS};
-use crate::space::fuse::{fuse, touches};
-use crate::space::plan::accesses;
-use crate::space::{Access, Built, Group, Plan, Rule, Stop, Tape, ThreadLoops, name, site};
+use crate::space::fuse::fuse;
+use crate::space::plan::{Access, accesses};
+use crate::space::{Built, Group, Plan, Rule, Stop, Tape, name, site};
 use crate::target::gpu::WARP;
 use crate::target::{Gpu, TaskOn};
 use crate::workload::{Var, Workload};
@@ -15,19 +17,13 @@ use crate::workload::{Var, Workload};
 pub(super) struct Tile;
 
 /// Accumulators of a thread, at most.
-const MAXIMAL_ACCUMULATORS: i64 = 128;
+pub(super) const MAXIMAL_ACCUMULATORS: i64 = 128;
 /// Registers that a thread wants beside its accumulators.
-const OTHER_REGISTERS: i64 = 32;
+pub(super) const OTHER_REGISTERS: i64 = 32;
 /// Elements of the widest load.
-const MAXIMAL_VECTOR: i64 = 4;
-/// Steps of a reduction times accumulators that are written out, at most.
-const MAXIMAL_BODY: i64 = 512;
-/// Threads of a block in the untuned program.
-const DEFAULT_THREADS: i64 = 256;
+pub(super) const MAXIMAL_VECTOR: i64 = 4;
 /// Reduction steps of a block of operands in the untuned program.
 const DEFAULT_STEPS: i64 = 16;
-/// Reductions of so many steps are worth threads of their own where there is little else to do.
-const DEEP: i64 = 64;
 
 impl Rule<Gpu> for Tile {
     fn name(&self) -> &'static str {
@@ -39,11 +35,16 @@ impl Rule<Gpu> for Tile {
     }
 
     fn decide(&self, task: &TaskOn<'_, Gpu>, plan: &mut Plan, tape: &mut Tape<'_>) -> Result<(), Stop> {
-        let Plan { workload, rows, groups, .. } = plan;
+        let Plan { workload, rows, groups, exact, .. } = plan;
         for group in groups {
             tape.settle(group.settled);
             if rows.is_empty() {
                 fuse(workload, group, tape)?;
+            }
+            matrix::sides(workload, *exact, group, tape)?;
+            if group.matrix.is_some() {
+                matrix::warps(task.machine, group, tape)?;
+                continue;
             }
             let character = Character::of(workload, task.machine, group, rows.is_empty());
             vector(workload, group, &character, tape)?;
@@ -64,85 +65,6 @@ impl Rule<Gpu> for Tile {
             Ok(())
         })
     }
-}
-
-/// What kind of work a stage is, as far as the untuned program goes by it.
-struct Character {
-    /// Threads that the untuned program gives each axis.
-    threads: Vec<i64>,
-    /// Tiles and rounds that it gives each spatial axis.
-    tiles: Vec<(i64, i64)>,
-    /// Whether operands are read again by several threads of a block.
-    contracts: bool,
-}
-
-impl Character {
-    fn of(workload: &Workload, gpu: &Gpu, group: &Group, in_grid: bool) -> Character {
-        let stage = &workload.stages[group.stage];
-        let reads = accesses(stage);
-        let (spatial, reduced) = (group.positions(false), group.positions(true));
-        let outputs: i64 = spatial.iter().map(|at| group.axes[*at].extent).product();
-        let steps: i64 = reduced.iter().map(|at| group.axes[*at].extent).product();
-        let lacks = |at: &usize| reads.iter().any(|a| !touches(a, group, *at));
-        // the axes along which some operand is read again
-        let mut shared: Vec<usize> =
-            spatial.iter().copied().filter(|at| lacks(at) && group.axes[*at].extent > 1).collect();
-        let wanted_outputs = if in_grid { i64::from(gpu.multiprocessors) * 4 * WARP } else { 4 * WARP };
-        let contracts = stage.is_reduction() && shared.len() >= 2 && outputs >= wanted_outputs && steps >= 8;
-        let (mut threads, mut tiles) = (vec![1; group.axes.len()], vec![(1, 1); group.axes.len()]);
-        if contracts {
-            shared.sort_by_key(|at| group.axes[*at].extent);
-            let inner = innermost(&shared);
-            let outer = shared.iter().rev().copied().find(|at| *at != inner).unwrap_or(inner);
-            let blocks = |side: i64| -> i64 {
-                let of = |at: &usize| {
-                    let axis = &group.axes[*at];
-                    if *at == inner || *at == outer { (axis.extent + side - 1) / side } else { axis.extent }
-                };
-                spatial.iter().map(of).product()
-            };
-            // the largest square tile that leaves every multiprocessor a block
-            let side =
-                [128, 64, 32].into_iter().find(|side| blocks(*side) >= i64::from(gpu.multiprocessors)).unwrap_or(32);
-            for at in [inner, outer] {
-                let extent = group.axes[at].extent;
-                let per_thread = (side / 16).min((extent + 15) / 16).max(1);
-                let tile = power_up_to(per_thread, MAXIMAL_VECTOR);
-                tiles[at] = (tile, (per_thread / tile).max(1));
-                threads[at] = power_up_to((extent + tile - 1) / tile, 16);
-            }
-            return Character { threads, tiles, contracts };
-        }
-        let mut left = DEFAULT_THREADS;
-        if stage.is_reduction() && steps >= DEEP && outputs < wanted_outputs {
-            // neighbours along the reduction axis that memory is read along
-            let near = |at: &usize| {
-                let var = Var((group.axes[*at].position + usize::from(group.fused == Some(*at))) as u32);
-                reads.iter().filter(|a| a.stride(workload, var) == Some(1)).count()
-            };
-            if let Some(at) = reduced.iter().copied().max_by_key(|at| (near(at), group.axes[*at].extent)) {
-                let most = if outputs * WARP >= DEFAULT_THREADS { WARP } else { DEFAULT_THREADS };
-                threads[at] = power_up_to(group.axes[at].extent, most);
-                left /= threads[at];
-            }
-        }
-        for at in spatial.iter().rev() {
-            let extent = group.axes[*at].extent;
-            threads[*at] = power_up_to(extent, left);
-            left = (left / threads[*at]).max(1);
-        }
-        Character { threads, tiles, contracts }
-    }
-}
-
-/// The last of some positions.
-fn innermost(positions: &[usize]) -> usize {
-    positions.iter().copied().max().unwrap_or(0)
-}
-
-/// The least power of two that covers `extent`, up to `most`, a power of two.
-fn power_up_to(extent: i64, most: i64) -> i64 {
-    extent.max(1).unsigned_abs().next_power_of_two().min(most.unsigned_abs()) as i64
 }
 
 /// Which spatial axis a thread's neighbours in memory lie along.
@@ -213,7 +135,7 @@ fn tiles(gpu: &Gpu, group: &mut Group, character: &Character, tape: &mut Tape<'_
         let tile = ask(group, at, "tile", left.min(per_thread), wanted)?;
         left /= tile;
         let per_tile = (per_thread + tile - 1) / tile;
-        let rounds = ask(group, at, "rounds", left.min(per_tile), rounds)?;
+        let rounds = ask(group, at, "virtual", left.min(per_tile), rounds)?;
         left /= rounds;
         let axis = &mut group.axes[at];
         axis.tile = tile;
@@ -238,98 +160,4 @@ fn steps(group: &mut Group, character: &Character, tape: &mut Tape<'_>) -> Resul
         wanted = (wanted / answer).max(1);
     }
     Ok(())
-}
-
-/// Cuts every axis of a group.
-fn cut(group: &Group, at: usize, built: &mut Built) -> Result<(), Refusal> {
-    for (position, axis) in group.axes.iter().enumerate() {
-        let mut var = built.stages[group.stage].axes[axis.position];
-        if group.fused == Some(position) {
-            let next = built.stages[group.stage].axes[axis.position + 1];
-            (built.nest, var) = take(&mut built.nest).fuse(var, next)?;
-        }
-        // threads of a reduction meet within warps first
-        let warps: Vec<i64> = match axis.reduction && axis.threads > WARP {
-            true => vec![axis.threads / WARP, WARP],
-            false => vec![axis.threads],
-        };
-        let mut factors = vec![axis.rounds()];
-        factors.extend(warps.iter().copied().filter(|threads| *threads > 1));
-        factors.push(axis.tile);
-        let (nest, vars) = take(&mut built.nest).tile(var, &factors)?;
-        built.nest = nest;
-        let [outer, round, threads @ .., tile] = vars.as_slice() else {
-            return Err(Refusal::Other("an axis without its loops"));
-        };
-        let loops = ThreadLoops { outer: *outer, round: *round, threads: threads.to_vec(), tile: *tile };
-        built.thread_loops[at].push(loops);
-    }
-    Ok(())
-}
-
-/// Puts the loops of a group in order, says what executes them, and moves accumulators into registers.
-fn arrange(workload: &Workload, group: &Group, at: usize, in_grid: bool, built: &mut Built) -> Result<(), Refusal> {
-    let loops = built.thread_loops[at].clone();
-    let (spatial, reduced) = (group.positions(false), group.positions(true));
-    let of = |positions: &[usize], level: &dyn Fn(&ThreadLoops) -> Vec<Var>| -> Vec<Var> {
-        positions.iter().flat_map(|position| level(&loops[*position])).collect()
-    };
-    let outer = of(&spatial, &|l| vec![l.outer]);
-    let steps = of(&reduced, &|l| vec![l.outer]);
-    let (threads, lanes) = (of(&spatial, &|l| l.threads.clone()), of(&reduced, &|l| l.threads.clone()));
-    let (inner_steps, ends) = (of(&reduced, &|l| vec![l.round]), of(&reduced, &|l| vec![l.tile]));
-    let rounds = of(&spatial, &|l| vec![l.round]);
-    let others: Vec<usize> = spatial.iter().copied().filter(|position| group.vector != Some(*position)).collect();
-    let mut tile = of(&others, &|l| vec![l.tile]);
-    tile.extend(group.vector.map(|position| loops[position].tile));
-
-    let all = [&outer[..], &steps, &threads, &lanes, &inner_steps, &ends, &rounds, &tile].concat();
-    let mut nest = take(&mut built.nest);
-    if !all.is_empty() {
-        nest = nest.reorder(&all)?;
-    }
-    let written_out =
-        accumulators(group) * group.axes.iter().filter(|a| a.reduction).map(|a| a.rounds()).product::<i64>();
-    let steps_kind = if written_out <= MAXIMAL_BODY { LoopKind::Unroll } else { LoopKind::Serial };
-    let outer_kind = if in_grid { LoopKind::Block } else { LoopKind::Serial };
-    let kinds = [
-        (&outer, outer_kind),
-        (&threads, LoopKind::Thread),
-        (&lanes, LoopKind::Thread),
-        (&inner_steps, steps_kind),
-        (&ends, LoopKind::Unroll),
-        (&rounds, LoopKind::Unroll),
-        (&tile, LoopKind::Unroll),
-    ];
-    for (vars, kind) in kinds {
-        nest = vars.iter().try_fold(nest, |nest, var| nest.set_kind(*var, kind))?;
-    }
-    if let Some(position) = group.vector.filter(|position| group.axes[*position].tile > 1) {
-        nest = nest.set_kind(loops[position].tile, LoopKind::Vector)?;
-    }
-    // the loop inside of which the phases stand
-    let place = match (outer.last(), all.first()) {
-        (Some(innermost), _) => Some(*innermost),
-        (None, Some(first)) => {
-            let unit;
-            (nest, unit) = nest.enclose(*first)?;
-            nest = nest.set_kind(unit, outer_kind)?;
-            Some(unit)
-        }
-        (None, None) => None,
-    };
-    let stage = &workload.stages[group.stage];
-    if stage.is_reduction() {
-        let place = place.ok_or(Refusal::Other("a reduction without loops"))?;
-        let epilogue = group.epilogue.map(|e| &workload.stages[e]);
-        nest = nest.accumulate(stage.output, place, &Reduction { blocks: None, lanes }, epilogue)?;
-    }
-    built.at[at] = place;
-    built.nest = nest;
-    Ok(())
-}
-
-/// Results that a thread keeps at once.
-fn accumulators(group: &Group) -> i64 {
-    group.axes.iter().filter(|axis| !axis.reduction).map(|axis| axis.tile * axis.rounds()).product()
 }

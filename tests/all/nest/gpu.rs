@@ -266,6 +266,69 @@ fn a_block_waits_where_it_must_and_nowhere_else() {
     assert!(!found.text.contains(".local"), "{}", found.text);
 }
 
+/// Rows of `threads` elements, summed: a thread for each element, which combine in shared memory.
+fn summed(rows: i64, threads: i64) -> Nest {
+    let text = format!("input t0 {rows} {threads}\nout t1 {rows} sum {threads} t0 a b\n");
+    let mut nest = Nest::naive(&text.parse().unwrap());
+    nest.body.clear();
+    let sum = Buffer { name: "sum".into(), shape: vec![rows], dtype: DType::F32, scope: Scope::Private };
+    let sum = nest.add_buffer(sum);
+    let one = nest.new_var("one");
+    let mut phase = |body: &dyn Fn(&Index, &Index) -> Stmt, threads: i64| {
+        let (y, x) = (nest.new_var("y"), nest.new_var("x"));
+        let inner = looped(LoopKind::Thread, x.0, threads, vec![body(&Index::var(y), &Index::var(x))]);
+        looped(LoopKind::Thread, y.0, rows, vec![inner])
+    };
+    let begin = phase(&|y, _| store(sum.0, std::slice::from_ref(y), Expr::float(0.0)), 1);
+    let add = |y: &Index, x: &Index| {
+        let value = load(TensorId(0), &[y, x]);
+        Stmt::Accumulate { buffer: sum, indices: vec![y.clone()], combiner: Combiner::Sum, value }
+    };
+    let combine = phase(&add, threads);
+    let end = phase(&|y, _| store(1, std::slice::from_ref(y), load(sum, &[y])), 1);
+    nest.body = vec![looped(LoopKind::Block, one.0, 1, vec![begin, combine, end])];
+    nest
+}
+
+#[test]
+fn threads_combine_their_values() {
+    let nest = summed(3, 8);
+    assert_eq!(verify(&nest, LANES), Ok(()), "{nest}");
+    run(&nest).unwrap();
+    let text = ptx(&nest, &h100()).unwrap().text;
+    assert_eq!(text.matches("shfl.sync.bfly").count(), 3, "{text}");
+    // no power of two, and more than a warp
+    for threads in [6, 64] {
+        assert!(matches!(broken(&summed(3, threads)), Rule::ThreadReduction { .. }), "{threads}");
+    }
+    // a condition keeps some of them out
+    let mut nest = summed(3, 8);
+    let combine = of_threads(&mut inside(&mut nest)[1]);
+    let conditions = vec![below(&Index::constant(0), 1)];
+    *combine = vec![Stmt::If { conditions, body: combine.clone() }];
+    assert!(matches!(broken(&nest), Rule::ThreadReduction { .. }), "{nest}");
+    // what they combine nobody reads before they meet
+    let mut nest = summed(3, 8);
+    let [_, combine, end] = inside(&mut nest).as_mut_slice() else { panic!("three phases") };
+    let Stmt::Loop(outer) = combine else { panic!("threads") };
+    let y = Index::var(outer.var);
+    let Stmt::Loop(last) = end else { panic!("threads") };
+    let own = last.var;
+    let mut early = of_threads(end).clone();
+    early.iter_mut().for_each(|statement| replace(statement, &|var| (var == own).then(|| y.clone())));
+    of_threads(combine).extend(early);
+    assert!(matches!(fault(&nest), FaultKind::Race { .. }), "{nest}");
+}
+
+#[test]
+fn matrices_have_their_places() {
+    let mut nest = summed(3, 8);
+    let Stmt::Loop(outer) = &mut inside(&mut nest)[1] else { panic!("threads") };
+    let Stmt::Loop(inner) = &mut outer.body[0] else { panic!("threads") };
+    inner.kind = LoopKind::Matrix;
+    assert_eq!(broken(&nest), Rule::MatrixPlace, "{nest}");
+}
+
 /// Registers of a thread, and bytes that it spills, of each kernel; `None` where there is no assembler.
 pub fn assembled(text: &str, architecture: &str) -> Option<Vec<(u32, u32)>> {
     let ptxas = Path::new(env!("CARGO_MANIFEST_DIR")).join("target/cuda/nvidia/cu13/bin/ptxas");

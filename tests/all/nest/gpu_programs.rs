@@ -7,7 +7,7 @@ use rand_chacha::ChaCha8Rng;
 use rayon::iter::{IntoParallelIterator, IntoParallelRefIterator, ParallelIterator};
 use tilescribe::codegen::ptx;
 use tilescribe::nest::{Nest, verify};
-use tilescribe::space::{Space, Untuned};
+use tilescribe::space::{Decision, Policy, Space, Untuned};
 use tilescribe::target::{Gpu, Task};
 
 use super::LANES;
@@ -53,6 +53,46 @@ fn random_programs_assemble() {
         )
         .unwrap();
     }
+}
+
+/// Takes the first way to multiply matrices, and everything else as the rules would.
+struct Matrices;
+
+impl Policy for Matrices {
+    fn pick(&mut self, decision: &Decision) -> usize {
+        if decision.site.to_string().starts_with("mma") { 1 } else { decision.default }
+    }
+}
+
+#[test]
+fn tensor_cores_multiply_where_it_was_decided() {
+    let gpu = gpu("sm_80");
+    for text in [
+        "input t0 197 768\nconst t1 768 300\nout t2 197 300 sum 768 mul t0 a c t1 c b\n",
+        "input t0 16 30 30\nconst t1 24 16 3 3\nout t2 24 28 28 sum 16 3 3 mul t1 a d e f t0 d + b e + c f\n",
+    ] {
+        let task = Task { workload: text.parse().unwrap(), target: gpu.clone().into() };
+        let (trace, nest) = Space::standard().drive(&task, &mut Matrices);
+        let nest = nest.unwrap_or_else(|reason| panic!("{reason}\n{trace}"));
+        let program = ptx(&nest, &gpu).unwrap_or_else(|error| panic!("{error}\n{nest}"));
+        assert!(program.text.contains("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32"), "{trace}\n{nest}");
+        let kernels = kernels(&nest, &gpu, "sm_80").unwrap();
+        assert!(kernels.iter().all(|(_, spilled)| *spilled == 0), "{kernels:?}\n{nest}");
+        // rounds more coarsely: not where exactness is asked for
+        let exact = Space::standard().exact(true);
+        assert!(!exact.offers(&task, &trace));
+    }
+}
+
+#[test]
+fn threads_of_a_warp_combine_by_shuffles() {
+    let gpu = gpu("sm_80");
+    let task =
+        Task { workload: "input t0 7 1000\nout t1 7 sum 1000 t0 a b\n".parse().unwrap(), target: gpu.clone().into() };
+    let (trace, nest) = Space::standard().drive(&task, &mut Untuned);
+    let nest = nest.unwrap();
+    let text = ptx(&nest, &gpu).unwrap().text;
+    assert!(text.matches("shfl.sync.bfly.b32").count() >= 5, "{trace}\n{nest}\n{text}");
 }
 
 #[test]

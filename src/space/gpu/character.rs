@@ -1,0 +1,105 @@
+//! What kind of work a stage is, as far as the untuned program goes by it.
+
+use super::tile::MAXIMAL_VECTOR;
+use crate::space::Group;
+use crate::space::fuse::touches;
+use crate::space::plan::{Access, accesses};
+use crate::target::Gpu;
+use crate::target::gpu::WARP;
+use crate::workload::{Var, Workload};
+
+/// Threads of a block in the untuned program.
+const DEFAULT_THREADS: i64 = 256;
+/// Threads along each side of a square of them.
+const SQUARE: i64 = 16;
+/// Reductions of so many steps are worth threads of their own where there is little else to do.
+const DEEP: i64 = 64;
+
+/// What kind of work a stage is, as far as the untuned program goes by it.
+pub(super) struct Character {
+    /// Threads that the untuned program gives each axis.
+    pub threads: Vec<i64>,
+    /// Tiles and rounds that it gives each spatial axis.
+    pub tiles: Vec<(i64, i64)>,
+    /// Whether operands are read again by several threads of a block.
+    pub contracts: bool,
+}
+
+impl Character {
+    /// `in_grid`: the stage's own axes make the grid; otherwise a block holds all of it.
+    pub(super) fn of(workload: &Workload, gpu: &Gpu, group: &Group, in_grid: bool) -> Character {
+        let stage = &workload.stages[group.stage];
+        let reads = accesses(stage);
+        let extent = |positions: &[usize]| -> i64 { positions.iter().map(|at| group.axes[*at].extent).product() };
+        let (spatial, reduced) = (group.positions(false), group.positions(true));
+        let (outputs, steps) = (extent(&spatial), extent(&reduced));
+        let lacks = |at: &usize| group.axes[*at].extent > 1 && reads.iter().any(|a| !touches(a, group, *at));
+        // the axes along which some operand is read again
+        let shared: Vec<usize> = spatial.into_iter().filter(lacks).collect();
+        let wanted_outputs = if in_grid { i64::from(gpu.multiprocessors) * 4 * WARP } else { 4 * WARP };
+        if stage.is_reduction() && shared.len() >= 2 && outputs >= wanted_outputs && steps >= 8 {
+            return Character::of_contraction(gpu, group, shared);
+        }
+        // the threads go along the reduction where there is little else to do
+        let lanes = (stage.is_reduction() && steps >= DEEP && outputs < wanted_outputs)
+            .then(|| lanes(workload, group, &reads, outputs))
+            .flatten();
+        Character::of_many(group, lanes)
+    }
+
+    /// Square tiles over two axes, as large as leaves every multiprocessor a block; `shared` are those along which some operand is read again.
+    fn of_contraction(gpu: &Gpu, group: &Group, mut shared: Vec<usize>) -> Character {
+        shared.sort_by_key(|at| group.axes[*at].extent);
+        let inner = shared.iter().copied().max().unwrap_or(0);
+        let outer = shared.iter().rev().copied().find(|at| *at != inner).unwrap_or(inner);
+        let blocks = |side: i64| -> i64 {
+            let of = |at: usize| {
+                let extent = group.axes[at].extent;
+                if at == inner || at == outer { (extent + side - 1) / side } else { extent }
+            };
+            group.positions(false).into_iter().map(of).product()
+        };
+        let enough = |side: &i64| blocks(*side) >= i64::from(gpu.multiprocessors);
+        let side = [128, 64, 32].into_iter().find(enough).unwrap_or(32);
+        let (mut threads, mut tiles) = (vec![1; group.axes.len()], vec![(1, 1); group.axes.len()]);
+        for at in [inner, outer] {
+            let extent = group.axes[at].extent;
+            let per_thread = (side / SQUARE).min((extent + SQUARE - 1) / SQUARE).max(1);
+            let tile = power_up_to(per_thread, MAXIMAL_VECTOR);
+            tiles[at] = (tile, (per_thread / tile).max(1));
+            threads[at] = power_up_to((extent + tile - 1) / tile, SQUARE);
+        }
+        Character { threads, tiles, contracts: true }
+    }
+
+    /// A thread for each result, or for each part of one: `lanes` are a reduction axis and its threads.
+    fn of_many(group: &Group, lanes: Option<(usize, i64)>) -> Character {
+        let mut threads = vec![1; group.axes.len()];
+        let mut left = DEFAULT_THREADS;
+        if let Some((at, count)) = lanes {
+            threads[at] = count;
+            left /= count;
+        }
+        for at in group.positions(false).into_iter().rev() {
+            threads[at] = power_up_to(group.axes[at].extent, left);
+            left = (left / threads[at]).max(1);
+        }
+        Character { threads, tiles: vec![(1, 1); group.axes.len()], contracts: false }
+    }
+}
+
+/// The reduction axis that memory is read along, and how many threads share it: a warp, or all of a block where there are few results.
+fn lanes(workload: &Workload, group: &Group, reads: &[Access], outputs: i64) -> Option<(usize, i64)> {
+    let near = |at: &usize| {
+        let var = Var((group.axes[*at].position + usize::from(group.fused == Some(*at))) as u32);
+        reads.iter().filter(|a| a.stride(workload, var) == Some(1)).count()
+    };
+    let axis = group.positions(true).into_iter().max_by_key(|at| (near(at), group.axes[*at].extent))?;
+    let most = if outputs * WARP >= DEFAULT_THREADS { WARP } else { DEFAULT_THREADS };
+    Some((axis, power_up_to(group.axes[axis].extent, most)))
+}
+
+/// The least power of two that covers `extent`, up to `most`, a power of two.
+fn power_up_to(extent: i64, most: i64) -> i64 {
+    extent.max(1).unsigned_abs().next_power_of_two().min(most.unsigned_abs()) as i64
+}
