@@ -4,7 +4,7 @@
 #   benches/gpu.sh TILESCRIBE OUT [SECONDS]
 #
 # TILESCRIBE is the program (cargo build --release), OUT a folder for what is measured: records of every program (gpu.db, gpu.jsonl.zst), a
-# comparison of evolution with random sampling (compare/report.html), registers and spills of the fastest programs, and a log.
+# comparison of evolution with random sampling (compare/report.html), PTX of the fastest programs, and a log. Ends with 3 where there is no GPU.
 set -eu
 program=$1
 out=$2
@@ -17,6 +17,10 @@ awk -v folder="$out/tasks" '/^# /{ file = folder "/" $2 ".txt"; next } NF { prin
 
 log() { echo "$(date +%T) $*" | tee -a "$out/log.txt"; }
 
+# says what is missing, and ends this with the program's exit code
+first=$(ls "$out"/tasks/*.txt | head -n 1)
+"$program" next "$first" --target cuda > "$out/log.txt"
+
 log "$("$program" doctor --json 2>&1 | tail -n 1)"
 count=$(ls "$out/tasks" | wc -l)
 each=$((seconds * 2 / 3 / count))
@@ -28,7 +32,7 @@ done
 "$program" records export "$out/gpu.jsonl.zst" --store "$out/gpu.db" 2>&1 | tee -a "$out/log.txt"
 for task in "$out"/tasks/*.txt; do
     name=$(basename "$task" .txt)
-    "$program" show "$task" --target cuda --store "$out/gpu.db" --asm > "$out/$name.ptx" 2>> "$out/log.txt" || log "$name: no program"
+    "$program" show "$task" --target cuda --store "$out/gpu.db" --asm > "$out/$name.ptx" 2>> "$out/log.txt" || { rm "$out/$name.ptx"; log "$name: no program"; }
 done
 timeout $((seconds / 3)) "$program" compare --methods evolution,random --workloads "$out/tasks" --trials 16 --seeds 1 --target cuda \
     -o "$out/compare" 2>&1 | tail -n 5 | tee -a "$out/log.txt"

@@ -71,16 +71,10 @@ impl TargetArguments {
     /// # Errors
     /// Where the file describes no machine, or there is no such GPU.
     pub fn resolve(&self) -> Result<Target> {
-        let mut target = match self.target.to_str() {
-            Some("host") => Target::Cpu(codegen::host()?),
-            Some("cuda") => Target::Gpu(cuda::detect(0)?),
-            Some(name) if name.starts_with("cuda:") => {
-                let number = name["cuda:".len()..]
-                    .parse()
-                    .map_err(|_| CommandError::Usage(format!("`{name}` names no GPU: cuda:0 is the first")))?;
-                Target::Gpu(cuda::detect(number)?)
-            }
-            _ => read_target(&self.target)?,
+        let mut target = match (self.target.to_str(), self.named_device()?) {
+            (Some("host"), _) => Target::Cpu(codegen::host()?),
+            (_, Some(number)) => Target::Gpu(cuda::detect(number)?),
+            (_, None) => read_target(&self.target)?,
         };
         match (&mut target, self.threads) {
             (Target::Cpu(cpu), Some(threads)) => cpu.cores = threads,
@@ -92,13 +86,25 @@ impl TargetArguments {
         Ok(target)
     }
 
-    /// The number of the GPU that is meant, for targets that are GPUs.
-    pub fn device(&self) -> usize {
-        self.target
-            .to_str()
-            .and_then(|name| name.strip_prefix("cuda:"))
-            .and_then(|number| number.parse().ok())
-            .unwrap_or(0)
+    /// The number of the GPU to measure on, where the target is one: the first, unless another was named.
+    ///
+    /// # Errors
+    /// Where the name of a GPU ends in no number.
+    pub fn device(&self) -> Result<usize> {
+        Ok(self.named_device()?.unwrap_or(0))
+    }
+
+    fn named_device(&self) -> Result<Option<usize>> {
+        let Some(rest) = self.target.to_str().and_then(|name| name.strip_prefix("cuda")) else { return Ok(None) };
+        match rest.strip_prefix(':').map(str::parse) {
+            Some(Ok(number)) => Ok(Some(number)),
+            Some(Err(_)) => {
+                let name = self.target.display();
+                Err(CommandError::Usage(format!("`{name}` names no GPU: cuda:0 is the first")).into())
+            }
+            // a file may be called so, too
+            None => Ok(rest.is_empty().then_some(0)),
+        }
     }
 
     /// The same for what CPUs alone can do so far.

@@ -78,8 +78,8 @@ impl Bench {
     /// The network as an artifact, in the cache; compiled where it is not there yet.
     fn compiled(&self, out: &mut dyn Write) -> Result<PathBuf> {
         let network = self.dimensions.load(&self.network)?;
-        let target = TargetArguments { target: "host".into(), threads: self.threads }.resolve_cpu()?;
-        let (cpu, target) = (&target, Target::Cpu(target.clone()));
+        let cpu = TargetArguments { target: "host".into(), threads: self.threads }.resolve_cpu()?;
+        let target = Target::Cpu(cpu.clone());
         let schedules =
             compile::schedules(&network, &target, &self.space.space(), self.store.open_existing()?.as_ref())?;
         let untuned = schedules.iter().filter(|schedule| schedule.best_ns.is_none()).count();
@@ -89,7 +89,7 @@ impl Bench {
         let folder = cache.join(key(&network, &schedules, &target)?);
         if Manifest::read(&folder).is_err() {
             make_room(&cache);
-            let options = Options { name: "network", target: cpu, folder: &folder };
+            let options = Options { name: "network", target: &cpu, folder: &folder };
             compile::write_artifact(&network, &schedules, &options)?;
         }
         Ok(folder)

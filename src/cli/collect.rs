@@ -83,7 +83,7 @@ impl Collect {
         let mut summary = Summary::default();
         let stopped = stop_on_interrupt()?;
         let space = self.search.space.space();
-        let mut collector = Collector::new(jobs, self.target.device(), &self.search, &space)?;
+        let mut collector = Collector::new(jobs, self.target.device()?, &self.search, &space)?;
         let per_task = self.search.trials_per_task.unwrap_or(DEFAULT_TRIALS);
         let bar = progress::bar(per_task * jobs.len() as u64, "collecting");
         for (number, job) in jobs.iter().enumerate() {

@@ -59,7 +59,7 @@ impl Compare {
         for contestant in &self.methods {
             check_method(&jobs, &contestant.name(), contestant.needs_checkpoint())?;
         }
-        let mut measurer = measurer(&jobs, self.target.device())?;
+        let mut measurer = measurer(&jobs, self.target.device()?)?;
         let space = Space::standard();
         let contestants = Contestants::new(&space, &self.methods, &self.checkpoint, &self.rivals)?;
         let named = self.methods.iter().map(|method| contestants.method(*method));

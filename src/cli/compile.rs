@@ -86,7 +86,7 @@ impl Compile {
             let (trials, valid, seconds, trials_per_s) = (0, 0, 0.0, 0.0);
             return Ok(Report { tasks, trials, valid, failed, seconds, trials_per_s, interrupted, jobs: jobs_report });
         }
-        let report = search(&jobs, self.target.device(), &arguments, None, &mut self.store.open()?)?;
+        let report = search(&jobs, self.target.device()?, &arguments, None, &mut self.store.open()?)?;
         judge(&jobs, &report)?;
         Ok(report)
     }

@@ -50,7 +50,7 @@ impl Tune {
             self.search.trials_per_task = Some(DEFAULT_TRIALS);
         }
         let mut store = self.store.open()?;
-        let report = search(&jobs, self.target.device(), &self.search, self.trials, &mut store)?;
+        let report = search(&jobs, self.target.device()?, &self.search, self.trials, &mut store)?;
         print(&jobs, &report, out)?;
         if self.json {
             writeln!(out, "{}", json!(report))?;

@@ -13,7 +13,7 @@ use crate::codegen::Kernel;
 use crate::nest::{Nest, Scope, verify};
 use crate::outcome::{Failure, Outcome};
 use crate::target::{Cpu, Task};
-use crate::workload::{Array, Role, TensorId};
+use crate::workload::{Array, Role, TensorId, Workload};
 
 /// Regions that wait for the next candidate, at most.
 const SPARE_REGIONS: usize = 16;
@@ -111,30 +111,6 @@ impl Workbench {
         self.place(compiled)
     }
 
-    /// The arguments of a nest are the tensors of its workload, whatever a rewrite did to the rest.
-    fn check_arguments(&self, nest: &Nest) -> Result<(), Refusal> {
-        let mut tensors = 0;
-        for id in nest.arguments().into_iter().filter(|id| nest.buffer(*id).scope != Scope::Packed) {
-            tensors += 1;
-            let buffer = nest.buffer(id);
-            let fits = self.task.workload.tensors.get(id.0 as usize).is_some_and(|tensor| {
-                tensor.role != Role::Intermediate
-                    && buffer.scope == Scope::Argument(tensor.role)
-                    && buffer.shape == tensor.shape
-                    && buffer.dtype == tensor.dtype
-            });
-            if !fits {
-                let detail = format!("argument `{}` of the nest is no tensor of the workload", buffer.name);
-                return Err(Refusal::new(Failure::Compile, detail));
-            }
-        }
-        if tensors != self.arguments.len() {
-            let detail = format!("the nest has {tensors} arguments, the workload {}", self.arguments.len());
-            return Err(Refusal::new(Failure::Compile, detail));
-        }
-        Ok(())
-    }
-
     fn poison_outputs(&mut self) {
         for argument in self.arguments.values_mut().filter(|argument| argument.expected.is_some()) {
             argument.region.poison();
@@ -202,7 +178,7 @@ impl Bench for Workbench {
 
     fn place(&mut self, compiled: Compiled) -> Result<Loaded, Refusal> {
         let Compiled { nest, kernel, compile_us } = compiled;
-        self.check_arguments(&nest)?;
+        check_arguments(&self.task.workload, &nest)?;
         let workspace = self.region(kernel.workspace_bytes(), "the workspace")?;
         let mut loaded = Loaded {
             kernel,
@@ -298,6 +274,34 @@ impl Loaded {
         // SAFETY: as for `setup`; nobody else uses the buffers meanwhile.
         unsafe { self.kernel.run(&self.addresses, self.workspace.address()) };
     }
+}
+
+/// The arguments of a nest, but for what its setup packs, are the tensors of its workload, whatever a rewrite did to the rest.
+///
+/// # Errors
+/// [`Failure::Compile`] where they are not.
+pub(super) fn check_arguments(workload: &Workload, nest: &Nest) -> Result<(), Refusal> {
+    let mut tensors = 0;
+    for id in nest.arguments().into_iter().filter(|id| nest.buffer(*id).scope != Scope::Packed) {
+        tensors += 1;
+        let buffer = nest.buffer(id);
+        let fits = workload.tensors.get(id.0 as usize).is_some_and(|tensor| {
+            tensor.role != Role::Intermediate
+                && buffer.scope == Scope::Argument(tensor.role)
+                && buffer.shape == tensor.shape
+                && buffer.dtype == tensor.dtype
+        });
+        if !fits {
+            let detail = format!("argument `{}` of the nest is no tensor of the workload", buffer.name);
+            return Err(Refusal::new(Failure::Compile, detail));
+        }
+    }
+    let wanted = workload.tensors.iter().filter(|tensor| tensor.role != Role::Intermediate).count();
+    if tensors != wanted {
+        let detail = format!("the nest has {tensors} arguments, the workload {wanted}");
+        return Err(Refusal::new(Failure::Compile, detail));
+    }
+    Ok(())
 }
 
 fn map(bytes: usize, name: &str) -> Result<Region, Refusal> {

@@ -1,7 +1,7 @@
 //! Matrices that a warp multiplies: their shapes, and which products are of such a shape.
 
 use super::{Loop, LoopKind, Stmt};
-use crate::workload::{Binary, Combiner, Expr, Index, TensorId, Var};
+use crate::workload::{Binary, Combiner, Expr, Index, Var};
 
 /// Rows of a product and of its first operand.
 pub const ROWS: i64 = 16;
@@ -10,48 +10,29 @@ pub const COLUMNS: i64 = 8;
 /// Depth of a product of f32, whose operands are rounded to 11 significant bits (TF32).
 pub const DEPTH: i64 = 8;
 
-/// A product of two matrices, added to a third.
-#[derive(Clone, Copy, Debug)]
-pub struct Product<'a> {
-    pub rows: Var,
-    pub columns: Var,
-    pub depth: Var,
-    pub buffer: TensorId,
-    /// All of them; the last two are `rows` and `columns`.
-    pub indices: &'a [Index],
-    /// Moves with `rows` and `depth`.
-    pub first: &'a Expr,
-    /// Moves with `depth` and `columns`.
-    pub second: &'a Expr,
-}
-
-/// The product that the matrix loops from `l` on are, if they are one:
+/// Whether the matrix loops from `l` on are a product of two operands, added to a matrix:
 ///
 /// ```text
 /// matrix for i in 0..16 { matrix for j in 0..8 { matrix for k in 0..8 { r[…, i, j] += x(i, k) * y(k, j) } } }
 /// ```
-pub fn product(l: &Loop) -> Option<Product<'_>> {
-    let (loops, statement) = sides(l)?;
-    let [rows, columns, depth] = loops[..] else { return None };
-    let Stmt::Accumulate { buffer, indices, combiner: Combiner::Sum, value: Expr::Binary(Binary::Multiply, x, y) } =
+pub fn is_product(l: &Loop) -> bool {
+    let Some((loops, statement)) = sides(l) else { return false };
+    let [rows, columns, depth] = loops[..] else { return false };
+    let Stmt::Accumulate { indices, combiner: Combiner::Sum, value: Expr::Binary(Binary::Multiply, x, y), .. } =
         statement
     else {
-        return None;
+        return false;
     };
-    let shape = [rows.extent(), columns.extent(), depth.extent()] == [ROWS, COLUMNS, DEPTH];
-    let (x, y): (&Expr, &Expr) = (x, y);
-    let (first, second) = if x.mentions(rows.var) { (x, y) } else { (y, x) };
-    let apart = !first.mentions(columns.var) && !second.mentions(rows.var);
-    let fits = shape && apart && ends_in(indices, rows.var, columns.var);
-    fits.then_some(Product {
-        rows: rows.var,
-        columns: columns.var,
-        depth: depth.var,
-        buffer: *buffer,
-        indices,
-        first,
-        second,
-    })
+    let [first, second] = operands(x, y, rows.var);
+    [rows.extent(), columns.extent(), depth.extent()] == [ROWS, COLUMNS, DEPTH]
+        && !first.mentions(columns.var)
+        && !second.mentions(rows.var)
+        && ends_in(indices, rows.var, columns.var)
+}
+
+/// The factors of a product: first the one that moves with its rows.
+pub fn operands<'a>(x: &'a Expr, y: &'a Expr, rows: Var) -> [&'a Expr; 2] {
+    if x.mentions(rows) { [x, y] } else { [y, x] }
 }
 
 /// The matrix loops from `l` on, two or three of them, and the one statement inside.

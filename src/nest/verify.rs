@@ -255,7 +255,7 @@ impl<'a> Verifier<'a> {
             return Ok(());
         }
         let in_warp = self.threads().next().is_some_and(|outer| outer.kind == LoopKind::Warp);
-        let fits = matrix::product(l).is_some()
+        let fits = matrix::is_product(l)
             || matrix::sides(l).is_some_and(|(loops, statement)| {
                 let [rows, columns] = loops[..] else { return false };
                 [rows.extent(), columns.extent()] == [matrix::ROWS, matrix::COLUMNS]

@@ -4,6 +4,7 @@ use super::Emitter;
 use super::ir::{Element, Value};
 use crate::codegen::CodegenError;
 use crate::codegen::gpu::matrices::{OWN, place_in_first, place_in_second};
+use crate::nest::matrix::operands;
 use crate::nest::{Loop, Stmt};
 use crate::workload::{Binary, Expr, Index, Var};
 
@@ -21,7 +22,7 @@ impl<'c> Emitter<'_, 'c> {
             return Err(malformed());
         };
         let Expr::Binary(Binary::Multiply, x, y) = value else { return Err(malformed()) };
-        let (first, second) = if x.mentions(rows) { (x, y) } else { (y, x) };
+        let [first, second] = operands(x, y, rows);
         let lane =
             self.phase.as_ref().and_then(|phase| phase.loops.last()).map(|(lane, _)| *lane).ok_or_else(malformed)?;
 

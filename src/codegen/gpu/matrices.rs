@@ -7,10 +7,10 @@ use std::collections::BTreeSet;
 
 use crate::codegen::CodegenError;
 use crate::nest::matrix::{self, COLUMNS, ROWS};
-use crate::nest::rewrite::for_each_stmt;
+use crate::nest::rewrite::{change_accesses, for_each_stmt, replace_vars};
 use crate::nest::{Loop, LoopKind, Nest, Scope, Stmt};
 use crate::target::gpu::WARP;
-use crate::workload::{Expr, Index, TensorId, Var};
+use crate::workload::{Index, TensorId, Var};
 
 /// Elements of a product, or of its first operand, that a thread holds.
 pub const OWN: i64 = ROWS * COLUMNS / WARP;
@@ -54,11 +54,10 @@ pub fn deal_out(mut nest: Nest) -> Result<Nest> {
     let mut dealer = Dealer { nest: &mut nest, matrices: &matrices, warps: &warps };
     dealer.statements(&mut body)?;
     for buffer in matrices {
+        let lanes_at = leading_warps(&body, buffer, &warps);
         let shape = &mut nest.buffers[buffer.0 as usize].shape;
         shape.truncate(shape.len().saturating_sub(2));
         shape.push(OWN);
-        let lanes_at = leading_warps(&body, buffer, &warps);
-        let shape = &mut nest.buffers[buffer.0 as usize].shape;
         shape.insert(lanes_at.min(shape.len()), WARP);
     }
     nest.body = body;
@@ -135,17 +134,17 @@ impl Dealer<'_> {
         self.own_registers(&mut own, (rows, columns), (lane, element))?;
         let over_elements =
             |kind, body| Stmt::Loop(Loop { var: element, bounds: vec![Index::constant(OWN)], kind, body });
-        if matrix::product(l).is_some() {
+        if matrix::is_product(l) {
             let inner = over_elements(LoopKind::Matrix, vec![own]);
             return Ok(loops.iter().rev().fold(inner, |body, side| Stmt::Loop(side.around(vec![body]))));
         }
         let [row, column] = place(lane, element);
         let by = |var: Var| match var {
-            v if v == rows => Some(row.clone()),
-            v if v == columns => Some(column.clone()),
+            v if v == rows => Some(&row),
+            v if v == columns => Some(&column),
             _ => None,
         };
-        replace(&mut own, &by);
+        replace_vars(std::slice::from_mut(&mut own), &by);
         Ok(over_elements(LoopKind::Unroll, vec![own]))
     }
 
@@ -170,7 +169,7 @@ impl Dealer<'_> {
             indices.push(Index::var(element));
             indices.insert(of_warps(indices, warps), Index::var(lane));
         };
-        change_accesses(statement, &mut change);
+        change_accesses(std::slice::from_mut(statement), &mut change);
         if bad { Err(CodegenError::Malformed("a register of a warp that is no matrix".into())) } else { Ok(()) }
     }
 }
@@ -194,31 +193,4 @@ pub fn place_in_first(lane: Var, element: i64) -> [Index; 2] {
 pub fn place_in_second(lane: Var, element: i64) -> [Index; 2] {
     let depth = Index::var(lane).modulo(4).plus_constant(4 * element);
     [depth, Index::var(lane).floor_div(4)]
-}
-
-fn change_accesses(statement: &mut Stmt, change: &mut dyn FnMut(TensorId, &mut Vec<Index>)) {
-    match statement {
-        Stmt::Loop(Loop { body, .. }) | Stmt::If { body, .. } => {
-            body.iter_mut().for_each(|statement| change_accesses(statement, change));
-        }
-        Stmt::Store { buffer, indices, value } | Stmt::Accumulate { buffer, indices, value, .. } => {
-            change(*buffer, indices);
-            value.for_each_load_mut(change);
-        }
-    }
-}
-
-fn replace(statement: &mut Stmt, by: &dyn Fn(Var) -> Option<Index>) {
-    match statement {
-        Stmt::Loop(l) => l.body.iter_mut().for_each(|statement| replace(statement, by)),
-        Stmt::If { conditions, body } => {
-            conditions.iter_mut().for_each(|condition| condition.index = condition.index.substitute(by));
-            body.iter_mut().for_each(|statement| replace(statement, by));
-        }
-        Stmt::Store { indices, value, .. } | Stmt::Accumulate { indices, value, .. } => {
-            indices.iter_mut().for_each(|index| *index = index.substitute(by));
-            let replaced: Expr = value.substitute(by);
-            *value = replaced;
-        }
-    }
 }

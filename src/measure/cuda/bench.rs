@@ -15,14 +15,14 @@ use cudarc::nvrtc;
 
 use crate::codegen::{Launch, Ptx, ptx};
 use crate::measure::bench::Bench;
-use crate::measure::gate::Refusal;
+use crate::measure::gate::{Refusal, check_arguments};
 use crate::measure::oracle::Expected;
 use crate::measure::timing::{Reference, Timing};
 use crate::measure::tolerance::Tolerance;
-use crate::nest::{Nest, Scope};
+use crate::nest::Nest;
 use crate::outcome::{Failure, Outcome};
 use crate::target::{Gpu, Task};
-use crate::workload::{Array, Role, TensorId};
+use crate::workload::{Array, TensorId};
 
 /// Bytes in front of and behind every buffer that nobody may write.
 const ZONE: usize = 512;
@@ -115,24 +115,6 @@ impl GpuBench {
         Ok(GpuBench { task, gpu, context, stream, copies, outputs, broken: None })
     }
 
-    /// Whether the nest's arguments are the tensors of the workload, whatever a rewrite did to the rest.
-    fn check_arguments(&self, nest: &Nest) -> Result<(), Refusal> {
-        for id in nest.arguments() {
-            let buffer = nest.buffer(id);
-            let fits = self.task.workload.tensors.get(id.0 as usize).is_some_and(|tensor| {
-                tensor.role != Role::Intermediate
-                    && buffer.scope == Scope::Argument(tensor.role)
-                    && buffer.shape == tensor.shape
-                    && buffer.dtype == tensor.dtype
-            });
-            if !fits {
-                let detail = format!("argument `{}` of the nest is no tensor of the workload", buffer.name);
-                return Err(Refusal::new(Failure::Compile, detail));
-            }
-        }
-        Ok(())
-    }
-
     fn launch(&self, loaded: &GpuLoaded, copy: usize) -> Result<(), DriverError> {
         let held = &self.copies[copy];
         let address =
@@ -217,7 +199,10 @@ impl Bench for GpuBench {
 
     fn place(&mut self, compiled: GpuCompiled) -> Result<GpuLoaded, Refusal> {
         let GpuCompiled { nest, program, compile_us } = compiled;
-        self.check_arguments(&nest)?;
+        check_arguments(&self.task.workload, &nest)?;
+        if !nest.setup.is_empty() {
+            return Err(Refusal::new(Failure::Compile, "operands packed by a setup, which no device runs"));
+        }
         let refused = |error: DriverError| Refusal::new(Failure::Compile, format!("the driver: {error}"));
         let start = Instant::now();
         let module = self.context.load_module(nvrtc::Ptx::from_src(program.text)).map_err(refused)?;

@@ -1,7 +1,7 @@
 //! How scratch buffers are laid out.
 
-use super::Refusal;
-use crate::nest::{Loop, Nest, Scope, Stmt};
+use super::{Refusal, change_accesses};
+use crate::nest::{Nest, Scope};
 use crate::workload::{Index, TensorId};
 
 impl Nest {
@@ -36,24 +36,11 @@ impl Nest {
             };
             *indices = groups.iter().map(join).collect();
         };
-        for_each_access(&mut self.body, &mut |accessed, indices| {
+        change_accesses(&mut self.body, &mut |accessed, indices| {
             if accessed == buffer {
                 joined(indices);
             }
         });
         Ok(self)
-    }
-}
-
-/// Visits the indices of every load, store and accumulation, but for those inside of indices and conditions, which only gather.
-fn for_each_access(statements: &mut [Stmt], visit: &mut dyn FnMut(TensorId, &mut Vec<Index>)) {
-    for statement in statements {
-        match statement {
-            Stmt::Loop(Loop { body, .. }) | Stmt::If { body, .. } => for_each_access(body, visit),
-            Stmt::Store { buffer, indices, value } | Stmt::Accumulate { buffer, indices, value, .. } => {
-                visit(*buffer, indices);
-                value.for_each_load_mut(visit);
-            }
-        }
     }
 }

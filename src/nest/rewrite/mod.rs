@@ -18,7 +18,9 @@ pub mod rows;
 pub mod threads;
 mod tree;
 
-pub(crate) use tree::{change_exprs, find_loop, find_loop_mut, find_place, for_each_expr, for_each_stmt, replace_vars};
+pub(crate) use tree::{
+    change_accesses, change_exprs, find_loop, find_loop_mut, find_place, for_each_expr, for_each_stmt, replace_vars,
+};
 
 use thiserror::Error;
 

@@ -1,7 +1,7 @@
 //! Walking and changing statement trees.
 
 use crate::nest::{Loop, Stmt};
-use crate::workload::{Expr, Index, Var};
+use crate::workload::{Expr, Index, TensorId, Var};
 
 /// The loop over a variable, wherever it stands.
 pub(crate) fn find_loop(stmts: &[Stmt], var: Var) -> Option<&Loop> {
@@ -64,6 +64,19 @@ pub(crate) fn change_exprs(stmts: &mut [Stmt], change: &mut dyn FnMut(&mut Expr)
         match stmt {
             Stmt::Loop(Loop { body, .. }) | Stmt::If { body, .. } => change_exprs(body, change),
             Stmt::Store { value, .. } | Stmt::Accumulate { value, .. } => change(value),
+        }
+    }
+}
+
+/// Changes the indices of every load, store and accumulation, but for loads inside of conditions.
+pub(crate) fn change_accesses(stmts: &mut [Stmt], change: &mut dyn FnMut(TensorId, &mut Vec<Index>)) {
+    for stmt in stmts {
+        match stmt {
+            Stmt::Loop(Loop { body, .. }) | Stmt::If { body, .. } => change_accesses(body, change),
+            Stmt::Store { buffer, indices, value } | Stmt::Accumulate { buffer, indices, value, .. } => {
+                change(*buffer, indices);
+                value.for_each_load_mut(change);
+            }
         }
     }
 }

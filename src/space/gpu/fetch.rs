@@ -9,7 +9,7 @@ use crate::nest::{Loop, Nest, Stmt};
 use crate::space::fuse::touches;
 use crate::space::operands::{fits_box, packable};
 use crate::space::plan::Access;
-use crate::space::{Built, Fetch, Group, Plan, Rule, Stop, Tape, Word, name, site};
+use crate::space::{Built, Fetch, Group, Plan, Rule, Stop, Tape, ThreadLoops, Word, name, site};
 use crate::target::gpu::WARP;
 use crate::target::{Gpu, TaskOn};
 use crate::workload::{Expr, Index, TensorId, Var, Workload, row_major_strides, stride_along};
@@ -19,7 +19,8 @@ pub(super) struct Fetches;
 /// Neighbours that a thread can copy at once.
 const LANES: [i64; 3] = [1, 2, 4];
 /// Elements left out behind each row.
-const PADDINGS: [i64; 5] = [0, 1, 2, 4, 8];
+const PADDINGS: [i64; 5] = [0, 1, 2, 4, MOST_PADDING];
+const MOST_PADDING: i64 = 8;
 
 impl Rule<Gpu> for Fetches {
     fn name(&self) -> &'static str {
@@ -43,7 +44,8 @@ impl Rule<Gpu> for Fetches {
                     site.0.extend(which.map(|which| Word::Number(which as u64)));
                     site
                 };
-                let bytes = elements(group, &access, PADDINGS[4]) * workload.tensor(access.tensor).dtype.bytes() as i64;
+                let bytes =
+                    elements(group, &access, MOST_PADDING) * workload.tensor(access.tensor).dtype.bytes() as i64;
                 let mut candidates = Vec::new();
                 if group.matrix.is_none() {
                     candidates.push((name("none"), None));
@@ -70,7 +72,9 @@ impl Rule<Gpu> for Fetches {
                 let lanes = tape.choose_number(ask("lanes"), &candidates, default)?;
                 // what is turned around on the way is written across rows
                 let turned = layout == Layout::Panel && along.is_some_and(|at| group.axes[at].reduction);
-                let padding = tape.choose_number(ask("bank"), &PADDINGS, default_padding(group, turned))?;
+                let default =
+                    PADDINGS.iter().position(|padding| *padding == default_padding(group, turned)).unwrap_or(0);
+                let padding = tape.choose_number(ask("bank"), &PADDINGS, default)?;
                 group.fetches.push(Fetch { tensor: access.tensor, which: which.unwrap_or(0), layout, lanes, padding });
             }
         }
@@ -87,11 +91,11 @@ impl Rule<Gpu> for Fetches {
     }
 }
 
-/// The position of the untuned program's padding: what is turned around on the way is written across rows, and matrices are read across eight.
-fn default_padding(group: &Group, turned: bool) -> usize {
+/// The untuned program's padding: what is turned around on the way is written across rows, and matrices are read across eight.
+fn default_padding(group: &Group, turned: bool) -> i64 {
     match (group.matrix, turned) {
-        (Some(_), _) => 4,
-        (None, true) => 3,
+        (Some(_), _) => MOST_PADDING,
+        (None, true) => 4,
         (None, false) => 0,
     }
 }
@@ -194,7 +198,7 @@ fn in_order_of_memory(nest: Nest, head: Var) -> Result<(Nest, Var), Refusal> {
 }
 
 /// The dimensions of a panel as rows: one for each reduction step, with what all threads of the block read in it, the vector's axis innermost.
-fn rows_of_a_panel(nest: &Nest, copy: TensorId, group: &Group, loops: &[crate::space::ThreadLoops]) -> Vec<Vec<usize>> {
+fn rows_of_a_panel(nest: &Nest, copy: TensorId, group: &Group, loops: &[ThreadLoops]) -> Vec<Vec<usize>> {
     let mut read: Option<Vec<Index>> = None;
     for_each_expr(&nest.body, &mut |value: &Expr| {
         value.for_each_load(&mut |loaded, indices| {
