@@ -88,6 +88,26 @@ impl Outcome {
         }
     }
 
+    /// The lower quartile of the runs in nanoseconds: neither lucky nor disturbed. Of programs that ran in turn often enough, it comes out the same
+    /// again more often than the fastest run does, or the median.
+    pub fn settled_ns(&self) -> Option<u64> {
+        self.settled_ns_of(|_| true)
+    }
+
+    /// The same of every other run, from the first or the second on: where programs are chosen by one half, the other half tells without
+    /// favour how fast the chosen one is.
+    pub fn settled_ns_of_half(&self, second: bool) -> Option<u64> {
+        self.settled_ns_of(|at| (at % 2 == 1) == second)
+    }
+
+    fn settled_ns_of(&self, counts: impl Fn(usize) -> bool) -> Option<u64> {
+        let Outcome::Timed { times_ns, .. } = self else { return None };
+        let mut sorted: Vec<u64> =
+            times_ns.iter().enumerate().filter(|(at, _)| counts(*at)).map(|(_, ns)| *ns).collect();
+        sorted.sort_unstable();
+        sorted.get(sorted.len() / 4).copied()
+    }
+
     pub fn median_ns(&self) -> Option<u64> {
         match self {
             Outcome::Timed { times_ns, .. } if !times_ns.is_empty() => {
@@ -102,7 +122,17 @@ impl Outcome {
 
 #[cfg(test)]
 mod tests {
-    use super::Failure;
+    use super::{Failure, Outcome};
+
+    #[test]
+    fn a_settled_time_is_neither_lucky_nor_disturbed() {
+        let timed = |times_ns: &[u64]| Outcome::Timed { times_ns: times_ns.to_vec(), compile_us: 1 };
+        let outcome = timed(&[90, 20, 10, 21, 11, 22, 12, 23]);
+        assert_eq!(outcome.settled_ns(), Some(12));
+        assert_eq!((outcome.settled_ns_of_half(false), outcome.settled_ns_of_half(true)), (Some(11), Some(21)));
+        assert_eq!((timed(&[7]).settled_ns(), timed(&[7]).settled_ns_of_half(true)), (Some(7), None));
+        assert_eq!(Outcome::failed(Failure::Timeout, "").settled_ns(), None);
+    }
 
     #[test]
     fn names_are_those_of_json_and_parse_back() {

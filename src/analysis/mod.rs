@@ -6,6 +6,7 @@
 //! [`Mix`] counts a program's instructions without compiling it.
 
 mod assembly;
+mod bodies;
 mod footprint;
 mod mix;
 mod plan;
@@ -18,6 +19,7 @@ pub use footprint::{LINE_BYTES, Moved};
 pub use mix::{Accesses, Mix};
 pub use traffic::{LevelTraffic, LoopFootprint, loop_footprints, traffic, translations};
 
+pub(crate) use bodies::{Body, bodies};
 pub(crate) use plan::Plan;
 
 use crate::analysis::footprint::{Footprint, Unit};

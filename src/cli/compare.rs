@@ -7,6 +7,7 @@ use std::sync::atomic::Ordering;
 
 use anyhow::{Context, Result};
 use clap::Args;
+use tilescribe::measure::Measurer;
 use tilescribe::space::Space;
 use tilescribe::tune::Control;
 use tilescribe::tune::compare::{Log, Settings, compare};
@@ -16,7 +17,7 @@ use super::arguments::{Assignment, NetworkArguments, TargetArguments, read_task}
 use super::contestants::{Contestant, Contestants};
 use super::exit::CommandError;
 use super::progress;
-use super::search::{BATCH, CheckpointArguments, check_method, jobs, measurer, stop_on_interrupt};
+use super::search::{BATCH, CheckpointArguments, check_method, jobs, measuring, stop_on_interrupt};
 
 /// Compare search methods on the same tasks, with the same number of trials
 ///
@@ -59,7 +60,9 @@ impl Compare {
         for contestant in &self.methods {
             check_method(&jobs, &contestant.name(), contestant.needs_checkpoint())?;
         }
-        let mut measurer = measurer(&jobs, self.target.device()?)?;
+        let mut options = measuring(&jobs, self.target.device()?)?;
+        options.timing = options.timing.with_long_finals();
+        let mut measurer = Measurer::new(options);
         let space = Space::standard();
         let contestants = Contestants::new(&space, &self.methods, &self.checkpoint, &self.rivals)?;
         let named = self.methods.iter().map(|method| contestants.method(*method));

@@ -178,8 +178,16 @@ pub fn jobs(network: &Network, target: &Target) -> Vec<Job> {
 /// A measurer whose workers are this program.
 ///
 /// # Errors
-/// Where this machine cannot run kernels for the target of a task.
+/// As [`measuring`].
 pub fn measurer(jobs: &[Job], device: usize) -> Result<Measurer> {
+    Ok(Measurer::new(measuring(jobs, device)?))
+}
+
+/// How a measurer measures whose workers are this program.
+///
+/// # Errors
+/// Where this machine cannot run kernels for the target of a task.
+pub fn measuring(jobs: &[Job], device: usize) -> Result<measure::Options> {
     let mut options = measure::Options::for_this_executable().context("cannot tell which program this is")?;
     for target in jobs.iter().map(|job| &job.task.target).collect::<HashSet<_>>() {
         match target {
@@ -190,7 +198,7 @@ pub fn measurer(jobs: &[Job], device: usize) -> Result<Measurer> {
             }
         }
     }
-    Ok(Measurer::new(options))
+    Ok(options)
 }
 
 /// Refuses to ask a model about machines that it knows nothing of.

@@ -153,7 +153,8 @@ impl Checkpoint {
         let tensors = with_shapes(&file.architecture.shapes(), tensors).map_err(broken("model.safetensors"))?;
         let model = Model::from_tensors(file.architecture, tensors).map_err(broken("model.safetensors"))?;
         let (tensors, _) = decode(estimator).map_err(broken("estimator.safetensors"))?;
-        let shapes = Estimator::shapes(tensors.get("mean").map_or(0, |mean| mean.values.len()));
+        let values = |name: &str| tensors.get(name).map(|stored| stored.values.len());
+        let shapes = Estimator::shapes(values("mean").unwrap_or(0), Estimator::trees(values("forest.leaves")));
         let tensors = with_shapes(&shapes, tensors).map_err(broken("estimator.safetensors"))?;
         let estimator = Estimator::from_tensors(tensors).map_err(broken("estimator.safetensors"))?;
         Ok(Checkpoint { model, estimator, versions: file.versions, tokenizer, card })
@@ -190,10 +191,7 @@ impl Checkpoint {
             (name, Stored { shape, values })
         });
         let weights = encode(tensors.collect(), None).map_err(broken("model.safetensors"))?;
-        let tensors = self.estimator.tensors().map(|(name, shape, values)| {
-            let values = values.to_vec();
-            (name, Stored { shape, values })
-        });
+        let tensors = self.estimator.tensors().map(|(name, shape, values)| (name, Stored { shape, values }));
         let estimator = encode(tensors.collect(), None).map_err(broken("estimator.safetensors"))?;
         Ok(vec![
             ("config.json", config),

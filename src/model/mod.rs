@@ -9,7 +9,7 @@
 //! - [`Decoder`]: fast, ragged, allocation-free inference on the CPU; [`Decoder::sample`] writes sequences under a [`Guide`].
 //! - [`Network`]: the same function as a differentiable candle graph, on the CPU or on CUDA; the slow twin in tests.
 //! - [`Trainer`]: AdamW over groups of [`Example`]s that share a prompt. Reproducible from its seed, resumable.
-//! - [`Estimator`]: beside the transformer, a small network that orders finished programs by their features.
+//! - [`Estimator`]: beside the transformer, a small network and a forest that order finished programs by their features; [`Adapted`] to a task.
 //! - [`Checkpoint`]: the folder on disk; [`Source`]: where `--checkpoint` points, a folder or a repository of the hub.
 //!
 //! Invariants: only this module uses candle; nothing here reads a clock but the training progress; every file is
@@ -40,7 +40,7 @@ pub use batch::{Example, Step};
 pub use checkpoint::{Checkpoint, CheckpointError, Versions};
 pub use config::{Config, InvalidConfig};
 pub use decode::{Decoder, Prompt};
-pub use estimator::{Estimator, EstimatorOptions, Group, Ordered, train_estimator};
+pub use estimator::{Adapted, Estimator, EstimatorOptions, Expected, Group, Ordered, train_estimator};
 pub use hub::{HubOptions, Source, SourceError};
 pub use network::{Compute, Network};
 pub use position::Position;

@@ -17,7 +17,9 @@ use super::sequence::{prompt_positions, trace_positions};
 use super::writing::{Ending, Writing};
 use super::{Candidate, History, Proposal, ProposeError, Proposer};
 use crate::language::Language;
-use crate::model::{Decoder, Estimator, Model, ModelError, Position, Prompt, SamplingOptions, Versions};
+use crate::model::{
+    Adapted, Decoder, Estimator, Expected, Model, ModelError, Position, Prompt, SamplingOptions, Versions,
+};
 use crate::rank::{Described, FEATURES_VERSION, Ranking};
 use crate::space::{Choice, Space, Trace};
 use crate::target::{Kind, Task};
@@ -196,7 +198,7 @@ impl<'a> LanguageModel<'a> {
     fn valued(
         &self,
         task: &Task,
-        estimator: Option<&Estimator>,
+        estimator: Option<&Adapted>,
         pool: Vec<Candidate>,
     ) -> Result<Vec<Valued>, ProposeError> {
         let traces: Vec<Trace> = pool.iter().map(|candidate| candidate.trace.clone()).collect();
@@ -206,17 +208,16 @@ impl<'a> LanguageModel<'a> {
             for (candidate, value) in pool.into_iter().zip(values) {
                 if matches!(self.space.next(task, &candidate.trace)?, crate::space::Next::Done(_)) {
                     let candidate = Candidate { value: Some(value), ..candidate };
-                    legal.push(Valued { candidate, features: Vec::new() });
+                    legal.push(Valued { candidate, features: Vec::new(), expected: None });
                 }
             }
             return Ok(legal);
         };
         let described = ranking.describe(task, traces)?;
-        let looked_at = pool.into_iter().zip(described).filter_map(|(candidate, described)| {
-            let features = described?.features;
-            let value = estimator.and_then(|estimator| estimator.score(&features));
-            Some(Valued { candidate: Candidate { value, ..candidate }, features })
-        });
+        let looked_at = pool
+            .into_iter()
+            .zip(described)
+            .filter_map(|(candidate, described)| Some(Valued::new(candidate, described?.features, estimator)));
         Ok(looked_at.collect())
     }
 
@@ -251,7 +252,7 @@ impl<'a> LanguageModel<'a> {
     fn bred(
         &self,
         task: &Task,
-        estimator: Option<&Estimator>,
+        estimator: Option<&Adapted>,
         (pool, fastest): (&[Valued], &[Trace]),
         random: &mut ChaCha8Rng,
         is_new: &mut dyn FnMut(&Trace) -> bool,
@@ -269,11 +270,7 @@ impl<'a> LanguageModel<'a> {
         if self.ranking.is_none() {
             return self.valued(task, None, new.map(|described| candidate(described.trace)).collect());
         }
-        let valued = |Described { trace, features }| {
-            let value = estimator.and_then(|estimator| estimator.score(&features));
-            Valued { candidate: Candidate { value, ..candidate(trace) }, features }
-        };
-        Ok(new.map(valued).collect())
+        Ok(new.map(|Described { trace, features }| Valued::new(candidate(trace), features, estimator)).collect())
     }
 }
 
@@ -282,6 +279,16 @@ struct Valued {
     candidate: Candidate,
     /// Empty where no estimator needs them.
     features: Vec<f32>,
+    /// By the estimator, if there is one.
+    expected: Option<Expected>,
+}
+
+impl Valued {
+    fn new(candidate: Candidate, features: Vec<f32>, estimator: Option<&Adapted>) -> Valued {
+        let expected = estimator.and_then(|estimator| estimator.expect(&features));
+        let value = expected.as_ref().map(|expected| expected.score);
+        Valued { candidate: Candidate { value, ..candidate }, features, expected }
+    }
 }
 
 /// A trace that the model wrote.
@@ -338,14 +345,18 @@ impl Proposer for LanguageModel<'_> {
             if self.ingredients.ranking {
                 pool.sort_by(by_value);
             }
-            let mut chosen = distinct_looking(pool);
+            let (mut chosen, alike) = distinct_looking(pool);
+            if let Some(estimator) = estimator.as_ref().filter(|_| self.ingredients.ranking) {
+                chosen = promising_first(chosen, estimator, wanted);
+            }
+            chosen.extend(alike);
             // estimates err: the program of the rules is among the first two that are measured, whatever they say of it
             if let Some(known) = untuned.first() {
                 bring_forward(&mut chosen, known, usize::from(history.is_empty()));
             }
             chosen.truncate(wanted);
             if let Some(ranking) = &mut self.ranking {
-                let described = chosen.iter().map(|Valued { candidate, features }| Described {
+                let described = chosen.iter().map(|Valued { candidate, features, .. }| Described {
                     trace: candidate.trace.clone(),
                     features: features.clone(),
                 });
@@ -357,16 +368,25 @@ impl Proposer for LanguageModel<'_> {
     }
 }
 
-/// A pool in its order, but of those that look alike all except the first come last.
-fn distinct_looking(pool: Vec<Valued>) -> Vec<Valued> {
+/// A pool in its order, but without those that look like one before them; and these.
+fn distinct_looking(pool: Vec<Valued>) -> (Vec<Valued>, Vec<Valued>) {
     let mut looks = BTreeSet::new();
-    let mut look = |valued: &Valued| {
+    let mut is_new = |valued: &Valued| {
         let rounded = valued.features.iter().map(|feature| (feature * ALIKE).round() as i64).collect::<Vec<i64>>();
         rounded.is_empty() || looks.insert(rounded)
     };
-    let (mut chosen, others): (Vec<Valued>, Vec<Valued>) = pool.into_iter().partition(|valued| look(valued));
-    chosen.extend(others);
-    chosen
+    pool.into_iter().partition(|valued| is_new(valued))
+}
+
+/// Those first that are worth to be measured together.
+fn promising_first(pool: Vec<Valued>, estimator: &Adapted, count: usize) -> Vec<Valued> {
+    let expected: Option<Vec<Expected>> = pool.iter().map(|valued| valued.expected.clone()).collect();
+    let Some(expected) = expected else { return pool };
+    let mut left: Vec<Option<Valued>> = pool.into_iter().map(Some).collect();
+    let mut ordered: Vec<Valued> =
+        estimator.choose(&expected, count).into_iter().filter_map(|at| left[at].take()).collect();
+    ordered.extend(left.into_iter().flatten());
+    ordered
 }
 
 /// Moves a program up to a position, if it is there and stands behind it.
@@ -485,7 +505,7 @@ mod tests {
 
     fn valued(number: u64, features: &[f32]) -> Valued {
         let candidate = Candidate { trace: numbered(number), log_likelihood: None, value: None };
-        Valued { candidate, features: features.to_vec() }
+        Valued { candidate, features: features.to_vec(), expected: None }
     }
 
     fn numbered(number: u64) -> Trace {
@@ -497,12 +517,14 @@ mod tests {
     }
 
     #[test]
-    fn what_looks_alike_comes_last() {
+    fn what_looks_alike_is_told_apart() {
         let pool =
             vec![valued(0, &[1.0, 2.0]), valued(1, &[1.0, 2.001]), valued(2, &[1.0, 2.1]), valued(3, &[1.0, 2.0])];
-        assert_eq!(traces(&distinct_looking(pool)), [0, 2, 1, 3].map(numbered));
+        let (distinct, alike) = distinct_looking(pool);
+        assert_eq!((traces(&distinct), traces(&alike)), ([0, 2].map(numbered).into(), [1, 3].map(numbered).into()));
         // nothing is known of their looks
-        assert_eq!(traces(&distinct_looking(vec![valued(0, &[]), valued(1, &[])])), [0, 1].map(numbered));
+        let (distinct, alike) = distinct_looking(vec![valued(0, &[]), valued(1, &[])]);
+        assert_eq!((traces(&distinct), traces(&alike)), ([0, 1].map(numbered).into(), Vec::new()));
     }
 
     #[test]

@@ -2,17 +2,18 @@
 //!
 //! Counts enter as logarithms, and again relative to the arithmetic that the workload asks for: programs of one task differ by factors. To these come
 //! rough times in cycles, as the sum and as the maximum of what instructions and levels of memory take on any processor of the last ten
-//! years. They only have to order programs; what they get wrong is learned.
+//! years. They only have to order programs; what they get wrong is learned. Last come the bodies of the two hottest loops: what one iteration
+//! executes, and the loops around it.
 
-use crate::analysis::{Demand, LevelTraffic, Mix, Plan};
-use crate::nest::{Nest, Statistics, statistics};
+use crate::analysis::{Body, Demand, LevelTraffic, Mix, Plan, bodies};
+use crate::nest::{Nest, Scope, Statistics, statistics};
 use crate::target::Task;
 
 /// Changes whenever the meaning of a feature does: an estimator of another version is refused.
-pub const FEATURES_VERSION: &str = "2";
+pub const FEATURES_VERSION: &str = "3";
 
 /// How many there are.
-pub const FEATURES: usize = 69;
+pub const FEATURES: usize = 137;
 
 /// Entries of the first and second translation buffers of common processors.
 const TRANSLATIONS: [u64; 2] = [64, 1536];
@@ -27,6 +28,11 @@ const ITERATION: f64 = 2.0;
 const CONDITION: f64 = 2.0;
 const DIVISION: f64 = 10.0;
 const FORK: f64 = 1000.0;
+/// Bodies of loops that are looked at one by one, and loops around each.
+const HOTTEST: usize = 2;
+const AROUND: usize = 5;
+/// Vector registers: more live values than that do not fit.
+const REGISTERS: f64 = 32.0;
 
 /// Features of a program: [`FEATURES`], for every program and target.
 pub fn features(task: &Task, nest: &Nest) -> Vec<f32> {
@@ -54,6 +60,19 @@ pub fn features(task: &Task, nest: &Nest) -> Vec<f32> {
         features.extend([magnitude(cycles), ((cycles + 1.0) / flops).log2()]);
     }
     features.extend(TRANSLATIONS.map(|entries| magnitude(plan.translations(target, entries) as f64)));
+    let mut bodies = bodies(&plan, target);
+    bodies.sort_by(|a, b| b.cost().total_cmp(&a.cost()));
+    let all: f64 = bodies.iter().map(Body::cost).sum();
+    for number in 0..HOTTEST {
+        features.extend(of_body(bodies.get(number).unwrap_or(&Body::default()), all));
+    }
+    features.extend(of_all(&bodies));
+    let buffers = |scope: Scope| magnitude(nest.buffers.iter().filter(|buffer| buffer.scope == scope).count() as f64);
+    features.extend([Scope::Packed, Scope::Shared, Scope::Private].map(buffers));
+    let columns = task.workload.tensors.last().and_then(|tensor| tensor.shape.last()).copied().unwrap_or(1);
+    let whole = f64::from(u8::from(columns % target.lanes().max(1) == 0));
+    features.extend([f64::from(target.processors()), magnitude(columns as f64), whole]);
+    features.push(task.workload.tensors.len() as f64);
     features.into_iter().map(|feature| feature as f32).collect()
 }
 
@@ -109,4 +128,57 @@ fn cycles(mix: &Mix, levels: &[[f64; 2]; 4], cores: f64) -> [f64; 2] {
     let control = ITERATION * mix.iterations + CONDITION * mix.conditions + DIVISION * mix.divisions + FORK * mix.forks;
     [memory.iter().fold(executing, |most, time| most.max(*time)), executing + memory.iter().sum::<f64>()]
         .map(|cycles| cycles + control)
+}
+
+/// A body of a loop; `all` is the cost of all bodies together.
+fn of_body(body: &Body, all: f64) -> impl Iterator<Item = f64> {
+    let live = body.sums + body.vectors.min(8.0) + body.singles.min(2.0);
+    let intensity = (body.operations + 0.5).log2() - (body.singles + body.vectors + 0.5).log2();
+    let accesses = body.runs * (body.vectors + body.stores);
+    let counts = [
+        body.operations,
+        body.sums,
+        body.singles,
+        body.vectors,
+        body.scattered,
+        body.stores,
+        body.split,
+        body.aliased[0],
+        body.aliased[1],
+        body.slow,
+        (live - REGISTERS).max(0.0),
+        body.cost(),
+        body.runs,
+    ];
+    let shares = [
+        body.width,
+        (live / REGISTERS).min(4.0),
+        intensity,
+        body.cost() / all.max(1.0),
+        body.split * body.runs / (1.0 + accesses),
+    ];
+    let around = |of: fn(&(f64, f64)) -> f64| {
+        let known: Vec<f64> = body.around.iter().take(AROUND).map(of).collect();
+        (0..AROUND).map(move |at| magnitude(known.get(at).copied().unwrap_or(0.0)))
+    };
+    let loops = around(|l| l.0).chain(around(|l| l.1));
+    counts.map(magnitude).into_iter().chain(shares).chain(loops)
+}
+
+/// All bodies together: what crosses cache lines, what is executed, and cycles with what waits for one another.
+fn of_all(bodies: &[Body]) -> [f64; 5] {
+    let sum = |of: &dyn Fn(&Body) -> f64| bodies.iter().map(|body| body.runs * of(body)).sum::<f64>();
+    let split = sum(&|body| body.split);
+    let waiting = |body: &Body| {
+        let chain = if body.sums > 0.0 { CHAINED * body.operations / body.sums.max(1.0) } else { 0.0 };
+        let loads = (body.singles + body.vectors + body.split) / 2.0;
+        body.operations.max(loads).max(body.stores + body.split).max(chain) + ITERATION
+    };
+    [
+        magnitude(split),
+        split / (1.0 + sum(&|body| body.vectors + body.stores)),
+        magnitude(sum(&|body| body.operations)),
+        bodies.len() as f64,
+        magnitude(sum(&waiting)),
+    ]
 }

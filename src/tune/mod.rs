@@ -325,7 +325,7 @@ impl Run<'_> {
         }
         let failed = |source| TuneError::Measure { job: job.name.clone(), source };
         let outcomes = self.measurer.finals(&job.task, &finalists).map_err(failed)?;
-        let timed = || finalists.iter().zip(&outcomes).filter_map(|(trace, o)| o.best_ns().map(|ns| (trace, ns)));
+        let timed = || finalists.iter().zip(&outcomes).filter_map(|(trace, o)| o.settled_ns().map(|ns| (trace, ns)));
         let best = timed().min_by_key(|(_, ns)| *ns).map(|(trace, ns)| (trace.clone(), ns)).or(best);
         let untuned_ns = timed().find(|(trace, _)| **trace == untuned).map(|(_, ns)| ns);
         Ok(JobReport { best, untuned_ns: untuned_ns.or(history.best_ns(&untuned)), trials })

@@ -33,8 +33,8 @@ pub fn html(comparison: &Comparison) -> String {
     let mut page = String::from(HEAD);
     let _ = writeln!(
         page,
-        "<h1>Tilescribe: methods compared</h1>\n<p>{} tasks, {} trials each, target {}. Quality is the time of the reference (the fastest \
-         program that any method found, re-measured beside the others) divided by the time of the method's best so far: 1.00 is as fast as the best known. \
+        "<h1>Tilescribe: methods compared</h1>\n<p>{} tasks, {} trials each, target {}. Quality is the time of the reference (the best \
+         program that any method found, re-measured beside the others: every other run chose it, the rest tell its time) divided by the time of the method's best so far: 1.00 is as fast as the best known, noise may take it above. \
          A run without a correct program counts as {NOTHING_FOUND}. The program that the rules write without any search reaches {:.3}.</p>",
         comparison.tasks.len(),
         comparison.trials,

@@ -47,10 +47,16 @@ pub fn estimator(
     }
     let usual = EstimatorOptions { seed: training.seed, ..EstimatorOptions::default() };
     let options = match start {
-        Some(_) => EstimatorOptions { epochs: usual.epochs / 3, learning_rate: usual.learning_rate / 3.0, ..usual },
+        Some(_) => EstimatorOptions {
+            epochs: usual.epochs / 3,
+            learning_rate: usual.learning_rate / 3.0,
+            trees: usual.trees / 10,
+            ..usual
+        },
         None => usual,
     };
-    let estimator = train_estimator(start, &shown, &options)?;
+    let mut estimator = train_estimator(start, &shown, &options)?;
+    estimator.calibrate(if held.is_empty() { &shown } else { &held });
     Ok(TrainedEstimator {
         tasks: shown.len(),
         programs: shown.iter().map(|group| group.speeds.len()).sum(),

@@ -1,9 +1,13 @@
-//! A small network that orders the programs of a task by vectors of features.
+//! A small network and a forest that order the programs of a task by vectors of features.
 //!
-//! It learns what the transformer's value head learns, from what a finished program looks like instead of the decisions that led to it; and it
-//! learns it in a minute. Ansor (OSDI 2020) and TenSet (NeurIPS 2021) rank by such models. Scores compare programs of one task: log₂ of the speed, but for a
-//! constant of the task.
+//! They learn what the transformer's value head learns, from what a finished program looks like instead of the decisions that led to it; and they
+//! learn it in minutes. Ansor (OSDI 2020) and TenSet (NeurIPS 2021) rank by such models. Trees are the better judges, both together the best: they
+//! err in different ways. Scores compare programs of one task: log₂ of the speed, but for a constant of the task. What was measured of the task itself
+//! corrects them ([`Adapted`]).
 
+mod boost;
+mod forest;
+mod residual;
 mod train;
 
 use std::collections::BTreeMap;
@@ -13,26 +17,43 @@ use rand_chacha::ChaCha8Rng;
 
 use super::check_tensors;
 
+pub use residual::{Adapted, Expected};
 pub use train::{EstimatorOptions, Group, Ordered, train_estimator};
+
+use forest::{Forest, LEAVES, LEAVES_NAME, SPLITS_NAME};
 
 /// Layers of the network: features, three hidden layers, a score.
 const HIDDEN: [usize; 3] = [128, 128, 128];
 /// The most features that a file may name.
 const MAX_FEATURES: usize = 4096;
+/// Calibration takes all programs that are slower than this many factors of two to be equally slow.
+const SLOWEST_CALIBRATED: f32 = -3.0;
 /// Normalised features are cut off here: what is farther out was never seen in training.
 const FARTHEST: f32 = 6.0;
 
-/// The weights, by name; all finite.
+/// How much the network and the forest say.
+const VOTES: &str = "votes";
+
+/// The weights; all finite.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Estimator {
     inputs: usize,
+    /// Of the network, by name, and the votes.
     tensors: BTreeMap<String, Vec<f32>>,
+    forest: Forest,
 }
 
 impl Estimator {
     /// Names and shapes of an estimator's tensors.
-    pub(super) fn shapes(inputs: usize) -> Vec<(String, Vec<usize>)> {
+    pub(super) fn shapes(inputs: usize, trees: usize) -> Vec<(String, Vec<usize>)> {
+        let mut shapes = Self::network_shapes(inputs);
+        shapes.extend(Forest::shapes(trees));
+        shapes
+    }
+
+    fn network_shapes(inputs: usize) -> Vec<(String, Vec<usize>)> {
         let mut shapes = vec![("mean".to_string(), vec![inputs]), ("deviation".to_string(), vec![inputs])];
+        shapes.push((VOTES.to_string(), vec![2]));
         let mut width = inputs;
         for (layer, outputs) in HIDDEN.into_iter().chain([1]).enumerate() {
             shapes.push((format!("layers.{layer}.weight"), vec![outputs, width]));
@@ -42,13 +63,19 @@ impl Estimator {
         shapes
     }
 
-    /// An untrained estimator of so many features, which are taken as they are.
+    /// Trees of which a file holds so many leaves.
+    pub(super) fn trees(leaves: Option<usize>) -> usize {
+        leaves.unwrap_or(0) / LEAVES
+    }
+
+    /// An untrained network of so many features, which are taken as they are; without a forest.
     pub fn random(inputs: usize, seed: u64) -> Estimator {
         let mut random = ChaCha8Rng::seed_from_u64(seed);
         let values = |(name, shape): (String, Vec<usize>)| {
             let size = shape.iter().product();
             let values = match (name.as_str(), shape.as_slice()) {
                 ("deviation", _) => vec![1.0; size],
+                (VOTES, _) => vec![1.0; size],
                 (_, [_, width]) => {
                     let bound = 1.0 / (*width as f32).sqrt();
                     (0..size).map(|_| random.random_range(-bound..bound)).collect()
@@ -57,23 +84,29 @@ impl Estimator {
             };
             (name, values)
         };
-        Estimator { inputs, tensors: Self::shapes(inputs).into_iter().map(values).collect() }
+        let tensors = Self::network_shapes(inputs).into_iter().map(values).collect();
+        Estimator { inputs, tensors, forest: Forest::default() }
     }
 
-    /// An estimator of given weights, checked: exactly its tensors, of their sizes, all values finite, deviations above zero.
+    /// An estimator of given weights, checked: exactly its tensors, of their sizes, all values finite, deviations above zero, trees that end.
     ///
     /// # Errors
     /// What is missing, superfluous, of another size or not finite, in words.
-    pub fn from_tensors(tensors: BTreeMap<String, Vec<f32>>) -> Result<Estimator, String> {
+    pub fn from_tensors(mut tensors: BTreeMap<String, Vec<f32>>) -> Result<Estimator, String> {
         let inputs = tensors.get("mean").map_or(0, Vec::len);
         if !(1..=MAX_FEATURES).contains(&inputs) {
             return Err(format!("{inputs} features where 1 to {MAX_FEATURES} are possible"));
         }
-        check_tensors(&Self::shapes(inputs), &tensors)?;
+        let trees = Self::trees(tensors.get(LEAVES_NAME).map(Vec::len));
+        check_tensors(&Self::shapes(inputs, trees), &tensors)?;
         if let Some(at) = tensors["deviation"].iter().position(|value| *value <= 0.0) {
             return Err(format!("tensor `deviation` is not above zero at {at}"));
         }
-        Ok(Estimator { inputs, tensors })
+        let forest = match (tensors.remove(SPLITS_NAME), tensors.remove(LEAVES_NAME)) {
+            (Some(splits), Some(leaves)) => Forest::from_tensors(&splits, &leaves, inputs)?,
+            _ => Forest::default(),
+        };
+        Ok(Estimator { inputs, tensors, forest })
     }
 
     /// Features that a program is described by.
@@ -82,23 +115,35 @@ impl Estimator {
     }
 
     /// All weights by name, with their shapes.
-    pub fn tensors(&self) -> impl Iterator<Item = (String, Vec<usize>, &[f32])> {
-        Self::shapes(self.inputs).into_iter().map(|(name, shape)| {
-            let values = self.tensor(&name);
+    pub fn tensors(&self) -> impl Iterator<Item = (String, Vec<usize>, Vec<f32>)> {
+        let mut forest = self.forest.tensors();
+        Self::shapes(self.inputs, self.forest.trees.len()).into_iter().map(move |(name, shape)| {
+            let values = forest.remove(&name).unwrap_or_else(|| self.tensor(&name).to_vec());
             (name, shape, values)
         })
     }
 
-    /// A tensor of [`Estimator::shapes`]; constructors made sure that each is there.
+    /// A tensor of [`Estimator::network_shapes`]; constructors made sure that each is there.
     fn tensor(&self, name: &str) -> &[f32] {
         self.tensors.get(name).map_or(&[], Vec::as_slice)
     }
 
-    /// The higher, the faster; `None` for another number of features than the estimator's.
+    /// The higher, the faster: log₂ of the speed, but for a constant of the task. `None` for another number of features than the estimator's.
     pub fn score(&self, features: &[f32]) -> Option<f32> {
+        Some(self.score_and_leaves(features)?.0)
+    }
+
+    /// The same, and the leaves of its forest that the program falls into.
+    fn score_and_leaves(&self, features: &[f32]) -> Option<(f32, Vec<u8>)> {
         if features.len() != self.inputs {
             return None;
         }
+        let leaves = self.forest.leaves(features);
+        let said = [self.network_score(features), self.forest.score_of(&leaves)];
+        Some((said.iter().zip(self.tensor(VOTES)).map(|(score, vote)| score * vote).sum(), leaves))
+    }
+
+    fn network_score(&self, features: &[f32]) -> f32 {
         let mut values = self.normalised(features);
         for layer in 0..=HIDDEN.len() {
             let (weight, bias) =
@@ -109,7 +154,35 @@ impl Estimator {
                 values.iter_mut().for_each(|value| *value /= 1.0 + (-*value).exp());
             }
         }
-        values.first().copied()
+        values.first().copied().unwrap_or(0.0)
+    }
+
+    /// Makes its scores logarithms of speeds: by how much the network's and the forest's count is what fits these groups best (least squares,
+    /// within each group). They had better be none that it has learned from, which the forest knows by heart.
+    pub fn calibrate(&mut self, groups: &[Group]) {
+        // normal equations of two unknowns
+        let (mut squares, mut right) = ([[1e-6f64, 0.0], [0.0, 1e-6]], [0.0; 2]);
+        for group in groups.iter().filter(|group| group.speeds.len() > 1) {
+            let network = group.features.iter().map(|features| self.network_score(features)).collect();
+            let forest = group.features.iter().map(|features| self.forest.score(features)).collect();
+            let said = [centred(network), centred(forest)];
+            let speeds = centred(group.speeds.iter().map(|speed| speed.max(SLOWEST_CALIBRATED)).collect());
+            let product = |x: &[f64], y: &[f64]| x.iter().zip(y).map(|(x, y)| x * y).sum::<f64>();
+            for (row, x) in said.iter().enumerate() {
+                right[row] += product(x, &speeds);
+                said.iter().enumerate().for_each(|(column, y)| squares[row][column] += product(x, y));
+            }
+        }
+        let [[a, b], [_, d]] = squares;
+        let both = [(d * right[0] - b * right[1]) / (a * d - b * b), (a * right[1] - b * right[0]) / (a * d - b * b)];
+        // neither may count against the order that it sees
+        let votes = match both {
+            [network, forest] if network > 0.0 && forest > 0.0 => both,
+            [network, _] if network > 0.0 => [right[0] / a, 0.0],
+            [_, forest] if forest > 0.0 => [0.0, right[1] / d],
+            _ => return,
+        };
+        self.tensors.insert(VOTES.into(), votes.map(|vote| vote as f32).to_vec());
     }
 
     fn normalised(&self, features: &[f32]) -> Vec<f32> {
@@ -117,4 +190,10 @@ impl Estimator {
         let each = features.iter().zip(mean).zip(deviation);
         each.map(|((x, mean), deviation)| ((x - mean) / deviation).clamp(-FARTHEST, FARTHEST)).collect()
     }
+}
+
+/// Differences from the mean.
+fn centred(values: Vec<f32>) -> Vec<f64> {
+    let mean = values.iter().map(|value| f64::from(*value)).sum::<f64>() / values.len().max(1) as f64;
+    values.into_iter().map(|value| f64::from(value) - mean).collect()
 }

@@ -1,4 +1,4 @@
-//! How an estimator learns to order the programs of a task: a logistic loss on pairs (RankNet, Burges et al. 2005), weighted by how far
+//! How an estimator's network learns to order the programs of a task: a logistic loss on pairs (RankNet, Burges et al. 2005), weighted by how far
 //! their speeds are apart and, since the best must be told from the good, by how fast the faster one is; and the cross entropy of the whole
 //! list (ListNet, Cao et al. 2007), whose target all but leaves out what is slow.
 
@@ -9,6 +9,7 @@ use rand::SeedableRng;
 use rand::seq::SliceRandom;
 use rand_chacha::ChaCha8Rng;
 
+use super::boost::boost;
 use super::{Estimator, HIDDEN};
 use crate::model::ModelError;
 use crate::model::optimizer::AdamW;
@@ -34,12 +35,22 @@ pub struct EstimatorOptions {
     /// The highest learning rate; it rises to it, and falls along a cosine.
     pub learning_rate: f64,
     pub weight_decay: f64,
+    /// Trees that the forest gets to those that it has.
+    pub trees: usize,
     pub seed: u64,
 }
 
 impl Default for EstimatorOptions {
     fn default() -> EstimatorOptions {
-        EstimatorOptions { epochs: 30, members: 48, groups: 4, learning_rate: 3e-3, weight_decay: 0.01, seed: 0 }
+        EstimatorOptions {
+            epochs: 30,
+            members: 48,
+            groups: 4,
+            learning_rate: 3e-3,
+            weight_decay: 0.01,
+            trees: 500,
+            seed: 0,
+        }
     }
 }
 
@@ -55,7 +66,7 @@ pub struct Ordered {
 }
 
 /// Speeds closer than this are noise.
-const SAME: f32 = 0.05;
+pub(super) const SAME: f32 = 0.05;
 /// Differences beyond this many factors of two weigh no more.
 const FAR: f32 = 2.0;
 /// Programs slower than this many factors of two are all the same.
@@ -116,7 +127,7 @@ pub fn train_estimator(
     let device = Device::Cpu;
     let mut variables = BTreeMap::new();
     for (name, shape, values) in estimator.tensors().filter(|(name, ..)| name.starts_with("layers.")) {
-        variables.insert(name, Var::from_tensor(&Tensor::from_slice(values, shape, &device)?)?);
+        variables.insert(name, Var::from_tensor(&Tensor::from_vec(values, shape, &device)?)?);
     }
     let mut optimizer = AdamW::new(&variables, options.weight_decay)?;
     let mut random = ChaCha8Rng::seed_from_u64(options.seed);
@@ -139,11 +150,14 @@ pub fn train_estimator(
             optimizer.update(&variables, &gradients, rate)?;
         }
     }
-    let mut tensors = estimator.tensors;
+    let mut tensors: BTreeMap<String, Vec<f32>> = estimator.tensors().map(|(name, _, values)| (name, values)).collect();
     for (name, variable) in &variables {
         tensors.insert(name.clone(), variable.flatten_all()?.to_vec1()?);
     }
-    Estimator::from_tensors(tensors).map_err(|_| ModelError::Diverged { step: steps, loss: f32::NAN })
+    let mut trained =
+        Estimator::from_tensors(tensors).map_err(|_| ModelError::Diverged { step: steps, loss: f32::NAN })?;
+    trained.forest = boost(trained.forest, &usable, options.trees, options.seed);
+    Ok(trained)
 }
 
 fn check(start: Option<&Estimator>, groups: &[Group]) -> Result<usize, ModelError> {
@@ -298,7 +312,7 @@ mod tests {
     #[test]
     fn it_learns_to_order_groups_that_it_has_not_seen() {
         let (seen, unseen) = (groups(60, 1), groups(20, 2));
-        let options = EstimatorOptions { epochs: 20, ..EstimatorOptions::default() };
+        let options = EstimatorOptions { epochs: 20, trees: 0, ..EstimatorOptions::default() };
         let untrained = Estimator::random(4, 0).evaluate(&unseen);
         let trained = train_estimator(None, &seen, &options).unwrap();
         assert_eq!(trained, train_estimator(None, &seen, &options).unwrap());
@@ -324,7 +338,7 @@ mod tests {
         let trained = Estimator::random(4, 0);
         assert_eq!(trained.score(&[1.0; 3]), None);
         let parts: std::collections::BTreeMap<_, _> =
-            trained.tensors().map(|(name, _, values)| (name, values.to_vec())).collect();
+            trained.tensors().map(|(name, _, values)| (name, values)).collect();
         assert_eq!(Estimator::from_tensors(parts.clone()), Ok(trained));
         for (name, value) in [("mean", f32::INFINITY), ("deviation", 0.0), ("layers.2.bias", f32::NAN)] {
             let mut broken = parts.clone();

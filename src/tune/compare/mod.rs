@@ -65,7 +65,7 @@ pub struct TaskComparison {
     /// The workload's canonical hash.
     pub hash: String,
     pub name: String,
-    /// The fastest program of any method, in milliseconds, as measured at the end.
+    /// The best known program of any method, in milliseconds, as measured at the end.
     pub reference_ms: Option<f64>,
     /// The program that the space's rules write without any search, as measured at the end.
     pub untuned_ms: Option<f64>,
@@ -154,6 +154,23 @@ pub fn compare(
     Ok(Comparison { target, trials, summary, intervals, seconds: summary::seconds(&tasks), untuned, tasks })
 }
 
+/// A program as measured at the end.
+#[derive(Clone, Copy)]
+struct Checked {
+    /// By which it is chosen.
+    judged_ns: u64,
+    /// What it took otherwise.
+    told_ms: f64,
+}
+
+impl Checked {
+    fn of(outcome: &Outcome) -> Option<Checked> {
+        let judged_ns = outcome.settled_ns_of_half(false)?;
+        let told_ns = outcome.settled_ns_of_half(true).unwrap_or(judged_ns);
+        Some(Checked { judged_ns, told_ms: told_ns as f64 / 1e6 })
+    }
+}
+
 /// By method and number of trials.
 pub type ByTrials<T> = BTreeMap<String, BTreeMap<usize, T>>;
 
@@ -221,7 +238,10 @@ fn run_method(
     Ok(Some((run, bests)))
 }
 
-/// Measures the best programs of all runs in turn, and the untuned one; gives the fastest time, and the untuned one's.
+/// Measures the best programs of all runs in turn, and the untuned one; gives the time of the fastest, and the untuned one's.
+///
+/// Every other run decides which program is taken for the best, of all or of a run by then; the times that are told are of the rest. Otherwise the
+/// luckiest of dozens of programs that are about as fast would be the reference, which nothing could reach again, itself included.
 fn recheck(
     job: &Job,
     measurer: &mut Measurer,
@@ -235,20 +255,18 @@ fn recheck(
     traces.dedup();
     let cannot_measure = |source| TuneError::Measure { job: job.name.clone(), source };
     let outcomes = measurer.finals(&job.task, &traces).map_err(cannot_measure)?;
-    let times: BTreeMap<&Trace, f64> = traces
-        .iter()
-        .zip(&outcomes)
-        .filter_map(|(trace, outcome)| outcome.best_ns().map(|ns| (trace, ns as f64 / 1e6)))
-        .collect();
+    let times: BTreeMap<&Trace, Checked> =
+        traces.iter().zip(&outcomes).filter_map(|(trace, outcome)| Some((trace, Checked::of(outcome)?))).collect();
     for (run, bests) in runs.iter_mut().zip(bests) {
         // what was measured once more may come out in another order: the best of what was known by then counts
-        let mut best = f64::INFINITY;
+        let mut best: Option<Checked> = None;
         for (point, trace) in bests {
-            best = times.get(trace).copied().unwrap_or(f64::INFINITY).min(best);
-            if best.is_finite() {
-                run.checked_ms.insert(*point, best);
+            best = [best, times.get(trace).copied()].into_iter().flatten().min_by_key(|checked| checked.judged_ns);
+            if let Some(best) = best {
+                run.checked_ms.insert(*point, best.told_ms);
             }
         }
     }
-    Ok((times.values().copied().reduce(f64::min), times.get(&untuned).copied()))
+    let fastest = times.values().min_by_key(|checked| checked.judged_ns);
+    Ok((fastest.map(|checked| checked.told_ms), times.get(&untuned).map(|checked| checked.told_ms)))
 }

@@ -1,0 +1,219 @@
+//! What was measured of a task, on top of what is known from others: Gaussian process regression (Rasmussen and Williams 2006, algorithm 2.1) of what an
+//! estimator gets wrong. Programs are the more alike, the more trees of its forest they share a leaf of.
+
+use super::{Estimator, Group};
+
+/// How far estimates are off, in factors of two of the speed: their deviation, and that of measurements of one program.
+const WRONG: f64 = 0.55;
+const NOISE: f64 = 0.2;
+/// How many deviations above what is expected of it a program may be hoped to be.
+const BOLDNESS: f64 = 0.1;
+/// Programs slower than this many factors of two below the best are all the same: by how much they are tells nothing about the best.
+const SLOWEST: f32 = -3.0;
+
+/// An estimator that was shown programs of the task that it is asked about.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Adapted {
+    estimator: Estimator,
+    /// Leaves of the programs that were shown.
+    shown: Vec<Vec<u8>>,
+    /// Of each: how much its error tells about programs like it.
+    weights: Vec<f64>,
+    /// The lower triangle whose square is the covariance of what was measured of them.
+    root: Vec<Vec<f64>>,
+}
+
+/// What is expected of a program.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Expected {
+    /// The higher, the faster: log₂ of the speed, but for a constant of the task.
+    pub score: f32,
+    leaves: Vec<u8>,
+}
+
+impl From<Estimator> for Adapted {
+    /// Without any measurement.
+    fn from(estimator: Estimator) -> Adapted {
+        Adapted { estimator, shown: Vec::new(), weights: Vec::new(), root: Vec::new() }
+    }
+}
+
+impl Adapted {
+    /// Shows it programs of a task. Those that do not have its features tell it nothing.
+    pub fn new(estimator: Estimator, measured: &Group) -> Adapted {
+        let known = measured.features.iter().zip(&measured.speeds);
+        let known = known.filter_map(|(features, speed)| {
+            let (known, leaves) = estimator.score_and_leaves(features)?;
+            Some((leaves, f64::from(speed.max(SLOWEST) - known)))
+        });
+        let (shown, errors): (Vec<Vec<u8>>, Vec<f64>) = known.unzip();
+        let mut covariance: Vec<Vec<f64>> =
+            shown.iter().map(|a| shown.iter().map(|b| covariance(a, b)).collect()).collect();
+        covariance.iter_mut().enumerate().for_each(|(at, row)| row[at] += NOISE * NOISE);
+        let root = root(covariance);
+        // The estimate is right but for a constant of the task: the mean of the errors, where many programs that are alike weigh no more than one
+        // that is different from all. What all programs of one kind have in common is then told from the constant.
+        let (of_ones, of_errors) = (solve(&root, &vec![1.0; errors.len()]), solve(&root, &errors));
+        let mean = of_errors.iter().sum::<f64>() / of_ones.iter().sum::<f64>().max(f64::MIN_POSITIVE);
+        let weights = of_errors.iter().zip(&of_ones).map(|(error, one)| error - mean * one).collect();
+        Adapted { estimator, shown, weights, root }
+    }
+
+    /// `None` for another number of features than the estimator's.
+    pub fn expect(&self, features: &[f32]) -> Option<Expected> {
+        let (known, leaves) = self.estimator.score_and_leaves(features)?;
+        let told = self.shown.iter().zip(&self.weights).map(|(shown, weight)| weight * covariance(shown, &leaves));
+        Some(Expected { score: known + told.sum::<f64>() as f32, leaves })
+    }
+
+    /// [`Expected::score`].
+    pub fn score(&self, features: &[f32]) -> Option<f32> {
+        Some(self.expect(features)?.score)
+    }
+
+    /// Chooses programs to measure together: the best by what they may be at best, one after the other, the others taken for known. The first
+    /// few of a list by score are alike, and wrong for the same reason. (Upper confidence bounds of Gaussian processes: Srinivas et al., ICML 2010;
+    /// in batches: Desautels et al., ICML 2012.) Where nothing was shown, the first is the one of the highest score.
+    pub fn choose(&self, pool: &[Expected], count: usize) -> Vec<usize> {
+        let mut open: Vec<Open> = pool.iter().map(|expected| self.open(expected)).collect();
+        let mut chosen = Vec::new();
+        let mut left: Vec<usize> = (0..pool.len()).collect();
+        while chosen.len() < count {
+            let bound = |at: &usize| f64::from(pool[*at].score) + BOLDNESS * open[*at].variance.max(0.0).sqrt();
+            // the first of equals
+            let best = left.iter().enumerate().rev().max_by(|(_, a), (_, b)| bound(a).total_cmp(&bound(b)));
+            let Some((position, at)) = best.map(|(position, at)| (position, *at)) else { break };
+            left.remove(position);
+            chosen.push(at);
+            let known = open[at].clone();
+            let deviation = (known.variance + NOISE * NOISE).max(f64::MIN_POSITIVE).sqrt();
+            for other in &left {
+                let open = &mut open[*other];
+                let explained: f64 = open.explained.iter().zip(&known.explained).map(|(a, b)| a * b).sum();
+                let shared = (covariance(&pool[*other].leaves, &pool[at].leaves) - explained) / deviation;
+                open.variance -= shared * shared;
+                open.explained.push(shared);
+            }
+        }
+        chosen
+    }
+
+    fn open(&self, expected: &Expected) -> Open {
+        let covariances: Vec<f64> = self.shown.iter().map(|shown| covariance(shown, &expected.leaves)).collect();
+        let explained = forwards(&self.root, &covariances);
+        let variance = WRONG * WRONG - explained.iter().map(|x| x * x).sum::<f64>();
+        Open { explained, variance }
+    }
+}
+
+/// What is not known about a program.
+#[derive(Clone)]
+struct Open {
+    /// What each program that was shown or chosen explains of its error.
+    explained: Vec<f64>,
+    /// Of what they leave open.
+    variance: f64,
+}
+
+/// Of the errors of two programs.
+fn covariance(a: &[u8], b: &[u8]) -> f64 {
+    WRONG * WRONG * alike(a, b)
+}
+
+/// The share of trees in whose same leaf two programs are.
+fn alike(a: &[u8], b: &[u8]) -> f64 {
+    let same = a.iter().zip(b).filter(|(a, b)| a == b).count();
+    same as f64 / a.len().max(1) as f64
+}
+
+/// The lower triangle that times its transpose is a symmetric, positive definite matrix (Cholesky).
+fn root(mut matrix: Vec<Vec<f64>>) -> Vec<Vec<f64>> {
+    for at in 0..matrix.len() {
+        let (above, below) = matrix.split_at_mut(at);
+        let row = &mut below[0];
+        for column in 0..at {
+            let sum: f64 = (0..column).map(|k| row[k] * above[column][k]).sum();
+            row[column] = (row[column] - sum) / above[column][column];
+        }
+        let sum: f64 = row[..at].iter().map(|x| x * x).sum();
+        row[at] = (row[at] - sum).max(f64::MIN_POSITIVE).sqrt();
+    }
+    matrix
+}
+
+/// `x` where `root · x` is the right side.
+fn forwards(root: &[Vec<f64>], right: &[f64]) -> Vec<f64> {
+    let mut x: Vec<f64> = Vec::with_capacity(right.len());
+    for (row, right) in root.iter().zip(right) {
+        let sum: f64 = row.iter().zip(&x).map(|(a, x)| a * x).sum();
+        x.push((right - sum) / row[x.len()]);
+    }
+    x
+}
+
+/// `x` where `root · rootᵀ · x` is the right side.
+fn solve(root: &[Vec<f64>], right: &[f64]) -> Vec<f64> {
+    let mut x = forwards(root, right);
+    for at in (0..x.len()).rev() {
+        let sum: f64 = (at + 1..x.len()).map(|k| root[k][at] * x[k]).sum();
+        x[at] = (x[at] - sum) / root[at][at];
+    }
+    x
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Adapted, Expected, root, solve};
+    use crate::model::estimator::forest::{Forest, SPLITS, Split, Tree};
+    use crate::model::{Estimator, Group};
+
+    #[test]
+    fn a_symmetric_system_is_solved() {
+        let matrix = vec![vec![4.0, 2.0, 0.5], vec![2.0, 5.0, 1.0], vec![0.5, 1.0, 3.0]];
+        let wanted = [1.0, -2.0, 0.5];
+        let right: Vec<f64> = matrix.iter().map(|row| row.iter().zip(wanted).map(|(a, x)| a * x).sum()).collect();
+        let solved = solve(&root(matrix), &right);
+        assert!(solved.iter().zip(wanted).all(|(x, y): (&f64, f64)| (x - y).abs() < 1e-12), "{solved:?}");
+    }
+
+    /// Trees that tell apart what lies on either side of 1, 2, … 8 in the only feature; none says anything.
+    fn steps() -> Estimator {
+        let tree = |at: u16| Tree {
+            splits: vec![Split { feature: 0, threshold: f32::from(at), next: [SPLITS as u8, SPLITS as u8 + 1] }],
+            leaves: vec![0.0, 0.0],
+        };
+        let mut tensors: std::collections::BTreeMap<_, _> =
+            Estimator::random(1, 1).tensors().map(|(name, _, values)| (name, values)).collect();
+        tensors.insert("votes".into(), vec![0.0, 1.0]);
+        let mut estimator = Estimator::from_tensors(tensors).unwrap();
+        estimator.forest = Forest { trees: (1..=8).map(tree).collect() };
+        estimator
+    }
+
+    #[test]
+    fn what_was_measured_moves_its_neighbours_and_many_alike_count_as_one() {
+        let features = [0.5, 0.6, 0.7, 0.8, 8.5].map(|x| vec![x]).to_vec();
+        let adapted = Adapted::new(steps(), &Group { features, speeds: vec![-2.0, -2.0, -2.0, -2.0, 0.0] });
+        let score = |x: f32| adapted.score(&[x]).unwrap();
+        assert!(score(0.9) < -0.5 && score(8.9) > 0.5, "{} {}", score(0.9), score(8.9));
+        let between: Vec<f32> = (1..9).map(|x| score(x as f32 + 0.5)).collect();
+        assert!(between.is_sorted(), "{between:?}");
+        assert_eq!(adapted.score(&[0.0, 1.0]), None);
+    }
+
+    #[test]
+    fn programs_that_are_measured_together_are_different() {
+        let of = |estimate: &Adapted, x: f32| estimate.expect(&[x]).unwrap();
+        let nothing = Adapted::from(steps());
+        let mut pool: Vec<Expected> = [0.5, 0.6, 4.5, 8.5].map(|x| of(&nothing, x)).to_vec();
+        // the first two are alike, and a little better
+        for (expected, score) in pool.iter_mut().zip([0.02, 0.01, 0.0, 0.0]) {
+            expected.score = score;
+        }
+        assert_eq!(nothing.choose(&pool, 4), [0, 3, 2, 1]);
+        assert_eq!(nothing.choose(&pool, 1), [0]);
+        // what is known for good promises nothing more
+        let shown = Group { features: vec![vec![0.5]; 8], speeds: vec![0.0; 8] };
+        assert_eq!(Adapted::new(steps(), &shown).choose(&pool, 2), [3, 2]);
+    }
+}
