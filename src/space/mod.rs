@@ -48,7 +48,9 @@ mod trace;
 #[cfg(test)]
 mod tests;
 
-pub use plan::{Access, Axis, AxisLoops, Built, Fetch, Group, Level, Packing, Plan, Row, Sides, ThreadLoops, accesses};
+pub use plan::{
+    Access, Axis, AxisLoops, Built, Fetch, Group, Level, Packing, Pipeline, Plan, Row, Sides, ThreadLoops, accesses,
+};
 pub use trace::{Choice, Decision, ParseError, Policy, Reason, Stale, Stop, Tape, Trace, Word, Words};
 
 use std::borrow::Cow;
@@ -222,6 +224,8 @@ impl Space {
             loops: vec![Vec::new(); plan.groups.len()],
             at: vec![None; plan.groups.len()],
             thread_loops: vec![Vec::new(); plan.groups.len()],
+            copies: vec![Vec::new(); plan.groups.len()],
+            pipelines: Vec::new(),
         };
         let workload = &task.workload;
         match &task.target {
@@ -232,7 +236,7 @@ impl Space {
             }
             Target::Gpu(machine) => {
                 realise(&self.gpu, &TaskOn { workload, machine }, plan, &mut built)?;
-                gpu::finish(built.nest, plan.workload.tensors.len(), machine)
+                gpu::finish(built, plan.workload.tensors.len(), machine)
             }
         }
     }

@@ -71,6 +71,8 @@ pub struct Group {
     /// On a GPU: whether warps compute it as products of matrices.
     pub matrix: Option<Sides>,
     pub fetches: Vec<Fetch>,
+    /// How many steps of the reduction their copies are kept of, those under way among them: 1 where each step waits for its own.
+    pub stages: i64,
     /// How many of the outermost loops are spread over the threads.
     pub parallel: usize,
 }
@@ -167,6 +169,18 @@ pub struct Built {
     pub at: Vec<Option<Var>>,
     /// On a GPU, by group and by position in [`Group::axes`].
     pub thread_loops: Vec<Vec<ThreadLoops>>,
+    /// On a GPU, by group: what its operands are copied into.
+    pub copies: Vec<Vec<TensorId>>,
+    /// What is left to do when all else is done, so that no other rewrite needs to know of it.
+    pub pipelines: Vec<Pipeline>,
+}
+
+/// For [`Nest::pipeline`].
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Pipeline {
+    pub steps: Var,
+    pub buffers: Vec<TensorId>,
+    pub stages: i64,
 }
 
 /// The loops of one axis on a GPU: over blocks, over the rounds of a block, over its threads (in warps, where they are many), inside of a tile.
@@ -220,6 +234,7 @@ impl Group {
             packs: Vec::new(),
             matrix: None,
             fetches: Vec::new(),
+            stages: 1,
             parallel: 0,
         }
     }

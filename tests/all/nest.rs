@@ -7,6 +7,7 @@ mod gpu_programs;
 mod random;
 mod rows;
 mod rules;
+mod stages;
 mod workloads;
 
 use std::path::Path;

@@ -5,7 +5,7 @@ use inkwell::IntPredicate;
 use crate::codegen::CodegenError;
 use crate::codegen::emit::ir::{Element, Value};
 use crate::codegen::emit::statement::Truth;
-use crate::codegen::emit::{Binding, Emitter};
+use crate::codegen::emit::{Binding, Emitter, Processor};
 use crate::workload::{Atom, Condition, Index, Interval, Var};
 
 type Result<T> = std::result::Result<T, CodegenError>;
@@ -50,12 +50,22 @@ impl<'c> Emitter<'_, 'c> {
         let terms = self.terms(inner)?;
         let (rest, never_negative) = (self.sum(&terms)?, self.never_negative(inner));
         let constant = self.ir.integer(Element::I64, terms.constant);
+        // GPUs have no wide division, nor a wide product to do it by
+        let narrow = matches!(self.shared.processor, Processor::Gpu(_))
+            && never_negative
+            && divisor < i64::from(i32::MAX)
+            && self.fits_i32(inner);
         let divide = |this: &mut Self| {
             let value = match rest {
                 Some(rest) => this.ir.add_nsw(rest, constant)?,
                 None => constant,
             };
-            this.floor_divide(value, divisor, part, never_negative)
+            if !narrow {
+                return this.floor_divide(value, divisor, part, never_negative);
+            }
+            let value = this.ir.truncate(value, this.ir.scalar_type(Element::I32))?;
+            let value = this.floor_divide(value, divisor, part, never_negative)?;
+            this.ir.zero_extend(value, this.ir.scalar_type(Element::I64))
         };
         match terms.levels.last() {
             Some((level, _)) if terms.here.is_empty() => self.at_level(*level, divide),

@@ -17,8 +17,9 @@ use super::ir::{Element, Value};
 use super::processor::Processor;
 use super::{Binding, Emitter, Phase, Shared, alias_scopes, no_half};
 use crate::codegen::CodegenError;
+use crate::codegen::gpu::barriers::plan;
 use crate::codegen::gpu::matrices::deal_out;
-use crate::codegen::gpu::phases::{barriers, own_registers, phase_id};
+use crate::codegen::gpu::phases::own_registers;
 use crate::codegen::layout::{ALIGNMENT, Layout};
 use crate::codegen::legalize::legalize;
 use crate::codegen::registers;
@@ -83,7 +84,7 @@ pub fn launches<'c>(
             layout: &layout,
             slots: &slots,
             scopes: alias_scopes(context, &nest),
-            barriers: barriers(&nest, inside)?,
+            plan: plan(&nest, inside)?,
             threads: most_threads(inside),
         };
         let places = SharedMemory::of(&nest, inside);
@@ -199,6 +200,9 @@ fn function<'c>(
         emitter.bind(l.var, Binding::Scalar(number, 0), Interval::below(l.extent()))?;
     }
     emitter.statements(inside)?;
+    if shared.plan.drains {
+        emitter.wait_for_copies(0)?;
+    }
     emitter.finish()
 }
 
@@ -264,10 +268,6 @@ impl<'c> Emitter<'_, 'c> {
     pub(super) fn phase(&mut self, outermost: &Loop) -> Result<()> {
         if !matches!(self.shared.processor, Processor::Gpu(_)) {
             return Err(CodegenError::Malformed("a thread loop in code for a CPU".into()));
-        }
-        if self.shared.barriers.contains(&phase_id(outermost)) {
-            let zero = self.shared.context.i32_type().const_zero().into();
-            self.ir.intrinsic_call(self.shared.module, "llvm.nvvm.barrier.cta.sync.aligned.all", &[], &[zero])?;
         }
         let (loops, inside) = nested(outermost, LoopKind::Thread);
         let extents: Vec<i64> = loops.iter().map(|l| l.extent()).collect();

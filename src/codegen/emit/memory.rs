@@ -13,12 +13,12 @@ use crate::workload::{Atom, DType, Index, TensorId, gcd, row_major_strides};
 type Result<T> = std::result::Result<T, CodegenError>;
 
 /// Where an access goes, in elements.
-struct Address<'c> {
+pub(super) struct Address<'c> {
     /// The element of lane 0, or of all lanes.
-    pointer: PointerValue<'c>,
+    pub(super) pointer: PointerValue<'c>,
     lanes: LaneOffsets<'c>,
     /// Bytes that the address of lane 0 is surely a multiple of.
-    alignment: u32,
+    pub(super) alignment: u32,
 }
 
 /// Strides up to this many elements are loaded as whole rows, of which every so many lanes are kept: a gather takes about as long as twenty
@@ -190,7 +190,7 @@ impl<'c> Emitter<'_, 'c> {
     }
 
     /// Row-major, in elements. Gathered indices are clamped into their dimension, so that no input can lead outside of the buffer.
-    fn address(&mut self, buffer: TensorId, indices: &[Index]) -> Result<Address<'c>> {
+    pub(super) fn address(&mut self, buffer: TensorId, indices: &[Index]) -> Result<Address<'c>> {
         let found = self.shared.nest.buffer(buffer);
         let base = self.pointers[buffer.0 as usize]
             .ok_or_else(|| CodegenError::Internal(format!("{} has no address", found.name)))?;

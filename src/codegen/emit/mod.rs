@@ -4,6 +4,7 @@
 //! which the runtime calls from its threads. Vector loops are executed lane by lane at once: expressions that depend on the loop's
 //! variable become vectors, the others stay scalar and are broadcast where both meet. Conditions that depend on it become masks.
 
+mod copies;
 mod expression;
 mod hoist;
 mod index;
@@ -24,7 +25,7 @@ pub use launch::{Launch, launches};
 pub use memory::MAXIMAL_STRIDE;
 pub use processor::Processor;
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::HashMap;
 
 use inkwell::attributes::{Attribute, AttributeLoc};
 use inkwell::basic_block::BasicBlock;
@@ -38,7 +39,7 @@ use crate::codegen::CodegenError;
 use crate::codegen::emit::hoist::Level;
 use crate::codegen::emit::ir::{Ir, Value};
 use crate::codegen::emit::transpose::Loaded;
-use crate::codegen::gpu::phases::PhaseId;
+use crate::codegen::gpu::barriers::Plan;
 use crate::codegen::layout::{ALIGNMENT, Layout};
 use crate::codegen::legalize::legalize;
 use crate::codegen::registers::{self, Slots};
@@ -78,7 +79,7 @@ pub fn kernel<'c>(
         layout: &layout,
         slots: &slots,
         scopes: alias_scopes(context, nest),
-        barriers: BTreeSet::new(),
+        plan: Plan::default(),
         threads: 1,
     };
     for (name, statements) in [(symbol.to_string(), &body), (format!("{symbol}_setup"), &setup)] {
@@ -114,8 +115,8 @@ struct Shared<'a, 'c> {
     layout: &'a Layout,
     slots: &'a HashMap<TensorId, Slots>,
     scopes: AliasScopes<'c>,
-    /// On a GPU: phases that begin with a barrier, and the threads of a block.
-    barriers: BTreeSet<PhaseId>,
+    /// On a GPU: what threads do between phases, and the threads of a block.
+    plan: Plan,
     threads: i64,
 }
 
@@ -223,8 +224,9 @@ struct Emitter<'a, 'c> {
     /// The function, and the counted loops around the current place.
     levels: Vec<Level<'c>>,
     lanes: Option<Lanes>,
-    /// On a GPU: the phase that is being executed.
+    /// On a GPU: the phase that is being executed, and whether it copies asynchronously.
     phase: Option<Phase<'c>>,
+    asynchronous: bool,
     /// Where this does not hold, memory is not touched: a scalar, or a mask of lanes.
     predicate: Option<Value<'c>>,
     /// Variables of slots, by buffer and number.
@@ -260,6 +262,7 @@ impl<'a, 'c> Emitter<'a, 'c> {
             levels: vec![Level::new(start)],
             lanes: None,
             phase: None,
+            asynchronous: false,
             predicate: None,
             slots: HashMap::new(),
             loaded: Vec::new(),
@@ -381,6 +384,7 @@ impl<'a, 'c> Emitter<'a, 'c> {
             if let (Stmt::If { conditions, body }, [Stmt::If { conditions: others, body: otherwise }, ..]) =
                 (first, behind)
                 && let Some(condition) = self.alternative(conditions, others)
+                && !behind.iter().take(1).chain([first]).any(|one| self.shared.plan.concerns(one))
             {
                 self.either(condition, body, otherwise)?;
                 rest = &behind[1..];

@@ -7,6 +7,7 @@ use crate::codegen::CodegenError;
 use crate::codegen::emit::hoist::Level;
 use crate::codegen::emit::ir::{Element, Value};
 use crate::codegen::emit::{Binding, Emitter, Lanes, Processor};
+use crate::codegen::gpu::barriers::stmt_id;
 use crate::codegen::legalize::any_mentions;
 use crate::nest::{Loop, LoopKind, Stmt};
 use crate::workload::{Binary, Combiner, Condition, DType, Expr, Index, Interval, TensorId, Var};
@@ -15,9 +16,23 @@ type Result<T> = std::result::Result<T, CodegenError>;
 
 impl<'c> Emitter<'_, 'c> {
     pub(super) fn statement(&mut self, statement: &Stmt) -> Result<()> {
+        let plan = &self.shared.plan;
+        let id = stmt_id(statement);
+        if let Some(wait) = plan.barriers.get(&id) {
+            self.barrier(*wait)?;
+        }
+        let outer = self.asynchronous;
+        self.asynchronous |= plan.copies.contains(&id);
+        self.plain_statement(statement)?;
+        self.asynchronous = outer;
+        if plan.commits.contains(&id) { self.commit_copies() } else { Ok(()) }
+    }
+
+    fn plain_statement(&mut self, statement: &Stmt) -> Result<()> {
         match statement {
             Stmt::Loop(l) => self.loop_(l),
             Stmt::If { conditions, body } => self.conditional(conditions, body),
+            Stmt::Store { buffer, indices, value } if self.asynchronous => self.copy(*buffer, indices, value),
             Stmt::Store { buffer, indices, value } => {
                 let value = self.expression(value)?;
                 self.store(*buffer, indices, value)
@@ -37,6 +52,7 @@ impl<'c> Emitter<'_, 'c> {
             return Ok(());
         }
         match l.kind {
+            LoopKind::Vector if self.asynchronous && !self.copies_neighbours(l)? => self.unrolled_loop(l, extent),
             LoopKind::Vector => self.vector_loop(l),
             LoopKind::Parallel => self.parallel_loop(l),
             LoopKind::Block => Err(CodegenError::Malformed("a block loop inside of a kernel".into())),
@@ -56,7 +72,7 @@ impl<'c> Emitter<'_, 'c> {
     /// Reduction steps over a register tile that leaves no room for more than its operands are kept apart: what two steps both read, as the
     /// window of a convolution does, is loaded twice rather than spilled.
     fn unrolled_loop(&mut self, l: &Loop, extent: i64) -> Result<()> {
-        if let Some(block) = self.block(l) {
+        if let Some(block) = self.block(l).filter(|_| !self.asynchronous) {
             return self.store_block(l, &block);
         }
         let full = self.shared.processor.vector_registers() / 2;

@@ -1,5 +1,6 @@
 //! Nest to PTX: the program of a GPU, for its driver to assemble.
 
+pub(super) mod barriers;
 pub(super) mod matrices;
 pub(super) mod phases;
 

@@ -1,11 +1,10 @@
-//! What the threads of a block have to agree on: which registers are whose, and where they must wait for one another.
+//! Which registers are whose.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use crate::codegen::CodegenError;
-use crate::nest::rewrite::for_each_stmt;
-use crate::nest::{Loop, LoopKind, Nest, Scope, Stmt};
-use crate::workload::{Expr, Index, TensorId, Var};
+use crate::nest::{LoopKind, Nest, Scope, Stmt};
+use crate::workload::{Index, TensorId, Var};
 
 /// Each thread's own part of the register buffers: the dimensions of the thread loops go.
 ///
@@ -62,106 +61,5 @@ fn for_each_access(statements: &mut [Stmt], threads: &mut Vec<Var>, visit: &mut 
                 value.for_each_load_mut(&mut |buffer, indices| visit(buffer, indices, threads));
             }
         }
-    }
-}
-
-/// A phase, by the address of its outermost thread loop, which stays what it is while the statements are borrowed.
-pub type PhaseId = usize;
-
-pub fn phase_id(l: &Loop) -> PhaseId {
-    std::ptr::from_ref(l).addr()
-}
-
-/// The phases of a block before which its threads must wait for one another: those that touch what another one has touched since they last
-/// waited, unless both only read. A loop that is entered again continues where its end left off.
-///
-/// # Errors
-/// [`CodegenError::Unsupported`] where a condition between phases depends on data, which would have to be waited for, too.
-pub fn barriers(nest: &Nest, statements: &[Stmt]) -> Result<BTreeSet<PhaseId>, CodegenError> {
-    let mut planner = Planner { nest, barriers: BTreeSet::new() };
-    planner.block(statements, Touched::default())?;
-    Ok(planner.barriers)
-}
-
-/// What has been touched since the last barrier, on some way to the place.
-#[derive(Clone, Default)]
-struct Touched {
-    read: BTreeSet<TensorId>,
-    written: BTreeSet<TensorId>,
-}
-
-impl Touched {
-    /// What a phase touches of the memory that threads share.
-    fn by(nest: &Nest, phase: &Loop) -> Touched {
-        let mut touched = Touched::default();
-        let is_shared = |buffer: TensorId| nest.buffer(buffer).scope != Scope::Register;
-        for_each_stmt(&phase.body, &mut |statement| {
-            let mut note = |buffer: TensorId, _: &[Index]| touched.read.extend(Some(buffer).filter(|b| is_shared(*b)));
-            match statement {
-                Stmt::Loop(_) => {}
-                Stmt::If { conditions, .. } => {
-                    conditions.iter().for_each(|c| Expr::Index(c.index.clone()).for_each_load(&mut note));
-                }
-                Stmt::Store { buffer, indices, value } | Stmt::Accumulate { buffer, indices, value, .. } => {
-                    value.for_each_load(&mut note);
-                    indices.iter().for_each(|index| Expr::Index(index.clone()).for_each_load(&mut note));
-                    if matches!(statement, Stmt::Accumulate { .. }) {
-                        note(*buffer, indices);
-                    }
-                    touched.written.extend(Some(*buffer).filter(|buffer| is_shared(*buffer)));
-                }
-            }
-        });
-        touched
-    }
-
-    fn conflicts(&self, next: &Touched) -> bool {
-        let meet = |a: &BTreeSet<TensorId>, b: &BTreeSet<TensorId>| !a.is_disjoint(b);
-        meet(&self.written, &next.written) || meet(&self.written, &next.read) || meet(&self.read, &next.written)
-    }
-
-    fn join(mut self, other: Touched) -> Touched {
-        self.read.extend(other.read);
-        self.written.extend(other.written);
-        self
-    }
-}
-
-struct Planner<'a> {
-    nest: &'a Nest,
-    barriers: BTreeSet<PhaseId>,
-}
-
-impl Planner<'_> {
-    fn block(&mut self, statements: &[Stmt], before: Touched) -> Result<Touched, CodegenError> {
-        statements.iter().try_fold(before, |touched, statement| self.statement(statement, touched))
-    }
-
-    fn statement(&mut self, statement: &Stmt, before: Touched) -> Result<Touched, CodegenError> {
-        Ok(match statement {
-            Stmt::Loop(l) if l.kind == LoopKind::Thread => {
-                let own = Touched::by(self.nest, l);
-                if self.barriers.contains(&phase_id(l)) || before.conflicts(&own) {
-                    self.barriers.insert(phase_id(l));
-                    own
-                } else {
-                    before.join(own)
-                }
-            }
-            Stmt::Loop(l) => {
-                let once = self.block(&l.body, before.clone())?;
-                // with what the first round left; what a second round would add, a third would not
-                let twice = self.block(&l.body, once.clone())?;
-                if l.is_constant() && l.extent() > 0 { once.join(twice) } else { before.join(once).join(twice) }
-            }
-            Stmt::If { conditions, .. } if conditions.iter().any(|c| c.index.has_value()) => {
-                return Err(CodegenError::Unsupported("a condition on data between the phases of a block".into()));
-            }
-            Stmt::If { body, .. } => {
-                let inside = self.block(body, before.clone())?;
-                before.join(inside)
-            }
-            Stmt::Store { .. } | Stmt::Accumulate { .. } => before,
-        })
     }
 }

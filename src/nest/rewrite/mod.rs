@@ -6,7 +6,7 @@
 //! Loops are named by their variable. A rewrite that does not fit is refused with a reason.
 //! [`loops`] shapes loops, [`accumulate`] moves reductions into registers and fuses what follows them,
 //! [`pack`] copies operands into the order in which they are read, [`rows`] joins the loops of several stages, [`place`] moves results,
-//! and [`peel`] makes ragged inner loops constant.
+//! [`stages`] copies ahead, and [`peel`] makes ragged inner loops constant.
 
 pub mod accumulate;
 pub mod buffers;
@@ -15,6 +15,7 @@ pub mod pack;
 pub mod peel;
 pub mod place;
 pub mod rows;
+pub mod stages;
 pub mod threads;
 mod tree;
 

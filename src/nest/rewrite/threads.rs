@@ -17,7 +17,7 @@ impl Nest {
     /// for u in 0..8 { for v in 0..32 { s[u, v] = t[u, v] } }           to 16 threads, 4 lanes
     /// =>
     /// thread for at in 0..16 { unroll for step in 0..4 { vector for lane in 0..4 {
-    ///     s[(64·step + 4·at + lane) / 32, (64·step + 4·at + lane) % 32] = t[…]
+    ///     s[(16·step + at) / 8, 4·((16·step + at) % 8) + lane] = t[…]
     /// } } }
     /// ```
     ///
@@ -37,14 +37,8 @@ impl Nest {
         let total: i64 = loops.iter().map(Loop::extent).product();
         let together = threads * lanes;
         let point = Index::var(step).times(together).plus(&Index::var(at).times(lanes)).plus(&Index::var(lane));
-        let mut digits = Vec::new();
-        let mut below = 1;
-        for (number, l) in loops.iter().enumerate().rev() {
-            let digit = if below > 1 { point.clone().floor_div(below) } else { point.clone() };
-            let runs_over = number > 0 || total % together != 0;
-            digits.push((l.var, if runs_over { digit.modulo(l.extent()) } else { digit }));
-            below *= l.extent();
-        }
+        let unit = Index::var(step).times(threads).plus(&Index::var(at));
+        let digits = digits(&loops, &unit, lane, lanes, total % together != 0);
         let digit_of = |var: Var| digits.iter().find(|(of, _)| *of == var).map(|(_, digit)| digit);
         let ragged: Vec<(Var, Condition)> = loops
             .iter()
@@ -58,10 +52,7 @@ impl Nest {
         if total % together != 0 {
             // all lanes of a thread are too much, or none
             let conditions = match total % lanes {
-                0 => {
-                    let index = Index::var(step).times(threads).plus(&Index::var(at));
-                    vec![Condition { index, low: 0, high: total / lanes }]
-                }
+                0 => vec![Condition { index: unit, low: 0, high: total / lanes }],
                 _ => vec![Condition { index: point.clone(), low: 0, high: total }],
             };
             body = vec![Stmt::If { conditions, body }];
@@ -137,6 +128,53 @@ impl Nest {
         self.body = body;
         self
     }
+}
+
+/// The variables of perfectly nested loops, at the point `lanes · unit + lane` of all their iterations. Lanes that the innermost loops divide, or that divide them,
+/// stay outside of divisions by anything else, so that neighbours are seen to be neighbours. `runs_over`: there are more points than iterations.
+fn digits(loops: &[Loop], unit: &Index, lane: Var, lanes: i64, runs_over: bool) -> Vec<(Var, Index)> {
+    let (mut units_below, mut lanes_below) = (1, 1);
+    let mut digits = Vec::new();
+    for (number, l) in loops.iter().enumerate().rev() {
+        let extent = l.extent();
+        let left = lanes / lanes_below;
+        let wraps = number > 0 || runs_over;
+        let of_unit = |extent: i64| {
+            let digit = unit.clone().floor_div(units_below);
+            if wraps { digit.modulo(extent) } else { digit }
+        };
+        let own_lane = Index::var(lane).floor_div(lanes_below);
+        let digit = if left == 1 {
+            let digit = of_unit(extent);
+            units_below *= extent;
+            digit
+        } else if extent % left == 0 {
+            let digit = of_unit(extent / left).times(left).plus(&own_lane);
+            units_below *= extent / left;
+            lanes_below = lanes;
+            digit
+        } else if left % extent == 0 {
+            lanes_below *= extent;
+            own_lane.modulo(extent)
+        } else {
+            // what is left of the lanes goes across the loop's end
+            return whole_digits(loops, &unit.clone().times(lanes).plus(&Index::var(lane)), runs_over);
+        };
+        digits.push((l.var, digit));
+    }
+    digits
+}
+
+/// The same of a point that is not told apart.
+fn whole_digits(loops: &[Loop], point: &Index, runs_over: bool) -> Vec<(Var, Index)> {
+    let mut below = 1;
+    let mut digits = Vec::new();
+    for (number, l) in loops.iter().enumerate().rev() {
+        let digit = point.clone().floor_div(below);
+        digits.push((l.var, if number > 0 || runs_over { digit.modulo(l.extent()) } else { digit }));
+        below *= l.extent();
+    }
+    digits
 }
 
 /// The way of [`Nest::fill_tails`] through a nest.

@@ -28,7 +28,7 @@ impl Rule<Gpu> for Fetches {
     }
 
     fn version(&self) -> u32 {
-        1
+        2
     }
 
     fn decide(&self, task: &TaskOn<'_, Gpu>, plan: &mut Plan, tape: &mut Tape<'_>) -> Result<(), Stop> {
@@ -109,6 +109,19 @@ fn elements(group: &Group, access: &Access, padding: i64) -> i64 {
     of(true).saturating_mul(of(false).saturating_add(padding))
 }
 
+/// Bytes of what a group copies for a block of the reduction.
+pub(super) fn bytes(workload: &Workload, group: &Group) -> i64 {
+    let mut total = 0i64;
+    for (access, which) in packable(workload, group) {
+        let is_this = |fetch: &&Fetch| fetch.tensor == access.tensor && fetch.which == which.unwrap_or(0);
+        if let Some(fetch) = group.fetches.iter().find(is_this) {
+            let size = workload.tensor(access.tensor).dtype.bytes() as i64;
+            total = total.saturating_add(elements(group, &access, fetch.padding).saturating_mul(size));
+        }
+    }
+    total
+}
+
 /// Threads of a block.
 fn threads_of(group: &Group) -> i64 {
     let product: i64 = group.axes.iter().map(|axis| axis.threads).product();
@@ -156,6 +169,7 @@ fn fetch(group: &Group, at: usize, number: usize, built: &mut Built) -> Result<(
     };
     nest = nest.relayout(copy, &groups, wanted.padding)?;
     built.nest = nest.cooperate(head, threads_of(group), wanted.lanes)?;
+    built.copies[at].push(copy);
     Ok(())
 }
 

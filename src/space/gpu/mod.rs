@@ -1,7 +1,8 @@
 //! The rules for GPUs, in the order in which they decide and rewrite.
 //!
 //! The shape of every program, from outside to inside: a grid of blocks over the rows that several stages share, or over the blocks of each
-//! spatial axis; in a block, for each stage, blocks of the reduction axes, before which the operands that are worth it are copied into shared memory;
+//! spatial axis; in a block, for each stage, blocks of the reduction axes, before which the operands that are worth it are copied into shared memory,
+//! several blocks ahead where that is worth it;
 //! threads along any axis, the reduction's too, whose results are combined then; and innermost what a thread computes in registers: rounds of tiles,
 //! a block's threads apart, so that neighbours access neighbours.
 
@@ -10,9 +11,10 @@ mod character;
 mod fetch;
 mod limits;
 mod matrix;
+mod stages;
 mod tile;
 
-use super::{Reason, Rules, epilogue, rows};
+use super::{Built, Pipeline, Reason, Rules, epilogue, rows};
 use crate::nest::{Nest, Scope};
 use crate::target::Gpu;
 
@@ -22,6 +24,7 @@ pub(super) fn rules() -> Rules<Gpu> {
         Box::new(rows::Rows),
         Box::new(tile::Tile),
         Box::new(fetch::Fetches),
+        Box::new(stages::Stages),
         Box::new(rows::Privatise),
     ]
 }
@@ -46,11 +49,17 @@ impl rows::RowLimits for Gpu {
 }
 
 /// What is left to do when all rules have rewritten the nest of a workload with so many tensors.
-pub(super) fn finish(mut nest: Nest, tensors: usize, gpu: &Gpu) -> Result<Nest, Reason> {
+pub(super) fn finish(built: Built, tensors: usize, gpu: &Gpu) -> Result<Nest, Reason> {
+    let Built { mut nest, pipelines, .. } = built;
     // what a block keeps of an intermediate is for all its threads, a single number too
     let own = nest.buffers[..tensors].iter_mut().filter(|buffer| buffer.scope == Scope::Register);
     own.for_each(|buffer| buffer.scope = Scope::Private);
-    let nest = nest.drop_unit_loops().in_threads().fill_tails().drop_unused();
+    let mut nest = nest.drop_unit_loops().in_threads().fill_tails();
+    for Pipeline { steps, buffers, stages } in pipelines {
+        let refused = |refusal| Reason(format!("stages: {refusal}"));
+        nest = nest.pipeline(steps, &buffers, stages).map_err(refused)?;
+    }
+    let nest = nest.drop_unused();
     limits::check(&nest, gpu)?;
     Ok(nest)
 }

@@ -26,6 +26,22 @@ impl Policy for Random<'_> {
     }
 }
 
+/// Copies all operands, in many short steps, and rather far ahead; all else at random.
+struct ManySteps<'a>(&'a mut ChaCha8Rng);
+
+impl Policy for ManySteps<'_> {
+    fn pick(&mut self, decision: &Decision) -> usize {
+        let count = decision.candidates.len();
+        match decision.site.to_string().split(' ').next() {
+            Some("steps") => 0,
+            // the first is none
+            Some("copy") => self.0.random_range(usize::from(decision.candidates[0].is("none"))..count),
+            Some("stages") => self.0.random_range(0..count).max(self.0.random_range(0..count)),
+            _ => self.0.random_range(0..count),
+        }
+    }
+}
+
 fn random_target(rng: &mut ChaCha8Rng) -> Target {
     let (vector_bits, vector_registers) = [(128, 16), (256, 16), (512, 32)][rng.random_range(0..3)];
     Target::Cpu(Cpu {
@@ -58,9 +74,17 @@ impl Pair {
 
     /// The same for a machine that `target` draws.
     pub fn on(target: impl FnOnce(&mut ChaCha8Rng) -> Target, rng: &mut ChaCha8Rng) -> Pair {
+        Pair::by(|rng, task| Space::standard().drive(task, &mut Random(rng)), target, rng)
+    }
+
+    fn by(
+        drive: impl FnOnce(&mut ChaCha8Rng, &Task) -> (Trace, Result<Nest, Reason>),
+        target: impl FnOnce(&mut ChaCha8Rng) -> Target,
+        rng: &mut ChaCha8Rng,
+    ) -> Pair {
         let (kind, workload) = random_workload(rng);
         let task = Task { workload, target: target(rng) };
-        let (trace, result) = Space::standard().drive(&task, &mut Random(rng));
+        let (trace, result) = drive(rng, &task);
         Pair { kind, task, trace, result }
     }
 }
@@ -161,11 +185,14 @@ struct OnGpu {
 fn on_gpu(seed: u64) -> Result<OnGpu, String> {
     let mut rng = ChaCha8Rng::seed_from_u64(seed);
     let target = |rng: &mut ChaCha8Rng| gpu(SHIPPED[rng.random_range(0..SHIPPED.len())].0).into();
-    let pair = Pair::on(target, &mut rng);
+    let pair = match seed % 2 {
+        0 => Pair::on(target, &mut rng),
+        _ => Pair::by(|rng, task| Space::standard().drive(task, &mut ManySteps(rng)), target, &mut rng),
+    };
     let decision = |choice: &Choice| {
         let (site, value) = (choice.site.to_string(), choice.value.to_string());
         match site.split(' ').next().unwrap_or_default() {
-            verb @ ("epilogue" | "rows" | "copy" | "lanes" | "bank") => format!("{verb} {value}"),
+            verb @ ("epilogue" | "rows" | "copy" | "lanes" | "bank" | "stages") => format!("{verb} {value}"),
             verb if value == "1" || value == "none" => format!("{verb} {value}"),
             verb => verb.to_string(),
         }
@@ -183,7 +210,7 @@ fn on_gpu(seed: u64) -> Result<OnGpu, String> {
 }
 
 /// Kinds of decisions for GPUs, each of which is drawn [`LEAST`] times.
-const GPU_DECISIONS: [&str; 26] = [
+const GPU_DECISIONS: [&str; 31] = [
     "mma",
     "mma none",
     "epilogue fused",
@@ -210,6 +237,11 @@ const GPU_DECISIONS: [&str; 26] = [
     "lanes 4",
     "bank 0",
     "bank 4",
+    "stages 1",
+    "stages 2",
+    "stages 3",
+    "stages 4",
+    "stages 5",
 ];
 const LEAST: usize = 50;
 /// Pairs for GPUs: seeds from here on.
