@@ -413,7 +413,7 @@ mod tests {
         let mut options = Options::new(script);
         options.limits.start = Duration::from_secs(5);
         options.limits.prepare = Duration::from_secs(5);
-        options.limits.candidate = Duration::from_millis(300);
+        options.limits.candidate = Duration::from_secs(1);
         Measurer::new(options)
     }
 
@@ -451,7 +451,7 @@ mod tests {
         let ready = || vec![started(), Reply::Prepared];
         let checking = || vec![started(), Reply::Prepared, Reply::Entered(Phase::Check)];
         let cases = [
-            (ready(), "exec sleep 99", Failure::Timeout, "0.3 s"),
+            (ready(), "exec sleep 99", Failure::Timeout, "longer than 1"),
             (checking(), "exec sleep 99", Failure::Timeout, "checking"),
             (checking(), "kill -SEGV $$", Failure::Crash, "checking: signal 11 (segmentation fault)"),
             (ready(), "echo the reason >&2; exit 1", Failure::Crash, "exit code 1: the reason"),
