@@ -17,7 +17,7 @@ use super::arguments::{Assignment, NetworkArguments, TargetArguments, read_task}
 use super::contestants::{Contestant, Contestants};
 use super::exit::CommandError;
 use super::progress;
-use super::search::{BATCH, CheckpointArguments, check_method, jobs, measuring, stop_on_interrupt};
+use super::search::{BATCH, CheckpointArguments, FINALISTS, check_method, jobs, measuring, stop_on_interrupt};
 
 /// Compare search methods on the same tasks, with the same number of trials
 ///
@@ -71,6 +71,7 @@ impl Compare {
             trials: self.trials as usize,
             seeds: self.seeds,
             batches: Batches::growing(self.batch as usize),
+            finalists: FINALISTS,
         };
         let total = jobs.len() as u64 * methods.len() as u64 * self.seeds * u64::from(self.trials);
         let (bar, stopped) = (progress::bar(total, "comparing"), stop_on_interrupt()?);

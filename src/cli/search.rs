@@ -27,8 +27,8 @@ use super::progress;
 pub const BATCH: usize = 16;
 /// The same of a collection, which wants many different programs rather than the fastest soon.
 const COLLECTED: Batches = Batches { least: 12, most: BATCH };
-/// How many of the fastest are measured once more before the winner is named.
-const FINALISTS: usize = 5;
+/// How many of the fastest are measured once more, at most, before the winner is named.
+pub(super) const FINALISTS: usize = 5;
 
 /// Who writes candidates.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]

@@ -49,7 +49,7 @@ pub struct Budget {
 pub struct Settings {
     pub budget: Budget,
     pub batches: Batches,
-    /// The fastest so many of a task are measured once more in turn, with the untuned program, before the winner is named.
+    /// The fastest of a task, at most so many, are measured once more in turn, with the untuned program, before the winner is named.
     pub finalists: usize,
     /// Kept in the records.
     pub seed: u64,
@@ -316,12 +316,12 @@ impl Run<'_> {
         let trials = self.counts.by_job.get(&number).copied().unwrap_or(0);
         let (untuned, untuned_nest) = self.space.drive(&job.task, &mut Untuned);
         let best = history.best().map(|(trace, ns)| (trace.clone(), ns));
-        let mut finalists = history.fastest(self.settings.finalists);
-        if interrupted || finalists.len() < 2 || trials == 0 {
-            return Ok(JobReport { best, untuned_ns: history.best_ns(&untuned), trials });
-        }
+        let mut finalists = history.finalists(self.settings.finalists);
         if untuned_nest.is_ok() && !finalists.contains(&untuned) {
             finalists.push(untuned.clone());
+        }
+        if interrupted || self.settings.finalists == 0 || finalists.len() < 2 || trials == 0 {
+            return Ok(JobReport { best, untuned_ns: history.best_ns(&untuned), trials });
         }
         let failed = |source| TuneError::Measure { job: job.name.clone(), source };
         let outcomes = self.measurer.finals(&job.task, &finalists).map_err(failed)?;

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-use super::{Bests, Method, MethodRun};
+use super::{Finalists, Method, MethodRun};
 use crate::outcome::Failure;
 use crate::record::fingerprint;
 use crate::space::{Space, Trace};
@@ -55,8 +55,8 @@ struct Line {
     best_ms: Vec<Option<f64>>,
     seconds: Vec<f64>,
     failed: BTreeMap<Failure, usize>,
-    /// The best trace by number of trials.
-    bests: BTreeMap<usize, String>,
+    /// By number of trials.
+    finalists: BTreeMap<usize, Vec<String>>,
 }
 
 /// The file, open for more runs, and what it held.
@@ -64,7 +64,7 @@ pub struct Log {
     path: PathBuf,
     file: File,
     /// By the task's hash.
-    runs: BTreeMap<String, Vec<(MethodRun, Bests)>>,
+    runs: BTreeMap<String, Vec<(MethodRun, Finalists)>>,
     /// By method.
     checkpoints: BTreeMap<String, Option<String>>,
 }
@@ -151,7 +151,7 @@ impl Log {
         task: &str,
         method: &Method<'_>,
         run: MethodRun,
-        bests: Bests,
+        finalists: Finalists,
     ) -> Result<(), LogError> {
         let line = Line {
             task: task.to_string(),
@@ -162,16 +162,19 @@ impl Log {
             best_ms: run.best_ms.clone(),
             seconds: run.seconds.clone(),
             failed: run.failed.clone(),
-            bests: bests.iter().map(|(trials, trace)| (*trials, trace.to_string())).collect(),
+            finalists: finalists
+                .iter()
+                .map(|(trials, traces)| (*trials, traces.iter().map(Trace::to_string).collect()))
+                .collect(),
         };
         write_line(&mut self.file, &line).map_err(|source| LogError::Io { path: self.path.clone(), source })?;
         self.checkpoints.insert(run.method.clone(), method.checkpoint.clone());
-        self.runs.entry(task.to_string()).or_default().push((run, bests));
+        self.runs.entry(task.to_string()).or_default().push((run, finalists));
         Ok(())
     }
 
     /// All runs on a task, by whatever method; of one method and seed the longest.
-    pub(super) fn of(&self, task: &str) -> Vec<(MethodRun, Bests)> {
+    pub(super) fn of(&self, task: &str) -> Vec<(MethodRun, Finalists)> {
         let mut runs = self.runs.get(task).cloned().unwrap_or_default();
         runs.sort_by_key(|(run, _)| Reverse(run.trials));
         let mut seen = HashSet::new();
@@ -188,11 +191,12 @@ fn write_line(file: &mut File, value: &impl Serialize) -> io::Result<()> {
 }
 
 impl Line {
-    fn read(self) -> Result<(String, (MethodRun, Bests)), String> {
-        let trace = |(trials, text): (usize, String)| -> Result<(usize, Trace), String> {
-            Ok((trials, text.parse().map_err(|error| format!("trace after {trials} trials: {error}"))?))
+    fn read(self) -> Result<(String, (MethodRun, Finalists)), String> {
+        let traces = |(trials, texts): (usize, Vec<String>)| -> Result<(usize, Vec<Trace>), String> {
+            let trace = |text: String| text.parse().map_err(|error| format!("trace after {trials} trials: {error}"));
+            Ok((trials, texts.into_iter().map(trace).collect::<Result<_, _>>()?))
         };
-        let bests = self.bests.into_iter().map(trace).collect::<Result<Bests, String>>()?;
+        let finalists = self.finalists.into_iter().map(traces).collect::<Result<Finalists, String>>()?;
         if self.seconds.len() != self.best_ms.len() {
             return Err("not as many seconds as trials".into());
         }
@@ -205,7 +209,7 @@ impl Line {
             failed: self.failed,
             checked_ms: BTreeMap::new(),
         };
-        Ok((self.task, (run, bests)))
+        Ok((self.task, (run, finalists)))
     }
 }
 
@@ -219,10 +223,11 @@ mod tests {
     use crate::propose::ProposeError;
     use crate::propose::example::product;
     use crate::space::Space;
-    use crate::tune::compare::{Bests, Method, MethodRun};
+    use crate::tune::compare::{Finalists, Method, MethodRun};
 
-    fn run(method: &str, trials: usize) -> (MethodRun, Bests) {
-        let bests = Bests::from([(1, "tile s0 a = 4\nparallel s0 = 1\n".parse().unwrap())]);
+    fn run(method: &str, trials: usize) -> (MethodRun, Finalists) {
+        let traces = ["tile s0 a = 4\nparallel s0 = 1\n", "tile s0 a = 2\n"].map(|text| text.parse().unwrap());
+        let finalists = Finalists::from([(1, traces.to_vec()), (2, Vec::new())]);
         let run = MethodRun {
             method: method.into(),
             seed: 3,
@@ -232,7 +237,7 @@ mod tests {
             failed: BTreeMap::from([(Failure::Timeout, 1)]),
             checked_ms: BTreeMap::new(),
         };
-        (run, bests)
+        (run, finalists)
     }
 
     #[test]
@@ -246,8 +251,8 @@ mod tests {
             make: Box::new(|_| Err(ProposeError::Model("nothing is proposed here".into()))),
         };
         for (name, trials) in [("lm", 2), ("random", 2), ("random", 10)] {
-            let (run, bests) = run(name, trials);
-            log.append("task", &method(name, (name == "lm").then_some("0123")), run, bests).unwrap();
+            let (run, finalists) = run(name, trials);
+            log.append("task", &method(name, (name == "lm").then_some("0123")), run, finalists).unwrap();
         }
         // a line that was being written when the program was killed
         std::fs::OpenOptions::new().append(true).open(&path).unwrap().write_all(b"{\"task\": \"ta").unwrap();

@@ -1,7 +1,8 @@
 //! Methods side by side: the same tasks, the same machine, counted by trials.
 //!
-//! Every method starts each task from nothing, once for every seed, and sees only what it measured itself. What a method had found after
-//! 1, 2, 5, 10, ... trials is measured once more at the end, all methods' programs in turn, so that figures of one task can be compared.
+//! Every method starts each task from nothing, once for every seed, and sees only what it measured itself. What a method took for the fastest
+//! after 1, 2, 3, 5, 10, ... trials, the handful that [`tune`](super::tune) would measure again before it names a winner, is measured once more
+//! at the end, all methods' programs in turn, so that figures of one task can be compared.
 //! Finished runs are kept in a [`Log`]: a comparison can be taken up again, and other methods, seeds and longer runs can join it.
 
 mod log;
@@ -40,6 +41,8 @@ pub struct Settings {
     pub trials: usize,
     pub seeds: u64,
     pub batches: Batches,
+    /// As [`super::Settings::finalists`].
+    pub finalists: usize,
 }
 
 /// Serialises to `results.json`.
@@ -85,7 +88,7 @@ pub struct MethodRun {
     pub seconds: Vec<f64>,
     /// Candidates without a time, by cause.
     pub failed: BTreeMap<Failure, usize>,
-    /// By number of trials: the best program by then, measured at the end beside all others.
+    /// By number of trials: the winner if the search had ended then, measured at the end beside all others.
     pub checked_ms: BTreeMap<usize, f64>,
 }
 
@@ -135,14 +138,14 @@ pub fn compare(
                         Control::Stop => break 'tasks,
                     }
                 }
-                let Some((run, bests)) = run_method(job, method, seed, measurer, settings, &mut told)? else {
+                let Some((run, finalists)) = run_method(job, method, seed, measurer, settings, &mut told)? else {
                     break 'tasks;
                 };
-                log.append(&hash, method, run, bests)?;
+                log.append(&hash, method, run, finalists)?;
             }
         }
-        let (mut runs, bests): (Vec<MethodRun>, Vec<Bests>) = log.of(&hash).into_iter().unzip();
-        let (reference_ms, untuned_ms) = recheck(job, measurer, &mut runs, &bests)?;
+        let (mut runs, finalists): (Vec<MethodRun>, Vec<Finalists>) = log.of(&hash).into_iter().unzip();
+        let (reference_ms, untuned_ms) = recheck(job, measurer, &mut runs, &finalists)?;
         tasks.push(TaskComparison { hash, name: job.name.clone(), reference_ms, untuned_ms, runs });
     }
     let target = jobs.first().map_or(String::new(), |job| crate::record::fingerprint(&job.task.target));
@@ -174,8 +177,8 @@ impl Checked {
 /// By method and number of trials.
 pub type ByTrials<T> = BTreeMap<String, BTreeMap<usize, T>>;
 
-/// The best trace at every checkpoint.
-type Bests = BTreeMap<usize, Trace>;
+/// At every checkpoint the traces among which the winner would be if the search ended there.
+type Finalists = BTreeMap<usize, Vec<Trace>>;
 
 fn run_method(
     job: &Job,
@@ -184,13 +187,13 @@ fn run_method(
     measurer: &mut Measurer,
     settings: &Settings,
     told: &mut dyn FnMut(usize) -> Control,
-) -> Result<Option<(MethodRun, Bests)>, TuneError> {
+) -> Result<Option<(MethodRun, Finalists)>, TuneError> {
     let started = Instant::now();
     let cannot_propose = |source| TuneError::Propose { job: job.name.clone(), source };
     let cannot_measure = |source| TuneError::Measure { job: job.name.clone(), source };
     let mut proposer = (method.make)(seed).map_err(cannot_propose)?;
     let mut history = History::default();
-    let (mut best_ms, mut seconds, mut bests) = (Vec::new(), Vec::new(), Bests::new());
+    let (mut best_ms, mut seconds, mut finalists) = (Vec::new(), Vec::new(), Finalists::new());
     let mut failed: BTreeMap<Failure, usize> = BTreeMap::new();
     let points = checkpoints(settings.trials);
     while history.len() < settings.trials {
@@ -210,10 +213,8 @@ fn run_method(
             history.insert(candidate.trace, outcome.best_ns());
             best_ms.push(history.best().map(|(_, ns)| ns as f64 / 1e6));
             seconds.push(started.elapsed().as_secs_f64());
-            if points.contains(&history.len())
-                && let Some((trace, _)) = history.best()
-            {
-                bests.insert(history.len(), trace.clone());
+            if points.contains(&history.len()) {
+                finalists.insert(history.len(), history.finalists(settings.finalists));
             }
             if told(history.len()) == Control::Stop {
                 return Ok(None);
@@ -221,10 +222,8 @@ fn run_method(
         }
     }
     // a space smaller than the budget has nothing more to find
-    if let Some((trace, _)) = history.best() {
-        for point in points.into_iter().filter(|p| *p > history.len()) {
-            bests.insert(point, trace.clone());
-        }
+    for point in points.into_iter().filter(|p| *p > history.len()) {
+        finalists.insert(point, history.finalists(settings.finalists));
     }
     let run = MethodRun {
         method: method.name.clone(),
@@ -235,21 +234,21 @@ fn run_method(
         failed,
         checked_ms: BTreeMap::new(),
     };
-    Ok(Some((run, bests)))
+    Ok(Some((run, finalists)))
 }
 
-/// Measures the best programs of all runs in turn, and the untuned one; gives the time of the fastest, and the untuned one's.
+/// Measures the finalists of all runs in turn, and the untuned program; gives the time of the fastest, and the untuned one's.
 ///
-/// Every other run decides which program is taken for the best, of all or of a run by then; the times that are told are of the rest. Otherwise the
-/// luckiest of dozens of programs that are about as fast would be the reference, which nothing could reach again, itself included.
+/// Every other repetition decides which program is taken for the winner, of all or of a run's finalists; the times that are told are of the rest.
+/// Otherwise the luckiest of dozens of programs that are about as fast would be the reference, which nothing could reach again, itself included.
 fn recheck(
     job: &Job,
     measurer: &mut Measurer,
     runs: &mut [MethodRun],
-    bests: &[Bests],
+    finalists: &[Finalists],
 ) -> Result<(Option<f64>, Option<f64>), TuneError> {
     let (untuned, _) = Space::standard().drive(&job.task, &mut Untuned);
-    let mut traces: Vec<Trace> = bests.iter().flat_map(|b| b.values().cloned()).collect();
+    let mut traces: Vec<Trace> = finalists.iter().flat_map(|of| of.values().flatten().cloned()).collect();
     traces.push(untuned.clone());
     traces.sort();
     traces.dedup();
@@ -257,15 +256,11 @@ fn recheck(
     let outcomes = measurer.finals(&job.task, &traces).map_err(cannot_measure)?;
     let times: BTreeMap<&Trace, Checked> =
         traces.iter().zip(&outcomes).filter_map(|(trace, outcome)| Some((trace, Checked::of(outcome)?))).collect();
-    for (run, bests) in runs.iter_mut().zip(bests) {
-        // what was measured once more may come out in another order: the best of what was known by then counts
-        let mut best: Option<Checked> = None;
-        for (point, trace) in bests {
-            best = [best, times.get(trace).copied()].into_iter().flatten().min_by_key(|checked| checked.judged_ns);
-            if let Some(best) = best {
-                run.checked_ms.insert(*point, best.told_ms);
-            }
-        }
+    for (run, finalists) in runs.iter_mut().zip(finalists) {
+        let winner = |traces: &Vec<Trace>| {
+            traces.iter().filter_map(|trace| times.get(trace)).min_by_key(|checked| checked.judged_ns)
+        };
+        run.checked_ms = finalists.iter().filter_map(|(point, of)| Some((*point, winner(of)?.told_ms))).collect();
     }
     let fastest = times.values().min_by_key(|checked| checked.judged_ns);
     Ok((fastest.map(|checked| checked.told_ms), times.get(&untuned).map(|checked| checked.told_ms)))
