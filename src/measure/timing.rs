@@ -6,9 +6,16 @@
 
 use std::time::{Duration, Instant};
 
+use rand::SeedableRng;
+use rand::seq::SliceRandom;
+use rand_chacha::ChaCha8Rng;
 use serde::{Deserialize, Serialize};
 
 use super::rounds::{Rounds, nanoseconds};
+
+/// Runs of a finalist before each that is timed: fewer of long ones.
+const FEWEST_BEFORE: u32 = 2;
+const MOST_BEFORE: u32 = 4;
 
 /// When to stop running a candidate.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
@@ -147,16 +154,21 @@ impl Timing {
         run(repeats)
     }
 
-    /// Runs kernels in turn, so that what disturbs the machine disturbs all alike. A kernel's own data is evicted by the others, so each runs
-    /// once before it is timed. The order turns around from round to round.
+    /// Runs kernels in turn, so that what disturbs the machine disturbs all alike. A kernel's own data is evicted by the others, so each runs a few
+    /// times before it is timed: after a single run some are slower by half still. The order is another one in each round, since what ran before
+    /// matters all the same, and must be the same thing neither for all runs of a kernel nor for every other one.
     pub(super) fn sample_in_turn(&self, kernels: &mut [&mut dyn FnMut(u32) -> Duration]) -> Vec<Vec<u64>> {
-        let repeats: Vec<u32> = kernels
+        let counts: Vec<(u32, u32)> = kernels
             .iter_mut()
             .map(|run| {
                 run(1);
-                self.repeats(*run).0
+                let (repeats, elapsed) = self.repeats(*run);
+                let before = self.settling.as_nanos() * u128::from(repeats) / elapsed.as_nanos().max(1);
+                (repeats, u32::try_from(before).unwrap_or(u32::MAX).clamp(FEWEST_BEFORE, MOST_BEFORE))
             })
             .collect();
+        let mut order: Vec<usize> = (0..kernels.len()).collect();
+        let mut random = ChaCha8Rng::seed_from_u64(0);
         let mut times = vec![Vec::new(); kernels.len()];
         let mut spent = Duration::ZERO;
         let budget = self.final_budget * u32::try_from(kernels.len()).unwrap_or(u32::MAX);
@@ -164,12 +176,13 @@ impl Timing {
             if round >= self.fewest && spent >= budget {
                 break;
             }
-            for position in 0..kernels.len() {
-                let at = if round % 2 == 0 { position } else { kernels.len() - 1 - position };
-                spent += kernels[at](1);
-                let elapsed = kernels[at](repeats[at]);
+            order.shuffle(&mut random);
+            for at in order.iter().copied() {
+                let (repeats, before) = counts[at];
+                spent += kernels[at](before);
+                let elapsed = kernels[at](repeats);
                 spent += elapsed;
-                times[at].push(nanoseconds(elapsed, repeats[at]));
+                times[at].push(nanoseconds(elapsed, repeats));
             }
         }
         times
@@ -202,9 +215,10 @@ pub(super) fn by_the_clock(once: &mut dyn FnMut(), count: u32) -> Duration {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
     use std::time::Duration;
 
-    use super::{Reference, Timing};
+    use super::{FEWEST_BEFORE, MOST_BEFORE, Reference, Timing};
 
     /// A kernel that takes these times, one after the other, the last one for ever.
     fn script(times_ns: &'static [u64]) -> impl FnMut(u32) -> Duration {
@@ -300,20 +314,34 @@ mod tests {
     }
 
     #[test]
-    fn finalists_run_in_turn() {
+    fn finalists_run_in_turn_each_after_others_now_and_then() {
         let log = std::cell::RefCell::new(Vec::new());
-        let timing = Timing { final_rounds: 2, ..Timing::default() };
-        let mut first = |_| {
-            log.borrow_mut().push('a');
-            Duration::from_micros(30)
+        let timing = Timing { final_rounds: 20, ..Timing::default() };
+        let run = |name: char, micros: u64| {
+            let log = &log;
+            move |count: u32| {
+                log.borrow_mut().push((name, count));
+                Duration::from_micros(micros * u64::from(count))
+            }
         };
-        let mut second = |_| {
-            log.borrow_mut().push('b');
-            Duration::from_micros(60)
-        };
-        let times = timing.sample_in_turn(&mut [&mut first, &mut second]);
-        assert_eq!(times, vec![vec![30_000; 2], vec![60_000; 2]]);
-        assert_eq!(log.borrow().iter().collect::<String>(), "aabbaabbbbaa");
+        let (mut short, mut middle, mut long) = (run('a', 30), run('b', 60), run('c', 3000));
+        let times = timing.sample_in_turn(&mut [&mut short, &mut middle, &mut long]);
+        assert_eq!(times, vec![vec![30_000; 20], vec![60_000; 20], vec![3_000_000; 20]]);
+        let log = log.borrow();
+        let turns: Vec<&[(char, u32)]> = log[6..].chunks(2).collect();
+        assert_eq!(turns.len(), 60);
+        for (number, turn) in turns.iter().enumerate() {
+            let before = if turn[0].0 == 'c' { FEWEST_BEFORE } else { MOST_BEFORE };
+            assert_eq!((turn[0].1, turn[1]), (before, (turn[0].0, 1)), "turn {number}");
+        }
+        for round in turns.chunks(3) {
+            let names: BTreeSet<char> = round.iter().map(|turn| turn[0].0).collect();
+            assert_eq!(names.len(), 3);
+        }
+        // each one comes first, in even and in odd rounds
+        for (name, odd) in ['a', 'b', 'c'].into_iter().flat_map(|name| [(name, 0), (name, 1)]) {
+            assert!(turns.chunks(3).skip(odd).step_by(2).any(|round| round[0][0].0 == name), "{name} {odd}");
+        }
     }
 
     #[test]
