@@ -1,22 +1,16 @@
 //! `tilescribe collect`
 
-use std::collections::BTreeMap;
-use std::fs::File;
-use std::io::{BufWriter, Write};
+use std::io::Write;
 use std::path::PathBuf;
+use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use clap::Args;
-use serde_json::json;
-use tilescribe::record::{CorpusWriter, Filter, Store, read_workloads};
-use tilescribe::space::Space;
-use tilescribe::target::Task;
-use tilescribe::tune::{Control, Event, Job};
+use tilescribe::tune::{Batches, Budget, Settings};
 
 use super::arguments::TargetArguments;
-use super::exit::CommandError;
-use super::progress;
-use super::search::{Collector, SearchArguments, stop_on_interrupt};
+use super::collecting::{Collection, CorpusArguments, jobs_of};
+use super::search::{BATCH, Proposers, SearchArguments, measurer};
 
 /// Measure programs of many tasks, as a corpus to train on
 ///
@@ -27,99 +21,34 @@ pub struct Collect {
     /// Files or folders of workloads, as `tilescribe tasks` prints them
     #[arg(long, required = true, num_args = 1.., value_name = "PATH")]
     workloads: Vec<PathBuf>,
-    /// Corpus file to write: JSON lines, compressed with zstd
-    #[arg(short, long, value_name = "FILE")]
-    output: PathBuf,
+    #[command(flatten)]
+    corpus: CorpusArguments,
     #[command(flatten)]
     target: TargetArguments,
     #[command(flatten)]
     search: SearchArguments,
-    /// File of records to go on from [default: the output's name with `.db`]
-    #[arg(long, value_name = "FILE")]
-    store: Option<PathBuf>,
-    /// End with a line of JSON
-    #[arg(long)]
-    json: bool,
 }
 
 /// Trials for each task where no number is given.
 const DEFAULT_TRIALS: u64 = 128;
+/// How many programs are proposed at once: a collection wants many different ones rather than the fastest soon.
+const COLLECTED: Batches = Batches { least: 12, most: BATCH };
 
 impl Collect {
-    pub fn execute(mut self, out: &mut dyn Write) -> Result<()> {
-        let target = self.target.resolve()?;
-        let mut jobs: BTreeMap<String, Job> = BTreeMap::new();
-        for path in &self.workloads {
-            for named in read_workloads(path)? {
-                let hash = named.workload.hash().to_string();
-                let task = Task { workload: named.workload, target: target.clone() };
-                jobs.entry(hash).or_insert(Job { name: named.name, task, weight: 1.0 });
-            }
-        }
-        // in the order of hashes, which mixes kinds: a collection that is cut short still holds some of each
-        let jobs: Vec<Job> = jobs.into_values().collect();
-        self.search.trials_per_task.get_or_insert(DEFAULT_TRIALS);
-        let path = self.store.clone().unwrap_or_else(|| self.output.with_extension("db"));
-        let mut store = Store::open(&path)?;
-        let summary = self.measure(&jobs, &mut store)?;
-        let file = File::create(&self.output).with_context(|| format!("cannot write {}", self.output.display()))?;
-        let mut writer = CorpusWriter::new(BufWriter::new(file))?;
-        let filter = Filter { space: Some(Space::standard().version(target.kind())), ..Filter::default() };
-        let records = store.export(&filter, &mut writer)?;
-        writer.finish()?.flush().context("cannot write the corpus")?;
-        writeln!(out, "{}: {records} records of {} tasks", self.output.display(), jobs.len())?;
-        if self.json {
-            writeln!(
-                out,
-                "{}",
-                json!({"tasks": jobs.len(), "records": records, "trials": summary.trials, "valid": summary.valid, "failed": summary.failed})
-            )?;
-        }
-        if summary.interrupted { Err(CommandError::Interrupted.into()) } else { Ok(()) }
+    pub fn execute(self, out: &mut dyn Write) -> Result<()> {
+        let SearchArguments { method, trials_per_task, time_budget, seed, space, checkpoint } = &self.search;
+        let jobs = jobs_of(&self.workloads, &self.target.resolve()?)?;
+        method.check(&jobs)?;
+        let space = space.space();
+        // the checkpoint is read, and the worker started, once for all tasks
+        let (proposers, mut measurer) =
+            (Proposers::new(*method, &space, checkpoint)?, measurer(&jobs, self.target.device()?)?);
+        let trials = trials_per_task.unwrap_or(DEFAULT_TRIALS);
+        let budget = Budget { trials_per_task: Some(trials), ..Budget::default() };
+        let settings = Settings { budget, batches: COLLECTED, finalists: 0, seed: *seed };
+        let programs = trials * jobs.len() as u64;
+        let time = time_budget.map(Duration::from_secs_f64);
+        let collection = Collection { space: &space, jobs: &jobs, settings, programs, time };
+        self.corpus.collect(&collection, &mut measurer, &mut |job| proposers.of_task(&job.task, *seed), out)
     }
-
-    /// One task after the other, since preparing a task costs more than a batch of candidates.
-    fn measure(&self, jobs: &[Job], store: &mut Store) -> Result<Summary> {
-        let mut summary = Summary::default();
-        let stopped = stop_on_interrupt()?;
-        let space = self.search.space.space();
-        let mut collector = Collector::new(jobs, self.target.device()?, &self.search, &space)?;
-        let per_task = self.search.trials_per_task.unwrap_or(DEFAULT_TRIALS);
-        let bar = progress::bar(per_task * jobs.len() as u64, "collecting");
-        for (number, job) in jobs.iter().enumerate() {
-            bar.set_position(per_task * number as u64);
-            bar.set_message(job.name.clone());
-            let mut watch = |event: &Event<'_>| {
-                if let Event::Measured { progress, .. } = event {
-                    bar.set_position(per_task * number as u64 + progress.trials);
-                }
-                if stopped.load(std::sync::atomic::Ordering::Relaxed) { Control::Stop } else { Control::Continue }
-            };
-            match collector.collect(job, store, &mut watch) {
-                Ok(report) => {
-                    summary.trials += report.trials;
-                    summary.valid += report.valid;
-                    for (cause, count) in report.failed {
-                        *summary.failed.entry(format!("{cause:?}")).or_default() += count;
-                    }
-                    summary.interrupted |= report.interrupted;
-                }
-                Err(error) => tracing::warn!("{}: {error}", job.name),
-            }
-            if summary.interrupted {
-                break;
-            }
-        }
-        bar.finish_and_clear();
-        Ok(summary)
-    }
-}
-
-/// What was measured.
-#[derive(Default)]
-struct Summary {
-    trials: u64,
-    valid: u64,
-    failed: BTreeMap<String, u64>,
-    interrupted: bool,
 }

@@ -17,6 +17,7 @@ use tilescribe::record::{CorpusError, StoreError, WorkloadsError};
 use tilescribe::target::TargetError;
 use tilescribe::tune::TuneError;
 use tilescribe::tune::compare::{CompareError, LogError};
+use tilescribe::tune::plan::PlanError;
 
 pub const SUCCESS: u8 = 0;
 pub const BUG: u8 = 1;
@@ -117,6 +118,15 @@ fn known(cause: &(dyn std::error::Error + 'static)) -> Option<u8> {
     }
     if let Some(error) = cause.downcast_ref::<LogError>() {
         return Some(log(error));
+    }
+    if let Some(error) = cause.downcast_ref::<PlanError>() {
+        return Some(match error {
+            PlanError::Io { source, .. } => file(source),
+            PlanError::Line { .. } => USAGE,
+        });
+    }
+    if let Some(ProposeError::Model(_)) = cause.downcast_ref::<ProposeError>() {
+        return Some(USAGE);
     }
     if let Some(error) = cause.downcast_ref::<SourceError>() {
         return Some(match error {

@@ -3,6 +3,7 @@
 mod arguments;
 mod bench;
 mod collect;
+mod collecting;
 mod compare;
 mod compile;
 mod contestants;
@@ -11,8 +12,10 @@ mod finetune;
 mod exit;
 mod figures;
 mod inputs;
+mod measure;
 mod next;
 mod npy;
+mod plan;
 mod pretrain;
 mod progress;
 mod records;
@@ -52,6 +55,8 @@ enum Command {
     Tasks(tasks::Tasks),
     Tune(tune::Tune),
     Collect(collect::Collect),
+    Plan(plan::Plan),
+    Measure(measure::Measure),
     Compare(compare::Compare),
     Pretrain(pretrain::Pretrain),
     Finetune(finetune::Finetune),
@@ -72,6 +77,8 @@ impl Command {
             Command::Tasks(command) => command.execute(out),
             Command::Tune(command) => command.execute(out),
             Command::Collect(command) => command.execute(out),
+            Command::Plan(command) => command.execute(out),
+            Command::Measure(command) => command.execute(out),
             Command::Compare(command) => command.execute(out),
             Command::Pretrain(command) => command.execute(out),
             Command::Finetune(command) => command.execute(out),

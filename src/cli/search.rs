@@ -25,8 +25,6 @@ use super::progress;
 
 /// Candidates that are proposed at once, at most: the more, the less of them know how the others came out.
 pub const BATCH: usize = 16;
-/// The same of a collection, which wants many different programs rather than the fastest soon.
-const COLLECTED: Batches = Batches { least: 12, most: BATCH };
 /// How many of the fastest are measured once more, at most, before the winner is named.
 pub(super) const FINALISTS: usize = 5;
 
@@ -45,7 +43,10 @@ pub enum Method {
 
 impl Method {
     /// Whether it can search for programs of these tasks: see [`check_method`].
-    fn check(self, jobs: &[Job]) -> Result<()> {
+    ///
+    /// # Errors
+    /// As [`check_method`].
+    pub fn check(self, jobs: &[Job]) -> Result<()> {
         let name = self.to_possible_value().map_or_else(String::new, |value| value.get_name().to_string());
         check_method(jobs, &name, matches!(self, Method::Lm | Method::Guided))
     }
@@ -139,6 +140,12 @@ impl<'a> Proposers<'a> {
             }
         };
         Ok(Proposers { space, method })
+    }
+
+    /// The proposer of a task among many: each draws its own programs.
+    pub fn of_task(&self, task: &Task, seed: u64) -> Box<dyn Proposer + 'a> {
+        let own = u64::from_str_radix(&task.workload.hash()[..12], 16).unwrap_or(0);
+        self.make(seed ^ own)
     }
 
     /// The proposer of a seed.
@@ -283,41 +290,4 @@ pub fn stop_on_interrupt() -> Result<&'static AtomicBool> {
     };
     ctrlc::set_handler(handler).context("cannot listen to Ctrl-C")?;
     Ok(&STOPPED)
-}
-
-/// Measures candidates of tasks for a corpus, one task after the other: nobody needs a winner, so there are no finals. The checkpoint is read, and the
-/// worker started, once for all of them.
-pub struct Collector<'a> {
-    arguments: &'a SearchArguments,
-    space: &'a Space,
-    proposers: Proposers<'a>,
-    measurer: Measurer,
-}
-
-impl<'a> Collector<'a> {
-    /// # Errors
-    /// Where the checkpoint cannot be had, or this machine cannot run the kernels.
-    pub fn new(jobs: &[Job], device: usize, arguments: &'a SearchArguments, space: &'a Space) -> Result<Collector<'a>> {
-        arguments.method.check(jobs)?;
-        let proposers = Proposers::new(arguments.method, space, &arguments.checkpoint)?;
-        Ok(Collector { arguments, space, proposers, measurer: measurer(jobs, device)? })
-    }
-
-    /// # Errors
-    /// As [`search`].
-    pub fn collect(
-        &mut self,
-        job: &Job,
-        store: &mut Store,
-        watch: &mut dyn FnMut(&Event<'_>) -> Control,
-    ) -> Result<Report> {
-        let SearchArguments { trials_per_task, seed, .. } = *self.arguments;
-        // each task draws its own programs
-        let own = u64::from_str_radix(&job.task.workload.hash()[..12], 16).unwrap_or(0);
-        let mut proposer = self.proposers.make(seed ^ own);
-        let budget = Budget { trials_per_task, ..Budget::default() };
-        let settings = Settings { budget, batches: COLLECTED, finalists: 0, seed };
-        let jobs = std::slice::from_ref(job);
-        Ok(tune::tune(self.space, jobs, proposer.as_mut(), &mut self.measurer, store, &settings, watch)?)
-    }
 }

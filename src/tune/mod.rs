@@ -2,9 +2,10 @@
 //!
 //! [`tune`] works on a list of [`Job`]s until a [`Budget`] is used up or it is told to stop. Every outcome is in the store before the
 //! next candidate is measured, so a run may be killed and taken up again at any moment. [`compare`] runs several methods on the same
-//! tasks side by side, and [`report`] draws what came out.
+//! tasks side by side, [`report`] draws what came out, and a [`plan`] holds programs that were written elsewhere.
 
 pub mod compare;
+pub mod plan;
 pub mod report;
 mod scheduler;
 

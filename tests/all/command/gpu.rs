@@ -17,6 +17,11 @@ fn programs_for_gpus_are_looked_into_without_one() {
     let assembly = sandbox.succeed(&["show", "task.txt", "--untuned", "--asm", "--target", H100]);
     assert!(assembly.contains(".target sm_90") && assembly.contains(".entry"), "{assembly}");
     sandbox.fail(&["show", "task.txt", "--untuned", "--ir", "--target", H100], 2, "for CPUs only");
+    let plan =
+        sandbox.succeed(&["plan", "--workloads", "task.txt", "--programs", "3", "-o", "plan.jsonl", "--target", H100]);
+    assert!(plan.contains("3 programs of 1 tasks"), "{plan}");
+    // it is no plan for another kind of machine
+    sandbox.fail(&["measure", "--plan", "plan.jsonl", "-o", "out.jsonl.zst"], 2, "the trace is no program for");
 }
 
 #[test]
@@ -38,6 +43,8 @@ fn what_needs_a_gpu_says_so() {
     sandbox.fail(&["next", "task.txt", "--target", "cuda"], 3, missing);
     sandbox.fail(&["tune", "task.txt", "--method", "random", "--trials", "1", "--target", "cuda:1"], 3, missing);
     sandbox.fail(&["tune", "task.txt", "--method", "evolution", "--trials", "1", "--target", H100], 3, missing);
+    sandbox.succeed(&["plan", "--workloads", "task.txt", "-o", "plan.jsonl", "--target", H100]);
+    sandbox.fail(&["measure", "--plan", "plan.jsonl", "-o", "out.jsonl.zst", "--target", H100], 3, missing);
     sandbox.fail(
         &["compare", "--methods", "random", "--workloads", "task.txt", "-o", "out", "--target", H100],
         3,

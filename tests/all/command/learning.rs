@@ -68,7 +68,8 @@ fn methods_and_ablations_are_compared_side_by_side() {
         assert!(printed.contains(&format!("{method}: reference / best")), "{printed}");
         assert!(page.contains(&format!("<td>{method}</td>")), "{method}");
         let quality = results["summary"][method]["5"].as_f64().unwrap();
-        assert!(quality > 0.0 && quality <= 1.0, "{method}: {quality}");
+        // about 1 at most: what decides on the best is not what tells its time
+        assert!(quality > 0.0 && quality < 2.0, "{method}: {quality}");
         let interval = &results["intervals"][method]["5"];
         let (low, high) = (interval[0].as_f64().unwrap(), interval[1].as_f64().unwrap());
         assert!(low <= quality && quality <= high, "{method}: {low} to {high} around {quality}");
@@ -99,4 +100,28 @@ fn methods_and_ablations_are_compared_side_by_side() {
         let expected = if run["method"] == "lm-greedy" { 1 } else { 5 };
         assert_eq!((trials, run["seconds"].as_array().unwrap().len()), (expected, expected), "{run}");
     }
+}
+
+#[test]
+fn a_plan_is_measured_and_taken_up_again() {
+    let sandbox = Sandbox::new();
+    sandbox.file("tasks.txt", format!("{TASK}\n{OTHER_TASK}"));
+    let plan = ["plan", "--workloads", "tasks.txt", "--programs", "4", "-o", "plan.jsonl"];
+    let printed = sandbox.succeed(&plan);
+    assert!(printed.contains("8 programs of 2 tasks"), "{printed}");
+    let measure = ["measure", "--plan", "plan.jsonl", "-o", "corpus.jsonl.zst", "--json"];
+    let summary = |printed: &str| -> Value { serde_json::from_str(printed.lines().last().unwrap()).unwrap() };
+    let first = summary(&sandbox.succeed(&measure));
+    // the untuned programs, too, unless the plan holds them
+    let trials = first["trials"].as_u64().unwrap();
+    assert!((8..=10).contains(&trials), "{first}");
+    assert_eq!(
+        (&first["tasks"], first["records"].as_u64(), first["valid"].as_u64()),
+        (&2.into(), Some(trials), Some(trials))
+    );
+    let again = summary(&sandbox.succeed(&measure));
+    assert_eq!((again["trials"].as_u64(), &again["records"]), (Some(0), &first["records"]));
+    sandbox.file("plan.jsonl", "{\"name\": \"a\"}\n");
+    sandbox.fail(&measure, 2, "line 1: missing field");
+    sandbox.fail(&["measure", "--plan", "none.jsonl", "-o", "corpus.jsonl.zst"], 2, "cannot read none.jsonl");
 }

@@ -1,0 +1,163 @@
+//! What the commands have in common that measure programs of many tasks, and write a corpus file of them.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{BufWriter, Write};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+use clap::Args;
+use serde_json::json;
+use tilescribe::measure::Measurer;
+use tilescribe::outcome::Failure;
+use tilescribe::propose::Proposer;
+use tilescribe::record::{CorpusWriter, Filter, Store, read_workloads};
+use tilescribe::space::Space;
+use tilescribe::target::{Kind, Target, Task};
+use tilescribe::tune::{self, Budget, Control, Event, Job, Settings};
+
+use super::exit::CommandError;
+use super::progress;
+use super::search::stop_on_interrupt;
+
+/// Where what was measured goes.
+#[derive(Args)]
+pub struct CorpusArguments {
+    /// Corpus file to write: JSON lines, compressed with zstd
+    #[arg(short, long, value_name = "FILE")]
+    output: PathBuf,
+    /// File of records to go on from [default: the output's name with `.db`]
+    #[arg(long, value_name = "FILE")]
+    store: Option<PathBuf>,
+    /// End with a line of JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// What is measured: nobody needs winners, so there are no finals.
+pub struct Collection<'a> {
+    pub space: &'a Space,
+    /// One after the other, since preparing a task costs more than a batch of candidates.
+    pub jobs: &'a [Job],
+    /// Of each task.
+    pub settings: Settings,
+    /// Of all tasks, at most: for the progress.
+    pub programs: u64,
+    /// Wall clock of them all.
+    pub time: Option<Duration>,
+}
+
+/// The tasks of files of workloads, each once, in the order of their hashes, which mixes kinds: a collection that is cut short still holds
+/// some of each.
+///
+/// # Errors
+/// Where a file is not right.
+pub fn jobs_of(paths: &[PathBuf], target: &Target) -> Result<Vec<Job>> {
+    let mut jobs: BTreeMap<String, Job> = BTreeMap::new();
+    for path in paths {
+        for named in read_workloads(path)? {
+            let hash = named.workload.hash().to_string();
+            let task = Task { workload: named.workload, target: target.clone() };
+            jobs.entry(hash).or_insert(Job { name: named.name, task, weight: 1.0 });
+        }
+    }
+    Ok(jobs.into_values().collect())
+}
+
+impl CorpusArguments {
+    /// Measures, and writes all that the store holds then. `proposer` is asked for one for each task.
+    ///
+    /// # Errors
+    /// [`CommandError::Interrupted`] after Ctrl-C; where the store or the output cannot be written.
+    pub fn collect<'p>(
+        &self,
+        collection: &Collection<'_>,
+        measurer: &mut Measurer,
+        proposer: &mut dyn FnMut(&Job) -> Box<dyn Proposer + 'p>,
+        out: &mut dyn Write,
+    ) -> Result<()> {
+        let path = self.store.clone().unwrap_or_else(|| self.output.with_extension("db"));
+        let mut store = Store::open(&path)?;
+        let summary = measure(collection, measurer, proposer, &mut store)?;
+        let kind = collection.jobs.first().map_or(Kind::Cpu, |job| job.task.target.kind());
+        let filter = Filter { space: Some(collection.space.version(kind)), ..Filter::default() };
+        let records = export(&store, &filter, &self.output)?;
+        let tasks = collection.jobs.len();
+        writeln!(out, "{}: {records} records of {tasks} tasks", self.output.display())?;
+        if self.json {
+            let Summary { trials, valid, failed, .. } = &summary;
+            writeln!(
+                out,
+                "{}",
+                json!({"tasks": tasks, "records": records, "trials": trials, "valid": valid, "failed": failed})
+            )?;
+        }
+        if summary.interrupted { Err(CommandError::Interrupted.into()) } else { Ok(()) }
+    }
+}
+
+fn export(store: &Store, filter: &Filter, path: &Path) -> Result<u64> {
+    let file = File::create(path).with_context(|| format!("cannot write {}", path.display()))?;
+    let mut writer = CorpusWriter::new(BufWriter::new(file))?;
+    let records = store.export(filter, &mut writer)?;
+    writer.finish()?.flush().context("cannot write the corpus")?;
+    Ok(records)
+}
+
+/// What was measured.
+#[derive(Default)]
+struct Summary {
+    trials: u64,
+    valid: u64,
+    failed: BTreeMap<Failure, u64>,
+    interrupted: bool,
+}
+
+fn measure<'p>(
+    collection: &Collection<'_>,
+    measurer: &mut Measurer,
+    proposer: &mut dyn FnMut(&Job) -> Box<dyn Proposer + 'p>,
+    store: &mut Store,
+) -> Result<Summary> {
+    let mut summary = Summary::default();
+    let stopped = stop_on_interrupt()?;
+    let started = Instant::now();
+    let bar = progress::bar(collection.programs, "measuring");
+    for (number, job) in collection.jobs.iter().enumerate() {
+        let left = collection.time.map(|whole| whole.saturating_sub(started.elapsed()));
+        if left.is_some_and(|left| left.is_zero()) {
+            break;
+        }
+        let budget = Budget { time: left, ..collection.settings.budget };
+        let settings = Settings { budget, ..collection.settings.clone() };
+        let before = collection.programs * number as u64 / collection.jobs.len() as u64;
+        bar.set_position(before);
+        bar.set_message(job.name.clone());
+        let mut watch = |event: &Event<'_>| {
+            if let Event::Measured { progress, .. } = event {
+                bar.set_position(before + progress.trials);
+            }
+            if stopped.load(Ordering::Relaxed) { Control::Stop } else { Control::Continue }
+        };
+        let mut own = proposer(job);
+        let jobs = std::slice::from_ref(job);
+        match tune::tune(collection.space, jobs, own.as_mut(), measurer, store, &settings, &mut watch) {
+            Ok(report) => {
+                summary.trials += report.trials;
+                summary.valid += report.valid;
+                for (cause, count) in report.failed {
+                    *summary.failed.entry(cause).or_default() += count;
+                }
+                summary.interrupted |= report.interrupted;
+            }
+            Err(error) => tracing::warn!("{}: {error}", job.name),
+        }
+        if summary.interrupted {
+            break;
+        }
+    }
+    bar.finish_and_clear();
+    Ok(summary)
+}
