@@ -41,6 +41,9 @@ pub fn fold(program: &Program, stage: &Stage, dtype: DType) -> Result<Fold, Stri
         return Ok(Fold::Data(data));
     }
     let elements: i64 = stage.spatial.iter().product();
+    if elements > SMALL_ELEMENTS && widens(program, stage, dtype) {
+        return Ok(Fold::Cheap);
+    }
     let read: i64 = loads.iter().map(|tensor| program.tensor(*tensor).elements()).sum();
     let worthwhile = elements <= SMALL_ELEMENTS || elements <= read.saturating_mul(MAX_GROWTH);
     if worthwhile && elements <= MAX_ELEMENTS && stage.points() <= MAX_POINTS {
@@ -56,7 +59,7 @@ pub fn fold(program: &Program, stage: &Stage, dtype: DType) -> Result<Fold, Stri
 /// As for [`fold`].
 pub fn materialize(program: &Program, stage: &Stage, dtype: DType) -> Result<Option<TensorData>, String> {
     let elements: i64 = stage.spatial.iter().product();
-    if elements > MAX_ELEMENTS {
+    if elements > MAX_ELEMENTS || widens(program, stage, dtype) {
         return Ok(None);
     }
     if let (Expr::Float(value), DType::F32, None) = (&stage.value, dtype, stage.combiner) {
@@ -65,6 +68,12 @@ pub fn materialize(program: &Program, stage: &Stage, dtype: DType) -> Result<Opt
         return Ok(Some(TensorData { shape: stage.spatial.clone(), dtype, bytes: bytes.into() }));
     }
     evaluate(program, stage, dtype).map(Some)
+}
+
+/// Whether a stage gives elements of a constant in a longer type: weights stay as short as they are.
+fn widens(program: &Program, stage: &Stage, dtype: DType) -> bool {
+    let Expr::Cast(_, value) = &stage.value else { return false };
+    matches!(&**value, Expr::Load { tensor, .. } if program.tensor(*tensor).dtype.bytes() < dtype.bytes())
 }
 
 fn evaluate(program: &Program, stage: &Stage, dtype: DType) -> Result<TensorData, String> {

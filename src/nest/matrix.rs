@@ -9,12 +9,16 @@ pub const ROWS: i64 = 16;
 pub const COLUMNS: i64 = 8;
 /// Depth of a product of f32, whose operands are rounded to 11 significant bits (TF32).
 pub const DEPTH: i64 = 8;
+/// Depth of a product of 16-bit values.
+pub const DEPTH_OF_HALVES: i64 = 16;
 
 /// Whether the matrix loops from `l` on are a product of two operands, added to a matrix:
 ///
 /// ```text
 /// matrix for i in 0..16 { matrix for j in 0..8 { matrix for k in 0..8 { r[…, i, j] += x(i, k) * y(k, j) } } }
 /// ```
+///
+/// It is 16 deep where both operands are converted to f32, which 16-bit values are.
 pub fn is_product(l: &Loop) -> bool {
     let Some((loops, statement)) = sides(l) else { return false };
     let [rows, columns, depth] = loops[..] else { return false };
@@ -24,10 +28,16 @@ pub fn is_product(l: &Loop) -> bool {
         return false;
     };
     let [first, second] = operands(x, y, rows.var);
-    [rows.extent(), columns.extent(), depth.extent()] == [ROWS, COLUMNS, DEPTH]
+    let wanted = if is_converted(x) && is_converted(y) { DEPTH_OF_HALVES } else { DEPTH };
+    [rows.extent(), columns.extent(), depth.extent()] == [ROWS, COLUMNS, wanted]
         && !first.mentions(columns.var)
         && !second.mentions(rows.var)
         && ends_in(indices, rows.var, columns.var)
+}
+
+/// Whether an operand is of another type than f32.
+pub fn is_converted(operand: &Expr) -> bool {
+    matches!(operand, Expr::Cast(..))
 }
 
 /// The factors of a product: first the one that moves with its rows.
@@ -57,6 +67,7 @@ pub fn ends_in(indices: &[Index], rows: Var, columns: Var) -> bool {
 }
 
 /// An operand as the product takes it: rounded to the nearest number of 11 significant bits, ties away from zero, as `cvt.rna.tf32.f32` does.
+/// 16-bit values stay as they are.
 pub fn rounded_operand(x: f32) -> f32 {
     if !x.is_finite() {
         return x;

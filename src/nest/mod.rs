@@ -291,6 +291,12 @@ pub fn identity(combiner: Combiner, dtype: DType) -> Expr {
     })
 }
 
+/// The same as a part of an expression, whose operands are all of one type.
+pub fn typed_identity(combiner: Combiner, dtype: DType) -> Expr {
+    let literal = identity(combiner, dtype);
+    if matches!(dtype, DType::F32 | DType::I64) { literal } else { Expr::Cast(dtype, Box::new(literal)) }
+}
+
 /// The letter of an axis: `a` to `z`, then `a1`, `b1`, ...
 pub fn axis_name(axis: usize) -> Cow<'static, str> {
     let letter = &LETTERS[axis % 26..=axis % 26];

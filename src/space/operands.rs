@@ -35,7 +35,7 @@ pub(super) fn packable(workload: &Workload, group: &Group) -> Vec<(Access, Optio
 fn is_plain_guard(value: &Expr, access: &Access) -> bool {
     match value {
         Expr::Guard { inside, outside, .. } => match &**inside {
-            Expr::Load { tensor, .. } if *tensor == access.tensor => outside.is_leaf(),
+            Expr::Load { tensor, .. } if *tensor == access.tensor => outside.is_plain(),
             _ => is_plain_guard(inside, access),
         },
         _ => value.children().any(|child| is_plain_guard(child, access)),

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use crate::nest::{Nest, StageVars, axis_name};
 use crate::target::Task;
 use crate::workload::winograd::Winograd;
-use crate::workload::{Expr, Index, Stage, TensorId, Var, Workload, shared_axes, stride_along};
+use crate::workload::{DType, Expr, Index, Stage, TensorId, Var, Workload, shared_axes, stride_along};
 
 use super::Words;
 use crate::nest::rewrite::pack::Layout;
@@ -128,6 +128,8 @@ pub struct Sides {
     pub rows: usize,
     pub columns: usize,
     pub depth: usize,
+    /// The type of both operands.
+    pub operands: DType,
 }
 
 /// An operand that the threads of a block copy into shared memory, for each of its reduction blocks.

@@ -265,9 +265,13 @@ impl Expr {
         operands.into_iter().flatten()
     }
 
-    /// Whether it has no operands.
-    pub fn is_leaf(&self) -> bool {
-        matches!(self, Expr::Float(_) | Expr::Index(_) | Expr::Load { .. })
+    /// Whether it computes nothing: a literal, an index or an element, converted at most.
+    pub fn is_plain(&self) -> bool {
+        match self {
+            Expr::Float(_) | Expr::Index(_) | Expr::Load { .. } => true,
+            Expr::Cast(_, x) => x.is_plain(),
+            _ => false,
+        }
     }
 
     /// Rebuilds the expression from below: operands first, then `change` on the result.

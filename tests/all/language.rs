@@ -2,6 +2,7 @@
 
 use std::collections::HashSet;
 
+use rayon::iter::{IntoParallelIterator, ParallelIterator};
 use tilescribe::language::{Language, LanguageError, parse_task, print_task, target_line, tokenizer_json};
 use tilescribe::space::{Choice, Decision, Policy, Space, Trace, Word, Words};
 use tilescribe::target::{Architecture, Cpu, Target, Task};
@@ -134,8 +135,8 @@ fn prompts_hold_the_task_without_loss() {
         .map(|(id, _)| id as u32)
         .collect();
     assert_eq!(spelled.len(), 80);
-    for seed in 0..10_000 {
-        let limits = if seed % 2 == 0 { Limits::SMALL } else { Limits::LARGE };
+    (0..100_000).into_par_iter().for_each(|seed: u64| {
+        let limits = if seed.is_multiple_of(2) { Limits::SMALL } else { Limits::LARGE };
         let task = Task { workload: generate(seed, limits), target: target() };
         let tokens = language.encode_prompt(&task, Some((seed % 10) as u8));
         assert!(!tokens.iter().any(|t| spelled.contains(t)), "{}", task.workload);
@@ -144,7 +145,7 @@ fn prompts_hold_the_task_without_loss() {
         assert_eq!(text, expected);
         let workload: Vec<&str> = text.lines().skip(1).take_while(|line| !line.starts_with("want")).collect();
         assert_eq!(workload.join("\n").parse::<Workload>().as_ref(), Ok(&task.workload));
-    }
+    });
 }
 
 #[test]

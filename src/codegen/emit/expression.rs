@@ -259,14 +259,15 @@ impl<'c> Emitter<'_, 'c> {
         }
     }
 
-    /// A cast to an element type: integers wrap to its width.
+    /// A cast to an element type: integers wrap to its width, floats are rounded to it.
     fn cast(&self, dtype: DType, x: Value<'c>) -> Result<Value<'c>> {
         let x = self.convert(x, register_element(dtype))?;
         let bits = match dtype {
             DType::I8 | DType::U8 => 8,
             DType::I32 => 32,
             DType::F16 | DType::BF16 => {
-                return Err(CodegenError::Unsupported(format!("a cast to {}", dtype.name())));
+                let bits = self.narrow_half(x, dtype)?;
+                return self.widen_half(bits, dtype);
             }
             DType::F32 | DType::I64 | DType::Bool => return Ok(x),
         };

@@ -15,7 +15,7 @@ use inkwell::{AddressSpace, IntPredicate};
 use super::hoist::Level;
 use super::ir::{Element, Value};
 use super::processor::Processor;
-use super::{Binding, Emitter, Phase, Shared, alias_scopes, no_half};
+use super::{Binding, Emitter, Phase, Shared, alias_scopes};
 use crate::codegen::CodegenError;
 use crate::codegen::gpu::barriers::plan;
 use crate::codegen::gpu::matrices::deal_out;
@@ -64,7 +64,6 @@ pub fn launches<'c>(
     nest: &Nest,
     gpu: &Gpu,
 ) -> Result<Vec<Launch>> {
-    no_half(nest)?;
     let nest = own_registers(deal_out(nest.clone())?)?;
     let layout = Layout::new(&nest)?;
     let shape = |id: TensorId| nest.buffers.get(id.0 as usize).map_or(Vec::new(), |b| b.shape.clone());

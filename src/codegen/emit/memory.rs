@@ -5,7 +5,7 @@ use inkwell::types::{BasicTypeEnum, VectorType};
 use inkwell::values::{AsValueRef, BasicValue, CallSiteValue, InstructionValue, IntValue, PointerValue, VectorValue};
 
 use crate::codegen::CodegenError;
-use crate::codegen::emit::ir::{Element, Value, shaped, vector_type};
+use crate::codegen::emit::ir::{Element, Value, vector_type};
 use crate::codegen::emit::launch::DEVICE_ALIGNMENT;
 use crate::codegen::emit::{Binding, Emitter, Processor, WORKSPACE_ALIGNMENT};
 use crate::workload::{Atom, DType, Index, TensorId, gcd, row_major_strides};
@@ -378,8 +378,8 @@ impl<'c> Emitter<'_, 'c> {
         let context = self.shared.context;
         match dtype {
             DType::F32 => context.f32_type().into(),
-            DType::F16 => context.f16_type().into(),
-            DType::BF16 => context.bf16_type().into(),
+            // as bits: see `half`
+            DType::F16 | DType::BF16 => context.i16_type().into(),
             DType::I8 | DType::U8 | DType::Bool => context.i8_type().into(),
             DType::I32 => context.i32_type().into(),
             DType::I64 => context.i64_type().into(),
@@ -388,7 +388,8 @@ impl<'c> Emitter<'_, 'c> {
 
     fn loaded(&self, value: Value<'c>, dtype: DType) -> Result<Value<'c>> {
         match dtype {
-            DType::F32 | DType::I64 | DType::F16 | DType::BF16 => Ok(value),
+            DType::F32 | DType::I64 => Ok(value),
+            DType::F16 | DType::BF16 => self.widen_half(value, dtype),
             DType::Bool => {
                 let zero = value.get_type().const_zero();
                 self.ir.icmp(IntPredicate::NE, value, zero)
@@ -399,13 +400,10 @@ impl<'c> Emitter<'_, 'c> {
     }
 
     fn storable(&self, value: Value<'c>, dtype: DType) -> Result<Value<'c>> {
-        let width = match value {
-            Value::VectorValue(vector) => Some(vector.get_type().get_size()),
-            _ => None,
-        };
-        let memory = shaped(self.memory_type(dtype), width)?;
+        let memory = self.shaped_like(self.memory_type(dtype), value)?;
         match dtype {
-            DType::F32 | DType::I64 | DType::F16 | DType::BF16 => Ok(value),
+            DType::F32 | DType::I64 => Ok(value),
+            DType::F16 | DType::BF16 => self.narrow_half(value, dtype),
             DType::Bool => self.ir.zero_extend(value, memory),
             DType::U8 | DType::I8 | DType::I32 => self.ir.truncate(value, memory),
         }

@@ -6,6 +6,7 @@
 
 mod copies;
 mod expression;
+mod half;
 mod hoist;
 mod index;
 mod ir;
@@ -45,7 +46,7 @@ use crate::codegen::legalize::legalize;
 use crate::codegen::registers::{self, Slots};
 use crate::nest::{Nest, Scope, Stmt};
 use crate::target::Cpu;
-use crate::workload::{DType, Interval, TensorId, Var};
+use crate::workload::{Interval, TensorId, Var};
 
 /// The widest vector loop that is executed at once; LLVM spreads it over several registers.
 pub const MAX_VECTOR_LANES: i64 = 64;
@@ -56,8 +57,7 @@ pub const PARALLEL_FOR: &str = "tilescribe_parallel_for";
 /// Adds the functions `symbol` and `symbol_setup` to a module.
 ///
 /// # Errors
-/// [`CodegenError::Malformed`] for a nest that breaks its invariants, [`CodegenError::Unsupported`] for element types that
-/// this back end does not compute in.
+/// [`CodegenError::Malformed`] for a nest that breaks its invariants.
 pub fn kernel<'c>(
     context: &'c Context,
     module: &Module<'c>,
@@ -66,7 +66,6 @@ pub fn kernel<'c>(
     target: &Cpu,
 ) -> Result<(), CodegenError> {
     let layout = Layout::new(nest)?;
-    no_half(nest)?;
     let shape = |id: TensorId| nest.buffers.get(id.0 as usize).map_or(Vec::new(), |b| b.shape.clone());
     let setup = legalize(&nest.setup, &shape);
     let body = legalize(&nest.body, &shape);
@@ -96,14 +95,6 @@ pub fn kernel<'c>(
         emitter.finish()?;
     }
     Ok(())
-}
-
-/// Refuses element types that this back end does not compute in.
-fn no_half(nest: &Nest) -> Result<(), CodegenError> {
-    match nest.buffers.iter().find(|buffer| matches!(buffer.dtype, DType::F16 | DType::BF16)) {
-        Some(buffer) => Err(CodegenError::Unsupported(format!("{} of type {}", buffer.name, buffer.dtype.name()))),
-        None => Ok(()),
-    }
 }
 
 /// What the functions of one kernel have in common.

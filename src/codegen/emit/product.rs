@@ -1,17 +1,23 @@
 //! Products of matrices on tensor cores.
 
+use inkwell::types::BasicTypeEnum;
+
 use super::Emitter;
 use super::ir::{Element, Value};
 use crate::codegen::CodegenError;
-use crate::codegen::gpu::matrices::{OWN, place_in_first, place_in_second};
+use crate::codegen::gpu::matrices::{OWN, place_in_first, place_in_second, places_in_first, places_in_second};
 use crate::nest::matrix::operands;
 use crate::nest::{Loop, Stmt};
-use crate::workload::{Binary, Expr, Index, Var};
+use crate::workload::{Binary, DType, Expr, Index, Var};
 
 type Result<T> = std::result::Result<T, CodegenError>;
 
 /// Of the second operand, for each thread.
 const OWN_OF_SECOND: i64 = 2;
+
+const PRODUCT_OF_TF32: &str = "llvm.nvvm.mma.m16n8k8.row.col.tf32";
+const PRODUCT_OF_F16: &str = "llvm.nvvm.mma.m16n8k16.row.col.f32.f32";
+const PRODUCT_OF_BF16: &str = "llvm.nvvm.mma.m16n8k16.row.col.bf16";
 
 impl<'c> Emitter<'_, 'c> {
     /// What [`crate::codegen::gpu::matrices::deal_out`] leaves of a product.
@@ -26,13 +32,27 @@ impl<'c> Emitter<'_, 'c> {
         let lane =
             self.phase.as_ref().and_then(|phase| phase.loops.last()).map(|(lane, _)| *lane).ok_or_else(malformed)?;
 
-        let mut arguments = Vec::new();
-        for element in 0..OWN {
-            arguments.push(self.operand(first, [rows, depth], place_in_first(lane, element))?);
-        }
-        for element in 0..OWN_OF_SECOND {
-            arguments.push(self.operand(second, [depth, columns], place_in_second(lane, element))?);
-        }
+        let (name, mut arguments) = match (first, second) {
+            (Expr::Cast(_, first), Expr::Cast(_, second)) => {
+                let (of_first, of_second) = (self.half_of(first)?, self.half_of(second)?);
+                if of_first != of_second {
+                    return Err(CodegenError::Malformed("a product of two types".into()));
+                }
+                let mut arguments = self.pairs(first, of_first, [rows, depth], &places_in_first(lane))?;
+                arguments.extend(self.pairs(second, of_second, [depth, columns], &places_in_second(lane))?);
+                (if of_first == DType::F16 { PRODUCT_OF_F16 } else { PRODUCT_OF_BF16 }, arguments)
+            }
+            _ => {
+                let mut arguments = Vec::new();
+                for element in 0..OWN {
+                    arguments.push(self.operand(first, [rows, depth], place_in_first(lane, element))?);
+                }
+                for element in 0..OWN_OF_SECOND {
+                    arguments.push(self.operand(second, [depth, columns], place_in_second(lane, element))?);
+                }
+                (PRODUCT_OF_TF32, arguments)
+            }
+        };
         let at = |element: i64| {
             let mut own = indices.clone();
             own.pop();
@@ -42,7 +62,7 @@ impl<'c> Emitter<'_, 'c> {
         for element in 0..OWN {
             arguments.push(self.load(*buffer, &at(element))?);
         }
-        let result = self.ir.intrinsic(self.shared.module, "llvm.nvvm.mma.m16n8k8.row.col.tf32", &[], &arguments)?;
+        let result = self.ir.intrinsic(self.shared.module, name, &[], &arguments)?;
         let Value::StructValue(result) = result else {
             return Err(CodegenError::Internal("a product gives a struct".into()));
         };
@@ -51,6 +71,36 @@ impl<'c> Emitter<'_, 'c> {
             self.store(*buffer, &at(element), value)?;
         }
         Ok(())
+    }
+
+    /// The 16-bit type of an operand.
+    fn half_of(&self, operand: &Expr) -> Result<DType> {
+        let mut found = None;
+        operand.for_each_load(&mut |tensor, _| found = Some(self.shared.nest.buffer(tensor).dtype));
+        match found {
+            Some(half @ (DType::F16 | DType::BF16)) => Ok(half),
+            _ => Err(CodegenError::Malformed("an operand that is neither of f32 nor of a 16-bit type".into())),
+        }
+    }
+
+    /// The elements of an operand of a 16-bit type that a thread gives, two in a register.
+    fn pairs(&mut self, operand: &Expr, half: DType, sides: [Var; 2], places: &[[Index; 2]]) -> Result<Vec<Value<'c>>> {
+        let mut registers = Vec::new();
+        for pair in places.chunks(2) {
+            let mut register = self.shared.context.i16_type().vec_type(2).get_poison();
+            for (number, place) in pair.iter().enumerate() {
+                let at = |var: Var| sides.iter().position(|side| *side == var).map(|side| place[side].clone());
+                let value = self.expression(&operand.substitute(&at))?;
+                let bits = self.narrow_half(value, half)?;
+                let number = self.shared.context.i32_type().const_int(number as u64, false);
+                register = self.ir.builder.build_insert_element(register, bits, number, "")?;
+            }
+            let context = self.shared.context;
+            let of: BasicTypeEnum =
+                if half == DType::F16 { context.f16_type().vec_type(2).into() } else { context.i32_type().into() };
+            registers.push(self.ir.builder.build_bit_cast(register, of, "")?);
+        }
+        Ok(registers)
     }
 
     /// The element of an operand where its sides are at `place`, rounded as the product wants it.

@@ -10,7 +10,7 @@ use crate::codegen::emit::{Binding, Emitter, Lanes, Processor};
 use crate::codegen::gpu::barriers::stmt_id;
 use crate::codegen::legalize::any_mentions;
 use crate::nest::{Loop, LoopKind, Stmt};
-use crate::workload::{Binary, Combiner, Condition, DType, Expr, Index, Interval, TensorId, Var};
+use crate::workload::{Binary, Combiner, Condition, Expr, Index, Interval, TensorId, Var};
 
 type Result<T> = std::result::Result<T, CodegenError>;
 
@@ -316,7 +316,7 @@ impl<'c> Emitter<'_, 'c> {
             self.predicate = outer;
             return Ok(());
         }
-        let is_float = self.shared.nest.buffers.get(buffer.0 as usize).is_some_and(|b| b.dtype == DType::F32);
+        let is_float = self.shared.nest.buffers.get(buffer.0 as usize).is_some_and(|b| b.dtype.is_float());
         let new = match value {
             // a product is summed with one rounding
             Expr::Binary(Binary::Multiply, x, y) if combiner == Combiner::Sum && is_float => {

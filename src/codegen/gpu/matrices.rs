@@ -1,7 +1,7 @@
 //! How the elements of matrices are dealt out to the threads of a warp.
 //!
 //! As PTX wants it (`mma.m16n8k8`, "Matrix fragments"): of a product of 16 rows and 8 columns, thread `n` of a warp holds elements 0 to 3, of rows `n / 4` and
-//! `n / 4 + 8`, and columns `2·(n % 4)` and `2·(n % 4) + 1`.
+//! `n / 4 + 8`, and columns `2·(n % 4)` and `2·(n % 4) + 1`. So it does of the product of 16-bit values (`mma.m16n8k16`), whose operands are deeper.
 
 use std::collections::BTreeSet;
 
@@ -193,4 +193,23 @@ pub fn place_in_first(lane: Var, element: i64) -> [Index; 2] {
 pub fn place_in_second(lane: Var, element: i64) -> [Index; 2] {
     let depth = Index::var(lane).modulo(4).plus_constant(4 * element);
     [depth, Index::var(lane).floor_div(4)]
+}
+
+/// Rows and depths of the elements of a first operand of 16-bit values, in the order of the thread's registers.
+pub fn places_in_first(lane: Var) -> Vec<[Index; 2]> {
+    let place = |element: i64| {
+        let row = Index::var(lane).floor_div(4).plus_constant(8 * (element / 2 % 2));
+        [row, depth_of_half(lane, element % 2 + 8 * (element / 4))]
+    };
+    (0..8).map(place).collect()
+}
+
+/// Depths and columns of the elements of a second operand of 16-bit values.
+pub fn places_in_second(lane: Var) -> Vec<[Index; 2]> {
+    let place = |element: i64| [depth_of_half(lane, element % 2 + 8 * (element / 2)), Index::var(lane).floor_div(4)];
+    (0..4).map(place).collect()
+}
+
+fn depth_of_half(lane: Var, offset: i64) -> Index {
+    Index::var(lane).modulo(4).times(2).plus_constant(offset)
 }

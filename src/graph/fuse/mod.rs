@@ -22,6 +22,7 @@ mod group;
 mod name;
 mod network;
 mod prepare;
+mod round;
 mod validate;
 mod view;
 
@@ -37,6 +38,7 @@ use crate::workload::{Stage, TensorId};
 use cost::{Cost, Reader};
 use group::{Group, Member, inline_members};
 use prepare::{Prepared, extents_of};
+use round::without_roundings;
 use view::{flat, tidy};
 
 /// A program that breaks the invariants of [`Program`]: the mistake of whoever made it.
@@ -387,6 +389,9 @@ impl Fusion {
             let prepared = &self.prepared;
             if let Some(group) = group {
                 inline_members(group, &|tensor| prepared.is_stored(tensor) || outside(&tensor));
+                for member in &mut group.members {
+                    member.stage.value = without_roundings(&member.stage.value, &|id| prepared.tensor(id).dtype);
+                }
             }
         }
     }

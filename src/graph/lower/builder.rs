@@ -148,6 +148,13 @@ impl Builder {
         load(tensor, (0..own.len()).map(index).collect())
     }
 
+    /// A tensor's elements in another type.
+    pub fn converted(&mut self, tensor: TensorId, dtype: DType) -> Result<TensorId, Problem> {
+        let shape = self.shape(tensor);
+        let value = load(tensor, (0..shape.len()).map(var).collect());
+        self.map(shape, dtype, Expr::Cast(dtype, Box::new(value)))
+    }
+
     /// An element-wise stage over axes of these extents.
     pub fn map(&mut self, shape: Vec<i64>, dtype: DType, value: Expr) -> Result<TensorId, Problem> {
         self.emit(shape, vec![], None, dtype, value)

@@ -29,12 +29,12 @@ pub fn constant_of_shape(builder: &mut Builder, op: &Operator) -> Result<Vec<Ten
     let shape = builder.integers(op.input(0)?).ok_or(Problem::NotConstant(0))?;
     let (dtype, value) = match op.attributes.get("value") {
         None => (DType::F32, float(0.0)),
-        Some(Attribute::Tensor(data)) if data.elements() == 1 && data.dtype == DType::F32 => {
+        Some(Attribute::Tensor(data)) if data.elements() == 1 && data.dtype.is_float() => {
             let value = data.to_f64().first().copied().unwrap_or(0.0);
             if value.is_nan() {
                 return Err(Problem::AttributeValue { name: "value", value: "not a number".to_string() });
             }
-            (DType::F32, float(value))
+            (data.dtype, literal(data.dtype, value))
         }
         Some(Attribute::Tensor(data)) if data.elements() == 1 => {
             let dtype = data.dtype;

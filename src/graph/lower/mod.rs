@@ -27,7 +27,7 @@ pub use builder::Builder;
 pub use elementwise::dtype_of_code;
 pub use operator::{Attribute, Operand, Operator, Problem};
 
-use crate::workload::TensorId;
+use crate::workload::{DType, TensorId};
 
 type Lower = fn(&mut Builder, &Operator) -> Result<Vec<TensorId>, Problem>;
 
@@ -42,7 +42,63 @@ pub fn is_supported(kind: &str) -> bool {
 /// What about the operator's inputs or attributes stands against it.
 pub fn lower(builder: &mut Builder, op: &Operator) -> Result<Vec<TensorId>, Problem> {
     let rule = rule(&op.kind).ok_or_else(|| Problem::Unsupported(op.kind.clone()))?;
-    rule(builder, op)
+    let halves = op.inputs.iter().flatten().map(|operand| builder.dtype(operand.tensor));
+    match halves.into_iter().find(|dtype| matches!(dtype, DType::F16 | DType::BF16)) {
+        Some(half) if !moves(&op.kind) => lower_in_f32(builder, op, rule, half),
+        _ => rule(builder, op),
+    }
+}
+
+/// Whether an operator hands elements on as they are, of whatever type.
+fn moves(kind: &str) -> bool {
+    matches!(
+        kind,
+        "Cast"
+            | "CastLike"
+            | "Identity"
+            | "Dropout"
+            | "Reshape"
+            | "Flatten"
+            | "Squeeze"
+            | "Unsqueeze"
+            | "Transpose"
+            | "Expand"
+            | "Tile"
+            | "Concat"
+            | "Split"
+            | "Slice"
+            | "DepthToSpace"
+            | "SpaceToDepth"
+            | "Trilu"
+            | "Pad"
+            | "Gather"
+            | "GatherElements"
+            | "GatherND"
+            | "EyeLike"
+            | "Constant"
+            | "ConstantOfShape"
+            | "Shape"
+            | "Size"
+    )
+}
+
+/// Operators on 16-bit floats compute in f32, sums among them, and round their results.
+fn lower_in_f32(builder: &mut Builder, op: &Operator, rule: Lower, half: DType) -> Result<Vec<TensorId>, Problem> {
+    let mut wide = op.clone();
+    for operand in wide.inputs.iter_mut().flatten() {
+        if matches!(builder.dtype(operand.tensor), DType::F16 | DType::BF16) {
+            operand.tensor = builder.converted(operand.tensor, DType::F32)?;
+        }
+    }
+    let mut results = rule(builder, &wide)?;
+    // mean and deviation, which follow the normalised values, are of f32 by definition
+    let rounded = if op.kind == "LayerNormalization" { 1 } else { results.len() };
+    for result in results.iter_mut().take(rounded) {
+        if builder.dtype(*result) == DType::F32 {
+            *result = builder.converted(*result, half)?;
+        }
+    }
+    Ok(results)
 }
 
 fn rule(kind: &str) -> Option<Lower> {

@@ -2,8 +2,10 @@
 
 use super::tree::replace_vars_of_head;
 use super::{Refusal, change_exprs, find_loop, find_loop_mut, find_place, for_each_stmt};
-use crate::nest::{Buffer, Loop, LoopKind, Nest, Scope, Stmt};
-use crate::workload::{Condition, Expr, Index, Interval, TensorId, Var, row_major_strides, stride_along};
+use crate::nest::{Buffer, Loop, LoopKind, Nest, Scope, Stmt, typed_identity};
+use crate::workload::{
+    Combiner, Condition, DType, Expr, Index, Interval, TensorId, Var, row_major_strides, stride_along,
+};
 
 /// How a packed operand is laid out.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -13,6 +15,15 @@ pub enum Layout {
     Panel,
     /// The box that the loops touch, in the tensor's own order of dimensions, padding written out.
     Box,
+}
+
+/// In which type an operand is packed.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Content {
+    /// In the tensor's own.
+    Own,
+    /// In the one that is computed with: 16-bit values as f32.
+    Converted,
 }
 
 /// Where an operand is packed.
@@ -27,8 +38,9 @@ pub enum Place {
 }
 
 impl Nest {
-    /// Packs what the accumulations inside of `stage` (a loop) read of a tensor, with the guards around the access. Where they read it in several
-    /// ways, `which` counts these from 0, in the order of their expressions, those that are packed already left out.
+    /// Packs what the accumulations inside of `stage` (a loop) read of a tensor, with the guards around the access and, for a
+    /// [`Content::Converted`] copy, the conversion around both. Where they read it in several ways, `which` counts these from 0, in the order
+    /// of their expressions, those that are packed already left out.
     ///
     /// ```text
     /// for i { for k { for j { t[i, j] += a[i, k] * b[k, j] } } }           pack b inside i as panel, k and j inside
@@ -43,10 +55,11 @@ impl Nest {
         stage: Var,
         (tensor, which): (TensorId, usize),
         place: Place,
-        layout: Layout,
+        (layout, content): (Layout, Content),
     ) -> Result<Nest, Refusal> {
         let whole = find_loop(&self.body, stage).ok_or(Refusal::NoLoop(stage))?;
-        let read = reads(whole, tensor).into_iter().nth(which).ok_or(Refusal::Other("the operand is not read"))?;
+        let read =
+            reads(whole, tensor, content).into_iter().nth(which).ok_or(Refusal::Other("the operand is not read"))?;
         let mut path = Vec::new();
         loops_to_read(whole, &read, &mut path);
         let inside = match place {
@@ -89,7 +102,7 @@ impl Nest {
         let moves: Vec<&Loop> = inside.iter().filter(|l| read.mentions(l.var)).collect();
         let shape = moves.iter().map(|l| l.extent()).collect();
         let indices: Vec<Index> = moves.iter().map(|l| Index::var(l.var)).collect();
-        let packed = self.packed_buffer(tensor, shape, place);
+        let packed = self.packed_buffer(tensor, self.read_type(tensor, read), shape, place);
         let store = Stmt::Store { buffer: packed, indices: indices.clone(), value: read.clone() };
         let known = |bound: &Index| inside.iter().all(|l| !bound.mentions(l.var) || read.mentions(l.var));
         let loops: Vec<Loop> = moves
@@ -175,11 +188,16 @@ impl Nest {
             sources.push(outer.plus_constant(span.low).plus(&Index::var(var)));
             vars.push(var);
         }
-        let packed = self.packed_buffer(tensor, shape.clone(), place);
+        let dtype = self.read_type(tensor, read);
+        let packed = self.packed_buffer(tensor, dtype, shape.clone(), place);
+        let (read, is_converted) = match read {
+            Expr::Cast(_, inner) => (&**inner, true),
+            other => (other, false),
+        };
         // what lies outside of the tensor is never used but where a guard says so, and zero is what the guard would give
         let outside = match read {
             Expr::Guard { outside, .. } => (**outside).clone(),
-            _ => crate::nest::identity(crate::workload::Combiner::Sum, self.buffer(tensor).dtype),
+            _ => typed_identity(Combiner::Sum, self.buffer(tensor).dtype),
         };
         let conditions: Vec<Condition> = sources
             .iter()
@@ -198,6 +216,7 @@ impl Nest {
             return Err(Refusal::Other("a guard that is not the tensor's own border"));
         }
         let value = Expr::guard(conditions, Expr::load(tensor, sources), outside);
+        let value = if is_converted { Expr::Cast(dtype, Box::new(value)) } else { value };
         let indices = vars.iter().map(|v| Index::var(*v)).collect();
         let store = Stmt::Store { buffer: packed, indices, value };
         let innermost = vars.last().copied();
@@ -213,13 +232,18 @@ impl Nest {
         Ok((copy, Expr::load(packed, access)))
     }
 
-    fn packed_buffer(&mut self, tensor: TensorId, shape: Vec<i64>, place: Place) -> TensorId {
+    /// The type of what is read of a tensor.
+    fn read_type(&self, tensor: TensorId, read: &Expr) -> DType {
+        if let Expr::Cast(dtype, _) = read { *dtype } else { self.buffer(tensor).dtype }
+    }
+
+    fn packed_buffer(&mut self, tensor: TensorId, dtype: DType, shape: Vec<i64>, place: Place) -> TensorId {
         let scope = match place {
             Place::Setup => Scope::Packed,
             Place::Before(_) => Scope::Shared,
             Place::Inside(_) => Scope::Private,
         };
-        let (mut name, dtype) = (format!("{}_pack", self.buffer(tensor).name), self.buffer(tensor).dtype);
+        let mut name = format!("{}_pack", self.buffer(tensor).name);
         if self.buffers.iter().any(|buffer| buffer.name == name) {
             name = format!("{name}{}", self.buffers.len());
         }
@@ -256,11 +280,11 @@ fn swap(expr: &mut Expr, read: &Expr, access: &Expr) {
 }
 
 /// The distinct accesses to a tensor of what is accumulated inside of a loop, each with its guard. Copies that packing has made are stores.
-fn reads(l: &Loop, tensor: TensorId) -> Vec<Expr> {
+fn reads(l: &Loop, tensor: TensorId, content: Content) -> Vec<Expr> {
     let mut all = Vec::new();
     for_each_stmt(&l.body, &mut |stmt| {
         if let Stmt::Accumulate { value, .. } = stmt {
-            collect_reads(value, tensor, &mut all);
+            collect_reads(value, tensor, content, &mut all);
         }
     });
     let mut distinct = Vec::new();
@@ -272,15 +296,25 @@ fn reads(l: &Loop, tensor: TensorId) -> Vec<Expr> {
     distinct
 }
 
-fn collect_reads(expr: &Expr, tensor: TensorId, reads: &mut Vec<Expr>) {
+fn collect_reads(expr: &Expr, tensor: TensorId, content: Content, reads: &mut Vec<Expr>) {
+    let is_read = match expr {
+        Expr::Cast(_, inner) => content == Content::Converted && is_plain_read(inner, tensor),
+        other => is_plain_read(other, tensor),
+    };
+    match is_read {
+        true => reads.push(expr.clone()),
+        false => expr.children().for_each(|child| collect_reads(child, tensor, content, reads)),
+    }
+}
+
+/// Whether an expression is a load of the tensor, perhaps with a guard around it.
+fn is_plain_read(expr: &Expr, tensor: TensorId) -> bool {
     match expr {
-        Expr::Load { tensor: loaded, .. } if *loaded == tensor => reads.push(expr.clone()),
-        Expr::Guard { inside, outside, .. }
-            if matches!(&**inside, Expr::Load { tensor: loaded, .. } if *loaded == tensor) && outside.is_leaf() =>
-        {
-            reads.push(expr.clone());
+        Expr::Load { tensor: loaded, .. } => *loaded == tensor,
+        Expr::Guard { inside, outside, .. } => {
+            matches!(&**inside, Expr::Load { tensor: loaded, .. } if *loaded == tensor) && outside.is_plain()
         }
-        _ => expr.children().for_each(|child| collect_reads(child, tensor, reads)),
+        _ => false,
     }
 }
 

@@ -4,7 +4,7 @@ use std::collections::{HashMap, HashSet};
 
 use super::tree::replace_vars;
 use super::{Refusal, find_loop_mut, for_each_stmt};
-use crate::nest::{Buffer, Loop, LoopKind, Nest, Scope, Stmt, identity};
+use crate::nest::{Buffer, Loop, LoopKind, Nest, Scope, Stmt, typed_identity};
 use crate::workload::{Binary, Combiner, Condition, Expr, Index, Interval, TensorId, Var};
 
 /// Steps up to this many are written out, so that all loads of a thread are under way together.
@@ -252,7 +252,7 @@ impl Room<'_> {
                         self.partly_written.insert(*buffer);
                     }
                     let zero = Expr::float(0.0);
-                    if !matches!(value, Expr::Guard { outside, .. } if **outside == zero) {
+                    if !matches!(value, Expr::Guard { outside, .. } if *unconverted(outside) == zero) {
                         self.not_filled.insert(*buffer);
                     }
                 }
@@ -277,7 +277,7 @@ impl Room<'_> {
     /// Whether a factor is an element of a copy that holds zeros wherever a reduction's variable runs over; a window would move over
     /// what is there.
     fn is_zero_beyond(&self, factor: &Expr, var: Var, spatial: &[Index]) -> bool {
-        let Expr::Load { tensor, indices } = factor else { return false };
+        let Expr::Load { tensor, indices } = unconverted(factor) else { return false };
         let is_own = |other: Var| spatial.iter().any(|index| index.mentions(other));
         let mut along = indices.iter().filter(|index| index.mentions(var)).peekable();
         let plain = |index: &Index| {
@@ -325,12 +325,17 @@ impl Room<'_> {
         let dtype = self.buffers[buffer.0 as usize].dtype;
         match statement {
             Stmt::Accumulate { combiner, value, .. } => {
-                *value = Expr::guard(conditions, value.clone(), identity(*combiner, dtype));
+                *value = Expr::guard(conditions, value.clone(), typed_identity(*combiner, dtype));
             }
             Stmt::Store { value, .. } => {
-                *value = Expr::guard(conditions, value.clone(), identity(Combiner::Sum, dtype));
+                *value = Expr::guard(conditions, value.clone(), typed_identity(Combiner::Sum, dtype));
             }
             Stmt::Loop(_) | Stmt::If { .. } => {}
         }
     }
+}
+
+/// What is converted, if it is.
+fn unconverted(value: &Expr) -> &Expr {
+    if let Expr::Cast(_, inner) = value { inner } else { value }
 }

@@ -3,7 +3,7 @@
 use std::mem::take;
 
 use crate::nest::rewrite::Refusal;
-use crate::nest::rewrite::pack::{Layout, Place};
+use crate::nest::rewrite::pack::{Content, Layout, Place};
 use crate::space::fuse::touches;
 use crate::space::operands::{fits_box, packable};
 use crate::space::plan::Access;
@@ -69,7 +69,9 @@ impl Rule<Cpu> for Pack {
                 // what is packed already reads a copy
                 let done = group.packs[..number].iter().filter(|p| p.tensor == packing.tensor).count();
                 let operand = (packing.tensor, packing.which - done);
-                built.nest = take(&mut built.nest).pack(head, operand, place, packing.layout)?;
+                // weights stay as short as they are, since they are read from memory once; what is copied for a block is read from a cache often
+                let content = if place == Place::Setup { Content::Own } else { Content::Converted };
+                built.nest = take(&mut built.nest).pack(head, operand, place, (packing.layout, content))?;
             }
         }
         Ok(())

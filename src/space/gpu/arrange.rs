@@ -8,7 +8,7 @@ use crate::nest::rewrite::Refusal;
 use crate::nest::rewrite::accumulate::Reduction;
 use crate::space::{Built, Group, ThreadLoops};
 use crate::target::gpu::WARP;
-use crate::workload::{Var, Workload};
+use crate::workload::{DType, Var, Workload};
 
 /// Steps of a reduction times accumulators that are written out, at most.
 const MAXIMAL_BODY: i64 = 512;
@@ -105,7 +105,7 @@ pub(super) fn arrange(
         (None, None) => None,
     };
     let stage = &workload.stages[group.stage];
-    if group.matrix.is_some() {
+    if group.matrix.is_some_and(|sides| sides.operands == DType::F32) {
         nest.error_growth = nest.error_growth.saturating_mul(ERROR_GROWTH);
     }
     if stage.is_reduction() {

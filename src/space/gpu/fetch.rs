@@ -3,7 +3,7 @@
 use std::mem::take;
 
 use super::limits;
-use crate::nest::rewrite::pack::{Layout, Place};
+use crate::nest::rewrite::pack::{Content, Layout, Place};
 use crate::nest::rewrite::{Refusal, find_loop, for_each_expr};
 use crate::nest::{Loop, Nest, Stmt};
 use crate::space::fuse::touches;
@@ -16,8 +16,9 @@ use crate::workload::{Expr, Index, TensorId, Var, Workload, row_major_strides, s
 
 pub(super) struct Fetches;
 
-/// Neighbours that a thread can copy at once.
-const LANES: [i64; 3] = [1, 2, 4];
+/// Neighbours that a thread can copy at once; the most are of 16-bit values.
+const LANES: [i64; 4] = [1, 2, 4, 8];
+const MOST_LANES: i64 = 4;
 /// Elements left out behind each row.
 const PADDINGS: [i64; 5] = [0, 1, 2, 4, MOST_PADDING];
 const MOST_PADDING: i64 = 8;
@@ -63,7 +64,11 @@ impl Rule<Gpu> for Fetches {
                 let Some(layout) = chosen else { continue };
                 left -= bytes;
                 let along = axis_in_memory(workload, group, &access);
-                let even = |lanes: &i64| *lanes == 1 || along.is_some_and(|at| is_even(group, &access, at, *lanes));
+                let is_short = workload.tensor(access.tensor).dtype.bytes() == 2;
+                let fits = |lanes: i64| lanes <= MOST_LANES || is_short;
+                let even = |lanes: &i64| {
+                    *lanes == 1 || (fits(*lanes) && along.is_some_and(|at| is_even(group, &access, at, *lanes)))
+                };
                 let candidates: Vec<i64> = LANES.into_iter().filter(even).collect();
                 // wide, but none of the threads without work
                 let threads = threads_of(group);
@@ -158,7 +163,7 @@ fn fetch(group: &Group, at: usize, number: usize, built: &mut Built) -> Result<(
     // what is fetched already reads a copy
     let done = group.fetches[..number].iter().filter(|f| f.tensor == wanted.tensor).count();
     let operand = (wanted.tensor, wanted.which - done);
-    let mut nest = take(&mut built.nest).pack(stage, operand, Place::Inside(steps), wanted.layout)?;
+    let mut nest = take(&mut built.nest).pack(stage, operand, Place::Inside(steps), (wanted.layout, Content::Own))?;
     let copy = TensorId(nest.buffers.len() as u32 - 1);
     let head = first_loop_inside(&nest, steps).ok_or(Refusal::NoLoop(steps))?;
     let (nest_in_order, head) = in_order_of_memory(nest, head)?;

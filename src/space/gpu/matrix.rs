@@ -24,12 +24,18 @@ pub(super) fn sides(workload: &Workload, exact: bool, group: &mut Group, tape: &
     let is_operand = |value: &Expr| {
         let mut loads = 0;
         value.for_each_load(&mut |_, _| loads += 1);
-        let plain = matches!(value, Expr::Load { .. } | Expr::Guard { .. });
+        let inner = if let Expr::Cast(DType::F32, inner) = value { inner } else { value };
+        let plain = matches!(inner, Expr::Load { .. } | Expr::Guard { .. });
         plain && loads == 1
     };
-    let read = operands.iter().map(|(access, _)| access.tensor);
-    let of_floats = read.chain([stage.output]).all(|tensor| workload.tensor(tensor).dtype == DType::F32);
-    if exact || operands.len() != 2 || !is_operand(x) || !is_operand(y) || !of_floats {
+    let types: Vec<DType> = operands.iter().map(|(access, _)| workload.tensor(access.tensor).dtype).collect();
+    let Some(taken) = types.first().copied().filter(|first| types.iter().all(|dtype| dtype == first)) else {
+        return Ok(());
+    };
+    // products of 16-bit values are exact
+    let is_allowed = matches!(taken, DType::F16 | DType::BF16) || (taken == DType::F32 && !exact);
+    let sums_floats = workload.tensor(stage.output).dtype == DType::F32;
+    if !is_allowed || operands.len() != 2 || !is_operand(x) || !is_operand(y) || !sums_floats {
         return Ok(());
     }
     let moves = |at: usize| [touches(&operands[0].0, group, at), touches(&operands[1].0, group, at)];
@@ -51,13 +57,13 @@ pub(super) fn sides(workload: &Workload, exact: bool, group: &mut Group, tape: &
     );
     let answer = tape.choose(site("mma", [group.name()]), candidates.clone(), 0)?;
     let chosen = candidates.iter().position(|c| *c == answer).filter(|c| *c > 0).map(|c| pairs[c - 1]);
-    group.matrix = chosen.map(|(rows, columns)| Sides { rows, columns, depth });
+    group.matrix = chosen.map(|(rows, columns)| Sides { rows, columns, depth, operands: taken });
     Ok(())
 }
 
 /// The warps of a block along the sides of the products, how many products each of them computes side by side, and how deep it goes before they meet.
 pub(super) fn warps(gpu: &Gpu, group: &mut Group, tape: &mut Tape<'_>) -> Result<(), Stop> {
-    let Some(Sides { rows, columns, depth }) = group.matrix else { return Ok(()) };
+    let Some(Sides { rows, columns, depth, operands }) = group.matrix else { return Ok(()) };
     let mut left = MAXIMAL_WARPS;
     for (at, side, wanted) in [(rows, ROWS, 2), (columns, COLUMNS, 2)] {
         let products = (group.axes[at].extent + side - 1) / side;
@@ -81,7 +87,7 @@ pub(super) fn warps(gpu: &Gpu, group: &mut Group, tape: &mut Tape<'_>) -> Result
         group.axes[at].block = group.axes[at].threads * answer;
         left /= answer;
     }
-    group.axes[depth].tile = matrix::DEPTH;
+    group.axes[depth].tile = if operands == DType::F32 { matrix::DEPTH } else { matrix::DEPTH_OF_HALVES };
     for at in group.positions(true) {
         let most = group.axes[at].tiles();
         // tails of a window would not be of zeros

@@ -2,7 +2,7 @@
 
 use super::{fetch, limits};
 use crate::nest::rewrite::Refusal;
-use crate::space::{Built, Group, Pipeline, Plan, Rule, Stop, Tape, site};
+use crate::space::{Built, Fetch, Group, Pipeline, Plan, Rule, Stop, Tape, site};
 use crate::target::{Gpu, TaskOn};
 use crate::workload::{Role, Workload};
 
@@ -68,11 +68,17 @@ fn steps(group: &Group) -> Option<usize> {
     group.positions(true).into_iter().rev().find(|axis| group.axes[*axis].blocks() > 1)
 }
 
-/// Whether all copies of a group may go on while threads compute: of what is never written, in pieces that there are instructions for.
+/// Whether all copies of a group may go on while threads compute: of what is never written, in pieces that there are instructions for, which have 4
+/// bytes at least.
 fn is_asynchronous(workload: &Workload, group: &Group) -> bool {
-    let fits = |tensor| {
-        let tensor = workload.tensor(tensor);
-        matches!(tensor.role, Role::Input | Role::Constant) && matches!(tensor.dtype.bytes(), 4 | 8)
+    let fits = |fetch: &Fetch| {
+        let tensor = workload.tensor(fetch.tensor);
+        let in_words = match tensor.dtype.bytes() {
+            4 | 8 => true,
+            2 => fetch.lanes > 1 && fetch.padding % 2 == 0,
+            _ => false,
+        };
+        matches!(tensor.role, Role::Input | Role::Constant) && in_words
     };
-    !group.fetches.is_empty() && group.fetches.iter().all(|fetch| fits(fetch.tensor))
+    !group.fetches.is_empty() && group.fetches.iter().all(fits)
 }

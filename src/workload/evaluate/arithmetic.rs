@@ -1,5 +1,7 @@
 //! Scalar functions in f64 and i64, with every corner defined.
 
+use half::{bf16, f16};
+
 use crate::workload::{Binary, Combiner, DType, Unary};
 
 pub(super) fn unary(op: Unary, x: f64) -> f64 {
@@ -125,10 +127,32 @@ pub(super) fn identity_integer(combiner: Combiner) -> i64 {
 pub(super) fn round_to(dtype: DType, x: f64) -> f64 {
     match dtype {
         DType::F32 => f64::from(x as f32),
-        DType::F16 => half::f16::from_f64(x).to_f64(),
-        DType::BF16 => half::bf16::from_f64(x).to_f64(),
+        DType::F16 => to_f16(x).to_f64(),
+        DType::BF16 => to_bf16(x).to_f64(),
         _ => x,
     }
+}
+
+/// The nearest f16, even between two.
+pub(super) fn to_f16(x: f64) -> f16 {
+    f16::from_f32(rounded_to_odd(x))
+}
+
+/// The nearest bf16, even between two.
+pub(super) fn to_bf16(x: f64) -> bf16 {
+    bf16::from_f32(rounded_to_odd(x))
+}
+
+/// An f32 that a shorter type rounds as it would round `x` itself: what is no f32 becomes the odd one of its two neighbours, which is never half way
+/// between two numbers of the shorter type. (Boldo and Melquiond, "When double rounding is odd", 2005)
+fn rounded_to_odd(x: f64) -> f32 {
+    let nearest = x as f32;
+    let back = f64::from(nearest);
+    if back == x || x.is_nan() || nearest.is_infinite() {
+        return nearest;
+    }
+    let towards_zero = if back.abs() > x.abs() { nearest.to_bits() - 1 } else { nearest.to_bits() };
+    f32::from_bits(towards_zero | 1)
 }
 
 /// The low bits of an integer, read as `dtype`.
@@ -175,8 +199,30 @@ pub(super) fn erf(x: f64) -> f64 {
 
 #[cfg(test)]
 mod tests {
-    use super::{binary_integer, erf, maximum};
+    use half::{bf16, f16};
+
+    use super::{binary_integer, erf, maximum, to_bf16, to_f16};
     use crate::workload::Binary;
+
+    #[test]
+    fn short_floats_are_rounded_once() {
+        // half way between two numbers, and a little beside, by less than f32 can tell
+        for (tie, even, odd) in
+            [(1.0 + 2f64.powi(-11), 1.0, 1.0 + 2f64.powi(-10)), (2f64.powi(-25), 0.0, 2f64.powi(-24))]
+        {
+            assert_eq!(to_f16(tie), f16::from_f64(even));
+            assert_eq!(
+                (to_f16(tie * (1.0 + 1e-12)), to_f16(tie * (1.0 - 1e-12))),
+                (f16::from_f64(odd), f16::from_f64(even))
+            );
+        }
+        let tie = -1.0 - 3.0 * 2f64.powi(-8);
+        assert_eq!(to_bf16(tie).to_f64(), -1.0 - 2f64.powi(-6));
+        assert_eq!(to_bf16(tie * (1.0 - 1e-12)).to_f64(), -1.0 - 2f64.powi(-7));
+        assert!(
+            to_bf16(f64::NAN).is_nan() && to_bf16(f64::INFINITY) == bf16::INFINITY && to_f16(70_000.0) == f16::INFINITY
+        );
+    }
 
     #[test]
     fn error_function() {

@@ -2,14 +2,13 @@
 
 use std::borrow::Cow;
 
-use half::{bf16, f16};
 use rayon::iter::{IndexedParallelIterator, ParallelIterator};
 use rayon::slice::ParallelSliceMut;
 
 use super::EvaluateError;
 use super::arithmetic::{
-    binary, binary_integer, combine, combine_integer, compare, identity, identity_integer, round_to, unary,
-    unary_integer, wrap_to,
+    binary, binary_integer, combine, combine_integer, compare, identity, identity_integer, round_to, to_bf16, to_f16,
+    unary, unary_integer, wrap_to,
 };
 use super::compile::{Affine, AffineLoad, Instruction, Program, Register, Root, Test, Value};
 use super::lanes::{Offsets, Pattern, Walk, dot, step, unravel};
@@ -30,8 +29,8 @@ pub(super) fn run(
     let data: Vec<Option<&Elements>> = arrays.iter().map(|a| a.as_ref().map(|a| a.elements())).collect();
     match output {
         Elements::F32(out) => fill(program, stage, &data, out, |v| v.float() as f32),
-        Elements::F16(out) => fill(program, stage, &data, out, |v| f16::from_f64(v.float())),
-        Elements::BF16(out) => fill(program, stage, &data, out, |v| bf16::from_f64(v.float())),
+        Elements::F16(out) => fill(program, stage, &data, out, |v| to_f16(v.float())),
+        Elements::BF16(out) => fill(program, stage, &data, out, |v| to_bf16(v.float())),
         Elements::I8(out) => fill(program, stage, &data, out, |v| v.integer() as i8),
         Elements::U8(out) => fill(program, stage, &data, out, |v| v.integer() as u8),
         Elements::I32(out) => fill(program, stage, &data, out, |v| v.integer() as i32),

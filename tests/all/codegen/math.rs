@@ -1,5 +1,6 @@
 //! Elementary functions over the whole range of f32, against the evaluator, which computes in f64.
 
+use half::{bf16, f16};
 use tilescribe::codegen::{self, Kernel};
 use tilescribe::nest::{Buffer, Loop, LoopKind, Nest, Scope, Stmt};
 use tilescribe::target::{Architecture, Cpu};
@@ -151,5 +152,25 @@ fn functions_of_two_values() {
     for exponent in [0.0, 1.0, 2.0, 3.0, -1.0, 0.5, 1.7] {
         let value = binary(Binary::Power, a.clone(), Expr::float(exponent));
         check(&format!("power of {exponent}"), &value, &first, &first, ULPS);
+    }
+}
+
+#[test]
+fn rounding_to_sixteen_bits() {
+    // all numbers of both types, those half way between two of them, their neighbours, and others
+    let mut x = sample(60_000);
+    for bits in 0..=u16::MAX {
+        let next = bits.saturating_add(1);
+        for (number, next) in [
+            (f16::from_bits(bits).to_f32(), f16::from_bits(next).to_f32()),
+            (bf16::from_bits(bits).to_f32(), bf16::from_bits(next).to_f32()),
+        ] {
+            let between = number + (next - number) / 2.0;
+            x.extend([number, between, between.next_up(), between.next_down()]);
+        }
+    }
+    for half in [DType::F16, DType::BF16] {
+        let rounded = Expr::Cast(half, Box::new(load(TensorId(0), &[&v(0)])));
+        check(half.name(), &Expr::Cast(DType::F32, Box::new(rounded)), &x, &x, 0);
     }
 }

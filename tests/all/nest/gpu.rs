@@ -9,7 +9,7 @@ use std::process::{Command, Stdio};
 use tilescribe::codegen::{CodegenError, ptx};
 use tilescribe::nest::rewrite::Refusal;
 use tilescribe::nest::rewrite::accumulate::Reduction;
-use tilescribe::nest::rewrite::pack::{Layout, Place};
+use tilescribe::nest::rewrite::pack::{Content, Layout, Place};
 use tilescribe::nest::{Buffer, FaultKind, Loop, LoopKind, Nest, Rule, Scope, Stmt, verify};
 use tilescribe::target::gpu::Gpu;
 use tilescribe::workload::{Binary, Combiner, Condition, DType, Expr, Index, TensorId, Var, Workload};
@@ -386,7 +386,7 @@ fn scheduled(workload: &Workload) -> Result<Nest, Refusal> {
     }
     nest = nest.accumulate(OUT, block_b, &Reduction::default(), None)?;
     for (tensor, lanes) in [(X, 1), (Y, 2)] {
-        nest = nest.pack(block_a, (tensor, 0), Place::Inside(step), Layout::Panel)?;
+        nest = nest.pack(block_a, (tensor, 0), Place::Inside(step), (Layout::Panel, Content::Own))?;
         let Some(copy) = first_loop_inside(&nest.body, step) else { panic!("a copy") };
         nest = nest.cooperate(copy, 64, lanes)?;
     }

@@ -67,20 +67,35 @@ impl Policy for Matrices {
 #[test]
 fn tensor_cores_multiply_where_it_was_decided() {
     let gpu = gpu("sm_80");
-    for text in [
-        "input t0 197 768\nconst t1 768 300\nout t2 197 300 sum 768 mul t0 a c t1 c b\n",
-        "input t0 16 30 30\nconst t1 24 16 3 3\nout t2 24 28 28 sum 16 3 3 mul t1 a d e f t0 d + b e + c f\n",
+    let tf32 = "m16n8k8.row.col.f32.tf32.tf32.f32";
+    let f16 = "m16n8k16.row.col.f32.f16.f16.f32";
+    let bf16 = "m16n8k16.row.col.f32.bf16.bf16.f32";
+    for (text, instruction) in [
+        ("input t0 197 768\nconst t1 768 300\nout t2 197 300 sum 768 mul t0 a c t1 c b\n", tf32),
+        ("input t0 16 30 30\nconst t1 24 16 3 3\nout t2 24 28 28 sum 16 3 3 mul t1 a d e f t0 d + b e + c f\n", tf32),
+        (
+            "input t0 f16 197 768\nconst t1 f16 768 300\nlet t2 197 300 sum 768 mul cast f32 t0 a c cast f32 t1 c b\n\
+             out t3 f16 197 300 cast f16 t2 a b\n",
+            f16,
+        ),
+        (
+            "input t0 bf16 16 30 30\nconst t1 bf16 24 16 3 3\n\
+             out t2 24 28 28 sum 16 3 3 mul cast f32 t1 a d e f cast f32 t0 d + b e + c f\n",
+            bf16,
+        ),
     ] {
         let task = Task { workload: text.parse().unwrap(), target: gpu.clone().into() };
         let (trace, nest) = Space::standard().drive(&task, &mut Matrices);
         let nest = nest.unwrap_or_else(|reason| panic!("{reason}\n{trace}"));
         let program = ptx(&nest, &gpu).unwrap_or_else(|error| panic!("{error}\n{nest}"));
-        assert!(program.text.contains("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32"), "{trace}\n{nest}");
+        assert!(program.text.contains(&format!("mma.sync.aligned.{instruction}")), "{trace}\n{nest}");
+        // pairs of 16-bit values go into registers as they are
+        assert!(instruction == tf32 || !program.text.contains("cvt.f32"), "{}", program.text);
         let kernels = kernels(&nest, &gpu, "sm_80").unwrap();
         assert!(kernels.iter().all(|(_, spilled)| *spilled == 0), "{kernels:?}\n{nest}");
-        // rounds more coarsely: not where exactness is asked for
+        // TF32 rounds more coarsely: not where exactness is asked for
         let exact = Space::standard().exact(true);
-        assert!(!exact.offers(&task, &trace));
+        assert_eq!(exact.offers(&task, &trace), instruction != tf32);
     }
 }
 

@@ -3,17 +3,17 @@
 use std::collections::BTreeMap;
 use std::io::Write;
 
+use half::{bf16, f16};
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use rayon::iter::{IntoParallelIterator, ParallelIterator};
-use tilescribe::nest::{Nest, interpret, verify};
+use tilescribe::nest::{Buffer, Nest, interpret, verify};
 use tilescribe::space::{Choice, Decision, Next, Policy, Reason, Space, Trace};
 use tilescribe::target::{Architecture, Cpu, Target, Task};
-use tilescribe::workload::{Array, Role, TensorId, Workload, evaluate};
+use tilescribe::workload::{Array, DType, Role, TensorId, Workload, evaluate};
 
 use super::gpu::{SHIPPED, gpu};
 use super::workloads::random_workload;
-use super::{floats, to_floats};
 
 /// Pairs of a workload and a trace that are checked: seeds count from 0.
 pub const PAIRS: u64 = 5000;
@@ -91,10 +91,18 @@ impl Pair {
 
 /// All arguments of the naive nest, positive so that sums do not cancel; outputs and packed buffers hold a poison.
 fn arguments(nest: &Nest, rng: &mut ChaCha8Rng) -> Vec<Vec<u8>> {
-    let random = |count: i64, rng: &mut ChaCha8Rng| {
-        floats(&(0..count).map(|_| rng.random_range(0.25..1.0)).collect::<Vec<f32>>())
+    let random = |buffer: &Buffer, rng: &mut ChaCha8Rng| -> Vec<u8> {
+        let mut element = |_| {
+            let value: f32 = rng.random_range(0.25..1.0);
+            match buffer.dtype {
+                DType::F16 => f16::from_f32(value).to_ne_bytes().to_vec(),
+                DType::BF16 => bf16::from_f32(value).to_ne_bytes().to_vec(),
+                _ => value.to_ne_bytes().to_vec(),
+            }
+        };
+        (0..buffer.elements()).flat_map(&mut element).collect()
     };
-    nest.arguments().iter().map(|id| random(nest.buffer(*id).elements(), rng)).collect()
+    nest.arguments().iter().map(|id| random(nest.buffer(*id), rng)).collect()
 }
 
 /// One workload and one trace; what is wrong with the nest, if anything.
@@ -131,9 +139,10 @@ impl Pair {
             for (id, array) in &expected {
                 let bytes = found.iter().find(|(other, _)| other == id).map(|(_, bytes)| bytes.as_slice());
                 // errors that are independent of one another grow by the root
-                let allowed = 1e-4 * f64::from(nest.error_growth).sqrt() as f32;
-                compare(*id, &to_floats(&array.to_bytes()), &to_floats(bytes.unwrap_or_default()), allowed)
-                    .map_err(|difference| describe(difference, nest))?;
+                let allowed = 1e-4 * f64::from(nest.error_growth).sqrt() + last_place(array.dtype());
+                let found = Array::from_bytes(array.shape().to_vec(), array.dtype(), bytes.unwrap_or_default())
+                    .map_err(|error| describe(error.to_string(), nest))?;
+                compare(*id, array, &found, allowed).map_err(|difference| describe(difference, nest))?;
             }
         }
         Ok(())
@@ -154,20 +163,26 @@ fn evaluated(workload: &Workload, naive: &Nest, given: &[Vec<u8>]) -> Result<Vec
     evaluate(workload, &arguments).map_err(|error| error.to_string())
 }
 
-/// Inputs are positive and below 1, so that nothing cancels.
-fn compare(id: TensorId, expected: &[f32], found: &[f32], allowed: f32) -> Result<(), String> {
-    if expected.len() != found.len() {
-        return Err(format!("t{} has {} elements, not {}", id.0, found.len(), expected.len()));
+/// Two roundings of about the same value may be so far apart.
+fn last_place(dtype: DType) -> f64 {
+    match dtype {
+        DType::F16 => 2f64.powi(-10),
+        DType::BF16 => 2f64.powi(-7),
+        _ => 0.0,
     }
-    let differs = |(e, f): (&f32, &f32)| {
+}
+
+/// Inputs are positive and below 1, so that nothing cancels.
+fn compare(id: TensorId, expected: &Array, found: &Array, allowed: f64) -> Result<(), String> {
+    for at in 0..expected.elements().len() {
+        let (e, f) = (expected.number(at).unwrap_or(f64::NAN), found.number(at).unwrap_or(f64::NAN));
         // a NaN is close to nothing
         let close = (e - f).abs() <= allowed * e.abs().max(1e-3);
-        e != f && !close
-    };
-    match expected.iter().zip(found).position(differs) {
-        Some(at) => Err(format!("element {at} of t{} is {}, not {}", id.0, found[at], expected[at])),
-        None => Ok(()),
+        if e != f && !close {
+            return Err(format!("element {at} of t{} is {f}, not {e}", id.0));
+        }
     }
+    Ok(())
 }
 
 /// What reasons of dead ends say: a block has no room, or no room for an operand, or an access is not proved to stay inside.

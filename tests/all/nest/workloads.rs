@@ -3,7 +3,7 @@
 use rand::Rng;
 use rand::seq::IndexedRandom;
 use rand_chacha::ChaCha8Rng;
-use tilescribe::workload::{Binary, Combiner, Condition, DType, Expr, Index, Role, Stage, Unary, Workload};
+use tilescribe::workload::{Binary, Combiner, Condition, DType, Expr, Index, Role, Stage, TensorId, Unary, Workload};
 
 use super::{binary, load, var};
 
@@ -26,7 +26,44 @@ pub fn random_workload(rng: &mut ChaCha8Rng) -> (&'static str, Workload) {
         ("map", map),
     ];
     let (kind, make) = kinds[rng.random_range(0..kinds.len())];
-    (kind, make(rng))
+    let workload = make(rng);
+    let half = [DType::F16, DType::BF16][rng.random_range(0..2)];
+    (kind, if rng.random_range(0..6) == 0 { in_halves(&workload, half) } else { workload })
+}
+
+/// The same with arguments and results of a 16-bit type, but for sums that nothing follows. All is computed in f32.
+fn in_halves(workload: &Workload, half: DType) -> Workload {
+    let mut result = workload.clone();
+    for tensor in &mut result.tensors {
+        let is_summed = |stage: &Stage| stage.is_reduction() && workload.tensor(stage.output) == tensor;
+        let is_argument = matches!(tensor.role, Role::Input | Role::Constant);
+        if tensor.dtype == DType::F32
+            && (is_argument || tensor.role == Role::Output && !workload.stages.iter().any(is_summed))
+        {
+            tensor.dtype = half;
+        }
+    }
+    for stage in &mut result.stages {
+        let dtype = |id: TensorId| result.tensors[id.0 as usize].dtype;
+        let convert = |dtype, x| Expr::Cast(dtype, Box::new(x));
+        let widen = |expr: Expr| match &expr {
+            Expr::Load { tensor, .. } if dtype(*tensor) == half => convert(DType::F32, expr),
+            _ => expr,
+        };
+        // padding stays next to what it pads
+        let mut move_out = |expr: Expr| match widen(expr) {
+            Expr::Guard { conditions, inside, outside } => match (*inside, *outside) {
+                (Expr::Cast(DType::F32, x), Expr::Float(zero)) if zero.0 == 0.0 => {
+                    convert(DType::F32, Expr::guard(conditions, *x, convert(half, Expr::float(0.0))))
+                }
+                (inside, outside) => Expr::guard(conditions, inside, outside),
+            },
+            other => other,
+        };
+        let value = stage.value.rewrite(&mut move_out);
+        stage.value = if dtype(stage.output) == half { convert(half, value) } else { value };
+    }
+    result
 }
 
 fn extent(rng: &mut ChaCha8Rng, most: i64) -> i64 {

@@ -37,7 +37,7 @@ pub fn pairs(target: &Cpu, limits: Limits, workloads: u64, programs: u64) -> Vec
     pairs
 }
 
-/// All functions of floats, which have code of their own on some processors, with a random program for each.
+/// All functions of floats, and conversions, which have code of their own on some processors, with a random program for each.
 pub fn functions(target: &Cpu) -> Vec<Pair> {
     let unary = Unary::ALL.into_iter().filter(|op| *op != Unary::Not);
     let unary = unary.map(|op| (op.name(), format!("input t0 3 37\nout t1 3 37 {} t0 a b\n", op.name())));
@@ -47,8 +47,14 @@ pub fn functions(target: &Cpu) -> Vec<Pair> {
         let value = if op.is_comparison() { format!("select {value} t0 a b t1 b") } else { value };
         (op.name(), format!("input t0 3 37\ninput t1 37\nout t2 3 37 {value}\n"))
     });
+    let conversions = ["f16", "bf16"].into_iter().flat_map(|half| {
+        [
+            (half, format!("input t0 3 37\nout t1 {half} 3 37 cast {half} t0 a b\n")),
+            (half, format!("input t0 {half} 3 37\nout t1 3 37 cast f32 t0 a b\n")),
+        ]
+    });
     let mut pairs = Vec::new();
-    for (function, text) in unary.chain(binary) {
+    for (function, text) in unary.chain(binary).chain(conversions) {
         let workload = text.parse().unwrap_or_else(|error| panic!("{text}: {error}"));
         let task = Task { workload, target: target.clone().into() };
         add(&mut pairs, &format!("{function} for {}", target.cpu), &task, 1);

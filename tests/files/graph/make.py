@@ -16,6 +16,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 HERE = pathlib.Path(__file__).resolve().parent
 RANDOM = np.random.default_rng(7)
+HALVES = np.random.default_rng(16)
 
 
 def floats(*shape):
@@ -105,6 +106,14 @@ def networks():
          node("Einsum", "f w", "y", equation="bsd,hd->bhs")],
         ids, {"y": (TensorProto.FLOAT, None)},
         {"table": floats(11, 4), "positions": floats(6, 4), "places": ints(1, 3, 5), "w": floats(2, 4)})
+    half = TensorProto.FLOAT16
+    halves = {name: HALVES.standard_normal(shape).astype(np.float16) for name, shape in
+              {"w": (6, 4, 3, 3), "c": (6,), "v": (300, 5), "s": (5,), "t": (5,)}.items()}
+    yield "half", model(
+        [node("Conv", "x w c", "h", pads=[1, 1, 1, 1]), node("Relu", "h", "r"), node("Reshape", "r flat", "f"),
+         node("ConstantOfShape", "us", "u", value=helper.make_tensor("u", half, [1], [0.01])), node("MatMul", "f u", "m"),
+         node("MatMul", "m v", "n"), node("LayerNormalization", "n s t", "l"), node("Softmax", "l", "y")],
+        {"x": (half, [2, 4, 9, 7])}, {"y": (half, None)}, {"flat": ints(2, -1), "us": ints(378, 300), **halves})
 
 
 def refused():
@@ -187,8 +196,9 @@ def main():
         session = onnxruntime.InferenceSession(net.SerializeToString())
         feed = {}
         for i, value in enumerate(session.get_inputs()):
-            integers = value.type == "tensor(int64)"
-            feed[value.name] = RANDOM.integers(0, 10, value.shape) if integers else floats(*value.shape)
+            draw = {"tensor(int64)": lambda shape: RANDOM.integers(0, 10, shape), "tensor(float)": lambda shape: floats(*shape),
+                    "tensor(float16)": lambda shape: HALVES.standard_normal(shape).astype(np.float16)}
+            feed[value.name] = draw[value.type](value.shape)
             (data / f"input_{i}.pb").write_bytes(numpy_helper.from_array(feed[value.name]).SerializeToString())
         for i, value in enumerate(session.run(None, feed)):
             (data / f"output_{i}.pb").write_bytes(numpy_helper.from_array(value).SerializeToString())

@@ -3,9 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::{Plan, StmtId, for_each_access, stmt_id};
-use crate::nest::rewrite::for_each_stmt;
 use crate::nest::{Loop, LoopKind, Nest, Scope, Stmt};
-use crate::workload::{Atom, Condition, Expr, Index, Role, TensorId};
+use crate::workload::{Atom, Condition, Expr, Index, Role, TensorId, flatten};
 
 /// The buffers of a block with slots, and how many.
 pub(super) fn slots(nest: &Nest, statements: &[Stmt]) -> BTreeMap<TensorId, i64> {
@@ -39,8 +38,7 @@ pub(super) fn note_copies(
     for statement in statements {
         match statement {
             Stmt::Loop(l) if l.kind == LoopKind::Thread => {
-                let mut fits = true;
-                for_each_stmt(&l.body, &mut |inner| fits &= is_part_of_copy(nest, slots, inner));
+                let fits = l.body.iter().all(|inner| is_part_of_copy(nest, slots, inner, None));
                 copies.extend(fits.then(|| stmt_id(statement)));
             }
             Stmt::Loop(Loop { body, .. }) | Stmt::If { body, .. } => note_copies(nest, slots, body, copies),
@@ -49,26 +47,56 @@ pub(super) fn note_copies(
     }
 }
 
-/// Whether a statement stores an unchanged element of an input or a constant into a slot, or zero where its guard does not hold, or is a loop or a condition.
-fn is_part_of_copy(nest: &Nest, slots: &BTreeMap<TensorId, i64>, statement: &Stmt) -> bool {
+/// Whether a statement stores unchanged elements of an input or a constant into a slot, or zeros where its guard does not hold. `row`: the vector
+/// loop right around it.
+fn is_part_of_copy(nest: &Nest, slots: &BTreeMap<TensorId, i64>, statement: &Stmt, row: Option<&Loop>) -> bool {
     match statement {
-        Stmt::Loop(_) => true,
-        Stmt::If { conditions, .. } => !conditions.iter().any(|c| c.index.has_value()),
+        Stmt::Loop(l) => {
+            let row = (l.kind == LoopKind::Vector).then_some(l);
+            l.body.iter().all(|inner| is_part_of_copy(nest, slots, inner, row))
+        }
+        Stmt::If { conditions, body } => {
+            let row = row.filter(|row| !conditions.iter().any(|c| c.index.mentions(row.var)));
+            !conditions.iter().any(|c| c.index.has_value())
+                && body.iter().all(|inner| is_part_of_copy(nest, slots, inner, row))
+        }
         Stmt::Accumulate { .. } => false,
         Stmt::Store { buffer, indices, value } => {
             let Some((tensor, from, guard)) = copied(value) else { return false };
             let (to, given) = (nest.buffer(*buffer), nest.buffer(tensor));
             let never_written = matches!(given.scope, Scope::Argument(Role::Input | Role::Constant) | Scope::Packed);
-            let conditions = guard.iter().flat_map(|(conditions, _)| conditions.iter()).map(|c| &c.index);
+            let conditions: Vec<&Index> =
+                guard.iter().flat_map(|(conditions, _)| conditions.iter()).map(|c| &c.index).collect();
             let zero = guard.is_none_or(|(_, outside)| is_zero(outside));
+            let in_words = |row: &Loop| {
+                !conditions.iter().any(|index| index.mentions(row.var))
+                    && is_row_of_words(row, &flatten(indices, &to.shape))
+                    && is_row_of_words(row, &flatten(from, &given.shape))
+            };
+            let has_instruction = match to.dtype.bytes() {
+                4 | 8 => true,
+                2 => row.is_some_and(in_words),
+                _ => false,
+            };
             slots.contains_key(buffer)
                 && never_written
                 && to.dtype == given.dtype
-                && matches!(to.dtype.bytes(), 4 | 8)
+                && has_instruction
                 && zero
                 && !indices.iter().chain(from).chain(conditions).any(Index::has_value)
         }
     }
+}
+
+/// Whether a vector loop moves over neighbours of 16 bits, from an even one on, a power of two of them: there are copies of 4, 8 and 16 bytes.
+fn is_row_of_words(row: &Loop, flat: &Index) -> bool {
+    let is_even = |(atom, by): &(Atom, i64)| *atom == Atom::Var(row.var) || by % 2 == 0;
+    row.is_constant()
+        && row.extent() > 1
+        && row.extent().count_ones() == 1
+        && flat.step(row.var) == Some(1)
+        && flat.offset() % 2 == 0
+        && flat.terms().iter().all(is_even)
 }
 
 /// A tensor's element, and where it is guarded the conditions and what is there instead.
@@ -91,6 +119,7 @@ fn is_zero(value: &Expr) -> bool {
     match value {
         Expr::Float(float) => float.0.to_bits() == 0,
         Expr::Index(index) => index.as_constant() == Some(0),
+        Expr::Cast(_, value) => is_zero(value),
         _ => false,
     }
 }
