@@ -36,7 +36,7 @@ pub fn is_product(l: &Loop) -> bool {
 }
 
 /// Whether an operand is of another type than f32.
-pub fn is_converted(operand: &Expr) -> bool {
+fn is_converted(operand: &Expr) -> bool {
     matches!(operand, Expr::Cast(..))
 }
 

@@ -41,16 +41,7 @@ impl<'c> Emitter<'_, 'c> {
     pub(super) fn narrow_half(&self, x: Value<'c>, dtype: DType) -> Result<Value<'c>> {
         let i16s = self.shaped_like(self.shared.context.i16_type().into(), x)?;
         if self.converts(dtype) {
-            let to = self.half_like(dtype, x)?;
-            let half: Value<'c> = match (x, to) {
-                (Value::FloatValue(x), BasicTypeEnum::FloatType(to)) => {
-                    self.ir.builder.build_float_trunc(x, to, "")?.into()
-                }
-                (Value::VectorValue(x), BasicTypeEnum::VectorType(to)) => {
-                    self.ir.builder.build_float_trunc(x, to, "")?.into()
-                }
-                _ => return Err(CodegenError::Internal(format!("{} made a {}", x.get_type(), dtype.name()))),
-            };
+            let half = self.ir.float_cast(x, self.half_like(dtype, x)?)?;
             return Ok(self.ir.builder.build_bit_cast(half, i16s, "")?);
         }
         let bits = self.ir.reinterpret(x, Element::I32)?;

@@ -204,7 +204,12 @@ impl<'c> Ir<'c> {
     }
 
     pub fn float_resize(&self, x: Value<'c>, to: Element) -> Result<Value<'c>> {
-        Ok(match (x, self.type_like(to, x)) {
+        self.float_cast(x, self.type_like(to, x))
+    }
+
+    /// To a longer or shorter type of floats, which has as many lanes.
+    pub fn float_cast(&self, x: Value<'c>, to: BasicTypeEnum<'c>) -> Result<Value<'c>> {
+        Ok(match (x, to) {
             (Value::FloatValue(x), BasicTypeEnum::FloatType(to)) => self.builder.build_float_cast(x, to, "")?.into(),
             (Value::VectorValue(x), BasicTypeEnum::VectorType(to)) => self.builder.build_float_cast(x, to, "")?.into(),
             (x, _) => return Err(mismatch("conversion", x, x)),
