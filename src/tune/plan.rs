@@ -3,7 +3,7 @@
 //! A plan is a text file with a line of JSON for each program: `{"name": "...", "workload": "...", "trace": "..."}`. [`Planned`] proposes
 //! what it holds, so that [`tune`](super::tune) measures it as it measures everything.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::io::{self, BufRead, Read, Write};
 
 use serde::{Deserialize, Serialize};
@@ -52,9 +52,12 @@ pub fn write_planned(out: &mut dyn Write, job: &Job, trace: &Trace) -> io::Resul
 pub struct Planned {
     /// In the order in which the plan names them first.
     pub jobs: Vec<Job>,
-    /// By the hash of the workload.
+    /// By the hash of the workload, in the order of the plan.
     traces: BTreeMap<String, Vec<Trace>>,
 }
+
+/// What was read, so that no program comes twice.
+type Known = HashSet<(String, Trace)>;
 
 impl Planned {
     /// Reads a plan for a machine.
@@ -63,6 +66,7 @@ impl Planned {
     /// [`PlanError`] for the first line that is not right, be it that its trace is no program of the space.
     pub fn read(input: &mut dyn BufRead, space: &Space, target: &Target) -> Result<Planned, PlanError> {
         let mut planned = Planned { jobs: Vec::new(), traces: BTreeMap::new() };
+        let mut known = Known::new();
         for line in 1.. {
             let mut text = String::new();
             let length =
@@ -72,13 +76,13 @@ impl Planned {
                 0 => break,
                 MAX_LINE_BYTES => return Err(bad(format!("more than {MAX_LINE_BYTES} bytes"))),
                 _ if line > MAX_PROGRAMS => return Err(bad(format!("more than {MAX_PROGRAMS} programs"))),
-                _ => planned.add(&text, space, target).map_err(bad)?,
+                _ => planned.add(&text, &mut known, space, target).map_err(bad)?,
             }
         }
         Ok(planned)
     }
 
-    fn add(&mut self, text: &str, space: &Space, target: &Target) -> Result<(), String> {
+    fn add(&mut self, text: &str, known: &mut Known, space: &Space, target: &Target) -> Result<(), String> {
         let Line { name, workload, trace } = serde_json::from_str(text).map_err(|error| error.to_string())?;
         let workload = workload.parse().map_err(|error| format!("workload: {error}"))?;
         let trace: Trace = trace.parse().map_err(|error| format!("trace: {error}"))?;
@@ -86,11 +90,12 @@ impl Planned {
         if !space.offers(&task, &trace) {
             return Err(format!("the trace is no program for {name} on this target"));
         }
-        let traces = self.traces.entry(task.workload.hash().to_string()).or_default();
-        if traces.is_empty() {
-            self.jobs.push(Job { name, task, weight: 1.0 });
-        }
-        if !traces.contains(&trace) {
+        let hash = task.workload.hash().to_string();
+        if known.insert((hash.clone(), trace.clone())) {
+            let traces = self.traces.entry(hash).or_default();
+            if traces.is_empty() {
+                self.jobs.push(Job { name, task, weight: 1.0 });
+            }
             traces.push(trace);
         }
         Ok(())
