@@ -25,9 +25,9 @@ fn fingerprint(trace: &Trace) -> Fingerprint {
 impl History {
     /// How many of the fastest traces are kept whole.
     pub const KEPT: usize = 64;
-    /// Measured again, a program hardly ever comes out faster by more than this factor: the same programs, measured in two runs, scatter by 3 to
-    /// 13 % (standard deviation).
-    pub const DOUBT: f64 = 1.15;
+    /// Measured again, a program hardly ever comes out faster by more than this factor. Most come out the same to a few percent, but on a virtual machine,
+    /// whose share of the last-level cache changes, programs that stream their weights and programs that do not have changed places by 1.5 and more.
+    pub const DOUBT: f64 = 1.5;
 
     /// Adds a trace, or replaces its time.
     pub fn insert(&mut self, trace: Trace, best_ns: Option<u64>) {
@@ -121,7 +121,7 @@ mod tests {
     fn finalists_are_close() {
         let mut history = History::default();
         assert!(history.finalists(3).is_empty());
-        for (number, ns) in [(1, 1151), (2, 1000), (3, 1149), (4, 1050)] {
+        for (number, ns) in [(1, 1501), (2, 1000), (3, 1499), (4, 1050)] {
             history.insert(trace(number), Some(ns));
         }
         assert_eq!(history.finalists(9), [2, 4, 3].map(trace));
