@@ -41,7 +41,7 @@ pub fn fold(program: &Program, stage: &Stage, dtype: DType) -> Result<Fold, Stri
         return Ok(Fold::Data(data));
     }
     let elements: i64 = stage.spatial.iter().product();
-    if elements > SMALL_ELEMENTS && widens(program, stage, dtype) {
+    if elements > 1 && widens(program, stage, dtype) {
         return Ok(Fold::Cheap);
     }
     let read: i64 = loads.iter().map(|tensor| program.tensor(*tensor).elements()).sum();
@@ -70,10 +70,12 @@ pub fn materialize(program: &Program, stage: &Stage, dtype: DType) -> Result<Opt
     evaluate(program, stage, dtype).map(Some)
 }
 
-/// Whether a stage gives elements of a constant in a longer type: weights stay as short as they are.
+/// Whether a stage gives 16-bit elements of a constant as f32. Weights stay as short as they are: they take half the memory, and tensor cores multiply
+/// them only so.
 fn widens(program: &Program, stage: &Stage, dtype: DType) -> bool {
-    let Expr::Cast(_, value) = &stage.value else { return false };
-    matches!(&**value, Expr::Load { tensor, .. } if program.tensor(*tensor).dtype.bytes() < dtype.bytes())
+    let (Expr::Cast(_, value), DType::F32) = (&stage.value, dtype) else { return false };
+    let is_short = |tensor: TensorId| matches!(program.tensor(tensor).dtype, DType::F16 | DType::BF16);
+    matches!(&**value, Expr::Load { tensor, .. } if is_short(*tensor))
 }
 
 fn evaluate(program: &Program, stage: &Stage, dtype: DType) -> Result<TensorData, String> {

@@ -50,6 +50,15 @@ fn small_networks_give_what_onnx_runtime_gives() {
 }
 
 #[test]
+fn weights_of_sixteen_bits_stay_so() {
+    let program = network("half");
+    let weights: Vec<DType> =
+        program.data.iter().flatten().filter(|data| data.elements() > 1).map(|data| data.dtype).collect();
+    // of the convolution, the second product and the norm, with their biases
+    assert_eq!(weights, [DType::F16; 5]);
+}
+
+#[test]
 fn hostile_files_are_refused_with_a_clear_message() {
     let models = entries("refused").into_iter().filter(|path| path.extension().is_some_and(|e| e == "onnx"));
     let mut differences = Vec::new();
