@@ -54,8 +54,8 @@ fn weights_of_sixteen_bits_stay_so() {
     let program = network("half");
     let weights: Vec<DType> =
         program.data.iter().flatten().filter(|data| data.elements() > 1).map(|data| data.dtype).collect();
-    // of the convolution, the second product and the norm, with their biases
-    assert_eq!(weights, [DType::F16; 5]);
+    // of the convolution, both products and the norm, with their biases
+    assert_eq!(weights, [DType::F16; 6]);
 }
 
 #[test]

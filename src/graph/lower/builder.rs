@@ -42,6 +42,8 @@ pub struct Builder {
     node: String,
     /// Map stages over constants that are cheaper to compute where they are read than to store, by the tensor they write.
     cheap: HashMap<TensorId, Stage>,
+    /// Cheap tensors that are other cheap ones in another type.
+    conversion_of: HashMap<TensorId, TensorId>,
     /// By the tensor that holds the result.
     pub(super) affine: HashMap<TensorId, Affine>,
 }
@@ -152,7 +154,11 @@ impl Builder {
     pub fn converted(&mut self, tensor: TensorId, dtype: DType) -> Result<TensorId, Problem> {
         let shape = self.shape(tensor);
         let value = load(tensor, (0..shape.len()).map(var).collect());
-        self.map(shape, dtype, Expr::Cast(dtype, Box::new(value)))
+        let converted = self.map(shape, dtype, Expr::Cast(dtype, Box::new(value)))?;
+        if self.cheap.contains_key(&tensor) && self.cheap.contains_key(&converted) {
+            self.conversion_of.insert(converted, tensor);
+        }
+        Ok(converted)
     }
 
     /// An element-wise stage over axes of these extents.
@@ -226,6 +232,11 @@ impl Builder {
     /// Computes a cheap tensor after all, if it fits: contractions pack their constant operands. Its stage stays behind,
     /// dead, so that positions of stages do not change.
     pub fn materialize(&mut self, tensor: TensorId) -> Result<(), Problem> {
+        if let Some(source) = self.conversion_of.remove(&tensor) {
+            // an operand stays in the type in which the network holds it
+            self.materialize(source)?;
+            self.compute_from(tensor, source);
+        }
         let Some(stage) = self.cheap.get(&tensor) else { return Ok(()) };
         if let Some(data) = fold::materialize(&self.program, stage, self.dtype(tensor)).map_err(Problem::Constant)? {
             self.cheap.remove(&tensor);
@@ -233,6 +244,19 @@ impl Builder {
             self.program.data[tensor.0 as usize] = Some(data);
         }
         Ok(())
+    }
+
+    /// A cheap tensor is from now on a conversion of another one, as that was stored.
+    fn compute_from(&mut self, tensor: TensorId, source: TensorId) {
+        let Tensor { shape, dtype, .. } = self.tensor(tensor).clone();
+        let value = Expr::Cast(dtype, Box::new(load(source, (0..shape.len()).map(var).collect())));
+        let stage = simplified(Stage::map(tensor, shape, value));
+        self.program
+            .stages
+            .iter_mut()
+            .filter(|held| held.stage.output == tensor)
+            .for_each(|held| held.stage = stage.clone());
+        self.cheap.insert(tensor, stage);
     }
 
     /// The position that the next stage will have.
