@@ -1,18 +1,20 @@
-//! Compiles the C sources: the runtime into our own binary, and both as relocatable objects that `compile` links into artifacts,
-//! so that no C compiler is needed there.
+//! Compiles the C sources: the runtime into our own binary, and it and what artifacts consist of as relocatable objects that `compile`
+//! links, so that no C compiler is needed there.
 
 use std::path::{Path, PathBuf};
 use std::{env, fs};
 
 fn main() {
-    for source in ["src/runtime/runtime.c", "src/runtime/runtime.h", "src/artifact/deploy.c"] {
+    for source in ["src/runtime", "src/artifact/deploy"] {
         println!("cargo::rerun-if-changed={source}");
     }
     let out = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets OUT_DIR"));
     let runtime = build("src/runtime/runtime.c");
     copy_object(&runtime, &out.join("runtime.o"));
     runtime.compile("tilescribe_runtime");
-    copy_object(&build("src/artifact/deploy.c"), &out.join("deploy.o"));
+    for part in ["common", "cpu", "cuda"] {
+        copy_object(&build(&format!("src/artifact/deploy/{part}.c")), &out.join(format!("{part}.o")));
+    }
     println!("cargo::rustc-link-lib=pthread");
 }
 

@@ -9,6 +9,8 @@ pub mod gpu;
 pub use cpu::{Architecture, Cpu, Level};
 pub use gpu::Gpu;
 
+use std::fmt;
+
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use thiserror::Error;
@@ -111,10 +113,7 @@ impl Target {
     pub fn cpu(&self) -> Result<&Cpu, TargetError> {
         match self {
             Target::Cpu(cpu) => Ok(cpu),
-            Target::Gpu(gpu) => {
-                let found = format!("a GPU of compute capability {}", String::from(gpu.capability));
-                Err(TargetError::Kind { found, wanted: "CPUs" })
-            }
+            Target::Gpu(_) => Err(TargetError::Kind { found: self.to_string(), wanted: "CPUs" }),
         }
     }
 
@@ -125,7 +124,16 @@ impl Target {
     pub fn gpu(&self) -> Result<&Gpu, TargetError> {
         match self {
             Target::Gpu(gpu) => Ok(gpu),
-            Target::Cpu(cpu) => Err(TargetError::Kind { found: format!("the CPU {}", cpu.cpu), wanted: "GPUs" }),
+            Target::Cpu(_) => Err(TargetError::Kind { found: self.to_string(), wanted: "GPUs" }),
+        }
+    }
+}
+
+impl fmt::Display for Target {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Target::Cpu(cpu) => write!(f, "the CPU {}", cpu.cpu),
+            Target::Gpu(gpu) => write!(f, "a GPU of compute capability {}", String::from(gpu.capability)),
         }
     }
 }

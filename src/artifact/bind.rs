@@ -37,19 +37,24 @@ pub enum Pack {
 /// What is packed alike is packed once: the task, and the constants that it takes.
 type PackKey = (usize, Vec<Binding>);
 
-/// Binds all calls.
+/// Binds all calls, for versions of the network that take the same arguments: `versions` holds the nests of each by task. What a setup
+/// packs is the first version's.
 ///
 /// # Errors
 /// [`ArtifactError::Internal`] where the nests do not fit the network.
-pub fn bind(network: &Network, nests: &[&Nest]) -> Result<Bound, ArtifactError> {
-    check(network, nests)?;
+pub fn bind(network: &Network, versions: &[Vec<&Nest>]) -> Result<Bound, ArtifactError> {
+    versions.iter().try_for_each(|nests| check(network, nests))?;
+    let nests = versions.first().ok_or_else(|| ArtifactError::Internal("no version to bind".into()))?;
     let (inputs, outputs, ports) = ports(network);
     let (memory, arena) = plan_memory(network);
     let mut entries = Vec::new();
     let mut packs = Vec::new();
     let mut raw: HashMap<usize, usize> = HashMap::new();
     let mut packed: HashMap<PackKey, usize> = HashMap::new();
-    let reads: Vec<Vec<bool>> = nests.iter().map(|nest| body_mentions(nest)).collect();
+    let mentions_of: Vec<Vec<Vec<bool>>> =
+        versions.iter().map(|nests| nests.iter().map(|nest| body_mentions(nest)).collect()).collect();
+    let is_read =
+        |task: usize, id: TensorId| mentions_of.iter().any(|version| version[task].get(id.0 as usize) == Some(&true));
     // weights are named by entry first, because their offsets are known only when all entries are
     let mut weight_entries: Vec<Vec<Option<usize>>> = Vec::new();
     for (number, call) in network.calls.iter().enumerate() {
@@ -58,7 +63,7 @@ pub fn bind(network: &Network, nests: &[&Nest]) -> Result<Bound, ArtifactError> 
         let mut first_packed = None;
         let mut of_call = vec![None; arguments.len()];
         for (position, id) in arguments.iter().enumerate() {
-            let read = reads[call.task][id.0 as usize];
+            let read = is_read(call.task, *id);
             let bound = call.arguments.get(position).map(|binding| binding.buffer);
             match (nest.buffer(*id).scope, bound) {
                 (Scope::Argument(_), Some(buffer)) if read && is_constant(&network.buffers[buffer]) => {

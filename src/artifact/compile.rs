@@ -7,12 +7,13 @@ use std::path::{Path, PathBuf};
 use memmap2::MmapMut;
 
 use super::bind::{self, Bound, Pack};
+use super::code;
 use super::error::ArtifactError;
 use super::header::header;
 use super::link::link;
 use super::manifest::{
-    CompiledTask, FORMAT, MANIFEST_FILE, Manifest, Memory, WEIGHTS_FILE, digest, header_file, is_identifier,
-    library_file,
+    CompiledSchedule, CompiledTask, CompiledVersion, FORMAT, MANIFEST_FILE, Manifest, Memory, WEIGHTS_FILE, digest,
+    header_file, is_identifier, library_file,
 };
 use super::schedule::Schedule;
 use super::tables::{Tables, assembly};
@@ -20,15 +21,22 @@ use super::weights::Writer;
 use crate::codegen;
 use crate::graph::{Call, Network, Source};
 use crate::nest::{Nest, Scope};
-use crate::target::Cpu;
+use crate::target::{Architecture, Target};
 use crate::workload::{Role, TensorId};
 
-/// What is compiled, for whom, and where to.
+/// The kernels that a network shall have on one machine.
+#[derive(Clone, Debug)]
+pub struct Version<'a> {
+    pub target: &'a Target,
+    /// By task.
+    pub schedules: &'a [Schedule],
+}
+
+/// What it is called, and where it goes.
 #[derive(Clone, Debug)]
 pub struct Options<'a> {
     /// Prefix of the C functions and name of the library: a letter, then letters, digits and `_`.
     pub name: &'a str,
-    pub target: &'a Cpu,
     /// The folder; an artifact that stands there is replaced.
     pub folder: &'a Path,
 }
@@ -42,14 +50,14 @@ pub enum Step {
     Hashing,
 }
 
-/// Compiles a network with a schedule for each of its tasks. The folder appears complete, or stays as it was.
+/// Compiles a network for one CPU, or for GPUs of one or more generations. The folder appears complete, or stays as it was.
 /// Constants are packed one call at a time and streamed, so that they are never held twice. `progress` may end it before each step.
 ///
 /// # Errors
 /// [`ArtifactError`] says whose fault it is; see its variants.
 pub fn compile(
     network: &Network,
-    schedules: &[Schedule],
+    versions: &[Version<'_>],
     options: &Options<'_>,
     progress: &mut dyn FnMut(Step) -> ControlFlow<()>,
 ) -> Result<Manifest, ArtifactError> {
@@ -58,44 +66,37 @@ pub fn compile(
     if !is_identifier(name) || name.starts_with("tilescribe") {
         return Err(ArtifactError::Name(name.to_string()));
     }
-    check_target(options.target)?;
-    let nests: Vec<&Nest> = schedules.iter().map(|schedule| &schedule.nest).collect();
+    let versions = code::checked(versions)?;
+    let nests: Vec<Vec<&Nest>> =
+        versions.iter().map(|version| version.schedules.iter().map(|schedule| &schedule.nest).collect()).collect();
     let bound = bind::bind(network, &nests)?;
     let parent = prepare(options.folder)?;
     let scratch = tempfile::Builder::new().prefix(".tilescribe-").tempdir_in(&parent);
     let scratch = scratch.map_err(|source| ArtifactError::write(&parent, source))?;
     let file = |file: &str| scratch.path().join(file);
 
-    let weights_id = write_weights(network, &nests, &bound, &file(WEIGHTS_FILE), progress)?;
+    let weights_id = write_weights(network, &nests[0], &bound, &file(WEIGHTS_FILE), progress)?;
     enter(progress, Step::Kernels)?;
-    let symbols: Vec<String> = (0..nests.len()).map(|task| format!("kernel_{task}")).collect();
-    let kernels: Vec<(&str, &Nest)> = symbols.iter().map(String::as_str).zip(nests.iter().copied()).collect();
-    let object = codegen::object(&kernels, options.target)?;
-    let features = required_features(options.target);
-    let workspace_bytes = object.workspace_bytes.iter().copied().max().unwrap_or(0) as u64;
-    let calls: Vec<_> = network
-        .calls
-        .iter()
-        .zip(&bound.places)
-        .map(|(call, places)| (symbols[call.task].clone(), places.clone()))
-        .collect();
+    let code = code::code(network, &versions, &bound)?;
+    let calls: Vec<_> =
+        network.calls.iter().zip(&bound.places).map(|(call, places)| (call.task, places.as_slice())).collect();
     let tables = Tables {
         name,
         weights_id: &weights_id,
         weights_bytes: bound.weights.file_bytes,
         arena_bytes: bound.memory.arena_bytes,
-        workspace_bytes,
         inputs: &bound.inputs,
         outputs: &bound.outputs,
+        tasks: network.tasks.len(),
         calls: &calls,
-        features: &features,
+        kernels: &code.kernels,
     };
     enter(progress, Step::Linking)?;
-    let assembly = assembly(&tables, options.target.architecture);
-    let objects: [(&str, &[u8]); 3] =
-        [("kernels.o", &object.bytes), ("deploy.o", DEPLOY_OBJECT), ("runtime.o", codegen::RUNTIME_OBJECT)];
-    link(name, &assembly, &objects, &file(&library_file(name)))?;
-    write(&file(&header_file(name)), header(name, &bound.inputs, &bound.outputs).as_bytes())?;
+    let exported: Vec<String> = code.kernels.functions().map(|function| format!("{name}_{function}")).collect();
+    let architecture = Architecture::here().map_err(codegen::CodegenError::from)?;
+    link(&exported, &assembly(&tables, architecture), &code.texts, &code.objects, &file(&library_file(name)))?;
+    let header = header(name, code.kernels.kind(), &bound.inputs, &bound.outputs);
+    write(&file(&header_file(name)), header.as_bytes())?;
 
     enter(progress, Step::Hashing)?;
     let mut files = BTreeMap::new();
@@ -103,27 +104,24 @@ pub fn compile(
         let digest = digest(&file(&name))?;
         files.insert(name, digest);
     }
-    let tasks = network.tasks.iter().zip(schedules).map(|(task, schedule)| CompiledTask {
+    let tasks = network.tasks.iter().map(|task| CompiledTask {
         name: task.name.clone(),
         weight: task.weight,
         nodes: task.nodes.clone(),
         workload: task.workload.to_string(),
-        trace: schedule.trace.to_string(),
-        best_ns: schedule.best_ns,
     });
     let manifest = Manifest {
         format: FORMAT,
         tilescribe: env!("CARGO_PKG_VERSION").to_string(),
         name: name.to_string(),
-        target: options.target.clone(),
-        required_features: features,
+        versions: versions.iter().map(compiled).collect(),
         inputs: bound.inputs,
         outputs: bound.outputs,
         memory: Memory {
             arena_bytes: bound.memory.arena_bytes,
             intermediate_bytes: bound.memory.sum_bytes,
             lower_bound_bytes: bound.memory.lower_bound_bytes,
-            workspace_bytes,
+            workspace_bytes: code.kernels.workspace_bytes(),
             weights_bytes: bound.weights.file_bytes,
         },
         tasks: tasks.collect(),
@@ -136,28 +134,15 @@ pub fn compile(
     Ok(manifest)
 }
 
-/// `src/artifact/deploy.c`, compiled with Tilescribe itself.
-const DEPLOY_OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/deploy.o"));
-
-/// LLVM's names without `+`, sorted: what the kernels may use.
-fn required_features(target: &Cpu) -> Vec<String> {
-    let mut features: Vec<String> =
-        target.features.iter().map(|feature| feature.trim_start_matches('+').to_string()).collect();
-    features.sort();
-    features.dedup();
-    features
-}
-
-/// Whether artifacts can be written for a target: the C objects inside this program are of its own architecture.
-///
-/// # Errors
-/// [`ArtifactError::OtherArchitecture`]
-pub fn check_target(target: &Cpu) -> Result<(), ArtifactError> {
-    let name = target.architecture.name();
-    if name == std::env::consts::ARCH {
-        return Ok(());
+/// A version as the manifest has it.
+fn compiled(version: &Version<'_>) -> CompiledVersion {
+    let schedule =
+        |schedule: &Schedule| CompiledSchedule { trace: schedule.trace.to_string(), best_ns: schedule.best_ns };
+    CompiledVersion {
+        target: version.target.clone(),
+        required_features: code::required_features(version.target),
+        schedules: version.schedules.iter().map(schedule).collect(),
     }
-    Err(ArtifactError::OtherArchitecture { target: name.into(), host: std::env::consts::ARCH.into() })
 }
 
 /// Makes sure that the folder may be written, and returns the one that will hold it.

@@ -27,6 +27,9 @@ pub enum ArtifactError {
     /// The user's: artifacts are linked on the architecture that they run on.
     #[error("the target is {target} and this machine is {host}: compile on a machine of the target's architecture")]
     OtherArchitecture { target: String, host: String },
+    /// The user's: machines that no single artifact is for.
+    #[error("an artifact is for one CPU, or for GPUs of different generations")]
+    Versions,
     /// The environment's: no linker.
     #[error(
         "cannot link the shared object: {0}\nTilescribe needs a C compiler driver: install gcc (Debian: apt-get install gcc libc6-dev)"

@@ -5,25 +5,32 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 use super::error::ArtifactError;
-use super::tables::FUNCTIONS;
 
 /// Drivers that are tried, in order.
 const DRIVERS: [&str; 3] = ["cc", "gcc", "clang"];
 
 /// Links objects and assembly into `output`. Only the functions that the header declares are visible, so that several networks,
-/// and this program itself, can live in one process.
+/// and this program itself, can live in one process. `included` are files that the assembly names.
 ///
 /// # Errors
 /// [`ArtifactError::Linker`] where there is no driver or it fails, [`ArtifactError::Write`] where its files cannot be written.
-pub fn link(name: &str, assembly: &str, objects: &[(&str, &[u8])], output: &Path) -> Result<(), ArtifactError> {
+pub fn link(
+    exported: &[String],
+    assembly: &str,
+    included: &[(String, String)],
+    objects: &[(&str, Vec<u8>)],
+    output: &Path,
+) -> Result<(), ArtifactError> {
     let scratch = tempfile::tempdir().map_err(|source| ArtifactError::write(&std::env::temp_dir(), source))?;
     let write = |file: &str, bytes: &[u8]| {
         let path = scratch.path().join(file);
         std::fs::write(&path, bytes).map_err(|source| ArtifactError::write(&path, source))
     };
     write("tables.s", assembly.as_bytes())?;
-    let exported: Vec<String> = FUNCTIONS.iter().map(|function| format!("{name}_{function};")).collect();
-    write("exports.map", format!("{{ global: {} local: *; }};\n", exported.join(" ")).as_bytes())?;
+    write("exports.map", format!("{{ global: {}; local: *; }};\n", exported.join("; ")).as_bytes())?;
+    for (file, text) in included {
+        write(file, text.as_bytes())?;
+    }
     for (file, bytes) in objects {
         write(file, bytes)?;
     }
@@ -33,9 +40,10 @@ pub fn link(name: &str, assembly: &str, objects: &[(&str, &[u8])], output: &Path
         let mut command = Command::new(driver);
         command.current_dir(scratch.path()).stdin(Stdio::null());
         command.args(["-shared", "-o"]).arg(&output).arg("tables.s").args(objects.iter().map(|(file, _)| file));
-        command.arg(format!("-Wl,-soname,lib{name}.so"));
+        let soname = output.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        command.arg(format!("-Wl,-soname,{soname}"));
         command.args(["-Wl,--version-script=exports.map", "-Wl,-z,relro,-z,now,-z,noexecstack", "-Wl,--no-undefined"]);
-        command.args(["-Wl,--build-id=none", "-pthread", "-lm"]);
+        command.args(["-Wl,--build-id=none", "-pthread", "-lm", "-ldl"]);
         match command.output() {
             Ok(done) if done.status.success() => return Ok(()),
             Ok(done) => {

@@ -13,11 +13,11 @@ use sha2::{Digest, Sha256};
 
 use super::error::ArtifactError;
 use super::weights::hex;
-use crate::target::Cpu;
+use crate::target::{Kind, Target};
 use crate::workload::DType;
 
 /// Changes whenever older manifests cannot be read as they are.
-pub const FORMAT: u32 = 2;
+pub const FORMAT: u32 = 3;
 pub const MANIFEST_FILE: &str = "manifest.json";
 pub const WEIGHTS_FILE: &str = "weights.safetensors";
 /// A manifest beyond this many bytes is refused.
@@ -31,9 +31,8 @@ pub struct Manifest {
     pub tilescribe: String,
     /// The prefix of the C functions.
     pub name: String,
-    pub target: Cpu,
-    /// LLVM's names, without `+`; the shared object refuses to run where one is missing.
-    pub required_features: Vec<String>,
+    /// One for a CPU; for GPUs one for each generation, newest first, of which the first is taken that a GPU understands.
+    pub versions: Vec<CompiledVersion>,
     /// In the order in which the C function takes them.
     pub inputs: Vec<Port>,
     pub outputs: Vec<Port>,
@@ -84,7 +83,28 @@ pub struct Memory {
     pub weights_bytes: u64,
 }
 
-/// A task, and the schedule that it was compiled with.
+/// The kernels for one machine.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct CompiledVersion {
+    pub target: Target,
+    /// LLVM's names, without `+`; the shared object refuses to run where one is missing.
+    pub required_features: Vec<String>,
+    /// By task.
+    pub schedules: Vec<CompiledSchedule>,
+}
+
+/// What was decided about a task.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct CompiledSchedule {
+    /// The decisions, as text; empty for a schedule without choices.
+    pub trace: String,
+    /// The best time that was measured for this trace; `None`: never measured.
+    pub best_ns: Option<u64>,
+}
+
+/// A task of the network.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct CompiledTask {
@@ -95,10 +115,6 @@ pub struct CompiledTask {
     pub nodes: Vec<String>,
     /// The computation, as text.
     pub workload: String,
-    /// The decisions, as text; empty for a schedule without choices.
-    pub trace: String,
-    /// The best time that was measured for this trace; `None`: never measured.
-    pub best_ns: Option<u64>,
 }
 
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -120,6 +136,11 @@ struct Versioned {
 impl Manifest {
     pub fn library_file(&self) -> String {
         library_file(&self.name)
+    }
+
+    /// What it runs on; `None` where there is no version, which no manifest that was read lacks.
+    pub fn kind(&self) -> Option<Kind> {
+        self.versions.first().map(|version| version.target.kind())
     }
 
     /// Reads the manifest of a folder and checks that it makes sense; the other files are not touched.
@@ -196,6 +217,14 @@ impl Manifest {
         }
         if let Some(port) = self.inputs.iter().chain(&self.outputs).find(|port| port.bytes().is_none()) {
             return Err(format!("`{}` has an impossible type or shape", port.name.escape_debug()));
+        }
+        let Some(kind) = self.kind() else { return Err("it is for no machine".into()) };
+        let is_mixed = self.versions.iter().any(|version| version.target.kind() != kind);
+        if is_mixed || (kind == Kind::Cpu && self.versions.len() > 1) {
+            return Err("`versions` has to hold one CPU, or GPUs".into());
+        }
+        if self.versions.iter().any(|version| version.schedules.len() != self.tasks.len()) {
+            return Err("a version lacks schedules of tasks, or has more".into());
         }
         if self.calls.iter().any(|task| *task >= self.tasks.len()) {
             return Err("a call names a task that does not exist".into());

@@ -11,6 +11,7 @@
 //! A processor that lacks what the kernels need gets an error before any of them runs.
 
 mod bind;
+mod code;
 mod compile;
 mod error;
 mod header;
@@ -22,9 +23,10 @@ mod schedule;
 mod tables;
 mod weights;
 
-pub use compile::{Options, Step, check_target, compile};
+pub use code::check_targets;
+pub use compile::{Options, Step, Version, compile};
 pub use error::ArtifactError;
-pub use manifest::{CompiledTask, FORMAT, FileDigest, Manifest, Memory, Port};
+pub use manifest::{CompiledSchedule, CompiledTask, CompiledVersion, FORMAT, FileDigest, Manifest, Memory, Port};
 pub use memory::{Block, MemoryPlan, plan};
-pub use model::{Bound, Model};
+pub use model::{Bound, Model, Resources};
 pub use schedule::Schedule;

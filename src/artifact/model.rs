@@ -11,12 +11,15 @@ use super::error::ArtifactError;
 use super::manifest::{Manifest, Port, WEIGHTS_FILE};
 use super::tables::type_number;
 use crate::graph::TensorData;
+use crate::target::Kind;
 
 type Create = unsafe extern "C" fn(*const c_char, c_int, *mut *mut c_void) -> c_int;
 type Run = unsafe extern "C" fn(*mut c_void, *const *const c_void, *const *mut c_void) -> c_int;
 type Destroy = unsafe extern "C" fn(*mut c_void);
 type ErrorString = unsafe extern "C" fn(c_int) -> *const c_char;
 type Tensors = unsafe extern "C" fn(*mut usize) -> *const CTensor;
+type Launch = unsafe extern "C" fn(*mut c_void, *mut c_void) -> c_int;
+type Wait = unsafe extern "C" fn(*mut c_void) -> c_int;
 type MissingFeature = unsafe extern "C" fn() -> *const c_char;
 
 /// As the header declares it.
@@ -29,12 +32,23 @@ struct CTensor {
     dtype: u32,
 }
 
-/// A loaded network. Its weights stay in the file, mapped.
+/// Where a network runs.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Resources {
+    /// Of a CPU; `None` stands for every core that this process may use.
+    pub threads: Option<u32>,
+    /// The number of a GPU in the driver's order; `None` stands for the first.
+    pub device: Option<u32>,
+}
+
+/// A loaded network. On a CPU, its weights stay in the file, mapped.
 #[derive(Debug)]
 pub struct Model {
     manifest: Manifest,
     handle: *mut c_void,
     run: Symbol<Run>,
+    /// On a GPU: to start a run on what the device holds, and to wait for it.
+    on_device: Option<(Symbol<Launch>, Symbol<Wait>)>,
     destroy: Symbol<Destroy>,
     error_string: Symbol<ErrorString>,
     /// Last, so that it outlives what points into it.
@@ -42,14 +56,15 @@ pub struct Model {
 }
 
 impl Model {
-    /// Loads a folder that [`super::compile`] wrote, for `threads` threads; 0 stands for every core that this process may use.
+    /// Loads a folder that [`super::compile`] wrote.
     /// Loading executes the code of the folder: hashes protect from damage, not from a folder of someone who is not trusted.
     ///
     /// # Errors
-    /// [`ArtifactError::Invalid`] where files are missing, damaged, or of another format, and
-    /// [`ArtifactError::Machine`] where this machine cannot run it.
-    pub fn load(folder: &Path, threads: u32) -> Result<Model, ArtifactError> {
+    /// [`ArtifactError::Invalid`] where files are missing, damaged, or of another format,
+    /// [`ArtifactError::Machine`] where this machine cannot run it, and [`ArtifactError::Input`] for resources of another kind of machine.
+    pub fn load(folder: &Path, resources: Resources) -> Result<Model, ArtifactError> {
         let manifest = Manifest::read(folder)?;
+        let place = resources.place(&manifest)?;
         manifest.verify(folder)?;
         let path = folder.join(manifest.library_file());
         // an absolute path, so that the loader does not search
@@ -75,18 +90,21 @@ impl Model {
             }
             let missing = missing_feature();
             if !missing.is_null() {
-                let feature = CStr::from_ptr(missing).to_string_lossy();
-                let cpu = &manifest.target.cpu;
-                let reason = format!("this processor lacks `{feature}`; the network was compiled for {cpu}");
-                return Err(ArtifactError::Machine(reason));
+                return Err(ArtifactError::Machine(lacks(&manifest, &CStr::from_ptr(missing).to_string_lossy())));
             }
             let weights = folder.join(WEIGHTS_FILE);
             let weights = CString::new(weights.as_os_str().as_bytes())
                 .map_err(|_| ArtifactError::invalid(folder, "a zero byte in its path"))?;
             let mut handle = std::ptr::null_mut();
-            let threads = c_int::try_from(threads).unwrap_or(c_int::MAX);
-            let status = create(weights.as_ptr(), threads, &raw mut handle);
-            let model = Model { manifest, handle, run, destroy, error_string, _library: library };
+            let on_device = match manifest.kind() {
+                Some(Kind::Gpu) => {
+                    let launch = library.get(&symbol("launch")[..]).map_err(invalid)?;
+                    Some((launch, library.get(&symbol("wait")[..]).map_err(invalid)?))
+                }
+                _ => None,
+            };
+            let status = create(weights.as_ptr(), place, &raw mut handle);
+            let model = Model { manifest, handle, run, on_device, destroy, error_string, _library: library };
             if status == 0 { Ok(model) } else { Err(model.error(status)) }
         }
     }
@@ -137,6 +155,30 @@ impl Model {
     }
 }
 
+impl Resources {
+    /// What the library's `create` takes.
+    fn place(self, manifest: &Manifest) -> Result<c_int, ArtifactError> {
+        let place = match (manifest.kind(), self.threads, self.device) {
+            (Some(Kind::Gpu), None, device) => device.unwrap_or(0),
+            (Some(Kind::Gpu), Some(_), _) => {
+                return Err(ArtifactError::Input("the network was compiled for GPUs: it runs on no threads".into()));
+            }
+            (_, threads, None) => threads.unwrap_or(0),
+            (_, _, Some(_)) => {
+                return Err(ArtifactError::Input("the network was compiled for CPUs: it runs on no device".into()));
+            }
+        };
+        Ok(c_int::try_from(place).unwrap_or(c_int::MAX))
+    }
+}
+
+/// Why a machine is refused that lacks something.
+fn lacks(manifest: &Manifest, missing: &str) -> String {
+    let targets: Vec<String> = manifest.versions.iter().map(|version| version.target.to_string()).collect();
+    let machine = if manifest.kind() == Some(Kind::Gpu) { "machine" } else { "processor" };
+    format!("this {machine} lacks `{missing}`; the network was compiled for {}", targets.join(" and "))
+}
+
 impl Drop for Model {
     fn drop(&mut self) {
         // SAFETY: the handle comes from `create`, or is null, which is allowed; nothing uses it afterwards.
@@ -181,6 +223,22 @@ impl Bound<'_> {
         let outputs: Vec<*mut c_void> = self.outputs.iter_mut().map(|memory| memory.as_mut_ptr().cast()).collect();
         // SAFETY: the handle is alive, and every array has the size that the library declares for it.
         let status = unsafe { (self.model.run)(self.model.handle, inputs.as_ptr(), outputs.as_ptr()) };
+        if status == 0 { Ok(()) } else { Err(self.model.error(status)) }
+    }
+
+    /// One more run on the same inputs, which a GPU has kept since [`Bound::run`]: what it computes stays there.
+    ///
+    /// # Errors
+    /// As [`Bound::run`].
+    pub fn repeat(&mut self) -> Result<(), ArtifactError> {
+        let Some((launch, wait)) = &self.model.on_device else { return self.run() };
+        // SAFETY: the handle is alive, and no other run of it is under way, since models are not shared between threads.
+        let status = unsafe {
+            match launch(self.model.handle, std::ptr::null_mut()) {
+                0 => wait(self.model.handle),
+                refused => refused,
+            }
+        };
         if status == 0 { Ok(()) } else { Err(self.model.error(status)) }
     }
 

@@ -116,7 +116,11 @@ impl TargetArguments {
     }
 }
 
-fn read_target(path: &Path) -> Result<Target> {
+/// Reads and checks the description of a machine.
+///
+/// # Errors
+/// Where the file describes none.
+pub fn read_target(path: &Path) -> Result<Target> {
     let text = std::fs::read_to_string(path).with_context(|| format!("cannot read the target {}", path.display()))?;
     let read = || -> Result<Target> {
         let target = Target::from_toml(&text)?;

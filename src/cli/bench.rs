@@ -9,7 +9,7 @@ use anyhow::Result;
 use clap::Args;
 use serde_json::json;
 use sha2::{Digest, Sha256};
-use tilescribe::artifact::{Manifest, Model, Options, Schedule};
+use tilescribe::artifact::{Manifest, Model, Options, Resources, Schedule, Version};
 use tilescribe::graph::{Network, Source};
 use tilescribe::record;
 use tilescribe::target::Target;
@@ -24,7 +24,8 @@ const WARM_UP_RUNS: usize = 2;
 
 /// Time a network
 ///
-/// The last line of the output is {"min_ms":..,"median_ms":..,"runs":..}: inference only, with random inputs.
+/// The last line of the output is {"min_ms":..,"median_ms":..,"runs":..}: inference only, with random inputs, which on a GPU are there
+/// already.
 /// An ONNX file is compiled from the best schedules in the store, without tuning, and kept in the user's cache folder.
 #[derive(Args)]
 pub struct Bench {
@@ -39,6 +40,9 @@ pub struct Bench {
     /// Threads to use [default: the cores that this process may use]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=256))]
     threads: Option<u32>,
+    /// GPU to use, by its number in the driver's order [default: 0]
+    #[arg(long, value_name = "N")]
+    device: Option<u32>,
     /// How long to repeat
     #[arg(long, default_value_t = 1.0, value_name = "S", value_parser = seconds)]
     seconds: f64,
@@ -47,7 +51,7 @@ pub struct Bench {
 impl Bench {
     pub fn execute(self, out: &mut dyn Write) -> Result<()> {
         let folder = if self.network.is_dir() { self.network.clone() } else { self.compiled(out)? };
-        let model = Model::load(&folder, self.threads.unwrap_or(0))?;
+        let model = Model::load(&folder, Resources { threads: self.threads, device: self.device })?;
         let ports = model.manifest().inputs.iter().enumerate();
         let values = ports.map(|(number, port)| inputs::random(port, number as u64)).collect::<Result<Vec<_>>>()?;
         let mut bound = model.bind(&values)?;
@@ -62,7 +66,7 @@ impl Bench {
                 return Err(CommandError::Interrupted.into());
             }
             let run = Instant::now();
-            bound.run()?;
+            bound.repeat()?;
             times_ms.push(run.elapsed().as_secs_f64() * 1e3);
         }
         times_ms.sort_by(f64::total_cmp);
@@ -89,8 +93,8 @@ impl Bench {
         let folder = cache.join(key(&network, &schedules, &target)?);
         if Manifest::read(&folder).is_err() {
             make_room(&cache);
-            let options = Options { name: "network", target: &cpu, folder: &folder };
-            compile::write_artifact(&network, &schedules, &options)?;
+            let version = Version { target: &target, schedules: &schedules };
+            compile::write_artifact(&network, &[version], &Options { name: "network", folder: &folder })?;
         }
         Ok(folder)
     }

@@ -9,14 +9,14 @@ use std::sync::atomic::Ordering;
 use anyhow::Result;
 use clap::Args;
 use serde_json::json;
-use tilescribe::artifact::{self, Manifest, Options, Schedule, Step};
+use tilescribe::artifact::{self, Manifest, Options, Schedule, Step, Version};
 use tilescribe::graph::Network;
 use tilescribe::record::{self, Filter, Record, Store};
 use tilescribe::space::Space;
 use tilescribe::target::{Target, Task};
 use tilescribe::tune::Report;
 
-use super::arguments::{NetworkArguments, StoreArguments, TargetArguments};
+use super::arguments::{NetworkArguments, StoreArguments, TargetArguments, read_target};
 use super::progress;
 use super::search::{SearchArguments, jobs, judge, search, stop_on_interrupt};
 
@@ -36,6 +36,9 @@ pub struct Compile {
     network: NetworkArguments,
     #[command(flatten)]
     target: TargetArguments,
+    /// Another GPU that the artifact shall run on, beside that of --target; its tasks take the best schedules in the store, or the untuned ones
+    #[arg(long = "also", value_name = "FILE.toml")]
+    others: Vec<PathBuf>,
     #[command(flatten)]
     search: SearchArguments,
     #[command(flatten)]
@@ -50,18 +53,25 @@ pub struct Compile {
 
 impl Compile {
     pub fn execute(self, out: &mut dyn Write) -> Result<()> {
-        let cpu = self.target.resolve_cpu()?;
-        artifact::check_target(&cpu)?;
-        let target = Target::Cpu(cpu.clone());
+        let mut targets = vec![self.target.resolve()?];
+        for path in &self.others {
+            targets.push(read_target(path)?);
+        }
+        artifact::check_targets(&targets)?;
         let network = self.network.load(&self.model)?;
-        let found = self.search(&network, &target)?;
-        let mut chosen =
-            schedules(&network, &target, &self.search.space.space(), self.store.open_existing()?.as_ref())?;
-        take_winners(&mut chosen, &network, &target, &found)?;
-        let untuned = chosen.iter().filter(|schedule| schedule.best_ns.is_none()).count();
+        let found = self.search(&network, &targets[0])?;
+        let store = self.store.open_existing()?;
+        let mut chosen = targets
+            .iter()
+            .map(|target| schedules(&network, target, &self.search.space.space(), store.as_ref()))
+            .collect::<Result<Vec<_>>>()?;
+        take_winners(&mut chosen[0], &network, &targets[0], &found)?;
+        let untuned = chosen.iter().flatten().filter(|schedule| schedule.best_ns.is_none()).count();
         let name = self.name.clone().unwrap_or_else(|| identifier(&self.output));
-        let options = Options { name: &name, target: &cpu, folder: &self.output };
-        let manifest = write_artifact(&network, &chosen, &options)?;
+        let options = Options { name: &name, folder: &self.output };
+        let versions: Vec<Version<'_>> =
+            targets.iter().zip(&chosen).map(|(target, schedules)| Version { target, schedules }).collect();
+        let manifest = write_artifact(&network, &versions, &options)?;
         report(&manifest, &self.output, untuned, out)?;
         if self.json {
             let mut line = json!(found);
@@ -135,9 +145,9 @@ fn fastest(store: &Store, space: &Space, task: &Task) -> Result<Option<Record>> 
 }
 
 /// Compiles with a bar for those who wait.
-pub fn write_artifact(network: &Network, schedules: &[Schedule], options: &Options<'_>) -> Result<Manifest> {
+pub fn write_artifact(network: &Network, versions: &[Version<'_>], options: &Options<'_>) -> Result<Manifest> {
     let (bar, stopped) = (progress::bar(0, "packing"), stop_on_interrupt()?);
-    let manifest = artifact::compile(network, schedules, options, &mut |step| {
+    let manifest = artifact::compile(network, versions, options, &mut |step| {
         match step {
             Step::Weights { done, of } => {
                 bar.set_length(of as u64);
@@ -156,13 +166,12 @@ pub fn write_artifact(network: &Network, schedules: &[Schedule], options: &Optio
 fn report(manifest: &Manifest, folder: &Path, untuned: usize, out: &mut dyn Write) -> Result<()> {
     let megabytes = |bytes: u64| bytes as f64 / 1e6;
     let memory = &manifest.memory;
-    writeln!(
-        out,
-        "{}: {} tasks, {} calls, {untuned} tasks untuned",
-        folder.display(),
-        manifest.tasks.len(),
-        manifest.calls.len()
-    )?;
+    let (tasks, calls) = (manifest.tasks.len(), manifest.calls.len());
+    let machines = match manifest.versions.len() {
+        1 => String::new(),
+        count => format!(" on {count} machines"),
+    };
+    writeln!(out, "{}: {tasks} tasks, {calls} calls, {untuned} tasks untuned{machines}", folder.display())?;
     writeln!(
         out,
         "memory: weights {:.1} MB, arena {:.1} MB (lower bound {:.1}, without sharing {:.1}), workspace {:.1} MB",

@@ -228,6 +228,7 @@ fn artifact(error: &ArtifactError) -> u8 {
         | ArtifactError::Occupied(_)
         | ArtifactError::Invalid { .. }
         | ArtifactError::Input(_)
+        | ArtifactError::Versions
         | ArtifactError::OtherArchitecture { .. } => USAGE,
         ArtifactError::Interrupted => INTERRUPTED,
         ArtifactError::Linker(_) | ArtifactError::Machine(_) => ENVIRONMENT,

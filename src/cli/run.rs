@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
-use tilescribe::artifact::Model;
+use tilescribe::artifact::{Model, Resources};
 use tilescribe::graph::TensorData;
 
 use super::arguments::Assignment;
@@ -29,6 +29,9 @@ pub struct Run {
     /// Threads to use [default: the cores that the network was compiled for]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=256))]
     threads: Option<u32>,
+    /// GPU to use, by its number in the driver's order [default: 0]
+    #[arg(long, value_name = "N")]
+    device: Option<u32>,
     /// Seed of random inputs
     #[arg(long, default_value_t = 0)]
     seed: u64,
@@ -36,7 +39,7 @@ pub struct Run {
 
 impl Run {
     pub fn execute(self, out: &mut dyn Write) -> Result<()> {
-        let model = Model::load(&self.artifact, self.threads.unwrap_or(0))?;
+        let model = Model::load(&self.artifact, Resources { threads: self.threads, device: self.device })?;
         let mut given: HashMap<String, PathBuf> = HashMap::new();
         for Assignment { name, value } in self.inputs {
             if given.insert(name.clone(), value).is_some() {

@@ -55,9 +55,9 @@ impl Method {
 /// How to search.
 #[derive(Args, Clone, Debug)]
 pub struct SearchArguments {
-    /// Who writes the candidates
-    #[arg(long, value_enum, default_value_t = Method::Lm)]
-    pub method: Method,
+    /// Who writes the candidates [default: lm; evolution on a GPU, of which the model knows nothing yet]
+    #[arg(long, value_enum)]
+    pub method: Option<Method>,
     /// Candidates measured of each task, those in the store included
     #[arg(long, value_name = "N")]
     pub trials_per_task: Option<u64>,
@@ -71,6 +71,18 @@ pub struct SearchArguments {
     pub space: SpaceArguments,
     #[command(flatten)]
     pub checkpoint: CheckpointArguments,
+}
+
+impl SearchArguments {
+    /// The method that was chosen, or that of the machine.
+    ///
+    /// # Errors
+    /// As [`check_method`].
+    pub fn method(&self, jobs: &[Job]) -> Result<Method> {
+        let on_gpu = jobs.iter().any(|job| job.task.target.kind() == Kind::Gpu);
+        let method = self.method.unwrap_or(if on_gpu { Method::Evolution } else { Method::Lm });
+        method.check(jobs).map(|()| method)
+    }
 }
 
 /// The model.
@@ -231,9 +243,9 @@ pub fn search(
     trials: Option<u64>,
     store: &mut Store,
 ) -> Result<Report> {
-    arguments.method.check(jobs)?;
+    let method = arguments.method(jobs)?;
     let (space, mut measurer) = (arguments.space.space(), measurer(jobs, device)?);
-    let mut proposer = Proposers::new(arguments.method, &space, &arguments.checkpoint)?.make(arguments.seed);
+    let mut proposer = Proposers::new(method, &space, &arguments.checkpoint)?.make(arguments.seed);
     let time = arguments.time_budget.map(Duration::from_secs_f64);
     let budget = Budget { trials_per_task: arguments.trials_per_task, trials, time };
     let settings = Settings { budget, batches: Batches::growing(BATCH), finalists: FINALISTS, seed: arguments.seed };

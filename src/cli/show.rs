@@ -8,12 +8,12 @@ use anyhow::{Context, Result, anyhow};
 use clap::Args;
 use serde_json::{Value, json};
 use tilescribe::analysis;
-use tilescribe::artifact::{CompiledTask, Manifest};
+use tilescribe::artifact::{CompiledSchedule, CompiledTask, Manifest};
 use tilescribe::codegen;
 use tilescribe::nest::Nest;
 use tilescribe::record::{Filter, fingerprint};
 use tilescribe::space::{Decision, Next, Policy, Space, Trace, Untuned};
-use tilescribe::target::{Cpu, Target, Task};
+use tilescribe::target::{Target, Task};
 
 use super::arguments::{StoreArguments, TargetArguments, read_task};
 use super::exit::CommandError;
@@ -110,9 +110,12 @@ impl Show {
                 return Err(usage(format!("the network has no task `{wanted}`")));
             }
         } else if self.view.is_default() && !self.json {
-            let Manifest { name, tilescribe, target, .. } = &manifest;
-            writeln!(out, "{name}, compiled by tilescribe {tilescribe} for {}", target.cpu)?;
-            writeln!(out, "needs {}", manifest.required_features.join(" "))?;
+            let Manifest { name, tilescribe, versions, .. } = &manifest;
+            let machines: Vec<String> = versions.iter().map(|version| version.target.to_string()).collect();
+            writeln!(out, "{name}, compiled by tilescribe {tilescribe} for {}", machines.join(", "))?;
+            for version in versions.iter().filter(|version| !version.required_features.is_empty()) {
+                writeln!(out, "needs {}", version.required_features.join(" "))?;
+            }
             for (what, ports) in [("input", &manifest.inputs), ("output", &manifest.outputs)] {
                 for port in ports {
                     writeln!(out, "{what} {} {}{:?}", port.name, port.dtype, port.shape)?;
@@ -124,7 +127,12 @@ impl Show {
             if !self.json {
                 writeln!(out, "\n# task {at} {} x{}: {}", task.name, task.weight, task.nodes.join(" "))?;
             }
-            self.print(&compiled(task, &manifest.target)?, out)?;
+            for version in &manifest.versions {
+                if manifest.versions.len() > 1 && !self.json {
+                    writeln!(out, "# for {}", version.target)?;
+                }
+                self.print(&compiled(task, &version.schedules[at], &version.target)?, out)?;
+            }
         }
         Ok(())
     }
@@ -188,12 +196,12 @@ fn usage(reason: String) -> anyhow::Error {
     anyhow!(CommandError::Usage(reason))
 }
 
-fn compiled(task: &CompiledTask, target: &Cpu) -> Result<Program> {
+fn compiled(task: &CompiledTask, schedule: &CompiledSchedule, target: &Target) -> Result<Program> {
     let damaged = |what: &str, error: &dyn std::fmt::Display| usage(format!("the {what} of {}: {error}", task.name));
     let workload = task.workload.parse().map_err(|error| damaged("workload", &error))?;
-    let trace = task.trace.parse().map_err(|error| damaged("decisions", &error))?;
-    let task_of = Task { workload, target: Target::Cpu(target.clone()) };
-    Ok(Program { name: task.name.clone(), task: task_of, trace, best_ns: task.best_ns })
+    let trace = schedule.trace.parse().map_err(|error| damaged("decisions", &error))?;
+    let task_of = Task { workload, target: target.clone() };
+    Ok(Program { name: task.name.clone(), task: task_of, trace, best_ns: schedule.best_ns })
 }
 
 impl Program {

@@ -22,8 +22,8 @@ use inkwell::context::Context;
 use inkwell::module::Module;
 use thiserror::Error;
 
-pub use emit::{Launch, MAXIMAL_STRIDE};
-pub use gpu::{Ptx, ptx};
+pub use emit::{DEVICE_ALIGNMENT, Launch, MAXIMAL_STRIDE};
+pub use gpu::{Ptx, ptx, ptx_of};
 pub use layout::ALIGNMENT as WORKSPACE_ALIGNMENT;
 pub use machine::{check_runs_here, host};
 pub use pool::{RUNTIME_OBJECT, parallel_for, set_threads, shutdown_threads, threads};

@@ -13,6 +13,18 @@ pub enum Architecture {
 }
 
 impl Architecture {
+    /// That of this process.
+    ///
+    /// # Errors
+    /// [`TargetError::Architecture`] where we generate no code for it.
+    pub fn here() -> Result<Architecture, TargetError> {
+        match std::env::consts::ARCH {
+            "x86_64" => Ok(Architecture::X86_64),
+            "aarch64" => Ok(Architecture::Aarch64),
+            other => Err(TargetError::Architecture(other.to_string())),
+        }
+    }
+
     /// As target files and Rust spell it.
     pub fn name(self) -> &'static str {
         match self {

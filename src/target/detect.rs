@@ -39,11 +39,7 @@ const USED_FEATURES: [&str; 22] = [
 ];
 
 pub fn host(cpu: &str, features: &str) -> Result<Cpu, TargetError> {
-    let architecture = match std::env::consts::ARCH {
-        "x86_64" => Architecture::X86_64,
-        "aarch64" => Architecture::Aarch64,
-        other => return Err(TargetError::Architecture(other.to_string())),
-    };
+    let architecture = Architecture::here()?;
     let sve_bits = sve_bits(Path::new(SVE_LENGTH));
     // code for vectors of the wrong length is wrong: rather none
     let has = |feature: &str| features.split(',').any(|f| f == feature) && (feature != "+sve" || sve_bits.is_some());

@@ -1,16 +1,18 @@
 //! Artifacts from end to end: written, loaded here and from C, refused where they are damaged or for another machine.
 
+mod gpus;
+
 use std::fs;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::OnceLock;
 
-use tilescribe::artifact::{self, ArtifactError, Manifest, Model, Options, Schedule};
+use tilescribe::artifact::{self, ArtifactError, Manifest, Model, Options, Resources, Schedule, Version};
 use tilescribe::codegen;
 use tilescribe::graph::{self, Network, Program, ProgramStage, TensorData};
 use tilescribe::space::Space;
-use tilescribe::target::{Cpu, Task};
+use tilescribe::target::{Cpu, Target, Task};
 use tilescribe::workload::{Binary, Combiner, DType, Expr, Index, Role, Stage, TensorId, Var};
 
 /// Features that no machine has both of: the one was AMD's, the other is Intel's.
@@ -65,8 +67,9 @@ impl Mlp {
     }
 
     fn compile(&self, folder: &Path, target: &Cpu) -> Result<Manifest, ArtifactError> {
-        let schedules = self.schedules(target);
-        artifact::compile(&self.network, &schedules, &Options { name: "net", target, folder }, &mut |_| {
+        let (schedules, target) = (self.schedules(target), target.clone().into());
+        let version = Version { target: &target, schedules: &schedules };
+        artifact::compile(&self.network, &[version], &Options { name: "net", folder }, &mut |_| {
             ControlFlow::Continue(())
         })
     }
@@ -81,6 +84,10 @@ impl Mlp {
             assert!((found - expected).abs() <= 1e-4 * expected.abs().max(1.0), "{found} instead of {expected}");
         }
     }
+}
+
+fn threads(count: u32) -> Resources {
+    Resources { threads: Some(count), device: None }
 }
 
 fn host() -> Cpu {
@@ -112,7 +119,7 @@ fn copied() -> (tempfile::TempDir, PathBuf) {
 #[test]
 fn a_loaded_artifact_computes_the_network() {
     let mlp = Mlp::new();
-    let model = Model::load(shared(), 2).unwrap();
+    let model = Model::load(shared(), threads(2)).unwrap();
     for _ in 0..3 {
         mlp.assert_close(&model.run(&[mlp.input()]).unwrap()[0].f32s().unwrap());
     }
@@ -127,7 +134,7 @@ fn two_models_of_one_library_run_at_the_same_time() {
         for threads in [1, 2] {
             let mlp = &mlp;
             scope.spawn(move || {
-                let model = Model::load(shared(), threads).unwrap();
+                let model = Model::load(shared(), self::threads(threads)).unwrap();
                 for _ in 0..50 {
                     mlp.assert_close(&model.run(&[mlp.input()]).unwrap()[0].f32s().unwrap());
                 }
@@ -138,7 +145,7 @@ fn two_models_of_one_library_run_at_the_same_time() {
 
 #[test]
 fn inputs_that_do_not_fit_are_refused() {
-    let model = Model::load(shared(), 1).unwrap();
+    let model = Model::load(shared(), threads(1)).unwrap();
     let wrong_shape = TensorData::from_f32(vec![16, 4], &[0.0; 64]);
     let wrong_type = TensorData::from_i64(vec![4, 16], &[0; 64]);
     for inputs in [vec![], vec![wrong_shape], vec![wrong_type]] {
@@ -173,7 +180,7 @@ fn a_processor_that_lacks_features_gets_an_error() {
     let mut target = host();
     target.features.extend(IMPOSSIBLE.map(String::from));
     mlp.compile(&folder, &target).unwrap();
-    let refused = Model::load(&folder, 1).map(|_| ()).unwrap_err();
+    let refused = Model::load(&folder, threads(1)).map(|_| ()).unwrap_err();
     assert!(matches!(&refused, ArtifactError::Machine(reason) if reason.contains("lacks")), "{refused}");
 
     let program = build_c_program(&folder, parent.path());
@@ -215,8 +222,9 @@ fn hostile_manifests_are_refused() {
     change("\"name\": \"net\"", "\"name\": \"../../etc/net\"", "is not a name");
     change("\"libnet.so\"", "\"../libnet.so\"", "and nothing else");
     change("\"net.h\"", "\"/etc/passwd\"", "and nothing else");
-    change("\"format\": 2", "\"format\": 3", "format 3");
-    change("\"format\": 2", "\"format\": 2, \"more\": 1", "unknown field");
+    change("\"format\": 3", "\"format\": 4", "format 4");
+    change("\"format\": 3", "\"format\": 3, \"more\": 1", "unknown field");
+
     change("\"calls\": [\n    0", "\"calls\": [\n    99", "does not exist");
     change("\"f32\"", "\"f99\"", "impossible");
     // memory is allocated by the manifest and written by the library
@@ -251,11 +259,12 @@ fn compiling_replaces_artifacts_and_nothing_else() {
 fn interrupted_compiling_leaves_nothing_behind() {
     let (mlp, parent) = (Mlp::new(), tempfile::tempdir().unwrap());
     let (folder, target) = (parent.path().join("net"), host());
-    let schedules = mlp.schedules(&target);
-    let options = Options { name: "net", target: &target, folder: &folder };
+    let (schedules, target) = (mlp.schedules(&target), Target::from(target));
+    let (version, options) =
+        (Version { target: &target, schedules: &schedules }, Options { name: "net", folder: &folder });
     for step in 0.. {
         let mut left = step;
-        let result = artifact::compile(&mlp.network, &schedules, &options, &mut |_| {
+        let result = artifact::compile(&mlp.network, std::slice::from_ref(&version), &options, &mut |_| {
             left -= 1;
             if left < 0 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
         });
@@ -270,6 +279,21 @@ fn interrupted_compiling_leaves_nothing_behind() {
 }
 
 #[test]
+fn machines_that_no_artifact_is_for_are_refused() {
+    let (mlp, parent) = (Mlp::new(), tempfile::tempdir().unwrap());
+    let schedules = mlp.schedules(&host());
+    let (cpu, gpu) = (Target::from(host()), gpus::gpu("sm_90"));
+    let options = Options { name: "net", folder: &parent.path().join("net") };
+    for targets in [vec![], vec![&cpu, &cpu], vec![&cpu, &gpu], vec![&gpu, &gpu]] {
+        let versions: Vec<_> = targets.into_iter().map(|target| Version { target, schedules: &schedules }).collect();
+        let refused = artifact::compile(&mlp.network, &versions, &options, &mut |_| ControlFlow::Continue(()));
+        assert!(matches!(refused, Err(ArtifactError::Versions)), "{refused:?}");
+    }
+    let on_a_gpu = Resources { threads: None, device: Some(0) };
+    assert!(matches!(Model::load(shared(), on_a_gpu), Err(ArtifactError::Input(_))));
+}
+
+#[test]
 fn equal_networks_give_equal_files() {
     let parent = tempfile::tempdir().unwrap();
     let again = Mlp::new().compile(&parent.path().join("again"), &host()).unwrap();
@@ -277,7 +301,7 @@ fn equal_networks_give_equal_files() {
 }
 
 fn assert_invalid(folder: &Path, reason: &str) {
-    match Model::load(folder, 1) {
+    match Model::load(folder, threads(1)) {
         Err(error @ ArtifactError::Invalid { .. }) => {
             assert!(error.to_string().contains(reason), "{error}, not {reason}")
         }

@@ -10,7 +10,8 @@ use crate::workload::{Condition, Expr, Index, Interval, TensorId, Var, flatten};
 
 type Result<T> = std::result::Result<T, CodegenError>;
 
-/// Bytes that one instruction copies, at most.
+/// Bytes that one instruction copies, at least and at most.
+const NARROWEST: u32 = 4;
 const WIDEST: u32 = 16;
 
 impl<'c> Emitter<'_, 'c> {
@@ -37,7 +38,8 @@ impl<'c> Emitter<'_, 'c> {
     }
 
     /// Starts to copy an element, or the neighbours of a vector loop for which [`Emitter::copies_neighbours`] holds. Where the value's guard does
-    /// not, zeros are written and nothing is read, but from an address that there is.
+    /// not, zeros are written and nothing is read, but from an address that there is. What starts anywhere in a word is copied at once: there is
+    /// no instruction for it.
     pub(super) fn copy(&mut self, buffer: TensorId, indices: &[Index], value: &Expr) -> Result<()> {
         let (tensor, from, guard) =
             copied(value).ok_or_else(|| CodegenError::Internal("a copy that changes what it copies".into()))?;
@@ -55,6 +57,10 @@ impl<'c> Emitter<'_, 'c> {
         let element = self.shared.nest.buffer(buffer).dtype.bytes() as u32;
         let bytes = element * self.lanes.map_or(1, |lanes| lanes.extent);
         let piece = to.alignment.min(from.alignment).min(WIDEST).min(bytes);
+        if piece < NARROWEST {
+            let value = self.expression(value)?;
+            return self.store(buffer, indices, value);
+        }
         let byte = self.shared.context.i8_type().into();
         for at in (0..bytes).step_by(piece as usize) {
             let behind = self.ir.integer(Element::I64, i64::from(at));

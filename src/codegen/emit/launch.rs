@@ -26,7 +26,7 @@ use crate::codegen::registers;
 use crate::nest::rewrite::{for_each_expr, for_each_stmt};
 use crate::nest::{Loop, LoopKind, Nest, Scope, Stmt};
 use crate::target::gpu::Gpu;
-use crate::workload::{Interval, TensorId};
+use crate::workload::{Expr, Interval, TensorId};
 
 type Result<T> = std::result::Result<T, CodegenError>;
 
@@ -35,7 +35,7 @@ const PTX_KERNEL: u32 = 71;
 /// LLVM's numbers of address spaces.
 const GLOBAL: u16 = 1;
 const SHARED: u16 = 3;
-/// Of the arguments and the workspace, in bytes: what the widest loads of a thread want.
+/// Of the workspace, in bytes, and of arguments unless it is said otherwise: what the widest loads of a thread want.
 pub const DEVICE_ALIGNMENT: u64 = 16;
 /// The most blocks of a grid in its first dimension.
 const MAX_BLOCKS: i64 = i32::MAX as i64;
@@ -63,6 +63,7 @@ pub fn launches<'c>(
     symbol: &str,
     nest: &Nest,
     gpu: &Gpu,
+    argument_alignment: u64,
 ) -> Result<Vec<Launch>> {
     let nest = own_registers(deal_out(nest.clone())?)?;
     let layout = Layout::new(&nest)?;
@@ -80,13 +81,14 @@ pub fn launches<'c>(
             module,
             nest: &nest,
             processor: Processor::Gpu(gpu),
+            argument_alignment,
             layout: &layout,
             slots: &slots,
             scopes: alias_scopes(context, &nest),
             plan: plan(&nest, inside)?,
             threads: most_threads(inside),
         };
-        let places = SharedMemory::of(&nest, inside);
+        let places = SharedMemory::of(&nest, inside, gpu.shared_bytes_per_block as usize);
         let launch = Launch {
             symbol: format!("{symbol}_{number}"),
             blocks: u32::try_from(together(&blocks))
@@ -138,11 +140,13 @@ fn most_threads(statements: &[Stmt]) -> i64 {
 struct SharedMemory {
     /// Bytes from its start.
     offsets: HashMap<TensorId, usize>,
+    /// Bytes that nobody writes, where there is room for them: what is read where a guard does not hold.
+    idle: Option<usize>,
     bytes: usize,
 }
 
 impl SharedMemory {
-    fn of(nest: &Nest, statements: &[Stmt]) -> SharedMemory {
+    fn of(nest: &Nest, statements: &[Stmt], room: usize) -> SharedMemory {
         let mut used = BTreeSet::new();
         for_each_stmt(statements, &mut |statement| {
             if let Stmt::Store { buffer, .. } | Stmt::Accumulate { buffer, .. } = statement {
@@ -154,13 +158,29 @@ impl SharedMemory {
                 used.insert(buffer);
             });
         });
-        let mut places = SharedMemory { offsets: HashMap::new(), bytes: 0 };
+        let mut is_guarded = false;
+        for_each_expr(statements, &mut |value| is_guarded |= guards_private(nest, value));
+        let mut places = SharedMemory { offsets: HashMap::new(), idle: None, bytes: 0 };
         for buffer in used.into_iter().filter(|buffer| nest.buffer(*buffer).scope == Scope::Private) {
             places.offsets.insert(buffer, places.bytes);
             places.bytes += nest.buffer(buffer).bytes().next_multiple_of(ALIGNMENT);
         }
+        let with_idle = places.bytes + DEVICE_ALIGNMENT as usize;
+        if is_guarded && with_idle <= room {
+            places.idle = Some(places.bytes);
+            places.bytes = with_idle;
+        }
         places
     }
+}
+
+/// Whether a value reads shared memory under a condition.
+fn guards_private(nest: &Nest, value: &Expr) -> bool {
+    let mut reads = false;
+    if let Expr::Guard { inside, .. } = value {
+        inside.for_each_load(&mut |buffer, _| reads |= nest.buffer(buffer).scope == Scope::Private);
+    }
+    reads || value.children().any(|child| guards_private(nest, child))
 }
 
 fn function<'c>(
@@ -178,7 +198,9 @@ fn function<'c>(
     let most = context.create_string_attribute("nvvm.maxntid", &launch.threads.to_string());
     function.add_attribute(AttributeLoc::Function, most);
     for parameter in 0..=arguments.len() as u32 {
-        for (name, value) in [("noalias", 0), ("align", DEVICE_ALIGNMENT)] {
+        let is_workspace = parameter as usize == arguments.len();
+        let alignment = if is_workspace { DEVICE_ALIGNMENT } else { shared.argument_alignment };
+        for (name, value) in [("noalias", 0), ("align", alignment)] {
             let kind = Attribute::get_named_enum_kind_id(name);
             function.add_attribute(AttributeLoc::Param(parameter), context.create_enum_attribute(kind, value));
         }
@@ -237,6 +259,10 @@ impl<'c> Emitter<'_, 'c> {
             };
             let offset = self.ir.integer(Element::I64, offset as i64);
             self.pointers[number] = Some(self.ir.offset(byte.into(), base, offset)?);
+        }
+        if let Some(offset) = places.idle {
+            let offset = self.ir.integer(Element::I64, offset as i64);
+            self.idle = Some(self.ir.offset(byte.into(), own.as_pointer_value(), offset)?);
         }
         Ok(())
     }

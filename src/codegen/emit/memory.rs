@@ -8,6 +8,7 @@ use crate::codegen::CodegenError;
 use crate::codegen::emit::ir::{Element, Value, vector_type};
 use crate::codegen::emit::launch::DEVICE_ALIGNMENT;
 use crate::codegen::emit::{Binding, Emitter, Processor, WORKSPACE_ALIGNMENT};
+use crate::nest::{Buffer, Scope};
 use crate::workload::{Atom, DType, Index, TensorId, gcd, row_major_strides};
 
 type Result<T> = std::result::Result<T, CodegenError>;
@@ -213,7 +214,7 @@ impl<'c> Emitter<'_, 'c> {
         let (moving, same) = self.split_lane_terms(&flat.join_divisions());
         let element = self.memory_type(found.dtype);
         let apart = if gathered.is_some() { 1 } else { self.common_step(&same) };
-        let alignment = self.alignment(found.dtype, apart);
+        let alignment = self.alignment(found, apart);
         let terms = self.terms(&same)?;
         let mut pointer = self.pointer_to(buffer, element, base, &terms)?;
         let mut vector = None;
@@ -259,12 +260,13 @@ impl<'c> Emitter<'_, 'c> {
         gcd(step, constant.unsigned_abs())
     }
 
-    /// Of an element so many elements from its buffer's start. Arguments of kernels for CPUs are aligned to their elements only.
-    fn alignment(&self, dtype: DType, elements: u64) -> u32 {
-        let element = dtype.bytes() as u64;
-        let start = match self.shared.processor {
-            Processor::Cpu(_) => element.min(u64::from(WORKSPACE_ALIGNMENT)),
-            Processor::Gpu(_) => DEVICE_ALIGNMENT,
+    /// Of an element so many elements from its buffer's start.
+    fn alignment(&self, buffer: &Buffer, elements: u64) -> u32 {
+        let element = buffer.dtype.bytes() as u64;
+        let start = match (self.shared.processor, buffer.scope) {
+            (Processor::Cpu(_), _) => element.min(u64::from(WORKSPACE_ALIGNMENT)),
+            (Processor::Gpu(_), Scope::Argument(_)) => self.shared.argument_alignment.max(element),
+            (Processor::Gpu(_), _) => DEVICE_ALIGNMENT,
         };
         u32::try_from(gcd(start, elements.saturating_mul(element))).unwrap_or(1)
     }
@@ -335,9 +337,11 @@ impl<'c> Emitter<'_, 'c> {
         Ok(pointers.into())
     }
 
-    /// Under a predicate, the address of the buffer's first element wherever the predicate does not hold.
+    /// Under a predicate, an address that may be read wherever the predicate does not hold: the buffer's first element, or in shared memory, where another
+    /// thread may be writing that one, bytes that nobody writes.
     fn safe_pointer(&self, buffer: TensorId, pointer: PointerValue<'c>) -> Result<PointerValue<'c>> {
-        let (Some(predicate), Some(base)) = (self.predicate, self.pointers[buffer.0 as usize]) else {
+        let idle = self.idle.filter(|_| self.shared.nest.buffer(buffer).scope == Scope::Private);
+        let (Some(predicate), Some(base)) = (self.predicate, idle.or(self.pointers[buffer.0 as usize])) else {
             return Ok(pointer);
         };
         let any = match predicate {

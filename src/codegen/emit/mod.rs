@@ -22,7 +22,7 @@ mod transpose;
 mod warp;
 mod trigonometry;
 
-pub use launch::{Launch, launches};
+pub use launch::{DEVICE_ALIGNMENT, Launch, launches};
 pub use memory::MAXIMAL_STRIDE;
 pub use processor::Processor;
 
@@ -75,6 +75,7 @@ pub fn kernel<'c>(
         module,
         nest,
         processor: Processor::Cpu(target),
+        argument_alignment: 1,
         layout: &layout,
         slots: &slots,
         scopes: alias_scopes(context, nest),
@@ -103,6 +104,8 @@ struct Shared<'a, 'c> {
     module: &'a Module<'c>,
     nest: &'a Nest,
     processor: Processor<'a>,
+    /// Of the kernel's arguments, in bytes; where it is less than an element's, that.
+    argument_alignment: u64,
     layout: &'a Layout,
     slots: &'a HashMap<TensorId, Slots>,
     scopes: AliasScopes<'c>,
@@ -206,6 +209,8 @@ struct Emitter<'a, 'c> {
     workspace: PointerValue<'c>,
     /// The first element of each buffer in memory.
     pointers: Vec<Option<PointerValue<'c>>>,
+    /// In a block's shared memory: bytes that nobody writes.
+    idle: Option<PointerValue<'c>>,
     /// By variable.
     bindings: Vec<Binding<'c>>,
     /// By variable: the values that it takes.
@@ -253,6 +258,7 @@ impl<'a, 'c> Emitter<'a, 'c> {
             levels: vec![Level::new(start)],
             lanes: None,
             phase: None,
+            idle: None,
             asynchronous: false,
             predicate: None,
             slots: HashMap::new(),

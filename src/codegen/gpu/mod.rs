@@ -6,7 +6,7 @@ pub(super) mod phases;
 
 use inkwell::context::Context;
 
-use super::emit::{Launch, MAX_VECTOR_LANES, launches};
+use super::emit::{DEVICE_ALIGNMENT, Launch, MAX_VECTOR_LANES, launches};
 use super::layout::Layout;
 use super::machine::{Machine, Output};
 use super::{CodegenError, SYMBOL, Timings};
@@ -24,13 +24,21 @@ pub struct Ptx {
     pub timings: Timings,
 }
 
-/// Compiles the body of a nest.
+/// Compiles the body of a nest, for arguments that start at multiples of [`DEVICE_ALIGNMENT`].
 ///
 /// LLVM ends the process on constructs that a GPU lacks: callers that compile untested nests do it in child processes.
 ///
 /// # Errors
 /// [`CodegenError`].
 pub fn ptx(nest: &Nest, gpu: &Gpu) -> Result<Ptx, CodegenError> {
+    ptx_of(SYMBOL, nest, gpu, DEVICE_ALIGNMENT)
+}
+
+/// As [`ptx`], for arguments that start at multiples of so many bytes only. What is to be started is called `symbol`, and a number.
+///
+/// # Errors
+/// As [`ptx`].
+pub fn ptx_of(symbol: &str, nest: &Nest, gpu: &Gpu, argument_alignment: u64) -> Result<Ptx, CodegenError> {
     // what the emitter takes for granted of blocks, threads and registers
     verify(nest, MAX_VECTOR_LANES).map_err(|error| CodegenError::Malformed(error.to_string()))?;
     let mut timings = Timings::default();
@@ -38,7 +46,7 @@ pub fn ptx(nest: &Nest, gpu: &Gpu) -> Result<Ptx, CodegenError> {
     let context = Context::create();
     let mut started = Vec::new();
     let module = machine.optimized_module(&context, &mut timings, &mut |module| {
-        started = launches(&context, module, SYMBOL, nest, gpu)?;
+        started = launches(&context, module, symbol, nest, gpu, argument_alignment)?;
         Ok(())
     })?;
     let clock = std::time::Instant::now();

@@ -4,6 +4,9 @@ use std::path::Path;
 
 use super::{Sandbox, TASK};
 
+const NETWORK: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/files/graph/networks/gemm/model.onnx");
+const A100: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/targets/gpus/sm_80.toml");
+const HASWELL: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/targets/haswell.toml");
 const H100: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/targets/gpus/sm_90.toml");
 
 #[test]
@@ -25,10 +28,25 @@ fn programs_for_gpus_are_looked_into_without_one() {
 }
 
 #[test]
+fn networks_are_compiled_for_gpus_without_one() {
+    let sandbox = Sandbox::new();
+    let untuned = ["compile", NETWORK, "-o", "net", "--trials-per-task", "0", "--target", H100];
+    let compiled = sandbox.succeed(&[&untuned[..], &["--also", A100]].concat());
+    assert!(compiled.contains("on 2 machines"), "{compiled}");
+    let shown = sandbox.succeed(&["show", "net"]);
+    assert!(shown.contains("compute capability 9.0, a GPU of compute capability 8.0"), "{shown}");
+    let header = std::fs::read_to_string(sandbox.path("net/net.h")).unwrap();
+    assert!(header.contains("int net_launch(net_model *model, void *stream);"), "{header}");
+    for other in [H100, HASWELL] {
+        sandbox.fail(&[&untuned[..], &["--also", other]].concat(), 2, "GPUs of different generations");
+    }
+}
+
+#[test]
 fn what_needs_a_gpu_says_so() {
     let sandbox = Sandbox::new();
     sandbox.file("task.txt", TASK);
-    let model = ["tune", "task.txt", "--trials", "1", "--target", H100];
+    let model = ["tune", "task.txt", "--method", "lm", "--trials", "1", "--target", H100];
     sandbox.fail(&model, 2, "the model has learned from CPUs only; choose evolution or random");
     sandbox.fail(&["next", "task.txt", "--target", H100, "--threads", "2"], 2, "--threads is about cores");
     sandbox.fail(&["next", "task.txt", "--target", "cuda:first"], 2, "cuda:0 is the first");
@@ -43,6 +61,9 @@ fn what_needs_a_gpu_says_so() {
     sandbox.fail(&["next", "task.txt", "--target", "cuda"], 3, missing);
     sandbox.fail(&["tune", "task.txt", "--method", "random", "--trials", "1", "--target", "cuda:1"], 3, missing);
     sandbox.fail(&["tune", "task.txt", "--method", "evolution", "--trials", "1", "--target", H100], 3, missing);
+    sandbox.fail(&["compile", NETWORK, "-o", "net", "--target", H100], 3, missing);
+    sandbox.succeed(&["compile", NETWORK, "-o", "net", "--target", H100, "--trials-per-task", "0"]);
+    sandbox.fail(&["run", "net"], 3, "libcuda.so.1");
     sandbox.succeed(&["plan", "--workloads", "task.txt", "-o", "plan.jsonl", "--target", H100]);
     sandbox.fail(&["measure", "--plan", "plan.jsonl", "-o", "out.jsonl.zst", "--target", H100], 3, missing);
     sandbox.fail(

@@ -6,7 +6,7 @@ use std::io::Write;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use tilescribe::codegen::{CodegenError, ptx};
+use tilescribe::codegen::{CodegenError, ptx, ptx_of};
 use tilescribe::nest::rewrite::Refusal;
 use tilescribe::nest::rewrite::accumulate::Reduction;
 use tilescribe::nest::rewrite::pack::{Content, Layout, Place};
@@ -448,6 +448,9 @@ fn vectors_are_loaded_at_once_where_their_place_allows() {
         let text = ptx(&nest, &h100()).unwrap().text;
         let wide = |kind: &str, of: &str| text.lines().any(|line| line.contains(kind) && line.contains(of));
         assert!(wide("ld.global", loads) && wide("st.global", "v4"), "{first}: {text}");
+        // arguments that start anywhere in a buffer
+        let text = ptx_of("kernel", &nest, &h100(), 4).unwrap().text;
+        assert!(text.contains("ld.global") && !text.contains(".v2") && !text.contains(".v4"), "{first}: {text}");
     }
 }
 

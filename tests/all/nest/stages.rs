@@ -1,6 +1,6 @@
 //! Copies that run ahead: what they compute, where they are refused, and what becomes of them in PTX.
 
-use tilescribe::codegen::ptx;
+use tilescribe::codegen::{ptx, ptx_of};
 use tilescribe::nest::rewrite::Refusal;
 use tilescribe::nest::{FaultKind, Loop, LoopKind, Nest, Stmt, verify};
 use tilescribe::space::{Decision, Policy, Space};
@@ -139,15 +139,17 @@ fn a_step_waits_once_and_leaves_the_youngest_under_way() {
     }
 }
 
-/// Takes so many stages where that can be, and everything else as the rules would.
+/// Copies operands, in so many stages where that can be, and does everything else as the rules would.
 struct Staged(&'static str);
 
 impl Policy for Staged {
     fn pick(&mut self, decision: &Decision) -> usize {
         let wanted = |candidate: &tilescribe::space::Words| candidate.to_string() == self.0;
-        match decision.site.to_string().starts_with("stages") {
-            true => decision.candidates.iter().position(wanted).unwrap(),
-            false => decision.default,
+        match decision.site.to_string().split(' ').next() {
+            Some("stages") => decision.candidates.iter().position(wanted).unwrap(),
+            // the first is none
+            Some("copy") => decision.default.max(decision.candidates.len().min(2) - 1),
+            _ => decision.default,
         }
     }
 }
@@ -181,6 +183,41 @@ fn programs_of_the_space_copy_in_wide_pieces() {
             if let Some(kernels) = assembled(&text, architecture) {
                 assert!(kernels.iter().all(|(_, spilled)| *spilled == 0), "{kernels:?}");
             }
+        }
+    }
+}
+
+/// As [`Staged`], as many lanes at a time as can be.
+struct Wide;
+
+impl Policy for Wide {
+    fn pick(&mut self, decision: &Decision) -> usize {
+        match decision.site.to_string().starts_with("lanes") {
+            true => decision.candidates.len() - 1,
+            false => Staged("3").pick(decision),
+        }
+    }
+}
+
+#[test]
+fn arguments_that_start_in_the_middle_of_a_word_are_copied_at_once() {
+    let gpu = gpu("sm_90");
+    let text = "input t0 f16 256 512\nconst t1 f16 256 512\nlet t2 512 512 sum 256 mul cast f32 t0 c a cast f32 t1 c b\n\
+                out t3 f16 512 512 cast f16 t2 a b\n";
+    let task = Task { workload: text.parse().unwrap(), target: gpu.clone().into() };
+    let nest = Space::standard().drive(&task, &mut Wide).1.unwrap();
+    // bytes that arguments start at multiples of, and those of the widest copy
+    for (alignment, copied) in [(16, Some(16)), (8, Some(8)), (4, Some(4)), (2, None)] {
+        let text = ptx_of("kernel", &nest, &gpu, alignment).unwrap().text;
+        let widest = [16, 8, 4].into_iter().find(|bytes| {
+            text.lines().any(|line| line.contains("cp.async.c") && line.trim_end().ends_with(&format!(", {bytes};")))
+        });
+        assert_eq!(widest, copied, "{alignment}: {nest}\n{text}");
+        assert_eq!(count(&text, "st.shared") > 0, copied.is_none(), "{alignment}: {nest}\n{text}");
+        let parameter = format!(".param .u64 .ptr .global .align {alignment} kernel_0_param_0");
+        assert!(text.contains(&parameter), "{text}");
+        if let Some(kernels) = assembled(&text, "sm_90a") {
+            assert!(!kernels.is_empty());
         }
     }
 }

@@ -86,7 +86,8 @@ fn programs_for_a_narrower_machine_are_measured_and_deployed_here() {
     );
     let about = sandbox.succeed(&["show", "out"]);
     assert!(
-        about.contains("for haswell") && about.contains("needs aes avx avx2 bmi bmi2 f16c fma popcnt sse4.1 sse4.2"),
+        about.contains("for the CPU haswell")
+            && about.contains("needs aes avx avx2 bmi bmi2 f16c fma popcnt sse4.1 sse4.2"),
         "{about}"
     );
     sandbox.succeed(&["run", "out"]);

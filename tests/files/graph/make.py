@@ -114,6 +114,13 @@ def networks():
          node("ConstantOfShape", "us", "u", value=helper.make_tensor("u", half, [1], [0.01])), node("MatMul", "f u", "m"),
          node("MatMul", "m v", "n"), node("LayerNormalization", "n s t", "l"), node("Softmax", "l", "y")],
         {"x": (half, [2, 4, 9, 7])}, {"y": (half, None)}, {"flat": ints(2, -1), "us": ints(378, 300), **halves})
+    # the second convolution starts in the middle of a word
+    halves = {name: HALVES.standard_normal(shape).astype(np.float16) for name, shape in
+              {"v": (3, 4, 3, 3), "w": (2, 4, 1, 1), "u": (3, 5, 3, 3)}.items()}
+    yield "joined", model(
+        [node("Conv", "x v", "a", pads=[1, 1, 1, 1]), node("Conv", "x w", "b"), node("Concat", "a b", "c", axis=1),
+         node("Conv", "c u", "d"), node("Relu", "d", "y")],
+        {"x": (half, [1, 4, 5, 7])}, {"y": (half, None), "c": (half, None)}, halves)
 
 
 def refused():

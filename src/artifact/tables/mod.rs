@@ -1,9 +1,15 @@
-//! A network as data for the assembler: the tables that `deploy.c` reads, and the functions under the network's own name.
+//! A network as data for the assembler: the tables that the functions of `deploy/` read, and these functions under the network's own
+//! name.
+
+mod cpu;
+mod gpu;
 
 use std::fmt::Write;
 
 use super::manifest::Port;
+use crate::codegen::Launch;
 use crate::target::Architecture;
+use crate::target::gpu::Capability;
 use crate::workload::DType;
 
 /// Where an argument of a call is when the network runs. Offsets in bytes.
@@ -28,25 +34,66 @@ pub enum Place {
     },
 }
 
-/// Everything that `struct network` of `deploy.c` holds.
+/// Everything that `struct network` of `deploy.h` holds, and the kernels.
 #[derive(Clone, Debug)]
 pub struct Tables<'a> {
     pub name: &'a str,
     pub weights_id: &'a str,
     pub weights_bytes: u64,
     pub arena_bytes: u64,
-    /// The most scratch memory that a kernel wants, for all its threads.
-    pub workspace_bytes: u64,
     pub inputs: &'a [Port],
     pub outputs: &'a [Port],
-    /// The symbol of the kernel, and where its arguments are.
-    pub calls: &'a [(String, Vec<Place>)],
-    /// LLVM's names, without `+`.
-    pub features: &'a [String],
+    /// Number of tasks.
+    pub tasks: usize,
+    /// The task, and where its kernels find their arguments.
+    pub calls: &'a [(usize, &'a [Place])],
+    pub kernels: &'a Kernels,
 }
 
-/// The functions of a library, without the network's name in front.
-pub const FUNCTIONS: [&str; 7] = ["create", "run", "destroy", "inputs", "outputs", "missing_feature", "error_string"];
+/// Everything that `struct kernels` holds, of `deploy/cpu.c` or of `deploy/cuda.c`.
+#[derive(Clone, Debug)]
+pub enum Kernels {
+    Cpu(CpuKernels),
+    /// For GPUs of several generations, newest first.
+    Gpu(Vec<Generation>),
+}
+
+/// Functions for a CPU.
+#[derive(Clone, Debug)]
+pub struct CpuKernels {
+    /// The most scratch memory that a kernel wants, for all its threads.
+    pub workspace_bytes: u64,
+    /// LLVM's names, without `+`.
+    pub features: Vec<String>,
+    /// By task.
+    pub symbols: Vec<String>,
+}
+
+/// PTX for the GPUs of one generation.
+#[derive(Clone, Debug)]
+pub struct Generation {
+    pub capability: Capability,
+    /// The most that a kernel wants.
+    pub workspace_bytes: u64,
+    /// By task: the file that holds the PTX where the tables are assembled, and what to start.
+    pub modules: Vec<(String, Vec<Launch>)>,
+}
+
+/// The functions of every library, without the network's name in front.
+const FUNCTIONS: [&str; 7] = ["create", "run", "destroy", "inputs", "outputs", "missing_feature", "error_string"];
+/// Those of a library for GPUs alone.
+const DEVICE_FUNCTIONS: [&str; 4] = ["device_input", "device_output", "launch", "wait"];
+
+impl Kernels {
+    /// The functions of the library, without the network's name in front.
+    pub fn functions(&self) -> impl Iterator<Item = &'static str> {
+        let more: &[&str] = match self {
+            Kernels::Cpu(_) => &[],
+            Kernels::Gpu(_) => &DEVICE_FUNCTIONS,
+        };
+        FUNCTIONS.into_iter().chain(more.iter().copied())
+    }
+}
 
 /// The number of a type in the C header and tables.
 pub fn type_number(dtype: DType) -> u32 {
@@ -62,14 +109,14 @@ pub fn type_number(dtype: DType) -> u32 {
     }
 }
 
-/// GNU assembly; the same for all architectures but for the jump.
+/// GNU assembly for the host's architecture; the same for all of them but for the jump.
 pub fn assembly(tables: &Tables<'_>, architecture: Architecture) -> String {
     let mut text = String::from("\t.text\n");
     let jump = match architecture {
         Architecture::X86_64 => "jmp",
         Architecture::Aarch64 => "b",
     };
-    for function in FUNCTIONS {
+    for function in tables.kernels.functions() {
         let name = tables.name;
         put(&mut text, format_args!("\t.globl {name}_{function}\n\t.type {name}_{function}, %function"));
         put(&mut text, format_args!("{name}_{function}:\n\t{jump} tilescribe_{function}"));
@@ -78,7 +125,6 @@ pub fn assembly(tables: &Tables<'_>, architecture: Architecture) -> String {
     text.push_str("\t.section .rodata\n");
     strings(&mut text, "input", tables.inputs.iter().map(|port| port.name.as_str()));
     strings(&mut text, "output", tables.outputs.iter().map(|port| port.name.as_str()));
-    strings(&mut text, "feature", tables.features.iter().map(String::as_str));
     strings(&mut text, "id", std::iter::once(tables.weights_id));
     text.push_str("\t.balign 8\n");
     for (what, ports) in [("input", tables.inputs), ("output", tables.outputs)] {
@@ -87,8 +133,10 @@ pub fn assembly(tables: &Tables<'_>, architecture: Architecture) -> String {
             port.shape.iter().for_each(|extent| put(&mut text, format_args!("\t.quad {extent}")));
         }
     }
+    put(&mut text, format_args!(".Lcalls:"));
+    tables.calls.iter().for_each(|(task, places)| put(&mut text, format_args!("\t.quad {task}, {}", places.len())));
     put(&mut text, format_args!(".Larguments:"));
-    for place in tables.calls.iter().flat_map(|(_, places)| places) {
+    for place in tables.calls.iter().flat_map(|(_, places)| *places) {
         let (space, index, offset) = match *place {
             Place::Unused => (0, 0, 0),
             Place::Input { index, offset } => (1, index, offset),
@@ -109,11 +157,11 @@ pub fn assembly(tables: &Tables<'_>, architecture: Architecture) -> String {
             put(&mut text, row);
         }
     }
-    put(&mut text, format_args!(".Lcalls:"));
-    tables.calls.iter().for_each(|(kernel, places)| put(&mut text, format_args!("\t.quad {kernel}, {}", places.len())));
-    put(&mut text, format_args!(".Lfeatures:"));
-    (0..tables.features.len()).for_each(|number| put(&mut text, format_args!("\t.quad .Lfeature{number}")));
     network(&mut text, tables);
+    match tables.kernels {
+        Kernels::Cpu(kernels) => cpu::kernels(&mut text, kernels),
+        Kernels::Gpu(generations) => gpu::kernels(&mut text, generations),
+    }
     text.push_str("\t.section .note.GNU-stack, \"\", %progbits\n");
     text
 }
@@ -124,18 +172,21 @@ fn network(text: &mut String, tables: &Tables<'_>) {
     let numbers = [
         tables.weights_bytes,
         tables.arena_bytes,
-        tables.workspace_bytes,
         tables.inputs.len() as u64,
         tables.outputs.len() as u64,
         tables.calls.len() as u64,
         arguments as u64,
-        tables.features.len() as u64,
+        tables.tasks as u64,
     ];
-    text.push_str("\t.globl tilescribe_network\n\t.hidden tilescribe_network\n\t.type tilescribe_network, %object\n");
-    text.push_str("tilescribe_network:\n\t.quad .Lid0\n");
+    object(text, "tilescribe_network");
+    put(text, format_args!("\t.quad .Lid0"));
     numbers.iter().for_each(|number| put(text, format_args!("\t.quad {number}")));
-    text.push_str("\t.quad .Linputs, .Loutputs, .Lcalls, .Larguments, .Lfeatures\n");
-    text.push_str("\t.size tilescribe_network, .-tilescribe_network\n");
+    put(text, format_args!("\t.quad .Linputs, .Loutputs, .Lcalls, .Larguments"));
+}
+
+/// Starts a structure that the functions read.
+fn object(text: &mut String, name: &str) {
+    put(text, format_args!("\t.globl {name}\n\t.hidden {name}\n\t.type {name}, %object\n{name}:"));
 }
 
 fn strings<'s>(text: &mut String, label: &str, strings: impl Iterator<Item = &'s str>) {

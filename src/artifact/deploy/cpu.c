@@ -1,20 +1,16 @@
-/* What a deployed network consists of beside its kernels: the functions that its header declares.
+/* A deployed network on CPUs.
  *
- * The network itself is data, written by `tables.rs`: which kernels to call, and where their arguments are. The names of the
- * functions here are hidden in the shared object; it exports them under the network's own name. Nothing in this file needs more
- * than the baseline of its instruction set, so that a machine that lacks what the kernels need gets an error. */
+ * Nothing in this file needs more than the baseline of its instruction set, so that a machine that lacks what the kernels need
+ * gets an error. */
 
-#define _GNU_SOURCE
-#include <fcntl.h>
+#include "deploy.h"
+
 #include <pthread.h>
-#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
-#include "../runtime/runtime.h"
+#include "../../runtime/runtime.h"
 
 #if defined(__x86_64__)
 #include <cpuid.h>
@@ -22,51 +18,15 @@
 #include <sys/auxv.h>
 #endif
 
-/* As in the header that `header.rs` writes. */
-enum status {
-    STATUS_OK = 0,
-    STATUS_UNSUPPORTED_CPU = 1,
-    STATUS_CANNOT_READ_WEIGHTS = 2,
-    STATUS_FOREIGN_WEIGHTS = 3,
-    STATUS_OUT_OF_MEMORY = 4,
-    STATUS_BAD_ARGUMENT = 5,
-};
-
-struct tensor {
-    const char *name;
-    const int64_t *shape;
-    uint64_t bytes;
-    uint32_t rank;
-    uint32_t type;
-};
-
-/* Where an argument of a call is. */
-enum space { SPACE_UNUSED = 0, SPACE_INPUT = 1, SPACE_OUTPUT = 2, SPACE_WEIGHTS = 3, SPACE_ARENA = 4 };
-
-struct argument {
-    uint32_t space;
-    uint32_t index; /* of the input or output */
-    uint64_t offset; /* in bytes */
-};
-
-struct call {
-    void (*kernel)(void *const *arguments, void *workspace);
-    uint64_t arguments; /* their number */
-};
-
-struct network {
-    const char *weights_id; /* 64 hexadecimal digits */
-    uint64_t weights_bytes;
-    uint64_t arena_bytes;
+/* The kernels, and what they need; written by `tables.rs`. */
+struct kernels {
     uint64_t workspace_bytes; /* the most that a kernel wants, for all its threads */
-    uint64_t inputs, outputs, calls, arguments, features;
-    const struct tensor *input, *output;
-    const struct call *call;
-    const struct argument *argument; /* of all calls, one after the other */
-    const char *const *feature;
+    uint64_t features;
+    const char *const *feature; /* LLVM's names */
+    void (*const *kernel)(void *const *arguments, void *workspace); /* by task */
 };
 
-extern const struct network tilescribe_network;
+extern const struct kernels tilescribe_kernels;
 
 struct model {
     const unsigned char *weights;
@@ -182,48 +142,17 @@ static int has_feature(const char *name)
 /* The first feature that the kernels need and this machine lacks, or NULL. */
 const char *tilescribe_missing_feature(void)
 {
-    for (uint64_t i = 0; i < tilescribe_network.features; i++)
-        if (!has_feature(tilescribe_network.feature[i]))
-            return tilescribe_network.feature[i];
+    for (uint64_t i = 0; i < tilescribe_kernels.features; i++)
+        if (!has_feature(tilescribe_kernels.feature[i]))
+            return tilescribe_kernels.feature[i];
     return NULL;
 }
 
 /* ---- Models ---- */
 
-/* Maps the weights, read only and shared: they stay in the page cache, once for all processes. */
-static enum status map_weights(const char *path, const unsigned char **weights)
-{
-    static const char prefix[] = "{\"__metadata__\":{\"id\":\"";
-    uint64_t bytes = tilescribe_network.weights_bytes;
-    int file = open(path, O_RDONLY | O_CLOEXEC);
-    if (file < 0)
-        return STATUS_CANNOT_READ_WEIGHTS;
-    struct stat about;
-    void *mapped = MAP_FAILED;
-    int known_size = fstat(file, &about) == 0;
-    if (known_size && (uint64_t)about.st_size == bytes)
-        mapped = mmap(NULL, bytes, PROT_READ, MAP_SHARED, file, 0);
-    close(file);
-    if (!known_size)
-        return STATUS_CANNOT_READ_WEIGHTS;
-    if ((uint64_t)about.st_size != bytes)
-        return STATUS_FOREIGN_WEIGHTS;
-    if (mapped == MAP_FAILED)
-        return STATUS_OUT_OF_MEMORY;
-    const char *id = (const char *)mapped + 8 + sizeof prefix - 1;
-    /* no weights file is shorter than this: the sizes agree, and ours holds an id */
-    if (memcmp((const char *)mapped + 8, prefix, sizeof prefix - 1) != 0 || memcmp(id, tilescribe_network.weights_id, 64) != 0) {
-        munmap(mapped, bytes);
-        return STATUS_FOREIGN_WEIGHTS;
-    }
-    *weights = mapped;
-    return STATUS_OK;
-}
-
 static void release(struct model *model)
 {
-    if (model->weights != NULL)
-        munmap((void *)model->weights, tilescribe_network.weights_bytes);
+    unmap_weights(model->weights);
     if (model->memory != NULL)
         munmap(model->memory, model->memory_bytes);
     free(model->address);
@@ -259,12 +188,12 @@ int tilescribe_create(const char *weights, int threads, struct model **out)
         return STATUS_BAD_ARGUMENT;
     *out = NULL;
     if (tilescribe_missing_feature() != NULL)
-        return STATUS_UNSUPPORTED_CPU;
+        return STATUS_UNSUPPORTED_MACHINE;
     struct model *model = calloc(1, sizeof *model);
     if (model == NULL)
         return STATUS_OUT_OF_MEMORY;
     model->threads = threads;
-    model->memory_bytes = tilescribe_network.arena_bytes + tilescribe_network.workspace_bytes;
+    model->memory_bytes = tilescribe_network.arena_bytes + tilescribe_kernels.workspace_bytes;
     model->memory_bytes += model->memory_bytes == 0;
     enum status status = map_weights(weights, &model->weights);
     if (status == STATUS_OK) {
@@ -290,14 +219,8 @@ int tilescribe_create(const char *weights, int threads, struct model **out)
 int tilescribe_run(struct model *model, const void *const *inputs, void *const *outputs)
 {
     const struct network *network = &tilescribe_network;
-    if (model == NULL || (inputs == NULL && network->inputs > 0) || (outputs == NULL && network->outputs > 0))
+    if (model == NULL || !all_given(network->input, network->inputs, inputs) || !all_given(network->output, network->outputs, (const void *const *)outputs))
         return STATUS_BAD_ARGUMENT;
-    for (uint64_t i = 0; i < network->inputs; i++)
-        if (inputs[i] == NULL && network->input[i].bytes > 0)
-            return STATUS_BAD_ARGUMENT;
-    for (uint64_t i = 0; i < network->outputs; i++)
-        if (outputs[i] == NULL && network->output[i].bytes > 0)
-            return STATUS_BAD_ARGUMENT;
     pthread_mutex_lock(&turn);
     tilescribe_set_threads(model->threads);
     for (uint64_t i = 0; i < network->arguments; i++) {
@@ -309,36 +232,16 @@ int tilescribe_run(struct model *model, const void *const *inputs, void *const *
     }
     void **arguments = model->address;
     for (uint64_t i = 0; i < network->calls; i++) {
-        network->call[i].kernel((void *const *)arguments, model->memory + network->arena_bytes);
+        tilescribe_kernels.kernel[network->call[i].task](arguments, model->memory + network->arena_bytes);
         arguments += network->call[i].arguments;
     }
     pthread_mutex_unlock(&turn);
     return STATUS_OK;
 }
 
-const struct tensor *tilescribe_inputs(size_t *count)
-{
-    if (count != NULL)
-        *count = tilescribe_network.inputs;
-    return tilescribe_network.input;
-}
-
-const struct tensor *tilescribe_outputs(size_t *count)
-{
-    if (count != NULL)
-        *count = tilescribe_network.outputs;
-    return tilescribe_network.output;
-}
-
 const char *tilescribe_error_string(int status)
 {
-    switch (status) {
-    case STATUS_OK: return "success";
-    case STATUS_UNSUPPORTED_CPU: return "this processor lacks instructions that the network was compiled for";
-    case STATUS_CANNOT_READ_WEIGHTS: return "the weights file cannot be read";
-    case STATUS_FOREIGN_WEIGHTS: return "the weights file does not belong to this library";
-    case STATUS_OUT_OF_MEMORY: return "out of memory";
-    case STATUS_BAD_ARGUMENT: return "an argument is missing or out of range";
-    default: return "unknown status";
-    }
+    if (status == STATUS_UNSUPPORTED_MACHINE)
+        return "this processor lacks instructions that the network was compiled for";
+    return common_error_string(status);
 }

@@ -1,0 +1,171 @@
+//! The kernels of a network, for one CPU or for GPUs of several generations.
+
+use std::cmp::Reverse;
+use std::collections::HashSet;
+
+use super::bind::Bound;
+use super::compile::Version;
+use super::error::ArtifactError;
+use super::tables::{CpuKernels, Generation, Kernels, Place};
+use crate::codegen::{self, DEVICE_ALIGNMENT};
+use crate::graph::Network;
+use crate::nest::Nest;
+use crate::target::{Cpu, Gpu, Kind, Target};
+
+/// What the linker makes a library of, beside the tables.
+pub struct Code {
+    pub kernels: Kernels,
+    /// By the names that they shall have.
+    pub objects: Vec<(&'static str, Vec<u8>)>,
+    /// Files that the tables take in.
+    pub texts: Vec<(String, String)>,
+}
+
+/// The functions of `src/artifact/deploy/` that all libraries have, and those for either machine, compiled with Tilescribe itself.
+const COMMON_OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/common.o"));
+const CPU_OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/cpu.o"));
+const CUDA_OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/cuda.o"));
+
+/// Whether one artifact can be made for these machines: one CPU of this program's own architecture, of which its C objects are, or GPUs
+/// of different generations.
+///
+/// # Errors
+/// [`ArtifactError::Versions`], [`ArtifactError::OtherArchitecture`]
+pub fn check_targets<'t>(targets: impl IntoIterator<Item = &'t Target>) -> Result<(), ArtifactError> {
+    let mut generations = HashSet::new();
+    let mut cpus = 0;
+    for target in targets {
+        match target {
+            Target::Cpu(cpu) if cpu.architecture.name() != std::env::consts::ARCH => {
+                let (target, host) = (cpu.architecture.name().into(), std::env::consts::ARCH.into());
+                return Err(ArtifactError::OtherArchitecture { target, host });
+            }
+            Target::Cpu(_) => cpus += 1,
+            Target::Gpu(gpu) if !generations.insert(gpu.capability) => return Err(ArtifactError::Versions),
+            Target::Gpu(_) => {}
+        }
+    }
+    match (cpus, generations.len()) {
+        (1, 0) | (0, 1..) => Ok(()),
+        _ => Err(ArtifactError::Versions),
+    }
+}
+
+/// Versions of which one artifact can be made, in the order in which they are tried: newest GPUs first.
+///
+/// # Errors
+/// As [`check_targets`].
+pub fn checked<'v>(versions: &[Version<'v>]) -> Result<Vec<Version<'v>>, ArtifactError> {
+    check_targets(versions.iter().map(|version| version.target))?;
+    let mut versions = versions.to_vec();
+    versions.sort_by_key(|version| Reverse(version.target.gpu().map(|gpu| gpu.capability).ok()));
+    Ok(versions)
+}
+
+/// LLVM's names without `+`, sorted: what the kernels may use.
+pub fn required_features(target: &Target) -> Vec<String> {
+    let Target::Cpu(cpu) = target else { return Vec::new() };
+    let mut features: Vec<String> =
+        cpu.features.iter().map(|feature| feature.trim_start_matches('+').to_string()).collect();
+    features.sort();
+    features.dedup();
+    features
+}
+
+/// Compiles all kernels of versions that were [`checked`].
+///
+/// # Errors
+/// [`ArtifactError::Codegen`], and [`ArtifactError::Internal`] where schedules do not fit their machine.
+pub fn code(network: &Network, versions: &[Version<'_>], bound: &Bound) -> Result<Code, ArtifactError> {
+    let mut generations = Vec::new();
+    let mut texts = Vec::new();
+    for (number, version) in versions.iter().enumerate() {
+        let nests: Vec<&Nest> = version.schedules.iter().map(|schedule| &schedule.nest).collect();
+        match version.target {
+            Target::Cpu(cpu) => return for_cpu(&nests, cpu),
+            Target::Gpu(gpu) => {
+                let (generation, mut programs) = for_gpu(network, &nests, gpu, bound, number)?;
+                generations.push(generation);
+                texts.append(&mut programs);
+            }
+        }
+    }
+    let objects = vec![("common.o", COMMON_OBJECT.to_vec()), ("cuda.o", CUDA_OBJECT.to_vec())];
+    Ok(Code { kernels: Kernels::Gpu(generations), objects, texts })
+}
+
+/// What the kernels of a task are called.
+fn symbol(task: usize) -> String {
+    format!("kernel_{task}")
+}
+
+fn for_cpu(nests: &[&Nest], cpu: &Cpu) -> Result<Code, ArtifactError> {
+    let symbols: Vec<String> = (0..nests.len()).map(symbol).collect();
+    let kernels: Vec<(&str, &Nest)> = symbols.iter().map(String::as_str).zip(nests.iter().copied()).collect();
+    let object = codegen::object(&kernels, cpu)?;
+    let workspace_bytes = object.workspace_bytes.iter().copied().max().unwrap_or(0) as u64;
+    let features = required_features(&Target::Cpu(cpu.clone()));
+    let objects = vec![
+        ("kernels.o", object.bytes),
+        ("common.o", COMMON_OBJECT.to_vec()),
+        ("cpu.o", CPU_OBJECT.to_vec()),
+        ("runtime.o", codegen::RUNTIME_OBJECT.to_vec()),
+    ];
+    Ok(Code { kernels: Kernels::Cpu(CpuKernels { workspace_bytes, features, symbols }), objects, texts: Vec::new() })
+}
+
+/// The PTX of each task, by the name of a file.
+type Programs = Vec<(String, String)>;
+
+fn for_gpu(
+    network: &Network,
+    nests: &[&Nest],
+    gpu: &Gpu,
+    bound: &Bound,
+    number: usize,
+) -> Result<(Generation, Programs), ArtifactError> {
+    let (mut modules, mut programs, mut workspace_bytes) = (Vec::new(), Vec::new(), 0);
+    for (task, nest) in nests.iter().enumerate() {
+        if !nest.setup.is_empty() {
+            return Err(ArtifactError::Internal("operands packed by a setup, which no device runs".into()));
+        }
+        let calls = network.calls.iter().zip(&bound.places).filter(|(call, _)| call.task == task);
+        let places = calls.flat_map(|(_, places)| places);
+        let alignment = places.map(alignment).min().unwrap_or(DEVICE_ALIGNMENT);
+        let program = codegen::ptx_of(&symbol(task), nest, gpu, alignment)?;
+        let file = format!("kernels_{number}_{task}.ptx");
+        modules.push((file.clone(), program.launches));
+        programs.push((file, program.text));
+        workspace_bytes = workspace_bytes.max(program.workspace_bytes as u64);
+    }
+    Ok((Generation { capability: gpu.capability, workspace_bytes, modules }, programs))
+}
+
+/// What an argument in this place is aligned to on a device, in bytes: a call may start anywhere in a buffer.
+fn alignment(place: &Place) -> u64 {
+    let offset = match *place {
+        Place::Unused => 0,
+        Place::Input { offset, .. }
+        | Place::Output { offset, .. }
+        | Place::Weights { offset }
+        | Place::Arena { offset } => offset,
+    };
+    1 << (offset | DEVICE_ALIGNMENT).trailing_zeros()
+}
+
+impl Kernels {
+    pub fn kind(&self) -> Kind {
+        match self {
+            Kernels::Cpu(_) => Kind::Cpu,
+            Kernels::Gpu(_) => Kind::Gpu,
+        }
+    }
+
+    /// The most scratch memory that a kernel wants.
+    pub fn workspace_bytes(&self) -> u64 {
+        match self {
+            Kernels::Cpu(kernels) => kernels.workspace_bytes,
+            Kernels::Gpu(generations) => generations.iter().map(|g| g.workspace_bytes).max().unwrap_or(0),
+        }
+    }
+}
