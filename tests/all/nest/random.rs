@@ -7,6 +7,7 @@ use half::{bf16, f16};
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use rayon::iter::{IntoParallelIterator, ParallelIterator};
+use tilescribe::codegen::ptx;
 use tilescribe::nest::{Buffer, Nest, interpret, verify};
 use tilescribe::space::{Choice, Decision, Next, Policy, Reason, Space, Trace};
 use tilescribe::target::{Architecture, Cpu, Target, Task};
@@ -109,12 +110,12 @@ fn arguments(nest: &Nest, rng: &mut ChaCha8Rng) -> Vec<Vec<u8>> {
 fn check(seed: u64) -> Result<(), String> {
     let mut rng = ChaCha8Rng::seed_from_u64(seed);
     let pair = Pair::random(&mut rng);
-    pair.check(seed, &mut rng)
+    pair.check(seed, &mut rng, false)
 }
 
 impl Pair {
-    /// Runs the nest beside the plain one; what is wrong with it, if anything.
-    fn check(self, seed: u64, rng: &mut ChaCha8Rng) -> Result<(), String> {
+    /// Runs the nest beside the plain one, and its PTX, too, where it shall be executed; what is wrong with it, if anything.
+    pub fn check(self, seed: u64, rng: &mut ChaCha8Rng, executed: bool) -> Result<(), String> {
         let Pair { kind, task, trace, result } = self;
         let describe = |what: String, nest: &dyn std::fmt::Display| {
             format!("seed {seed}, {kind}: {what}\ntrace:\n{trace}\nnest:\n{nest}")
@@ -130,23 +131,43 @@ impl Pair {
         let given = arguments(&naive, rng);
         let expected = evaluated(&task.workload, &naive, &given).map_err(|error| describe(error, &naive))?;
         for nest in [&naive, &nest] {
-            let mut bytes = given.clone();
-            for id in &nest.arguments()[given.len()..] {
-                bytes.push(vec![0xa5; nest.buffer(*id).bytes()]);
-            }
-            interpret(nest, &mut bytes).map_err(|fault| describe(fault.to_string(), nest))?;
-            let found: Vec<_> = nest.arguments().into_iter().zip(bytes).collect();
-            for (id, array) in &expected {
-                let bytes = found.iter().find(|(other, _)| other == id).map(|(_, bytes)| bytes.as_slice());
-                // errors that are independent of one another grow by the root
-                let allowed = 1e-4 * f64::from(nest.error_growth).sqrt() + last_place(array.dtype());
-                let found = Array::from_bytes(array.shape().to_vec(), array.dtype(), bytes.unwrap_or_default())
-                    .map_err(|error| describe(error.to_string(), nest))?;
-                compare(*id, array, &found, allowed).map_err(|difference| describe(difference, nest))?;
-            }
+            let interpreted = |mut bytes: Vec<Vec<u8>>| match interpret(nest, &mut bytes) {
+                Ok(_) => Ok(bytes),
+                Err(fault) => Err(fault.to_string()),
+            };
+            agree(nest, &given, &expected, &interpreted).map_err(|difference| describe(difference, nest))?;
         }
-        Ok(())
+        let Target::Gpu(gpu) = &task.target else { return Ok(()) };
+        if !executed {
+            return Ok(());
+        }
+        let program = ptx(&nest, gpu).map_err(|error| describe(error.to_string(), &nest))?;
+        agree(&nest, &given, &expected, &|bytes| crate::ptx::run(&program, bytes))
+            .map_err(|difference| describe(format!("executed: {difference}\n{}", program.text), &nest))
     }
+}
+
+/// Runs a nest on arguments, in one way or another, and compares what it leaves in the outputs.
+fn agree(
+    nest: &Nest,
+    given: &[Vec<u8>],
+    expected: &[(TensorId, Array)],
+    run: &dyn Fn(Vec<Vec<u8>>) -> Result<Vec<Vec<u8>>, String>,
+) -> Result<(), String> {
+    let mut bytes = given.to_vec();
+    for id in &nest.arguments()[given.len()..] {
+        bytes.push(vec![0xa5; nest.buffer(*id).bytes()]);
+    }
+    let found: Vec<_> = nest.arguments().into_iter().zip(run(bytes)?).collect();
+    for (id, array) in expected {
+        let bytes = found.iter().find(|(other, _)| other == id).map(|(_, bytes)| bytes.as_slice());
+        // errors that are independent of one another grow by the root
+        let allowed = 1e-4 * f64::from(nest.error_growth).sqrt() + last_place(array.dtype());
+        let found = Array::from_bytes(array.shape().to_vec(), array.dtype(), bytes.unwrap_or_default())
+            .map_err(|error| error.to_string())?;
+        compare(*id, array, &found, allowed)?;
+    }
+    Ok(())
 }
 
 /// The outputs by the naive evaluator.
@@ -220,7 +241,7 @@ fn on_gpu(seed: u64) -> Result<OnGpu, String> {
             None => Err(format!("seed {seed}, {}: {reason}\ntrace:\n{}", pair.kind, pair.trace)),
         };
     }
-    pair.check(seed, &mut rng)?;
+    pair.check(seed, &mut rng, seed.is_multiple_of(EXECUTED))?;
     Ok(OnGpu { decisions, dead_end: None })
 }
 
@@ -259,6 +280,8 @@ const GPU_DECISIONS: [&str; 31] = [
     "stages 5",
 ];
 const LEAST: usize = 50;
+/// One of so many pairs for GPUs is compiled, and its PTX executed.
+const EXECUTED: u64 = 5;
 /// Pairs for GPUs: seeds from here on.
 const GPU_PAIRS: std::ops::Range<u64> = 100_000..102_000;
 
