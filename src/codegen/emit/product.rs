@@ -6,9 +6,9 @@ use super::Emitter;
 use super::ir::{Element, Value};
 use crate::codegen::CodegenError;
 use crate::codegen::gpu::matrices::{OWN, place_in_first, place_in_second, places_in_first, places_in_second};
-use crate::nest::matrix::operands;
-use crate::nest::{Loop, Stmt};
-use crate::workload::{Binary, DType, Expr, Index, Var};
+use crate::nest::matrix::{COLUMNS, DEPTH_OF_HALVES, ROWS, operands};
+use crate::nest::{Loop, Scope, Stmt};
+use crate::workload::{Binary, DType, Expr, Index, Interval, Var, flatten};
 
 type Result<T> = std::result::Result<T, CodegenError>;
 
@@ -38,8 +38,14 @@ impl<'c> Emitter<'_, 'c> {
                 if of_first != of_second {
                     return Err(CodegenError::Malformed("a product of two types".into()));
                 }
-                let mut arguments = self.pairs(first, of_first, [rows, depth], &places_in_first(lane))?;
-                arguments.extend(self.pairs(second, of_second, [depth, columns], &places_in_second(lane))?);
+                let mut arguments = match self.whole(first, of_first, (rows, depth), Operand::First, lane)? {
+                    Some(registers) => registers,
+                    None => self.pairs(first, of_first, [rows, depth], &places_in_first(lane))?,
+                };
+                arguments.extend(match self.whole(second, of_second, (columns, depth), Operand::Second, lane)? {
+                    Some(registers) => registers,
+                    None => self.pairs(second, of_second, [depth, columns], &places_in_second(lane))?,
+                });
                 (if of_first == DType::F16 { PRODUCT_OF_F16 } else { PRODUCT_OF_BF16 }, arguments)
             }
             _ => {
@@ -83,6 +89,67 @@ impl<'c> Emitter<'_, 'c> {
         }
     }
 
+    /// The registers of an operand of a 16-bit type that lies in shared memory in rows of 16 bytes: one instruction loads all its matrices of 8 × 8.
+    /// `None` where it lies otherwise.
+    fn whole(
+        &mut self,
+        operand: &Expr,
+        half: DType,
+        (across, depth): (Var, Var),
+        which: Operand,
+        lane: Var,
+    ) -> Result<Option<Vec<Value<'c>>>> {
+        let Expr::Load { tensor, indices } = operand else { return Ok(None) };
+        let buffer = self.shared.nest.buffer(*tensor);
+        let sides = [(across, if which == Operand::First { ROWS } else { COLUMNS }), (depth, DEPTH_OF_HALVES)];
+        let range = |var: Var| match sides.iter().find(|(side, _)| *side == var) {
+            Some((_, extent)) => Interval::below(*extent),
+            None => self.range(var),
+        };
+        let simple: Vec<Index> = indices.iter().map(|index| index.simplify(&range)).collect();
+        if buffer.scope != Scope::Private || simple.len() != buffer.shape.len() || simple.iter().any(Index::has_value) {
+            return Ok(None);
+        }
+        let flat = flatten(&simple, &buffer.shape);
+        let transposed = match (flat.step(depth), flat.step(across)) {
+            (Some(1), Some(_)) => false,
+            (Some(_), Some(1)) => true,
+            _ => return Ok(None),
+        };
+        let [at_across, at_depth] = row_of_matrix(which, transposed, lane);
+        let moved = |var: Var| match var {
+            v if v == across => Some(at_across.clone()),
+            v if v == depth => Some(at_depth.clone()),
+            _ => None,
+        };
+        let indices: Vec<Index> = simple.iter().map(|index| index.substitute(&moved)).collect();
+        let address = self.address(*tensor, &indices)?;
+        if address.alignment < ROW_OF_MATRIX {
+            return Ok(None);
+        }
+        let count = if which == Operand::First { 4 } else { 2 };
+        let name =
+            format!("llvm.nvvm.ldmatrix.sync.aligned.m8n8.x{count}{}.b16", if transposed { ".trans" } else { "" });
+        let overload = [address.pointer.get_type().into()];
+        let Value::StructValue(loaded) =
+            self.ir.intrinsic(self.shared.module, &name, &overload, &[address.pointer.into()])?
+        else {
+            return Err(CodegenError::Internal("loaded matrices are a struct".into()));
+        };
+        let mut registers = Vec::new();
+        for number in 0..count {
+            let register = self.ir.builder.build_extract_value(loaded, number, "")?;
+            registers.push(self.ir.builder.build_bit_cast(register, self.pair_type(half), "")?);
+        }
+        Ok(Some(registers))
+    }
+
+    /// What a product takes two 16-bit values in.
+    fn pair_type(&self, half: DType) -> BasicTypeEnum<'c> {
+        let context = self.shared.context;
+        if half == DType::F16 { context.f16_type().vec_type(2).into() } else { context.i32_type().into() }
+    }
+
     /// The elements of an operand of a 16-bit type that a thread gives, two in a register.
     fn pairs(&mut self, operand: &Expr, half: DType, sides: [Var; 2], places: &[[Index; 2]]) -> Result<Vec<Value<'c>>> {
         let mut registers = Vec::new();
@@ -95,10 +162,7 @@ impl<'c> Emitter<'_, 'c> {
                 let number = self.shared.context.i32_type().const_int(number as u64, false);
                 register = self.ir.builder.build_insert_element(register, bits, number, "")?;
             }
-            let context = self.shared.context;
-            let of: BasicTypeEnum =
-                if half == DType::F16 { context.f16_type().vec_type(2).into() } else { context.i32_type().into() };
-            registers.push(self.ir.builder.build_bit_cast(register, of, "")?);
+            registers.push(self.ir.builder.build_bit_cast(register, self.pair_type(half), "")?);
         }
         Ok(registers)
     }
@@ -109,6 +173,32 @@ impl<'c> Emitter<'_, 'c> {
         let value = self.expression(&operand.substitute(&at))?;
         let value = self.convert(value, Element::F32)?;
         self.ir.intrinsic(self.shared.module, "llvm.nvvm.f2tf32.rna", &[], &[value])
+    }
+}
+
+/// Which operand of a product.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Operand {
+    First,
+    Second,
+}
+
+/// Bytes of a row of 8 × 8 values of 16 bits.
+const ROW_OF_MATRIX: u32 = 16;
+
+/// The row of a matrix of 8 × 8 whose address a thread gives (PTX, `ldmatrix`): where it is across the operand, and how deep. The matrices come in the
+/// order of the registers: of the first operand, its upper and its lower rows, then both once more, deeper.
+fn row_of_matrix(which: Operand, transposed: bool, lane: Var) -> [Index; 2] {
+    let lane = || Index::var(lane);
+    let none = Index::constant(0);
+    match (which, transposed) {
+        (Operand::First, false) => [lane().modulo(16), lane().floor_div(16).times(8)],
+        (Operand::First, true) => {
+            [lane().floor_div(8).modulo(2).times(8), lane().modulo(8).plus(&lane().floor_div(16).times(8))]
+        }
+        // only the first sixteen threads are asked
+        (Operand::Second, false) => [lane().modulo(8), lane().floor_div(8).modulo(2).times(8)],
+        (Operand::Second, true) => [none, lane().modulo(16)],
     }
 }
 

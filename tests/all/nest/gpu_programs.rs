@@ -2,13 +2,13 @@
 
 use std::io::Write;
 
-use rand::SeedableRng;
+use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use rayon::iter::{IntoParallelIterator, IntoParallelRefIterator, ParallelIterator};
 use tilescribe::codegen::ptx;
 use tilescribe::nest::{Nest, verify};
 use tilescribe::space::{Decision, Policy, Space, Untuned};
-use tilescribe::target::{Gpu, Task};
+use tilescribe::target::{Gpu, Target, Task};
 
 use super::LANES;
 use super::gpu::{assembled, gpu};
@@ -97,6 +97,53 @@ fn tensor_cores_multiply_where_it_was_decided() {
         let exact = Space::standard().exact(true);
         assert_eq!(exact.offers(&task, &trace), instruction != tf32);
     }
+}
+
+/// Takes tensor cores and copies of operands wherever it can, and all else at random.
+struct RandomMatrices(ChaCha8Rng);
+
+impl Policy for RandomMatrices {
+    fn pick(&mut self, decision: &Decision) -> usize {
+        let count = decision.candidates.len();
+        match decision.site.to_string().split(' ').next() {
+            Some("mma") => 1,
+            // the first is none
+            Some("copy") => self.0.random_range(usize::from(decision.candidates[0].is("none") && count > 1)..count),
+            _ => self.0.random_range(0..count),
+        }
+    }
+}
+
+#[test]
+fn operands_in_shared_memory_are_loaded_as_matrices() {
+    let [mut plain, mut transposed] = [0, 0];
+    for (number, [x, y, of_x, of_y]) in [
+        ["48 64", "64 40", "a c", "c b"],
+        ["48 64", "40 64", "a c", "b c"],
+        ["64 48", "64 40", "c a", "c b"],
+        ["64 48", "40 64", "c a", "b c"],
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        for (half, seed) in [("f16", 0), ("f16", 1), ("bf16", 2), ("f16", 3), ("bf16", 4), ("f16", 5)] {
+            let text = format!(
+                "input t0 {half} {x}\nconst t1 {half} {y}\nlet t2 48 40 sum 64 mul cast f32 t0 {of_x} cast f32 t1 {of_y}\n\
+                 out t3 {half} 48 40 cast {half} t2 a b\n"
+            );
+            let seed = seed + 10 * number as u64;
+            let task = Task { workload: text.parse().unwrap(), target: gpu("sm_90").into() };
+            let (trace, result) = Space::standard().drive(&task, &mut RandomMatrices(ChaCha8Rng::seed_from_u64(seed)));
+            if let (Ok(nest), Target::Gpu(gpu)) = (&result, &task.target) {
+                let text = ptx(nest, gpu).unwrap().text;
+                plain += usize::from(text.contains("ldmatrix") && text.contains(".shared.b16"));
+                transposed += usize::from(text.contains("ldmatrix") && text.contains(".trans"));
+            }
+            let pair = Pair { kind: "a product of halves", task, trace, result };
+            pair.check(seed, &mut ChaCha8Rng::seed_from_u64(seed), true).unwrap_or_else(|report| panic!("{report}"));
+        }
+    }
+    assert!(plain >= 6 && transposed >= 6, "{plain} and {transposed} of 24");
 }
 
 #[test]
