@@ -39,6 +39,8 @@ pub enum Contestant {
     LmNoRanking,
     /// lm without untuned programs, without children of good ones, and without going on from the fastest
     LmNoNeighbours,
+    /// lm that measures the program of the rules only where its ranking says
+    LmNoUntuned,
 }
 
 /// Samples that the greedy program is chosen from.
@@ -61,6 +63,7 @@ impl Contestant {
             workload: self != Contestant::LmNoWorkload,
             ranking: self != Contestant::LmNoRanking,
             neighbours: self != Contestant::LmNoNeighbours,
+            untuned: self != Contestant::LmNoUntuned,
         }
     }
 }
@@ -151,7 +154,8 @@ impl<'a> Contestants<'a> {
             | Contestant::LmNoWant
             | Contestant::LmNoWorkload
             | Contestant::LmNoRanking
-            | Contestant::LmNoNeighbours => Box::new(lm().ranked_by(prior())),
+            | Contestant::LmNoNeighbours
+            | Contestant::LmNoUntuned => Box::new(lm().ranked_by(prior())),
         }
     }
 }

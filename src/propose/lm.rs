@@ -52,10 +52,13 @@ pub struct Ingredients {
     pub ranking: bool,
     /// Sequences begin as the fastest measured ones do, and the untuned programs and children of good ones join the pool.
     pub neighbours: bool,
+    /// The program of the rules is among the first two that are measured, whatever the ranking says; otherwise where it says.
+    pub untuned: bool,
 }
 
 impl Ingredients {
-    pub const ALL: Ingredients = Ingredients { want: true, workload: true, ranking: true, neighbours: true };
+    pub const ALL: Ingredients =
+        Ingredients { want: true, workload: true, ranking: true, neighbours: true, untuned: true };
 }
 
 /// The versions that a checkpoint must have to write for this language and space.
@@ -351,7 +354,7 @@ impl Proposer for LanguageModel<'_> {
             }
             chosen.extend(alike);
             // estimates err: the program of the rules is among the first two that are measured, whatever they say of it
-            if let Some(known) = untuned.first() {
+            if let Some(known) = untuned.first().filter(|_| self.ingredients.untuned) {
                 bring_forward(&mut chosen, known, usize::from(history.is_empty()));
             }
             chosen.truncate(wanted);
