@@ -13,7 +13,8 @@ use sha2::{Digest, Sha256};
 
 use super::error::ArtifactError;
 use super::weights::hex;
-use crate::target::{Kind, Target};
+use crate::codegen;
+use crate::target::{Kind, Target, TargetError};
 use crate::workload::DType;
 
 /// Changes whenever older manifests cannot be read as they are.
@@ -226,10 +227,22 @@ impl Manifest {
         if self.versions.iter().any(|version| version.schedules.len() != self.tasks.len()) {
             return Err("a version lacks schedules of tasks, or has more".into());
         }
+        self.versions
+            .iter()
+            .try_for_each(|version| check_target(&version.target))
+            .map_err(|error| error.to_string())?;
         if self.calls.iter().any(|task| *task >= self.tasks.len()) {
             return Err("a call names a task that does not exist".into());
         }
         Ok(())
+    }
+}
+
+/// Whether there is such a machine: `show` generates code for it.
+fn check_target(target: &Target) -> Result<(), TargetError> {
+    match Target::from_toml(&target.to_toml())? {
+        Target::Cpu(cpu) => codegen::check(&cpu),
+        Target::Gpu(_) => Ok(()),
     }
 }
 

@@ -1,5 +1,6 @@
 //! Loads an artifact and runs it, through the same C functions that any other program would use.
 
+use std::error::Error;
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
@@ -69,7 +70,10 @@ impl Model {
         let path = folder.join(manifest.library_file());
         // an absolute path, so that the loader does not search
         let path = std::path::absolute(&path).map_err(|source| ArtifactError::read(&path, source))?;
-        let invalid = |error: libloading::Error| ArtifactError::invalid(&path, error.to_string());
+        let invalid = |error: libloading::Error| {
+            let cause = error.source().map_or_else(String::new, |cause| format!(": {cause}"));
+            ArtifactError::invalid(&path, format!("{error}{cause}"))
+        };
         let symbol = |function: &str| format!("{}_{function}", manifest.name).into_bytes();
         // SAFETY: the library is one that `compile` linked, as its hash in the manifest says; loading runs no code of it, and
         // the functions have the types that its header declares.

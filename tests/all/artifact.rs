@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::OnceLock;
 
+use serde_json::{Value, json};
 use tilescribe::artifact::{self, ArtifactError, Manifest, Model, Options, Resources, Schedule, Version};
 use tilescribe::codegen;
 use tilescribe::graph::{self, Network, Program, ProgramStage, TensorData};
@@ -233,6 +234,28 @@ fn hostile_manifests_are_refused() {
 }
 
 #[test]
+fn manifests_for_machines_that_there_are_not_are_refused() {
+    let change = |change: &dyn Fn(&mut Value), reason: &str| {
+        let (_parent, folder) = copied();
+        let path = folder.join("manifest.json");
+        let mut manifest: Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
+        change(&mut manifest["versions"]);
+        fs::write(&path, manifest.to_string()).unwrap();
+        assert_invalid(&folder, reason);
+    };
+    change(&|versions| *versions = json!([]), "for no machine");
+    change(&|versions| *versions = json!([versions[0], versions[0]]), "has to hold one CPU");
+    change(&|versions| versions[0]["schedules"] = json!([]), "lacks schedules");
+    change(&|versions| versions[0]["target"]["cores"] = json!(0), "cores = 0");
+    change(&|versions| versions[0]["target"]["cpu"] = json!("abacus"), "LLVM knows no");
+    let gpu: Value = serde_json::to_value(gpus::gpu("sm_90")).unwrap();
+    change(&|versions| versions[0]["target"] = gpu.clone(), "undefined symbol");
+    let mut old = gpu.clone();
+    old["capability"] = json!("5.0");
+    change(&|versions| versions[0]["target"] = old.clone(), "capability = 5.0");
+}
+
+#[test]
 fn compiling_replaces_artifacts_and_nothing_else() {
     let (parent, mlp) = (tempfile::tempdir().unwrap(), Mlp::new());
     let folder = parent.path().join("deep/net");
@@ -301,7 +324,7 @@ fn equal_networks_give_equal_files() {
 }
 
 fn assert_invalid(folder: &Path, reason: &str) {
-    match Model::load(folder, threads(1)) {
+    match Model::load(folder, Resources::default()) {
         Err(error @ ArtifactError::Invalid { .. }) => {
             assert!(error.to_string().contains(reason), "{error}, not {reason}")
         }
