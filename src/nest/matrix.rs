@@ -1,4 +1,7 @@
-//! Matrices that a warp multiplies: their shapes, and which products are of such a shape.
+//! Matrices that warps multiply: their shapes, and which products are of such a shape.
+//!
+//! A *wide* product has more columns than one warp multiplies by itself. Four warps whose numbers follow one another execute it together, each for its own rows;
+//! its second operand comes from shared memory, in [core matrices](core_matrices).
 
 use super::{Loop, LoopKind, Stmt};
 use crate::workload::{Binary, Combiner, Expr, Index, Var};
@@ -7,6 +10,12 @@ use crate::workload::{Binary, Combiner, Expr, Index, Var};
 pub const ROWS: i64 = 16;
 /// Columns of a product and of its second operand.
 pub const COLUMNS: i64 = 8;
+/// Columns of a wide product, which are a multiple of [`COLUMNS`], at most.
+pub const MOST_COLUMNS: i64 = 256;
+/// Warps that execute a wide product together.
+pub const GROUP: i64 = 4;
+/// Rows and columns of a core matrix of 16-bit values.
+pub const CORE: i64 = 8;
 /// Depth of a product of f32, whose operands are rounded to 11 significant bits (TF32).
 pub const DEPTH: i64 = 8;
 /// Depth of a product of 16-bit values.
@@ -18,7 +27,7 @@ pub const DEPTH_OF_HALVES: i64 = 16;
 /// matrix for i in 0..16 { matrix for j in 0..8 { matrix for k in 0..8 { r[…, i, j] += x(i, k) * y(k, j) } } }
 /// ```
 ///
-/// It is 16 deep where both operands are converted to f32, which 16-bit values are.
+/// It is 16 deep where both operands are converted to f32, which 16-bit values are, and only then may it be wide.
 pub fn is_product(l: &Loop) -> bool {
     let Some((loops, statement)) = sides(l) else { return false };
     let [rows, columns, depth] = loops[..] else { return false };
@@ -28,11 +37,42 @@ pub fn is_product(l: &Loop) -> bool {
         return false;
     };
     let [first, second] = operands(x, y, rows.var);
-    let wanted = if is_converted(x) && is_converted(y) { DEPTH_OF_HALVES } else { DEPTH };
-    [rows.extent(), columns.extent(), depth.extent()] == [ROWS, COLUMNS, wanted]
+    let of_halves = is_converted(x) && is_converted(y);
+    let wanted = if of_halves { DEPTH_OF_HALVES } else { DEPTH };
+    [rows.extent(), depth.extent()] == [ROWS, wanted]
+        && (columns.extent() == COLUMNS || of_halves && is_width(columns.extent()))
         && !first.mentions(columns.var)
         && !second.mentions(rows.var)
         && ends_in(indices, rows.var, columns.var)
+}
+
+/// Whether a product may have so many columns.
+pub fn is_width(columns: i64) -> bool {
+    (COLUMNS..=MOST_COLUMNS).contains(&columns) && columns % COLUMNS == 0
+}
+
+/// How the second operand of a wide product lies in shared memory: matrices of 8 × 8 of its elements, each in 128 bytes without a gap.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct CoreMatrices {
+    /// Elements between matrices that are neighbours along the depth.
+    pub along_depth: i64,
+    /// The same along the columns.
+    pub along_columns: i64,
+    /// Whether neighbours in memory are neighbours along the columns; otherwise they are along the depth.
+    pub by_columns: bool,
+}
+
+/// Whether elements lie so: `offset` is how far that of a depth and a column is from the first, in elements.
+pub fn core_matrices(columns: i64, offset: &dyn Fn(i64, i64) -> Option<i64>) -> Option<CoreMatrices> {
+    let by_columns = offset(0, 1)? == 1;
+    let found = CoreMatrices { along_depth: offset(CORE, 0)?, along_columns: offset(0, CORE)?, by_columns };
+    let expected = |depth: i64, column: i64| {
+        let inside = if by_columns { [depth % CORE, column % CORE] } else { [column % CORE, depth % CORE] };
+        depth / CORE * found.along_depth + column / CORE * found.along_columns + inside[0] * CORE + inside[1]
+    };
+    let all = (0..DEPTH_OF_HALVES).flat_map(|depth| (0..columns).map(move |column| (depth, column)));
+    let fits = |(depth, column)| offset(depth, column) == Some(expected(depth, column));
+    (columns > COLUMNS && all.into_iter().all(fits)).then_some(found)
 }
 
 /// Whether an operand is of another type than f32.
@@ -77,7 +117,25 @@ pub fn rounded_operand(x: f32) -> f32 {
 
 #[cfg(test)]
 mod tests {
-    use super::rounded_operand;
+    use super::{CoreMatrices, core_matrices, is_width, rounded_operand};
+
+    #[test]
+    fn core_matrices_are_recognized_either_way() {
+        // a gap of 8 behind each of them, four along the columns
+        let place = |row: i64, column: i64| Some(row / 8 * 288 + column / 8 * 72 + row % 8 * 8 + column % 8);
+        let found = core_matrices(32, &place);
+        assert_eq!(found, Some(CoreMatrices { along_depth: 288, along_columns: 72, by_columns: true }));
+        let turned = |depth: i64, column: i64| Some(depth / 8 * 288 + column / 8 * 72 + column % 8 * 8 + depth % 8);
+        let found = core_matrices(32, &turned);
+        assert_eq!(found, Some(CoreMatrices { along_depth: 288, along_columns: 72, by_columns: false }));
+        assert_eq!(core_matrices(32, &|depth, column| Some(depth * 32 + column)), None);
+        assert_eq!(core_matrices(32, &|depth, column| (depth < 9).then_some(depth * 32 + column)), None);
+    }
+
+    #[test]
+    fn products_are_as_wide_as_warps_can() {
+        assert_eq!([0, 4, 8, 12, 24, 256, 264].map(is_width), [false, false, true, false, true, true, false]);
+    }
 
     #[test]
     fn operands_are_rounded_to_eleven_bits() {

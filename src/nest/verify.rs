@@ -258,7 +258,8 @@ impl<'a> Verifier<'a> {
         let fits = matrix::is_product(l)
             || matrix::sides(l).is_some_and(|(loops, statement)| {
                 let [rows, columns] = loops[..] else { return false };
-                [rows.extent(), columns.extent()] == [matrix::ROWS, matrix::COLUMNS]
+                rows.extent() == matrix::ROWS
+                    && matrix::is_width(columns.extent())
                     && self.deals_out(statement, rows, columns)
             });
         if in_warp && fits { Ok(()) } else { Err(Rule::MatrixPlace) }

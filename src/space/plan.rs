@@ -5,10 +5,11 @@
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 
+use crate::nest::matrix::COLUMNS;
 use crate::nest::{Nest, StageVars, axis_name};
 use crate::target::Task;
 use crate::workload::winograd::Winograd;
-use crate::workload::{DType, Expr, Index, Stage, TensorId, Var, Workload, shared_axes, stride_along};
+use crate::workload::{Atom, DType, Expr, Index, Stage, TensorId, Var, Workload, shared_axes, stride_along};
 
 use super::Words;
 use crate::nest::rewrite::pack::Layout;
@@ -130,6 +131,15 @@ pub struct Sides {
     pub depth: usize,
     /// The type of both operands.
     pub operands: DType,
+    /// Columns of a product: more than [`COLUMNS`] where four warps execute it together.
+    pub width: i64,
+}
+
+impl Sides {
+    /// Whether four warps execute a product together, each for its own rows.
+    pub fn is_wide(&self) -> bool {
+        self.width > COLUMNS
+    }
 }
 
 /// An operand that the threads of a block copy into shared memory, for each of its reduction blocks.
@@ -312,6 +322,26 @@ impl Access {
     /// Whether several axes move the access along one dimension, as in a convolution.
     pub fn has_window(&self) -> bool {
         self.indices.iter().any(|index| index.terms().len() > 1)
+    }
+
+    /// Whether several axes of the stage that it is in move the access over the same elements of a dimension. The parts and the steps of an axis
+    /// that was cut, or patches side by side, do not, though they are [a window](Self::has_window), too.
+    pub fn slides(&self, stage: &Stage) -> bool {
+        self.indices.iter().any(|index| {
+            let mut terms: Vec<(i64, Option<i64>)> = Vec::with_capacity(index.terms().len());
+            terms.extend(index.terms().iter().map(|(atom, coefficient)| {
+                let extent = if let Atom::Var(var) = atom { Some(stage.extent(var.0 as usize)) } else { None };
+                (coefficient.abs(), extent)
+            }));
+            terms.sort_unstable();
+            let mut reach = 0i64;
+            terms.len() > 1
+                && terms.into_iter().any(|(coefficient, extent)| {
+                    let overlaps = extent.is_none() || coefficient <= reach;
+                    reach = reach.saturating_add(coefficient.saturating_mul(extent.unwrap_or(1) - 1));
+                    overlaps
+                })
+        })
     }
 
     /// Whether an axis moves the access in steps of several elements of a dimension, as in a strided convolution.

@@ -37,35 +37,69 @@ pub const REGISTERS_PER_THREAD: u32 = 255;
 pub struct Capability {
     pub major: u32,
     pub minor: u32,
+    /// With what only GPUs of this very capability have, which no newer ones need to understand: the `a` of `9.0a`.
+    pub specific: bool,
 }
 
 /// Generations that kernels are written for, each with the oldest version of PTX that knows it, times ten.
 const KNOWN: [(Capability, u32); 6] = [
-    (Capability { major: 8, minor: 0 }, 70),
-    (Capability { major: 8, minor: 6 }, 71),
-    (Capability { major: 8, minor: 9 }, 78),
-    (Capability { major: 9, minor: 0 }, 80),
-    (Capability { major: 10, minor: 0 }, 86),
-    (Capability { major: 12, minor: 0 }, 87),
+    (Capability::new(8, 0), 70),
+    (Capability::new(8, 6), 71),
+    (Capability::new(8, 9), 78),
+    (Capability::new(9, 0), 80),
+    (Capability::new(10, 0), 86),
+    (Capability::new(12, 0), 87),
 ];
 
+/// Those of which we use what is specific: `wgmma`.
+const SPECIFIC: [Capability; 1] = [Capability::new(9, 0)];
+
 impl Capability {
+    /// What GPUs from this generation on have.
+    pub const fn new(major: u32, minor: u32) -> Capability {
+        Capability { major, minor, specific: false }
+    }
+
+    /// The same with what is specific to it, where we use that.
+    #[must_use]
+    pub fn with_specific(self) -> Capability {
+        Capability { specific: SPECIFIC.contains(&Capability { specific: false, ..self }), ..self }
+    }
+
+    /// Whether the warps of a group of four multiply matrices together (`wgmma`).
+    pub fn has_warp_groups(self) -> bool {
+        self == Capability::new(9, 0).with_specific()
+    }
+
     /// The oldest version of PTX that knows it, times ten; `None` where we write no kernels for it.
     pub fn ptx(self) -> Option<u32> {
+        if self.specific && self.with_specific() != self {
+            return None;
+        }
         // a newer minor version runs what was written for an older one
         let older = KNOWN.into_iter().filter(|(known, _)| known.major == self.major && known.minor <= self.minor);
         older.map(|(_, ptx)| ptx).next_back()
     }
 
-    /// As LLVM and `ptxas` spell it: `sm_90`.
+    /// Whether a GPU of this capability, one of the same family, runs what is written for `wanted`.
+    pub fn runs(self, wanted: Capability) -> bool {
+        let suits = if wanted.specific { self.minor == wanted.minor } else { self.minor >= wanted.minor };
+        self.major == wanted.major && suits
+    }
+
+    /// As LLVM and `ptxas` spell it: `sm_90`, `sm_90a`.
     pub fn architecture(self) -> String {
-        format!("sm_{}{}", self.major, self.minor)
+        format!("sm_{}{}{}", self.major, self.minor, self.suffix())
+    }
+
+    fn suffix(self) -> &'static str {
+        if self.specific { "a" } else { "" }
     }
 }
 
 impl From<Capability> for String {
     fn from(capability: Capability) -> String {
-        format!("{}.{}", capability.major, capability.minor)
+        format!("{}.{}{}", capability.major, capability.minor, capability.suffix())
     }
 }
 
@@ -74,10 +108,11 @@ impl TryFrom<String> for Capability {
 
     fn try_from(text: String) -> Result<Capability, String> {
         let number = |part: &str| part.parse::<u32>().ok().filter(|n| *n < 100 && n.to_string() == part);
-        let parts = text.split_once('.').and_then(|(major, minor)| Some((number(major)?, number(minor)?)));
+        let general = text.strip_suffix('a').unwrap_or(&text);
+        let parts = general.split_once('.').and_then(|(major, minor)| Some((number(major)?, number(minor)?)));
         let shown = shortened(&text);
-        let (major, minor) = parts.ok_or_else(|| format!("`{shown}` is no compute capability, such as 9.0"))?;
-        Ok(Capability { major, minor })
+        let (major, minor) = parts.ok_or_else(|| format!("`{shown}` is no compute capability, such as 9.0 or 9.0a"))?;
+        Ok(Capability { major, minor, specific: general.len() < text.len() })
     }
 }
 
@@ -140,11 +175,12 @@ mod tests {
     use crate::target::TargetError;
 
     /// Descriptions that come with Tilescribe.
-    const SHIPPED: [(&str, &str); 5] = [
+    const SHIPPED: [(&str, &str); 6] = [
         ("sm_80", include_str!("../../targets/gpus/sm_80.toml")),
         ("sm_86", include_str!("../../targets/gpus/sm_86.toml")),
         ("sm_89", include_str!("../../targets/gpus/sm_89.toml")),
         ("sm_90", include_str!("../../targets/gpus/sm_90.toml")),
+        ("sm_90a", include_str!("../../targets/gpus/sm_90a.toml")),
         ("sm_100", include_str!("../../targets/gpus/sm_100.toml")),
     ];
 
@@ -162,6 +198,7 @@ mod tests {
         let good = SHIPPED[0].1;
         for (from, to) in [
             ("capability = \"8.0\"", "capability = \"7.5\""),
+            ("capability = \"8.0\"", "capability = \"8.0a\""),
             ("multiprocessors = 108", "multiprocessors = 0"),
             ("threads_per_multiprocessor = 2048", "threads_per_multiprocessor = 4294967295"),
         ] {
@@ -169,15 +206,33 @@ mod tests {
             let refused = Gpu::from_toml(&good.replacen(from, to, 1));
             assert!(matches!(refused, Err(TargetError::Range { .. })), "{to}: {refused:?}");
         }
-        for bad in ["capability = \"8\"", "capability = \"08.0\"", "capability = \"8.0.0\"", "capability = 8"] {
+        for bad in [
+            "capability = \"8\"",
+            "capability = \"8.a\"",
+            "capability = \"9.0aa\"",
+            "capability = \"08.0\"",
+            "capability = \"8.0.0\"",
+            "capability = 8",
+        ] {
             let refused = Gpu::from_toml(&good.replacen("capability = \"8.0\"", bad, 1));
             assert!(matches!(refused, Err(TargetError::Syntax(_))), "{bad}: {refused:?}");
         }
     }
 
     #[test]
+    fn what_is_specific_runs_on_its_own_generation() {
+        let [old, newer, specific] = ["9.0", "9.1", "9.0a"].map(|text| Capability::try_from(text.to_string()).unwrap());
+        assert_eq!(old.with_specific(), specific);
+        assert_eq!([old, newer, specific].map(|gpu| gpu.runs(specific)), [true, false, true]);
+        assert_eq!([old, newer, specific].map(|gpu| gpu.runs(old)), [true; 3]);
+        assert!(!Capability::new(10, 0).runs(old) && !old.runs(newer));
+        assert_eq!([old, newer, specific].map(Capability::has_warp_groups), [false, false, true]);
+        assert!(specific > old && Capability::new(10, 0) > specific);
+    }
+
+    #[test]
     fn a_newer_minor_version_runs_what_an_older_one_does() {
-        let ptx = |major, minor| Capability { major, minor }.ptx();
+        let ptx = |major, minor| Capability::new(major, minor).ptx();
         assert_eq!([ptx(8, 0), ptx(8, 7), ptx(9, 0), ptx(10, 3)], [Some(70), Some(71), Some(80), Some(86)]);
         assert_eq!([ptx(7, 5), ptx(11, 0), ptx(99, 0)], [None; 3]);
     }

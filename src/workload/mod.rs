@@ -14,6 +14,7 @@ pub mod evaluate;
 mod expr;
 pub mod generate;
 mod index;
+mod split;
 pub mod text;
 pub mod validate;
 pub mod winograd;

@@ -3,6 +3,7 @@
 //! from our code generation, of which it is the test.
 
 mod arithmetic;
+mod group;
 mod machine;
 mod memory;
 mod parse;
@@ -121,5 +122,39 @@ mod tests {
         let loaded = "shl.b32 %r5, %r2, 16;\nor.b32 %r5, %r5, %r2;\nst.shared.b32 [%rd5], %r5;\nbar.sync 0;\nand.b64 %rd8, %rd3, 28;\nshl.b64 %rd8, %rd8, 2;\n\
                       add.s64 %rd8, %rd4, %rd8;\nldmatrix.sync.aligned.m8n8.x1.shared.b16 {%r3}, [%rd8];\nst.global.b32 [%rd2], %r3;";
         assert_eq!(result(32, loaded), Ok(words((0..32).map(|thread| thread << 16 | thread))));
+    }
+
+    /// Every thread writes a row of core matrices of 16 × 8 ones, and four warps multiply them by a row of twos each.
+    fn product(change: impl Fn(String) -> String) -> Result<Vec<u8>, String> {
+        let ones = "mov.b32 %r10, 1006648320;\nsetp.gt.u32 %p1, %r1, 15;\nmul.wide.u32 %rd6, %r1, 16;\nadd.s64 %rd7, %rd4, %rd6;\n\
+                    @%p1 bra $L;\nst.shared.v4.b32 [%rd7], {%r10, %r10, %r10, %r10};\n$L:\nfence.proxy.async.shared::cta;\nbar.sync 0;\n";
+        // of f16: two, and two
+        let operands = "mov.b32 %r11, 1073758208;\nmov.b32 %r20, 0;\nmov.b32 %r21, 0;\nmov.b32 %r22, 0;\nmov.b32 %r23, 0;\n\
+                        and.b64 %rd8, %rd4, 262143;\nshr.b64 %rd8, %rd8, 4;\nor.b64 %rd8, %rd8, 34360262656;\nwgmma.fence.sync.aligned;\n";
+        let started = "wgmma.mma_async.sync.aligned.m64n8k16.f32.f16.f16 {%r20, %r21, %r22, %r23}, {%r11, %r11, %r11, %r11}, %rd8, 1, 1, 1, 0;\n\
+                       wgmma.commit_group.sync.aligned;\nwgmma.wait_group.sync.aligned 0;\nst.global.b32 [%rd2], %r23;";
+        result(128, &change(format!("{ones}{operands}{started}")))
+    }
+
+    #[test]
+    fn groups_of_warps_multiply_together() {
+        // sixteen times one by two
+        assert_eq!(product(|text| text), Ok(words(vec![32f32.to_bits(); 128])));
+        for (from, to, reason) in [
+            ("fence.proxy.async.shared::cta;\n", "", "written without a fence"),
+            ("wgmma.fence.sync.aligned;\n", "", "no fence before"),
+            ("wgmma.fence.sync.aligned;\n", "wgmma.fence.sync.aligned;\nmov.b32 %r20, 0;\n", "no fence between"),
+            ("wgmma.commit_group.sync.aligned;\n", "", "was not waited for"),
+            ("wgmma.wait_group.sync.aligned 0;\n", "", "was not waited for"),
+            ("m64n8k16", "m64n12k16", "12 columns"),
+            ("%rd8, 1, 1, 1, 0;", "%rd1, 1, 1, 1, 0;", "different descriptors"),
+        ] {
+            let fault = product(|text| {
+                assert!(text.contains(from), "{from}");
+                text.replace(from, to)
+            });
+            let fault = fault.map(|_| String::new()).unwrap_or_else(|fault| fault);
+            assert!(fault.contains(reason), "{from}: {fault:?}, not {reason}");
+        }
     }
 }

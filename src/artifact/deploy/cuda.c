@@ -124,6 +124,7 @@ struct module {
 /* The kernels for GPUs of one generation, and of those that understand it. */
 struct generation {
     uint32_t major, minor;
+    uint64_t is_specific; /* no other generation understands it */
     uint64_t shared_bytes; /* the most that a block wants */
     uint64_t workspace_bytes;
     uint64_t launches;
@@ -150,7 +151,8 @@ static CUresult fitting(CUdevice device, const struct generation **found)
     for (uint64_t i = 0; result == 0 && i < tilescribe_kernels.generations && *found == NULL; i++) {
         const struct generation *generation = &tilescribe_kernels.generation[i];
         int is_older = generation->major < (uint32_t)major || (generation->major == (uint32_t)major && generation->minor <= (uint32_t)minor);
-        if (is_older && generation->shared_bytes <= (uint64_t)shared_bytes)
+        int is_same = generation->major == (uint32_t)major && generation->minor == (uint32_t)minor;
+        if ((generation->is_specific ? is_same : is_older) && generation->shared_bytes <= (uint64_t)shared_bytes)
             *found = generation;
     }
     return result;
@@ -172,7 +174,7 @@ const char *tilescribe_missing_feature(void)
             return NULL;
     }
     const struct generation *oldest = &tilescribe_kernels.generation[tilescribe_kernels.generations - 1];
-    snprintf(text, sizeof text, "a GPU of compute capability %u.%u", oldest->major, oldest->minor);
+    snprintf(text, sizeof text, "a GPU of compute capability %u.%u%s", oldest->major, oldest->minor, oldest->is_specific ? "a" : "");
     return text;
 }
 

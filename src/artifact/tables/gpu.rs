@@ -12,6 +12,7 @@ pub(super) fn kernels(text: &mut String, generations: &[Generation]) {
         let most = launches(generation).map(|launch| launch.shared_bytes).max().unwrap_or(0);
         let (capability, count) = (generation.capability, launches(generation).count());
         put(text, format_args!("\t.long {}, {}", capability.major, capability.minor));
+        put(text, format_args!("\t.quad {}", u32::from(capability.specific)));
         put(text, format_args!("\t.quad {most}, {}, {count}", generation.workspace_bytes));
         put(text, format_args!("\t.quad .Lmodules{number}, .Llaunches{number}"));
     }

@@ -20,6 +20,10 @@ impl<'c> Emitter<'_, 'c> {
         if let Some(wait) = wait {
             self.wait_for_copies(wait)?;
         }
+        if self.shared.has_wide_products {
+            // what this thread has written is seen by others' products, too, which read memory by another way than threads do
+            self.ir.intrinsic_call(self.shared.module, "llvm.nvvm.fence.proxy.async.shared_cta", &[], &[])?;
+        }
         let zero = self.shared.context.i32_type().const_zero().into();
         self.ir.intrinsic_call(self.shared.module, "llvm.nvvm.barrier.cta.sync.aligned.all", &[], &[zero])?;
         Ok(())

@@ -15,6 +15,7 @@ use inkwell::{AddressSpace, IntPredicate};
 use super::hoist::Level;
 use super::ir::{Element, Value};
 use super::processor::Processor;
+use super::wide::has_wide_products;
 use super::{Binding, Emitter, Phase, Shared, alias_scopes};
 use crate::codegen::CodegenError;
 use crate::codegen::gpu::barriers::plan;
@@ -87,6 +88,7 @@ pub fn launches<'c>(
             scopes: alias_scopes(context, &nest),
             plan: plan(&nest, inside)?,
             threads: most_threads(inside),
+            has_wide_products: has_wide_products(inside),
         };
         let places = SharedMemory::of(&nest, inside, gpu.shared_bytes_per_block as usize);
         let launch = Launch {
@@ -312,10 +314,12 @@ impl<'c> Emitter<'_, 'c> {
             self.ir.builder.build_conditional_branch(takes_part.into_int_value(), yes, after)?;
             self.ir.builder.position_at_end(yes);
             self.statements(inside)?;
+            self.execute_wide_products()?;
             self.ir.builder.build_unconditional_branch(after)?;
             self.ir.builder.position_at_end(after);
         } else {
             self.statements(inside)?;
+            self.execute_wide_products()?;
         }
         self.phase = None;
         loops.iter().rev().for_each(|l| self.unbind(l.var));

@@ -20,6 +20,7 @@ mod slots;
 mod statement;
 mod transpose;
 mod warp;
+mod wide;
 mod trigonometry;
 
 pub use launch::{DEVICE_ALIGNMENT, Launch, launches};
@@ -40,6 +41,7 @@ use crate::codegen::CodegenError;
 use crate::codegen::emit::hoist::Level;
 use crate::codegen::emit::ir::{Ir, Value};
 use crate::codegen::emit::transpose::Loaded;
+use crate::codegen::emit::wide::Wide;
 use crate::codegen::gpu::barriers::Plan;
 use crate::codegen::layout::{ALIGNMENT, Layout};
 use crate::codegen::legalize::legalize;
@@ -81,6 +83,7 @@ pub fn kernel<'c>(
         scopes: alias_scopes(context, nest),
         plan: Plan::default(),
         threads: 1,
+        has_wide_products: false,
     };
     for (name, statements) in [(symbol.to_string(), &body), (format!("{symbol}_setup"), &setup)] {
         let pointer = context.ptr_type(AddressSpace::default());
@@ -109,9 +112,10 @@ struct Shared<'a, 'c> {
     layout: &'a Layout,
     slots: &'a HashMap<TensorId, Slots>,
     scopes: AliasScopes<'c>,
-    /// On a GPU: what threads do between phases, and the threads of a block.
+    /// On a GPU: what threads do between phases, the threads of a block, and whether groups of warps read shared memory as one.
     plan: Plan,
     threads: i64,
+    has_wide_products: bool,
 }
 
 impl<'c> Shared<'_, 'c> {
@@ -223,6 +227,8 @@ struct Emitter<'a, 'c> {
     /// On a GPU: the phase that is being executed, and whether it copies asynchronously.
     phase: Option<Phase<'c>>,
     asynchronous: bool,
+    /// Products of the phase that are yet to be executed.
+    wide: Vec<Wide<'c>>,
     /// Where this does not hold, memory is not touched: a scalar, or a mask of lanes.
     predicate: Option<Value<'c>>,
     /// Variables of slots, by buffer and number.
@@ -260,6 +266,7 @@ impl<'a, 'c> Emitter<'a, 'c> {
             phase: None,
             idle: None,
             asynchronous: false,
+            wide: Vec::new(),
             predicate: None,
             slots: HashMap::new(),
             loaded: Vec::new(),

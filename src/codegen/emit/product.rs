@@ -7,7 +7,7 @@ use super::ir::{Element, Value};
 use crate::codegen::CodegenError;
 use crate::codegen::gpu::matrices::{OWN, place_in_first, place_in_second, places_in_first, places_in_second};
 use crate::nest::matrix::{COLUMNS, DEPTH_OF_HALVES, ROWS, operands};
-use crate::nest::{Loop, Scope, Stmt};
+use crate::nest::{Loop, LoopKind, Scope, Stmt};
 use crate::workload::{Binary, DType, Expr, Index, Interval, Var, flatten};
 
 type Result<T> = std::result::Result<T, CodegenError>;
@@ -23,7 +23,7 @@ impl<'c> Emitter<'_, 'c> {
     /// What [`crate::codegen::gpu::matrices::deal_out`] leaves of a product.
     pub(super) fn matrix_product(&mut self, l: &Loop) -> Result<()> {
         let malformed = || CodegenError::Malformed("matrix loops that were not dealt out".into());
-        let (vars, statement) = sides(l).ok_or_else(malformed)?;
+        let (vars, count, statement) = sides(l).ok_or_else(malformed)?;
         let ([rows, columns, depth], Stmt::Accumulate { buffer, indices, value, .. }) = (vars, statement) else {
             return Err(malformed());
         };
@@ -42,6 +42,10 @@ impl<'c> Emitter<'_, 'c> {
                     Some(registers) => registers,
                     None => self.pairs(first, of_first, [rows, depth], &places_in_first(lane))?,
                 };
+                if count > COLUMNS {
+                    let sides = (depth, columns, count);
+                    return self.collect_wide_product((*buffer, indices), of_first, arguments, second, sides);
+                }
                 arguments.extend(match self.whole(second, of_second, (columns, depth), Operand::Second, lane)? {
                     Some(registers) => registers,
                     None => self.pairs(second, of_second, [depth, columns], &places_in_second(lane))?,
@@ -210,13 +214,13 @@ fn only(l: &Loop) -> Option<&Loop> {
     }
 }
 
-/// The variables of the three sides, and the statement behind the loop over elements.
-fn sides(l: &Loop) -> Option<([Var; 3], &Stmt)> {
+/// The variables of the three sides, the number of columns, and the statement behind the loop over elements.
+pub(super) fn sides(l: &Loop) -> Option<([Var; 3], i64, &Stmt)> {
     let columns = only(l)?;
     let depth = only(columns)?;
-    let elements = only(depth)?;
+    let elements = only(depth).filter(|elements| elements.kind == LoopKind::Matrix)?;
     match elements.body.as_slice() {
-        [statement @ Stmt::Accumulate { .. }] => Some(([l.var, columns.var, depth.var], statement)),
+        [statement @ Stmt::Accumulate { .. }] => Some(([l.var, columns.var, depth.var], columns.extent(), statement)),
         _ => None,
     }
 }

@@ -70,13 +70,14 @@ impl<'c> Emitter<'_, 'c> {
     }
 
     /// Reduction steps over a register tile that leaves no room for more than its operands are kept apart: what two steps both read, as the
-    /// window of a convolution does, is loaded twice rather than spilled.
+    /// window of a convolution does, is loaded twice rather than spilled. On a GPU that is its assembler's business.
     fn unrolled_loop(&mut self, l: &Loop, extent: i64) -> Result<()> {
         if let Some(block) = self.block(l).filter(|_| !self.asynchronous) {
             return self.store_block(l, &block);
         }
         let full = self.shared.processor.vector_registers() / 2;
-        let apart = accumulates_across(&l.body, l.var, &|buffer| self.shared.slots.contains_key(&buffer))
+        let apart = matches!(self.shared.processor, Processor::Cpu(_))
+            && accumulates_across(&l.body, l.var, &|buffer| self.shared.slots.contains_key(&buffer))
             && accumulations(&l.body) > full;
         for i in 0..extent {
             if apart && i > 0 {
@@ -121,6 +122,7 @@ impl<'c> Emitter<'_, 'c> {
         });
         self.bind(l.var, Binding::Scalar(phi.as_basic_value(), self.levels.len() - 1), Interval::below(l.extent()))?;
         self.statements(&l.body)?;
+        self.execute_wide_products()?;
         self.unbind(l.var);
         self.step_pointers()?;
         self.levels.pop();
@@ -250,6 +252,7 @@ impl<'c> Emitter<'_, 'c> {
         }
         self.predicate = outer;
         if let Some(after) = after {
+            self.execute_wide_products()?;
             self.ir.builder.build_unconditional_branch(after)?;
             self.ir.builder.position_at_end(after);
         }
@@ -287,6 +290,7 @@ impl<'c> Emitter<'_, 'c> {
         for (block, statements) in [(yes, body), (no, otherwise)] {
             self.ir.builder.position_at_end(block);
             self.statements(statements)?;
+            self.execute_wide_products()?;
             self.ir.builder.build_unconditional_branch(after)?;
         }
         self.ir.builder.position_at_end(after);

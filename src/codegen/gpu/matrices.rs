@@ -1,7 +1,8 @@
 //! How the elements of matrices are dealt out to the threads of a warp.
 //!
 //! As PTX wants it (`mma.m16n8k8`, "Matrix fragments"): of a product of 16 rows and 8 columns, thread `n` of a warp holds elements 0 to 3, of rows `n / 4` and
-//! `n / 4 + 8`, and columns `2·(n % 4)` and `2·(n % 4) + 1`. So it does of the product of 16-bit values (`mma.m16n8k16`), whose operands are deeper.
+//! `n / 4 + 8`, and columns `2·(n % 4)` and `2·(n % 4) + 1`. So it does of the product of 16-bit values (`mma.m16n8k16`), whose operands are deeper, and
+//! of each eight columns of a wide product (`wgmma.m64nNk16`, "Register Fragments"), of which every warp holds its own 16 rows.
 
 use std::collections::BTreeSet;
 
@@ -12,8 +13,13 @@ use crate::nest::{Loop, LoopKind, Nest, Scope, Stmt};
 use crate::target::gpu::WARP;
 use crate::workload::{Index, TensorId, Var};
 
-/// Elements of a product, or of its first operand, that a thread holds.
+/// Elements of a product of eight columns, or of its first operand, that a thread holds.
 pub const OWN: i64 = ROWS * COLUMNS / WARP;
+
+/// Elements that a thread holds of a product.
+pub fn held(columns: i64) -> i64 {
+    OWN * (columns / COLUMNS)
+}
 
 type Result<T> = std::result::Result<T, CodegenError>;
 
@@ -56,8 +62,9 @@ pub fn deal_out(mut nest: Nest) -> Result<Nest> {
     for buffer in matrices {
         let lanes_at = leading_warps(&body, buffer, &warps);
         let shape = &mut nest.buffers[buffer.0 as usize].shape;
+        let columns = shape.last().copied().unwrap_or(COLUMNS);
         shape.truncate(shape.len().saturating_sub(2));
-        shape.push(OWN);
+        shape.push(held(columns));
         shape.insert(lanes_at.min(shape.len()), WARP);
     }
     nest.body = body;
@@ -132,8 +139,8 @@ impl Dealer<'_> {
         let (rows, columns) = (loops[0].var, loops[1].var);
         let mut own = statement.clone();
         self.own_registers(&mut own, (rows, columns), (lane, element))?;
-        let over_elements =
-            |kind, body| Stmt::Loop(Loop { var: element, bounds: vec![Index::constant(OWN)], kind, body });
+        let count = Index::constant(held(loops[1].extent()));
+        let over_elements = |kind, body| Stmt::Loop(Loop { var: element, bounds: vec![count], kind, body });
         if matrix::is_product(l) {
             let inner = over_elements(LoopKind::Matrix, vec![own]);
             return Ok(loops.iter().rev().fold(inner, |body, side| Stmt::Loop(side.around(vec![body]))));
@@ -177,8 +184,9 @@ impl Dealer<'_> {
 /// Row and column of the element `element` that thread `lane` holds of a product.
 fn place(lane: Var, element: Var) -> [Index; 2] {
     let (lane, element) = (Index::var(lane), Index::var(element));
-    let row = lane.clone().floor_div(4).plus(&element.clone().floor_div(2).times(8));
-    let column = lane.modulo(4).times(2).plus(&element.modulo(2));
+    let row = lane.clone().floor_div(4).plus(&element.clone().floor_div(2).modulo(2).times(8));
+    let eight = element.clone().floor_div(OWN).times(COLUMNS);
+    let column = lane.modulo(4).times(2).plus(&element.modulo(2)).plus(&eight);
     [row, column]
 }
 

@@ -59,7 +59,7 @@ pub fn detect(number: usize) -> Result<Gpu, NoCuda> {
         // two transfers in a cycle; newer drivers do not tell the clock of every memory
         let gb_per_s = u32::try_from(2 * clock_khz * bus_bits / 8 / 1_000_000).unwrap_or(0).max(1);
         let gpu = Gpu {
-            capability: Capability { major: number(major), minor: number(minor) },
+            capability: Capability::new(number(major), number(minor)).with_specific(),
             multiprocessors: ask(Attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?,
             shared_bytes_per_block: ask(Attribute::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN)?,
             shared_bytes_per_multiprocessor: ask(Attribute::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_MULTIPROCESSOR)?,
@@ -80,8 +80,7 @@ pub fn detect(number: usize) -> Result<Gpu, NoCuda> {
 pub fn check_runs_on(gpu: &Gpu, number: usize) -> Result<(), NoCuda> {
     let here = detect(number)?;
     let (wanted, found) = (gpu.capability, here.capability);
-    let fits = found.major == wanted.major
-        && found.minor >= wanted.minor
+    let fits = found.runs(wanted)
         && here.shared_bytes_per_block >= gpu.shared_bytes_per_block
         && here.registers_per_multiprocessor >= gpu.registers_per_multiprocessor;
     match fits {

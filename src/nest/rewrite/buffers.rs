@@ -1,6 +1,7 @@
 //! How scratch buffers are laid out.
 
 use super::{Refusal, change_accesses};
+use crate::nest::matrix::CORE;
 use crate::nest::{Nest, Scope};
 use crate::workload::{Index, TensorId};
 
@@ -39,6 +40,43 @@ impl Nest {
         change_accesses(&mut self.body, &mut |accessed, indices| {
             if accessed == buffer {
                 joined(indices);
+            }
+        });
+        Ok(self)
+    }
+
+    /// Lays the last two dimensions of a scratch buffer out in matrices of 8 × 8, each in one piece, `padding` elements behind each of them. Neighbours in memory are
+    /// neighbours along the last dimension, or else along the one before.
+    ///
+    /// ```text
+    /// p[k, j] of 32 × 64                                   by columns, padding 8
+    /// =>
+    /// p[k / 8, j / 8, 8*(k % 8) + j % 8] of 4 × 8 × 72
+    /// ```
+    ///
+    /// # Errors
+    /// [`Refusal::Other`] for a buffer that is no scratch, and for sides that are not multiples of 8.
+    pub fn in_core_matrices(mut self, buffer: TensorId, by_columns: bool, padding: i64) -> Result<Nest, Refusal> {
+        let known = &mut self.buffers[buffer.0 as usize];
+        if !matches!(known.scope, Scope::Private | Scope::Shared) {
+            return Err(Refusal::Other("only scratch is laid out anew"));
+        }
+        let [others @ .., rows, columns] = known.shape.as_slice() else {
+            return Err(Refusal::Other("core matrices of less than two dimensions"));
+        };
+        if rows % CORE != 0 || columns % CORE != 0 {
+            return Err(Refusal::Other("a part of a core matrix"));
+        }
+        known.shape = [others, &[rows / CORE, columns / CORE, CORE * CORE + padding]].concat();
+        change_accesses(&mut self.body, &mut |accessed, indices| {
+            if accessed == buffer
+                && let [.., row, column] = indices.as_mut_slice()
+            {
+                let (row, column) = (std::mem::take(row), std::mem::take(column));
+                let inside = [row.clone().modulo(CORE), column.clone().modulo(CORE)];
+                let [outer, inner] = if by_columns { inside } else { [inside[1].clone(), inside[0].clone()] };
+                indices.truncate(indices.len() - 2);
+                indices.extend([row.floor_div(CORE), column.floor_div(CORE), outer.times(CORE).plus(&inner)]);
             }
         });
         Ok(self)

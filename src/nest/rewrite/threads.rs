@@ -5,7 +5,7 @@ use std::collections::{HashMap, HashSet};
 use super::tree::replace_vars;
 use super::{Refusal, find_loop_mut, for_each_stmt};
 use crate::nest::{Buffer, Loop, LoopKind, Nest, Scope, Stmt, typed_identity};
-use crate::workload::{Binary, Combiner, Condition, Expr, Index, Interval, TensorId, Var};
+use crate::workload::{Atom, Binary, Combiner, Condition, Expr, Index, Interval, TensorId, Var};
 
 /// Steps up to this many are written out, so that all loads of a thread are under way together.
 const WRITTEN_OUT: i64 = 16;
@@ -280,11 +280,12 @@ impl Room<'_> {
         let Expr::Load { tensor, indices } = unconverted(factor) else { return false };
         let is_own = |other: Var| spatial.iter().any(|index| index.mentions(other));
         let mut along = indices.iter().filter(|index| index.mentions(var)).peekable();
-        let plain = |index: &Index| {
+        let is_alone = |index: &Index| {
             let mut alone = true;
             index.for_each_var(&mut |other| alone &= !is_own(other));
             alone
         };
+        let plain = |index: &Index| is_alone(index) || are_digits(index);
         self.buffers[tensor.0 as usize].scope == Scope::Private
             && !self.not_filled.contains(tensor)
             && along.peek().is_some()
@@ -333,6 +334,22 @@ impl Room<'_> {
             Stmt::Loop(_) | Stmt::If { .. } => {}
         }
     }
+}
+
+/// Whether an index is made of remainders that do not run into each other, each like an index of its own.
+fn are_digits(index: &Index) -> bool {
+    let mut digits = Vec::with_capacity(index.terms().len());
+    for (atom, coefficient) in index.terms() {
+        let Atom::Modulo(_, divisor) = atom else { return false };
+        digits.push((*coefficient, *divisor));
+    }
+    digits.sort_unstable();
+    let mut below = 1;
+    digits.into_iter().all(|(coefficient, divisor)| {
+        let is_apart = coefficient >= below;
+        below = coefficient.saturating_mul(divisor);
+        is_apart
+    })
 }
 
 /// What is converted, if it is.

@@ -57,7 +57,10 @@ pub(super) fn arrange(
     };
     let outer = of(&spatial, &|l| vec![l.outer]);
     let steps = of(&reduced, &|l| vec![l.outer]);
-    let (threads, lanes) = (of(&spatial, &|l| l.threads.clone()), of(&reduced, &|l| l.threads.clone()));
+    // groups of warps are of neighbours along the rows
+    let mut by_threads = spatial.clone();
+    by_threads.sort_by_key(|at| group.matrix.is_some_and(|sides| sides.is_wide() && sides.rows == *at));
+    let (threads, lanes) = (of(&by_threads, &|l| l.threads.clone()), of(&reduced, &|l| l.threads.clone()));
     let (inner_steps, ends) = (of(&reduced, &|l| vec![l.round]), of(&reduced, &|l| vec![l.tile]));
     let rounds = of(&spatial, &|l| vec![l.round]);
     let others: Vec<usize> = spatial.iter().copied().filter(|position| group.vector != Some(*position)).collect();

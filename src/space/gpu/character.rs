@@ -12,6 +12,11 @@ use crate::workload::{Var, Workload};
 const DEFAULT_THREADS: i64 = 256;
 /// Threads along each side of a square of them.
 const SQUARE: i64 = 16;
+/// Sides of the tile that a block computes of a contraction.
+const SIDES: [i64; 3] = [128, 64, LEAST_SIDE];
+const LEAST_SIDE: i64 = 32;
+/// Results of the smallest of them.
+pub(super) const LEAST_TILE: i64 = LEAST_SIDE * LEAST_SIDE;
 /// Reductions of so many steps are worth threads of their own where there is little else to do.
 const DEEP: i64 = 64;
 
@@ -33,9 +38,7 @@ impl Character {
         let extent = |positions: &[usize]| -> i64 { positions.iter().map(|at| group.axes[*at].extent).product() };
         let (spatial, reduced) = (group.positions(false), group.positions(true));
         let (outputs, steps) = (extent(&spatial), extent(&reduced));
-        let lacks = |at: &usize| group.axes[*at].extent > 1 && reads.iter().any(|a| !touches(a, group, *at));
-        // the axes along which some operand is read again
-        let shared: Vec<usize> = spatial.into_iter().filter(lacks).collect();
+        let shared = shared(workload, group);
         let wanted_outputs = if in_grid { i64::from(gpu.multiprocessors) * 4 * WARP } else { 4 * WARP };
         if stage.is_reduction() && shared.len() >= 2 && outputs >= wanted_outputs && steps >= 8 {
             return Character::of_contraction(gpu, group, shared);
@@ -60,7 +63,7 @@ impl Character {
             group.positions(false).into_iter().map(of).product()
         };
         let enough = |side: &i64| blocks(*side) >= i64::from(gpu.multiprocessors);
-        let side = [128, 64, 32].into_iter().find(enough).unwrap_or(32);
+        let side = SIDES.into_iter().find(enough).unwrap_or(LEAST_SIDE);
         let (mut threads, mut tiles) = (vec![1; group.axes.len()], vec![(1, 1); group.axes.len()]);
         for at in [inner, outer] {
             let extent = group.axes[at].extent;
@@ -86,6 +89,13 @@ impl Character {
         }
         Character { threads, tiles: vec![(1, 1); group.axes.len()], contracts: false }
     }
+}
+
+/// The spatial axes along which some operand is read again.
+pub(super) fn shared(workload: &Workload, group: &Group) -> Vec<usize> {
+    let reads = accesses(&workload.stages[group.stage]);
+    let lacks = |at: &usize| group.axes[*at].extent > 1 && reads.iter().any(|a| !touches(a, group, *at));
+    group.positions(false).into_iter().filter(lacks).collect()
 }
 
 /// The reduction axis that memory is read along, and how many threads share it: a warp, or all of a block where there are few results.

@@ -1,9 +1,10 @@
 //! Products of matrices: whether warps compute a stage so, and along which axes.
 
 use super::tile::{MAXIMAL_ACCUMULATORS, OTHER_REGISTERS};
-use crate::nest::matrix::{self, COLUMNS, ROWS};
+use crate::nest::matrix::{self, COLUMNS, GROUP, ROWS};
 use crate::space::fuse::touches;
 use crate::space::operands::packable;
+use crate::space::plan::Access;
 use crate::space::{Group, Sides, Stop, Tape, Word, Words, name, site};
 use crate::target::Gpu;
 use crate::target::gpu::WARP;
@@ -14,8 +15,22 @@ const MAXIMAL_WARPS: i64 = 16;
 /// Operands that are rounded to 11 bits err 8,192 times as much as others; errors of single products cancel, though, so that their sums do not.
 pub(super) const ERROR_GROWTH: u32 = 512;
 
+/// Columns of the products that four warps execute together; what the untuned program takes at most.
+const WIDTHS: [i64; 7] = [16, 32, 64, 96, 128, 192, 256];
+const DEFAULT_WIDTH: i64 = 128;
+/// The same where wider ones would leave multiprocessors without work.
+const NARROW_WIDTH: i64 = 64;
+/// Results of a block of the untuned program, at least.
+pub(super) const LEAST_RESULTS: i64 = GROUP * ROWS * NARROW_WIDTH;
+
 /// Whether warps compute the stage as products of matrices, and along which axes: rows move one operand, columns the other, the depth both.
-pub(super) fn sides(workload: &Workload, exact: bool, group: &mut Group, tape: &mut Tape<'_>) -> Result<(), Stop> {
+pub(super) fn sides(
+    workload: &Workload,
+    gpu: &Gpu,
+    exact: bool,
+    group: &mut Group,
+    tape: &mut Tape<'_>,
+) -> Result<(), Stop> {
     let stage = &workload.stages[group.stage];
     let (Some(Combiner::Sum), Expr::Binary(Binary::Multiply, x, y)) = (stage.combiner, &stage.value) else {
         return Ok(());
@@ -55,20 +70,72 @@ pub(super) fn sides(workload: &Workload, exact: bool, group: &mut Group, tape: &
             .iter()
             .map(|(rows, columns)| Words([rows, columns].map(|at| Word::Name(group.axes[*at].letter())).to_vec())),
     );
-    let answer = tape.choose(site("mma", [group.name()]), candidates.clone(), 0)?;
+    // results lie along columns; what is not even a tile is not worth one
+    let innermost = group.positions(false).into_iter().max();
+    let is_worth_it = |(rows, columns): &(usize, usize)| {
+        let long = |at: usize, side: i64| 2 * group.axes[at].extent > side;
+        Some(*columns) == innermost && long(*rows, ROWS) && long(*columns, COLUMNS)
+    };
+    // others are rounded
+    let exactly = taken != DType::F32;
+    let default = pairs.iter().position(|pair| exactly && is_worth_it(pair)).map_or(0, |at| at + 1);
+    let answer = tape.choose(site("mma", [group.name()]), candidates.clone(), default)?;
     let chosen = candidates.iter().position(|c| *c == answer).filter(|c| *c > 0).map(|c| pairs[c - 1]);
-    group.matrix = chosen.map(|(rows, columns)| Sides { rows, columns, depth, operands: taken });
+    if let Some((rows, columns)) = chosen {
+        let width = width(gpu, taken, group, (rows, columns), tape)?;
+        group.matrix = Some(Sides { rows, columns, depth, operands: taken, width });
+    }
     Ok(())
+}
+
+/// How many columns a product has: those that a warp multiplies by itself, or more of them together with three others.
+fn width(
+    gpu: &Gpu,
+    operands: DType,
+    group: &Group,
+    (rows, columns): (usize, usize),
+    tape: &mut Tape<'_>,
+) -> Result<i64, Stop> {
+    let (rows, columns) = (group.axes[rows].extent, group.axes[columns].extent);
+    if !gpu.capability.has_warp_groups() || operands == DType::F32 || 2 * rows <= GROUP * ROWS {
+        return Ok(COLUMNS);
+    }
+    let widths: Vec<i64> = WIDTHS.into_iter().filter(|width| *width < 2 * columns).collect();
+    let mut candidates = vec![name("none")];
+    candidates.extend(widths.iter().map(|width| Words::from(width.unsigned_abs())));
+    let most = if is_enough_for(gpu, group, 2 * GROUP * ROWS * DEFAULT_WIDTH) { DEFAULT_WIDTH } else { NARROW_WIDTH };
+    let default = widths.iter().rposition(|width| *width <= columns.min(most)).map_or(0, |at| at + 1);
+    let answer = tape.choose(site("wgmma", [group.name()]), candidates.clone(), default)?;
+    let chosen = candidates.iter().position(|c| *c == answer).filter(|c| *c > 0);
+    Ok(chosen.map_or(COLUMNS, |c| widths[c - 1]))
+}
+
+/// Whether there are so many results for a block on every multiprocessor.
+fn is_enough_for(gpu: &Gpu, group: &Group, results: i64) -> bool {
+    let all: i64 = group.positions(false).into_iter().map(|at| group.axes[at].extent).product();
+    all / results >= i64::from(gpu.multiprocessors)
+}
+
+/// Whether an access is to the operand that columns move, of a product that four warps execute together.
+pub(super) fn is_wide_operand(group: &Group, access: &Access) -> bool {
+    group.matrix.is_some_and(|sides| sides.is_wide() && touches(access, group, sides.columns))
 }
 
 /// The warps of a block along the sides of the products, how many products each of them computes side by side, and how deep it goes before they meet.
 pub(super) fn warps(gpu: &Gpu, group: &mut Group, tape: &mut Tape<'_>) -> Result<(), Stop> {
-    let Some(Sides { rows, columns, depth, operands }) = group.matrix else { return Ok(()) };
+    let Some(sides) = group.matrix else { return Ok(()) };
+    let Sides { rows, columns, depth, operands, width } = sides;
     let mut left = MAXIMAL_WARPS;
-    for (at, side, wanted) in [(rows, ROWS, 2), (columns, COLUMNS, 2)] {
+    for (at, side, least) in [(rows, ROWS, if sides.is_wide() { GROUP } else { 1 }), (columns, width, 1)] {
         let products = (group.axes[at].extent + side - 1) / side;
-        let candidates: Vec<i64> =
-            [1, 2, 4, 8].into_iter().filter(|count| *count <= left && *count < 2 * products).collect();
+        let fits = |count: &i64| (least..=left).contains(count) && (*count == least || *count < 2 * products);
+        let candidates: Vec<i64> = [1, 2, 4, 8, 16].into_iter().filter(fits).collect();
+        // two by two warps, or a group of four, or two of them
+        let wanted = match sides.is_wide() {
+            false => 2,
+            true if at == rows && is_enough_for(gpu, group, 2 * GROUP * ROWS * width) => 2 * GROUP,
+            true => least,
+        };
         let default = candidates.iter().rposition(|count| *count <= wanted).unwrap_or(0);
         let answer =
             tape.choose_number(site("threads", [group.name(), group.axes[at].letter()]), &candidates, default)?;
@@ -77,8 +144,8 @@ pub(super) fn warps(gpu: &Gpu, group: &mut Group, tape: &mut Tape<'_>) -> Result
     }
     let threads = WARP * group.axes[rows].threads * group.axes[columns].threads;
     let registers = i64::from(gpu.registers_per_multiprocessor) / threads - OTHER_REGISTERS;
-    let mut left = (registers.min(MAXIMAL_ACCUMULATORS) / (ROWS * COLUMNS / WARP)).max(1);
-    for (at, wanted) in [(rows, 2), (columns, 4)] {
+    let mut left = (registers.min(MAXIMAL_ACCUMULATORS) / (ROWS * width / WARP)).max(1);
+    for (at, wanted) in if sides.is_wide() { [(rows, 1), (columns, 1)] } else { [(rows, 2), (columns, 4)] } {
         let axis = &group.axes[at];
         let most = ((axis.tiles() + axis.threads - 1) / axis.threads).min(left).min(8);
         let candidates: Vec<i64> = (1..=most).collect();

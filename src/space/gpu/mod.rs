@@ -11,6 +11,7 @@ mod character;
 mod fetch;
 mod limits;
 mod matrix;
+mod split;
 mod stages;
 mod tile;
 
@@ -20,6 +21,7 @@ use crate::target::Gpu;
 
 pub(super) fn rules() -> Rules<Gpu> {
     vec![
+        Box::new(split::Split),
         Box::new(epilogue::Epilogue),
         Box::new(rows::Rows),
         Box::new(tile::Tile),

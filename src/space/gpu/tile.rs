@@ -31,7 +31,7 @@ impl Rule<Gpu> for Tile {
     }
 
     fn version(&self) -> u32 {
-        1
+        2
     }
 
     fn decide(&self, task: &TaskOn<'_, Gpu>, plan: &mut Plan, tape: &mut Tape<'_>) -> Result<(), Stop> {
@@ -41,7 +41,7 @@ impl Rule<Gpu> for Tile {
             if rows.is_empty() {
                 fuse(workload, group, tape)?;
             }
-            matrix::sides(workload, *exact, group, tape)?;
+            matrix::sides(workload, task.machine, *exact, group, tape)?;
             if group.matrix.is_some() {
                 matrix::warps(task.machine, group, tape)?;
                 continue;
@@ -80,7 +80,7 @@ fn vector(workload: &Workload, group: &mut Group, character: &Character, tape: &
         let var = Var((group.axes[*at].position + usize::from(group.fused == Some(*at))) as u32);
         let wide = group.axes[*at].extent % MAXIMAL_VECTOR == 0;
         let reads_along = reads.iter().all(|a| {
-            matches!(a.stride(workload, var), Some(0 | 1)) && !a.guarded && !(a.mentions(var) && a.has_window())
+            matches!(a.stride(workload, var), Some(0 | 1)) && !a.guarded && !(a.mentions(var) && a.slides(stage))
         });
         var.0 as usize == last && wide && (reads_along || character.contracts)
     };

@@ -27,11 +27,12 @@ pub const SUM: TensorId = TensorId(5);
 const TILE: i64 = 8;
 
 /// Descriptions that come with Tilescribe.
-pub const SHIPPED: [(&str, &str); 5] = [
+pub const SHIPPED: [(&str, &str); 6] = [
     ("sm_80", include_str!("../../../targets/gpus/sm_80.toml")),
     ("sm_86", include_str!("../../../targets/gpus/sm_86.toml")),
     ("sm_89", include_str!("../../../targets/gpus/sm_89.toml")),
     ("sm_90", include_str!("../../../targets/gpus/sm_90.toml")),
+    ("sm_90a", include_str!("../../../targets/gpus/sm_90a.toml")),
     ("sm_100", include_str!("../../../targets/gpus/sm_100.toml")),
 ];
 

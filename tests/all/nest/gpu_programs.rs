@@ -108,6 +108,7 @@ impl Policy for RandomMatrices {
         match decision.site.to_string().split(' ').next() {
             Some("mma") => 1,
             // the first is none
+            Some("wgmma") => self.0.random_range(1..count),
             Some("copy") => self.0.random_range(usize::from(decision.candidates[0].is("none") && count > 1)..count),
             _ => self.0.random_range(0..count),
         }
@@ -144,6 +145,124 @@ fn operands_in_shared_memory_are_loaded_as_matrices() {
         }
     }
     assert!(plain >= 6 && transposed >= 6, "{plain} and {transposed} of 24");
+}
+
+/// Computes reductions in as many parts as it can, with tensor cores or without, and takes everything else as the rules would.
+struct Parts {
+    matrices: bool,
+}
+
+impl Policy for Parts {
+    fn pick(&mut self, decision: &Decision) -> usize {
+        match decision.site.to_string().split(' ').next() {
+            Some("split") => decision.candidates.len() - 1,
+            Some("mma") => usize::from(self.matrices),
+            _ => decision.default,
+        }
+    }
+}
+
+#[test]
+fn groups_of_warps_multiply_core_matrices() {
+    let gpu = gpu("sm_90a");
+    let layouts = [
+        ["70 64", "64 48", "a c", "c b"],
+        ["70 64", "48 64", "a c", "b c"],
+        ["64 70", "64 48", "c a", "c b"],
+        ["64 70", "48 64", "c a", "b c"],
+    ];
+    let check = |seed: u64| -> Result<Option<usize>, String> {
+        let [x, y, of_x, of_y] = layouts[seed as usize % layouts.len()];
+        let half = if seed.is_multiple_of(3) { "bf16" } else { "f16" };
+        let text = format!(
+            "input t0 {half} {x}\nconst t1 {half} {y}\nlet t2 70 48 sum 64 mul cast f32 t0 {of_x} cast f32 t1 {of_y}\n\
+             out t3 {half} 70 48 cast {half} t2 a b\n"
+        );
+        let task = Task { workload: text.parse().unwrap(), target: gpu.clone().into() };
+        let (trace, result) = Space::standard().drive(&task, &mut RandomMatrices(ChaCha8Rng::seed_from_u64(seed)));
+        // without room: a dead end
+        let Ok(nest) = result.clone() else { return Ok(None) };
+        let text = ptx(&nest, &gpu).map_err(|error| format!("{error}\n{trace}\n{nest}"))?.text;
+        assert!(text.contains("wgmma.mma_async.sync.aligned.m64n"), "{trace}\n{nest}");
+        assert!(text.contains(".target sm_90a"));
+        let spilled = kernels(&nest, &gpu, "sm_90a").map_err(|error| format!("{error}\n{trace}\n{nest}"))?;
+        let spilled = spilled.iter().filter(|(_, bytes)| *bytes > 0).count();
+        let pair = Pair { kind: "a wide product of halves", task, trace, result };
+        pair.check(seed, &mut ChaCha8Rng::seed_from_u64(seed), true)?;
+        Ok(Some(spilled))
+    };
+    let done: Result<Vec<_>, String> = (0..72u64).into_par_iter().map(check).collect();
+    let done: Vec<usize> = done.unwrap_or_else(|report| panic!("{report}")).into_iter().flatten().collect();
+    let spilled: usize = done.iter().sum();
+    writeln!(std::io::stdout(), "{} wide products, {spilled} kernels with spills", done.len()).unwrap();
+    assert!(done.len() >= 50 && spilled * 10 < done.len(), "{spilled} of {}", done.len());
+}
+
+#[test]
+fn untuned_products_of_halves_keep_tensor_cores_fed() {
+    for (name, instruction) in [("sm_80", "mma.sync.aligned.m16n8k16"), ("sm_90a", "wgmma.mma_async")] {
+        for [x, y, of_x, of_y] in [["4096 1024", "1024 4096", "a c", "c b"], ["4096 1024", "4096 1024", "a c", "b c"]] {
+            let text = format!(
+                "input t0 f16 {x}\nconst t1 f16 {y}\nlet t2 4096 4096 sum 1024 mul cast f32 t0 {of_x} cast f32 t1 {of_y}\n\
+                 out t3 f16 4096 4096 cast f16 t2 a b\n"
+            );
+            let task = Task { workload: text.parse().unwrap(), target: gpu(name).into() };
+            let (trace, nest) = Space::standard().drive(&task, &mut Untuned);
+            let nest = nest.unwrap();
+            let text = ptx(&nest, &gpu(name)).unwrap().text;
+            assert!(text.contains(instruction) && text.contains("ldmatrix"), "{trace}\n{text}");
+            // operands go to shared memory in pieces of 16 bytes, several steps ahead, and through no register
+            assert!(text.contains("cp.async.cg.shared.global") && !text.contains("st.shared"), "{trace}\n{text}");
+            assert!(!text.contains("cp.async.ca.shared.global"), "{trace}\n{text}");
+            let kernels = kernels(&nest, &gpu(name), name).unwrap();
+            assert!(kernels.iter().all(|(_, spilled)| *spilled == 0), "{kernels:?}\n{trace}");
+        }
+    }
+}
+
+#[test]
+fn reductions_are_computed_in_parts() {
+    let gpu = gpu("sm_90");
+    for (number, text) in [
+        "input t0 48 96\nconst t1 96 40\nlet t2 48 40 sum 96 mul t0 a c t1 c b\nout t3 48 40 max t2 a b 0.0\n",
+        "input t0 f16 40 128\nconst t1 f16 24 128\nlet t2 40 24 sum 128 mul cast f32 t0 a c cast f32 t1 b c\n\
+         out t3 f16 40 24 cast f16 t2 a b\n",
+        "input t0 16 9 9\nconst t1 20 16 3 3\nout t2 20 7 7 sum 16 3 3 mul t1 a d e f t0 d + b e + c f\n",
+        "input t0 3 600\nout t1 3 maxof 600 t0 a b\n",
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        for matrices in [false, true] {
+            let task = Task { workload: text.parse().unwrap(), target: gpu.clone().into() };
+            let (trace, result) = Space::standard().drive(&task, &mut Parts { matrices });
+            let nest = result.as_ref().unwrap_or_else(|reason| panic!("{reason}\n{trace}"));
+            let program = ptx(nest, &gpu).unwrap();
+            assert_eq!(program.launches.len(), 2, "{trace}\n{nest}");
+            assert_eq!(program.text.contains("mma.sync"), matrices && number < 3, "{trace}");
+            let seed = number as u64;
+            let pair = Pair { kind: "a reduction in parts", task, trace, result };
+            pair.check(seed, &mut ChaCha8Rng::seed_from_u64(seed), true).unwrap_or_else(|report| panic!("{report}"));
+        }
+    }
+}
+
+#[test]
+fn the_untuned_program_cuts_reductions_where_there_are_few_results() {
+    let gpu = gpu("sm_90");
+    let parts = |rows: i64, columns: i64, depth: i64| {
+        let task = Task { workload: super::gpu::product(rows, columns, depth), target: gpu.clone().into() };
+        let (trace, nest) = Space::standard().drive(&task, &mut Untuned);
+        let program = ptx(&nest.unwrap(), &gpu).unwrap();
+        // columns of a part are still copied in pieces as wide as there are
+        (trace.0[0].value.to_string(), program.launches[0].blocks, program.text.contains("], 8;"))
+    };
+    // as many blocks as there are multiprocessors, where parts stay deep
+    assert_eq!(parts(128, 768, 3072), ("2".into(), 192, true));
+    assert_eq!(parts(64, 64, 4096), ("32".into(), 128, true));
+    assert_eq!(parts(1024, 1024, 1024).0, "1");
+    // a row of results has threads for each part of its reduction
+    assert_eq!(parts(1, 1000, 2048).0, "1");
 }
 
 #[test]

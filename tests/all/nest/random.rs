@@ -35,9 +35,12 @@ impl Policy for ManySteps<'_> {
         let count = decision.candidates.len();
         match decision.site.to_string().split(' ').next() {
             Some("steps") => 0,
+            // whole reductions rather than parts, which are short
+            Some("split") => (0..3).map(|_| self.0.random_range(0..count)).min().unwrap_or(0),
             // the first is none
             Some("copy") => self.0.random_range(usize::from(decision.candidates[0].is("none"))..count),
-            Some("stages") => self.0.random_range(0..count).max(self.0.random_range(0..count)),
+            // as many as can be, or one less
+            Some("stages") => count - 1 - self.0.random_range(0..count.min(2)),
             _ => self.0.random_range(0..count),
         }
     }
@@ -246,7 +249,9 @@ fn on_gpu(seed: u64) -> Result<OnGpu, String> {
 }
 
 /// Kinds of decisions for GPUs, each of which is drawn [`LEAST`] times.
-const GPU_DECISIONS: [&str; 31] = [
+const GPU_DECISIONS: [&str; 33] = [
+    "split",
+    "split 1",
     "mma",
     "mma none",
     "epilogue fused",

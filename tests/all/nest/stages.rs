@@ -202,8 +202,8 @@ impl Policy for Wide {
 #[test]
 fn arguments_that_start_in_the_middle_of_a_word_are_copied_at_once() {
     let gpu = gpu("sm_90");
-    let text = "input t0 f16 256 512\nconst t1 f16 256 512\nlet t2 512 512 sum 256 mul cast f32 t0 c a cast f32 t1 c b\n\
-                out t3 f16 512 512 cast f16 t2 a b\n";
+    let text = "input t0 f16 256 1024\nconst t1 f16 256 1024\nlet t2 1024 1024 sum 256 mul cast f32 t0 c a cast f32 t1 c b\n\
+         out t3 f16 1024 1024 cast f16 t2 a b\n";
     let task = Task { workload: text.parse().unwrap(), target: gpu.clone().into() };
     let nest = Space::standard().drive(&task, &mut Wide).1.unwrap();
     // bytes that arguments start at multiples of, and those of the widest copy

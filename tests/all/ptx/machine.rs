@@ -1,6 +1,7 @@
 //! Executes a kernel: block by block, every thread up to where it has to wait for others.
 
 use super::arithmetic::{Type, compare, compute, convert, float, mixed};
+use super::group::{self, Products};
 use super::memory::{Memory, Who, argument};
 use super::parse::{Function, Instruction, Operand};
 use super::warp;
@@ -17,6 +18,7 @@ pub struct Thread {
     /// Copies that it has started: those of each group that was closed, oldest first, and those since.
     groups: Vec<Vec<Copy>>,
     open: Vec<Copy>,
+    pub products: Products,
 }
 
 struct Copy {
@@ -76,6 +78,7 @@ impl Block<'_> {
                 number,
                 groups: Vec::new(),
                 open: Vec::new(),
+                products: Products::of_thread(function.registers),
             })
             .collect();
         loop {
@@ -83,6 +86,7 @@ impl Block<'_> {
             for warp in threads.chunks_mut(WARP) {
                 stops.extend(self.run_warp(warp)?);
             }
+            group::agree(&mut threads)?;
             if stops.iter().all(|stop| *stop == Stop::End) {
                 break;
             }
@@ -95,8 +99,9 @@ impl Block<'_> {
             self.epoch += 1;
             threads.iter_mut().zip(&stops).filter(|(_, stop)| **stop != Stop::End).for_each(|(t, _)| t.next += 1);
         }
-        match threads.iter().find(|thread| !thread.open.is_empty() || !thread.groups.is_empty()) {
-            Some(thread) => Err(format!("thread {} ends while it copies", thread.number)),
+        let is_idle = |t: &&Thread| t.open.is_empty() && t.groups.is_empty() && t.products.is_idle();
+        match threads.iter().find(|thread| !is_idle(thread)) {
+            Some(thread) => Err(format!("thread {} ends while it copies or multiplies", thread.number)),
             None => Ok(()),
         }
     }
@@ -117,13 +122,20 @@ impl Block<'_> {
             };
             let instruction = &self.start.function.code[at];
             let here: Vec<bool> = stops.iter().map(|stop| *stop == Stop::Together(at)).collect();
-            self.together(instruction, warp, &here).map_err(|fault| format!("{fault}\n  in {}", instruction.text))?;
+            self.together(instruction, at, warp, &here)
+                .map_err(|fault| format!("{fault}\n  in {}", instruction.text))?;
             warp.iter_mut().zip(here).filter(|(_, here)| *here).for_each(|(thread, _)| thread.next += 1);
         }
     }
 
     /// `here` are the threads that wait at the instruction.
-    fn together(&mut self, instruction: &Instruction, warp: &mut [Thread], here: &[bool]) -> Result<(), String> {
+    fn together(
+        &mut self,
+        instruction: &Instruction,
+        at: usize,
+        warp: &mut [Thread],
+        here: &[bool],
+    ) -> Result<(), String> {
         let op: Vec<&str> = instruction.op.iter().map(String::as_str).collect();
         match op[0] {
             "shfl" => warp::shuffle(&op, &instruction.operands, warp, here),
@@ -131,6 +143,11 @@ impl Block<'_> {
                 Err(format!("not all threads of a warp are here: {here:?}"))
             }
             "mma" => warp::multiply(&op, &instruction.operands, warp),
+            "wgmma" => {
+                let (number, epoch) = (self.number, self.epoch);
+                let who = |thread: &Thread| Who { block: number, thread: thread.number, epoch };
+                group::execute(&op, &instruction.operands, at, warp, self.memory, &who)
+            }
             "ldmatrix" => {
                 let (number, epoch) = (self.number, self.epoch);
                 let mut read = |thread: &Thread, address: u64, bytes: usize| {
@@ -150,7 +167,15 @@ impl Block<'_> {
             let op = instruction.op[0].as_str();
             match (op, instruction.op.get(1).map(String::as_str)) {
                 ("bar", _) if holds => return Ok(Stop::Barrier(thread.next)),
-                ("shfl" | "mma" | "ldmatrix", _) if holds => return Ok(Stop::Together(thread.next)),
+                ("wgmma", _) if holds => {
+                    thread.products.clock += 1;
+                    return Ok(Stop::Together(thread.next));
+                }
+                ("shfl" | "mma" | "ldmatrix", _) if holds => {
+                    thread.products.clock += 1;
+                    thread.products.allow(&instruction.operands)?;
+                    return Ok(Stop::Together(thread.next));
+                }
                 ("ret" | "exit", _) if holds => return Ok(Stop::End),
                 ("bra", _) if holds => match instruction.operands.as_slice() {
                     [Operand::Label(at)] => {
@@ -159,7 +184,11 @@ impl Block<'_> {
                     }
                     _ => return Err("a branch to nowhere".into()),
                 },
-                _ if holds => self.step(thread, instruction)?,
+                _ if holds => {
+                    thread.products.clock += 1;
+                    thread.products.allow(&instruction.operands)?;
+                    self.step(thread, instruction)?;
+                }
                 _ => {}
             }
             thread.next += 1;
@@ -213,6 +242,10 @@ impl Block<'_> {
                 self.memory.write(address(thread, to)?, &bytes, self.who(thread))
             }
             ("cp", operands) if op.get(1) == Some(&"async") => self.copy(&op, thread, operands),
+            ("fence", []) if op[1..] == ["proxy", "async", "shared::cta"] => {
+                self.memory.fence_proxy(thread.number);
+                Ok(())
+            }
             // two halves of a word
             ("mov", [Operand::Vector(to), from]) => {
                 let (value, width) = (self.value(thread, from)?, ty.ok_or_else(unknown)?.bits() / to.len() as u32);
@@ -331,6 +364,7 @@ pub fn set(thread: &mut Thread, to: &Operand, value: u64) -> Result<(), String> 
     match to {
         Operand::Register(register) => {
             thread.registers[*register] = value;
+            thread.products.written[*register] = thread.products.clock;
             Ok(())
         }
         Operand::Nowhere => Ok(()),

@@ -30,6 +30,8 @@ struct Byte {
     read_by_several: bool,
     /// The thread that copies something here, and has not waited for it yet.
     copied_by: Option<u32>,
+    /// Written by a thread that has executed no fence since, without which nobody sees it who reads by another way than threads do.
+    is_unfenced: bool,
 }
 
 /// A range of bytes, and their past.
@@ -48,6 +50,8 @@ impl Region {
 pub struct Memory {
     arguments: Vec<Region>,
     shared: Region,
+    /// By thread: what it wrote of it since its last fence.
+    unfenced: HashMap<u32, Vec<Range<usize>>>,
     /// Of each thread.
     local: HashMap<u32, Vec<u8>>,
     local_bytes: usize,
@@ -82,12 +86,19 @@ const POISON: u8 = 0xff;
 impl Memory {
     pub fn new(arguments: Vec<Vec<u8>>) -> Memory {
         let arguments = arguments.into_iter().map(Region::new).collect();
-        Memory { arguments, shared: Region::new(Vec::new()), local: HashMap::new(), local_bytes: 0 }
+        Memory {
+            arguments,
+            shared: Region::new(Vec::new()),
+            unfenced: HashMap::new(),
+            local: HashMap::new(),
+            local_bytes: 0,
+        }
     }
 
     /// A block starts: nobody knows what is in its shared memory, or in its threads' own.
     pub fn enter_block(&mut self, shared_bytes: usize, local_bytes: usize) {
         self.shared = Region::new(vec![POISON; shared_bytes]);
+        self.unfenced.clear();
         self.local.clear();
         self.local_bytes = local_bytes;
     }
@@ -160,6 +171,29 @@ impl Memory {
         Ok(found)
     }
 
+    /// As [`Memory::read`], by a product of a group of warps.
+    pub fn read_by_proxy(&mut self, address: u64, bytes: usize, who: Who) -> Result<Vec<u8>, String> {
+        let (region, range) = self.region(address, bytes, false)?;
+        if region.past[range].iter().any(|byte| byte.is_unfenced) {
+            return Err(format!("reads at {address:#x} what was written without a fence"));
+        }
+        self.read(address, bytes, who)
+    }
+
+    /// What the thread has written to shared memory can be read by any way from now on.
+    pub fn fence_proxy(&mut self, thread: u32) {
+        for range in self.unfenced.remove(&thread).into_iter().flatten() {
+            self.shared.past[range].iter_mut().for_each(|byte| byte.is_unfenced = false);
+        }
+    }
+
+    fn note_unfenced(&mut self, address: u64, range: &Range<usize>, thread: u32) {
+        if (SHARED..LOCAL).contains(&address) {
+            self.shared.past[range.clone()].iter_mut().for_each(|byte| byte.is_unfenced = true);
+            self.unfenced.entry(thread).or_default().push(range.clone());
+        }
+    }
+
     pub fn write(&mut self, address: u64, bytes: &[u8], who: Who) -> Result<(), String> {
         if (LOCAL..ARGUMENT).contains(&address) {
             let own = self.own(address, bytes.len(), who).ok_or_else(|| nothing(address))?;
@@ -168,7 +202,8 @@ impl Memory {
         }
         self.take(address, bytes.len(), who, None)?;
         let (region, range) = self.region(address, bytes.len(), false)?;
-        region.bytes[range].copy_from_slice(bytes);
+        region.bytes[range.clone()].copy_from_slice(bytes);
+        self.note_unfenced(address, &range, who.thread);
         Ok(())
     }
 
@@ -184,7 +219,8 @@ impl Memory {
             byte.copied_by = None;
             byte.written = Some(who.access());
         });
-        region.bytes[range].copy_from_slice(bytes);
+        region.bytes[range.clone()].copy_from_slice(bytes);
+        self.note_unfenced(address, &range, who.thread);
         Ok(())
     }
 

@@ -27,7 +27,7 @@ pub fn shuffle(op: &[&str], operands: &[Operand], warp: &mut [Thread], here: &[b
     Ok(())
 }
 
-fn value(thread: &Thread, operand: &Operand) -> Result<u64, String> {
+pub fn value(thread: &Thread, operand: &Operand) -> Result<u64, String> {
     match operand {
         Operand::Register(register) => Ok(thread.registers[*register]),
         Operand::Immediate(value) => Ok(*value),
@@ -35,13 +35,13 @@ fn value(thread: &Thread, operand: &Operand) -> Result<u64, String> {
     }
 }
 
-fn parts(operand: &Operand) -> &[Operand] {
+pub fn parts(operand: &Operand) -> &[Operand] {
     if let Operand::Vector(parts) = operand { parts } else { std::slice::from_ref(operand) }
 }
 
 /// Elements of a product's operands.
 #[derive(Clone, Copy)]
-enum Element {
+pub enum Element {
     Tf32,
     F16,
     Bf16,
@@ -53,7 +53,7 @@ impl Element {
         if matches!(self, Element::Tf32) { 1 } else { 2 }
     }
 
-    fn of(self, register: u64, at: usize) -> f32 {
+    pub fn of(self, register: u64, at: usize) -> f32 {
         let half = (register >> (16 * at)) as u16;
         match self {
             // the last thirteen bits are not looked at
@@ -62,6 +62,22 @@ impl Element {
             Element::Bf16 => bf16::from_bits(half).to_f32(),
         }
     }
+}
+
+/// The rows of a left operand, of which every thread of a group of four holds a part.
+pub fn left(element: Element, operand: &Operand, warp: &[Thread]) -> Result<Vec<[f32; 16]>, String> {
+    let mut rows = vec![[0f32; 16]; 16];
+    for (lane, thread) in warp.iter().enumerate() {
+        let (group, member) = (lane / 4, lane % 4);
+        let per_register = element.count();
+        for (number, register) in parts(operand).iter().enumerate() {
+            let held = value(thread, register)?;
+            // registers 1 and 3 are of the lower rows, 2 and 3 of the right half
+            let (row, first) = (group + 8 * (number % 2), 4 * per_register * (number / 2) + per_register * member);
+            (0..per_register).for_each(|at| rows[row][first + at] = element.of(held, at));
+        }
+    }
+    Ok(rows)
 }
 
 /// `mma.sync.aligned.m16n8kK.row.col.f32.T.T.f32` (PTX ISA, figures of the fragments of m16n8k8 and m16n8k16): a row of the left operand, and a
@@ -73,21 +89,15 @@ pub fn multiply(op: &[&str], operands: &[Operand], warp: &mut [Thread]) -> Resul
         ["sync", "aligned", "m16n8k16", "row", "col", "f32", "bf16", "bf16", "f32"] => (Element::Bf16, 16),
         _ => return Err("the product is not known".into()),
     };
-    let [to, left, right, sum] = operands else { return Err(format!("operands {operands:?}")) };
-    let counts = [to, left, right, sum].map(|operand| parts(operand).len());
+    let [to, first, right, sum] = operands else { return Err(format!("operands {operands:?}")) };
+    let counts = [to, first, right, sum].map(|operand| parts(operand).len());
     if counts != [4, 4, 2, 4] {
         return Err(format!("{counts:?} registers"));
     }
-    let (mut a, mut b) = (vec![[0f32; 16]; 16], vec![[0f32; 16]; 8]);
+    let (a, mut b) = (left(element, first, warp)?, vec![[0f32; 16]; 8]);
     for (lane, thread) in warp.iter().enumerate() {
         let (group, member) = (lane / 4, lane % 4);
         let per_register = element.count();
-        for (number, register) in parts(left).iter().enumerate() {
-            let held = value(thread, register)?;
-            // registers 1 and 3 are of the lower rows, 2 and 3 of the right half
-            let (row, first) = (group + 8 * (number % 2), 4 * per_register * (number / 2) + per_register * member);
-            (0..per_register).for_each(|at| a[row][first + at] = element.of(held, at));
-        }
         for (number, register) in parts(right).iter().enumerate() {
             let held = value(thread, register)?;
             let first = 4 * per_register * number + per_register * member;

@@ -183,12 +183,14 @@ int cuModuleLoadData(struct module **out, const char *text)
 {
     ENTER_CONTEXT();
     int major, minor, of = 0;
+    char suffix = ' ';
     const char *target = strstr(text, ".target sm_");
-    if (strstr(text, ".version") == NULL || target == NULL || sscanf(target, ".target sm_%d", &of) != 1)
+    if (strstr(text, ".version") == NULL || target == NULL || sscanf(target, ".target sm_%d%c", &of, &suffix) < 1)
         return INVALID_IMAGE;
     cuDeviceGetAttribute(&major, 75, device_in_use);
     cuDeviceGetAttribute(&minor, 76, device_in_use);
-    REQUIRE(of <= 10 * major + minor, "PTX for sm_%d", of);
+    /* sm_90a is for that generation alone */
+    REQUIRE(suffix == 'a' ? of == 10 * major + minor : of <= 10 * major + minor, "PTX for sm_%d%c", of, suffix);
     *out = calloc(1, sizeof **out);
     (*out)->text = strdup(text);
     alive++;

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::{Plan, StmtId, for_each_access, stmt_id};
 use crate::nest::{Loop, LoopKind, Nest, Scope, Stmt};
-use crate::workload::{Atom, Condition, Expr, Index, Role, TensorId, flatten};
+use crate::workload::{Atom, Condition, Expr, Index, Interval, Role, TensorId, flatten};
 
 /// The buffers of a block with slots, and how many.
 pub(super) fn slots(nest: &Nest, statements: &[Stmt]) -> BTreeMap<TensorId, i64> {
@@ -90,6 +90,8 @@ fn is_part_of_copy(nest: &Nest, slots: &BTreeMap<TensorId, i64>, statement: &Stm
 
 /// Whether a vector loop moves over neighbours of 16 bits, from an even one on, a power of two of them: there are copies of 4, 8 and 16 bytes.
 fn is_row_of_words(row: &Loop, flat: &Index) -> bool {
+    let unknown = Interval { low: i64::MIN, high: i64::MAX };
+    let flat = flat.simplify(&|var| if var == row.var { Interval::below(row.extent()) } else { unknown });
     let is_even = |(atom, by): &(Atom, i64)| *atom == Atom::Var(row.var) || by % 2 == 0;
     row.is_constant()
         && row.extent() > 1

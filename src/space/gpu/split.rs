@@ -1,0 +1,80 @@
+//! Whether a reduction is computed in parts, by more blocks than there are results for.
+
+use super::{character, matrix};
+use crate::nest::rewrite::Refusal;
+use crate::space::plan::{Access, accesses};
+use crate::space::{Built, Group, Plan, Rule, Stop, Tape, site};
+use crate::target::{Gpu, TaskOn};
+use crate::workload::Workload;
+
+/// Rewrites the workload before anything else is decided. What the parts come to is combined by a grid of its own.
+pub(super) struct Split;
+
+const MAXIMAL_PARTS: i64 = 64;
+/// Steps of a part, at least; and in the untuned program.
+const FEWEST_STEPS: i64 = 8;
+const DEFAULT_STEPS: i64 = 128;
+
+impl Rule<Gpu> for Split {
+    fn name(&self) -> &'static str {
+        "split"
+    }
+
+    fn version(&self) -> u32 {
+        1
+    }
+
+    fn decide(&self, task: &TaskOn<'_, Gpu>, plan: &mut Plan, tape: &mut Tape<'_>) -> Result<(), Stop> {
+        let workload = &plan.workload;
+        // where several reductions follow one another, joined rows keep what is between them in a block
+        let mut reductions = plan.groups.iter().filter(|group| workload.stages[group.stage].is_reduction());
+        let (Some(group), None) = (reductions.next(), reductions.next()) else { return Ok(()) };
+        let deepest = group.positions(true).into_iter().max_by_key(|at| (group.axes[*at].extent, usize::MAX - at));
+        let Some(axis) = deepest else { return Ok(()) };
+        let candidates = parts(workload, task.machine, group, axis);
+        let default = default(workload, task.machine, group, &candidates);
+        let site = site("split", [group.name(), group.axes[axis].letter()]);
+        let chosen = tape.choose_number(site, &candidates, default)?;
+        if chosen > 1
+            && let Some(split) = workload.split_reduction(group.stage, group.axes[axis].position, chosen)
+        {
+            *plan = Plan { exact: plan.exact, ..Plan::of(split) };
+        }
+        Ok(())
+    }
+
+    /// The plan's workload is what is scheduled.
+    fn realise(&self, _: &TaskOn<'_, Gpu>, _: &Plan, _: &mut Built) -> Result<(), Refusal> {
+        Ok(())
+    }
+}
+
+/// Steps of the whole reduction.
+fn steps(group: &Group) -> i64 {
+    group.positions(true).into_iter().map(|at| group.axes[at].extent).fold(1, i64::saturating_mul)
+}
+
+/// Into how many parts an axis may be cut: equal ones, that are worth it, and whose results stay in the cache.
+fn parts(workload: &Workload, gpu: &Gpu, group: &Group, axis: usize) -> Vec<i64> {
+    let output = workload.tensor(workload.stages[group.stage].output);
+    let room = i64::try_from(gpu.l2_bytes).unwrap_or(i64::MAX) / (output.bytes().max(1) as i64);
+    let most = (steps(group) / FEWEST_STEPS).min(room).min(MAXIMAL_PARTS);
+    let extent = group.axes[axis].extent;
+    (1..=most.max(1)).filter(|parts| extent % parts == 0).collect()
+}
+
+/// The position of as many parts as give every multiprocessor a block, for contractions that have not enough results for that.
+fn default(workload: &Workload, gpu: &Gpu, group: &Group, candidates: &[i64]) -> usize {
+    if character::shared(workload, group).len() < 2 {
+        return 0;
+    }
+    let outputs: i64 = group.positions(false).into_iter().map(|at| group.axes[at].extent).product();
+    // products of 16-bit values are tensor cores'
+    let is_short = |access: &Access| workload.tensor(access.tensor).dtype.bytes() == 2;
+    let on_tensor_cores = accesses(&workload.stages[group.stage]).iter().all(is_short);
+    let tile = if on_tensor_cores { matrix::LEAST_RESULTS } else { character::LEAST_TILE };
+    let blocks = (outputs + tile - 1) / tile;
+    let deep = candidates.iter().filter(|parts| steps(group) / **parts >= DEFAULT_STEPS).count();
+    let enough = candidates.iter().take_while(|parts| blocks * **parts < i64::from(gpu.multiprocessors)).count();
+    enough.min(deep.saturating_sub(1))
+}
