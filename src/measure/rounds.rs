@@ -5,6 +5,10 @@
 
 use std::time::Duration;
 
+/// The most that the pace of a machine is believed to have changed since the reference was timed. Where more is found, something befell one of the two
+/// alone: when another process takes a core, a program of several threads waits for it again and again, and one of a single thread does not.
+const MOST_DRIFT: f64 = 2.0;
+
 /// What was measured so far.
 #[derive(Debug, Default)]
 pub(super) struct Rounds {
@@ -56,15 +60,21 @@ impl Rounds {
         self.count() >= 2 * fewest && close >= fewest.max(self.count() / 3)
     }
 
-    /// Whether the ratio to the reference errs by less than this factor: by the distance of its quartiles, over the root of their number.
+    /// Whether the ratio to the reference errs by less than this factor.
     pub(super) fn is_settled(&self, fewest: usize, factor: f64) -> bool {
+        self.beside.len() >= 2 * fewest.max(1) && self.error() <= factor - 1.0
+    }
+
+    /// Whether the ratio to the reference may err by more than this factor, or one of the two was disturbed.
+    pub(super) fn is_doubtful(&self, factor: f64) -> bool {
+        self.error() > factor - 1.0 || self.drift().is_some_and(|drift| !is_possible(drift))
+    }
+
+    /// By what part the median ratio may err: by the distance of the quartiles, over the root of their number.
+    fn error(&self) -> f64 {
         let ratios = self.ratios();
         let count = ratios.len();
-        if count < 2 * fewest.max(1) {
-            return false;
-        }
-        let width = ratios[3 * count / 4] / ratios[count / 4] - 1.0;
-        width / (count as f64).sqrt() <= factor - 1.0
+        if count == 0 { 0.0 } else { (ratios[3 * count / 4] / ratios[count / 4] - 1.0) / (count as f64).sqrt() }
     }
 
     /// The fastest run, at the reference's pace.
@@ -78,15 +88,18 @@ impl Rounds {
         self.times.into_iter().map(|time| ((time as f64 * pace).round() as u64).max(1)).collect()
     }
 
-    /// What times are multiplied by, so that the fastest is what the reference is known to take, times the median ratio of neighbouring runs; 1
-    /// where no reference ran whose time is known. Ratios, since the fastest runs of the two may be of different moments.
+    /// What times are multiplied by: the drift of the machine, if it can be that.
     fn pace(&self) -> f64 {
+        self.drift().filter(|drift| is_possible(*drift)).unwrap_or(1.0)
+    }
+
+    /// By what factor times are too long or too short, if the fastest is what the reference is known to take, times the median ratio of neighbouring runs;
+    /// `None` where no reference ran whose time is known. Ratios, since the fastest runs of the two may be of different moments.
+    fn drift(&self) -> Option<f64> {
         let ratios = self.ratios();
         let fastest = self.times.iter().copied().min().unwrap_or(0) as f64;
-        match ratios.get(ratios.len() / 2) {
-            Some(ratio) if fastest > 0.0 && self.known_ns > 0 => self.known_ns as f64 * ratio / fastest,
-            _ => 1.0,
-        }
+        let ratio = ratios.get(ratios.len() / 2)?;
+        (fastest > 0.0 && self.known_ns > 0).then(|| self.known_ns as f64 * ratio / fastest)
     }
 
     /// Of neighbouring runs, the smallest first.
@@ -96,6 +109,10 @@ impl Rounds {
         ratios.sort_by(f64::total_cmp);
         ratios
     }
+}
+
+fn is_possible(drift: f64) -> bool {
+    (1.0 / MOST_DRIFT..=MOST_DRIFT).contains(&drift)
 }
 
 pub(super) fn nanoseconds(elapsed: Duration, runs: u32) -> u64 {
@@ -123,6 +140,30 @@ mod tests {
         let rounds = rounds(100, &[(400, 200), (404, 202), (5000, 200), (400, 9000), (400, 200), (402, 201)]);
         assert_eq!(rounds.best_ns(), 200.0);
         assert_eq!(rounds.told(), [200, 202, 2500, 200, 200, 201]);
+    }
+
+    #[test]
+    fn a_reference_that_was_disturbed_sets_no_pace() {
+        // ten times as slow as it is known to be, and the candidate is not
+        let disturbed = [(900, 10_000), (910, 9_000), (905, 11_000)];
+        assert_eq!(rounds(1000, &disturbed).told(), [900, 910, 905]);
+        // a time that was told so would be the next one's measure, and so on
+        let mut known = 1000;
+        for _ in 0..40 {
+            known = rounds(known, &disturbed).told().into_iter().min().unwrap();
+        }
+        assert_eq!(known, 900);
+        // nor is a time believed any more that was told too short once
+        assert_eq!(rounds(10, &[(900, 1000), (910, 1000), (905, 1000)]).told(), [900, 910, 905]);
+    }
+
+    #[test]
+    fn what_disagrees_is_doubtful() {
+        assert!(!rounds(100, &[]).is_doubtful(1.2));
+        assert!(!rounds(100, &[(200, 100), (210, 100), (205, 101)]).is_doubtful(1.2));
+        assert!(rounds(100, &[(200, 100), (210, 9000), (205, 8000)]).is_doubtful(1.2));
+        // in agreement, but with the reference five times as slow as it is known to be
+        assert!(rounds(100, &[(200, 500), (210, 500), (205, 500)]).is_doubtful(1.2));
     }
 
     #[test]

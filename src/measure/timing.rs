@@ -33,6 +33,8 @@ pub struct Timing {
     /// Beside a reference, enough is enough if the quartiles of the ratios lie so close together that their median errs by less than this
     /// factor.
     pub certainty: f64,
+    /// While it may err by more than this factor, there are further samples, whatever the budget.
+    pub doubt: f64,
     /// A candidate slower than the incumbent by this factor is given up after `fewest` samples.
     pub hopeless: f64,
     /// Before this long nothing is certain or hopeless: another user of a core takes it away for some milliseconds.
@@ -68,6 +70,7 @@ impl Default for Timing {
             most: 50,
             agreement: 1.02,
             certainty: 1.02,
+            doubt: 1.2,
             hopeless: 2.0,
             settling: Duration::from_millis(4),
             lost: 4.0,
@@ -127,7 +130,8 @@ impl Timing {
                     rounds.is_settled(self.fewest, self.certainty)
                 }
             };
-            let too_few = rounds.count() < self.fewest && rounds.spent() < self.patience;
+            let doubtful = rounds.count() < self.most && rounds.is_doubtful(self.doubt);
+            let too_few = (rounds.count() < self.fewest || doubtful) && rounds.spent() < self.patience;
             let settled = rounds.spent() >= self.settling && (certain || slower(&rounds, self.hopeless));
             if !too_few && (settled || rounds.count() >= self.most || rounds.spent() >= self.budget) {
                 break;
@@ -371,5 +375,22 @@ mod tests {
         let (mut run, mut beside) = (kernel(140_000), kernel(150_000));
         let reference = Reference { known_ns: 150_000, run: &mut beside };
         assert!(timing.sample(Some(100_000), COLD, &mut run, Some(reference)).len() > timing.fewest);
+    }
+
+    #[test]
+    fn a_disturbed_reference_makes_nothing_fast() {
+        // for its first runs the reference waits for a core, the candidate never does
+        let mut beside = vec![20_000_000; 7];
+        beside.push(150_000);
+        let (mut run, mut beside) = (script(&[100_000]), script(beside.leak()));
+        let reference = Reference { known_ns: 150_000, run: &mut beside };
+        let times = Timing::default().sample(Some(120_000), COLD, &mut run, Some(reference));
+        assert_eq!(times.iter().min(), Some(&100_000), "{times:?}");
+        // if that never ends, times are as measured
+        let (mut run, mut beside) = (script(&[100_000]), script(&[20_000_000]));
+        let reference = Reference { known_ns: 150_000, run: &mut beside };
+        let times = Timing::default().sample(Some(120_000), COLD, &mut run, Some(reference));
+        assert_eq!(times.iter().min(), Some(&100_000), "{times:?}");
+        assert!(times.len() > Timing::default().fewest && times.len() <= Timing::default().most);
     }
 }
