@@ -5,10 +5,6 @@
 
 use std::time::Duration;
 
-/// The most that the pace of a machine is believed to have changed since the reference was timed. Where more is found, something befell one of the two
-/// alone: when another process takes a core, a program of several threads waits for it again and again, and one of a single thread does not.
-const MOST_DRIFT: f64 = 2.0;
-
 /// What was measured so far.
 #[derive(Debug, Default)]
 pub(super) struct Rounds {
@@ -18,14 +14,17 @@ pub(super) struct Rounds {
     beside: Vec<u64>,
     /// What the reference is known to take.
     known_ns: u64,
+    /// The most that the pace of the machine is believed to have changed since the reference was timed. Where more is found, something befell one of
+    /// the two alone: when another process takes a core, a program of several threads waits for it again and again, and one of a single thread does not.
+    most_drift: f64,
     /// By both.
     spent: Duration,
 }
 
 impl Rounds {
-    /// Beside a reference that is known to take so many nanoseconds.
-    pub(super) fn beside(known_ns: u64) -> Rounds {
-        Rounds { known_ns, ..Rounds::default() }
+    /// Beside a reference that is known to take so many nanoseconds, on a machine whose pace changes by such a factor at most.
+    pub(super) fn beside(known_ns: u64, most_drift: f64) -> Rounds {
+        Rounds { known_ns, most_drift, ..Rounds::default() }
     }
 
     /// A sample of the candidate.
@@ -67,7 +66,7 @@ impl Rounds {
 
     /// Whether the ratio to the reference may err by more than this factor, or one of the two was disturbed.
     pub(super) fn is_doubtful(&self, factor: f64) -> bool {
-        self.error() > factor - 1.0 || self.drift().is_some_and(|drift| !is_possible(drift))
+        self.error() > factor - 1.0 || self.drift().is_some_and(|drift| !self.is_possible(drift))
     }
 
     /// By what part the median ratio may err: by the distance of the quartiles, over the root of their number.
@@ -90,7 +89,7 @@ impl Rounds {
 
     /// What times are multiplied by: the drift of the machine, if it can be that.
     fn pace(&self) -> f64 {
-        self.drift().filter(|drift| is_possible(*drift)).unwrap_or(1.0)
+        self.drift().filter(|drift| self.is_possible(*drift)).unwrap_or(1.0)
     }
 
     /// By what factor times are too long or too short, if the fastest is what the reference is known to take, times the median ratio of neighbouring runs;
@@ -102,6 +101,10 @@ impl Rounds {
         (fastest > 0.0 && self.known_ns > 0).then(|| self.known_ns as f64 * ratio / fastest)
     }
 
+    fn is_possible(&self, drift: f64) -> bool {
+        (1.0 / self.most_drift..=self.most_drift).contains(&drift)
+    }
+
     /// Of neighbouring runs, the smallest first.
     fn ratios(&self) -> Vec<f64> {
         let rounds = self.times.iter().zip(&self.beside);
@@ -109,10 +112,6 @@ impl Rounds {
         ratios.sort_by(f64::total_cmp);
         ratios
     }
-}
-
-fn is_possible(drift: f64) -> bool {
-    (1.0 / MOST_DRIFT..=MOST_DRIFT).contains(&drift)
 }
 
 pub(super) fn nanoseconds(elapsed: Duration, runs: u32) -> u64 {
@@ -126,7 +125,7 @@ mod tests {
     use super::Rounds;
 
     fn rounds(known_ns: u64, times: &[(u64, u64)]) -> Rounds {
-        let mut rounds = Rounds::beside(known_ns);
+        let mut rounds = Rounds::beside(known_ns, 2.0);
         for (time, beside) in times {
             rounds.push(Duration::from_nanos(*time), 1);
             rounds.push_beside(Duration::from_nanos(*beside), 1);

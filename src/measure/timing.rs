@@ -35,6 +35,8 @@ pub struct Timing {
     pub certainty: f64,
     /// While it may err by more than this factor, there are further samples, whatever the budget.
     pub doubt: f64,
+    /// The most that the pace of the machine is believed to have changed since the reference was timed: beyond it, times are told as measured.
+    pub most_drift: f64,
     /// A candidate slower than the incumbent by this factor is given up after `fewest` samples.
     pub hopeless: f64,
     /// Before this long nothing is certain or hopeless: another user of a core takes it away for some milliseconds.
@@ -71,6 +73,7 @@ impl Default for Timing {
             agreement: 1.02,
             certainty: 1.02,
             doubt: 1.2,
+            most_drift: 2.0,
             hopeless: 2.0,
             settling: Duration::from_millis(4),
             lost: 4.0,
@@ -113,7 +116,7 @@ impl Timing {
         let (repeats, mut elapsed) = self.repeats(run);
         let reference_repeats = reference.as_mut().map_or(0, |reference| self.repeats(reference.run).0);
         let known_ns = reference.as_ref().map_or(0, |reference| reference.known_ns);
-        let mut rounds = Rounds::beside(known_ns);
+        let mut rounds = Rounds::beside(known_ns, self.most_drift);
         let slower = |rounds: &Rounds, factor: f64| {
             incumbent_ns.is_some_and(|incumbent| rounds.best_ns() > incumbent as f64 * factor)
         };
