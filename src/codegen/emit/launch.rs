@@ -313,13 +313,11 @@ impl<'c> Emitter<'_, 'c> {
             let (yes, after) = (self.new_block("threads"), self.new_block("threads.end"));
             self.ir.builder.build_conditional_branch(takes_part.into_int_value(), yes, after)?;
             self.ir.builder.position_at_end(yes);
-            self.statements(inside)?;
-            self.execute_wide_products()?;
+            self.statements_apart(inside)?;
             self.ir.builder.build_unconditional_branch(after)?;
             self.ir.builder.position_at_end(after);
         } else {
-            self.statements(inside)?;
-            self.execute_wide_products()?;
+            self.statements_apart(inside)?;
         }
         self.phase = None;
         loops.iter().rev().for_each(|l| self.unbind(l.var));

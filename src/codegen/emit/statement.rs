@@ -121,8 +121,7 @@ impl<'c> Emitter<'_, 'c> {
             false => Level::new(body),
         });
         self.bind(l.var, Binding::Scalar(phi.as_basic_value(), self.levels.len() - 1), Interval::below(l.extent()))?;
-        self.statements(&l.body)?;
-        self.execute_wide_products()?;
+        self.statements_apart(&l.body)?;
         self.unbind(l.var);
         self.step_pointers()?;
         self.levels.pop();
@@ -289,8 +288,7 @@ impl<'c> Emitter<'_, 'c> {
         self.ir.builder.build_conditional_branch(holds.into_int_value(), yes, no)?;
         for (block, statements) in [(yes, body), (no, otherwise)] {
             self.ir.builder.position_at_end(block);
-            self.statements(statements)?;
-            self.execute_wide_products()?;
+            self.statements_apart(statements)?;
             self.ir.builder.build_unconditional_branch(after)?;
         }
         self.ir.builder.position_at_end(after);

@@ -112,6 +112,12 @@ impl<'c> Emitter<'_, 'c> {
         count % GROUP == 0 && !operand.mentions(warps) && !operand.mentions(lane)
     }
 
+    /// Statements that are not executed together with those around them, but again and again, or by some threads: products among them are done at their end.
+    pub(super) fn statements_apart(&mut self, statements: &[Stmt]) -> Result<()> {
+        self.statements(statements)?;
+        self.execute_wide_products()
+    }
+
     /// Executes what was collected.
     pub(super) fn execute_wide_products(&mut self) -> Result<()> {
         let products = std::mem::take(&mut self.wide);

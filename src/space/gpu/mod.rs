@@ -4,7 +4,7 @@
 //! spatial axis; in a block, for each stage, blocks of the reduction axes, before which the operands that are worth it are copied into shared memory,
 //! several blocks ahead where that is worth it;
 //! threads along any axis, the reduction's too, whose results are combined then; and innermost what a thread computes in registers: rounds of tiles,
-//! a block's threads apart, so that neighbours access neighbours.
+//! a block's threads apart, so that neighbours access neighbours. A deep reduction may be cut into parts before all of that, which blocks compute side by side and a grid of its own combines.
 
 mod arrange;
 mod character;

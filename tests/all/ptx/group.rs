@@ -1,7 +1,7 @@
 //! Products that four warps execute together, `wgmma` (PTX ISA, "Asynchronous Warpgroup Level Matrix Instructions").
 
 use super::machine::{Thread, WARP, set};
-use super::memory::Memory;
+use super::memory::{Memory, Who};
 use super::parse::{Operand, SHARED};
 use super::warp::{Element, left, parts, value};
 
@@ -61,15 +61,15 @@ fn registers(operand: &Operand) -> Vec<usize> {
     }
 }
 
-/// All of `wgmma`. `at` is the number of the instruction.
-pub fn execute(
-    op: &[&str],
-    operands: &[Operand],
-    at: usize,
-    warp: &mut [Thread],
-    memory: &mut Memory,
-    who: &dyn Fn(&Thread) -> super::memory::Who,
-) -> Result<(), String> {
+/// What a warp sees of its block: the number of the instruction that it executes, memory, and as whom a thread accesses that.
+pub struct Around<'a> {
+    pub at: usize,
+    pub memory: &'a mut Memory,
+    pub who: &'a dyn Fn(&Thread) -> Who,
+}
+
+/// All of `wgmma`.
+pub fn execute(op: &[&str], operands: &[Operand], warp: &mut [Thread], around: Around<'_>) -> Result<(), String> {
     match (op[1..].as_ref(), operands) {
         (["fence", "sync", "aligned"], []) => {
             warp.iter_mut().for_each(|thread| thread.products.fence = Some(thread.products.clock));
@@ -94,7 +94,7 @@ pub fn execute(
                 "bf16" => Element::Bf16,
                 _ => return Err("the type is not known".into()),
             };
-            multiply((columns, element), operands, at, warp, memory, who)
+            multiply((columns, element), operands, warp, around)
         }
         _ => Err("the instruction is not known".into()),
     }
@@ -103,10 +103,8 @@ pub fn execute(
 fn multiply(
     (columns, element): (usize, Element),
     operands: &[Operand],
-    at: usize,
     warp: &mut [Thread],
-    memory: &mut Memory,
-    who: &dyn Fn(&Thread) -> super::memory::Who,
+    around: Around<'_>,
 ) -> Result<(), String> {
     let [
         sum,
@@ -140,9 +138,9 @@ fn multiply(
         }
         products.open.written.extend(sums);
         products.open.read.extend(operands);
-        products.given.push((at, descriptor));
+        products.given.push((around.at, descriptor));
     }
-    let second = right(descriptor, columns, *by_columns == 1, element, &warp[0], memory, who)?;
+    let second = right(descriptor, columns, *by_columns == 1, element, &warp[0], around)?;
     let first = left(element, first, warp)?;
     for (lane, thread) in warp.iter_mut().enumerate() {
         let (group, member) = (lane / 4, lane % 4);
@@ -168,8 +166,7 @@ fn right(
     by_columns: bool,
     element: Element,
     thread: &Thread,
-    memory: &mut Memory,
-    who: &dyn Fn(&Thread) -> super::memory::Who,
+    around: Around<'_>,
 ) -> Result<Vec<[f32; 16]>, String> {
     let field = |first: u32| (descriptor >> first & 0x3fff) << 4;
     let (start, leading, stride) = (field(0), field(16), field(32));
@@ -180,7 +177,7 @@ fn right(
     for (deep, wide) in (0..2).flat_map(|deep| (0..columns / 8).map(move |wide| (deep, wide))) {
         for row in 0..8 {
             let address = SHARED + start + deep as u64 * leading + wide as u64 * stride + 16 * row as u64;
-            let bytes = memory.read_by_proxy(address, 16, who(thread))?;
+            let bytes = around.memory.read_by_proxy(address, 16, (around.who)(thread))?;
             for (at, half) in bytes.chunks(2).enumerate() {
                 let (k, n) = if by_columns { (row, at) } else { (at, row) };
                 let bits = u64::from(u16::from_le_bytes([half[0], half[1]]));

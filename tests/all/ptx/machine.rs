@@ -1,7 +1,7 @@
 //! Executes a kernel: block by block, every thread up to where it has to wait for others.
 
 use super::arithmetic::{Type, compare, compute, convert, float, mixed};
-use super::group::{self, Products};
+use super::group::{self, Around, Products};
 use super::memory::{Memory, Who, argument};
 use super::parse::{Function, Instruction, Operand};
 use super::warp;
@@ -146,7 +146,7 @@ impl Block<'_> {
             "wgmma" => {
                 let (number, epoch) = (self.number, self.epoch);
                 let who = |thread: &Thread| Who { block: number, thread: thread.number, epoch };
-                group::execute(&op, &instruction.operands, at, warp, self.memory, &who)
+                group::execute(&op, &instruction.operands, warp, Around { at, memory: self.memory, who: &who })
             }
             "ldmatrix" => {
                 let (number, epoch) = (self.number, self.epoch);
