@@ -6,7 +6,7 @@ DEMO_SECONDS = 60
 # numpy, onnx, and the ONNX Runtime that results are compared with
 PYTHON = target/venv/bin/python
 
-.PHONY: demo test bench lint build setup checkpoint
+.PHONY: demo test bench lint build setup checkpoint cuda
 
 # A real network from ONNX to a deployed artifact: made, compiled, run, timed.
 demo: build
@@ -33,6 +33,15 @@ lint: setup
 
 build: setup
 	cargo build --release
+
+# The same in target/with_cuda, with candle's CUDA back end: `pretrain --device cuda` trains on a GPU. Needs neither a GPU nor CUDA here, and starts
+# without them; half an hour on two cores. CAPABILITY is the least compute capability that it runs on.
+CAPABILITY = 80
+CUDA = $(CURDIR)/target/nvcc/nvidia/cu13
+cuda: setup
+	@.ci/setup nvcc
+	CUDA_COMPUTE_CAP=$(CAPABILITY) NVCC=$(CUDA)/bin/nvcc PATH="$(CUDA)/bin:$$PATH" CUDARC_CUDA_VERSION=13000 CUDAFORGE_THREADS=2 \
+	NVCC_APPEND_FLAGS=--compress-mode=size CUDA_HOME=$(CUDA)/none CARGO_TARGET_DIR=target/with_cuda cargo build --release --features cuda
 
 # A model like the shipped one, from the corpus in this repository: the transformer learns from all records, the estimator from those whose
 # times err least (see the model's card).

@@ -15,7 +15,28 @@ fn main() {
     for part in ["common", "cpu", "cuda"] {
         copy_object(&build(&format!("src/artifact/deploy/{part}.c")), &out.join(format!("{part}.o")));
     }
+    if env::var_os("CARGO_FEATURE_CUDA").is_some() {
+        link_cuda(&out);
+    }
     println!("cargo::rustc-link-lib=pthread");
+}
+
+/// Makes what candle's CUDA back end asks the linker for: functions that find NVIDIA's libraries when they are called, and libraries of their names
+/// without anything inside. Only the CUDA runtime is linked as it is, from beside the compiler that `NVCC` names.
+fn link_cuda(out: &Path) {
+    println!("cargo::rerun-if-changed=src/measure/cuda/link");
+    println!("cargo::rerun-if-env-changed=NVCC");
+    build("src/measure/cuda/link/link.c").link_lib_modifier("+whole-archive").compile("tilescribe_cuda_link");
+    for library in ["cuda", "nvrtc", "curand", "cublas", "cublasLt"] {
+        fs::write(out.join(format!("lib{library}.a")), "!<arch>\n").expect("OUT_DIR is writable");
+    }
+    if let Some(compiler) = env::var_os("NVCC") {
+        let folder = Path::new(&compiler).ancestors().nth(2).expect("NVCC is CUDA/bin/nvcc");
+        let runtime = ["lib64", "lib"].map(|name| folder.join(name).join("libcudart_static.a"));
+        let runtime = runtime.iter().find(|path| path.exists()).expect("libcudart_static.a is in NVCC/../../lib");
+        fs::copy(runtime, out.join("libcudart.a")).expect("OUT_DIR is writable");
+    }
+    println!("cargo::rustc-link-search=native={}", out.display());
 }
 
 fn build(source: &str) -> cc::Build {

@@ -26,9 +26,14 @@ impl Compute {
     pub(super) fn device(self) -> Result<Device, ModelError> {
         match self {
             Compute::Cpu => Ok(Device::Cpu),
-            Compute::Cuda(number) => {
-                Device::new_cuda(number).map_err(|e| ModelError::Device(format!("cuda {number}: {e}")))
+            Compute::Cuda(_) if !cfg!(feature = "cuda") => {
+                Err(ModelError::Device("this build has no CUDA back end; `make cuda` makes one that has".into()))
             }
+            Compute::Cuda(number) => Device::new_cuda(number).map_err(|error| {
+                // candle's errors may go on with a backtrace
+                let error = error.to_string();
+                ModelError::Device(format!("cuda:{number}: {}", error.lines().next().unwrap_or_default()))
+            }),
         }
     }
 }

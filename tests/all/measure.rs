@@ -1,5 +1,7 @@
 //! From nests and traces to outcomes: the gate against bad nests, and the worker as a process.
 
+mod cuda_link;
+
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};

@@ -9,6 +9,7 @@ mod run;
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 
 use tilescribe::codegen;
 use tilescribe::target::{Cpu, Target};
@@ -23,6 +24,12 @@ pub fn shipped(name: &str) -> Cpu {
     let target = Cpu::from_toml(&fs::read_to_string(file(name)).unwrap()).unwrap();
     codegen::check(&target).unwrap();
     target
+}
+
+/// Whether a program can be started.
+pub fn is_there(program: &str) -> bool {
+    let answer = Command::new(program).arg("--version").stdin(Stdio::null()).stdout(Stdio::null()).status();
+    answer.is_ok_and(|status| status.success())
 }
 
 /// The names of all.

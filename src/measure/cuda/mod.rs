@@ -91,8 +91,7 @@ pub fn check_runs_on(gpu: &Gpu, number: usize) -> Result<(), NoCuda> {
 
 /// Calls `ask` with the number of devices, at least one.
 fn with_driver<T>(ask: impl FnOnce(usize) -> Result<T, NoCuda> + UnwindSafe) -> Result<T, NoCuda> {
-    // SAFETY: looks for the library and loads it, which runs its initialisers, as any use of the driver does.
-    if !unsafe { cudarc::driver::sys::is_culib_present() } {
+    if !has_driver() {
         return Err(NoCuda::NoDriver);
     }
     let asked = move || {
@@ -104,6 +103,22 @@ fn with_driver<T>(ask: impl FnOnce(usize) -> Result<T, NoCuda> + UnwindSafe) -> 
     };
     // a driver older than the symbols that are asked for panics
     catch_unwind(asked).unwrap_or_else(|_| Err(NoCuda::Driver("it lacks functions of CUDA 13".into())))
+}
+
+/// Whether the driver's library can be loaded.
+#[cfg(not(feature = "cuda"))]
+fn has_driver() -> bool {
+    // SAFETY: looks for the library and loads it, which runs its initialisers, as any use of the driver does.
+    unsafe { cudarc::driver::sys::is_culib_present() }
+}
+
+/// Whether the driver's library can be loaded. candle has cudarc linked to it, which would take it for present: `link/link.c` stands in between.
+#[cfg(feature = "cuda")]
+fn has_driver() -> bool {
+    unsafe extern "C" {
+        safe fn tilescribe_has_driver() -> std::ffi::c_int;
+    }
+    tilescribe_has_driver() != 0
 }
 
 fn failed(error: DriverError) -> NoCuda {

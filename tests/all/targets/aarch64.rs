@@ -6,7 +6,7 @@
 use std::fs;
 use std::io::Write;
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::Command;
 
 use rayon::iter::{IntoParallelRefIterator, ParallelIterator};
 use tilescribe::codegen::object;
@@ -17,7 +17,7 @@ use tilescribe::workload::Role;
 use tilescribe::workload::generate::Limits;
 
 use super::pairs::{Oracle, Pair, functions, oracle, pairs};
-use super::shipped;
+use super::{is_there, shipped};
 
 const QEMU: &str = "qemu-aarch64";
 const COMPILER: &str = "aarch64-linux-gnu-gcc";
@@ -39,11 +39,6 @@ fn programs_for_aarch64_compute_the_workload() {
     run(&shipped("neoverse-n1"), "neoverse-n1", 2, 2);
     run(&sve, "max,sve-default-vector-length=32", 2, 2);
     run(&wide, "max,sve-default-vector-length=64", 1, 1);
-}
-
-fn is_there(program: &str) -> bool {
-    let answer = Command::new(program).arg("--version").stdin(Stdio::null()).stdout(Stdio::null()).status();
-    answer.is_ok_and(|status| status.success())
 }
 
 /// Compiles all programs into one executable, runs it, and compares.
