@@ -8,6 +8,7 @@ mod pairs;
 mod run;
 
 use std::fs;
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
@@ -26,8 +27,17 @@ pub fn shipped(name: &str) -> Cpu {
     target
 }
 
-/// Whether a program can be started.
-pub fn is_there(program: &str) -> bool {
+/// Whether one of the programs that a test needs cannot be started; a line says so, and that nothing `is run` then.
+pub fn lacks(programs: &[&str], is_run: &str) -> bool {
+    let missing: Vec<&str> = programs.iter().copied().filter(|program| !is_there(program)).collect();
+    if !missing.is_empty() {
+        // past the capture of tests' outputs: nobody should believe that it was checked
+        let _ = writeln!(std::io::stderr(), "skipped: no {} to run {is_run} with", missing.join(" and no "));
+    }
+    !missing.is_empty()
+}
+
+fn is_there(program: &str) -> bool {
     let answer = Command::new(program).arg("--version").stdin(Stdio::null()).stdout(Stdio::null()).status();
     answer.is_ok_and(|status| status.success())
 }

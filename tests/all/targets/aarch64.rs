@@ -4,7 +4,6 @@
 //! missing, nothing is run, and a line says so.
 
 use std::fs;
-use std::io::Write;
 use std::path::Path;
 use std::process::Command;
 
@@ -17,7 +16,7 @@ use tilescribe::workload::Role;
 use tilescribe::workload::generate::Limits;
 
 use super::pairs::{Oracle, Pair, functions, oracle, pairs};
-use super::{is_there, shipped};
+use super::{lacks, shipped};
 
 const QEMU: &str = "qemu-aarch64";
 const COMPILER: &str = "aarch64-linux-gnu-gcc";
@@ -29,10 +28,7 @@ const POISON: u8 = 0xff;
 fn programs_for_aarch64_compute_the_workload() {
     let sve = shipped("neoverse-v1");
     let wide = Cpu { vector_bits: 512, ..sve.clone() };
-    let missing: Vec<&str> = [QEMU, COMPILER].into_iter().filter(|program| !is_there(program)).collect();
-    if !missing.is_empty() {
-        // past the capture of tests' outputs: nobody should believe that it was checked
-        let _ = writeln!(std::io::stderr(), "skipped: no {} to run AArch64 programs with", missing.join(" and no "));
+    if lacks(&[QEMU, COMPILER], "AArch64 programs") {
         return;
     }
     // the length of SVE vectors, in bytes, is the machine's
