@@ -1,5 +1,6 @@
 //! `tilescribe plan`
 
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::fs::File;
 use std::io::{BufWriter, Write};
 use std::path::PathBuf;
@@ -7,14 +8,23 @@ use std::sync::atomic::Ordering;
 
 use anyhow::{Context, Result};
 use clap::Args;
+use rand::SeedableRng;
+use rand::seq::index;
+use rand_chacha::ChaCha8Rng;
 use serde_json::json;
 use tilescribe::propose::History;
+use tilescribe::record::Entry;
+use tilescribe::space::{Space, Trace};
+use tilescribe::target::{Target, Task};
+use tilescribe::tune::Job;
 use tilescribe::tune::plan::write_planned;
+use tilescribe::workload::Workload;
 
 use super::arguments::{SpaceArguments, TargetArguments};
 use super::collecting::jobs_of;
 use super::exit::CommandError;
 use super::progress;
+use super::records::corpus;
 use super::search::{CheckpointArguments, Method, Proposers, stop_on_interrupt};
 
 /// Write programs to be measured elsewhere, by `tilescribe measure`
@@ -23,8 +33,14 @@ use super::search::{CheckpointArguments, Method, Proposers, stop_on_interrupt};
 #[derive(Args)]
 pub struct Plan {
     /// Files or folders of workloads, as `tilescribe tasks` prints them
-    #[arg(long, required = true, num_args = 1.., value_name = "PATH")]
+    #[arg(long, required_unless_present = "records", num_args = 1.., value_name = "PATH")]
     workloads: Vec<PathBuf>,
+    /// Instead: the programs of corpus files, wherever they were measured, that are programs for the target
+    #[arg(long, conflicts_with_all = ["workloads", "programs", "method"], num_args = 1.., value_name = "FILE")]
+    records: Vec<PathBuf>,
+    /// So many of the tasks, drawn at random [default: all]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    tasks: Option<u32>,
     /// File to write: a line of JSON for each program
     #[arg(short, long, value_name = "FILE")]
     output: PathBuf,
@@ -50,10 +66,45 @@ pub struct Plan {
 
 impl Plan {
     pub fn execute(self, out: &mut dyn Write) -> Result<()> {
-        let jobs = jobs_of(&self.workloads, &self.target.resolve()?)?;
-        self.method.check(&jobs)?;
-        let space = self.space.space();
-        let proposers = Proposers::new(self.method, &space, &self.checkpoint)?;
+        let (space, target) = (self.space.space(), self.target.resolve()?);
+        let known = if self.records.is_empty() { None } else { Some(Known::read(&self.records)?) };
+        let jobs = match &known {
+            Some(known) => known.jobs(&target),
+            None => jobs_of(&self.workloads, &target)?,
+        };
+        let jobs = self.drawn(jobs);
+        let proposers = match &known {
+            Some(_) => None,
+            None => {
+                self.method.check(&jobs)?;
+                Some(Proposers::new(self.method, &space, &self.checkpoint)?)
+            }
+        };
+        let traces = |job: &Job| -> Result<Vec<Trace>> {
+            let recalled = known.iter().flat_map(|known| known.offered(job, &space)).cloned();
+            let Some(proposers) = &proposers else { return Ok(recalled.collect()) };
+            let mut proposer = proposers.of_task(&job.task, self.seed);
+            let proposal = proposer.propose(&job.task, &History::default(), self.programs as usize)?;
+            Ok(proposal.candidates.into_iter().map(|candidate| candidate.trace).collect())
+        };
+        let programs = self.write(&jobs, &traces)?;
+        writeln!(out, "{}: {programs} programs of {} tasks", self.output.display(), jobs.len())?;
+        if self.json {
+            writeln!(out, "{}", json!({"tasks": jobs.len(), "programs": programs}))?;
+        }
+        Ok(())
+    }
+
+    /// As many of them as are wanted, in the order in which they come.
+    fn drawn(&self, jobs: Vec<Job>) -> Vec<Job> {
+        let wanted = self.tasks.map_or(jobs.len(), |tasks| jobs.len().min(tasks as usize));
+        let mut random = ChaCha8Rng::seed_from_u64(self.seed);
+        let chosen: HashSet<usize> = index::sample(&mut random, jobs.len(), wanted).into_iter().collect();
+        jobs.into_iter().enumerate().filter(|(at, _)| chosen.contains(at)).map(|(_, job)| job).collect()
+    }
+
+    /// Writes the programs of all tasks, and says how many there are.
+    fn write(&self, jobs: &[Job], traces: &dyn Fn(&Job) -> Result<Vec<Trace>>) -> Result<usize> {
         let cannot_write = || format!("cannot write {}", self.output.display());
         let mut file = BufWriter::new(File::create(&self.output).with_context(cannot_write)?);
         let (bar, stopped) = (progress::bar(jobs.len() as u64, "writing"), stop_on_interrupt()?);
@@ -64,19 +115,47 @@ impl Plan {
             }
             bar.set_position(number as u64);
             bar.set_message(job.name.clone());
-            let mut proposer = proposers.of_task(&job.task, self.seed);
-            let proposal = proposer.propose(&job.task, &History::default(), self.programs as usize)?;
-            for candidate in &proposal.candidates {
-                write_planned(&mut file, job, &candidate.trace).with_context(cannot_write)?;
+            for trace in traces(job)? {
+                write_planned(&mut file, job, &trace).with_context(cannot_write)?;
+                programs += 1;
             }
-            programs += proposal.candidates.len();
         }
         bar.finish_and_clear();
         file.flush().with_context(cannot_write)?;
-        writeln!(out, "{}: {programs} programs of {} tasks", self.output.display(), jobs.len())?;
-        if self.json {
-            writeln!(out, "{}", json!({"tasks": jobs.len(), "programs": programs}))?;
+        Ok(programs)
+    }
+}
+
+/// The programs of corpus files, by the task's hash: of whatever target.
+struct Known(BTreeMap<String, (Workload, BTreeSet<Trace>)>);
+
+impl Known {
+    fn read(files: &[PathBuf]) -> Result<Known> {
+        let mut known = BTreeMap::new();
+        for file in files {
+            for entry in corpus(file)? {
+                let Entry { task, record } = entry.with_context(|| file.display().to_string())?;
+                let (_, traces) =
+                    known.entry(record.task_hash).or_insert_with(|| (task.workload.clone(), BTreeSet::new()));
+                traces.insert(record.trace);
+            }
         }
-        Ok(())
+        Ok(Known(known))
+    }
+
+    /// The tasks. Corpus files have no names for them but their hashes.
+    fn jobs(&self, target: &Target) -> Vec<Job> {
+        let job = |(hash, (workload, _)): (&String, &(Workload, BTreeSet<Trace>))| Job {
+            name: hash.clone(),
+            task: Task { workload: workload.clone(), target: target.clone() },
+            weight: 1.0,
+        };
+        self.0.iter().map(job).collect()
+    }
+
+    /// Those that are programs for the target.
+    fn offered<'a>(&'a self, job: &'a Job, space: &'a Space) -> impl Iterator<Item = &'a Trace> {
+        let known = self.0.get(&job.name).into_iter().flat_map(|(_, traces)| traces);
+        known.filter(|trace| space.offers(&job.task, trace))
     }
 }

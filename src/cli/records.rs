@@ -2,19 +2,19 @@
 
 use std::fs::File;
 use std::io::{BufReader, BufWriter, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use clap::{Args, Subcommand};
 use serde_json::json;
-use tilescribe::record::{CorpusReader, CorpusWriter, Filter, Limits, Prune};
+use tilescribe::record::{Agreements, CorpusReader, CorpusWriter, Filter, Limits, Prune};
 use tilescribe::space::Space;
 use tilescribe::target::Kind;
 
 use super::arguments::StoreArguments;
 use super::exit::CommandError;
 
-/// List, export, import or prune what was measured
+/// List, export, import, compare or prune what was measured
 #[derive(Args)]
 pub struct Records {
     #[command(subcommand)]
@@ -47,6 +47,19 @@ enum Action {
         files: Vec<PathBuf>,
         #[command(flatten)]
         store: StoreArguments,
+    },
+    /// Tell how far two measurements of the same programs agree
+    ///
+    /// `tilescribe plan --records FIRST` writes the programs of a corpus file as a plan, and `tilescribe measure --plan` measures them a second time. What the
+    /// two disagree on is noise, which nothing that learns from either can rank.
+    Agreement {
+        /// Corpus file
+        first: PathBuf,
+        /// Corpus file of the same programs, the one that is trusted more
+        second: PathBuf,
+        /// Print a JSON object
+        #[arg(long)]
+        json: bool,
     },
     /// Throw records away
     Prune {
@@ -91,14 +104,13 @@ impl Records {
             Action::Import { files, store } => {
                 let mut store = store.open()?;
                 for file in files {
-                    let opened = File::open(&file).with_context(|| format!("cannot read {}", file.display()))?;
-                    let reader = CorpusReader::new(BufReader::new(opened), Limits::default())?;
-                    let imported = store.import(reader).with_context(|| file.display().to_string())?;
+                    let imported = store.import(corpus(&file)?).with_context(|| file.display().to_string())?;
                     let (new, replaced, kept) = (imported.new, imported.replaced, imported.kept);
                     writeln!(out, "{}: {new} new, {replaced} replaced, {kept} known already", file.display())?;
                 }
                 Ok(())
             }
+            Action::Agreement { first, second, json } => agreement(&first, &second, json, out),
             Action::Prune { store, keep, other_spaces: _ } => {
                 let ours = || [Kind::Cpu, Kind::Gpu].map(|kind| Space::standard().version(kind)).to_vec();
                 let what = keep.map_or_else(|| Prune::OtherSpaces(ours()), Prune::AllBut);
@@ -108,6 +120,44 @@ impl Records {
             }
         }
     }
+}
+
+/// Opens a corpus file.
+pub(super) fn corpus(file: &Path) -> Result<CorpusReader<BufReader<File>>> {
+    let opened = File::open(file).with_context(|| format!("cannot read {}", file.display()))?;
+    Ok(CorpusReader::new(BufReader::new(opened), Limits::default())?)
+}
+
+fn agreement(first: &Path, second: &Path, as_json: bool, out: &mut dyn Write) -> Result<()> {
+    let mut agreements = Agreements::default();
+    for (file, is_second) in [(first, false), (second, true)] {
+        for entry in corpus(file)? {
+            agreements.add(entry.with_context(|| file.display().to_string())?, is_second);
+        }
+    }
+    let Some(found) = agreements.finish() else {
+        let reason = format!("{} and {} have no timed program in common", first.display(), second.display());
+        return Err(CommandError::Usage(reason).into());
+    };
+    if as_json {
+        return Ok(writeln!(out, "{}", serde_json::to_string(&found)?)?);
+    }
+    writeln!(out, "{} programs of {} tasks", found.programs, found.tasks)?;
+    for band in &found.pairs {
+        let to = band.to.map_or_else(|| "and more".into(), |to| format!("to {:.0} %", to * 100.0));
+        let share = 100.0 * band.in_order as f64 / (band.pairs as f64).max(1.0);
+        writeln!(
+            out,
+            "pairs that differ by {:>2.0} % {to:<8} {share:>5.1} % in the same order, of {}",
+            band.from * 100.0,
+            band.pairs
+        )?;
+    }
+    for deviation in &found.deviations {
+        let share = deviation.share * 100.0;
+        writeln!(out, "{share:.0} % of times are off by a factor of {:.2} at most", deviation.factor)?;
+    }
+    Ok(())
 }
 
 fn list(store: &StoreArguments, as_json: bool, out: &mut dyn Write) -> Result<()> {

@@ -7,6 +7,7 @@
 //! Invariants: a record that [`Store::insert`] has returned from survives the death of the process; a file
 //! that is not ours, or of another version, is refused and never modified. Nothing in here measures or judges.
 
+mod agreement;
 mod corpus;
 mod history;
 mod schema;
@@ -19,6 +20,7 @@ use crate::outcome::Outcome;
 use crate::space::Trace;
 use crate::target::{Target, Task};
 
+pub use agreement::{Agreement, Agreements, Deviation, Pairs};
 pub use corpus::{CorpusError, CorpusReader, CorpusWriter, Entry, Limits};
 pub use history::History;
 pub use store::{Filter, Imported, Inserted, Prune, Store, StoreError, Summary};

@@ -125,3 +125,37 @@ fn a_plan_is_measured_and_taken_up_again() {
     sandbox.fail(&measure, 2, "line 1: missing field");
     sandbox.fail(&["measure", "--plan", "none.jsonl", "-o", "corpus.jsonl.zst"], 2, "cannot read none.jsonl");
 }
+
+#[test]
+fn measuring_twice_tells_how_noisy_times_are() {
+    let sandbox = Sandbox::new();
+    sandbox.file("tasks.txt", format!("{TASK}\n{OTHER_TASK}"));
+    sandbox.succeed(&["plan", "--workloads", "tasks.txt", "--programs", "6", "-o", "plan.jsonl"]);
+    sandbox.succeed(&["measure", "--plan", "plan.jsonl", "-o", "first.jsonl.zst"]);
+    let repeat = ["plan", "--records", "first.jsonl.zst", "-o", "repeat.jsonl"];
+    let printed = sandbox.succeed(&repeat);
+    assert!(printed.contains(" programs of 2 tasks"), "{printed}");
+    let printed = sandbox.succeed(&[&repeat[..], &["--tasks", "1"]].concat());
+    assert!(printed.contains(" programs of 1 tasks"), "{printed}");
+    sandbox.fail(&[&repeat[..], &["--workloads", "tasks.txt"]].concat(), 2, "cannot be used with");
+    sandbox.succeed(&["measure", "--plan", "repeat.jsonl", "-o", "second.jsonl.zst"]);
+    let agreement = ["records", "agreement", "first.jsonl.zst", "second.jsonl.zst"];
+    let printed = sandbox.succeed(&agreement);
+    assert!(printed.contains(" programs of 1 tasks") && printed.contains("95 % of times are off"), "{printed}");
+    let found: Value = serde_json::from_str(&sandbox.succeed(&[&agreement[..], &["--json"]].concat())).unwrap();
+    let programs = found["programs"].as_u64().unwrap();
+    let pairs: u64 = found["pairs"].as_array().unwrap().iter().map(|band| band["pairs"].as_u64().unwrap()).sum();
+    assert!((6..=7).contains(&programs) && pairs <= programs * (programs - 1) / 2, "{found}");
+    // the same file twice: nothing deviates, everything is in order
+    let same: Value = serde_json::from_str(&sandbox.succeed(&[
+        "records",
+        "agreement",
+        "first.jsonl.zst",
+        "first.jsonl.zst",
+        "--json",
+    ]))
+    .unwrap();
+    assert!(same["deviations"].as_array().unwrap().iter().all(|deviation| deviation["factor"] == 1.0), "{same}");
+    assert!(same["pairs"].as_array().unwrap().iter().all(|band| band["pairs"] == band["in_order"]), "{same}");
+    sandbox.fail(&["records", "agreement", "first.jsonl.zst", "plan.jsonl"], 2, "plan.jsonl");
+}
