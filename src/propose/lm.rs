@@ -3,7 +3,8 @@
 //! They are written behind a prompt that asks for the best. Once programs were measured, half of the sequences begin as the fastest of them do,
 //! and part from them at a random decision. The untuned programs are in the pool, too, and the first of them is among the first two that are
 //! measured. An estimator ranks the pool by what the programs look like, and the most promising, with the fastest that were measured, have children that join it, for a few generations: the neighbourhood of what is likely
-//! to be good is searched. Programs that look alike are not measured together. Without an estimator, the value head judges the programs,
+//! to be good is searched. Programs that look alike are not both measured. What is not chosen stays for the next time, when only half as many sequences are
+//! written. Without an estimator, the value head judges the programs,
 //! behind a prompt that asks for nothing, since it learned where the prompt does not tell what came out.
 
 use std::collections::BTreeSet;
@@ -13,13 +14,12 @@ use rand::{Rng, RngCore, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
 use super::mutation::{children, untuned_programs};
+use super::pool::{Rest, Valued, bring_forward, by_value, distinct_looking, promising_first};
 use super::sequence::{prompt_positions, trace_positions};
 use super::writing::{Ending, Writing};
 use super::{Candidate, History, Proposal, ProposeError, Proposer};
 use crate::language::Language;
-use crate::model::{
-    Adapted, Decoder, Estimator, Expected, Model, ModelError, Position, Prompt, SamplingOptions, Versions,
-};
+use crate::model::{Adapted, Decoder, Estimator, Model, ModelError, Position, Prompt, SamplingOptions, Versions};
 use crate::rank::{Described, FEATURES_VERSION, Ranking};
 use crate::space::{Choice, Space, Trace};
 use crate::target::{Kind, Task};
@@ -30,13 +30,13 @@ const WANT: u8 = 9;
 /// Traces sampled at once, at least, and for each one asked for: what the ranking chooses from.
 const SAMPLES: usize = 128;
 const SAMPLES_PER_CANDIDATE: usize = 8;
+/// Where programs are left from the time before, this part of the samples is enough.
+const LATER: usize = 2;
 /// Rounds of sampling before a small space, or a very certain model, is taken to be exhausted.
 const ROUNDS: u64 = 8;
 
 /// The fastest programs, whose beginnings are gone on from, and which have children; and so many of the most promising.
 const PARENTS: usize = 4;
-/// Features that differ by less than one of so many parts are the same: they are logarithms to base 2, most of them.
-const ALIKE: f32 = 64.0;
 /// Generations of children, and how many each has, relative to the samples.
 const GENERATIONS: usize = 2;
 const CHILDREN: f64 = 0.5;
@@ -85,6 +85,8 @@ pub struct LanguageModel<'a> {
     seed: u64,
     /// Batches sampled so far: each has its own random numbers.
     rounds: u64,
+    /// What was not chosen so far.
+    rest: Rest,
 }
 
 impl<'a> LanguageModel<'a> {
@@ -103,6 +105,7 @@ impl<'a> LanguageModel<'a> {
             top_p: 0.98,
             seed,
             rounds: 0,
+            rest: Rest::default(),
         }
     }
 
@@ -275,22 +278,19 @@ impl<'a> LanguageModel<'a> {
         }
         Ok(new.map(|Described { trace, features }| Valued::new(candidate(trace), features, estimator)).collect())
     }
-}
 
-/// A program that was looked at.
-struct Valued {
-    candidate: Candidate,
-    /// Empty where no estimator needs them.
-    features: Vec<f32>,
-    /// By the estimator, if there is one.
-    expected: Option<Expected>,
-}
-
-impl Valued {
-    fn new(candidate: Candidate, features: Vec<f32>, estimator: Option<&Adapted>) -> Valued {
-        let expected = estimator.and_then(|estimator| estimator.expect(&features));
-        let value = expected.as_ref().map(|expected| expected.score);
-        Valued { candidate: Candidate { value, ..candidate }, features, expected }
+    /// A pool in the order in which it is worth to be measured, when so many are wanted.
+    fn ordered(&self, task: &Task, estimator: Option<&Adapted>, mut pool: Vec<Valued>, wanted: usize) -> Vec<Valued> {
+        if self.ingredients.ranking {
+            pool.sort_by(by_value);
+        }
+        let measured = self.ranking.iter().flat_map(|ranking| ranking.proposed(task));
+        let (mut ordered, alike) = distinct_looking(pool, measured.map(|described| described.features.as_slice()));
+        if let Some(estimator) = estimator.filter(|_| self.ingredients.ranking) {
+            ordered = promising_first(ordered, estimator, wanted);
+        }
+        ordered.extend(alike);
+        ordered
     }
 }
 
@@ -328,36 +328,33 @@ impl Proposer for LanguageModel<'_> {
         };
         // a run that is taken up again would draw what it has drawn before, and take the space to be exhausted
         self.rounds = self.rounds.max(history.len() as u64);
+        let mut rest = self.rest.take(&task.workload.hash().to_string(), estimator.as_ref());
+        rest.retain(|valued| is_new(&valued.candidate.trace));
+        let fresh = if rest.is_empty() { self.samples } else { self.samples / LATER };
         for _ in 0..ROUNDS {
             let wanted = count - proposal.candidates.len();
             if wanted == 0 {
                 break;
             }
             let mut random = ChaCha8Rng::seed_from_u64(self.seed ^ self.rounds.wrapping_mul(0xd1b5_4a32_d192_ed03));
-            let samples = self.samples.max(SAMPLES_PER_CANDIDATE * wanted);
+            let samples = fresh.max(SAMPLES_PER_CANDIDATE * wanted);
             let pool = self.drawn(task, &prompt, (&untuned, &fastest), samples, &mut proposal, &mut is_new)?;
             let drawn = pool.len();
             let mut pool = self.valued(task, estimator.as_ref(), pool)?;
             proposal.dead_ends += (drawn - pool.len()) as u64;
+            pool.append(&mut rest);
             let generations = if self.ingredients.neighbours && self.ingredients.ranking { GENERATIONS } else { 0 };
             for _ in 0..generations {
                 pool.sort_by(by_value);
                 let children = self.bred(task, estimator.as_ref(), (&pool, &fastest), &mut random, &mut is_new)?;
                 pool.extend(children);
             }
-            if self.ingredients.ranking {
-                pool.sort_by(by_value);
-            }
-            let (mut chosen, alike) = distinct_looking(pool);
-            if let Some(estimator) = estimator.as_ref().filter(|_| self.ingredients.ranking) {
-                chosen = promising_first(chosen, estimator, wanted);
-            }
-            chosen.extend(alike);
+            let mut chosen = self.ordered(task, estimator.as_ref(), pool, wanted);
             // estimates err: the program of the rules is among the first two that are measured, whatever they say of it
             if let Some(known) = untuned.first().filter(|_| self.ingredients.untuned) {
                 bring_forward(&mut chosen, known, usize::from(history.is_empty()));
             }
-            chosen.truncate(wanted);
+            rest = chosen.split_off(wanted.min(chosen.len()));
             if let Some(ranking) = &mut self.ranking {
                 let described = chosen.iter().map(|Valued { candidate, features, .. }| Described {
                     trace: candidate.trace.clone(),
@@ -367,43 +364,11 @@ impl Proposer for LanguageModel<'_> {
             }
             proposal.candidates.extend(chosen.into_iter().map(|valued| valued.candidate));
         }
+        if self.ranking.is_some() && self.ingredients.ranking {
+            self.rest.keep(task.workload.hash().to_string(), rest);
+        }
         Ok(proposal)
     }
-}
-
-/// A pool in its order, but without those that look like one before them; and these.
-fn distinct_looking(pool: Vec<Valued>) -> (Vec<Valued>, Vec<Valued>) {
-    let mut looks = BTreeSet::new();
-    let mut is_new = |valued: &Valued| {
-        let rounded = valued.features.iter().map(|feature| (feature * ALIKE).round() as i64).collect::<Vec<i64>>();
-        rounded.is_empty() || looks.insert(rounded)
-    };
-    pool.into_iter().partition(|valued| is_new(valued))
-}
-
-/// Those first that are worth to be measured together.
-fn promising_first(pool: Vec<Valued>, estimator: &Adapted, count: usize) -> Vec<Valued> {
-    let expected: Option<Vec<Expected>> = pool.iter().map(|valued| valued.expected.clone()).collect();
-    let Some(expected) = expected else { return pool };
-    let mut left: Vec<Option<Valued>> = pool.into_iter().map(Some).collect();
-    let mut ordered: Vec<Valued> =
-        estimator.choose(&expected, count).into_iter().filter_map(|at| left[at].take()).collect();
-    ordered.extend(left.into_iter().flatten());
-    ordered
-}
-
-/// Moves a program up to a position, if it is there and stands behind it.
-fn bring_forward(chosen: &mut [Valued], trace: &Trace, position: usize) {
-    let at = chosen.iter().position(|valued| valued.candidate.trace == *trace);
-    if let Some(at) = at.filter(|at| *at > position) {
-        chosen[position..=at].rotate_right(1);
-    }
-}
-
-/// By value, best first; equal ones stay in the order in which they were drawn. Likelihood has no say: it prefers short traces, which are not the fast ones.
-fn by_value(a: &Valued, b: &Valued) -> std::cmp::Ordering {
-    let value = |valued: &Valued| valued.candidate.value.unwrap_or(f32::NEG_INFINITY);
-    value(b).total_cmp(&value(a))
 }
 
 /// The first decisions of one of the parents: at least one decision is left open.
@@ -414,9 +379,7 @@ fn start_of_one(parents: &[Trace], random: &mut ChaCha8Rng) -> Vec<Choice> {
 
 #[cfg(test)]
 mod tests {
-    use super::{
-        Candidate, History, LanguageModel, Proposer, Valued, bring_forward, distinct_looking, untuned_programs,
-    };
+    use super::{History, LanguageModel, Proposer, untuned_programs};
     use crate::language::Language;
     use crate::model::{Config, Estimator, Model, Position};
     use crate::outcome::Outcome;
@@ -503,41 +466,6 @@ mod tests {
             history.insert(untuned.clone(), Some(1000));
             let later = lm.propose(&task, &history, 5).unwrap().candidates;
             assert!(later.len() == 5 && later.iter().all(|candidate| candidate.trace != untuned));
-        }
-    }
-
-    fn valued(number: u64, features: &[f32]) -> Valued {
-        let candidate = Candidate { trace: numbered(number), log_likelihood: None, value: None };
-        Valued { candidate, features: features.to_vec(), expected: None }
-    }
-
-    fn numbered(number: u64) -> Trace {
-        format!("tile s0 a = {number}\n").parse().unwrap()
-    }
-
-    fn traces(pool: &[Valued]) -> Vec<Trace> {
-        pool.iter().map(|valued| valued.candidate.trace.clone()).collect()
-    }
-
-    #[test]
-    fn what_looks_alike_is_told_apart() {
-        let pool =
-            vec![valued(0, &[1.0, 2.0]), valued(1, &[1.0, 2.001]), valued(2, &[1.0, 2.1]), valued(3, &[1.0, 2.0])];
-        let (distinct, alike) = distinct_looking(pool);
-        assert_eq!((traces(&distinct), traces(&alike)), ([0, 2].map(numbered).into(), [1, 3].map(numbered).into()));
-        // nothing is known of their looks
-        let (distinct, alike) = distinct_looking(vec![valued(0, &[]), valued(1, &[])]);
-        assert_eq!((traces(&distinct), traces(&alike)), ([0, 1].map(numbered).into(), Vec::new()));
-    }
-
-    #[test]
-    fn a_program_is_brought_forward_and_never_put_back() {
-        for (trace, position, expected) in
-            [(3, 1, [0, 3, 1, 2]), (2, 0, [2, 0, 1, 3]), (0, 1, [0, 1, 2, 3]), (9, 1, [0, 1, 2, 3])]
-        {
-            let mut pool: Vec<Valued> = (0..4).map(|number| valued(number, &[])).collect();
-            bring_forward(&mut pool, &numbered(trace), position);
-            assert_eq!(traces(&pool), expected.map(numbered));
         }
     }
 

@@ -9,6 +9,7 @@ mod evolution;
 pub(crate) mod example;
 mod lm;
 mod mutation;
+mod pool;
 mod random;
 mod sequence;
 pub mod train;

@@ -76,6 +76,11 @@ impl<'a> Ranking<'a> {
         }
     }
 
+    /// What was going to be measured of a task, the last of it.
+    pub fn proposed(&self, task: &Task) -> &[Described] {
+        self.proposed.get(&task.workload.hash().to_string()).map_or(&[], Vec::as_slice)
+    }
+
     /// Keeps the features of what is going to be measured.
     pub fn remember(&mut self, task: &Task, chosen: impl Iterator<Item = Described>) {
         let known = self.proposed.entry(task.workload.hash().to_string()).or_default();
