@@ -56,6 +56,8 @@ impl Finetune {
             estimator: Some(&checkpoint.estimator),
             training: &self.training,
             entries: &entries,
+            estimator_entries: &entries,
+            beside: Some(&checkpoint),
             options: self.training.options(usual()),
             output: &output,
             title: "# Tilescribe, fine-tuned",
@@ -63,16 +65,16 @@ impl Finetune {
         let trained = run.execute(&space, &language)?;
         writeln!(out, "{}: {} steps on {} records", output.display(), trained.steps, entries.len())?;
         let verdict = |gained: bool| if gained { "" } else { "; no gain: it stays as it was" };
-        if let Some((before, after)) = trained.model_gain {
+        if let Some((before, after)) = trained.models {
             let (before, after) = (before.policy_loss, after.policy_loss);
             let kept = verdict(after < before);
             writeln!(out, "transformer, policy loss on held-out tasks: {before:.3} before, {after:.3} after{kept}")?;
         }
-        if let Some((before, after)) = trained.estimator_gain {
+        if let Some((before, after)) = trained.estimators {
             let kept = verdict(after > before);
             writeln!(out, "estimator, pairs ordered on held-out tasks: {before:.3} before, {after:.3} after{kept}")?;
         }
-        if trained.model_gain.is_none() && trained.estimator_gain.is_none() {
+        if trained.models.is_none() && trained.estimators.is_none() {
             writeln!(out, "no task was held out, so nothing tells whether it gained; measure more tasks")?;
         }
         Ok(())

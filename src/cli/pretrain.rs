@@ -6,10 +6,11 @@ use std::path::PathBuf;
 use anyhow::Result;
 use clap::Args;
 use tilescribe::language::Language;
-use tilescribe::model::{Checkpoint, Config, Model, TrainingOptions};
+use tilescribe::model::{Checkpoint, Config, Evaluation, Model, TrainingOptions};
 use tilescribe::propose::versions;
 use tilescribe::space::Space;
 
+use super::search::CheckpointArguments;
 use super::training::{Run, TrainingArguments, estimator, read_corpus};
 
 /// Train a model from nothing on a corpus of measured programs
@@ -23,6 +24,12 @@ pub struct Pretrain {
     /// Folder of the checkpoint
     #[arg(short, long, value_name = "DIR")]
     output: PathBuf,
+    /// Corpus files, or folders of them, that the estimator learns from [default: those of --corpus]
+    #[arg(long, num_args = 1.., value_name = "PATH", conflicts_with = "estimator_only")]
+    estimator_corpus: Vec<PathBuf>,
+    /// Folder of a checkpoint, hf:OWNER/NAME@REVISION, or built-in: tell how the new one compares with it on held-out tasks
+    #[arg(long, value_name = "C")]
+    beside: Option<String>,
     /// Train the estimator only, and put it into the checkpoint that the folder holds
     #[arg(long)]
     estimator_only: bool,
@@ -34,27 +41,48 @@ impl Pretrain {
     pub fn execute(self, out: &mut dyn Write) -> Result<()> {
         let (space, language) = (Space::standard(), Language::standard());
         let entries = read_corpus(&self.corpus)?;
+        let beside = self.beside.map(|name| CheckpointArguments { checkpoint: Some(name) }.load(&space, &language));
+        let beside = beside.transpose()?;
         if self.estimator_only {
             let mut checkpoint = Checkpoint::load(&self.output, &versions(&language, &space))?;
-            let trained = estimator(None, &entries, &space, &self.training)?;
-            let summary = trained.summary();
+            let compared = beside.as_ref().map(|beside| &beside.estimator);
+            let trained = estimator(None, compared, &entries, &space, &self.training)?;
+            let (summary, estimators) = (trained.summary(), trained.beside());
             trained.replace(&mut checkpoint);
             checkpoint.save(&self.output)?;
             writeln!(out, "{}: a new estimator, {summary}", self.output.display())?;
-            return Ok(());
+            return tell(None, estimators, out);
         }
+        let others = match self.estimator_corpus.as_slice() {
+            [] => None,
+            paths => Some(read_corpus(paths)?),
+        };
         let start = Model::random(Config::standard(language.vocabulary().len()), self.training.seed)?;
         let run = Run {
             start: &start,
             estimator: None,
             training: &self.training,
             entries: &entries,
+            estimator_entries: others.as_ref().unwrap_or(&entries),
+            beside: beside.as_ref(),
             options: self.training.options(TrainingOptions::default()),
             output: &self.output,
             title: "# Tilescribe, pretrained",
         };
         let trained = run.execute(&space, &language)?;
         writeln!(out, "{}: {} steps on {} records", self.output.display(), trained.steps, entries.len())?;
-        Ok(())
+        tell(trained.models, trained.estimators, out)
     }
+}
+
+/// How the checkpoint beside and the new one do on held-out tasks.
+fn tell(models: Option<(Evaluation, Evaluation)>, estimators: Option<(f64, f64)>, out: &mut dyn Write) -> Result<()> {
+    if let Some((beside, own)) = models {
+        let (beside, own) = (beside.policy_loss, own.policy_loss);
+        writeln!(out, "transformer, policy loss on held-out tasks: {own:.3}; of the one beside: {beside:.3}")?;
+    }
+    if let Some((beside, own)) = estimators {
+        writeln!(out, "estimator, pairs ordered on held-out tasks: {own:.3}; of the one beside: {beside:.3}")?;
+    }
+    Ok(())
 }

@@ -18,16 +18,17 @@ pub struct TrainedEstimator {
     programs: usize,
     held_out: usize,
     ordered: Ordered,
-    /// Of what it went on from, on the same tasks.
-    before: Option<Ordered>,
+    /// Of the one that it is held against, on the same tasks.
+    beside: Option<Ordered>,
 }
 
-/// Trains an estimator on the records of a space; `start` moves a little, a new one learns from nothing.
+/// Trains an estimator on the records of a space; `start` moves a little, a new one learns from nothing. It is held against the one `beside` it.
 ///
 /// # Errors
 /// Where there is nothing to learn from, or training fails.
 pub fn estimator(
     start: Option<&Estimator>,
+    beside: Option<&Estimator>,
     entries: &[Entry],
     space: &Space,
     training: &TrainingArguments,
@@ -42,7 +43,10 @@ pub fn estimator(
     let groups_of = |named: Vec<(String, Group)>| named.into_iter().map(|(_, group)| group).collect::<Vec<Group>>();
     let (held, shown) = (groups_of(held), groups_of(shown));
     if shown.iter().all(|group| group.speeds.len() < 2) {
-        let reason = format!("no task has two programs of this search space ({}) to compare", space.version(Kind::Cpu));
+        let reason = format!(
+            "no task that is not held out has two programs of this search space ({}) to compare",
+            space.version(Kind::Cpu)
+        );
         return Err(CommandError::Usage(reason).into());
     }
     let usual = EstimatorOptions { seed: training.seed, ..EstimatorOptions::default() };
@@ -62,7 +66,7 @@ pub fn estimator(
         programs: shown.iter().map(|group| group.speeds.len()).sum(),
         held_out: held.len(),
         ordered: estimator.evaluate(&held),
-        before: start.map(|start| start.evaluate(&held)),
+        beside: beside.map(|beside| beside.evaluate(&held)),
         estimator,
     })
 }
@@ -94,10 +98,10 @@ impl TrainedEstimator {
         )
     }
 
-    /// What training it further has gained on held-out tasks, if there are any: shares of pairs ordered rightly, before and after.
-    pub fn gain(&self) -> Option<(f64, f64)> {
-        let before = self.before.filter(|_| self.held_out > 0)?;
-        Some((before.pairs, self.ordered.pairs))
+    /// The shares of pairs that the one beside it, and it, order rightly on held-out tasks, if there are any.
+    pub fn beside(&self) -> Option<(f64, f64)> {
+        let beside = self.beside.filter(|_| self.held_out > 0)?;
+        Some((beside.pairs, self.ordered.pairs))
     }
 
     /// Puts it in the place of a checkpoint's estimator, and of what the card says of that.

@@ -124,10 +124,10 @@ fn fastest(entries: &[Entry], most: usize) -> Vec<Entry> {
 /// What training came to.
 pub struct Outcome {
     pub steps: usize,
-    /// Of the transformer that training went on from, before and after, on held-out tasks.
-    pub model_gain: Option<(Evaluation, Evaluation)>,
-    /// Of the estimator: shares of pairs of programs that it orders rightly.
-    pub estimator_gain: Option<(f64, f64)>,
+    /// Of the transformer of the checkpoint beside, and of the trained one, on held-out tasks.
+    pub models: Option<(Evaluation, Evaluation)>,
+    /// Of the estimators in the same order: shares of pairs of programs that they order rightly.
+    pub estimators: Option<(f64, f64)>,
 }
 
 /// A training run and where it leads.
@@ -137,6 +137,10 @@ pub struct Run<'a> {
     pub estimator: Option<&'a Estimator>,
     pub training: &'a TrainingArguments,
     pub entries: &'a [Entry],
+    /// What the estimator learns from.
+    pub estimator_entries: &'a [Entry],
+    /// A checkpoint that the trained one is held against, on held-out tasks.
+    pub beside: Option<&'a Checkpoint>,
     pub options: TrainingOptions,
     /// The folder of the checkpoint.
     pub output: &'a Path,
@@ -146,7 +150,7 @@ pub struct Run<'a> {
 
 impl Run<'_> {
     /// Trains on the records of this space, with progress for people, and writes the checkpoint and its model card. Interrupted, it goes on
-    /// where it was when it is started again. Where it goes on from a checkpoint, a part that has not gained on held-out tasks stays as it was.
+    /// where it was when it is started again. Where it goes on from a checkpoint, a part that is no better than the one beside stays as it was.
     ///
     /// # Errors
     /// Where there is nothing to learn from, or training fails; [`CommandError::Interrupted`] after Ctrl-C.
@@ -164,8 +168,9 @@ impl Run<'_> {
         let started = Instant::now();
         let trained = self.train(&made, &state)?;
         let card = self.card(&made, own.len(), &trained, started.elapsed().as_secs_f64());
-        let estimator = estimator(self.estimator, self.entries, space, self.training)?;
-        let mut outcome = Outcome { steps: trained.steps, model_gain: None, estimator_gain: estimator.gain() };
+        let beside = self.beside.map(|beside| &beside.estimator);
+        let estimator = estimator(self.estimator, beside, self.estimator_entries, space, self.training)?;
+        let (goes_on, estimators) = (self.estimator.is_some(), estimator.beside());
         let mut checkpoint = Checkpoint {
             model: trained.model,
             estimator: self.estimator.cloned().unwrap_or_else(|| estimator.estimator.clone()),
@@ -173,21 +178,22 @@ impl Run<'_> {
             tokenizer: tokenizer_json(language),
             card,
         };
-        if outcome.estimator_gain.is_none_or(|(before, after)| after > before) {
+        if !goes_on || estimators.is_none_or(|(before, after)| after > before) {
             estimator.replace(&mut checkpoint);
         }
-        if self.estimator.is_some() {
-            let quality = |model: &Model| evaluate(model, &made.examples, self.options.clone(), self.training.device);
-            outcome.model_gain = quality(self.start)?.zip(quality(&checkpoint.model)?);
-            if outcome.model_gain.is_some_and(|(before, after)| after.policy_loss >= before.policy_loss) {
-                checkpoint.model = self.start.clone();
-            }
+        let quality = |model: &Model| evaluate(model, &made.examples, self.options.clone(), self.training.device);
+        let models = match self.beside {
+            Some(beside) => quality(&beside.model)?.zip(quality(&checkpoint.model)?),
+            None => None,
+        };
+        if goes_on && models.is_some_and(|(before, after)| after.policy_loss >= before.policy_loss) {
+            checkpoint.model = self.start.clone();
         }
         checkpoint.save(self.output)?;
         if state.exists() {
             std::fs::remove_file(&state).with_context(|| format!("cannot remove {}", state.display()))?;
         }
-        Ok(outcome)
+        Ok(Outcome { steps: trained.steps, models, estimators })
     }
 
     fn train(&self, made: &Examples, state: &Path) -> Result<Trained> {

@@ -39,6 +39,15 @@ fn a_checkpoint_is_trained_searched_with_and_trained_further() {
     let card = String::from_utf8(read("own", "README.md")).unwrap();
     assert_eq!(card.matches(ESTIMATOR).count(), 1, "{card}");
 
+    // a task is held out, and both checkpoints are tried on it
+    let rebuilt = ["pretrain", "--corpus", "corpus.jsonl.zst", "-o", "rebuilt", "--epochs", "1", "--held-out", "0.1"];
+    let printed =
+        sandbox.succeed(&[&rebuilt[..], &["--estimator-corpus", "corpus.jsonl.zst", "--beside", "own"]].concat());
+    for part in ["transformer, policy loss", "estimator, pairs ordered"] {
+        assert!(printed.contains(&format!("{part} on held-out tasks: ")), "{printed}");
+    }
+    sandbox.fail(&[&rebuilt[..], &["--beside", "nowhere"]].concat(), 2, "nowhere");
+
     sandbox.file("task.txt", TASK);
     for method in ["lm", "guided"] {
         let store = format!("{method}.db");
