@@ -6,8 +6,11 @@ use super::{Estimator, Group};
 /// How far estimates are off, in factors of two of the speed: their deviation, and that of measurements of one program.
 const WRONG: f64 = 0.55;
 const NOISE: f64 = 0.2;
-/// How many deviations above what is expected of it a program may be hoped to be.
+/// How many deviations above what is expected of it a program may be hoped to be, as long as only a few are known; and by how much more with each
+/// doubling of what is known. A few programs are for what is likely to be good; many would all be of one kind, and not look for another.
 const BOLDNESS: f64 = 0.1;
+const BOLDER: f64 = 1.0;
+const FEW: f64 = 4.0;
 /// Programs slower than this many factors of two below the best are all the same: by how much they are tells nothing about the best.
 const SLOWEST: f32 = -3.0;
 
@@ -72,14 +75,15 @@ impl Adapted {
     }
 
     /// Chooses programs to measure together: the best by what they may be at best, one after the other, the others taken for known. The first
-    /// few of a list by score are alike, and wrong for the same reason. (Upper confidence bounds of Gaussian processes: Srinivas et al., ICML 2010;
-    /// in batches: Desautels et al., ICML 2012.) Where nothing was shown, the first is the one of the highest score.
+    /// few of a list by score are alike, and wrong for the same reason. (Upper confidence bounds of Gaussian processes, that grow with the logarithm of
+    /// what was shown: Srinivas et al., ICML 2010; in batches: Desautels et al., ICML 2012.) Where nothing was shown, the first is the one of the highest score.
     pub fn choose(&self, pool: &[Expected], count: usize) -> Vec<usize> {
         let mut open: Vec<Open> = pool.iter().map(|expected| self.open(expected)).collect();
         let mut chosen = Vec::new();
         let mut left: Vec<usize> = (0..pool.len()).collect();
         while chosen.len() < count {
-            let bound = |at: &usize| f64::from(pool[*at].score) + BOLDNESS * open[*at].variance.max(0.0).sqrt();
+            let boldness = boldness(self.shown.len() + chosen.len());
+            let bound = |at: &usize| f64::from(pool[*at].score) + boldness * open[*at].variance.max(0.0).sqrt();
             // the first of equals
             let best = left.iter().enumerate().rev().max_by(|(_, a), (_, b)| bound(a).total_cmp(&bound(b)));
             let Some((position, at)) = best.map(|(position, at)| (position, *at)) else { break };
@@ -113,6 +117,11 @@ struct Open {
     explained: Vec<f64>,
     /// Of what they leave open.
     variance: f64,
+}
+
+/// Deviations that are hoped for when so many programs are known.
+fn boldness(known: usize) -> f64 {
+    BOLDNESS + BOLDER * ((known + 1) as f64 / FEW).log2().max(0.0)
 }
 
 /// Of the errors of two programs.
@@ -163,7 +172,7 @@ fn solve(root: &[Vec<f64>], right: &[f64]) -> Vec<f64> {
 
 #[cfg(test)]
 mod tests {
-    use super::{Adapted, Expected, root, solve};
+    use super::{Adapted, Expected, WRONG, boldness, root, solve};
     use crate::model::estimator::forest::{Forest, SPLITS, Split, Tree};
     use crate::model::{Estimator, Group};
 
@@ -215,5 +224,19 @@ mod tests {
         // what is known for good promises nothing more
         let shown = Group { features: vec![vec![0.5]; 8], speeds: vec![0.0; 8] };
         assert_eq!(Adapted::new(steps(), &shown).choose(&pool, 2), [3, 2]);
+    }
+
+    #[test]
+    fn the_more_is_known_the_more_the_unknown_is_worth() {
+        assert!((0..100).map(boldness).is_sorted());
+        // one kind is known, and good; the other is expected to be slower, by half as much as estimates err
+        let chosen_of = |known: usize| {
+            let shown = Group { features: vec![vec![0.5]; known], speeds: vec![0.0; known] };
+            let estimate = Adapted::new(steps(), &shown);
+            let mut pool: Vec<Expected> = [0.5, 8.5].map(|x| estimate.expect(&[x]).unwrap()).to_vec();
+            pool[1].score = pool[0].score - (WRONG / 2.0) as f32;
+            estimate.choose(&pool, 1)
+        };
+        assert_eq!((chosen_of(2), chosen_of(32)), (vec![0], vec![1]));
     }
 }
