@@ -26,7 +26,7 @@ use super::search::{BATCH, CheckpointArguments, FINALISTS, check_method, jobs, m
 #[derive(Args)]
 pub struct Compare {
     /// Methods to compare, separated by commas
-    #[arg(long, value_enum, value_delimiter = ',', required = true)]
+    #[arg(long, value_enum, value_delimiter = ',', required_unless_present = "rivals")]
     methods: Vec<Contestant>,
     /// ONNX files, task files, MODEL.onnx#TASK, or folders of task files
     #[arg(long, num_args = 1.., required = true, value_name = "PATH")]
@@ -59,6 +59,9 @@ impl Compare {
         let jobs = self.jobs()?;
         for contestant in &self.methods {
             check_method(&jobs, &contestant.name(), contestant.needs_checkpoint())?;
+        }
+        for rival in &self.rivals {
+            check_method(&jobs, &rival.name, true)?;
         }
         let mut options = measuring(&jobs, self.target.device()?)?;
         options.timing = options.timing.with_long_finals();

@@ -96,7 +96,7 @@ fn methods_and_ablations_are_compared_side_by_side() {
     );
     // so does lm with a checkpoint of its own
     let rival = |name: &'static str| {
-        let arguments = ["compare", "--methods", "random", "--rival", name, "--workloads", "task.txt"];
+        let arguments = ["compare", "--rival", name, "--workloads", "task.txt"];
         [&arguments[..], &["--trials", "5", "--seeds", "1", "-o", "out"]].concat()
     };
     assert!(sandbox.succeed(&rival("shipped=built-in")).contains("shipped: reference / best"));
