@@ -19,8 +19,10 @@ pub struct Example {
     pub steps: Vec<Step>,
     /// How much the policy's loss counts: 0 or more.
     pub weight: f32,
-    /// Examples of one group (a task) are ranked among each other.
+    /// Examples of one group (a task on one machine) are ranked among each other.
     pub group: u64,
+    /// Where the task stands among all, from 0 to 1: the lowest are held out of training.
+    pub place: f32,
     /// Log speed relative to the best of the group: 0 for the best, lower for slower ones.
     pub score: f32,
     /// Another prompt, which does not tell the score, for the value head to learn behind.
@@ -63,8 +65,9 @@ pub(super) fn check(examples: &[Example], config: &Config) -> Result<(), ModelEr
 }
 
 fn check_one(example: &Example, config: &Config) -> Result<(), String> {
-    if !example.weight.is_finite() || example.weight < 0.0 || !example.score.is_finite() {
-        return Err(format!("weight {} or score {} is out of range", example.weight, example.score));
+    let Example { weight, score, place, .. } = example;
+    if !weight.is_finite() || *weight < 0.0 || !score.is_finite() || !(0.0..=1.0).contains(place) {
+        return Err(format!("weight {weight}, score {score} or place {place} is out of range"));
     }
     for prompt in std::iter::once(&example.prompt).chain(&example.blind) {
         let length = prompt.len() + example.steps.len();
@@ -201,16 +204,16 @@ pub(super) fn epoch(
     batches
 }
 
-/// Positions of examples to train with, and of those held out: whole groups, at least one if there are two or more.
-pub(super) fn split(examples: &[Example], held_out: f32, seed: u64) -> (Vec<usize>, Vec<usize>) {
-    let mut groups: Vec<u64> = examples.iter().map(|e| e.group).collect();
-    groups.sort_unstable();
-    groups.dedup();
-    groups.shuffle(&mut ChaCha8Rng::seed_from_u64(seed));
-    let wanted = (groups.len() as f32 * held_out).round() as usize;
-    let count = if held_out > 0.0 { wanted.clamp(1, groups.len().max(2) - 1) } else { 0 };
-    let held: std::collections::BTreeSet<u64> = groups.into_iter().take(count).collect();
-    (0..examples.len()).partition(|i| !held.contains(&examples[*i].group))
+/// Positions of examples to train with, and of those held out: whole tasks, those of the lowest places; at least one if there are two or more.
+pub(super) fn split(examples: &[Example], held_out: f32) -> (Vec<usize>, Vec<usize>) {
+    let mut places: Vec<f32> = examples.iter().map(|example| example.place).collect();
+    places.sort_unstable_by(f32::total_cmp);
+    places.dedup();
+    let wanted = places.partition_point(|place| *place < held_out);
+    let count = if held_out > 0.0 { wanted.clamp(1, places.len().max(2) - 1) } else { 0 };
+    // fewer than two tasks: none can be spared
+    let first_shown = if places.len() < 2 { None } else { places.get(count) };
+    (0..examples.len()).partition(|i| first_shown.is_none_or(|first| examples[*i].place >= *first))
 }
 
 #[cfg(test)]
@@ -236,7 +239,15 @@ mod tests {
             chosen: at % 3,
         };
         let steps = steps.iter().enumerate().map(step).collect();
-        Example { prompt: prompt(before), steps, weight: 1.0, group, score: 0.0, blind: None }
+        Example {
+            prompt: prompt(before),
+            steps,
+            weight: 1.0,
+            group,
+            place: group as f32 / 4.0,
+            score: 0.0,
+            blind: None,
+        }
     }
 
     fn tokens(positions: &[&Position]) -> Vec<u32> {
@@ -282,7 +293,9 @@ mod tests {
             change(&mut example);
             check(&[example], &config).is_err()
         };
-        assert!(refused(&|e| e.weight = f32::NAN) && refused(&|e| e.score = f32::INFINITY));
+        assert!(
+            refused(&|e| e.place = 1.5) && refused(&|e| e.weight = f32::NAN) && refused(&|e| e.score = f32::INFINITY)
+        );
         assert!(refused(&|e| e.prompt = prompt(&[])) && refused(&|e| e.steps.clear()));
         assert!(refused(&|e| e.prompt = prompt(&[1, 2, 3])) && refused(&|e| e.blind = Some(prompt(&[1, 2, 3]))));
         assert!(refused(&|e| e.prompt = prompt(&[10])) && refused(&|e| e.blind = Some(prompt(&[10]))));
@@ -294,10 +307,14 @@ mod tests {
     #[test]
     fn an_epoch_holds_every_example_once_and_no_mixed_group() {
         let examples: Vec<Example> = (0..50).map(|i| example(&[1, 2], &[i], u64::from(i % 3))).collect();
-        let (train, held) = split(&examples, 0.3, 7);
+        let (train, held) = split(&examples, 0.3);
         assert!(
             !held.is_empty() && train.iter().all(|i| held.iter().all(|h| examples[*h].group != examples[*i].group))
         );
+        let shown = |share: f32| split(&examples, share).0.len();
+        // two of three tasks; all but the last; all that there are
+        assert_eq!((shown(0.2), shown(1.0), shown(0.0)), (33, 16, 50));
+        assert_eq!(split(&examples[..1], 0.5), (vec![0], vec![]));
         let batches = epoch(&examples, &train, 8, 1.0, (1, 0));
         assert!(batches.iter().all(|b| b.len() <= 8 && b.iter().all(|i| examples[*i].group == examples[b[0]].group)));
         let mut all = batches.concat();

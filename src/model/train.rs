@@ -148,7 +148,7 @@ impl<'a> Trainer<'a> {
     ) -> Result<Trainer<'a>, ModelError> {
         validate(&options)?;
         check(examples, model.config())?;
-        let (train, held) = split(examples, options.held_out, options.seed);
+        let (train, held) = split(examples, options.held_out);
         let schedule = epoch(examples, &train, options.members_per_batch, options.least_share, (options.seed, 0));
         if schedule.is_empty() {
             return Err(ModelError::Options("there are no examples to train with".into()));

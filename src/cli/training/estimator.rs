@@ -3,7 +3,7 @@
 use anyhow::Result;
 use tilescribe::model::{Checkpoint, Estimator, EstimatorOptions, Group, Ordered, train_estimator};
 use tilescribe::rank::estimator_groups;
-use tilescribe::record::Entry;
+use tilescribe::record::{Entry, place};
 use tilescribe::space::Space;
 use tilescribe::target::Kind;
 
@@ -34,12 +34,7 @@ pub fn estimator(
     training: &TrainingArguments,
 ) -> Result<TrainedEstimator> {
     let groups = estimator_groups(entries, space);
-    // by the task's hash, so that a larger corpus holds the same ones out
-    let share = |hash: &str| {
-        let number = hash.get(..8).and_then(|digits| u32::from_str_radix(digits, 16).ok());
-        number.unwrap_or(0) as f32 / u32::MAX as f32
-    };
-    let (held, shown): (Vec<_>, Vec<_>) = groups.into_iter().partition(|(hash, _)| share(hash) < training.held_out);
+    let (held, shown): (Vec<_>, Vec<_>) = groups.into_iter().partition(|(hash, _)| place(hash) < training.held_out);
     let groups_of = |named: Vec<(String, Group)>| named.into_iter().map(|(_, group)| group).collect::<Vec<Group>>();
     let (held, shown) = (groups_of(held), groups_of(shown));
     if shown.iter().all(|group| group.speeds.len() < 2) {
