@@ -1,31 +1,91 @@
 //! Progress for people, on standard error: a bar where it is a terminal, and a line a minute where it is a file.
 
+use std::collections::VecDeque;
+use std::fmt;
 use std::io::{self, IsTerminal, Write};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle, TermLike};
+use indicatif::style::ProgressTracker;
+use indicatif::{HumanDuration, ProgressBar, ProgressDrawTarget, ProgressState, ProgressStyle, TermLike};
 
 /// What is over sooner writes no line to a file.
 const BETWEEN_LINES: Duration = Duration::from_secs(60);
+/// The pace is a mean over so much at least.
+const SHORTEST_WINDOW: Duration = Duration::from_secs(60);
 /// Columns of a line in a file.
 const WIDTH: u16 = 160;
 
 /// A bar over `total` steps, with the time that is left.
 pub fn bar(total: u64, what: &'static str) -> ProgressBar {
     let (target, template, tick) = match io::stderr().is_terminal() {
-        true => (ProgressDrawTarget::stderr(), "{prefix} {wide_bar} {pos}/{len} {msg} {elapsed}, {eta} left", 200),
+        true => (ProgressDrawTarget::stderr(), "{prefix} {wide_bar} {pos}/{len} {msg} {elapsed}, {left} left", 200),
         false => {
             let lines = Lines::new(io::stderr(), BETWEEN_LINES);
-            (ProgressDrawTarget::term_like(Box::new(lines)), "{prefix} {pos}/{len} {msg} {elapsed}, {eta} left", 1000)
+            (ProgressDrawTarget::term_like(Box::new(lines)), "{prefix} {pos}/{len} {msg} {elapsed}, {left} left", 1000)
         }
     };
     let bar = ProgressBar::with_draw_target(Some(total), target);
     // a template that does not parse would be seen at once; the plain bar does then
-    bar.set_style(ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar()));
+    let style = ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar());
+    bar.set_style(style.with_key("left", Pace::default()));
     bar.set_prefix(what);
     bar.enable_steady_tick(Duration::from_millis(tick));
     bar
+}
+
+/// The time that is left, at the mean pace of the later half of the time so far. Steps may come in bursts with half a minute between them (a comparison
+/// takes known runs from its log, and measures winners again), which the pace of the last seconds would make hours or nothing of.
+#[derive(Clone, Default, Debug)]
+struct Pace {
+    started: Option<Instant>,
+    /// How many steps were done when, at most one entry a second.
+    seen: VecDeque<(Instant, u64)>,
+}
+
+impl Pace {
+    fn see(&mut self, now: Instant, done: u64) {
+        if self.seen.back().is_some_and(|(last, _)| now.duration_since(*last) < Duration::from_secs(1)) {
+            return;
+        }
+        self.seen.push_back((now, done));
+        let started = *self.started.get_or_insert(now);
+        let window = SHORTEST_WINDOW.max(now.duration_since(started) / 2);
+        while self.seen.get(1).is_some_and(|(second, _)| now.duration_since(*second) >= window) {
+            self.seen.pop_front();
+        }
+    }
+
+    /// `None` where nothing was done lately.
+    fn left(&self, total: u64) -> Option<Duration> {
+        let ((first, before), (last, done)) = (self.seen.front()?, self.seen.back()?);
+        let seconds = last.duration_since(*first).as_secs_f64();
+        let share = total.saturating_sub(*done) as f64 / done.checked_sub(*before)? as f64;
+        Duration::try_from_secs_f64(seconds * share).ok()
+    }
+}
+
+impl ProgressTracker for Pace {
+    fn clone_box(&self) -> Box<dyn ProgressTracker> {
+        Box::new(self.clone())
+    }
+
+    fn tick(&mut self, state: &ProgressState, now: Instant) {
+        self.see(now, state.pos());
+    }
+
+    fn reset(&mut self, _: &ProgressState, _: Instant) {
+        *self = Pace::default();
+    }
+
+    fn write(&self, state: &ProgressState, text: &mut dyn fmt::Write) {
+        let left = state.len().and_then(|total| self.left(total));
+        // a line that cannot be written is not shown
+        let _ = match left {
+            Some(left) => write!(text, "{:#}", HumanDuration(left)),
+            None => write!(text, "?"),
+        };
+    }
 }
 
 /// A file as a terminal on which lines stand below each other: of all that is drawn, what comes first after each pause.
@@ -97,11 +157,29 @@ impl<W: Write + Send + std::fmt::Debug> TermLike for Lines<W> {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
+    use std::time::{Duration, Instant};
 
     use indicatif::TermLike;
 
-    use super::Lines;
+    use super::{Lines, Pace};
+
+    #[test]
+    fn the_time_left_is_that_of_the_mean_pace() {
+        let start = Instant::now();
+        let mut pace = Pace::default();
+        assert_eq!(pace.left(1000), None);
+        // a hundred steps every 25 seconds, in one burst each
+        for second in 0..=200 {
+            pace.see(start + Duration::from_secs(second), second / 25 * 100);
+        }
+        assert_eq!(pace.left(1000), Some(Duration::from_secs(50)));
+        // nothing is done any more
+        for second in 201..=1000 {
+            pace.see(start + Duration::from_secs(second), 800);
+        }
+        assert_eq!(pace.left(1000), None);
+        assert!(pace.seen.len() <= 502, "{}", pace.seen.len());
+    }
 
     fn written(pause: Duration) -> String {
         let lines = Lines::new(Vec::new(), pause);

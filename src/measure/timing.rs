@@ -16,6 +16,12 @@ use super::rounds::{Rounds, nanoseconds};
 /// Runs of a finalist before each that is timed: fewer of long ones.
 const FEWEST_BEFORE: u32 = 2;
 const MOST_BEFORE: u32 = 4;
+/// A kernel that follows another one runs for so long before it is timed: the pool's threads fall asleep while one of a single thread runs, and a
+/// short one of several threads would be over before they are awake. It would look as slow as if it had no other thread.
+const WAKING: Duration = Duration::from_micros(100);
+
+/// Of one sample.
+const MOST_REPEATS: u32 = 1 << 16;
 
 /// When to stop running a candidate.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
@@ -41,6 +47,8 @@ pub struct Timing {
     pub hopeless: f64,
     /// Before this long nothing is certain or hopeless: another user of a core takes it away for some milliseconds.
     pub settling: Duration,
+    /// The first program of a task, if it is short, runs for so long before it is timed.
+    pub warming: Duration,
     /// One slower by this factor is given up after a single sample, if that took `long_run` at least.
     pub lost: f64,
     /// One whose first run, the one that was checked, was slower by this factor and took `long_run` at least is not run again.
@@ -76,6 +84,7 @@ impl Default for Timing {
             most_drift: 2.0,
             hopeless: 2.0,
             settling: Duration::from_millis(4),
+            warming: Duration::from_millis(20),
             lost: 4.0,
             abandoned: 8.0,
             long_run: Duration::from_millis(10),
@@ -112,9 +121,13 @@ impl Timing {
         }
         if warm_up < self.long_run {
             run(1);
+            if reference.is_none() && incumbent_ns.is_none() {
+                self.warm(run);
+            }
         }
         let (repeats, mut elapsed) = self.repeats(run);
-        let reference_repeats = reference.as_mut().map_or(0, |reference| self.repeats(reference.run).0);
+        let (beside_repeats, mut beside) =
+            reference.as_mut().map_or((0, Duration::ZERO), |reference| self.repeats(reference.run));
         let known_ns = reference.as_ref().map_or(0, |reference| reference.known_ns);
         let mut rounds = Rounds::beside(known_ns, self.most_drift);
         let slower = |rounds: &Rounds, factor: f64| {
@@ -128,8 +141,8 @@ impl Timing {
             let certain = match &mut reference {
                 None => rounds.agree(self.fewest, self.agreement),
                 Some(Reference { run, .. }) => {
-                    let elapsed = self.after_another(run, reference_repeats, known_ns, &mut rounds);
-                    rounds.push_beside(elapsed, reference_repeats);
+                    beside = self.after_another(run, beside_repeats, beside, &mut rounds);
+                    rounds.push_beside(beside, beside_repeats);
                     rounds.is_settled(self.fewest, self.certainty)
                 }
             };
@@ -141,22 +154,36 @@ impl Timing {
             }
             elapsed = match &reference {
                 None => run(repeats),
-                Some(_) => self.after_another(run, repeats, nanoseconds(elapsed, repeats), &mut rounds),
+                Some(_) => self.after_another(run, repeats, elapsed, &mut rounds),
             };
         }
         rounds.told()
     }
 
-    /// A sample of a kernel whose data another one has evicted: it runs once before, unless one run of it is long.
+    /// Brings the machine to its pace. The first program of a task is what the others are told by; short ones would be over before the system has
+    /// given each thread a core of its own.
+    fn warm(&self, run: &mut dyn FnMut(u32) -> Duration) {
+        let mut spent = Duration::ZERO;
+        for _ in 0..MOST_REPEATS {
+            if spent >= self.warming {
+                break;
+            }
+            spent += run(1);
+        }
+    }
+
+    /// A sample of a kernel that follows another one, which evicted its data: it runs before, unless one run of it is long. `last` is what so many runs
+    /// took before.
     fn after_another(
         &self,
         run: &mut dyn FnMut(u32) -> Duration,
         repeats: u32,
-        about_ns: u64,
+        last: Duration,
         rounds: &mut Rounds,
     ) -> Duration {
-        if u128::from(about_ns) < self.settling.as_nanos() {
-            rounds.spend(run(1));
+        let single_ns = nanoseconds(last, repeats);
+        if u128::from(single_ns) < self.settling.as_nanos() {
+            rounds.spend(run(runs_to_wake(single_ns)));
         }
         run(repeats)
     }
@@ -170,8 +197,7 @@ impl Timing {
             .map(|run| {
                 run(1);
                 let (repeats, elapsed) = self.repeats(*run);
-                let before = self.settling.as_nanos() * u128::from(repeats) / elapsed.as_nanos().max(1);
-                (repeats, u32::try_from(before).unwrap_or(u32::MAX).clamp(FEWEST_BEFORE, MOST_BEFORE))
+                (repeats, self.runs_before(nanoseconds(elapsed, repeats)))
             })
             .collect();
         let mut order: Vec<usize> = (0..kernels.len()).collect();
@@ -195,20 +221,32 @@ impl Timing {
         times
     }
 
+    /// How often a kernel that takes so long runs before it is timed, where another one ran.
+    fn runs_before(&self, single_ns: u64) -> u32 {
+        let few =
+            (self.settling.as_nanos() / u128::from(single_ns.max(1))).clamp(FEWEST_BEFORE.into(), MOST_BEFORE.into());
+        u32::try_from(few).unwrap_or(MOST_BEFORE).max(runs_to_wake(single_ns))
+    }
+
     /// How many runs make a sample long enough, and how long so many took.
     fn repeats(&self, run: &mut dyn FnMut(u32) -> Duration) -> (u32, Duration) {
         let mut repeats = 1;
         loop {
             let elapsed = run(repeats);
-            if elapsed >= self.shortest_sample || repeats >= 1 << 16 {
+            if elapsed >= self.shortest_sample || repeats >= MOST_REPEATS {
                 return (repeats, elapsed);
             }
             let single = (elapsed.as_nanos() as u64 / u64::from(repeats)).max(1);
             let wanted = (self.shortest_sample.as_nanos() as u64).div_ceil(single);
             // at least doubled: a sample that falls short by little would be tried again and again
-            repeats = u32::try_from(wanted).unwrap_or(u32::MAX).clamp(repeats * 2, 1 << 16);
+            repeats = u32::try_from(wanted).unwrap_or(u32::MAX).clamp(repeats * 2, MOST_REPEATS);
         }
     }
+}
+
+/// How often a kernel that takes so long is run to wake the threads of the pool: once at least.
+fn runs_to_wake(single_ns: u64) -> u32 {
+    u32::try_from(WAKING.as_nanos().div_ceil(u128::from(single_ns.max(1)))).unwrap_or(u32::MAX)
 }
 
 /// Runs `once` n times by the clock.
@@ -244,7 +282,7 @@ mod tests {
 
     /// Believes what it sees at once.
     fn hasty() -> Timing {
-        Timing { settling: Duration::ZERO, ..Timing::default() }
+        Timing { settling: Duration::ZERO, warming: Duration::ZERO, ..Timing::default() }
     }
 
     #[test]
@@ -309,7 +347,7 @@ mod tests {
 
     #[test]
     fn noise_is_bounded_by_budget_and_count() {
-        let timing = Timing { budget: Duration::from_millis(1), ..Timing::default() };
+        let timing = Timing { budget: Duration::from_millis(1), warming: Duration::ZERO, ..Timing::default() };
         let falling = &[1, 300_000, 290_000, 280_000, 270_000, 260_000, 250_000];
         assert_eq!(timing.sample(None, COLD, &mut script(falling), None).len(), 4);
     }
@@ -331,14 +369,19 @@ mod tests {
                 Duration::from_micros(micros * u64::from(count))
             }
         };
-        let (mut short, mut middle, mut long) = (run('a', 30), run('b', 60), run('c', 3000));
+        let (mut short, mut middle, mut long) = (run('a', 22), run('b', 60), run('c', 3000));
         let times = timing.sample_in_turn(&mut [&mut short, &mut middle, &mut long]);
-        assert_eq!(times, vec![vec![30_000; 20], vec![60_000; 20], vec![3_000_000; 20]]);
+        assert_eq!(times, vec![vec![22_000; 20], vec![60_000; 20], vec![3_000_000; 20]]);
         let log = log.borrow();
         let turns: Vec<&[(char, u32)]> = log[6..].chunks(2).collect();
         assert_eq!(turns.len(), 60);
         for (number, turn) in turns.iter().enumerate() {
-            let before = if turn[0].0 == 'c' { FEWEST_BEFORE } else { MOST_BEFORE };
+            // so that sleeping threads are awake
+            let before = match turn[0].0 {
+                'a' => 5,
+                'b' => MOST_BEFORE,
+                _ => FEWEST_BEFORE,
+            };
             assert_eq!((turn[0].1, turn[1]), (before, (turn[0].0, 1)), "turn {number}");
         }
         for round in turns.chunks(3) {
@@ -378,6 +421,42 @@ mod tests {
         let (mut run, mut beside) = (kernel(140_000), kernel(150_000));
         let reference = Reference { known_ns: 150_000, run: &mut beside };
         assert!(timing.sample(Some(100_000), COLD, &mut run, Some(reference)).len() > timing.fewest);
+    }
+
+    /// A kernel of two threads, 4 us, and one of a single thread, 7 us, while which the second thread falls asleep. It takes 60 us to wake up.
+    #[test]
+    fn a_sleeping_thread_makes_nothing_fast() {
+        let awake_for = std::cell::Cell::new(0);
+        let of_two_threads = || {
+            |count: u32| {
+                let before = awake_for.get();
+                for _ in 0..count {
+                    awake_for.set(awake_for.get() + if awake_for.get() < 60_000 { 7_000 } else { 4_000 });
+                }
+                Duration::from_nanos(awake_for.get() - before)
+            }
+        };
+        let of_one_thread = || {
+            |count: u32| {
+                awake_for.set(0);
+                Duration::from_nanos(7_000 * u64::from(count))
+            }
+        };
+        let fastest = |times: Vec<u64>| times.into_iter().min();
+        let timing = Timing::default();
+        let (mut one, mut two) = (of_one_thread(), of_two_threads());
+        let beside = Reference { known_ns: 4_000, run: &mut two };
+        assert_eq!(fastest(timing.sample(Some(4_000), COLD, &mut one, Some(beside))), Some(7_000));
+        let (mut one, mut two) = (of_one_thread(), of_two_threads());
+        let beside = Reference { known_ns: 7_000, run: &mut one };
+        assert_eq!(fastest(timing.sample(Some(7_000), COLD, &mut two, Some(beside))), Some(4_000));
+        let (mut one, mut two) = (of_one_thread(), of_two_threads());
+        let times = timing.sample_in_turn(&mut [&mut one, &mut two]);
+        assert!(times[0].iter().all(|ns| *ns == 7_000) && times[1].iter().all(|ns| *ns == 4_000), "{times:?}");
+        // nor is the first program told slow, before the threads have found cores
+        awake_for.set(0);
+        let times = timing.sample(None, COLD, &mut of_two_threads(), None);
+        assert!(times.iter().all(|ns| *ns == 4_000), "{times:?}");
     }
 
     #[test]
