@@ -223,6 +223,21 @@ fn untuned_convolutions_run_in_vectors_of_output_channels() {
 }
 
 #[test]
+fn untuned_products_of_few_steps_run_in_vectors_of_results() {
+    let vector = |rows: i64, results: i64, steps: i64| {
+        let text = format!(
+            "const t0 {results} {steps}\ninput t1 {rows} {steps}\nout t2 {rows} {results} sum {steps} mul t0 b c t1 a c\n"
+        );
+        let task = Task { workload: text.parse().unwrap(), target: avx512() };
+        let (trace, _) = Space::standard().drive(&task, &mut Untuned);
+        trace.0.into_iter().find(|c| c.site.to_string() == "vector s0").unwrap().value.to_string()
+    };
+    assert_eq!(vector(190, 48, 13), "b");
+    // the lanes of a reduction are worth combining behind more steps, and where results fill no vector
+    assert_eq!((vector(190, 48, 40), vector(8, 10, 13)), ("c".into(), "c".into()));
+}
+
+#[test]
 fn rows_are_right() {
     check("softmax", softmax(5, 37), 60);
     check("attention", attention(2, 17, 19, 8), 60);

@@ -24,6 +24,8 @@ const VERY_DEEP: i64 = 1024;
 const SHALLOWEST: i64 = 128;
 /// Combining the lanes of a reduction takes longer than so many steps, however short vectors are.
 const SHORT_REDUCTION: i64 = 8;
+/// In a product, whose results can lie in lanes as well, it takes longer than the steps of this many vectors.
+const VECTORS_TO_COMBINE: i64 = 2;
 /// Axes of so many points can be written out for the value's sake.
 const MAXIMAL_PIECES: i64 = 8;
 /// Element-wise work needs no more than this many independent vectors.
@@ -116,8 +118,19 @@ fn vector_score(workload: &Workload, target: &Cpu, group: &Group, reads: &[Acces
     } else if steps < VERY_DEEP {
         score += of_stride(row_major_strides(&stage.spatial).get(var.0 as usize).copied());
     }
-    let few = axis.extent * 2 < target.lanes() || (axis.reduction && axis.extent < SHORT_REDUCTION);
+    let few = match axis.reduction {
+        false => axis.extent * 2 < target.lanes(),
+        true if is_product(group, reads, target.lanes()) => axis.extent < VECTORS_TO_COMBINE * target.lanes(),
+        true => axis.extent < SHORT_REDUCTION,
+    };
     if few { score - 3 } else { score }
+}
+
+/// Whether every operand is used for several results, and the results along some axis fill a vector.
+fn is_product(group: &Group, reads: &[Access], lanes: i64) -> bool {
+    let results = group.positions(false);
+    let shared = |read: &Access| results.iter().any(|at| group.axes[*at].extent > 1 && !touches(read, group, *at));
+    reads.iter().all(shared) && results.iter().any(|at| group.axes[*at].extent >= lanes)
 }
 
 /// The register tile of every axis.
