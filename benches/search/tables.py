@@ -45,27 +45,34 @@ def print_qualities(results):
     print(f"\nUntuned: {results['untuned']:.3f}. {len(results['tasks'])} tasks.\n")
 
 
+def bounds(values, goal):
+    """Between which numbers of trials a goal is reached: at the lower one it was not yet, at the upper one it was (None: never)."""
+    points = sorted(values)
+    first = next((index for index, trials in enumerate(points) if values[trials] >= goal), len(points))
+    return (points[first - 1] if first else 0), (points[first] if first < len(points) else None)
+
+
 def print_needed(results, of, at):
     """How many trials other methods need for what `of` has after `at`: of the mean over all tasks, and of one task after the other."""
     goal = results["summary"][of][str(at)]
     print(f"To reach what {of} has after {at} ({goal:.3f} in the mean):\n")
-    head = [f"at least {times} times as many" for times in TIMES] + ["does not get there"]
+    head = [f"more than {times} times as many" for times in TIMES] + ["does not get there"]
     print("| method | trials, in the mean | " + " | ".join(f"tasks where it needs {h}" for h in head[:-1]) + f" | {head[-1]} |")
     print("| --- |" + " ---: |" * (len(head) + 1))
     for method, row in results["summary"].items():
         if method == of:
             continue
-        most = max(map(int, row))
-        reached = [int(trials) for trials, value in row.items() if value >= goal]
         needed = []
         for task in results["tasks"]:
             own, other = by_trials(task, of).get(at), by_trials(task, method)
             if own is not None and other:
-                needed.append(min((trials for trials, value in other.items() if value >= own), default=math.inf))
-        # what a method would have done had it gone on is not known
-        counts = [sum(t >= times * at for t in needed) if times * at <= most else None for times in TIMES]
-        counts.append(needed.count(math.inf))
-        first = min(reached, default=f"more than {most}")
+                needed.append(bounds(other, own))
+        # what a method would have done had it gone on is not known, nor when between two checkpoints it got there: only what is certain counts
+        most = max(map(int, row))
+        counts = [sum(low >= times * at for low, _ in needed) if times * at <= most else None for times in TIMES]
+        counts.append(sum(high is None for _, high in needed))
+        low, high = bounds({int(trials): value for trials, value in row.items()}, goal)
+        first = f"more than {low}" if high is None else f"{low + 1} to {high}"
         cells = ["" if count is None else f"{count} of {len(needed)}" for count in counts]
         print(f"| {method} | {first} | " + " | ".join(cells) + " |")
 

@@ -226,7 +226,7 @@ pub fn measuring(jobs: &[Job], device: usize) -> Result<measure::Options> {
 /// Where a task is for a GPU and the method asks a checkpoint.
 pub fn check_method(jobs: &[Job], method: &str, needs_checkpoint: bool) -> Result<()> {
     if needs_checkpoint && jobs.iter().any(|job| job.task.target.kind() == Kind::Gpu) {
-        let reason = format!("--method {method}: the model has learned from CPUs only; choose evolution or random");
+        let reason = format!("{method}: the model has learned from CPUs only; choose evolution or random");
         return Err(CommandError::Usage(reason).into());
     }
     Ok(())

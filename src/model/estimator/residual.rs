@@ -7,8 +7,7 @@ use super::{Estimator, Group};
 const WRONG: f64 = 0.55;
 const NOISE: f64 = 0.2;
 /// How many deviations above what is expected of it a program may be hoped to be, as long as only a few are known; and by how much more with each
-/// doubling of what is known. A few programs are best spent on what is likely to be good;
-/// many, spent so, would all be variations of one kind.
+/// doubling of what is known. A few programs are best spent on what is likely to be good; many, spent so, would all be variations of one kind.
 const BOLDNESS: f64 = 0.1;
 const BOLDER: f64 = 1.0;
 const FEW: f64 = 4.0;

@@ -47,7 +47,9 @@ fn what_needs_a_gpu_says_so() {
     let sandbox = Sandbox::new();
     sandbox.file("task.txt", TASK);
     let model = ["tune", "task.txt", "--method", "lm", "--trials", "1", "--target", H100];
-    sandbox.fail(&model, 2, "the model has learned from CPUs only; choose evolution or random");
+    sandbox.fail(&model, 2, "lm: the model has learned from CPUs only; choose evolution or random");
+    let rival = ["compare", "--rival", "mine=built-in", "--workloads", "task.txt", "-o", "out", "--target", H100];
+    sandbox.fail(&rival, 2, "mine: the model has learned from CPUs only");
     sandbox.fail(&["next", "task.txt", "--target", H100, "--threads", "2"], 2, "--threads is about cores");
     sandbox.fail(&["next", "task.txt", "--target", "cuda:first"], 2, "cuda:0 is the first");
     // no driver here: what is missing is the environment's
