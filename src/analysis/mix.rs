@@ -69,6 +69,18 @@ impl Mix {
     }
 }
 
+/// Whether an operator takes many instructions: division, a root, an exponential or what is made of them.
+pub(super) fn is_slow(value: &Expr) -> bool {
+    match value {
+        Expr::Unary(operator, _) => !matches!(
+            operator,
+            Unary::Negate | Unary::Absolute | Unary::Floor | Unary::Ceil | Unary::Round | Unary::Not | Unary::Sign
+        ),
+        Expr::Binary(operator, ..) => matches!(operator, Binary::Divide | Binary::Power | Binary::Remainder),
+        _ => false,
+    }
+}
+
 /// The loops around a statement.
 #[derive(Clone, Default)]
 struct Place {
@@ -209,23 +221,8 @@ impl<'a> Counter<'_, 'a> {
             Expr::Float(_) | Expr::Index(_) => {}
             Expr::Load { tensor, indices } => return self.access(*tensor, indices, &[false], place),
             Expr::Guard { conditions, .. } => self.conditions(conditions, place),
-            Expr::Unary(operator, _) => {
-                if !matches!(
-                    operator,
-                    Unary::Negate
-                        | Unary::Absolute
-                        | Unary::Floor
-                        | Unary::Ceil
-                        | Unary::Round
-                        | Unary::Not
-                        | Unary::Sign
-                ) {
-                    self.mix.slow_operations += place.times(&depends) * place.vectors(&depends);
-                }
-                self.operation(&depends, place);
-            }
-            Expr::Binary(operator, ..) => {
-                if matches!(operator, Binary::Divide | Binary::Power | Binary::Remainder) {
+            Expr::Unary(..) | Expr::Binary(..) => {
+                if is_slow(value) {
                     self.mix.slow_operations += place.times(&depends) * place.vectors(&depends);
                 }
                 self.operation(&depends, place);

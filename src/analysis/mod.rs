@@ -3,11 +3,12 @@
 //! [`figures`] gathers them: the arithmetic of a workload and the bytes that any program for it must move, the bytes that each level of memory
 //! hands over to this one ([`traffic()`]), and what its innermost loop looks like in machine code ([`kernel_figures`]).
 //! [`crate::measure::roofline`] knows how fast the machine could do that.
-//! [`Mix`] counts a program's instructions without compiling it.
+//! [`Mix`] counts a program's instructions without compiling it; for GPUs, each launch's are counted apart.
 
 mod assembly;
 mod bodies;
 mod footprint;
+mod launches;
 mod mix;
 mod plan;
 mod traffic;
@@ -20,6 +21,7 @@ pub use mix::{Accesses, Mix};
 pub use traffic::{LevelTraffic, LoopFootprint, loop_footprints, traffic, translations};
 
 pub(crate) use bodies::{Body, bodies};
+pub(crate) use launches::{Launch, Requests, launches};
 pub(crate) use plan::Plan;
 
 use crate::analysis::footprint::{Footprint, Unit};

@@ -36,13 +36,12 @@ const COLLECTED: Batches = Batches { least: 12, most: BATCH };
 
 impl Collect {
     pub fn execute(self, out: &mut dyn Write) -> Result<()> {
-        let SearchArguments { trials_per_task, time_budget, seed, space, checkpoint, .. } = &self.search;
+        let SearchArguments { method, trials_per_task, time_budget, seed, space, checkpoint, .. } = &self.search;
         let jobs = jobs_of(&self.workloads, &self.target.resolve()?)?;
-        let method = self.search.method(&jobs)?;
         let space = space.space();
         // the checkpoint is read, and the worker started, once for all tasks
         let (proposers, mut measurer) =
-            (Proposers::new(method, &space, checkpoint)?, measurer(&jobs, self.target.device()?)?);
+            (Proposers::new(*method, &space, checkpoint, &jobs)?, measurer(&jobs, self.target.device()?)?);
         let trials = trials_per_task.unwrap_or(DEFAULT_TRIALS);
         let budget = Budget { trials_per_task: Some(trials), ..Budget::default() };
         let settings = Settings { budget, batches: COLLECTED, finalists: 0, seed: *seed };

@@ -17,7 +17,7 @@ use super::arguments::{Assignment, NetworkArguments, TargetArguments, read_task}
 use super::contestants::{Contestant, Contestants};
 use super::exit::CommandError;
 use super::progress;
-use super::search::{BATCH, CheckpointArguments, FINALISTS, check_method, jobs, measuring, stop_on_interrupt};
+use super::search::{BATCH, CheckpointArguments, FINALISTS, jobs, measuring, stop_on_interrupt};
 
 /// Compare search methods on the same tasks, with the same number of trials
 ///
@@ -57,17 +57,12 @@ pub struct Compare {
 impl Compare {
     pub fn execute(self, out: &mut dyn Write) -> Result<()> {
         let jobs = self.jobs()?;
-        for contestant in &self.methods {
-            check_method(&jobs, &contestant.name(), contestant.needs_checkpoint())?;
-        }
-        for rival in &self.rivals {
-            check_method(&jobs, &rival.name, true)?;
-        }
+        let space = Space::standard();
+        let contestants = Contestants::new(&space, &self.methods, &self.checkpoint, &self.rivals)?;
+        contestants.check(&self.methods, &jobs)?;
         let mut options = measuring(&jobs, self.target.device()?)?;
         options.timing = options.timing.with_long_finals();
         let mut measurer = Measurer::new(options);
-        let space = Space::standard();
-        let contestants = Contestants::new(&space, &self.methods, &self.checkpoint, &self.rivals)?;
         let named = self.methods.iter().map(|method| contestants.method(*method));
         let methods: Vec<_> = named.chain(contestants.rivals()).collect();
         let settings = Settings {

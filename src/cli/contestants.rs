@@ -8,11 +8,12 @@ use tilescribe::language::Language;
 use tilescribe::model::{Checkpoint, Config, Model};
 use tilescribe::propose::{Evolution, Greedy, Ingredients, LanguageModel, Proposer, Random};
 use tilescribe::space::Space;
+use tilescribe::tune::Job;
 use tilescribe::tune::compare::Method;
 
 use super::arguments::Assignment;
 use super::exit::CommandError;
-use super::search::CheckpointArguments;
+use super::search::{CheckpointArguments, check_method};
 
 /// A method, or one with something taken away.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
@@ -118,6 +119,17 @@ impl<'a> Contestants<'a> {
         Ok(Contestants { space, language, checkpoint, untrained, rivals })
     }
 
+    /// Whether all that ask a checkpoint can search for programs of these tasks.
+    ///
+    /// # Errors
+    /// As [`check_method`].
+    pub fn check(&self, of: &[Contestant], jobs: &[Job]) -> Result<()> {
+        let asking = of.iter().filter(|contestant| contestant.needs_checkpoint());
+        let named = asking.filter_map(|contestant| Some((contestant.name(), self.checkpoint.as_ref()?)));
+        let rivals = self.rivals.iter().map(|(name, known)| (name.clone(), known));
+        named.chain(rivals).try_for_each(|(name, known)| check_method(jobs, &name, &known.checkpoint))
+    }
+
     pub fn method(&'a self, contestant: Contestant) -> Method<'a> {
         let known = self.checkpoint.as_ref().filter(|_| contestant.needs_checkpoint());
         Method {
@@ -138,7 +150,7 @@ impl<'a> Contestants<'a> {
 
     fn proposer(&'a self, contestant: Contestant, known: Option<&Known>, seed: u64) -> Box<dyn Proposer + 'a> {
         let model = known.map_or(&self.untrained, |known| &known.checkpoint.model);
-        let prior = || known.map(|known| known.checkpoint.estimator.clone());
+        let prior = || known.map(|known| known.checkpoint.estimators.clone());
         let lm = || {
             LanguageModel::new(self.space, self.language.clone(), model, seed)
                 .with_ingredients(contestant.ingredients())

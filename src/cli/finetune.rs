@@ -15,7 +15,7 @@ use tilescribe::target::Task;
 use super::arguments::StoreArguments;
 use super::exit::CommandError;
 use super::search::{CheckpointArguments, own_checkpoint};
-use super::training::{Run, TrainingArguments};
+use super::training::{Compared, Run, TrainingArguments, called};
 
 /// Train a checkpoint further on what was measured on this machine
 ///
@@ -53,7 +53,7 @@ impl Finetune {
         let output = self.output.clone().or_else(own_checkpoint).ok_or_else(missing)?;
         let run = Run {
             start: &checkpoint.model,
-            estimator: Some(&checkpoint.estimator),
+            estimators: Some(&checkpoint.estimators),
             training: &self.training,
             entries: &entries,
             estimator_entries: &entries,
@@ -70,11 +70,11 @@ impl Finetune {
             let kept = verdict(after < before);
             writeln!(out, "transformer, policy loss on held-out tasks: {before:.3} before, {after:.3} after{kept}")?;
         }
-        if let Some((before, after)) = trained.estimators {
-            let kept = verdict(after > before);
-            writeln!(out, "estimator, pairs ordered on held-out tasks: {before:.3} before, {after:.3} after{kept}")?;
+        for Compared { kind, beside, own } in &trained.estimators {
+            let (called, kept) = (called(*kind), verdict(own > beside));
+            writeln!(out, "{called}, pairs ordered on held-out tasks: {beside:.3} before, {own:.3} after{kept}")?;
         }
-        if trained.models.is_none() && trained.estimators.is_none() {
+        if trained.models.is_none() && trained.estimators.is_empty() {
             writeln!(out, "no task was held out, so nothing tells whether it gained; measure more tasks")?;
         }
         Ok(())

@@ -75,10 +75,7 @@ impl Plan {
         let jobs = self.drawn(jobs);
         let proposers = match &known {
             Some(_) => None,
-            None => {
-                self.method.check(&jobs)?;
-                Some(Proposers::new(self.method, &space, &self.checkpoint)?)
-            }
+            None => Some(Proposers::new(Some(self.method), &space, &self.checkpoint, &jobs)?),
         };
         let traces = |job: &Job| -> Result<Vec<Trace>> {
             let recalled = known.iter().flat_map(|known| known.offered(job, &space)).cloned();

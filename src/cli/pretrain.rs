@@ -11,7 +11,7 @@ use tilescribe::propose::versions;
 use tilescribe::space::Space;
 
 use super::search::CheckpointArguments;
-use super::training::{Run, TrainingArguments, estimator, read_corpus};
+use super::training::{Compared, Run, TrainingArguments, called, estimators, read_corpus, tell_machines};
 
 /// Train a model from nothing on a corpus of measured programs
 ///
@@ -45,13 +45,16 @@ impl Pretrain {
         let beside = beside.transpose()?;
         if self.estimator_only {
             let mut checkpoint = Checkpoint::load(&self.output, &versions(&language, &space))?;
-            let compared = beside.as_ref().map(|beside| &beside.estimator);
-            let trained = estimator(None, compared, &entries, &space, &self.training)?;
-            let (summary, estimators) = (trained.summary(), trained.beside());
-            trained.replace(&mut checkpoint);
+            let others = beside.as_ref().map(|beside| &beside.estimators);
+            let trained = estimators(None, others, &entries, &space, &self.training)?;
+            let (summaries, compared) = (trained.summaries(), trained.compared());
+            trained.replace(&mut checkpoint, false);
+            tell_machines(&mut checkpoint, versions(&language, &space));
             checkpoint.save(&self.output)?;
-            writeln!(out, "{}: a new estimator, {summary}", self.output.display())?;
-            return tell(None, estimators, out);
+            for summary in summaries {
+                writeln!(out, "{}: {summary}", self.output.display())?;
+            }
+            return tell(None, &compared, out);
         }
         let others = match self.estimator_corpus.as_slice() {
             [] => None,
@@ -60,7 +63,7 @@ impl Pretrain {
         let start = Model::random(Config::standard(language.vocabulary().len()), self.training.seed)?;
         let run = Run {
             start: &start,
-            estimator: None,
+            estimators: None,
             training: &self.training,
             entries: &entries,
             estimator_entries: others.as_ref().unwrap_or(&entries),
@@ -71,18 +74,19 @@ impl Pretrain {
         };
         let trained = run.execute(&space, &language)?;
         writeln!(out, "{}: {} steps on {} records", self.output.display(), trained.steps, entries.len())?;
-        tell(trained.models, trained.estimators, out)
+        tell(trained.models, &trained.estimators, out)
     }
 }
 
 /// How the checkpoint beside and the new one do on held-out tasks.
-fn tell(models: Option<(Evaluation, Evaluation)>, estimators: Option<(f64, f64)>, out: &mut dyn Write) -> Result<()> {
+fn tell(models: Option<(Evaluation, Evaluation)>, estimators: &[Compared], out: &mut dyn Write) -> Result<()> {
     if let Some((beside, own)) = models {
         let (beside, own) = (beside.policy_loss, own.policy_loss);
         writeln!(out, "transformer, policy loss on held-out tasks: {own:.3}; of the one beside: {beside:.3}")?;
     }
-    if let Some((beside, own)) = estimators {
-        writeln!(out, "estimator, pairs ordered on held-out tasks: {own:.3}; of the one beside: {beside:.3}")?;
+    for Compared { kind, beside, own } in estimators {
+        let called = called(*kind);
+        writeln!(out, "{called}, pairs ordered on held-out tasks: {own:.3}; of the one beside: {beside:.3}")?;
     }
     Ok(())
 }

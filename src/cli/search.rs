@@ -11,11 +11,12 @@ use tilescribe::codegen;
 use tilescribe::graph::Network;
 use tilescribe::language::Language;
 use tilescribe::measure::{self, Measurer, cuda};
-use tilescribe::model::{Checkpoint, CheckpointError, Estimator, Source, SourceError};
+use tilescribe::model::{Checkpoint, CheckpointError, Estimators, Source, SourceError};
 use tilescribe::propose::{Evolution, LanguageModel, Proposer, Random, load_checkpoint, shipped_checkpoint};
+use tilescribe::rank::estimator_of;
 use tilescribe::record::{self, Store};
 use tilescribe::space::Space;
-use tilescribe::target::{Kind, Target, Task};
+use tilescribe::target::{Target, Task};
 use tilescribe::tune::{self, Batches, Budget, Control, Event, Job, Report, Settings};
 
 use super::arguments::SpaceArguments;
@@ -41,21 +42,10 @@ pub enum Method {
     Guided,
 }
 
-impl Method {
-    /// Whether it can search for programs of these tasks: see [`check_method`].
-    ///
-    /// # Errors
-    /// As [`check_method`].
-    pub fn check(self, jobs: &[Job]) -> Result<()> {
-        let name = self.to_possible_value().map_or_else(String::new, |value| value.get_name().to_string());
-        check_method(jobs, &name, matches!(self, Method::Lm | Method::Guided))
-    }
-}
-
 /// How to search.
 #[derive(Args, Clone, Debug)]
 pub struct SearchArguments {
-    /// Who writes the candidates [default: lm; evolution on a GPU, of which the model knows nothing yet]
+    /// Who writes the candidates [default: lm; evolution on a GPU, if the model has learned from CPUs only]
     #[arg(long, value_enum)]
     pub method: Option<Method>,
     /// Candidates measured of each task, those in the store included
@@ -71,18 +61,6 @@ pub struct SearchArguments {
     pub space: SpaceArguments,
     #[command(flatten)]
     pub checkpoint: CheckpointArguments,
-}
-
-impl SearchArguments {
-    /// The method that was chosen, or that of the machine.
-    ///
-    /// # Errors
-    /// As [`check_method`].
-    pub fn method(&self, jobs: &[Job]) -> Result<Method> {
-        let on_gpu = jobs.iter().any(|job| job.task.target.kind() == Kind::Gpu);
-        let method = self.method.unwrap_or(if on_gpu { Method::Evolution } else { Method::Lm });
-        method.check(jobs).map(|()| method)
-    }
 }
 
 /// The model.
@@ -138,17 +116,35 @@ pub struct Proposers<'a> {
 }
 
 impl<'a> Proposers<'a> {
+    /// Of the method for these tasks; where none was chosen, of what knows their machine.
+    ///
     /// # Errors
-    /// As [`CheckpointArguments::load`].
-    pub fn new(method: Method, space: &'a Space, checkpoint: &CheckpointArguments) -> Result<Proposers<'a>> {
+    /// As [`CheckpointArguments::load`] and [`check_method`].
+    pub fn new(
+        method: Option<Method>,
+        space: &'a Space,
+        checkpoint: &CheckpointArguments,
+        jobs: &[Job],
+    ) -> Result<Proposers<'a>> {
+        let language = Language::standard();
         let method = match method {
-            Method::Random => Made::Random,
-            Method::Evolution => Made::Evolution,
-            Method::Guided => Made::Guided(checkpoint.load(space, &Language::standard())?.estimator),
-            Method::Lm => {
-                let language = Language::standard();
+            Some(Method::Random) => Made::Random,
+            Some(Method::Evolution) => Made::Evolution,
+            Some(asks @ (Method::Guided | Method::Lm)) => {
                 let checkpoint = checkpoint.load(space, &language)?;
-                Made::Lm(Box::new((language, checkpoint)))
+                let name = asks.to_possible_value().map_or_else(String::new, |value| value.get_name().to_string());
+                check_method(jobs, &name, &checkpoint)?;
+                match asks {
+                    Method::Guided => Made::Guided(Box::new(checkpoint.estimators)),
+                    _ => Made::Lm(Box::new((language, checkpoint))),
+                }
+            }
+            None => {
+                let checkpoint = checkpoint.load(space, &language)?;
+                match knows(&checkpoint, jobs) {
+                    true => Made::Lm(Box::new((language, checkpoint))),
+                    false => Made::Evolution,
+                }
             }
         };
         Ok(Proposers { space, method })
@@ -164,14 +160,14 @@ impl<'a> Proposers<'a> {
     pub fn make(&self, seed: u64) -> Box<dyn Proposer + 'a> {
         match &self.method {
             Made::Lm(written) => {
-                let (language, Checkpoint { model, estimator, .. }) = &**written;
+                let (language, Checkpoint { model, estimators, .. }) = &**written;
                 Box::new(
-                    LanguageModel::new(self.space, language.clone(), model, seed).ranked_by(Some(estimator.clone())),
+                    LanguageModel::new(self.space, language.clone(), model, seed).ranked_by(Some(estimators.clone())),
                 )
             }
             Made::Random => Box::new(Random::new(self.space, seed)),
             Made::Evolution => Box::new(Evolution::new(self.space, None, seed)),
-            Made::Guided(estimator) => Box::new(Evolution::new(self.space, Some(estimator.clone()), seed)),
+            Made::Guided(estimators) => Box::new(Evolution::new(self.space, Some((**estimators).clone()), seed)),
         }
     }
 }
@@ -181,7 +177,7 @@ enum Made {
     Lm(Box<(Language, Checkpoint)>),
     Random,
     Evolution,
-    Guided(Estimator),
+    Guided(Box<Estimators>),
 }
 
 /// The tasks of a network, each as important as the number of its calls.
@@ -223,13 +219,20 @@ pub fn measuring(jobs: &[Job], device: usize) -> Result<measure::Options> {
 /// Refuses to ask a model about machines that it knows nothing of.
 ///
 /// # Errors
-/// Where a task is for a GPU and the method asks a checkpoint.
-pub fn check_method(jobs: &[Job], method: &str, needs_checkpoint: bool) -> Result<()> {
-    if needs_checkpoint && jobs.iter().any(|job| job.task.target.kind() == Kind::Gpu) {
-        let reason = format!("{method}: the model has learned from CPUs only; choose evolution or random");
-        return Err(CommandError::Usage(reason).into());
+/// Where a task is for a GPU and the checkpoint that the method asks has learned from CPUs only.
+pub fn check_method(jobs: &[Job], method: &str, checkpoint: &Checkpoint) -> Result<()> {
+    if knows(checkpoint, jobs) {
+        return Ok(());
     }
-    Ok(())
+    let reason = format!(
+        "{method}: the model has learned from CPUs only; choose evolution or random, or train it on what they measured (`finetune`)"
+    );
+    Err(CommandError::Usage(reason).into())
+}
+
+/// Whether a checkpoint has learned from machines of the kinds of all tasks.
+fn knows(checkpoint: &Checkpoint, jobs: &[Job]) -> bool {
+    jobs.iter().all(|job| estimator_of(&checkpoint.estimators, job.task.target.kind()).is_some())
 }
 
 /// Searches within the budget, with progress for people. Ctrl-C stops it; everything measured is in the store.
@@ -243,9 +246,9 @@ pub fn search(
     trials: Option<u64>,
     store: &mut Store,
 ) -> Result<Report> {
-    let method = arguments.method(jobs)?;
-    let (space, mut measurer) = (arguments.space.space(), measurer(jobs, device)?);
-    let mut proposer = Proposers::new(method, &space, &arguments.checkpoint)?.make(arguments.seed);
+    let space = arguments.space.space();
+    let proposers = Proposers::new(arguments.method, &space, &arguments.checkpoint, jobs)?;
+    let (mut proposer, mut measurer) = (proposers.make(arguments.seed), measurer(jobs, device)?);
     let time = arguments.time_budget.map(Duration::from_secs_f64);
     let budget = Budget { trials_per_task: arguments.trials_per_task, trials, time };
     let settings = Settings { budget, batches: Batches::growing(BATCH), finalists: FINALISTS, seed: arguments.seed };

@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use thiserror::Error;
 
-use super::{Config, Estimator, Model};
+use super::{Config, Estimator, Estimators, Model};
 
 /// Names of the files of a checkpoint, and the most bytes that each may have.
 pub(super) const FILES: [(&str, u64); 5] = [
@@ -37,13 +37,24 @@ pub struct Versions {
     pub space: String,
     /// Of what the estimator reads.
     pub features: String,
+    /// Where it has learned from GPUs, too.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gpu: Option<GpuVersions>,
+}
+
+/// What belongs to programs for GPUs alone.
+#[derive(Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct GpuVersions {
+    pub space: String,
+    pub features: String,
 }
 
 /// A model and what belongs to it.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Checkpoint {
     pub model: Model,
-    pub estimator: Estimator,
+    pub estimators: Estimators,
     pub versions: Versions,
     /// The text of `tokenizer.json`.
     pub tokenizer: String,
@@ -132,11 +143,17 @@ impl Checkpoint {
             return Err(broken("config.json")(format!("model_type is `{}`, not `{MODEL_TYPE}`", file.model_type)));
         }
         // versions first: what differs there may well be laid out differently, and should be told so
-        for (of, found, expected) in [
+        let expected_of_gpus = expected.gpu.clone().unwrap_or_default();
+        let of_gpus = file.versions.gpu.iter().flat_map(|found| {
+            let space = ("search space for GPUs", &found.space, &expected_of_gpus.space);
+            [space, ("features of programs for GPUs", &found.features, &expected_of_gpus.features)]
+        });
+        let of_all = [
             ("tensor language", &file.versions.language, &expected.language),
             ("search space", &file.versions.space, &expected.space),
             ("features", &file.versions.features, &expected.features),
-        ] {
+        ];
+        for (of, found, expected) in of_all.into_iter().chain(of_gpus) {
             if found != expected {
                 let (found, expected) = (found.clone(), expected.clone());
                 return Err(CheckpointError::Version { of, found, expected });
@@ -153,11 +170,9 @@ impl Checkpoint {
         let tensors = with_shapes(&file.architecture.shapes(), tensors).map_err(broken("model.safetensors"))?;
         let model = Model::from_tensors(file.architecture, tensors).map_err(broken("model.safetensors"))?;
         let (tensors, _) = decode(estimator).map_err(broken("estimator.safetensors"))?;
-        let values = |name: &str| tensors.get(name).map(|stored| stored.values.len());
-        let shapes = Estimator::shapes(values("mean").unwrap_or(0), Estimator::trees(values("forest.leaves")));
-        let tensors = with_shapes(&shapes, tensors).map_err(broken("estimator.safetensors"))?;
-        let estimator = Estimator::from_tensors(tensors).map_err(broken("estimator.safetensors"))?;
-        Ok(Checkpoint { model, estimator, versions: file.versions, tokenizer, card })
+        let knows_gpus = file.versions.gpu.is_some();
+        let estimators = estimators(tensors, knows_gpus).map_err(broken("estimator.safetensors"))?;
+        Ok(Checkpoint { model, estimators, versions: file.versions, tokenizer, card })
     }
 
     /// The first 16 hexadecimal digits of the SHA-256 of its weights: what it writes depends on nothing else.
@@ -191,7 +206,13 @@ impl Checkpoint {
             (name, Stored { shape, values })
         });
         let weights = encode(tensors.collect(), None).map_err(broken("model.safetensors"))?;
-        let tensors = self.estimator.tensors().map(|(name, shape, values)| (name, Stored { shape, values }));
+        let Estimators { cpu, gpu } = &self.estimators;
+        let stored = |prefix: &'static str, estimator: &Estimator| -> Vec<(String, Stored)> {
+            let named = |(name, shape, values)| (format!("{prefix}{name}"), Stored { shape, values });
+            estimator.tensors().map(named).collect()
+        };
+        let of_gpus = gpu.iter().flat_map(|gpu| stored(OF_GPUS, gpu));
+        let tensors = stored("", cpu).into_iter().chain(of_gpus);
         let estimator = encode(tensors.collect(), None).map_err(broken("estimator.safetensors"))?;
         Ok(vec![
             ("config.json", config),
@@ -201,6 +222,32 @@ impl Checkpoint {
             ("model.safetensors", weights),
         ])
     }
+}
+
+/// What names of the tensors of the estimator for GPUs begin with.
+const OF_GPUS: &str = "gpu.";
+
+/// The estimators of a file, for GPUs, too, if that is what the checkpoint says of itself.
+fn estimators(tensors: Tensors, knows_gpus: bool) -> Result<Estimators, String> {
+    let (of_gpus, of_cpus): (Tensors, Tensors) = tensors.into_iter().partition(|(name, _)| name.starts_with(OF_GPUS));
+    let of_gpus: Tensors = of_gpus
+        .into_iter()
+        .filter_map(|(name, stored)| Some((name.strip_prefix(OF_GPUS)?.to_string(), stored)))
+        .collect();
+    if of_gpus.is_empty() == knows_gpus {
+        return Err(match knows_gpus {
+            true => "there is none for GPUs, which config.json names".into(),
+            false => "there is one for GPUs, which config.json does not name".into(),
+        });
+    }
+    let gpu = if knows_gpus { Some(estimator(of_gpus)?) } else { None };
+    Ok(Estimators { cpu: estimator(of_cpus)?, gpu })
+}
+
+fn estimator(tensors: Tensors) -> Result<Estimator, String> {
+    let values = |name: &str| tensors.get(name).map(|stored| stored.values.len());
+    let shapes = Estimator::shapes(values("mean").unwrap_or(0), Estimator::trees(values("forest.leaves")));
+    Estimator::from_tensors(with_shapes(&shapes, tensors)?)
 }
 
 /// A tensor of a file.

@@ -37,10 +37,10 @@ use rand_chacha::ChaCha8Rng;
 use thiserror::Error;
 
 pub use batch::{Example, Step};
-pub use checkpoint::{Checkpoint, CheckpointError, Versions};
+pub use checkpoint::{Checkpoint, CheckpointError, GpuVersions, Versions};
 pub use config::{Config, InvalidConfig};
 pub use decode::{Decoder, Prompt};
-pub use estimator::{Adapted, Estimator, EstimatorOptions, Expected, Group, Ordered, train_estimator};
+pub use estimator::{Adapted, Estimator, EstimatorOptions, Estimators, Expected, Group, Ordered, train_estimator};
 pub use hub::{HubOptions, Source, SourceError};
 pub use network::{Compute, Network};
 pub use position::Position;

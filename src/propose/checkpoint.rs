@@ -2,9 +2,10 @@
 
 use super::versions;
 use crate::language::{Language, tokenizer_json};
-use crate::model::{Checkpoint, CheckpointError, Source, SourceError};
-use crate::rank::{FEATURES, FEATURES_VERSION};
+use crate::model::{Checkpoint, CheckpointError, Estimator, Source, SourceError};
+use crate::rank::{estimator_of, features_of};
 use crate::space::Space;
+use crate::target::Kind;
 
 /// The checkpoint under `checkpoints/default`, as it was when the program was built.
 ///
@@ -37,10 +38,12 @@ fn fitting(language: &Language, checkpoint: Checkpoint) -> Result<Checkpoint, Ch
         let problem = format!("it is not the tokenizer of version {} of the tensor language", language.version());
         return Err(CheckpointError::Broken { file: "tokenizer.json", problem });
     }
-    let inputs = checkpoint.estimator.inputs();
-    if inputs != FEATURES {
-        let problem = format!("it reads {inputs} features, version {FEATURES_VERSION} has {FEATURES}");
-        return Err(CheckpointError::Broken { file: "estimator.safetensors", problem });
+    for kind in [Kind::Cpu, Kind::Gpu] {
+        let (inputs, features) = (estimator_of(&checkpoint.estimators, kind).map(Estimator::inputs), features_of(kind));
+        if let Some(inputs) = inputs.filter(|inputs| *inputs != features) {
+            let problem = format!("it reads {inputs} features where programs have {features}");
+            return Err(CheckpointError::Broken { file: "estimator.safetensors", problem });
+        }
     }
     Ok(checkpoint)
 }

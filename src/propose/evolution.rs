@@ -11,7 +11,7 @@ use rand_chacha::ChaCha8Rng;
 
 use super::mutation::{children, untuned_programs};
 use super::{Candidate, History, Proposal, ProposeError, Proposer};
-use crate::model::Estimator;
+use crate::model::Estimators;
 use crate::rank::{Described, Ranking};
 use crate::space::{Space, Trace};
 use crate::target::Task;
@@ -44,7 +44,7 @@ struct Ranked {
 
 impl<'a> Evolution<'a> {
     /// Starts from an estimate that was learned from other tasks, if there is one; learns it from what it measures otherwise.
-    pub fn new(space: &'a Space, prior: Option<Estimator>, seed: u64) -> Evolution<'a> {
+    pub fn new(space: &'a Space, prior: Option<Estimators>, seed: u64) -> Evolution<'a> {
         let name = if prior.is_some() { "guided" } else { "evolution" };
         Evolution { name, space, ranking: Ranking::new(space, prior, seed), rng: ChaCha8Rng::seed_from_u64(seed) }
     }

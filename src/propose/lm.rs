@@ -19,8 +19,10 @@ use super::sequence::{prompt_positions, trace_positions};
 use super::writing::{Ending, Writing};
 use super::{Candidate, History, Proposal, ProposeError, Proposer};
 use crate::language::Language;
-use crate::model::{Adapted, Decoder, Estimator, Model, ModelError, Position, Prompt, SamplingOptions, Versions};
-use crate::rank::{Described, FEATURES_VERSION, Ranking};
+use crate::model::{
+    Adapted, Decoder, Estimators, GpuVersions, Model, ModelError, Position, Prompt, SamplingOptions, Versions,
+};
+use crate::rank::{Described, FEATURES_VERSION, GPU_FEATURES_VERSION, Ranking};
 use crate::space::{Choice, Space, Trace};
 use crate::target::{Kind, Task};
 use crate::workload::Workload;
@@ -61,13 +63,14 @@ impl Ingredients {
         Ingredients { want: true, workload: true, ranking: true, neighbours: true, untuned: true };
 }
 
-/// The versions that a checkpoint must have to write for this language and space.
+/// The versions that a checkpoint must have to write for this language and space; those of GPUs, if it names any.
 pub fn versions(language: &Language, space: &Space) -> Versions {
     Versions {
         tilescribe: env!("CARGO_PKG_VERSION").into(),
         language: language.version(),
         space: space.version(Kind::Cpu),
         features: FEATURES_VERSION.into(),
+        gpu: Some(GpuVersions { space: space.version(Kind::Gpu), features: GPU_FEATURES_VERSION.into() }),
     }
 }
 
@@ -109,9 +112,9 @@ impl<'a> LanguageModel<'a> {
         }
     }
 
-    /// Ranked by an estimator of this program's features, or by one that learns from nothing but what is measured.
+    /// Ranked by estimators of this program's features, or by one that learns from nothing but what is measured.
     #[must_use]
-    pub fn ranked_by(mut self, prior: Option<Estimator>) -> LanguageModel<'a> {
+    pub fn ranked_by(mut self, prior: Option<Estimators>) -> LanguageModel<'a> {
         self.ranking = Some(Ranking::new(self.space, prior, self.seed));
         self
     }
@@ -428,7 +431,8 @@ mod tests {
         let (space, language, task) = (Space::standard(), Language::standard(), product());
         let model = model(&language);
         let lm = |seed| {
-            LanguageModel::new(&space, language.clone(), &model, seed).ranked_by(Some(Estimator::random(FEATURES, 9)))
+            LanguageModel::new(&space, language.clone(), &model, seed)
+                .ranked_by(Some(Estimator::random(FEATURES, 9).into()))
         };
         let few = lm(3).propose(&task, &History::default(), 5).unwrap();
         assert_eq!(few, lm(3).propose(&task, &History::default(), 5).unwrap());
@@ -455,7 +459,7 @@ mod tests {
         let untuned = untuned_programs(&space, &task).remove(0);
         for seed in 0..3 {
             let mut lm = LanguageModel::new(&space, language.clone(), &model, seed)
-                .ranked_by(Some(Estimator::random(FEATURES, seed)));
+                .ranked_by(Some(Estimator::random(FEATURES, seed).into()));
             let first = lm.propose(&task, &History::default(), 1).unwrap().candidates.remove(0).trace;
             let three = lm.propose(&task, &History::default(), 3).unwrap().candidates;
             assert!(three[..2].iter().any(|candidate| candidate.trace == untuned));

@@ -5,15 +5,20 @@
 //! years. They only have to order programs; what they get wrong is learned. Last come the bodies of the two hottest loops: what one iteration
 //! executes, and the loops around it.
 
+use super::gpu_features::{OWN_FEATURES, own_features};
 use crate::analysis::{Body, Demand, LevelTraffic, Mix, Plan, bodies};
 use crate::nest::{Nest, Scope, Statistics, statistics};
-use crate::target::Task;
+use crate::target::{Kind, Target, Task};
 
 /// Changes whenever the meaning of a feature does: an estimator of another version is refused.
 pub const FEATURES_VERSION: &str = "3";
 
-/// How many there are.
+/// How many there are of a program for a CPU.
 pub const FEATURES: usize = 137;
+
+/// The same of programs for GPUs, which have these and others.
+pub const GPU_FEATURES_VERSION: &str = "1";
+pub const GPU_FEATURES: usize = FEATURES + OWN_FEATURES;
 
 /// Entries of the first and second translation buffers of common processors.
 const TRANSLATIONS: [u64; 2] = [64, 1536];
@@ -34,7 +39,15 @@ const AROUND: usize = 5;
 /// Vector registers: more live values than that do not fit.
 const REGISTERS: f64 = 32.0;
 
-/// Features of a program: [`FEATURES`], for every program and target.
+/// How many features a program for such a machine has.
+pub fn features_of(kind: Kind) -> usize {
+    match kind {
+        Kind::Cpu => FEATURES,
+        Kind::Gpu => GPU_FEATURES,
+    }
+}
+
+/// Features of a program: [`FEATURES`] on a CPU, [`GPU_FEATURES`] on a GPU.
 pub fn features(task: &Task, nest: &Nest) -> Vec<f32> {
     let target = &task.target;
     let plan = Plan::new(nest);
@@ -73,10 +86,13 @@ pub fn features(task: &Task, nest: &Nest) -> Vec<f32> {
     let whole = f64::from(u8::from(columns % target.lanes().max(1) == 0));
     features.extend([f64::from(target.processors()), magnitude(columns as f64), whole]);
     features.push(task.workload.tensors.len() as f64);
+    if let Target::Gpu(gpu) = target {
+        features.extend(own_features(&plan, gpu, flops));
+    }
     features.into_iter().map(|feature| feature as f32).collect()
 }
 
-fn magnitude(count: f64) -> f64 {
+pub(super) fn magnitude(count: f64) -> f64 {
     (1.0 + count.max(0.0)).log2()
 }
 

@@ -8,6 +8,7 @@ use super::features;
 use crate::model::Group;
 use crate::record::Entry;
 use crate::space::{Next, Space};
+use crate::target::Kind;
 
 /// Features and nanoseconds of programs.
 type Measured = Vec<(Vec<f32>, u64)>;
@@ -20,12 +21,13 @@ pub(super) fn group(measured: Measured) -> Group {
     Group { features, speeds }
 }
 
-/// Records as groups to learn an estimate from, by task, target and the version of this program that measured them, since versions measure in
+/// Records of one kind of machine as groups to learn an estimate from, by task, target and the version of this program that measured them, since versions measure in
 /// different ways: what was timed, and is a program of this space still. With each group, its task.
-pub fn estimator_groups(entries: &[Entry], space: &Space) -> Vec<(String, Group)> {
+pub fn estimator_groups(entries: &[Entry], space: &Space, kind: Kind) -> Vec<(String, Group)> {
+    let version = space.version(kind);
     let timed: Vec<(&Entry, u64)> = entries
         .iter()
-        .filter(|entry| entry.record.space == space.version(entry.task.target.kind()))
+        .filter(|entry| entry.task.target.kind() == kind && entry.record.space == version)
         .filter_map(|entry| Some((entry, entry.record.outcome.best_ns()?)))
         .collect();
     let look = |(entry, ns): &(&Entry, u64)| {
@@ -70,7 +72,8 @@ mod tests {
             })
             .collect();
         entries[3].record.space = "another".into();
-        let groups = estimator_groups(&entries, &space);
+        assert_eq!(estimator_groups(&entries, &space, Kind::Gpu), []);
+        let groups = estimator_groups(&entries, &space, Kind::Cpu);
         let [(hash, group)] = groups.as_slice() else { panic!("one task: {groups:?}") };
         assert_eq!(*hash, task.workload.hash().to_string());
         assert_eq!((group.speeds.as_slice(), group.features.len()), ([0.0, -2.0].as_slice(), 2));
@@ -78,7 +81,7 @@ mod tests {
         // what another version measured does not compare
         entries[1].record.tilescribe = "0.0.1".into();
         let speeds: Vec<Vec<f32>> =
-            estimator_groups(&entries, &space).into_iter().map(|(_, group)| group.speeds).collect();
+            estimator_groups(&entries, &space, Kind::Cpu).into_iter().map(|(_, group)| group.speeds).collect();
         assert_eq!(speeds, [[0.0], [0.0]]);
     }
 }

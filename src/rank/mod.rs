@@ -4,6 +4,7 @@
 //! estimator of a search up to date with what was measured. [`estimator_groups`] makes of records what an estimator is trained on.
 
 mod features;
+mod gpu_features;
 mod groups;
 mod ranking;
 
@@ -12,9 +13,9 @@ use thiserror::Error;
 use crate::model::ModelError;
 use crate::space::Stale;
 
-pub use features::{FEATURES, FEATURES_VERSION, features};
+pub use features::{FEATURES, FEATURES_VERSION, GPU_FEATURES, GPU_FEATURES_VERSION, features, features_of};
 pub use groups::estimator_groups;
-pub use ranking::{Described, Ranking};
+pub use ranking::{Described, Ranking, estimator_of};
 
 use groups::group;
 

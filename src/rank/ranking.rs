@@ -5,15 +5,23 @@ use std::collections::HashMap;
 use rayon::iter::{IntoParallelIterator, ParallelIterator};
 
 use super::{RankError, features, group};
-use crate::model::{Adapted, Estimator, EstimatorOptions, train_estimator};
+use crate::model::{Adapted, Estimator, EstimatorOptions, Estimators, train_estimator};
 use crate::record::History;
 use crate::space::{Next, Space, Stale, Trace};
-use crate::target::Task;
+use crate::target::{Kind, Task};
 
 /// Programs measured of a task before an estimate that knows no other tasks learns from them.
 const ENOUGH: usize = 4;
 /// Programs of a task that it learns from: those proposed last.
 const REMEMBERED: usize = 256;
+
+/// The one for such machines; `None` where nothing was learned of them.
+pub fn estimator_of(estimators: &Estimators, kind: Kind) -> Option<&Estimator> {
+    match kind {
+        Kind::Cpu => Some(&estimators.cpu),
+        Kind::Gpu => estimators.gpu.as_ref(),
+    }
+}
 
 /// A program that a proposer thinks of, and what it looks like.
 #[derive(Clone, Debug)]
@@ -26,7 +34,7 @@ pub struct Described {
 pub struct Ranking<'a> {
     space: &'a Space,
     /// What was learned from other tasks.
-    prior: Option<Estimator>,
+    prior: Option<Estimators>,
     /// How to learn without it.
     options: EstimatorOptions,
     /// By the task's hash: features of the programs that were proposed.
@@ -34,8 +42,8 @@ pub struct Ranking<'a> {
 }
 
 impl<'a> Ranking<'a> {
-    /// With a `prior` the estimate begins with what it knows; without, it begins anew with every batch of measurements.
-    pub fn new(space: &'a Space, prior: Option<Estimator>, seed: u64) -> Ranking<'a> {
+    /// With a `prior` that knows such machines, the estimate begins with what it knows; without, it begins anew with every batch of measurements.
+    pub fn new(space: &'a Space, prior: Option<Estimators>, seed: u64) -> Ranking<'a> {
         let options =
             EstimatorOptions { epochs: 60, groups: 1, members: 96, trees: 0, seed, ..EstimatorOptions::default() };
         Ranking { space, prior, options, proposed: HashMap::new() }
@@ -69,7 +77,7 @@ impl<'a> Ranking<'a> {
         let known = self.proposed.get(&hash).map_or(&[][..], Vec::as_slice);
         let measured = known.iter().filter_map(|d| Some((d.features.clone(), history.best_ns(&d.trace)?)));
         let group = group(measured.collect());
-        match &self.prior {
+        match self.prior.as_ref().and_then(|prior| estimator_of(prior, task.target.kind())) {
             Some(prior) => Ok(Some(Adapted::new(prior.clone(), &group))),
             None if group.speeds.len() < ENOUGH => Ok(None),
             None => Ok(Some(train_estimator(None, &[group], &self.options)?.into())),
@@ -146,7 +154,7 @@ mod tests {
         let options = EstimatorOptions { epochs: 1, trees: 20, ..EstimatorOptions::default() };
         let backwards = Group { speeds: measured.speeds.iter().map(|speed| -speed).collect(), ..measured.clone() };
         let prior = train_estimator(None, &[backwards], &options).unwrap();
-        let mut ranking = Ranking::new(&space, Some(prior.clone()), 1);
+        let mut ranking = Ranking::new(&space, Some(prior.clone().into()), 1);
         assert_eq!(ranking.estimator(&task, &History::default()).unwrap(), Some(prior.clone().into()));
         ranking.remember(&task, described.iter().cloned());
         let adapted = ranking.estimator(&task, &history).unwrap().unwrap();

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use proptest::prelude::{any, prop_assert, prop_assert_eq, proptest};
 use tilescribe::model::{
-    Checkpoint, CheckpointError, Compute, Config, Decoder, Estimator, Example, Guide, Model, ModelError, Network, Next,
-    Position, SamplingOptions, Step, Trainer, TrainingOptions, Versions,
+    Checkpoint, CheckpointError, Compute, Config, Decoder, Estimator, Estimators, Example, GpuVersions, Guide, Model,
+    ModelError, Network, Next, Position, SamplingOptions, Step, Trainer, TrainingOptions, Versions,
 };
 
 fn small() -> Config {
@@ -380,13 +380,19 @@ fn examples_and_options_that_cannot_be_learned_from_are_refused() {
 }
 
 pub fn versions() -> Versions {
-    Versions { tilescribe: "0.1.0".into(), language: "1".into(), space: "cpu-1".into(), features: "1".into() }
+    Versions {
+        tilescribe: "0.1.0".into(),
+        language: "1".into(),
+        space: "cpu-1".into(),
+        features: "1".into(),
+        gpu: None,
+    }
 }
 
 pub fn checkpoint() -> Checkpoint {
     Checkpoint {
         model: model(7),
-        estimator: Estimator::random(5, 3),
+        estimators: Estimator::random(5, 3).into(),
         versions: versions(),
         tokenizer: "{\"version\": \"1.0\"}".into(),
         card: "# A model\n".into(),
@@ -401,6 +407,34 @@ fn a_checkpoint_loads_as_it_was_saved() {
     assert_eq!(Checkpoint::load(&path, &versions()).unwrap(), checkpoint());
     let trained_by_another = Versions { tilescribe: "0.0.9".into(), ..versions() };
     assert!(Checkpoint::load(&path, &trained_by_another).is_ok());
+}
+
+#[test]
+fn what_a_checkpoint_knows_of_gpus_is_kept_and_checked() {
+    let of_gpus = |space: &str| Some(GpuVersions { space: space.into(), features: "1".into() });
+    let expected = Versions { gpu: of_gpus("gpu-1"), ..versions() };
+    let estimators = Estimators { cpu: Estimator::random(5, 3), gpu: Some(Estimator::random(7, 4)) };
+    let known = Checkpoint { estimators, versions: expected.clone(), ..checkpoint() };
+    let load = |from: [&Checkpoint; 2], expected: &Versions| {
+        // the versions of one, all else of another
+        let [config, others] = from.map(|checkpoint| checkpoint.files().unwrap());
+        let contents: Vec<&[u8]> = [&config[0]].into_iter().chain(&others[1..]).map(|(_, bytes)| &bytes[..]).collect();
+        Checkpoint::from_bytes(contents.try_into().unwrap(), expected)
+    };
+    assert_eq!(load([&known; 2], &expected).unwrap(), known);
+    // other rules for GPUs: who knows nothing of them does not mind
+    let later = Versions { gpu: of_gpus("gpu-2"), ..versions() };
+    let refused = load([&known; 2], &later);
+    assert!(matches!(refused, Err(CheckpointError::Version { of: "search space for GPUs", .. })), "{refused:?}");
+    assert_eq!(load([&checkpoint(); 2], &later).unwrap(), checkpoint());
+    for (files, problem) in [([&known, &checkpoint()], "none for GPUs"), ([&checkpoint(), &known], "one for GPUs")] {
+        match load(files, &expected) {
+            Err(CheckpointError::Broken { file: "estimator.safetensors", problem: found }) => {
+                assert!(found.contains(problem), "{found}");
+            }
+            other => panic!("{other:?}"),
+        }
+    }
 }
 
 /// Loads the checkpoint after one file was changed.

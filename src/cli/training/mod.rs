@@ -13,14 +13,14 @@ use std::time::Instant;
 use anyhow::{Context, Result};
 use clap::Args;
 use tilescribe::language::{Language, tokenizer_json};
-use tilescribe::model::{Checkpoint, Compute, Estimator, Evaluation, Model, TrainingOptions};
+use tilescribe::model::{Checkpoint, Compute, Estimators, Evaluation, Model, TrainingOptions, Versions};
 use tilescribe::propose::train::{Examples, Trained, evaluate, examples, train};
 use tilescribe::propose::versions;
 use tilescribe::record::{CorpusReader, Entry, Limits};
 use tilescribe::space::Space;
 use tilescribe::target::Kind;
 
-pub use estimator::estimator;
+pub use estimator::{Compared, called, estimators};
 
 use super::exit::CommandError;
 use super::progress;
@@ -121,23 +121,28 @@ fn fastest(entries: &[Entry], most: usize) -> Vec<Entry> {
     kept
 }
 
+/// Names the versions of GPUs where a checkpoint has learned from such machines, and only there.
+pub fn tell_machines(checkpoint: &mut Checkpoint, of_all: Versions) {
+    checkpoint.versions.gpu = of_all.gpu.filter(|_| checkpoint.estimators.gpu.is_some());
+}
+
 /// What training came to.
 pub struct Outcome {
     pub steps: usize,
     /// Of the transformer of the checkpoint beside, and of the trained one, on held-out tasks.
     pub models: Option<(Evaluation, Evaluation)>,
-    /// Of the estimators in the same order: shares of pairs of programs that they order rightly.
-    pub estimators: Option<(f64, f64)>,
+    /// The same of the estimators.
+    pub estimators: Vec<Compared>,
 }
 
 /// A training run and where it leads.
 pub struct Run<'a> {
     pub start: &'a Model,
-    /// To go on from; a new one learns from nothing.
-    pub estimator: Option<&'a Estimator>,
+    /// To go on from; new ones learn from nothing.
+    pub estimators: Option<&'a Estimators>,
     pub training: &'a TrainingArguments,
     pub entries: &'a [Entry],
-    /// What the estimator learns from.
+    /// What the estimators learn from.
     pub estimator_entries: &'a [Entry],
     /// A checkpoint that the trained one is held against, on held-out tasks.
     pub beside: Option<&'a Checkpoint>,
@@ -155,12 +160,18 @@ impl Run<'_> {
     /// # Errors
     /// Where there is nothing to learn from, or training fails; [`CommandError::Interrupted`] after Ctrl-C.
     pub fn execute(&self, space: &Space, language: &Language) -> Result<Outcome> {
-        let version = space.version(Kind::Cpu);
-        let own: Vec<Entry> = self.entries.iter().filter(|e| e.record.space == version).cloned().collect();
+        let [of_cpus, of_gpus] = [Kind::Cpu, Kind::Gpu].map(|kind| space.version(kind));
+        let is_own = |entry: &&Entry| match entry.task.target.kind() {
+            Kind::Cpu => entry.record.space == of_cpus,
+            Kind::Gpu => entry.record.space == of_gpus,
+        };
+        let own: Vec<Entry> = self.entries.iter().filter(is_own).cloned().collect();
         let own = self.training.fastest.map_or_else(|| own.clone(), |most| fastest(&own, most as usize));
         let made = examples(&own, language, space, self.start.config().max_sequence);
-        if made.examples.is_empty() {
-            let reason = format!("none of the {} records is of this search space ({version})", self.entries.len());
+        // a checkpoint cannot be without what it knows of CPUs
+        let begins = self.estimators.is_some() || own.iter().any(|entry| entry.task.target.kind() == Kind::Cpu);
+        if made.examples.is_empty() || !begins {
+            let reason = format!("none of the {} records is of this search space ({of_cpus})", self.entries.len());
             return Err(CommandError::Usage(reason).into());
         }
         std::fs::create_dir_all(self.output).with_context(|| format!("cannot create {}", self.output.display()))?;
@@ -168,19 +179,18 @@ impl Run<'_> {
         let started = Instant::now();
         let trained = self.train(&made, &state)?;
         let card = self.card(&made, own.len(), &trained, started.elapsed().as_secs_f64());
-        let beside = self.beside.map(|beside| &beside.estimator);
-        let estimator = estimator(self.estimator, beside, self.estimator_entries, space, self.training)?;
-        let (goes_on, estimators) = (self.estimator.is_some(), estimator.beside());
+        let beside = self.beside.map(|beside| &beside.estimators);
+        let estimators = estimators(self.estimators, beside, self.estimator_entries, space, self.training)?;
+        let (goes_on, compared) = (self.estimators.is_some(), estimators.compared());
         let mut checkpoint = Checkpoint {
             model: trained.model,
-            estimator: self.estimator.cloned().unwrap_or_else(|| estimator.estimator.clone()),
+            estimators: estimators.start(),
             versions: versions(language, space),
             tokenizer: tokenizer_json(language),
             card,
         };
-        if !goes_on || estimators.is_none_or(|(before, after)| after > before) {
-            estimator.replace(&mut checkpoint);
-        }
+        estimators.replace(&mut checkpoint, goes_on);
+        tell_machines(&mut checkpoint, versions(language, space));
         let quality = |model: &Model| evaluate(model, &made.examples, self.options.clone(), self.training.device);
         let models = match self.beside {
             Some(beside) => quality(&beside.model)?.zip(quality(&checkpoint.model)?),
@@ -193,7 +203,7 @@ impl Run<'_> {
         if state.exists() {
             std::fs::remove_file(&state).with_context(|| format!("cannot remove {}", state.display()))?;
         }
-        Ok(Outcome { steps: trained.steps, models, estimators })
+        Ok(Outcome { steps: trained.steps, models, estimators: compared })
     }
 
     fn train(&self, made: &Examples, state: &Path) -> Result<Trained> {

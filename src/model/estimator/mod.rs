@@ -31,6 +31,20 @@ const SLOWEST_CALIBRATED: f32 = -3.0;
 /// Normalised features are cut off here: what is farther out was never seen in training.
 const FARTHEST: f32 = 6.0;
 
+/// The estimators of a checkpoint, one for each kind of machine that was learned of: programs for them are described by different features.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Estimators {
+    pub cpu: Estimator,
+    pub gpu: Option<Estimator>,
+}
+
+impl From<Estimator> for Estimators {
+    /// Of CPUs alone.
+    fn from(cpu: Estimator) -> Estimators {
+        Estimators { cpu, gpu: None }
+    }
+}
+
 /// How much the network and the forest say.
 const VOTES: &str = "votes";
 

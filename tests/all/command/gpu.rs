@@ -1,7 +1,17 @@
 //! GPUs as targets: looked into without one, refused where one is needed.
 
+use std::fs::File;
 use std::path::Path;
+use std::sync::Arc;
 
+use serde_json::Value;
+use tilescribe::outcome::Outcome;
+use tilescribe::propose::{History, Proposer, Random};
+use tilescribe::record::{CorpusWriter, Entry, Record};
+use tilescribe::space::Space;
+use tilescribe::target::{Kind, Target, Task};
+
+use super::learning::collected;
 use super::{Sandbox, TASK};
 
 const NETWORK: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/files/graph/networks/gemm/model.onnx");
@@ -73,4 +83,42 @@ fn what_needs_a_gpu_says_so() {
         3,
         missing,
     );
+}
+
+/// A corpus of programs for a GPU, with times that nobody has measured.
+fn pretended(path: &Path) {
+    let target = Target::from_toml(&std::fs::read_to_string(H100).unwrap()).unwrap();
+    let (space, task) = (Space::standard(), Arc::new(Task { workload: TASK.parse().unwrap(), target }));
+    let drawn = Random::new(&space, 1).propose(&task, &History::default(), 8).unwrap();
+    let mut writer = CorpusWriter::new(File::create(path).unwrap()).unwrap();
+    for (number, candidate) in (1..).zip(drawn.candidates) {
+        let outcome = Outcome::Timed { times_ns: vec![1000 * number], compile_us: 1 };
+        let record = Record::new(&task, &space.version(Kind::Gpu), candidate.trace, outcome, "random", 0);
+        writer.write(&Entry { task: Arc::clone(&task), record }).unwrap();
+    }
+    writer.finish().unwrap();
+}
+
+#[test]
+fn a_model_that_has_learned_from_gpus_writes_programs_for_them() {
+    let sandbox = collected();
+    sandbox.file("task.txt", TASK);
+    pretended(&sandbox.path("gpu.jsonl.zst"));
+    let options = ["-o", "own", "--epochs", "1", "--held-out", "0"];
+    let pretrain = |corpus: &[&'static str]| [&["pretrain", "--corpus"], corpus, &options].concat();
+    sandbox.fail(&pretrain(&["gpu.jsonl.zst"]), 2, "is of this search space (cpu:");
+    sandbox.succeed(&pretrain(&["corpus.jsonl.zst", "gpu.jsonl.zst"]));
+    let read = |file: &str| std::fs::read_to_string(sandbox.path("own").join(file)).unwrap();
+    let config: Value = serde_json::from_str(&read("config.json")).unwrap();
+    assert_eq!(config["versions"]["gpu"]["space"], Space::standard().version(Kind::Gpu));
+    let card = read("README.md");
+    assert!(card.contains("20 records of 3 tasks") && card.contains("## Estimator for GPUs\n"), "{card}");
+
+    for method in ["lm", "guided"] {
+        let plan = ["plan", "--workloads", "task.txt", "--programs", "3", "-o", "plan.jsonl", "--target", H100];
+        let of = |checkpoint| [&plan[..], &["--method", method, "--checkpoint", checkpoint]].concat();
+        assert!(sandbox.succeed(&of("own")).contains("3 programs of 1 tasks"));
+        sandbox.fail(&of("built-in"), 2, "the model has learned from CPUs only");
+    }
+    sandbox.succeed(&["tune", "task.txt", "--checkpoint", "own", "--trials-per-task", "2", "--store", "own.db"]);
 }

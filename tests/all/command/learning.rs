@@ -13,7 +13,7 @@ const OTHER_TASK: &str = "input t0 12 40\nout t1 12 sum 40 t0 a b\n";
 const ESTIMATOR: &str = "## Estimator\n";
 
 /// A sandbox with two tasks and a few measured programs of each.
-fn collected() -> Sandbox {
+pub fn collected() -> Sandbox {
     let sandbox = Sandbox::new();
     sandbox.file("tasks.txt", format!("{TASK}\n{OTHER_TASK}"));
     let collect = ["collect", "--workloads", "tasks.txt", "--method", "random", "--trials-per-task", "6"];

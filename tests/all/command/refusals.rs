@@ -6,7 +6,7 @@ use std::process::Stdio;
 use rand::{RngCore, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use tilescribe::language::{Language, tokenizer_json};
-use tilescribe::model::{Checkpoint, Config, Estimator, Model};
+use tilescribe::model::{Checkpoint, Config, Estimator, Model, Versions};
 use tilescribe::propose::versions;
 use tilescribe::rank::FEATURES;
 use tilescribe::record::{Filter, Store};
@@ -21,8 +21,8 @@ pub fn untrained() -> Checkpoint {
     let config = Config::standard(language.vocabulary().len());
     Checkpoint {
         model: Model::random(Config { layers: 1, width: 32, feed_forward: 32, ..config }, 1).unwrap(),
-        estimator: Estimator::random(FEATURES, 1),
-        versions: versions(&language, &space),
+        estimators: Estimator::random(FEATURES, 1).into(),
+        versions: Versions { gpu: None, ..versions(&language, &space) },
         tokenizer: tokenizer_json(&language),
         card: "# Untrained\n".into(),
     }
