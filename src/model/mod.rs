@@ -9,7 +9,8 @@
 //! - [`Decoder`]: fast, ragged, allocation-free inference on the CPU; [`Decoder::sample`] writes sequences under a [`Guide`].
 //! - [`Network`]: the same function as a differentiable candle graph, on the CPU or on CUDA; the slow twin in tests.
 //! - [`Trainer`]: AdamW over groups of [`Example`]s that share a prompt. Reproducible from its seed, resumable.
-//! - [`Estimator`]: beside the transformer, a small network and a forest that order finished programs by their features; [`Adapted`] to a task.
+//! - [`Estimator`]: beside the transformer, a small network and a forest that order finished programs by their features; [`Adapted`] to a task, and one for
+//!   each kind of machine ([`Estimators`]).
 //! - [`Checkpoint`]: the folder on disk; [`Source`]: where `--checkpoint` points, a folder or a repository of the hub.
 //!
 //! Invariants: only this module uses candle; nothing here reads a clock but the training progress; every file is

@@ -166,7 +166,10 @@ impl Run<'_> {
             Kind::Gpu => entry.record.space == of_gpus,
         };
         let own: Vec<Entry> = self.entries.iter().filter(is_own).cloned().collect();
-        let own = self.training.fastest.map_or_else(|| own.clone(), |most| fastest(&own, most as usize));
+        let own = match self.training.fastest {
+            Some(most) => fastest(&own, most as usize),
+            None => own,
+        };
         let made = examples(&own, language, space, self.start.config().max_sequence);
         // a checkpoint cannot be without what it knows of CPUs
         let begins = self.estimators.is_some() || own.iter().any(|entry| entry.task.target.kind() == Kind::Cpu);
