@@ -11,7 +11,9 @@ pub enum Type {
     F16,
     Bf16,
     F32,
-    /// Two of them.
+    /// Two of them each.
+    F16x2,
+    Bf16x2,
     F32x2,
     Predicate,
 }
@@ -22,6 +24,8 @@ impl Type {
             "f16" => Type::F16,
             "bf16" => Type::Bf16,
             "f32" => Type::F32,
+            "f16x2" => Type::F16x2,
+            "bf16x2" => Type::Bf16x2,
             "f32x2" => Type::F32x2,
             "pred" => Type::Predicate,
             _ => {
@@ -40,7 +44,7 @@ impl Type {
         match self {
             Type::Bits(bits) | Type::Unsigned(bits) | Type::Signed(bits) => bits,
             Type::F16 | Type::Bf16 => 16,
-            Type::F32 => 32,
+            Type::F32 | Type::F16x2 | Type::Bf16x2 => 32,
             Type::F32x2 => 64,
             Type::Predicate => 1,
         }
@@ -74,15 +78,19 @@ fn of(value: f32) -> u64 {
 pub fn compute(op: &[&str], ty: Type, operands: &[u64]) -> Option<u64> {
     match ty {
         Type::F32 => floats(op, operands),
-        Type::F32x2 => {
-            let part =
-                |shift: u32| floats(op, &operands.iter().map(|value| value >> shift & 0xffff_ffff).collect::<Vec<_>>());
-            Some(part(0)? | part(32)? << 32)
-        }
+        Type::F16x2 => in_pairs(op, Type::F16, operands),
+        Type::Bf16x2 => in_pairs(op, Type::Bf16, operands),
+        Type::F32x2 => in_pairs(op, Type::F32, operands),
         Type::F16 | Type::Bf16 => halves(op, ty, operands),
         Type::Predicate => logic(op[0], operands).map(|value| value & 1),
         _ => integers(op, ty, operands),
     }
+}
+
+/// The same of both halves of the operands.
+fn in_pairs(op: &[&str], ty: Type, operands: &[u64]) -> Option<u64> {
+    let part = |shift: u32| compute(op, ty, &operands.iter().map(|value| ty.cut(value >> shift)).collect::<Vec<_>>());
+    Some(part(0)? | part(ty.bits())? << ty.bits())
 }
 
 fn logic(op: &str, operands: &[u64]) -> Option<u64> {
@@ -189,7 +197,18 @@ fn floats(op: &[&str], operands: &[u64]) -> Option<u64> {
 }
 
 fn halves(op: &[&str], ty: Type, operands: &[u64]) -> Option<u64> {
+    // a product of two is exact in an f64, so that sums are rounded once
+    let number = |at: usize| convert(&[], Type::F32, ty, operands[at]).map(|wide| f64::from(float(wide)));
+    let rounded = |value: f64| match ty {
+        Type::F16 => u64::from(f16::from_f64(value).to_bits()),
+        _ => u64::from(bf16::from_f64(value).to_bits()),
+    };
+    let exact = op.get(1).is_none_or(|modifier| *modifier == "rn");
     match (op[0], operands) {
+        ("add", [_, _]) if exact => Some(rounded(number(0)? + number(1)?)),
+        ("sub", [_, _]) if exact => Some(rounded(number(0)? - number(1)?)),
+        ("mul", [_, _]) if exact => Some(rounded(number(0)? * number(1)?)),
+        ("fma", [_, _, _]) if exact => Some(rounded(number(0)? * number(1)? + number(2)?)),
         ("mov", [value]) => Some(ty.cut(*value)),
         ("neg", [value]) => Some(ty.cut(value ^ 0x8000)),
         ("abs", [value]) => Some(value & 0x7fff),
@@ -213,7 +232,11 @@ pub fn compare(how: &str, ty: Type, a: u64, b: u64) -> Option<bool> {
     use std::cmp::Ordering::{Equal, Greater, Less};
     let order = match ty {
         Type::F32 => float(a).partial_cmp(&float(b)),
-        Type::F16 | Type::Bf16 | Type::F32x2 | Type::Predicate => return None,
+        Type::F16 | Type::Bf16 => {
+            let wide = |bits: u64| convert(&[], Type::F32, ty, bits).map(float);
+            wide(a)?.partial_cmp(&wide(b)?)
+        }
+        Type::F16x2 | Type::Bf16x2 | Type::F32x2 | Type::Predicate => return None,
         _ => Some(ty.integer(a).cmp(&ty.integer(b))),
     };
     Some(match (how, order) {
@@ -256,9 +279,9 @@ pub fn convert(modifiers: &[&str], to: Type, from: Type, value: u64) -> Option<u
         (Type::F32, Type::Unsigned(bits)) => {
             to.cut((rounded(float(value))? as i128).clamp(0, (1i128 << bits) - 1) as u64)
         }
-        (Type::F32 | Type::F16 | Type::Bf16 | Type::F32x2, _) => return None,
+        (Type::F32 | Type::F16 | Type::Bf16 | Type::F16x2 | Type::Bf16x2 | Type::F32x2, _) => return None,
         (_, Type::F32) if modifiers == ["rn"] => of(from.integer(value) as f32),
-        (_, Type::F32 | Type::F16 | Type::Bf16 | Type::F32x2) => return None,
+        (_, Type::F32 | Type::F16 | Type::Bf16 | Type::F16x2 | Type::Bf16x2 | Type::F32x2) => return None,
         _ => to.cut(from.integer(value) as u64),
     })
 }
