@@ -1,58 +1,102 @@
 #!/bin/sh
-# Tunes and compares on the GPU of this machine, in one call of a few minutes: a driver and a built program are all that it takes.
+# Tunes, checks and compares on the GPU of this machine, in one call of a few minutes: a driver and a built program are all that it takes.
 #
 #   benches/gpu.sh TILESCRIBE OUT [SECONDS [NETWORK.onnx...]]
 #
-# TILESCRIBE is the program (cargo build --release), OUT a folder for what is measured: records of every program (gpu.db and held_out.db, each as .jsonl.zst, too),
-# PTX of the fastest programs, the networks compiled and timed, a checkpoint that has learned from the programs of gpu.db, a comparison of lm with it, evolution and random sampling on the ten
-# operators of held_out.db, of which it has seen nothing (compare/report.html), and a log.
-# Ends with 3 where there is no GPU.
+# TILESCRIBE is the program (cargo build --release), OUT a folder for what comes out:
+#
+#   gpu.jsonl.zst, held_out.jsonl.zst  records of the 27 operators of tests/files/nest/operators.txt: 17 that a model learns from, ten that it does not
+#   products.jsonl.zst                 of benches/gpu/products.txt; of f32, with --exact, in exact.jsonl.zst
+#   winners/                           the fastest program of each, as a plan for `measure` and as PTX
+#   networks/                          the networks, compiled
+#   torch.md                           all of them beside PyTorch, in turn in one run, where python3 has it (benches/gpu/beside_torch.py)
+#   memcheck.txt, racecheck.txt        what compute-sanitizer says of the winners, where it is there
+#   checkpoint/, compare/              a checkpoint that has learned from gpu.jsonl.zst, and lm with it beside evolution and random sampling, on the ten operators
+#   log.txt
+#
+# Takes about a fifth longer than SECONDS. Ends with 3 where there is no GPU.
 set -eu
 program=$1
 out=$2
 seconds=${3:-420}
 if [ $# -gt 3 ]; then shift 3; else shift $#; fi
 here=$(cd "$(dirname "$0")" && pwd)
-operators=$here/../tests/files/nest/operators.txt
-mkdir -p "$out/tasks/gpu" "$out/tasks/held_out"
-# a file for each task, named as the line above it says; ten of 27 are held out
-awk -v folder="$out/tasks" '/^# /{ part = (count++ * 3) % 8 < 3 ? "held_out" : "gpu"; file = folder "/" part "/" $2 ".txt"; next } NF { print > file }' "$operators"
+mkdir -p "$out/stores" "$out/winners" "$out/networks"
+for part in gpu held_out products exact; do mkdir -p "$out/tasks/$part"; done
+# a file for each task, named as the line above it says; ten of 27 operators are held out
+awk -v folder="$out/tasks" '/^# /{ part = (count++ * 3) % 8 < 3 ? "held_out" : "gpu"; file = folder "/" part "/" $2 ".txt"; next } NF { print > file }' \
+    "$here/../tests/files/nest/operators.txt"
+awk -v folder="$out/tasks" '/^# /{ part = $2 ~ /_f32_/ ? "exact" : "products"; file = folder "/" part "/" $2 ".txt"; next } NF { print > file }' "$here/gpu/products.txt"
 
 log() { echo "$(date +%T) $*" | tee -a "$out/log.txt"; }
+# one that fails, or is stopped, must not take the others with it
+last_line() { "$@" 2>&1 | tail -n 1; }
 
 # says what is missing, and ends this with the program's exit code
 first=$(ls "$out"/tasks/gpu/*.txt | head -n 1)
 "$program" next "$first" --target cuda > "$out/log.txt"
-
 log "$("$program" doctor --json 2>&1 | tail -n 1)"
+
 count=$(ls "$out"/tasks/*/*.txt | wc -l)
-each=$((seconds / 2 / count))
+each=$((seconds * 3 / 10 / count + 1))
 for task in "$out"/tasks/*/*.txt; do
     name=$(basename "$task" .txt)
-    store=$out/$(basename "$(dirname "$task")").db
-    # one that fails must not take the others with it
-    log "$name $("$program" tune "$task" --target cuda --method evolution --trials 256 --time-budget "$each" --store "$store" --json 2>&1 | tail -n 1)" || true
+    part=$(basename "$(dirname "$task")")
+    exact=
+    if [ "$part" = exact ]; then exact=--exact; fi
+    store=$out/stores/$name.db
+    log "$name $(last_line "$program" tune "$task" --target cuda --method evolution --trials 512 --time-budget "$each" --store "$store" --json $exact)"
+    # all of them with others of their kind, and the fastest alone
+    records=$out/stores/$name.jsonl.zst
+    fastest=$out/winners/$name.db
+    "$program" records export "$records" --store "$store" >> "$out/log.txt" 2>&1 || continue
+    "$program" records import "$records" --store "$out/$part.db" >> "$out/log.txt"
+    "$program" records import "$records" --store "$fastest" >> "$out/log.txt"
+    "$program" records prune --keep 1 --store "$fastest" >> "$out/log.txt"
+    "$program" records export "$out/winners/$name.jsonl.zst" --store "$fastest" >> "$out/log.txt"
+    "$program" plan --records "$out/winners/$name.jsonl.zst" --target cuda -o "$out/winners/$name.plan" >> "$out/log.txt" 2>&1 || log "$name: no plan"
+    "$program" show "$task" --target cuda --store "$fastest" --asm > "$out/winners/$name.ptx" 2>> "$out/log.txt" || { rm "$out/winners/$name.ptx"; log "$name: no program"; }
 done
-for part in gpu held_out; do
+for part in gpu held_out products exact; do
     "$program" records export "$out/$part.jsonl.zst" --store "$out/$part.db" 2>&1 | tee -a "$out/log.txt"
 done
-for task in "$out"/tasks/*/*.txt; do
-    name=$(basename "$task" .txt)
-    "$program" show "$task" --target cuda --store "$out/$(basename "$(dirname "$task")").db" --asm > "$out/$name.ptx" 2>> "$out/log.txt" || { rm "$out/$name.ptx"; log "$name: no program"; }
-done
+
+names=
 for network in "$@"; do
     name=$(basename "$network" .onnx)
-    log "$name $("$program" compile "$network" -o "$out/$name" --target cuda --trials-per-task 64 --time-budget $((seconds / 4 / $#)) \
-        --store "$out/gpu.db" 2>&1 | tail -n 1)" || true
-    log "$name $("$program" bench "$out/$name" 2>&1 | tail -n 1)" || true
+    names="$names $name"
+    log "$name $(last_line "$program" compile "$network" -o "$out/networks/$name" --target cuda --method evolution --trials-per-task 64 \
+        --time-budget $((seconds / 8 / $#)) --store "$out/networks.db")"
 done
+
+if python3 -c 'import torch' 2> /dev/null; then
+    for task in "$out"/tasks/*/*.txt; do names="$names $(basename "$task" .txt)"; done
+    # shellcheck disable=SC2086
+    timeout $((seconds * 3 / 10)) python3 "$here/gpu/beside_torch.py" --compile-seconds $((seconds / 8)) --json "$out/torch.json" \
+        --ours "sh '$here/gpu/ours.sh' '$program' '$out' {name}" $names 2>> "$out/log.txt" | tee "$out/torch.md"
+else
+    log "python3 has no torch: nothing beside it"
+fi
+
+sanitizer=$(command -v compute-sanitizer || ls /usr/local/cuda/bin/compute-sanitizer 2> /dev/null || true)
+if [ -n "$sanitizer" ]; then
+    "$program" plan --records "$out"/winners/*.jsonl.zst --target cuda -o "$out/winners.plan" >> "$out/log.txt" 2>&1
+    for tool in memcheck racecheck; do
+        timeout -s INT -k 5 $((seconds / 14)) "$sanitizer" --tool $tool --target-processes all --error-exitcode 9 --log-file "$out/$tool.txt" \
+            "$program" measure --plan "$out/winners.plan" --target cuda -o "$out/$tool.jsonl.zst" >> "$out/log.txt" 2>&1 || log "$tool: ended with $?"
+        log "$tool: $(tail -n 1 "$out/$tool.txt" 2>&1)"
+    done
+else
+    log "no compute-sanitizer here"
+fi
+
 # stopped half-way, it tells of what it has
 methods=evolution,random
-if timeout -s INT -k 5 $((seconds / 8)) "$program" finetune --checkpoint built-in --store "$out/gpu.db" -o "$out/checkpoint" --epochs 1 >> "$out/log.txt" 2>&1; then
+if timeout -s INT -k 5 $((seconds / 10)) "$program" finetune --checkpoint built-in --store "$out/gpu.db" -o "$out/checkpoint" --epochs 1 >> "$out/log.txt" 2>&1; then
     methods=lm,$methods
 else
-    log "no checkpoint in $((seconds / 8)) s: lm does not take part"
+    log "no checkpoint in $((seconds / 10)) s: lm does not take part"
 fi
-timeout -s INT -k 20 $((seconds / 4)) "$program" compare --methods "$methods" --checkpoint "$out/checkpoint" --workloads "$out/tasks/held_out" --trials 64 --seeds 1 \
+timeout -s INT -k 20 $((seconds / 5)) "$program" compare --methods "$methods" --checkpoint "$out/checkpoint" --workloads "$out/tasks/held_out" --trials 64 --seeds 1 \
     --target cuda -o "$out/compare" 2>&1 | tail -n 5 | tee -a "$out/log.txt"
 log done
