@@ -39,8 +39,11 @@ def print_qualities(results):
     print("| method | seeds | " + " | ".join(map(str, columns)) + " |")
     print("| --- |" + " ---: |" * (len(columns) + 1))
     for method, row in sorted(results["summary"].items(), key=lambda item: -max(item[1].values())):
-        seeds = len({run["seed"] for task in results["tasks"] for run in task["runs"] if run["method"] == method})
-        cells = [f"{row[str(c)]:.3f}" if str(c) in row else "" for c in columns]
+        runs = [run for task in results["tasks"] for run in task["runs"] if run["method"] == method]
+        seeds = len({run["seed"] for run in runs})
+        # behind its last program a method stays where it is, which is nothing that it did
+        measured = max(len(run["best_ms"]) for run in runs)
+        cells = [f"{row[str(c)]:.3f}" if str(c) in row and c <= measured else "" for c in columns]
         print(f"| {method} | {seeds} | " + " | ".join(cells) + " |")
     print(f"\nUntuned: {results['untuned']:.3f}. {len(results['tasks'])} tasks.\n")
 
