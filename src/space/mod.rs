@@ -49,7 +49,8 @@ mod trace;
 mod tests;
 
 pub use plan::{
-    Access, Axis, AxisLoops, Built, Fetch, Group, Level, Packing, Pipeline, Plan, Row, Sides, ThreadLoops, accesses,
+    Access, Axis, AxisLoops, Built, Dealt, Fetch, Group, Level, Packing, Pipeline, Plan, Row, Sides, ThreadLoops,
+    accesses,
 };
 pub use trace::{Choice, Decision, ParseError, Policy, Reason, Stale, Stop, Tape, Trace, Word, Words};
 
@@ -225,6 +226,7 @@ impl Space {
             at: vec![None; plan.groups.len()],
             thread_loops: vec![Vec::new(); plan.groups.len()],
             copies: vec![Vec::new(); plan.groups.len()],
+            dealt: Vec::new(),
             pipelines: Vec::new(),
         };
         let workload = &task.workload;

@@ -9,7 +9,7 @@ use crate::nest::matrix::COLUMNS;
 use crate::nest::{Nest, StageVars, axis_name};
 use crate::target::Task;
 use crate::workload::winograd::Winograd;
-use crate::workload::{Atom, DType, Expr, Index, Stage, TensorId, Var, Workload, shared_axes, stride_along};
+use crate::workload::{Atom, Combiner, DType, Expr, Index, Stage, TensorId, Var, Workload, shared_axes, stride_along};
 
 use super::Words;
 use crate::nest::rewrite::pack::Layout;
@@ -74,6 +74,8 @@ pub struct Group {
     pub fetches: Vec<Fetch>,
     /// How many steps of the reduction their copies are kept of, those under way among them: 1 where each step waits for its own.
     pub stages: i64,
+    /// On a GPU: how many blocks go through the steps of all results together; 0 where each has its own results.
+    pub workers: i64,
     /// How many of the outermost loops are spread over the threads.
     pub parallel: usize,
 }
@@ -183,8 +185,17 @@ pub struct Built {
     pub thread_loops: Vec<Vec<ThreadLoops>>,
     /// On a GPU, by group: what its operands are copied into.
     pub copies: Vec<Vec<TensorId>>,
-    /// What is left to do when all else is done, so that no other rewrite needs to know of it.
+    /// What is left to do when all else is done, in this order, so that no other rewrite needs to know of it.
+    pub dealt: Vec<Dealt>,
     pub pipelines: Vec<Pipeline>,
+}
+
+/// For [`Nest::persistent`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Dealt {
+    pub steps: Var,
+    pub workers: i64,
+    pub combiner: Combiner,
 }
 
 /// For [`Nest::pipeline`].
@@ -247,6 +258,7 @@ impl Group {
             matrix: None,
             fetches: Vec::new(),
             stages: 1,
+            workers: 0,
             parallel: 0,
         }
     }

@@ -4,6 +4,7 @@ mod compiled;
 mod faults;
 mod gpu;
 mod gpu_programs;
+mod persistent;
 mod random;
 mod rows;
 mod rules;

@@ -6,13 +6,14 @@
 //! Loops are named by their variable. A rewrite that does not fit is refused with a reason.
 //! [`loops`] shapes loops, [`accumulate`] moves reductions into registers and fuses what follows them,
 //! [`pack`] copies operands into the order in which they are read, [`rows`] joins the loops of several stages, [`place`] moves results,
-//! [`stages`] copies ahead, and [`peel`] makes ragged inner loops constant.
+//! [`stages`] copies ahead, [`persistent`] deals the steps of all results out evenly, and [`peel`] makes ragged inner loops constant.
 
 pub mod accumulate;
 pub mod buffers;
 pub mod loops;
 pub mod pack;
 pub mod peel;
+pub mod persistent;
 pub mod place;
 pub mod rows;
 pub mod stages;

@@ -18,20 +18,22 @@ impl Nest {
     /// }
     /// ```
     ///
-    /// A single stage is what there was before.
+    /// Where the loop is ragged, nothing is copied for steps that do not come. A single stage is what there was before.
     ///
     /// # Errors
-    /// [`Refusal::NoLoop`], [`Refusal::NotConstant`] for a loop that is ragged, and [`Refusal::Other`] where the loop's body is not copies into
+    /// [`Refusal::NoLoop`], and [`Refusal::Other`] where the loop's body is not copies into
     /// these private buffers, of what nothing in the loop writes, followed by phases that do not write to them, or where they are used elsewhere.
     pub fn pipeline(mut self, steps: Var, buffers: &[TensorId], stages: i64) -> Result<Nest, Refusal> {
         let l = find_loop(&self.body, steps).ok_or(Refusal::NoLoop(steps))?;
-        if !l.is_constant() {
-            return Err(Refusal::NotConstant(steps));
-        }
         if l.kind != LoopKind::Serial || stages < 1 {
             return Err(Refusal::Other("only serial loops have stages, and one at least"));
         }
         let (rounds, count) = (l.extent(), self.leading_copies(l, buffers)?);
+        let ragged = l.bounds[1..].to_vec();
+        let comes = |step: &Index| -> Vec<Condition> {
+            let left = ragged.iter().map(|bound| bound.clone().minus(step));
+            left.map(|index| Condition { index, low: 1, high: i64::MAX }).collect()
+        };
         let l = find_loop_mut(&mut self.body, steps).ok_or(Refusal::NoLoop(steps))?;
         let mut compute = l.body.split_off(count);
         let mut copies = std::mem::take(&mut l.body);
@@ -59,14 +61,19 @@ impl Nest {
         for first in 0..rounds.min(ahead) {
             let mut own = self.copies_of_step(&copies, steps, first);
             in_slot(&mut own, &Index::constant(first));
-            before.extend(own);
+            match comes(&Index::constant(first)) {
+                conditions if conditions.is_empty() => before.extend(own),
+                conditions => before.push(Stmt::If { conditions, body: own }),
+            }
         }
         let mut body = Vec::new();
         if rounds > ahead {
             let later = step.plus_constant(ahead);
             replace_vars(&mut copies, &|var| (var == steps).then_some(&later));
             in_slot(&mut copies, &later.clone().modulo(stages));
-            body.push(Stmt::If { conditions: vec![Condition { index: later, low: 0, high: rounds }], body: copies });
+            let mut conditions = comes(&later);
+            conditions.insert(0, Condition { index: later, low: 0, high: rounds });
+            body.push(Stmt::If { conditions, body: copies });
         }
         body.append(&mut compute);
         let (statements, at) = find_place(&mut self.body, steps).ok_or(Refusal::NoLoop(steps))?;
@@ -79,20 +86,27 @@ impl Nest {
 
     /// The copies of one step, with loops of their own.
     fn copies_of_step(&mut self, copies: &[Stmt], steps: Var, step: i64) -> Vec<Stmt> {
+        let mut copies = self.again(copies);
+        let step = Index::constant(step);
+        replace_vars(&mut copies, &|var| (var == steps).then_some(&step));
+        copies
+    }
+
+    /// Statements once more, with loops of their own.
+    pub(super) fn again(&mut self, statements: &[Stmt]) -> Vec<Stmt> {
         let mut own = Vec::new();
-        for_each_stmt(copies, &mut |statement| {
+        for_each_stmt(statements, &mut |statement| {
             if let Stmt::Loop(l) = statement {
                 own.push(l.var);
             }
         });
-        let step = Index::constant(step);
         let new: Vec<(Var, Index)> =
             own.iter().map(|var| (*var, Index::var(self.new_var(self.vars[var.0 as usize].clone())))).collect();
         let of = |var: Var| new.iter().find(|(old, _)| *old == var).map(|(_, new)| new);
-        let mut copies = copies.to_vec();
-        replace_vars(&mut copies, &|var| if var == steps { Some(&step) } else { of(var) });
-        rename_loops(&mut copies, &|var| of(var).and_then(Index::as_var));
-        copies
+        let mut statements = statements.to_vec();
+        replace_vars(&mut statements, &of);
+        rename_loops(&mut statements, &|var| of(var).and_then(Index::as_var));
+        statements
     }
 
     /// How many of the statements that a loop's body begins with are copies into `buffers`.

@@ -223,7 +223,14 @@ struct OnGpu {
 
 fn on_gpu(seed: u64) -> Result<OnGpu, String> {
     let mut rng = ChaCha8Rng::seed_from_u64(seed);
-    let target = |rng: &mut ChaCha8Rng| gpu(SHIPPED[rng.random_range(0..SHIPPED.len())].0).into();
+    // half of them are small parts of one, whose multiprocessors get several steps each of small workloads, too
+    let target = |rng: &mut ChaCha8Rng| {
+        let mut gpu = gpu(SHIPPED[rng.random_range(0..SHIPPED.len())].0);
+        if rng.random_bool(0.5) {
+            gpu.multiprocessors = rng.random_range(1..=4);
+        }
+        gpu.into()
+    };
     let pair = match seed % 2 {
         0 => Pair::on(target, &mut rng),
         _ => Pair::by(|rng, task| Space::standard().drive(task, &mut ManySteps(rng)), target, &mut rng),
@@ -231,7 +238,9 @@ fn on_gpu(seed: u64) -> Result<OnGpu, String> {
     let decision = |choice: &Choice| {
         let (site, value) = (choice.site.to_string(), choice.value.to_string());
         match site.split(' ').next().unwrap_or_default() {
-            verb @ ("epilogue" | "rows" | "copy" | "lanes" | "bank" | "stages") => format!("{verb} {value}"),
+            verb @ ("epilogue" | "rows" | "copy" | "lanes" | "bank" | "stages" | "persistent") => {
+                format!("{verb} {value}")
+            }
             verb if value == "1" || value == "none" => format!("{verb} {value}"),
             verb => verb.to_string(),
         }
@@ -249,7 +258,7 @@ fn on_gpu(seed: u64) -> Result<OnGpu, String> {
 }
 
 /// Kinds of decisions for GPUs, each of which is drawn [`LEAST`] times.
-const GPU_DECISIONS: [&str; 33] = [
+const GPU_DECISIONS: [&str; 38] = [
     "split",
     "split 1",
     "mma",
@@ -283,6 +292,11 @@ const GPU_DECISIONS: [&str; 33] = [
     "stages 3",
     "stages 4",
     "stages 5",
+    "persistent 0",
+    "persistent 1",
+    "persistent 2",
+    "persistent 3",
+    "persistent 4",
 ];
 const LEAST: usize = 50;
 /// One of so many pairs for GPUs is compiled, and its PTX executed.

@@ -1,0 +1,81 @@
+//! Whether as many blocks as the machine holds go through the steps of all results, an equal share each, however many results there are.
+
+use crate::nest::rewrite::Refusal;
+use crate::nest::rewrite::persistent::most_parts;
+use crate::space::{Built, Dealt, Group, Plan, Rule, Stop, Tape, site};
+use crate::target::{Gpu, TaskOn};
+use crate::workload::Workload;
+
+pub(super) struct Persistent;
+
+/// Blocks that a multiprocessor gets; 0: as many blocks as there are tiles of results, one after the other.
+const BLOCKS: [i64; 5] = [0, 1, 2, 3, 4];
+/// Steps of a block, at least.
+const FEWEST_STEPS: i64 = 2;
+/// Parts of a result, at most: they are added up in one expression.
+const MOST_PARTS: i64 = 16;
+
+impl Rule<Gpu> for Persistent {
+    fn name(&self) -> &'static str {
+        "persistent"
+    }
+
+    fn version(&self) -> u32 {
+        1
+    }
+
+    fn decide(&self, task: &TaskOn<'_, Gpu>, plan: &mut Plan, tape: &mut Tape<'_>) -> Result<(), Stop> {
+        // the blocks of joined rows have more than one stage to go through
+        if !plan.rows.is_empty() {
+            return Ok(());
+        }
+        let Plan { workload, groups, .. } = plan;
+        for group in groups {
+            tape.settle(group.settled);
+            let fits = |blocks: &i64| *blocks == 0 || is_worth_it(workload, task.machine, group, *blocks);
+            let candidates: Vec<i64> = BLOCKS.into_iter().filter(fits).collect();
+            if candidates.len() > 1 {
+                let blocks = tape.choose_number(site("persistent", [group.name()]), &candidates, 0)?;
+                group.workers = blocks * i64::from(task.machine.multiprocessors);
+            }
+        }
+        Ok(())
+    }
+
+    fn realise(&self, _: &TaskOn<'_, Gpu>, plan: &Plan, built: &mut Built) -> Result<(), Refusal> {
+        for (at, group) in plan.groups.iter().enumerate().filter(|(_, group)| group.workers > 0) {
+            let (Some(axis), Some(combiner)) = (steps(group), plan.workload.stages[group.stage].combiner) else {
+                continue;
+            };
+            let steps = built.thread_loops[at][axis].outer;
+            built.dealt.push(Dealt { steps, workers: group.workers, combiner });
+        }
+        Ok(())
+    }
+}
+
+/// The reduction axis whose blocks are the outermost ones that there are several of.
+fn steps(group: &Group) -> Option<usize> {
+    group.positions(true).into_iter().find(|axis| group.axes[*axis].blocks() > 1)
+}
+
+/// Whether there are steps enough for so many blocks on each multiprocessor, shares are no single results, and the parts of results stay in the cache. What a single
+/// thread computes has no phases that would stand in the steps.
+fn is_worth_it(workload: &Workload, gpu: &Gpu, group: &Group, blocks: i64) -> bool {
+    let Some(axis) = steps(group) else { return false };
+    let spatial = group.positions(false);
+    let product = |of: &dyn Fn(usize) -> i64| spatial.iter().map(|at| of(*at)).fold(1, i64::saturating_mul);
+    let (results, steps) = (product(&|at| group.axes[at].blocks()), group.axes[axis].blocks());
+    let elements = product(&|at| group.axes[at].tile * group.axes[at].block);
+    let lanes: i64 = group.positions(true).into_iter().map(|at| group.axes[at].threads).product();
+    let size = workload.tensor(workload.stages[group.stage].output).dtype.bytes() as i64;
+    let workers = blocks * i64::from(gpu.multiprocessors);
+    let each = results.saturating_mul(steps).saturating_add(workers - 1) / workers;
+    let kept = [2, workers, elements, lanes, size].into_iter().fold(1, i64::saturating_mul);
+    let threads: i64 = group.axes.iter().map(|axis| axis.threads).product();
+    (threads > 1 || group.matrix.is_some())
+        && each >= FEWEST_STEPS
+        && each != steps
+        && most_parts(steps, each) <= MOST_PARTS
+        && kept <= i64::try_from(gpu.l2_bytes).unwrap_or(i64::MAX)
+}
