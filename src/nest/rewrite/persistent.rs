@@ -26,31 +26,40 @@ struct Accumulators {
     finished: TensorId,
 }
 
-/// How steps are dealt out.
-#[derive(Clone, Copy)]
-struct Shares {
-    workers: i64,
-    /// Steps of a result.
+/// How the steps of all results are dealt out, one after the other.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Shares {
+    /// Of all results together.
+    all: i64,
+    /// Of a result.
     steps: i64,
-    /// Steps of a worker; the last one may have fewer.
-    each: i64,
+    /// Of a worker; the last one may have fewer.
+    pub each: i64,
 }
 
 impl Shares {
-    /// Workers that get no further than into the middle of a result, at most.
-    fn unfinished(self) -> i64 {
-        most_parts(self.steps, self.each) - 1
+    /// Of so many results of so many steps, for `workers` at most; `None` where there is nothing to deal out, or nobody to deal it out to.
+    pub fn new(results: i64, steps: i64, workers: i64) -> Option<Shares> {
+        if results < 1 || steps < 1 || workers < 1 {
+            return None;
+        }
+        let all = results.checked_mul(steps)?;
+        Some(Shares { all, steps, each: all.checked_add(workers - 1)? / workers })
+    }
+
+    fn workers(self) -> i64 {
+        (self.all + self.each - 1) / self.each
     }
 
     /// Whether every worker has whole results only.
     fn are_whole(self) -> bool {
         self.each % self.steps == 0
     }
-}
 
-/// In how many parts a result of so many steps may be computed, where every worker has `each` of them in a row.
-pub fn most_parts(steps: i64, each: i64) -> i64 {
-    if each % steps == 0 { 1 } else { 1 + (steps + each - 2) / each }
+    /// In how many parts a result may be computed: all but the last are of workers that get no further than into its middle.
+    pub fn most_parts(self) -> i64 {
+        if self.are_whole() { 1 } else { 1 + (self.steps + self.each - 2) / self.each }
+    }
 }
 
 impl Nest {
@@ -84,13 +93,9 @@ impl Nest {
         let grid = Grid::of(self.body.remove(at), steps)?;
         let buffer = grid.accumulators(&self)?;
         let results: i64 = grid.blocks.iter().map(Loop::extent).product();
-        let count = grid.steps.extent();
-        if workers < 1 || results.saturating_mul(count) < 1 {
-            return Err(Refusal::Other("nothing to deal out, or nobody to deal it out to"));
-        }
-        let each = (results * count + workers - 1) / workers;
-        let shares = Shares { workers: (results * count + each - 1) / each, steps: count, each };
-        let accumulators = (!shares.are_whole()).then(|| self.with_parts(buffer, shares.workers));
+        let nothing = Refusal::Other("nothing to deal out, or nobody to deal it out to");
+        let shares = Shares::new(results, grid.steps.extent(), workers).ok_or(nothing)?;
+        let accumulators = (!shares.are_whole()).then(|| self.with_parts(buffer, shares.workers()));
         let (of_workers, step) = self.of_workers(&grid, shares, accumulators.as_ref());
         let mut grids = vec![of_workers];
         if let Some(accumulators) = accumulators {
@@ -113,7 +118,7 @@ impl Nest {
     /// The grid that goes through all steps, and the variable of its loop over a share.
     fn of_workers(&mut self, grid: &Grid, shares: Shares, accumulators: Option<&Accumulators>) -> (Stmt, Var) {
         let (worker, step) = (self.new_var("worker"), self.new_var("step"));
-        let Shares { workers, steps, each } = shares;
+        let Shares { all, steps, each } = shares;
         let (own, first) = (Index::var(step), Index::var(worker).times(each));
         let flat = first.clone().plus(&own);
         let within = flat.clone().modulo(steps);
@@ -141,12 +146,12 @@ impl Nest {
             body.push(when(vec![condition(&within, 0, steps - 1), condition(&own, each - 1, each)], keep));
         }
         body.push(when(vec![is_last], self.again(&grid.start)));
-        let all: i64 = grid.blocks.iter().map(Loop::extent).product::<i64>() * steps;
         let mut bounds = vec![Index::constant(each)];
         bounds.extend((all % each != 0).then(|| Index::constant(all).minus(&first)));
         let share = Loop { var: step, bounds, kind: LoopKind::Serial, body };
         let body = [&grid.start[..], &[Stmt::Loop(share)]].concat();
-        (Stmt::Loop(Loop { var: worker, bounds: vec![Index::constant(workers)], kind: LoopKind::Block, body }), step)
+        let bounds = vec![Index::constant(shares.workers())];
+        (Stmt::Loop(Loop { var: worker, bounds, kind: LoopKind::Block, body }), step)
     }
 
     /// What stores the accumulators as a part, in loops as those that start them.
@@ -162,7 +167,7 @@ impl Nest {
 
     /// The grid that combines the parts of results, and finishes them.
     fn of_parts(&mut self, grid: Grid, shares: Shares, accumulators: &Accumulators, combiner: Combiner) -> Stmt {
-        let Shares { workers, steps, each } = shares;
+        let Shares { steps, each, .. } = shares;
         let blocks: Vec<Loop> =
             grid.blocks.iter().map(|l| Loop { var: self.new_var(self.var_name(l.var)), ..l.head() }).collect();
         let result = blocks.iter().fold(Index::constant(0), |at, l| at.times(l.extent()).plus(&Index::var(l.var)));
@@ -173,11 +178,11 @@ impl Nest {
         let sum = |indices: &[Index]| {
             let part = |of: TensorId, worker: Index| Expr::load(of, [&[worker], indices].concat());
             let begun = part(accumulators.unfinished, first.clone());
-            let sum = (1..shares.unfinished()).fold(begun, |sum, further| {
+            let sum = (1..shares.most_parts() - 1).fold(begun, |sum, further| {
                 let worker = first.clone().plus_constant(further);
                 let is_between = Condition { index: last.clone().minus(&worker), low: 1, high: i64::MAX };
                 // which follows, but not without thinking
-                let exists = Condition { index: worker.clone(), low: 0, high: workers };
+                let exists = Condition { index: worker.clone(), low: 0, high: shares.workers() };
                 let more = part(accumulators.unfinished, worker);
                 let more = Expr::guard(vec![is_between, exists], more, typed_identity(combiner, dtype));
                 Expr::binary(combiner.binary(), sum, more)

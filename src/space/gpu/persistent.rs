@@ -1,7 +1,7 @@
 //! Whether as many blocks as the machine holds go through the steps of all results, an equal share each, however many results there are.
 
 use crate::nest::rewrite::Refusal;
-use crate::nest::rewrite::persistent::most_parts;
+use crate::nest::rewrite::persistent::Shares;
 use crate::space::{Built, Dealt, Group, Plan, Rule, Stop, Tape, site};
 use crate::target::{Gpu, TaskOn};
 use crate::workload::Workload;
@@ -70,12 +70,12 @@ fn is_worth_it(workload: &Workload, gpu: &Gpu, group: &Group, blocks: i64) -> bo
     let lanes: i64 = group.positions(true).into_iter().map(|at| group.axes[at].threads).product();
     let size = workload.tensor(workload.stages[group.stage].output).dtype.bytes() as i64;
     let workers = blocks * i64::from(gpu.multiprocessors);
-    let each = results.saturating_mul(steps).saturating_add(workers - 1) / workers;
+    let Some(shares) = Shares::new(results, steps, workers) else { return false };
     let kept = [2, workers, elements, lanes, size].into_iter().fold(1, i64::saturating_mul);
     let threads: i64 = group.axes.iter().map(|axis| axis.threads).product();
     (threads > 1 || group.matrix.is_some())
-        && each >= FEWEST_STEPS
-        && each != steps
-        && most_parts(steps, each) <= MOST_PARTS
+        && shares.each >= FEWEST_STEPS
+        && shares.each != steps
+        && shares.most_parts() <= MOST_PARTS
         && kept <= i64::try_from(gpu.l2_bytes).unwrap_or(i64::MAX)
 }

@@ -2,7 +2,7 @@
 
 use tilescribe::codegen::ptx;
 use tilescribe::nest::rewrite::Refusal;
-use tilescribe::nest::rewrite::persistent::most_parts;
+use tilescribe::nest::rewrite::persistent::Shares;
 use tilescribe::nest::{LoopKind, Nest, Scope, Stmt, verify};
 use tilescribe::space::{Decision, Policy, Space};
 use tilescribe::target::Task;
@@ -75,7 +75,10 @@ fn work_is_even_and_parts_are_kept_only_where_results_are_cut() {
     assert_eq!(of(7), (vec![7, 12], 7, false, 2));
     // no fewer than a step each
     assert_eq!(of(100), (vec![48, 12], 1, true, 2));
-    assert_eq!([most_parts(4, 8), most_parts(4, 6), most_parts(4, 3), most_parts(4, 1)], [1, 2, 2, 4]);
+    // in shares of 8, 6, 3 steps and one
+    let most_parts = |workers: i64| Shares::new(12, 4, workers).map(Shares::most_parts);
+    assert_eq!([6, 8, 16, 48].map(most_parts), [1, 2, 2, 4].map(Some));
+    assert_eq!([Shares::new(12, 4, 0), Shares::new(0, 4, 3), Shares::new(i64::MAX, 4, 3)], [None; 3]);
 }
 
 #[test]
