@@ -46,6 +46,8 @@ pub struct Loaded {
     warm_up: Duration,
     /// Of the nest.
     error_growth: u32,
+    /// Whether several cores run it.
+    is_parallel: bool,
 }
 
 /// Why a nest is not timed.
@@ -188,6 +190,7 @@ impl Bench for Workbench {
             compile_us,
             warm_up: Duration::ZERO,
             error_growth: nest.error_growth,
+            is_parallel: self.cpu.cores > 1 && nest.is_parallel(),
         };
         for id in nest.arguments() {
             if let Some(argument) = self.arguments.get(&id) {
@@ -225,6 +228,8 @@ impl Bench for Workbench {
         reference: Option<(&mut Loaded, u64)>,
     ) -> Result<Outcome, Refusal> {
         let (other, known_ns) = reference.unzip();
+        let is_other_kind = other.as_ref().is_some_and(|other| other.is_parallel != loaded.is_parallel);
+        let timing = if is_other_kind { timing.clone().between_kinds() } else { timing.clone() };
         let mut run_other = other.map(|other| move |count: u32| by_the_clock(&mut || other.run(), count));
         let reference = run_other
             .as_mut()

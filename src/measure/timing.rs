@@ -43,6 +43,9 @@ pub struct Timing {
     pub doubt: f64,
     /// The most that the pace of the machine is believed to have changed since the reference was timed: beyond it, times are told as measured.
     pub most_drift: f64,
+    /// The same where one of the two runs on a single core and the other one on several. Cores of a virtual machine are far apart at times, or parts of one:
+    /// programs of several threads are slower by any factor then, at most that of their number, and the others are not.
+    pub most_drift_between_kinds: f64,
     /// A candidate slower than the incumbent by this factor is given up after `fewest` samples.
     pub hopeless: f64,
     /// Before this long nothing is certain or hopeless: another user of a core takes it away for some milliseconds.
@@ -69,6 +72,12 @@ impl Timing {
     pub fn with_long_finals(self) -> Timing {
         Timing { final_budget: self.final_budget * 3, final_rounds: self.final_rounds * 3, ..self }
     }
+
+    /// For a candidate and a reference of which only one runs on several cores.
+    #[must_use]
+    pub(super) fn between_kinds(self) -> Timing {
+        Timing { most_drift: self.most_drift_between_kinds, ..self }
+    }
 }
 
 impl Default for Timing {
@@ -82,6 +91,7 @@ impl Default for Timing {
             certainty: 1.02,
             doubt: 1.2,
             most_drift: 2.0,
+            most_drift_between_kinds: 1.25,
             hopeless: 2.0,
             settling: Duration::from_millis(4),
             warming: Duration::from_millis(20),
@@ -457,6 +467,21 @@ mod tests {
         awake_for.set(0);
         let times = timing.sample(None, COLD, &mut of_two_threads(), None);
         assert!(times.iter().all(|ns| *ns == 4_000), "{times:?}");
+    }
+
+    #[test]
+    fn what_slows_down_threads_alone_is_not_the_pace_of_a_program_without() {
+        // the second core is away all the time, so that the reference takes 1.8 times as long
+        let (mut run, mut beside) = (script(&[13_000]), script(&[13_000]));
+        let known_ns = 7_200;
+        let reference = Reference { known_ns, run: &mut beside };
+        let times = Timing::default().between_kinds().sample(Some(known_ns), COLD, &mut run, Some(reference));
+        assert_eq!(times.iter().min(), Some(&13_000), "{times:?}");
+        // a drift that both may have met is one
+        let (mut run, mut beside) = (script(&[6_000]), script(&[8_000]));
+        let reference = Reference { known_ns, run: &mut beside };
+        let times = Timing::default().between_kinds().sample(Some(known_ns), COLD, &mut run, Some(reference));
+        assert_eq!(times.iter().min(), Some(&5_400), "{times:?}");
     }
 
     #[test]

@@ -217,6 +217,18 @@ impl Nest {
         tensors.chain(ids().filter(|id| self.buffer(*id).scope == Scope::Packed)).collect()
     }
 
+    /// Whether threads of a CPU share the work of a loop.
+    pub fn is_parallel(&self) -> bool {
+        fn any(statements: &[Stmt]) -> bool {
+            statements.iter().any(|statement| match statement {
+                Stmt::Loop(l) => (l.kind == LoopKind::Parallel && l.extent() > 1) || any(&l.body),
+                Stmt::If { body, .. } => any(body),
+                Stmt::Store { .. } | Stmt::Accumulate { .. } => false,
+            })
+        }
+        any(&self.body)
+    }
+
     /// The plain reading of a workload: a loop for each axis, one stage after the other, intermediates in shared memory.
     ///
     /// ```text

@@ -48,6 +48,8 @@ static struct {
     _Atomic int64_t wanted; /* 0: not set */
     int64_t started;        /* workers that run, besides the caller */
     pthread_t workers[MAX_THREADS];
+    cpu_set_t processors;   /* that workers may run on */
+    int barred;             /* the one of these that they keep off; -1: none */
 } pool;
 
 static pthread_once_t fork_handler = PTHREAD_ONCE_INIT;
@@ -157,9 +159,30 @@ static void *worker(void *number) {
     return NULL;
 }
 
+/* Bars workers from the caller's processor. Linux wakes a thread on the processor of the one that woke it if it takes the others to be busy, which it does
+ * with idle ones of virtual machines that the host gave away: the two share one processor then, for milliseconds. The caller holds `busy`. */
+static void keep_workers_off_this_processor(void) {
+    int here = sched_getcpu();
+    if (here == pool.barred || here < 0 || here >= CPU_SETSIZE) {
+        return;
+    }
+    pool.barred = here;
+    cpu_set_t others = pool.processors;
+    CPU_CLR(here, &others);
+    if (CPU_COUNT(&others) == 0) {
+        return;
+    }
+    for (int64_t i = 0; i < pool.started; i++) {
+        /* refused where the system has taken these processors away since: it places the thread as it likes then */
+        pthread_setaffinity_np(pool.workers[i], sizeof others, &others);
+    }
+}
+
+/* The caller holds `busy`. */
 static void ring(void) {
     atomic_fetch_add(&pool.bell, 1);
     if (atomic_load(&pool.sleepers) > 0) {
+        keep_workers_off_this_processor();
         futex_wake(&pool.bell, INT_MAX);
     }
 }
@@ -199,6 +222,9 @@ static void start_workers(int64_t number) {
     if (pool.started == 0) {
         /* workers start with having seen 0 */
         atomic_store(&pool.bell, 0);
+        if (sched_getaffinity(0, sizeof pool.processors, &pool.processors) != 0) {
+            CPU_ZERO(&pool.processors);
+        }
     }
     while (pool.started < number) {
         void *thread = (void *)(intptr_t)(pool.started + 1);
@@ -206,6 +232,7 @@ static void start_workers(int64_t number) {
             return;
         }
         pool.started++;
+        pool.barred = -1;
     }
 }
 

@@ -1,7 +1,9 @@
 //! The thread pool of the C runtime.
 
-use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::thread;
+use std::time::{Duration, Instant};
 
 use tilescribe::codegen::{RUNTIME_OBJECT, parallel_for, set_threads, shutdown_threads, threads};
 
@@ -78,6 +80,69 @@ fn a_forked_child_has_a_pool_of_its_own() {
             sum.fetch_add((begin..end).sum(), Ordering::Relaxed);
         });
         let right = sum.load(Ordering::Relaxed) == (0..100).sum::<i64>();
+        // SAFETY: ends the child without running anything of the parent's
+        unsafe { libc::_exit(if right { 0 } else { 1 }) };
+    }
+    let mut status = 0;
+    // SAFETY: waits for the child above
+    assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
+    assert_eq!(status, 0);
+}
+
+/// The processors that the calling thread may run on.
+fn own_processors() -> Vec<usize> {
+    // SAFETY: a set of processors is plain bits, which the call fills
+    let set = unsafe {
+        let mut set: libc::cpu_set_t = std::mem::zeroed();
+        assert_eq!(libc::sched_getaffinity(0, size_of::<libc::cpu_set_t>(), &mut set), 0);
+        set
+    };
+    // SAFETY: numbers within the set
+    (0..libc::CPU_SETSIZE as usize).filter(|number| unsafe { libc::CPU_ISSET(*number, &set) }).collect()
+}
+
+fn run_on(processor: usize) {
+    // SAFETY: as above
+    unsafe {
+        let mut set: libc::cpu_set_t = std::mem::zeroed();
+        libc::CPU_SET(processor, &mut set);
+        assert_eq!(libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), &set), 0);
+    }
+}
+
+/// In a process whose pool nobody else uses.
+fn woken_workers_keep_off_the_callers_processor() -> bool {
+    let all = own_processors();
+    set_threads(2);
+    covers(64, 2);
+    all.iter().all(|here| {
+        // the worker falls asleep meanwhile
+        thread::sleep(Duration::from_millis(20));
+        run_on(*here);
+        let (came, allowed) = (AtomicBool::new(false), Mutex::new(None));
+        let patience = Instant::now() + Duration::from_secs(10);
+        parallel_for(2, 2, |_, _, thread| match thread {
+            0 => {
+                while !came.load(Ordering::Acquire) && Instant::now() < patience {
+                    std::hint::spin_loop();
+                }
+            }
+            _ => {
+                *allowed.lock().unwrap() = Some(own_processors());
+                came.store(true, Ordering::Release);
+            }
+        });
+        let others: Vec<usize> = all.iter().copied().filter(|number| number != here).collect();
+        allowed.into_inner().unwrap() == Some(if others.is_empty() { all.clone() } else { others })
+    })
+}
+
+#[test]
+fn a_worker_that_is_woken_does_not_share_the_callers_processor() {
+    // SAFETY: the child uses nothing that another thread of this process may have locked but the allocator, which the C library makes fit for this
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        let right = woken_workers_keep_off_the_callers_processor();
         // SAFETY: ends the child without running anything of the parent's
         unsafe { libc::_exit(if right { 0 } else { 1 }) };
     }
