@@ -283,6 +283,7 @@ fn traces_become_outcomes() {
 fn times_are_told_at_the_pace_of_the_incumbent() {
     let mut options = options();
     options.timing.most_drift = 1e9;
+    options.timing.most_drift_between_kinds = 1e9;
     let mut measurer = Measurer::new(options);
     let task = task(&product(64));
     for (time, slow) in beside_an_untuned_program_of_long_ago(&mut measurer, &task) {
