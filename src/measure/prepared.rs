@@ -62,10 +62,17 @@ impl<B: Bench> Ready<B> {
         Ready { space, timing, task, bench, reference: None, ahead: HashMap::new() }
     }
 
-    /// Compiles, places and checks a nest.
-    fn checked(&mut self, nest: Nest) -> Result<B::Loaded, Refusal> {
-        let compiled = B::compile(self.bench.machine(), nest)?;
-        let mut loaded = self.bench.place(compiled)?;
+    /// Compiles a trace, unless that was done ahead.
+    fn compiled(&mut self, trace: &str) -> Result<Result<B::Compiled, Refusal>, NoNest> {
+        match self.ahead.remove(trace) {
+            Some(compiled) => Ok(compiled),
+            None => Ok(B::compile(self.bench.machine(), nest_of(&self.space, &self.task, trace)?)),
+        }
+    }
+
+    /// Places and checks what was compiled.
+    fn checked(&mut self, compiled: Result<B::Compiled, Refusal>) -> Result<B::Loaded, Refusal> {
+        let mut loaded = self.bench.place(compiled?)?;
         match self.bench.check(&mut loaded) {
             Ok(()) => Ok(loaded),
             Err(refusal) => {
@@ -83,8 +90,8 @@ impl<B: Bench> Ready<B> {
         if let Some((_, loaded)) = self.reference.take() {
             self.bench.unload(loaded);
         }
-        if let Ok(nest) = nest_of(&self.space, &self.task, trace)
-            && let Ok(loaded) = self.checked(nest)
+        if let Ok(compiled) = self.compiled(trace)
+            && let Ok(loaded) = self.checked(compiled)
         {
             self.reference = Some((trace.to_string(), loaded));
         }
@@ -122,15 +129,10 @@ impl<B: Bench> Prepared for Ready<B> {
             self.refer_to(reference);
         }
         enter(Phase::Compile)?;
-        let compiled = match self.ahead.remove(trace) {
-            Some(compiled) => compiled,
-            None => match nest_of(&self.space, &self.task, trace) {
-                Ok(nest) => B::compile(self.bench.machine(), nest),
-                Err(NoNest::Refused(detail)) => return Ok(Reply::Refused { detail }),
-                Err(NoNest::DeadEnd(reason)) => {
-                    return Ok(Reply::Measured(Outcome::failed(Failure::DeadEnd, reason)));
-                }
-            },
+        let compiled = match self.compiled(trace) {
+            Ok(compiled) => compiled,
+            Err(NoNest::Refused(detail)) => return Ok(Reply::Refused { detail }),
+            Err(NoNest::DeadEnd(reason)) => return Ok(Reply::Measured(Outcome::failed(Failure::DeadEnd, reason))),
         };
         let mut loaded = match compiled.and_then(|compiled| self.bench.place(compiled)) {
             Ok(loaded) => loaded,
@@ -156,11 +158,12 @@ impl<B: Bench> Prepared for Ready<B> {
     fn finals(&mut self, traces: &[String]) -> Reply {
         let mut outcomes: Vec<Option<Outcome>> = vec![None; traces.len()];
         let mut finalists: Vec<(usize, B::Loaded)> = Vec::new();
+        self.compile_ahead(traces);
         for (at, trace) in traces.iter().enumerate() {
-            let checked = match nest_of(&self.space, &self.task, trace) {
+            let checked = match self.compiled(trace) {
                 Err(NoNest::Refused(detail)) => return Reply::Refused { detail },
                 Err(NoNest::DeadEnd(detail)) => Err(Refusal { cause: Failure::DeadEnd, detail }),
-                Ok(nest) => self.checked(nest),
+                Ok(compiled) => self.checked(compiled),
             };
             match checked {
                 Ok(loaded) => finalists.push((at, loaded)),
