@@ -15,6 +15,7 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use thiserror::Error;
 
+use super::estimator::BELIEVED;
 use super::{Config, Estimator, Estimators, Model};
 
 /// Names of the files of a checkpoint, and the most bytes that each may have.
@@ -246,7 +247,8 @@ fn estimators(tensors: Tensors, knows_gpus: bool) -> Result<Estimators, String> 
 
 fn estimator(tensors: Tensors) -> Result<Estimator, String> {
     let values = |name: &str| tensors.get(name).map(|stored| stored.values.len());
-    let shapes = Estimator::shapes(values("mean").unwrap_or(0), Estimator::trees(values("forest.leaves")));
+    let bounded = tensors.contains_key(BELIEVED);
+    let shapes = Estimator::shapes(values("mean").unwrap_or(0), Estimator::trees(values("forest.leaves")), bounded);
     Estimator::from_tensors(with_shapes(&shapes, tensors)?)
 }
 

@@ -93,6 +93,7 @@ fn estimator(
         None => usual,
     };
     let mut estimator = train_estimator(start, &shown, &options)?;
+    estimator.bound(&shown);
     estimator.calibrate(if held.is_empty() { &shown } else { &held });
     Ok(Some(TrainedEstimator {
         kind,

@@ -47,21 +47,26 @@ impl From<Estimator> for Estimators {
 
 /// How much the network and the forest say.
 const VOTES: &str = "votes";
+/// The lowest and the highest score of the network that are believed; not there where nothing is known of them.
+pub(super) const BELIEVED: &str = "believed";
+/// Programs at least this fast, in factors of two of the best of their task, are good ones.
+const GOOD: f32 = -0.5;
 
 /// The weights; all finite.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Estimator {
     inputs: usize,
-    /// Of the network, by name, and the votes.
+    /// Of the network, by name, the votes, and what is believed.
     tensors: BTreeMap<String, Vec<f32>>,
     forest: Forest,
 }
 
 impl Estimator {
     /// Names and shapes of an estimator's tensors.
-    pub(super) fn shapes(inputs: usize, trees: usize) -> Vec<(String, Vec<usize>)> {
+    pub(super) fn shapes(inputs: usize, trees: usize, bounded: bool) -> Vec<(String, Vec<usize>)> {
         let mut shapes = Self::network_shapes(inputs);
         shapes.extend(Forest::shapes(trees));
+        shapes.extend(bounded.then(|| (BELIEVED.to_string(), vec![2])));
         shapes
     }
 
@@ -102,7 +107,7 @@ impl Estimator {
         Estimator { inputs, tensors, forest: Forest::default() }
     }
 
-    /// An estimator of given weights, checked: exactly its tensors, of their sizes, all values finite, deviations above zero, trees that end.
+    /// An estimator of given weights, checked: exactly its tensors, of their sizes, all values finite, deviations above zero, the lowest score below the highest, trees that end.
     ///
     /// # Errors
     /// What is missing, superfluous, of another size or not finite, in words.
@@ -112,7 +117,12 @@ impl Estimator {
             return Err(format!("{inputs} features where 1 to {MAX_FEATURES} are possible"));
         }
         let trees = Self::trees(tensors.get(LEAVES_NAME).map(Vec::len));
-        check_tensors(&Self::shapes(inputs, trees), &tensors)?;
+        check_tensors(&Self::shapes(inputs, trees, tensors.contains_key(BELIEVED)), &tensors)?;
+        if let Some([lowest, highest]) = tensors.get(BELIEVED).map(Vec::as_slice)
+            && lowest > highest
+        {
+            return Err(format!("tensor `{BELIEVED}` begins at {lowest} and ends at {highest}"));
+        }
         if let Some(at) = tensors["deviation"].iter().position(|value| *value <= 0.0) {
             return Err(format!("tensor `deviation` is not above zero at {at}"));
         }
@@ -131,13 +141,14 @@ impl Estimator {
     /// All weights by name, with their shapes.
     pub fn tensors(&self) -> impl Iterator<Item = (String, Vec<usize>, Vec<f32>)> {
         let mut forest = self.forest.tensors();
-        Self::shapes(self.inputs, self.forest.trees.len()).into_iter().map(move |(name, shape)| {
+        let bounded = self.tensors.contains_key(BELIEVED);
+        Self::shapes(self.inputs, self.forest.trees.len(), bounded).into_iter().map(move |(name, shape)| {
             let values = forest.remove(&name).unwrap_or_else(|| self.tensor(&name).to_vec());
             (name, shape, values)
         })
     }
 
-    /// A tensor of [`Estimator::network_shapes`]; constructors made sure that each is there.
+    /// A tensor of [`Estimator::network_shapes`], which constructors made sure are there, or the range that is believed, if it is.
     fn tensor(&self, name: &str) -> &[f32] {
         self.tensors.get(name).map_or(&[], Vec::as_slice)
     }
@@ -157,7 +168,17 @@ impl Estimator {
         Some((said.iter().zip(self.tensor(VOTES)).map(|(score, vote)| score * vote).sum(), leaves))
     }
 
+    /// What the network says, as far as it is believed. Of programs that are unlike all that it has learned from it may say anything, and a
+    /// search finds those of which it says too much: what is beyond all that it said of good programs counts the less, the farther beyond it is.
     fn network_score(&self, features: &[f32]) -> f32 {
+        let score = self.network_output(features);
+        match self.tensor(BELIEVED) {
+            [lowest, highest] if score > *highest => (2.0 * highest - score).max(*lowest),
+            _ => score,
+        }
+    }
+
+    fn network_output(&self, features: &[f32]) -> f32 {
         let mut values = self.normalised(features);
         for layer in 0..=HIDDEN.len() {
             let (weight, bias) =
@@ -169,6 +190,21 @@ impl Estimator {
             }
         }
         values.first().copied().unwrap_or(0.0)
+    }
+
+    /// Learns how far the network is believed: from the lowest score to the highest that it gives to good programs of these groups, those that it
+    /// has learned from among them, or gave before.
+    pub fn bound(&mut self, groups: &[Group]) {
+        let members = groups.iter().flat_map(|group| group.features.iter().zip(&group.speeds));
+        let good = members.filter(|(_, speed)| **speed >= GOOD).map(|(features, _)| self.network_output(features));
+        let range = match self.tensor(BELIEVED) {
+            [lowest, highest] => (*lowest, *highest),
+            _ => (f32::INFINITY, f32::NEG_INFINITY),
+        };
+        let (lowest, highest) = good.fold(range, |(low, high), score| (low.min(score), high.max(score)));
+        if lowest <= highest {
+            self.tensors.insert(BELIEVED.into(), vec![lowest, highest]);
+        }
     }
 
     /// Makes its scores logarithms of speeds: by how much the network's and the forest's count is what fits these groups best (least squares,

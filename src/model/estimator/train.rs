@@ -289,7 +289,10 @@ fn normalise(weights: &mut [f32]) {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
     use super::{EstimatorOptions, Group, train_estimator};
+    use crate::model::estimator::{BELIEVED, GOOD};
     use crate::model::{Estimator, ModelError};
     use rand::{Rng, SeedableRng};
     use rand_chacha::ChaCha8Rng;
@@ -324,6 +327,47 @@ mod tests {
         let before = trained.evaluate(std::slice::from_ref(&odd)).pairs;
         let adapted = train_estimator(Some(&trained), std::slice::from_ref(&odd), &options).unwrap();
         assert!(adapted.evaluate(&[odd]).pairs > before + 0.2);
+    }
+
+    #[test]
+    fn what_is_beyond_all_that_was_said_of_good_programs_counts_less() {
+        let free = Estimator::random(4, 0);
+        let score_of = |estimator: &Estimator, features: &Vec<f32>| estimator.score(features).unwrap();
+        let known = groups(3, 1);
+        let good: Vec<f32> = known
+            .iter()
+            .flat_map(|group| group.features.iter().zip(&group.speeds))
+            .filter(|(_, speed)| **speed >= GOOD)
+            .map(|(features, _)| score_of(&free, features))
+            .collect();
+        let lowest = good.iter().copied().fold(f32::INFINITY, f32::min);
+        let highest = good.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+        let mut bounded = free.clone();
+        bounded.bound(&known);
+        let (mut within, mut beyond) = (0, 0);
+        for features in groups(40, 2).iter().flat_map(|group| &group.features) {
+            match (score_of(&free, features), score_of(&bounded, features)) {
+                (said, counts) if said <= highest => {
+                    within += 1;
+                    assert_eq!(said, counts);
+                }
+                (said, counts) => {
+                    beyond += 1;
+                    assert!(counts < highest && counts >= lowest, "{said} counts as {counts}");
+                    assert!(counts == lowest || (highest - counts - (said - highest)).abs() < 1e-5);
+                }
+            }
+        }
+        assert!(within > 0 && beyond > 0, "{within} {beyond}");
+        // it is kept with the weights, and never gets narrower
+        let mut tensors: BTreeMap<_, _> = bounded.tensors().map(|(name, _, values)| (name, values)).collect();
+        assert_eq!(tensors[BELIEVED], [lowest, highest]);
+        assert_eq!(Estimator::from_tensors(tensors.clone()).unwrap(), bounded);
+        let before = bounded.clone();
+        bounded.bound(&known[..1]);
+        assert_eq!(bounded, before);
+        tensors.insert(BELIEVED.into(), vec![highest, lowest]);
+        assert!(Estimator::from_tensors(tensors).unwrap_err().contains(BELIEVED));
     }
 
     #[test]
