@@ -38,7 +38,8 @@ pub struct Compared {
     pub own: f64,
 }
 
-/// Trains estimators on the records of a space; those of `start` move a little, new ones learn from nothing. They are held against those `beside` them.
+/// Trains estimators on the records of a space; those of `start` move a little, new ones learn from nothing.
+/// They are held against those `beside` them.
 ///
 /// # Errors
 /// Where there is nothing to learn from, of CPUs if they start from nothing, or training fails.
@@ -93,7 +94,11 @@ fn estimator(
         None => usual,
     };
     let mut estimator = train_estimator(start, &shown, &options)?;
-    estimator.bound(&shown);
+    // those who fine-tune have few tasks: a range from them alone would leave good programs of others
+    // unbelieved
+    if start.is_none_or(Estimator::is_bounded) {
+        estimator.bound(&shown);
+    }
     estimator.calibrate(if held.is_empty() { &shown } else { &held });
     Ok(Some(TrainedEstimator {
         kind,
@@ -179,12 +184,14 @@ impl TrainedEstimators {
         self.trained.iter().filter_map(TrainedEstimator::compared).collect()
     }
 
-    /// What they went on from, or else those of them that every checkpoint has: those of a checkpoint before [`TrainedEstimators::replace`].
+    /// What they went on from, or else those of them that every checkpoint has: those of a checkpoint before
+    /// [`TrainedEstimators::replace`].
     pub fn start(&self) -> Estimators {
         self.start.clone()
     }
 
-    /// Puts them in the places of a checkpoint's, `only_better` ones and those of which nothing tells, if that is wanted.
+    /// Puts them in the places of a checkpoint's, `only_better` ones and those of which nothing tells, if
+    /// that is wanted.
     pub fn replace(self, checkpoint: &mut Checkpoint, only_better: bool) {
         for trained in self.trained {
             if !only_better || trained.compared().is_none_or(|Compared { beside, own, .. }| own > beside) {

@@ -1,9 +1,10 @@
 //! A small network and a forest that order the programs of a task by vectors of features.
 //!
-//! They learn what the transformer's value head learns, from what a finished program looks like instead of the decisions that led to it; and they
-//! learn it in minutes. Ansor (OSDI 2020) and TenSet (NeurIPS 2021) rank by such models. Trees are the better judges, both together the best: they
-//! err in different ways. Scores compare programs of one task: log₂ of the speed, but for a constant of the task. What was measured of the task itself
-//! corrects them ([`Adapted`]).
+//! They learn what the transformer's value head learns, from what a finished program looks like instead of
+//! the decisions that led to it; and they learn it in minutes. Ansor (OSDI 2020) and TenSet (NeurIPS 2021)
+//! rank by such models. Trees are the better judges, both together the best: they err in different ways.
+//! Scores compare programs of one task: log₂ of the speed, but for a constant of the task. What was measured
+//! of the task itself corrects them ([`Adapted`]).
 
 mod boost;
 mod forest;
@@ -31,7 +32,8 @@ const SLOWEST_CALIBRATED: f32 = -3.0;
 /// Normalised features are cut off here: what is farther out was never seen in training.
 const FARTHEST: f32 = 6.0;
 
-/// The estimators of a checkpoint, one for each kind of machine that was learned of: programs for them are described by different features.
+/// The estimators of a checkpoint, one for each kind of machine that was learned of: programs for them are
+/// described by different features.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Estimators {
     pub cpu: Estimator,
@@ -47,7 +49,8 @@ impl From<Estimator> for Estimators {
 
 /// How much the network and the forest say.
 const VOTES: &str = "votes";
-/// The lowest and the highest score of the network that are believed; not there where nothing is known of them.
+/// The lowest and the highest score of the network that are believed; not there where nothing is known of
+/// them.
 pub(super) const BELIEVED: &str = "believed";
 /// Programs at least this fast, in factors of two of the best of their task, are good ones.
 const GOOD: f32 = -0.5;
@@ -107,7 +110,8 @@ impl Estimator {
         Estimator { inputs, tensors, forest: Forest::default() }
     }
 
-    /// An estimator of given weights, checked: exactly its tensors, of their sizes, all values finite, deviations above zero, the lowest score below the highest, trees that end.
+    /// An estimator of given weights, checked: exactly its tensors, of their sizes, all values finite,
+    /// deviations above zero, trees that end, and a range of scores that does not end before it begins.
     ///
     /// # Errors
     /// What is missing, superfluous, of another size or not finite, in words.
@@ -141,19 +145,20 @@ impl Estimator {
     /// All weights by name, with their shapes.
     pub fn tensors(&self) -> impl Iterator<Item = (String, Vec<usize>, Vec<f32>)> {
         let mut forest = self.forest.tensors();
-        let bounded = self.tensors.contains_key(BELIEVED);
-        Self::shapes(self.inputs, self.forest.trees.len(), bounded).into_iter().map(move |(name, shape)| {
+        Self::shapes(self.inputs, self.forest.trees.len(), self.is_bounded()).into_iter().map(move |(name, shape)| {
             let values = forest.remove(&name).unwrap_or_else(|| self.tensor(&name).to_vec());
             (name, shape, values)
         })
     }
 
-    /// A tensor of [`Estimator::network_shapes`], which constructors made sure are there, or the range that is believed, if it is.
+    /// A tensor of [`Estimator::network_shapes`], which constructors made sure are there, or the range that
+    /// is believed, if it is.
     fn tensor(&self, name: &str) -> &[f32] {
         self.tensors.get(name).map_or(&[], Vec::as_slice)
     }
 
-    /// The higher, the faster: log₂ of the speed, but for a constant of the task. `None` for another number of features than the estimator's.
+    /// The higher, the faster: log₂ of the speed, but for a constant of the task. `None` for another number
+    /// of features than the estimator's.
     pub fn score(&self, features: &[f32]) -> Option<f32> {
         Some(self.score_and_leaves(features)?.0)
     }
@@ -168,8 +173,9 @@ impl Estimator {
         Some((said.iter().zip(self.tensor(VOTES)).map(|(score, vote)| score * vote).sum(), leaves))
     }
 
-    /// What the network says, as far as it is believed. Of programs that are unlike all that it has learned from it may say anything, and a
-    /// search finds those of which it says too much: what is beyond all that it said of good programs counts the less, the farther beyond it is.
+    /// What the network says, as far as it is believed. Of programs that are unlike all that it has learned
+    /// from it may say anything, and a search finds those of which it says too much: what is beyond all that
+    /// it said of good programs counts the less, the farther beyond it is.
     fn network_score(&self, features: &[f32]) -> f32 {
         let score = self.network_output(features);
         match self.tensor(BELIEVED) {
@@ -192,8 +198,13 @@ impl Estimator {
         values.first().copied().unwrap_or(0.0)
     }
 
-    /// Learns how far the network is believed: from the lowest score to the highest that it gives to good programs of these groups, those that it
-    /// has learned from among them, or gave before.
+    /// Whether it is known how far the network is believed.
+    pub fn is_bounded(&self) -> bool {
+        self.tensors.contains_key(BELIEVED)
+    }
+
+    /// Learns how far the network is believed: from the lowest score to the highest that it gives to good
+    /// programs of these groups, those that it has learned from among them, or gave before.
     pub fn bound(&mut self, groups: &[Group]) {
         let members = groups.iter().flat_map(|group| group.features.iter().zip(&group.speeds));
         let good = members.filter(|(_, speed)| **speed >= GOOD).map(|(features, _)| self.network_output(features));
@@ -207,8 +218,9 @@ impl Estimator {
         }
     }
 
-    /// Makes its scores logarithms of speeds: by how much the network's and the forest's count is what fits these groups best (least squares,
-    /// within each group). They had better be none that it has learned from, which the forest knows by heart.
+    /// Makes its scores logarithms of speeds: by how much the network's and the forest's count is what fits
+    /// these groups best (least squares, within each group). They had better be none that it has learned
+    /// from, which the forest knows by heart.
     pub fn calibrate(&mut self, groups: &[Group]) {
         // normal equations of two unknowns
         let (mut squares, mut right) = ([[1e-6f64, 0.0], [0.0, 1e-6]], [0.0; 2]);
