@@ -1,0 +1,182 @@
+//! Programs of before: the nests of a fixed sample of traces come out as they always did.
+//!
+//! `tests/files/nest/kept.jsonl.zst` holds a line for each task: its workload, its target, and its programs,
+//! each a trace and the hash of its nest. 5,000 programs are of the shipped corpus, of all kinds of workloads;
+//! 1,000 are for GPUs. A change of the space that is additive leaves all of them as they are (DESIGN,
+//! "Growth without loss"). The file is drawn anew only where it is missing and UPDATE_EXPECT is set.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{BufRead, BufReader, Write};
+use std::path::{Path, PathBuf};
+
+use rand::{Rng, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+use rayon::iter::{IntoParallelRefIterator, ParallelIterator};
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+use tilescribe::nest::Nest;
+use tilescribe::record::{CorpusReader, Limits, read_workloads};
+use tilescribe::space::{Next, Space};
+use tilescribe::target::{Target, Task};
+
+use super::gpu::{SHIPPED, gpu};
+use super::random::Pair;
+
+const OF_CORPUS: usize = 5_000;
+const OF_GPUS: usize = 1_000;
+
+/// Programs of one task.
+#[derive(Serialize, Deserialize)]
+struct Kept {
+    workload: String,
+    /// As TOML.
+    target: String,
+    programs: Vec<Program>,
+}
+
+#[derive(Serialize, Deserialize)]
+struct Program {
+    trace: String,
+    /// [`hash`] of its nest.
+    nest: String,
+}
+
+/// Half of the SHA-256 of a nest as text, and of what the text leaves out. Scopes are spelled as they were when
+/// the file was drawn.
+fn hash(nest: &Nest) -> String {
+    let text = format!("{nest}error growth {}\n", nest.error_growth);
+    let text = text.replace(" workspace\n", " shared\n").replace(" block-shared\n", " private\n");
+    Sha256::digest(text.as_bytes())[..16].iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+fn path() -> PathBuf {
+    root().join("tests/files/nest/kept.jsonl.zst")
+}
+
+fn task(workload: &str, target: &str) -> Task {
+    Task { workload: workload.parse().unwrap(), target: Target::from_toml(target).unwrap() }
+}
+
+#[test]
+fn programs_of_before_come_out_as_they_were() {
+    if std::env::var_os("UPDATE_EXPECT").is_some() && !path().exists() {
+        draw();
+    }
+    let input = BufReader::new(zstd::Decoder::new(File::open(path()).unwrap()).unwrap());
+    let kept: Vec<Kept> = input.lines().map(|line| serde_json::from_str(&line.unwrap()).unwrap()).collect();
+    let programs: usize = kept.iter().map(|kept| kept.programs.len()).sum();
+    assert_eq!(programs, OF_CORPUS + OF_GPUS);
+    let changed: Vec<String> = kept.par_iter().flat_map_iter(changed).collect();
+    let first = changed.first().cloned().unwrap_or_default();
+    assert!(changed.is_empty(), "{} of {programs} programs differ, the first:\n{first}", changed.len());
+}
+
+/// What became of the programs of a task that are not as they were.
+fn changed(kept: &Kept) -> Vec<String> {
+    let task = task(&kept.workload, &kept.target);
+    let space = Space::standard();
+    let check = |program: &Program| {
+        let found = space.next(&task, &program.trace.parse().unwrap());
+        match found {
+            Ok(Next::Done(nest)) if hash(&nest) == program.nest => None,
+            Ok(Next::Done(nest)) => Some(format!("another nest\n{}\n{}\n{nest}", kept.workload, program.trace)),
+            other => Some(format!("{other:?}\n{}\n{}", kept.workload, program.trace)),
+        }
+    };
+    kept.programs.iter().filter_map(check).collect()
+}
+
+/// Programs by workload and target.
+type Drawn = BTreeMap<(String, String), Vec<Program>>;
+
+fn draw() {
+    let mut drawn = Drawn::new();
+    of_corpus(&mut drawn);
+    of_gpus(&mut drawn);
+    let mut output = zstd::Encoder::new(File::create(path()).unwrap(), 19).unwrap();
+    for ((workload, target), programs) in drawn {
+        let line = serde_json::to_string(&Kept { workload, target, programs }).unwrap();
+        writeln!(output, "{line}").unwrap();
+    }
+    output.finish().unwrap();
+}
+
+/// Records that this space reads, of each kind of workload as many as of others where there are so many:
+/// those with the smallest hashes.
+fn of_corpus(drawn: &mut Drawn) {
+    let mut kinds = BTreeMap::new();
+    for path in files("corpus/workloads") {
+        let kind = path.file_stem().unwrap().to_string_lossy().into_owned();
+        for named in read_workloads(&path).unwrap() {
+            kinds.insert(named.workload.hash().to_string(), kind.clone());
+        }
+    }
+    let space = Space::standard();
+    let mut by_kind = BTreeMap::<String, BTreeMap<[u8; 32], (String, String, String)>>::new();
+    for path in files("corpus/records") {
+        let reader = CorpusReader::new(BufReader::new(File::open(path).unwrap()), Limits::default()).unwrap();
+        for entry in reader {
+            let entry = entry.unwrap();
+            let kind = kinds.get(&entry.record.task_hash).cloned().unwrap_or_else(|| "other".to_string());
+            let trace = entry.record.trace.to_string();
+            let key = Sha256::digest(format!("{} {} {trace}", entry.record.task_hash, entry.record.target));
+            let of_kind = by_kind.entry(kind).or_default();
+            if of_kind.len() < OF_CORPUS || of_kind.keys().next_back().is_some_and(|last| key[..] < last[..]) {
+                let text = || (entry.task.workload.to_string(), entry.task.target.to_toml(), trace);
+                of_kind.insert(key.into(), text());
+                if of_kind.len() > OF_CORPUS {
+                    of_kind.pop_last();
+                }
+            }
+        }
+    }
+    let mut of_kinds: Vec<_> = by_kind.into_values().map(|of_kind| of_kind.into_values()).collect();
+    let mut count = 0;
+    while count < OF_CORPUS {
+        for of_kind in &mut of_kinds {
+            let Some((workload, target, trace)) = of_kind.next().filter(|_| count < OF_CORPUS) else { continue };
+            if let Ok(Next::Done(nest)) = space.next(&task(&workload, &target), &trace.parse().unwrap()) {
+                drawn.entry((workload, target)).or_default().push(Program { trace, nest: hash(&nest) });
+                count += 1;
+            }
+        }
+    }
+}
+
+/// Random programs, and those of the rules, for all GPUs that are described here: of small random workloads and
+/// of tasks of the corpus.
+fn of_gpus(drawn: &mut Drawn) {
+    let mut rng = ChaCha8Rng::seed_from_u64(0x6b657074);
+    let tasks: Vec<_> = files("corpus/workloads").iter().flat_map(|path| read_workloads(path).unwrap()).collect();
+    let mut count = 0;
+    while count < OF_GPUS {
+        let target: Target = gpu(SHIPPED[rng.random_range(0..SHIPPED.len())].0).into();
+        let pair = match rng.random_range(0..5) {
+            0..3 => Pair::for_gpu(target, count % 2 == 0, &mut rng),
+            drawn => {
+                let workload = tasks[rng.random_range(0..tasks.len())].workload.clone();
+                Pair::of(Task { workload, target }, drawn == 3, &mut rng)
+            }
+        };
+        if let Ok(nest) = &pair.result {
+            let program = Program { trace: pair.trace.to_string(), nest: hash(nest) };
+            let programs = drawn.entry((pair.task.workload.to_string(), pair.task.target.to_toml())).or_default();
+            if programs.iter().all(|other| other.trace != program.trace) {
+                programs.push(program);
+                count += 1;
+            }
+        }
+    }
+}
+
+fn files(folder: &str) -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(root().join(folder)).unwrap();
+    let mut files: Vec<PathBuf> = entries.map(|entry| entry.unwrap().path()).collect();
+    files.sort();
+    files
+}
