@@ -1,5 +1,5 @@
-//! Compiles the C sources: the runtime into our own binary, and it and what artifacts consist of as relocatable objects that `compile`
-//! links, so that no C compiler is needed there.
+//! Compiles the C sources: the runtime into our own binary, and it and what artifacts consist of as
+//! relocatable objects that `compile` links, so that no C compiler is needed there.
 
 use std::path::{Path, PathBuf};
 use std::{env, fs};
@@ -21,8 +21,9 @@ fn main() {
     println!("cargo::rustc-link-lib=pthread");
 }
 
-/// Makes what candle's CUDA back end asks the linker for: functions that find NVIDIA's libraries when they are called, and libraries of their names
-/// without anything inside. Only the CUDA runtime is linked as it is, from beside the compiler that `NVCC` names.
+/// Makes what candle's CUDA back end asks the linker for: functions that find NVIDIA's libraries when they
+/// are called, and libraries of their names without anything inside. Only the CUDA runtime is linked as it
+/// is, from beside the compiler that `NVCC` names.
 fn link_cuda(out: &Path) {
     println!("cargo::rerun-if-changed=src/measure/cuda/link");
     println!("cargo::rerun-if-env-changed=NVCC");

@@ -1,4 +1,5 @@
-//! What sharing a loop costs: an empty parallel loop on 1 to 64 threads, and 13 equal tiles on 2 of them, as a share of the serial time.
+//! What sharing a loop costs: an empty parallel loop on 1 to 64 threads, and 13 equal tiles on 2 of them, as
+//! a share of the serial time.
 //!
 //! More threads than processors measure the operating system: its time slices, not the pool.
 

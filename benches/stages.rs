@@ -1,4 +1,5 @@
-//! What a candidate costs, stage by stage: deciding, building the nest, verifying, machine code, encoding for the model.
+//! What a candidate costs, stage by stage: deciding, building the nest, verifying, machine code, encoding for
+//! the model.
 
 use criterion::{Criterion, criterion_group, criterion_main};
 use tilescribe::codegen::{self, Kernel};

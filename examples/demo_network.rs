@@ -1,5 +1,5 @@
-//! Writes the demo's network as ONNX: SqueezeNet 1.1 (Iandola et al., 2016) in its full size, 1.2 million weights, with
-//! random ones (He et al., 2015) from a fixed seed.
+//! Writes the demo's network as ONNX: SqueezeNet 1.1 (Iandola et al., 2016) in its full size, 1.2 million
+//! weights, with random ones (He et al., 2015) from a fixed seed.
 //!
 //! usage: cargo run --release --example demo_network -- FILE.onnx
 
@@ -59,7 +59,8 @@ impl Builder {
         name
     }
 
-    /// A convolution of `[input, output]` channels and its ReLU; kernels of 3 keep the image's size unless they stride.
+    /// A convolution of `[input, output]` channels and its ReLU; kernels of 3 keep the image's size unless
+    /// they stride.
     fn conv(&mut self, name: &str, x: &str, [input, output]: [i64; 2], kernel: i64, stride: i64) -> String {
         let fan_in = input * kernel * kernel;
         let weights =

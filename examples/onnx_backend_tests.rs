@@ -2,8 +2,8 @@
 //!
 //! usage: onnx_backend_tests FOLDER [--only TEXT]
 //!
-//! FOLDER holds one folder for each test, with `model.onnx` and `test_data_set_0/{input,output}_N.pb`; `tests/onnx_nodes.py` finds
-//! the one of an installed onnx package. Exits with 1 if a result is wrong.
+//! FOLDER holds one folder for each test, with `model.onnx` and `test_data_set_0/{input,output}_N.pb`;
+//! `tests/onnx_nodes.py` finds the one of an installed onnx package. Exits with 1 if a result is wrong.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};

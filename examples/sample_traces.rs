@@ -2,16 +2,18 @@
 //!
 //! usage: sample_traces [--count N] [--seed S] [--checkpoint C] [--dim NAME=N] PATH...
 //!
-//! Each PATH is an ONNX file, or a file with the text of a task (lines that start with `#` are comments). The N traces, 10,000 if nothing else is
-//! said, are spread evenly over the distinct tasks of all of them, for this machine. Without C, a folder or
-//! hf:OWNER/NAME@REVISION, the shipped model writes. A trace is legal if
+//! Each PATH is an ONNX file, or a file with the text of a task (lines that start with `#` are comments). The
+//! N traces, 10,000 if nothing else is said, are spread evenly over the distinct tasks of all of them, for
+//! this machine. Without C, a folder or hf:OWNER/NAME@REVISION, the shipped model writes. A trace is legal if
 //!
 //! - the space replays it to a finished nest, and the verifier accepts that;
 //! - driving the space by its decisions gives the same trace and the same nest;
 //! - so does replaying it after its way through text and back, and through the language's tokens and back.
 //!
-//! Prints one line of JSON: {"tasks":..,"traces":..,"distinct":..,"illegal":..,"dead_ends":..,"sampling_s":..,"checking_s":..}. Exits with 1 if a trace is
-//! illegal or 1 % of them or more are dead ends, with 2 where an argument makes no sense.
+//! Prints one line of JSON:
+//! {"tasks":..,"traces":..,"distinct":..,"illegal":..,"dead_ends":..,"sampling_s":..,"checking_s":..}. Exits
+//! with 1 if a trace is illegal or 1 % of them or more are dead ends, with 2 where an argument makes no
+//! sense.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};

@@ -1,7 +1,7 @@
 //! Tilescribe: a language-model-guided tensor program generator.
 //!
-//! A neural network comes in as ONNX and leaves as fast compiled code. Every decision taken while a schedule is
-//! generated is a word of a small tensor language; a transformer that was trained on measured decision
+//! A neural network comes in as ONNX and leaves as fast compiled code. Every decision taken while a schedule
+//! is generated is a word of a small tensor language; a transformer that was trained on measured decision
 //! sequences writes them.
 //!
 //! Modules in the order in which data flows:

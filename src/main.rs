@@ -4,7 +4,8 @@ mod cli;
 
 use std::process::ExitCode;
 
-/// Training and tuning allocate and free large arrays all the time; the system's allocator gives their pages back and faults them in again.
+/// Training and tuning allocate and free large arrays all the time; the system's allocator gives their pages
+/// back and faults them in again.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 

@@ -56,7 +56,8 @@ impl fmt::Display for Failure {
 pub enum Outcome {
     /// Compiled, correct, and timed.
     Timed {
-        /// Nanoseconds of single runs, in the order in which they were measured, at the pace of the program that ran in turn with it, if one did.
+        /// Nanoseconds of single runs, in the order in which they were measured, at the pace of the program
+        /// that ran in turn with it, if one did.
         times_ns: Vec<u64>,
         /// Microseconds from the nest to loaded machine code.
         compile_us: u64,
@@ -88,14 +89,14 @@ impl Outcome {
         }
     }
 
-    /// The lower quartile of the runs in nanoseconds: neither lucky nor disturbed. Of programs that ran in turn often enough, it comes out the same
-    /// again more often than the fastest run does, or the median.
+    /// The lower quartile of the runs in nanoseconds: neither lucky nor disturbed. Of programs that ran in
+    /// turn often enough, it comes out the same again more often than the fastest run does, or the median.
     pub fn settled_ns(&self) -> Option<u64> {
         self.settled_ns_of(|_| true)
     }
 
-    /// The same of every other run, from the first or the second on: where programs are chosen by one half, the other half tells without
-    /// favour how fast the chosen one is.
+    /// The same of every other run, from the first or the second on: where programs are chosen by one half,
+    /// the other half tells without favour how fast the chosen one is.
     pub fn settled_ns_of_half(&self, second: bool) -> Option<u64> {
         self.settled_ns_of(|at| (at % 2 == 1) == second)
     }

@@ -1,6 +1,7 @@
 //! A machine as plain data, and a [`Task`]: what to compute, and where.
 //!
-//! A target is detected from the host or read from a TOML file; nothing else in Tilescribe asks the host what it can do.
+//! A target is detected from the host or read from a TOML file; nothing else in Tilescribe asks the host what
+//! it can do.
 
 pub mod cpu;
 mod detect;
@@ -51,7 +52,8 @@ impl Target {
     /// Reads a description in TOML: the fields of [`Cpu`] or of [`Gpu`], which alone has a `capability`.
     ///
     /// # Errors
-    /// [`TargetError::Syntax`] for unknown, missing or mistyped fields, [`TargetError::Range`] for values that no machine has.
+    /// [`TargetError::Syntax`] for unknown, missing or mistyped fields, [`TargetError::Range`] for values
+    /// that no machine has.
     pub fn from_toml(text: &str) -> Result<Target, TargetError> {
         let table: toml::Table = toml::from_str(text).map_err(|e| syntax(&e))?;
         match table.contains_key("capability") {
@@ -79,7 +81,8 @@ impl Target {
         }
     }
 
-    /// How many f32 one operation of a processor takes: those of a vector register, or one for each thread of a warp.
+    /// How many f32 one operation of a processor takes: those of a vector register, or one for each thread of
+    /// a warp.
     pub fn lanes(&self) -> i64 {
         match self {
             Target::Cpu(cpu) => cpu.lanes(),
@@ -95,7 +98,8 @@ impl Target {
         }
     }
 
-    /// The levels of memory that this machine has, each with its bytes (of one processor's where it is private, none for memory), nearest first.
+    /// The levels of memory that this machine has, each with its bytes (of one processor's where it is
+    /// private, none for memory), nearest first.
     pub fn levels(&self) -> Vec<(Level, Option<u64>)> {
         match self {
             Target::Cpu(cpu) => cpu.levels(),

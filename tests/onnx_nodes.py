@@ -12,7 +12,8 @@ import subprocess
 import sys
 import tempfile
 
-# Inputs that decide about shapes: a compiler of static shapes needs them as constants, while the tests feed them.
+# Inputs that decide about shapes: a compiler of static shapes needs them as constants, while the tests feed
+# them.
 PARAMETERS = {
     "ConstantOfShape": [0], "CumSum": [1], "CumProd": [1], "Expand": [1], "OneHot": [1], "Pad": [1, 3], "Range": [0, 1, 2],
     "ReduceL1": [1], "ReduceL2": [1], "ReduceLogSum": [1], "ReduceLogSumExp": [1], "ReduceMax": [1], "ReduceMean": [1],

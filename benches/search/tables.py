@@ -70,7 +70,8 @@ def print_needed(results, of, at):
             own, other = by_trials(task, of).get(at), by_trials(task, method)
             if own is not None and other:
                 needed.append(bounds(other, own))
-        # what a method would have done had it gone on is not known, nor when between two checkpoints it got there: only what is certain counts
+        # what a method would have done had it gone on is not known, nor when between two checkpoints it got
+        # there: only what is certain counts
         most = max(map(int, row))
         counts = [sum(low >= times * at for low, _ in needed) if times * at <= most else None for times in TIMES]
         counts.append(sum(high is None for _, high in needed))

@@ -1,5 +1,5 @@
-//! What a kernel looks like in machine code: read from LLVM's assembly, which says in comments which loop a block belongs to and which
-//! instructions spill and reload registers.
+//! What a kernel looks like in machine code: read from LLVM's assembly, which says in comments which loop a
+//! block belongs to and which instructions spill and reload registers.
 //!
 //! ```text
 //! .LBB1_5:                                #   Parent Loop BB1_2 Depth=1
@@ -32,7 +32,8 @@ pub struct CodeFigures {
     pub broadcasts: u32,
     /// Spills among them.
     pub stores: u32,
-    /// Moves between lanes or from one register into all lanes of another; what is loaded on the way counts as a load too.
+    /// Moves between lanes or from one register into all lanes of another; what is loaded on the way counts
+    /// as a load too.
     pub shuffles: u32,
     /// Gathers and scatters, which are neither loads nor stores here.
     pub gathers: u32,
@@ -47,8 +48,8 @@ pub struct CodeFigures {
 #[derive(Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
 pub struct KernelFigures {
     pub whole: CodeFigures,
-    /// Of the innermost loop with the most multiply-adds; with the most other vector operations where there are none.
-    /// Without any loop, of the function that has them.
+    /// Of the innermost loop with the most multiply-adds; with the most other vector operations where there
+    /// are none. Without any loop, of the function that has them.
     pub hottest: CodeFigures,
     /// The function that it is in.
     pub function: String,

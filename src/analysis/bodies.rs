@@ -1,7 +1,8 @@
 //! What single iterations of a nest's loops execute.
 //!
-//! [`super::Mix`] counts what a whole run executes; how fast a loop is depends on what stands together in its body, too: how many sums are under way
-//! at once, how many operands feed them, whether vectors cross cache lines, whether rows a power of two apart fall into the same sets of a cache.
+//! [`super::Mix`] counts what a whole run executes; how fast a loop is depends on what stands together in its
+//! body, too: how many sums are under way at once, how many operands feed them, whether vectors cross cache
+//! lines, whether rows a power of two apart fall into the same sets of a cache.
 
 use crate::analysis::Plan;
 use crate::analysis::footprint::{LINE_BYTES, PAGE_BYTES, Unit};

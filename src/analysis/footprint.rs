@@ -1,11 +1,12 @@
 //! Which data a piece of a nest touches.
 //!
-//! Each access is a box: the values that its indices take while the loops inside of the piece run and those outside stand still. The
-//! boxes of one buffer are united by the smaller of their hull and their sum. Caches move whole lines, so a run of neighbours counts in
-//! lines; strided elements count a line each where that is less than what lies between them.
+//! Each access is a box: the values that its indices take while the loops inside of the piece run and those
+//! outside stand still. The boxes of one buffer are united by the smaller of their hull and their sum. Caches
+//! move whole lines, so a run of neighbours counts in lines; strided elements count a line each where that is
+//! less than what lies between them.
 //!
-//! Where a loop outside of the piece shortens one inside (a last tile) or decides whether it runs at all (a peeled tail), the cache must have room
-//! for the longest, but what is moved counts with the average.
+//! Where a loop outside of the piece shortens one inside (a last tile) or decides whether it runs at all (a
+//! peeled tail), the cache must have room for the longest, but what is moved counts with the average.
 
 use std::mem::take;
 
@@ -364,7 +365,8 @@ pub(super) fn vars_of<'i>(indices: impl IntoIterator<Item = &'i Index>, vars: &m
     vars.dedup();
 }
 
-/// The values of an index lie this far apart, or a multiple of it: the greatest common divisor of its coefficients.
+/// The values of an index lie this far apart, or a multiple of it: the greatest common divisor of its
+/// coefficients.
 fn step(index: &Index) -> u64 {
     index.terms().iter().fold(0, |mut divisor, (_, coefficient)| {
         if divisor == 1 {

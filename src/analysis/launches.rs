@@ -1,8 +1,10 @@
-//! What the launches of a program for a GPU ask of it, estimated from the loops alone: [`super::Mix`] for GPUs.
+//! What the launches of a program for a GPU ask of it, estimated from the loops alone: [`super::Mix`] for
+//! GPUs.
 //!
-//! Instructions are those of whole warps, of one block. What does not change in the innermost loops counts once for all of their iterations, and
-//! equal values of unrolled loops count once. What an access costs is found out from the addresses of the lanes of a block's first warp: in sectors of 32 bytes for
-//! global memory, in turns of the 32 banks for shared memory.
+//! Instructions are those of whole warps, of one block. What does not change in the innermost loops counts
+//! once for all of their iterations, and equal values of unrolled loops count once. What an access costs is
+//! found out from the addresses of the lanes of a block's first warp: in sectors of 32 bytes for global
+//! memory, in turns of the 32 banks for shared memory.
 
 use std::collections::BTreeSet;
 
@@ -20,7 +22,8 @@ const BANKS: i64 = 32;
 const WORD_BYTES: i64 = 4;
 /// Bytes that a lane accesses at once, at most.
 const WIDEST_BYTES: i64 = 16;
-/// Registers that a thread wants beside its buffers, and shared memory that a block takes beside its own, in bytes.
+/// Registers that a thread wants beside its buffers, and shared memory that a block takes beside its own, in
+/// bytes.
 const OTHER_REGISTERS: f64 = 32.0;
 const OTHER_SHARED_BYTES: f64 = 1024.0;
 
@@ -45,7 +48,8 @@ pub(crate) struct Launch {
     pub shared_bytes: f64,
     /// How often the threads of a block may have to wait for one another.
     pub phases: f64,
-    /// Instructions of a block's warps, but for those that access memory: all of them, and those that take long.
+    /// Instructions of a block's warps, but for those that access memory: all of them, and those that take
+    /// long.
     pub operations: f64,
     pub slow_operations: f64,
     /// Multiply-adds of a block on tensor cores.
@@ -105,8 +109,8 @@ fn launch<'a>(plan: &Plan<'a>, statement: &'a Stmt) -> Launch {
         match buffer.scope {
             // the threads of a block have a part each
             Scope::Register => launch.registers += buffer.bytes() as f64 / WORD_BYTES as f64 / launch.threads,
-            Scope::Private => launch.shared_bytes += buffer.bytes() as f64,
-            Scope::Argument(_) | Scope::Packed | Scope::Shared => {}
+            Scope::BlockShared => launch.shared_bytes += buffer.bytes() as f64,
+            Scope::Argument(_) | Scope::Packed | Scope::Workspace => {}
         }
     }
     launch
@@ -290,7 +294,7 @@ impl<'a> Counter<'_, 'a> {
             return;
         }
         let flat = flatten(indices, &buffer.shape);
-        let is_near = buffer.scope == Scope::Private;
+        let is_near = buffer.scope == Scope::BlockShared;
         let bytes = buffer.dtype.bytes() as i64;
         let times = place.times(&|var| flat.mentions(var));
         let [count, pieces] = match place.sides.is_empty() {

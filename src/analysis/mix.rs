@@ -1,8 +1,9 @@
 //! What a nest makes the processor execute: counts of instructions by kind, estimated from the loops alone.
 //!
-//! The mix is that of the busiest core: of a parallel loop it executes the largest share. Within the body of an innermost counted loop,
-//! equal loads and subexpressions of unrolled loops count once, as a compiler shares them, and what does not change in the loop counts once
-//! for all its iterations. Loops run as often as they do on average over the ragged tiles.
+//! The mix is that of the busiest core: of a parallel loop it executes the largest share. Within the body of
+//! an innermost counted loop, equal loads and subexpressions of unrolled loops count once, as a compiler
+//! shares them, and what does not change in the loop counts once for all its iterations. Loops run as often
+//! as they do on average over the ragged tiles.
 
 use serde::{Deserialize, Serialize};
 
@@ -49,7 +50,8 @@ pub struct Mix {
     pub lane_use: f64,
     /// Parallel loops that are entered.
     pub forks: f64,
-    /// Iterations of parallel loops that the busiest core executes, and those that it would if they could be dealt out evenly.
+    /// Iterations of parallel loops that the busiest core executes, and those that it would if they could be
+    /// dealt out evenly.
     pub share: f64,
     pub even_share: f64,
 }

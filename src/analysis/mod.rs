@@ -1,9 +1,11 @@
-//! Figures that a kernel writer asks for, from the program alone: nothing here runs, measures or predicts a time.
+//! Figures that a kernel writer asks for, from the program alone: nothing here runs, measures or predicts a
+//! time.
 //!
-//! [`figures`] gathers them: the arithmetic of a workload and the bytes that any program for it must move, the bytes that each level of memory
-//! hands over to this one ([`traffic()`]), and what its innermost loop looks like in machine code ([`kernel_figures`]).
-//! [`crate::measure::roofline`] knows how fast the machine could do that.
-//! [`Mix`] counts a program's instructions without compiling it; for GPUs, each launch's are counted apart.
+//! [`figures`] gathers them: the arithmetic of a workload and the bytes that any program for it must move,
+//! the bytes that each level of memory hands over to this one ([`traffic()`]), and what its innermost loop
+//! looks like in machine code ([`kernel_figures`]). [`crate::measure::roofline`] knows how fast the machine
+//! could do that. [`Mix`] counts a program's instructions without compiling it; for GPUs, each launch's are
+//! counted apart.
 
 mod assembly;
 mod bodies;

@@ -1,7 +1,8 @@
 //! How long the loops of a nest are planned to be, and what has been found out about its pieces.
 //!
-//! Every level of memory asks for the footprints of the same pieces, so each is collected once for all of them. Pieces and bounds are told
-//! apart by their addresses, which stay what they are while the nest is borrowed.
+//! Every level of memory asks for the footprints of the same pieces, so each is collected once for all of
+//! them. Pieces and bounds are told apart by their addresses, which stay what they are while the nest is
+//! borrowed.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;

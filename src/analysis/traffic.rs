@@ -1,7 +1,8 @@
 //! How many bytes each level of memory hands over, estimated from the nest alone.
 //!
-//! The classical model of reuse by footprint, which Roller (OSDI 2022) sizes its tiles by and which "Analytical Modeling Is Enough for
-//! High-Performance BLIS" (Low et al., TOMS 2016) derives block sizes from. For a cache of some capacity, walk from the outside inwards:
+//! The classical model of reuse by footprint, which Roller (OSDI 2022) sizes its tiles by and which
+//! "Analytical Modeling Is Enough for High-Performance BLIS" (Low et al., TOMS 2016) derives block sizes
+//! from. For a cache of some capacity, walk from the outside inwards:
 //!
 //! ```text
 //! traffic(piece) = footprint(piece)             where that fits: everything is loaded once
@@ -10,12 +11,13 @@
 //! traffic(block) = Σ traffic(statement)         otherwise
 //! ```
 //!
-//! Caches are taken to be empty at the start, fully associative, with the least recently used line leaving; loops that others shorten to
-//! run as often as they do on average. The iterations of a parallel loop are dealt to the cores in equal parts: private caches load what is shared once a
-//! core, and inside of such a loop a shared cache is divided by the cores.
+//! Caches are taken to be empty at the start, fully associative, with the least recently used line leaving;
+//! loops that others shorten to run as often as they do on average. The iterations of a parallel loop are
+//! dealt to the cores in equal parts: private caches load what is shared once a core, and inside of such a
+//! loop a shared cache is divided by the cores.
 //!
-//! The first level serves the processor's loads and stores. Registers keep what unrolled and vector loops use again, and what does not
-//! change in an innermost loop; buffers meant for registers are taken to live there.
+//! The first level serves the processor's loads and stores. Registers keep what unrolled and vector loops use
+//! again, and what does not change in an innermost loop; buffers meant for registers are taken to live there.
 
 use serde::{Deserialize, Serialize};
 
@@ -55,7 +57,8 @@ pub fn traffic(nest: &Nest, target: &Target) -> Vec<LevelTraffic> {
     Plan::new(nest).traffic(target)
 }
 
-/// How often the translation of an address must be fetched into a buffer of so many entries, over all cores: pages are moved as lines are.
+/// How often the translation of an address must be fetched into a buffer of so many entries, over all cores:
+/// pages are moved as lines are.
 pub fn translations(nest: &Nest, target: &Target, entries: u64) -> u64 {
     Plan::new(nest).translations(target, entries)
 }

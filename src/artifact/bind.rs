@@ -1,4 +1,5 @@
-//! From a network and a schedule for each task to places: where every argument of every call is when the network runs.
+//! From a network and a schedule for each task to places: where every argument of every call is when the
+//! network runs.
 
 use std::collections::HashMap;
 
@@ -11,8 +12,8 @@ use crate::graph::{Binding, Call, Network, NetworkBuffer, Source};
 use crate::nest::{Loop, Nest, Scope, Stmt};
 use crate::workload::{Expr, Index, Role, TensorId};
 
-/// Where everything is. Weights come from the constants themselves where a kernel reads them as they are, and from a kernel's setup
-/// where it packs them.
+/// Where everything is. Weights come from the constants themselves where a kernel reads them as they are, and
+/// from a kernel's setup where it packs them.
 #[derive(Clone, Debug)]
 pub struct Bound {
     pub inputs: Vec<Port>,
@@ -37,8 +38,8 @@ pub enum Pack {
 /// What is packed alike is packed once: the task, and the constants that it takes.
 type PackKey = (usize, Vec<Binding>);
 
-/// Binds all calls, for versions of the network that take the same arguments: `versions` holds the nests of each by task. What a setup
-/// packs is the first version's.
+/// Binds all calls, for versions of the network that take the same arguments: `versions` holds the nests of
+/// each by task. What a setup packs is the first version's.
 ///
 /// # Errors
 /// [`ArtifactError::Internal`] where the nests do not fit the network.

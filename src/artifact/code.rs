@@ -21,13 +21,14 @@ pub struct Code {
     pub texts: Vec<(String, String)>,
 }
 
-/// The functions of `src/artifact/deploy/` that all libraries have, and those for either machine, compiled with Tilescribe itself.
+/// The functions of `src/artifact/deploy/` that all libraries have, and those for either machine, compiled
+/// with Tilescribe itself.
 const COMMON_OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/common.o"));
 const CPU_OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/cpu.o"));
 const CUDA_OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/cuda.o"));
 
-/// Whether one artifact can be made for these machines: one CPU of this program's own architecture, of which its C objects are, or GPUs
-/// of different generations.
+/// Whether one artifact can be made for these machines: one CPU of this program's own architecture, of which
+/// its C objects are, or GPUs of different generations.
 ///
 /// # Errors
 /// [`ArtifactError::Versions`], [`ArtifactError::OtherArchitecture`]

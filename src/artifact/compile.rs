@@ -50,8 +50,9 @@ pub enum Step {
     Hashing,
 }
 
-/// Compiles a network for one CPU, or for GPUs of one or more generations. The folder appears complete, or stays as it was.
-/// Constants are packed one call at a time and streamed, so that they are never held twice. `progress` may end it before each step.
+/// Compiles a network for one CPU, or for GPUs of one or more generations. The folder appears complete, or
+/// stays as it was. Constants are packed one call at a time and streamed, so that they are never held twice.
+/// `progress` may end it before each step.
 ///
 /// # Errors
 /// [`ArtifactError`] says whose fault it is; see its variants.
@@ -266,14 +267,15 @@ fn run_setup(
     }
     let mut workspace = Aligned::new(kernel.workspace_bytes())?;
     let addresses: Vec<*mut u8> = memory.iter_mut().map(|argument| argument.bytes.as_mut_ptr()).collect();
-    // SAFETY: constants and packed buffers, which are all that a setup touches, have the size that the nest declares; all memory
-    // is aligned to pages, and nobody else uses it.
+    // SAFETY: constants and packed buffers, which are all that a setup touches, have the size that the nest
+    // declares; all memory is aligned to pages, and nobody else uses it.
     unsafe { kernel.setup(&addresses, workspace.bytes.as_mut_ptr()) };
     let first_packed = call.arguments.len();
     Ok(memory.split_off(first_packed))
 }
 
-/// The memory of one argument of a setup: constants with their values, packed buffers empty, the rest not there.
+/// The memory of one argument of a setup: constants with their values, packed buffers empty, the rest not
+/// there.
 fn argument(
     network: &Network,
     call: &Call,

@@ -9,11 +9,13 @@ use super::error::ArtifactError;
 /// Drivers that are tried, in order.
 const DRIVERS: [&str; 3] = ["cc", "gcc", "clang"];
 
-/// Links objects and assembly into `output`. Only the functions that the header declares are visible, so that several networks,
-/// and this program itself, can live in one process. `included` are files that the assembly names.
+/// Links objects and assembly into `output`. Only the functions that the header declares are visible, so that
+/// several networks, and this program itself, can live in one process. `included` are files that the assembly
+/// names.
 ///
 /// # Errors
-/// [`ArtifactError::Linker`] where there is no driver or it fails, [`ArtifactError::Write`] where its files cannot be written.
+/// [`ArtifactError::Linker`] where there is no driver or it fails, [`ArtifactError::Write`] where its files
+/// cannot be written.
 pub fn link(
     exported: &[String],
     assembly: &str,

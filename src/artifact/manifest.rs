@@ -1,7 +1,7 @@
 //! `manifest.json`: what an artifact is, and the hashes of its files.
 //!
-//! A manifest comes from outside: sizes and hashes are checked before any other file is used, and no name in it
-//! can lead out of the folder, because only three file names are allowed, which follow from the network's.
+//! A manifest comes from outside: sizes and hashes are checked before any other file is used, and no name in
+//! it can lead out of the folder, because only three file names are allowed, which follow from the network's.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -32,7 +32,8 @@ pub struct Manifest {
     pub tilescribe: String,
     /// The prefix of the C functions.
     pub name: String,
-    /// One for a CPU; for GPUs one for each generation, newest first, of which the first is taken that a GPU understands.
+    /// One for a CPU; for GPUs one for each generation, newest first, of which the first is taken that a GPU
+    /// understands.
     pub versions: Vec<CompiledVersion>,
     /// In the order in which the C function takes them.
     pub inputs: Vec<Port>,

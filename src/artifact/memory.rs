@@ -1,8 +1,9 @@
 //! The static memory plan: where in one arena every intermediate of a network lives.
 //!
-//! Two blocks may share bytes when no call needs both. Blocks are placed one after the other, each into the smallest gap
-//! that holds it (greedy best fit, as in Pisarchyk and Lee, "Efficient Memory Management for Deep Neural Net
-//! Inference", 2020); a few orders are tried, largest first being the best most of the time, and the smallest arena wins.
+//! Two blocks may share bytes when no call needs both. Blocks are placed one after the other, each into the
+//! smallest gap that holds it (greedy best fit, as in Pisarchyk and Lee, "Efficient Memory Management for
+//! Deep Neural Net Inference", 2020); a few orders are tried, largest first being the best most of the time,
+//! and the smallest arena wins.
 
 use std::cmp::Reverse;
 

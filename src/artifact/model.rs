@@ -57,12 +57,13 @@ pub struct Model {
 }
 
 impl Model {
-    /// Loads a folder that [`super::compile`] wrote.
-    /// Loading executes the code of the folder: hashes protect from damage, not from a folder of someone who is not trusted.
+    /// Loads a folder that [`super::compile`] wrote. Loading executes the code of the folder: hashes protect
+    /// from damage, not from a folder of someone who is not trusted.
     ///
     /// # Errors
     /// [`ArtifactError::Invalid`] where files are missing, damaged, or of another format,
-    /// [`ArtifactError::Machine`] where this machine cannot run it, and [`ArtifactError::Input`] for resources of another kind of machine.
+    /// [`ArtifactError::Machine`] where this machine cannot run it, and [`ArtifactError::Input`] for
+    /// resources of another kind of machine.
     pub fn load(folder: &Path, resources: Resources) -> Result<Model, ArtifactError> {
         let manifest = Manifest::read(folder)?;
         let place = resources.place(&manifest)?;
@@ -75,8 +76,8 @@ impl Model {
             ArtifactError::invalid(&path, format!("{error}{cause}"))
         };
         let symbol = |function: &str| format!("{}_{function}", manifest.name).into_bytes();
-        // SAFETY: the library is one that `compile` linked, as its hash in the manifest says; loading runs no code of it, and
-        // the functions have the types that its header declares.
+        // SAFETY: the library is one that `compile` linked, as its hash in the manifest says; loading runs no
+        // code of it, and the functions have the types that its header declares.
         unsafe {
             let library = Library::open(Some(&path), RTLD_NOW | RTLD_LOCAL).map_err(invalid)?;
             let create: Symbol<Create> = library.get(&symbol("create")[..]).map_err(invalid)?;
@@ -117,7 +118,8 @@ impl Model {
         &self.manifest
     }
 
-    /// Takes inputs, in the order of the manifest, and makes room for outputs; runs of what it returns copy nothing.
+    /// Takes inputs, in the order of the manifest, and makes room for outputs; runs of what it returns copy
+    /// nothing.
     ///
     /// # Errors
     /// [`ArtifactError::Input`] where number, type or shape differ from the manifest's.
@@ -190,7 +192,8 @@ impl Drop for Model {
     }
 }
 
-/// Whether the manifest says of the inputs or outputs what the library says: memory is allocated by the one, and used by the other.
+/// Whether the manifest says of the inputs or outputs what the library says: memory is allocated by the one,
+/// and used by the other.
 ///
 /// # Safety
 /// The function must be one that `tables.rs` made.
@@ -230,13 +233,15 @@ impl Bound<'_> {
         if status == 0 { Ok(()) } else { Err(self.model.error(status)) }
     }
 
-    /// One more run on the same inputs, which a GPU has kept since [`Bound::run`]: what it computes stays there.
+    /// One more run on the same inputs, which a GPU has kept since [`Bound::run`]: what it computes stays
+    /// there.
     ///
     /// # Errors
     /// As [`Bound::run`].
     pub fn repeat(&mut self) -> Result<(), ArtifactError> {
         let Some((launch, wait)) = &self.model.on_device else { return self.run() };
-        // SAFETY: the handle is alive, and no other run of it is under way, since models are not shared between threads.
+        // SAFETY: the handle is alive, and no other run of it is under way, since models are not shared
+        // between threads.
         let status = unsafe {
             match launch(self.model.handle, std::ptr::null_mut()) {
                 0 => wait(self.model.handle),

@@ -1,8 +1,8 @@
 //! The weights of an artifact: a safetensors file, written as a stream, one tensor at a time.
 //!
-//! Beyond what the format asks for, every tensor starts at a multiple of 64 bytes, so that a kernel reads it where the file is
-//! mapped (bytes named `pad.N` fill the gaps), and the metadata opens with an `id`: the SHA-256 of all bytes behind the header, which
-//! the shared object compares with its own.
+//! Beyond what the format asks for, every tensor starts at a multiple of 64 bytes, so that a kernel reads it
+//! where the file is mapped (bytes named `pad.N` fill the gaps), and the metadata opens with an `id`: the
+//! SHA-256 of all bytes behind the header, which the shared object compares with its own.
 
 use std::fs::File;
 use std::io::{BufWriter, Seek, SeekFrom, Write};

@@ -45,7 +45,8 @@ pub struct NetworkArguments {
 /// The machine to compile for.
 #[derive(Args, Clone, Debug)]
 pub struct TargetArguments {
-    /// `host`, a GPU of this machine, or a TOML file that describes a machine (`tilescribe doctor` prints this one's)
+    /// `host`, a GPU of this machine, or a TOML file that describes a machine (`tilescribe doctor` prints
+    /// this one's)
     #[arg(long, default_value = "host", value_name = "host|cuda|cuda:N|FILE.toml")]
     pub target: PathBuf,
     /// Cores that kernels may use [default: those of the target]
@@ -174,8 +175,9 @@ impl StoreArguments {
     }
 }
 
-/// Reads a task: a file with the text of a workload, in which lines that start with `#` are comments; or `MODEL.onnx#TASK`, where TASK is
-/// a number or a name that `tilescribe tasks` prints, and may be left out where the network is a single task.
+/// Reads a task: a file with the text of a workload, in which lines that start with `#` are comments; or
+/// `MODEL.onnx#TASK`, where TASK is a number or a name that `tilescribe tasks` prints, and may be left out
+/// where the network is a single task.
 ///
 /// # Errors
 /// Where there is no such task.

@@ -24,9 +24,9 @@ const WARM_UP_RUNS: usize = 2;
 
 /// Time a network
 ///
-/// The last line of the output is {"min_ms":..,"median_ms":..,"runs":..}: inference only, with random inputs, which on a GPU are there
-/// already.
-/// An ONNX file is compiled from the best schedules in the store, without tuning, and kept in the user's cache folder.
+/// The last line of the output is {"min_ms":..,"median_ms":..,"runs":..}: inference only, with random inputs,
+/// which on a GPU are there already. An ONNX file is compiled from the best schedules in the store, without
+/// tuning, and kept in the user's cache folder.
 #[derive(Args)]
 pub struct Bench {
     /// Folder that `tilescribe compile` wrote, or an ONNX file
@@ -100,7 +100,8 @@ impl Bench {
     }
 }
 
-/// A hash of everything that the artifact depends on: the network with its constants, the schedules, the target, and this program.
+/// A hash of everything that the artifact depends on: the network with its constants, the schedules, the
+/// target, and this program.
 fn key(network: &Network, schedules: &[Schedule], target: &Target) -> Result<String> {
     let mut hash = Sha256::new();
     let program = std::env::current_exe().and_then(std::fs::metadata)?;

@@ -14,8 +14,8 @@ use super::search::{BATCH, Proposers, SearchArguments, measurer};
 
 /// Measure programs of many tasks, as a corpus to train on
 ///
-/// Everything measured is kept in a store beside the corpus file as it comes. Stopped with Ctrl-C or killed, the same command goes on
-/// where it was.
+/// Everything measured is kept in a store beside the corpus file as it comes. Stopped with Ctrl-C or killed,
+/// the same command goes on where it was.
 #[derive(Args)]
 pub struct Collect {
     /// Files or folders of workloads, as `tilescribe tasks` prints them
@@ -31,7 +31,8 @@ pub struct Collect {
 
 /// Trials for each task where no number is given.
 const DEFAULT_TRIALS: u64 = 128;
-/// How many programs are proposed at once: a collection wants many different ones rather than the fastest soon.
+/// How many programs are proposed at once: a collection wants many different ones rather than the fastest
+/// soon.
 const COLLECTED: Batches = Batches { least: 12, most: BATCH };
 
 impl Collect {

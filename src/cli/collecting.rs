@@ -49,8 +49,8 @@ pub struct Collection<'a> {
     pub time: Option<Duration>,
 }
 
-/// The tasks of files of workloads, each once, in the order of their hashes, which mixes kinds: a collection that is cut short still holds
-/// some of each.
+/// The tasks of files of workloads, each once, in the order of their hashes, which mixes kinds: a collection
+/// that is cut short still holds some of each.
 ///
 /// # Errors
 /// Where a file is not right.

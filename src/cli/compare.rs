@@ -21,8 +21,9 @@ use super::search::{BATCH, CheckpointArguments, FINALISTS, jobs, measuring, stop
 
 /// Compare search methods on the same tasks, with the same number of trials
 ///
-/// Writes results.json and report.html, a page with the curves that needs nothing else. Finished runs are kept in runs.jsonl: stopped with
-/// Ctrl-C or killed, the same command goes on where it was, and a command with other methods, seeds or more trials joins the comparison.
+/// Writes results.json and report.html, a page with the curves that needs nothing else. Finished runs are
+/// kept in runs.jsonl: stopped with Ctrl-C or killed, the same command goes on where it was, and a command
+/// with other methods, seeds or more trials joins the comparison.
 #[derive(Args)]
 pub struct Compare {
     /// Methods to compare, separated by commas

@@ -22,9 +22,9 @@ use super::search::{SearchArguments, jobs, judge, search, stop_on_interrupt};
 
 /// Compile a network into a folder that any C program can use
 ///
-/// Schedules are searched for first: 10 programs of each task are measured, those in the store counted, unless another budget is given.
-/// What is measured goes into the store. With `--trials-per-task 0` every task takes the best schedule that the store holds for this target, or else
-/// the untuned one.
+/// Schedules are searched for first: 10 programs of each task are measured, those in the store counted,
+/// unless another budget is given. What is measured goes into the store. With `--trials-per-task 0` every
+/// task takes the best schedule that the store holds for this target, or else the untuned one.
 #[derive(Args)]
 pub struct Compile {
     /// ONNX file
@@ -36,7 +36,8 @@ pub struct Compile {
     network: NetworkArguments,
     #[command(flatten)]
     target: TargetArguments,
-    /// Another GPU that the artifact shall run on, beside that of --target; its tasks take the best schedules in the store, or the untuned ones
+    /// Another GPU that the artifact shall run on, beside that of --target; its tasks take the best schedules
+    /// in the store, or the untuned ones
     #[arg(long = "also", value_name = "FILE.toml")]
     others: Vec<PathBuf>,
     #[command(flatten)]
@@ -105,7 +106,8 @@ impl Compile {
 /// Candidates of each task where no budget is given.
 const DEFAULT_TRIALS: u64 = 10;
 
-/// The finals' winners take their tasks: they were measured beside the untuned program, so nothing gets slower by tuning.
+/// The finals' winners take their tasks: they were measured beside the untuned program, so nothing gets
+/// slower by tuning.
 fn take_winners(chosen: &mut [Schedule], network: &Network, target: &Target, found: &Report) -> Result<()> {
     let space = Space::standard();
     for ((schedule, task), job) in chosen.iter_mut().zip(&network.tasks).zip(&found.jobs) {

@@ -19,8 +19,9 @@ use super::figures::{MEASURE, bytes};
 
 /// Say what this machine offers and lacks
 ///
-/// Prints this machine as a target file, which `--target` takes elsewhere. Measures its peak of f32 arithmetic and the bandwidth of its caches and
-/// memory, which takes two seconds, and keeps them in the user's cache folder; `tilescribe show --figures` compares programs with them.
+/// Prints this machine as a target file, which `--target` takes elsewhere. Measures its peak of f32
+/// arithmetic and the bandwidth of its caches and memory, which takes two seconds, and keeps them in the
+/// user's cache folder; `tilescribe show --figures` compares programs with them.
 #[derive(Args)]
 pub struct Doctor {
     /// Measure peak and bandwidth anew: the machine should do nothing else meanwhile
@@ -75,7 +76,8 @@ impl Doctor {
                 Err(error.to_string())
             }
         };
-        // neither is a lack: everything but the CUDA back end, and but comparisons with the machine's limit, works without
+        // neither is a lack: everything but the CUDA back end, and but comparisons with the machine's limit,
+        // works without
         let (roofline, not_kept) = match self.roofline(&target) {
             Ok((known, not_kept)) => (Ok(known), not_kept.map(|error| error.to_string())),
             Err(error @ RooflineError::Damaged { .. }) => (Err(format!("{error}; {MEASURE}")), None),

@@ -57,8 +57,8 @@ pub fn guard(command: impl FnOnce() -> Result<()>) -> ExitCode {
     }
 }
 
-/// A reader that goes away (`tilescribe tasks net.onnx | head`) ends the program silently, as it does for other tools;
-/// a file that grows beyond the user's limit is an error that names the file, and no silent end.
+/// A reader that goes away (`tilescribe tasks net.onnx | head`) ends the program silently, as it does for
+/// other tools; a file that grows beyond the user's limit is an error that names the file, and no silent end.
 pub fn prepare_signals() {
     // SAFETY: no other thread runs yet, and neither action needs a handler.
     unsafe {

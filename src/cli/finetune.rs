@@ -19,8 +19,9 @@ use super::training::{Compared, Run, TrainingArguments, called};
 
 /// Train a checkpoint further on what was measured on this machine
 ///
-/// The result lies beside the store, and is used from then on wherever no checkpoint is named (`--checkpoint built-in` takes the one that was
-/// built in). What it gained is told for tasks that it was not trained on; a part that gained nothing stays as it was.
+/// The result lies beside the store, and is used from then on wherever no checkpoint is named (`--checkpoint
+/// built-in` takes the one that was built in). What it gained is told for tasks that it was not trained on; a
+/// part that gained nothing stays as it was.
 #[derive(Args)]
 pub struct Finetune {
     #[command(flatten)]
@@ -34,7 +35,8 @@ pub struct Finetune {
     training: TrainingArguments,
 }
 
-/// A tenth of pretraining's learning rate, and fewer passes: enough to learn a machine, too little to forget the others.
+/// A tenth of pretraining's learning rate, and fewer passes: enough to learn a machine, too little to forget
+/// the others.
 fn usual() -> TrainingOptions {
     let pretraining = TrainingOptions::default();
     TrainingOptions { epochs: 3.0, learning_rate: pretraining.learning_rate / 10.0, warmup_steps: 20, ..pretraining }

@@ -9,7 +9,8 @@ use tilescribe::workload::DType;
 
 use super::exit::CommandError;
 
-/// Reproducible values: floats between -1 and 1; integers 0 or 1, which are indices into any table of two rows.
+/// Reproducible values: floats between -1 and 1; integers 0 or 1, which are indices into any table of two
+/// rows.
 pub fn random(port: &Port, seed: u64) -> Result<TensorData> {
     let unknown = || CommandError::Usage(format!("`{}` has an unknown type or shape", port.name));
     let dtype = port.dtype().ok_or_else(unknown)?;

@@ -16,8 +16,9 @@ use super::search::measurer;
 
 /// Measure the programs of a plan, as `tilescribe plan` writes them
 ///
-/// Each is checked, and timed beside the one that the rules write without a search, as `collect` does it. Everything measured is kept in a
-/// store beside the output as it comes: stopped with Ctrl-C or killed, the same command goes on where it was.
+/// Each is checked, and timed beside the one that the rules write without a search, as `collect` does it.
+/// Everything measured is kept in a store beside the output as it comes: stopped with Ctrl-C or killed, the
+/// same command goes on where it was.
 #[derive(Args)]
 pub struct Measure {
     /// File that `tilescribe plan` wrote, for this machine or one like it

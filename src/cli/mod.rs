@@ -1,4 +1,5 @@
-//! Commands, one file each. Only this module prints; results go to standard output, everything else to standard error.
+//! Commands, one file each. Only this module prints; results go to standard output, everything else to
+//! standard error.
 
 mod arguments;
 mod bench;

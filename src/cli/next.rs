@@ -13,8 +13,8 @@ use super::exit::CommandError;
 
 /// Print what may follow a list of decisions
 ///
-/// Walks the search space by hand: prints the next decision and its candidates, or the finished loop nest. Start without a
-/// prefix, put `site = value` into a file, and ask again.
+/// Walks the search space by hand: prints the next decision and its candidates, or the finished loop nest.
+/// Start without a prefix, put `site = value` into a file, and ask again.
 #[derive(Args)]
 pub struct Next {
     /// File with the text of a task, or MODEL.onnx#TASK as `tilescribe tasks` numbers and names them

@@ -1,5 +1,5 @@
-//! NumPy's `.npy` files (format versions 1 to 3), as described in `numpy.lib.format`: a magic string, a header that is a Python
-//! dictionary, then the elements.
+//! NumPy's `.npy` files (format versions 1 to 3), as described in `numpy.lib.format`: a magic string, a
+//! header that is a Python dictionary, then the elements.
 
 use std::fs::File;
 use std::io::{BufWriter, Read, Write};

@@ -29,7 +29,8 @@ use super::search::{CheckpointArguments, Method, Proposers, stop_on_interrupt};
 
 /// Write programs to be measured elsewhere, by `tilescribe measure`
 ///
-/// For a machine that is far away, or lent for a short time: the target is a file that describes it, and nothing is measured here.
+/// For a machine that is far away, or lent for a short time: the target is a file that describes it, and
+/// nothing is measured here.
 #[derive(Args)]
 pub struct Plan {
     /// Files or folders of workloads, as `tilescribe tasks` prints them

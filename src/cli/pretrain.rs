@@ -15,7 +15,8 @@ use super::training::{Compared, Run, TrainingArguments, called, estimators, read
 
 /// Train a model from nothing on a corpus of measured programs
 ///
-/// Writes a checkpoint folder with a model card. Stopped with Ctrl-C or killed, the same command goes on where it was.
+/// Writes a checkpoint folder with a model card. Stopped with Ctrl-C or killed, the same command goes on
+/// where it was.
 #[derive(Args)]
 pub struct Pretrain {
     /// Corpus files, or folders of them
@@ -27,7 +28,8 @@ pub struct Pretrain {
     /// Corpus files, or folders of them, that the estimator learns from [default: those of --corpus]
     #[arg(long, num_args = 1.., value_name = "PATH", conflicts_with = "estimator_only")]
     estimator_corpus: Vec<PathBuf>,
-    /// Folder of a checkpoint, hf:OWNER/NAME@REVISION, or built-in: tell how the new one compares with it on held-out tasks
+    /// Folder of a checkpoint, hf:OWNER/NAME@REVISION, or built-in: tell how the new one compares with it on
+    /// held-out tasks
     #[arg(long, value_name = "C")]
     beside: Option<String>,
     /// Train the estimator only, and put it into the checkpoint that the folder holds

@@ -1,4 +1,5 @@
-//! Progress for people, on standard error: a bar where it is a terminal, and a line a minute where it is a file.
+//! Progress for people, on standard error: a bar where it is a terminal, and a line a minute where it is a
+//! file.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -34,8 +35,9 @@ pub fn bar(total: u64, what: &'static str) -> ProgressBar {
     bar
 }
 
-/// The time that is left, at the mean pace of the later half of the time so far. Steps may come in bursts with half a minute between them (a comparison
-/// takes known runs from its log, and measures winners again), which the pace of the last seconds would make hours or nothing of.
+/// The time that is left, at the mean pace of the later half of the time so far. Steps may come in bursts
+/// with half a minute between them (a comparison takes known runs from its log, and measures winners again),
+/// which the pace of the last seconds would make hours or nothing of.
 #[derive(Clone, Default, Debug)]
 struct Pace {
     started: Option<Instant>,
@@ -88,7 +90,8 @@ impl ProgressTracker for Pace {
     }
 }
 
-/// A file as a terminal on which lines stand below each other: of all that is drawn, what comes first after each pause.
+/// A file as a terminal on which lines stand below each other: of all that is drawn, what comes first after
+/// each pause.
 #[derive(Debug)]
 struct Lines<W> {
     pause: Duration,

@@ -50,8 +50,9 @@ enum Action {
     },
     /// Tell how far two measurements of the same programs agree
     ///
-    /// `tilescribe plan --records FIRST` writes the programs of a corpus file as a plan, and `tilescribe measure --plan` measures them a second time. What the
-    /// two disagree on is noise, which nothing that learns from either can rank.
+    /// `tilescribe plan --records FIRST` writes the programs of a corpus file as a plan, and `tilescribe
+    /// measure --plan` measures them a second time. What the two disagree on is noise, which nothing that
+    /// learns from either can rank.
     Agreement {
         /// Corpus file
         first: PathBuf,

@@ -66,7 +66,8 @@ pub struct SearchArguments {
 /// The model.
 #[derive(Args, Clone, Debug, Default)]
 pub struct CheckpointArguments {
-    /// Folder of a checkpoint, hf:OWNER/NAME@REVISION, or built-in [default: the one that `finetune` made, or else the one that is built in]
+    /// Folder of a checkpoint, hf:OWNER/NAME@REVISION, or built-in [default: the one that `finetune` made, or
+    /// else the one that is built in]
     #[arg(long, value_name = "C")]
     pub checkpoint: Option<String>,
 }
@@ -235,10 +236,12 @@ fn knows(checkpoint: &Checkpoint, jobs: &[Job]) -> bool {
     jobs.iter().all(|job| estimator_of(&checkpoint.estimators, job.task.target.kind()).is_some())
 }
 
-/// Searches within the budget, with progress for people. Ctrl-C stops it; everything measured is in the store.
+/// Searches within the budget, with progress for people. Ctrl-C stops it; everything measured is in the
+/// store.
 ///
 /// # Errors
-/// [`CommandError::Interrupted`] after Ctrl-C, [`CommandError::NothingFound`] where a task has no correct program.
+/// [`CommandError::Interrupted`] after Ctrl-C, [`CommandError::NothingFound`] where a task has no correct
+/// program.
 pub fn search(
     jobs: &[Job],
     device: usize,

@@ -21,14 +21,14 @@ use super::figures::{Comparison, limits, percent};
 
 /// Look inside a compiled network or a single program
 ///
-/// Of a compiled network: its inputs and outputs, what it needs of a machine, and each task's time and decisions. Of a program: its
-/// time and decisions, or its loop nest, LLVM IR or assembly, or how each decision came to be open and what the untuned program takes; or
-/// figures: what it computes and must move, the traffic of each cache, its innermost loop in machine code, how near it comes to the
-/// machine's limits.
+/// Of a compiled network: its inputs and outputs, what it needs of a machine, and each task's time and
+/// decisions. Of a program: its time and decisions, or its loop nest, LLVM IR or assembly, or how each
+/// decision came to be open and what the untuned program takes; or figures: what it computes and must move,
+/// the traffic of each cache, its innermost loop in machine code, how near it comes to the machine's limits.
 #[derive(Args)]
 pub struct Show {
-    /// Folder that `tilescribe compile` wrote; or a task (a file, or MODEL.onnx#TASK), for its best program in the store; TASK@N for the N-th
-    /// best; or the hash of a task in the store, or its first digits
+    /// Folder that `tilescribe compile` wrote; or a task (a file, or MODEL.onnx#TASK), for its best program
+    /// in the store; TASK@N for the N-th best; or the hash of a task in the store, or its first digits
     what: String,
     /// Of a compiled network, only this task, by number or name
     #[arg(long)]
@@ -65,7 +65,8 @@ struct View {
     /// Print each decision with its alternatives
     #[arg(long)]
     why: bool,
-    /// Print arithmetic, traffic of the caches, the innermost loop's instructions, and the share of the machine's peak
+    /// Print arithmetic, traffic of the caches, the innermost loop's instructions, and the share of the
+    /// machine's peak
     #[arg(long)]
     figures: bool,
 }
@@ -262,7 +263,8 @@ impl Program {
         }
     }
 
-    /// A line for each decision: what was taken, from how many, and what the rules take without any measurement.
+    /// A line for each decision: what was taken, from how many, and what the rules take without any
+    /// measurement.
     fn why(&self) -> Result<String> {
         self.nest()?;
         let mut replay = Replay { trace: &self.trace, decisions: Vec::new() };

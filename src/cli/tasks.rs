@@ -11,8 +11,8 @@ use super::arguments::NetworkArguments;
 
 /// Print the tasks that a network is made of
 ///
-/// A task is a fused part of the network; equal parts are one task. Each is printed as text, behind a comment with its number, name,
-/// how often the network calls it, and its hash.
+/// A task is a fused part of the network; equal parts are one task. Each is printed as text, behind a comment
+/// with its number, name, how often the network calls it, and its hash.
 #[derive(Args)]
 pub struct Tasks {
     /// ONNX file

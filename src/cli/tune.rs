@@ -15,7 +15,8 @@ use super::search::{SearchArguments, jobs, judge, search};
 /// Stops when a budget is used up or on Ctrl-C, and goes on from the store when it is started again.
 #[derive(Args)]
 pub struct Tune {
-    /// ONNX file; or one task: a file with its text, or MODEL.onnx#TASK as `tilescribe tasks` numbers and names them
+    /// ONNX file; or one task: a file with its text, or MODEL.onnx#TASK as `tilescribe tasks` numbers and
+    /// names them
     what: String,
     #[command(flatten)]
     network: NetworkArguments,
@@ -23,7 +24,8 @@ pub struct Tune {
     target: TargetArguments,
     #[command(flatten)]
     search: SearchArguments,
-    /// Candidates measured in this run, over all tasks [default: 64 for each task, unless another budget is given]
+    /// Candidates measured in this run, over all tasks [default: 64 for each task, unless another budget is
+    /// given]
     #[arg(long, value_name = "N")]
     trials: Option<u64>,
     #[command(flatten)]

@@ -1,10 +1,12 @@
-//! Where scratch buffers lie in the workspace: first the shared ones, then a copy of the private ones for each thread.
+//! Where scratch buffers lie in the workspace: first the shared ones, then a copy of the private ones for
+//! each thread.
 
 use crate::codegen::CodegenError;
 use crate::nest::{Nest, Scope};
 use crate::workload::TensorId;
 
-/// Alignment of every buffer in the workspace, and of the workspace itself, in bytes: a cache line, and the widest vector.
+/// Alignment of every buffer in the workspace, and of the workspace itself, in bytes: a cache line, and the
+/// widest vector.
 pub const ALIGNMENT: usize = 64;
 
 /// The largest buffer and workspace that we address, in bytes.
@@ -20,7 +22,8 @@ pub struct Layout {
 
 impl Layout {
     /// # Errors
-    /// [`CodegenError::Malformed`] for a negative extent, [`CodegenError::Limit`] for a size beyond 2⁴⁰ bytes.
+    /// [`CodegenError::Malformed`] for a negative extent, [`CodegenError::Limit`] for a size beyond 2⁴⁰
+    /// bytes.
     pub fn new(nest: &Nest) -> Result<Layout, CodegenError> {
         let mut layout = Layout { offsets: vec![0; nest.buffers.len()], shared_bytes: 0, private_bytes: 0 };
         for (number, buffer) in nest.buffers.iter().enumerate() {
@@ -32,9 +35,9 @@ impl Layout {
             }
             let part = match buffer.scope {
                 Scope::Argument(_) | Scope::Packed => continue,
-                Scope::Shared => &mut layout.shared_bytes,
+                Scope::Workspace => &mut layout.shared_bytes,
                 // registers too: those that are not accessed like registers live here
-                Scope::Private | Scope::Register => &mut layout.private_bytes,
+                Scope::BlockShared | Scope::Register => &mut layout.private_bytes,
             };
             layout.offsets[number] = *part;
             *part += bytes.next_multiple_of(ALIGNMENT);

@@ -3,7 +3,8 @@
 //! Every kind of loop means what a serial loop means, so that this is always correct, only slower:
 //!
 //! - `Parallel` inside of a parallel or vector loop,
-//! - `Vector` that holds another vector loop, is too wide, or whose iterations are not independent lane by lane,
+//! - `Vector` that holds another vector loop, is too wide, or whose iterations are not independent lane by
+//!   lane,
 //! - `Unroll` that would write out too much.
 //!
 //! ```text
@@ -15,7 +16,8 @@ use crate::codegen::emit::MAX_VECTOR_LANES;
 use crate::nest::{Loop, LoopKind, Stmt};
 use crate::workload::{Condition, Expr, Index, TensorId, Var, flatten};
 
-/// Expression nodes that unrolling may write out. Beyond, code leaves the instruction cache and compiling takes seconds.
+/// Expression nodes that unrolling may write out. Beyond, code leaves the instruction cache and compiling
+/// takes seconds.
 const UNROLLED_NODES: u64 = 24_000;
 
 /// The statements with only loops that the emitter can write.
@@ -66,7 +68,8 @@ impl Legalizer<'_> {
             && !reads_what_it_reduces(&l.body, l.var)
     }
 
-    /// Whether the statements mean the same when each is executed for all lanes at once. `uniform`: all lanes are active.
+    /// Whether the statements mean the same when each is executed for all lanes at once. `uniform`: all lanes
+    /// are active.
     fn lanes_are_independent(&self, body: &[Stmt], var: Var, uniform: bool) -> bool {
         body.iter().all(|statement| match statement {
             Stmt::Loop(l) => {

@@ -1,8 +1,8 @@
 //! Places a relocatable ELF object into executable memory of this process.
 //!
 //! Objects of ours hold code and constants, no writable data, and refer to at most one outer symbol: the
-//! runtime's `tilescribe_parallel_for`. The image is one mapping: sections, then a table of addresses and a jump for each outer symbol.
-//! Pages are never writable and executable at the same time.
+//! runtime's `tilescribe_parallel_for`. The image is one mapping: sections, then a table of addresses and a
+//! jump for each outer symbol. Pages are never writable and executable at the same time.
 
 use std::collections::HashMap;
 

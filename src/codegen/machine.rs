@@ -20,8 +20,9 @@ use crate::codegen::{CodegenError, Timings, elapsed_us, emit, names};
 use crate::target::gpu::Gpu;
 use crate::target::{Architecture, Cpu};
 
-/// The nest has decided vectors, unrolling and the order of loops already; what is left is to turn slots into values, to share
-/// equal addresses and loads, and to clean up. `sroa` comes first: without the stores to slots, equal loads are next to each other.
+/// The nest has decided vectors, unrolling and the order of loops already; what is left is to turn slots into
+/// values, to share equal addresses and loads, and to clean up. `sroa` comes first: without the stores to
+/// slots, equal loads are next to each other.
 const PASSES: &str = "function(sroa,early-cse,instcombine<no-verify-fixpoint>,early-cse)";
 
 static INITIALIZE: Once = Once::new();
@@ -33,7 +34,8 @@ fn initialize() {
         LlvmTarget::initialize_aarch64(&InitializationConfig::default());
         LlvmTarget::initialize_nvptx(&InitializationConfig::default());
         let options = [c"tilescribe".as_ptr(), c"-disable-lsr".as_ptr()];
-        // SAFETY: two strings that live for ever, before any code is generated. The option is one of the LLVM that we are built with.
+        // SAFETY: two strings that live for ever, before any code is generated. The option is one of the LLVM
+        // that we are built with.
         unsafe { LLVMParseCommandLineOptions(options.len() as i32, options.as_ptr(), std::ptr::null()) };
     });
 }
@@ -49,8 +51,8 @@ pub fn host() -> Result<Cpu, CodegenError> {
     Ok(Cpu::host(&cpu, &features)?)
 }
 
-/// Whether this process can run kernels for a target, as measuring does: those of its own architecture whose features this machine has.
-/// What LLVM takes from the processor's name alone is not looked at.
+/// Whether this process can run kernels for a target, as measuring does: those of its own architecture whose
+/// features this machine has. What LLVM takes from the processor's name alone is not looked at.
 ///
 /// # Errors
 /// [`CodegenError::Target`] as for [`super::check`], [`CodegenError::Environment`] with what is missing.
@@ -81,14 +83,15 @@ pub struct Machine {
 }
 
 thread_local! {
-    /// The one that this thread used last: making one takes LLVM a millisecond, about a tenth of what a small kernel takes.
+    /// The one that this thread used last: making one takes LLVM a millisecond, about a tenth of what a small
+    /// kernel takes.
     static LAST: RefCell<Option<(Cpu, Rc<Machine>)>> = const { RefCell::new(None) };
 }
 
 impl Machine {
     /// # Errors
-    /// [`CodegenError::Target`] where LLVM does not know the processor or a feature, [`CodegenError::Environment`] where it was built
-    /// without the architecture.
+    /// [`CodegenError::Target`] where LLVM does not know the processor or a feature,
+    /// [`CodegenError::Environment`] where it was built without the architecture.
     pub fn of(target: &Cpu) -> Result<Rc<Machine>, CodegenError> {
         LAST.with_borrow_mut(|last| match last {
             Some((known, machine)) if known == target => Ok(machine.clone()),

@@ -1,8 +1,9 @@
-//! Nest to machine code: LLVM IR by our rules, a short pass pipeline, an object, and its code in this process.
+//! Nest to machine code: LLVM IR by our rules, a short pass pipeline, an object, and its code in this
+//! process.
 //!
 //! What is measured is what is deployed: [`Kernel::load`] and [`object()`] write the same object; the former
-//! places it into executable memory of this process, the latter hands it out.
-//! LLVM may abort on a bug of ours or of its own: callers that compile untested nests do it in child processes.
+//! places it into executable memory of this process, the latter hands it out. LLVM may abort on a bug of ours
+//! or of its own: callers that compile untested nests do it in child processes.
 //!
 //! Only this module knows LLVM.
 
@@ -94,7 +95,8 @@ impl Kernel {
     /// Compiles a nest and places its code into this process.
     ///
     /// # Errors
-    /// [`CodegenError`]; in particular [`CodegenError::Environment`] for a target of another architecture than this process'.
+    /// [`CodegenError`]; in particular [`CodegenError::Environment`] for a target of another architecture
+    /// than this process'.
     pub fn load(nest: &Nest, target: &Cpu) -> Result<Kernel, CodegenError> {
         let mut timings = Timings::default();
         let object = compile(&[(SYMBOL, nest)], target, &mut timings)?;
@@ -102,7 +104,8 @@ impl Kernel {
         let image = Image::load(&object, target)?;
         let entry = |symbol: &str| {
             let address = image.address(symbol).ok_or_else(|| CodegenError::Internal(format!("no symbol {symbol}")))?;
-            // SAFETY: the emitter gives these symbols this signature, and the image keeps its code mapped as long as the kernel lives
+            // SAFETY: the emitter gives these symbols this signature, and the image keeps its code mapped as
+            // long as the kernel lives
             Ok::<Entry, CodegenError>(unsafe { std::mem::transmute::<*const u8, Entry>(address) })
         };
         let (run, setup) = (entry(SYMBOL)?, entry("kernel_setup")?);
@@ -111,7 +114,8 @@ impl Kernel {
         Ok(Kernel { image, run, setup, workspace_bytes, timings })
     }
 
-    /// Bytes that [`Kernel::setup`] and [`Kernel::run`] need as workspace, aligned to [`WORKSPACE_ALIGNMENT`].
+    /// Bytes that [`Kernel::setup`] and [`Kernel::run`] need as workspace, aligned to
+    /// [`WORKSPACE_ALIGNMENT`].
     pub fn workspace_bytes(&self) -> usize {
         self.workspace_bytes
     }
@@ -119,9 +123,10 @@ impl Kernel {
     /// Fills the packed arguments from the constant ones.
     ///
     /// # Safety
-    /// `arguments` point to the buffers that [`Nest::arguments`] lists, each as large as its shape says and aligned to its
-    /// elements, none overlapping another that is written; `workspace` to [`Kernel::workspace_bytes`], aligned.
-    /// No other run uses the same workspace, packed buffers or outputs meanwhile.
+    /// `arguments` point to the buffers that [`Nest::arguments`] lists, each as large as its shape says and
+    /// aligned to its elements, none overlapping another that is written; `workspace` to
+    /// [`Kernel::workspace_bytes`], aligned. No other run uses the same workspace, packed buffers or outputs
+    /// meanwhile.
     pub unsafe fn setup(&self, arguments: &[*mut u8], workspace: *mut u8) {
         // SAFETY: the caller's
         unsafe { (self.setup)(arguments.as_ptr(), workspace) }
@@ -148,8 +153,9 @@ impl Kernel {
 
 /// Relocatable machine code.
 pub struct Object {
-    /// An ELF object: position independent, without writable data. Its only undefined symbol, if any, is the runtime's
-    /// `tilescribe_parallel_for` (in [`RUNTIME_OBJECT`]). Kernels are `NAME` and `NAME_setup`, of external linkage.
+    /// An ELF object: position independent, without writable data. Its only undefined symbol, if any, is the
+    /// runtime's `tilescribe_parallel_for` (in [`RUNTIME_OBJECT`]). Kernels are `NAME` and `NAME_setup`, of
+    /// external linkage.
     pub bytes: Vec<u8>,
     /// Of each kernel, in the order in which they were given.
     pub workspace_bytes: Vec<usize>,

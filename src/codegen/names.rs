@@ -1,7 +1,8 @@
 //! Which names of processors and features LLVM knows.
 //!
-//! LLVM only warns of names that it does not know, then compiles for a processor without any feature; on x86-64 it ends the process,
-//! since that one has no 64 bits. Its C interface has no question for it, so the lists are here.
+//! LLVM only warns of names that it does not know, then compiles for a processor without any feature; on
+//! x86-64 it ends the process, since that one has no 64 bits. Its C interface has no question for it, so the
+//! lists are here.
 
 use crate::target::{Cpu, TargetError};
 

@@ -2,8 +2,8 @@
 
 use std::ffi::c_void;
 
-/// The C runtime as a relocatable object for the architecture that Tilescribe was built for, so that `compile`
-/// can link artifacts without a C compiler. It needs the C library's threads.
+/// The C runtime as a relocatable object for the architecture that Tilescribe was built for, so that
+/// `compile` can link artifacts without a C compiler. It needs the C library's threads.
 pub const RUNTIME_OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/runtime.o"));
 
 /// A part of a parallel loop: context, begin, end, number of the thread.
@@ -22,8 +22,9 @@ pub(crate) fn parallel_for_address() -> *const u8 {
     function as *const u8
 }
 
-/// Sets the number of threads that kernels in this process use, the calling thread included; 0 stands for the processors
-/// that it may run on, and more than 256 for 256. A kernel never uses more than its target has cores.
+/// Sets the number of threads that kernels in this process use, the calling thread included; 0 stands for the
+/// processors that it may run on, and more than 256 for 256. A kernel never uses more than its target has
+/// cores.
 pub fn set_threads(threads: usize) {
     // SAFETY: takes any number
     unsafe { tilescribe_set_threads(i64::try_from(threads).unwrap_or(i64::MAX)) }
@@ -48,6 +49,7 @@ pub fn parallel_for<F: Fn(i64, i64, i64) + Sync>(count: i64, threads: i64, body:
         let body = unsafe { &*context.cast_const().cast::<F>() };
         body(begin, end, thread);
     }
-    // SAFETY: the call returns only when no thread uses the context any more; a panic in `body` aborts at the C boundary
+    // SAFETY: the call returns only when no thread uses the context any more; a panic in `body` aborts at the
+    // C boundary
     unsafe { tilescribe_parallel_for(call::<F>, (&raw const body).cast_mut().cast(), count, threads) }
 }

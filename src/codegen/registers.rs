@@ -1,8 +1,9 @@
 //! Which `Register` buffers really can live in registers, and how they are cut into slots.
 //!
-//! A slot is a variable of one vector (or scalar) type, named by constants; LLVM's `sroa` turns it into SSA values. A buffer
-//! qualifies when, after unrolling, all its indices are constants, but for at most one dimension that moves with the vector loop's
-//! variable, one element a lane. That dimension is cut into chunks as wide as the widest vector loop that accesses it.
+//! A slot is a variable of one vector (or scalar) type, named by constants; LLVM's `sroa` turns it into SSA
+//! values. A buffer qualifies when, after unrolling, all its indices are constants, but for at most one
+//! dimension that moves with the vector loop's variable, one element a lane. That dimension is cut into
+//! chunks as wide as the widest vector loop that accesses it.
 //!
 //! ```text
 //! register r[6, 64], accessed as r[i, 16·j + lane] with i, j unrolled  ->  24 slots of <16 x float>

@@ -4,8 +4,8 @@ use std::fmt;
 
 use crate::workload::DType;
 
-/// Shared bytes: cloning and slicing copy nothing, and those that come from a file stay in the file's mapping.
-/// They need not be aligned to the element type.
+/// Shared bytes: cloning and slicing copy nothing, and those that come from a file stay in the file's
+/// mapping. They need not be aligned to the element type.
 pub use prost::bytes::Bytes;
 
 /// A dense tensor: its elements row-major and little-endian. A Boolean is one byte, 0 or 1.

@@ -1,4 +1,5 @@
-//! Running a whole network with the naive evaluator: slow, and the oracle of everything that is compiled from it.
+//! Running a whole network with the naive evaluator: slow, and the oracle of everything that is compiled from
+//! it.
 
 use std::collections::HashMap;
 
@@ -104,7 +105,8 @@ pub fn evaluate_stage<'a>(
     Ok(TensorData { shape: stage.spatial.clone(), dtype, bytes: array.to_bytes().into() })
 }
 
-/// A stage as a workload of its own: what it reads are the first tensors, in the order of the given list, its output the last.
+/// A stage as a workload of its own: what it reads are the first tensors, in the order of the given list, its
+/// output the last.
 ///
 /// # Errors
 /// A tensor that `describe` does not know.

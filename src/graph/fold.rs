@@ -31,7 +31,8 @@ pub enum Fold {
 /// Decides about a stage, and computes it where that is worth it.
 ///
 /// # Errors
-/// The message of the evaluator, where constants do not allow to compute it (a division of integers by 0, say).
+/// The message of the evaluator, where constants do not allow to compute it (a division of integers by 0,
+/// say).
 pub fn fold(program: &Program, stage: &Stage, dtype: DType) -> Result<Fold, String> {
     let loads = loaded(&stage.value);
     if loads.iter().any(|tensor| program.data[tensor.0 as usize].is_none()) {
@@ -70,8 +71,8 @@ pub fn materialize(program: &Program, stage: &Stage, dtype: DType) -> Result<Opt
     evaluate(program, stage, dtype).map(Some)
 }
 
-/// Whether a stage gives 16-bit elements of a constant as f32. Weights stay as short as they are: they take half the memory, and tensor cores multiply
-/// them only so.
+/// Whether a stage gives 16-bit elements of a constant as f32. Weights stay as short as they are: they take
+/// half the memory, and tensor cores multiply them only so.
 fn widens(program: &Program, stage: &Stage, dtype: DType) -> bool {
     let (Expr::Cast(_, value), DType::F32) = (&stage.value, dtype) else { return false };
     let is_short = |tensor: TensorId| matches!(program.tensor(tensor).dtype, DType::F16 | DType::BF16);
@@ -113,7 +114,8 @@ fn nodes(value: &Expr) -> usize {
     1 + value.children().map(nodes).sum::<usize>()
 }
 
-/// Removes stages and constants that no output needs, and numbers tensors anew, in their old order. Inputs stay.
+/// Removes stages and constants that no output needs, and numbers tensors anew, in their old order. Inputs
+/// stay.
 pub fn remove_dead(program: &mut Program) {
     let mut live: BTreeSet<TensorId> = program.outputs.iter().map(|(_, tensor)| *tensor).collect();
     let mut kept = Vec::new();

@@ -1,7 +1,8 @@
 //! Networks: ONNX in, a list of tasks and calls out.
 //!
-//! [`Program`] is a whole network as tensor expressions, one stage after the other; constant folding, dead-code removal and
-//! fusion work on it. [`Network`] is what remains: distinct tasks, and calls that bind their arguments to buffers.
+//! [`Program`] is a whole network as tensor expressions, one stage after the other; constant folding,
+//! dead-code removal and fusion work on it. [`Network`] is what remains: distinct tasks, and calls that bind
+//! their arguments to buffers.
 
 mod data;
 mod onnx;
@@ -20,8 +21,8 @@ pub use validate::ProgramError;
 
 use crate::workload::{DType, Role, Stage, Tensor, TensorId, Workload};
 
-/// A whole network as tensor expressions. Tensors of role `Input` and `Output` have names in `inputs` and `outputs`, those of
-/// role `Constant` have data.
+/// A whole network as tensor expressions. Tensors of role `Input` and `Output` have names in `inputs` and
+/// `outputs`, those of role `Constant` have data.
 #[derive(Clone, Debug, Default)]
 pub struct Program {
     pub tensors: Vec<Tensor>,
@@ -83,7 +84,8 @@ pub struct NetworkTask {
     pub nodes: Vec<String>,
 }
 
-/// One run of a task's kernel. `arguments` bind the workload's inputs, constants and outputs, in the order of its tensors.
+/// One run of a task's kernel. `arguments` bind the workload's inputs, constants and outputs, in the order of
+/// its tensors.
 #[derive(Clone, Debug)]
 pub struct Call {
     pub task: usize,

@@ -28,8 +28,9 @@ pub enum ProgramError {
 }
 
 impl Program {
-    /// Checks that constants and nothing else have data, that each other tensor is an input or written once and before it is
-    /// read, that inputs and outputs are what they say, and each stage as a workload of its own.
+    /// Checks that constants and nothing else have data, that each other tensor is an input or written once
+    /// and before it is read, that inputs and outputs are what they say, and each stage as a workload of its
+    /// own.
     ///
     /// # Errors
     /// The first violation found.

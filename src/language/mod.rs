@@ -13,9 +13,10 @@
 //! <end>
 //! ```
 //!
-//! Every word of a closed vocabulary ([`Language::vocabulary`]) is one token. Numbers up to 64 are one token each, larger ones are spelled as
-//! `2^k · m` in base 64, negative ones and uncommon floats likewise (see `words.rs`); any other name is spelled by its letters.
-//! So there is no unknown token, whatever the workload and the machine are.
+//! Every word of a closed vocabulary ([`Language::vocabulary`]) is one token. Numbers up to 64 are one token
+//! each, larger ones are spelled as `2^k · m` in base 64, negative ones and uncommon floats likewise (see
+//! `words.rs`); any other name is spelled by its letters. So there is no unknown token, whatever the workload
+//! and the machine are.
 //!
 //! Nothing in here does IO or depends on hash order.
 
@@ -77,7 +78,8 @@ impl Language {
         &self.spellings
     }
 
-    /// The first 16 hexadecimal digits of the SHA-256 of the vocabulary and of the form of sequences: checkpoints of another version are refused.
+    /// The first 16 hexadecimal digits of the SHA-256 of the vocabulary and of the form of sequences:
+    /// checkpoints of another version are refused.
     pub fn version(&self) -> String {
         let mut digest = Sha256::new();
         digest.update(SEQUENCES.as_bytes());
@@ -98,8 +100,9 @@ impl Language {
         self.id(vocabulary::END)
     }
 
-    /// What comes before the decisions: the target, the workload as it is given (see [`crate::workload::canonical`]), and the quality asked for: a
-    /// decile of the best known, 9 for the best; `None` asks for nothing in particular.
+    /// What comes before the decisions: the target, the workload as it is given (see
+    /// [`crate::workload::canonical`]), and the quality asked for: a decile of the best known, 9 for the
+    /// best; `None` asks for nothing in particular.
     pub fn encode_prompt(&self, task: &Task, want: Option<u8>) -> Vec<u32> {
         self.prompt_words(task, want).concat()
     }
@@ -154,7 +157,8 @@ impl Language {
         }
     }
 
-    /// Any tokens as text, a line for each fact and decision, for people. Text of prompts and traces parses again.
+    /// Any tokens as text, a line for each fact and decision, for people. Text of prompts and traces parses
+    /// again.
     pub fn decode(&self, tokens: &[u32]) -> String {
         let mut text = String::new();
         let mut at = 0;

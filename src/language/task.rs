@@ -16,8 +16,9 @@ pub enum TaskError {
     Workload(#[from] TextError),
 }
 
-/// What the model is told of a machine: of a CPU lanes of f32, vector registers, cores, bytes of caches; of a GPU its compute capability (without
-/// the point), multiprocessors, bytes of shared memory and cache, bandwidth. Canonical.
+/// What the model is told of a machine: of a CPU lanes of f32, vector registers, cores, bytes of caches; of a
+/// GPU its compute capability (without the point), multiprocessors, bytes of shared memory and cache,
+/// bandwidth. Canonical.
 pub fn target_line(target: &Target) -> String {
     match target {
         Target::Cpu(cpu) => {

@@ -1,4 +1,5 @@
-//! The closed list of tokens. A token's id is its position, so additions replace spare tokens and nothing ever moves.
+//! The closed list of tokens. A token's id is its position, so additions replace spare tokens and nothing
+//! ever moves.
 
 use crate::workload::text::{KEYWORDS, axis_name};
 use crate::workload::{Binary, Combiner, DType, Unary};
@@ -12,7 +13,8 @@ pub(super) const UNKNOWN: &str = "<unk>";
 pub(super) const LARGEST_SINGLE: u64 = 64;
 /// The base in which larger numbers are spelled.
 pub(super) const BASE: u64 = 64;
-/// Letters of names that are no words of the vocabulary; `\` starts any other byte, in two hexadecimal digits.
+/// Letters of names that are no words of the vocabulary; `\` starts any other byte, in two hexadecimal
+/// digits.
 pub(super) const LETTERS: &str = "abcdefghijklmnopqrstuvwxyz0123456789._-\\";
 /// Before the digits of a negative number, and of a float.
 pub(super) const MINUS: &str = "#-";

@@ -1,8 +1,9 @@
 //! One word to tokens and back.
 //!
-//! A number above 64 is `2^k · m` with an odd `m`: the token `2^k` (left out for odd numbers), then the digits of `m` in base 64, all but the
-//! last marked by a colon. So its size and what divides it can be seen: `3072` is `2^10 3`, `197` is `3: 5`, `3136` is `2^6 49`. A float that
-//! is no word is `#f`, its odd mantissa, and its power of two. Spellings are unique: decoding refuses any other.
+//! A number above 64 is `2^k · m` with an odd `m`: the token `2^k` (left out for odd numbers), then the
+//! digits of `m` in base 64, all but the last marked by a colon. So its size and what divides it can be seen:
+//! `3072` is `2^10 3`, `197` is `3: 5`, `3136` is `2^6 49`. A float that is no word is `#f`, its odd
+//! mantissa, and its power of two. Spellings are unique: decoding refuses any other.
 
 use std::collections::HashMap;
 

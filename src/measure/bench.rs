@@ -28,17 +28,20 @@ pub trait Bench {
     /// Gives a compiled nest of this task its buffers and packs its constants.
     ///
     /// # Errors
-    /// [`crate::outcome::Failure::Compile`] where the nest is not of this task, [`crate::outcome::Failure::Memory`] where its buffers do not fit.
+    /// [`crate::outcome::Failure::Compile`] where the nest is not of this task,
+    /// [`crate::outcome::Failure::Memory`] where its buffers do not fit.
     fn place(&mut self, compiled: Self::Compiled) -> Result<Self::Loaded, Refusal>;
 
     /// Runs a kernel once and compares its outputs.
     ///
     /// # Errors
-    /// [`crate::outcome::Failure::WrongResult`] for an output that differs, and for bytes written beside a buffer.
+    /// [`crate::outcome::Failure::WrongResult`] for an output that differs, and for bytes written beside a
+    /// buffer.
     fn check(&mut self, loaded: &mut Self::Loaded) -> Result<(), Refusal>;
 
-    /// Times a kernel that was checked, in turn with a reference that was and the nanoseconds that it is known to take, where there is one. Looks at
-    /// the outputs once more afterwards: a race may spoil any run.
+    /// Times a kernel that was checked, in turn with a reference that was and the nanoseconds that it is
+    /// known to take, where there is one. Looks at the outputs once more afterwards: a race may spoil any
+    /// run.
     ///
     /// # Errors
     /// As for [`Bench::check`].

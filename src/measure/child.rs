@@ -127,7 +127,8 @@ impl Worker {
         }
     }
 
-    /// The pipe is closed: the child has died or is about to. One that closes its pipes and lives on is killed.
+    /// The pipe is closed: the child has died or is about to. One that closes its pipes and lives on is
+    /// killed.
     fn death(&mut self, deadline: Instant) -> Lost {
         loop {
             match self.process.try_wait() {

@@ -17,7 +17,8 @@ static WATCHED: [Slot; SLOTS] =
     [const { Slot { start: AtomicUsize::new(0), bytes: AtomicUsize::new(0), name: [const { AtomicU64::new(0) }; 2] } };
         SLOTS];
 
-/// Remembers a mapping, or gives one that is known another name. Does nothing when all slots are taken: then a fault is reported without a name.
+/// Remembers a mapping, or gives one that is known another name. Does nothing when all slots are taken: then
+/// a fault is reported without a name.
 pub(super) fn watch(start: usize, bytes: usize, name: &str) {
     let known = WATCHED.iter().find(|slot| slot.start.load(Ordering::Relaxed) == start);
     let take = |slot: &&Slot| slot.start.compare_exchange(0, start, Ordering::Relaxed, Ordering::Relaxed).is_ok();
@@ -40,8 +41,8 @@ pub(super) fn forget(start: usize) {
 /// From now on, a fault at a watched mapping leaves a line on the standard error.
 pub(super) fn report_faults() {
     for signal in [libc::SIGSEGV, libc::SIGBUS] {
-        // SAFETY: the handler only reads atomics and calls `write`; reset before it runs, so that the fault that
-        // follows its return kills the process as it would have.
+        // SAFETY: the handler only reads atomics and calls `write`; reset before it runs, so that the fault
+        // that follows its return kills the process as it would have.
         unsafe {
             let mut action: libc::sigaction = std::mem::zeroed();
             action.sa_sigaction = on_fault as *const () as usize;

@@ -1,4 +1,5 @@
-//! The gate: compiles a nest, runs it on guarded buffers, and compares what it wrote with the oracle's outputs.
+//! The gate: compiles a nest, runs it on guarded buffers, and compares what it wrote with the oracle's
+//! outputs.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -107,7 +108,8 @@ impl Workbench {
     /// Compiles a nest of this task and packs its constants.
     ///
     /// # Errors
-    /// [`Failure::Compile`] where the verifier or code generation refuses it, [`Failure::Memory`] where its buffers do not fit.
+    /// [`Failure::Compile`] where the verifier or code generation refuses it, [`Failure::Memory`] where its
+    /// buffers do not fit.
     pub fn load(&mut self, nest: &Nest) -> Result<Loaded, Refusal> {
         let compiled = Workbench::compile(&self.cpu, nest.clone())?;
         self.place(compiled)
@@ -202,8 +204,9 @@ impl Bench for Workbench {
                 loaded.packed.push(region);
             }
         }
-        // SAFETY: the addresses are those of the nest's arguments in order, each as large as its buffer and aligned; a kernel that writes
-        // elsewhere hits guard pages, and the process with it, which is a worker's fate.
+        // SAFETY: the addresses are those of the nest's arguments in order, each as large as its buffer and
+        // aligned; a kernel that writes elsewhere hits guard pages, and the process with it, which is a
+        // worker's fate.
         unsafe { loaded.kernel.setup(&loaded.addresses, loaded.workspace.address()) };
         for region in &mut loaded.packed {
             beside(region, "a packed buffer")?;
@@ -281,7 +284,8 @@ impl Loaded {
     }
 }
 
-/// The arguments of a nest, but for what its setup packs, are the tensors of its workload, whatever a rewrite did to the rest.
+/// The arguments of a nest, but for what its setup packs, are the tensors of its workload, whatever a rewrite
+/// did to the rest.
 ///
 /// # Errors
 /// [`Failure::Compile`] where they are not.

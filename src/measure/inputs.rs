@@ -1,10 +1,12 @@
 //! What kernels are checked and timed on.
 //!
-//! Floats are ±[0.25, 1]: far from zero, so that leaving out one product of a long sum shows, and of both signs, so that long sums
-//! stay small and functions such as tanh do not saturate. Where a logarithm, a root, a power or a divisor might see a value that is not positive, as far as
-//! the signs of what goes in can tell, all floats are positive. Constants that enter a sum of n products are scaled by 1/√n, as
-//! weights of networks are. Around products over an axis, floats are [0.95, 1.05], so that they neither vanish nor overflow.
-//! Integers that index a tensor lie inside of it; other integers are 1 to 7 (never a zero divisor). Booleans are even.
+//! Floats are ±[0.25, 1]: far from zero, so that leaving out one product of a long sum shows, and of both
+//! signs, so that long sums stay small and functions such as tanh do not saturate. Where a logarithm, a root,
+//! a power or a divisor might see a value that is not positive, as far as the signs of what goes in can tell,
+//! all floats are positive. Constants that enter a sum of n products are scaled by 1/√n, as weights of
+//! networks are. Around products over an axis, floats are [0.95, 1.05], so that they neither vanish nor
+//! overflow. Integers that index a tensor lie inside of it; other integers are 1 to 7 (never a zero divisor).
+//! Booleans are even.
 
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
@@ -16,7 +18,8 @@ use crate::workload::{
 /// Raised with every change of what is generated: the oracle's cached outputs belong to a version.
 pub(super) const GENERATOR: u32 = 1;
 
-/// Inputs and constants of a workload, in the order of its tensors. Equal workload and seed give equal arrays.
+/// Inputs and constants of a workload, in the order of its tensors. Equal workload and seed give equal
+/// arrays.
 ///
 /// # Errors
 /// [`ArrayError`] for shapes that no array has; a valid workload has none.
@@ -87,7 +90,8 @@ fn products_summed(workload: &Workload, tensor: TensorId) -> i64 {
     longest
 }
 
-/// By tensor: values below this index inside of every tensor that they index. `None` where it is used for no index.
+/// By tensor: values below this index inside of every tensor that they index. `None` where it is used for no
+/// index.
 fn index_bounds(workload: &Workload) -> Vec<Option<i64>> {
     let mut bounds = vec![None; workload.tensors.len()];
     for stage in &workload.stages {
@@ -140,7 +144,8 @@ enum Sign {
     Positive,
 }
 
-/// Whether no logarithm, root, power or divisor can meet a value that is not positive, with inputs of both signs.
+/// Whether no logarithm, root, power or divisor can meet a value that is not positive, with inputs of both
+/// signs.
 fn every_domain_is_safe(workload: &Workload) -> bool {
     let mut signs = vec![Sign::Any; workload.tensors.len()];
     let mut safe = true;

@@ -5,8 +5,8 @@
 //!              ^ page                  ^ 64 bytes aligned  ^ page
 //! ```
 //!
-//! The data lies as far behind as its alignment allows: at most 63 bytes of red zone stand between it and the guard page.
-//! A touched guard page kills the process, a changed red zone is found afterwards.
+//! The data lies as far behind as its alignment allows: at most 63 bytes of red zone stand between it and the
+//! guard page. A touched guard page kills the process, a changed red zone is found afterwards.
 
 use std::io;
 use std::ptr::NonNull;
@@ -22,7 +22,8 @@ const RED_ZONE: u8 = 0xa5;
 /// How much of the red zone in front of the data is filled and looked at, in bytes.
 const FRONT_BYTES: usize = 1024;
 
-/// What data is filled with before it is written: a NaN in every float type, an implausible value in the others.
+/// What data is filled with before it is written: a NaN in every float type, an implausible value in the
+/// others.
 const POISON: u8 = 0xff;
 
 /// A guarded buffer.
@@ -57,7 +58,8 @@ impl Region {
         let page = page_bytes();
         let body = length.checked_add(2 * ALIGNMENT).and_then(|b| b.checked_next_multiple_of(page));
         let mapped = body.and_then(|b| b.checked_add(2 * page)).ok_or(io::ErrorKind::OutOfMemory)?;
-        // SAFETY: a fresh private mapping at an address of the system's choice; then its inner part is opened.
+        // SAFETY: a fresh private mapping at an address of the system's choice; then its inner part is
+        // opened.
         let base = unsafe {
             let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
             let base = libc::mmap(std::ptr::null_mut(), mapped, libc::PROT_NONE, flags, -1, 0);

@@ -8,13 +8,16 @@
 //! ```
 //!
 //! Invariants:
-//! - Candidates are compiled and run in the child only; whatever happens to it is an outcome of the candidate, never of the parent.
+//! - Candidates are compiled and run in the child only; whatever happens to it is an outcome of the
+//!   candidate, never of the parent.
 //! - No time without a correct result: every kernel passes the [`Workbench`]'s gate before it is timed.
-//! - The child never outlives the parent: it exits as soon as its standard input ends, even while a kernel loops for ever.
-//! - Machines drift: a candidate runs in turn with a reference, a program of its task whose time is known. Its times are told at the pace at which
-//!   the reference was timed, so that times of a task compare, however fast the machine was meanwhile.
-//! - Caches are warm: a kernel is timed on the buffers it has just run on. Cold-cache times would need other kernels in between, and
-//!   in a network the neighbouring task has just written the input.
+//! - The child never outlives the parent: it exits as soon as its standard input ends, even while a kernel
+//!   loops for ever.
+//! - Machines drift: a candidate runs in turn with a reference, a program of its task whose time is known.
+//!   Its times are told at the pace at which the reference was timed, so that times of a task compare,
+//!   however fast the machine was meanwhile.
+//! - Caches are warm: a kernel is timed on the buffers it has just run on. Cold-cache times would need other
+//!   kernels in between, and in a network the neighbouring task has just written the input.
 
 mod bench;
 mod child;

@@ -1,7 +1,8 @@
 //! What a task's outputs should be: computed once by the naive evaluator, and kept on disk.
 //!
-//! A large convolution takes the evaluator seconds, so what took long is kept under the workload's hash, and the next
-//! process finds it. A file that is damaged in whatever way is computed anew; none is ever believed without its checksum.
+//! A large convolution takes the evaluator seconds, so what took long is kept under the workload's hash, and
+//! the next process finds it. A file that is damaged in whatever way is computed anew; none is ever believed
+//! without its checksum.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -72,8 +73,8 @@ impl OracleCache {
     }
 }
 
-/// Names everything that the outputs depend on: workloads of one hash may list their tensors in different orders, and then get different
-/// inputs from the same seed.
+/// Names everything that the outputs depend on: workloads of one hash may list their tensors in different
+/// orders, and then get different inputs from the same seed.
 fn file_name(workload: &Workload, seed: u64, inputs: &[(TensorId, Array)]) -> String {
     let mut digest = Sha256::new();
     digest.update(workload.to_string());

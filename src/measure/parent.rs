@@ -115,8 +115,8 @@ struct Reference {
     known_ns: u64,
 }
 
-/// Candidates run in turn with the same reference until one is faster by this factor: the less it changes, the better times compare, and the slower
-/// it is, the less time is left for the candidates.
+/// Candidates run in turn with the same reference until one is faster by this factor: the less it changes,
+/// the better times compare, and the slower it is, the less time is left for the candidates.
 const OUTRUN: u64 = 2;
 
 impl Measurer {
@@ -129,9 +129,9 @@ impl Measurer {
         &self.options
     }
 
-    /// Compiles, checks and times a finished trace. The incumbent is the fastest program of the task so far, with its nanoseconds: a candidate that is
-    /// much slower is timed only shortly, and times are told at the pace at which the incumbents were timed, since candidates run in turn with
-    /// one of them.
+    /// Compiles, checks and times a finished trace. The incumbent is the fastest program of the task so far,
+    /// with its nanoseconds: a candidate that is much slower is timed only shortly, and times are told at the
+    /// pace at which the incumbents were timed, since candidates run in turn with one of them.
     ///
     /// # Errors
     /// [`MeasureError`] where the candidate is not to blame; nothing should be recorded then.
@@ -159,8 +159,8 @@ impl Measurer {
         }
     }
 
-    /// Compiles candidates on all cores before they are measured. It only saves time: where a candidate takes the worker down, each is
-    /// compiled when it is measured, and fails alone.
+    /// Compiles candidates on all cores before they are measured. It only saves time: where a candidate takes
+    /// the worker down, each is compiled when it is measured, and fails alone.
     ///
     /// # Errors
     /// As for [`Measurer::measure`].
@@ -204,8 +204,9 @@ impl Measurer {
         Ok(outcomes)
     }
 
-    /// Measures finalists in turn, round by round, so that their times may be compared: what disturbs the machine disturbs all.
-    /// The i-th times of two outcomes are of the same round. A finalist that does not survive alone fails alone.
+    /// Measures finalists in turn, round by round, so that their times may be compared: what disturbs the
+    /// machine disturbs all. The i-th times of two outcomes are of the same round. A finalist that does not
+    /// survive alone fails alone.
     ///
     /// # Errors
     /// As for [`Measurer::measure`].
@@ -400,8 +401,8 @@ mod tests {
         Reply::Started { protocol: PROTOCOL, space: Space::standard().versions() }
     }
 
-    /// A measurer whose worker is a shell script: it sends these messages, unasked, and a moment later, when it has been asked, runs `after`. Each start leaves a line with the
-    /// process' id in `starts`.
+    /// A measurer whose worker is a shell script: it sends these messages, unasked, and a moment later, when
+    /// it has been asked, runs `after`. Each start leaves a line with the process' id in `starts`.
     fn scripted(folder: &Path, messages: &[Reply], after: &str) -> Measurer {
         let bytes: Vec<u8> = messages.iter().flat_map(|message| frame(message).unwrap()).collect();
         std::fs::write(folder.join("messages"), bytes).unwrap();

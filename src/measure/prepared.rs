@@ -1,4 +1,5 @@
-//! A task that the worker is ready for: its candidates are compiled, checked and timed here, on whatever machine it is for.
+//! A task that the worker is ready for: its candidates are compiled, checked and timed here, on whatever
+//! machine it is for.
 
 use std::collections::HashMap;
 use std::io;
@@ -16,8 +17,8 @@ use crate::target::Task;
 
 /// What the worker does for a task, whichever machine it is for.
 pub(super) trait Prepared {
-    /// Compiles on all cores what will be measured next: measuring wants the whole machine, compiling one candidate does not.
-    /// What does not fit the space is left for [`Prepared::measure`] to refuse.
+    /// Compiles on all cores what will be measured next: measuring wants the whole machine, compiling one
+    /// candidate does not. What does not fit the space is left for [`Prepared::measure`] to refuse.
     fn compile_ahead(&mut self, traces: &[String]);
 
     /// The answer to [`super::protocol::Request::Measure`]; `enter` is told of each phase.
@@ -82,7 +83,8 @@ impl<B: Bench> Ready<B> {
         }
     }
 
-    /// Makes `trace` the reference, if it is not; one that does not pass the gate, for lack of memory, is done without.
+    /// Makes `trace` the reference, if it is not; one that does not pass the gate, for lack of memory, is
+    /// done without.
     fn refer_to(&mut self, trace: &str) {
         if self.reference.as_ref().is_some_and(|(current, _)| current == trace) {
             return;

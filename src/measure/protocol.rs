@@ -1,4 +1,5 @@
-//! What parent and child say to each other: JSON in frames, each after its length in four bytes, little-endian.
+//! What parent and child say to each other: JSON in frames, each after its length in four bytes,
+//! little-endian.
 
 use std::io::{self, Read, Write};
 use std::path::PathBuf;

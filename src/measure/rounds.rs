@@ -1,7 +1,8 @@
 //! Times of a candidate and of a reference that ran in turn, and the pace at which they are told.
 //!
-//! The pace of a machine drifts with other users of the same processor: by half within seconds on virtual ones. Neighbouring runs of two programs
-//! meet the same pace, so their ratio is steady where the times are not.
+//! The pace of a machine drifts with other users of the same processor: by half within seconds on virtual
+//! ones. Neighbouring runs of two programs meet the same pace, so their ratio is steady where the times are
+//! not.
 
 use std::time::Duration;
 
@@ -14,15 +15,17 @@ pub(super) struct Rounds {
     beside: Vec<u64>,
     /// What the reference is known to take.
     known_ns: u64,
-    /// The most that the pace of the machine is believed to have changed since the reference was timed. Where more is found, something befell one of
-    /// the two alone: when another process takes a core, a program of several threads waits for it again and again, and one of a single thread does not.
+    /// The most that the pace of the machine is believed to have changed since the reference was timed. Where
+    /// more is found, something befell one of the two alone: when another process takes a core, a program of
+    /// several threads waits for it again and again, and one of a single thread does not.
     most_drift: f64,
     /// By both.
     spent: Duration,
 }
 
 impl Rounds {
-    /// Beside a reference that is known to take so many nanoseconds, on a machine whose pace changes by such a factor at most.
+    /// Beside a reference that is known to take so many nanoseconds, on a machine whose pace changes by such
+    /// a factor at most.
     pub(super) fn beside(known_ns: u64, most_drift: f64) -> Rounds {
         Rounds { known_ns, most_drift, ..Rounds::default() }
     }
@@ -69,7 +72,8 @@ impl Rounds {
         self.error() > factor - 1.0 || self.drift().is_some_and(|drift| !self.is_possible(drift))
     }
 
-    /// By what part the median ratio may err: by the distance of the quartiles, over the root of their number.
+    /// By what part the median ratio may err: by the distance of the quartiles, over the root of their
+    /// number.
     fn error(&self) -> f64 {
         let ratios = self.ratios();
         let count = ratios.len();
@@ -92,8 +96,9 @@ impl Rounds {
         self.drift().filter(|drift| self.is_possible(*drift)).unwrap_or(1.0)
     }
 
-    /// By what factor times are too long or too short, if the fastest is what the reference is known to take, times the median ratio of neighbouring runs;
-    /// `None` where no reference ran whose time is known. Ratios, since the fastest runs of the two may be of different moments.
+    /// By what factor times are too long or too short, if the fastest is what the reference is known to take,
+    /// times the median ratio of neighbouring runs; `None` where no reference ran whose time is known.
+    /// Ratios, since the fastest runs of the two may be of different moments.
     fn drift(&self) -> Option<f64> {
         let ratios = self.ratios();
         let fastest = self.times.iter().copied().min().unwrap_or(0) as f64;

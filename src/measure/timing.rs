@@ -1,8 +1,9 @@
 //! How often a kernel is run, and what of it is kept.
 //!
-//! Machines are noisy, always towards slower: the fastest run is the figure that candidates are compared by, and it is trusted
-//! once several runs came close to it. And their pace drifts: so a candidate runs in turn with a [`Reference`], a program whose time is known, and what it
-//! took is told at the pace at which that one was timed (see [`super::rounds`]).
+//! Machines are noisy, always towards slower: the fastest run is the figure that candidates are compared by,
+//! and it is trusted once several runs came close to it. And their pace drifts: so a candidate runs in turn
+//! with a [`Reference`], a program whose time is known, and what it took is told at the pace at which that
+//! one was timed (see [`super::rounds`]).
 
 use std::time::{Duration, Instant};
 
@@ -16,8 +17,9 @@ use super::rounds::{Rounds, nanoseconds};
 /// Runs of a finalist before each that is timed: fewer of long ones.
 const FEWEST_BEFORE: u32 = 2;
 const MOST_BEFORE: u32 = 4;
-/// A kernel that follows another one runs for so long before it is timed: the pool's threads fall asleep while one of a single thread runs, and a
-/// short one of several threads would be over before they are awake. It would look as slow as if it had no other thread.
+/// A kernel that follows another one runs for so long before it is timed: the pool's threads fall asleep
+/// while one of a single thread runs, and a short one of several threads would be over before they are awake.
+/// It would look as slow as if it had no other thread.
 const WAKING: Duration = Duration::from_micros(100);
 
 /// Of one sample.
@@ -26,7 +28,8 @@ const MOST_REPEATS: u32 = 1 << 16;
 /// When to stop running a candidate.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Timing {
-    /// What all timed runs of one candidate, and of the reference in between, may take together, unless the fewest samples take longer.
+    /// What all timed runs of one candidate, and of the reference in between, may take together, unless the
+    /// fewest samples take longer.
     pub budget: Duration,
     /// After this long there are no further samples, even if they are fewer than the fewest.
     pub patience: Duration,
@@ -34,31 +37,38 @@ pub struct Timing {
     pub fewest: usize,
     /// At most so many.
     pub most: usize,
-    /// Enough is enough when a third of the samples, and no fewer than `fewest`, are within this factor of the fastest.
+    /// Enough is enough when a third of the samples, and no fewer than `fewest`, are within this factor of
+    /// the fastest.
     pub agreement: f64,
-    /// Beside a reference, enough is enough if the quartiles of the ratios lie so close together that their median errs by less than this
-    /// factor.
+    /// Beside a reference, enough is enough if the quartiles of the ratios lie so close together that their
+    /// median errs by less than this factor.
     pub certainty: f64,
     /// While it may err by more than this factor, there are further samples, whatever the budget.
     pub doubt: f64,
-    /// The most that the pace of the machine is believed to have changed since the reference was timed: beyond it, times are told as measured.
+    /// The most that the pace of the machine is believed to have changed since the reference was timed:
+    /// beyond it, times are told as measured.
     pub most_drift: f64,
-    /// The same where one of the two runs on a single core and the other one on several. Cores of a virtual machine are far apart at times, or parts of one:
-    /// programs of several threads are slower by any factor then, at most that of their number, and the others are not.
+    /// The same where one of the two runs on a single core and the other one on several. Cores of a virtual
+    /// machine are far apart at times, or parts of one: programs of several threads are slower by any factor
+    /// then, at most that of their number, and the others are not.
     pub most_drift_between_kinds: f64,
     /// A candidate slower than the incumbent by this factor is given up after `fewest` samples.
     pub hopeless: f64,
-    /// Before this long nothing is certain or hopeless: another user of a core takes it away for some milliseconds.
+    /// Before this long nothing is certain or hopeless: another user of a core takes it away for some
+    /// milliseconds.
     pub settling: Duration,
     /// The first program of a task, if it is short, runs for so long before it is timed.
     pub warming: Duration,
     /// One slower by this factor is given up after a single sample, if that took `long_run` at least.
     pub lost: f64,
-    /// One whose first run, the one that was checked, was slower by this factor and took `long_run` at least is not run again.
+    /// One whose first run, the one that was checked, was slower by this factor and took `long_run` at least
+    /// is not run again.
     pub abandoned: f64,
-    /// A run of this length needs no other before it to be believed, and no disturbance is likely to multiply it.
+    /// A run of this length needs no other before it to be believed, and no disturbance is likely to multiply
+    /// it.
     pub long_run: Duration,
-    /// Shorter kernels run several times for a sample, so that reading the clock (about 50 ns) stays below 1 %.
+    /// Shorter kernels run several times for a sample, so that reading the clock (about 50 ns) stays below 1
+    /// %.
     pub shortest_sample: Duration,
     /// What one finalist may take, over all rounds.
     pub final_budget: Duration,
@@ -114,10 +124,11 @@ pub(super) struct Reference<'a> {
 }
 
 impl Timing {
-    /// Nanoseconds of single runs, at the reference's pace: the fastest of them is what the reference is known to take, times the median ratio
-    /// of neighbouring runs. What is given up before the reference ran is told as measured. `run(n)` runs the kernel n times and says how long
-    /// that took. `warm_up`, how long the run before took, is counted only where it is all that there is: cold caches make a long run slower by
-    /// half, not eight times.
+    /// Nanoseconds of single runs, at the reference's pace: the fastest of them is what the reference is
+    /// known to take, times the median ratio of neighbouring runs. What is given up before the reference ran
+    /// is told as measured. `run(n)` runs the kernel n times and says how long that took. `warm_up`, how long
+    /// the run before took, is counted only where it is all that there is: cold caches make a long run slower
+    /// by half, not eight times.
     pub(super) fn sample(
         &self,
         incumbent_ns: Option<u64>,
@@ -170,8 +181,8 @@ impl Timing {
         rounds.told()
     }
 
-    /// Brings the machine to its pace. The first program of a task is what the others are told by; short ones would be over before the system has
-    /// given each thread a core of its own.
+    /// Brings the machine to its pace. The first program of a task is what the others are told by; short ones
+    /// would be over before the system has given each thread a core of its own.
     fn warm(&self, run: &mut dyn FnMut(u32) -> Duration) {
         let mut spent = Duration::ZERO;
         for _ in 0..MOST_REPEATS {
@@ -182,8 +193,8 @@ impl Timing {
         }
     }
 
-    /// A sample of a kernel that follows another one, which evicted its data: it runs before, unless one run of it is long. `last` is what so many runs
-    /// took before.
+    /// A sample of a kernel that follows another one, which evicted its data: it runs before, unless one run
+    /// of it is long. `last` is what so many runs took before.
     fn after_another(
         &self,
         run: &mut dyn FnMut(u32) -> Duration,
@@ -198,9 +209,10 @@ impl Timing {
         run(repeats)
     }
 
-    /// Runs kernels in turn, so that what disturbs the machine disturbs all alike. A kernel's own data is evicted by the others, so each runs a few
-    /// times before it is timed: after a single run some are slower by half still. The order is another one in each round, since what ran before
-    /// matters all the same, and must be the same thing neither for all runs of a kernel nor for every other one.
+    /// Runs kernels in turn, so that what disturbs the machine disturbs all alike. A kernel's own data is
+    /// evicted by the others, so each runs a few times before it is timed: after a single run some are slower
+    /// by half still. The order is another one in each round, since what ran before matters all the same, and
+    /// must be the same thing neither for all runs of a kernel nor for every other one.
     pub(super) fn sample_in_turn(&self, kernels: &mut [&mut dyn FnMut(u32) -> Duration]) -> Vec<Vec<u64>> {
         let counts: Vec<(u32, u32)> = kernels
             .iter_mut()
@@ -406,7 +418,8 @@ mod tests {
 
     #[test]
     fn times_are_told_at_the_pace_of_the_reference() {
-        // the machine falls to half its speed after some time: what was 100 us takes 200, the reference 300 instead of 150
+        // the machine falls to half its speed after some time: what was 100 us takes 200, the reference 300
+        // instead of 150
         let clock = std::cell::Cell::new(0);
         let kernel = |fast_ns: u64| {
             let clock = &clock;
@@ -433,7 +446,8 @@ mod tests {
         assert!(timing.sample(Some(100_000), COLD, &mut run, Some(reference)).len() > timing.fewest);
     }
 
-    /// A kernel of two threads, 4 us, and one of a single thread, 7 us, while which the second thread falls asleep. It takes 60 us to wake up.
+    /// A kernel of two threads, 4 us, and one of a single thread, 7 us, while which the second thread falls
+    /// asleep. It takes 60 us to wake up.
     #[test]
     fn a_sleeping_thread_makes_nothing_fast() {
         let awake_for = std::cell::Cell::new(0);

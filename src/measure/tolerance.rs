@@ -1,19 +1,22 @@
 //! How far a kernel's output may be from the oracle's.
 //!
-//! The oracle computes each stage in f64 and rounds once, so the difference is the kernel's rounding. Summing n values of alike size in any
-//! order, with the errors of single additions being independent, gives a relative error of about √n·u, u being the unit roundoff
-//! (2⁻²⁴ for f32; Higham and Mary, "A new approach to probabilistic rounding error analysis", 2019). Allowed is
+//! The oracle computes each stage in f64 and rounds once, so the difference is the kernel's rounding. Summing
+//! n values of alike size in any order, with the errors of single additions being independent, gives a
+//! relative error of about √n·u, u being the unit roundoff (2⁻²⁴ for f32; Higham and Mary, "A new approach to
+//! probabilistic rounding error analysis", 2019). Allowed is
 //!
 //! ```text
 //! |x - y| <= 16 u √depth (|y| + scale)
 //! ```
 //!
-//! where the depth is the number of roundings on the longest way from an argument to the output (the product of a stage's reduction
-//! extents, or its operators, added up along the chain), and the scale is the root mean square of the oracle's output, for elements that
-//! cancellation made small. The factor covers approximated functions (a few u each) and other orders of
-//! computation. A program by an algorithm that adds numbers of different size is allowed as much more as [`crate::nest::Nest::error_growth`]
-//! says. With inputs as [`super::generate_inputs`] makes them, leaving out a single step of a reduction differs
-//! by much more, up to depths of about 100,000. Integers and Booleans must be equal. NaN matches NaN, infinities match themselves.
+//! where the depth is the number of roundings on the longest way from an argument to the output (the product
+//! of a stage's reduction extents, or its operators, added up along the chain), and the scale is the root
+//! mean square of the oracle's output, for elements that cancellation made small. The factor covers
+//! approximated functions (a few u each) and other orders of computation. A program by an algorithm that adds
+//! numbers of different size is allowed as much more as [`crate::nest::Nest::error_growth`] says. With inputs
+//! as [`super::generate_inputs`] makes them, leaving out a single step of a reduction differs by much more,
+//! up to depths of about 100,000. Integers and Booleans must be equal. NaN matches NaN, infinities match
+//! themselves.
 
 use std::fmt;
 

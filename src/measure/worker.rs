@@ -17,12 +17,14 @@ use crate::codegen;
 use crate::space::Space;
 use crate::target::{Target, Task};
 
-/// The program behind `tilescribe worker`, which only [`super::Measurer`] starts: serves the standard space until its standard input ends.
+/// The program behind `tilescribe worker`, which only [`super::Measurer`] starts: serves the standard space
+/// until its standard input ends.
 pub fn worker_main() -> ExitCode {
     worker_main_with(Space::standard())
 }
 
-/// The same for a space of one's own: a program that adds rules is its own worker, and says so in [`super::Options`].
+/// The same for a space of one's own: a program that adds rules is its own worker, and says so in
+/// [`super::Options`].
 pub fn worker_main_with(space: Space) -> ExitCode {
     let serve = move || -> io::Result<()> {
         // kernels and libraries may print what they like: it goes to the standard error
@@ -138,8 +140,8 @@ fn unprepared() -> Reply {
 
 /// Requests as they come. When the parent is gone, so is the whole process, whatever a kernel is busy with.
 ///
-/// A death signal of the parent would not do: it is sent when the parent's *thread* ends that started the child, and a measurer may
-/// move from thread to thread.
+/// A death signal of the parent would not do: it is sent when the parent's *thread* ends that started the
+/// child, and a measurer may move from thread to thread.
 fn read_in_background(mut input: File) -> mpsc::Receiver<Request> {
     let (sender, receiver) = mpsc::channel();
     std::thread::spawn(move || {

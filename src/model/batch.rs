@@ -1,4 +1,5 @@
-//! Training examples, and how they share work: examples of a group that start alike become one batch with one prefix.
+//! Training examples, and how they share work: examples of a group that start alike become one batch with one
+//! prefix.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -104,7 +105,8 @@ pub(super) struct Batch<'a> {
     pub members: usize,
     /// Positions without padding.
     pub positions: usize,
-    /// Questions with several answers: their rows of `[members · length]`, answers, which was chosen, and its weight.
+    /// Questions with several answers: their rows of `[members · length]`, answers, which was chosen, and its
+    /// weight.
     pub rows: Vec<u32>,
     pub questions: Vec<&'a [Vec<u32>]>,
     pub chosen: Vec<usize>,
@@ -170,8 +172,9 @@ fn common_prefix(members: &[&Example], most: usize, blind: bool) -> usize {
     others.iter().map(shared).min().unwrap_or(first.len()).min(most)
 }
 
-/// One epoch: members of each group in random batches of up to `size`, alike in length, in random order. Of each group some are left out: they
-/// are drawn one after the other, those of weight 0 `least_share` times as likely as those of weight 1. All epochs are of the same length.
+/// One epoch: members of each group in random batches of up to `size`, alike in length, in random order. Of
+/// each group some are left out: they are drawn one after the other, those of weight 0 `least_share` times as
+/// likely as those of weight 1. All epochs are of the same length.
 pub(super) fn epoch(
     examples: &[Example],
     chosen: &[usize],
@@ -189,7 +192,8 @@ pub(super) fn epoch(
     let mut batches = Vec::new();
     for members in groups.values_mut() {
         let shown = members.iter().map(|i| share(*i)).sum::<f64>().round().max(1.0) as usize;
-        // weighted sampling without replacement (Efraimidis and Spirakis 2006): the largest of uniform numbers to the power 1 / share
+        // weighted sampling without replacement (Efraimidis and Spirakis 2006): the largest of uniform
+        // numbers to the power 1 / share
         let mut keys: Vec<(f64, usize)> =
             members.iter().map(|i| (random.random::<f64>().max(f64::MIN_POSITIVE).ln() / share(*i), *i)).collect();
         keys.sort_by(|a, b| b.0.total_cmp(&a.0));
@@ -204,7 +208,8 @@ pub(super) fn epoch(
     batches
 }
 
-/// Positions of examples to train with, and of those held out: whole tasks, those of the lowest places; at least one if there are two or more.
+/// Positions of examples to train with, and of those held out: whole tasks, those of the lowest places; at
+/// least one if there are two or more.
 pub(super) fn split(examples: &[Example], held_out: f32) -> (Vec<usize>, Vec<usize>) {
     let mut places: Vec<f32> = examples.iter().map(|example| example.place).collect();
     places.sort_unstable_by(f32::total_cmp);

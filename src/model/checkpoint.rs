@@ -1,8 +1,9 @@
-//! A checkpoint folder, as Hugging Face lays it out: `model.safetensors`, `config.json`, `tokenizer.json`, `README.md`; and
-//! `estimator.safetensors` beside them.
+//! A checkpoint folder, as Hugging Face lays it out: `model.safetensors`, `config.json`, `tokenizer.json`,
+//! `README.md`; and `estimator.safetensors` beside them.
 //!
-//! Nothing of a checkpoint is used before all of it was checked: sizes, header, shapes, finite values, and the versions of the
-//! language and of the search space that its tokens belong to, and of the features that the estimator reads.
+//! Nothing of a checkpoint is used before all of it was checked: sizes, header, shapes, finite values, and
+//! the versions of the language and of the search space that its tokens belong to, and of the features that
+//! the estimator reads.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs::File;
@@ -126,8 +127,8 @@ impl Checkpoint {
         Checkpoint::from_bytes([config, tokenizer, card, estimator, weights], expected)
     }
 
-    /// The same from memory, for the checkpoint that is built into the program: `config.json`, `tokenizer.json`, `README.md`,
-    /// `estimator.safetensors` and `model.safetensors`.
+    /// The same from memory, for the checkpoint that is built into the program: `config.json`,
+    /// `tokenizer.json`, `README.md`, `estimator.safetensors` and `model.safetensors`.
     ///
     /// # Errors
     /// As [`Checkpoint::load`], except for the disk's.

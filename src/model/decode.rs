@@ -1,9 +1,10 @@
-//! Inference on the CPU: many sequences of different lengths behind one shared prompt, each with its cache of keys and values.
+//! Inference on the CPU: many sequences of different lengths behind one shared prompt, each with its cache of
+//! keys and values.
 //!
-//! A step feeds every sequence a chunk of one or more positions. The chunks stand one after the other in one `[rows, width]`
-//! matrix: projections are one matrix product for the whole batch, nothing is padded. Attention to the shared prompt is one
-//! product for all heads of all sequences too (the prompt's keys are read once, as in Hydragen, 2024); only attention to a
-//! sequence's own positions works sequence by sequence.
+//! A step feeds every sequence a chunk of one or more positions. The chunks stand one after the other in one
+//! `[rows, width]` matrix: projections are one matrix product for the whole batch, nothing is padded.
+//! Attention to the shared prompt is one product for all heads of all sequences too (the prompt's keys are
+//! read once, as in Hydragen, 2024); only attention to a sequence's own positions works sequence by sequence.
 
 use super::kernels::{Matrix, dot, multiply, rms_norm, rotate, softmax, squared_relu_gate, transpose};
 use super::position::{check_answers, check_positions, slotted};
@@ -153,7 +154,8 @@ impl Decoder {
     /// Reads a prompt, once for all sequences that continue it.
     ///
     /// # Errors
-    /// An empty prompt, one longer than the model's sequences, positions without tokens, a token outside of the vocabulary.
+    /// An empty prompt, one longer than the model's sequences, positions without tokens, a token outside of
+    /// the vocabulary.
     pub fn prompt(&self, positions: &[Position]) -> Result<Prompt, ModelError> {
         self.check(positions, 0)?;
         let (mut cache, mut scratch) = (Cache::new(&self.config), Scratch::default());
@@ -161,7 +163,8 @@ impl Decoder {
         Ok(Prompt { cache })
     }
 
-    /// The value head's prediction at the end of each sequence that continues `prompt`: log speed relative to the best known.
+    /// The value head's prediction at the end of each sequence that continues `prompt`: log speed relative to
+    /// the best known.
     ///
     /// # Errors
     /// As [`Decoder::prompt`], of each sequence.
@@ -232,8 +235,8 @@ impl Decoder {
         dot(&normed, &self.value_weight) + self.value_bias
     }
 
-    /// Feeds each sequence its chunk; leaves the hidden states of all positions in `scratch.hidden`, chunk after chunk.
-    /// Positions and lengths were checked.
+    /// Feeds each sequence its chunk; leaves the hidden states of all positions in `scratch.hidden`, chunk
+    /// after chunk. Positions and lengths were checked.
     pub(super) fn step(&self, prompt: Option<&Cache>, chunks: &mut [Chunk<'_>], scratch: &mut Scratch) {
         let (width, hidden) = (self.config.width, self.config.feed_forward);
         let rows: usize = chunks.iter().map(|chunk| chunk.positions.len()).sum();
@@ -279,7 +282,8 @@ impl Decoder {
         }
     }
 
-    /// Rotates queries into `scratch.queries`, `[rows · heads, head_width]`, and new keys and values into the caches.
+    /// Rotates queries into `scratch.queries`, `[rows · heads, head_width]`, and new keys and values into the
+    /// caches.
     fn project(&self, layer: usize, before: usize, chunks: &mut [Chunk<'_>], scratch: &mut Scratch) {
         let (heads, head) = (self.config.heads, self.config.head_width());
         let half = head / 2;
@@ -308,7 +312,8 @@ impl Decoder {
         }
     }
 
-    /// Causal attention of `scratch.queries` to the prompt and to the own positions; result in `scratch.attended`.
+    /// Causal attention of `scratch.queries` to the prompt and to the own positions; result in
+    /// `scratch.attended`.
     fn attend(&self, layer: usize, prompt: Option<&Cache>, chunks: &[Chunk<'_>], scratch: &mut Scratch) {
         let (heads, head) = (self.config.heads, self.config.head_width());
         let rows = scratch.queries.len() / head;

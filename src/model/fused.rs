@@ -1,7 +1,9 @@
-//! The transformer's element-wise and attention steps as single candle operations with gradients of their own, for the CPU.
+//! The transformer's element-wise and attention steps as single candle operations with gradients of their
+//! own, for the CPU.
 //!
-//! Written with candle's own operations, each is a dozen passes over memory forward and twice as many backward, on one core; they are where most
-//! of a training step went. On other devices [`super::network`] composes them from candle's.
+//! Written with candle's own operations, each is a dozen passes over memory forward and twice as many
+//! backward, on one core; they are where most of a training step went. On other devices [`super::network`]
+//! composes them from candle's.
 
 use std::sync::Arc;
 
@@ -86,8 +88,9 @@ impl CustomOp1 for SquaredReluGate {
     }
 }
 
-/// Causal multi-query attention with rotary positions, of projections `[rows, (heads + 2) · head]` to `[rows, heads · head]`: rows are first
-/// those of a prefix, then those of each member, which sees the prefix and itself.
+/// Causal multi-query attention with rotary positions, of projections `[rows, (heads + 2) · head]` to `[rows,
+/// heads · head]`: rows are first those of a prefix, then those of each member, which sees the prefix and
+/// itself.
 pub(super) struct Attention {
     pub heads: usize,
     pub head: usize,
@@ -211,8 +214,8 @@ impl CustomOp1 for Attention {
         Ok((CpuStorage::F32(output), (rows, self.width()).into()))
     }
 
-    /// With probabilities `P` and the gradient `G`: `dV = Pᵀ·G`, `dP = G·Vᵀ`, `dS = P ∘ (dP - rowsum(P ∘ dP))`, `dQ = dS·K`, `dK = dSᵀ·Q`;
-    /// `P` is computed once more rather than kept.
+    /// With probabilities `P` and the gradient `G`: `dV = Pᵀ·G`, `dP = G·Vᵀ`, `dS = P ∘ (dP - rowsum(P ∘
+    /// dP))`, `dQ = dS·K`, `dK = dSᵀ·Q`; `P` is computed once more rather than kept.
     fn bwd(&self, projected: &Tensor, _: &Tensor, g: &Tensor) -> Result<Option<Tensor>> {
         let (shape, head, width) = (projected.shape(), self.head, self.width());
         let (parts, g) = (self.split(&values(projected)?), values(g)?);

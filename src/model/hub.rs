@@ -40,7 +40,8 @@ pub struct HubOptions {
 }
 
 impl HubOptions {
-    /// As the hub's own tools read them: `HF_ENDPOINT`, else huggingface.co; `HF_HOME/hub`, else the user's cache folder.
+    /// As the hub's own tools read them: `HF_ENDPOINT`, else huggingface.co; `HF_HOME/hub`, else the user's
+    /// cache folder.
     ///
     /// # Errors
     /// Where there is neither `HF_HOME` nor a home folder.
@@ -112,7 +113,8 @@ impl Source {
 fn download(repository: &str, revision: &str, options: &HubOptions) -> Result<PathBuf, SourceError> {
     let mut folder = PathBuf::new();
     for (file, limit) in FILES {
-        // the client trusts the server's headers with `unwrap` here and there; a bad server must not end the program
+        // the client trusts the server's headers with `unwrap` here and there; a bad server must not end the
+        // program
         let result = catch_unwind(AssertUnwindSafe(|| fetch(repository, revision, file, limit, options)))
             .unwrap_or_else(|_| Err("the server's answer makes no sense".into()));
         let path = result.map_err(|problem| SourceError::Download {

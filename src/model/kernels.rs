@@ -1,4 +1,5 @@
-//! The few dense kernels of CPU inference, on plain slices: matrix products by the `gemm` crate, and what stands between them.
+//! The few dense kernels of CPU inference, on plain slices: matrix products by the `gemm` crate, and what
+//! stands between them.
 
 use gemm::Parallelism;
 
@@ -36,8 +37,8 @@ pub(super) fn multiply(output: &mut [f32], left: Matrix<'_>, right: Matrix<'_>, 
     if rows == 0 || columns == 0 {
         return;
     }
-    // SAFETY: the assertions above keep every access of the three matrices inside its slice, and `output` is borrowed
-    // exclusively, so that it overlaps with neither operand.
+    // SAFETY: the assertions above keep every access of the three matrices inside its slice, and `output` is
+    // borrowed exclusively, so that it overlaps with neither operand.
     unsafe {
         gemm::gemm(
             rows,
@@ -71,8 +72,8 @@ pub(super) fn transpose(data: &[f32], rows: usize, columns: usize) -> Vec<f32> {
 /// Added to the mean square before its root is taken; the same in training.
 pub(super) const NORM_EPSILON: f32 = 1e-6;
 
-/// Defines a function twice, for any machine and for AVX-512, and picks one when it is called. Both compute the same, to the last bit:
-/// sums run over [`LANES`] partial sums either way.
+/// Defines a function twice, for any machine and for AVX-512, and picks one when it is called. Both compute
+/// the same, to the last bit: sums run over [`LANES`] partial sums either way.
 macro_rules! for_each_width {
     ($(#[$doc:meta])* fn $name:ident / $wide:ident / $body:ident ($($argument:ident: $type:ty),*)) => {
         $(#[$doc])*
@@ -94,12 +95,14 @@ macro_rules! for_each_width {
 }
 
 for_each_width! {
-    /// `output[row] = input[row] / rms(input[row]) · scale` (RMSNorm, Zhang and Sennrich 2019); both `[rows, scale.len()]`.
+    /// `output[row] = input[row] / rms(input[row]) · scale` (RMSNorm, Zhang and Sennrich 2019); both `[rows,
+    /// scale.len()]`.
     fn rms_norm / rms_norm_wide / rms_norm_body(output: &mut [f32], input: &[f32], scale: &[f32])
 }
 
 for_each_width! {
-    /// `output[row] = relu(gate[row])² · up[row]`; `gate_up` is `[rows, 2 · hidden]`, gates first; output `[rows, hidden]`.
+    /// `output[row] = relu(gate[row])² · up[row]`; `gate_up` is `[rows, 2 · hidden]`, gates first; output
+    /// `[rows, hidden]`.
     fn squared_relu_gate / squared_relu_gate_wide / squared_relu_gate_body(output: &mut [f32], gate_up: &[f32], hidden: usize)
 }
 
@@ -171,8 +174,8 @@ fn reduce(row: &[f32], start: f32, step: impl Fn(f32, f32) -> f32, combine: impl
     lanes[0]
 }
 
-/// `exp(x)` for `x ≤ 0`, to a relative error below 1e-6: `2^n · p(r)` with `n = round(x / ln 2)`; free of branches, so that
-/// the compiler vectorises loops over it.
+/// `exp(x)` for `x ≤ 0`, to a relative error below 1e-6: `2^n · p(r)` with `n = round(x / ln 2)`; free of
+/// branches, so that the compiler vectorises loops over it.
 #[inline(always)]
 fn exponential(x: f32) -> f32 {
     // adding 1.5 · 2^23 rounds to an integer, which then stands in the lowest bits

@@ -1,20 +1,24 @@
 //! The transformer that writes decisions. It knows token ids and tensors only, nothing of tasks or traces.
 //!
-//! A small decoder-only network: RMSNorm, rotary positions, multi-query attention (one key and value head, so that the
-//! caches of hundreds of sequences stay small), gated feed-forward with a squared ReLU, tied embeddings. It reads several tokens at a
-//! [`Position`]. Two heads stand on one trunk: the *policy* (which of the possible answers) and the *value* (log speed relative to the best
-//! known program of the task).
+//! A small decoder-only network: RMSNorm, rotary positions, multi-query attention (one key and value head, so
+//! that the caches of hundreds of sequences stay small), gated feed-forward with a squared ReLU, tied
+//! embeddings. It reads several tokens at a [`Position`]. Two heads stand on one trunk: the *policy* (which
+//! of the possible answers) and the *value* (log speed relative to the best known program of the task).
 //!
 //! - [`Config`]: the architecture, and its limits. [`Model`]: the weights, plain `f32` on the host.
-//! - [`Decoder`]: fast, ragged, allocation-free inference on the CPU; [`Decoder::sample`] writes sequences under a [`Guide`].
-//! - [`Network`]: the same function as a differentiable candle graph, on the CPU or on CUDA; the slow twin in tests.
-//! - [`Trainer`]: AdamW over groups of [`Example`]s that share a prompt. Reproducible from its seed, resumable.
-//! - [`Estimator`]: beside the transformer, a small network and a forest that order finished programs by their features; [`Adapted`] to a task, and one for
-//!   each kind of machine ([`Estimators`]).
-//! - [`Checkpoint`]: the folder on disk; [`Source`]: where `--checkpoint` points, a folder or a repository of the hub.
+//! - [`Decoder`]: fast, ragged, allocation-free inference on the CPU; [`Decoder::sample`] writes sequences
+//!   under a [`Guide`].
+//! - [`Network`]: the same function as a differentiable candle graph, on the CPU or on CUDA; the slow twin in
+//!   tests.
+//! - [`Trainer`]: AdamW over groups of [`Example`]s that share a prompt. Reproducible from its seed,
+//!   resumable.
+//! - [`Estimator`]: beside the transformer, a small network and a forest that order finished programs by
+//!   their features; [`Adapted`] to a task, and one for each kind of machine ([`Estimators`]).
+//! - [`Checkpoint`]: the folder on disk; [`Source`]: where `--checkpoint` points, a folder or a repository of
+//!   the hub.
 //!
-//! Invariants: only this module uses candle; nothing here reads a clock but the training progress; every file is
-//! hostile until checked.
+//! Invariants: only this module uses candle; nothing here reads a clock but the training progress; every file
+//! is hostile until checked.
 
 mod batch;
 mod checkpoint;
@@ -90,8 +94,8 @@ pub struct Model {
 }
 
 impl Model {
-    /// An untrained model: uniform weights with a deviation of 0.02, branches into the residual stream scaled down by the depth
-    /// (as in GPT-2), norms at one, slots around one, the value head at zero.
+    /// An untrained model: uniform weights with a deviation of 0.02, branches into the residual stream scaled
+    /// down by the depth (as in GPT-2), norms at one, slots around one, the value head at zero.
     ///
     /// # Errors
     /// [`InvalidConfig`] where the architecture is out of its limits.

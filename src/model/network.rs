@@ -1,7 +1,8 @@
 //! The transformer as a differentiable candle graph, on the CPU or on CUDA.
 //!
-//! A batch is one prefix and several continuations of it. The prefix goes through the network once, and every continuation
-//! attends to it: the records of a task share their prompt, so that training does not pay for it again and again.
+//! A batch is one prefix and several continuations of it. The prefix goes through the network once, and every
+//! continuation attends to it: the records of a task share their prompt, so that training does not pay for it
+//! again and again.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -65,7 +66,8 @@ struct Composed {
     /// Rotations of every row, `[prefix + members · length, 1, head_width / 2]`.
     cosine: Tensor,
     sine: Tensor,
-    /// `[heads · prefix, prefix]` and `[length · heads, length]`: 0, or minus infinity where a position would see a later one.
+    /// `[heads · prefix, prefix]` and `[length · heads, length]`: 0, or minus infinity where a position would
+    /// see a later one.
     prefix_mask: Option<Tensor>,
     own_mask: Tensor,
 }
@@ -97,11 +99,12 @@ impl Network {
         Model::from_tensors(self.config.clone(), tensors).map_err(ModelError::State)
     }
 
-    /// Scores of `answers` after each position of one sequence, `[positions, answers]`, and the value after each, `[positions]`; without any
-    /// cache.
+    /// Scores of `answers` after each position of one sequence, `[positions, answers]`, and the value after
+    /// each, `[positions]`; without any cache.
     ///
     /// # Errors
-    /// A sequence that is empty or too long, positions or answers without tokens, a token outside of the vocabulary.
+    /// A sequence that is empty or too long, positions or answers without tokens, a token outside of the
+    /// vocabulary.
     pub fn evaluate(&self, positions: &[Position], answers: &[Vec<u32>]) -> Result<(Vec<f32>, Vec<f32>), ModelError> {
         let hidden = self.hidden(&[], &positions.iter().collect::<Vec<_>>(), 1)?;
         let questions: Vec<&[Vec<u32>]> = positions.iter().map(|_| answers).collect();
@@ -125,7 +128,8 @@ impl Network {
         self.variables.get(name).map(Var::as_tensor).ok_or_else(missing)
     }
 
-    /// Normed hidden states `[members · length, width]` of continuations `[members · length]` that all follow `prefix`.
+    /// Normed hidden states `[members · length, width]` of continuations `[members · length]` that all follow
+    /// `prefix`.
     ///
     /// # Errors
     /// Sequences that are empty or too long, positions without tokens, a token outside of the vocabulary.
@@ -176,7 +180,8 @@ impl Network {
         Ok(rows.index_add(&ids(row_of)?, &weighed, 0)?)
     }
 
-    /// Scores of the answers to each row's question, one after the other, of normed hidden states `[questions, width]`. Answers were checked.
+    /// Scores of the answers to each row's question, one after the other, of normed hidden states
+    /// `[questions, width]`. Answers were checked.
     fn scores(&self, hidden: &Tensor, questions: &[&[Vec<u32>]]) -> Result<Tensor, ModelError> {
         let answers: Vec<&Vec<u32>> = questions.iter().copied().flatten().collect();
         let slotted = answers.iter().map(|tokens| slotted(tokens, self.config.slots));
@@ -236,8 +241,8 @@ impl Network {
         Ok((gate * gate_up.narrow(1, hidden, hidden)?)?)
     }
 
-    /// Negative log-likelihood of the `chosen` answers to each row's question, weighted and summed: a scalar. Of normed hidden states
-    /// `[questions, width]`.
+    /// Negative log-likelihood of the `chosen` answers to each row's question, weighted and summed: a scalar.
+    /// Of normed hidden states `[questions, width]`.
     ///
     /// # Errors
     /// Questions without answers, answers without tokens, a token outside of the vocabulary, no such answer.
@@ -276,8 +281,9 @@ impl Network {
         Ok((likelihoods * Tensor::new(weights, &self.device)?)?.sum_all()?.neg()?)
     }
 
-    /// Multi-query attention of projections `[rows, projection]`; returns `[rows, width]`. Rows are first the prefix's, then each
-    /// member's. Heads fold into the rows of one product, since all share one key and one value.
+    /// Multi-query attention of projections `[rows, projection]`; returns `[rows, width]`. Rows are first the
+    /// prefix's, then each member's. Heads fold into the rows of one product, since all share one key and one
+    /// value.
     fn attention(&self, projected: &Tensor, frame: &Frame) -> Result<Tensor, ModelError> {
         let (heads, head, width) = (self.config.heads, self.config.head_width(), self.config.width);
         let (prefix, members, length) = (frame.prefix, frame.members, frame.length);

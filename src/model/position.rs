@@ -1,12 +1,14 @@
 //! What the model reads and chooses from: a few tokens together, each in a slot.
 //!
-//! A position of a sequence holds all words of a question, and of the answer to the one before. So a sequence is as long as there are decisions, not
-//! tokens, and an answer is chosen in one piece: its tokens are scored together, and only the answers that are possible compete. Tokens are told
-//! apart by their slots, each of which weighs the dimensions of the embedding in its own way.
+//! A position of a sequence holds all words of a question, and of the answer to the one before. So a sequence
+//! is as long as there are decisions, not tokens, and an answer is chosen in one piece: its tokens are scored
+//! together, and only the answers that are possible compete. Tokens are told apart by their slots, each of
+//! which weighs the dimensions of the embedding in its own way.
 
 use super::ModelError;
 
-/// What is read at one position, at least one token. Tokens beyond the last slot of a [`super::Config`] share that one.
+/// What is read at one position, at least one token. Tokens beyond the last slot of a [`super::Config`] share
+/// that one.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Default)]
 pub struct Position {
     /// The answer to the question before; empty at first.

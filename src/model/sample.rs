@@ -9,7 +9,8 @@ use super::decode::{Cache, Chunk, Decoder, Prompt, Scratch};
 use super::position::check_answers;
 use super::{ModelError, Position};
 
-/// Sequences that are decoded together, on one thread. A constant: results do not depend on the number of cores.
+/// Sequences that are decoded together, on one thread. A constant: results do not depend on the number of
+/// cores.
 pub(super) const SEQUENCES_PER_BATCH: usize = 32;
 
 /// What follows in a sequence.
@@ -25,7 +26,8 @@ pub enum Next {
 
 /// Says what follows in one sequence.
 pub trait Guide: Send {
-    /// What follows. `chosen` is the position of the answer that was sampled, if the last call gave [`Next::Ask`].
+    /// What follows. `chosen` is the position of the answer that was sampled, if the last call gave
+    /// [`Next::Ask`].
     fn next(&mut self, chosen: Option<usize>) -> Next;
 }
 
@@ -160,7 +162,8 @@ impl Writer {
         }
     }
 
-    /// Asks the guide until an answer needs the model, or the sequence ends. It has at most `limit` positions.
+    /// Asks the guide until an answer needs the model, or the sequence ends. It has at most `limit`
+    /// positions.
     fn advance(&mut self, guide: &mut impl Guide, limit: usize) -> Result<(), ModelError> {
         let mut chosen = self.choices.last().copied().filter(|_| !self.answers.is_empty());
         self.answers.clear();

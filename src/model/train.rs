@@ -1,9 +1,11 @@
 //! Training: what is learned from examples, step by step.
 //!
-//! The policy learns the decisions by cross entropy among the answers that were possible, weighted by example. The value head learns to order the members of a group: a
-//! logistic loss on every pair (RankNet, Burges et al. 2005), weighted by how much speed the pair is apart (as LambdaRank weighs by what a
-//! swap would cost), at the last position and at a random earlier one; a small squared error keeps its scale. Where prompts tell the quality that was
-//! reached, the value head could read it off: half of the batches stand behind prompts that do not, and values are learned from those alone.
+//! The policy learns the decisions by cross entropy among the answers that were possible, weighted by
+//! example. The value head learns to order the members of a group: a logistic loss on every pair (RankNet,
+//! Burges et al. 2005), weighted by how much speed the pair is apart (as LambdaRank weighs by what a swap
+//! would cost), at the last position and at a random earlier one; a small squared error keeps its scale.
+//! Where prompts tell the quality that was reached, the value head could read it off: half of the batches
+//! stand behind prompts that do not, and values are learned from those alone.
 
 use std::collections::BTreeMap;
 use std::time::Instant;
@@ -23,7 +25,8 @@ use super::{Compute, Model, ModelError, Network};
 pub struct TrainingOptions {
     /// Passes over the examples, each of which leaves out some of the less important ones.
     pub epochs: f32,
-    /// How likely an example of weight 0 is drawn for an epoch, relative to one of weight 1; 1 for epochs that show everything.
+    /// How likely an example of weight 0 is drawn for an epoch, relative to one of weight 1; 1 for epochs
+    /// that show everything.
     pub least_share: f32,
     /// Examples of one group that share a prefix in a batch.
     pub members_per_batch: usize,
@@ -98,7 +101,8 @@ pub struct Progress {
     pub evaluation: Option<Evaluation>,
 }
 
-/// A training run. [`Trainer::step`] until it returns `None`; [`Trainer::save`] whenever the run should be resumable.
+/// A training run. [`Trainer::step`] until it returns `None`; [`Trainer::save`] whenever the run should be
+/// resumable.
 pub struct Trainer<'a> {
     pub(super) network: Network,
     pub(super) optimizer: AdamW,
@@ -281,7 +285,8 @@ impl<'a> Trainer<'a> {
         peak * (0.55 + 0.45 * (std::f64::consts::PI * done).cos())
     }
 
-    /// A step's batches: a function of the seed and the step, so that a resumed run sees what an unbroken one would.
+    /// A step's batches: a function of the seed and the step, so that a resumed run sees what an unbroken one
+    /// would.
     fn batches_of(&mut self, step: usize) -> Vec<Batch<'a>> {
         let number = (step / self.steps_per_epoch) as u64;
         if self.schedule.0 != number {
@@ -323,8 +328,8 @@ impl<'a> Trainer<'a> {
         Ok((total(losses), sum))
     }
 
-    /// Applies `function` to each batch: on the CPU on all cores at once, since most of candle's kernels use one; on
-    /// a GPU one after the other.
+    /// Applies `function` to each batch: on the CPU on all cores at once, since most of candle's kernels use
+    /// one; on a GPU one after the other.
     fn each<T: Send>(
         &self,
         batches: &[Batch<'_>],

@@ -1,7 +1,8 @@
 //! Matrices that warps multiply: their shapes, and which products are of such a shape.
 //!
-//! A *wide* product has more columns than one warp multiplies by itself. Four warps whose numbers follow one another execute it together, each for its own rows;
-//! its second operand comes from shared memory, in [core matrices](core_matrices).
+//! A *wide* product has more columns than one warp multiplies by itself. Four warps whose numbers follow one
+//! another execute it together, each for its own rows; its second operand comes from shared memory, in [core
+//! matrices](core_matrices).
 
 use super::{Loop, LoopKind, Stmt};
 use crate::workload::{Binary, Combiner, Expr, Index, Var};
@@ -27,7 +28,8 @@ pub const DEPTH_OF_HALVES: i64 = 16;
 /// matrix for i in 0..16 { matrix for j in 0..8 { matrix for k in 0..8 { r[…, i, j] += x(i, k) * y(k, j) } } }
 /// ```
 ///
-/// It is 16 deep where both operands are converted to f32, which 16-bit values are, and only then may it be wide.
+/// It is 16 deep where both operands are converted to f32, which 16-bit values are, and only then may it be
+/// wide.
 pub fn is_product(l: &Loop) -> bool {
     let Some((loops, statement)) = sides(l) else { return false };
     let [rows, columns, depth] = loops[..] else { return false };
@@ -51,7 +53,8 @@ pub fn is_width(columns: i64) -> bool {
     (COLUMNS..=MOST_COLUMNS).contains(&columns) && columns % COLUMNS == 0
 }
 
-/// How the second operand of a wide product lies in shared memory: matrices of 8 × 8 of its elements, each in 128 bytes without a gap.
+/// How the second operand of a wide product lies in shared memory: matrices of 8 × 8 of its elements, each in
+/// 128 bytes without a gap.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct CoreMatrices {
     /// Elements between matrices that are neighbours along the depth.
@@ -106,8 +109,8 @@ pub fn ends_in(indices: &[Index], rows: Var, columns: Var) -> bool {
     matches!(indices, [.., i, j] if i.as_var() == Some(rows) && j.as_var() == Some(columns))
 }
 
-/// An operand as the product takes it: rounded to the nearest number of 11 significant bits, ties away from zero, as `cvt.rna.tf32.f32` does.
-/// 16-bit values stay as they are.
+/// An operand as the product takes it: rounded to the nearest number of 11 significant bits, ties away from
+/// zero, as `cvt.rna.tf32.f32` does. 16-bit values stay as they are.
 pub fn rounded_operand(x: f32) -> f32 {
     if !x.is_finite() {
         return x;

@@ -1,17 +1,19 @@
 //! How to compute it: the scheduled loop nest.
 //!
-//! A [`Nest`] is a small imperative program: loops, guards, stores and accumulations over buffers. It starts as
-//! the plain reading of a workload and is changed by pure rewrites, each of which takes a nest and returns one.
-//! Every kind of loop means what a serial loop means; the others only promise that
-//! the iterations may be executed so, and the verifier and the interpreter hold a nest to the promise.
+//! A [`Nest`] is a small imperative program: loops, guards, stores and accumulations over buffers. It starts
+//! as the plain reading of a workload and is changed by pure rewrites, each of which takes a nest and returns
+//! one. Every kind of loop means what a serial loop means; the others only promise that the iterations may be
+//! executed so, and the verifier and the interpreter hold a nest to the promise.
 //!
 //! # GPUs
 //!
-//! The body of a nest for a GPU is a list of `Block` loops, a launch each; what stands in the innermost of them are *phases*: nests of `Thread`
-//! loops, and serial loops and conditions around them that are the same for all threads. The threads of a block meet at the end of a
-//! phase, as the iterations of any loop do, so what one phase writes the next may read; where that takes a barrier,
-//! and where not, is found out when code is generated. `Private` buffers are the block's shared memory. A `Register` buffer begins with the dimensions
-//! of the `Thread` loops that use it, and each thread touches its own part: so accumulators outlive a phase.
+//! The body of a nest for a GPU is a list of `Block` loops, a launch each; what stands in the innermost of
+//! them are *phases*: nests of `Thread` loops, and serial loops and conditions around them that are the same
+//! for all threads. The threads of a block meet at the end of a phase, as the iterations of any loop do, so
+//! what one phase writes the next may read; where that takes a barrier, and where not, is found out when code
+//! is generated. `BlockShared` buffers are the block's shared memory. A `Register` buffer begins with the
+//! dimensions of the `Thread` loops that use it, and each thread touches its own part: so accumulators
+//! outlive a phase.
 //!
 //! ```text
 //! block for i in 0..8 {
@@ -24,16 +26,18 @@
 //! }
 //! ```
 //!
-//! Tensor cores: where the loops of a phase are over warps instead of threads, `Matrix` loops inside of them stand for matrices that the threads of a
-//! warp hold together: registers whose last two dimensions are a matrix's sides are started, accumulated by products of operands, and stored.
-//! How their elements are dealt out to the threads is the code generator's business. Products round their operands first (see [`matrix`]).
+//! Tensor cores: where the loops of a phase are over warps instead of threads, `Matrix` loops inside of them
+//! stand for matrices that the threads of a warp hold together: registers whose last two dimensions are a
+//! matrix's sides are started, accumulated by products of operands, and stored. How their elements are dealt
+//! out to the threads is the code generator's business. Products round their operands first (see [`matrix`]).
 //!
 //! ```text
 //! warp for w in 0..4 { matrix for i in 0..16 { matrix for j in 0..8 { matrix for k in 0..8 { r[w, i, j] += s[16·w + i, k] * u[k, j] } } } }
 //! ```
 //!
-//! Invariants (checked by the verifier): variables are bound where they are used; accesses stay inside their buffers;
-//! private buffers are written before they are read; iterations of a parallel loop write disjoint elements.
+//! Invariants (checked by the verifier): variables are bound where they are used; accesses stay inside their
+//! buffers; private buffers are written before they are read; iterations of a parallel loop write disjoint
+//! elements.
 
 mod interpret;
 pub mod matrix;
@@ -61,13 +65,13 @@ pub enum Scope {
     Argument(Role),
     /// An argument of the kernel that `setup` fills from constants, once, when the network is compiled.
     Packed,
-    /// One instance for a run of the kernel, visible to all threads, in the workspace.
-    Shared,
-    /// An instance for each iteration of a parallel loop (for each run, outside of one), undefined at its start, in the workspace. For each block
-    /// of a GPU, in its shared memory.
-    Private,
-    /// Like `Private`, but meant for registers: after unrolling, its indices are constants and at most one vector loop's variable. On a GPU the
-    /// variables of the thread loops come before them.
+    /// One instance for a run of the kernel, in the workspace, visible to all threads.
+    Workspace,
+    /// One instance for each iteration of a parallel loop (for each run, outside of one), in the workspace; for
+    /// each block of a GPU, in its shared memory. Undefined at the start of an iteration.
+    BlockShared,
+    /// Like `BlockShared`, but meant for registers: after unrolling, its indices are constants and at most one
+    /// vector loop's variable. On a GPU the variables of the thread loops come before them.
     Register,
 }
 
@@ -103,9 +107,11 @@ pub enum LoopKind {
     Unroll,
     /// Spread over the blocks of a GPU; constant extent, directly inside of nothing but other such loops.
     Block,
-    /// Spread over the threads of a block; constant extent, and the only statement of a thread loop around it.
+    /// Spread over the threads of a block; constant extent, and the only statement of a thread loop around
+    /// it.
     Thread,
-    /// Spread over the warps of a block, in place of thread loops: the threads of a warp execute an iteration together.
+    /// Spread over the warps of a block, in place of thread loops: the threads of a warp execute an iteration
+    /// together.
     Warp,
     /// A side of a matrix that the threads of a warp hold and compute together, in [`matrix`]'s shapes.
     Matrix,
@@ -122,7 +128,8 @@ impl LoopKind {
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Loop {
     pub var: Var,
-    /// At least one; affine in the variables of enclosing loops. The first is a constant that is never exceeded.
+    /// At least one; affine in the variables of enclosing loops. The first is a constant that is never
+    /// exceeded.
     pub bounds: Vec<Index>,
     pub kind: LoopKind,
     pub body: Vec<Stmt>,
@@ -175,7 +182,8 @@ pub enum Stmt {
     },
 }
 
-/// A scheduled program. `buffers` starts with the tensors of the workload, under the same ids; scratch buffers follow.
+/// A scheduled program. `buffers` starts with the tensors of the workload, under the same ids; scratch
+/// buffers follow.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Nest {
     pub buffers: Vec<Buffer>,
@@ -184,7 +192,8 @@ pub struct Nest {
     /// Fills the `Packed` buffers from constants; runs once.
     pub setup: Vec<Stmt>,
     pub body: Vec<Stmt>,
-    /// How many times larger than the plain nest's the rounding errors of its results may be: 1 unless it is of another algorithm.
+    /// How many times larger than the plain nest's the rounding errors of its results may be: 1 unless it is
+    /// of another algorithm.
     pub error_growth: u32,
 }
 
@@ -229,7 +238,8 @@ impl Nest {
         any(&self.body)
     }
 
-    /// The plain reading of a workload: a loop for each axis, one stage after the other, intermediates in shared memory.
+    /// The plain reading of a workload: a loop for each axis, one stage after the other, intermediates in
+    /// shared memory.
     ///
     /// ```text
     /// for a in 0..128 { for b in 0..64 { t2[a, b] = 0 } }
@@ -249,7 +259,7 @@ impl Nest {
                 shape: tensor.shape.clone(),
                 dtype: tensor.dtype,
                 scope: match tensor.role {
-                    Role::Intermediate => Scope::Shared,
+                    Role::Intermediate => Scope::Workspace,
                     role => Scope::Argument(role),
                 },
             });

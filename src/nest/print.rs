@@ -13,8 +13,9 @@
 //!     ...
 //! ```
 //!
-//! Operators have C's precedence, and parentheses stand only where it needs them. In an index, `/` and `%` round
-//! towards minus infinity. `guard(conditions, inside, outside)` evaluates `inside` only where the conditions hold.
+//! Operators have C's precedence, and parentheses stand only where it needs them. In an index, `/` and `%`
+//! round towards minus infinity. `guard(conditions, inside, outside)` evaluates `inside` only where the
+//! conditions hold.
 
 use std::fmt::{self, Display, Formatter};
 
@@ -53,8 +54,8 @@ impl Scope {
             Scope::Argument(Role::Intermediate) => "intermediate",
             Scope::Argument(Role::Output) => "output",
             Scope::Packed => "packed",
-            Scope::Shared => "shared",
-            Scope::Private => "private",
+            Scope::Workspace => "workspace",
+            Scope::BlockShared => "block-shared",
             Scope::Register => "register",
         }
     }
@@ -158,7 +159,8 @@ fn head(f: &mut Formatter<'_>, nest: &Nest, statement: &Stmt) -> fmt::Result {
     }
 }
 
-// How tightly operators bind. An operand that binds less tightly than its place asks for stands in parentheses.
+// How tightly operators bind. An operand that binds less tightly than its place asks for stands in
+// parentheses.
 const LOOSEST: u8 = 0;
 const DISJUNCTION: u8 = 1;
 const CONJUNCTION: u8 = 2;

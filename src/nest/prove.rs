@@ -1,10 +1,11 @@
 //! Proofs that an index is never negative, from what the loops and conditions around it say.
 //!
-//! Known are the range of each variable and *facts*: indices that are at least 0 where control is. The least value of an index `e`
-//! is found by interval arithmetic. Where that is not enough, a term that `e` shares with a fact `f` is eliminated, as in Fourier–Motzkin
-//! elimination: for positive `m` and `k`, `e ≥ ⌈least(m·e - k·f) / m⌉`, rounded up to what `e` can be, whose values all leave the same
-//! remainder by the greatest common divisor of its coefficients. A quotient `q = ⌊x / d⌋` brings the facts
-//! `0 ≤ x - d·q ≤ d - 1`. Sound, and incomplete: what is not proven may still be true.
+//! Known are the range of each variable and *facts*: indices that are at least 0 where control is. The least
+//! value of an index `e` is found by interval arithmetic. Where that is not enough, a term that `e` shares
+//! with a fact `f` is eliminated, as in Fourier–Motzkin elimination: for positive `m` and `k`, `e ≥
+//! ⌈least(m·e - k·f) / m⌉`, rounded up to what `e` can be, whose values all leave the same remainder by the
+//! greatest common divisor of its coefficients. A quotient `q = ⌊x / d⌋` brings the facts `0 ≤ x - d·q ≤ d -
+//! 1`. Sound, and incomplete: what is not proven may still be true.
 
 use crate::workload::{Atom, Condition, Index, Interval, Var, gcd};
 
@@ -187,7 +188,8 @@ fn ceiling(a: i64, b: i64) -> i64 {
     -(-a).div_euclid(b)
 }
 
-/// `(m · goal - k · fact, m)` without the term `coefficient · atom`, by the help of a fact that has the term with the same sign.
+/// `(m · goal - k · fact, m)` without the term `coefficient · atom`, by the help of a fact that has the term
+/// with the same sign.
 fn eliminated(goal: &Index, atom: &Atom, coefficient: i64, fact: &Index) -> Option<(Index, i64)> {
     let (_, other) = fact.terms().iter().find(|(a, _)| a == atom)?;
     if (*other > 0) != (coefficient > 0) {

@@ -1,6 +1,7 @@
 //! Static figures of a nest: for people, and for predictions before anything is measured.
 //!
-//! Loops count with their planned extent ([`Loop::extent`]), so shortened tails and conditions count as if they ran in full.
+//! Loops count with their planned extent ([`Loop::extent`]), so shortened tails and conditions count as if
+//! they ran in full.
 
 use super::{Loop, LoopKind, Nest, Scope, Stmt};
 use crate::workload::{Atom, Condition, Expr, Index, TensorId};
@@ -24,7 +25,8 @@ pub struct Statistics {
     pub loads: Traffic,
     /// Elements stored; an accumulation loads and stores.
     pub stores: Traffic,
-    /// Code size: operators, loads, stores and loop heads that are written out once loops are unrolled. A vector loop's body counts once.
+    /// Code size: operators, loads, stores and loop heads that are written out once loops are unrolled. A
+    /// vector loop's body counts once.
     pub operations: i64,
     /// Bytes of the packed arguments.
     pub packed_bytes: i64,
@@ -44,8 +46,8 @@ pub fn statistics(nest: &Nest) -> Statistics {
     let mut counter =
         Counter { nest, total: Statistics::default(), statements: 0, lives: vec![None; nest.buffers.len()] };
     counter.total.packed_bytes = bytes(Scope::Packed);
-    counter.total.shared_bytes = bytes(Scope::Shared);
-    counter.total.private_bytes = bytes(Scope::Private);
+    counter.total.shared_bytes = bytes(Scope::Workspace);
+    counter.total.private_bytes = bytes(Scope::BlockShared);
     counter.total.operations = counter.block(&nest.body, 1);
     counter.total.register_bytes = counter.live_register_bytes();
     counter.total
@@ -146,8 +148,8 @@ impl Counter<'_> {
         let count = match known.scope {
             Scope::Argument(_) => &mut traffic.argument,
             Scope::Packed => &mut traffic.packed,
-            Scope::Shared => &mut traffic.shared,
-            Scope::Private => &mut traffic.private,
+            Scope::Workspace => &mut traffic.shared,
+            Scope::BlockShared => &mut traffic.private,
             Scope::Register => &mut traffic.register,
         };
         *count = count.saturating_add(runs);

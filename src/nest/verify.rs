@@ -248,7 +248,8 @@ impl<'a> Verifier<'a> {
         }
     }
 
-    /// Matrix loops stand inside of warps, around a product, or around one statement that starts or stores matrices.
+    /// Matrix loops stand inside of warps, around a product, or around one statement that starts or stores
+    /// matrices.
     fn matrix_head(&self, l: &Loop) -> Result<(), Rule> {
         if self.loops.last().is_some_and(|outer| outer.kind == LoopKind::Matrix) {
             // judged with the outermost
@@ -265,7 +266,8 @@ impl<'a> Verifier<'a> {
         if in_warp && fits { Ok(()) } else { Err(Rule::MatrixPlace) }
     }
 
-    /// Whether a statement stores something for each element of a matrix, which every thread can do for its own.
+    /// Whether a statement stores something for each element of a matrix, which every thread can do for its
+    /// own.
     fn deals_out(&self, statement: &Stmt, rows: &Loop, columns: &Loop) -> bool {
         let Stmt::Store { buffer, indices, .. } = inner_statement(statement) else { return false };
         let is_register = self.nest.buffer(*buffer).scope == Scope::Register;
@@ -368,7 +370,7 @@ impl<'a> Verifier<'a> {
             return Err(Rule::OutsideOfThreads { access: access() });
         }
         let spread = self.loops.iter().copied().filter(|l| match l.kind {
-            LoopKind::Parallel | LoopKind::Block => !matches!(scope, Scope::Private | Scope::Register),
+            LoopKind::Parallel | LoopKind::Block => !matches!(scope, Scope::BlockShared | Scope::Register),
             LoopKind::Thread | LoopKind::Warp => scope != Scope::Register,
             // what a matrix's elements go to moves with both sides
             LoopKind::Matrix => self.nest.buffer(buffer).scope != Scope::Register,
@@ -393,7 +395,7 @@ impl<'a> Verifier<'a> {
                 return Err(Rule::OutOfBounds { access, dimension, extent: *extent });
             }
         }
-        if matches!(known.scope, Scope::Private | Scope::Register) {
+        if matches!(known.scope, Scope::BlockShared | Scope::Register) {
             let inside = self.parallel().is_some();
             if *self.used_in_parallel[buffer.0 as usize].get_or_insert(inside) != inside {
                 return Err(Rule::PrivateEscape { buffer: known.name.clone() });

@@ -31,7 +31,8 @@ pub fn load_checkpoint(source: &Source, language: &Language, space: &Space) -> R
     Ok(fitting(language, source.load(&versions(language, space))?)?)
 }
 
-/// The model's ids mean the language's tokens, whatever `tokenizer.json` says; but a folder whose files contradict each other is not to be trusted.
+/// The model's ids mean the language's tokens, whatever `tokenizer.json` says; but a folder whose files
+/// contradict each other is not to be trusted.
 fn fitting(language: &Language, checkpoint: Checkpoint) -> Result<Checkpoint, CheckpointError> {
     let json = |text: &str| serde_json::from_str::<serde_json::Value>(text).ok();
     if json(&checkpoint.tokenizer) != json(&tokenizer_json(language)) {

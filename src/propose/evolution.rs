@@ -1,8 +1,9 @@
-//! Evolution: mutations of the fastest programs measured so far, among uniformly drawn ones, ranked by a learned estimate.
+//! Evolution: mutations of the fastest programs measured so far, among uniformly drawn ones, ranked by a
+//! learned estimate.
 //!
-//! What Ansor and MetaSchedule do. Their estimate begins from nothing with every task; with a `prior` it begins with one that was
-//! pretrained. Before much is measured, the untuned programs are parents, too: one for each answer to the first decision, after which little
-//! of another parent could be kept.
+//! What Ansor and MetaSchedule do. Their estimate begins from nothing with every task; with a `prior` it
+//! begins with one that was pretrained. Before much is measured, the untuned programs are parents, too: one
+//! for each answer to the first decision, after which little of another parent could be kept.
 
 use std::collections::BTreeSet;
 
@@ -18,14 +19,16 @@ use crate::target::Task;
 
 /// The fastest programs, which become parents.
 const PARENTS: usize = 8;
-/// The part of candidates that are drawn from the whole space, so that the search does not end in the first valley.
+/// The part of candidates that are drawn from the whole space, so that the search does not end in the first
+/// valley.
 const FRESH: f64 = 0.25;
 /// Traces drawn for each one asked for, before a small space is taken to be exhausted.
 const DRAWS_PER_CANDIDATE: usize = 30;
 /// Where there is an estimate: generations, and children of each for each program asked for.
 const GENERATIONS: usize = 3;
 const CHILDREN: usize = 3;
-/// The part of candidates that are taken as they come, whatever their estimate: it must learn what it does not know.
+/// The part of candidates that are taken as they come, whatever their estimate: it must learn what it does
+/// not know.
 const EXPLORED: f64 = 0.15;
 
 /// Mutates what was fast, the same way for the same seed and history.
@@ -43,7 +46,8 @@ struct Ranked {
 }
 
 impl<'a> Evolution<'a> {
-    /// Starts from an estimate that was learned from other tasks, if there is one; learns it from what it measures otherwise.
+    /// Starts from an estimate that was learned from other tasks, if there is one; learns it from what it
+    /// measures otherwise.
     pub fn new(space: &'a Space, prior: Option<Estimators>, seed: u64) -> Evolution<'a> {
         let name = if prior.is_some() { "guided" } else { "evolution" };
         Evolution { name, space, ranking: Ranking::new(space, prior, seed), rng: ChaCha8Rng::seed_from_u64(seed) }
@@ -99,7 +103,8 @@ impl Proposer for Evolution<'_> {
 
     fn propose(&mut self, task: &Task, history: &History, count: usize) -> Result<Proposal, ProposeError> {
         let mut proposal = Proposal::default();
-        // a run that is taken up again would draw what it has drawn before, and take the space to be exhausted
+        // a run that is taken up again would draw what it has drawn before, and take the space to be
+        // exhausted
         self.rng.set_stream(history.len() as u64);
         let estimator = self.ranking.estimator(task, history)?;
         let score = |described: Described| {

@@ -1,11 +1,13 @@
 //! The language model as a proposer: it writes traces decision by decision, and only legal ones.
 //!
-//! They are written behind a prompt that asks for the best. Once programs were measured, half of the sequences begin as the fastest of them do,
-//! and part from them at a random decision. The untuned programs are in the pool, too, and the first of them is among the first two that are
-//! measured. An estimator ranks the pool by what the programs look like, and the most promising, with the fastest that were measured, have children that join it, for a few generations: the neighbourhood of what is likely
-//! to be good is searched. Programs that look alike are not both measured. What is not chosen stays for the next time, when only half as many sequences are
-//! written. Without an estimator, the value head judges the programs,
-//! behind a prompt that asks for nothing, since it learned where the prompt does not tell what came out.
+//! They are written behind a prompt that asks for the best. Once programs were measured, half of the
+//! sequences begin as the fastest of them do, and part from them at a random decision. The untuned programs
+//! are in the pool, too, and the first of them is among the first two that are measured. An estimator ranks
+//! the pool by what the programs look like, and the most promising, with the fastest that were measured, have
+//! children that join it, for a few generations: the neighbourhood of what is likely to be good is searched.
+//! Programs that look alike are not both measured. What is not chosen stays for the next time, when only half
+//! as many sequences are written. Without an estimator, the value head judges the programs, behind a prompt
+//! that asks for nothing, since it learned where the prompt does not tell what came out.
 
 use std::collections::BTreeSet;
 
@@ -37,7 +39,8 @@ const LATER: usize = 2;
 /// Rounds of sampling before a small space, or a very certain model, is taken to be exhausted.
 const ROUNDS: u64 = 8;
 
-/// The fastest programs, whose beginnings are gone on from, and which have children; and so many of the most promising.
+/// The fastest programs, whose beginnings are gone on from, and which have children; and so many of the most
+/// promising.
 const PARENTS: usize = 4;
 /// Generations of children, and how many each has, relative to the samples.
 const GENERATIONS: usize = 2;
@@ -52,9 +55,11 @@ pub struct Ingredients {
     pub workload: bool,
     /// Programs are ranked; otherwise they come in the order in which they were written.
     pub ranking: bool,
-    /// Sequences begin as the fastest measured ones do, and the untuned programs and children of good ones join the pool.
+    /// Sequences begin as the fastest measured ones do, and the untuned programs and children of good ones
+    /// join the pool.
     pub neighbours: bool,
-    /// The program of the rules is among the first two that are measured, whatever the ranking says; otherwise where it says.
+    /// The program of the rules is among the first two that are measured, whatever the ranking says;
+    /// otherwise where it says.
     pub untuned: bool,
 }
 
@@ -63,7 +68,8 @@ impl Ingredients {
         Ingredients { want: true, workload: true, ranking: true, neighbours: true, untuned: true };
 }
 
-/// The versions that a checkpoint must have to write for this language and space; those of GPUs, if it names any.
+/// The versions that a checkpoint must have to write for this language and space; those of GPUs, if it names
+/// any.
 pub fn versions(language: &Language, space: &Space) -> Versions {
     Versions {
         tilescribe: env!("CARGO_PKG_VERSION").into(),
@@ -112,7 +118,8 @@ impl<'a> LanguageModel<'a> {
         }
     }
 
-    /// Ranked by estimators of this program's features, or by one that learns from nothing but what is measured.
+    /// Ranked by estimators of this program's features, or by one that learns from nothing but what is
+    /// measured.
     #[must_use]
     pub fn ranked_by(mut self, prior: Option<Estimators>) -> LanguageModel<'a> {
         self.ranking = Some(Ranking::new(self.space, prior, self.seed));
@@ -145,7 +152,8 @@ impl<'a> LanguageModel<'a> {
         self
     }
 
-    /// Writes `count` traces as the model likes them: neither ranked nor realised, and the same one more than once if the model likes it so much.
+    /// Writes `count` traces as the model likes them: neither ranked nor realised, and the same one more than
+    /// once if the model likes it so much.
     ///
     /// # Errors
     /// As [`Proposer::propose`].
@@ -301,7 +309,8 @@ impl<'a> LanguageModel<'a> {
 #[derive(Clone, PartialEq, Debug)]
 pub struct Written {
     pub trace: Trace,
-    /// Whether all is decided; else the space offered nothing further, or the model's longest sequence was reached.
+    /// Whether all is decided; else the space offered nothing further, or the model's longest sequence was
+    /// reached.
     pub complete: bool,
     /// Natural logarithm of the probability that the model gave to what it chose, among the legal ones.
     pub log_likelihood: f64,
@@ -329,7 +338,8 @@ impl Proposer for LanguageModel<'_> {
             true => (untuned_programs(self.space, task), history.fastest(PARENTS)),
             false => (Vec::new(), Vec::new()),
         };
-        // a run that is taken up again would draw what it has drawn before, and take the space to be exhausted
+        // a run that is taken up again would draw what it has drawn before, and take the space to be
+        // exhausted
         self.rounds = self.rounds.max(history.len() as u64);
         let mut rest = self.rest.take(&task.workload.hash().to_string(), estimator.as_ref());
         rest.retain(|valued| is_new(&valued.candidate.trace));
@@ -353,7 +363,8 @@ impl Proposer for LanguageModel<'_> {
                 pool.extend(children);
             }
             let mut chosen = self.ordered(task, estimator.as_ref(), pool, wanted);
-            // estimates err: the program of the rules is among the first two that are measured, whatever they say of it
+            // estimates err: the program of the rules is among the first two that are measured, whatever they
+            // say of it
             if let Some(known) = untuned.first().filter(|_| self.ingredients.untuned) {
                 bring_forward(&mut chosen, known, usize::from(history.is_empty()));
             }

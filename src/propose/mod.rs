@@ -1,7 +1,7 @@
 //! Who writes candidates: proposers behind one interface.
 //!
-//! A [`Proposer`] is given a task and what was measured of it so far, and names finished traces that are worth measuring. It measures
-//! nothing itself. The seed that it was made with decides everything it draws.
+//! A [`Proposer`] is given a task and what was measured of it so far, and names finished traces that are
+//! worth measuring. It measures nothing itself. The seed that it was made with decides everything it draws.
 
 mod checkpoint;
 mod evolution;
@@ -40,7 +40,8 @@ pub struct Candidate {
 /// What a proposer came up with.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct Proposal {
-    /// Distinct, not measured before, best first; fewer than asked where the space holds no more or they are not found.
+    /// Distinct, not measured before, best first; fewer than asked where the space holds no more or they are
+    /// not found.
     pub candidates: Vec<Candidate>,
     /// Traces drawn that no program stands behind.
     pub dead_ends: u64,

@@ -13,10 +13,12 @@ use crate::target::Task;
 
 /// Decisions of a parent that are taken anew, on average.
 const MUTATIONS: f64 = 2.0;
-/// The part of mutations that go to a neighbour in the list of candidates, which for sizes is one of similar size.
+/// The part of mutations that go to a neighbour in the list of candidates, which for sizes is one of similar
+/// size.
 const STEPS: f64 = 0.5;
 
-/// The untuned program, then those with other first decisions (the algorithm where there are several); dead ends are left out.
+/// The untuned program, then those with other first decisions (the algorithm where there are several); dead
+/// ends are left out.
 pub(super) fn untuned_programs(space: &Space, task: &Task) -> Vec<Trace> {
     let mut programs = Vec::new();
     let mut add = |(trace, result): (Trace, Result<Nest, Reason>)| {
@@ -44,7 +46,8 @@ pub(super) fn children(space: &Space, task: &Task, parents: &[Trace], seeds: Vec
     seeds.into_par_iter().map(breed).collect()
 }
 
-/// A child of one of the parents, the first of them most often; without parents, a program drawn from the whole space.
+/// A child of one of the parents, the first of them most often; without parents, a program drawn from the
+/// whole space.
 fn child(space: &Space, task: &Task, parents: &[Trace], rng: &mut ChaCha8Rng) -> (Trace, Result<Nest, Reason>) {
     // the smaller of two draws
     let parent = (!parents.is_empty())
@@ -59,7 +62,8 @@ fn child(space: &Space, task: &Task, parents: &[Trace], rng: &mut ChaCha8Rng) ->
     space.drive(task, &mut Mutation { inherited, rate, rng })
 }
 
-/// Takes a parent's decisions, but for a few. Where a mutation has made one of them illegal or raised a new question, the untuned answer stands in.
+/// Takes a parent's decisions, but for a few. Where a mutation has made one of them illegal or raised a new
+/// question, the untuned answer stands in.
 struct Mutation<'a> {
     inherited: BTreeMap<&'a Words, &'a Words>,
     rate: f64,

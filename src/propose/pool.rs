@@ -1,4 +1,5 @@
-//! What a search chooses from: programs that were looked at, best first, and what is left of them for the next time.
+//! What a search chooses from: programs that were looked at, best first, and what is left of them for the
+//! next time.
 
 use std::cmp::Ordering;
 use std::collections::{BTreeSet, HashMap};
@@ -7,7 +8,8 @@ use super::Candidate;
 use crate::model::{Adapted, Expected};
 use crate::space::Trace;
 
-/// Features that differ by less than one of so many parts are the same: they are logarithms to base 2, most of them.
+/// Features that differ by less than one of so many parts are the same: they are logarithms to base 2, most
+/// of them.
 const ALIKE: f32 = 64.0;
 /// Programs of a task that are kept for the next time: the most promising.
 const KEPT: usize = 256;
@@ -29,7 +31,8 @@ impl Valued {
     }
 }
 
-/// A pool in its order, but without those that look like one before them, or like one of `known` features; and these.
+/// A pool in its order, but without those that look like one before them, or like one of `known` features;
+/// and these.
 pub(super) fn distinct_looking<'a>(
     pool: Vec<Valued>,
     known: impl Iterator<Item = &'a [f32]>,
@@ -58,13 +61,15 @@ pub(super) fn bring_forward(chosen: &mut [Valued], trace: &Trace, position: usiz
     }
 }
 
-/// By value, best first; equal ones stay in the order in which they were drawn. Likelihood has no say: it prefers short traces, which are not the fast ones.
+/// By value, best first; equal ones stay in the order in which they were drawn. Likelihood has no say: it
+/// prefers short traces, which are not the fast ones.
 pub(super) fn by_value(a: &Valued, b: &Valued) -> Ordering {
     let value = |valued: &Valued| valued.candidate.value.unwrap_or(f32::NEG_INFINITY);
     value(b).total_cmp(&value(a))
 }
 
-/// What was looked at and not chosen, by the task's hash: what is measured meanwhile may put it in another light.
+/// What was looked at and not chosen, by the task's hash: what is measured meanwhile may put it in another
+/// light.
 #[derive(Default)]
 pub(super) struct Rest {
     tasks: HashMap<String, Vec<Valued>>,

@@ -40,7 +40,8 @@ impl Proposer for Random<'_> {
     fn propose(&mut self, task: &Task, history: &History, count: usize) -> Result<Proposal, ProposeError> {
         let mut proposal = Proposal::default();
         let mut seen = BTreeSet::new();
-        // a run that is taken up again would draw what it has drawn before, and take the space to be exhausted
+        // a run that is taken up again would draw what it has drawn before, and take the space to be
+        // exhausted
         self.rng.set_stream(history.len() as u64);
         for _ in 0..count * DRAWS_PER_CANDIDATE {
             if proposal.candidates.len() == count {

@@ -1,4 +1,5 @@
-//! From records to training examples: what was measured, as sequences conditioned on the quality that they reached.
+//! From records to training examples: what was measured, as sequences conditioned on the quality that they
+//! reached.
 
 use std::collections::{BTreeMap, HashMap};
 use std::hash::Hash;
@@ -31,7 +32,8 @@ pub struct Examples {
     pub tasks: usize,
     /// Sequences longer than the model's.
     pub too_long: usize,
-    /// Records that teach nothing: dead ends, our own bugs, tasks where nothing was timed, and traces that are not of this space.
+    /// Records that teach nothing: dead ends, our own bugs, tasks where nothing was timed, and traces that
+    /// are not of this space.
     pub skipped: usize,
 }
 
@@ -50,8 +52,8 @@ pub struct Trained {
 /// Steps between two states on disk: what a killed run loses at most.
 const STEPS_BETWEEN_SAVES: usize = 100;
 
-/// Trains until the steps are done, the held-out groups no longer improve, or `watch` breaks off. With a path, the state of the
-/// run is kept there, and a run that is found there is gone on with.
+/// Trains until the steps are done, the held-out groups no longer improve, or `watch` breaks off. With a
+/// path, the state of the run is kept there, and a run that is found there is gone on with.
 ///
 /// # Errors
 /// [`ModelError`]; a state of other examples or another architecture is refused.
@@ -82,7 +84,8 @@ pub fn train(
     Ok(Trained { model: trainer.model()?, evaluations, steps, interrupted })
 }
 
-/// Quality of a model on the groups that [`train`] with these options would hold out; `None` where it would hold out none.
+/// Quality of a model on the groups that [`train`] with these options would hold out; `None` where it would
+/// hold out none.
 ///
 /// # Errors
 /// As [`train`].
@@ -95,9 +98,9 @@ pub fn evaluate(
     Trainer::new(model, examples, options, compute)?.evaluate()
 }
 
-/// One example for each record, grouped by task and target. The quality asked for in a prompt is the decile of the speed reached relative to the
-/// best of the group that the same version of this program measured: versions measure in different ways. Programs that failed teach the value
-/// head only.
+/// One example for each record, grouped by task and target. The quality asked for in a prompt is the decile
+/// of the speed reached relative to the best of the group that the same version of this program measured:
+/// versions measure in different ways. Programs that failed teach the value head only.
 pub fn examples(entries: &[Entry], language: &Language, space: &Space, max_sequence: usize) -> Examples {
     let mut groups: BTreeMap<(&str, &str), Vec<&Entry>> = BTreeMap::new();
     for entry in entries {
@@ -196,7 +199,8 @@ where
     }
 }
 
-/// Speed relative to the best: 1 for the best, 0 for a failure of the program; `None` for what is not the program's doing.
+/// Speed relative to the best: 1 for the best, 0 for a failure of the program; `None` for what is not the
+/// program's doing.
 fn speed(outcome: &Outcome, best_ns: u64) -> Option<f32> {
     match outcome {
         Outcome::Timed { .. } => outcome.best_ns().map(|ns| best_ns as f32 / ns.max(1) as f32),

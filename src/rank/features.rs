@@ -1,9 +1,10 @@
 //! A finished program as numbers that a learned estimate of its speed starts from.
 //!
-//! Counts enter as logarithms, and again relative to the arithmetic that the workload asks for: programs of one task differ by factors. To these come
-//! rough times in cycles, as the sum and as the maximum of what instructions and levels of memory take on any processor of the last ten
-//! years. They only have to order programs; what they get wrong is learned. Last come the bodies of the two hottest loops: what one iteration
-//! executes, and the loops around it.
+//! Counts enter as logarithms, and again relative to the arithmetic that the workload asks for: programs of
+//! one task differ by factors. To these come rough times in cycles, as the sum and as the maximum of what
+//! instructions and levels of memory take on any processor of the last ten years. They only have to order
+//! programs; what they get wrong is learned. Last come the bodies of the two hottest loops: what one
+//! iteration executes, and the loops around it.
 
 use super::gpu_features::{OWN_FEATURES, own_features};
 use crate::analysis::{Body, Demand, LevelTraffic, Mix, Plan, bodies};
@@ -24,8 +25,8 @@ pub const GPU_FEATURES: usize = FEATURES + OWN_FEATURES;
 const TRANSLATIONS: [u64; 2] = [64, 1536];
 /// Bytes that each level beyond the first hands over in a cycle: L2 and L3 to one core, memory to all.
 const BYTES_PER_CYCLE: [f64; 3] = [40.0, 12.0, 8.0];
-/// Cycles, roughly: of a gather or scatter of a vector, of a slow operator, between two dependent accumulations, for a loop's
-/// counter, a condition and a division, and to start threads.
+/// Cycles, roughly: of a gather or scatter of a vector, of a slow operator, between two dependent
+/// accumulations, for a loop's counter, a condition and a division, and to start threads.
 const SCATTERED: f64 = 20.0;
 const SLOW: f64 = 8.0;
 const CHAINED: f64 = 4.0;
@@ -81,7 +82,7 @@ pub fn features(task: &Task, nest: &Nest) -> Vec<f32> {
     }
     features.extend(of_all(&bodies));
     let buffers = |scope: Scope| magnitude(nest.buffers.iter().filter(|buffer| buffer.scope == scope).count() as f64);
-    features.extend([Scope::Packed, Scope::Shared, Scope::Private].map(buffers));
+    features.extend([Scope::Packed, Scope::Workspace, Scope::BlockShared].map(buffers));
     let columns = task.workload.tensors.last().and_then(|tensor| tensor.shape.last()).copied().unwrap_or(1);
     let whole = f64::from(u8::from(columns % target.lanes().max(1) == 0));
     features.extend([f64::from(target.processors()), magnitude(columns as f64), whole]);
@@ -122,7 +123,8 @@ fn size_of_each(sizes: &Statistics) -> [f64; 5] {
         .map(|size| size as f64)
 }
 
-/// Bytes read and written of registers' supplier, L2, L3 and memory. A target without some level has what lies behind it in its place.
+/// Bytes read and written of registers' supplier, L2, L3 and memory. A target without some level has what
+/// lies behind it in its place.
 fn moved_by_level(traffic: &[LevelTraffic]) -> [[f64; 2]; 4] {
     let last = traffic.len().saturating_sub(1);
     std::array::from_fn(|number| {
@@ -181,7 +183,8 @@ fn of_body(body: &Body, all: f64) -> impl Iterator<Item = f64> {
     counts.map(magnitude).into_iter().chain(shares).chain(loops)
 }
 
-/// All bodies together: what crosses cache lines, what is executed, and cycles with what waits for one another.
+/// All bodies together: what crosses cache lines, what is executed, and cycles with what waits for one
+/// another.
 fn of_all(bodies: &[Body]) -> [f64; 5] {
     let sum = |of: &dyn Fn(&Body) -> f64| bodies.iter().map(|body| body.runs * of(body)).sum::<f64>();
     let split = sum(&|body| body.split);

@@ -1,4 +1,5 @@
-//! What only programs for GPUs have to tell, as numbers: how their launches fill the machine, and how the lanes of a warp access memory.
+//! What only programs for GPUs have to tell, as numbers: how their launches fill the machine, and how the
+//! lanes of a warp access memory.
 
 use super::features::magnitude;
 use crate::analysis::{Launch, Plan, Requests, launches};
@@ -7,7 +8,8 @@ use crate::target::Gpu;
 /// How many there are.
 pub(super) const OWN_FEATURES: usize = 44;
 
-/// Roughly, what a multiprocessor does in a cycle: instructions of warps, slow ones, turns of the banks, sectors, multiply-adds of its tensor cores.
+/// Roughly, what a multiprocessor does in a cycle: instructions of warps, slow ones, turns of the banks,
+/// sectors, multiply-adds of its tensor cores.
 const INSTRUCTIONS: f64 = 4.0;
 const SLOW: f64 = 0.5;
 const TURNS: f64 = 1.0;
@@ -19,7 +21,8 @@ const LAUNCH: f64 = 3000.0;
 /// Warps of a multiprocessor that hide what one of them waits for.
 const ENOUGH_WARPS: f64 = 16.0;
 
-/// Features of the launches of a program for a workload of so many flops: [`OWN_FEATURES`], for every program.
+/// Features of the launches of a program for a workload of so many flops: [`OWN_FEATURES`], for every
+/// program.
 pub(super) fn own_features(plan: &Plan, gpu: &Gpu, flops: f64) -> Vec<f64> {
     let launches = launches(plan);
     let mut features = vec![launches.len() as f64];

@@ -21,8 +21,9 @@ pub(super) fn group(measured: Measured) -> Group {
     Group { features, speeds }
 }
 
-/// Records of one kind of machine as groups to learn an estimate from, by task, target and the version of this program that measured them, since versions measure in
-/// different ways: what was timed, and is a program of this space still. With each group, its task.
+/// Records of one kind of machine as groups to learn an estimate from, by task, target and the version of
+/// this program that measured them, since versions measure in different ways: what was timed, and is a
+/// program of this space still. With each group, its task.
 pub fn estimator_groups(entries: &[Entry], space: &Space, kind: Kind) -> Vec<(String, Group)> {
     let version = space.version(kind);
     let timed: Vec<(&Entry, u64)> = entries

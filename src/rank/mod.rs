@@ -1,7 +1,8 @@
 //! Predicting before measuring: which of many finished programs of a task are worth a measurement.
 //!
-//! [`features()`] describes a program by numbers, a [`crate::model::Estimator`] orders programs by them, and a [`Ranking`] keeps the
-//! estimator of a search up to date with what was measured. [`estimator_groups`] makes of records what an estimator is trained on.
+//! [`features()`] describes a program by numbers, a [`crate::model::Estimator`] orders programs by them, and
+//! a [`Ranking`] keeps the estimator of a search up to date with what was measured. [`estimator_groups`]
+//! makes of records what an estimator is trained on.
 
 mod features;
 mod gpu_features;

@@ -30,7 +30,8 @@ pub struct Described {
     pub features: Vec<f32>,
 }
 
-/// Scores programs of a task, the higher the faster, by an estimator that is adapted to what was measured of the task.
+/// Scores programs of a task, the higher the faster, by an estimator that is adapted to what was measured of
+/// the task.
 pub struct Ranking<'a> {
     space: &'a Space,
     /// What was learned from other tasks.
@@ -42,7 +43,8 @@ pub struct Ranking<'a> {
 }
 
 impl<'a> Ranking<'a> {
-    /// With a `prior` that knows such machines, the estimate begins with what it knows; without, it begins anew with every batch of measurements.
+    /// With a `prior` that knows such machines, the estimate begins with what it knows; without, it begins
+    /// anew with every batch of measurements.
     pub fn new(space: &'a Space, prior: Option<Estimators>, seed: u64) -> Ranking<'a> {
         let options =
             EstimatorOptions { epochs: 60, groups: 1, members: 96, trees: 0, seed, ..EstimatorOptions::default() };
@@ -117,7 +119,8 @@ mod tests {
     /// The feature that tells the cycles if nothing overlaps.
     const ROUGH_CYCLES: usize = 65;
 
-    /// A time that the features tell: what the rough estimate of cycles says, cubed, so that no two are alike.
+    /// A time that the features tell: what the rough estimate of cycles says, cubed, so that no two are
+    /// alike.
     fn pretended_ns(described: &Described) -> u64 {
         described.features[ROUGH_CYCLES].powi(3) as u64 + 1
     }

@@ -1,4 +1,5 @@
-//! How far two measurements of the same programs agree: what a ranking that learns from one of them can hope for.
+//! How far two measurements of the same programs agree: what a ranking that learns from one of them can hope
+//! for.
 
 use std::collections::HashMap;
 
@@ -11,7 +12,8 @@ use crate::space::Trace;
 const BANDS: [f64; 4] = [0.05, 0.1, 0.2, 0.5];
 /// Which parts of all times deviate by less.
 const SHARES: [f64; 4] = [0.5, 0.8, 0.95, 0.99];
-/// Pairs of a task count where both programs take less than this many times its fastest one's time: nobody wonders about the others.
+/// Pairs of a task count where both programs take less than this many times its fastest one's time: nobody
+/// wonders about the others.
 const NEAR: f64 = 2.0;
 
 /// Of programs that were timed both times.
@@ -144,7 +146,8 @@ mod tests {
 
     #[test]
     fn pairs_are_counted_by_how_much_they_differ() {
-        // by 0.08, 0.3 and 0.2; the second pair is in another order, and the last program is too slow to count
+        // by 0.08, 0.3 and 0.2; the second pair is in another order, and the last program is too slow to
+        // count
         let found = of(&[100, 110, 90, 500, 0, 7], &[100, 108, 130, 260, 9, 0]).unwrap();
         assert_eq!((found.tasks, found.programs), (1, 4));
         let counts: Vec<_> = found.pairs.iter().map(|band| (band.from, band.to, band.pairs, band.in_order)).collect();

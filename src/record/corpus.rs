@@ -1,8 +1,8 @@
 //! Corpus files: records as JSON lines, compressed with zstd.
 //!
-//! Every line is complete in itself and has the same fields, so that any tool that reads JSON lines (the `datasets` library among
-//! them) loads a file as it is. The workload's text and the target stand in every line; compression makes them nearly free, since
-//! lines of one task stand together.
+//! Every line is complete in itself and has the same fields, so that any tool that reads JSON lines (the
+//! `datasets` library among them) loads a file as it is. The workload's text and the target stand in every
+//! line; compression makes them nearly free, since lines of one task stand together.
 //!
 //! | field | |
 //! | --- | --- |

@@ -1,4 +1,5 @@
-//! What was measured of a task, in little memory: a run of many thousand trials must not grow by their traces.
+//! What was measured of a task, in little memory: a run of many thousand trials must not grow by their
+//! traces.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -6,8 +7,8 @@ use sha2::{Digest, Sha256};
 
 use crate::space::Trace;
 
-/// What was measured of a task: nanoseconds of the best run, `None` for failures. The fastest traces are there to go on from, at most
-/// [`History::KEPT`] of them; the others can only be asked for.
+/// What was measured of a task: nanoseconds of the best run, `None` for failures. The fastest traces are
+/// there to go on from, at most [`History::KEPT`] of them; the others can only be asked for.
 #[derive(Clone, Debug, Default)]
 pub struct History {
     measured: HashMap<Fingerprint, Option<u64>>,
@@ -25,8 +26,9 @@ fn fingerprint(trace: &Trace) -> Fingerprint {
 impl History {
     /// How many of the fastest traces are kept whole.
     pub const KEPT: usize = 64;
-    /// Measured again, a program hardly ever comes out faster by more than this factor. Most come out the same to a few percent, but on a virtual machine,
-    /// whose share of the last-level cache changes, programs that stream their weights and programs that do not have changed places by 1.5 and more.
+    /// Measured again, a program hardly ever comes out faster by more than this factor. Most come out the
+    /// same to a few percent, but on a virtual machine, whose share of the last-level cache changes, programs
+    /// that stream their weights and programs that do not have changed places by 1.5 and more.
     pub const DOUBT: f64 = 1.5;
 
     /// Adds a trace, or replaces its time.
@@ -71,7 +73,8 @@ impl History {
         self.fastest.keys().take(count).map(|(_, trace)| trace.clone()).collect()
     }
 
-    /// Those of the `count` fastest traces that may turn out to be the fastest when they are measured again, by [`History::DOUBT`].
+    /// Those of the `count` fastest traces that may turn out to be the fastest when they are measured again,
+    /// by [`History::DOUBT`].
     pub fn finalists(&self, count: usize) -> Vec<Trace> {
         let most = self.best().map_or(0.0, |(_, ns)| ns as f64 * Self::DOUBT);
         let is_close = |(ns, _): &&(u64, Trace)| *ns as f64 <= most;

@@ -1,11 +1,13 @@
 //! What happened: a [`Record`] is a task, a trace and its outcome, with where they come from.
 //!
-//! [`Store`] keeps records in an SQLite file that several processes may share; a corpus file ([`CorpusWriter`],
-//! [`CorpusReader`]) is the same as compressed JSON lines, to be handed on. Both name tasks by the workload's canonical hash and
-//! targets by [`Target::fingerprint`], and both hold their full text, so that a record can be read without the program that wrote it.
+//! [`Store`] keeps records in an SQLite file that several processes may share; a corpus file
+//! ([`CorpusWriter`], [`CorpusReader`]) is the same as compressed JSON lines, to be handed on. Both name
+//! tasks by the workload's canonical hash and targets by [`Target::fingerprint`], and both hold their full
+//! text, so that a record can be read without the program that wrote it.
 //!
 //! Invariants: a record that [`Store::insert`] has returned from survives the death of the process; a file
-//! that is not ours, or of another version, is refused and never modified. Nothing in here measures or judges.
+//! that is not ours, or of another version, is refused and never modified. Nothing in here measures or
+//! judges.
 
 mod agreement;
 mod corpus;
@@ -73,15 +75,15 @@ pub fn fingerprint(target: &Target) -> String {
     target.fingerprint()
 }
 
-/// Where a task stands among all, from 0 to 1, by its hash. Whatever trains holds out the lowest, so that a larger corpus, or one of another machine,
-/// does not show what a smaller one has held out.
+/// Where a task stands among all, from 0 to 1, by its hash. Whatever trains holds out the lowest, so that a
+/// larger corpus, or one of another machine, does not show what a smaller one has held out.
 pub fn place(task_hash: &str) -> f32 {
     let number = task_hash.get(..8).and_then(|digits| u32::from_str_radix(digits, 16).ok());
     number.unwrap_or(0) as f32 / u32::MAX as f32
 }
 
-/// Where records go unless a command says otherwise: `tilescribe/records.db` in the user's cache folder. `None` where neither
-/// `XDG_CACHE_HOME` nor `HOME` names one.
+/// Where records go unless a command says otherwise: `tilescribe/records.db` in the user's cache folder.
+/// `None` where neither `XDG_CACHE_HOME` nor `HOME` names one.
 pub fn default_path() -> Option<PathBuf> {
     cache_folder().map(|folder| folder.join("records.db"))
 }

@@ -1,7 +1,7 @@
 //! The store's file: who it belongs to, its tables, and how it comes into being.
 //!
-//! A new store is made beside its place and then linked into it, so that under its own name a store is always complete,
-//! whatever dies while it is made, and whoever else makes one at the same time.
+//! A new store is made beside its place and then linked into it, so that under its own name a store is always
+//! complete, whatever dies while it is made, and whoever else makes one at the same time.
 
 use std::io::{self, Read};
 use std::path::Path;
@@ -68,8 +68,9 @@ pub(super) fn open(path: &Path) -> Result<Connection, StoreError> {
     let connection = Connection::open_with_flags(path, flags).map_err(|e| StoreError::from_sqlite(path, e))?;
     let set_up = || -> rusqlite::Result<()> {
         connection.busy_timeout(BUSY_TIMEOUT)?;
-        // With a write-ahead log, NORMAL keeps every committed record when the process dies. When the machine loses power, the
-        // last few commits may be gone, but never the file's consistency; FULL would cost a disk flush for each candidate.
+        // With a write-ahead log, NORMAL keeps every committed record when the process dies. When the machine
+        // loses power, the last few commits may be gone, but never the file's consistency; FULL would cost a
+        // disk flush for each candidate.
         connection.pragma_update(None, "synchronous", "NORMAL")?;
         connection.pragma_update(None, "foreign_keys", true)?;
         // fails now, rather than at the first insertion, where tables are missing or unreadable
@@ -80,8 +81,8 @@ pub(super) fn open(path: &Path) -> Result<Connection, StoreError> {
     Ok(connection)
 }
 
-/// Refuses what is not ours. Reads the file's header only, past SQLite: whatever opens a database may write to it or lock it, and what reads one
-/// without locks may meet another process' checkpoint half done.
+/// Refuses what is not ours. Reads the file's header only, past SQLite: whatever opens a database may write
+/// to it or lock it, and what reads one without locks may meet another process' checkpoint half done.
 fn check_owner(path: &Path) -> Result<(), StoreError> {
     let foreign = |found: &str| StoreError::Foreign { path: path.into(), found: found.to_string() };
     if path.is_dir() {

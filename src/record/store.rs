@@ -80,9 +80,10 @@ impl StoreError {
 
 /// What [`Store::insert`] did.
 ///
-/// There is one record for a trace of a task, target and space. When it is measured again, the more telling outcome stays:
-/// a wrong result or a crash outweighs every time, since such a program must not be used; a time outweighs the failures that may pass
-/// (time or memory ran out, ...); of two times the one with the faster best run stays, and of equals the older.
+/// There is one record for a trace of a task, target and space. When it is measured again, the more telling
+/// outcome stays: a wrong result or a crash outweighs every time, since such a program must not be used; a
+/// time outweighs the failures that may pass (time or memory ran out, ...); of two times the one with the
+/// faster best run stays, and of equals the older.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Inserted {
     New,
@@ -143,8 +144,9 @@ impl Store {
     /// Opens a store; makes one, and the folders above it, where there is none.
     ///
     /// # Errors
-    /// [`StoreError::Foreign`] and [`StoreError::Version`] for a file that is not ours or of another version, which stays as it is;
-    /// [`StoreError::Corrupt`], [`StoreError::DiskFull`] and [`StoreError::Access`] as they say.
+    /// [`StoreError::Foreign`] and [`StoreError::Version`] for a file that is not ours or of another version,
+    /// which stays as it is; [`StoreError::Corrupt`], [`StoreError::DiskFull`] and [`StoreError::Access`] as
+    /// they say.
     pub fn open(path: &Path) -> Result<Store, StoreError> {
         Ok(Store { path: path.to_path_buf(), connection: schema::open(path)? })
     }
@@ -153,8 +155,8 @@ impl Store {
         &self.path
     }
 
-    /// Commits a record, and the text of its task where that is new. When this returns, the record survives the
-    /// death of the process. Which of two records of one trace stays is told at [`Inserted`].
+    /// Commits a record, and the text of its task where that is new. When this returns, the record survives
+    /// the death of the process. Which of two records of one trace stays is told at [`Inserted`].
     ///
     /// # Errors
     /// [`StoreError::DiskFull`], [`StoreError::Locked`] or another; then the store is as it was before.
@@ -241,8 +243,8 @@ impl Store {
         read().map_err(|e| self.error(e))
     }
 
-    /// Writes what the filter names as corpus lines, sorted by task, target, space and trace: equal records give equal files.
-    /// Returns how many.
+    /// Writes what the filter names as corpus lines, sorted by task, target, space and trace: equal records
+    /// give equal files. Returns how many.
     ///
     /// # Errors
     /// [`StoreError::Corpus`] where the file cannot be written.
@@ -270,7 +272,8 @@ impl Store {
         Ok(written)
     }
 
-    /// Takes in all records of a corpus file, a thousand in a transaction. What was taken in before an error stays.
+    /// Takes in all records of a corpus file, a thousand in a transaction. What was taken in before an error
+    /// stays.
     ///
     /// # Errors
     /// [`StoreError::Corpus`] where the file is not to be read.

@@ -1,7 +1,7 @@
 //! Files of workloads: what `tilescribe tasks` prints, to be collected for and reviewed.
 //!
-//! A file holds workloads in text form with empty lines between them. Lines that start with `#` are comments; in the one before a
-//! workload, the second word is its name.
+//! A file holds workloads in text form with empty lines between them. Lines that start with `#` are comments;
+//! in the one before a workload, the second word is its name.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -35,7 +35,8 @@ pub enum WorkloadsError {
 /// The largest file of workloads that is read.
 pub const MAX_FILE_BYTES: u64 = 64 << 20;
 
-/// Reads a file, or all `.txt` files of a folder in the order of their names. Each computation comes once, under its first name.
+/// Reads a file, or all `.txt` files of a folder in the order of their names. Each computation comes once,
+/// under its first name.
 ///
 /// # Errors
 /// [`WorkloadsError`] for the first that is not right.

@@ -1,10 +1,12 @@
 //! The search space: which decisions lead from a task to a nest.
 //!
-//! [`Space::next`] is the heart of Tilescribe: a pure function from a task and a prefix of decisions to what may follow.
-//! Everything else is built around it. Nothing in here does IO, reads a clock, draws a random number or depends on hash order.
+//! [`Space::next`] is the heart of Tilescribe: a pure function from a task and a prefix of decisions to what
+//! may follow. Everything else is built around it. Nothing in here does IO, reads a clock, draws a random
+//! number or depends on hash order.
 //!
-//! A space is a list of [`Rule`]s for each kind of machine. Each decides one aspect of a program, for any workload: it asks the [`Tape`] and notes
-//! the answers in the [`Plan`]; when all rules have decided, each rewrites the nest as noted, in the same order.
+//! A space is a list of [`Rule`]s for each kind of machine. Each decides one aspect of a program, for any
+//! workload: it asks the [`Tape`] and notes the answers in the [`Plan`]; when all rules have decided, each
+//! rewrites the nest as noted, in the same order.
 //!
 //! # Adding a rule
 //!
@@ -105,8 +107,8 @@ impl Space {
         Space { cpu: cpu::rules(), gpu: gpu::rules(), exact: false }
     }
 
-    /// Leaves out algorithms with larger rounding errors than the plain one's. What is left has the same names, so records and
-    /// checkpoints serve both.
+    /// Leaves out algorithms with larger rounding errors than the plain one's. What is left has the same
+    /// names, so records and checkpoints serve both.
     #[must_use]
     pub fn exact(self, exact: bool) -> Space {
         Space { exact, ..self }
@@ -146,7 +148,8 @@ impl Space {
         }
     }
 
-    /// What is asked after `prefix`, without building the nest that may be there: `None` where the prefix is complete.
+    /// What is asked after `prefix`, without building the nest that may be there: `None` where the prefix is
+    /// complete.
     ///
     /// # Errors
     /// As [`Space::next`]; a dead end is the inner error.
@@ -170,7 +173,8 @@ impl Space {
         matches!(self.question(task, trace), Ok(Ok(None)))
     }
 
-    /// What a finished trace decides: its questions, with all candidates. `None` where it leads to no program of this space.
+    /// What a finished trace decides: its questions, with all candidates. `None` where it leads to no program
+    /// of this space.
     pub fn decisions(&self, task: &Task, trace: &Trace) -> Option<Vec<Decision>> {
         if !self.offers(task, trace) {
             return None;
@@ -180,7 +184,8 @@ impl Space {
         Some(recalled.decisions)
     }
 
-    /// Takes all decisions by `policy`, in one pass. The trace is what was decided, up to the dead end if there is one.
+    /// Takes all decisions by `policy`, in one pass. The trace is what was decided, up to the dead end if
+    /// there is one.
     pub fn drive(&self, task: &Task, policy: &mut dyn Policy) -> (Trace, Result<Nest, Reason>) {
         let mut tape = Tape::drive(policy);
         let decided = self.decide(task, &mut tape);
@@ -193,7 +198,8 @@ impl Space {
         (trace, result)
     }
 
-    /// Names the rules for one kind of machine and their versions; records and checkpoints of another version are refused.
+    /// Names the rules for one kind of machine and their versions; records and checkpoints of another version
+    /// are refused.
     pub fn version(&self, kind: Kind) -> String {
         match kind {
             Kind::Cpu => format!("cpu:{}", versions(&self.cpu)),

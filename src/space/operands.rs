@@ -5,8 +5,9 @@ use super::fuse::touches;
 use super::plan::{Access, accesses};
 use crate::workload::{Atom, Expr, Index, Workload};
 
-/// The operands of a reduction that are read more than once or behind a guard. A tensor may be several operands (queries and keys out of one
-/// product), which are numbered then, unless guards make it hard to tell them apart.
+/// The operands of a reduction that are read more than once or behind a guard. A tensor may be several
+/// operands (queries and keys out of one product), which are numbered then, unless guards make it hard to
+/// tell them apart.
 pub(super) fn packable(workload: &Workload, group: &Group) -> Vec<(Access, Option<usize>)> {
     let stage = &workload.stages[group.stage];
     if !stage.is_reduction() {

@@ -1,4 +1,5 @@
-//! What has been decided so far: plain data that rules fill in, one after the other, and then turn into rewrites.
+//! What has been decided so far: plain data that rules fill in, one after the other, and then turn into
+//! rewrites.
 //!
 //! Decisions are taken on the plan alone, which is cheap; the nest is built once, when the last one is taken.
 
@@ -30,7 +31,8 @@ pub struct Plan {
     pub notes: BTreeMap<Words, Words>,
 }
 
-/// A leading axis that all stages share: `block` iterations of it stay together, and the loop over these blocks is joined.
+/// A leading axis that all stages share: `block` iterations of it stay together, and the loop over these
+/// blocks is joined.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Row {
     pub extent: i64,
@@ -49,7 +51,8 @@ impl Row {
     }
 }
 
-/// The decisions about a stage that is scheduled on its own, with the element-wise stage that is computed as its results are written.
+/// The decisions about a stage that is scheduled on its own, with the element-wise stage that is computed as
+/// its results are written.
 #[derive(Clone, Debug)]
 pub struct Group {
     pub stage: usize,
@@ -72,9 +75,11 @@ pub struct Group {
     /// On a GPU: whether warps compute it as products of matrices.
     pub matrix: Option<Sides>,
     pub fetches: Vec<Fetch>,
-    /// How many steps of the reduction their copies are kept of, those under way among them: 1 where each step waits for its own.
+    /// How many steps of the reduction their copies are kept of, those under way among them: 1 where each
+    /// step waits for its own.
     pub stages: i64,
-    /// On a GPU: how many blocks go through the steps of all results together; 0 where each has its own results.
+    /// On a GPU: how many blocks go through the steps of all results together; 0 where each has its own
+    /// results.
     pub workers: i64,
     /// How many of the outermost loops are spread over the threads.
     pub parallel: usize,
@@ -91,7 +96,8 @@ pub struct Axis {
     pub ragged: bool,
     pub tile: i64,
     pub block: i64,
-    /// Of a block's tiles, so many next to each other go to a thread each; all of them are dealt out in `block / threads` rounds. 1 on a CPU.
+    /// Of a block's tiles, so many next to each other go to a thread each; all of them are dealt out in
+    /// `block / threads` rounds. 1 on a CPU.
     pub threads: i64,
 }
 
@@ -206,7 +212,8 @@ pub struct Pipeline {
     pub stages: i64,
 }
 
-/// The loops of one axis on a GPU: over blocks, over the rounds of a block, over its threads (in warps, where they are many), inside of a tile.
+/// The loops of one axis on a GPU: over blocks, over the rounds of a block, over its threads (in warps, where
+/// they are many), inside of a tile.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ThreadLoops {
     pub outer: Var,
@@ -336,8 +343,9 @@ impl Access {
         self.indices.iter().any(|index| index.terms().len() > 1)
     }
 
-    /// Whether several axes of the stage that it is in move the access over the same elements of a dimension. The parts and the steps of an axis
-    /// that was cut, or patches side by side, do not, though they are [a window](Self::has_window), too.
+    /// Whether several axes of the stage that it is in move the access over the same elements of a dimension.
+    /// The parts and the steps of an axis that was cut, or patches side by side, do not, though they are [a
+    /// window](Self::has_window), too.
     pub fn slides(&self, stage: &Stage) -> bool {
         self.indices.iter().any(|index| {
             let mut terms: Vec<(i64, Option<i64>)> = Vec::with_capacity(index.terms().len());
@@ -356,7 +364,8 @@ impl Access {
         })
     }
 
-    /// Whether an axis moves the access in steps of several elements of a dimension, as in a strided convolution.
+    /// Whether an axis moves the access in steps of several elements of a dimension, as in a strided
+    /// convolution.
     pub fn has_scaled_axis(&self) -> bool {
         self.indices.iter().any(|index| index.terms().iter().any(|(_, coefficient)| coefficient.abs() > 1))
     }

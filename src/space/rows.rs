@@ -11,8 +11,8 @@ use crate::workload::{Role, Var, Workload};
 
 /// Joins the loops over leading axes that all stages share, or over blocks of them.
 ///
-/// What every stage of a block leaves to the next one stays in the cache, and what all its rows read is read once for them: attention goes
-/// through keys and values once for each block of queries.
+/// What every stage of a block leaves to the next one stays in the cache, and what all its rows read is read
+/// once for them: attention goes through keys and values once for each block of queries.
 pub(super) struct Rows;
 
 /// Rows that may stay together.
@@ -105,8 +105,8 @@ impl<M: RowLimits> Rule<M> for Rows {
     }
 }
 
-/// Splits the loops over the rows, the loops over blocks outside of all others: the former, and those that are left inside. A row on its
-/// own has one loop, which is both.
+/// Splits the loops over the rows, the loops over blocks outside of all others: the former, and those that
+/// are left inside. A row on its own has one loop, which is both.
 fn split(built: &mut Built, vars: &[Var], rows: &[Row]) -> Result<(Vec<Var>, Vec<Var>), Refusal> {
     let (mut outside, mut inside, mut cut) = (Vec::new(), Vec::new(), Vec::new());
     for (var, row) in vars.iter().zip(rows) {
@@ -139,8 +139,8 @@ fn blocks(workload: &Workload, rows: &[Row], at: usize, most_bytes: i64) -> Vec<
     candidates
 }
 
-/// The position of the block of the untuned program: rows stay together where they read the same operand of a contraction, as
-/// many as leave the machine enough blocks and fit into near memory.
+/// The position of the block of the untuned program: rows stay together where they read the same operand of a
+/// contraction, as many as leave the machine enough blocks and fit into near memory.
 fn default_block(workload: &Workload, machine: &impl RowLimits, rows: &[Row], at: usize, candidates: &[i64]) -> usize {
     if !shares_operand(workload, rows.len(), at) {
         return 0;
@@ -169,7 +169,8 @@ pub(super) fn bytes(workload: &Workload, rows: &[Row]) -> i64 {
     intermediates.map(|tensor| own(&tensor.shape) * tensor.dtype.bytes() as i64).sum()
 }
 
-/// Whether some stage reduces a product of something that is the same for all iterations of a row axis, over an axis that is no row.
+/// Whether some stage reduces a product of something that is the same for all iterations of a row axis, over
+/// an axis that is no row.
 fn shares_operand(workload: &Workload, rows: usize, at: usize) -> bool {
     workload.stages.iter().filter(|stage| stage.is_reduction()).any(|stage| {
         let inner = |axis: usize| Var(axis as u32);

@@ -202,7 +202,7 @@ fn what_a_reduction_block_leaves_lies_in_the_order_of_the_registers() {
         |axis: &str| trace.0.iter().find(|c| c.site.to_string() == format!("tile s0 {axis}")).unwrap().value.clone();
     assert_eq!((tile("a").as_number(), tile("c").as_number()), (Some(32), Some(14)), "{trace}");
     let partial = nest.buffers.iter().find(|b| b.name.ends_with("_part")).expect("the reduction is blocked");
-    assert_eq!(partial.scope, Scope::Private);
+    assert_eq!(partial.scope, Scope::BlockShared);
     assert_eq!(partial.shape.last(), Some(&32), "vectors run along the last dimension: {:?}", partial.shape);
     // the output is written once, after the last block
     assert_eq!(nest.to_string().matches("t2[").count(), 1, "{nest}");
@@ -254,8 +254,8 @@ fn untuned_attention_goes_through_the_keys_once_for_a_block_of_queries() {
         let nest = nest.unwrap_or_else(|reason| panic!("{reason}\n{trace}"));
         verify(&nest, task.target.lanes()).unwrap_or_else(|e| panic!("{e}\n{trace}\n{nest}"));
         // nothing of the size of the scores is left
-        let scratch = nest.buffers.iter().filter(|b| matches!(b.scope, Scope::Shared | Scope::Private));
-        assert!(scratch.clone().all(|b| b.scope == Scope::Private && b.bytes() <= 64 << 10), "{nest}");
+        let scratch = nest.buffers.iter().filter(|b| matches!(b.scope, Scope::Workspace | Scope::BlockShared));
+        assert!(scratch.clone().all(|b| b.scope == Scope::BlockShared && b.bytes() <= 64 << 10), "{nest}");
         trace.0.into_iter().find(|c| c.site.to_string() == "block rows b").unwrap().value.as_number()
     };
     assert_eq!(block(attention(12, 128, 128, 64)), Some(32));

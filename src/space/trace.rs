@@ -229,8 +229,8 @@ impl<'a> Tape<'a> {
         self.settled = settled;
     }
 
-    /// Asks for a decision. A single candidate is taken without being recorded; none is a dead end. `default` is the position
-    /// of the candidate that the rule would take without any measurement.
+    /// Asks for a decision. A single candidate is taken without being recorded; none is a dead end. `default`
+    /// is the position of the candidate that the rule would take without any measurement.
     ///
     /// # Errors
     /// [`Stop::Choose`] where the prefix has run out, [`Stop::Stale`] where it decides something else,

@@ -70,7 +70,8 @@ pub struct Cpu {
     pub cpu: String,
     /// LLVM's names of the features that kernels may use, each with `+`, sorted.
     pub features: Vec<String>,
-    /// Width of a vector register in bits. With SVE it is exactly the vector length that the machine is set to: code for another one is wrong.
+    /// Width of a vector register in bits. With SVE it is exactly the vector length that the machine is set
+    /// to: code for another one is wrong.
     pub vector_bits: u32,
     /// Number of vector registers.
     pub vector_registers: u32,
@@ -85,9 +86,9 @@ pub struct Cpu {
 }
 
 impl Cpu {
-    /// This machine, with the names of the processor and of its features (separated by commas) as LLVM gives them;
-    /// [`crate::codegen::host`] asks for both. Caches and cores come from the operating system; what it does not
-    /// tell is taken from a typical machine (32 KiB, 1 MiB, no third level).
+    /// This machine, with the names of the processor and of its features (separated by commas) as LLVM gives
+    /// them; [`crate::codegen::host`] asks for both. Caches and cores come from the operating system; what it
+    /// does not tell is taken from a typical machine (32 KiB, 1 MiB, no third level).
     ///
     /// # Errors
     /// [`TargetError::Architecture`] where we generate no code for this processor.
@@ -98,7 +99,8 @@ impl Cpu {
     /// Reads a description in TOML: the fields of [`Cpu`].
     ///
     /// # Errors
-    /// [`TargetError::Syntax`] for unknown, missing or mistyped fields, [`TargetError::Range`] for values that no machine has.
+    /// [`TargetError::Syntax`] for unknown, missing or mistyped fields, [`TargetError::Range`] for values
+    /// that no machine has.
     pub fn from_toml(text: &str) -> Result<Cpu, TargetError> {
         let cpu: Cpu = toml::from_str(text).map_err(|e| syntax(&e))?;
         cpu.validated()
@@ -163,7 +165,8 @@ impl Cpu {
         self.features.iter().any(|feature| feature.strip_prefix('+') == Some(name))
     }
 
-    /// The levels that this machine has, each with its bytes (of one core's where it is private, none for memory), nearest first.
+    /// The levels that this machine has, each with its bytes (of one core's where it is private, none for
+    /// memory), nearest first.
     pub fn levels(&self) -> Vec<(Level, Option<u64>)> {
         let mut levels = vec![(Level::L1, Some(self.l1_bytes)), (Level::L2, Some(self.l2_bytes))];
         levels.extend((self.l3_bytes > 0).then_some((Level::L3, Some(self.l3_bytes))));

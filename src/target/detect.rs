@@ -11,8 +11,8 @@ const CACHES: &str = "/sys/devices/system/cpu/cpu0/cache";
 /// Where Linux tells the length of SVE vectors that new processes get, in bytes.
 const SVE_LENGTH: &str = "/proc/sys/abi/sve_default_vector_length";
 
-/// Features that change what vector code can be written. All others follow from the processor's name, and would
-/// only make two equal machines look different.
+/// Features that change what vector code can be written. All others follow from the processor's name, and
+/// would only make two equal machines look different.
 const USED_FEATURES: [&str; 22] = [
     "+aes",
     "+avx",

@@ -4,7 +4,8 @@ use serde::{Deserialize, Serialize};
 
 use super::{TargetError, shortened, syntax};
 
-/// An NVIDIA GPU. What is the same for all of them is constant: warps of 32 threads, at most 1024 threads in a block and 255 registers in a thread.
+/// An NVIDIA GPU. What is the same for all of them is constant: warps of 32 threads, at most 1024 threads in
+/// a block and 255 registers in a thread.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Gpu {
@@ -37,7 +38,8 @@ pub const REGISTERS_PER_THREAD: u32 = 255;
 pub struct Capability {
     pub major: u32,
     pub minor: u32,
-    /// With what only GPUs of this very capability have, which no newer ones need to understand: the `a` of `9.0a`.
+    /// With what only GPUs of this very capability have, which no newer ones need to understand: the `a` of
+    /// `9.0a`.
     pub specific: bool,
 }
 
@@ -120,7 +122,8 @@ impl Gpu {
     /// Reads a description in TOML: the fields of [`Gpu`].
     ///
     /// # Errors
-    /// [`TargetError::Syntax`] for unknown, missing or mistyped fields, [`TargetError::Range`] for values that no GPU has.
+    /// [`TargetError::Syntax`] for unknown, missing or mistyped fields, [`TargetError::Range`] for values
+    /// that no GPU has.
     pub fn from_toml(text: &str) -> Result<Gpu, TargetError> {
         let gpu: Gpu = toml::from_str(text).map_err(|e| syntax(&e))?;
         gpu.validated()

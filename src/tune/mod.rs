@@ -1,8 +1,9 @@
 //! The loop: propose, measure, record, and spend the next trials where they promise most.
 //!
-//! [`tune`] works on a list of [`Job`]s until a [`Budget`] is used up or it is told to stop. Every outcome is in the store before the
-//! next candidate is measured, so a run may be killed and taken up again at any moment. [`compare`] runs several methods on the same
-//! tasks side by side, [`report`] draws what came out, and a [`plan`] holds programs that were written elsewhere.
+//! [`tune`] works on a list of [`Job`]s until a [`Budget`] is used up or it is told to stop. Every outcome is
+//! in the store before the next candidate is measured, so a run may be killed and taken up again at any
+//! moment. [`compare`] runs several methods on the same tasks side by side, [`report`] draws what came out,
+//! and a [`plan`] holds programs that were written elsewhere.
 
 pub mod compare;
 pub mod plan;
@@ -50,7 +51,8 @@ pub struct Budget {
 pub struct Settings {
     pub budget: Budget,
     pub batches: Batches,
-    /// The fastest of a task, at most so many, are measured once more in turn, with the untuned program, before the winner is named.
+    /// The fastest of a task, at most so many, are measured once more in turn, with the untuned program,
+    /// before the winner is named.
     pub finalists: usize,
     /// Kept in the records.
     pub seed: u64,
@@ -190,8 +192,9 @@ impl Batches {
         Batches { least: 3, most }
     }
 
-    /// Candidates to propose at once where so many were measured: half as many more, within the bounds. So proposing takes a small
-    /// share of a long search, and a search with a large budget starts as one with a small budget does.
+    /// Candidates to propose at once where so many were measured: half as many more, within the bounds. So
+    /// proposing takes a small share of a long search, and a search with a large budget starts as one with a
+    /// small budget does.
     pub fn after(self, measured: usize) -> usize {
         (measured / 2).max(self.least).min(self.most.max(1))
     }

@@ -1,7 +1,9 @@
-//! Plans: programs that were written on one machine and are to be measured on another, whose time may be short.
+//! Plans: programs that were written on one machine and are to be measured on another, whose time may be
+//! short.
 //!
-//! A plan is a text file with a line of JSON for each program: `{"name": "...", "workload": "...", "trace": "..."}`. [`Planned`] proposes
-//! what it holds, so that [`tune`](super::tune) measures it as it measures everything.
+//! A plan is a text file with a line of JSON for each program: `{"name": "...", "workload": "...", "trace":
+//! "..."}`. [`Planned`] proposes what it holds, so that [`tune`](super::tune) measures it as it measures
+//! everything.
 
 use std::collections::{BTreeMap, HashSet};
 use std::io::{self, BufRead, Read, Write};

@@ -5,7 +5,8 @@ use std::fmt::Write as _;
 
 use super::compare::{Comparison, NOTHING_FOUND, TaskComparison, checkpoints};
 
-/// Colours of methods, in the order in which they appear; distinguishable in greyscale and for the colour-blind (Okabe and Ito).
+/// Colours of methods, in the order in which they appear; distinguishable in greyscale and for the
+/// colour-blind (Okabe and Ito).
 const COLOURS: [&str; 6] = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9"];
 
 /// Size of a plot in pixels, and the room for its labels.

@@ -3,8 +3,9 @@
 use super::Job;
 use crate::propose::History;
 
-/// Shares trials between tasks, in the manner of Ansor's task scheduler (Zheng et al., OSDI 2020, section 6): the gain of another trial is
-/// estimated from what the last ones gained, and from what a task that was hardly tried may still gain.
+/// Shares trials between tasks, in the manner of Ansor's task scheduler (Zheng et al., OSDI 2020, section 6):
+/// the gain of another trial is estimated from what the last ones gained, and from what a task that was
+/// hardly tried may still gain.
 pub(super) struct Scheduler {
     states: Vec<State>,
     trials_per_task: Option<u64>,
@@ -64,7 +65,8 @@ impl Scheduler {
         state.best_ns = best_ns;
     }
 
-    /// Nanoseconds of a network run that the next trial may save. A task without a correct program comes first.
+    /// Nanoseconds of a network run that the next trial may save. A task without a correct program comes
+    /// first.
     fn expected_gain(&self, job: usize) -> f64 {
         let state = &self.states[job];
         let Some(best) = state.best_ns else {

@@ -42,7 +42,8 @@ impl Facts {
         self.ranges.get(var.0 as usize).copied().unwrap_or(Interval::point(0))
     }
 
-    /// Solves `bounds.low <= index <= bounds.high` for one variable of `index`, given the ranges of the others.
+    /// Solves `bounds.low <= index <= bounds.high` for one variable of `index`, given the ranges of the
+    /// others.
     fn narrow(&mut self, var: Var, coefficient: i64, index: &Index, bounds: Interval) {
         let Some(position) = self.ranges.get(var.0 as usize).copied() else { return };
         let others = index.clone().minus(&Index::var(var).times(coefficient));

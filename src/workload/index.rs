@@ -97,7 +97,8 @@ impl Index {
         self.terms.iter().find(|(atom, _)| *atom == Atom::Var(var)).map_or(0, |(_, c)| *c)
     }
 
-    /// By how much it grows with a variable; `None` where the variable takes part in a division or a gathered value.
+    /// By how much it grows with a variable; `None` where the variable takes part in a division or a gathered
+    /// value.
     pub fn step(&self, var: Var) -> Option<i64> {
         let is_divided = self.terms.iter().any(|(atom, _)| match atom {
             Atom::Var(_) => false,
@@ -398,7 +399,8 @@ pub fn flatten(indices: &[Index], shape: &[i64]) -> Index {
     if sum.is_affine() { sum } else { sum.join_divisions() }
 }
 
-/// Elements that memory moves by when a variable of an access grows by one; `None` where that is not constant.
+/// Elements that memory moves by when a variable of an access grows by one; `None` where that is not
+/// constant.
 pub fn stride_along(indices: &[Index], strides: &[i64], var: Var) -> Option<i64> {
     indices.iter().zip(strides).map(|(index, stride)| Some(index.step(var)? * stride)).sum()
 }

@@ -1,11 +1,12 @@
 //! What to compute: a task's computation as tensor expressions over named axes.
 //!
 //! A [`Workload`] is a list of tensors and of [`Stage`]s in topological order. Each stage writes one tensor,
-//! every element once, at the point of its spatial axes; a reduction combines its value over the reduction axes.
+//! every element once, at the point of its spatial axes; a reduction combines its value over the reduction
+//! axes.
 //!
 //! Invariants (checked by [`Workload::validate`]): stages read only arguments and tensors written before;
-//! every tensor but inputs and constants is written by exactly one stage; accesses stay inside the tensor wherever their guards hold.
-//! Nothing in here knows how the computation is scheduled.
+//! every tensor but inputs and constants is written by exactly one stage; accesses stay inside the tensor
+//! wherever their guards hold. Nothing in here knows how the computation is scheduled.
 
 mod array;
 mod bounds;
@@ -154,8 +155,8 @@ impl Combiner {
     }
 }
 
-/// Computes one tensor. `Var(i)` in its expression is the axis at position `i`: first the spatial axes, one for each dimension
-/// of the output, then the reduction axes.
+/// Computes one tensor. `Var(i)` in its expression is the axis at position `i`: first the spatial axes, one
+/// for each dimension of the output, then the reduction axes.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Stage {
     pub output: TensorId,
@@ -202,7 +203,8 @@ impl Stage {
     }
 }
 
-/// How many leading spatial axes stages share: equal extents, and what one of them writes is only read at the same row.
+/// How many leading spatial axes stages share: equal extents, and what one of them writes is only read at the
+/// same row.
 pub fn shared_axes(stages: &[&Stage]) -> usize {
     let Some(first) = stages.first() else { return 0 };
     let mut shared = first.spatial.len();
@@ -219,7 +221,8 @@ pub fn shared_axes(stages: &[&Stage]) -> usize {
     shared
 }
 
-/// A task's computation. Tensors are listed with inputs and constants anywhere, in a fixed order that kernels take as their arguments.
+/// A task's computation. Tensors are listed with inputs and constants anywhere, in a fixed order that kernels
+/// take as their arguments.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub struct Workload {
     pub tensors: Vec<Tensor>,

@@ -3,8 +3,9 @@
 use super::{Expr, Index, Role, Stage, Var, Workload};
 
 impl Workload {
-    /// The same results, one of the reduction axes of a stage cut into equal parts: a new stage leaves what each part comes to, the old one combines
-    /// these. Where results are few and reductions deep, the parts can be computed side by side (split-K, rfactor).
+    /// The same results, one of the reduction axes of a stage cut into equal parts: a new stage leaves what
+    /// each part comes to, the old one combines these. Where results are few and reductions deep, the parts
+    /// can be computed side by side (split-K, rfactor).
     ///
     /// ```text
     /// y[i] = Σ_k f(i, k)
@@ -13,7 +14,8 @@ impl Workload {
     /// y[i] = Σ_s p[s, i]
     /// ```
     ///
-    /// `axis` is a position among all axes of the stage. `None` where it is no reduction axis, or the parts would not be equal.
+    /// `axis` is a position among all axes of the stage. `None` where it is no reduction axis, or the parts
+    /// would not be equal.
     pub fn split_reduction(&self, stage: usize, axis: usize, parts: i64) -> Option<Workload> {
         let whole = self.stages.get(stage)?;
         let (combiner, among) = (whole.combiner?, axis.checked_sub(whole.spatial.len())?);

@@ -78,8 +78,8 @@ pub enum WorkloadError {
 }
 
 impl Workload {
-    /// Checks all invariants. Accesses are proved to stay inside where their guards hold; an access through an
-    /// unclamped gathered value is only known at run time and is accepted.
+    /// Checks all invariants. Accesses are proved to stay inside where their guards hold; an access through
+    /// an unclamped gathered value is only known at run time and is accepted.
     ///
     /// # Errors
     /// The first violation found.

@@ -1,4 +1,5 @@
-//! Figures of programs: footprints and traffic counted by hand, machine code with and without spills, and the machine's limits.
+//! Figures of programs: footprints and traffic counted by hand, machine code with and without spills, and the
+//! machine's limits.
 
 mod code;
 mod limits;
@@ -43,7 +44,8 @@ fn what_is_not_used_need_not_be_read() {
     assert_eq!(Demand::of(&chain.parse().unwrap()).compulsory, moved(4 * 6 * 33, 4 * 6 * 33));
 }
 
-/// `c[64, 128] = a[64, 96] · b[96, 128]` in register tiles of 8 × 32. In bytes: a 24576, packed b 49152 in panels of 12288, c 32768.
+/// `c[64, 128] = a[64, 96] · b[96, 128]` in register tiles of 8 × 32. In bytes: a 24576, packed b 49152 in
+/// panels of 12288, c 32768.
 fn product() -> Nest {
     tiled_product([64, 96, 128], 8, 2, 16)
 }

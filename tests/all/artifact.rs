@@ -1,4 +1,5 @@
-//! Artifacts from end to end: written, loaded here and from C, refused where they are damaged or for another machine.
+//! Artifacts from end to end: written, loaded here and from C, refused where they are damaged or for another
+//! machine.
 
 mod gpus;
 

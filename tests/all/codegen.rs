@@ -63,7 +63,8 @@ impl Guarded {
     }
 }
 
-/// Compiles and runs a nest, setup and body; arguments as [`interpret`] takes them. Outputs and packed buffers are overwritten.
+/// Compiles and runs a nest, setup and body; arguments as [`interpret`] takes them. Outputs and packed
+/// buffers are overwritten.
 fn run_compiled(nest: &Nest, target: &Cpu, arguments: &mut [Vec<u8>]) {
     let kernel = Kernel::load(nest, target).unwrap_or_else(|error| panic!("{error}\n{nest}"));
     let ids = nest.arguments();
@@ -87,7 +88,8 @@ fn run_compiled(nest: &Nest, target: &Cpu, arguments: &mut [Vec<u8>]) {
     }
 }
 
-/// Random numbers for inputs and constants, NaN (or a pattern) elsewhere. Integers are small: what they index is clamped anyway.
+/// Random numbers for inputs and constants, NaN (or a pattern) elsewhere. Integers are small: what they index
+/// is clamped anyway.
 fn arguments(nest: &Nest, seed: u64) -> Vec<Vec<u8>> {
     let mut rng = ChaCha8Rng::seed_from_u64(seed);
     let ids = nest.arguments();
@@ -108,7 +110,8 @@ fn arguments(nest: &Nest, seed: u64) -> Vec<Vec<u8>> {
         .collect()
 }
 
-/// Compiled and interpreted, the nest gives the same: integers exactly, floats within `tolerance` of the larger of 1 and the value.
+/// Compiled and interpreted, the nest gives the same: integers exactly, floats within `tolerance` of the
+/// larger of 1 and the value.
 fn check(name: &str, nest: &Nest, target: &Cpu, tolerance: f32) {
     let mut expected = arguments(nest, 7);
     let mut actual = expected.clone();

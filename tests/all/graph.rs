@@ -1,7 +1,7 @@
 //! Import: agreement with ONNX Runtime on small networks, refusal of what is hostile or unsupported, folding.
 //!
-//! `tests/files/graph/make.py` makes the files. Expected refusals stand in `refused/NAME.txt`; with `UPDATE_EXPECT=1` they are
-//! written anew.
+//! `tests/files/graph/make.py` makes the files. Expected refusals stand in `refused/NAME.txt`; with
+//! `UPDATE_EXPECT=1` they are written anew.
 
 use std::path::{Path, PathBuf};
 

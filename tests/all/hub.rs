@@ -70,7 +70,8 @@ impl Hub {
     }
 }
 
-/// Answers one request for `/owner/name/resolve/REVISION/FILE`, whole or from the start of a range, and closes.
+/// Answers one request for `/owner/name/resolve/REVISION/FILE`, whole or from the start of a range, and
+/// closes.
 fn answer(mut stream: TcpStream, files: &BTreeMap<&'static str, Served>, seen: &Mutex<Vec<String>>) {
     let mut lines = BufReader::new(stream.try_clone().unwrap()).lines().map_while(Result::ok);
     let request = lines.next().unwrap_or_default();

@@ -1,4 +1,5 @@
-//! Rules about the source itself (see STYLE: owners of foreign crates, purity, who prints), checked by reading it.
+//! Rules about the source itself (see STYLE: owners of foreign crates, purity, who prints), checked by
+//! reading it.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -198,4 +199,25 @@ fn parameters_are_arguments_and_not_environment_variables() {
 fn files_stay_short_enough_to_read() {
     let long = sources().into_iter().filter(|source| source.lines.len() > 600);
     assert_none(long.map(|source| source.at(source.lines.len(), "too long")).collect());
+}
+
+/// Columns of a comment, at most.
+const COMMENT_WIDTH: usize = 110;
+
+#[test]
+fn comments_are_narrow_enough_to_read() {
+    let folders = ["src", "tests", "benches", "examples"].map(|folder| root().join(folder));
+    let mut violations = Vec::new();
+    for path in folders.iter().flat_map(|folder| ["rs", "c", "h"].map(|kind| files(folder, kind))).flatten() {
+        let mut fenced = false;
+        for (number, line) in fs::read_to_string(&path).unwrap().lines().enumerate() {
+            let Some(comment) = line.trim_start().strip_prefix("//") else { continue };
+            fenced ^= comment.trim_start_matches(['/', '!', ' ']).starts_with("```");
+            let is_table = comment.trim_start_matches(['/', '!', ' ']).starts_with('|');
+            if line.chars().count() > COMMENT_WIDTH && !fenced && !is_table {
+                violations.push(format!("{}:{}: {} columns", path.display(), number + 1, line.chars().count()));
+            }
+        }
+    }
+    assert_none(violations);
 }

@@ -102,7 +102,8 @@ fn one_missing_step_of_a_sum_shows() {
 #[test]
 fn one_missing_row_shows() {
     let task = task(SOFTMAX);
-    // the last loop nest only: otherwise intermediates would be read before they are written, which the verifier finds
+    // the last loop nest only: otherwise intermediates would be read before they are written, which the
+    // verifier finds
     let nest = changed(&task, &mut |body| shorten(body.last_mut().map(std::slice::from_mut).unwrap(), 0));
     let outcome = outcome(&task, &nest);
     assert!(detail(&outcome, Failure::WrongResult).contains("33 of 198 elements differ"), "{outcome:?}");
@@ -141,7 +142,8 @@ fn what_does_not_fit_into_memory_is_a_memory_failure() {
     assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_DATA, &raw const limit) }, 0);
     let task = task(&product(8));
     let mut nest = Nest::naive(&task.workload);
-    let huge = Buffer { name: "huge".into(), shape: vec![1 << 20, 1 << 17], dtype: DType::F32, scope: Scope::Shared };
+    let huge =
+        Buffer { name: "huge".into(), shape: vec![1 << 20, 1 << 17], dtype: DType::F32, scope: Scope::Workspace };
     nest.buffers.push(huge);
     assert!(detail(&outcome(&task, &nest), Failure::Memory).contains("bytes"));
     let large: Workload = "input t0 1\nlet t1 1000000 1000000 t0 0\nout t2 1 t1 0 0\n".parse().unwrap();
@@ -155,7 +157,8 @@ fn writing_to_an_input_is_the_end_of_the_worker() {
         let task = task(&product(8));
         let mut region = tilescribe::measure::Region::new(100, "t0").unwrap();
         region.set_read_only(true).unwrap();
-        // SAFETY: not safe at all, which is the point: the region is read-only, and the process must die here.
+        // SAFETY: not safe at all, which is the point: the region is read-only, and the process must die
+        // here.
         unsafe { region.address().write_volatile(1) };
         unreachable!("{task:?} was written to");
     }
@@ -302,8 +305,8 @@ fn no_machine_is_believed_to_be_a_hundred_thousand_times_slower() {
     }
 }
 
-/// Nanoseconds of programs, each with those of the incumbent, the program that the rules write untuned: as if the machine had been a hundred
-/// thousand times slower when that was timed.
+/// Nanoseconds of programs, each with those of the incumbent, the program that the rules write untuned: as if
+/// the machine had been a hundred thousand times slower when that was timed.
 fn beside_an_untuned_program_of_long_ago(measurer: &mut Measurer, task: &Task) -> Vec<(u64, u64)> {
     let (untuned, _) = Space::standard().drive(task, &mut Untuned);
     let slow = measurer.measure(task, &untuned, None).unwrap().best_ns().unwrap() * 100_000;
@@ -335,7 +338,8 @@ fn a_worker_that_was_killed_meanwhile_is_replaced() {
     let worker = measurer.worker_id().unwrap();
     // SAFETY: our own child.
     assert_eq!(unsafe { libc::kill(worker.cast_signed(), libc::SIGKILL) }, 0);
-    // SAFETY: asks, into a valid structure, whether it is dead with all its threads, and leaves it to be waited for.
+    // SAFETY: asks, into a valid structure, whether it is dead with all its threads, and leaves it to be
+    // waited for.
     let ended = || unsafe {
         let mut information: libc::siginfo_t = std::mem::zeroed();
         let flags = libc::WEXITED | libc::WNOHANG | libc::WNOWAIT;

@@ -223,7 +223,8 @@ proptest! {
     }
 }
 
-/// Two words of a prompt, then three decisions; the best answer to each is a function of the task, and the score counts the right ones.
+/// Two words of a prompt, then three decisions; the best answer to each is a function of the task, and the
+/// score counts the right ones.
 fn grammar() -> Vec<Example> {
     let mut examples = Vec::new();
     for task in 0..8u32 {

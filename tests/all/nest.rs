@@ -4,6 +4,7 @@ mod compiled;
 mod faults;
 mod gpu;
 mod gpu_programs;
+mod kept;
 mod persistent;
 mod random;
 mod rows;
@@ -171,7 +172,7 @@ fn tiled() -> Nest {
         kind: LoopKind::Serial,
         body: vec![store(2, &[flat], Expr::unary(Unary::Exp, Expr::load(TensorId(5), vec![j()])))],
     });
-    tiled.buffers.push(Buffer { name: "s".into(), shape: vec![8], dtype: DType::F32, scope: Scope::Private });
+    tiled.buffers.push(Buffer { name: "s".into(), shape: vec![8], dtype: DType::F32, scope: Scope::BlockShared });
     tiled.body = vec![looped(
         LoopKind::Parallel,
         0,
@@ -299,6 +300,7 @@ fn figures_count_what_runs_and_what_is_written_out() {
     assert_eq!(figures.shared_bytes, 4 * 35);
     let figures = statistics(&tiled());
     assert_eq!((figures.packed_bytes, figures.private_bytes, figures.register_bytes), (12, 32, 32));
-    // store; 3 × (condition, 2 loads, multiplication, accumulation); load, store; load, exp, store, loop; loop
+    // store; 3 × (condition, 2 loads, multiplication, accumulation); load, store; load, exp, store, loop;
+    // loop
     assert_eq!(figures.operations, 1 + 3 * (1 + 2 + 1 + 3) + 2 + 4 + 1);
 }

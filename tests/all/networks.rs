@@ -13,8 +13,8 @@ use tilescribe::workload::{
     evaluate,
 };
 
-/// A program in the making. Operators are written the way an importer writes them: one stage for each ONNX node or
-/// for each of its steps.
+/// A program in the making. Operators are written the way an importer writes them: one stage for each ONNX
+/// node or for each of its steps.
 #[derive(Default)]
 struct Builder {
     program: Program,
@@ -268,8 +268,8 @@ fn strides(shape: &[i64]) -> Vec<i64> {
     tilescribe::workload::row_major_strides(shape)
 }
 
-/// Cuts the program, checks the network's invariants, that both give the same results on random inputs, and returns the tasks as
-/// `weight name` lines in the order of their names.
+/// Cuts the program, checks the network's invariants, that both give the same results on random inputs, and
+/// returns the tasks as `weight name` lines in the order of their names.
 fn check(builder: Builder) -> String {
     let program = builder.program;
     let network = partition(&program).expect("a well-formed program");

@@ -1,6 +1,7 @@
-//! A machine that executes PTX, so that kernels for GPUs run where there is none: exact where the hardware is, thread by thread between barriers,
-//! with faults for whatever leaves a buffer, is not aligned, or races with another thread. Written from NVIDIA's description of the language, not
-//! from our code generation, of which it is the test.
+//! A machine that executes PTX, so that kernels for GPUs run where there is none: exact where the hardware
+//! is, thread by thread between barriers, with faults for whatever leaves a buffer, is not aligned, or races
+//! with another thread. Written from NVIDIA's description of the language, not from our code generation, of
+//! which it is the test.
 
 mod arithmetic;
 mod group;
@@ -124,7 +125,8 @@ mod tests {
         assert_eq!(result(32, loaded), Ok(words((0..32).map(|thread| thread << 16 | thread))));
     }
 
-    /// Every thread writes a row of core matrices of 16 × 8 ones, and four warps multiply them by a row of twos each.
+    /// Every thread writes a row of core matrices of 16 × 8 ones, and four warps multiply them by a row of
+    /// twos each.
     fn product(change: impl Fn(String) -> String) -> Result<Vec<u8>, String> {
         let ones = "mov.b32 %r10, 1006648320;\nsetp.gt.u32 %p1, %r1, 15;\nmul.wide.u32 %rd6, %r1, 16;\nadd.s64 %rd7, %rd4, %rd6;\n\
                     @%p1 bra $L;\nst.shared.v4.b32 [%rd7], {%r10, %r10, %r10, %r10};\n$L:\nfence.proxy.async.shared::cta;\nbar.sync 0;\n";

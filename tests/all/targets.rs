@@ -27,7 +27,8 @@ pub fn shipped(name: &str) -> Cpu {
     target
 }
 
-/// Whether one of the programs that a test needs cannot be started; a line says so, and that nothing `is run` then.
+/// Whether one of the programs that a test needs cannot be started; a line says so, and that nothing `is run`
+/// then.
 pub fn lacks(programs: &[&str], is_run: &str) -> bool {
     let missing: Vec<&str> = programs.iter().copied().filter(|program| !is_there(program)).collect();
     if !missing.is_empty() {

@@ -1,5 +1,5 @@
-//! A network as data for the assembler: the tables that the functions of `deploy/` read, and these functions under the network's own
-//! name.
+//! A network as data for the assembler: the tables that the functions of `deploy/` read, and these functions
+//! under the network's own name.
 
 mod cpu;
 mod gpu;
@@ -192,7 +192,8 @@ fn object(text: &mut String, name: &str) {
 fn strings<'s>(text: &mut String, label: &str, strings: impl Iterator<Item = &'s str>) {
     for (number, string) in strings.enumerate() {
         put(text, format_args!(".L{label}{number}:"));
-        // bytes as numbers: nothing in a name can mean anything to the assembler; a zero would end the C string
+        // bytes as numbers: nothing in a name can mean anything to the assembler; a zero would end the C
+        // string
         let bytes: Vec<String> = string.bytes().filter(|byte| *byte != 0).chain([0]).map(|b| b.to_string()).collect();
         put(text, format_args!("\t.byte {}", bytes.join(",")));
     }

@@ -154,8 +154,9 @@ pub struct Run<'a> {
 }
 
 impl Run<'_> {
-    /// Trains on the records of this space, with progress for people, and writes the checkpoint and its model card. Interrupted, it goes on
-    /// where it was when it is started again. Where it goes on from a checkpoint, a part that is no better than the one beside stays as it was.
+    /// Trains on the records of this space, with progress for people, and writes the checkpoint and its model
+    /// card. Interrupted, it goes on where it was when it is started again. Where it goes on from a
+    /// checkpoint, a part that is no better than the one beside stays as it was.
     ///
     /// # Errors
     /// Where there is nothing to learn from, or training fails; [`CommandError::Interrupted`] after Ctrl-C.

@@ -21,7 +21,8 @@ impl<'c> Emitter<'_, 'c> {
             self.wait_for_copies(wait)?;
         }
         if self.shared.has_wide_products {
-            // what this thread has written is seen by others' products, too, which read memory by another way than threads do
+            // what this thread has written is seen by others' products, too, which read memory by another way
+            // than threads do
             self.ir.intrinsic_call(self.shared.module, "llvm.nvvm.fence.proxy.async.shared_cta", &[], &[])?;
         }
         let zero = self.shared.context.i32_type().const_zero().into();
@@ -41,9 +42,9 @@ impl<'c> Emitter<'_, 'c> {
         Ok(())
     }
 
-    /// Starts to copy an element, or the neighbours of a vector loop for which [`Emitter::copies_neighbours`] holds. Where the value's guard does
-    /// not, zeros are written and nothing is read, but from an address that there is. What starts anywhere in a word is copied at once: there is
-    /// no instruction for it.
+    /// Starts to copy an element, or the neighbours of a vector loop for which [`Emitter::copies_neighbours`]
+    /// holds. Where the value's guard does not, zeros are written and nothing is read, but from an address
+    /// that there is. What starts anywhere in a word is copied at once: there is no instruction for it.
     pub(super) fn copy(&mut self, buffer: TensorId, indices: &[Index], value: &Expr) -> Result<()> {
         let (tensor, from, guard) =
             copied(value).ok_or_else(|| CodegenError::Internal("a copy that changes what it copies".into()))?;

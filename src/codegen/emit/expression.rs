@@ -187,8 +187,9 @@ impl<'c> Emitter<'_, 'c> {
         }
     }
 
-    /// Quotient towards minus infinity, and the remainder with the divisor's sign. By zero: both are 0; the quotient of the
-    /// smallest number and -1 wraps. Neither may trap, since lanes that are not used compute too.
+    /// Quotient towards minus infinity, and the remainder with the divisor's sign. By zero: both are 0; the
+    /// quotient of the smallest number and -1 wraps. Neither may trap, since lanes that are not used compute
+    /// too.
     fn integer_divide(&self, x: Value<'c>, y: Value<'c>) -> Result<(Value<'c>, Value<'c>)> {
         let zero = self.ir.integer(Element::I64, 0);
         let one = self.ir.integer(Element::I64, 1);
@@ -230,7 +231,8 @@ impl<'c> Emitter<'_, 'c> {
         Ok((self.convert(x, to)?, self.convert(y, to)?))
     }
 
-    /// The value in another type: numbers to Booleans by comparing with 0, floats to integers towards zero with saturation.
+    /// The value in another type: numbers to Booleans by comparing with 0, floats to integers towards zero
+    /// with saturation.
     pub(super) fn convert(&self, x: Value<'c>, to: Element) -> Result<Value<'c>> {
         let from = self.ir.element(x)?;
         match (from, to) {

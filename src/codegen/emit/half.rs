@@ -1,7 +1,8 @@
 //! The 16-bit floating-point types: bits in memory, f32 in registers.
 //!
-//! Conversions are instructions where the processor has them. Elsewhere LLVM would call a library that kernels are not linked with, so
-//! integer operations do the same: exactly, to the nearest even, with subnormal numbers, infinities and NaN.
+//! Conversions are instructions where the processor has them. Elsewhere LLVM would call a library that
+//! kernels are not linked with, so integer operations do the same: exactly, to the nearest even, with
+//! subnormal numbers, infinities and NaN.
 
 use inkwell::types::{BasicTypeEnum, FloatType};
 use inkwell::{FloatPredicate, IntPredicate};
@@ -49,7 +50,8 @@ impl<'c> Emitter<'_, 'c> {
         self.ir.truncate(narrow, i16s)
     }
 
-    /// Whether there are instructions to and from a type. Those that round to bf16 on CPUs take subnormal numbers for zeros.
+    /// Whether there are instructions to and from a type. Those that round to bf16 on CPUs take subnormal
+    /// numbers for zeros.
     fn converts(&self, dtype: DType) -> bool {
         match (self.shared.processor, dtype) {
             (Processor::Gpu(_), _) => true,

@@ -5,8 +5,8 @@
 //! after:  for i { p = t + 256*i; for k, q = p then q + 8 { … q[3] … } }
 //! ```
 //!
-//! Innermost loops step pointers instead of multiplying. LLVM's own passes for that, loop strength reduction and what it needs to know,
-//! took a quarter of all compile time, and are switched off.
+//! Innermost loops step pointers instead of multiplying. LLVM's own passes for that, loop strength reduction
+//! and what it needs to know, took a quarter of all compile time, and are switched off.
 
 use std::collections::HashMap;
 

@@ -111,7 +111,8 @@ impl<'c> Emitter<'_, 'c> {
         }
     }
 
-    /// An index in each lane. In i32 where its values and those of its parts fit, since vectors of these are twice as fast.
+    /// An index in each lane. In i32 where its values and those of its parts fit, since vectors of these are
+    /// twice as fast.
     pub(super) fn lane_index(&mut self, index: &Index) -> Result<Value<'c>> {
         let element = if self.fits_i32(index) { Element::I32 } else { Element::I64 };
         self.lane_index_in(index, element)

@@ -1,7 +1,7 @@
 //! A thin layer over LLVM's instruction builder: operations on values that are scalars or vectors alike.
 //!
-//! Where one operand is a scalar and the other a vector, the scalar is broadcast. Values have one of five element
-//! types: f32, f64 (inside of approximations), i64, i32 (lane arithmetic) and i1.
+//! Where one operand is a scalar and the other a vector, the scalar is broadcast. Values have one of five
+//! element types: f32, f64 (inside of approximations), i64, i32 (lane arithmetic) and i1.
 
 use inkwell::attributes::{Attribute, AttributeLoc};
 use inkwell::builder::{Builder, BuilderError};
@@ -358,7 +358,8 @@ impl<'c> Ir<'c> {
         })
     }
 
-    /// Keeps LLVM from using what was loaded before in what comes behind. No instruction: a fence for this thread alone.
+    /// Keeps LLVM from using what was loaded before in what comes behind. No instruction: a fence for this
+    /// thread alone.
     pub fn keep_loads_apart(&self) -> Result<()> {
         self.builder.build_fence(AtomicOrdering::SequentiallyConsistent, true, "")?;
         Ok(())
@@ -377,7 +378,8 @@ impl<'c> Ir<'c> {
         if elements.is_const() && elements.is_null() {
             return Ok(base);
         }
-        // SAFETY: only builds the instruction; not "in bounds", since only the whole of a sum is sure to stay inside of the buffer
+        // SAFETY: only builds the instruction; not "in bounds", since only the whole of a sum is sure to stay
+        // inside of the buffer
         Ok(unsafe { self.builder.build_gep(element, base, &[elements], "")? })
     }
 }

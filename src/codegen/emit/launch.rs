@@ -1,7 +1,8 @@
 //! Kernels for GPUs: a function for each grid of blocks, in which every thread finds its own place.
 //!
-//! A kernel is `void NAME(argument, …, workspace)`, all of them addresses in the device's memory. Blocks and threads are numbered in one
-//! dimension; the variables of their loops follow from the numbers. Private buffers share the block's dynamic shared memory.
+//! A kernel is `void NAME(argument, …, workspace)`, all of them addresses in the device's memory. Blocks and
+//! threads are numbered in one dimension; the variables of their loops follow from the numbers. Private
+//! buffers share the block's dynamic shared memory.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -36,7 +37,8 @@ const PTX_KERNEL: u32 = 71;
 /// LLVM's numbers of address spaces.
 const GLOBAL: u16 = 1;
 const SHARED: u16 = 3;
-/// Of the workspace, in bytes, and of arguments unless it is said otherwise: what the widest loads of a thread want.
+/// Of the workspace, in bytes, and of arguments unless it is said otherwise: what the widest loads of a
+/// thread want.
 pub const DEVICE_ALIGNMENT: u64 = 16;
 /// The most blocks of a grid in its first dimension.
 const MAX_BLOCKS: i64 = i32::MAX as i64;
@@ -53,11 +55,12 @@ pub struct Launch {
     pub shared_bytes: u32,
 }
 
-/// Adds a function for each grid of a nest's body, in their order. [`Nest::setup`] is not among them: it runs once, on the host.
+/// Adds a function for each grid of a nest's body, in their order. [`Nest::setup`] is not among them: it runs
+/// once, on the host.
 ///
 /// # Errors
-/// As [`super::kernel`], and [`CodegenError::Malformed`] for a body that is not a list of block loops; [`CodegenError::Limit`] for
-/// more blocks or shared memory than the GPU has.
+/// As [`super::kernel`], and [`CodegenError::Malformed`] for a body that is not a list of block loops;
+/// [`CodegenError::Limit`] for more blocks or shared memory than the GPU has.
 pub fn launches<'c>(
     context: &'c Context,
     module: &Module<'c>,
@@ -163,7 +166,7 @@ impl SharedMemory {
         let mut is_guarded = false;
         for_each_expr(statements, &mut |value| is_guarded |= guards_private(nest, value));
         let mut places = SharedMemory { offsets: HashMap::new(), idle: None, bytes: 0 };
-        for buffer in used.into_iter().filter(|buffer| nest.buffer(*buffer).scope == Scope::Private) {
+        for buffer in used.into_iter().filter(|buffer| nest.buffer(*buffer).scope == Scope::BlockShared) {
             places.offsets.insert(buffer, places.bytes);
             places.bytes += nest.buffer(buffer).bytes().next_multiple_of(ALIGNMENT);
         }
@@ -180,7 +183,7 @@ impl SharedMemory {
 fn guards_private(nest: &Nest, value: &Expr) -> bool {
     let mut reads = false;
     if let Expr::Guard { inside, .. } = value {
-        inside.for_each_load(&mut |buffer, _| reads |= nest.buffer(buffer).scope == Scope::Private);
+        inside.for_each_load(&mut |buffer, _| reads |= nest.buffer(buffer).scope == Scope::BlockShared);
     }
     reads || value.children().any(|child| guards_private(nest, child))
 }
@@ -245,8 +248,8 @@ impl<'c> Emitter<'_, 'c> {
             let id = TensorId(number as u32);
             let (base, offset) = match buffer.scope {
                 Scope::Argument(_) | Scope::Packed => continue,
-                Scope::Shared => (workspace, self.shared.layout.offset(id)),
-                Scope::Private => match places.offsets.get(&id) {
+                Scope::Workspace => (workspace, self.shared.layout.offset(id)),
+                Scope::BlockShared => match places.offsets.get(&id) {
                     Some(offset) => (own.as_pointer_value(), *offset),
                     None => continue,
                 },

@@ -1,9 +1,10 @@
 //! Elementary functions of f32 as polynomials, for scalars and vectors alike.
 //!
-//! All are within 4 units in the last place over the whole range of f32 (a test samples it densely), infinities, NaN and denormal
-//! numbers included. Range reductions are the classic ones (Cody and Waite, *Software Manual for the Elementary Functions*, 1980;
-//! Muller, *Elementary Functions*, 2016). The coefficients are minimax fits of our own, found by Lawson's iterated
-//! reweighting over Chebyshev nodes; each says what it approximates and how well.
+//! All are within 4 units in the last place over the whole range of f32 (a test samples it densely),
+//! infinities, NaN and denormal numbers included. Range reductions are the classic ones (Cody and Waite,
+//! *Software Manual for the Elementary Functions*, 1980; Muller, *Elementary Functions*, 2016). The
+//! coefficients are minimax fits of our own, found by Lawson's iterated reweighting over Chebyshev nodes;
+//! each says what it approximates and how well.
 
 use inkwell::FloatPredicate;
 
@@ -175,7 +176,8 @@ impl<'c> Emitter<'_, 'c> {
         self.ir.select(is_small, small, large)
     }
 
-    /// `1 / (1 + e)` or `e / (1 + e)` with `e = exp(-|x|)`, which never overflows and keeps small results exact.
+    /// `1 / (1 + e)` or `e / (1 + e)` with `e = exp(-|x|)`, which never overflows and keeps small results
+    /// exact.
     pub(super) fn sigmoid(&self, x: Value<'c>) -> Result<Value<'c>> {
         let magnitude = self.float_intrinsic("llvm.fabs", x)?;
         let power = self.exp(self.ir.fneg(magnitude)?)?;
@@ -217,8 +219,9 @@ impl<'c> Emitter<'_, 'c> {
         self.ir.intrinsic(self.shared.module, "llvm.copysign", &[magnitude.get_type()], &[magnitude, sign])
     }
 
-    /// `llvm.floor`, `llvm.ceil`, `llvm.roundeven` or `llvm.trunc`. Processors before SSE 4.1 have no instruction for them
-    /// (LLVM would call the C library): there, adding and subtracting 2²³ rounds to even, and a comparison corrects.
+    /// `llvm.floor`, `llvm.ceil`, `llvm.roundeven` or `llvm.trunc`. Processors before SSE 4.1 have no
+    /// instruction for them (LLVM would call the C library): there, adding and subtracting 2²³ rounds to
+    /// even, and a comparison corrects.
     pub(super) fn rounded(&self, name: &str, x: Value<'c>) -> Result<Value<'c>> {
         if self.shared.processor.rounds() {
             return self.float_intrinsic(name, x);

@@ -22,8 +22,8 @@ pub(super) struct Address<'c> {
     pub(super) alignment: u32,
 }
 
-/// Strides up to this many elements are loaded as whole rows, of which every so many lanes are kept: a gather takes about as long as twenty
-/// such instructions.
+/// Strides up to this many elements are loaded as whole rows, of which every so many lanes are kept: a gather
+/// takes about as long as twenty such instructions.
 pub const MAXIMAL_STRIDE: i64 = 4;
 
 /// How far each lane's element is from the address.
@@ -190,7 +190,8 @@ impl<'c> Emitter<'_, 'c> {
         Ok(found.dtype)
     }
 
-    /// Row-major, in elements. Gathered indices are clamped into their dimension, so that no input can lead outside of the buffer.
+    /// Row-major, in elements. Gathered indices are clamped into their dimension, so that no input can lead
+    /// outside of the buffer.
     pub(super) fn address(&mut self, buffer: TensorId, indices: &[Index]) -> Result<Address<'c>> {
         let found = self.shared.nest.buffer(buffer);
         let base = self.pointers[buffer.0 as usize]
@@ -328,8 +329,9 @@ impl<'c> Emitter<'_, 'c> {
         offsets: Value<'c>,
     ) -> Result<Value<'c>> {
         let offsets = self.convert(offsets, Element::I64)?.into_vector_value();
-        // SAFETY: only builds the instruction, and wraps its operand and result. LLVM's instruction takes a vector of offsets and
-        // gives a vector of pointers then; inkwell's method has types for scalars only, but hands both through
+        // SAFETY: only builds the instruction, and wraps its operand and result. LLVM's instruction takes a
+        // vector of offsets and gives a vector of pointers then; inkwell's method has types for scalars only,
+        // but hands both through
         let pointers = unsafe {
             let offsets = IntValue::new(offsets.as_value_ref());
             VectorValue::new(self.ir.builder.build_gep(element, base, &[offsets], "")?.as_value_ref())
@@ -337,10 +339,11 @@ impl<'c> Emitter<'_, 'c> {
         Ok(pointers.into())
     }
 
-    /// Under a predicate, an address that may be read wherever the predicate does not hold: the buffer's first element, or in shared memory, where another
-    /// thread may be writing that one, bytes that nobody writes.
+    /// Under a predicate, an address that may be read wherever the predicate does not hold: the buffer's
+    /// first element, or in shared memory, where another thread may be writing that one, bytes that nobody
+    /// writes.
     fn safe_pointer(&self, buffer: TensorId, pointer: PointerValue<'c>) -> Result<PointerValue<'c>> {
-        let idle = self.idle.filter(|_| self.shared.nest.buffer(buffer).scope == Scope::Private);
+        let idle = self.idle.filter(|_| self.shared.nest.buffer(buffer).scope == Scope::BlockShared);
         let (Some(predicate), Some(base)) = (self.predicate, idle.or(self.pointers[buffer.0 as usize])) else {
             return Ok(pointer);
         };

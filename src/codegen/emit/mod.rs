@@ -1,8 +1,9 @@
 //! Nest to LLVM IR, by rules over any nest.
 //!
-//! A kernel is `void NAME(void *const *arguments, void *workspace)`. The bodies of parallel loops are functions of their own,
-//! which the runtime calls from its threads. Vector loops are executed lane by lane at once: expressions that depend on the loop's
-//! variable become vectors, the others stay scalar and are broadcast where both meet. Conditions that depend on it become masks.
+//! A kernel is `void NAME(void *const *arguments, void *workspace)`. The bodies of parallel loops are
+//! functions of their own, which the runtime calls from its threads. Vector loops are executed lane by lane
+//! at once: expressions that depend on the loop's variable become vectors, the others stay scalar and are
+//! broadcast where both meet. Conditions that depend on it become masks.
 
 mod copies;
 mod expression;
@@ -112,7 +113,8 @@ struct Shared<'a, 'c> {
     layout: &'a Layout,
     slots: &'a HashMap<TensorId, Slots>,
     scopes: AliasScopes<'c>,
-    /// On a GPU: what threads do between phases, the threads of a block, and whether groups of warps read shared memory as one.
+    /// On a GPU: what threads do between phases, the threads of a block, and whether groups of warps read
+    /// shared memory as one.
     plan: Plan,
     threads: i64,
     has_wide_products: bool,
@@ -137,7 +139,8 @@ impl<'c> Shared<'_, 'c> {
         let width = self.context.create_string_attribute("prefer-vector-width", &target.vector_bits.to_string());
         function.add_attribute(AttributeLoc::Function, width);
         if target.has_feature("sve") {
-            // the least and the most that SVE vectors are longer than 128 bits: with it LLVM puts our vectors into them, else into NEON's
+            // the least and the most that SVE vectors are longer than 128 bits: with it LLVM puts our vectors
+            // into them, else into NEON's
             let length = u64::from(target.vector_bits / 128);
             let range = Attribute::get_named_enum_kind_id("vscale_range");
             let range = self.context.create_enum_attribute(range, length << 32 | length);
@@ -175,7 +178,8 @@ fn alias_scopes<'c>(context: &'c Context, nest: &Nest) -> AliasScopes<'c> {
 enum Binding<'c> {
     Unbound,
     Constant(i64),
-    /// A value, and the number of the level at which it is known: 0 for the function, then the loops around the place.
+    /// A value, and the number of the level at which it is known: 0 for the function, then the loops around
+    /// the place.
     Scalar(Value<'c>, usize),
     /// The variable of the vector loop.
     Lane,
@@ -233,7 +237,8 @@ struct Emitter<'a, 'c> {
     predicate: Option<Value<'c>>,
     /// Variables of slots, by buffer and number.
     slots: HashMap<(TensorId, i64), PointerValue<'c>>,
-    /// What the block that is being stored has loaded ahead, and the number of the iteration that is computed.
+    /// What the block that is being stored has loaded ahead, and the number of the iteration that is
+    /// computed.
     loaded: Vec<Loaded<'c>>,
     row: usize,
 }
@@ -295,8 +300,8 @@ impl<'a, 'c> Emitter<'a, 'c> {
             let id = TensorId(number as u32);
             let base = match buffer.scope {
                 Scope::Argument(_) | Scope::Packed => continue,
-                Scope::Shared => self.workspace,
-                Scope::Private | Scope::Register => private,
+                Scope::Workspace => self.workspace,
+                Scope::BlockShared | Scope::Register => private,
             };
             let offset = self.ir.integer(ir::Element::I64, layout.offset(id) as i64);
             self.pointers[number] = Some(self.ir.offset(byte, base, offset)?);

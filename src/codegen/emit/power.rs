@@ -94,7 +94,8 @@ impl<'c> Emitter<'_, 'c> {
         self.ir.select(ones, float(1.0), value)
     }
 
-    /// log₂ of an f32 that is not negative, as f64. `x = m · 2ᵉ`, `log₂ m` by the series of the inverse hyperbolic tangent.
+    /// log₂ of an f32 that is not negative, as f64. `x = m · 2ᵉ`, `log₂ m` by the series of the inverse
+    /// hyperbolic tangent.
     fn log2_wide(&self, x: Value<'c>) -> Result<Value<'c>> {
         // every f32 but 0 is a normal f64
         let wide = self.ir.float_resize(x, Element::F64)?;

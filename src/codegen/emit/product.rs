@@ -93,8 +93,8 @@ impl<'c> Emitter<'_, 'c> {
         }
     }
 
-    /// The registers of an operand of a 16-bit type that lies in shared memory in rows of 16 bytes: one instruction loads all its matrices of 8 × 8.
-    /// `None` where it lies otherwise.
+    /// The registers of an operand of a 16-bit type that lies in shared memory in rows of 16 bytes: one
+    /// instruction loads all its matrices of 8 × 8. `None` where it lies otherwise.
     fn whole(
         &mut self,
         operand: &Expr,
@@ -111,7 +111,10 @@ impl<'c> Emitter<'_, 'c> {
             None => self.range(var),
         };
         let simple: Vec<Index> = indices.iter().map(|index| index.simplify(&range)).collect();
-        if buffer.scope != Scope::Private || simple.len() != buffer.shape.len() || simple.iter().any(Index::has_value) {
+        if buffer.scope != Scope::BlockShared
+            || simple.len() != buffer.shape.len()
+            || simple.iter().any(Index::has_value)
+        {
             return Ok(None);
         }
         let flat = flatten(&simple, &buffer.shape);
@@ -190,8 +193,9 @@ enum Operand {
 /// Bytes of a row of 8 × 8 values of 16 bits.
 const ROW_OF_MATRIX: u32 = 16;
 
-/// The row of a matrix of 8 × 8 whose address a thread gives (PTX, `ldmatrix`): where it is across the operand, and how deep. The matrices come in the
-/// order of the registers: of the first operand, its upper and its lower rows, then both once more, deeper.
+/// The row of a matrix of 8 × 8 whose address a thread gives (PTX, `ldmatrix`): where it is across the
+/// operand, and how deep. The matrices come in the order of the registers: of the first operand, its upper
+/// and its lower rows, then both once more, deeper.
 fn row_of_matrix(which: Operand, transposed: bool, lane: Var) -> [Index; 2] {
     let lane = || Index::var(lane);
     let none = Index::constant(0);

@@ -97,7 +97,8 @@ impl<'c> Emitter<'_, 'c> {
         Ok(())
     }
 
-    /// Spreads a vector over more lanes; lanes of `order` that are negative come from `fill`, or are undefined.
+    /// Spreads a vector over more lanes; lanes of `order` that are negative come from `fill`, or are
+    /// undefined.
     pub(super) fn widened(&self, value: Value<'c>, order: &[i64], fill: Option<Value<'c>>) -> Result<Value<'c>> {
         let vector = value.into_vector_value();
         let width = u64::from(vector.get_type().get_size());

@@ -69,8 +69,9 @@ impl<'c> Emitter<'_, 'c> {
         }
     }
 
-    /// Reduction steps over a register tile that leaves no room for more than its operands are kept apart: what two steps both read, as the
-    /// window of a convolution does, is loaded twice rather than spilled. On a GPU that is its assembler's business.
+    /// Reduction steps over a register tile that leaves no room for more than its operands are kept apart:
+    /// what two steps both read, as the window of a convolution does, is loaded twice rather than spilled. On
+    /// a GPU that is its assembler's business.
     fn unrolled_loop(&mut self, l: &Loop, extent: i64) -> Result<()> {
         if let Some(block) = self.block(l).filter(|_| !self.asynchronous) {
             return self.store_block(l, &block);
@@ -220,7 +221,8 @@ impl<'c> Emitter<'_, 'c> {
         inner.finish()
     }
 
-    /// Runs the body where the conditions hold: a branch for those that are equal in all lanes, a mask for the others.
+    /// Runs the body where the conditions hold: a branch for those that are equal in all lanes, a mask for
+    /// the others.
     fn conditional(&mut self, conditions: &[Condition], body: &[Stmt]) -> Result<()> {
         let (masks, branches): (Vec<Condition>, Vec<Condition>) = conditions
             .iter()
@@ -258,8 +260,8 @@ impl<'c> Emitter<'_, 'c> {
         Ok(())
     }
 
-    /// The condition of the first of two neighbours, if the second holds wherever the first does not. Its parts are loop variables only,
-    /// which no body changes.
+    /// The condition of the first of two neighbours, if the second holds wherever the first does not. Its
+    /// parts are loop variables only, which no body changes.
     pub(super) fn alternative<'s>(&self, first: &'s [Condition], second: &[Condition]) -> Option<&'s Condition> {
         let ([one], [other]) = (first, second) else { return None };
         let moves = self.lane_var().is_some_and(|var| one.index.mentions(var));
@@ -277,7 +279,8 @@ impl<'c> Emitter<'_, 'c> {
     /// after:  if i < 1 { r = 0 } else { r = t[i] }
     /// ```
     ///
-    /// So that LLVM sees `r` set on every path: it would keep all registers alive through the loops around it otherwise.
+    /// So that LLVM sees `r` set on every path: it would keep all registers alive through the loops around it
+    /// otherwise.
     pub(super) fn either(&mut self, condition: &Condition, body: &[Stmt], otherwise: &[Stmt]) -> Result<()> {
         let holds = match self.conditions(std::slice::from_ref(condition))? {
             Truth::Always => return self.statements(body),

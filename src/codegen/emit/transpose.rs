@@ -1,4 +1,5 @@
-//! Blocks of memory whose columns, not rows, run along the lanes: they are loaded and stored as rows, and transposed in registers.
+//! Blocks of memory whose columns, not rows, run along the lanes: they are loaded and stored as rows, and
+//! transposed in registers.
 //!
 //! ```text
 //! before: unroll i in 0..14 { vector a in 0..16 { y[196*a + i] = relu(acc[i, a]) + x[196*a + i] } }     scatters and gathers
@@ -24,7 +25,8 @@ const LEAST_ROWS: i64 = 4;
 /// Lanes among which registers are shuffled cheaply: 128 bits.
 const PART: usize = 4;
 
-/// A store in a vector loop in an unrolled loop, whose lanes go to different rows and whose iterations to neighbours; or come from there.
+/// A store in a vector loop in an unrolled loop, whose lanes go to different rows and whose iterations to
+/// neighbours; or come from there.
 pub(super) struct Block<'s> {
     /// Unrolled loops between the two.
     between: Vec<&'s Loop>,
@@ -238,8 +240,8 @@ impl<'c> Emitter<'_, 'c> {
         Ok(pointer)
     }
 
-    /// The vectors `[rows[0][n], rows[1][n], …]` for each lane `n` of the `side` lanes; missing rows give undefined lanes. Neighbours first, within
-    /// parts of four lanes; then whole parts.
+    /// The vectors `[rows[0][n], rows[1][n], …]` for each lane `n` of the `side` lanes; missing rows give
+    /// undefined lanes. Neighbours first, within parts of four lanes; then whole parts.
     fn transposed(&self, mut rows: Vec<VectorValue<'c>>, side: usize) -> Result<Vec<VectorValue<'c>>> {
         let lane_type = vector_type(self.ir.scalar_type(Element::F32), side as u32)?;
         rows.resize(side, lane_type.get_poison());
@@ -265,7 +267,8 @@ impl<'c> Emitter<'_, 'c> {
         Ok((0..side).map(|lane| parts[lane % PART][lane / PART]).collect())
     }
 
-    /// Of vectors of as many parts as there are vectors: the vectors of their first parts, of their second ones, …
+    /// Of vectors of as many parts as there are vectors: the vectors of their first parts, of their second
+    /// ones, …
     fn gathered_parts(&self, vectors: Vec<VectorValue<'c>>) -> Result<Vec<VectorValue<'c>>> {
         if vectors.len() == 1 {
             return Ok(vectors);

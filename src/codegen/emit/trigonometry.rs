@@ -41,9 +41,10 @@ impl<'c> Emitter<'_, 'c> {
 
     /// Angle in -π/4..π/4, and the quadrant (its lower two bits count).
     ///
-    /// Payne and Hanek's reduction ("Radian reduction for trigonometric functions", 1983), in integers: a finite `x = m · 2ᵉ` with
-    /// 24 bits of m. Of `x · 2/π` only the bits around the binary point matter: those above are multiples of four quadrants. So m is multiplied by 96
-    /// bits of 2/π that start at the right place.
+    /// Payne and Hanek's reduction ("Radian reduction for trigonometric functions", 1983), in integers: a
+    /// finite `x = m · 2ᵉ` with 24 bits of m. Of `x · 2/π` only the bits around the binary point matter:
+    /// those above are multiples of four quadrants. So m is multiplied by 96 bits of 2/π that start at the
+    /// right place.
     fn reduce_angle(&self, x: Value<'c>) -> Result<(Value<'c>, Value<'c>)> {
         let i32 = |value| self.ir.integer(Element::I32, value);
         let i64 = |value| self.ir.integer(Element::I64, value);
@@ -82,9 +83,11 @@ impl<'c> Emitter<'_, 'c> {
         Ok((angle, quadrant))
     }
 
-    /// Three words of 32 bits, in i64 lanes, of 2/π from bit `place` on, where bit 0 has the weight 2^51 (zeros before the point).
+    /// Three words of 32 bits, in i64 lanes, of 2/π from bit `place` on, where bit 0 has the weight 2^51
+    /// (zeros before the point).
     fn two_over_pi_window(&self, place: Value<'c>) -> Result<[Value<'c>; 3]> {
-        // x = m·2^(e-150), e = place + 100: x·2/π = m · (2/π · 2^(place - 50)). The window holds, modulo 4, bits of weight 2^1 … 2^-94
+        // x = m·2^(e-150), e = place + 100: x·2/π = m · (2/π · 2^(place - 50)). The window holds, modulo 4,
+        // bits of weight 2^1 … 2^-94
         let i32 = |value| self.ir.integer(Element::I32, value);
         let i64 = |value| self.ir.integer(Element::I64, value);
         let word = self.ir.lshr(place, i32(5))?;
@@ -113,7 +116,8 @@ impl<'c> Emitter<'_, 'c> {
     }
 }
 
-/// 52 bits of the integral part of 2^51 · 2/π (zeros), then its binary expansion, most significant word first.
+/// 52 bits of the integral part of 2^51 · 2/π (zeros), then its binary expansion, most significant word
+/// first.
 const TWO_OVER_PI: [u32; 9] = [
     0x0000_0000,
     0x0000_0a2f,

@@ -12,7 +12,8 @@ use crate::workload::{Combiner, Index, TensorId, Var};
 type Result<T> = std::result::Result<T, CodegenError>;
 
 impl<'c> Emitter<'_, 'c> {
-    /// How many neighbouring threads an accumulation to `indices` combines the values of: 1 where each has an element of its own, or a register.
+    /// How many neighbouring threads an accumulation to `indices` combines the values of: 1 where each has an
+    /// element of its own, or a register.
     pub(super) fn threads_together(&self, buffer: TensorId, indices: &[Index]) -> i64 {
         let is_register = self.shared.nest.buffer(buffer).scope == Scope::Register;
         let Some(phase) = self.phase.as_ref().filter(|_| !is_register) else { return 1 };
@@ -20,7 +21,8 @@ impl<'c> Emitter<'_, 'c> {
         phase.loops.iter().filter(stays).map(|(_, extent)| extent).product()
     }
 
-    /// Combines the values of `width` neighbouring threads, a power of two up to a warp; each of them gets the result.
+    /// Combines the values of `width` neighbouring threads, a power of two up to a warp; each of them gets
+    /// the result.
     pub(super) fn combine_threads(&mut self, combiner: Combiner, value: Value<'c>, width: i64) -> Result<Value<'c>> {
         let Some(phase) = &self.phase else { return Ok(value) };
         let i32_of = |value: i64| self.ir.integer(Element::I32, value);

@@ -1,7 +1,8 @@
 //! Products that four warps execute together, their second operand in shared memory (PTX, `wgmma`).
 //!
-//! They are asynchronous: the registers that they read and write are not to be touched meanwhile. So a phase collects its products, with all that they
-//! take; where it ends, or a loop inside of it, they are started one after the other and waited for once.
+//! They are asynchronous: the registers that they read and write are not to be touched meanwhile. So a phase
+//! collects its products, with all that they take; where it ends, or a loop inside of it, they are started
+//! one after the other and waited for once.
 
 use inkwell::InlineAsmDialect;
 use inkwell::attributes::{Attribute, AttributeLoc};
@@ -60,7 +61,8 @@ impl<'c> Emitter<'_, 'c> {
             .map(|register| Ok(self.ir.builder.build_bit_cast(register, word, "")?))
             .collect::<Result<Vec<Value<'c>>>>()?;
         let (descriptor, by_columns) = self.descriptor(second, depth, (columns, count))?;
-        // the loops around are written out: their variables are numbers here, and other ones where products are executed
+        // the loops around are written out: their variables are numbers here, and other ones where products
+        // are executed
         let known = |var: Var| match self.binding(var) {
             Ok(Binding::Constant(value)) => Some(Index::constant(value)),
             _ => None,
@@ -70,12 +72,13 @@ impl<'c> Emitter<'_, 'c> {
         Ok(())
     }
 
-    /// What the instruction takes in place of the second operand ("Matrix-descriptor"): its address, and how far its core matrices are apart, all in units of 16 bytes.
+    /// What the instruction takes in place of the second operand ("Matrix-descriptor"): its address, and how
+    /// far its core matrices are apart, all in units of 16 bytes.
     fn descriptor(&mut self, operand: &Expr, depth: Var, (columns, count): (Var, i64)) -> Result<(Value<'c>, bool)> {
         let malformed = |what: &str| CodegenError::Malformed(format!("the second operand of a wide product {what}"));
         let Expr::Load { tensor, indices } = operand else { return Err(malformed("is computed")) };
         let buffer = self.shared.nest.buffer(*tensor);
-        if buffer.scope != Scope::Private {
+        if buffer.scope != Scope::BlockShared {
             return Err(malformed("is not in shared memory"));
         }
         if !self.is_same_in_groups(operand) {
@@ -105,14 +108,16 @@ impl<'c> Emitter<'_, 'c> {
         Ok((self.ir.or(address, self.ir.integer(Element::I64, fixed))?, layout.by_columns))
     }
 
-    /// Whether the four warps of every group read the same operand: those whose numbers differ in the last two bits.
+    /// Whether the four warps of every group read the same operand: those whose numbers differ in the last
+    /// two bits.
     fn is_same_in_groups(&self, operand: &Expr) -> bool {
         let Some(phase) = &self.phase else { return false };
         let [.., (warps, count), (lane, _)] = phase.loops[..] else { return false };
         count % GROUP == 0 && !operand.mentions(warps) && !operand.mentions(lane)
     }
 
-    /// Statements that are not executed together with those around them, but again and again, or by some threads: products among them are done at their end.
+    /// Statements that are not executed together with those around them, but again and again, or by some
+    /// threads: products among them are done at their end.
     pub(super) fn statements_apart(&mut self, statements: &[Stmt]) -> Result<()> {
         self.statements(statements)?;
         self.execute_wide_products()
@@ -124,7 +129,8 @@ impl<'c> Emitter<'_, 'c> {
         if products.is_empty() {
             return Ok(());
         }
-        // of each sum the product that it was seen at first, and where its values start among those of all registers
+        // of each sum the product that it was seen at first, and where its values start among those of all
+        // registers
         let mut sums: Vec<(&Wide<'c>, usize)> = Vec::new();
         let mut registers = Vec::new();
         for product in &products {
@@ -227,7 +233,8 @@ const UNIT: i64 = 16;
 /// Bits of an address in shared memory that a descriptor has room for.
 const FIELD: i64 = 0x3ffff;
 
-/// How an operand lies whose element of a depth and a column is at `flat`, where that is no matter of other variables.
+/// How an operand lies whose element of a depth and a column is at `flat`, where that is no matter of other
+/// variables.
 fn core_layout(flat: &Index, depth: Var, (columns, count): (Var, i64)) -> Option<CoreMatrices> {
     let mut own = Index::constant(0);
     for (atom, coefficient) in flat.terms() {

@@ -1,8 +1,10 @@
 //! How the elements of matrices are dealt out to the threads of a warp.
 //!
-//! As PTX wants it (`mma.m16n8k8`, "Matrix fragments"): of a product of 16 rows and 8 columns, thread `n` of a warp holds elements 0 to 3, of rows `n / 4` and
-//! `n / 4 + 8`, and columns `2·(n % 4)` and `2·(n % 4) + 1`. So it does of the product of 16-bit values (`mma.m16n8k16`), whose operands are deeper, and
-//! of each eight columns of a wide product (`wgmma.m64nNk16`, "Register Fragments"), of which every warp holds its own 16 rows.
+//! As PTX wants it (`mma.m16n8k8`, "Matrix fragments"): of a product of 16 rows and 8 columns, thread `n` of
+//! a warp holds elements 0 to 3, of rows `n / 4` and `n / 4 + 8`, and columns `2·(n % 4)` and `2·(n % 4) +
+//! 1`. So it does of the product of 16-bit values (`mma.m16n8k16`), whose operands are deeper, and of each
+//! eight columns of a wide product (`wgmma.m64nNk16`, "Register Fragments"), of which every warp holds its
+//! own 16 rows.
 
 use std::collections::BTreeSet;
 
@@ -31,7 +33,8 @@ type Result<T> = std::result::Result<T, CodegenError>;
 /// thread w { thread lane { unroll e in 0..4 { r[w, lane, e] = 0 } } }
 /// ```
 ///
-/// Products stay, around one more loop over the elements that a thread holds: `matrix i { matrix j { matrix k { matrix e { r[w, lane, e] += x * y } } } }`.
+/// Products stay, around one more loop over the elements that a thread holds: `matrix i { matrix j { matrix k
+/// { matrix e { r[w, lane, e] += x * y } } } }`.
 ///
 /// # Errors
 /// [`CodegenError::Malformed`] where warps use registers that are no matrices.
@@ -203,7 +206,8 @@ pub fn place_in_second(lane: Var, element: i64) -> [Index; 2] {
     [depth, Index::var(lane).floor_div(4)]
 }
 
-/// Rows and depths of the elements of a first operand of 16-bit values, in the order of the thread's registers.
+/// Rows and depths of the elements of a first operand of 16-bit values, in the order of the thread's
+/// registers.
 pub fn places_in_first(lane: Var) -> Vec<[Index; 2]> {
     let place = |element: i64| {
         let row = Index::var(lane).floor_div(4).plus_constant(8 * (element / 2 % 2));

@@ -26,7 +26,8 @@ pub struct Ptx {
 
 /// Compiles the body of a nest, for arguments that start at multiples of [`DEVICE_ALIGNMENT`].
 ///
-/// LLVM ends the process on constructs that a GPU lacks: callers that compile untested nests do it in child processes.
+/// LLVM ends the process on constructs that a GPU lacks: callers that compile untested nests do it in child
+/// processes.
 ///
 /// # Errors
 /// [`CodegenError`].
@@ -34,7 +35,8 @@ pub fn ptx(nest: &Nest, gpu: &Gpu) -> Result<Ptx, CodegenError> {
     ptx_of(SYMBOL, nest, gpu, DEVICE_ALIGNMENT)
 }
 
-/// As [`ptx`], for arguments that start at multiples of so many bytes only. What is to be started is called `symbol`, and a number.
+/// As [`ptx`], for arguments that start at multiples of so many bytes only. What is to be started is called
+/// `symbol`, and a number.
 ///
 /// # Errors
 /// As [`ptx`].

@@ -14,7 +14,8 @@ use crate::workload::{Index, TensorId, Var};
 /// ```
 ///
 /// # Errors
-/// [`CodegenError::Malformed`] where a register buffer begins with different numbers of thread loops' variables.
+/// [`CodegenError::Malformed`] where a register buffer begins with different numbers of thread loops'
+/// variables.
 pub fn own_registers(mut nest: Nest) -> Result<Nest, CodegenError> {
     let mut dimensions: BTreeMap<TensorId, usize> = BTreeMap::new();
     let mut body = std::mem::take(&mut nest.body);

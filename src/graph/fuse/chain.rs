@@ -9,14 +9,16 @@ use super::{Fusion, loads};
 use crate::workload::{Expr, Index, Role, Stage, TensorId, Var, shared_axes};
 
 impl Fusion {
-    /// A contraction whose result only a row chain reads, the chain, and the contraction over its columns that is the only reader
-    /// of what the chain leaves, become one task: block by block of rows, nothing as large as rows times columns is ever in memory.
+    /// A contraction whose result only a row chain reads, the chain, and the contraction over its columns
+    /// that is the only reader of what the chain leaves, become one task: block by block of rows, nothing as
+    /// large as rows times columns is ever in memory.
     ///
     /// ```text
     /// s[h, q, k] = Σ a[h, q, d] · b[h, k, d]     t = softmax(s)     y[q, h, d] = Σ t[h, q, k] · c[h, k, d]
     /// ```
     ///
-    /// Both contractions are of activations. Where an operand is a weight, the same for all rows, a task of its own reads it once.
+    /// Both contractions are of activations. Where an operand is a weight, the same for all rows, a task of
+    /// its own reads it once.
     pub(super) fn join_contractions(&mut self) {
         for chain in 0..self.groups.len() {
             let Some((before, behind, joined)) = self.around(chain) else { continue };
@@ -159,7 +161,8 @@ impl Fusion {
     }
 }
 
-/// The members of a row group with its rows in another order: the row at position `i` is the old one at `order[i]`.
+/// The members of a row group with its rows in another order: the row at position `i` is the old one at
+/// `order[i]`.
 fn permuted(group: &Group, order: &[usize]) -> Vec<Member> {
     let rows = order.len();
     let place = |var: Var| {

@@ -1,4 +1,5 @@
-//! Concatenations along the leading axis: dense parts one after the other, which their producers write in place.
+//! Concatenations along the leading axis: dense parts one after the other, which their producers write in
+//! place.
 //!
 //! Networks that concatenate again and again (densely connected blocks) must not copy again and again: of
 //! concatenations that contain one another, the longest owns the memory and the others are views of it.
@@ -92,8 +93,8 @@ impl Owner<'_> {
     }
 }
 
-/// All concatenations, those inside of others taken apart, and what is computed from each of their elements alone drawn into
-/// their parts: `relu(concat(a, b)) = concat(relu(a), relu(b))`.
+/// All concatenations, those inside of others taken apart, and what is computed from each of their elements
+/// alone drawn into their parts: `relu(concat(a, b)) = concat(relu(a), relu(b))`.
 fn collect(prepared: &Prepared) -> Vec<Concatenation> {
     let mut readers: HashMap<TensorId, usize> = HashMap::new();
     for ProgramStage { stage, .. } in &prepared.stages {
@@ -143,8 +144,8 @@ fn collect(prepared: &Prepared) -> Vec<Concatenation> {
     found.into_values().collect()
 }
 
-/// Part by part, what an element-wise stage makes of a concatenation; `None` where somebody else needs the concatenation or one of its
-/// parts, or where the stage is not element by element.
+/// Part by part, what an element-wise stage makes of a concatenation; `None` where somebody else needs the
+/// concatenation or one of its parts, or where the stage is not element by element.
 fn distribute(
     prepared: &Prepared,
     readers: &HashMap<TensorId, usize>,
@@ -168,7 +169,8 @@ fn distribute(
         let value = value.map_loads(&mut |tensor, _| (tensor == of.output).then(|| leaf.value.clone()));
         Leaf { source: None, value: tidy(&value, &leaf.shape), ..leaf.clone() }
     };
-    // A part has the concatenation's dimensions but the first, unless it came out of a nested one of another shape.
+    // A part has the concatenation's dimensions but the first, unless it came out of a nested one of another
+    // shape.
     of.leaves.iter().all(|leaf| leaf.shape[1..] == stage.spatial[1..]).then(|| of.leaves.iter().map(part).collect())
 }
 

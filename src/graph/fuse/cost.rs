@@ -2,19 +2,21 @@
 //!
 //! The rule by which an element-wise value is recomputed in its readers instead of being stored:
 //!
-//! 1. Pure movement (reshape, transpose, slice, expand, zero padding, casts) is always an index map of its reader.
-//! 2. Transcendental functions, divisions, roots and gathers (two loads, one behind the other) are never computed twice for one
-//!    element.
-//! 3. A few cheap operations on at most two tensors are recomputed in the only reader, even if it is a contraction that reads each
-//!    element many times: packing its operand pays for them once per panel.
-//! 4. Several readers that take each element about once may each recompute up to [`SHARED_OPERATIONS`] in total.
+//! 1. Pure movement (reshape, transpose, slice, expand, zero padding, casts) is always an index map of its
+//!    reader.
+//! 2. Transcendental functions, divisions, roots and gathers (two loads, one behind the other) are never
+//!    computed twice for one element.
+//! 3. A few cheap operations on at most two tensors are recomputed in the only reader, even if it is a
+//!    contraction that reads each element many times: packing its operand pays for them once per panel.
+//! 4. Several readers that take each element about once may each recompute up to [`SHARED_OPERATIONS`] in
+//!    total.
 
 use crate::workload::{Atom, Binary, Expr, Index, Unary};
 
 /// Cheap operations that a contraction may repeat with every read of an element.
 const CONTRACTION_OPERATIONS: usize = 6;
-/// A choice between two computed sides (a concatenation along an inner axis) counts as this many cheap operations: it breaks vectors up,
-/// so that rotary positions are not worked out in every step of a product.
+/// A choice between two computed sides (a concatenation along an inner axis) counts as this many cheap
+/// operations: it breaks vectors up, so that rotary positions are not worked out in every step of a product.
 const CHOICE: usize = 4;
 /// Tensors as large as the value that a contraction may read in its place.
 const CONTRACTION_LOADS: usize = 2;
@@ -38,7 +40,8 @@ impl Cost {
             Expr::Unary(op, _) => unary(*op),
             Expr::Binary(op, x, y) => binary(*op, x, y),
             Expr::Select { .. } => Cost { cheap: 1, expensive: 0 },
-            // Padding costs nothing where the reader copies its operand; choosing between two computed sides does.
+            // Padding costs nothing where the reader copies its operand; choosing between two computed sides
+            // does.
             Expr::Guard { outside, .. } if !matches!(**outside, Expr::Float(_) | Expr::Index(_)) => {
                 Cost { cheap: CHOICE, expensive: 0 }
             }

@@ -25,8 +25,8 @@ impl Network {
     /// Runs all calls by the naive evaluator. Inputs are named; the outputs come in the order of the buffers.
     ///
     /// # Errors
-    /// [`NetworkEvaluateError`] where inputs are missing or of another type or shape, where the network breaks its invariants,
-    /// or where a gather leaves its table.
+    /// [`NetworkEvaluateError`] where inputs are missing or of another type or shape, where the network
+    /// breaks its invariants, or where a gather leaves its table.
     pub fn evaluate(&self, inputs: &[(&str, &Array)]) -> Result<Vec<(String, Array)>, NetworkEvaluateError> {
         self.validate()?;
         let mut memory = Vec::with_capacity(self.buffers.len());

@@ -15,15 +15,15 @@ pub struct Member {
 
 /// Stages that become one task.
 ///
-/// Invariants: every member's spatial axes are `rows`, or `rows` followed by `columns`; members read one another at identity indices.
-/// So all stages of a task align on their leading axes. A chain that contractions have joined keeps only this last property: `rows` are
-/// the axes that all stages begin with.
+/// Invariants: every member's spatial axes are `rows`, or `rows` followed by `columns`; members read one
+/// another at identity indices. So all stages of a task align on their leading axes. A chain that
+/// contractions have joined keeps only this last property: `rows` are the axes that all stages begin with.
 #[derive(Clone, Debug)]
 pub struct Group {
     /// Extents of the axes that all members share.
     pub rows: Vec<i64>,
-    /// Where the anchor reduces whole rows (softmax, normalisation, mean): the row's extents. Members may then range over `rows`
-    /// and `columns`, and reduce `columns` again.
+    /// Where the anchor reduces whole rows (softmax, normalisation, mean): the row's extents. Members may
+    /// then range over `rows` and `columns`, and reduce `columns` again.
     pub columns: Option<Vec<i64>>,
     pub members: Vec<Member>,
     /// Groups that write what this one reads.
@@ -52,7 +52,8 @@ impl Group {
         self.members.iter().any(|m| m.stage.is_reduction())
     }
 
-    /// The stage over this group's axes, reading the group's tensors at identity indices; `None` where it does not align.
+    /// The stage over this group's axes, reading the group's tensors at identity indices; `None` where it
+    /// does not align.
     ///
     /// `stage` reads all tensors through their shapes in `tensors`.
     pub fn align(&self, stage: &Stage, tensors: &[Tensor]) -> Option<Stage> {
@@ -88,10 +89,12 @@ impl Group {
         }
     }
 
-    /// Where an element-wise `stage` reads the group's tensors in another order, the group over the stage's axes, and the stage
-    /// over the same ones: `out[h, s, d] = f(acc[s, 64·h + d])` makes the anchor compute `acc[h, s, d]`.
+    /// Where an element-wise `stage` reads the group's tensors in another order, the group over the stage's
+    /// axes, and the stage over the same ones: `out[h, s, d] = f(acc[s, 64·h + d])` makes the anchor compute
+    /// `acc[h, s, d]`.
     ///
-    /// `None` where it does not read each element once. The caller makes sure that nobody else reads the group's tensors.
+    /// `None` where it does not read each element once. The caller makes sure that nobody else reads the
+    /// group's tensors.
     pub fn permute(&self, stage: &Stage, tensors: &[Tensor]) -> Option<(Group, Stage)> {
         let members_are_rows = self.members.iter().all(|m| m.stage.spatial == self.rows);
         if stage.is_reduction() || !members_are_rows {
@@ -158,7 +161,8 @@ pub fn restate(stage: &Stage, spatial: &[i64], reduction: &[i64]) -> Stage {
     Stage { spatial: spatial.to_vec(), reduction: reduction.to_vec(), value, ..stage.clone() }
 }
 
-/// Whether a reduction reads some tensor so that each element takes part once: a row reduction, not a contraction or a window.
+/// Whether a reduction reads some tensor so that each element takes part once: a row reduction, not a
+/// contraction or a window.
 fn reads_each_element_once(stage: &Stage, tensors: &[Tensor]) -> bool {
     let extents = extents_of(stage);
     let mut found = false;
@@ -175,8 +179,8 @@ fn names_each_axis_once(indices: &[Index], extents: &[i64]) -> bool {
         && indices.iter().all(|index| index.as_var().is_some() || super::cost::gathers(index))
 }
 
-/// Rewrites the members' accesses to `shape` views and drops what nobody reads: element-wise members with a single reader
-/// inside of the group move into it.
+/// Rewrites the members' accesses to `shape` views and drops what nobody reads: element-wise members with a
+/// single reader inside of the group move into it.
 pub fn inline_members(group: &mut Group, kept: &dyn Fn(TensorId) -> bool) {
     loop {
         let mut readers: BTreeMap<TensorId, Vec<usize>> = BTreeMap::new();
@@ -199,7 +203,8 @@ pub fn inline_members(group: &mut Group, kept: &dyn Fn(TensorId) -> bool) {
                 return Some((at, vec![]));
             }
             let cost = super::cost::Cost::of(&stage.value);
-            // One level of a row group may be wider than another: a value for the row is not computed again for each column.
+            // One level of a row group may be wider than another: a value for the row is not computed again
+            // for each column.
             let wider = read_by.iter().any(|r| group.members[*r].stage.points() > stage.points());
             let cheap_enough = match read_by.len() {
                 1 => !wider || cost.expensive == 0 && cost.cheap <= 1,
@@ -222,7 +227,8 @@ pub fn inline_members(group: &mut Group, kept: &dyn Fn(TensorId) -> bool) {
     }
 }
 
-/// The part of a tensor's leading dimension that `stages` read, if it is narrower than the tensor: `(first, count)`.
+/// The part of a tensor's leading dimension that `stages` read, if it is narrower than the tensor: `(first,
+/// count)`.
 pub fn narrowed_rows(stages: &[&Stage], tensor: TensorId, shape: &[i64]) -> Option<(i64, i64)> {
     let extent = *shape.first()?;
     let (mut low, mut high, mut known) = (i64::MAX, i64::MIN, true);

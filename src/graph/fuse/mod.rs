@@ -2,17 +2,20 @@
 //!
 //! The stages are visited once, in order, and each finds its place:
 //!
-//! - A *reduction* (matrix product, convolution, pooling, mean) anchors a new task, unless it reduces the same rows as a task whose
-//!   results it reads: then it continues that task's row chain (softmax, layer norm).
-//! - An *element-wise* stage joins the task that produced its operand as an epilogue, where it reads each element of it once, in
-//!   order or permuted (then the anchor computes in the permuted order), and where nobody else needs that operand or the
-//!   stage is too expensive to be computed twice.
-//! - Otherwise it waits: readers compute it as a part of themselves (prologue) if [`cost::recompute`] says so; else it is stored by
-//!   the task of its operand, or by one of its own.
+//! - A *reduction* (matrix product, convolution, pooling, mean) anchors a new task, unless it reduces the
+//!   same rows as a task whose results it reads: then it continues that task's row chain (softmax, layer
+//!   norm).
+//! - An *element-wise* stage joins the task that produced its operand as an epilogue, where it reads each
+//!   element of it once, in order or permuted (then the anchor computes in the permuted order), and where
+//!   nobody else needs that operand or the stage is too expensive to be computed twice.
+//! - Otherwise it waits: readers compute it as a part of themselves (prologue) if [`cost::recompute`] says
+//!   so; else it is stored by the task of its operand, or by one of its own.
 //!
-//! Then contractions join the row chain between them (attention), where nobody else reads what one leaves to the next ([`chain`]).
+//! Then contractions join the row chain between them (attention), where nobody else reads what one leaves to
+//! the next ([`chain`]).
 //!
-//! Views and concatenations are gone before that ([`prepare`]). Joining never makes tasks wait for one another in a circle.
+//! Views and concatenations are gone before that ([`prepare`]). Joining never makes tasks wait for one
+//! another in a circle.
 
 mod chain;
 mod concat;
@@ -249,7 +252,8 @@ impl Fusion {
         reductions.into_iter().any(|m| addresses(&m.stage).iter().any(|address| own.contains(address)))
     }
 
-    /// A stage whose result must be in memory: written by the task of an operand if it aligns, else by its own.
+    /// A stage whose result must be in memory: written by the task of an operand if it aligns, else by its
+    /// own.
     fn store(&mut self, member: Member) {
         for g in self.producers_latest_first(&member.stage) {
             let Some(group) = self.groups[g].as_ref().filter(|_| !self.would_wait_for_itself(g, &member.stage)) else {
@@ -285,8 +289,9 @@ impl Fusion {
         filled.filter_map(|tensor| self.group_of.get(&tensor).copied()).collect()
     }
 
-    /// The groups whose tensors a stage reads as they are. The one at the end of the longest chain comes first: by then the
-    /// others are done, and equal blocks with and without a shortcut of their own end in equal tasks.
+    /// The groups whose tensors a stage reads as they are. The one at the end of the longest chain comes
+    /// first: by then the others are done, and equal blocks with and without a shortcut of their own end in
+    /// equal tasks.
     fn producers_latest_first(&self, stage: &Stage) -> Vec<usize> {
         let direct: BTreeSet<usize> = loads(stage).iter().filter_map(|t| self.group_of.get(t).copied()).collect();
         let mut depths = BTreeMap::new();
@@ -330,7 +335,8 @@ impl Fusion {
         false
     }
 
-    /// A lone element-wise task in front of a row chain (the sum of embeddings before a layer norm) becomes its first stage.
+    /// A lone element-wise task in front of a row chain (the sum of embeddings before a layer norm) becomes
+    /// its first stage.
     fn absorb_row_prologues(&mut self) {
         for e in 0..self.groups.len() {
             let Some(prologue) = self.groups[e].clone().filter(|g| !g.has_reduction()) else { continue };

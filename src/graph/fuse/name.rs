@@ -3,8 +3,8 @@
 use super::cost::Cost;
 use crate::workload::{Atom, Binary, Combiner, Expr, Index, Role, Stage, TensorId, Unary, Var, Workload};
 
-/// `nodes` are the ONNX nodes of its first call.
-/// Such as `conv_3x3s2_64x56x56_128_relu`, `dense_128x768x768_gelu`, `softmax_12x128x128`, `attention_12x128x128x64`, `elementwise_128x768`.
+/// `nodes` are the ONNX nodes of its first call. Such as `conv_3x3s2_64x56x56_128_relu`,
+/// `dense_128x768x768_gelu`, `softmax_12x128x128`, `attention_12x128x128x64`, `elementwise_128x768`.
 pub fn task_name(workload: &Workload, nodes: &[String]) -> String {
     let anchors: Vec<&Stage> = workload.stages.iter().filter(|s| s.is_reduction()).collect();
     let output = workload.stages.last().map_or(String::new(), |s| extents(&s.spatial));
@@ -95,8 +95,8 @@ fn anchor_name(workload: &Workload, anchor: &Stage, nodes: &[String]) -> Option<
     let mut operands: Vec<(TensorId, Vec<Index>)> = Vec::new();
     anchor.value.for_each_load(&mut |tensor, indices| operands.push((tensor, indices.to_vec())));
     let rank = anchor.spatial.len();
-    // A window: a dimension that moves with one spatial and one reduction axis, the former of which no other operand knows (a
-    // group or a head is known to both).
+    // A window: a dimension that moves with one spatial and one reduction axis, the former of which no other
+    // operand knows (a group or a head is known to both).
     let knows = |axis: usize| {
         let mentions = |indices: &Vec<Index>| indices.iter().any(|index| index.mentions(Var(axis as u32)));
         operands.iter().filter(|(_, indices)| mentions(indices)).count()

@@ -9,14 +9,15 @@ use super::view::{flat, identity_address, reshape_access, tidy};
 use crate::graph::{Program, ProgramStage, TensorData};
 use crate::workload::{DType, Expr, Index, Role, Stage, Tensor, TensorId, Var};
 
-/// A program without views. Its tensors keep the ids that they have in the [`Program`]; parts of concatenations and extra outputs
-/// are appended.
+/// A program without views. Its tensors keep the ids that they have in the [`Program`]; parts of
+/// concatenations and extra outputs are appended.
 #[derive(Clone, Debug)]
 pub struct Prepared {
     pub tensors: Vec<Tensor>,
     /// In topological order.
     pub stages: Vec<ProgramStage>,
-    /// Tensors that live in the memory of another one, at an offset in elements. Chains end at a tensor without an entry.
+    /// Tensors that live in the memory of another one, at an offset in elements. Chains end at a tensor
+    /// without an entry.
     pub places: BTreeMap<TensorId, (TensorId, i64)>,
     /// Concatenations: no stage writes them, their parts fill them.
     pub assemblies: BTreeMap<TensorId, Vec<TensorId>>,
@@ -74,7 +75,8 @@ impl Prepared {
         TensorId(self.tensors.len() as u32 - 1)
     }
 
-    /// Gives every output name a tensor of its own: an input, a constant or a tensor with a second name is copied.
+    /// Gives every output name a tensor of its own: an input, a constant or a tensor with a second name is
+    /// copied.
     fn separate_outputs(&mut self) {
         let mut seen = HashSet::new();
         for at in 0..self.outputs.len() {
@@ -92,8 +94,8 @@ impl Prepared {
         }
     }
 
-    /// Constants of one element become literals, and so do operands of element-wise arithmetic that hold only zeros or only
-    /// ones (a mask that masks nothing). A weight stays a weight, whatever it holds.
+    /// Constants of one element become literals, and so do operands of element-wise arithmetic that hold only
+    /// zeros or only ones (a mask that masks nothing). A weight stays a weight, whatever it holds.
     fn inline_literals(&mut self, data: &[Option<TensorData>]) {
         let mut known: HashMap<TensorId, Option<Expr>> = HashMap::new();
         let mut literal = |tensor: TensorId, uniform: bool| {
@@ -151,8 +153,8 @@ impl Prepared {
         }
     }
 
-    /// Readers of a view (reshape, squeeze, flatten: a copy of a whole tensor in its order) read its source instead. An output
-    /// that is a view lends its memory to the source.
+    /// Readers of a view (reshape, squeeze, flatten: a copy of a whole tensor in its order) read its source
+    /// instead. An output that is a view lends its memory to the source.
     fn remove_views(&mut self) {
         let mut views: HashMap<TensorId, Expr> = HashMap::new();
         for at in 0..self.stages.len() {
@@ -247,7 +249,8 @@ fn typed(dtype: DType, value: i64) -> Expr {
     Expr::Cast(dtype, Box::new(Expr::integer(value)))
 }
 
-/// Ids name tensors, accesses have their tensor's rank, and everything that is read was given or written before.
+/// Ids name tensors, accesses have their tensor's rank, and everything that is read was given or written
+/// before.
 fn check(program: &Program) -> Result<(), PartitionError> {
     let count = program.tensors.len();
     let tensor = |id: TensorId, node: &str| {

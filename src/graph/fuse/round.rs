@@ -1,4 +1,5 @@
-//! 16-bit values are rounded where they are stored, and nowhere between: within a task an operator hands its f32 on.
+//! 16-bit values are rounded where they are stored, and nowhere between: within a task an operator hands its
+//! f32 on.
 
 use crate::workload::{Binary, DType, Expr, TensorId, Unary};
 

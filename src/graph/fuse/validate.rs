@@ -38,8 +38,8 @@ pub fn bound_tensors(workload: &Workload) -> impl Iterator<Item = (TensorId, &Te
 }
 
 impl Network {
-    /// Checks that every binding lies in its buffer, that elements are written before they are read, and only once, and that all
-    /// outputs are written.
+    /// Checks that every binding lies in its buffer, that elements are written before they are read, and only
+    /// once, and that all outputs are written.
     ///
     /// # Errors
     /// The first invariant that does not hold.

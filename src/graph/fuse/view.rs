@@ -1,7 +1,8 @@
 //! Index maps between row-major views of the same memory.
 //!
-//! Every tensor is dense and row-major, so two accesses name the same element exactly when their *flat addresses* agree,
-//! whatever the shapes through which they look. Everything here compares and rewrites accesses by flat address.
+//! Every tensor is dense and row-major, so two accesses name the same element exactly when their *flat
+//! addresses* agree, whatever the shapes through which they look. Everything here compares and rewrites
+//! accesses by flat address.
 
 use crate::workload::{Atom, Expr, Index, Interval, Var, row_major_strides};
 
@@ -30,7 +31,8 @@ pub fn identity_address(shape: &[i64], first: usize) -> Index {
     axes.fold(Index::constant(0), |sum, (d, (stride, _))| sum.plus(&Index::var(Var((first + d) as u32)).times(*stride)))
 }
 
-/// Simplifies by the variables' ranges, and joins quotients and remainders of one dividend: `8·(i / 8) + i % 8 = i`.
+/// Simplifies by the variables' ranges, and joins quotients and remainders of one dividend: `8·(i / 8) + i %
+/// 8 = i`.
 pub fn tidy_index(index: &Index, extents: &[i64]) -> Index {
     recombine(index.simplify(&ranges(extents)))
 }
@@ -72,8 +74,8 @@ pub fn delinearise(address: &Index, shape: &[i64], extents: &[i64]) -> Vec<Index
 
 /// Rewrites an access to an array of shape `from` into one to the same memory seen as `to`.
 ///
-/// Dimensions that both shapes share are kept as they are, so that guarded indices which may leave their dimension
-/// (padding) stay readable; only where the shapes differ does the access go through the address.
+/// Dimensions that both shapes share are kept as they are, so that guarded indices which may leave their
+/// dimension (padding) stay readable; only where the shapes differ does the access go through the address.
 pub fn reshape_access(indices: &[Index], from: &[i64], to: &[i64], extents: &[i64]) -> Vec<Index> {
     let mut result = Vec::with_capacity(to.len());
     for ((from_start, from_end), (to_start, to_end)) in matching_segments(from, to) {
@@ -129,8 +131,8 @@ pub struct Split {
     pub indices: Vec<Index>,
 }
 
-/// Splits axes until an access has no division or remainder: `x[i % 8, i / 8]` with `i = 8·i1 + i2` is `x[i2, i1]`.
-/// `None` where the divisors do not divide the extents.
+/// Splits axes until an access has no division or remainder: `x[i % 8, i / 8]` with `i = 8·i1 + i2` is `x[i2,
+/// i1]`. `None` where the divisors do not divide the extents.
 pub fn affine_by_splitting(indices: &[Index], extents: &[i64]) -> Option<Split> {
     let mut split = Split { extents: extents.to_vec(), axes: variables(0, extents.len()), indices: indices.to_vec() };
     loop {
@@ -175,7 +177,8 @@ fn split_point(index: &Index, extents: &[i64]) -> Option<(usize, i64)> {
     })
 }
 
-/// If the access visits every element of an array of shape `shape` exactly once, the axes by which it does so affinely.
+/// If the access visits every element of an array of shape `shape` exactly once, the axes by which it does so
+/// affinely.
 pub fn permutation(indices: &[Index], shape: &[i64], extents: &[i64]) -> Option<Split> {
     if shape.iter().product::<i64>() != extents.iter().product::<i64>() {
         return None;
@@ -196,8 +199,8 @@ pub fn permutation(indices: &[Index], shape: &[i64], extents: &[i64]) -> Option<
     (reach == shape.iter().product::<i64>()).then_some(split)
 }
 
-/// Simplifies all indices of an expression; drops conditions that always hold, branches that are never taken, and operations
-/// with their neutral element.
+/// Simplifies all indices of an expression; drops conditions that always hold, branches that are never taken,
+/// and operations with their neutral element.
 pub fn tidy(expr: &Expr, extents: &[i64]) -> Expr {
     use crate::workload::Binary;
     let range = ranges(extents);

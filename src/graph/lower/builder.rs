@@ -17,8 +17,8 @@ const MAX_ELEMENTS: i64 = 1 << 40;
 /// Exclusive bound of a stage's points.
 const MAX_POINTS: i64 = 1 << 56;
 
-/// A convolution or matrix product by a constant, plus a constant per output channel: what a following scale and shift
-/// per channel can be folded into.
+/// A convolution or matrix product by a constant, plus a constant per output channel: what a following scale
+/// and shift per channel can be folded into.
 #[derive(Clone, Debug)]
 pub(super) struct Affine {
     /// The contraction's position among the stages.
@@ -40,7 +40,8 @@ pub struct Builder {
     program: Program,
     /// Operator and name of the node that is being lowered.
     node: String,
-    /// Map stages over constants that are cheaper to compute where they are read than to store, by the tensor they write.
+    /// Map stages over constants that are cheaper to compute where they are read than to store, by the tensor
+    /// they write.
     cheap: HashMap<TensorId, Stage>,
     /// Cheap tensors that are other cheap ones in another type.
     conversion_of: HashMap<TensorId, TensorId>,
@@ -54,7 +55,8 @@ impl Builder {
         self.node = node;
     }
 
-    /// Whether a shape stays below all limits; every shape from outside goes through here before anything is computed with it.
+    /// Whether a shape stays below all limits; every shape from outside goes through here before anything is
+    /// computed with it.
     pub fn check_shape(shape: &[i64]) -> Result<i64, Problem> {
         let too_large = || Problem::TooLarge(shape.iter().copied().take(MAX_AXES).collect());
         if shape.iter().any(|extent| *extent < 0) {
@@ -78,7 +80,8 @@ impl Builder {
         self.program.add_constant(data)
     }
 
-    /// Makes a tensor one of the results. Inputs and constants are copied, since a result is written by a stage.
+    /// Makes a tensor one of the results. Inputs and constants are copied, since a result is written by a
+    /// stage.
     pub fn output(&mut self, name: String, tensor: TensorId) -> Result<(), Problem> {
         let result = match self.tensor(tensor).role {
             Role::Intermediate | Role::Output => tensor,
@@ -229,8 +232,8 @@ impl Builder {
         if changed { simplified(Stage { value, ..stage }) } else { stage }
     }
 
-    /// Computes a cheap tensor after all, if it fits: contractions pack their constant operands. Its stage stays behind,
-    /// dead, so that positions of stages do not change.
+    /// Computes a cheap tensor after all, if it fits: contractions pack their constant operands. Its stage
+    /// stays behind, dead, so that positions of stages do not change.
     pub fn materialize(&mut self, tensor: TensorId) -> Result<(), Problem> {
         if let Some(source) = self.conversion_of.remove(&tensor) {
             // an operand stays in the type in which the network holds it
@@ -280,8 +283,8 @@ impl Builder {
     }
 }
 
-/// Indices without needless divisions, without axes of extent 1, and without reduction axes of extent 1; a reduction over
-/// nothing but those is a map.
+/// Indices without needless divisions, without axes of extent 1, and without reduction axes of extent 1; a
+/// reduction over nothing but those is a map.
 fn simplified(mut stage: Stage) -> Stage {
     let extents: Vec<i64> = stage.spatial.iter().chain(&stage.reduction).copied().collect();
     let range = |var: Var| Interval::below(extents.get(var.0 as usize).copied().unwrap_or(1));

@@ -15,7 +15,8 @@ fn check_floats(builder: &Builder, tensors: &[TensorId]) -> Result<(), Problem> 
     Ok(())
 }
 
-/// `[.. batch, rows, depth] · [.. batch, depth, columns]`; operands of one dimension are a row and a column that vanish.
+/// `[.. batch, rows, depth] · [.. batch, depth, columns]`; operands of one dimension are a row and a column
+/// that vanish.
 pub fn matmul(builder: &mut Builder, op: &Operator) -> Result<Vec<TensorId>, Problem> {
     let (a, b) = (op.input(0)?, op.input(1)?);
     check_floats(builder, &[a, b])?;

@@ -16,8 +16,9 @@ fn check_floats(builder: &Builder, tensors: &[TensorId]) -> Result<(), Problem> 
 
 /// Input `[n, c, ..]`, weight `[m, c / groups, ..]`.
 ///
-/// Groups are an axis of their own, so that every access is affine: `[n, groups, m / groups, ..]`, seen as `[n, m, ..]`
-/// afterwards. With one output channel and one input channel for each group, that axis is the channels' (depthwise).
+/// Groups are an axis of their own, so that every access is affine: `[n, groups, m / groups, ..]`, seen as
+/// `[n, m, ..]` afterwards. With one output channel and one input channel for each group, that axis is the
+/// channels' (depthwise).
 pub fn convolution(builder: &mut Builder, op: &Operator) -> Result<Vec<TensorId>, Problem> {
     let (x, w) = (op.input(0)?, op.input(1)?);
     check_floats(builder, &[x, w])?;
@@ -90,10 +91,11 @@ struct Transposed {
 
 /// Input `[n, c, ..]`, weight `[c, m / groups, ..]`.
 ///
-/// Output position `o = stride · q + r` is touched by the taps `k` with `r + pad - k ≡ 0 (mod stride)`. With axes for `q` and `r`
-/// that is `k = (r + pad) mod stride + stride · t`, and the input position `q + floor((r + pad) / stride) - t`: every phase `r` is
-/// a convolution by the taps `t`, and no multiplication is in vain. (With dilation, stride 1 is of the same form, and others
-/// test divisibility.)
+/// Output position `o = stride · q + r` is touched by the taps `k` with `r + pad - k ≡ 0 (mod stride)`. With
+/// axes for `q` and `r` that is `k = (r + pad) mod stride + stride · t`, and the input position
+/// `q + floor((r + pad) / stride) - t`: every phase `r` is a convolution by the taps `t`, and no multiplication
+/// is in vain.
+/// (With dilation, stride 1 is of the same form, and others test divisibility.)
 pub fn transposed(builder: &mut Builder, op: &Operator) -> Result<Vec<TensorId>, Problem> {
     let (x, w) = (op.input(0)?, op.input(1)?);
     check_floats(builder, &[x, w])?;

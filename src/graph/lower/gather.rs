@@ -75,7 +75,8 @@ pub fn gather_elements(builder: &mut Builder, op: &Operator) -> Result<Vec<Tenso
     Ok(vec![builder.map(shape, dtype, load(input, indices))?])
 }
 
-/// The last dimension of the places counts the input's dimensions that they index, after the batch dimensions.
+/// The last dimension of the places counts the input's dimensions that they index, after the batch
+/// dimensions.
 pub fn gather_nd(builder: &mut Builder, op: &Operator) -> Result<Vec<TensorId>, Problem> {
     let (input, places) = (op.input(0)?, op.input(1)?);
     check_index_type(builder, 1, places)?;

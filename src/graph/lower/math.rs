@@ -29,8 +29,9 @@ pub fn literal(dtype: DType, value: f64) -> Expr {
     }
 }
 
-/// The value of a loaded integer as an index, wrapped into `0..extent`. ONNX counts negative ones from the end, which is
-/// what wrapping does; others are not allowed, and reading a wrong element in bounds is the mildest that can become of them.
+/// The value of a loaded integer as an index, wrapped into `0..extent`. ONNX counts negative ones from the
+/// end, which is what wrapping does; others are not allowed, and reading a wrong element in bounds is the
+/// mildest that can become of them.
 pub fn gathered(value: Expr, extent: i64) -> Index {
     Index::value(value).modulo(extent)
 }

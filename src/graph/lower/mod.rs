@@ -1,10 +1,11 @@
 //! Operators become stages.
 //!
-//! One function for each family of operators; what it returns are the tensors of the operator's outputs. Shapes are static, so
-//! inferring them is part of the lowering, and so is computing what depends on constants only (see [`Builder`]).
+//! One function for each family of operators; what it returns are the tensors of the operator's outputs.
+//! Shapes are static, so inferring them is part of the lowering, and so is computing what depends on
+//! constants only (see [`Builder`]).
 //!
-//! Invariant: nothing here trusts an attribute or a shape. Extents, ranks and sizes go through [`Builder::check_shape`] before
-//! anything is computed or allocated with them.
+//! Invariant: nothing here trusts an attribute or a shape. Extents, ranks and sizes go through
+//! [`Builder::check_shape`] before anything is computed or allocated with them.
 
 mod builder;
 mod constants;
@@ -36,7 +37,8 @@ pub fn is_supported(kind: &str) -> bool {
     rule(kind).is_some()
 }
 
-/// Appends the stages of an operator, and gives the tensors of its outputs, trailing ones left out where nobody can use them.
+/// Appends the stages of an operator, and gives the tensors of its outputs, trailing ones left out where
+/// nobody can use them.
 ///
 /// # Errors
 /// What about the operator's inputs or attributes stands against it.

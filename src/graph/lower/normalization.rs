@@ -22,8 +22,8 @@ fn check_channels(builder: &Builder, tensors: &[TensorId], channels: i64) -> Res
     }
 }
 
-/// With running statistics, `x · scale + shift` for each channel, both computed here; folded into a preceding convolution or
-/// matrix product where nothing else reads that one's result.
+/// With running statistics, `x · scale + shift` for each channel, both computed here; folded into a preceding
+/// convolution or matrix product where nothing else reads that one's result.
 pub fn batch(builder: &mut Builder, op: &Operator) -> Result<Vec<TensorId>, Problem> {
     let (x, shape) = float_input(builder, op)?;
     if op.flag("training_mode", false)? || (1..op.outputs.len()).any(|output| op.wants_output(output)) {
@@ -48,8 +48,8 @@ pub fn batch(builder: &mut Builder, op: &Operator) -> Result<Vec<TensorId>, Prob
     Ok(vec![builder.map(shape, DType::F32, value)?])
 }
 
-/// Lets a convolution or matrix product absorb `y · factor + shift`, both `[channels]`; `None` where `y` is none whose result
-/// is read here only, or something is not constant.
+/// Lets a convolution or matrix product absorb `y · factor + shift`, both `[channels]`; `None` where `y` is
+/// none whose result is read here only, or something is not constant.
 pub fn fold_affine(
     builder: &mut Builder,
     only_reader: bool,
@@ -198,8 +198,8 @@ pub fn instance(builder: &mut Builder, op: &Operator) -> Result<Vec<TensorId>, P
     Ok(vec![builder.map(shape, DType::F32, add(value, by_channel(bias)))?])
 }
 
-/// `GroupNormalization` of `[n, c, ..]`: over the channels of a group and everything behind. Scale and bias are for each group
-/// before opset 21, for each channel since.
+/// `GroupNormalization` of `[n, c, ..]`: over the channels of a group and everything behind. Scale and bias
+/// are for each group before opset 21, for each channel since.
 pub fn group(builder: &mut Builder, op: &Operator) -> Result<Vec<TensorId>, Problem> {
     let (x, shape) = float_input(builder, op)?;
     let groups = op.optional_int("num_groups")?.ok_or(Problem::MissingAttribute("num_groups"))?;

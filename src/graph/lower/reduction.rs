@@ -191,8 +191,8 @@ pub fn cumulative(builder: &mut Builder, op: &Operator) -> Result<Vec<TensorId>,
     Ok(vec![builder.reduce(shape, vec![extent], combiner, dtype, value)?])
 }
 
-/// The first or last place of the largest or smallest element: the extreme first, then the least or greatest place of an
-/// element that equals it.
+/// The first or last place of the largest or smallest element: the extreme first, then the least or greatest
+/// place of an element that equals it.
 fn place_of_extreme(
     builder: &mut Builder,
     input: TensorId,
@@ -229,7 +229,8 @@ pub fn position_of_extreme(builder: &mut Builder, op: &Operator) -> Result<Vec<T
     Ok(vec![place])
 }
 
-/// 1 at the first largest element along an axis (before opset 13: among that and all later ones), 0 elsewhere.
+/// 1 at the first largest element along an axis (before opset 13: among that and all later ones), 0
+/// elsewhere.
 pub fn hardmax(builder: &mut Builder, op: &Operator) -> Result<Vec<TensorId>, Problem> {
     let input = op.input(0)?;
     let (shape, dtype) = (builder.shape(input), builder.dtype(input));

@@ -48,7 +48,8 @@ impl Window {
     }
 }
 
-/// Where all dimensions of a window read, and the guards for it: output axes start at `outputs`, kernel axes at `taps`.
+/// Where all dimensions of a window read, and the guards for it: output axes start at `outputs`, kernel axes
+/// at `taps`.
 pub fn positions(windows: &[Window], outputs: usize, taps: usize) -> (Vec<Index>, Vec<Condition>) {
     let at: Vec<Index> =
         windows.iter().enumerate().map(|(d, window)| window.position(&var(outputs + d), &var(taps + d))).collect();

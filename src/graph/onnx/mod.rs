@@ -1,7 +1,7 @@
 //! ONNX files in, [`Program`]s out.
 //!
-//! Nothing in a file is trusted. Its messages are decoded from a mapping of the file, so that weights are held once; every name,
-//! shape and offset is checked before it is used; each error names the node or tensor.
+//! Nothing in a file is trusted. Its messages are decoded from a mapping of the file, so that weights are
+//! held once; every name, shape and offset is checked before it is used; each error names the node or tensor.
 
 mod error;
 mod order;
@@ -62,7 +62,8 @@ pub fn import_bytes(bytes: Bytes, options: &ImportOptions) -> Result<Program, Im
     import_model(bytes, ExternalFiles::beside(None), options)
 }
 
-/// Reads a single tensor (a `TensorProto`), the form in which ONNX's own tests keep inputs and expected outputs.
+/// Reads a single tensor (a `TensorProto`), the form in which ONNX's own tests keep inputs and expected
+/// outputs.
 ///
 /// # Errors
 /// [`ImportError`] where the file cannot be read, or holds no tensor of a supported type.

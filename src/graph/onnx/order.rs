@@ -48,7 +48,8 @@ pub fn topological(graph: &GraphProto, given: &BTreeSet<&str>) -> Result<Vec<usi
     Ok(order)
 }
 
-/// The nodes of one cycle, the first one again at the end; `missing` is above 0 for nodes on a cycle or behind one.
+/// The nodes of one cycle, the first one again at the end; `missing` is above 0 for nodes on a cycle or
+/// behind one.
 fn cycle(nodes: &[NodeProto], producer: &HashMap<&str, usize>, missing: &[usize]) -> Vec<String> {
     let before = |position: usize| {
         let sources = nodes[position].input.iter().filter_map(|input| producer.get(input.as_str()).copied());

@@ -1,7 +1,7 @@
 //! The part of ONNX's protobuf messages that an import needs, by field number.
 //!
-//! Subgraphs (attributes of `If`, `Loop` and `Scan`), sparse tensors, local functions and documentation are not declared,
-//! so the decoder skips them whatever they hold: nothing here nests without bound.
+//! Subgraphs (attributes of `If`, `Loop` and `Scan`), sparse tensors, local functions and documentation are
+//! not declared, so the decoder skips them whatever they hold: nothing here nests without bound.
 
 use prost::bytes::Bytes;
 

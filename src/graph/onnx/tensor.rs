@@ -22,8 +22,8 @@ pub fn map_file(path: &Path) -> std::io::Result<Bytes> {
     if metadata.len() == 0 {
         return Ok(Bytes::new());
     }
-    // SAFETY: the mapping is private and only read. Whoever cuts the file off meanwhile makes reads fail with a signal, as
-    // with every program that maps files; no byte is trusted after it was checked.
+    // SAFETY: the mapping is private and only read. Whoever cuts the file off meanwhile makes reads fail with
+    // a signal, as with every program that maps files; no byte is trusted after it was checked.
     let map = unsafe { memmap2::Mmap::map(&file) }?;
     Ok(Bytes::from_owner(map))
 }
@@ -43,7 +43,8 @@ impl ExternalFiles {
         ExternalFiles { folder, maps: HashMap::new() }
     }
 
-    /// The bytes that a location names. It has to stay in the model's folder, by its spelling and after links are followed.
+    /// The bytes that a location names. It has to stay in the model's folder, by its spelling and after links
+    /// are followed.
     fn open(&mut self, location: &str) -> Result<(PathBuf, Bytes), TensorProblem> {
         let folder = self.folder.as_ref().ok_or(TensorProblem::NoFolder)?;
         let relative = Path::new(location);

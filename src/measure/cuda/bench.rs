@@ -1,7 +1,8 @@
 //! The gate and the stopwatch on an NVIDIA GPU.
 //!
-//! Events of the stream take the times. A task's arguments are there in several copies, which runs take in turn, so that no run finds what the one
-//! before it left in the second-level cache. Clocks are left as they are.
+//! Events of the stream take the times. A task's arguments are there in several copies, which runs take in
+//! turn, so that no run finds what the one before it left in the second-level cache. Clocks are left as they
+//! are.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -84,8 +85,8 @@ impl GpuBench {
     /// Puts inputs and constants on a device.
     ///
     /// # Errors
-    /// [`Failure::Memory`] where there is not enough, [`Failure::Compile`] where the target is no GPU, [`Failure::Crash`] where the device
-    /// does not work.
+    /// [`Failure::Memory`] where there is not enough, [`Failure::Compile`] where the target is no GPU,
+    /// [`Failure::Crash`] where the device does not work.
     pub fn new(task: Task, device: usize, expected: Expected) -> Result<GpuBench, Refusal> {
         let gpu = task.target.gpu().map_err(|e| Refusal::new(Failure::Compile, e))?.clone();
         let dead = |error: DriverError| Refusal::new(Failure::Crash, format!("device {device}: {error}"));
@@ -131,8 +132,9 @@ impl GpuBench {
                 block_dim: (launch.threads, 1, 1),
                 shared_mem_bytes: launch.shared_bytes,
             };
-            // SAFETY: the function takes the addresses of its arguments and of the workspace, in this order, each as large as its buffer; one that
-            // writes elsewhere meets the zones, or takes the context down, which is a worker's fate.
+            // SAFETY: the function takes the addresses of its arguments and of the workspace, in this order,
+            // each as large as its buffer; one that writes elsewhere meets the zones, or takes the context
+            // down, which is a worker's fate.
             unsafe { call.launch(config) }?;
         }
         Ok(())
@@ -322,7 +324,8 @@ impl Memory {
     }
 
     fn poison(&self, stream: &CudaStream) -> Result<(), DriverError> {
-        // SAFETY: the buffer is `bytes` long from `address` on, and the stream orders this with all other uses.
+        // SAFETY: the buffer is `bytes` long from `address` on, and the stream orders this with all other
+        // uses.
         unsafe { result::memset_d8_async(self.address, POISON, self.bytes, stream.cu_stream()) }
     }
 

@@ -73,7 +73,8 @@ pub fn detect(number: usize) -> Result<Gpu, NoCuda> {
     })
 }
 
-/// Whether a device runs what is written for a GPU: it is of the same generation, or a later one of the same family, and has as much room.
+/// Whether a device runs what is written for a GPU: it is of the same generation, or a later one of the same
+/// family, and has as much room.
 ///
 /// # Errors
 /// As [`detect`], and where it does not.
@@ -112,7 +113,8 @@ fn has_driver() -> bool {
     unsafe { cudarc::driver::sys::is_culib_present() }
 }
 
-/// Whether the driver's library can be loaded. candle has cudarc linked to it, which would take it for present: `link/link.c` stands in between.
+/// Whether the driver's library can be loaded. candle has cudarc linked to it, which would take it for
+/// present: `link/link.c` stands in between.
 #[cfg(feature = "cuda")]
 fn has_driver() -> bool {
     unsafe extern "C" {

@@ -1,4 +1,5 @@
-//! The file that keeps a machine's figures. What is in it is not trusted: it is of limited size, and every number is checked.
+//! The file that keeps a machine's figures. What is in it is not trusted: it is of limited size, and every
+//! number is checked.
 
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};

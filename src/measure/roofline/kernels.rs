@@ -11,8 +11,8 @@ const OTHER_REGISTERS: i64 = 4;
 /// Independent sums; more than the latency of an addition times the loads of a cycle.
 const SUMS: i64 = 12;
 
-/// Independent chains of multiply-adds in the registers of one core, as many as there are registers for, `steps` long.
-/// Arguments: inputs `f32[chains, lanes]` and `f32[2, lanes]`, output `f32[chains, lanes]`.
+/// Independent chains of multiply-adds in the registers of one core, as many as there are registers for,
+/// `steps` long. Arguments: inputs `f32[chains, lanes]` and `f32[2, lanes]`, output `f32[chains, lanes]`.
 ///
 /// ```text
 /// acc[r, l] = start[r, l]; for step { unroll r, vector l { acc[r, l] += x[0, l] * x[1, l] } }; out[r, l] = acc[r, l]
@@ -44,8 +44,8 @@ pub fn peak_flops(target: &Cpu, steps: i64) -> f64 {
     2.0 * (chains * target.lanes()) as f64 * steps as f64
 }
 
-/// One core sums up an array, `repeats` times. Arguments: input `f32[bytes / 4]`, output `f32[sums, lanes]`; bytes are rounded down to what
-/// one step takes.
+/// One core sums up an array, `repeats` times. Arguments: input `f32[bytes / 4]`, output `f32[sums, lanes]`;
+/// bytes are rounded down to what one step takes.
 ///
 /// ```text
 /// acc[u, l] = 0; for repeat { for i { unroll u, vector l { acc[u, l] += data[(i·sums + u)·lanes + l] } } }; out[u, l] = acc[u, l]

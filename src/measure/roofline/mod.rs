@@ -1,10 +1,13 @@
-//! How fast a machine computes and reads, measured once and kept: the two lines of a roofline (Williams, Waterman and Patterson, 2009).
+//! How fast a machine computes and reads, measured once and kept: the two lines of a roofline (Williams,
+//! Waterman and Patterson, 2009).
 //!
-//! The peak is that of independent f32 multiply-adds in registers, the bandwidths are those of summing up buffers that fit into each
-//! cache, and one that fits into none; all by kernels of our own code generator, with vectors as wide as the target's. Each figure is the best
-//! of several runs: what disturbs a machine only ever makes it slower.
+//! The peak is that of independent f32 multiply-adds in registers, the bandwidths are those of summing up
+//! buffers that fit into each cache, and one that fits into none; all by kernels of our own code generator,
+//! with vectors as wide as the target's. Each figure is the best of several runs: what disturbs a machine
+//! only ever makes it slower.
 //!
-//! [`measure`] takes two seconds or so. [`save`] and [`load`] keep the figures in a file of a folder, one for each machine.
+//! [`measure`] takes two seconds or so. [`save`] and [`load`] keep the figures in a file of a folder, one for
+//! each machine.
 
 mod file;
 mod kernels;
@@ -56,8 +59,8 @@ pub struct Roofline {
     pub measured_unix_s: u64,
 }
 
-/// What a machine's figures are kept by: the fingerprint of the target with a single core, since a kernel for some of the cores runs on the same
-/// machine.
+/// What a machine's figures are kept by: the fingerprint of the target with a single core, since a kernel for
+/// some of the cores runs on the same machine.
 pub fn key(target: &Cpu) -> String {
     Cpu { cores: 1, ..target.clone() }.fingerprint()
 }
@@ -67,7 +70,8 @@ pub fn key(target: &Cpu) -> String {
 pub struct Ceiling {
     /// GFLOP/s, whatever must be moved.
     pub peak_gflops: f64,
-    /// The nearest level that can hold all that must be moved: where it is found when the program ran just before.
+    /// The nearest level that can hold all that must be moved: where it is found when the program ran just
+    /// before.
     pub level: Level,
     /// Of this level.
     pub gb_per_s: f64,

@@ -1,7 +1,8 @@
 //! Runs the kernels, and takes their rates.
 //!
-//! Each core has a thread of its own, bound to it; all begin a run together and the last one ends it. The pool that programs run on would not do:
-//! where another process is busy, its threads come late, and the first one does the work of all.
+//! Each core has a thread of its own, bound to it; all begin a run together and the last one ends it. The
+//! pool that programs run on would not do: where another process is busy, its threads come late, and the
+//! first one does the work of all.
 
 use std::hint::spin_loop;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -33,12 +34,14 @@ const END: usize = usize::MAX;
 /// Measures the machine that this process runs on, in about two seconds; `target` describes it.
 ///
 /// # Errors
-/// [`RooflineError::Codegen`] where no kernel can be loaded, [`RooflineError::Memory`] where there is too little.
+/// [`RooflineError::Codegen`] where no kernel can be loaded, [`RooflineError::Memory`] where there is too
+/// little.
 pub fn measure(target: &Cpu) -> Result<Roofline, RooflineError> {
     let both = |of: &dyn Fn(u32) -> Result<f64, RooflineError>| {
         let (one, cores) = (of(1)?, f64::from(target.cores));
         let all = if target.cores > 1 { of(target.cores)? } else { one };
-        // what a core does beside others it does alone, and all of them do what one does: disturbances say otherwise
+        // what a core does beside others it does alone, and all of them do what one does: disturbances say
+        // otherwise
         Ok::<Rate, RooflineError>(Rate { one_core: one.max(all / cores), all_cores: all.max(one) })
     };
     let peak = peak_kernel(target, PEAK_STEPS);
@@ -70,8 +73,9 @@ fn gb_per_s(level: Level, target: &Cpu, cores: u32) -> Result<f64, RooflineError
     Ok(read / nanoseconds(fastest(&nest, target, cores, is_shared)?))
 }
 
-/// The bytes that each core reads to show a level, and whether all of them read the same ones. They fill half of a cache, so that what else
-/// is in it does not matter; a core's part of a shared cache must not fit into its own.
+/// The bytes that each core reads to show a level, and whether all of them read the same ones. They fill half
+/// of a cache, so that what else is in it does not matter; a core's part of a shared cache must not fit into
+/// its own.
 fn array(level: Level, target: &Cpu, cores: u32) -> (u64, bool) {
     let cores = u64::from(cores.max(1));
     match level {
@@ -115,7 +119,8 @@ impl Bench {
         Ok(Bench { arguments, workspace: map(kernel.workspace_bytes(), "workspace")?, shared })
     }
 
-    /// Writes to the memory: untouched pages would all be the same one, and a page belongs to the core that touches it first.
+    /// Writes to the memory: untouched pages would all be the same one, and a page belongs to the core that
+    /// touches it first.
     fn touch(&mut self) {
         self.arguments.iter_mut().for_each(|region| region.bytes_mut().fill(0));
     }
@@ -125,12 +130,14 @@ impl Bench {
         if let (Some(first), Some(shared)) = (addresses.first_mut(), self.shared) {
             *first = shared;
         }
-        // SAFETY: buffers are as large as the nest says and nothing is packed; outputs and workspace are this thread's own
+        // SAFETY: buffers are as large as the nest says and nothing is packed; outputs and workspace are this
+        // thread's own
         unsafe { kernel.run(&addresses, self.workspace.address()) }
     }
 }
 
-/// The shortest of several runs of a kernel on so many cores at once, from the first that begins to the last that ends.
+/// The shortest of several runs of a kernel on so many cores at once, from the first that begins to the last
+/// that ends.
 fn fastest(nest: &Nest, target: &Cpu, cores: u32, is_shared: bool) -> Result<Duration, RooflineError> {
     let kernel = Kernel::load(nest, target)?;
     let mut common = is_shared.then(|| Bench::new(nest, &kernel, None)).transpose()?;

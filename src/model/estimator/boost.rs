@@ -1,8 +1,9 @@
-//! How a forest learns to order the programs of a task: gradient boosting (Friedman 2001) of LambdaMART's loss (Burges 2010), over histograms and leaf by leaf
-//! as LightGBM does (Ke et al., NeurIPS 2017).
+//! How a forest learns to order the programs of a task: gradient boosting (Friedman 2001) of LambdaMART's
+//! loss (Burges 2010), over histograms and leaf by leaf as LightGBM does (Ke et al., NeurIPS 2017).
 //!
-//! A pair of programs that stands in the wrong order pushes as hard as swapping it would change the discounted gain of the
-//! order. The gain of a program falls with the third power of its time, so the best few count.
+//! A pair of programs that stands in the wrong order pushes as hard as swapping it would change the
+//! discounted gain of the order. The gain of a program falls with the third power of its time, so the best
+//! few count.
 
 use rand::SeedableRng;
 use rand::seq::index;

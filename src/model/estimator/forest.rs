@@ -19,7 +19,8 @@ pub(super) const LEAVES_NAME: &str = "forest.leaves";
 pub(super) struct Split {
     pub feature: u16,
     pub threshold: f32,
-    /// Where the feature is at most the threshold, and where it is above: a split further down the list, or, from [`SPLITS`] on, a leaf.
+    /// Where the feature is at most the threshold, and where it is above: a split further down the list, or,
+    /// from [`SPLITS`] on, a leaf.
     pub next: [u8; 2],
 }
 
@@ -97,7 +98,8 @@ impl Forest {
         BTreeMap::from([(SPLITS_NAME.to_string(), splits), (LEAVES_NAME.to_string(), leaves)])
     }
 
-    /// From tensors of [`Forest::shapes`], with finite values: every split asks for one of `inputs` features and leads further down, or to a leaf.
+    /// From tensors of [`Forest::shapes`], with finite values: every split asks for one of `inputs` features
+    /// and leads further down, or to a leaf.
     ///
     /// # Errors
     /// What is wrong, in words.
@@ -165,7 +167,8 @@ mod tests {
         let read = Forest::from_tensors(splits, leaves, 2).unwrap();
         assert_eq!(read.trees[0].splits, forest.trees[0].splits);
         assert_eq!(read.score(&[1.5, 0.0]), 1.0);
-        // a feature that is not there, one that is no number of one, a way back, a split that is not there, no leaf
+        // a feature that is not there, one that is no number of one, a way back, a split that is not there,
+        // no leaf
         for (at, value) in [(0, 2.0), (0, 0.5), (0, -1.0), (2, 0.0), (7, 1.0), (6, 5.0), (3, 125.0), (3, f32::MAX)] {
             let mut broken = splits.clone();
             broken[at] = value;

@@ -1,17 +1,21 @@
-//! What was measured of a task, on top of what is known from others: Gaussian process regression (Rasmussen and Williams 2006, algorithm 2.1) of what an
-//! estimator gets wrong. Programs are the more alike, the more trees of its forest they share a leaf of.
+//! What was measured of a task, on top of what is known from others: Gaussian process regression (Rasmussen
+//! and Williams 2006, algorithm 2.1) of what an estimator gets wrong. Programs are the more alike, the more
+//! trees of its forest they share a leaf of.
 
 use super::{Estimator, Group};
 
-/// How far estimates are off, in factors of two of the speed: their deviation, and that of measurements of one program.
+/// How far estimates are off, in factors of two of the speed: their deviation, and that of measurements of
+/// one program.
 const WRONG: f64 = 0.55;
 const NOISE: f64 = 0.2;
-/// How many deviations above what is expected of it a program may be hoped to be, as long as only a few are known; and by how much more with each
-/// doubling of what is known. A few programs are best spent on what is likely to be good; many, spent so, would all be variations of one kind.
+/// How many deviations above what is expected of it a program may be hoped to be, as long as only a few are
+/// known; and by how much more with each doubling of what is known. A few programs are best spent on what is
+/// likely to be good; many, spent so, would all be variations of one kind.
 const BOLDNESS: f64 = 0.1;
 const BOLDER: f64 = 1.0;
 const FEW: f64 = 4.0;
-/// Programs slower than this many factors of two below the best are all the same: by how much they are tells nothing about the best.
+/// Programs slower than this many factors of two below the best are all the same: by how much they are tells
+/// nothing about the best.
 const SLOWEST: f32 = -3.0;
 
 /// An estimator that was shown programs of the task that it is asked about.
@@ -54,8 +58,9 @@ impl Adapted {
             shown.iter().map(|a| shown.iter().map(|b| covariance(a, b)).collect()).collect();
         covariance.iter_mut().enumerate().for_each(|(at, row)| row[at] += NOISE * NOISE);
         let root = root(covariance);
-        // The estimate is right but for a constant of the task: the mean of the errors, where many programs that are alike weigh no more than one
-        // that is different from all. What all programs of one kind have in common is then told from the constant.
+        // The estimate is right but for a constant of the task: the mean of the errors, where many programs
+        // that are alike weigh no more than one that is different from all. What all programs of one kind
+        // have in common is then told from the constant.
         let (of_ones, of_errors) = (solve(&root, &vec![1.0; errors.len()]), solve(&root, &errors));
         let mean = of_errors.iter().sum::<f64>() / of_ones.iter().sum::<f64>().max(f64::MIN_POSITIVE);
         let weights = of_errors.iter().zip(&of_ones).map(|(error, one)| error - mean * one).collect();
@@ -74,9 +79,11 @@ impl Adapted {
         Some(self.expect(features)?.score)
     }
 
-    /// Chooses programs to measure together: the best by what they may be at best, one after the other, the others taken for known. The first
-    /// few of a list by score are alike, and wrong for the same reason. (Upper confidence bounds of Gaussian processes, that grow with the logarithm of
-    /// what was shown: Srinivas et al., ICML 2010; in batches: Desautels et al., ICML 2012.) Where nothing was shown, the first is the one of the highest score.
+    /// Chooses programs to measure together: the best by what they may be at best, one after the other, the
+    /// others taken for known. The first few of a list by score are alike, and wrong for the same reason.
+    /// (Upper confidence bounds of Gaussian processes, that grow with the logarithm of what was shown:
+    /// Srinivas et al., ICML 2010; in batches: Desautels et al., ICML 2012.) Where nothing was shown, the
+    /// first is the one of the highest score.
     pub fn choose(&self, pool: &[Expected], count: usize) -> Vec<usize> {
         let mut open: Vec<Open> = pool.iter().map(|expected| self.open(expected)).collect();
         let mut chosen = Vec::new();

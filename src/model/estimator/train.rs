@@ -1,6 +1,7 @@
-//! How an estimator's network learns to order the programs of a task: a logistic loss on pairs (RankNet, Burges et al. 2005), weighted by how far
-//! their speeds are apart and, since the best must be told from the good, by how fast the faster one is; and the cross entropy of the whole
-//! list (ListNet, Cao et al. 2007), whose target all but leaves out what is slow.
+//! How an estimator's network learns to order the programs of a task: a logistic loss on pairs (RankNet,
+//! Burges et al. 2005), weighted by how far their speeds are apart and, since the best must be told from the
+//! good, by how fast the faster one is; and the cross entropy of the whole list (ListNet, Cao et al. 2007),
+//! whose target all but leaves out what is slow.
 
 use std::collections::BTreeMap;
 

@@ -14,7 +14,8 @@ pub(super) enum Code<'a> {
     Accumulate { to: Access, combiner: Combiner, value: Value, reduces: Reduces, source: &'a Stmt },
 }
 
-/// Whether the destination of an accumulation stays where it is while a loop moves, so that its iterations meet in one element.
+/// Whether the destination of an accumulation stays where it is while a loop moves, so that its iterations
+/// meet in one element.
 #[derive(Clone, Copy)]
 pub(super) struct Reduces {
     /// The vector loop.

@@ -113,7 +113,7 @@ impl Memory {
     }
 
     pub fn is_private(&self) -> bool {
-        matches!(self.buffer.scope, Scope::Private | Scope::Register)
+        matches!(self.buffer.scope, Scope::BlockShared | Scope::Register)
     }
 
     /// Whether what `setup` leaves in it is there when `body` runs.
@@ -173,8 +173,8 @@ impl Memory {
         Ok(())
     }
 
-    /// Reads and writes an element. What all lanes of a vector loop, or threads of a phase, combine their values into nothing else in that loop or
-    /// phase may touch.
+    /// Reads and writes an element. What all lanes of a vector loop, or threads of a phase, combine their
+    /// values into nothing else in that loop or phase may touch.
     pub fn accumulate(&mut self, at: usize, around: Around, reduces: Reduces) -> Result<(), FaultKind> {
         let lane = around.lane.filter(|_| reduces.lanes);
         let mate = around.mate.filter(|_| reduces.threads);

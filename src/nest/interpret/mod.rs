@@ -1,14 +1,16 @@
-//! Runs a nest slowly and exactly, and finds what is wrong with it: the oracle of rewrites and of code generation.
+//! Runs a nest slowly and exactly, and finds what is wrong with it: the oracle of rewrites and of code
+//! generation.
 //!
-//! Loops run serially, whatever their kind; what parallel and vector loops promise is checked on the way, by a shadow
-//! of every element. Found are:
+//! Loops run serially, whatever their kind; what parallel and vector loops promise is checked on the way, by
+//! a shadow of every element. Found are:
 //! - accesses outside of a buffer, by an affine index or by one that was gathered;
 //! - reads of elements that nobody wrote: outputs and scratch buffers start undefined, private ones
 //!   with each iteration of a parallel loop; and outputs that are not written at the end;
-//! - races: an element that one iteration of a parallel loop writes and another reads or writes; the same for the blocks of a GPU, and for the
-//!   threads of a block within a phase; and registers that another thread has written;
-//! - lanes that depend on each other: the same for a vector loop, but for an accumulation whose destination does not
-//!   move with the vector variable, which is the reduction across lanes;
+//! - races: an element that one iteration of a parallel loop writes and another reads or writes; the same for
+//!   the blocks of a GPU, and for the threads of a block within a phase; and registers that another thread
+//!   has written;
+//! - lanes that depend on each other: the same for a vector loop, but for an accumulation whose destination
+//!   does not move with the vector variable, which is the reduction across lanes;
 //! - writes to inputs and constants, integer divisions by zero.
 //!
 //! Floats are computed in f32 and rounded to narrower types after each operation, integers wrap.
@@ -89,8 +91,8 @@ impl std::fmt::Display for Place {
     }
 }
 
-/// Runs `setup`, then `body`. `arguments` are in the order of [`Nest::arguments`], dense, row-major, in native byte order;
-/// outputs and packed buffers are overwritten, whatever they held.
+/// Runs `setup`, then `body`. `arguments` are in the order of [`Nest::arguments`], dense, row-major, in
+/// native byte order; outputs and packed buffers are overwritten, whatever they held.
 ///
 /// # Errors
 /// The first [`Fault`]; outputs then are as they were.

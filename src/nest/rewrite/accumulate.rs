@@ -8,7 +8,8 @@ use crate::workload::{Combiner, Condition, Expr, Index, Stage, TensorId, Var};
 /// How [`Nest::accumulate`] treats the reduction loops.
 #[derive(Clone, Debug, Default)]
 pub struct Reduction {
-    /// The loop over reduction blocks around the place of accumulation, if the reduction is blocked, and the spatial loops between them.
+    /// The loop over reduction blocks around the place of accumulation, if the reduction is blocked, and the
+    /// spatial loops between them.
     pub blocks: Option<Blocks>,
     /// Reduction loops whose iterations get accumulators of their own, combined at the end: vector lanes,
     /// independent chains, and threads of a block, which combine theirs in phases of their own.
@@ -32,8 +33,9 @@ struct Chain {
 }
 
 impl Nest {
-    /// Keeps the part of a reduction's output that one iteration of the loop `at` computes in registers, over all
-    /// reduction loops inside of it; a following element-wise stage is computed as the registers are written back.
+    /// Keeps the part of a reduction's output that one iteration of the loop `at` computes in registers, over
+    /// all reduction loops inside of it; a following element-wise stage is computed as the registers are
+    /// written back.
     ///
     /// ```text
     /// for i { for j { t[i, j] = 0 } }
@@ -47,8 +49,8 @@ impl Nest {
     /// }
     /// ```
     ///
-    /// Where the reduction is blocked around `at`, each thread keeps partial results from block to block, in the order in which registers
-    /// are loaded, and the output is written after the last:
+    /// Where the reduction is blocked around `at`, each thread keeps partial results from block to block, in
+    /// the order in which registers are loaded, and the output is written after the last:
     ///
     /// ```text
     /// for io { for ko { for ki { for ii { t[4*io + ii] += S } } } }
@@ -63,7 +65,8 @@ impl Nest {
     /// ```
     ///
     /// # Errors
-    /// [`Refusal::NoLoop`]; [`Refusal::NotPerfect`] where the loops inside of `at` are not one chain that ends in an accumulation into `tensor`.
+    /// [`Refusal::NoLoop`]; [`Refusal::NotPerfect`] where the loops inside of `at` are not one chain that
+    /// ends in an accumulation into `tensor`.
     pub fn accumulate(
         mut self,
         tensor: TensorId,
@@ -168,7 +171,8 @@ impl Nest {
         Ok(self)
     }
 
-    /// Combines the registers of threads, those of a warp at a time, through shared memory: the phases, and where the result is then.
+    /// Combines the registers of threads, those of a warp at a time, through shared memory: the phases, and
+    /// where the result is then.
     ///
     /// ```text
     /// for r in 0..8 { thread for q in 0..32 { acc[y, r, q] } }                  threads r and q are lanes
@@ -201,7 +205,7 @@ impl Nest {
             let inside = loops.clone();
             loops.retain(|l| !combined.iter().any(|lane| lane.var == l.var));
             let shape = loops.iter().map(|l| l.extent()).collect();
-            let part = self.add_buffer(Buffer { name: format!("{name}_sum"), shape, dtype, scope: Scope::Private });
+            let part = self.add_buffer(Buffer { name: format!("{name}_sum"), shape, dtype, scope: Scope::BlockShared });
             let own = indices(&loops);
             let start = Stmt::Store { buffer: part, indices: own.clone(), value: identity(combiner, dtype) };
             phases.extend(self.copy_of_loops(&loops, vec![start]));
@@ -212,8 +216,8 @@ impl Nest {
         (phases, result)
     }
 
-    /// A thread's own buffer for what is in the registers at the end of a reduction block, and where in it they go: the loops `inside` of
-    /// the blocks, then those over the registers.
+    /// A thread's own buffer for what is in the registers at the end of a reduction block, and where in it
+    /// they go: the loops `inside` of the blocks, then those over the registers.
     fn partial_results(
         &mut self,
         tensor: TensorId,
@@ -224,7 +228,7 @@ impl Nest {
         shape.extend(registers.iter().map(Loop::extent));
         let indices = inside.iter().copied().chain(registers.iter().map(|l| l.var)).map(Index::var).collect();
         let (name, dtype) = (format!("{}_part", self.buffer(tensor).name), self.buffer(tensor).dtype);
-        Ok((self.add_buffer(Buffer { name, shape, dtype, scope: Scope::Private }), indices))
+        Ok((self.add_buffer(Buffer { name, shape, dtype, scope: Scope::BlockShared }), indices))
     }
 
     /// Appends a buffer.

@@ -6,7 +6,8 @@ use crate::nest::{Nest, Scope};
 use crate::workload::{Index, TensorId};
 
 impl Nest {
-    /// Lays a scratch buffer out anew. Each group of its dimensions becomes one, in the order given, and rows of the last are `padding` elements longer.
+    /// Lays a scratch buffer out anew. Each group of its dimensions becomes one, in the order given, and rows
+    /// of the last are `padding` elements longer.
     ///
     /// ```text
     /// p[t, k, i] of 16 × 8 × 4                        as [[1], [0, 2]], padding 1
@@ -15,10 +16,11 @@ impl Nest {
     /// ```
     ///
     /// # Errors
-    /// [`Refusal::Other`] for a buffer that is no scratch, and for groups that do not name all its dimensions once.
+    /// [`Refusal::Other`] for a buffer that is no scratch, and for groups that do not name all its dimensions
+    /// once.
     pub fn relayout(mut self, buffer: TensorId, groups: &[Vec<usize>], padding: i64) -> Result<Nest, Refusal> {
         let known = &mut self.buffers[buffer.0 as usize];
-        if !matches!(known.scope, Scope::Private | Scope::Shared) {
+        if !matches!(known.scope, Scope::BlockShared | Scope::Workspace) {
             return Err(Refusal::Other("only scratch is laid out anew"));
         }
         let mut named: Vec<usize> = groups.concat();
@@ -45,8 +47,9 @@ impl Nest {
         Ok(self)
     }
 
-    /// Lays the last two dimensions of a scratch buffer out in matrices of 8 × 8, each in one piece, `padding` elements behind each of them. Neighbours in memory are
-    /// neighbours along the last dimension, or else along the one before.
+    /// Lays the last two dimensions of a scratch buffer out in matrices of 8 × 8, each in one piece,
+    /// `padding` elements behind each of them. Neighbours in memory are neighbours along the last dimension,
+    /// or else along the one before.
     ///
     /// ```text
     /// p[k, j] of 32 × 64                                   by columns, padding 8
@@ -58,7 +61,7 @@ impl Nest {
     /// [`Refusal::Other`] for a buffer that is no scratch, and for sides that are not multiples of 8.
     pub fn in_core_matrices(mut self, buffer: TensorId, by_columns: bool, padding: i64) -> Result<Nest, Refusal> {
         let known = &mut self.buffers[buffer.0 as usize];
-        if !matches!(known.scope, Scope::Private | Scope::Shared) {
+        if !matches!(known.scope, Scope::BlockShared | Scope::Workspace) {
             return Err(Refusal::Other("only scratch is laid out anew"));
         }
         let [others @ .., rows, columns] = known.shape.as_slice() else {

@@ -14,7 +14,8 @@ impl Nest {
     /// for o in 0..33 { for r in 0..min(6, 197 - 6*o) { S(6*o + r) } }
     /// ```
     ///
-    /// Where the loop is ragged itself, which must leave it one iteration at least, there are as many tiles as it fills.
+    /// Where the loop is ragged itself, which must leave it one iteration at least, there are as many tiles
+    /// as it fills.
     ///
     /// Returns the outer and the inner variable.
     ///
@@ -47,8 +48,9 @@ impl Nest {
         Ok((self, outer, inner))
     }
 
-    /// Cuts a loop into several levels: `factors` are the iterations of the inner loops, outermost first. A bound of the innermost one leaves out
-    /// what is too much, so that the levels may be put into any order that keeps it innermost.
+    /// Cuts a loop into several levels: `factors` are the iterations of the inner loops, outermost first. A
+    /// bound of the innermost one leaves out what is too much, so that the levels may be put into any order
+    /// that keeps it innermost.
     ///
     /// ```text
     /// for i in 0..200 { S(i) }                                                  in tiles of 4 by 8
@@ -98,7 +100,8 @@ impl Nest {
         Ok((self, vars))
     }
 
-    /// Makes one loop of two that are perfectly nested. Bounds of the inner loop beyond its constant one become conditions.
+    /// Makes one loop of two that are perfectly nested. Bounds of the inner loop beyond its constant one
+    /// become conditions.
     ///
     /// ```text
     /// for i in 0..7 { for j in 0..5 { S(i, j) } }
@@ -144,15 +147,16 @@ impl Nest {
         Ok((self, fused))
     }
 
-    /// Puts perfectly nested loops into a new order. `order` names all loops of the chain that starts at its outermost member
-    /// and ends at its innermost.
+    /// Puts perfectly nested loops into a new order. `order` names all loops of the chain that starts at its
+    /// outermost member and ends at its innermost.
     ///
     /// ```text
     /// for i { for j { for k { S } } }   reorder [k, i, j]   =>   for k { for i { for j { S } } }
     /// ```
     ///
     /// # Errors
-    /// [`Refusal::NotPerfect`] where they are not one chain, [`Refusal::BoundsDepend`] where a bound would leave the scope of its variable.
+    /// [`Refusal::NotPerfect`] where they are not one chain, [`Refusal::BoundsDepend`] where a bound would
+    /// leave the scope of its variable.
     pub fn reorder(mut self, order: &[Var]) -> Result<Nest, Refusal> {
         let missing = || order.first().map_or(Refusal::Other("nothing to reorder"), |v| Refusal::NoLoop(*v));
         let head = outermost(&self.body, order).ok_or_else(missing)?.var;
@@ -187,8 +191,8 @@ impl Nest {
     /// Says how the iterations of a loop are executed.
     ///
     /// # Errors
-    /// [`Refusal::NoLoop`], or [`Refusal::NotConstant`] for a parallel loop of varying extent. Ragged vector and unrolled loops are
-    /// allowed here: [`Nest::peel_tails`] makes them constant.
+    /// [`Refusal::NoLoop`], or [`Refusal::NotConstant`] for a parallel loop of varying extent. Ragged vector
+    /// and unrolled loops are allowed here: [`Nest::peel_tails`] makes them constant.
     pub fn set_kind(mut self, var: Var, kind: LoopKind) -> Result<Nest, Refusal> {
         let l = find_loop_mut(&mut self.body, var).ok_or(Refusal::NoLoop(var))?;
         if kind == LoopKind::Parallel && !l.is_constant() {
@@ -215,7 +219,8 @@ impl Nest {
         Ok((self, unit))
     }
 
-    /// Removes loops of one iteration, but for those over blocks and threads, which say where their bodies are executed.
+    /// Removes loops of one iteration, but for those over blocks and threads, which say where their bodies
+    /// are executed.
     ///
     /// ```text
     /// for u in 0..1 { S(u) }   =>   S(0)

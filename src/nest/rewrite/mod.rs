@@ -1,12 +1,13 @@
 //! Pure rewrites: each takes a nest and returns one that computes the same.
 //!
-//! They take it by value, so that what stays as it is moves over and nothing is copied: a search builds hundreds of programs for each that it
-//! measures. Who still needs the nest as it was clones it.
+//! They take it by value, so that what stays as it is moves over and nothing is copied: a search builds
+//! hundreds of programs for each that it measures. Who still needs the nest as it was clones it.
 //!
-//! Loops are named by their variable. A rewrite that does not fit is refused with a reason.
-//! [`loops`] shapes loops, [`accumulate`] moves reductions into registers and fuses what follows them,
-//! [`pack`] copies operands into the order in which they are read, [`rows`] joins the loops of several stages, [`place`] moves results,
-//! [`stages`] copies ahead, [`persistent`] deals the steps of all results out evenly, and [`peel`] makes ragged inner loops constant.
+//! Loops are named by their variable. A rewrite that does not fit is refused with a reason. [`loops`] shapes
+//! loops, [`accumulate`] moves reductions into registers and fuses what follows them, [`pack`] copies
+//! operands into the order in which they are read, [`rows`] joins the loops of several stages, [`place`]
+//! moves results, [`stages`] copies ahead, [`persistent`] deals the steps of all results out evenly, and
+//! [`peel`] makes ragged inner loops constant.
 
 pub mod accumulate;
 pub mod buffers;
@@ -28,7 +29,8 @@ use thiserror::Error;
 
 use crate::workload::Var;
 
-/// Why a rewrite does not fit. The space offers only rewrites that fit, so one of these behind a finished trace is our bug.
+/// Why a rewrite does not fit. The space offers only rewrites that fit, so one of these behind a finished
+/// trace is our bug.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 pub enum Refusal {
     #[error("no loop over v{}", .0.0)]

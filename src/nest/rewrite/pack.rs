@@ -10,8 +10,8 @@ use crate::workload::{
 /// How a packed operand is laid out.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Layout {
-    /// In the order of the loops that read it, an element for each iteration: panels of a matrix product; of a convolution, the
-    /// matrix of unrolled patches (im2col).
+    /// In the order of the loops that read it, an element for each iteration: panels of a matrix product; of
+    /// a convolution, the matrix of unrolled patches (im2col).
     Panel,
     /// The box that the loops touch, in the tensor's own order of dimensions, padding written out.
     Box,
@@ -38,9 +38,10 @@ pub enum Place {
 }
 
 impl Nest {
-    /// Packs what the accumulations inside of `stage` (a loop) read of a tensor, with the guards around the access and, for a
-    /// [`Content::Converted`] copy, the conversion around both. Where they read it in several ways, `which` counts these from 0, in the order
-    /// of their expressions, those that are packed already left out.
+    /// Packs what the accumulations inside of `stage` (a loop) read of a tensor, with the guards around the
+    /// access and, for a [`Content::Converted`] copy, the conversion around both. Where they read it in
+    /// several ways, `which` counts these from 0, in the order of their expressions, those that are packed
+    /// already left out.
     ///
     /// ```text
     /// for i { for k { for j { t[i, j] += a[i, k] * b[k, j] } } }           pack b inside i as panel, k and j inside
@@ -122,8 +123,8 @@ impl Nest {
         Ok((copy, Expr::load(packed, indices)))
     }
 
-    /// Where a copy reads neighbours along one of its loops, and lanes far apart along the vector loop, it takes a line of neighbours at a time, which
-    /// can be transposed in registers.
+    /// Where a copy reads neighbours along one of its loops, and lanes far apart along the vector loop, it
+    /// takes a line of neighbours at a time, which can be transposed in registers.
     ///
     /// ```text
     /// for k in 0..64 { vector j in 0..16 { p[k, j] = b[j, k] } }
@@ -194,7 +195,8 @@ impl Nest {
             Expr::Cast(_, inner) => (&**inner, true),
             other => (other, false),
         };
-        // what lies outside of the tensor is never used but where a guard says so, and zero is what the guard would give
+        // what lies outside of the tensor is never used but where a guard says so, and zero is what the guard
+        // would give
         let outside = match read {
             Expr::Guard { outside, .. } => (**outside).clone(),
             _ => typed_identity(Combiner::Sum, self.buffer(tensor).dtype),
@@ -240,8 +242,8 @@ impl Nest {
     fn packed_buffer(&mut self, tensor: TensorId, dtype: DType, shape: Vec<i64>, place: Place) -> TensorId {
         let scope = match place {
             Place::Setup => Scope::Packed,
-            Place::Before(_) => Scope::Shared,
-            Place::Inside(_) => Scope::Private,
+            Place::Before(_) => Scope::Workspace,
+            Place::Inside(_) => Scope::BlockShared,
         };
         let mut name = format!("{}_pack", self.buffer(tensor).name);
         if self.buffers.iter().any(|buffer| buffer.name == name) {
@@ -279,7 +281,8 @@ fn swap(expr: &mut Expr, read: &Expr, access: &Expr) {
     }
 }
 
-/// The distinct accesses to a tensor of what is accumulated inside of a loop, each with its guard. Copies that packing has made are stores.
+/// The distinct accesses to a tensor of what is accumulated inside of a loop, each with its guard. Copies
+/// that packing has made are stores.
 fn reads(l: &Loop, tensor: TensorId, content: Content) -> Vec<Expr> {
     let mut all = Vec::new();
     for_each_stmt(&l.body, &mut |stmt| {

@@ -6,7 +6,8 @@ use crate::workload::{Combiner, Condition, Expr, Index, Interval, TensorId, Var}
 use std::collections::BTreeMap;
 
 impl Nest {
-    /// Splits the work at ragged edges so that every vector and unrolled loop runs a constant number of times.
+    /// Splits the work at ragged edges so that every vector and unrolled loop runs a constant number of
+    /// times.
     ///
     /// ```text
     /// for o in 0..33 { unroll for r in 0..min(6, 197 - 6*o) { S } }
@@ -17,8 +18,8 @@ impl Nest {
     /// }
     /// ```
     ///
-    /// The condition is tested as far out as its variables allow. Where it hangs on a serial loop, that loop stops before
-    /// the ragged tile, which follows it.
+    /// The condition is tested as far out as its variables allow. Where it hangs on a serial loop, that loop
+    /// stops before the ragged tile, which follows it.
     #[must_use]
     pub fn peel_tails(mut self) -> Nest {
         let mut ranges = BTreeMap::new();
@@ -89,7 +90,8 @@ impl Nest {
         })
     }
 
-    /// The strips from number `first` on, each with the body that `body` gives for its lane and its point of the loop.
+    /// The strips from number `first` on, each with the body that `body` gives for its lane and its point of
+    /// the loop.
     fn strips_from(&mut self, l: &Loop, lanes: i64, first: i64, body: Strip<'_>) -> Vec<Stmt> {
         let (whole, rest) = (l.extent() / lanes, l.extent() % lanes);
         let mut result = Vec::new();
@@ -184,8 +186,8 @@ fn peel_inside(l: Loop, ranges: &mut Ranges) -> Vec<Stmt> {
 /// Separates the full tiles from the ragged one, below the loop that decides which it is.
 fn peel_at(mut l: Loop, bound: &Index, tile: i64, ranges: &mut Ranges) -> Vec<Stmt> {
     let range = bound.range(&|v| ranges.get(&v).copied().unwrap_or(Interval::point(0)));
-    // what is left in the last tile is known when the bound moves in steps of whole tiles, as loops made by one split do; otherwise the
-    // loop stays ragged, and the verifier refuses it
+    // what is left in the last tile is known when the bound moves in steps of whole tiles, as loops made by
+    // one split do; otherwise the loop stays ragged, and the verifier refuses it
     if bound.terms().iter().any(|(_, step)| step % tile != 0) {
         return peel_inside(l, ranges);
     }
@@ -248,7 +250,8 @@ fn where_iterated(l: &Loop, iteration: &Index, body: Vec<Stmt>) -> Vec<Stmt> {
     if conditions.is_empty() { body } else { vec![Stmt::If { conditions, body }] }
 }
 
-/// A bound that makes a vector or unrolled loop below ragged and whose innermost variable is `var`, with the tile that it cuts.
+/// A bound that makes a vector or unrolled loop below ragged and whose innermost variable is `var`, with the
+/// tile that it cuts.
 fn ragged_bound(body: &[Stmt], var: Var) -> Option<(Index, i64)> {
     first_ragged(body, &|bound| bound.mentions(var) && !bound.any_var(&|v| find_loop(body, v).is_some()))
 }

@@ -1,4 +1,5 @@
-//! Persistent blocks: the steps of all results in one row, dealt out evenly (Stream-K: Osama et al., PPoPP 2023).
+//! Persistent blocks: the steps of all results in one row, dealt out evenly (Stream-K: Osama et al., PPoPP
+//! 2023).
 
 use std::mem::take;
 
@@ -21,7 +22,8 @@ struct Grid {
 /// The registers that a block adds up in.
 struct Accumulators {
     buffer: TensorId,
-    /// Where the parts are kept of results that a block did not get to the end of, and of those that it did not begin. First dimension: the block.
+    /// Where the parts are kept of results that a block did not get to the end of, and of those that it did
+    /// not begin. First dimension: the block.
     unfinished: TensorId,
     finished: TensorId,
 }
@@ -38,7 +40,8 @@ pub struct Shares {
 }
 
 impl Shares {
-    /// Of so many results of so many steps, for `workers` at most; `None` where there is nothing to deal out, or nobody to deal it out to.
+    /// Of so many results of so many steps, for `workers` at most; `None` where there is nothing to deal out,
+    /// or nobody to deal it out to.
     pub fn new(results: i64, steps: i64, workers: i64) -> Option<Shares> {
         if results < 1 || steps < 1 || workers < 1 {
             return None;
@@ -56,15 +59,17 @@ impl Shares {
         self.each % self.steps == 0
     }
 
-    /// In how many parts a result may be computed: all but the last are of workers that get no further than into its middle.
+    /// In how many parts a result may be computed: all but the last are of workers that get no further than
+    /// into its middle.
     pub fn most_parts(self) -> i64 {
         if self.are_whole() { 1 } else { 1 + (self.steps + self.each - 2) / self.each }
     }
 }
 
 impl Nest {
-    /// Lets as many blocks as there are `workers` go through the steps of all results, an equal share in a row each, whatever the number of results. What blocks
-    /// computed of a result that several had a share of, is kept in parts, which a grid of its own combines.
+    /// Lets as many blocks as there are `workers` go through the steps of all results, an equal share in a
+    /// row each, whatever the number of results. What blocks computed of a result that several had a share
+    /// of, is kept in parts, which a grid of its own combines.
     ///
     /// ```text
     /// block for i in 0..6 { r = 0  for k in 0..8 { r += f(i, k) }  t[i] = g(r) }                                   with 4 workers
@@ -82,11 +87,12 @@ impl Nest {
     /// block for i in 0..6 { if 8·i / 12 < (8·i + 7) / 12 { t[i] = g(unfinished[8·i / 12] + finished[(8·i + 7) / 12]) } }
     /// ```
     ///
-    /// `steps` is the loop that stands in the blocks, between what starts accumulators and what takes their values. Returns the variable of the loop over a
-    /// block's share, too.
+    /// `steps` is the loop that stands in the blocks, between what starts accumulators and what takes their
+    /// values. Returns the variable of the loop over a block's share, too.
     ///
     /// # Errors
-    /// [`Refusal::NoLoop`], [`Refusal::NotConstant`] for a ragged loop, and [`Refusal::Other`] where blocks do anything else.
+    /// [`Refusal::NoLoop`], [`Refusal::NotConstant`] for a ragged loop, and [`Refusal::Other`] where blocks
+    /// do anything else.
     pub fn persistent(mut self, steps: Var, workers: i64, combiner: Combiner) -> Result<(Nest, Var), Refusal> {
         let holds = |statement: &Stmt| find_loop(std::slice::from_ref(statement), steps).is_some();
         let at = self.body.iter().position(holds).ok_or(Refusal::NoLoop(steps))?;
@@ -110,7 +116,7 @@ impl Nest {
         let Buffer { name, shape, dtype, .. } = self.buffer(buffer).clone();
         let mut parts = |which| {
             let shape = [&[workers], &shape[..]].concat();
-            self.add_buffer(Buffer { name: format!("{name}_{which}"), shape, dtype, scope: Scope::Shared })
+            self.add_buffer(Buffer { name: format!("{name}_{which}"), shape, dtype, scope: Scope::Workspace })
         };
         Accumulators { buffer, unfinished: parts("unfinished"), finished: parts("finished") }
     }

@@ -32,7 +32,8 @@ impl Nest {
         Ok(self)
     }
 
-    /// Writes what goes to `from` to `to` instead, at `indices` of the former place (`Var(d)` is dimension d of it), where `conditions` hold.
+    /// Writes what goes to `from` to `to` instead, at `indices` of the former place (`Var(d)` is dimension d
+    /// of it), where `conditions` hold.
     ///
     /// ```text
     /// for v { for p { z[v, p] = S } }   =>   for v { for p { if 4*v + p < 7 { y[4*v + p] = S } } }
@@ -58,7 +59,7 @@ impl Nest {
         for_each_expr(&self.body, &mut |value| value.for_each_load(&mut |read, _| used[read.0 as usize] = true));
         for (buffer, used) in self.buffers.iter_mut().zip(used) {
             if buffer.scope == Scope::Packed && !used {
-                buffer.scope = Scope::Shared;
+                buffer.scope = Scope::Workspace;
             }
         }
         self

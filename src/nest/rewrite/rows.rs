@@ -5,15 +5,16 @@ use crate::nest::{Loop, Nest, Scope, Stmt};
 use crate::workload::{Index, TensorId, Var};
 
 impl Nest {
-    /// Joins loops of equal extent that follow one another in the same body; what the first ones write, the later
-    /// ones may read at the same iteration only.
+    /// Joins loops of equal extent that follow one another in the same body; what the first ones write, the
+    /// later ones may read at the same iteration only.
     ///
     /// ```text
     /// for i { A(i) }  for j { B(j) }   =>   for i { A(i)  B(i) }
     /// ```
     ///
     /// # Errors
-    /// [`Refusal::NoLoop`], [`Refusal::NotConstant`]; [`Refusal::Other`] where they do not follow one another or differ in extent.
+    /// [`Refusal::NoLoop`], [`Refusal::NotConstant`]; [`Refusal::Other`] where they do not follow one another
+    /// or differ in extent.
     pub fn join(mut self, vars: &[Var]) -> Result<Nest, Refusal> {
         let [first, rest @ ..] = vars else { return Ok(self) };
         let head = find_loop(&self.body, *first).ok_or(Refusal::NoLoop(*first))?;
@@ -38,8 +39,9 @@ impl Nest {
         Ok(self)
     }
 
-    /// Gives every iteration of the loops over `rows` its own instance of an intermediate. Each row comes with the number of
-    /// iterations that stay together: a dimension that a single one indexes is dropped, of others a block is left.
+    /// Gives every iteration of the loops over `rows` its own instance of an intermediate. Each row comes
+    /// with the number of iterations that stay together: a dimension that a single one indexes is dropped, of
+    /// others a block is left.
     ///
     /// ```text
     /// for i { t[i, ..] = S  U(t[i, ..]) }   =>   for i { t[..] = S  U(t[..]) }
@@ -52,7 +54,7 @@ impl Nest {
     /// # Errors
     /// [`Refusal::Other`] where the tensor is an argument or accessed at another row.
     pub fn privatise(mut self, tensor: TensorId, rows: &[(Var, i64)]) -> Result<Nest, Refusal> {
-        if self.buffer(tensor).scope != Scope::Shared {
+        if self.buffer(tensor).scope != Scope::Workspace {
             return Err(Refusal::Other("only shared buffers become private"));
         }
         let mut outside = false;
@@ -84,7 +86,7 @@ impl Nest {
         let blocks = rows.iter().zip(&buffer.shape).map(|((_, block), extent)| *block.min(extent)).filter(|b| *b > 1);
         let blocks: Vec<i64> = blocks.collect();
         buffer.shape.splice(..rows.len(), blocks);
-        buffer.scope = if buffer.elements() == 1 { Scope::Register } else { Scope::Private };
+        buffer.scope = if buffer.elements() == 1 { Scope::Register } else { Scope::BlockShared };
         Ok(self)
     }
 
@@ -93,7 +95,7 @@ impl Nest {
     pub fn drop_unused(mut self) -> Nest {
         let used = self.used();
         for (buffer, used) in self.buffers.iter_mut().zip(used) {
-            if !used && matches!(buffer.scope, Scope::Shared | Scope::Private | Scope::Register) {
+            if !used && matches!(buffer.scope, Scope::Workspace | Scope::BlockShared | Scope::Register) {
                 buffer.shape = Vec::new();
                 buffer.scope = Scope::Register;
             }

@@ -5,8 +5,8 @@ use crate::nest::{Loop, LoopKind, Nest, Scope, Stmt};
 use crate::workload::{Condition, Expr, Index, TensorId, Var};
 
 impl Nest {
-    /// Lets the copies at the start of a serial loop's body run ahead of what computes with them. The copies' buffers get a first dimension of
-    /// `stages` slots, of which one is read while the others are filled.
+    /// Lets the copies at the start of a serial loop's body run ahead of what computes with them. The copies'
+    /// buffers get a first dimension of `stages` slots, of which one is read while the others are filled.
     ///
     /// ```text
     /// for k in 0..8 { thread at { s[at] = t[16·k + at] }  thread x { r[x] += s[x] } }              in 3 stages
@@ -18,11 +18,13 @@ impl Nest {
     /// }
     /// ```
     ///
-    /// Where the loop is ragged, nothing is copied for steps that do not come. A single stage is what there was before.
+    /// Where the loop is ragged, nothing is copied for steps that do not come. A single stage is what there
+    /// was before.
     ///
     /// # Errors
-    /// [`Refusal::NoLoop`], and [`Refusal::Other`] where the loop's body is not copies into
-    /// these private buffers, of what nothing in the loop writes, followed by phases that do not write to them, or where they are used elsewhere.
+    /// [`Refusal::NoLoop`], and [`Refusal::Other`] where the loop's body is not copies into these private
+    /// buffers, of what nothing in the loop writes, followed by phases that do not write to them, or where
+    /// they are used elsewhere.
     pub fn pipeline(mut self, steps: Var, buffers: &[TensorId], stages: i64) -> Result<Nest, Refusal> {
         let l = find_loop(&self.body, steps).ok_or(Refusal::NoLoop(steps))?;
         if l.kind != LoopKind::Serial || stages < 1 {
@@ -111,7 +113,7 @@ impl Nest {
 
     /// How many of the statements that a loop's body begins with are copies into `buffers`.
     fn leading_copies(&self, l: &Loop, buffers: &[TensorId]) -> Result<usize, Refusal> {
-        if buffers.iter().any(|buffer| self.buffer(*buffer).scope != Scope::Private) {
+        if buffers.iter().any(|buffer| self.buffer(*buffer).scope != Scope::BlockShared) {
             return Err(Refusal::Other("only private buffers have slots"));
         }
         let stored = |statement: &Stmt| written(std::slice::from_ref(statement));

@@ -11,7 +11,8 @@ use crate::workload::{Atom, Binary, Combiner, Condition, Expr, Index, Interval, 
 const WRITTEN_OUT: i64 = 16;
 
 impl Nest {
-    /// Deals the iterations of perfectly nested loops, from `outermost` on, out to the threads of a block, `lanes` neighbours at a time.
+    /// Deals the iterations of perfectly nested loops, from `outermost` on, out to the threads of a block,
+    /// `lanes` neighbours at a time.
     ///
     /// ```text
     /// for u in 0..8 { for v in 0..32 { s[u, v] = t[u, v] } }           to 16 threads, 4 lanes
@@ -68,7 +69,8 @@ impl Nest {
         Ok(self)
     }
 
-    /// Lets a single thread do what stands between the phases of a block, and a single block what stands outside of all.
+    /// Lets a single thread do what stands between the phases of a block, and a single block what stands
+    /// outside of all.
     ///
     /// ```text
     /// block for i in 0..8 { s = 0  thread for x in 0..32 { … } }
@@ -105,8 +107,8 @@ impl Nest {
         }
     }
 
-    /// Lets ragged thread loops, and the ragged loops inside of them that are written out, run in full. What they compute too much goes to
-    /// registers and shared memory as what changes nothing, and nowhere else.
+    /// Lets ragged thread loops, and the ragged loops inside of them that are written out, run in full. What
+    /// they compute too much goes to registers and shared memory as what changes nothing, and nowhere else.
     ///
     /// ```text
     /// thread for x in 0..min(8, n - 8·i) { r[x] += t[8·i + x] }       t1[8·i + x] = r[x]
@@ -130,8 +132,9 @@ impl Nest {
     }
 }
 
-/// The variables of perfectly nested loops, at the point `lanes · unit + lane` of all their iterations. Lanes that the innermost loops divide, or that divide them,
-/// stay outside of divisions by anything else, so that neighbours are seen to be neighbours. `runs_over`: there are more points than iterations.
+/// The variables of perfectly nested loops, at the point `lanes · unit + lane` of all their iterations. Lanes
+/// that the innermost loops divide, or that divide them, stay outside of divisions by anything else, so that
+/// neighbours are seen to be neighbours. `runs_over`: there are more points than iterations.
 fn digits(loops: &[Loop], unit: &Index, lane: Var, lanes: i64, runs_over: bool) -> Vec<(Var, Index)> {
     let (mut units_below, mut lanes_below) = (1, 1);
     let mut digits = Vec::new();
@@ -213,7 +216,8 @@ fn has_threads(statements: &[Stmt]) -> bool {
     })
 }
 
-/// That a variable of a loop of `extent` iterations stays below a bound. Where the bound is a multiple of the extent, all iterations do, or none.
+/// That a variable of a loop of `extent` iterations stays below a bound. Where the bound is a multiple of the
+/// extent, all iterations do, or none.
 fn within(var: Var, extent: i64, bound: &Index) -> Condition {
     let whole = bound.offset() % extent == 0 && bound.terms().iter().all(|(_, coefficient)| coefficient % extent == 0);
     match whole {
@@ -271,11 +275,11 @@ impl Room<'_> {
         let fits = |(index, extent): (&Index, &i64)| {
             index.range(&range).is_some_and(|values| values.low >= 0 && values.high < *extent)
         };
-        matches!(buffer.scope, Scope::Register | Scope::Private) && indices.iter().zip(&buffer.shape).all(fits)
+        matches!(buffer.scope, Scope::Register | Scope::BlockShared) && indices.iter().zip(&buffer.shape).all(fits)
     }
 
-    /// Whether a factor is an element of a copy that holds zeros wherever a reduction's variable runs over; a window would move over
-    /// what is there.
+    /// Whether a factor is an element of a copy that holds zeros wherever a reduction's variable runs over; a
+    /// window would move over what is there.
     fn is_zero_beyond(&self, factor: &Expr, var: Var, spatial: &[Index]) -> bool {
         let Expr::Load { tensor, indices } = unconverted(factor) else { return false };
         let is_own = |other: Var| spatial.iter().any(|index| index.mentions(other));
@@ -286,7 +290,7 @@ impl Room<'_> {
             alone
         };
         let plain = |index: &Index| is_alone(index) || are_digits(index);
-        self.buffers[tensor.0 as usize].scope == Scope::Private
+        self.buffers[tensor.0 as usize].scope == Scope::BlockShared
             && !self.not_filled.contains(tensor)
             && along.peek().is_some()
             && along.all(plain)
@@ -303,7 +307,8 @@ impl Room<'_> {
         value.for_each_load(&mut |tensor, at| {
             reaches_out |= self.partly_written.contains(&tensor) || !self.is_inside(tensor, at);
         });
-        // an element too much may get any value that can be had without leaving a buffer, and a sum of products zeros
+        // an element too much may get any value that can be had without leaving a buffer, and a sum of
+        // products zeros
         let adds_nothing = |var: Var| match &*statement {
             Stmt::Accumulate { combiner: Combiner::Sum, value: Expr::Binary(Binary::Multiply, x, y), .. } => {
                 [x, y].into_iter().all(|factor| self.is_zero_beyond(factor, var, indices))

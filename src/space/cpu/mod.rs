@@ -1,12 +1,13 @@
 //! The rules for CPUs, in the order in which they decide and rewrite.
 //!
-//! First of all the algorithm: the task as it is written, or another workload that gives the same output, whose stages are then scheduled
-//! like any others.
+//! First of all the algorithm: the task as it is written, or another workload that gives the same output,
+//! whose stages are then scheduled like any others.
 //!
-//! The shape of every program, from outside to inside: rows that several stages share, one by one or in blocks; blocks of each
-//! spatial axis, spread over the threads where there are no rows; blocks of the deepest reduction axis; register tiles inside of a block;
-//! reduction loops; and innermost the register tile itself, written out, one of its axes in vectors. Accumulators live in registers
-//! from the first reduction step to the last.
+//! The shape of every program, from outside to inside: rows that several stages share, one by one or in
+//! blocks; blocks of each spatial axis, spread over the threads where there are no rows; blocks of the
+//! deepest reduction axis; register tiles inside of a block; reduction loops; and innermost the register tile
+//! itself, written out, one of its axes in vectors. Accumulators live in registers from the first reduction
+//! step to the last.
 
 mod algorithm;
 mod order;

@@ -69,7 +69,8 @@ impl Rule<Cpu> for Pack {
                 // what is packed already reads a copy
                 let done = group.packs[..number].iter().filter(|p| p.tensor == packing.tensor).count();
                 let operand = (packing.tensor, packing.which - done);
-                // weights stay as short as they are, since they are read from memory once; what is copied for a block is read from a cache often
+                // weights stay as short as they are, since they are read from memory once; what is copied for
+                // a block is read from a cache often
                 let content = if place == Place::Setup { Content::Own } else { Content::Converted };
                 built.nest = take(&mut built.nest).pack(head, operand, place, (packing.layout, content))?;
             }
@@ -127,9 +128,10 @@ fn options(workload: &Workload, group: &Group, access: &Access, rows: usize) -> 
     options
 }
 
-/// Constants are packed offline; what runs in vectors but not along memory is packed per block, padding too, unless only windows read it again:
-/// a pooling reads too little of it to pay for a copy. What is broadcast to vectors is read again by each of their blocks, so its copy is
-/// made once for all, where borders or strides ask for one.
+/// Constants are packed offline; what runs in vectors but not along memory is packed per block, padding too,
+/// unless only windows read it again: a pooling reads too little of it to pay for a copy. What is broadcast
+/// to vectors is read again by each of their blocks, so its copy is made once for all, where borders or
+/// strides ask for one.
 fn default_option(workload: &Workload, group: &Group, access: &Access, options: &[(Level, Layout)]) -> usize {
     let find = |wanted: (Level, Layout)| options.iter().position(|o| *o == wanted).map(|at| at + 1);
     if workload.tensor(access.tensor).role == Role::Constant {

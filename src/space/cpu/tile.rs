@@ -14,7 +14,8 @@ pub(super) struct Tile;
 
 /// Vectors in the register tile of an axis, at most.
 const MAXIMAL_VECTORS: i64 = 8;
-/// Vector operations in a body that several reduction steps are written out in, at most: longer ones take long to compile and gain nothing.
+/// Vector operations in a body that several reduction steps are written out in, at most: longer ones take
+/// long to compile and gain nothing.
 const MAXIMAL_BODY: i64 = 64;
 /// Reductions of so many steps are worth packed operands.
 const DEEP: i64 = 64;
@@ -87,9 +88,9 @@ fn vector(workload: &Workload, target: &Cpu, group: &mut Group, tape: &mut Tape<
     Ok(())
 }
 
-/// How well the accesses of a stage suit vectors along an axis: neighbours in memory and broadcasts are good, strides are bad, and so are
-/// windows and borders, which have to be copied first. The panels of a constant cost nothing. After many reduction steps it matters little
-/// how the output is written.
+/// How well the accesses of a stage suit vectors along an axis: neighbours in memory and broadcasts are good,
+/// strides are bad, and so are windows and borders, which have to be copied first. The panels of a constant
+/// cost nothing. After many reduction steps it matters little how the output is written.
 fn vector_score(workload: &Workload, target: &Cpu, group: &Group, reads: &[Access], at: usize) -> i64 {
     let stage = &workload.stages[group.stage];
     let axis = &group.axes[at];
@@ -172,7 +173,8 @@ fn tiles(workload: &Workload, target: &Cpu, group: &mut Group, tape: &mut Tape<'
             reduces && reads.iter().filter(|a| by(a)).any(|a| !touches(a, group, at))
         };
         let in_vectors = |a: &Access| group.vector.is_none_or(|v| touches(a, group, v));
-        // of several axes that reuse what is loaded in vectors, the innermost finds its other operands in the same lines
+        // of several axes that reuse what is loaded in vectors, the innermost finds its other operands in the
+        // same lines
         let inner = |other: &usize| *other > at && Some(*other) != group.vector && group.axes[*other].extent >= 6;
         let default = if reused(at, &in_vectors) {
             let further = group.positions(false).into_iter().filter(inner).any(|other| reused(other, &in_vectors));
@@ -205,7 +207,8 @@ fn tiles(workload: &Workload, target: &Cpu, group: &mut Group, tape: &mut Tape<'
     Ok(())
 }
 
-/// Axes at whose points the value of an element-wise stage is written differently, a transform's points: only written out they cost nothing.
+/// Axes at whose points the value of an element-wise stage is written differently, a transform's points: only
+/// written out they cost nothing.
 fn pieces(stage: &Stage, group: &Group) -> Vec<usize> {
     let mut selected = Vec::new();
     select(&stage.value, &mut selected);
@@ -225,8 +228,8 @@ fn select(expr: &Expr, found: &mut Vec<Var>) {
     expr.children().for_each(|child| select(child, found));
 }
 
-/// Registers that a register tile wants beside its accumulators: two vectors, a broadcast, and one for what is loaded in advance. AArch64 loads
-/// what it broadcasts in pairs.
+/// Registers that a register tile wants beside its accumulators: two vectors, a broadcast, and one for what
+/// is loaded in advance. AArch64 loads what it broadcasts in pairs.
 fn operands(architecture: Architecture) -> i64 {
     match architecture {
         Architecture::X86_64 => 4,

@@ -1,4 +1,5 @@
-//! From decisions to loops: axes cut, loops in order and dealt out to blocks, threads and warps, accumulators in registers.
+//! From decisions to loops: axes cut, loops in order and dealt out to blocks, threads and warps, accumulators
+//! in registers.
 
 use std::mem::take;
 

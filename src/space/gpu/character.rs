@@ -50,7 +50,8 @@ impl Character {
         Character::of_many(group, lanes)
     }
 
-    /// Square tiles over two axes, as large as leaves every multiprocessor a block; `shared` are those along which some operand is read again.
+    /// Square tiles over two axes, as large as leaves every multiprocessor a block; `shared` are those along
+    /// which some operand is read again.
     fn of_contraction(gpu: &Gpu, group: &Group, mut shared: Vec<usize>) -> Character {
         shared.sort_by_key(|at| group.axes[*at].extent);
         let inner = shared.iter().copied().max().unwrap_or(0);
@@ -98,7 +99,8 @@ pub(super) fn shared(workload: &Workload, group: &Group) -> Vec<usize> {
     group.positions(false).into_iter().filter(lacks).collect()
 }
 
-/// The reduction axis that memory is read along, and how many threads share it: a warp, or all of a block where there are few results.
+/// The reduction axis that memory is read along, and how many threads share it: a warp, or all of a block
+/// where there are few results.
 fn lanes(workload: &Workload, group: &Group, reads: &[Access], outputs: i64) -> Option<(usize, i64)> {
     let near = |at: &usize| {
         let var = Var((group.axes[*at].position + usize::from(group.fused == Some(*at))) as u32);

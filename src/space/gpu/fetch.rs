@@ -116,14 +116,15 @@ fn default_padding(workload: &Workload, group: &Group, access: &Access, layout: 
     }
 }
 
-/// Whether the copy's rows run along the depth of a product, as the operand does in memory: warps load matrices from either order.
+/// Whether the copy's rows run along the depth of a product, as the operand does in memory: warps load
+/// matrices from either order.
 fn is_deep(workload: &Workload, group: &Group, access: &Access) -> bool {
     let depth = group.matrix.map(|sides| sides.depth);
     depth.is_some() && axis_in_memory(workload, group, access) == depth && !is_wide_operand(group, access)
 }
 
-/// Elements of the copy of an operand that a block of the reduction reads, with `padding` behind each of its rows: a row for each step, or one along the depth for
-/// each of the others, or a core matrix.
+/// Elements of the copy of an operand that a block of the reduction reads, with `padding` behind each of its
+/// rows: a row for each step, or one along the depth for each of the others, or a core matrix.
 fn elements(workload: &Workload, group: &Group, access: &Access, padding: i64) -> i64 {
     let of = |wanted: &dyn Fn(usize) -> bool| -> i64 {
         let touched = (0..group.axes.len()).filter(|at| touches(access, group, *at) && wanted(*at));
@@ -227,7 +228,8 @@ fn first_loop_inside(nest: &Nest, of: Var) -> Option<Var> {
     }
 }
 
-/// Puts the loops of a copy in the order in which the operand lies in memory, so that neighbouring threads read neighbours. Returns the outermost.
+/// Puts the loops of a copy in the order in which the operand lies in memory, so that neighbouring threads
+/// read neighbours. Returns the outermost.
 fn in_order_of_memory(nest: Nest, head: Var) -> Result<(Nest, Var), Refusal> {
     let mut loops: Vec<&Loop> = Vec::new();
     let mut next = find_loop(&nest.body, head);
@@ -258,8 +260,8 @@ fn in_order_of_memory(nest: Nest, head: Var) -> Result<(Nest, Var), Refusal> {
     Ok((nest.reorder(&order)?, first))
 }
 
-/// The dimensions of a panel as rows: one for each reduction step, with what all threads of the block read in it, the vector's axis innermost. Or, where it is
-/// `deep`, a row along the depth for each of the others.
+/// The dimensions of a panel as rows: one for each reduction step, with what all threads of the block read in
+/// it, the vector's axis innermost. Or, where it is `deep`, a row along the depth for each of the others.
 fn rows_of_a_panel(nest: &Nest, copy: TensorId, group: &Group, loops: &[ThreadLoops], deep: bool) -> Vec<Vec<usize>> {
     let mut read: Option<Vec<Index>> = None;
     for_each_expr(&nest.body, &mut |value: &Expr| {

@@ -9,9 +9,10 @@ const MAXIMAL_LANES: i64 = 4;
 /// Of buffers in shared memory, in bytes.
 const ALIGNMENT: usize = 64;
 
-/// Refuses programs that ask a GPU for more than it has. All private buffers count together: few programs have several grids with such buffers.
+/// Refuses programs that ask a GPU for more than it has. All private buffers count together: few programs
+/// have several grids with such buffers.
 pub(super) fn check(nest: &Nest, gpu: &Gpu) -> Result<(), Reason> {
-    let private = nest.buffers.iter().filter(|buffer| buffer.scope == Scope::Private);
+    let private = nest.buffers.iter().filter(|buffer| buffer.scope == Scope::BlockShared);
     let asked: usize = private.map(|buffer| buffer.bytes().next_multiple_of(ALIGNMENT)).sum();
     let most = gpu.shared_bytes_per_block as usize;
     if asked > most {

@@ -12,7 +12,8 @@ use crate::workload::{Binary, Combiner, DType, Expr, Workload};
 
 /// Warps of a block that multiplies matrices, at most.
 const MAXIMAL_WARPS: i64 = 16;
-/// Operands that are rounded to 11 bits err 8,192 times as much as others; errors of single products cancel, though, so that their sums do not.
+/// Operands that are rounded to 11 bits err 8,192 times as much as others; errors of single products cancel,
+/// though, so that their sums do not.
 pub(super) const ERROR_GROWTH: u32 = 512;
 
 /// Columns of the products that four warps execute together; what the untuned program takes at most.
@@ -23,7 +24,8 @@ const NARROW_WIDTH: i64 = 64;
 /// Results of a block of the untuned program, at least.
 pub(super) const LEAST_RESULTS: i64 = GROUP * ROWS * NARROW_WIDTH;
 
-/// Whether warps compute the stage as products of matrices, and along which axes: rows move one operand, columns the other, the depth both.
+/// Whether warps compute the stage as products of matrices, and along which axes: rows move one operand,
+/// columns the other, the depth both.
 pub(super) fn sides(
     workload: &Workload,
     gpu: &Gpu,
@@ -88,7 +90,8 @@ pub(super) fn sides(
     Ok(())
 }
 
-/// How many columns a product has: those that a warp multiplies by itself, or more of them together with three others.
+/// How many columns a product has: those that a warp multiplies by itself, or more of them together with
+/// three others.
 fn width(
     gpu: &Gpu,
     operands: DType,
@@ -121,7 +124,8 @@ pub(super) fn is_wide_operand(group: &Group, access: &Access) -> bool {
     group.matrix.is_some_and(|sides| sides.is_wide() && touches(access, group, sides.columns))
 }
 
-/// The warps of a block along the sides of the products, how many products each of them computes side by side, and how deep it goes before they meet.
+/// The warps of a block along the sides of the products, how many products each of them computes side by
+/// side, and how deep it goes before they meet.
 pub(super) fn warps(gpu: &Gpu, group: &mut Group, tape: &mut Tape<'_>) -> Result<(), Stop> {
     let Some(sides) = group.matrix else { return Ok(()) };
     let Sides { rows, columns, depth, operands, width } = sides;

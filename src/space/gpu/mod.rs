@@ -1,11 +1,13 @@
 //! The rules for GPUs, in the order in which they decide and rewrite.
 //!
-//! The shape of every program, from outside to inside: a grid of blocks over the rows that several stages share, or over the blocks of each
-//! spatial axis; in a block, for each stage, blocks of the reduction axes, before which the operands that are worth it are copied into shared memory,
-//! several blocks ahead where that is worth it;
-//! threads along any axis, the reduction's too, whose results are combined then; and innermost what a thread computes in registers: rounds of tiles,
-//! a block's threads apart, so that neighbours access neighbours. A deep reduction may be cut into parts before all of that, which blocks compute side by side and a grid of its own combines;
-//! or the blocks of a reduction and their steps are dealt out to as many blocks as the machine holds at once, when all else is done.
+//! The shape of every program, from outside to inside: a grid of blocks over the rows that several stages
+//! share, or over the blocks of each spatial axis; in a block, for each stage, blocks of the reduction axes,
+//! before which the operands that are worth it are copied into shared memory, several blocks ahead where that
+//! is worth it; threads along any axis, the reduction's too, whose results are combined then; and innermost
+//! what a thread computes in registers: rounds of tiles, a block's threads apart, so that neighbours access
+//! neighbours. A deep reduction may be cut into parts before all of that, which blocks compute side by side
+//! and a grid of its own combines; or the blocks of a reduction and their steps are dealt out to as many
+//! blocks as the machine holds at once, when all else is done.
 
 mod arrange;
 mod character;
@@ -58,7 +60,7 @@ pub(super) fn finish(built: Built, tensors: usize, gpu: &Gpu) -> Result<Nest, Re
     let Built { mut nest, dealt, mut pipelines, .. } = built;
     // what a block keeps of an intermediate is for all its threads, a single number too
     let own = nest.buffers[..tensors].iter_mut().filter(|buffer| buffer.scope == Scope::Register);
-    own.for_each(|buffer| buffer.scope = Scope::Private);
+    own.for_each(|buffer| buffer.scope = Scope::BlockShared);
     let mut nest = nest.drop_unit_loops().in_threads().fill_tails();
     for Dealt { steps, workers, combiner } in dealt {
         let refused = |refusal| Reason(format!("persistent: {refusal}"));

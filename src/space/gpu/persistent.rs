@@ -1,4 +1,5 @@
-//! Whether as many blocks as the machine holds go through the steps of all results, an equal share each, however many results there are.
+//! Whether as many blocks as the machine holds go through the steps of all results, an equal share each,
+//! however many results there are.
 
 use crate::nest::rewrite::Refusal;
 use crate::nest::rewrite::persistent::Shares;
@@ -59,8 +60,9 @@ fn steps(group: &Group) -> Option<usize> {
     group.positions(true).into_iter().find(|axis| group.axes[*axis].blocks() > 1)
 }
 
-/// Whether there are steps enough for so many blocks on each multiprocessor, shares are no single results, and the parts of results stay in the cache. What a single
-/// thread computes has no phases that would stand in the steps.
+/// Whether there are steps enough for so many blocks on each multiprocessor, shares are no single results,
+/// and the parts of results stay in the cache. What a single thread computes has no phases that would stand
+/// in the steps.
 fn is_worth_it(workload: &Workload, gpu: &Gpu, group: &Group, blocks: i64) -> bool {
     let Some(axis) = steps(group) else { return false };
     let spatial = group.positions(false);

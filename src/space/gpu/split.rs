@@ -7,7 +7,8 @@ use crate::space::{Built, Group, Plan, Rule, Stop, Tape, site};
 use crate::target::{Gpu, TaskOn};
 use crate::workload::Workload;
 
-/// Rewrites the workload before anything else is decided. What the parts come to is combined by a grid of its own.
+/// Rewrites the workload before anything else is decided. What the parts come to is combined by a grid of its
+/// own.
 pub(super) struct Split;
 
 const MAXIMAL_PARTS: i64 = 64;
@@ -54,7 +55,8 @@ fn steps(group: &Group) -> i64 {
     group.positions(true).into_iter().map(|at| group.axes[at].extent).fold(1, i64::saturating_mul)
 }
 
-/// Into how many parts an axis may be cut: equal ones, that are worth it, and whose results stay in the cache.
+/// Into how many parts an axis may be cut: equal ones, that are worth it, and whose results stay in the
+/// cache.
 fn parts(workload: &Workload, gpu: &Gpu, group: &Group, axis: usize) -> Vec<i64> {
     let output = workload.tensor(workload.stages[group.stage].output);
     let room = i64::try_from(gpu.l2_bytes).unwrap_or(i64::MAX) / (output.bytes().max(1) as i64);
@@ -63,7 +65,8 @@ fn parts(workload: &Workload, gpu: &Gpu, group: &Group, axis: usize) -> Vec<i64>
     (1..=most.max(1)).filter(|parts| extent % parts == 0).collect()
 }
 
-/// The position of as many parts as give every multiprocessor a block, for contractions that have not enough results for that.
+/// The position of as many parts as give every multiprocessor a block, for contractions that have not enough
+/// results for that.
 fn default(workload: &Workload, gpu: &Gpu, group: &Group, candidates: &[i64]) -> usize {
     if character::shared(workload, group).len() < 2 {
         return 0;

@@ -13,7 +13,8 @@ const MAXIMAL_STAGES: i64 = 5;
 /// The untuned program's, where there are at least [`DEFAULT_ROUNDS`].
 const DEFAULT_STAGES: i64 = 3;
 const DEFAULT_ROUNDS: i64 = 4;
-/// Blocks of a multiprocessor that the untuned program leaves room for, each of which the driver takes so many bytes for itself.
+/// Blocks of a multiprocessor that the untuned program leaves room for, each of which the driver takes so
+/// many bytes for itself.
 const BLOCKS: i64 = 2;
 const RESERVED: i64 = 1024;
 
@@ -63,13 +64,14 @@ impl Rule<Gpu> for Stages {
     }
 }
 
-/// The reduction axis whose blocks are the innermost ones that there are several of: at the start of each the operands are copied.
+/// The reduction axis whose blocks are the innermost ones that there are several of: at the start of each the
+/// operands are copied.
 fn steps(group: &Group) -> Option<usize> {
     group.positions(true).into_iter().rev().find(|axis| group.axes[*axis].blocks() > 1)
 }
 
-/// Whether all copies of a group may go on while threads compute: of what is never written, in pieces that there are instructions for, which have 4
-/// bytes at least.
+/// Whether all copies of a group may go on while threads compute: of what is never written, in pieces that
+/// there are instructions for, which have 4 bytes at least.
 fn is_asynchronous(workload: &Workload, group: &Group) -> bool {
     let fits = |fetch: &Fetch| {
         let tensor = workload.tensor(fetch.tensor);

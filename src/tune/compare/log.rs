@@ -1,4 +1,5 @@
-//! Finished runs of a comparison as lines of JSON, so that it can be stopped, taken up again, and joined by further methods.
+//! Finished runs of a comparison as lines of JSON, so that it can be stopped, taken up again, and joined by
+//! further methods.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashSet};
@@ -70,7 +71,8 @@ pub struct Log {
 }
 
 impl Log {
-    /// Opens a file of runs on a target, or starts one. A last line that a killed program left unfinished is cut off.
+    /// Opens a file of runs on a target, or starts one. A last line that a killed program left unfinished is
+    /// cut off.
     ///
     /// # Errors
     /// [`LogError`].

@@ -1,9 +1,10 @@
 //! Methods side by side: the same tasks, the same machine, counted by trials.
 //!
-//! Every method starts each task from nothing, once for every seed, and sees only what it measured itself. What a method took for the fastest
-//! after 1, 2, 3, 5, 10, ... trials, the handful that [`tune`](super::tune) would measure again before it names a winner, is measured once more
-//! at the end, all methods' programs in turn, so that figures of one task can be compared.
-//! Finished runs are kept in a [`Log`]: a comparison can be taken up again, and other methods, seeds and longer runs can join it.
+//! Every method starts each task from nothing, once for every seed, and sees only what it measured itself.
+//! What a method took for the fastest after 1, 2, 3, 5, 10, ... trials, the handful that
+//! [`tune`](super::tune) would measure again before it names a winner, is measured once more at the end, all
+//! methods' programs in turn, so that figures of one task can be compared. Finished runs are kept in a
+//! [`Log`]: a comparison can be taken up again, and other methods, seeds and longer runs can join it.
 
 mod log;
 mod summary;
@@ -55,11 +56,14 @@ pub struct Comparison {
     pub tasks: Vec<TaskComparison>,
     /// By method and number of trials: the geometric mean over tasks and seeds of reference / best.
     pub summary: ByTrials<f64>,
-    /// By method and number of trials: the 95 % confidence interval of the mean over seeds, from Student's distribution; none for a single seed.
+    /// By method and number of trials: the 95 % confidence interval of the mean over seeds, from Student's
+    /// distribution; none for a single seed.
     pub intervals: ByTrials<(f64, f64)>,
-    /// By method and number of trials: mean wall clock of a task until then, in seconds, proposing and measuring.
+    /// By method and number of trials: mean wall clock of a task until then, in seconds, proposing and
+    /// measuring.
     pub seconds: ByTrials<f64>,
-    /// The same of the program that the space's rules write without any search: what every method starts level with, if it is asked to.
+    /// The same of the program that the space's rules write without any search: what every method starts
+    /// level with, if it is asked to.
     pub untuned: f64,
 }
 
@@ -82,7 +86,8 @@ pub struct MethodRun {
     pub seed: u64,
     /// That it was allowed.
     pub trials: usize,
-    /// Best so far after trial 1, 2, ..., in milliseconds, as measured then; `null` before the first correct program.
+    /// Best so far after trial 1, 2, ..., in milliseconds, as measured then; `null` before the first correct
+    /// program.
     pub best_ms: Vec<Option<f64>>,
     /// Wall clock at the end of trial 1, 2, ..., proposing included.
     pub seconds: Vec<f64>,
@@ -112,8 +117,9 @@ pub enum CompareError {
     Log(#[from] LogError),
 }
 
-/// Runs every method on every task, but for the runs that the log holds already, and compares all that it holds of these tasks. `watch` is told the
-/// task's number, method, seed and trial; where it says stop, the comparison is of the tasks before.
+/// Runs every method on every task, but for the runs that the log holds already, and compares all that it
+/// holds of these tasks. `watch` is told the task's number, method, seed and trial; where it says stop, the
+/// comparison is of the tasks before.
 ///
 /// # Errors
 /// [`CompareError`] where a task cannot be measured, a method cannot propose, or a run cannot be kept.
@@ -237,10 +243,12 @@ fn run_method(
     Ok(Some((run, finalists)))
 }
 
-/// Measures the finalists of all runs in turn, and the untuned program; gives the time of the fastest, and the untuned one's.
+/// Measures the finalists of all runs in turn, and the untuned program; gives the time of the fastest, and
+/// the untuned one's.
 ///
-/// Every other repetition decides which program is taken for the winner, of all or of a run's finalists; the times that are told are of the rest.
-/// Otherwise the luckiest of dozens of programs that are about as fast would be the reference, which nothing could reach again, itself included.
+/// Every other repetition decides which program is taken for the winner, of all or of a run's finalists; the
+/// times that are told are of the rest. Otherwise the luckiest of dozens of programs that are about as fast
+/// would be the reference, which nothing could reach again, itself included.
 fn recheck(
     job: &Job,
     measurer: &mut Measurer,

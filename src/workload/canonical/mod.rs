@@ -1,7 +1,9 @@
-//! The canonical form: computations that are equal up to names, shapes and redundancy become one workload, and one text.
+//! The canonical form: computations that are equal up to names, shapes and redundancy become one workload,
+//! and one text.
 //!
-//! The elements of arguments and outputs stay where they are in memory; only the shapes through which row-major tensors are
-//! viewed change. Results stay equal to the bit: reductions keep their order, and only exact rewrites of expressions apply.
+//! The elements of arguments and outputs stay where they are in memory; only the shapes through which
+//! row-major tensors are viewed change. Results stay equal to the bit: reductions keep their order, and only
+//! exact rewrites of expressions apply.
 
 mod order;
 mod simplify;
@@ -22,9 +24,10 @@ pub struct Canonical {
     pub tensors: Vec<Option<TensorId>>,
 }
 
-/// Brings a valid workload into canonical form: indices and expressions simplified, axes of extent 1 removed, axes split where they
-/// are read in parts, and merged where they are read as one; unused tensors dropped; arguments numbered by first use, then
-/// the others in the order in which they are written. An invalid workload is returned as it is.
+/// Brings a valid workload into canonical form: indices and expressions simplified, axes of extent 1 removed,
+/// axes split where they are read in parts, and merged where they are read as one; unused tensors dropped;
+/// arguments numbered by first use, then the others in the order in which they are written. An invalid
+/// workload is returned as it is.
 pub fn canonical(workload: &Workload) -> Canonical {
     let mut tensors: Vec<Option<TensorId>> = workload.ids().map(|(id, _)| Some(id)).collect();
     let mut current = workload.clone();

@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 
 use crate::workload::{Expr, Index, Role, Stage, TensorId, Workload};
 
-/// Drops what no output depends on, sorts operands, and numbers tensors by first use. Returns the new ids by old id.
+/// Drops what no output depends on, sorts operands, and numbers tensors by first use. Returns the new ids by
+/// old id.
 pub(super) fn order(workload: &Workload) -> (Workload, Vec<Option<TensorId>>) {
     let mut sorted = workload.clone();
     for stage in &mut sorted.stages {
@@ -39,7 +40,8 @@ pub(super) fn order(workload: &Workload) -> (Workload, Vec<Option<TensorId>>) {
     (Workload { tensors, stages }, renumbered)
 }
 
-/// The stages that outputs depend on, each after what it reads, in the order in which the outputs ask for them.
+/// The stages that outputs depend on, each after what it reads, in the order in which the outputs ask for
+/// them.
 fn reachable(workload: &Workload) -> Vec<&Stage> {
     let by_output: BTreeMap<TensorId, &Stage> = workload.stages.iter().map(|s| (s.output, s)).collect();
     let mut done: BTreeMap<TensorId, bool> = BTreeMap::new();

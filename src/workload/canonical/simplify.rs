@@ -170,7 +170,8 @@ fn within(index: &Index, divisor: i64, facts: &Facts) -> bool {
     facts.range(index).is_some_and(|r| r.low >= 0 && r.high < divisor)
 }
 
-/// `(g, x, r)` with `index = g · x + r`, `g` a divisor of `divisor`, and `r` in `0..g`: division and remainder then concern `x` only.
+/// `(g, x, r)` with `index = g · x + r`, `g` a divisor of `divisor`, and `r` in `0..g`: division and
+/// remainder then concern `x` only.
 fn common(index: &Index, divisor: i64, facts: &Facts) -> Option<(i64, Index, Index)> {
     let mut factors: Vec<i64> = index.terms().iter().map(|(_, c)| greatest_common_divisor(c.abs(), divisor)).collect();
     factors.sort_unstable();

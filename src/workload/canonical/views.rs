@@ -80,7 +80,8 @@ fn for_each_division_of_index(index: &Index, visit: &mut dyn FnMut(&Index, i64))
     }
 }
 
-/// `(stage, axis, inner extent)` of axes that are divided, with the part of the divisor that falls on the axis.
+/// `(stage, axis, inner extent)` of axes that are divided, with the part of the divisor that falls on the
+/// axis.
 fn split_candidates(workload: &Workload) -> Vec<(usize, usize, i64)> {
     let mut found = BTreeSet::new();
     for (number, stage) in workload.stages.iter().enumerate() {
@@ -100,8 +101,8 @@ fn split_candidates(workload: &Workload) -> Vec<(usize, usize, i64)> {
     found.into_iter().collect()
 }
 
-/// Replaces an axis of extent `n` by two of `n / inner` and `inner`; where the axis is spatial, the dimension of the
-/// tensor too, everywhere. `None` where there are too many axes.
+/// Replaces an axis of extent `n` by two of `n / inner` and `inner`; where the axis is spatial, the dimension
+/// of the tensor too, everywhere. `None` where there are too many axes.
 fn split_axis(workload: &Workload, number: usize, axis: usize, inner: i64) -> Option<Workload> {
     let mut result = workload.clone();
     let stage = &mut result.stages[number];
@@ -156,7 +157,8 @@ pub(super) fn merge(mut workload: Workload) -> Workload {
     }
 }
 
-/// Neighbours that can only be merged together: axes of stages and dimensions of tensors, each named by the first of the two.
+/// Neighbours that can only be merged together: axes of stages and dimensions of tensors, each named by the
+/// first of the two.
 #[derive(Default)]
 struct Group {
     axes: BTreeSet<(usize, usize)>,
@@ -343,7 +345,8 @@ impl Pair {
             && shape[dimension + 1] == self.extent
     }
 
-    /// Whether the axes occur only as neighbouring dimensions, which are pushed to `pending`, or in linear indices.
+    /// Whether the axes occur only as neighbouring dimensions, which are pushed to `pending`, or in linear
+    /// indices.
     fn fits_expr(&self, expr: &Expr, workload: &Workload, pending: &mut Vec<(TensorId, usize)>) -> bool {
         let own = match expr {
             Expr::Load { tensor, indices } => {

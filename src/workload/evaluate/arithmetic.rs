@@ -143,8 +143,9 @@ pub(super) fn to_bf16(x: f64) -> bf16 {
     bf16::from_f32(rounded_to_odd(x))
 }
 
-/// An f32 that a shorter type rounds as it would round `x` itself: what is no f32 becomes the odd one of its two neighbours, which is never half way
-/// between two numbers of the shorter type. (Boldo and Melquiond, "When double rounding is odd", 2005)
+/// An f32 that a shorter type rounds as it would round `x` itself: what is no f32 becomes the odd one of its
+/// two neighbours, which is never half way between two numbers of the shorter type. (Boldo and Melquiond,
+/// "When double rounding is odd", 2005)
 fn rounded_to_odd(x: f64) -> f32 {
     let nearest = x as f32;
     let back = f64::from(nearest);
@@ -166,8 +167,9 @@ pub(super) fn wrap_to(dtype: DType, x: i64) -> i64 {
     }
 }
 
-/// The error function: its Maclaurin series times `exp(-x²)`, whose terms are all positive, for small arguments, and
-/// the continued fraction of the complement for large ones (Abramowitz and Stegun, 7.1.6 and 7.1.14). Good to 1e-14.
+/// The error function: its Maclaurin series times `exp(-x²)`, whose terms are all positive, for small
+/// arguments, and the continued fraction of the complement for large ones (Abramowitz and Stegun, 7.1.6 and
+/// 7.1.14). Good to 1e-14.
 pub(super) fn erf(x: f64) -> f64 {
     let magnitude = x.abs();
     if x.is_nan() {

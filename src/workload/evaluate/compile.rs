@@ -1,4 +1,5 @@
-//! From an expression to a flat program over registers. A register holds the values of a block of points, its *lanes*.
+//! From an expression to a flat program over registers. A register holds the values of a block of points, its
+//! *lanes*.
 
 use crate::workload::bounds::Facts;
 use crate::workload::{
@@ -10,7 +11,8 @@ const FEW_OUTPUTS: i64 = 32;
 
 /// A stage, compiled.
 pub(super) struct Program {
-    /// Extents of the axes that lanes run over, flattened in row-major order; and of those that are one number for a block.
+    /// Extents of the axes that lanes run over, flattened in row-major order; and of those that are one
+    /// number for a block.
     pub lane_extents: Vec<usize>,
     pub scalar_extents: Vec<usize>,
     /// Whether the lanes are outputs (otherwise they are points of the reduction).

@@ -45,8 +45,8 @@ impl<'a> Walk<'a> {
         Walk { extents, point: unravel(start, extents) }
     }
 
-    /// To the next point: `moved(axis, reset)` says that `axis` grew by one and the axes after it (if `reset`) went from
-    /// their end to 0. Returns false past the last point.
+    /// To the next point: `moved(axis, reset)` says that `axis` grew by one and the axes after it (if
+    /// `reset`) went from their end to 0. Returns false past the last point.
     pub(super) fn advance(&mut self, moved: impl FnOnce(usize, bool)) -> bool {
         for axis in (0..self.extents.len()).rev() {
             if self.point[axis] + 1 < self.extents[axis] as i64 {

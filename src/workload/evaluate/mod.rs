@@ -1,13 +1,14 @@
 //! The naive evaluator: what a workload computes, stage by stage and element by element. It is the oracle
 //! that interpreted nests and compiled kernels answer to.
 //!
-//! Semantics: floating-point expressions are computed in f64, from the loads to the end of the reduction, and rounded once,
-//! when the stage's element is stored; so it is more exact than any kernel in f32. A cast between types rounds where it
-//! stands. Integers are computed in 64 bits, wrapping, and truncated when stored. Reductions run in the row-major order of their axes.
-//! Maximum and minimum propagate NaN and order zeros by sign.
+//! Semantics: floating-point expressions are computed in f64, from the loads to the end of the reduction, and
+//! rounded once, when the stage's element is stored; so it is more exact than any kernel in f32. A cast
+//! between types rounds where it stands. Integers are computed in 64 bits, wrapping, and truncated when
+//! stored. Reductions run in the row-major order of their axes. Maximum and minimum propagate NaN and order
+//! zeros by sign.
 //!
-//! An expression is compiled once into a program over registers that hold a block of points each (`compile.rs`), which
-//! then runs over all blocks, spread over threads (`run.rs`).
+//! An expression is compiled once into a program over registers that hold a block of points each
+//! (`compile.rs`), which then runs over all blocks, spread over threads (`run.rs`).
 
 mod arithmetic;
 mod compile;
@@ -79,7 +80,8 @@ pub fn evaluate_all(
     Ok(arrays.into_iter().enumerate().filter_map(owned).collect())
 }
 
-/// The value of an operator on two literals, if a literal can hold it exactly: `None` for comparisons, NaN and what f32 rounds.
+/// The value of an operator on two literals, if a literal can hold it exactly: `None` for comparisons, NaN
+/// and what f32 rounds.
 pub(super) fn fold(op: Binary, x: f64, y: f64) -> Option<f64> {
     if op.is_comparison() {
         return None;

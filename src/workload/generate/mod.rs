@@ -1,5 +1,5 @@
-//! Random plausible workloads, for property tests and for training corpora: what networks compute, with sizes that range from
-//! the usual to the odd and prime.
+//! Random plausible workloads, for property tests and for training corpora: what networks compute, with sizes
+//! that range from the usual to the odd and prime.
 
 mod kinds;
 

@@ -1,5 +1,5 @@
-//! Workloads as text, which is what the language model reads of them: a line for each tensor, in prefix notation, made of few
-//! words and numbers.
+//! Workloads as text, which is what the language model reads of them: a line for each tensor, in prefix
+//! notation, made of few words and numbers.
 //!
 //! ```text
 //! line   = ("input" | "const") TENSOR [TYPE] EXTENT*
@@ -10,9 +10,10 @@
 //! index  = INTEGER | AXIS | "+" index index | "*" INTEGER index | "/" index INTEGER | "%" index INTEGER | "value" expr
 //! ```
 //!
-//! Tensors are `t0`, `t1`, ...; axes are `a`, `b`, ... in the order of the stage: spatial ones, then those of the reduction. The type is left
-//! out for f32. `like` takes the shape of a tensor of an earlier line. Floats are f32 in their shortest decimal spelling; those that
-//! no f32 equals end in `d`. A matrix product of 128 × 768 × 3072 with a bias:
+//! Tensors are `t0`, `t1`, ...; axes are `a`, `b`, ... in the order of the stage: spatial ones, then those of
+//! the reduction. The type is left out for f32. `like` takes the shape of a tensor of an earlier line. Floats
+//! are f32 in their shortest decimal spelling; those that no f32 equals end in `d`. A matrix product of 128 ×
+//! 768 × 3072 with a bias:
 //!
 //! ```text
 //! input t0 128 768

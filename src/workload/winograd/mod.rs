@@ -10,8 +10,9 @@
 //! y[k, m·v + p, m·u + q] = Aᵀ M[.., k, v, u] A, and the epilogue
 //! ```
 //!
-//! Each transform is two stages, one for each dimension. The multiplications of M are `(t / m)² / r²` of those of the convolution: 0.44 for F(2×2, 3×3), 0.25 for F(4×4, 3×3). Its
-//! rounding errors are larger, up to 2 and 32 times, since numbers of different size are added; so it is only used where that is allowed.
+//! Each transform is two stages, one for each dimension. The multiplications of M are `(t / m)² / r²` of
+//! those of the convolution: 0.44 for F(2×2, 3×3), 0.25 for F(4×4, 3×3). Its rounding errors are larger, up
+//! to 2 and 32 times, since numbers of different size are added; so it is only used where that is allowed.
 
 mod transform;
 
@@ -27,9 +28,11 @@ const FEWEST_CHANNELS: i64 = 8;
 /// A convolution in the form of Winograd's algorithm.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Winograd {
-    /// Its tensors start with those of the original workload; what the original's stages wrote is not written, `tiled` instead.
+    /// Its tensors start with those of the original workload; what the original's stages wrote is not
+    /// written, `tiled` instead.
     pub workload: Workload,
-    /// The stages that transform the constants, in order: the first two axes are of the window or the transform.
+    /// The stages that transform the constants, in order: the first two axes are of the window or the
+    /// transform.
     pub filters: Vec<usize>,
     /// The stage that multiplies; those around it only move and add.
     pub product: usize,
@@ -37,7 +40,8 @@ pub struct Winograd {
     pub tiled: TensorId,
     /// The original's output.
     pub output: TensorId,
-    /// How many times larger its rounding errors may be: the product over both dimensions of what the transform of one makes.
+    /// How many times larger its rounding errors may be: the product over both dimensions of what the
+    /// transform of one makes.
     pub error_growth: u32,
     /// Where an element of `tiled` is in `output`; the axes are those of the last stage.
     pub indices: Vec<Index>,
@@ -70,8 +74,9 @@ pub fn applies(workload: &Workload, outputs: i64) -> bool {
     Convolution::in_tiles(workload, outputs).is_some()
 }
 
-/// The rewritten workload for tiles of `outputs` × `outputs`; `None` where the algorithm does not apply: to all that is no convolution by constant
-/// weights of stride 1, with a square window, over a few channels at least.
+/// The rewritten workload for tiles of `outputs` × `outputs`; `None` where the algorithm does not apply: to
+/// all that is no convolution by constant weights of stride 1, with a square window, over a few channels at
+/// least.
 ///
 /// The workload's last stage may be an element-wise one on top of the convolution.
 pub fn winograd(workload: &Workload, outputs: i64) -> Option<Winograd> {
@@ -340,7 +345,8 @@ impl<'a> Rewrite<'a> {
         output
     }
 
-    /// Aᵀ M: axis j, then those of the convolution, that of the window's first dimension as a pair of tile and position in it.
+    /// Aᵀ M: axis j, then those of the convolution, that of the window's first dimension as a pair of tile
+    /// and position in it.
     fn output_rows(&mut self, product: TensorId) -> TensorId {
         let first = self.convolution.windows[0].spatial;
         let mut spatial = self.result.tensor(product).shape[1..].to_vec();
@@ -419,7 +425,8 @@ mod tests {
         given.map(array).collect()
     }
 
-    /// The rewritten form as a workload that the evaluator takes: the constants' stages are ordinary ones, what is not written is an input.
+    /// The rewritten form as a workload that the evaluator takes: the constants' stages are ordinary ones,
+    /// what is not written is an input.
     fn standalone(rewritten: &Winograd, original: &Workload) -> Workload {
         let mut workload = rewritten.workload.clone();
         original.stages.iter().for_each(|s| workload.tensors[s.output.0 as usize].role = Role::Input);

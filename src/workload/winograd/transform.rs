@@ -6,14 +6,16 @@
 //! y = Aᵀ [(G g) ⊙ (Bᵀ d)]
 //! ```
 //!
-//! (Winograd, "Arithmetic Complexity of Computations", 1980; for networks: Lavin and Gray, "Fast Algorithms for Convolutional Neural
-//! Networks", 2016). They come from evaluating polynomials at t - 1 points and at infinity (Toom and Cook), transposed: with the points p,
-//! the rows of `G` are the powers of p over the product of its differences to the others, those of `Bᵀ` the coefficients of the
-//! product of all other (x - p), and the columns of `Aᵀ` the powers of p.
+//! (Winograd, "Arithmetic Complexity of Computations", 1980; for networks: Lavin and Gray, "Fast Algorithms
+//! for Convolutional Neural Networks", 2016). They come from evaluating polynomials at t - 1 points and at
+//! infinity (Toom and Cook), transposed: with the points p, the rows of `G` are the powers of p over the
+//! product of its differences to the others, those of `Bᵀ` the coefficients of the product of all other (x -
+//! p), and the columns of `Aᵀ` the powers of p.
 
 use crate::workload::{Binary, Condition, Expr, Index, Var};
 
-/// Points in the order in which they are taken: small ones and their negatives, which keep rounding errors and the number of additions small.
+/// Points in the order in which they are taken: small ones and their negatives, which keep rounding errors
+/// and the number of additions small.
 const POINTS: [f64; 5] = [0.0, 1.0, -1.0, 2.0, -2.0];
 
 /// F(m, r).
@@ -58,8 +60,9 @@ impl Transform {
         Some(Transform { filter, data, output })
     }
 
-    /// How many times larger than the sum's own the rounding errors of the worst of its outputs are in one dimension, where each
-    /// product has an independent relative error and data and filter are alike in size everywhere: of output p,
+    /// How many times larger than the sum's own the rounding errors of the worst of its outputs are in one
+    /// dimension, where each product has an independent relative error and data and filter are alike in size
+    /// everywhere: of output p,
     ///
     /// ```text
     /// √(Σᵢ Aᵀ[p, i]² |G[i]|² |Bᵀ[i]|² / r)

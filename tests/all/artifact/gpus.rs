@@ -1,5 +1,6 @@
-//! Artifacts for GPUs, on a stand-in for the driver (`tests/files/artifact/driver.c`), which holds their host side to the driver's rules, and
-//! computes each task by its naive nest: what the kernels themselves compute is checked by the tests of nests.
+//! Artifacts for GPUs, on a stand-in for the driver (`tests/files/artifact/driver.c`), which holds their host
+//! side to the driver's rules, and computes each task by its naive nest: what the kernels themselves compute
+//! is checked by the tests of nests.
 
 use std::fs;
 use std::ops::ControlFlow;

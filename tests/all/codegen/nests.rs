@@ -45,7 +45,8 @@ pub const CONSTANT: Scope = Scope::Argument(Role::Constant);
 pub const OUTPUT: Scope = Scope::Argument(Role::Output);
 use LoopKind::{Parallel, Serial, Unroll, Vector};
 
-/// A product of `rows × 64` in register tiles of `tile × lanes·4` over packed panels, the ragged rest of the rows peeled.
+/// A product of `rows × 64` in register tiles of `tile × lanes·4` over packed panels, the ragged rest of the
+/// rows peeled.
 ///
 /// ```text
 /// parallel j in 0..n/w { for i in 0..m/tile {
@@ -242,7 +243,8 @@ fn lanes_that_are_not_neighbours() {
     assert_eq!(y[..13], expected);
 }
 
-/// Lanes go to rows of their own, unrolled iterations to neighbours; or come from there: blocks of all shapes, whole registers and parts of them.
+/// Lanes go to rows of their own, unrolled iterations to neighbours; or come from there: blocks of all
+/// shapes, whole registers and parts of them.
 #[test]
 fn blocks_across_the_lanes() {
     for (rows, lanes) in [(4, 4), (7, 16), (14, 32), (16, 16), (20, 23), (5, 40), (33, 5), (9, 64)] {
@@ -301,8 +303,8 @@ fn private_and_shared_scratch() {
     let mut n = nest(&[
         (&[37, 24], DType::F32, INPUT),
         (&[37, 24], DType::F32, OUTPUT),
-        (&[24], DType::F32, Scope::Private),
-        (&[37, 24], DType::F32, Scope::Shared),
+        (&[24], DType::F32, Scope::BlockShared),
+        (&[37, 24], DType::F32, Scope::Workspace),
     ]);
     let vars: Vec<Var> = (0..6).map(|i| n.new_var(format!("v{i}"))).collect();
     let at = |number: usize| Index::var(vars[number]);

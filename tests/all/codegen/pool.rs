@@ -139,7 +139,8 @@ fn woken_workers_keep_off_the_callers_processor() -> bool {
 
 #[test]
 fn a_worker_that_is_woken_does_not_share_the_callers_processor() {
-    // SAFETY: the child uses nothing that another thread of this process may have locked but the allocator, which the C library makes fit for this
+    // SAFETY: the child uses nothing that another thread of this process may have locked but the allocator,
+    // which the C library makes fit for this
     let child = unsafe { libc::fork() };
     if child == 0 {
         let right = woken_workers_keep_off_the_callers_processor();

@@ -101,7 +101,8 @@ fn small_strides_are_not_gathered() {
     assert!(untuned(&pooling(9)).1.contains("gather"));
 }
 
-/// Vectors of channels over rows of pixels are transposed in registers, on the way to the output and from what is added to it.
+/// Vectors of channels over rows of pixels are transposed in registers, on the way to the output and from
+/// what is added to it.
 #[test]
 fn blocks_across_the_lanes_are_neither_scattered_nor_gathered() {
     let (trace, text) = untuned(

@@ -1,4 +1,5 @@
-//! A tuning run that is killed again and again. `tests/kill.py` does the same at random moments, and more often.
+//! A tuning run that is killed again and again. `tests/kill.py` does the same at random moments, and more
+//! often.
 
 use std::collections::BTreeMap;
 use std::os::unix::process::CommandExt;

@@ -1,4 +1,5 @@
-//! Checkpoints and stores that cannot be used, and disks that are full: each with its exit code, and a message that names the file.
+//! Checkpoints and stores that cannot be used, and disks that are full: each with its exit code, and a
+//! message that names the file.
 
 use std::fs;
 use std::process::Stdio;

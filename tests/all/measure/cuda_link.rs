@@ -1,4 +1,5 @@
-//! What stands for NVIDIA's libraries where candle is linked with its CUDA back end (`src/measure/cuda/link/link.c`).
+//! What stands for NVIDIA's libraries where candle is linked with its CUDA back end
+//! (`src/measure/cuda/link/link.c`).
 
 use std::path::Path;
 use std::process::Command;

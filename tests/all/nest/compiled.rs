@@ -1,8 +1,8 @@
-//! The pairs of `random.rs`, compiled: each kernel passes the gate that the measurer uses, which compares it with the evaluator and has
-//! guard pages around every buffer.
+//! The pairs of `random.rs`, compiled: each kernel passes the gate that the measurer uses, which compares it
+//! with the evaluator and has guard pages around every buffer.
 //!
-//! Code that was never run before may take its process down, so it runs in others: this test program, once for each core,
-//! each on its share of the seeds. The table of what was checked shows with `--nocapture`.
+//! Code that was never run before may take its process down, so it runs in others: this test program, once
+//! for each core, each on its share of the seeds. The table of what was checked shows with `--nocapture`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::num::NonZero;
@@ -28,7 +28,8 @@ const SHARE: &str = "TILESCRIBE_TEST_COMPILED";
 const BEGINS: &str = "begins: ";
 const AGREES: &str = "agrees: ";
 
-/// One seed in so many is compiled for any x86-64 processor, the others for this one: vectors wider than the processor's are split.
+/// One seed in so many is compiled for any x86-64 processor, the others for this one: vectors wider than the
+/// processor's are split.
 const GENERIC: u64 = 4;
 
 /// A pair that was compiled and agrees with the evaluator.

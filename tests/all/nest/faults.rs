@@ -44,9 +44,9 @@ fn private_buffers_are_undefined_in_each_iteration() {
         let buffers: &[(&str, &[i64], Scope)] = &[("x", &[3], INPUT), ("y", &[3], OUTPUT), ("t", &[1], scope)];
         nest(buffers, vec![looped(kind, 0, 3, body.clone())])
     };
-    assert!(run(&with(LoopKind::Serial, Scope::Private)).is_ok());
-    assert_eq!(fault(&with(LoopKind::Parallel, Scope::Private)), FaultKind::Undefined { element: "t[0]".into() });
-    assert_eq!(fault(&with(LoopKind::Parallel, Scope::Shared)), FaultKind::Race { element: "t[0]".into() });
+    assert!(run(&with(LoopKind::Serial, Scope::BlockShared)).is_ok());
+    assert_eq!(fault(&with(LoopKind::Parallel, Scope::BlockShared)), FaultKind::Undefined { element: "t[0]".into() });
+    assert_eq!(fault(&with(LoopKind::Parallel, Scope::Workspace)), FaultKind::Race { element: "t[0]".into() });
 }
 
 #[test]
@@ -106,7 +106,7 @@ fn outputs_must_be_written_whole() {
 #[test]
 fn what_setup_leaves_in_scratch_is_gone() {
     let mut n = nest(
-        &[("x", &[1], INPUT), ("y", &[1], OUTPUT), ("t", &[1], Scope::Shared)],
+        &[("x", &[1], INPUT), ("y", &[1], OUTPUT), ("t", &[1], Scope::Workspace)],
         vec![store(1, &[Index::constant(0)], Expr::load(TensorId(2), vec![Index::constant(0)]))],
     );
     n.setup = vec![store(2, &[Index::constant(0)], Expr::float(1.0))];

@@ -1,6 +1,7 @@
 //! Nests for GPUs: blocks, threads, and what the threads of a block share.
 //!
-//! Where `.ci/setup cuda` has put NVIDIA's assembler, kernels are assembled, too. Elsewhere a line on the error output says that they were not.
+//! Where `.ci/setup cuda` has put NVIDIA's assembler, kernels are assembled, too. Elsewhere a line on the
+//! error output says that they were not.
 
 use std::io::Write;
 use std::path::Path;
@@ -75,8 +76,8 @@ pub fn tiled(rows: i64, columns: i64, depth: i64) -> Nest {
     let mut nest = Nest::naive(&product(rows, columns, depth));
     nest.body.clear();
     for (name, shape, scope) in [
-        ("x", vec![TILE, TILE], Scope::Private),
-        ("y", vec![TILE, TILE], Scope::Private),
+        ("x", vec![TILE, TILE], Scope::BlockShared),
+        ("y", vec![TILE, TILE], Scope::BlockShared),
         ("sum", vec![TILE, TILE], Scope::Register),
     ] {
         nest.add_buffer(Buffer { name: name.into(), shape, dtype: DType::F32, scope });
@@ -160,7 +161,8 @@ fn threads_that_do_not_wait_for_one_another_race() {
     }
     // threads run one after the other here, and the first reads what the last will write
     assert!(matches!(fault(&nest), FaultKind::Undefined { .. }), "{nest}");
-    // a tile turned around in one phase: all of it is there, and threads read what others have written meanwhile
+    // a tile turned around in one phase: all of it is there, and threads read what others have written
+    // meanwhile
     let mut nest = tiled(16, 16, 16);
     let turn = threads(&mut nest, |y, x| {
         let other = Index::constant(TILE - 1).minus(x);
@@ -183,7 +185,7 @@ fn what_a_condition_reads_is_waited_for() {
         name: "flags".into(),
         shape: vec![TILE, TILE],
         dtype: DType::I64,
-        scope: Scope::Private,
+        scope: Scope::BlockShared,
     });
     let raise = threads(&mut nest, |y, x| vec![store(flags.0, &[y.clone(), x.clone()], Expr::integer(1))]);
     let at = inside(&mut nest).len() - 1;
@@ -272,7 +274,7 @@ fn summed(rows: i64, threads: i64) -> Nest {
     let text = format!("input t0 {rows} {threads}\nout t1 {rows} sum {threads} t0 a b\n");
     let mut nest = Nest::naive(&text.parse().unwrap());
     nest.body.clear();
-    let sum = Buffer { name: "sum".into(), shape: vec![rows], dtype: DType::F32, scope: Scope::Private };
+    let sum = Buffer { name: "sum".into(), shape: vec![rows], dtype: DType::F32, scope: Scope::BlockShared };
     let sum = nest.add_buffer(sum);
     let one = nest.new_var("one");
     let mut phase = |body: &dyn Fn(&Index, &Index) -> Stmt, threads: i64| {
@@ -364,7 +366,8 @@ fn the_assembler_takes_kernels_of_every_generation() {
     }
 }
 
-/// The same product by rewrites of the plain nest: tiles of 32 by 16 for a block, of 4 by 2 for each of its 64 threads, 8 of the depth at a time.
+/// The same product by rewrites of the plain nest: tiles of 32 by 16 for a block, of 4 by 2 for each of its
+/// 64 threads, 8 of the depth at a time.
 fn scheduled(workload: &Workload) -> Result<Nest, Refusal> {
     let (nest, stages) = Nest::naive_with_vars(workload);
     let [a, b, c] = stages[0].axes[..] else { panic!("three axes") };

@@ -1,4 +1,5 @@
-//! Programs of the GPU space, compiled and assembled: those of random decisions, and the untuned ones of the operator suite.
+//! Programs of the GPU space, compiled and assembled: those of random decisions, and the untuned ones of the
+//! operator suite.
 
 use std::io::Write;
 
@@ -147,7 +148,8 @@ fn operands_in_shared_memory_are_loaded_as_matrices() {
     assert!(plain >= 6 && transposed >= 6, "{plain} and {transposed} of 24");
 }
 
-/// Computes reductions in as many parts as it can, with tensor cores or without, and takes everything else as the rules would.
+/// Computes reductions in as many parts as it can, with tensor cores or without, and takes everything else as
+/// the rules would.
 struct Parts {
     matrices: bool,
 }
@@ -211,7 +213,8 @@ fn untuned_products_of_halves_keep_tensor_cores_fed() {
             let nest = nest.unwrap();
             let text = ptx(&nest, &gpu(name)).unwrap().text;
             assert!(text.contains(instruction) && text.contains("ldmatrix"), "{trace}\n{text}");
-            // operands go to shared memory in pieces of 16 bytes, several steps ahead, and through no register
+            // operands go to shared memory in pieces of 16 bytes, several steps ahead, and through no
+            // register
             assert!(text.contains("cp.async.cg.shared.global") && !text.contains("st.shared"), "{trace}\n{text}");
             assert!(!text.contains("cp.async.ca.shared.global"), "{trace}\n{text}");
             let kernels = kernels(&nest, &gpu(name), name).unwrap();

@@ -1,4 +1,5 @@
-//! Blocks that go through equal shares of all steps: what they compute, how parts are combined, and what is refused.
+//! Blocks that go through equal shares of all steps: what they compute, how parts are combined, and what is
+//! refused.
 
 use tilescribe::codegen::ptx;
 use tilescribe::nest::rewrite::Refusal;
@@ -60,7 +61,7 @@ fn shares_of_any_size_compute_the_same() {
 
 #[test]
 fn work_is_even_and_parts_are_kept_only_where_results_are_cut() {
-    let parts = |nest: &Nest| nest.buffers.iter().filter(|buffer| buffer.scope == Scope::Shared).count();
+    let parts = |nest: &Nest| nest.buffers.iter().filter(|buffer| buffer.scope == Scope::Workspace).count();
     // 48 steps, of 12 results
     let of = |workers: i64| {
         let (nest, share) = persistent(tiled(32, 24, 32), workers).unwrap();
@@ -111,7 +112,8 @@ fn what_blocks_do_otherwise_is_refused() {
     refused(unrolled, var, 2);
 }
 
-/// As the rules would, with tensor cores where there is a way, and a persistent block for each multiprocessor.
+/// As the rules would, with tensor cores where there is a way, and a persistent block for each
+/// multiprocessor.
 struct OneEach;
 
 impl Policy for OneEach {

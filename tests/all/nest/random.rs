@@ -1,4 +1,5 @@
-//! Laws: whatever decisions are taken, the nest is legal, runs without a fault, and computes what the plain nest does.
+//! Laws: whatever decisions are taken, the nest is legal, runs without a fault, and computes what the plain
+//! nest does.
 
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -9,7 +10,7 @@ use rand_chacha::ChaCha8Rng;
 use rayon::iter::{IntoParallelIterator, ParallelIterator};
 use tilescribe::codegen::ptx;
 use tilescribe::nest::{Buffer, Nest, interpret, verify};
-use tilescribe::space::{Choice, Decision, Next, Policy, Reason, Space, Trace};
+use tilescribe::space::{Choice, Decision, Next, Policy, Reason, Space, Trace, Untuned};
 use tilescribe::target::{Architecture, Cpu, Target, Task};
 use tilescribe::workload::{Array, DType, Role, TensorId, Workload, evaluate};
 
@@ -91,9 +92,27 @@ impl Pair {
         let (trace, result) = drive(rng, &task);
         Pair { kind, task, trace, result }
     }
+
+    /// For a GPU: at random, or with many steps in shared memory.
+    pub fn for_gpu(target: Target, many_steps: bool, rng: &mut ChaCha8Rng) -> Pair {
+        match many_steps {
+            false => Pair::on(|_| target, rng),
+            true => Pair::by(|rng, task| Space::standard().drive(task, &mut ManySteps(rng)), |_| target, rng),
+        }
+    }
+
+    /// Of a given task: the untuned program, or one at random.
+    pub fn of(task: Task, untuned: bool, rng: &mut ChaCha8Rng) -> Pair {
+        let (trace, result) = match untuned {
+            true => Space::standard().drive(&task, &mut Untuned),
+            false => Space::standard().drive(&task, &mut Random(rng)),
+        };
+        Pair { kind: "given", task, trace, result }
+    }
 }
 
-/// All arguments of the naive nest, positive so that sums do not cancel; outputs and packed buffers hold a poison.
+/// All arguments of the naive nest, positive so that sums do not cancel; outputs and packed buffers hold a
+/// poison.
 fn arguments(nest: &Nest, rng: &mut ChaCha8Rng) -> Vec<Vec<u8>> {
     let random = |buffer: &Buffer, rng: &mut ChaCha8Rng| -> Vec<u8> {
         let mut element = |_| {
@@ -117,7 +136,8 @@ fn check(seed: u64) -> Result<(), String> {
 }
 
 impl Pair {
-    /// Runs the nest beside the plain one, and its PTX, too, where it shall be executed; what is wrong with it, if anything.
+    /// Runs the nest beside the plain one, and its PTX, too, where it shall be executed; what is wrong with
+    /// it, if anything.
     pub fn check(self, seed: u64, rng: &mut ChaCha8Rng, executed: bool) -> Result<(), String> {
         let Pair { kind, task, trace, result } = self;
         let describe = |what: String, nest: &dyn std::fmt::Display| {
@@ -209,7 +229,8 @@ fn compare(id: TensorId, expected: &Array, found: &Array, allowed: f64) -> Resul
     Ok(())
 }
 
-/// What reasons of dead ends say: a block has no room, or no room for an operand, or an access is not proved to stay inside.
+/// What reasons of dead ends say: a block has no room, or no room for an operand, or an access is not proved
+/// to stay inside.
 const DEAD_ENDS: [&str; 3] = ["bytes of shared memory", "nothing fits `copy", "may leave its dimension"];
 const UNPROVED: usize = 2;
 
@@ -223,7 +244,8 @@ struct OnGpu {
 
 fn on_gpu(seed: u64) -> Result<OnGpu, String> {
     let mut rng = ChaCha8Rng::seed_from_u64(seed);
-    // half of them are small parts of one, whose multiprocessors get several steps each of small workloads, too
+    // half of them are small parts of one, whose multiprocessors get several steps each of small workloads,
+    // too
     let target = |rng: &mut ChaCha8Rng| {
         let mut gpu = gpu(SHIPPED[rng.random_range(0..SHIPPED.len())].0);
         if rng.random_bool(0.5) {

@@ -45,7 +45,7 @@ fn a_block_of_rows_keeps_its_intermediates() {
         let (nest, rows) = joined(&workload, block).unwrap();
         let nest = nest.privatise(SUM, &[(rows, block)]).unwrap();
         assert_eq!(nest.buffer(SUM).shape, shape, "{nest}");
-        let scope = if block == 1 { Scope::Register } else { Scope::Private };
+        let scope = if block == 1 { Scope::Register } else { Scope::BlockShared };
         assert_eq!(nest.buffer(SUM).scope, scope);
         assert_eq!(verify(&nest, LANES), Ok(()), "{nest}");
         assert_eq!(to_floats(&run(&nest).unwrap()[1]), expected, "{nest}");

@@ -20,7 +20,7 @@ fn with_body(body: Vec<Stmt>) -> Nest {
 #[test]
 fn every_kind_of_loop_may_copy() {
     for kind in [LoopKind::Serial, LoopKind::Parallel, LoopKind::Vector, LoopKind::Unroll] {
-        let n = copy(kind, Scope::Private);
+        let n = copy(kind, Scope::BlockShared);
         assert_eq!(verify(&n, LANES), Ok(()), "{n}");
         assert_eq!(to_floats(&run(&n).unwrap()[1]), [0.5, 1.5, 2.5, 3.5]);
     }
@@ -50,7 +50,7 @@ fn nonsense_is_refused_by_both() {
     assert!(matches!(both(&with_body(vec![real_index])), Flaw::Operand { operator: "index", .. }));
     let unknown_var = with_body(vec![looped(LoopKind::Serial, 7, 2, vec![])]);
     assert_eq!(both(&unknown_var), Flaw::Unbound("?7".into()));
-    let mut empty = copy(LoopKind::Serial, Scope::Shared);
+    let mut empty = copy(LoopKind::Serial, Scope::Workspace);
     empty.buffers[2].shape = vec![4, -1];
     assert_eq!(both(&empty), Flaw::Shape("t".into()));
     empty.buffers[2].shape = vec![1 << 40, 1 << 40];
@@ -116,7 +116,7 @@ fn buffers_are_used_as_their_scope_allows() {
     let all_write = vec![looped(LoopKind::Parallel, 0, 4, vec![store(1, &[zero()], x(i()))])];
     assert_eq!(broken(&with_body(all_write)), Rule::SharedWrite { var: "i".into(), access: "y[0]".into() });
 
-    let mut escaping = copy(LoopKind::Parallel, Scope::Private);
+    let mut escaping = copy(LoopKind::Parallel, Scope::BlockShared);
     let Some(Stmt::Loop(l)) = escaping.body.first_mut() else { unreachable!() };
     l.body.push(store(2, &[zero()], Expr::float(1.0)));
     assert_eq!(verify(&escaping, LANES), Ok(()));

@@ -31,7 +31,8 @@ pub fn random_workload(rng: &mut ChaCha8Rng) -> (&'static str, Workload) {
     (kind, if rng.random_range(0..6) == 0 { in_halves(&workload, half) } else { workload })
 }
 
-/// The same with arguments and results of a 16-bit type, but for sums that nothing follows. All is computed in f32.
+/// The same with arguments and results of a 16-bit type, but for sums that nothing follows. All is computed
+/// in f32.
 fn in_halves(workload: &Workload, half: DType) -> Workload {
     let mut result = workload.clone();
     for tensor in &mut result.tensors {
@@ -176,7 +177,8 @@ fn convolution(rng: &mut ChaCha8Rng) -> Workload {
     convolved(rng, channels, &windows, weights)
 }
 
-/// A convolution that an algorithm of fewer multiplications may compute: a square window of stride 1 by constant weights.
+/// A convolution that an algorithm of fewer multiplications may compute: a square window of stride 1 by
+/// constant weights.
 fn filter(rng: &mut ChaCha8Rng) -> Workload {
     let kernel = if rng.random_range(0..4) == 0 { 5 } else { 3 };
     let pad = rng.random_range(0..=kernel / 2);
@@ -255,7 +257,8 @@ fn softmax(rng: &mut ChaCha8Rng) -> Workload {
     w
 }
 
-/// `softmax(scale · q · kᵀ + mask) · v` for each head, with or without scale and mask, heads outside of queries or inside of them.
+/// `softmax(scale · q · kᵀ + mask) · v` for each head, with or without scale and mask, heads outside of
+/// queries or inside of them.
 fn attention(rng: &mut ChaCha8Rng) -> Workload {
     let mut w = Workload::default();
     let (heads, queries) = (extent(rng, 3), extent(rng, 37));

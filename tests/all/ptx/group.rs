@@ -1,4 +1,5 @@
-//! Products that four warps execute together, `wgmma` (PTX ISA, "Asynchronous Warpgroup Level Matrix Instructions").
+//! Products that four warps execute together, `wgmma` (PTX ISA, "Asynchronous Warpgroup Level Matrix
+//! Instructions").
 
 use super::machine::{Thread, WARP, set};
 use super::memory::{Memory, Who};
@@ -15,7 +16,8 @@ pub struct Products {
     /// Registers that products under way write, and those that they read.
     open: UnderWay,
     committed: UnderWay,
-    /// The instructions and the descriptors that this thread gave: what the other warps of its group have to give as well.
+    /// The instructions and the descriptors that this thread gave: what the other warps of its group have to
+    /// give as well.
     given: Vec<(usize, u64)>,
 }
 
@@ -61,7 +63,8 @@ fn registers(operand: &Operand) -> Vec<usize> {
     }
 }
 
-/// What a warp sees of its block: the number of the instruction that it executes, memory, and as whom a thread accesses that.
+/// What a warp sees of its block: the number of the instruction that it executes, memory, and as whom a
+/// thread accesses that.
 pub struct Around<'a> {
     pub at: usize,
     pub memory: &'a mut Memory,
@@ -158,8 +161,9 @@ fn multiply(
     Ok(())
 }
 
-/// The columns of the second operand, out of core matrices of eight rows of 16 bytes ("Strides", no swizzling): the leading offset is between those that
-/// are neighbours along the depth, the stride between those along the columns, whichever of both lies in rows.
+/// The columns of the second operand, out of core matrices of eight rows of 16 bytes ("Strides", no
+/// swizzling): the leading offset is between those that are neighbours along the depth, the stride between
+/// those along the columns, whichever of both lies in rows.
 fn right(
     descriptor: u64,
     columns: usize,

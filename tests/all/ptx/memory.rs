@@ -1,4 +1,5 @@
-//! Memory of the device: what may be accessed, how it has to be aligned, and who accessed it without having waited for the other.
+//! Memory of the device: what may be accessed, how it has to be aligned, and who accessed it without having
+//! waited for the other.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -30,7 +31,8 @@ struct Byte {
     read_by_several: bool,
     /// The thread that copies something here, and has not waited for it yet.
     copied_by: Option<u32>,
-    /// Written by a thread that has executed no fence since, without which nobody sees it who reads by another way than threads do.
+    /// Written by a thread that has executed no fence since, without which nobody sees it who reads by
+    /// another way than threads do.
     is_unfenced: bool,
 }
 

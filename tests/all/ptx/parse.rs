@@ -1,4 +1,5 @@
-//! PTX as text to instructions: as much of the language as LLVM writes for our kernels (NVIDIA, Parallel Thread Execution ISA 8.8).
+//! PTX as text to instructions: as much of the language as LLVM writes for our kernels (NVIDIA, Parallel
+//! Thread Execution ISA 8.8).
 
 use std::collections::HashMap;
 

@@ -5,7 +5,8 @@ use half::{bf16, f16};
 use super::machine::{Thread, WARP, bits, float_of, set};
 use super::parse::Operand;
 
-/// `shfl.sync.bfly.b32`: every thread gets the value of the one whose number differs in these bits, among those that it names.
+/// `shfl.sync.bfly.b32`: every thread gets the value of the one whose number differs in these bits, among
+/// those that it names.
 pub fn shuffle(op: &[&str], operands: &[Operand], warp: &mut [Thread], here: &[bool]) -> Result<(), String> {
     let [to, from, Operand::Immediate(lanes), Operand::Immediate(31), members] = operands else {
         return Err(format!("operands {operands:?}"));
@@ -80,8 +81,8 @@ pub fn left(element: Element, operand: &Operand, warp: &[Thread]) -> Result<Vec<
     Ok(rows)
 }
 
-/// `mma.sync.aligned.m16n8kK.row.col.f32.T.T.f32` (PTX ISA, figures of the fragments of m16n8k8 and m16n8k16): a row of the left operand, and a
-/// column of the right one, are with the four threads of a group.
+/// `mma.sync.aligned.m16n8kK.row.col.f32.T.T.f32` (PTX ISA, figures of the fragments of m16n8k8 and
+/// m16n8k16): a row of the left operand, and a column of the right one, are with the four threads of a group.
 pub fn multiply(op: &[&str], operands: &[Operand], warp: &mut [Thread]) -> Result<(), String> {
     let (element, depth) = match op[1..] {
         ["sync", "aligned", "m16n8k8", "row", "col", "f32", "tf32", "tf32", "f32"] => (Element::Tf32, 8),
@@ -119,7 +120,8 @@ pub fn multiply(op: &[&str], operands: &[Operand], warp: &mut [Thread]) -> Resul
 /// Reads so many bytes at an address for a thread.
 pub type Read<'a> = dyn FnMut(&Thread, u64, usize) -> Result<Vec<u8>, String> + 'a;
 
-/// `ldmatrix.sync.aligned.m8n8.xN[.trans].shared.b16`: N matrices of 8 × 8 halves; every eight threads hold the addresses of one's rows.
+/// `ldmatrix.sync.aligned.m8n8.xN[.trans].shared.b16`: N matrices of 8 × 8 halves; every eight threads hold
+/// the addresses of one's rows.
 pub fn load_matrices(
     op: &[&str],
     operands: &[Operand],

@@ -1,7 +1,8 @@
-//! Programs for AArch64, run by qemu: one process for all programs of a machine, with the C runtime that artifacts have.
+//! Programs for AArch64, run by qemu: one process for all programs of a machine, with the C runtime that
+//! artifacts have.
 //!
-//! It needs `qemu-aarch64` and `aarch64-linux-gnu-gcc` (Debian: qemu-user, gcc-aarch64-linux-gnu, libc6-dev-arm64-cross). Where one of them is
-//! missing, nothing is run, and a line says so.
+//! It needs `qemu-aarch64` and `aarch64-linux-gnu-gcc` (Debian: qemu-user, gcc-aarch64-linux-gnu,
+//! libc6-dev-arm64-cross). Where one of them is missing, nothing is run, and a line says so.
 
 use std::fs;
 use std::path::Path;
@@ -68,7 +69,8 @@ fn run(target: &Cpu, processor: &str, workloads: u64, programs: u64) {
     assert!(rest.is_empty(), "{processor}");
 }
 
-/// The executable `driver`: all programs, the runtime, and a loop over them. Returns the workspace of each program, in bytes.
+/// The executable `driver`: all programs, the runtime, and a loop over them. Returns the workspace of each
+/// program, in bytes.
 fn build(pairs: &[Pair], target: &Cpu, folder: &Path) -> Vec<usize> {
     let symbols: Vec<String> = (0..pairs.len()).map(|number| format!("k{number}")).collect();
     let kernels: Vec<(&str, &Nest)> =

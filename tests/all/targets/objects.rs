@@ -1,4 +1,5 @@
-//! What LLVM makes of programs for each target: objects of the right machine, without calls into libraries, in registers that it has.
+//! What LLVM makes of programs for each target: objects of the right machine, without calls into libraries,
+//! in registers that it has.
 
 use std::collections::BTreeSet;
 
@@ -93,8 +94,8 @@ fn hottest_loop(text: &str) -> Vec<&str> {
     best
 }
 
-/// As many accumulators as the target has registers for: none is kept in memory. Without fused multiply-adds products need registers too,
-/// and windows spill some.
+/// As many accumulators as the target has registers for: none is kept in memory. Without fused multiply-adds
+/// products need registers too, and windows spill some.
 #[test]
 fn untuned_register_tiles_have_no_spills() {
     let dense = "input t0 128 768\nconst t1 768 768\nout t2 128 768 sum 768 mul t0 a c t1 c b\n";

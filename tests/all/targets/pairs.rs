@@ -25,7 +25,8 @@ impl Policy for Random {
     }
 }
 
-/// Of each kind `workloads` workloads, each with its untuned program and `programs` random ones. Equal arguments give equal pairs.
+/// Of each kind `workloads` workloads, each with its untuned program and `programs` random ones. Equal
+/// arguments give equal pairs.
 pub fn pairs(target: &Cpu, limits: Limits, workloads: u64, programs: u64) -> Vec<Pair> {
     let mut pairs = Vec::new();
     for kind in Kind::ALL {
@@ -37,7 +38,8 @@ pub fn pairs(target: &Cpu, limits: Limits, workloads: u64, programs: u64) -> Vec
     pairs
 }
 
-/// All functions of floats, and conversions, which have code of their own on some processors, with a random program for each.
+/// All functions of floats, and conversions, which have code of their own on some processors, with a random
+/// program for each.
 pub fn functions(target: &Cpu) -> Vec<Pair> {
     let unary = Unary::ALL.into_iter().filter(|op| *op != Unary::Not);
     let unary = unary.map(|op| (op.name(), format!("input t0 3 37\nout t1 3 37 {} t0 a b\n", op.name())));

@@ -12,14 +12,15 @@ pub(super) fn slots(nest: &Nest, statements: &[Stmt]) -> BTreeMap<TensorId, i64>
     for_each_access(statements, &mut |buffer, indices, _| {
         let (Some(first), Some(extent)) = (indices.first(), nest.buffer(buffer).shape.first()) else { return };
         let is_remainder = matches!(first.terms(), [(Atom::Modulo(..), 1)]) && is_slot(first, *extent);
-        if is_remainder && nest.buffer(buffer).scope == Scope::Private {
+        if is_remainder && nest.buffer(buffer).scope == Scope::BlockShared {
             found.insert(buffer, *extent);
         }
     });
     found
 }
 
-/// Whether an index names a slot that is the same whenever the variables are, but for multiples of the number of slots.
+/// Whether an index names a slot that is the same whenever the variables are, but for multiples of the number
+/// of slots.
 pub(super) fn is_slot(index: &Index, slots: i64) -> bool {
     match index.terms() {
         [] | [(Atom::Var(_), 1)] => true,
@@ -47,8 +48,8 @@ pub(super) fn note_copies(
     }
 }
 
-/// Whether a statement stores unchanged elements of an input or a constant into a slot, or zeros where its guard does not hold. `row`: the vector
-/// loop right around it.
+/// Whether a statement stores unchanged elements of an input or a constant into a slot, or zeros where its
+/// guard does not hold. `row`: the vector loop right around it.
 fn is_part_of_copy(nest: &Nest, slots: &BTreeMap<TensorId, i64>, statement: &Stmt, row: Option<&Loop>) -> bool {
     match statement {
         Stmt::Loop(l) => {
@@ -88,7 +89,8 @@ fn is_part_of_copy(nest: &Nest, slots: &BTreeMap<TensorId, i64>, statement: &Stm
     }
 }
 
-/// Whether a vector loop moves over neighbours of 16 bits, from an even one on, a power of two of them: there are copies of 4, 8 and 16 bytes.
+/// Whether a vector loop moves over neighbours of 16 bits, from an even one on, a power of two of them: there
+/// are copies of 4, 8 and 16 bytes.
 fn is_row_of_words(row: &Loop, flat: &Index) -> bool {
     let unknown = Interval { low: i64::MIN, high: i64::MAX };
     let flat = flat.simplify(&|var| if var == row.var { Interval::below(row.extent()) } else { unknown });
@@ -126,7 +128,8 @@ fn is_zero(value: &Expr) -> bool {
     }
 }
 
-/// Whether a statement copies asynchronously, under whatever conditions, but in no loop that commits for itself.
+/// Whether a statement copies asynchronously, under whatever conditions, but in no loop that commits for
+/// itself.
 fn issues(statement: &Stmt, plan: &Plan) -> bool {
     match statement {
         Stmt::Loop(_) => plan.copies.contains(&stmt_id(statement)),
@@ -135,7 +138,8 @@ fn issues(statement: &Stmt, plan: &Plan) -> bool {
     }
 }
 
-/// Commits groups behind neighbouring copies into different buffers. `inside`: of a condition that is committed behind as a whole.
+/// Commits groups behind neighbouring copies into different buffers. `inside`: of a condition that is
+/// committed behind as a whole.
 pub(super) fn note_commits(statements: &[Stmt], inside: bool, plan: &mut Plan) {
     let mut filled = BTreeSet::new();
     for (at, statement) in statements.iter().enumerate() {

@@ -1,28 +1,36 @@
 //! Where the threads of a block wait for one another, and for what they copy.
 //!
-//! A *barrier* in front of a statement lets all threads of a block meet. It is needed between two phases of which one writes what the other touches.
-//! Buffers with *slots*, whose first index is a remainder of loops' variables somewhere, are touched slot by slot, all others as wholes.
+//! A *barrier* in front of a statement lets all threads of a block meet. It is needed between two phases of
+//! which one writes what the other touches. Buffers with *slots*, whose first index is a remainder of loops'
+//! variables somewhere, are touched slot by slot, all others as wholes.
 //!
-//! Phases that only copy elements of inputs and constants into slots are *asynchronous*: what they write is there at some later time. Neighbours among them
-//! that fill different buffers make a *group*, committed behind the last of them. Every thread counts its own groups: a wait that leaves the `n` youngest under way ends when all
-//! older ones have arrived. What a group writes may therefore be touched behind a barrier in front of which each thread waited so that it is not
-//! among the youngest: the wait makes a thread's own copies arrive, the barrier tells the others.
+//! Phases that only copy elements of inputs and constants into slots are *asynchronous*: what they write is
+//! there at some later time. Neighbours among them that fill different buffers make a *group*, committed
+//! behind the last of them. Every thread counts its own groups: a wait that leaves the `n` youngest under way
+//! ends when all older ones have arrived. What a group writes may therefore be touched behind a barrier in
+//! front of which each thread waited so that it is not among the youngest: the wait makes a thread's own
+//! copies arrive, the barrier tells the others.
 //!
 //! # How they are found
 //!
-//! The planner goes through the statements as a block does, loops and all, and keeps note of what was touched since the last barrier, and of what is
-//! under way: for each slot its *age*, the number of groups committed behind its own. Slots are numbers, since the variables of the loops around phases have
-//! values on the way. A loop is left early when its state was there before, that many iterations ago that all slots are the same again, and is
-//! continued with the iterations that are left when whole rounds of that are taken out. Where ways meet, behind conditions and loops that do not always run in full, what
-//! either has noted counts, with the lesser age: a wait that leaves fewer groups under way than necessary does no harm.
+//! The planner goes through the statements as a block does, loops and all, and keeps note of what was touched
+//! since the last barrier, and of what is under way: for each slot its *age*, the number of groups committed
+//! behind its own. Slots are numbers, since the variables of the loops around phases have values on the way.
+//! A loop is left early when its state was there before, that many iterations ago that all slots are the same
+//! again, and is continued with the iterations that are left when whole rounds of that are taken out. Where
+//! ways meet, behind conditions and loops that do not always run in full, what either has noted counts, with
+//! the lesser age: a wait that leaves fewer groups under way than necessary does no harm.
 //!
-//! When a phase touches what it must not yet, a barrier is added, or a wait is made longer, and everything starts anew, until nothing
-//! is found: so the last time through is the proof. First come barriers between phases that are not asynchronous, and before copies overwrite what was read.
-//! Then come waits: a group that was committed before the last barrier on the way is waited for there, and only for others there is one more. In a
-//! pipeline of `s` stages the barrier that protects the slot to be filled so becomes the only one of a step, and leaves `s - 2` groups under way.
+//! When a phase touches what it must not yet, a barrier is added, or a wait is made longer, and everything
+//! starts anew, until nothing is found: so the last time through is the proof. First come barriers between
+//! phases that are not asynchronous, and before copies overwrite what was read. Then come waits: a group that
+//! was committed before the last barrier on the way is waited for there, and only for others there is one
+//! more. In a pipeline of `s` stages the barrier that protects the slot to be filled so becomes the only one
+//! of a step, and leaves `s - 2` groups under way.
 //!
-//! A barrier that protects from something before a condition stands in front of the condition, since what is behind it may need the barrier as well.
-//! Groups are committed behind conditions, too, empty ones where nothing was copied, so that there are equally many on all ways.
+//! A barrier that protects from something before a condition stands in front of the condition, since what is
+//! behind it may need the barrier as well. Groups are committed behind conditions, too, empty ones where
+//! nothing was copied, so that there are equally many on all ways.
 
 mod copies;
 #[cfg(test)]
@@ -54,7 +62,8 @@ pub fn stmt_id(statement: &Stmt) -> StmtId {
 /// What threads do between the phases of a block.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub struct Plan {
-    /// In front of these statements all threads meet. Before that, each waits until at most so many of its groups are under way.
+    /// In front of these statements all threads meet. Before that, each waits until at most so many of its
+    /// groups are under way.
     pub barriers: BTreeMap<StmtId, Option<u32>>,
     /// Phases that copy asynchronously.
     pub copies: BTreeSet<StmtId>,
@@ -75,7 +84,8 @@ impl Plan {
 /// What the threads of a block do between the phases among `statements`.
 ///
 /// # Errors
-/// [`CodegenError::Unsupported`] where a condition between phases depends on data, which would have to be waited for, too.
+/// [`CodegenError::Unsupported`] where a condition between phases depends on data, which would have to be
+/// waited for, too.
 pub fn plan(nest: &Nest, statements: &[Stmt]) -> Result<Plan, CodegenError> {
     let slots = slots(nest, statements);
     let period = slots.values().fold(1, |all, count| all / gcd(all as u64, *count as u64) as i64 * count);
@@ -212,7 +222,8 @@ impl State {
     }
 }
 
-/// What a phase touches of the memory that threads share: buffers with their first index, and whether it writes.
+/// What a phase touches of the memory that threads share: buffers with their first index, and whether it
+/// writes.
 type Touches = Vec<(TensorId, Option<Index>, bool)>;
 
 struct Planner<'a> {
@@ -354,7 +365,8 @@ impl Planner<'_> {
         Ok(())
     }
 
-    /// In front of the phase, or of the outermost condition around it that what it waits for is not inside of.
+    /// In front of the phase, or of the outermost condition around it that what it waits for is not inside
+    /// of.
     fn add_barrier(&mut self, phase: StmtId, depth: usize, wait: Option<u32>) -> Result<(), CodegenError> {
         let place = self.conditions.get(depth).copied().unwrap_or(phase);
         let is_new = self.plan.barriers.insert(place, wait).is_none();

@@ -14,7 +14,8 @@ use crate::target::{Gpu, Task};
 use crate::workload::generate::{Limits, generate};
 use crate::workload::{Binary, Combiner, DType, Expr, Index, Role, TensorId, Var};
 
-/// A buffer, and the value of its first index: where that is a thread's own or loaded, -1 stands for all of them.
+/// A buffer, and the value of its first index: where that is a thread's own or loaded, -1 stands for all of
+/// them.
 type Place = (TensorId, i64);
 
 /// Something that was done to a place.
@@ -178,7 +179,7 @@ impl Pipe {
         let operands: Vec<(TensorId, TensorId)> = (0..self.operands)
             .map(|n| {
                 let given = add(format!("x{n}"), vec![length], Scope::Argument(Role::Input));
-                (given, add(format!("s{n}"), vec![THREADS], Scope::Private))
+                (given, add(format!("s{n}"), vec![THREADS], Scope::BlockShared))
             })
             .collect();
         let [block, outer, step] = ["block", "outer", "step"].map(|name| nest.new_var(name));
@@ -256,7 +257,8 @@ fn nothing_is_touched_before_it_arrived_and_a_step_has_one_barrier() {
                 steady += 1;
                 let barriers = of_steps(statements, &found);
                 assert_eq!(barriers, [Some(stages as u32 - 2)], "{}", told(String::new()));
-                // less than this is too little; that no step ran over its loop's end, the planner does not know
+                // less than this is too little; that no step ran over its loop's end, the planner does not
+                // know
                 for (place, wait) in found.barriers.iter().filter(|_| outer == 1) {
                     let mut weaker = found.clone();
                     weaker.barriers.remove(place);
