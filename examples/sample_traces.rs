@@ -172,6 +172,7 @@ fn examine(space: &Space, language: &Language, task: &Task, written: &Written) -
     let nest = match space.next(task, &written.trace) {
         Ok(Next::Done(nest)) => nest,
         Ok(Next::DeadEnd(reason)) => return Verdict::DeadEnd(reason.0),
+        Ok(Next::Defect(defect)) => return Verdict::Illegal(defect.to_string()),
         Ok(Next::Choose(decision)) => return Verdict::Illegal(format!("`{}` is still to be decided", decision.site)),
         Err(stale) => return Verdict::Illegal(stale.to_string()),
     };

@@ -42,6 +42,7 @@ impl Schedule {
             Ok(Next::Done(nest)) => Ok(Schedule { nest, trace: trace.clone(), best_ns }),
             Ok(Next::Choose(decision)) => Err(broken(format!("it lacks `{}`", decision.site))),
             Ok(Next::DeadEnd(reason)) => Err(broken(reason.to_string())),
+            Ok(Next::Defect(defect)) => Err(broken(defect.to_string())),
             Err(stale) => Err(broken(stale.to_string())),
         }
     }

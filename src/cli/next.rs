@@ -50,6 +50,7 @@ impl Next {
                 }
                 Following::Done(nest) => json!({ "nest": nest.to_string() }),
                 Following::DeadEnd(reason) => json!({ "dead_end": reason.0 }),
+                Following::Defect(defect) => json!({ "defect": defect.to_string() }),
             };
             return Ok(writeln!(out, "{object}")?);
         }
@@ -63,6 +64,7 @@ impl Next {
             }
             Following::Done(nest) => writeln!(out, "{nest}")?,
             Following::DeadEnd(reason) => writeln!(out, "{reason}")?,
+            Following::Defect(defect) => writeln!(out, "a rule is at fault: {defect}")?,
         }
         Ok(())
     }

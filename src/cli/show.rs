@@ -258,6 +258,7 @@ impl Program {
         match Space::standard().next(&self.task, &self.trace) {
             Ok(Next::Done(nest)) => Ok(nest),
             Ok(Next::DeadEnd(reason)) => Err(usage(format!("{reason}"))),
+            Ok(Next::Defect(defect)) => Err(anyhow::anyhow!("a rule is at fault: {defect}")),
             Ok(Next::Choose(decision)) => Err(usage(format!("the decisions end where `{}` is asked", decision.site))),
             Err(stale) => Err(usage(format!("the decisions do not fit: {stale}"))),
         }

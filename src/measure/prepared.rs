@@ -190,6 +190,7 @@ fn nest_of(space: &Space, task: &Task, trace: &str) -> Result<Nest, NoNest> {
     match space.next(task, &trace) {
         Ok(Next::Done(nest)) => Ok(nest),
         Ok(Next::DeadEnd(reason)) => Err(NoNest::DeadEnd(reason.0)),
+        Ok(Next::Defect(defect)) => Err(NoNest::Refused(format!("a rule is at fault: {defect}"))),
         Ok(Next::Choose(decision)) => {
             Err(NoNest::Refused(format!("the trace ends where `{}` is asked", decision.site)))
         }

@@ -8,7 +8,7 @@ use rayon::iter::{IntoParallelIterator, ParallelIterator};
 
 use crate::nest::Nest;
 use crate::rank::{Described, features};
-use crate::space::{Decision, Policy, Reason, Space, Trace, Untuned, Words};
+use crate::space::{Decision, NoProgram, Policy, Space, Trace, Untuned, Words};
 use crate::target::Task;
 
 /// Decisions of a parent that are taken anew, on average.
@@ -21,7 +21,7 @@ const STEPS: f64 = 0.5;
 /// ends are left out.
 pub(super) fn untuned_programs(space: &Space, task: &Task) -> Vec<Trace> {
     let mut programs = Vec::new();
-    let mut add = |(trace, result): (Trace, Result<Nest, Reason>)| {
+    let mut add = |(trace, result): (Trace, Result<Nest, NoProgram>)| {
         if result.is_ok() && !programs.contains(&trace) {
             programs.push(trace);
         }
@@ -48,7 +48,7 @@ pub(super) fn children(space: &Space, task: &Task, parents: &[Trace], seeds: Vec
 
 /// A child of one of the parents, the first of them most often; without parents, a program drawn from the
 /// whole space.
-fn child(space: &Space, task: &Task, parents: &[Trace], rng: &mut ChaCha8Rng) -> (Trace, Result<Nest, Reason>) {
+fn child(space: &Space, task: &Task, parents: &[Trace], rng: &mut ChaCha8Rng) -> (Trace, Result<Nest, NoProgram>) {
     // the smaller of two draws
     let parent = (!parents.is_empty())
         .then(|| rng.random_range(0..parents.len()).min(rng.random_range(0..parents.len())))

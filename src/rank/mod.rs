@@ -12,7 +12,7 @@ mod ranking;
 use thiserror::Error;
 
 use crate::model::ModelError;
-use crate::space::Stale;
+use crate::space::{Defect, Stale};
 
 pub use features::{FEATURES, FEATURES_VERSION, GPU_FEATURES, GPU_FEATURES_VERSION, features, features_of};
 pub use groups::estimator_groups;
@@ -26,6 +26,9 @@ pub enum RankError {
     /// Our bug: the space and its own decisions do not fit together.
     #[error("the space contradicts itself: {0}")]
     Space(#[from] Stale),
+    /// A rule's bug.
+    #[error("a rule is at fault: {0}")]
+    Defect(#[from] Defect),
     /// Limit, or our bug: nothing can be learned from what was measured.
     #[error("the estimate cannot be learned: {0}")]
     Estimator(#[from] ModelError),

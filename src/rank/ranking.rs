@@ -7,7 +7,7 @@ use rayon::iter::{IntoParallelIterator, ParallelIterator};
 use super::{RankError, features, group};
 use crate::model::{Adapted, Estimator, EstimatorOptions, Estimators, train_estimator};
 use crate::record::History;
-use crate::space::{Next, Space, Stale, Trace};
+use crate::space::{Next, Space, Trace};
 use crate::target::{Kind, Task};
 
 /// Programs measured of a task before an estimate that knows no other tasks learns from them.
@@ -56,13 +56,12 @@ impl<'a> Ranking<'a> {
     /// # Errors
     /// [`RankError::Space`] for a trace that is not of this space.
     pub fn describe(&self, task: &Task, traces: Vec<Trace>) -> Result<Vec<Option<Described>>, RankError> {
-        let look = |trace: Trace| -> Result<Option<Described>, Stale> {
-            Ok(match self.space.next(task, &trace)? {
-                Next::Done(nest) => Some(Described { features: features(task, &nest), trace }),
-                Next::DeadEnd(_) | Next::Choose(_) => None,
-            })
+        let look = |trace: Trace| match self.space.next(task, &trace)? {
+            Next::Done(nest) => Ok(Some(Described { features: features(task, &nest), trace })),
+            Next::DeadEnd(_) | Next::Choose(_) => Ok(None),
+            Next::Defect(defect) => Err(defect.into()),
         };
-        Ok(traces.into_par_iter().map(look).collect::<Result<_, Stale>>()?)
+        traces.into_par_iter().map(look).collect()
     }
 
     /// What is known now, for this task; `None` where nothing is.

@@ -1,8 +1,6 @@
 //! Whether the element-wise stage behind a reduction is computed as the reduction's results are written.
 
-use super::{Built, Plan, Rule, Stop, Tape, name, site};
-use crate::nest::rewrite::Refusal;
-use crate::target::TaskOn;
+use super::{Rule, Step, Stop, Tape, View, name, site};
 
 pub(super) struct Epilogue;
 
@@ -15,25 +13,21 @@ impl<M> Rule<M> for Epilogue {
         1
     }
 
-    fn decide(&self, _: &TaskOn<'_, M>, plan: &mut Plan, tape: &mut Tape<'_>) -> Result<(), Stop> {
-        let mut at = 0;
-        while at < plan.groups.len() {
-            let stage = plan.groups[at].stage;
-            if let Some(next) = plan.workload.epilogue_of(stage) {
+    fn decide(&self, view: &View<'_, M>, tape: &mut Tape<'_>) -> Result<Vec<Step>, Stop> {
+        let mut steps = Vec::new();
+        let mut fused = Vec::new();
+        for group in &view.groups {
+            if fused.contains(&group.stage) {
+                continue;
+            }
+            if let Some(stage) = view.workload.epilogue_of(group.stage) {
                 let answers = vec![name("fused"), name("apart")];
-                let answer = tape.choose(site("epilogue", [plan.groups[at].name()]), answers, 0)?;
-                if answer.is("fused") {
-                    plan.groups[at].epilogue = Some(next);
-                    plan.groups.retain(|g| g.stage != next);
+                if tape.choose(site("epilogue", [group.name()]), answers, 0)?.is("fused") {
+                    fused.push(stage);
+                    steps.push(Step::Epilogue { stage, of: group.stage });
                 }
             }
-            at += 1;
         }
-        Ok(())
-    }
-
-    /// Done where the reduction is moved into registers.
-    fn realise(&self, _: &TaskOn<'_, M>, _: &Plan, _: &mut Built) -> Result<(), Refusal> {
-        Ok(())
+        Ok(steps)
     }
 }

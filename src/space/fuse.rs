@@ -1,14 +1,14 @@
 //! Whether two axes are run through as one.
 
-use super::plan::{Access, accesses};
-use super::{Group, Stop, Tape, name, site};
+use super::access::{Access, accesses};
+use super::{Group, Step, Stop, Tape, name, site};
 use crate::workload::{Var, Workload};
 
 /// Whether two neighbouring axes are run through as one: those that every operand has, or lacks, together.
-pub(super) fn fuse(workload: &Workload, group: &mut Group, tape: &mut Tape<'_>) -> Result<(), Stop> {
+pub(super) fn fuse(workload: &Workload, group: &mut Group, tape: &mut Tape<'_>) -> Result<Option<Step>, Stop> {
     let stage = &workload.stages[group.stage];
     if !stage.is_reduction() {
-        return Ok(());
+        return Ok(None);
     }
     let reads = accesses(stage);
     let spatial = group.positions(false);
@@ -40,12 +40,9 @@ pub(super) fn fuse(workload: &Workload, group: &mut Group, tape: &mut Tape<'_>) 
     let default = pairs.iter().position(in_order).map_or(0, |pair| pair + 1);
     let answer = tape.choose(site("fuse", [group.name()]), candidates.clone(), default)?;
     if let Some(chosen) = candidates.iter().position(|c| *c == answer).filter(|c| *c > 0) {
-        let at = pairs[chosen - 1];
-        group.axes[at].extent *= group.axes[at + 1].extent;
-        group.axes.remove(at + 1);
-        group.fused = Some(at);
+        return Ok(Some(group.fuse(pairs[chosen - 1])));
     }
-    Ok(())
+    Ok(None)
 }
 
 /// Whether an access moves with an axis, or with either part of a fused one.

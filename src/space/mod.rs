@@ -4,63 +4,70 @@
 //! may follow. Everything else is built around it. Nothing in here does IO, reads a clock, draws a random
 //! number or depends on hash order.
 //!
-//! A space is a list of [`Rule`]s for each kind of machine. Each decides one aspect of a program, for any
-//! workload: it asks the [`Tape`] and notes the answers in the [`Plan`]; when all rules have decided, each
-//! rewrites the nest as noted, in the same order.
+//! A space is a list of [`Rule`]s for each kind of machine. Each decides one aspect of a program, for any workload:
+//! it looks at the [`View`] of the program so far, asks the [`Tape`], and returns [`Step`]s of a
+//! [`Schedule`](schedule::Schedule), which later rules see in the view. When all rules have decided, the steps are
+//! applied to the plain reading of the workload, one after the other; closing passes bring what every program of a
+//! kind of machine needs at last.
 //!
 //! # Adding a rule
 //!
-//! A rule that unrolls nothing but asks whether to prefetch, on any machine, would look like this:
+//! A rule that decides whether the innermost loops of element-wise stages are unrolled, on any machine:
 //!
 //! ```
-//! use tilescribe::space::{Built, Plan, Rule, Space, Stop, Tape, Words};
-//! use tilescribe::nest::rewrite::Refusal;
-//! use tilescribe::target::{Kind, TaskOn};
+//! use tilescribe::space::{Rule, Space, Step, Stop, Tape, View, Words};
+//! use tilescribe::nest::LoopKind;
+//! use tilescribe::target::Kind;
 //!
-//! struct Prefetch;
+//! struct UnrollMaps;
 //!
-//! impl<M> Rule<M> for Prefetch {
-//!     fn name(&self) -> &'static str { "prefetch" }
+//! impl<M> Rule<M> for UnrollMaps {
+//!     fn name(&self) -> &'static str { "unroll-maps" }
 //!     fn version(&self) -> u32 { 1 }
-//!     fn decide(&self, _: &TaskOn<'_, M>, plan: &mut Plan, tape: &mut Tape<'_>) -> Result<(), Stop> {
-//!         let answer = tape.choose("prefetch".into(), vec!["no".into(), "yes".into()], 0)?;
-//!         plan.notes.insert("prefetch".into(), answer);
-//!         Ok(())
-//!     }
-//!     fn realise(&self, _: &TaskOn<'_, M>, plan: &Plan, _: &mut Built) -> Result<(), Refusal> {
-//!         if plan.notes[&Words::from("prefetch")].is("yes") { /* rewrite the nest */ }
-//!         Ok(())
+//!     fn decide(&self, view: &View<'_, M>, tape: &mut Tape<'_>) -> Result<Vec<Step>, Stop> {
+//!         let mut steps = Vec::new();
+//!         for group in view.groups.iter().filter(|group| group.at.is_none()) {
+//!             // the untuned program is what it is without the rule
+//!             let answer = tape.choose(Words::from("unroll"), vec!["no".into(), "yes".into()], 0)?;
+//!             let innermost = group.innermost.and_then(|at| group.loops(at)).filter(|_| group.vector.is_none());
+//!             if let Some(loops) = innermost.filter(|_| answer.is("yes")) {
+//!                 steps.extend(Step::mark(LoopKind::Unroll, vec![loops.tile.clone()]));
+//!             }
+//!         }
+//!         Ok(steps)
 //!     }
 //! }
 //!
-//! let space = Space::standard().with(Box::new(Prefetch));
+//! let space = Space::standard().with(Box::new(UnrollMaps));
 //! assert_ne!(space.version(Kind::Cpu), Space::standard().version(Kind::Cpu));
 //! assert_eq!(space.version(Kind::Gpu), Space::standard().version(Kind::Gpu));
 //! ```
 
+mod access;
 mod cpu;
 mod epilogue;
 mod fuse;
 mod gpu;
 mod operands;
-mod plan;
 mod rows;
+pub mod schedule;
 mod trace;
+mod view;
 
 #[cfg(test)]
 mod tests;
 
-pub use plan::{
-    Access, Axis, AxisLoops, Built, Dealt, Fetch, Group, Level, Packing, Pipeline, Plan, Row, Sides, ThreadLoops,
-    accesses,
-};
+pub use access::{Access, accesses};
+pub use schedule::{Defect, LoopName, Schedule, Step};
 pub use trace::{Choice, Decision, ParseError, Policy, Reason, Stale, Stop, Tape, Trace, Word, Words};
+pub use view::{Axis, AxisLoops, Fetch, Group, MmaTile, Row, View};
 
 use std::borrow::Cow;
 
+use thiserror::Error;
+
 use crate::nest::Nest;
-use crate::nest::rewrite::Refusal;
-use crate::target::{Cpu, Gpu, Kind, Target, Task, TaskOn};
+use crate::target::{Cpu, Gpu, Kind, Target, Task};
 
 /// Decides one aspect of a program for machines of one kind.
 pub trait Rule<M>: Send + Sync {
@@ -69,26 +76,29 @@ pub trait Rule<M>: Send + Sync {
     /// Raised whenever the rule's decisions, or what follows from them, change.
     fn version(&self) -> u32;
 
-    /// Asks the tape, and notes the answers in the plan.
+    /// Asks the tape, and says in steps what follows from the answers.
     ///
     /// # Errors
     /// [`Stop`], mostly passed on from [`Tape::choose`].
-    fn decide(&self, task: &TaskOn<'_, M>, plan: &mut Plan, tape: &mut Tape<'_>) -> Result<(), Stop>;
-
-    /// Rewrites the nest as the plan says.
-    ///
-    /// # Errors
-    /// [`Refusal`] where a rewrite does not fit, which is a defect of the rule.
-    fn realise(&self, task: &TaskOn<'_, M>, plan: &Plan, built: &mut Built) -> Result<(), Refusal>;
+    fn decide(&self, view: &View<'_, M>, tape: &mut Tape<'_>) -> Result<Vec<Step>, Stop>;
 }
 
-/// The rules for machines of one kind, in the order in which they decide and rewrite.
-pub type Rules<M> = Vec<Box<dyn Rule<M>>>;
+/// Steps that every program for a kind of machine needs, whatever was decided.
+type Closing<M> = fn(&View<'_, M>) -> Vec<Step>;
+
+/// How programs for one kind of machine are made.
+struct Machine<M> {
+    /// In the order in which they decide.
+    rules: Vec<Box<dyn Rule<M>>>,
+    closing: Vec<Closing<M>>,
+    /// Whether a machine has room for a nest.
+    fits: fn(&Nest, &M) -> Result<(), Reason>,
+}
 
 /// Lists of rules: ours by default, a user's own added to them.
 pub struct Space {
-    cpu: Rules<Cpu>,
-    gpu: Rules<Gpu>,
+    cpu: Machine<Cpu>,
+    gpu: Machine<Gpu>,
     exact: bool,
 }
 
@@ -99,12 +109,34 @@ pub enum Next {
     Done(Nest),
     /// No program follows; data, not an error.
     DeadEnd(Reason),
+    /// A rule returned a step that does not fit: a fault of the rule.
+    Defect(Defect),
+}
+
+/// Why decisions that are complete give no program.
+#[derive(Clone, PartialEq, Eq, Debug, Error)]
+pub enum NoProgram {
+    /// Data, not an error.
+    #[error(transparent)]
+    DeadEnd(#[from] Reason),
+    /// A fault of a rule.
+    #[error("a rule is at fault: {0}")]
+    Defect(#[from] Defect),
+}
+
+/// What a rule has decided, and what follows.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Explained {
+    pub rule: &'static str,
+    /// Its questions, each with the answer.
+    pub decisions: Vec<(Decision, Words)>,
+    pub steps: Vec<Step>,
 }
 
 impl Space {
     /// The rules that Tilescribe ships.
     pub fn standard() -> Space {
-        Space { cpu: cpu::rules(), gpu: gpu::rules(), exact: false }
+        Space { cpu: cpu::machine(), gpu: gpu::machine(), exact: false }
     }
 
     /// Leaves out algorithms with larger rounding errors than the plain one's. What is left has the same
@@ -117,14 +149,14 @@ impl Space {
     /// Adds a rule for CPUs behind the others.
     #[must_use]
     pub fn with(mut self, rule: Box<dyn Rule<Cpu>>) -> Space {
-        self.cpu.push(rule);
+        self.cpu.rules.push(rule);
         self
     }
 
     /// Adds a rule for GPUs behind the others.
     #[must_use]
     pub fn with_gpu(mut self, rule: Box<dyn Rule<Gpu>>) -> Space {
-        self.gpu.push(rule);
+        self.gpu.rules.push(rule);
         self
     }
 
@@ -134,12 +166,13 @@ impl Space {
     /// [`Stale`] where the prefix holds a decision that this space does not offer for this task.
     pub fn next(&self, task: &Task, prefix: &Trace) -> Result<Next, Stale> {
         let mut tape = Tape::replay(prefix);
-        match self.decide(task, &mut tape) {
-            Ok(plan) => {
+        match self.schedule(task, &mut tape) {
+            Ok(schedule) => {
                 tape.finish()?;
-                Ok(match self.realise(task, &plan) {
+                Ok(match self.build(task, &schedule) {
                     Ok(nest) => Next::Done(nest),
-                    Err(reason) => Next::DeadEnd(reason),
+                    Err(NoProgram::DeadEnd(reason)) => Next::DeadEnd(reason),
+                    Err(NoProgram::Defect(defect)) => Next::Defect(defect),
                 })
             }
             Err(Stop::Choose(decision)) => Ok(Next::Choose(decision)),
@@ -155,7 +188,7 @@ impl Space {
     /// As [`Space::next`]; a dead end is the inner error.
     pub fn question(&self, task: &Task, prefix: &Trace) -> Result<Result<Option<Decision>, Reason>, Stale> {
         let mut tape = Tape::replay(prefix);
-        match self.decide(task, &mut tape) {
+        match self.schedule(task, &mut tape) {
             Ok(_) => tape.finish().map(|()| Ok(None)),
             Err(Stop::Choose(decision)) => Ok(Ok(Some(decision))),
             Err(Stop::DeadEnd(reason)) => Ok(Err(reason)),
@@ -180,30 +213,52 @@ impl Space {
             return None;
         }
         let mut recalled = Recalled { trace, decisions: Vec::with_capacity(trace.0.len()) };
-        self.decide(task, &mut Tape::drive(&mut recalled)).ok()?;
+        self.schedule(task, &mut Tape::drive(&mut recalled)).ok()?;
         Some(recalled.decisions)
     }
 
-    /// Takes all decisions by `policy`, in one pass. The trace is what was decided, up to the dead end if
-    /// there is one.
-    pub fn drive(&self, task: &Task, policy: &mut dyn Policy) -> (Trace, Result<Nest, Reason>) {
+    /// Takes all decisions by `policy`, in one pass. The trace is what was decided, up to the dead end if there is
+    /// one.
+    pub fn drive(&self, task: &Task, policy: &mut dyn Policy) -> (Trace, Result<Nest, NoProgram>) {
         let mut tape = Tape::drive(policy);
-        let decided = self.decide(task, &mut tape);
+        let decided = self.schedule(task, &mut tape);
         let trace = Trace(tape.taken().to_vec());
         let result = match decided {
-            Ok(plan) => self.realise(task, &plan),
-            Err(Stop::DeadEnd(reason)) => Err(reason),
-            Err(stop @ (Stop::Choose(_) | Stop::Stale(_))) => Err(Reason(format!("a driven tape stopped: {stop:?}"))),
+            Ok(schedule) => self.build(task, &schedule),
+            Err(Stop::DeadEnd(reason)) => Err(reason.into()),
+            Err(stop @ (Stop::Choose(_) | Stop::Stale(_))) => {
+                Err(Reason(format!("a driven tape stopped: {stop:?}")).into())
+            }
         };
         (trace, result)
+    }
+
+    /// What a finished trace stands for: rule by rule, its decisions and the steps that follow, closing passes last.
+    /// `None` where it leads to no program of this space.
+    pub fn explain(&self, task: &Task, trace: &Trace) -> Option<Vec<Explained>> {
+        let decisions = self.decisions(task, trace)?;
+        let mut asked = decisions.into_iter().zip(trace.0.iter().map(|choice| choice.value.clone()));
+        let mut tape = Tape::replay(trace);
+        let mut explained = Vec::new();
+        let mut note = |rule, taken: usize, steps: &[Step]| {
+            let decisions = asked.by_ref().take(taken).collect();
+            explained.push(Explained { rule, decisions, steps: steps.to_vec() });
+        };
+        let workload = &task.workload;
+        match &task.target {
+            Target::Cpu(machine) => self.cpu.decide(View::new(workload, machine, self.exact), &mut tape, &mut note),
+            Target::Gpu(machine) => self.gpu.decide(View::new(workload, machine, self.exact), &mut tape, &mut note),
+        }
+        .ok()?;
+        Some(explained)
     }
 
     /// Names the rules for one kind of machine and their versions; records and checkpoints of another version
     /// are refused.
     pub fn version(&self, kind: Kind) -> String {
         match kind {
-            Kind::Cpu => format!("cpu:{}", versions(&self.cpu)),
-            Kind::Gpu => format!("gpu:{}", versions(&self.gpu)),
+            Kind::Cpu => format!("cpu:{}", self.cpu.versions()),
+            Kind::Gpu => format!("gpu:{}", self.gpu.versions()),
         }
     }
 
@@ -212,60 +267,54 @@ impl Space {
         [Kind::Cpu, Kind::Gpu].map(|kind| self.version(kind)).join(" ")
     }
 
-    fn decide(&self, task: &Task, tape: &mut Tape<'_>) -> Result<Plan, Stop> {
-        let mut plan = Plan { exact: self.exact, ..Plan::new(task) };
+    /// All steps of a program, in the order in which they are applied.
+    ///
+    /// # Errors
+    /// [`Stop`] where the tape does not answer all questions.
+    pub fn schedule(&self, task: &Task, tape: &mut Tape<'_>) -> Result<Schedule, Stop> {
         let workload = &task.workload;
+        let ignore = &mut |_: &'static str, _: usize, _: &[Step]| {};
         match &task.target {
-            Target::Cpu(machine) => decide(&self.cpu, &TaskOn { workload, machine }, &mut plan, tape)?,
-            Target::Gpu(machine) => decide(&self.gpu, &TaskOn { workload, machine }, &mut plan, tape)?,
+            Target::Cpu(machine) => self.cpu.decide(View::new(workload, machine, self.exact), tape, ignore),
+            Target::Gpu(machine) => self.gpu.decide(View::new(workload, machine, self.exact), tape, ignore),
         }
-        Ok(plan)
     }
 
-    fn realise(&self, task: &Task, plan: &Plan) -> Result<Nest, Reason> {
-        let (nest, stages) = Nest::naive_with_vars(&plan.workload);
-        let mut built = Built {
-            nest,
-            stages,
-            rows: Vec::new(),
-            loops: vec![Vec::new(); plan.groups.len()],
-            at: vec![None; plan.groups.len()],
-            thread_loops: vec![Vec::new(); plan.groups.len()],
-            copies: vec![Vec::new(); plan.groups.len()],
-            dealt: Vec::new(),
-            pipelines: Vec::new(),
-        };
-        let workload = &task.workload;
+    fn build(&self, task: &Task, schedule: &Schedule) -> Result<Nest, NoProgram> {
+        let nest = schedule.build(&task.workload)?;
         match &task.target {
-            Target::Cpu(machine) => {
-                realise(&self.cpu, &TaskOn { workload, machine }, plan, &mut built)?;
-                let nest = built.nest.drop_unit_loops().peel_tails().strip_mine(machine.lanes());
-                Ok(nest.drop_unit_loops().drop_setup_results().drop_unused())
-            }
-            Target::Gpu(machine) => {
-                realise(&self.gpu, &TaskOn { workload, machine }, plan, &mut built)?;
-                gpu::finish(built, plan.workload.tensors.len(), machine)
-            }
+            Target::Cpu(machine) => (self.cpu.fits)(&nest, machine)?,
+            Target::Gpu(machine) => (self.gpu.fits)(&nest, machine)?,
         }
+        Ok(nest)
     }
 }
 
-fn versions<M>(rules: &Rules<M>) -> String {
-    rules.iter().map(|rule| format!("{}-{}", rule.name(), rule.version())).collect::<Vec<_>>().join("+")
-}
+impl<M> Machine<M> {
+    /// Lets all rules decide. `note` gets each rule's name, the number of its decisions, and its steps.
+    fn decide(
+        &self,
+        mut view: View<'_, M>,
+        tape: &mut Tape<'_>,
+        note: &mut dyn FnMut(&'static str, usize, &[Step]),
+    ) -> Result<Schedule, Stop> {
+        for rule in &self.rules {
+            tape.defaults_only(false);
+            let before = tape.taken().len();
+            let steps = rule.decide(&view, tape)?;
+            note(rule.name(), tape.taken().len() - before, &steps);
+            steps.into_iter().for_each(|step| view.push(step));
+        }
+        let closing: Vec<Step> = self.closing.iter().flat_map(|pass| pass(&view)).collect();
+        note("closing", 0, &closing);
+        let mut schedule = Schedule(view.into_steps());
+        schedule.0.extend(closing);
+        Ok(schedule.in_phases())
+    }
 
-fn decide<M>(rules: &Rules<M>, task: &TaskOn<'_, M>, plan: &mut Plan, tape: &mut Tape<'_>) -> Result<(), Stop> {
-    rules.iter().try_for_each(|rule| {
-        tape.settle(false);
-        rule.decide(task, plan, tape)
-    })
-}
-
-fn realise<M>(rules: &Rules<M>, task: &TaskOn<'_, M>, plan: &Plan, built: &mut Built) -> Result<(), Reason> {
-    rules.iter().try_for_each(|rule| {
-        let refused = |refusal| Reason(format!("rule {}: {refusal}", rule.name()));
-        rule.realise(task, plan, built).map_err(refused)
-    })
+    fn versions(&self) -> String {
+        self.rules.iter().map(|rule| format!("{}-{}", rule.name(), rule.version())).collect::<Vec<_>>().join("+")
+    }
 }
 
 /// Answers as a trace that the space offers, and notes the questions.

@@ -1,8 +1,8 @@
 //! Which operands are worth a copy.
 
 use super::Group;
+use super::access::{Access, accesses};
 use super::fuse::touches;
-use super::plan::{Access, accesses};
 use crate::workload::{Atom, Expr, Index, Workload};
 
 /// The operands of a reduction that are read more than once or behind a guard. A tensor may be several

@@ -1,13 +1,9 @@
 //! Whether the stages of a task go through memory one after the other, or row by row, or by blocks of rows.
 
-use std::mem::take;
-
-use super::plan::{accesses, shared_rows};
-use super::{Built, Plan, Row, Rule, Stop, Tape, site};
+use super::access::accesses;
+use super::{LoopName, Row, Rule, Step, Stop, Tape, View, site};
 use crate::nest::axis_name;
-use crate::nest::rewrite::Refusal;
-use crate::target::TaskOn;
-use crate::workload::{Role, Var, Workload};
+use crate::workload::{Role, Var, Workload, shared_axes};
 
 /// Joins the loops over leading axes that all stages share, or over blocks of them.
 ///
@@ -44,87 +40,64 @@ impl<M: RowLimits> Rule<M> for Rows {
         2
     }
 
-    fn decide(&self, task: &TaskOn<'_, M>, plan: &mut Plan, tape: &mut Tape<'_>) -> Result<(), Stop> {
+    fn decide(&self, view: &View<'_, M>, tape: &mut Tape<'_>) -> Result<Vec<Step>, Stop> {
         // joined rows pay where what one reduction leaves is reduced again, or used after another reduction
-        let reductions = plan.groups.iter().filter(|g| plan.workload.stages[g.stage].is_reduction()).count();
+        let reductions = view.groups.iter().filter(|g| view.workload.stages[g.stage].is_reduction()).count();
         if reductions < 2 {
-            return Ok(());
+            return Ok(Vec::new());
         }
-        let shared = shared_rows(&plan.workload) as i64;
+        let shared = shared_rows(&view.workload) as i64;
         let singles = |rows: i64| -> Vec<Row> {
-            let extents = plan.workload.stages[0].spatial.iter().take(rows as usize);
-            extents.map(|extent| Row { extent: *extent, block: 1 }).collect()
+            let extents = view.workload.stages[0].spatial.iter().take(rows as usize).enumerate();
+            extents.map(|(at, extent)| Row { extent: *extent, block: 1, over: LoopName::axis(0, at) }).collect()
         };
-        let most = task.machine.maximal_row_bytes();
-        let fits = |rows: &i64| *rows == 0 || bytes(&plan.workload, &singles(*rows)) <= most;
+        let most = view.machine.maximal_row_bytes();
+        let fits = |rows: &i64| *rows == 0 || bytes(&view.workload, &singles(*rows)) <= most;
         let candidates: Vec<i64> = (0..=shared).filter(fits).collect();
-        let rows = tape.choose_number(site("rows", []), &candidates, candidates.len() - 1)?;
-        plan.rows = singles(rows);
-        let rows = plan.rows.len();
-        for at in 0..rows {
-            let candidates = blocks(&plan.workload, &plan.rows, at, task.machine.maximal_bytes());
-            let default = default_block(&plan.workload, task.machine, &plan.rows, at, &candidates);
+        let count = tape.choose_number(site("rows", []), &candidates, candidates.len() - 1)?;
+        let mut rows = singles(count);
+        for at in 0..rows.len() {
+            let candidates = blocks(&view.workload, &rows, at, view.machine.maximal_bytes());
+            let default = default_block(&view.workload, view.machine, &rows, at, &candidates);
             let site = site("block", ["rows".into(), axis_name(at)]);
-            plan.rows[at].block = tape.choose_number(site, &candidates, default)?;
+            rows[at].block = tape.choose_number(site, &candidates, default)?;
         }
-        for group in &mut plan.groups {
-            for (axis, row) in group.axes.iter_mut().zip(&plan.rows) {
-                (axis.extent, axis.ragged) = (row.block, row.is_ragged());
-            }
-            let rows = &plan.rows;
-            group.axes.retain(|axis| rows.get(axis.position).is_none_or(|row| row.block > 1));
-        }
-        Ok(())
-    }
-
-    fn realise(&self, _: &TaskOn<'_, M>, plan: &Plan, built: &mut Built) -> Result<(), Refusal> {
-        let mut outer = Vec::new();
-        for at in 0..built.stages.len() {
-            let (init, axes) = (built.stages[at].init.clone(), built.stages[at].axes.clone());
-            for (vars, of_init) in [(init, true), (axes, false)] {
-                if !vars.is_empty() {
-                    let (outside, inside) = split(built, &vars, &plan.rows)?;
-                    let stage = &mut built.stages[at];
-                    let own = if of_init { &mut stage.init } else { &mut stage.axes };
-                    own.splice(..plan.rows.len(), inside);
-                    outer.push(outside);
-                }
-            }
-        }
-        for at in 0..plan.rows.len() {
-            let heads: Vec<Var> = outer.iter().map(|outside| outside[at]).collect();
-            built.nest = take(&mut built.nest).join(&heads)?;
-            built.rows.push(heads[0]);
-            if plan.rows[at].block == 1 {
-                let init = built.stages.iter_mut().filter_map(|stage| stage.init.get_mut(at));
-                init.for_each(|var| *var = heads[0]);
-                built.stages.iter_mut().for_each(|stage| stage.axes[at] = heads[0]);
-            }
-        }
-        Ok(())
+        Ok(join(&view.workload, &rows))
     }
 }
 
-/// Splits the loops over the rows, the loops over blocks outside of all others: the former, and those that
-/// are left inside. A row on its own has one loop, which is both.
-fn split(built: &mut Built, vars: &[Var], rows: &[Row]) -> Result<(Vec<Var>, Vec<Var>), Refusal> {
-    let (mut outside, mut inside, mut cut) = (Vec::new(), Vec::new(), Vec::new());
-    for (var, row) in vars.iter().zip(rows) {
+/// Cuts the loops over the rows of every stage into blocks, and joins those over the blocks.
+fn join(workload: &Workload, rows: &[Row]) -> Vec<Step> {
+    let (mut steps, mut outer) = (Vec::new(), Vec::new());
+    for (number, stage) in workload.stages.iter().enumerate() {
+        if stage.is_reduction() {
+            outer.push(split(rows, |row| LoopName::init(number, row), &mut steps));
+        }
+        outer.push(split(rows, |row| LoopName::axis(number, row), &mut steps));
+    }
+    steps.extend((0..rows.len()).map(|at| Step::Join { loops: outer.iter().map(|loops| loops[at].clone()).collect() }));
+    steps
+}
+
+/// Splits the loops over the rows, the loops over blocks outside of all others, and returns these. A row on its own
+/// has one loop.
+fn split(rows: &[Row], whole: impl Fn(usize) -> LoopName, steps: &mut Vec<Step>) -> Vec<LoopName> {
+    let (mut outside, mut inside) = (Vec::new(), Vec::new());
+    for (at, row) in rows.iter().enumerate() {
+        let whole = whole(at);
         if row.block == 1 {
-            outside.push(*var);
-            inside.push(*var);
+            outside.push(whole);
         } else {
-            let (nest, outer, inner) = take(&mut built.nest).split(*var, row.block)?;
-            built.nest = nest;
+            let (step, outer, inner) = Step::split(&whole, row.block);
+            steps.push(step);
             outside.push(outer);
             inside.push(inner);
-            cut.push(inner);
         }
     }
-    if !cut.is_empty() {
-        built.nest = take(&mut built.nest).reorder(&[outside.clone(), cut].concat())?;
+    if !inside.is_empty() {
+        steps.push(Step::Reorder { order: [outside.clone(), inside].concat() });
     }
-    Ok((outside, inside))
+    outside
 }
 
 /// How many iterations of a row axis may stay together, the rows before it decided.
@@ -192,20 +165,17 @@ impl<M> Rule<M> for Privatise {
         2
     }
 
-    fn decide(&self, _: &TaskOn<'_, M>, _: &mut Plan, _: &mut Tape<'_>) -> Result<(), Stop> {
-        Ok(())
+    fn decide(&self, view: &View<'_, M>, _: &mut Tape<'_>) -> Result<Vec<Step>, Stop> {
+        if view.rows.is_empty() {
+            return Ok(Vec::new());
+        }
+        let rows: Vec<(LoopName, i64)> = view.rows.iter().map(|row| (row.over.clone(), row.block)).collect();
+        let intermediates = view.workload.ids().filter(|(_, tensor)| tensor.role == Role::Intermediate);
+        Ok(intermediates.map(|(tensor, _)| Step::Privatise { tensor, rows: rows.clone() }).collect())
     }
+}
 
-    fn realise(&self, _: &TaskOn<'_, M>, plan: &Plan, built: &mut Built) -> Result<(), Refusal> {
-        if plan.rows.is_empty() {
-            return Ok(());
-        }
-        let rows: Vec<(Var, i64)> = built.rows.iter().zip(&plan.rows).map(|(var, row)| (*var, row.block)).collect();
-        for (id, tensor) in plan.workload.ids() {
-            if tensor.role == Role::Intermediate && built.nest.uses(id) {
-                built.nest = take(&mut built.nest).privatise(id, &rows)?;
-            }
-        }
-        Ok(())
-    }
+/// How many leading spatial axes all stages of a workload share.
+fn shared_rows(workload: &Workload) -> usize {
+    shared_axes(&workload.stages.iter().collect::<Vec<_>>())
 }

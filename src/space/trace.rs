@@ -203,7 +203,7 @@ pub trait Policy {
 /// Where rules ask for decisions. Replays a prefix and then suspends, or is driven by a policy.
 pub struct Tape<'a> {
     mode: Mode<'a>,
-    settled: bool,
+    defaults_only: bool,
 }
 
 enum Mode<'a> {
@@ -216,17 +216,17 @@ enum Mode<'a> {
 impl<'a> Tape<'a> {
     /// Answers from `prefix`, then stops with [`Stop::Choose`].
     pub fn replay(prefix: &'a Trace) -> Tape<'a> {
-        Tape { mode: Mode::Replay(prefix, 0), settled: false }
+        Tape { mode: Mode::Replay(prefix, 0), defaults_only: false }
     }
 
     /// Answers by `policy`, to the end.
     pub fn drive(policy: &'a mut dyn Policy) -> Tape<'a> {
-        Tape { mode: Mode::Drive(policy, Trace::default()), settled: false }
+        Tape { mode: Mode::Drive(policy, Trace::default()), defaults_only: false }
     }
 
     /// From here on, defaults are taken without being recorded, or not any more.
-    pub fn settle(&mut self, settled: bool) {
-        self.settled = settled;
+    pub fn defaults_only(&mut self, defaults_only: bool) {
+        self.defaults_only = defaults_only;
     }
 
     /// Asks for a decision. A single candidate is taken without being recorded; none is a dead end. `default`
@@ -240,7 +240,7 @@ impl<'a> Tape<'a> {
         match candidates.as_slice() {
             [] => return Err(Reason(format!("nothing fits `{site}`")).into()),
             [only] => return Ok(only.clone()),
-            all if self.settled => return Ok(all[default.min(all.len() - 1)].clone()),
+            all if self.defaults_only => return Ok(all[default.min(all.len() - 1)].clone()),
             _ => {}
         }
         match &mut self.mode {
@@ -275,7 +275,7 @@ impl<'a> Tape<'a> {
     /// As [`Tape::choose`].
     pub fn choose_number(&mut self, site: Words, candidates: &[i64], default: usize) -> Result<i64, Stop> {
         if let Mode::Replay(prefix, next) = &mut self.mode
-            && !self.settled
+            && !self.defaults_only
             && candidates.len() > 1
             && let Some(choice) = prefix.0.get(*next)
             && let Some(number) = as_count(&choice.value)

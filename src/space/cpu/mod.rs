@@ -15,20 +15,34 @@ mod packing;
 mod parallel;
 mod tile;
 
-use super::{Rules, epilogue, rows};
+use super::{Machine, Step, View, epilogue, rows};
 use crate::target::Cpu;
 
-pub(super) fn rules() -> Rules<Cpu> {
-    vec![
-        Box::new(algorithm::Algorithm),
-        Box::new(epilogue::Epilogue),
-        Box::new(rows::Rows),
-        Box::new(tile::Tile),
-        Box::new(order::Order),
-        Box::new(packing::Pack),
-        Box::new(rows::Privatise),
-        Box::new(parallel::Parallel),
-    ]
+/// Rules and closing passes for CPUs.
+pub(super) fn machine() -> Machine<Cpu> {
+    Machine {
+        rules: vec![
+            Box::new(algorithm::Algorithm),
+            Box::new(epilogue::Epilogue),
+            Box::new(rows::Rows),
+            Box::new(tile::Tile),
+            Box::new(order::Order),
+            Box::new(packing::Pack),
+            Box::new(rows::Privatise),
+            Box::new(parallel::Parallel),
+        ],
+        closing: vec![tails_and_vectors, clean_up],
+        fits: |_, _| Ok(()),
+    }
+}
+
+fn tails_and_vectors(view: &View<'_, Cpu>) -> Vec<Step> {
+    let lanes = view.machine.lanes();
+    vec![Step::DropUnitLoops, Step::PeelTails, Step::StripMine { lanes }, Step::DropUnitLoops]
+}
+
+fn clean_up(_: &View<'_, Cpu>) -> Vec<Step> {
+    vec![Step::DropSetupResults, Step::DropUnused]
 }
 
 /// Blocks for each core that the untuned program has at least, where there are enough tiles.

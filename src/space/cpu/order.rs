@@ -1,13 +1,17 @@
 //! The order of loops, and the move of accumulators into registers.
 
-use crate::nest::LoopKind;
-use crate::nest::rewrite::Refusal;
-use crate::nest::rewrite::accumulate::{Blocks, Reduction};
-use crate::space::{Built, Group, Plan, Rule, Stop, Tape, name, site};
-use crate::target::{Cpu, TaskOn};
-use crate::workload::{Var, Workload};
+use crate::space::{AxisLoops, Group, LoopName, Rule, Step, Stop, Tape, View, name, site};
+use crate::target::Cpu;
+use crate::workload::Workload;
 
 pub(super) struct Order;
+
+/// Of loops of several iterations, positions in [`Group::axes`], outermost first.
+struct Orders {
+    outer: Vec<usize>,
+    inner: Vec<usize>,
+    reduction: Vec<usize>,
+}
 
 impl Rule<Cpu> for Order {
     fn name(&self) -> &'static str {
@@ -18,25 +22,23 @@ impl Rule<Cpu> for Order {
         3
     }
 
-    fn decide(&self, _: &TaskOn<'_, Cpu>, plan: &mut Plan, tape: &mut Tape<'_>) -> Result<(), Stop> {
-        for group in &mut plan.groups {
-            tape.settle(group.settled);
+    fn decide(&self, view: &View<'_, Cpu>, tape: &mut Tape<'_>) -> Result<Vec<Step>, Stop> {
+        let mut orders = Vec::with_capacity(view.groups.len());
+        for group in &view.groups {
+            tape.defaults_only(group.defaults_only);
             let spatial = group.positions(false);
             let outer: Vec<usize> = spatial.iter().copied().filter(|a| group.axes[*a].blocks() > 1).collect();
             let inner: Vec<usize> = spatial.into_iter().filter(|a| group.axes[*a].block > 1).collect();
             let steps: Vec<usize> = group.positions(true).into_iter().filter(|a| group.axes[*a].block > 1).collect();
-            group.outer_order = permutation("outer", group, outer, tape)?;
-            group.inner_order = permutation("inner", group, inner, tape)?;
-            group.reduction_order = permutation("steps", group, steps, tape)?;
+            orders.push(Orders {
+                outer: permutation("outer", group, outer, tape)?,
+                inner: permutation("inner", group, inner, tape)?,
+                reduction: permutation("steps", group, steps, tape)?,
+            });
         }
-        Ok(())
-    }
-
-    fn realise(&self, _: &TaskOn<'_, Cpu>, plan: &Plan, built: &mut Built) -> Result<(), Refusal> {
-        for (at, group) in plan.groups.iter().enumerate() {
-            realise_group(&plan.workload, group, at, built)?;
-        }
-        Ok(())
+        let mut steps = Vec::new();
+        view.groups.iter().zip(orders).for_each(|(group, orders)| arrange(&view.workload, group, &orders, &mut steps));
+        Ok(steps)
     }
 }
 
@@ -58,10 +60,9 @@ fn permutation(
 }
 
 /// From outside to inside: blocks, reduction blocks, tiles of a block, reduction steps, the register tile.
-fn realise_group(workload: &Workload, group: &Group, at: usize, built: &mut Built) -> Result<(), Refusal> {
-    let loops = built.loops[at].clone();
-    if loops.is_empty() {
-        return Ok(());
+fn arrange(workload: &Workload, group: &Group, orders: &Orders, steps: &mut Vec<Step>) {
+    if group.axes.is_empty() {
+        return;
     }
     // loops of a single iteration go first, where they are in nobody's way
     let ordered = |order: &[usize], reduction: bool| {
@@ -69,42 +70,33 @@ fn realise_group(workload: &Workload, group: &Group, at: usize, built: &mut Buil
         all.extend(order);
         all
     };
-    let outer: Vec<Var> = ordered(&group.outer_order, false).into_iter().map(|a| loops[a].outer).collect();
-    let blocks: Vec<Var> = ordered(&[], true).into_iter().map(|a| loops[a].outer).collect();
-    let inner: Vec<Var> = ordered(&group.inner_order, false).into_iter().map(|a| loops[a].inner).collect();
-    let steps: Vec<Var> = ordered(&group.reduction_order, true).into_iter().map(|a| loops[a].inner).collect();
-    let is_vector = |a: &usize| group.vector == Some(*a);
-    let mut tile: Vec<Var> = Vec::new();
-    for reduction in [true, false] {
-        tile.extend(group.positions(reduction).into_iter().filter(|a| !is_vector(a)).map(|a| loops[a].tile));
+    let of = |positions: &[usize], level: fn(&AxisLoops) -> &LoopName| -> Vec<LoopName> {
+        positions.iter().filter_map(|at| group.loops(*at)).map(|loops| level(loops).clone()).collect()
+    };
+    let outer = of(&ordered(&orders.outer, false), |l| &l.outer);
+    let blocks = of(&ordered(&[], true), |l| &l.outer);
+    let inner = of(&ordered(&orders.inner, false), |l| &l.inner);
+    let reduction = of(&ordered(&orders.reduction, true), |l| &l.inner);
+    let mut tile: Vec<usize> = [group.positions(true), group.positions(false)].concat();
+    tile.sort_by_key(|at| group.vector == Some(*at));
+    let order = [outer, blocks, inner.clone(), reduction, of(&tile, |l| &l.tile)].concat();
+    let first = order[0].clone();
+    steps.push(Step::Reorder { order });
+    if !workload.stages[group.stage].is_reduction() {
+        return;
     }
-    tile.extend(group.vector.map(|a| loops[a].tile));
-
-    let order = [outer, blocks, inner.clone(), steps.clone(), tile.clone()].concat();
-    let mut nest = std::mem::take(&mut built.nest).reorder(&order)?;
-    for (position, axis) in loops.iter().enumerate() {
-        let kind = if is_vector(&position) { LoopKind::Vector } else { LoopKind::Unroll };
-        nest = nest.set_kind(axis.tile, kind)?;
-    }
-    let stage = &workload.stages[group.stage];
-    if stage.is_reduction() {
-        let place = match inner.last() {
-            Some(var) => *var,
-            None => {
-                // no spatial axis is left inside of the rows
-                let unit;
-                (nest, unit) = nest.enclose(order[0])?;
-                unit
-            }
-        };
-        let reduction = Reduction {
-            blocks: group.depth.map(|a| Blocks { var: loops[a].outer, inside: inner.clone() }),
-            lanes: group.vector.filter(|a| group.axes[*a].reduction).map(|a| loops[a].tile).into_iter().collect(),
-        };
-        let epilogue = group.epilogue.map(|e| &workload.stages[e]);
-        nest = nest.accumulate(stage.output, place, &reduction, epilogue)?;
-        built.at[at] = Some(place);
-    }
-    built.nest = nest;
-    Ok(())
+    let at = inner.last().cloned().unwrap_or_else(|| {
+        // no spatial axis is left inside of the rows
+        let unit = first.unit();
+        steps.push(Step::Enclose { over: first, by: unit.clone() });
+        unit
+    });
+    let over = group.depth().and_then(|at| group.loops(at)).map(|loops| loops.outer.clone());
+    let lanes: Vec<usize> = group.vector.into_iter().filter(|at| group.axes[*at].reduction).collect();
+    steps.push(Step::Accumulate {
+        stage: group.stage,
+        at,
+        blocks: over.map(|over| (over, inner)),
+        lanes: of(&lanes, |l| &l.tile),
+    });
 }

@@ -1,15 +1,13 @@
 //! Which operands are copied before they are read, where, and into which order.
 
-use std::mem::take;
-
-use crate::nest::rewrite::Refusal;
-use crate::nest::rewrite::pack::{Content, Layout, Place};
+use crate::nest::rewrite::pack::{Content, Layout};
+use crate::space::access::Access;
 use crate::space::fuse::touches;
 use crate::space::operands::{fits_box, packable};
-use crate::space::plan::Access;
-use crate::space::{Built, Group, Level, Packing, Plan, Rule, Stop, Tape, Word, Words, name, site};
-use crate::target::{Cpu, TaskOn};
-use crate::workload::{Role, Var, Workload};
+use crate::space::schedule::{self, Reads};
+use crate::space::{Group, Rule, Step, Stop, Tape, View, Word, Words, name, site};
+use crate::target::Cpu;
+use crate::workload::{Role, TensorId, Var, Workload};
 
 pub(super) struct Pack;
 
@@ -27,12 +25,14 @@ impl Rule<Cpu> for Pack {
         2
     }
 
-    fn decide(&self, _: &TaskOn<'_, Cpu>, plan: &mut Plan, tape: &mut Tape<'_>) -> Result<(), Stop> {
-        let Plan { workload, rows, groups, .. } = plan;
-        for group in groups {
-            tape.settle(group.settled);
+    fn decide(&self, view: &View<'_, Cpu>, tape: &mut Tape<'_>) -> Result<Vec<Step>, Stop> {
+        let workload = &*view.workload;
+        let mut steps = Vec::new();
+        for group in &view.groups {
+            tape.defaults_only(group.defaults_only);
+            let mut done: Vec<TensorId> = Vec::new();
             for (access, which) in packable(workload, group) {
-                let options = options(workload, group, &access, rows.len());
+                let options = options(workload, group, &access, view.rows.len());
                 let mut candidates = vec![name("none")];
                 candidates.extend(options.iter().map(|(level, layout)| Words::from(words(*level, *layout))));
                 let default = default_option(workload, group, &access, &options);
@@ -42,41 +42,48 @@ impl Rule<Cpu> for Pack {
                 let answer = tape.choose(site, candidates.clone(), default)?;
                 let chosen = candidates.iter().position(|c| *c == answer).filter(|c| *c > 0).map(|c| options[c - 1]);
                 if let Some((level, layout)) = chosen {
-                    group.packs.push(Packing { tensor: access.tensor, which: which.unwrap_or(0), level, layout });
+                    // what is packed already reads a copy
+                    let before = done.iter().filter(|tensor| **tensor == access.tensor).count();
+                    let which = which.unwrap_or(0) - before;
+                    done.push(access.tensor);
+                    steps.extend(pack(group, (access.tensor, which), level, layout));
                 }
             }
         }
-        Ok(())
+        Ok(steps)
     }
+}
 
-    fn realise(&self, _: &TaskOn<'_, Cpu>, plan: &Plan, built: &mut Built) -> Result<(), Refusal> {
-        for (at, group) in plan.groups.iter().enumerate() {
-            let loops = &built.loops[at];
-            // the loops as `Order` has put them: first those of a single iteration
-            let spatial = group.positions(false);
-            let trivial: Vec<usize> = spatial.into_iter().filter(|a| !group.outer_order.contains(a)).collect();
-            let mut outer = trivial.iter().chain(&group.outer_order).map(|a| loops[*a].outer);
-            let head = outer.clone().next().or(built.at[at]);
-            let last = outer.next_back().or(built.at[at]);
-            let (Some(head), Some(last)) = (head, last) else { continue };
-            for (number, packing) in group.packs.iter().enumerate() {
-                let place = match packing.level {
-                    Level::Setup => Place::Setup,
-                    Level::Before => Place::Before(head),
-                    Level::Outer => Place::Inside(last),
-                    Level::Block => Place::Inside(group.depth.map_or(last, |a| loops[a].outer)),
-                };
-                // what is packed already reads a copy
-                let done = group.packs[..number].iter().filter(|p| p.tensor == packing.tensor).count();
-                let operand = (packing.tensor, packing.which - done);
-                // weights stay as short as they are, since they are read from memory once; what is copied for
-                // a block is read from a cache often
-                let content = if place == Place::Setup { Content::Own } else { Content::Converted };
-                built.nest = take(&mut built.nest).pack(head, operand, place, (packing.layout, content))?;
-            }
+/// Where in the nest an operand can be packed.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+enum Level {
+    /// When the network is compiled.
+    Setup,
+    /// Before the stage.
+    Before,
+    /// Inside of the outer loops.
+    Outer,
+    /// Inside of the loop over reduction blocks.
+    Block,
+}
+
+fn pack(group: &Group, (tensor, which): (TensorId, usize), level: Level, layout: Layout) -> Option<Step> {
+    let mut outer = group.outer_order.iter().filter_map(|at| group.loops(*at)).map(|loops| &loops.outer);
+    let of = outer.clone().next().or(group.at.as_ref())?.clone();
+    let last = outer.next_back().or(group.at.as_ref())?.clone();
+    // weights stay as short as they are, since they are read from memory once; what is copied for a block is read
+    // from a cache often
+    let content = if level == Level::Setup { Content::Own } else { Content::Converted };
+    let level = match level {
+        Level::Setup => schedule::Level::Setup,
+        Level::Before => schedule::Level::Before,
+        Level::Outer => schedule::Level::Inside(last),
+        Level::Block => {
+            let blocks = group.depth().and_then(|at| group.loops(at));
+            schedule::Level::Inside(blocks.map_or(last, |loops| loops.outer.clone()))
         }
-        Ok(())
-    }
+    };
+    Some(Step::Pack { operand: Reads { tensor, which, of }, level, layout, content })
 }
 
 fn words(level: Level, layout: Layout) -> &'static str {
@@ -122,7 +129,7 @@ fn options(workload: &Workload, group: &Group, access: &Access, rows: usize) -> 
         offer(Level::Before, true, false, false, MAXIMAL_WHOLE);
     }
     offer(Level::Outer, false, true, false, MAXIMAL_PRIVATE);
-    if group.depth.is_some() {
+    if group.depth().is_some() {
         offer(Level::Block, false, true, true, MAXIMAL_PRIVATE);
     }
     options

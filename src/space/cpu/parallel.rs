@@ -1,18 +1,17 @@
 //! How many of the outermost loops are spread over the threads.
 
 use std::borrow::Cow;
-use std::mem::take;
 
-use crate::nest::rewrite::Refusal;
-use crate::nest::{LoopKind, Nest};
-use crate::space::{Built, Plan, Row, Rule, Stop, Tape, site};
-use crate::target::{Cpu, TaskOn};
-use crate::workload::Var;
+use crate::nest::LoopKind;
+use crate::space::{LoopName, Rule, Step, Stop, Tape, View, site};
+use crate::target::Cpu;
 
 pub(super) struct Parallel;
 
 /// Work below this many operations is not worth waking a thread for, by default.
 const SERIAL_FLOPS: i64 = 60_000;
+/// Iterations for each core that the untuned program spreads, at least.
+const ITERATIONS_PER_CORE: i64 = 4;
 
 impl Rule<Cpu> for Parallel {
     fn name(&self) -> &'static str {
@@ -23,13 +22,14 @@ impl Rule<Cpu> for Parallel {
         2
     }
 
-    fn decide(&self, task: &TaskOn<'_, Cpu>, plan: &mut Plan, tape: &mut Tape<'_>) -> Result<(), Stop> {
-        if task.machine.cores < 2 {
-            return Ok(());
+    fn decide(&self, view: &View<'_, Cpu>, tape: &mut Tape<'_>) -> Result<Vec<Step>, Stop> {
+        let mut steps = Vec::new();
+        if view.machine.cores < 2 {
+            return Ok(steps);
         }
-        let small = plan.workload.flops() < SERIAL_FLOPS;
+        let small = view.workload.flops() < SERIAL_FLOPS;
         let default = |extents: &[i64]| {
-            let enough = i64::from(task.machine.cores) * 4;
+            let enough = i64::from(view.machine.cores) * ITERATIONS_PER_CORE;
             let mut product = 1;
             let needed = extents.iter().take_while(|e| {
                 let more = product < enough;
@@ -38,46 +38,35 @@ impl Rule<Cpu> for Parallel {
             });
             if small { 0 } else { needed.count() }
         };
-        if !plan.rows.is_empty() {
-            let extents: Vec<i64> = plan.rows.iter().map(Row::blocks).collect();
-            let answer = ask("rows".into(), &extents, default(&extents), tape)?;
-            plan.groups.iter_mut().for_each(|g| g.parallel = answer);
-            return Ok(());
+        let mut ask = |what: Cow<'static, str>, loops: Vec<(LoopName, i64)>, tape: &mut Tape<'_>| -> Result<(), Stop> {
+            let extents: Vec<i64> = loops.iter().map(|(_, extent)| *extent).collect();
+            let candidates: Vec<i64> = (0..=extents.len() as i64).collect();
+            let count = tape.choose_number(site("parallel", [what]), &candidates, default(&extents))?;
+            spread(loops.into_iter().take(count as usize).map(|(over, _)| over), &mut steps);
+            Ok(())
+        };
+        if !view.rows.is_empty() {
+            let loops = view.rows.iter().map(|row| (row.over.clone(), row.blocks())).collect();
+            ask("rows".into(), loops, tape)?;
+            return Ok(steps);
         }
-        for group in &mut plan.groups {
-            tape.settle(group.settled);
-            let extents: Vec<i64> = group.outer_order.iter().map(|a| group.axes[*a].blocks()).collect();
-            group.parallel = ask(group.name(), &extents, default(&extents), tape)?;
+        for group in &view.groups {
+            tape.defaults_only(group.defaults_only);
+            let several = group.outer_order.iter().filter(|at| group.axes[**at].blocks() > 1);
+            let outer = several.filter_map(|at| Some((group.loops(*at)?.outer.clone(), group.axes[*at].blocks())));
+            ask(group.name(), outer.collect(), tape)?;
         }
-        Ok(())
+        Ok(steps)
     }
-
-    fn realise(&self, _: &TaskOn<'_, Cpu>, plan: &Plan, built: &mut Built) -> Result<(), Refusal> {
-        if !plan.rows.is_empty() {
-            let count = plan.groups.first().map_or(0, |g| g.parallel);
-            built.nest = spread(take(&mut built.nest), &built.rows[..count])?;
-            return Ok(());
-        }
-        for (at, group) in plan.groups.iter().enumerate() {
-            let loops: Vec<Var> =
-                group.outer_order.iter().take(group.parallel).map(|a| built.loops[at][*a].outer).collect();
-            built.nest = spread(take(&mut built.nest), &loops)?;
-        }
-        Ok(())
-    }
-}
-
-fn ask(what: Cow<'static, str>, extents: &[i64], default: usize, tape: &mut Tape<'_>) -> Result<usize, Stop> {
-    let candidates: Vec<i64> = (0..=extents.len() as i64).collect();
-    Ok(tape.choose_number(site("parallel", [what]), &candidates, default)? as usize)
 }
 
 /// Fuses loops and spreads the result over the threads.
-fn spread(mut nest: Nest, loops: &[Var]) -> Result<Nest, Refusal> {
-    let [first, rest @ ..] = loops else { return Ok(nest) };
-    let mut fused = *first;
-    for next in rest {
-        (nest, fused) = nest.fuse(fused, *next)?;
+fn spread(mut loops: impl Iterator<Item = LoopName>, steps: &mut Vec<Step>) {
+    let Some(mut fused) = loops.next() else { return };
+    for next in loops {
+        let (step, into) = Step::fuse(&fused, &next);
+        steps.push(step);
+        fused = into;
     }
-    nest.set_kind(fused, LoopKind::Parallel)
+    steps.extend(Step::mark(LoopKind::Parallel, vec![fused]));
 }

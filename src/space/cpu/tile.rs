@@ -1,13 +1,11 @@
 //! Register tiles and blocks: which axes are fused, which one runs in vectors, and how each is cut.
 
-use std::mem::take;
-
-use crate::nest::rewrite::Refusal;
+use crate::nest::LoopKind;
+use crate::space::access::{Access, accesses};
 use crate::space::fuse::{fuse, touches};
-use crate::space::plan::{Access, accesses};
 use crate::space::rows::RowLimits;
-use crate::space::{AxisLoops, Built, Group, Plan, Rule, Stop, Tape, name, site};
-use crate::target::{Architecture, Cpu, TaskOn};
+use crate::space::{Group, Rule, Step, Stop, Tape, View, name, site};
+use crate::target::{Architecture, Cpu};
 use crate::workload::{Expr, Role, Stage, Var, Workload, row_major_strides};
 
 pub(super) struct Tile;
@@ -41,36 +39,35 @@ impl Rule<Cpu> for Tile {
         3
     }
 
-    fn decide(&self, task: &TaskOn<'_, Cpu>, plan: &mut Plan, tape: &mut Tape<'_>) -> Result<(), Stop> {
-        let Plan { workload, rows, groups, .. } = plan;
-        for group in groups {
-            tape.settle(group.settled);
-            fuse(workload, group, tape)?;
-            vector(workload, task.machine, group, tape)?;
-            tiles(workload, task.machine, group, tape)?;
-            // the threads share the rows, where there are any
-            let sharing = if rows.is_empty() { task.machine.enough_blocks() } else { 1 };
-            blocks(workload, sharing, group, tape)?;
+    fn decide(&self, view: &View<'_, Cpu>, tape: &mut Tape<'_>) -> Result<Vec<Step>, Stop> {
+        let workload = &*view.workload;
+        // the threads share the rows, where there are any
+        let sharing = if view.rows.is_empty() { view.machine.enough_blocks() } else { 1 };
+        let mut steps = Vec::new();
+        for group in &view.groups {
+            tape.defaults_only(group.defaults_only);
+            let mut group = group.clone();
+            steps.extend(fuse(workload, &mut group, tape)?);
+            vector(workload, view.machine, &mut group, tape)?;
+            tiles(workload, view.machine, &mut group, tape)?;
+            blocks(workload, sharing, &mut group, tape)?;
+            cut(&group, &mut steps);
         }
-        Ok(())
+        Ok(steps)
     }
+}
 
-    fn realise(&self, _: &TaskOn<'_, Cpu>, plan: &Plan, built: &mut Built) -> Result<(), Refusal> {
-        for (at, group) in plan.groups.iter().enumerate() {
-            for (position, axis) in group.axes.iter().enumerate() {
-                let mut var = built.stages[group.stage].axes[axis.position];
-                if group.fused == Some(position) {
-                    let next = built.stages[group.stage].axes[axis.position + 1];
-                    (built.nest, var) = take(&mut built.nest).fuse(var, next)?;
-                }
-                let (nest, tiles, tile) = take(&mut built.nest).split(var, axis.tile)?;
-                let (nest, outer, inner) = nest.split(tiles, axis.block)?;
-                built.nest = nest;
-                built.loops[at].push(AxisLoops { outer, inner, tile });
-            }
-        }
-        Ok(())
+/// Cuts every axis into blocks of tiles, and says how tiles are executed.
+fn cut(group: &Group, steps: &mut Vec<Step>) {
+    let (mut unrolled, mut vector) = (Vec::new(), Vec::new());
+    for (at, axis) in group.axes.iter().enumerate() {
+        let (step, tiles, tile) = Step::split(&axis.whole, axis.tile);
+        let (blocks, _, _) = Step::split(&tiles, axis.block);
+        steps.extend([step, blocks]);
+        if group.vector == Some(at) { vector.push(tile) } else { unrolled.push(tile) }
     }
+    steps.extend(Step::mark(LoopKind::Unroll, unrolled));
+    steps.extend(Step::mark(LoopKind::Vector, vector));
 }
 
 /// Which axis runs in vectors.
@@ -304,7 +301,6 @@ fn blocks(workload: &Workload, sharing: i64, group: &mut Group, tape: &mut Tape<
         let default = candidates.partition_point(|c| *c <= wanted).saturating_sub(1);
         let answer = tape.choose_number(site("depth", [group.name(), axis.letter()]), &candidates, default)?;
         group.axes[at].block = answer;
-        group.depth = (group.axes[at].blocks() > 1).then_some(at);
     }
     Ok(())
 }

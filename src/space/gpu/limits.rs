@@ -1,7 +1,7 @@
 //! What a GPU has room for.
 
 use crate::nest::{Nest, Rule, Scope, verify};
-use crate::space::{Plan, Reason, rows};
+use crate::space::{Reason, View, rows};
 use crate::target::Gpu;
 
 /// Lanes of a vector loop, at most.
@@ -27,8 +27,8 @@ pub(super) fn check(nest: &Nest, gpu: &Gpu) -> Result<(), Reason> {
 }
 
 /// Bytes of a block's shared memory that operands may take: what intermediates of joined rows leave.
-pub(super) fn room_for_operands(plan: &Plan, gpu: &Gpu) -> i64 {
-    let whole = i64::from(gpu.shared_bytes_per_block);
-    let kept = if plan.rows.is_empty() { 0 } else { rows::bytes(&plan.workload, &plan.rows) };
+pub(super) fn room_for_operands(view: &View<'_, Gpu>) -> i64 {
+    let whole = i64::from(view.machine.shared_bytes_per_block);
+    let kept = if view.rows.is_empty() { 0 } else { rows::bytes(&view.workload, &view.rows) };
     (whole - kept).max(0)
 }

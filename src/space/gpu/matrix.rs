@@ -2,20 +2,16 @@
 
 use super::tile::{MAXIMAL_ACCUMULATORS, OTHER_REGISTERS};
 use crate::nest::matrix::{self, COLUMNS, GROUP, ROWS};
+use crate::space::access::Access;
 use crate::space::fuse::touches;
 use crate::space::operands::packable;
-use crate::space::plan::Access;
-use crate::space::{Group, Sides, Stop, Tape, Word, Words, name, site};
+use crate::space::{Group, MmaTile, Stop, Tape, Word, Words, name, site};
 use crate::target::Gpu;
 use crate::target::gpu::WARP;
 use crate::workload::{Binary, Combiner, DType, Expr, Workload};
 
 /// Warps of a block that multiplies matrices, at most.
 const MAXIMAL_WARPS: i64 = 16;
-/// Operands that are rounded to 11 bits err 8,192 times as much as others; errors of single products cancel,
-/// though, so that their sums do not.
-pub(super) const ERROR_GROWTH: u32 = 512;
-
 /// Columns of the products that four warps execute together; what the untuned program takes at most.
 const WIDTHS: [i64; 7] = [16, 32, 64, 96, 128, 192, 256];
 const DEFAULT_WIDTH: i64 = 128;
@@ -26,7 +22,7 @@ pub(super) const LEAST_RESULTS: i64 = GROUP * ROWS * NARROW_WIDTH;
 
 /// Whether warps compute the stage as products of matrices, and along which axes: rows move one operand,
 /// columns the other, the depth both.
-pub(super) fn sides(
+pub(super) fn tile(
     workload: &Workload,
     gpu: &Gpu,
     exact: bool,
@@ -85,7 +81,7 @@ pub(super) fn sides(
     let chosen = candidates.iter().position(|c| *c == answer).filter(|c| *c > 0).map(|c| pairs[c - 1]);
     if let Some((rows, columns)) = chosen {
         let width = width(gpu, taken, group, (rows, columns), tape)?;
-        group.matrix = Some(Sides { rows, columns, depth, operands: taken, width });
+        group.matrix = Some(MmaTile { rows, columns, depth, operands: taken, width });
     }
     Ok(())
 }
@@ -128,7 +124,7 @@ pub(super) fn is_wide_operand(group: &Group, access: &Access) -> bool {
 /// side, and how deep it goes before they meet.
 pub(super) fn warps(gpu: &Gpu, group: &mut Group, tape: &mut Tape<'_>) -> Result<(), Stop> {
     let Some(sides) = group.matrix else { return Ok(()) };
-    let Sides { rows, columns, depth, operands, width } = sides;
+    let MmaTile { rows, columns, depth, operands, width } = sides;
     let mut left = MAXIMAL_WARPS;
     for (at, side, least) in [(rows, ROWS, if sides.is_wide() { GROUP } else { 1 }), (columns, width, 1)] {
         let products = (group.axes[at].extent + side - 1) / side;

@@ -10,30 +10,42 @@
 //! blocks as the machine holds at once, when all else is done.
 
 mod arrange;
-mod character;
 mod fetch;
 mod limits;
+mod mapping;
 mod matrix;
 mod persistent;
 mod split;
 mod stages;
 mod tile;
 
-use super::{Built, Dealt, Pipeline, Reason, Rules, epilogue, rows};
-use crate::nest::{Nest, Scope};
+use super::{Machine, Step, View, epilogue, rows};
 use crate::target::Gpu;
 
-pub(super) fn rules() -> Rules<Gpu> {
-    vec![
-        Box::new(split::Split),
-        Box::new(epilogue::Epilogue),
-        Box::new(rows::Rows),
-        Box::new(tile::Tile),
-        Box::new(fetch::Fetches),
-        Box::new(stages::Stages),
-        Box::new(persistent::Persistent),
-        Box::new(rows::Privatise),
-    ]
+/// Rules and closing passes for GPUs.
+pub(super) fn machine() -> Machine<Gpu> {
+    Machine {
+        rules: vec![
+            Box::new(split::Split),
+            Box::new(epilogue::Epilogue),
+            Box::new(rows::Rows),
+            Box::new(tile::Tile),
+            Box::new(fetch::Fetches),
+            Box::new(stages::Stages),
+            Box::new(persistent::Persistent),
+            Box::new(rows::Privatise),
+        ],
+        closing: vec![threads_and_tails, clean_up],
+        fits: limits::check,
+    }
+}
+
+fn threads_and_tails(_: &View<'_, Gpu>) -> Vec<Step> {
+    vec![Step::ShareInBlocks, Step::DropUnitLoops, Step::InThreads, Step::FillTails]
+}
+
+fn clean_up(_: &View<'_, Gpu>) -> Vec<Step> {
+    vec![Step::DropUnused]
 }
 
 impl rows::RowLimits for Gpu {
@@ -53,26 +65,4 @@ impl rows::RowLimits for Gpu {
     fn maximal_row_bytes(&self) -> i64 {
         self.maximal_bytes()
     }
-}
-
-/// What is left to do when all rules have rewritten the nest of a workload with so many tensors.
-pub(super) fn finish(built: Built, tensors: usize, gpu: &Gpu) -> Result<Nest, Reason> {
-    let Built { mut nest, dealt, mut pipelines, .. } = built;
-    // what a block keeps of an intermediate is for all its threads, a single number too
-    let own = nest.buffers[..tensors].iter_mut().filter(|buffer| buffer.scope == Scope::Register);
-    own.for_each(|buffer| buffer.scope = Scope::BlockShared);
-    let mut nest = nest.drop_unit_loops().in_threads().fill_tails();
-    for Dealt { steps, workers, combiner } in dealt {
-        let refused = |refusal| Reason(format!("persistent: {refusal}"));
-        let share;
-        (nest, share) = nest.persistent(steps, workers, combiner).map_err(refused)?;
-        pipelines.iter_mut().filter(|pipeline| pipeline.steps == steps).for_each(|pipeline| pipeline.steps = share);
-    }
-    for Pipeline { steps, buffers, stages } in pipelines {
-        let refused = |refusal| Reason(format!("stages: {refusal}"));
-        nest = nest.pipeline(steps, &buffers, stages).map_err(refused)?;
-    }
-    let nest = nest.drop_unused();
-    limits::check(&nest, gpu)?;
-    Ok(nest)
 }

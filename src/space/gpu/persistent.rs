@@ -1,10 +1,9 @@
 //! Whether as many blocks as the machine holds go through the steps of all results, an equal share each,
 //! however many results there are.
 
-use crate::nest::rewrite::Refusal;
 use crate::nest::rewrite::persistent::Shares;
-use crate::space::{Built, Dealt, Group, Plan, Rule, Stop, Tape, site};
-use crate::target::{Gpu, TaskOn};
+use crate::space::{Group, Rule, Step, Stop, Tape, View, site};
+use crate::target::Gpu;
 use crate::workload::Workload;
 
 pub(super) struct Persistent;
@@ -25,33 +24,28 @@ impl Rule<Gpu> for Persistent {
         1
     }
 
-    fn decide(&self, task: &TaskOn<'_, Gpu>, plan: &mut Plan, tape: &mut Tape<'_>) -> Result<(), Stop> {
+    fn decide(&self, view: &View<'_, Gpu>, tape: &mut Tape<'_>) -> Result<Vec<Step>, Stop> {
+        let mut persistent = Vec::new();
         // the blocks of joined rows have more than one stage to go through
-        if !plan.rows.is_empty() {
-            return Ok(());
+        if !view.rows.is_empty() {
+            return Ok(persistent);
         }
-        let Plan { workload, groups, .. } = plan;
-        for group in groups {
-            tape.settle(group.settled);
-            let fits = |blocks: &i64| *blocks == 0 || is_worth_it(workload, task.machine, group, *blocks);
+        for group in &view.groups {
+            tape.defaults_only(group.defaults_only);
+            let fits = |blocks: &i64| *blocks == 0 || is_worth_it(&view.workload, view.machine, group, *blocks);
             let candidates: Vec<i64> = BLOCKS.into_iter().filter(fits).collect();
-            if candidates.len() > 1 {
-                let blocks = tape.choose_number(site("persistent", [group.name()]), &candidates, 0)?;
-                group.workers = blocks * i64::from(task.machine.multiprocessors);
+            if candidates.len() < 2 {
+                continue;
+            }
+            let blocks = tape.choose_number(site("persistent", [group.name()]), &candidates, 0)?;
+            let loops = steps(group).and_then(|axis| group.loops(axis));
+            let combiner = view.workload.stages[group.stage].combiner;
+            if let (Some(loops), Some(combiner), true) = (loops, combiner, blocks > 0) {
+                let grid_blocks = blocks * i64::from(view.machine.multiprocessors);
+                persistent.push(Step::Persist { steps: loops.outer.clone(), grid_blocks, combiner });
             }
         }
-        Ok(())
-    }
-
-    fn realise(&self, _: &TaskOn<'_, Gpu>, plan: &Plan, built: &mut Built) -> Result<(), Refusal> {
-        for (at, group) in plan.groups.iter().enumerate().filter(|(_, group)| group.workers > 0) {
-            let (Some(axis), Some(combiner)) = (steps(group), plan.workload.stages[group.stage].combiner) else {
-                continue;
-            };
-            let steps = built.thread_loops[at][axis].outer;
-            built.dealt.push(Dealt { steps, workers: group.workers, combiner });
-        }
-        Ok(())
+        Ok(persistent)
     }
 }
 
@@ -71,9 +65,9 @@ fn is_worth_it(workload: &Workload, gpu: &Gpu, group: &Group, blocks: i64) -> bo
     let elements = product(&|at| group.axes[at].tile * group.axes[at].block);
     let lanes: i64 = group.positions(true).into_iter().map(|at| group.axes[at].threads).product();
     let size = workload.tensor(workload.stages[group.stage].output).dtype.bytes() as i64;
-    let workers = blocks * i64::from(gpu.multiprocessors);
-    let Some(shares) = Shares::new(results, steps, workers) else { return false };
-    let kept = [2, workers, elements, lanes, size].into_iter().fold(1, i64::saturating_mul);
+    let grid_blocks = blocks * i64::from(gpu.multiprocessors);
+    let Some(shares) = Shares::new(results, steps, grid_blocks) else { return false };
+    let kept = [2, grid_blocks, elements, lanes, size].into_iter().fold(1, i64::saturating_mul);
     let threads: i64 = group.axes.iter().map(|axis| axis.threads).product();
     (threads > 1 || group.matrix.is_some())
         && shares.each >= FEWEST_STEPS

@@ -1,10 +1,9 @@
 //! Whether a reduction is computed in parts, by more blocks than there are results for.
 
-use super::{character, matrix};
-use crate::nest::rewrite::Refusal;
-use crate::space::plan::{Access, accesses};
-use crate::space::{Built, Group, Plan, Rule, Stop, Tape, site};
-use crate::target::{Gpu, TaskOn};
+use super::{mapping, matrix};
+use crate::space::access::{Access, accesses};
+use crate::space::{Group, Rule, Step, Stop, Tape, View, site};
+use crate::target::Gpu;
 use crate::workload::Workload;
 
 /// Rewrites the workload before anything else is decided. What the parts come to is combined by a grid of its
@@ -25,28 +24,20 @@ impl Rule<Gpu> for Split {
         1
     }
 
-    fn decide(&self, task: &TaskOn<'_, Gpu>, plan: &mut Plan, tape: &mut Tape<'_>) -> Result<(), Stop> {
-        let workload = &plan.workload;
+    fn decide(&self, view: &View<'_, Gpu>, tape: &mut Tape<'_>) -> Result<Vec<Step>, Stop> {
+        let workload = &*view.workload;
         // where several reductions follow one another, joined rows keep what is between them in a block
-        let mut reductions = plan.groups.iter().filter(|group| workload.stages[group.stage].is_reduction());
-        let (Some(group), None) = (reductions.next(), reductions.next()) else { return Ok(()) };
+        let mut reductions = view.groups.iter().filter(|group| workload.stages[group.stage].is_reduction());
+        let (Some(group), None) = (reductions.next(), reductions.next()) else { return Ok(Vec::new()) };
         let deepest = group.positions(true).into_iter().max_by_key(|at| (group.axes[*at].extent, usize::MAX - at));
-        let Some(axis) = deepest else { return Ok(()) };
-        let candidates = parts(workload, task.machine, group, axis);
-        let default = default(workload, task.machine, group, &candidates);
+        let Some(axis) = deepest else { return Ok(Vec::new()) };
+        let candidates = parts(workload, view.machine, group, axis);
+        let default = default(workload, view.machine, group, &candidates);
         let site = site("split", [group.name(), group.axes[axis].letter()]);
-        let chosen = tape.choose_number(site, &candidates, default)?;
-        if chosen > 1
-            && let Some(split) = workload.split_reduction(group.stage, group.axes[axis].position, chosen)
-        {
-            *plan = Plan { exact: plan.exact, ..Plan::of(split) };
-        }
-        Ok(())
-    }
-
-    /// The plan's workload is what is scheduled.
-    fn realise(&self, _: &TaskOn<'_, Gpu>, _: &Plan, _: &mut Built) -> Result<(), Refusal> {
-        Ok(())
+        let parts = tape.choose_number(site, &candidates, default)?;
+        let (stage, axis) = (group.stage, group.axes[axis].position);
+        let split = (parts > 1).then_some(Step::SplitReduction { stage, axis, parts });
+        Ok(split.into_iter().collect())
     }
 }
 
@@ -68,14 +59,14 @@ fn parts(workload: &Workload, gpu: &Gpu, group: &Group, axis: usize) -> Vec<i64>
 /// The position of as many parts as give every multiprocessor a block, for contractions that have not enough
 /// results for that.
 fn default(workload: &Workload, gpu: &Gpu, group: &Group, candidates: &[i64]) -> usize {
-    if character::shared(workload, group).len() < 2 {
+    if mapping::shared(workload, group).len() < 2 {
         return 0;
     }
     let outputs: i64 = group.positions(false).into_iter().map(|at| group.axes[at].extent).product();
     // products of 16-bit values are tensor cores'
     let is_short = |access: &Access| workload.tensor(access.tensor).dtype.bytes() == 2;
     let on_tensor_cores = accesses(&workload.stages[group.stage]).iter().all(is_short);
-    let tile = if on_tensor_cores { matrix::LEAST_RESULTS } else { character::LEAST_TILE };
+    let tile = if on_tensor_cores { matrix::LEAST_RESULTS } else { mapping::LEAST_TILE };
     let blocks = (outputs + tile - 1) / tile;
     let deep = candidates.iter().filter(|parts| steps(group) / **parts >= DEFAULT_STEPS).count();
     let enough = candidates.iter().take_while(|parts| blocks * **parts < i64::from(gpu.multiprocessors)).count();

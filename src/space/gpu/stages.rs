@@ -1,9 +1,8 @@
 //! How far copies of operands run ahead of the products that they are for.
 
 use super::{fetch, limits};
-use crate::nest::rewrite::Refusal;
-use crate::space::{Built, Fetch, Group, Pipeline, Plan, Rule, Stop, Tape, site};
-use crate::target::{Gpu, TaskOn};
+use crate::space::{Fetch, Group, Rule, Step, Stop, Tape, View, site};
+use crate::target::Gpu;
 use crate::workload::{Role, Workload};
 
 pub(super) struct Stages;
@@ -27,40 +26,33 @@ impl Rule<Gpu> for Stages {
         1
     }
 
-    fn decide(&self, task: &TaskOn<'_, Gpu>, plan: &mut Plan, tape: &mut Tape<'_>) -> Result<(), Stop> {
-        let room = limits::room_for_operands(plan, task.machine);
-        let whole = i64::from(task.machine.shared_bytes_per_block);
-        let Plan { workload, groups, .. } = plan;
-        let of_groups: Vec<i64> = groups.iter().map(|group| fetch::bytes(workload, group)).collect();
+    fn decide(&self, view: &View<'_, Gpu>, tape: &mut Tape<'_>) -> Result<Vec<Step>, Stop> {
+        let room = limits::room_for_operands(view);
+        let whole = i64::from(view.machine.shared_bytes_per_block);
+        let workload = &*view.workload;
+        let of_groups: Vec<i64> = view.groups.iter().map(|group| fetch::bytes(workload, group)).collect();
         let mut left = room - of_groups.iter().sum::<i64>();
-        for (group, bytes) in groups.iter_mut().zip(of_groups) {
-            tape.settle(group.settled);
-            let rounds = steps(group).map_or(1, |axis| group.axes[axis].blocks());
-            if rounds < 2 || !is_asynchronous(workload, group) {
-                continue;
-            }
+        let mut pipelines = Vec::new();
+        for (group, bytes) in view.groups.iter().zip(of_groups) {
+            tape.defaults_only(group.defaults_only);
+            let Some(axis) = steps(group).filter(|_| is_asynchronous(workload, group)) else { continue };
+            let rounds = group.axes[axis].blocks();
             let fits = |stages: &i64| *stages == 1 || (*stages <= rounds && bytes * (stages - 1) <= left);
             let candidates: Vec<i64> = (1..=MAXIMAL_STAGES).filter(fits).collect();
             let taken = |stages: i64| whole - left + bytes * (stages - 1) + RESERVED;
             let room_for_others = |stages: &i64| {
                 let enough = *stages < DEFAULT_STAGES || rounds >= DEFAULT_ROUNDS;
-                let shared = i64::from(task.machine.shared_bytes_per_multiprocessor);
+                let shared = i64::from(view.machine.shared_bytes_per_multiprocessor);
                 *stages <= DEFAULT_STAGES && enough && (*stages == 1 || taken(*stages) * BLOCKS <= shared)
             };
             let default = candidates.iter().rposition(room_for_others).unwrap_or(0);
-            group.stages = tape.choose_number(site("stages", [group.name()]), &candidates, default)?;
-            left -= bytes * (group.stages - 1);
+            let depth = tape.choose_number(site("stages", [group.name()]), &candidates, default)?;
+            left -= bytes * (depth - 1);
+            if let Some(loops) = group.loops(axis).filter(|_| depth > 1) {
+                pipelines.push(Step::Pipeline { steps: loops.outer.clone(), depth });
+            }
         }
-        Ok(())
-    }
-
-    fn realise(&self, _: &TaskOn<'_, Gpu>, plan: &Plan, built: &mut Built) -> Result<(), Refusal> {
-        for (at, group) in plan.groups.iter().enumerate().filter(|(_, group)| group.stages > 1) {
-            let Some(axis) = steps(group) else { continue };
-            let steps = built.thread_loops[at][axis].outer;
-            built.pipelines.push(Pipeline { steps, buffers: built.copies[at].clone(), stages: group.stages });
-        }
-        Ok(())
+        Ok(pipelines)
     }
 }
 

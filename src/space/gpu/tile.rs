@@ -1,17 +1,14 @@
 //! Threads, rounds and register tiles of every axis, and the blocks that they make.
 
-use std::mem::take;
-
 use super::arrange::{arrange, cut};
-use super::character::Character;
+use super::mapping::DefaultMapping;
 use super::matrix;
-use crate::nest::rewrite::Refusal;
 use crate::nest::{LoopKind, MAX_THREADS};
+use crate::space::access::{Access, accesses};
 use crate::space::fuse::fuse;
-use crate::space::plan::{Access, accesses};
-use crate::space::{Built, Group, Plan, Rule, Stop, Tape, name, site};
+use crate::space::{Group, Rule, Step, Stop, Tape, View, name, site};
+use crate::target::Gpu;
 use crate::target::gpu::WARP;
-use crate::target::{Gpu, TaskOn};
 use crate::workload::{Var, Workload};
 
 pub(super) struct Tile;
@@ -34,41 +31,36 @@ impl Rule<Gpu> for Tile {
         2
     }
 
-    fn decide(&self, task: &TaskOn<'_, Gpu>, plan: &mut Plan, tape: &mut Tape<'_>) -> Result<(), Stop> {
-        let Plan { workload, rows, groups, exact, .. } = plan;
-        for group in groups {
-            tape.settle(group.settled);
-            if rows.is_empty() {
-                fuse(workload, group, tape)?;
+    fn decide(&self, view: &View<'_, Gpu>, tape: &mut Tape<'_>) -> Result<Vec<Step>, Stop> {
+        let (workload, gpu, in_grid) = (&*view.workload, view.machine, view.rows.is_empty());
+        let mut steps = Vec::new();
+        for group in &view.groups {
+            tape.defaults_only(group.defaults_only);
+            let mut group = group.clone();
+            if in_grid {
+                steps.extend(fuse(workload, &mut group, tape)?);
             }
-            matrix::sides(workload, task.machine, *exact, group, tape)?;
+            matrix::tile(workload, gpu, view.exact, &mut group, tape)?;
             if group.matrix.is_some() {
-                matrix::warps(task.machine, group, tape)?;
-                continue;
+                matrix::warps(gpu, &mut group, tape)?;
+            } else {
+                let mapping = DefaultMapping::of(workload, gpu, &group, in_grid);
+                vector(workload, &mut group, &mapping, tape)?;
+                threads(&mut group, &mapping, tape)?;
+                tiles(gpu, &mut group, &mapping, tape)?;
+                self::steps(&mut group, &mapping, tape)?;
             }
-            let character = Character::of(workload, task.machine, group, rows.is_empty());
-            vector(workload, group, &character, tape)?;
-            threads(group, &character, tape)?;
-            tiles(task.machine, group, &character, tape)?;
-            steps(group, &character, tape)?;
+            cut(&mut group, &mut steps);
+            arrange(workload, &group, in_grid, &mut steps);
         }
-        Ok(())
-    }
-
-    fn realise(&self, _: &TaskOn<'_, Gpu>, plan: &Plan, built: &mut Built) -> Result<(), Refusal> {
-        for (at, group) in plan.groups.iter().enumerate() {
-            cut(group, at, built)?;
-            arrange(&plan.workload, group, at, plan.rows.is_empty(), built)?;
-        }
-        built.rows.iter().try_for_each(|row| {
-            built.nest = take(&mut built.nest).set_kind(*row, LoopKind::Block)?;
-            Ok(())
-        })
+        let rows = view.rows.iter().map(|row| row.over.clone()).collect();
+        steps.extend(Step::mark(LoopKind::Block, rows));
+        Ok(steps)
     }
 }
 
 /// Which spatial axis a thread's neighbours in memory lie along.
-fn vector(workload: &Workload, group: &mut Group, character: &Character, tape: &mut Tape<'_>) -> Result<(), Stop> {
+fn vector(workload: &Workload, group: &mut Group, mapping: &DefaultMapping, tape: &mut Tape<'_>) -> Result<(), Stop> {
     let spatial: Vec<usize> = group.positions(false).into_iter().filter(|at| group.axes[*at].extent > 1).collect();
     let mut candidates = vec![name("none")];
     candidates.extend(spatial.iter().map(|at| name(group.axes[*at].letter())));
@@ -82,7 +74,7 @@ fn vector(workload: &Workload, group: &mut Group, character: &Character, tape: &
         let reads_along = reads.iter().all(|a| {
             matches!(a.stride(workload, var), Some(0 | 1)) && !a.guarded && !(a.mentions(var) && a.slides(stage))
         });
-        var.0 as usize == last && wide && (reads_along || character.contracts)
+        var.0 as usize == last && wide && (reads_along || mapping.contracts)
     };
     let default = spatial.iter().position(suits).map_or(0, |at| at + 1);
     let answer = tape.choose(site("vector", [group.name()]), candidates.clone(), default)?;
@@ -91,7 +83,7 @@ fn vector(workload: &Workload, group: &mut Group, character: &Character, tape: &
 }
 
 /// How many threads go along each axis.
-fn threads(group: &mut Group, character: &Character, tape: &mut Tape<'_>) -> Result<(), Stop> {
+fn threads(group: &mut Group, mapping: &DefaultMapping, tape: &mut Tape<'_>) -> Result<(), Stop> {
     let mut left = MAX_THREADS;
     for at in 0..group.axes.len() {
         let axis = &group.axes[at];
@@ -105,7 +97,7 @@ fn threads(group: &mut Group, character: &Character, tape: &mut Tape<'_>) -> Res
             candidates.push(axis.extent);
             candidates.sort_unstable();
         }
-        let default = candidates.iter().rposition(|count| *count <= character.threads[at]).unwrap_or(0);
+        let default = candidates.iter().rposition(|count| *count <= mapping.threads[at]).unwrap_or(0);
         let answer = tape.choose_number(site("threads", [group.name(), axis.letter()]), &candidates, default)?;
         group.axes[at].threads = answer;
         left /= answer;
@@ -114,7 +106,7 @@ fn threads(group: &mut Group, character: &Character, tape: &mut Tape<'_>) -> Res
 }
 
 /// The register tile of each spatial axis, and in how many rounds a block's threads go over it.
-fn tiles(gpu: &Gpu, group: &mut Group, character: &Character, tape: &mut Tape<'_>) -> Result<(), Stop> {
+fn tiles(gpu: &Gpu, group: &mut Group, mapping: &DefaultMapping, tape: &mut Tape<'_>) -> Result<(), Stop> {
     let threads: i64 = group.axes.iter().map(|axis| axis.threads).product();
     let registers = i64::from(gpu.registers_per_multiprocessor) / threads.max(WARP);
     let mut left = (registers - OTHER_REGISTERS).clamp(4, MAXIMAL_ACCUMULATORS);
@@ -128,9 +120,9 @@ fn tiles(gpu: &Gpu, group: &mut Group, character: &Character, tape: &mut Tape<'_
         tape.choose_number(site(verb, [group.name(), axis.letter()]), &candidates, default)
     };
     for at in group.positions(false) {
-        let (tile, rounds) = character.tiles[at];
+        let (tile, rounds) = mapping.tiles[at];
         let axis = &group.axes[at];
-        let wanted = if group.vector == Some(at) && !character.contracts { MAXIMAL_VECTOR } else { tile };
+        let wanted = if group.vector == Some(at) && !mapping.contracts { MAXIMAL_VECTOR } else { tile };
         let per_thread = (axis.extent + axis.threads - 1) / axis.threads;
         let tile = ask(group, at, "tile", left.min(per_thread), wanted)?;
         left /= tile;
@@ -145,8 +137,8 @@ fn tiles(gpu: &Gpu, group: &mut Group, character: &Character, tape: &mut Tape<'_
 }
 
 /// How much of each reduction axis a thread goes through before the threads of its block meet.
-fn steps(group: &mut Group, character: &Character, tape: &mut Tape<'_>) -> Result<(), Stop> {
-    let mut wanted = if character.contracts { DEFAULT_STEPS } else { i64::MAX };
+fn steps(group: &mut Group, mapping: &DefaultMapping, tape: &mut Tape<'_>) -> Result<(), Stop> {
+    let mut wanted = if mapping.contracts { DEFAULT_STEPS } else { i64::MAX };
     for at in group.positions(true).into_iter().rev() {
         let axis = &group.axes[at];
         let most = (axis.extent + axis.threads - 1) / axis.threads;

@@ -10,7 +10,7 @@ use rand_chacha::ChaCha8Rng;
 use rayon::iter::{IntoParallelIterator, ParallelIterator};
 use tilescribe::codegen::ptx;
 use tilescribe::nest::{Buffer, Nest, interpret, verify};
-use tilescribe::space::{Choice, Decision, Next, Policy, Reason, Space, Trace, Untuned};
+use tilescribe::space::{Choice, Decision, Next, NoProgram, Policy, Space, Trace, Untuned};
 use tilescribe::target::{Architecture, Cpu, Target, Task};
 use tilescribe::workload::{Array, DType, Role, TensorId, Workload, evaluate};
 
@@ -68,7 +68,7 @@ pub struct Pair {
     pub kind: &'static str,
     pub task: Task,
     pub trace: Trace,
-    pub result: Result<Nest, Reason>,
+    pub result: Result<Nest, NoProgram>,
 }
 
 impl Pair {
@@ -83,7 +83,7 @@ impl Pair {
     }
 
     fn by(
-        drive: impl FnOnce(&mut ChaCha8Rng, &Task) -> (Trace, Result<Nest, Reason>),
+        drive: impl FnOnce(&mut ChaCha8Rng, &Task) -> (Trace, Result<Nest, NoProgram>),
         target: impl FnOnce(&mut ChaCha8Rng) -> Target,
         rng: &mut ChaCha8Rng,
     ) -> Pair {
@@ -269,7 +269,8 @@ fn on_gpu(seed: u64) -> Result<OnGpu, String> {
     };
     let decisions = pair.trace.0.iter().map(decision).collect();
     if let Err(reason) = &pair.result {
-        let why = DEAD_ENDS.iter().position(|words| reason.0.contains(words));
+        let is_dead_end = matches!(reason, NoProgram::DeadEnd(_));
+        let why = DEAD_ENDS.iter().position(|words| is_dead_end && reason.to_string().contains(words));
         return match why {
             Some(_) => Ok(OnGpu { decisions, dead_end: why }),
             None => Err(format!("seed {seed}, {}: {reason}\ntrace:\n{}", pair.kind, pair.trace)),

@@ -2,8 +2,8 @@
 
 use super::tile::MAXIMAL_VECTOR;
 use crate::space::Group;
+use crate::space::access::{Access, accesses};
 use crate::space::fuse::touches;
-use crate::space::plan::{Access, accesses};
 use crate::target::Gpu;
 use crate::target::gpu::WARP;
 use crate::workload::{Var, Workload};
@@ -21,7 +21,7 @@ pub(super) const LEAST_TILE: i64 = LEAST_SIDE * LEAST_SIDE;
 const DEEP: i64 = 64;
 
 /// What kind of work a stage is, as far as the untuned program goes by it.
-pub(super) struct Character {
+pub(super) struct DefaultMapping {
     /// Threads that the untuned program gives each axis.
     pub threads: Vec<i64>,
     /// Tiles and rounds that it gives each spatial axis.
@@ -30,9 +30,9 @@ pub(super) struct Character {
     pub contracts: bool,
 }
 
-impl Character {
+impl DefaultMapping {
     /// `in_grid`: the stage's own axes make the grid; otherwise a block holds all of it.
-    pub(super) fn of(workload: &Workload, gpu: &Gpu, group: &Group, in_grid: bool) -> Character {
+    pub(super) fn of(workload: &Workload, gpu: &Gpu, group: &Group, in_grid: bool) -> DefaultMapping {
         let stage = &workload.stages[group.stage];
         let reads = accesses(stage);
         let extent = |positions: &[usize]| -> i64 { positions.iter().map(|at| group.axes[*at].extent).product() };
@@ -41,18 +41,18 @@ impl Character {
         let shared = shared(workload, group);
         let wanted_outputs = if in_grid { i64::from(gpu.multiprocessors) * 4 * WARP } else { 4 * WARP };
         if stage.is_reduction() && shared.len() >= 2 && outputs >= wanted_outputs && steps >= 8 {
-            return Character::of_contraction(gpu, group, shared);
+            return DefaultMapping::of_contraction(gpu, group, shared);
         }
         // the threads go along the reduction where there is little else to do
         let lanes = (stage.is_reduction() && steps >= DEEP && outputs < wanted_outputs)
             .then(|| lanes(workload, group, &reads, outputs))
             .flatten();
-        Character::of_many(group, lanes)
+        DefaultMapping::of_many(group, lanes)
     }
 
     /// Square tiles over two axes, as large as leaves every multiprocessor a block; `shared` are those along
     /// which some operand is read again.
-    fn of_contraction(gpu: &Gpu, group: &Group, mut shared: Vec<usize>) -> Character {
+    fn of_contraction(gpu: &Gpu, group: &Group, mut shared: Vec<usize>) -> DefaultMapping {
         shared.sort_by_key(|at| group.axes[*at].extent);
         let inner = shared.iter().copied().max().unwrap_or(0);
         let outer = shared.iter().rev().copied().find(|at| *at != inner).unwrap_or(inner);
@@ -73,11 +73,11 @@ impl Character {
             tiles[at] = (tile, (per_thread / tile).max(1));
             threads[at] = power_up_to((extent + tile - 1) / tile, SQUARE);
         }
-        Character { threads, tiles, contracts: true }
+        DefaultMapping { threads, tiles, contracts: true }
     }
 
     /// A thread for each result, or for each part of one: `lanes` are a reduction axis and its threads.
-    fn of_many(group: &Group, lanes: Option<(usize, i64)>) -> Character {
+    fn of_many(group: &Group, lanes: Option<(usize, i64)>) -> DefaultMapping {
         let mut threads = vec![1; group.axes.len()];
         let mut left = DEFAULT_THREADS;
         if let Some((at, count)) = lanes {
@@ -88,7 +88,7 @@ impl Character {
             threads[at] = power_up_to(group.axes[at].extent, left);
             left = (left / threads[at]).max(1);
         }
-        Character { threads, tiles: vec![(1, 1); group.axes.len()], contracts: false }
+        DefaultMapping { threads, tiles: vec![(1, 1); group.axes.len()], contracts: false }
     }
 }
 
