@@ -12,7 +12,7 @@ use tilescribe::artifact::{CompiledSchedule, CompiledTask, Manifest};
 use tilescribe::codegen;
 use tilescribe::nest::Nest;
 use tilescribe::record::{Filter, fingerprint};
-use tilescribe::space::{Decision, Next, Policy, Space, Trace, Untuned};
+use tilescribe::space::{Explained, Next, Schedule, Space, Tape, Trace, Untuned};
 use tilescribe::target::{Target, Task};
 
 use super::arguments::{StoreArguments, TargetArguments, read_task};
@@ -42,7 +42,7 @@ pub struct Show {
     #[command(flatten)]
     view: View,
     /// Print the figures as JSON, a line for each program
-    #[arg(long, conflicts_with_all = ["nest", "ir", "asm", "why"])]
+    #[arg(long, conflicts_with_all = ["nest", "schedule", "ir", "asm", "why"])]
     json: bool,
     #[command(flatten)]
     store: StoreArguments,
@@ -62,7 +62,10 @@ struct View {
     /// Print the assembly
     #[arg(long)]
     asm: bool,
-    /// Print each decision with its alternatives
+    /// Print the schedule: the steps that make the loop nest of the plain one
+    #[arg(long)]
+    schedule: bool,
+    /// Print each decision with its alternatives, and the steps that follow
     #[arg(long)]
     why: bool,
     /// Print arithmetic, traffic of the caches, the innermost loop's instructions, and the share of the
@@ -73,7 +76,7 @@ struct View {
 
 impl View {
     fn is_default(self) -> bool {
-        !(self.nest || self.ir || self.asm || self.why || self.figures)
+        !(self.nest || self.schedule || self.ir || self.asm || self.why || self.figures)
     }
 }
 
@@ -216,6 +219,8 @@ impl Program {
                 Target::Cpu(cpu) => codegen::assembly(&self.nest()?, cpu)?,
                 Target::Gpu(gpu) => codegen::ptx(&self.nest()?, gpu)?.text,
             }
+        } else if view.schedule {
+            self.schedule()?.to_string()
         } else if view.why {
             self.why()?
         } else if view.figures {
@@ -264,34 +269,35 @@ impl Program {
         }
     }
 
-    /// A line for each decision: what was taken, from how many, and what the rules take without any
-    /// measurement.
+    /// Rule by rule, a line for each decision (what was taken, from how many, and what the rules take without any
+    /// measurement), and the steps of the schedule that follow from them.
     fn why(&self) -> Result<String> {
         self.nest()?;
-        let mut replay = Replay { trace: &self.trace, decisions: Vec::new() };
-        let _ = Space::standard().drive(&self.task, &mut replay);
+        let explained = Space::standard().explain(&self.task, &self.trace);
+        let explained = explained.ok_or_else(|| usage("the decisions do not fit".to_string()))?;
         let mut text = format!("{:<24} {:<16} {:>10}  untuned\n", "decision", "taken", "candidates");
-        for (choice, decision) in self.trace.0.iter().zip(&replay.decisions) {
-            let untuned = decision.candidates.get(decision.default).filter(|untuned| **untuned != choice.value);
-            let untuned = untuned.map_or("the same".to_string(), ToString::to_string);
-            let (site, taken, count) = (choice.site.to_string(), choice.value.to_string(), decision.candidates.len());
-            let _ = writeln!(text, "{site:<24} {taken:<16} {count:>10}  {untuned}");
+        for Explained { rule, decisions, steps } in explained {
+            if decisions.is_empty() && steps.is_empty() {
+                continue;
+            }
+            let _ = writeln!(text, "{rule}:");
+            for (decision, taken) in decisions {
+                let untuned = decision.candidates.get(decision.default).filter(|untuned| **untuned != taken);
+                let untuned = untuned.map_or("the same".to_string(), ToString::to_string);
+                let (site, taken, count) = (decision.site.to_string(), taken.to_string(), decision.candidates.len());
+                let _ = writeln!(text, "{site:<24} {taken:<16} {count:>10}  {untuned}");
+            }
+            for step in steps {
+                let _ = writeln!(text, "    {step}");
+            }
         }
         Ok(text)
     }
-}
 
-/// Takes the decisions of a trace, and keeps what was asked.
-struct Replay<'a> {
-    trace: &'a Trace,
-    decisions: Vec<Decision>,
-}
-
-impl Policy for Replay<'_> {
-    fn pick(&mut self, decision: &Decision) -> usize {
-        let choice = self.trace.0.get(self.decisions.len());
-        self.decisions.push(decision.clone());
-        let taken = choice.and_then(|choice| decision.candidates.iter().position(|value| *value == choice.value));
-        taken.unwrap_or(decision.default)
+    /// The steps that turn the plain nest into this one.
+    fn schedule(&self) -> Result<Schedule> {
+        self.nest()?;
+        let schedule = Space::standard().schedule(&self.task, &mut Tape::replay(&self.trace));
+        schedule.map_err(|stop| anyhow::anyhow!("{stop:?}"))
     }
 }

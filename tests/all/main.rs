@@ -3,6 +3,7 @@
 mod workload;
 mod language;
 mod nest;
+mod schedules;
 mod ptx;
 mod graph;
 mod networks;

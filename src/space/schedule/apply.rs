@@ -34,7 +34,7 @@ pub struct Program {
 pub struct Defect {
     /// From 1.
     pub number: usize,
-    pub step: Step,
+    pub step: Box<Step>,
     pub problem: Problem,
 }
 
@@ -69,7 +69,8 @@ impl Schedule {
     pub fn build(&self, workload: &Workload) -> Result<Nest, Defect> {
         let mut program = Program::new(workload.clone());
         for (at, step) in self.0.iter().enumerate() {
-            program = program.apply(step).map_err(|problem| Defect { number: at + 1, step: step.clone(), problem })?;
+            let defect = |problem| Defect { number: at + 1, step: Box::new(step.clone()), problem };
+            program = program.apply(step).map_err(defect)?;
         }
         Ok(program.nest)
     }

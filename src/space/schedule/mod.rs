@@ -22,7 +22,7 @@ mod print;
 mod step;
 
 pub use apply::{Defect, Problem, Program};
-pub use parse::ScheduleError;
+pub use parse::{ScheduleError, VERBS};
 pub use step::{Copy, Level, LoopName, Phase, Reads, Step};
 
 /// Steps, in the order in which they are applied.

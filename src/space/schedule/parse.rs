@@ -15,9 +15,47 @@ use crate::workload::{Combiner, DType, TensorId};
 pub enum ScheduleError {
     #[error("line {line}: expected {expected}, found {found}")]
     Unexpected { line: usize, expected: &'static str, found: String },
+    #[error("line {line}: `{found}` is no step; these are: {}", VERBS.join(", "))]
+    Verb { line: usize, found: String },
     #[error("{found} steps are more than {MOST_STEPS}")]
     TooLong { found: usize },
 }
+
+/// The verbs of all steps.
+pub const VERBS: [&str; 32] = [
+    "winograd",
+    "split_reduction",
+    "epilogue",
+    "split",
+    "tile",
+    "fuse",
+    "enclose",
+    "reorder",
+    "join",
+    "serial",
+    "parallel",
+    "vectorize",
+    "unroll",
+    "block",
+    "thread",
+    "warp",
+    "matrix",
+    "multiply",
+    "accumulate",
+    "pack",
+    "fetch",
+    "privatise",
+    "drop_unit_loops",
+    "peel_tails",
+    "strip_mine",
+    "share_in_blocks",
+    "in_threads",
+    "fill_tails",
+    "persist",
+    "pipeline",
+    "drop_setup_results",
+    "drop_unused",
+];
 
 /// Lines of a schedule.
 const MOST_STEPS: usize = 10_000;
@@ -235,7 +273,10 @@ impl<'a> Words<'a> {
                 self.keyword("depth")?;
                 Step::Pipeline { steps, depth: self.number()? }
             }
-            other => return self.unexpected("a step", Some(other)),
+            other => {
+                let found = other.chars().take(40).collect();
+                return Err(ScheduleError::Verb { line: self.line, found });
+            }
         })
     }
 

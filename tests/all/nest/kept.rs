@@ -1,4 +1,5 @@
-//! Programs of before: the nests of a fixed sample of traces come out as they always did.
+//! Programs of before: the nests of a fixed sample of traces come out as they always did, and their schedules are
+//! read as they are printed.
 //!
 //! `tests/files/nest/kept.jsonl.zst` holds a line for each task: its workload, its target, and its programs,
 //! each a trace and the hash of its nest. 5,000 programs are of the shipped corpus, of all kinds of workloads;
@@ -17,7 +18,7 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use tilescribe::nest::Nest;
 use tilescribe::record::{CorpusReader, Limits, read_workloads};
-use tilescribe::space::{Next, Space};
+use tilescribe::space::{Next, Schedule, Space, Tape, Trace};
 use tilescribe::target::{Target, Task};
 
 use super::gpu::{SHIPPED, gpu};
@@ -81,8 +82,11 @@ fn changed(kept: &Kept) -> Vec<String> {
     let task = task(&kept.workload, &kept.target);
     let space = Space::standard();
     let check = |program: &Program| {
-        let found = space.next(&task, &program.trace.parse().unwrap());
-        match found {
+        let trace: Trace = program.trace.parse().unwrap();
+        let schedule = space.schedule(&task, &mut Tape::replay(&trace)).unwrap();
+        let read: Schedule = schedule.to_string().parse().unwrap_or_else(|error| panic!("{error}\n{schedule}"));
+        match space.next(&task, &trace) {
+            Ok(Next::Done(_)) if read != schedule => Some(format!("another schedule\n{schedule}\n{read}")),
             Ok(Next::Done(nest)) if hash(&nest) == program.nest => None,
             Ok(Next::Done(nest)) => Some(format!("another nest\n{}\n{}\n{nest}", kept.workload, program.trace)),
             other => Some(format!("{other:?}\n{}\n{}", kept.workload, program.trace)),
