@@ -91,10 +91,10 @@ impl Program {
     /// [`Problem`] where it does not fit.
     pub fn apply(mut self, step: &Step) -> Result<Program, Problem> {
         match step {
-            Step::Winograd { outputs } => return self.winograd(*outputs),
+            Step::Winograd { outputs } => self = self.winograd(*outputs)?,
             Step::SplitReduction { stage, axis, parts } => {
                 let split = self.workload.split_reduction(*stage, *axis, *parts).ok_or(Problem::NoParts)?;
-                return Ok(Program::new(split));
+                self = Program::new(split);
             }
             Step::Epilogue { stage, of } => {
                 let highest = *stage.max(of);
@@ -103,31 +103,7 @@ impl Program {
                 }
                 self.epilogues.push((*stage, *of));
             }
-            Step::Split { over, by, into } => {
-                let var = self.var(over)?;
-                let (nest, outer, inner) = self.take().split(var, positive(*by)?)?;
-                self.nest = nest;
-                self.named(into, &[outer, inner])?;
-            }
-            Step::Tile { over, by, into } => {
-                let var = self.var(over)?;
-                by.iter().try_for_each(|by| positive(*by).map(|_| ()))?;
-                let (nest, vars) = self.take().tile(var, by)?;
-                self.nest = nest;
-                self.named(into, &vars)?;
-            }
-            Step::Fuse { outer, inner, into } => {
-                let (outer, inner) = (self.var(outer)?, self.var(inner)?);
-                let (nest, fused) = self.take().fuse(outer, inner)?;
-                self.nest = nest;
-                self.named(std::slice::from_ref(into), &[fused])?;
-            }
-            Step::Enclose { over, by } => {
-                let var = self.var(over)?;
-                let (nest, unit) = self.take().enclose(var)?;
-                self.nest = nest;
-                self.named(std::slice::from_ref(by), &[unit])?;
-            }
+            Step::Split { .. } | Step::Tile { .. } | Step::Fuse { .. } | Step::Enclose { .. } => self.shape(step)?,
             Step::Reorder { order } => {
                 let order = self.vars(order)?;
                 self.nest = self.take().reorder(&order)?;
@@ -142,26 +118,94 @@ impl Program {
             }
             Step::Multiply { rows, columns, depth, operands } => {
                 let sides = [self.var(rows)?, self.var(columns)?, self.var(depth)?];
-                let mut nest =
-                    sides.into_iter().try_fold(self.take(), |nest, var| nest.set_kind(var, LoopKind::Matrix))?;
+                let nest = self.take();
+                self.nest = sides.into_iter().try_fold(nest, |nest, var| nest.set_kind(var, LoopKind::Matrix))?;
                 if *operands == DType::F32 {
-                    nest.error_growth = nest.error_growth.saturating_mul(TF32_ERROR_GROWTH);
+                    self.nest.error_growth = self.nest.error_growth.saturating_mul(TF32_ERROR_GROWTH);
                 }
-                self.nest = nest;
             }
             Step::Accumulate { stage, at, blocks, lanes } => {
-                let at = self.var(at)?;
-                let blocks = match blocks {
-                    Some((over, inside)) => Some(Blocks { var: self.var(over)?, inside: self.vars(inside)? }),
-                    None => None,
-                };
-                let reduction = Reduction { blocks, lanes: self.vars(lanes)? };
-                let nest = self.take();
-                let of = self.workload.stages.get(*stage).ok_or(Problem::NoStage(*stage))?;
-                let behind = self.epilogues.iter().find(|(_, of)| of == stage);
-                let epilogue = behind.map(|(epilogue, _)| &self.workload.stages[*epilogue]);
-                self.nest = nest.accumulate(of.output, at, &reduction, epilogue)?;
+                self.accumulate(*stage, at, blocks.as_ref(), lanes)?;
             }
+            Step::Pack { .. } | Step::Fetch { .. } | Step::Privatise { .. } => self.place(step)?,
+            Step::Persist { steps, grid_blocks, combiner } => self.persist(steps, *grid_blocks, *combiner)?,
+            Step::Pipeline { steps, depth } => {
+                let steps = self.var(steps)?;
+                let copies = copies_at_start(&self.nest, steps);
+                self.nest = self.take().pipeline(steps, &copies, *depth)?;
+            }
+            Step::ShareInBlocks => {
+                let own = self.nest.buffers.iter_mut().take(self.workload.tensors.len());
+                let small = own.filter(|buffer| buffer.scope == Scope::Register);
+                small.for_each(|buffer| buffer.scope = Scope::BlockShared);
+            }
+            Step::DropUnitLoops => self.nest = self.take().drop_unit_loops(),
+            Step::PeelTails => self.nest = self.take().peel_tails(),
+            Step::StripMine { lanes } => self.nest = self.take().strip_mine(positive(*lanes)?),
+            Step::InThreads => self.nest = self.take().in_threads(),
+            Step::FillTails => self.nest = self.take().fill_tails(),
+            Step::DropSetupResults => self.nest = self.take().drop_setup_results(),
+            Step::DropUnused => self.nest = self.take().drop_unused(),
+        }
+        Ok(self)
+    }
+
+    /// Steps that make new loops.
+    fn shape(&mut self, step: &Step) -> Result<(), Problem> {
+        match step {
+            Step::Split { over, by, into } => {
+                let var = self.var(over)?;
+                let (nest, outer, inner) = self.take().split(var, positive(*by)?)?;
+                self.nest = nest;
+                self.named(into, &[outer, inner])
+            }
+            Step::Tile { over, by, into } => {
+                let var = self.var(over)?;
+                by.iter().try_for_each(|by| positive(*by).map(|_| ()))?;
+                let (nest, vars) = self.take().tile(var, by)?;
+                self.nest = nest;
+                self.named(into, &vars)
+            }
+            Step::Fuse { outer, inner, into } => {
+                let (outer, inner) = (self.var(outer)?, self.var(inner)?);
+                let (nest, fused) = self.take().fuse(outer, inner)?;
+                self.nest = nest;
+                self.named(std::slice::from_ref(into), &[fused])
+            }
+            Step::Enclose { over, by } => {
+                let var = self.var(over)?;
+                let (nest, unit) = self.take().enclose(var)?;
+                self.nest = nest;
+                self.named(std::slice::from_ref(by), &[unit])
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn accumulate(
+        &mut self,
+        stage: usize,
+        at: &LoopName,
+        blocks: Option<&(LoopName, Vec<LoopName>)>,
+        lanes: &[LoopName],
+    ) -> Result<(), Problem> {
+        let at = self.var(at)?;
+        let blocks = match blocks {
+            Some((over, inside)) => Some(Blocks { var: self.var(over)?, inside: self.vars(inside)? }),
+            None => None,
+        };
+        let reduction = Reduction { blocks, lanes: self.vars(lanes)? };
+        let nest = self.take();
+        let of = self.workload.stages.get(stage).ok_or(Problem::NoStage(stage))?;
+        let behind = self.epilogues.iter().find(|(_, of)| *of == stage);
+        let epilogue = behind.map(|(epilogue, _)| &self.workload.stages[*epilogue]);
+        self.nest = nest.accumulate(of.output, at, &reduction, epilogue)?;
+        Ok(())
+    }
+
+    /// Steps that say where tensors are.
+    fn place(&mut self, step: &Step) -> Result<(), Problem> {
+        match step {
             Step::Pack { operand, level, layout, content } => {
                 let (of, tensor) = self.operand(operand)?;
                 let place = match level {
@@ -174,39 +218,22 @@ impl Program {
             Step::Fetch { operand, inside, copy, padding, lanes, threads } => {
                 let (of, tensor) = self.operand(operand)?;
                 let inside = self.var(inside)?;
-                let (lanes, threads) = (positive(*lanes)?, positive(*threads)?);
+                let (copy, by) = ((copy, *padding), (positive(*threads)?, positive(*lanes)?));
                 let nest = self.take();
-                self.nest =
-                    fetch(nest, (of, tensor), inside, (copy, *padding), (threads, lanes), &|name| self.var(name))?;
+                self.nest = fetch(nest, (of, tensor), inside, copy, by, &|name| self.var(name))?;
             }
             Step::Privatise { tensor, rows } => {
                 let tensor = self.tensor(*tensor)?;
                 let rows = rows.iter().map(|(over, block)| Ok((self.var(over)?, *block)));
                 let rows = rows.collect::<Result<Vec<_>, Problem>>()?;
+                // what an epilogue took the place of is not there any more
                 if self.nest.uses(tensor) {
                     self.nest = self.take().privatise(tensor, &rows)?;
                 }
             }
-            Step::DropUnitLoops => self.nest = self.take().drop_unit_loops(),
-            Step::PeelTails => self.nest = self.take().peel_tails(),
-            Step::StripMine { lanes } => self.nest = self.take().strip_mine(positive(*lanes)?),
-            Step::ShareInBlocks => {
-                let own = self.nest.buffers.iter_mut().take(self.workload.tensors.len());
-                own.filter(|buffer| buffer.scope == Scope::Register)
-                    .for_each(|buffer| buffer.scope = Scope::BlockShared);
-            }
-            Step::InThreads => self.nest = self.take().in_threads(),
-            Step::FillTails => self.nest = self.take().fill_tails(),
-            Step::Persist { steps, grid_blocks, combiner } => self.persist(steps, *grid_blocks, *combiner)?,
-            Step::Pipeline { steps, depth } => {
-                let steps = self.var(steps)?;
-                let copies = copies_at_start(&self.nest, steps);
-                self.nest = self.take().pipeline(steps, &copies, *depth)?;
-            }
-            Step::DropSetupResults => self.nest = self.take().drop_setup_results(),
-            Step::DropUnused => self.nest = self.take().drop_unused(),
+            _ => {}
         }
-        Ok(self)
+        Ok(())
     }
 
     /// The nest, moved out to be rewritten; [`Nest`]'s rewrites give it back, or the program is dropped with
