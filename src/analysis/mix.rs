@@ -11,7 +11,7 @@ use super::plan::Plan;
 use crate::codegen::MAXIMAL_STRIDE;
 use crate::nest::{Loop, LoopKind, Nest, Scope, Stmt};
 use crate::target::Target;
-use crate::workload::{Atom, Binary, Condition, Expr, Index, TensorId, Unary, Var, flatten};
+use crate::workload::{Atom, Binary, Condition, Expr, Index, TensorId, Var, flatten};
 
 /// Memory instructions, by where the elements of the lanes lie. Counts of whole vectors.
 #[derive(Clone, Copy, PartialEq, Default, Debug, Serialize, Deserialize)]
@@ -74,11 +74,8 @@ impl Mix {
 /// Whether an operator takes many instructions: division, a root, an exponential or what is made of them.
 pub(super) fn is_slow(value: &Expr) -> bool {
     match value {
-        Expr::Unary(operator, _) => !matches!(
-            operator,
-            Unary::Negate | Unary::Absolute | Unary::Floor | Unary::Ceil | Unary::Round | Unary::Not | Unary::Sign
-        ),
-        Expr::Binary(operator, ..) => matches!(operator, Binary::Divide | Binary::Power | Binary::Remainder),
+        Expr::Unary(operator, _) => operator.is_expensive(),
+        Expr::Binary(operator, ..) => operator.is_expensive(),
         _ => false,
     }
 }

@@ -3,7 +3,6 @@
 use std::fmt::Write;
 
 use super::manifest::Port;
-use super::tables::type_number;
 use crate::target::Kind;
 use crate::workload::DType;
 
@@ -11,10 +10,9 @@ use crate::workload::DType;
 pub fn header(name: &str, kind: Kind, inputs: &[Port], outputs: &[Port]) -> String {
     let upper = name.to_ascii_uppercase();
     let ports = format!("{}{}", list("inputs", inputs), list("outputs", outputs));
-    let types = [DType::F32, DType::F16, DType::BF16, DType::I8, DType::U8, DType::I32, DType::I64, DType::Bool];
-    let types: Vec<String> = types
+    let types: Vec<String> = DType::ALL
         .iter()
-        .map(|dtype| format!("    {upper}_{} = {},", dtype.name().to_ascii_uppercase(), type_number(*dtype)))
+        .map(|dtype| format!("    {upper}_{} = {},", dtype.name().to_ascii_uppercase(), dtype.number()))
         .collect();
     let own = match kind {
         Kind::Cpu => &CPU,

@@ -10,7 +10,6 @@ use memmap2::MmapMut;
 
 use super::error::ArtifactError;
 use super::manifest::{Manifest, Port, WEIGHTS_FILE};
-use super::tables::type_number;
 use crate::graph::TensorData;
 use crate::target::Kind;
 
@@ -206,7 +205,7 @@ unsafe fn agree(ports: &[Port], tensors: &Symbol<Tensors>) -> bool {
             && ports.iter().enumerate().all(|(number, port)| {
                 let tensor = &*first.add(number);
                 let shape = std::slice::from_raw_parts(tensor.shape, tensor.rank as usize);
-                let same_type = port.dtype().is_some_and(|dtype| type_number(dtype) == tensor.dtype);
+                let same_type = port.dtype().is_some_and(|dtype| dtype.number() == tensor.dtype);
                 same_type && shape == port.shape && port.bytes().is_some_and(|bytes| bytes as u64 == tensor.bytes)
             })
     }

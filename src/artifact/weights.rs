@@ -48,7 +48,7 @@ impl Layout {
         let mut end = 0;
         for (number, entry) in entries.iter().enumerate() {
             let next = end + entry.bytes();
-            let field = field(&entry.name, safetensors_name(entry.dtype), &entry.shape, end, next);
+            let field = field(&entry.name, entry.dtype.safetensors(), &entry.shape, end, next);
             fields.push_str(&field);
             relative.push(end);
             end = next.next_multiple_of(ALIGNMENT);
@@ -68,19 +68,6 @@ impl Layout {
 fn field(name: &str, dtype: &str, shape: &[i64], start: u64, end: u64) -> String {
     let name = serde_json::Value::from(name);
     format!(",{name}:{{\"dtype\":\"{dtype}\",\"shape\":{shape:?},\"data_offsets\":[{start},{end}]}}")
-}
-
-fn safetensors_name(dtype: DType) -> &'static str {
-    match dtype {
-        DType::F32 => "F32",
-        DType::F16 => "F16",
-        DType::BF16 => "BF16",
-        DType::I8 => "I8",
-        DType::U8 => "U8",
-        DType::I32 => "I32",
-        DType::I64 => "I64",
-        DType::Bool => "BOOL",
-    }
 }
 
 /// Writes a weights file.

@@ -5,7 +5,7 @@ use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use tilescribe::artifact::Port;
 use tilescribe::graph::TensorData;
-use tilescribe::workload::DType;
+use tilescribe::workload::{put_integer, put_real};
 
 use super::exit::CommandError;
 
@@ -19,14 +19,10 @@ pub fn random(port: &Port, seed: u64) -> Result<TensorData> {
     let mut bytes = Vec::with_capacity(elements * dtype.bytes());
     for _ in 0..elements {
         let value = rng.random_range(-1.0f32..1.0);
-        let bit = u8::from(value > 0.0);
-        match dtype {
-            DType::F32 => bytes.extend(value.to_le_bytes()),
-            DType::F16 => bytes.extend(half::f16::from_f32(value).to_le_bytes()),
-            DType::BF16 => bytes.extend(half::bf16::from_f32(value).to_le_bytes()),
-            DType::I8 | DType::U8 | DType::Bool => bytes.push(bit),
-            DType::I32 => bytes.extend(i32::from(bit).to_le_bytes()),
-            DType::I64 => bytes.extend(i64::from(bit).to_le_bytes()),
+        if dtype.is_float() {
+            put_real(dtype, f64::from(value), &mut bytes);
+        } else {
+            put_integer(dtype, i64::from(value > 0.0), &mut bytes);
         }
     }
     Ok(TensorData { shape: port.shape.clone(), dtype, bytes: bytes.into() })

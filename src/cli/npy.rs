@@ -32,7 +32,7 @@ pub fn read(path: &Path) -> Result<TensorData> {
 /// [`std::io::Error`] where the file cannot be written.
 pub fn write(path: &Path, tensor: &TensorData) -> Result<()> {
     let extents: Vec<String> = tensor.shape.iter().map(|extent| format!("{extent},")).collect();
-    let descriptor = descriptor(tensor.dtype);
+    let descriptor = tensor.dtype.numpy();
     let mut header = format!("{{'descr': '{descriptor}', 'fortran_order': False, 'shape': ({}), }}", extents.join(" "));
     // the elements start at a multiple of 64 bytes
     let padded = (10 + header.len() + 1).next_multiple_of(64) - 10;
@@ -48,20 +48,6 @@ pub fn write(path: &Path, tensor: &TensorData) -> Result<()> {
         file.flush()
     };
     write().with_context(|| format!("cannot write {}", path.display()))
-}
-
-/// NumPy has no bfloat16: its bits, as it is used to.
-fn descriptor(dtype: DType) -> &'static str {
-    match dtype {
-        DType::F32 => "<f4",
-        DType::F16 => "<f2",
-        DType::BF16 => "<V2",
-        DType::I8 => "|i1",
-        DType::U8 => "|u1",
-        DType::I32 => "<i4",
-        DType::I64 => "<i8",
-        DType::Bool => "|b1",
-    }
 }
 
 fn parse(bytes: &[u8]) -> Result<TensorData, String> {
@@ -83,10 +69,8 @@ fn parse(bytes: &[u8]) -> Result<TensorData, String> {
     if value(header, "fortran_order")? != "False" {
         return Err("elements in column-major order: save numpy.ascontiguousarray(x)".into());
     }
-    let types = [DType::F32, DType::F16, DType::BF16, DType::I8, DType::U8, DType::I32, DType::I64, DType::Bool];
-    let dtype = types.into_iter().find(|dtype| self::descriptor(*dtype) == descriptor);
-    let dtype =
-        dtype.ok_or_else(|| format!("elements of type `{}`, which networks do not take", descriptor.escape_debug()))?;
+    let dtype = DType::from_numpy(&descriptor)
+        .ok_or_else(|| format!("elements of type `{}`, which networks do not take", descriptor.escape_debug()))?;
     let shape = shape(value(header, "shape")?)?;
     let elements = shape.iter().try_fold(1usize, |product, extent| product.checked_mul(*extent as usize));
     let expected = elements.and_then(|elements| elements.checked_mul(dtype.bytes()));

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::workload::DType;
+use crate::workload::{DType, integer_from_bytes, real_from_bytes};
 
 /// Shared bytes: cloning and slicing copy nothing, and those that come from a file stay in the file's
 /// mapping. They need not be aligned to the element type.
@@ -41,26 +41,14 @@ impl TensorData {
 
     /// The elements of an integer or Boolean tensor, in order; `None` for floats.
     pub fn integers(&self) -> Option<Vec<i64>> {
-        match self.dtype {
-            DType::I64 => Some(self.bytes.as_chunks::<8>().0.iter().map(|b| i64::from_le_bytes(*b)).collect()),
-            DType::I32 => {
-                Some(self.bytes.as_chunks::<4>().0.iter().map(|b| i64::from(i32::from_le_bytes(*b))).collect())
-            }
-            DType::I8 => Some(self.bytes.iter().map(|b| i64::from(b.cast_signed())).collect()),
-            DType::U8 | DType::Bool => Some(self.bytes.iter().map(|b| i64::from(*b)).collect()),
-            DType::F32 | DType::F16 | DType::BF16 => None,
-        }
+        let integer = |element: &[u8]| integer_from_bytes(self.dtype, element);
+        (!self.dtype.is_float()).then(|| self.bytes.chunks_exact(self.dtype.bytes()).map(integer).collect())
     }
 
     /// The elements as f64, whatever their type.
     pub fn to_f64(&self) -> Vec<f64> {
-        let halves = || self.bytes.as_chunks::<2>().0.iter();
-        match self.dtype {
-            DType::F32 => self.bytes.as_chunks::<4>().0.iter().map(|b| f64::from(f32::from_le_bytes(*b))).collect(),
-            DType::F16 => halves().map(|b| half::f16::from_le_bytes(*b).to_f64()).collect(),
-            DType::BF16 => halves().map(|b| half::bf16::from_le_bytes(*b).to_f64()).collect(),
-            _ => self.integers().unwrap_or_default().into_iter().map(|v| v as f64).collect(),
-        }
+        let real = |element: &[u8]| real_from_bytes(self.dtype, element);
+        self.bytes.chunks_exact(self.dtype.bytes()).map(real).collect()
     }
 }
 

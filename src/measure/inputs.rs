@@ -12,7 +12,7 @@ use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
 use crate::workload::{
-    Array, ArrayError, Atom, Binary, Combiner, Elements, Expr, Index, Role, TensorId, Unary, Workload,
+    Array, ArrayError, Atom, Binary, Combiner, Elements, Expr, Index, Role, Sign, TensorId, Workload,
 };
 
 /// Raised with every change of what is generated: the oracle's cached outputs belong to a version.
@@ -136,14 +136,6 @@ fn narrow(bound: &mut Option<i64>, to: i64) {
     *bound = Some(bound.map_or(to, |bound| bound.min(to)));
 }
 
-/// What is known of a value when all inputs may have either sign.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Sign {
-    Any,
-    NonNegative,
-    Positive,
-}
-
 /// Whether no logarithm, root, power or divisor can meet a value that is not positive, with inputs of both
 /// signs.
 fn every_domain_is_safe(workload: &Workload) -> bool {
@@ -159,6 +151,7 @@ fn every_domain_is_safe(workload: &Workload) -> bool {
     safe
 }
 
+/// What is known of a value when all inputs may have either sign.
 fn sign_of(expr: &Expr, signs: &[Sign], safe: &mut bool) -> Sign {
     match expr {
         Expr::Float(value) if value.0 > 0.0 => Sign::Positive,
@@ -168,26 +161,8 @@ fn sign_of(expr: &Expr, signs: &[Sign], safe: &mut bool) -> Sign {
         Expr::Cast(_, x) => sign_of(x, signs, safe),
         Expr::Unary(op, x) => {
             let sign = sign_of(x, signs, safe);
-            match op {
-                Unary::Exp | Unary::Sigmoid => Sign::Positive,
-                Unary::Absolute => sign.max(Sign::NonNegative),
-                Unary::Log => {
-                    *safe &= sign == Sign::Positive;
-                    Sign::Any
-                }
-                Unary::Sqrt => {
-                    *safe &= sign >= Sign::NonNegative;
-                    sign
-                }
-                Unary::ReciprocalSqrt | Unary::Reciprocal => {
-                    *safe &= sign == Sign::Positive;
-                    sign
-                }
-                Unary::Erf | Unary::Tanh | Unary::Sign => sign,
-                Unary::Ceil => sign,
-                Unary::Floor | Unary::Round => sign.min(Sign::NonNegative),
-                Unary::Negate | Unary::Sin | Unary::Cos | Unary::Not => Sign::Any,
-            }
+            *safe &= op.is_defined_for(sign);
+            op.sign(sign)
         }
         Expr::Binary(op, x, y) => {
             let (left, right) = (sign_of(x, signs, safe), sign_of(y, signs, safe));

@@ -20,7 +20,7 @@
 
 use std::fmt;
 
-use crate::workload::{Array, DType, Elements, Expr, TensorId, Workload};
+use crate::workload::{Array, Elements, Expr, TensorId, Workload};
 
 /// The factor in front of u √depth.
 const FACTOR: f64 = 16.0;
@@ -68,7 +68,7 @@ impl Tolerance {
             return Tolerance { relative: 0.0, scale: 0.0 };
         }
         let floats = workload.tensors.iter().filter(|t| t.dtype.is_float());
-        let roundoff = floats.map(|t| unit_roundoff(t.dtype)).fold(0.0, f64::max);
+        let roundoff = floats.map(|t| t.dtype.unit_roundoff()).fold(0.0, f64::max);
         let (mut squares, mut count) = (0.0, 0_u32);
         for at in 0..expected.elements().len() {
             if let Some(value) = expected.number(at).filter(|v| v.is_finite()) {
@@ -153,16 +153,6 @@ impl Tolerance {
             }
         }
         worst.map_or(Ok(()), |mismatch| Err(Mismatch { count, ..mismatch }))
-    }
-}
-
-/// Half the distance from 1 to the next number.
-fn unit_roundoff(dtype: DType) -> f64 {
-    match dtype {
-        DType::F32 => 2.0_f64.powi(-24),
-        DType::F16 => 2.0_f64.powi(-11),
-        DType::BF16 => 2.0_f64.powi(-8),
-        DType::I8 | DType::U8 | DType::I32 | DType::I64 | DType::Bool => 0.0,
     }
 }
 

@@ -20,7 +20,7 @@
 use std::fmt::{self, Display, Formatter};
 
 use super::{Buffer, Loop, LoopKind, Nest, Scope, Stmt};
-use crate::workload::{Atom, Binary, Combiner, Condition, Expr, Index, Role, TensorId, Unary, Var};
+use crate::workload::{Atom, Binary, Combiner, Condition, Expr, Index, Notation, Precedence, Role, TensorId, Var};
 
 impl Display for Nest {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
@@ -163,10 +163,9 @@ fn head(f: &mut Formatter<'_>, nest: &Nest, statement: &Stmt) -> fmt::Result {
 // parentheses.
 const LOOSEST: u8 = 0;
 const DISJUNCTION: u8 = 1;
-const CONJUNCTION: u8 = 2;
-const COMPARISON: u8 = 3;
-const SUM: u8 = 4;
-const PRODUCT: u8 = 5;
+const COMPARISON: u8 = DISJUNCTION + Precedence::Comparison as u8;
+const SUM: u8 = DISJUNCTION + Precedence::Sum as u8;
+const PRODUCT: u8 = DISJUNCTION + Precedence::Product as u8;
 const PREFIX: u8 = 6;
 const TIGHTEST: u8 = 7;
 
@@ -177,11 +176,13 @@ fn expr(f: &mut Formatter<'_>, nest: &Nest, value: &Expr, place: u8) -> fmt::Res
         }
         Expr::Index(x) => index(f, nest, x, place),
         Expr::Load { tensor, indices } => access(f, nest, *tensor, indices),
-        Expr::Unary(op @ (Unary::Negate | Unary::Not), x) => parenthesised(f, PREFIX < place, |f| {
-            f.write_str(if *op == Unary::Negate { "-" } else { "!" })?;
-            expr(f, nest, x, TIGHTEST)
-        }),
-        Expr::Unary(op, x) => call(f, nest, unary_name(*op), &[x]),
+        Expr::Unary(op, x) => match op.notation() {
+            Notation::Prefix(symbol) => parenthesised(f, PREFIX < place, |f| {
+                f.write_str(symbol)?;
+                expr(f, nest, x, TIGHTEST)
+            }),
+            Notation::Infix(name, _) | Notation::Call(name) => call(f, nest, name, &[x]),
+        },
         Expr::Cast(dtype, x) => call(f, nest, dtype.name(), &[x]),
         Expr::Select { condition, yes, no } => call(f, nest, "select", &[condition, yes, no]),
         Expr::Guard { conditions, inside, outside } => {
@@ -207,42 +208,9 @@ fn expr(f: &mut Formatter<'_>, nest: &Nest, value: &Expr, place: u8) -> fmt::Res
 
 /// The symbol of an operator and how tightly it binds; or its name, where it is written as a call.
 fn infix(op: Binary) -> Result<(&'static str, u8), &'static str> {
-    match op {
-        Binary::Add => Ok(("+", SUM)),
-        Binary::Subtract => Ok(("-", SUM)),
-        Binary::Multiply => Ok(("*", PRODUCT)),
-        Binary::Divide => Ok(("/", PRODUCT)),
-        Binary::Remainder => Ok(("%", PRODUCT)),
-        Binary::Less => Ok(("<", COMPARISON)),
-        Binary::LessEqual => Ok(("<=", COMPARISON)),
-        Binary::Equal => Ok(("==", COMPARISON)),
-        Binary::And => Ok(("&&", CONJUNCTION)),
-        Binary::Or => Ok(("||", DISJUNCTION)),
-        Binary::Maximum => Err("max"),
-        Binary::Minimum => Err("min"),
-        Binary::Power => Err("pow"),
-    }
-}
-
-fn unary_name(op: Unary) -> &'static str {
-    match op {
-        Unary::Negate => "-",
-        Unary::Not => "!",
-        Unary::Absolute => "abs",
-        Unary::Exp => "exp",
-        Unary::Log => "log",
-        Unary::Sqrt => "sqrt",
-        Unary::ReciprocalSqrt => "rsqrt",
-        Unary::Reciprocal => "reciprocal",
-        Unary::Erf => "erf",
-        Unary::Tanh => "tanh",
-        Unary::Sigmoid => "sigmoid",
-        Unary::Sin => "sin",
-        Unary::Cos => "cos",
-        Unary::Floor => "floor",
-        Unary::Ceil => "ceil",
-        Unary::Round => "round",
-        Unary::Sign => "sign",
+    match op.notation() {
+        Notation::Infix(symbol, precedence) => Ok((symbol, DISJUNCTION + precedence as u8)),
+        Notation::Prefix(name) | Notation::Call(name) => Err(name),
     }
 }
 

@@ -4,7 +4,7 @@
 use thiserror::Error;
 
 use super::{Nest, Stmt};
-use crate::workload::{Atom, Binary, Condition, DType, Expr, Index, TensorId, Unary, Var};
+use crate::workload::{Atom, Condition, DType, Expr, Index, Operands, TensorId, Var};
 
 /// Why a nest makes no sense.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
@@ -147,21 +147,14 @@ impl Checker<'_> {
             Expr::Cast(to, x) => self.expr(x).map(|_| *to),
             Expr::Unary(op, x) => {
                 let found = self.expr(x)?;
-                let fits = match op {
-                    Unary::Not => found == DType::Bool,
-                    Unary::Negate | Unary::Absolute | Unary::Sign => found != DType::Bool,
-                    _ => found.is_float(),
-                };
-                if fits { Ok(found) } else { wrong("function", x, found) }
+                if op.takes().contain(found) { Ok(found) } else { wrong("function", x, found) }
             }
             Expr::Binary(op, x, y) => {
                 let found = same(self.expr(x)?, self.expr(y)?)?;
-                match op {
-                    Binary::And | Binary::Or if found != DType::Bool => wrong("logic", x, found),
-                    Binary::And | Binary::Or | Binary::Equal | Binary::Less | Binary::LessEqual => Ok(DType::Bool),
-                    Binary::Maximum | Binary::Minimum => Ok(found),
-                    _ if found == DType::Bool => wrong("arithmetic", x, found),
-                    _ => Ok(found),
+                match op.takes() {
+                    takes if takes.contain(found) => Ok(if op.is_comparison() { DType::Bool } else { found }),
+                    Operands::Booleans => wrong("logic", x, found),
+                    _ => wrong("arithmetic", x, found),
                 }
             }
             Expr::Select { condition, yes, no } => match self.expr(condition)? {

@@ -4,19 +4,7 @@ use half::{bf16, f16};
 use thiserror::Error;
 
 use super::DType;
-
-/// The elements of an [`Array`], in the type that it has in memory.
-#[derive(Clone, PartialEq, Debug)]
-pub enum Elements {
-    F32(Vec<f32>),
-    F16(Vec<f16>),
-    BF16(Vec<bf16>),
-    I8(Vec<i8>),
-    U8(Vec<u8>),
-    I32(Vec<i32>),
-    I64(Vec<i64>),
-    Bool(Vec<bool>),
-}
+use super::scalar::{to_bf16, to_f16};
 
 /// A dense row-major tensor with its elements.
 #[derive(Clone, PartialEq, Debug)]
@@ -36,56 +24,179 @@ pub enum ArrayError {
     Bytes { dtype: DType, found: usize },
 }
 
-/// Runs the same code on whichever vector there is.
-macro_rules! each_type {
-    ($elements:expr, $vector:ident => $body:expr) => {
-        match $elements {
-            Elements::F32($vector) => $body,
-            Elements::F16($vector) => $body,
-            Elements::BF16($vector) => $body,
-            Elements::I8($vector) => $body,
-            Elements::U8($vector) => $body,
-            Elements::I32($vector) => $body,
-            Elements::I64($vector) => $body,
-            Elements::Bool($vector) => $body,
+/// An element of an array.
+pub(super) trait Element: Copy + Default + Send + Sync {
+    /// From its little-endian bytes.
+    fn from_bytes(bytes: &[u8]) -> Self;
+    /// Appends its little-endian bytes.
+    fn put(self, bytes: &mut Vec<u8>);
+    fn real(self) -> f64;
+    /// Floats are truncated.
+    fn integer(self) -> i64;
+    /// The nearest float; of integers, the low bits of the truncated value.
+    fn from_real(x: f64) -> Self;
+    /// The low bits, or the nearest float.
+    fn from_integer(x: i64) -> Self;
+}
+
+macro_rules! element {
+    ($type:ty, $real:expr, $integer:expr, $from_real:expr, $from_integer:expr) => {
+        impl Element for $type {
+            fn from_bytes(bytes: &[u8]) -> Self {
+                bytes.try_into().map_or_else(|_| Self::default(), Self::from_le_bytes)
+            }
+
+            fn put(self, bytes: &mut Vec<u8>) {
+                bytes.extend(self.to_le_bytes());
+            }
+
+            fn real(self) -> f64 {
+                let real: fn($type) -> f64 = $real;
+                real(self)
+            }
+
+            fn integer(self) -> i64 {
+                let integer: fn($type) -> i64 = $integer;
+                integer(self)
+            }
+
+            fn from_real(x: f64) -> Self {
+                let from_real: fn(f64) -> $type = $from_real;
+                from_real(x)
+            }
+
+            fn from_integer(x: i64) -> Self {
+                let from_integer: fn(i64) -> $type = $from_integer;
+                from_integer(x)
+            }
         }
     };
 }
 
-impl Elements {
-    /// `count` zeros.
-    pub fn zeros(dtype: DType, count: usize) -> Elements {
-        match dtype {
-            DType::F32 => Elements::F32(vec![0.0; count]),
-            DType::F16 => Elements::F16(vec![f16::ZERO; count]),
-            DType::BF16 => Elements::BF16(vec![bf16::ZERO; count]),
-            DType::I8 => Elements::I8(vec![0; count]),
-            DType::U8 => Elements::U8(vec![0; count]),
-            DType::I32 => Elements::I32(vec![0; count]),
-            DType::I64 => Elements::I64(vec![0; count]),
-            DType::Bool => Elements::Bool(vec![false; count]),
-        }
+element!(f32, |x| f64::from(x), |x| x as i64, |x| x as f32, |x| x as f64 as f32);
+element!(f16, |x| x.to_f64(), |x| x.to_f64() as i64, to_f16, |x| to_f16(x as f64));
+element!(bf16, |x| x.to_f64(), |x| x.to_f64() as i64, to_bf16, |x| to_bf16(x as f64));
+element!(i8, |x| f64::from(x), |x| i64::from(x), |x| x as i64 as i8, |x| x as i8);
+element!(u8, |x| f64::from(x), |x| i64::from(x), |x| x as i64 as u8, |x| x as u8);
+element!(i32, |x| f64::from(x), |x| i64::from(x), |x| x as i64 as i32, |x| x as i32);
+element!(i64, |x| x as f64, |x| x, |x| x as i64, |x| x);
+
+impl Element for bool {
+    fn from_bytes(bytes: &[u8]) -> bool {
+        bytes.iter().any(|byte| *byte != 0)
     }
 
+    fn put(self, bytes: &mut Vec<u8>) {
+        bytes.push(u8::from(self));
+    }
+
+    fn real(self) -> f64 {
+        f64::from(u8::from(self))
+    }
+
+    fn integer(self) -> i64 {
+        i64::from(self)
+    }
+
+    fn from_real(x: f64) -> bool {
+        x as i64 != 0
+    }
+
+    fn from_integer(x: i64) -> bool {
+        x != 0
+    }
+}
+
+/// The vectors, and the same code for whichever there is.
+macro_rules! elements {
+    ($($dtype:ident($type:ty),)*) => {
+        /// The elements of an [`Array`], in the type that it has in memory.
+        #[derive(Clone, PartialEq, Debug)]
+        pub enum Elements {
+            $($dtype(Vec<$type>),)*
+        }
+
+        macro_rules! each_type {
+            ($elements:expr, $vector:ident => $body:expr) => {
+                match $elements {
+                    $(Elements::$dtype($vector) => $body,)*
+                }
+            };
+        }
+
+        impl Elements {
+            /// `count` zeros.
+            pub fn zeros(dtype: DType, count: usize) -> Elements {
+                match dtype {
+                    $(DType::$dtype => Elements::$dtype(vec![<$type>::default(); count]),)*
+                }
+            }
+
+            pub fn dtype(&self) -> DType {
+                match self {
+                    $(Elements::$dtype(_) => DType::$dtype,)*
+                }
+            }
+
+            fn from_bytes(dtype: DType, bytes: &[u8]) -> Elements {
+                match dtype {
+                    $(DType::$dtype => Elements::$dtype(
+                        bytes.chunks_exact(size_of::<$type>()).map(Element::from_bytes).collect(),
+                    ),)*
+                }
+            }
+        }
+
+        /// The number that an element's little-endian bytes hold.
+        pub fn real_from_bytes(dtype: DType, bytes: &[u8]) -> f64 {
+            match dtype {
+                $(DType::$dtype => <$type>::from_bytes(bytes).real(),)*
+            }
+        }
+
+        /// The integer that an element's little-endian bytes hold; floats are truncated.
+        pub fn integer_from_bytes(dtype: DType, bytes: &[u8]) -> i64 {
+            match dtype {
+                $(DType::$dtype => <$type>::from_bytes(bytes).integer(),)*
+            }
+        }
+
+        /// Appends the little-endian bytes of an element: the nearest float; of integers, the low bits.
+        pub fn put_real(dtype: DType, x: f64, bytes: &mut Vec<u8>) {
+            match dtype {
+                $(DType::$dtype => <$type>::from_real(x).put(bytes),)*
+            }
+        }
+
+        /// Appends the little-endian bytes of an element: the low bits, or the nearest float.
+        pub fn put_integer(dtype: DType, x: i64, bytes: &mut Vec<u8>) {
+            match dtype {
+                $(DType::$dtype => <$type>::from_integer(x).put(bytes),)*
+            }
+        }
+    };
+}
+
+elements! {
+    F32(f32),
+    F16(f16),
+    BF16(bf16),
+    I8(i8),
+    U8(u8),
+    I32(i32),
+    I64(i64),
+    Bool(bool),
+}
+
+pub(super) use each_type;
+
+impl Elements {
     pub fn len(&self) -> usize {
         each_type!(self, vector => vector.len())
     }
 
     pub fn is_empty(&self) -> bool {
         self.len() == 0
-    }
-
-    pub fn dtype(&self) -> DType {
-        match self {
-            Elements::F32(_) => DType::F32,
-            Elements::F16(_) => DType::F16,
-            Elements::BF16(_) => DType::BF16,
-            Elements::I8(_) => DType::I8,
-            Elements::U8(_) => DType::U8,
-            Elements::I32(_) => DType::I32,
-            Elements::I64(_) => DType::I64,
-            Elements::Bool(_) => DType::Bool,
-        }
     }
 }
 
@@ -115,31 +226,15 @@ impl Array {
         if !bytes.len().is_multiple_of(dtype.bytes()) {
             return Err(ArrayError::Bytes { dtype, found: bytes.len() });
         }
-        let elements = match dtype {
-            DType::F32 => Elements::F32(bytes.as_chunks().0.iter().map(|b| f32::from_le_bytes(*b)).collect()),
-            DType::F16 => Elements::F16(bytes.as_chunks().0.iter().map(|b| f16::from_le_bytes(*b)).collect()),
-            DType::BF16 => Elements::BF16(bytes.as_chunks().0.iter().map(|b| bf16::from_le_bytes(*b)).collect()),
-            DType::I8 => Elements::I8(bytes.iter().map(|b| b.cast_signed()).collect()),
-            DType::U8 => Elements::U8(bytes.to_vec()),
-            DType::I32 => Elements::I32(bytes.as_chunks().0.iter().map(|b| i32::from_le_bytes(*b)).collect()),
-            DType::I64 => Elements::I64(bytes.as_chunks().0.iter().map(|b| i64::from_le_bytes(*b)).collect()),
-            DType::Bool => Elements::Bool(bytes.iter().map(|b| *b != 0).collect()),
-        };
+        let elements = Elements::from_bytes(dtype, bytes);
         Array::new(shape, elements)
     }
 
     /// Little-endian, row-major.
     pub fn to_bytes(&self) -> Vec<u8> {
-        match &self.elements {
-            Elements::F32(v) => v.iter().flat_map(|x| x.to_le_bytes()).collect(),
-            Elements::F16(v) => v.iter().flat_map(|x| x.to_le_bytes()).collect(),
-            Elements::BF16(v) => v.iter().flat_map(|x| x.to_le_bytes()).collect(),
-            Elements::I8(v) => v.iter().map(|x| x.cast_unsigned()).collect(),
-            Elements::U8(v) => v.clone(),
-            Elements::I32(v) => v.iter().flat_map(|x| x.to_le_bytes()).collect(),
-            Elements::I64(v) => v.iter().flat_map(|x| x.to_le_bytes()).collect(),
-            Elements::Bool(v) => v.iter().map(|x| u8::from(*x)).collect(),
-        }
+        let mut bytes = Vec::with_capacity(self.elements.len() * self.dtype().bytes());
+        each_type!(&self.elements, vector => vector.iter().for_each(|x| x.put(&mut bytes)));
+        bytes
     }
 
     pub fn shape(&self) -> &[i64] {
@@ -168,16 +263,7 @@ impl Array {
 
     /// The element at a position of the row-major order, as a number; `None` past the end.
     pub fn number(&self, at: usize) -> Option<f64> {
-        match &self.elements {
-            Elements::F32(v) => v.get(at).map(|x| f64::from(*x)),
-            Elements::F16(v) => v.get(at).map(|x| x.to_f64()),
-            Elements::BF16(v) => v.get(at).map(|x| x.to_f64()),
-            Elements::I8(v) => v.get(at).map(|x| f64::from(*x)),
-            Elements::U8(v) => v.get(at).map(|x| f64::from(*x)),
-            Elements::I32(v) => v.get(at).map(|x| f64::from(*x)),
-            Elements::I64(v) => v.get(at).map(|x| *x as f64),
-            Elements::Bool(v) => v.get(at).map(|x| f64::from(u8::from(*x))),
-        }
+        each_type!(&self.elements, vector => vector.get(at).map(|x| x.real()))
     }
 
     /// The same elements under another shape.
@@ -202,10 +288,10 @@ mod tests {
 
     #[test]
     fn bytes_round_trip_in_every_type() {
-        use DType::*;
-        for dtype in [F32, F16, BF16, I8, U8, I32, I64, Bool] {
+        for dtype in DType::ALL {
+            let is_boolean = dtype == DType::Bool;
             let bytes: Vec<u8> =
-                (0..6 * dtype.bytes()).map(|i| if dtype == Bool { (i % 2) as u8 } else { i as u8 * 7 }).collect();
+                (0..6 * dtype.bytes()).map(|i| if is_boolean { (i % 2) as u8 } else { i as u8 * 7 }).collect();
             let array = Array::from_bytes(vec![2, 3], dtype, &bytes).unwrap();
             assert_eq!(array.to_bytes(), bytes, "{}", dtype.name());
             assert_eq!(array.dtype(), dtype);

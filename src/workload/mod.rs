@@ -11,75 +11,32 @@
 mod array;
 mod bounds;
 mod canonical;
+mod dtype;
 pub mod evaluate;
 mod expr;
 pub mod generate;
 mod index;
+mod primitive;
+pub mod scalar;
 mod split;
 pub mod text;
 pub mod validate;
 pub mod winograd;
 
-pub use array::{Array, ArrayError, Elements};
+pub use array::{Array, ArrayError, Elements, integer_from_bytes, put_integer, put_real, real_from_bytes};
 pub use bounds::Facts;
 pub use canonical::{Canonical, canonical};
+pub use dtype::{Class, DType};
 pub use evaluate::{EvaluateError, evaluate, evaluate_all};
-pub use expr::{Binary, Condition, Expr, Float, Unary};
+pub use expr::{Condition, Expr, Float};
 pub use index::{Atom, Index, Interval, Var, flatten, gcd, stride_along};
+pub use primitive::{Binary, Notation, Operands, Precedence, Sign, Unary};
 pub use text::TextError;
 pub use validate::WorkloadError;
 
 /// A tensor of a [`Workload`], by position. In a nest, the same number names its buffer.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct TensorId(pub u32);
-
-/// Element types. The CPU back end computes in f32 and i64; the others wait in the data structures.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub enum DType {
-    F32,
-    F16,
-    BF16,
-    I8,
-    U8,
-    I32,
-    I64,
-    Bool,
-}
-
-impl DType {
-    /// Bytes of one element in memory.
-    pub fn bytes(self) -> usize {
-        match self {
-            DType::F32 | DType::I32 => 4,
-            DType::F16 | DType::BF16 => 2,
-            DType::I8 | DType::U8 | DType::Bool => 1,
-            DType::I64 => 8,
-        }
-    }
-
-    pub fn is_float(self) -> bool {
-        matches!(self, DType::F32 | DType::F16 | DType::BF16)
-    }
-
-    /// As it is spelled in texts.
-    pub fn name(self) -> &'static str {
-        match self {
-            DType::F32 => "f32",
-            DType::F16 => "f16",
-            DType::BF16 => "bf16",
-            DType::I8 => "i8",
-            DType::U8 => "u8",
-            DType::I32 => "i32",
-            DType::I64 => "i64",
-            DType::Bool => "bool",
-        }
-    }
-
-    pub fn from_name(name: &str) -> Option<DType> {
-        use DType::*;
-        [F32, F16, BF16, I8, U8, I32, I64, Bool].into_iter().find(|t| t.name() == name)
-    }
-}
 
 /// Where a tensor comes from and goes to.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use thiserror::Error;
 
 use super::bounds::Facts;
-use super::{Atom, Binary, Combiner, Condition, DType, Expr, Index, Role, Stage, TensorId, Unary, Var, Workload};
+use super::{Atom, Combiner, Condition, DType, Expr, Index, Role, Stage, TensorId, Var, Workload};
 
 /// Tensors of a workload.
 pub const MAX_TENSORS: usize = 256;
@@ -259,22 +259,11 @@ impl Checker<'_> {
             }
             Expr::Unary(op, x) => {
                 let dtype = self.check_types(x)?;
-                let fits = match op {
-                    Unary::Not => dtype == DType::Bool,
-                    Unary::Negate | Unary::Absolute | Unary::Sign => dtype != DType::Bool,
-                    _ => dtype.is_float(),
-                };
-                if fits { Ok(dtype) } else { refuse(op.name(), &[dtype]) }
+                if op.takes().contain(dtype) { Ok(dtype) } else { refuse(op.name(), &[dtype]) }
             }
             Expr::Binary(op, x, y) => {
                 let (x, y) = (self.check_types(x)?, self.check_types(y)?);
-                let fits = match op {
-                    Binary::And | Binary::Or => x == DType::Bool,
-                    Binary::Power => x.is_float(),
-                    Binary::Equal => true,
-                    _ => x != DType::Bool,
-                };
-                if !fits || x != y {
+                if !op.takes().contain(x) || x != y {
                     return refuse(op.name(), &[x, y]);
                 }
                 Ok(if op.is_comparison() { DType::Bool } else { x })

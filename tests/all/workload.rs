@@ -1,8 +1,8 @@
 //! Workloads: validation, text, the evaluator.
 
 use tilescribe::workload::{
-    Array, Binary, Combiner, Condition, DType, Elements, EvaluateError, Expr, Index, Role, Stage, TensorId, TextError,
-    Unary, Var, Workload, WorkloadError, evaluate,
+    Array, Binary, Combiner, Condition, DType, Elements, EvaluateError, Expr, Index, Operands, Role, Stage, TensorId,
+    TextError, Unary, Var, Workload, WorkloadError, evaluate,
 };
 
 fn parse(text: &str) -> Workload {
@@ -154,15 +154,15 @@ fn text_round_trips() {
 #[test]
 fn every_operator_prints_and_parses() {
     for op in Unary::ALL {
-        let dtype = if op == Unary::Not { DType::Bool } else { DType::F32 };
+        let dtype = if op.takes() == Operands::Booleans { DType::Bool } else { DType::F32 };
         check_operator(dtype, dtype, |x| Expr::unary(op, x));
     }
     for op in Binary::ALL {
-        let dtype = if matches!(op, Binary::And | Binary::Or) { DType::Bool } else { DType::F32 };
+        let dtype = if op.takes() == Operands::Booleans { DType::Bool } else { DType::F32 };
         let result = if op.is_comparison() { DType::Bool } else { dtype };
         check_operator(dtype, result, |x| Expr::binary(op, x.clone(), x));
     }
-    for dtype in [DType::F32, DType::F16, DType::BF16, DType::I8, DType::U8, DType::I32, DType::I64, DType::Bool] {
+    for dtype in DType::ALL {
         check_operator(dtype, dtype, |x| Expr::Cast(dtype, Box::new(x)));
     }
 }

@@ -95,20 +95,6 @@ impl Kernels {
     }
 }
 
-/// The number of a type in the C header and tables.
-pub fn type_number(dtype: DType) -> u32 {
-    match dtype {
-        DType::F32 => 0,
-        DType::F16 => 1,
-        DType::BF16 => 2,
-        DType::I8 => 3,
-        DType::U8 => 4,
-        DType::I32 => 5,
-        DType::I64 => 6,
-        DType::Bool => 7,
-    }
-}
-
 /// GNU assembly for the host's architecture; the same for all of them but for the jump.
 pub fn assembly(tables: &Tables<'_>, architecture: Architecture) -> String {
     let mut text = String::from("\t.text\n");
@@ -151,7 +137,7 @@ pub fn assembly(tables: &Tables<'_>, architecture: Architecture) -> String {
         put(&mut text, format_args!(".L{what}s:"));
         for (number, port) in ports.iter().enumerate() {
             let (bytes, rank) = (port.bytes().unwrap_or(0), port.shape.len());
-            let dtype = port.dtype().map_or(0, type_number);
+            let dtype = port.dtype().map_or(0, DType::number);
             let row =
                 format_args!("\t.quad .L{what}{number}, .L{what}_shape{number}, {bytes}\n\t.long {rank}, {dtype}");
             put(&mut text, row);

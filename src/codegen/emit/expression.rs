@@ -7,7 +7,7 @@ use crate::codegen::emit::Emitter;
 use crate::codegen::emit::ir::{Element, Value};
 use crate::codegen::emit::memory::register_element;
 use crate::codegen::emit::statement::Truth;
-use crate::workload::{Binary, DType, Expr, Unary};
+use crate::workload::{Binary, DType, Expr};
 
 type Result<T> = std::result::Result<T, CodegenError>;
 
@@ -67,69 +67,6 @@ impl<'c> Emitter<'_, 'c> {
                 let x = self.expression(x)?;
                 self.cast(*dtype, x)
             }
-        }
-    }
-
-    fn unary(&self, op: Unary, x: Value<'c>) -> Result<Value<'c>> {
-        if op == Unary::Not {
-            let x = self.convert(x, Element::I1)?;
-            return self.ir.not(x);
-        }
-        if self.ir.element(x)? != Element::F32 {
-            let zero = self.ir.integer(Element::I64, 0);
-            let integer = self.convert(x, Element::I64)?;
-            match op {
-                Unary::Negate => return self.ir.sub(zero, integer),
-                Unary::Absolute => {
-                    let negative = self.ir.icmp(IntPredicate::SLT, integer, zero)?;
-                    let negated = self.ir.sub(zero, integer)?;
-                    return self.ir.select(negative, negated, integer);
-                }
-                Unary::Sign => {
-                    let (one, minus) = (self.ir.integer(Element::I64, 1), self.ir.integer(Element::I64, -1));
-                    let positive = self.ir.icmp(IntPredicate::SGT, integer, zero)?;
-                    let negative = self.ir.icmp(IntPredicate::SLT, integer, zero)?;
-                    let not_positive = self.ir.select(negative, minus, zero)?;
-                    return self.ir.select(positive, one, not_positive);
-                }
-                Unary::Floor | Unary::Ceil | Unary::Round => return Ok(integer),
-                _ => {}
-            }
-        }
-        let x = self.convert(x, Element::F32)?;
-        let one = self.ir.float(1.0);
-        match op {
-            Unary::Negate => self.ir.fneg(x),
-            Unary::Absolute => self.float_intrinsic("llvm.fabs", x),
-            Unary::Sqrt => self.float_intrinsic("llvm.sqrt", x),
-            Unary::ReciprocalSqrt => {
-                let root = self.float_intrinsic("llvm.sqrt", x)?;
-                self.ir.fdiv(one, root)
-            }
-            Unary::Reciprocal => self.ir.fdiv(one, x),
-            Unary::Floor => self.rounded("llvm.floor", x),
-            Unary::Ceil => self.rounded("llvm.ceil", x),
-            Unary::Round => self.rounded("llvm.roundeven", x),
-            Unary::Sign => {
-                // of zero and NaN: themselves
-                let signed = self.ir.intrinsic(
-                    self.shared.module,
-                    "llvm.copysign",
-                    &[x.get_type()],
-                    &[self.ir.same_shape(one, x)?.0, x],
-                )?;
-                let zero = self.ir.float(0.0);
-                let nonzero = self.ir.fcmp(FloatPredicate::ONE, x, zero)?;
-                self.ir.select(nonzero, signed, x)
-            }
-            Unary::Exp => self.exp(x),
-            Unary::Log => self.log(x),
-            Unary::Erf => self.erf(x),
-            Unary::Tanh => self.tanh(x),
-            Unary::Sigmoid => self.sigmoid(x),
-            Unary::Sin => self.sine(x, false),
-            Unary::Cos => self.sine(x, true),
-            Unary::Not => Err(CodegenError::Internal("`not` is of Booleans".into())),
         }
     }
 
@@ -264,17 +201,15 @@ impl<'c> Emitter<'_, 'c> {
     /// A cast to an element type: integers wrap to its width, floats are rounded to it.
     fn cast(&self, dtype: DType, x: Value<'c>) -> Result<Value<'c>> {
         let x = self.convert(x, register_element(dtype))?;
-        let bits = match dtype {
-            DType::I8 | DType::U8 => 8,
-            DType::I32 => 32,
-            DType::F16 | DType::BF16 => {
-                let bits = self.narrow_half(x, dtype)?;
-                return self.widen_half(bits, dtype);
-            }
-            DType::F32 | DType::I64 | DType::Bool => return Ok(x),
-        };
-        let by = self.ir.integer(Element::I64, 64 - bits);
+        if dtype.is_literal() || dtype == DType::Bool {
+            return Ok(x);
+        }
+        if dtype.is_float() {
+            let bits = self.narrow_half(x, dtype)?;
+            return self.widen_half(bits, dtype);
+        }
+        let by = self.ir.integer(Element::I64, 64 - i64::from(dtype.bits()));
         let up = self.ir.shl(x, by)?;
-        if dtype == DType::U8 { self.ir.lshr(up, by) } else { self.ir.ashr(up, by) }
+        if dtype.is_signed() { self.ir.ashr(up, by) } else { self.ir.lshr(up, by) }
     }
 }

@@ -1,16 +1,17 @@
-//! Elementary functions of f32 as polynomials, for scalars and vectors alike.
+//! Functions of one value, for scalars and vectors alike: elementary functions of f32 as polynomials.
 //!
-//! All are within 4 units in the last place over the whole range of f32 (a test samples it densely),
+//! The polynomials are within 4 units in the last place over the whole range of f32 (a test samples it densely),
 //! infinities, NaN and denormal numbers included. Range reductions are the classic ones (Cody and Waite,
 //! *Software Manual for the Elementary Functions*, 1980; Muller, *Elementary Functions*, 2016). The
 //! coefficients are minimax fits of our own, found by Lawson's iterated reweighting over Chebyshev nodes;
 //! each says what it approximates and how well.
 
-use inkwell::FloatPredicate;
+use inkwell::{FloatPredicate, IntPredicate};
 
 use crate::codegen::CodegenError;
 use crate::codegen::emit::Emitter;
 use crate::codegen::emit::ir::{Element, Value};
+use crate::workload::Unary;
 
 type Result<T> = std::result::Result<T, CodegenError>;
 
@@ -61,6 +62,70 @@ const LOG_ERFC: [f64; 7] = [
 const TANH: [f64; 5] = [-0.33333284283, 0.13331501773, -0.053744431582, 0.020653806308, -0.0057208202644];
 
 impl<'c> Emitter<'_, 'c> {
+    /// A function of one value.
+    pub(super) fn unary(&self, op: Unary, x: Value<'c>) -> Result<Value<'c>> {
+        if op == Unary::Not {
+            let x = self.convert(x, Element::I1)?;
+            return self.ir.not(x);
+        }
+        if self.ir.element(x)? != Element::F32 {
+            let zero = self.ir.integer(Element::I64, 0);
+            let integer = self.convert(x, Element::I64)?;
+            match op {
+                Unary::Negate => return self.ir.sub(zero, integer),
+                Unary::Absolute => {
+                    let negative = self.ir.icmp(IntPredicate::SLT, integer, zero)?;
+                    let negated = self.ir.sub(zero, integer)?;
+                    return self.ir.select(negative, negated, integer);
+                }
+                Unary::Sign => {
+                    let (one, minus) = (self.ir.integer(Element::I64, 1), self.ir.integer(Element::I64, -1));
+                    let positive = self.ir.icmp(IntPredicate::SGT, integer, zero)?;
+                    let negative = self.ir.icmp(IntPredicate::SLT, integer, zero)?;
+                    let not_positive = self.ir.select(negative, minus, zero)?;
+                    return self.ir.select(positive, one, not_positive);
+                }
+                Unary::Floor | Unary::Ceil | Unary::Round => return Ok(integer),
+                _ => {}
+            }
+        }
+        let x = self.convert(x, Element::F32)?;
+        let one = self.ir.float(1.0);
+        match op {
+            Unary::Negate => self.ir.fneg(x),
+            Unary::Absolute => self.float_intrinsic("llvm.fabs", x),
+            Unary::Sqrt => self.float_intrinsic("llvm.sqrt", x),
+            Unary::ReciprocalSqrt => {
+                let root = self.float_intrinsic("llvm.sqrt", x)?;
+                self.ir.fdiv(one, root)
+            }
+            Unary::Reciprocal => self.ir.fdiv(one, x),
+            Unary::Floor => self.rounded("llvm.floor", x),
+            Unary::Ceil => self.rounded("llvm.ceil", x),
+            Unary::Round => self.rounded("llvm.roundeven", x),
+            Unary::Sign => {
+                // of zero and NaN: themselves
+                let signed = self.ir.intrinsic(
+                    self.shared.module,
+                    "llvm.copysign",
+                    &[x.get_type()],
+                    &[self.ir.same_shape(one, x)?.0, x],
+                )?;
+                let zero = self.ir.float(0.0);
+                let nonzero = self.ir.fcmp(FloatPredicate::ONE, x, zero)?;
+                self.ir.select(nonzero, signed, x)
+            }
+            Unary::Exp => self.exp(x),
+            Unary::Log => self.log(x),
+            Unary::Erf => self.erf(x),
+            Unary::Tanh => self.tanh(x),
+            Unary::Sigmoid => self.sigmoid(x),
+            Unary::Sin => self.sine(x, false),
+            Unary::Cos => self.sine(x, true),
+            Unary::Not => Err(CodegenError::Internal("`not` is of Booleans".into())),
+        }
+    }
+
     /// `eˣ = 2ⁿ · eʳ` with `n = round(x / ln 2)`, `r = x - n · ln 2`.
     pub(super) fn exp(&self, x: Value<'c>) -> Result<Value<'c>> {
         // beyond, the result is infinite or 0 anyway; NaN passes, since the comparisons are false for it

@@ -9,7 +9,7 @@ use crate::codegen::emit::ir::{Element, Value, vector_type};
 use crate::codegen::emit::launch::DEVICE_ALIGNMENT;
 use crate::codegen::emit::{Binding, Emitter, Processor, WORKSPACE_ALIGNMENT};
 use crate::nest::{Buffer, Scope};
-use crate::workload::{Atom, DType, Index, TensorId, gcd, row_major_strides};
+use crate::workload::{Atom, Class, DType, Index, TensorId, gcd, row_major_strides};
 
 type Result<T> = std::result::Result<T, CodegenError>;
 
@@ -383,36 +383,36 @@ impl<'c> Emitter<'_, 'c> {
 
     fn memory_type(&self, dtype: DType) -> BasicTypeEnum<'c> {
         let context = self.shared.context;
-        match dtype {
-            DType::F32 => context.f32_type().into(),
-            // as bits: see `half`
-            DType::F16 | DType::BF16 => context.i16_type().into(),
-            DType::I8 | DType::U8 | DType::Bool => context.i8_type().into(),
-            DType::I32 => context.i32_type().into(),
-            DType::I64 => context.i64_type().into(),
+        match (dtype.class(), dtype.bytes()) {
+            (Class::Float { .. }, 4) => context.f32_type().into(),
+            // short floats as bits: see `half`
+            (_, 1) => context.i8_type().into(),
+            (_, 2) => context.i16_type().into(),
+            (_, 4) => context.i32_type().into(),
+            _ => context.i64_type().into(),
         }
     }
 
     fn loaded(&self, value: Value<'c>, dtype: DType) -> Result<Value<'c>> {
-        match dtype {
-            DType::F32 | DType::I64 => Ok(value),
-            DType::F16 | DType::BF16 => self.widen_half(value, dtype),
-            DType::Bool => {
+        match dtype.class() {
+            _ if dtype.is_literal() => Ok(value),
+            Class::Float { .. } => self.widen_half(value, dtype),
+            Class::Boolean => {
                 let zero = value.get_type().const_zero();
                 self.ir.icmp(IntPredicate::NE, value, zero)
             }
-            DType::U8 => self.ir.zero_extend(value, self.ir.type_like(Element::I64, value)),
-            DType::I8 | DType::I32 => self.ir.sign_extend(value, self.ir.type_like(Element::I64, value)),
+            Class::Unsigned => self.ir.zero_extend(value, self.ir.type_like(Element::I64, value)),
+            Class::Signed => self.ir.sign_extend(value, self.ir.type_like(Element::I64, value)),
         }
     }
 
     fn storable(&self, value: Value<'c>, dtype: DType) -> Result<Value<'c>> {
         let memory = self.shaped_like(self.memory_type(dtype), value)?;
-        match dtype {
-            DType::F32 | DType::I64 => Ok(value),
-            DType::F16 | DType::BF16 => self.narrow_half(value, dtype),
-            DType::Bool => self.ir.zero_extend(value, memory),
-            DType::U8 | DType::I8 | DType::I32 => self.ir.truncate(value, memory),
+        match dtype.class() {
+            _ if dtype.is_literal() => Ok(value),
+            Class::Float { .. } => self.narrow_half(value, dtype),
+            Class::Boolean => self.ir.zero_extend(value, memory),
+            Class::Unsigned | Class::Signed => self.ir.truncate(value, memory),
         }
     }
 
@@ -447,9 +447,9 @@ impl<'c> Emitter<'_, 'c> {
 
 /// How values of an element type are computed with.
 pub(super) fn register_element(dtype: DType) -> Element {
-    match dtype {
-        DType::F32 | DType::F16 | DType::BF16 => Element::F32,
-        DType::Bool => Element::I1,
-        DType::I8 | DType::U8 | DType::I32 | DType::I64 => Element::I64,
+    match dtype.class() {
+        Class::Float { .. } => Element::F32,
+        Class::Boolean => Element::I1,
+        Class::Signed | Class::Unsigned => Element::I64,
     }
 }

@@ -11,7 +11,7 @@
 //! 4. Several readers that take each element about once may each recompute up to [`SHARED_OPERATIONS`] in
 //!    total.
 
-use crate::workload::{Atom, Binary, Expr, Index, Unary};
+use crate::workload::{Atom, Binary, Expr, Index};
 
 /// Cheap operations that a contraction may repeat with every read of an element.
 const CONTRACTION_OPERATIONS: usize = 6;
@@ -37,7 +37,7 @@ pub struct Cost {
 impl Cost {
     pub fn of(expr: &Expr) -> Cost {
         let own = match expr {
-            Expr::Unary(op, _) => unary(*op),
+            Expr::Unary(op, _) => price(op.is_expensive()),
             Expr::Binary(op, x, y) => binary(*op, x, y),
             Expr::Select { .. } => Cost { cheap: 1, expensive: 0 },
             // Padding costs nothing where the reader copies its operand; choosing between two computed sides
@@ -69,22 +69,8 @@ pub fn gathers(index: &Index) -> bool {
     })
 }
 
-fn unary(op: Unary) -> Cost {
-    match op {
-        Unary::Negate | Unary::Absolute | Unary::Floor | Unary::Ceil | Unary::Round | Unary::Sign | Unary::Not => {
-            Cost { cheap: 1, expensive: 0 }
-        }
-        Unary::Exp
-        | Unary::Log
-        | Unary::Sqrt
-        | Unary::ReciprocalSqrt
-        | Unary::Reciprocal
-        | Unary::Erf
-        | Unary::Tanh
-        | Unary::Sigmoid
-        | Unary::Sin
-        | Unary::Cos => Cost { cheap: 0, expensive: 1 },
-    }
+fn price(expensive: bool) -> Cost {
+    Cost { cheap: usize::from(!expensive), expensive: usize::from(expensive) }
 }
 
 fn binary(op: Binary, x: &Expr, y: &Expr) -> Cost {
@@ -92,8 +78,7 @@ fn binary(op: Binary, x: &Expr, y: &Expr) -> Cost {
     match op {
         // Two literals never meet: constants were folded. One literal divisor is a multiplication.
         Binary::Divide if literal(y) && !literal(x) => Cost { cheap: 1, expensive: 0 },
-        Binary::Divide | Binary::Remainder | Binary::Power => Cost { cheap: 0, expensive: 1 },
-        _ => Cost { cheap: 1, expensive: 0 },
+        op => price(op.is_expensive()),
     }
 }
 
@@ -122,7 +107,7 @@ pub fn recompute(cost: Cost, loads: usize, readers: &[Reader]) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::workload::{Condition, TensorId, Var};
+    use crate::workload::{Condition, TensorId, Unary, Var};
 
     fn x() -> Expr {
         x_of(0)

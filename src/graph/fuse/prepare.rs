@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use super::PartitionError;
 use super::view::{flat, identity_address, reshape_access, tidy};
 use crate::graph::{Program, ProgramStage, TensorData};
-use crate::workload::{DType, Expr, Index, Role, Stage, Tensor, TensorId, Var};
+use crate::workload::{DType, Expr, Index, Role, Stage, Tensor, TensorId, Var, integer_from_bytes, real_from_bytes};
 
 /// A program without views. Its tensors keep the ids that they have in the [`Program`]; parts of
 /// concatenations and extra outputs are appended.
@@ -233,20 +233,15 @@ fn uniform_literal(data: &TensorData) -> Option<Expr> {
     let size = data.dtype.bytes();
     let first: &[u8] = data.bytes.get(..size)?;
     let literal = match data.dtype {
-        DType::F32 => Expr::float(f64::from(f32::from_le_bytes(first.try_into().ok()?))),
-        DType::I64 => Expr::integer(i64::from_le_bytes(first.try_into().ok()?)),
-        DType::I32 => typed(DType::I32, i64::from(i32::from_le_bytes(first.try_into().ok()?))),
-        DType::U8 | DType::Bool => typed(data.dtype, i64::from(first[0])),
-        DType::F16 | DType::BF16 | DType::I8 => return None,
+        DType::F32 => Expr::float(real_from_bytes(data.dtype, first)),
+        dtype if dtype.is_float() => return None,
+        dtype if dtype.is_literal() => Expr::integer(integer_from_bytes(dtype, first)),
+        dtype => Expr::Cast(dtype, Box::new(Expr::integer(integer_from_bytes(dtype, first)))),
     };
     let single = data.bytes.len() == size;
     let neutral = matches!(literal, Expr::Float(value) if value.0 == 0.0 || value.0 == 1.0);
     let uniform = || data.bytes.chunks_exact(size).all(|element| element == first);
     (single || (neutral && uniform())).then_some(literal)
-}
-
-fn typed(dtype: DType, value: i64) -> Expr {
-    Expr::Cast(dtype, Box::new(Expr::integer(value)))
 }
 
 /// Ids name tensors, accesses have their tensor's rank, and everything that is read was given or written

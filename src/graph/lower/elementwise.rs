@@ -203,7 +203,7 @@ fn select(
 
 /// C's division of integers, which rounds towards zero, by one that rounds down.
 fn truncating_divide(dtype: DType, x: Expr, y: Expr) -> Expr {
-    if dtype == DType::U8 {
+    if !dtype.is_signed() {
         return divide(x, y);
     }
     let zero = || literal(dtype, 0.0);
@@ -317,7 +317,7 @@ pub fn convert(builder: &mut Builder, op: &Operator) -> Result<Vec<TensorId>, Pr
         "CastLike" => builder.dtype(op.input(1)?),
         _ => {
             let code = op.optional_int("to")?.ok_or(Problem::MissingAttribute("to"))?;
-            dtype_of_code(code).ok_or_else(|| Problem::AttributeValue { name: "to", value: code.to_string() })?
+            DType::from_onnx(code).ok_or_else(|| Problem::AttributeValue { name: "to", value: code.to_string() })?
         }
     };
     let (shape, from) = (builder.shape(input), builder.dtype(input));
@@ -326,21 +326,6 @@ pub fn convert(builder: &mut Builder, op: &Operator) -> Result<Vec<TensorId>, Pr
     }
     let own = load_own(builder, input, &shape);
     Ok(vec![builder.map(shape, to, cast(from, to, own))?])
-}
-
-/// Types by the numbers that ONNX gives them.
-pub fn dtype_of_code(code: i64) -> Option<DType> {
-    Some(match code {
-        1 => DType::F32,
-        2 => DType::U8,
-        3 => DType::I8,
-        6 => DType::I32,
-        7 => DType::I64,
-        9 => DType::Bool,
-        10 => DType::F16,
-        16 => DType::BF16,
-        _ => return None,
-    })
 }
 
 /// `Not`, `IsNaN` and `IsInf`.

@@ -139,8 +139,9 @@ pub fn eye_like(builder: &mut Builder, op: &Operator) -> Result<Vec<TensorId>, P
     let shape = builder.shape(input);
     let dtype = match op.optional_int("dtype")? {
         None => builder.dtype(input),
-        Some(code) => super::elementwise::dtype_of_code(code)
-            .ok_or_else(|| Problem::AttributeValue { name: "dtype", value: code.to_string() })?,
+        Some(code) => {
+            DType::from_onnx(code).ok_or_else(|| Problem::AttributeValue { name: "dtype", value: code.to_string() })?
+        }
     };
     if shape.len() != 2 {
         return Err(Problem::Shape(format!("{shape:?} is no matrix")));

@@ -21,12 +21,8 @@ pub fn float(value: f64) -> Expr {
 
 /// A literal of any type. What an integer type cannot hold is cut off; Booleans are 0 and 1.
 pub fn literal(dtype: DType, value: f64) -> Expr {
-    match dtype {
-        DType::F32 => float(value),
-        DType::F16 | DType::BF16 => Expr::Cast(dtype, Box::new(float(value))),
-        DType::I64 => Expr::integer(value as i64),
-        DType::I8 | DType::U8 | DType::I32 | DType::Bool => Expr::Cast(dtype, Box::new(Expr::integer(value as i64))),
-    }
+    let literal = if dtype.is_float() { float(value) } else { Expr::integer(value as i64) };
+    if dtype.is_literal() { literal } else { Expr::Cast(dtype, Box::new(literal)) }
 }
 
 /// The value of a loaded integer as an index, wrapped into `0..extent`. ONNX counts negative ones from the

@@ -25,7 +25,6 @@ mod resize;
 mod window;
 
 pub use builder::Builder;
-pub use elementwise::dtype_of_code;
 pub use operator::{Attribute, Operand, Operator, Problem};
 
 use crate::workload::{DType, TensorId};

@@ -20,9 +20,9 @@ use self::proto::{
     AttributeProto, DimensionValue, GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto, attribute_kind,
 };
 use self::tensor::{ExternalFiles, map_file, tensor_data};
-use super::lower::{self, Attribute, Builder, Operand, Operator, dtype_of_code};
+use super::lower::{self, Attribute, Builder, Operand, Operator};
 use super::{Program, TensorData};
-use crate::workload::TensorId;
+use crate::workload::{DType, TensorId};
 
 /// Operator sets between these, both included, are understood.
 pub const OLDEST_OPSET: i64 = 7;
@@ -185,7 +185,7 @@ impl<'a> Import<'a> {
             let (Some(tensor), Some(shape)) = (tensor, shape) else {
                 return Err(ImportError::InputType { input: name });
             };
-            let dtype = dtype_of_code(i64::from(tensor.elem_type)).ok_or_else(|| ImportError::ElementType {
+            let dtype = DType::from_onnx(i64::from(tensor.elem_type)).ok_or_else(|| ImportError::ElementType {
                 what: "input",
                 name: name.clone(),
                 code: tensor.elem_type,

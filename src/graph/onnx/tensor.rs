@@ -9,7 +9,7 @@ use prost::bytes::Bytes;
 use super::error::{ImportError, TensorProblem};
 use super::proto::TensorProto;
 use crate::graph::TensorData;
-use crate::graph::lower::{Builder, dtype_of_code};
+use crate::graph::lower::Builder;
 use crate::workload::DType;
 
 /// Maps a file into memory: its pages are read on demand and belong to the system's cache.
@@ -76,7 +76,7 @@ pub fn tensor_data(
     files: &mut ExternalFiles,
     what: &'static str,
 ) -> Result<TensorData, ImportError> {
-    let dtype = dtype_of_code(i64::from(proto.data_type)).ok_or_else(|| ImportError::ElementType {
+    let dtype = DType::from_onnx(i64::from(proto.data_type)).ok_or_else(|| ImportError::ElementType {
         what,
         name: proto.name.clone(),
         code: proto.data_type,
@@ -107,10 +107,9 @@ fn typed(proto: &TensorProto, dtype: DType) -> Bytes {
     match dtype {
         DType::F32 => proto.float_data.iter().flat_map(|v| v.to_le_bytes()).collect(),
         DType::I64 => proto.int64_data.iter().flat_map(|v| v.to_le_bytes()).collect(),
-        DType::I32 => small.flat_map(|v| v.to_le_bytes()).collect(),
-        DType::F16 | DType::BF16 => small.flat_map(|v| (*v as u16).to_le_bytes()).collect(),
-        DType::I8 | DType::U8 => small.map(|v| *v as u8).collect(),
         DType::Bool => small.map(|v| u8::from(*v != 0)).collect(),
+        // all shorter types, floats as their bits
+        dtype => small.flat_map(|v| v.to_le_bytes().into_iter().take(dtype.bytes())).collect(),
     }
 }
 

@@ -1,11 +1,9 @@
 //! Buffers with a shadow for every element: whether it is defined, and which iterations touched it.
 
-use half::{bf16, f16};
-
 use super::FaultKind;
 use super::compile::Reduces;
 use crate::nest::{Buffer, Scope};
-use crate::workload::{DType, Role, row_major_strides};
+use crate::workload::{Role, integer_from_bytes, put_integer, put_real, real_from_bytes, row_major_strides};
 
 /// Elements as the interpreter computes with them: floats as f32, integers and Booleans as i64.
 #[derive(Clone, Debug)]
@@ -207,51 +205,28 @@ impl Memory {
         format!("{}{:?}", self.buffer.name, indices.collect::<Vec<_>>())
     }
 
-    /// Takes the elements from their bytes in native order. The length must fit.
+    /// Takes the elements from their little-endian bytes. The length must fit.
     pub fn load(&mut self, bytes: &[u8]) {
         let dtype = self.buffer.dtype;
         let chunks = bytes.chunks_exact(dtype.bytes());
         match &mut self.elements {
-            Elements::Real(values) => values.iter_mut().zip(chunks).for_each(|(v, b)| *v = real_from_bytes(dtype, b)),
-            Elements::Whole(values) => values.iter_mut().zip(chunks).for_each(|(v, b)| *v = whole_from_bytes(dtype, b)),
+            Elements::Real(values) => {
+                values.iter_mut().zip(chunks).for_each(|(v, b)| *v = real_from_bytes(dtype, b) as f32);
+            }
+            Elements::Whole(values) => {
+                values.iter_mut().zip(chunks).for_each(|(v, b)| *v = integer_from_bytes(dtype, b));
+            }
         }
     }
 
-    /// Writes the elements as bytes in native order.
+    /// The elements as little-endian bytes.
     pub fn store(&self, bytes: &mut [u8]) {
         let dtype = self.buffer.dtype;
-        let chunks = bytes.chunks_exact_mut(dtype.bytes());
+        let mut stored = Vec::with_capacity(bytes.len());
         match &self.elements {
-            Elements::Real(values) => values.iter().zip(chunks).for_each(|(v, b)| match dtype {
-                DType::F16 => b.copy_from_slice(&f16::from_f32(*v).to_ne_bytes()),
-                DType::BF16 => b.copy_from_slice(&bf16::from_f32(*v).to_ne_bytes()),
-                _ => b.copy_from_slice(&v.to_ne_bytes()),
-            }),
-            Elements::Whole(values) => values.iter().zip(chunks).for_each(|(v, b)| match b.len() {
-                1 => b.copy_from_slice(&(*v as u8).to_ne_bytes()),
-                4 => b.copy_from_slice(&(*v as i32).to_ne_bytes()),
-                _ => b.copy_from_slice(&v.to_ne_bytes()),
-            }),
+            Elements::Real(values) => values.iter().for_each(|v| put_real(dtype, f64::from(*v), &mut stored)),
+            Elements::Whole(values) => values.iter().for_each(|v| put_integer(dtype, *v, &mut stored)),
         }
-    }
-}
-
-fn real_from_bytes(dtype: DType, bytes: &[u8]) -> f32 {
-    match (dtype, bytes) {
-        (DType::F16, &[a, b]) => f16::from_ne_bytes([a, b]).to_f32(),
-        (DType::BF16, &[a, b]) => bf16::from_ne_bytes([a, b]).to_f32(),
-        (_, &[a, b, c, d]) => f32::from_ne_bytes([a, b, c, d]),
-        _ => f32::NAN,
-    }
-}
-
-fn whole_from_bytes(dtype: DType, bytes: &[u8]) -> i64 {
-    match (dtype, bytes) {
-        (DType::Bool, &[a]) => i64::from(a != 0),
-        (DType::I8, &[a]) => i64::from(a as i8),
-        (_, &[a]) => i64::from(a),
-        (_, &[a, b, c, d]) => i64::from(i32::from_ne_bytes([a, b, c, d])),
-        (_, &[a, b, c, d, e, f, g, h]) => i64::from_ne_bytes([a, b, c, d, e, f, g, h]),
-        _ => 0,
+        bytes.copy_from_slice(&stored);
     }
 }

@@ -10,7 +10,6 @@
 //! An expression is compiled once into a program over registers that hold a block of points each
 //! (`compile.rs`), which then runs over all blocks, spread over threads (`run.rs`).
 
-mod arithmetic;
 mod compile;
 mod lanes;
 mod product;
@@ -22,7 +21,7 @@ use thiserror::Error;
 
 use super::array::Array;
 use super::validate::WorkloadError;
-use super::{Binary, DType, Role, TensorId, Workload};
+use super::{Binary, DType, Role, TensorId, Workload, scalar};
 
 /// Why there is no result. All but `OutOfMemory` are faults of the workload or its arguments.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
@@ -86,7 +85,7 @@ pub(super) fn fold(op: Binary, x: f64, y: f64) -> Option<f64> {
     if op.is_comparison() {
         return None;
     }
-    let value = arithmetic::binary(op, x, y);
+    let value = scalar::binary(op, x, y);
     (f64::from(value as f32) == value).then_some(value)
 }
 

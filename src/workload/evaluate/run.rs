@@ -6,14 +6,14 @@ use rayon::iter::{IndexedParallelIterator, ParallelIterator};
 use rayon::slice::ParallelSliceMut;
 
 use super::EvaluateError;
-use super::arithmetic::{
-    binary, binary_integer, combine, combine_integer, compare, identity, identity_integer, round_to, to_bf16, to_f16,
-    unary, unary_integer, wrap_to,
-};
 use super::compile::{Affine, AffineLoad, Instruction, Program, Register, Root, Test, Value};
 use super::lanes::{Offsets, Pattern, Walk, dot, step, unravel};
 use super::product::add_products;
-use crate::workload::array::{Array, Elements};
+use crate::workload::array::{Array, Element, Elements, each_type};
+use crate::workload::scalar::{
+    binary, binary_integer, combine, combine_integer, compare, identity, identity_integer, round_to, to_integer, unary,
+    unary_integer, wrap_to,
+};
 use crate::workload::{Binary, Combiner, TensorId, Unary};
 
 /// Points that a register holds.
@@ -27,16 +27,7 @@ pub(super) fn run(
     output: &mut Elements,
 ) -> Result<(), EvaluateError> {
     let data: Vec<Option<&Elements>> = arrays.iter().map(|a| a.as_ref().map(|a| a.elements())).collect();
-    match output {
-        Elements::F32(out) => fill(program, stage, &data, out, |v| v.float() as f32),
-        Elements::F16(out) => fill(program, stage, &data, out, |v| to_f16(v.float())),
-        Elements::BF16(out) => fill(program, stage, &data, out, |v| to_bf16(v.float())),
-        Elements::I8(out) => fill(program, stage, &data, out, |v| v.integer() as i8),
-        Elements::U8(out) => fill(program, stage, &data, out, |v| v.integer() as u8),
-        Elements::I32(out) => fill(program, stage, &data, out, |v| v.integer() as i32),
-        Elements::I64(out) => fill(program, stage, &data, out, Scalar::integer),
-        Elements::Bool(out) => fill(program, stage, &data, out, |v| v.integer() != 0),
-    }
+    each_type!(output, out => fill(program, stage, &data, out))
 }
 
 /// One result.
@@ -47,27 +38,19 @@ enum Scalar {
 }
 
 impl Scalar {
-    fn float(self) -> f64 {
+    fn element<T: Element>(self) -> T {
         match self {
-            Scalar::Float(x) => x,
-            Scalar::Integer(x) => x as f64,
-        }
-    }
-
-    fn integer(self) -> i64 {
-        match self {
-            Scalar::Float(x) => x as i64,
-            Scalar::Integer(x) => x,
+            Scalar::Float(x) => T::from_real(x),
+            Scalar::Integer(x) => T::from_integer(x),
         }
     }
 }
 
-fn fill<T: Send>(
+fn fill<T: Element>(
     program: &Program,
     stage: usize,
     data: &[Option<&Elements>],
     output: &mut [T],
-    store: impl Fn(Scalar) -> T + Sync,
 ) -> Result<(), EvaluateError> {
     let block = if program.lanes_are_outputs { LANES } else { 1 };
     output.par_chunks_mut(block).enumerate().try_for_each_init(
@@ -76,11 +59,11 @@ fn fill<T: Send>(
             if program.lanes_are_outputs {
                 machine.reduce_lanes(number * LANES, outputs.len())?;
                 for (lane, output) in outputs.iter_mut().enumerate() {
-                    *output = store(machine.result(lane));
+                    *output = machine.result(lane).element();
                 }
             } else {
                 let result = machine.reduce_across_lanes(number)?;
-                outputs.iter_mut().for_each(|output| *output = store(result));
+                outputs.iter_mut().for_each(|output| *output = result.element());
             }
             Ok(())
         },
@@ -305,10 +288,9 @@ impl<'a> Machine<'a> {
             Instruction::Round { out, x, dtype } => self.map(*out, *x, |x| round_to(*dtype, x)),
             Instruction::Wrap { out, x, dtype } => self.map_integer(*out, *x, |x| wrap_to(*dtype, x)),
             Instruction::ToInteger { out, x, dtype } => {
-                let is_boolean = *dtype == crate::workload::DType::Bool;
                 let mut result = std::mem::take(&mut self.integers[*out]);
                 for (result, x) in result[..n].iter_mut().zip(&self.floats[*x]) {
-                    *result = if is_boolean { i64::from(*x != 0.0) } else { wrap_to(*dtype, *x as i64) };
+                    *result = to_integer(*dtype, *x);
                 }
                 self.integers[*out] = result;
             }
@@ -480,24 +462,11 @@ impl<'a> Machine<'a> {
         match out {
             Register::Float(out) => {
                 let lanes = self.floats[out].iter_mut().zip(positions);
-                match data {
-                    Elements::F32(d) => lanes.for_each(|(out, p)| *out = p.map_or(0.0, |p| f64::from(d[p]))),
-                    Elements::F16(d) => lanes.for_each(|(out, p)| *out = p.map_or(0.0, |p| d[p].to_f64())),
-                    Elements::BF16(d) => lanes.for_each(|(out, p)| *out = p.map_or(0.0, |p| d[p].to_f64())),
-                    // a register has its tensor's kind
-                    Elements::I8(_) | Elements::U8(_) | Elements::I32(_) | Elements::I64(_) | Elements::Bool(_) => {}
-                }
+                each_type!(data, d => lanes.for_each(|(out, p)| *out = p.map_or(0.0, |p| d[p].real())));
             }
             Register::Integer(out) => {
                 let lanes = self.integers[out].iter_mut().zip(positions);
-                match data {
-                    Elements::I8(d) => lanes.for_each(|(out, p)| *out = p.map_or(0, |p| i64::from(d[p]))),
-                    Elements::U8(d) => lanes.for_each(|(out, p)| *out = p.map_or(0, |p| i64::from(d[p]))),
-                    Elements::I32(d) => lanes.for_each(|(out, p)| *out = p.map_or(0, |p| i64::from(d[p]))),
-                    Elements::I64(d) => lanes.for_each(|(out, p)| *out = p.map_or(0, |p| d[p])),
-                    Elements::Bool(d) => lanes.for_each(|(out, p)| *out = p.map_or(0, |p| i64::from(d[p]))),
-                    Elements::F32(_) | Elements::F16(_) | Elements::BF16(_) => {}
-                }
+                each_type!(data, d => lanes.for_each(|(out, p)| *out = p.map_or(0, |p| d[p].integer())));
             }
         }
     }

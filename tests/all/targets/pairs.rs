@@ -7,7 +7,7 @@ use tilescribe::nest::Nest;
 use tilescribe::space::{Decision, Policy, Space, Trace, Untuned};
 use tilescribe::target::{Cpu, Task};
 use tilescribe::workload::generate::{Kind, Limits, generate_kind};
-use tilescribe::workload::{Array, Binary, TensorId, Unary, Workload};
+use tilescribe::workload::{Array, Binary, Operands, TensorId, Unary, Workload};
 
 /// A workload for a machine, and a program for it.
 pub struct Pair {
@@ -41,9 +41,9 @@ pub fn pairs(target: &Cpu, limits: Limits, workloads: u64, programs: u64) -> Vec
 /// All functions of floats, and conversions, which have code of their own on some processors, with a random
 /// program for each.
 pub fn functions(target: &Cpu) -> Vec<Pair> {
-    let unary = Unary::ALL.into_iter().filter(|op| *op != Unary::Not);
+    let unary = Unary::ALL.into_iter().filter(|op| op.takes() != Operands::Booleans);
     let unary = unary.map(|op| (op.name(), format!("input t0 3 37\nout t1 3 37 {} t0 a b\n", op.name())));
-    let binary = Binary::ALL.into_iter().filter(|op| !matches!(op, Binary::And | Binary::Or));
+    let binary = Binary::ALL.into_iter().filter(|op| op.takes() != Operands::Booleans);
     let binary = binary.map(|op| {
         let value = format!("{} t0 a b t1 b", op.name());
         let value = if op.is_comparison() { format!("select {value} t0 a b t1 b") } else { value };

@@ -1,10 +1,11 @@
-//! Scalar functions in f64 and i64, with every corner defined.
+//! The reference of scalar functions and conversions, in f64 and i64, with every corner defined: what the
+//! evaluator and the interpreter of nests compute.
 
 use half::{bf16, f16};
 
-use crate::workload::{Binary, Combiner, DType, Unary};
+use super::{Binary, Class, Combiner, DType, Unary};
 
-pub(super) fn unary(op: Unary, x: f64) -> f64 {
+pub fn unary(op: Unary, x: f64) -> f64 {
     match op {
         Unary::Negate => -x,
         Unary::Absolute => x.abs(),
@@ -27,7 +28,7 @@ pub(super) fn unary(op: Unary, x: f64) -> f64 {
     }
 }
 
-pub(super) fn unary_integer(op: Unary, x: i64) -> i64 {
+pub fn unary_integer(op: Unary, x: i64) -> i64 {
     match op {
         Unary::Negate => x.wrapping_neg(),
         Unary::Absolute => x.wrapping_abs(),
@@ -38,8 +39,8 @@ pub(super) fn unary_integer(op: Unary, x: i64) -> i64 {
     }
 }
 
-/// Arithmetic; comparisons are [`compare`].
-pub(super) fn binary(op: Binary, x: f64, y: f64) -> f64 {
+/// Comparisons give 0 or 1.
+pub fn binary(op: Binary, x: f64, y: f64) -> f64 {
     match op {
         Binary::Add => x + y,
         Binary::Subtract => x - y,
@@ -56,7 +57,7 @@ pub(super) fn binary(op: Binary, x: f64, y: f64) -> f64 {
 }
 
 /// `None` for a division by zero.
-pub(super) fn binary_integer(op: Binary, x: i64, y: i64) -> Option<i64> {
+pub fn binary_integer(op: Binary, x: i64, y: i64) -> Option<i64> {
     Some(match op {
         Binary::Add => x.wrapping_add(y),
         Binary::Subtract => x.wrapping_sub(y),
@@ -74,13 +75,24 @@ pub(super) fn binary_integer(op: Binary, x: i64, y: i64) -> Option<i64> {
         Binary::Minimum => x.min(y),
         Binary::And => x & y,
         Binary::Or => x | y,
-        // of floats only, by validation
-        Binary::Power => x,
+        Binary::Power => power(x, y),
         Binary::Less | Binary::LessEqual | Binary::Equal => i64::from(compare(op, x, y)),
     })
 }
 
-pub(super) fn compare<T: PartialOrd>(op: Binary, x: T, y: T) -> bool {
+/// Of a negative exponent: what is left of the fraction when it is truncated.
+fn power(base: i64, exponent: i64) -> i64 {
+    match (base, exponent) {
+        (1, _) => 1,
+        (-1, e) if e % 2 == 0 => 1,
+        (-1, _) => -1,
+        (_, e) if e < 0 => 0,
+        (b, e) => b.wrapping_pow(u32::try_from(e).unwrap_or(u32::MAX)),
+    }
+}
+
+/// Of comparisons only.
+pub fn compare<T: PartialOrd>(op: Binary, x: T, y: T) -> bool {
     match op {
         Binary::Less => x < y,
         Binary::LessEqual => x <= y,
@@ -89,15 +101,15 @@ pub(super) fn compare<T: PartialOrd>(op: Binary, x: T, y: T) -> bool {
 }
 
 /// The larger; NaN if one is NaN, `+0` of two zeros of different sign.
-pub(super) fn maximum(x: f64, y: f64) -> f64 {
+pub fn maximum(x: f64, y: f64) -> f64 {
     if x > y || x.is_nan() || (x == y && y.is_sign_negative()) { x } else { y }
 }
 
-pub(super) fn combine(combiner: Combiner, x: f64, y: f64) -> f64 {
+pub fn combine(combiner: Combiner, x: f64, y: f64) -> f64 {
     binary(combiner.binary(), x, y)
 }
 
-pub(super) fn combine_integer(combiner: Combiner, x: i64, y: i64) -> i64 {
+pub fn combine_integer(combiner: Combiner, x: i64, y: i64) -> i64 {
     match combiner {
         Combiner::Sum => x.wrapping_add(y),
         Combiner::Product => x.wrapping_mul(y),
@@ -107,14 +119,14 @@ pub(super) fn combine_integer(combiner: Combiner, x: i64, y: i64) -> i64 {
 }
 
 /// What leaves every value as it is, to the bit: `-0` for sums.
-pub(super) fn identity(combiner: Combiner) -> f64 {
+pub fn identity(combiner: Combiner) -> f64 {
     match combiner {
         Combiner::Sum => -0.0,
         other => other.identity(),
     }
 }
 
-pub(super) fn identity_integer(combiner: Combiner) -> i64 {
+pub fn identity_integer(combiner: Combiner) -> i64 {
     match combiner {
         Combiner::Sum => 0,
         Combiner::Product => 1,
@@ -124,7 +136,7 @@ pub(super) fn identity_integer(combiner: Combiner) -> i64 {
 }
 
 /// To the nearest value of a floating-point type.
-pub(super) fn round_to(dtype: DType, x: f64) -> f64 {
+pub fn round_to(dtype: DType, x: f64) -> f64 {
     match dtype {
         DType::F32 => f64::from(x as f32),
         DType::F16 => to_f16(x).to_f64(),
@@ -134,12 +146,12 @@ pub(super) fn round_to(dtype: DType, x: f64) -> f64 {
 }
 
 /// The nearest f16, even between two.
-pub(super) fn to_f16(x: f64) -> f16 {
+pub fn to_f16(x: f64) -> f16 {
     f16::from_f32(rounded_to_odd(x))
 }
 
 /// The nearest bf16, even between two.
-pub(super) fn to_bf16(x: f64) -> bf16 {
+pub fn to_bf16(x: f64) -> bf16 {
     bf16::from_f32(rounded_to_odd(x))
 }
 
@@ -157,20 +169,24 @@ fn rounded_to_odd(x: f64) -> f32 {
 }
 
 /// The low bits of an integer, read as `dtype`.
-pub(super) fn wrap_to(dtype: DType, x: i64) -> i64 {
-    match dtype {
-        DType::I8 => i64::from(x as i8),
-        DType::U8 => i64::from(x as u8),
-        DType::I32 => i64::from(x as i32),
-        DType::Bool => i64::from(x != 0),
-        _ => x,
+pub fn wrap_to(dtype: DType, x: i64) -> i64 {
+    match dtype.class() {
+        Class::Boolean => i64::from(x != 0),
+        Class::Signed => x << (64 - dtype.bits()) >> (64 - dtype.bits()),
+        Class::Unsigned if dtype.bits() < 64 => x & dtype.greatest(),
+        Class::Unsigned | Class::Float { .. } => x,
     }
+}
+
+/// Truncated to 64 bits, where it saturates; then the low bits. Of Booleans: whether it is not 0.
+pub fn to_integer(dtype: DType, x: f64) -> i64 {
+    if dtype == DType::Bool { i64::from(x != 0.0) } else { wrap_to(dtype, x as i64) }
 }
 
 /// The error function: its Maclaurin series times `exp(-x²)`, whose terms are all positive, for small
 /// arguments, and the continued fraction of the complement for large ones (Abramowitz and Stegun, 7.1.6 and
 /// 7.1.14). Good to 1e-14.
-pub(super) fn erf(x: f64) -> f64 {
+fn erf(x: f64) -> f64 {
     let magnitude = x.abs();
     if x.is_nan() {
         return x;
