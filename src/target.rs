@@ -3,11 +3,13 @@
 //! A target is detected from the host or read from a TOML file; nothing else in Tilescribe asks the host what
 //! it can do.
 
+mod architecture;
 pub mod cpu;
 mod detect;
 pub mod gpu;
 
-pub use cpu::{Architecture, Cpu, Level};
+pub use architecture::Architecture;
+pub use cpu::{Cpu, Level};
 pub use gpu::Gpu;
 
 use std::fmt;

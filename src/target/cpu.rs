@@ -2,37 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{TargetError, detect, fingerprint, shortened, syntax};
-
-/// The instruction set that kernels are written for.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Architecture {
-    X86_64,
-    Aarch64,
-}
-
-impl Architecture {
-    /// That of this process.
-    ///
-    /// # Errors
-    /// [`TargetError::Architecture`] where we generate no code for it.
-    pub fn here() -> Result<Architecture, TargetError> {
-        match std::env::consts::ARCH {
-            "x86_64" => Ok(Architecture::X86_64),
-            "aarch64" => Ok(Architecture::Aarch64),
-            other => Err(TargetError::Architecture(other.to_string())),
-        }
-    }
-
-    /// As target files and Rust spell it.
-    pub fn name(self) -> &'static str {
-        match self {
-            Architecture::X86_64 => "x86_64",
-            Architecture::Aarch64 => "aarch64",
-        }
-    }
-}
+use super::{Architecture, TargetError, detect, fingerprint, shortened, syntax};
 
 /// Where data comes from, nearest to the processor first.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
@@ -135,12 +105,11 @@ impl Cpu {
         if !matches!(self.vector_bits, 128 | 256 | 512) {
             return outside("vector_bits", self.vector_bits.to_string(), "128, 256 and 512");
         }
-        if self.architecture == Architecture::Aarch64 && self.vector_bits > 128 && !self.has_feature("sve") {
-            return outside(
-                "vector_bits",
-                self.vector_bits.to_string(),
-                "128, which is all that AArch64 has without +sve",
-            );
+        if let Some((feature, allowed)) = self.architecture.longer_vectors()
+            && self.vector_bits > 128
+            && !self.has_feature(feature)
+        {
+            return outside("vector_bits", self.vector_bits.to_string(), allowed);
         }
         if !(8..=64).contains(&self.vector_registers) {
             return outside("vector_registers", self.vector_registers.to_string(), "8 to 64");

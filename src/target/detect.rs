@@ -11,46 +11,16 @@ const CACHES: &str = "/sys/devices/system/cpu/cpu0/cache";
 /// Where Linux tells the length of SVE vectors that new processes get, in bytes.
 const SVE_LENGTH: &str = "/proc/sys/abi/sve_default_vector_length";
 
-/// Features that change what vector code can be written. All others follow from the processor's name, and
-/// would only make two equal machines look different.
-const USED_FEATURES: [&str; 22] = [
-    "+aes",
-    "+avx",
-    "+avx2",
-    "+avx512bf16",
-    "+avx512bw",
-    "+avx512cd",
-    "+avx512dq",
-    "+avx512f",
-    "+avx512fp16",
-    "+avx512vl",
-    "+avx512vnni",
-    "+bmi",
-    "+bmi2",
-    "+dotprod",
-    "+f16c",
-    "+fma",
-    "+fullfp16",
-    "+neon",
-    "+popcnt",
-    "+sse4.1",
-    "+sse4.2",
-    "+sve",
-];
-
 pub fn host(cpu: &str, features: &str) -> Result<Cpu, TargetError> {
     let architecture = Architecture::here()?;
-    let sve_bits = sve_bits(Path::new(SVE_LENGTH));
+    let length = sve_bits(Path::new(SVE_LENGTH));
+    let listed = |feature: &str| features.split(',').any(|f| f.strip_prefix('+') == Some(feature));
     // code for vectors of the wrong length is wrong: rather none
-    let has = |feature: &str| features.split(',').any(|f| f == feature) && (feature != "+sve" || sve_bits.is_some());
-    let features: Vec<String> = USED_FEATURES.into_iter().filter(|f| has(f)).map(String::from).collect();
-    let (vector_bits, vector_registers) = match architecture {
-        Architecture::Aarch64 if has("+sve") => (sve_bits.unwrap_or(128), 32),
-        Architecture::Aarch64 => (128, 32),
-        Architecture::X86_64 if has("+avx512f") => (512, 32),
-        Architecture::X86_64 if has("+avx") => (256, 16),
-        Architecture::X86_64 => (128, 16),
-    };
+    let has = |feature: &str| listed(feature) && (feature != "sve" || length.is_some());
+    let features = architecture.features().iter().filter(|f| has(f)).map(|f| format!("+{f}")).collect();
+    let vectors = architecture.vectors(&has);
+    let vector_bits = vectors.and_then(|vectors| vectors.bits).or(length).unwrap_or(128);
+    let vector_registers = vectors.map_or(16, |vectors| vectors.registers);
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let caches = caches(Path::new(CACHES));
     let data = |level| caches.iter().find(|c| c.level == level).map(|c| c.bytes);

@@ -98,10 +98,7 @@ impl Kernels {
 /// GNU assembly for the host's architecture; the same for all of them but for the jump.
 pub fn assembly(tables: &Tables<'_>, architecture: Architecture) -> String {
     let mut text = String::from("\t.text\n");
-    let jump = match architecture {
-        Architecture::X86_64 => "jmp",
-        Architecture::Aarch64 => "b",
-    };
+    let jump = architecture.jump();
     for function in tables.kernels.functions() {
         let name = tables.name;
         put(&mut text, format_args!("\t.globl {name}_{function}\n\t.type {name}_{function}, %function"));

@@ -228,10 +228,7 @@ fn select(expr: &Expr, found: &mut Vec<Var>) {
 /// Registers that a register tile wants beside its accumulators: two vectors, a broadcast, and one for what
 /// is loaded in advance. AArch64 loads what it broadcasts in pairs.
 fn operands(architecture: Architecture) -> i64 {
-    match architecture {
-        Architecture::X86_64 => 4,
-        Architecture::Aarch64 => 6,
-    }
+    architecture.operand_registers()
 }
 
 /// Whole registers, or the whole axis where it ends within the last of them.

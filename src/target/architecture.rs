@@ -1,0 +1,188 @@
+//! The instruction sets of CPUs that code is written for: one row each, with what the rest of the compiler asks
+//! about them. How their assembly is read stands in `analysis/assembly.rs`, which names LLVM knows in
+//! `codegen/names.txt`, how an artifact asks a machine for its features in `artifact/deploy/cpu.c`.
+
+use serde::{Deserialize, Serialize};
+
+use super::TargetError;
+
+/// The instruction set that kernels are written for.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Architecture {
+    X86_64,
+    Aarch64,
+}
+
+/// The vector registers of machines with a feature.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Vectors {
+    /// `None`: of all others.
+    pub feature: Option<&'static str>,
+    /// `None`: as long as the system says.
+    pub bits: Option<u32>,
+    pub registers: u32,
+}
+
+/// What a machine needs to have an instruction.
+enum Needs {
+    Nothing,
+    AnyOf(&'static [&'static str]),
+}
+
+struct Row {
+    /// As target files and Rust spell it.
+    name: &'static str,
+    triple: &'static str,
+    /// Features that change what vector code can be written. All others follow from the processor's name, and
+    /// would only make two equal machines look different.
+    features: &'static [&'static str],
+    /// The first that fits is taken.
+    vectors: &'static [Vectors],
+    /// The feature without which vectors have 128 bits, and what to say of it.
+    longer_vectors: Option<(&'static str, &'static str)>,
+    /// Registers that a register tile wants beside its accumulators.
+    operand_registers: i64,
+    /// Instructions that round to whole numbers.
+    rounding: Needs,
+    /// Instructions to and from f16.
+    halves: Needs,
+    /// The instruction that ends a function in another.
+    jump: &'static str,
+    /// What starts a comment of LLVM's assembly.
+    comment: &'static str,
+}
+
+const X86_64: Row = Row {
+    name: "x86_64",
+    triple: "x86_64-unknown-linux-gnu",
+    features: &[
+        "aes",
+        "avx",
+        "avx2",
+        "avx512bf16",
+        "avx512bw",
+        "avx512cd",
+        "avx512dq",
+        "avx512f",
+        "avx512fp16",
+        "avx512vl",
+        "avx512vnni",
+        "bmi",
+        "bmi2",
+        "f16c",
+        "fma",
+        "popcnt",
+        "sse4.1",
+        "sse4.2",
+    ],
+    vectors: &[
+        Vectors { feature: Some("avx512f"), bits: Some(512), registers: 32 },
+        Vectors { feature: Some("avx"), bits: Some(256), registers: 16 },
+        Vectors { feature: None, bits: Some(128), registers: 16 },
+    ],
+    longer_vectors: None,
+    // two vectors, a broadcast, and one for what is loaded in advance
+    operand_registers: 4,
+    rounding: Needs::AnyOf(&["sse4.1", "avx", "avx2", "avx512f"]),
+    halves: Needs::AnyOf(&["f16c"]),
+    jump: "jmp",
+    comment: "#",
+};
+
+const AARCH64: Row = Row {
+    name: "aarch64",
+    triple: "aarch64-unknown-linux-gnu",
+    features: &["aes", "dotprod", "fullfp16", "neon", "sve"],
+    vectors: &[
+        Vectors { feature: Some("sve"), bits: None, registers: 32 },
+        Vectors { feature: None, bits: Some(128), registers: 32 },
+    ],
+    longer_vectors: Some(("sve", "128, which is all that AArch64 has without +sve")),
+    // it loads what it broadcasts in pairs
+    operand_registers: 6,
+    rounding: Needs::Nothing,
+    halves: Needs::Nothing,
+    jump: "b",
+    comment: "//",
+};
+
+impl Architecture {
+    pub const ALL: [Architecture; 2] = [Architecture::X86_64, Architecture::Aarch64];
+
+    fn row(self) -> &'static Row {
+        match self {
+            Architecture::X86_64 => &X86_64,
+            Architecture::Aarch64 => &AARCH64,
+        }
+    }
+
+    /// That of this process.
+    ///
+    /// # Errors
+    /// [`TargetError::Architecture`] where we generate no code for it.
+    pub fn here() -> Result<Architecture, TargetError> {
+        let here = std::env::consts::ARCH;
+        let known = Architecture::ALL.into_iter().find(|architecture| architecture.name() == here);
+        known.ok_or_else(|| TargetError::Architecture(here.to_string()))
+    }
+
+    /// As target files and Rust spell it.
+    pub fn name(self) -> &'static str {
+        self.row().name
+    }
+
+    /// LLVM's name of the machine.
+    pub fn triple(self) -> &'static str {
+        self.row().triple
+    }
+
+    /// Features that kernels may use where a machine has them.
+    pub(super) fn features(self) -> &'static [&'static str] {
+        self.row().features
+    }
+
+    /// The vector registers of a machine with these features.
+    pub(super) fn vectors(self, has: &dyn Fn(&str) -> bool) -> Option<Vectors> {
+        self.row().vectors.iter().find(|vectors| vectors.feature.is_none_or(has)).copied()
+    }
+
+    /// The feature without which vectors have 128 bits, and what to say of it.
+    pub(super) fn longer_vectors(self) -> Option<(&'static str, &'static str)> {
+        self.row().longer_vectors
+    }
+
+    /// Registers that a register tile wants beside its accumulators.
+    pub fn operand_registers(self) -> i64 {
+        self.row().operand_registers
+    }
+
+    /// Whether a machine with these features has instructions that round to whole numbers.
+    pub fn rounds(self, has: &dyn Fn(&str) -> bool) -> bool {
+        self.row().rounding.met(has)
+    }
+
+    /// Whether a machine with these features has instructions to and from f16.
+    pub fn converts_halves(self, has: &dyn Fn(&str) -> bool) -> bool {
+        self.row().halves.met(has)
+    }
+
+    /// The instruction that ends a function in another, in GNU assembly.
+    pub fn jump(self) -> &'static str {
+        self.row().jump
+    }
+
+    /// What starts a comment of LLVM's assembly.
+    pub fn comment(self) -> &'static str {
+        self.row().comment
+    }
+}
+
+impl Needs {
+    fn met(&self, has: &dyn Fn(&str) -> bool) -> bool {
+        match self {
+            Needs::Nothing => true,
+            Needs::AnyOf(features) => features.iter().any(|feature| has(feature)),
+        }
+    }
+}
