@@ -14,6 +14,7 @@ pub mod space;
 pub mod language;
 pub mod codegen;
 pub mod analysis;
+pub mod folders;
 pub mod outcome;
 pub mod measure;
 pub mod record;

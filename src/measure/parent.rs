@@ -72,7 +72,7 @@ impl Options {
             worker,
             arguments: vec!["worker".into()],
             space: Space::standard().versions(),
-            cache: crate::record::cache_folder().map(|folder| folder.join("oracle")),
+            cache: crate::folders::cache_folder().map(|folder| folder.join("oracle")),
             seed: 0,
             limits: Limits::default(),
             timing: Timing::default(),

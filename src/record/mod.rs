@@ -18,6 +18,7 @@ mod workloads;
 
 use std::path::PathBuf;
 
+pub use crate::folders::cache_folder;
 use crate::outcome::Outcome;
 use crate::space::Trace;
 use crate::target::{Target, Task};
@@ -86,11 +87,4 @@ pub fn place(task_hash: &str) -> f32 {
 /// `None` where neither `XDG_CACHE_HOME` nor `HOME` names one.
 pub fn default_path() -> Option<PathBuf> {
     cache_folder().map(|folder| folder.join("records.db"))
-}
-
-/// Tilescribe's part of the user's cache folder.
-pub fn cache_folder() -> Option<PathBuf> {
-    let absolute = |name| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
-    let base = absolute("XDG_CACHE_HOME").or_else(|| absolute("HOME").map(|home| home.join(".cache")))?;
-    Some(base.join("tilescribe"))
 }

@@ -1,6 +1,8 @@
 //! Rules about the source itself (see STYLE: owners of foreign crates, purity, who prints), checked by
 //! reading it.
 
+mod arrows;
+
 use std::fs;
 use std::path::{Path, PathBuf};
 

@@ -18,7 +18,17 @@ pub fn unary(builder: &mut Builder, op: &Operator) -> Result<Vec<TensorId>, Prob
     if dtype == DType::Bool || (!dtype.is_float() && !keeps_integers) {
         return Err(Problem::Type { input: 0, dtype });
     }
-    let value = match op.kind.as_str() {
+    let value = of_one(&op.kind, dtype, x).ok_or_else(|| Problem::Unsupported(op.kind.clone()))?;
+    Ok(vec![builder.map(shape, dtype, value)?])
+}
+
+/// Whether an operator is a function of one number.
+pub fn is_unary(kind: &str) -> bool {
+    of_one(kind, DType::F32, float(0.0)).is_some()
+}
+
+fn of_one(kind: &str, dtype: DType, x: Expr) -> Option<Expr> {
+    Some(match kind {
         "Abs" => absolute(x),
         "Neg" => Expr::unary(Unary::Negate, x),
         "Sign" => Expr::unary(Unary::Sign, x),
@@ -53,9 +63,8 @@ pub fn unary(builder: &mut Builder, op: &Operator) -> Result<Vec<TensorId>, Prob
         "Softsign" => divide(x.clone(), add(float(1.0), absolute(x))),
         "HardSwish" => multiply(x.clone(), hard_sigmoid(x, 1.0 / 6.0, 0.5)),
         "Mish" => multiply(x.clone(), tanh(softplus(x))),
-        other => return Err(Problem::Unsupported(other.to_string())),
-    };
-    Ok(vec![builder.map(shape, dtype, value)?])
+        _ => return None,
+    })
 }
 
 fn negate(x: Expr) -> Expr {

@@ -104,9 +104,6 @@ fn lower_in_f32(builder: &mut Builder, op: &Operator, rule: Lower, half: DType) 
 
 fn rule(kind: &str) -> Option<Lower> {
     Some(match kind {
-        "Abs" | "Neg" | "Sign" | "Relu" | "Exp" | "Log" | "Sqrt" | "Reciprocal" | "Erf" | "Tanh" | "Sigmoid"
-        | "Sin" | "Cos" | "Tan" | "Floor" | "Ceil" | "Round" | "Sinh" | "Cosh" | "Asinh" | "Acosh" | "Atanh"
-        | "Softplus" | "Softsign" | "HardSwish" | "Mish" => elementwise::unary,
         "LeakyRelu" | "Elu" | "Selu" | "Celu" | "HardSigmoid" | "ThresholdedRelu" | "Shrink" | "Swish" | "Gelu" => {
             elementwise::activation
         }
@@ -167,6 +164,7 @@ fn rule(kind: &str) -> Option<Lower> {
         "InstanceNormalization" => normalization::instance,
         "GroupNormalization" => normalization::group,
         "MeanVarianceNormalization" | "LpNormalization" => normalization::plain,
+        kind if elementwise::is_unary(kind) => elementwise::unary,
         _ => return None,
     })
 }
