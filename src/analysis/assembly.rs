@@ -131,7 +131,7 @@ struct Reader {
 
 impl Reader {
     fn line(&mut self, line: &str) {
-        let (code, comment) = line.split_once(self.syntax.comment()).unwrap_or((line, ""));
+        let (code, comment) = line.split_once(self.syntax.0.comment()).unwrap_or((line, ""));
         let (code, comment) = (code.trim(), comment.trim());
         if let Some(label) = code.strip_suffix(':') {
             match label.strip_prefix(".L") {
@@ -207,13 +207,6 @@ const SHUFFLES_X86: [&str; 22] = [
 const SHUFFLES_ARM: [&str; 10] = ["dup", "ext", "zip", "uzp", "trn", "tbl", "rev", "ins", "splice", "compact"];
 
 impl Syntax {
-    fn comment(self) -> &'static str {
-        match self.0 {
-            Architecture::X86_64 => "#",
-            Architecture::Aarch64 => "//",
-        }
-    }
-
     fn count(self, code: &str, comment: &str, counter: &mut Counter) {
         let (mnemonic, operands) = code.split_once(char::is_whitespace).unwrap_or((code, ""));
         let registers = self.vector_registers(operands);

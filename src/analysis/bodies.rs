@@ -4,7 +4,7 @@
 //! body, too: how many sums are under way at once, how many operands feed them, whether vectors cross cache
 //! lines, whether rows a power of two apart fall into the same sets of a cache.
 
-use crate::analysis::Plan;
+use crate::analysis::Pieces;
 use crate::analysis::footprint::{LINE_BYTES, PAGE_BYTES, Unit};
 use crate::nest::{Loop, LoopKind, Scope, Stmt};
 use crate::target::Target;
@@ -53,11 +53,11 @@ impl Body {
 }
 
 /// The bodies of a nest's counted loops, and what stands outside of all.
-pub(crate) fn bodies(plan: &Plan<'_>, target: &Target) -> Vec<Body> {
+pub(crate) fn bodies(pieces: &Pieces<'_>, target: &Target) -> Vec<Body> {
     let cores = f64::from(target.processors().max(1));
-    let mut walk = Walk { plan, cores, lanes: target.lanes().max(1), around: Vec::new(), bodies: Vec::new() };
+    let mut walk = Walk { pieces, cores, lanes: target.lanes().max(1), around: Vec::new(), bodies: Vec::new() };
     let mut outside = Body { runs: 1.0, ..Body::default() };
-    walk.block(&plan.nest.body, &mut Within::default(), &mut outside);
+    walk.block(&pieces.nest.body, &mut Within::default(), &mut outside);
     walk.bodies.push(outside);
     walk.bodies
 }
@@ -78,7 +78,7 @@ struct Within {
 }
 
 struct Walk<'p, 'a> {
-    plan: &'p Plan<'a>,
+    pieces: &'p Pieces<'a>,
     cores: f64,
     lanes: i64,
     /// Outermost first.
@@ -136,7 +136,7 @@ impl<'a> Walk<'_, 'a> {
             | LoopKind::Warp
             | LoopKind::Matrix => {
                 let trips = if l.kind == LoopKind::Parallel { (extent / self.cores).ceil() } else { extent };
-                let bytes = self.plan.footprint(std::slice::from_ref(statement), None).bytes(Unit::Line) as f64;
+                let bytes = self.pieces.footprint(std::slice::from_ref(statement), None).bytes(Unit::Line) as f64;
                 let copies: f64 = within.unrolled.iter().map(|(_, extent)| extent).product();
                 self.around.push(Counted { var: l.var, trips, bytes });
                 let around = self.around.iter().rev().map(|l| (l.trips, l.bytes)).collect();
@@ -181,7 +181,7 @@ impl<'a> Walk<'_, 'a> {
     }
 
     fn access(&mut self, buffer: TensorId, indices: &[Index], writes: bool, within: &Within, own: &mut Body) {
-        let Some(known) = self.plan.nest.buffers.get(buffer.0 as usize) else { return };
+        let Some(known) = self.pieces.nest.buffers.get(buffer.0 as usize) else { return };
         if known.scope == Scope::Register {
             return;
         }
@@ -223,7 +223,7 @@ impl<'a> Walk<'_, 'a> {
 #[cfg(test)]
 mod tests {
     use super::{Body, bodies};
-    use crate::analysis::Plan;
+    use crate::analysis::Pieces;
     use crate::nest::{LoopKind, Nest};
     use crate::target::avx512;
     use crate::workload::Workload;
@@ -237,7 +237,7 @@ mod tests {
         let (nest, outer, inner) = nest.split(b, 16).unwrap();
         let nest = nest.reorder(&[outer, c, a, inner]).unwrap();
         let nest = nest.set_kind(inner, LoopKind::Vector).unwrap().set_kind(a, LoopKind::Unroll).unwrap();
-        let all = bodies(&Plan::new(&nest), &avx512());
+        let all = bodies(&Pieces::new(&nest), &avx512());
         all.into_iter().find(|body| body.vectors > 0.0).unwrap()
     }
 

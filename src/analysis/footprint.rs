@@ -12,9 +12,9 @@ use std::mem::take;
 
 use serde::{Deserialize, Serialize};
 
-use super::plan::Plan;
+use super::trips::{Trips, vars_of};
 use crate::nest::{Nest, Scope, Stmt};
-use crate::workload::{Atom, Expr, Index, Interval, TensorId, Var};
+use crate::workload::{Atom, Expr, Index, Interval, TensorId, Var, gcd};
 
 /// Bytes of a cache line on every processor that we generate code for.
 pub const LINE_BYTES: u64 = 64;
@@ -87,7 +87,7 @@ impl Touched {
 #[derive(Clone, Debug)]
 struct Region {
     spans: Vec<Span>,
-    /// At most so many elements.
+    /// The maximum number of elements.
     points: u64,
     /// Of what it touches at most, how much it does on average.
     share: f64,
@@ -97,23 +97,22 @@ struct Region {
 struct Span {
     low: i64,
     high: i64,
-    /// At most so many different values.
+    /// The maximum number of different values.
     count: u64,
 }
 
 impl<'a> Footprint<'a> {
     /// `iterations` may shorten a loop: a core's part of it.
     pub fn of(
-        plan: &Plan<'a>,
+        trips: &Trips<'a>,
+        scratch: &mut Scratch,
         statements: impl IntoIterator<Item = &'a Stmt>,
         iterations: Option<(Var, i64)>,
     ) -> Footprint<'a> {
-        let mut scratch = plan.scratch.take();
-        scratch.extents.resize(plan.nest.vars.len(), None);
-        let footprint = Footprint { nest: plan.nest, touched: Vec::with_capacity(plan.nest.buffers.len()) };
-        let mut collector = Collector { footprint, plan, iterations, share: 1.0, scratch };
+        scratch.extents.resize(trips.nest.vars.len(), None);
+        let footprint = Footprint { nest: trips.nest, touched: Vec::with_capacity(trips.nest.buffers.len()) };
+        let mut collector = Collector { footprint, trips, iterations, share: 1.0, scratch };
         statements.into_iter().for_each(|statement| collector.statement(statement));
-        plan.scratch.replace(collector.scratch);
         collector.footprint
     }
 
@@ -217,11 +216,11 @@ fn hull(boxes: &[Region]) -> Option<Region> {
 
 struct Collector<'a, 'p> {
     footprint: Footprint<'a>,
-    plan: &'p Plan<'a>,
+    trips: &'p Trips<'a>,
     iterations: Option<(Var, i64)>,
     /// Of the statement at hand.
     share: f64,
-    scratch: Scratch,
+    scratch: &'p mut Scratch,
 }
 
 /// Memory that is used from piece to piece.
@@ -241,7 +240,7 @@ impl<'a> Collector<'a, '_> {
             Stmt::Loop(l) => {
                 let part = self.iterations.filter(|(var, _)| *var == l.var).map(|(_, count)| count);
                 if self.is_decided_outside(&l.bounds) {
-                    self.share *= self.plan.runs(l) / l.extent().max(1) as f64;
+                    self.share *= self.trips.runs(l) / l.extent().max(1) as f64;
                 }
                 l.bounds.iter().for_each(|bound| self.gathers(bound));
                 self.open(l.var, Some(part.unwrap_or(l.extent())));
@@ -250,7 +249,7 @@ impl<'a> Collector<'a, '_> {
             }
             Stmt::If { conditions, body } => {
                 if self.is_decided_outside(conditions.iter().map(|c| &c.index)) {
-                    self.share *= self.plan.odds(conditions);
+                    self.share *= self.trips.odds(conditions);
                 }
                 conditions.iter().for_each(|condition| self.gathers(&condition.index));
                 body.iter().for_each(|inner| self.statement(inner));
@@ -357,25 +356,13 @@ impl<'a> Collector<'a, '_> {
     }
 }
 
-/// The variables of indices, those of gathered values too, each once.
-pub(super) fn vars_of<'i>(indices: impl IntoIterator<Item = &'i Index>, vars: &mut Vec<Var>) {
-    vars.clear();
-    indices.into_iter().for_each(|index| index.for_each_var(&mut |var| vars.push(var)));
-    vars.sort_unstable();
-    vars.dedup();
-}
-
 /// The values of an index lie this far apart, or a multiple of it: the greatest common divisor of its
 /// coefficients.
 fn step(index: &Index) -> u64 {
-    index.terms().iter().fold(0, |mut divisor, (_, coefficient)| {
+    index.terms().iter().fold(0, |divisor, (_, coefficient)| {
         if divisor == 1 {
             return 1;
         }
-        let mut rest = coefficient.unsigned_abs();
-        while rest != 0 {
-            (divisor, rest) = (rest, divisor % rest);
-        }
-        divisor
+        gcd(divisor, coefficient.unsigned_abs())
     })
 }

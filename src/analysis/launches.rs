@@ -9,7 +9,7 @@
 use std::collections::BTreeSet;
 
 use super::mix::is_slow;
-use super::plan::Plan;
+use super::pieces::Pieces;
 use crate::nest::{Loop, LoopKind, Nest, Scope, Stmt};
 use crate::target::Gpu;
 use crate::target::gpu::{REGISTERS_PER_THREAD, WARP};
@@ -95,17 +95,17 @@ impl Launch {
 }
 
 /// The launches of a program for a GPU, in their order.
-pub(crate) fn launches<'a>(plan: &Plan<'a>) -> Vec<Launch> {
-    let body: &'a [Stmt] = &plan.nest.body;
-    body.iter().map(|statement| launch(plan, statement)).collect()
+pub(crate) fn launches<'a>(pieces: &Pieces<'a>) -> Vec<Launch> {
+    let body: &'a [Stmt] = &pieces.nest.body;
+    body.iter().map(|statement| launch(pieces, statement)).collect()
 }
 
-fn launch<'a>(plan: &Plan<'a>, statement: &'a Stmt) -> Launch {
+fn launch<'a>(pieces: &Pieces<'a>, statement: &'a Stmt) -> Launch {
     let launch = Launch { blocks: 1.0, threads: 1.0, ..Launch::default() };
-    let mut counter = Counter { plan, launch, used: BTreeSet::new() };
+    let mut counter = Counter { pieces, launch, used: BTreeSet::new() };
     counter.block(std::slice::from_ref(statement), &Place { runs: 1.0, ..Place::default() });
     let Counter { mut launch, used, .. } = counter;
-    for buffer in used.iter().filter_map(|id| plan.nest.buffers.get(id.0 as usize)) {
+    for buffer in used.iter().filter_map(|id| pieces.nest.buffers.get(id.0 as usize)) {
         match buffer.scope {
             // the threads of a block have a part each
             Scope::Register => launch.registers += buffer.bytes() as f64 / WORD_BYTES as f64 / launch.threads,
@@ -181,7 +181,7 @@ impl Place {
 }
 
 struct Counter<'p, 'a> {
-    plan: &'p Plan<'a>,
+    pieces: &'p Pieces<'a>,
     launch: Launch,
     used: BTreeSet<TensorId>,
 }
@@ -193,7 +193,7 @@ impl<'a> Counter<'_, 'a> {
                 Stmt::Loop(l) => self.enter(l, place),
                 Stmt::If { conditions, body } => {
                     self.conditions(conditions, place);
-                    let runs = place.runs * self.plan.odds(conditions);
+                    let runs = place.runs * self.pieces.odds(conditions);
                     self.block(body, &Place { runs, ..place.clone() });
                 }
                 Stmt::Store { buffer, indices, value } => {
@@ -206,7 +206,7 @@ impl<'a> Counter<'_, 'a> {
     }
 
     fn enter(&mut self, l: &'a Loop, place: &Place) {
-        let trips = self.plan.runs(l);
+        let trips = self.pieces.runs(l);
         let mut within = place.clone();
         match l.kind {
             LoopKind::Block => self.launch.blocks *= trips,
@@ -287,7 +287,7 @@ impl<'a> Counter<'_, 'a> {
     }
 
     fn access(&mut self, id: TensorId, indices: &'a [Index], writes: bool, place: &Place) {
-        let nest: &Nest = self.plan.nest;
+        let nest: &Nest = self.pieces.nest;
         let Some(buffer) = nest.buffers.get(id.0 as usize) else { return };
         self.used.insert(id);
         if buffer.scope == Scope::Register {
@@ -369,7 +369,7 @@ fn bank_turns(addresses: &[i64], width: i64) -> usize {
 #[cfg(test)]
 mod tests {
     use super::{Launch, Requests, bank_turns, launches, sectors};
-    use crate::analysis::Plan;
+    use crate::analysis::Pieces;
     use crate::nest::{LoopKind, Nest};
     use crate::propose::{History, Proposer, Random};
     use crate::space::{Next, Space};
@@ -403,7 +403,7 @@ mod tests {
     #[test]
     fn a_copy_is_counted_by_warps() {
         let counted = |nest: &Nest| {
-            let [launch] = &launches(&Plan::new(nest))[..] else { panic!("one launch") };
+            let [launch] = &launches(&Pieces::new(nest))[..] else { panic!("one launch") };
             launch.clone()
         };
         let straight = counted(&copy(false));
@@ -428,7 +428,7 @@ mod tests {
         let (mut on_tensor_cores, mut shared) = (0, 0);
         for candidate in Random::new(&space, 1).propose(&task, &History::default(), 60).unwrap().candidates {
             let Ok(Next::Done(nest)) = space.next(&task, &candidate.trace) else { panic!("{}", candidate.trace) };
-            let launches = launches(&Plan::new(&nest));
+            let launches = launches(&Pieces::new(&nest));
             let total = |of: fn(&Launch) -> f64| launches.iter().map(|l| l.blocks * of(l)).sum::<f64>();
             let products = total(|l| l.products);
             let multiplied = products + 32.0 * total(|l| l.operations);

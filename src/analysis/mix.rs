@@ -7,7 +7,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::plan::Plan;
+use super::pieces::Pieces;
 use crate::codegen::MAXIMAL_STRIDE;
 use crate::nest::{Loop, LoopKind, Nest, Scope, Stmt};
 use crate::target::Target;
@@ -58,13 +58,13 @@ pub struct Mix {
 
 impl Mix {
     pub fn of(nest: &Nest, target: &Target) -> Mix {
-        Mix::of_plan(&Plan::new(nest), target)
+        Mix::of_pieces(&Pieces::new(nest), target)
     }
 
-    pub(crate) fn of_plan(plan: &Plan, target: &Target) -> Mix {
+    pub(crate) fn of_pieces(pieces: &Pieces, target: &Target) -> Mix {
         let cores = f64::from(target.processors().max(1));
-        let mut counter = Counter { plan, cores, mix: Mix::default(), held: 0.0 };
-        counter.block(&plan.nest.body, &Place { runs: 1.0, lanes: target.lanes().max(1) as f64, ..Place::default() });
+        let mut counter = Counter { pieces, cores, mix: Mix::default(), held: 0.0 };
+        counter.block(&pieces.nest.body, &Place { runs: 1.0, lanes: target.lanes().max(1) as f64, ..Place::default() });
         let mut mix = counter.mix;
         mix.lane_use = if mix.vector_operations > 0.0 { counter.held / mix.vector_operations } else { 1.0 };
         mix
@@ -124,7 +124,7 @@ impl Place {
 }
 
 struct Counter<'p, 'a> {
-    plan: &'p Plan<'a>,
+    pieces: &'p Pieces<'a>,
     cores: f64,
     mix: Mix,
     /// Elements that vector operations computed, in registers of full lanes.
@@ -138,7 +138,7 @@ impl<'a> Counter<'_, 'a> {
                 Stmt::Loop(l) => self.enter(l, place),
                 Stmt::If { conditions, body } => {
                     self.conditions(conditions, place);
-                    let runs = place.runs * self.plan.odds(conditions);
+                    let runs = place.runs * self.pieces.odds(conditions);
                     self.block(body, &Place { runs, ..place.clone() });
                 }
                 Stmt::Store { buffer, indices, value } => {
@@ -151,7 +151,7 @@ impl<'a> Counter<'_, 'a> {
     }
 
     fn enter(&mut self, l: &'a Loop, place: &Place) {
-        let trips = self.plan.runs(l);
+        let trips = self.pieces.runs(l);
         match l.kind {
             LoopKind::Vector => self.block(&l.body, &Place { vector: Some((l.var, trips)), ..place.clone() }),
             LoopKind::Unroll => {
@@ -248,7 +248,7 @@ impl<'a> Counter<'_, 'a> {
 
     /// Reads, writes or both, one after the other.
     fn access(&mut self, buffer: TensorId, indices: &[Index], writes: &[bool], place: &Place) {
-        let Some(known) = self.plan.nest.buffers.get(buffer.0 as usize) else { return };
+        let Some(known) = self.pieces.nest.buffers.get(buffer.0 as usize) else { return };
         if known.scope == Scope::Register {
             return;
         }

@@ -12,8 +12,9 @@ mod bodies;
 mod footprint;
 mod launches;
 mod mix;
-mod plan;
+mod pieces;
 mod traffic;
+mod trips;
 
 use serde::{Deserialize, Serialize};
 
@@ -24,9 +25,10 @@ pub use traffic::{LevelTraffic, LoopFootprint, loop_footprints, traffic, transla
 
 pub(crate) use bodies::{Body, bodies};
 pub(crate) use launches::{Launch, Requests, launches};
-pub(crate) use plan::Plan;
+pub(crate) use pieces::Pieces;
 
-use crate::analysis::footprint::{Footprint, Unit};
+use crate::analysis::footprint::{Footprint, Scratch, Unit};
+use crate::analysis::trips::Trips;
 use crate::codegen::{self, CodegenError};
 use crate::nest::{Nest, Scope};
 use crate::target::Task;
@@ -44,7 +46,7 @@ pub struct Demand {
 impl Demand {
     pub fn of(workload: &Workload) -> Demand {
         let naive = Nest::naive(workload);
-        let all = Footprint::of(&Plan::new(&naive), &naive.body, None);
+        let all = Footprint::of(&Trips::new(&naive), &mut Scratch::default(), &naive.body, None);
         let arguments = all.retain(&|scope| matches!(scope, Scope::Argument(_)));
         Demand { flops: workload.flops(), compulsory: arguments.moved(Unit::Element) }
     }

@@ -1,58 +1,30 @@
-//! How long the loops of a nest are planned to be, and what has been found out about its pieces.
-//!
-//! Every level of memory asks for the footprints of the same pieces, so each is collected once for all of
-//! them. Pieces and bounds are told apart by their addresses, which stay what they are while the nest is
-//! borrowed.
+//! What the pieces of a nest touch. Every level of memory asks for the footprints of the same pieces, so each
+//! is collected once for all of them.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-use super::footprint::{Footprint, Scratch, vars_of};
+use super::footprint::{Footprint, Scratch};
+use super::trips::Trips;
 use crate::nest::{Loop, Nest, Stmt};
-use crate::workload::{Condition, Index, Var};
+use crate::workload::{Condition, Var};
 
-/// A nest and how long its loops are planned to be.
-pub(crate) struct Plan<'a> {
+/// A nest, how often its loops run, and the footprints that were asked for.
+pub(crate) struct Pieces<'a> {
     pub nest: &'a Nest,
-    /// By `Var`.
-    extents: Vec<i64>,
-    /// By the address of the bounds or conditions.
-    averages: RefCell<BTreeMap<usize, f64>>,
+    trips: Trips<'a>,
     footprints: RefCell<BTreeMap<Piece, Rc<Footprint<'a>>>>,
-    pub(super) scratch: RefCell<Scratch>,
+    scratch: RefCell<Scratch>,
 }
 
 /// Statements that follow one another, by address and number, and the loop of which only some iterations run.
+/// Addresses stay what they are while the nest is borrowed.
 type Piece = (usize, usize, Option<(Var, i64)>);
 
-/// The values of variables.
-type Point<'a> = dyn Fn(Var) -> i64 + 'a;
-
-/// Averages over more combinations of variables than this are not taken.
-const MAX_COMBINATIONS: i64 = 1 << 14;
-
-impl<'a> Plan<'a> {
-    pub fn new(nest: &'a Nest) -> Plan<'a> {
-        let (averages, footprints, scratch) = (RefCell::default(), RefCell::default(), RefCell::default());
-        let mut plan = Plan { nest, extents: vec![1; nest.vars.len()], averages, footprints, scratch };
-        plan.note(&nest.body);
-        plan
-    }
-
-    fn note(&mut self, statements: &[Stmt]) {
-        for statement in statements {
-            match statement {
-                Stmt::Loop(l) => {
-                    if let Some(extent) = self.extents.get_mut(l.var.0 as usize) {
-                        *extent = l.extent().max(0);
-                    }
-                    self.note(&l.body);
-                }
-                Stmt::If { body, .. } => self.note(body),
-                Stmt::Store { .. } | Stmt::Accumulate { .. } => {}
-            }
-        }
+impl<'a> Pieces<'a> {
+    pub fn new(nest: &'a Nest) -> Pieces<'a> {
+        Pieces { nest, trips: Trips::new(nest), footprints: RefCell::default(), scratch: RefCell::default() }
     }
 
     /// What statements touch; `iterations` may shorten a loop.
@@ -61,70 +33,27 @@ impl<'a> Plan<'a> {
         if let Some(known) = self.footprints.borrow().get(&piece) {
             return Rc::clone(known);
         }
-        let footprint = Rc::new(Footprint::of(self, statements, iterations));
+        let footprint = Rc::new(self.footprint_of(statements, iterations));
         self.footprints.borrow_mut().insert(piece, Rc::clone(&footprint));
         footprint
     }
 
+    /// The same of statements that need not follow one another, which is not remembered.
+    pub(super) fn footprint_of(
+        &self,
+        statements: impl IntoIterator<Item = &'a Stmt>,
+        iterations: Option<(Var, i64)>,
+    ) -> Footprint<'a> {
+        Footprint::of(&self.trips, &mut self.scratch.borrow_mut(), statements, iterations)
+    }
+
     /// How often a loop runs, on average over the loops around it.
     pub fn runs(&self, l: &'a Loop) -> f64 {
-        let planned = l.extent().max(0) as f64;
-        if l.is_constant() {
-            return planned;
-        }
-        let trips = |at: &Point| {
-            let bounds = l.bounds.iter().map(|bound| bound.at(at));
-            bounds.min().flatten().map(|trips| trips.max(0) as f64)
-        };
-        self.once(&l.bounds, || self.average(l.bounds.iter(), &trips).unwrap_or(planned))
+        self.trips.runs(l)
     }
 
     /// How often all conditions hold, of all times that they are asked.
     pub fn odds(&self, conditions: &'a [Condition]) -> f64 {
-        let holds = |at: &Point| {
-            let of = |c: &Condition| c.index.at(at).map(|value| (c.low..c.high).contains(&value));
-            let all = conditions.iter().try_fold(true, |all, condition| Some(all & of(condition)?))?;
-            Some(f64::from(u8::from(all)))
-        };
-        self.once(conditions, || self.average(conditions.iter().map(|c| &c.index), &holds).unwrap_or(1.0))
-    }
-
-    /// The average that belongs to bounds or conditions, taken once.
-    fn once<T>(&self, of: &'a [T], take: impl FnOnce() -> f64) -> f64 {
-        let address = of.as_ptr().addr();
-        let known = self.averages.borrow().get(&address).copied();
-        known.unwrap_or_else(|| {
-            let average = take();
-            self.averages.borrow_mut().insert(address, average);
-            average
-        })
-    }
-
-    /// `None` where a value is gathered, or there are too many.
-    fn average<'i>(&self, indices: impl Iterator<Item = &'i Index>, of: &dyn Fn(&Point) -> Option<f64>) -> Option<f64> {
-        let mut vars = Vec::new();
-        vars_of(indices, &mut vars);
-        let extent = |var: &Var| self.extents.get(var.0 as usize).copied().unwrap_or(1).max(1);
-        let all = vars.iter().try_fold(1i64, |all, var| all.checked_mul(extent(var)));
-        let all = all.filter(|all| *all <= MAX_COMBINATIONS)?;
-        let mut values = vec![0; self.extents.len()];
-        let mut sum = 0.0;
-        for _ in 0..all {
-            sum += of(&|var| values.get(var.0 as usize).copied().unwrap_or(0))?;
-            advance(&mut values, vars.iter().map(|var| (*var, extent(var))));
-        }
-        Some(sum / all as f64)
-    }
-}
-
-/// The next combination of values; the first variable runs fastest.
-fn advance(values: &mut [i64], vars: impl Iterator<Item = (Var, i64)>) {
-    for (var, extent) in vars {
-        let Some(value) = values.get_mut(var.0 as usize) else { continue };
-        *value += 1;
-        if *value < extent {
-            return;
-        }
-        *value = 0;
+        self.trips.odds(conditions)
     }
 }

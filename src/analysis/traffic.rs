@@ -21,8 +21,8 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::footprint::{Footprint, Moved, PAGE_BYTES, Touched, Unit};
-use super::plan::Plan;
+use super::footprint::{Moved, PAGE_BYTES, Touched, Unit};
+use super::pieces::Pieces;
 use crate::nest::{Loop, LoopKind, Nest, Stmt};
 use crate::target::{Level, Target};
 use crate::workload::Var;
@@ -54,16 +54,16 @@ pub struct LoopFootprint {
 
 /// Bytes that each level of `target` hands over in one run of a nest's body, nearest first.
 pub fn traffic(nest: &Nest, target: &Target) -> Vec<LevelTraffic> {
-    Plan::new(nest).traffic(target)
+    Pieces::new(nest).traffic(target)
 }
 
 /// How often the translation of an address must be fetched into a buffer of so many entries, over all cores:
 /// pages are moved as lines are.
 pub fn translations(nest: &Nest, target: &Target, entries: u64) -> u64 {
-    Plan::new(nest).translations(target, entries)
+    Pieces::new(nest).translations(target, entries)
 }
 
-impl Plan<'_> {
+impl Pieces<'_> {
     /// [`traffic()`] of its nest.
     pub fn traffic(&self, target: &Target) -> Vec<LevelTraffic> {
         let mut nearer: Option<(Level, u64)> = None;
@@ -72,7 +72,7 @@ impl Plan<'_> {
                 None => served_to_registers(self, &self.nest.body),
                 Some((nearer, capacity)) => {
                     let cores = i64::from(target.processors()).max(1);
-                    Cache { plan: self, capacity, cores, is_private: nearer.is_private(), unit: Unit::Line }
+                    Cache { pieces: self, capacity, cores, is_private: nearer.is_private(), unit: Unit::Line }
                         .block(&self.nest.body)
                 }
             };
@@ -86,7 +86,7 @@ impl Plan<'_> {
     pub fn translations(&self, target: &Target, entries: u64) -> u64 {
         let capacity = entries.saturating_mul(PAGE_BYTES);
         let cores = i64::from(target.processors()).max(1);
-        let pages = Cache { plan: self, capacity, cores, is_private: true, unit: Unit::Page };
+        let pages = Cache { pieces: self, capacity, cores, is_private: true, unit: Unit::Page };
         pages.block(&self.nest.body).total_bytes() / PAGE_BYTES
     }
 }
@@ -94,12 +94,12 @@ impl Plan<'_> {
 /// Serial and parallel loops of a nest's body with their footprints, in the order of the program.
 pub fn loop_footprints(nest: &Nest, target: &Target) -> Vec<LoopFootprint> {
     let mut found = Vec::new();
-    list_loops(&Plan::new(nest), target, &nest.body, 0, &mut found);
+    list_loops(&Pieces::new(nest), target, &nest.body, 0, &mut found);
     found
 }
 
 fn list_loops<'a>(
-    plan: &Plan<'a>,
+    pieces: &Pieces<'a>,
     target: &Target,
     statements: &'a [Stmt],
     depth: usize,
@@ -108,20 +108,20 @@ fn list_loops<'a>(
     for statement in statements {
         match statement {
             Stmt::Loop(l) if is_serial(l) => {
-                let footprint_bytes = plan.footprint(std::slice::from_ref(statement), None).bytes(Unit::Line);
+                let footprint_bytes = pieces.footprint(std::slice::from_ref(statement), None).bytes(Unit::Line);
                 let holds =
                     |(_, capacity): &(Level, Option<u64>)| capacity.is_none_or(|bytes| footprint_bytes <= bytes);
                 found.push(LoopFootprint {
-                    name: plan.nest.var_name(l.var),
+                    name: pieces.nest.var_name(l.var),
                     depth,
                     is_parallel: l.kind == LoopKind::Parallel,
                     iterations: l.extent(),
                     footprint_bytes,
                     fits: target.levels().into_iter().find(holds).map_or(Level::Memory, |(level, _)| level),
                 });
-                list_loops(plan, target, &l.body, depth + 1, found);
+                list_loops(pieces, target, &l.body, depth + 1, found);
             }
-            Stmt::Loop(Loop { body, .. }) | Stmt::If { body, .. } => list_loops(plan, target, body, depth, found),
+            Stmt::Loop(Loop { body, .. }) | Stmt::If { body, .. } => list_loops(pieces, target, body, depth, found),
             Stmt::Store { .. } | Stmt::Accumulate { .. } => {}
         }
     }
@@ -142,7 +142,7 @@ fn contains(statements: &[Stmt], wanted: &dyn Fn(&Loop) -> bool) -> bool {
 
 /// A cache that is filled from the next level.
 struct Cache<'p, 'a> {
-    plan: &'p Plan<'a>,
+    pieces: &'p Pieces<'a>,
     /// In bytes.
     capacity: u64,
     /// That share the capacity, or have as much each.
@@ -154,11 +154,11 @@ struct Cache<'p, 'a> {
 
 impl<'a> Cache<'_, 'a> {
     fn bytes(&self, statements: &'a [Stmt]) -> u64 {
-        self.plan.footprint(statements, None).bytes(self.unit)
+        self.pieces.footprint(statements, None).bytes(self.unit)
     }
 
     fn moved(&self, statements: &'a [Stmt], part: Option<(Var, i64)>) -> Moved {
-        self.plan.footprint(statements, part).moved(self.unit)
+        self.pieces.footprint(statements, part).moved(self.unit)
     }
 
     fn block(&self, statements: &'a [Stmt]) -> Moved {
@@ -183,10 +183,10 @@ impl<'a> Cache<'_, 'a> {
                     self.is_private && self.cores > 1 && contains(&l.body, &|l| l.kind == LoopKind::Parallel);
                 match !is_spread && self.bytes(&l.body) <= self.capacity {
                     true => self.moved(alone, None),
-                    false => self.parts(&l.body).times(self.plan.runs(l)),
+                    false => self.parts(&l.body).times(self.pieces.runs(l)),
                 }
             }
-            Stmt::If { conditions, body } => self.block(body).times(self.plan.odds(conditions)),
+            Stmt::If { conditions, body } => self.block(body).times(self.pieces.odds(conditions)),
             Stmt::Store { .. } | Stmt::Accumulate { .. } => self.moved(alone, None),
         }
     }
@@ -197,7 +197,7 @@ impl<'a> Cache<'_, 'a> {
         let capacity = if self.is_private { self.capacity } else { self.capacity / active as u64 };
         if one > capacity {
             // each core is alone now
-            return Cache { capacity, cores: 1, ..*self }.parts(&l.body).times(self.plan.runs(l));
+            return Cache { capacity, cores: 1, ..*self }.parts(&l.body).times(self.pieces.runs(l));
         }
         if !self.is_private {
             return self.moved(alone, None);
@@ -211,7 +211,7 @@ impl<'a> Cache<'_, 'a> {
 }
 
 /// Bytes that loads and stores of the processor move.
-fn served_to_registers<'a>(plan: &Plan<'a>, statements: &'a [Stmt]) -> Moved {
+fn served_to_registers<'a>(pieces: &Pieces<'a>, statements: &'a [Stmt]) -> Moved {
     let mut moved = Moved::default();
     let mut straight = Vec::new();
     for statement in statements {
@@ -223,16 +223,16 @@ fn served_to_registers<'a>(plan: &Plan<'a>, statements: &'a [Stmt]) -> Moved {
             Stmt::Loop(l) if is_serial(l) && !contains(&l.body, &is_serial) => {
                 // stores are executed every time, and what is stored is not kept
                 let times = |touched: &Touched| match touched.written || touched.depends_on(l.var) {
-                    true => plan.runs(l),
+                    true => pieces.runs(l),
                     false => 1.0,
                 };
-                plan.footprint(&l.body, None).moved_by(Unit::Element, &times)
+                pieces.footprint(&l.body, None).moved_by(Unit::Element, &times)
             }
-            Stmt::Loop(l) => served_to_registers(plan, &l.body).times(plan.runs(l)),
-            Stmt::If { conditions, body } => served_to_registers(plan, body).times(plan.odds(conditions)),
+            Stmt::Loop(l) => served_to_registers(pieces, &l.body).times(pieces.runs(l)),
+            Stmt::If { conditions, body } => served_to_registers(pieces, body).times(pieces.odds(conditions)),
             Stmt::Store { .. } | Stmt::Accumulate { .. } => continue,
         };
         moved = moved.plus(part);
     }
-    moved.plus(Footprint::of(plan, straight, None).moved(Unit::Element))
+    moved.plus(pieces.footprint_of(straight, None).moved(Unit::Element))
 }

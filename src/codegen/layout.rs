@@ -1,13 +1,10 @@
 //! Where scratch buffers lie in the workspace: first the shared ones, then a copy of the private ones for
 //! each thread.
 
-use crate::codegen::CodegenError;
+use crate::codegen::abi::WORKSPACE_ALIGNMENT;
+use crate::codegen::error::CodegenError;
 use crate::nest::{Nest, Scope};
 use crate::workload::TensorId;
-
-/// Alignment of every buffer in the workspace, and of the workspace itself, in bytes: a cache line, and the
-/// widest vector.
-pub const ALIGNMENT: usize = 64;
 
 /// The largest buffer and workspace that we address, in bytes.
 const MAX_BYTES: usize = 1 << 40;
@@ -40,7 +37,7 @@ impl Layout {
                 Scope::BlockShared | Scope::Register => &mut layout.private_bytes,
             };
             layout.offsets[number] = *part;
-            *part += bytes.next_multiple_of(ALIGNMENT);
+            *part += bytes.next_multiple_of(WORKSPACE_ALIGNMENT);
             if *part > MAX_BYTES {
                 return Err(too_large("the workspace"));
             }

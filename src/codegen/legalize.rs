@@ -12,7 +12,7 @@
 //! after:  for i in 0..100000 { t1[i] = t0[i] }
 //! ```
 
-use crate::codegen::emit::MAX_VECTOR_LANES;
+use crate::codegen::abi::MAX_VECTOR_LANES;
 use crate::nest::{Loop, LoopKind, Stmt};
 use crate::workload::{Condition, Expr, Index, TensorId, Var, flatten};
 

@@ -6,8 +6,9 @@
 
 use std::collections::HashMap;
 
-use crate::codegen::emit::PARALLEL_FOR;
-use crate::codegen::{CodegenError, pool};
+use crate::codegen::abi::PARALLEL_FOR;
+use crate::codegen::error::CodegenError;
+use crate::codegen::pool;
 use crate::target::{Architecture, Cpu};
 
 type Result<T> = std::result::Result<T, CodegenError>;

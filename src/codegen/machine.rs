@@ -16,7 +16,10 @@ use inkwell::targets::{
     CodeModel, FileType, InitializationConfig, RelocMode, Target as LlvmTarget, TargetMachine, TargetTriple,
 };
 
-use crate::codegen::{CodegenError, Timings, elapsed_us, emit, names};
+use crate::codegen::abi::setup_symbol;
+use crate::codegen::error::CodegenError;
+use crate::codegen::timings::{Timings, elapsed_us};
+use crate::codegen::{emit, names};
 use crate::target::gpu::Gpu;
 use crate::target::{Architecture, Cpu};
 
@@ -77,7 +80,7 @@ pub enum Output {
 }
 
 /// An LLVM target machine for a [`Cpu`].
-pub struct Machine {
+pub struct LlvmMachine {
     machine: TargetMachine,
     triple: TargetTriple,
 }
@@ -85,42 +88,38 @@ pub struct Machine {
 thread_local! {
     /// The one that this thread used last: making one takes LLVM a millisecond, about a tenth of what a small
     /// kernel takes.
-    static LAST: RefCell<Option<(Cpu, Rc<Machine>)>> = const { RefCell::new(None) };
+    static LAST: RefCell<Option<(Cpu, Rc<LlvmMachine>)>> = const { RefCell::new(None) };
 }
 
-impl Machine {
+impl LlvmMachine {
     /// # Errors
     /// [`CodegenError::Target`] where LLVM does not know the processor or a feature,
     /// [`CodegenError::Environment`] where it was built without the architecture.
-    pub fn of(target: &Cpu) -> Result<Rc<Machine>, CodegenError> {
+    pub fn of(target: &Cpu) -> Result<Rc<LlvmMachine>, CodegenError> {
         LAST.with_borrow_mut(|last| match last {
             Some((known, machine)) if known == target => Ok(machine.clone()),
             _ => {
-                let machine = Rc::new(Machine::new(target)?);
+                let machine = Rc::new(LlvmMachine::new(target)?);
                 *last = Some((target.clone(), machine.clone()));
                 Ok(machine)
             }
         })
     }
 
-    fn new(target: &Cpu) -> Result<Machine, CodegenError> {
+    fn new(target: &Cpu) -> Result<LlvmMachine, CodegenError> {
         names::check(target)?;
-        let triple = match target.architecture {
-            Architecture::X86_64 => "x86_64-unknown-linux-gnu",
-            Architecture::Aarch64 => "aarch64-unknown-linux-gnu",
-        };
-        Machine::create(triple, emit::Processor::Cpu(target))
+        LlvmMachine::create(target.architecture.triple(), emit::Processor::Cpu(target))
     }
 
     /// The one that writes PTX for a GPU.
     ///
     /// # Errors
     /// [`CodegenError::Environment`] where LLVM was built without NVPTX.
-    pub fn of_gpu(gpu: &Gpu) -> Result<Machine, CodegenError> {
-        Machine::create("nvptx64-nvidia-cuda", emit::Processor::Gpu(gpu))
+    pub fn of_gpu(gpu: &Gpu) -> Result<LlvmMachine, CodegenError> {
+        LlvmMachine::create("nvptx64-nvidia-cuda", emit::Processor::Gpu(gpu))
     }
 
-    fn create(triple: &str, processor: emit::Processor<'_>) -> Result<Machine, CodegenError> {
+    fn create(triple: &str, processor: emit::Processor<'_>) -> Result<LlvmMachine, CodegenError> {
         initialize();
         let triple = TargetTriple::create(triple);
         let (cpu, features) = processor.llvm_names();
@@ -139,7 +138,7 @@ impl Machine {
             .ok_or_else(|| unknown(format!("processor {cpu}")))?;
         // only a comment tells a spill from other uses of the stack
         machine.set_asm_verbosity(true);
-        Ok(Machine { machine, triple })
+        Ok(LlvmMachine { machine, triple })
     }
 
     /// Emits into a module, verifies it, and runs our passes.
@@ -181,7 +180,7 @@ pub fn check_symbol(module: &Module<'_>, symbol: &str) -> Result<(), CodegenErro
     if !identifier {
         return Err(CodegenError::Malformed(format!("`{symbol}` is no name for a kernel")));
     }
-    if module.get_function(symbol).is_some() || module.get_function(&format!("{symbol}_setup")).is_some() {
+    if module.get_function(symbol).is_some() || module.get_function(&setup_symbol(symbol)).is_some() {
         return Err(CodegenError::Malformed(format!("two kernels want the name `{symbol}`")));
     }
     Ok(())

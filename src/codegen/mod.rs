@@ -7,7 +7,9 @@
 //!
 //! Only this module knows LLVM.
 
+mod abi;
 mod emit;
+mod error;
 mod gpu;
 mod layout;
 mod legalize;
@@ -15,66 +17,31 @@ mod loader;
 mod machine;
 mod names;
 mod pool;
+mod ptx;
 mod registers;
+mod timings;
 
 use std::time::Instant;
 
 use inkwell::context::Context;
 use inkwell::module::Module;
-use thiserror::Error;
 
-pub use emit::{DEVICE_ALIGNMENT, Launch, MAXIMAL_STRIDE};
-pub use gpu::{Ptx, ptx, ptx_of};
-pub use layout::ALIGNMENT as WORKSPACE_ALIGNMENT;
+pub use abi::{DEVICE_ALIGNMENT, MAXIMAL_STRIDE, WORKSPACE_ALIGNMENT};
+pub use emit::Launch;
+pub use error::CodegenError;
 pub use machine::{check_runs_here, host};
 pub use pool::{RUNTIME_OBJECT, parallel_for, set_threads, shutdown_threads, threads};
+pub use ptx::{Ptx, ptx, ptx_of};
+pub use timings::Timings;
+
+pub(crate) use abi::SYMBOL;
 
 use crate::codegen::layout::Layout;
 use crate::codegen::loader::Image;
-use crate::codegen::machine::Machine;
+use crate::codegen::machine::LlvmMachine;
+use crate::codegen::timings::elapsed_us;
 use crate::nest::Nest;
 use crate::target::{Cpu, TargetError};
-
-/// Why no machine code came out.
-#[derive(Debug, Error)]
-pub enum CodegenError {
-    /// The nest breaks one of its invariants: whoever built it is wrong.
-    #[error("malformed nest: {0}")]
-    Malformed(String),
-    /// Legal, but this back end has no rule for it.
-    #[error("not supported by this back end: {0}")]
-    Unsupported(String),
-    /// Too large to compile.
-    #[error("limit exceeded: {0}")]
-    Limit(String),
-    /// This build of LLVM, this operating system or this machine lacks something.
-    #[error("{0}")]
-    Environment(String),
-    #[error(transparent)]
-    Target(#[from] TargetError),
-    /// A bug of this back end.
-    #[error("internal error of code generation: {0}")]
-    Internal(String),
-}
-
-/// How long the stages took, in microseconds.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Timings {
-    /// Nest to LLVM IR.
-    pub emit_us: u64,
-    /// LLVM's verifier, and our pass pipeline.
-    pub passes_us: u64,
-    /// IR to an object: instruction selection, register allocation, encoding.
-    pub machine_code_us: u64,
-    /// Placing the object into memory.
-    pub load_us: u64,
-}
-
-impl Timings {
-    pub fn total_us(&self) -> u64 {
-        self.emit_us + self.passes_us + self.machine_code_us + self.load_us
-    }
-}
 
 /// A nest's machine code, in this process.
 pub struct Kernel {
@@ -87,9 +54,6 @@ pub struct Kernel {
 
 /// `void kernel(void *const *arguments, void *workspace)`
 type Entry = unsafe extern "C" fn(*const *mut u8, *mut u8);
-
-/// The name of a kernel that is loaded into this process, or printed.
-pub(crate) const SYMBOL: &str = "kernel";
 
 impl Kernel {
     /// Compiles a nest and places its code into this process.
@@ -108,7 +72,7 @@ impl Kernel {
             // long as the kernel lives
             Ok::<Entry, CodegenError>(unsafe { std::mem::transmute::<*const u8, Entry>(address) })
         };
-        let (run, setup) = (entry(SYMBOL)?, entry("kernel_setup")?);
+        let (run, setup) = (entry(SYMBOL)?, entry(&abi::setup_symbol(SYMBOL))?);
         timings.load_us = elapsed_us(clock);
         let workspace_bytes = Layout::new(nest)?.workspace_bytes(target.cores.max(1))?;
         Ok(Kernel { image, run, setup, workspace_bytes, timings })
@@ -186,7 +150,7 @@ pub fn check(target: &Cpu) -> Result<(), TargetError> {
 /// # Errors
 /// [`CodegenError`], as for [`Kernel::load`].
 pub fn ir(nest: &Nest, target: &Cpu) -> Result<String, CodegenError> {
-    let machine = Machine::of(target)?;
+    let machine = LlvmMachine::of(target)?;
     let context = Context::create();
     let module = cpu_module(&machine, &context, &[(SYMBOL, nest)], target, &mut Timings::default())?;
     Ok(module.print_to_string().to_string())
@@ -198,7 +162,7 @@ pub fn ir(nest: &Nest, target: &Cpu) -> Result<String, CodegenError> {
 /// # Errors
 /// [`CodegenError`], as for [`Kernel::load`].
 pub fn assembly(nest: &Nest, target: &Cpu) -> Result<String, CodegenError> {
-    let machine = Machine::of(target)?;
+    let machine = LlvmMachine::of(target)?;
     let context = Context::create();
     let module = cpu_module(&machine, &context, &[(SYMBOL, nest)], target, &mut Timings::default())?;
     let text = machine.write(&module, machine::Output::Assembly)?;
@@ -207,7 +171,7 @@ pub fn assembly(nest: &Nest, target: &Cpu) -> Result<String, CodegenError> {
 }
 
 fn compile(kernels: &[(&str, &Nest)], target: &Cpu, timings: &mut Timings) -> Result<Vec<u8>, CodegenError> {
-    let machine = Machine::of(target)?;
+    let machine = LlvmMachine::of(target)?;
     let context = Context::create();
     let module = cpu_module(&machine, &context, kernels, target, timings)?;
     let clock = Instant::now();
@@ -217,7 +181,7 @@ fn compile(kernels: &[(&str, &Nest)], target: &Cpu, timings: &mut Timings) -> Re
 }
 
 fn cpu_module<'c>(
-    machine: &Machine,
+    machine: &LlvmMachine,
     context: &'c Context,
     kernels: &[(&str, &Nest)],
     target: &Cpu,
@@ -229,8 +193,4 @@ fn cpu_module<'c>(
             emit::kernel(context, module, symbol, nest, target)
         })
     })
-}
-
-fn elapsed_us(since: Instant) -> u64 {
-    u64::try_from(since.elapsed().as_micros()).unwrap_or(u64::MAX)
 }

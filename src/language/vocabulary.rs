@@ -204,7 +204,7 @@ pub(super) fn standard() -> Vec<String> {
         .into_iter()
         .for_each(|dtype| add(dtype.name().to_string()));
     (0..NAMED_TENSORS).for_each(|t| add(format!("t{t}")));
-    (0..NAMED_AXES).for_each(|axis| add(axis_name(axis)));
+    (0..NAMED_AXES).for_each(|axis| add(axis_name(axis).into_owned()));
     (0..NAMED_STAGES).for_each(|s| add(format!("s{s}")));
     TARGET.into_iter().chain(CPU_SPACE).chain(GPU_SPACE).for_each(|s| add(s.to_string()));
     // letters that others follow, and last letters

@@ -52,8 +52,7 @@ pub use statistics::{Statistics, Traffic, statistics};
 pub use structure::Flaw;
 pub use verify::{MAX_THREADS, Rule, VerifyError, verify};
 
-use std::borrow::Cow;
-
+pub use crate::workload::text::axis_name;
 use crate::workload::{Combiner, Condition, DType, Expr, Index, Role, TensorId, Var, Workload};
 
 pub mod rewrite;
@@ -318,14 +317,6 @@ pub fn typed_identity(combiner: Combiner, dtype: DType) -> Expr {
     let literal = identity(combiner, dtype);
     if matches!(dtype, DType::F32 | DType::I64) { literal } else { Expr::Cast(dtype, Box::new(literal)) }
 }
-
-/// The letter of an axis: `a` to `z`, then `a1`, `b1`, ...
-pub fn axis_name(axis: usize) -> Cow<'static, str> {
-    let letter = &LETTERS[axis % 26..=axis % 26];
-    if axis < 26 { letter.into() } else { format!("{letter}{}", axis / 26).into() }
-}
-
-const LETTERS: &str = "abcdefghijklmnopqrstuvwxyz";
 
 /// Serial loops around a statement, outermost first.
 fn wrap(vars: &[Var], extents: &[i64], inner: Stmt) -> Vec<Stmt> {

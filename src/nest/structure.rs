@@ -177,12 +177,3 @@ pub(super) fn literal(value: &Expr) -> bool {
         _ => false,
     }
 }
-
-/// Whether a value that is known at run time only takes part.
-pub(super) fn is_gathered(index: &Index) -> bool {
-    index.terms().iter().any(|(atom, _)| match atom {
-        Atom::Var(_) => false,
-        Atom::FloorDiv(inner, _) | Atom::Modulo(inner, _) => is_gathered(inner),
-        Atom::Value(_) => true,
-    })
-}

@@ -30,7 +30,7 @@
 use thiserror::Error;
 
 use super::prove::Facts;
-use super::structure::{self, Flaw, is_gathered};
+use super::structure::{self, Flaw};
 use super::{Loop, LoopKind, Nest, Scope, Stmt, matrix};
 use crate::target::gpu::WARP;
 use crate::workload::{Atom, Expr, Index, Role, TensorId, Var};
@@ -207,7 +207,7 @@ impl<'a> Verifier<'a> {
         if l.bounds.first().is_none_or(|bound| bound.as_constant().is_none()) {
             return Err(Rule::FirstBound);
         }
-        if let Some(bound) = l.bounds.iter().find(|bound| is_gathered(bound)) {
+        if let Some(bound) = l.bounds.iter().find(|bound| bound.has_value()) {
             return Err(Rule::Bound { bound: self.nest.show_index(bound) });
         }
         if self.loops.iter().any(|outer| outer.kind == LoopKind::Vector) {
@@ -389,7 +389,7 @@ impl<'a> Verifier<'a> {
         let nest = self.nest;
         let known = nest.buffer(buffer);
         for (dimension, (index, extent)) in indices.iter().zip(&known.shape).enumerate() {
-            let trusted = may_gather && is_gathered(index);
+            let trusted = may_gather && index.has_value();
             if !trusted && !self.facts.within(index, *extent) {
                 let access = nest.show_access(buffer, indices);
                 return Err(Rule::OutOfBounds { access, dimension, extent: *extent });
@@ -416,7 +416,7 @@ impl<'a> Verifier<'a> {
         }
         for index in &indices[own..] {
             let simple = self.facts.simplify(index);
-            let mut fits = !is_gathered(&simple);
+            let mut fits = !simple.has_value();
             simple.for_each_var(&mut |var| {
                 let bound = self.loops.iter().find(|l| l.var == var);
                 fits &= bound.is_some_and(|l| matches!(l.kind, LoopKind::Unroll | LoopKind::Vector | LoopKind::Matrix));

@@ -7,7 +7,7 @@
 //! iteration executes, and the loops around it.
 
 use super::gpu_features::{OWN_FEATURES, own_features};
-use crate::analysis::{Body, Demand, LevelTraffic, Mix, Plan, bodies};
+use crate::analysis::{Body, Demand, LevelTraffic, Mix, Pieces, bodies};
 use crate::nest::{Nest, Scope, Statistics, statistics};
 use crate::target::{Kind, Target, Task};
 
@@ -51,9 +51,9 @@ pub fn features_of(kind: Kind) -> usize {
 /// Features of a program: [`FEATURES`] on a CPU, [`GPU_FEATURES`] on a GPU.
 pub fn features(task: &Task, nest: &Nest) -> Vec<f32> {
     let target = &task.target;
-    let plan = Plan::new(nest);
-    let (demand, mix, sizes) = (Demand::of(&task.workload), Mix::of_plan(&plan, target), statistics(nest));
-    let levels = moved_by_level(&plan.traffic(target));
+    let pieces = Pieces::new(nest);
+    let (demand, mix, sizes) = (Demand::of(&task.workload), Mix::of_pieces(&pieces, target), statistics(nest));
+    let levels = moved_by_level(&pieces.traffic(target));
     let flops = demand.flops as f64 + 1.0;
 
     let counts = counts(&mix);
@@ -73,8 +73,8 @@ pub fn features(task: &Task, nest: &Nest) -> Vec<f32> {
     for cycles in cycles(&mix, &levels, f64::from(target.processors().max(1))) {
         features.extend([magnitude(cycles), ((cycles + 1.0) / flops).log2()]);
     }
-    features.extend(TRANSLATIONS.map(|entries| magnitude(plan.translations(target, entries) as f64)));
-    let mut bodies = bodies(&plan, target);
+    features.extend(TRANSLATIONS.map(|entries| magnitude(pieces.translations(target, entries) as f64)));
+    let mut bodies = bodies(&pieces, target);
     bodies.sort_by(|a, b| b.cost().total_cmp(&a.cost()));
     let all: f64 = bodies.iter().map(Body::cost).sum();
     for number in 0..HOTTEST {
@@ -88,7 +88,7 @@ pub fn features(task: &Task, nest: &Nest) -> Vec<f32> {
     features.extend([f64::from(target.processors()), magnitude(columns as f64), whole]);
     features.push(task.workload.tensors.len() as f64);
     if let Target::Gpu(gpu) = target {
-        features.extend(own_features(&plan, gpu, flops));
+        features.extend(own_features(&pieces, gpu, flops));
     }
     features.into_iter().map(|feature| feature as f32).collect()
 }

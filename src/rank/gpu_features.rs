@@ -2,7 +2,7 @@
 //! lanes of a warp access memory.
 
 use super::features::magnitude;
-use crate::analysis::{Launch, Plan, Requests, launches};
+use crate::analysis::{Launch, Pieces, Requests, launches};
 use crate::target::Gpu;
 
 /// How many there are.
@@ -23,8 +23,8 @@ const ENOUGH_WARPS: f64 = 16.0;
 
 /// Features of the launches of a program for a workload of so many flops: [`OWN_FEATURES`], for every
 /// program.
-pub(super) fn own_features(plan: &Plan, gpu: &Gpu, flops: f64) -> Vec<f64> {
-    let launches = launches(plan);
+pub(super) fn own_features(pieces: &Pieces, gpu: &Gpu, flops: f64) -> Vec<f64> {
+    let launches = launches(pieces);
     let mut features = vec![launches.len() as f64];
     let nothing = Launch::default();
     let longest = launches.iter().max_by(|a, b| cycles(a, gpu)[1].total_cmp(&cycles(b, gpu)[1])).unwrap_or(&nothing);

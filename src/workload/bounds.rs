@@ -4,21 +4,21 @@ use super::{Atom, Binary, Condition, DType, Expr, Index, Interval, Stage, Unary,
 
 /// Axis ranges, and the conditions of the guards around an expression.
 #[derive(Clone, Debug)]
-pub struct Facts {
+pub struct StageFacts {
     ranges: Vec<Interval>,
     conditions: Vec<Condition>,
 }
 
-impl Facts {
+impl StageFacts {
     /// At the root of a stage's value.
-    pub fn of_stage(stage: &Stage) -> Facts {
+    pub fn of_stage(stage: &Stage) -> StageFacts {
         let ranges = (0..stage.rank()).map(|axis| stage.axis_range(Var(axis as u32))).collect();
-        Facts { ranges, conditions: Vec::new() }
+        StageFacts { ranges, conditions: Vec::new() }
     }
 
     /// Inside of a guard.
     #[must_use]
-    pub fn and(&self, conditions: &[Condition]) -> Facts {
+    pub fn and(&self, conditions: &[Condition]) -> StageFacts {
         let mut facts = self.clone();
         facts.conditions.extend_from_slice(conditions);
         for condition in conditions {
@@ -95,27 +95,7 @@ impl Facts {
     }
 
     fn structural_range(&self, index: &Index) -> Option<Interval> {
-        let mut total = Interval::point(index.offset());
-        for (atom, coefficient) in index.terms() {
-            let part = match atom {
-                Atom::Var(var) => self.var_range(*var),
-                Atom::FloorDiv(inner, divisor) => {
-                    let inner = self.range(inner)?;
-                    Interval { low: inner.low.div_euclid(*divisor), high: inner.high.div_euclid(*divisor) }
-                }
-                Atom::Modulo(inner, divisor) => match self.range(inner) {
-                    Some(r) if r.low.div_euclid(*divisor) == r.high.div_euclid(*divisor) => {
-                        Interval { low: r.low.rem_euclid(*divisor), high: r.high.rem_euclid(*divisor) }
-                    }
-                    _ => Interval::below(*divisor),
-                },
-                Atom::Value(expr) => self.value_range(expr)?,
-            };
-            let (a, b) = (part.low.checked_mul(*coefficient)?, part.high.checked_mul(*coefficient)?);
-            total.low = total.low.checked_add(a.min(b))?;
-            total.high = total.high.checked_add(a.max(b))?;
-        }
-        Some(total)
+        index.range_by(&|var| self.var_range(var), &|inner| self.range(inner), &|value| self.value_range(value))
     }
 
     /// The range of an integer expression: clamped gathers have one.
@@ -151,11 +131,11 @@ fn ceil_div(a: i64, b: i64) -> i64 {
 
 #[cfg(test)]
 mod tests {
-    use super::Facts;
+    use super::StageFacts;
     use crate::workload::{Condition, Expr, Index, Interval, Stage, TensorId, Var};
 
-    fn facts() -> Facts {
-        Facts::of_stage(&Stage::map(TensorId(0), vec![10, 4], Expr::float(0.0)))
+    fn facts() -> StageFacts {
+        StageFacts::of_stage(&Stage::map(TensorId(0), vec![10, 4], Expr::float(0.0)))
     }
 
     #[test]

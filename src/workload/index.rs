@@ -1,9 +1,8 @@
 //! Quasi-affine integer expressions: how an access names an element.
 //!
-//! An [`Index`] is `constant + Σ coefficient · atom`, where an atom is a loop
-//! variable, a floor division or remainder of another index by a positive
-//! constant, or a value loaded at run time (gather). The form is kept sorted and
-//! merged, so equal sums compare equal.
+//! An [`Index`] is `constant + Σ coefficient · atom`, where an atom is a loop variable, a floor division or
+//! remainder of another index by a positive constant, or a value loaded at run time (gather). The form is kept
+//! sorted and merged, so equal sums compare equal.
 
 use super::expr::Expr;
 use super::row_major_strides;
@@ -316,21 +315,31 @@ impl Index {
     /// The values it can take, given those of its variables; `None` where a gathered value takes part
     /// or the bounds leave 64 bits.
     pub fn range(&self, of: &dyn Fn(Var) -> Interval) -> Option<Interval> {
+        self.range_by(of, &|inner| inner.range(of), &|_| None)
+    }
+
+    /// The same, given the values of variables, of the dividends of its divisions, and of what is gathered.
+    pub(super) fn range_by(
+        &self,
+        of: &dyn Fn(Var) -> Interval,
+        of_dividend: &dyn Fn(&Index) -> Option<Interval>,
+        of_value: &dyn Fn(&Expr) -> Option<Interval>,
+    ) -> Option<Interval> {
         let mut total = Interval::point(self.constant);
         for (atom, coefficient) in &self.terms {
             let part = match atom {
                 Atom::Var(var) => of(*var),
                 Atom::FloorDiv(inner, divisor) => {
-                    let inner = inner.range(of)?;
+                    let inner = of_dividend(inner)?;
                     Interval { low: inner.low.div_euclid(*divisor), high: inner.high.div_euclid(*divisor) }
                 }
-                Atom::Modulo(inner, divisor) => match inner.range(of) {
+                Atom::Modulo(inner, divisor) => match of_dividend(inner) {
                     Some(r) if r.low.div_euclid(*divisor) == r.high.div_euclid(*divisor) => {
                         Interval { low: r.low.rem_euclid(*divisor), high: r.high.rem_euclid(*divisor) }
                     }
                     _ => Interval::below(*divisor),
                 },
-                Atom::Value(_) => return None,
+                Atom::Value(expr) => of_value(expr)?,
             };
             let (a, b) = (part.low.checked_mul(*coefficient)?, part.high.checked_mul(*coefficient)?);
             total.low = total.low.checked_add(a.min(b))?;

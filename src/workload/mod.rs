@@ -24,7 +24,7 @@ pub mod validate;
 pub mod winograd;
 
 pub use array::{Array, ArrayError, Elements, integer_from_bytes, put_integer, put_real, real_from_bytes};
-pub use bounds::Facts;
+pub use bounds::StageFacts;
 pub use canonical::{Canonical, canonical};
 pub use dtype::{Class, DType};
 pub use evaluate::{EvaluateError, evaluate, evaluate_all};

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use thiserror::Error;
 
-use super::bounds::Facts;
+use super::bounds::StageFacts;
 use super::{Atom, Combiner, Condition, DType, Expr, Index, Role, Stage, TensorId, Var, Workload};
 
 /// Tensors of a workload.
@@ -162,7 +162,7 @@ impl Checker<'_> {
         if found == DType::Bool && stage.combiner.is_some() {
             return Err(WorkloadError::CombinesBooleans { stage: number });
         }
-        self.check_ranges(&stage.value, &Facts::of_stage(stage))
+        self.check_ranges(&stage.value, &StageFacts::of_stage(stage))
     }
 
     fn count(&mut self, depth: usize) -> Result<(), WorkloadError> {
@@ -297,7 +297,7 @@ impl Checker<'_> {
         })
     }
 
-    fn check_ranges(&self, expr: &Expr, facts: &Facts) -> Result<(), WorkloadError> {
+    fn check_ranges(&self, expr: &Expr, facts: &StageFacts) -> Result<(), WorkloadError> {
         match expr {
             Expr::Index(index) => return self.check_gathered_ranges(index, facts),
             Expr::Load { tensor, indices } => {
@@ -324,7 +324,7 @@ impl Checker<'_> {
         expr.children().try_for_each(|child| self.check_ranges(child, facts))
     }
 
-    fn check_gathered_ranges(&self, index: &Index, facts: &Facts) -> Result<(), WorkloadError> {
+    fn check_gathered_ranges(&self, index: &Index, facts: &StageFacts) -> Result<(), WorkloadError> {
         index.terms().iter().try_for_each(|(atom, _)| match atom {
             Atom::Var(_) => Ok(()),
             Atom::FloorDiv(inner, _) | Atom::Modulo(inner, _) => self.check_gathered_ranges(inner, facts),
@@ -334,7 +334,7 @@ impl Checker<'_> {
 }
 
 /// Whether `0 <= index < extent` can be shown, or depends on gathered values only.
-fn stays_inside(index: &Index, extent: i64, facts: &Facts) -> bool {
+fn stays_inside(index: &Index, extent: i64, facts: &StageFacts) -> bool {
     if index.has_value() && facts.range(index).is_none() {
         return true;
     }
@@ -345,7 +345,7 @@ fn stays_inside(index: &Index, extent: i64, facts: &Facts) -> bool {
 }
 
 /// Tries every point of the axes that the index and the conditions mention, if they are few.
-fn try_points(index: &Index, extent: i64, facts: &Facts) -> bool {
+fn try_points(index: &Index, extent: i64, facts: &StageFacts) -> bool {
     let conditions: Vec<&Condition> = facts.conditions().iter().filter(|c| !c.index.has_value()).collect();
     let mut vars = BTreeSet::new();
     for index in conditions.iter().map(|c| &c.index).chain([index]) {

@@ -3,7 +3,7 @@
 use super::ir::Element;
 use super::statement::Truth;
 use super::{Binding, Emitter};
-use crate::codegen::CodegenError;
+use crate::codegen::error::CodegenError;
 use crate::codegen::gpu::barriers::copied;
 use crate::nest::{Loop, Stmt};
 use crate::workload::{Condition, Expr, Index, Interval, TensorId, Var, flatten};

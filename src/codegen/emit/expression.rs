@@ -2,11 +2,11 @@
 
 use inkwell::{FloatPredicate, IntPredicate};
 
-use crate::codegen::CodegenError;
 use crate::codegen::emit::Emitter;
 use crate::codegen::emit::ir::{Element, Value};
 use crate::codegen::emit::memory::register_element;
 use crate::codegen::emit::statement::Truth;
+use crate::codegen::error::CodegenError;
 use crate::workload::{Binary, DType, Expr};
 
 type Result<T> = std::result::Result<T, CodegenError>;

@@ -7,11 +7,10 @@
 use inkwell::types::{BasicTypeEnum, FloatType};
 use inkwell::{FloatPredicate, IntPredicate};
 
-use crate::codegen::CodegenError;
 use crate::codegen::emit::Emitter;
 use crate::codegen::emit::ir::{Element, Value, shaped};
 use crate::codegen::emit::processor::Processor;
-use crate::target::Architecture;
+use crate::codegen::error::CodegenError;
 use crate::workload::DType;
 
 type Result<T> = std::result::Result<T, CodegenError>;
@@ -55,7 +54,7 @@ impl<'c> Emitter<'_, 'c> {
     fn converts(&self, dtype: DType) -> bool {
         match (self.shared.processor, dtype) {
             (Processor::Gpu(_), _) => true,
-            (Processor::Cpu(cpu), DType::F16) => cpu.architecture == Architecture::Aarch64 || cpu.has_feature("f16c"),
+            (processor, DType::F16) => processor.converts_halves(),
             (Processor::Cpu(_), _) => false,
         }
     }

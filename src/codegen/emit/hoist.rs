@@ -14,9 +14,9 @@ use inkwell::basic_block::BasicBlock;
 use inkwell::types::BasicTypeEnum;
 use inkwell::values::{BasicValue, InstructionValue, PhiValue, PointerValue};
 
-use crate::codegen::CodegenError;
 use crate::codegen::emit::Emitter;
 use crate::codegen::emit::ir::{Element, Value};
+use crate::codegen::error::CodegenError;
 use crate::workload::{Atom, Index, TensorId, Var};
 
 type Result<T> = std::result::Result<T, CodegenError>;
@@ -25,7 +25,7 @@ type Result<T> = std::result::Result<T, CodegenError>;
 const MAXIMAL_STEPPED: usize = 8;
 
 /// The function, or one of the loops around the current place that are not written out.
-pub(super) struct Level<'c> {
+pub(super) struct LoopLevel<'c> {
     /// Where it begins, and the last instruction of what is computed there for all that is inside.
     block: BasicBlock<'c>,
     last: Option<InstructionValue<'c>>,
@@ -55,16 +55,16 @@ pub(super) struct Terms<'c> {
     pub(super) constant: i64,
 }
 
-impl<'c> Level<'c> {
+impl<'c> LoopLevel<'c> {
     /// A level that begins behind the instructions that its block has now.
-    pub(super) fn new(block: BasicBlock<'c>) -> Level<'c> {
+    pub(super) fn new(block: BasicBlock<'c>) -> LoopLevel<'c> {
         let last = block.get_last_instruction();
-        Level { block, last, stepping: None, sums: HashMap::new(), addresses: HashMap::new() }
+        LoopLevel { block, last, stepping: None, sums: HashMap::new(), addresses: HashMap::new() }
     }
 
     /// The level of a loop over `var` from 0 on that has no other loop inside; it is entered from `before`.
-    pub(super) fn stepping(block: BasicBlock<'c>, var: Var, before: BasicBlock<'c>) -> Level<'c> {
-        Level { stepping: Some(Stepping { var, before, pointers: Vec::new() }), ..Level::new(block) }
+    pub(super) fn stepping(block: BasicBlock<'c>, var: Var, before: BasicBlock<'c>) -> LoopLevel<'c> {
+        LoopLevel { stepping: Some(Stepping { var, before, pointers: Vec::new() }), ..LoopLevel::new(block) }
     }
 }
 
@@ -245,7 +245,7 @@ impl<'c> Emitter<'_, 'c> {
     /// Writes instructions behind those that a level has already.
     pub(super) fn at_level<T>(&mut self, level: usize, write: impl FnOnce(&mut Self) -> Result<T>) -> Result<T> {
         let here = self.current_block()?;
-        let Level { block, last, .. } = self.levels[level];
+        let LoopLevel { block, last, .. } = self.levels[level];
         let next = match last {
             Some(last) => last.get_next_instruction(),
             None => block.get_first_instruction(),

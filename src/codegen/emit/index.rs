@@ -2,10 +2,10 @@
 
 use inkwell::IntPredicate;
 
-use crate::codegen::CodegenError;
 use crate::codegen::emit::ir::{Element, Value};
 use crate::codegen::emit::statement::Truth;
 use crate::codegen::emit::{Binding, Emitter, Processor};
+use crate::codegen::error::CodegenError;
 use crate::workload::{Atom, Condition, Index, Interval, Var};
 
 type Result<T> = std::result::Result<T, CodegenError>;

@@ -12,7 +12,7 @@ use inkwell::types::{BasicType, BasicTypeEnum, VectorType};
 use inkwell::values::{BasicMetadataValueEnum, BasicValue, BasicValueEnum, CallSiteValue, PointerValue, VectorValue};
 use inkwell::{AtomicOrdering, FloatPredicate, IntPredicate};
 
-use crate::codegen::CodegenError;
+use crate::codegen::error::CodegenError;
 
 /// An LLVM value: a scalar, or a vector with a lane for each iteration of the vector loop.
 pub type Value<'c> = BasicValueEnum<'c>;

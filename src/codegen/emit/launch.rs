@@ -13,16 +13,17 @@ use inkwell::types::BasicMetadataTypeEnum;
 use inkwell::values::PointerValue;
 use inkwell::{AddressSpace, IntPredicate};
 
-use super::hoist::Level;
+use super::hoist::LoopLevel;
 use super::ir::{Element, Value};
 use super::processor::Processor;
 use super::wide::has_wide_products;
 use super::{Binding, Emitter, Phase, Shared, alias_scopes};
-use crate::codegen::CodegenError;
+use crate::codegen::abi::{DEVICE_ALIGNMENT, WORKSPACE_ALIGNMENT};
+use crate::codegen::error::CodegenError;
 use crate::codegen::gpu::barriers::plan;
 use crate::codegen::gpu::matrices::deal_out;
 use crate::codegen::gpu::phases::own_registers;
-use crate::codegen::layout::{ALIGNMENT, Layout};
+use crate::codegen::layout::Layout;
 use crate::codegen::legalize::legalize;
 use crate::codegen::registers;
 use crate::nest::rewrite::{for_each_expr, for_each_stmt};
@@ -37,9 +38,6 @@ const PTX_KERNEL: u32 = 71;
 /// LLVM's numbers of address spaces.
 const GLOBAL: u16 = 1;
 const SHARED: u16 = 3;
-/// Of the workspace, in bytes, and of arguments unless it is said otherwise: what the widest loads of a
-/// thread want.
-pub const DEVICE_ALIGNMENT: u64 = 16;
 /// The most blocks of a grid in its first dimension.
 const MAX_BLOCKS: i64 = i32::MAX as i64;
 
@@ -168,7 +166,7 @@ impl SharedMemory {
         let mut places = SharedMemory { offsets: HashMap::new(), idle: None, bytes: 0 };
         for buffer in used.into_iter().filter(|buffer| nest.buffer(*buffer).scope == Scope::BlockShared) {
             places.offsets.insert(buffer, places.bytes);
-            places.bytes += nest.buffer(buffer).bytes().next_multiple_of(ALIGNMENT);
+            places.bytes += nest.buffer(buffer).bytes().next_multiple_of(WORKSPACE_ALIGNMENT);
         }
         let with_idle = places.bytes + DEVICE_ALIGNMENT as usize;
         if is_guarded && with_idle <= room {
@@ -221,7 +219,7 @@ fn function<'c>(
     let block = emitter.special_register("llvm.nvvm.read.ptx.sreg.ctaid.x")?;
     let extents: Vec<i64> = blocks.iter().map(|l| l.extent()).collect();
     let numbers = emitter.digits(block, &extents)?;
-    emitter.levels = vec![Level::new(emitter.start)];
+    emitter.levels = vec![LoopLevel::new(emitter.frame.start)];
     for (l, number) in blocks.iter().zip(numbers) {
         emitter.bind(l.var, Binding::Scalar(number, 0), Interval::below(l.extent()))?;
     }
@@ -241,7 +239,7 @@ impl<'c> Emitter<'_, 'c> {
         let own = module.get_global("shared").unwrap_or_else(|| {
             let global = module.add_global(byte.array_type(0), Some(AddressSpace::from(SHARED)), "shared");
             global.set_linkage(Linkage::External);
-            global.set_alignment(ALIGNMENT as u32);
+            global.set_alignment(WORKSPACE_ALIGNMENT as u32);
             global
         });
         for (number, buffer) in nest.buffers.iter().enumerate() {
@@ -267,7 +265,7 @@ impl<'c> Emitter<'_, 'c> {
         }
         if let Some(offset) = places.idle {
             let offset = self.ir.integer(Element::I64, offset as i64);
-            self.idle = Some(self.ir.offset(byte.into(), own.as_pointer_value(), offset)?);
+            self.block.idle = Some(self.ir.offset(byte.into(), own.as_pointer_value(), offset)?);
         }
         Ok(())
     }
@@ -308,7 +306,7 @@ impl<'c> Emitter<'_, 'c> {
         for (l, number) in loops.iter().zip(numbers) {
             self.bind(l.var, Binding::Scalar(number, 0), Interval::below(l.extent()))?;
         }
-        self.phase = Some(Phase { thread, loops: loops.iter().map(|l| (l.var, l.extent())).collect() });
+        self.block.phase = Some(Phase { thread, loops: loops.iter().map(|l| (l.var, l.extent())).collect() });
         let count = together(&loops);
         if count < self.shared.threads {
             let count = self.ir.integer(Element::I64, count);
@@ -322,7 +320,7 @@ impl<'c> Emitter<'_, 'c> {
         } else {
             self.statements_apart(inside)?;
         }
-        self.phase = None;
+        self.block.phase = None;
         loops.iter().rev().for_each(|l| self.unbind(l.var));
         Ok(())
     }

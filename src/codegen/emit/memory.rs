@@ -4,10 +4,10 @@ use inkwell::IntPredicate;
 use inkwell::types::{BasicTypeEnum, VectorType};
 use inkwell::values::{AsValueRef, BasicValue, CallSiteValue, InstructionValue, IntValue, PointerValue, VectorValue};
 
-use crate::codegen::CodegenError;
+use crate::codegen::abi::{DEVICE_ALIGNMENT, MAXIMAL_STRIDE, WORKSPACE_ALIGNMENT};
 use crate::codegen::emit::ir::{Element, Value, vector_type};
-use crate::codegen::emit::launch::DEVICE_ALIGNMENT;
-use crate::codegen::emit::{Binding, Emitter, Processor, WORKSPACE_ALIGNMENT};
+use crate::codegen::emit::{Binding, Emitter, Processor};
+use crate::codegen::error::CodegenError;
 use crate::nest::{Buffer, Scope};
 use crate::workload::{Atom, Class, DType, Index, TensorId, gcd, row_major_strides};
 
@@ -21,10 +21,6 @@ pub(super) struct Address<'c> {
     /// Bytes that the address of lane 0 is surely a multiple of.
     pub(super) alignment: u32,
 }
-
-/// Strides up to this many elements are loaded as whole rows, of which every so many lanes are kept: a gather
-/// takes about as long as twenty such instructions.
-pub const MAXIMAL_STRIDE: i64 = 4;
 
 /// How far each lane's element is from the address.
 enum LaneOffsets<'c> {
@@ -265,7 +261,7 @@ impl<'c> Emitter<'_, 'c> {
     fn alignment(&self, buffer: &Buffer, elements: u64) -> u32 {
         let element = buffer.dtype.bytes() as u64;
         let start = match (self.shared.processor, buffer.scope) {
-            (Processor::Cpu(_), _) => element.min(u64::from(WORKSPACE_ALIGNMENT)),
+            (Processor::Cpu(_), _) => element.min(WORKSPACE_ALIGNMENT as u64),
             (Processor::Gpu(_), Scope::Argument(_)) => self.shared.argument_alignment.max(element),
             (Processor::Gpu(_), _) => DEVICE_ALIGNMENT,
         };
@@ -343,7 +339,7 @@ impl<'c> Emitter<'_, 'c> {
     /// first element, or in shared memory, where another thread may be writing that one, bytes that nobody
     /// writes.
     fn safe_pointer(&self, buffer: TensorId, pointer: PointerValue<'c>) -> Result<PointerValue<'c>> {
-        let idle = self.idle.filter(|_| self.shared.nest.buffer(buffer).scope == Scope::BlockShared);
+        let idle = self.block.idle.filter(|_| self.shared.nest.buffer(buffer).scope == Scope::BlockShared);
         let (Some(predicate), Some(base)) = (self.predicate, idle.or(self.pointers[buffer.0 as usize])) else {
             return Ok(pointer);
         };

@@ -24,8 +24,7 @@ mod warp;
 mod wide;
 mod trigonometry;
 
-pub use launch::{DEVICE_ALIGNMENT, Launch, launches};
-pub use memory::MAXIMAL_STRIDE;
+pub use launch::{Launch, launches};
 pub use processor::Processor;
 
 use std::collections::HashMap;
@@ -38,24 +37,19 @@ use inkwell::types::BasicMetadataTypeEnum;
 use inkwell::values::{FunctionValue, MetadataValue, PointerValue};
 use inkwell::{AddressSpace, GlobalVisibility};
 
-use crate::codegen::CodegenError;
-use crate::codegen::emit::hoist::Level;
+use crate::codegen::abi::{PARALLEL_FOR, setup_symbol};
+use crate::codegen::emit::hoist::LoopLevel;
 use crate::codegen::emit::ir::{Ir, Value};
 use crate::codegen::emit::transpose::Loaded;
 use crate::codegen::emit::wide::Wide;
-use crate::codegen::gpu::barriers::Plan;
-use crate::codegen::layout::{ALIGNMENT, Layout};
+use crate::codegen::error::CodegenError;
+use crate::codegen::gpu::barriers::BarrierPlan;
+use crate::codegen::layout::Layout;
 use crate::codegen::legalize::legalize;
 use crate::codegen::registers::{self, Slots};
 use crate::nest::{Nest, Scope, Stmt};
 use crate::target::Cpu;
 use crate::workload::{Interval, TensorId, Var};
-
-/// The widest vector loop that is executed at once; LLVM spreads it over several registers.
-pub const MAX_VECTOR_LANES: i64 = 64;
-
-/// The runtime's entry that kernels call.
-pub const PARALLEL_FOR: &str = "tilescribe_parallel_for";
 
 /// Adds the functions `symbol` and `symbol_setup` to a module.
 ///
@@ -82,11 +76,11 @@ pub fn kernel<'c>(
         layout: &layout,
         slots: &slots,
         scopes: alias_scopes(context, nest),
-        plan: Plan::default(),
+        plan: BarrierPlan::default(),
         threads: 1,
         has_wide_products: false,
     };
-    for (name, statements) in [(symbol.to_string(), &body), (format!("{symbol}_setup"), &setup)] {
+    for (name, statements) in [(symbol.to_string(), &body), (setup_symbol(symbol), &setup)] {
         let pointer = context.ptr_type(AddressSpace::default());
         let function = shared.add_function(&name, &[pointer.into(), pointer.into()], Linkage::External);
         let parameter = |n| function.get_nth_param(n).map(|p| p.into_pointer_value());
@@ -115,7 +109,7 @@ struct Shared<'a, 'c> {
     scopes: AliasScopes<'c>,
     /// On a GPU: what threads do between phases, the threads of a block, and whether groups of warps read
     /// shared memory as one.
-    plan: Plan,
+    plan: BarrierPlan,
     threads: i64,
     has_wide_products: bool,
 }
@@ -204,10 +198,9 @@ struct Phase<'c> {
     loops: Vec<(Var, i64)>,
 }
 
-/// Writes one function.
-struct Emitter<'a, 'c> {
-    shared: &'a Shared<'a, 'c>,
-    ir: Ir<'c>,
+/// The function that is written.
+#[derive(Clone, Copy)]
+struct Frame<'c> {
     function: FunctionValue<'c>,
     /// Holds the variables of register slots.
     entry: BasicBlock<'c>,
@@ -215,32 +208,56 @@ struct Emitter<'a, 'c> {
     start: BasicBlock<'c>,
     arguments: PointerValue<'c>,
     workspace: PointerValue<'c>,
-    /// The first element of each buffer in memory.
-    pointers: Vec<Option<PointerValue<'c>>>,
-    /// In a block's shared memory: bytes that nobody writes.
-    idle: Option<PointerValue<'c>>,
+}
+
+/// What loop variables stand for at the current place.
+struct Variables<'c> {
     /// By variable.
     bindings: Vec<Binding<'c>>,
     /// By variable: the values that it takes.
     ranges: Vec<Interval>,
     /// Bound variables, outermost first.
     order: Vec<Var>,
-    /// The function, and the counted loops around the current place.
-    levels: Vec<Level<'c>>,
-    lanes: Option<Lanes>,
-    /// On a GPU: the phase that is being executed, and whether it copies asynchronously.
+}
+
+/// On a GPU: what the threads of a block are doing.
+#[derive(Default)]
+struct Block<'c> {
+    /// In the block's shared memory: bytes that nobody writes.
+    idle: Option<PointerValue<'c>>,
+    /// The phase that is being executed.
     phase: Option<Phase<'c>>,
+    /// Whether the phase copies asynchronously.
     asynchronous: bool,
     /// Products of the phase that are yet to be executed.
     wide: Vec<Wide<'c>>,
+}
+
+/// What the statements of a transposed block have loaded ahead.
+#[derive(Default)]
+struct Ahead<'c> {
+    loaded: Vec<Loaded<'c>>,
+    /// The number of the iteration that is computed.
+    row: usize,
+}
+
+/// Writes one function.
+struct Emitter<'a, 'c> {
+    shared: &'a Shared<'a, 'c>,
+    ir: Ir<'c>,
+    frame: Frame<'c>,
+    /// The first element of each buffer in memory.
+    pointers: Vec<Option<PointerValue<'c>>>,
+    variables: Variables<'c>,
+    /// The function, and the counted loops around the current place.
+    levels: Vec<LoopLevel<'c>>,
+    lanes: Option<Lanes>,
     /// Where this does not hold, memory is not touched: a scalar, or a mask of lanes.
     predicate: Option<Value<'c>>,
     /// Variables of slots, by buffer and number.
     slots: HashMap<(TensorId, i64), PointerValue<'c>>,
-    /// What the block that is being stored has loaded ahead, and the number of the iteration that is
-    /// computed.
-    loaded: Vec<Loaded<'c>>,
-    row: usize,
+    block: Block<'c>,
+    ahead: Ahead<'c>,
 }
 
 impl<'a, 'c> Emitter<'a, 'c> {
@@ -254,28 +271,23 @@ impl<'a, 'c> Emitter<'a, 'c> {
         let entry = shared.context.append_basic_block(function, "entry");
         let start = shared.context.append_basic_block(function, "start");
         ir.builder.position_at_end(start);
-        Emitter {
-            shared,
-            ir,
-            function,
-            entry,
-            start,
-            arguments,
-            workspace,
-            pointers: vec![None; shared.nest.buffers.len()],
+        let variables = Variables {
             bindings: vec![Binding::Unbound; shared.nest.vars.len()],
             ranges: vec![Interval::point(0); shared.nest.vars.len()],
             order: Vec::new(),
-            levels: vec![Level::new(start)],
+        };
+        Emitter {
+            shared,
+            ir,
+            frame: Frame { function, entry, start, arguments, workspace },
+            pointers: vec![None; shared.nest.buffers.len()],
+            variables,
+            levels: vec![LoopLevel::new(start)],
             lanes: None,
-            phase: None,
-            idle: None,
-            asynchronous: false,
-            wide: Vec::new(),
             predicate: None,
             slots: HashMap::new(),
-            loaded: Vec::new(),
-            row: 0,
+            block: Block::default(),
+            ahead: Ahead::default(),
         }
     }
 
@@ -286,7 +298,7 @@ impl<'a, 'c> Emitter<'a, 'c> {
         let byte = self.shared.context.i8_type().into();
         for (number, id) in nest.arguments().into_iter().enumerate() {
             let position = self.ir.integer(ir::Element::I64, number as i64);
-            let slot = self.ir.offset(pointer_type.into(), self.arguments, position)?;
+            let slot = self.ir.offset(pointer_type.into(), self.frame.arguments, position)?;
             let pointer = self.ir.builder.build_load(pointer_type, slot, "")?.into_pointer_value();
             pointer.set_name(&nest.buffer(id).name);
             self.pointers[id.0 as usize] = Some(pointer);
@@ -295,48 +307,48 @@ impl<'a, 'c> Emitter<'a, 'c> {
         let stride = self.ir.integer(ir::Element::I64, layout.private_bytes as i64);
         let start = self.ir.integer(ir::Element::I64, layout.shared_bytes as i64);
         let behind = self.ir.add_nsw(self.ir.mul_nsw(thread, stride)?, start)?;
-        let private = self.ir.offset(byte, self.workspace, behind)?;
+        let private = self.ir.offset(byte, self.frame.workspace, behind)?;
         for (number, buffer) in nest.buffers.iter().enumerate() {
             let id = TensorId(number as u32);
             let base = match buffer.scope {
                 Scope::Argument(_) | Scope::Packed => continue,
-                Scope::Workspace => self.workspace,
+                Scope::Workspace => self.frame.workspace,
                 Scope::BlockShared | Scope::Register => private,
             };
             let offset = self.ir.integer(ir::Element::I64, layout.offset(id) as i64);
             self.pointers[number] = Some(self.ir.offset(byte, base, offset)?);
         }
-        self.levels = vec![Level::new(self.start)];
+        self.levels = vec![LoopLevel::new(self.frame.start)];
         Ok(())
     }
 
     fn finish(self) -> Result<(), CodegenError> {
         self.ir.builder.build_return(None)?;
-        self.ir.builder.position_at_end(self.entry);
-        self.ir.builder.build_unconditional_branch(self.start)?;
+        self.ir.builder.position_at_end(self.frame.entry);
+        self.ir.builder.build_unconditional_branch(self.frame.start)?;
         Ok(())
     }
 
     fn range(&self, var: Var) -> Interval {
-        self.ranges.get(var.0 as usize).copied().unwrap_or(Interval { low: i64::MIN, high: i64::MAX })
+        self.variables.ranges.get(var.0 as usize).copied().unwrap_or(Interval { low: i64::MIN, high: i64::MAX })
     }
 
     fn bind(&mut self, var: Var, binding: Binding<'c>, range: Interval) -> Result<(), CodegenError> {
         let at = var.0 as usize;
         let unknown = || CodegenError::Malformed(format!("a loop over the unknown variable {at}"));
-        *self.bindings.get_mut(at).ok_or_else(unknown)? = binding;
-        self.ranges[at] = range;
-        self.order.push(var);
+        *self.variables.bindings.get_mut(at).ok_or_else(unknown)? = binding;
+        self.variables.ranges[at] = range;
+        self.variables.order.push(var);
         Ok(())
     }
 
     fn unbind(&mut self, var: Var) {
-        self.bindings[var.0 as usize] = Binding::Unbound;
-        self.order.pop();
+        self.variables.bindings[var.0 as usize] = Binding::Unbound;
+        self.variables.order.pop();
     }
 
     fn binding(&self, var: Var) -> Result<Binding<'c>, CodegenError> {
-        match self.bindings.get(var.0 as usize) {
+        match self.variables.bindings.get(var.0 as usize) {
             None | Some(Binding::Unbound) => {
                 let name = self.shared.nest.vars.get(var.0 as usize).cloned().unwrap_or_else(|| var.0.to_string());
                 Err(CodegenError::Malformed(format!("the variable {name} is used outside of its loop")))
@@ -350,7 +362,7 @@ impl<'a, 'c> Emitter<'a, 'c> {
     }
 
     fn new_block(&self, name: &str) -> BasicBlock<'c> {
-        self.shared.context.append_basic_block(self.function, name)
+        self.shared.context.append_basic_block(self.frame.function, name)
     }
 
     /// A new function for the body of a parallel loop:
@@ -358,7 +370,7 @@ impl<'a, 'c> Emitter<'a, 'c> {
     fn body_function(&self) -> FunctionValue<'c> {
         let pointer: BasicMetadataTypeEnum = self.shared.context.ptr_type(AddressSpace::default()).into();
         let integer: BasicMetadataTypeEnum = self.shared.context.i64_type().into();
-        let name = format!("{}.parallel", self.function.get_name().to_string_lossy());
+        let name = format!("{}.parallel", self.frame.function.get_name().to_string_lossy());
         self.shared.add_function(&name, &[pointer, integer, integer, integer], Linkage::Internal)
     }
 
@@ -404,6 +416,3 @@ impl<'a, 'c> Emitter<'a, 'c> {
         Ok(())
     }
 }
-
-/// Alignment of buffers in the workspace, as LLVM wants it.
-pub const WORKSPACE_ALIGNMENT: u32 = ALIGNMENT as u32;

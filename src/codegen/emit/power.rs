@@ -3,9 +3,9 @@
 use inkwell::FloatPredicate;
 use inkwell::IntPredicate;
 
-use crate::codegen::CodegenError;
 use crate::codegen::emit::Emitter;
 use crate::codegen::emit::ir::{Element, Value};
+use crate::codegen::error::CodegenError;
 
 type Result<T> = std::result::Result<T, CodegenError>;
 

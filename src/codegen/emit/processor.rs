@@ -1,7 +1,7 @@
 //! What the emitter asks of the processor.
 
+use crate::target::Cpu;
 use crate::target::gpu::{Gpu, REGISTERS_PER_THREAD};
-use crate::target::{Architecture, Cpu};
 
 /// Whom the code is for.
 #[derive(Clone, Copy)]
@@ -33,10 +33,15 @@ impl Processor<'_> {
     /// Whether there are instructions that round to whole numbers.
     pub fn rounds(self) -> bool {
         match self {
-            Processor::Cpu(target) => {
-                let features = ["sse4.1", "avx", "avx2", "avx512f"];
-                target.architecture == Architecture::Aarch64 || features.iter().any(|name| target.has_feature(name))
-            }
+            Processor::Cpu(target) => target.architecture.rounds(&|name| target.has_feature(name)),
+            Processor::Gpu(_) => true,
+        }
+    }
+
+    /// Whether there are instructions to and from f16.
+    pub fn converts_halves(self) -> bool {
+        match self {
+            Processor::Cpu(target) => target.architecture.converts_halves(&|name| target.has_feature(name)),
             Processor::Gpu(_) => true,
         }
     }

@@ -4,7 +4,7 @@ use inkwell::types::BasicTypeEnum;
 
 use super::Emitter;
 use super::ir::{Element, Value};
-use crate::codegen::CodegenError;
+use crate::codegen::error::CodegenError;
 use crate::codegen::gpu::matrices::{OWN, place_in_first, place_in_second, places_in_first, places_in_second};
 use crate::nest::matrix::{COLUMNS, DEPTH_OF_HALVES, ROWS, operands};
 use crate::nest::{Loop, LoopKind, Scope, Stmt};
@@ -29,8 +29,13 @@ impl<'c> Emitter<'_, 'c> {
         };
         let Expr::Binary(Binary::Multiply, x, y) = value else { return Err(malformed()) };
         let [first, second] = operands(x, y, rows);
-        let lane =
-            self.phase.as_ref().and_then(|phase| phase.loops.last()).map(|(lane, _)| *lane).ok_or_else(malformed)?;
+        let lane = self
+            .block
+            .phase
+            .as_ref()
+            .and_then(|phase| phase.loops.last())
+            .map(|(lane, _)| *lane)
+            .ok_or_else(malformed)?;
 
         let (name, mut arguments) = match (first, second) {
             (Expr::Cast(_, first), Expr::Cast(_, second)) => {

@@ -4,10 +4,10 @@ use inkwell::basic_block::BasicBlock;
 use inkwell::types::{BasicTypeEnum, VectorType};
 use inkwell::values::PointerValue;
 
-use crate::codegen::CodegenError;
 use crate::codegen::emit::Emitter;
 use crate::codegen::emit::ir::{Value, shaped};
 use crate::codegen::emit::memory::register_element;
+use crate::codegen::error::CodegenError;
 use crate::codegen::registers::Slots;
 use crate::workload::{Index, TensorId};
 
@@ -153,7 +153,7 @@ impl<'c> Emitter<'_, 'c> {
     /// A variable of this function, which `sroa` turns into values.
     pub(super) fn entry_variable(&mut self, of: BasicTypeEnum<'c>, name: &str) -> Result<PointerValue<'c>> {
         let here: Option<BasicBlock> = self.ir.builder.get_insert_block();
-        self.ir.builder.position_at_end(self.entry);
+        self.ir.builder.position_at_end(self.frame.entry);
         let pointer = self.ir.builder.build_alloca(of, name)?;
         if let Some(here) = here {
             self.ir.builder.position_at_end(here);

@@ -3,10 +3,10 @@
 use inkwell::IntPredicate;
 use inkwell::values::PointerValue;
 
-use crate::codegen::CodegenError;
-use crate::codegen::emit::hoist::Level;
+use crate::codegen::emit::hoist::LoopLevel;
 use crate::codegen::emit::ir::{Element, Value};
 use crate::codegen::emit::{Binding, Emitter, Lanes, Processor};
+use crate::codegen::error::CodegenError;
 use crate::codegen::gpu::barriers::stmt_id;
 use crate::codegen::legalize::any_mentions;
 use crate::nest::{Loop, LoopKind, Stmt};
@@ -21,10 +21,10 @@ impl<'c> Emitter<'_, 'c> {
         if let Some(wait) = plan.barriers.get(&id) {
             self.barrier(*wait)?;
         }
-        let outer = self.asynchronous;
-        self.asynchronous |= plan.copies.contains(&id);
+        let outer = self.block.asynchronous;
+        self.block.asynchronous |= plan.copies.contains(&id);
         self.plain_statement(statement)?;
-        self.asynchronous = outer;
+        self.block.asynchronous = outer;
         if plan.commits.contains(&id) { self.commit_copies() } else { Ok(()) }
     }
 
@@ -32,7 +32,7 @@ impl<'c> Emitter<'_, 'c> {
         match statement {
             Stmt::Loop(l) => self.loop_(l),
             Stmt::If { conditions, body } => self.conditional(conditions, body),
-            Stmt::Store { buffer, indices, value } if self.asynchronous => self.copy(*buffer, indices, value),
+            Stmt::Store { buffer, indices, value } if self.block.asynchronous => self.copy(*buffer, indices, value),
             Stmt::Store { buffer, indices, value } => {
                 let value = self.expression(value)?;
                 self.store(*buffer, indices, value)
@@ -52,7 +52,7 @@ impl<'c> Emitter<'_, 'c> {
             return Ok(());
         }
         match l.kind {
-            LoopKind::Vector if self.asynchronous && !self.copies_neighbours(l)? => self.unrolled_loop(l, extent),
+            LoopKind::Vector if self.block.asynchronous && !self.copies_neighbours(l)? => self.unrolled_loop(l, extent),
             LoopKind::Vector => self.vector_loop(l),
             LoopKind::Parallel => self.parallel_loop(l),
             LoopKind::Block => Err(CodegenError::Malformed("a block loop inside of a kernel".into())),
@@ -73,7 +73,7 @@ impl<'c> Emitter<'_, 'c> {
     /// what two steps both read, as the window of a convolution does, is loaded twice rather than spilled. On
     /// a GPU that is its assembler's business.
     fn unrolled_loop(&mut self, l: &Loop, extent: i64) -> Result<()> {
-        if let Some(block) = self.block(l).filter(|_| !self.asynchronous) {
+        if let Some(block) = self.block(l).filter(|_| !self.block.asynchronous) {
             return self.store_block(l, &block);
         }
         let full = self.shared.processor.vector_registers() / 2;
@@ -118,8 +118,8 @@ impl<'c> Emitter<'_, 'c> {
         phi.add_incoming(&[(&begin.into_int_value(), before)]);
         let from_zero = begin.into_int_value().is_null();
         self.levels.push(match from_zero && !holds_counted_loop(&l.body) {
-            true => Level::stepping(body, l.var, before),
-            false => Level::new(body),
+            true => LoopLevel::stepping(body, l.var, before),
+            false => LoopLevel::new(body),
         });
         self.bind(l.var, Binding::Scalar(phi.as_basic_value(), self.levels.len() - 1), Interval::below(l.extent()))?;
         self.statements_apart(&l.body)?;
@@ -157,8 +157,13 @@ impl<'c> Emitter<'_, 'c> {
     /// ```
     fn parallel_loop(&mut self, l: &Loop) -> Result<()> {
         let count = self.minimum(&l.bounds)?;
-        let captured: Vec<_> =
-            self.order.iter().copied().filter(|v| matches!(self.bindings[v.0 as usize], Binding::Scalar(..))).collect();
+        let captured: Vec<_> = self
+            .variables
+            .order
+            .iter()
+            .copied()
+            .filter(|v| matches!(self.variables.bindings[v.0 as usize], Binding::Scalar(..)))
+            .collect();
         let pointer_type = self.shared.context.ptr_type(inkwell::AddressSpace::default());
         let integer = self.shared.context.i64_type();
         let mut fields = vec![pointer_type.into(), pointer_type.into()];
@@ -166,9 +171,9 @@ impl<'c> Emitter<'_, 'c> {
         let record = self.shared.context.struct_type(&fields, false);
 
         let context = self.entry_variable(record.into(), "context")?;
-        let mut values: Vec<Value> = vec![self.arguments.into(), self.workspace.into()];
+        let mut values: Vec<Value> = vec![self.frame.arguments.into(), self.frame.workspace.into()];
         for var in &captured {
-            if let Binding::Scalar(value, _) = self.bindings[var.0 as usize] {
+            if let Binding::Scalar(value, _) = self.variables.bindings[var.0 as usize] {
                 values.push(value);
             }
         }
@@ -208,13 +213,13 @@ impl<'c> Emitter<'_, 'c> {
             let field = inner.ir.builder.build_struct_gep(record, context, number as u32, "")?;
             loaded.push(inner.ir.builder.build_load(field_type, field, "")?);
         }
-        inner.arguments = loaded[0].into_pointer_value();
-        inner.workspace = loaded[1].into_pointer_value();
-        inner.bindings.clone_from(&self.bindings);
-        inner.ranges.clone_from(&self.ranges);
-        inner.order.clone_from(&self.order);
+        inner.frame.arguments = loaded[0].into_pointer_value();
+        inner.frame.workspace = loaded[1].into_pointer_value();
+        inner.variables.bindings.clone_from(&self.variables.bindings);
+        inner.variables.ranges.clone_from(&self.variables.ranges);
+        inner.variables.order.clone_from(&self.variables.order);
         for (var, value) in captured.iter().zip(&loaded[2..]) {
-            inner.bindings[var.0 as usize] = Binding::Scalar(*value, 0);
+            inner.variables.bindings[var.0 as usize] = Binding::Scalar(*value, 0);
         }
         inner.materialize_buffers(thread)?;
         inner.counted_loop(l, begin, end)?;

@@ -11,10 +11,10 @@
 
 use inkwell::values::{PointerValue, VectorValue};
 
-use crate::codegen::CodegenError;
+use crate::codegen::abi::MAXIMAL_STRIDE;
 use crate::codegen::emit::ir::{Element, Value, vector_type};
-use crate::codegen::emit::memory::MAXIMAL_STRIDE;
 use crate::codegen::emit::{Binding, Emitter, Lanes};
+use crate::codegen::error::CodegenError;
 use crate::nest::{Loop, LoopKind, Stmt};
 use crate::workload::{DType, Expr, Index, Interval, TensorId, flatten};
 
@@ -152,18 +152,18 @@ impl<'c> Emitter<'_, 'c> {
         let lanes = Lanes { var: vector.var, extent: vector.extent() as u32, width: width as u32 };
         self.lanes = Some(lanes);
         self.bind(vector.var, Binding::Lane, Interval::below(vector.extent()))?;
-        self.loaded = loaded;
+        self.ahead.loaded = loaded;
         let mut rows = Vec::new();
         for number in 0..place.count {
             let i = place.first + number as i64;
             self.bind(l.var, Binding::Constant(i), Interval::point(i))?;
-            self.row = number;
+            self.ahead.row = number;
             let row = self.expression(value)?;
             let row = self.convert(row, Element::F32)?;
             rows.push(self.ir.splat(row, lanes.width)?.into_vector_value());
             self.unbind(l.var);
         }
-        self.loaded.clear();
+        self.ahead.loaded.clear();
         self.unbind(vector.var);
         self.lanes = None;
         Ok(rows)
@@ -192,8 +192,8 @@ impl<'c> Emitter<'_, 'c> {
 
     /// What was loaded ahead for the current iteration.
     pub(super) fn loaded_ahead(&self, buffer: TensorId, indices: &[Index]) -> Option<Value<'c>> {
-        let found = self.loaded.iter().find(|loaded| loaded.buffer == buffer && loaded.indices == indices)?;
-        found.rows.get(self.row).copied()
+        let found = self.ahead.loaded.iter().find(|loaded| loaded.buffer == buffer && loaded.indices == indices)?;
+        found.rows.get(self.ahead.row).copied()
     }
 
     /// Loads the rows of memory, and turns them into vectors for the iterations.

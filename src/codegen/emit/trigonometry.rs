@@ -2,9 +2,9 @@
 
 use inkwell::{FloatPredicate, IntPredicate};
 
-use crate::codegen::CodegenError;
 use crate::codegen::emit::Emitter;
 use crate::codegen::emit::ir::{Element, Value};
+use crate::codegen::error::CodegenError;
 
 type Result<T> = std::result::Result<T, CodegenError>;
 

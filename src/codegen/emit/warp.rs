@@ -4,7 +4,7 @@ use inkwell::IntPredicate;
 
 use super::Emitter;
 use super::ir::{Element, Value};
-use crate::codegen::CodegenError;
+use crate::codegen::error::CodegenError;
 use crate::nest::Scope;
 use crate::target::gpu::WARP;
 use crate::workload::{Combiner, Index, TensorId, Var};
@@ -16,7 +16,7 @@ impl<'c> Emitter<'_, 'c> {
     /// element of its own, or a register.
     pub(super) fn threads_together(&self, buffer: TensorId, indices: &[Index]) -> i64 {
         let is_register = self.shared.nest.buffer(buffer).scope == Scope::Register;
-        let Some(phase) = self.phase.as_ref().filter(|_| !is_register) else { return 1 };
+        let Some(phase) = self.block.phase.as_ref().filter(|_| !is_register) else { return 1 };
         let stays = |(var, _): &&(Var, i64)| !indices.iter().any(|index| index.mentions(*var));
         phase.loops.iter().filter(stays).map(|(_, extent)| extent).product()
     }
@@ -24,7 +24,7 @@ impl<'c> Emitter<'_, 'c> {
     /// Combines the values of `width` neighbouring threads, a power of two up to a warp; each of them gets
     /// the result.
     pub(super) fn combine_threads(&mut self, combiner: Combiner, value: Value<'c>, width: i64) -> Result<Value<'c>> {
-        let Some(phase) = &self.phase else { return Ok(value) };
+        let Some(phase) = &self.block.phase else { return Ok(value) };
         let i32_of = |value: i64| self.ir.integer(Element::I32, value);
         let mask = if phase.loops.iter().map(|(_, extent)| extent).product::<i64>() % WARP == 0 {
             i32_of(-1)
@@ -89,7 +89,7 @@ impl<'c> Emitter<'_, 'c> {
 
     /// Runs `body` in the first of every `width` neighbouring threads.
     pub(super) fn in_first_of(&mut self, width: i64, body: impl FnOnce(&mut Self) -> Result<()>) -> Result<()> {
-        let Some(phase) = &self.phase else { return body(self) };
+        let Some(phase) = &self.block.phase else { return body(self) };
         let rest = self.ir.and(phase.thread, self.ir.integer(Element::I64, width - 1))?;
         let is_first = self.ir.icmp(IntPredicate::EQ, rest, self.ir.integer(Element::I64, 0))?;
         let (yes, after) = (self.new_block("first"), self.new_block("first.end"));

@@ -12,7 +12,7 @@ use inkwell::values::BasicValueEnum;
 use super::ir::{Element, Value};
 use super::product::sides;
 use super::{Binding, Emitter};
-use crate::codegen::CodegenError;
+use crate::codegen::error::CodegenError;
 use crate::codegen::gpu::matrices::held;
 use crate::nest::matrix::{COLUMNS, CoreMatrices, DEPTH_OF_HALVES, GROUP, core_matrices};
 use crate::nest::rewrite::for_each_stmt;
@@ -68,7 +68,7 @@ impl<'c> Emitter<'_, 'c> {
             _ => None,
         };
         let place = indices[..indices.len().saturating_sub(1)].iter().map(|index| index.substitute(&known)).collect();
-        self.wide.push(Wide { sum: (buffer, place), columns: count, half, first, descriptor, by_columns });
+        self.block.wide.push(Wide { sum: (buffer, place), columns: count, half, first, descriptor, by_columns });
         Ok(())
     }
 
@@ -111,7 +111,7 @@ impl<'c> Emitter<'_, 'c> {
     /// Whether the four warps of every group read the same operand: those whose numbers differ in the last
     /// two bits.
     fn is_same_in_groups(&self, operand: &Expr) -> bool {
-        let Some(phase) = &self.phase else { return false };
+        let Some(phase) = &self.block.phase else { return false };
         let [.., (warps, count), (lane, _)] = phase.loops[..] else { return false };
         count % GROUP == 0 && !operand.mentions(warps) && !operand.mentions(lane)
     }
@@ -125,7 +125,7 @@ impl<'c> Emitter<'_, 'c> {
 
     /// Executes what was collected.
     pub(super) fn execute_wide_products(&mut self) -> Result<()> {
-        let products = std::mem::take(&mut self.wide);
+        let products = std::mem::take(&mut self.block.wide);
         if products.is_empty() {
             return Ok(());
         }

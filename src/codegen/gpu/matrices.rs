@@ -8,7 +8,7 @@
 
 use std::collections::BTreeSet;
 
-use crate::codegen::CodegenError;
+use crate::codegen::error::CodegenError;
 use crate::nest::matrix::{self, COLUMNS, ROWS};
 use crate::nest::rewrite::{change_accesses, for_each_stmt, replace_vars};
 use crate::nest::{Loop, LoopKind, Nest, Scope, Stmt};

@@ -1,60 +1,6 @@
-//! Nest to PTX: the program of a GPU, for its driver to assemble.
+//! What a nest asks of the threads of a GPU's block: where they wait for one another, how phases begin and end,
+//! and which part of a matrix each holds.
 
-pub(super) mod barriers;
-pub(super) mod matrices;
-pub(super) mod phases;
-
-use inkwell::context::Context;
-
-use super::emit::{DEVICE_ALIGNMENT, Launch, MAX_VECTOR_LANES, launches};
-use super::layout::Layout;
-use super::machine::{Machine, Output};
-use super::{CodegenError, SYMBOL, Timings};
-use crate::nest::{Nest, verify};
-use crate::target::gpu::Gpu;
-
-/// A nest for a GPU.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Ptx {
-    pub text: String,
-    /// To start one after the other. Each takes the addresses of [`Nest::arguments`], and of the workspace.
-    pub launches: Vec<Launch>,
-    /// Of the workspace, in the device's memory.
-    pub workspace_bytes: usize,
-    pub timings: Timings,
-}
-
-/// Compiles the body of a nest, for arguments that start at multiples of [`DEVICE_ALIGNMENT`].
-///
-/// LLVM ends the process on constructs that a GPU lacks: callers that compile untested nests do it in child
-/// processes.
-///
-/// # Errors
-/// [`CodegenError`].
-pub fn ptx(nest: &Nest, gpu: &Gpu) -> Result<Ptx, CodegenError> {
-    ptx_of(SYMBOL, nest, gpu, DEVICE_ALIGNMENT)
-}
-
-/// As [`ptx`], for arguments that start at multiples of so many bytes only. What is to be started is called
-/// `symbol`, and a number.
-///
-/// # Errors
-/// As [`ptx`].
-pub fn ptx_of(symbol: &str, nest: &Nest, gpu: &Gpu, argument_alignment: u64) -> Result<Ptx, CodegenError> {
-    // what the emitter takes for granted of blocks, threads and registers
-    verify(nest, MAX_VECTOR_LANES).map_err(|error| CodegenError::Malformed(error.to_string()))?;
-    let mut timings = Timings::default();
-    let machine = Machine::of_gpu(gpu)?;
-    let context = Context::create();
-    let mut started = Vec::new();
-    let module = machine.optimized_module(&context, &mut timings, &mut |module| {
-        started = launches(&context, module, symbol, nest, gpu, argument_alignment)?;
-        Ok(())
-    })?;
-    let clock = std::time::Instant::now();
-    let text = machine.write(&module, Output::Assembly)?;
-    timings.machine_code_us = super::elapsed_us(clock);
-    let text = String::from_utf8_lossy(text.as_slice()).trim_end_matches('\0').to_string();
-    let workspace_bytes = Layout::new(nest)?.shared_bytes;
-    Ok(Ptx { text, launches: started, workspace_bytes, timings })
-}
+pub mod barriers;
+pub mod matrices;
+pub mod phases;

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::codegen::CodegenError;
+use crate::codegen::error::CodegenError;
 use crate::nest::{LoopKind, Nest, Scope, Stmt};
 use crate::workload::{Index, TensorId, Var};
 

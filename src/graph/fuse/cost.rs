@@ -11,7 +11,7 @@
 //! 4. Several readers that take each element about once may each recompute up to [`SHARED_OPERATIONS`] in
 //!    total.
 
-use crate::workload::{Atom, Binary, Expr, Index};
+use crate::workload::{Binary, Expr, Index};
 
 /// Cheap operations that a contraction may repeat with every read of an element.
 const CONTRACTION_OPERATIONS: usize = 6;
@@ -45,7 +45,7 @@ impl Cost {
             Expr::Guard { outside, .. } if !matches!(**outside, Expr::Float(_) | Expr::Index(_)) => {
                 Cost { cheap: CHOICE, expensive: 0 }
             }
-            Expr::Load { indices, .. } if indices.iter().any(gathers) => Cost { cheap: 0, expensive: 1 },
+            Expr::Load { indices, .. } if indices.iter().any(Index::has_value) => Cost { cheap: 0, expensive: 1 },
             Expr::Guard { .. } | Expr::Cast(..) | Expr::Float(_) | Expr::Index(_) | Expr::Load { .. } => {
                 Cost::default()
             }
@@ -58,15 +58,6 @@ impl Cost {
     pub fn is_free(self) -> bool {
         self == Cost::default()
     }
-}
-
-/// Whether an index is loaded itself.
-pub fn gathers(index: &Index) -> bool {
-    index.terms().iter().any(|(atom, _)| match atom {
-        Atom::Var(_) => false,
-        Atom::FloorDiv(inner, _) | Atom::Modulo(inner, _) => gathers(inner),
-        Atom::Value(_) => true,
-    })
 }
 
 fn price(expensive: bool) -> Cost {

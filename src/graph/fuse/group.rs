@@ -168,7 +168,7 @@ fn reads_each_element_once(stage: &Stage, tensors: &[Tensor]) -> bool {
     let mut found = false;
     stage.value.for_each_load(&mut |tensor, indices| {
         found |= permutation(indices, &tensors[tensor.0 as usize].shape, &extents).is_some();
-        found |= indices.iter().any(super::cost::gathers) && names_each_axis_once(indices, &extents);
+        found |= indices.iter().any(Index::has_value) && names_each_axis_once(indices, &extents);
     });
     found
 }
@@ -176,7 +176,7 @@ fn reads_each_element_once(stage: &Stage, tensors: &[Tensor]) -> bool {
 /// Gathered rows: each axis selects along a dimension of its own, or by a gathered index.
 fn names_each_axis_once(indices: &[Index], extents: &[i64]) -> bool {
     (0..extents.len()).all(|axis| indices.iter().filter(|index| index.mentions(Var(axis as u32))).count() == 1)
-        && indices.iter().all(|index| index.as_var().is_some() || super::cost::gathers(index))
+        && indices.iter().all(|index| index.as_var().is_some() || index.has_value())
 }
 
 /// Rewrites the members' accesses to `shape` views and drops what nobody reads: element-wise members with a

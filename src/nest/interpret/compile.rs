@@ -3,7 +3,7 @@
 //! The nest has passed the structure check, so variables, buffers, ranks and types fit.
 
 use super::scalar;
-use crate::nest::structure::{is_gathered, literal};
+use crate::nest::structure::literal;
 use crate::nest::{Loop, LoopKind, Nest, Scope, Stmt};
 use crate::workload::{Atom, Binary, Combiner, Condition, DType, Expr, Index, TensorId, Unary, Var, row_major_strides};
 
@@ -172,7 +172,7 @@ fn expr(nest: &Nest, value: &Expr) -> Value {
             Value::Whole(x, dtype) => wrapped(Whole::Unary(*op, Box::new(x)), dtype),
         },
         Expr::Binary(op, x, y) => {
-            let compares = matches!(op, Binary::Less | Binary::LessEqual | Binary::Equal);
+            let compares = op.is_comparison();
             match expr(nest, x) {
                 Value::Real(x, dtype) => {
                     let operands = Box::new((x, expr(nest, y).into_real()));
@@ -245,7 +245,7 @@ fn wrapped(x: Whole, dtype: DType) -> Value {
 fn access(nest: &Nest, buffer: TensorId, indices: &[Index]) -> Access {
     let shape = &nest.buffer(buffer).shape;
     let dimensions = indices.iter().zip(shape).zip(row_major_strides(shape)).map(|((index, extent), stride)| {
-        Dimension { index: sum(nest, index), extent: *extent, stride, gathered: is_gathered(index) }
+        Dimension { index: sum(nest, index), extent: *extent, stride, gathered: index.has_value() }
     });
     Access { buffer: buffer.0 as usize, dimensions: dimensions.collect() }
 }

@@ -1,20 +1,20 @@
 //! Exact rewrites of indices and expressions, by what is known of the axes' ranges.
 
-use crate::workload::bounds::Facts;
+use crate::workload::bounds::StageFacts;
 use crate::workload::evaluate::fold;
 use crate::workload::validate::MAX_COEFFICIENT;
-use crate::workload::{Atom, Binary, Condition, Expr, Float, Index, Unary, Workload};
+use crate::workload::{Atom, Binary, Condition, Expr, Float, Index, Unary, Workload, gcd};
 
 /// Simplifies every stage.
 pub(super) fn simplify(workload: &Workload) -> Workload {
     let mut result = workload.clone();
     for stage in &mut result.stages {
-        stage.value = expr(&stage.value, &Facts::of_stage(stage), workload);
+        stage.value = expr(&stage.value, &StageFacts::of_stage(stage), workload);
     }
     result
 }
 
-fn expr(value: &Expr, facts: &Facts, workload: &Workload) -> Expr {
+fn expr(value: &Expr, facts: &StageFacts, workload: &Workload) -> Expr {
     let below = |x: &Expr| expr(x, facts, workload);
     match value {
         Expr::Float(literal) => Expr::float(f64::from(literal.0 as f32)),
@@ -108,7 +108,7 @@ fn times(index: &Index, factor: i64) -> Option<Index> {
 }
 
 /// Decides divisions by ranges, and takes out of them what divides evenly.
-pub(super) fn index(value: &Index, facts: &Facts, workload: &Workload) -> Index {
+pub(super) fn index(value: &Index, facts: &StageFacts, workload: &Workload) -> Index {
     let mut result = Index::constant(value.offset());
     for (atom, coefficient) in value.terms() {
         let simple = match atom {
@@ -125,7 +125,7 @@ pub(super) fn index(value: &Index, facts: &Facts, workload: &Workload) -> Index 
     result
 }
 
-fn floor_div(inner: Index, divisor: i64, facts: &Facts) -> Index {
+fn floor_div(inner: Index, divisor: i64, facts: &StageFacts) -> Index {
     if divisor == 1 {
         return inner;
     }
@@ -146,7 +146,7 @@ fn floor_div(inner: Index, divisor: i64, facts: &Facts) -> Index {
     even.plus(&quotient)
 }
 
-fn modulo(inner: Index, divisor: i64, facts: &Facts) -> Index {
+fn modulo(inner: Index, divisor: i64, facts: &StageFacts) -> Index {
     if divisor == 1 {
         return Index::constant(0);
     }
@@ -166,14 +166,15 @@ fn modulo(inner: Index, divisor: i64, facts: &Facts) -> Index {
     }
 }
 
-fn within(index: &Index, divisor: i64, facts: &Facts) -> bool {
+fn within(index: &Index, divisor: i64, facts: &StageFacts) -> bool {
     facts.range(index).is_some_and(|r| r.low >= 0 && r.high < divisor)
 }
 
 /// `(g, x, r)` with `index = g · x + r`, `g` a divisor of `divisor`, and `r` in `0..g`: division and
 /// remainder then concern `x` only.
-fn common(index: &Index, divisor: i64, facts: &Facts) -> Option<(i64, Index, Index)> {
-    let mut factors: Vec<i64> = index.terms().iter().map(|(_, c)| greatest_common_divisor(c.abs(), divisor)).collect();
+fn common(index: &Index, divisor: i64, facts: &StageFacts) -> Option<(i64, Index, Index)> {
+    let mut factors: Vec<i64> =
+        index.terms().iter().map(|(_, c)| gcd(c.unsigned_abs(), divisor.unsigned_abs()).cast_signed()).collect();
     factors.sort_unstable();
     factors.dedup();
     factors.into_iter().rev().filter(|g| *g > 1).find_map(|g| {
@@ -189,8 +190,4 @@ fn common(index: &Index, divisor: i64, facts: &Facts) -> Option<(i64, Index, Ind
         }
         within(&small, g, facts).then_some((g, outer, small))
     })
-}
-
-fn greatest_common_divisor(a: i64, b: i64) -> i64 {
-    if b == 0 { a } else { greatest_common_divisor(b, a % b) }
 }

@@ -1,9 +1,9 @@
 //! From an expression to a flat program over registers. A register holds the values of a block of points, its
 //! *lanes*.
 
-use crate::workload::bounds::Facts;
+use crate::workload::bounds::StageFacts;
 use crate::workload::{
-    Atom, Binary, Combiner, Condition, DType, Expr, Index, Stage, Tensor, TensorId, Unary, Workload, row_major_strides,
+    Atom, Binary, Combiner, Condition, DType, Expr, Index, Stage, TensorId, Unary, Workload, flatten, row_major_strides,
 };
 
 /// Outputs below which lanes run over the reduction instead.
@@ -198,7 +198,7 @@ pub(super) fn compile(workload: &Workload, number: usize) -> Program {
     let reduced: i64 = stage.reduction.iter().product();
     let lanes_are_outputs = outputs >= FEW_OUTPUTS || reduced < FEW_OUTPUTS;
     let mut compiler = Compiler { workload, stage, lanes_are_outputs, affines: Vec::new(), floats: 0, integers: 0 };
-    let facts = Facts::of_stage(stage);
+    let facts = StageFacts::of_stage(stage);
     let mut code = Vec::new();
     let result = match compiler.product(&stage.value, &facts) {
         Some(factors) => Root::Product(factors),
@@ -252,7 +252,7 @@ impl Compiler<'_> {
         }
     }
 
-    fn product(&mut self, value: &Expr, facts: &Facts) -> Option<[Factor; 2]> {
+    fn product(&mut self, value: &Expr, facts: &StageFacts) -> Option<[Factor; 2]> {
         let Expr::Binary(Binary::Multiply, x, y) = value else { return None };
         if self.stage.combiner != Some(Combiner::Sum) || !self.lanes_are_outputs {
             return None;
@@ -260,7 +260,7 @@ impl Compiler<'_> {
         Some([self.factor(x, facts)?, self.factor(y, facts)?])
     }
 
-    fn factor(&mut self, expr: &Expr, facts: &Facts) -> Option<Factor> {
+    fn factor(&mut self, expr: &Expr, facts: &StageFacts) -> Option<Factor> {
         match expr {
             Expr::Load { tensor, indices } if self.workload.tensor(*tensor).dtype == DType::F32 => {
                 let load = self.plain_load(*tensor, indices, facts)?;
@@ -277,7 +277,7 @@ impl Compiler<'_> {
     }
 
     /// A load whose position is affine and known to be inside.
-    fn plain_load(&mut self, tensor: TensorId, indices: &[Index], facts: &Facts) -> Option<AffineLoad> {
+    fn plain_load(&mut self, tensor: TensorId, indices: &[Index], facts: &StageFacts) -> Option<AffineLoad> {
         let shape = &self.workload.tensor(tensor).shape;
         let inside = |(index, extent): (&Index, &i64)| {
             index.is_affine() && facts.range(index).is_some_and(|r| r.low >= 0 && r.high < *extent)
@@ -285,7 +285,7 @@ impl Compiler<'_> {
         if !indices.iter().zip(shape).all(inside) {
             return None;
         }
-        let position = flatten(self.workload.tensor(tensor), indices)?;
+        let position = position(indices, shape)?;
         Some(AffineLoad { tensor, affine: self.affine(&position) })
     }
 
@@ -306,7 +306,7 @@ impl Compiler<'_> {
     }
 
     /// An integer register with the index' value.
-    fn index(&mut self, index: &Index, facts: &Facts, code: &mut Vec<Instruction>) -> usize {
+    fn index(&mut self, index: &Index, facts: &StageFacts, code: &mut Vec<Instruction>) -> usize {
         let mut linear = Index::constant(index.offset());
         let mut rest = Vec::new();
         for (atom, coefficient) in index.terms() {
@@ -350,7 +350,7 @@ impl Compiler<'_> {
         sum
     }
 
-    fn expr(&mut self, expr: &Expr, facts: &Facts, code: &mut Vec<Instruction>) -> Register {
+    fn expr(&mut self, expr: &Expr, facts: &StageFacts, code: &mut Vec<Instruction>) -> Register {
         match expr {
             Expr::Float(value) => {
                 let out = self.float();
@@ -391,7 +391,13 @@ impl Compiler<'_> {
         }
     }
 
-    fn load(&mut self, tensor: TensorId, indices: &[Index], facts: &Facts, code: &mut Vec<Instruction>) -> Register {
+    fn load(
+        &mut self,
+        tensor: TensorId,
+        indices: &[Index],
+        facts: &StageFacts,
+        code: &mut Vec<Instruction>,
+    ) -> Register {
         let out = self.register(self.workload.tensor(tensor).dtype);
         if let Some(load) = self.plain_load(tensor, indices, facts) {
             code.push(Instruction::Load { out, load });
@@ -438,7 +444,7 @@ impl Compiler<'_> {
         conditions: &[Condition],
         inside: &Expr,
         outside: &Expr,
-        facts: &Facts,
+        facts: &StageFacts,
         code: &mut Vec<Instruction>,
     ) -> Register {
         let mut tests = Vec::new();
@@ -486,15 +492,11 @@ fn literal(value: f64) -> f64 {
     f64::from(value as f32)
 }
 
-/// The position of an element in its row-major tensor; `None` where a coefficient leaves 64 bits.
-fn flatten(tensor: &Tensor, indices: &[Index]) -> Option<Index> {
-    let mut position = Index::constant(0);
-    for (index, stride) in indices.iter().zip(row_major_strides(&tensor.shape)) {
-        let fits = |value: i64| value.checked_mul(stride).is_some_and(|v| v.abs() < 1 << 56);
-        if !fits(index.offset()) || !index.terms().iter().all(|(_, coefficient)| fits(*coefficient)) {
-            return None;
-        }
-        position = position.plus(&index.clone().times(stride));
-    }
-    Some(position)
+/// The position of an element in its row-major tensor; `None` where a coefficient leaves 56 bits.
+fn position(indices: &[Index], shape: &[i64]) -> Option<Index> {
+    let small = |value: i64, stride: i64| value.checked_mul(stride).is_some_and(|v| v.abs() < 1 << 56);
+    let fits = |(index, stride): (&Index, i64)| {
+        small(index.offset(), stride) && index.terms().iter().all(|(_, coefficient)| small(*coefficient, stride))
+    };
+    indices.iter().zip(row_major_strides(shape)).all(fits).then(|| flatten(indices, shape))
 }

@@ -26,6 +26,8 @@
 mod parse;
 mod print;
 
+use std::borrow::Cow;
+
 pub use parse::TextError;
 
 /// Words of the grammar above that are no operators, combiners or types.
@@ -33,10 +35,12 @@ pub const KEYWORDS: [&str; 16] =
     ["input", "const", "let", "out", "like", "int", "select", "cast", "guard", "pad", "?", "+", "*", "/", "%", "value"];
 
 /// The letter of an axis: `a` to `z`, then `a1`, `b1`, ...
-pub fn axis_name(axis: usize) -> String {
-    let letter = (b'a' + (axis % 26) as u8) as char;
-    if axis < 26 { letter.to_string() } else { format!("{letter}{}", axis / 26) }
+pub fn axis_name(axis: usize) -> Cow<'static, str> {
+    let letter = &LETTERS[axis % 26..=axis % 26];
+    if axis < 26 { letter.into() } else { format!("{letter}{}", axis / 26).into() }
 }
+
+const LETTERS: &str = "abcdefghijklmnopqrstuvwxyz";
 
 /// The axis of a name that [`axis_name`] gives.
 pub fn axis_from_name(name: &str) -> Option<usize> {

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::{Plan, StmtId, for_each_access, stmt_id};
+use super::{BarrierPlan, StmtId, for_each_access, stmt_id};
 use crate::nest::{Loop, LoopKind, Nest, Scope, Stmt};
 use crate::workload::{Atom, Condition, Expr, Index, Interval, Role, TensorId, flatten};
 
@@ -130,7 +130,7 @@ fn is_zero(value: &Expr) -> bool {
 
 /// Whether a statement copies asynchronously, under whatever conditions, but in no loop that commits for
 /// itself.
-fn issues(statement: &Stmt, plan: &Plan) -> bool {
+fn issues(statement: &Stmt, plan: &BarrierPlan) -> bool {
     match statement {
         Stmt::Loop(_) => plan.copies.contains(&stmt_id(statement)),
         Stmt::If { body, .. } => body.iter().any(|inner| issues(inner, plan)),
@@ -140,7 +140,7 @@ fn issues(statement: &Stmt, plan: &Plan) -> bool {
 
 /// Commits groups behind neighbouring copies into different buffers. `inside`: of a condition that is
 /// committed behind as a whole.
-pub(super) fn note_commits(statements: &[Stmt], inside: bool, plan: &mut Plan) {
+pub(super) fn note_commits(statements: &[Stmt], inside: bool, plan: &mut BarrierPlan) {
     let mut filled = BTreeSet::new();
     for (at, statement) in statements.iter().enumerate() {
         let own = issues(statement, plan);

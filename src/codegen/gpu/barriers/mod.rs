@@ -42,7 +42,7 @@ use copies::{is_slot, note_commits, note_copies, slots};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::rc::Rc;
 
-use crate::codegen::CodegenError;
+use crate::codegen::error::CodegenError;
 use crate::nest::rewrite::for_each_stmt;
 use crate::nest::{Loop, LoopKind, Nest, Scope, Stmt};
 use crate::workload::{Expr, Index, TensorId, Var, gcd};
@@ -61,7 +61,7 @@ pub fn stmt_id(statement: &Stmt) -> StmtId {
 
 /// What threads do between the phases of a block.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
-pub struct Plan {
+pub struct BarrierPlan {
     /// In front of these statements all threads meet. Before that, each waits until at most so many of its
     /// groups are under way.
     pub barriers: BTreeMap<StmtId, Option<u32>>,
@@ -73,7 +73,7 @@ pub struct Plan {
     pub drains: bool,
 }
 
-impl Plan {
+impl BarrierPlan {
     /// Whether there is something to do at a statement itself.
     pub fn concerns(&self, statement: &Stmt) -> bool {
         let id = stmt_id(statement);
@@ -86,10 +86,10 @@ impl Plan {
 /// # Errors
 /// [`CodegenError::Unsupported`] where a condition between phases depends on data, which would have to be
 /// waited for, too.
-pub fn plan(nest: &Nest, statements: &[Stmt]) -> Result<Plan, CodegenError> {
+pub fn plan(nest: &Nest, statements: &[Stmt]) -> Result<BarrierPlan, CodegenError> {
     let slots = slots(nest, statements);
     let period = slots.values().fold(1, |all, count| all / gcd(all as u64, *count as u64) as i64 * count);
-    let mut plan = Plan::default();
+    let mut plan = BarrierPlan::default();
     note_copies(nest, &slots, statements, &mut plan.copies);
     note_commits(statements, false, &mut plan);
     let mut planner = Planner {
@@ -231,7 +231,7 @@ struct Planner<'a> {
     slots: BTreeMap<TensorId, i64>,
     /// After so many iterations of any loop, all slots are the same again.
     period: i64,
-    plan: Plan,
+    plan: BarrierPlan,
     /// Of the variables of the loops around.
     values: HashMap<Var, i64>,
     /// The conditions around, outermost first.

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
-use super::{Plan, for_each_access, plan, stmt_id};
+use super::{BarrierPlan, for_each_access, plan, stmt_id};
 use crate::codegen::gpu::matrices::deal_out;
 use crate::codegen::gpu::phases::own_registers;
 use crate::nest::{Buffer, Loop, LoopKind, Nest, Scope, Stmt, verify};
@@ -30,7 +30,7 @@ struct Done {
 /// A block that executes statements and finds out whether it may.
 struct Block<'a> {
     nest: &'a Nest,
-    plan: &'a Plan,
+    plan: &'a BarrierPlan,
     values: BTreeMap<Var, i64>,
     /// Barriers passed.
     barriers: u64,
@@ -43,7 +43,12 @@ struct Block<'a> {
 }
 
 impl<'a> Block<'a> {
-    fn run(nest: &'a Nest, plan: &'a Plan, statements: &[Stmt], values: BTreeMap<Var, i64>) -> Result<usize, String> {
+    fn run(
+        nest: &'a Nest,
+        plan: &'a BarrierPlan,
+        statements: &[Stmt],
+        values: BTreeMap<Var, i64>,
+    ) -> Result<usize, String> {
         let mut block = Block { nest, plan, values, barriers: 0, done: BTreeMap::new(), groups: Vec::new(), phases: 0 };
         block.statements(statements)?;
         if block.plan.drains {
@@ -222,7 +227,7 @@ fn looped(kind: LoopKind, var: Var, extent: i64, body: Vec<Stmt>) -> Stmt {
 }
 
 /// The barriers in a loop over more than one iteration that holds a condition, as the steps of a pipeline do.
-fn of_steps(statements: &[Stmt], plan: &Plan) -> Vec<Option<u32>> {
+fn of_steps(statements: &[Stmt], plan: &BarrierPlan) -> Vec<Option<u32>> {
     let mut found = Vec::new();
     for statement in statements {
         if let Stmt::Loop(l) = statement
@@ -248,7 +253,7 @@ fn nothing_is_touched_before_it_arrived_and_a_step_has_one_barrier() {
                 let (statements, values) = inside(&nest.body[0], false);
                 let found = plan(&nest, statements).unwrap();
                 let told = |what: String| format!("{stages} stages, {rounds} rounds: {what}\n{nest}\n{found:?}");
-                let run = |plan: &Plan| Block::run(&nest, plan, statements, values.clone());
+                let run = |plan: &BarrierPlan| Block::run(&nest, plan, statements, values.clone());
                 phases += run(&found).unwrap_or_else(|what| panic!("{}", told(what)));
                 assert_eq!(found.copies.is_empty(), stages == 1, "{}", told(String::new()));
                 if !pipe.is_steady() {
