@@ -208,7 +208,7 @@ const COMMENT_WIDTH: usize = 110;
 
 #[test]
 fn comments_are_narrow_enough_to_read() {
-    let folders = ["src", "tests", "benches", "examples"].map(|folder| root().join(folder));
+    let folders = ["src", "tests", "benches", "examples", "tools"].map(|folder| root().join(folder));
     let mut violations = Vec::new();
     for path in folders.iter().flat_map(|folder| ["rs", "c", "h"].map(|kind| files(folder, kind))).flatten() {
         let mut fenced = false;

@@ -1,15 +1,15 @@
 #!/bin/sh
 # Tunes, checks and compares on the GPU of this machine, in one call of a few minutes: a driver and a built program are all that it takes.
 #
-#   benches/gpu.sh TILESCRIBE OUT [SECONDS [NETWORK.onnx...]]
+#   tools/gpu.sh TILESCRIBE OUT [SECONDS [NETWORK.onnx...]]
 #
 # TILESCRIBE is the program (cargo build --release), OUT a folder for what comes out:
 #
 #   gpu.jsonl.zst, held_out.jsonl.zst  records of the 27 operators of tests/files/nest/operators.txt: 17 that a model learns from, ten that it does not
-#   products.jsonl.zst                 of benches/gpu/products.txt; of f32, with --exact, in exact.jsonl.zst
+#   products.jsonl.zst                 of tools/gpu/products.txt; of f32, with --exact, in exact.jsonl.zst
 #   winners/                           the fastest program of each, as a plan for `measure` and as PTX
 #   networks/                          the networks, compiled
-#   torch.md                           all of them beside PyTorch, in turn in one run, where python3 has it (benches/gpu/beside_torch.py)
+#   torch.md                           all of them beside PyTorch, in turn in one run, where python3 has it (tools/gpu/beside_torch.py)
 #   memcheck.txt, racecheck.txt        what compute-sanitizer says of the winners, where it is there
 #   checkpoint/, compare/              a checkpoint that has learned from gpu.jsonl.zst, and lm with it beside evolution and random sampling, on the ten operators
 #   log.txt

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Tables of a comparison, as Markdown: quality by number of measured programs, and what each method needs to come as far as `lm`.
 
-    python3 benches/search/tables.py OUT/results.json [--of lm] [--at 10]
+    python3 tools/tables.py OUT/results.json [--of lm] [--at 10]
 
 `OUT` is what `tilescribe compare -o OUT` wrote. Needs nothing but Python.
 """

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Writes the odd suite: single operators whose extents no library was tuned for. Primes, 197 tokens, 7x7 images, 3 channels, batches of 3.
 
-usage: make_odd_ops.py OUT_DIR
+usage: odd_operators.py OUT_DIR
 
 Needs numpy and onnx. None of the extents was chosen after looking at results. Time the files as those of any other suite:
 
