@@ -24,7 +24,13 @@ pub mod propose;
 pub mod tune;
 pub mod artifact;
 
-/// The README's example, compiled with the documentation tests.
+/// The code of the pages in Markdown, compiled and run with the documentation tests.
 #[cfg(doctest)]
-#[doc = include_str!("../README.md")]
-pub struct Readme;
+pub mod pages {
+    #[doc = include_str!("../README.md")]
+    pub struct Readme;
+    #[doc = include_str!("../docs/tutorial.md")]
+    pub struct Tutorial;
+    #[doc = include_str!("../docs/extending.md")]
+    pub struct Extending;
+}

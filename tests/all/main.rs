@@ -18,3 +18,4 @@ mod artifact;
 mod command;
 mod hub;
 mod hygiene;
+mod docs;
