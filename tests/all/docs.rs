@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use tilescribe::codegen;
 use tilescribe::space::{Next, Space, Trace, Untuned};
@@ -225,4 +226,35 @@ fn the_tutorial_shows_what_the_code_prints() {
         return;
     }
     assert_eq!(parts, text, "docs/tutorial.md shows something else; UPDATE_EXPECT=1 rewrites it");
+}
+
+#[test]
+fn excerpts_are_what_the_sources_say() {
+    let text = fs::read_to_string(root().join("docs/extending.md")).unwrap();
+    let excerpts: Vec<&str> = text.split("<!-- excerpt: ").skip(1).collect();
+    assert!(excerpts.len() >= 2, "there are excerpts");
+    for excerpt in excerpts {
+        let (file, rest) = excerpt.split_once(" -->\n```rs\n").expect("code follows");
+        let code = rest.split("```\n").next().unwrap();
+        assert!(fs::read_to_string(root().join(file)).unwrap().contains(code), "{file} does not say\n{code}");
+    }
+}
+
+#[test]
+fn a_c_program_embeds_an_artifact_as_the_example_says() {
+    let folder = tempfile::tempdir().unwrap();
+    let made = Command::new("make")
+        .args(["-s", "-C", "examples/embed", &format!("OUT={}", folder.path().display())])
+        .arg(format!("TILESCRIBE={}", env!("CARGO_BIN_EXE_tilescribe")))
+        .current_dir(root())
+        .env("XDG_CACHE_HOME", folder.path())
+        .output()
+        .unwrap();
+    let (out, error) = (String::from_utf8_lossy(&made.stdout), String::from_utf8_lossy(&made.stderr));
+    assert!(made.status.success(), "{error}");
+    // what small_residual.onnx computes, ten logits
+    let line = out.lines().find(|line| line.ends_with("(40 bytes)")).unwrap_or_else(|| panic!("no output: {out}"));
+    let values: Vec<f32> = line.split_whitespace().filter_map(|word| word.parse().ok()).collect();
+    assert!(values.len() == 4 && values.iter().all(|value| value.abs() < 1.0), "{line}");
+    assert!(values.iter().any(|value| *value != values[0]), "{line}");
 }

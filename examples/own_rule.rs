@@ -1,0 +1,102 @@
+//! A rule of one's own: it asks by how much the innermost loop of a reduction is unrolled, which no rule of
+//! ours does. Measures both a program without and programs with it.
+//!
+//! usage: cargo run --release --example own_rule
+
+use std::error::Error;
+use std::process::ExitCode;
+
+use tilescribe::codegen;
+use tilescribe::measure::{Measurer, Options, worker_main_with};
+use tilescribe::nest::LoopKind;
+use tilescribe::nest::rewrite::Refusal;
+use tilescribe::space::{Built, Decision, Plan, Policy, Rule, Space, Stop, Tape, Word, Words};
+use tilescribe::target::{Cpu, Target, Task, TaskOn};
+
+/// `unroll s0 = 4`: so many steps of the group's reduction are written out.
+struct UnrollReduction;
+
+fn site(group: usize) -> Words {
+    Words(["unroll".into(), format!("s{group}")].map(|name: String| Word::Name(name.into())).to_vec())
+}
+
+impl Rule<Cpu> for UnrollReduction {
+    fn name(&self) -> &'static str {
+        "unroll-reduction"
+    }
+
+    fn version(&self) -> u32 {
+        1
+    }
+
+    fn decide(&self, _: &TaskOn<'_, Cpu>, plan: &mut Plan, tape: &mut Tape<'_>) -> Result<(), Stop> {
+        for group in plan.groups.iter().filter(|group| !group.reduction_order.is_empty()) {
+            // the first candidate is the default: the program of before
+            let factor = tape.choose_number(site(group.stage), &[1, 2, 4, 8], 0)?;
+            plan.notes.insert(site(group.stage), factor.unsigned_abs().into());
+        }
+        Ok(())
+    }
+
+    fn realise(&self, _: &TaskOn<'_, Cpu>, plan: &Plan, built: &mut Built) -> Result<(), Refusal> {
+        for (at, group) in plan.groups.iter().enumerate() {
+            let factor = plan.notes.get(&site(group.stage)).and_then(Words::as_number);
+            let innermost = group.reduction_order.last().map(|axis| built.loops[at][*axis].inner);
+            if let (Some(factor @ 2..), Some(innermost)) = (factor, innermost) {
+                let (nest, _, inner) = std::mem::take(&mut built.nest).split(innermost, factor as i64)?;
+                built.nest = nest.set_kind(inner, LoopKind::Unroll)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Our rules, and the one above behind them.
+fn space() -> Space {
+    Space::standard().with(Box::new(UnrollReduction))
+}
+
+/// Answers the rule's question, and takes the defaults of all others.
+struct Unrolled(u64);
+
+impl Policy for Unrolled {
+    fn pick(&mut self, decision: &Decision) -> usize {
+        let ours = decision.site.to_string().starts_with("unroll ");
+        let wanted = |value: &Words| value.to_string() == self.0.to_string();
+        decision.candidates.iter().position(|value| ours && wanted(value)).unwrap_or(decision.default)
+    }
+}
+
+const WORKLOAD: &str = "input t0 64 256\nconst t1 256 96\nout t2 64 96 sum 256 mul t0 a c t1 c b\n";
+
+fn main() -> ExitCode {
+    // candidates are compiled and run in a child process; it must know the rule, so it is this program, too
+    if std::env::args().nth(1).as_deref() == Some("worker") {
+        return worker_main_with(space());
+    }
+    match compare() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn compare() -> Result<(), Box<dyn Error>> {
+    let (space, target) = (space(), Target::from(codegen::host()?));
+    let task = Task { workload: WORKLOAD.parse()?, target };
+    let mut options = Options::for_this_executable()?;
+    options.arguments = vec!["worker".into()];
+    options.space = space.versions();
+    let mut measurer = Measurer::new(options);
+    let traces: Vec<_> = [1, 2, 4, 8].map(|factor| space.drive(&task, &mut Unrolled(factor)).0).to_vec();
+    for (trace, outcome) in traces.iter().zip(measurer.finals(&task, &traces)?) {
+        let unroll = trace.to_string().lines().last().unwrap_or_default().to_string();
+        match outcome.best_ns() {
+            Some(ns) => println!("{unroll}: {:.1} µs", ns as f64 / 1e3),
+            None => println!("{unroll}: {outcome:?}"),
+        }
+    }
+    Ok(())
+}
