@@ -67,7 +67,7 @@ impl Policy for Unrolled {
     }
 }
 
-const WORKLOAD: &str = "input t0 64 256\nconst t1 256 96\nout t2 64 96 sum 256 mul t0 a c t1 c b\n";
+const WORKLOAD: &str = "input t0 2 512\nconst t1 512 64\nout t2 2 64 sum 512 mul t0 a c t1 c b\n";
 
 fn main() -> ExitCode {
     // candidates are compiled and run in a child process; it must know the rule, so it is this program, too
