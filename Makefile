@@ -1,4 +1,5 @@
-# Each target installs what is missing first, then does its work in one build profile, so that dependencies build once.
+# Each target installs what is missing first, then does its work in one build profile, so that dependencies
+# build once.
 
 TILESCRIBE = target/release/tilescribe
 # small enough for two cores and a few minutes; `make demo DEMO_SECONDS=600` searches longer
@@ -34,8 +35,9 @@ lint: setup
 build: setup
 	cargo build --release
 
-# The same in target/with_cuda, with candle's CUDA back end: `pretrain --device cuda` trains on a GPU. Needs neither a GPU nor CUDA here, and starts
-# without them; half an hour on two cores. CAPABILITY is the least compute capability that it runs on.
+# The same in target/with_cuda, with candle's CUDA back end: `pretrain --device cuda` trains on a GPU. Needs
+# neither a GPU nor CUDA here, and starts without them; half an hour on two cores. CAPABILITY is the least
+# compute capability that it runs on.
 CAPABILITY = 80
 CUDA = $(CURDIR)/target/nvcc/nvidia/cu13
 cuda: setup
@@ -43,8 +45,9 @@ cuda: setup
 	CUDA_COMPUTE_CAP=$(CAPABILITY) NVCC=$(CUDA)/bin/nvcc PATH="$(CUDA)/bin:$$PATH" CUDARC_CUDA_VERSION=13000 CUDAFORGE_THREADS=2 \
 	NVCC_APPEND_FLAGS=--compress-mode=size CUDA_HOME=$(CUDA)/none CARGO_TARGET_DIR=target/with_cuda cargo build --release --features cuda
 
-# The shipped model anew, in checkpoints/rebuilt: the transformer learns from all records, the estimator from those whose times err least. Says at
-# the end how near both come to the ones that are built in. Took 48 minutes on two cores.
+# The shipped model anew, in checkpoints/rebuilt: the transformer learns from all records, the estimator from
+# those whose times err least. Says at the end how near both come to the ones that are built in. Took 48
+# minutes on two cores.
 UNDISTURBED = $(addprefix corpus/records/,$(addsuffix .jsonl.zst,paced second_machine third_machine fourth_machine))
 checkpoint: build
 	$(TILESCRIBE) pretrain --corpus corpus/records --estimator-corpus $(UNDISTURBED) \

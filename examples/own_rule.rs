@@ -9,16 +9,11 @@ use std::process::ExitCode;
 use tilescribe::codegen;
 use tilescribe::measure::{Measurer, Options, worker_main_with};
 use tilescribe::nest::LoopKind;
-use tilescribe::nest::rewrite::Refusal;
-use tilescribe::space::{Built, Decision, Plan, Policy, Rule, Space, Stop, Tape, Word, Words};
-use tilescribe::target::{Cpu, Target, Task, TaskOn};
+use tilescribe::space::{Decision, Policy, Rule, Space, Step, Stop, Tape, View, Word, Words};
+use tilescribe::target::{Cpu, Target, Task};
 
-/// `unroll s0 = 4`: so many steps of the group's reduction are written out.
+/// `unroll s0 = 4`: so many steps of the reduction are written out.
 struct UnrollReduction;
-
-fn site(group: usize) -> Words {
-    Words(["unroll".into(), format!("s{group}")].map(|name: String| Word::Name(name.into())).to_vec())
-}
 
 impl Rule<Cpu> for UnrollReduction {
     fn name(&self) -> &'static str {
@@ -29,25 +24,22 @@ impl Rule<Cpu> for UnrollReduction {
         1
     }
 
-    fn decide(&self, _: &TaskOn<'_, Cpu>, plan: &mut Plan, tape: &mut Tape<'_>) -> Result<(), Stop> {
-        for group in plan.groups.iter().filter(|group| !group.reduction_order.is_empty()) {
+    fn decide(&self, view: &View<'_, Cpu>, tape: &mut Tape<'_>) -> Result<Vec<Step>, Stop> {
+        let mut steps = Vec::new();
+        for group in &view.groups {
+            let innermost = group.positions(true).last().and_then(|at| group.loops(*at));
+            let Some(loops) = innermost else { continue };
+            tape.defaults_only(group.defaults_only);
+            let site = Words(vec![Word::from("unroll"), Word::Name(group.name())]);
             // the first candidate is the default: the program of before
-            let factor = tape.choose_number(site(group.stage), &[1, 2, 4, 8], 0)?;
-            plan.notes.insert(site(group.stage), factor.unsigned_abs().into());
-        }
-        Ok(())
-    }
-
-    fn realise(&self, _: &TaskOn<'_, Cpu>, plan: &Plan, built: &mut Built) -> Result<(), Refusal> {
-        for (at, group) in plan.groups.iter().enumerate() {
-            let factor = plan.notes.get(&site(group.stage)).and_then(Words::as_number);
-            let innermost = group.reduction_order.last().map(|axis| built.loops[at][*axis].inner);
-            if let (Some(factor @ 2..), Some(innermost)) = (factor, innermost) {
-                let (nest, _, inner) = std::mem::take(&mut built.nest).split(innermost, factor as i64)?;
-                built.nest = nest.set_kind(inner, LoopKind::Unroll)?;
+            let factor = tape.choose_number(site, &[1, 2, 4, 8], 0)?;
+            if factor > 1 {
+                let (split, _, inner) = Step::split(&loops.inner, factor);
+                steps.push(split);
+                steps.extend(Step::mark(LoopKind::Unroll, vec![inner]));
             }
         }
-        Ok(())
+        Ok(steps)
     }
 }
 

@@ -1,5 +1,6 @@
 #!/bin/sh
-# Tunes, checks and compares on the GPU of this machine, in one call of a few minutes: a driver and a built program are all that it takes.
+# Tunes, checks and compares on the GPU of this machine, in one call of a few minutes: a driver and a built
+# program are all that it takes.
 #
 #   tools/gpu.sh TILESCRIBE OUT [SECONDS [NETWORK.onnx...]]
 #

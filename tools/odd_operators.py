@@ -1,9 +1,11 @@
 #!/usr/bin/env python3
-"""Writes the odd suite: single operators whose extents no library was tuned for. Primes, 197 tokens, 7x7 images, 3 channels, batches of 3.
+"""Writes the odd suite: single operators whose extents no library was tuned for. Primes, 197 tokens, 7x7
+images, 3 channels, batches of 3.
 
 usage: odd_operators.py OUT_DIR
 
-Needs numpy and onnx. None of the extents was chosen after looking at results. Time the files as those of any other suite:
+Needs numpy and onnx. None of the extents was chosen after looking at results. Time the files as those of
+any other suite:
 
     tilescribe tune FILE --trials-per-task 256        for each
     bench.py --ours 'tilescribe bench {model}' FILE ...

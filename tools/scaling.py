@@ -1,11 +1,13 @@
 #!/usr/bin/env python3
-"""Times the square product from 64 to 4096 on Tilescribe and its peers, and draws GFLOP/s against size, with the machine's measured peak.
+"""Times the square product from 64 to 4096 on Tilescribe and its peers, and draws GFLOP/s against size, with
+the machine's measured peak.
 
 usage: scaling.py [--trials 64] [--threads 2] [--rounds 3] [--seconds 0.3] [--binary target/release/tilescribe] [--sizes N ...] OUT.svg
 
-Each size is tuned with a store of its own first. The contestants take turns; what counts is the fastest run of each. The peak is what
-`tilescribe doctor` has measured; it is measured first, if it was not yet. Prints the table that the picture shows, and writes it beside the picture as OUT.json.
-Needs numpy and onnx; ONNX Runtime and OpenVINO are timed where they are installed.
+Each size is tuned with a store of its own first. The contestants take turns; what counts is the fastest run
+of each. The peak is what `tilescribe doctor` has measured; it is measured first, if it was not yet. Prints
+the table that the picture shows, and writes it beside the picture as OUT.json. Needs numpy and onnx; ONNX
+Runtime and OpenVINO are timed where they are installed.
 """
 import argparse
 import importlib.util

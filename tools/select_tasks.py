@@ -3,8 +3,9 @@
 
 usage: select_tasks.py TILESCRIBE NETWORK_DIR OUT_DIR [--each 8]
 
-Of each of resnet50, resnext50, mobilenet_v2, bert_base, vit_b_16 and gpt2 (NETWORK_DIR/NAME.onnx) EACH tasks, each computation once: kinds of task (the name up to
-its sizes) take turns, and within a kind the tasks that hold the most arithmetic of an inference (calls times flops) come first. Writes a file for each,
+Of each of resnet50, resnext50, mobilenet_v2, bert_base, vit_b_16 and gpt2 (NETWORK_DIR/NAME.onnx) EACH
+tasks, each computation once: kinds of task (the name up to its sizes) take turns, and within a kind the
+tasks that hold the most arithmetic of an inference (calls times flops) come first. Writes a file for each,
 NN_NAME.txt, in the order in which they were chosen.
 """
 import argparse

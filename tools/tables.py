@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Tables of a comparison, as Markdown: quality by number of measured programs, and what each method needs to come as far as `lm`.
+"""Tables of a comparison, as Markdown: quality by number of measured programs, and what each method needs to
+come as far as `lm`.
 
     python3 tools/tables.py OUT/results.json [--of lm] [--at 10]
 

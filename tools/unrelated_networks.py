@@ -3,10 +3,12 @@
 
 usage: unrelated_networks.py OUT_DIR [NAME ...]      (no name: all)
 
-The corpus was made of convolutional image networks, transformers, and random chains of their layers. These are other kinds: a radiance field (a
-narrow perceptron over waves of coordinates), a network over points (shared perceptrons, maximum over all points), one over a graph (a dense adjacency
-matrix between layers), a mixer (perceptrons over patches and over channels in turn), dilated gated convolutions over sound, pairwise
-interactions of a recommender, and a bilinear tensor contraction. Needs torch and onnxscript; weights are random, seed 0.
+The corpus was made of convolutional image networks, transformers, and random chains of their layers. These
+are other kinds: a radiance field (a narrow perceptron over waves of coordinates), a network over points
+(shared perceptrons, maximum over all points), one over a graph (a dense adjacency matrix between layers), a
+mixer (perceptrons over patches and over channels in turn), dilated gated convolutions over sound, pairwise
+interactions of a recommender, and a bilinear tensor contraction. Needs torch and onnxscript; weights are
+random, seed 0.
 """
 import pathlib
 import sys

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use tilescribe::codegen;
-use tilescribe::space::{Next, Space, Trace, Untuned};
+use tilescribe::space::{Next, Space, Tape, Trace, Untuned};
 use tilescribe::target::{Target, Task};
 
 /// Columns of prose, at most. Tables, code and lines that are one link may be wider.
@@ -187,12 +187,14 @@ fn printed() -> BTreeMap<&'static str, String> {
     let (untuned, _) = space.drive(&task, &mut Untuned);
     let trace: Trace = read("docs/tutorial/trace.txt").parse().unwrap();
     let Next::Done(nest) = space.next(&task, &trace).unwrap() else { panic!("the trace is complete") };
+    let schedule = space.schedule(&task, &mut Tape::replay(&trace)).unwrap();
     let assembly = codegen::assembly(&nest, task.target.cpu().unwrap()).unwrap();
     let multiply_adds = assembly.lines().filter(|line| line.contains("vfmadd"));
     // without LLVM's comments
     let multiply_adds = multiply_adds.map(|line| line.split('#').next().unwrap().trim().replace('\t', " "));
     BTreeMap::from([
         ("untuned", untuned.to_string()),
+        ("schedule", schedule.to_string()),
         ("nest", nest.to_string()),
         ("multiply-adds", multiply_adds.collect::<Vec<_>>().join("\n")),
     ])

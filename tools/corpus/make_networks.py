@@ -3,9 +3,9 @@
 
 usage: make_networks.py OUT_DIR [NAME ...]      (no name: all)
 
-Needs torch, torchvision, transformers and onnxscript. The evaluation networks (resnet50, resnext50, mobilenet_v2, bert_base,
-vit_b_16, gpt2) are not among them; their tasks are excluded by canonical hash besides.
-Only the shapes matter for the corpus, so weights are whatever the constructor makes of seed 0.
+Needs torch, torchvision, transformers and onnxscript. The evaluation networks (resnet50, resnext50,
+mobilenet_v2, bert_base, vit_b_16, gpt2) are not among them; their tasks are excluded by canonical hash
+besides. Only the shapes matter for the corpus, so weights are whatever the constructor makes of seed 0.
 """
 import pathlib
 import sys

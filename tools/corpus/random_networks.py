@@ -1,12 +1,14 @@
 #!/usr/bin/env python3
-"""Exports random but plausible networks to ONNX, so that the corpus knows more shapes than those of well-known networks.
+"""Exports random but plausible networks to ONNX, so that the corpus knows more shapes than those of well-known
+networks.
 
 usage: random_networks.py OUT_DIR [--images 70] [--sequences 45] [--seed 1]
 
-Each is a chain of layers as people build them: convolutions of one to three dimensions with their normalisation, activation and
-residual, depthwise and grouped ones, pooling, squeeze and excitation, transposed convolutions; or a transformer block with attention,
-norms and a plain or gated feed-forward part. Kinds of layers, channels, sizes, batches and lengths are drawn; channels and lengths
-are mostly the round numbers that people choose, and now and then are not. Needs torch.
+Each is a chain of layers as people build them: convolutions of one to three dimensions with their
+normalisation, activation and residual, depthwise and grouped ones, pooling, squeeze and excitation,
+transposed convolutions; or a transformer block with attention, norms and a plain or gated feed-forward
+part. Kinds of layers, channels, sizes, batches and lengths are drawn; channels and lengths are mostly the
+round numbers that people choose, and now and then are not. Needs torch.
 """
 import argparse
 import pathlib

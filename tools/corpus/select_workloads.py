@@ -3,10 +3,11 @@
 
 usage: select_workloads.py TRAIN_DIR EVAL_DIR OUT_DIR [--count 170] [--mflop 250]
 
-TRAIN_DIR and EVAL_DIR hold the printed tasks, a .txt file a network. A task whose hash occurs in EVAL_DIR is left out, and EVAL_DIR's
-hashes are written to OUT_DIR/../excluded.txt, which a test compares with the corpus. Kinds of task (the name up to its sizes) take turns until
-COUNT tasks are chosen; within a kind the order is that of a seeded shuffle. Tasks above MFLOP are left out: their oracle takes too long.
-Tasks that OUT_DIR holds already stay, unless they are excluded now, and do not count.
+TRAIN_DIR and EVAL_DIR hold the printed tasks, a .txt file a network. A task whose hash occurs in EVAL_DIR
+is left out, and EVAL_DIR's hashes are written to OUT_DIR/../excluded.txt, which a test compares with the
+corpus. Kinds of task (the name up to its sizes) take turns until COUNT tasks are chosen; within a kind the
+order is that of a seeded shuffle. Tasks above MFLOP are left out: their oracle takes too long. Tasks that
+OUT_DIR holds already stay, unless they are excluded now, and do not count.
 """
 import argparse
 import collections

@@ -1,14 +1,17 @@
 #!/usr/bin/env python3
-"""Times operators, products of matrices and networks in PyTorch on a GPU, in turn with Tilescribe, in one run; prints a Markdown table.
+"""Times operators, products of matrices and networks in PyTorch on a GPU, in turn with Tilescribe, in one run;
+prints a Markdown table.
 
     python3 beside_torch.py --ours 'CMD {name}' [--rounds 2] [--seconds 0.1] [--compile-seconds 150] [--json OUT] NAME...
 
-A name tells what it is and its sizes: an operator as in tests/files/nest/operators.txt, a product of matrices (product_f16_4096x4096x4096; of f32, tf32, f16 or bf16),
-or a network of torchvision or transformers (resnet50, bert_base, ...). CMD prints a JSON object with "min_ms" as its last line.
+A name tells what it is and its sizes: an operator as in tests/files/nest/operators.txt, a product of
+matrices (product_f16_4096x4096x4096; of f32, tf32, f16 or bf16), or a network of torchvision or
+transformers (resnet50, bert_base, ...). CMD prints a JSON object with "min_ms" as its last line.
 
-PyTorch runs eagerly (cuBLAS, cuDNN) and compiled (torch.compile, max-autotune; as long as --compile-seconds last). Both are recorded as CUDA graphs, so that starting kernels costs them
-nothing, over several copies of all arguments, so that no run finds its own in the second-level cache; Tilescribe's programs are timed over such copies, too. f32 is rounded to TF32 everywhere but in
-product_f32.
+PyTorch runs eagerly (cuBLAS, cuDNN) and compiled (torch.compile, max-autotune; as long as --compile-seconds
+last). Both are recorded as CUDA graphs, so that starting kernels costs them nothing, over several copies of
+all arguments, so that no run finds its own in the second-level cache; Tilescribe's programs are timed over
+such copies, too. f32 is rounded to TF32 everywhere but in product_f32.
 """
 
 import argparse

@@ -1,5 +1,6 @@
 #!/bin/sh
-# Times what tools/gpu.sh left in a folder once more: ours.sh TILESCRIBE OUT NAME. The last line of the output is {"min_ms":..}.
+# Times what tools/gpu.sh left in a folder once more: ours.sh TILESCRIBE OUT NAME. The last line of the output
+# is {"min_ms":..}.
 set -eu
 if [ -d "$2/networks/$3" ]; then
     exec "$1" bench "$2/networks/$3"
