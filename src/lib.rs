@@ -4,8 +4,9 @@
 //! is generated is a word of a small tensor language; a transformer that was trained on measured decision
 //! sequences writes them.
 //!
-//! Modules in the order in which data flows:
+//! Modules in the order in which data flows, behind what reads and writes files for all of them:
 
+pub mod files;
 pub mod workload;
 pub mod target;
 pub mod graph;

@@ -13,12 +13,13 @@ use super::header::header;
 use super::link::link;
 use super::manifest::{
     CompiledSchedule, CompiledTask, CompiledVersion, FORMAT, MANIFEST_FILE, Manifest, Memory, WEIGHTS_FILE, digest,
-    header_file, is_identifier, library_file,
+    header_file, is_identifier, library_file, output_files,
 };
 use super::schedule::Schedule;
 use super::tables::{Tables, assembly};
 use super::weights::Writer;
 use crate::codegen;
+use crate::files::DraftFolder;
 use crate::graph::{Call, Network, Source};
 use crate::nest::{Nest, Scope};
 use crate::target::{Architecture, Target};
@@ -72,8 +73,7 @@ pub fn compile(
         versions.iter().map(|version| version.schedules.iter().map(|schedule| &schedule.nest).collect()).collect();
     let bound = bind::bind(network, &nests)?;
     let parent = prepare(options.folder)?;
-    let scratch = tempfile::Builder::new().prefix(".tilescribe-").tempdir_in(&parent);
-    let scratch = scratch.map_err(|source| ArtifactError::write(&parent, source))?;
+    let scratch = DraftFolder::create_in(&parent).map_err(|source| ArtifactError::write(&parent, source))?;
     let file = |file: &str| scratch.path().join(file);
 
     let weights_id = write_weights(network, &nests[0], &bound, &file(WEIGHTS_FILE), progress)?;
@@ -117,6 +117,7 @@ pub fn compile(
         name: name.to_string(),
         versions: versions.iter().map(compiled).collect(),
         inputs: bound.inputs,
+        output_files: output_files(&bound.outputs),
         outputs: bound.outputs,
         memory: Memory {
             arena_bytes: bound.memory.arena_bytes,
@@ -131,7 +132,7 @@ pub fn compile(
     };
     let text = serde_json::to_string_pretty(&manifest).map_err(|error| ArtifactError::Internal(error.to_string()))?;
     write(&file(MANIFEST_FILE), text.as_bytes())?;
-    replace(scratch, options.folder)?;
+    scratch.replace(options.folder).map_err(|source| ArtifactError::write(options.folder, source))?;
     Ok(manifest)
 }
 
@@ -146,43 +147,35 @@ fn compiled(version: &Version<'_>) -> CompiledVersion {
     }
 }
 
+/// Makes sure that an artifact may be written to a folder: nothing stands there, or an artifact and nothing
+/// else, since all of it is replaced.
+///
+/// # Errors
+/// [`ArtifactError::Occupied`] with what else there is.
+pub fn check_output(folder: &Path) -> Result<(), ArtifactError> {
+    match std::fs::symlink_metadata(folder) {
+        Err(_) => return Ok(()),
+        Ok(about) if about.is_dir() => {}
+        Ok(_) => return Err(ArtifactError::Occupied(folder.into())),
+    }
+    let own = Manifest::files_of(folder).unwrap_or_default();
+    for entry in std::fs::read_dir(folder).map_err(|source| ArtifactError::read(folder, source))? {
+        let entry = entry.map_err(|source| ArtifactError::read(folder, source))?;
+        if !entry.file_name().to_str().is_some_and(|name| own.contains(name)) {
+            let other = if own.is_empty() { folder.to_path_buf() } else { entry.path() };
+            return Err(ArtifactError::Occupied(other));
+        }
+    }
+    Ok(())
+}
+
 /// Makes sure that the folder may be written, and returns the one that will hold it.
 fn prepare(folder: &Path) -> Result<PathBuf, ArtifactError> {
     let folder = std::path::absolute(folder).map_err(|source| ArtifactError::write(folder, source))?;
-    let occupied = match std::fs::symlink_metadata(&folder) {
-        Err(_) => false,
-        Ok(about) if about.is_dir() => {
-            let mut entries = std::fs::read_dir(&folder).map_err(|source| ArtifactError::read(&folder, source))?;
-            entries.next().is_some() && !Manifest::is_there(&folder)
-        }
-        Ok(_) => true,
-    };
-    if occupied {
-        return Err(ArtifactError::Occupied(folder));
-    }
+    check_output(&folder)?;
     let parent = folder.parent().unwrap_or(&folder).to_path_buf();
     std::fs::create_dir_all(&parent).map_err(|source| ArtifactError::write(&parent, source))?;
     Ok(parent)
-}
-
-/// Puts the finished folder into its place.
-fn replace(scratch: tempfile::TempDir, folder: &Path) -> Result<(), ArtifactError> {
-    use std::os::unix::fs::PermissionsExt;
-    let exchange = || -> std::io::Result<()> {
-        // temporary folders are private; an artifact is as readable as any other folder
-        std::fs::set_permissions(scratch.path(), PermissionsExt::from_mode(0o755))?;
-        let old = scratch.path().with_extension("old");
-        if folder.exists() {
-            std::fs::rename(folder, &old)?;
-        }
-        if let Err(error) = std::fs::rename(scratch.path(), folder) {
-            // the old one goes back where it was
-            let _ = std::fs::rename(&old, folder);
-            return Err(error);
-        }
-        if old.exists() { std::fs::remove_dir_all(&old) } else { Ok(()) }
-    };
-    exchange().map_err(|source| ArtifactError::write(folder, source))
 }
 
 fn write(path: &Path, bytes: &[u8]) -> Result<(), ArtifactError> {

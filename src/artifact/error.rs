@@ -16,7 +16,7 @@ pub enum ArtifactError {
     #[error("`{0}` cannot name an artifact: a letter, then at most 63 letters, digits or `_`")]
     Name(String),
     /// The user's: something that is no artifact stands where one should be written.
-    #[error("{0} exists and is not an artifact of Tilescribe: choose another folder, or remove it")]
+    #[error("{} exists and is not an artifact of Tilescribe: choose another folder, or remove it", .0.display())]
     Occupied(PathBuf),
     /// The user's: the folder is no artifact, or was damaged or changed.
     #[error("{path}: {reason}", path = path.display())]

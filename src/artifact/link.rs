@@ -5,6 +5,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 use super::error::ArtifactError;
+use crate::files::folder_of;
 
 /// Drivers that are tried, in order.
 const DRIVERS: [&str; 3] = ["cc", "gcc", "clang"];
@@ -23,7 +24,9 @@ pub fn link(
     objects: &[(&str, Vec<u8>)],
     output: &Path,
 ) -> Result<(), ArtifactError> {
-    let scratch = tempfile::tempdir().map_err(|source| ArtifactError::write(&std::env::temp_dir(), source))?;
+    // beside the output, so that it goes with the draft of a run that is killed
+    let folder = folder_of(output);
+    let scratch = tempfile::tempdir_in(folder).map_err(|source| ArtifactError::write(folder, source))?;
     let write = |file: &str, bytes: &[u8]| {
         let path = scratch.path().join(file);
         std::fs::write(&path, bytes).map_err(|source| ArtifactError::write(&path, source))

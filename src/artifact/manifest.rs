@@ -3,8 +3,7 @@
 //! A manifest comes from outside: sizes and hashes are checked before any other file is used, and no name in
 //! it can lead out of the folder, because only three file names are allowed, which follow from the network's.
 
-use std::collections::BTreeMap;
-use std::fs::File;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
@@ -14,6 +13,7 @@ use sha2::{Digest, Sha256};
 use super::error::ArtifactError;
 use super::weights::hex;
 use crate::codegen;
+use crate::files;
 use crate::target::{Kind, Target, TargetError};
 use crate::workload::DType;
 
@@ -38,6 +38,10 @@ pub struct Manifest {
     /// In the order in which the C function takes them.
     pub inputs: Vec<Port>,
     pub outputs: Vec<Port>,
+    /// By output, the file that it is written to where outputs are kept in a folder: see [`output_file`].
+    /// Manifests of before 0.3.0 lack it.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub output_files: BTreeMap<String, String>,
     pub memory: Memory,
     pub tasks: Vec<CompiledTask>,
     /// By call, in execution order: the task that it runs.
@@ -158,12 +162,27 @@ impl Manifest {
         let invalid = |error: serde_json::Error| ArtifactError::invalid(&path, error.to_string());
         let manifest: Manifest = serde_json::from_str(&text).map_err(invalid)?;
         manifest.check().map_err(|reason| ArtifactError::invalid(&path, reason))?;
-        Ok(manifest)
+        Ok(Manifest { output_files: output_files(&manifest.outputs), ..manifest })
     }
 
     /// Whether the folder holds an artifact of this or any other version of Tilescribe.
     pub fn is_there(folder: &Path) -> bool {
         Manifest::text(folder).is_ok()
+    }
+
+    /// The names of an artifact's files, of whatever format.
+    ///
+    /// # Errors
+    /// [`ArtifactError::Invalid`] where the folder holds none.
+    pub fn files_of(folder: &Path) -> Result<BTreeSet<String>, ArtifactError> {
+        #[derive(Deserialize)]
+        struct Files {
+            files: BTreeMap<String, serde::de::IgnoredAny>,
+        }
+        let (path, text, _) = Manifest::text(folder)?;
+        let listed: Files =
+            serde_json::from_str(&text).map_err(|error| ArtifactError::invalid(&path, error.to_string()))?;
+        Ok(listed.files.into_keys().chain([MANIFEST_FILE.to_string()]).collect())
     }
 
     /// The manifest's path and text, and what is the same in all formats.
@@ -173,7 +192,7 @@ impl Manifest {
             return Err(ArtifactError::invalid(folder, "no artifact: it holds no manifest.json"));
         }
         let mut text = String::new();
-        let file = File::open(&path).map_err(|source| ArtifactError::read(&path, source))?;
+        let file = files::open(&path).map_err(|source| ArtifactError::read(&path, source))?;
         let read = file.take(MANIFEST_LIMIT + 1).read_to_string(&mut text);
         read.map_err(|source| ArtifactError::invalid(&path, source.to_string()))?;
         if text.len() as u64 > MANIFEST_LIMIT {
@@ -220,6 +239,14 @@ impl Manifest {
         if let Some(port) = self.inputs.iter().chain(&self.outputs).find(|port| port.bytes().is_none()) {
             return Err(format!("`{}` has an impossible type or shape", port.name.escape_debug()));
         }
+        let names: BTreeSet<&str> = self.outputs.iter().map(|port| port.name.as_str()).collect();
+        if names.len() != self.outputs.len() {
+            return Err("two outputs have one name".into());
+        }
+        let table = output_files(&self.outputs);
+        if !self.output_files.is_empty() && self.output_files != table {
+            return Err("`output_files` does not name the files that follow from the outputs' names".into());
+        }
         let Some(kind) = self.kind() else { return Err("it is for no machine".into()) };
         let is_mixed = self.versions.iter().any(|version| version.target.kind() != kind);
         if is_mixed || (kind == Kind::Cpu && self.versions.len() > 1) {
@@ -247,6 +274,40 @@ fn check_target(target: &Target) -> Result<(), TargetError> {
     }
 }
 
+/// The file that an output is written to, which follows from its name alone: letters, digits, `_`, `-` and
+/// points, but none that leads, stay as they are; every other byte becomes `%` and two hexadecimal digits, as in
+/// web addresses; `.npy` follows. A name that would get longer than [`LONGEST_STEM`] bytes is cut off there, and
+/// `%-` and its SHA-256 follow; an empty one is `%`.
+///
+/// No two outputs share a file, no file is hidden, and none lies in another folder.
+pub fn output_file(output: &str) -> String {
+    let mut stem = String::new();
+    for (at, byte) in output.bytes().enumerate() {
+        let is_plain = byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-') || (byte == b'.' && at > 0);
+        match is_plain {
+            true => stem.push(char::from(byte)),
+            false => stem.push_str(&format!("%{byte:02X}")),
+        }
+    }
+    if stem.is_empty() {
+        stem.push('%');
+    }
+    if stem.len() > LONGEST_STEM {
+        stem.truncate(LONGEST_STEM);
+        stem.push_str("%-");
+        stem.push_str(&hex(&Sha256::digest(output)));
+    }
+    stem + ".npy"
+}
+
+/// File systems take names of 255 bytes.
+const LONGEST_STEM: usize = 160;
+
+/// The files of all outputs.
+pub fn output_files(outputs: &[Port]) -> BTreeMap<String, String> {
+    outputs.iter().map(|port| (port.name.clone(), output_file(&port.name))).collect()
+}
+
 pub fn library_file(name: &str) -> String {
     format!("lib{name}.so")
 }
@@ -268,7 +329,7 @@ pub fn is_identifier(name: &str) -> bool {
 /// [`ArtifactError::Read`] where it cannot be read.
 pub fn digest(path: &Path) -> Result<FileDigest, ArtifactError> {
     let hash = || -> std::io::Result<FileDigest> {
-        let mut file = File::open(path)?;
+        let mut file = files::open(path)?;
         let (mut hash, mut bytes, mut buffer) = (Sha256::new(), 0, vec![0; 1 << 20]);
         loop {
             let read = file.read(&mut buffer)?;
@@ -285,4 +346,36 @@ pub fn digest(path: &Path) -> Result<FileDigest, ArtifactError> {
 /// Whether it is a file and no link to elsewhere.
 fn is_plain_file(path: &Path) -> bool {
     std::fs::symlink_metadata(path).is_ok_and(|about| about.file_type().is_file())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::output_file;
+
+    #[test]
+    fn every_output_has_a_file_of_its_own() {
+        for (output, file) in [
+            ("y", "y.npy"),
+            ("StatefulPartitionedCall:2", "StatefulPartitionedCall%3A2.npy"),
+            ("save_infer_model/scale_0.tmp_1", "save_infer_model%2Fscale_0.tmp_1.npy"),
+            ("a_b.2", "a_b.2.npy"),
+            (".", "%2E.npy"),
+            ("..", "%2E..npy"),
+            ("", "%.npy"),
+            ("é", "%C3%A9.npy"),
+            ("100%", "100%25.npy"),
+        ] {
+            assert_eq!(output_file(output), file);
+        }
+        let (long, longer) = ("x/".repeat(200), "x/".repeat(201));
+        let awkward =
+            ["a/b", "a:b", "a_b", "a%2Fb", "a_b.2", "../a", "%", "", ".", "..", "a\0b", "/", long.as_str(), &longer];
+        let files: BTreeSet<String> = awkward.iter().map(|output| output_file(output)).collect();
+        assert_eq!(files.len(), awkward.len());
+        for file in files {
+            assert!(file.len() <= 255 && !file.starts_with('.') && !file.contains(['/', '\0']), "{file}");
+        }
+    }
 }

@@ -1,18 +1,21 @@
 //! Arguments that several commands share.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use anyhow::{Context, Result, anyhow};
 use clap::Args;
 use tilescribe::codegen;
-use tilescribe::graph::{self, ImportOptions, Network};
+use tilescribe::files;
+use tilescribe::graph::{self, ImportError, ImportOptions, Network};
 use tilescribe::measure::cuda;
 use tilescribe::record::{self, Store};
 use tilescribe::space::Space;
 use tilescribe::target::{Cpu, Target, Task};
 
 use super::exit::CommandError;
+use super::words::counted;
 
 /// `NAME=VALUE`
 #[derive(Clone, Debug)]
@@ -34,12 +37,29 @@ where
     }
 }
 
-/// A network to read.
+/// The extent of a symbolic dimension. Its name may hold `=` itself: the last one parts them.
+#[derive(Clone, Debug)]
+pub struct Dimension {
+    pub name: String,
+    pub extent: u32,
+}
+
+impl FromStr for Dimension {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Dimension, String> {
+        let (name, extent) = text.rsplit_once('=').ok_or("expected NAME=N")?;
+        let extent = extent.parse().map_err(|error: std::num::ParseIntError| error.to_string())?;
+        Ok(Dimension { name: name.to_string(), extent })
+    }
+}
+
+/// How to read a network.
 #[derive(Args, Clone, Debug)]
 pub struct NetworkArguments {
-    /// Value of a symbolic dimension
+    /// Extent of a symbolic dimension of a network
     #[arg(long = "dim", value_name = "NAME=N")]
-    pub dimensions: Vec<Assignment<u32>>,
+    pub dimensions: Vec<Dimension>,
 }
 
 /// The machine to compile for.
@@ -58,12 +78,82 @@ impl NetworkArguments {
     /// Reads a network and cuts it into tasks.
     ///
     /// # Errors
-    /// Where the file is no network that Tilescribe supports.
+    /// Where the file is no network that Tilescribe supports, or lacks a dimension that is set.
     pub fn load(&self, model: &Path) -> Result<Network> {
-        let dims = self.dimensions.iter().map(|dim| (dim.name.clone(), i64::from(dim.value))).collect();
+        self.check_names(&[model])?;
+        self.load_among(model)
+    }
+
+    /// Reads one of several networks: dimensions that are set may be another one's.
+    ///
+    /// # Errors
+    /// Where the file is no network that Tilescribe supports.
+    pub fn load_among(&self, model: &Path) -> Result<Network> {
+        let dims = self.dimensions.iter().map(|dim| (dim.name.clone(), i64::from(dim.extent))).collect();
         let program = graph::import(model, &ImportOptions { dims }).with_context(|| model.display().to_string())?;
         Ok(graph::partition(&program)?)
     }
+
+    /// Refuses dimensions that none of the networks has that the arguments name, be it for a task.
+    ///
+    /// # Errors
+    /// Where there is such a dimension, or no network at all to set it in.
+    pub fn check<'a>(&self, arguments: impl IntoIterator<Item = &'a str>) -> Result<()> {
+        let models: Vec<&Path> = arguments.into_iter().filter_map(network_of).collect();
+        self.check_names(&models)
+    }
+
+    fn check_names(&self, models: &[&Path]) -> Result<()> {
+        let Some(first) = self.dimensions.first() else { return Ok(()) };
+        if models.is_empty() {
+            let reason =
+                format!("--dim {}={} sets a dimension of a network, and none is read", first.name, first.extent);
+            return Err(CommandError::Usage(reason).into());
+        }
+        let mut known = BTreeSet::new();
+        for model in models {
+            match graph::import(model, &ImportOptions::default()) {
+                Err(ImportError::SymbolicDims(names)) => known.extend(names),
+                Ok(_) => {}
+                Err(error) => return Err(error).with_context(|| model.display().to_string()),
+            }
+        }
+        let mut set = BTreeSet::new();
+        for Dimension { name, .. } in &self.dimensions {
+            let reason = match (known.is_empty(), known.contains(name), set.insert(name)) {
+                (_, true, true) => continue,
+                (_, true, false) => format!("dimension `{name}` is set twice"),
+                (true, ..) => format!("there is no dimension `{name}`: all extents are known"),
+                (false, ..) => {
+                    let names: Vec<String> = known.iter().map(|name| format!("`{name}`")).collect();
+                    format!("there is no dimension `{name}`; those without an extent are {}", names.join(", "))
+                }
+            };
+            return Err(CommandError::Usage(reason).into());
+        }
+        Ok(())
+    }
+}
+
+/// The network in `MODEL.onnx` or `MODEL.onnx#TASK`.
+fn network_of(argument: &str) -> Option<&Path> {
+    let model = argument.rsplit_once('#').map_or(argument, |(model, _)| model);
+    model.ends_with(".onnx").then_some(Path::new(model))
+}
+
+/// Refuses to measure on more cores than this process may use: they would wait for each other.
+///
+/// # Errors
+/// [`CommandError::Usage`] with how many there are.
+pub fn check_cores(wanted: u32) -> Result<()> {
+    let there = codegen::host()?.cores;
+    if wanted <= there {
+        return Ok(());
+    }
+    let here = counted(there, "core");
+    let reason =
+        format!("{wanted} cores cannot be measured: this process may use {here}. Give --threads {there}, or fewer");
+    Err(CommandError::Usage(reason).into())
 }
 
 impl TargetArguments {
@@ -122,7 +212,8 @@ impl TargetArguments {
 /// # Errors
 /// Where the file describes none.
 pub fn read_target(path: &Path) -> Result<Target> {
-    let text = std::fs::read_to_string(path).with_context(|| format!("cannot read the target {}", path.display()))?;
+    let text = files::read_text(path, MAX_TARGET_BYTES);
+    let text = text.with_context(|| format!("cannot read the target {}", path.display()))?;
     let read = || -> Result<Target> {
         let target = Target::from_toml(&text)?;
         if let Target::Cpu(cpu) = &target {
@@ -131,6 +222,21 @@ pub fn read_target(path: &Path) -> Result<Target> {
         Ok(target)
     };
     read().with_context(|| path.display().to_string())
+}
+
+/// No description of a machine is larger.
+const MAX_TARGET_BYTES: u64 = 1 << 20;
+/// No task is larger as text.
+const MAX_TASK_BYTES: u64 = 64 << 20;
+/// No list of decisions is larger.
+const MAX_TRACE_BYTES: u64 = 16 << 20;
+
+/// Reads a list of decisions, as text.
+///
+/// # Errors
+/// Where the file cannot be read.
+pub fn read_trace(path: &Path) -> Result<String> {
+    files::read_text(path, MAX_TRACE_BYTES).with_context(|| format!("cannot read {}", path.display()))
 }
 
 /// Where measurements are kept.
@@ -159,18 +265,27 @@ impl StoreArguments {
         Ok(Store::open(&self.path()?)?)
     }
 
+    /// Opens the store to read from it; `None` where there is none.
+    ///
+    /// # Errors
+    /// As [`StoreArguments::open`].
+    pub fn open_if_there(&self) -> Result<Option<Store>> {
+        let path = self.path()?;
+        // a link that leads nowhere is nothing that is there
+        if path.try_exists().with_context(|| format!("cannot read {}", path.display()))? {
+            return Ok(Some(Store::open_to_read(&path)?));
+        }
+        Ok(None)
+    }
+
     /// Opens the store to read from it; `None` where there is none and none was named.
     ///
     /// # Errors
     /// As [`StoreArguments::open`], and where the file that was named does not exist.
     pub fn open_existing(&self) -> Result<Option<Store>> {
-        let path = self.path()?;
-        if path.exists() {
-            return Ok(Some(Store::open(&path)?));
-        }
-        match &self.store {
-            Some(path) => Err(anyhow!(CommandError::Usage(format!("there is no store {}", path.display())))),
-            None => Ok(None),
+        match (self.open_if_there()?, &self.store) {
+            (None, Some(path)) => Err(CommandError::Usage(format!("there is no store {}", path.display())).into()),
+            (store, _) => Ok(store),
         }
     }
 }
@@ -181,9 +296,9 @@ impl StoreArguments {
 ///
 /// # Errors
 /// Where there is no such task.
-pub fn read_task(task: &str, target: Target) -> Result<(String, Task)> {
+pub fn read_task(task: &str, target: Target, dimensions: &NetworkArguments) -> Result<(String, Task)> {
     if let Some((model, wanted)) = task.rsplit_once('#') {
-        let network = NetworkArguments { dimensions: Vec::new() }.load(Path::new(model))?;
+        let network = dimensions.load_among(Path::new(model))?;
         let number = wanted.parse::<usize>().ok();
         let mut tasks = network.tasks.into_iter().enumerate();
         let found = tasks.find(|(at, task)| task.name == wanted || Some(*at) == number);
@@ -194,7 +309,7 @@ pub fn read_task(task: &str, target: Target) -> Result<(String, Task)> {
     }
     let path = Path::new(task);
     if path.extension().is_some_and(|extension| extension == "onnx") {
-        let mut tasks = NetworkArguments { dimensions: Vec::new() }.load(path)?.tasks;
+        let mut tasks = dimensions.load_among(path)?.tasks;
         return match (tasks.pop(), tasks.len()) {
             (Some(only), 0) => Ok((only.name, Task { workload: only.workload, target })),
             (_, others) => Err(anyhow!(CommandError::Usage(format!(
@@ -203,7 +318,7 @@ pub fn read_task(task: &str, target: Target) -> Result<(String, Task)> {
             )))),
         };
     }
-    let text = std::fs::read_to_string(path).with_context(|| format!("cannot read the task {task}"))?;
+    let text = files::read_text(path, MAX_TASK_BYTES).with_context(|| format!("cannot read the task {task}"))?;
     let lines: Vec<&str> = text.lines().map(|line| if line.starts_with('#') { "" } else { line }).collect();
     let workload = lines.join("\n").parse();
     let workload = workload.map_err(|error| CommandError::Usage(format!("{task} holds no task: {error}")))?;

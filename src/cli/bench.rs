@@ -14,9 +14,10 @@ use tilescribe::graph::{Network, Source};
 use tilescribe::record;
 use tilescribe::target::Target;
 
-use super::arguments::{NetworkArguments, SpaceArguments, StoreArguments, TargetArguments};
+use super::arguments::{NetworkArguments, SpaceArguments, StoreArguments, TargetArguments, check_cores};
 use super::exit::CommandError;
 use super::search::stop_on_interrupt;
+use super::words::counted;
 use super::{compile, inputs};
 
 /// Runs before the clock starts: they fault in pages and wake up threads.
@@ -50,6 +51,9 @@ pub struct Bench {
 
 impl Bench {
     pub fn execute(self, out: &mut dyn Write) -> Result<()> {
+        if let Some(threads) = self.threads {
+            check_cores(threads)?;
+        }
         let folder = if self.network.is_dir() { self.network.clone() } else { self.compiled(out)? };
         let model = Model::load(&folder, Resources { threads: self.threads, device: self.device })?;
         let ports = model.manifest().inputs.iter().enumerate();
@@ -87,7 +91,8 @@ impl Bench {
         let schedules =
             compile::schedules(&network, &target, &self.space.space(), self.store.open_existing()?.as_ref())?;
         let untuned = schedules.iter().filter(|schedule| schedule.best_ns.is_none()).count();
-        writeln!(out, "{untuned} of {} tasks have no record and run untuned", schedules.len())?;
+        let tasks = counted(schedules.len(), "task");
+        writeln!(out, "of {tasks} {untuned} without a record, which run untuned")?;
         let missing = || CommandError::Environment("no cache folder: set HOME, or compile into a folder first".into());
         let cache = record::cache_folder().ok_or_else(missing)?.join("artifacts");
         let folder = cache.join(key(&network, &schedules, &target)?);

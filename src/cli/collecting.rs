@@ -1,13 +1,12 @@
 //! What the commands have in common that measure programs of many tasks, and write a corpus file of them.
 
 use std::collections::BTreeMap;
-use std::fs::File;
-use std::io::{BufWriter, Write};
-use std::path::{Path, PathBuf};
+use std::io::Write;
+use std::path::PathBuf;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use clap::Args;
 use serde_json::json;
 use tilescribe::measure::Measurer;
@@ -19,8 +18,10 @@ use tilescribe::target::{Kind, Target, Task};
 use tilescribe::tune::{self, Budget, Control, Event, Job, Settings};
 
 use super::exit::CommandError;
+use super::output::{self, Output};
 use super::progress;
 use super::search::stop_on_interrupt;
+use super::words::counted;
 
 /// Where what was measured goes.
 #[derive(Args)]
@@ -79,13 +80,17 @@ impl CorpusArguments {
         out: &mut dyn Write,
     ) -> Result<()> {
         let path = self.store.clone().unwrap_or_else(|| self.output.with_extension("db"));
+        let output = Output::new(&self.output, output::Kind::Corpus, &[&path])?;
         let mut store = Store::open(&path)?;
         let summary = measure(collection, measurer, proposer, &mut store)?;
         let kind = collection.jobs.first().map_or(Kind::Cpu, |job| job.task.target.kind());
         let filter = Filter { space: Some(collection.space.version(kind)), ..Filter::default() };
-        let records = export(&store, &filter, &self.output)?;
+        // a file is not replaced by an empty one
+        let is_empty = !store.list()?.iter().any(|row| Some(&row.space) == filter.space.as_ref());
+        let records = if is_empty { 0 } else { output.write(|file| export(&store, &filter, file))? };
         let tasks = collection.jobs.len();
-        writeln!(out, "{}: {records} records of {tasks} tasks", self.output.display())?;
+        let (of, count) = (counted(records, "record"), counted(tasks, "task"));
+        writeln!(out, "{}: {of} of {count}", self.output.display())?;
         if self.json {
             let Summary { trials, valid, failed, .. } = &summary;
             writeln!(
@@ -98,11 +103,10 @@ impl CorpusArguments {
     }
 }
 
-fn export(store: &Store, filter: &Filter, path: &Path) -> Result<u64> {
-    let file = File::create(path).with_context(|| format!("cannot write {}", path.display()))?;
-    let mut writer = CorpusWriter::new(BufWriter::new(file))?;
+fn export(store: &Store, filter: &Filter, file: &mut dyn Write) -> Result<u64> {
+    let mut writer = CorpusWriter::new(file)?;
     let records = store.export(filter, &mut writer)?;
-    writer.finish()?.flush().context("cannot write the corpus")?;
+    writer.finish()?;
     Ok(records)
 }
 

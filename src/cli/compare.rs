@@ -16,6 +16,7 @@ use tilescribe::tune::{Batches, Job, report};
 use super::arguments::{Assignment, NetworkArguments, TargetArguments, read_task};
 use super::contestants::{Contestant, Contestants};
 use super::exit::CommandError;
+use super::output::{self, Output};
 use super::progress;
 use super::search::{BATCH, CheckpointArguments, FINALISTS, jobs, measuring, stop_on_interrupt};
 
@@ -86,16 +87,14 @@ impl Compare {
             if stopped.load(Ordering::Relaxed) { Control::Stop } else { Control::Continue }
         };
         fs::create_dir_all(&self.output).with_context(|| format!("cannot create {}", self.output.display()))?;
+        let results = Output::new(&self.output.join("results.json"), output::Kind::Comparison, &[])?;
+        let page = Output::new(&self.output.join("report.html"), output::Kind::Report, &[])?;
         let target = self.target.resolve()?;
         let mut log = Log::open(&self.output.join("runs.jsonl"), &target, &space)?;
         let comparison = compare(&jobs, &methods, &mut measurer, &settings, &mut log, &mut watch)?;
         bar.finish_and_clear();
-        for (file, text) in
-            [("results.json", serde_json::to_string_pretty(&comparison)?), ("report.html", report::html(&comparison))]
-        {
-            let path = self.output.join(file);
-            fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))?;
-        }
+        results.write(|file| Ok(file.write_all(serde_json::to_string_pretty(&comparison)?.as_bytes())?))?;
+        page.write(|file| Ok(file.write_all(report::html(&comparison).as_bytes())?))?;
         for (method, quality) in &comparison.summary {
             let figures: Vec<String> = quality.iter().map(|(trials, value)| format!("{trials}: {value:.3}")).collect();
             writeln!(out, "{method}: reference / best after so many trials {}", figures.join(", "))?;
@@ -107,10 +106,11 @@ impl Compare {
 
     fn jobs(&self) -> Result<Vec<Job>> {
         let target = self.target.resolve()?;
+        self.network.check(self.workloads.iter().map(String::as_str))?;
         let mut all = Vec::new();
         for what in &self.workloads {
             if what.ends_with(".onnx") {
-                all.extend(jobs(&self.network.load(what.as_ref())?, &target));
+                all.extend(jobs(&self.network.load_among(what.as_ref())?, &target));
                 continue;
             }
             let mut files = vec![what.clone()];
@@ -125,7 +125,7 @@ impl Compare {
                 files.sort();
             }
             for file in files {
-                let (name, task) = read_task(&file, target.clone())?;
+                let (name, task) = read_task(&file, target.clone(), &self.network)?;
                 all.push(Job { name, task, weight: 1.0 });
             }
         }

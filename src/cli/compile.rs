@@ -17,8 +17,10 @@ use tilescribe::target::{Target, Task};
 use tilescribe::tune::Report;
 
 use super::arguments::{NetworkArguments, StoreArguments, TargetArguments, read_target};
+use super::exit::CommandError;
 use super::progress;
 use super::search::{SearchArguments, jobs, judge, search, stop_on_interrupt};
+use super::words::{bytes, counted, duration};
 
 /// Compile a network into a folder that any C program can use
 ///
@@ -59,9 +61,11 @@ impl Compile {
             targets.push(read_target(path)?);
         }
         artifact::check_targets(&targets)?;
+        // said now, rather than after the search
+        artifact::check_output(&self.output)?;
         let network = self.network.load(&self.model)?;
         let found = self.search(&network, &targets[0])?;
-        let store = self.store.open_existing()?;
+        let store = self.store.open_if_there()?;
         let mut chosen = targets
             .iter()
             .map(|target| schedules(&network, target, &self.search.space.space(), store.as_ref()))
@@ -73,6 +77,7 @@ impl Compile {
         let versions: Vec<Version<'_>> =
             targets.iter().zip(&chosen).map(|(target, schedules)| Version { target, schedules }).collect();
         let manifest = write_artifact(&network, &versions, &options)?;
+        times(&network, &found, out)?;
         report(&manifest, &self.output, untuned, out)?;
         if self.json {
             let mut line = json!(found);
@@ -98,6 +103,9 @@ impl Compile {
             return Ok(Report { tasks, trials, valid, failed, seconds, trials_per_s, interrupted, jobs: jobs_report });
         }
         let report = search(&jobs, self.target.device()?, &arguments, None, &mut self.store.open()?)?;
+        if report.interrupted {
+            return Err(CommandError::SearchInterrupted.into());
+        }
         judge(&jobs, &report)?;
         Ok(report)
     }
@@ -126,7 +134,14 @@ pub fn schedules(network: &Network, target: &Target, space: &Space, store: Optio
         let task = Task { workload: task.workload.clone(), target: target.clone() };
         let best = store.map(|store| fastest(store, space, &task)).transpose()?.flatten();
         schedules.push(match best {
-            Some(record) => Schedule::recorded(space, &task, &record.trace, record.outcome.best_ns())?,
+            Some(record) => {
+                let recorded = Schedule::recorded(space, &task, &record.trace, record.outcome.best_ns());
+                // the record came with the store: it is no bug of ours that it does not fit
+                recorded.map_err(|error| {
+                    let hash = task.workload.hash().to_string();
+                    CommandError::Usage(format!("the record of task {hash} in the store does not fit it: {error}"))
+                })?
+            }
             None => Schedule::untuned(space, &task)?,
         });
     }
@@ -165,23 +180,50 @@ pub fn write_artifact(network: &Network, versions: &[Version<'_>], options: &Opt
     Ok(manifest?)
 }
 
+/// What tuning gained: a line for each task that was searched, and one for all calls together.
+fn times(network: &Network, found: &Report, out: &mut dyn Write) -> Result<()> {
+    let row = |cells: [&str; 4], name: &str| {
+        format!("{:>10} {:>10} {:>8} {:>6}  {name}", cells[0], cells[1], cells[2], cells[3])
+    };
+    let (mut tuned_ns, mut untuned_ns) = (0, 0);
+    for (number, (task, job)) in network.tasks.iter().zip(&found.jobs).enumerate() {
+        if number == 0 {
+            writeln!(out, "{}", row(["tuned", "untuned", "faster", "calls"], "task"))?;
+        }
+        let tuned = job.best.as_ref().map(|(_, ns)| *ns);
+        let time = |ns: Option<u64>| ns.map_or_else(|| "-".into(), duration);
+        let factor = |tuned: u64, untuned: u64| format!("{:.2} x", untuned as f64 / tuned.max(1) as f64);
+        let gain = tuned.zip(job.untuned_ns).map_or_else(|| "-".into(), |(tuned, untuned)| factor(tuned, untuned));
+        let calls = task.weight.to_string();
+        writeln!(out, "{}", row([&time(tuned), &time(job.untuned_ns), &gain, &calls], &task.name))?;
+        tuned_ns += tuned.unwrap_or(0) * task.weight as u64;
+        untuned_ns += job.untuned_ns.or(tuned).unwrap_or(0) * task.weight as u64;
+        if number + 1 == found.jobs.len() {
+            let cells = [duration(tuned_ns), duration(untuned_ns), factor(tuned_ns, untuned_ns)];
+            let calls: usize = network.tasks.iter().map(|task| task.weight).sum();
+            writeln!(out, "{}", row([&cells[0], &cells[1], &cells[2], &calls.to_string()], "all"))?;
+        }
+    }
+    Ok(())
+}
+
 fn report(manifest: &Manifest, folder: &Path, untuned: usize, out: &mut dyn Write) -> Result<()> {
-    let megabytes = |bytes: u64| bytes as f64 / 1e6;
     let memory = &manifest.memory;
-    let (tasks, calls) = (manifest.tasks.len(), manifest.calls.len());
+    let (tasks, calls) = (counted(manifest.tasks.len(), "task"), counted(manifest.calls.len(), "call"));
+    let untuned = counted(untuned, "task");
     let machines = match manifest.versions.len() {
         1 => String::new(),
         count => format!(" on {count} machines"),
     };
-    writeln!(out, "{}: {tasks} tasks, {calls} calls, {untuned} tasks untuned{machines}", folder.display())?;
+    writeln!(out, "{}: {tasks}, {calls}, {untuned} untuned{machines}", folder.display())?;
     writeln!(
         out,
-        "memory: weights {:.1} MB, arena {:.1} MB (lower bound {:.1}, without sharing {:.1}), workspace {:.1} MB",
-        megabytes(memory.weights_bytes),
-        megabytes(memory.arena_bytes),
-        megabytes(memory.lower_bound_bytes),
-        megabytes(memory.intermediate_bytes),
-        megabytes(memory.workspace_bytes)
+        "memory: weights {}, arena {} (lower bound {}, without sharing {}), workspace {}",
+        bytes(memory.weights_bytes),
+        bytes(memory.arena_bytes),
+        bytes(memory.lower_bound_bytes),
+        bytes(memory.intermediate_bytes),
+        bytes(memory.workspace_bytes)
     )?;
     Ok(())
 }

@@ -15,7 +15,8 @@ use tilescribe::target::{Cpu, Kind};
 
 use super::arguments::StoreArguments;
 use super::exit::CommandError;
-use super::figures::{MEASURE, bytes};
+use super::figures::MEASURE;
+use super::words::bytes;
 
 /// Say what this machine offers and lacks
 ///

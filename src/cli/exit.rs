@@ -3,8 +3,9 @@
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::ExitCode;
+use std::sync::atomic::{AtomicBool, Ordering};
 
-use anyhow::{Error, Result};
+use anyhow::{Context, Error, Result};
 use thiserror::Error;
 use tilescribe::artifact::ArtifactError;
 use tilescribe::codegen::CodegenError;
@@ -39,6 +40,11 @@ pub enum CommandError {
     NothingFound(String),
     #[error("interrupted; everything that was measured is kept")]
     Interrupted,
+    #[error(
+        "interrupted; everything that was measured is kept: the same command goes on from there, and with \
+         --trials-per-task 0 it makes an artifact of what was found"
+    )]
+    SearchInterrupted,
 }
 
 /// Runs a command and turns what it returns into an exit code; a panic is a bug of ours.
@@ -67,12 +73,39 @@ pub fn prepare_signals() {
     }
 }
 
+/// Ctrl-C sets the flag, as SIGTERM does, which schedulers send, and SIGHUP of a terminal that goes away; the
+/// second one ends the program at once.
+///
+/// # Errors
+/// Where the system lets nobody listen.
+pub fn stop_on_interrupt() -> Result<&'static AtomicBool> {
+    static STOPPED: AtomicBool = AtomicBool::new(false);
+    static LISTENING: AtomicBool = AtomicBool::new(false);
+    if LISTENING.swap(true, Ordering::Relaxed) {
+        return Ok(&STOPPED);
+    }
+    let handler = || {
+        if STOPPED.swap(true, Ordering::Relaxed) {
+            std::process::exit(i32::from(INTERRUPTED));
+        }
+    };
+    // SAFETY: asks for the action and changes it back to what it was, before another thread could need it.
+    let hang_up = unsafe { libc::signal(libc::SIGHUP, libc::SIG_DFL) };
+    ctrlc::set_handler(handler).context("cannot listen to Ctrl-C")?;
+    if hang_up == libc::SIG_IGN {
+        // `nohup` wants the run to outlive its terminal
+        // SAFETY: ignoring needs no handler.
+        unsafe { libc::signal(libc::SIGHUP, libc::SIG_IGN) };
+    }
+    Ok(&STOPPED)
+}
+
 /// Context and causes in one line, without saying anything twice.
 fn render(error: &Error) -> String {
     let mut text = String::new();
     for cause in error.chain() {
         let cause = cause.to_string();
-        if text.is_empty() {
+        if cause.contains(&text) {
             text = cause;
         } else if !text.contains(&cause) {
             text = format!("{text}: {cause}");
@@ -92,7 +125,7 @@ fn known(cause: &(dyn std::error::Error + 'static)) -> Option<u8> {
             CommandError::Usage(_) => USAGE,
             CommandError::Environment(_) => ENVIRONMENT,
             CommandError::NothingFound(_) => NOTHING_FOUND,
-            CommandError::Interrupted => INTERRUPTED,
+            CommandError::Interrupted | CommandError::SearchInterrupted => INTERRUPTED,
         });
     }
     if let Some(error) = cause.downcast_ref::<ArtifactError>() {

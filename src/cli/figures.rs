@@ -8,6 +8,8 @@ use tilescribe::measure::roofline::{self, Ceiling, Roofline};
 use tilescribe::record;
 use tilescribe::target::{Cpu, Level};
 
+use super::words::bytes;
+
 /// What to do where the machine's limits are not known.
 pub const MEASURE: &str = "`tilescribe doctor --measure` measures them";
 
@@ -157,25 +159,6 @@ fn row(cells: &[&str], first: usize) -> String {
 
 pub fn percent(share: f64) -> String {
     format!("{:.0} %", 100.0 * share)
-}
-
-/// `1.25 MiB`: three digits or four.
-pub fn bytes(count: u64) -> String {
-    let mut value = count as f64;
-    let mut units = ["KiB", "MiB", "GiB", "TiB"].into_iter();
-    let mut unit = "B";
-    while value >= 1024.0
-        && let Some(next) = units.next()
-    {
-        value /= 1024.0;
-        unit = next;
-    }
-    match unit {
-        "B" => format!("{count} B"),
-        _ if value < 10.0 => format!("{value:.2} {unit}"),
-        _ if value < 100.0 => format!("{value:.1} {unit}"),
-        _ => format!("{value:.0} {unit}"),
-    }
 }
 
 #[cfg(test)]

@@ -1,11 +1,12 @@
 //! `tilescribe finetune`
 
 use std::io::Write;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use clap::Args;
+use tilescribe::files;
 use tilescribe::language::Language;
 use tilescribe::model::TrainingOptions;
 use tilescribe::record::{Entry, Filter, Store};
@@ -14,14 +15,17 @@ use tilescribe::target::Task;
 
 use super::arguments::StoreArguments;
 use super::exit::CommandError;
+use super::output::check_checkpoint_folder;
 use super::search::{CheckpointArguments, own_checkpoint};
 use super::training::{Compared, Run, TrainingArguments, called};
+use super::words::counted;
 
 /// Train a checkpoint further on what was measured on this machine
 ///
 /// The result lies beside the store, and is used from then on wherever no checkpoint is named (`--checkpoint
 /// built-in` takes the one that was built in). What it gained is told for tasks that it was not trained on; a
-/// part that gained nothing stays as it was.
+/// part that gained nothing stays as it was. Where no task tells, the result is kept, but not used unless it is
+/// named.
 #[derive(Args)]
 pub struct Finetune {
     #[command(flatten)]
@@ -52,7 +56,11 @@ impl Finetune {
         };
         let entries = entries(&store, &space)?;
         let missing = || CommandError::Usage("there is no cache folder; name one with --output".into());
-        let output = self.output.clone().or_else(own_checkpoint).ok_or_else(missing)?;
+        let own = own_checkpoint();
+        // not the one that is used until something tells that it is better
+        let draft = own.as_ref().map(|folder| folder.with_file_name(DRAFT));
+        let output = self.output.clone().or(draft).ok_or_else(missing)?;
+        check_checkpoint_folder(&output)?;
         let run = Run {
             start: &checkpoint.model,
             estimators: Some(&checkpoint.estimators),
@@ -65,7 +73,13 @@ impl Finetune {
             title: "# Tilescribe, fine-tuned",
         };
         let trained = run.execute(&space, &language)?;
-        writeln!(out, "{}: {} steps on {} records", output.display(), trained.steps, entries.len())?;
+        let becomes_own = own.filter(|_| self.output.is_none() && trained.is_judged);
+        let place = becomes_own.as_ref().unwrap_or(&output);
+        if let Some(own) = &becomes_own {
+            replace(&output, own)?;
+        }
+        let (steps, records) = (counted(trained.steps, "step"), counted(entries.len(), "record"));
+        writeln!(out, "{}: {steps} on {records}", place.display())?;
         let verdict = |gained: bool| if gained { "" } else { "; no gain: it stays as it was" };
         if let Some((before, after)) = trained.models {
             let (before, after) = (before.policy_loss, after.policy_loss);
@@ -76,11 +90,27 @@ impl Finetune {
             let (called, kept) = (called(*kind), verdict(own > beside));
             writeln!(out, "{called}, pairs ordered on held-out tasks: {beside:.3} before, {own:.3} after{kept}")?;
         }
-        if trained.models.is_none() && trained.estimators.is_empty() {
-            writeln!(out, "no task was held out, so nothing tells whether it gained; measure more tasks")?;
+        if !trained.is_judged {
+            writeln!(
+                out,
+                "too few tasks were held out to tell whether all of it gained: measure more, or raise --held-out"
+            )?;
+            if self.output.is_none() {
+                let folder = output.display();
+                writeln!(out, "it is not used unless it is named: --checkpoint {folder}")?;
+            }
         }
         Ok(())
     }
+}
+
+/// The folder beside the checkpoint that is used, where one lies that was not judged yet.
+const DRAFT: &str = "checkpoint-unjudged";
+
+/// Puts a checkpoint into the place of the one that is used.
+fn replace(new: &Path, own: &Path) -> Result<()> {
+    check_checkpoint_folder(own)?;
+    files::replace_folder(new, own).with_context(|| format!("cannot replace {}", own.display()))
 }
 
 /// The records of this space, each with its task.

@@ -1,11 +1,11 @@
 //! `tilescribe measure`
 
-use std::fs::File;
 use std::io::{BufReader, Write};
 use std::path::PathBuf;
 
 use anyhow::{Context, Result};
 use clap::Args;
+use tilescribe::files;
 use tilescribe::space::Space;
 use tilescribe::tune::plan::Planned;
 use tilescribe::tune::{Batches, Budget, Settings};
@@ -33,7 +33,7 @@ pub struct Measure {
 impl Measure {
     pub fn execute(self, out: &mut dyn Write) -> Result<()> {
         let (space, target) = (Space::standard(), self.target.resolve()?);
-        let file = File::open(&self.plan).with_context(|| format!("cannot read {}", self.plan.display()))?;
+        let file = files::open(&self.plan).with_context(|| format!("cannot read {}", self.plan.display()))?;
         let planned = Planned::read(&mut BufReader::new(file), &space, &target)
             .with_context(|| format!("the plan {}", self.plan.display()))?;
         let mut measurer = measurer(&planned.jobs, self.target.device()?)?;

@@ -16,6 +16,7 @@ mod inputs;
 mod measure;
 mod next;
 mod npy;
+mod output;
 mod plan;
 mod pretrain;
 mod progress;
@@ -26,6 +27,7 @@ mod show;
 mod tasks;
 mod training;
 mod tune;
+mod words;
 mod worker;
 
 use std::io::{self, Write};

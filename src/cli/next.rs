@@ -3,12 +3,12 @@
 use std::io::Write;
 use std::path::PathBuf;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use clap::Args;
 use serde_json::json;
 use tilescribe::space::{Next as Following, Space, Trace};
 
-use super::arguments::{TargetArguments, read_task};
+use super::arguments::{NetworkArguments, TargetArguments, read_task, read_trace};
 use super::exit::CommandError;
 
 /// Print what may follow a list of decisions
@@ -22,6 +22,8 @@ pub struct Next {
     /// File with the decisions taken so far, one `site = value` a line
     prefix: Option<PathBuf>,
     #[command(flatten)]
+    network: NetworkArguments,
+    #[command(flatten)]
     target: TargetArguments,
     /// Take this decision too, after those of the file
     #[arg(long = "take", value_name = "SITE = VALUE")]
@@ -33,9 +35,10 @@ pub struct Next {
 
 impl Next {
     pub fn execute(self, out: &mut dyn Write) -> Result<()> {
-        let (_, task) = read_task(&self.task, self.target.resolve()?)?;
+        self.network.check([self.task.as_str()])?;
+        let (_, task) = read_task(&self.task, self.target.resolve()?, &self.network)?;
         let mut text = match &self.prefix {
-            Some(path) => std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?,
+            Some(path) => read_trace(path)?,
             None => String::new(),
         };
         self.taken.iter().for_each(|choice| text.push_str(&format!("\n{choice}")));

@@ -1,11 +1,12 @@
 //! NumPy's `.npy` files (format versions 1 to 3), as described in `numpy.lib.format`: a magic string, a
 //! header that is a Python dictionary, then the elements.
 
-use std::fs::File;
-use std::io::{BufWriter, Read, Write};
+use std::io::Write;
 use std::path::Path;
 
 use anyhow::{Context, Result};
+use tilescribe::artifact::Port;
+use tilescribe::files;
 use tilescribe::graph::TensorData;
 use tilescribe::workload::DType;
 
@@ -14,23 +15,25 @@ use super::exit::CommandError;
 const MAGIC: &[u8; 6] = b"\x93NUMPY";
 /// Headers beyond this many bytes are refused.
 const HEADER_LIMIT: usize = 1 << 16;
+/// Files that do not fit are read up to this many bytes.
+const MISFIT_LIMIT: usize = 1 << 28;
 
-/// Reads an array.
+/// Reads an array for an input of a network.
 ///
 /// # Errors
-/// [`CommandError::Usage`] where the file is none, or of a type or order that networks do not take.
-pub fn read(path: &Path) -> Result<TensorData> {
-    let mut bytes = Vec::new();
-    let opened = File::open(path).and_then(|mut file| file.read_to_end(&mut bytes));
-    opened.with_context(|| format!("cannot read {}", path.display()))?;
-    parse(&bytes).map_err(|reason| CommandError::Usage(format!("{}: {reason}", path.display())).into())
+/// [`CommandError::Usage`] where the file is none, or larger or of another type or order than the input.
+pub fn read(path: &Path, port: &Port) -> Result<TensorData> {
+    // a file that is somewhat too large is told its shape
+    let limit = port.bytes().unwrap_or(0).max(MISFIT_LIMIT) + HEADER_LIMIT;
+    let bytes = files::read(path, limit as u64).with_context(|| format!("cannot read {}", path.display()))?;
+    parse(&bytes, port.dtype()).map_err(|reason| CommandError::Usage(format!("{}: {reason}", path.display())).into())
 }
 
 /// Writes an array, in version 1.
 ///
 /// # Errors
 /// [`std::io::Error`] where the file cannot be written.
-pub fn write(path: &Path, tensor: &TensorData) -> Result<()> {
+pub fn write(file: &mut dyn Write, tensor: &TensorData) -> Result<()> {
     let extents: Vec<String> = tensor.shape.iter().map(|extent| format!("{extent},")).collect();
     let descriptor = tensor.dtype.numpy();
     let mut header = format!("{{'descr': '{descriptor}', 'fortran_order': False, 'shape': ({}), }}", extents.join(" "));
@@ -38,19 +41,15 @@ pub fn write(path: &Path, tensor: &TensorData) -> Result<()> {
     let padded = (10 + header.len() + 1).next_multiple_of(64) - 10;
     header.push_str(&" ".repeat(padded - header.len() - 1));
     header.push('\n');
-    let write = || -> std::io::Result<()> {
-        let mut file = BufWriter::new(File::create(path)?);
-        file.write_all(MAGIC)?;
-        file.write_all(&[1, 0])?;
-        file.write_all(&(header.len() as u16).to_le_bytes())?;
-        file.write_all(header.as_bytes())?;
-        file.write_all(&tensor.bytes)?;
-        file.flush()
-    };
-    write().with_context(|| format!("cannot write {}", path.display()))
+    file.write_all(MAGIC)?;
+    file.write_all(&[1, 0])?;
+    file.write_all(&(header.len() as u16).to_le_bytes())?;
+    file.write_all(header.as_bytes())?;
+    Ok(file.write_all(&tensor.bytes)?)
 }
 
-fn parse(bytes: &[u8]) -> Result<TensorData, String> {
+/// `wanted` is the type that the reader hopes for.
+fn parse(bytes: &[u8], wanted: Option<DType>) -> Result<TensorData, String> {
     let (length_bytes, rest) = match bytes.strip_prefix(MAGIC) {
         Some([1, _, rest @ ..]) => (2, rest),
         Some([2 | 3, _, rest @ ..]) => (4, rest),
@@ -69,8 +68,11 @@ fn parse(bytes: &[u8]) -> Result<TensorData, String> {
     if value(header, "fortran_order")? != "False" {
         return Err("elements in column-major order: save numpy.ascontiguousarray(x)".into());
     }
-    let dtype = DType::from_numpy(&descriptor)
-        .ok_or_else(|| format!("elements of type `{}`, which networks do not take", descriptor.escape_debug()))?;
+    let dtype = DType::from_numpy(&descriptor).ok_or_else(|| {
+        let other = wanted.unwrap_or(DType::F32).numpy();
+        let found = descriptor.escape_debug();
+        format!("elements of type `{found}`, which networks do not take: save x.astype(\"{other}\")")
+    })?;
     let shape = shape(value(header, "shape")?)?;
     let elements = shape.iter().try_fold(1usize, |product, extent| product.checked_mul(*extent as usize));
     let expected = elements.and_then(|elements| elements.checked_mul(dtype.bytes()));
@@ -102,30 +104,26 @@ mod tests {
 
     #[test]
     fn what_is_written_reads_back() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("x.npy");
         for (shape, dtype) in
             [(vec![2, 3], DType::F32), (vec![], DType::I64), (vec![7], DType::Bool), (vec![0, 4], DType::I8)]
         {
             let bytes = shape.iter().product::<i64>() as usize * dtype.bytes();
             let tensor =
                 TensorData { shape, dtype, bytes: (0..bytes).map(|b| b as u8 % 2).collect::<Vec<u8>>().into() };
-            write(&path, &tensor).unwrap();
-            assert_eq!(read(&path).unwrap(), tensor);
-            assert_eq!((std::fs::metadata(&path).unwrap().len() as usize - bytes) % 64, 0);
+            let mut file = Vec::new();
+            write(&mut file, &tensor).unwrap();
+            assert_eq!(parse(&file, None).unwrap(), tensor);
+            assert_eq!((file.len() - bytes) % 64, 0);
         }
     }
 
     #[test]
     fn damaged_files_are_refused() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("x.npy");
-        let bytes = vec![0; 24].into();
-        write(&path, &TensorData { shape: vec![6], dtype: DType::F32, bytes }).unwrap();
-        let good = std::fs::read(&path).unwrap();
-        assert!(parse(&good).is_ok());
+        let (bytes, mut good) = (vec![0; 24].into(), Vec::new());
+        write(&mut good, &TensorData { shape: vec![6], dtype: DType::F32, bytes }).unwrap();
+        assert!(parse(&good, None).is_ok());
         for cut in [0, 5, 8, 9, 40, good.len() - 1] {
-            assert!(parse(&good[..cut]).is_err(), "cut at {cut}");
+            assert!(parse(&good[..cut], None).is_err(), "cut at {cut}");
         }
         let change = |from: &str, to: &str| {
             let text: String = good.iter().map(|byte| *byte as char).collect::<String>().replace(from, to);
@@ -133,7 +131,7 @@ mod tests {
         };
         for (from, to) in [("<f4", "<c8"), ("False", "True "), ("(6,)", "(-6)"), ("shape", "shake"), ("NUMPY", "NUMPX")]
         {
-            assert!(parse(&change(from, to)).is_err(), "{to}");
+            assert!(parse(&change(from, to), None).is_err(), "{to}");
         }
     }
 }

@@ -1,9 +1,8 @@
 //! `tilescribe plan`
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
-use std::fs::File;
-use std::io::{BufWriter, Write};
-use std::path::PathBuf;
+use std::io::Write;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 
 use anyhow::{Context, Result};
@@ -23,9 +22,11 @@ use tilescribe::workload::Workload;
 use super::arguments::{SpaceArguments, TargetArguments};
 use super::collecting::jobs_of;
 use super::exit::CommandError;
+use super::output::{Kind, Output};
 use super::progress;
 use super::records::corpus;
 use super::search::{CheckpointArguments, Method, Proposers, stop_on_interrupt};
+use super::words::counted;
 
 /// Write programs to be measured elsewhere, by `tilescribe measure`
 ///
@@ -74,6 +75,8 @@ impl Plan {
             None => jobs_of(&self.workloads, &target)?,
         };
         let jobs = self.drawn(jobs);
+        let sources: Vec<&Path> = self.records.iter().chain(&self.workloads).map(PathBuf::as_path).collect();
+        let output = Output::new(&self.output, Kind::Plan, &sources)?;
         let proposers = match &known {
             Some(_) => None,
             None => Some(Proposers::new(Some(self.method), &space, &self.checkpoint, &jobs)?),
@@ -85,8 +88,9 @@ impl Plan {
             let proposal = proposer.propose(&job.task, &History::default(), self.programs as usize)?;
             Ok(proposal.candidates.into_iter().map(|candidate| candidate.trace).collect())
         };
-        let programs = self.write(&jobs, &traces)?;
-        writeln!(out, "{}: {programs} programs of {} tasks", self.output.display(), jobs.len())?;
+        let programs = output.write(|file| write(&jobs, &traces, file))?;
+        let (of, tasks) = (counted(programs, "program"), counted(jobs.len(), "task"));
+        writeln!(out, "{}: {of} of {tasks}", self.output.display())?;
         if self.json {
             writeln!(out, "{}", json!({"tasks": jobs.len(), "programs": programs}))?;
         }
@@ -100,28 +104,25 @@ impl Plan {
         let chosen: HashSet<usize> = index::sample(&mut random, jobs.len(), wanted).into_iter().collect();
         jobs.into_iter().enumerate().filter(|(at, _)| chosen.contains(at)).map(|(_, job)| job).collect()
     }
+}
 
-    /// Writes the programs of all tasks, and says how many there are.
-    fn write(&self, jobs: &[Job], traces: &dyn Fn(&Job) -> Result<Vec<Trace>>) -> Result<usize> {
-        let cannot_write = || format!("cannot write {}", self.output.display());
-        let mut file = BufWriter::new(File::create(&self.output).with_context(cannot_write)?);
-        let (bar, stopped) = (progress::bar(jobs.len() as u64, "writing"), stop_on_interrupt()?);
-        let mut programs = 0;
-        for (number, job) in jobs.iter().enumerate() {
-            if stopped.load(Ordering::Relaxed) {
-                return Err(CommandError::Interrupted.into());
-            }
-            bar.set_position(number as u64);
-            bar.set_message(job.name.clone());
-            for trace in traces(job)? {
-                write_planned(&mut file, job, &trace).with_context(cannot_write)?;
-                programs += 1;
-            }
+/// Writes the programs of all tasks, and says how many there are.
+fn write(jobs: &[Job], traces: &dyn Fn(&Job) -> Result<Vec<Trace>>, mut file: &mut dyn Write) -> Result<usize> {
+    let (bar, stopped) = (progress::bar(jobs.len() as u64, "writing"), stop_on_interrupt()?);
+    let mut programs = 0;
+    for (number, job) in jobs.iter().enumerate() {
+        if stopped.load(Ordering::Relaxed) {
+            return Err(CommandError::Interrupted.into());
         }
-        bar.finish_and_clear();
-        file.flush().with_context(cannot_write)?;
-        Ok(programs)
+        bar.set_position(number as u64);
+        bar.set_message(job.name.clone());
+        for trace in traces(job)? {
+            write_planned(&mut file, job, &trace)?;
+            programs += 1;
+        }
     }
+    bar.finish_and_clear();
+    Ok(programs)
 }
 
 /// The programs of corpus files, by the task's hash: of whatever target.

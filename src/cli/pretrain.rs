@@ -10,6 +10,7 @@ use tilescribe::model::{Checkpoint, Config, Evaluation, Model, TrainingOptions};
 use tilescribe::propose::versions;
 use tilescribe::space::Space;
 
+use super::output::check_checkpoint_folder;
 use super::search::CheckpointArguments;
 use super::training::{Compared, Run, TrainingArguments, called, estimators, read_corpus, tell_machines};
 
@@ -42,6 +43,7 @@ pub struct Pretrain {
 impl Pretrain {
     pub fn execute(self, out: &mut dyn Write) -> Result<()> {
         let (space, language) = (Space::standard(), Language::standard());
+        check_checkpoint_folder(&self.output)?;
         let entries = read_corpus(&self.corpus)?;
         let beside = self.beside.map(|name| CheckpointArguments { checkpoint: Some(name) }.load(&space, &language));
         let beside = beside.transpose()?;

@@ -17,22 +17,32 @@ const SHORTEST_WINDOW: Duration = Duration::from_secs(60);
 /// Columns of a line in a file.
 const WIDTH: u16 = 160;
 
-/// A bar over `total` steps, with the time that is left.
+/// A bar over `total` steps, or over a number that is set later (0), with the time that is left.
 pub fn bar(total: u64, what: &'static str) -> ProgressBar {
     let (target, template, tick) = match io::stderr().is_terminal() {
-        true => (ProgressDrawTarget::stderr(), "{prefix} {wide_bar} {pos}/{len} {msg} {elapsed}, {left} left", 200),
+        true => (ProgressDrawTarget::stderr(), "{prefix} {wide_bar} {count} {msg} {elapsed}, {left} left", 200),
         false => {
             let lines = Lines::new(io::stderr(), BETWEEN_LINES);
-            (ProgressDrawTarget::term_like(Box::new(lines)), "{prefix} {pos}/{len} {msg} {elapsed}, {left} left", 1000)
+            (ProgressDrawTarget::term_like(Box::new(lines)), "{prefix} {count} {msg} {elapsed}, {left} left", 1000)
         }
     };
-    let bar = ProgressBar::with_draw_target(Some(total), target);
+    // a total that is not known yet: the bar is empty until it is
+    let bar = ProgressBar::with_draw_target((total > 0).then_some(total), target);
     // a template that does not parse would be seen at once; the plain bar does then
     let style = ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar());
-    bar.set_style(style.with_key("left", Pace::default()));
+    bar.set_style(style.with_key("left", Pace::default()).with_key("count", count));
     bar.set_prefix(what);
     bar.enable_steady_tick(Duration::from_millis(tick));
     bar
+}
+
+/// Steps done and to do, where that is known.
+fn count(state: &ProgressState, text: &mut dyn fmt::Write) {
+    // a line that cannot be written is not shown
+    let _ = match state.len().filter(|total| *total > 0) {
+        Some(total) => write!(text, "{}/{total}", state.pos()),
+        None => write!(text, "{}", state.pos()),
+    };
 }
 
 /// The time that is left, at the mean pace of the later half of the time so far. Steps may come in bursts

@@ -1,18 +1,21 @@
 //! `tilescribe records`
 
 use std::fs::File;
-use std::io::{BufReader, BufWriter, Write};
+use std::io::{BufReader, Write};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use clap::{Args, Subcommand};
 use serde_json::json;
-use tilescribe::record::{Agreements, CorpusReader, CorpusWriter, Filter, Limits, Prune};
+use tilescribe::files;
+use tilescribe::record::{Agreements, CorpusReader, CorpusWriter, Filter, Limits, Prune, Store};
 use tilescribe::space::Space;
-use tilescribe::target::Kind;
+use tilescribe::target::Kind as MachineKind;
 
 use super::arguments::StoreArguments;
 use super::exit::CommandError;
+use super::output::{Kind, Output};
+use super::words::{counted, duration};
 
 /// List, export, import, compare or prune what was measured
 #[derive(Args)]
@@ -95,12 +98,10 @@ impl Records {
                     let reason = format!("there is no store {}", store.path()?.display());
                     return Err(CommandError::Usage(reason).into());
                 };
-                let created = File::create(&file).with_context(|| format!("cannot write {}", file.display()))?;
-                let mut writer = CorpusWriter::new(BufWriter::new(created))?;
+                let output = Output::new(&file, Kind::Corpus, &[store.path()])?;
                 let filter = Filter { task_hash: filter.task, target: filter.target, space: None };
-                let count = store.export(&filter, &mut writer)?;
-                writer.finish()?.flush().with_context(|| format!("cannot write {}", file.display()))?;
-                Ok(writeln!(out, "{count} records")?)
+                let count = output.write(|file| export(&store, &filter, file))?;
+                Ok(writeln!(out, "{}", counted(count, "record"))?)
             }
             Action::Import { files, store } => {
                 let mut store = store.open()?;
@@ -113,19 +114,36 @@ impl Records {
             }
             Action::Agreement { first, second, json } => agreement(&first, &second, json, out),
             Action::Prune { store, keep, other_spaces: _ } => {
-                let ours = || [Kind::Cpu, Kind::Gpu].map(|kind| Space::standard().version(kind)).to_vec();
+                let ours = || [MachineKind::Cpu, MachineKind::Gpu].map(|kind| Space::standard().version(kind)).to_vec();
                 let what = keep.map_or_else(|| Prune::OtherSpaces(ours()), Prune::AllBut);
-                let Some(mut store) = store.open_existing()? else { return Ok(writeln!(out, "0 records")?) };
-                let count = store.prune(&what)?;
-                Ok(writeln!(out, "{count} records")?)
+                if store.open_existing()?.is_none() {
+                    return Ok(writeln!(out, "0 records")?);
+                }
+                let count = store.open()?.prune(&what)?;
+                Ok(writeln!(out, "{}", counted(count, "record"))?)
             }
         }
     }
 }
 
+/// Writes the records that are meant; none at all is an error, so that they replace nothing.
+fn export(store: &Store, filter: &Filter, file: &mut dyn Write) -> Result<u64> {
+    let mut writer = CorpusWriter::new(file)?;
+    let count = store.export(filter, &mut writer)?;
+    if count > 0 {
+        writer.finish()?;
+        return Ok(count);
+    }
+    let path = store.path().display();
+    let of = |what: &str, name: &Option<String>| name.as_ref().map(|name| format!(" of {what} {name}"));
+    let meant = [of("task", &filter.task_hash), of("target", &filter.target)].into_iter().flatten();
+    let reason = format!("{path} holds no record{}; `tilescribe records list` lists them", meant.collect::<String>());
+    Err(CommandError::Usage(reason).into())
+}
+
 /// Opens a corpus file.
 pub(super) fn corpus(file: &Path) -> Result<CorpusReader<BufReader<File>>> {
-    let opened = File::open(file).with_context(|| format!("cannot read {}", file.display()))?;
+    let opened = files::open(file).with_context(|| format!("cannot read {}", file.display()))?;
     Ok(CorpusReader::new(BufReader::new(opened), Limits::default())?)
 }
 
@@ -143,7 +161,7 @@ fn agreement(first: &Path, second: &Path, as_json: bool, out: &mut dyn Write) ->
     if as_json {
         return Ok(writeln!(out, "{}", serde_json::to_string(&found)?)?);
     }
-    writeln!(out, "{} programs of {} tasks", found.programs, found.tasks)?;
+    writeln!(out, "{} of {}", counted(found.programs, "program"), counted(found.tasks, "task"))?;
     for band in &found.pairs {
         let to = band.to.map_or_else(|| "and more".into(), |to| format!("to {:.0} %", to * 100.0));
         let share = 100.0 * band.in_order as f64 / (band.pairs as f64).max(1.0);
@@ -171,12 +189,9 @@ fn list(store: &StoreArguments, as_json: bool, out: &mut dyn Write) -> Result<()
             });
             writeln!(out, "{line}")?;
         } else {
-            let best = row.best_ns.map_or_else(|| "-".into(), |ns| format!("{:.4} ms", ns as f64 / 1e6));
-            writeln!(
-                out,
-                "{} {} {:>7} records {:>7} timed, best {best}",
-                row.task_hash, row.target, row.records, row.timed
-            )?;
+            let best = row.best_ns.map_or_else(|| "-".into(), |ns| duration(ns));
+            let records = counted(row.records, "record");
+            writeln!(out, "{} {} {records:>15} {:>7} timed, best {best}", row.task_hash, row.target, row.timed)?;
         }
     }
     Ok(())

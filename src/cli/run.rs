@@ -2,15 +2,15 @@
 
 use std::collections::HashMap;
 use std::io::Write;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
-use tilescribe::artifact::{Model, Resources};
+use tilescribe::artifact::{self, Model, Port, Resources};
 use tilescribe::graph::TensorData;
 
-use super::arguments::Assignment;
 use super::exit::CommandError;
+use super::output::{Kind, Output};
 use super::{inputs, npy};
 
 /// Run a compiled network once
@@ -22,8 +22,9 @@ pub struct Run {
     artifact: PathBuf,
     /// Value of an input, a NumPy file; inputs that are not given are random
     #[arg(long = "input", value_name = "NAME=FILE.npy")]
-    inputs: Vec<Assignment<PathBuf>>,
-    /// Where outputs are written, as NAME.npy
+    inputs: Vec<String>,
+    /// Folder that outputs are written to, each as NAME.npy; in NAME, what file names should not hold is
+    /// written as in web addresses (`a:2` as `a%3A2`). manifest.json lists the files as `output_files`
     #[arg(long, value_name = "DIR")]
     output_dir: Option<PathBuf>,
     /// Threads to use [default: the cores that the network was compiled for]
@@ -39,48 +40,68 @@ pub struct Run {
 
 impl Run {
     pub fn execute(self, out: &mut dyn Write) -> Result<()> {
+        if self.artifact.is_file() {
+            let (path, folder) = (self.artifact.display(), self.artifact.with_extension(""));
+            let reason = format!(
+                "{path} is a file, not a compiled network: `tilescribe compile {path} -o {}` makes one",
+                folder.display()
+            );
+            bail!(CommandError::Usage(reason));
+        }
         let model = Model::load(&self.artifact, Resources { threads: self.threads, device: self.device })?;
-        let mut given: HashMap<String, PathBuf> = HashMap::new();
-        for Assignment { name, value } in self.inputs {
-            if given.insert(name.clone(), value).is_some() {
+        let names: Vec<&str> = model.manifest().inputs.iter().map(|port| port.name.as_str()).collect();
+        let mut given: HashMap<&str, PathBuf> = HashMap::new();
+        for assignment in &self.inputs {
+            let (name, value) = assigned(assignment, &names)?;
+            if given.insert(name, value.into()).is_some() {
                 bail!(CommandError::Usage(format!("input `{name}` is given twice")));
             }
         }
         let mut values = Vec::new();
         for (number, port) in model.manifest().inputs.iter().enumerate() {
-            values.push(match given.remove(&port.name) {
-                Some(path) => npy::read(&path)?,
+            values.push(match given.get(port.name.as_str()) {
+                Some(path) => npy::read(path, port)?,
                 None => inputs::random(port, self.seed.wrapping_add(number as u64))?,
             });
         }
-        if let Some(name) = given.keys().min() {
-            let names: Vec<&str> = model.manifest().inputs.iter().map(|port| port.name.as_str()).collect();
-            bail!(CommandError::Usage(format!("the network has no input `{name}`; its inputs: {}", names.join(", "))));
-        }
+        let files = self.output_dir.as_deref().map(|folder| self.output_files(&model, folder)).transpose()?;
         let outputs = model.run(&values)?;
-        if let Some(folder) = &self.output_dir {
-            std::fs::create_dir_all(folder).with_context(|| format!("cannot create {}", folder.display()))?;
-        }
-        let mut used = HashMap::new();
-        for (port, tensor) in model.manifest().outputs.iter().zip(&outputs) {
-            writeln!(out, "{} {}{:?}: {}", port.name, port.dtype, port.shape, summary(tensor))?;
-            if let Some(folder) = &self.output_dir {
-                let file = file_name(&port.name, &mut used);
-                npy::write(&folder.join(file), tensor)?;
+        for (number, (port, tensor)) in model.manifest().outputs.iter().zip(&outputs).enumerate() {
+            write!(out, "{} {}{:?}: {}", port.name, port.dtype, port.shape, summary(tensor))?;
+            match files.as_ref().and_then(|files| files.get(number)) {
+                Some((path, file)) => {
+                    file.write(|file| npy::write(file, tensor))?;
+                    writeln!(out, " -> {}", path.display())?;
+                }
+                None => writeln!(out)?,
             }
         }
         Ok(())
     }
+
+    /// The files of the outputs, in their order; looked at before anything is computed.
+    fn output_files(&self, model: &Model, folder: &Path) -> Result<Vec<(PathBuf, Output)>> {
+        std::fs::create_dir_all(folder).with_context(|| format!("cannot create {}", folder.display()))?;
+        let output = |port: &Port| {
+            let path = folder.join(artifact::output_file(&port.name));
+            let file = Output::new(&path, Kind::Array, &[])?;
+            Ok((path, file))
+        };
+        model.manifest().outputs.iter().map(output).collect()
+    }
 }
 
-/// A file name that stays in its folder, whatever the output is called, and that no other output has.
-fn file_name(name: &str, used: &mut HashMap<String, usize>) -> String {
-    let plain = |c: char| if c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.') { c } else { '_' };
-    let stem: String = name.chars().map(plain).take(100).collect();
-    let stem = stem.trim_start_matches('.').to_string();
-    let count = used.entry(stem.clone()).or_insert(0);
-    *count += 1;
-    if *count == 1 { format!("{stem}.npy") } else { format!("{stem}.{count}.npy") }
+/// Parts `NAME=FILE`, where both may hold `=`: at the longest name that the network has.
+fn assigned<'a>(assignment: &'a str, names: &[&str]) -> Result<(&'a str, &'a str)> {
+    let parts = || assignment.match_indices('=').map(|(at, _)| (&assignment[..at], &assignment[at + 1..]));
+    if let Some(found) = parts().filter(|(name, _)| names.contains(name)).last() {
+        return Ok(found);
+    }
+    let reason = match parts().next() {
+        Some((name, _)) => format!("the network has no input `{name}`; its inputs: {}", names.join(", ")),
+        None => format!("--input {assignment}: expected NAME=FILE.npy"),
+    };
+    Err(CommandError::Usage(reason).into())
 }
 
 /// Range and mean of what was computed, so that a person sees at once when something is wrong.

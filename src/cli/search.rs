@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
@@ -19,10 +19,12 @@ use tilescribe::space::Space;
 use tilescribe::target::{Target, Task};
 use tilescribe::tune::{self, Batches, Budget, Control, Event, Job, Report, Settings};
 
-use super::arguments::SpaceArguments;
+use super::arguments::{SpaceArguments, check_cores};
 use super::bench::seconds;
-use super::exit::{self, CommandError};
+use super::exit::CommandError;
+pub use super::exit::stop_on_interrupt;
 use super::progress;
+use super::words::duration;
 
 /// Candidates that are proposed at once, at most: the more, the less of them know how the others came out.
 pub const BATCH: usize = 16;
@@ -207,7 +209,10 @@ pub fn measuring(jobs: &[Job], device: usize) -> Result<measure::Options> {
     let mut options = measure::Options::for_this_executable().context("cannot tell which program this is")?;
     for target in jobs.iter().map(|job| &job.task.target).collect::<HashSet<_>>() {
         match target {
-            Target::Cpu(cpu) => codegen::check_runs_here(cpu)?,
+            Target::Cpu(cpu) => {
+                codegen::check_runs_here(cpu)?;
+                check_cores(cpu.cores)?;
+            }
             Target::Gpu(gpu) => {
                 cuda::check_runs_on(gpu, device)?;
                 options.device = Some(device);
@@ -264,7 +269,7 @@ pub fn search(
                     bar.set_length(total);
                 }
                 bar.set_position(progress.trials);
-                let best = best_ns.map_or_else(|| "nothing yet".into(), |ns| format!("{:.4} ms", ns as f64 / 1e6));
+                let best = best_ns.map_or_else(|| "nothing yet".into(), duration);
                 bar.set_message(format!("{}: {best}", jobs[*job].name));
             }
             Event::Finals { job } => bar.set_message(format!("finals of {}", jobs[*job].name)),
@@ -292,20 +297,4 @@ pub fn judge(jobs: &[Job], report: &Report) -> Result<()> {
         .map(|(job, _)| job.name.as_str())
         .collect();
     if without.is_empty() { Ok(()) } else { Err(CommandError::NothingFound(without.join(", ")).into()) }
-}
-
-/// Ctrl-C sets the flag; the second one ends the program at once.
-pub fn stop_on_interrupt() -> Result<&'static AtomicBool> {
-    static STOPPED: AtomicBool = AtomicBool::new(false);
-    static LISTENING: AtomicBool = AtomicBool::new(false);
-    if LISTENING.swap(true, Ordering::Relaxed) {
-        return Ok(&STOPPED);
-    }
-    let handler = || {
-        if STOPPED.swap(true, Ordering::Relaxed) {
-            std::process::exit(i32::from(exit::INTERRUPTED));
-        }
-    };
-    ctrlc::set_handler(handler).context("cannot listen to Ctrl-C")?;
-    Ok(&STOPPED)
 }

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result, anyhow};
+use anyhow::{Result, anyhow};
 use clap::Args;
 use serde_json::{Value, json};
 use tilescribe::analysis;
@@ -15,9 +15,10 @@ use tilescribe::record::{Filter, fingerprint};
 use tilescribe::space::{Explained, Next, Schedule, Space, Tape, Trace, Untuned};
 use tilescribe::target::{Target, Task};
 
-use super::arguments::{StoreArguments, TargetArguments, read_task};
+use super::arguments::{NetworkArguments, StoreArguments, TargetArguments, read_task, read_trace};
 use super::exit::CommandError;
 use super::figures::{Comparison, limits, percent};
+use super::words::{counted, duration, operations};
 
 /// Look inside a compiled network or a single program
 ///
@@ -46,6 +47,8 @@ pub struct Show {
     json: bool,
     #[command(flatten)]
     store: StoreArguments,
+    #[command(flatten)]
+    network: NetworkArguments,
     #[command(flatten)]
     target: TargetArguments,
 }
@@ -92,6 +95,7 @@ struct Program {
 impl Show {
     pub fn execute(self, out: &mut dyn Write) -> Result<()> {
         if Path::new(&self.what).is_dir() {
+            self.network.check([])?;
             return self.artifact(out);
         }
         self.print(&self.program()?, out)
@@ -122,7 +126,10 @@ impl Show {
             }
             for (what, ports) in [("input", &manifest.inputs), ("output", &manifest.outputs)] {
                 for port in ports {
-                    writeln!(out, "{what} {} {}{:?}", port.name, port.dtype, port.shape)?;
+                    let file = manifest.output_files.get(&port.name).filter(|_| what == "output");
+                    let file = file.filter(|file| **file != format!("{}.npy", port.name));
+                    let file = file.map_or_else(String::new, |file| format!(", in files {file}"));
+                    writeln!(out, "{what} {} {}{:?}{file}", port.name, port.dtype, port.shape)?;
                 }
             }
         }
@@ -155,8 +162,7 @@ impl Show {
             return Ok(Program { name, task, trace, best_ns: None });
         }
         if let Some(path) = &self.trace {
-            let text = std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
-            let trace = text.parse().map_err(|error| usage(format!("{}: {error}", path.display())))?;
+            let trace = read_trace(path)?.parse().map_err(|error| usage(format!("{}: {error}", path.display())))?;
             return Ok(Program { name, task, trace, best_ns: None });
         }
         let filter = Filter {
@@ -171,9 +177,8 @@ impl Show {
         let mut timed: Vec<_> =
             records.into_iter().filter_map(|r| r.outcome.best_ns().map(|ns| (ns, r.trace))).collect();
         timed.sort();
-        let count = timed.len();
-        let missing =
-            || usage(format!("the store holds {count} programs of {name}; --untuned shows the one without tuning"));
+        let programs = counted(timed.len(), "program");
+        let missing = || usage(format!("the store holds {programs} of {name}; --untuned shows the one without tuning"));
         let (best_ns, trace) = timed.into_iter().nth(rank - 1).ok_or_else(missing)?;
         Ok(Program { name, task, trace, best_ns: Some(best_ns) })
     }
@@ -182,8 +187,10 @@ impl Show {
     fn task_of(&self, what: &str, target: Target) -> Result<(String, Task)> {
         let is_hash = (6..=32).contains(&what.len()) && what.chars().all(|c| c.is_ascii_hexdigit());
         if !is_hash || Path::new(what).exists() {
-            return read_task(what, target);
+            self.network.check([what])?;
+            return read_task(what, target, &self.network);
         }
+        self.network.check([])?;
         let Some(store) = self.store.open_existing()? else {
             return Err(usage("there is no store yet: `tilescribe tune` makes one".into()));
         };
@@ -232,14 +239,14 @@ impl Program {
     }
 
     fn summary(&self) -> String {
-        let flops = self.task.workload.flops() as f64;
-        let name = format!("{}, {:.3} Mflop", self.name, flops / 1e6);
+        let flops = self.task.workload.flops();
+        let name = format!("{}, {}", self.name, operations(flops));
         let Some(ns) = self.best_ns else { return format!("{name}, not timed") };
-        let (ms, rate) = (ns as f64 / 1e6, flops / ns.max(1) as f64);
+        let rate = flops as f64 / ns.max(1) as f64;
         let known = self.task.target.cpu().ok().and_then(|cpu| Some((limits(cpu).ok()?, cpu.cores)));
         let share = known.map(|(known, cores)| rate / known.peak_gflops(cores));
         let share = share.map_or(String::new(), |share| format!(", {} of peak", percent(share)));
-        format!("{name}: {ms:.4} ms, {rate:.1} GFLOP/s{share}")
+        format!("{name}: {}, {rate:.1} GFLOP/s{share}", duration(ns))
     }
 
     /// Figures next to the machine's limits, as `print` wants them.

@@ -8,6 +8,7 @@ use clap::Args;
 use serde_json::json;
 
 use super::arguments::NetworkArguments;
+use super::words::operations;
 
 /// Print the tasks that a network is made of
 ///
@@ -36,7 +37,7 @@ impl Tasks {
                 });
                 writeln!(out, "{line}")?;
             } else {
-                writeln!(out, "# {number} {} x{} {hash}, {:.3} Mflop", task.name, task.weight, flops as f64 / 1e6)?;
+                writeln!(out, "# {number} {} x{} {hash}, {}", task.name, task.weight, operations(flops))?;
                 writeln!(out, "{}", task.workload)?;
             }
         }

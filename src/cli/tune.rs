@@ -9,6 +9,7 @@ use tilescribe::tune::{Job, Report};
 
 use super::arguments::{NetworkArguments, StoreArguments, TargetArguments, read_task};
 use super::search::{SearchArguments, jobs, judge, search};
+use super::words::{counted, duration};
 
 /// Search for faster schedules and keep everything that is measured
 ///
@@ -44,7 +45,8 @@ impl Tune {
         let jobs = if self.what.ends_with(".onnx") {
             jobs(&self.network.load(self.what.as_ref())?, &target)
         } else {
-            let (name, task) = read_task(&self.what, target)?;
+            self.network.check([self.what.as_str()])?;
+            let (name, task) = read_task(&self.what, target, &self.network)?;
             vec![Job { name, task, weight: 1.0 }]
         };
         let unlimited = self.trials.is_none() && self.search.time_budget.is_none();
@@ -62,20 +64,14 @@ impl Tune {
 }
 
 fn print(jobs: &[Job], report: &Report, out: &mut dyn Write) -> Result<()> {
-    let milliseconds = |ns: Option<u64>| ns.map_or_else(|| "-".into(), |ns| format!("{:.4} ms", ns as f64 / 1e6));
+    let time = |ns: Option<u64>| ns.map_or_else(|| "-".into(), duration);
     for (job, found) in jobs.iter().zip(&report.jobs) {
-        let best = milliseconds(found.best.as_ref().map(|(_, ns)| *ns));
-        writeln!(
-            out,
-            "{} x{}: {best}, untuned {}, {} trials",
-            job.name,
-            job.weight,
-            milliseconds(found.untuned_ns),
-            found.trials
-        )?;
+        let (best, untuned) = (time(found.best.as_ref().map(|(_, ns)| *ns)), time(found.untuned_ns));
+        let trials = counted(found.trials, "trial");
+        writeln!(out, "{} x{}: {best}, untuned {untuned}, {trials}", job.name, job.weight)?;
     }
     let failed: Vec<String> = report.failed.iter().map(|(cause, count)| format!("{count} {cause}")).collect();
     let failed = if failed.is_empty() { "none failed".to_string() } else { format!("failed: {}", failed.join(", ")) };
-    let (trials, rate) = (report.trials, report.trials_per_s);
-    Ok(writeln!(out, "{trials} trials in {:.1} s, {rate:.1} a second; {failed}", report.seconds)?)
+    let (trials, rate) = (counted(report.trials, "trial"), report.trials_per_s);
+    Ok(writeln!(out, "{trials} in {:.1} s, {rate:.1} a second; {failed}", report.seconds)?)
 }

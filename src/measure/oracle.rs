@@ -12,6 +12,7 @@ use sha2::{Digest, Sha256};
 use thiserror::Error;
 
 use super::inputs::{GENERATOR, generate_inputs};
+use crate::files::{self, DraftFile};
 use crate::workload::{Array, EvaluateError, Role, TensorId, Workload, evaluate};
 
 /// What is faster to compute is not kept.
@@ -92,7 +93,7 @@ fn read(file: &Path, workload: &Workload) -> Option<Vec<(TensorId, Array)>> {
     if std::fs::metadata(file).ok()?.len() != (total + CHECKSUM_BYTES) as u64 {
         return None;
     }
-    let bytes = std::fs::read(file).ok()?;
+    let bytes = files::read(file, (total + CHECKSUM_BYTES) as u64).ok()?;
     let (data, checksum) = bytes.split_at_checked(total)?;
     if Sha256::digest(data).as_slice() != checksum {
         return None;
@@ -110,7 +111,7 @@ fn write(file: &Path, outputs: &[(TensorId, Array)]) -> std::io::Result<()> {
     let Some(folder) = file.parent() else { return Ok(()) };
     std::fs::create_dir_all(folder)?;
     // complete or not there: others may read at any moment
-    let mut draft = tempfile::NamedTempFile::new_in(folder)?;
+    let mut draft = DraftFile::create_in(folder)?;
     let mut checksum = Sha256::new();
     for (_, array) in outputs {
         let bytes = array.to_bytes();
@@ -118,7 +119,7 @@ fn write(file: &Path, outputs: &[(TensorId, Array)]) -> std::io::Result<()> {
         draft.write_all(&bytes)?;
     }
     draft.write_all(&checksum.finalize())?;
-    draft.persist(file).map_err(|failed| failed.error)?;
+    draft.replace(file)?;
     make_room(folder)
 }
 

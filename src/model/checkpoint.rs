@@ -6,7 +6,6 @@
 //! the estimator reads.
 
 use std::collections::{BTreeMap, HashMap};
-use std::fs::File;
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 
@@ -18,6 +17,7 @@ use thiserror::Error;
 
 use super::estimator::BELIEVED;
 use super::{Config, Estimator, Estimators, Model};
+use crate::files::{self, DraftFile};
 
 /// Names of the files of a checkpoint, and the most bytes that each may have.
 pub(super) const FILES: [(&str, u64); 5] = [
@@ -108,6 +108,21 @@ impl Checkpoint {
         Ok(())
     }
 
+    /// The names of a checkpoint's files.
+    pub fn file_names() -> impl Iterator<Item = &'static str> {
+        FILES.into_iter().map(|(file, _)| file)
+    }
+
+    /// Whether a folder holds a checkpoint of this or any other version of Tilescribe.
+    pub fn is_there(folder: &Path) -> bool {
+        #[derive(Deserialize)]
+        struct Kind {
+            model_type: String,
+        }
+        let bytes = files::read(&folder.join("config.json"), FILES[0].1).unwrap_or_default();
+        serde_json::from_slice::<Kind>(&bytes).is_ok_and(|kind| kind.model_type == MODEL_TYPE)
+    }
+
     /// Reads a folder and checks it against what this program speaks.
     ///
     /// # Errors
@@ -118,7 +133,7 @@ impl Checkpoint {
             let path = folder.join(file);
             let io = |source| CheckpointError::Io { path: path.clone(), source };
             let mut bytes = Vec::new();
-            File::open(&path).and_then(|f| f.take(limit + 1).read_to_end(&mut bytes)).map_err(io)?;
+            files::open(&path).and_then(|f| f.take(limit + 1).read_to_end(&mut bytes)).map_err(io)?;
             contents.push(bytes);
         }
         let [config, tokenizer, card, estimator, weights] = &contents[..] else {
@@ -310,10 +325,7 @@ pub(super) fn decode(bytes: &[u8]) -> Result<(Tensors, Option<String>), String> 
 
 /// Writes a file beside its place and moves it there, so that nobody sees half of it.
 pub(super) fn write_whole(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
-    let folder = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    let mut file = tempfile::NamedTempFile::new_in(folder)?;
+    let mut file = DraftFile::create_in(files::folder_of(path))?;
     file.write_all(bytes)?;
-    file.as_file().sync_all()?;
-    file.persist(path)?;
-    Ok(())
+    file.replace(path)
 }

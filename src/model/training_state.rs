@@ -11,6 +11,10 @@ use super::batch::Example;
 use super::checkpoint::{Stored, Tensors, decode, encode, with_shapes, write_whole};
 use super::train::Best;
 use super::{Compute, Config, Model, ModelError, Trainer, TrainingOptions};
+use crate::files;
+
+/// No training state is larger.
+const MAX_BYTES: u64 = 16 << 30;
 
 /// What stands beside the tensors.
 #[derive(Serialize, Deserialize)]
@@ -66,7 +70,8 @@ impl<'a> Trainer<'a> {
     /// # Errors
     /// A file that is not a training state, or one of other examples; the disk's; a device that is not there.
     pub fn resume(path: &Path, examples: &'a [Example], compute: Compute) -> Result<Trainer<'a>, ModelError> {
-        let bytes = std::fs::read(path).map_err(|source| ModelError::Io { path: path.to_path_buf(), source })?;
+        let bytes =
+            files::read(path, MAX_BYTES).map_err(|source| ModelError::Io { path: path.to_path_buf(), source })?;
         let (tensors, note) = decode(&bytes).map_err(ModelError::State)?;
         let note = note.ok_or_else(|| ModelError::State("it holds no training state".into()))?;
         let state: State = serde_json::from_str(&note).map_err(|e| ModelError::State(e.to_string()))?;

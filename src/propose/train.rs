@@ -15,7 +15,7 @@ use crate::model::{
     Compute, Evaluation, Example, Model, ModelError, Position, Progress, Step, Trainer, TrainingOptions,
 };
 use crate::outcome::{Failure, Outcome};
-use crate::record::{Entry, place};
+use crate::record::{Entry, hold_out_key};
 use crate::space::{Decision, Space};
 use crate::target::Task;
 
@@ -132,7 +132,7 @@ pub fn examples(entries: &[Entry], language: &Language, space: &Space, max_seque
                 steps: shared.steps(language, entry, &decisions),
                 weight,
                 group: group as u64,
-                place: place(&entry.record.task_hash),
+                place: hold_out_key(&entry.record.task_hash),
                 score: speed.ln().max(LOWEST_SCORE),
                 blind: Some(prompts.of(&entry.task, None)),
             };

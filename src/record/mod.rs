@@ -76,9 +76,9 @@ pub fn fingerprint(target: &Target) -> String {
     target.fingerprint()
 }
 
-/// Where a task stands among all, from 0 to 1, by its hash. Whatever trains holds out the lowest, so that a
-/// larger corpus, or one of another machine, does not show what a smaller one has held out.
-pub fn place(task_hash: &str) -> f32 {
+/// A number from 0 to 1 that follows from a task's hash alone. Training holds out the tasks below its share,
+/// so that a task is held out of every corpus and on every machine, or of none.
+pub fn hold_out_key(task_hash: &str) -> f32 {
     let number = task_hash.get(..8).and_then(|digits| u32::from_str_radix(digits, 16).ok());
     number.unwrap_or(0) as f32 / u32::MAX as f32
 }

@@ -3,13 +3,16 @@
 //! A new store is made beside its place and then linked into it, so that under its own name a store is always
 //! complete, whatever dies while it is made, and whoever else makes one at the same time.
 
+use std::ffi::CString;
 use std::io::{self, Read};
+use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::time::Duration;
 
 use rusqlite::{Connection, OpenFlags};
 
 use super::store::StoreError;
+use crate::files::{self, DraftFile};
 
 /// "Tile" in ASCII; SQLite keeps it in the file's header, where `file` shows it.
 pub(super) const APPLICATION_ID: i32 = 0x5469_6c65;
@@ -58,7 +61,7 @@ const TABLES: &str = "
     CREATE INDEX records_by_speed ON records (task, target, space, best_ns);
 ";
 
-/// Opens the store at `path`, which is made if nothing is there.
+/// Opens the store at `path` to write to it; makes one if nothing is there.
 pub(super) fn open(path: &Path) -> Result<Connection, StoreError> {
     if !path.try_exists().map_err(|source| StoreError::Access { path: path.into(), source })? {
         create(path)?;
@@ -66,19 +69,76 @@ pub(super) fn open(path: &Path) -> Result<Connection, StoreError> {
     check_owner(path)?;
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let connection = Connection::open_with_flags(path, flags).map_err(|e| StoreError::from_sqlite(path, e))?;
-    let set_up = || -> rusqlite::Result<()> {
-        connection.busy_timeout(BUSY_TIMEOUT)?;
-        // With a write-ahead log, NORMAL keeps every committed record when the process dies. When the machine
-        // loses power, the last few commits may be gone, but never the file's consistency; FULL would cost a
-        // disk flush for each candidate.
-        connection.pragma_update(None, "synchronous", "NORMAL")?;
-        connection.pragma_update(None, "foreign_keys", true)?;
-        // fails now, rather than at the first insertion, where tables are missing or unreadable
-        connection.prepare("SELECT hash, fingerprint, times_ns FROM tasks, targets, records")?;
-        Ok(())
-    };
-    set_up().map_err(|e| StoreError::from_sqlite(path, e))?;
+    set_up(&connection).map_err(|e| StoreError::from_sqlite(path, e))?;
+    // said now, rather than after the first candidate was measured
+    if connection.is_readonly(rusqlite::MAIN_DB).map_err(|e| StoreError::from_sqlite(path, e))? {
+        let source = io::Error::new(io::ErrorKind::ReadOnlyFilesystem, "the record store cannot be written to");
+        return Err(StoreError::Access { path: path.into(), source });
+    }
+    check_layout(&connection, path)?;
     Ok(connection)
+}
+
+/// Opens the store at `path` to read from it: also where neither the file nor its folder can be written to.
+pub(super) fn open_to_read(path: &Path) -> Result<Connection, StoreError> {
+    check_owner(path)?;
+    let is_writable = may_write(path) && may_write(files::folder_of(path));
+    if is_writable {
+        return open(path);
+    }
+    // SQLite wants to write the log's index beside the file, unless it is told that the file cannot change.
+    // That is so where no log lies beside it: whoever writes makes one first.
+    let mut log = path.as_os_str().to_os_string();
+    log.push("-wal");
+    let has_log = std::fs::metadata(&log).is_ok_and(|about| about.len() > 0);
+    let address = format!("file:{}?mode=ro{}", escaped(path), if has_log { "" } else { "&immutable=1" });
+    let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX | OpenFlags::SQLITE_OPEN_URI;
+    let connection = Connection::open_with_flags(address, flags).map_err(|e| StoreError::from_sqlite(path, e))?;
+    set_up(&connection).map_err(|e| StoreError::from_sqlite(path, e))?;
+    check_layout(&connection, path)?;
+    Ok(connection)
+}
+
+fn set_up(connection: &Connection) -> rusqlite::Result<()> {
+    connection.busy_timeout(BUSY_TIMEOUT)?;
+    // With a write-ahead log, NORMAL keeps every committed record when the process dies. When the machine
+    // loses power, the last few commits may be gone, but never the file's consistency; FULL would cost a disk
+    // flush for each candidate.
+    connection.pragma_update(None, "synchronous", "NORMAL")?;
+    connection.pragma_update(None, "foreign_keys", true)?;
+    // the file may come from anybody
+    connection.pragma_update(None, "trusted_schema", false)?;
+    connection.pragma_update(None, "cell_size_check", true)?;
+    // fails now, rather than at the first insertion, where tables are missing or unreadable
+    connection.prepare("SELECT hash, fingerprint, times_ns FROM tasks, targets, records")?;
+    Ok(())
+}
+
+/// Refuses what runs by itself (triggers), and tables that are none (views): we write neither.
+fn check_layout(connection: &Connection, path: &Path) -> Result<(), StoreError> {
+    let sql = "SELECT count(*) FROM sqlite_schema WHERE type NOT IN ('table', 'index') OR sql LIKE '%VIRTUAL%'";
+    let count = connection.query_row(sql, [], |row| row.get::<_, i64>(0));
+    match count.map_err(|e| StoreError::from_sqlite(path, e))? {
+        0 => Ok(()),
+        count => {
+            let detail = format!("it holds {count} triggers, views or virtual tables");
+            Err(StoreError::Corrupt { path: path.into(), detail })
+        }
+    }
+}
+
+/// Whether this process may write to a file or folder: not where the disk is read-only, either.
+fn may_write(path: &Path) -> bool {
+    let Ok(path) = CString::new(path.as_os_str().as_bytes()) else { return false };
+    // SAFETY: a string that ends in zero.
+    unsafe { libc::access(path.as_ptr(), libc::W_OK) == 0 }
+}
+
+/// A path as SQLite takes it in an address.
+fn escaped(path: &Path) -> String {
+    let plain = |byte: &u8| byte.is_ascii_alphanumeric() || matches!(byte, b'/' | b'.' | b'_' | b'-');
+    let escape = |byte: &u8| if plain(byte) { char::from(*byte).to_string() } else { format!("%{byte:02X}") };
+    path.as_os_str().as_bytes().iter().map(escape).collect()
 }
 
 /// Refuses what is not ours. Reads the file's header only, past SQLite: whatever opens a database may write
@@ -90,7 +150,7 @@ fn check_owner(path: &Path) -> Result<(), StoreError> {
     }
     let access = |source| StoreError::Access { path: path.into(), source };
     let mut header = Vec::new();
-    std::fs::File::open(path).map_err(access)?.take(HEADER_BYTES).read_to_end(&mut header).map_err(access)?;
+    files::open(path).map_err(access)?.take(HEADER_BYTES).read_to_end(&mut header).map_err(access)?;
     if header.is_empty() {
         return Err(foreign("an empty file"));
     }
@@ -112,12 +172,9 @@ const HEADER_BYTES: u64 = 100;
 /// Makes an empty store and puts it into its place, unless another process was faster.
 fn create(path: &Path) -> Result<(), StoreError> {
     let access = |source: io::Error| StoreError::from_io(path, source);
-    let folder = match path.parent() {
-        Some(parent) if !parent.as_os_str().is_empty() => parent,
-        _ => Path::new("."),
-    };
+    let folder = files::folder_of(path);
     std::fs::create_dir_all(folder).map_err(access)?;
-    let draft = tempfile::Builder::new().prefix(".records-").tempfile_in(folder).map_err(access)?;
+    let draft = DraftFile::create_in(folder).map_err(access)?;
     let build = || -> rusqlite::Result<()> {
         let connection = Connection::open(draft.path())?;
         connection.execute_batch(TABLES)?;
@@ -128,9 +185,8 @@ fn create(path: &Path) -> Result<(), StoreError> {
         connection.close().map_err(|(_, e)| e)
     };
     build().map_err(|e| StoreError::from_sqlite(path, e))?;
-    match draft.persist_noclobber(path) {
-        Ok(_) => Ok(()),
-        Err(failed) if failed.error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
-        Err(failed) => Err(access(failed.error)),
+    match draft.place(path) {
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
+        placed => placed.map_err(access),
     }
 }

@@ -66,12 +66,17 @@ impl StoreError {
             Some(
                 ErrorCode::CannotOpen | ErrorCode::PermissionDenied | ErrorCode::ReadOnly | ErrorCode::SystemIoFailure,
             ) => StoreError::Access { path, source: io::Error::other(detail) },
-            // a table or column that is not there: something else wrote to the file
-            Some(ErrorCode::Unknown) => StoreError::Corrupt { path, detail },
-            _ => match source {
-                rusqlite::Error::FromSqlConversionFailure(..) | rusqlite::Error::InvalidColumnType(..) => {
-                    StoreError::Corrupt { path, detail }
-                }
+            Some(ErrorCode::ApiMisuse | ErrorCode::ParameterOutOfRange) => StoreError::Database { path, source },
+            Some(ErrorCode::OutOfMemory) => StoreError::Access { path, source: io::Error::other(detail) },
+            // a table or column that is not there, a constraint that does not hold, a number that cannot be:
+            // something else wrote to the file
+            Some(_) => StoreError::Corrupt { path, detail },
+            None => match source {
+                rusqlite::Error::FromSqlConversionFailure(..)
+                | rusqlite::Error::InvalidColumnType(..)
+                | rusqlite::Error::IntegralValueOutOfRange(..)
+                | rusqlite::Error::Utf8Error(..)
+                | rusqlite::Error::QueryReturnedNoRows => StoreError::Corrupt { path, detail },
                 source => StoreError::Database { path, source },
             },
         }
@@ -149,6 +154,14 @@ impl Store {
     /// they say.
     pub fn open(path: &Path) -> Result<Store, StoreError> {
         Ok(Store { path: path.to_path_buf(), connection: schema::open(path)? })
+    }
+
+    /// Opens a store that exists, to read from it; it may lie on a disk that cannot be written to.
+    ///
+    /// # Errors
+    /// As [`Store::open`]; [`StoreError::Access`] where there is none.
+    pub fn open_to_read(path: &Path) -> Result<Store, StoreError> {
+        Ok(Store { path: path.to_path_buf(), connection: schema::open_to_read(path)? })
     }
 
     pub fn path(&self) -> &Path {
@@ -464,8 +477,8 @@ fn insert_one(connection: &Connection, task: &Task, record: &Record) -> rusqlite
     let inserted = match &there {
         None => Inserted::New,
         Some((id, old_failure, old_best)) => {
-            let old = weight(old_failure.as_deref().and_then(Failure::from_name), old_best.map(i64::cast_unsigned));
-            if weight(failure, best_ns) <= old {
+            let old = precedence(old_failure.as_deref().and_then(Failure::from_name), old_best.map(i64::cast_unsigned));
+            if precedence(failure, best_ns) <= old {
                 return Ok(Inserted::Kept);
             }
             connection.prepare_cached("DELETE FROM records WHERE id = ?1")?.execute([id])?;
@@ -499,8 +512,8 @@ fn insert_one(connection: &Connection, task: &Task, record: &Record) -> rusqlite
     Ok(inserted)
 }
 
-/// Orders outcomes of one trace; the larger one stays. See [`Inserted`].
-fn weight(failure: Option<Failure>, best_ns: Option<u64>) -> (u8, u64) {
+/// Which of two outcomes of one trace stays: the one of higher precedence. See [`Inserted`].
+fn precedence(failure: Option<Failure>, best_ns: Option<u64>) -> (u8, u64) {
     match failure {
         Some(Failure::WrongResult) => (4, 0),
         Some(Failure::Crash) => (3, 0),

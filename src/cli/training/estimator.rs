@@ -3,7 +3,7 @@
 use anyhow::Result;
 use tilescribe::model::{Checkpoint, Estimator, EstimatorOptions, Estimators, Group, Ordered, train_estimator};
 use tilescribe::rank::{estimator_groups, estimator_of};
-use tilescribe::record::{Entry, place};
+use tilescribe::record::{Entry, hold_out_key};
 use tilescribe::space::Space;
 use tilescribe::target::Kind;
 
@@ -77,7 +77,8 @@ fn estimator(
     training: &TrainingArguments,
 ) -> Result<Option<TrainedEstimator>> {
     let groups = estimator_groups(entries, space, kind);
-    let (held, shown): (Vec<_>, Vec<_>) = groups.into_iter().partition(|(hash, _)| place(hash) < training.held_out);
+    let (held, shown): (Vec<_>, Vec<_>) =
+        groups.into_iter().partition(|(hash, _)| hold_out_key(hash) < training.held_out);
     let groups_of = |named: Vec<(String, Group)>| named.into_iter().map(|(_, group)| group).collect::<Vec<Group>>();
     let (held, shown) = (groups_of(held), groups_of(shown));
     if shown.iter().all(|group| group.speeds.len() < 2) {
@@ -177,6 +178,11 @@ impl TrainedEstimators {
     /// How well they order what they were not shown, a line each.
     pub fn summaries(&self) -> Vec<String> {
         self.trained.iter().map(|trained| format!("a new {}, {}", called(trained.kind), trained.summary())).collect()
+    }
+
+    /// Whether there are tasks that tell about each.
+    pub fn are_compared(&self) -> bool {
+        self.trained.iter().all(|trained| trained.compared().is_some())
     }
 
     /// How each does beside the other one, where there are tasks that tell.

@@ -3,7 +3,6 @@
 mod estimator;
 
 use std::collections::BTreeMap;
-use std::fs::File;
 use std::io::BufReader;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
@@ -12,6 +11,7 @@ use std::time::Instant;
 
 use anyhow::{Context, Result};
 use clap::Args;
+use tilescribe::files;
 use tilescribe::language::{Language, tokenizer_json};
 use tilescribe::model::{Checkpoint, Compute, Estimators, Evaluation, Model, TrainingOptions, Versions};
 use tilescribe::propose::train::{Examples, Trained, evaluate, examples, train};
@@ -98,7 +98,7 @@ pub fn read_corpus(paths: &[PathBuf]) -> Result<Vec<Entry>> {
     }
     let mut entries = Vec::new();
     for path in files {
-        let file = File::open(&path).with_context(|| format!("cannot read {}", path.display()))?;
+        let file = files::open(&path).with_context(|| format!("cannot read {}", path.display()))?;
         for entry in CorpusReader::new(BufReader::new(file), Limits::default())? {
             entries.push(entry.with_context(|| path.display().to_string())?);
         }
@@ -133,6 +133,8 @@ pub struct Outcome {
     pub models: Option<(Evaluation, Evaluation)>,
     /// The same of the estimators.
     pub estimators: Vec<Compared>,
+    /// Whether held-out tasks tell about every part that was trained.
+    pub is_judged: bool,
 }
 
 /// A training run and where it leads.
@@ -186,6 +188,7 @@ impl Run<'_> {
         let beside = self.beside.map(|beside| &beside.estimators);
         let estimators = estimators(self.estimators, beside, self.estimator_entries, space, self.training)?;
         let (goes_on, compared) = (self.estimators.is_some(), estimators.compared());
+        let are_compared = estimators.are_compared();
         let mut checkpoint = Checkpoint {
             model: trained.model,
             estimators: estimators.start(),
@@ -207,7 +210,8 @@ impl Run<'_> {
         if state.exists() {
             std::fs::remove_file(&state).with_context(|| format!("cannot remove {}", state.display()))?;
         }
-        Ok(Outcome { steps: trained.steps, models, estimators: compared })
+        let is_judged = models.is_some() && are_compared;
+        Ok(Outcome { steps: trained.steps, models, estimators: compared, is_judged })
     }
 
     fn train(&self, made: &Examples, state: &Path) -> Result<Trained> {

@@ -162,8 +162,12 @@ impl<'a> Import<'a> {
         for position in order {
             self.add_node(&graph.node[position])?;
         }
+        let mut listed = BTreeSet::new();
         for output in &graph.output {
             let name = &output.name;
+            if !listed.insert(name.as_str()) {
+                return Err(ImportError::Duplicate { name: name.clone() });
+            }
             let tensor = self.values.get(name.as_str());
             let tensor = *tensor.ok_or_else(|| ImportError::NoOutput { name: name.clone() })?;
             self.builder

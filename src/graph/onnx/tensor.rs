@@ -1,24 +1,21 @@
 //! Elements of tensors, from the model itself or from files beside it.
 
 use std::collections::HashMap;
-use std::fs::File;
 use std::path::{Component, Path, PathBuf};
 
 use prost::bytes::Bytes;
 
 use super::error::{ImportError, TensorProblem};
 use super::proto::TensorProto;
+use crate::files;
 use crate::graph::TensorData;
 use crate::graph::lower::Builder;
 use crate::workload::DType;
 
 /// Maps a file into memory: its pages are read on demand and belong to the system's cache.
 pub fn map_file(path: &Path) -> std::io::Result<Bytes> {
-    let file = File::open(path)?;
+    let file = files::open(path)?;
     let metadata = file.metadata()?;
-    if !metadata.is_file() {
-        return Err(std::io::Error::new(std::io::ErrorKind::InvalidInput, "not a regular file"));
-    }
     if metadata.len() == 0 {
         return Ok(Bytes::new());
     }

@@ -8,6 +8,7 @@ use thiserror::Error;
 
 use super::{Bandwidth, Rate, Roofline, key};
 use crate::codegen::CodegenError;
+use crate::files::{self, DraftFile};
 use crate::target::{Cpu, Level};
 
 /// The version of [`Roofline`] in files.
@@ -44,12 +45,11 @@ pub fn path(folder: &Path, target: &Cpu) -> PathBuf {
 pub fn load(folder: &Path, target: &Cpu) -> Result<Option<Roofline>, RooflineError> {
     let path = path(folder, target);
     let failed = |source| RooflineError::Io { path: path.clone(), source };
-    // a pipe would wait for ever
-    if std::fs::metadata(&path).is_ok_and(|known| !known.is_file()) {
-        return Err(RooflineError::Damaged { path: path.clone(), reason: "no file".into() });
-    }
-    let file = match std::fs::File::open(&path) {
+    let file = match files::open(&path) {
         Ok(file) => file,
+        Err(error) if matches!(error.kind(), std::io::ErrorKind::InvalidInput | std::io::ErrorKind::IsADirectory) => {
+            return Err(RooflineError::Damaged { path: path.clone(), reason: error.to_string() });
+        }
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
         Err(error) => return Err(failed(error)),
     };
@@ -66,11 +66,10 @@ pub fn save(folder: &Path, target: &Cpu, roofline: &Roofline) -> Result<(), Roof
     let path = path(folder, target);
     let write = || {
         std::fs::create_dir_all(folder)?;
-        let mut draft = tempfile::NamedTempFile::new_in(folder)?;
+        let mut draft = DraftFile::create_in(folder)?;
         serde_json::to_writer_pretty(&mut draft, roofline)?;
         draft.write_all(b"\n")?;
-        draft.persist(&path).map_err(|failed| failed.error)?;
-        Ok(())
+        draft.replace(&path)
     };
     write().map_err(|source| RooflineError::Io { path: path.clone(), source })
 }

@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 use super::{Finalists, Method, MethodRun};
+use crate::files;
 use crate::outcome::Failure;
 use crate::record::fingerprint;
 use crate::space::{Space, Trace};
@@ -78,6 +79,10 @@ impl Log {
     /// [`LogError`].
     pub fn open(path: &Path, target: &Target, space: &Space) -> Result<Log, LogError> {
         let io = |source| LogError::Io { path: path.to_path_buf(), source };
+        if path.exists() {
+            // refuses what would never end
+            files::open(path).map_err(io)?;
+        }
         let mut file = OpenOptions::new().read(true).append(true).create(true).open(path).map_err(io)?;
         let tilescribe = env!("CARGO_PKG_VERSION").to_string();
         let header = Header { tilescribe, target: fingerprint(target), space: space.version(target.kind()) };
