@@ -15,7 +15,6 @@ use tilescribe::space::Space;
 use tilescribe::target::{Cpu, Target, Task};
 
 use super::exit::CommandError;
-use super::words::counted;
 
 /// `NAME=VALUE`
 #[derive(Clone, Debug)]
@@ -150,9 +149,9 @@ pub fn check_cores(wanted: u32) -> Result<()> {
     if wanted <= there {
         return Ok(());
     }
-    let here = counted(there, "core");
-    let reason =
-        format!("{wanted} cores cannot be measured: this process may use {here}. Give --threads {there}, or fewer");
+    let reason = format!(
+        "{wanted} cores cannot be measured with: this process may use {there}. Give --threads {there}, or fewer"
+    );
     Err(CommandError::Usage(reason).into())
 }
 

@@ -87,7 +87,7 @@ impl Output {
     pub fn new(path: &Path, kind: Kind, sources: &[&Path]) -> Result<Output> {
         let shown = path.display();
         if let Some(source) = sources.iter().find(|source| files::are_same(path, source)) {
-            let reason = format!("{shown} is {}, which is read from: name another output", source.display());
+            let reason = format!("{} is read from, and cannot be the output {shown}: name another", source.display());
             return Err(CommandError::Usage(reason).into());
         }
         let output = Output { path: path.to_path_buf(), kind };

@@ -11,6 +11,7 @@ use tilescribe::graph::TensorData;
 
 use super::exit::CommandError;
 use super::output::{Kind, Output};
+use super::words::counted;
 use super::{inputs, npy};
 
 /// Run a compiled network once
@@ -106,14 +107,13 @@ fn assigned<'a>(assignment: &'a str, names: &[&str]) -> Result<(&'a str, &'a str
 
 /// Range and mean of what was computed, so that a person sees at once when something is wrong.
 fn summary(tensor: &TensorData) -> String {
-    let values = tensor.to_f64();
+    let (values, bad): (Vec<f64>, Vec<f64>) = tensor.to_f64().into_iter().partition(|value| value.is_finite());
     if values.is_empty() {
-        return "empty".into();
+        return if bad.is_empty() { "empty".into() } else { format!("{} not finite", counted(bad.len(), "element")) };
     }
-    let bad = values.iter().filter(|value| !value.is_finite()).count();
     let low = values.iter().copied().fold(f64::INFINITY, f64::min);
     let high = values.iter().copied().fold(f64::NEG_INFINITY, f64::max);
     let mean = values.iter().sum::<f64>() / values.len() as f64;
-    let finite = if bad == 0 { String::new() } else { format!(", {bad} not finite") };
+    let finite = if bad.is_empty() { String::new() } else { format!(", {} not finite", bad.len()) };
     format!("from {low:.6} to {high:.6}, mean {mean:.6}{finite}")
 }

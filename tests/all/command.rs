@@ -1,8 +1,10 @@
 //! The real program: what it prints, and how it ends when something is wrong.
 
 mod gpu;
+mod inputs;
 mod kill;
 mod learning;
+mod outputs;
 pub mod refusals;
 
 use std::fs;
@@ -109,15 +111,28 @@ fn node(op: &str, inputs: &[&str], output: &str) -> Vec<u8> {
 
 /// An f32 input or output.
 fn value(name: &str, shape: &[u64]) -> Vec<u8> {
-    let dims: Vec<u8> = shape.iter().flat_map(|extent| field(1, &number(1, *extent))).collect();
+    value_of(name, shape.iter().flat_map(|extent| field(1, &number(1, *extent))).collect())
+}
+
+/// One whose extents have names instead.
+fn symbolic(name: &str, dims: &[&str]) -> Vec<u8> {
+    value_of(name, dims.iter().flat_map(|dim| field(1, &field(2, dim.as_bytes()))).collect())
+}
+
+fn value_of(name: &str, dims: Vec<u8>) -> Vec<u8> {
     let tensor_type = [number(1, 1), field(2, &dims)].concat();
     [field(1, name.as_bytes()), field(2, &field(1, &tensor_type))].concat()
 }
 
 /// From `x` to `y`, operator set 17.
 fn model(nodes: &[Vec<u8>], shape: &[u64]) -> Vec<u8> {
+    model_of(nodes, &value("x", shape), &[value("y", shape)])
+}
+
+fn model_of(nodes: &[Vec<u8>], input: &[u8], outputs: &[Vec<u8>]) -> Vec<u8> {
     let nodes: Vec<u8> = nodes.iter().flat_map(|node| field(1, node)).collect();
-    let graph = [nodes, field(2, b"g"), field(11, &value("x", shape)), field(12, &value("y", shape))].concat();
+    let outputs: Vec<u8> = outputs.iter().flat_map(|output| field(12, output)).collect();
+    let graph = [nodes, field(2, b"g"), field(11, input), outputs].concat();
     [number(1, 8), field(7, &graph), field(8, &number(2, 17))].concat()
 }
 

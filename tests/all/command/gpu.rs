@@ -32,7 +32,7 @@ fn programs_for_gpus_are_looked_into_without_one() {
     sandbox.fail(&["show", "task.txt", "--untuned", "--ir", "--target", H100], 2, "for CPUs only");
     let plan =
         sandbox.succeed(&["plan", "--workloads", "task.txt", "--programs", "3", "-o", "plan.jsonl", "--target", H100]);
-    assert!(plan.contains("3 programs of 1 tasks"), "{plan}");
+    assert!(plan.contains("3 programs of 1 task"), "{plan}");
     // it is no plan for another kind of machine
     sandbox.fail(&["measure", "--plan", "plan.jsonl", "-o", "out.jsonl.zst"], 2, "the trace is no program for");
 }
@@ -117,7 +117,7 @@ fn a_model_that_has_learned_from_gpus_writes_programs_for_them() {
     for method in ["lm", "guided"] {
         let plan = ["plan", "--workloads", "task.txt", "--programs", "3", "-o", "plan.jsonl", "--target", H100];
         let of = |checkpoint| [&plan[..], &["--method", method, "--checkpoint", checkpoint]].concat();
-        assert!(sandbox.succeed(&of("own")).contains("3 programs of 1 tasks"));
+        assert!(sandbox.succeed(&of("own")).contains("3 programs of 1 task"));
         sandbox.fail(&of("built-in"), 2, "the model has learned from CPUs only");
     }
     sandbox.succeed(&["tune", "task.txt", "--checkpoint", "own", "--trials-per-task", "2", "--store", "own.db"]);

@@ -60,6 +60,12 @@ fn a_checkpoint_is_trained_searched_with_and_trained_further() {
     assert_ne!(read("finer", "model.safetensors"), model);
     sandbox.succeed(&["tune", "task.txt", "--checkpoint", "finer", "--trials-per-task", "4", "--store", "lm.db"]);
 
+    // nothing tells whether it gained: it does not become the one that is used
+    let printed = sandbox.succeed(&["finetune", "--checkpoint", "own", "--store", "lm.db", "--held-out", "0"]);
+    assert!(printed.contains("it is not used unless it is named: --checkpoint "), "{printed}");
+    assert!(!sandbox.path("cache/tilescribe/checkpoint").exists());
+    assert!(sandbox.path("cache/tilescribe/checkpoint-unjudged/config.json").exists());
+
     sandbox.fail(&["finetune", "--checkpoint", "own", "--store", "none.db", "-o", "none"], 2, "there is no store");
 }
 
@@ -145,12 +151,12 @@ fn measuring_twice_tells_how_noisy_times_are() {
     let printed = sandbox.succeed(&repeat);
     assert!(printed.contains(" programs of 2 tasks"), "{printed}");
     let printed = sandbox.succeed(&[&repeat[..], &["--tasks", "1"]].concat());
-    assert!(printed.contains(" programs of 1 tasks"), "{printed}");
+    assert!(printed.contains(" programs of 1 task"), "{printed}");
     sandbox.fail(&[&repeat[..], &["--workloads", "tasks.txt"]].concat(), 2, "cannot be used with");
     sandbox.succeed(&["measure", "--plan", "repeat.jsonl", "-o", "second.jsonl.zst"]);
     let agreement = ["records", "agreement", "first.jsonl.zst", "second.jsonl.zst"];
     let printed = sandbox.succeed(&agreement);
-    assert!(printed.contains(" programs of 1 tasks") && printed.contains("95 % of times are off"), "{printed}");
+    assert!(printed.contains(" programs of 1 task") && printed.contains("95 % of times are off"), "{printed}");
     let found: Value = serde_json::from_str(&sandbox.succeed(&[&agreement[..], &["--json"]].concat())).unwrap();
     let programs = found["programs"].as_u64().unwrap();
     let pairs: u64 = found["pairs"].as_array().unwrap().iter().map(|band| band["pairs"].as_u64().unwrap()).sum();

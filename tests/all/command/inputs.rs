@@ -1,0 +1,167 @@
+//! What commands read: files that never end, stores that cannot be written to or were changed, dimensions and
+//! cores that are not there.
+
+use std::ffi::CString;
+use std::fs;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
+
+use super::{Sandbox, TASK, model_of, node, small_model, symbolic, value};
+
+#[test]
+fn pipes_and_devices_are_refused() {
+    let sandbox = Sandbox::new();
+    sandbox.file("task.txt", TASK);
+    sandbox.file("small.onnx", small_model());
+    let pipe = CString::new(sandbox.path("pipe").as_os_str().as_bytes()).unwrap();
+    // SAFETY: a string that ends in zero.
+    assert_eq!(unsafe { libc::mkfifo(pipe.as_ptr(), 0o600) }, 0);
+    sandbox.succeed(&["compile", "small.onnx", "-o", "net", "--trials-per-task", "0"]);
+    for file in ["pipe", "/dev/zero"] {
+        let input = format!("x={file}");
+        let commands: [&[&str]; 13] = [
+            &["tasks", file],
+            &["tune", file],
+            &["next", "task.txt", file],
+            &["next", "task.txt", "--target", file],
+            &["show", "task.txt", "--trace", file],
+            &["run", "net", "--input", &input],
+            &["measure", "--plan", file, "-o", "c.zst"],
+            &["records", "import", file],
+            &["records", "agreement", file, file],
+            &["records", "list", "--store", file],
+            &["plan", "--workloads", file, "-o", "plan.jsonl"],
+            &["plan", "--records", file, "-o", "plan.jsonl"],
+            &["pretrain", "--corpus", file, "-o", "own"],
+        ];
+        for arguments in commands {
+            sandbox.fail(arguments, 2, "not a regular file");
+        }
+    }
+}
+
+/// May our program override permissions, as root does, then they would tell nothing.
+fn give_up_overriding() -> std::io::Result<()> {
+    const CAP_DAC_OVERRIDE: libc::c_ulong = 1;
+    const CAP_DAC_READ_SEARCH: libc::c_ulong = 2;
+    for capability in [CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH] {
+        // SAFETY: takes numbers only. Whoever is not root has nothing to give up, and is refused.
+        unsafe { libc::prctl(libc::PR_CAPBSET_DROP, capability, 0, 0, 0) };
+    }
+    Ok(())
+}
+
+#[test]
+fn a_store_that_cannot_be_written_to_is_read() {
+    let sandbox = Sandbox::new();
+    sandbox.file("task.txt", TASK);
+    fs::create_dir(sandbox.path("disk")).unwrap();
+    let tune = ["tune", "task.txt", "--method", "random", "--trials", "2", "--store", "disk/a b?.db"];
+    sandbox.succeed(&tune);
+    let permit = |name: &str, mode| fs::set_permissions(sandbox.path(name), fs::Permissions::from_mode(mode)).unwrap();
+    permit("disk/a b?.db", 0o444);
+    permit("disk", 0o555);
+    let run = |arguments: &[&str]| {
+        let mut command = sandbox.tilescribe(arguments);
+        // SAFETY: only makes system calls.
+        unsafe { command.pre_exec(give_up_overriding) };
+        command.output().unwrap()
+    };
+    let listed = run(&["records", "list", "--store", "disk/a b?.db"]);
+    assert!(String::from_utf8_lossy(&listed.stdout).contains("2 records"), "{listed:?}");
+    let shown = run(&["show", "task.txt", "--store", "disk/a b?.db"]);
+    assert!(shown.status.success(), "{shown:?}");
+    super::expect_failure(&run(&tune), 3, "cannot be written to");
+    assert_eq!(fs::read_dir(sandbox.path("disk")).unwrap().count(), 1);
+    permit("disk", 0o755);
+}
+
+#[test]
+fn a_store_that_was_changed_is_the_users() {
+    let sandbox = Sandbox::new();
+    sandbox.file("small.onnx", small_model());
+    let compile = ["compile", "small.onnx", "-o", "net", "--store", "s.db", "--method", "random", "--trials-per-task"];
+    sandbox.succeed(&[&compile[..], &["2"]].concat());
+    let change = |sql: &str| {
+        let store = rusqlite::Connection::open(sandbox.path("s.db")).unwrap();
+        store.execute_batch(sql).unwrap();
+        store.close().unwrap();
+    };
+    let untuned = [&compile[..], &["0"]].concat();
+    change("CREATE TABLE kept AS SELECT * FROM records; UPDATE records SET trace = 'tile nowhere = 3'");
+    sandbox.fail(&untuned, 2, "in the store does not fit it");
+    for change_of in [
+        "UPDATE records SET trace = 'no trace at all'",
+        "UPDATE records SET times_ns = 'soon' WHERE failure IS NULL",
+        "UPDATE records SET failure = 'boredom'",
+    ] {
+        change("DELETE FROM records; INSERT INTO records SELECT * FROM kept");
+        sandbox.succeed(&untuned);
+        change(change_of);
+        sandbox.fail(&["records", "export", "c.zst", "--store", "s.db"], 2, "the record store is damaged");
+    }
+    change("DELETE FROM records; INSERT INTO records SELECT * FROM kept");
+    change("CREATE TRIGGER t AFTER INSERT ON records BEGIN DELETE FROM tasks; END");
+    sandbox.fail(&["records", "list", "--store", "s.db"], 2, "it holds 1 triggers, views or virtual tables");
+}
+
+#[test]
+fn dimensions_are_set_by_names_that_the_network_has() {
+    let sandbox = Sandbox::new();
+    sandbox.file("task.txt", TASK);
+    let net = |dims: &[&str]| model_of(&[node("Relu", &["x"], "y")], &symbolic("x", dims), &[symbolic("y", dims)]);
+    sandbox.file("net.onnx", net(&["batch", "n=1"]));
+    sandbox.file("fixed.onnx", model_of(&[node("Relu", &["x"], "y")], &value("x", &[4]), &[value("y", &[4])]));
+    sandbox.fail(&["show", "net.onnx", "--untuned"], 2, "--dim batch=N --dim n=1=N");
+    let both = ["--dim", "batch=2", "--dim", "n=1=3"];
+    for command in [&["show", "net.onnx#0", "--untuned"][..], &["next", "net.onnx"], &["tasks", "net.onnx"]] {
+        sandbox.succeed(&[command, &both].concat());
+        sandbox.fail(
+            &[command, &both, &["--dim", "btch=2"]].concat(),
+            2,
+            "there is no dimension `btch`; those without an extent are `batch`, `n=1`",
+        );
+    }
+    sandbox.fail(&["tasks", "net.onnx", "--dim", "batch=2", "--dim", "batch=3"], 2, "`batch` is set twice");
+    sandbox.fail(&["tasks", "net.onnx", "--dim", "batch"], 2, "expected NAME=N");
+    sandbox.fail(&["tasks", "fixed.onnx", "--dim", "batch=2"], 2, "no dimension `batch`: all extents are known");
+    sandbox.fail(&["next", "task.txt", "--dim", "batch=2"], 2, "sets a dimension of a network, and none is read");
+}
+
+#[test]
+fn more_cores_than_there_are_are_not_measured() {
+    let sandbox = Sandbox::new();
+    sandbox.file("task.txt", TASK);
+    sandbox.file("small.onnx", small_model());
+    let there = tilescribe::codegen::host().unwrap().cores;
+    let too_many = (there + 1).to_string();
+    let reason = format!("this process may use {there}. Give --threads {there}, or fewer");
+    for command in [&["tune", "task.txt"][..], &["bench", "small.onnx"], &["compile", "small.onnx", "-o", "net"]] {
+        sandbox.fail(&[command, &["--threads", &too_many]].concat(), 2, &reason);
+    }
+    // nothing is measured: another machine may have them
+    let untuned = ["compile", "small.onnx", "-o", "net", "--trials-per-task", "0", "--threads", &too_many];
+    sandbox.succeed(&untuned);
+}
+
+#[test]
+fn messages_say_it_once_and_what_to_do_next() {
+    let sandbox = Sandbox::new();
+    sandbox.file("small.onnx", small_model());
+    let said = sandbox.run(&["compile", "missing.onnx", "-o", "net"]).stderr;
+    let said = String::from_utf8(said).unwrap();
+    assert_eq!(said.matches("missing.onnx").count(), 1, "{said}");
+    sandbox.fail(&["run", "small.onnx"], 2, "`tilescribe compile small.onnx -o small` makes one");
+    let printed =
+        sandbox.succeed(&["compile", "small.onnx", "-o", "net", "--method", "random", "--trials-per-task", "1"]);
+    assert!(printed.contains("tuned    untuned   faster  calls  task"), "{printed}");
+    assert!(printed.contains("net: 1 task, 1 call, 0 tasks untuned"), "{printed}");
+    let mut header = "{'descr': '<f8', 'fortran_order': False, 'shape': (4, 16), }".to_string();
+    header.push_str(&" ".repeat(118 - header.len() - 1));
+    header.push('\n');
+    let double = [&b"\x93NUMPY\x01\x00\x76\x00"[..], header.as_bytes(), &[0; 8 * 64]].concat();
+    sandbox.file("double.npy", double);
+    sandbox.fail(&["run", "net", "--input", "x=double.npy"], 2, "save x.astype(\"<f4\")");
+    assert!(sandbox.succeed(&["records", "list"]).contains("1 record "));
+}
