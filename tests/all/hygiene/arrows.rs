@@ -52,7 +52,9 @@ fn paths(source: &Source) -> Vec<Module> {
         let list = rest[end..].strip_prefix('{').filter(|_| rest[at..end].ends_with("::"));
         let before: Module = parts(&rest[at..end]);
         match list {
-            Some(list) => expand(&before, list, &mut found),
+            Some(list) => {
+                expand(&before, list, &mut found);
+            }
             None => found.push(before),
         }
         rest = &rest[end.max(at + 1)..];
