@@ -11,10 +11,16 @@ use crate::workload::{Role, Var, Workload, shared_axes};
 /// once for them: attention goes through keys and values once for each block of queries.
 pub(super) struct Rows;
 
-/// Rows that may stay together.
-const BLOCKS: [i64; 13] = [1, 2, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128];
-/// Rows that the untuned program keeps together, at most: beyond that, operands are reused often enough.
-const DEFAULT_BLOCK: i64 = 32;
+/// What the rule goes by, beside what the machine says.
+struct Heuristics {
+    /// Rows that may stay together.
+    blocks: [i64; 13],
+    /// Rows that the untuned program keeps together, at most: beyond that, operands are reused often enough.
+    default_block: i64,
+}
+
+const HEURISTICS: Heuristics =
+    Heuristics { blocks: [1, 2, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128], default_block: 32 };
 
 /// What the rows ask of a machine.
 pub(super) trait RowLimits {
@@ -103,7 +109,7 @@ fn split(rows: &[Row], whole: impl Fn(usize) -> LoopName, steps: &mut Vec<Step>)
 /// How many iterations of a row axis may stay together, the rows before it decided.
 fn blocks(workload: &Workload, rows: &[Row], at: usize, most_bytes: i64) -> Vec<i64> {
     let extent = rows[at].extent;
-    let mut candidates: Vec<i64> = BLOCKS.into_iter().filter(|b| *b < extent.max(2)).collect();
+    let mut candidates: Vec<i64> = HEURISTICS.blocks.into_iter().filter(|b| *b < extent.max(2)).collect();
     // the whole of the last one is a row axis less
     if at + 1 < rows.len() && extent > 1 {
         candidates.push(extent);
@@ -122,7 +128,9 @@ fn default_block(workload: &Workload, machine: &impl RowLimits, rows: &[Row], at
         let rows = with_block(rows, at, block);
         let together: i64 = rows.iter().map(|row| row.block).product();
         let count: i64 = rows.iter().map(Row::blocks).product();
-        together <= DEFAULT_BLOCK && count >= machine.enough_blocks() && bytes(workload, &rows) <= machine.near_bytes()
+        together <= HEURISTICS.default_block
+            && count >= machine.enough_blocks()
+            && bytes(workload, &rows) <= machine.near_bytes()
     };
     candidates.iter().rposition(|block| fits(*block)).unwrap_or(0)
 }

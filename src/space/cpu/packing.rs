@@ -11,10 +11,15 @@ use crate::workload::{Role, TensorId, Var, Workload};
 
 pub(super) struct Pack;
 
-/// Elements of a copy that each thread keeps, at most.
-const MAXIMAL_PRIVATE: i64 = 1 << 20;
-/// Elements of a copy of a whole operand, at most.
-const MAXIMAL_WHOLE: i64 = 1 << 26;
+/// What the rule goes by, beside what the machine says.
+struct Heuristics {
+    /// Elements of a copy that each thread keeps, at most.
+    maximal_private: i64,
+    /// Elements of a copy of a whole operand, at most.
+    maximal_whole: i64,
+}
+
+const HEURISTICS: Heuristics = Heuristics { maximal_private: 1 << 20, maximal_whole: 1 << 26 };
 
 impl Rule<Cpu> for Pack {
     fn name(&self) -> &'static str {
@@ -123,14 +128,14 @@ fn options(workload: &Workload, group: &Group, access: &Access, rows: usize) -> 
         }
     };
     if constant && !of_rows {
-        offer(Level::Setup, true, false, false, MAXIMAL_WHOLE);
+        offer(Level::Setup, true, false, false, HEURISTICS.maximal_whole);
     }
     if rows == 0 && !constant {
-        offer(Level::Before, true, false, false, MAXIMAL_WHOLE);
+        offer(Level::Before, true, false, false, HEURISTICS.maximal_whole);
     }
-    offer(Level::Outer, false, true, false, MAXIMAL_PRIVATE);
+    offer(Level::Outer, false, true, false, HEURISTICS.maximal_private);
     if group.depth().is_some() {
-        offer(Level::Block, false, true, true, MAXIMAL_PRIVATE);
+        offer(Level::Block, false, true, true, HEURISTICS.maximal_private);
     }
     options
 }

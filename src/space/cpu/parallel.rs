@@ -8,10 +8,15 @@ use crate::target::Cpu;
 
 pub(super) struct Parallel;
 
-/// Work below this many operations is not worth waking a thread for, by default.
-const SERIAL_FLOPS: i64 = 60_000;
-/// Iterations for each core that the untuned program spreads, at least.
-const ITERATIONS_PER_CORE: i64 = 4;
+/// What the rule goes by, beside what the machine says.
+struct Heuristics {
+    /// Work below this many operations is not worth waking a thread for, by default.
+    serial_flops: i64,
+    /// Iterations for each core that the untuned program spreads, at least.
+    iterations_per_core: i64,
+}
+
+const HEURISTICS: Heuristics = Heuristics { serial_flops: 60_000, iterations_per_core: 4 };
 
 impl Rule<Cpu> for Parallel {
     fn name(&self) -> &'static str {
@@ -27,9 +32,9 @@ impl Rule<Cpu> for Parallel {
         if view.machine.cores < 2 {
             return Ok(steps);
         }
-        let small = view.workload.flops() < SERIAL_FLOPS;
+        let small = view.workload.flops() < HEURISTICS.serial_flops;
         let default = |extents: &[i64]| {
-            let enough = i64::from(view.machine.cores) * ITERATIONS_PER_CORE;
+            let enough = i64::from(view.machine.cores) * HEURISTICS.iterations_per_core;
             let mut product = 1;
             let needed = extents.iter().take_while(|e| {
                 let more = product < enough;

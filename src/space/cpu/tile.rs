@@ -10,25 +10,61 @@ use crate::workload::{Expr, Role, Stage, Var, Workload, row_major_strides};
 
 pub(super) struct Tile;
 
-/// Vectors in the register tile of an axis, at most.
-const MAXIMAL_VECTORS: i64 = 8;
-/// Vector operations in a body that several reduction steps are written out in, at most: longer ones take
-/// long to compile and gain nothing.
-const MAXIMAL_BODY: i64 = 64;
-/// Reductions of so many steps are worth packed operands.
-const DEEP: i64 = 64;
-/// Behind so many steps it does not count how the output is written.
-const VERY_DEEP: i64 = 1024;
-/// Reductions of fewer steps are not cut into blocks.
-const SHALLOWEST: i64 = 128;
-/// Combining the lanes of a reduction takes longer than so many steps, however short vectors are.
-const SHORT_REDUCTION: i64 = 8;
-/// In a product, whose results can lie in lanes as well, it takes longer than the steps of this many vectors.
-const VECTORS_TO_COMBINE: i64 = 2;
-/// Axes of so many points can be written out for the value's sake.
-const MAXIMAL_PIECES: i64 = 8;
-/// Element-wise work needs no more than this many independent vectors.
-const MAXIMAL_MAP_TILE: i64 = 8;
+/// What the rule goes by, beside what the machine says.
+struct Heuristics {
+    /// Vectors in the register tile of an axis, at most.
+    maximal_vectors: i64,
+    /// Vector operations in a body that several reduction steps are written out in, at most: longer ones take
+    /// long to compile and gain nothing.
+    maximal_body: i64,
+    /// Reductions of so many steps are worth packed operands.
+    deep: i64,
+    /// Behind so many steps it does not count how the output is written.
+    very_deep: i64,
+    /// Reductions of fewer steps are not cut into blocks.
+    shallowest: i64,
+    /// Combining the lanes of a reduction takes longer than so many steps, however short vectors are.
+    short_reduction: i64,
+    /// In a product, whose results can lie in lanes as well, it takes longer than the steps of this many vectors.
+    vectors_to_combine: i64,
+    /// Axes of so many points can be written out for the value's sake.
+    maximal_pieces: i64,
+    /// Element-wise work needs no more than this many independent vectors.
+    maximal_map_tile: i64,
+    /// The untuned tile of an axis that reuses what is loaded in vectors, and of one that reuses anything else, at
+    /// most.
+    default_tiles: [i64; 2],
+    /// An axis of so many points can take the place of one outside of it in reusing vectors.
+    long: i64,
+    /// Points of an axis in an untuned block.
+    default_block: i64,
+    /// Blocks of an axis of element-wise work.
+    map_blocks: i64,
+    /// Reductions up to so many steps are not cut in the untuned program; steps of a block of others, and steps of
+    /// the smallest block.
+    whole_depth: i64,
+    default_depth: i64,
+    least_depth: i64,
+}
+
+const HEURISTICS: Heuristics = Heuristics {
+    maximal_vectors: 8,
+    maximal_body: 64,
+    deep: 64,
+    very_deep: 1024,
+    shallowest: 128,
+    short_reduction: 8,
+    vectors_to_combine: 2,
+    maximal_pieces: 8,
+    maximal_map_tile: 8,
+    default_tiles: [14, 12],
+    long: 6,
+    default_block: 96,
+    map_blocks: 16,
+    whole_depth: 1024,
+    default_depth: 512,
+    least_depth: 32,
+};
 
 impl Rule<Cpu> for Tile {
     fn name(&self) -> &'static str {
@@ -103,8 +139,8 @@ fn vector_score(workload: &Workload, target: &Cpu, group: &Group, reads: &[Acces
         let constant = workload.tensor(a.tensor).role == Role::Constant;
         match stride {
             Some(0) => 1,
-            _ if constant && !axis.reduction && steps >= DEEP => 3,
-            Some(1) if steps >= DEEP && (a.guarded || a.has_window()) => -2,
+            _ if constant && !axis.reduction && steps >= HEURISTICS.deep => 3,
+            Some(1) if steps >= HEURISTICS.deep && (a.guarded || a.has_window()) => -2,
             Some(1) => 2,
             _ if constant && !axis.reduction => 0,
             _ => -2,
@@ -113,13 +149,15 @@ fn vector_score(workload: &Workload, target: &Cpu, group: &Group, reads: &[Acces
     let mut score: i64 = reads.iter().map(of_access).sum();
     if axis.reduction {
         score -= 1;
-    } else if steps < VERY_DEEP {
+    } else if steps < HEURISTICS.very_deep {
         score += of_stride(row_major_strides(&stage.spatial).get(var.0 as usize).copied());
     }
     let few = match axis.reduction {
         false => axis.extent * 2 < target.lanes(),
-        true if is_product(group, reads, target.lanes()) => axis.extent < VECTORS_TO_COMBINE * target.lanes(),
-        true => axis.extent < SHORT_REDUCTION,
+        true if is_product(group, reads, target.lanes()) => {
+            axis.extent < HEURISTICS.vectors_to_combine * target.lanes()
+        }
+        true => axis.extent < HEURISTICS.short_reduction,
     };
     if few { score - 3 } else { score }
 }
@@ -137,7 +175,7 @@ fn tiles(workload: &Workload, target: &Cpu, group: &mut Group, tape: &mut Tape<'
     let reads = accesses(&workload.stages[group.stage]);
     let reduces = workload.stages[group.stage].is_reduction();
     let registers = i64::from(target.vector_registers);
-    let budget = if reduces { registers * 7 / 8 } else { MAXIMAL_MAP_TILE };
+    let budget = if reduces { registers * 7 / 8 } else { HEURISTICS.maximal_map_tile };
     let room = registers - operands(target.architecture);
     if let Some(at) = group.vector {
         let extent = group.axes[at].extent;
@@ -172,12 +210,13 @@ fn tiles(workload: &Workload, target: &Cpu, group: &mut Group, tape: &mut Tape<'
         let in_vectors = |a: &Access| group.vector.is_none_or(|v| touches(a, group, v));
         // of several axes that reuse what is loaded in vectors, the innermost finds its other operands in the
         // same lines
-        let inner = |other: &usize| *other > at && Some(*other) != group.vector && group.axes[*other].extent >= 6;
+        let inner =
+            |other: &usize| *other > at && Some(*other) != group.vector && group.axes[*other].extent >= HEURISTICS.long;
         let default = if reused(at, &in_vectors) {
             let further = group.positions(false).into_iter().filter(inner).any(|other| reused(other, &in_vectors));
-            if further { 0 } else { default_tile(axis.extent, &candidates, fitting.min(14)) }
+            if further { 0 } else { default_tile(axis.extent, &candidates, fitting.min(HEURISTICS.default_tiles[0])) }
         } else if reused(at, &|_| true) {
-            default_tile(axis.extent, &candidates, fitting.min(12))
+            default_tile(axis.extent, &candidates, fitting.min(HEURISTICS.default_tiles[1]))
         } else {
             0
         };
@@ -192,7 +231,7 @@ fn tiles(workload: &Workload, target: &Cpu, group: &mut Group, tape: &mut Tape<'
         let body = group.register_tile(lanes)
             * if group.vector.is_some_and(|v| group.axes[v].reduction) { 1 } else { written_out };
         let axis = &group.axes[at];
-        let fits = |t: &i64| *t == 1 || (*t <= axis.extent && t * body <= MAXIMAL_BODY);
+        let fits = |t: &i64| *t == 1 || (*t <= axis.extent && t * body <= HEURISTICS.maximal_body);
         let mut candidates: Vec<i64> =
             [1, 2, 4, 8, 16].into_iter().chain((axis.extent <= 11).then_some(axis.extent)).filter(fits).collect();
         candidates.sort_unstable();
@@ -211,7 +250,9 @@ fn pieces(stage: &Stage, group: &Group) -> Vec<usize> {
     select(&stage.value, &mut selected);
     let is_piece = |at: &usize| {
         let axis = &group.axes[*at];
-        axis.extent <= MAXIMAL_PIECES && selected.contains(&Var(axis.position as u32)) && group.fused != Some(*at)
+        axis.extent <= HEURISTICS.maximal_pieces
+            && selected.contains(&Var(axis.position as u32))
+            && group.fused != Some(*at)
     };
     if stage.is_reduction() { Vec::new() } else { group.positions(false).into_iter().filter(is_piece).collect() }
 }
@@ -233,8 +274,8 @@ fn operands(architecture: Architecture) -> i64 {
 
 /// Whole registers, or the whole axis where it ends within the last of them.
 fn vector_tiles(extent: i64, lanes: i64) -> Vec<i64> {
-    let mut tiles: Vec<i64> = (1..=MAXIMAL_VECTORS).map(|k| k * lanes).filter(|t| *t <= extent).collect();
-    if extent < MAXIMAL_VECTORS * lanes && extent % lanes != 0 {
+    let mut tiles: Vec<i64> = (1..=HEURISTICS.maximal_vectors).map(|k| k * lanes).filter(|t| *t <= extent).collect();
+    if extent < HEURISTICS.maximal_vectors * lanes && extent % lanes != 0 {
         tiles.push(extent);
     }
     tiles
@@ -269,9 +310,9 @@ fn blocks(workload: &Workload, sharing: i64, group: &mut Group, tape: &mut Tape<
         // nothing is read again along an axis that every operand moves with
         let reused = reads.iter().any(|a| !touches(a, group, at));
         let wanted = match reduces {
-            true if reused => (96 / axis.tile).clamp(1, most),
+            true if reused => (HEURISTICS.default_block / axis.tile).clamp(1, most),
             true => 1,
-            false => (tiles / 16).max(1),
+            false => (tiles / HEURISTICS.map_blocks).max(1),
         };
         let default = candidates.partition_point(|c| *c <= wanted).saturating_sub(1);
         let answer = tape.choose_number(site("block", [group.name(), axis.letter()]), &candidates, default)?;
@@ -289,12 +330,14 @@ fn blocks(workload: &Workload, sharing: i64, group: &mut Group, tape: &mut Tape<
     // steps that the other reduction axes, a convolution's window, take for each of the deepest one
     let others: i64 =
         group.positions(true).into_iter().filter(|at| Some(*at) != deepest).map(|at| group.axes[at].extent).product();
-    if let Some(at) = deepest.filter(|at| group.axes[*at].extent * others >= SHALLOWEST) {
+    if let Some(at) = deepest.filter(|at| group.axes[*at].extent * others >= HEURISTICS.shallowest) {
         let axis = &group.axes[at];
         let tiles = axis.tiles();
         let steps = axis.tile * others;
-        let candidates: Vec<i64> = counts(tiles).into_iter().filter(|c| c * steps >= 32 || *c == tiles).collect();
-        let wanted = if axis.extent * others <= 1024 { tiles } else { 512 / steps };
+        let candidates: Vec<i64> =
+            counts(tiles).into_iter().filter(|c| c * steps >= HEURISTICS.least_depth || *c == tiles).collect();
+        let wanted =
+            if axis.extent * others <= HEURISTICS.whole_depth { tiles } else { HEURISTICS.default_depth / steps };
         let default = candidates.partition_point(|c| *c <= wanted).saturating_sub(1);
         let answer = tape.choose_number(site("depth", [group.name(), axis.letter()]), &candidates, default)?;
         group.axes[at].block = answer;

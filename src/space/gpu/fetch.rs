@@ -15,11 +15,18 @@ use crate::workload::{Atom, DType, Index, TensorId, Var, Workload};
 
 pub(super) struct Fetches;
 
-/// Neighbours that a thread can copy at once; the most are of 16-bit values.
-const LANES: [i64; 4] = [1, 2, 4, 8];
-const MOST_LANES: i64 = 4;
+/// What the rule goes by, beside what the machine says.
+struct Heuristics {
+    /// Neighbours that a thread can copy at once.
+    lanes: [i64; 4],
+    /// Of values that have more than 16 bits, at most.
+    most_lanes: i64,
+}
+
+const HEURISTICS: Heuristics = Heuristics { lanes: [1, 2, 4, 8], most_lanes: 4 };
 /// Elements left out behind each row.
 const PADDINGS: [i64; 5] = [0, 1, 2, 4, MOST_PADDING];
+/// The most of them, which room is kept for.
 const MOST_PADDING: i64 = 8;
 
 impl Rule<Gpu> for Fetches {
@@ -105,11 +112,11 @@ fn layouts(workload: &Workload, group: &Group, access: &Access, has_room: bool) 
 fn lanes(workload: &Workload, group: &Group, access: &Access) -> (Vec<i64>, usize) {
     let along = axis_in_memory(workload, group, access);
     let is_short = workload.tensor(access.tensor).dtype.bytes() == 2;
-    let fits = |lanes: i64| lanes <= MOST_LANES || is_short;
+    let fits = |lanes: i64| lanes <= HEURISTICS.most_lanes || is_short;
     let even = |lanes: &i64| {
         *lanes == 1 || (fits(*lanes) && along.is_some_and(|at| is_even(workload, group, access, at, *lanes)))
     };
-    let candidates: Vec<i64> = LANES.into_iter().filter(even).collect();
+    let candidates: Vec<i64> = HEURISTICS.lanes.into_iter().filter(even).collect();
     let share = elements(workload, group, access, 0) / threads_of(group).max(1);
     let default = candidates.iter().rposition(|lanes| *lanes <= share).unwrap_or(0);
     (candidates, default)

@@ -1,6 +1,6 @@
 //! What kind of work a stage is, as far as the untuned program goes by it.
 
-use super::tile::MAXIMAL_VECTOR;
+use super::tile::HEURISTICS as TILE;
 use crate::space::Group;
 use crate::space::access::{Access, accesses};
 use crate::space::fuse::touches;
@@ -8,17 +8,23 @@ use crate::target::Gpu;
 use crate::target::gpu::WARP;
 use crate::workload::{Var, Workload};
 
-/// Threads of a block in the untuned program.
-const DEFAULT_THREADS: i64 = 256;
-/// Threads along each side of a square of them.
-const SQUARE: i64 = 16;
+/// What the rule goes by, beside what the machine says.
+struct Heuristics {
+    /// Threads of a block in the untuned program.
+    default_threads: i64,
+    /// Threads along each side of a square of them.
+    square: i64,
+    /// Reductions of so many steps are worth threads of their own where there is little else to do.
+    deep: i64,
+}
+
+const HEURISTICS: Heuristics = Heuristics { default_threads: 256, square: 16, deep: 64 };
 /// Sides of the tile that a block computes of a contraction.
 const SIDES: [i64; 3] = [128, 64, LEAST_SIDE];
+/// The least of them.
 const LEAST_SIDE: i64 = 32;
 /// Results of the smallest of them.
 pub(super) const LEAST_TILE: i64 = LEAST_SIDE * LEAST_SIDE;
-/// Reductions of so many steps are worth threads of their own where there is little else to do.
-const DEEP: i64 = 64;
 
 /// What kind of work a stage is, as far as the untuned program goes by it.
 pub(super) struct DefaultMapping {
@@ -44,7 +50,7 @@ impl DefaultMapping {
             return DefaultMapping::of_contraction(gpu, group, shared);
         }
         // the threads go along the reduction where there is little else to do
-        let lanes = (stage.is_reduction() && steps >= DEEP && outputs < wanted_outputs)
+        let lanes = (stage.is_reduction() && steps >= HEURISTICS.deep && outputs < wanted_outputs)
             .then(|| lanes(workload, group, &reads, outputs))
             .flatten();
         DefaultMapping::of_many(group, lanes)
@@ -68,10 +74,11 @@ impl DefaultMapping {
         let (mut threads, mut tiles) = (vec![1; group.axes.len()], vec![(1, 1); group.axes.len()]);
         for at in [inner, outer] {
             let extent = group.axes[at].extent;
-            let per_thread = (side / SQUARE).min((extent + SQUARE - 1) / SQUARE).max(1);
-            let tile = power_up_to(per_thread, MAXIMAL_VECTOR);
+            let per_thread =
+                (side / HEURISTICS.square).min((extent + HEURISTICS.square - 1) / HEURISTICS.square).max(1);
+            let tile = power_up_to(per_thread, TILE.maximal_vector);
             tiles[at] = (tile, (per_thread / tile).max(1));
-            threads[at] = power_up_to((extent + tile - 1) / tile, SQUARE);
+            threads[at] = power_up_to((extent + tile - 1) / tile, HEURISTICS.square);
         }
         DefaultMapping { threads, tiles, contracts: true }
     }
@@ -79,7 +86,7 @@ impl DefaultMapping {
     /// A thread for each result, or for each part of one: `lanes` are a reduction axis and its threads.
     fn of_many(group: &Group, lanes: Option<(usize, i64)>) -> DefaultMapping {
         let mut threads = vec![1; group.axes.len()];
-        let mut left = DEFAULT_THREADS;
+        let mut left = HEURISTICS.default_threads;
         if let Some((at, count)) = lanes {
             threads[at] = count;
             left /= count;
@@ -107,7 +114,7 @@ fn lanes(workload: &Workload, group: &Group, reads: &[Access], outputs: i64) -> 
         reads.iter().filter(|a| a.stride(workload, var) == Some(1)).count()
     };
     let axis = group.positions(true).into_iter().max_by_key(|at| (near(at), group.axes[*at].extent))?;
-    let most = if outputs * WARP >= DEFAULT_THREADS { WARP } else { DEFAULT_THREADS };
+    let most = if outputs * WARP >= HEURISTICS.default_threads { WARP } else { HEURISTICS.default_threads };
     Some((axis, power_up_to(group.axes[axis].extent, most)))
 }
 

@@ -1,6 +1,6 @@
 //! Products of matrices: whether warps compute a stage so, and along which axes.
 
-use super::tile::{MAXIMAL_ACCUMULATORS, OTHER_REGISTERS};
+use super::tile::HEURISTICS as TILE;
 use crate::nest::matrix::{self, COLUMNS, GROUP, ROWS};
 use crate::space::access::Access;
 use crate::space::fuse::touches;
@@ -10,15 +10,22 @@ use crate::target::Gpu;
 use crate::target::gpu::WARP;
 use crate::workload::{Binary, Combiner, DType, Expr, Workload};
 
-/// Warps of a block that multiplies matrices, at most.
-const MAXIMAL_WARPS: i64 = 16;
-/// Columns of the products that four warps execute together; what the untuned program takes at most.
-const WIDTHS: [i64; 7] = [16, 32, 64, 96, 128, 192, 256];
-const DEFAULT_WIDTH: i64 = 128;
-/// The same where wider ones would leave multiprocessors without work.
-const NARROW_WIDTH: i64 = 64;
+/// What the rule goes by, beside what the machine says.
+struct Heuristics {
+    /// Warps of a block that multiplies matrices, at most.
+    maximal_warps: i64,
+    /// Columns of the products that four warps execute together.
+    widths: [i64; 7],
+    /// The most that the untuned program takes.
+    default_width: i64,
+    /// The same where wider ones would leave multiprocessors without work.
+    narrow_width: i64,
+}
+
+const HEURISTICS: Heuristics =
+    Heuristics { maximal_warps: 16, widths: [16, 32, 64, 96, 128, 192, 256], default_width: 128, narrow_width: 64 };
 /// Results of a block of the untuned program, at least.
-pub(super) const LEAST_RESULTS: i64 = GROUP * ROWS * NARROW_WIDTH;
+pub(super) const LEAST_RESULTS: i64 = GROUP * ROWS * HEURISTICS.narrow_width;
 
 /// Whether warps compute the stage as products of matrices, and along which axes: rows move one operand,
 /// columns the other, the depth both.
@@ -99,10 +106,14 @@ fn width(
     if !gpu.capability.has_warp_groups() || operands == DType::F32 || 2 * rows <= GROUP * ROWS {
         return Ok(COLUMNS);
     }
-    let widths: Vec<i64> = WIDTHS.into_iter().filter(|width| *width < 2 * columns).collect();
+    let widths: Vec<i64> = HEURISTICS.widths.into_iter().filter(|width| *width < 2 * columns).collect();
     let mut candidates = vec![name("none")];
     candidates.extend(widths.iter().map(|width| Words::from(width.unsigned_abs())));
-    let most = if is_enough_for(gpu, group, 2 * GROUP * ROWS * DEFAULT_WIDTH) { DEFAULT_WIDTH } else { NARROW_WIDTH };
+    let most = if is_enough_for(gpu, group, 2 * GROUP * ROWS * HEURISTICS.default_width) {
+        HEURISTICS.default_width
+    } else {
+        HEURISTICS.narrow_width
+    };
     let default = widths.iter().rposition(|width| *width <= columns.min(most)).map_or(0, |at| at + 1);
     let answer = tape.choose(site("wgmma", [group.name()]), candidates.clone(), default)?;
     let chosen = candidates.iter().position(|c| *c == answer).filter(|c| *c > 0);
@@ -125,7 +136,7 @@ pub(super) fn is_wide_operand(group: &Group, access: &Access) -> bool {
 pub(super) fn warps(gpu: &Gpu, group: &mut Group, tape: &mut Tape<'_>) -> Result<(), Stop> {
     let Some(sides) = group.matrix else { return Ok(()) };
     let MmaTile { rows, columns, depth, operands, width } = sides;
-    let mut left = MAXIMAL_WARPS;
+    let mut left = HEURISTICS.maximal_warps;
     for (at, side, least) in [(rows, ROWS, if sides.is_wide() { GROUP } else { 1 }), (columns, width, 1)] {
         let products = (group.axes[at].extent + side - 1) / side;
         let fits = |count: &i64| (least..=left).contains(count) && (*count == least || *count < 2 * products);
@@ -143,8 +154,8 @@ pub(super) fn warps(gpu: &Gpu, group: &mut Group, tape: &mut Tape<'_>) -> Result
         left /= answer;
     }
     let threads = WARP * group.axes[rows].threads * group.axes[columns].threads;
-    let registers = i64::from(gpu.registers_per_multiprocessor) / threads - OTHER_REGISTERS;
-    let mut left = (registers.min(MAXIMAL_ACCUMULATORS) / (ROWS * width / WARP)).max(1);
+    let registers = i64::from(gpu.registers_per_multiprocessor) / threads - TILE.other_registers;
+    let mut left = (registers.min(TILE.maximal_accumulators) / (ROWS * width / WARP)).max(1);
     for (at, wanted) in if sides.is_wide() { [(rows, 1), (columns, 1)] } else { [(rows, 2), (columns, 4)] } {
         let axis = &group.axes[at];
         let most = ((axis.tiles() + axis.threads - 1) / axis.threads).min(left).min(8);

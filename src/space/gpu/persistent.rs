@@ -8,12 +8,17 @@ use crate::workload::Workload;
 
 pub(super) struct Persistent;
 
-/// Blocks that a multiprocessor gets; 0: as many blocks as there are tiles of results, one after the other.
-const BLOCKS: [i64; 5] = [0, 1, 2, 3, 4];
-/// Steps of a block, at least.
-const FEWEST_STEPS: i64 = 2;
-/// Parts of a result, at most: they are added up in one expression.
-const MOST_PARTS: i64 = 16;
+/// What the rule goes by, beside what the machine says.
+struct Heuristics {
+    /// Blocks that a multiprocessor gets; 0: as many blocks as there are tiles of results, one after the other.
+    blocks: [i64; 5],
+    /// Steps of a block, at least.
+    fewest_steps: i64,
+    /// Parts of a result, at most: they are added up in one expression.
+    most_parts: i64,
+}
+
+const HEURISTICS: Heuristics = Heuristics { blocks: [0, 1, 2, 3, 4], fewest_steps: 2, most_parts: 16 };
 
 impl Rule<Gpu> for Persistent {
     fn name(&self) -> &'static str {
@@ -33,7 +38,7 @@ impl Rule<Gpu> for Persistent {
         for group in &view.groups {
             tape.defaults_only(group.defaults_only);
             let fits = |blocks: &i64| *blocks == 0 || is_worth_it(&view.workload, view.machine, group, *blocks);
-            let candidates: Vec<i64> = BLOCKS.into_iter().filter(fits).collect();
+            let candidates: Vec<i64> = HEURISTICS.blocks.into_iter().filter(fits).collect();
             if candidates.len() < 2 {
                 continue;
             }
@@ -70,8 +75,8 @@ fn is_worth_it(workload: &Workload, gpu: &Gpu, group: &Group, blocks: i64) -> bo
     let kept = [2, grid_blocks, elements, lanes, size].into_iter().fold(1, i64::saturating_mul);
     let threads: i64 = group.axes.iter().map(|axis| axis.threads).product();
     (threads > 1 || group.matrix.is_some())
-        && shares.each >= FEWEST_STEPS
+        && shares.each >= HEURISTICS.fewest_steps
         && shares.each != steps
-        && shares.most_parts() <= MOST_PARTS
+        && shares.most_parts() <= HEURISTICS.most_parts
         && kept <= i64::try_from(gpu.l2_bytes).unwrap_or(i64::MAX)
 }

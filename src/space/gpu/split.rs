@@ -10,10 +10,17 @@ use crate::workload::Workload;
 /// own.
 pub(super) struct Split;
 
-const MAXIMAL_PARTS: i64 = 64;
-/// Steps of a part, at least; and in the untuned program.
-const FEWEST_STEPS: i64 = 8;
-const DEFAULT_STEPS: i64 = 128;
+/// What the rule goes by, beside what the machine says.
+struct Heuristics {
+    /// Parts of a reduction, at most.
+    maximal_parts: i64,
+    /// Steps of a part, at least.
+    fewest_steps: i64,
+    /// Steps of a part of the untuned program, at least.
+    default_steps: i64,
+}
+
+const HEURISTICS: Heuristics = Heuristics { maximal_parts: 64, fewest_steps: 8, default_steps: 128 };
 
 impl Rule<Gpu> for Split {
     fn name(&self) -> &'static str {
@@ -51,7 +58,7 @@ fn steps(group: &Group) -> i64 {
 fn parts(workload: &Workload, gpu: &Gpu, group: &Group, axis: usize) -> Vec<i64> {
     let output = workload.tensor(workload.stages[group.stage].output);
     let room = i64::try_from(gpu.l2_bytes).unwrap_or(i64::MAX) / (output.bytes().max(1) as i64);
-    let most = (steps(group) / FEWEST_STEPS).min(room).min(MAXIMAL_PARTS);
+    let most = (steps(group) / HEURISTICS.fewest_steps).min(room).min(HEURISTICS.maximal_parts);
     let extent = group.axes[axis].extent;
     (1..=most.max(1)).filter(|parts| extent % parts == 0).collect()
 }
@@ -68,7 +75,7 @@ fn default(workload: &Workload, gpu: &Gpu, group: &Group, candidates: &[i64]) ->
     let on_tensor_cores = accesses(&workload.stages[group.stage]).iter().all(is_short);
     let tile = if on_tensor_cores { matrix::LEAST_RESULTS } else { mapping::LEAST_TILE };
     let blocks = (outputs + tile - 1) / tile;
-    let deep = candidates.iter().filter(|parts| steps(group) / **parts >= DEFAULT_STEPS).count();
+    let deep = candidates.iter().filter(|parts| steps(group) / **parts >= HEURISTICS.default_steps).count();
     let enough = candidates.iter().take_while(|parts| blocks * **parts < i64::from(gpu.multiprocessors)).count();
     enough.min(deep.saturating_sub(1))
 }

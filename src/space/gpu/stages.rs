@@ -7,15 +7,22 @@ use crate::workload::{Role, Workload};
 
 pub(super) struct Stages;
 
-/// Steps of the reduction that are in shared memory at once, at most.
-const MAXIMAL_STAGES: i64 = 5;
-/// The untuned program's, where there are at least [`DEFAULT_ROUNDS`].
-const DEFAULT_STAGES: i64 = 3;
-const DEFAULT_ROUNDS: i64 = 4;
-/// Blocks of a multiprocessor that the untuned program leaves room for, each of which the driver takes so
-/// many bytes for itself.
-const BLOCKS: i64 = 2;
-const RESERVED: i64 = 1024;
+/// What the rule goes by, beside what the machine says.
+struct Heuristics {
+    /// Steps of the reduction that are in shared memory at once, at most.
+    maximal_stages: i64,
+    /// The untuned program's, where the reduction has enough blocks.
+    default_stages: i64,
+    /// So many blocks of a reduction are enough.
+    default_rounds: i64,
+    /// Blocks of a multiprocessor that the untuned program leaves room for.
+    blocks: i64,
+    /// Bytes of shared memory that the driver takes for itself in each block.
+    reserved: i64,
+}
+
+const HEURISTICS: Heuristics =
+    Heuristics { maximal_stages: 5, default_stages: 3, default_rounds: 4, blocks: 2, reserved: 1024 };
 
 impl Rule<Gpu> for Stages {
     fn name(&self) -> &'static str {
@@ -38,12 +45,14 @@ impl Rule<Gpu> for Stages {
             let Some(axis) = steps(group).filter(|_| is_asynchronous(workload, group)) else { continue };
             let rounds = group.axes[axis].blocks();
             let fits = |stages: &i64| *stages == 1 || (*stages <= rounds && bytes * (stages - 1) <= left);
-            let candidates: Vec<i64> = (1..=MAXIMAL_STAGES).filter(fits).collect();
-            let taken = |stages: i64| whole - left + bytes * (stages - 1) + RESERVED;
+            let candidates: Vec<i64> = (1..=HEURISTICS.maximal_stages).filter(fits).collect();
+            let taken = |stages: i64| whole - left + bytes * (stages - 1) + HEURISTICS.reserved;
             let room_for_others = |stages: &i64| {
-                let enough = *stages < DEFAULT_STAGES || rounds >= DEFAULT_ROUNDS;
+                let enough = *stages < HEURISTICS.default_stages || rounds >= HEURISTICS.default_rounds;
                 let shared = i64::from(view.machine.shared_bytes_per_multiprocessor);
-                *stages <= DEFAULT_STAGES && enough && (*stages == 1 || taken(*stages) * BLOCKS <= shared)
+                *stages <= HEURISTICS.default_stages
+                    && enough
+                    && (*stages == 1 || taken(*stages) * HEURISTICS.blocks <= shared)
             };
             let default = candidates.iter().rposition(room_for_others).unwrap_or(0);
             let depth = tape.choose_number(site("stages", [group.name()]), &candidates, default)?;
