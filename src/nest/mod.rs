@@ -1,6 +1,7 @@
 //! How to compute it: the scheduled loop nest.
 //!
-//! A [`Nest`] is a small imperative program: loops, guards, stores and accumulations over buffers. It starts
+//! A [`Nest`] is a small imperative program: loops, guards, stores and accumulations over buffers. It prints and
+//! parses. It starts
 //! as the plain reading of a workload and is changed by pure rewrites, each of which takes a nest and returns
 //! one. Every kind of loop means what a serial loop means; the others only promise that the iterations may be
 //! executed so, and the verifier and the interpreter hold a nest to the promise.
@@ -41,6 +42,7 @@
 
 mod interpret;
 pub mod matrix;
+mod parse;
 mod print;
 mod prove;
 mod statistics;
@@ -48,6 +50,7 @@ mod structure;
 mod verify;
 
 pub use interpret::{Fault, FaultKind, Place, interpret};
+pub use parse::{ParseError, Problem};
 pub use statistics::{Statistics, Traffic, statistics};
 pub use structure::Flaw;
 pub use verify::{MAX_THREADS, Rule, VerifyError, verify};
@@ -117,6 +120,25 @@ pub enum LoopKind {
 }
 
 impl LoopKind {
+    pub const ALL: [LoopKind; 8] = {
+        use LoopKind::{Block, Matrix, Parallel, Serial, Thread, Unroll, Vector, Warp};
+        [Serial, Parallel, Vector, Unroll, Block, Thread, Warp, Matrix]
+    };
+
+    /// The word in front of `for`; of a serial loop, there is none but `for`.
+    pub fn name(self) -> &'static str {
+        match self {
+            LoopKind::Serial => "for",
+            LoopKind::Parallel => "parallel",
+            LoopKind::Vector => "vector",
+            LoopKind::Unroll => "unroll",
+            LoopKind::Block => "block",
+            LoopKind::Thread => "thread",
+            LoopKind::Warp => "warp",
+            LoopKind::Matrix => "matrix",
+        }
+    }
+
     /// Whether iterations are executed side by side in a block, by threads or by warps.
     pub fn is_in_block(self) -> bool {
         matches!(self, LoopKind::Thread | LoopKind::Warp)

@@ -10,6 +10,7 @@ mod random;
 mod rows;
 mod rules;
 mod stages;
+mod text;
 mod workloads;
 
 use std::path::Path;
