@@ -338,3 +338,9 @@ impl SpaceArguments {
         Space::standard().exact(self.exact)
     }
 }
+
+/// A number of seconds that makes sense.
+pub fn seconds(text: &str) -> Result<f64, String> {
+    let value: f64 = text.parse().map_err(|_| "not a number".to_string())?;
+    if (0.0..=1e7).contains(&value) { Ok(value) } else { Err("between 0 and 10,000,000".into()) }
+}

@@ -14,7 +14,7 @@ use tilescribe::graph::{Network, Source};
 use tilescribe::record;
 use tilescribe::target::Target;
 
-use super::arguments::{NetworkArguments, SpaceArguments, StoreArguments, TargetArguments, check_cores};
+use super::arguments::{NetworkArguments, SpaceArguments, StoreArguments, TargetArguments, check_cores, seconds};
 use super::exit::CommandError;
 use super::search::stop_on_interrupt;
 use super::words::counted;
@@ -139,10 +139,4 @@ fn make_room(cache: &Path) {
             tracing::info!("cannot remove {}: {error}", folder.display());
         }
     }
-}
-
-/// A number of seconds that makes sense.
-pub fn seconds(text: &str) -> Result<f64, String> {
-    let value: f64 = text.parse().map_err(|_| "not a number".to_string())?;
-    if (0.0..=1e7).contains(&value) { Ok(value) } else { Err("between 0 and 10,000,000".into()) }
 }

@@ -6,11 +6,11 @@ use std::time::Duration;
 
 use anyhow::Result;
 use clap::Args;
-use tilescribe::tune::{Batches, Budget, Settings};
+use tilescribe::tune::{Batches, Budget, First, Settings};
 
 use super::arguments::TargetArguments;
 use super::collecting::{Collection, CorpusArguments, jobs_of};
-use super::search::{BATCH, Proposers, SearchArguments, measurer};
+use super::search::{BATCH, SearchArguments, measurer, searcher};
 
 /// Measure programs of many tasks, as a corpus to train on
 ///
@@ -41,14 +41,15 @@ impl Collect {
         let jobs = jobs_of(&self.workloads, &self.target.resolve()?)?;
         let space = space.space();
         // the checkpoint is read, and the worker started, once for all tasks
-        let (proposers, mut measurer) =
-            (Proposers::new(*method, &space, checkpoint, &jobs)?, measurer(&jobs, self.target.device()?)?);
+        let (searcher, mut measurer) =
+            (searcher(*method, &space, checkpoint, &jobs)?, measurer(&jobs, self.target.device()?)?);
         let trials = trials_per_task.unwrap_or(DEFAULT_TRIALS);
         let budget = Budget { trials_per_task: Some(trials), ..Budget::default() };
-        let settings = Settings { budget, batches: COLLECTED, finalists: 0, seed: *seed };
+        let (first, method) = (First::Untuned, searcher.name.clone());
+        let settings = Settings { budget, batches: COLLECTED, first, finalists: 0, method, seed: *seed };
         let programs = trials * jobs.len() as u64;
         let time = time_budget.map(Duration::from_secs_f64);
         let collection = Collection { space: &space, jobs: &jobs, settings, programs, time };
-        self.corpus.collect(&collection, &mut measurer, &mut |job| proposers.of_task(&job.task, *seed), out)
+        self.corpus.collect(&collection, &mut measurer, &mut |job| Ok(searcher.proposer_of(&job.task, *seed)?), out)
     }
 }

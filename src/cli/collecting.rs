@@ -44,11 +44,14 @@ pub struct Collection<'a> {
     pub jobs: &'a [Job],
     /// Of each task.
     pub settings: Settings,
-    /// Of all tasks, at most: for the progress.
+    /// The most programs of all tasks: for the progress.
     pub programs: u64,
     /// Wall clock of them all.
     pub time: Option<Duration>,
 }
+
+/// Makes the proposer of a task.
+pub type MakeProposer<'a, 'p> = dyn FnMut(&Job) -> Result<Box<dyn Proposer + 'p>> + 'a;
 
 /// The tasks of files of workloads, each once, in the order of their hashes, which mixes kinds: a collection
 /// that is cut short still holds some of each.
@@ -76,7 +79,7 @@ impl CorpusArguments {
         &self,
         collection: &Collection<'_>,
         measurer: &mut Measurer,
-        proposer: &mut dyn FnMut(&Job) -> Box<dyn Proposer + 'p>,
+        proposer: &mut MakeProposer<'_, 'p>,
         out: &mut dyn Write,
     ) -> Result<()> {
         let path = self.store.clone().unwrap_or_else(|| self.output.with_extension("db"));
@@ -122,7 +125,7 @@ struct Summary {
 fn measure<'p>(
     collection: &Collection<'_>,
     measurer: &mut Measurer,
-    proposer: &mut dyn FnMut(&Job) -> Box<dyn Proposer + 'p>,
+    proposer: &mut MakeProposer<'_, 'p>,
     store: &mut Store,
 ) -> Result<Summary> {
     let mut summary = Summary::default();
@@ -145,9 +148,9 @@ fn measure<'p>(
             }
             if stopped.load(Ordering::Relaxed) { Control::Stop } else { Control::Continue }
         };
-        let mut own = proposer(job);
+        let mut own = proposer(job)?;
         let jobs = std::slice::from_ref(job);
-        match tune::tune(collection.space, jobs, own.as_mut(), measurer, store, &settings, &mut watch) {
+        match tune::tune(collection.space, jobs, own.as_mut(), measurer, Some(&mut *store), &settings, &mut watch) {
             Ok(report) => {
                 summary.trials += report.trials;
                 summary.valid += report.valid;

@@ -1,24 +1,30 @@
 //! `tilescribe compare`
 
+use std::collections::HashSet;
 use std::fs;
 use std::io::Write;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use anyhow::{Context, Result};
 use clap::Args;
+use tilescribe::language::Language;
 use tilescribe::measure::Measurer;
+use tilescribe::model::Checkpoint;
+use tilescribe::propose::{LM, METHODS, Method, Purpose, Searcher};
 use tilescribe::space::Space;
 use tilescribe::tune::Control;
-use tilescribe::tune::compare::{Log, Settings, compare};
+use tilescribe::tune::compare::{ComparisonSettings, Log, compare};
 use tilescribe::tune::{Batches, Job, report};
 
 use super::arguments::{Assignment, NetworkArguments, TargetArguments, read_task};
-use super::contestants::{Contestant, Contestants};
 use super::exit::CommandError;
 use super::output::{self, Output};
 use super::progress;
-use super::search::{BATCH, CheckpointArguments, FINALISTS, jobs, measuring, stop_on_interrupt};
+use super::search::{
+    BATCH, CheckpointArguments, FINALISTS, check_model, jobs, measuring, method_parser, stop_on_interrupt,
+};
 
 /// Compare search methods on the same tasks, with the same number of trials
 ///
@@ -28,8 +34,9 @@ use super::search::{BATCH, CheckpointArguments, FINALISTS, jobs, measuring, stop
 #[derive(Args)]
 pub struct Compare {
     /// Methods to compare, separated by commas
-    #[arg(long, value_enum, value_delimiter = ',', required_unless_present = "rivals")]
-    methods: Vec<Contestant>,
+    #[arg(long, value_name = "METHOD", value_delimiter = ',', required_unless_present = "rivals")]
+    #[arg(value_parser = method_parser(FOR_COMPARISON))]
+    methods: Vec<&'static Method>,
     /// ONNX files, task files, MODEL.onnx#TASK, or folders of task files
     #[arg(long, num_args = 1.., required = true, value_name = "PATH")]
     workloads: Vec<String>,
@@ -39,7 +46,7 @@ pub struct Compare {
     /// Repetitions with different seeds
     #[arg(long, default_value_t = 3, value_name = "K", value_parser = clap::value_parser!(u64).range(1..=1000))]
     seeds: u64,
-    /// Candidates proposed at once, at most; the first batches are smaller
+    /// Most candidates proposed at once; the first batches are smaller
     #[arg(long, default_value_t = BATCH as u32, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=4096))]
     batch: u32,
     /// Folder for the results
@@ -56,28 +63,28 @@ pub struct Compare {
     target: TargetArguments,
 }
 
+/// What `--methods` offers.
+const FOR_COMPARISON: &[Purpose] = &[Purpose::Search, Purpose::Comparison];
+
 impl Compare {
     pub fn execute(self, out: &mut dyn Write) -> Result<()> {
         let jobs = self.jobs()?;
         let space = Space::standard();
-        let contestants = Contestants::new(&space, &self.methods, &self.checkpoint, &self.rivals)?;
-        contestants.check(&self.methods, &jobs)?;
+        let searchers = self.searchers(&space, &jobs)?;
         let mut options = measuring(&jobs, self.target.device()?)?;
         options.timing = options.timing.with_long_finals();
         let mut measurer = Measurer::new(options);
-        let named = self.methods.iter().map(|method| contestants.method(*method));
-        let methods: Vec<_> = named.chain(contestants.rivals()).collect();
-        let settings = Settings {
+        let settings = ComparisonSettings {
             trials: self.trials as usize,
             seeds: self.seeds,
             batches: Batches::growing(self.batch as usize),
             finalists: FINALISTS,
         };
-        let total = jobs.len() as u64 * methods.len() as u64 * self.seeds * u64::from(self.trials);
+        let total = jobs.len() as u64 * searchers.len() as u64 * self.seeds * u64::from(self.trials);
         let (bar, stopped) = (progress::bar(total, "comparing"), stop_on_interrupt()?);
         let (mut run, mut done) = ((0, String::new(), 0), 0);
         let mut watch = |job: usize, method: &str, seed: u64, trial: usize| {
-            // a run that is known already is told of once, at its end
+            // a run that is known already is reported once, at its end
             if run != (job, method.to_string(), seed) {
                 (run, done) = ((job, method.to_string(), seed), 0);
             }
@@ -91,17 +98,45 @@ impl Compare {
         let page = Output::new(&self.output.join("report.html"), output::Kind::Report, &[])?;
         let target = self.target.resolve()?;
         let mut log = Log::open(&self.output.join("runs.jsonl"), &target, &space)?;
-        let comparison = compare(&jobs, &methods, &mut measurer, &settings, &mut log, &mut watch)?;
+        let comparison = compare(&space, &jobs, &searchers, &mut measurer, &settings, &mut log, &mut watch)?;
         bar.finish_and_clear();
         results.write(|file| Ok(file.write_all(serde_json::to_string_pretty(&comparison)?.as_bytes())?))?;
         page.write(|file| Ok(file.write_all(report::html(&comparison).as_bytes())?))?;
         for (method, quality) in &comparison.summary {
             let figures: Vec<String> = quality.iter().map(|(trials, value)| format!("{trials}: {value:.3}")).collect();
-            writeln!(out, "{method}: reference / best after so many trials {}", figures.join(", "))?;
+            writeln!(out, "{method}: reference / best by number of trials {}", figures.join(", "))?;
         }
         writeln!(out, "untuned: reference / time {:.3}", comparison.untuned)?;
         writeln!(out, "{}", self.output.join("report.html").display())?;
         if stopped.load(Ordering::Relaxed) { Err(CommandError::Interrupted.into()) } else { Ok(()) }
+    }
+
+    /// The methods and then the rivals, which are `lm` under other names. Each checkpoint is read once.
+    fn searchers<'a>(&self, space: &'a Space, jobs: &[Job]) -> Result<Vec<Searcher<'a>>> {
+        let mut names: HashSet<&str> = METHODS.iter().map(|method| method.name).collect();
+        if let Some(rival) = self.rivals.iter().find(|rival| rival.name.is_empty() || !names.insert(&rival.name)) {
+            let reason = format!("`--rival {}=...`: another contestant is called so", rival.name);
+            return Err(CommandError::Usage(reason).into());
+        }
+        let language = Language::standard();
+        let read = |arguments: &CheckpointArguments| -> Result<Arc<Checkpoint>> {
+            Ok(Arc::new(arguments.load(space, &language)?))
+        };
+        let mut shared: Option<Arc<Checkpoint>> = None;
+        let mut searchers = Vec::new();
+        for method in &self.methods {
+            let once = || -> Result<Arc<Checkpoint>> {
+                let known = shared.take().map_or_else(|| read(&self.checkpoint), Ok)?;
+                Ok(Arc::clone(shared.insert(known)))
+            };
+            searchers.push(Searcher::new(method, space, once)?);
+        }
+        for rival in &self.rivals {
+            let own = CheckpointArguments { checkpoint: Some(rival.value.clone()) };
+            searchers.push(Searcher::new(LM, space, || read(&own))?.called(&rival.name));
+        }
+        searchers.iter().try_for_each(|searcher| check_model(jobs, searcher))?;
+        Ok(searchers)
     }
 
     fn jobs(&self) -> Result<Vec<Job>> {

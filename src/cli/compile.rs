@@ -25,8 +25,10 @@ use super::words::{bytes, counted, duration};
 /// Compile a network into a folder that any C program can use
 ///
 /// Schedules are searched for first: 10 programs of each task are measured, those in the store counted,
-/// unless another budget is given. What is measured goes into the store. With `--trials-per-task 0` every
-/// task takes the best schedule that the store holds for this target, or else the untuned one.
+/// unless another budget is given. What is measured goes into the store. With `--trials-per-task 1` a task
+/// takes the model's first choice where the model is sure, before anything is measured, that it is faster
+/// than the untuned program, and the untuned program otherwise. With `--trials-per-task 0` every task takes
+/// the best schedule that the store holds for this target, or else the untuned one.
 #[derive(Args)]
 pub struct Compile {
     /// ONNX file
@@ -70,7 +72,7 @@ impl Compile {
             .iter()
             .map(|target| schedules(&network, target, &self.search.space.space(), store.as_ref()))
             .collect::<Result<Vec<_>>>()?;
-        take_winners(&mut chosen[0], &network, &targets[0], &found)?;
+        take_winners(&mut chosen[0], &self.search.space.space(), &network, &targets[0], &found)?;
         let untuned = chosen.iter().flatten().filter(|schedule| schedule.best_ns.is_none()).count();
         let name = self.name.clone().unwrap_or_else(|| identifier(&self.output));
         let options = Options { name: &name, folder: &self.output };
@@ -114,14 +116,19 @@ impl Compile {
 /// Candidates of each task where no budget is given.
 const DEFAULT_TRIALS: u64 = 10;
 
-/// The finals' winners take their tasks: they were measured beside the untuned program, so nothing gets
-/// slower by tuning.
-fn take_winners(chosen: &mut [Schedule], network: &Network, target: &Target, found: &Report) -> Result<()> {
-    let space = Space::standard();
+/// The finals' winners take their tasks. They were measured beside the untuned program, so nothing gets
+/// slower by tuning; where the budget was a single program, it is the winner.
+fn take_winners(
+    chosen: &mut [Schedule],
+    space: &Space,
+    network: &Network,
+    target: &Target,
+    found: &Report,
+) -> Result<()> {
     for ((schedule, task), job) in chosen.iter_mut().zip(&network.tasks).zip(&found.jobs) {
         if let Some((trace, ns)) = &job.best {
             let task = Task { workload: task.workload.clone(), target: target.clone() };
-            *schedule = Schedule::recorded(&space, &task, trace, Some(*ns))?;
+            *schedule = Schedule::recorded(space, &task, trace, Some(*ns))?;
         }
     }
     Ok(())

@@ -147,6 +147,7 @@ fn known(cause: &(dyn std::error::Error + 'static)) -> Option<u8> {
         return Some(match error {
             CompareError::Tune(error) => tune(error),
             CompareError::Log(error) => log(error),
+            CompareError::Checkpoint(error) => checkpoint(error),
         });
     }
     if let Some(error) = cause.downcast_ref::<LogError>() {

@@ -8,7 +8,7 @@ use clap::Args;
 use tilescribe::files;
 use tilescribe::space::Space;
 use tilescribe::tune::plan::Planned;
-use tilescribe::tune::{Batches, Budget, Settings};
+use tilescribe::tune::{Batches, Budget, First, Settings};
 
 use super::arguments::TargetArguments;
 use super::collecting::{Collection, CorpusArguments};
@@ -39,10 +39,11 @@ impl Measure {
         let mut measurer = measurer(&planned.jobs, self.target.device()?)?;
         // the untuned programs are measured, too
         let total = planned.programs() + planned.jobs.len();
-        let settings = Settings { budget: Budget::default(), batches: BATCHES, finalists: 0, seed: 0 };
+        let (budget, first, method) = (Budget::default(), First::Untuned, "plan".to_string());
+        let settings = Settings { budget, batches: BATCHES, first, finalists: 0, method, seed: 0 };
         let collection =
             Collection { space: &space, jobs: &planned.jobs, settings, programs: total as u64, time: None };
-        self.corpus.collect(&collection, &mut measurer, &mut |_| Box::new(&planned), out)
+        self.corpus.collect(&collection, &mut measurer, &mut |_| Ok(Box::new(&planned)), out)
     }
 }
 

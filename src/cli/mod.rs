@@ -7,7 +7,6 @@ mod collect;
 mod collecting;
 mod compare;
 mod compile;
-mod contestants;
 mod doctor;
 mod finetune;
 mod exit;

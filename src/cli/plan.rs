@@ -11,7 +11,7 @@ use rand::SeedableRng;
 use rand::seq::index;
 use rand_chacha::ChaCha8Rng;
 use serde_json::json;
-use tilescribe::propose::History;
+use tilescribe::propose::{History, Method};
 use tilescribe::record::Entry;
 use tilescribe::space::{Space, Trace};
 use tilescribe::target::{Target, Task};
@@ -25,7 +25,7 @@ use super::exit::CommandError;
 use super::output::{Kind, Output};
 use super::progress;
 use super::records::corpus;
-use super::search::{CheckpointArguments, Method, Proposers, stop_on_interrupt};
+use super::search::{CheckpointArguments, FOR_SEARCH, method_parser, searcher, stop_on_interrupt};
 use super::words::counted;
 
 /// Write programs to be measured elsewhere, by `tilescribe measure`
@@ -50,8 +50,8 @@ pub struct Plan {
     #[arg(long, default_value_t = 16, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100_000))]
     programs: u32,
     /// Who writes them
-    #[arg(long, value_enum, default_value_t = Method::Random)]
-    method: Method,
+    #[arg(long, value_name = "METHOD", value_parser = method_parser(FOR_SEARCH), default_value = "random")]
+    method: &'static Method,
     /// Seed of everything that is drawn
     #[arg(long, default_value_t = 0)]
     seed: u64,
@@ -77,14 +77,14 @@ impl Plan {
         let jobs = self.drawn(jobs);
         let sources: Vec<&Path> = self.records.iter().chain(&self.workloads).map(PathBuf::as_path).collect();
         let output = Output::new(&self.output, Kind::Plan, &sources)?;
-        let proposers = match &known {
+        let searcher = match &known {
             Some(_) => None,
-            None => Some(Proposers::new(Some(self.method), &space, &self.checkpoint, &jobs)?),
+            None => Some(searcher(Some(self.method), &space, &self.checkpoint, &jobs)?),
         };
         let traces = |job: &Job| -> Result<Vec<Trace>> {
             let recalled = known.iter().flat_map(|known| known.offered(job, &space)).cloned();
-            let Some(proposers) = &proposers else { return Ok(recalled.collect()) };
-            let mut proposer = proposers.of_task(&job.task, self.seed);
+            let Some(searcher) = &searcher else { return Ok(recalled.collect()) };
+            let mut proposer = searcher.proposer_of(&job.task, self.seed)?;
             let proposal = proposer.propose(&job.task, &History::default(), self.programs as usize)?;
             Ok(proposal.candidates.into_iter().map(|candidate| candidate.trace).collect())
         };

@@ -2,54 +2,52 @@
 
 use std::collections::HashSet;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use clap::{Args, ValueEnum};
+use clap::Args;
+use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use tilescribe::codegen;
 use tilescribe::graph::Network;
 use tilescribe::language::Language;
 use tilescribe::measure::{self, Measurer, cuda};
-use tilescribe::model::{Checkpoint, CheckpointError, Estimators, Source, SourceError};
-use tilescribe::propose::{Evolution, LanguageModel, Proposer, Random, load_checkpoint, shipped_checkpoint};
+use tilescribe::model::{Checkpoint, CheckpointError, Source, SourceError};
+use tilescribe::propose::{EVOLUTION, LM, METHODS, Method, Purpose, Searcher, load_checkpoint, shipped_checkpoint};
 use tilescribe::rank::estimator_of;
 use tilescribe::record::{self, Store};
 use tilescribe::space::Space;
 use tilescribe::target::{Target, Task};
-use tilescribe::tune::{self, Batches, Budget, Control, Event, Job, Report, Settings};
+use tilescribe::tune::{self, Batches, Budget, Control, Event, First, Job, Report, Settings};
 
-use super::arguments::{SpaceArguments, check_cores};
-use super::bench::seconds;
+use super::arguments::{SpaceArguments, check_cores, seconds};
 use super::exit::CommandError;
 pub use super::exit::stop_on_interrupt;
 use super::progress;
 use super::words::duration;
 
-/// Candidates that are proposed at once, at most: the more, the less of them know how the others came out.
+/// The most candidates that are proposed at once: the more, the less of them know how the others came out.
 pub const BATCH: usize = 16;
-/// How many of the fastest are measured once more, at most, before the winner is named.
+/// The most of the fastest that are measured once more before the winner is named.
 pub(super) const FINALISTS: usize = 5;
 
-/// Who writes candidates.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
-pub enum Method {
-    /// The language model writes them
-    Lm,
-    /// Every candidate of every decision is equally likely
-    Random,
-    /// Mutations of the fastest programs measured so far, ranked by an estimate that is learned from them
-    Evolution,
-    /// Evolution that starts from the checkpoint's estimator
-    Guided,
+/// Reads the name of a method that serves one of these purposes.
+pub fn method_parser(purposes: &'static [Purpose]) -> impl TypedValueParser<Value = &'static Method> {
+    let offered = METHODS.iter().filter(|method| purposes.contains(&method.purpose));
+    let values = offered.map(|method| PossibleValue::new(method.name).help(method.about));
+    PossibleValuesParser::new(values).try_map(|name| Method::named(&name).ok_or("no such method"))
 }
+
+/// What `--method` offers.
+pub const FOR_SEARCH: &[Purpose] = &[Purpose::Search];
 
 /// How to search.
 #[derive(Args, Clone, Debug)]
 pub struct SearchArguments {
     /// Who writes the candidates [default: lm; evolution on a GPU, if the model has learned from CPUs only]
-    #[arg(long, value_enum)]
-    pub method: Option<Method>,
+    #[arg(long, value_name = "METHOD", value_parser = method_parser(FOR_SEARCH))]
+    pub method: Option<&'static Method>,
     /// Candidates measured of each task, those in the store included
     #[arg(long, value_name = "N")]
     pub trials_per_task: Option<u64>,
@@ -112,75 +110,23 @@ pub fn own_checkpoint() -> Option<PathBuf> {
     record::cache_folder().map(|folder| folder.join("checkpoint"))
 }
 
-/// Makes proposers of one method: the model is read once.
-pub struct Proposers<'a> {
+/// The method that was chosen, ready to search for programs of these tasks; where none was, the language
+/// model if it has learned from such machines, and evolution otherwise.
+///
+/// # Errors
+/// As [`CheckpointArguments::load`] and [`check_model`].
+pub fn searcher<'a>(
+    method: Option<&Method>,
     space: &'a Space,
-    method: Made,
-}
-
-impl<'a> Proposers<'a> {
-    /// Of the method for these tasks; where none was chosen, of what knows their machine.
-    ///
-    /// # Errors
-    /// As [`CheckpointArguments::load`] and [`check_method`].
-    pub fn new(
-        method: Option<Method>,
-        space: &'a Space,
-        checkpoint: &CheckpointArguments,
-        jobs: &[Job],
-    ) -> Result<Proposers<'a>> {
-        let language = Language::standard();
-        let method = match method {
-            Some(Method::Random) => Made::Random,
-            Some(Method::Evolution) => Made::Evolution,
-            Some(asks @ (Method::Guided | Method::Lm)) => {
-                let checkpoint = checkpoint.load(space, &language)?;
-                let name = asks.to_possible_value().map_or_else(String::new, |value| value.get_name().to_string());
-                check_method(jobs, &name, &checkpoint)?;
-                match asks {
-                    Method::Guided => Made::Guided(Box::new(checkpoint.estimators)),
-                    _ => Made::Lm(Box::new((language, checkpoint))),
-                }
-            }
-            None => {
-                let checkpoint = checkpoint.load(space, &language)?;
-                match knows(&checkpoint, jobs) {
-                    true => Made::Lm(Box::new((language, checkpoint))),
-                    false => Made::Evolution,
-                }
-            }
-        };
-        Ok(Proposers { space, method })
+    checkpoint: &CheckpointArguments,
+    jobs: &[Job],
+) -> Result<Searcher<'a>> {
+    let load = || -> Result<_> { Ok(Arc::new(checkpoint.load(space, &Language::standard())?)) };
+    let searcher = Searcher::new(method.unwrap_or(LM), space, load)?;
+    match check_model(jobs, &searcher) {
+        Err(_) if method.is_none() => Searcher::new(EVOLUTION, space, load),
+        checked => checked.map(|()| searcher),
     }
-
-    /// The proposer of a task among many: each draws its own programs.
-    pub fn of_task(&self, task: &Task, seed: u64) -> Box<dyn Proposer + 'a> {
-        let own = u64::from_str_radix(&task.workload.hash()[..12], 16).unwrap_or(0);
-        self.make(seed ^ own)
-    }
-
-    /// The proposer of a seed.
-    pub fn make(&self, seed: u64) -> Box<dyn Proposer + 'a> {
-        match &self.method {
-            Made::Lm(written) => {
-                let (language, Checkpoint { model, estimators, .. }) = &**written;
-                Box::new(
-                    LanguageModel::new(self.space, language.clone(), model, seed).ranked_by(Some(estimators.clone())),
-                )
-            }
-            Made::Random => Box::new(Random::new(self.space, seed)),
-            Made::Evolution => Box::new(Evolution::new(self.space, None, seed)),
-            Made::Guided(estimators) => Box::new(Evolution::new(self.space, Some((**estimators).clone()), seed)),
-        }
-    }
-}
-
-/// A method with what it needs.
-enum Made {
-    Lm(Box<(Language, Checkpoint)>),
-    Random,
-    Evolution,
-    Guided(Box<Estimators>),
 }
 
 /// The tasks of a network, each as important as the number of its calls.
@@ -226,19 +172,17 @@ pub fn measuring(jobs: &[Job], device: usize) -> Result<measure::Options> {
 ///
 /// # Errors
 /// Where a task is for a GPU and the checkpoint that the method asks has learned from CPUs only.
-pub fn check_method(jobs: &[Job], method: &str, checkpoint: &Checkpoint) -> Result<()> {
-    if knows(checkpoint, jobs) {
+pub fn check_model(jobs: &[Job], searcher: &Searcher<'_>) -> Result<()> {
+    let Some(checkpoint) = searcher.checkpoint() else { return Ok(()) };
+    let knows = |job: &Job| estimator_of(&checkpoint.estimators, job.task.target.kind()).is_some();
+    if jobs.iter().all(knows) {
         return Ok(());
     }
     let reason = format!(
-        "{method}: the model has learned from CPUs only; choose evolution or random, or train it on what they measured (`finetune`)"
+        "{}: the model has learned from CPUs only; choose evolution or random, or train it on what they measured (`finetune`)",
+        searcher.name
     );
     Err(CommandError::Usage(reason).into())
-}
-
-/// Whether a checkpoint has learned from machines of the kinds of all tasks.
-fn knows(checkpoint: &Checkpoint, jobs: &[Job]) -> bool {
-    jobs.iter().all(|job| estimator_of(&checkpoint.estimators, job.task.target.kind()).is_some())
 }
 
 /// Searches within the budget, with progress for people. Ctrl-C stops it; everything measured is in the
@@ -255,21 +199,28 @@ pub fn search(
     store: &mut Store,
 ) -> Result<Report> {
     let space = arguments.space.space();
-    let proposers = Proposers::new(arguments.method, &space, &arguments.checkpoint, jobs)?;
-    let (mut proposer, mut measurer) = (proposers.make(arguments.seed), measurer(jobs, device)?);
+    let searcher = searcher(arguments.method, &space, &arguments.checkpoint, jobs)?;
+    let (mut proposer, mut measurer) = (searcher.proposer(arguments.seed)?, measurer(jobs, device)?);
     let time = arguments.time_budget.map(Duration::from_secs_f64);
     let budget = Budget { trials_per_task: arguments.trials_per_task, trials, time };
-    let settings = Settings { budget, batches: Batches::growing(BATCH), finalists: FINALISTS, seed: arguments.seed };
+    let settings = Settings {
+        budget,
+        batches: Batches::growing(BATCH),
+        first: First::Sure,
+        finalists: FINALISTS,
+        method: searcher.name.clone(),
+        seed: arguments.seed,
+    };
     let stopped = stop_on_interrupt()?;
     let bar = progress::bar(0, "measuring");
     let mut watch = |event: &Event<'_>| {
         match event {
-            Event::Measured { job, best_ns, progress, .. } => {
+            Event::Measured { job, history, progress, .. } => {
                 if let Some(total) = progress.of_trials {
                     bar.set_length(total);
                 }
                 bar.set_position(progress.trials);
-                let best = best_ns.map_or_else(|| "nothing yet".into(), duration);
+                let best = history.best().map_or_else(|| "nothing yet".into(), |(_, ns)| duration(ns));
                 bar.set_message(format!("{}: {best}", jobs[*job].name));
             }
             Event::Finals { job } => bar.set_message(format!("finals of {}", jobs[*job].name)),
@@ -277,7 +228,7 @@ pub fn search(
         }
         if stopped.load(Ordering::Relaxed) { Control::Stop } else { Control::Continue }
     };
-    let report = tune::tune(&space, jobs, proposer.as_mut(), &mut measurer, store, &settings, &mut watch);
+    let report = tune::tune(&space, jobs, proposer.as_mut(), &mut measurer, Some(store), &settings, &mut watch);
     bar.finish_and_clear();
     Ok(report?)
 }

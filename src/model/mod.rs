@@ -45,7 +45,9 @@ pub use batch::{Example, Step};
 pub use checkpoint::{Checkpoint, CheckpointError, GpuVersions, Versions};
 pub use config::{Config, InvalidConfig};
 pub use decode::{Decoder, Prompt};
-pub use estimator::{Adapted, Estimator, EstimatorOptions, Estimators, Expected, Group, Ordered, train_estimator};
+pub use estimator::{
+    Adapted, Estimator, EstimatorOptions, Estimators, Expected, Gain, Group, Ordered, train_estimator,
+};
 pub use hub::{HubOptions, Source, SourceError};
 pub use network::{Compute, Network};
 pub use position::Position;

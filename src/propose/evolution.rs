@@ -11,29 +11,55 @@ use rand::{Rng, RngCore, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
 use super::mutation::{children, untuned_programs};
-use super::{Candidate, History, Proposal, ProposeError, Proposer};
+use super::{Candidate, History, Make, Method, Proposal, ProposeError, Proposer, Purpose};
 use crate::model::Estimators;
 use crate::rank::{Described, Ranking};
 use crate::space::{Space, Trace};
 use crate::target::Task;
 
-/// The fastest programs, which become parents.
-const PARENTS: usize = 8;
-/// The part of candidates that are drawn from the whole space, so that the search does not end in the first
-/// valley.
-const FRESH: f64 = 0.25;
-/// Traces drawn for each one asked for, before a small space is taken to be exhausted.
-const DRAWS_PER_CANDIDATE: usize = 30;
-/// Where there is an estimate: generations, and children of each for each program asked for.
-const GENERATIONS: usize = 3;
-const CHILDREN: usize = 3;
-/// The part of candidates that are taken as they come, whatever their estimate: it must learn what it does
-/// not know.
-const EXPLORED: f64 = 0.15;
+/// Learns its estimate from what it measures.
+pub(super) const METHOD: Method = Method {
+    name: "evolution",
+    about: "Mutations of the fastest programs measured so far, ranked by an estimate that is learned from them",
+    learns: true,
+    purpose: Purpose::Search,
+    make: Make::Plain(|space, seed| Ok(Box::new(Evolution::new(space, None, seed)))),
+};
+
+/// Begins with what a checkpoint knows.
+pub(super) const GUIDED: Method = Method {
+    name: "guided",
+    about: "Evolution that starts from the checkpoint's estimator",
+    learns: true,
+    purpose: Purpose::Search,
+    make: Make::Pretrained(|space, checkpoint, seed| {
+        Ok(Box::new(Evolution::new(space, Some(checkpoint.estimators.clone()), seed)))
+    }),
+};
+
+/// The numbers of the search.
+struct Heuristics {
+    /// The fastest programs, which become parents.
+    parents: usize,
+    /// The part of candidates that are drawn from the whole space, so that the search does not end in the
+    /// first valley.
+    fresh: f64,
+    /// Traces drawn for each one asked for, before a small space is taken to be exhausted.
+    draws_per_candidate: usize,
+    /// Generations, where there is an estimate.
+    generations: usize,
+    /// Children of a generation for each program asked for, where there is an estimate.
+    children: usize,
+    /// The part of candidates that are taken as they come, whatever their estimate: it must learn what it
+    /// does not know.
+    explored: f64,
+}
+
+const HEURISTICS: Heuristics =
+    Heuristics { parents: 8, fresh: 0.25, draws_per_candidate: 30, generations: 3, children: 3, explored: 0.15 };
 
 /// Mutates what was fast, the same way for the same seed and history.
 pub struct Evolution<'a> {
-    name: &'static str,
     space: &'a Space,
     ranking: Ranking<'a>,
     rng: ChaCha8Rng,
@@ -49,11 +75,10 @@ impl<'a> Evolution<'a> {
     /// Starts from an estimate that was learned from other tasks, if there is one; learns it from what it
     /// measures otherwise.
     pub fn new(space: &'a Space, prior: Option<Estimators>, seed: u64) -> Evolution<'a> {
-        let name = if prior.is_some() { "guided" } else { "evolution" };
-        Evolution { name, space, ranking: Ranking::new(space, prior, seed), rng: ChaCha8Rng::seed_from_u64(seed) }
+        Evolution { space, ranking: Ranking::new(space, prior, seed), rng: ChaCha8Rng::seed_from_u64(seed) }
     }
 
-    /// Draws so many programs, and looks at those that are none of `seen`.
+    /// Draws `count` programs, and describes those that are not in `seen`.
     fn children(
         &mut self,
         task: &Task,
@@ -64,7 +89,7 @@ impl<'a> Evolution<'a> {
     ) -> Vec<Described> {
         let (mut fresh, mut bred) = (Vec::new(), Vec::new());
         for _ in 0..count {
-            let seeds = if self.rng.random_bool(FRESH) { &mut fresh } else { &mut bred };
+            let seeds = if self.rng.random_bool(HEURISTICS.fresh) { &mut fresh } else { &mut bred };
             seeds.push(self.rng.next_u64());
         }
         let of = |parents: &[Trace], seeds| children(self.space, task, parents, seeds);
@@ -97,10 +122,6 @@ fn rank(pool: &mut [Ranked]) {
 }
 
 impl Proposer for Evolution<'_> {
-    fn name(&self) -> &str {
-        self.name
-    }
-
     fn propose(&mut self, task: &Task, history: &History, count: usize) -> Result<Proposal, ProposeError> {
         let mut proposal = Proposal::default();
         // a run that is taken up again would draw what it has drawn before, and take the space to be
@@ -111,8 +132,8 @@ impl Proposer for Evolution<'_> {
             let score = estimator.as_ref().and_then(|estimator| estimator.score(&described.features));
             Ranked { described, score }
         };
-        let (mut parents, mut chosen) = (history.fastest(PARENTS), Vec::new());
-        if parents.len() < PARENTS {
+        let (mut parents, mut chosen) = (history.fastest(HEURISTICS.parents), Vec::new());
+        if parents.len() < HEURISTICS.parents {
             let (untuned, new) = self.starts(task, history, count)?;
             proposal.drawn += new.len() as u64;
             chosen.extend(new.into_iter().map(score));
@@ -120,14 +141,15 @@ impl Proposer for Evolution<'_> {
         }
         let mut seen: BTreeSet<Trace> = chosen.iter().map(|ranked: &Ranked| ranked.described.trace.clone()).collect();
         let mut pool: Vec<Ranked> = Vec::new();
-        let (generations, children) = if estimator.is_some() { (GENERATIONS, CHILDREN * count) } else { (1, count) };
+        let (generations, children) =
+            if estimator.is_some() { (HEURISTICS.generations, HEURISTICS.children * count) } else { (1, count) };
         let children = children.max(1);
-        for generation in 0..count * DRAWS_PER_CANDIDATE / children {
+        for generation in 0..count * HEURISTICS.draws_per_candidate / children {
             if generation >= generations && chosen.len() + pool.len() >= count {
                 break;
             }
             // programs that are thought to be fast have children like those that are known to be
-            let promising = pool.iter().filter(|ranked| ranked.score.is_some()).take(PARENTS);
+            let promising = pool.iter().filter(|ranked| ranked.score.is_some()).take(HEURISTICS.parents);
             let promising = promising.map(|ranked| ranked.described.trace.clone());
             let parents: Vec<Trace> = promising.chain(parents.iter().cloned()).collect();
             let new = self.children(task, &parents, children, &mut seen, &mut proposal);
@@ -135,7 +157,7 @@ impl Proposer for Evolution<'_> {
             rank(&mut pool);
         }
         while chosen.len() < count && !pool.is_empty() {
-            let explores = estimator.is_some() && self.rng.random_bool(EXPLORED);
+            let explores = estimator.is_some() && self.rng.random_bool(HEURISTICS.explored);
             let at = if explores { self.rng.random_range(0..pool.len()) } else { 0 };
             chosen.push(pool.remove(at));
         }

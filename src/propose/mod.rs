@@ -1,23 +1,30 @@
-//! Who writes candidates: proposers behind one interface.
+//! Who writes candidates: search methods behind one interface.
 //!
 //! A [`Proposer`] is given a task and what was measured of it so far, and names finished traces that are
 //! worth measuring. It measures nothing itself. The seed that it was made with decides everything it draws.
+//! A [`Method`] is an entry of the registry, [`METHODS`], which says how its proposers are made. A new method
+//! is a file of this folder, and its line in the registry.
 
+mod ablations;
 mod checkpoint;
 mod evolution;
 #[cfg(test)]
 pub(crate) mod example;
 mod lm;
+mod method;
 mod mutation;
 mod pool;
 mod random;
 mod sequence;
+#[cfg(test)]
+mod tests;
 pub mod train;
 mod writing;
 
 pub use checkpoint::{load_checkpoint, shipped_checkpoint};
 pub use evolution::Evolution;
 pub use lm::{Ingredients, LanguageModel, Written, versions};
+pub use method::{Made, Make, MakePlain, MakePretrained, Method, Purpose, Searcher};
 pub use random::Random;
 
 use thiserror::Error;
@@ -27,6 +34,27 @@ pub use crate::record::History;
 use crate::space::Trace;
 use crate::target::Task;
 
+/// All search methods, in the order in which help lists them.
+pub static METHODS: &[&Method] = &[
+    &lm::METHOD,
+    &ablations::GREEDY,
+    &random::METHOD,
+    &evolution::METHOD,
+    &evolution::GUIDED,
+    &ablations::UNTRAINED,
+    &ablations::NO_WANT,
+    &ablations::NO_WORKLOAD,
+    &ablations::VALUE_HEAD,
+    &ablations::NO_RANKING,
+    &ablations::NO_NEIGHBOURS,
+    &ablations::NO_UNTUNED,
+];
+
+/// What searches where nobody chose a method.
+pub static LM: &Method = &lm::METHOD;
+/// The same where the model has not learned from such machines.
+pub static EVOLUTION: &Method = &evolution::METHOD;
+
 /// A finished trace that is worth measuring.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Candidate {
@@ -35,6 +63,13 @@ pub struct Candidate {
     pub log_likelihood: Option<f32>,
     /// The predicted quality, higher is better, where there is a prediction; comparable within a task only.
     pub value: Option<f32>,
+}
+
+impl Candidate {
+    /// Of which nothing is predicted.
+    pub fn new(trace: Trace) -> Candidate {
+        Candidate { trace, log_likelihood: None, value: None }
+    }
 }
 
 /// What a proposer came up with.
@@ -64,25 +99,19 @@ pub enum ProposeError {
 
 /// Names candidates for a task.
 pub trait Proposer {
-    /// As records name it: `lm`, `random`, ...
-    fn name(&self) -> &str;
-
     /// Up to `count` candidates that `history` does not hold.
     ///
     /// # Errors
     /// [`ProposeError`] where no candidate can be written at all.
     fn propose(&mut self, task: &Task, history: &History, count: usize) -> Result<Proposal, ProposeError>;
-}
 
-/// Names a single program, before anything was measured: what a user gets who cannot wait for measurements.
-pub struct Greedy<P>(pub P);
-
-impl<P: Proposer> Proposer for Greedy<P> {
-    fn name(&self) -> &str {
-        "greedy"
-    }
-
-    fn propose(&mut self, task: &Task, history: &History, count: usize) -> Result<Proposal, ProposeError> {
-        if history.is_empty() { self.0.propose(task, history, count.min(1)) } else { Ok(Proposal::default()) }
+    /// A program that is faster than the one of the rules ([`Untuned`](crate::space::Untuned)), as far as can
+    /// be told before anything is measured: what is shipped where a single program is measured. `None` where
+    /// the method cannot tell, or is not sure.
+    ///
+    /// # Errors
+    /// As [`Proposer::propose`].
+    fn sure(&mut self, _task: &Task) -> Result<Option<Candidate>, ProposeError> {
+        Ok(None)
     }
 }

@@ -8,8 +8,7 @@ use super::Candidate;
 use crate::model::{Adapted, Expected};
 use crate::space::Trace;
 
-/// Features that differ by less than one of so many parts are the same: they are logarithms to base 2, most
-/// of them.
+/// Features are rounded to multiples of 1/64 before they are compared: most of them are logarithms to base 2.
 const ALIKE: f32 = 64.0;
 /// Programs of a task that are kept for the next time: the most promising.
 const KEPT: usize = 256;
@@ -94,8 +93,7 @@ mod tests {
     use super::{Candidate, KEPT, Rest, Trace, Valued, bring_forward, distinct_looking};
 
     fn valued(number: u64, features: &[f32]) -> Valued {
-        let candidate = Candidate { trace: numbered(number), log_likelihood: None, value: None };
-        Valued { candidate, features: features.to_vec(), expected: None }
+        Valued { candidate: Candidate::new(numbered(number)), features: features.to_vec(), expected: None }
     }
 
     fn numbered(number: u64) -> Trace {

@@ -5,9 +5,17 @@ use std::collections::BTreeSet;
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
-use super::{Candidate, History, Proposal, ProposeError, Proposer};
+use super::{Candidate, History, Make, Method, Proposal, ProposeError, Proposer, Purpose};
 use crate::space::{Decision, Policy, Space};
 use crate::target::Task;
+
+pub(super) const METHOD: Method = Method {
+    name: "random",
+    about: "Every candidate of every decision is equally likely",
+    learns: false,
+    purpose: Purpose::Search,
+    make: Make::Plain(|space, seed| Ok(Box::new(Random::new(space, seed)))),
+};
 
 /// Traces drawn for each one asked for, before a small space is taken to be exhausted.
 const DRAWS_PER_CANDIDATE: usize = 30;
@@ -33,10 +41,6 @@ impl Policy for Uniform<'_> {
 }
 
 impl Proposer for Random<'_> {
-    fn name(&self) -> &str {
-        "random"
-    }
-
     fn propose(&mut self, task: &Task, history: &History, count: usize) -> Result<Proposal, ProposeError> {
         let mut proposal = Proposal::default();
         let mut seen = BTreeSet::new();
@@ -52,7 +56,7 @@ impl Proposer for Random<'_> {
             match result {
                 Err(_) => proposal.dead_ends += 1,
                 Ok(_) if history.contains(&trace) || !seen.insert(trace.clone()) => {}
-                Ok(_) => proposal.candidates.push(Candidate { trace, log_likelihood: None, value: None }),
+                Ok(_) => proposal.candidates.push(Candidate::new(trace)),
             }
         }
         Ok(proposal)

@@ -49,7 +49,7 @@ pub struct Trained {
     pub interrupted: bool,
 }
 
-/// Steps between two states on disk: what a killed run loses at most.
+/// Steps between two states on disk: the most that a killed run loses.
 const STEPS_BETWEEN_SAVES: usize = 100;
 
 /// Trains until the steps are done, the held-out groups no longer improve, or `watch` breaks off. With a

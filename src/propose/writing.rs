@@ -13,7 +13,7 @@ pub(super) struct Writing<'a> {
     /// Decisions to take over, from the first on.
     start: Vec<Choice>,
     pub trace: Trace,
-    /// Whose site was told, and whose value comes next.
+    /// The decision whose site the model has read and whose value it writes next.
     decision: Option<Decision>,
     /// Once it has ended.
     pub end: Option<Ending>,

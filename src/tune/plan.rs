@@ -110,15 +110,10 @@ impl Planned {
 }
 
 impl Proposer for &Planned {
-    fn name(&self) -> &str {
-        "plan"
-    }
-
     fn propose(&mut self, task: &Task, history: &History, count: usize) -> Result<Proposal, ProposeError> {
         let traces = self.traces.get(&task.workload.hash().to_string()).into_iter().flatten();
         let left = traces.filter(|trace| !history.contains(trace)).take(count);
-        let candidate = |trace: &Trace| Candidate { trace: trace.clone(), log_likelihood: None, value: None };
-        Ok(Proposal { candidates: left.map(candidate).collect(), ..Proposal::default() })
+        Ok(Proposal { candidates: left.cloned().map(Candidate::new).collect(), ..Proposal::default() })
     }
 }
 

@@ -25,7 +25,7 @@ struct Curve {
     band: Vec<(f64, f64)>,
 }
 
-/// Qualities that the cost of is told.
+/// The table of costs says how many programs each of these qualities takes.
 const QUALITIES: [f64; 7] = [0.5, 0.7, 0.8, 0.9, 0.95, 0.97, 1.0];
 
 /// The page as HTML, pictures as SVG inside of it; needs nothing from elsewhere.

@@ -20,7 +20,7 @@ struct State {
     exhausted: bool,
 }
 
-/// A task of which so many candidates failed, without a single success, is left for last.
+/// A task is left for last once this many of its candidates failed without a single success.
 const HOPELESS_TRIALS: u64 = 64;
 
 /// How fast the memory of gains fades, per trial.

@@ -1,18 +1,21 @@
 //! The loop with real workers; the corpus; what the shipped model writes.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::io::BufReader;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use tilescribe::codegen;
 use tilescribe::language::Language;
 use tilescribe::measure::{Measurer, Options};
-use tilescribe::propose::{History, LanguageModel, Proposer, Random, shipped_checkpoint};
+use tilescribe::propose::{
+    Candidate, History, LM, LanguageModel, Proposal, ProposeError, Proposer, Random, Searcher, shipped_checkpoint,
+};
 use tilescribe::record::{CorpusReader, Limits, Store, read_workloads};
-use tilescribe::space::{Next, Space};
+use tilescribe::space::{Next, Space, Trace, Untuned};
 use tilescribe::target::Task;
-use tilescribe::tune::{Batches, Budget, Control, Event, Job, Settings, tune};
+use tilescribe::tune::{Batches, Budget, Control, Event, First, Job, Settings, tune};
 use tilescribe::workload::generate::{Limits as Sizes, generate};
 
 fn root() -> PathBuf {
@@ -33,7 +36,8 @@ const SUM: &str = "input t0 33 65\nout t1 33 sum 65 t0 a b\n";
 
 fn settings(trials_per_task: u64) -> Settings {
     let budget = Budget { trials_per_task: Some(trials_per_task), ..Budget::default() };
-    Settings { budget, batches: Batches::growing(4), finalists: 2, seed: 1 }
+    let (batches, first, method) = (Batches::growing(4), First::Sure, "random".to_string());
+    Settings { budget, batches, first, finalists: 2, method, seed: 1 }
 }
 
 #[test]
@@ -50,7 +54,7 @@ fn a_run_goes_on_where_the_store_ends() {
             Event::Measured { progress, .. } if progress.trials >= stop_after => Control::Stop,
             _ => Control::Continue,
         };
-        tune(&space, &jobs, &mut proposer, &mut measurer, &mut store, &settings(trials), &mut watch).unwrap()
+        tune(&space, &jobs, &mut proposer, &mut measurer, Some(&mut store), &settings(trials), &mut watch).unwrap()
     };
     let first = run(6, 5);
     assert!(first.interrupted);
@@ -64,6 +68,79 @@ fn a_run_goes_on_where_the_store_ends() {
     for report in &second.jobs {
         let (_, best) = report.best.as_ref().unwrap();
         assert!(report.untuned_ns.unwrap() >= *best, "the untuned program is among the finalists");
+    }
+}
+
+/// Sure of a program before anything is measured, or of none; proposes nothing else.
+struct Sure(Option<Trace>);
+
+impl Proposer for Sure {
+    fn propose(&mut self, _: &Task, _: &History, _: usize) -> Result<Proposal, ProposeError> {
+        Ok(Proposal::default())
+    }
+
+    fn sure(&mut self, _: &Task) -> Result<Option<Candidate>, ProposeError> {
+        Ok(self.0.clone().map(Candidate::new))
+    }
+}
+
+#[test]
+fn a_budget_of_one_program_ships_what_the_method_is_sure_of() {
+    let (space, jobs) = (Space::standard(), [job("product", PRODUCT)]);
+    let task = &jobs[0].task;
+    let (untuned, _) = space.drive(task, &mut Untuned);
+    let mut drawn = Random::new(&space, 5).propose(task, &History::default(), 2).unwrap().candidates;
+    drawn.retain(|candidate| candidate.trace != untuned);
+    let other = drawn.remove(0).trace;
+    let run = |sure: Option<&Trace>, trials: u64, first: First| {
+        let mut measurer = Measurer::new(worker());
+        let mut measured = Vec::new();
+        let mut watch = |event: &Event<'_>| {
+            if let Event::Measured { trace, .. } = event {
+                measured.push((*trace).clone());
+            }
+            Control::Continue
+        };
+        let settings = Settings { first, ..settings(trials) };
+        let mut proposer = Sure(sure.cloned());
+        let report = tune(&space, &jobs, &mut proposer, &mut measurer, None, &settings, &mut watch).unwrap();
+        (measured, report.jobs[0].best.as_ref().map(|(trace, _)| trace.clone()), report.failed)
+    };
+    let one = |trace: &Trace| (vec![trace.clone()], Some(trace.clone()), BTreeMap::new());
+    assert_eq!(run(Some(&other), 1, First::Sure), one(&other), "one program is measured, and it is the winner");
+    assert_eq!(run(None, 1, First::Sure), one(&untuned));
+    // there is room for both, or nobody asked: the untuned program comes first
+    assert_eq!(run(Some(&other), 2, First::Sure), one(&untuned));
+    assert_eq!(run(Some(&other), 1, First::Untuned), one(&untuned));
+    // what the gate refuses is not shipped
+    let mut cut = other.clone();
+    cut.0.pop();
+    let (measured, best, failed) = run(Some(&cut), 1, First::Sure);
+    assert_eq!((measured, best), (vec![cut, untuned.clone()], Some(untuned)));
+    assert_eq!(failed.values().sum::<u64>(), 1);
+}
+
+/// A product of a matrix and a vector, for which the rules have no good program on most machines, and a sum
+/// of two matrices, for which they have one.
+const VECTOR: &str = "const t0 10 448\ninput t1 448\nout t2 10 sum 448 mul t0 a b t1 b\n";
+const ADDITION: &str = "input t0 64 96\ninput t1 64 96\nout t2 64 96 add t0 a b t1 a b\n";
+
+#[test]
+fn a_budget_of_one_program_ships_the_models_choice_or_the_rules_as_the_estimator_says() {
+    let (space, language) = (Space::standard(), Language::standard());
+    let checkpoint = Arc::new(shipped_checkpoint(&language, &space).unwrap());
+    let searcher = Searcher::new(LM, &space, || Ok::<_, ()>(Arc::clone(&checkpoint))).unwrap();
+    let jobs = [job("vector", VECTOR), job("addition", ADDITION)];
+    let (mut proposer, mut measurer) = (searcher.proposer(3).unwrap(), Measurer::new(worker()));
+    let settings = Settings { method: searcher.name.clone(), ..settings(1) };
+    let mut watch = |_: &Event<'_>| Control::Continue;
+    let report = tune(&space, &jobs, proposer.as_mut(), &mut measurer, None, &settings, &mut watch).unwrap();
+    assert_eq!((report.trials, report.valid), (2, 2));
+    for (job, found) in jobs.iter().zip(&report.jobs) {
+        let (untuned, _) = space.drive(&job.task, &mut Untuned);
+        let sure = searcher.proposer(3).unwrap().sure(&job.task).unwrap();
+        let expected = sure.map_or(untuned, |candidate| candidate.trace);
+        assert_eq!(found.best.as_ref().map(|(trace, _)| trace), Some(&expected), "{}", job.name);
     }
 }
 

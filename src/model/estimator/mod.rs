@@ -18,7 +18,7 @@ use rand_chacha::ChaCha8Rng;
 
 use super::check_tensors;
 
-pub use residual::{Adapted, Expected};
+pub use residual::{Adapted, Expected, Gain};
 pub use train::{EstimatorOptions, Group, Ordered, train_estimator};
 
 use forest::{Forest, LEAVES, LEAVES_NAME, SPLITS_NAME};

@@ -109,12 +109,31 @@ impl Adapted {
         chosen
     }
 
+    /// How much faster than `other` a program is, and how far that may be off. What two programs have in
+    /// common, the estimate gets wrong for both alike.
+    pub fn gain(&self, program: &Expected, other: &Expected) -> Gain {
+        let (a, b) = (self.open(program), self.open(other));
+        let explained: f64 = a.explained.iter().zip(&b.explained).map(|(a, b)| a * b).sum();
+        let shared = covariance(&program.leaves, &other.leaves) - explained;
+        let variance = a.variance + b.variance - 2.0 * shared;
+        Gain { log2: f64::from(program.score - other.score), deviation: variance.max(0.0).sqrt() }
+    }
+
     fn open(&self, expected: &Expected) -> Open {
         let covariances: Vec<f64> = self.shown.iter().map(|shown| covariance(shown, &expected.leaves)).collect();
         let explained = forwards(&self.root, &covariances);
         let variance = WRONG * WRONG - explained.iter().map(|x| x * x).sum::<f64>();
         Open { explained, variance }
     }
+}
+
+/// By how much a program is expected to be faster than another.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Gain {
+    /// log₂ of the quotient of the speeds.
+    pub log2: f64,
+    /// The standard deviation of the same.
+    pub deviation: f64,
 }
 
 /// What is not known about a program.
@@ -231,6 +250,22 @@ mod tests {
         // what is known for good promises nothing more
         let shown = Group { features: vec![vec![0.5]; 8], speeds: vec![0.0; 8] };
         assert_eq!(Adapted::new(steps(), &shown).choose(&pool, 2), [3, 2]);
+    }
+
+    #[test]
+    fn a_gain_over_a_program_that_is_alike_is_surer() {
+        let nothing = Adapted::from(steps());
+        let gain = |estimate: &Adapted, a: f32, b: f32| {
+            estimate.gain(&estimate.expect(&[a]).unwrap(), &estimate.expect(&[b]).unwrap())
+        };
+        let deviations = [0.6, 1.5, 4.5, 8.5].map(|x| gain(&nothing, x, 0.5).deviation);
+        assert!(deviations[0] == 0.0 && deviations.is_sorted(), "{deviations:?}");
+        // nothing in common: the errors of both add up
+        assert!((deviations[3] - 2.0f64.sqrt() * WRONG).abs() < 1e-6, "{deviations:?}");
+        // what was measured of both leaves little doubt
+        let shown = Group { features: vec![vec![0.5], vec![8.5]], speeds: vec![-2.0, 0.0] };
+        let known = gain(&Adapted::new(steps(), &shown), 8.5, 0.5);
+        assert!(known.log2 > 1.0 && known.deviation < deviations[3] / 2.0, "{known:?}");
     }
 
     #[test]

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-use super::{Finalists, Method, MethodRun};
+use super::{Finalists, MethodRun};
 use crate::files;
 use crate::outcome::Failure;
 use crate::record::fingerprint;
@@ -126,24 +126,23 @@ impl Log {
         Ok(Log { path: path.to_path_buf(), file, runs, checkpoints })
     }
 
-    /// Makes sure that all runs of a method are of one checkpoint.
+    /// Makes sure that all runs of a method are of one checkpoint, named by its fingerprint.
     ///
     /// # Errors
     /// [`LogError::Other`] where there are runs of another one.
-    pub(super) fn admit(&self, method: &Method<'_>) -> Result<(), LogError> {
-        match self.checkpoints.get(&method.name).filter(|known| **known != method.checkpoint) {
+    pub(super) fn admit(&self, method: &str, checkpoint: Option<&str>) -> Result<(), LogError> {
+        match self.checkpoints.get(method).filter(|known| known.as_deref() != checkpoint) {
             None => Ok(()),
             Some(known) => {
-                let words = |checkpoint: &Option<String>| {
-                    format!("{} with checkpoint {}", method.name, checkpoint.as_deref().unwrap_or("none"))
-                };
-                let (found, expected) = (words(known), words(&method.checkpoint));
+                let words =
+                    |checkpoint: Option<&str>| format!("{method} with checkpoint {}", checkpoint.unwrap_or("none"));
+                let (found, expected) = (words(known.as_deref()), words(checkpoint));
                 Err(LogError::Other { path: self.path.clone(), found, expected })
             }
         }
     }
 
-    /// Whether a run of at least so many trials is known.
+    /// Whether a run of at least `trials` trials is known.
     pub(super) fn contains(&self, task: &str, method: &str, seed: u64, trials: usize) -> bool {
         let same = |run: &MethodRun| run.method == method && run.seed == seed && run.trials >= trials;
         self.runs.get(task).is_some_and(|runs| runs.iter().any(|(run, _)| same(run)))
@@ -156,14 +155,14 @@ impl Log {
     pub(super) fn append(
         &mut self,
         task: &str,
-        method: &Method<'_>,
+        checkpoint: Option<&str>,
         run: MethodRun,
         finalists: Finalists,
     ) -> Result<(), LogError> {
         let line = Line {
             task: task.to_string(),
             method: run.method.clone(),
-            checkpoint: method.checkpoint.clone(),
+            checkpoint: checkpoint.map(String::from),
             seed: run.seed,
             trials: run.trials,
             best_ms: run.best_ms.clone(),
@@ -175,7 +174,7 @@ impl Log {
                 .collect(),
         };
         write_line(&mut self.file, &line).map_err(|source| LogError::Io { path: self.path.clone(), source })?;
-        self.checkpoints.insert(run.method.clone(), method.checkpoint.clone());
+        self.checkpoints.insert(run.method.clone(), checkpoint.map(String::from));
         self.runs.entry(task.to_string()).or_default().push((run, finalists));
         Ok(())
     }
@@ -227,10 +226,9 @@ mod tests {
 
     use super::{Log, LogError};
     use crate::outcome::Failure;
-    use crate::propose::ProposeError;
     use crate::propose::example::product;
     use crate::space::Space;
-    use crate::tune::compare::{Finalists, Method, MethodRun};
+    use crate::tune::compare::{Finalists, MethodRun};
 
     fn run(method: &str, trials: usize) -> (MethodRun, Finalists) {
         let traces = ["tile s0 a = 4\nparallel s0 = 1\n", "tile s0 a = 2\n"].map(|text| text.parse().unwrap());
@@ -252,14 +250,9 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let (path, space, target) = (folder.path().join("runs.jsonl"), Space::standard(), product().target);
         let mut log = Log::open(&path, &target, &space).unwrap();
-        let method = |name: &str, checkpoint: Option<&str>| Method {
-            name: name.into(),
-            checkpoint: checkpoint.map(String::from),
-            make: Box::new(|_| Err(ProposeError::Model("nothing is proposed here".into()))),
-        };
         for (name, trials) in [("lm", 2), ("random", 2), ("random", 10)] {
             let (run, finalists) = run(name, trials);
-            log.append("task", &method(name, (name == "lm").then_some("0123")), run, finalists).unwrap();
+            log.append("task", (name == "lm").then_some("0123"), run, finalists).unwrap();
         }
         // a line that was being written when the program was killed
         std::fs::OpenOptions::new().append(true).open(&path).unwrap().write_all(b"{\"task\": \"ta").unwrap();
@@ -276,7 +269,7 @@ mod tests {
                 (true, "random", None),
                 (true, "another", Some("4567")),
             ] {
-                assert_eq!(log.admit(&method(name, checkpoint)).is_ok(), admitted, "{name} {checkpoint:?}");
+                assert_eq!(log.admit(name, checkpoint).is_ok(), admitted, "{name} {checkpoint:?}");
             }
         }
         let mut other = target.cpu().unwrap().clone();

@@ -1,6 +1,7 @@
 //! Methods side by side: the same tasks, the same machine, counted by trials.
 //!
-//! Every method starts each task from nothing, once for every seed, and sees only what it measured itself.
+//! Every method starts each task from nothing, once for every seed, and sees only what it measured itself: a
+//! run is the loop of [`tune`] on one task, without a store.
 //! What a method took for the fastest after 1, 2, 3, 5, 10, ... trials, the handful that
 //! [`tune`](super::tune) would measure again before it names a winner, is measured once more at the end, all
 //! methods' programs in turn, so that figures of one task can be compared. Finished runs are kept in a
@@ -17,27 +18,16 @@ use thiserror::Error;
 
 pub use log::{Log, LogError};
 
-use super::{Batches, Control, Job, TuneError};
+use super::{Batches, Budget, Control, Event, First, Job, TuneError, tune};
 use crate::measure::Measurer;
+use crate::model::CheckpointError;
 use crate::outcome::{Failure, Outcome};
-use crate::propose::{History, ProposeError, Proposer};
+use crate::propose::Searcher;
 use crate::space::{Space, Trace, Untuned};
 
-/// A search method.
-pub struct Method<'a> {
-    pub name: String,
-    /// What its runs depend on beside this program: names the checkpoint, where there is one.
-    pub checkpoint: Option<String>,
-    /// Makes the proposer of a seed.
-    pub make: MakeProposer<'a>,
-}
-
-/// Makes the proposer of a seed.
-pub type MakeProposer<'a> = Box<dyn Fn(u64) -> Result<Box<dyn Proposer + 'a>, ProposeError> + 'a>;
-
-/// How much is compared.
+/// The size of a comparison.
 #[derive(Clone, Copy, Debug)]
-pub struct Settings {
+pub struct ComparisonSettings {
     /// Measured candidates of each task, method and seed.
     pub trials: usize,
     pub seeds: u64,
@@ -115,6 +105,17 @@ pub enum CompareError {
     Tune(#[from] TuneError),
     #[error(transparent)]
     Log(#[from] LogError),
+    /// A checkpoint that cannot be written has no fingerprint either.
+    #[error(transparent)]
+    Checkpoint(#[from] CheckpointError),
+}
+
+/// A method, as the log knows it.
+struct Contestant<'a> {
+    searcher: &'a Searcher<'a>,
+    /// The fingerprint of its checkpoint, where there is one: with the name, what its runs depend on beside
+    /// this program.
+    checkpoint: Option<String>,
 }
 
 /// Runs every method on every task, but for the runs that the log holds already, and compares all that it
@@ -124,34 +125,41 @@ pub enum CompareError {
 /// # Errors
 /// [`CompareError`] where a task cannot be measured, a method cannot propose, or a run cannot be kept.
 pub fn compare(
+    space: &Space,
     jobs: &[Job],
-    methods: &[Method<'_>],
+    searchers: &[Searcher<'_>],
     measurer: &mut Measurer,
-    settings: &Settings,
+    settings: &ComparisonSettings,
     log: &mut Log,
     watch: &mut dyn FnMut(usize, &str, u64, usize) -> Control,
 ) -> Result<Comparison, CompareError> {
-    methods.iter().try_for_each(|method| log.admit(method))?;
+    let mut contestants = Vec::new();
+    for searcher in searchers {
+        let checkpoint = searcher.checkpoint().map(|checkpoint| checkpoint.fingerprint()).transpose()?;
+        log.admit(&searcher.name, checkpoint.as_deref())?;
+        contestants.push(Contestant { searcher, checkpoint });
+    }
     let mut tasks = Vec::new();
     'tasks: for (number, job) in jobs.iter().enumerate() {
         let hash = job.task.workload.hash().to_string();
         for seed in 0..settings.seeds {
-            for method in methods {
-                let mut told = |trial| watch(number, &method.name, seed, trial);
-                if log.contains(&hash, &method.name, seed, settings.trials) {
-                    match told(settings.trials) {
+            for Contestant { searcher, checkpoint } in &contestants {
+                let mut tell = |trial| watch(number, &searcher.name, seed, trial);
+                if log.contains(&hash, &searcher.name, seed, settings.trials) {
+                    match tell(settings.trials) {
                         Control::Continue => continue,
                         Control::Stop => break 'tasks,
                     }
                 }
-                let Some((run, finalists)) = run_method(job, method, seed, measurer, settings, &mut told)? else {
+                let Some((run, finalists)) = run_method(space, job, searcher, seed, measurer, settings, &mut tell)?
+                else {
                     break 'tasks;
                 };
-                log.append(&hash, method, run, finalists)?;
+                log.append(&hash, checkpoint.as_deref(), run, finalists)?;
             }
         }
         let (mut runs, finalists): (Vec<MethodRun>, Vec<Finalists>) = log.of(&hash).into_iter().unzip();
-        let (reference_ms, untuned_ms) = recheck(job, measurer, &mut runs, &finalists)?;
+        let (reference_ms, untuned_ms) = recheck(space, job, measurer, &mut runs, &finalists)?;
         tasks.push(TaskComparison { hash, name: job.name.clone(), reference_ms, untuned_ms, runs });
     }
     let target = jobs.first().map_or(String::new(), |job| crate::record::fingerprint(&job.task.target));
@@ -168,15 +176,15 @@ pub fn compare(
 struct Checked {
     /// By which it is chosen.
     judged_ns: u64,
-    /// What it took otherwise.
-    told_ms: f64,
+    /// What it took in the other repetitions.
+    other_ms: f64,
 }
 
 impl Checked {
     fn of(outcome: &Outcome) -> Option<Checked> {
         let judged_ns = outcome.settled_ns_of_half(false)?;
-        let told_ns = outcome.settled_ns_of_half(true).unwrap_or(judged_ns);
-        Some(Checked { judged_ns, told_ms: told_ns as f64 / 1e6 })
+        let other_ns = outcome.settled_ns_of_half(true).unwrap_or(judged_ns);
+        Some(Checked { judged_ns, other_ms: other_ns as f64 / 1e6 })
     }
 }
 
@@ -186,76 +194,77 @@ pub type ByTrials<T> = BTreeMap<String, BTreeMap<usize, T>>;
 /// At every checkpoint the traces among which the winner would be if the search ended there.
 type Finalists = BTreeMap<usize, Vec<Trace>>;
 
+/// A search of one task by one method: what it found after each trial, and what it would have taken for the
+/// winner. `None` where `tell` says stop.
 fn run_method(
+    space: &Space,
     job: &Job,
-    method: &Method<'_>,
+    searcher: &Searcher<'_>,
     seed: u64,
     measurer: &mut Measurer,
-    settings: &Settings,
-    told: &mut dyn FnMut(usize) -> Control,
+    settings: &ComparisonSettings,
+    tell: &mut dyn FnMut(usize) -> Control,
 ) -> Result<Option<(MethodRun, Finalists)>, TuneError> {
     let started = Instant::now();
-    let cannot_propose = |source| TuneError::Propose { job: job.name.clone(), source };
-    let cannot_measure = |source| TuneError::Measure { job: job.name.clone(), source };
-    let mut proposer = (method.make)(seed).map_err(cannot_propose)?;
-    let mut history = History::default();
-    let (mut best_ms, mut seconds, mut finalists) = (Vec::new(), Vec::new(), Finalists::new());
-    let mut failed: BTreeMap<Failure, usize> = BTreeMap::new();
-    let points = checkpoints(settings.trials);
-    while history.len() < settings.trials {
-        let wanted = settings.batches.after(history.len()).min(settings.trials - history.len());
-        let proposal = proposer.propose(&job.task, &history, wanted).map_err(cannot_propose)?;
-        if proposal.candidates.is_empty() {
-            break;
-        }
-        let traces: Vec<Trace> = proposal.candidates.iter().map(|c| c.trace.clone()).collect();
-        measurer.compile_ahead(&job.task, &traces).map_err(cannot_measure)?;
-        for candidate in proposal.candidates {
-            let incumbent = history.best();
-            let outcome = measurer.measure(&job.task, &candidate.trace, incumbent).map_err(cannot_measure)?;
-            if let Outcome::Failed { cause, .. } = &outcome {
-                *failed.entry(*cause).or_default() += 1;
-            }
-            history.insert(candidate.trace, outcome.best_ns());
-            best_ms.push(history.best().map(|(_, ns)| ns as f64 / 1e6));
-            seconds.push(started.elapsed().as_secs_f64());
-            if points.contains(&history.len()) {
-                finalists.insert(history.len(), history.finalists(settings.finalists));
-            }
-            if told(history.len()) == Control::Stop {
-                return Ok(None);
-            }
-        }
-    }
-    // a space smaller than the budget has nothing more to find
-    for point in points.into_iter().filter(|p| *p > history.len()) {
-        finalists.insert(point, history.finalists(settings.finalists));
-    }
-    let run = MethodRun {
-        method: method.name.clone(),
+    let mut proposer =
+        searcher.proposer(seed).map_err(|source| TuneError::Propose { job: job.name.clone(), source })?;
+    let mut run = MethodRun {
+        method: searcher.name.clone(),
         seed,
         trials: settings.trials,
-        best_ms,
-        seconds,
-        failed,
+        best_ms: Vec::new(),
+        seconds: Vec::new(),
+        failed: BTreeMap::new(),
         checked_ms: BTreeMap::new(),
     };
+    let points = checkpoints(settings.trials);
+    let (mut finalists, mut last) = (Finalists::new(), Vec::new());
+    let mut watch = |event: &Event<'_>| {
+        let Event::Measured { outcome, history, .. } = event else { return Control::Continue };
+        if let Outcome::Failed { cause, .. } = outcome {
+            *run.failed.entry(*cause).or_default() += 1;
+        }
+        run.best_ms.push(history.best().map(|(_, ns)| ns as f64 / 1e6));
+        run.seconds.push(started.elapsed().as_secs_f64());
+        last = history.finalists(settings.finalists);
+        if points.contains(&history.len()) {
+            finalists.insert(history.len(), last.clone());
+        }
+        tell(history.len())
+    };
+    let search = super::Settings {
+        budget: Budget { trials_per_task: Some(settings.trials as u64), ..Budget::default() },
+        batches: settings.batches,
+        first: First::Proposed,
+        finalists: 0,
+        method: searcher.name.clone(),
+        seed,
+    };
+    let report = tune(space, std::slice::from_ref(job), proposer.as_mut(), measurer, None, &search, &mut watch)?;
+    if report.interrupted {
+        return Ok(None);
+    }
+    // a space smaller than the budget has nothing more to find
+    for point in points.into_iter().filter(|point| *point > run.best_ms.len()) {
+        finalists.insert(point, last.clone());
+    }
     Ok(Some((run, finalists)))
 }
 
 /// Measures the finalists of all runs in turn, and the untuned program; gives the time of the fastest, and
 /// the untuned one's.
 ///
-/// Every other repetition decides which program is taken for the winner, of all or of a run's finalists; the
-/// times that are told are of the rest. Otherwise the luckiest of dozens of programs that are about as fast
+/// Every other repetition decides which program is taken for the winner, of all or of a run's finalists; its
+/// time is that of the other repetitions. Otherwise the luckiest of dozens of programs that are about as fast
 /// would be the reference, which nothing could reach again, itself included.
 fn recheck(
+    space: &Space,
     job: &Job,
     measurer: &mut Measurer,
     runs: &mut [MethodRun],
     finalists: &[Finalists],
 ) -> Result<(Option<f64>, Option<f64>), TuneError> {
-    let (untuned, _) = Space::standard().drive(&job.task, &mut Untuned);
+    let (untuned, _) = space.drive(&job.task, &mut Untuned);
     let mut traces: Vec<Trace> = finalists.iter().flat_map(|of| of.values().flatten().cloned()).collect();
     traces.push(untuned.clone());
     traces.sort();
@@ -268,8 +277,8 @@ fn recheck(
         let winner = |traces: &Vec<Trace>| {
             traces.iter().filter_map(|trace| times.get(trace)).min_by_key(|checked| checked.judged_ns)
         };
-        run.checked_ms = finalists.iter().filter_map(|(point, of)| Some((*point, winner(of)?.told_ms))).collect();
+        run.checked_ms = finalists.iter().filter_map(|(point, of)| Some((*point, winner(of)?.other_ms))).collect();
     }
     let fastest = times.values().min_by_key(|checked| checked.judged_ns);
-    Ok((fastest.map(|checked| checked.told_ms), times.get(&untuned).map(|checked| checked.told_ms)))
+    Ok((fastest.map(|checked| checked.other_ms), times.get(&untuned).map(|checked| checked.other_ms)))
 }

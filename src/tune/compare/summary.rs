@@ -69,7 +69,7 @@ fn each<T>(tasks: &[TaskComparison], of: &dyn Fn(&LogsOfSeeds) -> T) -> ByTrials
     logs.into_iter().map(|(method, points)| (method, summed(points).collect())).collect()
 }
 
-/// Reference / best after so many trials.
+/// Reference / best after a number of trials.
 fn quality(run: &MethodRun, reference_ms: f64, trials: usize) -> f64 {
     run.checked_ms.get(&trials).map_or(NOTHING_FOUND, |ms| reference_ms / ms)
 }

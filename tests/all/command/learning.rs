@@ -3,6 +3,7 @@
 use std::fs;
 
 use serde_json::Value;
+use tilescribe::propose::METHODS;
 
 use super::{Sandbox, TASK};
 
@@ -73,7 +74,9 @@ fn a_checkpoint_is_trained_searched_with_and_trained_further() {
 fn methods_and_ablations_are_compared_side_by_side() {
     let sandbox = Sandbox::new();
     sandbox.file("task.txt", TASK);
-    let methods = "lm,lm-greedy,random,evolution,guided,lm-untrained,lm-no-want,lm-no-workload,lm-value-head,lm-no-ranking,lm-no-neighbours,lm-no-untuned";
+    let methods: Vec<&str> = METHODS.iter().map(|method| method.name).collect();
+    let methods = methods.join(",");
+    let methods = methods.as_str();
     let compare =
         ["compare", "--methods", methods, "--workloads", "task.txt", "--trials", "5", "--seeds", "2", "-o", "out"];
     let printed = sandbox.succeed(&compare);
@@ -97,7 +100,7 @@ fn methods_and_ablations_are_compared_side_by_side() {
         ["compare", "--methods", "random", "--workloads", "task.txt", "--trials", "7", "--seeds", "1", "-o", "out"];
     let printed = sandbox.succeed(&longer);
     assert!(
-        printed.contains("random: reference / best after so many trials 1: ") && printed.contains(", 7: "),
+        printed.contains("random: reference / best by number of trials 1: ") && printed.contains(", 7: "),
         "{printed}"
     );
     // so does lm with a checkpoint of its own

@@ -1,0 +1,158 @@
+//! The language model as a proposer: what it writes, in which order, and what it is sure of.
+
+use super::{History, LanguageModel, Proposer, SINGLE_SAMPLES, pretrained, untuned_programs};
+use crate::language::Language;
+use crate::model::{Config, Estimator, Model, Position};
+use crate::outcome::Outcome;
+use crate::propose::example::product;
+use crate::propose::sequence::{prompt_positions, trace_positions};
+use crate::propose::shipped_checkpoint;
+use crate::propose::train::examples;
+use crate::rank::FEATURES;
+use crate::record::{Entry, Record};
+use crate::space::{Next, Space, Trace};
+use crate::target::{Kind, Task, avx512};
+
+fn model(language: &Language) -> Model {
+    let config = Config::standard(language.vocabulary().len());
+    Model::random(Config { layers: 1, width: 32, feed_forward: 32, ..config }, 1).unwrap()
+}
+
+#[test]
+fn candidates_are_legal_new_and_decided_by_the_seed() {
+    let (space, language, task) = (Space::standard(), Language::standard(), product());
+    let model = model(&language);
+    let lm = || LanguageModel::new(&space, language.clone(), &model, 3);
+    let first = lm().propose(&task, &History::default(), 12).unwrap();
+    assert_eq!(first.candidates.len(), 12);
+    assert_eq!(first, lm().propose(&task, &History::default(), 12).unwrap());
+    let mut history = History::default();
+    for candidate in &first.candidates {
+        assert!(matches!(space.next(&task, &candidate.trace), Ok(Next::Done(_))));
+        history.insert(candidate.trace.clone(), Some(1));
+    }
+    let second = lm().propose(&task, &history, 12).unwrap();
+    assert_eq!(second.candidates.len(), 12);
+    assert!(second.candidates.iter().all(|candidate| !history.contains(&candidate.trace)));
+    // half go on from what was measured: from its first decision on, or from a later one
+    let shared = |trace: &Trace| {
+        let with = |other: &Trace| trace.0.iter().zip(&other.0).take_while(|(a, b)| a == b).count();
+        history.fastest(12).iter().map(with).max().unwrap_or(0)
+    };
+    let second: Vec<usize> = second.candidates.iter().map(|candidate| shared(&candidate.trace)).collect();
+    let fresh = lm().propose(&task, &History::default(), 24).unwrap();
+    let fresh: Vec<usize> = fresh.candidates[12..].iter().map(|candidate| shared(&candidate.trace)).collect();
+    assert!(second.iter().sum::<usize>() > fresh.iter().sum::<usize>(), "{second:?} {fresh:?}");
+}
+
+#[test]
+fn an_estimator_ranks_what_was_written_and_children_join() {
+    let (space, language, task) = (Space::standard(), Language::standard(), product());
+    let model = model(&language);
+    let lm = |seed| {
+        LanguageModel::new(&space, language.clone(), &model, seed)
+            .ranked_by(Some(Estimator::random(FEATURES, 9).into()))
+    };
+    let few = lm(3).propose(&task, &History::default(), 5).unwrap();
+    assert_eq!(few, lm(3).propose(&task, &History::default(), 5).unwrap());
+    let mut values: Vec<f32> = few.candidates.iter().map(|candidate| candidate.value.unwrap()).collect();
+    // the untuned program is among the first two, whatever its value
+    if few.candidates[1].trace == untuned_programs(&space, &task)[0] {
+        values.remove(1);
+    }
+    assert!(values.is_sorted_by(|a, b| a >= b), "{values:?}");
+    // children of the fastest are in the pool, though nobody wrote them
+    let mut history = History::default();
+    for (number, candidate) in few.candidates.iter().enumerate() {
+        history.insert(candidate.trace.clone(), Some(1000 + number as u64));
+    }
+    let next = lm(4).propose(&task, &history, 400).unwrap();
+    assert!(next.candidates.iter().filter(|candidate| candidate.log_likelihood.is_none()).count() > 20);
+    assert!(next.candidates.iter().all(|candidate| !history.contains(&candidate.trace)));
+}
+
+#[test]
+fn the_untuned_program_is_among_the_first_two() {
+    let (space, language, task) = (Space::standard(), Language::standard(), product());
+    let model = model(&language);
+    let untuned = untuned_programs(&space, &task).remove(0);
+    for seed in 0..3 {
+        let mut lm = LanguageModel::new(&space, language.clone(), &model, seed)
+            .ranked_by(Some(Estimator::random(FEATURES, seed).into()));
+        let first = lm.propose(&task, &History::default(), 1).unwrap().candidates.remove(0).trace;
+        let three = lm.propose(&task, &History::default(), 3).unwrap().candidates;
+        assert!(three[..2].iter().any(|candidate| candidate.trace == untuned));
+        let mut history = History::default();
+        history.insert(first.clone(), Some(1000));
+        let next = lm.propose(&task, &history, 1).unwrap().candidates;
+        assert!(first == untuned || next[0].trace == untuned);
+        history.insert(untuned.clone(), Some(1000));
+        let later = lm.propose(&task, &history, 5).unwrap().candidates;
+        assert!(later.len() == 5 && later.iter().all(|candidate| candidate.trace != untuned));
+    }
+}
+
+#[test]
+fn records_become_the_sequences_that_are_sampled() {
+    let (space, language, task) = (Space::standard(), Language::standard(), product());
+    let mut lm = LanguageModel::new(&space, language.clone(), &model(&language), 3);
+    let proposal = lm.propose(&task, &History::default(), 4).unwrap();
+    let task = std::sync::Arc::new(task);
+    let entries: Vec<Entry> = proposal
+        .candidates
+        .iter()
+        .zip([100, 200, 1000, 400])
+        .map(|(candidate, ns)| {
+            let outcome = Outcome::Timed { times_ns: vec![ns], compile_us: 1 };
+            let record = Record::new(&task, &space.version(Kind::Cpu), candidate.trace.clone(), outcome, "lm", 0);
+            Entry { task: std::sync::Arc::clone(&task), record }
+        })
+        .collect();
+    let made = examples(&entries, &language, &space, 1024);
+    assert_eq!((made.tasks, made.too_long, made.skipped, made.examples.len()), (1, 0, 0, 4));
+    for ((example, entry), (want, speed)) in
+        made.examples.iter().zip(&entries).zip([(9, 1.0f32), (4, 0.5), (0, 0.1), (2, 0.25)])
+    {
+        assert_eq!(*example.prompt, prompt_positions(&language, &task, Some(want)));
+        assert_eq!(example.blind.as_deref(), Some(prompt_positions(&language, &task, None).as_slice()));
+        assert!((example.score - speed.ln()).abs() < 1e-6);
+        let positions: Vec<Position> = example.steps.iter().map(|step| step.position.as_ref().clone()).collect();
+        assert_eq!(positions, trace_positions(&language, &entry.record.trace));
+        // what was chosen is what is read next, and among what was possible
+        for (step, next) in example.steps.iter().zip(&positions[1..]) {
+            assert_eq!(step.answers[step.chosen], next.answer);
+        }
+        assert!(example.steps.iter().any(|step| step.answers.len() > 1));
+    }
+    assert_eq!(examples(&entries, &language, &space, 20).too_long, 4);
+    // traces that are not of this space teach nothing
+    let mut stale = entries.clone();
+    stale[1].record.trace.0[0].site = "no such site".into();
+    stale[2].record.trace.0.pop();
+    assert_eq!(examples(&stale, &language, &space, 1024).skipped, 2);
+}
+
+/// A product of a matrix and a vector, for which the rules have no good program, and a sum of two matrices,
+/// for which they have one.
+const VECTOR: &str = "const t0 10 448\ninput t1 448\nout t2 10 sum 448 mul t0 a b t1 b\n";
+const ADDITION: &str = "input t0 64 96\ninput t1 64 96\nout t2 64 96 add t0 a b t1 a b\n";
+
+#[test]
+fn a_single_program_is_the_models_where_it_is_sure() {
+    let (space, language) = (Space::standard(), Language::standard());
+    let checkpoint = shipped_checkpoint(&language, &space).unwrap();
+    let lm = || pretrained(&space, &checkpoint, 0);
+    let task = |text: &str| Task { workload: text.parse().unwrap(), target: avx512() };
+    let greedy = |task: &Task| {
+        let mut lm = lm().with_samples(SINGLE_SAMPLES);
+        lm.propose(task, &History::default(), 1).unwrap().candidates.remove(0)
+    };
+    let (vector, addition) = (task(VECTOR), task(ADDITION));
+    let choice = lm().sure(&vector).unwrap().expect("the estimator is sure");
+    assert_eq!(choice, greedy(&vector));
+    assert_ne!(choice.trace, untuned_programs(&space, &vector)[0]);
+    assert_eq!(lm().sure(&addition).unwrap(), None, "it prefers {}", greedy(&addition).trace);
+    // who has no estimator cannot tell
+    let blind = LanguageModel::new(&space, language, &checkpoint.model, 0).sure(&vector).unwrap();
+    assert_eq!(blind, None);
+}

@@ -1,0 +1,92 @@
+//! What holds for every method of the registry: whoever adds one has it tested.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use super::example::product;
+use super::{History, METHODS, Make, Method, Proposal, Proposer, Purpose, Random, Searcher, versions};
+use crate::language::{Language, tokenizer_json};
+use crate::model::{Checkpoint, Config, EstimatorOptions, Group, Model, train_estimator};
+use crate::rank::features;
+use crate::space::{Next, Space, Trace};
+
+/// The feature that says how many cycles a program takes if nothing overlaps.
+const ROUGH_CYCLES: usize = 65;
+
+/// A small model of random weights, and an estimator that knows a few programs, whose times are made up: a
+/// method must keep its promises whatever they say.
+fn checkpoint(space: &Space) -> Arc<Checkpoint> {
+    let language = Language::standard();
+    let config = Config::standard(language.vocabulary().len());
+    let drawn = Random::new(space, 1).propose(&product(), &History::default(), 60).unwrap();
+    let look = |trace: &Trace| match space.next(&product(), trace) {
+        Ok(Next::Done(nest)) => features(&product(), &nest),
+        _ => panic!("{trace} is no program"),
+    };
+    let features: Vec<Vec<f32>> = traces(&drawn).iter().map(look).collect();
+    let speeds = features.iter().map(|features| -features[ROUGH_CYCLES]).collect();
+    let options = EstimatorOptions { epochs: 1, trees: 20, ..EstimatorOptions::default() };
+    Arc::new(Checkpoint {
+        model: Model::random(Config { layers: 1, width: 32, feed_forward: 32, ..config }, 1).unwrap(),
+        estimators: train_estimator(None, &[Group { features, speeds }], &options).unwrap().into(),
+        versions: versions(&language, space),
+        tokenizer: tokenizer_json(&language),
+        card: String::new(),
+    })
+}
+
+/// The first candidates of a fresh proposer.
+fn proposed(searcher: &Searcher<'_>, history: &History, count: usize) -> Proposal {
+    searcher.proposer(7).unwrap().propose(&product(), history, count).unwrap()
+}
+
+fn traces(proposal: &Proposal) -> Vec<Trace> {
+    proposal.candidates.iter().map(|candidate| candidate.trace.clone()).collect()
+}
+
+#[test]
+fn names_are_unique_and_every_method_says_what_it_is() {
+    let names: BTreeSet<&str> = METHODS.iter().map(|method| method.name).collect();
+    assert_eq!(names.len(), METHODS.len());
+    for method in METHODS {
+        assert!(method.name.chars().all(|c| c.is_ascii_lowercase() || c == '-'), "{method:?}");
+        assert!(method.name != "plan", "records of `tilescribe measure` name their proposer so");
+        assert!((10..100).contains(&method.about.len()) && !method.about.ends_with('.'), "{method:?}");
+        assert_eq!(Method::named(method.name).unwrap().about, method.about);
+    }
+    assert!(Method::named("no-such-method").is_none());
+    let searching = |needs: bool| {
+        METHODS.iter().any(|m| m.purpose == Purpose::Search && matches!(m.make, Make::Pretrained(_)) == needs)
+    };
+    assert!(searching(true) && searching(false), "without a checkpoint, too, there is a way to search");
+}
+
+#[test]
+fn every_method_proposes_new_legal_programs_that_its_seed_decides() {
+    let (space, task) = (Space::standard(), product());
+    let (checkpoint, nothing) = (checkpoint(&space), History::default());
+    let known = traces(&Random::new(&space, 3).propose(&task, &nothing, 8).unwrap());
+    for method in METHODS {
+        let searcher = Searcher::new(method, &space, || Ok::<_, ()>(Arc::clone(&checkpoint))).unwrap();
+        assert_eq!(searcher.checkpoint().is_some(), method.needs_checkpoint());
+        let first = proposed(&searcher, &nothing, 4);
+        assert_eq!(first, proposed(&searcher, &nothing, 4), "{method:?}");
+        let distinct: BTreeSet<Trace> = traces(&first).into_iter().collect();
+        assert!(!distinct.is_empty() && distinct.len() == first.candidates.len(), "{method:?}");
+        assert!(distinct.iter().all(|trace| space.offers(&task, trace)), "{method:?}");
+        assert!(first.drawn >= first.dead_ends, "{method:?}");
+        let history = |times: [u64; 12]| {
+            let mut history = History::default();
+            for (trace, ns) in distinct.iter().chain(&known).zip(times) {
+                history.insert(trace.clone(), Some(ns));
+            }
+            history
+        };
+        let rising: [u64; 12] = std::array::from_fn(|at| 1000 << at);
+        let falling: [u64; 12] = std::array::from_fn(|at| 1000 << (11 - at));
+        let (one, other) = (history(rising), history(falling));
+        let (after_one, after_other) = (proposed(&searcher, &one, 6), proposed(&searcher, &other, 6));
+        assert!(traces(&after_one).iter().all(|trace| !one.contains(trace)), "{method:?}");
+        assert_eq!(traces(&after_one) != traces(&after_other), method.learns, "{method:?}: what was measured counts");
+    }
+}
