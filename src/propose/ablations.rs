@@ -11,7 +11,7 @@ pub(super) const GREEDY: Method = Method {
     learns: false,
     ..without(
         "lm-greedy",
-        "Its first program, without any measurement, out of 256 samples",
+        "The first program of lm out of 256 samples, without any measurement",
         |space, checkpoint, seed| {
             Ok(Box::new(Greedy(lm::pretrained(space, checkpoint, seed).with_samples(lm::SINGLE_SAMPLES))))
         },

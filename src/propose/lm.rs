@@ -33,7 +33,7 @@ use crate::workload::Workload;
 /// The language model's entry in the registry.
 pub(super) const METHOD: Method = Method {
     name: "lm",
-    about: "The language model writes them",
+    about: "The language model writes programs, and the estimator of its checkpoint ranks them",
     learns: true,
     purpose: Purpose::Search,
     make: Make::Pretrained(|space, checkpoint, seed| Ok(Box::new(pretrained(space, checkpoint, seed)))),
@@ -70,8 +70,8 @@ struct Heuristics {
     children: f64,
     /// The model's choice is shipped without a comparison if it is faster than the rules' program even when
     /// the prediction is off by this many deviations. With 1.28, one in ten is slower if errors are normal.
-    /// Held against the corpus's records of tasks that the estimator was not trained on (708 pairs of task and
-    /// machine): 150 choices pass, 6 of them are slower, and they bring 72 % of what all choices would.
+    /// Held against the corpus's records of tasks that the estimator was not trained on (708 pairs of task
+    /// and machine): 150 choices pass, 6 of them are slower, and they bring 72 % of what all choices would.
     doubt: f64,
 }
 

@@ -11,7 +11,7 @@ use crate::target::Task;
 
 pub(super) const METHOD: Method = Method {
     name: "random",
-    about: "Every candidate of every decision is equally likely",
+    about: "Draws programs: every candidate of every decision is equally likely",
     learns: false,
     purpose: Purpose::Search,
     make: Make::Plain(|space, seed| Ok(Box::new(Random::new(space, seed)))),

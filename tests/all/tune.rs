@@ -5,10 +5,12 @@ use std::fs::File;
 use std::io::BufReader;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use tilescribe::codegen;
 use tilescribe::language::Language;
 use tilescribe::measure::{Measurer, Options};
+use tilescribe::outcome::Failure;
 use tilescribe::propose::{
     Candidate, History, LM, LanguageModel, Proposal, ProposeError, Proposer, Random, Searcher, shipped_checkpoint,
 };
@@ -92,8 +94,8 @@ fn a_budget_of_one_program_ships_what_the_method_is_sure_of() {
     let mut drawn = Random::new(&space, 5).propose(task, &History::default(), 2).unwrap().candidates;
     drawn.retain(|candidate| candidate.trace != untuned);
     let other = drawn.remove(0).trace;
-    let run = |sure: Option<&Trace>, trials: u64, first: First| {
-        let mut measurer = Measurer::new(worker());
+    let run = |sure: Option<&Trace>, trials: u64, first: First, options: Options| {
+        let mut measurer = Measurer::new(options);
         let mut measured = Vec::new();
         let mut watch = |event: &Event<'_>| {
             if let Event::Measured { trace, .. } = event {
@@ -107,17 +109,21 @@ fn a_budget_of_one_program_ships_what_the_method_is_sure_of() {
         (measured, report.jobs[0].best.as_ref().map(|(trace, _)| trace.clone()), report.failed)
     };
     let one = |trace: &Trace| (vec![trace.clone()], Some(trace.clone()), BTreeMap::new());
-    assert_eq!(run(Some(&other), 1, First::Sure), one(&other), "one program is measured, and it is the winner");
-    assert_eq!(run(None, 1, First::Sure), one(&untuned));
+    assert_eq!(
+        run(Some(&other), 1, First::Sure, worker()),
+        one(&other),
+        "one program is measured, and it is the winner"
+    );
+    assert_eq!(run(None, 1, First::Sure, worker()), one(&untuned));
     // there is room for both, or nobody asked: the untuned program comes first
-    assert_eq!(run(Some(&other), 2, First::Sure), one(&untuned));
-    assert_eq!(run(Some(&other), 1, First::Untuned), one(&untuned));
-    // what the gate refuses is not shipped
-    let mut cut = other.clone();
-    cut.0.pop();
-    let (measured, best, failed) = run(Some(&cut), 1, First::Sure);
-    assert_eq!((measured, best), (vec![cut, untuned.clone()], Some(untuned)));
-    assert_eq!(failed.values().sum::<u64>(), 1);
+    assert_eq!(run(Some(&other), 2, First::Sure, worker()), one(&untuned));
+    assert_eq!(run(Some(&other), 1, First::Untuned, worker()), one(&untuned));
+    // the untuned program takes the place of one that cannot be shipped; here nothing has time enough
+    let mut hurried = worker();
+    hurried.limits.candidate = Duration::from_micros(1);
+    let (measured, best, failed) = run(Some(&other), 1, First::Sure, hurried);
+    assert_eq!((measured, best), (vec![other, untuned], None));
+    assert_eq!(failed, BTreeMap::from([(Failure::Timeout, 2)]));
 }
 
 /// A product of a matrix and a vector, for which the rules have no good program on most machines, and a sum
