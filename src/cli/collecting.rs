@@ -87,10 +87,10 @@ impl CorpusArguments {
         let mut store = Store::open(&path)?;
         let summary = measure(collection, measurer, proposer, &mut store)?;
         let kind = collection.jobs.first().map_or(Kind::Cpu, |job| job.task.target.kind());
-        let filter = Filter { space: Some(collection.space.version(kind)), ..Filter::default() };
+        let versions = store.readable_spaces(collection.space, &[kind])?;
         // a file is not replaced by an empty one
-        let is_empty = !store.list()?.iter().any(|row| Some(&row.space) == filter.space.as_ref());
-        let records = if is_empty { 0 } else { output.write(|file| export(&store, &filter, file))? };
+        let records =
+            if versions.is_empty() { 0 } else { output.write(|file| export(&store, &versions, file))? };
         let tasks = collection.jobs.len();
         let (of, count) = (counted(records, "record"), counted(tasks, "task"));
         writeln!(out, "{}: {of} of {count}", self.output.display())?;
@@ -106,9 +106,14 @@ impl CorpusArguments {
     }
 }
 
-fn export(store: &Store, filter: &Filter, file: &mut dyn Write) -> Result<u64> {
+/// Writes the records of these versions of the space, as they are.
+fn export(store: &Store, versions: &[String], file: &mut dyn Write) -> Result<u64> {
     let mut writer = CorpusWriter::new(file)?;
-    let records = store.export(filter, &mut writer)?;
+    let mut records = 0;
+    for version in versions {
+        let filter = Filter { space: Some(version.clone()), ..Filter::default() };
+        records += store.export(&filter, &mut writer)?;
+    }
     writer.finish()?;
     Ok(records)
 }

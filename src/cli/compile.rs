@@ -11,7 +11,7 @@ use clap::Args;
 use serde_json::json;
 use tilescribe::artifact::{self, Manifest, Options, Schedule, Step, Version};
 use tilescribe::graph::Network;
-use tilescribe::record::{self, Filter, Record, Store};
+use tilescribe::record::Store;
 use tilescribe::space::Space;
 use tilescribe::target::{Target, Task};
 use tilescribe::tune::Report;
@@ -139,7 +139,7 @@ pub fn schedules(network: &Network, target: &Target, space: &Space, store: Optio
     let mut schedules = Vec::with_capacity(network.tasks.len());
     for task in &network.tasks {
         let task = Task { workload: task.workload.clone(), target: target.clone() };
-        let best = store.map(|store| fastest(store, space, &task)).transpose()?.flatten();
+        let best = store.map(|store| store.fastest(&task, space)).transpose()?.flatten();
         schedules.push(match best {
             Some(record) => {
                 let recorded = Schedule::recorded(space, &task, &record.trace, record.outcome.best_ns());
@@ -153,19 +153,6 @@ pub fn schedules(network: &Network, target: &Target, space: &Space, store: Optio
         });
     }
     Ok(schedules)
-}
-
-/// The fastest program of a task in a space that the store holds.
-fn fastest(store: &Store, space: &Space, task: &Task) -> Result<Option<Record>> {
-    let (hash, target) = (task.workload.hash(), record::fingerprint(&task.target));
-    if !space.is_exact() {
-        return Ok(store.best(&hash, &target, &space.version(task.target.kind()))?);
-    }
-    let filter = Filter { task_hash: Some(hash), target: Some(target), space: Some(space.version(task.target.kind())) };
-    let mut records = store.records(&filter)?;
-    records.retain(|record| record.outcome.best_ns().is_some());
-    records.sort_by_key(|record| record.outcome.best_ns());
-    Ok(records.into_iter().find(|record| space.offers(task, &record.trace)))
 }
 
 /// Compiles with a bar for those who wait.

@@ -9,7 +9,7 @@ use clap::Args;
 use tilescribe::files;
 use tilescribe::language::Language;
 use tilescribe::model::TrainingOptions;
-use tilescribe::record::{Entry, Filter, Store};
+use tilescribe::record::{Entry, Store};
 use tilescribe::space::Space;
 use tilescribe::target::Task;
 
@@ -118,15 +118,13 @@ fn entries(store: &Store, space: &Space) -> Result<Vec<Entry>> {
     let targets = store.targets()?;
     let mut entries = Vec::new();
     for (hash, workload) in store.tasks()? {
-        for (fingerprint, target) in &targets {
+        for (_, target) in &targets {
             let task = Arc::new(Task { workload: workload.clone(), target: target.clone() });
-            let filter = Filter {
-                task_hash: Some(hash.clone()),
-                target: Some(fingerprint.clone()),
-                space: Some(space.version(target.kind())),
-            };
-            let records = store.records(&filter)?;
-            entries.extend(records.into_iter().map(|record| Entry { task: Arc::clone(&task), record }));
+            let found = store.readable(&task, space)?;
+            if let Some(warning) = found.warning() {
+                tracing::warn!("task {hash}: {warning}");
+            }
+            entries.extend(found.records.into_iter().map(|record| Entry { task: Arc::clone(&task), record }));
         }
     }
     Ok(entries)

@@ -82,13 +82,13 @@ impl Plan {
             None => Some(searcher(Some(self.method), &space, &self.checkpoint, &jobs)?),
         };
         let traces = |job: &Job| -> Result<Vec<Trace>> {
-            let recalled = known.iter().flat_map(|known| known.offered(job, &space)).cloned();
+            let recalled = known.iter().flat_map(|known| known.offered(job, &space));
             let Some(searcher) = &searcher else { return Ok(recalled.collect()) };
             let mut proposer = searcher.proposer_of(&job.task, self.seed)?;
             let proposal = proposer.propose(&job.task, &History::default(), self.programs as usize)?;
             Ok(proposal.candidates.into_iter().map(|candidate| candidate.trace).collect())
         };
-        let programs = output.write(|file| write(&jobs, &traces, file))?;
+        let programs = output.write(|file| write(&jobs, &space, &traces, file))?;
         let (of, tasks) = (counted(programs, "program"), counted(jobs.len(), "task"));
         writeln!(out, "{}: {of} of {tasks}", self.output.display())?;
         if self.json {
@@ -107,7 +107,7 @@ impl Plan {
 }
 
 /// Writes the programs of all tasks, and says how many there are.
-fn write(jobs: &[Job], traces: &dyn Fn(&Job) -> Result<Vec<Trace>>, mut file: &mut dyn Write) -> Result<usize> {
+fn write(jobs: &[Job], space: &Space, traces: &dyn Fn(&Job) -> Result<Vec<Trace>>, mut file: &mut dyn Write) -> Result<usize> {
     let (bar, stopped) = (progress::bar(jobs.len() as u64, "writing"), stop_on_interrupt()?);
     let mut programs = 0;
     for (number, job) in jobs.iter().enumerate() {
@@ -117,7 +117,7 @@ fn write(jobs: &[Job], traces: &dyn Fn(&Job) -> Result<Vec<Trace>>, mut file: &m
         bar.set_position(number as u64);
         bar.set_message(job.name.clone());
         for trace in traces(job)? {
-            write_planned(&mut file, job, &trace)?;
+            write_planned(&mut file, job, space, &trace)?;
             programs += 1;
         }
     }
@@ -125,8 +125,8 @@ fn write(jobs: &[Job], traces: &dyn Fn(&Job) -> Result<Vec<Trace>>, mut file: &m
     Ok(programs)
 }
 
-/// The programs of corpus files, by the task's hash: of whatever target.
-struct Known(BTreeMap<String, (Workload, BTreeSet<Trace>)>);
+/// The programs of corpus files, by the task's hash: of whatever target, each with the version of its space.
+struct Known(BTreeMap<String, (Workload, BTreeSet<(String, Trace)>)>);
 
 impl Known {
     fn read(files: &[PathBuf]) -> Result<Known> {
@@ -136,7 +136,7 @@ impl Known {
                 let Entry { task, record } = entry.with_context(|| file.display().to_string())?;
                 let (_, traces) =
                     known.entry(record.task_hash).or_insert_with(|| (task.workload.clone(), BTreeSet::new()));
-                traces.insert(record.trace);
+                traces.insert((record.space, record.trace));
             }
         }
         Ok(Known(known))
@@ -144,7 +144,7 @@ impl Known {
 
     /// The tasks. Corpus files have no names for them but their hashes.
     fn jobs(&self, target: &Target) -> Vec<Job> {
-        let job = |(hash, (workload, _)): (&String, &(Workload, BTreeSet<Trace>))| Job {
+        let job = |(hash, (workload, _)): (&String, &(Workload, BTreeSet<(String, Trace)>))| Job {
             name: hash.clone(),
             task: Task { workload: workload.clone(), target: target.clone() },
             weight: 1.0,
@@ -153,8 +153,13 @@ impl Known {
     }
 
     /// Those that are programs for the target.
-    fn offered<'a>(&'a self, job: &'a Job, space: &'a Space) -> impl Iterator<Item = &'a Trace> {
+    fn offered(&self, job: &Job, space: &Space) -> BTreeSet<Trace> {
         let known = self.0.get(&job.name).into_iter().flat_map(|(_, traces)| traces);
-        known.filter(|trace| space.offers(&job.task, trace))
+        let upgraded = known.filter_map(|(version, trace)| match space.reader(job.task.target.kind(), version) {
+            Ok(reader) => reader.upgrade(&job.task, trace).ok(),
+            // it says nothing of this space's programs, but may name one that is worth measuring
+            Err(_) => Some(trace.clone()),
+        });
+        upgraded.filter(|trace| space.offers(&job.task, trace)).collect()
     }
 }

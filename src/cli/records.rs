@@ -114,12 +114,19 @@ impl Records {
             }
             Action::Agreement { first, second, json } => agreement(&first, &second, json, out),
             Action::Prune { store, keep, other_spaces: _ } => {
-                let ours = || [MachineKind::Cpu, MachineKind::Gpu].map(|kind| Space::standard().version(kind)).to_vec();
-                let what = keep.map_or_else(|| Prune::OtherSpaces(ours()), Prune::AllBut);
                 if store.open_existing()?.is_none() {
                     return Ok(writeln!(out, "0 records")?);
                 }
-                let count = store.open()?.prune(&what)?;
+                let mut store = store.open()?;
+                let what = match keep {
+                    Some(count) => Prune::AllBut(count),
+                    None => {
+                        // what this space reads stays, whatever its version
+                        let kinds = [MachineKind::Cpu, MachineKind::Gpu];
+                        Prune::OtherSpaces(store.readable_spaces(&Space::standard(), &kinds)?)
+                    }
+                };
+                let count = store.prune(&what)?;
                 Ok(writeln!(out, "{}", counted(count, "record"))?)
             }
         }

@@ -11,7 +11,7 @@ use tilescribe::analysis;
 use tilescribe::artifact::{CompiledSchedule, CompiledTask, Manifest};
 use tilescribe::codegen;
 use tilescribe::nest::Nest;
-use tilescribe::record::{Filter, fingerprint};
+use tilescribe::record::fingerprint;
 use tilescribe::space::{Explained, Next, Schedule, Space, Tape, Trace, Untuned};
 use tilescribe::target::{Target, Task};
 
@@ -165,13 +165,14 @@ impl Show {
             let trace = read_trace(path)?.parse().map_err(|error| usage(format!("{}: {error}", path.display())))?;
             return Ok(Program { name, task, trace, best_ns: None });
         }
-        let filter = Filter {
-            task_hash: Some(task.workload.hash().to_string()),
-            target: Some(fingerprint(&task.target)),
-            space: Some(space.version(task.target.kind())),
-        };
         let records = match self.store.open_existing()? {
-            Some(store) => store.records(&filter)?,
+            Some(store) => {
+                let found = store.readable(&task, &space)?;
+                if let Some(warning) = found.warning() {
+                    tracing::warn!("{warning}");
+                }
+                found.records
+            }
             None => Vec::new(),
         };
         let mut timed: Vec<_> =

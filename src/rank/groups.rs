@@ -22,18 +22,17 @@ pub(super) fn group(measured: Measured) -> Group {
 }
 
 /// Records of one kind of machine as groups to learn an estimate from, by task, target and the version of
-/// this program that measured them, since versions measure in different ways: what was timed, and is a
-/// program of this space still. With each group, its task.
+/// this program that measured them, since versions measure in different ways: what was timed, and is still a
+/// program of this space (see [`crate::space::Reader`]). With each group, its task.
 pub fn estimator_groups(entries: &[Entry], space: &Space, kind: Kind) -> Vec<(String, Group)> {
-    let version = space.version(kind);
     let timed: Vec<(&Entry, u64)> = entries
         .iter()
-        .filter(|entry| entry.task.target.kind() == kind && entry.record.space == version)
+        .filter(|entry| entry.task.target.kind() == kind)
         .filter_map(|entry| Some((entry, entry.record.outcome.best_ns()?)))
         .collect();
     let look = |(entry, ns): &(&Entry, u64)| {
-        let Ok(Next::Done(nest)) = space.next(&entry.task, &entry.record.trace) else { return None };
-        let record = &entry.record;
+        let record = entry.record.read_by(&entry.task, space).ok()?;
+        let Ok(Next::Done(nest)) = space.next(&entry.task, &record.trace) else { return None };
         let key = (record.task_hash.clone(), record.target.clone(), record.tilescribe.clone());
         Some((key, features(&entry.task, &nest), *ns))
     };

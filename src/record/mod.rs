@@ -12,6 +12,7 @@
 mod agreement;
 mod corpus;
 mod history;
+mod reading;
 mod schema;
 mod store;
 mod workloads;
@@ -26,6 +27,7 @@ use crate::target::{Target, Task};
 pub use agreement::{Agreement, Agreements, Deviation, Pairs};
 pub use corpus::{CorpusError, CorpusReader, CorpusWriter, Entry, Limits};
 pub use history::History;
+pub use reading::{NotRead, Readable, readable};
 pub use store::{Filter, Imported, Inserted, Prune, Store, StoreError, Summary};
 pub use workloads::{NamedWorkload, WorkloadsError, read_workloads};
 

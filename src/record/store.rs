@@ -513,7 +513,7 @@ fn insert_one(connection: &Connection, task: &Task, record: &Record) -> rusqlite
 }
 
 /// Which of two outcomes of one trace stays: the one of higher precedence. See [`Inserted`].
-fn precedence(failure: Option<Failure>, best_ns: Option<u64>) -> (u8, u64) {
+pub(super) fn precedence(failure: Option<Failure>, best_ns: Option<u64>) -> (u8, u64) {
     match failure {
         Some(Failure::WrongResult) => (4, 0),
         Some(Failure::Crash) => (3, 0),

@@ -24,10 +24,11 @@
 //! impl<M> Rule<M> for UnrollMaps {
 //!     fn name(&self) -> &'static str { "unroll-maps" }
 //!     fn version(&self) -> u32 { 1 }
+//!     // "no" gives the program of before, so that records and checkpoints of before stay readable
+//!     fn absent_is_default(&self) -> bool { true }
 //!     fn decide(&self, view: &View<'_, M>, tape: &mut Tape<'_>) -> Result<Vec<Step>, Stop> {
 //!         let mut steps = Vec::new();
 //!         for group in view.groups.iter().filter(|group| group.at.is_none()) {
-//!             // the untuned program is what it is without the rule
 //!             let answer = tape.choose(Words::from("unroll"), vec!["no".into(), "yes".into()], 0)?;
 //!             let innermost = group.innermost.and_then(|at| group.loops(at)).filter(|_| group.vector.is_none());
 //!             if let Some(loops) = innermost.filter(|_| answer.is("yes")) {
@@ -40,6 +41,7 @@
 //!
 //! let space = Space::standard().with(Box::new(UnrollMaps));
 //! assert_ne!(space.version(Kind::Cpu), Space::standard().version(Kind::Cpu));
+//! assert!(space.reader(Kind::Cpu, &Space::standard().version(Kind::Cpu)).is_ok());
 //! assert_eq!(space.version(Kind::Gpu), Space::standard().version(Kind::Gpu));
 //! ```
 
@@ -52,6 +54,7 @@ mod operands;
 mod rows;
 pub mod schedule;
 mod trace;
+mod version;
 mod view;
 
 #[cfg(test)]
@@ -60,6 +63,7 @@ mod tests;
 pub use access::{Access, accesses};
 pub use schedule::{Defect, LoopName, Schedule, Step};
 pub use trace::{Choice, Decision, ParseError, Policy, Reason, Stale, Stop, Tape, Trace, Word, Words};
+pub use version::{InvalidVersion, Reader, SpaceVersion, Unreadable};
 pub use view::{Axis, AxisLoops, Fetch, Group, MmaTile, Row, View};
 
 use std::borrow::Cow;
@@ -75,6 +79,13 @@ pub trait Rule<M>: Send + Sync {
 
     /// Raised whenever the rule's decisions, or what follows from them, change.
     fn version(&self) -> u32;
+
+    /// Whether the rule is additive: with the default of each of its decisions, programs are what they are
+    /// without the rule, and all other rules ask and offer the same. What was written before there was the rule
+    /// stays readable then; see [`Reader`].
+    fn absent_is_default(&self) -> bool {
+        false
+    }
 
     /// Asks the tape, and says in steps what follows from the answers.
     ///
@@ -253,13 +264,10 @@ impl Space {
         Some(explained)
     }
 
-    /// Names the rules for one kind of machine and their versions; records and checkpoints of another version
-    /// are refused.
+    /// The text of [`Space::rule_versions`], which records and checkpoints keep: [`Space::reader`] tells
+    /// whether they can be read.
     pub fn version(&self, kind: Kind) -> String {
-        match kind {
-            Kind::Cpu => format!("cpu:{}", self.cpu.versions()),
-            Kind::Gpu => format!("gpu:{}", self.gpu.versions()),
-        }
+        self.rule_versions(kind).to_string()
     }
 
     /// The versions for all kinds of machines.
@@ -298,8 +306,8 @@ impl<M> Machine<M> {
         tape: &mut Tape<'_>,
         note: &mut dyn FnMut(&'static str, usize, &[Step]),
     ) -> Result<Schedule, Stop> {
-        for rule in &self.rules {
-            tape.defaults_only(false);
+        for (number, rule) in self.rules.iter().enumerate() {
+            tape.enter(number);
             let before = tape.taken().len();
             let steps = rule.decide(&view, tape)?;
             note(rule.name(), tape.taken().len() - before, &steps);
@@ -310,10 +318,6 @@ impl<M> Machine<M> {
         let mut schedule = Schedule(view.into_steps());
         schedule.0.extend(closing);
         Ok(schedule.in_phases())
-    }
-
-    fn versions(&self) -> String {
-        self.rules.iter().map(|rule| format!("{}-{}", rule.name(), rule.version())).collect::<Vec<_>>().join("+")
     }
 }
 

@@ -161,6 +161,8 @@ pub struct Decision {
     pub candidates: Vec<Words>,
     /// The position of the candidate that the rule itself would take, unmeasured.
     pub default: usize,
+    /// The number of the rule that asks, in the order of the space's rules for this kind of machine.
+    pub rule: usize,
 }
 
 /// Why no program follows a prefix. Not an error: an outcome to learn from.
@@ -203,6 +205,8 @@ pub trait Policy {
 /// Where rules ask for decisions. Replays a prefix and then suspends, or is driven by a policy.
 pub struct Tape<'a> {
     mode: Mode<'a>,
+    /// The number of the rule that decides now.
+    rule: usize,
     defaults_only: bool,
 }
 
@@ -216,12 +220,17 @@ enum Mode<'a> {
 impl<'a> Tape<'a> {
     /// Answers from `prefix`, then stops with [`Stop::Choose`].
     pub fn replay(prefix: &'a Trace) -> Tape<'a> {
-        Tape { mode: Mode::Replay(prefix, 0), defaults_only: false }
+        Tape { mode: Mode::Replay(prefix, 0), rule: 0, defaults_only: false }
     }
 
     /// Answers by `policy`, to the end.
     pub fn drive(policy: &'a mut dyn Policy) -> Tape<'a> {
-        Tape { mode: Mode::Drive(policy, Trace::default()), defaults_only: false }
+        Tape { mode: Mode::Drive(policy, Trace::default()), rule: 0, defaults_only: false }
+    }
+
+    /// From here on, the rule of that number asks, and its decisions are recorded.
+    pub fn enter(&mut self, rule: usize) {
+        (self.rule, self.defaults_only) = (rule, false);
     }
 
     /// From here on, defaults are taken without being recorded, or not any more.
@@ -245,7 +254,7 @@ impl<'a> Tape<'a> {
         }
         match &mut self.mode {
             Mode::Drive(policy, taken) => {
-                let decision = Decision { site: site.clone(), candidates, default };
+                let decision = Decision { site: site.clone(), candidates, default, rule: self.rule };
                 let at = policy.pick(&decision).min(decision.candidates.len() - 1);
                 let value = decision.candidates.into_iter().nth(at).unwrap_or_default();
                 taken.0.push(Choice { site, value: value.clone() });
@@ -254,7 +263,7 @@ impl<'a> Tape<'a> {
             Mode::Replay(prefix, next) => {
                 let at = *next;
                 let Some(choice) = prefix.0.get(at) else {
-                    return Err(Stop::Choose(Decision { site, candidates, default }));
+                    return Err(Stop::Choose(Decision { site, candidates, default, rule: self.rule }));
                 };
                 if choice.site != site {
                     return Err(Stop::Stale(Stale::Site { at, expected: site, found: choice.site.clone() }));

@@ -1,8 +1,9 @@
 //! Plans: programs that were written on one machine and are to be measured on another, whose time may be
 //! short.
 //!
-//! A plan is a text file with a line of JSON for each program: `{"name": "...", "workload": "...", "trace":
-//! "..."}`. [`Planned`] proposes what it holds, so that [`tune`](super::tune) measures it as it measures
+//! A plan is a text file with a line of JSON for each program: `{"name": "...", "workload": "...", "space":
+//! "...", "trace": "..."}`. The space is the version that the trace was written in; a line without one is of
+//! the version that reads it. [`Planned`] proposes what it holds, so that [`tune`](super::tune) measures it as it measures
 //! everything.
 
 use std::collections::{BTreeMap, HashSet};
@@ -37,15 +38,22 @@ pub enum PlanError {
 struct Line {
     name: String,
     workload: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    space: Option<String>,
     trace: String,
 }
 
-/// Writes a program of a task.
+/// Writes a program of a task, which is of this space.
 ///
 /// # Errors
 /// Where the file cannot be written.
-pub fn write_planned(out: &mut dyn Write, job: &Job, trace: &Trace) -> io::Result<()> {
-    let line = Line { name: job.name.clone(), workload: job.task.workload.to_string(), trace: trace.to_string() };
+pub fn write_planned(out: &mut dyn Write, job: &Job, space: &Space, trace: &Trace) -> io::Result<()> {
+    let line = Line {
+        name: job.name.clone(),
+        workload: job.task.workload.to_string(),
+        space: Some(space.version(job.task.target.kind())),
+        trace: trace.to_string(),
+    };
     serde_json::to_writer(&mut *out, &line)?;
     out.write_all(b"\n")
 }
@@ -85,10 +93,17 @@ impl Planned {
     }
 
     fn add(&mut self, text: &str, known: &mut Known, space: &Space, target: &Target) -> Result<(), String> {
-        let Line { name, workload, trace } = serde_json::from_str(text).map_err(|error| error.to_string())?;
+        let Line { name, workload, space: version, trace } = serde_json::from_str(text).map_err(|error| error.to_string())?;
         let workload = workload.parse().map_err(|error| format!("workload: {error}"))?;
         let trace: Trace = trace.parse().map_err(|error| format!("trace: {error}"))?;
         let task = Task { workload, target: target.clone() };
+        let trace = match version {
+            Some(version) => {
+                let reader = space.reader(target.kind(), &version).map_err(|error| format!("space: {error}"))?;
+                reader.upgrade(&task, &trace).map_err(|error| format!("the trace of {name}: {error}"))?
+            }
+            None => trace,
+        };
         if !space.offers(&task, &trace) {
             return Err(format!("the trace is no program for {name} on this target"));
         }
@@ -132,7 +147,7 @@ mod tests {
         let job = Job { name: "product".into(), task: task.clone(), weight: 1.0 };
         let mut text = Vec::new();
         for candidate in drawn.iter().chain(&drawn[..2]) {
-            write_planned(&mut text, &job, &candidate.trace).unwrap();
+            write_planned(&mut text, &job, &space, &candidate.trace).unwrap();
         }
         let planned = Planned::read(&mut text.as_slice(), &space, &task.target).unwrap();
         assert_eq!((planned.jobs.len(), planned.programs(), planned.jobs[0].name.as_str()), (1, 5, "product"));
@@ -152,14 +167,18 @@ mod tests {
         let job = Job { name: "product".into(), task: task.clone(), weight: 1.0 };
         let good = Random::new(&space, 1).propose(&task, &History::default(), 1).unwrap().candidates.remove(0).trace;
         let mut text = Vec::new();
-        write_planned(&mut text, &job, &good).unwrap();
+        write_planned(&mut text, &job, &space, &good).unwrap();
         let mut cut = good.clone();
         cut.0.pop();
-        write_planned(&mut text, &job, &cut).unwrap();
+        write_planned(&mut text, &job, &space, &cut).unwrap();
         let read = |text: &[u8]| Planned::read(&mut &*text, &space, &task.target).map(|_| ()).unwrap_err().to_string();
         assert!(read(&text).starts_with("line 2: the trace is no program for product"), "{}", read(&text));
         for bad in [&b"{}\n"[..], b"\xff\n", b"{\"name\": \"a\", \"workload\": \"out\", \"trace\": \"\"}\n"] {
             assert!(read(bad).starts_with("line 1: "), "{}", read(bad));
         }
+        // of a rule that has changed since
+        let older = String::from_utf8(text).unwrap().replace("order-3", "order-2");
+        let expected = "line 1: space: it is of version 2 of the rule `order`";
+        assert!(read(older.as_bytes()).starts_with(expected), "{}", read(older.as_bytes()));
     }
 }

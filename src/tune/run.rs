@@ -8,7 +8,7 @@ use super::{Budget, Control, Event, First, Job, JobReport, Report, RunProgress, 
 use crate::measure::Measurer;
 use crate::outcome::{Failure, Outcome};
 use crate::propose::{History, Proposer};
-use crate::record::{Filter, Record, Store, StoreError, fingerprint};
+use crate::record::{Record, Store, StoreError};
 use crate::space::{Space, Trace, Untuned};
 
 /// Tunes jobs until the budget is used up or `watch` says stop. Without a store, every job starts from
@@ -125,12 +125,11 @@ impl Run<'_> {
     fn known(&self, job: &Job) -> Result<History, StoreError> {
         let mut history = History::default();
         let Some(store) = &self.store else { return Ok(history) };
-        let filter = Filter {
-            task_hash: Some(job.task.workload.hash().to_string()),
-            target: Some(fingerprint(&job.task.target)),
-            space: Some(self.space.version(job.task.target.kind())),
-        };
-        for record in store.records(&filter)? {
+        let known = store.readable(&job.task, self.space)?;
+        if let Some(warning) = known.warning() {
+            tracing::info!("{}: {warning}", job.name);
+        }
+        for record in known.records {
             // the store may hold programs by algorithms that are left out here
             if !self.space.is_exact() || self.space.offers(&job.task, &record.trace) {
                 history.insert(record.trace, record.outcome.best_ns());

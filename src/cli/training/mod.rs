@@ -16,7 +16,7 @@ use tilescribe::language::{Language, tokenizer_json};
 use tilescribe::model::{Checkpoint, Compute, Estimators, Evaluation, Model, TrainingOptions, Versions};
 use tilescribe::propose::train::{Examples, Trained, evaluate, examples, train};
 use tilescribe::propose::versions;
-use tilescribe::record::{CorpusReader, Entry, Limits};
+use tilescribe::record::{CorpusReader, Entry, Limits, readable};
 use tilescribe::space::Space;
 use tilescribe::target::Kind;
 
@@ -163,12 +163,11 @@ impl Run<'_> {
     /// # Errors
     /// Where there is nothing to learn from, or training fails; [`CommandError::Interrupted`] after Ctrl-C.
     pub fn execute(&self, space: &Space, language: &Language) -> Result<Outcome> {
-        let [of_cpus, of_gpus] = [Kind::Cpu, Kind::Gpu].map(|kind| space.version(kind));
-        let is_own = |entry: &&Entry| match entry.task.target.kind() {
-            Kind::Cpu => entry.record.space == of_cpus,
-            Kind::Gpu => entry.record.space == of_gpus,
-        };
-        let own: Vec<Entry> = self.entries.iter().filter(is_own).cloned().collect();
+        let own = readable(self.entries, space);
+        if let Some(warning) = own.warning() {
+            tracing::warn!("{warning}");
+        }
+        let own = own.records;
         let own = match self.training.fastest {
             Some(most) => fastest(&own, most as usize),
             None => own,
@@ -177,7 +176,8 @@ impl Run<'_> {
         // a checkpoint cannot be without what it knows of CPUs
         let begins = self.estimators.is_some() || own.iter().any(|entry| entry.task.target.kind() == Kind::Cpu);
         if made.examples.is_empty() || !begins {
-            let reason = format!("none of the {} records is of this search space ({of_cpus})", self.entries.len());
+            let version = space.version(Kind::Cpu);
+            let reason = format!("none of the {} records is of this search space ({version})", self.entries.len());
             return Err(CommandError::Usage(reason).into());
         }
         std::fs::create_dir_all(self.output).with_context(|| format!("cannot create {}", self.output.display()))?;
