@@ -103,8 +103,8 @@ fn workloads_of(path: &Path, dimensions: &[(String, i64)]) -> Result<Vec<Workloa
 fn model(arguments: &Arguments) -> Result<Model> {
     let (language, space) = (Language::standard(), Space::standard());
     Ok(match &arguments.checkpoint {
-        Some(text) => load_checkpoint(&text.parse::<Source>()?, &language, &space)?.model,
-        None => shipped_checkpoint(&language, &space)?.model,
+        Some(text) => load_checkpoint(&text.parse::<Source>()?, &language, &space)?.checkpoint.model,
+        None => shipped_checkpoint(&language, &space)?.checkpoint.model,
     })
 }
 

@@ -6,8 +6,8 @@ use std::path::PathBuf;
 use anyhow::Result;
 use clap::Args;
 use tilescribe::language::Language;
-use tilescribe::model::{Checkpoint, Config, Evaluation, Model, TrainingOptions};
-use tilescribe::propose::versions;
+use tilescribe::model::{Config, Evaluation, Model, Source, TrainingOptions};
+use tilescribe::propose::{Loaded, load_checkpoint, versions};
 use tilescribe::space::Space;
 
 use super::output::check_checkpoint_folder;
@@ -48,7 +48,9 @@ impl Pretrain {
         let beside = self.beside.map(|name| CheckpointArguments { checkpoint: Some(name) }.load(&space, &language));
         let beside = beside.transpose()?;
         if self.estimator_only {
-            let mut checkpoint = Checkpoint::load(&self.output, &versions(&language, &space))?;
+            let Loaded { mut checkpoint, notices } =
+                load_checkpoint(&Source::Folder(self.output.clone()), &language, &space)?;
+            notices.iter().for_each(|notice| tracing::warn!("{notice}"));
             let others = beside.as_ref().map(|beside| &beside.estimators);
             let trained = estimators(None, others, &entries, &space, &self.training)?;
             let (summaries, compared) = (trained.summaries(), trained.compared());

@@ -14,7 +14,9 @@ use tilescribe::graph::Network;
 use tilescribe::language::Language;
 use tilescribe::measure::{self, Measurer, cuda};
 use tilescribe::model::{Checkpoint, CheckpointError, Source, SourceError};
-use tilescribe::propose::{EVOLUTION, LM, METHODS, Method, Purpose, Searcher, load_checkpoint, shipped_checkpoint};
+use tilescribe::propose::{
+    EVOLUTION, LM, Loaded, METHODS, Method, Purpose, Searcher, load_checkpoint, shipped_checkpoint,
+};
 use tilescribe::rank::estimator_of;
 use tilescribe::record::{self, Store};
 use tilescribe::space::Space;
@@ -78,6 +80,12 @@ impl CheckpointArguments {
     /// # Errors
     /// Where it cannot be had, is damaged, or belongs to another version.
     pub fn load(&self, space: &Space, language: &Language) -> Result<Checkpoint> {
+        let Loaded { checkpoint, notices } = self.loaded(space, language)?;
+        notices.iter().for_each(|notice| tracing::warn!("{notice}"));
+        Ok(checkpoint)
+    }
+
+    fn loaded(&self, space: &Space, language: &Language) -> Result<Loaded> {
         let built_in = || {
             shipped_checkpoint(language, space)
                 .context("the built-in checkpoint (retrain it with `make checkpoint`, or use --method random)")
@@ -88,7 +96,9 @@ impl CheckpointArguments {
             None => match own_checkpoint().filter(|folder| folder.join("config.json").exists()) {
                 None => built_in(),
                 Some(folder) => match load_checkpoint(&Source::Folder(folder.clone()), language, space) {
-                    Err(SourceError::Checkpoint(CheckpointError::Version { .. })) => {
+                    Err(SourceError::Checkpoint(
+                        CheckpointError::Version { .. } | CheckpointError::Vocabulary { .. },
+                    )) => {
                         let folder = folder.display();
                         tracing::warn!(
                             "the checkpoint in {folder} is of another version: the built-in one is used; `tilescribe finetune` makes it anew"

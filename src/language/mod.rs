@@ -34,7 +34,10 @@ use crate::space::{Choice, ParseError, Trace, Words};
 use crate::target::Task;
 
 pub use task::{TaskError, parse_task, print_task, target_line};
-pub use tokenizer::tokenizer_json;
+pub use tokenizer::{tokenizer_json, tokenizer_words};
+pub use vocabulary::{Growth, VocabularyError, VocabularyMismatch};
+
+use vocabulary::{EQUALS, SEMICOLON};
 
 /// Token ids that are no trace: the fault of whoever wrote them.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
@@ -57,17 +60,27 @@ pub struct Language {
     marks: words::Marks,
 }
 
-/// How models read sequences: all words of a site at once, with the value before.
+/// How models read sequences: all words of a site at once, with the value before. Changed whenever that or the
+/// spelling of words changes.
 const SEQUENCES: &str = "a position for each decision\n";
-
-/// How a site ends, and how a value ends.
-const EQUALS: &str = "=";
-const SEMICOLON: &str = ";";
 
 impl Language {
     /// The language that Tilescribe ships.
     pub fn standard() -> Language {
-        let spellings = vocabulary::standard();
+        Language::of(vocabulary::STANDARD)
+    }
+
+    /// A language of other words, a word a line, each with the number of its line as its id.
+    ///
+    /// # Errors
+    /// [`VocabularyError`] where words are not distinct, or one is missing that others are spelled by.
+    pub fn from_words(list: &str) -> Result<Language, VocabularyError> {
+        let language = Language::of(list);
+        vocabulary::check(&language.spellings).map(|()| language)
+    }
+
+    fn of(list: &str) -> Language {
+        let spellings: Vec<String> = list.lines().map(str::to_string).collect();
         let ids = spellings.iter().enumerate().map(|(id, s)| (s.clone(), id as u32)).collect();
         let marks = words::Marks::new(&ids);
         Language { spellings, ids, marks }
@@ -78,13 +91,23 @@ impl Language {
         &self.spellings
     }
 
-    /// The first 16 hexadecimal digits of the SHA-256 of the vocabulary and of the form of sequences:
-    /// checkpoints of another version are refused.
+    /// What the vocabulary has that an older one lacks, which was written by a list of words.
+    ///
+    /// # Errors
+    /// [`VocabularyMismatch`] where the other one is no older one of this: it has words that are unknown here,
+    /// or other ids.
+    pub fn growth_since(&self, older: &[String]) -> Result<Growth, VocabularyMismatch> {
+        vocabulary::growth(&self.spellings, older)
+    }
+
+    /// The first 16 hexadecimal digits of the SHA-256 of the form of sequences and of the first list of words:
+    /// checkpoints of another version are refused. New words leave it as it is, whether they take the place of
+    /// spare tokens or come behind the last; see [`Language::growth_since`].
     pub fn version(&self) -> String {
         let mut digest = Sha256::new();
         digest.update(SEQUENCES.as_bytes());
-        for spelling in &self.spellings {
-            digest.update(spelling.as_bytes());
+        for (id, spelling) in self.spellings.iter().enumerate().take(vocabulary::FIRST_LENGTH) {
+            digest.update(vocabulary::first_word(id, spelling).as_bytes());
             digest.update(b"\n");
         }
         digest.finalize().iter().take(8).map(|byte| format!("{byte:02x}")).collect()

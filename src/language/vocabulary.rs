@@ -1,18 +1,27 @@
-//! The closed list of tokens. A token's id is its position, so additions replace spare tokens and nothing
-//! ever moves.
+//! The closed list of tokens: `vocabulary.txt`, a word a line. A token's id is the number of its line, from 0.
+//!
+//! The list only ever grows. A new word takes the place of a spare token, or a new line at the end; no other
+//! line changes, since checkpoints know tokens by their ids. A checkpoint of an older list still loads then
+//! ([`Growth`]).
 
-use crate::workload::text::{KEYWORDS, axis_name};
-use crate::workload::{Binary, Combiner, DType, Unary};
+use std::collections::HashSet;
+
+use thiserror::Error;
 
 pub(super) const PADDING: &str = "<pad>";
 pub(super) const END: &str = "<end>";
 /// Never written by us; tokenizers want one.
 pub(super) const UNKNOWN: &str = "<unk>";
+/// How a site ends, and how a value ends.
+pub(super) const EQUALS: &str = "=";
+pub(super) const SEMICOLON: &str = ";";
 
 /// Numbers up to here are one token each.
 pub(super) const LARGEST_SINGLE: u64 = 64;
 /// The base in which larger numbers are spelled.
 pub(super) const BASE: u64 = 64;
+/// Powers of two that a number is a multiple of, as exponents.
+pub(super) const POWERS: std::ops::Range<u32> = 1..64;
 /// Letters of names that are no words of the vocabulary; `\` starts any other byte, in two hexadecimal
 /// digits.
 pub(super) const LETTERS: &str = "abcdefghijklmnopqrstuvwxyz0123456789._-\\";
@@ -20,196 +29,130 @@ pub(super) const LETTERS: &str = "abcdefghijklmnopqrstuvwxyz0123456789._-\\";
 pub(super) const MINUS: &str = "#-";
 pub(super) const FLOAT: &str = "#f";
 
-/// Stages and tensors that have a word of their own.
-const NAMED_TENSORS: usize = 64;
-const NAMED_STAGES: usize = 32;
-/// Axes of a stage: the limit of workloads.
-const NAMED_AXES: usize = 32;
-/// Negative numbers of padding.
-const SMALLEST_SINGLE: i64 = -8;
-/// Tokens that later words take the place of.
-const SPARE: usize = 100;
+/// What the names of spare tokens begin with. Nothing is ever spelled by them.
+const SPARE: &str = "<spare";
+/// The length of the first list that a checkpoint was trained on, and the id of the first of its spare tokens,
+/// which were its last.
+pub(super) const FIRST_LENGTH: usize = 702;
+const FIRST_SPARE: usize = 602;
 
-/// Literals of activations and norms, as [`crate::workload::text::float_text`] spells them.
-const FLOATS: [&str; 28] = [
-    "0.0",
-    "-0.0",
-    "1.0",
-    "-1.0",
-    "2.0",
-    "-2.0",
-    "3.0",
-    "4.0",
-    "6.0",
-    "8.0",
-    "0.5",
-    "-0.5",
-    "0.25",
-    "0.125",
-    "0.01",
-    "0.1",
-    "0.2",
-    "inf",
-    "-inf",
-    "0.70710677",
-    "0.70710678",
-    "1.4142135",
-    "0.7978846",
-    "0.044715",
-    "0.16666667",
-    "1e-5",
-    "1e-6",
-    "1e-12",
-];
+/// The most words of a list: ids are a model's, and its limit.
+const LONGEST: usize = 65_536;
 
-/// What targets are described by.
-const TARGET: [&str; 24] = [
-    "target",
-    "x86_64",
-    "aarch64",
-    "lanes",
-    "registers",
-    "cores",
-    "l1",
-    "l2",
-    "l3",
-    "want",
-    "any",
-    "cpu",
-    "gpu",
-    "cuda",
-    "nvptx",
-    "sm",
-    "multiprocessors",
-    "shared",
-    "warp",
-    "threads",
-    "bandwidth",
-    "tensor",
-    "hbm",
-    "clusters",
-];
+/// The shipped list.
+pub(super) const STANDARD: &str = include_str!("vocabulary.txt");
 
-/// Sites and values of the CPU space, in the order of its rules.
-const CPU_SPACE: [&str; 48] = [
-    "algorithm",
-    "direct",
-    "winograd",
-    "phases",
-    "online",
-    "fuse",
-    "fused",
-    "apart",
-    "none",
-    "root",
-    "inline",
-    "at",
-    "rows",
-    "tile",
-    "block",
-    "depth",
-    "vector",
-    "steps",
-    "outer",
-    "inner",
-    "order",
-    "before",
-    "pack",
-    "panel",
-    "box",
-    "setup",
-    "privatise",
-    "epilogue",
-    "parallel",
-    "grain",
-    "unroll",
-    "prefetch",
-    "mask",
-    "peel",
-    "cache",
-    "layout",
-    "row",
-    "column",
-    "split",
-    "join",
-    "reduce",
-    "stage",
-    "no",
-    "yes",
-    "early",
-    "late",
-    "local",
-    "stream",
-];
+/// A list of words that is no vocabulary: the fault of whoever wrote it.
+#[derive(Clone, PartialEq, Eq, Debug, Error)]
+pub enum VocabularyError {
+    #[error("token {id}: `{word}` is empty or holds blanks")]
+    Blank { id: usize, word: String },
+    #[error("token {id}: `{word}` is there already")]
+    Twice { id: usize, word: String },
+    #[error("`{0}` is missing, which words are spelled by")]
+    Missing(String),
+    #[error("more than {LONGEST} tokens")]
+    TooLong,
+}
 
-/// Sites and values that a GPU space will want.
-const GPU_SPACE: [&str; 32] = [
-    "grid",
-    "cluster",
-    "thread",
-    "virtual",
-    "lane",
-    "bind",
-    "copy",
-    "async",
-    "double",
-    "buffers",
-    "swizzle",
-    "bank",
-    "mma",
-    "wgmma",
-    "fragment",
-    "persistent",
-    "barrier",
-    "load",
-    "store",
-    "wide",
-    "narrow",
-    "global",
-    "register",
-    "accumulate",
-    "m",
-    "n",
-    "k",
-    "slices",
-    "waves",
-    "occupancy",
-    "multicast",
-    "transposed",
-];
+/// Why tokens of another vocabulary do not mean the same here.
+#[derive(Clone, PartialEq, Eq, Debug, Error)]
+pub enum VocabularyMismatch {
+    #[error(
+        "it has {count} tokens that are unknown here, the first of them `{first}` (token {id}): a newer Tilescribe made it; update this one"
+    )]
+    Newer { count: usize, id: usize, first: String },
+    #[error(
+        "token {id} is `{found}` there and `{expected}` here: the lists were made apart; train a model for this one"
+    )]
+    Other { id: usize, found: String, expected: String },
+}
 
-/// Every token, by id.
-pub(super) fn standard() -> Vec<String> {
-    let mut list: Vec<String> = Vec::new();
-    let mut add = |spelling: String| {
-        // some words serve twice: `min` is an operator, `b` an axis
-        if !list.contains(&spelling) {
-            list.push(spelling);
+/// What a vocabulary has that an older one lacks.
+#[derive(Clone, PartialEq, Eq, Default, Debug)]
+pub struct Growth {
+    /// Ids of new words: spare tokens of the older list, and those behind its end.
+    pub new: Vec<u32>,
+    /// Ids of the words that both have.
+    pub shared: Vec<u32>,
+}
+
+pub(super) fn is_spare(word: &str) -> bool {
+    word.starts_with(SPARE)
+}
+
+/// The word of an id as the first list had it.
+pub(super) fn first_word(id: usize, word: &str) -> String {
+    match id.checked_sub(FIRST_SPARE) {
+        Some(spare) => format!("{SPARE}{spare}>"),
+        None => word.to_string(),
+    }
+}
+
+/// Checks a list of words.
+pub(super) fn check(words: &[String]) -> Result<(), VocabularyError> {
+    if words.len() > LONGEST {
+        return Err(VocabularyError::TooLong);
+    }
+    let mut known = HashSet::new();
+    for (id, word) in words.iter().enumerate() {
+        if word.is_empty() || word.contains(char::is_whitespace) {
+            return Err(VocabularyError::Blank { id, word: word.clone() });
         }
-    };
-    [PADDING, END, UNKNOWN, "=", ";", MINUS, FLOAT].into_iter().for_each(|s| add(s.to_string()));
-    (0..=LARGEST_SINGLE).for_each(|n| add(n.to_string()));
-    // digits that others follow, then powers of two that a number is a multiple of
-    (0..BASE).for_each(|digit| add(format!("{digit}:")));
-    (1..64).for_each(|power| add(format!("2^{power}")));
-    (SMALLEST_SINGLE..0).rev().for_each(|n| add(n.to_string()));
-    FLOATS.into_iter().for_each(|s| add(s.to_string()));
-    KEYWORDS.into_iter().for_each(|s| add(s.to_string()));
-    Unary::ALL.into_iter().for_each(|op| add(op.name().to_string()));
-    Binary::ALL.into_iter().for_each(|op| add(op.name().to_string()));
-    [Combiner::Sum, Combiner::Product, Combiner::Maximum, Combiner::Minimum]
-        .into_iter()
-        .for_each(|c| add(c.name().to_string()));
-    [DType::F32, DType::F16, DType::BF16, DType::I8, DType::U8, DType::I32, DType::I64, DType::Bool]
-        .into_iter()
-        .for_each(|dtype| add(dtype.name().to_string()));
-    (0..NAMED_TENSORS).for_each(|t| add(format!("t{t}")));
-    (0..NAMED_AXES).for_each(|axis| add(axis_name(axis).into_owned()));
-    (0..NAMED_STAGES).for_each(|s| add(format!("s{s}")));
-    TARGET.into_iter().chain(CPU_SPACE).chain(GPU_SPACE).for_each(|s| add(s.to_string()));
-    // letters that others follow, and last letters
-    LETTERS.chars().for_each(|letter| add(format!("~{letter}")));
-    LETTERS.chars().for_each(|letter| add(format!("{letter}~")));
-    (0..SPARE).for_each(|n| add(format!("<spare{n}>")));
-    list
+        if !known.insert(word.as_str()) {
+            return Err(VocabularyError::Twice { id, word: word.clone() });
+        }
+    }
+    let marks = [PADDING, END, UNKNOWN, EQUALS, SEMICOLON, MINUS, FLOAT].map(str::to_string).into_iter();
+    let numbers = (0..=LARGEST_SINGLE).map(|n| n.to_string()).chain((0..BASE).map(digit)).chain(POWERS.map(power));
+    let letters = LETTERS.chars().flat_map(|c| [letter(c), last_letter(c)]);
+    match marks.chain(numbers).chain(letters).find(|word| !known.contains(word.as_str())) {
+        Some(missing) => Err(VocabularyError::Missing(missing)),
+        None => Ok(()),
+    }
+}
+
+/// How `words` have grown out of an `older` list.
+pub(super) fn growth(words: &[String], older: &[String]) -> Result<Growth, VocabularyMismatch> {
+    let known: HashSet<&String> = words.iter().collect();
+    let mut growth = Growth::default();
+    let mut unknown = Vec::new();
+    for (id, found) in older.iter().enumerate() {
+        match words.get(id) {
+            Some(word) if is_spare(word) && is_spare(found) => {}
+            Some(word) if word == found => growth.shared.push(id as u32),
+            Some(_) if is_spare(found) => growth.new.push(id as u32),
+            None => unknown.push((id, found)),
+            Some(word) if is_spare(word) && !known.contains(found) => unknown.push((id, found)),
+            Some(word) => {
+                let (found, expected) = (found.clone(), word.clone());
+                return Err(VocabularyMismatch::Other { id, found, expected });
+            }
+        }
+    }
+    if let Some((id, first)) = unknown.first() {
+        return Err(VocabularyMismatch::Newer { count: unknown.len(), id: *id, first: (*first).clone() });
+    }
+    growth.new.extend((older.len()..words.len()).filter(|id| !is_spare(&words[*id])).map(|id| id as u32));
+    Ok(growth)
+}
+
+/// A digit that others follow.
+pub(super) fn digit(digit: u64) -> String {
+    format!("{digit}:")
+}
+
+/// A power of two.
+pub(super) fn power(exponent: u32) -> String {
+    format!("2^{exponent}")
+}
+
+/// A letter that others follow.
+pub(super) fn letter(letter: char) -> String {
+    format!("~{letter}")
+}
+
+/// The last letter of a name.
+pub(super) fn last_letter(letter: char) -> String {
+    format!("{letter}~")
 }

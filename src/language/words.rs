@@ -7,7 +7,7 @@
 
 use std::collections::HashMap;
 
-use super::vocabulary::{BASE, FLOAT, LARGEST_SINGLE, LETTERS, MINUS};
+use super::vocabulary::{BASE, FLOAT, LARGEST_SINGLE, LETTERS, MINUS, POWERS, digit, last_letter, letter, power};
 use super::{Language, LanguageError};
 use crate::workload::text::{float_text, parse_float};
 
@@ -34,10 +34,10 @@ enum Role {
 impl Marks {
     pub(super) fn new(ids: &HashMap<String, u32>) -> Marks {
         let numbers = (0..=LARGEST_SINGLE).map(|n| (n.to_string(), Role::Number(n)));
-        let digits = (0..BASE).map(|d| (format!("{d}:"), Role::Digit(d)));
-        let powers = (1..64).map(|p| (format!("2^{p}"), Role::Power(p)));
-        let letters = LETTERS.chars().map(|c| (format!("~{c}"), Role::Letter(c)));
-        let last = LETTERS.chars().map(|c| (format!("{c}~"), Role::LastLetter(c)));
+        let digits = (0..BASE).map(|d| (digit(d), Role::Digit(d)));
+        let powers = POWERS.map(|p| (power(p), Role::Power(p)));
+        let letters = LETTERS.chars().map(|c| (letter(c), Role::Letter(c)));
+        let last = LETTERS.chars().map(|c| (last_letter(c), Role::LastLetter(c)));
         let marks = [(MINUS.to_string(), Role::Minus), (FLOAT.to_string(), Role::Float)];
         let all = numbers.chain(digits).chain(powers).chain(letters).chain(last).chain(marks);
         Marks { roles: all.filter_map(|(spelling, role)| Some((*ids.get(&spelling)?, role))).collect() }
@@ -100,18 +100,18 @@ impl Language {
             tokens.push(self.id(&number.to_string()));
             return;
         }
-        let power = number.trailing_zeros();
-        if power > 0 {
-            tokens.push(self.id(&format!("2^{power}")));
+        let exponent = number.trailing_zeros();
+        if exponent > 0 {
+            tokens.push(self.id(&power(exponent)));
         }
         let mut digits = Vec::new();
-        let mut rest = number >> power;
+        let mut rest = number >> exponent;
         while rest > 0 {
             digits.push(rest % BASE);
             rest /= BASE;
         }
-        for (position, digit) in digits.into_iter().enumerate().rev() {
-            tokens.push(self.id(&if position > 0 { format!("{digit}:") } else { digit.to_string() }));
+        for (position, value) in digits.into_iter().enumerate().rev() {
+            tokens.push(self.id(&if position > 0 { digit(value) } else { value.to_string() }));
         }
     }
 
@@ -126,13 +126,13 @@ impl Language {
         let mut letters = Vec::new();
         for byte in word.bytes() {
             match char::from(byte) {
-                letter if letter != '\\' && LETTERS.contains(letter) => letters.push(letter),
+                plain if plain != '\\' && LETTERS.contains(plain) => letters.push(plain),
                 _ => letters.extend(format!("\\{byte:02x}").chars()),
             }
         }
         let last = letters.len().saturating_sub(1);
-        for (position, letter) in letters.into_iter().enumerate() {
-            tokens.push(self.id(&if position < last { format!("~{letter}") } else { format!("{letter}~") }));
+        for (position, each) in letters.into_iter().enumerate() {
+            tokens.push(self.id(&if position < last { letter(each) } else { last_letter(each) }));
         }
     }
 }

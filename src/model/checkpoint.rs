@@ -29,7 +29,7 @@ pub(super) const FILES: [(&str, u64); 5] = [
     ("model.safetensors", 401 << 20),
 ];
 
-/// What a model's tokens mean. A model speaks one version of the language and of the space, and no other.
+/// What a model's tokens mean: the versions of what it was trained on.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Versions {
@@ -74,10 +74,15 @@ pub enum CheckpointError {
     #[error("checkpoint file `{file}` is broken: {problem}")]
     Broken { file: &'static str, problem: String },
     #[error(
-        "the checkpoint was made for version {found} of the {of}, this program has {expected}; retrain or choose another checkpoint"
+        "the checkpoint was made for version {found} of the {of}, this program has {expected}; retrain or choose another checkpoint: {reason}"
     )]
-    Version { of: &'static str, found: String, expected: String },
+    Version { of: &'static str, found: String, expected: String, reason: String },
+    #[error("checkpoint file `tokenizer.json` does not fit this program's vocabulary: {problem}")]
+    Vocabulary { problem: String },
 }
+
+/// Judges the versions of a checkpoint: whether what it writes means something to this program.
+pub type Accepts<'a> = &'a dyn Fn(&Versions) -> Result<(), CheckpointError>;
 
 /// The form of `config.json`.
 #[derive(Serialize, Deserialize)]
@@ -123,11 +128,11 @@ impl Checkpoint {
         serde_json::from_slice::<Kind>(&bytes).is_ok_and(|kind| kind.model_type == MODEL_TYPE)
     }
 
-    /// Reads a folder and checks it against what this program speaks.
+    /// Reads a folder and checks it; `accepts` judges its versions.
     ///
     /// # Errors
     /// Whatever [`CheckpointError`] names; nothing is guessed or repaired.
-    pub fn load(folder: &Path, expected: &Versions) -> Result<Checkpoint, CheckpointError> {
+    pub fn load(folder: &Path, accepts: Accepts<'_>) -> Result<Checkpoint, CheckpointError> {
         let mut contents = Vec::new();
         for (file, limit) in FILES {
             let path = folder.join(file);
@@ -139,7 +144,7 @@ impl Checkpoint {
         let [config, tokenizer, card, estimator, weights] = &contents[..] else {
             unreachable!("one content for each file")
         };
-        Checkpoint::from_bytes([config, tokenizer, card, estimator, weights], expected)
+        Checkpoint::from_bytes([config, tokenizer, card, estimator, weights], accepts)
     }
 
     /// The same from memory, for the checkpoint that is built into the program: `config.json`,
@@ -147,7 +152,7 @@ impl Checkpoint {
     ///
     /// # Errors
     /// As [`Checkpoint::load`], except for the disk's.
-    pub fn from_bytes(files: [&[u8]; 5], expected: &Versions) -> Result<Checkpoint, CheckpointError> {
+    pub fn from_bytes(files: [&[u8]; 5], accepts: Accepts<'_>) -> Result<Checkpoint, CheckpointError> {
         let [config, tokenizer, card, estimator, weights] = files;
         for ((file, limit), bytes) in FILES.into_iter().zip(files) {
             if bytes.len() as u64 > limit {
@@ -160,22 +165,7 @@ impl Checkpoint {
             return Err(broken("config.json")(format!("model_type is `{}`, not `{MODEL_TYPE}`", file.model_type)));
         }
         // versions first: what differs there may well be laid out differently, and should be told so
-        let expected_of_gpus = expected.gpu.clone().unwrap_or_default();
-        let of_gpus = file.versions.gpu.iter().flat_map(|found| {
-            let space = ("search space for GPUs", &found.space, &expected_of_gpus.space);
-            [space, ("features of programs for GPUs", &found.features, &expected_of_gpus.features)]
-        });
-        let of_all = [
-            ("tensor language", &file.versions.language, &expected.language),
-            ("search space", &file.versions.space, &expected.space),
-            ("features", &file.versions.features, &expected.features),
-        ];
-        for (of, found, expected) in of_all.into_iter().chain(of_gpus) {
-            if found != expected {
-                let (found, expected) = (found.clone(), expected.clone());
-                return Err(CheckpointError::Version { of, found, expected });
-            }
-        }
+        accepts(&file.versions)?;
         file.architecture.validate().map_err(|e| broken("config.json")(e.to_string()))?;
         let text = |file, bytes: &[u8]| String::from_utf8(bytes.to_vec()).map_err(|e| broken(file)(e.to_string()));
         let tokenizer = text("tokenizer.json", tokenizer)?;

@@ -93,7 +93,7 @@ impl Config {
     /// Every tensor's name and shape, row-major; projections as `[out, in]`.
     pub fn shapes(&self) -> Vec<(String, Vec<usize>)> {
         let width = self.width;
-        let mut shapes = vec![("embedding.weight".to_string(), vec![self.vocabulary, width])];
+        let mut shapes = vec![(super::EMBEDDING.to_string(), vec![self.vocabulary, width])];
         for layer in 0..self.layers {
             let mut add = |name: &str, shape: Vec<usize>| shapes.push((format!("layers.{layer}.{name}"), shape));
             add("attention_norm.weight", vec![width]);

@@ -9,8 +9,8 @@ use hf_hub::{Cache, Repo, RepoType};
 use sha2::{Digest, Sha256};
 use thiserror::Error;
 
-use super::checkpoint::FILES;
-use super::{Checkpoint, CheckpointError, Versions};
+use super::checkpoint::{Accepts, FILES};
+use super::{Checkpoint, CheckpointError};
 
 /// What `--checkpoint` points at: a folder, or `hf:owner/name@revision` (`main` without a revision).
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -83,14 +83,14 @@ fn is_name(text: &str) -> bool {
 }
 
 impl Source {
-    /// Gets the checkpoint, downloads it first if need be, and checks all of it.
+    /// Gets the checkpoint, downloads it first if need be, and checks all of it; see [`Checkpoint::load`].
     ///
     /// # Errors
     /// What kept it from being had, or from being used.
-    pub fn load(&self, expected: &Versions) -> Result<Checkpoint, SourceError> {
+    pub fn load(&self, accepts: Accepts<'_>) -> Result<Checkpoint, SourceError> {
         match self {
-            Source::Folder(folder) => Ok(Checkpoint::load(folder, expected)?),
-            Source::Hub { .. } => self.load_from(expected, &HubOptions::from_environment()?),
+            Source::Folder(folder) => Ok(Checkpoint::load(folder, accepts)?),
+            Source::Hub { .. } => self.load_from(accepts, &HubOptions::from_environment()?),
         }
     }
 
@@ -98,12 +98,12 @@ impl Source {
     ///
     /// # Errors
     /// As [`Source::load`].
-    pub fn load_from(&self, expected: &Versions, options: &HubOptions) -> Result<Checkpoint, SourceError> {
+    pub fn load_from(&self, accepts: Accepts<'_>, options: &HubOptions) -> Result<Checkpoint, SourceError> {
         match self {
-            Source::Folder(folder) => Ok(Checkpoint::load(folder, expected)?),
+            Source::Folder(folder) => Ok(Checkpoint::load(folder, accepts)?),
             Source::Hub { repository, revision } => {
                 let folder = download(repository, revision, options)?;
-                Ok(Checkpoint::load(&folder, expected)?)
+                Ok(Checkpoint::load(&folder, accepts)?)
             }
         }
     }

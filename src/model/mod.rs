@@ -42,7 +42,7 @@ use rand_chacha::ChaCha8Rng;
 use thiserror::Error;
 
 pub use batch::{Example, Step};
-pub use checkpoint::{Checkpoint, CheckpointError, GpuVersions, Versions};
+pub use checkpoint::{Accepts, Checkpoint, CheckpointError, GpuVersions, Versions};
 pub use config::{Config, InvalidConfig};
 pub use decode::{Decoder, Prompt};
 pub use estimator::{
@@ -88,6 +88,16 @@ pub enum ModelError {
     Tensor(#[from] candle_core::Error),
 }
 
+/// The standard deviation of untrained weights.
+const DEVIATION: f32 = 0.02;
+/// The tensor with a row for each token.
+const EMBEDDING: &str = "embedding.weight";
+
+/// The bound of a uniform distribution around 0 of that standard deviation.
+fn uniform_bound(deviation: f32) -> f32 {
+    3f32.sqrt() * deviation
+}
+
 /// The weights of one model, by name, row-major, shapes as in [`Config::shapes`]; all finite.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Model {
@@ -104,7 +114,7 @@ impl Model {
     pub fn random(config: Config, seed: u64) -> Result<Model, InvalidConfig> {
         config.validate()?;
         let mut random = ChaCha8Rng::seed_from_u64(seed);
-        let into_residual = 0.02 / (2.0 * config.layers as f32).sqrt();
+        let into_residual = DEVIATION / (2.0 * config.layers as f32).sqrt();
         let tensors = config
             .shapes()
             .into_iter()
@@ -118,8 +128,7 @@ impl Model {
                     vec![0.0; size]
                 } else {
                     let residual = name.ends_with("attention_output.weight") || name.ends_with("down.weight");
-                    // a uniform distribution over ±b deviates by b / √3
-                    let bound = 3f32.sqrt() * if residual { into_residual } else { 0.02 };
+                    let bound = uniform_bound(if residual { into_residual } else { DEVIATION });
                     (0..size).map(|_| random.random_range(-bound..bound)).collect()
                 };
                 (name, values)
@@ -136,6 +145,37 @@ impl Model {
         config.validate().map_err(|e| e.to_string())?;
         check_tensors(&config.shapes(), &tensors)?;
         Ok(Model { config, tensors })
+    }
+
+    /// The same model for a vocabulary that has grown to so many tokens. The embeddings of `new` tokens, which
+    /// all tokens behind the old vocabulary must be among, become the mean of those of `learned` tokens, so that
+    /// they score as an average word does until something is learned of them; and noise with a deviation of
+    /// 0.02 that depends on the token alone, so that they can be told apart.
+    ///
+    /// # Errors
+    /// [`InvalidConfig`] where the vocabulary shrinks or is out of its limits.
+    pub fn with_vocabulary(mut self, vocabulary: usize, new: &[u32], learned: &[u32]) -> Result<Model, InvalidConfig> {
+        let (width, before) = (self.config.width, self.config.vocabulary);
+        let config = Config { vocabulary, ..self.config.clone() };
+        config.validate()?;
+        if vocabulary < before {
+            let expected = format!("expected at least {before}, as many as the model has");
+            return Err(InvalidConfig { field: "vocabulary", value: vocabulary.to_string(), expected });
+        }
+        let embedding = self.tensors.entry(EMBEDDING.to_string()).or_default();
+        let mut mean = vec![0.0; width];
+        for token in learned {
+            let row = embedding.chunks(width).nth(*token as usize).unwrap_or_default();
+            mean.iter_mut().zip(row).for_each(|(sum, value)| *sum += value / learned.len() as f32);
+        }
+        embedding.resize(vocabulary * width, 0.0);
+        for token in new {
+            let mut random = ChaCha8Rng::seed_from_u64(u64::from(*token));
+            let row = embedding.chunks_mut(width).nth(*token as usize).unwrap_or_default();
+            let bound = uniform_bound(DEVIATION);
+            row.iter_mut().zip(&mean).for_each(|(value, mean)| *value = mean + random.random_range(-bound..bound));
+        }
+        Ok(Model { config, tensors: self.tensors })
     }
 
     pub fn config(&self) -> &Config {

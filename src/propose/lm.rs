@@ -26,7 +26,7 @@ use crate::model::{
     Versions,
 };
 use crate::rank::{Described, FEATURES_VERSION, GPU_FEATURES_VERSION, Ranking};
-use crate::space::{Choice, Space, Trace, Untuned};
+use crate::space::{Choice, Reader, Space, Trace, Untuned};
 use crate::target::{Kind, Task};
 use crate::workload::Workload;
 
@@ -114,8 +114,7 @@ impl Ingredients {
         Ingredients { want: true, workload: true, ranking: true, neighbours: true, untuned: true };
 }
 
-/// The versions that a checkpoint must have to write for this language and space; those of GPUs, if it names
-/// any.
+/// The versions of a checkpoint that is trained by this program, for this language and space.
 pub fn versions(language: &Language, space: &Space) -> Versions {
     Versions {
         tilescribe: env!("CARGO_PKG_VERSION").into(),
@@ -140,10 +139,13 @@ pub struct LanguageModel<'a> {
     rounds: u64,
     /// What was not chosen so far.
     rest: Rest,
+    /// What the model was trained on; `None` where that is this space.
+    trained_on: Option<Versions>,
 }
 
 impl<'a> LanguageModel<'a> {
-    /// `model` was checked to be of this space's and language's [`versions`].
+    /// `model` has an embedding for each token of the language, and was trained on this space; see
+    /// [`LanguageModel::trained_on`].
     pub fn new(space: &'a Space, language: Language, model: &Model, seed: u64) -> LanguageModel<'a> {
         let decoder = Decoder::new(model);
         LanguageModel {
@@ -156,7 +158,17 @@ impl<'a> LanguageModel<'a> {
             seed,
             rounds: 0,
             rest: Rest::default(),
+            trained_on: None,
         }
+    }
+
+    /// With a model of a checkpoint of these versions, which may be older than the space: it is not asked for
+    /// decisions of rules that it does not know, and does not read them. They take their defaults in what it
+    /// writes.
+    #[must_use]
+    pub fn trained_on(mut self, versions: &Versions) -> LanguageModel<'a> {
+        self.trained_on = Some(versions.clone());
+        self
     }
 
     /// Ranked by estimators of this program's features, or by one that learns from nothing but what is
@@ -203,6 +215,18 @@ impl<'a> LanguageModel<'a> {
         self.write(&prompt, task, &[], count)
     }
 
+    /// Tells which rules the model knows.
+    fn reader(&self, task: &Task) -> Result<Reader<'a>, ProposeError> {
+        let kind = task.target.kind();
+        let of_gpus = |versions: &Versions| versions.gpu.as_ref().map(|gpu| gpu.space.clone());
+        let version = self.trained_on.as_ref().and_then(|versions| match kind {
+            Kind::Cpu => Some(versions.space.clone()),
+            Kind::Gpu => of_gpus(versions),
+        });
+        let version = version.unwrap_or_else(|| self.space.version(kind));
+        self.space.reader(kind, &version).map_err(|error| ProposeError::Model(error.to_string()))
+    }
+
     fn prompt(&self, task: &Task, want: Option<u8>) -> Result<Prompt, ProposeError> {
         let want = want.filter(|_| self.ingredients.want);
         let positions = match self.ingredients.workload {
@@ -225,9 +249,10 @@ impl<'a> LanguageModel<'a> {
     ) -> Result<Vec<Written>, ProposeError> {
         let seed = self.seed ^ self.rounds.wrapping_mul(0x9e37_79b9_7f4a_7c15);
         let mut random = ChaCha8Rng::seed_from_u64(seed);
+        let reader = self.reader(task)?;
         let mut writing = |number: usize| {
             let start = if number % 2 == 1 { start_of_one(parents, &mut random) } else { Vec::new() };
-            Writing::new(self.space, &self.language, task, start)
+            Writing::new(&reader, self.space, &self.language, task, start)
         };
         let mut guides: Vec<Writing<'_>> = (0..count).map(&mut writing).collect();
         let Heuristics { temperature, top_p, .. } = self.heuristics;
@@ -249,7 +274,9 @@ impl<'a> LanguageModel<'a> {
     /// Values of traces, by the value head.
     fn judge(&self, task: &Task, traces: &[Trace]) -> Result<Vec<f32>, ProposeError> {
         let blind = self.prompt(task, None)?;
-        let sequences: Vec<Vec<Position>> = traces.iter().map(|trace| trace_positions(&self.language, trace)).collect();
+        let reader = self.reader(task)?;
+        let known = |trace: &Trace| Ok(trace_positions(&self.language, &reader.known_part(task, trace)?));
+        let sequences: Vec<Vec<Position>> = traces.iter().map(known).collect::<Result<_, ProposeError>>()?;
         self.decoder.values(&blind, &sequences).map_err(refused)
     }
 

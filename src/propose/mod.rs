@@ -21,7 +21,7 @@ mod tests;
 pub mod train;
 mod writing;
 
-pub use checkpoint::{load_checkpoint, shipped_checkpoint};
+pub use checkpoint::{Loaded, Notice, load_checkpoint, shipped_checkpoint};
 pub use evolution::Evolution;
 pub use lm::{Ingredients, LanguageModel, Written, versions};
 pub use method::{Made, Make, MakePlain, MakePretrained, Method, Purpose, Searcher};

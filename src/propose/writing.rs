@@ -1,12 +1,15 @@
-//! What the model is asked while it writes a trace: the space's questions, one after the other.
+//! What the model is asked while it writes a trace: the space's questions, one after the other, but for those
+//! of rules that it does not know.
 
 use crate::language::Language;
 use crate::model::{Guide, Next};
-use crate::space::{Choice, Decision, Space, Stale, Trace};
+use crate::space::{Choice, Decision, Reader, Reason, Space, Stale, Trace};
 use crate::target::Task;
 
 /// Guides the model along the space: sites are questions, values are answers.
 pub(super) struct Writing<'a> {
+    /// Tells which rules the model knows.
+    reader: &'a Reader<'a>,
     space: &'a Space,
     language: &'a Language,
     task: &'a Task,
@@ -29,8 +32,38 @@ pub(super) enum Ending {
 
 impl<'a> Writing<'a> {
     /// Begins with the decisions of `start`, as long as they answer what is asked.
-    pub fn new(space: &'a Space, language: &'a Language, task: &'a Task, start: Vec<Choice>) -> Writing<'a> {
-        Writing { space, language, task, start, trace: Trace::default(), decision: None, end: None }
+    pub fn new(
+        reader: &'a Reader<'a>,
+        space: &'a Space,
+        language: &'a Language,
+        task: &'a Task,
+        start: Vec<Choice>,
+    ) -> Writing<'a> {
+        Writing { reader, space, language, task, start, trace: Trace::default(), decision: None, end: None }
+    }
+}
+
+impl Writing<'_> {
+    /// The next question that the model knows; the others are answered as the start does, or by their default.
+    fn question(&mut self) -> Result<Result<Option<Decision>, Reason>, Stale> {
+        loop {
+            let next = self.space.question(self.task, &self.trace)?;
+            let Ok(Some(decision)) = next else { return Ok(next) };
+            if self.reader.knows(&decision) {
+                return Ok(Ok(Some(decision)));
+            }
+            let told = self.told(&decision);
+            let default = |Decision { site, mut candidates, default, .. }: Decision| {
+                let value = candidates.swap_remove(default.min(candidates.len() - 1));
+                Choice { site, value }
+            };
+            self.trace.0.push(told.unwrap_or_else(|| default(decision)));
+        }
+    }
+
+    /// What the start answers.
+    fn told(&self, decision: &Decision) -> Option<Choice> {
+        self.start.get(self.trace.0.len()).filter(|choice| choice.site == decision.site).cloned()
     }
 }
 
@@ -39,12 +72,13 @@ impl Guide for Writing<'_> {
         if let (Some(Decision { site, mut candidates, .. }), Some(chosen)) = (self.decision.take(), chosen) {
             self.trace.0.push(Choice { site, value: candidates.swap_remove(chosen) });
         }
-        let end = match self.space.question(self.task, &self.trace) {
+        let end = match self.question() {
             Ok(Ok(Some(decision))) => {
                 let question = self.language.encode_words(&decision.site);
-                if let Some(choice) = self.start.get(self.trace.0.len()).filter(|choice| choice.site == decision.site) {
-                    self.trace.0.push(choice.clone());
-                    return Next::Told { question, answer: self.language.encode_words(&choice.value) };
+                if let Some(choice) = self.told(&decision) {
+                    let answer = self.language.encode_words(&choice.value);
+                    self.trace.0.push(choice);
+                    return Next::Told { question, answer };
                 }
                 let answers = decision.candidates.iter().map(|value| self.language.encode_words(value)).collect();
                 self.decision = Some(decision);

@@ -127,7 +127,7 @@ impl Space {
             true => vec![false; self.known(kind).len()],
             false => absent(&self.known(kind), kind, version.parse()?)?,
         };
-        Ok(Reader { space: self, absent })
+        Ok(Reader { space: self, kind, absent })
     }
 
     fn known(&self, kind: Kind) -> Vec<Known> {
@@ -173,6 +173,7 @@ fn absent(known: &[Known], kind: Kind, found: SpaceVersion) -> Result<Vec<bool>,
 #[derive(Clone)]
 pub struct Reader<'a> {
     space: &'a Space,
+    kind: Kind,
     /// By the number of the rule: whether the older version lacks it.
     absent: Vec<bool>,
 }
@@ -181,6 +182,12 @@ impl Reader<'_> {
     /// Whether the version is the space's own, so that nothing is to be upgraded.
     pub fn is_current(&self) -> bool {
         !self.absent.contains(&true)
+    }
+
+    /// The names of the rules that the version lacks.
+    pub fn absent_rules(&self) -> Vec<String> {
+        let rules = self.space.known(self.kind).into_iter().zip(&self.absent);
+        rules.filter(|(_, absent)| **absent).map(|(rule, _)| rule.name.to_string()).collect()
     }
 
     /// Whether the version has the rule that asks for a decision.

@@ -93,7 +93,8 @@ impl Planned {
     }
 
     fn add(&mut self, text: &str, known: &mut Known, space: &Space, target: &Target) -> Result<(), String> {
-        let Line { name, workload, space: version, trace } = serde_json::from_str(text).map_err(|error| error.to_string())?;
+        let Line { name, workload, space: version, trace } =
+            serde_json::from_str(text).map_err(|error| error.to_string())?;
         let workload = workload.parse().map_err(|error| format!("workload: {error}"))?;
         let trace: Trace = trace.parse().map_err(|error| format!("trace: {error}"))?;
         let task = Task { workload, target: target.clone() };

@@ -13,7 +13,7 @@ use tilescribe::record::{Filter, Store};
 
 use crate::command::refusals::untrained;
 use crate::command::{Sandbox, TASK, expect_failure};
-use crate::model::{checkpoint, versions};
+use crate::model::{accepts, checkpoint, same, versions};
 
 const COMMIT: &str = "0123456789abcdef0123456789abcdef01234567";
 
@@ -66,7 +66,7 @@ impl Hub {
 
     fn load(&self, cache: &Path, name: &str) -> Result<Checkpoint, SourceError> {
         let options = HubOptions { endpoint: self.endpoint.clone(), cache: cache.to_path_buf() };
-        name.parse::<Source>()?.load_from(&versions(), &options)
+        name.parse::<Source>()?.load_from(&accepts, &options)
     }
 }
 
@@ -124,8 +124,8 @@ fn a_checkpoint_of_another_version_is_refused() {
     let hub = Hub::of_checkpoint(|_, _| {});
     let cache = tempfile::tempdir().unwrap();
     let options = HubOptions { endpoint: hub.endpoint, cache: cache.path().to_path_buf() };
-    let expected = Versions { space: "cpu-2".into(), ..versions() };
-    let refused = "hf:owner/name".parse::<Source>().unwrap().load_from(&expected, &options);
+    let other = Versions { space: "cpu-2".into(), ..versions() };
+    let refused = "hf:owner/name".parse::<Source>().unwrap().load_from(&|found| same(found, &other), &options);
     assert!(matches!(refused, Err(SourceError::Checkpoint(CheckpointError::Version { of: "search space", .. }))));
 }
 
@@ -177,7 +177,7 @@ fn what_the_hub_lacks_is_named() {
     let error = Hub::serve(BTreeMap::new()).load(cache.path(), "hf:owner/name@main").unwrap_err();
     assert!(error.to_string().contains("config.json") && error.to_string().contains("404"), "{error}");
     let nobody = HubOptions { endpoint: "http://127.0.0.1:1".into(), cache: cache.path().to_path_buf() };
-    let error = "hf:owner/name".parse::<Source>().unwrap().load_from(&versions(), &nobody).unwrap_err();
+    let error = "hf:owner/name".parse::<Source>().unwrap().load_from(&accepts, &nobody).unwrap_err();
     assert!(matches!(error, SourceError::Download { .. }), "{error}");
 }
 

@@ -3,10 +3,14 @@
 use std::collections::HashSet;
 
 use rayon::iter::{IntoParallelIterator, ParallelIterator};
-use tilescribe::language::{Language, LanguageError, parse_task, print_task, target_line, tokenizer_json};
+use tilescribe::language::{
+    Growth, Language, LanguageError, VocabularyMismatch, parse_task, print_task, target_line, tokenizer_json,
+    tokenizer_words,
+};
 use tilescribe::space::{Choice, Decision, Policy, Space, Trace, Word, Words};
-use tilescribe::target::{Architecture, Cpu, Target, Task};
+use tilescribe::target::{Architecture, Cpu, Gpu, Target, Task};
 use tilescribe::workload::generate::{Limits, generate};
+use tilescribe::workload::text::KEYWORDS;
 use tilescribe::workload::{Binary, Combiner, DType, Unary, Workload, canonical};
 use tokenizers::Tokenizer;
 
@@ -170,14 +174,18 @@ fn floats_have_tokens() {
 }
 
 #[test]
-fn names_of_the_workload_are_words() {
+fn what_prompts_are_made_of_are_words() {
     let language = Language::standard();
     let unary = Unary::ALL.map(|op| op.name());
     let binary = Binary::ALL.map(|op| op.name());
     let combiners = [Combiner::Sum, Combiner::Product, Combiner::Maximum, Combiner::Minimum].map(|c| c.name());
     use DType::*;
     let dtypes = [F32, F16, BF16, I8, U8, I32, I64, Bool].map(|t| t.name());
-    for name in unary.iter().chain(&binary).chain(&combiners).chain(&dtypes) {
+    let gpu = Gpu::from_toml(include_str!("../../targets/gpus/sm_90a.toml")).unwrap();
+    let lines = format!("{} {}", target_line(&target()), target_line(&Target::Gpu(gpu)));
+    let of_targets = lines.split(' ').filter(|word| word.parse::<u64>().is_err());
+    let of_workloads = unary.iter().chain(&binary).chain(&combiners).chain(&dtypes).chain(&KEYWORDS).copied();
+    for name in of_workloads.chain(of_targets).chain(["want", "any"]) {
         assert!(language.vocabulary().iter().any(|s| s == name), "{name}");
     }
 }
@@ -206,20 +214,115 @@ impl Policy for Roll {
     }
 }
 
+/// Names of the space that are younger than the list of words. A model that has learned them by their letters
+/// learns them anew once they are words.
+const SPELLED_BY_LETTERS: [&str; 1] = ["stages"];
+
 #[test]
 fn traces_of_the_space_are_made_of_words() {
     let (language, space) = (Language::standard(), Space::standard());
-    let mut decisions = 0;
-    for seed in 0..200 {
-        let workload = canonical(&generate(seed, Limits::LARGE)).workload;
-        let task = Task { workload, target: target() };
-        let (trace, _) = space.drive(&task, &mut Roll(seed));
-        check_trace(&language, &trace);
-        let spelled = language.spell(&language.encode_trace(&trace)).unwrap();
-        assert!(!spelled.contains('~'), "a name of the space is no word of the vocabulary: {spelled}");
-        decisions += trace.0.len();
+    let gpu = Target::Gpu(Gpu::from_toml(include_str!("../../targets/gpus/sm_90a.toml")).unwrap());
+    for target in [target(), gpu] {
+        let mut decisions = 0;
+        for seed in 0..200 {
+            let workload = canonical(&generate(seed, Limits::LARGE)).workload;
+            let task = Task { workload, target: target.clone() };
+            let (trace, _) = space.drive(&task, &mut Roll(seed));
+            check_trace(&language, &trace);
+            let words = trace.0.iter().flat_map(|choice| choice.site.0.iter().chain(&choice.value.0));
+            let words = words.filter(|word| !SPELLED_BY_LETTERS.contains(&word.to_string().as_str())).cloned();
+            let spelled = language.spell(&language.encode_words(&Words(words.collect()))).unwrap();
+            assert!(!spelled.contains('~'), "a name of the space is no word of the vocabulary: {spelled}");
+            decisions += trace.0.len();
+        }
+        assert!(decisions > 200, "{decisions}");
     }
-    assert!(decisions > 200, "{decisions}");
+}
+
+/// The words of the shipped checkpoint, which never change.
+fn shipped_words() -> Vec<String> {
+    tokenizer_words(include_str!("../../checkpoints/default/tokenizer.json")).unwrap()
+}
+
+/// The shipped vocabulary with some words in other places, and others behind it.
+fn grown(named: &[(usize, &str)], behind: &[&str]) -> Language {
+    let mut words = Language::standard().vocabulary().to_vec();
+    named.iter().for_each(|(id, word)| words[*id] = word.to_string());
+    words.extend(behind.iter().map(|word| word.to_string()));
+    Language::from_words(&words.join("\n")).unwrap()
+}
+
+#[test]
+fn every_word_keeps_its_id() {
+    let language = Language::standard();
+    let shipped = shipped_words();
+    assert_eq!(shipped.len(), 702);
+    for (id, word) in shipped.iter().enumerate().filter(|(_, word)| !word.starts_with("<spare")) {
+        assert_eq!(language.vocabulary()[id], *word, "token {id}");
+    }
+    assert!(language.growth_since(&shipped).is_ok());
+    // the version that the shipped checkpoint names
+    assert_eq!(language.version(), "a0a5f29d9564291d");
+}
+
+#[test]
+fn new_words_leave_the_version_as_it_is() {
+    let standard = Language::standard();
+    let later = grown(&[(602, "cubes"), (604, "spheres")], &["cones"]);
+    assert_eq!(later.version(), standard.version());
+    let shared = (0..602).collect();
+    assert_eq!(later.growth_since(standard.vocabulary()), Ok(Growth { new: vec![602, 604, 702], shared }));
+    // what was said before is said as before
+    let text = trace("algorithm = direct\ntile s0 a = 16\nfoo = 777\n");
+    assert_eq!(later.encode_trace(&text), standard.encode_trace(&text));
+    assert_eq!(later.encode_site(&"cubes".into())[0], 602);
+    // a word that means something else is another language
+    assert_ne!(grown(&[(300, "cubes")], &[]).version(), standard.version());
+}
+
+#[test]
+fn other_vocabularies_are_told_apart() {
+    let standard = Language::standard();
+    let grown_since = |other: &Language| standard.growth_since(other.vocabulary());
+    let newer = |count, id, first: &str| Err(VocabularyMismatch::Newer { count, id, first: first.into() });
+    assert_eq!(grown_since(&grown(&[(602, "cubes")], &["cones"])), newer(2, 602, "cubes"));
+    assert_eq!(grown_since(&grown(&[], &["cones"])), newer(1, 702, "cones"));
+    let mut swapped = standard.vocabulary().to_vec();
+    swapped.swap(300, 301);
+    let (found, expected) = (swapped[300].clone(), swapped[301].clone());
+    assert_eq!(standard.growth_since(&swapped), Err(VocabularyMismatch::Other { id: 300, found, expected }));
+    let moved = grown(&[(602, "cubes")], &[]);
+    let other = grown(&[(603, "cubes")], &[]);
+    assert!(matches!(moved.growth_since(other.vocabulary()), Err(VocabularyMismatch::Other { id: 603, .. })));
+}
+
+#[test]
+fn lists_that_are_no_vocabulary_are_refused() {
+    let words = Language::standard().vocabulary().to_vec();
+    assert!(Language::from_words(&words.join("\n")).is_ok());
+    for (changed, problem) in [
+        (words[..500].to_vec(), "is missing"),
+        ([&words[..], &words[300..301]].concat(), "is there already"),
+        ([&words[..], &["two words".to_string()]].concat(), "holds blanks"),
+        ([&words[..], &[String::new(), "x".to_string()]].concat(), "is empty"),
+        ((0..70_000).map(|n| format!("w{n}")).collect(), "more than"),
+    ] {
+        let error = Language::from_words(&changed.join("\n")).unwrap_err().to_string();
+        assert!(error.contains(problem), "{error}");
+    }
+    for (from, to) in [
+        ("\"tile\":", "\"tiel\":"),
+        ("\"WordLevel\"", "\"BPE\""),
+        ("\"<unk>\": 2,", "\"<unk>\": 3,"),
+        ("\"<unk>\": 2,", "\"<unk>\": -2,"),
+        ("\"<unk>\": 2,", "\"<unk>\": 70000,"),
+        ("\"vocab\"", "\"words\""),
+    ] {
+        let text = tokenizer_json(&Language::standard());
+        assert!(text.contains(from), "{from}");
+        let words = tokenizer_words(&text.replace(from, to));
+        assert!(words.is_err() || Language::standard().growth_since(&words.unwrap()).is_err(), "{from} {to}");
+    }
 }
 
 #[test]

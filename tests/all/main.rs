@@ -17,5 +17,6 @@ mod tune;
 mod artifact;
 mod command;
 mod hub;
+mod growth;
 mod hygiene;
 mod docs;

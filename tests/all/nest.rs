@@ -4,7 +4,7 @@ mod compiled;
 mod faults;
 mod gpu;
 mod gpu_programs;
-mod kept;
+pub mod kept;
 mod persistent;
 mod random;
 mod rows;

@@ -180,7 +180,7 @@ fn no_evaluation_task_is_in_the_corpus() {
 #[test]
 fn the_shipped_model_writes_legal_programs_for_workloads_it_has_never_seen() {
     let (space, language) = (Space::standard(), Language::standard());
-    let checkpoint = shipped_checkpoint(&language, &space).unwrap();
+    let checkpoint = shipped_checkpoint(&language, &space).unwrap().checkpoint;
     let target = codegen::host().unwrap();
     let (mut drawn, mut dead_ends) = (0, 0);
     for seed in 0..24 {

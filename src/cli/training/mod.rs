@@ -121,9 +121,11 @@ fn fastest(entries: &[Entry], most: usize) -> Vec<Entry> {
     kept
 }
 
-/// Names the versions of GPUs where a checkpoint has learned from such machines, and only there.
+/// Names the versions of GPUs where a checkpoint has learned from such machines, and only there: those that it
+/// names already, or else these.
 pub fn tell_machines(checkpoint: &mut Checkpoint, of_all: Versions) {
-    checkpoint.versions.gpu = of_all.gpu.filter(|_| checkpoint.estimators.gpu.is_some());
+    let known = checkpoint.versions.gpu.take();
+    checkpoint.versions.gpu = known.or(of_all.gpu).filter(|_| checkpoint.estimators.gpu.is_some());
 }
 
 /// What training came to.
@@ -205,6 +207,11 @@ impl Run<'_> {
         };
         if goes_on && models.is_some_and(|(before, after)| after.policy_loss >= before.policy_loss) {
             checkpoint.model = self.start.clone();
+            if let Some(beside) = self.beside {
+                let tilescribe = checkpoint.versions.tilescribe;
+                checkpoint.versions = Versions { tilescribe, ..beside.versions.clone() };
+                tell_machines(&mut checkpoint, versions(language, space));
+            }
         }
         checkpoint.save(self.output)?;
         if state.exists() {

@@ -30,23 +30,23 @@ const OF_GPUS: usize = 1_000;
 
 /// Programs of one task.
 #[derive(Serialize, Deserialize)]
-struct Kept {
-    workload: String,
+pub struct Kept {
+    pub workload: String,
     /// As TOML.
-    target: String,
-    programs: Vec<Program>,
+    pub target: String,
+    pub programs: Vec<Program>,
 }
 
 #[derive(Serialize, Deserialize)]
-struct Program {
-    trace: String,
+pub struct Program {
+    pub trace: String,
     /// [`hash`] of its nest.
-    nest: String,
+    pub nest: String,
 }
 
 /// Half of the SHA-256 of a nest as text, spelled as it was when the file was drawn: scopes had other names,
 /// the growth of errors came last, and nothing told names apart that are the same.
-fn hash(nest: &Nest) -> String {
+pub fn hash(nest: &Nest) -> String {
     let text = nest.to_string();
     let growth = format!("error growth {}\n", nest.error_growth);
     let text = text.strip_prefix(&growth).unwrap_or(&text).to_string() + &growth;
@@ -70,8 +70,14 @@ fn path() -> PathBuf {
     root().join("tests/files/nest/kept.jsonl.zst")
 }
 
-fn task(workload: &str, target: &str) -> Task {
+pub fn task(workload: &str, target: &str) -> Task {
     Task { workload: workload.parse().unwrap(), target: Target::from_toml(target).unwrap() }
+}
+
+/// All programs.
+pub fn read() -> Vec<Kept> {
+    let input = BufReader::new(zstd::Decoder::new(File::open(path()).unwrap()).unwrap());
+    input.lines().map(|line| serde_json::from_str(&line.unwrap()).unwrap()).collect()
 }
 
 #[test]
@@ -79,8 +85,7 @@ fn programs_of_before_come_out_as_they_were() {
     if std::env::var_os("UPDATE_EXPECT").is_some() && !path().exists() {
         draw();
     }
-    let input = BufReader::new(zstd::Decoder::new(File::open(path()).unwrap()).unwrap());
-    let kept: Vec<Kept> = input.lines().map(|line| serde_json::from_str(&line.unwrap()).unwrap()).collect();
+    let kept = read();
     let programs: usize = kept.iter().map(|kept| kept.programs.len()).sum();
     assert_eq!(programs, OF_CORPUS + OF_GPUS);
     let changed: Vec<String> = kept.par_iter().flat_map_iter(changed).collect();
