@@ -144,12 +144,12 @@ impl Known {
 
     /// The tasks. Corpus files have no names for them but their hashes.
     fn jobs(&self, target: &Target) -> Vec<Job> {
-        let job = |(hash, (workload, _)): (&String, &(Workload, BTreeSet<(String, Trace)>))| Job {
+        let job = |hash: &String, workload: &Workload| Job {
             name: hash.clone(),
             task: Task { workload: workload.clone(), target: target.clone() },
             weight: 1.0,
         };
-        self.0.iter().map(job).collect()
+        self.0.iter().map(|(hash, (workload, _))| job(hash, workload)).collect()
     }
 
     /// Those that are programs for the target.

@@ -15,14 +15,14 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use thiserror::Error;
 
-use super::estimator::BELIEVED;
+use super::estimator::SCORE_RANGE;
 use super::{Config, Estimator, Estimators, Model};
 use crate::files::{self, DraftFile};
 
 /// Names of the files of a checkpoint, and the most bytes that each may have.
 pub(super) const FILES: [(&str, u64); 5] = [
     ("config.json", 64 << 10),
-    ("tokenizer.json", 16 << 20),
+    ("tokenizer.json", 4 << 20),
     ("README.md", 1 << 20),
     ("estimator.safetensors", 8 << 20),
     // 100 million weights of 4 bytes, and a header
@@ -253,7 +253,7 @@ fn estimators(tensors: Tensors, knows_gpus: bool) -> Result<Estimators, String> 
 
 fn estimator(tensors: Tensors) -> Result<Estimator, String> {
     let values = |name: &str| tensors.get(name).map(|stored| stored.values.len());
-    let bounded = tensors.contains_key(BELIEVED);
+    let bounded = tensors.contains_key(SCORE_RANGE);
     let shapes = Estimator::shapes(values("mean").unwrap_or(0), Estimator::trees(values("forest.leaves")), bounded);
     Estimator::from_tensors(with_shapes(&shapes, tensors)?)
 }

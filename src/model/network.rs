@@ -145,7 +145,7 @@ impl Network {
         }
         let frame = self.frame(prefix.len(), suffixes.len(), members)?;
         let slotted = positions.iter().map(|position| position.slotted(self.config.slots));
-        let mut x = self.together("read_slots.weight", slotted)?;
+        let mut x = self.pooled("read_slots.weight", slotted)?;
         for layer in 0..self.config.layers {
             let weight = |name: &str| self.weight(&format!("layers.{layer}.{name}.weight"));
             let normed = self.rms_norm(&x, weight("attention_norm")?)?;
@@ -158,8 +158,9 @@ impl Network {
         self.rms_norm(&x.narrow(0, prefix.len(), suffixes.len())?, self.weight("norm.weight")?)
     }
 
-    /// What stands together, each a few tokens in slots, as one vector: `[rows, width]`.
-    fn together(
+    /// A vector for each row, which is a few tokens in slots: the sum of their embeddings, each times the
+    /// weight of its slot. `[rows, width]`.
+    fn pooled(
         &self,
         slots: &str,
         rows: impl ExactSizeIterator<Item = impl Iterator<Item = (u32, usize)>>,
@@ -185,7 +186,7 @@ impl Network {
     fn scores(&self, hidden: &Tensor, questions: &[&[Vec<u32>]]) -> Result<Tensor, ModelError> {
         let answers: Vec<&Vec<u32>> = questions.iter().copied().flatten().collect();
         let slotted = answers.iter().map(|tokens| slotted(tokens, self.config.slots));
-        let answers = self.together("choice_slots.weight", slotted)?;
+        let answers = self.pooled("choice_slots.weight", slotted)?;
         let asked = hidden.index_select(&Tensor::new(rows_of(questions), &self.device)?, 0)?;
         Ok((asked * answers)?.sum(1)?)
     }
@@ -241,12 +242,12 @@ impl Network {
         Ok((gate * gate_up.narrow(1, hidden, hidden)?)?)
     }
 
-    /// Negative log-likelihood of the `chosen` answers to each row's question, weighted and summed: a scalar.
+    /// The weighted sum of the negative log-likelihoods of the `chosen` answers to each row's question: a scalar.
     /// Of normed hidden states `[questions, width]`.
     ///
     /// # Errors
     /// Questions without answers, answers without tokens, a token outside of the vocabulary, no such answer.
-    pub(super) fn nats(
+    pub(super) fn cross_entropy(
         &self,
         hidden: &Tensor,
         questions: &[&[Vec<u32>]],
@@ -404,13 +405,13 @@ mod tests {
                 network.fused = fused;
                 let hidden = network.hidden(&prefix, &suffixes, 2).unwrap();
                 let weights = [1.0, 0.5, 2.0, 0.0, 1.0, 1.0, 0.3, 1.0];
-                let nats = network.nats(&hidden, &questions, &[2, 0, 1, 0, 0, 0, 1, 0], &weights).unwrap();
+                let loss = network.cross_entropy(&hidden, &questions, &[2, 0, 1, 0, 0, 0, 1, 0], &weights).unwrap();
                 let values = network.value(&hidden).unwrap().sqr().unwrap().sum_all().unwrap();
-                let gradients = (nats.clone() + values).unwrap().backward().unwrap();
-                results.push((nats.to_scalar::<f32>().unwrap(), gradients));
+                let gradients = (loss.clone() + values).unwrap().backward().unwrap();
+                results.push((loss.to_scalar::<f32>().unwrap(), gradients));
             }
-            let [(nats, gradients), (expected_nats, expected)] = &results[..] else { unreachable!() };
-            assert!(*nats > 1.0 && (nats - expected_nats).abs() < 1e-4, "{nats} {expected_nats}");
+            let [(loss, gradients), (expected_loss, expected)] = &results[..] else { unreachable!() };
+            assert!(*loss > 1.0 && (loss - expected_loss).abs() < 1e-4, "{loss} {expected_loss}");
             for (name, variable) in network.variables() {
                 let of = |gradients: &candle_core::backprop::GradStore| {
                     gradients.get(variable).unwrap().flatten_all().unwrap().to_vec1::<f32>().unwrap()
@@ -432,17 +433,22 @@ mod tests {
         let (scores, _) = network.evaluate(&positions, &answers).unwrap();
         let hidden = network.hidden(&[], &positions.iter().collect::<Vec<_>>(), 1).unwrap();
         let questions = [answers.as_slice(); 3];
-        let nats = network.nats(&hidden, &questions, &[1, 2, 3], &[1.0, 0.0, 2.0]).unwrap().to_scalar::<f32>().unwrap();
+        let loss = network
+            .cross_entropy(&hidden, &questions, &[1, 2, 3], &[1.0, 0.0, 2.0])
+            .unwrap()
+            .to_scalar::<f32>()
+            .unwrap();
         let likelihood = |row: usize, answer: usize| {
             let scores = &scores[row * 4..][..4];
             (scores[answer].exp() / scores.iter().map(|score| score.exp()).sum::<f32>()).ln()
         };
         let expected = -likelihood(0, 1) - 2.0 * likelihood(2, 3);
-        assert!((nats - expected).abs() < 1e-5, "{nats} {expected}");
+        assert!((loss - expected).abs() < 1e-5, "{loss} {expected}");
         // the order of an answer's tokens counts
         assert!((scores[1] - scores[2]).abs() > 1e-6);
-        let refused =
-            |answers: &[Vec<u32>], chosen| network.nats(&hidden, &[answers; 3], &[chosen; 3], &[1.0; 3]).is_err();
+        let refused = |answers: &[Vec<u32>], chosen| {
+            network.cross_entropy(&hidden, &[answers; 3], &[chosen; 3], &[1.0; 3]).is_err()
+        };
         assert!(refused(&[], 0) && refused(&[vec![]], 0) && refused(&[vec![11]], 0) && refused(&[vec![1]], 1));
     }
 

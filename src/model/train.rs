@@ -342,7 +342,7 @@ impl<'a> Trainer<'a> {
         }
     }
 
-    /// The objective is `policy_scale · Σ weighted nats + value_scale · value_weight · value loss`.
+    /// The objective is `policy_scale · Σ weighted cross-entropy + value_scale · value_weight · value loss`.
     fn losses(&self, batch: &Batch<'_>, policy_scale: f64, value_scale: f64) -> Result<Losses, ModelError> {
         let device = self.network.device();
         let hidden = self.network.hidden(&batch.prefix, &batch.suffixes, batch.members)?;
@@ -368,9 +368,9 @@ impl<'a> Trainer<'a> {
         }
         if !batch.rows.is_empty() {
             let asked = rows(&batch.rows)?;
-            let nats = self.network.nats(&asked, &batch.questions, &batch.chosen, &batch.weights)?;
-            losses.policy_sum = nats.to_scalar()?;
-            objective = (objective + (nats * policy_scale)?)?;
+            let policy_loss = self.network.cross_entropy(&asked, &batch.questions, &batch.chosen, &batch.weights)?;
+            losses.policy_sum = policy_loss.to_scalar()?;
+            objective = (objective + (policy_loss * policy_scale)?)?;
         }
         Ok(Losses { objective: Some(objective), ..losses })
     }

@@ -74,6 +74,9 @@ pub fn load_checkpoint(source: &Source, language: &Language, space: &Space) -> R
     Ok(fitting(language, space, source.load(&accepts)?)?)
 }
 
+/// How much of a version an error shows, in characters.
+const LONGEST_VERSION: usize = 200;
+
 /// Judges the versions of a checkpoint, and tells which rules it is older than.
 fn accept(found: &Versions, language: &Language, space: &Space) -> Result<Vec<Notice>, CheckpointError> {
     let own = versions(language, space);
@@ -81,7 +84,7 @@ fn accept(found: &Versions, language: &Language, space: &Space) -> Result<Vec<No
         true => Ok(()),
         false => Err(CheckpointError::Version {
             of,
-            found: found.to_string(),
+            found: found.chars().take(LONGEST_VERSION).collect(),
             expected: expected.to_string(),
             reason: reason.to_string(),
         }),

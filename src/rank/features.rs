@@ -6,7 +6,7 @@
 //! programs; what they get wrong is learned. Last come the bodies of the two hottest loops: what one
 //! iteration executes, and the loops around it.
 
-use super::gpu_features::{OWN_FEATURES, own_features};
+use super::gpu_features::{OWN_FEATURES, add_own_features};
 use crate::analysis::{Body, Demand, LevelTraffic, Mix, Pieces, bodies};
 use crate::nest::{Nest, Scope, Statistics, statistics};
 use crate::target::{Kind, Target, Task};
@@ -34,9 +34,18 @@ const ITERATION: f64 = 2.0;
 const CONDITION: f64 = 2.0;
 const DIVISION: f64 = 10.0;
 const FORK: f64 = 1000.0;
-/// Bodies of loops that are looked at one by one, and loops around each.
-const HOTTEST: usize = 2;
+/// The bodies of loops that have features of their own, and the loops around each, innermost first.
+const HOTTEST: [&str; 2] = ["hottest body", "second hottest body"];
 const AROUND: usize = 5;
+const LOOPS_ITERATIONS: [&str; AROUND] = [
+    "iterations of loop 1",
+    "iterations of loop 2",
+    "iterations of loop 3",
+    "iterations of loop 4",
+    "iterations of loop 5",
+];
+const LOOPS_BYTES: [&str; AROUND] =
+    ["bytes of loop 1", "bytes of loop 2", "bytes of loop 3", "bytes of loop 4", "bytes of loop 5"];
 /// Vector registers: more live values than that do not fit.
 const REGISTERS: f64 = 32.0;
 
@@ -48,79 +57,164 @@ pub fn features_of(kind: Kind) -> usize {
     }
 }
 
+/// A feature of a program.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Feature {
+    /// What all of its kind have in common: how `name` was counted.
+    pub group: &'static str,
+    pub name: &'static str,
+    pub value: f64,
+}
+
+/// A row of the table of features.
+pub(super) type Named = (&'static str, f64);
+
+/// The table of features, in the order in which estimators read them.
+#[derive(Default)]
+pub(super) struct Table(Vec<Feature>);
+
+impl Table {
+    pub(super) fn add(&mut self, group: &'static str, rows: impl IntoIterator<Item = Named>) {
+        self.0.extend(rows.into_iter().map(|(name, value)| Feature { group, name, value }));
+    }
+
+    /// The logarithms of counts.
+    pub(super) fn add_magnitudes(&mut self, group: &'static str, rows: impl IntoIterator<Item = Named>) {
+        self.add(group, rows.into_iter().map(|(name, count)| (name, magnitude(count))));
+    }
+
+    /// The logarithms of counts for each operation that the workload asks for.
+    pub(super) fn add_per_flop(&mut self, group: &'static str, rows: impl IntoIterator<Item = Named>, flops: f64) {
+        self.add(group, rows.into_iter().map(|(name, count)| (name, ((count + 1.0) / flops).log2())));
+    }
+}
+
 /// Features of a program: [`FEATURES`] on a CPU, [`GPU_FEATURES`] on a GPU.
 pub fn features(task: &Task, nest: &Nest) -> Vec<f32> {
+    named_features(task, nest).into_iter().map(|feature| feature.value as f32).collect()
+}
+
+/// The same with their names.
+pub fn named_features(task: &Task, nest: &Nest) -> Vec<Feature> {
     let target = &task.target;
     let pieces = Pieces::new(nest);
     let (demand, mix, sizes) = (Demand::of(&task.workload), Mix::of_pieces(&pieces, target), statistics(nest));
     let levels = moved_by_level(&pieces.traffic(target));
     let flops = demand.flops as f64 + 1.0;
+    let columns = task.workload.tensors.last().and_then(|tensor| tensor.shape.last()).copied().unwrap_or(1);
 
-    let counts = counts(&mix);
-    let moved: Vec<f64> = levels.iter().flatten().copied().collect();
-    let mut features = vec![flops, demand.compulsory.total_bytes() as f64, f64::from(nest.error_growth)];
-    features.extend(counts.iter().chain(&moved).chain(&size_of_each(&sizes)));
-    features.iter_mut().for_each(|count| *count = magnitude(*count));
-
-    let written_out = sizes.operations as f64;
-    let relative = counts.iter().chain(&moved).chain([&written_out]);
-    features.extend(relative.map(|count| ((count + 1.0) / flops).log2()));
+    let mut table = Table::default();
+    table.add_magnitudes(
+        "workload",
+        [
+            ("flops", flops),
+            ("compulsory bytes", demand.compulsory.total_bytes() as f64),
+            ("error growth", f64::from(nest.error_growth)),
+        ],
+    );
+    table.add_magnitudes("count", counts(&mix));
+    table.add_magnitudes("bytes", bytes(&levels));
+    table.add_magnitudes("size", size_of_each(&sizes));
+    table.add_per_flop("count per flop", counts(&mix), flops);
+    table.add_per_flop("bytes per flop", bytes(&levels), flops);
+    table.add_per_flop("size per flop", [("operations", sizes.operations as f64)], flops);
     let vectors = magnitude(mix.vector_operations);
-    let beside = [mix.loads.single, mix.loads.contiguous, mix.iterations, mix.chained];
-    features.extend(beside.map(|count| magnitude(count) - vectors));
+    let beside = [
+        ("single loads", mix.loads.single),
+        ("contiguous loads", mix.loads.contiguous),
+        ("iterations", mix.iterations),
+        ("chained", mix.chained),
+    ];
+    table.add("per vector operation", beside.map(|(name, count)| (name, magnitude(count) - vectors)));
     let imbalance = if mix.even_share > 0.0 { mix.share / mix.even_share } else { 1.0 };
-    features.extend([mix.lane_use, imbalance]);
-    for cycles in cycles(&mix, &levels, f64::from(target.processors().max(1))) {
-        features.extend([magnitude(cycles), ((cycles + 1.0) / flops).log2()]);
+    table.add("use", [("lanes", mix.lane_use), ("imbalance", imbalance)]);
+    let cycles = cycles(&mix, &levels, f64::from(target.processors().max(1)));
+    for (group, cycles) in ["cycles if all overlaps", "cycles if nothing overlaps"].into_iter().zip(cycles) {
+        table.add_magnitudes(group, [("in all", cycles)]);
+        table.add_per_flop(group, [("per flop", cycles)], flops);
     }
-    features.extend(TRANSLATIONS.map(|entries| magnitude(pieces.translations(target, entries) as f64)));
+    let misses = |entries: u64| pieces.translations(target, entries) as f64;
+    let [first, second] = TRANSLATIONS.map(misses);
+    table.add_magnitudes("translation misses", [("first level", first), ("second level", second)]);
+
     let mut bodies = bodies(&pieces, target);
     bodies.sort_by(|a, b| b.cost().total_cmp(&a.cost()));
     let all: f64 = bodies.iter().map(Body::cost).sum();
-    for number in 0..HOTTEST {
-        features.extend(of_body(bodies.get(number).unwrap_or(&Body::default()), all));
+    for (number, group) in HOTTEST.into_iter().enumerate() {
+        add_body(&mut table, group, bodies.get(number).unwrap_or(&Body::default()), all);
     }
-    features.extend(of_all(&bodies));
-    let buffers = |scope: Scope| magnitude(nest.buffers.iter().filter(|buffer| buffer.scope == scope).count() as f64);
-    features.extend([Scope::Packed, Scope::Workspace, Scope::BlockShared].map(buffers));
-    let columns = task.workload.tensors.last().and_then(|tensor| tensor.shape.last()).copied().unwrap_or(1);
-    let whole = f64::from(u8::from(columns % target.lanes().max(1) == 0));
-    features.extend([f64::from(target.processors()), magnitude(columns as f64), whole]);
-    features.push(task.workload.tensors.len() as f64);
+    table.add("all bodies", of_all(&bodies));
+    let buffers = |scope: Scope| nest.buffers.iter().filter(|buffer| buffer.scope == scope).count() as f64;
+    table.add_magnitudes(
+        "buffers",
+        [
+            ("packed", buffers(Scope::Packed)),
+            ("workspace", buffers(Scope::Workspace)),
+            ("block-shared", buffers(Scope::BlockShared)),
+        ],
+    );
+    table.add(
+        "task",
+        [
+            ("processors", f64::from(target.processors())),
+            ("columns", magnitude(columns as f64)),
+            ("whole vectors", f64::from(u8::from(columns % target.lanes().max(1) == 0))),
+            ("tensors", task.workload.tensors.len() as f64),
+        ],
+    );
     if let Target::Gpu(gpu) = target {
-        features.extend(own_features(&pieces, gpu, flops));
+        add_own_features(&mut table, &pieces, gpu, flops);
     }
-    features.into_iter().map(|feature| feature as f32).collect()
+    table.0
 }
 
 pub(super) fn magnitude(count: f64) -> f64 {
     (1.0 + count.max(0.0)).log2()
 }
 
-fn counts(mix: &Mix) -> [f64; 16] {
+fn counts(mix: &Mix) -> [Named; 16] {
     [
-        mix.vector_operations,
-        mix.scalar_operations,
-        mix.slow_operations,
-        mix.loads.single,
-        mix.loads.contiguous,
-        mix.loads.strided,
-        mix.loads.scattered,
-        mix.stores.single,
-        mix.stores.contiguous,
-        mix.stores.scattered,
-        mix.iterations,
-        mix.conditions,
-        mix.divisions,
-        mix.chained,
-        mix.forks,
-        mix.share,
+        ("vector operations", mix.vector_operations),
+        ("scalar operations", mix.scalar_operations),
+        ("slow operations", mix.slow_operations),
+        ("single loads", mix.loads.single),
+        ("contiguous loads", mix.loads.contiguous),
+        ("strided loads", mix.loads.strided),
+        ("scattered loads", mix.loads.scattered),
+        ("single stores", mix.stores.single),
+        ("contiguous stores", mix.stores.contiguous),
+        ("scattered stores", mix.stores.scattered),
+        ("iterations", mix.iterations),
+        ("conditions", mix.conditions),
+        ("divisions", mix.divisions),
+        ("chained", mix.chained),
+        ("forks", mix.forks),
+        ("busiest share", mix.share),
     ]
 }
 
-fn size_of_each(sizes: &Statistics) -> [f64; 5] {
-    [sizes.operations, sizes.packed_bytes, sizes.shared_bytes, sizes.private_bytes, sizes.register_bytes]
-        .map(|size| size as f64)
+fn bytes(levels: &[[f64; 2]; 4]) -> [Named; 8] {
+    let [registers, second, third, memory] = levels;
+    [
+        ("read from L1", registers[0]),
+        ("written to L1", registers[1]),
+        ("read from L2", second[0]),
+        ("written to L2", second[1]),
+        ("read from L3", third[0]),
+        ("written to L3", third[1]),
+        ("read from memory", memory[0]),
+        ("written to memory", memory[1]),
+    ]
+}
+
+fn size_of_each(sizes: &Statistics) -> [Named; 5] {
+    [
+        ("operations", sizes.operations as f64),
+        ("packed bytes", sizes.packed_bytes as f64),
+        ("shared bytes", sizes.shared_bytes as f64),
+        ("private bytes", sizes.private_bytes as f64),
+        ("register bytes", sizes.register_bytes as f64),
+    ]
 }
 
 /// Bytes read and written of registers' supplier, L2, L3 and memory. A target without some level has what
@@ -148,44 +242,44 @@ fn cycles(mix: &Mix, levels: &[[f64; 2]; 4], cores: f64) -> [f64; 2] {
         .map(|cycles| cycles + control)
 }
 
-/// A body of a loop; `all` is the cost of all bodies together.
-fn of_body(body: &Body, all: f64) -> impl Iterator<Item = f64> {
+/// Adds a body of a loop; `all` is the cost of all bodies in sum.
+fn add_body(table: &mut Table, group: &'static str, body: &Body, all: f64) {
     let live = body.sums + body.vectors.min(8.0) + body.singles.min(2.0);
     let intensity = (body.operations + 0.5).log2() - (body.singles + body.vectors + 0.5).log2();
     let accesses = body.runs * (body.vectors + body.stores);
     let counts = [
-        body.operations,
-        body.sums,
-        body.singles,
-        body.vectors,
-        body.scattered,
-        body.stores,
-        body.split,
-        body.aliased[0],
-        body.aliased[1],
-        body.slow,
-        (live - REGISTERS).max(0.0),
-        body.cost(),
-        body.runs,
+        ("operations", body.operations),
+        ("sums", body.sums),
+        ("single loads", body.singles),
+        ("vector loads", body.vectors),
+        ("scattered", body.scattered),
+        ("stores", body.stores),
+        ("split by cache lines", body.split),
+        ("rows that alias in L1", body.aliased[0]),
+        ("rows that alias in an eighth of L1", body.aliased[1]),
+        ("slow operations", body.slow),
+        ("spilled values", (live - REGISTERS).max(0.0)),
+        ("cost", body.cost()),
+        ("runs", body.runs),
     ];
     let shares = [
-        body.width,
-        (live / REGISTERS).min(4.0),
-        intensity,
-        body.cost() / all.max(1.0),
-        body.split * body.runs / (1.0 + accesses),
+        ("width", body.width),
+        ("registers used", (live / REGISTERS).min(4.0)),
+        ("intensity", intensity),
+        ("share of the cost", body.cost() / all.max(1.0)),
+        ("share of split accesses", body.split * body.runs / (1.0 + accesses)),
     ];
-    let around = |of: fn(&(f64, f64)) -> f64| {
-        let known: Vec<f64> = body.around.iter().take(AROUND).map(of).collect();
-        (0..AROUND).map(move |at| magnitude(known.get(at).copied().unwrap_or(0.0)))
-    };
-    let loops = around(|l| l.0).chain(around(|l| l.1));
-    counts.map(magnitude).into_iter().chain(shares).chain(loops)
+    let around = |at: usize| body.around.get(at).copied().unwrap_or((0.0, 0.0));
+    let around: [(f64, f64); AROUND] = std::array::from_fn(around);
+    table.add_magnitudes(group, counts);
+    table.add(group, shares);
+    table.add_magnitudes(group, LOOPS_ITERATIONS.into_iter().zip(around.map(|(iterations, _)| iterations)));
+    table.add_magnitudes(group, LOOPS_BYTES.into_iter().zip(around.map(|(_, bytes)| bytes)));
 }
 
-/// All bodies together: what crosses cache lines, what is executed, and cycles with what waits for one
-/// another.
-fn of_all(bodies: &[Body]) -> [f64; 5] {
+/// All bodies in sum: accesses that cross cache lines, operations, and cycles with the waits of dependent
+/// operations.
+fn of_all(bodies: &[Body]) -> [Named; 5] {
     let sum = |of: &dyn Fn(&Body) -> f64| bodies.iter().map(|body| body.runs * of(body)).sum::<f64>();
     let split = sum(&|body| body.split);
     let waiting = |body: &Body| {
@@ -194,10 +288,10 @@ fn of_all(bodies: &[Body]) -> [f64; 5] {
         body.operations.max(loads).max(body.stores + body.split).max(chain) + ITERATION
     };
     [
-        magnitude(split),
-        split / (1.0 + sum(&|body| body.vectors + body.stores)),
-        magnitude(sum(&|body| body.operations)),
-        bodies.len() as f64,
-        magnitude(sum(&waiting)),
+        ("split by cache lines", magnitude(split)),
+        ("share of split accesses", split / (1.0 + sum(&|body| body.vectors + body.stores))),
+        ("operations", magnitude(sum(&|body| body.operations))),
+        ("count", bodies.len() as f64),
+        ("cycles with dependences", magnitude(sum(&waiting))),
     ]
 }

@@ -1,7 +1,7 @@
 //! What only programs for GPUs have to tell, as numbers: how their launches fill the machine, and how the
 //! lanes of a warp access memory.
 
-use super::features::magnitude;
+use super::features::{Named, Table, magnitude};
 use crate::analysis::{Launch, Pieces, Requests, launches};
 use crate::target::Gpu;
 
@@ -21,68 +21,73 @@ const LAUNCH: f64 = 3000.0;
 /// Warps of a multiprocessor that hide what one of them waits for.
 const ENOUGH_WARPS: f64 = 16.0;
 
-/// Features of the launches of a program for a workload of so many flops: [`OWN_FEATURES`], for every
+/// Adds the features of the launches of a program for a workload of so many flops: [`OWN_FEATURES`], for every
 /// program.
-pub(super) fn own_features(pieces: &Pieces, gpu: &Gpu, flops: f64) -> Vec<f64> {
+pub(super) fn add_own_features(table: &mut Table, pieces: &Pieces, gpu: &Gpu, flops: f64) {
     let launches = launches(pieces);
-    let mut features = vec![launches.len() as f64];
+    table.add("launches", [("count", launches.len() as f64)]);
     let nothing = Launch::default();
     let longest = launches.iter().max_by(|a, b| cycles(a, gpu)[1].total_cmp(&cycles(b, gpu)[1])).unwrap_or(&nothing);
-    features.extend(of_launch(longest, gpu));
+    table.add("longest launch", of_launch(longest, gpu));
 
     let total = |of: &dyn Fn(&Launch) -> f64| launches.iter().map(|launch| launch.blocks * of(launch)).sum::<f64>();
     let counts = [
-        total(&|l| l.operations),
-        total(&|l| l.slow_operations),
-        total(&|l| l.products),
-        total(&|l| l.global[0].count),
-        total(&|l| l.global[0].pieces),
-        total(&|l| l.global[1].pieces),
-        total(&|l| l.shared[0].pieces),
-        total(&|l| l.shared[1].pieces),
-        total(&|l| l.phases * l.warps()),
+        ("operations", total(&|l| l.operations)),
+        ("slow operations", total(&|l| l.slow_operations)),
+        ("tensor-core products", total(&|l| l.products)),
+        ("global loads", total(&|l| l.global[0].count)),
+        ("sectors loaded", total(&|l| l.global[0].pieces)),
+        ("sectors stored", total(&|l| l.global[1].pieces)),
+        ("bank turns of loads", total(&|l| l.shared[0].pieces)),
+        ("bank turns of stores", total(&|l| l.shared[1].pieces)),
+        ("barriers of warps", total(&|l| l.phases * l.warps())),
     ];
-    features.extend(counts.map(magnitude));
-    features.extend(counts.map(|count| ((count + 1.0) / flops).log2()));
-    // sectors for each access of global memory, turns for each of shared memory
+    table.add_magnitudes("all launches", counts);
+    table.add_per_flop("all launches, per flop", counts, flops);
+    // sectors for each access of global memory, bank turns for each of shared memory
     let each = |of: &dyn Fn(&Launch) -> Requests| {
         let count = total(&|l| of(l).count);
         if count > 0.0 { total(&|l| of(l).pieces) / count } else { 0.0 }
     };
-    for side in [0, 1] {
-        features.extend([each(&|l| l.global[side]), each(&|l| l.shared[side])]);
+    for (side, group) in ["each load", "each store"].into_iter().enumerate() {
+        let pieces = [("sectors", each(&|l| l.global[side])), ("bank turns", each(&|l| l.shared[side]))];
+        table.add(group, pieces);
     }
-    for at in [0, 1] {
+    for (at, group) in ["launch cycles if all overlaps", "launch cycles if nothing overlaps"].into_iter().enumerate() {
         let all: f64 = launches.iter().map(|launch| cycles(launch, gpu)[at]).sum();
-        features.extend([magnitude(all), ((all + 1.0) / flops).log2()]);
+        table.add_magnitudes(group, [("in all", all)]);
+        table.add_per_flop(group, [("per flop", all)], flops);
     }
-    let near = f64::from(gpu.shared_bytes_per_multiprocessor);
-    features.extend([
-        f64::from(gpu.capability.major),
-        f64::from(gpu.capability.minor),
-        f64::from(gpu.memory_gb_per_s).log2(),
-    ]);
-    features.extend([near.log2(), (gpu.l2_bytes as f64).log2()]);
-    features
+    let shared_bytes = f64::from(gpu.shared_bytes_per_multiprocessor);
+    table.add(
+        "gpu",
+        [
+            ("major capability", f64::from(gpu.capability.major)),
+            ("minor capability", f64::from(gpu.capability.minor)),
+            ("bandwidth", f64::from(gpu.memory_gb_per_s).log2()),
+            ("shared bytes per multiprocessor", shared_bytes.log2()),
+            ("L2 bytes", (gpu.l2_bytes as f64).log2()),
+        ],
+    );
 }
 
-/// Of the launch that takes longest.
-fn of_launch(launch: &Launch, gpu: &Gpu) -> [f64; 12] {
+/// The launch that takes longest.
+fn of_launch(launch: &Launch, gpu: &Gpu) -> [Named; 12] {
     let occupancy = launch.occupancy(gpu);
     let accesses = launch.global[0].count + launch.shared[0].count;
     [
-        magnitude(launch.blocks),
-        magnitude(launch.threads),
-        magnitude(launch.registers),
-        magnitude(launch.shared_bytes),
-        magnitude(launch.phases),
-        magnitude(occupancy.warps),
-        occupancy.share,
-        magnitude(occupancy.waves),
-        occupancy.even,
-        launch.threads / (32.0 * launch.warps()),
-        ((launch.operations + 1.0) / (accesses + 1.0)).log2(),
-        ((launch.products + 1.0) / (accesses + 1.0)).log2(),
+        ("blocks", magnitude(launch.blocks)),
+        ("threads", magnitude(launch.threads)),
+        ("registers", magnitude(launch.registers)),
+        ("shared bytes", magnitude(launch.shared_bytes)),
+        ("phases", magnitude(launch.phases)),
+        ("resident warps", magnitude(occupancy.warps)),
+        ("occupancy", occupancy.share),
+        ("waves", magnitude(occupancy.waves)),
+        ("evenness of waves", occupancy.even),
+        ("used lanes", launch.threads / (32.0 * launch.warps())),
+        ("operations per load", ((launch.operations + 1.0) / (accesses + 1.0)).log2()),
+        ("products per load", ((launch.products + 1.0) / (accesses + 1.0)).log2()),
     ]
 }
 

@@ -14,7 +14,9 @@ use thiserror::Error;
 use crate::model::ModelError;
 use crate::space::{Defect, Stale};
 
-pub use features::{FEATURES, FEATURES_VERSION, GPU_FEATURES, GPU_FEATURES_VERSION, features, features_of};
+pub use features::{
+    FEATURES, FEATURES_VERSION, Feature, GPU_FEATURES, GPU_FEATURES_VERSION, features, features_of, named_features,
+};
 pub use groups::estimator_groups;
 pub use ranking::{Described, Ranking, estimator_of};
 

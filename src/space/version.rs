@@ -10,7 +10,7 @@ use std::str::FromStr;
 
 use thiserror::Error;
 
-use super::{Decision, Policy, Rules, Space, Stale, Stop, Tape, Trace};
+use super::{Decision, Policy, Rule, Rules, Space, Stale, Stop, Tape, Trace};
 use crate::target::{Kind, Task};
 
 /// The rules for one kind of machine and the version of each, as in `cpu:algorithm-1+tile-3`. Prints and
@@ -102,12 +102,12 @@ struct Known {
 }
 
 fn known<M>(rules: &Rules<M>) -> Vec<Known> {
-    let known = |rule: &Box<dyn super::Rule<M>>| Known {
+    let known = |rule: &dyn Rule<M>| Known {
         name: rule.name(),
         version: rule.version(),
         absent_is_default: rule.absent_is_default(),
     };
-    rules.iter().map(known).collect()
+    rules.iter().map(|rule| known(rule.as_ref())).collect()
 }
 
 impl Space {

@@ -13,6 +13,8 @@ mod analysis;
 mod measure;
 mod record;
 mod model;
+mod checkpoints;
+mod rank;
 mod tune;
 mod artifact;
 mod command;

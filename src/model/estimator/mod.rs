@@ -47,11 +47,10 @@ impl From<Estimator> for Estimators {
     }
 }
 
-/// How much the network and the forest say.
-const VOTES: &str = "votes";
-/// The lowest and the highest score of the network that are believed; not there where nothing is known of
-/// them.
-pub(super) const BELIEVED: &str = "believed";
+/// The weights of the network's score and of the forest's in their sum.
+const ENSEMBLE_WEIGHTS: &str = "votes";
+/// The lowest and the highest score that the network gives to good programs; absent where they are unknown.
+pub(super) const SCORE_RANGE: &str = "believed";
 /// Programs at least this fast, in factors of two of the best of their task, are good ones.
 const GOOD: f32 = -0.5;
 
@@ -59,7 +58,7 @@ const GOOD: f32 = -0.5;
 #[derive(Clone, PartialEq, Debug)]
 pub struct Estimator {
     inputs: usize,
-    /// Of the network, by name, the votes, and what is believed.
+    /// The network's tensors by name, the weights of the ensemble, and the range of scores.
     tensors: BTreeMap<String, Vec<f32>>,
     forest: Forest,
 }
@@ -69,13 +68,13 @@ impl Estimator {
     pub(super) fn shapes(inputs: usize, trees: usize, bounded: bool) -> Vec<(String, Vec<usize>)> {
         let mut shapes = Self::network_shapes(inputs);
         shapes.extend(Forest::shapes(trees));
-        shapes.extend(bounded.then(|| (BELIEVED.to_string(), vec![2])));
+        shapes.extend(bounded.then(|| (SCORE_RANGE.to_string(), vec![2])));
         shapes
     }
 
     fn network_shapes(inputs: usize) -> Vec<(String, Vec<usize>)> {
         let mut shapes = vec![("mean".to_string(), vec![inputs]), ("deviation".to_string(), vec![inputs])];
-        shapes.push((VOTES.to_string(), vec![2]));
+        shapes.push((ENSEMBLE_WEIGHTS.to_string(), vec![2]));
         let mut width = inputs;
         for (layer, outputs) in HIDDEN.into_iter().chain([1]).enumerate() {
             shapes.push((format!("layers.{layer}.weight"), vec![outputs, width]));
@@ -97,7 +96,7 @@ impl Estimator {
             let size = shape.iter().product();
             let values = match (name.as_str(), shape.as_slice()) {
                 ("deviation", _) => vec![1.0; size],
-                (VOTES, _) => vec![1.0; size],
+                (ENSEMBLE_WEIGHTS, _) => vec![1.0; size],
                 (_, [_, width]) => {
                     let bound = 1.0 / (*width as f32).sqrt();
                     (0..size).map(|_| random.random_range(-bound..bound)).collect()
@@ -121,11 +120,11 @@ impl Estimator {
             return Err(format!("{inputs} features where 1 to {MAX_FEATURES} are possible"));
         }
         let trees = Self::trees(tensors.get(LEAVES_NAME).map(Vec::len));
-        check_tensors(&Self::shapes(inputs, trees, tensors.contains_key(BELIEVED)), &tensors)?;
-        if let Some([lowest, highest]) = tensors.get(BELIEVED).map(Vec::as_slice)
+        check_tensors(&Self::shapes(inputs, trees, tensors.contains_key(SCORE_RANGE)), &tensors)?;
+        if let Some([lowest, highest]) = tensors.get(SCORE_RANGE).map(Vec::as_slice)
             && lowest > highest
         {
-            return Err(format!("tensor `{BELIEVED}` begins at {lowest} and ends at {highest}"));
+            return Err(format!("tensor `{SCORE_RANGE}` begins at {lowest} and ends at {highest}"));
         }
         if let Some(at) = tensors["deviation"].iter().position(|value| *value <= 0.0) {
             return Err(format!("tensor `deviation` is not above zero at {at}"));
@@ -151,8 +150,8 @@ impl Estimator {
         })
     }
 
-    /// A tensor of [`Estimator::network_shapes`], which constructors made sure are there, or the range that
-    /// is believed, if it is.
+    /// A tensor of [`Estimator::network_shapes`], all of which constructors have checked; or the range of
+    /// scores, which may be absent.
     fn tensor(&self, name: &str) -> &[f32] {
         self.tensors.get(name).map_or(&[], Vec::as_slice)
     }
@@ -169,16 +168,17 @@ impl Estimator {
             return None;
         }
         let leaves = self.forest.leaves(features);
-        let said = [self.network_score(features), self.forest.score_of(&leaves)];
-        Some((said.iter().zip(self.tensor(VOTES)).map(|(score, vote)| score * vote).sum(), leaves))
+        let scores = [self.network_score(features), self.forest.score_of(&leaves)];
+        let weights = self.tensor(ENSEMBLE_WEIGHTS);
+        Some((scores.iter().zip(weights).map(|(score, weight)| score * weight).sum(), leaves))
     }
 
-    /// What the network says, as far as it is believed. Of programs that are unlike all that it has learned
-    /// from it may say anything, and a search finds those of which it says too much: what is beyond all that
-    /// it said of good programs counts the less, the farther beyond it is.
+    /// The network's score, reflected at the upper end of the range. For programs unlike those that it was
+    /// trained on its output is arbitrary, and a search finds those whose score is too high: the farther a
+    /// score is above those of good programs, the less it counts.
     fn network_score(&self, features: &[f32]) -> f32 {
         let score = self.network_output(features);
-        match self.tensor(BELIEVED) {
+        match self.tensor(SCORE_RANGE) {
             [lowest, highest] if score > *highest => (2.0 * highest - score).max(*lowest),
             _ => score,
         }
@@ -198,53 +198,53 @@ impl Estimator {
         values.first().copied().unwrap_or(0.0)
     }
 
-    /// Whether it is known how far the network is believed.
+    /// Whether the range of the network's scores is known.
     pub fn is_bounded(&self) -> bool {
-        self.tensors.contains_key(BELIEVED)
+        self.tensors.contains_key(SCORE_RANGE)
     }
 
-    /// Learns how far the network is believed: from the lowest score to the highest that it gives to good
-    /// programs of these groups, those that it has learned from among them, or gave before.
+    /// Learns the range of the network's scores of good programs, from these groups, those that it was trained
+    /// on among them, and from the range of before.
     pub fn bound(&mut self, groups: &[Group]) {
         let members = groups.iter().flat_map(|group| group.features.iter().zip(&group.speeds));
         let good = members.filter(|(_, speed)| **speed >= GOOD).map(|(features, _)| self.network_output(features));
-        let range = match self.tensor(BELIEVED) {
+        let range = match self.tensor(SCORE_RANGE) {
             [lowest, highest] => (*lowest, *highest),
             _ => (f32::INFINITY, f32::NEG_INFINITY),
         };
         let (lowest, highest) = good.fold(range, |(low, high), score| (low.min(score), high.max(score)));
         if lowest <= highest {
-            self.tensors.insert(BELIEVED.into(), vec![lowest, highest]);
+            self.tensors.insert(SCORE_RANGE.into(), vec![lowest, highest]);
         }
     }
 
-    /// Makes its scores logarithms of speeds: by how much the network's and the forest's count is what fits
-    /// these groups best (least squares, within each group). They had better be none that it has learned
-    /// from, which the forest knows by heart.
+    /// Makes its scores logarithms of speeds: the weights of the ensemble are those that fit these groups best
+    /// (least squares, within each group). Groups that it was not trained on are better: the forest fits its
+    /// training data closely.
     pub fn calibrate(&mut self, groups: &[Group]) {
         // normal equations of two unknowns
         let (mut squares, mut right) = ([[1e-6f64, 0.0], [0.0, 1e-6]], [0.0; 2]);
         for group in groups.iter().filter(|group| group.speeds.len() > 1) {
             let network = group.features.iter().map(|features| self.network_score(features)).collect();
             let forest = group.features.iter().map(|features| self.forest.score(features)).collect();
-            let said = [centred(network), centred(forest)];
+            let scores = [centred(network), centred(forest)];
             let speeds = centred(group.speeds.iter().map(|speed| speed.max(SLOWEST_CALIBRATED)).collect());
             let product = |x: &[f64], y: &[f64]| x.iter().zip(y).map(|(x, y)| x * y).sum::<f64>();
-            for (row, x) in said.iter().enumerate() {
+            for (row, x) in scores.iter().enumerate() {
                 right[row] += product(x, &speeds);
-                said.iter().enumerate().for_each(|(column, y)| squares[row][column] += product(x, y));
+                scores.iter().enumerate().for_each(|(column, y)| squares[row][column] += product(x, y));
             }
         }
         let [[a, b], [_, d]] = squares;
         let both = [(d * right[0] - b * right[1]) / (a * d - b * b), (a * right[1] - b * right[0]) / (a * d - b * b)];
-        // neither may count against the order that it sees
-        let votes = match both {
+        // a negative weight would reverse the order that a part sees
+        let weights = match both {
             [network, forest] if network > 0.0 && forest > 0.0 => both,
             [network, _] if network > 0.0 => [right[0] / a, 0.0],
             [_, forest] if forest > 0.0 => [0.0, right[1] / d],
             _ => return,
         };
-        self.tensors.insert(VOTES.into(), votes.map(|vote| vote as f32).to_vec());
+        self.tensors.insert(ENSEMBLE_WEIGHTS.into(), weights.map(|weight| weight as f32).to_vec());
     }
 
     fn normalised(&self, features: &[f32]) -> Vec<f32> {

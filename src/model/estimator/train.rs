@@ -293,7 +293,7 @@ mod tests {
     use std::collections::BTreeMap;
 
     use super::{EstimatorOptions, Group, train_estimator};
-    use crate::model::estimator::{BELIEVED, GOOD};
+    use crate::model::estimator::{GOOD, SCORE_RANGE};
     use crate::model::{Estimator, ModelError};
     use rand::{Rng, SeedableRng};
     use rand_chacha::ChaCha8Rng;
@@ -362,13 +362,13 @@ mod tests {
         assert!(within > 0 && beyond > 0, "{within} {beyond}");
         // it is kept with the weights, and never gets narrower
         let mut tensors: BTreeMap<_, _> = bounded.tensors().map(|(name, _, values)| (name, values)).collect();
-        assert_eq!(tensors[BELIEVED], [lowest, highest]);
+        assert_eq!(tensors[SCORE_RANGE], [lowest, highest]);
         assert_eq!(Estimator::from_tensors(tensors.clone()).unwrap(), bounded);
         let before = bounded.clone();
         bounded.bound(&known[..1]);
         assert_eq!(bounded, before);
-        tensors.insert(BELIEVED.into(), vec![highest, lowest]);
-        assert!(Estimator::from_tensors(tensors).unwrap_err().contains(BELIEVED));
+        tensors.insert(SCORE_RANGE.into(), vec![highest, lowest]);
+        assert!(Estimator::from_tensors(tensors).unwrap_err().contains(SCORE_RANGE));
     }
 
     #[test]
