@@ -18,7 +18,7 @@ pub enum Failure {
     Crash,
     /// More memory than allowed.
     Memory,
-    /// The output differs from the oracle's, or bytes outside of it were written.
+    /// The output differs from the oracle's, or guard bytes were written.
     WrongResult,
 }
 
@@ -54,10 +54,10 @@ impl fmt::Display for Failure {
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(tag = "outcome", rename_all = "kebab-case")]
 pub enum Outcome {
-    /// Compiled, correct, and timed.
+    /// It is compiled, correct, and timed.
     Timed {
-        /// Nanoseconds of single runs, in the order in which they were measured, at the pace of the program
-        /// that ran in turn with it, if one did.
+        /// Nanoseconds of single runs, in the order in which they were measured. Where a reference ran in
+        /// turn with the program, they are normalized to the machine's speed when the reference was timed.
         times_ns: Vec<u64>,
         /// Microseconds from the nest to loaded machine code.
         compile_us: u64,
@@ -81,7 +81,7 @@ impl Outcome {
         }
     }
 
-    /// The fastest run in nanoseconds, which is what candidates are compared by.
+    /// The fastest run in nanoseconds, by which candidates are compared.
     pub fn best_ns(&self) -> Option<u64> {
         match self {
             Outcome::Timed { times_ns, .. } => times_ns.iter().copied().min(),
@@ -90,13 +90,14 @@ impl Outcome {
     }
 
     /// The lower quartile of the runs in nanoseconds: neither lucky nor disturbed. Of programs that ran in
-    /// turn often enough, it comes out the same again more often than the fastest run does, or the median.
+    /// turn often enough, it varies less from one measurement to the next than the fastest run does, or the
+    /// median.
     pub fn settled_ns(&self) -> Option<u64> {
         self.settled_ns_of(|_| true)
     }
 
-    /// The same of every other run, from the first or the second on: where programs are chosen by one half,
-    /// the other half tells without favour how fast the chosen one is.
+    /// The same of every other run, from the first or the second on. Where programs are chosen by one half,
+    /// the other half is an unbiased estimate of the chosen one's time.
     pub fn settled_ns_of_half(&self, second: bool) -> Option<u64> {
         self.settled_ns_of(|at| (at % 2 == 1) == second)
     }

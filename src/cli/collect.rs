@@ -42,7 +42,7 @@ impl Collect {
         let space = space.space();
         // the checkpoint is read, and the worker started, once for all tasks
         let (searcher, mut measurer) =
-            (searcher(*method, &space, checkpoint, &jobs)?, measurer(&jobs, self.target.device()?)?);
+            (searcher(*method, &space, checkpoint, &jobs)?, measurer(&space, &jobs, self.target.device()?)?);
         let trials = trials_per_task.unwrap_or(DEFAULT_TRIALS);
         let budget = Budget { trials_per_task: Some(trials), ..Budget::default() };
         let (first, method) = (First::Untuned, searcher.name.clone());

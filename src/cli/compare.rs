@@ -71,7 +71,7 @@ impl Compare {
         let jobs = self.jobs()?;
         let space = Space::standard();
         let searchers = self.searchers(&space, &jobs)?;
-        let mut options = measuring(&jobs, self.target.device()?)?;
+        let mut options = measuring(&space, &jobs, self.target.device()?)?;
         options.timing = options.timing.with_long_finals();
         let mut measurer = Measurer::new(options);
         let settings = ComparisonSettings {

@@ -36,7 +36,7 @@ impl Measure {
         let file = files::open(&self.plan).with_context(|| format!("cannot read {}", self.plan.display()))?;
         let planned = Planned::read(&mut BufReader::new(file), &space, &target)
             .with_context(|| format!("the plan {}", self.plan.display()))?;
-        let mut measurer = measurer(&planned.jobs, self.target.device()?)?;
+        let mut measurer = measurer(&space, &planned.jobs, self.target.device()?)?;
         // the untuned programs are measured, too
         let total = planned.programs() + planned.jobs.len();
         let (budget, first, method) = (Budget::default(), First::Untuned, "plan".to_string());

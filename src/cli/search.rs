@@ -153,16 +153,16 @@ pub fn jobs(network: &Network, target: &Target) -> Vec<Job> {
 ///
 /// # Errors
 /// As [`measuring`].
-pub fn measurer(jobs: &[Job], device: usize) -> Result<Measurer> {
-    Ok(Measurer::new(measuring(jobs, device)?))
+pub fn measurer(space: &Space, jobs: &[Job], device: usize) -> Result<Measurer> {
+    Ok(Measurer::new(measuring(space, jobs, device)?))
 }
 
 /// How a measurer measures whose workers are this program.
 ///
 /// # Errors
 /// Where this machine cannot run kernels for the target of a task.
-pub fn measuring(jobs: &[Job], device: usize) -> Result<measure::Options> {
-    let mut options = measure::Options::for_this_executable().context("cannot tell which program this is")?;
+pub fn measuring(space: &Space, jobs: &[Job], device: usize) -> Result<measure::Options> {
+    let mut options = measure::Options::for_this_executable(space).context("cannot tell which program this is")?;
     for target in jobs.iter().map(|job| &job.task.target).collect::<HashSet<_>>() {
         match target {
             Target::Cpu(cpu) => {
@@ -210,7 +210,7 @@ pub fn search(
 ) -> Result<Report> {
     let space = arguments.space.space();
     let searcher = searcher(arguments.method, &space, &arguments.checkpoint, jobs)?;
-    let (mut proposer, mut measurer) = (searcher.proposer(arguments.seed)?, measurer(jobs, device)?);
+    let (mut proposer, mut measurer) = (searcher.proposer(arguments.seed)?, measurer(&space, jobs, device)?);
     let time = arguments.time_budget.map(Duration::from_secs_f64);
     let budget = Budget { trials_per_task: arguments.trials_per_task, trials, time };
     let settings = Settings {

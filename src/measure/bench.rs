@@ -1,4 +1,5 @@
-//! What the worker asks of a machine: compile a nest of a task, give it buffers, check it, time it.
+//! The operations of a machine that the worker uses: compile a nest of a task, give it buffers, check it,
+//! time it.
 
 use super::gate::Refusal;
 use super::timing::Timing;
@@ -7,7 +8,7 @@ use crate::outcome::Outcome;
 
 /// The buffers of a task on one machine, filled, with what must come out of them.
 pub trait Bench {
-    /// What compiling needs to know; several threads compile at once.
+    /// Description of the machine for the compiler; several threads compile at once.
     type Machine: Sync;
     /// A nest and its machine code, without buffers.
     type Compiled: Send;
@@ -35,13 +36,12 @@ pub trait Bench {
     /// Runs a kernel once and compares its outputs.
     ///
     /// # Errors
-    /// [`crate::outcome::Failure::WrongResult`] for an output that differs, and for bytes written beside a
-    /// buffer.
+    /// [`crate::outcome::Failure::WrongResult`] for an output that differs, and for guard bytes that
+    /// were written.
     fn check(&mut self, loaded: &mut Self::Loaded) -> Result<(), Refusal>;
 
-    /// Times a kernel that was checked, in turn with a reference that was and the nanoseconds that it is
-    /// known to take, where there is one. Looks at the outputs once more afterwards: a race may spoil any
-    /// run.
+    /// Times a kernel that was checked, in turn with a reference that was checked, too, where there is one
+    /// with its known nanoseconds. Checks the outputs once more afterwards: a race may spoil any run.
     ///
     /// # Errors
     /// As for [`Bench::check`].

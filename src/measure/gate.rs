@@ -16,7 +16,7 @@ use crate::outcome::{Failure, Outcome};
 use crate::target::{Cpu, Task};
 use crate::workload::{Array, Role, TensorId, Workload};
 
-/// Regions that wait for the next candidate, at most.
+/// Maximum number of regions that wait for the next candidate.
 const SPARE_REGIONS: usize = 16;
 
 /// A task's buffers, filled, with what must come out of them.
@@ -24,28 +24,28 @@ pub struct Workbench {
     task: Task,
     cpu: Cpu,
     arguments: HashMap<TensorId, Argument>,
-    /// Of earlier candidates, for packed buffers and workspaces to come.
+    /// Regions of earlier candidates, for packed buffers and workspaces of later ones.
     spare: Vec<Region>,
 }
 
 struct Argument {
     region: Region,
-    /// For outputs.
+    /// Of an output: what must come out, and how far from it a kernel may be.
     expected: Option<(Array, Tolerance)>,
 }
 
 /// A kernel with everything it needs.
 pub struct Loaded {
     kernel: Kernel,
-    /// In the order of the nest's arguments.
+    /// Addresses of the buffers, in the order of the nest's arguments.
     addresses: Vec<*mut u8>,
     packed: Vec<Region>,
     workspace: Region,
-    /// From the nest to machine code.
+    /// Microseconds from the nest to loaded machine code.
     compile_us: u64,
-    /// How long the run that was checked took: zero before.
+    /// Time of the run that was checked; zero before.
     warm_up: Duration,
-    /// Of the nest.
+    /// [`Nest::error_growth`] of its nest.
     error_growth: u32,
     /// Whether several cores run it.
     is_parallel: bool,
@@ -90,12 +90,12 @@ impl Workbench {
     pub fn new(task: Task, expected: Expected) -> Result<Workbench, Refusal> {
         let cpu = task.target.cpu().map_err(|e| Refusal::new(Failure::Compile, e))?.clone();
         let mut arguments = HashMap::new();
-        for (id, array) in &expected.inputs {
-            let bytes = array.to_bytes();
-            let mut region = map(bytes.len(), &format!("t{}", id.0))?;
-            region.bytes_mut().copy_from_slice(&bytes);
-            region.set_read_only(true).map_err(|e| Refusal::memory(bytes.len(), &e))?;
-            arguments.insert(*id, Argument { region, expected: None });
+        for (id, array) in expected.inputs {
+            let bytes = task.workload.tensor(id).bytes();
+            let mut region = map(bytes, &format!("t{}", id.0))?;
+            region.bytes_mut().copy_from_slice(&array.to_bytes());
+            region.set_read_only(true).map_err(|e| Refusal::memory(bytes, &e))?;
+            arguments.insert(id, Argument { region, expected: None });
         }
         for (id, array) in expected.outputs {
             let region = map(task.workload.tensor(id).bytes(), &format!("t{}", id.0))?;
@@ -124,14 +124,14 @@ impl Workbench {
     fn judge(&self, loaded: &Loaded) -> Result<(), Refusal> {
         for (id, _) in self.task.workload.ids() {
             let Some(argument) = self.arguments.get(&id) else { continue };
-            beside(&argument.region, &format!("t{}", id.0))?;
+            check_guard_bytes(&argument.region, &format!("t{}", id.0))?;
             if let Some((expected, tolerance)) = &argument.expected {
                 let compared = tolerance.grown(loaded.error_growth).compare(id, expected, argument.region.bytes());
                 compared.map_err(|mismatch| Refusal::new(Failure::WrongResult, mismatch))?;
             }
         }
-        loaded.packed.iter().try_for_each(|region| beside(region, "a packed buffer"))?;
-        beside(&loaded.workspace, "the workspace")
+        loaded.packed.iter().try_for_each(|region| check_guard_bytes(region, "a packed buffer"))?;
+        check_guard_bytes(&loaded.workspace, "the workspace")
     }
 
     /// Poisoned memory: a spare region, unless none fits well.
@@ -205,14 +205,13 @@ impl Bench for Workbench {
             }
         }
         // SAFETY: the addresses are those of the nest's arguments in order, each as large as its buffer and
-        // aligned; a kernel that writes elsewhere hits guard pages, and the process with it, which is a
-        // worker's fate.
+        // aligned. A kernel that writes elsewhere hits guard pages and ends this process, which is a worker.
         unsafe { loaded.kernel.setup(&loaded.addresses, loaded.workspace.address()) };
         for region in &mut loaded.packed {
-            beside(region, "a packed buffer")?;
+            check_guard_bytes(region, "a packed buffer")?;
             region.set_read_only(true).map_err(|e| Refusal::memory(0, &e))?;
         }
-        beside(&loaded.workspace, "the workspace")?;
+        check_guard_bytes(&loaded.workspace, "the workspace")?;
         Ok(loaded)
     }
 
@@ -243,7 +242,8 @@ impl Bench for Workbench {
         let mut run = |count: u32| by_the_clock(&mut || loaded.run(), count);
         let times_ns = timing.sample(incumbent_ns, warm_up, &mut run, reference);
         if in_turn {
-            // the outputs to look at are its own
+            // the outputs that are judged must be its own
+            self.poison_outputs();
             loaded.run();
         }
         self.judge(loaded)?;
@@ -284,8 +284,8 @@ impl Loaded {
     }
 }
 
-/// The arguments of a nest, but for what its setup packs, are the tensors of its workload, whatever a rewrite
-/// did to the rest.
+/// Checks that the arguments of a nest are the tensors of its workload that are arguments, and buffers that
+/// its setup packs.
 ///
 /// # Errors
 /// [`Failure::Compile`] where they are not.
@@ -317,7 +317,8 @@ fn map(bytes: usize, name: &str) -> Result<Region, Refusal> {
     Region::new(bytes, name).map_err(|e| Refusal::memory(bytes, &e))
 }
 
-fn beside(region: &Region, name: &str) -> Result<(), Refusal> {
+/// Checks that nobody wrote next to a buffer.
+fn check_guard_bytes(region: &Region, name: &str) -> Result<(), Refusal> {
     let detail = match region.breach() {
         None => return Ok(()),
         Some(Breach::Before(bytes)) => format!("wrote {bytes} bytes before the start of {name}"),

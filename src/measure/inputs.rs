@@ -5,33 +5,47 @@
 //! a power or a divisor might see a value that is not positive, as far as the signs of what goes in can tell,
 //! all floats are positive. Constants that enter a sum of n products are scaled by 1/√n, as weights of
 //! networks are. Around products over an axis, floats are [0.95, 1.05], so that they neither vanish nor
-//! overflow. Integers that index a tensor lie inside of it; other integers are 1 to 7 (never a zero divisor).
+//! overflow. Integers are of either sign and large, where the workload allows it: see [`super::integers`].
 //! Booleans are even.
 
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
+use thiserror::Error;
 
-use crate::workload::{
-    Array, ArrayError, Atom, Binary, Combiner, Elements, Expr, Index, Role, Sign, TensorId, Workload,
-};
+use super::integers::values_of_integers;
+use super::memory::readable;
+use crate::workload::{Array, ArrayError, Binary, Combiner, Elements, Expr, Role, Sign, TensorId, Workload};
 
 /// Raised with every change of what is generated: the oracle's cached outputs belong to a version.
-pub(super) const GENERATOR: u32 = 1;
+pub(super) const GENERATOR: u32 = 2;
+
+/// Why there are no inputs.
+#[derive(Clone, PartialEq, Eq, Debug, Error)]
+pub enum InputsError {
+    #[error(transparent)]
+    Array(#[from] ArrayError),
+    #[error("no memory for the {} of t{}", readable(*.bytes as u64), tensor.0)]
+    OutOfMemory { tensor: TensorId, bytes: usize },
+}
 
 /// Inputs and constants of a workload, in the order of its tensors. Equal workload and seed give equal
 /// arrays.
 ///
 /// # Errors
-/// [`ArrayError`] for shapes that no array has; a valid workload has none.
-pub fn generate_inputs(workload: &Workload, seed: u64) -> Result<Vec<(TensorId, Array)>, ArrayError> {
+/// [`InputsError::OutOfMemory`], and [`InputsError::Array`] for shapes that no array has, which only an
+/// invalid workload holds.
+pub fn generate_inputs(workload: &Workload, seed: u64) -> Result<Vec<(TensorId, Array)>, InputsError> {
     let mixed = every_domain_is_safe(workload);
     let near_one = workload.stages.iter().any(|stage| stage.combiner == Some(Combiner::Product));
-    let bounds = index_bounds(workload);
+    let integers = values_of_integers(workload, mixed);
     let mut arrays = Vec::new();
     for (id, tensor) in workload.ids().filter(|(_, t)| matches!(t.role, Role::Input | Role::Constant)) {
         // a stream of its own for each tensor
         let mut random = ChaCha8Rng::seed_from_u64(seed);
         random.set_stream(u64::from(id.0));
+        let bytes = tensor.bytes();
+        // the allocator would abort
+        Vec::<u8>::new().try_reserve_exact(bytes).map_err(|_| InputsError::OutOfMemory { tensor: id, bytes })?;
         let mut array = Array::zeros(tensor.shape.clone(), tensor.dtype)?;
         let scale = match tensor.role {
             Role::Constant => 1.0 / (products_summed(workload, id) as f32).sqrt(),
@@ -49,27 +63,11 @@ pub fn generate_inputs(workload: &Workload, seed: u64) -> Result<Vec<(TensorId, 
             Elements::F16(values) => values.fill_with(|| half::f16::from_f32(float())),
             Elements::BF16(values) => values.fill_with(|| half::bf16::from_f32(float())),
             Elements::Bool(values) => values.fill_with(|| random.random()),
-            integers => fill_integers(integers, bounds[id.0 as usize], &mut random),
+            elements => integers[id.0 as usize].fill(elements, &mut random),
         }
         arrays.push((id, array));
     }
     Ok(arrays)
-}
-
-/// `0..bound` where the tensor holds indices, else 1 to 7.
-fn fill_integers(elements: &mut Elements, bound: Option<i64>, random: &mut ChaCha8Rng) {
-    let (low, high) = match bound {
-        Some(bound) => (0, bound - 1),
-        None => (1, 7),
-    };
-    let mut draw = |largest: i64| random.random_range(low..=high.min(largest));
-    match elements {
-        Elements::I8(values) => values.fill_with(|| draw(i64::from(i8::MAX)) as i8),
-        Elements::U8(values) => values.fill_with(|| draw(i64::from(u8::MAX)) as u8),
-        Elements::I32(values) => values.fill_with(|| draw(i64::from(i32::MAX)) as i32),
-        Elements::I64(values) => values.fill_with(|| draw(i64::MAX)),
-        Elements::F32(_) | Elements::F16(_) | Elements::BF16(_) | Elements::Bool(_) => {}
-    }
 }
 
 /// The longest sum of products that a tensor is read in; 1 where it is in none.
@@ -88,52 +86,6 @@ fn products_summed(workload: &Workload, tensor: TensorId) -> i64 {
         }
     }
     longest
-}
-
-/// By tensor: values below this index inside of every tensor that they index. `None` where it is used for no
-/// index.
-fn index_bounds(workload: &Workload) -> Vec<Option<i64>> {
-    let mut bounds = vec![None; workload.tensors.len()];
-    for stage in &workload.stages {
-        let range = |var: crate::workload::Var| stage.axis_range(var);
-        stage.value.for_each_load(&mut |loaded, indices| {
-            for (index, extent) in indices.iter().zip(&workload.tensor(loaded).shape) {
-                bound_values(index, *extent, &range, &mut bounds);
-            }
-        });
-    }
-    // what an index is computed from: the same bound, since intermediates that hold indices are mostly copies
-    for stage in workload.stages.iter().rev() {
-        let Some(bound) = bounds[stage.output.0 as usize] else { continue };
-        stage.value.for_each_load(&mut |loaded, _| narrow(&mut bounds[loaded.0 as usize], bound));
-    }
-    bounds
-}
-
-/// `index` runs over `0..extent`: bounds the tensors whose values take part in it.
-fn bound_values(
-    index: &Index,
-    extent: i64,
-    range: &dyn Fn(crate::workload::Var) -> crate::workload::Interval,
-    bounds: &mut [Option<i64>],
-) {
-    for (atom, coefficient) in index.terms() {
-        match atom {
-            Atom::Var(_) => {}
-            // a division or remainder only makes values smaller
-            Atom::FloorDiv(inner, _) | Atom::Modulo(inner, _) => bound_values(inner, extent, range, bounds),
-            Atom::Value(expr) => {
-                let rest = index.clone().minus(&Index::atom(atom.clone()).times(*coefficient));
-                let used = rest.range(range).map_or(0, |interval| interval.high.max(0));
-                let bound = ((extent - 1 - used) / (*coefficient).max(1) + 1).max(1);
-                expr.for_each_load(&mut |loaded, _| narrow(&mut bounds[loaded.0 as usize], bound));
-            }
-        }
-    }
-}
-
-fn narrow(bound: &mut Option<i64>, to: i64) {
-    *bound = Some(bound.map_or(to, |bound| bound.min(to)));
 }
 
 /// Whether no logarithm, root, power or divisor can meet a value that is not positive, with inputs of both

@@ -1,12 +1,12 @@
-//! Memory that notices who writes beside it.
+//! Buffers that notice writes before their start and behind their end.
 //!
 //! ```text
-//! | guard page | red zone ............ | data | red zone | guard page |
-//!              ^ page                  ^ 64 bytes aligned  ^ page
+//! | guard page | guard bytes ............ | data | guard bytes | guard page |
+//!              ^ page                     ^ 64 bytes aligned     ^ page
 //! ```
 //!
-//! The data lies as far behind as its alignment allows: at most 63 bytes of red zone stand between it and the
-//! guard page. A touched guard page kills the process, a changed red zone is found afterwards.
+//! The data lies as far behind as its alignment allows: at most 63 guard bytes stand between it and the guard
+//! page. A touched guard page kills the process, changed guard bytes are found afterwards.
 
 use std::io;
 use std::ptr::NonNull;
@@ -16,14 +16,13 @@ use super::faults;
 /// Alignment of the data in bytes: a cache line, and the widest vector register.
 pub const ALIGNMENT: usize = 64;
 
-/// What red zones hold: an odd pattern that no kernel writes by chance.
-const RED_ZONE: u8 = 0xa5;
+/// Value of guard bytes: an odd pattern that no kernel writes by chance.
+const GUARD_BYTE: u8 = 0xa5;
 
-/// How much of the red zone in front of the data is filled and looked at, in bytes.
+/// Maximum number of guard bytes before the data.
 const FRONT_BYTES: usize = 1024;
 
-/// What data is filled with before it is written: a NaN in every float type, an implausible value in the
-/// others.
+/// Value of bytes that were not written yet: a NaN in every float type, an implausible number in the others.
 const POISON: u8 = 0xff;
 
 /// A guarded buffer.
@@ -40,12 +39,12 @@ pub struct Region {
 // SAFETY: a region owns its mapping; nothing in it belongs to a thread.
 unsafe impl Send for Region {}
 
-/// A write beside a buffer.
+/// A write to guard bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Breach {
-    /// So many bytes before the first.
+    /// Distance in bytes from the first byte of the data.
     Before(usize),
-    /// So many bytes behind the end, 0 being the next one.
+    /// Distance in bytes from the byte behind the last one of the data.
     Behind(usize),
 }
 
@@ -115,7 +114,7 @@ impl Region {
         unsafe { std::slice::from_raw_parts_mut(self.address(), self.length) }
     }
 
-    /// Fills the data with what shows when it is read or left as it is.
+    /// Fills the data with values that no correct kernel reads or leaves.
     pub fn poison(&mut self) {
         self.bytes_mut().fill(POISON);
     }
@@ -139,29 +138,29 @@ impl Region {
         Ok(())
     }
 
-    /// Looks for writes beside the data.
+    /// Looks for writes to the guard bytes.
     pub fn breach(&self) -> Option<Breach> {
-        let (front, behind) = self.red_zones();
-        if let Some(at) = front.iter().rposition(|byte| *byte != RED_ZONE) {
+        let (front, behind) = self.guard_bytes();
+        if let Some(at) = front.iter().rposition(|byte| *byte != GUARD_BYTE) {
             return Some(Breach::Before(front.len() - at));
         }
-        behind.iter().position(|byte| *byte != RED_ZONE).map(Breach::Behind)
+        behind.iter().position(|byte| *byte != GUARD_BYTE).map(Breach::Behind)
     }
 
     fn arm(&mut self) {
         let (front, end) = (self.front_start(), self.mapped - page_bytes());
         let (start, length) = (self.start(), self.length);
-        // SAFETY: both zones lie in the writable part of the mapping.
+        // SAFETY: both ranges lie in the writable part of the mapping.
         unsafe {
-            self.base.as_ptr().add(front).write_bytes(RED_ZONE, start - front);
-            self.base.as_ptr().add(start + length).write_bytes(RED_ZONE, end - start - length);
+            self.base.as_ptr().add(front).write_bytes(GUARD_BYTE, start - front);
+            self.base.as_ptr().add(start + length).write_bytes(GUARD_BYTE, end - start - length);
         }
     }
 
-    fn red_zones(&self) -> (&[u8], &[u8]) {
+    fn guard_bytes(&self) -> (&[u8], &[u8]) {
         let (front, end) = (self.front_start(), self.mapped - page_bytes());
         let (start, length) = (self.start(), self.length);
-        // SAFETY: both zones lie in the readable part of the mapping.
+        // SAFETY: both ranges lie in the readable part of the mapping.
         unsafe {
             let base = self.base.as_ptr();
             (
@@ -190,7 +189,21 @@ impl Drop for Region {
     }
 }
 
-/// Bytes of a page of memory.
+/// A size for people: `4.0 TiB`.
+pub(super) fn readable(bytes: u64) -> String {
+    let mut size = bytes as f64;
+    let mut units = ["bytes", "KiB", "MiB", "GiB", "TiB"].into_iter();
+    let mut unit = units.next().unwrap_or_default();
+    for larger in units {
+        if size < 1024.0 {
+            break;
+        }
+        (size, unit) = (size / 1024.0, larger);
+    }
+    if unit == "bytes" { format!("{bytes} bytes") } else { format!("{size:.1} {unit}") }
+}
+
+/// Size of a page in bytes.
 pub(super) fn page_bytes() -> usize {
     static PAGE: std::sync::OnceLock<usize> = std::sync::OnceLock::new();
     // SAFETY: asks for a number.
@@ -199,7 +212,7 @@ pub(super) fn page_bytes() -> usize {
 
 #[cfg(test)]
 mod tests {
-    use super::{ALIGNMENT, Breach, Region, page_bytes};
+    use super::{ALIGNMENT, Breach, Region, page_bytes, readable};
 
     #[test]
     fn data_is_aligned_and_ends_at_the_guard_page() {
@@ -218,13 +231,19 @@ mod tests {
         let mut region = Region::new(100, "t").unwrap();
         region.poison();
         assert_eq!(region.breach(), None);
-        // SAFETY: the red zones belong to the mapping.
+        // SAFETY: the guard bytes belong to the mapping.
         unsafe { region.address().add(103).write(1) };
         assert_eq!(region.breach(), Some(Breach::Behind(3)));
         unsafe { region.address().sub(5).write(1) };
         assert_eq!(region.breach(), Some(Breach::Before(5)));
         region.reuse(64, "u");
         assert_eq!(region.breach(), None);
+    }
+
+    #[test]
+    fn sizes_are_readable() {
+        let texts = [0, 1023, 1024, 1536 << 20, 4 << 40, u64::MAX].map(readable);
+        assert_eq!(texts, ["0 bytes", "1023 bytes", "1.0 KiB", "1.5 GiB", "4.0 TiB", "16777216.0 TiB"]);
     }
 
     #[test]

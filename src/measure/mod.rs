@@ -14,7 +14,7 @@
 //! - The child never outlives the parent: it exits as soon as its standard input ends, even while a kernel
 //!   loops for ever.
 //! - Machines drift: a candidate runs in turn with a reference, a program of its task whose time is known.
-//!   Its times are told at the pace at which the reference was timed, so that times of a task compare,
+//!   Its times are normalized to the speed at which the reference was timed, so that times of a task compare,
 //!   however fast the machine was meanwhile.
 //! - Caches are warm: a kernel is timed on the buffers it has just run on. Cold-cache times would need other
 //!   kernels in between, and in a network the neighbouring task has just written the input.
@@ -25,6 +25,7 @@ pub mod cuda;
 mod faults;
 mod gate;
 mod inputs;
+mod integers;
 mod memory;
 mod oracle;
 mod parent;
@@ -38,7 +39,7 @@ mod worker;
 
 pub use bench::Bench;
 pub use gate::{Loaded, Refusal, Workbench};
-pub use inputs::generate_inputs;
+pub use inputs::{InputsError, generate_inputs};
 pub use memory::Region;
 pub use oracle::{OracleCache, OracleError};
 pub use parent::{Limits, MeasureError, Measurer, Options};

@@ -11,32 +11,51 @@ use std::time::{Duration, Instant, SystemTime};
 use sha2::{Digest, Sha256};
 use thiserror::Error;
 
-use super::inputs::{GENERATOR, generate_inputs};
+use super::inputs::{GENERATOR, InputsError, generate_inputs};
+use super::memory::readable;
+use super::parent::Limits;
+use super::tolerance::check_sums;
 use crate::files::{self, DraftFile};
-use crate::workload::{Array, EvaluateError, Role, TensorId, Workload, evaluate};
+use crate::workload::{Array, DType, EvaluateError, Role, Tensor, TensorId, Workload, evaluate};
 
-/// What is faster to compute is not kept.
+/// Results that take less time to compute are not kept.
 const WORTH_KEEPING: Duration = Duration::from_millis(20);
 
-/// The oldest files go when all together are larger, in bytes.
+/// Maximum size of all files together, in bytes; the oldest go first.
 const FOLDER_BYTES: u64 = 2 << 30;
 
-/// Bytes of a SHA-256.
+/// Size of a SHA-256 in bytes.
 const CHECKSUM_BYTES: usize = 32;
 
 /// Why there are no expected outputs.
 #[derive(Debug, Error)]
 pub enum OracleError {
     #[error("no inputs for this workload: {0}")]
-    Inputs(#[from] crate::workload::ArrayError),
+    Inputs(#[from] InputsError),
     #[error("the reference result cannot be computed: {0}")]
     Evaluate(#[from] EvaluateError),
+    #[error("it needs {} of memory for its tensors; {} are allowed", readable(*.needed), readable(*.allowed))]
+    TooLarge { needed: u64, allowed: u64 },
+    #[error(
+        "t{} accumulates {steps} values in {}, and rounds at each step, by more than a wrong result may differ; \
+         accumulate in f32 and convert the result", tensor.0, dtype.name()
+    )]
+    Rounded { tensor: TensorId, dtype: DType, steps: u64 },
 }
 
 /// Expected outputs on disk, or nothing.
-#[derive(Clone, Default, Debug)]
+#[derive(Clone, Debug)]
 pub struct OracleCache {
     folder: Option<PathBuf>,
+    /// Maximum size of what a task is checked with.
+    memory_bytes: u64,
+}
+
+impl Default for OracleCache {
+    /// Keeps nothing, within the memory that a worker has by default.
+    fn default() -> OracleCache {
+        OracleCache::new(None)
+    }
 }
 
 /// Inputs and constants, and the outputs that they lead to, each in the order of the workload's tensors.
@@ -48,14 +67,27 @@ pub struct Expected {
 impl OracleCache {
     /// Keeps files in a folder, which is made when it is needed; `None` keeps nothing.
     pub fn new(folder: Option<PathBuf>) -> OracleCache {
-        OracleCache { folder }
+        OracleCache { folder, memory_bytes: Limits::default().memory_bytes }
+    }
+
+    /// Refuses workloads whose check takes more memory.
+    #[must_use]
+    pub fn within(self, memory_bytes: u64) -> OracleCache {
+        OracleCache { memory_bytes, ..self }
     }
 
     /// Inputs from a seed, and the outputs for them.
     ///
     /// # Errors
-    /// [`OracleError`] for workloads that cannot be evaluated, or not in this memory.
+    /// [`OracleError`] for workloads that cannot be evaluated, or not in this memory, and for those that no
+    /// check can judge.
     pub fn expected(&self, workload: &Workload, seed: u64) -> Result<Expected, OracleError> {
+        workload.validate().map_err(EvaluateError::from)?;
+        check_sums(workload).map_err(|(tensor, dtype, steps)| OracleError::Rounded { tensor, dtype, steps })?;
+        let (needed, allowed) = (bytes_to_check(workload), self.memory_bytes);
+        if needed > allowed {
+            return Err(OracleError::TooLarge { needed, allowed });
+        }
         let inputs = generate_inputs(workload, seed)?;
         let file = self.folder.as_ref().map(|folder| folder.join(file_name(workload, seed, &inputs)));
         if let Some(outputs) = file.as_deref().and_then(|file| read(file, workload)) {
@@ -74,6 +106,15 @@ impl OracleCache {
     }
 }
 
+/// Memory that a task is checked with: all tensors for the evaluator, and arguments once more for kernels.
+fn bytes_to_check(workload: &Workload) -> u64 {
+    let bytes = |tensor: &Tensor| match tensor.role {
+        Role::Intermediate => tensor.bytes() as u64,
+        Role::Input | Role::Constant | Role::Output => 2 * tensor.bytes() as u64,
+    };
+    workload.tensors.iter().map(bytes).sum()
+}
+
 /// Names everything that the outputs depend on: workloads of one hash may list their tensors in different
 /// orders, and then get different inputs from the same seed.
 fn file_name(workload: &Workload, seed: u64, inputs: &[(TensorId, Array)]) -> String {
@@ -86,7 +127,7 @@ fn file_name(workload: &Workload, seed: u64, inputs: &[(TensorId, Array)]) -> St
     format!("{}-{seed:x}-{GENERATOR}-{digest}", workload.hash())
 }
 
-/// `None` unless the file holds exactly these outputs, unharmed.
+/// The outputs that a file holds; `None` where it is missing, damaged, or of other outputs.
 fn read(file: &Path, workload: &Workload) -> Option<Vec<(TensorId, Array)>> {
     let outputs = || workload.ids().filter(|(_, tensor)| tensor.role == Role::Output);
     let total: usize = outputs().map(|(_, tensor)| tensor.bytes()).sum();
@@ -99,7 +140,7 @@ fn read(file: &Path, workload: &Workload) -> Option<Vec<(TensorId, Array)>> {
         return None;
     }
     let mut at = 0;
-    let mut take = |(id, tensor): (TensorId, &crate::workload::Tensor)| {
+    let mut take = |(id, tensor): (TensorId, &Tensor)| {
         let part = data.get(at..at + tensor.bytes())?;
         at += tensor.bytes();
         Some((id, Array::from_bytes(tensor.shape.clone(), tensor.dtype, part).ok()?))

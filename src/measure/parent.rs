@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use thiserror::Error;
 
 use super::child::{Lost, Worker, describe, was_killed};
+use super::memory::readable;
 use super::protocol::{PROTOCOL, Phase, Reply, Request};
 use super::timing::Timing;
 use crate::outcome::{Failure, Outcome};
@@ -23,26 +24,28 @@ pub struct Options {
     pub arguments: Vec<OsString>,
     /// Version of the space that the worker must replay traces in.
     pub space: String,
+    /// Whether that space leaves out algorithms with larger rounding errors: see [`Space::exact`].
+    pub exact: bool,
     /// Folder for the oracle's outputs; `None` computes them anew for each worker.
     pub cache: Option<PathBuf>,
-    /// Of the inputs that kernels are checked and timed on.
+    /// Seed of the inputs that kernels are checked and timed on.
     pub seed: u64,
     pub limits: Limits,
     pub timing: Timing,
-    /// The GPU to measure on, by its number; `None` where nothing is measured on one.
+    /// Number of the NVIDIA GPU to measure on; `None` where nothing is measured on one.
     pub device: Option<usize>,
 }
 
-/// What a worker may take.
+/// Maximum time and memory of a worker.
 #[derive(Clone, Debug)]
 pub struct Limits {
-    /// For starting.
+    /// Time to start.
     pub start: Duration,
-    /// For a task's inputs and the oracle's outputs.
+    /// Time for a task's inputs and the oracle's outputs.
     pub prepare: Duration,
-    /// For one candidate: compiled, checked and timed.
+    /// Time for one candidate: compiled, checked and timed.
     pub candidate: Duration,
-    /// Private memory of the worker, in bytes.
+    /// Private memory of the worker in bytes. Tasks whose tensors take more are refused.
     pub memory_bytes: u64,
 }
 
@@ -58,20 +61,22 @@ impl Default for Limits {
 }
 
 impl Options {
-    /// This executable as the worker, everything else as usual.
+    /// Defaults for programs of `space`, with this executable as the worker.
     ///
     /// # Errors
     /// Where the system does not tell which executable this is.
-    pub fn for_this_executable() -> io::Result<Options> {
-        Ok(Options::new(std::env::current_exe()?))
+    pub fn for_this_executable(space: &Space) -> io::Result<Options> {
+        Ok(Options::new(std::env::current_exe()?, space))
     }
 
-    /// `worker` as the worker, everything else as usual.
-    pub fn new(worker: PathBuf) -> Options {
+    /// Defaults for programs of `space`, with another executable as the worker. It must have the rules of
+    /// `space`: see [`super::worker_main_with`].
+    pub fn new(worker: PathBuf, space: &Space) -> Options {
         Options {
             worker,
             arguments: vec!["worker".into()],
-            space: Space::standard().versions(),
+            space: space.versions(),
+            exact: space.is_exact(),
             cache: crate::folders::cache_folder().map(|folder| folder.join("oracle")),
             seed: 0,
             limits: Limits::default(),
@@ -102,21 +107,21 @@ pub enum MeasureError {
 pub struct Measurer {
     options: Options,
     worker: Option<Worker>,
-    /// What the worker is ready for.
+    /// The task that the worker is ready for.
     task: Option<Task>,
-    /// Of the task last measured: what candidates run in turn with.
+    /// What candidates of the task last measured run in turn with.
     reference: Option<Reference>,
 }
 
-/// A program, and the nanoseconds that it is known to take.
+/// A program whose time is known, in nanoseconds.
 struct Reference {
     task: Task,
     trace: Trace,
     known_ns: u64,
 }
 
-/// Candidates run in turn with the same reference until one is faster by this factor: the less it changes,
-/// the better times compare, and the slower it is, the less time is left for the candidates.
+/// Candidates run in turn with the same reference until one is faster by this factor. Times compare better
+/// the less often it changes; a slow one leaves less time for the candidates.
 const OUTRUN: u64 = 2;
 
 impl Measurer {
@@ -130,8 +135,8 @@ impl Measurer {
     }
 
     /// Compiles, checks and times a finished trace. The incumbent is the fastest program of the task so far,
-    /// with its nanoseconds: a candidate that is much slower is timed only shortly, and times are told at the
-    /// pace at which the incumbents were timed, since candidates run in turn with one of them.
+    /// with its nanoseconds. A candidate that is much slower is timed only shortly. Candidates run in turn
+    /// with an incumbent, and their times are normalized to the speed of the machine when that one was timed.
     ///
     /// # Errors
     /// [`MeasureError`] where the candidate is not to blame; nothing should be recorded then.
@@ -177,7 +182,7 @@ impl Measurer {
     /// What candidates run in turn with.
     fn reference(&mut self, task: &Task, incumbent: Option<(&Trace, u64)>) -> Option<(&Trace, u64)> {
         let Some((trace, known_ns)) = incumbent else {
-            // another search begins, at whatever pace its first program will be timed
+            // another search begins: its first program sets the speed that times are normalized to
             self.reference = None;
             return None;
         };
@@ -286,6 +291,10 @@ impl Measurer {
             Err(Lost::Unsendable(e)) => e.to_string(),
             Err(Lost::Deadline) => format!("its reference result takes longer than {} s", limit.as_secs()),
             Err(Lost::Garbage(what)) => format!("the worker answered nonsense: {what}"),
+            Err(Lost::Died { status, last_words }) if ran_out_of_memory(status, &last_words) => {
+                let allowed = readable(self.options.limits.memory_bytes);
+                format!("its reference result needs more memory than there is, or than the {allowed} allowed")
+            }
             Err(Lost::Died { status, last_words }) => format!("the worker died: {}", obituary(status, &last_words)),
         };
         self.worker = None;
@@ -293,11 +302,12 @@ impl Measurer {
     }
 
     fn start(&mut self) -> Result<(), MeasureError> {
-        let Options { worker: program, arguments, space, limits, timing, cache, device, .. } = &self.options;
+        let Options { worker: program, arguments, space, exact, limits, timing, cache, device, .. } = &self.options;
         let failed = |detail: String| MeasureError::Worker { worker: program.clone(), detail };
         let mut worker = Worker::spawn(program, arguments).map_err(|e| failed(e.to_string()))?;
         let request = Request::Start {
             protocol: PROTOCOL,
+            exact: *exact,
             timing: timing.clone(),
             memory_bytes: limits.memory_bytes,
             cache: cache.clone(),
@@ -357,12 +367,17 @@ impl Measurer {
     }
 }
 
+/// How a worker ended, with what it said, but for a stack trace.
 fn obituary(status: ExitStatus, last_words: &str) -> String {
-    match last_words {
+    let ends = STACK_TRACES.iter().filter_map(|words| last_words.find(words)).min().unwrap_or(last_words.len());
+    match last_words[..ends].trim_end() {
         "" => describe(status),
         words => format!("{}: {words}", describe(status)),
     }
 }
+
+/// How stack traces begin: Rust's, LLVM's, and a hint that there is one.
+const STACK_TRACES: [&str; 4] = ["stack backtrace:", "Stack dump:", "PLEASE submit a bug report", "note: run with"];
 
 /// The system kills processes when memory runs out; below our own limit, Rust and LLVM abort and say so.
 fn ran_out_of_memory(status: ExitStatus, last_words: &str) -> bool {
@@ -411,7 +426,7 @@ mod tests {
             format!("#!/bin/sh\ncd '{}'\necho $$ >> starts\ncat messages\nsleep 0.1\n{after}\n", folder.display());
         std::fs::write(&script, text).unwrap();
         std::fs::set_permissions(&script, std::fs::Permissions::from_mode(0o755)).unwrap();
-        let mut options = Options::new(script);
+        let mut options = Options::new(script, &Space::standard());
         options.limits.start = Duration::from_secs(5);
         options.limits.prepare = Duration::from_secs(5);
         options.limits.candidate = Duration::from_secs(1);
@@ -443,7 +458,7 @@ mod tests {
         assert!(matches!(start_error(&[other], "sleep 9"), MeasureError::OtherBuild { .. }));
         let other = Reply::Started { protocol: PROTOCOL, space: "another".into() };
         assert!(matches!(start_error(&[other], "sleep 9"), MeasureError::OtherBuild { .. }));
-        let mut missing = Measurer::new(Options::new("/nonexistent/worker".into()));
+        let mut missing = Measurer::new(Options::new("/nonexistent/worker".into(), &Space::standard()));
         check(missing.measure(&task(), &Trace::default(), None).unwrap_err(), "No such file");
     }
 
@@ -456,6 +471,7 @@ mod tests {
             (checking(), "exec sleep 99", Failure::Timeout, "checking"),
             (checking(), "kill -SEGV $$", Failure::Crash, "checking: signal 11 (segmentation fault)"),
             (ready(), "echo the reason >&2; exit 1", Failure::Crash, "exit code 1: the reason"),
+            (ready(), "printf 'why\\nstack backtrace:\\n 0: f' >&2; exit 1", Failure::Crash, "exit code 1: why"),
             (ready(), "exec >&-; sleep 99", Failure::Timeout, "working"),
             (ready(), "kill -KILL $$", Failure::Memory, "signal 9"),
             (ready(), "echo LLVM ERROR: out of memory >&2; kill -ABRT $$", Failure::Memory, "signal 6"),
@@ -471,7 +487,7 @@ mod tests {
                 let outcome = measurer.measure(&task(), &Trace::default(), None).unwrap();
                 let Outcome::Failed { cause: found, detail } = outcome else { panic!("{after}: {outcome:?}") };
                 assert_eq!(found, cause, "{after}: {detail}");
-                assert!(detail.contains(words), "{after}: {detail}");
+                assert!(detail.contains(words) && !detail.contains("backtrace"), "{after}: {detail}");
                 assert_eq!(starts(folder.path()).len(), round, "{after}: each round needs a worker of its own");
             }
             for process in starts(folder.path()) {
@@ -506,13 +522,16 @@ mod tests {
     #[test]
     fn an_unmeasurable_task_is_an_error() {
         let unprepared = Reply::Unprepared { detail: "too large".into() };
-        for (messages, after) in
-            [(vec![started(), unprepared], "exec sleep 99"), (vec![started()], "echo too large >&2")]
-        {
+        let died = "echo memory allocation of 9 bytes failed >&2; echo stack backtrace: >&2; kill -ABRT $$";
+        for (messages, after, words) in [
+            (vec![started(), unprepared], "exec sleep 99", "too large"),
+            (vec![started()], "echo too large >&2", "too large"),
+            (vec![started()], died, "needs more memory than there is, or than the 16.0 GiB allowed"),
+        ] {
             let folder = tempfile::tempdir().unwrap();
             let error =
                 scripted(folder.path(), &messages, after).measure(&task(), &Trace::default(), None).unwrap_err();
-            assert!(matches!(&error, MeasureError::Task { detail } if detail.contains("too large")), "{error:?}");
+            assert!(matches!(&error, MeasureError::Task { detail } if detail.ends_with(words)), "{error:?}");
         }
     }
 

@@ -12,7 +12,7 @@ use crate::outcome::Outcome;
 use crate::target::Target;
 
 /// Raised with every change of a message, so that a worker of another build is told apart.
-pub(super) const PROTOCOL: u32 = 4;
+pub(super) const PROTOCOL: u32 = 5;
 
 /// The longest message. Texts of tasks and traces stay far below.
 pub(super) const MAX_FRAME_BYTES: u32 = 16 << 20;
@@ -23,22 +23,24 @@ pub(super) enum Request {
     /// First, and once.
     Start {
         protocol: u32,
+        /// Whether the space leaves out algorithms with larger rounding errors.
+        exact: bool,
         timing: Timing,
-        /// What the child may allocate, in bytes.
+        /// Maximum memory of the child, in bytes.
         memory_bytes: u64,
         /// Folder for the oracle's outputs.
         cache: Option<PathBuf>,
-        /// The GPU to measure on, by its number; nothing is measured on one where it is missing.
+        /// Number of the NVIDIA GPU to measure on; `None` where nothing is measured on one.
         device: Option<usize>,
     },
-    /// What the following candidates belong to.
+    /// The task of the candidates that follow.
     Prepare { workload: String, target: Target, seed: u64 },
     /// Compile candidates on all cores, before they are measured one by one.
     CompileAhead { traces: Vec<String> },
     Measure {
         trace: String,
         incumbent_ns: Option<u64>,
-        /// A correct program to run in turn with it, and the nanoseconds that it is known to take.
+        /// A correct program to run in turn with it, and its known time in nanoseconds.
         reference: Option<(String, u64)>,
     },
     /// Compare: all in turn, again and again.

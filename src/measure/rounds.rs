@@ -1,8 +1,9 @@
-//! Times of a candidate and of a reference that ran in turn, and the pace at which they are told.
+//! Times of a candidate and of a reference that ran in turn, normalized to the machine's speed when the
+//! reference was first timed.
 //!
-//! The pace of a machine drifts with other users of the same processor: by half within seconds on virtual
-//! ones. Neighbouring runs of two programs meet the same pace, so their ratio is steady where the times are
-//! not.
+//! The speed of a machine drifts with other users of the same processor: by half within seconds on virtual
+//! ones. Neighbouring runs of two programs meet the same speed, so their ratio is steady where their times
+//! are not.
 
 use std::time::Duration;
 
@@ -11,22 +12,21 @@ use std::time::Duration;
 pub(super) struct Rounds {
     /// Nanoseconds of single runs of the candidate.
     times: Vec<u64>,
-    /// Of the reference, in the same rounds; empty where there is none.
-    beside: Vec<u64>,
-    /// What the reference is known to take.
+    /// Nanoseconds of single runs of the reference, in the same rounds; empty where there is none.
+    reference: Vec<u64>,
+    /// Known time of the reference.
     known_ns: u64,
-    /// The most that the pace of the machine is believed to have changed since the reference was timed. Where
-    /// more is found, something befell one of the two alone: when another process takes a core, a program of
-    /// several threads waits for it again and again, and one of a single thread does not.
+    /// Largest believable drift of the machine since the reference was timed. A larger one has befallen one
+    /// of the two programs alone: when another process takes a core, a program of several threads waits for
+    /// it again and again, and one of a single thread does not.
     most_drift: f64,
-    /// By both.
+    /// Time spent on both.
     spent: Duration,
 }
 
 impl Rounds {
-    /// Beside a reference that is known to take so many nanoseconds, on a machine whose pace changes by such
-    /// a factor at most.
-    pub(super) fn beside(known_ns: u64, most_drift: f64) -> Rounds {
+    /// With a reference of known time, on a machine whose speed drifts by this factor at most.
+    pub(super) fn with_reference(known_ns: u64, most_drift: f64) -> Rounds {
         Rounds { known_ns, most_drift, ..Rounds::default() }
     }
 
@@ -37,12 +37,12 @@ impl Rounds {
     }
 
     /// A sample of the reference, in the same round.
-    pub(super) fn push_beside(&mut self, elapsed: Duration, runs: u32) {
+    pub(super) fn push_reference(&mut self, elapsed: Duration, runs: u32) {
         self.spent += elapsed;
-        self.beside.push(nanoseconds(elapsed, runs));
+        self.reference.push(nanoseconds(elapsed, runs));
     }
 
-    /// What went by without a sample.
+    /// Counts time that gave no sample.
     pub(super) fn spend(&mut self, elapsed: Duration) {
         self.spent += elapsed;
     }
@@ -55,7 +55,7 @@ impl Rounds {
         self.spent
     }
 
-    /// Whether so many samples at least, and a third of all, are within this factor of the fastest.
+    /// Whether a third of the samples, and no fewer than `fewest`, are within this factor of the fastest.
     pub(super) fn agree(&self, fewest: usize, factor: f64) -> bool {
         let fastest = self.times.iter().copied().min().unwrap_or(0);
         let close = self.times.iter().filter(|time| **time as f64 <= fastest as f64 * factor).count();
@@ -64,7 +64,7 @@ impl Rounds {
 
     /// Whether the ratio to the reference errs by less than this factor.
     pub(super) fn is_settled(&self, fewest: usize, factor: f64) -> bool {
-        self.beside.len() >= 2 * fewest.max(1) && self.error() <= factor - 1.0
+        self.reference.len() >= 2 * fewest.max(1) && self.error() <= factor - 1.0
     }
 
     /// Whether the ratio to the reference may err by more than this factor, or one of the two was disturbed.
@@ -72,33 +72,33 @@ impl Rounds {
         self.error() > factor - 1.0 || self.drift().is_some_and(|drift| !self.is_possible(drift))
     }
 
-    /// By what part the median ratio may err: by the distance of the quartiles, over the root of their
-    /// number.
+    /// Relative error of the median ratio: the distance of the quartiles over the root of the number of
+    /// ratios.
     fn error(&self) -> f64 {
         let ratios = self.ratios();
         let count = ratios.len();
         if count == 0 { 0.0 } else { (ratios[3 * count / 4] / ratios[count / 4] - 1.0) / (count as f64).sqrt() }
     }
 
-    /// The fastest run, at the reference's pace.
+    /// The fastest run, normalized.
     pub(super) fn best_ns(&self) -> f64 {
-        self.times.iter().copied().min().unwrap_or(0) as f64 * self.pace()
+        self.times.iter().copied().min().unwrap_or(0) as f64 * self.normalization()
     }
 
-    /// All times, at the reference's pace.
-    pub(super) fn told(self) -> Vec<u64> {
-        let pace = self.pace();
-        self.times.into_iter().map(|time| ((time as f64 * pace).round() as u64).max(1)).collect()
+    /// All times, normalized.
+    pub(super) fn normalized_times(self) -> Vec<u64> {
+        let factor = self.normalization();
+        self.times.into_iter().map(|time| ((time as f64 * factor).round() as u64).max(1)).collect()
     }
 
-    /// What times are multiplied by: the drift of the machine, if it can be that.
-    fn pace(&self) -> f64 {
+    /// The factor of normalized times: the drift, where it is believable, else 1.
+    fn normalization(&self) -> f64 {
         self.drift().filter(|drift| self.is_possible(*drift)).unwrap_or(1.0)
     }
 
-    /// By what factor times are too long or too short, if the fastest is what the reference is known to take,
-    /// times the median ratio of neighbouring runs; `None` where no reference ran whose time is known.
-    /// Ratios, since the fastest runs of the two may be of different moments.
+    /// The factor by which the machine drifted: the reference's known time, times the median ratio of
+    /// neighbouring runs, over the fastest run. `None` where no reference of known time ran. The fastest runs
+    /// of the two may be of different moments, so ratios are taken.
     fn drift(&self) -> Option<f64> {
         let ratios = self.ratios();
         let fastest = self.times.iter().copied().min().unwrap_or(0) as f64;
@@ -110,10 +110,10 @@ impl Rounds {
         (1.0 / self.most_drift..=self.most_drift).contains(&drift)
     }
 
-    /// Of neighbouring runs, the smallest first.
+    /// Ratios of neighbouring runs, the smallest first.
     fn ratios(&self) -> Vec<f64> {
-        let rounds = self.times.iter().zip(&self.beside);
-        let mut ratios: Vec<f64> = rounds.map(|(time, beside)| *time as f64 / (*beside).max(1) as f64).collect();
+        let rounds = self.times.iter().zip(&self.reference);
+        let mut ratios: Vec<f64> = rounds.map(|(time, other)| *time as f64 / (*other).max(1) as f64).collect();
         ratios.sort_by(f64::total_cmp);
         ratios
     }
@@ -130,35 +130,35 @@ mod tests {
     use super::Rounds;
 
     fn rounds(known_ns: u64, times: &[(u64, u64)]) -> Rounds {
-        let mut rounds = Rounds::beside(known_ns, 2.0);
-        for (time, beside) in times {
+        let mut rounds = Rounds::with_reference(known_ns, 2.0);
+        for (time, other) in times {
             rounds.push(Duration::from_nanos(*time), 1);
-            rounds.push_beside(Duration::from_nanos(*beside), 1);
+            rounds.push_reference(Duration::from_nanos(*other), 1);
         }
         rounds
     }
 
     #[test]
-    fn the_reference_sets_the_pace() {
+    fn times_are_normalized_to_the_reference() {
         // twice as slow as when the reference was timed, with a disturbance of each
         let rounds = rounds(100, &[(400, 200), (404, 202), (5000, 200), (400, 9000), (400, 200), (402, 201)]);
         assert_eq!(rounds.best_ns(), 200.0);
-        assert_eq!(rounds.told(), [200, 202, 2500, 200, 200, 201]);
+        assert_eq!(rounds.normalized_times(), [200, 202, 2500, 200, 200, 201]);
     }
 
     #[test]
-    fn a_reference_that_was_disturbed_sets_no_pace() {
+    fn a_disturbed_reference_normalizes_nothing() {
         // ten times as slow as it is known to be, and the candidate is not
         let disturbed = [(900, 10_000), (910, 9_000), (905, 11_000)];
-        assert_eq!(rounds(1000, &disturbed).told(), [900, 910, 905]);
+        assert_eq!(rounds(1000, &disturbed).normalized_times(), [900, 910, 905]);
         // a time that was told so would be the next one's measure, and so on
         let mut known = 1000;
         for _ in 0..40 {
-            known = rounds(known, &disturbed).told().into_iter().min().unwrap();
+            known = rounds(known, &disturbed).normalized_times().into_iter().min().unwrap();
         }
         assert_eq!(known, 900);
-        // nor is a time believed any more that was told too short once
-        assert_eq!(rounds(10, &[(900, 1000), (910, 1000), (905, 1000)]).told(), [900, 910, 905]);
+        // nor is a time believed that was recorded as too short once
+        assert_eq!(rounds(10, &[(900, 1000), (910, 1000), (905, 1000)]).normalized_times(), [900, 910, 905]);
     }
 
     #[test]
@@ -176,9 +176,9 @@ mod tests {
         alone.push(Duration::from_nanos(90), 3);
         alone.push(Duration::from_nanos(40), 1);
         assert_eq!((alone.best_ns(), alone.spent()), (30.0, Duration::from_nanos(130)));
-        assert_eq!(alone.told(), [30, 40]);
+        assert_eq!(alone.normalized_times(), [30, 40]);
         // nor does anything compare with a program that is said to take no time
-        assert_eq!(rounds(0, &[(400, 200), (500, 200)]).told(), [400, 500]);
+        assert_eq!(rounds(0, &[(400, 200), (500, 200)]).normalized_times(), [400, 500]);
     }
 
     #[test]

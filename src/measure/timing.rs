@@ -1,9 +1,9 @@
-//! How often a kernel is run, and what of it is kept.
+//! How often a kernel is run, and which of its times are kept.
 //!
-//! Machines are noisy, always towards slower: the fastest run is the figure that candidates are compared by,
-//! and it is trusted once several runs came close to it. And their pace drifts: so a candidate runs in turn
-//! with a [`Reference`], a program whose time is known, and what it took is told at the pace at which that
-//! one was timed (see [`super::rounds`]).
+//! Machines are noisy, always towards slower: candidates are compared by their fastest run, which is trusted
+//! once several runs came close to it. The speed of a machine drifts: a candidate runs in turn with a
+//! [`Reference`], a program whose time is known, and its times are normalized to the speed at which that one
+//! was timed (see [`super::rounds`]).
 
 use std::time::{Duration, Instant};
 
@@ -17,47 +17,47 @@ use super::rounds::{Rounds, nanoseconds};
 /// Runs of a finalist before each that is timed: fewer of long ones.
 const FEWEST_BEFORE: u32 = 2;
 const MOST_BEFORE: u32 = 4;
-/// A kernel that follows another one runs for so long before it is timed: the pool's threads fall asleep
-/// while one of a single thread runs, and a short one of several threads would be over before they are awake.
-/// It would look as slow as if it had no other thread.
+/// A kernel that follows another one runs this long before it is timed. The pool's threads fall asleep while
+/// a kernel of a single thread runs, and a short kernel of several threads would be over before they are
+/// awake.
 const WAKING: Duration = Duration::from_micros(100);
 
-/// Of one sample.
+/// Maximum number of runs of one sample.
 const MOST_REPEATS: u32 = 1 << 16;
 
 /// When to stop running a candidate.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Timing {
-    /// What all timed runs of one candidate, and of the reference in between, may take together, unless the
-    /// fewest samples take longer.
+    /// Maximum time of all timed runs of one candidate, and of the reference in between, unless the fewest
+    /// samples take longer.
     pub budget: Duration,
     /// After this long there are no further samples, even if they are fewer than the fewest.
     pub patience: Duration,
-    /// At least so many samples.
+    /// Minimum number of samples.
     pub fewest: usize,
-    /// At most so many.
+    /// Maximum number of samples.
     pub most: usize,
-    /// Enough is enough when a third of the samples, and no fewer than `fewest`, are within this factor of
-    /// the fastest.
+    /// Sampling stops once a third of the samples, and no fewer than `fewest`, are within this factor of the
+    /// fastest.
     pub agreement: f64,
-    /// Beside a reference, enough is enough if the quartiles of the ratios lie so close together that their
+    /// With a reference, sampling stops once the quartiles of the ratios lie so close together that their
     /// median errs by less than this factor.
     pub certainty: f64,
-    /// While it may err by more than this factor, there are further samples, whatever the budget.
+    /// While the median may err by more than this factor, sampling goes on, whatever the budget.
     pub doubt: f64,
-    /// The most that the pace of the machine is believed to have changed since the reference was timed:
-    /// beyond it, times are told as measured.
+    /// Largest believable drift of the machine since the reference was timed. Beyond it, times stay as
+    /// measured.
     pub most_drift: f64,
     /// The same where one of the two runs on a single core and the other one on several. Cores of a virtual
-    /// machine are far apart at times, or parts of one: programs of several threads are slower by any factor
-    /// then, at most that of their number, and the others are not.
+    /// machine are far apart at times, or parts of one. Then programs of several threads are slower, at most
+    /// by the number of threads, and the others are not.
     pub most_drift_between_kinds: f64,
     /// A candidate slower than the incumbent by this factor is given up after `fewest` samples.
     pub hopeless: f64,
     /// Before this long nothing is certain or hopeless: another user of a core takes it away for some
     /// milliseconds.
     pub settling: Duration,
-    /// The first program of a task, if it is short, runs for so long before it is timed.
+    /// The first program of a task, if it is short, runs this long before it is timed.
     pub warming: Duration,
     /// One slower by this factor is given up after a single sample, if that took `long_run` at least.
     pub lost: f64,
@@ -70,9 +70,9 @@ pub struct Timing {
     /// Shorter kernels run several times for a sample, so that reading the clock (about 50 ns) stays below 1
     /// %.
     pub shortest_sample: Duration,
-    /// What one finalist may take, over all rounds.
+    /// Maximum time of one finalist over all rounds.
     pub final_budget: Duration,
-    /// At most so many rounds of finalists.
+    /// Maximum number of rounds of finalists.
     pub final_rounds: usize,
 }
 
@@ -117,18 +117,18 @@ impl Default for Timing {
 
 /// A program of the same task that runs in turn with a candidate.
 pub(super) struct Reference<'a> {
-    /// What it is known to take, at the pace at which times are told.
+    /// Its known time, which others are normalized by.
     pub known_ns: u64,
-    /// As a candidate's.
+    /// Runs it that many times and returns how long that took.
     pub run: &'a mut dyn FnMut(u32) -> Duration,
 }
 
 impl Timing {
-    /// Nanoseconds of single runs, at the reference's pace: the fastest of them is what the reference is
-    /// known to take, times the median ratio of neighbouring runs. What is given up before the reference ran
-    /// is told as measured. `run(n)` runs the kernel n times and says how long that took. `warm_up`, how long
-    /// the run before took, is counted only where it is all that there is: cold caches make a long run slower
-    /// by half, not eight times.
+    /// Nanoseconds of single runs, normalized: the fastest of them is the known time of the reference, times
+    /// the median ratio of neighbouring runs. A candidate given up before the reference ran keeps its time as
+    /// measured. `run(n)` runs the kernel n times and returns how long that took. `warm_up`, the time of the
+    /// run before, is counted only where there is no other: cold caches make a long run slower by half, not
+    /// eight times.
     pub(super) fn sample(
         &self,
         incumbent_ns: Option<u64>,
@@ -147,10 +147,10 @@ impl Timing {
             }
         }
         let (repeats, mut elapsed) = self.repeats(run);
-        let (beside_repeats, mut beside) =
+        let (reference_repeats, mut reference_elapsed) =
             reference.as_mut().map_or((0, Duration::ZERO), |reference| self.repeats(reference.run));
         let known_ns = reference.as_ref().map_or(0, |reference| reference.known_ns);
-        let mut rounds = Rounds::beside(known_ns, self.most_drift);
+        let mut rounds = Rounds::with_reference(known_ns, self.most_drift);
         let slower = |rounds: &Rounds, factor: f64| {
             incumbent_ns.is_some_and(|incumbent| rounds.best_ns() > incumbent as f64 * factor)
         };
@@ -162,8 +162,8 @@ impl Timing {
             let certain = match &mut reference {
                 None => rounds.agree(self.fewest, self.agreement),
                 Some(Reference { run, .. }) => {
-                    beside = self.after_another(run, beside_repeats, beside, &mut rounds);
-                    rounds.push_beside(beside, beside_repeats);
+                    reference_elapsed = self.after_another(run, reference_repeats, reference_elapsed, &mut rounds);
+                    rounds.push_reference(reference_elapsed, reference_repeats);
                     rounds.is_settled(self.fewest, self.certainty)
                 }
             };
@@ -178,11 +178,11 @@ impl Timing {
                 Some(_) => self.after_another(run, repeats, elapsed, &mut rounds),
             };
         }
-        rounds.told()
+        rounds.normalized_times()
     }
 
-    /// Brings the machine to its pace. The first program of a task is what the others are told by; short ones
-    /// would be over before the system has given each thread a core of its own.
+    /// Brings the machine to its full speed. Later times are normalized to the first program of a task, and a
+    /// short one would be over before the system has given each thread a core of its own.
     fn warm(&self, run: &mut dyn FnMut(u32) -> Duration) {
         let mut spent = Duration::ZERO;
         for _ in 0..MOST_REPEATS {
@@ -194,7 +194,7 @@ impl Timing {
     }
 
     /// A sample of a kernel that follows another one, which evicted its data: it runs before, unless one run
-    /// of it is long. `last` is what so many runs took before.
+    /// of it is long. `last` is the time that the same number of runs took before.
     fn after_another(
         &self,
         run: &mut dyn FnMut(u32) -> Duration,
@@ -243,14 +243,14 @@ impl Timing {
         times
     }
 
-    /// How often a kernel that takes so long runs before it is timed, where another one ran.
+    /// How often a kernel of this time runs before it is timed, where another one ran.
     fn runs_before(&self, single_ns: u64) -> u32 {
         let few =
             (self.settling.as_nanos() / u128::from(single_ns.max(1))).clamp(FEWEST_BEFORE.into(), MOST_BEFORE.into());
         u32::try_from(few).unwrap_or(MOST_BEFORE).max(runs_to_wake(single_ns))
     }
 
-    /// How many runs make a sample long enough, and how long so many took.
+    /// How many runs make a sample long enough, and how long they took.
     fn repeats(&self, run: &mut dyn FnMut(u32) -> Duration) -> (u32, Duration) {
         let mut repeats = 1;
         loop {
@@ -266,7 +266,7 @@ impl Timing {
     }
 }
 
-/// How often a kernel that takes so long is run to wake the threads of the pool: once at least.
+/// How often a kernel of this time is run to wake the threads of the pool: once at least.
 fn runs_to_wake(single_ns: u64) -> u32 {
     u32::try_from(WAKING.as_nanos().div_ceil(u128::from(single_ns.max(1)))).unwrap_or(u32::MAX)
 }
@@ -417,7 +417,7 @@ mod tests {
     }
 
     #[test]
-    fn times_are_told_at_the_pace_of_the_reference() {
+    fn times_are_normalized_to_the_reference() {
         // the machine falls to half its speed after some time: what was 100 us takes 200, the reference 300
         // instead of 150
         let clock = std::cell::Cell::new(0);
@@ -477,14 +477,14 @@ mod tests {
         let (mut one, mut two) = (of_one_thread(), of_two_threads());
         let times = timing.sample_in_turn(&mut [&mut one, &mut two]);
         assert!(times[0].iter().all(|ns| *ns == 7_000) && times[1].iter().all(|ns| *ns == 4_000), "{times:?}");
-        // nor is the first program told slow, before the threads have found cores
+        // nor is the first program recorded as slow, before the threads have found cores
         awake_for.set(0);
         let times = timing.sample(None, COLD, &mut of_two_threads(), None);
         assert!(times.iter().all(|ns| *ns == 4_000), "{times:?}");
     }
 
     #[test]
-    fn what_slows_down_threads_alone_is_not_the_pace_of_a_program_without() {
+    fn what_slows_down_threads_alone_is_no_drift_of_a_program_without() {
         // the second core is away all the time, so that the reference takes 1.8 times as long
         let (mut run, mut beside) = (script(&[13_000]), script(&[13_000]));
         let known_ns = 7_200;

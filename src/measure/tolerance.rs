@@ -1,26 +1,43 @@
-//! How far a kernel's output may be from the oracle's.
+//! How far an output of a kernel may be from the oracle's.
 //!
-//! The oracle computes each stage in f64 and rounds once, so the difference is the kernel's rounding. Summing
-//! n values of alike size in any order, with the errors of single additions being independent, gives a
-//! relative error of about √n·u, u being the unit roundoff (2⁻²⁴ for f32; Higham and Mary, "A new approach to
-//! probabilistic rounding error analysis", 2019). Allowed is
+//! The oracle computes each stage in f64 and rounds once, where it stores. A kernel computes in f32 and
+//! rounds at every operation, so the difference is the kernel's rounding. It has three parts, each for one
+//! output alone:
 //!
 //! ```text
-//! |x - y| <= 16 u √depth (|y| + scale)
+//! |x - y| <= (arithmetic + stored) (|y| + scale) + place |y|
 //! ```
 //!
-//! where the depth is the number of roundings on the longest way from an argument to the output (the product
-//! of a stage's reduction extents, or its operators, added up along the chain), and the scale is the root
-//! mean square of the oracle's output, for elements that cancellation made small. The factor covers
-//! approximated functions (a few u each) and other orders of computation. A program by an algorithm that adds
-//! numbers of different size is allowed as much more as [`crate::nest::Nest::error_growth`] says. With inputs
-//! as [`super::generate_inputs`] makes them, leaving out a single step of a reduction differs by much more,
-//! up to depths of about 100,000. Integers and Booleans must be equal. NaN matches NaN, infinities match
-//! themselves.
+//! - `arithmetic`: f32 computation. Summing n values of alike size in any order, with independent errors of
+//!   single additions, gives a relative error of about √n·u, u = 2⁻²⁴ being the unit roundoff of f32 (Higham
+//!   and Mary, "A new approach to probabilistic rounding error analysis", 2019). Allowed is 16 u √depth,
+//!   where the depth is the number of roundings on the longest way from an argument to the output: the
+//!   product of a stage's reduction extents, and its operators, added up along the chain of stages. The
+//!   factor covers approximated functions (a few u each) and other orders of computation. A program by an
+//!   algorithm that adds numbers of different size is allowed as much more as
+//!   [`crate::nest::Nest::error_growth`] says.
+//! - `stored`: values of 16 bits that are stored, or converted to, on the longest way to the output. Two
+//!   values that differ by less than a place may be rounded to neighbours, which are 2u apart, u being the
+//!   unit roundoff of that type. A sum of such errors, which are independent, grows as the sum of the values
+//!   does.
+//! - `place`: the store of the output itself, where it has 16 bits: one place of the element. f32 needs none,
+//!   since `arithmetic` is larger.
+//!
+//! The scale is the root mean square of the oracle's output, for elements that cancellation made small. With
+//! inputs as [`super::generate_inputs`] makes them, a sum of products that lacks a single step differs by
+//! more, for f32 up to depths of about 100,000, for 16-bit outputs beyond 4,096. Where inputs must be
+//! positive, since a logarithm or a root is taken, a lost step of a deep sum is smaller than a place of a
+//! 16-bit output, and only f32 shows it.
+//!
+//! Sums that are *accumulated* in 16 bits, rounded at each step, err by more than a lost step does, from some
+//! depth on: [`check_sums`] refuses those, since no check of them would be worth anything. Import never makes
+//! such a sum.
+//!
+//! Integers and Booleans must be equal. NaN matches NaN, infinities match themselves.
 
 use std::fmt;
 
-use crate::workload::{Array, Elements, Expr, TensorId, Workload};
+use crate::workload::{Array, Combiner, DType, Elements, Expr, Stage, TensorId, Workload};
 
 /// The factor in front of u √depth.
 const FACTOR: f64 = 16.0;
@@ -31,8 +48,14 @@ const SMALLEST_SCALE: f64 = 1e-3;
 /// For one output tensor.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Tolerance {
-    /// 16 u √depth; 0 for integers.
-    pub relative: f64,
+    /// Relative error of f32 computation: 16 u √depth.
+    pub arithmetic: f64,
+    /// Relative error of the 16-bit values on the way to the output: 2u each.
+    pub stored: f64,
+    /// Relative distance of neighbours in the output's type, where it has 16 bits.
+    pub place: f64,
+    /// Distance of the output type's smallest numbers, where it has 16 bits.
+    pub smallest_place: f64,
     /// Root mean square of the finite elements.
     pub scale: f64,
 }
@@ -45,11 +68,11 @@ pub struct Mismatch {
     pub at: usize,
     pub expected: f64,
     pub found: f64,
-    /// How far it might have been away.
+    /// Largest difference that is allowed.
     pub allowed: f64,
-    /// Elements that differ too much.
+    /// Number of elements that differ too much.
     pub count: usize,
-    /// Elements.
+    /// Number of elements.
     pub of: usize,
 }
 
@@ -65,10 +88,9 @@ impl Tolerance {
     /// For one output of a workload.
     pub fn new(workload: &Workload, tensor: TensorId, expected: &Array) -> Tolerance {
         if !expected.dtype().is_float() {
-            return Tolerance { relative: 0.0, scale: 0.0 };
+            return Tolerance::EQUAL;
         }
-        let floats = workload.tensors.iter().filter(|t| t.dtype.is_float());
-        let roundoff = floats.map(|t| t.dtype.unit_roundoff()).fold(0.0, f64::max);
+        let way = Way::to_each(workload)[tensor.0 as usize];
         let (mut squares, mut count) = (0.0, 0_u32);
         for at in 0..expected.elements().len() {
             if let Some(value) = expected.number(at).filter(|v| v.is_finite()) {
@@ -76,21 +98,29 @@ impl Tolerance {
                 count += 1;
             }
         }
+        let (place, smallest_place) = places(expected.dtype());
         Tolerance {
-            relative: FACTOR * roundoff * depths(workload)[tensor.0 as usize].sqrt(),
+            arithmetic: FACTOR * DType::F32.unit_roundoff() * way.depth.sqrt(),
+            stored: way.stored - place,
+            place,
+            smallest_place,
             scale: (squares / f64::from(count.max(1))).sqrt().max(SMALLEST_SCALE),
         }
     }
 
-    /// For a program whose rounding errors are so many times larger.
+    /// Of integers and Booleans.
+    const EQUAL: Tolerance = Tolerance { arithmetic: 0.0, stored: 0.0, place: 0.0, smallest_place: 0.0, scale: 0.0 };
+
+    /// For a program whose f32 rounding errors are larger by this factor.
     #[must_use]
-    pub fn grown(self, times: u32) -> Tolerance {
-        Tolerance { relative: self.relative * f64::from(times), ..self }
+    pub fn grown(self, factor: u32) -> Tolerance {
+        Tolerance { arithmetic: self.arithmetic * f64::from(factor), ..self }
     }
 
     /// How far an element may be from `expected`.
     pub fn allowed(&self, expected: f64) -> f64 {
-        self.relative * (expected.abs() + self.scale)
+        let size = expected.abs();
+        (self.arithmetic + self.stored) * (size + self.scale) + self.place * size + self.smallest_place
     }
 
     fn accepts(&self, expected: f64, found: f64) -> bool {
@@ -112,9 +142,12 @@ impl Tolerance {
                 (f64::from(values[at]), bytes.map_or(f64::NAN, |b| f64::from(f32::from_le_bytes(b))))
             }),
             _ => match Array::from_bytes(expected.shape().to_vec(), expected.dtype(), found) {
-                Ok(array) => self.worst(tensor, expected.elements().len(), &|at| {
-                    (expected.number(at).unwrap_or(f64::NAN), array.number(at).unwrap_or(f64::NAN))
-                }),
+                Ok(array) => match (expected.elements(), array.elements()) {
+                    (Elements::I64(expected), Elements::I64(found)) => equal(tensor, expected, found),
+                    _ => self.worst(tensor, expected.elements().len(), &|at| {
+                        (expected.number(at).unwrap_or(f64::NAN), array.number(at).unwrap_or(f64::NAN))
+                    }),
+                },
                 Err(_) => self.worst(tensor, 1, &|_| (0.0, f64::NAN)),
             },
         }
@@ -123,10 +156,11 @@ impl Tolerance {
     /// The quick way out for the usual case; `false` leaves the decision to [`Tolerance::worst`].
     fn accepts_all(&self, expected: &[f32], found: &[u8]) -> bool {
         let found = found.as_chunks().0;
+        let (per_size, constant) = (self.arithmetic + self.stored + self.place, self.allowed(0.0));
         let fits = |(x, y): (&[u8; 4], &f32)| {
             let (x, y) = (f64::from(f32::from_le_bytes(*x)), f64::from(*y));
             // the difference of two infinities is NaN, which fails
-            (x - y).abs() - self.relative * (y.abs() + self.scale) <= 0.0
+            (x - y).abs() - (per_size * y.abs() + constant) <= 0.0
         };
         found.len() == expected.len() && found.iter().zip(expected).fold(true, |all, pair| all & fits(pair))
     }
@@ -156,16 +190,101 @@ impl Tolerance {
     }
 }
 
-/// The number of roundings on the longest way to each tensor.
-fn depths(workload: &Workload) -> Vec<f64> {
-    let mut depths = vec![0.0; workload.tensors.len()];
-    for stage in &workload.stages {
-        let mut deepest: f64 = 0.0;
-        stage.value.for_each_load(&mut |tensor, _| deepest = deepest.max(depths[tensor.0 as usize]));
-        let reduced: f64 = stage.reduction.iter().map(|extent| *extent as f64).product();
-        depths[stage.output.0 as usize] = deepest + reduced.max(1.0) + operators(&stage.value);
+/// Compares integers that f64 does not hold exactly.
+fn equal(tensor: TensorId, expected: &[i64], found: &[i64]) -> Result<(), Mismatch> {
+    let differ = || expected.iter().zip(found).enumerate().filter(|(_, (x, y))| x != y);
+    match differ().max_by_key(|(_, (x, y))| x.abs_diff(**y)) {
+        None => Ok(()),
+        Some((at, (x, y))) => {
+            let (expected_here, found) = (*x as f64, *y as f64);
+            let (count, of) = (differ().count(), expected.len());
+            Err(Mismatch { tensor, at, expected: expected_here, found, allowed: 0.0, count, of })
+        }
     }
-    depths
+}
+
+/// Distance of neighbours in a 16-bit type, relative to their size at most; and between its smallest numbers.
+fn places(dtype: DType) -> (f64, f64) {
+    match dtype {
+        DType::F32 => (0.0, 0.0),
+        DType::F16 => (2.0 * dtype.unit_roundoff(), 2.0_f64.powi(-24)),
+        // the smallest numbers of bf16 are no larger than those of f32; integers have no places
+        _ => (2.0 * dtype.unit_roundoff(), 0.0),
+    }
+}
+
+/// The longest way from an argument to a tensor.
+#[derive(Clone, Copy, Default)]
+struct Way {
+    /// Number of roundings to f32.
+    depth: f64,
+    /// Relative error of roundings to 16 bits, with the tensor's own.
+    stored: f64,
+}
+
+impl Way {
+    /// By tensor.
+    fn to_each(workload: &Workload) -> Vec<Way> {
+        let mut ways = vec![Way::default(); workload.tensors.len()];
+        for stage in &workload.stages {
+            let mut way = Way::default();
+            stage.value.for_each_load(&mut |tensor, _| {
+                let Way { depth, stored } = ways[tensor.0 as usize];
+                way = Way { depth: way.depth.max(depth), stored: way.stored.max(stored) };
+            });
+            way.depth += points_reduced(stage).max(1.0) + operators(&stage.value);
+            let dtype = workload.tensor(stage.output).dtype;
+            let steps = steps_rounded(stage);
+            // a conversion to the type of the output, right before it is stored, is the same rounding
+            let value = match &stage.value {
+                Expr::Cast(to, value) if *to == dtype && steps <= 1.0 => value,
+                value => value,
+            };
+            way.stored += conversions(value) + places(dtype).0 * steps.max(1.0).sqrt();
+            ways[stage.output.0 as usize] = way;
+        }
+        ways
+    }
+}
+
+fn points_reduced(stage: &Stage) -> f64 {
+    stage.reduction.iter().map(|extent| *extent as f64).product()
+}
+
+/// Number of times that an element is stored before it is complete: sums and products are, in the output's
+/// type.
+fn steps_rounded(stage: &Stage) -> f64 {
+    match stage.combiner {
+        Some(Combiner::Sum | Combiner::Product) => points_reduced(stage),
+        Some(Combiner::Maximum | Combiner::Minimum) | None => 1.0,
+    }
+}
+
+/// Refuses sums and products that are accumulated in 16 bits over so many steps that their rounding hides a
+/// lost step: of n values of alike size, √n·2u against 1/√n.
+///
+/// # Errors
+/// The output of such a stage, its type and number of steps.
+pub(super) fn check_sums(workload: &Workload) -> Result<(), (TensorId, DType, u64)> {
+    for stage in &workload.stages {
+        let dtype = workload.tensor(stage.output).dtype;
+        let steps = steps_rounded(stage);
+        if places(dtype).0 * steps > 0.5 {
+            return Err((stage.output, dtype, steps as u64));
+        }
+    }
+    Ok(())
+}
+
+/// Relative error of conversions to 16-bit types, on the way with the most of them.
+fn conversions(expr: &Expr) -> f64 {
+    let own = match expr {
+        // padding and the like: the literals are converted exactly, or to the same
+        Expr::Cast(_, value) if matches!(**value, Expr::Float(_) | Expr::Index(_)) => 0.0,
+        Expr::Cast(dtype, _) => places(*dtype).0,
+        _ => 0.0,
+    };
+    own + expr.children().map(conversions).fold(0.0, f64::max)
 }
 
 fn operators(expr: &Expr) -> f64 {
@@ -176,7 +295,7 @@ fn operators(expr: &Expr) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::Tolerance;
-    use crate::workload::{Array, DType, Elements, TensorId};
+    use crate::workload::{Array, Elements, TensorId};
 
     fn floats(values: &[f32]) -> Array {
         Array::new(vec![values.len() as i64], Elements::F32(values.to_vec())).unwrap()
@@ -184,7 +303,7 @@ mod tests {
 
     #[test]
     fn the_worst_element_is_named() {
-        let tolerance = Tolerance { relative: 1e-6, scale: 1.0 };
+        let tolerance = Tolerance { arithmetic: 1e-6, scale: 1.0, ..Tolerance::EQUAL };
         let expected = floats(&[1.0, 2.0, f32::INFINITY, f32::NAN]);
         let compare = |found: &[f32]| tolerance.compare(TensorId(3), &expected, &floats(found).to_bytes());
         assert_eq!(compare(&[1.000_001, 2.0, f32::INFINITY, f32::NAN]), Ok(()));
@@ -197,11 +316,14 @@ mod tests {
 
     #[test]
     fn integers_must_be_equal() {
-        let tolerance = Tolerance { relative: 0.0, scale: 0.0 };
+        let tolerance = Tolerance::EQUAL;
         let expected = Array::new(vec![2], Elements::I64(vec![7, -1])).unwrap();
         assert_eq!(tolerance.compare(TensorId(0), &expected, &expected.to_bytes()), Ok(()));
         let other = Array::new(vec![2], Elements::I64(vec![7, -2])).unwrap();
         assert_eq!(tolerance.compare(TensorId(0), &expected, &other.to_bytes()).unwrap_err().at, 1);
-        assert_eq!(expected.dtype(), DType::I64);
+        // f64 does not tell these apart
+        let large = |last: i64| Array::new(vec![2], Elements::I64(vec![0, (1 << 60) + last])).unwrap();
+        let mismatch = Tolerance::EQUAL.compare(TensorId(0), &large(0), &large(1).to_bytes()).unwrap_err();
+        assert_eq!((mismatch.at, mismatch.count, mismatch.of), (1, 1, 2));
     }
 }

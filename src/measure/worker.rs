@@ -17,8 +17,8 @@ use crate::codegen;
 use crate::space::Space;
 use crate::target::{Target, Task};
 
-/// The program behind `tilescribe worker`, which only [`super::Measurer`] starts: serves the standard space
-/// until its standard input ends.
+/// The program behind `tilescribe worker`, which only [`super::Measurer`] starts: serves the rules of the
+/// standard space until its standard input ends. The parent says whether the space is exact.
 pub fn worker_main() -> ExitCode {
     worker_main_with(Space::standard())
 }
@@ -37,7 +37,7 @@ pub fn worker_main_with(space: Space) -> ExitCode {
     match serve() {
         Ok(()) => ExitCode::SUCCESS,
         Err(e) => {
-            // to the parent, which reads it as our last words
+            // the parent reads it as our last words
             tracing::error!("{e}");
             ExitCode::FAILURE
         }
@@ -50,14 +50,14 @@ struct Session {
     space: Arc<Space>,
     timing: Timing,
     oracle: OracleCache,
-    /// The GPU to measure on, by its number.
+    /// Number of the NVIDIA GPU to measure on.
     device: usize,
     ready: Option<Box<dyn Prepared>>,
 }
 
 impl Session {
     fn start(mut output: File, requests: mpsc::Receiver<Request>, space: Space) -> io::Result<Session> {
-        let Ok(Request::Start { protocol, timing, memory_bytes, cache, device }) = requests.recv() else {
+        let Ok(Request::Start { protocol, exact, timing, memory_bytes, cache, device }) = requests.recv() else {
             return Err(io::Error::other("the first request must be `Start`"));
         };
         // the driver of a GPU maps as it likes
@@ -71,9 +71,9 @@ impl Session {
         Ok(Session {
             output,
             requests,
-            space: Arc::new(space),
+            space: Arc::new(space.exact(exact)),
             timing,
-            oracle: OracleCache::new(cache),
+            oracle: OracleCache::new(cache).within(memory_bytes),
             device: device.unwrap_or(0),
             ready: None,
         })

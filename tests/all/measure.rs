@@ -1,6 +1,7 @@
 //! From nests and traces to outcomes: the gate against bad nests, and the worker as a process.
 
 mod cuda_link;
+mod gate;
 
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
@@ -249,7 +250,7 @@ fn measurer() -> Measurer {
 }
 
 fn options() -> Options {
-    let mut options = Options::new(env!("CARGO_BIN_EXE_tilescribe").into());
+    let mut options = Options::new(env!("CARGO_BIN_EXE_tilescribe").into(), &Space::standard());
     options.cache = None;
     options
 }
@@ -283,7 +284,7 @@ fn traces_become_outcomes() {
 }
 
 #[test]
-fn times_are_told_at_the_pace_of_the_incumbent() {
+fn times_are_normalized_to_the_incumbent() {
     let mut options = options();
     options.timing.most_drift = 1e9;
     options.timing.most_drift_between_kinds = 1e9;
@@ -327,6 +328,29 @@ fn traces_that_do_not_fit_are_the_callers_mistake() {
         let error = measurer.measure(&task, &text.parse().unwrap(), None).unwrap_err();
         assert!(matches!(error, MeasureError::Trace { .. }), "{error:?}");
     }
+}
+
+#[test]
+fn the_worker_replays_traces_in_the_space_that_it_is_given() {
+    let task = task(
+        "input t0 1 16 20 20\nconst t1 16 16 3 3\n\
+         out t2 1 16 18 18 sum 16 3 3 mul t0 a e + c f + d g t1 b e f g\n",
+    );
+    let plain = Space::standard();
+    let algorithms = (0..100).find_map(|seed| {
+        let (trace, nest) = plain.drive(&task, &mut Numbers(seed));
+        (nest.is_ok() && trace.to_string().contains("winograd")).then_some(trace)
+    });
+    let winograd = algorithms.expect("one of 100 programs is Winograd's");
+    assert!(!plain.exact(true).offers(&task, &winograd));
+    let outcome = |exact| {
+        let space = Space::standard().exact(exact);
+        let options = Options { cache: None, ..Options::new(env!("CARGO_BIN_EXE_tilescribe").into(), &space) };
+        Measurer::new(options).measure(&task, &winograd, None)
+    };
+    assert_eq!(outcome(false).unwrap().failure(), None);
+    let refused = outcome(true);
+    assert!(matches!(refused, Err(MeasureError::Trace { .. })), "{refused:?}");
 }
 
 #[test]

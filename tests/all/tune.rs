@@ -25,7 +25,7 @@ fn root() -> PathBuf {
 }
 
 fn worker() -> Options {
-    Options { cache: None, ..Options::new(env!("CARGO_BIN_EXE_tilescribe").into()) }
+    Options { cache: None, ..Options::new(env!("CARGO_BIN_EXE_tilescribe").into(), &Space::standard()) }
 }
 
 fn job(name: &str, text: &str) -> Job {

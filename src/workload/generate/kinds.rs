@@ -138,6 +138,8 @@ struct Window {
     stride: i64,
     dilation: i64,
     padding: i64,
+    /// Whether positions outside are read from the other end.
+    wraps: bool,
 }
 
 impl Window {
@@ -149,18 +151,19 @@ impl Window {
         let padding = if b.chance(0.5) { reach / 2 } else { 0 };
         let input = b.extent(most).max(reach - 2 * padding).max(1);
         let output = (input + 2 * padding - reach) / stride + 1;
-        Window { input, output, kernel, stride, dilation, padding }
+        Window { input, output, kernel, stride, dilation, padding, wraps: padding > 0 && b.chance(0.2) }
     }
 
     /// Where a point of the output and of the kernel reads.
     fn source(&self, output: Index, kernel: Index) -> Index {
-        output.times(self.stride).plus(&kernel.times(self.dilation)).plus_constant(-self.padding)
+        let at = output.times(self.stride).plus(&kernel.times(self.dilation)).plus_constant(-self.padding);
+        if self.wraps { at.modulo(self.input) } else { at }
     }
 }
 
-/// A load of `[batch, channel, sources...]`, guarded where there is padding.
+/// A load of `[batch, channel, sources...]`, guarded where it is padded.
 fn windowed(tensor: TensorId, first: Vec<Index>, windows: &[Window], sources: Vec<Index>, outside: f64) -> Expr {
-    let guarded = windows.iter().zip(&sources).filter(|(w, _)| w.padding > 0);
+    let guarded = windows.iter().zip(&sources).filter(|(w, _)| w.padding > 0 && !w.wraps);
     let conditions = guarded.map(|(w, s)| Condition { index: s.clone(), low: 0, high: w.input }).collect();
     Expr::guard(conditions, Expr::load(tensor, [first, sources].concat()), Expr::float(outside))
 }
@@ -387,11 +390,16 @@ fn gather(b: &mut Builder) {
     let ids = b.workload.add_tensor(positions.clone(), dtype, Role::Input);
     let table = b.constant(&[rows, width]);
     let loaded = Expr::Cast(DType::I64, Box::new(Expr::load(ids, axes(positions.len()))));
-    let at_least = Expr::binary(Binary::Maximum, loaded, Expr::integer(0));
-    let clamped = Expr::binary(Binary::Minimum, at_least, Expr::integer(rows - 1));
+    let row = if b.chance(0.5) {
+        // as import has it: negative positions count from the end
+        Index::value(loaded).modulo(rows)
+    } else {
+        let at_least = Expr::binary(Binary::Maximum, loaded, Expr::integer(0));
+        Index::value(Expr::binary(Binary::Minimum, at_least, Expr::integer(rows - 1)))
+    };
     let rank = positions.len();
     let shape = [positions, vec![width]].concat();
-    let read = b.map(&shape, Expr::load(table, vec![Index::value(clamped), axis(rank)]));
+    let read = b.map(&shape, Expr::load(table, vec![row, axis(rank)]));
     epilogue(b, read);
 }
 

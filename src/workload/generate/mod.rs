@@ -16,7 +16,7 @@ pub enum Kind {
     Dense,
     /// A product of two batches of matrices.
     BatchedProduct,
-    /// In one to three dimensions: strided, dilated, padded, grouped.
+    /// In one to three dimensions: strided, dilated, padded with zeros or wrapped, grouped.
     Convolution,
     DepthwiseConvolution,
     /// A transposed convolution; guards pick the rows that have a source.
@@ -33,7 +33,7 @@ pub enum Kind {
     Transpose,
     /// One shape read as another, through divisions.
     Reshape,
-    /// Rows of a table by loaded positions.
+    /// Rows of a table by loaded positions, wrapped or clamped.
     Gather,
     Concatenation,
 }

@@ -111,8 +111,8 @@ impl Pair {
     }
 }
 
-/// All arguments of the naive nest, positive so that sums do not cancel; outputs and packed buffers hold a
-/// poison.
+/// All arguments of the naive nest, floats positive so that sums do not cancel, positions of any sign, since
+/// all are wrapped or clamped; outputs and packed buffers hold a poison.
 fn arguments(nest: &Nest, rng: &mut ChaCha8Rng) -> Vec<Vec<u8>> {
     let random = |buffer: &Buffer, rng: &mut ChaCha8Rng| -> Vec<u8> {
         let mut element = |_| {
@@ -120,6 +120,8 @@ fn arguments(nest: &Nest, rng: &mut ChaCha8Rng) -> Vec<Vec<u8>> {
             match buffer.dtype {
                 DType::F16 => f16::from_f32(value).to_ne_bytes().to_vec(),
                 DType::BF16 => bf16::from_f32(value).to_ne_bytes().to_vec(),
+                DType::I32 => rng.random_range(-200..200_i32).to_ne_bytes().to_vec(),
+                DType::I64 => rng.random_range(-200..200_i64).to_ne_bytes().to_vec(),
                 _ => value.to_ne_bytes().to_vec(),
             }
         };

@@ -10,13 +10,16 @@ use super::{binary, load, var};
 /// A workload of at most some ten thousand points, and the name of its kind.
 pub fn random_workload(rng: &mut ChaCha8Rng) -> (&'static str, Workload) {
     type Make = fn(&mut ChaCha8Rng) -> Workload;
-    let kinds: [(&'static str, Make); 13] = [
+    let kinds: [(&'static str, Make); 16] = [
         ("product", product),
         ("product", product),
         ("convolution", convolution),
         ("convolution", convolution),
         ("filter", filter),
         ("filter", filter),
+        ("transposed", transposed),
+        ("transposed", transposed),
+        ("gather", gather),
         ("depthwise", depthwise),
         ("pooling", pooling),
         ("softmax", softmax),
@@ -148,6 +151,8 @@ struct Window {
     stride: i64,
     dilation: i64,
     pad: i64,
+    /// Whether what lies outside is read from the other end, and no zeros.
+    wraps: bool,
 }
 
 impl Window {
@@ -157,15 +162,17 @@ impl Window {
         let reach = dilation * (kernel - 1) + 1;
         let pad = rng.random_range(0..=reach / 2);
         let input = extent(rng, most).max(reach);
-        Window { input, output: (input + 2 * pad - reach) / stride + 1, kernel, stride, dilation, pad }
+        let output = (input + 2 * pad - reach) / stride + 1;
+        Window { input, output, kernel, stride, dilation, pad, wraps: rng.random_range(0..4) == 0 }
     }
 
     fn at(&self, output: u32, kernel: u32) -> Index {
-        var(output).times(self.stride).plus(&var(kernel).times(self.dilation)).plus_constant(-self.pad)
+        let at = var(output).times(self.stride).plus(&var(kernel).times(self.dilation)).plus_constant(-self.pad);
+        if self.wraps { at.modulo(self.input) } else { at }
     }
 
     fn guard(&self, index: &Index) -> Option<Condition> {
-        (self.pad > 0).then(|| Condition { index: index.clone(), low: 0, high: self.input })
+        (self.pad > 0 && !self.wraps).then(|| Condition { index: index.clone(), low: 0, high: self.input })
     }
 }
 
@@ -183,9 +190,10 @@ fn filter(rng: &mut ChaCha8Rng) -> Workload {
     let kernel = if rng.random_range(0..4) == 0 { 5 } else { 3 };
     let pad = rng.random_range(0..=kernel / 2);
     let channels = [extent(rng, 2), rng.random_range(8..20), extent(rng, 5)];
+    let wraps = rng.random_range(0..8) == 0;
     let windows = [11, 19].map(|most| {
         let input = extent(rng, most).max(kernel + 3);
-        Window { input, output: input + 2 * pad - kernel + 1, kernel, stride: 1, dilation: 1, pad }
+        Window { input, output: input + 2 * pad - kernel + 1, kernel, stride: 1, dilation: 1, pad, wraps }
     });
     convolved(rng, channels, &windows, Role::Constant)
 }
@@ -227,6 +235,74 @@ fn windowed(rng: &mut ChaCha8Rng, combiner: Combiner, outside: f64, weights: boo
         value = binary(Binary::Multiply, value, load(k, &[&var(0), &var(3), &var(4)]));
     }
     let stage = Stage::reduce(out, spatial, vec![rows.kernel, columns.kernel], combiner, value);
+    finish(&mut w, rng, stage);
+    w
+}
+
+/// A transposed convolution: what it reads moves against the kernel, and stands between zeros where it
+/// strides.
+fn transposed(rng: &mut ChaCha8Rng) -> Workload {
+    let mut w = Workload::default();
+    let (channels, filters) = (extent(rng, 7), extent(rng, 17));
+    let sides = [7, 17].map(|most| {
+        let (kernel, stride) = (rng.random_range(1..=4), rng.random_range(1..=2));
+        let (input, pad) = (extent(rng, most).max(2), rng.random_range(0..kernel));
+        let output = ((input - 1) * stride + kernel - 2 * pad).max(1);
+        (input, output, kernel, stride, pad)
+    });
+    let [(rows, _, height, ..), (columns, _, width, ..)] = sides;
+    let x = w.add_tensor(vec![channels, rows, columns], DType::F32, Role::Input);
+    let k = w.add_tensor(vec![channels, filters, height, width], DType::F32, constant_or_input(rng));
+    let spatial = vec![filters, sides[0].1, sides[1].1];
+    let out = w.add_tensor(spatial.clone(), DType::F32, Role::Intermediate);
+    let (mut conditions, mut sources) = (Vec::new(), vec![var(3)]);
+    for (number, (input, _, _, stride, pad)) in (0..).zip(sides) {
+        let at = var(1 + number).plus_constant(pad).minus(&var(4 + number));
+        let source = if stride > 1 { at.clone().floor_div(stride) } else { at.clone() };
+        if stride > 1 {
+            conditions.push(Condition { index: at.modulo(stride), low: 0, high: 1 });
+        }
+        conditions.push(Condition { index: source.clone(), low: 0, high: input });
+        sources.push(source);
+    }
+    let read = Expr::guard(conditions, Expr::load(x, sources), Expr::float(0.0));
+    let value = binary(Binary::Multiply, read, load(k, &[&var(3), &var(0), &var(4), &var(5)]));
+    let stage = Stage::reduce(out, spatial, vec![channels, height, width], Combiner::Sum, value);
+    finish(&mut w, rng, stage);
+    w
+}
+
+/// Rows of a table, or weighted sums of several, by loaded positions that are wrapped or clamped.
+fn gather(rng: &mut ChaCha8Rng) -> Workload {
+    let mut w = Workload::default();
+    let (rows, width, count) = (extent(rng, 67).max(2), extent(rng, 67), extent(rng, 37));
+    let terms = either(rng).then(|| extent(rng, 7));
+    let dtype = if either(rng) { DType::I64 } else { DType::I32 };
+    let positions = [count].into_iter().chain(terms).collect();
+    let ids = w.add_tensor(positions, dtype, Role::Input);
+    let table = w.add_tensor(vec![rows, width], DType::F32, constant_or_input(rng));
+    let (a, b, c) = (var(0), var(1), var(2));
+    let id = load(ids, &if terms.is_some() { vec![&a, &c] } else { vec![&a] });
+    let id = if dtype == DType::I64 { id } else { Expr::Cast(DType::I64, Box::new(id)) };
+    let row = match rng.random_range(0..4) {
+        0 => {
+            let least = binary(Binary::Maximum, id, Expr::integer(0));
+            Index::value(binary(Binary::Minimum, least, Expr::integer(rows - 1)))
+        }
+        1 => Index::value(id).plus(&a).modulo(rows),
+        _ => Index::value(id).modulo(rows),
+    };
+    let read = load(table, &[&row, &b]);
+    let shape = vec![count, width];
+    let out = w.add_tensor(shape.clone(), DType::F32, Role::Intermediate);
+    let stage = match terms {
+        None => Stage::map(out, shape, read),
+        Some(terms) => {
+            let weights = w.add_tensor(vec![count, terms], DType::F32, Role::Input);
+            let value = binary(Binary::Multiply, read, load(weights, &[&a, &c]));
+            Stage::reduce(out, shape, vec![terms], Combiner::Sum, value)
+        }
+    };
     finish(&mut w, rng, stage);
     w
 }
