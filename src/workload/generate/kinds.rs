@@ -151,7 +151,12 @@ impl Window {
         let padding = if b.chance(0.5) { reach / 2 } else { 0 };
         let input = b.extent(most).max(reach - 2 * padding).max(1);
         let output = (input + 2 * padding - reach) / stride + 1;
-        Window { input, output, kernel, stride, dilation, padding, wraps: padding > 0 && b.chance(0.2) }
+        Window { input, output, kernel, stride, dilation, padding, wraps: false }
+    }
+
+    /// The same, or wrapped.
+    fn wrapped_or_not(self, b: &mut Builder) -> Window {
+        Window { wraps: self.padding > 0 && b.chance(0.3), ..self }
     }
 
     /// Where a point of the output and of the kernel reads.
@@ -191,7 +196,7 @@ fn convolution(b: &mut Builder) {
 }
 
 fn depthwise(b: &mut Builder) {
-    let windows: Vec<Window> = (0..2).map(|_| Window::draw(b, 112)).collect();
+    let windows: Vec<Window> = (0..2).map(|_| Window::draw(b, 112).wrapped_or_not(b)).collect();
     let (batch, channels) = (b.pick(&[1, 1, 2]), b.extent(512));
     let x = b.input(&[batch, channels, windows[0].input, windows[1].input]);
     let w = b.constant(&[channels, windows[0].kernel, windows[1].kernel]);
@@ -232,7 +237,7 @@ fn transposed_convolution(b: &mut Builder) {
 }
 
 fn pooling(b: &mut Builder) {
-    let windows: Vec<Window> = (0..2).map(|_| Window::draw(b, 112)).collect();
+    let windows: Vec<Window> = (0..2).map(|_| Window::draw(b, 112).wrapped_or_not(b)).collect();
     let (batch, channels) = (b.pick(&[1, 1, 2]), b.extent(512));
     let x = b.input(&[batch, channels, windows[0].input, windows[1].input]);
     let sources = vec![windows[0].source(axis(2), axis(4)), windows[1].source(axis(3), axis(5))];

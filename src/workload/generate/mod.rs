@@ -16,12 +16,13 @@ pub enum Kind {
     Dense,
     /// A product of two batches of matrices.
     BatchedProduct,
-    /// In one to three dimensions: strided, dilated, padded with zeros or wrapped, grouped.
+    /// In one to three dimensions: strided, dilated, padded, grouped.
     Convolution,
+    /// Padded with zeros or wrapped.
     DepthwiseConvolution,
     /// A transposed convolution; guards pick the rows that have a source.
     TransposedConvolution,
-    /// Maximum or average over windows.
+    /// Maximum or average over windows, padded or wrapped.
     Pooling,
     Softmax,
     LayerNorm,
