@@ -24,6 +24,11 @@ impl Rule<Cpu> for UnrollReduction {
         1
     }
 
+    /// What was written before there was the rule is read as if it had answered 1.
+    fn absent_is_default(&self) -> bool {
+        true
+    }
+
     fn decide(&self, view: &View<'_, Cpu>, tape: &mut Tape<'_>) -> Result<Vec<Step>, Stop> {
         let mut steps = Vec::new();
         for group in &view.groups {

@@ -89,8 +89,7 @@ impl CorpusArguments {
         let kind = collection.jobs.first().map_or(Kind::Cpu, |job| job.task.target.kind());
         let versions = store.readable_spaces(collection.space, &[kind])?;
         // a file is not replaced by an empty one
-        let records =
-            if versions.is_empty() { 0 } else { output.write(|file| export(&store, &versions, file))? };
+        let records = if versions.is_empty() { 0 } else { output.write(|file| export(&store, &versions, file))? };
         let tasks = collection.jobs.len();
         let (of, count) = (counted(records, "record"), counted(tasks, "task"));
         writeln!(out, "{}: {of} of {count}", self.output.display())?;

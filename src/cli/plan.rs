@@ -107,7 +107,12 @@ impl Plan {
 }
 
 /// Writes the programs of all tasks, and says how many there are.
-fn write(jobs: &[Job], space: &Space, traces: &dyn Fn(&Job) -> Result<Vec<Trace>>, mut file: &mut dyn Write) -> Result<usize> {
+fn write(
+    jobs: &[Job],
+    space: &Space,
+    traces: &dyn Fn(&Job) -> Result<Vec<Trace>>,
+    mut file: &mut dyn Write,
+) -> Result<usize> {
     let (bar, stopped) = (progress::bar(jobs.len() as u64, "writing"), stop_on_interrupt()?);
     let mut programs = 0;
     for (number, job) in jobs.iter().enumerate() {

@@ -44,7 +44,7 @@ pub(super) const NO_WORKLOAD: Method =
 pub(super) const VALUE_HEAD: Method = without(
     "lm-value-head",
     "lm ranked by the transformer's value head in the estimator's place",
-    |space, checkpoint, seed| Ok(Box::new(LanguageModel::new(space, Language::standard(), &checkpoint.model, seed))),
+    |space, checkpoint, seed| Ok(Box::new(lm::unranked(space, checkpoint, seed))),
 );
 
 pub(super) const NO_RANKING: Method = without(

@@ -41,8 +41,12 @@ pub(super) const METHOD: Method = Method {
 
 /// With the weights of a checkpoint, ranked by its estimators.
 pub(super) fn pretrained<'a>(space: &'a Space, checkpoint: &Checkpoint, seed: u64) -> LanguageModel<'a> {
-    let Checkpoint { model, estimators, .. } = checkpoint;
-    LanguageModel::new(space, Language::standard(), model, seed).ranked_by(Some(estimators.clone()))
+    unranked(space, checkpoint, seed).ranked_by(Some(checkpoint.estimators.clone()))
+}
+
+/// With the weights of a checkpoint, ranked by its value head.
+pub(super) fn unranked<'a>(space: &'a Space, checkpoint: &Checkpoint, seed: u64) -> LanguageModel<'a> {
+    LanguageModel::new(space, Language::standard(), &checkpoint.model, seed).trained_on(&checkpoint.versions)
 }
 
 /// The numbers of the search.

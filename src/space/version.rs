@@ -10,7 +10,7 @@ use std::str::FromStr;
 
 use thiserror::Error;
 
-use super::{Decision, Policy, Rule, Rules, Space, Stale, Stop, Tape, Trace};
+use super::{Decision, Policy, Rule, Space, Stale, Stop, Tape, Trace};
 use crate::target::{Kind, Task};
 
 /// The rules for one kind of machine and the version of each, as in `cpu:algorithm-1+tile-3`. Prints and
@@ -101,7 +101,7 @@ struct Known {
     absent_is_default: bool,
 }
 
-fn known<M>(rules: &Rules<M>) -> Vec<Known> {
+fn known<M>(rules: &[Box<dyn Rule<M>>]) -> Vec<Known> {
     let known = |rule: &dyn Rule<M>| Known {
         name: rule.name(),
         version: rule.version(),
@@ -132,8 +132,8 @@ impl Space {
 
     fn known(&self, kind: Kind) -> Vec<Known> {
         match kind {
-            Kind::Cpu => known(&self.cpu),
-            Kind::Gpu => known(&self.gpu),
+            Kind::Cpu => known(&self.cpu.rules),
+            Kind::Gpu => known(&self.gpu.rules),
         }
     }
 }
@@ -240,7 +240,7 @@ impl Following<'_> {
     fn run(space: &Space, task: &Task, trace: &Trace, absent: &[bool]) -> Result<(Trace, Vec<usize>), Stale> {
         let mut policy = Following { trace, absent, followed: 0, rules: Vec::new(), ran_out: false, stale: None };
         let mut tape = Tape::drive(&mut policy);
-        let decided = space.decide(task, &mut tape);
+        let decided = space.schedule(task, &mut tape);
         let mut taken = Trace(tape.taken().to_vec());
         let Following { followed, rules, stale, .. } = policy;
         match (stale, decided) {

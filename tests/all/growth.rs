@@ -4,7 +4,7 @@ use rayon::iter::{IntoParallelRefIterator, ParallelIterator};
 use tilescribe::codegen;
 use tilescribe::language::{Language, tokenizer_json};
 use tilescribe::model::{Checkpoint, CheckpointError, Model, Source, SourceError, Versions};
-use tilescribe::nest::rewrite::Refusal;
+use tilescribe::nest::LoopKind;
 use tilescribe::outcome::{Failure, Outcome};
 use tilescribe::propose::train::examples;
 use tilescribe::propose::{
@@ -12,10 +12,10 @@ use tilescribe::propose::{
 };
 use tilescribe::rank::estimator_groups;
 use tilescribe::record::{Entry, Record, Store, readable};
-use tilescribe::space::{Built, Next, Plan, Rule, Space, Stop, Tape, Trace, Words};
-use tilescribe::target::{Kind, Task, TaskOn};
+use tilescribe::space::{Next, Rule, Space, Step, Stop, Tape, Trace, View, Word, Words};
+use tilescribe::target::{Cpu, Kind, Task};
 
-use crate::nest::kept;
+use crate::nest::kept::{self, Kept};
 
 /// A rule as a user adds it: what it asks for by default changes nothing.
 #[derive(Clone, Copy)]
@@ -40,14 +40,49 @@ impl<M> Rule<M> for Prefetch {
         self.is_additive
     }
 
-    fn decide(&self, _: &TaskOn<'_, M>, _: &mut Plan, tape: &mut Tape<'_>) -> Result<(), Stop> {
+    fn decide(&self, _: &View<'_, M>, tape: &mut Tape<'_>) -> Result<Vec<Step>, Stop> {
         tape.choose("prefetch".into(), vec![NO.into(), "early".into(), "late".into()], 0)?;
-        Ok(())
+        Ok(Vec::new())
+    }
+}
+
+/// The rule of docs/extending.md.
+struct UnrollReduction;
+
+impl Rule<Cpu> for UnrollReduction {
+    fn name(&self) -> &'static str {
+        "unroll-reduction"
     }
 
-    fn realise(&self, _: &TaskOn<'_, M>, _: &Plan, _: &mut Built) -> Result<(), Refusal> {
-        Ok(())
+    fn version(&self) -> u32 {
+        1
     }
+
+    fn absent_is_default(&self) -> bool {
+        true
+    }
+
+    fn decide(&self, view: &View<'_, Cpu>, tape: &mut Tape<'_>) -> Result<Vec<Step>, Stop> {
+        let mut steps = Vec::new();
+        for group in &view.groups {
+            let innermost = group.positions(true).last().and_then(|at| group.loops(*at));
+            let Some(loops) = innermost else { continue };
+            tape.defaults_only(group.defaults_only);
+            let site = Words(vec![Word::from("unroll"), Word::Name(group.name())]);
+            let factor = tape.choose_number(site, &[1, 2, 4, 8], 0)?;
+            if factor > 1 {
+                let (split, _, inner) = Step::split(&loops.inner, factor);
+                steps.push(split);
+                steps.extend(Step::mark(LoopKind::Unroll, vec![inner]));
+            }
+        }
+        Ok(steps)
+    }
+}
+
+/// Spaces with an additive rule more.
+fn grown_spaces() -> [Space; 2] {
+    [with(PREFETCH), Space::standard().with(Box::new(UnrollReduction))]
 }
 
 fn with(rule: Prefetch) -> Space {
@@ -67,25 +102,34 @@ fn prefetches(trace: &Trace) -> Vec<String> {
 
 #[test]
 fn all_kept_programs_are_read_by_a_space_with_a_new_rule() {
-    let (standard, grown) = (Space::standard(), with(PREFETCH));
     let kept = kept::read();
-    let count = kept.par_iter().map(|kept| {
-        let task = kept::task(&kept.workload, &kept.target);
-        let kind = task.target.kind();
-        let reader = grown.reader(kind, &standard.version(kind)).unwrap();
-        for program in &kept.programs {
-            let trace: Trace = program.trace.parse().unwrap();
-            let upgraded = reader.upgrade(&task, &trace).unwrap();
-            assert_eq!((prefetches(&upgraded), upgraded.0.len()), (vec![NO.to_string()], trace.0.len() + 1));
-            assert_eq!(reader.known_part(&task, &upgraded).as_ref(), Ok(&trace));
-            let Ok(Next::Done(nest)) = grown.next(&task, &upgraded) else { panic!("{upgraded}") };
-            assert_eq!(kept::hash(&nest), program.nest, "{}\n{upgraded}", kept.workload);
-            // nothing is upgraded in passing
-            assert!(matches!(grown.next(&task, &trace), Ok(Next::Choose(_))));
-        }
-        kept.programs.len()
-    });
-    assert_eq!(count.sum::<usize>(), 6_000);
+    for grown in grown_spaces() {
+        let counts: Vec<(usize, usize)> = kept.par_iter().map(|kept| check_kept(kept, &grown)).collect();
+        let (programs, added) = counts.iter().fold((0, 0), |(a, b), (c, d)| (a + c, b + d));
+        assert!(programs == 6_000 && added > 3_000, "{added} decisions of new rules in {programs} programs");
+    }
+}
+
+/// Upgrades the programs of a task; says how many there were, and how many decisions were added to them.
+fn check_kept(kept: &Kept, grown: &Space) -> (usize, usize) {
+    let standard = Space::standard();
+    let task = kept::task(&kept.workload, &kept.target);
+    let kind = task.target.kind();
+    let reader = grown.reader(kind, &standard.version(kind)).unwrap();
+    let mut all_added = 0;
+    for program in &kept.programs {
+        let trace: Trace = program.trace.parse().unwrap();
+        let upgraded = reader.upgrade(&task, &trace).unwrap();
+        let added = upgraded.0.len() - trace.0.len();
+        all_added += added;
+        assert!(prefetches(&upgraded).iter().all(|value| value == NO) && prefetches(&upgraded).len() <= added);
+        assert_eq!(reader.known_part(&task, &upgraded).as_ref(), Ok(&trace));
+        let Ok(Next::Done(nest)) = grown.next(&task, &upgraded) else { panic!("{upgraded}") };
+        assert_eq!(kept::hash(&nest), program.nest, "{}\n{upgraded}", kept.workload);
+        // nothing is upgraded in passing
+        assert_eq!(added > 0, matches!(grown.next(&task, &trace), Ok(Next::Choose(_))), "{trace}");
+    }
+    (kept.programs.len(), all_added)
 }
 
 #[test]
@@ -182,16 +226,30 @@ fn written(lm: &mut LanguageModel<'_>, task: &Task) -> Vec<Trace> {
 
 #[test]
 fn the_shipped_checkpoint_writes_in_a_space_with_a_new_rule() {
-    let (standard, grown, language, task) = (Space::standard(), with(PREFETCH), Language::standard(), task());
-    let Loaded { checkpoint, notices } = shipped_checkpoint(&language, &grown).unwrap();
-    assert_eq!(notices, [Notice::NewRules { kind: Kind::Cpu, rules: vec!["prefetch".into()] }]);
+    for (grown, rule) in grown_spaces().into_iter().zip(["prefetch", "unroll-reduction"]) {
+        check_shipped(&grown, rule);
+    }
+    let raised = shipped_checkpoint(&Language::standard(), &with(Prefetch { is_additive: false, ..PREFETCH }));
+    match raised {
+        Err(error @ CheckpointError::Version { .. }) => {
+            assert!(error.to_string().contains("rule `prefetch`"), "{error}")
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+/// The shipped checkpoint in a space with this rule more.
+fn check_shipped(grown: &Space, rule: &str) {
+    let (standard, language, task) = (Space::standard(), Language::standard(), task());
+    let Loaded { checkpoint, notices } = shipped_checkpoint(&language, grown).unwrap();
+    assert_eq!(notices, [Notice::NewRules { kind: Kind::Cpu, rules: vec![rule.into()] }]);
     assert_eq!(
         shipped_checkpoint(&language, &standard).unwrap(),
         Loaded { checkpoint: checkpoint.clone(), notices: vec![] }
     );
     let lm = |space, seed| LanguageModel::new(space, language.clone(), &checkpoint.model, seed);
     let mut before = lm(&standard, 5);
-    let mut since = lm(&grown, 5).trained_on(&checkpoint.versions);
+    let mut since = lm(grown, 5).trained_on(&checkpoint.versions);
     // what it is asked is what it was trained on, so it answers as before
     let [before, since] = [&mut before, &mut since].map(|lm| lm.sample(&task, 40).unwrap());
     let reader = grown.reader(Kind::Cpu, &checkpoint.versions.space).unwrap();
@@ -201,20 +259,13 @@ fn the_shipped_checkpoint_writes_in_a_space_with_a_new_rule() {
     }
     // the search still varies what the model does not know
     for prior in [None, Some(checkpoint.estimators.clone())] {
-        let mut lm = lm(&grown, 5).trained_on(&checkpoint.versions);
+        let mut lm = lm(grown, 5).trained_on(&checkpoint.versions);
         if let Some(prior) = prior {
             lm = lm.ranked_by(Some(prior));
         }
         let traces = written(&mut lm, &task);
         assert_eq!(traces.len(), 8);
         assert!(traces.iter().all(|trace| matches!(grown.next(&task, trace), Ok(Next::Done(_)))));
-    }
-    let raised = shipped_checkpoint(&language, &with(Prefetch { is_additive: false, ..PREFETCH }));
-    match raised {
-        Err(error @ CheckpointError::Version { .. }) => {
-            assert!(error.to_string().contains("rule `prefetch`"), "{error}")
-        }
-        other => panic!("{other:?}"),
     }
 }
 

@@ -134,7 +134,7 @@ const ADDITION: &str = "input t0 64 96\ninput t1 64 96\nout t2 64 96 add t0 a b 
 #[test]
 fn a_budget_of_one_program_ships_the_models_choice_or_the_rules_as_the_estimator_says() {
     let (space, language) = (Space::standard(), Language::standard());
-    let checkpoint = Arc::new(shipped_checkpoint(&language, &space).unwrap());
+    let checkpoint = Arc::new(shipped_checkpoint(&language, &space).unwrap().checkpoint);
     let searcher = Searcher::new(LM, &space, || Ok::<_, ()>(Arc::clone(&checkpoint))).unwrap();
     let jobs = [job("vector", VECTOR), job("addition", ADDITION)];
     let (mut proposer, mut measurer) = (searcher.proposer(3).unwrap(), Measurer::new(worker()));

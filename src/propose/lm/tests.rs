@@ -140,7 +140,7 @@ const ADDITION: &str = "input t0 64 96\ninput t1 64 96\nout t2 64 96 add t0 a b 
 #[test]
 fn a_single_program_is_the_models_where_it_is_sure() {
     let (space, language) = (Space::standard(), Language::standard());
-    let checkpoint = shipped_checkpoint(&language, &space).unwrap();
+    let checkpoint = shipped_checkpoint(&language, &space).unwrap().checkpoint;
     let lm = || pretrained(&space, &checkpoint, 0);
     let task = |text: &str| Task { workload: text.parse().unwrap(), target: avx512() };
     let greedy = |task: &Task| {
