@@ -4,8 +4,8 @@
 //! complete, the old one or the new one, whatever dies meanwhile.
 //!
 //! What is being written is a *draft* beside its place, in the same folder, and locked by the process that
-//! writes it. A draft that nobody holds a lock on belongs to a process that died: whoever makes the next draft
-//! in that folder removes it.
+//! writes it. A draft that nobody holds a lock on belongs to a process that died: whoever makes the next
+//! draft in that folder removes it.
 
 use std::ffi::CString;
 use std::fs::{self, File, Permissions, TryLockError};

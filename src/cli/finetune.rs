@@ -24,8 +24,8 @@ use super::words::counted;
 ///
 /// The result lies beside the store, and is used from then on wherever no checkpoint is named (`--checkpoint
 /// built-in` takes the one that was built in). What it gained is told for tasks that it was not trained on; a
-/// part that gained nothing stays as it was. Where no task tells, the result is kept, but not used unless it is
-/// named.
+/// part that gained nothing stays as it was. Where no task tells, the result is kept, but not used unless it
+/// is named.
 #[derive(Args)]
 pub struct Finetune {
     #[command(flatten)]

@@ -1,9 +1,9 @@
 //! The one way in which commands write files.
 //!
-//! A file is written beside its place and renamed into it, so that it is the old one or the new one, complete,
-//! whatever happens. What stands there is replaced only where it is of the kind that the command writes: no
-//! other file, and none that the command reads from, is ever lost to a mistyped name. Devices and pipes are
-//! written to as they are.
+//! A file is written beside its place and renamed into it, so that it is the old one or the new one,
+//! complete, whatever happens. What stands there is replaced only where it is of the kind that the command
+//! writes: no other file, and none that the command reads from, is ever lost to a mistyped name. Devices and
+//! pipes are written to as they are.
 
 use std::fs::{self, File};
 use std::io::{self, BufReader, BufWriter, Read, Write};
@@ -79,8 +79,8 @@ pub struct Output {
 }
 
 impl Output {
-    /// Makes sure, before anything is computed, that the file may be written. `sources` are the files that the
-    /// command reads from.
+    /// Makes sure, before anything is computed, that the file may be written. `sources` are the files that
+    /// the command reads from.
     ///
     /// # Errors
     /// [`CommandError::Usage`] where something else stands there, or it is one of the sources.

@@ -3,7 +3,7 @@
 //! A new store is made beside its place and then linked into it, so that under its own name a store is always
 //! complete, whatever dies while it is made, and whoever else makes one at the same time.
 
-use std::ffi::CString;
+use std::ffi::{CString, OsStr};
 use std::io::{self, Read};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
@@ -67,24 +67,24 @@ pub(super) fn open(path: &Path) -> Result<Connection, StoreError> {
         create(path)?;
     }
     check_owner(path)?;
-    let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
-    let connection = Connection::open_with_flags(path, flags).map_err(|e| StoreError::from_sqlite(path, e))?;
-    set_up(&connection).map_err(|e| StoreError::from_sqlite(path, e))?;
     // said now, rather than after the first candidate was measured
-    if connection.is_readonly(rusqlite::MAIN_DB).map_err(|e| StoreError::from_sqlite(path, e))? {
+    if !is_writable(path) {
         let source = io::Error::new(io::ErrorKind::ReadOnlyFilesystem, "the record store cannot be written to");
         return Err(StoreError::Access { path: path.into(), source });
     }
-    check_layout(&connection, path)?;
-    Ok(connection)
+    let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    connect(path, path.as_os_str(), flags)
 }
 
-/// Opens the store at `path` to read from it: also where neither the file nor its folder can be written to.
+/// Opens the store at `path` to read from it: also where neither the file nor its folder can be written to,
+/// or the disk is full.
 pub(super) fn open_to_read(path: &Path) -> Result<Connection, StoreError> {
     check_owner(path)?;
-    let is_writable = may_write(path) && may_write(files::folder_of(path));
-    if is_writable {
-        return open(path);
+    if is_writable(path) {
+        match open(path) {
+            Err(StoreError::Access { .. } | StoreError::DiskFull { .. }) => {}
+            opened => return opened,
+        }
     }
     // SQLite wants to write the log's index beside the file, unless it is told that the file cannot change.
     // That is so where no log lies beside it: whoever writes makes one first.
@@ -93,6 +93,10 @@ pub(super) fn open_to_read(path: &Path) -> Result<Connection, StoreError> {
     let has_log = std::fs::metadata(&log).is_ok_and(|about| about.len() > 0);
     let address = format!("file:{}?mode=ro{}", escaped(path), if has_log { "" } else { "&immutable=1" });
     let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX | OpenFlags::SQLITE_OPEN_URI;
+    connect(path, address.as_ref(), flags)
+}
+
+fn connect(path: &Path, address: &OsStr, flags: OpenFlags) -> Result<Connection, StoreError> {
     let connection = Connection::open_with_flags(address, flags).map_err(|e| StoreError::from_sqlite(path, e))?;
     set_up(&connection).map_err(|e| StoreError::from_sqlite(path, e))?;
     check_layout(&connection, path)?;
@@ -127,11 +131,13 @@ fn check_layout(connection: &Connection, path: &Path) -> Result<(), StoreError> 
     }
 }
 
-/// Whether this process may write to a file or folder: not where the disk is read-only, either.
-fn may_write(path: &Path) -> bool {
-    let Ok(path) = CString::new(path.as_os_str().as_bytes()) else { return false };
-    // SAFETY: a string that ends in zero.
-    unsafe { libc::access(path.as_ptr(), libc::W_OK) == 0 }
+/// Whether this process may write to a store: to the file, and to its folder, where the log lies.
+fn is_writable(path: &Path) -> bool {
+    [path, files::folder_of(path)].into_iter().all(|path| {
+        let Ok(path) = CString::new(path.as_os_str().as_bytes()) else { return false };
+        // SAFETY: a string that ends in zero.
+        unsafe { libc::access(path.as_ptr(), libc::W_OK) == 0 }
+    })
 }
 
 /// A path as SQLite takes it in an address.

@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 
 use thiserror::Error;
 
+use crate::files;
 use crate::workload::Workload;
 
 /// A workload and what people call it.
@@ -65,7 +66,7 @@ fn read_file(path: &Path) -> Result<Vec<NamedWorkload>, WorkloadsError> {
     if std::fs::metadata(path).map_err(unreadable)?.len() > MAX_FILE_BYTES {
         return Err(WorkloadsError::TooLarge { path: path.to_path_buf() });
     }
-    let text = std::fs::read_to_string(path).map_err(unreadable)?;
+    let text = files::read_text(path, MAX_FILE_BYTES).map_err(unreadable)?;
     let mut workloads = Vec::new();
     for block in text.split("\n\n") {
         let mut name = format!("workload{}", workloads.len());
