@@ -83,7 +83,7 @@ fn main() -> ExitCode {
 fn compare() -> Result<(), Box<dyn Error>> {
     let (space, target) = (space(), Target::from(codegen::host()?));
     let task = Task { workload: WORKLOAD.parse()?, target };
-    let mut options = Options::for_this_executable()?;
+    let mut options = Options::for_this_executable(&space)?;
     options.arguments = vec!["worker".into()];
     options.space = space.versions();
     let mut measurer = Measurer::new(options);

@@ -196,7 +196,7 @@ fn list(store: &StoreArguments, as_json: bool, out: &mut dyn Write) -> Result<()
             });
             writeln!(out, "{line}")?;
         } else {
-            let best = row.best_ns.map_or_else(|| "-".into(), |ns| duration(ns));
+            let best = row.best_ns.map_or_else(|| "-".into(), duration);
             let records = counted(row.records, "record");
             writeln!(out, "{} {} {records:>15} {:>7} timed, best {best}", row.task_hash, row.target, row.timed)?;
         }

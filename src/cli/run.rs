@@ -95,7 +95,7 @@ impl Run {
 /// Parts `NAME=FILE`, where both may hold `=`: at the longest name that the network has.
 fn assigned<'a>(assignment: &'a str, names: &[&str]) -> Result<(&'a str, &'a str)> {
     let parts = || assignment.match_indices('=').map(|(at, _)| (&assignment[..at], &assignment[at + 1..]));
-    if let Some(found) = parts().filter(|(name, _)| names.contains(name)).last() {
+    if let Some(found) = parts().rfind(|(name, _)| names.contains(name)) {
         return Ok(found);
     }
     let reason = match parts().next() {
