@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 
 use super::group::{Group, Member, restate};
 use super::prepare::extents_of;
+use super::size::fits_task;
 use super::view::{reshape_access, tidy, variables};
 use super::{Fusion, loads};
 use crate::workload::{Expr, Index, Role, Stage, TensorId, Var, shared_axes};
@@ -106,7 +107,10 @@ impl Fusion {
         }
         let stages: Vec<&Stage> = members.iter().map(|member| &member.stage).collect();
         let shared = shared_axes(&stages);
-        if shared == 0 || stages.iter().any(|stage| self.has_weight(stage, shared)) {
+        if shared == 0
+            || !fits_task(stages.iter().copied())
+            || stages.iter().any(|stage| self.has_weight(stage, shared))
+        {
             return None;
         }
         let rows = stages[0].spatial[..shared].to_vec();

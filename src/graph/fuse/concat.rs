@@ -7,6 +7,7 @@
 use std::collections::{BTreeMap, HashMap};
 
 use super::prepare::Prepared;
+use super::size::{Size, count_loads, may_be_copied};
 use super::view::tidy;
 use crate::graph::ProgramStage;
 use crate::workload::{Expr, Index, Role, Stage, TensorId, Var};
@@ -58,6 +59,9 @@ pub fn assemble(prepared: &mut Prepared) {
     stages.extend(copies.into_values().flatten());
     prepared.stages = stages;
 }
+
+/// Maximum number of parts of a concatenation; one inside of another that would make more keeps its memory.
+const MAX_LEAVES: usize = 256;
 
 struct Concatenation {
     output: TensorId,
@@ -117,7 +121,8 @@ fn collect(prepared: &Prepared) -> Vec<Concatenation> {
                     shape[0] = high - low;
                     let value = tidy(&value.substitute(&|var| shifted(var, low)), &shape);
                     let source = prepared.whole_copy(&value, &shape, dtype);
-                    match source.and_then(|source| found.get(number.get(&source)?)) {
+                    let nested = source.and_then(|source| found.get(number.get(&source)?));
+                    match nested.filter(|nested| leaves.len() + nested.leaves.len() <= MAX_LEAVES) {
                         Some(nested) => leaves.extend(
                             nested.leaves.iter().map(|leaf| Leaf { offset: leaf.offset + low * inner, ..leaf.clone() }),
                         ),
@@ -161,6 +166,15 @@ fn distribute(
     stage.value.for_each_load(&mut |tensor, indices| in_order &= tensor != of.output || indices == identity);
     let same_shape = prepared.tensor(of.output).shape == stage.spatial;
     if !(single(of.output) && own_parts && in_order && same_shape) {
+        return None;
+    }
+    let copies = count_loads(&stage.value, of.output);
+    let own = Size::of(&stage.value);
+    let fits = |leaf: &Leaf| {
+        let size = Size::of(&leaf.value);
+        may_be_copied(size, copies) && own.with_inlined(copies, size).fits()
+    };
+    if !of.leaves.iter().all(fits) {
         return None;
     }
     let inner: i64 = stage.spatial[1..].iter().product();

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::prepare::extents_of;
+use super::size::{Size, count_loads, may_be_copied};
 use super::view::{Split, flat, identity_address, permutation, reshape_access, tidy, tidy_index, variables};
 use crate::workload::{Expr, Index, Stage, Tensor, TensorId, Var};
 
@@ -210,7 +211,7 @@ pub fn inline_members(group: &mut Group, kept: &dyn Fn(TensorId) -> bool) {
                 1 => !wider || cost.expensive == 0 && cost.cheap <= 1,
                 _ => !wider && cost.expensive == 0 && cost.cheap <= 2,
             };
-            cheap_enough.then(|| (at, read_by.to_vec()))
+            (cheap_enough && fits_readers(&group.members, at, read_by)).then(|| (at, read_by.to_vec()))
         });
         let Some((at, read_by)) = candidate else { return };
         let inlined = group.members.remove(at);
@@ -225,6 +226,21 @@ pub fn inline_members(group: &mut Group, kept: &dyn Fn(TensorId) -> bool) {
             member.nodes.splice(0..0, nodes);
         }
     }
+}
+
+/// Whether a member stays small enough as a part of all its readers.
+fn fits_readers(members: &[Member], at: usize, read_by: &[usize]) -> bool {
+    let Stage { output, value, .. } = &members[at].stage;
+    let size = Size::of(value);
+    let mut places = 0;
+    let mut fits = true;
+    for reader in read_by {
+        let value = &members[*reader].stage.value;
+        let copies = count_loads(value, *output);
+        places += copies;
+        fits &= Size::of(value).with_inlined(copies, size).fits();
+    }
+    fits && may_be_copied(size, places)
 }
 
 /// The part of a tensor's leading dimension that `stages` read, if it is narrower than the tensor: `(first,

@@ -26,6 +26,7 @@ mod name;
 mod network;
 mod prepare;
 mod round;
+mod size;
 mod validate;
 mod view;
 
@@ -42,6 +43,7 @@ use cost::{Cost, Reader};
 use group::{Group, Member, inline_members};
 use prepare::{Prepared, extents_of};
 use round::without_roundings;
+use size::{Size, count_loads, fits_task, is_full, may_be_copied};
 use view::{flat, tidy};
 
 /// A program that breaks the invariants of [`Program`]: the mistake of whoever made it.
@@ -120,13 +122,26 @@ impl Fusion {
     }
 
     /// Takes the waiting stages that it reads into the member; those that must not be recomputed are stored.
-    fn with_prologue(&mut self, mut member: Member) -> Member {
-        for tensor in loads(&member.stage) {
-            if self.waiting.contains_key(&tensor) && !self.is_recomputed(tensor) {
-                let producer = self.waiting.remove(&tensor);
-                producer.into_iter().for_each(|producer| self.store(producer));
+    fn with_prologue(&mut self, member: Member) -> Member {
+        let read = loads(&member.stage);
+        for tensor in &read {
+            if self.waiting.contains_key(tensor) && !self.is_recomputed(*tensor) {
+                self.store_waiting(*tensor);
             }
         }
+        self.store_what_grows_too_large(&member.stage, &read);
+        let joined = self.with_inlined(&member);
+        if !is_full(&joined.stage.value) || !read.iter().any(|tensor| self.waiting.contains_key(tensor)) {
+            return joined;
+        }
+        // Indices that are put into indices have grown beyond the estimate.
+        read.into_iter().for_each(|tensor| self.store_waiting(tensor));
+        member
+    }
+
+    /// The member, with the waiting stages that it reads inside of it.
+    fn with_inlined(&self, member: &Member) -> Member {
+        let mut member = member.clone();
         let mut nodes = Vec::new();
         let value = member.stage.value.map_loads(&mut |tensor, indices| {
             let producer = self.waiting.get(&tensor)?;
@@ -139,6 +154,36 @@ impl Fusion {
         nodes.retain(|node| seen.insert(node.clone()));
         member.nodes = nodes;
         member
+    }
+
+    /// Stores waiting stages that `stage` reads until what remains of them fits into it, the largest first.
+    fn store_what_grows_too_large(&mut self, stage: &Stage, read: &[TensorId]) {
+        let mut inlined: Vec<(usize, Size, TensorId)> = Vec::new();
+        for tensor in read {
+            let Some(producer) = self.waiting.get(tensor) else { continue };
+            let (copies, size) = (count_loads(&stage.value, *tensor), Size::of(&producer.stage.value));
+            match may_be_copied(size, copies) {
+                true => inlined.push((copies, size, *tensor)),
+                false => self.store_waiting(*tensor),
+            }
+        }
+        let own = Size::of(&stage.value);
+        inlined.sort_by_key(|(copies, size, _)| copies * size.parts);
+        let fits = |inlined: &[(usize, Size, TensorId)]| {
+            let parts = inlined.iter().map(|(copies, size, _)| copies * size.parts).sum();
+            let depth = inlined.iter().map(|(_, size, _)| size.depth).max().unwrap_or(0);
+            own.with_inlined(1, Size { parts, depth }).fits()
+        };
+        while !fits(&inlined) {
+            let Some((_, _, largest)) = inlined.pop() else { return };
+            self.store_waiting(largest);
+        }
+    }
+
+    fn store_waiting(&mut self, tensor: TensorId) {
+        if let Some(producer) = self.waiting.remove(&tensor) {
+            self.store(producer);
+        }
     }
 
     /// Whether all readers of a waiting stage compute it again.
@@ -157,13 +202,13 @@ impl Fusion {
 
     /// The stages that read a tensor, seen through waiting ones.
     fn final_readers(&self, tensor: TensorId) -> BTreeSet<usize> {
-        let mut found = BTreeSet::new();
+        let (mut found, mut seen) = (BTreeSet::new(), HashSet::new());
         let mut pending = vec![tensor];
         while let Some(tensor) = pending.pop() {
             for at in &self.readers[tensor.0 as usize] {
                 let output = self.prepared.stages[*at].stage.output;
                 if self.waiting.contains_key(&output) {
-                    pending.push(output);
+                    pending.extend(seen.insert(output).then_some(output));
                 } else {
                     found.insert(*at);
                 }
@@ -183,9 +228,7 @@ impl Fusion {
         let stage = &member.stage;
         let must_be_stored = self.prepared.is_stored(stage.output) || Cost::of(&stage.value).expensive > 0;
         for g in self.producers_latest_first(stage) {
-            let Some(group) = self.groups[g].as_ref().filter(|_| !self.would_wait_for_itself(g, stage)) else {
-                continue;
-            };
+            let Some(group) = self.open_group(g, stage) else { continue };
             let own: Vec<TensorId> = loads(stage).into_iter().filter(|t| group.writes(*t)).collect();
             let only_reader = own.iter().all(|tensor| self.is_only_reader(at, g, *tensor));
             if (only_reader || must_be_stored)
@@ -211,10 +254,7 @@ impl Fusion {
     fn continue_row_chain(&mut self, member: &Member) -> bool {
         let stage = &member.stage;
         for g in self.producers_latest_first(stage).into_iter().chain(self.siblings(stage)) {
-            let Some(group) = self.groups[g].as_ref().filter(|g| g.columns.is_some()) else { continue };
-            if self.would_wait_for_itself(g, stage) {
-                continue;
-            }
+            let Some(group) = self.open_group(g, stage).filter(|g| g.columns.is_some()) else { continue };
             let Some(aligned) = group.align(stage, &self.prepared.tensors) else { continue };
             let axes = aligned.rank();
             let reads_row = loads(&aligned).into_iter().any(|t| group.view(t).is_some_and(|view| view.len() == axes));
@@ -256,14 +296,19 @@ impl Fusion {
     /// own.
     fn store(&mut self, member: Member) {
         for g in self.producers_latest_first(&member.stage) {
-            let Some(group) = self.groups[g].as_ref().filter(|_| !self.would_wait_for_itself(g, &member.stage)) else {
-                continue;
-            };
+            let Some(group) = self.open_group(g, &member.stage) else { continue };
             if let Some(stage) = group.align(&member.stage, &self.prepared.tensors) {
                 return self.join(g, Member { stage, nodes: member.nodes });
             }
         }
         self.start_group(member);
+    }
+
+    /// A group that `stage` may join: it stays small enough, and does not wait for itself.
+    fn open_group(&self, g: usize, stage: &Stage) -> Option<&Group> {
+        let group = self.groups[g].as_ref()?;
+        let fits = || fits_task(group.members.iter().map(|member| &member.stage).chain([stage]));
+        (!self.would_wait_for_itself(g, stage) && fits()).then_some(group)
     }
 
     fn start_group(&mut self, member: Member) {
@@ -380,7 +425,7 @@ impl Fusion {
                 merged.members.push(Member { stage, nodes: member.nodes.clone() });
             }
         }
-        Some(merged)
+        fits_task(merged.members.iter().map(|member| &member.stage)).then_some(merged)
     }
 
     fn inline_within_groups(&mut self) {
