@@ -91,7 +91,10 @@ fn tasks(arguments: &Arguments) -> Result<Vec<Task>> {
 
 fn workloads_of(path: &Path, dimensions: &[(String, i64)]) -> Result<Vec<Workload>> {
     if path.extension().is_some_and(|extension| extension == "onnx") {
-        let program = graph::import(path, &ImportOptions { dims: dimensions.iter().cloned().collect() })?;
+        let program = graph::import(
+            path,
+            &ImportOptions { dims: dimensions.iter().cloned().collect(), ..ImportOptions::default() },
+        )?;
         let network = graph::partition(&program)?;
         return Ok(network.tasks.into_iter().map(|task| task.workload).collect());
     }

@@ -4,6 +4,7 @@
 use std::collections::HashMap;
 
 use super::error::ArtifactError;
+use super::live;
 use super::manifest::Port;
 use super::memory::{self, Block, MemoryPlan};
 use super::tables::Place;
@@ -48,6 +49,7 @@ pub fn bind(network: &Network, versions: &[Vec<&Nest>]) -> Result<Bound, Artifac
     let nests = versions.first().ok_or_else(|| ArtifactError::Internal("no version to bind".into()))?;
     let (inputs, outputs, ports) = ports(network);
     let (memory, arena) = plan_memory(network);
+    live::check(network, &arena, memory.arena_bytes)?;
     let mut entries = Vec::new();
     let mut packs = Vec::new();
     let mut raw: HashMap<usize, usize> = HashMap::new();
@@ -166,7 +168,7 @@ fn ports(network: &Network) -> (Vec<Port>, Vec<Port>, Vec<usize>) {
 }
 
 /// The plan, and the offset of each buffer that is an intermediate.
-fn plan_memory(network: &Network) -> (MemoryPlan, Vec<u64>) {
+pub(super) fn plan_memory(network: &Network) -> (MemoryPlan, Vec<u64>) {
     let mut blocks: Vec<Block> = Vec::new();
     let mut block_of = HashMap::new();
     for (number, call) in network.calls.iter().enumerate() {

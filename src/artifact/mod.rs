@@ -16,6 +16,7 @@ mod compile;
 mod error;
 mod header;
 mod link;
+mod live;
 mod manifest;
 mod memory;
 mod model;

@@ -66,6 +66,7 @@ impl Model {
     pub fn load(folder: &Path, resources: Resources) -> Result<Model, ArtifactError> {
         let manifest = Manifest::read(folder)?;
         let place = resources.place(&manifest)?;
+        fits_memory(&manifest)?;
         manifest.verify(folder)?;
         let path = folder.join(manifest.library_file());
         // an absolute path, so that the loader does not search
@@ -266,6 +267,36 @@ fn tensor(port: &Port, memory: &MmapMut) -> Option<TensorData> {
 fn allocate(port: &Port) -> Result<MmapMut, ArtifactError> {
     let bytes = port.bytes().ok_or_else(|| ArtifactError::Input(format!("`{}` has no size", port.name)))?;
     MmapMut::map_anon(bytes.max(1)).map_err(|error| ArtifactError::Machine(format!("out of memory: {error}")))
+}
+
+/// Whether inputs, outputs and what runs need fit into this machine's memory: the kernel promises more than it
+/// has, and ends the process later.
+fn fits_memory(manifest: &Manifest) -> Result<(), ArtifactError> {
+    let memory = &manifest.memory;
+    let arena =
+        if manifest.kind() == Some(Kind::Gpu) { 0 } else { memory.arena_bytes.saturating_add(memory.workspace_bytes) };
+    // outputs are handed out as copies
+    let of_ports = |ports: &[Port]| {
+        ports.iter().map(|port| port.bytes().map_or(u64::MAX, |b| b as u64)).fold(0, u64::saturating_add)
+    };
+    let needed = [arena, of_ports(&manifest.inputs), of_ports(&manifest.outputs), of_ports(&manifest.outputs)];
+    let needed = needed.into_iter().fold(0, u64::saturating_add);
+    match memory_bytes() {
+        Some(available) if needed > available => Err(ArtifactError::Machine(format!(
+            "out of memory: the network needs {needed} bytes for inputs, outputs and intermediates; this machine has {available}"
+        ))),
+        _ => Ok(()),
+    }
+}
+
+/// Bytes of main memory and swap; `None` where the system does not say.
+fn memory_bytes() -> Option<u64> {
+    let text = std::fs::read_to_string("/proc/meminfo").ok()?;
+    let field = |name: &str| {
+        let line = text.lines().find_map(|line| line.strip_prefix(name))?;
+        line.trim().strip_suffix(" kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
+    };
+    Some(field("MemTotal:")?.saturating_add(field("SwapTotal:").unwrap_or(0)))
 }
 
 fn describe(dtype: &str, shape: &[i64]) -> String {

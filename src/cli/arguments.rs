@@ -1,6 +1,6 @@
 //! Arguments that several commands share.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
@@ -88,8 +88,16 @@ impl NetworkArguments {
     /// # Errors
     /// Where the file is no network that Tilescribe supports.
     pub fn load_among(&self, model: &Path) -> Result<Network> {
-        let dims = self.dimensions.iter().map(|dim| (dim.name.clone(), i64::from(dim.extent))).collect();
-        let program = graph::import(model, &ImportOptions { dims }).with_context(|| model.display().to_string())?;
+        let dims: BTreeMap<String, i64> =
+            self.dimensions.iter().map(|dim| (dim.name.clone(), i64::from(dim.extent))).collect();
+        let import = |dims| graph::import(model, &ImportOptions { dims, ..ImportOptions::default() });
+        let program = match import(dims.clone()) {
+            Err(ImportError::UnknownDims { unknown, .. }) => {
+                import(dims.into_iter().filter(|(name, _)| !unknown.contains(name)).collect())
+            }
+            other => other,
+        };
+        let program = program.with_context(|| model.display().to_string())?;
         Ok(graph::partition(&program)?)
     }
 

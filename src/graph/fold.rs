@@ -20,55 +20,55 @@ const CHEAP_NODES: usize = 8;
 /// What to do with a stage.
 #[derive(Debug)]
 pub enum Fold {
-    /// It reads constants only; these are its elements.
+    /// It only renames the elements of a constant.
     Data(TensorData),
+    /// It reads constants only, and its elements are worth storing.
+    Compute,
     /// It reads constants only, and is cheaper to compute than to load.
     Cheap,
     /// It has to run with the network.
     No,
 }
 
-/// Decides about a stage, and computes it where that is worth it.
-///
-/// # Errors
-/// The message of the evaluator, where constants do not allow to compute it (a division of integers by 0,
-/// say).
-pub fn fold(program: &Program, stage: &Stage, dtype: DType) -> Result<Fold, String> {
+/// Decides about a stage.
+pub fn fold(program: &Program, stage: &Stage, dtype: DType) -> Fold {
     let loads = loaded(&stage.value);
     if loads.iter().any(|tensor| program.data[tensor.0 as usize].is_none()) {
-        return Ok(Fold::No);
+        return Fold::No;
     }
     if let Some(data) = same_bytes(program, stage) {
-        return Ok(Fold::Data(data));
+        return Fold::Data(data);
     }
     let elements: i64 = stage.spatial.iter().product();
     if elements > 1 && widens(program, stage, dtype) {
-        return Ok(Fold::Cheap);
+        return Fold::Cheap;
     }
     let read: i64 = loads.iter().map(|tensor| program.tensor(*tensor).elements()).sum();
     let worthwhile = elements <= SMALL_ELEMENTS || elements <= read.saturating_mul(MAX_GROWTH);
     if worthwhile && elements <= MAX_ELEMENTS && stage.points() <= MAX_POINTS {
-        return evaluate(program, stage, dtype).map(Fold::Data);
+        return Fold::Compute;
     }
     let is_cheap = !stage.is_reduction() && nodes(&stage.value) <= CHEAP_NODES;
-    Ok(if is_cheap { Fold::Cheap } else { Fold::No })
+    if is_cheap { Fold::Cheap } else { Fold::No }
 }
 
-/// The elements of a stage that reads constants only, if they can be stored at all.
+/// Whether the elements of a stage that reads constants only can be stored at all.
+pub fn is_storable(program: &Program, stage: &Stage, dtype: DType) -> bool {
+    stage.spatial.iter().product::<i64>() <= MAX_ELEMENTS && !widens(program, stage, dtype)
+}
+
+/// The elements of a stage that [`is_storable`].
 ///
 /// # Errors
-/// As for [`fold`].
-pub fn materialize(program: &Program, stage: &Stage, dtype: DType) -> Result<Option<TensorData>, String> {
-    let elements: i64 = stage.spatial.iter().product();
-    if elements > MAX_ELEMENTS || widens(program, stage, dtype) {
-        return Ok(None);
-    }
+/// As for [`evaluate`].
+pub fn materialize(program: &Program, stage: &Stage, dtype: DType) -> Result<TensorData, String> {
     if let (Expr::Float(value), DType::F32, None) = (&stage.value, dtype, stage.combiner) {
         // fills are common as stand-ins for weights, and may be hundreds of megabytes
+        let elements: i64 = stage.spatial.iter().product();
         let bytes = (value.0 as f32).to_le_bytes().repeat(elements as usize);
-        return Ok(Some(TensorData { shape: stage.spatial.clone(), dtype, bytes: bytes.into() }));
+        return Ok(TensorData { shape: stage.spatial.clone(), dtype, bytes: bytes.into() });
     }
-    evaluate(program, stage, dtype).map(Some)
+    evaluate(program, stage, dtype)
 }
 
 /// Whether a stage gives 16-bit elements of a constant as f32. Weights stay as short as they are: they take
@@ -79,7 +79,12 @@ fn widens(program: &Program, stage: &Stage, dtype: DType) -> bool {
     matches!(&**value, Expr::Load { tensor, .. } if is_short(*tensor))
 }
 
-fn evaluate(program: &Program, stage: &Stage, dtype: DType) -> Result<TensorData, String> {
+/// The elements of a stage that reads constants only.
+///
+/// # Errors
+/// The message of the evaluator, where constants do not allow to compute it (a division of integers by 0,
+/// say).
+pub fn evaluate(program: &Program, stage: &Stage, dtype: DType) -> Result<TensorData, String> {
     let find = |tensor: TensorId| program.data[tensor.0 as usize].as_ref();
     evaluate_stage(&find, stage, dtype, "constant").map_err(|error| error.to_string())
 }

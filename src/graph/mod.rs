@@ -16,7 +16,10 @@ pub use data::{Bytes, TensorData};
 pub use evaluate::EvaluateError;
 pub use fuse::{NetworkError, NetworkEvaluateError, PartitionError, partition};
 pub use lower::Problem;
-pub use onnx::{ImportError, ImportOptions, TensorProblem, UnsupportedNode, import, import_bytes, import_tensor};
+pub use onnx::{
+    DEFAULT_CONSTANT_BYTES, ImportError, ImportOptions, TensorProblem, UnsupportedNode, import, import_bytes,
+    import_tensor,
+};
 pub use validate::ProgramError;
 
 use crate::workload::{DType, Role, Stage, Tensor, TensorId, Workload};

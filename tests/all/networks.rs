@@ -1,5 +1,7 @@
 //! Fusion: programs built by hand, cut into tasks, and evaluated both ways.
 
+mod growth;
+
 use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::path::Path;

@@ -47,9 +47,36 @@ pub struct Builder {
     conversion_of: HashMap<TensorId, TensorId>,
     /// By the tensor that holds the result.
     pub(super) affine: HashMap<TensorId, Affine>,
+    /// Bytes of the constants that were computed, and the maximum of those.
+    computed_bytes: u64,
+    computed_limit: u64,
 }
 
 impl Builder {
+    /// A program without stages, whose computed constants may take so many bytes.
+    pub fn new(constant_bytes: u64) -> Builder {
+        Builder { computed_limit: constant_bytes, ..Builder::default() }
+    }
+
+    /// A constant of the file may be computed anew in another form, as often as twice.
+    pub fn grant(&mut self, given: &TensorData) {
+        self.computed_limit = self.computed_limit.saturating_add(2 * given.bytes.len() as u64);
+    }
+
+    /// Makes room for a constant that is about to be computed.
+    ///
+    /// # Errors
+    /// [`Problem::Memory`] where all of them would take more than is allowed.
+    pub fn reserve(&mut self, shape: &[i64], dtype: DType) -> Result<(), Problem> {
+        let elements = Builder::check_shape(shape)?;
+        let bytes = self.computed_bytes.saturating_add((elements as u64).saturating_mul(dtype.bytes() as u64));
+        if bytes > self.computed_limit {
+            return Err(Problem::Memory { bytes, limit: self.computed_limit });
+        }
+        self.computed_bytes = bytes;
+        Ok(())
+    }
+
     /// What comes next belongs to this node.
     pub fn enter(&mut self, node: String) {
         self.node = node;
@@ -205,8 +232,13 @@ impl Builder {
         let output = TensorId(self.program.tensors.len() as u32);
         let stage = simplified(Stage { output, spatial: shape.clone(), reduction, combiner, value });
         let stage = self.inline_cheap(stage);
-        match fold::fold(&self.program, &stage, dtype).map_err(Problem::Constant)? {
+        match fold::fold(&self.program, &stage, dtype) {
             Fold::Data(data) => Ok(self.constant(data)),
+            Fold::Compute => {
+                self.reserve(&shape, dtype)?;
+                let data = fold::evaluate(&self.program, &stage, dtype).map_err(Problem::Constant)?;
+                Ok(self.constant(data))
+            }
             Fold::Cheap => {
                 self.add_tensor(shape, dtype, Role::Intermediate);
                 self.cheap.insert(output, stage.clone());
@@ -240,12 +272,15 @@ impl Builder {
             self.materialize(source)?;
             self.compute_from(tensor, source);
         }
-        let Some(stage) = self.cheap.get(&tensor) else { return Ok(()) };
-        if let Some(data) = fold::materialize(&self.program, stage, self.dtype(tensor)).map_err(Problem::Constant)? {
-            self.cheap.remove(&tensor);
-            self.program.tensors[tensor.0 as usize].role = Role::Constant;
-            self.program.data[tensor.0 as usize] = Some(data);
+        let Some(stage) = self.cheap.get(&tensor).cloned() else { return Ok(()) };
+        if !fold::is_storable(&self.program, &stage, self.dtype(tensor)) {
+            return Ok(());
         }
+        self.reserve(&stage.spatial, self.dtype(tensor))?;
+        let data = fold::materialize(&self.program, &stage, self.dtype(tensor)).map_err(Problem::Constant)?;
+        self.cheap.remove(&tensor);
+        self.program.tensors[tensor.0 as usize].role = Role::Constant;
+        self.program.data[tensor.0 as usize] = Some(data);
         Ok(())
     }
 

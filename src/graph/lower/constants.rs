@@ -21,6 +21,7 @@ pub fn constant(builder: &mut Builder, op: &Operator) -> Result<Vec<TensorId>, P
         ("value_ints", Attribute::Ints(values)) => TensorData::from_i64(vec![values.len() as i64], values),
         _ => return Err(Problem::Unsupported(format!("a constant given by {name}"))),
     };
+    builder.grant(&data);
     Ok(vec![builder.constant(data)])
 }
 

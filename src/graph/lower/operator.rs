@@ -57,6 +57,10 @@ pub enum Problem {
     Shape(String),
     #[error("shape {0:?} is too large")]
     TooLarge(Vec<i64>),
+    #[error(
+        "the constants that import computes would take {bytes} bytes; at most {limit} are allowed, unless the limit is raised"
+    )]
+    Memory { bytes: u64, limit: u64 },
     #[error("{0} is not supported")]
     Unsupported(String),
     #[error("a constant could not be computed: {0}")]

@@ -56,7 +56,7 @@ fn shares(builder: &mut Builder, windows: &[Window], padding: bool) -> Result<Ex
     let mut uniform = 1.0;
     let mut factors: Option<Expr> = None;
     for (d, window) in windows.iter().enumerate() {
-        Builder::check_shape(&[window.output])?;
+        builder.reserve(&[window.output], DType::F32)?;
         let shares: Vec<f32> = (0..window.output).map(|at| 1.0 / window.taps(at, padding).max(1) as f32).collect();
         if shares.iter().all(|share| *share == shares[0]) {
             uniform *= f64::from(shares[0]);

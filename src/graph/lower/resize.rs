@@ -23,6 +23,8 @@ pub fn resize(builder: &mut Builder, op: &Operator) -> Result<Vec<TensorId>, Pro
     let plan = Plan::new(builder, op, &shape)?;
     for (axis, (input, (output, scale))) in shape.iter().zip(plan.axes.clone()).enumerate() {
         if output != *input || (scale - 1.0).abs() > 1e-12 {
+            // the least that the taps of an output take while they are worked out
+            builder.reserve(&[output, 8], DType::I64)?;
             x = resample(builder, x, axis, output, &plan.taps(*input, output, scale)?)?;
         }
     }

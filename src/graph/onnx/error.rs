@@ -35,8 +35,8 @@ pub enum ImportError {
     Unsupported(Vec<UnsupportedNode>),
     #[error("symbolic dimensions need a value: {}", list_dims(.0))]
     SymbolicDims(Vec<String>),
-    #[error("input {input} has a dimension of unknown extent, without a name to set it by")]
-    UnknownDim { input: String },
+    #[error("the network has no open dimension {}; {}", .unknown.join(", "), list_open(.open))]
+    UnknownDims { unknown: Vec<String>, open: Vec<String> },
     #[error("dimension {name} was given as {value}; it has to be at least 1")]
     BadDim { name: String, value: i64 },
     #[error("input {input} is not a tensor with a known number of dimensions")]
@@ -96,6 +96,12 @@ fn list_unsupported(nodes: &[UnsupportedNode]) -> String {
 }
 
 fn list_dims(names: &[String]) -> String {
-    let flags: Vec<String> = names.iter().map(|name| format!("--dim {name}=N")).collect();
-    flags.join(" ")
+    // A shell expands brackets that are not quoted.
+    let is_plain = |name: &str| name.chars().all(|c| c.is_ascii_alphanumeric() || "_-./".contains(c));
+    let flag = |name: &String| if is_plain(name) { format!("--dim {name}=N") } else { format!("--dim '{name}=N'") };
+    names.iter().map(flag).collect::<Vec<_>>().join(" ")
+}
+
+fn list_open(names: &[String]) -> String {
+    if names.is_empty() { "all its extents are fixed".to_string() } else { format!("it has {}", names.join(", ")) }
 }

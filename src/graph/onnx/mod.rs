@@ -31,11 +31,24 @@ pub const NEWEST_OPSET: i64 = 26;
 /// Protobuf's own limit.
 const MAX_FILE_BYTES: u64 = 1 << 31;
 
-/// What a file leaves open.
-#[derive(Clone, PartialEq, Eq, Debug, Default)]
+/// What a file leaves open, and how much it may take.
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ImportOptions {
-    /// Extents of symbolic dimensions, by name.
+    /// Extents of symbolic dimensions, by name. One that has no name of its own (`?`, `-1`, or nothing) is
+    /// called `input[axis]`, as in `x[0]`.
     pub dims: BTreeMap<String, i64>,
+    /// Maximum number of bytes of all constants that import computes out of nothing. Those of the file do not
+    /// count, nor do two other forms of each (transposed, scaled).
+    pub constant_bytes: u64,
+}
+
+/// [`ImportOptions::constant_bytes`] by default: 2 GiB.
+pub const DEFAULT_CONSTANT_BYTES: u64 = 1 << 31;
+
+impl Default for ImportOptions {
+    fn default() -> ImportOptions {
+        ImportOptions { dims: BTreeMap::new(), constant_bytes: DEFAULT_CONSTANT_BYTES }
+    }
 }
 
 /// Reads a model; external data has to lie in its folder.
@@ -84,8 +97,14 @@ fn import_model(bytes: Bytes, files: ExternalFiles, options: &ImportOptions) -> 
     if graph.output.is_empty() {
         return Err(ImportError::NoOutputs);
     }
-    Import { graph, opset, files, builder: Builder::default(), values: HashMap::new(), readers: readers(graph) }
-        .run(options)
+    let builder = Builder::new(options.constant_bytes);
+    Import { graph, opset, files, builder, values: HashMap::new(), readers: readers(graph) }.run(options)
+}
+
+/// Whether a symbol tells dimensions apart: exporters write `?`, numbers and nothing for those that are just
+/// unknown.
+fn names_a_dimension(param: &str) -> bool {
+    !param.trim().is_empty() && param != "?" && param.parse::<i64>().is_err()
 }
 
 fn is_own_domain(domain: &str) -> bool {
@@ -155,6 +174,7 @@ impl<'a> Import<'a> {
             // what nobody reads may hold what it wants
             if self.readers.contains_key(tensor.name.as_str()) {
                 let data = tensor_data(tensor, &mut self.files, "tensor")?;
+                self.builder.grant(&data);
                 let constant = self.builder.constant(data);
                 self.values.insert(&tensor.name, constant);
             }
@@ -195,22 +215,28 @@ impl<'a> Import<'a> {
                 code: tensor.elem_type,
             })?;
             let mut extents = Vec::new();
-            for dim in &shape.dim {
-                extents.push(match &dim.value {
-                    Some(DimensionValue::Value(extent)) => *extent,
-                    Some(DimensionValue::Param(param)) if !param.is_empty() => {
-                        options.dims.get(param).copied().unwrap_or_else(|| {
-                            open.insert(param.clone());
-                            1
-                        })
+            for (axis, dim) in shape.dim.iter().enumerate() {
+                let symbol = match &dim.value {
+                    Some(DimensionValue::Value(extent)) if *extent != -1 => {
+                        extents.push(*extent);
+                        continue;
                     }
-                    _ => return Err(ImportError::UnknownDim { input: name }),
-                });
+                    Some(DimensionValue::Param(param)) if names_a_dimension(param) => param.clone(),
+                    _ => format!("{name}[{axis}]"),
+                };
+                // 1 stands in until all that is missing is known
+                extents.push(options.dims.get(&symbol).copied().unwrap_or(1));
+                open.insert(symbol);
             }
             let problem = |problem| ImportError::Input { input: name.clone(), problem };
             let tensor = self.builder.input(name.clone(), extents, dtype).map_err(problem)?;
             self.values.insert(&input.name, tensor);
         }
+        let unknown: Vec<String> = options.dims.keys().filter(|name| !open.contains(*name)).cloned().collect();
+        if !unknown.is_empty() {
+            return Err(ImportError::UnknownDims { unknown, open: open.into_iter().collect() });
+        }
+        open.retain(|name| !options.dims.contains_key(name));
         if open.is_empty() { Ok(()) } else { Err(ImportError::SymbolicDims(open.into_iter().collect())) }
     }
 
