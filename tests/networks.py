@@ -3,7 +3,7 @@
 
 usage: networks.py [--make] [--trials-per-task N] [--method M] [--keep DIR] FOLDER [NAME ...]
 
-Every FOLDER/NAME.onnx (no name: all; `light` as FOLDER: the nine light networks that the onnx package brings along) is compiled by
+Every FOLDER/NAME.onnx (no name: all; `light` as FOLDER: the nine light networks that the onnx package brings along; `random`: those of random_networks.py) is compiled by
 `target/release/tilescribe compile`, run on random inputs, and has to give what ONNX Runtime gives, within 1e-3 of each output's largest
 magnitude. Integer inputs are ids in range(1000). With --make, two small networks of PyTorch modules are exported into FOLDER first (needs torch). Needs numpy, onnx and onnxruntime.
 Exit code: 0 if all agree, 1 if one does not.
@@ -20,6 +20,8 @@ import time
 import numpy as np
 import onnx
 import onnxruntime
+
+import random_networks
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 BINARY = ROOT / "target" / "release" / "tilescribe"
@@ -38,6 +40,10 @@ def main():
     options = parser.parse_args()
     if options.folder == pathlib.Path("light"):
         options.folder = pathlib.Path(onnx.__file__).parent / "backend" / "test" / "data" / "light"
+    if options.folder == pathlib.Path("random"):
+        made = tempfile.TemporaryDirectory()
+        options.folder = pathlib.Path(made.name)
+        random_networks.make(options.folder)
     if options.make:
         make(options.folder)
     paths = [options.folder / f"{name}.onnx" for name in options.names] or sorted(options.folder.glob("*.onnx"))

@@ -12,14 +12,14 @@ use crate::workload::{Atom, Expr, Index, Stage, TensorId};
 /// Maximum depth of a fused expression.
 const EXPRESSION_DEPTH: usize = 96;
 /// Maximum number of parts of a fused expression.
-const EXPRESSION_PARTS: usize = 1024;
+const EXPRESSION_PARTS: usize = 512;
 /// Maximum number of tensors that a fused expression reads.
 const EXPRESSION_TENSORS: usize = 96;
 /// A value that is read more than once is computed again only while the copies have at most so many parts in
 /// all: every reader that is inlined into the next one would double it.
 const COPIED_PARTS: usize = 96;
 /// Maximum number of parts of a task.
-const TASK_PARTS: usize = 4096;
+const TASK_PARTS: usize = 1024;
 /// Maximum number of tensors of a task.
 const TASK_TENSORS: usize = 192;
 
