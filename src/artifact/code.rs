@@ -4,8 +4,8 @@ use std::cmp::Reverse;
 use std::collections::HashSet;
 
 use super::bind::Bound;
-use super::compile::Version;
 use super::error::ArtifactError;
+use super::schedule::Version;
 use super::tables::{CpuKernels, Generation, Kernels, Place};
 use crate::codegen::{self, DEVICE_ALIGNMENT};
 use crate::graph::Network;

@@ -15,23 +15,15 @@ use super::manifest::{
     CompiledSchedule, CompiledTask, CompiledVersion, FORMAT, MANIFEST_FILE, Manifest, Memory, WEIGHTS_FILE, digest,
     header_file, is_identifier, library_file, output_files,
 };
-use super::schedule::Schedule;
+use super::schedule::{Schedule, Version};
 use super::tables::{Tables, assembly};
 use super::weights::Writer;
 use crate::codegen;
 use crate::files::DraftFolder;
 use crate::graph::{Call, Network, Source};
 use crate::nest::{Nest, Scope};
-use crate::target::{Architecture, Target};
+use crate::target::Architecture;
 use crate::workload::{Role, TensorId};
-
-/// The kernels that a network shall have on one machine.
-#[derive(Clone, Debug)]
-pub struct Version<'a> {
-    pub target: &'a Target,
-    /// By task.
-    pub schedules: &'a [Schedule],
-}
 
 /// What it is called, and where it goes.
 #[derive(Clone, Debug)]

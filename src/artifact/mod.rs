@@ -25,11 +25,11 @@ mod tables;
 mod weights;
 
 pub use code::check_targets;
-pub use compile::{Options, Step, Version, check_output, compile};
+pub use compile::{Options, Step, check_output, compile};
 pub use error::ArtifactError;
 pub use manifest::{
     CompiledSchedule, CompiledTask, CompiledVersion, FORMAT, FileDigest, Manifest, Memory, Port, output_file,
 };
 pub use memory::{Block, MemoryPlan, plan};
 pub use model::{Bound, Model, Resources};
-pub use schedule::Schedule;
+pub use schedule::{Schedule, Version};

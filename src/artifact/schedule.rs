@@ -3,7 +3,7 @@
 use super::error::ArtifactError;
 use crate::nest::Nest;
 use crate::space::{Next, Space, Trace, Untuned};
-use crate::target::Task;
+use crate::target::{Target, Task};
 
 /// How a task is computed.
 #[derive(Clone, Debug)]
@@ -12,6 +12,14 @@ pub struct Schedule {
     pub trace: Trace,
     /// The best time that was measured for this trace, in nanoseconds; `None`: never measured.
     pub best_ns: Option<u64>,
+}
+
+/// The kernels that a network shall have on one machine.
+#[derive(Clone, Debug)]
+pub struct Version<'a> {
+    pub target: &'a Target,
+    /// By task.
+    pub schedules: &'a [Schedule],
 }
 
 impl Schedule {

@@ -68,7 +68,9 @@ pub enum PartitionError {
 /// # Errors
 /// [`PartitionError`] where the program is not well formed; every well-formed program can be cut.
 pub fn partition(program: &Program) -> Result<Network, PartitionError> {
-    let prepared = Prepared::new(program)?;
+    let mut prepared = Prepared::new(program)?;
+    concat::assemble(&mut prepared);
+    prepared.remove_dead_stages();
     let mut fusion = Fusion::new(prepared);
     for at in 0..fusion.prepared.stages.len() {
         fusion.visit(at);

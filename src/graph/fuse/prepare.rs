@@ -1,6 +1,6 @@
 //! The program as fusion wants it: no axes of extent 1, no views, no copies of concatenated parts.
 //!
-//! Each pass is named in [`Prepared::new`]; all of them keep the program's meaning.
+//! Each pass is named in [`Prepared::new`]; concatenations follow in [`super::concat`]. All of them keep the program's meaning.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
@@ -39,8 +39,6 @@ impl Prepared {
         prepared.inline_literals(&program.data);
         prepared.drop_unit_axes();
         prepared.remove_views();
-        super::concat::assemble(&mut prepared);
-        prepared.remove_dead_stages();
         Ok(prepared)
     }
 
@@ -206,7 +204,7 @@ impl Prepared {
         free && !cyclic
     }
 
-    fn remove_dead_stages(&mut self) {
+    pub fn remove_dead_stages(&mut self) {
         let mut needed: HashSet<TensorId> = HashSet::new();
         for (_, tensor) in &self.outputs {
             needed.extend(self.filled_by(*tensor));
