@@ -129,11 +129,18 @@ impl Run<'_> {
         if let Some(warning) = known.warning() {
             tracing::info!("{}: {warning}", job.name);
         }
-        for record in known.records {
-            // the store may hold programs by algorithms that are left out here
-            if !self.space.is_exact() || self.space.offers(&job.task, &record.trace) {
-                history.insert(record.trace, record.outcome.best_ns());
+        let mut records = known.records;
+        records.sort_by_key(|record| record.outcome.best_ns().unwrap_or(u64::MAX));
+        for record in records {
+            let best_ns = record.outcome.best_ns();
+            // the store may hold programs by algorithms that are left out here; and it comes from outside:
+            // what may win has to be a program of the task
+            let may_win = best_ns.is_some() && history.best().is_none_or(|_| history.len() < self.settings.finalists);
+            if (may_win || self.space.is_exact()) && !self.space.offers(&job.task, &record.trace) {
+                tracing::warn!("{}: a record in the store is no program of this task: it is left out", job.name);
+                continue;
             }
+            history.insert(record.trace, best_ns);
         }
         Ok(history)
     }

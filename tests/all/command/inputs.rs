@@ -91,6 +91,8 @@ fn a_store_that_was_changed_is_the_users() {
     let untuned = [&compile[..], &["0"]].concat();
     change("CREATE TABLE kept AS SELECT * FROM records; UPDATE records SET trace = 'tile nowhere = 3'");
     sandbox.fail(&untuned, 2, "in the store does not fit it");
+    sandbox.succeed(&["tune", "small.onnx", "--store", "s.db", "--method", "random", "--trials", "1"]);
+    change("DELETE FROM records WHERE trace = 'tile nowhere = 3'");
     for change_of in [
         "UPDATE records SET trace = 'no trace at all'",
         "UPDATE records SET times_ns = 'soon' WHERE failure IS NULL",
