@@ -60,8 +60,8 @@ pub struct Language {
     marks: words::Marks,
 }
 
-/// How models read sequences: all words of a site at once, with the value before. Changed whenever that or the
-/// spelling of words changes.
+/// How models read sequences: all words of a site at once, with the value before. Changed whenever that or
+/// the spelling of words changes.
 const SEQUENCES: &str = "a position for each decision\n";
 
 impl Language {
@@ -94,15 +94,15 @@ impl Language {
     /// What the vocabulary has that an older one lacks, which was written by a list of words.
     ///
     /// # Errors
-    /// [`VocabularyMismatch`] where the other one is no older one of this: it has words that are unknown here,
-    /// or other ids.
+    /// [`VocabularyMismatch`] where the other one is no older one of this: it has words that are unknown
+    /// here, or other ids.
     pub fn growth_since(&self, older: &[String]) -> Result<Growth, VocabularyMismatch> {
         vocabulary::growth(&self.spellings, older)
     }
 
-    /// The first 16 hexadecimal digits of the SHA-256 of the form of sequences and of the first list of words:
-    /// checkpoints of another version are refused. New words leave it as it is, whether they take the place of
-    /// spare tokens or come behind the last; see [`Language::growth_since`].
+    /// The first 16 hexadecimal digits of the SHA-256 of the form of sequences and of the first list of
+    /// words: checkpoints of another version are refused. New words leave it as it is, whether they take the
+    /// place of spare tokens or come behind the last; see [`Language::growth_since`].
     pub fn version(&self) -> String {
         let mut digest = Sha256::new();
         digest.update(SEQUENCES.as_bytes());

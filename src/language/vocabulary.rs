@@ -1,4 +1,5 @@
-//! The closed list of tokens: `vocabulary.txt`, a word a line. A token's id is the number of its line, from 0.
+//! The closed list of tokens: `vocabulary.txt`, a word a line. A token's id is the number of its line, from
+//! 0.
 //!
 //! The list only ever grows. A new word takes the place of a spare token, or a new line at the end; no other
 //! line changes, since checkpoints know tokens by their ids. A checkpoint of an older list still loads then
@@ -31,8 +32,8 @@ pub(super) const FLOAT: &str = "#f";
 
 /// What the names of spare tokens begin with. Nothing is ever spelled by them.
 const SPARE: &str = "<spare";
-/// The length of the first list that a checkpoint was trained on, and the id of the first of its spare tokens,
-/// which were its last.
+/// The length of the first list that a checkpoint was trained on, and the id of the first of its spare
+/// tokens, which were its last.
 pub(super) const FIRST_LENGTH: usize = 702;
 const FIRST_SPARE: usize = 602;
 

@@ -147,10 +147,10 @@ impl Model {
         Ok(Model { config, tensors })
     }
 
-    /// The same model for a vocabulary that has grown to so many tokens. The embeddings of `new` tokens, which
-    /// all tokens behind the old vocabulary must be among, become the mean of those of `learned` tokens, so that
-    /// they score as an average word does until something is learned of them; and noise with a deviation of
-    /// 0.02 that depends on the token alone, so that they can be told apart.
+    /// The same model for a vocabulary that has grown to so many tokens. The embeddings of `new` tokens,
+    /// which all tokens behind the old vocabulary must be among, become the mean of those of `learned`
+    /// tokens, so that they score as an average word does until something is learned of them; and noise with
+    /// a deviation of 0.02 that depends on the token alone, so that they can be told apart.
     ///
     /// # Errors
     /// [`InvalidConfig`] where the vocabulary shrinks or is out of its limits.

@@ -242,8 +242,8 @@ impl Network {
         Ok((gate * gate_up.narrow(1, hidden, hidden)?)?)
     }
 
-    /// The weighted sum of the negative log-likelihoods of the `chosen` answers to each row's question: a scalar.
-    /// Of normed hidden states `[questions, width]`.
+    /// The weighted sum of the negative log-likelihoods of the `chosen` answers to each row's question: a
+    /// scalar. Of normed hidden states `[questions, width]`.
     ///
     /// # Errors
     /// Questions without answers, answers without tokens, a token outside of the vocabulary, no such answer.

@@ -44,7 +44,8 @@ impl<'a> Writing<'a> {
 }
 
 impl Writing<'_> {
-    /// The next question that the model knows; the others are answered as the start does, or by their default.
+    /// The next question that the model knows; the others are answered as the start does, or by their
+    /// default.
     fn question(&mut self) -> Result<Result<Option<Decision>, Reason>, Stale> {
         loop {
             let next = self.space.question(self.task, &self.trace)?;

@@ -21,8 +21,8 @@ const LAUNCH: f64 = 3000.0;
 /// Warps of a multiprocessor that hide what one of them waits for.
 const ENOUGH_WARPS: f64 = 16.0;
 
-/// Adds the features of the launches of a program for a workload of so many flops: [`OWN_FEATURES`], for every
-/// program.
+/// Adds the features of the launches of a program for a workload of so many flops: [`OWN_FEATURES`], for
+/// every program.
 pub(super) fn add_own_features(table: &mut Table, pieces: &Pieces, gpu: &Gpu, flops: f64) {
     let launches = launches(pieces);
     table.add("launches", [("count", launches.len() as f64)]);

@@ -81,8 +81,8 @@ pub trait Rule<M>: Send + Sync {
     fn version(&self) -> u32;
 
     /// Whether the rule is additive: with the default of each of its decisions, programs are what they are
-    /// without the rule, and all other rules ask and offer the same. What was written before there was the rule
-    /// stays readable then; see [`Reader`].
+    /// without the rule, and all other rules ask and offer the same. What was written before there was the
+    /// rule stays readable then; see [`Reader`].
     fn absent_is_default(&self) -> bool {
         false
     }

@@ -1,9 +1,10 @@
 //! Versions of a space, and how a space reads what older ones wrote.
 //!
-//! A record keeps the version of the space that wrote it: the rules, and the version of each. A space that has
-//! grown since reads it still, if every rule that the record lacks is additive ([`Rule::absent_is_default`]):
-//! the decisions of such a rule took their default when the record was written, though nobody asked for them.
-//! A [`Reader`] writes these defaults down. Nothing else is ever added to a trace or changed in one.
+//! A record keeps the version of the space that wrote it: the rules, and the version of each. A space that
+//! has grown since reads it still, if every rule that the record lacks is additive
+//! ([`Rule::absent_is_default`]): the decisions of such a rule took their default when the record was
+//! written, though nobody asked for them. A [`Reader`] writes these defaults down. Nothing else is ever added
+//! to a trace or changed in one.
 
 use std::fmt;
 use std::str::FromStr;

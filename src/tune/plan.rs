@@ -3,8 +3,8 @@
 //!
 //! A plan is a text file with a line of JSON for each program: `{"name": "...", "workload": "...", "space":
 //! "...", "trace": "..."}`. The space is the version that the trace was written in; a line without one is of
-//! the version that reads it. [`Planned`] proposes what it holds, so that [`tune`](super::tune) measures it as it measures
-//! everything.
+//! the version that reads it. [`Planned`] proposes what it holds, so that [`tune`](super::tune) measures it
+//! as it measures everything.
 
 use std::collections::{BTreeMap, HashSet};
 use std::io::{self, BufRead, Read, Write};

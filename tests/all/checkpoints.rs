@@ -1,5 +1,5 @@
-//! Checkpoints that anyone may have written: thousands of damaged ones load as they are, or are refused with a
-//! reason.
+//! Checkpoints that anyone may have written: thousands of damaged ones load as they are, or are refused with
+//! a reason.
 
 use std::fs;
 

@@ -203,8 +203,8 @@ impl Estimator {
         self.tensors.contains_key(SCORE_RANGE)
     }
 
-    /// Learns the range of the network's scores of good programs, from these groups, those that it was trained
-    /// on among them, and from the range of before.
+    /// Learns the range of the network's scores of good programs, from these groups, those that it was
+    /// trained on among them, and from the range of before.
     pub fn bound(&mut self, groups: &[Group]) {
         let members = groups.iter().flat_map(|group| group.features.iter().zip(&group.speeds));
         let good = members.filter(|(_, speed)| **speed >= GOOD).map(|(features, _)| self.network_output(features));
@@ -218,9 +218,9 @@ impl Estimator {
         }
     }
 
-    /// Makes its scores logarithms of speeds: the weights of the ensemble are those that fit these groups best
-    /// (least squares, within each group). Groups that it was not trained on are better: the forest fits its
-    /// training data closely.
+    /// Makes its scores logarithms of speeds: the weights of the ensemble are those that fit these groups
+    /// best (least squares, within each group). Groups that it was not trained on are better: the forest fits
+    /// its training data closely.
     pub fn calibrate(&mut self, groups: &[Group]) {
         // normal equations of two unknowns
         let (mut squares, mut right) = ([[1e-6f64, 0.0], [0.0, 1e-6]], [0.0; 2]);
