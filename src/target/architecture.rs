@@ -1,5 +1,5 @@
-//! The instruction sets of CPUs that code is written for: one row each, with what the rest of the compiler asks
-//! about them. How their assembly is read stands in `analysis/assembly.rs`, which names LLVM knows in
+//! The instruction sets of CPUs that code is written for: one row each, with what the rest of the compiler
+//! asks about them. How their assembly is read stands in `analysis/assembly.rs`, which names LLVM knows in
 //! `codegen/names.txt`, how an artifact asks a machine for its features in `artifact/deploy/cpu.c`.
 
 use serde::{Deserialize, Serialize};

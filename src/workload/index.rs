@@ -1,8 +1,8 @@
 //! Quasi-affine integer expressions: how an access names an element.
 //!
 //! An [`Index`] is `constant + Σ coefficient · atom`, where an atom is a loop variable, a floor division or
-//! remainder of another index by a positive constant, or a value loaded at run time (gather). The form is kept
-//! sorted and merged, so equal sums compare equal.
+//! remainder of another index by a positive constant, or a value loaded at run time (gather). The form is
+//! kept sorted and merged, so equal sums compare equal.
 
 use super::expr::Expr;
 use super::row_major_strides;

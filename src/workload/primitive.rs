@@ -1,8 +1,8 @@
 //! The scalar functions that expressions are made of: one row each, with all that is known of them but their
 //! values ([`super::scalar`]) and their code.
 //!
-//! The order of rows is the order of expressions, and so takes part in canonical forms and their hashes: a new
-//! row comes last.
+//! The order of rows is the order of expressions, and so takes part in canonical forms and their hashes: a
+//! new row comes last.
 
 use super::DType;
 

@@ -1,8 +1,8 @@
 //! Functions of one value, for scalars and vectors alike: elementary functions of f32 as polynomials.
 //!
-//! The polynomials are within 4 units in the last place over the whole range of f32 (a test samples it densely),
-//! infinities, NaN and denormal numbers included. Range reductions are the classic ones (Cody and Waite,
-//! *Software Manual for the Elementary Functions*, 1980; Muller, *Elementary Functions*, 2016). The
+//! The polynomials are within 4 units in the last place over the whole range of f32 (a test samples it
+//! densely), infinities, NaN and denormal numbers included. Range reductions are the classic ones (Cody and
+//! Waite, *Software Manual for the Elementary Functions*, 1980; Muller, *Elementary Functions*, 2016). The
 //! coefficients are minimax fits of our own, found by Lawson's iterated reweighting over Chebyshev nodes;
 //! each says what it approximates and how well.
 

@@ -10,7 +10,7 @@ pub(super) fn real_unary(op: Unary, x: f32) -> f32 {
     scalar::unary(op, f64::from(x)) as f32
 }
 
-/// Sums, products, quotients and roots of f32 are rounded to f64 first without a difference to what f32 gives.
+/// Sums, products and quotients of f32 are the same whether or not they are rounded to f64 first.
 pub(super) fn real_binary(op: Binary, x: f32, y: f32) -> f32 {
     scalar::binary(op, f64::from(x), f64::from(y)) as f32
 }
