@@ -2,6 +2,7 @@
 //! reading it.
 
 mod arrows;
+mod patches;
 
 use std::fs;
 use std::path::{Path, PathBuf};
