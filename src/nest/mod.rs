@@ -50,7 +50,7 @@ mod structure;
 mod verify;
 
 pub use interpret::{Fault, FaultKind, Place, interpret};
-pub use parse::{ParseError, Problem};
+pub use parse::{NestTextError, NestTextProblem};
 pub use statistics::{Statistics, Traffic, statistics};
 pub use structure::Flaw;
 pub use verify::{MAX_THREADS, Rule, VerifyError, verify};

@@ -2,7 +2,7 @@
 
 use std::str::Chars;
 
-use super::{ParseError, Problem};
+use super::{NestTextError, NestTextProblem};
 
 /// The smallest part of a text that has a meaning.
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -35,7 +35,7 @@ pub(super) struct Lexer<'a> {
 }
 
 impl<'a> Lexer<'a> {
-    pub(super) fn new(text: &'a str) -> Result<Lexer<'a>, ParseError> {
+    pub(super) fn new(text: &'a str) -> Result<Lexer<'a>, NestTextError> {
         let mut lexer = Lexer { rest: text, line: 1, next: Token::End, spelled: "" };
         lexer.advance()?;
         Ok(lexer)
@@ -50,14 +50,14 @@ impl<'a> Lexer<'a> {
     }
 
     /// Takes the next token.
-    pub(super) fn take(&mut self) -> Result<Token<'a>, ParseError> {
+    pub(super) fn take(&mut self) -> Result<Token<'a>, NestTextError> {
         let token = self.next;
         self.advance()?;
         Ok(token)
     }
 
     /// Takes the next token if it is this symbol.
-    pub(super) fn take_symbol(&mut self, symbol: &str) -> Result<bool, ParseError> {
+    pub(super) fn take_symbol(&mut self, symbol: &str) -> Result<bool, NestTextError> {
         let found = matches!(self.next, Token::Symbol(next) if next == symbol);
         if found {
             self.advance()?;
@@ -66,7 +66,7 @@ impl<'a> Lexer<'a> {
     }
 
     /// Takes the next token if it is this word.
-    pub(super) fn take_word(&mut self, word: &str) -> Result<bool, ParseError> {
+    pub(super) fn take_word(&mut self, word: &str) -> Result<bool, NestTextError> {
         let found = matches!(self.next, Token::Word(next) if next == word);
         if found {
             self.advance()?;
@@ -74,11 +74,11 @@ impl<'a> Lexer<'a> {
         Ok(found)
     }
 
-    pub(super) fn symbol(&mut self, symbol: &'static str) -> Result<(), ParseError> {
+    pub(super) fn symbol(&mut self, symbol: &'static str) -> Result<(), NestTextError> {
         if self.take_symbol(symbol)? { Ok(()) } else { Err(self.expected(symbol)) }
     }
 
-    pub(super) fn word(&mut self, expected: &'static str) -> Result<&'a str, ParseError> {
+    pub(super) fn word(&mut self, expected: &'static str) -> Result<&'a str, NestTextError> {
         match self.next {
             Token::Word(word) => self.advance().map(|()| word),
             _ => Err(self.expected(expected)),
@@ -86,28 +86,28 @@ impl<'a> Lexer<'a> {
     }
 
     /// An integer, perhaps with a sign.
-    pub(super) fn integer(&mut self) -> Result<i64, ParseError> {
+    pub(super) fn integer(&mut self) -> Result<i64, NestTextError> {
         let is_negative = self.take_symbol("-")?;
         let Token::Integer(magnitude) = self.next else { return Err(self.expected("an integer")) };
         let value = i128::from(magnitude) * if is_negative { -1 } else { 1 };
-        let value = i64::try_from(value).map_err(|_| self.problem(Problem::Number))?;
+        let value = i64::try_from(value).map_err(|_| self.problem(NestTextProblem::Number))?;
         self.advance().map(|()| value)
     }
 
     /// The error that the next token is not what was expected.
-    pub(super) fn expected(&self, expected: &'static str) -> ParseError {
+    pub(super) fn expected(&self, expected: &'static str) -> NestTextError {
         let found = match self.next {
             Token::End => "the end of the text".to_string(),
             _ => format!("`{}`", self.spelled.chars().take(40).collect::<String>()),
         };
-        self.problem(Problem::Expected { expected, found })
+        self.problem(NestTextProblem::Expected { expected, found })
     }
 
-    pub(super) fn problem(&self, problem: Problem) -> ParseError {
-        ParseError { line: self.line, problem }
+    pub(super) fn problem(&self, problem: NestTextProblem) -> NestTextError {
+        NestTextError { line: self.line, problem }
     }
 
-    fn advance(&mut self) -> Result<(), ParseError> {
+    fn advance(&mut self) -> Result<(), NestTextError> {
         let text = self.rest.trim_start();
         self.line += self.rest[..self.rest.len() - text.len()].matches('\n').count();
         let token = |length: usize, token: Token<'a>| (length, token);
@@ -120,7 +120,7 @@ impl<'a> Lexer<'a> {
             }
             Some(first) => match SYMBOLS.into_iter().find(|symbol| text.starts_with(symbol)) {
                 Some(symbol) => token(symbol.len(), Token::Symbol(symbol)),
-                None => return Err(self.problem(Problem::Character(first))),
+                None => return Err(self.problem(NestTextProblem::Character(first))),
             },
         };
         (self.next, self.spelled, self.rest) = (next, &text[..length], &text[length..]);
@@ -128,7 +128,7 @@ impl<'a> Lexer<'a> {
     }
 
     /// A number at the start of a text, and its length.
-    fn number(&self, text: &'a str) -> Result<(usize, Token<'a>), ParseError> {
+    fn number(&self, text: &'a str) -> Result<(usize, Token<'a>), NestTextError> {
         let mut length = digits(text);
         let is_digit = |c: Option<char>| c.is_some_and(|c| c.is_ascii_digit());
         let mut is_float = false;
@@ -148,7 +148,7 @@ impl<'a> Lexer<'a> {
             true => number.parse().ok().map(Token::Float),
             false => number.parse().ok().map(Token::Integer),
         };
-        token.map(|token| (length, token)).ok_or_else(|| self.problem(Problem::Number))
+        token.map(|token| (length, token)).ok_or_else(|| self.problem(NestTextProblem::Number))
     }
 }
 

@@ -36,15 +36,15 @@ pub const MAX_DEPTH: usize = 256;
 /// Text that is no nest: the fault of whoever wrote it.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 #[error("line {line}: {problem}")]
-pub struct ParseError {
+pub struct NestTextError {
     /// Counted from 1.
     pub line: usize,
-    pub problem: Problem,
+    pub problem: NestTextProblem,
 }
 
 /// What is wrong with a text.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
-pub enum Problem {
+pub enum NestTextProblem {
     #[error("the text of a nest is longer than {MAX_BYTES} bytes")]
     TooLong,
     #[error("{expected} is expected, not {found}")]
@@ -74,11 +74,11 @@ pub enum Problem {
 }
 
 impl FromStr for Nest {
-    type Err = ParseError;
+    type Err = NestTextError;
 
-    fn from_str(text: &str) -> Result<Nest, ParseError> {
+    fn from_str(text: &str) -> Result<Nest, NestTextError> {
         if text.len() > MAX_BYTES {
-            return Err(ParseError { line: 1, problem: Problem::TooLong });
+            return Err(NestTextError { line: 1, problem: NestTextProblem::TooLong });
         }
         Parser { expressions: Expressions::new(Lexer::new(text)?), order: Order::default(), depth: 0 }.nest()
     }
@@ -99,7 +99,7 @@ struct Parser<'a> {
 }
 
 impl<'a> Parser<'a> {
-    fn nest(mut self) -> Result<Nest, ParseError> {
+    fn nest(mut self) -> Result<Nest, NestTextError> {
         let error_growth = self.error_growth()?;
         self.title("buffers")?;
         let mut buffers = Vec::new();
@@ -120,8 +120,9 @@ impl<'a> Parser<'a> {
         numbers.iter().zip(vars).for_each(|(number, name)| names[*number as usize] = name);
         // all sums were looked at when they were read
         let line = self.expressions.lexer.line();
-        let built =
-            |statements: &[Line]| Numbered(&numbers).block(statements).map_err(|problem| ParseError { line, problem });
+        let built = |statements: &[Line]| {
+            Numbered(&numbers).block(statements).map_err(|problem| NestTextError { line, problem })
+        };
         Ok(Nest { buffers, vars: names, setup: built(&setup)?, body: built(&body)?, error_growth })
     }
 
@@ -129,7 +130,7 @@ impl<'a> Parser<'a> {
         &mut self.expressions.lexer
     }
 
-    fn error_growth(&mut self) -> Result<u32, ParseError> {
+    fn error_growth(&mut self) -> Result<u32, NestTextError> {
         let mut words = ERROR_GROWTH.split(' ');
         let (first, second) = (words.next().unwrap_or_default(), words.next().unwrap_or_default());
         if !self.lexer().take_word(first)? {
@@ -138,11 +139,11 @@ impl<'a> Parser<'a> {
         if !self.lexer().take_word(second)? {
             return Err(self.lexer().expected("`growth`"));
         }
-        let problem = self.lexer().problem(Problem::Number);
+        let problem = self.lexer().problem(NestTextProblem::Number);
         u32::try_from(self.lexer().integer()?).map_err(|_| problem)
     }
 
-    fn title(&mut self, title: &'static str) -> Result<(), ParseError> {
+    fn title(&mut self, title: &'static str) -> Result<(), NestTextError> {
         if !self.lexer().take_word(title)? {
             return Err(self.lexer().expected(title));
         }
@@ -150,16 +151,16 @@ impl<'a> Parser<'a> {
     }
 
     /// `name: type[shape] scope`
-    fn buffer(&mut self, id: TensorId) -> Result<Buffer, ParseError> {
+    fn buffer(&mut self, id: TensorId) -> Result<Buffer, NestTextError> {
         let name = self.lexer().word("a buffer, `setup:` or `body:`")?;
         if id.0 as usize >= MAX_BUFFERS {
-            return Err(self.lexer().problem(Problem::Buffers));
+            return Err(self.lexer().problem(NestTextProblem::Buffers));
         }
         let plain = plain_name(name, self.expressions.names.buffers.keys().copied());
         let plain = plain.map_err(|problem| self.lexer().problem(problem))?.to_string();
         if self.expressions.names.buffers.insert(name, id).is_some() {
             let name = name.chars().take(40).collect();
-            return Err(self.lexer().problem(Problem::SecondBuffer(name)));
+            return Err(self.lexer().problem(NestTextProblem::SecondBuffer(name)));
         }
         self.lexer().symbol(":")?;
         let Token::Word(word) = self.lexer().peek() else { return Err(self.lexer().expected("a type")) };
@@ -177,7 +178,7 @@ impl<'a> Parser<'a> {
         Ok(Buffer { name: plain, shape, dtype, scope })
     }
 
-    fn scope(&mut self) -> Result<Scope, ParseError> {
+    fn scope(&mut self) -> Result<Scope, NestTextError> {
         let Token::Word(word) = self.lexer().peek() else { return Err(self.lexer().expected("a scope")) };
         let known = Scope::ALL.into_iter().find(|scope| scope.name().split('-').next() == Some(word));
         let scope = known.ok_or_else(|| self.lexer().expected("a scope"))?;
@@ -191,7 +192,7 @@ impl<'a> Parser<'a> {
         Ok(scope)
     }
 
-    fn section(&mut self, title: &'static str) -> Result<Vec<Line>, ParseError> {
+    fn section(&mut self, title: &'static str) -> Result<Vec<Line>, NestTextError> {
         self.title(title)?;
         let mut statements = Vec::new();
         while !matches!(self.lexer().peek(), Token::End) {
@@ -203,11 +204,11 @@ impl<'a> Parser<'a> {
         Ok(statements)
     }
 
-    fn block(&mut self) -> Result<Vec<Line>, ParseError> {
+    fn block(&mut self) -> Result<Vec<Line>, NestTextError> {
         self.lexer().symbol("{")?;
         self.depth += 1;
         if self.depth > MAX_DEPTH {
-            return Err(self.lexer().problem(Problem::TooDeep));
+            return Err(self.lexer().problem(NestTextProblem::TooDeep));
         }
         let mut statements = Vec::new();
         while !self.lexer().take_symbol("}")? {
@@ -217,7 +218,7 @@ impl<'a> Parser<'a> {
         Ok(statements)
     }
 
-    fn statement(&mut self) -> Result<Line, ParseError> {
+    fn statement(&mut self) -> Result<Line, NestTextError> {
         let line = self.lexer().line();
         let word = self.lexer().word("a statement or `}`")?;
         let kind = LoopKind::ALL.into_iter().find(|kind| kind.name() == word);
@@ -227,16 +228,16 @@ impl<'a> Parser<'a> {
             Some(kind) if self.lexer().take_word("for")? => self.loop_of(kind)?,
             _ => self.assignment(word)?,
         };
-        self.note(&statement).map_err(|problem| ParseError { line, problem })?;
+        self.note(&statement).map_err(|problem| NestTextError { line, problem })?;
         Ok(statement)
     }
 
-    fn condition(&mut self) -> Result<Line, ParseError> {
+    fn condition(&mut self) -> Result<Line, NestTextError> {
         let conditions = self.expressions.conditions()?;
         Ok(Line::If { conditions, body: self.block()? })
     }
 
-    fn loop_of(&mut self, kind: LoopKind) -> Result<Line, ParseError> {
+    fn loop_of(&mut self, kind: LoopKind) -> Result<Line, NestTextError> {
         let name = self.lexer().word("a variable")?;
         if !self.lexer().take_word("in")? {
             return Err(self.lexer().expected("`in`"));
@@ -261,7 +262,7 @@ impl<'a> Parser<'a> {
         Ok(Line::Loop { var, kind, bounds, body })
     }
 
-    fn assignment(&mut self, name: &str) -> Result<Line, ParseError> {
+    fn assignment(&mut self, name: &str) -> Result<Line, NestTextError> {
         let (buffer, indices, _) = self.expressions.access(name)?;
         let combiner = match self.lexer().peek() {
             Token::Symbol("=") => None,
@@ -279,7 +280,7 @@ impl<'a> Parser<'a> {
     }
 
     /// The order of variables in the indices of a statement, without its body.
-    fn note(&mut self, statement: &Line) -> Result<(), Problem> {
+    fn note(&mut self, statement: &Line) -> Result<(), NestTextProblem> {
         match statement {
             Line::Loop { bounds, .. } => bounds.iter().try_for_each(|bound| self.order.note_index(bound)),
             Line::If { conditions, .. } => self.order.note_tests(conditions),
@@ -295,11 +296,11 @@ impl<'a> Parser<'a> {
 struct Numbered<'a>(&'a [u32]);
 
 impl Numbered<'_> {
-    fn block(&self, statements: &[Line]) -> Result<Vec<Stmt>, Problem> {
+    fn block(&self, statements: &[Line]) -> Result<Vec<Stmt>, NestTextProblem> {
         statements.iter().map(|statement| self.statement(statement)).collect()
     }
 
-    fn statement(&self, statement: &Line) -> Result<Stmt, Problem> {
+    fn statement(&self, statement: &Line) -> Result<Stmt, NestTextProblem> {
         Ok(match statement {
             Line::Loop { var, kind, bounds, body } => Stmt::Loop(Loop {
                 var: self.var(*var),
@@ -324,17 +325,17 @@ impl Numbered<'_> {
         Var(self.0[var])
     }
 
-    fn conditions(&self, tests: &[Test]) -> Result<Vec<Condition>, Problem> {
+    fn conditions(&self, tests: &[Test]) -> Result<Vec<Condition>, NestTextProblem> {
         let condition =
             |test: &Test| Ok(Condition { index: self.index(&sum::sum(&test.index)?)?, low: test.low, high: test.high });
         tests.iter().map(condition).collect()
     }
 
-    fn indices(&self, trees: &[Tree]) -> Result<Vec<Index>, Problem> {
+    fn indices(&self, trees: &[Tree]) -> Result<Vec<Index>, NestTextProblem> {
         trees.iter().map(|tree| self.index(&sum::sum(tree)?)).collect()
     }
 
-    fn index(&self, sum: &Sum<'_>) -> Result<Index, Problem> {
+    fn index(&self, sum: &Sum<'_>) -> Result<Index, NestTextProblem> {
         let mut index = Index::constant(sum.constant);
         for (term, coefficient) in &sum.terms {
             let atom = match term {
@@ -348,7 +349,7 @@ impl Numbered<'_> {
         Ok(index)
     }
 
-    fn expr(&self, tree: &Tree) -> Result<Expr, Problem> {
+    fn expr(&self, tree: &Tree) -> Result<Expr, NestTextProblem> {
         if sum::is_index(tree) {
             return Ok(Expr::Index(self.index(&sum::sum(tree)?)?));
         }

@@ -5,7 +5,7 @@
 
 use std::collections::BTreeSet;
 
-use super::Problem;
+use super::NestTextProblem;
 use super::tree::{Test, Tree};
 use crate::workload::{Binary, Unary};
 
@@ -48,7 +48,7 @@ pub(super) fn is_index(tree: &Tree) -> bool {
 }
 
 /// A tree as an index. What is no sum, multiple or quotient by a constant is computed at run time.
-pub(super) fn sum(tree: &Tree) -> Result<Sum<'_>, Problem> {
+pub(super) fn sum(tree: &Tree) -> Result<Sum<'_>, NestTextProblem> {
     let alone = |term| Ok(Sum { terms: vec![(term, 1)], constant: 0 });
     match tree {
         Tree::Integer(value) => Ok(Sum { terms: Vec::new(), constant: *value }),
@@ -70,33 +70,33 @@ pub(super) fn sum(tree: &Tree) -> Result<Sum<'_>, Problem> {
     }
 }
 
-fn by(divisor: i64) -> Result<i64, Problem> {
-    if (2..MAX_MAGNITUDE).contains(&divisor) { Ok(divisor) } else { Err(Problem::Divisor(divisor)) }
+fn by(divisor: i64) -> Result<i64, NestTextProblem> {
+    if (2..MAX_MAGNITUDE).contains(&divisor) { Ok(divisor) } else { Err(NestTextProblem::Divisor(divisor)) }
 }
 
-fn times(mut sum: Sum<'_>, factor: i64) -> Result<Sum<'_>, Problem> {
-    sum.constant = sum.constant.checked_mul(factor).ok_or(Problem::Number)?;
+fn times(mut sum: Sum<'_>, factor: i64) -> Result<Sum<'_>, NestTextProblem> {
+    sum.constant = sum.constant.checked_mul(factor).ok_or(NestTextProblem::Number)?;
     for (_, coefficient) in &mut sum.terms {
-        *coefficient = coefficient.checked_mul(factor).ok_or(Problem::Number)?;
+        *coefficient = coefficient.checked_mul(factor).ok_or(NestTextProblem::Number)?;
     }
     sum.terms.retain(|(_, coefficient)| *coefficient != 0);
     bounded(sum)
 }
 
-fn plus<'t>(mut sum: Sum<'t>, other: Sum<'t>) -> Result<Sum<'t>, Problem> {
-    sum.constant = sum.constant.checked_add(other.constant).ok_or(Problem::Number)?;
+fn plus<'t>(mut sum: Sum<'t>, other: Sum<'t>) -> Result<Sum<'t>, NestTextProblem> {
+    sum.constant = sum.constant.checked_add(other.constant).ok_or(NestTextProblem::Number)?;
     sum.terms.extend(other.terms);
     bounded(sum)
 }
 
-fn bounded(sum: Sum<'_>) -> Result<Sum<'_>, Problem> {
+fn bounded(sum: Sum<'_>) -> Result<Sum<'_>, NestTextProblem> {
     if sum.terms.len() > MAX_TERMS {
-        return Err(Problem::Terms);
+        return Err(NestTextProblem::Terms);
     }
     let all = sum.terms.iter().map(|(_, coefficient)| *coefficient).chain([sum.constant]);
     let magnitude = all.map(|value| i128::from(value).abs()).sum::<i128>();
     let fits = sum.terms.is_empty() || magnitude < i128::from(MAX_MAGNITUDE);
-    if fits { Ok(sum) } else { Err(Problem::Number) }
+    if fits { Ok(sum) } else { Err(NestTextProblem::Number) }
 }
 
 /// Which variables stand before which others.
@@ -104,16 +104,16 @@ fn bounded(sum: Sum<'_>) -> Result<Sum<'_>, Problem> {
 pub(super) struct Order(BTreeSet<(usize, usize)>);
 
 impl Order {
-    pub(super) fn note_index(&mut self, tree: &Tree) -> Result<(), Problem> {
+    pub(super) fn note_index(&mut self, tree: &Tree) -> Result<(), NestTextProblem> {
         self.note_sum(&sum(tree)?)
     }
 
-    pub(super) fn note_tests(&mut self, tests: &[Test]) -> Result<(), Problem> {
+    pub(super) fn note_tests(&mut self, tests: &[Test]) -> Result<(), NestTextProblem> {
         tests.iter().try_for_each(|test| self.note_index(&test.index))
     }
 
     /// All indices of an expression.
-    pub(super) fn note_expr(&mut self, tree: &Tree) -> Result<(), Problem> {
+    pub(super) fn note_expr(&mut self, tree: &Tree) -> Result<(), NestTextProblem> {
         if is_index(tree) {
             return self.note_index(tree);
         }
@@ -134,7 +134,7 @@ impl Order {
     }
 
     /// Terms that are added are in order, and so are those that are subtracted, which follow them.
-    fn note_sum(&mut self, sum: &Sum<'_>) -> Result<(), Problem> {
+    fn note_sum(&mut self, sum: &Sum<'_>) -> Result<(), NestTextProblem> {
         for is_added in [true, false] {
             let mut before: Option<&Term<'_>> = None;
             for (term, _) in sum.terms.iter().filter(|(_, coefficient)| (*coefficient > 0) == is_added) {
@@ -189,12 +189,12 @@ impl Difference {
     }
 
     /// This one, or the one that follows.
-    fn or(self, next: impl FnOnce() -> Result<Difference, Problem>) -> Result<Difference, Problem> {
+    fn or(self, next: impl FnOnce() -> Result<Difference, NestTextProblem>) -> Result<Difference, NestTextProblem> {
         if self == Difference::None { next() } else { Ok(self) }
     }
 }
 
-fn of_terms(x: &Term<'_>, y: &Term<'_>) -> Result<Difference, Problem> {
+fn of_terms(x: &Term<'_>, y: &Term<'_>) -> Result<Difference, NestTextProblem> {
     match (x, y) {
         (Term::Var(x), Term::Var(y)) => Ok(if x == y { Difference::None } else { Difference::Vars(*x, *y) }),
         (Term::FloorDiv(x, by_x), Term::FloorDiv(y, by_y)) | (Term::Modulo(x, by_x), Term::Modulo(y, by_y)) => {
@@ -205,7 +205,7 @@ fn of_terms(x: &Term<'_>, y: &Term<'_>) -> Result<Difference, Problem> {
     }
 }
 
-fn of_sums(x: &Sum<'_>, y: &Sum<'_>) -> Result<Difference, Problem> {
+fn of_sums(x: &Sum<'_>, y: &Sum<'_>) -> Result<Difference, NestTextProblem> {
     for ((x, of_x), (y, of_y)) in x.terms.iter().zip(&y.terms) {
         let difference = of_terms(x, y)?.or(|| Ok(Difference::of(of_x, of_y)))?;
         if difference != Difference::None {
@@ -215,7 +215,7 @@ fn of_sums(x: &Sum<'_>, y: &Sum<'_>) -> Result<Difference, Problem> {
     Ok(Difference::of((x.terms.len(), x.constant), (y.terms.len(), y.constant)))
 }
 
-fn of_trees(x: &Tree, y: &Tree) -> Result<Difference, Problem> {
+fn of_trees(x: &Tree, y: &Tree) -> Result<Difference, NestTextProblem> {
     if is_index(x) && is_index(y) {
         return of_sums(&sum(x)?, &sum(y)?);
     }
@@ -242,11 +242,15 @@ fn of_trees(x: &Tree, y: &Tree) -> Result<Difference, Problem> {
     }
 }
 
-fn of_tests(x: &Test, y: &Test) -> Result<Difference, Problem> {
+fn of_tests(x: &Test, y: &Test) -> Result<Difference, NestTextProblem> {
     of_sums(&sum(&x.index)?, &sum(&y.index)?)?.or(|| Ok(Difference::of((x.low, x.high), (y.low, y.high))))
 }
 
-fn of_lists<T>(xs: &[T], ys: &[T], of: impl Fn(&T, &T) -> Result<Difference, Problem>) -> Result<Difference, Problem> {
+fn of_lists<T>(
+    xs: &[T],
+    ys: &[T],
+    of: impl Fn(&T, &T) -> Result<Difference, NestTextProblem>,
+) -> Result<Difference, NestTextProblem> {
     for (x, y) in xs.iter().zip(ys) {
         let difference = of(x, y)?;
         if difference != Difference::None {

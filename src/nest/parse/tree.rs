@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 
 use super::lex::{Lexer, Token};
-use super::{MAX_DEPTH, NUMBER_SIGN, ParseError, Problem};
+use super::{MAX_DEPTH, NUMBER_SIGN, NestTextError, NestTextProblem};
 use crate::nest::print::{COMPARISON, LOOSEST, SUM, TIGHTEST, infix};
 use crate::workload::{Binary, DType, Notation, TensorId, Unary};
 
@@ -55,7 +55,7 @@ impl<'a> Names<'a> {
     }
 
     /// The variable of a loop that begins. One inside of a loop of the same name is over its variable.
-    pub(super) fn begin_loop(&mut self, name: &'a str) -> Result<usize, Problem> {
+    pub(super) fn begin_loop(&mut self, name: &'a str) -> Result<usize, NestTextProblem> {
         let var = match self.of_loop(name) {
             Some(var) => var,
             None => {
@@ -94,11 +94,11 @@ impl<'a> Names<'a> {
 }
 
 /// A name without the number that tells it apart, which must be the next of the names `before`.
-pub(super) fn plain_name<'a>(name: &'a str, before: impl Iterator<Item = &'a str>) -> Result<&'a str, Problem> {
+pub(super) fn plain_name<'a>(name: &'a str, before: impl Iterator<Item = &'a str>) -> Result<&'a str, NestTextProblem> {
     let Some((plain, number)) = name.split_once(NUMBER_SIGN) else { return Ok(name) };
     let same = before.filter(|other| other.split(NUMBER_SIGN).next() == Some(plain)).count();
     let is_next = same > 0 && number == (same + 1).to_string();
-    if is_next { Ok(plain) } else { Err(Problem::NameNumber(name.chars().take(40).collect())) }
+    if is_next { Ok(plain) } else { Err(NestTextProblem::NameNumber(name.chars().take(40).collect())) }
 }
 
 /// A tree, and how many levels it has.
@@ -116,28 +116,28 @@ impl<'a> Expressions<'a> {
         Expressions { lexer, names: Names::default(), depth: 0 }
     }
 
-    pub(super) fn expr(&mut self) -> Result<Tree, ParseError> {
+    pub(super) fn expr(&mut self) -> Result<Tree, NestTextError> {
         self.operators(LOOSEST).map(|(tree, _)| tree)
     }
 
     /// `name[index, ...]`, with the name read already; how many levels its indices have.
-    pub(super) fn access(&mut self, name: &str) -> Result<(TensorId, Vec<Tree>, usize), ParseError> {
+    pub(super) fn access(&mut self, name: &str) -> Result<(TensorId, Vec<Tree>, usize), NestTextError> {
         let buffer = self
             .names
             .buffer(name)
-            .ok_or_else(|| self.lexer.problem(Problem::UnknownBuffer(name.chars().take(40).collect())))?;
+            .ok_or_else(|| self.lexer.problem(NestTextProblem::UnknownBuffer(name.chars().take(40).collect())))?;
         self.lexer.symbol("[")?;
         let (indices, levels) = self.list("]")?;
         Ok((buffer, indices, levels))
     }
 
     /// Conditions with `&&` between them, or `true`.
-    pub(super) fn conditions(&mut self) -> Result<Vec<Test>, ParseError> {
+    pub(super) fn conditions(&mut self) -> Result<Vec<Test>, NestTextError> {
         self.tests().map(|(tests, _)| tests)
     }
 
     /// What stands between brackets, the closing one included.
-    pub(super) fn list(&mut self, close: &'static str) -> Result<(Vec<Tree>, usize), ParseError> {
+    pub(super) fn list(&mut self, close: &'static str) -> Result<(Vec<Tree>, usize), NestTextError> {
         let (mut list, mut levels) = (Vec::new(), 0);
         if self.lexer.take_symbol(close)? {
             return Ok((list, levels));
@@ -154,10 +154,10 @@ impl<'a> Expressions<'a> {
     }
 
     /// An index or expression whose operators bind as tightly as `loosest` at least.
-    pub(super) fn operators(&mut self, loosest: u8) -> Result<Grown, ParseError> {
+    pub(super) fn operators(&mut self, loosest: u8) -> Result<Grown, NestTextError> {
         self.depth += 1;
         if self.depth > MAX_DEPTH {
-            return Err(self.lexer.problem(Problem::TooDeep));
+            return Err(self.lexer.problem(NestTextProblem::TooDeep));
         }
         let (mut left, mut levels) = self.operand()?;
         // comparisons do not chain
@@ -177,11 +177,11 @@ impl<'a> Expressions<'a> {
         Ok((left, levels))
     }
 
-    fn above(&self, levels: usize) -> Result<usize, ParseError> {
-        if levels < MAX_DEPTH { Ok(levels + 1) } else { Err(self.lexer.problem(Problem::TooDeep)) }
+    fn above(&self, levels: usize) -> Result<usize, NestTextError> {
+        if levels < MAX_DEPTH { Ok(levels + 1) } else { Err(self.lexer.problem(NestTextProblem::TooDeep)) }
     }
 
-    fn operand(&mut self) -> Result<Grown, ParseError> {
+    fn operand(&mut self) -> Result<Grown, NestTextError> {
         let tree = match self.lexer.peek() {
             Token::Integer(magnitude) => self.number(i128::from(magnitude))?,
             Token::Float(value) => Tree::Float(value),
@@ -210,7 +210,7 @@ impl<'a> Expressions<'a> {
     }
 
     /// What follows a minus sign. That of a number is a part of it.
-    fn negative(&mut self) -> Result<Grown, ParseError> {
+    fn negative(&mut self) -> Result<Grown, NestTextError> {
         let tree = match self.lexer.peek() {
             Token::Integer(magnitude) => self.number(-i128::from(magnitude))?,
             Token::Float(value) => Tree::Float(-value),
@@ -221,17 +221,17 @@ impl<'a> Expressions<'a> {
         Ok((tree, 1))
     }
 
-    fn prefixed(&mut self, op: Unary) -> Result<Grown, ParseError> {
+    fn prefixed(&mut self, op: Unary) -> Result<Grown, NestTextError> {
         let (operand, levels) = self.operators(TIGHTEST)?;
         Ok((Tree::Unary(op, Box::new(operand)), self.above(levels)?))
     }
 
-    fn number(&self, value: i128) -> Result<Tree, ParseError> {
-        i64::try_from(value).map(Tree::Integer).map_err(|_| self.lexer.problem(Problem::Number))
+    fn number(&self, value: i128) -> Result<Tree, NestTextError> {
+        i64::try_from(value).map(Tree::Integer).map_err(|_| self.lexer.problem(NestTextProblem::Number))
     }
 
     /// What a word begins: an access, a call, a number or a variable.
-    fn named(&mut self, word: &'a str) -> Result<Grown, ParseError> {
+    fn named(&mut self, word: &'a str) -> Result<Grown, NestTextError> {
         match self.lexer.peek() {
             Token::Symbol("[") => {
                 let (buffer, indices, levels) = self.access(word)?;
@@ -241,13 +241,13 @@ impl<'a> Expressions<'a> {
             _ if word == "inf" => Ok((Tree::Float(f64::INFINITY), 1)),
             _ if word == "NaN" => Ok((Tree::Float(f64::NAN), 1)),
             _ if word.starts_with('?') || word.contains(NUMBER_SIGN) && !self.names.is_of_loop(word) => {
-                Err(self.lexer.problem(Problem::UnknownVariable))
+                Err(self.lexer.problem(NestTextProblem::UnknownVariable))
             }
             _ => Ok((Tree::Var(self.names.var(word)), 1)),
         }
     }
 
-    fn call(&mut self, function: &str) -> Result<Grown, ParseError> {
+    fn call(&mut self, function: &str) -> Result<Grown, NestTextError> {
         let line = self.lexer.line();
         self.lexer.symbol("(")?;
         if function == "guard" {
@@ -266,14 +266,14 @@ impl<'a> Expressions<'a> {
             (.., (Some(x), None, ..)) if function == "value" => Tree::Value(Box::new(x)),
             (.., (Some(x), Some(y), Some(z), None)) if function == "select" => Tree::Select(Box::new((x, y, z))),
             _ => {
-                let problem = Problem::Call(function.chars().take(40).collect());
-                return Err(ParseError { line, problem });
+                let problem = NestTextProblem::Call(function.chars().take(40).collect());
+                return Err(NestTextError { line, problem });
             }
         };
         Ok((tree, self.above(levels)?))
     }
 
-    fn guard(&mut self) -> Result<Grown, ParseError> {
+    fn guard(&mut self) -> Result<Grown, NestTextError> {
         let (tests, levels) = self.tests()?;
         self.lexer.symbol(",")?;
         let (inside, of_inside) = self.operators(LOOSEST)?;
@@ -284,7 +284,7 @@ impl<'a> Expressions<'a> {
         Ok((Tree::Guard(tests, Box::new((inside, outside))), levels))
     }
 
-    fn tests(&mut self) -> Result<(Vec<Test>, usize), ParseError> {
+    fn tests(&mut self) -> Result<(Vec<Test>, usize), NestTextError> {
         if self.lexer.take_word("true")? {
             return Ok((Vec::new(), 0));
         }

@@ -66,7 +66,7 @@ impl Nest {
     ///
     /// # Errors
     /// [`Refusal::NoLoop`]; [`Refusal::NotPerfect`] where the loops inside of `at` are not one chain that
-    /// ends in an accumulation into `tensor`.
+    /// ends in an accumulation into `tensor`; [`Refusal::LanesOfBlocks`].
     pub fn accumulate(
         mut self,
         tensor: TensorId,
@@ -109,7 +109,7 @@ impl Nest {
         let blocks = reduction.blocks.as_ref().map(|b| Ok((b.var, extent_of(&self.body, b.var)?))).transpose()?;
         let partial = match &reduction.blocks {
             None => None,
-            Some(_) if !lanes.is_empty() => return Err(Refusal::Other("lanes of a blocked reduction")),
+            Some(_) if !lanes.is_empty() => return Err(Refusal::LanesOfBlocks(tensor)),
             Some(blocks) => Some(self.partial_results(tensor, &blocks.inside, &spatial)?),
         };
         let start = match (blocks, &partial) {

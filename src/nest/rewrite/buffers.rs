@@ -16,17 +16,17 @@ impl Nest {
     /// ```
     ///
     /// # Errors
-    /// [`Refusal::Other`] for a buffer that is no scratch, and for groups that do not name all its dimensions
+    /// [`Refusal::NotScratch`], and [`Refusal::DimensionGroups`] where groups do not name all its dimensions
     /// once.
     pub fn relayout(mut self, buffer: TensorId, groups: &[Vec<usize>], padding: i64) -> Result<Nest, Refusal> {
         let known = &mut self.buffers[buffer.0 as usize];
         if !matches!(known.scope, Scope::BlockShared | Scope::Workspace) {
-            return Err(Refusal::Other("only scratch is laid out anew"));
+            return Err(Refusal::NotScratch(buffer));
         }
         let mut named: Vec<usize> = groups.concat();
         named.sort_unstable();
         if named.iter().copied().ne(0..known.shape.len()) {
-            return Err(Refusal::Other("groups of dimensions must name each once"));
+            return Err(Refusal::DimensionGroups(buffer));
         }
         let extents = std::mem::take(&mut known.shape);
         known.shape = groups.iter().map(|group| group.iter().map(|d| extents[*d]).product()).collect();
@@ -58,17 +58,17 @@ impl Nest {
     /// ```
     ///
     /// # Errors
-    /// [`Refusal::Other`] for a buffer that is no scratch, and for sides that are not multiples of 8.
+    /// [`Refusal::NotScratch`], and [`Refusal::PartOfCoreMatrix`] for sides that are not multiples of 8.
     pub fn in_core_matrices(mut self, buffer: TensorId, by_columns: bool, padding: i64) -> Result<Nest, Refusal> {
         let known = &mut self.buffers[buffer.0 as usize];
         if !matches!(known.scope, Scope::BlockShared | Scope::Workspace) {
-            return Err(Refusal::Other("only scratch is laid out anew"));
+            return Err(Refusal::NotScratch(buffer));
         }
         let [others @ .., rows, columns] = known.shape.as_slice() else {
-            return Err(Refusal::Other("core matrices of less than two dimensions"));
+            return Err(Refusal::PartOfCoreMatrix(buffer));
         };
         if rows % CORE != 0 || columns % CORE != 0 {
-            return Err(Refusal::Other("a part of a core matrix"));
+            return Err(Refusal::PartOfCoreMatrix(buffer));
         }
         known.shape = [others, &[rows / CORE, columns / CORE, CORE * CORE + padding]].concat();
         change_accesses(&mut self.body, &mut |accessed, indices| {

@@ -155,10 +155,10 @@ impl Nest {
     /// ```
     ///
     /// # Errors
-    /// [`Refusal::NotPerfect`] where they are not one chain, [`Refusal::BoundsDepend`] where a bound would
+    /// [`Refusal::NothingToReorder`], [`Refusal::NotPerfect`] where they are not one chain, [`Refusal::BoundsDepend`] where a bound would
     /// leave the scope of its variable.
     pub fn reorder(mut self, order: &[Var]) -> Result<Nest, Refusal> {
-        let missing = || order.first().map_or(Refusal::Other("nothing to reorder"), |v| Refusal::NoLoop(*v));
+        let missing = || order.first().map_or(Refusal::NothingToReorder, |v| Refusal::NoLoop(*v));
         let head = outermost(&self.body, order).ok_or_else(missing)?.var;
         let (stmts, at) = find_place(&mut self.body, head).ok_or(Refusal::NoLoop(head))?;
         let mut chain = Vec::new();

@@ -50,7 +50,9 @@ impl Nest {
     /// ```
     ///
     /// # Errors
-    /// [`Refusal::Other`] where the tensor is not read in so many ways, or where a box would need division.
+    /// [`Refusal::NoLoop`]; [`Refusal::NotRead`] where the tensor is not read in so many ways;
+    /// [`Refusal::BoxOfDivision`], [`Refusal::BoxTooLarge`] and [`Refusal::BoxOfGuard`] where what is read is
+    /// no box.
     pub fn pack(
         mut self,
         stage: Var,
@@ -60,7 +62,7 @@ impl Nest {
     ) -> Result<Nest, Refusal> {
         let whole = find_loop(&self.body, stage).ok_or(Refusal::NoLoop(stage))?;
         let read =
-            reads(whole, tensor, content).into_iter().nth(which).ok_or(Refusal::Other("the operand is not read"))?;
+            reads(whole, tensor, content).into_iter().nth(which).ok_or(Refusal::NotRead { buffer: tensor, which })?;
         let mut path = Vec::new();
         loops_to_read(whole, &read, &mut path);
         let inside = match place {
@@ -170,7 +172,7 @@ impl Nest {
                 found = Some(indices.to_vec());
             }
         });
-        let original = found.ok_or(Refusal::Other("nothing is read"))?;
+        let original = found.ok_or(Refusal::NotRead { buffer: tensor, which: 0 })?;
         let extents = self.buffer(tensor).shape.clone();
         let range =
             |v: Var| inside.iter().find(|l| l.var == v).map_or(Interval::point(0), |l| Interval::below(l.extent()));
@@ -178,11 +180,11 @@ impl Nest {
         let (mut shape, mut access, mut vars, mut sources) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
         for (dim, index) in original.iter().enumerate() {
             if !index.is_affine() {
-                return Err(Refusal::Other("a box of a divided index"));
+                return Err(Refusal::BoxOfDivision(tensor));
             }
             let outer = index.substitute(&|v| is_inner(v).then(|| Index::constant(0)));
             let inner = index.clone().minus(&outer);
-            let span = inner.range(&range).ok_or(Refusal::Other("a box without bounds"))?;
+            let span = inner.range(&range).ok_or(Refusal::BoxTooLarge(tensor))?;
             let var = self.new_var(format!("{}{}", self.buffer(tensor).name, crate::nest::axis_name(dim)));
             shape.push(span.high - span.low + 1);
             access.push(inner.plus_constant(-span.low));
@@ -215,7 +217,7 @@ impl Nest {
                 .iter()
                 .all(|c| original.iter().zip(&extents).any(|(i, e)| *i == c.index && c.low == 0 && c.high == *e))
         {
-            return Err(Refusal::Other("a guard that is not the tensor's own border"));
+            return Err(Refusal::BoxOfGuard(tensor));
         }
         let value = Expr::guard(conditions, Expr::load(tensor, sources), outside);
         let value = if is_converted { Expr::Cast(dtype, Box::new(value)) } else { value };

@@ -91,15 +91,16 @@ impl Nest {
     /// values. Returns the variable of the loop over a block's share, too.
     ///
     /// # Errors
-    /// [`Refusal::NoLoop`], [`Refusal::NotConstant`] for a ragged loop, and [`Refusal::Other`] where blocks
-    /// do anything else.
+    /// [`Refusal::NoLoop`], [`Refusal::NotConstant`] for a ragged loop, [`Refusal::NotSerial`],
+    /// [`Refusal::StepsOutsideBlocks`], [`Refusal::NothingToDealOut`], and [`Refusal::NotOneAccumulator`] where
+    /// blocks do anything else.
     pub fn persistent(mut self, steps: Var, workers: i64, combiner: Combiner) -> Result<(Nest, Var), Refusal> {
         let holds = |statement: &Stmt| find_loop(std::slice::from_ref(statement), steps).is_some();
         let at = self.body.iter().position(holds).ok_or(Refusal::NoLoop(steps))?;
         let grid = Grid::of(self.body.remove(at), steps)?;
         let buffer = grid.accumulators(&self)?;
         let results: i64 = grid.blocks.iter().map(Loop::extent).product();
-        let nothing = Refusal::Other("nothing to deal out, or nobody to deal it out to");
+        let nothing = Refusal::NothingToDealOut { steps: grid.steps.var, workers };
         let shares = Shares::new(results, grid.steps.extent(), workers).ok_or(nothing)?;
         let accumulators = (!shares.are_whole()).then(|| self.with_parts(buffer, shares.workers()));
         let (of_workers, step) = self.of_workers(&grid, shares, accumulators.as_ref());
@@ -187,7 +188,7 @@ impl Nest {
             let sum = (1..shares.most_parts() - 1).fold(begun, |sum, further| {
                 let worker = first.clone().plus_constant(further);
                 let is_between = Condition { index: last.clone().minus(&worker), low: 1, high: i64::MAX };
-                // which follows, but not without thinking
+                // follows from the condition above, which the verifier's intervals do not show
                 let exists = Condition { index: worker.clone(), low: 0, high: shares.workers() };
                 let more = part(accumulators.unfinished, worker);
                 let more = Expr::guard(vec![is_between, exists], more, typed_identity(combiner, dtype));
@@ -221,11 +222,14 @@ impl Grid {
             phases = take(&mut l.body);
         }
         let is_steps = |statement: &Stmt| matches!(statement, Stmt::Loop(l) if l.var == steps);
-        let at = phases.iter().position(is_steps).ok_or(Refusal::Other("the steps do not stand in blocks"))?;
+        let at = phases.iter().position(is_steps).ok_or(Refusal::StepsOutsideBlocks(steps))?;
         let finish = phases.split_off(at + 1);
         let Some(Stmt::Loop(steps)) = phases.pop() else { return Err(Refusal::NoLoop(steps)) };
-        if blocks.is_empty() || steps.kind != LoopKind::Serial {
-            return Err(Refusal::Other("only serial steps of blocks are dealt out"));
+        if blocks.is_empty() {
+            return Err(Refusal::StepsOutsideBlocks(steps.var));
+        }
+        if steps.kind != LoopKind::Serial {
+            return Err(Refusal::NotSerial(steps.var));
         }
         let ragged = blocks.iter().chain([&steps]).find(|l| !l.is_constant()).map(|l| l.var);
         match ragged {
@@ -250,7 +254,7 @@ impl Grid {
         });
         match started[..] {
             [buffer] if !otherwise && nest.buffer(buffer).scope == Scope::Register => Ok(buffer),
-            _ => Err(Refusal::Other("a block does more than to start accumulators, and to take their values at last")),
+            _ => Err(Refusal::NotOneAccumulator(self.steps.var)),
         }
     }
 

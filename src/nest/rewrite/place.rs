@@ -14,17 +14,19 @@ impl Nest {
     /// ```
     ///
     /// # Errors
-    /// [`Refusal::NoLoop`]; [`Refusal::Other`] where it reads what is not known when the network is compiled.
+    /// [`Refusal::NoLoop`]; [`Refusal::UnknownInSetup`] where it reads what is not known when the network is compiled.
     pub fn into_setup(mut self, var: Var, tensor: TensorId) -> Result<Nest, Refusal> {
         let found = find_loop(&self.body, var).ok_or(Refusal::NoLoop(var))?;
-        let mut known = true;
+        let mut unknown = None;
         for_each_expr(&found.body, &mut |value| {
             value.for_each_load(&mut |read, _| {
-                known &= matches!(self.buffer(read).scope, Scope::Argument(Role::Constant) | Scope::Packed);
+                if !matches!(self.buffer(read).scope, Scope::Argument(Role::Constant) | Scope::Packed) {
+                    unknown = unknown.or(Some(read));
+                }
             });
         });
-        if !known {
-            return Err(Refusal::Other("the setup knows constants only"));
+        if let Some(buffer) = unknown {
+            return Err(Refusal::UnknownInSetup { stage: var, buffer });
         }
         let (stmts, at) = find_place(&mut self.body, var).ok_or(Refusal::NoLoop(var))?;
         self.setup.push(stmts.remove(at));

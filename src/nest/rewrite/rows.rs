@@ -13,8 +13,8 @@ impl Nest {
     /// ```
     ///
     /// # Errors
-    /// [`Refusal::NoLoop`], [`Refusal::NotConstant`]; [`Refusal::Other`] where they do not follow one another
-    /// or differ in extent.
+    /// [`Refusal::NoLoop`], [`Refusal::NotConstant`], [`Refusal::BoundsDiffer`]; [`Refusal::NotInARow`] where
+    /// they do not follow one another.
     pub fn join(mut self, vars: &[Var]) -> Result<Nest, Refusal> {
         let [first, rest @ ..] = vars else { return Ok(self) };
         let head = find_loop(&self.body, *first).ok_or(Refusal::NoLoop(*first))?;
@@ -24,13 +24,13 @@ impl Nest {
         for var in rest {
             let l = find_loop(&self.body, *var).ok_or(Refusal::NoLoop(*var))?;
             if l.bounds != head.bounds {
-                return Err(Refusal::Other("joined loops differ in extent"));
+                return Err(Refusal::BoundsDiffer { first: *first, other: *var });
             }
         }
         let (stmts, at) = find_place(&mut self.body, *first).ok_or(Refusal::NoLoop(*first))?;
         let is = |(stmt, var): (&Stmt, &Var)| matches!(stmt, Stmt::Loop(l) if l.var == *var);
         if !stmts.get(at..at + vars.len()).is_some_and(|run| run.iter().zip(vars).all(is)) {
-            return Err(Refusal::Other("joined loops do not follow one another"));
+            return Err(Refusal::NotInARow(*first));
         }
         let later: Vec<Stmt> = stmts.drain(at + 1..at + vars.len()).collect();
         if let Stmt::Loop(head) = &mut stmts[at] {
@@ -52,10 +52,10 @@ impl Nest {
     /// ```
     ///
     /// # Errors
-    /// [`Refusal::Other`] where the tensor is an argument or accessed at another row.
+    /// [`Refusal::NotWorkspace`]; [`Refusal::OutsideOfRow`] where the tensor is accessed at another row.
     pub fn privatise(mut self, tensor: TensorId, rows: &[(Var, i64)]) -> Result<Nest, Refusal> {
         if self.buffer(tensor).scope != Scope::Workspace {
-            return Err(Refusal::Other("only shared buffers become private"));
+            return Err(Refusal::NotWorkspace(tensor));
         }
         let mut outside = false;
         let mut narrow = |indices: &mut Vec<Index>| {
@@ -80,7 +80,7 @@ impl Nest {
         });
         narrow_stores(&mut self.body, tensor, &mut narrow);
         if outside {
-            return Err(Refusal::Other("an intermediate is accessed outside of its row"));
+            return Err(Refusal::OutsideOfRow(tensor));
         }
         let buffer = &mut self.buffers[tensor.0 as usize];
         let blocks = rows.iter().zip(&buffer.shape).map(|((_, block), extent)| *block.min(extent)).filter(|b| *b > 1);

@@ -22,13 +22,17 @@ impl Nest {
     /// was before.
     ///
     /// # Errors
-    /// [`Refusal::NoLoop`], and [`Refusal::Other`] where the loop's body is not copies into these private
-    /// buffers, of what nothing in the loop writes, followed by phases that do not write to them, or where
-    /// they are used elsewhere.
+    /// [`Refusal::NoLoop`], [`Refusal::NotSerial`], [`Refusal::NoStages`], [`Refusal::NotBlockShared`]. The
+    /// loop's body must be copies into these buffers ([`Refusal::NoCopiesAtStart`]), of what nothing in the
+    /// loop writes ([`Refusal::CopyOfResults`]), followed by phases that do not write to them
+    /// ([`Refusal::CopyOverwritten`]), and nothing else may use them ([`Refusal::CopyUsedElsewhere`]).
     pub fn pipeline(mut self, steps: Var, buffers: &[TensorId], stages: i64) -> Result<Nest, Refusal> {
         let l = find_loop(&self.body, steps).ok_or(Refusal::NoLoop(steps))?;
-        if l.kind != LoopKind::Serial || stages < 1 {
-            return Err(Refusal::Other("only serial loops have stages, and one at least"));
+        if l.kind != LoopKind::Serial {
+            return Err(Refusal::NotSerial(steps));
+        }
+        if stages < 1 {
+            return Err(Refusal::NoStages(steps));
         }
         let (rounds, count) = (l.extent(), self.leading_copies(l, buffers)?);
         let ragged = l.bounds[1..].to_vec();
@@ -40,7 +44,7 @@ impl Nest {
         let mut compute = l.body.split_off(count);
         let mut copies = std::mem::take(&mut l.body);
         if uses(&self.body, buffers) {
-            return Err(Refusal::Other("a copy is used outside of the loop"));
+            return Err(Refusal::CopyUsedElsewhere(steps));
         }
         if stages == 1 {
             copies.append(&mut compute);
@@ -113,8 +117,8 @@ impl Nest {
 
     /// How many of the statements that a loop's body begins with are copies into `buffers`.
     fn leading_copies(&self, l: &Loop, buffers: &[TensorId]) -> Result<usize, Refusal> {
-        if buffers.iter().any(|buffer| self.buffer(*buffer).scope != Scope::BlockShared) {
-            return Err(Refusal::Other("only private buffers have slots"));
+        if let Some(buffer) = buffers.iter().find(|buffer| self.buffer(**buffer).scope != Scope::BlockShared) {
+            return Err(Refusal::NotBlockShared(*buffer));
         }
         let stored = |statement: &Stmt| written(std::slice::from_ref(statement));
         let is_copy = |statement: &&Stmt| {
@@ -125,13 +129,13 @@ impl Nest {
         let (copies, compute) = l.body.split_at(count);
         let copied = written(copies);
         if buffers.is_empty() || buffers.iter().any(|buffer| !copied.contains(buffer)) {
-            return Err(Refusal::Other("the loop does not begin with copies into these buffers"));
+            return Err(Refusal::NoCopiesAtStart(l.var));
         }
         if written(compute).iter().any(|buffer| buffers.contains(buffer)) {
-            return Err(Refusal::Other("what computes with a copy writes to it"));
+            return Err(Refusal::CopyOverwritten(l.var));
         }
         if uses_otherwise(copies, &written(&l.body)) {
-            return Err(Refusal::Other("a copy reads what the loop writes"));
+            return Err(Refusal::CopyOfResults(l.var));
         }
         Ok(count)
     }

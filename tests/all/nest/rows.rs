@@ -55,9 +55,9 @@ fn a_block_of_rows_keeps_its_intermediates() {
 #[test]
 fn rows_of_another_block_are_not_private() {
     let (nest, rows) = joined(&centred(7, 5), 3).unwrap();
-    assert!(matches!(nest.clone().privatise(SUM, &[(rows, 1)]), Err(Refusal::Other(_))));
-    assert!(matches!(nest.clone().privatise(SUM, &[(rows, 2)]), Err(Refusal::Other(_))));
-    assert!(matches!(nest.privatise(TensorId(2), &[(rows, 3)]), Err(Refusal::Other(_))));
+    assert_eq!(nest.clone().privatise(SUM, &[(rows, 1)]), Err(Refusal::OutsideOfRow(SUM)));
+    assert_eq!(nest.clone().privatise(SUM, &[(rows, 2)]), Err(Refusal::OutsideOfRow(SUM)));
+    assert_eq!(nest.privatise(TensorId(2), &[(rows, 3)]), Err(Refusal::NotWorkspace(TensorId(2))));
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
-use tilescribe::nest::{Loop, Nest, Problem, Stmt};
+use tilescribe::nest::{Loop, Nest, NestTextProblem, Stmt};
 use tilescribe::workload::{Atom, Binary, Condition, DType, Expr, Index, Unary, Var};
 
 use super::{CONSTANT, INPUT, OUTPUT, binary, i, j, nest, store, x};
@@ -228,7 +228,7 @@ fn what_is_no_nest_is_refused_with_its_line() {
         assert_eq!(text.parse::<Nest>().unwrap_err().to_string(), expected, "{text}");
     }
     let long = " ".repeat(1 << 23).parse::<Nest>().unwrap_err();
-    assert_eq!(long.problem, Problem::TooLong);
+    assert_eq!(long.problem, NestTextProblem::TooLong);
 }
 
 /// Texts with some of their parts deleted, doubled, exchanged or replaced parse or are refused, soon.
