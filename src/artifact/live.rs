@@ -1,4 +1,4 @@
-//! Whether the plan of the arena keeps every intermediate until its last reader: the calls are gone through once
+//! Whether the plan of the arena keeps every intermediate until its last reader. Goes through the calls once
 //! more, without the live ranges that the plan was made of.
 
 use std::collections::BTreeMap;
@@ -8,8 +8,8 @@ use super::error::ArtifactError;
 use crate::graph::{Network, Source};
 use crate::workload::{Role, Tensor};
 
-/// Checks that every call reads what was written for it, and that nothing it writes lies over anything that it
-/// reads. `arena` holds the offset of each intermediate, in bytes.
+/// Checks that every call reads what was written for it, and that nothing it writes lies over anything that
+/// it reads. `arena` holds the offset of each intermediate, in bytes.
 ///
 /// # Errors
 /// [`ArtifactError::Internal`]: the plan is wrong.

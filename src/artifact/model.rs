@@ -269,7 +269,7 @@ fn allocate(port: &Port) -> Result<MmapMut, ArtifactError> {
     MmapMut::map_anon(bytes.max(1)).map_err(|error| ArtifactError::Machine(format!("out of memory: {error}")))
 }
 
-/// Whether inputs, outputs and what runs need fit into this machine's memory: the kernel promises more than it
+/// Whether inputs, outputs and intermediates fit into this machine's memory: the kernel promises more than it
 /// has, and ends the process later.
 fn fits_memory(manifest: &Manifest) -> Result<(), ArtifactError> {
     let memory = &manifest.memory;
