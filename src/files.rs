@@ -113,15 +113,6 @@ impl DraftFile {
         self.file.sync_all()?;
         self.path.persist(path).map_err(|failed| failed.error)
     }
-
-    /// Puts the file into its place unless something stands there.
-    ///
-    /// # Errors
-    /// [`io::ErrorKind::AlreadyExists`], and the system's.
-    pub fn place(self, path: &Path) -> io::Result<()> {
-        self.file.sync_all()?;
-        self.path.persist_noclobber(path).map_err(|failed| failed.error)
-    }
 }
 
 impl io::Write for DraftFile {
@@ -132,6 +123,16 @@ impl io::Write for DraftFile {
     fn flush(&mut self) -> io::Result<()> {
         self.file.flush()
     }
+}
+
+/// Puts a file into a place unless something stands there; then the file goes away. Its bytes are on the disk
+/// first.
+///
+/// # Errors
+/// [`io::ErrorKind::AlreadyExists`], and the system's.
+pub fn place(file: &Path, path: &Path) -> io::Result<()> {
+    File::open(file)?.sync_all()?;
+    TempPath::try_from_path(file)?.persist_noclobber(path).map_err(|failed| failed.error)
 }
 
 /// A folder that is not complete yet. Dropped, it goes away.
@@ -291,9 +292,14 @@ mod tests {
         draft.replace(&path).unwrap();
         assert_eq!((names(folder.path()), fs::read(&path).unwrap()), (vec!["x".to_string()], b"new".to_vec()));
         assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o640);
-        let draft = DraftFile::create_in(folder.path()).unwrap();
-        assert_eq!(draft.place(&path).unwrap_err().kind(), io::ErrorKind::AlreadyExists);
-        assert_eq!((names(folder.path()), fs::read(&path).unwrap()), (vec!["x".to_string()], b"new".to_vec()));
+        let other = folder.path().join("y");
+        fs::write(&other, "other").unwrap();
+        assert_eq!(place(&other, &path).unwrap_err().kind(), io::ErrorKind::AlreadyExists);
+        assert_eq!(fs::read(&path).unwrap(), b"new");
+        fs::remove_file(&path).unwrap();
+        fs::write(&other, "other").unwrap();
+        place(&other, &path).unwrap();
+        assert_eq!((names(folder.path()), fs::read(&path).unwrap()), (vec!["x".to_string()], b"other".to_vec()));
     }
 
     #[test]

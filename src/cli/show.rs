@@ -277,8 +277,8 @@ impl Program {
         }
     }
 
-    /// Rule by rule, a line for each decision (what was taken, from how many, and what the rules take without any
-    /// measurement), and the steps of the schedule that follow from them.
+    /// Rule by rule, a line for each decision (what was taken, from how many, and what the rules take without
+    /// any measurement), and the steps of the schedule that follow from them.
     fn why(&self) -> Result<String> {
         self.nest()?;
         let explained = Space::standard().explain(&self.task, &self.trace);

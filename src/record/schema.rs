@@ -12,7 +12,7 @@ use std::time::Duration;
 use rusqlite::{Connection, OpenFlags};
 
 use super::store::StoreError;
-use crate::files::{self, DraftFile};
+use crate::files::{self, DraftFolder};
 
 /// "Tile" in ASCII; SQLite keeps it in the file's header, where `file` shows it.
 pub(super) const APPLICATION_ID: i32 = 0x5469_6c65;
@@ -180,9 +180,11 @@ fn create(path: &Path) -> Result<(), StoreError> {
     let access = |source: io::Error| StoreError::from_io(path, source);
     let folder = files::folder_of(path);
     std::fs::create_dir_all(folder).map_err(access)?;
-    let draft = DraftFile::create_in(folder).map_err(access)?;
+    // a folder of its own: SQLite makes files beside the one that it writes
+    let draft = DraftFolder::create_in(folder).map_err(access)?;
+    let file = draft.path().join("records.db");
     let build = || -> rusqlite::Result<()> {
-        let connection = Connection::open(draft.path())?;
+        let connection = Connection::open(&file)?;
         connection.execute_batch(TABLES)?;
         connection.pragma_update(None, "application_id", APPLICATION_ID)?;
         connection.pragma_update(None, "user_version", SCHEMA_VERSION)?;
@@ -191,7 +193,7 @@ fn create(path: &Path) -> Result<(), StoreError> {
         connection.close().map_err(|(_, e)| e)
     };
     build().map_err(|e| StoreError::from_sqlite(path, e))?;
-    match draft.place(path) {
+    match files::place(&file, path) {
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
         placed => placed.map_err(access),
     }

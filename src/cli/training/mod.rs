@@ -121,8 +121,8 @@ fn fastest(entries: &[Entry], most: usize) -> Vec<Entry> {
     kept
 }
 
-/// Names the versions of GPUs where a checkpoint has learned from such machines, and only there: those that it
-/// names already, or else these.
+/// Names the versions of GPUs where a checkpoint has learned from such machines, and only there: those that
+/// it names already, or else these.
 pub fn tell_machines(checkpoint: &mut Checkpoint, of_all: Versions) {
     let known = checkpoint.versions.gpu.take();
     checkpoint.versions.gpu = known.or(of_all.gpu).filter(|_| checkpoint.estimators.gpu.is_some());
