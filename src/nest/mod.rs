@@ -1,9 +1,8 @@
 //! How to compute it: the scheduled loop nest.
 //!
-//! A [`Nest`] is a small imperative program: loops, guards, stores and accumulations over buffers. It prints and
-//! parses. It starts
-//! as the plain reading of a workload and is changed by pure rewrites, each of which takes a nest and returns
-//! one. Every kind of loop means what a serial loop means; the others only promise that the iterations may be
+//! A [`Nest`] is a small imperative program: loops, guards, stores and accumulations over buffers. It
+//! prints and parses. It starts as the plain reading of a workload and is changed by pure rewrites, each of
+//! which takes a nest and returns one. Every kind of loop means what a serial loop means; the others only promise that the iterations may be
 //! executed so, and the verifier and the interpreter hold a nest to the promise.
 //!
 //! # GPUs
@@ -49,11 +48,11 @@ mod statistics;
 mod structure;
 mod verify;
 
-pub use interpret::{Fault, FaultKind, Place, interpret};
+pub use interpret::{Fault, FaultKind, FaultPlace, interpret};
 pub use parse::{NestTextError, NestTextProblem};
 pub use statistics::{Statistics, Traffic, statistics};
 pub use structure::Flaw;
-pub use verify::{MAX_THREADS, Rule, VerifyError, verify};
+pub use verify::{MAX_THREADS, VerifyError, VerifyRule, verify};
 
 pub use crate::workload::text::axis_name;
 use crate::workload::{Combiner, Condition, DType, Expr, Index, Role, TensorId, Var, Workload};

@@ -17,8 +17,8 @@
 //! round towards minus infinity. `guard(conditions, inside, outside)` evaluates `inside` only where the
 //! conditions hold.
 //!
-//! A first line `error growth 32` gives [`Nest::error_growth`] where it is not 1. The second of two buffers of
-//! one name is called `name#2`; so is a loop variable inside a loop over another of its name. Sums, products
+//! A first line `error growth 32` gives [`Nest::error_growth`] where it is not 1. The second of two buffers
+//! of one name is called `name#2`; so is a loop variable inside a loop over another of its name. Sums, products
 //! and quotients of variables and integers are one [`Index`]; where they are several, or where an index is
 //! gathered and stands for a value, `int(...)` delimits the index: `int(i) * int(j)`, `int(t0[i] + 1)`. In an
 //! index, `value(...)` delimits arithmetic that is done at run time: `t0[value(t1[i] * t2[i])]`.

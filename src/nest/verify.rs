@@ -2,27 +2,27 @@
 //!
 //! | rule | what it asks |
 //! | --- | --- |
-//! | [`Rule::Structure`] | variables are bound once where they are used, buffers exist, ranks and types fit |
-//! | [`Rule::FirstBound`] | the first bound of a loop is a constant |
-//! | [`Rule::Bound`] | the others are sums of enclosing variables, quotients and remainders: nothing is gathered |
-//! | [`Rule::VectorBound`] | a vector loop has one bound, at most the lanes given |
-//! | [`Rule::VectorBody`] | it holds no loop |
-//! | [`Rule::UnrollBound`] | an unrolled loop has one bound |
-//! | [`Rule::NestedParallel`] | no parallel loop stands inside another |
-//! | [`Rule::OutOfBounds`] | an access provably stays inside its buffer; only loads from inputs and constants may be gathered without proof |
-//! | [`Rule::ReadOnly`] | inputs and constants are not written |
-//! | [`Rule::Setup`] | `setup` touches neither inputs nor outputs, and only it writes packed buffers |
-//! | [`Rule::NeverWritten`] | what is read was written somewhere; all outputs and packed buffers are |
-//! | [`Rule::SharedWrite`] | what a parallel loop writes to memory that its threads share moves with its variable, unless conditions leave one iteration only |
-//! | [`Rule::PrivateEscape`] | a private or register buffer is used inside of parallel loops or outside, not both |
-//! | [`Rule::RegisterIndex`] | a register buffer's indices are made of unrolled variables and at most one vector variable |
-//! | [`Rule::BlockPlace`] | block loops have one bound and stand inside of nothing but block loops |
-//! | [`Rule::ThreadPlace`] | thread loops have one bound and stand inside of a block; one inside of another is all that this one holds |
-//! | [`Rule::MatrixPlace`] | matrix loops stand inside of warps, perfectly nested around a product of two operands, or around one store, in the shapes of products |
-//! | [`Rule::Threads`] | a block has at most 1024 threads |
-//! | [`Rule::OutsideOfThreads`] | in a block, only thread loops write |
-//! | [`Rule::ThreadReduction`] | threads that combine their values into one element are neighbours, a power of two up to a warp, and no condition keeps one of them out |
-//! | [`Rule::ThreadRegister`] | there, a register buffer's first indices are the variables of the thread loops, and its first extents theirs; loops of a single thread may be missing |
+//! | [`VerifyRule::Structure`] | variables are bound once where they are used, buffers exist, ranks and types fit |
+//! | [`VerifyRule::FirstBound`] | the first bound of a loop is a constant |
+//! | [`VerifyRule::Bound`] | the others are sums of enclosing variables, quotients and remainders: nothing is gathered |
+//! | [`VerifyRule::VectorBound`] | a vector loop has one bound, at most the lanes given |
+//! | [`VerifyRule::VectorBody`] | it holds no loop |
+//! | [`VerifyRule::UnrollBound`] | an unrolled loop has one bound |
+//! | [`VerifyRule::NestedParallel`] | no parallel loop stands inside another |
+//! | [`VerifyRule::OutOfBounds`] | an access provably stays inside its buffer; only loads from inputs and constants may be gathered without proof |
+//! | [`VerifyRule::ReadOnly`] | inputs and constants are not written |
+//! | [`VerifyRule::Setup`] | `setup` touches neither inputs nor outputs, and only it writes packed buffers |
+//! | [`VerifyRule::NeverWritten`] | what is read was written somewhere; all outputs and packed buffers are |
+//! | [`VerifyRule::SharedWrite`] | what a parallel loop writes to memory that its threads share moves with its variable, unless conditions leave one iteration only |
+//! | [`VerifyRule::PrivateEscape`] | a private or register buffer is used inside of parallel loops or outside, not both |
+//! | [`VerifyRule::RegisterIndex`] | a register buffer's indices are made of unrolled variables and at most one vector variable |
+//! | [`VerifyRule::BlockPlace`] | block loops have one bound and stand inside of nothing but block loops |
+//! | [`VerifyRule::ThreadPlace`] | thread loops have one bound and stand inside of a block; one inside of another is all that this one holds |
+//! | [`VerifyRule::MatrixPlace`] | matrix loops stand inside of warps, perfectly nested around a product of two operands, or around one store, in the shapes of products |
+//! | [`VerifyRule::Threads`] | a block has at most 1024 threads |
+//! | [`VerifyRule::OutsideOfThreads`] | in a block, only thread loops write |
+//! | [`VerifyRule::ThreadReduction`] | threads that combine their values into one element are neighbours, a power of two up to a warp, and no condition keeps one of them out |
+//! | [`VerifyRule::ThreadRegister`] | there, a register buffer's first indices are the variables of the thread loops, and its first extents theirs; loops of a single thread may be missing |
 //!
 //! Sound for what it proves, but not complete: races, undefined reads and lanes that depend on each other in
 //! subtler ways show in [`super::interpret`].
@@ -37,7 +37,7 @@ use crate::workload::{Atom, Expr, Index, Role, TensorId, Var};
 
 /// A rule that a nest breaks.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
-pub enum Rule {
+pub enum VerifyRule {
     #[error(transparent)]
     Structure(#[from] Flaw),
     #[error("the first bound of a loop must be a constant")]
@@ -93,7 +93,7 @@ pub const MAX_THREADS: i64 = 1024;
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 #[error("{rule}; in `{statement}`{}", inside(.loops))]
 pub struct VerifyError {
-    pub rule: Rule,
+    pub rule: VerifyRule,
     /// The statement's first line.
     pub statement: String,
     /// The loops and conditions around it, outermost first.
@@ -132,7 +132,7 @@ pub fn verify(nest: &Nest, max_lanes: i64) -> Result<(), VerifyError> {
         let due = if is_setup { Scope::Packed } else { Scope::Argument(Role::Output) };
         let unwritten = nest.buffers.iter().zip(&written).find(|(b, written)| b.scope == due && !**written);
         if let Some((buffer, _)) = unwritten {
-            let rule = Rule::NeverWritten { buffer: buffer.name.clone() };
+            let rule = VerifyRule::NeverWritten { buffer: buffer.name.clone() };
             return Err(VerifyError { rule, statement: buffer.to_string(), loops: Vec::new() });
         }
         // only packed buffers outlive setup
@@ -186,7 +186,7 @@ impl<'a> Verifier<'a> {
     }
 
     /// The rules for one statement, without its body.
-    fn statement(&mut self, statement: &'a Stmt) -> Result<(), Rule> {
+    fn statement(&mut self, statement: &'a Stmt) -> Result<(), VerifyRule> {
         match statement {
             Stmt::Loop(l) => self.head(l),
             Stmt::If { conditions, .. } => conditions.iter().try_for_each(|c| self.index(&c.index)),
@@ -203,22 +203,22 @@ impl<'a> Verifier<'a> {
         }
     }
 
-    fn head(&self, l: &Loop) -> Result<(), Rule> {
+    fn head(&self, l: &Loop) -> Result<(), VerifyRule> {
         if l.bounds.first().is_none_or(|bound| bound.as_constant().is_none()) {
-            return Err(Rule::FirstBound);
+            return Err(VerifyRule::FirstBound);
         }
         if let Some(bound) = l.bounds.iter().find(|bound| bound.has_value()) {
-            return Err(Rule::Bound { bound: self.nest.show_index(bound) });
+            return Err(VerifyRule::Bound { bound: self.nest.show_index(bound) });
         }
         if self.loops.iter().any(|outer| outer.kind == LoopKind::Vector) {
-            return Err(Rule::VectorBody);
+            return Err(VerifyRule::VectorBody);
         }
         match l.kind {
             LoopKind::Vector if !l.is_constant() || !(1..=self.max_lanes).contains(&l.extent()) => {
-                Err(Rule::VectorBound { max_lanes: self.max_lanes })
+                Err(VerifyRule::VectorBound { max_lanes: self.max_lanes })
             }
-            LoopKind::Unroll if !l.is_constant() => Err(Rule::UnrollBound),
-            LoopKind::Parallel if self.parallel().is_some() => Err(Rule::NestedParallel),
+            LoopKind::Unroll if !l.is_constant() => Err(VerifyRule::UnrollBound),
+            LoopKind::Parallel if self.parallel().is_some() => Err(VerifyRule::NestedParallel),
             LoopKind::Block => self.block_head(l),
             LoopKind::Thread | LoopKind::Warp => self.thread_head(l),
             LoopKind::Matrix => self.matrix_head(l),
@@ -226,13 +226,13 @@ impl<'a> Verifier<'a> {
         }
     }
 
-    fn block_head(&self, l: &Loop) -> Result<(), Rule> {
+    fn block_head(&self, l: &Loop) -> Result<(), VerifyRule> {
         let is_block = |outer: &&Stmt| matches!(outer, Stmt::Loop(outer) if outer.kind == LoopKind::Block);
         let fits = !self.is_setup && l.is_constant() && self.path.iter().all(is_block);
-        if fits { Ok(()) } else { Err(Rule::BlockPlace) }
+        if fits { Ok(()) } else { Err(VerifyRule::BlockPlace) }
     }
 
-    fn thread_head(&self, l: &Loop) -> Result<(), Rule> {
+    fn thread_head(&self, l: &Loop) -> Result<(), VerifyRule> {
         let threads: i64 = self.threads().map(Loop::extent).fold(l.extent(), i64::saturating_mul);
         let inside = self.loops.iter().any(|outer| outer.kind == LoopKind::Block);
         let alone = match self.path.last() {
@@ -242,15 +242,15 @@ impl<'a> Verifier<'a> {
         };
         let threads = if l.kind == LoopKind::Warp { threads.saturating_mul(WARP) } else { threads };
         match inside && alone && l.is_constant() {
-            false => Err(Rule::ThreadPlace),
-            true if threads > MAX_THREADS => Err(Rule::Threads { threads }),
+            false => Err(VerifyRule::ThreadPlace),
+            true if threads > MAX_THREADS => Err(VerifyRule::Threads { threads }),
             true => Ok(()),
         }
     }
 
     /// Matrix loops stand inside of warps, around a product, or around one statement that starts or stores
     /// matrices.
-    fn matrix_head(&self, l: &Loop) -> Result<(), Rule> {
+    fn matrix_head(&self, l: &Loop) -> Result<(), VerifyRule> {
         if self.loops.last().is_some_and(|outer| outer.kind == LoopKind::Matrix) {
             // judged with the outermost
             return Ok(());
@@ -263,7 +263,7 @@ impl<'a> Verifier<'a> {
                     && matrix::is_width(columns.extent())
                     && self.deals_out(statement, rows, columns)
             });
-        if in_warp && fits { Ok(()) } else { Err(Rule::MatrixPlace) }
+        if in_warp && fits { Ok(()) } else { Err(VerifyRule::MatrixPlace) }
     }
 
     /// Whether a statement stores something for each element of a matrix, which every thread can do for its
@@ -284,7 +284,7 @@ impl<'a> Verifier<'a> {
         self.loops.iter().copied().filter(|outer| outer.kind.is_in_block())
     }
 
-    fn expr(&mut self, expr: &Expr) -> Result<(), Rule> {
+    fn expr(&mut self, expr: &Expr) -> Result<(), VerifyRule> {
         match expr {
             Expr::Float(_) => Ok(()),
             Expr::Index(index) => self.index(index),
@@ -305,7 +305,7 @@ impl<'a> Verifier<'a> {
     }
 
     /// The loads inside of gathered indices.
-    fn index(&mut self, index: &Index) -> Result<(), Rule> {
+    fn index(&mut self, index: &Index) -> Result<(), VerifyRule> {
         index.terms().iter().try_for_each(|(atom, _)| match atom {
             Atom::Var(_) => Ok(()),
             Atom::FloorDiv(inner, _) | Atom::Modulo(inner, _) => self.index(inner),
@@ -313,20 +313,20 @@ impl<'a> Verifier<'a> {
         })
     }
 
-    fn read(&mut self, buffer: TensorId, indices: &[Index], may_gather: bool) -> Result<(), Rule> {
+    fn read(&mut self, buffer: TensorId, indices: &[Index], may_gather: bool) -> Result<(), VerifyRule> {
         let scope = self.nest.buffer(buffer).scope;
         let given = matches!(scope, Scope::Argument(Role::Input | Role::Constant));
         if self.is_setup && matches!(scope, Scope::Argument(Role::Input | Role::Output)) {
             return Err(self.misplaced(buffer, "setup must not read it"));
         }
         if !given && !self.written[buffer.0 as usize] {
-            return Err(Rule::NeverWritten { buffer: self.nest.buffer(buffer).name.clone() });
+            return Err(VerifyRule::NeverWritten { buffer: self.nest.buffer(buffer).name.clone() });
         }
         self.access(buffer, indices, may_gather && given)
     }
 
     /// The thread loops whose iterations an accumulation combines in one element.
-    fn reducing(&self, buffer: TensorId, indices: &[Index], value: &Expr) -> Result<Vec<Var>, Rule> {
+    fn reducing(&self, buffer: TensorId, indices: &[Index], value: &Expr) -> Result<Vec<Var>, VerifyRule> {
         if self.nest.buffer(buffer).scope == Scope::Register {
             return Ok(Vec::new());
         }
@@ -348,16 +348,16 @@ impl<'a> Verifier<'a> {
             && !reads_itself;
         match fits {
             true => Ok(reducing.iter().map(|l| l.var).collect()),
-            false => Err(Rule::ThreadReduction { access: self.nest.show_access(buffer, indices) }),
+            false => Err(VerifyRule::ThreadReduction { access: self.nest.show_access(buffer, indices) }),
         }
     }
 
     /// `reducing`: loops whose iterations may meet in one element.
-    fn write(&mut self, buffer: TensorId, indices: &[Index], reducing: &[Var]) -> Result<(), Rule> {
+    fn write(&mut self, buffer: TensorId, indices: &[Index], reducing: &[Var]) -> Result<(), VerifyRule> {
         let scope = self.nest.buffer(buffer).scope;
         match scope {
             Scope::Argument(Role::Input | Role::Constant) => {
-                return Err(Rule::ReadOnly { buffer: self.nest.buffer(buffer).name.clone() });
+                return Err(VerifyRule::ReadOnly { buffer: self.nest.buffer(buffer).name.clone() });
             }
             Scope::Argument(_) if self.is_setup => return Err(self.misplaced(buffer, "setup must not write it")),
             Scope::Packed if !self.is_setup => return Err(self.misplaced(buffer, "only setup may write it")),
@@ -367,7 +367,7 @@ impl<'a> Verifier<'a> {
         self.access(buffer, indices, false)?;
         let access = || self.nest.show_access(buffer, indices);
         if self.parallel().is_some_and(|l| l.kind == LoopKind::Block) && self.threads().next().is_none() {
-            return Err(Rule::OutsideOfThreads { access: access() });
+            return Err(VerifyRule::OutsideOfThreads { access: access() });
         }
         let spread = self.loops.iter().copied().filter(|l| match l.kind {
             LoopKind::Parallel | LoopKind::Block => !matches!(scope, Scope::BlockShared | Scope::Register),
@@ -379,39 +379,39 @@ impl<'a> Verifier<'a> {
         for l in spread.filter(|l| l.extent() > 1 && !reducing.contains(&l.var)) {
             let moves = indices.iter().any(|index| self.facts.simplify(index).mentions(l.var));
             if !moves && !self.facts.is_pinned(l.var) {
-                return Err(Rule::SharedWrite { var: self.nest.var_name(l.var), access: access() });
+                return Err(VerifyRule::SharedWrite { var: self.nest.var_name(l.var), access: access() });
             }
         }
         Ok(())
     }
 
-    fn access(&mut self, buffer: TensorId, indices: &[Index], may_gather: bool) -> Result<(), Rule> {
+    fn access(&mut self, buffer: TensorId, indices: &[Index], may_gather: bool) -> Result<(), VerifyRule> {
         let nest = self.nest;
         let known = nest.buffer(buffer);
         for (dimension, (index, extent)) in indices.iter().zip(&known.shape).enumerate() {
             let trusted = may_gather && index.has_value();
             if !trusted && !self.facts.within(index, *extent) {
                 let access = nest.show_access(buffer, indices);
-                return Err(Rule::OutOfBounds { access, dimension, extent: *extent });
+                return Err(VerifyRule::OutOfBounds { access, dimension, extent: *extent });
             }
         }
         if matches!(known.scope, Scope::BlockShared | Scope::Register) {
             let inside = self.parallel().is_some();
             if *self.used_in_parallel[buffer.0 as usize].get_or_insert(inside) != inside {
-                return Err(Rule::PrivateEscape { buffer: known.name.clone() });
+                return Err(VerifyRule::PrivateEscape { buffer: known.name.clone() });
             }
         }
         if known.scope == Scope::Register { self.register(buffer, indices) } else { Ok(()) }
     }
 
-    fn register(&self, buffer: TensorId, indices: &[Index]) -> Result<(), Rule> {
+    fn register(&self, buffer: TensorId, indices: &[Index]) -> Result<(), VerifyRule> {
         let shape = &self.nest.buffer(buffer).shape;
         let mut own = 0;
         for l in self.threads() {
             if indices.get(own).and_then(Index::as_var) == Some(l.var) && shape.get(own) == Some(&l.extent()) {
                 own += 1;
             } else if l.extent() > 1 {
-                return Err(Rule::ThreadRegister { access: self.nest.show_access(buffer, indices) });
+                return Err(VerifyRule::ThreadRegister { access: self.nest.show_access(buffer, indices) });
             }
         }
         for index in &indices[own..] {
@@ -423,15 +423,15 @@ impl<'a> Verifier<'a> {
             });
             if !fits {
                 let access = self.nest.show_access(buffer, indices);
-                return Err(Rule::RegisterIndex { access, index: self.nest.show_index(index) });
+                return Err(VerifyRule::RegisterIndex { access, index: self.nest.show_index(index) });
             }
         }
         Ok(())
     }
 
-    fn misplaced(&self, buffer: TensorId, reason: &'static str) -> Rule {
+    fn misplaced(&self, buffer: TensorId, reason: &'static str) -> VerifyRule {
         let known = self.nest.buffer(buffer);
-        Rule::Setup { buffer: known.name.clone(), scope: known.scope.name(), reason }
+        VerifyRule::Setup { buffer: known.name.clone(), scope: known.scope.name(), reason }
     }
 }
 

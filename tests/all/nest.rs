@@ -1,14 +1,14 @@
 //! Printing, verifying and interpreting nests written by hand: what they compute, and how they are refused.
 
 mod compiled;
-mod faults;
+mod files;
 mod gpu;
 mod gpu_programs;
 pub mod kept;
 mod persistent;
 mod random;
+mod rewrites;
 mod rows;
-mod rules;
 mod stages;
 mod text;
 mod workloads;
@@ -16,7 +16,7 @@ mod workloads;
 use std::path::Path;
 
 use tilescribe::nest::{
-    Buffer, Fault, FaultKind, Loop, LoopKind, Nest, Rule, Scope, Stmt, interpret, statistics, verify,
+    Buffer, Fault, FaultKind, Loop, LoopKind, Nest, Scope, Stmt, VerifyRule, interpret, statistics, verify,
 };
 use tilescribe::workload::{
     Binary, Combiner, Condition, DType, Expr, Index, Role, Stage, TensorId, Unary, Var, Workload,
@@ -129,7 +129,7 @@ fn fault(nest: &Nest) -> FaultKind {
     fault.kind().unwrap_or_else(|| panic!("it did not run: {fault}")).clone()
 }
 
-fn broken(nest: &Nest) -> Rule {
+fn broken(nest: &Nest) -> VerifyRule {
     verify(nest, LANES).expect_err("the nest breaks a rule").rule
 }
 
@@ -229,6 +229,13 @@ fn expressions_print_with_the_parentheses_they_need() {
     }
 }
 
+#[test]
+fn loops_over_variables_that_a_nest_lacks_are_refused() {
+    let unknown = nest(&[("y", &[1], OUTPUT)], vec![looped(LoopKind::Serial, 7, 2, vec![])]);
+    assert_eq!(broken(&unknown), VerifyRule::Structure(Flaw::Unbound("?7".into())));
+    assert!(matches!(run(&unknown), Err(Fault::Malformed { flaw: Flaw::Unbound(_), .. })));
+}
+
 // ---- what naive nests compute
 
 #[test]
@@ -243,52 +250,6 @@ fn naive_dense_is_the_product() {
         let expected: f32 = (0..k).map(|c| at(a, c, k) * at(c, b, n)).sum::<f32>() + at(0, b, n);
         assert!((value - expected).abs() < 1e-3, "[{a}, {b}]: {value}, not {expected}");
     }
-}
-
-#[test]
-fn guards_load_only_where_they_hold() {
-    let naive = Nest::naive(&window(4));
-    assert_eq!(verify(&naive, LANES), Ok(()));
-    assert_eq!(to_floats(&run(&naive).unwrap()[1]), [2.0, 4.5, 7.5, 6.0]);
-}
-
-#[test]
-fn integers_and_booleans_have_their_own_arithmetic() {
-    let mut n = nest(&[("x", &[4], INPUT), ("y", &[4], OUTPUT), ("b", &[4], OUTPUT), ("c", &[4], OUTPUT)], vec![]);
-    n.buffers[0].dtype = DType::I64;
-    n.buffers[1].dtype = DType::I64;
-    n.buffers[2].dtype = DType::Bool;
-    n.buffers[3].dtype = DType::I8;
-    let half = binary(Binary::Divide, x(i()), Expr::integer(2));
-    n.body = vec![looped(
-        LoopKind::Serial,
-        0,
-        4,
-        vec![
-            store(1, &[i()], half),
-            store(2, &[i()], binary(Binary::Less, x(i()), Expr::integer(0))),
-            store(3, &[i()], Expr::Cast(DType::I8, Box::new(x(i())))),
-        ],
-    )];
-    assert_eq!(verify(&n, LANES), Ok(()));
-    let mut arguments = vec![integers(&[-3, 3, 200, -200]), vec![0; 32], vec![7; 4], vec![0; 4]];
-    interpret(&n, &mut arguments).unwrap();
-    assert_eq!(arguments[1], integers(&[-2, 1, 100, -100]));
-    assert_eq!(arguments[2], [1, 0, 0, 1]);
-    assert_eq!(arguments[3], [-3i8, 3, -56, 56].map(|v| v as u8));
-}
-
-#[test]
-fn literals_take_the_type_and_range_of_their_destination() {
-    let mut n = nest(&[("y", &[2], OUTPUT)], vec![]);
-    n.buffers[0].dtype = DType::I32;
-    n.body = vec![
-        store(0, &[Index::constant(0)], Expr::integer(i64::MIN)),
-        store(0, &[Index::constant(1)], Expr::integer(i64::MAX)),
-    ];
-    let mut arguments = vec![vec![0; 8]];
-    interpret(&n, &mut arguments).unwrap();
-    assert_eq!(arguments[0], [i32::MIN.to_ne_bytes(), i32::MAX.to_ne_bytes()].concat());
 }
 
 #[test]

@@ -38,7 +38,7 @@ pub enum Fault {
     #[error("{flaw}, in `{statement}`")]
     Malformed { flaw: Flaw, statement: String },
     #[error("{kind}, at {place}")]
-    Run { kind: FaultKind, place: Place },
+    Run { kind: FaultKind, place: FaultPlace },
     #[error("output element {element} was never written")]
     Unwritten { element: String },
 }
@@ -76,12 +76,12 @@ pub enum FaultKind {
 
 /// Where a run stopped: the statement, and the values of the loops' variables, outermost first.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Place {
+pub struct FaultPlace {
     pub statement: String,
     pub variables: Vec<(String, i64)>,
 }
 
-impl std::fmt::Display for Place {
+impl std::fmt::Display for FaultPlace {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "`{}`", self.statement)?;
         for (position, (name, value)) in self.variables.iter().enumerate() {
@@ -117,7 +117,7 @@ pub fn interpret(nest: &Nest, arguments: &mut [Vec<u8>]) -> Result<(), Fault> {
         machine.memories.iter_mut().filter(|memory| !memory.outlives_setup()).for_each(Memory::begin_life);
         machine.block(&compile::block(nest, phase, &Together::default())).map_err(|mut stopped| {
             stopped.variables.reverse();
-            let place = Place { statement: stopped.statement, variables: stopped.variables };
+            let place = FaultPlace { statement: stopped.statement, variables: stopped.variables };
             Fault::Run { kind: stopped.kind, place }
         })?;
     }

@@ -22,8 +22,8 @@ impl Nest {
     /// # Errors
     /// [`Refusal::NoLoop`].
     pub fn split(mut self, var: Var, factor: i64) -> Result<(Nest, Var, Var), Refusal> {
-        let outer = self.new_var(format!("{}o", self.vars[var.0 as usize]));
-        let inner = self.new_var(format!("{}i", self.vars[var.0 as usize]));
+        let name = self.var_name(var);
+        let (outer, inner) = (self.new_var(format!("{name}o")), self.new_var(format!("{name}i")));
         let l = find_loop_mut(&mut self.body, var).ok_or(Refusal::NoLoop(var))?;
         let extent = l.extent();
         let tiles = (extent + factor - 1) / factor;
@@ -63,7 +63,7 @@ impl Nest {
     /// # Errors
     /// [`Refusal::NoLoop`].
     pub fn tile(mut self, var: Var, factors: &[i64]) -> Result<(Nest, Vec<Var>), Refusal> {
-        let name = self.vars[var.0 as usize].clone();
+        let name = self.var_name(var);
         let vars: Vec<Var> = (0..=factors.len())
             .map(|level| self.new_var(if level == 0 { format!("{name}o") } else { format!("{name}{level}") }))
             .collect();
@@ -112,7 +112,7 @@ impl Nest {
     /// # Errors
     /// [`Refusal::NoLoop`], [`Refusal::NotPerfect`], or [`Refusal::NotConstant`] for a ragged outer loop.
     pub fn fuse(mut self, outer: Var, inner: Var) -> Result<(Nest, Var), Refusal> {
-        let fused = self.new_var(format!("{}{}", self.vars[outer.0 as usize], self.vars[inner.0 as usize]));
+        let fused = self.new_var(format!("{}{}", self.var_name(outer), self.var_name(inner)));
         let first = find_loop_mut(&mut self.body, outer).ok_or(Refusal::NoLoop(outer))?;
         if only_loop(&first.body).is_none_or(|l| l.var != inner) {
             return Err(Refusal::NotPerfect(outer));
@@ -211,7 +211,7 @@ impl Nest {
     /// # Errors
     /// [`Refusal::NoLoop`].
     pub fn enclose(mut self, var: Var) -> Result<(Nest, Var), Refusal> {
-        let unit = self.new_var(format!("{}u", self.vars[var.0 as usize]));
+        let unit = self.new_var(format!("{}u", self.var_name(var)));
         let (stmts, at) = find_place(&mut self.body, var).ok_or(Refusal::NoLoop(var))?;
         let body = vec![stmts.remove(at)];
         let bounds = vec![Index::constant(1)];

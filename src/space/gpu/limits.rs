@@ -1,6 +1,6 @@
 //! What a GPU has room for.
 
-use crate::nest::{Nest, Rule, Scope, verify};
+use crate::nest::{Nest, Scope, VerifyRule, verify};
 use crate::space::{Reason, View, rows};
 use crate::target::Gpu;
 
@@ -20,7 +20,9 @@ pub(super) fn check(nest: &Nest, gpu: &Gpu) -> Result<(), Reason> {
     }
     match verify(nest, MAXIMAL_LANES) {
         // quotients and remainders are beyond the prover now and then: such programs are not offered
-        Err(error) if matches!(error.rule, Rule::OutOfBounds { .. }) => Err(Reason(format!("not proved: {error}"))),
+        Err(error) if matches!(error.rule, VerifyRule::OutOfBounds { .. }) => {
+            Err(Reason(format!("not proved: {error}")))
+        }
         // any other rule that is broken is a defect of ours, which whoever compiles the nest will say
         _ => Ok(()),
     }

@@ -11,7 +11,7 @@ use tilescribe::codegen::{CodegenError, ptx, ptx_of};
 use tilescribe::nest::rewrite::Refusal;
 use tilescribe::nest::rewrite::accumulate::Reduction;
 use tilescribe::nest::rewrite::pack::{Content, Layout, Place};
-use tilescribe::nest::{Buffer, FaultKind, Loop, LoopKind, Nest, Rule, Scope, Stmt, verify};
+use tilescribe::nest::{Buffer, FaultKind, Loop, LoopKind, Nest, Scope, Stmt, VerifyRule, verify};
 use tilescribe::target::gpu::Gpu;
 use tilescribe::workload::{Binary, Combiner, Condition, DType, Expr, Index, TensorId, Var, Workload};
 
@@ -143,38 +143,6 @@ fn a_tiled_product_is_right_where_tiles_are_ragged_and_where_not() {
 }
 
 #[test]
-fn threads_that_do_not_wait_for_one_another_race() {
-    let mut nest = tiled(16, 16, 16);
-    let Stmt::Loop(steps) = &mut inside(&mut nest)[1] else { panic!("the steps") };
-    // one phase instead of two: a thread reads what its neighbours may not have written yet
-    let multiply = steps.body.pop().unwrap();
-    let Stmt::Loop(outer) = &multiply else { panic!("threads") };
-    let [Stmt::Loop(inner)] = outer.body.as_slice() else { panic!("threads") };
-    let (theirs, moved) = ([outer.var, inner.var], inner.body.clone());
-    let Stmt::Loop(fetch) = &mut steps.body[0] else { panic!("threads") };
-    let own_outer = fetch.var;
-    let [Stmt::Loop(fetch)] = fetch.body.as_mut_slice() else { panic!("threads") };
-    let own = [Index::var(own_outer), Index::var(fetch.var)];
-    for mut statement in moved {
-        replace(&mut statement, &|var| theirs.iter().position(|t| *t == var).map(|at| own[at].clone()));
-        fetch.body.push(statement);
-    }
-    // threads run one after the other here, and the first reads what the last will write
-    assert!(matches!(fault(&nest), FaultKind::Undefined { .. }), "{nest}");
-    // a tile turned around in one phase: all of it is there, and threads read what others have written
-    // meanwhile
-    let mut nest = tiled(16, 16, 16);
-    let turn = threads(&mut nest, |y, x| {
-        let other = Index::constant(TILE - 1).minus(x);
-        vec![store(X_TILE.0, &[y.clone(), x.clone()], load(X_TILE, &[y, &other]))]
-    });
-    let Stmt::Loop(steps) = &mut inside(&mut nest)[1] else { panic!("the steps") };
-    steps.body.insert(1, turn);
-    assert_eq!(verify(&nest, LANES), Ok(()), "{nest}");
-    assert!(matches!(fault(&nest), FaultKind::Race { .. }), "{nest}");
-}
-
-#[test]
 fn what_a_condition_reads_is_waited_for() {
     let barriers = |nest: &Nest| {
         assert_eq!(verify(nest, LANES), Ok(()), "{nest}");
@@ -215,44 +183,6 @@ fn replace(statement: &mut Stmt, by: &dyn Fn(Var) -> Option<Index>) {
             *value = value.substitute(by);
         }
     }
-}
-
-#[test]
-fn registers_are_their_threads_own() {
-    let mut nest = tiled(16, 16, 16);
-    let last = inside(&mut nest).last_mut().unwrap();
-    let Stmt::If { body, .. } = &mut of_threads(last)[0] else { panic!("a condition") };
-    let Stmt::Store { value: Expr::Load { indices, .. }, .. } = &mut body[0] else { panic!("a store of a load") };
-    indices.reverse();
-    assert!(matches!(broken(&nest), Rule::ThreadRegister { .. }));
-    assert!(matches!(fault(&nest), FaultKind::OtherThread { .. }));
-}
-
-#[test]
-fn loops_of_a_gpu_have_their_places() {
-    // a block inside of threads, and a loop between blocks
-    let mut nest = tiled(16, 16, 16);
-    if let Stmt::Loop(l) = &mut nest.body[0] {
-        l.kind = LoopKind::Serial;
-    }
-    assert_eq!(broken(&nest), Rule::BlockPlace);
-    // a thread loop next to something else inside of another
-    let mut nest = tiled(16, 16, 16);
-    if let Stmt::Loop(outer) = &mut inside(&mut nest)[0] {
-        let again = outer.body[0].clone();
-        outer.body.push(again);
-    }
-    assert_eq!(broken(&nest), Rule::ThreadPlace);
-    // a store that no thread makes
-    let mut nest = tiled(16, 16, 16);
-    let zero = Index::constant(0);
-    inside(&mut nest).push(store(X_TILE.0, &[zero.clone(), zero.clone()], Expr::float(0.0)));
-    assert!(matches!(broken(&nest), Rule::OutsideOfThreads { .. }));
-    // all threads write one element
-    let mut nest = tiled(16, 16, 16);
-    let last = inside(&mut nest).last_mut().unwrap();
-    of_threads(last).push(store(X_TILE.0, &[zero.clone(), zero.clone()], Expr::float(0.0)));
-    assert!(matches!(broken(&nest), Rule::SharedWrite { .. }));
 }
 
 #[test]
@@ -302,14 +232,14 @@ fn threads_combine_their_values() {
     assert_eq!(text.matches("shfl.sync.bfly").count(), 3, "{text}");
     // no power of two, and more than a warp
     for threads in [6, 64] {
-        assert!(matches!(broken(&summed(3, threads)), Rule::ThreadReduction { .. }), "{threads}");
+        assert!(matches!(broken(&summed(3, threads)), VerifyRule::ThreadReduction { .. }), "{threads}");
     }
     // a condition keeps some of them out
     let mut nest = summed(3, 8);
     let combine = of_threads(&mut inside(&mut nest)[1]);
     let conditions = vec![below(&Index::constant(0), 1)];
     *combine = vec![Stmt::If { conditions, body: combine.clone() }];
-    assert!(matches!(broken(&nest), Rule::ThreadReduction { .. }), "{nest}");
+    assert!(matches!(broken(&nest), VerifyRule::ThreadReduction { .. }), "{nest}");
     // what they combine nobody reads before they meet
     let mut nest = summed(3, 8);
     let [_, combine, end] = inside(&mut nest).as_mut_slice() else { panic!("three phases") };
@@ -329,7 +259,7 @@ fn matrices_have_their_places() {
     let Stmt::Loop(outer) = &mut inside(&mut nest)[1] else { panic!("threads") };
     let Stmt::Loop(inner) = &mut outer.body[0] else { panic!("threads") };
     inner.kind = LoopKind::Matrix;
-    assert_eq!(broken(&nest), Rule::MatrixPlace, "{nest}");
+    assert_eq!(broken(&nest), VerifyRule::MatrixPlace, "{nest}");
 }
 
 /// Registers of a thread, and bytes that it spills, of each kernel; `None` where there is no assembler.

@@ -82,36 +82,6 @@ fn work_is_even_and_parts_are_kept_only_where_results_are_cut() {
     assert_eq!([Shares::new(12, 4, 0), Shares::new(0, 4, 3), Shares::new(i64::MAX, 4, 3)], [None; 3]);
 }
 
-#[test]
-fn what_blocks_do_otherwise_is_refused() {
-    let refused = |nest: Nest, steps: Var, workers: i64| {
-        let found = nest.persistent(steps, workers, Combiner::Sum);
-        assert!(found.is_err(), "{found:?}");
-    };
-    let nest = || tiled(16, 16, 32);
-    let var = steps(&mut nest());
-    assert_eq!(nest().persistent(Var(1000), 2, Combiner::Sum), Err(Refusal::NoLoop(Var(1000))));
-    refused(nest(), var, 0);
-    let mut ragged = nest();
-    let Some(Stmt::Loop(l)) = inside(&mut ragged).get_mut(1) else { panic!("steps") };
-    l.bounds.push(Index::constant(3));
-    assert_eq!(ragged.persistent(var, 2, Combiner::Sum), Err(Refusal::NotConstant(var)));
-    // accumulators that do not start with a number
-    let mut loaded = nest();
-    let of_block = Expr::load(X_TILE, vec![Index::constant(0), Index::constant(0)]);
-    of_threads(&mut inside(&mut loaded)[0])[0] = store(SUM.0, &[Index::constant(0), Index::constant(0)], of_block);
-    refused(loaded, var, 2);
-    // accumulators that are changed at last
-    let mut changed = nest();
-    let start = inside(&mut changed)[0].clone();
-    inside(&mut changed).push(start);
-    refused(changed, var, 2);
-    let mut unrolled = nest();
-    let Some(Stmt::Loop(l)) = inside(&mut unrolled).get_mut(1) else { panic!("steps") };
-    l.kind = LoopKind::Unroll;
-    refused(unrolled, var, 2);
-}
-
 /// As the rules would, with tensor cores where there is a way, and a persistent block for each
 /// multiprocessor.
 struct OneEach;

@@ -53,14 +53,6 @@ fn a_block_of_rows_keeps_its_intermediates() {
 }
 
 #[test]
-fn rows_of_another_block_are_not_private() {
-    let (nest, rows) = joined(&centred(7, 5), 3).unwrap();
-    assert_eq!(nest.clone().privatise(SUM, &[(rows, 1)]), Err(Refusal::OutsideOfRow(SUM)));
-    assert_eq!(nest.clone().privatise(SUM, &[(rows, 2)]), Err(Refusal::OutsideOfRow(SUM)));
-    assert_eq!(nest.privatise(TensorId(2), &[(rows, 3)]), Err(Refusal::NotWorkspace(TensorId(2))));
-}
-
-#[test]
 fn a_ragged_loop_is_split_into_the_tiles_that_it_fills() {
     let mut w = Workload::default();
     let x = w.add_tensor(vec![197], DType::F32, Role::Input);

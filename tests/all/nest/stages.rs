@@ -66,48 +66,6 @@ fn a_slot_that_is_overwritten_too_early_is_found() {
     assert!(matches!(fault(&nest), FaultKind::Undefined { .. }), "{nest}");
 }
 
-#[test]
-fn what_does_not_fit_is_refused() {
-    let nest = || tiled(16, 16, 32);
-    let var = steps(&mut nest()).var;
-    assert_eq!(nest().pipeline(Var(1000), &TILES, 3), Err(Refusal::NoLoop(Var(1000))));
-    let refused = |nest: Nest, buffers: &[TensorId], stages: i64| {
-        let found = nest.pipeline(var, buffers, stages);
-        assert!(found.is_err(), "{found:?}");
-    };
-    refused(nest(), &TILES, 0);
-    refused(nest(), &[], 3);
-    refused(nest(), &[SUM], 3);
-    // only one of the buffers that are copied to
-    refused(nest(), &[X_TILE], 3);
-    let changed = |change: &dyn Fn(&mut Nest)| {
-        let mut nest = nest();
-        change(&mut nest);
-        assert_eq!(verify(&nest, LANES), Ok(()), "{nest}");
-        refused(nest, &TILES, 3);
-    };
-    // other than serial
-    changed(&|nest| steps(nest).kind = LoopKind::Unroll);
-    // what computes comes first
-    changed(&|nest| steps(nest).body.reverse());
-    // what computes with a copy changes it
-    changed(&|nest| {
-        let clear = threads(nest, |y, x| vec![store(X_TILE.0, &[y.clone(), x.clone()], Expr::float(0.0))]);
-        steps(nest).body.push(clear);
-    });
-    // a copy of what the loop has computed
-    changed(&|nest| {
-        let copy = threads(nest, |y, x| vec![store(X_TILE.0, &[y.clone(), x.clone()], load(Y_TILE, &[x, y]))]);
-        steps(nest).body.insert(1, copy);
-    });
-    // read behind the loop
-    changed(&|nest| {
-        let Stmt::If { body, .. } = &mut of_threads(inside(nest).last_mut().unwrap())[0] else { panic!("a condition") };
-        let Stmt::Store { value, .. } = &mut body[0] else { panic!("a store") };
-        *value = load(X_TILE, &[&Index::constant(0), &Index::constant(0)]);
-    });
-}
-
 /// How often a text occurs.
 fn count(text: &str, what: &str) -> usize {
     text.matches(what).count()
