@@ -282,9 +282,13 @@ impl Ranges<'_> {
                 binary(*op, left, right)
             }
             Expr::Select { condition, yes, no } => {
-                let yes = self.given(condition, true, &mut |ranges| ranges.of(yes))?;
-                let no = self.given(condition, false, &mut |ranges| ranges.of(no))?;
-                Some(union(yes, no))
+                let yes = self.given(condition, true, &mut |ranges| ranges.of(yes));
+                let no = self.given(condition, false, &mut |ranges| ranges.of(no));
+                match (yes, no) {
+                    (Some(yes), Some(no)) => Some(union(yes?, no?)),
+                    (Some(only), None) | (None, Some(only)) => only,
+                    (None, None) => None,
+                }
             }
             Expr::Guard { inside, outside, .. } => Some(union(self.of(inside)?, self.of(outside)?)),
         }
@@ -307,33 +311,38 @@ impl Ranges<'_> {
         Some(total)
     }
 
-    /// What holds where a condition does, or where it does not.
-    fn given<T>(&mut self, condition: &Expr, holds: bool, then: &mut dyn FnMut(&mut Self) -> T) -> T {
+    /// What holds where a condition does, or where it does not; `None` where that never happens.
+    fn given<T>(&mut self, condition: &Expr, holds: bool, then: &mut dyn FnMut(&mut Self) -> T) -> Option<T> {
         let depth = self.known.len();
-        self.learn(condition, holds);
-        let result = then(self);
+        let result = self.learn(condition, holds).then(|| then(self));
         self.known.truncate(depth);
         result
     }
 
-    fn learn(&mut self, condition: &Expr, holds: bool) {
+    /// Notes what a condition tells of its operands. Whether it can hold.
+    fn learn(&mut self, condition: &Expr, holds: bool) -> bool {
         let (x, y, strict) = match condition {
             Expr::Unary(Unary::Not, inner) => return self.learn(inner, !holds),
             Expr::Binary(Binary::Less, x, y) => (x, y, true),
             Expr::Binary(Binary::LessEqual, x, y) => (x, y, false),
-            _ => return,
+            _ => return true,
         };
         // not (x < y) is y <= x
         let (smaller, larger, strict) = if holds { (x, y, strict) } else { (y, x, !strict) };
         let distance = i64::from(strict);
-        if let Some(bound) = self.of(larger) {
+        let (of_smaller, of_larger) = (self.of(smaller), self.of(larger));
+        if of_smaller.zip(of_larger).is_some_and(|(smaller, larger)| smaller.low > larger.high.saturating_sub(distance)) {
+            return false;
+        }
+        if let Some(bound) = of_larger {
             let known = Interval { low: i64::MIN, high: bound.high.saturating_sub(distance) };
             self.known.push(((**smaller).clone(), known));
         }
-        if let Some(bound) = self.of(smaller) {
+        if let Some(bound) = of_smaller {
             let known = Interval { low: bound.low.saturating_add(distance), high: i64::MAX };
             self.known.push(((**larger).clone(), known));
         }
+        true
     }
 
     fn unproved(&mut self, expr: &Expr, workload: &Workload) -> usize {
@@ -351,8 +360,8 @@ impl Ranges<'_> {
         }
         if let Expr::Select { condition, yes, no } = expr {
             count += self.unproved(condition, workload);
-            count += self.given(condition, true, &mut |ranges| ranges.unproved(yes, workload));
-            return count + self.given(condition, false, &mut |ranges| ranges.unproved(no, workload));
+            count += self.given(condition, true, &mut |ranges| ranges.unproved(yes, workload)).unwrap_or(0);
+            return count + self.given(condition, false, &mut |ranges| ranges.unproved(no, workload)).unwrap_or(0);
         }
         count + expr.children().map(|child| self.unproved(child, workload)).sum::<usize>()
     }

@@ -220,7 +220,7 @@ fn fetch(
     let copy = match layout {
         Layout::Box => Copy::Box,
         Layout::Panel => {
-            let dimensions = rows_of_a_panel(group, access, is_deep(workload, group, access));
+            let dimensions = rows_of_a_panel(group, is_deep(workload, group, access));
             // what are neighbours in memory stay so
             let by_columns = axis_in_memory(workload, group, access).is_none_or(|at| !group.axes[at].reduction);
             match is_wide_operand(group, access) {
@@ -235,9 +235,9 @@ fn fetch(
 
 /// The loops of a panel in rows: one for each reduction step, with what all threads of the block read in it, the
 /// vector's axis innermost. Or, where it is `deep`, a row along the depth for each of the others.
-fn rows_of_a_panel(group: &Group, access: &Access, deep: bool) -> Vec<Vec<LoopName>> {
+fn rows_of_a_panel(group: &Group, deep: bool) -> Vec<Vec<LoopName>> {
     let of_axis = |position: usize| -> Vec<LoopName> {
-        let loops = group.loops(position).filter(|_| touches(access, group, position)).into_iter();
+        let loops = group.loops(position).into_iter();
         loops.flat_map(|l| [&l.inner].into_iter().chain(&l.threads).chain([&l.tile]).cloned()).collect()
     };
     // the depth of a product next to its columns
@@ -248,6 +248,5 @@ fn rows_of_a_panel(group: &Group, access: &Access, deep: bool) -> Vec<Vec<LoopNa
     inside.sort_by_key(|position| group.innermost == Some(*position));
     let inside: Vec<LoopName> = inside.into_iter().flat_map(of_axis).collect();
     rows.insert(if deep { rows.len().saturating_sub(1) } else { rows.len() }, inside);
-    rows.retain(|row| !row.is_empty());
     rows
 }
