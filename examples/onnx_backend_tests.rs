@@ -1,4 +1,5 @@
-//! Runs ONNX's back-end tests through import and evaluator, or through a compiled artifact, and prints a table.
+//! Runs ONNX's back-end tests through import and evaluator, or through a compiled artifact, and prints a
+//! table.
 //!
 //! usage: onnx_backend_tests FOLDER [--compiled] [--only TEXT] [--at-least COUNT]
 //!

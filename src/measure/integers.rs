@@ -331,7 +331,8 @@ impl Ranges<'_> {
         let (smaller, larger, strict) = if holds { (x, y, strict) } else { (y, x, !strict) };
         let distance = i64::from(strict);
         let (of_smaller, of_larger) = (self.of(smaller), self.of(larger));
-        if of_smaller.zip(of_larger).is_some_and(|(smaller, larger)| smaller.low > larger.high.saturating_sub(distance)) {
+        if of_smaller.zip(of_larger).is_some_and(|(smaller, larger)| smaller.low > larger.high.saturating_sub(distance))
+        {
             return false;
         }
         if let Some(bound) = of_larger {

@@ -1,9 +1,9 @@
 //! How to compute it: the scheduled loop nest.
 //!
-//! A [`Nest`] is a small imperative program: loops, guards, stores and accumulations over buffers. It
-//! prints and parses. It starts as the plain reading of a workload and is changed by pure rewrites, each of
-//! which takes a nest and returns one. Every kind of loop means what a serial loop means; the others only promise that the iterations may be
-//! executed so, and the verifier and the interpreter hold a nest to the promise.
+//! A [`Nest`] is a small imperative program: loops, guards, stores and accumulations over buffers. It prints
+//! and parses. It starts as the plain reading of a workload and is changed by pure rewrites, each of which
+//! takes a nest and returns one. Every kind of loop means what a serial loop means; the others only promise
+//! that the iterations may be executed so, and the verifier and the interpreter hold a nest to the promise.
 //!
 //! # GPUs
 //!
@@ -68,11 +68,11 @@ pub enum Scope {
     Packed,
     /// One instance for a run of the kernel, in the workspace, visible to all threads.
     Workspace,
-    /// One instance for each iteration of a parallel loop (for each run, outside of one), in the workspace; for
-    /// each block of a GPU, in its shared memory. Undefined at the start of an iteration.
+    /// One instance for each iteration of a parallel loop (for each run, outside of one), in the workspace;
+    /// for each block of a GPU, in its shared memory. Undefined at the start of an iteration.
     BlockShared,
-    /// Like `BlockShared`, but meant for registers: after unrolling, its indices are constants and at most one
-    /// vector loop's variable. On a GPU the variables of the thread loops come before them.
+    /// Like `BlockShared`, but meant for registers: after unrolling, its indices are constants and at most
+    /// one vector loop's variable. On a GPU the variables of the thread loops come before them.
     Register,
 }
 

@@ -18,10 +18,10 @@
 //! conditions hold.
 //!
 //! A first line `error growth 32` gives [`Nest::error_growth`] where it is not 1. The second of two buffers
-//! of one name is called `name#2`; so is a loop variable inside a loop over another of its name. Sums, products
-//! and quotients of variables and integers are one [`Index`]; where they are several, or where an index is
-//! gathered and stands for a value, `int(...)` delimits the index: `int(i) * int(j)`, `int(t0[i] + 1)`. In an
-//! index, `value(...)` delimits arithmetic that is done at run time: `t0[value(t1[i] * t2[i])]`.
+//! of one name is called `name#2`; so is a loop variable inside a loop over another of its name. Sums,
+//! products and quotients of variables and integers are one [`Index`]; where they are several, or where an
+//! index is gathered and stands for a value, `int(...)` delimits the index: `int(i) * int(j)`, `int(t0[i] +
+//! 1)`. In an index, `value(...)` delimits arithmetic that is done at run time: `t0[value(t1[i] * t2[i])]`.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt::{self, Display, Formatter};

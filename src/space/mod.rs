@@ -4,11 +4,11 @@
 //! may follow. Everything else is built around it. Nothing in here does IO, reads a clock, draws a random
 //! number or depends on hash order.
 //!
-//! A space is a list of [`Rule`]s for each kind of machine. Each decides one aspect of a program, for any workload:
-//! it looks at the [`View`] of the program so far, asks the [`Tape`], and returns [`Step`]s of a
-//! [`Schedule`](schedule::Schedule), which later rules see in the view. When all rules have decided, the steps are
-//! applied to the plain reading of the workload, one after the other; closing passes bring what every program of a
-//! kind of machine needs at last.
+//! A space is a list of [`Rule`]s for each kind of machine. Each decides one aspect of a program, for any
+//! workload: it looks at the [`View`] of the program so far, asks the [`Tape`], and returns [`Step`]s of a
+//! [`Schedule`](schedule::Schedule), which later rules see in the view. When all rules have decided, the
+//! steps are applied to the plain reading of the workload, one after the other; closing passes bring what
+//! every program of a kind of machine needs at last.
 //!
 //! # Adding a rule
 //!
@@ -228,8 +228,8 @@ impl Space {
         Some(recalled.decisions)
     }
 
-    /// Takes all decisions by `policy`, in one pass. The trace is what was decided, up to the dead end if there is
-    /// one.
+    /// Takes all decisions by `policy`, in one pass. The trace is what was decided, up to the dead end if
+    /// there is one.
     pub fn drive(&self, task: &Task, policy: &mut dyn Policy) -> (Trace, Result<Nest, NoProgram>) {
         let mut tape = Tape::drive(policy);
         let decided = self.schedule(task, &mut tape);
@@ -244,8 +244,8 @@ impl Space {
         (trace, result)
     }
 
-    /// What a finished trace stands for: rule by rule, its decisions and the steps that follow, closing passes last.
-    /// `None` where it leads to no program of this space.
+    /// What a finished trace stands for: rule by rule, its decisions and the steps that follow, closing
+    /// passes last. `None` where it leads to no program of this space.
     pub fn explain(&self, task: &Task, trace: &Trace) -> Option<Vec<Explained>> {
         let decisions = self.decisions(task, trace)?;
         let mut asked = decisions.into_iter().zip(trace.0.iter().map(|choice| choice.value.clone()));

@@ -85,8 +85,8 @@ fn join(workload: &Workload, rows: &[Row]) -> Vec<Step> {
     steps
 }
 
-/// Splits the loops over the rows, the loops over blocks outside of all others, and returns these. A row on its own
-/// has one loop.
+/// Splits the loops over the rows, the loops over blocks outside of all others, and returns these. A row on
+/// its own has one loop.
 fn split(rows: &[Row], whole: impl Fn(usize) -> LoopName, steps: &mut Vec<Step>) -> Vec<LoopName> {
     let (mut outside, mut inside) = (Vec::new(), Vec::new());
     for (at, row) in rows.iter().enumerate() {

@@ -1,5 +1,5 @@
-//! What is known of a program while its decisions are taken, without a nest: which stages are scheduled, how their
-//! axes are cut, and what the loops are called.
+//! What is known of a program while its decisions are taken, without a nest: which stages are scheduled, how
+//! their axes are cut, and what the loops are called.
 //!
 //! A [`View`] changes by nothing but [`Step`]s, so that it never says anything else than the schedule does.
 
@@ -25,8 +25,8 @@ pub struct View<'a, M> {
     steps: Vec<Step>,
 }
 
-/// A leading axis that all stages share: `block` iterations of it stay together, and the loop over these blocks is
-/// joined.
+/// A leading axis that all stages share: `block` iterations of it stay together, and the loop over these
+/// blocks is joined.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Row {
     pub extent: i64,
@@ -35,7 +35,8 @@ pub struct Row {
     pub over: LoopName,
 }
 
-/// A stage that is scheduled on its own, with the element-wise stage that is computed as its results are written.
+/// A stage that is scheduled on its own, with the element-wise stage that is computed as its results are
+/// written.
 #[derive(Clone, Debug)]
 pub struct Group {
     pub stage: usize,
@@ -80,8 +81,8 @@ pub struct Axis {
     pub loops: Option<AxisLoops>,
 }
 
-/// The loops of an axis: over blocks, over the tiles of a block (on a GPU: over the rounds of its threads), over
-/// threads (in warps, where they are many), inside of a tile.
+/// The loops of an axis: over blocks, over the tiles of a block (on a GPU: over the rounds of its threads),
+/// over threads (in warps, where they are many), inside of a tile.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct AxisLoops {
     pub outer: LoopName,

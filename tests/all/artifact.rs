@@ -265,7 +265,11 @@ fn compiling_replaces_artifacts_and_nothing_else() {
     mlp.compile(&folder, &host()).unwrap();
     Manifest::read(&folder).unwrap().verify(&folder).unwrap();
     assert_eq!(fs::read_dir(parent.path().join("deep")).unwrap().count(), 1, "nothing is left behind");
-    fs::write(folder.join("manifest.json"), r#"{"format": 1, "tilescribe": "0.0.1", "gone": []}"#).unwrap();
+    // of another format, which lists its files, too
+    let mut manifest: serde_json::Value =
+        serde_json::from_slice(&fs::read(folder.join("manifest.json")).unwrap()).unwrap();
+    let older = json!({"format": 1, "tilescribe": "0.0.1", "gone": [], "files": manifest["files"].take()});
+    fs::write(folder.join("manifest.json"), older.to_string()).unwrap();
     mlp.compile(&folder, &host()).unwrap();
     Manifest::read(&folder).unwrap().verify(&folder).unwrap();
 

@@ -16,7 +16,7 @@ mod workloads;
 use std::path::Path;
 
 use tilescribe::nest::{
-    Buffer, Fault, FaultKind, Loop, LoopKind, Nest, Scope, Stmt, VerifyRule, interpret, statistics, verify,
+    Buffer, Fault, FaultKind, Flaw, Loop, LoopKind, Nest, Scope, Stmt, VerifyRule, interpret, statistics, verify,
 };
 use tilescribe::workload::{
     Binary, Combiner, Condition, DType, Expr, Index, Role, Stage, TensorId, Unary, Var, Workload,

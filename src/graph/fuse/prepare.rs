@@ -1,6 +1,7 @@
 //! The program as fusion wants it: no axes of extent 1, no views, no copies of concatenated parts.
 //!
-//! Each pass is named in [`Prepared::new`]; concatenations follow in [`super::concat`]. All of them keep the program's meaning.
+//! Each pass is named in [`Prepared::new`]; concatenations follow in [`super::concat`]. All of them keep the
+//! program's meaning.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 

@@ -1,8 +1,8 @@
 //! Parsing of nests: what `Display` prints (see [`super::print`]).
 //!
 //! - Line breaks and indentation mean nothing.
-//! - A name stands for the innermost loop around of that name. A loop inside a loop of its own name is over the
-//!   same variable, which the verifier refuses; printing never writes that.
+//! - A name stands for the innermost loop around of that name. A loop inside a loop of its own name is over
+//!   the same variable, which the verifier refuses; printing never writes that.
 //! - A variable of no loop around is one that is unbound; `?7[...]` is a buffer that the nest lacks. Both are
 //!   found by the verifier.
 //! - Two loops of one name side by side have variables of their own. Variables are numbered so that printing

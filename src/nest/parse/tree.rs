@@ -1,5 +1,5 @@
-//! Expressions as they are written: variables have no numbers in the nest yet, and sums are in the order of the
-//! text.
+//! Expressions as they are written: variables have no numbers in the nest yet, and sums are in the order of
+//! the text.
 
 use std::collections::HashMap;
 

@@ -155,8 +155,8 @@ impl Nest {
     /// ```
     ///
     /// # Errors
-    /// [`Refusal::NothingToReorder`], [`Refusal::NotPerfect`] where they are not one chain, [`Refusal::BoundsDepend`] where a bound would
-    /// leave the scope of its variable.
+    /// [`Refusal::NothingToReorder`], [`Refusal::NotPerfect`] where they are not one chain,
+    /// [`Refusal::BoundsDepend`] where a bound would leave the scope of its variable.
     pub fn reorder(mut self, order: &[Var]) -> Result<Nest, Refusal> {
         let missing = || order.first().map_or(Refusal::NothingToReorder, |v| Refusal::NoLoop(*v));
         let head = outermost(&self.body, order).ok_or_else(missing)?.var;

@@ -30,7 +30,8 @@ use thiserror::Error;
 use crate::workload::{TensorId, Var};
 
 /// Why a rewrite does not fit a nest, which is then lost. It is the fault of whoever asked for it: behind the
-/// trace of a rule it is our bug, since rules offer what fits; in a schedule that a person wrote, it is theirs.
+/// trace of a rule it is our bug, since rules offer what fits; in a schedule that a person wrote, it is
+/// theirs.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 pub enum Refusal {
     #[error("no loop over v{}", .0.0)]

@@ -92,8 +92,8 @@ impl Nest {
     ///
     /// # Errors
     /// [`Refusal::NoLoop`], [`Refusal::NotConstant`] for a ragged loop, [`Refusal::NotSerial`],
-    /// [`Refusal::StepsOutsideBlocks`], [`Refusal::NothingToDealOut`], and [`Refusal::NotOneAccumulator`] where
-    /// blocks do anything else.
+    /// [`Refusal::StepsOutsideBlocks`], [`Refusal::NothingToDealOut`], and [`Refusal::NotOneAccumulator`]
+    /// where blocks do anything else.
     pub fn persistent(mut self, steps: Var, workers: i64, combiner: Combiner) -> Result<(Nest, Var), Refusal> {
         let holds = |statement: &Stmt| find_loop(std::slice::from_ref(statement), steps).is_some();
         let at = self.body.iter().position(holds).ok_or(Refusal::NoLoop(steps))?;

@@ -76,8 +76,8 @@ fn pack(group: &Group, (tensor, which): (TensorId, usize), level: Level, layout:
     let mut outer = group.outer_order.iter().filter_map(|at| group.loops(*at)).map(|loops| &loops.outer);
     let of = outer.clone().next().or(group.at.as_ref())?.clone();
     let last = outer.next_back().or(group.at.as_ref())?.clone();
-    // weights stay as short as they are, since they are read from memory once; what is copied for a block is read
-    // from a cache often
+    // weights stay as short as they are, since they are read from memory once; what is copied for a block is
+    // read from a cache often
     let content = if level == Level::Setup { Content::Own } else { Content::Converted };
     let level = match level {
         Level::Setup => schedule::Level::Setup,

@@ -25,14 +25,15 @@ struct Heuristics {
     shallowest: i64,
     /// Combining the lanes of a reduction takes longer than so many steps, however short vectors are.
     short_reduction: i64,
-    /// In a product, whose results can lie in lanes as well, it takes longer than the steps of this many vectors.
+    /// In a product, whose results can lie in lanes as well, it takes longer than the steps of this many
+    /// vectors.
     vectors_to_combine: i64,
     /// Axes of so many points can be written out for the value's sake.
     maximal_pieces: i64,
     /// Element-wise work needs no more than this many independent vectors.
     maximal_map_tile: i64,
-    /// The untuned tile of an axis that reuses what is loaded in vectors, and of one that reuses anything else, at
-    /// most.
+    /// The untuned tile of an axis that reuses what is loaded in vectors, and of one that reuses anything
+    /// else, at most.
     default_tiles: [i64; 2],
     /// An axis of so many points can take the place of one outside of it in reusing vectors.
     long: i64,
@@ -40,8 +41,8 @@ struct Heuristics {
     default_block: i64,
     /// Blocks of an axis of element-wise work.
     map_blocks: i64,
-    /// Reductions up to so many steps are not cut in the untuned program; steps of a block of others, and steps of
-    /// the smallest block.
+    /// Reductions up to so many steps are not cut in the untuned program; steps of a block of others, and
+    /// steps of the smallest block.
     whole_depth: i64,
     default_depth: i64,
     least_depth: i64,

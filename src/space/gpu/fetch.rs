@@ -107,8 +107,8 @@ fn layouts(workload: &Workload, group: &Group, access: &Access, has_room: bool) 
     layouts
 }
 
-/// How many neighbours a thread may copy at once, and the position of the untuned program's number: wide, but none of
-/// the threads without work.
+/// How many neighbours a thread may copy at once, and the position of the untuned program's number: wide, but
+/// none of the threads without work.
 fn lanes(workload: &Workload, group: &Group, access: &Access) -> (Vec<i64>, usize) {
     let along = axis_in_memory(workload, group, access);
     let is_short = workload.tensor(access.tensor).dtype.bytes() == 2;
@@ -233,8 +233,8 @@ fn fetch(
     Some(Step::Fetch { operand, inside, copy, padding, lanes, threads: threads_of(group) })
 }
 
-/// The loops of a panel in rows: one for each reduction step, with what all threads of the block read in it, the
-/// vector's axis innermost. Or, where it is `deep`, a row along the depth for each of the others.
+/// The loops of a panel in rows: one for each reduction step, with what all threads of the block read in it,
+/// the vector's axis innermost. Or, where it is `deep`, a row along the depth for each of the others.
 fn rows_of_a_panel(group: &Group, deep: bool) -> Vec<Vec<LoopName>> {
     let of_axis = |position: usize| -> Vec<LoopName> {
         let loops = group.loops(position).into_iter();

@@ -10,7 +10,8 @@ pub(super) struct Persistent;
 
 /// What the rule goes by, beside what the machine says.
 struct Heuristics {
-    /// Blocks that a multiprocessor gets; 0: as many blocks as there are tiles of results, one after the other.
+    /// Blocks that a multiprocessor gets; 0: as many blocks as there are tiles of results, one after the
+    /// other.
     blocks: [i64; 5],
     /// Steps of a block, at least.
     fewest_steps: i64,

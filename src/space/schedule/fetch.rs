@@ -45,8 +45,8 @@ fn first_loop_inside(nest: &Nest, of: Var) -> Option<Var> {
     }
 }
 
-/// Puts the loops of a copy in the order in which the operand lies in memory, so that neighbouring threads read
-/// neighbours. Returns the outermost.
+/// Puts the loops of a copy in the order in which the operand lies in memory, so that neighbouring threads
+/// read neighbours. Returns the outermost.
 fn in_order_of_memory(nest: Nest, head: Var) -> Result<(Nest, Var), Refusal> {
     let mut loops: Vec<&Loop> = Vec::new();
     let mut next = find_loop(&nest.body, head);
@@ -77,8 +77,8 @@ fn in_order_of_memory(nest: Nest, head: Var) -> Result<(Nest, Var), Refusal> {
     Ok((nest.reorder(&order)?, first))
 }
 
-/// The dimensions of a copy, in groups: of the loops in each group those that the copy has a dimension for. Groups
-/// without one are left out.
+/// The dimensions of a copy, in groups: of the loops in each group those that the copy has a dimension for.
+/// Groups without one are left out.
 fn positions(
     nest: &Nest,
     copy: TensorId,

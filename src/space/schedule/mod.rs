@@ -1,7 +1,7 @@
 //! Schedules: what a trace says, as a program that turns the plain reading of a workload into a nest.
 //!
-//! A [`Schedule`] is a list of [`Step`]s, each a named operation with named arguments. It prints, a line for a
-//! step, and parses. Loops are named as they are in the nest that is being made, so that a schedule and the
+//! A [`Schedule`] is a list of [`Step`]s, each a named operation with named arguments. It prints, a line for
+//! a step, and parses. Loops are named as they are in the nest that is being made, so that a schedule and the
 //! nest at any point of its making can be read side by side:
 //!
 //! ```text
@@ -12,8 +12,8 @@
 //! parallel s0boo
 //! ```
 //!
-//! [`Program::apply`] executes one step. Rules return only steps that fit; one that does not is a [`Defect`] of
-//! the rule, or the mistake of whoever wrote the schedule, and never a dead end of the search.
+//! [`Program::apply`] executes one step. Rules return only steps that fit; one that does not is a [`Defect`]
+//! of the rule, or the mistake of whoever wrote the schedule, and never a dead end of the search.
 
 mod apply;
 mod fetch;

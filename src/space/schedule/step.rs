@@ -102,27 +102,28 @@ pub enum Level {
 pub enum Copy {
     /// The box that the loops touch, in the tensor's own order of dimensions.
     Box,
-    /// An element for each iteration of the loops that read it. Each group of loops is a dimension of the copy;
-    /// the last group is a row.
+    /// An element for each iteration of the loops that read it. Each group of loops is a dimension of the
+    /// copy; the last group is a row.
     Panel { dimensions: Vec<Vec<LoopName>> },
-    /// The same in 8 × 8 matrices of one piece each, whose rows are along the last dimension, or else along the
-    /// one before.
+    /// The same in 8 × 8 matrices of one piece each, whose rows are along the last dimension, or else along
+    /// the one before.
     CoreMatrices { dimensions: Vec<Vec<LoopName>>, by_columns: bool },
 }
 
-/// One operation on a program under construction. Each names the rewrite of [`crate::nest`] that it stands for,
-/// whose documentation shows a nest before and after.
+/// One operation on a program under construction. Each names the rewrite of [`crate::nest`] that it stands
+/// for, whose documentation shows a nest before and after.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Step {
-    /// `winograd 4`: starts over with the plain nest of the convolution by Winograd's algorithm, in tiles of 4 × 4
-    /// results, which are written where the convolution's own output is; filters are transformed when the network is
-    /// compiled. [`crate::workload::winograd::winograd`], [`crate::nest::Nest::into_setup`],
+    /// `winograd 4`: starts over with the plain nest of the convolution by Winograd's algorithm, in tiles of
+    /// 4 × 4 results, which are written where the convolution's own output is; filters are transformed when
+    /// the network is compiled. [`crate::workload::winograd::winograd`], [`crate::nest::Nest::into_setup`],
     /// [`crate::nest::Nest::redirect`].
     Winograd { outputs: i64 },
-    /// `split_reduction s0 c into 4`: starts over with the plain nest of the workload that reduces an axis in parts and
-    /// combines them in a stage of its own. [`crate::workload::Workload::split_reduction`].
+    /// `split_reduction s0 c into 4`: starts over with the plain nest of the workload that reduces an axis in
+    /// parts and combines them in a stage of its own. [`crate::workload::Workload::split_reduction`].
     SplitReduction { stage: usize, axis: usize, parts: i64 },
-    /// `epilogue s1 of s0`: the element-wise stage is computed as the reduction's results leave the registers.
+    /// `epilogue s1 of s0`: the element-wise stage is computed as the reduction's results leave the
+    /// registers.
     Epilogue { stage: usize, of: usize },
     /// `split s0b by 16 into s0bo s0bi`. [`crate::nest::Nest::split`].
     Split { over: LoopName, by: i64, into: [LoopName; 2] },
@@ -139,18 +140,19 @@ pub enum Step {
     /// `parallel s0boo`, `vectorize s0bi`, `unroll s0ai s0ci`, and so on for each kind of loop.
     /// [`crate::nest::Nest::set_kind`].
     Mark { kind: LoopKind, loops: Vec<LoopName> },
-    /// `multiply s0a2 s0b2 s0c1 f16`: warps compute these loops, over rows, columns and depth, as products of matrices
-    /// of that type; f32 is rounded to TF32.
+    /// `multiply s0a2 s0b2 s0c1 f16`: warps compute these loops, over rows, columns and depth, as products of
+    /// matrices of that type; f32 is rounded to TF32.
     Multiply { rows: LoopName, columns: LoopName, depth: LoopName, operands: DType },
-    /// `accumulate t2 at s0boi`: keeps results in registers while the loops inside reduce, and computes the epilogue as
-    /// they leave; `over s0co inside s0aoi s0boi`: in blocks of the reduction; `lanes s0ci`: with accumulators of
-    /// their own for the iterations of these loops. [`crate::nest::Nest::accumulate`].
+    /// `accumulate t2 at s0boi`: keeps results in registers while the loops inside reduce, and computes the
+    /// epilogue as they leave; `over s0co inside s0aoi s0boi`: in blocks of the reduction; `lanes s0ci`: with
+    /// accumulators of their own for the iterations of these loops. [`crate::nest::Nest::accumulate`].
     Accumulate { stage: usize, at: LoopName, blocks: Option<(LoopName, Vec<LoopName>)>, lanes: Vec<LoopName> },
     /// `pack t1 0 of s0aoo setup panel`: [`crate::nest::Nest::pack`].
     Pack { operand: Reads, level: Level, layout: Layout, content: Content },
-    /// `fetch t1 0 of s0ao inside s0co panel [s0c1] [s0b1 s0b2] padding 4 lanes 4 threads 256`: the threads of a block
-    /// copy an operand into shared memory, in the order in which it lies in memory, neighbours several at a time.
-    /// [`crate::nest::Nest::pack`], [`crate::nest::Nest::relayout`], [`crate::nest::Nest::cooperate`].
+    /// `fetch t1 0 of s0ao inside s0co panel [s0c1] [s0b1 s0b2] padding 4 lanes 4 threads 256`: the threads
+    /// of a block copy an operand into shared memory, in the order in which it lies in memory, neighbours
+    /// several at a time. [`crate::nest::Nest::pack`], [`crate::nest::Nest::relayout`],
+    /// [`crate::nest::Nest::cooperate`].
     Fetch { operand: Reads, inside: LoopName, copy: Copy, padding: i64, lanes: i64, threads: i64 },
     /// `privatise t3 over s0a 1 s0b 32`: each block of rows has its own instance.
     /// [`crate::nest::Nest::privatise`].
@@ -167,11 +169,12 @@ pub enum Step {
     InThreads,
     /// `fill_tails`. [`crate::nest::Nest::fill_tails`].
     FillTails,
-    /// `persist s0co over 264 sum`: so many blocks go through equal shares of the steps of all results (stream-K). The
-    /// loop's name is that of the loop over a share from then on. [`crate::nest::Nest::persistent`].
+    /// `persist s0co over 264 sum`: so many blocks go through equal shares of the steps of all results
+    /// (stream-K). The loop's name is that of the loop over a share from then on.
+    /// [`crate::nest::Nest::persistent`].
     Persist { steps: LoopName, grid_blocks: i64, combiner: Combiner },
-    /// `pipeline s0co depth 3`: the copies at the start of the loop run ahead of what computes with them; so many
-    /// instances of each are kept. [`crate::nest::Nest::pipeline`].
+    /// `pipeline s0co depth 3`: the copies at the start of the loop run ahead of what computes with them; so
+    /// many instances of each are kept. [`crate::nest::Nest::pipeline`].
     Pipeline { steps: LoopName, depth: i64 },
     /// `drop_setup_results`. [`crate::nest::Nest::drop_setup_results`].
     DropSetupResults,

@@ -1,7 +1,7 @@
 //! Nests in files: what rewrites make of them, what the verifier says, and what running them gives.
 //!
-//! A file in `tests/files/nests` holds sections, each after a line `== NAME`. What stands before the first says
-//! what the file is about.
+//! A file in `tests/files/nests` holds sections, each after a line `== NAME`. What stands before the first
+//! says what the file is about.
 //!
 //! | section | |
 //! | --- | --- |

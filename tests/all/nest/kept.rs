@@ -2,9 +2,9 @@
 //! their text, as do the plain nests of their tasks; their schedules are read as they are printed.
 //!
 //! `tests/files/nest/kept.jsonl.zst` holds a line for each task: its workload, its target, and its programs,
-//! each a trace and the hash of its nest. 5,000 programs are of the shipped corpus, of all kinds of workloads;
-//! 1,000 are for GPUs. A change of the space that is additive leaves all of them as they are (DESIGN,
-//! "Growth without loss"). The file is drawn anew only where it is missing and UPDATE_EXPECT is set.
+//! each a trace and the hash of its nest. 5,000 programs are of the shipped corpus, of all kinds of
+//! workloads; 1,000 are for GPUs. A change of the space that is additive leaves all of them as they are
+//! (DESIGN, "Growth without loss"). The file is drawn anew only where it is missing and UPDATE_EXPECT is set.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -169,8 +169,8 @@ fn of_corpus(drawn: &mut Drawn) {
     }
 }
 
-/// Random programs, and those of the rules, for all GPUs that are described here: of small random workloads and
-/// of tasks of the corpus.
+/// Random programs, and those of the rules, for all GPUs that are described here: of small random workloads
+/// and of tasks of the corpus.
 fn of_gpus(drawn: &mut Drawn) {
     let mut rng = ChaCha8Rng::seed_from_u64(0x6b657074);
     let tasks: Vec<_> = files("corpus/workloads").iter().flat_map(|path| read_workloads(path).unwrap()).collect();

@@ -7,10 +7,10 @@ use tilescribe::nest::rewrite::persistent::Shares;
 use tilescribe::nest::{LoopKind, Nest, Scope, Stmt, verify};
 use tilescribe::space::{Decision, Policy, Space};
 use tilescribe::target::Task;
-use tilescribe::workload::{Combiner, Expr, Index, Var};
+use tilescribe::workload::{Combiner, Var};
 
-use super::gpu::{SUM, X_TILE, Y_TILE, gpu, inside, of_threads, product, tiled};
-use super::{LANES, run, store, to_floats};
+use super::gpu::{X_TILE, Y_TILE, gpu, inside, product, tiled};
+use super::{LANES, run, to_floats};
 
 /// The loop over the steps of [`tiled`].
 fn steps(nest: &mut Nest) -> Var {

@@ -6,8 +6,8 @@ use tilescribe::nest::rewrite::pack::{Content, Layout, Place};
 use tilescribe::nest::{LoopKind, Nest, Stmt};
 use tilescribe::workload::{Combiner, Condition, Index, TensorId, Var, Workload};
 
-/// Changes a nest. Loops and buffers are given by name; of loops of one name the first is meant, `name@2` is the
-/// second, and a name that is none stands for a loop that does not exist.
+/// Changes a nest. Loops and buffers are given by name; of loops of one name the first is meant, `name@2` is
+/// the second, and a name that is none stands for a loop that does not exist.
 ///
 /// ```text
 /// split i 4                    tile i 4 8               fuse i j          reorder k i j       set_kind i vector

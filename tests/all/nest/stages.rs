@@ -5,10 +5,10 @@ use tilescribe::nest::rewrite::Refusal;
 use tilescribe::nest::{FaultKind, Loop, LoopKind, Nest, Stmt, verify};
 use tilescribe::space::{Decision, Policy, Space};
 use tilescribe::target::Task;
-use tilescribe::workload::{Expr, Index, TensorId, Var};
+use tilescribe::workload::{Index, TensorId};
 
-use super::gpu::{SUM, X_TILE, Y_TILE, assembled, gpu, inside, of_threads, product, threads, tiled};
-use super::{LANES, fault, load, run, store, to_floats};
+use super::gpu::{X_TILE, Y_TILE, assembled, gpu, inside, of_threads, product, tiled};
+use super::{LANES, fault, run, to_floats};
 
 const TILES: [TensorId; 2] = [X_TILE, Y_TILE];
 /// Descriptions, and what the assembler calls them.

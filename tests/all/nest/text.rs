@@ -7,8 +7,8 @@ use tilescribe::workload::{Atom, Binary, Condition, DType, Expr, Index, Unary, V
 
 use super::{CONSTANT, INPUT, OUTPUT, binary, i, j, nest, store, x};
 
-/// The nest with variables numbered in the order of its loops, each loop with one of its own, so that nests of
-/// the same text are equal.
+/// The nest with variables numbered in the order of its loops, each loop with one of its own, so that nests
+/// of the same text are equal.
 fn numbered(nest: &Nest) -> Nest {
     let mut result = Nest { vars: Vec::new(), ..nest.clone() };
     let mut around = Vec::new();
