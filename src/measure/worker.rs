@@ -6,7 +6,7 @@ use std::os::fd::FromRawFd;
 use std::process::ExitCode;
 use std::sync::{Arc, mpsc};
 
-use super::cuda::GpuBench;
+use super::cuda::CudaBench;
 use super::faults;
 use super::gate::Workbench;
 use super::oracle::OracleCache;
@@ -126,7 +126,7 @@ impl Session {
                 Box::new(Ready::new(space, timing, task, bench))
             }
             Target::Gpu(_) => {
-                let bench = GpuBench::new(task.clone(), self.device, expected).map_err(|refusal| refusal.detail)?;
+                let bench = CudaBench::new(task.clone(), self.device, expected).map_err(|refusal| refusal.detail)?;
                 Box::new(Ready::new(space, timing, task, bench))
             }
         });

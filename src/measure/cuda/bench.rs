@@ -25,19 +25,19 @@ use crate::outcome::{Failure, Outcome};
 use crate::target::{Gpu, Task};
 use crate::workload::{Array, TensorId};
 
-/// Bytes in front of and behind every buffer that nobody may write.
-const ZONE: usize = 512;
-/// What is there, and in buffers that were not written yet: a NaN, whatever the type.
+/// Number of guard bytes in front of every buffer, and behind it: nobody may write them.
+const GUARD_BYTES: usize = 512;
+/// Value of guard bytes, and of buffers that were not written yet: a NaN in every float type.
 const POISON: u8 = 0xff;
-/// Copies of the arguments, at most.
+/// Maximum number of copies of the arguments.
 const MAXIMAL_COPIES: usize = 64;
-/// Memory that all copies take together, at most.
+/// Maximum memory of all copies together, in bytes.
 const MAXIMAL_BYTES: usize = 4 << 30;
 /// Starting a kernel takes microseconds; samples are long enough for that not to count.
 const SHORTEST_SAMPLE: Duration = Duration::from_micros(500);
 
 /// A task's buffers on a device, filled, with what must come out of them.
-pub(in crate::measure) struct GpuBench {
+pub(in crate::measure) struct CudaBench {
     task: Task,
     gpu: Gpu,
     context: Arc<CudaContext>,
@@ -49,7 +49,7 @@ pub(in crate::measure) struct GpuBench {
     broken: Option<String>,
 }
 
-/// A buffer between two zones that nobody may write.
+/// A buffer between guard bytes.
 struct Memory {
     whole: CudaSlice<u8>,
     /// Of the buffer's first byte.
@@ -58,14 +58,14 @@ struct Memory {
 }
 
 /// A nest as PTX.
-pub(in crate::measure) struct GpuCompiled {
+pub(in crate::measure) struct CudaCompiled {
     nest: Nest,
     program: Ptx,
     compile_us: u64,
 }
 
 /// A program on the device, with its workspace.
-pub(in crate::measure) struct GpuLoaded {
+pub(in crate::measure) struct CudaLoaded {
     functions: Vec<(CudaFunction, Launch)>,
     /// In their order: the tensors that it takes.
     arguments: Vec<TensorId>,
@@ -81,13 +81,13 @@ fn memory(error: DriverError) -> Refusal {
     Refusal::new(Failure::Memory, format!("on the device: {error}"))
 }
 
-impl GpuBench {
+impl CudaBench {
     /// Puts inputs and constants on a device.
     ///
     /// # Errors
     /// [`Failure::Memory`] where there is not enough, [`Failure::Compile`] where the target is no GPU,
     /// [`Failure::Crash`] where the device does not work.
-    pub fn new(task: Task, device: usize, expected: Expected) -> Result<GpuBench, Refusal> {
+    pub fn new(task: Task, device: usize, expected: Expected) -> Result<CudaBench, Refusal> {
         let gpu = task.target.gpu().map_err(|e| Refusal::new(Failure::Compile, e))?.clone();
         let dead = |error: DriverError| Refusal::new(Failure::Crash, format!("device {device}: {error}"));
         let context = CudaContext::new(device).map_err(dead)?;
@@ -113,10 +113,10 @@ impl GpuBench {
             (id, array, tolerance)
         };
         let outputs = expected.outputs.into_iter().map(tolerance).collect();
-        Ok(GpuBench { task, gpu, context, stream, copies, outputs, broken: None })
+        Ok(CudaBench { task, gpu, context, stream, copies, outputs, broken: None })
     }
 
-    fn launch(&self, loaded: &GpuLoaded, copy: usize) -> Result<(), DriverError> {
+    fn launch(&self, loaded: &CudaLoaded, copy: usize) -> Result<(), DriverError> {
         let held = &self.copies[copy];
         let address =
             |id: &TensorId| held.iter().find(|(other, _)| other == id).map_or(0, |(_, memory)| memory.address);
@@ -133,15 +133,15 @@ impl GpuBench {
                 shared_mem_bytes: launch.shared_bytes,
             };
             // SAFETY: the function takes the addresses of its arguments and of the workspace, in this order,
-            // each as large as its buffer; one that writes elsewhere meets the zones, or takes the context
+            // each as large as its buffer; one that writes elsewhere changes guard bytes, or takes the context
             // down, which is a worker's fate.
             unsafe { call.launch(config) }?;
         }
         Ok(())
     }
 
-    /// How long so many runs take, by the device's clock.
-    fn runs(&self, loaded: &mut GpuLoaded, count: u32) -> Result<Duration, DriverError> {
+    /// Time of this many runs, by the device's clock.
+    fn runs(&self, loaded: &mut CudaLoaded, count: u32) -> Result<Duration, DriverError> {
         let event = || self.context.new_event(Some(CUevent_flags::CU_EVENT_DEFAULT));
         let (begin, end): (CudaEvent, CudaEvent) = (event()?, event()?);
         begin.record(&self.stream)?;
@@ -161,28 +161,37 @@ impl GpuBench {
         Refusal::new(Failure::Crash, error)
     }
 
-    fn judge(&self, loaded: &GpuLoaded, copy: usize) -> Result<(), Refusal> {
+    fn judge(&self, loaded: &CudaLoaded, copy: usize) -> Result<(), Refusal> {
         for (id, held) in &self.copies[copy] {
-            held.check_zones(&self.stream, &format!("t{}", id.0))?;
+            held.check_guard_bytes(&self.stream, &format!("t{}", id.0))?;
             if let Some((_, expected, tolerance)) = self.outputs.iter().find(|(other, ..)| other == id) {
                 let found = held.read(&self.stream)?;
                 let compared = tolerance.grown(loaded.error_growth).compare(*id, expected, &found);
                 compared.map_err(|mismatch| Refusal::new(Failure::WrongResult, mismatch))?;
             }
         }
-        loaded.workspace.check_zones(&self.stream, "the workspace")
+        loaded.workspace.check_guard_bytes(&self.stream, "the workspace")
+    }
+
+    fn poison_outputs(&self, copy: usize) -> Result<(), Refusal> {
+        for (id, held) in &self.copies[copy] {
+            if self.outputs.iter().any(|(other, ..)| other == id) {
+                held.poison(&self.stream).map_err(memory)?;
+            }
+        }
+        Ok(())
     }
 
     /// The copy that the last run took.
-    fn last_copy(&self, loaded: &GpuLoaded) -> usize {
+    fn last_copy(&self, loaded: &CudaLoaded) -> usize {
         (loaded.next_copy + self.copies.len() - 1) % self.copies.len()
     }
 }
 
-impl Bench for GpuBench {
+impl Bench for CudaBench {
     type Machine = Gpu;
-    type Compiled = GpuCompiled;
-    type Loaded = GpuLoaded;
+    type Compiled = CudaCompiled;
+    type Loaded = CudaLoaded;
 
     fn machine(&self) -> &Gpu {
         &self.gpu
@@ -192,15 +201,15 @@ impl Bench for GpuBench {
         std::thread::available_parallelism().map_or(1, usize::from)
     }
 
-    fn compile(machine: &Gpu, nest: Nest) -> Result<GpuCompiled, Refusal> {
+    fn compile(machine: &Gpu, nest: Nest) -> Result<CudaCompiled, Refusal> {
         let start = Instant::now();
         let program = ptx(&nest, machine).map_err(|e| Refusal::new(Failure::Compile, e))?;
         let compile_us = u64::try_from(start.elapsed().as_micros()).unwrap_or(u64::MAX);
-        Ok(GpuCompiled { nest, program, compile_us })
+        Ok(CudaCompiled { nest, program, compile_us })
     }
 
-    fn place(&mut self, compiled: GpuCompiled) -> Result<GpuLoaded, Refusal> {
-        let GpuCompiled { nest, program, compile_us } = compiled;
+    fn place(&mut self, compiled: CudaCompiled) -> Result<CudaLoaded, Refusal> {
+        let CudaCompiled { nest, program, compile_us } = compiled;
         check_arguments(&self.task.workload, &nest)?;
         if !nest.setup.is_empty() {
             return Err(Refusal::new(Failure::Compile, "operands packed by a setup, which no device runs"));
@@ -218,7 +227,7 @@ impl Bench for GpuBench {
         }
         let workspace = Memory::new(&self.stream, &vec![POISON; program.workspace_bytes])?;
         let assembled_us = u64::try_from(start.elapsed().as_micros()).unwrap_or(u64::MAX);
-        Ok(GpuLoaded {
+        Ok(CudaLoaded {
             functions,
             arguments: nest.arguments(),
             workspace,
@@ -229,13 +238,9 @@ impl Bench for GpuBench {
         })
     }
 
-    fn check(&mut self, loaded: &mut GpuLoaded) -> Result<(), Refusal> {
+    fn check(&mut self, loaded: &mut CudaLoaded) -> Result<(), Refusal> {
         let copy = loaded.next_copy;
-        for (id, held) in &self.copies[copy] {
-            if self.outputs.iter().any(|(other, ..)| other == id) {
-                held.poison(&self.stream).map_err(memory)?;
-            }
-        }
+        self.poison_outputs(copy)?;
         loaded.workspace.poison(&self.stream).map_err(memory)?;
         loaded.warm_up = self.runs(loaded, 1).map_err(|error| self.fail(error))?;
         self.judge(loaded, copy)
@@ -243,14 +248,14 @@ impl Bench for GpuBench {
 
     fn time(
         &mut self,
-        loaded: &mut GpuLoaded,
+        loaded: &mut CudaLoaded,
         timing: &Timing,
         incumbent_ns: Option<u64>,
-        reference: Option<(&mut GpuLoaded, u64)>,
+        reference: Option<(&mut CudaLoaded, u64)>,
     ) -> Result<Outcome, Refusal> {
         let timing = Timing { shortest_sample: SHORTEST_SAMPLE, ..timing.clone() };
         let failed = std::cell::Cell::new(None);
-        let timed = |kernel: &mut GpuLoaded, count: u32| {
+        let timed = |kernel: &mut CudaLoaded, count: u32| {
             // nothing more is learnt once a run has failed: what follows is as good as endless
             let endless = Duration::from_secs(3600);
             self.runs(kernel, count).unwrap_or_else(|error| {
@@ -269,13 +274,14 @@ impl Bench for GpuBench {
         if let Some(error) = failed.take() {
             return Err(self.fail(error));
         }
-        // the outputs to look at are its own
+        // the outputs that are judged must be its own
+        self.poison_outputs(loaded.next_copy)?;
         self.runs(loaded, 1).map_err(|error| self.fail(error))?;
         self.judge(loaded, self.last_copy(loaded))?;
         Ok(Outcome::Timed { times_ns, compile_us: loaded.compile_us })
     }
 
-    fn time_in_turn(&mut self, kernels: &mut [GpuLoaded], timing: &Timing) -> Vec<Outcome> {
+    fn time_in_turn(&mut self, kernels: &mut [CudaLoaded], timing: &Timing) -> Vec<Outcome> {
         let timing = Timing { shortest_sample: SHORTEST_SAMPLE, ..timing.clone() };
         let compile_us: Vec<u64> = kernels.iter().map(|loaded| loaded.compile_us).collect();
         let failed = std::cell::Cell::new(None);
@@ -304,7 +310,7 @@ impl Bench for GpuBench {
         times.into_iter().zip(compile_us).map(outcome).collect()
     }
 
-    fn unload(&mut self, loaded: GpuLoaded) {
+    fn unload(&mut self, loaded: CudaLoaded) {
         drop(loaded);
     }
 
@@ -315,11 +321,11 @@ impl Bench for GpuBench {
 
 impl Memory {
     fn new(stream: &Arc<CudaStream>, bytes: &[u8]) -> Result<Memory, Refusal> {
-        let mut image = vec![POISON; ZONE];
+        let mut image = vec![POISON; GUARD_BYTES];
         image.extend_from_slice(bytes);
-        image.resize(bytes.len().next_multiple_of(16) + 2 * ZONE, POISON);
+        image.resize(bytes.len().next_multiple_of(16) + 2 * GUARD_BYTES, POISON);
         let whole = stream.clone_htod(&image).map_err(memory)?;
-        let address = whole.device_ptr(stream).0 + ZONE as u64;
+        let address = whole.device_ptr(stream).0 + GUARD_BYTES as u64;
         Ok(Memory { whole, address, bytes: bytes.len() })
     }
 
@@ -330,18 +336,20 @@ impl Memory {
     }
 
     fn read(&self, stream: &Arc<CudaStream>) -> Result<Vec<u8>, Refusal> {
-        let found = stream.clone_dtoh(&self.whole.slice(ZONE..ZONE + self.bytes)).map_err(memory)?;
+        let found = stream.clone_dtoh(&self.whole.slice(GUARD_BYTES..GUARD_BYTES + self.bytes)).map_err(memory)?;
         stream.synchronize().map_err(memory)?;
         Ok(found)
     }
 
-    /// Whether somebody wrote beside the buffer.
-    fn check_zones(&self, stream: &Arc<CudaStream>, name: &str) -> Result<(), Refusal> {
+    /// Checks that nobody wrote next to the buffer.
+    fn check_guard_bytes(&self, stream: &Arc<CudaStream>, name: &str) -> Result<(), Refusal> {
         let whole = self.whole.len();
-        for (range, place) in [(0..ZONE, "before the start"), (ZONE + self.bytes..whole, "behind the end")] {
-            let zone = stream.clone_dtoh(&self.whole.slice(range)).map_err(memory)?;
+        for (range, place) in
+            [(0..GUARD_BYTES, "before the start"), (GUARD_BYTES + self.bytes..whole, "behind the end")]
+        {
+            let guards = stream.clone_dtoh(&self.whole.slice(range)).map_err(memory)?;
             stream.synchronize().map_err(memory)?;
-            let written = zone.iter().filter(|byte| **byte != POISON).count();
+            let written = guards.iter().filter(|byte| **byte != POISON).count();
             if written > 0 {
                 return Err(Refusal::new(Failure::WrongResult, format!("wrote {written} bytes {place} of {name}")));
             }

@@ -2,7 +2,7 @@
 
 mod bench;
 
-pub(super) use bench::GpuBench;
+pub(super) use bench::CudaBench;
 
 use std::panic::{UnwindSafe, catch_unwind};
 
