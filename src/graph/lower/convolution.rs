@@ -93,9 +93,8 @@ struct Transposed {
 ///
 /// Output position `o = stride · q + r` is touched by the taps `k` with `r + pad - k ≡ 0 (mod stride)`. With
 /// axes for `q` and `r` that is `k = (r + pad) mod stride + stride · t`, and the input position
-/// `q + floor((r + pad) / stride) - t`: every phase `r` is a convolution by the taps `t`, and no multiplication
-/// is in vain.
-/// (With dilation, stride 1 is of the same form, and others test divisibility.)
+/// `q + floor((r + pad) / stride) - t`: every phase `r` is a convolution by the taps `t`, and no
+/// multiplication is in vain. With dilation, stride 1 is of the same form, and others test divisibility.
 pub fn transposed(builder: &mut Builder, op: &Operator) -> Result<Vec<TensorId>, Problem> {
     let (x, w) = (op.input(0)?, op.input(1)?);
     check_floats(builder, &[x, w])?;

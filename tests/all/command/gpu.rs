@@ -34,7 +34,11 @@ fn programs_for_gpus_are_looked_into_without_one() {
         sandbox.succeed(&["plan", "--workloads", "task.txt", "--programs", "3", "-o", "plan.jsonl", "--target", H100]);
     assert!(plan.contains("3 programs of 1 task"), "{plan}");
     // it is no plan for another kind of machine
-    sandbox.fail(&["measure", "--plan", "plan.jsonl", "-o", "out.jsonl.zst"], 2, "of programs for another kind of machine");
+    sandbox.fail(
+        &["measure", "--plan", "plan.jsonl", "-o", "out.jsonl.zst"],
+        2,
+        "of programs for another kind of machine",
+    );
 }
 
 #[test]

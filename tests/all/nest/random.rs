@@ -327,7 +327,7 @@ const LEAST: usize = 50;
 /// One of so many pairs for GPUs is compiled, and its PTX executed.
 const EXECUTED: u64 = 5;
 /// Pairs for GPUs: seeds from here on.
-const GPU_PAIRS: std::ops::Range<u64> = 100_000..102_000;
+const GPU_PAIRS: std::ops::Range<u64> = 100_000..102_400;
 
 #[test]
 fn every_trace_for_a_gpu_gives_a_legal_nest_without_races_that_computes_the_workload() {
