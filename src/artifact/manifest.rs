@@ -276,7 +276,7 @@ fn check_target(target: &Target) -> Result<(), TargetError> {
 
 /// The file that an output is written to, which follows from its name alone: letters, digits, `_`, `-` and
 /// points, but none that leads, stay as they are; every other byte becomes `%` and two hexadecimal digits, as
-/// in web addresses; `.npy` follows. A name that would get longer than [`LONGEST_STEM`] bytes is cut off
+/// in web addresses; `.npy` follows. A name that would get longer than `LONGEST_STEM` bytes is cut off
 /// there, and `%-` and its SHA-256 follow; an empty one is `%`.
 ///
 /// No two outputs share a file, no file is hidden, and none lies in another folder.

@@ -6,7 +6,7 @@
 //!
 //! A space is a list of [`Rule`]s for each kind of machine. Each decides one aspect of a program, for any
 //! workload: it looks at the [`View`] of the program so far, asks the [`Tape`], and returns [`Step`]s of a
-//! [`Schedule`](schedule::Schedule), which later rules see in the view. When all rules have decided, the
+//! [`Schedule`], which later rules see in the view. When all rules have decided, the
 //! steps are applied to the plain reading of the workload, one after the other; closing passes bring what
 //! every program of a kind of machine needs at last.
 //!

@@ -3,7 +3,7 @@
 //! Every method starts each task from nothing, once for every seed, and sees only what it measured itself: a
 //! run is the loop of [`tune`] on one task, without a store.
 //! What a method took for the fastest after 1, 2, 3, 5, 10, ... trials, the handful that
-//! [`tune`](super::tune) would measure again before it names a winner, is measured once more at the end, all
+//! `tune` would measure again before it names a winner, is measured once more at the end, all
 //! methods' programs in turn, so that figures of one task can be compared. Finished runs are kept in a
 //! [`Log`]: a comparison can be taken up again, and other methods, seeds and longer runs can join it.
 
