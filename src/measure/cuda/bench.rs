@@ -133,8 +133,8 @@ impl CudaBench {
                 shared_mem_bytes: launch.shared_bytes,
             };
             // SAFETY: the function takes the addresses of its arguments and of the workspace, in this order,
-            // each as large as its buffer; one that writes elsewhere changes guard bytes, or takes the context
-            // down, which is a worker's fate.
+            // each as large as its buffer; one that writes elsewhere changes guard bytes, or takes the
+            // context down, which is a worker's fate.
             unsafe { call.launch(config) }?;
         }
         Ok(())

@@ -1,5 +1,6 @@
 //! Applying steps: a program under construction, and why a step may not fit.
 
+use std::collections::HashMap;
 use std::mem::take;
 
 use thiserror::Error;
@@ -23,7 +24,7 @@ pub struct Program {
     pub workload: Workload,
     pub nest: Nest,
     /// What the loops are called; of equal names the last one counts.
-    loops: Vec<(LoopName, Var)>,
+    loops: HashMap<LoopName, Var>,
     /// Element-wise stages, and the reductions that they are the epilogues of.
     epilogues: Vec<(usize, usize)>,
 }
@@ -282,8 +283,7 @@ impl Program {
     }
 
     fn var(&self, name: &LoopName) -> Result<Var, Problem> {
-        let found = self.loops.iter().rev().find(|(known, _)| known == name);
-        found.map(|(_, var)| *var).ok_or_else(|| Problem::NoLoop(name.clone()))
+        self.loops.get(name).copied().ok_or_else(|| Problem::NoLoop(name.clone()))
     }
 
     fn vars(&self, names: &[LoopName]) -> Result<Vec<Var>, Problem> {

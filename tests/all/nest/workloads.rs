@@ -10,14 +10,15 @@ use super::{binary, load, var};
 /// A workload of at most some ten thousand points, and the name of its kind.
 pub fn random_workload(rng: &mut ChaCha8Rng) -> (&'static str, Workload) {
     type Make = fn(&mut ChaCha8Rng) -> Workload;
-    let kinds: [(&'static str, Make); 18] = [
+    let kinds: [(&'static str, Make); 19] = [
         ("product", product),
         ("product", product),
         ("product", product),
+        ("product", product),
         ("convolution", convolution),
         ("convolution", convolution),
-        ("convolution", convolution),
-        ("convolution", convolution),
+        ("filter", filter),
+        ("filter", filter),
         ("filter", filter),
         ("filter", filter),
         ("transposed", transposed),
