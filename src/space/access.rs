@@ -20,9 +20,9 @@ pub fn accesses(stage: &Stage) -> Vec<Access> {
 fn collect(expr: &Expr, guarded: bool, found: &mut Vec<Access>) {
     match expr {
         Expr::Load { tensor, indices } => {
-            let access = Access { tensor: *tensor, indices: indices.clone(), guarded };
-            if !found.contains(&access) {
-                found.push(access);
+            let is_it = |a: &Access| a.tensor == *tensor && a.guarded == guarded && a.indices == *indices;
+            if !found.iter().any(is_it) {
+                found.push(Access { tensor: *tensor, indices: indices.clone(), guarded });
             }
         }
         Expr::Guard { inside, outside, .. } => {

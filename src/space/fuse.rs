@@ -1,16 +1,20 @@
 //! Whether two axes are run through as one.
 
-use super::access::{Access, accesses};
+use super::access::Access;
 use super::{Group, Step, Stop, Tape, name, site};
 use crate::workload::{Var, Workload};
 
 /// Whether two neighbouring axes are run through as one: those that every operand has, or lacks, together.
-pub(super) fn fuse(workload: &Workload, group: &mut Group, tape: &mut Tape<'_>) -> Result<Option<Step>, Stop> {
+pub(super) fn fuse(
+    workload: &Workload,
+    group: &mut Group,
+    reads: &[Access],
+    tape: &mut Tape<'_>,
+) -> Result<Option<Step>, Stop> {
     let stage = &workload.stages[group.stage];
     if !stage.is_reduction() {
         return Ok(None);
     }
-    let reads = accesses(stage);
     let spatial = group.positions(false);
     let together = |pair: &[usize]| {
         let var = |at: usize| Var(group.axes[at].position as u32);

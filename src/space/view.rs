@@ -261,11 +261,6 @@ impl<'a, M> View<'a, M> {
         self.groups = (0..self.workload.stages.len()).map(|stage| Group::new(&self.workload, stage)).collect();
     }
 
-    /// The steps so far.
-    pub fn steps(&self) -> &[Step] {
-        &self.steps
-    }
-
     pub(super) fn into_steps(self) -> Vec<Step> {
         self.steps
     }
@@ -398,13 +393,20 @@ impl<'a, M> View<'a, M> {
 
     fn reorder(&mut self, order: &[LoopName]) {
         for group in &mut self.groups {
-            let is_outer = |at: usize, name: &LoopName| {
-                !group.axes[at].reduction && group.loops(at).is_some_and(|loops| loops.outer == *name)
+            // a reordering is of one group's loops, from the first to the last
+            let mut ends = order.first().into_iter().chain(order.last());
+            if ends.all(|name| group.axis_of(name).is_none()) {
+                continue;
+            }
+            let place = |at: &usize| {
+                let loops = group.loops(*at).filter(|_| !group.axes[*at].reduction)?;
+                order.iter().position(|name| *name == loops.outer)
             };
-            let find = |name| (0..group.axes.len()).find(|at| is_outer(*at, name));
-            let outer: Vec<usize> = order.iter().filter_map(find).collect();
+            let places = (0..group.axes.len()).filter_map(|at| Some((place(&at)?, at)));
+            let mut outer: Vec<(usize, usize)> = places.collect();
             if !outer.is_empty() {
-                group.outer_order = outer;
+                outer.sort_unstable();
+                group.outer_order = outer.into_iter().map(|(_, at)| at).collect();
             }
             group.innermost = order.last().and_then(|name| group.axis_of(name)).or(group.innermost);
         }

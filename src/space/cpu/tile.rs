@@ -84,10 +84,11 @@ impl Rule<Cpu> for Tile {
         for group in &view.groups {
             tape.defaults_only(group.defaults_only);
             let mut group = group.clone();
-            steps.extend(fuse(workload, &mut group, tape)?);
-            vector(workload, view.machine, &mut group, tape)?;
-            tiles(workload, view.machine, &mut group, tape)?;
-            blocks(workload, sharing, &mut group, tape)?;
+            let reads = accesses(&workload.stages[group.stage]);
+            steps.extend(fuse(workload, &mut group, &reads, tape)?);
+            vector(workload, view.machine, &mut group, &reads, tape)?;
+            tiles(workload, view.machine, &mut group, &reads, tape)?;
+            blocks(workload, sharing, &mut group, &reads, tape)?;
             cut(&group, &mut steps);
         }
         Ok(steps)
@@ -108,13 +109,18 @@ fn cut(group: &Group, steps: &mut Vec<Step>) {
 }
 
 /// Which axis runs in vectors.
-fn vector(workload: &Workload, target: &Cpu, group: &mut Group, tape: &mut Tape<'_>) -> Result<(), Stop> {
+fn vector(
+    workload: &Workload,
+    target: &Cpu,
+    group: &mut Group,
+    reads: &[Access],
+    tape: &mut Tape<'_>,
+) -> Result<(), Stop> {
     let candidates: Vec<usize> = (0..group.axes.len()).filter(|at| group.axes[*at].extent > 1).collect();
     if candidates.is_empty() {
         return Ok(());
     }
-    let reads = accesses(&workload.stages[group.stage]);
-    let scores: Vec<i64> = candidates.iter().map(|at| vector_score(workload, target, group, &reads, *at)).collect();
+    let scores: Vec<i64> = candidates.iter().map(|at| vector_score(workload, target, group, reads, *at)).collect();
     let best = (0..scores.len()).max_by_key(|at| (scores[*at], *at)).unwrap_or(0);
     let names: Vec<_> = candidates.iter().map(|at| name(group.axes[*at].letter())).collect();
     let answer = tape.choose(site("vector", [group.name()]), names.clone(), best)?;
@@ -171,9 +177,14 @@ fn is_product(group: &Group, reads: &[Access], lanes: i64) -> bool {
 }
 
 /// The register tile of every axis.
-fn tiles(workload: &Workload, target: &Cpu, group: &mut Group, tape: &mut Tape<'_>) -> Result<(), Stop> {
+fn tiles(
+    workload: &Workload,
+    target: &Cpu,
+    group: &mut Group,
+    reads: &[Access],
+    tape: &mut Tape<'_>,
+) -> Result<(), Stop> {
     let lanes = target.lanes();
-    let reads = accesses(&workload.stages[group.stage]);
     let reduces = workload.stages[group.stage].is_reduction();
     let registers = i64::from(target.vector_registers);
     let budget = if reduces { registers * 7 / 8 } else { HEURISTICS.maximal_map_tile };
@@ -299,9 +310,14 @@ fn default_tile(extent: i64, candidates: &[i64], most: i64) -> usize {
 /// How many register tiles make a block, for every axis that has several.
 ///
 /// The untuned program has at least `sharing` blocks, if there are so many tiles at all.
-fn blocks(workload: &Workload, sharing: i64, group: &mut Group, tape: &mut Tape<'_>) -> Result<(), Stop> {
-    let stage = &workload.stages[group.stage];
-    let (reduces, reads) = (stage.is_reduction(), accesses(stage));
+fn blocks(
+    workload: &Workload,
+    sharing: i64,
+    group: &mut Group,
+    reads: &[Access],
+    tape: &mut Tape<'_>,
+) -> Result<(), Stop> {
+    let reduces = workload.stages[group.stage].is_reduction();
     let tiles: i64 = group.positions(false).into_iter().map(|at| group.axes[at].tiles()).product();
     let mut most = (tiles / sharing).max(1);
     for at in group.positions(false) {
@@ -346,14 +362,18 @@ fn blocks(workload: &Workload, sharing: i64, group: &mut Group, tape: &mut Tape<
     Ok(())
 }
 
+/// Even parts of a whole that are among its counts.
+const PARTS: [i64; 7] = [1, 2, 3, 4, 6, 8, 16];
+
 /// Counts up to `most`: all small ones, then steps of a quarter to a third, and even parts of the whole.
 fn counts(most: i64) -> Vec<i64> {
     let steps = [
         1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 24, 28, 32, 40, 48, 64, 96, 128, 192, 256, 384, 512, 1024, 2048,
         4096,
     ];
-    let mut counts: Vec<i64> = steps.into_iter().filter(|c| *c < most).collect();
-    counts.extend([1, 2, 3, 4, 6, 8, 16].map(|parts| (most + parts - 1) / parts));
+    let mut counts = Vec::with_capacity(steps.len() + PARTS.len());
+    counts.extend(steps.into_iter().take_while(|c| *c < most));
+    counts.extend(PARTS.map(|parts| (most + parts - 1) / parts));
     counts.sort_unstable();
     counts.dedup();
     counts

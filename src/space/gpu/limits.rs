@@ -4,6 +4,19 @@ use crate::nest::{Nest, Scope, VerifyRule, verify};
 use crate::space::{Reason, View, rows};
 use crate::target::Gpu;
 
+/// What rules take a thread to have room for.
+pub(super) struct ThreadLimits {
+    /// Accumulators, at most.
+    pub maximal_accumulators: i64,
+    /// Registers that it wants beside them.
+    pub other_registers: i64,
+    /// Elements of the widest load.
+    pub maximal_vector: i64,
+}
+
+pub(super) const THREAD: ThreadLimits =
+    ThreadLimits { maximal_accumulators: 128, other_registers: 32, maximal_vector: MAXIMAL_LANES };
+
 /// Lanes of a vector loop, at most.
 const MAXIMAL_LANES: i64 = 4;
 /// Of buffers in shared memory, in bytes.

@@ -1,6 +1,6 @@
 //! What kind of work a stage is, as far as the untuned program goes by it.
 
-use super::tile::HEURISTICS as TILE;
+use super::limits::THREAD;
 use crate::space::Group;
 use crate::space::access::{Access, accesses};
 use crate::space::fuse::touches;
@@ -76,7 +76,7 @@ impl DefaultMapping {
             let extent = group.axes[at].extent;
             let per_thread =
                 (side / HEURISTICS.square).min((extent + HEURISTICS.square - 1) / HEURISTICS.square).max(1);
-            let tile = power_up_to(per_thread, TILE.maximal_vector);
+            let tile = power_up_to(per_thread, THREAD.maximal_vector);
             tiles[at] = (tile, (per_thread / tile).max(1));
             threads[at] = power_up_to((extent + tile - 1) / tile, HEURISTICS.square);
         }

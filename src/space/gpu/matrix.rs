@@ -1,6 +1,6 @@
 //! Products of matrices: whether warps compute a stage so, and along which axes.
 
-use super::tile::HEURISTICS as TILE;
+use super::limits::THREAD;
 use crate::nest::matrix::{self, COLUMNS, GROUP, ROWS};
 use crate::space::access::Access;
 use crate::space::fuse::touches;
@@ -8,7 +8,7 @@ use crate::space::operands::packable;
 use crate::space::{Group, MmaTile, Stop, Tape, Word, Words, name, site};
 use crate::target::Gpu;
 use crate::target::gpu::WARP;
-use crate::workload::{Binary, Combiner, DType, Expr, Workload};
+use crate::workload::{Atom, Binary, Combiner, DType, Expr, Var, Workload};
 
 /// What the rule goes by, beside what the machine says.
 struct Heuristics {
@@ -59,8 +59,13 @@ pub(super) fn tile(
         return Ok(());
     }
     let moves = |at: usize| [touches(&operands[0].0, group, at), touches(&operands[1].0, group, at)];
-    let depth =
-        group.positions(true).into_iter().filter(|at| moves(*at) == [true; 2]).max_by_key(|at| group.axes[*at].extent);
+    // steps beyond an axis's end have to multiply zeros, and what wraps around is none there
+    let has_zeros_beyond = |at: &usize| {
+        let is_whole = group.axes[*at].extent % depth_of(taken) == 0;
+        is_whole || operands.iter().all(|(access, _)| !wraps_along(access, group, *at))
+    };
+    let suits = |at: &usize| moves(*at) == [true; 2] && has_zeros_beyond(at);
+    let depth = group.positions(true).into_iter().filter(suits).max_by_key(|at| group.axes[*at].extent);
     let Some(depth) = depth else { return Ok(()) };
     let of = |wanted: [bool; 2]| -> Vec<usize> {
         let fits = |at: &usize| moves(*at) == wanted && group.axes[*at].extent > 1;
@@ -91,6 +96,19 @@ pub(super) fn tile(
         group.matrix = Some(MmaTile { rows, columns, depth, operands: taken, width });
     }
     Ok(())
+}
+
+/// Steps of the reduction that one product takes.
+fn depth_of(operands: DType) -> i64 {
+    if operands == DType::F32 { matrix::DEPTH } else { matrix::DEPTH_OF_HALVES }
+}
+
+/// Whether an access stays inside of its tensor along an axis since it wraps around.
+fn wraps_along(access: &Access, group: &Group, at: usize) -> bool {
+    let position = group.axes[at].position as u32;
+    let parts = position..=position + u32::from(group.fused == Some(at));
+    let wraps = |atom: &Atom| matches!(atom, Atom::Modulo(of, _) if parts.clone().any(|part| of.mentions(Var(part))));
+    access.indices.iter().any(|index| index.terms().iter().any(|(atom, _)| wraps(atom)))
 }
 
 /// How many columns a product has: those that a warp multiplies by itself, or more of them together with
@@ -154,8 +172,8 @@ pub(super) fn warps(gpu: &Gpu, group: &mut Group, tape: &mut Tape<'_>) -> Result
         left /= answer;
     }
     let threads = WARP * group.axes[rows].threads * group.axes[columns].threads;
-    let registers = i64::from(gpu.registers_per_multiprocessor) / threads - TILE.other_registers;
-    let mut left = (registers.min(TILE.maximal_accumulators) / (ROWS * width / WARP)).max(1);
+    let registers = i64::from(gpu.registers_per_multiprocessor) / threads - THREAD.other_registers;
+    let mut left = (registers.min(THREAD.maximal_accumulators) / (ROWS * width / WARP)).max(1);
     for (at, wanted) in if sides.is_wide() { [(rows, 1), (columns, 1)] } else { [(rows, 2), (columns, 4)] } {
         let axis = &group.axes[at];
         let most = ((axis.tiles() + axis.threads - 1) / axis.threads).min(left).min(8);
@@ -165,7 +183,7 @@ pub(super) fn warps(gpu: &Gpu, group: &mut Group, tape: &mut Tape<'_>) -> Result
         group.axes[at].block = group.axes[at].threads * answer;
         left /= answer;
     }
-    group.axes[depth].tile = if operands == DType::F32 { matrix::DEPTH } else { matrix::DEPTH_OF_HALVES };
+    group.axes[depth].tile = depth_of(operands);
     for at in group.positions(true) {
         let most = group.axes[at].tiles();
         // tails of a window would not be of zeros

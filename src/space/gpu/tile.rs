@@ -1,6 +1,7 @@
 //! Threads, rounds and register tiles of every axis, and the blocks that they make.
 
 use super::arrange::{arrange, cut};
+use super::limits::THREAD;
 use super::mapping::DefaultMapping;
 use super::matrix;
 use crate::nest::{LoopKind, MAX_THREADS};
@@ -13,20 +14,8 @@ use crate::workload::{Var, Workload};
 
 pub(super) struct Tile;
 
-/// What the rule goes by, beside what the machine says.
-pub(super) struct Heuristics {
-    /// Accumulators of a thread, at most.
-    pub maximal_accumulators: i64,
-    /// Registers that a thread wants beside its accumulators.
-    pub other_registers: i64,
-    /// Elements of the widest load.
-    pub maximal_vector: i64,
-    /// Reduction steps of a block of operands in the untuned program.
-    default_steps: i64,
-}
-
-pub(super) const HEURISTICS: Heuristics =
-    Heuristics { maximal_accumulators: 128, other_registers: 32, maximal_vector: 4, default_steps: 16 };
+/// Reduction steps of a block of operands in the untuned program.
+const DEFAULT_STEPS: i64 = 16;
 
 impl Rule<Gpu> for Tile {
     fn name(&self) -> &'static str {
@@ -44,7 +33,8 @@ impl Rule<Gpu> for Tile {
             tape.defaults_only(group.defaults_only);
             let mut group = group.clone();
             if in_grid {
-                steps.extend(fuse(workload, &mut group, tape)?);
+                let reads = accesses(&workload.stages[group.stage]);
+                steps.extend(fuse(workload, &mut group, &reads, tape)?);
             }
             matrix::tile(workload, gpu, view.exact, &mut group, tape)?;
             if group.matrix.is_some() {
@@ -76,7 +66,7 @@ fn vector(workload: &Workload, group: &mut Group, mapping: &DefaultMapping, tape
     let last = stage.spatial.len().saturating_sub(1);
     let suits = |at: &usize| {
         let var = Var((group.axes[*at].position + usize::from(group.fused == Some(*at))) as u32);
-        let wide = group.axes[*at].extent % HEURISTICS.maximal_vector == 0;
+        let wide = group.axes[*at].extent % THREAD.maximal_vector == 0;
         let reads_along = reads.iter().all(|a| {
             matches!(a.stride(workload, var), Some(0 | 1)) && !a.guarded && !(a.mentions(var) && a.slides(stage))
         });
@@ -115,7 +105,7 @@ fn threads(group: &mut Group, mapping: &DefaultMapping, tape: &mut Tape<'_>) -> 
 fn tiles(gpu: &Gpu, group: &mut Group, mapping: &DefaultMapping, tape: &mut Tape<'_>) -> Result<(), Stop> {
     let threads: i64 = group.axes.iter().map(|axis| axis.threads).product();
     let registers = i64::from(gpu.registers_per_multiprocessor) / threads.max(WARP);
-    let mut left = (registers - HEURISTICS.other_registers).clamp(4, HEURISTICS.maximal_accumulators);
+    let mut left = (registers - THREAD.other_registers).clamp(4, THREAD.maximal_accumulators);
     let mut ask = |group: &mut Group, at: usize, verb, most: i64, wanted: i64| -> Result<i64, Stop> {
         let axis = &group.axes[at];
         let candidates: Vec<i64> = match group.vector == Some(at) && verb == "tile" {
@@ -128,7 +118,7 @@ fn tiles(gpu: &Gpu, group: &mut Group, mapping: &DefaultMapping, tape: &mut Tape
     for at in group.positions(false) {
         let (tile, rounds) = mapping.tiles[at];
         let axis = &group.axes[at];
-        let wanted = if group.vector == Some(at) && !mapping.contracts { HEURISTICS.maximal_vector } else { tile };
+        let wanted = if group.vector == Some(at) && !mapping.contracts { THREAD.maximal_vector } else { tile };
         let per_thread = (axis.extent + axis.threads - 1) / axis.threads;
         let tile = ask(group, at, "tile", left.min(per_thread), wanted)?;
         left /= tile;
@@ -144,7 +134,7 @@ fn tiles(gpu: &Gpu, group: &mut Group, mapping: &DefaultMapping, tape: &mut Tape
 
 /// How much of each reduction axis a thread goes through before the threads of its block meet.
 fn steps(group: &mut Group, mapping: &DefaultMapping, tape: &mut Tape<'_>) -> Result<(), Stop> {
-    let mut wanted = if mapping.contracts { HEURISTICS.default_steps } else { i64::MAX };
+    let mut wanted = if mapping.contracts { DEFAULT_STEPS } else { i64::MAX };
     for at in group.positions(true).into_iter().rev() {
         let axis = &group.axes[at];
         let most = (axis.extent + axis.threads - 1) / axis.threads;

@@ -1,8 +1,8 @@
 //! Applying steps: a program under construction, and why a step may not fit.
 
-use std::collections::HashMap;
 use std::mem::take;
 
+use rustc_hash::FxHashMap;
 use thiserror::Error;
 
 use super::fetch::{copies_at_start, fetch};
@@ -24,7 +24,7 @@ pub struct Program {
     pub workload: Workload,
     pub nest: Nest,
     /// What the loops are called; of equal names the last one counts.
-    loops: HashMap<LoopName, Var>,
+    loops: FxHashMap<LoopName, Var>,
     /// Element-wise stages, and the reductions that they are the epilogues of.
     epilogues: Vec<(usize, usize)>,
 }
@@ -80,7 +80,7 @@ impl Schedule {
 impl Program {
     /// The plain reading of a workload.
     pub fn new(workload: Workload) -> Program {
-        let (nest, _) = Nest::naive_with_vars(&workload);
+        let nest = Nest::naive(&workload);
         let name = |(number, name): (usize, &String)| (LoopName::from(name.as_str()), Var(number as u32));
         let loops = nest.vars.iter().enumerate().map(name).collect();
         Program { workload, nest, loops, epilogues: Vec::new() }
