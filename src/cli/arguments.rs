@@ -59,6 +59,17 @@ pub struct NetworkArguments {
     /// Extent of a symbolic dimension of a network
     #[arg(long = "dim", value_name = "NAME=N")]
     pub dimensions: Vec<Dimension>,
+    /// Memory for the constants that are computed as a network is read, as 4GiB
+    #[arg(long, value_name = "SIZE", default_value = "2GiB", value_parser = size)]
+    pub constant_memory: u64,
+}
+
+/// How to measure.
+#[derive(Args, Clone, Copy, Debug)]
+pub struct MeasuringArguments {
+    /// Memory for measuring a program and for its reference result, as 64GiB
+    #[arg(long, value_name = "SIZE", default_value = "16GiB", value_parser = size)]
+    pub measuring_memory: u64,
 }
 
 /// The machine to compile for.
@@ -90,7 +101,8 @@ impl NetworkArguments {
     pub fn load_among(&self, model: &Path) -> Result<Network> {
         let dims: BTreeMap<String, i64> =
             self.dimensions.iter().map(|dim| (dim.name.clone(), i64::from(dim.extent))).collect();
-        let import = |dims| graph::import(model, &ImportOptions { dims, ..ImportOptions::default() });
+        let constant_bytes = self.constant_memory;
+        let import = |dims| graph::import(model, &ImportOptions { dims, constant_bytes });
         let program = match import(dims.clone()) {
             Err(ImportError::UnknownDims { unknown, .. }) => {
                 import(dims.into_iter().filter(|(name, _)| !unknown.contains(name)).collect())
@@ -119,7 +131,8 @@ impl NetworkArguments {
         }
         let mut known = BTreeSet::new();
         for model in models {
-            match graph::import(model, &ImportOptions::default()) {
+            let options = ImportOptions { constant_bytes: self.constant_memory, ..ImportOptions::default() };
+            match graph::import(model, &options) {
                 Err(ImportError::SymbolicDims(names)) => known.extend(names),
                 Ok(_) => {}
                 Err(error) => return Err(error).with_context(|| model.display().to_string()),
@@ -347,8 +360,37 @@ impl SpaceArguments {
     }
 }
 
+/// Reads a number of bytes, with its unit.
+pub fn size(text: &str) -> Result<u64, String> {
+    let digits = text.trim_end_matches(|c: char| !c.is_ascii_digit());
+    let shift = match &text[digits.len()..] {
+        "" | "B" => 0,
+        "KiB" | "K" => 10,
+        "MiB" | "M" => 20,
+        "GiB" | "G" => 30,
+        "TiB" | "T" => 40,
+        unit => return Err(format!("there is no unit `{unit}`; those known are KiB, MiB, GiB and TiB")),
+    };
+    let count: u64 = digits.parse().map_err(|_| "expected a number and its unit, as 4GiB".to_string())?;
+    count.checked_mul(1 << shift).ok_or_else(|| "more than there can be".to_string())
+}
+
 /// A number of seconds that makes sense.
 pub fn seconds(text: &str) -> Result<f64, String> {
     let value: f64 = text.parse().map_err(|_| "not a number".to_string())?;
     if (0.0..=1e7).contains(&value) { Ok(value) } else { Err("between 0 and 10,000,000".into()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_have_units() {
+        let read = ["0", "17B", "3KiB", "3K", "2GiB", "1TiB"].map(|text| size(text).unwrap());
+        assert_eq!(read, [0, 17, 3 << 10, 3 << 10, 2 << 30, 1 << 40]);
+        for wrong in ["", "GiB", "1.5GiB", "-1", "1 GB", "99999999999TiB", "é"] {
+            assert!(size(wrong).is_err(), "{wrong}");
+        }
+    }
 }

@@ -41,8 +41,8 @@ impl Collect {
         let jobs = jobs_of(&self.workloads, &self.target.resolve()?)?;
         let space = space.space();
         // the checkpoint is read, and the worker started, once for all tasks
-        let (searcher, mut measurer) =
-            (searcher(*method, &space, checkpoint, &jobs)?, measurer(&space, &jobs, self.target.device()?)?);
+        let searcher = searcher(*method, &space, checkpoint, &jobs)?;
+        let mut measurer = measurer(&space, &jobs, self.target.device()?, self.search.measuring)?;
         let trials = trials_per_task.unwrap_or(DEFAULT_TRIALS);
         let budget = Budget { trials_per_task: Some(trials), ..Budget::default() };
         let (first, method) = (First::Untuned, searcher.name.clone());

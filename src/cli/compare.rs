@@ -18,7 +18,7 @@ use tilescribe::tune::Control;
 use tilescribe::tune::compare::{ComparisonSettings, Log, compare};
 use tilescribe::tune::{Batches, Job, report};
 
-use super::arguments::{Assignment, NetworkArguments, TargetArguments, read_task};
+use super::arguments::{Assignment, MeasuringArguments, NetworkArguments, TargetArguments, read_task};
 use super::exit::CommandError;
 use super::output::{self, Output};
 use super::progress;
@@ -61,6 +61,8 @@ pub struct Compare {
     network: NetworkArguments,
     #[command(flatten)]
     target: TargetArguments,
+    #[command(flatten)]
+    measuring: MeasuringArguments,
 }
 
 /// What `--methods` offers.
@@ -71,7 +73,7 @@ impl Compare {
         let jobs = self.jobs()?;
         let space = Space::standard();
         let searchers = self.searchers(&space, &jobs)?;
-        let mut options = measuring(&space, &jobs, self.target.device()?)?;
+        let mut options = measuring(&space, &jobs, self.target.device()?, self.measuring)?;
         options.timing = options.timing.with_long_finals();
         let mut measurer = Measurer::new(options);
         let settings = ComparisonSettings {

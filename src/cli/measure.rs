@@ -10,7 +10,7 @@ use tilescribe::space::Space;
 use tilescribe::tune::plan::Planned;
 use tilescribe::tune::{Batches, Budget, First, Settings};
 
-use super::arguments::TargetArguments;
+use super::arguments::{MeasuringArguments, TargetArguments};
 use super::collecting::{Collection, CorpusArguments};
 use super::search::measurer;
 
@@ -28,6 +28,8 @@ pub struct Measure {
     corpus: CorpusArguments,
     #[command(flatten)]
     target: TargetArguments,
+    #[command(flatten)]
+    measuring: MeasuringArguments,
 }
 
 impl Measure {
@@ -36,7 +38,7 @@ impl Measure {
         let file = files::open(&self.plan).with_context(|| format!("cannot read {}", self.plan.display()))?;
         let planned = Planned::read(&mut BufReader::new(file), &space, &target)
             .with_context(|| format!("the plan {}", self.plan.display()))?;
-        let mut measurer = measurer(&space, &planned.jobs, self.target.device()?)?;
+        let mut measurer = measurer(&space, &planned.jobs, self.target.device()?, self.measuring)?;
         // the untuned programs are measured, too
         let total = planned.programs() + planned.jobs.len();
         let (budget, first, method) = (Budget::default(), First::Untuned, "plan".to_string());

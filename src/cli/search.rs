@@ -23,7 +23,7 @@ use tilescribe::space::Space;
 use tilescribe::target::{Target, Task};
 use tilescribe::tune::{self, Batches, Budget, Control, Event, First, Job, Report, Settings};
 
-use super::arguments::{SpaceArguments, check_cores, seconds};
+use super::arguments::{MeasuringArguments, SpaceArguments, check_cores, seconds};
 use super::exit::CommandError;
 pub use super::exit::stop_on_interrupt;
 use super::progress;
@@ -63,6 +63,8 @@ pub struct SearchArguments {
     pub space: SpaceArguments,
     #[command(flatten)]
     pub checkpoint: CheckpointArguments,
+    #[command(flatten)]
+    pub measuring: MeasuringArguments,
 }
 
 /// The model.
@@ -153,16 +155,17 @@ pub fn jobs(network: &Network, target: &Target) -> Vec<Job> {
 ///
 /// # Errors
 /// As [`measuring`].
-pub fn measurer(space: &Space, jobs: &[Job], device: usize) -> Result<Measurer> {
-    Ok(Measurer::new(measuring(space, jobs, device)?))
+pub fn measurer(space: &Space, jobs: &[Job], device: usize, how: MeasuringArguments) -> Result<Measurer> {
+    Ok(Measurer::new(measuring(space, jobs, device, how)?))
 }
 
 /// How a measurer measures whose workers are this program.
 ///
 /// # Errors
 /// Where this machine cannot run kernels for the target of a task.
-pub fn measuring(space: &Space, jobs: &[Job], device: usize) -> Result<measure::Options> {
+pub fn measuring(space: &Space, jobs: &[Job], device: usize, how: MeasuringArguments) -> Result<measure::Options> {
     let mut options = measure::Options::for_this_executable(space).context("cannot tell which program this is")?;
+    options.limits.memory_bytes = how.measuring_memory;
     for target in jobs.iter().map(|job| &job.task.target).collect::<HashSet<_>>() {
         match target {
             Target::Cpu(cpu) => {
@@ -210,7 +213,8 @@ pub fn search(
 ) -> Result<Report> {
     let space = arguments.space.space();
     let searcher = searcher(arguments.method, &space, &arguments.checkpoint, jobs)?;
-    let (mut proposer, mut measurer) = (searcher.proposer(arguments.seed)?, measurer(&space, jobs, device)?);
+    let (mut proposer, mut measurer) =
+        (searcher.proposer(arguments.seed)?, measurer(&space, jobs, device, arguments.measuring)?);
     let time = arguments.time_budget.map(Duration::from_secs_f64);
     let budget = Budget { trials_per_task: arguments.trials_per_task, trials, time };
     let settings = Settings {
@@ -235,6 +239,10 @@ pub fn search(
             }
             Event::Finals { job } => bar.set_message(format!("finals of {}", jobs[*job].name)),
             Event::Exhausted { .. } => {}
+            Event::Unmeasurable { job, detail } => {
+                let name = &jobs[*job].name;
+                bar.suspend(|| tracing::warn!("{name} cannot be measured, and stays untuned: {detail}"));
+            }
         }
         if stopped.load(Ordering::Relaxed) { Control::Stop } else { Control::Continue }
     };
@@ -243,7 +251,7 @@ pub fn search(
     Ok(report?)
 }
 
-/// What a report means for the exit code.
+/// What a report means for the exit code. Tasks that cannot be measured have been told of; they stay untuned.
 ///
 /// # Errors
 /// As [`search`].
@@ -254,7 +262,7 @@ pub fn judge(jobs: &[Job], report: &Report) -> Result<()> {
     let without: Vec<&str> = jobs
         .iter()
         .zip(&report.jobs)
-        .filter(|(_, found)| found.best.is_none())
+        .filter(|(_, found)| found.best.is_none() && found.unmeasurable.is_none())
         .map(|(job, _)| job.name.as_str())
         .collect();
     if without.is_empty() { Ok(()) } else { Err(CommandError::NothingFound(without.join(", ")).into()) }

@@ -8,6 +8,7 @@ use serde_json::json;
 use tilescribe::tune::{Job, Report};
 
 use super::arguments::{NetworkArguments, StoreArguments, TargetArguments, read_task};
+use super::exit::CommandError;
 use super::search::{SearchArguments, jobs, judge, search};
 use super::words::{counted, duration};
 
@@ -59,7 +60,13 @@ impl Tune {
         if self.json {
             writeln!(out, "{}", json!(report))?;
         }
-        judge(&jobs, &report)
+        judge(&jobs, &report)?;
+        match report.jobs.iter().map(|job| job.unmeasurable.as_deref()).collect::<Option<Vec<_>>>() {
+            Some(reasons) if !reasons.is_empty() => {
+                Err(CommandError::Usage(format!("nothing can be measured: {}", reasons.join("; "))).into())
+            }
+            _ => Ok(()),
+        }
     }
 }
 
@@ -68,7 +75,9 @@ fn print(jobs: &[Job], report: &Report, out: &mut dyn Write) -> Result<()> {
     for (job, found) in jobs.iter().zip(&report.jobs) {
         let (best, untuned) = (time(found.best.as_ref().map(|(_, ns)| *ns)), time(found.untuned_ns));
         let trials = counted(found.trials, "trial");
-        writeln!(out, "{} x{}: {best}, untuned {untuned}, {trials}", job.name, job.weight)?;
+        let told =
+            found.unmeasurable.as_ref().map_or_else(String::new, |detail| format!(", cannot be measured: {detail}"));
+        writeln!(out, "{} x{}: {best}, untuned {untuned}, {trials}{told}", job.name, job.weight)?;
     }
     let failed: Vec<String> = report.failed.iter().map(|(cause, count)| format!("{count} {cause}")).collect();
     let failed = if failed.is_empty() { "none failed".to_string() } else { format!("failed: {}", failed.join(", ")) };

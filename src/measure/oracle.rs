@@ -34,7 +34,7 @@ pub enum OracleError {
     Inputs(#[from] InputsError),
     #[error("the reference result cannot be computed: {0}")]
     Evaluate(#[from] EvaluateError),
-    #[error("it needs {} of memory for its tensors; {} are allowed", readable(*.needed), readable(*.allowed))]
+    #[error("it needs {} of memory for its tensors; {} are allowed: --measuring-memory raises that", readable(*.needed), readable(*.allowed))]
     TooLarge { needed: u64, allowed: u64 },
     #[error(
         "t{} accumulates {steps} values in {}, and rounds at each step, by more than a wrong result may differ; \

@@ -89,6 +89,9 @@ pub enum Event<'a> {
     },
     /// The space of a task holds no further candidate, or none is found.
     Exhausted { job: usize },
+    /// Nothing of a task can be measured: it has no reference result, or that takes too long or too much
+    /// memory.
+    Unmeasurable { job: usize, detail: &'a str },
     /// The winners are measured once more.
     Finals { job: usize },
 }
@@ -138,6 +141,8 @@ pub struct JobReport {
     pub untuned_ns: Option<u64>,
     /// Candidates measured in this run.
     pub trials: u64,
+    /// Why nothing of the task can be measured, where that is so.
+    pub unmeasurable: Option<String>,
 }
 
 /// Why a run ended early. What was measured is in the store.

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use super::scheduler::Scheduler;
 use super::{Budget, Control, Event, First, Job, JobReport, Report, RunProgress, Settings, TuneError};
-use crate::measure::Measurer;
+use crate::measure::{MeasureError, Measurer};
 use crate::outcome::{Failure, Outcome};
 use crate::propose::{History, Proposer};
 use crate::record::{Record, Store, StoreError};
@@ -25,8 +25,8 @@ pub fn tune(
     settings: &Settings,
     watch: &mut dyn FnMut(&Event<'_>) -> Control,
 ) -> Result<Report, TuneError> {
-    let mut run =
-        Run { space, jobs, measurer, store, settings, watch, started: Instant::now(), counts: Counts::default() };
+    let (started, counts, unmeasurable) = (Instant::now(), Counts::default(), BTreeMap::new());
+    let mut run = Run { space, jobs, measurer, store, settings, watch, started, counts, unmeasurable };
     let mut histories = jobs.iter().map(|job| run.known(job)).collect::<Result<Vec<_>, _>>()?;
     let mut scheduler = Scheduler::new(jobs, &histories, settings.budget.trials_per_task);
     let mut interrupted = false;
@@ -39,17 +39,15 @@ pub fn tune(
             interrupted |= (run.watch)(&Event::Exhausted { job }) == Control::Stop;
             continue;
         }
-        run.compile_ahead(job, &batch)?;
-        let suffices = matches!(batch, Batch::FirstCorrect(_));
-        for trace in batch.traces() {
-            let control = run.measure(job, trace, &mut histories[job])?;
-            let best = histories[job].best().map(|(_, ns)| ns);
-            scheduler.observe(job, best);
-            interrupted |= control == Control::Stop;
-            if interrupted || run.is_spent() || (suffices && best.is_some()) {
-                break;
+        let control = match run.measure_batch(job, &batch, &mut histories[job], &mut scheduler) {
+            // the others can be measured all the same
+            Err(TuneError::Measure { source: MeasureError::Task { detail }, .. }) => {
+                scheduler.exhaust(job);
+                run.give_up(job, detail)
             }
-        }
+            measured => measured?,
+        };
+        interrupted |= control == Control::Stop;
     }
     let mut reports = Vec::with_capacity(jobs.len());
     for (job, history) in histories.iter().enumerate() {
@@ -118,6 +116,8 @@ struct Run<'a> {
     watch: &'a mut dyn FnMut(&Event<'_>) -> Control,
     started: Instant,
     counts: Counts,
+    /// Jobs whose tasks cannot be measured, and why.
+    unmeasurable: BTreeMap<usize, String>,
 }
 
 impl Run<'_> {
@@ -143,6 +143,38 @@ impl Run<'_> {
             history.insert(record.trace, best_ns);
         }
         Ok(history)
+    }
+
+    /// Measures as many of a batch as the budget allows; of one that needs a single correct program, up to
+    /// that.
+    fn measure_batch(
+        &mut self,
+        job: usize,
+        batch: &Batch,
+        history: &mut History,
+        scheduler: &mut Scheduler,
+    ) -> Result<Control, TuneError> {
+        self.compile_ahead(job, batch)?;
+        let suffices = matches!(batch, Batch::FirstCorrect(_));
+        for trace in batch.traces() {
+            let control = self.measure(job, trace, history)?;
+            let best = history.best().map(|(_, ns)| ns);
+            scheduler.observe(job, best);
+            if control == Control::Stop {
+                return Ok(Control::Stop);
+            }
+            if self.is_spent() || (suffices && best.is_some()) {
+                break;
+            }
+        }
+        Ok(Control::Continue)
+    }
+
+    /// Nothing more is tried of a task that cannot be measured.
+    fn give_up(&mut self, job: usize, detail: String) -> Control {
+        let control = (self.watch)(&Event::Unmeasurable { job, detail: &detail });
+        self.unmeasurable.insert(job, detail);
+        control
     }
 
     /// What is not measured unless something fails is not compiled ahead.
@@ -212,15 +244,18 @@ impl Run<'_> {
             finalists.push(untuned.clone());
         }
         let is_single = self.settings.first == First::Sure && history.len() == 1;
-        if interrupted || self.settings.finalists == 0 || finalists.len() < 2 || trials == 0 || is_single {
-            return Ok(JobReport { best, untuned_ns: history.best_ns(&untuned), trials });
+        let unmeasurable = self.unmeasurable.remove(&number);
+        let is_decided = is_single || unmeasurable.is_some() || finalists.len() < 2;
+        if interrupted || self.settings.finalists == 0 || trials == 0 || is_decided {
+            return Ok(JobReport { best, untuned_ns: history.best_ns(&untuned), trials, unmeasurable });
         }
         let failed = |source| TuneError::Measure { job: job.name.clone(), source };
         let outcomes = self.measurer.finals(&job.task, &finalists).map_err(failed)?;
         let timed = || finalists.iter().zip(&outcomes).filter_map(|(trace, o)| o.settled_ns().map(|ns| (trace, ns)));
         let best = timed().min_by_key(|(_, ns)| *ns).map(|(trace, ns)| (trace.clone(), ns)).or(best);
         let untuned_ns = timed().find(|(trace, _)| **trace == untuned).map(|(_, ns)| ns);
-        Ok(JobReport { best, untuned_ns: untuned_ns.or(history.best_ns(&untuned)), trials })
+        let untuned_ns = untuned_ns.or(history.best_ns(&untuned));
+        Ok(JobReport { best, untuned_ns, trials, unmeasurable: None })
     }
 
     fn report(self, jobs: Vec<JobReport>, interrupted: bool) -> Report {

@@ -126,13 +126,14 @@ fn value_of(name: &str, dims: Vec<u8>) -> Vec<u8> {
 
 /// From `x` to `y`, operator set 17.
 fn model(nodes: &[Vec<u8>], shape: &[u64]) -> Vec<u8> {
-    model_of(nodes, &value("x", shape), &[value("y", shape)])
+    model_of(nodes, &[value("x", shape)], &[value("y", shape)])
 }
 
-fn model_of(nodes: &[Vec<u8>], input: &[u8], outputs: &[Vec<u8>]) -> Vec<u8> {
+fn model_of(nodes: &[Vec<u8>], inputs: &[Vec<u8>], outputs: &[Vec<u8>]) -> Vec<u8> {
     let nodes: Vec<u8> = nodes.iter().flat_map(|node| field(1, node)).collect();
+    let inputs: Vec<u8> = inputs.iter().flat_map(|input| field(11, input)).collect();
     let outputs: Vec<u8> = outputs.iter().flat_map(|output| field(12, output)).collect();
-    let graph = [nodes, field(2, b"g"), field(11, input), outputs].concat();
+    let graph = [nodes, field(2, b"g"), inputs, outputs].concat();
     [number(1, 8), field(7, &graph), field(8, &number(2, 17))].concat()
 }
 

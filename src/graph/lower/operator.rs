@@ -58,7 +58,7 @@ pub enum Problem {
     #[error("shape {0:?} is too large")]
     TooLarge(Vec<i64>),
     #[error(
-        "the constants that import computes would take {bytes} bytes; at most {limit} are allowed, unless the limit is raised"
+        "the constants that import computes would take {bytes} bytes; {limit} are allowed: --constant-memory raises that"
     )]
     Memory { bytes: u64, limit: u64 },
     #[error("{0} is not supported")]

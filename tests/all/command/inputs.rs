@@ -112,9 +112,9 @@ fn a_store_that_was_changed_is_the_users() {
 fn dimensions_are_set_by_names_that_the_network_has() {
     let sandbox = Sandbox::new();
     sandbox.file("task.txt", TASK);
-    let net = |dims: &[&str]| model_of(&[node("Relu", &["x"], "y")], &symbolic("x", dims), &[symbolic("y", dims)]);
+    let net = |dims: &[&str]| model_of(&[node("Relu", &["x"], "y")], &[symbolic("x", dims)], &[symbolic("y", dims)]);
     sandbox.file("net.onnx", net(&["batch", "n=1"]));
-    sandbox.file("fixed.onnx", model_of(&[node("Relu", &["x"], "y")], &value("x", &[4]), &[value("y", &[4])]));
+    sandbox.file("fixed.onnx", model_of(&[node("Relu", &["x"], "y")], &[value("x", &[4])], &[value("y", &[4])]));
     sandbox.fail(&["show", "net.onnx", "--untuned"], 2, "--dim batch=N --dim 'n=1=N'");
     let both = ["--dim", "batch=2", "--dim", "n=1=3"];
     for command in [&["show", "net.onnx#0", "--untuned"][..], &["next", "net.onnx"], &["tasks", "net.onnx"]] {
@@ -166,4 +166,24 @@ fn messages_say_it_once_and_what_to_do_next() {
     sandbox.file("double.npy", double);
     sandbox.fail(&["run", "net", "--input", "x=double.npy"], 2, "save x.astype(\"<f4\")");
     assert!(sandbox.succeed(&["records", "list"]).contains("1 record "));
+}
+
+/// One task of terabytes does not keep the others from being tuned, nor the network from being compiled.
+#[test]
+fn a_task_that_cannot_be_measured_stays_untuned() {
+    let sandbox = Sandbox::new();
+    let nodes = [node("Relu", &["x"], "y"), node("Relu", &["u"], "v")];
+    let inputs = [value("x", &[8, 16]), value("u", &[1 << 16, 1 << 15])];
+    sandbox.file("net.onnx", model_of(&nodes, &inputs, &[value("y", &[8, 16]), value("v", &[1 << 16, 1 << 15])]));
+    let told = "cannot be measured, and stays untuned: it needs 32.0 GiB of memory for its tensors; 16.0 GiB are allowed: --measuring-memory raises that";
+    let compile = ["compile", "net.onnx", "-o", "net", "--method", "random", "--trials-per-task", "2"];
+    let output = sandbox.tilescribe(&compile).output().unwrap();
+    let (said, complained) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert_eq!(output.status.code(), Some(0), "{complained}");
+    assert!(complained.contains(told), "{complained}");
+    assert!(said.contains("2 tasks, 2 calls, 1 task untuned"), "{said}");
+    sandbox.fail(&["run", "net"], 3, "memory");
+    let alone = model_of(&nodes[1..], &inputs[1..], &[value("v", &[1 << 16, 1 << 15])]);
+    sandbox.file("large.onnx", alone);
+    sandbox.fail(&["tune", "large.onnx", "--method", "random"], 2, "nothing can be measured: it needs 32.0 GiB");
 }

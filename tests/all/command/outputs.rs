@@ -94,7 +94,7 @@ fn outputs_of_any_name_have_files_of_their_own() {
         ["StatefulPartitionedCall:2", "save_infer_model/scale_0.tmp_1", "a/b", "a:b", "a_b.2", ".", "..", "a=b"];
     let nodes: Vec<Vec<u8>> = OPERATORS.iter().zip(names).map(|(op, name)| node(op, &["x=1"], name)).collect();
     let outputs = names.map(|name| value(name, &[4, 4]));
-    sandbox.file("net.onnx", model_of(&nodes, &value("x=1", &[4, 4]), &outputs));
+    sandbox.file("net.onnx", model_of(&nodes, &[value("x=1", &[4, 4])], &outputs));
     // a store that is not there yet is an empty one
     sandbox.succeed(&["compile", "net.onnx", "-o", "net", "--trials-per-task", "0", "--store", "none.db"]);
     assert!(!sandbox.path("none.db").exists());
@@ -119,7 +119,7 @@ fn outputs_of_any_name_have_files_of_their_own() {
     let text = serde_json::to_string(&manifest).unwrap().replace("a_b.2.npy", "../a_b.2.npy");
     sandbox.file("net/manifest.json", text);
     sandbox.fail(&["run", "net", "--output-dir", "other"], 2, "`output_files` does not name the files");
-    let twice = model_of(&[node("Relu", &["x"], "y")], &value("x", &[4]), &[value("y", &[4]), value("y", &[4])]);
+    let twice = model_of(&[node("Relu", &["x"], "y")], &[value("x", &[4])], &[value("y", &[4]), value("y", &[4])]);
     sandbox.file("twice.onnx", twice);
     sandbox.fail(&["tasks", "twice.onnx"], 2, "two values are called y");
 }

@@ -413,13 +413,16 @@ fn an_output_in_16_bits_widens_nothing_for_another() {
 fn a_task_of_terabytes_is_refused_before_anything_is_allocated() {
     let large: Workload = "input t0 1000000 1000000\nout t1 1000000 maxof 1000000 t0 a b\n".parse().unwrap();
     let error = OracleCache::default().expected(&large, 1).err().unwrap();
-    assert_eq!(error.to_string(), "it needs 7.3 TiB of memory for its tensors; 16.0 GiB are allowed");
+    assert_eq!(
+        error.to_string(),
+        "it needs 7.3 TiB of memory for its tensors; 16.0 GiB are allowed: --measuring-memory raises that"
+    );
     let mut measurer = Measurer::new(options());
     let error = measurer.measure(&Task { workload: large, target: host() }, &Trace::default(), None).unwrap_err();
     assert!(matches!(error, MeasureError::Task { .. }));
     assert_eq!(
         error.to_string(),
-        "the task cannot be measured: it needs 7.3 TiB of memory for its tensors; 16.0 GiB are allowed"
+        "the task cannot be measured: it needs 7.3 TiB of memory for its tensors; 16.0 GiB are allowed: --measuring-memory raises that"
     );
     let worker = measurer.worker_id();
     assert!(worker.is_some(), "the worker lives on");
