@@ -1,10 +1,34 @@
 //! The operations of a machine that the worker uses: compile a nest of a task, give it buffers, check it,
 //! time it.
 
-use super::gate::Refusal;
+use std::fmt;
+
 use super::timing::Timing;
 use crate::nest::Nest;
-use crate::outcome::Outcome;
+use crate::outcome::{Failure, Outcome};
+
+/// Why a nest is not timed.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Refusal {
+    pub cause: Failure,
+    pub detail: String,
+}
+
+impl Refusal {
+    pub(super) fn new(cause: Failure, detail: impl fmt::Display) -> Refusal {
+        Refusal { cause, detail: detail.to_string() }
+    }
+
+    pub(super) fn memory(bytes: usize, error: &std::io::Error) -> Refusal {
+        Refusal::new(Failure::Memory, format!("{bytes} bytes: {error}"))
+    }
+}
+
+impl From<Refusal> for Outcome {
+    fn from(refusal: Refusal) -> Outcome {
+        Outcome::failed(refusal.cause, refusal.detail)
+    }
+}
 
 /// The buffers of a task on one machine, filled, with what must come out of them.
 pub trait Bench {
@@ -23,20 +47,20 @@ pub trait Bench {
     /// Verifies and compiles a nest.
     ///
     /// # Errors
-    /// [`crate::outcome::Failure::Compile`] where the verifier or code generation refuses it.
+    /// [`Failure::Compile`] where the verifier or code generation refuses it.
     fn compile(machine: &Self::Machine, nest: Nest) -> Result<Self::Compiled, Refusal>;
 
     /// Gives a compiled nest of this task its buffers and packs its constants.
     ///
     /// # Errors
-    /// [`crate::outcome::Failure::Compile`] where the nest is not of this task,
-    /// [`crate::outcome::Failure::Memory`] where its buffers do not fit.
+    /// [`Failure::Compile`] where the nest is not of this task,
+    /// [`Failure::Memory`] where its buffers do not fit.
     fn place(&mut self, compiled: Self::Compiled) -> Result<Self::Loaded, Refusal>;
 
     /// Runs a kernel once and compares its outputs.
     ///
     /// # Errors
-    /// [`crate::outcome::Failure::WrongResult`] for an output that differs, and for guard bytes that
+    /// [`Failure::WrongResult`] for an output that differs, and for guard bytes that
     /// were written.
     fn check(&mut self, loaded: &mut Self::Loaded) -> Result<(), Refusal>;
 

@@ -2,10 +2,9 @@
 //! outputs.
 
 use std::collections::HashMap;
-use std::fmt;
 use std::time::{Duration, Instant};
 
-use super::bench::Bench;
+use super::bench::{Bench, Refusal};
 use super::memory::{Breach, Region};
 use super::oracle::Expected;
 use super::timing::{Reference, Timing, by_the_clock};
@@ -51,35 +50,12 @@ pub struct Loaded {
     is_parallel: bool,
 }
 
-/// Why a nest is not timed.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Refusal {
-    pub cause: Failure,
-    pub detail: String,
-}
-
-impl Refusal {
-    pub(super) fn new(cause: Failure, detail: impl fmt::Display) -> Refusal {
-        Refusal { cause, detail: detail.to_string() }
-    }
-
-    fn memory(bytes: usize, error: &std::io::Error) -> Refusal {
-        Refusal::new(Failure::Memory, format!("{bytes} bytes: {error}"))
-    }
-}
-
 /// A nest and its machine code, without buffers.
 pub struct Compiled {
     nest: Nest,
     kernel: Kernel,
     /// Microseconds from the nest to loaded machine code.
     compile_us: u64,
-}
-
-impl From<Refusal> for Outcome {
-    fn from(refusal: Refusal) -> Outcome {
-        Outcome::failed(refusal.cause, refusal.detail)
-    }
 }
 
 impl Workbench {

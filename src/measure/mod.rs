@@ -38,7 +38,8 @@ mod tolerance;
 mod worker;
 
 pub use bench::Bench;
-pub use gate::{Loaded, Refusal, Workbench};
+pub use bench::Refusal;
+pub use gate::{Loaded, Workbench};
 pub use inputs::{InputsError, generate_inputs};
 pub use memory::Region;
 pub use oracle::{OracleCache, OracleError};

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use super::bench::Bench;
-use super::gate::Refusal;
+use super::bench::Refusal;
 use super::protocol::{Phase, Reply};
 use super::timing::Timing;
 use crate::nest::Nest;

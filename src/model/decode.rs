@@ -10,6 +10,10 @@ use super::kernels::{Matrix, dot, multiply, rms_norm, rotate, softmax, squared_r
 use super::position::{check_answers, check_positions, slotted};
 use super::{Config, Model, ModelError, Position};
 
+/// Sequences that are decoded together, on one thread. A constant: results do not depend on the number of
+/// cores.
+pub(super) const SEQUENCES_PER_BATCH: usize = 32;
+
 /// A model made ready for inference: weights transposed to `[in, out]`, rotations tabled.
 pub struct Decoder {
     config: Config,
@@ -171,7 +175,7 @@ impl Decoder {
     pub fn values(&self, prompt: &Prompt, sequences: &[Vec<Position>]) -> Result<Vec<f32>, ModelError> {
         let mut values = Vec::with_capacity(sequences.len());
         let mut scratch = Scratch::default();
-        for batch in sequences.chunks(super::sample::SEQUENCES_PER_BATCH) {
+        for batch in sequences.chunks(SEQUENCES_PER_BATCH) {
             let mut caches: Vec<Cache> = batch.iter().map(|_| Cache::new(&self.config)).collect();
             let mut chunks = Vec::with_capacity(batch.len());
             let (mut lasts, mut rows) = (Vec::with_capacity(batch.len()), 0);

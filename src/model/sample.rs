@@ -5,13 +5,9 @@ use candle_transformers::generation::LogitsProcessor;
 use rayon::iter::{IndexedParallelIterator, ParallelIterator};
 use rayon::slice::ParallelSliceMut;
 
-use super::decode::{Cache, Chunk, Decoder, Prompt, Scratch};
+use super::decode::{Cache, Chunk, Decoder, Prompt, SEQUENCES_PER_BATCH, Scratch};
 use super::position::check_answers;
 use super::{ModelError, Position};
-
-/// Sequences that are decoded together, on one thread. A constant: results do not depend on the number of
-/// cores.
-pub(super) const SEQUENCES_PER_BATCH: usize = 32;
 
 /// What follows in a sequence.
 #[derive(Clone, PartialEq, Eq, Debug)]

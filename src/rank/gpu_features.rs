@@ -1,7 +1,7 @@
 //! What only programs for GPUs have to tell, as numbers: how their launches fill the machine, and how the
 //! lanes of a warp access memory.
 
-use super::features::{Named, Table, magnitude};
+use super::table::{Named, Table, magnitude};
 use crate::analysis::{Launch, Pieces, Requests, launches};
 use crate::target::Gpu;
 

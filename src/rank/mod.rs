@@ -8,6 +8,7 @@ mod features;
 mod gpu_features;
 mod groups;
 mod ranking;
+mod table;
 
 use thiserror::Error;
 
@@ -15,10 +16,11 @@ use crate::model::ModelError;
 use crate::space::{Defect, Stale};
 
 pub use features::{
-    FEATURES, FEATURES_VERSION, Feature, GPU_FEATURES, GPU_FEATURES_VERSION, features, features_of, named_features,
+    FEATURES, FEATURES_VERSION, GPU_FEATURES, GPU_FEATURES_VERSION, features, features_of, named_features,
 };
 pub use groups::estimator_groups;
 pub use ranking::{Described, Ranking, estimator_of};
+pub use table::Feature;
 
 use groups::group;
 

@@ -11,6 +11,7 @@
 
 mod agreement;
 mod corpus;
+mod error;
 mod history;
 mod reading;
 mod schema;
@@ -26,9 +27,10 @@ use crate::target::{Target, Task};
 
 pub use agreement::{Agreement, Agreements, Deviation, Pairs};
 pub use corpus::{CorpusError, CorpusReader, CorpusWriter, Entry, Limits};
+pub use error::StoreError;
 pub use history::History;
 pub use reading::{NotRead, Readable, readable};
-pub use store::{Filter, Imported, Inserted, Prune, Store, StoreError, Summary};
+pub use store::{Filter, Imported, Inserted, Prune, Store, Summary};
 pub use workloads::{NamedWorkload, WorkloadsError, read_workloads};
 
 /// The version of this package, kept in every record.

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use rusqlite::{Connection, OpenFlags};
 
-use super::store::StoreError;
+use super::error::StoreError;
 use crate::files::{self, DraftFolder};
 
 /// "Tile" in ASCII; SQLite keeps it in the file's header, where `file` shows it.

@@ -16,7 +16,8 @@ use cudarc::nvrtc;
 
 use crate::codegen::{Launch, Ptx, ptx};
 use crate::measure::bench::Bench;
-use crate::measure::gate::{Refusal, check_arguments};
+use crate::measure::bench::Refusal;
+use crate::measure::gate::check_arguments;
 use crate::measure::oracle::Expected;
 use crate::measure::timing::{Reference, Timing};
 use crate::measure::tolerance::Tolerance;

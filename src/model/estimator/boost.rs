@@ -12,7 +12,6 @@ use rayon::iter::{IntoParallelIterator, IntoParallelRefIterator, ParallelIterato
 
 use super::Group;
 use super::forest::{Forest, LEAVES, SPLITS, Split, Tree};
-use super::train::SAME;
 
 /// Different values of a feature that are told apart, at most.
 const BINS: usize = 255;
@@ -24,6 +23,8 @@ const LEAST_MEMBERS: u32 = 20;
 const LEAST_HESSIAN: f64 = 1e-3;
 /// Pairs count whose better placed member is among so many.
 const TOP: usize = 16;
+/// Speeds closer than this are noise.
+pub(super) const SAME: f32 = 0.05;
 /// The gain of a program falls with this power of its time.
 const GAIN: f32 = 3.0;
 

@@ -10,7 +10,7 @@ use rand::SeedableRng;
 use rand::seq::SliceRandom;
 use rand_chacha::ChaCha8Rng;
 
-use super::boost::boost;
+use super::boost::{SAME, boost};
 use super::{Estimator, HIDDEN};
 use crate::model::ModelError;
 use crate::model::optimizer::AdamW;
@@ -66,8 +66,6 @@ pub struct Ordered {
     pub first_three: f64,
 }
 
-/// Speeds closer than this are noise.
-pub(super) const SAME: f32 = 0.05;
 /// Differences beyond this many factors of two weigh no more.
 const FAR: f32 = 2.0;
 /// Programs slower than this many factors of two are all the same.
