@@ -29,9 +29,10 @@ pub use random::Random;
 
 use thiserror::Error;
 
+use crate::nest::Nest;
 use crate::rank::RankError;
 pub use crate::record::History;
-use crate::space::Trace;
+use crate::space::{NoProgram, Trace};
 use crate::target::Task;
 
 /// All search methods, in the order in which help lists them.
@@ -54,6 +55,15 @@ pub static METHODS: &[&Method] = &[
 pub static LM: &Method = &lm::METHOD;
 /// The same where the model has not learned from such machines.
 pub static EVOLUTION: &Method = &evolution::METHOD;
+
+/// The nest of a candidate. A dead end has none; nor has a program that a rule is at fault for, which is
+/// told.
+fn usable(trace: &Trace, nest: Result<Nest, NoProgram>) -> Option<Nest> {
+    if let Err(NoProgram::Defect(defect)) = &nest {
+        tracing::error!("a rule is at fault: {defect}; the decisions are {trace}");
+    }
+    nest.ok()
+}
 
 /// A finished trace that is worth measuring.
 #[derive(Clone, PartialEq, Debug)]

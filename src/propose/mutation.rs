@@ -22,7 +22,7 @@ const STEPS: f64 = 0.5;
 pub(super) fn untuned_programs(space: &Space, task: &Task) -> Vec<Trace> {
     let mut programs = Vec::new();
     let mut add = |(trace, result): (Trace, Result<Nest, NoProgram>)| {
-        if result.is_ok() && !programs.contains(&trace) {
+        if super::usable(&trace, result).is_some() && !programs.contains(&trace) {
             programs.push(trace);
         }
     };
@@ -41,7 +41,7 @@ pub(super) fn untuned_programs(space: &Space, task: &Task) -> Vec<Trace> {
 pub(super) fn children(space: &Space, task: &Task, parents: &[Trace], seeds: Vec<u64>) -> Vec<Option<Described>> {
     let breed = |seed| {
         let (trace, nest) = child(space, task, parents, &mut ChaCha8Rng::seed_from_u64(seed));
-        nest.ok().map(|nest| Described { features: features(task, &nest), trace })
+        super::usable(&trace, nest).map(|nest| Described { features: features(task, &nest), trace })
     };
     seeds.into_par_iter().map(breed).collect()
 }

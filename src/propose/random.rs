@@ -53,10 +53,10 @@ impl Proposer for Random<'_> {
             }
             let (trace, result) = self.space.drive(task, &mut Uniform(&mut self.rng));
             proposal.drawn += 1;
-            match result {
-                Err(_) => proposal.dead_ends += 1,
-                Ok(_) if history.contains(&trace) || !seen.insert(trace.clone()) => {}
-                Ok(_) => proposal.candidates.push(Candidate::new(trace)),
+            match super::usable(&trace, result) {
+                None => proposal.dead_ends += 1,
+                Some(_) if history.contains(&trace) || !seen.insert(trace.clone()) => {}
+                Some(_) => proposal.candidates.push(Candidate::new(trace)),
             }
         }
         Ok(proposal)

@@ -200,7 +200,8 @@ fn filter(rng: &mut ChaCha8Rng) -> Workload {
     let channels = [extent(rng, 2), rng.random_range(8..20), extent(rng, 5)];
     let windows = [11, 19].map(|most| {
         let input = extent(rng, most).max(kernel + 3);
-        Window { input, output: input + 2 * pad - kernel + 1, kernel, stride: 1, dilation: 1, pad, wraps: false }
+        let output = input + 2 * pad - kernel + 1;
+        Window { input, output, kernel, stride: 1, dilation: 1, pad, wraps: false }.wrapped_or_not(rng)
     });
     convolved(rng, channels, &windows, Role::Constant)
 }
