@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::workload::{DType, integer_from_bytes, real_from_bytes};
+use crate::workload::{DType, integer_from_bytes, put_real, real_from_bytes};
 
 /// Shared bytes: cloning and slicing copy nothing, and those that come from a file stay in the file's
 /// mapping. They need not be aligned to the element type.
@@ -19,6 +19,13 @@ pub struct TensorData {
 impl TensorData {
     pub fn from_f32(shape: Vec<i64>, values: &[f32]) -> TensorData {
         TensorData { shape, dtype: DType::F32, bytes: values.iter().flat_map(|v| v.to_le_bytes()).collect() }
+    }
+
+    /// Values of any type: rounded to floats, or truncated to integers.
+    pub fn from_f64(shape: Vec<i64>, dtype: DType, values: impl IntoIterator<Item = f64>) -> TensorData {
+        let mut bytes = Vec::new();
+        values.into_iter().for_each(|value| put_real(dtype, value, &mut bytes));
+        TensorData { shape, dtype, bytes: bytes.into() }
     }
 
     pub fn from_i64(shape: Vec<i64>, values: &[i64]) -> TensorData {

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use super::math::{float, load, var};
-use super::operator::Problem;
+use super::operator::{Operator, Problem};
 use crate::graph::fold::{self, Fold};
 use crate::graph::{Program, ProgramStage, TensorData};
 use crate::workload::{Combiner, DType, Expr, Index, Interval, Role, Stage, Tensor, TensorId, Var, row_major_strides};
@@ -159,6 +159,19 @@ impl Builder {
     /// The elements of a constant of integers.
     pub fn integers(&self, tensor: TensorId) -> Option<Vec<i64>> {
         self.data(tensor)?.integers()
+    }
+
+    /// The single integer that an operator wants to know while it is lowered.
+    pub fn integer_input(&self, op: &Operator, position: usize) -> Result<i64, Problem> {
+        match self.integers_input(op, position)?.as_slice() {
+            [value] => Ok(*value),
+            values => Err(Problem::Shape(format!("input {position} has to hold one number, not {}", values.len()))),
+        }
+    }
+
+    /// The integers that an operator wants to know while it is lowered.
+    pub fn integers_input(&self, op: &Operator, position: usize) -> Result<Vec<i64>, Problem> {
+        self.integers(op.input(position)?).ok_or(Problem::NotConstant(position))
     }
 
     /// The single element of a constant.

@@ -5,9 +5,10 @@ use super::layout::reshape_to;
 use super::math::{add, literal, load, multiply, var, vars, within};
 use super::operator::{Operator, Problem};
 use super::window::{explicit_pads, positions, steps, windows};
-use crate::workload::{Combiner, DType, Expr, Index, TensorId};
+use crate::workload::{Combiner, Condition, DType, Expr, Index, TensorId};
 
-fn check_floats(builder: &Builder, tensors: &[TensorId]) -> Result<(), Problem> {
+/// Refuses inputs that are not f32, which `tensors` lists in order.
+pub fn check_floats(builder: &Builder, tensors: &[TensorId]) -> Result<(), Problem> {
     match tensors.iter().position(|tensor| builder.dtype(*tensor) != DType::F32) {
         Some(input) => Err(Problem::Type { input, dtype: builder.dtype(tensors[input]) }),
         None => Ok(()),
@@ -59,7 +60,7 @@ pub fn convolution(builder: &mut Builder, op: &Operator) -> Result<Vec<TensorId>
     let product = builder.reduce(spatial, reduction, Combiner::Sum, DType::F32, multiply(read, tap))?;
     let shape = [vec![batch, filters], output].concat();
     let product = reshape_to(builder, product, shape)?;
-    let result = biased(builder, op, product)?;
+    let result = biased(builder, op.optional(2), product)?;
     let bias = op.optional(2);
     let is_constant = |tensor: TensorId| builder.data(tensor).is_some();
     if is_constant(w) && bias.is_none_or(is_constant) && !is_constant(product) {
@@ -68,9 +69,9 @@ pub fn convolution(builder: &mut Builder, op: &Operator) -> Result<Vec<TensorId>
     Ok(vec![result])
 }
 
-/// Adds the third input, one number for each channel.
-fn biased(builder: &mut Builder, op: &Operator, product: TensorId) -> Result<TensorId, Problem> {
-    let Some(bias) = op.optional(2) else { return Ok(product) };
+/// Adds one number for each channel.
+pub fn biased(builder: &mut Builder, bias: Option<TensorId>, product: TensorId) -> Result<TensorId, Problem> {
+    let Some(bias) = bias else { return Ok(product) };
     let shape = builder.shape(product);
     if builder.shape(bias) != shape[1..2] || builder.dtype(bias) != DType::F32 {
         return Err(Problem::Shape(format!("a bias of {:?} does not fit {shape:?}", builder.shape(bias))));
@@ -80,13 +81,27 @@ fn biased(builder: &mut Builder, op: &Operator, product: TensorId) -> Result<Ten
 }
 
 /// One dimension of a transposed convolution.
-struct Transposed {
-    input: i64,
-    output: i64,
-    kernel: i64,
-    stride: i64,
-    dilation: i64,
-    pad: i64,
+pub struct Transposed {
+    pub input: i64,
+    pub output: i64,
+    pub kernel: i64,
+    pub stride: i64,
+    pub dilation: i64,
+    pub pad: i64,
+}
+
+/// The axes of a transposed convolution, and where it reads.
+pub struct Phases {
+    /// Extents of the axes `q` and `r` of each dimension.
+    pub spatial: Vec<i64>,
+    /// Extents of the axes `t`.
+    pub reduction: Vec<i64>,
+    /// Of the input and of the kernel, by dimension.
+    pub positions: Vec<Index>,
+    pub taps: Vec<Index>,
+    /// Where positions, and where taps exist.
+    pub inside: Vec<Condition>,
+    pub existing: Vec<Condition>,
 }
 
 /// Input `[n, c, ..]`, weight `[c, m / groups, ..]`.
@@ -112,11 +127,37 @@ pub fn transposed(builder: &mut Builder, op: &Operator) -> Result<Vec<TensorId>,
     let first_output = 3;
     let c = first_output + 2 * rank;
     let channel = var(1).times(depth).plus(&var(c));
-    let mut at = vec![var(0), channel.clone()];
-    let mut taps = vec![channel, var(2)];
-    let (mut inside, mut existing, mut phases, mut reduction) = (vec![], vec![], vec![], vec![depth]);
+    let phases = phases(&dimensions, first_output, c + 1);
+    let at = [vec![var(0), channel.clone()], phases.positions].concat();
+    let taps = [vec![channel, var(2)], phases.taps].concat();
+    // each operand has its own border, so that each can be packed
+    let bordered = |guards, value| Expr::guard(guards, value, literal(DType::F32, 0.0));
+    let value = multiply(bordered(phases.inside, load(x, at)), bordered(phases.existing, load(w, taps)));
+    let spatial = [vec![batch, groups, per_group], phases.spatial].concat();
+    let reduction = [vec![depth], phases.reduction].concat();
+    let product = builder.reduce(spatial, reduction, Combiner::Sum, DType::F32, value)?;
+    // [n, m, q · stride + r, ..], cut to the output
+    let output: Vec<i64> = dimensions.iter().map(|d| d.output).collect();
+    let shape = [vec![batch, groups * per_group], output].concat();
+    let channel = vec![var(0), var(1).floor_div(per_group.max(1)), var(1).modulo(per_group.max(1))];
+    let indices = [channel, whole_positions(&dimensions, 2)].concat();
+    let product = builder.map(shape, DType::F32, load(product, indices))?;
+    Ok(vec![biased(builder, op.optional(2), product)?])
+}
+
+/// The phases of each dimension, whose axes `q` and `r` start at `first_output`, and its taps, whose axes start
+/// at `first_tap`: see [`transposed`].
+pub fn phases(dimensions: &[Transposed], first_output: usize, first_tap: usize) -> Phases {
+    let mut phases = Phases {
+        spatial: vec![],
+        reduction: vec![],
+        positions: vec![],
+        taps: vec![],
+        inside: vec![],
+        existing: vec![],
+    };
     for (d, dimension) in dimensions.iter().enumerate() {
-        let (q, r, t) = (var(first_output + 2 * d), var(first_output + 2 * d + 1), var(c + 1 + d));
+        let (q, r, t) = (var(first_output + 2 * d), var(first_output + 2 * d + 1), var(first_tap + d));
         let Transposed { input, output, kernel, stride, dilation, pad } = *dimension;
         let (position, tap) = if dilation == 1 {
             let quotient = stepwise(stride, &r, |r| (r + pad).div_euclid(stride));
@@ -128,34 +169,30 @@ pub fn transposed(builder: &mut Builder, op: &Operator) -> Result<Vec<TensorId>,
         } else {
             let scaled = q.times(stride).plus(&r).plus_constant(pad).minus(&t.clone().times(dilation));
             if stride > 1 {
-                inside.push(within(scaled.clone().modulo(stride), 0, 1));
+                phases.inside.push(within(scaled.clone().modulo(stride), 0, 1));
             }
             (scaled.floor_div(stride), t)
         };
         let taps_per_phase = if dilation == 1 { (kernel + stride - 1) / stride } else { kernel };
         if dilation == 1 && kernel % stride != 0 {
-            existing.push(within(tap.clone(), 0, kernel));
+            phases.existing.push(within(tap.clone(), 0, kernel));
         }
-        inside.push(within(position.clone(), 0, input));
-        phases.extend([(output + stride - 1) / stride, stride]);
-        reduction.push(taps_per_phase);
-        at.push(position);
-        taps.push(tap);
+        phases.inside.push(within(position.clone(), 0, input));
+        phases.spatial.extend([(output + stride - 1) / stride, stride]);
+        phases.reduction.push(taps_per_phase);
+        phases.positions.push(position);
+        phases.taps.push(tap);
     }
-    // each operand has its own border, so that each can be packed
-    let bordered = |guards, value| Expr::guard(guards, value, literal(DType::F32, 0.0));
-    let value = multiply(bordered(inside, load(x, at)), bordered(existing, load(w, taps)));
-    let spatial = [vec![batch, groups, per_group], phases].concat();
-    let product = builder.reduce(spatial, reduction, Combiner::Sum, DType::F32, value)?;
-    // [n, m, q · stride + r, ..], cut to the output
-    let output: Vec<i64> = dimensions.iter().map(|d| d.output).collect();
-    let shape = [vec![batch, groups * per_group], output].concat();
-    let mut indices = vec![var(0), var(1).floor_div(per_group.max(1)), var(1).modulo(per_group.max(1))];
-    for (d, dimension) in dimensions.iter().enumerate() {
-        indices.extend([var(2 + d).floor_div(dimension.stride), var(2 + d).modulo(dimension.stride)]);
-    }
-    let product = builder.map(shape, DType::F32, load(product, indices))?;
-    Ok(vec![biased(builder, op, product)?])
+    phases
+}
+
+/// Where the axes from `first` on, one for each dimension, are in those of the phases: `q` and `r`.
+pub fn whole_positions(dimensions: &[Transposed], first: usize) -> Vec<Index> {
+    let of_axis = |(d, dimension): (usize, &Transposed)| {
+        let axis = var(first + d);
+        [axis.clone().floor_div(dimension.stride), axis.modulo(dimension.stride)]
+    };
+    dimensions.iter().enumerate().flat_map(of_axis).collect()
 }
 
 /// `a + b · r`, if that is what `function` is for `r` in `0..extent`.

@@ -2,7 +2,7 @@
 
 use super::builder::Builder;
 use super::layout::{Strided, reshape_to, strided};
-use super::math::{cast, equal, gathered, literal, load, var, vars};
+use super::math::{cast, clamped, equal, gathered, less, literal, load, subtract, var, vars};
 use super::operator::{Operator, Problem, normal_axis};
 use crate::workload::{DType, Expr, Index, TensorId};
 
@@ -102,6 +102,26 @@ pub fn gather_nd(builder: &mut Builder, op: &Operator) -> Result<Vec<TensorId>, 
     indices.extend(vars(outer.len(), own.len() - batch - depth));
     let dtype = builder.dtype(input);
     Ok(vec![builder.map(shape, dtype, load(input, indices))?])
+}
+
+/// `ReverseSequence`: the first elements of each sequence of a batch, as many as its length says, in reverse.
+pub fn reverse_sequence(builder: &mut Builder, op: &Operator) -> Result<Vec<TensorId>, Problem> {
+    let (input, lengths) = (op.input(0)?, op.input(1)?);
+    check_index_type(builder, 1, lengths)?;
+    let own = builder.shape(input);
+    let (batch, time) =
+        (normal_axis(op.int("batch_axis", 1)?, own.len())?, normal_axis(op.int("time_axis", 0)?, own.len())?);
+    if batch == time || builder.shape(lengths) != own[batch..=batch] {
+        let given = builder.shape(lengths);
+        return Err(Problem::Shape(format!("lengths of shape {given:?} do not fit axis {batch} of {own:?}")));
+    }
+    let length = || cast(builder.dtype(lengths), DType::I64, load(lengths, vec![var(batch)]));
+    let here = || Expr::Index(var(time));
+    let opposite = subtract(subtract(length(), Expr::integer(1)), here());
+    let mut at = vars(0, own.len());
+    at[time] = clamped(Expr::select(less(here(), length()), opposite, here()), own[time]);
+    let dtype = builder.dtype(input);
+    Ok(vec![builder.map(own, dtype, load(input, at))?])
 }
 
 /// A new axis that is `on` at the place and `off` elsewhere.

@@ -32,6 +32,12 @@ pub fn gathered(value: Expr, extent: i64) -> Index {
     Index::value(value).modulo(extent)
 }
 
+/// The value of an integer as an index, the nearest in `0..extent`.
+pub fn clamped(value: Expr, extent: i64) -> Index {
+    let bounded = minimum(maximum(value, Expr::integer(0)), Expr::integer(extent.max(1) - 1));
+    Index::value(bounded)
+}
+
 pub fn within(index: Index, low: i64, high: i64) -> Condition {
     Condition { index, low, high }
 }

@@ -8,12 +8,17 @@
 //! [`Builder::check_shape`] before anything is computed or allocated with them.
 
 mod builder;
+mod columns;
 mod constants;
 mod contraction;
 mod convolution;
+mod deform;
+mod determinant;
 mod einsum;
 mod elementwise;
+mod fourier;
 mod gather;
+mod grid;
 mod layout;
 mod math;
 mod normalization;
@@ -22,6 +27,9 @@ mod padding;
 mod pooling;
 mod reduction;
 mod resize;
+mod roi;
+mod sampling;
+mod signal;
 mod window;
 
 pub use builder::Builder;
@@ -75,6 +83,8 @@ fn moves(kind: &str) -> bool {
             | "Gather"
             | "GatherElements"
             | "GatherND"
+            | "ReverseSequence"
+            | "CenterCropPad"
             | "EyeLike"
             | "Constant"
             | "ConstantOfShape"
@@ -129,11 +139,16 @@ fn rule(kind: &str) -> Option<Lower> {
         "DepthToSpace" | "SpaceToDepth" => layout::depth_and_space,
         "Trilu" => layout::trilu,
         "Pad" => padding::pad,
+        "CenterCropPad" => padding::centre,
         "Resize" | "Upsample" => resize::resize,
+        "GridSample" => grid::grid_sample,
+        "AffineGrid" => grid::affine_grid,
+        "RoiAlign" => roi::align,
 
         "Gather" => gather::gather,
         "GatherElements" => gather::gather_elements,
         "GatherND" => gather::gather_nd,
+        "ReverseSequence" => gather::reverse_sequence,
         "OneHot" => gather::one_hot,
         "EyeLike" => gather::eye_like,
 
@@ -142,12 +157,20 @@ fn rule(kind: &str) -> Option<Lower> {
         "Shape" | "Size" => constants::shape,
         "Range" => constants::range,
         "CumSum" | "CumProd" => reduction::cumulative,
+        "HannWindow" | "HammingWindow" | "BlackmanWindow" => signal::window,
+        "MelWeightMatrix" => signal::mel_weights,
+
+        "DFT" => fourier::dft,
+        "STFT" => fourier::stft,
 
         "Einsum" => einsum::einsum,
         "MatMul" => contraction::matmul,
         "Gemm" => contraction::gemm,
         "Conv" => convolution::convolution,
         "ConvTranspose" => convolution::transposed,
+        "DeformConv" => deform::deformable,
+        "Col2Im" => columns::col2im,
+        "Det" => determinant::determinant,
 
         "MaxPool" | "AveragePool" | "LpPool" => pooling::pool,
         "GlobalMaxPool" | "GlobalAveragePool" | "GlobalLpPool" => pooling::global,

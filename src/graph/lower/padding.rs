@@ -3,7 +3,7 @@
 use super::builder::Builder;
 use super::layout::{Strided, strided};
 use super::math::{literal, load, var, vars, within};
-use super::operator::{Attribute, Operator, Problem, normal_axis};
+use super::operator::{Attribute, Operator, Problem, normal_axes, normal_axis};
 use crate::workload::{DType, Expr, Index, TensorId};
 
 /// Bound of paddings, so that no position can overflow.
@@ -54,6 +54,47 @@ pub fn pad(builder: &mut Builder, op: &Operator) -> Result<Vec<TensorId>, Proble
     Ok(vec![input])
 }
 
+/// `CenterCropPad`: the middle of the input, or the input in the middle of zeros, axis by axis.
+pub fn centre(builder: &mut Builder, op: &Operator) -> Result<Vec<TensorId>, Problem> {
+    let mut input = op.input(0)?;
+    let own = builder.shape(input);
+    let wanted = builder.integers_input(op, 1)?;
+    let axes: Vec<usize> = match op.ints("axes")? {
+        Some(axes) => {
+            normal_axes(axes, own.len())?;
+            axes.iter().map(|axis| normal_axis(*axis, own.len())).collect::<Result<_, _>>()?
+        }
+        None => (0..own.len()).collect(),
+    };
+    if wanted.len() != axes.len() {
+        return Err(Problem::Shape(format!("{wanted:?} does not give an extent for each of the axes {axes:?}")));
+    }
+    Builder::check_shape(&wanted)?;
+    let mut pads = vec![(0, 0); own.len()];
+    for (axis, extent) in axes.into_iter().zip(wanted) {
+        let (cut, missing) = (own[axis] - extent, extent - own[axis]);
+        if cut > 0 {
+            input = strided(builder, input, &[(axis, Strided { start: cut / 2, step: 1, extent })])?;
+        } else {
+            pads[axis] = (missing / 2, missing - missing / 2);
+        }
+    }
+    let zero = literal(builder.dtype(input), 0.0);
+    Ok(vec![constant(builder, input, &pads, zero)?])
+}
+
+/// Cut off at the end of one axis, or continued by zeros.
+pub fn with_extent(builder: &mut Builder, input: TensorId, axis: usize, extent: i64) -> Result<TensorId, Problem> {
+    let shape = builder.shape(input);
+    if extent <= shape[axis] {
+        return strided(builder, input, &[(axis, Strided { start: 0, step: 1, extent })]);
+    }
+    let mut pads = vec![(0, 0); shape.len()];
+    pads[axis].1 = extent - shape[axis];
+    let zero = literal(builder.dtype(input), 0.0);
+    constant(builder, input, &pads, zero)
+}
+
 fn filling(builder: &Builder, op: &Operator, dtype: DType) -> Result<Expr, Problem> {
     if op.opset < 11 {
         return Ok(match op.attributes.get("value") {
@@ -73,7 +114,13 @@ fn filling(builder: &Builder, op: &Operator, dtype: DType) -> Result<Expr, Probl
     }
 }
 
-fn constant(builder: &mut Builder, input: TensorId, pads: &[(i64, i64)], filling: Expr) -> Result<TensorId, Problem> {
+/// Continued by one value.
+pub fn constant(
+    builder: &mut Builder,
+    input: TensorId,
+    pads: &[(i64, i64)],
+    filling: Expr,
+) -> Result<TensorId, Problem> {
     if pads.iter().all(|amounts| *amounts == (0, 0)) {
         return Ok(input);
     }

@@ -193,7 +193,7 @@ pub fn cumulative(builder: &mut Builder, op: &Operator) -> Result<Vec<TensorId>,
 
 /// The first or last place of the largest or smallest element: the extreme first, then the least or greatest
 /// place of an element that equals it.
-fn place_of_extreme(
+pub fn place_of_extreme(
     builder: &mut Builder,
     input: TensorId,
     over: &Axes,

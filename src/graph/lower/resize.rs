@@ -1,73 +1,105 @@
 //! `Resize` and its predecessor `Upsample`: one stage for each axis that changes, by tables computed here.
 
 use super::builder::Builder;
-use super::math::{add, gathered, load, multiply, var, vars};
+use super::math::{add, gathered, literal, load, multiply, var, vars};
 use super::operator::{Attribute, Operator, Problem, normal_axis};
+use super::padding;
 use crate::graph::TensorData;
 use crate::workload::{Combiner, DType, Expr, Index, TensorId};
 
 /// Most taps of an antialiasing filter.
 const MAX_TAPS: usize = 1 << 12;
 /// Up to so many taps are written out; more become a reduction.
-const FEW_TAPS: usize = 4;
+pub const FEW_TAPS: usize = 4;
 
 /// What one output position is made of: input positions and their weights.
 type Taps = Vec<(i64, f64)>;
 
 pub fn resize(builder: &mut Builder, op: &Operator) -> Result<Vec<TensorId>, Problem> {
     let mut x = op.input(0)?;
-    if builder.dtype(x) != DType::F32 {
-        return Err(Problem::Type { input: 0, dtype: builder.dtype(x) });
-    }
     let shape = builder.shape(x);
     let plan = Plan::new(builder, op, &shape)?;
-    for (axis, (input, (output, scale))) in shape.iter().zip(plan.axes.clone()).enumerate() {
-        if output != *input || (scale - 1.0).abs() > 1e-12 {
-            // the least that the taps of an output take while they are worked out
-            builder.reserve(&[output, 8], DType::I64)?;
-            x = resample(builder, x, axis, output, &plan.taps(*input, output, scale)?)?;
+    if builder.dtype(x) != DType::F32 && plan.mode != "nearest" {
+        return Err(Problem::Type { input: 0, dtype: builder.dtype(x) });
+    }
+    for (axis, line) in plan.axes.iter().enumerate() {
+        if line.output != line.input || (line.scale - 1.0).abs() > 1e-12 || line.part != (0.0, 1.0) {
+            x = plan.resized(builder, x, axis, line)?;
         }
     }
     Ok(vec![x])
 }
 
+/// One axis.
+#[derive(Clone, Copy, Debug)]
+struct Line {
+    input: i64,
+    output: i64,
+    /// Of the output's extent to the input's, before the output's was rounded to whole elements.
+    scale: f64,
+    /// The part of the input that is read, where 1 is all of it.
+    part: (f64, f64),
+}
+
 #[derive(Clone, Debug)]
 struct Plan {
-    /// Extent of the output, and its ratio to the input's, by axis.
-    axes: Vec<(i64, f64)>,
+    axes: Vec<Line>,
     mode: String,
     coordinates: String,
     nearest: String,
     cubic: f64,
     excludes_outside: bool,
     antialias: bool,
+    /// What lies outside of the input; `None`: the outermost elements.
+    outside: Option<f64>,
 }
 
 impl Plan {
     fn new(builder: &Builder, op: &Operator, shape: &[i64]) -> Result<Plan, Problem> {
         let old = op.kind == "Upsample" || op.opset < 11;
         let coordinates = op.text("coordinate_transformation_mode", if old { "asymmetric" } else { "half_pixel" })?;
-        if coordinates == "tf_crop_and_resize" {
-            return Err(Problem::Unsupported("coordinate_transformation_mode tf_crop_and_resize".to_string()));
-        }
+        let crops = coordinates == "tf_crop_and_resize";
         let mode = match op.text("mode", "nearest")? {
             "bilinear" | "linear" => "linear",
             other @ ("nearest" | "cubic") => other,
             other => return Err(Problem::AttributeValue { name: "mode", value: other.to_string() }),
         };
         Ok(Plan {
-            axes: extents(builder, op, shape)?,
+            axes: lines(builder, op, shape, crops)?,
             mode: mode.to_string(),
             coordinates: coordinates.to_string(),
             nearest: op.text("nearest_mode", if old { "floor" } else { "round_prefer_floor" })?.to_string(),
             cubic: op.float("cubic_coeff_a", -0.75)?,
             excludes_outside: op.flag("exclude_outside", false)?,
             antialias: op.flag("antialias", false)?,
+            outside: if crops { Some(op.float("extrapolation_value", 0.0)?) } else { None },
         })
     }
 
+    fn resized(&self, builder: &mut Builder, x: TensorId, axis: usize, line: &Line) -> Result<TensorId, Problem> {
+        // the least that the taps of an output take while they are worked out
+        builder.reserve(&[line.output, 8], DType::I64)?;
+        let places = (0..line.output).map(|at| self.coordinate(at, line)).collect::<Result<Vec<f64>, Problem>>()?;
+        let counts = |place: &&f64| self.outside.is_none() || (0.0..=(line.input - 1) as f64).contains(*place);
+        let before = places.iter().take_while(|place| !counts(place)).count();
+        let inside: Vec<f64> = places[before..].iter().take_while(counts).copied().collect();
+        let after = places.len() - before - inside.len();
+        let filling = literal(builder.dtype(x), self.outside.unwrap_or(0.0));
+        if inside.is_empty() {
+            let (mut shape, dtype) = (builder.shape(x), builder.dtype(x));
+            shape[axis] = line.output;
+            return builder.map(shape, dtype, filling);
+        }
+        let taps = inside.iter().map(|place| self.taps_at(*place, line.input, line.scale));
+        let x = resample(builder, x, axis, inside.len() as i64, &taps.collect::<Result<Vec<Taps>, Problem>>()?)?;
+        let mut pads = vec![(0, 0); builder.rank(x)];
+        pads[axis] = (before as i64, after as i64);
+        padding::constant(builder, x, &pads, filling)
+    }
+
     /// Where an output position lies among the input's.
-    fn coordinate(&self, at: i64, input: i64, output: i64, scale: f64) -> Result<f64, Problem> {
+    fn coordinate(&self, at: i64, line: &Line) -> Result<f64, Problem> {
+        let Line { input, output, scale, part } = *line;
         let (at, length) = (at as f64, output as f64);
         let half_pixel = (at + 0.5) / scale - 0.5;
         Ok(match self.coordinates.as_str() {
@@ -86,6 +118,11 @@ impl Plan {
             "align_corners" if output == 1 => 0.0,
             // the length before it was rounded to whole elements
             "align_corners" => at * (input - 1) as f64 / (scale * input as f64 - 1.0),
+            "tf_crop_and_resize" => {
+                let (last, read) = ((input - 1) as f64, part.1 - part.0);
+                let share = if output > 1 { at / (scale * input as f64 - 1.0) } else { 0.5 };
+                last * (part.0 + read * share)
+            }
             "asymmetric" => at / scale,
             "tf_half_pixel_for_nn" => (at + 0.5) / scale,
             other => {
@@ -93,11 +130,6 @@ impl Plan {
                 return Err(Problem::AttributeValue { name: "coordinate_transformation_mode", value });
             }
         })
-    }
-
-    fn taps(&self, input: i64, output: i64, scale: f64) -> Result<Vec<Taps>, Problem> {
-        Builder::check_shape(&[output])?;
-        (0..output).map(|at| self.taps_at(self.coordinate(at, input, output, scale)?, input, scale)).collect()
     }
 
     fn taps_at(&self, place: f64, input: i64, scale: f64) -> Result<Taps, Problem> {
@@ -149,8 +181,8 @@ impl Plan {
     }
 }
 
-/// From scales or sizes, which may be given for some axes only.
-fn extents(builder: &Builder, op: &Operator, shape: &[i64]) -> Result<Vec<(i64, f64)>, Problem> {
+/// From scales or sizes, and parts of the input, which may be given for some axes only.
+fn lines(builder: &Builder, op: &Operator, shape: &[i64], crops: bool) -> Result<Vec<Line>, Problem> {
     let (scales, sizes) = if op.kind == "Upsample" || op.opset < 11 { (1, usize::MAX) } else { (2, 3) };
     let given = |position: usize| -> Result<Option<Vec<f64>>, Problem> {
         let Some(tensor) = op.optional(position) else { return Ok(None) };
@@ -165,11 +197,20 @@ fn extents(builder: &Builder, op: &Operator, shape: &[i64]) -> Result<Vec<(i64, 
         (Some(Attribute::Floats(values)), None) => Some(values.iter().map(|v| f64::from(*v)).collect()),
         (_, values) => values,
     };
-    let mut extents: Vec<(i64, f64)> = shape.iter().map(|extent| (*extent, 1.0)).collect();
+    let whole = |extent: &i64| Line { input: *extent, output: *extent, scale: 1.0, part: (0.0, 1.0) };
+    let mut lines: Vec<Line> = shape.iter().map(whole).collect();
     if shape.contains(&0) {
         return Err(Problem::Shape(format!("{shape:?} has no elements")));
     }
     let wrong = |values: &[f64]| Problem::Shape(format!("{values:?} cannot resize {shape:?}"));
+    if crops {
+        let parts = given(1)?.ok_or(Problem::MissingInput(1))?;
+        if parts.len() != 2 * axes.len() || !parts.iter().all(|end| end.is_finite()) {
+            return Err(wrong(&parts));
+        }
+        let (starts, ends) = parts.split_at(axes.len());
+        axes.iter().zip(starts.iter().zip(ends)).for_each(|(axis, ends)| lines[*axis].part = (*ends.0, *ends.1));
+    }
     if let Some(sizes) = given(sizes)? {
         let in_range = |size: &f64| (1.0..2147483648.0).contains(size);
         if sizes.len() != axes.len() || !sizes.iter().all(in_range) {
@@ -186,12 +227,13 @@ fn extents(builder: &Builder, op: &Operator, shape: &[i64]) -> Result<Vec<(i64, 
         };
         for (axis, size) in axes.iter().zip(&sizes) {
             let own = shape[*axis] as f64;
-            extents[*axis] = match common {
+            let (output, scale) = match common {
                 Some(scale) => ((scale * own + 0.5).floor().max(1.0) as i64, scale),
                 None => (*size as i64, size / own),
             };
+            lines[*axis] = Line { output, scale, ..lines[*axis] };
         }
-        return Ok(extents);
+        return Ok(lines);
     }
     let scales = scales.ok_or(Problem::MissingInput(2))?;
     if scales.len() != axes.len() || !scales.iter().all(|scale| *scale > 0.0 && *scale < 2147483648.0) {
@@ -202,13 +244,13 @@ fn extents(builder: &Builder, op: &Operator, shape: &[i64]) -> Result<Vec<(i64, 
         if !(1.0..2147483648.0).contains(&extent) {
             return Err(wrong(&scales));
         }
-        extents[*axis] = (extent as i64, *scale);
+        lines[*axis] = Line { output: extent as i64, scale: *scale, ..lines[*axis] };
     }
-    Ok(extents)
+    Ok(lines)
 }
 
 fn resample(builder: &mut Builder, x: TensorId, axis: usize, output: i64, taps: &[Taps]) -> Result<TensorId, Problem> {
-    let own = builder.shape(x);
+    let (own, dtype) = (builder.shape(x), builder.dtype(x));
     let mut shape = own.clone();
     shape[axis] = output;
     let count = taps.first().map_or(0, Vec::len);
@@ -219,7 +261,7 @@ fn resample(builder: &mut Builder, x: TensorId, axis: usize, output: i64, taps: 
             let table = builder.constant(TensorData::from_i64(vec![output], &places));
             gathered(load(table, vec![var(axis)]), own[axis])
         });
-        return builder.map(shape, DType::F32, load(x, at));
+        return builder.map(shape, dtype, load(x, at));
     }
     // [output, taps]
     let flat = || taps.iter().flatten();

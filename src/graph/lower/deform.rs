@@ -1,0 +1,102 @@
+//! `DeformConv`: a convolution whose taps are displaced by data.
+
+use super::builder::Builder;
+use super::convolution::{biased, check_floats};
+use super::layout::reshape_to;
+use super::math::{add, cast, load, multiply, var, vars};
+use super::operator::{Operator, Problem};
+use super::sampling::{Interpolation, Line, Outside, Taps, interpolated};
+use super::window::{Window, windows};
+use crate::workload::{Combiner, DType, Expr, Index, TensorId};
+
+/// Input `[n, c, ..]`, weight `[m, c / groups, ..]`, offsets `[n, offset groups · taps · dimensions, ..]`, bias,
+/// and a mask `[n, offset groups · taps, ..]`. The input is sampled once for each tap and output position; what
+/// remains is a product.
+pub fn deformable(builder: &mut Builder, op: &Operator) -> Result<Vec<TensorId>, Problem> {
+    let (x, w, offsets) = (op.input(0)?, op.input(1)?, op.input(2)?);
+    let mask = op.optional(4);
+    check_floats(builder, &[&[x, w, offsets], mask.as_slice()].concat())?;
+    builder.materialize(w)?;
+    let (input, weight) = (builder.shape(x), builder.shape(w));
+    let (groups, offset_groups) = (op.int("group", 1)?, op.int("offset_group", 1)?);
+    let misfit = || {
+        let counts = format!("{groups} groups and {offset_groups} of offsets");
+        Problem::Shape(format!("input {input:?} does not fit weight {weight:?} with {counts}"))
+    };
+    if input.len() < 3 || weight.len() != input.len() || groups < 1 || offset_groups < 1 || input.contains(&0) {
+        return Err(misfit());
+    }
+    let (batch, channels, filters) = (input[0], input[1], weight[0]);
+    if channels % offset_groups != 0
+        || channels % groups != 0
+        || channels / groups != weight[1]
+        || filters % groups != 0
+    {
+        return Err(misfit());
+    }
+    let kernel = &weight[2..];
+    if op.ints("kernel_shape")?.is_some_and(|given| given != kernel) {
+        return Err(Problem::AttributeValue { name: "kernel_shape", value: "different from the weight's".to_string() });
+    }
+    let windows = windows(op, &input[2..], kernel)?;
+    let output: Vec<i64> = windows.iter().map(|window| window.output).collect();
+    let (rank, tap_count) = (windows.len(), Builder::check_shape(kernel)?);
+    let displacements = offset_groups.checked_mul(tap_count).and_then(|count| count.checked_mul(rank as i64));
+    let expected = |count: Option<i64>| count.map(|count| [vec![batch, count], output.clone()].concat());
+    if Some(builder.shape(offsets)) != expected(displacements) {
+        return Err(Problem::Shape(format!("offsets of shape {:?} do not fit the windows", builder.shape(offsets))));
+    }
+    if let Some(mask) =
+        mask.filter(|mask| Some(builder.shape(*mask)) != expected(displacements.map(|c| c / rank as i64)))
+    {
+        return Err(Problem::Shape(format!("a mask of shape {:?} does not fit the windows", builder.shape(mask))));
+    }
+    let places = [vec![batch, offset_groups, tap_count], output.clone()].concat();
+    let taps = displaced(builder, offsets, &windows, &places)?;
+    // axes: n, c, the tap, then the output's
+    let group = var(1).floor_div(channels / offset_groups);
+    let at = [vec![var(0), group.clone()], vars(2, 1 + rank)].concat();
+    let columns = [vec![batch, channels, tap_count], output.clone()].concat();
+    let read = |places: Vec<Index>| load(x, [vars(0, 2), places].concat());
+    let mut sampled = interpolated(builder, columns.clone(), DType::F32, &taps, &at, &read)?;
+    if let Some(mask) = mask {
+        let at = [vec![var(0), group.times(tap_count).plus(&var(2))], vars(3, rank)].concat();
+        let value = multiply(load(sampled, vars(0, columns.len())), load(mask, at));
+        sampled = builder.map(columns, DType::F32, value)?;
+    }
+    // axes: n, the group, its filter, the output's; reduced: the channel, and the tap
+    let per_group = filters / groups;
+    let flat_weight = reshape_to(builder, w, vec![filters, weight[1], tap_count])?;
+    let c = 3 + rank;
+    let channel = var(1).times(weight[1]).plus(&var(c));
+    let read = load(sampled, [vec![var(0), channel, var(c + 1)], vars(3, rank)].concat());
+    let tap = load(flat_weight, vec![var(1).times(per_group).plus(&var(2)), var(c), var(c + 1)]);
+    let spatial = [vec![batch, groups, per_group], output.clone()].concat();
+    let product =
+        builder.reduce(spatial, vec![weight[1], tap_count], Combiner::Sum, DType::F32, multiply(read, tap))?;
+    let product = reshape_to(builder, product, [vec![batch, filters], output].concat())?;
+    Ok(vec![biased(builder, op.optional(3), product)?])
+}
+
+/// The elements that each tap reads, by dimension: tables `[n, offset groups, taps, output .., 2]`.
+fn displaced(
+    builder: &mut Builder,
+    offsets: TensorId,
+    windows: &[Window],
+    places: &[i64],
+) -> Result<Vec<Taps>, Problem> {
+    let rank = windows.len();
+    let kernel: Vec<i64> = windows.iter().map(|window| window.kernel).collect();
+    let mut taps = Vec::new();
+    for (d, window) in windows.iter().enumerate() {
+        let tap = &super::builder::unflatten(&kernel, &var(2))[d];
+        let regular = cast(DType::I64, DType::F32, Expr::Index(window.position(&var(3 + d), tap)));
+        let displacement = var(1).times(places[2]).plus(&var(2)).times(rank as i64).plus_constant(d as i64);
+        let offset = load(offsets, [vec![var(0), displacement], vars(3, rank)].concat());
+        let place = builder.map(places.to_vec(), DType::F32, add(regular, offset))?;
+        let ends = (0.0, (window.input - 1) as f64);
+        let line = Line { extent: window.input, ends, interpolation: Interpolation::Linear, outside: Outside::Zeros };
+        taps.push(line.taps(builder, place)?);
+    }
+    Ok(taps)
+}

@@ -1,0 +1,309 @@
+//! Discrete Fourier transforms: products with constant matrices of roots of unity.
+//!
+//! A transform of up to [`DIRECT_LENGTH`] samples is a single product. A longer one is split by a factor of
+//! its length (J. W. Cooley and J. W. Tukey, "An algorithm for the machine calculation of complex Fourier
+//! series", 1965): products with two smaller matrices, and a rotation of each element between them; the second
+//! is split again as long as it is long. That takes about `n · sqrt(n)` operations, all of them in products. A
+//! length that has no factor to be split by is one product up to [`LONGEST_PRODUCT`], and refused above.
+
+use std::f64::consts::TAU;
+
+use super::builder::Builder;
+use super::layout::{Strided, permute, reshape_to, strided};
+use super::math::{add, float, load, multiply, var, vars, within};
+use super::operator::{Operator, Problem, normal_axis};
+use super::padding;
+use crate::graph::TensorData;
+use crate::workload::{Combiner, DType, Expr, Index, TensorId};
+
+/// Up to so many samples are never split: the product's operand stays small.
+const DIRECT_LENGTH: i64 = 512;
+/// The longest part that is split off.
+const LONGEST_FACTOR: i64 = 64;
+/// A shorter part is split off only where it has to be.
+const SHORTEST_FACTOR: i64 = 8;
+/// Samples of the longest product: its matrix has 64 MiB.
+const LONGEST_PRODUCT: i64 = 2048;
+
+/// `DFT`: the axis is an attribute before opset 20, an input since.
+pub fn dft(builder: &mut Builder, op: &Operator) -> Result<Vec<TensorId>, Problem> {
+    let x = op.input(0)?;
+    let shape = builder.shape(x);
+    let parts = complex_parts(builder, x)?;
+    let axis = match op.optional(2) {
+        _ if op.opset < 20 => op.int("axis", 1)?,
+        Some(_) => builder.integer_input(op, 2)?,
+        None => -2,
+    };
+    let axis = normal_axis(axis, shape.len())?;
+    if axis + 1 == shape.len() {
+        return Err(Problem::AttributeValue { name: "axis", value: "that of real and imaginary parts".to_string() });
+    }
+    let (inverse, onesided) = (op.flag("inverse", false)?, op.flag("onesided", false)?);
+    if onesided && (parts == 2) != inverse {
+        let kind = if inverse { "inverse transform of real" } else { "transform of complex" };
+        return Err(Problem::Shape(format!("a one-sided {kind} numbers does not exist")));
+    }
+    let length = match op.optional(1) {
+        Some(_) => builder.integer_input(op, 1)?,
+        None if inverse && onesided => 2 * (shape[axis] - 1),
+        None => shape[axis],
+    };
+    check_length(length)?;
+    // the signals as rows, [rows, samples, parts]
+    let mut order: Vec<usize> = (0..shape.len() - 1).filter(|d| *d != axis).collect();
+    let outer: Vec<i64> = order.iter().map(|d| shape[*d]).collect();
+    order.extend([axis, shape.len() - 1]);
+    let moved = permute(builder, x, &order)?;
+    let rows = reshape_to(builder, moved, vec![outer.iter().product(), shape[axis], parts])?;
+    let result = match (inverse, onesided) {
+        (true, true) => real_inverse(builder, rows, length)?,
+        (true, false) => {
+            let whole = Transform { length, sign: 1.0, scale: 1.0 / length as f64, outputs: length, parts: 2 };
+            whole.of(builder, rows)?
+        }
+        (false, _) => Transform::forward(length, onesided).of(builder, rows)?,
+    };
+    let [_, outputs, parts] = three(builder, result)?;
+    let result = reshape_to(builder, result, [outer, vec![outputs, parts]].concat())?;
+    let mut back = vec![0; order.len()];
+    order.iter().enumerate().for_each(|(position, d)| back[*d] = position);
+    Ok(vec![permute(builder, result, &back)?])
+}
+
+/// `STFT`: transforms of frames, each multiplied by a window.
+pub fn stft(builder: &mut Builder, op: &Operator) -> Result<Vec<TensorId>, Problem> {
+    let signal = op.input(0)?;
+    let parts = complex_parts(builder, signal)?;
+    let [batch, samples, _] = three(builder, signal)?;
+    let step = builder.integer_input(op, 1)?;
+    let window = op.optional(2);
+    let window_shape = window.map(|window| builder.shape(window));
+    let length = match (op.optional(3), window_shape.as_deref()) {
+        (Some(_), _) => builder.integer_input(op, 3)?,
+        (None, Some([size])) => *size,
+        (None, _) => samples,
+    };
+    check_length(length)?;
+    if step < 1 || samples < length {
+        return Err(Problem::Shape(format!("frames of {length} samples, {step} apart, do not fit into {samples}")));
+    }
+    // a window that is shorter than the frame leaves zeros behind it
+    let taken = match window_shape.as_deref() {
+        None => length,
+        Some([size]) => length.min(*size),
+        Some(shape) => return Err(Problem::Shape(format!("a window of shape {shape:?}"))),
+    };
+    if let Some(dtype) = window.map(|window| builder.dtype(window)).filter(|dtype| *dtype != DType::F32) {
+        return Err(Problem::Type { input: 2, dtype });
+    }
+    let onesided = op.flag("onesided", true)?;
+    if onesided && parts == 2 {
+        return Err(Problem::Shape("a one-sided transform of complex numbers does not exist".to_string()));
+    }
+    let transform = Transform::forward(length, onesided);
+    let frames = 1 + (samples - length) / step;
+    // axes b, f, then the sample and its part from `first` on
+    let frame = |first: usize| {
+        let place = var(1).times(step).plus(&var(first));
+        let sample = load(signal, vec![var(0), place, var(first + 1)]);
+        (sample, window.map(|window| load(window, vec![var(first)])))
+    };
+    let shape = vec![batch, frames, transform.outputs, 2];
+    if transform.factor().is_some() {
+        let (sample, weight) = frame(2);
+        let value = weight.into_iter().fold(sample, multiply);
+        let cut = builder.map(vec![batch, frames, taken, parts], DType::F32, value)?;
+        let rows = reshape_to(builder, cut, vec![batch * frames, taken, parts])?;
+        let result = transform.of(builder, rows)?;
+        return Ok(vec![reshape_to(builder, result, shape)?]);
+    }
+    let known = window.and_then(|window| builder.data(window)).map(TensorData::to_f64);
+    let weights = known.clone().unwrap_or_else(|| vec![1.0; taken as usize]);
+    let columns = transform.outputs * 2;
+    let matrix = transform.matrix(builder, &weights[..taken as usize], parts)?;
+    let matrix = reshape_to(builder, matrix, vec![taken, parts, columns])?;
+    let (sample, weight) = frame(3);
+    let sample = weight.filter(|_| known.is_none()).into_iter().fold(sample, multiply);
+    let value = multiply(sample, load(matrix, vec![var(3), var(4), var(2)]));
+    let result = builder.reduce(vec![batch, frames, columns], vec![taken, parts], Combiner::Sum, DType::F32, value)?;
+    Ok(vec![reshape_to(builder, result, shape)?])
+}
+
+/// How many numbers make a sample: the last dimension.
+fn complex_parts(builder: &Builder, x: TensorId) -> Result<i64, Problem> {
+    if builder.dtype(x) != DType::F32 {
+        return Err(Problem::Type { input: 0, dtype: builder.dtype(x) });
+    }
+    match builder.shape(x).as_slice() {
+        [_, .., parts @ (1 | 2)] => Ok(*parts),
+        shape => Err(Problem::Shape(format!("{shape:?} does not end in one or two parts of a number"))),
+    }
+}
+
+fn three(builder: &Builder, x: TensorId) -> Result<[i64; 3], Problem> {
+    <[i64; 3]>::try_from(builder.shape(x)).map_err(|shape| Problem::Shape(format!("{shape:?} is not 3-dimensional")))
+}
+
+fn check_length(length: i64) -> Result<(), Problem> {
+    match length {
+        1.. => Builder::check_shape(&[length]).map(drop),
+        _ => Err(Problem::Shape(format!("a transform of {length} samples"))),
+    }
+}
+
+/// `y[k] = scale · Σ x[n] · exp(sign · 2πi · k n / length)` of complex or real numbers.
+#[derive(Clone, Copy, Debug)]
+struct Transform {
+    length: i64,
+    sign: f64,
+    scale: f64,
+    /// How many `k`, from 0 on.
+    outputs: i64,
+    /// 2: complex results; 1: only their real parts.
+    parts: i64,
+}
+
+impl Transform {
+    fn forward(length: i64, onesided: bool) -> Transform {
+        let outputs = if onesided { length / 2 + 1 } else { length };
+        Transform { length, sign: -1.0, scale: 1.0, outputs, parts: 2 }
+    }
+
+    /// The factor by which it is split: the longest that is no longer than what is left. `None`: a product.
+    fn factor(&self) -> Option<i64> {
+        if self.length <= DIRECT_LENGTH {
+            return None;
+        }
+        let fits = |factor: &i64| self.length % factor == 0 && factor * factor <= self.length;
+        let longest = (2..=LONGEST_FACTOR).rev().find(fits)?;
+        (longest >= SHORTEST_FACTOR || self.length > LONGEST_PRODUCT).then_some(longest)
+    }
+
+    /// From `[rows, samples, parts]` to `[rows, outputs, parts]`. Samples are cut off behind the length, or
+    /// zeros take their place.
+    fn of(&self, builder: &mut Builder, x: TensorId) -> Result<TensorId, Problem> {
+        let [rows, samples, parts] = three(builder, x)?;
+        let Some(factor) = self.factor() else {
+            let taken = samples.min(self.length);
+            let x = strided(builder, x, &[(1, Strided { start: 0, step: 1, extent: taken })])?;
+            return self.product(builder, x, &vec![self.scale; taken as usize]);
+        };
+        let x = padding::with_extent(builder, x, 1, self.length)?;
+        let rest = self.length / factor;
+        // samples n = rest · n1 + n2, results k = k1 + factor · k2; first over n1
+        let split = reshape_to(builder, x, vec![rows, factor, rest, parts])?;
+        let split = permute(builder, split, &[0, 2, 1, 3])?;
+        let split = reshape_to(builder, split, vec![rows * rest, factor, parts])?;
+        let first = Transform { length: factor, outputs: factor, parts: 2, ..*self };
+        let first = first.of(builder, split)?;
+        let turned = self.turned(builder, first, [rows, factor, rest])?;
+        // then over n2
+        let outputs = (self.outputs + factor - 1) / factor;
+        let second = Transform { length: rest, scale: 1.0, outputs, ..*self }.of(builder, turned)?;
+        let second = reshape_to(builder, second, vec![rows, factor, outputs, self.parts])?;
+        let second = permute(builder, second, &[0, 2, 1, 3])?;
+        let second = reshape_to(builder, second, vec![rows, outputs * factor, self.parts])?;
+        strided(builder, second, &[(1, Strided { start: 0, step: 1, extent: self.outputs })])
+    }
+
+    /// `z[k1, n2] = y[n2, k1] · exp(sign · 2πi · k1 n2 / length)`, from `[rows · n2, k1, 2]` to `[rows · k1,
+    /// n2, 2]`.
+    fn turned(&self, builder: &mut Builder, y: TensorId, [rows, factor, rest]: [i64; 3]) -> Result<TensorId, Problem> {
+        let y = reshape_to(builder, y, vec![rows, rest, factor, 2])?;
+        builder.reserve(&[factor, rest, 2, 2], DType::F32)?;
+        let roots = self.roots();
+        let angles = (0..factor).flat_map(|k| (0..rest).map(move |n| k * n));
+        let table: Vec<f32> = angles.flat_map(|at| roots.block(at)).collect();
+        let table = builder.constant(TensorData::from_f32(vec![factor, rest, 2, 2], &table));
+        let term = |part: i64| {
+            let part = Index::constant(part);
+            let sample = load(y, vec![var(0), var(2), var(1), part.clone()]);
+            multiply(sample, load(table, vec![var(1), var(2), part, var(3)]))
+        };
+        let turned = builder.map(vec![rows, factor, rest, 2], DType::F32, add(term(0), term(1)))?;
+        reshape_to(builder, turned, vec![rows * factor, rest, 2])
+    }
+
+    /// One product, where sample `n` counts `weights[n]` times.
+    fn product(&self, builder: &mut Builder, x: TensorId, weights: &[f64]) -> Result<TensorId, Problem> {
+        let [rows, samples, parts] = three(builder, x)?;
+        let matrix = self.matrix(builder, weights, parts)?;
+        let x = reshape_to(builder, x, vec![rows, samples * parts])?;
+        let (columns, depth) = (self.outputs * self.parts, samples * parts);
+        let value = multiply(load(x, vec![var(0), var(2)]), load(matrix, vec![var(2), var(1)]));
+        let result = builder.reduce(vec![rows, columns], vec![depth], Combiner::Sum, DType::F32, value)?;
+        reshape_to(builder, result, vec![rows, self.outputs, self.parts])
+    }
+
+    /// The roots of unity by which samples are multiplied: `[samples · parts, outputs · parts]`.
+    fn matrix(&self, builder: &mut Builder, weights: &[f64], parts: i64) -> Result<TensorId, Problem> {
+        if self.length > LONGEST_PRODUCT {
+            let text = format!("a Fourier transform of {} samples, which cannot be split evenly,", self.length);
+            return Err(Problem::Unsupported(text));
+        }
+        let shape = vec![weights.len() as i64 * parts, self.outputs * self.parts];
+        builder.reserve(&shape, DType::F32)?;
+        let roots = self.roots();
+        let mut values: Vec<f32> = Vec::new();
+        for (n, weight) in weights.iter().enumerate() {
+            for part in 0..parts as usize {
+                for k in 0..self.outputs {
+                    let row = &roots.exact(n as i64 * k)[part];
+                    values.extend(row[..self.parts as usize].iter().map(|root| (root * weight) as f32));
+                }
+            }
+        }
+        Ok(builder.constant(TensorData::from_f32(shape, &values)))
+    }
+
+    fn roots(&self) -> Roots {
+        let angle = |at: i64| TAU * at as f64 / self.length as f64;
+        Roots((0..self.length).map(|at| (angle(at).cos(), self.sign * angle(at).sin())).collect())
+    }
+}
+
+/// Powers of a root of unity.
+struct Roots(Vec<(f64, f64)>);
+
+impl Roots {
+    /// What a power makes of a number: rows for its real and imaginary part, columns for the result's.
+    fn exact(&self, power: i64) -> [[f64; 2]; 2] {
+        let (cosine, sine) = self.0[(power % self.0.len() as i64) as usize];
+        [[cosine, sine], [-sine, cosine]]
+    }
+
+    fn block(&self, power: i64) -> [f32; 4] {
+        let [[a, b], [c, d]] = self.exact(power);
+        [a as f32, b as f32, c as f32, d as f32]
+    }
+}
+
+/// The real signal of a spectrum that is conjugate symmetric, of which one half is given: `[rows, samples, 2]`
+/// to `[rows, length, 1]`. Imaginary parts that would have to be 0 do not count.
+fn real_inverse(builder: &mut Builder, x: TensorId, length: i64) -> Result<TensorId, Problem> {
+    let half = length / 2 + 1;
+    let x = padding::with_extent(builder, x, 1, half)?;
+    let transform = Transform { length, sign: 1.0, scale: 1.0 / length as f64, outputs: length, parts: 1 };
+    // only the first, and of an even length the last, stands for itself alone
+    let is_single = |k: i64| k == 0 || 2 * k == length;
+    if transform.factor().is_none() {
+        let weight = |k: i64| if is_single(k) { transform.scale } else { 2.0 * transform.scale };
+        return transform.product(builder, x, &(0..half).map(weight).collect::<Vec<_>>());
+    }
+    builder.reserve(&[length, 2], DType::F32)?;
+    let sign = |k: i64| match is_single(k) {
+        true => 0.0,
+        false if k < half => 1.0,
+        false => -1.0,
+    };
+    let signs: Vec<f32> = (0..length).flat_map(|k| [1.0, sign(k)]).collect();
+    let signs = builder.constant(TensorData::from_f32(vec![length, 2], &signs));
+    let rows = builder.shape(x)[0];
+    let mirrored = load(x, vec![var(0), var(1).times(-1).plus_constant(length), var(2)]);
+    let mirrored = Expr::guard(vec![within(var(1), half, length)], mirrored, float(0.0));
+    let whole = Expr::guard(vec![within(var(1), 0, half)], load(x, vars(0, 3)), mirrored);
+    let value = multiply(whole, load(signs, vars(1, 2)));
+    let whole = builder.map(vec![rows, length, 2], DType::F32, value)?;
+    transform.of(builder, whole)
+}
