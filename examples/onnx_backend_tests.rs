@@ -1,12 +1,13 @@
 //! Runs ONNX's back-end tests through import and evaluator, or through a compiled artifact, and prints a
 //! table.
 //!
-//! usage: onnx_backend_tests FOLDER [--compiled] [--only TEXT] [--at-least COUNT]
+//! usage: onnx_backend_tests FOLDER [--compiled] [--only TEXT] [--reasons FILE [--update HEAD]]
 //!
 //! FOLDER holds one folder for each test, with `model.onnx` and `test_data_set_0/{input,output}_N.pb`;
 //! `tests/onnx_nodes.py` finds the one of an installed onnx package. With `--compiled`, every network is
-//! compiled untuned for this machine, loaded and run. Exits with 1 if a result is wrong, or if fewer tests
-//! passed than were asked for.
+//! compiled untuned for this machine, loaded and run. FILE holds lines `test: reason` for the tests that are not
+//! supported, behind a line HEAD; with `--update` it is written anew. Exits with 1 if a result is wrong, or if
+//! what is not supported differs from FILE.
 
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
@@ -35,12 +36,15 @@ struct Arguments {
     only: String,
     /// The machine to compile for; `None`: evaluated.
     compiled: Option<Target>,
-    at_least: usize,
+    reasons: Option<PathBuf>,
+    /// The first line of a file of reasons that is written anew.
+    update: Option<String>,
 }
 
 fn main() -> ExitCode {
     let refuse = |message: String| {
-        eprintln!("{message}\nusage: onnx_backend_tests FOLDER [--compiled] [--only TEXT] [--at-least COUNT]");
+        let options = "[--compiled] [--only TEXT] [--reasons FILE [--update HEAD]]";
+        eprintln!("{message}\nusage: onnx_backend_tests FOLDER {options}");
         ExitCode::from(2)
     };
     let arguments = match arguments() {
@@ -53,26 +57,71 @@ fn main() -> ExitCode {
         Err(error) => return refuse(format!("cannot read {}: {error}", arguments.folder.display())),
     };
     let (mut passed, mut wrong) = (0, 0);
-    let mut unsupported: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    let mut unsupported: BTreeMap<String, String> = BTreeMap::new();
     for (name, verdict) in run_all(&cases, arguments.compiled.as_ref()) {
         match verdict {
             Verdict::Passed => passed += 1,
-            Verdict::Unsupported(why) => unsupported.entry(why).or_default().push(name),
+            Verdict::Unsupported(why) => drop(unsupported.insert(name, why)),
             Verdict::Wrong(why) => {
                 wrong += 1;
                 println!("WRONG {name}: {why}");
             }
         }
     }
-    for (why, names) in &unsupported {
+    print_causes(&unsupported);
+    println!("{} tests: {passed} passed, {} unsupported, {wrong} wrong", cases.len(), unsupported.len());
+    let differences = match &arguments.reasons {
+        Some(file) => hold(file, &arguments, &unsupported),
+        None => Ok(0),
+    };
+    match differences {
+        Ok(0) if wrong == 0 => ExitCode::SUCCESS,
+        Ok(_) => ExitCode::FAILURE,
+        Err(error) => refuse(error),
+    }
+}
+
+fn print_causes(unsupported: &BTreeMap<String, String>) {
+    let mut causes: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+    for (name, why) in unsupported {
+        causes.entry(why).or_default().push(name);
+    }
+    for (why, names) in &causes {
         println!("unsupported {:4} {why} (as {})", names.len(), names[0]);
     }
-    let count: usize = unsupported.values().map(Vec::len).sum();
-    println!("{} tests: {passed} passed, {count} unsupported, {wrong} wrong", cases.len());
-    if passed < arguments.at_least {
-        println!("{} of them passed before", arguments.at_least);
+}
+
+/// Compares what is not supported with a file of reasons, as far as it is about the tests that ran, or writes
+/// that anew. Gives the number of differences.
+fn hold(file: &Path, arguments: &Arguments, unsupported: &BTreeMap<String, String>) -> Result<usize, String> {
+    let refuse = |error: std::io::Error| format!("{}: {error}", file.display());
+    let text = match std::fs::read_to_string(file) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound && arguments.update.is_some() => String::new(),
+        other => other.map_err(refuse)?,
+    };
+    let lines = text.lines().filter(|line| !line.starts_with('#')).filter_map(|line| line.split_once(": "));
+    let known: BTreeMap<&str, &str> = lines.collect();
+    let ran = |name: &str| name.contains(&arguments.only);
+    if let Some(head) = &arguments.update {
+        let others = known.iter().filter(|(name, _)| !ran(name)).map(|(name, why)| (*name, *why));
+        let all: BTreeMap<&str, &str> =
+            unsupported.iter().map(|(name, why)| (name.as_str(), why.as_str())).chain(others).collect();
+        let lines: String = all.iter().map(|(name, why)| format!("{name}: {why}\n")).collect();
+        std::fs::write(file, format!("{head}\n{lines}")).map_err(refuse)?;
+        return Ok(0);
     }
-    if wrong == 0 && passed >= arguments.at_least { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    let mut differences = 0;
+    for (name, why) in unsupported {
+        if known.get(name.as_str()) != Some(&why.as_str()) {
+            differences += 1;
+            println!("without this reason in {}: {name}: {why}", file.display());
+        }
+    }
+    for name in known.keys().filter(|name| ran(name) && !unsupported.contains_key(**name)) {
+        differences += 1;
+        println!("no longer unsupported, but in {}: {name}", file.display());
+    }
+    Ok(differences)
 }
 
 fn arguments() -> Result<Arguments, String> {
@@ -85,10 +134,8 @@ fn arguments() -> Result<Arguments, String> {
                 arguments.compiled = Some(Target::Cpu(host));
             }
             "--only" => arguments.only = words.next().ok_or("--only takes a text")?,
-            "--at-least" => {
-                let count = words.next().and_then(|count| count.parse().ok());
-                arguments.at_least = count.ok_or("--at-least takes a number")?;
-            }
+            "--reasons" => arguments.reasons = Some(words.next().ok_or("--reasons takes a file")?.into()),
+            "--update" => arguments.update = Some(words.next().ok_or("--update takes the file's first line")?),
             folder if arguments.folder.as_os_str().is_empty() => arguments.folder = folder.into(),
             other => return Err(format!("what is {other}?")),
         }
@@ -185,7 +232,7 @@ fn refusal(error: ImportError) -> Verdict {
             let mut kinds: Vec<String> = nodes.into_iter().map(|node| node.operator).collect();
             kinds.sort();
             kinds.dedup();
-            format!("operators {}", kinds.join(", "))
+            format!("{} not supported", kinds.join(", "))
         }
         ImportError::ElementType { code, .. } => format!("element type {code}"),
         ImportError::InputType { .. } => "an input that is no tensor".to_string(),
