@@ -2,8 +2,8 @@
 
 use super::builder::{Builder, broadcast_shape};
 use super::math::{
-    absolute, add, and, cast, divide, equal, exp, float, less, less_equal, literal, log, maximum, minimum, multiply,
-    not, or, power, sigmoid, sqrt, square, subtract, tanh,
+    absolute, add, and, cast, divide, equal, exp, float, less, less_equal, literal, load, log, maximum, minimum,
+    multiply, not, or, power, sigmoid, sqrt, square, subtract, tanh, vars,
 };
 use super::operator::{Operator, Problem};
 use crate::workload::{Binary, DType, Expr, TensorId, Unary};
@@ -222,7 +222,7 @@ fn truncating_divide(dtype: DType, x: Expr, y: Expr) -> Expr {
     Expr::select(and(inexact, negative), add(down.clone(), literal(dtype, 1.0)), down)
 }
 
-/// Small constant exponents become products.
+/// Small constant exponents become products. Integers to the power of integers are exact, and wrap.
 fn pow(
     builder: &mut Builder,
     shape: Vec<i64>,
@@ -242,9 +242,43 @@ fn pow(
         Some(4.0) => square(square(x)),
         Some(0.5) if base == DType::F32 => sqrt(x),
         _ if base == DType::F32 => power(x, cast(exponent, DType::F32, y)),
-        _ => return Err(Problem::Type { input: 0, dtype: base }),
+        _ if base.is_float() => return Err(Problem::Type { input: 0, dtype: base }),
+        _ if exponent.is_float() => {
+            let power = power(cast(base, DType::F32, x), cast(exponent, DType::F32, y.clone()));
+            let whole = Expr::unary(Unary::Round, power.clone());
+            let is_whole = equal(Expr::unary(Unary::Floor, y.clone()), y);
+            Expr::Cast(base, Box::new(Expr::select(is_whole, whole, power)))
+        }
+        _ => integer_power(builder, &shape, cast(base, DType::I64, x), cast(exponent, DType::I64, y), base)?,
     };
     Ok(vec![builder.map(shape, base, value)?])
+}
+
+/// By squaring. An exponent of 64 or more overflows, whatever it is, unless the base is 0, 1 or -1.
+fn integer_power(builder: &mut Builder, shape: &[i64], x: Expr, y: Expr, dtype: DType) -> Result<Expr, Problem> {
+    const BITS: u32 = 6;
+    let integer = Expr::integer;
+    let odd = |value: Expr| Expr::binary(Binary::Remainder, value, integer(2));
+    let size = || absolute(y.clone());
+    let is_small = less(size(), integer(1 << BITS));
+    let exponent = Expr::select(is_small, size(), add(integer((1 << BITS) - 2), odd(size())));
+    let exponent = builder.map(shape.to_vec(), DType::I64, exponent)?;
+    let own = |tensor: TensorId| load(tensor, vars(0, shape.len()));
+    let mut square_of = builder.map(shape.to_vec(), DType::I64, x.clone())?;
+    let mut value: Option<Expr> = None;
+    for bit in 0..BITS {
+        let is_set = equal(odd(divide(own(exponent), integer(1 << bit))), integer(1));
+        let factor = Expr::select(is_set, own(square_of), integer(1));
+        value = Some(value.map_or(factor.clone(), |value| multiply(value, factor)));
+        if bit + 1 < BITS {
+            square_of = builder.map(shape.to_vec(), DType::I64, square(own(square_of)))?;
+        }
+    }
+    // of a negative exponent, only what has no fraction is left
+    let is_unit = equal(absolute(x), integer(1));
+    let vanishes = and(less(y, integer(0)), not(is_unit));
+    let value = Expr::select(vanishes, integer(0), value.unwrap_or_else(|| integer(1)));
+    Ok(cast(DType::I64, dtype, value))
 }
 
 /// `Sum`, `Mean`, `Max` and `Min` of any number of tensors.

@@ -21,16 +21,18 @@ pub fn reshape_to(builder: &mut Builder, input: TensorId, shape: Vec<i64>) -> Re
     builder.map(shape, dtype, value)
 }
 
-/// `Identity`, and `Dropout` when it does not train.
+/// `Identity`, and `Dropout` where it drops nothing.
 pub fn identity(builder: &mut Builder, op: &Operator) -> Result<Vec<TensorId>, Problem> {
     let input = op.input(0)?;
     if op.kind != "Dropout" {
         return Ok(vec![input]);
     }
-    if let Some(training) = op.optional(2)
-        && builder.integers(training).as_deref() != Some(&[0])
-    {
-        return Err(Problem::Unsupported("training".to_string()));
+    if let Some(training) = op.optional(2) {
+        let trains = builder.integers(training).ok_or(Problem::NotConstant(2))? != [0];
+        let ratio = op.optional(1).map_or(Some(0.5), |ratio| builder.scalar(ratio));
+        if trains && ratio != Some(0.0) {
+            return Err(Problem::Unsupported("dropping elements at random, as in training,".to_string()));
+        }
     }
     if !op.wants_output(1) {
         return Ok(vec![input]);

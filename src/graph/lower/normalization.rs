@@ -26,8 +26,9 @@ fn check_channels(builder: &Builder, tensors: &[TensorId], channels: i64) -> Res
 /// convolution or matrix product where nothing else reads that one's result.
 pub fn batch(builder: &mut Builder, op: &Operator) -> Result<Vec<TensorId>, Problem> {
     let (x, shape) = float_input(builder, op)?;
-    if op.flag("training_mode", false)? || (1..op.outputs.len()).any(|output| op.wants_output(output)) {
-        return Err(Problem::Unsupported("training".to_string()));
+    let trains = op.flag("training_mode", false)?;
+    if !trains && (1..op.outputs.len()).any(|output| op.wants_output(output)) {
+        return Err(Problem::Unsupported("training before operator set 14".to_string()));
     }
     if shape.len() < 2 || !op.flag("spatial", true)? {
         return Err(Problem::Unsupported(format!("statistics for each element of {shape:?}")));
@@ -35,6 +36,9 @@ pub fn batch(builder: &mut Builder, op: &Operator) -> Result<Vec<TensorId>, Prob
     let [scale, bias, mean, variance] = [op.input(1)?, op.input(2)?, op.input(3)?, op.input(4)?];
     check_channels(builder, &[scale, bias, mean, variance], shape[1])?;
     let epsilon = op.float("epsilon", 1e-5)?;
+    if trains {
+        return batch_in_training(builder, op, x, epsilon);
+    }
     let at = |tensor: TensorId| load(tensor, vec![var(0)]);
     let factor = multiply(at(scale), reciprocal_sqrt(add(at(variance), float(epsilon))));
     let factor = builder.map(vec![shape[1]], DType::F32, factor)?;
@@ -46,6 +50,31 @@ pub fn batch(builder: &mut Builder, op: &Operator) -> Result<Vec<TensorId>, Prob
     let by_channel = |tensor: TensorId| load(tensor, vec![var(1)]);
     let value = add(multiply(load(x, vars(0, shape.len())), by_channel(factor)), by_channel(shift));
     Ok(vec![builder.map(shape, DType::F32, value)?])
+}
+
+/// With the statistics of the batch itself, by channel; they move the running ones, which are the further
+/// results.
+fn batch_in_training(builder: &mut Builder, op: &Operator, x: TensorId, epsilon: f64) -> Result<Vec<TensorId>, Problem> {
+    let shape = builder.shape(x);
+    let over = Axes::new(&shape, (0..shape.len()).filter(|d| *d != 1).collect());
+    let share = 1.0 / over.count().max(1) as f64;
+    let total = over.reduce(builder, Combiner::Sum, DType::F32, load(x, over.indices.clone()))?;
+    let mean = over.finish(builder, total, |total| multiply(total, float(share)))?;
+    let own = || vars(0, shape.len());
+    let by_channel = |tensor: TensorId| load(tensor, vec![var(1)]);
+    let centred = builder.map(shape.clone(), DType::F32, subtract(load(x, own()), by_channel(mean)))?;
+    let squares = over.reduce(builder, Combiner::Sum, DType::F32, square(load(centred, over.indices.clone())))?;
+    let variance = over.finish(builder, squares, |total| multiply(total, float(share)))?;
+    let factor = multiply(by_channel(op.input(1)?), reciprocal_sqrt(add(by_channel(variance), float(epsilon))));
+    let value = add(multiply(load(centred, own()), factor), by_channel(op.input(2)?));
+    let mut results = vec![builder.map(shape.clone(), DType::F32, value)?];
+    let momentum = op.float("momentum", 0.9)?;
+    for (running, current) in [(op.input(3)?, mean), (op.input(4)?, variance)] {
+        let at = |tensor: TensorId| load(tensor, vec![var(0)]);
+        let value = add(multiply(at(running), float(momentum)), multiply(at(current), float(1.0 - momentum)));
+        results.push(builder.map(vec![shape[1]], DType::F32, value)?);
+    }
+    Ok(results)
 }
 
 /// Lets a convolution or matrix product absorb `y · factor + shift`, both `[channels]`; `None` where `y` is

@@ -1,23 +1,21 @@
 //! Poolings over windows and over whole planes.
 
-use super::builder::Builder;
+use super::builder::{Builder, flat_index, unflatten};
 use super::layout::reshape_to;
-use super::math::{add, divide, float, literal, load, multiply, power, square, var, vars};
+use super::math::{add, divide, equal, float, literal, load, multiply, power, square, var, vars};
 use super::operator::{Operator, Problem};
 use super::reduction::Axes;
 use super::window::{Window, positions, windows};
 use crate::graph::TensorData;
-use crate::workload::{Combiner, DType, Expr, TensorId};
+use crate::workload::{Combiner, DType, Expr, Index, TensorId};
 
 /// `MaxPool`, `AveragePool` and `LpPool` of `[n, c, ..]`.
 pub fn pool(builder: &mut Builder, op: &Operator) -> Result<Vec<TensorId>, Problem> {
     let x = op.input(0)?;
     let (shape, dtype) = (builder.shape(x), builder.dtype(x));
-    if dtype != DType::F32 {
+    let is_short = matches!(dtype, DType::I8 | DType::U8);
+    if dtype != DType::F32 && !(is_short && op.kind == "MaxPool") {
         return Err(Problem::Type { input: 0, dtype });
-    }
-    if op.wants_output(1) {
-        return Err(Problem::Unsupported("the output Indices".to_string()));
     }
     if shape.len() < 3 {
         return Err(Problem::Shape(format!("{shape:?} has no dimensions to pool over")));
@@ -26,15 +24,28 @@ pub fn pool(builder: &mut Builder, op: &Operator) -> Result<Vec<TensorId>, Probl
     let windows = windows(op, &shape[2..], kernel)?;
     let rank = windows.len();
     let (at, guards) = positions(&windows, 2, 2 + rank);
-    let read = load(x, [vars(0, 2), at].concat());
+    let read = load(x, [vars(0, 2), at.clone()].concat());
     let spatial: Vec<i64> = shape[..2].iter().copied().chain(windows.iter().map(|w| w.output)).collect();
     let combine = |builder: &mut Builder, combiner: Combiner, value: Expr| {
         builder.reduce(spatial.clone(), kernel.to_vec(), combiner, dtype, value)
     };
     let result = match op.kind.as_str() {
         "MaxPool" => {
-            let value = Expr::guard(guards, read, float(f64::NEG_INFINITY));
-            combine(builder, Combiner::Maximum, value)?
+            let least = if dtype.is_float() { f64::NEG_INFINITY } else { dtype.least() as f64 };
+            let value = Expr::guard(guards.clone(), read.clone(), literal(dtype, least));
+            let largest = combine(builder, Combiner::Maximum, value)?;
+            if !op.wants_output(1) {
+                return Ok(vec![largest]);
+            }
+            let own = vars(0, 2 + rank);
+            let is_largest = equal(read, load(largest, own));
+            // the first place of the largest; where nothing equals it (not a number), still a place
+            let last = Expr::integer(shape.iter().product::<i64>() - 1);
+            let place = Expr::Index(flat_index(&shape, &[vars(0, 2), at].concat()));
+            let value = Expr::guard(guards, Expr::select(is_largest, place, last.clone()), last);
+            let place = builder.reduce(spatial, kernel.to_vec(), Combiner::Minimum, DType::I64, value)?;
+            let place = if op.flag("storage_order", false)? { column_major(builder, place, &shape)? } else { place };
+            return Ok(vec![largest, place]);
         }
         "AveragePool" => {
             let total = combine(builder, Combiner::Sum, Expr::guard(guards, read, float(0.0)))?;
@@ -49,6 +60,21 @@ pub fn pool(builder: &mut Builder, op: &Operator) -> Result<Vec<TensorId>, Probl
         other => return Err(Problem::Unsupported(other.to_string())),
     };
     Ok(vec![result])
+}
+
+/// Places in a tensor `[n, c, ..]` of this shape, counted so that the first dimension of a plane is the
+/// innermost.
+fn column_major(builder: &mut Builder, places: TensorId, shape: &[i64]) -> Result<TensorId, Problem> {
+    let own = builder.shape(places);
+    let place = Index::value(load(places, vars(0, own.len())));
+    let plane: i64 = shape[2..].iter().product();
+    let mut stride = 1;
+    let mut counted = place.clone().floor_div(plane).times(plane);
+    for (index, extent) in unflatten(&shape[2..], &place.modulo(plane)).into_iter().zip(&shape[2..]) {
+        counted = counted.plus(&index.times(stride));
+        stride *= extent;
+    }
+    builder.map(own, DType::I64, Expr::Index(counted))
 }
 
 /// What each sum is multiplied by to become an average: 1 over the taps that count, by output position.

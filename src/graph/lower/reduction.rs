@@ -3,7 +3,7 @@
 use super::builder::Builder;
 use super::layout::reshape_to;
 use super::math::{
-    absolute, divide, equal, exp, float, literal, load, log, multiply, sqrt, square, subtract, var, vars, within,
+    absolute, cast, divide, equal, exp, float, literal, load, log, multiply, sqrt, square, subtract, var, vars, within,
 };
 use super::operator::{Operator, Problem, normal_axes, normal_axis};
 use crate::workload::{Combiner, DType, Expr, Index, TensorId};
@@ -16,7 +16,8 @@ pub fn reduce(builder: &mut Builder, op: &Operator) -> Result<Vec<TensorId>, Pro
         op.kind.as_str(),
         "ReduceSum" | "ReduceMax" | "ReduceMin" | "ReduceProd" | "ReduceL1" | "ReduceSumSquare"
     );
-    if dtype == DType::Bool || (dtype != DType::F32 && !takes_integers) {
+    let is_extreme = matches!(op.kind.as_str(), "ReduceMax" | "ReduceMin");
+    if (dtype == DType::Bool && !is_extreme) || (dtype != DType::F32 && !takes_integers) {
         return Err(Problem::Type { input: 0, dtype });
     }
     // axes: an attribute before opset 13 (ReduceSum) or 18 (the others), an input since
@@ -40,8 +41,18 @@ pub fn reduce(builder: &mut Builder, op: &Operator) -> Result<Vec<TensorId>, Pro
             let total = sum(builder, x)?;
             over.finish(builder, total, |x| multiply(x, float(1.0 / over.count().max(1) as f64)))?
         }
-        "ReduceMax" => over.reduce(builder, Combiner::Maximum, dtype, x)?,
-        "ReduceMin" => over.reduce(builder, Combiner::Minimum, dtype, x)?,
+        "ReduceMax" | "ReduceMin" => {
+            let combiner = if op.kind == "ReduceMax" { Combiner::Maximum } else { Combiner::Minimum };
+            // Booleans are no numbers to combine
+            let counted = if dtype == DType::Bool { DType::U8 } else { dtype };
+            let extreme = over.reduce(builder, combiner, counted, cast(dtype, counted, x))?;
+            if counted == dtype {
+                extreme
+            } else {
+                let value = cast(counted, dtype, load(extreme, over.outer()));
+                builder.map(over.spatial.clone(), dtype, value)?
+            }
+        }
         "ReduceProd" => over.reduce(builder, Combiner::Product, dtype, x)?,
         "ReduceL1" => sum(builder, absolute(x))?,
         "ReduceSumSquare" => sum(builder, square(x))?,
@@ -239,11 +250,18 @@ pub fn hardmax(builder: &mut Builder, op: &Operator) -> Result<Vec<TensorId>, Pr
     }
     let axis = normal_axis(op.int("axis", if op.opset < 13 { 1 } else { -1 })?, shape.len())?;
     if op.opset < 13 && axis + 1 < shape.len() {
-        return Err(Problem::Unsupported(format!("Hardmax of {shape:?} over all axes from {axis} on")));
+        let joined = [&shape[..axis], &[shape[axis..].iter().product()]].concat();
+        let input = reshape_to(builder, input, joined)?;
+        let result = hardmax_along(builder, input, axis)?;
+        return Ok(vec![reshape_to(builder, result, shape)?]);
     }
+    Ok(vec![hardmax_along(builder, input, axis)?])
+}
+
+fn hardmax_along(builder: &mut Builder, input: TensorId, axis: usize) -> Result<TensorId, Problem> {
+    let (shape, dtype) = (builder.shape(input), builder.dtype(input));
     let over = Axes::new(&shape, vec![axis]);
     let place = place_of_extreme(builder, input, &over, Combiner::Maximum, false)?;
     let is_here = equal(load(place, over.outer_of_own()), Expr::Index(var(axis)));
-    let value = Expr::select(is_here, float(1.0), float(0.0));
-    Ok(vec![builder.map(shape, dtype, value)?])
+    builder.map(shape, dtype, Expr::select(is_here, float(1.0), float(0.0)))
 }

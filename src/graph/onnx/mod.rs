@@ -26,7 +26,7 @@ use crate::workload::{DType, TensorId};
 
 /// Operator sets between these, both included, are understood.
 pub const OLDEST_OPSET: i64 = 7;
-pub const NEWEST_OPSET: i64 = 26;
+pub const NEWEST_OPSET: i64 = 27;
 
 /// Protobuf's own limit.
 const MAX_FILE_BYTES: u64 = 1 << 31;
