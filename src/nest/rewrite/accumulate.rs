@@ -329,14 +329,11 @@ fn take_chain(body: &mut Vec<Stmt>, tensor: TensorId) -> Option<Chain> {
 /// The store of an element-wise stage at the point where the element of `tensor` that it reads is `result`.
 fn epilogue_store(stage: &Stage, tensor: TensorId, indices: &[Index], result: &Expr) -> Stmt {
     let at = |axis: Var| indices.get(axis.0 as usize).cloned();
-    let value = stage.value.map_loads(&mut |loaded, _| (loaded == tensor).then_some(Expr::Float(SENTINEL)));
-    // two steps, since the registers' indices must not be renamed as if they were axes
-    let value = value.substitute(&at).rewrite(&mut |e| if e == Expr::Float(SENTINEL) { result.clone() } else { e });
+    // axes first, since the registers' indices must not be renamed as if they were axes
+    let value = stage.value.substitute(&at);
+    let value = value.map_loads(&mut |loaded, _| (loaded == tensor).then(|| result.clone()));
     Stmt::Store { buffer: stage.output, indices: indices.to_vec(), value }
 }
-
-/// Stands for the register while axes are renamed: a NaN whose payload no literal has.
-const SENTINEL: crate::workload::Float = crate::workload::Float(f64::from_bits(0x7ff8_7469_6c65_7363));
 
 /// Drops the statements that start an accumulation, outside of the loop `at`.
 fn drop_start(stmts: &mut Vec<Stmt>, tensor: TensorId, start: &Expr, at: Var) {
