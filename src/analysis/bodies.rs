@@ -167,7 +167,7 @@ impl<'a> Walk<'_, 'a> {
         let depends = |var: Var| value.mentions(var);
         match value {
             Expr::Load { tensor, indices } => return self.access(*tensor, indices, false, within, own),
-            Expr::Binary(..) | Expr::Select { .. } | Expr::Cast(..) => {
+            Expr::Binary(..) | Expr::Select { .. } | Expr::Cast(..) | Expr::Bits(..) => {
                 own.operations += self.registers(within, &depends);
             }
             Expr::Unary(..) => {

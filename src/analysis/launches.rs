@@ -264,7 +264,7 @@ impl<'a> Counter<'_, 'a> {
             Expr::Float(_) | Expr::Index(_) => {}
             Expr::Load { tensor, indices } => return self.access(*tensor, indices, false, place),
             Expr::Guard { conditions, .. } => self.conditions(conditions, place),
-            Expr::Unary(..) | Expr::Binary(..) | Expr::Cast(..) | Expr::Select { .. } => {
+            Expr::Unary(..) | Expr::Binary(..) | Expr::Cast(..) | Expr::Bits(..) | Expr::Select { .. } => {
                 self.operation(&depends, is_slow(value), place);
             }
         }

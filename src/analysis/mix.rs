@@ -226,7 +226,7 @@ impl<'a> Counter<'_, 'a> {
                 }
                 self.operation(&depends, place);
             }
-            Expr::Cast(..) | Expr::Select { .. } => self.operation(&depends, place),
+            Expr::Cast(..) | Expr::Bits(..) | Expr::Select { .. } => self.operation(&depends, place),
         }
         value.children().for_each(|child| self.value(child, place));
     }

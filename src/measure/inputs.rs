@@ -17,7 +17,7 @@ use super::memory::readable;
 use crate::workload::{Array, ArrayError, Binary, Combiner, Elements, Expr, Role, Sign, TensorId, Workload};
 
 /// Raised with every change of what is generated: the oracle's cached outputs belong to a version.
-pub(super) const GENERATOR: u32 = 2;
+pub(super) const GENERATOR: u32 = 3;
 
 /// Why there are no inputs.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
@@ -111,6 +111,10 @@ fn sign_of(expr: &Expr, signs: &[Sign], safe: &mut bool) -> Sign {
         Expr::Float(_) | Expr::Index(_) => Sign::Any,
         Expr::Load { tensor, .. } => signs[tensor.0 as usize],
         Expr::Cast(_, x) => sign_of(x, signs, safe),
+        Expr::Bits(_, x) => {
+            sign_of(x, signs, safe);
+            Sign::Any
+        }
         Expr::Unary(op, x) => {
             let sign = sign_of(x, signs, safe);
             *safe &= op.is_defined_for(sign);

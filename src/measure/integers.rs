@@ -52,6 +52,14 @@ impl Values {
             Elements::U8(values) => values.fill_with(|| draw() as u8),
             Elements::I32(values) => values.fill_with(|| draw() as i32),
             Elements::I64(values) => values.fill_with(draw),
+            Elements::I16(values) => values.fill_with(|| draw() as i16),
+            Elements::U16(values) => values.fill_with(|| draw() as u16),
+            Elements::U32(values) => values.fill_with(|| draw() as u32),
+            // every other one is beyond what an i64 holds
+            Elements::U64(values) if self == Values::within(-LARGE, LARGE).of_type(DType::U64) => {
+                values.fill_with(|| random.random());
+            }
+            Elements::U64(values) => values.fill_with(|| draw().cast_unsigned()),
             Elements::F32(_) | Elements::F16(_) | Elements::BF16(_) | Elements::Bool(_) => {}
         }
     }
@@ -269,6 +277,7 @@ impl Ranges<'_> {
                 let value = self.of(x);
                 stored(value, *dtype)
             }
+            Expr::Bits(dtype, _) => stored(None, *dtype),
             Expr::Unary(Unary::Negate, x) => times(self.of(x)?, -1),
             Expr::Unary(Unary::Absolute, x) => {
                 let Interval { low, high } = self.of(x)?;
@@ -392,7 +401,9 @@ fn binary(op: Binary, x: Option<Interval>, y: Option<Interval>) -> Option<Interv
             (Some(known), None) | (None, Some(known)) => Some(Interval { low: i64::MIN, high: known.high }),
             (None, None) => None,
         },
-        Binary::Power => None,
+        Binary::Power | Binary::BitOr | Binary::BitXor | Binary::ShiftLeft => None,
+        // of what has no sign and no more bits
+        Binary::BitAnd | Binary::ShiftRight => x.filter(|x| x.low >= 0).map(|x| Interval { low: 0, high: x.high }),
         Binary::Less | Binary::LessEqual | Binary::Equal | Binary::And | Binary::Or => Some(Interval::below(2)),
     }
 }

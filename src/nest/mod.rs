@@ -55,6 +55,7 @@ pub use structure::Flaw;
 pub use verify::{MAX_THREADS, VerifyError, VerifyRule, verify};
 
 pub use crate::workload::text::axis_name;
+use crate::workload::scalar::identity_integer;
 use crate::workload::{Combiner, Condition, DType, Expr, Index, Role, TensorId, Var, Workload};
 
 pub mod rewrite;
@@ -325,12 +326,7 @@ pub fn identity(combiner: Combiner, dtype: DType) -> Expr {
     if dtype.is_float() {
         return Expr::float(combiner.identity());
     }
-    Expr::integer(match combiner {
-        Combiner::Sum => 0,
-        Combiner::Product => 1,
-        Combiner::Maximum => i64::MIN,
-        Combiner::Minimum => i64::MAX,
-    })
+    Expr::integer(identity_integer(combiner, dtype))
 }
 
 /// The same as a part of an expression, whose operands are all of one type.

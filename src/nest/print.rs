@@ -248,6 +248,9 @@ fn head(f: &mut Formatter<'_>, names: &Names<'_>, statement: &Stmt) -> fmt::Resu
     }
 }
 
+/// How the name of a function begins that gives the bits of a value as another type.
+pub(super) const BITS: &str = "bits_";
+
 // How tightly operators bind. An operand that binds less tightly than its place asks for stands in
 // parentheses.
 pub(super) const LOOSEST: u8 = 0;
@@ -279,6 +282,7 @@ fn expr(f: &mut Formatter<'_>, names: &Names<'_>, value: &Expr, place: u8) -> fm
             Notation::Infix(name, _) | Notation::Call(name) => call(f, names, name, &[x]),
         },
         Expr::Cast(dtype, x) => call(f, names, dtype.name(), &[x]),
+        Expr::Bits(dtype, x) => call(f, names, &format!("{BITS}{}", dtype.name()), &[x]),
         Expr::Select { condition, yes, no } => call(f, names, "select", &[condition, yes, no]),
         Expr::Guard { conditions, inside, outside } => {
             f.write_str("guard(")?;

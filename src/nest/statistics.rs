@@ -105,7 +105,7 @@ impl Counter<'_> {
         let own = match expr {
             Expr::Float(_) => 0,
             Expr::Index(index) => self.indices(std::slice::from_ref(index), runs),
-            Expr::Cast(..) => 1,
+            Expr::Cast(..) | Expr::Bits(..) => 1,
             Expr::Guard { conditions, .. } => self.conditions(conditions, runs),
             Expr::Load { tensor, indices } => {
                 self.note(*tensor, runs, true);

@@ -145,6 +145,10 @@ impl Checker<'_> {
             Expr::Index(index) => self.index(index).map(|()| DType::I64),
             Expr::Load { tensor, indices } => self.access(*tensor, indices),
             Expr::Cast(to, x) => self.expr(x).map(|_| *to),
+            Expr::Bits(to, x) => match self.expr(x)? {
+                found if found.bytes() == to.bytes() => Ok(*to),
+                found => wrong("bits", x, found),
+            },
             Expr::Unary(op, x) => {
                 let found = self.expr(x)?;
                 if op.takes().contain(found) { Ok(found) } else { wrong("function", x, found) }

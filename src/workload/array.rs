@@ -4,7 +4,7 @@ use half::{bf16, f16};
 use thiserror::Error;
 
 use super::DType;
-use super::scalar::{to_bf16, to_f16};
+use super::scalar::{to_bf16, to_f16, to_integer};
 
 /// A dense row-major tensor with its elements.
 #[derive(Clone, PartialEq, Debug)]
@@ -31,7 +31,7 @@ pub(super) trait Element: Copy + Default + Send + Sync {
     /// Appends its little-endian bytes.
     fn put(self, bytes: &mut Vec<u8>);
     fn real(self) -> f64;
-    /// Floats are truncated.
+    /// Floats are truncated; of u64, its bits.
     fn integer(self) -> i64;
     /// The nearest float; of integers, the low bits of the truncated value.
     fn from_real(x: f64) -> Self;
@@ -80,6 +80,10 @@ element!(i8, |x| f64::from(x), |x| i64::from(x), |x| x as i64 as i8, |x| x as i8
 element!(u8, |x| f64::from(x), |x| i64::from(x), |x| x as i64 as u8, |x| x as u8);
 element!(i32, |x| f64::from(x), |x| i64::from(x), |x| x as i64 as i32, |x| x as i32);
 element!(i64, |x| x as f64, |x| x, |x| x as i64, |x| x);
+element!(i16, |x| f64::from(x), |x| i64::from(x), |x| x as i64 as i16, |x| x as i16);
+element!(u16, |x| f64::from(x), |x| i64::from(x), |x| x as i64 as u16, |x| x as u16);
+element!(u32, |x| f64::from(x), |x| i64::from(x), |x| x as i64 as u32, |x| x as u32);
+element!(u64, |x| x as f64, |x| x.cast_signed(), |x| to_integer(DType::U64, x).cast_unsigned(), |x| x.cast_unsigned());
 
 impl Element for bool {
     fn from_bytes(bytes: &[u8]) -> bool {
@@ -154,7 +158,7 @@ macro_rules! elements {
             }
         }
 
-        /// The integer that an element's little-endian bytes hold; floats are truncated.
+        /// The integer that an element's little-endian bytes hold; floats are truncated, a u64 is its bits.
         pub fn integer_from_bytes(dtype: DType, bytes: &[u8]) -> i64 {
             match dtype {
                 $(DType::$dtype => <$type>::from_bytes(bytes).integer(),)*
@@ -186,6 +190,10 @@ elements! {
     I32(i32),
     I64(i64),
     Bool(bool),
+    I16(i16),
+    U16(u16),
+    U32(u32),
+    U64(u64),
 }
 
 pub(super) use each_type;

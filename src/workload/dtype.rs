@@ -30,7 +30,8 @@ struct Row {
 
 macro_rules! types {
     ($($dtype:ident($name:expr, $class:expr, $bytes:expr, $number:expr, $onnx:expr, $numpy:expr, $safetensors:expr),)*) => {
-        /// Element types. Floats are computed in f32, integers in i64.
+        /// Element types. Floats are computed in f32, integers in i64. A u64 is computed as its bits, with
+        /// operations of its own where the sign bit matters.
         #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
         pub enum DType {
             $($dtype,)*
@@ -66,6 +67,10 @@ types! {
     I32("i32", Class::Signed, 4, 5, 6, "<i4", "I32"),
     I64("i64", Class::Signed, 8, 6, 7, "<i8", "I64"),
     Bool("bool", Class::Boolean, 1, 7, 9, "|b1", "BOOL"),
+    I16("i16", Class::Signed, 2, 8, 5, "<i2", "I16"),
+    U16("u16", Class::Unsigned, 2, 9, 4, "<u2", "U16"),
+    U32("u32", Class::Unsigned, 4, 10, 12, "<u4", "U32"),
+    U64("u64", Class::Unsigned, 8, 11, 13, "<u8", "U64"),
 }
 
 impl DType {
@@ -113,6 +118,12 @@ impl DType {
             Class::Signed => i64::MAX >> (64 - self.bits()),
             Class::Unsigned | Class::Float { .. } => i64::MAX,
         }
+    }
+
+    /// What a literal becomes that is stored as this type: the nearest integer that it holds. The bits of a u64
+    /// are written as those of an i64.
+    pub fn clamp_literal(self, value: i64) -> i64 {
+        if self == DType::U64 { value } else { value.clamp(self.least(), self.greatest()) }
     }
 
     /// Half the distance from 1 to the next number; 0 of integers, which are exact.
@@ -177,7 +188,9 @@ mod tests {
         let ends = DType::ALL.map(|dtype| (dtype.least(), dtype.greatest()));
         let wide = (i64::MIN, i64::MAX);
         let i32s = (i64::from(i32::MIN), i64::from(i32::MAX));
-        assert_eq!(ends, [wide, wide, wide, (-128, 127), (0, 255), i32s, wide, (0, 1)]);
+        let i16s = (i64::from(i16::MIN), i64::from(i16::MAX));
+        let (u16s, u32s, u64s) = ((0, i64::from(u16::MAX)), (0, i64::from(u32::MAX)), (0, i64::MAX));
+        assert_eq!(ends, [wide, wide, wide, (-128, 127), (0, 255), i32s, wide, (0, 1), i16s, u16s, u32s, u64s]);
         assert_eq!(DType::F32.class(), Class::Float { fraction: f32::MANTISSA_DIGITS as i32 - 1 });
         assert_eq!(DType::F32.unit_roundoff(), f64::from(f32::EPSILON) / 2.0);
     }

@@ -69,6 +69,8 @@ pub enum Expr {
         outside: Box<Expr>,
     },
     Cast(DType, Box<Expr>),
+    /// The bits of a value, as a value of another type of as many bits. A Boolean is a byte.
+    Bits(DType, Box<Expr>),
 }
 
 impl Expr {
@@ -108,7 +110,7 @@ impl Expr {
     pub fn children(&self) -> impl Iterator<Item = &Expr> {
         let operands: [Option<&Expr>; 3] = match self {
             Expr::Float(_) | Expr::Index(_) | Expr::Load { .. } => [None; 3],
-            Expr::Unary(_, x) | Expr::Cast(_, x) => [Some(x), None, None],
+            Expr::Unary(_, x) | Expr::Cast(_, x) | Expr::Bits(_, x) => [Some(x), None, None],
             Expr::Binary(_, x, y) => [Some(x), Some(y), None],
             Expr::Select { condition, yes, no } => [Some(condition), Some(yes), Some(no)],
             Expr::Guard { inside, outside, .. } => [Some(inside), Some(outside), None],
@@ -120,12 +122,27 @@ impl Expr {
     pub fn children_mut(&mut self) -> impl Iterator<Item = &mut Expr> {
         let operands: [Option<&mut Expr>; 3] = match self {
             Expr::Float(_) | Expr::Index(_) | Expr::Load { .. } => [None, None, None],
-            Expr::Unary(_, x) | Expr::Cast(_, x) => [Some(x), None, None],
+            Expr::Unary(_, x) | Expr::Cast(_, x) | Expr::Bits(_, x) => [Some(x), None, None],
             Expr::Binary(_, x, y) => [Some(x), Some(y), None],
             Expr::Select { condition, yes, no } => [Some(condition), Some(yes), Some(no)],
             Expr::Guard { inside, outside, .. } => [Some(inside), Some(outside), None],
         };
         operands.into_iter().flatten()
+    }
+
+    /// The type of an expression that is well typed, by those of the tensors.
+    pub fn dtype(&self, of: &dyn Fn(TensorId) -> DType) -> DType {
+        match self {
+            Expr::Float(_) => DType::F32,
+            Expr::Index(_) => DType::I64,
+            Expr::Load { tensor, .. } => of(*tensor),
+            Expr::Cast(dtype, _) | Expr::Bits(dtype, _) => *dtype,
+            Expr::Unary(Unary::Not, _) => DType::Bool,
+            Expr::Binary(op, ..) if op.is_comparison() || matches!(op, Binary::And | Binary::Or) => DType::Bool,
+            Expr::Unary(_, x) | Expr::Binary(_, x, _) => x.dtype(of),
+            Expr::Select { yes, .. } => yes.dtype(of),
+            Expr::Guard { inside, .. } => inside.dtype(of),
+        }
     }
 
     /// Whether it computes nothing: a literal, an index or an element, converted at most.
@@ -144,6 +161,7 @@ impl Expr {
             Expr::Float(_) | Expr::Index(_) | Expr::Load { .. } => self.clone(),
             Expr::Unary(op, x) => Expr::unary(*op, x.rewrite(change)),
             Expr::Cast(dtype, x) => Expr::Cast(*dtype, Box::new(x.rewrite(change))),
+            Expr::Bits(dtype, x) => Expr::Bits(*dtype, Box::new(x.rewrite(change))),
             Expr::Binary(op, x, y) => Expr::binary(*op, x.rewrite(change), y.rewrite(change)),
             Expr::Select { condition, yes, no } => {
                 Expr::select(condition.rewrite(change), yes.rewrite(change), no.rewrite(change))
@@ -167,6 +185,7 @@ impl Expr {
             Expr::Load { tensor, indices } => Expr::load(*tensor, indices.iter().map(change).collect()),
             Expr::Unary(op, x) => Expr::unary(*op, x.map_indices(change)),
             Expr::Cast(dtype, x) => Expr::Cast(*dtype, Box::new(x.map_indices(change))),
+            Expr::Bits(dtype, x) => Expr::Bits(*dtype, Box::new(x.map_indices(change))),
             Expr::Binary(op, x, y) => Expr::binary(*op, x.map_indices(change), y.map_indices(change)),
             Expr::Select { condition, yes, no } => {
                 Expr::select(condition.map_indices(change), yes.map_indices(change), no.map_indices(change))

@@ -233,7 +233,7 @@ impl Workload {
 fn operators(expr: &Expr) -> i64 {
     let own = match expr {
         Expr::Unary(..) | Expr::Binary(..) | Expr::Select { .. } => 1,
-        Expr::Float(_) | Expr::Index(_) | Expr::Load { .. } | Expr::Guard { .. } | Expr::Cast(..) => 0,
+        Expr::Float(_) | Expr::Index(_) | Expr::Load { .. } | Expr::Guard { .. } | Expr::Cast(..) | Expr::Bits(..) => 0,
     };
     own + expr.children().map(operators).sum::<i64>()
 }

@@ -4,7 +4,7 @@
 //! The order of rows is the order of expressions, and so takes part in canonical forms and their hashes: a
 //! new row comes last.
 
-use super::DType;
+use super::{Class, DType};
 
 /// How a nest prints a function.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -34,6 +34,7 @@ pub enum Operands {
     Numbers,
     Booleans,
     All,
+    Integers,
 }
 
 impl Operands {
@@ -43,6 +44,7 @@ impl Operands {
             Operands::Numbers => dtype != DType::Bool,
             Operands::Booleans => dtype == DType::Bool,
             Operands::All => true,
+            Operands::Integers => matches!(dtype.class(), Class::Signed | Class::Unsigned),
         }
     }
 }
@@ -144,7 +146,7 @@ macro_rules! table {
 }
 
 use Notation::{Call, Infix, Prefix};
-use Operands::{All, Booleans, Floats, Numbers};
+use Operands::{All, Booleans, Floats, Integers, Numbers};
 use Precedence::{Comparison, Conjunction, Disjunction, Product, Sum};
 use Price::{Cheap, Expensive};
 use Sign::{Any, NonNegative, Positive};
@@ -196,6 +198,14 @@ table! {
     /// Of zeros and NaN: themselves.
     Sign("sign", Call("sign"), Numbers, Cheap, Any, Keeps),
     Not("not", Prefix("!"), Booleans, Cheap, Any, Always(Any)),
+    Tan("tan", Call("tan"), Floats, Expensive, Any, Always(Any)),
+    Asin("asin", Call("asin"), Floats, Expensive, Any, Keeps),
+    Acos("acos", Call("acos"), Floats, Expensive, Any, Always(NonNegative)),
+    Atan("atan", Call("atan"), Floats, Expensive, Any, Keeps),
+    Sinh("sinh", Call("sinh"), Floats, Expensive, Any, Keeps),
+    Cosh("cosh", Call("cosh"), Floats, Expensive, Any, Always(Positive)),
+    Asinh("asinh", Call("asinh"), Floats, Expensive, Any, Keeps),
+    Atanh("atanh", Call("atanh"), Floats, Expensive, Any, Keeps),
 }
 
 table! {
@@ -217,9 +227,21 @@ table! {
     Equal("eq", Infix("==", Comparison), All, true, true, Cheap),
     And("and", Infix("&&", Conjunction), Booleans, false, true, Cheap),
     Or("or", Infix("||", Disjunction), Booleans, false, true, Cheap),
+    BitAnd("bitand", Call("bitand"), Integers, false, true, Cheap),
+    BitOr("bitor", Call("bitor"), Integers, false, true, Cheap),
+    BitXor("bitxor", Call("bitxor"), Integers, false, true, Cheap),
+    /// By as many bits as the type has, or more: 0. The amount is taken without its sign.
+    ShiftLeft("shl", Call("shl"), Integers, false, false, Cheap),
+    /// What comes in is the sign: 0 of unsigned types. The amount is taken without its sign.
+    ShiftRight("shr", Call("shr"), Integers, false, false, Cheap),
 }
 
 impl Unary {
+    /// Whether it gives integers, and so may change by 1 where its argument changes by little.
+    pub fn is_rounding(self) -> bool {
+        matches!(self, Unary::Floor | Unary::Ceil | Unary::Round)
+    }
+
     /// Whether it is defined for all arguments of this sign.
     pub fn is_defined_for(self, argument: Sign) -> bool {
         argument >= self.row().domain

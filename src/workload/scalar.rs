@@ -19,6 +19,14 @@ pub fn unary(op: Unary, x: f64) -> f64 {
         Unary::Sigmoid => 1.0 / (1.0 + (-x).exp()),
         Unary::Sin => x.sin(),
         Unary::Cos => x.cos(),
+        Unary::Tan => x.tan(),
+        Unary::Asin => x.asin(),
+        Unary::Acos => x.acos(),
+        Unary::Atan => x.atan(),
+        Unary::Sinh => x.sinh(),
+        Unary::Cosh => x.cosh(),
+        Unary::Asinh => x.asinh(),
+        Unary::Atanh => x.atanh(),
         Unary::Floor => x.floor(),
         Unary::Ceil => x.ceil(),
         Unary::Round => x.round_ties_even(),
@@ -28,8 +36,11 @@ pub fn unary(op: Unary, x: f64) -> f64 {
     }
 }
 
-pub fn unary_integer(op: Unary, x: i64) -> i64 {
+/// A u64 comes and goes as its bits, here and in all that follows.
+pub fn unary_integer(op: Unary, dtype: DType, x: i64) -> i64 {
     match op {
+        Unary::Absolute if dtype == DType::U64 => x,
+        Unary::Sign if dtype == DType::U64 => i64::from(x != 0),
         Unary::Negate => x.wrapping_neg(),
         Unary::Absolute => x.wrapping_abs(),
         Unary::Sign => x.signum(),
@@ -53,11 +64,16 @@ pub fn binary(op: Binary, x: f64, y: f64) -> f64 {
         Binary::Less | Binary::LessEqual | Binary::Equal | Binary::And | Binary::Or => {
             f64::from(u8::from(compare(op, x, y)))
         }
+        // of integers only, by validation
+        Binary::BitAnd | Binary::BitOr | Binary::BitXor | Binary::ShiftLeft | Binary::ShiftRight => x,
     }
 }
 
 /// `None` for a division by zero.
-pub fn binary_integer(op: Binary, x: i64, y: i64) -> Option<i64> {
+pub fn binary_integer(op: Binary, dtype: DType, x: i64, y: i64) -> Option<i64> {
+    if dtype == DType::U64 {
+        return binary_unsigned(op, x.cast_unsigned(), y.cast_unsigned()).map(u64::cast_signed);
+    }
     Some(match op {
         Binary::Add => x.wrapping_add(y),
         Binary::Subtract => x.wrapping_sub(y),
@@ -73,11 +89,33 @@ pub fn binary_integer(op: Binary, x: i64, y: i64) -> Option<i64> {
         }
         Binary::Maximum => x.max(y),
         Binary::Minimum => x.min(y),
-        Binary::And => x & y,
-        Binary::Or => x | y,
+        Binary::And | Binary::BitAnd => x & y,
+        Binary::Or | Binary::BitOr => x | y,
+        Binary::BitXor => x ^ y,
+        Binary::ShiftLeft => shifted(y).map_or(0, |by| x << by),
+        Binary::ShiftRight => x >> shifted(y).unwrap_or(63),
         Binary::Power => power(x, y),
         Binary::Less | Binary::LessEqual | Binary::Equal => i64::from(compare(op, x, y)),
     })
+}
+
+/// [`binary_integer`] of u64.
+fn binary_unsigned(op: Binary, x: u64, y: u64) -> Option<u64> {
+    Some(match op {
+        Binary::Divide => x.checked_div(y)?,
+        Binary::Remainder => x.checked_rem(y)?,
+        Binary::Maximum => x.max(y),
+        Binary::Minimum => x.min(y),
+        Binary::Less | Binary::LessEqual => u64::from(compare(op, x, y)),
+        Binary::ShiftRight => shifted(y.cast_signed()).map_or(0, |by| x >> by),
+        // the same bits as with a sign
+        _ => binary_integer(op, DType::I64, x.cast_signed(), y.cast_signed())?.cast_unsigned(),
+    })
+}
+
+/// By how many bits is shifted, if any of 64 are left; a negative number is a large one.
+fn shifted(by: i64) -> Option<u32> {
+    u32::try_from(by).ok().filter(|by| *by < 64)
 }
 
 /// Of a negative exponent: what is left of the fraction when it is truncated.
@@ -109,12 +147,12 @@ pub fn combine(combiner: Combiner, x: f64, y: f64) -> f64 {
     binary(combiner.binary(), x, y)
 }
 
-pub fn combine_integer(combiner: Combiner, x: i64, y: i64) -> i64 {
+pub fn combine_integer(combiner: Combiner, dtype: DType, x: i64, y: i64) -> i64 {
     match combiner {
         Combiner::Sum => x.wrapping_add(y),
         Combiner::Product => x.wrapping_mul(y),
-        Combiner::Maximum => x.max(y),
-        Combiner::Minimum => x.min(y),
+        // never a division, so there is a result
+        Combiner::Maximum | Combiner::Minimum => binary_integer(combiner.binary(), dtype, x, y).unwrap_or(x),
     }
 }
 
@@ -126,10 +164,13 @@ pub fn identity(combiner: Combiner) -> f64 {
     }
 }
 
-pub fn identity_integer(combiner: Combiner) -> i64 {
+/// What combining no integers gives; a u64 as its bits.
+pub fn identity_integer(combiner: Combiner, dtype: DType) -> i64 {
     match combiner {
         Combiner::Sum => 0,
         Combiner::Product => 1,
+        Combiner::Maximum if dtype == DType::U64 => 0,
+        Combiner::Minimum if dtype == DType::U64 => -1,
         Combiner::Maximum => i64::MIN,
         Combiner::Minimum => i64::MAX,
     }
@@ -178,9 +219,37 @@ pub fn wrap_to(dtype: DType, x: i64) -> i64 {
     }
 }
 
-/// Truncated to 64 bits, where it saturates; then the low bits. Of Booleans: whether it is not 0.
+/// Truncated to 64 bits, where it saturates; then the low bits. Of Booleans: whether it is not 0. Of u64, a
+/// number below 0 takes the bits of the i64.
 pub fn to_integer(dtype: DType, x: f64) -> i64 {
-    if dtype == DType::Bool { i64::from(x != 0.0) } else { wrap_to(dtype, x as i64) }
+    match dtype {
+        DType::Bool => i64::from(x != 0.0),
+        DType::U64 if x > 0.0 => (x as u64).cast_signed(),
+        _ => wrap_to(dtype, x as i64),
+    }
+}
+
+/// The bits of the nearest value of a floating-point type.
+pub fn bits_of_real(dtype: DType, x: f64) -> i64 {
+    match dtype {
+        DType::F16 => i64::from(to_f16(x).to_bits()),
+        DType::BF16 => i64::from(to_bf16(x).to_bits()),
+        _ => i64::from((x as f32).to_bits()),
+    }
+}
+
+/// The value of a floating-point type that low bits are.
+pub fn real_of_bits(dtype: DType, bits: i64) -> f64 {
+    match dtype {
+        DType::F16 => f16::from_bits(bits as u16).to_f64(),
+        DType::BF16 => bf16::from_bits(bits as u16).to_f64(),
+        _ => f64::from(f32::from_bits(bits as u32)),
+    }
+}
+
+/// The number that an integer of a type stands for, rounded to f64.
+pub fn to_real(dtype: DType, x: i64) -> f64 {
+    if dtype == DType::U64 { x.cast_unsigned() as f64 } else { x as f64 }
 }
 
 /// The error function: its Maclaurin series times `exp(-x²)`, whose terms are all positive, for small
@@ -219,8 +288,8 @@ fn erf(x: f64) -> f64 {
 mod tests {
     use half::{bf16, f16};
 
-    use super::{binary_integer, erf, maximum, to_bf16, to_f16};
-    use crate::workload::Binary;
+    use super::{binary_integer, erf, identity_integer, maximum, to_bf16, to_f16, to_integer, to_real};
+    use crate::workload::{Binary, Combiner, DType};
 
     #[test]
     fn short_floats_are_rounded_once() {
@@ -262,12 +331,45 @@ mod tests {
 
     #[test]
     fn integers_divide_towards_minus_infinity() {
-        let divide = |x, y| (binary_integer(Binary::Divide, x, y), binary_integer(Binary::Remainder, x, y));
+        let divide = |x, y| {
+            let apply = |op| binary_integer(op, DType::I64, x, y);
+            (apply(Binary::Divide), apply(Binary::Remainder))
+        };
         assert_eq!(divide(7, 2), (Some(3), Some(1)));
         assert_eq!(divide(-7, 2), (Some(-4), Some(1)));
         assert_eq!(divide(7, -2), (Some(-4), Some(-1)));
         assert_eq!(divide(i64::MIN, -1), (Some(i64::MIN), Some(0)));
         assert_eq!(divide(1, 0), (None, None));
+    }
+
+    #[test]
+    fn u64_has_no_sign() {
+        let of = |op, x: u64, y: u64| binary_integer(op, DType::U64, x.cast_signed(), y.cast_signed());
+        let large = 1_u64 << 63 | 5;
+        assert_eq!(of(Binary::Less, large, 1), Some(0));
+        assert_eq!(of(Binary::Maximum, large, 1), Some(large.cast_signed()));
+        assert_eq!(of(Binary::Divide, large, 2), Some((1 << 62) + 2));
+        assert_eq!(of(Binary::Remainder, large, 10), Some(3));
+        assert_eq!((of(Binary::Divide, large, 0), of(Binary::ShiftRight, large, 63)), (None, Some(1)));
+        assert_eq!(to_real(DType::U64, -1), u64::MAX as f64);
+        for (x, bits) in [(1e19, 10_000_000_000_000_000_000_u64), (1e30, u64::MAX), (-1.5, u64::MAX), (f64::NAN, 0)] {
+            assert_eq!(to_integer(DType::U64, x), bits.cast_signed(), "{x}");
+        }
+        for combiner in [Combiner::Maximum, Combiner::Minimum] {
+            let none = identity_integer(combiner, DType::U64).cast_unsigned();
+            assert_eq!(of(combiner.binary(), none, large), Some(large.cast_signed()));
+        }
+    }
+
+    #[test]
+    fn shifts_beyond_the_width_leave_nothing() {
+        let shift = |op, dtype, x, y| binary_integer(op, dtype, x, y).unwrap();
+        assert_eq!(shift(Binary::ShiftLeft, DType::U8, 3, 2), 12);
+        assert_eq!(shift(Binary::ShiftLeft, DType::I64, 3, 64), 0);
+        assert_eq!(shift(Binary::ShiftLeft, DType::I64, 3, -1), 0);
+        assert_eq!(shift(Binary::ShiftRight, DType::I64, -8, 1), -4);
+        assert_eq!(shift(Binary::ShiftRight, DType::I64, -8, 99), -1);
+        assert_eq!(shift(Binary::ShiftRight, DType::U64, -8, 64), 0);
     }
 
     #[test]

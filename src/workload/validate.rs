@@ -204,7 +204,7 @@ impl Checker<'_> {
                     self.check_index_form(&condition.index, depth + 1)?;
                 }
             }
-            Expr::Unary(..) | Expr::Binary(..) | Expr::Select { .. } | Expr::Cast(..) => {}
+            Expr::Unary(..) | Expr::Binary(..) | Expr::Select { .. } | Expr::Cast(..) | Expr::Bits(..) => {}
         }
         expr.children().try_for_each(|child| self.check_form(child, depth + 1))
     }
@@ -278,6 +278,10 @@ impl Checker<'_> {
                 if x == y { Ok(x) } else { refuse("guard", &[x, y]) }
             }
             Expr::Cast(dtype, x) => self.check_types(x).map(|_| *dtype),
+            Expr::Bits(dtype, x) => {
+                let found = self.check_types(x)?;
+                if found.bytes() == dtype.bytes() { Ok(*dtype) } else { refuse("bits", &[found, *dtype]) }
+            }
         }
     }
 
@@ -319,7 +323,7 @@ impl Checker<'_> {
                 }
                 return self.check_ranges(outside, facts);
             }
-            Expr::Float(_) | Expr::Unary(..) | Expr::Binary(..) | Expr::Select { .. } | Expr::Cast(..) => {}
+            Expr::Float(_) | Expr::Unary(..) | Expr::Binary(..) | Expr::Select { .. } | Expr::Cast(..) | Expr::Bits(..) => {}
         }
         expr.children().try_for_each(|child| self.check_ranges(child, facts))
     }

@@ -179,8 +179,7 @@ fn what_prompts_are_made_of_are_words() {
     let unary = Unary::ALL.map(|op| op.name());
     let binary = Binary::ALL.map(|op| op.name());
     let combiners = [Combiner::Sum, Combiner::Product, Combiner::Maximum, Combiner::Minimum].map(|c| c.name());
-    use DType::*;
-    let dtypes = [F32, F16, BF16, I8, U8, I32, I64, Bool].map(|t| t.name());
+    let dtypes = DType::ALL.map(|t| t.name());
     let gpu = Gpu::from_toml(include_str!("../../targets/gpus/sm_90a.toml")).unwrap();
     let lines = format!("{} {}", target_line(&target()), target_line(&Target::Gpu(gpu)));
     let of_targets = lines.split(' ').filter(|word| word.parse::<u64>().is_err());

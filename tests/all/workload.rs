@@ -158,12 +158,17 @@ fn every_operator_prints_and_parses() {
         check_operator(dtype, dtype, |x| Expr::unary(op, x));
     }
     for op in Binary::ALL {
-        let dtype = if op.takes() == Operands::Booleans { DType::Bool } else { DType::F32 };
+        let dtype = match op.takes() {
+            Operands::Booleans => DType::Bool,
+            Operands::Integers => DType::U16,
+            _ => DType::F32,
+        };
         let result = if op.is_comparison() { DType::Bool } else { dtype };
         check_operator(dtype, result, |x| Expr::binary(op, x.clone(), x));
     }
     for dtype in DType::ALL {
         check_operator(dtype, dtype, |x| Expr::Cast(dtype, Box::new(x)));
+        check_operator(dtype, dtype, |x| Expr::Bits(dtype, Box::new(x)));
     }
 }
 

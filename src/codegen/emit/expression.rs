@@ -3,7 +3,7 @@
 use inkwell::{FloatPredicate, IntPredicate};
 
 use crate::codegen::emit::Emitter;
-use crate::codegen::emit::ir::{Element, Value};
+use crate::codegen::emit::ir::{Element, Ir, Value};
 use crate::codegen::emit::memory::register_element;
 use crate::codegen::emit::statement::Truth;
 use crate::codegen::error::CodegenError;
@@ -23,8 +23,9 @@ impl<'c> Emitter<'_, 'c> {
             Expr::Index(index) => self.scalar_index(index),
             Expr::Load { tensor, indices } => self.load(*tensor, indices),
             Expr::Unary(op, x) => {
+                let dtype = self.dtype(x);
                 let x = self.expression(x)?;
-                self.unary(*op, x)
+                self.unary(*op, dtype, x)
             }
             Expr::Binary(Binary::Power, x, exponent) => {
                 let x = self.expression(x)?;
@@ -32,14 +33,15 @@ impl<'c> Emitter<'_, 'c> {
                     Expr::Float(exponent) => self.power_constant(x, exponent.0),
                     _ => {
                         let exponent = self.expression(exponent)?;
-                        self.binary(Binary::Power, x, exponent)
+                        self.power(x, exponent)
                     }
                 }
             }
             Expr::Binary(op, x, y) => {
+                let dtype = self.dtype(x);
                 let x = self.expression(x)?;
                 let y = self.expression(y)?;
-                self.binary(*op, x, y)
+                self.binary(*op, dtype, x, y)
             }
             Expr::Select { condition, yes, no } => {
                 let condition = self.expression(condition)?;
@@ -64,13 +66,29 @@ impl<'c> Emitter<'_, 'c> {
                 self.ir.select(holds, inside, outside)
             }
             Expr::Cast(dtype, x) => {
+                let from = self.dtype(x);
                 let x = self.expression(x)?;
-                self.cast(*dtype, x)
+                self.cast(from, *dtype, x)
+            }
+            Expr::Bits(dtype, x) => {
+                let from = self.dtype(x);
+                let x = self.expression(x)?;
+                self.bits(from, *dtype, x)
             }
         }
     }
 
-    pub(super) fn binary(&self, op: Binary, x: Value<'c>, y: Value<'c>) -> Result<Value<'c>> {
+    fn dtype(&self, expr: &Expr) -> DType {
+        expr.dtype(&|tensor| self.shared.nest.buffer(tensor).dtype)
+    }
+
+    /// Of operands of a type. In registers a u64 is an i64 with the same bits.
+    pub(super) fn binary(&self, op: Binary, dtype: DType, x: Value<'c>, y: Value<'c>) -> Result<Value<'c>> {
+        if dtype == DType::U64
+            && let Some(result) = self.unsigned_binary(op, x, y)?
+        {
+            return Ok(result);
+        }
         if matches!(op, Binary::And | Binary::Or) {
             let (x, y) = (self.convert(x, Element::I1)?, self.convert(y, Element::I1)?);
             return if op == Binary::And { self.ir.and(x, y) } else { self.ir.or(x, y) };
@@ -120,8 +138,55 @@ impl<'c> Emitter<'_, 'c> {
             (Binary::Less, false) => self.ir.icmp(IntPredicate::SLT, x, y),
             (Binary::LessEqual, false) => self.ir.icmp(IntPredicate::SLE, x, y),
             (Binary::Equal, false) => self.ir.icmp(IntPredicate::EQ, x, y),
+            (Binary::BitAnd, false) => self.ir.and(x, y),
+            (Binary::BitOr, false) => self.ir.or(x, y),
+            (Binary::BitXor, false) => self.ir.xor(x, y),
+            (Binary::ShiftLeft, false) => {
+                let (fits, by) = self.shift_amount(y, 0)?;
+                self.ir.select(fits, self.ir.shl(x, by)?, self.ir.integer(Element::I64, 0))
+            }
+            (Binary::ShiftRight, false) => self.ir.ashr(x, self.shift_amount(y, 63)?.1),
             (Binary::And | Binary::Or, _) => Err(CodegenError::Internal("`and` is of Booleans".into())),
+            (
+                Binary::BitAnd | Binary::BitOr | Binary::BitXor | Binary::ShiftLeft | Binary::ShiftRight,
+                true,
+            ) => Err(CodegenError::Internal(format!("`{}` is of integers", op.name()))),
         }
+    }
+
+    /// What differs where the highest bit is no sign.
+    fn unsigned_binary(&self, op: Binary, x: Value<'c>, y: Value<'c>) -> Result<Option<Value<'c>>> {
+        let zero = self.ir.integer(Element::I64, 0);
+        let choose = |predicate| {
+            let first = self.ir.icmp(predicate, x, y)?;
+            self.ir.select(first, x, y)
+        };
+        // a division by zero gives 0 and must not trap: lanes that are not used compute too
+        let divide = |divide: fn(&Ir<'c>, Value<'c>, Value<'c>) -> Result<Value<'c>>| {
+            let by_zero = self.ir.icmp(IntPredicate::EQ, y, zero)?;
+            let divisor = self.ir.select(by_zero, self.ir.integer(Element::I64, 1), y)?;
+            self.ir.select(by_zero, zero, divide(&self.ir, x, divisor)?)
+        };
+        Ok(Some(match op {
+            Binary::Divide => divide(Ir::udiv)?,
+            Binary::Remainder => divide(Ir::urem)?,
+            Binary::Maximum => choose(IntPredicate::UGT)?,
+            Binary::Minimum => choose(IntPredicate::ULT)?,
+            Binary::Less => self.ir.icmp(IntPredicate::ULT, x, y)?,
+            Binary::LessEqual => self.ir.icmp(IntPredicate::ULE, x, y)?,
+            Binary::ShiftRight => {
+                let (fits, by) = self.shift_amount(y, 0)?;
+                self.ir.select(fits, self.ir.lshr(x, by)?, zero)?
+            }
+            _ => return Ok(None),
+        }))
+    }
+
+    /// Whether a number of bits is below 64, and the number, or another where it is not: LLVM's shifts are
+    /// undefined there.
+    fn shift_amount(&self, by: Value<'c>, otherwise: i64) -> Result<(Value<'c>, Value<'c>)> {
+        let fits = self.ir.icmp(IntPredicate::ULT, by, self.ir.integer(Element::I64, 64))?;
+        Ok((fits, self.ir.select(fits, by, self.ir.integer(Element::I64, otherwise))?))
     }
 
     /// Quotient towards minus infinity, and the remainder with the divisor's sign. By zero: both are 0; the
@@ -199,14 +264,26 @@ impl<'c> Emitter<'_, 'c> {
     }
 
     /// A cast to an element type: integers wrap to its width, floats are rounded to it.
-    fn cast(&self, dtype: DType, x: Value<'c>) -> Result<Value<'c>> {
-        let x = self.convert(x, register_element(dtype))?;
+    fn cast(&self, from: DType, dtype: DType, x: Value<'c>) -> Result<Value<'c>> {
+        let to = register_element(dtype);
+        let x = match (from, dtype) {
+            (DType::U64, _) if dtype.is_float() => self.ir.unsigned_to_float(x, to)?,
+            (_, DType::U64) if from.is_float() => {
+                let positive = self.ir.fcmp(FloatPredicate::OGT, x, self.ir.float_like(0.0, x)?)?;
+                let unsigned = self.ir.float_to_unsigned(self.shared.module, x, to)?;
+                self.ir.select(positive, unsigned, self.convert(x, to)?)?
+            }
+            _ => self.convert(x, to)?,
+        };
         if dtype.is_literal() || dtype == DType::Bool {
             return Ok(x);
         }
         if dtype.is_float() {
             let bits = self.narrow_half(x, dtype)?;
             return self.widen_half(bits, dtype);
+        }
+        if dtype.bits() == 64 {
+            return Ok(x);
         }
         let by = self.ir.integer(Element::I64, 64 - i64::from(dtype.bits()));
         let up = self.ir.shl(x, by)?;

@@ -191,6 +191,24 @@ impl<'c> Ir<'c> {
         self.intrinsic(module, "llvm.fptosi.sat", &[to, x.get_type()], &[x])
     }
 
+    /// As [`Ir::float_to_int`], to an unsigned integer: what is below 0 gives 0.
+    pub fn float_to_unsigned(&self, module: &Module<'c>, x: Value<'c>, to: Element) -> Result<Value<'c>> {
+        let to = self.type_like(to, x);
+        self.intrinsic(module, "llvm.fptoui.sat", &[to, x.get_type()], &[x])
+    }
+
+    pub fn unsigned_to_float(&self, x: Value<'c>, to: Element) -> Result<Value<'c>> {
+        Ok(match (x, self.type_like(to, x)) {
+            (Value::IntValue(x), BasicTypeEnum::FloatType(to)) => {
+                self.builder.build_unsigned_int_to_float(x, to, "")?.into()
+            }
+            (Value::VectorValue(x), BasicTypeEnum::VectorType(to)) => {
+                self.builder.build_unsigned_int_to_float(x, to, "")?.into()
+            }
+            (x, _) => return Err(mismatch("conversion", x, x)),
+        })
+    }
+
     pub fn int_to_float(&self, x: Value<'c>, to: Element) -> Result<Value<'c>> {
         Ok(match (x, self.type_like(to, x)) {
             (Value::IntValue(x), BasicTypeEnum::FloatType(to)) => {

@@ -11,7 +11,7 @@ use inkwell::{FloatPredicate, IntPredicate};
 use crate::codegen::emit::Emitter;
 use crate::codegen::emit::ir::{Element, Value};
 use crate::codegen::error::CodegenError;
-use crate::workload::Unary;
+use crate::workload::{DType, Unary};
 
 type Result<T> = std::result::Result<T, CodegenError>;
 
@@ -63,7 +63,7 @@ const TANH: [f64; 5] = [-0.33333284283, 0.13331501773, -0.053744431582, 0.020653
 
 impl<'c> Emitter<'_, 'c> {
     /// A function of one value.
-    pub(super) fn unary(&self, op: Unary, x: Value<'c>) -> Result<Value<'c>> {
+    pub(super) fn unary(&self, op: Unary, dtype: DType, x: Value<'c>) -> Result<Value<'c>> {
         if op == Unary::Not {
             let x = self.convert(x, Element::I1)?;
             return self.ir.not(x);
@@ -72,6 +72,11 @@ impl<'c> Emitter<'_, 'c> {
             let zero = self.ir.integer(Element::I64, 0);
             let integer = self.convert(x, Element::I64)?;
             match op {
+                Unary::Absolute if dtype == DType::U64 => return Ok(integer),
+                Unary::Sign if dtype == DType::U64 => {
+                    let nonzero = self.ir.icmp(IntPredicate::NE, integer, zero)?;
+                    return self.convert(nonzero, Element::I64);
+                }
                 Unary::Negate => return self.ir.sub(zero, integer),
                 Unary::Absolute => {
                     let negative = self.ir.icmp(IntPredicate::SLT, integer, zero)?;
@@ -122,6 +127,11 @@ impl<'c> Emitter<'_, 'c> {
             Unary::Sigmoid => self.sigmoid(x),
             Unary::Sin => self.sine(x, false),
             Unary::Cos => self.sine(x, true),
+            Unary::Tan => self.tangent(x),
+            Unary::Asin | Unary::Acos | Unary::Atan | Unary::Sinh | Unary::Cosh | Unary::Asinh | Unary::Atanh => {
+                let wide = self.unary_double(op, self.ir.float_resize(x, Element::F64)?)?;
+                self.ir.float_resize(wide, Element::F32)
+            }
             Unary::Not => Err(CodegenError::Internal("`not` is of Booleans".into())),
         }
     }
@@ -270,8 +280,8 @@ impl<'c> Emitter<'_, 'c> {
     }
 
     /// Between two bounds; NaN stays NaN.
-    fn clamped(&self, x: Value<'c>, low: f64, high: f64) -> Result<Value<'c>> {
-        let (low, high) = (self.ir.float(low), self.ir.float(high));
+    pub(super) fn clamped(&self, x: Value<'c>, low: f64, high: f64) -> Result<Value<'c>> {
+        let (low, high) = (self.ir.float_like(low, x)?, self.ir.float_like(high, x)?);
         let above = self.ir.fcmp(FloatPredicate::OGT, low, x)?;
         let x = self.ir.select(above, low, x)?;
         let below = self.ir.fcmp(FloatPredicate::OLT, high, x)?;
@@ -279,7 +289,7 @@ impl<'c> Emitter<'_, 'c> {
     }
 
     /// The magnitude of one value with the sign of another.
-    fn with_sign(&self, magnitude: Value<'c>, sign: Value<'c>) -> Result<Value<'c>> {
+    pub(super) fn with_sign(&self, magnitude: Value<'c>, sign: Value<'c>) -> Result<Value<'c>> {
         let (magnitude, sign) = self.ir.same_shape(magnitude, sign)?;
         self.ir.intrinsic(self.shared.module, "llvm.copysign", &[magnitude.get_type()], &[magnitude, sign])
     }

@@ -412,6 +412,13 @@ impl<'c> Emitter<'_, 'c> {
         }
     }
 
+    /// The bits of a value as another type of as many bits: by way of what both are in memory.
+    pub(super) fn bits(&self, from: DType, to: DType, x: Value<'c>) -> Result<Value<'c>> {
+        let stored = self.storable(self.convert(x, register_element(from))?, from)?;
+        let memory = self.shaped_like(self.memory_type(to), stored)?;
+        self.loaded(self.ir.builder.build_bit_cast(stored, memory, "")?, to)
+    }
+
     fn call_value(&self, call: inkwell::values::CallSiteValue<'c>) -> Result<Value<'c>> {
         call.try_as_basic_value().basic().ok_or_else(|| CodegenError::Internal("a load without a value".into()))
     }

@@ -6,6 +6,7 @@
 //! broadcast where both meet. Conditions that depend on it become masks.
 
 mod copies;
+mod double;
 mod expression;
 mod half;
 mod hoist;

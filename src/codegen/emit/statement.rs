@@ -10,7 +10,8 @@ use crate::codegen::error::CodegenError;
 use crate::codegen::gpu::barriers::stmt_id;
 use crate::codegen::legalize::any_mentions;
 use crate::nest::{Loop, LoopKind, Stmt};
-use crate::workload::{Binary, Combiner, Condition, Expr, Index, Interval, TensorId, Var};
+use crate::workload::scalar::identity_integer;
+use crate::workload::{Binary, Combiner, Condition, DType, Expr, Index, Interval, TensorId, Var};
 
 type Result<T> = std::result::Result<T, CodegenError>;
 
@@ -34,7 +35,13 @@ impl<'c> Emitter<'_, 'c> {
             Stmt::If { conditions, body } => self.conditional(conditions, body),
             Stmt::Store { buffer, indices, value } if self.block.asynchronous => self.copy(*buffer, indices, value),
             Stmt::Store { buffer, indices, value } => {
-                let value = self.expression(value)?;
+                let value = match (value, self.shared.nest.buffer(*buffer).dtype) {
+                    // a literal takes the nearest value that its destination can hold
+                    (Expr::Index(index), dtype) if let Some(value) = index.as_constant() => {
+                        self.ir.integer(Element::I64, dtype.clamp_literal(value))
+                    }
+                    _ => self.expression(value)?,
+                };
                 self.store(*buffer, indices, value)
             }
             Stmt::Accumulate { buffer, indices, combiner, value } => {
@@ -304,6 +311,8 @@ impl<'c> Emitter<'_, 'c> {
     }
 
     fn accumulate(&mut self, buffer: TensorId, indices: &[Index], combiner: Combiner, value: &Expr) -> Result<()> {
+        let dtype = self.shared.nest.buffers.get(buffer.0 as usize).map_or(DType::F32, |found| found.dtype);
+        let combiner = (combiner, dtype);
         let together = self.threads_together(buffer, indices);
         if together > 1 {
             let value = self.expression(value)?;
@@ -326,10 +335,9 @@ impl<'c> Emitter<'_, 'c> {
             self.predicate = outer;
             return Ok(());
         }
-        let is_float = self.shared.nest.buffers.get(buffer.0 as usize).is_some_and(|b| b.dtype.is_float());
         let new = match value {
             // a product is summed with one rounding
-            Expr::Binary(Binary::Multiply, x, y) if combiner == Combiner::Sum && is_float => {
+            Expr::Binary(Binary::Multiply, x, y) if combiner.0 == Combiner::Sum && dtype.is_float() => {
                 let (x, y) = (self.expression(x)?, self.expression(y)?);
                 let old = self.load(buffer, indices)?;
                 let (x, y) = (self.convert(x, Element::F32)?, self.convert(y, Element::F32)?);
@@ -344,13 +352,19 @@ impl<'c> Emitter<'_, 'c> {
         self.store(buffer, indices, new)
     }
 
-    fn combine(&mut self, combiner: Combiner, old: Value<'c>, value: Value<'c>) -> Result<Value<'c>> {
+    /// A combiner comes with the type that it combines.
+    fn combine(
+        &mut self,
+        (combiner, dtype): (Combiner, DType),
+        old: Value<'c>,
+        value: Value<'c>,
+    ) -> Result<Value<'c>> {
         let value = self.convert(value, self.ir.element(old)?)?;
-        self.binary(combiner.binary(), old, value)
+        self.binary(combiner.binary(), dtype, old, value)
     }
 
     /// Combines the active lanes into a scalar, pair by pair.
-    fn reduce_lanes(&mut self, combiner: Combiner, value: Value<'c>) -> Result<Value<'c>> {
+    fn reduce_lanes(&mut self, (combiner, dtype): (Combiner, DType), value: Value<'c>) -> Result<Value<'c>> {
         let Some(lanes) = self.lanes else { return Ok(value) };
         let mut value = self.ir.splat(value, lanes.width)?;
         let element = self.ir.element(value)?;
@@ -359,15 +373,7 @@ impl<'c> Emitter<'_, 'c> {
             Element::I1 => {
                 self.ir.integer(Element::I1, i64::from(matches!(combiner, Combiner::Product | Combiner::Minimum)))
             }
-            Element::I32 | Element::I64 => self.ir.integer(
-                element,
-                match combiner {
-                    Combiner::Sum => 0,
-                    Combiner::Product => 1,
-                    Combiner::Maximum => i64::MIN,
-                    Combiner::Minimum => i64::MAX,
-                },
-            ),
+            Element::I32 | Element::I64 => self.ir.integer(element, identity_integer(combiner, dtype)),
         };
         if let Some(mask) = self.active_lanes()? {
             value = self.ir.select(mask, value, identity)?;
@@ -378,7 +384,7 @@ impl<'c> Emitter<'_, 'c> {
             width /= 2;
             let order: Vec<i64> = (0..total).map(|lane| if lane < width { lane + width } else { -1 }).collect();
             let upper = self.ir.shuffle(value.into_vector_value(), &order)?;
-            value = self.binary(combiner.binary(), value, upper.into())?;
+            value = self.binary(combiner.binary(), dtype, value, upper.into())?;
         }
         let first = self.shared.context.i64_type().const_zero();
         Ok(self.ir.builder.build_extract_element(value.into_vector_value(), first, "")?)

@@ -1,4 +1,4 @@
-//! Sine and cosine of f32.
+//! Sine, cosine and tangent of f32.
 
 use inkwell::{FloatPredicate, IntPredicate};
 
@@ -18,13 +18,7 @@ impl<'c> Emitter<'_, 'c> {
     /// The sine, or the cosine: `x = n · π/2 + r`, and the quadrant n selects function and sign.
     pub(super) fn sine(&self, x: Value<'c>, cosine: bool) -> Result<Value<'c>> {
         let (r, quadrant) = self.reduce_angle(x)?;
-        let z = self.ir.fmul(r, r)?;
-        let one = self.ir.float(1.0);
-        let tail = self.polynomial(z, &SINE)?;
-        let sine = self.multiply_add(tail, self.ir.fmul(z, r)?, r)?;
-        let tail = self.polynomial(z, &COSINE)?;
-        let near = self.multiply_add(z, self.ir.float(-0.5), one)?;
-        let cosine_value = self.multiply_add(tail, self.ir.fmul(z, z)?, near)?;
+        let (sine, cosine_value) = self.sine_and_cosine(r)?;
 
         let i32 = |value| self.ir.integer(Element::I32, value);
         // cos x = sin(x + π/2)
@@ -34,6 +28,32 @@ impl<'c> Emitter<'_, 'c> {
         let is_upper = self.ir.icmp(IntPredicate::NE, self.ir.and(quadrant, i32(2))?, i32(0))?;
         let negated = self.ir.fneg(value)?;
         let value = self.ir.select(is_upper, negated, value)?;
+        self.unless_infinite(x, value)
+    }
+
+    /// The tangent: sine by cosine of the reduced angle, or the other way round in every other quadrant.
+    pub(super) fn tangent(&self, x: Value<'c>) -> Result<Value<'c>> {
+        let (r, quadrant) = self.reduce_angle(x)?;
+        let (sine, cosine) = self.sine_and_cosine(r)?;
+        let i32 = |value| self.ir.integer(Element::I32, value);
+        let is_odd = self.ir.icmp(IntPredicate::NE, self.ir.and(quadrant, i32(1))?, i32(0))?;
+        let numerator = self.ir.select(is_odd, self.ir.fneg(cosine)?, sine)?;
+        let denominator = self.ir.select(is_odd, sine, cosine)?;
+        self.unless_infinite(x, self.ir.fdiv(numerator, denominator)?)
+    }
+
+    /// Of an angle in -π/4..π/4.
+    fn sine_and_cosine(&self, r: Value<'c>) -> Result<(Value<'c>, Value<'c>)> {
+        let z = self.ir.fmul(r, r)?;
+        let tail = self.polynomial(z, &SINE)?;
+        let sine = self.multiply_add(tail, self.ir.fmul(z, r)?, r)?;
+        let tail = self.polynomial(z, &COSINE)?;
+        let near = self.multiply_add(z, self.ir.float(-0.5), self.ir.float(1.0))?;
+        Ok((sine, self.multiply_add(tail, self.ir.fmul(z, z)?, near)?))
+    }
+
+    /// NaN for angles that are infinite or none.
+    fn unless_infinite(&self, x: Value<'c>, value: Value<'c>) -> Result<Value<'c>> {
         let magnitude = self.float_intrinsic("llvm.fabs", x)?;
         let finite = self.ir.fcmp(FloatPredicate::OLT, magnitude, self.ir.float(f64::INFINITY))?;
         self.ir.select(finite, value, self.ir.float(f64::NAN))

@@ -7,7 +7,7 @@ use super::ir::{Element, Value};
 use crate::codegen::error::CodegenError;
 use crate::nest::Scope;
 use crate::target::gpu::WARP;
-use crate::workload::{Combiner, Index, TensorId, Var};
+use crate::workload::{Combiner, DType, Index, TensorId, Var};
 
 type Result<T> = std::result::Result<T, CodegenError>;
 
@@ -23,7 +23,12 @@ impl<'c> Emitter<'_, 'c> {
 
     /// Combines the values of `width` neighbouring threads, a power of two up to a warp; each of them gets
     /// the result.
-    pub(super) fn combine_threads(&mut self, combiner: Combiner, value: Value<'c>, width: i64) -> Result<Value<'c>> {
+    pub(super) fn combine_threads(
+        &mut self,
+        (combiner, dtype): (Combiner, DType),
+        value: Value<'c>,
+        width: i64,
+    ) -> Result<Value<'c>> {
         let Some(phase) = &self.block.phase else { return Ok(value) };
         let i32_of = |value: i64| self.ir.integer(Element::I32, value);
         let mask = if phase.loops.iter().map(|(_, extent)| extent).product::<i64>() % WARP == 0 {
@@ -38,7 +43,7 @@ impl<'c> Emitter<'_, 'c> {
         let mut distance = width / 2;
         while distance > 0 {
             let other = self.value_of_neighbour(mask, value, distance)?;
-            value = self.binary(combiner.binary(), value, other)?;
+            value = self.binary(combiner.binary(), dtype, value, other)?;
             distance /= 2;
         }
         Ok(value)

@@ -24,6 +24,8 @@ pub struct Prepared {
     pub assemblies: BTreeMap<TensorId, Vec<TensorId>>,
     /// Distinct tensors of role `Output`.
     pub outputs: Vec<(String, TensorId)>,
+    /// Integers of at most 16 bits that floats were rounded to.
+    quantized: HashSet<TensorId>,
 }
 
 impl Prepared {
@@ -35,17 +37,33 @@ impl Prepared {
             places: BTreeMap::new(),
             assemblies: BTreeMap::new(),
             outputs: program.outputs.clone(),
+            quantized: HashSet::new(),
         };
         prepared.separate_outputs();
         prepared.inline_literals(&program.data);
         prepared.drop_unit_axes();
         prepared.remove_views();
+        prepared.quantized = prepared.find_quantized();
         Ok(prepared)
     }
 
-    /// Whether a tensor has to exist in memory, whoever reads it.
+    /// Whether a tensor has to exist in memory, whoever reads it. A quantised one does: it is small, and what
+    /// reads it must not see the error of a float that was rounded the other way.
     pub fn is_stored(&self, tensor: TensorId) -> bool {
-        self.places.contains_key(&tensor) || self.tensors[tensor.0 as usize].role == Role::Output
+        self.places.contains_key(&tensor)
+            || self.tensors[tensor.0 as usize].role == Role::Output
+            || self.quantized.contains(&tensor)
+    }
+
+    fn find_quantized(&self) -> HashSet<TensorId> {
+        let of = |tensor: TensorId| self.tensor(tensor).dtype;
+        let is_short = |dtype: DType| dtype.bytes() <= 2 && !dtype.is_float() && dtype != DType::Bool;
+        let stages = self.stages.iter().map(|held| &held.stage);
+        let quantized = stages.filter(|stage| match &stage.value {
+            Expr::Cast(dtype, value) => is_short(*dtype) && value.dtype(&of).is_float(),
+            _ => false,
+        });
+        quantized.map(|stage| stage.output).collect()
     }
 
     /// The buffer and the offset in elements at which a tensor lives.
@@ -227,15 +245,19 @@ pub fn extents_of(stage: &Stage) -> Vec<i64> {
     (0..stage.rank()).map(|axis| stage.extent(axis)).collect()
 }
 
+/// Exclusive bound of a literal integer's magnitude; larger constants are read from memory.
+const LITERAL: u64 = 1 << 40;
+
 /// The literal of a constant with one element, or with only zeros or ones.
 fn uniform_literal(data: &TensorData) -> Option<Expr> {
     let size = data.dtype.bytes();
     let first: &[u8] = data.bytes.get(..size)?;
+    let integer = || Some(integer_from_bytes(data.dtype, first)).filter(|value| value.unsigned_abs() < LITERAL);
     let literal = match data.dtype {
         DType::F32 => Expr::float(real_from_bytes(data.dtype, first)),
         dtype if dtype.is_float() => return None,
-        dtype if dtype.is_literal() => Expr::integer(integer_from_bytes(dtype, first)),
-        dtype => Expr::Cast(dtype, Box::new(Expr::integer(integer_from_bytes(dtype, first)))),
+        dtype if dtype.is_literal() => Expr::integer(integer()?),
+        dtype => Expr::Cast(dtype, Box::new(Expr::integer(integer()?))),
     };
     let single = data.bytes.len() == size;
     let neutral = matches!(literal, Expr::Float(value) if value.0 == 0.0 || value.0 == 1.0);

@@ -1,41 +1,26 @@
 //! 16-bit values are rounded where they are stored, and nowhere between: within a task an operator hands its
 //! f32 on.
 
-use crate::workload::{Binary, DType, Expr, TensorId, Unary};
+use crate::workload::{DType, Expr, TensorId};
 
 /// An expression without rounding to 16 bits and back, and without conversions to f32 of what is f32.
 pub fn without_roundings(value: &Expr, of: &dyn Fn(TensorId) -> DType) -> Expr {
     value.rewrite(&mut |expr| match expr {
         Expr::Cast(DType::F32, inner) => match *inner {
-            Expr::Cast(DType::F16 | DType::BF16, x) if dtype(&x, of) == DType::F32 => *x,
-            x if dtype(&x, of) == DType::F32 => x,
+            Expr::Cast(DType::F16 | DType::BF16, x) if x.dtype(of) == DType::F32 => *x,
+            x if x.dtype(of) == DType::F32 => x,
             x => Expr::Cast(DType::F32, Box::new(x)),
         },
         Expr::Guard { conditions, inside, outside } => match (*inside, &*outside) {
             // outermost, a conversion can be left out of a copy, guard and all
             (Expr::Cast(DType::F32, x), Expr::Float(zero)) if zero.0 == 0.0 => {
-                let zero = Expr::Cast(dtype(&x, of), outside);
+                let zero = Expr::Cast(x.dtype(of), outside);
                 Expr::Cast(DType::F32, Box::new(Expr::guard(conditions, *x, zero)))
             }
             (inside, _) => Expr::guard(conditions, inside, *outside),
         },
         other => other,
     })
-}
-
-/// The type of an expression that is well typed.
-fn dtype(expr: &Expr, of: &dyn Fn(TensorId) -> DType) -> DType {
-    match expr {
-        Expr::Float(_) => DType::F32,
-        Expr::Index(_) => DType::I64,
-        Expr::Load { tensor, .. } => of(*tensor),
-        Expr::Cast(dtype, _) => *dtype,
-        Expr::Unary(Unary::Not, _) => DType::Bool,
-        Expr::Binary(op, ..) if op.is_comparison() || matches!(op, Binary::And | Binary::Or) => DType::Bool,
-        Expr::Unary(_, x) | Expr::Binary(_, x, _) => dtype(x, of),
-        Expr::Select { yes, .. } => dtype(yes, of),
-        Expr::Guard { inside, .. } => dtype(inside, of),
-    }
 }
 
 #[cfg(test)]

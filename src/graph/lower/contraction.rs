@@ -5,10 +5,10 @@ use super::math::{add, float, load, multiply, var, vars};
 use super::operator::{Operator, Problem};
 use crate::workload::{Combiner, DType, Expr, Index, TensorId};
 
-fn check_floats(builder: &Builder, tensors: &[TensorId]) -> Result<(), Problem> {
+fn check_numbers(builder: &Builder, tensors: &[TensorId]) -> Result<(), Problem> {
     for (input, tensor) in tensors.iter().enumerate() {
         let dtype = builder.dtype(*tensor);
-        if !matches!(dtype, DType::F32 | DType::I32 | DType::I64) || dtype != builder.dtype(tensors[0]) {
+        if !matches!(dtype, DType::F32 | DType::I32 | DType::I64 | DType::U32 | DType::U64) || dtype != builder.dtype(tensors[0]) {
             return Err(Problem::Type { input, dtype });
         }
     }
@@ -19,7 +19,20 @@ fn check_floats(builder: &Builder, tensors: &[TensorId]) -> Result<(), Problem> 
 /// that vanish.
 pub fn matmul(builder: &mut Builder, op: &Operator) -> Result<Vec<TensorId>, Problem> {
     let (a, b) = (op.input(0)?, op.input(1)?);
-    check_floats(builder, &[a, b])?;
+    check_numbers(builder, &[a, b])?;
+    let dtype = builder.dtype(a);
+    let product = product(builder, [a, b], dtype, &|operand, at| load([a, b][operand], at))?;
+    Ok(vec![product])
+}
+
+/// The product of two tensors, each element of which `read` makes a number of the type: by whether it is of
+/// the first or of the second, and its indices.
+pub fn product(
+    builder: &mut Builder,
+    [a, b]: [TensorId; 2],
+    dtype: DType,
+    read: &dyn Fn(usize, Vec<Index>) -> Expr,
+) -> Result<TensorId, Problem> {
     builder.materialize(a)?;
     builder.materialize(b)?;
     let (left, right) = (builder.shape(a), builder.shape(b));
@@ -52,15 +65,14 @@ pub fn matmul(builder: &mut Builder, op: &Operator) -> Result<Vec<TensorId>, Pro
     let mut at_right = batch_indices(right_batch);
     at_right.push(k);
     at_right.extend(columns.map(|_| var(shape.len() - 1)));
-    let dtype = builder.dtype(a);
-    let value = multiply(load(a, at_left), load(b, at_right));
-    Ok(vec![builder.reduce(shape, vec![*depth], Combiner::Sum, dtype, value)?])
+    let value = multiply(read(0, at_left), read(1, at_right));
+    builder.reduce(shape, vec![*depth], Combiner::Sum, dtype, value)
 }
 
 /// `alpha · A · B + beta · C`, with A and B transposed on demand.
 pub fn gemm(builder: &mut Builder, op: &Operator) -> Result<Vec<TensorId>, Problem> {
     let (a, b) = (op.input(0)?, op.input(1)?);
-    check_floats(builder, &[a, b])?;
+    check_numbers(builder, &[a, b])?;
     builder.materialize(a)?;
     builder.materialize(b)?;
     let dtype = builder.dtype(a);

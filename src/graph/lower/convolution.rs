@@ -23,6 +23,26 @@ pub fn check_floats(builder: &Builder, tensors: &[TensorId]) -> Result<(), Probl
 pub fn convolution(builder: &mut Builder, op: &Operator) -> Result<Vec<TensorId>, Problem> {
     let (x, w) = (op.input(0)?, op.input(1)?);
     check_floats(builder, &[x, w])?;
+    let (stage, product) = sums(builder, op, [x, w], DType::F32, &|operand, at| load([x, w][operand], at))?;
+    let bias = op.optional(2);
+    let result = biased(builder, bias, product)?;
+    let is_constant = |tensor: TensorId| builder.data(tensor).is_some();
+    if is_constant(w) && bias.is_none_or(is_constant) && !is_constant(product) {
+        builder.affine.insert(result, Affine { stage, product, weight: w, weight_axis: 0, channel_axis: 1, bias });
+    }
+    Ok(vec![result])
+}
+
+/// The sums of products of a convolution, each element of whose operands `read` makes a number of the type, by
+/// whether it is of the input or of the weight, and its indices; and the position of their stage. What pads
+/// the input is 0 in that type.
+pub fn sums(
+    builder: &mut Builder,
+    op: &Operator,
+    [x, w]: [TensorId; 2],
+    dtype: DType,
+    read: &dyn Fn(usize, Vec<Index>) -> Expr,
+) -> Result<(usize, TensorId), Problem> {
     builder.materialize(w)?;
     let (input, weight) = (builder.shape(x), builder.shape(w));
     let groups = op.int("group", 1)?;
@@ -51,22 +71,15 @@ pub fn convolution(builder: &mut Builder, op: &Operator) -> Result<Vec<TensorId>
         1 => (var(1), var(1)),
         _ => (var(1).times(depth).plus(&var(c)), var(1).times(per_group).plus(&var(2))),
     };
-    let read = load(x, [vec![var(0), input_channel], at].concat());
-    let read = Expr::guard(guards, read, literal(DType::F32, 0.0));
-    let tap = load(w, [vec![filter, var(c)], vars(c + 1, output.len())].concat());
+    let element = read(0, [vec![var(0), input_channel], at].concat());
+    let element = Expr::guard(guards, element, literal(dtype, 0.0));
+    let tap = read(1, [vec![filter, var(c)], vars(c + 1, output.len())].concat());
     let spatial = [vec![batch], channel_axes, output.clone()].concat();
     let reduction = [&weight[1..2], &weight[2..]].concat();
     let stage = builder.next_stage();
-    let product = builder.reduce(spatial, reduction, Combiner::Sum, DType::F32, multiply(read, tap))?;
+    let product = builder.reduce(spatial, reduction, Combiner::Sum, dtype, multiply(element, tap))?;
     let shape = [vec![batch, filters], output].concat();
-    let product = reshape_to(builder, product, shape)?;
-    let result = biased(builder, op.optional(2), product)?;
-    let bias = op.optional(2);
-    let is_constant = |tensor: TensorId| builder.data(tensor).is_some();
-    if is_constant(w) && bias.is_none_or(is_constant) && !is_constant(product) {
-        builder.affine.insert(result, Affine { stage, product, weight: w, weight_axis: 0, channel_axis: 1, bias });
-    }
-    Ok(vec![result])
+    Ok((stage, reshape_to(builder, product, shape)?))
 }
 
 /// Adds one number for each channel.

@@ -42,23 +42,22 @@ fn of_one(kind: &str, dtype: DType, x: Expr) -> Option<Expr> {
         "Sigmoid" => sigmoid(x),
         "Sin" => Expr::unary(Unary::Sin, x),
         "Cos" => Expr::unary(Unary::Cos, x),
-        "Tan" => divide(Expr::unary(Unary::Sin, x.clone()), Expr::unary(Unary::Cos, x)),
+        "Tan" => Expr::unary(Unary::Tan, x),
         "Floor" => Expr::unary(Unary::Floor, x),
         "Ceil" => Expr::unary(Unary::Ceil, x),
         "Round" => Expr::unary(Unary::Round, x),
-        "Sinh" => multiply(float(0.5), subtract(exp(x.clone()), exp(negate(x)))),
-        "Cosh" => multiply(float(0.5), add(exp(x.clone()), exp(negate(x)))),
-        // odd: computed for |x|, where nothing cancels
-        "Asinh" => {
-            let size = absolute(x.clone());
-            let value = log(add(size.clone(), sqrt(add(square(size), float(1.0)))));
-            multiply(Expr::unary(Unary::Sign, x), value)
+        "Asin" => Expr::unary(Unary::Asin, x),
+        "Acos" => Expr::unary(Unary::Acos, x),
+        "Atan" => Expr::unary(Unary::Atan, x),
+        "Sinh" => Expr::unary(Unary::Sinh, x),
+        "Cosh" => Expr::unary(Unary::Cosh, x),
+        "Asinh" => Expr::unary(Unary::Asinh, x),
+        // of the hyperbolic sine, √(x² - 1), which neither cancels near 1 nor overflows
+        "Acosh" => {
+            let sine = multiply(sqrt(subtract(x.clone(), float(1.0))), sqrt(add(x, float(1.0))));
+            Expr::unary(Unary::Asinh, sine)
         }
-        "Acosh" => log(add(x.clone(), sqrt(subtract(square(x), float(1.0))))),
-        "Atanh" => {
-            let ratio = divide(add(float(1.0), x.clone()), subtract(float(1.0), x));
-            multiply(float(0.5), log(ratio))
-        }
+        "Atanh" => Expr::unary(Unary::Atanh, x),
         "Softplus" => softplus(x),
         "Softsign" => divide(x.clone(), add(float(1.0), absolute(x))),
         "HardSwish" => multiply(x.clone(), hard_sigmoid(x, 1.0 / 6.0, 0.5)),

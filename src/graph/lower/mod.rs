@@ -7,6 +7,7 @@
 //! Invariant: nothing here trusts an attribute or a shape. Extents, ranks and sizes go through
 //! [`Builder::check_shape`] before anything is computed or allocated with them.
 
+mod bits;
 mod builder;
 mod columns;
 mod constants;
@@ -25,6 +26,7 @@ mod normalization;
 mod operator;
 mod padding;
 mod pooling;
+mod quantization;
 mod reduction;
 mod resize;
 mod roi;
@@ -58,7 +60,7 @@ pub fn lower(builder: &mut Builder, op: &Operator) -> Result<Vec<TensorId>, Prob
     }
 }
 
-/// Whether an operator hands elements on as they are, of whatever type.
+/// Whether an operator takes 16-bit floats as they are: it hands them on, or converts them itself.
 fn moves(kind: &str) -> bool {
     matches!(
         kind,
@@ -86,6 +88,9 @@ fn moves(kind: &str) -> bool {
             | "ReverseSequence"
             | "CenterCropPad"
             | "EyeLike"
+            | "BitCast"
+            | "QuantizeLinear"
+            | "DequantizeLinear"
             | "Constant"
             | "ConstantOfShape"
             | "Shape"
@@ -124,6 +129,9 @@ fn rule(kind: &str) -> Option<Lower> {
         "Clip" => elementwise::clip,
         "Cast" | "CastLike" => elementwise::convert,
         "Not" | "IsNaN" | "IsInf" => elementwise::predicate,
+        "BitwiseAnd" | "BitwiseOr" | "BitwiseXor" | "BitShift" => bits::bitwise,
+        "BitwiseNot" => bits::complement,
+        "BitCast" => bits::reinterpret,
 
         "Identity" | "Dropout" => layout::identity,
         "Reshape" => layout::reshape,
@@ -171,6 +179,12 @@ fn rule(kind: &str) -> Option<Lower> {
         "DeformConv" => deform::deformable,
         "Col2Im" => columns::col2im,
         "Det" => determinant::determinant,
+
+        "QuantizeLinear" => quantization::quantize,
+        "DequantizeLinear" => quantization::dequantize,
+        "DynamicQuantizeLinear" => quantization::dynamic,
+        "MatMulInteger" | "QLinearMatMul" => quantization::matmul,
+        "ConvInteger" | "QLinearConv" => quantization::convolution,
 
         "MaxPool" | "AveragePool" | "LpPool" => pooling::pool,
         "GlobalMaxPool" | "GlobalAveragePool" | "GlobalLpPool" => pooling::global,

@@ -125,9 +125,13 @@ impl Operator {
     }
 
     pub fn text(&self, name: &'static str, default: &'static str) -> Result<&str, Problem> {
+        Ok(self.optional_text(name)?.unwrap_or(default))
+    }
+
+    pub fn optional_text(&self, name: &'static str) -> Result<Option<&str>, Problem> {
         match self.attributes.get(name) {
-            None => Ok(default),
-            Some(Attribute::Text(value)) => Ok(value),
+            None => Ok(None),
+            Some(Attribute::Text(value)) => Ok(Some(value)),
             Some(_) => Err(Problem::AttributeType(name)),
         }
     }

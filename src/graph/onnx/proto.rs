@@ -96,11 +96,13 @@ pub struct TensorProto {
     pub data_type: i32,
     #[prost(float, repeated, tag = "4")]
     pub float_data: Vec<f32>,
-    /// Also i8, u8, Booleans and the bits of 16-bit floats.
+    /// Also integers of 8 and 16 bits, Booleans and the bits of 16-bit floats.
     #[prost(int32, repeated, tag = "5")]
     pub int32_data: Vec<i32>,
     #[prost(int64, repeated, tag = "7")]
     pub int64_data: Vec<i64>,
+    #[prost(uint64, repeated, tag = "11")]
+    pub uint64_data: Vec<u64>,
     #[prost(string, tag = "8")]
     pub name: String,
     #[prost(bytes = "bytes", tag = "9")]

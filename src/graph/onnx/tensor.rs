@@ -104,6 +104,9 @@ fn typed(proto: &TensorProto, dtype: DType) -> Bytes {
     match dtype {
         DType::F32 => proto.float_data.iter().flat_map(|v| v.to_le_bytes()).collect(),
         DType::I64 => proto.int64_data.iter().flat_map(|v| v.to_le_bytes()).collect(),
+        DType::U32 | DType::U64 => {
+            proto.uint64_data.iter().flat_map(|v| v.to_le_bytes().into_iter().take(dtype.bytes())).collect()
+        }
         DType::Bool => small.map(|v| u8::from(*v != 0)).collect(),
         // all shorter types, floats as their bits
         dtype => small.flat_map(|v| v.to_le_bytes().into_iter().take(dtype.bytes())).collect(),

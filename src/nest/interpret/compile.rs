@@ -79,7 +79,8 @@ pub(super) enum Real {
     Binary(Binary, Box<(Real, Real)>),
     Select(Box<(Whole, Real, Real)>),
     Guard(Vec<Test>, Box<(Real, Real)>),
-    FromWhole(Box<Whole>),
+    FromWhole(DType, Box<Whole>),
+    OfBits(DType, Box<Whole>),
     /// To a narrower type.
     Round(DType, Box<Real>),
     /// As products of matrices take it.
@@ -89,12 +90,14 @@ pub(super) enum Real {
 pub(super) enum Whole {
     Index(Sum),
     Load(Access),
-    Unary(Unary, Box<Whole>),
-    Binary(Binary, Box<(Whole, Whole)>),
+    Unary(Unary, DType, Box<Whole>),
+    /// The type is that of the operands.
+    Binary(Binary, DType, Box<(Whole, Whole)>),
     Compare(Binary, Box<(Real, Real)>),
     Select(Box<(Whole, Whole, Whole)>),
     Guard(Vec<Test>, Box<(Whole, Whole)>),
     FromReal(DType, Box<Real>),
+    BitsOf(DType, Box<Real>),
     /// To a narrower type.
     Wrap(DType, Box<Whole>),
 }
@@ -147,7 +150,7 @@ fn stored(nest: &Nest, buffer: TensorId, value: &Expr) -> Value {
     let dtype = nest.buffer(buffer).dtype;
     match value {
         Expr::Float(x) if dtype.is_float() => Value::Real(Real::Literal(scalar::round_real(dtype, x.0 as f32)), dtype),
-        Expr::Index(index) if literal(value) => Value::Whole(constant(scalar::saturate(dtype, index.offset())), dtype),
+        Expr::Index(index) if literal(value) => Value::Whole(constant(dtype.clamp_literal(index.offset())), dtype),
         other => expr(nest, other),
     }
 }
@@ -169,7 +172,7 @@ fn expr(nest: &Nest, value: &Expr) -> Value {
         }
         Expr::Unary(op, x) => match expr(nest, x) {
             Value::Real(x, dtype) => rounded(Real::Unary(*op, Box::new(x)), dtype),
-            Value::Whole(x, dtype) => wrapped(Whole::Unary(*op, Box::new(x)), dtype),
+            Value::Whole(x, dtype) => wrapped(Whole::Unary(*op, dtype, Box::new(x)), dtype),
         },
         Expr::Binary(op, x, y) => {
             let compares = op.is_comparison();
@@ -182,7 +185,7 @@ fn expr(nest: &Nest, value: &Expr) -> Value {
                     }
                 }
                 Value::Whole(x, dtype) => {
-                    let result = Whole::Binary(*op, Box::new((x, expr(nest, y).into_whole())));
+                    let result = Whole::Binary(*op, dtype, Box::new((x, expr(nest, y).into_whole())));
                     if compares { Value::Whole(result, DType::Bool) } else { wrapped(result, dtype) }
                 }
             }
@@ -209,10 +212,18 @@ fn expr(nest: &Nest, value: &Expr) -> Value {
                 }
             }
         }
+        Expr::Bits(to, x) => match (expr(nest, x), to.is_float()) {
+            (Value::Real(x, from), true) => {
+                Value::Real(Real::OfBits(*to, Box::new(Whole::BitsOf(from, Box::new(x)))), *to)
+            }
+            (Value::Real(x, from), false) => wrapped(Whole::BitsOf(from, Box::new(x)), *to),
+            (Value::Whole(x, _), true) => Value::Real(Real::OfBits(*to, Box::new(x)), *to),
+            (Value::Whole(x, _), false) => wrapped(x, *to),
+        },
         Expr::Cast(to, x) => match (expr(nest, x), to.is_float()) {
             (Value::Real(x, _), true) => rounded(x, *to),
             (Value::Real(x, _), false) => Value::Whole(Whole::FromReal(*to, Box::new(x)), *to),
-            (Value::Whole(x, _), true) => rounded(Real::FromWhole(Box::new(x)), *to),
+            (Value::Whole(x, from), true) => rounded(Real::FromWhole(from, Box::new(x)), *to),
             (Value::Whole(x, _), false) => wrapped(x, *to),
         },
     }
@@ -222,7 +233,7 @@ impl Value {
     fn into_real(self) -> Real {
         match self {
             Value::Real(x, _) => x,
-            Value::Whole(x, _) => Real::FromWhole(Box::new(x)),
+            Value::Whole(x, from) => Real::FromWhole(from, Box::new(x)),
         }
     }
 

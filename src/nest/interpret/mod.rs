@@ -268,9 +268,11 @@ impl<'a> Machine<'a> {
                 at = self.locate(to)?;
                 self.touch(to.buffer, at, reduces)?;
                 if let Elements::Whole(elements) = &mut self.memories[to.buffer].elements {
-                    elements[at] = match combiner.and_then(|c| scalar::whole_binary(c.binary(), elements[at], value)) {
+                    elements[at] = match combiner {
                         None => value,
-                        Some(combined) => scalar::wrap_whole(*dtype, combined),
+                        Some(c) => {
+                            scalar::wrap_whole(*dtype, scalar::whole_combined(c, *dtype, elements[at], value))
+                        }
                     };
                 }
             }
@@ -355,7 +357,8 @@ impl<'a> Machine<'a> {
                 true => self.real(&sides.0)?,
                 false => self.real(&sides.1)?,
             },
-            Real::FromWhole(x) => self.whole(x)? as f32,
+            Real::FromWhole(dtype, x) => scalar::real_from_whole(*dtype, self.whole(x)?),
+            Real::OfBits(dtype, x) => scalar::real_of_bits(*dtype, self.whole(x)?),
             Real::Round(dtype, x) => scalar::round_real(*dtype, self.real(x)?),
             Real::Operand(x) => rounded_operand(self.real(x)?),
         })
@@ -371,10 +374,10 @@ impl<'a> Machine<'a> {
                     Elements::Real(elements) => elements[at] as i64,
                 }
             }
-            Whole::Unary(op, x) => scalar::whole_unary(*op, self.whole(x)?),
-            Whole::Binary(op, xy) => {
+            Whole::Unary(op, dtype, x) => scalar::whole_unary(*op, *dtype, self.whole(x)?),
+            Whole::Binary(op, dtype, xy) => {
                 let (x, y) = (self.whole(&xy.0)?, self.whole(&xy.1)?);
-                scalar::whole_binary(*op, x, y).ok_or(FaultKind::DivisionByZero)?
+                scalar::whole_binary(*op, *dtype, x, y).ok_or(FaultKind::DivisionByZero)?
             }
             Whole::Compare(op, xy) => i64::from(scalar::real_compare(*op, self.real(&xy.0)?, self.real(&xy.1)?)),
             Whole::Select(parts) => {
@@ -386,6 +389,7 @@ impl<'a> Machine<'a> {
                 false => self.whole(&sides.1)?,
             },
             Whole::FromReal(dtype, x) => scalar::whole_from_real(*dtype, self.real(x)?),
+            Whole::BitsOf(dtype, x) => scalar::bits_of_real(*dtype, self.real(x)?),
             Whole::Wrap(dtype, x) => scalar::wrap_whole(*dtype, self.whole(x)?),
         })
     }

@@ -3,7 +3,7 @@
 use crate::workload::{Binary, DType, Unary, scalar};
 
 pub(super) use crate::workload::scalar::{
-    binary_integer as whole_binary, unary_integer as whole_unary, wrap_to as wrap_whole,
+    binary_integer as whole_binary, combine_integer as whole_combined, unary_integer as whole_unary, wrap_to as wrap_whole,
 };
 
 pub(super) fn real_unary(op: Unary, x: f32) -> f32 {
@@ -24,11 +24,19 @@ pub(super) fn round_real(dtype: DType, x: f32) -> f32 {
     scalar::round_to(dtype, f64::from(x)) as f32
 }
 
-pub(super) fn whole_from_real(dtype: DType, x: f32) -> i64 {
-    scalar::to_integer(dtype, f64::from(x))
+/// Rounded once.
+pub(super) fn real_from_whole(dtype: DType, x: i64) -> f32 {
+    if dtype == DType::U64 { x.cast_unsigned() as f32 } else { x as f32 }
 }
 
-/// A literal takes the nearest value that its destination can hold.
-pub(super) fn saturate(dtype: DType, x: i64) -> i64 {
-    x.clamp(dtype.least(), dtype.greatest())
+pub(super) fn real_of_bits(dtype: DType, bits: i64) -> f32 {
+    scalar::real_of_bits(dtype, bits) as f32
+}
+
+pub(super) fn bits_of_real(dtype: DType, x: f32) -> i64 {
+    scalar::bits_of_real(dtype, f64::from(x))
+}
+
+pub(super) fn whole_from_real(dtype: DType, x: f32) -> i64 {
+    scalar::to_integer(dtype, f64::from(x))
 }

@@ -361,6 +361,7 @@ impl Numbered<'_> {
             Tree::Unary(op, x) => Expr::unary(*op, self.expr(x)?),
             Tree::Binary(op, xy) => Expr::binary(*op, self.expr(&xy.0)?, self.expr(&xy.1)?),
             Tree::Cast(dtype, x) => Expr::Cast(*dtype, Box::new(self.expr(x)?)),
+            Tree::Bits(dtype, x) => Expr::Bits(*dtype, Box::new(self.expr(x)?)),
             Tree::Select(parts) => Expr::select(self.expr(&parts.0)?, self.expr(&parts.1)?, self.expr(&parts.2)?),
             Tree::Guard(tests, sides) => Expr::Guard {
                 conditions: self.conditions(tests)?,

@@ -120,7 +120,7 @@ impl Order {
         match tree {
             Tree::Integer(_) | Tree::Float(_) | Tree::Var(_) => Ok(()),
             Tree::Load(_, indices) => indices.iter().try_for_each(|index| self.note_index(index)),
-            Tree::Unary(_, x) | Tree::Cast(_, x) | Tree::Group(x) => self.note_expr(x),
+            Tree::Unary(_, x) | Tree::Cast(_, x) | Tree::Bits(_, x) | Tree::Group(x) => self.note_expr(x),
             Tree::Int(x) => self.note_index(x),
             Tree::Value(x) => self.note_expr(x),
             Tree::Binary(_, xy) => [&xy.0, &xy.1].into_iter().try_for_each(|x| self.note_expr(x)),
@@ -228,7 +228,9 @@ fn of_trees(x: &Tree, y: &Tree) -> Result<Difference, NestTextProblem> {
             of_lists(x, y, |x, y| of_sums(&sum(x)?, &sum(y)?))
         }
         (Tree::Unary(of_x, x), Tree::Unary(of_y, y)) if of_x == of_y => of_trees(x, y),
-        (Tree::Cast(of_x, x), Tree::Cast(of_y, y)) if of_x == of_y => of_trees(x, y),
+        (Tree::Cast(of_x, x), Tree::Cast(of_y, y)) | (Tree::Bits(of_x, x), Tree::Bits(of_y, y)) if of_x == of_y => {
+            of_trees(x, y)
+        }
         (Tree::Binary(of_x, x), Tree::Binary(of_y, y)) if of_x == of_y => {
             of_trees(&x.0, &y.0)?.or(|| of_trees(&x.1, &y.1))
         }

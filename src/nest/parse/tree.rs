@@ -5,7 +5,7 @@ use std::collections::HashMap;
 
 use super::lex::{Lexer, Token};
 use super::{MAX_DEPTH, NUMBER_SIGN, NestTextError, NestTextProblem};
-use crate::nest::print::{COMPARISON, LOOSEST, SUM, TIGHTEST, infix};
+use crate::nest::print::{BITS, COMPARISON, LOOSEST, SUM, TIGHTEST, infix};
 use crate::workload::{Binary, DType, Notation, TensorId, Unary};
 
 pub(super) enum Tree {
@@ -17,6 +17,7 @@ pub(super) enum Tree {
     Unary(Unary, Box<Tree>),
     Binary(Binary, Box<(Tree, Tree)>),
     Cast(DType, Box<Tree>),
+    Bits(DType, Box<Tree>),
     /// Condition, then both values.
     Select(Box<(Tree, Tree, Tree)>),
     /// Inside, then outside.
@@ -262,6 +263,7 @@ impl<'a> Expressions<'a> {
             (Some(op), _, _, (Some(x), None, ..)) => Tree::Unary(op, Box::new(x)),
             (_, Some(op), _, (Some(x), Some(y), None, _)) => Tree::Binary(op, Box::new((x, y))),
             (_, _, Some(dtype), (Some(x), None, ..)) => Tree::Cast(dtype, Box::new(x)),
+            (.., (Some(x), None, ..)) if let Some(dtype) = bits_of(function) => Tree::Bits(dtype, Box::new(x)),
             (.., (Some(x), None, ..)) if function == "int" => Tree::Int(Box::new(x)),
             (.., (Some(x), None, ..)) if function == "value" => Tree::Value(Box::new(x)),
             (.., (Some(x), Some(y), Some(z), None)) if function == "select" => Tree::Select(Box::new((x, y, z))),
@@ -310,6 +312,11 @@ impl<'a> Expressions<'a> {
             }
         }
     }
+}
+
+/// The type of `bits_u32` and its like.
+fn bits_of(function: &str) -> Option<DType> {
+    DType::from_name(function.strip_prefix(BITS)?)
 }
 
 /// The operator of a symbol, and how tightly it binds.

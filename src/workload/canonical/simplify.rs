@@ -40,6 +40,7 @@ fn expr(value: &Expr, facts: &StageFacts, workload: &Workload) -> Expr {
             let inside = expr(inside, &facts.and(&kept), workload);
             Expr::guard(kept, inside, below(outside))
         }
+        Expr::Bits(dtype, x) => Expr::Bits(*dtype, Box::new(below(x))),
         Expr::Cast(dtype, x) => {
             let x = below(x);
             let exact = match &x {

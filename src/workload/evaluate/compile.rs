@@ -18,6 +18,8 @@ pub(super) struct Program {
     /// Whether the lanes are outputs (otherwise they are points of the reduction).
     pub lanes_are_outputs: bool,
     pub combiner: Option<Combiner>,
+    /// Of the result.
+    pub dtype: DType,
     pub affines: Vec<Affine>,
     pub code: Vec<Instruction>,
     pub result: Root,
@@ -120,6 +122,7 @@ pub(super) enum Instruction {
     },
     UnaryInteger {
         op: Unary,
+        dtype: DType,
         out: usize,
         x: usize,
     },
@@ -129,8 +132,10 @@ pub(super) enum Instruction {
         x: usize,
         y: usize,
     },
+    /// The type is that of the operands.
     BinaryInteger {
         op: Binary,
+        dtype: DType,
         out: usize,
         x: usize,
         y: usize,
@@ -171,9 +176,17 @@ pub(super) enum Instruction {
         x: usize,
         dtype: DType,
     },
+    /// The same bits in another type.
+    Bits {
+        out: Register,
+        x: Register,
+        from: DType,
+        dtype: DType,
+    },
     ToFloat {
         out: usize,
         x: usize,
+        from: DType,
         dtype: DType,
     },
 }
@@ -212,6 +225,7 @@ pub(super) fn compile(workload: &Workload, number: usize) -> Program {
         scalar_extents: sizes(scalars),
         lanes_are_outputs,
         combiner: stage.combiner,
+        dtype: workload.tensor(stage.output).dtype,
         affines: compiler.affines,
         code,
         result,
@@ -359,21 +373,26 @@ impl Compiler<'_> {
             }
             Expr::Index(index) => Register::Integer(self.index(index, facts, code)),
             Expr::Load { tensor, indices } => self.load(*tensor, indices, facts, code),
-            Expr::Unary(op, x) => match self.expr(x, facts, code) {
-                Register::Float(x) => {
-                    let out = self.float();
-                    code.push(Instruction::Unary { op: *op, out, x });
-                    Register::Float(out)
+            Expr::Unary(op, x) => {
+                let dtype = self.dtype(x);
+                match self.expr(x, facts, code) {
+                    Register::Float(x) => {
+                        let x = if op.is_rounding() { self.rounded(dtype, x, code) } else { x };
+                        let out = self.float();
+                        code.push(Instruction::Unary { op: *op, out, x });
+                        Register::Float(out)
+                    }
+                    Register::Integer(x) => {
+                        let out = self.integer();
+                        code.push(Instruction::UnaryInteger { op: *op, dtype, out, x });
+                        Register::Integer(out)
+                    }
                 }
-                Register::Integer(x) => {
-                    let out = self.integer();
-                    code.push(Instruction::UnaryInteger { op: *op, out, x });
-                    Register::Integer(out)
-                }
-            },
+            }
             Expr::Binary(op, x, y) => {
+                let dtype = self.dtype(x);
                 let (x, y) = (self.expr(x, facts, code), self.expr(y, facts, code));
-                self.binary(*op, x, y, code)
+                self.binary(*op, dtype, x, y, code)
             }
             Expr::Select { condition, yes, no } => {
                 let condition = self.expr(condition, facts, code);
@@ -385,8 +404,16 @@ impl Compiler<'_> {
             }
             Expr::Guard { conditions, inside, outside } => self.guard(conditions, inside, outside, facts, code),
             Expr::Cast(dtype, x) => {
+                let from = self.dtype(x);
                 let x = self.expr(x, facts, code);
-                self.cast(*dtype, x, code)
+                self.cast(from, *dtype, x, code)
+            }
+            Expr::Bits(dtype, x) => {
+                let from = self.dtype(x);
+                let x = self.expr(x, facts, code);
+                let out = self.register(*dtype);
+                code.push(Instruction::Bits { out, x, from, dtype: *dtype });
+                out
             }
         }
     }
@@ -418,7 +445,11 @@ impl Compiler<'_> {
         out
     }
 
-    fn binary(&mut self, op: Binary, x: Register, y: Register, code: &mut Vec<Instruction>) -> Register {
+    fn dtype(&self, expr: &Expr) -> DType {
+        expr.dtype(&|tensor| self.workload.tensor(tensor).dtype)
+    }
+
+    fn binary(&mut self, op: Binary, dtype: DType, x: Register, y: Register, code: &mut Vec<Instruction>) -> Register {
         match (x, y) {
             (Register::Float(x), Register::Float(y)) if op.is_comparison() => {
                 let out = self.integer();
@@ -433,7 +464,7 @@ impl Compiler<'_> {
             (x, y) => {
                 let (x, y) = (self.integer_of(x, DType::I64, code), self.integer_of(y, DType::I64, code));
                 let out = self.integer();
-                code.push(Instruction::BinaryInteger { op, out, x, y });
+                code.push(Instruction::BinaryInteger { op, dtype, out, x, y });
                 Register::Integer(out)
             }
         }
@@ -475,13 +506,27 @@ impl Compiler<'_> {
         }
     }
 
-    fn cast(&mut self, dtype: DType, x: Register, code: &mut Vec<Instruction>) -> Register {
+    /// The nearest value of a type: what is rounded to an integer must not be nearer to another one than the
+    /// value that a kernel sees.
+    fn rounded(&mut self, dtype: DType, x: usize, code: &mut Vec<Instruction>) -> usize {
+        let out = self.float();
+        code.push(Instruction::Round { out, x, dtype });
+        out
+    }
+
+    fn cast(&mut self, from: DType, dtype: DType, x: Register, code: &mut Vec<Instruction>) -> Register {
+        let x = match x {
+            Register::Float(x) if !dtype.is_float() && dtype != DType::Bool => {
+                Register::Float(self.rounded(from, x, code))
+            }
+            x => x,
+        };
         let out = self.register(dtype);
         code.push(match (x, out) {
             (Register::Float(x), Register::Float(out)) => Instruction::Round { out, x, dtype },
             (Register::Integer(x), Register::Integer(out)) => Instruction::Wrap { out, x, dtype },
             (Register::Float(x), Register::Integer(out)) => Instruction::ToInteger { out, x, dtype },
-            (Register::Integer(x), Register::Float(out)) => Instruction::ToFloat { out, x, dtype },
+            (Register::Integer(x), Register::Float(out)) => Instruction::ToFloat { out, x, from, dtype },
         });
         out
     }

@@ -11,10 +11,10 @@ use super::lanes::{Offsets, Pattern, Walk, dot, step, unravel};
 use super::product::add_products;
 use crate::workload::array::{Array, Element, Elements, each_type};
 use crate::workload::scalar::{
-    binary, binary_integer, combine, combine_integer, compare, identity, identity_integer, round_to, to_integer, unary,
+    binary, binary_integer, bits_of_real, real_of_bits, combine, combine_integer, compare, identity, identity_integer, round_to, to_integer, to_real, unary,
     unary_integer, wrap_to,
 };
-use crate::workload::{Binary, Combiner, TensorId, Unary};
+use crate::workload::{Binary, Combiner, DType, TensorId, Unary};
 
 /// Points that a register holds.
 const LANES: usize = 256;
@@ -109,7 +109,7 @@ impl<'a> Machine<'a> {
         let combiner = program.combiner;
         if let Some(combiner) = combiner {
             self.float_sums.fill(identity(combiner));
-            self.integer_sums.fill(identity_integer(combiner));
+            self.integer_sums.fill(identity_integer(combiner, program.dtype));
         }
         let mut walk = Walk::new(&program.scalar_extents, 0);
         for (offsets, affine) in self.offsets.iter_mut().zip(&program.affines) {
@@ -156,7 +156,7 @@ impl<'a> Machine<'a> {
             }
             (Some(combiner), Register::Integer(r)) => {
                 for (sum, x) in self.integer_sums[..n].iter_mut().zip(&self.integers[r][..n]) {
-                    *sum = combine_integer(combiner, *sum, *x);
+                    *sum = combine_integer(combiner, self.program.dtype, *sum, *x);
                 }
             }
         }
@@ -180,7 +180,7 @@ impl<'a> Machine<'a> {
             unreachable!("products are compiled for lanes over outputs only")
         };
         let combiner = program.combiner.unwrap_or(Combiner::Sum);
-        let (mut float, mut integer) = (identity(combiner), identity_integer(combiner));
+        let (mut float, mut integer) = (identity(combiner), identity_integer(combiner, program.dtype));
         let points: usize = program.lane_extents.iter().product();
         for start in (0..points).step_by(LANES) {
             self.set_lanes(start, LANES.min(points - start));
@@ -191,7 +191,7 @@ impl<'a> Machine<'a> {
                 }
                 Register::Integer(r) => {
                     let values = &self.integers[*r][..self.count];
-                    integer = values.iter().fold(integer, |sum, x| combine_integer(combiner, sum, *x));
+                    integer = values.iter().fold(integer, |sum, x| combine_integer(combiner, program.dtype, sum, *x));
                 }
             }
         }
@@ -267,9 +267,13 @@ impl<'a> Machine<'a> {
                 self.integers[*positions] = taken;
             }
             Instruction::Unary { op, out, x } => self.unary(*op, *out, *x),
-            Instruction::UnaryInteger { op, out, x } => self.map_integer(*out, *x, |x| unary_integer(*op, x)),
+            Instruction::UnaryInteger { op, dtype, out, x } => {
+                self.map_integer(*out, *x, |x| unary_integer(*op, *dtype, x));
+            }
             Instruction::Binary { op, out, x, y } => self.binary(*op, *out, *x, *y),
-            Instruction::BinaryInteger { op, out, x, y } => return self.binary_integer(*op, *out, *x, *y, mask),
+            Instruction::BinaryInteger { op, dtype, out, x, y } => {
+                return self.binary_integer((*op, *dtype), *out, *x, *y, mask);
+            }
             Instruction::Compare { op, out, x, y } => {
                 let mut result = std::mem::take(&mut self.integers[*out]);
                 for (lane, result) in result[..n].iter_mut().enumerate() {
@@ -294,10 +298,22 @@ impl<'a> Machine<'a> {
                 }
                 self.integers[*out] = result;
             }
-            Instruction::ToFloat { out, x, dtype } => {
+            Instruction::Bits { out, x, from, dtype } => {
+                for lane in 0..n {
+                    let bits = match x {
+                        Register::Float(x) => bits_of_real(*from, self.floats[*x][lane]),
+                        Register::Integer(x) => self.integers[*x][lane],
+                    };
+                    match out {
+                        Register::Float(out) => self.floats[*out][lane] = real_of_bits(*dtype, bits),
+                        Register::Integer(out) => self.integers[*out][lane] = wrap_to(*dtype, bits),
+                    }
+                }
+            }
+            Instruction::ToFloat { out, x, from, dtype } => {
                 let mut result = std::mem::take(&mut self.floats[*out]);
                 for (result, x) in result[..n].iter_mut().zip(&self.integers[*x]) {
-                    *result = round_to(*dtype, *x as f64);
+                    *result = round_to(*dtype, to_real(*from, *x));
                 }
                 self.floats[*out] = result;
             }
@@ -352,14 +368,14 @@ impl<'a> Machine<'a> {
 
     fn binary_integer(
         &mut self,
-        op: Binary,
+        (op, dtype): (Binary, DType),
         out: usize,
         x: usize,
         y: usize,
         mask: Option<&[bool]>,
     ) -> Result<(), EvaluateError> {
         for lane in 0..self.count {
-            let result = binary_integer(op, self.integers[x][lane], self.integers[y][lane]);
+            let result = binary_integer(op, dtype, self.integers[x][lane], self.integers[y][lane]);
             if result.is_none() && active(mask, lane) {
                 return Err(EvaluateError::DivisionByZero { stage: self.stage });
             }

@@ -5,6 +5,7 @@
 //! line   = ("input" | "const") TENSOR [TYPE] EXTENT*
 //!        | ("let" | "out") TENSOR [TYPE] (EXTENT* | "like" TENSOR) [COMBINER EXTENT*] expr
 //! expr   = FLOAT | "int" index | TENSOR index* | UNARY expr | BINARY expr expr | "select" expr expr expr | "cast" TYPE expr
+//!        | "bits" TYPE expr                                   the same bits as another type
 //!        | "guard" COUNT (index LOW HIGH)* expr expr          conditions, inside, outside
 //!        | "pad" expr TENSOR (["?"] index)*                   a load where the marked indices are in range, else expr
 //! index  = INTEGER | AXIS | "+" index index | "*" INTEGER index | "/" index INTEGER | "%" index INTEGER | "value" expr
@@ -31,8 +32,10 @@ use std::borrow::Cow;
 pub use parse::TextError;
 
 /// Words of the grammar above that are no operators, combiners or types.
-pub const KEYWORDS: [&str; 16] =
-    ["input", "const", "let", "out", "like", "int", "select", "cast", "guard", "pad", "?", "+", "*", "/", "%", "value"];
+pub const KEYWORDS: [&str; 17] = [
+    "input", "const", "let", "out", "like", "int", "select", "cast", "bits", "guard", "pad", "?", "+", "*", "/", "%",
+    "value",
+];
 
 /// The letter of an axis: `a` to `z`, then `a1`, `b1`, ...
 pub fn axis_name(axis: usize) -> Cow<'static, str> {

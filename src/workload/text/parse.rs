@@ -168,11 +168,8 @@ impl<'a> Parser<'a> {
             "select" => Ok(Expr::select(self.expr(below)?, self.expr(below)?, self.expr(below)?)),
             "guard" => self.guard(below),
             "pad" => self.pad(below),
-            "cast" => {
-                let word = self.word("a type")?;
-                let dtype = DType::from_name(word).ok_or_else(|| self.wrong("a type", word))?;
-                Ok(Expr::Cast(dtype, Box::new(self.expr(below)?)))
-            }
+            "cast" => Ok(Expr::Cast(self.dtype()?, Box::new(self.expr(below)?))),
+            "bits" => Ok(Expr::Bits(self.dtype()?, Box::new(self.expr(below)?))),
             _ => {
                 if let Some((id, tensor)) = self.find_tensor(word) {
                     let indices = tensor.shape.iter().map(|_| self.index(below)).collect::<Result<_, _>>()?;
@@ -181,6 +178,11 @@ impl<'a> Parser<'a> {
                 parse_float(word).map(Expr::float).ok_or_else(|| self.wrong("an expression", word))
             }
         }
+    }
+
+    fn dtype(&mut self) -> Result<DType, TextError> {
+        let word = self.word("a type")?;
+        DType::from_name(word).ok_or_else(|| self.wrong("a type", word))
     }
 
     fn guard(&mut self, depth: usize) -> Result<Expr, TextError> {

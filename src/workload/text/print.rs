@@ -105,6 +105,10 @@ fn print_expr(f: &mut Formatter<'_>, workload: &Workload, expr: &Expr) -> fmt::R
             write!(f, " cast {}", dtype.name())?;
             print_expr(f, workload, x)
         }
+        Expr::Bits(dtype, x) => {
+            write!(f, " bits {}", dtype.name())?;
+            print_expr(f, workload, x)
+        }
     }
 }
 

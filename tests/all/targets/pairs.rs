@@ -44,19 +44,31 @@ pub fn functions(target: &Cpu) -> Vec<Pair> {
     let unary = Unary::ALL.into_iter().filter(|op| op.takes() != Operands::Booleans);
     let unary = unary.map(|op| (op.name(), format!("input t0 3 37\nout t1 3 37 {} t0 a b\n", op.name())));
     let binary = Binary::ALL.into_iter().filter(|op| op.takes() != Operands::Booleans);
-    let binary = binary.map(|op| {
+    let of_binary = |op: Binary, dtype: &str| {
         let value = format!("{} t0 a b t1 b", op.name());
         let value = if op.is_comparison() { format!("select {value} t0 a b t1 b") } else { value };
-        (op.name(), format!("input t0 3 37\ninput t1 37\nout t2 3 37 {value}\n"))
-    });
+        (op.name(), format!("input t0{dtype} 3 37\ninput t1{dtype} 37\nout t2{dtype} 3 37 {value}\n"))
+    };
+    let of_integers = binary.clone().filter(|op| op.takes() != Operands::Floats);
+    let of_integers = of_integers.flat_map(|op| [" u16", " i32", " u64"].map(|dtype| of_binary(op, dtype)));
+    let binary = binary.filter(|op| op.takes() != Operands::Integers).map(|op| of_binary(op, "")).chain(of_integers);
     let conversions = ["f16", "bf16"].into_iter().flat_map(|half| {
         [
             (half, format!("input t0 3 37\nout t1 {half} 3 37 cast {half} t0 a b\n")),
             (half, format!("input t0 {half} 3 37\nout t1 3 37 cast f32 t0 a b\n")),
         ]
     });
+    let between = [("u64", "f32"), ("f32", "u64"), ("i16", "f32"), ("f32", "u32"), ("f16", "u64"), ("u64", "u16")];
+    let between = between.map(|(from, to)| {
+        let result = if to == "f32" { "" } else { to };
+        let given = if from == "f32" { "" } else { from };
+        (to, format!("input t0 {given} 3 37\nout t1 {result} 3 37 cast {to} t0 a b\n"))
+    });
+    let bits = [("u16", "f16"), ("f16", "i16"), ("bf16", "u16"), ("u64", "i64"), ("bool", "u8")];
+    let bits =
+        bits.map(|(from, to)| (to, format!("input t0 {from} 3 37\nout t1 {to} 3 37 bits {to} t0 a b\n")));
     let mut pairs = Vec::new();
-    for (function, text) in unary.chain(binary).chain(conversions) {
+    for (function, text) in unary.chain(binary).chain(conversions).chain(between).chain(bits) {
         let workload = text.parse().unwrap_or_else(|error| panic!("{text}: {error}"));
         let task = Task { workload, target: target.clone().into() };
         add(&mut pairs, &format!("{function} for {}", target.cpu), &task, 1);
