@@ -32,6 +32,9 @@ PARAMETERS = {
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 REASONS = ROOT / "tests/files/onnx/reasons.txt"
+# Expect what NumPy's generator draws; the standard leaves it open, and ours draws other numbers. (The package's
+# own test runner leaves them out, too.)
+DRAWN = "test_bernoulli"
 
 
 def parameters(graph):
@@ -87,7 +90,9 @@ def main():
     print(f"onnx {onnx.__version__}", flush=True)
     with tempfile.TemporaryDirectory() as folder:
         for case in sorted(source.iterdir()):
-            if (case / "model.onnx").is_file():
+            if case.name.startswith(DRAWN):
+                print(f"not run {case.name}: it compares random numbers")
+            elif (case / "model.onnx").is_file():
                 with_constants(case, pathlib.Path(folder) / case.name, onnx)
         command += [folder] + ["--compiled"] * options.compiled + ["--only", options.text] * bool(options.text)
         version = f"# onnx {onnx.__version__}"

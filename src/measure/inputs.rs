@@ -62,6 +62,8 @@ pub fn generate_inputs(workload: &Workload, seed: u64) -> Result<Vec<(TensorId, 
             Elements::F32(values) => values.fill_with(float),
             Elements::F16(values) => values.fill_with(|| half::f16::from_f32(float())),
             Elements::BF16(values) => values.fill_with(|| half::bf16::from_f32(float())),
+            // beyond what f32 holds, too
+            Elements::F64(values) => values.fill_with(|| f64::from(float()) * (1.0 + f64::from(float()) * 1e-9)),
             Elements::Bool(values) => values.fill_with(|| random.random()),
             elements => integers[id.0 as usize].fill(elements, &mut random),
         }

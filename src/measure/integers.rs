@@ -60,7 +60,7 @@ impl Values {
                 values.fill_with(|| random.random());
             }
             Elements::U64(values) => values.fill_with(|| draw().cast_unsigned()),
-            Elements::F32(_) | Elements::F16(_) | Elements::BF16(_) | Elements::Bool(_) => {}
+            Elements::F32(_) | Elements::F16(_) | Elements::BF16(_) | Elements::F64(_) | Elements::Bool(_) => {}
         }
     }
 }

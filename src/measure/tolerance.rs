@@ -8,7 +8,7 @@
 //! |x - y| <= (arithmetic + stored) (|y| + scale) + place |y|
 //! ```
 //!
-//! - `arithmetic`: f32 computation. Summing n values of alike size in any order, with independent errors of
+//! - `arithmetic`: f32 computation, or f64 where a workload has no other floats. Summing n values of alike size in any order, with independent errors of
 //!   single additions, gives a relative error of about √n·u, u = 2⁻²⁴ being the unit roundoff of f32 (Higham
 //!   and Mary, "A new approach to probabilistic rounding error analysis", 2019). Allowed is 16 u √depth,
 //!   where the depth is the number of roundings on the longest way from an argument to the output: the
@@ -108,7 +108,7 @@ impl Tolerance {
         }
         let (place, smallest_place) = places(expected.dtype());
         Tolerance {
-            arithmetic: FACTOR * DType::F32.unit_roundoff() * way.depth.sqrt(),
+            arithmetic: FACTOR * unit_roundoff(workload) * way.depth.sqrt(),
             stored: way.stored - place,
             place,
             smallest_place,
@@ -233,10 +233,26 @@ fn equal<T: Copy + Into<i128>>(tensor: TensorId, expected: &[T], found: &[T]) ->
     }
 }
 
+/// Of the shortest type that floats are computed in: f64 where nothing else is there, else f32.
+fn unit_roundoff(workload: &Workload) -> f64 {
+    fn is_wide(expr: &Expr) -> bool {
+        match expr {
+            // exact
+            Expr::Cast(DType::F64, value) if matches!(**value, Expr::Float(_)) => true,
+            Expr::Float(_) => false,
+            Expr::Cast(dtype, _) | Expr::Bits(dtype, _) if dtype.is_float() && *dtype != DType::F64 => false,
+            _ => expr.children().all(is_wide),
+        }
+    }
+    let tensors = workload.tensors.iter().all(|tensor| !tensor.dtype.is_float() || tensor.dtype == DType::F64);
+    let wide = tensors && workload.stages.iter().all(|stage| is_wide(&stage.value));
+    if wide { DType::F64.unit_roundoff() } else { DType::F32.unit_roundoff() }
+}
+
 /// Distance of neighbours in a 16-bit type, relative to their size at most; and between its smallest numbers.
 fn places(dtype: DType) -> (f64, f64) {
     match dtype {
-        DType::F32 => (0.0, 0.0),
+        DType::F32 | DType::F64 => (0.0, 0.0),
         DType::F16 => (2.0 * dtype.unit_roundoff(), 2.0_f64.powi(-24)),
         // the smallest numbers of bf16 are no larger than those of f32; integers have no places
         _ => (2.0 * dtype.unit_roundoff(), 0.0),

@@ -80,6 +80,7 @@ element!(i8, |x| f64::from(x), |x| i64::from(x), |x| x as i64 as i8, |x| x as i8
 element!(u8, |x| f64::from(x), |x| i64::from(x), |x| x as i64 as u8, |x| x as u8);
 element!(i32, |x| f64::from(x), |x| i64::from(x), |x| x as i64 as i32, |x| x as i32);
 element!(i64, |x| x as f64, |x| x, |x| x as i64, |x| x);
+element!(f64, |x| x, |x| x as i64, |x| x, |x| x as f64);
 element!(i16, |x| f64::from(x), |x| i64::from(x), |x| x as i64 as i16, |x| x as i16);
 element!(u16, |x| f64::from(x), |x| i64::from(x), |x| x as i64 as u16, |x| x as u16);
 element!(u32, |x| f64::from(x), |x| i64::from(x), |x| x as i64 as u32, |x| x as u32);
@@ -194,6 +195,7 @@ elements! {
     U16(u16),
     U32(u32),
     U64(u64),
+    F64(f64),
 }
 
 pub(super) use each_type;

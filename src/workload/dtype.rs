@@ -30,7 +30,7 @@ struct Row {
 
 macro_rules! types {
     ($($dtype:ident($name:expr, $class:expr, $bytes:expr, $number:expr, $onnx:expr, $numpy:expr, $safetensors:expr),)*) => {
-        /// Element types. Floats are computed in f32, integers in i64. A u64 is computed as its bits, with
+        /// Element types. Floats are computed in f32, f64 in itself, integers in i64. A u64 is computed as its bits, with
         /// operations of its own where the sign bit matters.
         #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
         pub enum DType {
@@ -71,6 +71,7 @@ types! {
     U16("u16", Class::Unsigned, 2, 9, 4, "<u2", "U16"),
     U32("u32", Class::Unsigned, 4, 10, 12, "<u4", "U32"),
     U64("u64", Class::Unsigned, 8, 11, 13, "<u8", "U64"),
+    F64("f64", Class::Float { fraction: 52 }, 8, 12, 11, "<f8", "F64"),
 }
 
 impl DType {
@@ -190,7 +191,7 @@ mod tests {
         let i32s = (i64::from(i32::MIN), i64::from(i32::MAX));
         let i16s = (i64::from(i16::MIN), i64::from(i16::MAX));
         let (u16s, u32s, u64s) = ((0, i64::from(u16::MAX)), (0, i64::from(u32::MAX)), (0, i64::MAX));
-        assert_eq!(ends, [wide, wide, wide, (-128, 127), (0, 255), i32s, wide, (0, 1), i16s, u16s, u32s, u64s]);
+        assert_eq!(ends, [wide, wide, wide, (-128, 127), (0, 255), i32s, wide, (0, 1), i16s, u16s, u32s, u64s, wide]);
         assert_eq!(DType::F32.class(), Class::Float { fraction: f32::MANTISSA_DIGITS as i32 - 1 });
         assert_eq!(DType::F32.unit_roundoff(), f64::from(f32::EPSILON) / 2.0);
     }

@@ -234,6 +234,7 @@ pub fn bits_of_real(dtype: DType, x: f64) -> i64 {
     match dtype {
         DType::F16 => i64::from(to_f16(x).to_bits()),
         DType::BF16 => i64::from(to_bf16(x).to_bits()),
+        DType::F64 => x.to_bits().cast_signed(),
         _ => i64::from((x as f32).to_bits()),
     }
 }
@@ -243,6 +244,7 @@ pub fn real_of_bits(dtype: DType, bits: i64) -> f64 {
     match dtype {
         DType::F16 => f16::from_bits(bits as u16).to_f64(),
         DType::BF16 => bf16::from_bits(bits as u16).to_f64(),
+        DType::F64 => f64::from_bits(bits.cast_unsigned()),
         _ => f64::from(f32::from_bits(bits as u32)),
     }
 }

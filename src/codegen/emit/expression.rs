@@ -275,7 +275,7 @@ impl<'c> Emitter<'_, 'c> {
             }
             _ => self.convert(x, to)?,
         };
-        if dtype.is_literal() || dtype == DType::Bool {
+        if dtype.is_literal() || matches!(dtype, DType::Bool | DType::F64) {
             return Ok(x);
         }
         if dtype.is_float() {

@@ -29,7 +29,7 @@ use crate::codegen::registers;
 use crate::nest::rewrite::{for_each_expr, for_each_stmt};
 use crate::nest::{Loop, LoopKind, Nest, Scope, Stmt};
 use crate::target::gpu::Gpu;
-use crate::workload::{Expr, Interval, TensorId};
+use crate::workload::{DType, Expr, Interval, TensorId};
 
 type Result<T> = std::result::Result<T, CodegenError>;
 
@@ -67,6 +67,9 @@ pub fn launches<'c>(
     gpu: &Gpu,
     argument_alignment: u64,
 ) -> Result<Vec<Launch>> {
+    if nest.buffers.iter().any(|buffer| buffer.dtype == DType::F64) {
+        return Err(CodegenError::Unsupported("f64 on a GPU; only CPUs compute in it".into()));
+    }
     let nest = own_registers(deal_out(nest.clone())?)?;
     let layout = Layout::new(&nest)?;
     let shape = |id: TensorId| nest.buffers.get(id.0 as usize).map_or(Vec::new(), |b| b.shape.clone());

@@ -68,7 +68,8 @@ impl<'c> Emitter<'_, 'c> {
             let x = self.convert(x, Element::I1)?;
             return self.ir.not(x);
         }
-        if self.ir.element(x)? != Element::F32 {
+        let element = self.ir.element(x)?;
+        if !matches!(element, Element::F32 | Element::F64) {
             let zero = self.ir.integer(Element::I64, 0);
             let integer = self.convert(x, Element::I64)?;
             match op {
@@ -94,8 +95,8 @@ impl<'c> Emitter<'_, 'c> {
                 _ => {}
             }
         }
-        let x = self.convert(x, Element::F32)?;
-        let one = self.ir.float(1.0);
+        let x = if element == Element::F64 { x } else { self.convert(x, Element::F32)? };
+        let one = self.ir.float_like(1.0, x)?;
         match op {
             Unary::Negate => self.ir.fneg(x),
             Unary::Absolute => self.float_intrinsic("llvm.fabs", x),
@@ -116,10 +117,12 @@ impl<'c> Emitter<'_, 'c> {
                     &[x.get_type()],
                     &[self.ir.same_shape(one, x)?.0, x],
                 )?;
-                let zero = self.ir.float(0.0);
+                let zero = self.ir.float_like(0.0, x)?;
                 let nonzero = self.ir.fcmp(FloatPredicate::ONE, x, zero)?;
                 self.ir.select(nonzero, signed, x)
             }
+            Unary::Not => Err(CodegenError::Internal("`not` is of Booleans".into())),
+            _ if element == Element::F64 => self.unary_double(op, x),
             Unary::Exp => self.exp(x),
             Unary::Log => self.log(x),
             Unary::Erf => self.erf(x),
@@ -132,7 +135,6 @@ impl<'c> Emitter<'_, 'c> {
                 let wide = self.unary_double(op, self.ir.float_resize(x, Element::F64)?)?;
                 self.ir.float_resize(wide, Element::F32)
             }
-            Unary::Not => Err(CodegenError::Internal("`not` is of Booleans".into())),
         }
     }
 

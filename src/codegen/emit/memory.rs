@@ -380,6 +380,7 @@ impl<'c> Emitter<'_, 'c> {
     fn memory_type(&self, dtype: DType) -> BasicTypeEnum<'c> {
         let context = self.shared.context;
         match (dtype.class(), dtype.bytes()) {
+            (Class::Float { .. }, 8) => context.f64_type().into(),
             (Class::Float { .. }, 4) => context.f32_type().into(),
             // short floats as bits: see `half`
             (_, 1) => context.i8_type().into(),
@@ -391,7 +392,7 @@ impl<'c> Emitter<'_, 'c> {
 
     fn loaded(&self, value: Value<'c>, dtype: DType) -> Result<Value<'c>> {
         match dtype.class() {
-            _ if dtype.is_literal() => Ok(value),
+            _ if dtype.is_literal() || dtype == DType::F64 => Ok(value),
             Class::Float { .. } => self.widen_half(value, dtype),
             Class::Boolean => {
                 let zero = value.get_type().const_zero();
@@ -405,7 +406,7 @@ impl<'c> Emitter<'_, 'c> {
     fn storable(&self, value: Value<'c>, dtype: DType) -> Result<Value<'c>> {
         let memory = self.shaped_like(self.memory_type(dtype), value)?;
         match dtype.class() {
-            _ if dtype.is_literal() => Ok(value),
+            _ if dtype.is_literal() || dtype == DType::F64 => Ok(value),
             Class::Float { .. } => self.narrow_half(value, dtype),
             Class::Boolean => self.ir.zero_extend(value, memory),
             Class::Unsigned | Class::Signed => self.ir.truncate(value, memory),
@@ -451,6 +452,7 @@ impl<'c> Emitter<'_, 'c> {
 /// How values of an element type are computed with.
 pub(super) fn register_element(dtype: DType) -> Element {
     match dtype.class() {
+        Class::Float { .. } if dtype == DType::F64 => Element::F64,
         Class::Float { .. } => Element::F32,
         Class::Boolean => Element::I1,
         Class::Signed | Class::Unsigned => Element::I64,

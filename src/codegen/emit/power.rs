@@ -35,8 +35,8 @@ const LOG2: [f64; 7] = [
 impl<'c> Emitter<'_, 'c> {
     /// Small integral exponents are products; the square root has an instruction.
     pub(super) fn power_constant(&self, x: Value<'c>, exponent: f64) -> Result<Value<'c>> {
-        let x = self.convert(x, Element::F32)?;
-        let one = self.ir.float(1.0);
+        let x = if self.ir.element(x)? == Element::F64 { x } else { self.convert(x, Element::F32)? };
+        let one = self.ir.float_like(1.0, x)?;
         if exponent == 0.0 {
             Ok(one)
         } else if exponent == 1.0 {
@@ -49,10 +49,10 @@ impl<'c> Emitter<'_, 'c> {
             self.ir.fdiv(one, x)
         } else if exponent == 0.5 {
             // the power of minus infinity is infinite, that of -0 is 0
-            let zero = self.ir.float(0.0);
+            let zero = self.ir.float_like(0.0, x)?;
             let root = self.float_intrinsic("llvm.sqrt", self.ir.fadd(x, zero)?)?;
-            let infinite = self.ir.fcmp(FloatPredicate::OEQ, x, self.ir.float(f64::NEG_INFINITY))?;
-            self.ir.select(infinite, self.ir.float(f64::INFINITY), root)
+            let infinite = self.ir.fcmp(FloatPredicate::OEQ, x, self.ir.float_like(f64::NEG_INFINITY, x)?)?;
+            self.ir.select(infinite, self.ir.float_like(f64::INFINITY, x)?, root)
         } else {
             self.power(x, self.ir.float(exponent))
         }
@@ -60,6 +60,9 @@ impl<'c> Emitter<'_, 'c> {
 
     /// `xʸ = 2^(y · log₂ |x|)`, with the special cases of C's `pow`.
     pub(super) fn power(&self, x: Value<'c>, y: Value<'c>) -> Result<Value<'c>> {
+        if self.ir.element(x)? == Element::F64 {
+            return Err(CodegenError::Unsupported("powers of f64 with other exponents than 0, 1, 2, 3, -1 and ½".into()));
+        }
         let (x, y) = (self.convert(x, Element::F32)?, self.convert(y, Element::F32)?);
         let (x, y) = self.ir.same_shape(x, y)?;
         let magnitude = self.float_intrinsic("llvm.fabs", x)?;
@@ -137,6 +140,9 @@ impl<'c> Emitter<'_, 'c> {
 
     /// C's `fmod`, exactly: long division in steps of 28 bits, whose products f64 holds without rounding.
     pub(super) fn float_remainder(&self, x: Value<'c>, y: Value<'c>) -> Result<Value<'c>> {
+        if self.ir.element(x)? == Element::F64 {
+            return Err(CodegenError::Unsupported("remainders of f64".into()));
+        }
         let (x, y) = self.ir.same_shape(x, y)?;
         let magnitude = self.float_intrinsic("llvm.fabs", x)?;
         let divisor = self.float_intrinsic("llvm.fabs", y)?;

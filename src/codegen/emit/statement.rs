@@ -5,6 +5,7 @@ use inkwell::values::PointerValue;
 
 use crate::codegen::emit::hoist::LoopLevel;
 use crate::codegen::emit::ir::{Element, Value};
+use crate::codegen::emit::memory::register_element;
 use crate::codegen::emit::{Binding, Emitter, Lanes, Processor};
 use crate::codegen::error::CodegenError;
 use crate::codegen::gpu::barriers::stmt_id;
@@ -340,7 +341,8 @@ impl<'c> Emitter<'_, 'c> {
             Expr::Binary(Binary::Multiply, x, y) if combiner.0 == Combiner::Sum && dtype.is_float() => {
                 let (x, y) = (self.expression(x)?, self.expression(y)?);
                 let old = self.load(buffer, indices)?;
-                let (x, y) = (self.convert(x, Element::F32)?, self.convert(y, Element::F32)?);
+                let element = register_element(dtype);
+                let (x, y) = (self.convert(x, element)?, self.convert(y, element)?);
                 self.ir.fma(self.shared.module, x, y, old)?
             }
             _ => {

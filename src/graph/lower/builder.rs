@@ -47,6 +47,10 @@ pub struct Builder {
     conversion_of: HashMap<TensorId, TensorId>,
     /// By the tensor that holds the result.
     pub(super) affine: HashMap<TensorId, Affine>,
+    /// Whether an operator of f64 is being lowered: to it, f64 is f32 (see [`Builder::in_double`]).
+    is_double: bool,
+    /// How many random operators there were.
+    randoms: u64,
     /// Bytes of the constants that were computed, and the maximum of those.
     computed_bytes: u64,
     computed_limit: u64,
@@ -148,7 +152,40 @@ impl Builder {
     }
 
     pub fn dtype(&self, tensor: TensorId) -> DType {
-        self.tensor(tensor).dtype
+        match self.tensor(tensor).dtype {
+            DType::F64 if self.is_double => DType::F32,
+            dtype => dtype,
+        }
+    }
+
+    /// Lowers an operator that has f64 inputs by the rule for f32: meanwhile f64 tensors pass for f32, and
+    /// whatever the rule computes in f32 is computed in f64.
+    pub fn in_double<T>(&mut self, lower: impl FnOnce(&mut Builder) -> T) -> T {
+        let before = std::mem::replace(&mut self.is_double, true);
+        let result = lower(self);
+        self.is_double = before;
+        result
+    }
+
+    /// The number of the random operator that is being lowered.
+    pub(super) fn next_random(&mut self) -> u64 {
+        self.randoms += 1;
+        self.randoms
+    }
+
+    /// An expression of f32 as one of f64. Literals that f32 does not hold become constants.
+    fn doubled(&mut self, value: &Expr) -> Expr {
+        let wide = |x: Expr| Expr::Cast(DType::F64, Box::new(x));
+        value.rewrite(&mut |expr| match expr {
+            Expr::Float(literal) if f64::from(literal.0 as f32) == literal.0 => wide(Expr::Float(literal)),
+            Expr::Float(literal) => {
+                let bytes = literal.0.to_le_bytes().to_vec().into();
+                load(self.constant(TensorData { shape: vec![], dtype: DType::F64, bytes }), vec![])
+            }
+            Expr::Load { tensor, indices } if self.tensor(tensor).dtype == DType::F32 => wide(load(tensor, indices)),
+            Expr::Cast(DType::F32, x) => Expr::Cast(DType::F64, x),
+            other => other,
+        })
     }
 
     /// The elements of a constant.
@@ -242,6 +279,11 @@ impl Builder {
             let identity = combiner.map_or(0.0, Combiner::identity);
             return self.map(shape, dtype, super::math::literal(dtype, identity));
         }
+        let (dtype, value) = match (self.is_double, dtype) {
+            (true, DType::F32) => (DType::F64, self.doubled(&value)),
+            (true, _) => (dtype, self.doubled(&value)),
+            (false, _) => (dtype, value),
+        };
         let output = TensorId(self.program.tensors.len() as u32);
         let stage = simplified(Stage { output, spatial: shape.clone(), reduction, combiner, value });
         let stage = self.inline_cheap(stage);
@@ -286,11 +328,12 @@ impl Builder {
             self.compute_from(tensor, source);
         }
         let Some(stage) = self.cheap.get(&tensor).cloned() else { return Ok(()) };
-        if !fold::is_storable(&self.program, &stage, self.dtype(tensor)) {
+        let dtype = self.tensor(tensor).dtype;
+        if !fold::is_storable(&self.program, &stage, dtype) {
             return Ok(());
         }
-        self.reserve(&stage.spatial, self.dtype(tensor))?;
-        let data = fold::materialize(&self.program, &stage, self.dtype(tensor)).map_err(Problem::Constant)?;
+        self.reserve(&stage.spatial, dtype)?;
+        let data = fold::materialize(&self.program, &stage, dtype).map_err(Problem::Constant)?;
         self.cheap.remove(&tensor);
         self.program.tensors[tensor.0 as usize].role = Role::Constant;
         self.program.data[tensor.0 as usize] = Some(data);

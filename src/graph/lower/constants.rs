@@ -1,10 +1,10 @@
 //! Operators whose results are known while the network is compiled.
 
 use super::builder::Builder;
-use super::math::{float, literal};
+use super::math::{float, literal, load};
 use super::operator::{Attribute, Operator, Problem};
 use crate::graph::TensorData;
-use crate::workload::{DType, TensorId};
+use crate::workload::{DType, TensorId, put_real};
 
 /// Most elements of a `Range`.
 const MAX_RANGE: i64 = 1 << 24;
@@ -35,7 +35,13 @@ pub fn constant_of_shape(builder: &mut Builder, op: &Operator) -> Result<Vec<Ten
             if value.is_nan() {
                 return Err(Problem::AttributeValue { name: "value", value: "not a number".to_string() });
             }
-            (data.dtype, literal(data.dtype, value))
+            match data.dtype {
+                DType::F64 => {
+                    let scalar = TensorData { shape: vec![], ..data.clone() };
+                    (DType::F64, load(builder.constant(scalar), vec![]))
+                }
+                dtype => (dtype, literal(dtype, value)),
+            }
         }
         Some(Attribute::Tensor(data)) if data.elements() == 1 => {
             let dtype = data.dtype;
@@ -98,15 +104,16 @@ pub fn range(builder: &mut Builder, op: &Operator) -> Result<Vec<TensorId>, Prob
                 }
             }
         }
-        (_, DType::F32) => {
+        (_, DType::F32 | DType::F64) => {
             let value = |at: usize| bounds[at].to_f64().first().copied().unwrap_or(0.0);
             let (start, limit, step) = (value(0), value(1), value(2));
             if step == 0.0 {
                 return Err(zero_step());
             }
             let length = length((limit - start) / step)?;
-            let values: Vec<f32> = (0..length).map(|i| (start + i as f64 * step) as f32).collect();
-            TensorData::from_f32(vec![length], &values)
+            let mut bytes = Vec::new();
+            (0..length).for_each(|i| put_real(dtype, start + i as f64 * step, &mut bytes));
+            TensorData { shape: vec![length], dtype, bytes: bytes.into() }
         }
         _ => return Err(Problem::Type { input: 0, dtype }),
     };

@@ -19,6 +19,7 @@ pub fn unary(builder: &mut Builder, op: &Operator) -> Result<Vec<TensorId>, Prob
         return Err(Problem::Type { input: 0, dtype });
     }
     let value = of_one(&op.kind, dtype, x).ok_or_else(|| Problem::Unsupported(op.kind.clone()))?;
+    let value = if matches!(op.kind.as_str(), "Neg" | "Abs") { wrapped(dtype, value) } else { value };
     Ok(vec![builder.map(shape, dtype, value)?])
 }
 
@@ -169,10 +170,10 @@ pub fn broadcasting(builder: &mut Builder, op: &Operator) -> Result<Vec<TensorId
         return Err(Problem::Type { input: 1, dtype: types[1] });
     }
     let (result, value) = match op.kind.as_str() {
-        "Add" => (dtype, add(x, y)),
-        "Sub" => (dtype, subtract(x, y)),
-        "Mul" => (dtype, multiply(x, y)),
-        "Div" if is_integer => (dtype, truncating_divide(dtype, x, y)),
+        "Add" => (dtype, wrapped(dtype, add(x, y))),
+        "Sub" => (dtype, wrapped(dtype, subtract(x, y))),
+        "Mul" => (dtype, wrapped(dtype, multiply(x, y))),
+        "Div" if is_integer => (dtype, wrapped(dtype, truncating_divide(dtype, x, y))),
         "Div" => (dtype, divide(x, y)),
         "PRelu" => (dtype, Expr::select(less(x.clone(), literal(dtype, 0.0)), multiply(y, x.clone()), x)),
         "Mod" if op.flag("fmod", false)? && is_integer => {
@@ -191,6 +192,13 @@ pub fn broadcasting(builder: &mut Builder, op: &Operator) -> Result<Vec<TensorId
         other => return Err(Problem::Unsupported(other.to_string())),
     };
     Ok(vec![builder.map(shape, result, value)?])
+}
+
+/// A result of short integers, of which only the low bits count: integers are computed in 64 bits, and what
+/// reads the result may be fused with what computes it.
+fn wrapped(dtype: DType, value: Expr) -> Expr {
+    let is_short = !dtype.is_float() && dtype != DType::Bool && dtype.bits() < 32 || dtype == DType::U32;
+    if is_short { Expr::Cast(dtype, Box::new(value)) } else { value }
 }
 
 fn select(

@@ -27,6 +27,7 @@ mod operator;
 mod padding;
 mod pooling;
 mod quantization;
+mod random;
 mod reduction;
 mod resize;
 mod roi;
@@ -56,11 +57,32 @@ pub fn lower(builder: &mut Builder, op: &Operator) -> Result<Vec<TensorId>, Prob
     let halves = op.inputs.iter().flatten().map(|operand| builder.dtype(operand.tensor));
     match halves.into_iter().find(|dtype| matches!(dtype, DType::F16 | DType::BF16)) {
         Some(half) if !moves(&op.kind) => lower_in_f32(builder, op, rule, half),
+        None if !moves(&op.kind) && has_double(builder, op) => lower_in_f64(builder, op, rule),
         _ => rule(builder, op),
     }
 }
 
-/// Whether an operator takes 16-bit floats as they are: it hands them on, or converts them itself.
+fn has_double(builder: &Builder, op: &Operator) -> bool {
+    op.inputs.iter().flatten().any(|operand| builder.dtype(operand.tensor) == DType::F64)
+}
+
+/// Operators on f64 compute in f64.
+fn lower_in_f64(builder: &mut Builder, op: &Operator, rule: Lower) -> Result<Vec<TensorId>, Problem> {
+    let first = builder.dtype(op.input(0)?);
+    let mut results = builder.in_double(|builder| rule(builder, op))?;
+    // what has another type by definition: a power that of its base, mean and deviation f32
+    let single = match op.kind.as_str() {
+        "Pow" if first == DType::F32 => 0..results.len(),
+        "LayerNormalization" => 1.min(results.len())..results.len(),
+        _ => 0..0,
+    };
+    for result in &mut results[single] {
+        *result = builder.converted(*result, DType::F32)?;
+    }
+    Ok(results)
+}
+
+/// Whether an operator takes 16-bit floats and f64 as they are: it hands them on, or converts them itself.
 fn moves(kind: &str) -> bool {
     matches!(
         kind,
@@ -90,6 +112,9 @@ fn moves(kind: &str) -> bool {
             | "EyeLike"
             | "BitCast"
             | "QuantizeLinear"
+            | "RandomUniformLike"
+            | "RandomNormalLike"
+            | "Bernoulli"
             | "DequantizeLinear"
             | "Constant"
             | "ConstantOfShape"
@@ -179,6 +204,9 @@ fn rule(kind: &str) -> Option<Lower> {
         "DeformConv" => deform::deformable,
         "Col2Im" => columns::col2im,
         "Det" => determinant::determinant,
+
+        "RandomUniform" | "RandomUniformLike" | "RandomNormal" | "RandomNormalLike" => random::random,
+        "Bernoulli" => random::bernoulli,
 
         "QuantizeLinear" => quantization::quantize,
         "DequantizeLinear" => quantization::dequantize,

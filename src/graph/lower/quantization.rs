@@ -87,7 +87,7 @@ fn short_integer(builder: &Builder, input: usize, tensor: TensorId) -> Result<DT
 /// A floating-point input, as f32.
 fn as_f32(builder: &Builder, input: usize, tensor: TensorId, element: Expr) -> Result<Expr, Problem> {
     match builder.dtype(tensor) {
-        dtype if dtype.is_float() => Ok(cast(dtype, DType::F32, element)),
+        dtype if dtype.is_float() && dtype != DType::F64 => Ok(cast(dtype, DType::F32, element)),
         dtype => Err(Problem::Type { input, dtype }),
     }
 }

@@ -101,6 +101,8 @@ pub struct TensorProto {
     pub int32_data: Vec<i32>,
     #[prost(int64, repeated, tag = "7")]
     pub int64_data: Vec<i64>,
+    #[prost(double, repeated, tag = "10")]
+    pub double_data: Vec<f64>,
     #[prost(uint64, repeated, tag = "11")]
     pub uint64_data: Vec<u64>,
     #[prost(string, tag = "8")]

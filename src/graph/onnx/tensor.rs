@@ -103,6 +103,7 @@ fn typed(proto: &TensorProto, dtype: DType) -> Bytes {
     let small = proto.int32_data.iter();
     match dtype {
         DType::F32 => proto.float_data.iter().flat_map(|v| v.to_le_bytes()).collect(),
+        DType::F64 => proto.double_data.iter().flat_map(|v| v.to_le_bytes()).collect(),
         DType::I64 => proto.int64_data.iter().flat_map(|v| v.to_le_bytes()).collect(),
         DType::U32 | DType::U64 => {
             proto.uint64_data.iter().flat_map(|v| v.to_le_bytes().into_iter().take(dtype.bytes())).collect()

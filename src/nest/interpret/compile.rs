@@ -73,15 +73,16 @@ pub(super) enum Value {
 }
 
 pub(super) enum Real {
-    Literal(f32),
+    Literal(f64),
     Load(Access),
     Unary(Unary, Box<Real>),
     Binary(Binary, Box<(Real, Real)>),
     Select(Box<(Whole, Real, Real)>),
     Guard(Vec<Test>, Box<(Real, Real)>),
-    FromWhole(DType, Box<Whole>),
+    /// From a type, to another one.
+    FromWhole(DType, DType, Box<Whole>),
     OfBits(DType, Box<Whole>),
-    /// To a narrower type.
+    /// To a type.
     Round(DType, Box<Real>),
     /// As products of matrices take it.
     Operand(Box<Real>),
@@ -149,7 +150,7 @@ pub(super) fn block<'a>(nest: &Nest, statements: &'a [Stmt], around: &Together) 
 fn stored(nest: &Nest, buffer: TensorId, value: &Expr) -> Value {
     let dtype = nest.buffer(buffer).dtype;
     match value {
-        Expr::Float(x) if dtype.is_float() => Value::Real(Real::Literal(scalar::round_real(dtype, x.0 as f32)), dtype),
+        Expr::Float(x) if dtype.is_float() => Value::Real(Real::Literal(scalar::round_real(dtype, x.0)), dtype),
         Expr::Index(index) if literal(value) => Value::Whole(constant(dtype.clamp_literal(index.offset())), dtype),
         other => expr(nest, other),
     }
@@ -161,7 +162,7 @@ fn constant(value: i64) -> Whole {
 
 fn expr(nest: &Nest, value: &Expr) -> Value {
     match value {
-        Expr::Float(x) => Value::Real(Real::Literal(x.0 as f32), DType::F32),
+        Expr::Float(x) => Value::Real(Real::Literal(scalar::round_real(DType::F32, x.0)), DType::F32),
         Expr::Index(index) => Value::Whole(Whole::Index(sum(nest, index)), DType::I64),
         Expr::Load { tensor, indices } => {
             let (access, dtype) = (access(nest, *tensor, indices), nest.buffer(*tensor).dtype);
@@ -221,9 +222,10 @@ fn expr(nest: &Nest, value: &Expr) -> Value {
             (Value::Whole(x, _), false) => wrapped(x, *to),
         },
         Expr::Cast(to, x) => match (expr(nest, x), to.is_float()) {
+            (Value::Real(x, from), true) if *to == from => Value::Real(x, *to),
             (Value::Real(x, _), true) => rounded(x, *to),
             (Value::Real(x, _), false) => Value::Whole(Whole::FromReal(*to, Box::new(x)), *to),
-            (Value::Whole(x, from), true) => rounded(Real::FromWhole(from, Box::new(x)), *to),
+            (Value::Whole(x, from), true) => rounded(Real::FromWhole(from, *to, Box::new(x)), *to),
             (Value::Whole(x, _), false) => wrapped(x, *to),
         },
     }
@@ -233,7 +235,7 @@ impl Value {
     fn into_real(self) -> Real {
         match self {
             Value::Real(x, _) => x,
-            Value::Whole(x, from) => Real::FromWhole(from, Box::new(x)),
+            Value::Whole(x, from) => Real::FromWhole(from, DType::F32, Box::new(x)),
         }
     }
 
@@ -246,7 +248,7 @@ impl Value {
 }
 
 fn rounded(x: Real, dtype: DType) -> Value {
-    Value::Real(if dtype == DType::F32 { x } else { Real::Round(dtype, Box::new(x)) }, dtype)
+    Value::Real(if dtype == DType::F64 { x } else { Real::Round(dtype, Box::new(x)) }, dtype)
 }
 
 fn wrapped(x: Whole, dtype: DType) -> Value {

@@ -5,10 +5,10 @@ use super::compile::Reduces;
 use crate::nest::{Buffer, Scope};
 use crate::workload::{Role, integer_from_bytes, put_integer, put_real, real_from_bytes, row_major_strides};
 
-/// Elements as the interpreter computes with them: floats as f32, integers and Booleans as i64.
+/// Elements as the interpreter computes with them: floats as f64, integers and Booleans as i64.
 #[derive(Clone, Debug)]
 pub(super) enum Elements {
-    Real(Vec<f32>),
+    Real(Vec<f64>),
     Whole(Vec<i64>),
 }
 
@@ -101,7 +101,7 @@ impl Memory {
         let given = matches!(buffer.scope, Scope::Argument(Role::Input | Role::Constant));
         Memory {
             elements: match buffer.dtype.is_float() {
-                true => Elements::Real(vec![f32::NAN; count]),
+                true => Elements::Real(vec![f64::NAN; count]),
                 false => Elements::Whole(vec![0; count]),
             },
             shadows: if given { Vec::new() } else { vec![Shadow::default(); count] },
@@ -211,7 +211,7 @@ impl Memory {
         let chunks = bytes.chunks_exact(dtype.bytes());
         match &mut self.elements {
             Elements::Real(values) => {
-                values.iter_mut().zip(chunks).for_each(|(v, b)| *v = real_from_bytes(dtype, b) as f32);
+                values.iter_mut().zip(chunks).for_each(|(v, b)| *v = real_from_bytes(dtype, b));
             }
             Elements::Whole(values) => {
                 values.iter_mut().zip(chunks).for_each(|(v, b)| *v = integer_from_bytes(dtype, b));
@@ -224,7 +224,7 @@ impl Memory {
         let dtype = self.buffer.dtype;
         let mut stored = Vec::with_capacity(bytes.len());
         match &self.elements {
-            Elements::Real(values) => values.iter().for_each(|v| put_real(dtype, f64::from(*v), &mut stored)),
+            Elements::Real(values) => values.iter().for_each(|v| put_real(dtype, *v, &mut stored)),
             Elements::Whole(values) => values.iter().for_each(|v| put_integer(dtype, *v, &mut stored)),
         }
         bytes.copy_from_slice(&stored);

@@ -13,7 +13,7 @@
 //!   does not move with the vector variable, which is the reduction across lanes;
 //! - writes to inputs and constants, integer divisions by zero.
 //!
-//! Floats are computed in f32 and rounded to narrower types after each operation, integers wrap.
+//! Floats are rounded to their type after each operation, integers wrap.
 
 mod compile;
 mod memory;
@@ -337,14 +337,14 @@ impl<'a> Machine<'a> {
         Ok(total)
     }
 
-    fn real(&mut self, code: &Real) -> Result<f32, FaultKind> {
+    fn real(&mut self, code: &Real) -> Result<f64, FaultKind> {
         Ok(match code {
             Real::Literal(x) => *x,
             Real::Load(access) => {
                 let at = self.load(access)?;
                 match &self.memories[access.buffer].elements {
                     Elements::Real(elements) => elements[at],
-                    Elements::Whole(elements) => elements[at] as f32,
+                    Elements::Whole(elements) => elements[at] as f64,
                 }
             }
             Real::Unary(op, x) => scalar::real_unary(*op, self.real(x)?),
@@ -357,10 +357,10 @@ impl<'a> Machine<'a> {
                 true => self.real(&sides.0)?,
                 false => self.real(&sides.1)?,
             },
-            Real::FromWhole(dtype, x) => scalar::real_from_whole(*dtype, self.whole(x)?),
+            Real::FromWhole(from, to, x) => scalar::real_from_whole(*from, *to, self.whole(x)?),
             Real::OfBits(dtype, x) => scalar::real_of_bits(*dtype, self.whole(x)?),
             Real::Round(dtype, x) => scalar::round_real(*dtype, self.real(x)?),
-            Real::Operand(x) => rounded_operand(self.real(x)?),
+            Real::Operand(x) => f64::from(rounded_operand(self.real(x)? as f32)),
         })
     }
 

@@ -1,42 +1,27 @@
-//! What operators do to single values: the workload's reference, with floats kept in f32.
+//! What operators do to single values: the workload's reference, with floats rounded to their type.
 
-use crate::workload::{Binary, DType, Unary, scalar};
+use crate::workload::{DType, scalar};
 
 pub(super) use crate::workload::scalar::{
     binary_integer as whole_binary, combine_integer as whole_combined, unary_integer as whole_unary, wrap_to as wrap_whole,
 };
 
-pub(super) fn real_unary(op: Unary, x: f32) -> f32 {
-    scalar::unary(op, f64::from(x)) as f32
-}
+pub(super) use crate::workload::scalar::{
+    binary as real_binary, bits_of_real, compare as real_compare, real_of_bits, to_integer as whole_from_real,
+    unary as real_unary,
+};
 
-/// Sums, products and quotients of f32 are the same whether or not they are rounded to f64 first.
-pub(super) fn real_binary(op: Binary, x: f32, y: f32) -> f32 {
-    scalar::binary(op, f64::from(x), f64::from(y)) as f32
-}
-
-pub(super) fn real_compare(op: Binary, x: f32, y: f32) -> bool {
-    scalar::compare(op, x, y)
-}
-
-/// Rounds to what the type can hold.
-pub(super) fn round_real(dtype: DType, x: f32) -> f32 {
-    scalar::round_to(dtype, f64::from(x)) as f32
+/// Rounds to what the type can hold: short floats by way of f32, in which they are computed. Sums, products
+/// and quotients of f32 are the same whether or not they are rounded to f64 first.
+pub(super) fn round_real(dtype: DType, x: f64) -> f64 {
+    if dtype == DType::F64 { x } else { scalar::round_to(dtype, f64::from(x as f32)) }
 }
 
 /// Rounded once.
-pub(super) fn real_from_whole(dtype: DType, x: i64) -> f32 {
-    if dtype == DType::U64 { x.cast_unsigned() as f32 } else { x as f32 }
-}
-
-pub(super) fn real_of_bits(dtype: DType, bits: i64) -> f32 {
-    scalar::real_of_bits(dtype, bits) as f32
-}
-
-pub(super) fn bits_of_real(dtype: DType, x: f32) -> i64 {
-    scalar::bits_of_real(dtype, f64::from(x))
-}
-
-pub(super) fn whole_from_real(dtype: DType, x: f32) -> i64 {
-    scalar::to_integer(dtype, f64::from(x))
+pub(super) fn real_from_whole(from: DType, to: DType, x: i64) -> f64 {
+    match (from, to) {
+        (_, DType::F64) => scalar::to_real(from, x),
+        (DType::U64, _) => f64::from(x.cast_unsigned() as f32),
+        _ => f64::from(x as f32),
+    }
 }

@@ -154,6 +154,9 @@ fn expressions_that_look_alike_come_back_as_they_were() {
         },
         Expr::Guard { conditions: vec![], inside: Box::new(x(i())), outside: Box::new(Expr::float(0.0)) },
     ];
+    for dtype in DType::ALL {
+        assert_kept(&of_values(&[Expr::Bits(dtype, Box::new(Expr::Cast(dtype, Box::new(x(i())))))]));
+    }
     for op in Unary::ALL {
         assert_kept(&of_values(&[Expr::unary(op, x(i())), Expr::unary(op, Expr::unary(op, Expr::integer(4)))]));
     }
@@ -202,7 +205,7 @@ fn what_is_no_nest_is_refused_with_its_line() {
         (text_of("y[0] = x[0] $ 2.0"), "line 5: no word begins with '$'"),
         (text_of("y[0] = x[0] < x[1] < x[2]"), "line 5: a statement or `}` is expected, not `<`"),
         (text_of("y[i / 0] = 1.0"), "line 5: an index is divided by 0; a divisor is a constant of at least 2"),
-        (text_of("y[0] = tan(x[0])"), "line 5: `tan` is no function of that many arguments"),
+        (text_of("y[0] = sec(x[0])"), "line 5: `sec` is no function of that many arguments"),
         (text_of("y[0] = max(x[0])"), "line 5: `max` is no function of that many arguments"),
         (text_of("if i { y[0] = 1.0 }"), "line 5: a bound of the condition: `<` and an integer is expected, not `{`"),
         (text_of("for i in 1..4 { y[i] = 1.0 }"), "line 5: a range `0..` is expected, not `..`"),

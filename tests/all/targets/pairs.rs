@@ -38,6 +38,39 @@ pub fn pairs(target: &Cpu, limits: Limits, workloads: u64, programs: u64) -> Vec
     pairs
 }
 
+/// What is computed in f64.
+const DOUBLES: [&str; 29] = [
+    "neg t0 a b",
+    "abs t0 a b",
+    "exp t0 a b",
+    "log abs t0 a b",
+    "sqrt abs t0 a b",
+    "rsqrt abs t0 a b",
+    "recip t0 a b",
+    "tanh t0 a b",
+    "sigmoid t0 a b",
+    "floor mul t0 a b cast f64 100.0",
+    "ceil t0 a b",
+    "round mul t0 a b cast f64 100.0",
+    "sign t0 a b",
+    "asin t0 a b",
+    "acos t0 a b",
+    "atan mul t0 a b cast f64 3.0",
+    "sinh mul t0 a b cast f64 30.0",
+    "cosh mul t0 a b cast f64 30.0",
+    "asinh mul t0 a b cast f64 1000.0",
+    "atanh t0 a b",
+    "pow t0 a b cast f64 3.0",
+    "add t0 a b t1 b",
+    "mul t0 a b t1 b",
+    "div t0 a b t1 b",
+    "max t0 a b t1 b",
+    "select lt t0 a b t1 b t0 a b cast f64 2.0",
+    "cast f64 cast f32 t0 a b",
+    "cast f64 cast u64 mul t0 a b cast f64 1e15",
+    "sum 37 mul t0 a b t1 b",
+];
+
 /// All functions of floats, and conversions, which have code of their own on some processors, with a random
 /// program for each.
 pub fn functions(target: &Cpu) -> Vec<Pair> {
@@ -64,11 +97,18 @@ pub fn functions(target: &Cpu) -> Vec<Pair> {
         let given = if from == "f32" { "" } else { from };
         (to, format!("input t0 {given} 3 37\nout t1 {result} 3 37 cast {to} t0 a b\n"))
     });
+    let doubles = DOUBLES.map(|value| {
+        let (reduction, name) = if value.starts_with("sum") { ("", "sum of f64") } else { (" 37", value) };
+        (name, format!("input t0 f64 3 37\ninput t1 f64 37\nout t2 f64 3{reduction} {value}\n"))
+    });
+    let extremes = ["u64", "i8", "u16", "f64"].into_iter().flat_map(|dtype| {
+        ["maxof", "minof"].map(|of| (of, format!("input t0 {dtype} 3 37\nout t1 {dtype} 3 {of} 37 t0 a b\n")))
+    });
     let bits = [("u16", "f16"), ("f16", "i16"), ("bf16", "u16"), ("u64", "i64"), ("bool", "u8")];
     let bits =
         bits.map(|(from, to)| (to, format!("input t0 {from} 3 37\nout t1 {to} 3 37 bits {to} t0 a b\n")));
     let mut pairs = Vec::new();
-    for (function, text) in unary.chain(binary).chain(conversions).chain(between).chain(bits) {
+    for (function, text) in unary.chain(binary).chain(conversions).chain(between).chain(bits).chain(doubles).chain(extremes) {
         let workload = text.parse().unwrap_or_else(|error| panic!("{text}: {error}"));
         let task = Task { workload, target: target.clone().into() };
         add(&mut pairs, &format!("{function} for {}", target.cpu), &task, 1);

@@ -17,6 +17,7 @@ from onnx import TensorProto, helper, numpy_helper
 HERE = pathlib.Path(__file__).resolve().parent
 RANDOM = np.random.default_rng(7)
 HALVES = np.random.default_rng(16)
+TYPES = np.random.default_rng(64)
 
 
 def floats(*shape):
@@ -121,6 +122,51 @@ def networks():
         [node("Conv", "x v", "a", pads=[1, 1, 1, 1]), node("Conv", "x w", "b"), node("Concat", "a b", "c", axis=1),
          node("Conv", "c u", "d"), node("Relu", "d", "y")],
         {"x": (half, [1, 4, 5, 7])}, {"y": (half, None), "c": (half, None)}, halves)
+    yield from types()
+
+
+def types():
+    """Types beside f32, i64 and f16."""
+    u64, double = TensorProto.UINT64, TensorProto.DOUBLE
+    yield "unsigned", model(
+        [node("BitShift", "x two", "a", direction="RIGHT"), node("BitShift", "x two", "b", direction="LEFT"),
+         node("BitwiseXor", "a b", "c"), node("BitwiseAnd", "c mask", "d"), node("BitwiseNot", "d", "e"),
+         node("Div", "e three", "f"), node("Mod", "x three", "g"), node("Add", "f g", "h"), node("Less", "x h", "l"),
+         node("Max", "x h", "y"), node("Cast", "y", "z", to=double)],
+        {"x": (u64, [4, 6])}, {"y": (u64, None), "z": (double, None), "l": (TensorProto.BOOL, None)},
+        {"two": np.array([2], np.uint64), "mask": np.array([0xff00_ffff_0000_fff1], np.uint64),
+         "three": np.array([3, 5, 7, 9, 11, 2**63 + 1], np.uint64)})
+    doubles = {n: TYPES.standard_normal(s) for n, s in {"w": (6, 5), "b": (5,), "s": (5,)}.items()}
+    yield "double", model(
+        [node("MatMul", "x w", "a"), node("Add", "a b", "c"), node("Tanh", "c", "d"), node("Exp", "d", "e"),
+         node("Softmax", "e", "f"), node("ReduceMean", "f", "m", axes=[1]), node("Sub", "f m", "g"), node("Div", "g tenth", "h"),
+         node("Sigmoid", "h", "i"), node("Log", "i", "j"), node("Mul", "j s", "k"), node("Cast", "k", "z", to=TensorProto.FLOAT),
+         node("Sum", "k i d", "y")],
+        {"x": (double, [4, 6])}, {"y": (double, None), "z": (TensorProto.FLOAT, None)},
+        {**doubles, "tenth": np.array(0.1)}, opset=17)
+    yield "functions", model(
+        [node("Cast", "x", "f", to=TensorProto.FLOAT), node("Tanh", "f", "t"), node("Mul", "f f", "q"), node("Add", "q one", "o"),
+         node("Tan", "f", "a"), node("Asin", "t", "b"), node("Acos", "t", "c"), node("Atan", "f", "d"), node("Sinh", "f", "e"),
+         node("Cosh", "f", "g"), node("Asinh", "f", "h"), node("Acosh", "o", "i"), node("Atanh", "t", "j"),
+         node("Concat", "a b c d e g h i j", "y", axis=0)],
+        {"x": (double, [5, 7])}, {"y": (TensorProto.FLOAT, None)}, {"one": np.array(1, np.float32)})
+    signed = {n: TYPES.integers(-128, 128, s).astype(np.int8) for n, s in {"w": (6, 2, 3, 3), "v": (6, 5), "u": (3, 6, 1, 1)}.items()}
+    scales = {n: np.array(v, np.float32) for n, v in
+              {"xs": 0.02, "ws": [0.01, 0.02, 0.005, 0.03, 0.01, 0.02], "ys": 0.9, "vs": 0.03, "zs": 1.7}.items()}
+    yield "quantized", model(
+        [node("QLinearConv", "x xs xz w ws wz ys yz c", "a", group=2, pads=[1, 0, 1, 1], strides=[2, 1]),
+         node("Transpose", "a", "b", perm=[0, 2, 3, 1]), node("QLinearMatMul", "b ys yz v vs vz zs zz", "d"),
+         node("DequantizeLinear", "d zs zz", "e"), node("DynamicQuantizeLinear", "e", "f fs fz"),
+         node("MatMulInteger", "f u8s fz", "g"), node("ConvInteger", "a u yz uz", "h"),
+         node("DequantizeLinear", "a ys6 yz6", "i", axis=1), node("QuantizeLinear", "i ys6 iz6", "j", axis=1)],
+        {"x": (TensorProto.UINT8, [2, 4, 7, 6])},
+        {n: (t, None) for n, t in {"a": TensorProto.UINT8, "d": TensorProto.UINT8, "e": TensorProto.FLOAT, "f": TensorProto.UINT8,
+                                   "fs": TensorProto.FLOAT, "g": TensorProto.INT32, "h": TensorProto.INT32, "i": TensorProto.FLOAT,
+                                   "j": TensorProto.INT8}.items()},
+        {**signed, **scales, "xz": np.uint8(128), "wz": np.zeros(6, np.int8), "yz": np.uint8(120),
+         "c": TYPES.integers(-900, 900, 6).astype(np.int32), "vz": np.int8(-3), "zz": np.uint8(127), "uz": np.int8(0),
+         "u8s": TYPES.integers(0, 256, (5, 4)).astype(np.uint8), "ys6": np.linspace(0.1, 1, 6, dtype=np.float32),
+         "yz6": np.arange(100, 106).astype(np.uint8), "iz6": np.arange(-3, 3).astype(np.int8)})
 
 
 def refused():
@@ -164,7 +210,15 @@ def refused():
     yield "axis_out_of_range", model([node("Softmax", "x", "y", axis=2 ** 62)], x, y, {})
     yield "missing_input", model([node("MatMul", "x", "y")], x, y, {})
     yield "old_opset", model(relu, x, y, {}, opset=6)
-    yield "double", model(relu, {"x": (TensorProto.DOUBLE, [2])}, {"y": (TensorProto.DOUBLE, None)}, {})
+    yield "float8", model(relu, {"x": (TensorProto.FLOAT8E5M2, [2])}, {"y": (TensorProto.FLOAT8E5M2, None)}, {})
+    yield "shift_of_signed", model([node("BitShift", "i i", "y", direction="LEFT")], {"i": (TensorProto.INT32, [2])},
+                                   {"y": (TensorProto.INT32, None)}, {})
+    yield "bits_of_another_size", model([node("BitCast", "x", "y", to=TensorProto.INT64)], x, {"y": (TensorProto.INT64, None)}, {},
+                                        opset=26)
+    yield "quantized_to_four_bits", model([node("QuantizeLinear", "x s", "y", output_dtype=TensorProto.INT4)], x,
+                                          {"y": (TensorProto.INT4, None)}, {"s": np.array(0.1, np.float32)}, opset=21)
+    yield "misfit_of_scales", model([node("QuantizeLinear", "x s", "y", axis=0)], x, {"y": (TensorProto.UINT8, None)},
+                                    {"s": np.array([0.1, 0.2, 0.3], np.float32)}, opset=21)
     yield "wrong_attribute_type", model([node("Softmax", "x", "y", axis="last")], x, y, {})
     short = model([node("Add", "x w", "y")], x, y, {"w": floats(3)})
     short.graph.initializer[0].dims[0] = 4
@@ -206,6 +260,9 @@ def main():
         feed = {}
         for i, value in enumerate(session.get_inputs()):
             draw = {"tensor(int64)": lambda shape: RANDOM.integers(0, 10, shape), "tensor(float)": lambda shape: floats(*shape),
+                    "tensor(uint64)": lambda shape: TYPES.integers(0, 2 ** 64, shape, dtype=np.uint64),
+                    "tensor(double)": lambda shape: TYPES.standard_normal(shape),
+                    "tensor(uint8)": lambda shape: TYPES.integers(0, 256, shape).astype(np.uint8),
                     "tensor(float16)": lambda shape: HALVES.standard_normal(shape).astype(np.float16)}
             feed[value.name] = draw[value.type](value.shape)
             (data / f"input_{i}.pb").write_bytes(numpy_helper.from_array(feed[value.name]).SerializeToString())

@@ -1,0 +1,125 @@
+//! Random tensors.
+//!
+//! A generator by counting: an element is a function of the operator's seed and of its own place in the
+//! tensor, so that it is computed where it is needed, in any order. ONNX leaves open what a random number is;
+//! here every run of a compiled network draws the same ones. An operator without a seed has its number among
+//! the random operators of the network for one, and so draws other numbers than the others.
+//!
+//! ```text
+//! x = (place + key(seed)) · A     x = x ^ (x >> 32)     x = x · B     x = x ^ (x >> 29)     (x · C) >> 32
+//! ```
+//!
+//! in 64 bits without a sign: two rounds of multiplication and shift, as finalisers of hash functions have
+//! them. A change of one bit of the place changes every bit of the result with a probability of ½ (within
+//! 0.003), and neighbours are not correlated. A float takes the upper 24 of its 32 bits.
+
+use super::builder::{Builder, flat_index};
+use super::math::{add, cast, float, less, load, log, multiply, sqrt, vars};
+use super::operator::{Operator, Problem};
+use crate::workload::{Binary, DType, Expr, TensorId, Unary};
+
+/// Odd, below 2^40, as literals have to be.
+const MULTIPLIERS: [i64; 3] = [0x9e_3779_b97f, 0xd6_e8fe_b867, 0xbf_5847_6d1d];
+const SHIFTS: [i64; 2] = [32, 29];
+
+/// `RandomUniform`, `RandomNormal`, and their likes that take shape and type from an input.
+pub fn random(builder: &mut Builder, op: &Operator) -> Result<Vec<TensorId>, Problem> {
+    let like = op.kind.ends_with("Like").then(|| op.input(0)).transpose()?;
+    let shape = match like {
+        Some(tensor) => builder.shape(tensor),
+        None => op.ints("shape")?.ok_or(Problem::MissingAttribute("shape"))?.to_vec(),
+    };
+    let default = like.map_or(DType::F32, |tensor| builder.dtype(tensor));
+    let dtype = type_of_result(op, default)?;
+    if !dtype.is_float() {
+        return Err(Problem::AttributeValue { name: "dtype", value: dtype.name().to_string() });
+    }
+    let seed = seed(builder, op)?;
+    let value = match op.kind.as_str() {
+        "RandomUniform" | "RandomUniformLike" => {
+            let (low, high) = (op.float("low", 0.0)?, op.float("high", 1.0)?);
+            add(multiply(uniform(&shape, seed, 0), float(high - low)), float(low))
+        }
+        _ => {
+            let (mean, scale) = (op.float("mean", 0.0)?, op.float("scale", 1.0)?);
+            add(multiply(normal(&shape, seed), float(scale)), float(mean))
+        }
+    };
+    Ok(vec![builder.map(shape, dtype, cast(DType::F32, dtype, value))?])
+}
+
+/// `Bernoulli`: 1 with the probability that the input says, else 0.
+pub fn bernoulli(builder: &mut Builder, op: &Operator) -> Result<Vec<TensorId>, Problem> {
+    let input = op.input(0)?;
+    let (shape, from) = (builder.shape(input), builder.dtype(input));
+    if !from.is_float() {
+        return Err(Problem::Type { input: 0, dtype: from });
+    }
+    let dtype = type_of_result(op, from)?;
+    let seed = seed(builder, op)?;
+    let wide = if from == DType::F64 { DType::F64 } else { DType::F32 };
+    let probability = cast(from, wide, load(input, vars(0, shape.len())));
+    let happens = less(cast(DType::F32, wide, uniform(&shape, seed, 0)), probability);
+    let value = cast(DType::Bool, dtype, happens);
+    Ok(vec![builder.map(shape, dtype, value)?])
+}
+
+fn type_of_result(op: &Operator, default: DType) -> Result<DType, Problem> {
+    match op.optional_int("dtype")? {
+        None => Ok(default),
+        Some(code) => {
+            DType::from_onnx(code).ok_or_else(|| Problem::AttributeValue { name: "dtype", value: code.to_string() })
+        }
+    }
+}
+
+/// The attribute's bits, or the operator's number behind all of those.
+fn seed(builder: &mut Builder, op: &Operator) -> Result<u64, Problem> {
+    let number = builder.next_random();
+    Ok(match op.has("seed") {
+        true => u64::from((op.float("seed", 0.0)? as f32).to_bits()),
+        false => (1 << 32) + number,
+    })
+}
+
+/// 39 bits of a seed and of the number of a stream. (Steele, Lea and Flood, "Fast splittable pseudorandom
+/// number generators", 2014)
+fn key(seed: u64, stream: u64) -> i64 {
+    let mut x = seed.wrapping_add((stream + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15));
+    x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    ((x ^ (x >> 31)) >> 25).cast_signed()
+}
+
+/// 32 random bits for each place of the axes.
+fn bits(shape: &[i64], seed: u64, stream: u64) -> Expr {
+    let constant = |value: i64| cast(DType::I64, DType::U64, Expr::integer(value));
+    let place = flat_index(shape, &vars(0, shape.len()));
+    let mut x = add(cast(DType::I64, DType::U64, Expr::Index(place)), constant(key(seed, stream)));
+    for (multiplier, shift) in MULTIPLIERS.into_iter().zip(SHIFTS) {
+        x = multiply(x, constant(multiplier));
+        let shifted = Expr::binary(Binary::ShiftRight, x.clone(), constant(shift));
+        x = Expr::binary(Binary::BitXor, x, shifted);
+    }
+    Expr::binary(Binary::ShiftRight, multiply(x, constant(MULTIPLIERS[2])), constant(32))
+}
+
+/// The upper 24 of the bits as f32, which holds them all.
+fn whole(shape: &[i64], seed: u64, stream: u64) -> Expr {
+    let shift = cast(DType::I64, DType::U64, Expr::integer(8));
+    cast(DType::U64, DType::F32, Expr::binary(Binary::ShiftRight, bits(shape, seed, stream), shift))
+}
+
+/// f32 in `0..1`.
+fn uniform(shape: &[i64], seed: u64, stream: u64) -> Expr {
+    multiply(whole(shape, seed, stream), float(2f64.powi(-24)))
+}
+
+/// `√(-2 ln u) · cos 2πv` of two uniform numbers, the first of which is never 0. (Box and Muller, "A note on the
+/// generation of random normal deviates", 1958)
+fn normal(shape: &[i64], seed: u64) -> Expr {
+    let positive = multiply(add(whole(shape, seed, 0), float(1.0)), float(2f64.powi(-24)));
+    let radius = sqrt(multiply(float(-2.0), log(positive)));
+    let angle = multiply(uniform(shape, seed, 1), float(std::f64::consts::TAU));
+    multiply(radius, Expr::unary(Unary::Cos, angle))
+}

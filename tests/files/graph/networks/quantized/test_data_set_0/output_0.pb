@@ -1,0 +1,1 @@
+Jğ|sy{y|nzx|vz||twƒrv}tsqoy}kxovsrvswqyy{yxuzxxwzxuwxvvvyvwhvevroƒen€‹Wz…‹wr|s|o{}w‚~sxwq€zvvqt{v€|{€wyr…vmuxsqinzxwtvx}w€n{v}|}zto{r„v}ypo‚xhkvjnrn{uuw{|{x|xwxxtvvwvuv{{zxp…p”qz{[‰ntzszvx|~‚oynuun}~zvvorux€„z{dvvl{r€rsprfzw

@@ -1,0 +1,1 @@
+JÈvtkƒ…†‚~ˆ^Ÿ€©w™uqmŒmˆqo’t€‚oy‡„›}¨š‡Ž^œ‚Šp„dzp¥iªŽj‰‚•{¦VyRwq‚}€yjyžyh‡†Žv†o‡{r†c[lh…wˆr†…‰€ŒpšŠ…{}”pŸyŸ†€v}e—ƒ™u†`^bP¥‡¥l˜c‹Rtp„cyw‹v„‰¸GŽ:†f£mÄ|~}s“jm„{Œvwu‹mtƒwŽszgog’x~…‹s–k{{’t‰‡
