@@ -1,15 +1,15 @@
 //! From a network and a schedule for each task to places: where every argument of every call is when the
 //! network runs.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 
 use super::error::ArtifactError;
 use super::live;
 use super::manifest::Port;
 use super::memory::{self, Block, MemoryPlan};
-use super::tables::Place;
+use super::tables::{Argument, Place};
 use super::weights::{Entry, Layout};
-use crate::graph::{Binding, Call, Network, NetworkBuffer, Source};
+use crate::graph::{Binding, Call, Callee, Motion, Network, NetworkBuffer, Region, RegionKind, Source};
 use crate::nest::{Loop, Nest, Scope, Stmt};
 use crate::workload::{Expr, Index, Role, TensorId};
 
@@ -23,8 +23,10 @@ pub struct Bound {
     pub weights: Layout,
     /// How the weights are made, in the order in which they are written.
     pub packs: Vec<Pack>,
-    /// By call, in the order of its nest's arguments.
-    pub places: Vec<Vec<Place>>,
+    /// By call, in the order of its nest's arguments, or of its routine's.
+    pub arguments: Vec<Vec<Argument>>,
+    /// By region.
+    pub conditions: Vec<Option<Argument>>,
 }
 
 /// Makes one or more neighbouring entries of the weights.
@@ -50,10 +52,7 @@ pub fn bind(network: &Network, versions: &[Vec<&Nest>]) -> Result<Bound, Artifac
     let (inputs, outputs, ports) = ports(network);
     let (memory, arena) = plan_memory(network);
     live::check(network, &arena, memory.arena_bytes)?;
-    let mut entries = Vec::new();
-    let mut packs = Vec::new();
-    let mut raw: HashMap<usize, usize> = HashMap::new();
-    let mut packed: HashMap<PackKey, usize> = HashMap::new();
+    let mut found = Weights::default();
     let mentions_of: Vec<Vec<Vec<bool>>> =
         versions.iter().map(|nests| nests.iter().map(|nest| body_mentions(nest)).collect()).collect();
     let is_read =
@@ -61,31 +60,22 @@ pub fn bind(network: &Network, versions: &[Vec<&Nest>]) -> Result<Bound, Artifac
     // weights are named by entry first, because their offsets are known only when all entries are
     let mut weight_entries: Vec<Vec<Option<usize>>> = Vec::new();
     for (number, call) in network.calls.iter().enumerate() {
-        let nest = nests[call.task];
+        let Callee::Task(task) = call.callee else {
+            weight_entries.push(call.arguments.iter().map(|binding| found.raw(network, binding.buffer)).collect());
+            continue;
+        };
+        let nest = nests[task];
         let arguments = nest.arguments();
         let mut first_packed = None;
         let mut of_call = vec![None; arguments.len()];
         for (position, id) in arguments.iter().enumerate() {
-            let read = is_read(call.task, *id);
             let bound = call.arguments.get(position).map(|binding| binding.buffer);
             match (nest.buffer(*id).scope, bound) {
-                (Scope::Argument(_), Some(buffer)) if read && is_constant(&network.buffers[buffer]) => {
-                    let entry = *raw.entry(buffer).or_insert_with(|| {
-                        packs.push(Pack::Raw { buffer });
-                        entries.push(raw_entry(buffer, &network.buffers[buffer]));
-                        entries.len() - 1
-                    });
-                    of_call[position] = Some(entry);
+                (Scope::Argument(_), Some(buffer)) if is_read(task, *id) => {
+                    of_call[position] = found.raw(network, buffer);
                 }
                 (Scope::Packed, _) => {
-                    let first = *first_packed.get_or_insert_with(|| {
-                        *packed.entry(pack_key(call, nest)).or_insert_with(|| {
-                            packs.push(Pack::Setup { call: number });
-                            let first = entries.len();
-                            entries.extend(packed_entries(number, nest));
-                            first
-                        })
-                    });
+                    let first = *first_packed.get_or_insert_with(|| found.packed(number, task, call, nest));
                     // packed buffers are the last arguments, one after the other
                     let packed_before = position - call.arguments.len();
                     of_call[position] = Some(first + packed_before);
@@ -95,23 +85,67 @@ pub fn bind(network: &Network, versions: &[Vec<&Nest>]) -> Result<Bound, Artifac
         }
         weight_entries.push(of_call);
     }
+    let conditions: Vec<Option<(&Binding, Option<usize>)>> = network
+        .regions
+        .iter()
+        .map(|region| match &region.kind {
+            RegionKind::If { condition, .. } => Some((condition, found.raw(network, condition.buffer))),
+            RegionKind::Repeat { .. } => None,
+        })
+        .collect();
+    let Weights { entries, packs, .. } = found;
     let weights = Layout::new(&entries);
-    let mut places = Vec::new();
-    for (call, of_call) in network.calls.iter().zip(&weight_entries) {
-        let place = |position: usize| -> Place {
-            let binding = call.arguments.get(position);
-            let offset = binding.map_or(0, |b| b.offset as u64 * network.buffers[b.buffer].dtype.bytes() as u64);
-            match (of_call[position], binding.map(|b| (b.buffer, &network.buffers[b.buffer].source))) {
-                (Some(entry), _) => Place::Weights { offset: weights.offsets[entry] + offset },
-                (None, Some((buffer, Source::Input(_)))) => Place::Input { index: ports[buffer], offset },
-                (None, Some((buffer, Source::Output(_)))) => Place::Output { index: ports[buffer], offset },
-                (None, Some((buffer, Source::Intermediate))) => Place::Arena { offset: arena[buffer] + offset },
-                (None, Some((_, Source::Constant(_))) | None) => Place::Unused,
-            }
+    let place = |entry: Option<usize>, binding: Option<&Binding>| -> Argument {
+        let bytes = |elements: i64, buffer: usize| elements * network.buffers[buffer].dtype.bytes() as i64;
+        let offset = binding.map_or(0, |b| bytes(b.offset, b.buffer) as u64);
+        let place = match (entry, binding.map(|b| (b.buffer, &network.buffers[b.buffer].source))) {
+            (Some(entry), _) => Place::Weights { offset: weights.offsets[entry] + offset },
+            (None, Some((buffer, Source::Input(_)))) => Place::Input { index: ports[buffer], offset },
+            (None, Some((buffer, Source::Output(_)))) => Place::Output { index: ports[buffer], offset },
+            (None, Some((buffer, Source::Intermediate))) => Place::Arena { offset: arena[buffer] + offset },
+            (None, Some((_, Source::Constant(_))) | None) => Place::Unused,
         };
-        places.push((0..of_call.len()).map(place).collect());
+        let motion = binding.map_or(Motion::default(), |b| Motion { step: bytes(b.motion.step, b.buffer), ..b.motion });
+        Argument { place, motion }
+    };
+    let arguments = network.calls.iter().zip(&weight_entries).map(|(call, of_call)| {
+        of_call.iter().enumerate().map(|(position, entry)| place(*entry, call.arguments.get(position))).collect()
+    });
+    let arguments = arguments.collect();
+    let conditions = conditions.into_iter().map(|found| found.map(|(at, entry)| place(entry, Some(at)))).collect();
+    Ok(Bound { inputs, outputs, memory, weights, packs, arguments, conditions })
+}
+
+/// The tensors of the weights file, as they are found.
+#[derive(Default)]
+struct Weights {
+    entries: Vec<Entry>,
+    packs: Vec<Pack>,
+    /// By buffer.
+    raw: HashMap<usize, usize>,
+    packed: HashMap<PackKey, usize>,
+}
+
+impl Weights {
+    /// The entry of a buffer, if it is a constant.
+    fn raw(&mut self, network: &Network, buffer: usize) -> Option<usize> {
+        let about = network.buffers.get(buffer).filter(|about| is_constant(about))?;
+        Some(*self.raw.entry(buffer).or_insert_with(|| {
+            self.packs.push(Pack::Raw { buffer });
+            self.entries.push(raw_entry(buffer, about));
+            self.entries.len() - 1
+        }))
     }
-    Ok(Bound { inputs, outputs, memory, weights, packs, places })
+
+    /// The first entry of what a call's setup packs.
+    fn packed(&mut self, number: usize, task: usize, call: &Call, nest: &Nest) -> usize {
+        *self.packed.entry(pack_key(task, call, nest)).or_insert_with(|| {
+            self.packs.push(Pack::Setup { call: number });
+            let first = self.entries.len();
+            self.entries.extend(packed_entries(number, nest));
+            first
+        })
+    }
 }
 
 /// Whether every call names existing tasks and buffers, and stays inside them.
@@ -120,10 +154,10 @@ fn check(network: &Network, nests: &[&Nest]) -> Result<(), ArtifactError> {
     if nests.len() != network.tasks.len() {
         return internal(format!("{} schedules for {} tasks", nests.len(), network.tasks.len()));
     }
+    network.validate().map_err(|error| ArtifactError::Internal(error.to_string()))?;
     for (number, call) in network.calls.iter().enumerate() {
-        let Some(nest) = nests.get(call.task) else {
-            return internal(format!("call {number} runs task {}, which does not exist", call.task));
-        };
+        let Some(task) = call.task() else { continue };
+        let nest = nests[task];
         let tensors: Vec<TensorId> =
             nest.arguments().into_iter().filter(|id| nest.buffer(*id).scope != Scope::Packed).collect();
         if tensors.len() != call.arguments.len() {
@@ -171,16 +205,28 @@ fn ports(network: &Network) -> (Vec<Port>, Vec<Port>, Vec<usize>) {
 pub(super) fn plan_memory(network: &Network) -> (MemoryPlan, Vec<u64>) {
     let mut blocks: Vec<Block> = Vec::new();
     let mut block_of = HashMap::new();
+    let mut mention = |buffer: usize, first: usize, last: usize| {
+        let about = &network.buffers[buffer];
+        if !matches!(about.source, Source::Intermediate) {
+            return;
+        }
+        let block = *block_of.entry(buffer).or_insert_with(|| {
+            let bytes = about.shape.iter().product::<i64>() as u64 * about.dtype.bytes() as u64;
+            blocks.push(Block { bytes, first, last });
+            blocks.len() - 1
+        });
+        let block: &mut Block = &mut blocks[block];
+        (block.first, block.last) = (block.first.min(first), block.last.max(last));
+    };
     for (number, call) in network.calls.iter().enumerate() {
-        for binding in &call.arguments {
-            let buffer = &network.buffers[binding.buffer];
-            if matches!(buffer.source, Source::Intermediate) {
-                let block = *block_of.entry(binding.buffer).or_insert_with(|| {
-                    let bytes = buffer.shape.iter().product::<i64>() as u64 * buffer.dtype.bytes() as u64;
-                    blocks.push(Block { bytes, first: number, last: number });
-                    blocks.len() - 1
-                });
-                blocks[block].last = number;
+        call.arguments.iter().for_each(|binding| mention(binding.buffer, number, number));
+    }
+    for region in &network.regions {
+        match &region.kind {
+            RegionKind::If { condition, .. } => mention(condition.buffer, region.calls.start, region.calls.start),
+            RegionKind::Repeat { .. } => {
+                let last = region.calls.end - 1;
+                outliving(network, region).into_iter().for_each(|buffer| mention(buffer, region.calls.start, last));
             }
         }
     }
@@ -190,14 +236,35 @@ pub(super) fn plan_memory(network: &Network) -> (MemoryPlan, Vec<u64>) {
     (plan, offsets)
 }
 
+/// The buffers of a repetition that live longer than an iteration: those that are used outside of it, and those of
+/// which iterations use different parts.
+fn outliving(network: &Network, region: &Region) -> BTreeSet<usize> {
+    let conditions = network.regions.iter().filter_map(|region| match &region.kind {
+        RegionKind::If { condition, .. } => Some((region.calls.start, condition)),
+        RegionKind::Repeat { .. } => None,
+    });
+    let bindings = network.calls.iter().enumerate().flat_map(|(at, call)| call.arguments.iter().map(move |b| (at, b)));
+    let (mut inside, mut outside, mut found) = (BTreeSet::new(), BTreeSet::new(), BTreeSet::new());
+    for (at, binding) in bindings.chain(conditions) {
+        if region.calls.contains(&at) {
+            inside.insert(binding.buffer);
+            found.extend((binding.motion.step != 0).then_some(binding.buffer));
+        } else {
+            outside.insert(binding.buffer);
+        }
+    }
+    found.extend(inside.intersection(&outside));
+    found
+}
+
 fn is_constant(buffer: &NetworkBuffer) -> bool {
     matches!(buffer.source, Source::Constant(_))
 }
 
-fn pack_key(call: &Call, nest: &Nest) -> PackKey {
+fn pack_key(task: usize, call: &Call, nest: &Nest) -> PackKey {
     let is_packed_from = |(_, id): &(_, &TensorId)| nest.buffer(**id).scope == Scope::Argument(Role::Constant);
     let arguments = nest.arguments();
-    (call.task, call.arguments.iter().zip(&arguments).filter(is_packed_from).map(|(binding, _)| *binding).collect())
+    (task, call.arguments.iter().zip(&arguments).filter(is_packed_from).map(|(binding, _)| *binding).collect())
 }
 
 fn raw_entry(number: usize, buffer: &NetworkBuffer) -> Entry {

@@ -8,7 +8,7 @@ use super::error::ArtifactError;
 use super::schedule::Version;
 use super::tables::{CpuKernels, Generation, Kernels, Place};
 use crate::codegen::{self, DEVICE_ALIGNMENT};
-use crate::graph::Network;
+use crate::graph::{Callee, Network};
 use crate::nest::Nest;
 use crate::target::{Cpu, Gpu, Kind, Target};
 
@@ -24,6 +24,7 @@ pub struct Code {
 /// The functions of `src/artifact/deploy/` that all libraries have, and those for either machine, compiled
 /// with Tilescribe itself.
 const COMMON_OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/common.o"));
+const LIBRARY_OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/library.o"));
 const CPU_OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/cpu.o"));
 const CUDA_OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/cuda.o"));
 
@@ -49,6 +50,28 @@ pub fn check_targets<'t>(targets: impl IntoIterator<Item = &'t Target>) -> Resul
     match (cpus, generations.len()) {
         (1, 0) | (0, 1..) => Ok(()),
         _ => Err(ArtifactError::Versions),
+    }
+}
+
+/// Whether these machines can run a network: GPUs repeat nothing, branch nowhere, and have no run-time library.
+///
+/// # Errors
+/// [`ArtifactError::OnGpu`]
+pub fn check_network<'t>(
+    network: &Network,
+    targets: impl IntoIterator<Item = &'t Target>,
+) -> Result<(), ArtifactError> {
+    let needed = match network.calls.iter().find_map(|call| match &call.callee {
+        Callee::Task(_) => None,
+        Callee::Library(routine) => Some(format!("the routine `{routine}`")),
+    }) {
+        None if network.regions.is_empty() => return Ok(()),
+        None => "loops or branches at run time".to_string(),
+        Some(routine) => routine,
+    };
+    match targets.into_iter().any(|target| target.kind() == Kind::Gpu) {
+        true => Err(ArtifactError::OnGpu(needed)),
+        false => Ok(()),
     }
 }
 
@@ -78,6 +101,7 @@ pub fn required_features(target: &Target) -> Vec<String> {
 /// # Errors
 /// [`ArtifactError::Codegen`], and [`ArtifactError::Internal`] where schedules do not fit their machine.
 pub fn code(network: &Network, versions: &[Version<'_>], bound: &Bound) -> Result<Code, ArtifactError> {
+    check_network(network, versions.iter().map(|version| version.target))?;
     let mut generations = Vec::new();
     let mut texts = Vec::new();
     for (number, version) in versions.iter().enumerate() {
@@ -110,6 +134,7 @@ fn for_cpu(nests: &[&Nest], cpu: &Cpu) -> Result<Code, ArtifactError> {
         ("kernels.o", object.bytes),
         ("common.o", COMMON_OBJECT.to_vec()),
         ("cpu.o", CPU_OBJECT.to_vec()),
+        ("library.o", LIBRARY_OBJECT.to_vec()),
         ("runtime.o", codegen::RUNTIME_OBJECT.to_vec()),
     ];
     Ok(Code { kernels: Kernels::Cpu(CpuKernels { workspace_bytes, features, symbols }), objects, texts: Vec::new() })
@@ -130,9 +155,9 @@ fn for_gpu(
         if !nest.setup.is_empty() {
             return Err(ArtifactError::Internal("operands packed by a setup, which no device runs".into()));
         }
-        let calls = network.calls.iter().zip(&bound.places).filter(|(call, _)| call.task == task);
-        let places = calls.flat_map(|(_, places)| places);
-        let alignment = places.map(alignment).min().unwrap_or(DEVICE_ALIGNMENT);
+        let calls = network.calls.iter().zip(&bound.arguments).filter(|(call, _)| call.task() == Some(task));
+        let arguments = calls.flat_map(|(_, arguments)| arguments);
+        let alignment = arguments.map(|argument| alignment(&argument.place)).min().unwrap_or(DEVICE_ALIGNMENT);
         let program = codegen::ptx_of(&symbol(task), nest, gpu, alignment)?;
         let file = format!("kernels_{number}_{task}.ptx");
         modules.push((file.clone(), program.launches));

@@ -12,11 +12,11 @@ use super::error::ArtifactError;
 use super::header::header;
 use super::link::link;
 use super::manifest::{
-    CompiledSchedule, CompiledTask, CompiledVersion, FORMAT, MANIFEST_FILE, Manifest, Memory, WEIGHTS_FILE, digest,
-    header_file, is_identifier, library_file, output_files,
+    CompiledCall, CompiledRegion, CompiledSchedule, CompiledTask, CompiledVersion, FORMAT, MANIFEST_FILE, Manifest,
+    Memory, WEIGHTS_FILE, digest, header_file, is_identifier, library_file, output_files,
 };
 use super::schedule::{Schedule, Version};
-use super::tables::{Tables, assembly};
+use super::tables::{TableCall, Tables, assembly};
 use super::weights::Writer;
 use crate::codegen;
 use crate::files::DraftFolder;
@@ -71,8 +71,9 @@ pub fn compile(
     let weights_id = write_weights(network, &nests[0], &bound, &file(WEIGHTS_FILE), progress)?;
     enter(progress, Step::Kernels)?;
     let code = code::code(network, &versions, &bound)?;
-    let calls: Vec<_> =
-        network.calls.iter().zip(&bound.places).map(|(call, places)| (call.task, places.as_slice())).collect();
+    let with_arguments = network.calls.iter().zip(&bound.arguments);
+    let calls: Vec<_> = with_arguments.map(|(call, arguments)| TableCall { callee: &call.callee, arguments }).collect();
+    let regions: Vec<_> = network.regions.iter().zip(bound.conditions.iter().copied()).collect();
     let tables = Tables {
         name,
         weights_id: &weights_id,
@@ -82,6 +83,7 @@ pub fn compile(
         outputs: &bound.outputs,
         tasks: network.tasks.len(),
         calls: &calls,
+        regions: &regions,
         kernels: &code.kernels,
     };
     enter(progress, Step::Linking)?;
@@ -119,7 +121,8 @@ pub fn compile(
             weights_bytes: bound.weights.file_bytes,
         },
         tasks: tasks.collect(),
-        calls: network.calls.iter().map(|call| call.task).collect(),
+        calls: network.calls.iter().map(|call| CompiledCall::of(&call.callee)).collect(),
+        regions: network.regions.iter().map(CompiledRegion::of).collect(),
         files,
     };
     let text = serde_json::to_string_pretty(&manifest).map_err(|error| ArtifactError::Internal(error.to_string()))?;
@@ -204,11 +207,14 @@ fn write_weights(
             }
             Pack::Setup { call } => {
                 let call = &network.calls[*call];
-                let kernel = match setups.entry(call.task) {
-                    std::collections::hash_map::Entry::Occupied(entry) => entry.into_mut(),
-                    std::collections::hash_map::Entry::Vacant(entry) => entry.insert(setup_kernel(nests[call.task])?),
+                let Some(task) = call.task() else {
+                    return Err(ArtifactError::Internal("a routine packs nothing".into()));
                 };
-                for packed in run_setup(network, call, nests[call.task], kernel)? {
+                let kernel = match setups.entry(task) {
+                    std::collections::hash_map::Entry::Occupied(entry) => entry.into_mut(),
+                    std::collections::hash_map::Entry::Vacant(entry) => entry.insert(setup_kernel(nests[task])?),
+                };
+                for packed in run_setup(network, call, nests[task], kernel)? {
                     writer.write(entry, &packed.bytes[..packed.used])?;
                     entry += 1;
                 }

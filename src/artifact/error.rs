@@ -30,6 +30,9 @@ pub enum ArtifactError {
     /// The user's: machines that no single artifact is for.
     #[error("an artifact is for one CPU, or for GPUs of different generations")]
     Versions,
+    /// The user's: a network that only CPUs run.
+    #[error("the network needs {0}, which artifacts for NVIDIA GPUs do not have: compile it for a CPU")]
+    OnGpu(String),
     /// The environment's: no linker.
     #[error(
         "cannot link the shared object: {0}\nTilescribe needs a C compiler driver: install gcc (Debian: apt-get install gcc libc6-dev)"

@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 
 use super::error::ArtifactError;
-use crate::graph::{Network, Source};
-use crate::workload::{Role, Tensor};
+use crate::graph::{Binding, Callee, Network, Region, RegionKind, Source, bound_tensors};
+use crate::workload::{DType, Role};
 
 /// Checks that every call reads what was written for it, and that nothing it writes lies over anything that
 /// it reads. `arena` holds the offset of each intermediate, in bytes.
@@ -14,39 +14,113 @@ use crate::workload::{Role, Tensor};
 /// # Errors
 /// [`ArtifactError::Internal`]: the plan is wrong.
 pub fn check(network: &Network, arena: &[u64], arena_bytes: u64) -> Result<(), ArtifactError> {
-    let mut owners = Owners::default();
-    for (number, call) in network.calls.iter().enumerate() {
-        let workload = &network.tasks[call.task].workload;
-        let tensors = workload.tensors.iter().filter(|tensor| tensor.role != Role::Intermediate);
-        let part = |(tensor, binding): (&Tensor, &crate::graph::Binding)| {
-            let buffer = network.buffers.get(binding.buffer)?;
-            let size = tensor.dtype.bytes() as u64;
-            let first = arena.get(binding.buffer)? + binding.offset as u64 * size;
-            let bytes = first..first + tensor.elements() as u64 * size;
-            matches!(buffer.source, Source::Intermediate).then_some((tensor.role, binding.buffer, bytes))
+    let mut check = Check { network, arena, arena_bytes, owners: Owners::default() };
+    check.calls(0..network.calls.len(), &network.regions, 0, 1)
+}
+
+/// Iterations of a repetition that are gone through: the halves of states change their parts, and what is left over
+/// from one meets the next.
+const ITERATIONS: i64 = 3;
+
+struct Check<'a> {
+    network: &'a Network,
+    arena: &'a [u64],
+    arena_bytes: u64,
+    owners: Owners,
+}
+
+/// An argument in the arena: its role, its buffer, and bytes that hold it.
+type Part = (Role, usize, Range<u64>);
+
+impl Check<'_> {
+    /// Goes through calls in order, through both branches where there are two. `regions` are those that start among
+    /// the calls; they are in an iteration of so many.
+    fn calls(
+        &mut self,
+        calls: Range<usize>,
+        regions: &[Region],
+        iteration: i64,
+        iterations: i64,
+    ) -> Result<(), ArtifactError> {
+        let (mut at, mut regions) = (calls.start, regions);
+        while at < calls.end {
+            let Some((region, rest)) = regions.split_first().filter(|(region, _)| region.calls.start == at) else {
+                self.call(at, iteration, iterations)?;
+                at += 1;
+                continue;
+            };
+            let inner = rest.iter().take_while(|inner| inner.calls.start < region.calls.end).count();
+            match &region.kind {
+                RegionKind::If { condition, .. } => {
+                    if let Some(bytes) = self.bytes(condition, 1, 1, iteration, iterations)
+                        && !self.owners.holds(condition.buffer, &bytes)
+                    {
+                        return wrong(at, condition.buffer, "has given away what is still to be read of");
+                    }
+                    self.calls(region.calls.clone(), &rest[..inner], iteration, iterations)?;
+                }
+                RegionKind::Repeat { count } => {
+                    for iteration in 0..(*count).min(ITERATIONS) {
+                        self.calls(region.calls.clone(), &rest[..inner], iteration, *count)?;
+                    }
+                }
+            }
+            (at, regions) = (region.calls.end, &rest[inner..]);
+        }
+        Ok(())
+    }
+
+    /// Where an argument lies in the arena, if it does. What does not come back where it was counts as a whole.
+    fn bytes(&self, at: &Binding, elements: i64, size: u64, iteration: i64, iterations: i64) -> Option<Range<u64>> {
+        let buffer = self.network.buffers.get(at.buffer)?;
+        let moved =
+            |iteration: i64| self.arena.get(at.buffer)?.checked_add_signed(at.offset_at(iteration) * size as i64);
+        let (first, last) = match at.motion.period {
+            0 => (moved(0)?.min(moved(iterations - 1)?), moved(0)?.max(moved(iterations - 1)?)),
+            _ => (moved(iteration)?, moved(iteration)?),
         };
-        let parts: Vec<(Role, usize, Range<u64>)> = tensors.zip(&call.arguments).filter_map(part).collect();
+        matches!(buffer.source, Source::Intermediate).then(|| first..last + elements as u64 * size)
+    }
+
+    fn call(&mut self, number: usize, iteration: i64, iterations: i64) -> Result<(), ArtifactError> {
+        let call = &self.network.calls[number];
+        let parameters: Vec<(Role, i64, DType)> = match &call.callee {
+            Callee::Task(task) => bound_tensors(&self.network.tasks[*task].workload)
+                .map(|(_, tensor)| (tensor.role, tensor.elements(), tensor.dtype))
+                .collect(),
+            Callee::Library(routine) => {
+                let of = |role: Role| move |(elements, dtype)| (role, elements, dtype);
+                let inputs = routine.inputs().into_iter().map(of(Role::Input));
+                inputs.chain(routine.outputs().into_iter().map(of(Role::Output))).collect()
+            }
+        };
+        let part = |((role, elements, dtype), binding): (&(Role, i64, DType), &Binding)| {
+            let bytes = self.bytes(binding, *elements, dtype.bytes() as u64, iteration, iterations)?;
+            Some((*role, binding.buffer, bytes))
+        };
+        let parts: Vec<Part> = parameters.iter().zip(&call.arguments).filter_map(part).collect();
         let (written, read): (Vec<_>, Vec<_>) = parts.into_iter().partition(|(role, ..)| *role == Role::Output);
-        let wrong = |buffer: usize, what: &str| {
-            Err(ArtifactError::Internal(format!("call {number}: the memory plan {what} buffer {buffer}")))
-        };
         for (_, buffer, bytes) in &read {
-            if !owners.holds(*buffer, bytes) {
-                return wrong(*buffer, "has given away what is still to be read of");
+            if !self.owners.holds(*buffer, bytes) {
+                return wrong(number, *buffer, "has given away what is still to be read of");
             }
         }
         for (at, (_, buffer, bytes)) in written.iter().enumerate() {
-            let meets = |(_, _, other): &&(Role, usize, Range<u64>)| bytes.start < other.end && other.start < bytes.end;
-            if bytes.end > arena_bytes {
-                return wrong(*buffer, "has no room for");
+            let meets = |(_, _, other): &&Part| bytes.start < other.end && other.start < bytes.end;
+            if bytes.end > self.arena_bytes {
+                return wrong(number, *buffer, "has no room for");
             }
             if read.iter().chain(&written[..at]).any(|part| meets(&part)) {
-                return wrong(*buffer, "puts two arguments into the bytes of");
+                return wrong(number, *buffer, "puts two arguments into the bytes of");
             }
         }
-        written.into_iter().for_each(|(_, buffer, bytes)| owners.write(buffer, bytes));
+        written.into_iter().for_each(|(_, buffer, bytes)| self.owners.write(buffer, bytes));
+        Ok(())
     }
-    Ok(())
+}
+
+fn wrong(call: usize, buffer: usize, what: &str) -> Result<(), ArtifactError> {
+    Err(ArtifactError::Internal(format!("call {call}: the memory plan {what} buffer {buffer}")))
 }
 
 /// Which buffer wrote the bytes of the arena last: disjoint ranges by their start, with end and buffer.
@@ -94,7 +168,7 @@ impl Owners {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::graph::{Binding, Call, NetworkBuffer, NetworkTask};
+    use crate::graph::{Binding, Call, Callee, NetworkBuffer, NetworkTask};
     use crate::workload::{Binary, DType, Expr, Index, Stage, TensorId, Var, Workload};
 
     #[test]
@@ -121,11 +195,11 @@ mod tests {
         let mut buffers = vec![buffer(Source::Input("x".into()))];
         buffers.extend((0..5).map(|_| buffer(Source::Intermediate)));
         // the first result is the shortcut of all that follow
-        let at = |buffer| Binding { buffer, offset: 0 };
-        let call = |x, shortcut, y| Call { task: 0, arguments: vec![at(x), at(shortcut), at(y)] };
+        let at = |buffer| Binding::fixed(buffer, 0);
+        let call = |x, shortcut, y| Call { callee: Callee::Task(0), arguments: vec![at(x), at(shortcut), at(y)] };
         let calls = vec![call(0, 0, 1), call(1, 1, 2), call(2, 1, 3), call(3, 1, 4), call(4, 1, 5)];
         let task = NetworkTask { name: "add".into(), workload, weight: calls.len(), nodes: Vec::new() };
-        Network { tasks: vec![task], calls, buffers }
+        Network { tasks: vec![task], calls, buffers, regions: Vec::new() }
     }
 
     #[test]

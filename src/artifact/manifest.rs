@@ -14,6 +14,7 @@ use super::error::ArtifactError;
 use super::weights::hex;
 use crate::codegen;
 use crate::files;
+use crate::graph::{Callee, Region, RegionKind};
 use crate::target::{Kind, Target, TargetError};
 use crate::workload::DType;
 
@@ -44,8 +45,11 @@ pub struct Manifest {
     pub output_files: BTreeMap<String, String>,
     pub memory: Memory,
     pub tasks: Vec<CompiledTask>,
-    /// By call, in execution order: the task that it runs.
-    pub calls: Vec<usize>,
+    /// In execution order: what each call runs.
+    pub calls: Vec<CompiledCall>,
+    /// Calls that run again and again, or under a condition.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub regions: Vec<CompiledRegion>,
     /// By file name.
     pub files: BTreeMap<String, FileDigest>,
 }
@@ -110,12 +114,49 @@ pub struct CompiledSchedule {
     pub best_ns: Option<u64>,
 }
 
+/// The number of a task, or what a routine of the run-time library does.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum CompiledCall {
+    Task(usize),
+    Library(String),
+}
+
+impl CompiledCall {
+    pub fn of(callee: &Callee) -> CompiledCall {
+        match callee {
+            Callee::Task(task) => CompiledCall::Task(*task),
+            Callee::Library(routine) => CompiledCall::Library(routine.to_string()),
+        }
+    }
+}
+
+/// The calls `first..end`, and how they run.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct CompiledRegion {
+    pub first: usize,
+    pub end: usize,
+    /// How often; `None`: under a condition.
+    pub count: Option<i64>,
+}
+
+impl CompiledRegion {
+    pub fn of(region: &Region) -> CompiledRegion {
+        let count = match region.kind {
+            RegionKind::Repeat { count } => Some(count),
+            RegionKind::If { .. } => None,
+        };
+        CompiledRegion { first: region.calls.start, end: region.calls.end, count }
+    }
+}
+
 /// A task of the network.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct CompiledTask {
     pub name: String,
-    /// Number of calls.
+    /// How often it is called in a run.
     pub weight: usize,
     /// ONNX nodes of the first call.
     pub nodes: Vec<String>,
@@ -259,7 +300,8 @@ impl Manifest {
             .iter()
             .try_for_each(|version| check_target(&version.target))
             .map_err(|error| error.to_string())?;
-        if self.calls.iter().any(|task| *task >= self.tasks.len()) {
+        let is_task = |call: &CompiledCall| matches!(call, CompiledCall::Task(task) if *task >= self.tasks.len());
+        if self.calls.iter().any(is_task) {
             return Err("a call names a task that does not exist".into());
         }
         Ok(())

@@ -24,11 +24,12 @@ mod schedule;
 mod tables;
 mod weights;
 
-pub use code::check_targets;
+pub use code::{check_network, check_targets};
 pub use compile::{Options, Step, check_output, compile};
 pub use error::ArtifactError;
 pub use manifest::{
-    CompiledSchedule, CompiledTask, CompiledVersion, FORMAT, FileDigest, Manifest, Memory, Port, output_file,
+    CompiledCall, CompiledSchedule, CompiledTask, CompiledVersion, FORMAT, FileDigest, Manifest, Memory, Port,
+    output_file,
 };
 pub use memory::{Block, MemoryPlan, plan};
 pub use model::{Bound, Model, Resources};

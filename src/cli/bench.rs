@@ -120,7 +120,7 @@ fn key(network: &Network, schedules: &[Schedule], target: &Target) -> Result<Str
             Source::Intermediate => hash.update("intermediate"),
         }
     }
-    hash.update(format!("{:?}", network.calls));
+    hash.update(format!("{:?} {:?}", network.calls, network.regions));
     for (task, schedule) in network.tasks.iter().zip(schedules) {
         hash.update(format!("{} {} {}", task.workload, schedule.trace, schedule.nest));
     }

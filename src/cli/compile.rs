@@ -66,6 +66,7 @@ impl Compile {
         // said now, rather than after the search
         artifact::check_output(&self.output)?;
         let network = self.network.load(&self.model)?;
+        artifact::check_network(&network, &targets)?;
         let found = self.search(&network, &targets[0])?;
         let store = self.store.open_if_there()?;
         let mut chosen = targets

@@ -263,6 +263,7 @@ fn artifact(error: &ArtifactError) -> u8 {
         | ArtifactError::Invalid { .. }
         | ArtifactError::Input(_)
         | ArtifactError::Versions
+        | ArtifactError::OnGpu(_)
         | ArtifactError::OtherArchitecture { .. } => USAGE,
         ArtifactError::Interrupted => INTERRUPTED,
         ArtifactError::Linker(_) | ArtifactError::Machine(_) => ENVIRONMENT,

@@ -1,11 +1,11 @@
 //! Running a whole network with the naive evaluator: slow, and the oracle of everything that is compiled from
 //! it.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 
 use thiserror::Error;
 
-use super::{Program, TensorData};
+use super::{Bytes, Collected, Conditional, LibraryCall, Program, ProgramStage, Repeat, Scanned, Step, TensorData};
 use crate::workload::{self, Array, ArrayError, DType, Expr, Role, Stage, TensorId, Workload};
 
 /// Why a network, or a stage of it, has no result.
@@ -32,7 +32,7 @@ impl Program {
         if inputs.len() != self.inputs.len() {
             return Err(EvaluateError::InputCount { expected: self.inputs.len(), found: inputs.len() });
         }
-        let mut values: Vec<Option<TensorData>> = vec![None; self.tensors.len()];
+        let mut run = Run { program: self, values: vec![None; self.tensors.len()] };
         for ((name, tensor), data) in self.inputs.iter().zip(inputs) {
             let expected = self.tensor(*tensor);
             if data.shape != expected.shape || data.dtype != expected.dtype {
@@ -44,36 +44,121 @@ impl Program {
                     found_dtype: data.dtype,
                 });
             }
-            values[tensor.0 as usize] = Some(data.clone());
+            run.values[tensor.0 as usize] = Some(data.clone());
         }
+        let outputs: BTreeSet<TensorId> = self.outputs.iter().map(|(_, tensor)| *tensor).collect();
+        run.steps(&self.steps, &outputs)?;
+        self.outputs.iter().map(|(name, tensor)| run.find(*tensor, &format!("output {name}")).cloned()).collect()
+    }
+}
+
+/// A program while it runs.
+struct Run<'a> {
+    program: &'a Program,
+    /// By tensor; constants lie in the program.
+    values: Vec<Option<TensorData>>,
+}
+
+impl Run<'_> {
+    fn find(&self, tensor: TensorId, node: &str) -> Result<&TensorData, EvaluateError> {
+        let index = tensor.0 as usize;
+        let computed = self.values.get(index).and_then(Option::as_ref);
+        computed
+            .or(self.program.data.get(index).and_then(Option::as_ref))
+            .ok_or_else(|| EvaluateError::NotWritten { node: node.to_string(), tensor })
+    }
+
+    fn hand_on(&mut self, from: TensorId, to: TensorId, node: &str) -> Result<(), EvaluateError> {
+        self.values[to.0 as usize] = Some(self.find(from, node)?.clone());
+        Ok(())
+    }
+
+    /// Runs steps, and drops what they write after its last use, unless it is `kept`.
+    fn steps(&mut self, steps: &[Step], kept: &BTreeSet<TensorId>) -> Result<(), EvaluateError> {
+        let reads: Vec<BTreeSet<TensorId>> = steps.iter().map(Step::reads).collect();
+        let own: BTreeSet<TensorId> = steps.iter().flat_map(Step::outputs).collect();
         let mut last_use: HashMap<TensorId, usize> = HashMap::new();
-        for (position, stage) in self.stages.iter().enumerate() {
-            stage.stage.value.for_each_load(&mut |tensor, _| {
-                last_use.insert(tensor, position);
-            });
+        for (position, read) in reads.iter().enumerate() {
+            last_use.extend(read.iter().map(|tensor| (*tensor, position)));
         }
-        for (position, stage) in self.stages.iter().enumerate() {
-            let output = stage.stage.output;
-            let dtype = self.tensor(output).dtype;
-            let find = |tensor: TensorId| {
-                let index = tensor.0 as usize;
-                values.get(index).and_then(Option::as_ref).or(self.data.get(index).and_then(Option::as_ref))
-            };
-            let result = evaluate_stage(&find, &stage.stage, dtype, &stage.node)?;
-            values[output.0 as usize] = Some(result);
-            for (tensor, value) in values.iter_mut().enumerate() {
-                let tensor = TensorId(tensor as u32);
-                let is_output = self.outputs.iter().any(|(_, output)| *output == tensor);
-                if last_use.get(&tensor) == Some(&position) && !is_output {
-                    *value = None;
+        for (position, step) in steps.iter().enumerate() {
+            self.step(step)?;
+            for tensor in &reads[position] {
+                if last_use.get(tensor) == Some(&position) && own.contains(tensor) && !kept.contains(tensor) {
+                    self.values[tensor.0 as usize] = None;
                 }
             }
         }
-        let output = |(name, tensor): &(String, TensorId)| {
-            let value = values.get(tensor.0 as usize).cloned().flatten();
-            value.ok_or_else(|| EvaluateError::NotWritten { node: format!("output {name}"), tensor: *tensor })
-        };
-        self.outputs.iter().map(output).collect()
+        Ok(())
+    }
+
+    fn step(&mut self, step: &Step) -> Result<(), EvaluateError> {
+        match step {
+            Step::Stage(ProgramStage { stage, node }) => {
+                let dtype = self.program.tensor(stage.output).dtype;
+                let find = |tensor: TensorId| self.find(tensor, node).ok();
+                let result = evaluate_stage(&find, stage, dtype, node)?;
+                self.values[stage.output.0 as usize] = Some(result);
+            }
+            Step::Library(LibraryCall { routine, inputs, outputs, node }) => {
+                let given = inputs.iter().map(|tensor| self.find(*tensor, node)).collect::<Result<Vec<_>, _>>()?;
+                let shapes: Vec<Vec<i64>> =
+                    outputs.iter().map(|tensor| self.program.tensor(*tensor).shape.clone()).collect();
+                let results = routine.evaluate(&given, &shapes);
+                for (output, result) in outputs.iter().zip(results) {
+                    self.values[output.0 as usize] = Some(result);
+                }
+            }
+            Step::If(Conditional { condition, branches, outputs, node }) => {
+                let is_true = self.find(*condition, node)?.bytes.first().is_some_and(|byte| *byte != 0);
+                let branch = &branches[usize::from(!is_true)];
+                self.steps(&branch.steps, &branch.results.iter().copied().collect())?;
+                for (result, output) in branch.results.iter().zip(outputs) {
+                    self.hand_on(*result, *output, node)?;
+                }
+            }
+            Step::Repeat(repeat) => self.repeat(repeat)?,
+        }
+        Ok(())
+    }
+
+    fn repeat(&mut self, repeat: &Repeat) -> Result<(), EvaluateError> {
+        let Repeat { count, states, scanned, collected, body, node } = repeat;
+        let mut kept: BTreeSet<TensorId> = states.iter().map(|state| state.next).collect();
+        kept.extend(collected.iter().map(|collected| collected.part));
+        let mut wholes: Vec<Vec<Bytes>> = vec![Vec::new(); collected.len()];
+        for state in states {
+            self.hand_on(state.initial, state.current, node)?;
+        }
+        for iteration in 0..*count {
+            for Scanned { whole, part, reversed } in scanned {
+                let place = if *reversed { count - 1 - iteration } else { iteration };
+                let shape = self.program.tensor(*part).shape.clone();
+                let whole = self.find(*whole, node)?;
+                let size = self.program.tensor(*part).bytes();
+                let bytes = whole.bytes.slice(place as usize * size..(place as usize + 1) * size);
+                self.values[part.0 as usize] = Some(TensorData { shape, dtype: whole.dtype, bytes });
+            }
+            self.steps(body, &kept)?;
+            for (collected, parts) in collected.iter().zip(&mut wholes) {
+                parts.push(self.find(collected.part, node)?.bytes.clone());
+            }
+            for state in states {
+                self.hand_on(state.next, state.current, node)?;
+            }
+        }
+        for state in states {
+            self.hand_on(state.current, state.last, node)?;
+        }
+        for (Collected { whole, reversed, .. }, mut parts) in collected.iter().zip(wholes) {
+            if *reversed {
+                parts.reverse();
+            }
+            let about = self.program.tensor(*whole);
+            let bytes = parts.concat().into();
+            self.values[whole.0 as usize] = Some(TensorData { shape: about.shape.clone(), dtype: about.dtype, bytes });
+        }
+        Ok(())
     }
 }
 

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::evaluate::evaluate_stage;
-use super::{Program, TensorData};
+use super::{Program, State, Step, TensorData};
 use crate::workload::{DType, Expr, Index, Interval, Stage, TensorId, Var, row_major_strides};
 
 /// A result of so few elements is always stored.
@@ -119,32 +119,56 @@ fn nodes(value: &Expr) -> usize {
     1 + value.children().map(nodes).sum::<usize>()
 }
 
-/// Removes stages and constants that no output needs, and numbers tensors anew, in their old order. Inputs
+/// Removes steps and constants that no output needs, and numbers tensors anew, in their old order. Inputs
 /// stay.
 pub fn remove_dead(program: &mut Program) {
     let mut live: BTreeSet<TensorId> = program.outputs.iter().map(|(_, tensor)| *tensor).collect();
-    let mut kept = Vec::new();
-    for stage in std::mem::take(&mut program.stages).into_iter().rev() {
-        let output = stage.stage.output;
-        if live.contains(&output) && program.data[output.0 as usize].is_none() {
-            live.append(&mut loaded(&stage.stage.value));
-            kept.push(stage);
-        }
-    }
-    kept.reverse();
+    let steps = std::mem::take(&mut program.steps);
+    program.steps = live_steps(program, steps, &mut live);
     live.extend(program.inputs.iter().map(|(_, tensor)| *tensor));
     let mut renamed = vec![None; program.tensors.len()];
     for (new, old) in live.iter().enumerate() {
         renamed[old.0 as usize] = Some(TensorId(new as u32));
     }
     let rename = |tensor: TensorId| renamed[tensor.0 as usize].unwrap_or(tensor);
-    for stage in &mut kept {
-        stage.stage.output = rename(stage.stage.output);
-        stage.stage.value =
-            stage.stage.value.map_loads(&mut |tensor, indices| Some(Expr::load(rename(tensor), indices.to_vec())));
-    }
-    program.stages = kept;
+    program.steps.iter_mut().for_each(|step| step.rename(&rename));
     program.tensors = live.iter().map(|tensor| program.tensors[tensor.0 as usize].clone()).collect();
     program.data = live.iter().map(|tensor| program.data[tensor.0 as usize].take()).collect();
     program.inputs.iter_mut().chain(&mut program.outputs).for_each(|(_, tensor)| *tensor = rename(*tensor));
+}
+
+/// The steps that write what is live, last ones first looked at; what they name becomes live.
+fn live_steps(program: &Program, steps: Vec<Step>, live: &mut BTreeSet<TensorId>) -> Vec<Step> {
+    let mut kept = Vec::new();
+    for mut step in steps.into_iter().rev() {
+        let is_live = |tensor: &TensorId| live.contains(tensor) && program.data[tensor.0 as usize].is_none();
+        if !step.outputs().iter().any(is_live) {
+            continue;
+        }
+        match &mut step {
+            Step::Stage(stage) => live.append(&mut loaded(&stage.stage.value)),
+            Step::Library(call) => live.extend(call.inputs.iter().chain(&call.outputs)),
+            Step::If(branches) => {
+                live.insert(branches.condition);
+                live.extend(&branches.outputs);
+                for branch in &mut branches.branches {
+                    live.extend(&branch.results);
+                    branch.steps = live_steps(program, std::mem::take(&mut branch.steps), live);
+                }
+            }
+            Step::Repeat(repeat) => {
+                repeat.collected.retain(|collected| live.contains(&collected.whole));
+                live.extend(repeat.collected.iter().map(|collected| collected.part));
+                for State { initial, current, next, last } in &repeat.states {
+                    live.extend([initial, current, next, last]);
+                }
+                repeat.body = live_steps(program, std::mem::take(&mut repeat.body), live);
+                repeat.scanned.retain(|scanned| live.contains(&scanned.part));
+                live.extend(repeat.scanned.iter().map(|scanned| scanned.whole));
+            }
+        }
+        kept.push(step);
+    }
+    kept.reverse();
+    kept
 }

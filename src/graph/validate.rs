@@ -1,10 +1,12 @@
 //! The invariants of a [`Program`], checked.
 
+use std::collections::BTreeSet;
+
 use thiserror::Error;
 
 use super::evaluate::stage_workload;
-use super::{Program, TensorData};
-use crate::workload::{Role, TensorId, WorkloadError};
+use super::{Branch, Conditional, LibraryCall, Program, Repeat, Step, TensorData};
+use crate::workload::{DType, Role, TensorId, WorkloadError};
 
 /// What is wrong with a program: the fault of whoever built it.
 #[derive(Clone, PartialEq, Debug, Error)]
@@ -23,6 +25,8 @@ pub enum ProgramError {
     WrittenTwice { node: String, tensor: TensorId },
     #[error("t{} is written by no stage", .0.0)]
     NotWritten(TensorId),
+    #[error("{node}: the tensors of an operation do not fit one another")]
+    Operation { node: String },
     #[error("{node}: {source}")]
     Stage { node: String, source: WorkloadError },
 }
@@ -56,12 +60,118 @@ impl Program {
         }
         let is_argument = |role: Role| matches!(role, Role::Input | Role::Constant);
         let mut written: Vec<bool> = self.tensors.iter().map(|tensor| is_argument(tensor.role)).collect();
-        for stage in &self.stages {
-            self.validate_stage(stage, &mut written)?;
-        }
+        self.validate_steps(&self.steps, &mut written, false)?;
         match written.iter().position(|written| !written) {
             Some(tensor) => Err(ProgramError::NotWritten(TensorId(tensor as u32))),
             None => Ok(()),
+        }
+    }
+
+    fn validate_steps(&self, steps: &[Step], written: &mut [bool], is_repeated: bool) -> Result<(), ProgramError> {
+        for step in steps {
+            match step {
+                Step::Stage(stage) => self.validate_stage(stage, written)?,
+                Step::Library(call) => self.validate_call(call, written)?,
+                Step::If(conditional) => {
+                    let Conditional { condition, branches, outputs, node } = conditional;
+                    self.validate_read(*condition, written, node)?;
+                    let condition = self.tensor(*condition);
+                    let fits = condition.dtype == DType::Bool && condition.elements() == 1;
+                    let same = |branch: &Branch| self.are_alike(&branch.results, outputs);
+                    if !fits || !branches.iter().all(same) {
+                        return Err(ProgramError::Operation { node: node.clone() });
+                    }
+                    for branch in branches {
+                        self.validate_steps(&branch.steps, written, is_repeated)?;
+                        self.validate_results(branch.results.iter().copied(), &branch.steps, node)?;
+                    }
+                    outputs.iter().try_for_each(|output| self.validate_write(*output, written, node))?;
+                }
+                Step::Repeat(repeat) if !is_repeated => self.validate_repeat(repeat, written)?,
+                Step::Repeat(repeat) => return Err(ProgramError::Operation { node: repeat.node.clone() }),
+            }
+        }
+        Ok(())
+    }
+
+    fn validate_repeat(&self, repeat: &Repeat, written: &mut [bool]) -> Result<(), ProgramError> {
+        let Repeat { count, states, scanned, collected, body, node } = repeat;
+        let is_element = |part: TensorId, whole: TensorId| {
+            let (Some(part), Some(whole)) = (self.tensors.get(part.0 as usize), self.tensors.get(whole.0 as usize))
+            else {
+                return false;
+            };
+            whole.dtype == part.dtype && whole.shape.split_first() == Some((count, part.shape.as_slice()))
+        };
+        let fits = *count >= 1
+            && states.iter().all(|s| self.are_alike(&[s.initial, s.current, s.next], &[s.last, s.last, s.last]))
+            && scanned.iter().all(|s| is_element(s.part, s.whole))
+            && collected.iter().all(|c| is_element(c.part, c.whole));
+        if !fits {
+            return Err(ProgramError::Operation { node: node.clone() });
+        }
+        for read in states.iter().map(|s| s.initial).chain(scanned.iter().map(|s| s.whole)) {
+            self.validate_read(read, written, node)?;
+        }
+        for given in states.iter().map(|s| s.current).chain(scanned.iter().map(|s| s.part)) {
+            self.validate_write(given, written, node)?;
+        }
+        self.validate_steps(body, written, true)?;
+        let results = states.iter().map(|s| s.next).chain(collected.iter().map(|c| c.part));
+        self.validate_results(results, body, node)?;
+        let outputs = states.iter().map(|s| s.last).chain(collected.iter().map(|c| c.whole));
+        outputs.into_iter().try_for_each(|output| self.validate_write(output, written, node))
+    }
+
+    /// Each is written by a stage of the block, once, and no step of the block reads it.
+    fn validate_results(
+        &self,
+        results: impl Iterator<Item = TensorId>,
+        block: &[Step],
+        node: &str,
+    ) -> Result<(), ProgramError> {
+        let written: BTreeSet<TensorId> =
+            block.iter().filter_map(Step::stage).map(|stage| stage.stage.output).collect();
+        let read: BTreeSet<TensorId> = block.iter().flat_map(Step::reads).collect();
+        let mut seen = BTreeSet::new();
+        for result in results {
+            if !written.contains(&result) || read.contains(&result) || !seen.insert(result) {
+                return Err(ProgramError::Operation { node: node.to_string() });
+            }
+        }
+        Ok(())
+    }
+
+    fn validate_call(&self, call: &LibraryCall, written: &mut [bool]) -> Result<(), ProgramError> {
+        let LibraryCall { routine, inputs, outputs, node } = call;
+        inputs.iter().try_for_each(|input| self.validate_read(*input, written, node))?;
+        outputs.iter().try_for_each(|output| self.validate_write(*output, written, node))?;
+        let described = |tensors: &[TensorId]| -> Vec<(i64, DType)> {
+            tensors.iter().map(|t| (self.tensor(*t).elements(), self.tensor(*t).dtype)).collect()
+        };
+        match described(inputs) == routine.inputs() && described(outputs) == routine.outputs() {
+            true => Ok(()),
+            false => Err(ProgramError::Operation { node: node.clone() }),
+        }
+    }
+
+    fn are_alike(&self, some: &[TensorId], others: &[TensorId]) -> bool {
+        let about = |tensor: &TensorId| self.tensors.get(tensor.0 as usize).map(|t| (&t.shape, t.dtype));
+        some.len() == others.len() && some.iter().zip(others).all(|(a, b)| about(a).is_some() && about(a) == about(b))
+    }
+
+    fn validate_read(&self, tensor: TensorId, written: &[bool], node: &str) -> Result<(), ProgramError> {
+        match written.get(tensor.0 as usize) {
+            Some(true) => Ok(()),
+            _ => Err(ProgramError::ReadTooEarly { node: node.to_string(), tensor }),
+        }
+    }
+
+    fn validate_write(&self, tensor: TensorId, written: &mut [bool], node: &str) -> Result<(), ProgramError> {
+        let written = written.get_mut(tensor.0 as usize).ok_or(ProgramError::UnknownTensor(tensor))?;
+        match std::mem::replace(written, true) {
+            true => Err(ProgramError::WrittenTwice { node: node.to_string(), tensor }),
+            false => Ok(()),
         }
     }
 
@@ -79,9 +189,6 @@ impl Program {
             last.shape.clone_from(&described.shape);
         }
         workload.validate().map_err(|source| ProgramError::Stage { node: node(), source })?;
-        match std::mem::replace(&mut written[output.0 as usize], true) {
-            true => Err(ProgramError::WrittenTwice { node: node(), tensor: output }),
-            false => Ok(()),
-        }
+        self.validate_write(output, written, &stage.node)
     }
 }

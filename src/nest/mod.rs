@@ -54,8 +54,8 @@ pub use statistics::{Statistics, Traffic, statistics};
 pub use structure::Flaw;
 pub use verify::{MAX_THREADS, VerifyError, VerifyRule, verify};
 
-pub use crate::workload::text::axis_name;
 use crate::workload::scalar::identity_integer;
+pub use crate::workload::text::axis_name;
 use crate::workload::{Combiner, Condition, DType, Expr, Index, Role, TensorId, Var, Workload};
 
 pub mod rewrite;

@@ -323,7 +323,12 @@ impl Checker<'_> {
                 }
                 return self.check_ranges(outside, facts);
             }
-            Expr::Float(_) | Expr::Unary(..) | Expr::Binary(..) | Expr::Select { .. } | Expr::Cast(..) | Expr::Bits(..) => {}
+            Expr::Float(_)
+            | Expr::Unary(..)
+            | Expr::Binary(..)
+            | Expr::Select { .. }
+            | Expr::Cast(..)
+            | Expr::Bits(..) => {}
         }
         expr.children().try_for_each(|child| self.check_ranges(child, facts))
     }

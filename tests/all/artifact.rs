@@ -12,7 +12,7 @@ use std::sync::OnceLock;
 use serde_json::{Value, json};
 use tilescribe::artifact::{self, ArtifactError, Manifest, Model, Options, Resources, Schedule, Version};
 use tilescribe::codegen;
-use tilescribe::graph::{self, Network, Program, ProgramStage, TensorData};
+use tilescribe::graph::{self, Network, Program, TensorData};
 use tilescribe::space::Space;
 use tilescribe::target::{Cpu, Target, Task};
 use tilescribe::workload::{Binary, Combiner, DType, Expr, Index, Role, Stage, TensorId, Var};
@@ -51,7 +51,7 @@ impl Mlp {
             Stage::map(hidden, vec![4, 32], relu),
             matmul(y_id, vec![4, 8], 32, hidden, w2_id),
         ];
-        program.stages = stages.into_iter().map(|stage| ProgramStage { stage, node: "mlp".into() }).collect();
+        stages.into_iter().for_each(|stage| program.add_stage(stage, "mlp"));
         program.inputs = vec![("x".into(), x_id)];
         program.outputs = vec![("y".into(), y_id)];
         let product = |a: &[f32], b: &[f32], [m, k, n]: [usize; 3]| -> Vec<f32> {

@@ -157,9 +157,9 @@ fn computed_constants_stay_below_a_limit_that_can_be_raised() {
 fn batch_normalisation_disappears_into_the_convolution() {
     let program = network("conv_batch_norm");
     // the convolution, its groups seen as channels, bias, ReLU
-    assert_eq!(program.stages.len(), 4);
+    assert_eq!(program.steps.len(), 4);
     // where something else reads the convolution, it has to stay as it is
-    assert_eq!(network("conv_read_twice").stages.len(), 3);
+    assert_eq!(network("conv_read_twice").steps.len(), 3);
 }
 
 #[test]
@@ -172,5 +172,5 @@ fn constants_fold_unless_that_inflates() {
     let constants: Vec<&[i64]> =
         fills.tensors.iter().filter(|t| t.role == Role::Constant).map(|t| t.shape.as_slice()).collect();
     assert_eq!(constants, [&[8i64, 12000][..]]);
-    assert_eq!(fills.stages.len(), 4);
+    assert_eq!(fills.steps.len(), 4);
 }

@@ -8,7 +8,7 @@ use std::path::Path;
 
 use rand::{Rng, SeedableRng, rngs::StdRng};
 use tilescribe::graph::{
-    ImportOptions, Network, NetworkError, PartitionError, Program, ProgramStage, Source, TensorData, import, partition,
+    Callee, ImportOptions, Network, NetworkError, PartitionError, Program, Source, TensorData, import, partition,
 };
 use tilescribe::workload::{
     Array, Binary, Combiner, Condition, DType, Expr, Index, Role, Stage, Tensor, TensorId, Unary, Var, Workload,
@@ -75,7 +75,7 @@ impl Builder {
     fn push(&mut self, node: &str, stage: impl FnOnce(TensorId) -> Stage, shape: &[i64]) -> TensorId {
         let output = self.tensor(shape, DType::F32, Role::Intermediate);
         let node = format!("{node} {}", output.0);
-        self.program.stages.push(ProgramStage { stage: stage(output), node });
+        self.program.add_stage(stage(output), node);
         output
     }
 
@@ -306,7 +306,7 @@ fn compare(program: &Program, network: &Network) {
         given.insert(name.as_str(), (*tensor, Array::from_bytes(shape.clone(), *dtype, &bytes).expect("an array")));
     }
     let whole =
-        Workload { tensors: program.tensors.clone(), stages: program.stages.iter().map(|s| s.stage.clone()).collect() };
+        Workload { tensors: program.tensors.clone(), stages: program.stages().map(|s| s.stage.clone()).collect() };
     let mut arguments: Vec<(TensorId, Array)> = given.values().cloned().collect();
     for (at, data) in program.data.iter().enumerate() {
         if let Some(data) = data {
@@ -611,17 +611,20 @@ fn programs_that_are_not_well_formed_are_refused() {
         b.output("y", y);
         b.program
     };
+    let set_value = |program: &mut Program, value: Expr| {
+        program.steps[0].stage_mut().expect("it is a stage").stage.value = value;
+    };
     let mut program = well_formed();
-    program.stages.push(program.stages[0].clone());
+    program.steps.push(program.steps[0].clone());
     assert!(matches!(partition(&program), Err(PartitionError::WrittenTwice { .. })));
     let mut program = well_formed();
-    program.stages.clear();
+    program.steps.clear();
     assert!(matches!(partition(&program), Err(PartitionError::UnknownTensor { .. })));
     let mut program = well_formed();
-    program.stages[0].stage.value = Expr::load(TensorId(77), vec![]);
+    set_value(&mut program, Expr::load(TensorId(77), vec![]));
     assert!(matches!(partition(&program), Err(PartitionError::UnknownTensor { id: 77, .. })));
     let mut program = well_formed();
-    program.stages[0].stage.value = Expr::load(TensorId(0), vec![var(0)]);
+    set_value(&mut program, Expr::load(TensorId(0), vec![var(0)]));
     assert!(matches!(partition(&program), Err(PartitionError::Rank { .. })));
 }
 
@@ -641,7 +644,7 @@ fn damaged_networks_are_refused() {
     assert!(matches!(damaged(&|n| n.calls.swap(0, 1)), NetworkError::ReadBeforeWrite { call: 0, .. }));
     assert!(matches!(damaged(&|n| n.calls[0].arguments[0].offset = 1), NetworkError::OutOfRange { .. }));
     assert!(matches!(damaged(&|n| n.calls[0].arguments[0].buffer = 99), NetworkError::UnknownBuffer { .. }));
-    assert!(matches!(damaged(&|n| n.calls[0].task = 99), NetworkError::UnknownTask { .. }));
+    assert!(matches!(damaged(&|n| n.calls[0].callee = Callee::Task(99)), NetworkError::UnknownTask { .. }));
     assert!(matches!(damaged(&|n| n.tasks[0].weight += 1), NetworkError::Weight { .. }));
     assert!(matches!(damaged(&|n| n.calls[1].arguments.truncate(1)), NetworkError::Arguments { .. }));
     assert!(matches!(damaged(&|n| n.calls.push(n.calls[1].clone())), NetworkError::WrittenTwice { .. }));

@@ -34,6 +34,7 @@ struct model {
     uint64_t memory_bytes;
     int threads;
     void **address; /* of every argument; those of inputs and outputs change with each run */
+    void **moved; /* room for the addresses of one call, in an iteration */
 };
 
 /* The pool of threads belongs to the library, so runs of its models take turns; it ends with the last of them. */
@@ -156,6 +157,7 @@ static void release(struct model *model)
     if (model->memory != NULL)
         munmap(model->memory, model->memory_bytes);
     free(model->address);
+    free(model->moved);
     free(model);
 }
 
@@ -182,6 +184,16 @@ static void bind(struct model *model)
     }
 }
 
+/* The most arguments that a call has. */
+static uint64_t most_arguments(void)
+{
+    uint64_t most = 0;
+    for (uint64_t i = 0; i < tilescribe_network.calls; i++)
+        if (tilescribe_network.call[i].arguments > most)
+            most = tilescribe_network.call[i].arguments;
+    return most;
+}
+
 int tilescribe_create(const char *weights, int threads, struct model **out)
 {
     if (out == NULL || weights == NULL || threads < 0)
@@ -201,7 +213,8 @@ int tilescribe_create(const char *weights, int threads, struct model **out)
         void *memory = mmap(NULL, model->memory_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
         model->memory = memory == MAP_FAILED ? NULL : memory;
         model->address = calloc(tilescribe_network.arguments + 1, sizeof *model->address);
-        if (model->memory == NULL || model->address == NULL)
+        model->moved = calloc(most_arguments() + 1, sizeof *model->moved);
+        if (model->memory == NULL || model->address == NULL || model->moved == NULL)
             status = STATUS_OUT_OF_MEMORY;
     }
     if (status != STATUS_OK) {
@@ -214,6 +227,55 @@ int tilescribe_create(const char *weights, int threads, struct model **out)
     pthread_mutex_unlock(&turn);
     *out = model;
     return STATUS_OK;
+}
+
+/* ---- Running ---- */
+
+static void *address_in(struct model *model, uint64_t argument, uint64_t iteration)
+{
+    const struct argument *about = &tilescribe_network.argument[argument];
+    uint64_t place = iteration + about->phase;
+    if (about->period != 0)
+        place %= about->period;
+    return (unsigned char *)model->address[argument] + about->step * (int64_t)place;
+}
+
+static void run_call(struct model *model, const struct call *call, uint64_t iteration)
+{
+    void **arguments = model->address + call->first;
+    if (call->moving) {
+        for (uint64_t i = 0; i < call->arguments; i++)
+            model->moved[i] = address_in(model, call->first + i, iteration);
+        arguments = model->moved;
+    }
+    if (call->routine != 0)
+        tilescribe_library(&tilescribe_network.routine[call->routine - 1], arguments);
+    else
+        tilescribe_kernels.kernel[call->task](arguments, model->memory + tilescribe_network.arena_bytes);
+}
+
+/* Runs the calls `at` to `end`, in an iteration of a repetition around them; the regions that start among them are those before
+ * `last`. */
+static void run_calls(struct model *model, uint64_t at, uint64_t end, const struct region *region, const struct region *last, uint64_t iteration)
+{
+    while (at < end) {
+        if (region == last || region->first != at) {
+            run_call(model, &tilescribe_network.call[at++], iteration);
+            continue;
+        }
+        const struct region *own = region++, *inner = region;
+        while (region != last && region->first < own->end)
+            region++;
+        if (own->count != 0) {
+            for (uint64_t i = 0; i < own->count; i++)
+                run_calls(model, own->first, own->end, inner, region, i);
+        } else {
+            const unsigned char *condition = address_in(model, own->condition, iteration);
+            if ((*condition != 0) == own->wanted)
+                run_calls(model, own->first, own->end, inner, region, iteration);
+        }
+        at = own->end;
+    }
 }
 
 int tilescribe_run(struct model *model, const void *const *inputs, void *const *outputs)
@@ -230,11 +292,7 @@ int tilescribe_run(struct model *model, const void *const *inputs, void *const *
         else if (argument->space == SPACE_OUTPUT)
             model->address[i] = (unsigned char *)outputs[argument->index] + argument->offset;
     }
-    void **arguments = model->address;
-    for (uint64_t i = 0; i < network->calls; i++) {
-        tilescribe_kernels.kernel[network->call[i].task](arguments, model->memory + network->arena_bytes);
-        arguments += network->call[i].arguments;
-    }
+    run_calls(model, 0, network->calls, network->region, network->region + network->regions, 0);
     pthread_mutex_unlock(&turn);
     return STATUS_OK;
 }

@@ -8,6 +8,7 @@ use std::fmt::Write;
 
 use super::manifest::Port;
 use crate::codegen::Launch;
+use crate::graph::{Callee, Motion, Reduction, Region, RegionKind, Routine};
 use crate::target::Architecture;
 use crate::target::gpu::Capability;
 use crate::workload::DType;
@@ -34,6 +35,21 @@ pub enum Place {
     },
 }
 
+/// An argument of a call: where it is, and how it moves with the iterations around it.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Argument {
+    pub place: Place,
+    /// In bytes.
+    pub motion: Motion,
+}
+
+/// What a call runs, and where it finds its arguments.
+#[derive(Clone, Copy, Debug)]
+pub struct TableCall<'a> {
+    pub callee: &'a Callee,
+    pub arguments: &'a [Argument],
+}
+
 /// Everything that `struct network` of `deploy.h` holds, and the kernels.
 #[derive(Clone, Debug)]
 pub struct Tables<'a> {
@@ -45,8 +61,9 @@ pub struct Tables<'a> {
     pub outputs: &'a [Port],
     /// Number of tasks.
     pub tasks: usize,
-    /// The task, and where its kernels find their arguments.
-    pub calls: &'a [(usize, &'a [Place])],
+    pub calls: &'a [TableCall<'a>],
+    /// Those of the network; by region, where its condition is, if it has one.
+    pub regions: &'a [(&'a Region, Option<Argument>)],
     pub kernels: &'a Kernels,
 }
 
@@ -116,19 +133,7 @@ pub fn assembly(tables: &Tables<'_>, architecture: Architecture) -> String {
             port.shape.iter().for_each(|extent| put(&mut text, format_args!("\t.quad {extent}")));
         }
     }
-    put(&mut text, format_args!(".Lcalls:"));
-    tables.calls.iter().for_each(|(task, places)| put(&mut text, format_args!("\t.quad {task}, {}", places.len())));
-    put(&mut text, format_args!(".Larguments:"));
-    for place in tables.calls.iter().flat_map(|(_, places)| *places) {
-        let (space, index, offset) = match *place {
-            Place::Unused => (0, 0, 0),
-            Place::Input { index, offset } => (1, index, offset),
-            Place::Output { index, offset } => (2, index, offset),
-            Place::Weights { offset } => (3, 0, offset),
-            Place::Arena { offset } => (4, 0, offset),
-        };
-        put(&mut text, format_args!("\t.long {space}, {index}\n\t.quad {offset}"));
-    }
+    calls(&mut text, tables);
     text.push_str("\t.section .data.rel.ro, \"aw\"\n\t.balign 8\n");
     for (what, ports) in [("input", tables.inputs), ("output", tables.outputs)] {
         put(&mut text, format_args!(".L{what}s:"));
@@ -149,9 +154,77 @@ pub fn assembly(tables: &Tables<'_>, architecture: Architecture) -> String {
     text
 }
 
+/// `struct call`, `struct argument`, `struct region` and `struct routine`.
+fn calls(text: &mut String, tables: &Tables<'_>) {
+    let (mut first, mut routines) = (0, Vec::new());
+    put(text, format_args!(".Lcalls:"));
+    for TableCall { callee, arguments } in tables.calls {
+        let (task, routine) = match callee {
+            Callee::Task(task) => (*task, 0),
+            Callee::Library(routine) => {
+                routines.push(routine);
+                (0, routines.len())
+            }
+        };
+        let moving = usize::from(arguments.iter().any(|argument| argument.motion.step != 0));
+        put(text, format_args!("\t.quad {task}, {}, {first}, {moving}, {routine}", arguments.len()));
+        first += arguments.len();
+    }
+    put(text, format_args!(".Larguments:"));
+    let conditions = tables.regions.iter().filter_map(|(_, condition)| condition.as_ref());
+    for Argument { place, motion } in tables.calls.iter().flat_map(|call| call.arguments).chain(conditions) {
+        let (space, index, offset) = match *place {
+            Place::Unused => (0, 0, 0),
+            Place::Input { index, offset } => (1, index, offset),
+            Place::Output { index, offset } => (2, index, offset),
+            Place::Weights { offset } => (3, 0, offset),
+            Place::Arena { offset } => (4, 0, offset),
+        };
+        let Motion { step, period, phase } = motion;
+        put(text, format_args!("\t.long {space}, {index}\n\t.quad {offset}, {step}, {period}, {phase}"));
+    }
+    put(text, format_args!(".Lregions:"));
+    for (Region { calls, kind }, _) in tables.regions {
+        let (count, condition, wanted) = match kind {
+            RegionKind::Repeat { count } => (*count, 0, 0),
+            RegionKind::If { wanted, .. } => {
+                first += 1;
+                (0, first - 1, i32::from(*wanted))
+            }
+        };
+        put(text, format_args!("\t.quad {}, {}, {count}, {condition}, {wanted}", calls.start, calls.end));
+    }
+    put(text, format_args!(".Lroutines:"));
+    for routine in routines {
+        let (kind, parameters) = routine_numbers(routine);
+        let parameters: Vec<String> = parameters.iter().map(i64::to_string).collect();
+        put(text, format_args!("\t.quad {kind}, {}", parameters.join(", ")));
+    }
+}
+
+/// As `struct routine` has them: which one, then its parameters in the order of its declaration.
+fn routine_numbers(routine: &Routine) -> (u32, [i64; 6]) {
+    match *routine {
+        Routine::TopK { outer, extent, inner, count, largest, dtype } => {
+            (0, [outer, extent, inner, count, i64::from(largest), i64::from(dtype.number())])
+        }
+        Routine::Scatter { blocks, block, updates, reduction, dtype } => {
+            let reduction = match reduction {
+                Reduction::Replace => 0,
+                Reduction::Add => 1,
+                Reduction::Multiply => 2,
+                Reduction::Maximum => 3,
+                Reduction::Minimum => 4,
+            };
+            (1, [blocks, block, updates, reduction, i64::from(dtype.number()), dtype.bytes() as i64])
+        }
+    }
+}
+
 /// `struct network`.
 fn network(text: &mut String, tables: &Tables<'_>) {
-    let arguments: usize = tables.calls.iter().map(|(_, places)| places.len()).sum();
+    let conditions = tables.regions.iter().filter(|(_, condition)| condition.is_some()).count();
+    let arguments: usize = conditions + tables.calls.iter().map(|call| call.arguments.len()).sum::<usize>();
     let numbers = [
         tables.weights_bytes,
         tables.arena_bytes,
@@ -160,11 +233,12 @@ fn network(text: &mut String, tables: &Tables<'_>) {
         tables.calls.len() as u64,
         arguments as u64,
         tables.tasks as u64,
+        tables.regions.len() as u64,
     ];
     object(text, "tilescribe_network");
     put(text, format_args!("\t.quad .Lid0"));
     numbers.iter().for_each(|number| put(text, format_args!("\t.quad {number}")));
-    put(text, format_args!("\t.quad .Linputs, .Loutputs, .Lcalls, .Larguments"));
+    put(text, format_args!("\t.quad .Linputs, .Loutputs, .Lcalls, .Larguments, .Lregions, .Lroutines"));
 }
 
 /// Starts a structure that the functions read.

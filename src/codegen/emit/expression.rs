@@ -147,10 +147,9 @@ impl<'c> Emitter<'_, 'c> {
             }
             (Binary::ShiftRight, false) => self.ir.ashr(x, self.shift_amount(y, 63)?.1),
             (Binary::And | Binary::Or, _) => Err(CodegenError::Internal("`and` is of Booleans".into())),
-            (
-                Binary::BitAnd | Binary::BitOr | Binary::BitXor | Binary::ShiftLeft | Binary::ShiftRight,
-                true,
-            ) => Err(CodegenError::Internal(format!("`{}` is of integers", op.name()))),
+            (Binary::BitAnd | Binary::BitOr | Binary::BitXor | Binary::ShiftLeft | Binary::ShiftRight, true) => {
+                Err(CodegenError::Internal(format!("`{}` is of integers", op.name())))
+            }
         }
     }
 

@@ -61,7 +61,9 @@ impl<'c> Emitter<'_, 'c> {
     /// `xʸ = 2^(y · log₂ |x|)`, with the special cases of C's `pow`.
     pub(super) fn power(&self, x: Value<'c>, y: Value<'c>) -> Result<Value<'c>> {
         if self.ir.element(x)? == Element::F64 {
-            return Err(CodegenError::Unsupported("powers of f64 with other exponents than 0, 1, 2, 3, -1 and ½".into()));
+            return Err(CodegenError::Unsupported(
+                "powers of f64 with other exponents than 0, 1, 2, 3, -1 and ½".into(),
+            ));
         }
         let (x, y) = (self.convert(x, Element::F32)?, self.convert(y, Element::F32)?);
         let (x, y) = self.ir.same_shape(x, y)?;

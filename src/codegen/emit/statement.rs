@@ -355,12 +355,7 @@ impl<'c> Emitter<'_, 'c> {
     }
 
     /// A combiner comes with the type that it combines.
-    fn combine(
-        &mut self,
-        (combiner, dtype): (Combiner, DType),
-        old: Value<'c>,
-        value: Value<'c>,
-    ) -> Result<Value<'c>> {
+    fn combine(&mut self, (combiner, dtype): (Combiner, DType), old: Value<'c>, value: Value<'c>) -> Result<Value<'c>> {
         let value = self.convert(value, self.ir.element(old)?)?;
         self.binary(combiner.binary(), dtype, old, value)
     }

@@ -114,7 +114,7 @@ impl Fusion {
             return None;
         }
         let rows = stages[0].spatial[..shared].to_vec();
-        Some(Group { rows, columns: None, members, after: BTreeSet::new() })
+        Some(Group { rows, columns: None, members, after: BTreeSet::new(), operation: None })
     }
 
     /// A member that reads a group's tensors through the axes of their stages.

@@ -9,13 +9,13 @@ use std::collections::{BTreeMap, HashMap};
 use super::prepare::Prepared;
 use super::size::{Size, count_loads, may_be_copied};
 use super::view::tidy;
-use crate::graph::ProgramStage;
+use crate::graph::{ProgramStage, Step};
 use crate::workload::{Expr, Index, Role, Stage, TensorId, Var};
 
 /// Replaces concatenation stages by places for their parts.
 pub fn assemble(prepared: &mut Prepared) {
     let written: HashMap<TensorId, usize> =
-        prepared.stages.iter().enumerate().map(|(at, s)| (s.stage.output, at)).collect();
+        prepared.steps.iter().enumerate().flat_map(|(at, s)| s.outputs().into_iter().map(move |t| (t, at))).collect();
     let mut all = collect(prepared);
     // The longest first; among equals the first of the program.
     all.sort_by_key(|c| (std::cmp::Reverse(c.leaves.len()), c.stage));
@@ -40,7 +40,7 @@ pub fn assemble(prepared: &mut Prepared) {
                 leaf.value.for_each_load(&mut |tensor, _| {
                     position = position.max(written.get(&tensor).map_or(0, |at| at + 1));
                 });
-                let node = prepared.stages[concatenation.stage].node.clone();
+                let node = prepared.steps[concatenation.stage].node().to_owned();
                 let stage = Stage::map(part, leaf.shape.clone(), leaf.value.clone());
                 copies.entry(position).or_default().push(ProgramStage { stage, node });
                 part
@@ -49,15 +49,15 @@ pub fn assemble(prepared: &mut Prepared) {
         prepared.assemblies.insert(*output, fillers.clone());
         owners.push(Owner { output: *output, leaves, fillers });
     }
-    let mut stages = Vec::with_capacity(prepared.stages.len());
-    for (at, stage) in std::mem::take(&mut prepared.stages).into_iter().enumerate() {
-        stages.extend(copies.remove(&at).unwrap_or_default());
-        if !prepared.assemblies.contains_key(&stage.stage.output) {
-            stages.push(stage);
+    let mut steps = Vec::with_capacity(prepared.steps.len());
+    for (at, step) in std::mem::take(&mut prepared.steps).into_iter().enumerate() {
+        steps.extend(copies.remove(&at).unwrap_or_default().into_iter().map(Step::Stage));
+        if !step.stage().is_some_and(|stage| prepared.assemblies.contains_key(&stage.stage.output)) {
+            steps.push(step);
         }
     }
-    stages.extend(copies.into_values().flatten());
-    prepared.stages = stages;
+    steps.extend(copies.into_values().flatten().map(Step::Stage));
+    prepared.steps = steps;
 }
 
 /// Maximum number of parts of a concatenation; one inside of another that would make more keeps its memory.
@@ -101,13 +101,14 @@ impl Owner<'_> {
 /// alone drawn into their parts: `relu(concat(a, b)) = concat(relu(a), relu(b))`.
 fn collect(prepared: &Prepared) -> Vec<Concatenation> {
     let mut readers: HashMap<TensorId, usize> = HashMap::new();
-    for ProgramStage { stage, .. } in &prepared.stages {
+    for ProgramStage { stage, .. } in prepared.steps.iter().filter_map(Step::stage) {
         super::loads(stage).into_iter().for_each(|tensor| *readers.entry(tensor).or_default() += 1);
     }
     let mut found: BTreeMap<usize, Concatenation> = BTreeMap::new();
     let mut number: HashMap<TensorId, usize> = HashMap::new();
-    for (at, ProgramStage { stage, .. }) in prepared.stages.iter().enumerate() {
-        if stage.is_reduction() || stage.spatial.is_empty() {
+    for (at, step) in prepared.steps.iter().enumerate() {
+        let Some(ProgramStage { stage, .. }) = step.stage() else { continue };
+        if stage.is_reduction() || stage.spatial.is_empty() || prepared.overwritten.contains(&stage.output) {
             continue;
         }
         let pieces = leading_pieces(&stage.value, 0, stage.spatial[0]).filter(|pieces| pieces.len() > 1);
@@ -157,7 +158,10 @@ fn distribute(
     stage: &Stage,
     of: &Concatenation,
 ) -> Option<Vec<Leaf>> {
-    let single = |tensor: TensorId| readers.get(&tensor) == Some(&1) && prepared.tensor(tensor).role != Role::Output;
+    let single = |tensor: TensorId| {
+        let is_kept = prepared.tensor(tensor).role == Role::Output || prepared.kept.contains(&tensor);
+        readers.get(&tensor) == Some(&1) && !is_kept
+    };
     // What is given to the network is in memory anyway.
     let given = |tensor: TensorId| matches!(prepared.tensor(tensor).role, Role::Input | Role::Constant);
     let own_parts = of.leaves.iter().all(|leaf| leaf.source.is_none_or(|source| given(source) || single(source)));

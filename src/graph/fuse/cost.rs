@@ -46,9 +46,12 @@ impl Cost {
                 Cost { cheap: CHOICE, expensive: 0 }
             }
             Expr::Load { indices, .. } if indices.iter().any(Index::has_value) => Cost { cheap: 0, expensive: 1 },
-            Expr::Guard { .. } | Expr::Cast(..) | Expr::Bits(..) | Expr::Float(_) | Expr::Index(_) | Expr::Load { .. } => {
-                Cost::default()
-            }
+            Expr::Guard { .. }
+            | Expr::Cast(..)
+            | Expr::Bits(..)
+            | Expr::Float(_)
+            | Expr::Index(_)
+            | Expr::Load { .. } => Cost::default(),
         };
         expr.children()
             .map(Cost::of)

@@ -1,10 +1,12 @@
 //! A network, run by the naive evaluator: the oracle for whole networks.
 
+use std::ops::Range;
+
 use thiserror::Error;
 
 use super::validate::{NetworkError, bound_tensors};
-use crate::graph::{Binding, Network, NetworkBuffer, Source};
-use crate::workload::{Array, ArrayError, EvaluateError, Role, Tensor, TensorId, evaluate};
+use crate::graph::{Binding, Call, Callee, Network, NetworkBuffer, Region, RegionKind, Source};
+use crate::workload::{Array, ArrayError, DType, EvaluateError, Role, Tensor, TensorId, evaluate};
 
 /// Why a network has no result.
 #[derive(Clone, PartialEq, Debug, Error)]
@@ -33,23 +35,7 @@ impl Network {
         for buffer in &self.buffers {
             memory.push(initial_bytes(buffer, inputs)?);
         }
-        for call in &self.calls {
-            let task = &self.tasks[call.task];
-            let bound: Vec<(TensorId, &Tensor, &Binding)> =
-                bound_tensors(&task.workload).zip(&call.arguments).map(|((id, tensor), at)| (id, tensor, at)).collect();
-            let mut given = Vec::new();
-            for (id, tensor, at) in bound.iter().filter(|(_, tensor, _)| tensor.role != Role::Output) {
-                let bytes = &memory[at.buffer][bytes_of(tensor, at)];
-                given.push((*id, Array::from_bytes(tensor.shape.clone(), tensor.dtype, bytes)?));
-            }
-            let given: Vec<(TensorId, &Array)> = given.iter().map(|(id, array)| (*id, array)).collect();
-            let results = evaluate(&task.workload, &given)
-                .map_err(|error| NetworkEvaluateError::Task { task: task.name.clone(), error })?;
-            let outputs = bound.iter().filter(|(_, tensor, _)| tensor.role == Role::Output);
-            for ((_, tensor, at), (_, array)) in outputs.zip(&results) {
-                memory[at.buffer][bytes_of(tensor, at)].copy_from_slice(&array.to_bytes());
-            }
-        }
+        self.run_calls(0..self.calls.len(), &self.regions, 0, &mut memory)?;
         let mut outputs = Vec::new();
         for (buffer, bytes) in self.buffers.iter().zip(&memory) {
             if let Source::Output(name) = &buffer.source {
@@ -58,11 +44,79 @@ impl Network {
         }
         Ok(outputs)
     }
+
+    /// Runs calls in order; `regions` are those that start among them.
+    fn run_calls(
+        &self,
+        calls: Range<usize>,
+        regions: &[Region],
+        iteration: i64,
+        memory: &mut [Vec<u8>],
+    ) -> Result<(), NetworkEvaluateError> {
+        let (mut at, mut regions) = (calls.start, regions);
+        while at < calls.end {
+            let Some((region, rest)) = regions.split_first().filter(|(region, _)| region.calls.start == at) else {
+                self.run_call(&self.calls[at], iteration, memory)?;
+                at += 1;
+                continue;
+            };
+            let inner = rest.iter().take_while(|inner| inner.calls.start < region.calls.end).count();
+            match &region.kind {
+                RegionKind::Repeat { count } => {
+                    for iteration in 0..*count {
+                        self.run_calls(region.calls.clone(), &rest[..inner], iteration, memory)?;
+                    }
+                }
+                RegionKind::If { condition, wanted } => {
+                    let is_true = memory[condition.buffer][condition.offset_at(iteration) as usize] != 0;
+                    if is_true == *wanted {
+                        self.run_calls(region.calls.clone(), &rest[..inner], iteration, memory)?;
+                    }
+                }
+            }
+            (at, regions) = (region.calls.end, &rest[inner..]);
+        }
+        Ok(())
+    }
+
+    fn run_call(&self, call: &Call, iteration: i64, memory: &mut [Vec<u8>]) -> Result<(), NetworkEvaluateError> {
+        let task = match &call.callee {
+            Callee::Task(task) => &self.tasks[*task],
+            Callee::Library(routine) => {
+                let arguments = routine.inputs().into_iter().chain(routine.outputs()).zip(&call.arguments);
+                let parts: Vec<(usize, Range<usize>)> = arguments
+                    .map(|((elements, dtype), at)| (at.buffer, bytes_at(at, iteration, elements, dtype)))
+                    .collect();
+                let (given, written) = parts.split_at(routine.inputs().len());
+                let given: Vec<&[u8]> = given.iter().map(|(buffer, bytes)| &memory[*buffer][bytes.clone()]).collect();
+                for ((buffer, bytes), result) in written.iter().zip(routine.run(&given)) {
+                    memory[*buffer][bytes.clone()].copy_from_slice(&result);
+                }
+                return Ok(());
+            }
+        };
+        let bytes_of = |tensor: &Tensor, at: &Binding| bytes_at(at, iteration, tensor.elements(), tensor.dtype);
+        let bound: Vec<(TensorId, &Tensor, &Binding)> =
+            bound_tensors(&task.workload).zip(&call.arguments).map(|((id, tensor), at)| (id, tensor, at)).collect();
+        let mut given = Vec::new();
+        for (id, tensor, at) in bound.iter().filter(|(_, tensor, _)| tensor.role != Role::Output) {
+            let bytes = &memory[at.buffer][bytes_of(tensor, at)];
+            given.push((*id, Array::from_bytes(tensor.shape.clone(), tensor.dtype, bytes)?));
+        }
+        let given: Vec<(TensorId, &Array)> = given.iter().map(|(id, array)| (*id, array)).collect();
+        let results = evaluate(&task.workload, &given)
+            .map_err(|error| NetworkEvaluateError::Task { task: task.name.clone(), error })?;
+        let outputs = bound.iter().filter(|(_, tensor, _)| tensor.role == Role::Output);
+        for ((_, tensor, at), (_, array)) in outputs.zip(&results) {
+            memory[at.buffer][bytes_of(tensor, at)].copy_from_slice(&array.to_bytes());
+        }
+        Ok(())
+    }
 }
 
-fn bytes_of(tensor: &Tensor, at: &Binding) -> std::ops::Range<usize> {
-    let first = at.offset as usize * tensor.dtype.bytes();
-    first..first + tensor.bytes()
+fn bytes_at(at: &Binding, iteration: i64, elements: i64, dtype: DType) -> Range<usize> {
+    let first = at.offset_at(iteration) as usize * dtype.bytes();
+    first..first + elements as usize * dtype.bytes()
 }
 
 fn initial_bytes(buffer: &NetworkBuffer, inputs: &[(&str, &Array)]) -> Result<Vec<u8>, NetworkEvaluateError> {

@@ -29,6 +29,8 @@ pub struct Group {
     pub members: Vec<Member>,
     /// Groups that write what this one reads.
     pub after: BTreeSet<usize>,
+    /// The position of a step that is no stage; then there are no members.
+    pub operation: Option<usize>,
 }
 
 impl Group {
@@ -37,7 +39,13 @@ impl Group {
         let stage = &member.stage;
         let columns =
             (stage.is_reduction() && reads_each_element_once(stage, tensors)).then(|| stage.reduction.clone());
-        Group { rows: stage.spatial.clone(), columns, members: vec![member], after: BTreeSet::new() }
+        let rows = stage.spatial.clone();
+        Group { rows, columns, members: vec![member], after: BTreeSet::new(), operation: None }
+    }
+
+    /// A group of its own for the operation at this position among the steps.
+    pub fn operation(at: usize, after: BTreeSet<usize>) -> Group {
+        Group { rows: Vec::new(), columns: None, members: Vec::new(), after, operation: Some(at) }
     }
 
     pub fn writes(&self, tensor: TensorId) -> bool {

@@ -14,6 +14,9 @@
 //! Then contractions join the row chain between them (attention), where nobody else reads what one leaves to
 //! the next ([`chain`]).
 //!
+//! Operations (branches, repetitions, calls of the run-time library) are groups that nothing joins: what they read is
+//! stored. The blocks of steps inside of them are cut by themselves.
+//!
 //! Views and concatenations are gone before that ([`prepare`]). Joining never makes tasks wait for one
 //! another in a circle.
 
@@ -31,7 +34,7 @@ mod validate;
 mod view;
 
 pub use evaluate::NetworkEvaluateError;
-pub use validate::NetworkError;
+pub use validate::{NetworkError, bound_tensors};
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 
@@ -41,7 +44,7 @@ use super::{Network, Program};
 use crate::workload::{Stage, TensorId};
 use cost::{Cost, Reader};
 use group::{Group, Member, inline_members};
-use prepare::{Prepared, extents_of};
+use prepare::{Block, Prepared, extents_of};
 use round::without_roundings;
 use size::{Size, count_loads, fits_task, is_full, may_be_copied};
 use view::{flat, tidy};
@@ -68,24 +71,31 @@ pub enum PartitionError {
 /// # Errors
 /// [`PartitionError`] where the program is not well formed; every well-formed program can be cut.
 pub fn partition(program: &Program) -> Result<Network, PartitionError> {
-    let mut prepared = Prepared::new(program)?;
+    prepare::check(program)?;
+    let block = Block { steps: &program.steps, results: &[], outputs: &program.outputs };
+    Ok(network::assemble(program, block))
+}
+
+/// Cuts a block of a program that was checked; groups come in execution order.
+fn groups_of(program: &Program, block: Block<'_>) -> (Prepared, Vec<Group>) {
+    let mut prepared = Prepared::new(program, block);
     concat::assemble(&mut prepared);
     prepared.remove_dead_stages();
     let mut fusion = Fusion::new(prepared);
-    for at in 0..fusion.prepared.stages.len() {
+    for at in 0..fusion.prepared.steps.len() {
         fusion.visit(at);
     }
     fusion.absorb_row_prologues();
     fusion.inline_within_groups();
     fusion.join_contractions();
     let order = fusion.execution_order();
-    let groups: Vec<Group> = order.into_iter().filter_map(|at| fusion.groups[at].take()).collect();
-    Ok(network::assemble(program, &fusion.prepared, &groups))
+    let groups = order.into_iter().filter_map(|at| fusion.groups[at].take()).collect();
+    (fusion.prepared, groups)
 }
 
 struct Fusion {
     prepared: Prepared,
-    /// Stages that read a tensor, by tensor.
+    /// Positions of steps that read a tensor, by tensor.
     readers: Vec<Vec<usize>>,
     /// Element-wise stages that wait for their readers, with everything that they recompute already inside.
     waiting: BTreeMap<TensorId, Member>,
@@ -98,16 +108,17 @@ struct Fusion {
 impl Fusion {
     fn new(prepared: Prepared) -> Fusion {
         let mut readers = vec![Vec::new(); prepared.tensors.len()];
-        for (at, program_stage) in prepared.stages.iter().enumerate() {
-            for tensor in loads(&program_stage.stage) {
-                readers[tensor.0 as usize].push(at);
+        for (at, step) in prepared.steps.iter().enumerate() {
+            match step.stage() {
+                Some(stage) => loads(&stage.stage).into_iter().for_each(|tensor| readers[tensor.0 as usize].push(at)),
+                None => step.reads().into_iter().for_each(|t| readers[prepared.resolved(t).0 as usize].push(at)),
             }
         }
         Fusion { prepared, readers, waiting: BTreeMap::new(), groups: Vec::new(), group_of: BTreeMap::new() }
     }
 
     fn visit(&mut self, at: usize) {
-        let program_stage = &self.prepared.stages[at];
+        let Some(program_stage) = self.prepared.steps[at].stage() else { return self.start_operation(at) };
         let member = Member { stage: program_stage.stage.clone(), nodes: vec![program_stage.node.clone()] };
         let member = self.with_prologue(member);
         if member.stage.is_reduction() {
@@ -195,7 +206,8 @@ impl Fusion {
         let readers: Vec<Reader> = self
             .final_readers(tensor)
             .into_iter()
-            .map(|at| Reader { reads: self.prepared.stages[at].stage.points() as f64 / elements as f64 })
+            .filter_map(|at| self.prepared.steps[at].stage())
+            .map(|reader| Reader { reads: reader.stage.points() as f64 / elements as f64 })
             .collect();
         let own_size = |t: &TensorId| self.prepared.tensor(*t).elements() * 2 >= elements;
         let operands = loads(stage).into_iter().filter(own_size).count();
@@ -208,11 +220,13 @@ impl Fusion {
         let mut pending = vec![tensor];
         while let Some(tensor) = pending.pop() {
             for at in &self.readers[tensor.0 as usize] {
-                let output = self.prepared.stages[*at].stage.output;
-                if self.waiting.contains_key(&output) {
-                    pending.extend(seen.insert(output).then_some(output));
-                } else {
-                    found.insert(*at);
+                match self.prepared.steps[*at].stage().map(|stage| stage.stage.output) {
+                    Some(output) if self.waiting.contains_key(&output) => {
+                        pending.extend(seen.insert(output).then_some(output));
+                    }
+                    _ => {
+                        found.insert(*at);
+                    }
                 }
             }
         }
@@ -221,7 +235,8 @@ impl Fusion {
 
     /// Whether stage `at` is the only one outside of group `g` that needs a tensor of it.
     fn is_only_reader(&self, at: usize, g: usize, tensor: TensorId) -> bool {
-        let inside = |reader: usize| self.group_of.get(&self.prepared.stages[reader].stage.output) == Some(&g);
+        let group_of = |reader: usize| self.group_of.get(&self.prepared.steps[reader].stage()?.stage.output);
+        let inside = |reader: usize| group_of(reader) == Some(&g);
         !self.prepared.is_stored(tensor) && self.final_readers(tensor).into_iter().all(|r| r == at || inside(r))
     }
 
@@ -308,9 +323,21 @@ impl Fusion {
 
     /// A group that `stage` may join: it stays small enough, and does not wait for itself.
     fn open_group(&self, g: usize, stage: &Stage) -> Option<&Group> {
-        let group = self.groups[g].as_ref()?;
+        let group = self.groups[g].as_ref().filter(|group| group.operation.is_none())?;
         let fits = || fits_task(group.members.iter().map(|member| &member.stage).chain([stage]));
         (!self.would_wait_for_itself(g, stage) && fits()).then_some(group)
+    }
+
+    /// An operation, which nothing joins; what it reads is stored by now.
+    fn start_operation(&mut self, at: usize) {
+        let step = &self.prepared.steps[at];
+        let filled =
+            step.reads().into_iter().flat_map(|tensor| self.prepared.filled_by(self.prepared.resolved(tensor)));
+        let after = filled.filter_map(|tensor| self.group_of.get(&tensor).copied()).collect();
+        for output in step.outputs() {
+            self.group_of.insert(output, self.groups.len());
+        }
+        self.groups.push(Some(Group::operation(at, after)));
     }
 
     fn start_group(&mut self, member: Member) {
@@ -386,7 +413,8 @@ impl Fusion {
     /// its first stage.
     fn absorb_row_prologues(&mut self) {
         for e in 0..self.groups.len() {
-            let Some(prologue) = self.groups[e].clone().filter(|g| !g.has_reduction()) else { continue };
+            let is_plain = |group: &Group| !group.has_reduction() && group.operation.is_none();
+            let Some(prologue) = self.groups[e].clone().filter(is_plain) else { continue };
             let chains = (0..self.groups.len())
                 .filter(|g| self.groups[*g].as_ref().is_some_and(|g| g.columns.is_some() && g.after.contains(&e)));
             let target = chains.into_iter().find_map(|g| {

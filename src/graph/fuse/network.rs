@@ -4,34 +4,34 @@ use std::collections::{BTreeMap, HashMap};
 use std::hash::{DefaultHasher, Hash, Hasher};
 
 use super::group::{Group, narrowed_rows};
+use super::groups_of;
 use super::name::task_name;
-use super::prepare::Prepared;
-use crate::graph::{Binding, Call, Network, NetworkBuffer, NetworkTask, Program, Source, TensorData};
+use super::prepare::{Block, Prepared};
+use crate::graph::{
+    Binding, Call, Callee, Collected, Conditional, LibraryCall, Motion, Network, NetworkBuffer, NetworkTask, Program,
+    Region, RegionKind, Scanned, Source, State, Step, TensorData,
+};
 use crate::workload::{Expr, Index, Role, Stage, TensorId, Workload, canonical};
 
-/// The network of groups in execution order.
-pub fn assemble(program: &Program, prepared: &Prepared, groups: &[Group]) -> Network {
+/// The network of a program that was checked.
+pub fn assemble(program: &Program, block: Block<'_>) -> Network {
     let mut assembly = Assembly {
         program,
-        prepared,
         network: Network::default(),
-        buffer_of: HashMap::new(),
+        place_of: HashMap::new(),
         constants: HashMap::new(),
         task_of: HashMap::new(),
+        iterations: 1,
     };
+    let (prepared, groups) = groups_of(program, block);
+    let mut level = Level { prepared: &prepared, buffer_of: HashMap::new() };
     for (name, tensor) in &program.inputs {
-        assembly.add_buffer(*tensor, Source::Input(name.clone()));
+        assembly.add_buffer(&mut level, *tensor, Source::Input(name.clone()));
     }
     for (name, tensor) in &prepared.outputs {
-        assembly.add_buffer(*tensor, Source::Output(name.clone()));
+        assembly.add_buffer(&mut level, *tensor, Source::Output(name.clone()));
     }
-    let needed = readers(groups);
-    for (at, group) in groups.iter().enumerate() {
-        let kept = |tensor: TensorId| {
-            prepared.is_stored(tensor) || needed.get(&tensor).is_some_and(|by| by.iter().any(|g| *g != at))
-        };
-        assembly.add_call(group, &kept);
-    }
+    assembly.add_groups(&mut level, &groups);
     assembly.network
 }
 
@@ -60,18 +60,127 @@ fn readers(groups: &[Group]) -> HashMap<TensorId, Vec<usize>> {
 
 struct Assembly<'a> {
     program: &'a Program,
-    prepared: &'a Prepared,
     network: Network,
-    buffer_of: HashMap<TensorId, usize>,
+    /// Where tensors lie that more than one block names.
+    place_of: HashMap<TensorId, Binding>,
     /// Constant buffers by a hash of their elements.
     constants: HashMap<u64, Vec<usize>>,
     /// By canonical form.
     task_of: HashMap<Workload, usize>,
+    /// How often what is added next runs.
+    iterations: usize,
+}
+
+/// A block of steps while its calls are made.
+struct Level<'a> {
+    prepared: &'a Prepared,
+    /// Buffers of its tensors; some of these are not the program's.
+    buffer_of: HashMap<TensorId, usize>,
 }
 
 impl Assembly<'_> {
-    fn add_call(&mut self, group: &Group, kept: &dyn Fn(TensorId) -> bool) {
-        let (workload, bindings) = self.workload(group, kept);
+    /// Makes the calls of groups in execution order.
+    fn add_groups(&mut self, level: &mut Level<'_>, groups: &[Group]) {
+        let prepared = level.prepared;
+        for step in &prepared.steps {
+            if let Step::Repeat(repeat) = step {
+                repeat.states.iter().for_each(|state| self.add_state(state, repeat.count));
+            }
+        }
+        let needed = readers(groups);
+        for (at, group) in groups.iter().enumerate() {
+            let kept = |tensor: TensorId| {
+                prepared.is_stored(tensor) || needed.get(&tensor).is_some_and(|by| by.iter().any(|g| *g != at))
+            };
+            match group.operation.map(|at| &prepared.steps[at]) {
+                None => self.add_call(level, group, &kept),
+                Some(operation) => self.add_operation(level, operation),
+            }
+        }
+    }
+
+    /// Memory for a state: iterations read one half of it and write the other, in turn.
+    fn add_state(&mut self, state: &State, count: i64) {
+        let about = self.program.tensor(state.initial);
+        let (elements, shape) = (about.elements(), [&[2], about.shape.as_slice()].concat());
+        let buffer = self.network.buffers.len();
+        self.network.buffers.push(NetworkBuffer { shape, dtype: about.dtype, source: Source::Intermediate });
+        let moving =
+            |phase| Binding { motion: Motion { step: elements, period: 2, phase }, ..Binding::fixed(buffer, 0) };
+        self.place_of.insert(state.initial, Binding::fixed(buffer, 0));
+        self.place_of.insert(state.current, moving(0));
+        self.place_of.insert(state.next, moving(1));
+        self.place_of.insert(state.last, Binding::fixed(buffer, count % 2 * elements));
+    }
+
+    fn add_operation(&mut self, level: &mut Level<'_>, operation: &Step) {
+        // blocks find constants themselves
+        let is_constant = |tensor: &TensorId| self.program.data[tensor.0 as usize].is_some();
+        let shared: Vec<TensorId> = operation.reads().into_iter().filter(|tensor| !is_constant(tensor)).collect();
+        for read in shared {
+            let place = self.read_place(level, read);
+            self.place_of.insert(read, place);
+        }
+        match operation {
+            Step::Stage(_) => {}
+            Step::Library(LibraryCall { routine, inputs, outputs, .. }) => {
+                let mut arguments: Vec<Binding> = inputs.iter().map(|input| self.read_place(level, *input)).collect();
+                arguments.extend(outputs.iter().map(|output| self.binding(level, *output, 0)));
+                self.network.calls.push(Call { callee: Callee::Library(routine.clone()), arguments });
+            }
+            Step::If(Conditional { condition, branches, outputs, .. }) => {
+                let condition = self.read_place(level, *condition);
+                for (branch, wanted) in branches.iter().zip([true, false]) {
+                    for (result, output) in branch.results.iter().zip(outputs) {
+                        let place = self.binding(level, *output, 0);
+                        self.place_of.insert(*result, place);
+                    }
+                    self.add_region(RegionKind::If { condition, wanted }, &branch.steps, &branch.results);
+                }
+            }
+            Step::Repeat(repeat) => {
+                let moving = |whole: Binding, part: TensorId, reversed: bool, program: &Program| {
+                    let step = program.tensor(part).elements();
+                    let (first, step) = if reversed { ((repeat.count - 1) * step, -step) } else { (0, step) };
+                    let motion = Motion { step, period: 0, phase: 0 };
+                    Binding { offset: whole.offset + first, motion, ..whole }
+                };
+                for Scanned { whole, part, reversed } in &repeat.scanned {
+                    let whole = self.read_place(level, *whole);
+                    let place = moving(whole, *part, *reversed, self.program);
+                    self.place_of.insert(*part, place);
+                }
+                for Collected { part, whole, reversed } in &repeat.collected {
+                    let whole = self.binding(level, *whole, 0);
+                    self.place_of.insert(*part, moving(whole, *part, *reversed, self.program));
+                }
+                let results: Vec<TensorId> = repeat.states.iter().map(|state| state.next).collect();
+                let results = [results, repeat.collected.iter().map(|collected| collected.part).collect()].concat();
+                self.iterations = self.iterations.saturating_mul(repeat.count as usize);
+                self.add_region(RegionKind::Repeat { count: repeat.count }, &repeat.body, &results);
+                self.iterations /= repeat.count as usize;
+            }
+        }
+    }
+
+    /// Where an operation finds a tensor that it reads.
+    fn read_place(&mut self, level: &mut Level<'_>, tensor: TensorId) -> Binding {
+        let resolved = level.prepared.resolved(tensor);
+        self.binding(level, resolved, 0)
+    }
+
+    /// The calls of a block inside of an operation.
+    fn add_region(&mut self, kind: RegionKind, steps: &[Step], results: &[TensorId]) {
+        let (first, at) = (self.network.calls.len(), self.network.regions.len());
+        self.network.regions.push(Region { calls: first..first, kind });
+        let (prepared, groups) = groups_of(self.program, Block { steps, results, outputs: &[] });
+        let mut level = Level { prepared: &prepared, buffer_of: HashMap::new() };
+        self.add_groups(&mut level, &groups);
+        self.network.regions[at].calls.end = self.network.calls.len();
+    }
+
+    fn add_call(&mut self, level: &mut Level<'_>, group: &Group, kept: &dyn Fn(TensorId) -> bool) {
+        let (workload, bindings) = self.workload(level, group, kept);
         let canonical = canonical(&workload);
         let renumbered = bindings.into_iter().filter_map(|(id, at)| Some((canonical.tensors[id.0 as usize]?, at)));
         let arguments: BTreeMap<TensorId, Binding> = renumbered.collect();
@@ -88,12 +197,18 @@ impl Assembly<'_> {
             tasks.push(NetworkTask { name, workload: canonical.workload, weight: 0, nodes });
             tasks.len() - 1
         });
-        self.network.tasks[task].weight += 1;
-        self.network.calls.push(Call { task, arguments: arguments.into_values().collect() });
+        self.network.tasks[task].weight = self.network.tasks[task].weight.saturating_add(self.iterations);
+        let (callee, arguments) = (Callee::Task(task), arguments.into_values().collect());
+        self.network.calls.push(Call { callee, arguments });
     }
 
     /// The group's computation, and by its tensors where inputs, constants and outputs lie.
-    fn workload(&mut self, group: &Group, kept: &dyn Fn(TensorId) -> bool) -> (Workload, Vec<(TensorId, Binding)>) {
+    fn workload(
+        &mut self,
+        level: &mut Level<'_>,
+        group: &Group,
+        kept: &dyn Fn(TensorId) -> bool,
+    ) -> (Workload, Vec<(TensorId, Binding)>) {
         let mut workload = Workload::default();
         let mut bindings = Vec::new();
         // By program tensor: its number in the workload, and the first of its rows that the workload sees.
@@ -104,7 +219,7 @@ impl Assembly<'_> {
                 if own.contains_key(&tensor) || group.writes(tensor) {
                     return;
                 }
-                let source = self.prepared.tensor(tensor).clone();
+                let source = level.prepared.tensor(tensor).clone();
                 let (mut shape, mut first) = (source.shape, 0);
                 if let Some((row, count)) = narrowed_rows(&stages, tensor, &shape) {
                     (first, shape[0]) = (row, count);
@@ -112,14 +227,14 @@ impl Assembly<'_> {
                 let skipped = first * shape.iter().skip(1).product::<i64>();
                 let role = if source.role == Role::Constant { Role::Constant } else { Role::Input };
                 let id = workload.add_tensor(shape, source.dtype, role);
-                bindings.push((id, self.binding(tensor, skipped)));
+                bindings.push((id, self.binding(level, tensor, skipped)));
                 own.insert(tensor, (id, first));
             });
             let role = if kept(stage.output) { Role::Output } else { Role::Intermediate };
-            let dtype = self.prepared.tensor(stage.output).dtype;
+            let dtype = level.prepared.tensor(stage.output).dtype;
             let id = workload.add_tensor(stage.spatial.clone(), dtype, role);
             if role == Role::Output {
-                bindings.push((id, self.binding(stage.output, 0)));
+                bindings.push((id, self.binding(level, stage.output, 0)));
             }
             own.insert(stage.output, (id, 0));
         }
@@ -137,20 +252,23 @@ impl Assembly<'_> {
         (workload, bindings)
     }
 
-    fn binding(&mut self, tensor: TensorId, skipped: i64) -> Binding {
-        let (root, offset) = self.prepared.storage(tensor);
-        let buffer = match self.buffer_of.get(&root) {
+    fn binding(&mut self, level: &mut Level<'_>, tensor: TensorId, skipped: i64) -> Binding {
+        let (root, offset) = level.prepared.storage(tensor);
+        if let Some(place) = self.place_of.get(&root) {
+            return Binding { offset: place.offset + offset + skipped, ..*place };
+        }
+        let buffer = match level.buffer_of.get(&root) {
             Some(buffer) => *buffer,
             None => match self.program.data.get(root.0 as usize).and_then(Option::as_ref) {
-                Some(data) => self.constant_buffer(root, data),
-                None => self.add_buffer(root, Source::Intermediate),
+                Some(data) => self.constant_buffer(level, root, data),
+                None => self.add_buffer(level, root, Source::Intermediate),
             },
         };
-        Binding { buffer, offset: offset + skipped }
+        Binding::fixed(buffer, offset + skipped)
     }
 
     /// Constants with equal elements share one buffer.
-    fn constant_buffer(&mut self, tensor: TensorId, data: &TensorData) -> usize {
+    fn constant_buffer(&mut self, level: &mut Level<'_>, tensor: TensorId, data: &TensorData) -> usize {
         let mut hasher = DefaultHasher::new();
         (data.dtype, &data.bytes[..]).hash(&mut hasher);
         let key = hasher.finish();
@@ -159,19 +277,19 @@ impl Assembly<'_> {
             Source::Input(_) | Source::Output(_) | Source::Intermediate => false,
         };
         if let Some(buffer) = self.constants.get(&key).and_then(|buffers| buffers.iter().find(equal)).copied() {
-            self.buffer_of.insert(tensor, buffer);
+            level.buffer_of.insert(tensor, buffer);
             return buffer;
         }
-        let buffer = self.add_buffer(tensor, Source::Constant(data.clone()));
+        let buffer = self.add_buffer(level, tensor, Source::Constant(data.clone()));
         self.constants.entry(key).or_default().push(buffer);
         buffer
     }
 
-    fn add_buffer(&mut self, tensor: TensorId, source: Source) -> usize {
+    fn add_buffer(&mut self, level: &mut Level<'_>, tensor: TensorId, source: Source) -> usize {
         // Shapes as in the program, with their axes of extent 1.
-        let known = self.program.tensors.get(tensor.0 as usize).unwrap_or(self.prepared.tensor(tensor));
+        let known = self.program.tensors.get(tensor.0 as usize).unwrap_or(level.prepared.tensor(tensor));
         self.network.buffers.push(NetworkBuffer { shape: known.shape.clone(), dtype: known.dtype, source });
-        self.buffer_of.insert(tensor, self.network.buffers.len() - 1);
+        level.buffer_of.insert(tensor, self.network.buffers.len() - 1);
         self.network.buffers.len() - 1
     }
 }

@@ -3,11 +3,11 @@
 //! Each pass is named in [`Prepared::new`]; concatenations follow in [`super::concat`]. All of them keep the
 //! program's meaning.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 use super::PartitionError;
 use super::view::{flat, identity_address, reshape_access, tidy};
-use crate::graph::{Program, ProgramStage, TensorData};
+use crate::graph::{Program, ProgramStage, Step, TensorData};
 use crate::workload::{DType, Expr, Index, Role, Stage, Tensor, TensorId, Var, integer_from_bytes, real_from_bytes};
 
 /// A program without views. Its tensors keep the ids that they have in the [`Program`]; parts of
@@ -16,7 +16,7 @@ use crate::workload::{DType, Expr, Index, Role, Stage, Tensor, TensorId, Var, in
 pub struct Prepared {
     pub tensors: Vec<Tensor>,
     /// In topological order.
-    pub stages: Vec<ProgramStage>,
+    pub steps: Vec<Step>,
     /// Tensors that live in the memory of another one, at an offset in elements. Chains end at a tensor
     /// without an entry.
     pub places: BTreeMap<TensorId, (TensorId, i64)>,
@@ -26,31 +26,85 @@ pub struct Prepared {
     pub outputs: Vec<(String, TensorId)>,
     /// Integers of at most 16 bits that floats were rounded to.
     quantized: HashSet<TensorId>,
+    /// Tensors that operations read: they are in memory.
+    pub kept: BTreeSet<TensorId>,
+    /// Of those, the ones that are other tensors in another shape.
+    pub aliases: HashMap<TensorId, TensorId>,
+    /// Tensors that a repetition writes over: nothing else can live in their memory.
+    pub overwritten: BTreeSet<TensorId>,
+}
+
+/// Steps that are cut into tasks together: a program, or a block inside of one.
+#[derive(Clone, Copy, Debug)]
+pub struct Block<'a> {
+    pub steps: &'a [Step],
+    /// Tensors that have memory of their own, and are written by the steps.
+    pub results: &'a [TensorId],
+    /// Empty for a block inside of a program.
+    pub outputs: &'a [(String, TensorId)],
 }
 
 impl Prepared {
-    pub fn new(program: &Program) -> Result<Prepared, PartitionError> {
-        check(program)?;
+    /// A block of a program that was [`check`]ed.
+    pub fn new(program: &Program, block: Block<'_>) -> Prepared {
         let mut prepared = Prepared {
             tensors: program.tensors.clone(),
-            stages: program.stages.clone(),
+            steps: block.steps.to_vec(),
             places: BTreeMap::new(),
             assemblies: BTreeMap::new(),
-            outputs: program.outputs.clone(),
+            outputs: block.outputs.to_vec(),
             quantized: HashSet::new(),
+            kept: BTreeSet::new(),
+            aliases: HashMap::new(),
+            overwritten: BTreeSet::new(),
         };
+        prepared.set_roles(&block);
         prepared.separate_outputs();
         prepared.inline_literals(&program.data);
         prepared.drop_unit_axes();
         prepared.remove_views();
         prepared.quantized = prepared.find_quantized();
-        Ok(prepared)
+        prepared
+    }
+
+    /// What the block does not write is given to it, and so are states, whose memory a repetition chooses.
+    fn set_roles(&mut self, block: &Block<'_>) {
+        let mut written: BTreeSet<TensorId> = block.steps.iter().flat_map(Step::outputs).collect();
+        for step in block.steps {
+            if let Step::Repeat(repeat) = step {
+                for state in &repeat.states {
+                    written.remove(&state.last);
+                    self.overwritten.insert(state.initial);
+                }
+            }
+            if step.stage().is_none() {
+                self.kept.extend(step.reads());
+            }
+        }
+        for (at, tensor) in self.tensors.iter_mut().enumerate() {
+            let id = TensorId(at as u32);
+            tensor.role = match tensor.role {
+                Role::Constant => Role::Constant,
+                _ if !written.contains(&id) => Role::Input,
+                _ if self.overwritten.contains(&id) => Role::Output,
+                role => role,
+            };
+        }
+        for result in block.results {
+            self.tensors[result.0 as usize].role = Role::Output;
+        }
+    }
+
+    /// The tensor in whose shape and memory an operation finds what it reads.
+    pub fn resolved(&self, tensor: TensorId) -> TensorId {
+        self.aliases.get(&tensor).copied().unwrap_or(tensor)
     }
 
     /// Whether a tensor has to exist in memory, whoever reads it. A quantised one does: it is small, and what
     /// reads it must not see the error of a float that was rounded the other way.
     pub fn is_stored(&self, tensor: TensorId) -> bool {
-        self.places.contains_key(&tensor)
+        self.kept.contains(&tensor)
+            || self.places.contains_key(&tensor)
             || self.tensors[tensor.0 as usize].role == Role::Output
             || self.quantized.contains(&tensor)
     }
@@ -58,7 +112,7 @@ impl Prepared {
     fn find_quantized(&self) -> HashSet<TensorId> {
         let of = |tensor: TensorId| self.tensor(tensor).dtype;
         let is_short = |dtype: DType| dtype.bytes() <= 2 && !dtype.is_float() && dtype != DType::Bool;
-        let stages = self.stages.iter().map(|held| &held.stage);
+        let stages = self.steps.iter().filter_map(|step| step.stage()).map(|held| &held.stage);
         let quantized = stages.filter(|stage| match &stage.value {
             Expr::Cast(dtype, value) => is_short(*dtype) && value.dtype(&of).is_float(),
             _ => false,
@@ -105,7 +159,7 @@ impl Prepared {
             if matches!(role, Role::Input | Role::Constant) || !seen.insert(tensor) {
                 let copy = self.add_tensor(shape.clone(), dtype, Role::Output);
                 let value = Expr::load(tensor, super::view::variables(0, shape.len()));
-                self.stages.push(ProgramStage { stage: Stage::map(copy, shape, value), node: name });
+                self.steps.push(Step::Stage(ProgramStage { stage: Stage::map(copy, shape, value), node: name }));
                 self.outputs[at].1 = copy;
             }
         }
@@ -120,7 +174,7 @@ impl Prepared {
             let single = data.shape.iter().product::<i64>() == 1;
             (single || uniform).then(|| known.entry(tensor).or_insert_with(|| uniform_literal(data)).clone())?
         };
-        for ProgramStage { stage, .. } in &mut self.stages {
+        for ProgramStage { stage, .. } in self.steps.iter_mut().filter_map(Step::stage_mut) {
             let mut value = stage.value.map_loads(&mut |tensor, _| literal(tensor, false));
             if !stage.is_reduction() {
                 let mut operand = |expr: Box<Expr>| match *expr {
@@ -142,7 +196,7 @@ impl Prepared {
         for tensor in &mut self.tensors {
             tensor.shape.retain(|extent| *extent != 1);
         }
-        for ProgramStage { stage, .. } in &mut self.stages {
+        for ProgramStage { stage, .. } in self.steps.iter_mut().filter_map(Step::stage_mut) {
             let extents: Vec<i64> = (0..stage.rank()).map(|axis| stage.extent(axis)).collect();
             let mut next = 0;
             let axes: Vec<Index> = extents
@@ -174,17 +228,19 @@ impl Prepared {
     /// instead. An output that is a view lends its memory to the source.
     fn remove_views(&mut self) {
         let mut views: HashMap<TensorId, Expr> = HashMap::new();
-        for at in 0..self.stages.len() {
-            let stage = &self.stages[at].stage;
+        for at in 0..self.steps.len() {
+            let Some(ProgramStage { stage, .. }) = self.steps[at].stage() else { continue };
             let extents = extents_of(stage);
             let value = stage.value.map_loads(&mut |tensor, indices| {
                 let source = views.get(&tensor)?;
                 Some(source.substitute(&|var| indices.get(var.0 as usize).cloned()))
             });
             let value = tidy(&value, &extents);
-            let output = stage.output;
-            self.stages[at].stage.value = value.clone();
-            if self.stages[at].stage.is_reduction() {
+            let (output, is_reduction) = (stage.output, stage.is_reduction());
+            if let Some(held) = self.steps[at].stage_mut() {
+                held.stage.value = value.clone();
+            }
+            if is_reduction || self.overwritten.contains(&output) {
                 continue;
             }
             let Some(source) = self.whole_copy(&value, &extents, self.tensor(output).dtype) else { continue };
@@ -195,13 +251,18 @@ impl Prepared {
                 let own = super::view::variables(0, extents.len());
                 let indices = reshape_access(&own, &extents, &shape, &extents);
                 views.insert(output, Expr::load(source, indices));
+                if self.kept.remove(&output) {
+                    self.kept.insert(source);
+                    self.aliases.insert(output, source);
+                }
             }
             if is_output && self.places.get(&source) == Some(&(output, 0)) {
                 self.assemblies.insert(output, vec![source]);
             }
         }
         let assemblies = &self.assemblies;
-        self.stages.retain(|s| !views.contains_key(&s.stage.output) && !assemblies.contains_key(&s.stage.output));
+        let is_gone = |tensor: TensorId| views.contains_key(&tensor) || assemblies.contains_key(&tensor);
+        self.steps.retain(|step| step.stage().is_none_or(|stage| !is_gone(stage.stage.output)));
     }
 
     /// The tensor of which `value` over `extents` is a copy, element by element in memory order.
@@ -225,18 +286,27 @@ impl Prepared {
 
     pub fn remove_dead_stages(&mut self) {
         let mut needed: HashSet<TensorId> = HashSet::new();
-        for (_, tensor) in &self.outputs {
+        for (at, tensor) in self.tensors.iter().enumerate() {
+            if tensor.role == Role::Output {
+                needed.extend(self.filled_by(TensorId(at as u32)));
+            }
+        }
+        for tensor in &self.kept {
             needed.extend(self.filled_by(*tensor));
         }
-        let mut kept = Vec::with_capacity(self.stages.len());
-        for stage in std::mem::take(&mut self.stages).into_iter().rev() {
-            if needed.contains(&stage.stage.output) {
-                stage.stage.value.for_each_load(&mut |tensor, _| needed.extend(self.filled_by(tensor)));
-                kept.push(stage);
+        let mut kept = Vec::with_capacity(self.steps.len());
+        for step in std::mem::take(&mut self.steps).into_iter().rev() {
+            let Some(ProgramStage { stage, .. }) = step.stage() else {
+                kept.push(step);
+                continue;
+            };
+            if needed.contains(&stage.output) {
+                stage.value.for_each_load(&mut |tensor, _| needed.extend(self.filled_by(tensor)));
+                kept.push(step);
             }
         }
         kept.reverse();
-        self.stages = kept;
+        self.steps = kept;
     }
 }
 
@@ -267,14 +337,7 @@ fn uniform_literal(data: &TensorData) -> Option<Expr> {
 
 /// Ids name tensors, accesses have their tensor's rank, and everything that is read was given or written
 /// before.
-fn check(program: &Program) -> Result<(), PartitionError> {
-    let count = program.tensors.len();
-    let tensor = |id: TensorId, node: &str| {
-        program
-            .tensors
-            .get(id.0 as usize)
-            .ok_or_else(|| PartitionError::UnknownTensor { id: id.0, node: node.to_owned() })
-    };
+pub fn check(program: &Program) -> Result<(), PartitionError> {
     let given = |role: Role| matches!(role, Role::Input | Role::Constant);
     let mut written: Vec<bool> = program.tensors.iter().map(|t| given(t.role)).collect();
     for (at, t) in program.tensors.iter().enumerate() {
@@ -282,33 +345,78 @@ fn check(program: &Program) -> Result<(), PartitionError> {
             return Err(PartitionError::NoData { id: at as u32 });
         }
     }
-    for ProgramStage { stage, node } in &program.stages {
-        let mut problem = None;
-        stage.value.for_each_load(&mut |id, indices| {
-            let found = tensor(id, node).and_then(|t| match written[id.0 as usize] {
-                true if t.shape.len() == indices.len() => Ok(()),
-                true => Err(PartitionError::Rank { id: id.0, node: node.clone() }),
-                false => Err(PartitionError::ReadBeforeWrite { id: id.0, node: node.clone() }),
-            });
-            problem = problem.take().or(found.err());
-        });
-        if let Some(problem) = problem {
-            return Err(problem);
-        }
-        if tensor(stage.output, node)?.shape != stage.spatial {
-            return Err(PartitionError::Rank { id: stage.output.0, node: node.clone() });
-        }
-        if stage.points() < 1 {
-            return Err(PartitionError::Extent { id: stage.output.0, node: node.clone() });
-        }
-        if std::mem::replace(&mut written[stage.output.0 as usize], true) {
-            return Err(PartitionError::WrittenTwice { id: stage.output.0, node: node.clone() });
-        }
-    }
+    check_steps(program, &program.steps, &mut written)?;
     for (name, id) in program.inputs.iter().chain(&program.outputs) {
-        if id.0 as usize >= count || !written[id.0 as usize] {
+        if !written.get(id.0 as usize).is_some_and(|written| *written) {
             return Err(PartitionError::UnknownTensor { id: id.0, node: name.clone() });
         }
     }
     Ok(())
+}
+
+fn check_steps(program: &Program, steps: &[Step], written: &mut [bool]) -> Result<(), PartitionError> {
+    for step in steps {
+        let node = step.node();
+        if let Step::Stage(ProgramStage { stage, .. }) = step {
+            check_stage(program, stage, node, written)?;
+        } else {
+            step.reads().into_iter().try_for_each(|tensor| check_read(tensor, node, written))?;
+        }
+        match step {
+            Step::Stage(_) | Step::Library(_) => {}
+            Step::If(branches) => {
+                branches.branches.iter().try_for_each(|branch| check_steps(program, &branch.steps, written))?;
+            }
+            Step::Repeat(repeat) => {
+                let given = repeat.states.iter().map(|state| state.current);
+                for given in given.chain(repeat.scanned.iter().map(|scanned| scanned.part)) {
+                    check_write(given, node, written)?;
+                }
+                check_steps(program, &repeat.body, written)?;
+            }
+        }
+        step.outputs().into_iter().try_for_each(|output| check_write(output, node, written))?;
+    }
+    Ok(())
+}
+
+fn check_read(tensor: TensorId, node: &str, written: &[bool]) -> Result<(), PartitionError> {
+    match written.get(tensor.0 as usize) {
+        None => Err(PartitionError::UnknownTensor { id: tensor.0, node: node.to_owned() }),
+        Some(true) => Ok(()),
+        Some(false) => Err(PartitionError::ReadBeforeWrite { id: tensor.0, node: node.to_owned() }),
+    }
+}
+
+fn check_write(tensor: TensorId, node: &str, written: &mut [bool]) -> Result<(), PartitionError> {
+    match written.get_mut(tensor.0 as usize).map(|written| std::mem::replace(written, true)) {
+        None => Err(PartitionError::UnknownTensor { id: tensor.0, node: node.to_owned() }),
+        Some(false) => Ok(()),
+        Some(true) => Err(PartitionError::WrittenTwice { id: tensor.0, node: node.to_owned() }),
+    }
+}
+
+fn check_stage(program: &Program, stage: &Stage, node: &str, written: &[bool]) -> Result<(), PartitionError> {
+    let mut problem = None;
+    stage.value.for_each_load(&mut |id, indices| {
+        let has_rank = |id: TensorId| program.tensor(id).shape.len() == indices.len();
+        let found = check_read(id, node, written).and_then(|()| match has_rank(id) {
+            true => Ok(()),
+            false => Err(PartitionError::Rank { id: id.0, node: node.to_owned() }),
+        });
+        problem = problem.take().or(found.err());
+    });
+    if let Some(problem) = problem {
+        return Err(problem);
+    }
+    let Some(output) = program.tensors.get(stage.output.0 as usize) else {
+        return Err(PartitionError::UnknownTensor { id: stage.output.0, node: node.to_owned() });
+    };
+    if output.shape != stage.spatial {
+        return Err(PartitionError::Rank { id: stage.output.0, node: node.to_owned() });
+    }
+    match stage.points() < 1 {
+        true => Err(PartitionError::Extent { id: stage.output.0, node: node.to_owned() }),
+        false => Ok(()),
+    }
 }

@@ -38,9 +38,12 @@ impl Size {
             Expr::Index(index) => of_indices([index]),
             Expr::Load { indices, .. } => of_indices(indices),
             Expr::Guard { conditions, .. } => of_indices(conditions.iter().map(|condition| &condition.index)),
-            Expr::Float(_) | Expr::Unary(..) | Expr::Binary(..) | Expr::Select { .. } | Expr::Cast(..) | Expr::Bits(..) => {
-                Size::default()
-            }
+            Expr::Float(_)
+            | Expr::Unary(..)
+            | Expr::Binary(..)
+            | Expr::Select { .. }
+            | Expr::Cast(..)
+            | Expr::Bits(..) => Size::default(),
         };
         expr.children().map(Size::of).fold(indices, Size::beside).below_one()
     }

@@ -1,11 +1,12 @@
 //! What must hold of a network, whoever made it.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 
 use thiserror::Error;
 
-use crate::graph::{Binding, Call, Network, Source};
-use crate::workload::{Role, Tensor, TensorId, Workload};
+use crate::graph::{Binding, Callee, Network, Region, RegionKind, Source};
+use crate::workload::{DType, Role, Tensor, TensorId, Workload};
 
 /// A network that breaks its invariants: a bug of whoever made it, or a damaged file.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
@@ -28,6 +29,8 @@ pub enum NetworkError {
     NotConstant { call: usize, argument: usize },
     #[error("output `{name}` is not written completely")]
     Incomplete { name: String },
+    #[error("call {call}: a region that is empty, cuts another one, or is a repetition inside of one")]
+    Region { call: usize },
     #[error("task `{name}` has the weight {weight}, but {calls} calls")]
     Weight { name: String, weight: usize, calls: usize },
 }
@@ -39,35 +42,13 @@ pub fn bound_tensors(workload: &Workload) -> impl Iterator<Item = (TensorId, &Te
 
 impl Network {
     /// Checks that every binding lies in its buffer, that elements are written before they are read, and only
-    /// once, and that all outputs are written.
+    /// once (those of states in turn), that regions are nested, and that all outputs are written.
     ///
     /// # Errors
     /// The first invariant that does not hold.
     pub fn validate(&self) -> Result<(), NetworkError> {
         let mut written: Vec<Ranges> = self.buffers.iter().map(|_| Ranges::default()).collect();
-        for (call, Call { task, arguments }) in self.calls.iter().enumerate() {
-            let workload = &self.tasks.get(*task).ok_or(NetworkError::UnknownTask { call, task: *task })?.workload;
-            let expected = bound_tensors(workload).count();
-            if expected != arguments.len() {
-                return Err(NetworkError::Arguments { call, expected, found: arguments.len() });
-            }
-            let bound = || bound_tensors(workload).zip(arguments).enumerate();
-            for (argument, ((_, tensor), binding)) in bound() {
-                self.check_binding(call, argument, tensor, binding)?;
-                let given = !matches!(self.buffers[binding.buffer].source, Source::Output(_) | Source::Intermediate);
-                let end = binding.offset + tensor.elements();
-                if tensor.role != Role::Output && !given && !written[binding.buffer].covers(binding.offset, end) {
-                    return Err(NetworkError::ReadBeforeWrite { call, argument });
-                }
-            }
-            for (argument, ((_, tensor), binding)) in bound() {
-                let given = !matches!(self.buffers[binding.buffer].source, Source::Output(_) | Source::Intermediate);
-                let end = binding.offset + tensor.elements();
-                if tensor.role == Role::Output && (given || !written[binding.buffer].insert(binding.offset, end)) {
-                    return Err(NetworkError::WrittenTwice { call, argument });
-                }
-            }
-        }
+        self.validate_calls(0..self.calls.len(), &self.regions, 1, &mut written)?;
         for (buffer, ranges) in self.buffers.iter().zip(&written) {
             if let Source::Output(name) = &buffer.source
                 && !ranges.covers(0, buffer.shape.iter().product())
@@ -75,8 +56,13 @@ impl Network {
                 return Err(NetworkError::Incomplete { name: name.clone() });
             }
         }
-        for (number, task) in self.tasks.iter().enumerate() {
-            let calls = self.calls.iter().filter(|c| c.task == number).count();
+        let mut calls = vec![0usize; self.tasks.len()];
+        for (number, call) in self.calls.iter().enumerate() {
+            if let Some(task) = call.task() {
+                calls[task] = calls[task].saturating_add(self.iterations_of(number) as usize);
+            }
+        }
+        for (task, calls) in self.tasks.iter().zip(calls) {
             if calls != task.weight {
                 return Err(NetworkError::Weight { name: task.name.clone(), weight: task.weight, calls });
             }
@@ -84,11 +70,149 @@ impl Network {
         Ok(())
     }
 
-    fn check_binding(&self, call: usize, argument: usize, tensor: &Tensor, at: &Binding) -> Result<(), NetworkError> {
+    /// How often a call runs, conditions left aside.
+    pub fn iterations_of(&self, call: usize) -> i64 {
+        let around = self.regions.iter().filter(|region| region.calls.contains(&call));
+        around.fold(1, |count, region| match region.kind {
+            RegionKind::Repeat { count: own } => count.saturating_mul(own),
+            RegionKind::If { .. } => count,
+        })
+    }
+
+    /// `regions` are those that start among the calls, `iterations` how often they run in a repetition.
+    fn validate_calls(
+        &self,
+        calls: Range<usize>,
+        regions: &[Region],
+        iterations: i64,
+        written: &mut Vec<Ranges>,
+    ) -> Result<(), NetworkError> {
+        let (mut at, mut regions) = (calls.start, regions);
+        // what the branch before left, and what it found
+        let mut branch: Option<(Binding, usize, Vec<Ranges>, Vec<Ranges>)> = None;
+        while at < calls.end {
+            let Some((region, rest)) = regions.split_first().filter(|(region, _)| region.calls.start == at) else {
+                self.validate_call(at, iterations, written)?;
+                at += 1;
+                continue;
+            };
+            let inner = rest.iter().take_while(|inner| inner.calls.start < region.calls.end).count();
+            let is_nested = region.calls.end <= calls.end && region.calls.start < region.calls.end;
+            match &region.kind {
+                _ if !is_nested => return Err(NetworkError::Region { call: at }),
+                RegionKind::Repeat { count } if *count < 1 || iterations > 1 => {
+                    return Err(NetworkError::Region { call: at });
+                }
+                RegionKind::Repeat { count } => {
+                    self.validate_calls(region.calls.clone(), &rest[..inner], *count, written)?;
+                }
+                RegionKind::If { condition, wanted } => {
+                    self.check_condition(at, condition, iterations, written)?;
+                    let same = |(other, end, ..): &(Binding, usize, _, _)| other == condition && *end == at && !wanted;
+                    let other = branch.take().filter(same);
+                    let found = other.as_ref().map_or_else(|| written.clone(), |(.., found)| found.clone());
+                    written.clone_from(&found);
+                    self.validate_calls(region.calls.clone(), &rest[..inner], iterations, written)?;
+                    match other {
+                        Some((_, _, left, _)) => {
+                            written.iter_mut().zip(&left).for_each(|(own, other)| *own = own.common(other));
+                        }
+                        None => {
+                            let left = std::mem::replace(written, found.clone());
+                            branch = Some((*condition, region.calls.end, left, found));
+                        }
+                    }
+                }
+            }
+            (at, regions) = (region.calls.end, &rest[inner..]);
+        }
+        match regions.is_empty() {
+            true => Ok(()),
+            false => Err(NetworkError::Region { call: at }),
+        }
+    }
+
+    fn check_condition(
+        &self,
+        call: usize,
+        at: &Binding,
+        iterations: i64,
+        written: &[Ranges],
+    ) -> Result<(), NetworkError> {
+        let condition = Tensor { shape: vec![], dtype: DType::Bool, role: Role::Input };
+        self.check_binding(call, 0, &condition, at, iterations)?;
+        match self.is_given(at.buffer) || written[at.buffer].covers(at.offset, at.offset + 1) {
+            true => Ok(()),
+            false => Err(NetworkError::ReadBeforeWrite { call, argument: 0 }),
+        }
+    }
+
+    /// The arguments that a call takes, in order.
+    fn parameters(&self, call: usize) -> Result<Vec<Tensor>, NetworkError> {
+        match &self.calls[call].callee {
+            Callee::Task(task) => {
+                let known = self.tasks.get(*task).ok_or(NetworkError::UnknownTask { call, task: *task })?;
+                Ok(bound_tensors(&known.workload).map(|(_, tensor)| tensor.clone()).collect())
+            }
+            Callee::Library(routine) => {
+                let flat = |role: Role| move |(elements, dtype)| Tensor { shape: vec![elements], dtype, role };
+                let inputs = routine.inputs().into_iter().map(flat(Role::Input));
+                Ok(inputs.chain(routine.outputs().into_iter().map(flat(Role::Output))).collect())
+            }
+        }
+    }
+
+    fn is_given(&self, buffer: usize) -> bool {
+        !matches!(self.buffers[buffer].source, Source::Output(_) | Source::Intermediate)
+    }
+
+    fn validate_call(&self, call: usize, iterations: i64, written: &mut [Ranges]) -> Result<(), NetworkError> {
+        let (parameters, arguments) = (self.parameters(call)?, &self.calls[call].arguments);
+        if parameters.len() != arguments.len() {
+            return Err(NetworkError::Arguments { call, expected: parameters.len(), found: arguments.len() });
+        }
+        let bound = || parameters.iter().zip(arguments).enumerate();
+        for (argument, (tensor, binding)) in bound() {
+            self.check_binding(call, argument, tensor, binding, iterations)?;
+            // of a state the first half is there before the first iteration
+            let (first, end) = match binding.motion.period {
+                0 => span(binding, tensor.elements(), iterations),
+                _ => (binding.offset, binding.offset + tensor.elements()),
+            };
+            let is_there = self.is_given(binding.buffer) || written[binding.buffer].covers(first, end);
+            if tensor.role != Role::Output && !is_there {
+                return Err(NetworkError::ReadBeforeWrite { call, argument });
+            }
+        }
+        for (argument, (tensor, binding)) in bound().filter(|(_, (tensor, _))| tensor.role == Role::Output) {
+            let (first, end) = span(binding, tensor.elements(), iterations);
+            let ranges = &mut written[binding.buffer];
+            let is_new = match binding.motion.period {
+                0 => ranges.insert(first, end),
+                _ => {
+                    ranges.put(first, end);
+                    true
+                }
+            };
+            if self.is_given(binding.buffer) || !is_new {
+                return Err(NetworkError::WrittenTwice { call, argument });
+            }
+        }
+        Ok(())
+    }
+
+    fn check_binding(
+        &self,
+        call: usize,
+        argument: usize,
+        tensor: &Tensor,
+        at: &Binding,
+        iterations: i64,
+    ) -> Result<(), NetworkError> {
         let Some(buffer) = self.buffers.get(at.buffer) else {
             return Err(NetworkError::UnknownBuffer { call, argument, buffer: at.buffer });
         };
-        let (first, end) = (at.offset, at.offset.saturating_add(tensor.elements()));
+        let (first, end) = span(at, tensor.elements(), iterations);
         let elements = buffer.shape.iter().product();
         if first < 0 || end > elements {
             return Err(NetworkError::OutOfRange { call, argument, first, end, elements });
@@ -103,6 +227,14 @@ impl Network {
     }
 }
 
+/// The elements that a part of so many elements comes to in all iterations.
+fn span(at: &Binding, elements: i64, iterations: i64) -> (i64, i64) {
+    let places = if at.motion.period > 0 { at.motion.period } else { iterations };
+    let moved = at.motion.step.saturating_mul(places - 1);
+    let (low, high) = (at.offset.saturating_add(moved.min(0)), at.offset.saturating_add(moved.max(0)));
+    (low, high.saturating_add(elements))
+}
+
 /// Disjoint half-open ranges, joined where they touch.
 #[derive(Clone, Debug, Default)]
 struct Ranges(BTreeMap<i64, i64>);
@@ -110,6 +242,35 @@ struct Ranges(BTreeMap<i64, i64>);
 impl Ranges {
     fn covers(&self, first: i64, end: i64) -> bool {
         self.0.range(..=first).next_back().is_some_and(|(_, known)| *known >= end)
+    }
+
+    /// Adds what is not in yet.
+    fn put(&mut self, first: i64, end: i64) {
+        let mut at = first;
+        while at < end {
+            if let Some((_, known)) = self.0.range(..=at).next_back().filter(|(_, known)| **known > at) {
+                at = *known;
+                continue;
+            }
+            let next = self.0.range(at..).next().map_or(end, |(start, _)| (*start).min(end));
+            self.insert(at, next);
+            at = next;
+        }
+    }
+
+    /// What is in both.
+    fn common(&self, other: &Ranges) -> Ranges {
+        let mut common = Ranges::default();
+        for (first, end) in &self.0 {
+            let before = other.0.range(..=*first).next_back();
+            for (a, b) in before.into_iter().chain(other.0.range(first + 1..*end)) {
+                let (low, high) = (*first.max(a), *end.min(b));
+                if low < high {
+                    common.insert(low, high);
+                }
+            }
+        }
+        common
     }
 
     /// False where a part is in already.

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use super::math::{float, load, var};
 use super::operator::{Operator, Problem};
 use crate::graph::fold::{self, Fold};
-use crate::graph::{Program, ProgramStage, TensorData};
+use crate::graph::{Program, ProgramStage, Step, TensorData};
 use crate::workload::{Combiner, DType, Expr, Index, Interval, Role, Stage, Tensor, TensorId, Var, row_major_strides};
 
 /// Most dimensions of a tensor, and axes of a stage.
@@ -34,6 +34,15 @@ pub(super) struct Affine {
     pub bias: Option<TensorId>,
 }
 
+/// Steps that wait until a block inside of them is complete, and what is known of their contractions.
+#[derive(Debug, Default)]
+pub(super) struct Outer {
+    pub steps: Vec<Step>,
+    pub affine: HashMap<TensorId, Affine>,
+    /// Whether the block inside of them runs again and again.
+    pub repeats: bool,
+}
+
 /// The program while it is made.
 #[derive(Debug, Default)]
 pub struct Builder {
@@ -51,6 +60,8 @@ pub struct Builder {
     is_double: bool,
     /// How many random operators there were.
     randoms: u64,
+    /// What surrounds the block of steps that is being made, the innermost last.
+    pub(super) outer: Vec<Outer>,
     /// Bytes of the constants that were computed, and the maximum of those.
     computed_bytes: u64,
     computed_limit: u64,
@@ -118,19 +129,25 @@ impl Builder {
             Role::Intermediate | Role::Output => tensor,
             Role::Input | Role::Constant => {
                 self.node = format!("output {name}");
-                let Tensor { shape, dtype, .. } = self.tensor(tensor).clone();
-                if shape.contains(&0) {
-                    return Err(Problem::Unsupported(format!("an output of shape {shape:?}, which has no elements,")));
-                }
-                let copy = self.add_tensor(shape.clone(), dtype, Role::Output);
-                let value = load(tensor, (0..shape.len()).map(var).collect());
-                self.append(simplified(Stage::map(copy, shape, value)));
-                copy
+                self.copied(tensor)?
             }
         };
         self.program.tensors[result.0 as usize].role = Role::Output;
         self.program.outputs.push((name, result));
         Ok(())
+    }
+
+    /// A copy that a stage writes, whatever is copied.
+    pub(super) fn copied(&mut self, tensor: TensorId) -> Result<TensorId, Problem> {
+        let Tensor { shape, dtype, .. } = self.tensor(tensor).clone();
+        if shape.contains(&0) {
+            return Err(Problem::Unsupported(format!("a result of shape {shape:?}, which has no elements,")));
+        }
+        let copy = self.add_tensor(shape.clone(), dtype, Role::Intermediate);
+        let value = load(tensor, (0..shape.len()).map(var).collect());
+        let stage = self.inline_cheap(simplified(Stage::map(copy, shape, value)));
+        self.append(stage);
+        Ok(copy)
     }
 
     /// The program, without what no output needs.
@@ -345,9 +362,8 @@ impl Builder {
         let Tensor { shape, dtype, .. } = self.tensor(tensor).clone();
         let value = Expr::Cast(dtype, Box::new(load(source, (0..shape.len()).map(var).collect())));
         let stage = simplified(Stage::map(tensor, shape, value));
-        self.program
-            .stages
-            .iter_mut()
+        let open = self.outer.iter_mut().flat_map(|outer| &mut outer.steps).chain(&mut self.program.steps);
+        open.filter_map(Step::stage_mut)
             .filter(|held| held.stage.output == tensor)
             .for_each(|held| held.stage = stage.clone());
         self.cheap.insert(tensor, stage);
@@ -355,21 +371,31 @@ impl Builder {
 
     /// The position that the next stage will have.
     pub(super) fn next_stage(&self) -> usize {
-        self.program.stages.len()
+        self.program.steps.len()
     }
 
     /// Lets a stage read another tensor of the same shape.
     pub(super) fn replace_load(&mut self, stage: usize, from: TensorId, to: TensorId) {
-        let stage = &mut self.program.stages[stage].stage;
+        let Some(ProgramStage { stage, .. }) = self.program.steps[stage].stage_mut() else { return };
         stage.value =
             stage.value.map_loads(&mut |tensor, indices| (tensor == from).then(|| Expr::load(to, indices.to_vec())));
     }
 
     fn append(&mut self, stage: Stage) {
-        self.program.stages.push(ProgramStage { stage, node: self.node.clone() });
+        self.program.steps.push(Step::Stage(ProgramStage { stage, node: self.node.clone() }));
     }
 
-    fn add_tensor(&mut self, shape: Vec<i64>, dtype: DType, role: Role) -> TensorId {
+    /// The node that is being lowered.
+    pub(super) fn node(&self) -> String {
+        self.node.clone()
+    }
+
+    /// The steps of the block that is being made.
+    pub(super) fn steps(&mut self) -> &mut Vec<Step> {
+        &mut self.program.steps
+    }
+
+    pub(super) fn add_tensor(&mut self, shape: Vec<i64>, dtype: DType, role: Role) -> TensorId {
         self.program.add_tensor(shape, dtype, role)
     }
 }

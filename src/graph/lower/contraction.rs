@@ -8,7 +8,9 @@ use crate::workload::{Combiner, DType, Expr, Index, TensorId};
 fn check_numbers(builder: &Builder, tensors: &[TensorId]) -> Result<(), Problem> {
     for (input, tensor) in tensors.iter().enumerate() {
         let dtype = builder.dtype(*tensor);
-        if !matches!(dtype, DType::F32 | DType::I32 | DType::I64 | DType::U32 | DType::U64) || dtype != builder.dtype(tensors[0]) {
+        if !matches!(dtype, DType::F32 | DType::I32 | DType::I64 | DType::U32 | DType::U64)
+            || dtype != builder.dtype(tensors[0])
+        {
             return Err(Problem::Type { input, dtype });
         }
     }

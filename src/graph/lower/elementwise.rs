@@ -28,7 +28,8 @@ pub fn is_unary(kind: &str) -> bool {
     of_one(kind, DType::F32, float(0.0)).is_some()
 }
 
-fn of_one(kind: &str, dtype: DType, x: Expr) -> Option<Expr> {
+/// A function of one number without parameters.
+pub fn of_one(kind: &str, dtype: DType, x: Expr) -> Option<Expr> {
     Some(match kind {
         "Abs" => absolute(x),
         "Neg" => Expr::unary(Unary::Negate, x),
@@ -76,9 +77,23 @@ fn softplus(x: Expr) -> Expr {
     add(maximum(x.clone(), float(0.0)), log(add(float(1.0), exp(negate(absolute(x))))))
 }
 
-fn hard_sigmoid(x: Expr, alpha: f64, beta: f64) -> Expr {
+pub fn hard_sigmoid(x: Expr, alpha: f64, beta: f64) -> Expr {
     let line = add(multiply(float(alpha), x), float(beta));
     maximum(float(0.0), minimum(float(1.0), line))
+}
+
+pub fn leaky_relu(x: Expr, alpha: f64) -> Expr {
+    Expr::select(less(x.clone(), float(0.0)), multiply(float(alpha), x.clone()), x)
+}
+
+pub fn thresholded_relu(x: Expr, alpha: f64) -> Expr {
+    Expr::select(less(float(alpha), x.clone()), x, float(0.0))
+}
+
+pub fn elu(x: Expr, alpha: f64) -> Expr {
+    // 0 where it is not less than 0: exp cannot overflow there
+    let below = minimum(x.clone(), float(0.0));
+    add(maximum(x, float(0.0)), multiply(float(alpha), subtract(exp(below), float(1.0))))
 }
 
 /// Activations with parameters.
@@ -94,14 +109,8 @@ pub fn activation(builder: &mut Builder, op: &Operator) -> Result<Vec<TensorId>,
     let below = || minimum(x.clone(), float(0.0));
     let exp_minus_1 = |x: Expr| subtract(exp(x), float(1.0));
     let value = match op.kind.as_str() {
-        "LeakyRelu" => {
-            let alpha = op.float("alpha", 0.01)?;
-            Expr::select(less(x.clone(), float(0.0)), multiply(float(alpha), x.clone()), x.clone())
-        }
-        "Elu" => {
-            let alpha = op.float("alpha", 1.0)?;
-            add(maximum(x.clone(), float(0.0)), multiply(float(alpha), exp_minus_1(below())))
-        }
+        "LeakyRelu" => leaky_relu(x.clone(), op.float("alpha", 0.01)?),
+        "Elu" => elu(x.clone(), op.float("alpha", 1.0)?),
         "Selu" => {
             let alpha = op.float("alpha", 1.673_263_242_354_377_3)?;
             let gamma = op.float("gamma", 1.050_700_987_355_480_5)?;
@@ -114,10 +123,7 @@ pub fn activation(builder: &mut Builder, op: &Operator) -> Result<Vec<TensorId>,
             add(maximum(x.clone(), float(0.0)), negative)
         }
         "HardSigmoid" => hard_sigmoid(x.clone(), op.float("alpha", 0.2)?, op.float("beta", 0.5)?),
-        "ThresholdedRelu" => {
-            let alpha = op.float("alpha", 1.0)?;
-            Expr::select(less(float(alpha), x.clone()), x.clone(), float(0.0))
-        }
+        "ThresholdedRelu" => thresholded_relu(x.clone(), op.float("alpha", 1.0)?),
         "Shrink" => {
             let (bias, lambd) = (op.float("bias", 0.0)?, op.float("lambd", 0.5)?);
             let above = Expr::select(less(float(lambd), x.clone()), subtract(x.clone(), float(bias)), float(0.0));

@@ -6,7 +6,7 @@ use super::math::{cast, clamped, equal, gathered, less, literal, load, subtract,
 use super::operator::{Operator, Problem, normal_axis};
 use crate::workload::{DType, Expr, Index, TensorId};
 
-fn check_index_type(builder: &Builder, position: usize, tensor: TensorId) -> Result<(), Problem> {
+pub(super) fn check_index_type(builder: &Builder, position: usize, tensor: TensorId) -> Result<(), Problem> {
     match builder.dtype(tensor) {
         DType::I32 | DType::I64 => Ok(()),
         dtype => Err(Problem::Type { input: position, dtype }),

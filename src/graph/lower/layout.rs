@@ -185,7 +185,15 @@ pub fn concat(builder: &mut Builder, op: &Operator) -> Result<Vec<TensorId>, Pro
             return Err(Problem::Shape(format!("{first:?} and {shape:?} differ beside axis {axis}")));
         }
     }
-    let mut parts: Vec<TensorId> = inputs.into_iter().filter(|input| builder.shape(*input)[axis] > 0).collect();
+    let parts: Vec<TensorId> = inputs.into_iter().filter(|input| builder.shape(*input)[axis] > 0).collect();
+    match parts.is_empty() {
+        true => Ok(vec![builder.constant(TensorData { shape: first, dtype, bytes: Default::default() })]),
+        false => Ok(vec![concatenated(builder, parts, axis)?]),
+    }
+}
+
+/// Tensors that fit one another, one after the other along an axis.
+fn concatenated(builder: &mut Builder, mut parts: Vec<TensorId>, axis: usize) -> Result<TensorId, Problem> {
     while parts.len() > MOST_PARTS {
         let mut joined = Vec::new();
         for some in parts.chunks(MOST_PARTS) {
@@ -193,10 +201,7 @@ pub fn concat(builder: &mut Builder, op: &Operator) -> Result<Vec<TensorId>, Pro
         }
         parts = joined;
     }
-    match parts.as_slice() {
-        [] => Ok(vec![builder.constant(TensorData { shape: first, dtype, bytes: Default::default() })]),
-        parts => Ok(vec![join(builder, parts, axis)?]),
-    }
+    join(builder, &parts, axis)
 }
 
 /// Each part guarded by its range of the axis, the later ones inside of the alternative of the earlier.
@@ -251,6 +256,34 @@ pub fn split(builder: &mut Builder, op: &Operator) -> Result<Vec<TensorId>, Prob
         start += size;
     }
     Ok(parts)
+}
+
+/// One element along an axis, which vanishes.
+pub fn element(builder: &mut Builder, tensor: TensorId, axis: usize, place: i64) -> Result<TensorId, Problem> {
+    let mut shape = builder.shape(tensor);
+    let part = strided(builder, tensor, &[(axis, Strided { start: place, step: 1, extent: 1 })])?;
+    shape.remove(axis);
+    reshape_to(builder, part, shape)
+}
+
+/// Tensors of one shape, one after the other along a new axis; there is at least one.
+pub fn stack(builder: &mut Builder, parts: &[TensorId], axis: usize) -> Result<TensorId, Problem> {
+    let first = *parts.first().ok_or(Problem::MissingInput(0))?;
+    let (mut shape, dtype) = (builder.shape(first), builder.dtype(first));
+    if let Some(other) = parts.iter().find(|part| builder.shape(**part) != shape || builder.dtype(**part) != dtype) {
+        return Err(Problem::Shape(format!("{shape:?} and {:?} cannot be stacked", builder.shape(*other))));
+    }
+    shape.insert(axis, 1);
+    let parts = parts.iter().map(|part| reshape_to(builder, *part, shape.clone())).collect::<Result<Vec<_>, _>>()?;
+    concatenated(builder, parts, axis)
+}
+
+/// The tensor with one of its axes in another place.
+pub fn move_axis(builder: &mut Builder, tensor: TensorId, from: usize, to: usize) -> Result<TensorId, Problem> {
+    let mut order: Vec<usize> = (0..builder.rank(tensor)).collect();
+    let moved = order.remove(from);
+    order.insert(to, moved);
+    permute(builder, tensor, &order)
 }
 
 /// Which elements of a dimension to take.

@@ -8,6 +8,7 @@
 //! [`Builder::check_shape`] before anything is computed or allocated with them.
 
 mod bits;
+mod blocks;
 mod builder;
 mod columns;
 mod constants;
@@ -28,15 +29,20 @@ mod padding;
 mod pooling;
 mod quantization;
 mod random;
+mod recurrent;
 mod reduction;
 mod resize;
 mod roi;
 mod sampling;
+mod scatter;
 mod signal;
+mod sort;
 mod window;
 
+pub use blocks::MAX_ITERATIONS;
 pub use builder::Builder;
-pub use operator::{Attribute, Operand, Operator, Problem};
+pub use layout::{element, move_axis, stack};
+pub use operator::{Attribute, Operand, Operator, Problem, normal_axis};
 
 use crate::workload::{DType, TensorId};
 
@@ -177,6 +183,14 @@ fn rule(kind: &str) -> Option<Lower> {
         "GridSample" => grid::grid_sample,
         "AffineGrid" => grid::affine_grid,
         "RoiAlign" => roi::align,
+
+        "TopK" => sort::top_k,
+        "Scatter" | "ScatterElements" => scatter::scatter_elements,
+        "ScatterND" => scatter::scatter_nd,
+        "TensorScatter" => scatter::tensor_scatter,
+        "MaxUnpool" => scatter::max_unpool,
+
+        "LSTM" | "GRU" | "RNN" => recurrent::recurrent,
 
         "Gather" => gather::gather,
         "GatherElements" => gather::gather_elements,

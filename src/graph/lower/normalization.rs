@@ -54,7 +54,12 @@ pub fn batch(builder: &mut Builder, op: &Operator) -> Result<Vec<TensorId>, Prob
 
 /// With the statistics of the batch itself, by channel; they move the running ones, which are the further
 /// results.
-fn batch_in_training(builder: &mut Builder, op: &Operator, x: TensorId, epsilon: f64) -> Result<Vec<TensorId>, Problem> {
+fn batch_in_training(
+    builder: &mut Builder,
+    op: &Operator,
+    x: TensorId,
+    epsilon: f64,
+) -> Result<Vec<TensorId>, Problem> {
     let shape = builder.shape(x);
     let over = Axes::new(&shape, (0..shape.len()).filter(|d| *d != 1).collect());
     let share = 1.0 / over.count().max(1) as f64;

@@ -136,6 +136,22 @@ impl Operator {
         }
     }
 
+    pub fn floats(&self, name: &'static str) -> Result<Option<&[f32]>, Problem> {
+        match self.attributes.get(name) {
+            None => Ok(None),
+            Some(Attribute::Floats(values)) => Ok(Some(values)),
+            Some(_) => Err(Problem::AttributeType(name)),
+        }
+    }
+
+    pub fn texts(&self, name: &'static str) -> Result<Option<&[String]>, Problem> {
+        match self.attributes.get(name) {
+            None => Ok(None),
+            Some(Attribute::Texts(values)) => Ok(Some(values)),
+            Some(_) => Err(Problem::AttributeType(name)),
+        }
+    }
+
     pub fn ints(&self, name: &'static str) -> Result<Option<&[i64]>, Problem> {
         match self.attributes.get(name) {
             None => Ok(None),

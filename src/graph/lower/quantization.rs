@@ -51,7 +51,9 @@ impl Grain {
                 at
             }
             _ => {
-                return Err(Problem::Shape(format!("{own:?} scales or zero points do not fit {shape:?} at axis {axis}")));
+                return Err(Problem::Shape(format!(
+                    "{own:?} scales or zero points do not fit {shape:?} at axis {axis}"
+                )));
             }
         };
         Ok(load(tensor, at))

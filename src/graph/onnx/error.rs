@@ -51,6 +51,10 @@ pub enum ImportError {
     Dangling { node: String, value: String },
     #[error("the graph is cyclic: {}", .0.join(" -> "))]
     Cycle(Vec<String>),
+    #[error(
+        "graphs and functions inside of one another come to more than {nodes} nodes, or are deeper than {depth}; that is too much"
+    )]
+    TooMuch { depth: usize, nodes: usize },
     #[error("output {name} is provided by nothing")]
     NoOutput { name: String },
     #[error("the network has no output")]

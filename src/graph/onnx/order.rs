@@ -1,17 +1,22 @@
-//! The shape of the graph: unique names, nothing dangling, no cycle.
+//! The shape of a graph: unique names, nothing dangling, no cycle.
 
 use std::collections::{BTreeSet, HashMap};
 
+use super::body::for_each_graph;
 use super::error::ImportError;
 use super::node_name;
-use super::proto::{GraphProto, NodeProto};
+use super::proto::NodeProto;
 
-/// Positions of nodes, each after all that it reads from, otherwise as in the file.
+/// Positions of nodes, each after all that it reads from, otherwise as in the file. What a node's graphs read counts
+/// as read by the node; `outer` says whether a value is there outside of all these.
 ///
 /// # Errors
 /// [`ImportError`] for a name that is given twice, a value that nothing provides, or a cycle.
-pub fn topological(graph: &GraphProto, given: &BTreeSet<&str>) -> Result<Vec<usize>, ImportError> {
-    let nodes = &graph.node;
+pub fn topological(
+    nodes: &[NodeProto],
+    given: &BTreeSet<&str>,
+    outer: &dyn Fn(&str) -> bool,
+) -> Result<Vec<usize>, ImportError> {
     let mut producer: HashMap<&str, usize> = HashMap::new();
     for (position, node) in nodes.iter().enumerate() {
         for output in node.output.iter().filter(|name| !name.is_empty()) {
@@ -20,16 +25,40 @@ pub fn topological(graph: &GraphProto, given: &BTreeSet<&str>) -> Result<Vec<usi
             }
         }
     }
-    let mut missing = vec![0usize; nodes.len()];
-    let mut readers: Vec<Vec<usize>> = vec![Vec::new(); nodes.len()];
+    let mut before: Vec<BTreeSet<usize>> = vec![BTreeSet::new(); nodes.len()];
     for (position, node) in nodes.iter().enumerate() {
         for input in node.input.iter().filter(|name| !name.is_empty() && !given.contains(name.as_str())) {
-            let Some(from) = producer.get(input.as_str()) else {
-                return Err(ImportError::Dangling { node: node_name(node), value: input.clone() });
-            };
-            missing[position] += 1;
-            readers[*from].push(position);
+            match producer.get(input.as_str()) {
+                Some(from) => {
+                    before[position].insert(*from);
+                }
+                None if outer(input) => {}
+                None => return Err(ImportError::Dangling { node: node_name(node), value: input.clone() }),
+            }
         }
+        for name in read_inside(node) {
+            before[position].extend(producer.get(name).filter(|from| **from != position));
+        }
+    }
+    sorted(nodes, &before)
+}
+
+/// All values that the graphs of a node read, their own among them.
+fn read_inside(node: &NodeProto) -> BTreeSet<&str> {
+    let mut read = BTreeSet::new();
+    for_each_graph(std::slice::from_ref(node), &mut |graph| {
+        read.extend(graph.output.iter().map(|output| output.name.as_str()));
+        graph.node.iter().for_each(|node| read.extend(node.input.iter().map(String::as_str)));
+    });
+    read
+}
+
+/// Positions, each after those that are before it.
+fn sorted(nodes: &[NodeProto], before: &[BTreeSet<usize>]) -> Result<Vec<usize>, ImportError> {
+    let mut missing: Vec<usize> = before.iter().map(BTreeSet::len).collect();
+    let mut readers: Vec<Vec<usize>> = vec![Vec::new(); nodes.len()];
+    for (position, before) in before.iter().enumerate() {
+        before.iter().for_each(|from| readers[*from].push(position));
     }
     let mut ready: BTreeSet<usize> = (0..nodes.len()).filter(|position| missing[*position] == 0).collect();
     let mut order = Vec::with_capacity(nodes.len());
@@ -43,18 +72,15 @@ pub fn topological(graph: &GraphProto, given: &BTreeSet<&str>) -> Result<Vec<usi
         }
     }
     if order.len() < nodes.len() {
-        return Err(ImportError::Cycle(cycle(nodes, &producer, &missing)));
+        return Err(ImportError::Cycle(cycle(nodes, before, &missing)));
     }
     Ok(order)
 }
 
 /// The nodes of one cycle, the first one again at the end; `missing` is above 0 for nodes on a cycle or
 /// behind one.
-fn cycle(nodes: &[NodeProto], producer: &HashMap<&str, usize>, missing: &[usize]) -> Vec<String> {
-    let before = |position: usize| {
-        let sources = nodes[position].input.iter().filter_map(|input| producer.get(input.as_str()).copied());
-        sources.into_iter().find(|source| missing[*source] > 0)
-    };
+fn cycle(nodes: &[NodeProto], before: &[BTreeSet<usize>], missing: &[usize]) -> Vec<String> {
+    let source = |position: usize| before[position].iter().copied().find(|source| missing[*source] > 0);
     let mut path: Vec<usize> = Vec::new();
     let mut seen = vec![false; nodes.len()];
     let mut at = missing.iter().position(|count| *count > 0);
@@ -64,7 +90,7 @@ fn cycle(nodes: &[NodeProto], producer: &HashMap<&str, usize>, missing: &[usize]
             break;
         }
         seen[position] = true;
-        at = before(position);
+        at = source(position);
     }
     let start = path.iter().position(|position| Some(position) == path.last()).unwrap_or(0);
     path[start..].iter().rev().map(|position| node_name(&nodes[*position])).collect()

@@ -1,7 +1,7 @@
 //! The part of ONNX's protobuf messages that an import needs, by field number.
 //!
-//! Subgraphs (attributes of `If`, `Loop` and `Scan`), sparse tensors, local functions and documentation are
-//! not declared, so the decoder skips them whatever they hold: nothing here nests without bound.
+//! Sparse tensors, training and documentation are not declared, so the decoder skips them whatever they hold.
+//! Graphs nest in attributes of nodes; the decoder refuses messages that nest deeper than its limit.
 
 use prost::bytes::Bytes;
 
@@ -11,6 +11,8 @@ pub struct ModelProto {
     pub opset_import: Vec<OperatorSetIdProto>,
     #[prost(message, optional, tag = "7")]
     pub graph: Option<GraphProto>,
+    #[prost(message, repeated, tag = "25")]
+    pub functions: Vec<FunctionProto>,
 }
 
 /// Which version of an operator set the model speaks; the empty domain is ONNX's own.
@@ -20,6 +22,28 @@ pub struct OperatorSetIdProto {
     pub domain: String,
     #[prost(int64, tag = "2")]
     pub version: i64,
+}
+
+/// An operator that the model itself defines, by other operators.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct FunctionProto {
+    #[prost(string, tag = "1")]
+    pub name: String,
+    #[prost(string, repeated, tag = "4")]
+    pub input: Vec<String>,
+    #[prost(string, repeated, tag = "5")]
+    pub output: Vec<String>,
+    #[prost(message, repeated, tag = "7")]
+    pub node: Vec<NodeProto>,
+    #[prost(message, repeated, tag = "9")]
+    pub opset_import: Vec<OperatorSetIdProto>,
+    #[prost(string, tag = "10")]
+    pub domain: String,
+    /// Attributes that have a default.
+    #[prost(message, repeated, tag = "11")]
+    pub attribute_proto: Vec<AttributeProto>,
+    #[prost(string, tag = "13")]
+    pub overload: String,
 }
 
 #[derive(Clone, PartialEq, prost::Message)]
@@ -49,6 +73,9 @@ pub struct NodeProto {
     pub attribute: Vec<AttributeProto>,
     #[prost(string, tag = "7")]
     pub domain: String,
+    /// Tells functions of one name apart.
+    #[prost(string, tag = "8")]
+    pub overload: String,
 }
 
 /// One of its values counts, by `kind`.
@@ -64,6 +91,8 @@ pub struct AttributeProto {
     pub s: Bytes,
     #[prost(message, optional, tag = "5")]
     pub t: Option<TensorProto>,
+    #[prost(message, optional, boxed, tag = "6")]
+    pub g: Option<Box<GraphProto>>,
     #[prost(float, repeated, tag = "7")]
     pub floats: Vec<f32>,
     #[prost(int64, repeated, tag = "8")]
@@ -73,6 +102,9 @@ pub struct AttributeProto {
     /// `AttributeProto.AttributeType`.
     #[prost(int32, tag = "20")]
     pub kind: i32,
+    /// In the body of a function: the attribute of the function whose value this one takes.
+    #[prost(string, tag = "21")]
+    pub ref_attr_name: String,
 }
 
 /// Values of `AttributeProto::kind`.
@@ -81,6 +113,7 @@ pub mod attribute_kind {
     pub const INT: i32 = 2;
     pub const STRING: i32 = 3;
     pub const TENSOR: i32 = 4;
+    pub const GRAPH: i32 = 5;
     pub const FLOATS: i32 = 6;
     pub const INTS: i32 = 7;
     pub const STRINGS: i32 = 8;

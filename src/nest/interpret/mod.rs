@@ -270,9 +270,7 @@ impl<'a> Machine<'a> {
                 if let Elements::Whole(elements) = &mut self.memories[to.buffer].elements {
                     elements[at] = match combiner {
                         None => value,
-                        Some(c) => {
-                            scalar::wrap_whole(*dtype, scalar::whole_combined(c, *dtype, elements[at], value))
-                        }
+                        Some(c) => scalar::wrap_whole(*dtype, scalar::whole_combined(c, *dtype, elements[at], value)),
                     };
                 }
             }

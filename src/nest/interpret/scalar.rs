@@ -3,7 +3,8 @@
 use crate::workload::{DType, scalar};
 
 pub(super) use crate::workload::scalar::{
-    binary_integer as whole_binary, combine_integer as whole_combined, unary_integer as whole_unary, wrap_to as wrap_whole,
+    binary_integer as whole_binary, combine_integer as whole_combined, unary_integer as whole_unary,
+    wrap_to as wrap_whole,
 };
 
 pub(super) use crate::workload::scalar::{

@@ -366,7 +366,12 @@ impl Pair {
             }
             Expr::Index(index) => self.fits_index(index, workload, pending),
             Expr::Guard { conditions, .. } => conditions.iter().all(|c| self.fits_index(&c.index, workload, pending)),
-            Expr::Float(_) | Expr::Unary(..) | Expr::Binary(..) | Expr::Select { .. } | Expr::Cast(..) | Expr::Bits(..) => true,
+            Expr::Float(_)
+            | Expr::Unary(..)
+            | Expr::Binary(..)
+            | Expr::Select { .. }
+            | Expr::Cast(..)
+            | Expr::Bits(..) => true,
         };
         own && expr.children().all(|child| self.fits_expr(child, workload, pending))
     }

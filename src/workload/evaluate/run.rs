@@ -11,8 +11,8 @@ use super::lanes::{Offsets, Pattern, Walk, dot, step, unravel};
 use super::product::add_products;
 use crate::workload::array::{Array, Element, Elements, each_type};
 use crate::workload::scalar::{
-    binary, binary_integer, bits_of_real, real_of_bits, combine, combine_integer, compare, identity, identity_integer, round_to, to_integer, to_real, unary,
-    unary_integer, wrap_to,
+    binary, binary_integer, bits_of_real, combine, combine_integer, compare, identity, identity_integer, real_of_bits,
+    round_to, to_integer, to_real, unary, unary_integer, wrap_to,
 };
 use crate::workload::{Binary, Combiner, DType, TensorId, Unary};
 

@@ -6,24 +6,8 @@ use tilescribe::workload::{Binary, DType, Expr, Index, Operands, Role, TensorId,
 use super::{binary, load, run_compiled, target, v};
 
 /// The bits of both ends of each type, of small numbers and of widths.
-const NUMBERS: [i64; 16] = [
-    0,
-    1,
-    2,
-    7,
-    8,
-    15,
-    16,
-    63,
-    64,
-    65,
-    -1,
-    -2,
-    i64::MIN,
-    i64::MIN + 1,
-    i64::MAX,
-    0x7fff_8000_ffff_0001,
-];
+const NUMBERS: [i64; 16] =
+    [0, 1, 2, 7, 8, 15, 16, 63, 64, 65, -1, -2, i64::MIN, i64::MIN + 1, i64::MAX, 0x7fff_8000_ffff_0001];
 
 /// `y[i] = value(x[i], w[i])` of all pairs of numbers, in vectors and one by one.
 fn check(name: &str, dtype: DType, result: DType, value: &Expr, divides: bool) {

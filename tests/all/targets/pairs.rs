@@ -105,10 +105,11 @@ pub fn functions(target: &Cpu) -> Vec<Pair> {
         ["maxof", "minof"].map(|of| (of, format!("input t0 {dtype} 3 37\nout t1 {dtype} 3 {of} 37 t0 a b\n")))
     });
     let bits = [("u16", "f16"), ("f16", "i16"), ("bf16", "u16"), ("u64", "i64"), ("bool", "u8")];
-    let bits =
-        bits.map(|(from, to)| (to, format!("input t0 {from} 3 37\nout t1 {to} 3 37 bits {to} t0 a b\n")));
+    let bits = bits.map(|(from, to)| (to, format!("input t0 {from} 3 37\nout t1 {to} 3 37 bits {to} t0 a b\n")));
     let mut pairs = Vec::new();
-    for (function, text) in unary.chain(binary).chain(conversions).chain(between).chain(bits).chain(doubles).chain(extremes) {
+    for (function, text) in
+        unary.chain(binary).chain(conversions).chain(between).chain(bits).chain(doubles).chain(extremes)
+    {
         let workload = text.parse().unwrap_or_else(|error| panic!("{text}: {error}"));
         let task = Task { workload, target: target.clone().into() };
         add(&mut pairs, &format!("{function} for {}", target.cpu), &task, 1);

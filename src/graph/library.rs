@@ -1,0 +1,186 @@
+//! The run-time library: what no loop nest computes well, because it stores at places that depend on data, or sorts.
+//!
+//! `artifact/deploy/library.c` does the same, and deployed networks call that; here is the reference that it is
+//! compared with.
+
+use std::cmp::Ordering;
+use std::fmt;
+
+use super::TensorData;
+use crate::workload::{DType, integer_from_bytes, put_real, real_from_bytes};
+
+/// How an element and an update become one.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Reduction {
+    /// The update; of several the last.
+    Replace,
+    Add,
+    Multiply,
+    Maximum,
+    Minimum,
+}
+
+/// A routine, with all that it knows before it runs.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub enum Routine {
+    /// Values `[outer, extent, inner]` to the `count` greatest or least along the middle axis, and their places,
+    /// `[outer, count, inner]` both, the foremost first; of equal ones the earlier. A NaN is above all numbers.
+    TopK { outer: i64, extent: i64, inner: i64, count: i64, largest: bool, dtype: DType },
+    /// Data of `blocks` blocks of `block` elements, places `[updates]` in i64, each the number of a block, and
+    /// updates of as many blocks: the data with all updates, one after the other.
+    Scatter { blocks: i64, block: i64, updates: i64, reduction: Reduction, dtype: DType },
+}
+
+impl fmt::Display for Routine {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Routine::TopK { outer, extent, inner, count, largest, dtype } => {
+                let which = if *largest { "largest" } else { "smallest" };
+                write!(f, "top_k {which} {count} of {} {outer}x{extent}x{inner}", dtype.name())
+            }
+            Routine::Scatter { blocks, block, updates, reduction, dtype } => {
+                write!(f, "scatter {reduction:?} {updates} into {} {blocks}x{block}", dtype.name())
+            }
+        }
+    }
+}
+
+impl Routine {
+    /// Elements and types of what it takes.
+    pub fn inputs(&self) -> Vec<(i64, DType)> {
+        match *self {
+            Routine::TopK { outer, extent, inner, dtype, .. } => vec![(outer * extent * inner, dtype)],
+            Routine::Scatter { blocks, block, updates, dtype, .. } => {
+                vec![(blocks * block, dtype), (updates, DType::I64), (updates * block, dtype)]
+            }
+        }
+    }
+
+    /// Elements and types of what it gives.
+    pub fn outputs(&self) -> Vec<(i64, DType)> {
+        match *self {
+            Routine::TopK { outer, inner, count, dtype, .. } => {
+                vec![(outer * count * inner, dtype), (outer * count * inner, DType::I64)]
+            }
+            Routine::Scatter { blocks, block, dtype, .. } => vec![(blocks * block, dtype)],
+        }
+    }
+
+    /// The bytes of all results, given those of what it takes.
+    pub fn run(&self, inputs: &[&[u8]]) -> Vec<Vec<u8>> {
+        match (self, inputs) {
+            (Routine::TopK { outer, extent, inner, count, largest, dtype }, [values]) => {
+                top_k(values, [*outer, *extent, *inner, *count].map(|size| size as usize), *largest, *dtype)
+            }
+            (Routine::Scatter { block, reduction, dtype, .. }, [data, places, updates]) => {
+                vec![scatter(data, places, updates, *block as usize, *reduction, *dtype)]
+            }
+            _ => Vec::new(),
+        }
+    }
+
+    /// The results, as tensors of these shapes.
+    pub fn evaluate(&self, inputs: &[&TensorData], shapes: &[Vec<i64>]) -> Vec<TensorData> {
+        let bytes: Vec<&[u8]> = inputs.iter().map(|data| &data.bytes[..]).collect();
+        let outputs = self.run(&bytes).into_iter().zip(self.outputs()).zip(shapes);
+        outputs
+            .map(|((bytes, (_, dtype)), shape)| TensorData { shape: shape.clone(), dtype, bytes: bytes.into() })
+            .collect()
+    }
+}
+
+/// `[outer, extent, inner, count]`
+fn top_k(values: &[u8], sizes: [usize; 4], largest: bool, dtype: DType) -> Vec<Vec<u8>> {
+    let ([outer, extent, inner, count], size) = (sizes, dtype.bytes());
+    let element = |at: usize| &values[at * size..][..size];
+    let (mut found, mut places) = (vec![0; outer * count * inner * size], vec![0; outer * count * inner * 8]);
+    for row in 0..outer * inner {
+        let (o, i) = (row / inner, row % inner);
+        let at = |place: usize| (o * extent + place) * inner + i;
+        let mut order: Vec<usize> = (0..extent).collect();
+        // stable: equal ones stay in their order
+        order.sort_by(|a, b| {
+            let order = compare(element(at(*a)), element(at(*b)), dtype);
+            if largest { order.reverse() } else { order }
+        });
+        for (rank, place) in order.into_iter().take(count).enumerate() {
+            let to = (o * count + rank) * inner + i;
+            found[to * size..][..size].copy_from_slice(element(at(place)));
+            places[to * 8..][..8].copy_from_slice(&(place as i64).to_le_bytes());
+        }
+    }
+    vec![found, places]
+}
+
+/// The order of numbers, with NaN as the greatest.
+fn compare(a: &[u8], b: &[u8], dtype: DType) -> Ordering {
+    if !dtype.is_float() {
+        return order_of_integers(integer_from_bytes(dtype, a), integer_from_bytes(dtype, b), dtype);
+    }
+    let (a, b) = (real_from_bytes(dtype, a), real_from_bytes(dtype, b));
+    a.partial_cmp(&b).unwrap_or_else(|| a.is_nan().cmp(&b.is_nan()))
+}
+
+fn scatter(data: &[u8], places: &[u8], updates: &[u8], block: usize, reduction: Reduction, dtype: DType) -> Vec<u8> {
+    let mut result = data.to_vec();
+    let (size, length) = (dtype.bytes(), block * dtype.bytes());
+    for (place, update) in places.as_chunks::<8>().0.iter().zip(updates.chunks_exact(length)) {
+        let first = usize::try_from(i64::from_le_bytes(*place)).ok().and_then(|place| place.checked_mul(length));
+        // whoever computes places wraps them
+        let Some(into) = first.and_then(|first| result.get_mut(first..first.checked_add(length)?)) else { continue };
+        if reduction == Reduction::Replace {
+            into.copy_from_slice(update);
+            continue;
+        }
+        for (into, update) in into.chunks_exact_mut(size).zip(update.chunks_exact(size)) {
+            combine(into, update, reduction, dtype);
+        }
+    }
+    result
+}
+
+/// The order of integers that are held as i64, whose bits are those of u64 where the type has no sign.
+fn order_of_integers(a: i64, b: i64, dtype: DType) -> Ordering {
+    if dtype.is_signed() { a.cmp(&b) } else { (a as u64).cmp(&(b as u64)) }
+}
+
+/// Floats are rounded once, of integers the last bytes count. A NaN stays one.
+fn combine(into: &mut [u8], update: &[u8], reduction: Reduction, dtype: DType) {
+    if dtype.is_float() {
+        let (a, b) = (real_from_bytes(dtype, into), real_from_bytes(dtype, update));
+        let of_order = |wanted: Ordering| if a.is_nan() || a.partial_cmp(&b) == Some(wanted) { a } else { b };
+        let value = match reduction {
+            Reduction::Replace => b,
+            Reduction::Add => a + b,
+            Reduction::Multiply => a * b,
+            Reduction::Maximum => of_order(Ordering::Greater),
+            Reduction::Minimum => of_order(Ordering::Less),
+        };
+        let mut bytes = Vec::with_capacity(into.len());
+        put_real(dtype, value, &mut bytes);
+        into.copy_from_slice(&bytes);
+        return;
+    }
+    let (a, b) = (integer_from_bytes(dtype, into), integer_from_bytes(dtype, update));
+    let is_greater = order_of_integers(a, b, dtype) == Ordering::Greater;
+    let value = match reduction {
+        Reduction::Replace => b,
+        Reduction::Add => a.wrapping_add(b),
+        Reduction::Multiply => a.wrapping_mul(b),
+        Reduction::Maximum => {
+            if is_greater {
+                a
+            } else {
+                b
+            }
+        }
+        Reduction::Minimum => {
+            if is_greater {
+                b
+            } else {
+                a
+            }
+        }
+    };
+    into.copy_from_slice(&value.to_le_bytes()[..into.len()]);
+}

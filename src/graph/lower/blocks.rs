@@ -1,0 +1,200 @@
+//! Branches, repetitions and calls of the run-time library.
+//!
+//! An operation that holds steps is opened, then its steps are made as any others, then it is closed.
+
+use super::builder::{Builder, Outer};
+use super::operator::Problem;
+use crate::graph::{Branch, Collected, Conditional, LibraryCall, Repeat, Routine, Scanned, State, Step, TensorData};
+use crate::workload::{DType, Role, TensorId};
+
+/// A repetition may run so often.
+pub const MAX_ITERATIONS: i64 = 1 << 24;
+
+/// A repetition whose body is being made.
+#[derive(Debug)]
+pub struct OpenRepeat {
+    count: i64,
+    /// `next` and `last` are not there yet.
+    states: Vec<(TensorId, TensorId)>,
+    scanned: Vec<Scanned>,
+}
+
+impl OpenRepeat {
+    /// The states that an iteration reads.
+    pub fn currents(&self) -> Vec<TensorId> {
+        self.states.iter().map(|(_, current)| *current).collect()
+    }
+
+    /// The elements that an iteration reads.
+    pub fn parts(&self) -> Vec<TensorId> {
+        self.scanned.iter().map(|scanned| scanned.part).collect()
+    }
+}
+
+impl Builder {
+    /// What follows belongs to a block, up to [`Builder::close_block`].
+    fn open_block(&mut self, repeats: bool) {
+        let (steps, affine) = (std::mem::take(self.steps()), std::mem::take(&mut self.affine));
+        self.outer.push(Outer { steps, affine, repeats });
+    }
+
+    /// Whether what is made next is inside of a repetition.
+    pub fn is_repeated(&self) -> bool {
+        self.outer.iter().any(|outer| outer.repeats)
+    }
+
+    fn close_block(&mut self) -> Vec<Step> {
+        let Outer { steps, affine, .. } = self.outer.pop().unwrap_or_default();
+        self.affine = affine;
+        std::mem::replace(self.steps(), steps)
+    }
+
+    /// Starts a branch of a conditional.
+    pub fn open_branch(&mut self) {
+        self.open_block(false);
+    }
+
+    /// Ends a branch with its results.
+    ///
+    /// # Errors
+    /// [`Problem::Unsupported`] for a result without elements.
+    pub fn close_branch(&mut self, results: &[TensorId]) -> Result<Branch, Problem> {
+        let results = results.iter().map(|tensor| self.copied(*tensor)).collect::<Result<_, _>>()?;
+        Ok(Branch { steps: self.close_block(), results })
+    }
+
+    /// The results of one of two branches: of the first where the condition, a Boolean of one element, is true.
+    ///
+    /// # Errors
+    /// [`Problem`] where the condition is something else, or the results differ in shape or type.
+    pub fn conditional(&mut self, condition: TensorId, branches: [Branch; 2]) -> Result<Vec<TensorId>, Problem> {
+        let about = self.tensor(condition);
+        if about.dtype != DType::Bool {
+            return Err(Problem::Type { input: 0, dtype: about.dtype });
+        }
+        if about.elements() != 1 {
+            return Err(Problem::Shape(format!("a condition of shape {:?} is no single value", about.shape)));
+        }
+        let mut outputs = Vec::new();
+        for (yes, no) in branches[0].results.iter().zip(&branches[1].results) {
+            let (yes, no) = (self.tensor(*yes).clone(), self.tensor(*no).clone());
+            if yes.shape != no.shape || yes.dtype != no.dtype {
+                let (a, b) = (yes.dtype.name(), no.dtype.name());
+                let what = format!("a branch with {a} {:?} beside one with {b} {:?}", yes.shape, no.shape);
+                return Err(Problem::Unsupported(what));
+            }
+            outputs.push(self.add_tensor(yes.shape, yes.dtype, Role::Intermediate));
+        }
+        let node = self.node();
+        self.steps().push(Step::If(Conditional { condition, branches, outputs: outputs.clone(), node }));
+        Ok(outputs)
+    }
+
+    /// Starts a repetition with states, and with tensors whose leading axis it goes through, backwards where it says
+    /// so.
+    ///
+    /// # Errors
+    /// [`Problem`] for a count out of range, a tensor without elements, or one whose leading axis is another.
+    pub fn open_repeat(
+        &mut self,
+        count: i64,
+        states: &[TensorId],
+        scanned: &[(TensorId, bool)],
+    ) -> Result<OpenRepeat, Problem> {
+        if !(1..=MAX_ITERATIONS).contains(&count) {
+            return Err(Problem::Unsupported(format!("a loop of {count} iterations")));
+        }
+        if self.is_repeated() {
+            return Err(Problem::Unsupported("a long loop inside of another one".to_string()));
+        }
+        let initial = states.iter().map(|state| self.copied(*state)).collect::<Result<Vec<_>, _>>()?;
+        let mut open = OpenRepeat { count, states: Vec::new(), scanned: Vec::new() };
+        for initial in initial {
+            let about = self.tensor(initial).clone();
+            open.states.push((initial, self.add_tensor(about.shape, about.dtype, Role::Intermediate)));
+        }
+        for (whole, reversed) in scanned {
+            let about = self.tensor(*whole).clone();
+            let Some((length, shape)) = about.shape.split_first().filter(|_| about.elements() > 0) else {
+                return Err(Problem::Shape(format!("{:?} cannot be gone through", about.shape)));
+            };
+            if *length != count {
+                return Err(Problem::Shape(format!("{:?} has {length} elements for {count} iterations", about.shape)));
+            }
+            let part = self.add_tensor(shape.to_vec(), about.dtype, Role::Intermediate);
+            open.scanned.push(Scanned { whole: *whole, part, reversed: *reversed });
+        }
+        self.open_block(true);
+        Ok(open)
+    }
+
+    /// Ends a repetition: with the states after an iteration, and with what is to be collected along a new leading
+    /// axis, backwards where it says so. Gives the last states, and the collections.
+    ///
+    /// # Errors
+    /// [`Problem`] where a state changes its shape or type, or where something has no elements.
+    pub fn close_repeat(
+        &mut self,
+        open: OpenRepeat,
+        next: &[TensorId],
+        collected: &[(TensorId, bool)],
+    ) -> Result<(Vec<TensorId>, Vec<TensorId>), Problem> {
+        let OpenRepeat { count, states, scanned } = open;
+        let mut closed = Vec::new();
+        for ((initial, current), next) in states.into_iter().zip(next) {
+            let (before, after) = (self.tensor(current).clone(), self.tensor(*next).clone());
+            if before.shape != after.shape || before.dtype != after.dtype {
+                let what = format!("a loop whose state of shape {:?} becomes {:?}", before.shape, after.shape);
+                return Err(Problem::Unsupported(what));
+            }
+            let (next, last) = (self.copied(*next)?, self.add_tensor(before.shape, before.dtype, Role::Intermediate));
+            closed.push(State { initial, current, next, last });
+        }
+        let mut wholes = Vec::new();
+        for (part, reversed) in collected {
+            let part = self.copied(*part)?;
+            let about = self.tensor(part).clone();
+            let shape = [&[count], about.shape.as_slice()].concat();
+            Builder::check_shape(&shape)?;
+            let whole = self.add_tensor(shape, about.dtype, Role::Intermediate);
+            wholes.push(Collected { part, whole, reversed: *reversed });
+        }
+        let last = closed.iter().map(|state| state.last).collect();
+        let results = wholes.iter().map(|collected| collected.whole).collect();
+        let (body, node) = (self.close_block(), self.node());
+        self.steps().push(Step::Repeat(Repeat { count, states: closed, scanned, collected: wholes, body, node }));
+        Ok((last, results))
+    }
+
+    /// Calls a routine; at once, where all that it takes is known. `shapes` are those of the results.
+    ///
+    /// # Errors
+    /// [`Problem`] where a shape is too large.
+    pub fn library(
+        &mut self,
+        routine: Routine,
+        inputs: &[TensorId],
+        shapes: &[Vec<i64>],
+    ) -> Result<Vec<TensorId>, Problem> {
+        let results = routine.outputs();
+        for (shape, (_, dtype)) in shapes.iter().zip(&results) {
+            Builder::check_shape(shape)?;
+            if inputs.iter().all(|tensor| self.data(*tensor).is_some()) {
+                self.reserve(shape, *dtype)?;
+            }
+        }
+        let known: Option<Vec<TensorData>> = inputs.iter().map(|tensor| self.data(*tensor).cloned()).collect();
+        if let Some(known) = known {
+            let known: Vec<&TensorData> = known.iter().collect();
+            return Ok(routine.evaluate(&known, shapes).into_iter().map(|data| self.constant(data)).collect());
+        }
+        let outputs: Vec<TensorId> = shapes
+            .iter()
+            .zip(results)
+            .map(|(shape, (_, dtype))| self.add_tensor(shape.clone(), dtype, Role::Intermediate))
+            .collect();
+        let (inputs, node) = (inputs.to_vec(), self.node());
+        self.steps().push(Step::Library(LibraryCall { routine, inputs, outputs: outputs.clone(), node }));
+        Ok(outputs)
+    }
+}

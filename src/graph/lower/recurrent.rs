@@ -1,0 +1,459 @@
+//! `LSTM`, `GRU` and `RNN`: the product of the input for all steps at once, then step by step the product of the state
+//! and what the gates make of both.
+
+use super::builder::Builder;
+use super::elementwise::{elu, hard_sigmoid, leaky_relu, of_one, thresholded_relu};
+use super::layout::{element, permute, stack};
+use super::math::{add, float, less, literal, load, maximum, minimum, multiply, subtract, tanh, var, vars, within};
+use super::operator::{Operator, Problem};
+use crate::workload::{Combiner, DType, Expr, Index, TensorId};
+
+/// A sequence of so few steps is unrolled.
+const UNROLLED_STEPS: i64 = 4;
+/// Inside of a loop, where no other one can be, one of so few is.
+const UNROLLED_INSIDE: i64 = 64;
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Cell {
+    Lstm,
+    Gru,
+    Plain,
+}
+
+impl Cell {
+    /// Parts of the weights along their second axis.
+    fn gates(self) -> i64 {
+        match self {
+            Cell::Lstm => 4,
+            Cell::Gru => 3,
+            Cell::Plain => 1,
+        }
+    }
+
+    /// The activations of a direction by default.
+    fn activations(self) -> &'static [&'static str] {
+        match self {
+            Cell::Lstm => &["Sigmoid", "Tanh", "Tanh"],
+            Cell::Gru => &["Sigmoid", "Tanh"],
+            Cell::Plain => &["Tanh"],
+        }
+    }
+}
+
+/// A function of a gate, with its parameters.
+#[derive(Clone, PartialEq, Debug)]
+struct Activation {
+    /// In lower case, as names are compared.
+    name: String,
+    alpha: f64,
+    beta: f64,
+    /// Values are cut off there before.
+    clip: Option<f64>,
+}
+
+impl Activation {
+    /// The next of a list; the parameters that it takes are the next of theirs.
+    fn next(
+        name: &str,
+        alphas: &mut impl Iterator<Item = f64>,
+        betas: &mut impl Iterator<Item = f64>,
+        clip: Option<f64>,
+    ) -> Result<Activation, Problem> {
+        let name = name.to_ascii_lowercase();
+        let (alpha, beta) = match name.as_str() {
+            "sigmoid" | "tanh" | "relu" | "softsign" | "softplus" => (None, None),
+            "leakyrelu" => (Some(0.01), None),
+            "thresholdedrelu" | "elu" => (Some(1.0), None),
+            "affine" => (Some(1.0), Some(0.0)),
+            "scaledtanh" => (Some(1.0), Some(1.0)),
+            "hardsigmoid" => (Some(0.2), Some(0.5)),
+            other => return Err(Problem::AttributeValue { name: "activations", value: other.to_string() }),
+        };
+        let alpha = alpha.map_or(0.0, |default| alphas.next().unwrap_or(default));
+        let beta = beta.map_or(0.0, |default| betas.next().unwrap_or(default));
+        Ok(Activation { name, alpha, beta, clip })
+    }
+
+    fn of(&self, x: Expr) -> Expr {
+        let x = match self.clip {
+            Some(clip) => minimum(float(clip), maximum(float(-clip), x)),
+            None => x,
+        };
+        let plain = |kind: &str, x: Expr| of_one(kind, DType::F32, x).unwrap_or_else(|| float(0.0));
+        match self.name.as_str() {
+            "sigmoid" => plain("Sigmoid", x),
+            "relu" => plain("Relu", x),
+            "softsign" => plain("Softsign", x),
+            "softplus" => plain("Softplus", x),
+            "leakyrelu" => leaky_relu(x, self.alpha),
+            "thresholdedrelu" => thresholded_relu(x, self.alpha),
+            "elu" => elu(x, self.alpha),
+            "affine" => add(multiply(float(self.alpha), x), float(self.beta)),
+            "scaledtanh" => multiply(float(self.alpha), tanh(multiply(float(self.beta), x))),
+            "hardsigmoid" => hard_sigmoid(x, self.alpha, self.beta),
+            _ => tanh(x),
+        }
+    }
+}
+
+/// One use of an operator, its inputs checked.
+struct Network {
+    cell: Cell,
+    steps: i64,
+    batch: i64,
+    input: i64,
+    hidden: i64,
+    directions: i64,
+    /// Whether the batch comes before the steps and the directions.
+    batch_first: bool,
+    x: TensorId,
+    w: TensorId,
+    r: TensorId,
+    bias: Option<TensorId>,
+    lengths: Option<TensorId>,
+    initial: [Option<TensorId>; 2],
+    peepholes: Option<TensorId>,
+    couples_forget: bool,
+    resets_late: bool,
+}
+
+/// Outputs of all steps, `[steps, directions, batch, hidden]`, the last output and, of an LSTM, the last cell state,
+/// `[directions, batch, hidden]`; with the batch in front where `layout` is 1.
+pub fn recurrent(builder: &mut Builder, op: &Operator) -> Result<Vec<TensorId>, Problem> {
+    let network = Network::new(builder, op)?;
+    let backwards: Vec<bool> = match op.text("direction", "forward")? {
+        "forward" => vec![false],
+        "reverse" => vec![true],
+        "bidirectional" => vec![false, true],
+        other => return Err(Problem::AttributeValue { name: "direction", value: other.to_string() }),
+    };
+    if network.directions != backwards.len() as i64 {
+        return Err(Problem::Shape(format!("weights of {} directions", network.directions)));
+    }
+    let activations = activations(op, network.cell, backwards.len())?;
+    let per_direction = network.cell.activations().len();
+    let (mut all, mut last) = (Vec::new(), vec![Vec::new(); 2]);
+    for (d, backwards) in backwards.into_iter().enumerate() {
+        let functions = &activations[d * per_direction..][..per_direction];
+        let direction = Direction { network: &network, d: d as i64, backwards, functions };
+        let (outputs, states) = direction.run(builder)?;
+        all.push(outputs);
+        last.iter_mut().zip(states).for_each(|(last, state)| last.push(state));
+    }
+    let axis = if network.batch_first { 2 } else { 1 };
+    let mut outputs = stack(builder, &all, axis)?;
+    if network.batch_first {
+        outputs = permute(builder, outputs, &[1, 0, 2, 3])?;
+    }
+    let mut results = vec![outputs];
+    for states in last.iter().filter(|states| !states.is_empty()) {
+        results.push(stack(builder, states, usize::from(network.batch_first))?);
+    }
+    Ok(results)
+}
+
+/// Those of all directions, one after the other.
+fn activations(op: &Operator, cell: Cell, directions: usize) -> Result<Vec<Activation>, Problem> {
+    let clip = match op.has("clip") {
+        true => Some(op.float("clip", 0.0)?),
+        false => None,
+    };
+    let parameters = |name| -> Result<Vec<f64>, Problem> {
+        Ok(op.floats(name)?.unwrap_or_default().iter().map(|value| f64::from(*value)).collect())
+    };
+    let (alphas, betas) = (parameters("activation_alpha")?, parameters("activation_beta")?);
+    let (mut alphas, mut betas) = (alphas.into_iter(), betas.into_iter());
+    let names: Vec<&str> = match op.texts("activations")? {
+        Some(names) => names.iter().map(String::as_str).collect(),
+        None => cell.activations().repeat(directions),
+    };
+    if names.len() != cell.activations().len() * directions {
+        return Err(Problem::AttributeValue { name: "activations", value: format!("{names:?}") });
+    }
+    names.into_iter().map(|name| Activation::next(name, &mut alphas, &mut betas, clip)).collect()
+}
+
+impl Network {
+    fn new(builder: &mut Builder, op: &Operator) -> Result<Network, Problem> {
+        let cell = match op.kind.as_str() {
+            "LSTM" => Cell::Lstm,
+            "GRU" => Cell::Gru,
+            _ => Cell::Plain,
+        };
+        let (x, w, r) = (op.input(0)?, op.input(1)?, op.input(2)?);
+        builder.materialize(w)?;
+        builder.materialize(r)?;
+        let batch_first = op.flag("layout", false)?;
+        let (of_x, of_w, of_r) = (builder.shape(x), builder.shape(w), builder.shape(r));
+        let wrong = || Problem::Shape(format!("input {of_x:?}, weights {of_w:?} and {of_r:?} do not fit one another"));
+        let ([a, b, input], [directions, wide, depth], [_, _, hidden]) = (&of_x[..], &of_w[..], &of_r[..]) else {
+            return Err(wrong());
+        };
+        let (steps, batch) = if batch_first { (*b, *a) } else { (*a, *b) };
+        let gates = cell.gates().checked_mul(*hidden).ok_or_else(wrong)?;
+        let fits = depth == input && *wide == gates && of_r == [*directions, gates, *hidden];
+        if !fits || of_x.contains(&0) || gates == 0 || op.optional_int("hidden_size")?.is_some_and(|h| h != *hidden) {
+            return Err(wrong());
+        }
+        let state = if batch_first { [batch, *directions, *hidden] } else { [*directions, batch, *hidden] };
+        let is_lstm = cell == Cell::Lstm;
+        let peepholes = given(builder, op, 7, DType::F32, &[*directions, 3 * hidden])?;
+        let network = Network {
+            cell,
+            steps,
+            batch,
+            input: *input,
+            hidden: *hidden,
+            directions: *directions,
+            batch_first,
+            x,
+            w,
+            r,
+            bias: given(builder, op, 3, DType::F32, &[*directions, 2 * gates])?,
+            lengths: given(builder, op, 4, DType::I32, &[batch])?,
+            initial: [
+                given(builder, op, 5, DType::F32, &state)?,
+                if is_lstm { given(builder, op, 6, DType::F32, &state)? } else { None },
+            ],
+            peepholes: peepholes.filter(|_| is_lstm),
+            couples_forget: is_lstm && op.flag("input_forget", false)?,
+            resets_late: cell == Cell::Gru && op.flag("linear_before_reset", false)?,
+        };
+        for (input, tensor) in [x, w, r].into_iter().enumerate() {
+            if builder.dtype(tensor) != DType::F32 {
+                return Err(Problem::Type { input, dtype: builder.dtype(tensor) });
+            }
+        }
+        // lengths that leave nothing out
+        let is_whole = |lengths: &TensorId| !builder.integers(*lengths).is_some_and(|l| l.iter().all(|l| *l == steps));
+        Ok(Network { lengths: network.lengths.filter(is_whole), ..network })
+    }
+
+    fn states(&self) -> usize {
+        if self.cell == Cell::Lstm { 2 } else { 1 }
+    }
+}
+
+/// An input that may be left out.
+fn given(
+    builder: &Builder,
+    op: &Operator,
+    input: usize,
+    dtype: DType,
+    shape: &[i64],
+) -> Result<Option<TensorId>, Problem> {
+    let Some(tensor) = op.optional(input) else { return Ok(None) };
+    if builder.dtype(tensor) != dtype {
+        return Err(Problem::Type { input, dtype: builder.dtype(tensor) });
+    }
+    match builder.shape(tensor) {
+        found if found == shape => Ok(Some(tensor)),
+        found => Err(Problem::Shape(format!("input {input} has shape {found:?}, not {shape:?}"))),
+    }
+}
+
+struct Direction<'a> {
+    network: &'a Network,
+    d: i64,
+    backwards: bool,
+    functions: &'a [Activation],
+}
+
+/// What a step reads beside the states.
+struct Inputs {
+    /// `[batch, gates · hidden]`: the product of the input, and the biases.
+    x: TensorId,
+    /// `[batch]`: whether the sequence has this step.
+    valid: Option<TensorId>,
+}
+
+impl Direction<'_> {
+    /// Outputs of all steps, `[steps, batch, hidden]`, and the last states.
+    fn run(&self, builder: &mut Builder) -> Result<(TensorId, Vec<TensorId>), Problem> {
+        let Network { steps, .. } = *self.network;
+        let states = (0..self.network.states()).map(|state| self.initial(builder, state));
+        let states = states.collect::<Result<Vec<_>, _>>()?;
+        let mut scanned = vec![self.input_product(builder)?];
+        scanned.extend(self.valid(builder)?);
+        let most = if builder.is_repeated() { UNROLLED_INSIDE } else { UNROLLED_STEPS };
+        if steps <= most {
+            return self.unroll(builder, states, &scanned);
+        }
+        let scanned: Vec<(TensorId, bool)> = scanned.into_iter().map(|whole| (whole, self.backwards)).collect();
+        let open = builder.open_repeat(steps, &states, &scanned)?;
+        let (next, output) = self.step(builder, &open.currents(), &Inputs::of(&open.parts()))?;
+        let (last, outputs) = builder.close_repeat(open, &next, &[(output, self.backwards)])?;
+        Ok((outputs[0], last))
+    }
+
+    fn unroll(
+        &self,
+        builder: &mut Builder,
+        mut states: Vec<TensorId>,
+        scanned: &[TensorId],
+    ) -> Result<(TensorId, Vec<TensorId>), Problem> {
+        let steps = self.network.steps;
+        let mut outputs = Vec::new();
+        for step in 0..steps {
+            let place = if self.backwards { steps - 1 - step } else { step };
+            let parts = scanned.iter().map(|whole| element(builder, *whole, 0, place));
+            let parts = parts.collect::<Result<Vec<_>, _>>()?;
+            let (next, output) = self.step(builder, &states, &Inputs::of(&parts))?;
+            states = next;
+            outputs.push(output);
+        }
+        if self.backwards {
+            outputs.reverse();
+        }
+        Ok((stack(builder, &outputs, 0)?, states))
+    }
+
+    /// `[batch, hidden]`
+    fn initial(&self, builder: &mut Builder, state: usize) -> Result<TensorId, Problem> {
+        let Network { batch, hidden, batch_first, initial, .. } = *self.network;
+        let value = match initial[state] {
+            None => float(0.0),
+            Some(initial) => {
+                let d = Index::constant(self.d);
+                load(initial, if batch_first { vec![var(0), d, var(1)] } else { vec![d, var(0), var(1)] })
+            }
+        };
+        builder.map(vec![batch, hidden], DType::F32, value)
+    }
+
+    /// `[steps, batch]`, where sequences have different lengths.
+    fn valid(&self, builder: &mut Builder) -> Result<Option<TensorId>, Problem> {
+        let Network { steps, batch, lengths: Some(lengths), .. } = *self.network else { return Ok(None) };
+        let length = Expr::Cast(DType::I64, Box::new(load(lengths, vec![var(1)])));
+        let value = less(Expr::Index(var(0)), length);
+        Ok(Some(builder.map(vec![steps, batch], DType::Bool, value)?))
+    }
+
+    /// `[steps, batch, gates · hidden]`: the product of the input for all steps, with all biases but the one that is
+    /// reset with the state.
+    fn input_product(&self, builder: &mut Builder) -> Result<TensorId, Problem> {
+        let Network { cell, steps, batch, input, hidden, batch_first, x, w, resets_late, .. } = *self.network;
+        let wide = cell.gates() * hidden;
+        let at = if batch_first { vec![var(1), var(0), var(3)] } else { vec![var(0), var(1), var(3)] };
+        let value = multiply(load(x, at), load(w, vec![Index::constant(self.d), var(2), var(3)]));
+        let shape = vec![steps, batch, wide];
+        let product = builder.reduce(shape.clone(), vec![input], Combiner::Sum, DType::F32, value)?;
+        let Some(bias) = self.network.bias else { return Ok(product) };
+        let of = |first: i64| load(bias, vec![Index::constant(self.d), var(0).plus_constant(first)]);
+        let both = add(of(0), of(wide));
+        let value = match resets_late {
+            true => Expr::guard(vec![within(var(0), 0, 2 * hidden)], both, of(0)),
+            false => both,
+        };
+        let bias = builder.map(vec![wide], DType::F32, value)?;
+        builder.map(shape, DType::F32, add(load(product, vars(0, 3)), load(bias, vec![var(2)])))
+    }
+
+    /// The state times a part of the recurrent weights, `[batch, columns]`.
+    fn state_product(
+        &self,
+        builder: &mut Builder,
+        state: TensorId,
+        first: i64,
+        columns: i64,
+    ) -> Result<TensorId, Problem> {
+        let Network { batch, hidden, r, .. } = *self.network;
+        let weight = load(r, vec![Index::constant(self.d), var(1).plus_constant(first), var(2)]);
+        let value = multiply(load(state, vec![var(0), var(2)]), weight);
+        builder.reduce(vec![batch, columns], vec![hidden], Combiner::Sum, DType::F32, value)
+    }
+
+    /// The next states, and the output.
+    fn step(
+        &self,
+        builder: &mut Builder,
+        states: &[TensorId],
+        inputs: &Inputs,
+    ) -> Result<(Vec<TensorId>, TensorId), Problem> {
+        let next = match self.network.cell {
+            Cell::Lstm => self.lstm(builder, states[0], states[1], inputs.x)?,
+            Cell::Gru => vec![self.gru(builder, states[0], inputs.x)?],
+            Cell::Plain => vec![self.plain(builder, states[0], inputs.x)?],
+        };
+        let Some(valid) = inputs.valid else { return Ok((next.clone(), next[0])) };
+        let shape = vec![self.network.batch, self.network.hidden];
+        let own = vars(0, 2);
+        let mut chosen = |yes: TensorId, no: Expr| {
+            builder.map(shape.clone(), DType::F32, Expr::select(load(valid, vec![var(0)]), load(yes, own.clone()), no))
+        };
+        let kept = next.iter().zip(states).map(|(next, state)| chosen(*next, load(*state, own.clone())));
+        let kept = kept.collect::<Result<Vec<_>, _>>()?;
+        Ok((kept, chosen(next[0], literal(DType::F32, 0.0))?))
+    }
+
+    fn plain(&self, builder: &mut Builder, state: TensorId, x: TensorId) -> Result<TensorId, Problem> {
+        let Network { batch, hidden, .. } = *self.network;
+        let product = self.state_product(builder, state, 0, hidden)?;
+        let sum = add(load(product, vars(0, 2)), load(x, vars(0, 2)));
+        builder.map(vec![batch, hidden], DType::F32, self.functions[0].of(sum))
+    }
+
+    /// Gates: input, output, forget, cell. Peepholes: input, output, forget.
+    fn lstm(
+        &self,
+        builder: &mut Builder,
+        state: TensorId,
+        cell: TensorId,
+        x: TensorId,
+    ) -> Result<Vec<TensorId>, Problem> {
+        let Network { batch, hidden, peepholes, couples_forget, .. } = *self.network;
+        let [f, g, h] = self.functions else { return Err(Problem::MissingAttribute("activations")) };
+        let product = self.state_product(builder, state, 0, 4 * hidden)?;
+        let sum = add(load(product, vars(0, 2)), load(x, vars(0, 2)));
+        let gates = builder.map(vec![batch, 4 * hidden], DType::F32, sum)?;
+        let gate = |gate: i64| load(gates, vec![var(0), var(1).plus_constant(gate * hidden)]);
+        let peeping = |number: i64, cell: TensorId| match peepholes {
+            None => gate(number),
+            Some(peepholes) => {
+                let weight = load(peepholes, vec![Index::constant(self.d), var(1).plus_constant(number * hidden)]);
+                add(gate(number), multiply(weight, load(cell, vars(0, 2))))
+            }
+        };
+        let input = f.of(peeping(0, cell));
+        let forget = if couples_forget { subtract(float(1.0), input.clone()) } else { f.of(peeping(2, cell)) };
+        let value = add(multiply(forget, load(cell, vars(0, 2))), multiply(input, g.of(gate(3))));
+        let next = builder.map(vec![batch, hidden], DType::F32, value)?;
+        let value = multiply(f.of(peeping(1, next)), h.of(load(next, vars(0, 2))));
+        Ok(vec![builder.map(vec![batch, hidden], DType::F32, value)?, next])
+    }
+
+    /// Gates: update, reset, hidden.
+    fn gru(&self, builder: &mut Builder, state: TensorId, x: TensorId) -> Result<TensorId, Problem> {
+        let Network { batch, hidden, bias, resets_late, .. } = *self.network;
+        let [f, g] = self.functions else { return Err(Problem::MissingAttribute("activations")) };
+        let shape = vec![batch, hidden];
+        let columns = if resets_late { 3 * hidden } else { 2 * hidden };
+        let product = self.state_product(builder, state, 0, columns)?;
+        let at = |tensor: TensorId, gate: i64| load(tensor, vec![var(0), var(1).plus_constant(gate * hidden)]);
+        let gate = |gate: i64| f.of(add(at(product, gate), at(x, gate)));
+        let own = |tensor: TensorId| load(tensor, vars(0, 2));
+        let candidate = if resets_late {
+            let late = match bias {
+                None => at(product, 2),
+                Some(bias) => {
+                    let place = var(1).plus_constant(5 * hidden);
+                    add(at(product, 2), load(bias, vec![Index::constant(self.d), place]))
+                }
+            };
+            g.of(add(at(x, 2), multiply(gate(1), late)))
+        } else {
+            let reset = builder.map(shape.clone(), DType::F32, multiply(gate(1), own(state)))?;
+            let late = self.state_product(builder, reset, 2 * hidden, hidden)?;
+            g.of(add(at(x, 2), own(late)))
+        };
+        let update = builder.map(shape.clone(), DType::F32, gate(0))?;
+        let value = add(multiply(subtract(float(1.0), own(update)), candidate), multiply(own(update), own(state)));
+        builder.map(shape, DType::F32, value)
+    }
+}
+
+impl Inputs {
+    fn of(parts: &[TensorId]) -> Inputs {
+        Inputs { x: parts[0], valid: parts.get(1).copied() }
+    }
+}

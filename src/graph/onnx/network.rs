@@ -1,0 +1,384 @@
+//! The nodes of a model, one after the other: values by their names, and functions put in place.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::rc::Rc;
+
+use prost::bytes::Bytes;
+
+use super::body::{Body, Functions};
+use super::error::ImportError;
+use super::proto::attribute_kind;
+use super::proto::{AttributeProto, DimensionValue, FunctionProto, GraphProto, NodeProto, TensorProto, ValueInfoProto};
+use super::tensor::{ExternalFiles, tensor_data};
+use super::{ImportOptions, is_control, is_own_domain, node_name, opset, unsupported};
+use crate::graph::Program;
+use crate::graph::lower::{self, Attribute, Builder, Operand, Operator, Problem};
+use crate::workload::{DType, TensorId};
+
+/// Graphs and functions inside of one another.
+const MAX_DEPTH: usize = 24;
+/// Maximum number of nodes that branches, iterations and functions may come to, all together.
+const MAX_INNER_NODES: usize = 1 << 17;
+
+/// The network while it is read.
+pub struct Import<'a> {
+    functions: Functions<'a>,
+    opset: i64,
+    files: ExternalFiles,
+    pub(super) builder: Builder,
+    /// The innermost last.
+    scopes: Vec<Scope<'a>>,
+    /// Initialisers that are there already: those of a loop's body are the same in all iterations.
+    initialized: HashMap<*const TensorProto, TensorId>,
+    inner_nodes: usize,
+    /// Loops and branches that stay in the program.
+    pub(super) operations: usize,
+}
+
+/// The values of a graph or of a function's body.
+struct Scope<'a> {
+    values: HashMap<&'a str, Value>,
+    readers: Rc<HashMap<&'a str, usize>>,
+    /// A function's body sees nothing outside of it.
+    call: Option<FunctionCall<'a>>,
+}
+
+#[derive(Clone, Copy)]
+struct Value {
+    tensor: TensorId,
+    /// A result of an operator of the scope itself, which no other name stands for.
+    is_own: bool,
+}
+
+struct FunctionCall<'a> {
+    function: &'a FunctionProto,
+    opset: i64,
+    attributes: HashMap<&'a str, &'a AttributeProto>,
+}
+
+impl<'a> Import<'a> {
+    pub fn new(functions: Functions<'a>, opset: i64, files: ExternalFiles, options: &ImportOptions) -> Import<'a> {
+        Import {
+            functions,
+            opset,
+            files,
+            builder: Builder::new(options.constant_bytes),
+            scopes: Vec::new(),
+            initialized: HashMap::new(),
+            inner_nodes: 0,
+            operations: 0,
+        }
+    }
+
+    pub fn run(mut self, graph: &'a GraphProto, options: &ImportOptions) -> Result<Program, ImportError> {
+        let initialized: BTreeSet<&str> = graph.initializer.iter().map(|tensor| tensor.name.as_str()).collect();
+        // files of version 3 list initialisers among the inputs
+        let inputs: Vec<&ValueInfoProto> =
+            graph.input.iter().filter(|input| !initialized.contains(input.name.as_str())).collect();
+        let names = inputs.iter().map(|input| input.name.as_str()).collect();
+        let outputs: Vec<&str> = graph.output.iter().map(|output| output.name.as_str()).collect();
+        let body = Body::new(&graph.node, &graph.initializer, names, outputs, &|_| false)?;
+        let tensors: Vec<Option<TensorId>> = self.add_inputs(&inputs, options)?.into_iter().map(Some).collect();
+        let results = self.run_body(&body, &tensors, None)?;
+        let mut listed = BTreeSet::new();
+        for (name, tensor) in body.outputs.iter().zip(results) {
+            if !listed.insert(*name) {
+                return Err(ImportError::Duplicate { name: name.to_string() });
+            }
+            let tensor = tensor.ok_or_else(|| ImportError::NoOutput { name: name.to_string() })?;
+            self.builder
+                .output(name.to_string(), tensor)
+                .map_err(|problem| ImportError::Output { output: name.to_string(), problem })?;
+        }
+        Ok(self.builder.finish())
+    }
+
+    fn add_inputs(
+        &mut self,
+        inputs: &[&'a ValueInfoProto],
+        options: &ImportOptions,
+    ) -> Result<Vec<TensorId>, ImportError> {
+        if let Some((name, value)) = options.dims.iter().find(|(_, value)| **value < 1) {
+            return Err(ImportError::BadDim { name: name.clone(), value: *value });
+        }
+        let mut open: BTreeSet<String> = BTreeSet::new();
+        let mut tensors = Vec::new();
+        for input in inputs {
+            let name = input.name.clone();
+            let tensor = input.r#type.as_ref().and_then(|t| t.tensor_type.as_ref());
+            let shape = tensor.and_then(|t| t.shape.as_ref());
+            let (Some(tensor), Some(shape)) = (tensor, shape) else {
+                return Err(ImportError::InputType { input: name });
+            };
+            let dtype = DType::from_onnx(i64::from(tensor.elem_type)).ok_or_else(|| ImportError::ElementType {
+                what: "input",
+                name: name.clone(),
+                code: tensor.elem_type,
+            })?;
+            let mut extents = Vec::new();
+            for (axis, dim) in shape.dim.iter().enumerate() {
+                let symbol = match &dim.value {
+                    Some(DimensionValue::Value(extent)) if *extent != -1 => {
+                        extents.push(*extent);
+                        continue;
+                    }
+                    Some(DimensionValue::Param(param)) if names_a_dimension(param) => param.clone(),
+                    _ => format!("{name}[{axis}]"),
+                };
+                // 1 stands in until all that is missing is known
+                extents.push(options.dims.get(&symbol).copied().unwrap_or(1));
+                open.insert(symbol);
+            }
+            let problem = |problem| ImportError::Input { input: name.clone(), problem };
+            tensors.push(self.builder.input(name.clone(), extents, dtype).map_err(problem)?);
+        }
+        let unknown: Vec<String> = options.dims.keys().filter(|name| !open.contains(*name)).cloned().collect();
+        if !unknown.is_empty() {
+            return Err(ImportError::UnknownDims { unknown, open: open.into_iter().collect() });
+        }
+        open.retain(|name| !options.dims.contains_key(name));
+        if open.is_empty() { Ok(tensors) } else { Err(ImportError::SymbolicDims(open.into_iter().collect())) }
+    }
+
+    /// Whether a value is there for what is read next.
+    pub(super) fn is_visible(&self, name: &str) -> bool {
+        self.find(name).is_some()
+    }
+
+    /// The value of this name, and whether it is one of the innermost scope.
+    fn find(&self, name: &str) -> Option<(Value, bool)> {
+        for (depth, scope) in self.scopes.iter().rev().enumerate() {
+            if let Some(value) = scope.values.get(name) {
+                return Some((*value, depth == 0));
+            }
+            if scope.call.is_some() {
+                return None;
+            }
+        }
+        None
+    }
+
+    /// Runs nodes in a scope of their own. `None` stands for an input that a function was not given, and for an output
+    /// that nothing provides.
+    fn run_body(
+        &mut self,
+        body: &Body<'a>,
+        arguments: &[Option<TensorId>],
+        call: Option<FunctionCall<'a>>,
+    ) -> Result<Vec<Option<TensorId>>, ImportError> {
+        let is_inner = !self.scopes.is_empty();
+        if is_inner {
+            self.inner_nodes = self.inner_nodes.saturating_add(body.nodes.len().max(1));
+        }
+        if self.scopes.len() >= MAX_DEPTH || self.inner_nodes > MAX_INNER_NODES {
+            return Err(ImportError::TooMuch { depth: MAX_DEPTH, nodes: MAX_INNER_NODES });
+        }
+        let given = body.inputs.iter().zip(arguments);
+        let value = |tensor: &TensorId| Value { tensor: *tensor, is_own: !is_inner };
+        let values = given.filter_map(|(name, tensor)| Some((*name, value(tensor.as_ref()?)))).collect();
+        self.scopes.push(Scope { values, readers: body.readers.clone(), call });
+        for tensor in body.initializers {
+            // what nobody reads may hold what it wants
+            if body.readers.contains_key(tensor.name.as_str()) {
+                let constant = self.initializer(tensor)?;
+                self.bind(&tensor.name, constant, true);
+            }
+        }
+        for position in body.order.iter() {
+            self.add_node(&body.nodes[*position])?;
+        }
+        let results = body.outputs.iter().map(|name| Some(self.find(name)?.0.tensor)).collect();
+        self.scopes.pop();
+        Ok(results)
+    }
+
+    fn initializer(&mut self, tensor: &'a TensorProto) -> Result<TensorId, ImportError> {
+        if let Some(known) = self.initialized.get(&std::ptr::from_ref(tensor)) {
+            return Ok(*known);
+        }
+        let data = tensor_data(tensor, &mut self.files, "tensor")?;
+        self.builder.grant(&data);
+        let constant = self.builder.constant(data);
+        self.initialized.insert(tensor, constant);
+        Ok(constant)
+    }
+
+    fn bind(&mut self, name: &'a str, tensor: TensorId, is_own: bool) {
+        if let Some(scope) = self.scopes.last_mut() {
+            scope.values.insert(name, Value { tensor, is_own });
+        }
+    }
+
+    /// Runs a graph of a node, all of whose outputs must be there.
+    pub(super) fn run_graph(
+        &mut self,
+        node: &NodeProto,
+        body: &Body<'a>,
+        arguments: &[TensorId],
+    ) -> Result<Vec<TensorId>, ImportError> {
+        if body.inputs.len() != arguments.len() {
+            let counts = format!("its graph takes {} inputs, not {}", body.inputs.len(), arguments.len());
+            return Err(problem_of(node, Problem::Shape(counts)));
+        }
+        let arguments: Vec<Option<TensorId>> = arguments.iter().copied().map(Some).collect();
+        let results = self.run_body(body, &arguments, None)?;
+        let missing = |name: &str| ImportError::Dangling { node: node_name(node), value: name.to_string() };
+        results.into_iter().zip(&body.outputs).map(|(tensor, name)| tensor.ok_or_else(|| missing(name))).collect()
+    }
+
+    fn add_node(&mut self, node: &'a NodeProto) -> Result<(), ImportError> {
+        let name = node_name(node);
+        let results = if let Some(function) = self.functions.of_node(node) {
+            self.call_function(node, function)?
+        } else if is_own_domain(&node.domain) && is_control(&node.op_type) {
+            let results = self.add_control(node)?;
+            results.into_iter().map(Some).collect()
+        } else {
+            let operator = self.operator(node)?;
+            self.builder.enter(format!("{} {name}", node.op_type));
+            let results = lower::lower(&mut self.builder, &operator).map_err(|problem| problem_of(node, problem))?;
+            for (output, tensor) in node.output.iter().zip(results) {
+                self.bind(output, tensor, true);
+            }
+            return Ok(());
+        };
+        for (output, tensor) in node.output.iter().zip(results) {
+            if let Some(tensor) = tensor {
+                self.bind(output, tensor, false);
+            }
+        }
+        Ok(())
+    }
+
+    /// The inputs of a node, `None` where one is left out.
+    pub(super) fn operands(&self, node: &'a NodeProto) -> Result<Vec<Option<Operand>>, ImportError> {
+        let operand = |input: &'a String| -> Result<Option<Operand>, ImportError> {
+            if input.is_empty() {
+                return Ok(None);
+            }
+            let dangling = || ImportError::Dangling { node: node_name(node), value: input.clone() };
+            let Some((value, is_inner)) = self.find(input) else {
+                // an input of a function that its caller leaves out
+                let optional = self.scopes.iter().rev().find_map(|scope| scope.call.as_ref());
+                let left_out = optional.is_some_and(|call| call.function.input.contains(input));
+                return if left_out { Ok(None) } else { Err(dangling()) };
+            };
+            let readers = self.scopes.last().and_then(|scope| scope.readers.get(input.as_str()));
+            let only_reader = is_inner && value.is_own && readers == Some(&1);
+            Ok(Some(Operand { tensor: value.tensor, only_reader }))
+        };
+        node.input.iter().map(operand).collect()
+    }
+
+    fn operator(&mut self, node: &'a NodeProto) -> Result<Operator, ImportError> {
+        let mut attributes = BTreeMap::new();
+        for proto in &node.attribute {
+            let Some(value) = self.attribute(proto) else { continue };
+            if let Some(attribute) = attribute(value, &mut self.files)? {
+                attributes.insert(proto.name.clone(), attribute);
+            }
+        }
+        let readers = self.scopes.last().map(|scope| scope.readers.clone()).unwrap_or_default();
+        Ok(Operator {
+            kind: node.op_type.clone(),
+            opset: self.opset(),
+            attributes,
+            inputs: self.operands(node)?,
+            outputs: node.output.iter().map(|output| readers.contains_key(output.as_str())).collect(),
+        })
+    }
+
+    /// The version of ONNX's operators where the import is.
+    pub(super) fn opset(&self) -> i64 {
+        let call = self.scopes.iter().rev().find_map(|scope| scope.call.as_ref());
+        call.map_or(self.opset, |call| call.opset)
+    }
+
+    /// The attribute itself, or the one of the function around it that it stands for, where that is given.
+    pub(super) fn attribute(&self, proto: &'a AttributeProto) -> Option<&'a AttributeProto> {
+        if proto.ref_attr_name.is_empty() {
+            return Some(proto);
+        }
+        let call = self.scopes.iter().rev().find_map(|scope| scope.call.as_ref())?;
+        call.attributes.get(proto.ref_attr_name.as_str()).copied()
+    }
+
+    /// Puts the body of a function where a node calls it.
+    fn call_function(
+        &mut self,
+        node: &'a NodeProto,
+        function: &'a FunctionProto,
+    ) -> Result<Vec<Option<TensorId>>, ImportError> {
+        let calls = self.scopes.iter().filter_map(|scope| scope.call.as_ref());
+        if calls.into_iter().any(|call| std::ptr::eq(call.function, function)) {
+            return Err(ImportError::Cycle(vec![function.name.clone(), function.name.clone()]));
+        }
+        let (given, taken) = (node.input.len(), function.input.len());
+        if given > taken || node.output.len() > function.output.len() {
+            let counts = format!("{given} inputs for the function {}, which takes {taken}", function.name);
+            return Err(problem_of(node, Problem::Shape(counts)));
+        }
+        let arguments: Vec<Option<TensorId>> =
+            self.operands(node)?.into_iter().map(|operand| operand.map(|operand| operand.tensor)).collect();
+        let mut attributes: HashMap<&str, &AttributeProto> =
+            function.attribute_proto.iter().map(|attribute| (attribute.name.as_str(), attribute)).collect();
+        for attribute in &node.attribute {
+            attributes.extend(self.attribute(attribute).map(|value| (attribute.name.as_str(), value)));
+        }
+        let opset = opset(&function.opset_import)?.unwrap_or(self.opset);
+        let body = Body::of_function(function)?;
+        self.run_body(&body, &arguments, Some(FunctionCall { function, opset, attributes }))
+    }
+
+    /// The graph in an attribute of a node, ready to run.
+    pub(super) fn graph_of(&self, node: &'a NodeProto, name: &'static str) -> Result<Body<'a>, ImportError> {
+        let proto = node.attribute.iter().find(|attribute| attribute.name == name);
+        let proto = proto.and_then(|proto| self.attribute(proto)).filter(|proto| proto.kind == attribute_kind::GRAPH);
+        let graph = proto.and_then(|proto| proto.g.as_deref());
+        let graph = graph.ok_or_else(|| problem_of(node, Problem::MissingAttribute(name)))?;
+        let missing = unsupported(&graph.node, &self.functions);
+        if !missing.is_empty() {
+            return Err(ImportError::Unsupported(missing));
+        }
+        Body::of_graph(graph, &|name| self.is_visible(name))
+    }
+
+    /// A list of integers in an attribute of a node.
+    pub(super) fn ints_of(&self, node: &'a NodeProto, name: &'static str) -> Result<Option<Vec<i64>>, ImportError> {
+        let proto = node.attribute.iter().find(|attribute| attribute.name == name);
+        match proto.and_then(|proto| self.attribute(proto)) {
+            None => Ok(None),
+            Some(proto) if proto.kind == attribute_kind::INTS => Ok(Some(proto.ints.clone())),
+            Some(proto) if proto.kind == attribute_kind::INT => Ok(Some(vec![proto.i])),
+            Some(_) => Err(problem_of(node, Problem::AttributeType(name))),
+        }
+    }
+}
+
+/// Whether a symbol tells dimensions apart: exporters write `?`, numbers and nothing for those that are just
+/// unknown.
+fn names_a_dimension(param: &str) -> bool {
+    !param.trim().is_empty() && param != "?" && param.parse::<i64>().is_err()
+}
+
+pub(super) fn problem_of(node: &NodeProto, problem: Problem) -> ImportError {
+    ImportError::Node { node: format!("{} ({})", node_name(node), node.op_type), problem }
+}
+
+/// `None` for what no operator reads that becomes stages: graphs, and what is not declared in [`super::proto`].
+fn attribute(proto: &AttributeProto, files: &mut ExternalFiles) -> Result<Option<Attribute>, ImportError> {
+    let text = |bytes: &Bytes| String::from_utf8_lossy(bytes).into_owned();
+    Ok(Some(match proto.kind {
+        attribute_kind::FLOAT => Attribute::Float(proto.f),
+        attribute_kind::INT => Attribute::Int(proto.i),
+        attribute_kind::STRING => Attribute::Text(text(&proto.s)),
+        attribute_kind::FLOATS => Attribute::Floats(proto.floats.clone()),
+        attribute_kind::INTS => Attribute::Ints(proto.ints.clone()),
+        attribute_kind::STRINGS => Attribute::Texts(proto.strings.iter().map(text).collect()),
+        attribute_kind::TENSOR => match &proto.t {
+            Some(tensor) => Attribute::Tensor(tensor_data(tensor, files, "attribute")?),
+            None => return Ok(None),
+        },
+        _ => return Ok(None),
+    }))
+}
