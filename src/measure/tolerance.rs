@@ -8,8 +8,9 @@
 //! |x - y| <= (arithmetic + stored) (|y| + scale) + place |y|
 //! ```
 //!
-//! - `arithmetic`: f32 computation, or f64 where a workload has no other floats. Summing n values of alike size in any order, with independent errors of
-//!   single additions, gives a relative error of about √n·u, u = 2⁻²⁴ being the unit roundoff of f32 (Higham
+//! - `arithmetic`: f32 computation, or f64 where a workload has no other floats. Summing n values of alike
+//!   size in any order, with independent errors of single additions, gives a relative error of about √n·u,
+//!   u = 2⁻²⁴ being the unit roundoff of f32 (Higham
 //!   and Mary, "A new approach to probabilistic rounding error analysis", 2019). Allowed is 16 u √depth,
 //!   where the depth is the number of roundings on the longest way from an argument to the output: the
 //!   product of a stage's reduction extents, and its operators, added up along the chain of stages. The
@@ -33,9 +34,9 @@
 //! depth on: [`check_sums`] refuses those, since no check of them would be worth anything. Import never makes
 //! such a sum.
 //!
-//! Integers and Booleans must be equal, but for integers that floats were rounded to: where the float is next to
-//! a boundary, its error shows as the neighbour. Those may differ by 1 for each such rounding on the way, in a
-//! hundredth of the elements. NaN matches NaN, infinities match themselves.
+//! Integers and Booleans must be equal, but for integers that floats were rounded to: where the float is next
+//! to a boundary, its error shows as the neighbour. Those may differ by 1 for each such rounding on the way,
+//! in a hundredth of the elements. NaN matches NaN, infinities match themselves.
 
 use std::fmt;
 
@@ -63,7 +64,8 @@ pub struct Tolerance {
     pub smallest_place: f64,
     /// Root mean square of the finite elements.
     pub scale: f64,
-    /// Of integers: how often floats were rounded to integers on the way, each of which a neighbour may replace.
+    /// Of integers: how often floats were rounded to integers on the way, each of which a neighbour may
+    /// replace.
     pub roundings: f64,
 }
 
@@ -374,6 +376,22 @@ mod tests {
         let mismatch = compare(&[f32::NAN, 9.0, f32::NEG_INFINITY, 0.0]).unwrap_err();
         assert_eq!(mismatch.count, 4);
         assert!(mismatch.found.is_nan() || mismatch.found.is_infinite());
+    }
+
+    #[test]
+    fn few_floats_may_be_rounded_to_a_neighbour() {
+        let tolerance = Tolerance { roundings: 1.0, ..Tolerance::EQUAL };
+        let expected = Array::new(vec![300], Elements::I8(vec![5; 300])).unwrap();
+        let compare = |count: usize, other: i8| {
+            let found = (0..300).map(|at| if at < count { other } else { 5 }).collect();
+            tolerance.compare(TensorId(0), &expected, &Array::new(vec![300], Elements::I8(found)).unwrap().to_bytes())
+        };
+        assert!(compare(0, 0).is_ok() && compare(4, 6).is_ok() && compare(4, 4).is_ok());
+        assert!(compare(1, 7).is_err() && compare(5, 6).is_err());
+        let workload = "input t0 300\nout t1 i8 300 cast i8 round mul t0 a 100.0\n".parse().unwrap();
+        assert_eq!(Tolerance::new(&workload, TensorId(1), &expected).roundings, 1.0);
+        let workload = "input t0 i8 300\nout t1 i8 300 add t0 a t0 a\n".parse().unwrap();
+        assert_eq!(Tolerance::new(&workload, TensorId(1), &expected).roundings, 0.0);
     }
 
     #[test]

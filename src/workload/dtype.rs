@@ -30,8 +30,8 @@ struct Row {
 
 macro_rules! types {
     ($($dtype:ident($name:expr, $class:expr, $bytes:expr, $number:expr, $onnx:expr, $numpy:expr, $safetensors:expr),)*) => {
-        /// Element types. Floats are computed in f32, f64 in itself, integers in i64. A u64 is computed as its bits, with
-        /// operations of its own where the sign bit matters.
+        /// Element types. Floats are computed in f32, f64 in itself, integers in i64. A u64 is computed as
+        /// its bits, with operations of its own where the sign bit matters.
         #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
         pub enum DType {
             $($dtype,)*
@@ -121,8 +121,8 @@ impl DType {
         }
     }
 
-    /// What a literal becomes that is stored as this type: the nearest integer that it holds. The bits of a u64
-    /// are written as those of an i64.
+    /// What a literal becomes that is stored as this type: the nearest integer that it holds. The bits of a
+    /// u64 are written as those of an i64.
     pub fn clamp_literal(self, value: i64) -> i64 {
         if self == DType::U64 { value } else { value.clamp(self.least(), self.greatest()) }
     }

@@ -26,7 +26,8 @@ pub fn unary(op: Unary, x: f64) -> f64 {
         Unary::Sinh => x.sinh(),
         Unary::Cosh => x.cosh(),
         Unary::Asinh => x.asinh(),
-        Unary::Atanh => x.atanh(),
+        // by |x|: near -1, the logarithm of a number near 0 would lose what tells it from -1
+        Unary::Atanh => (0.5 * (2.0 * x.abs() / (1.0 - x.abs())).ln_1p()).copysign(x),
         Unary::Floor => x.floor(),
         Unary::Ceil => x.ceil(),
         Unary::Round => x.round_ties_even(),

@@ -125,6 +125,14 @@ fn types_convert() {
 }
 
 #[test]
+fn what_is_rounded_to_an_integer_is_rounded_to_its_type_before() {
+    // as f32, the quotient is 25.5, which is even rounded up; as f64 it is a little less
+    let workload = parse("input t0 1\ninput t1 1\nout t2 1 round div t0 a t1 a\n");
+    let result = run(&workload, vec![floats([0.5]), floats([5.0 / 255.0])]).unwrap();
+    assert_eq!(result.as_f32(), Some(&[26.0][..]));
+}
+
+#[test]
 fn arguments_are_checked() {
     let workload = parse("input t0 2\nout t1 2 t0 a\n");
     let right = Array::new(vec![2], floats([1.0, 2.0])).unwrap();

@@ -7,7 +7,7 @@ use crate::codegen::emit::ir::{Element, Ir, Value};
 use crate::codegen::emit::memory::register_element;
 use crate::codegen::emit::statement::Truth;
 use crate::codegen::error::CodegenError;
-use crate::workload::{Binary, DType, Expr};
+use crate::workload::{Binary, DType, Expr, TensorId};
 
 type Result<T> = std::result::Result<T, CodegenError>;
 
@@ -29,7 +29,11 @@ impl<'c> Emitter<'_, 'c> {
             }
             Expr::Binary(Binary::Power, x, exponent) => {
                 let x = self.expression(x)?;
-                match **exponent {
+                let literal = match &**exponent {
+                    Expr::Cast(DType::F64, literal) => literal,
+                    other => other,
+                };
+                match literal {
                     Expr::Float(exponent) => self.power_constant(x, exponent.0),
                     _ => {
                         let exponent = self.expression(exponent)?;
@@ -79,7 +83,12 @@ impl<'c> Emitter<'_, 'c> {
     }
 
     fn dtype(&self, expr: &Expr) -> DType {
-        expr.dtype(&|tensor| self.shared.nest.buffer(tensor).dtype)
+        expr.dtype(&|tensor| self.stored_type(tensor))
+    }
+
+    /// The type of a buffer; of one that does not exist, which accesses find out, any.
+    pub(super) fn stored_type(&self, buffer: TensorId) -> DType {
+        self.shared.nest.buffers.get(buffer.0 as usize).map_or(DType::F32, |found| found.dtype)
     }
 
     /// Of operands of a type. In registers a u64 is an i64 with the same bits.

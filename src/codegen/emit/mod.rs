@@ -14,6 +14,7 @@ mod index;
 mod ir;
 mod launch;
 mod processor;
+mod remainder;
 mod product;
 mod math;
 mod memory;

@@ -143,7 +143,7 @@ impl<'c> Emitter<'_, 'c> {
     /// C's `fmod`, exactly: long division in steps of 28 bits, whose products f64 holds without rounding.
     pub(super) fn float_remainder(&self, x: Value<'c>, y: Value<'c>) -> Result<Value<'c>> {
         if self.ir.element(x)? == Element::F64 {
-            return Err(CodegenError::Unsupported("remainders of f64".into()));
+            return self.remainder_double(x, y);
         }
         let (x, y) = self.ir.same_shape(x, y)?;
         let magnitude = self.float_intrinsic("llvm.fabs", x)?;

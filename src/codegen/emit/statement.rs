@@ -36,7 +36,7 @@ impl<'c> Emitter<'_, 'c> {
             Stmt::If { conditions, body } => self.conditional(conditions, body),
             Stmt::Store { buffer, indices, value } if self.block.asynchronous => self.copy(*buffer, indices, value),
             Stmt::Store { buffer, indices, value } => {
-                let value = match (value, self.shared.nest.buffer(*buffer).dtype) {
+                let value = match (value, self.stored_type(*buffer)) {
                     // a literal takes the nearest value that its destination can hold
                     (Expr::Index(index), dtype) if let Some(value) = index.as_constant() => {
                         self.ir.integer(Element::I64, dtype.clamp_literal(value))
@@ -312,7 +312,7 @@ impl<'c> Emitter<'_, 'c> {
     }
 
     fn accumulate(&mut self, buffer: TensorId, indices: &[Index], combiner: Combiner, value: &Expr) -> Result<()> {
-        let dtype = self.shared.nest.buffers.get(buffer.0 as usize).map_or(DType::F32, |found| found.dtype);
+        let dtype = self.stored_type(buffer);
         let combiner = (combiner, dtype);
         let together = self.threads_together(buffer, indices);
         if together > 1 {

@@ -54,8 +54,7 @@ pub fn reinterpret(builder: &mut Builder, op: &Operator) -> Result<Vec<TensorId>
     let to = DType::from_onnx(code).ok_or_else(|| Problem::AttributeValue { name: "to", value: code.to_string() })?;
     let (shape, from) = (builder.shape(input), builder.dtype(input));
     if from.bytes() != to.bytes() {
-        let value = format!("{}, which has not as many bits as {}", to.name(), from.name());
-        return Err(Problem::AttributeValue { name: "to", value });
+        return Err(Problem::Shape(format!("{} has not as many bits as {}", to.name(), from.name())));
     }
     if from == to {
         return Ok(vec![input]);

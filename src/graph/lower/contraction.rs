@@ -27,8 +27,8 @@ pub fn matmul(builder: &mut Builder, op: &Operator) -> Result<Vec<TensorId>, Pro
     Ok(vec![product])
 }
 
-/// The product of two tensors, each element of which `read` makes a number of the type: by whether it is of
-/// the first or of the second, and its indices.
+/// The product of two tensors. `read` makes each element of an operand a number of the type: by whether it is
+/// of the first (0) or of the second (1), and its indices.
 pub fn product(
     builder: &mut Builder,
     [a, b]: [TensorId; 2],

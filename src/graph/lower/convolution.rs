@@ -33,9 +33,9 @@ pub fn convolution(builder: &mut Builder, op: &Operator) -> Result<Vec<TensorId>
     Ok(vec![result])
 }
 
-/// The sums of products of a convolution, each element of whose operands `read` makes a number of the type, by
-/// whether it is of the input or of the weight, and its indices; and the position of their stage. What pads
-/// the input is 0 in that type.
+/// The sums of products of a convolution, and the position of their stage. `read` makes each element of an
+/// operand a number of the type: by whether it is of the input (0) or of the weight (1), and its indices.
+/// What pads the input is 0 in that type.
 pub fn sums(
     builder: &mut Builder,
     op: &Operator,

@@ -100,9 +100,27 @@ fn type_attribute(op: &Operator, name: &'static str) -> Result<Option<DType>, Pr
         0 => Ok(None),
         code => match DType::from_onnx(code) {
             Some(dtype) => Ok(Some(dtype)),
-            None => Err(Problem::AttributeValue { name, value: format!("type {code} of ONNX") }),
+            None => Err(Problem::Unsupported(format!("the type {} as {name}", name_of_type(code)))),
         },
     }
+}
+
+/// What ONNX calls the types that are none here.
+fn name_of_type(code: i64) -> String {
+    let name = match code {
+        17 => "float8e4m3fn",
+        18 => "float8e4m3fnuz",
+        19 => "float8e5m2",
+        20 => "float8e5m2fnuz",
+        21 => "uint4",
+        22 => "int4",
+        23 => "float4e2m1",
+        24 => "float8e8m0",
+        25 => "uint2",
+        26 => "int2",
+        other => return other.to_string(),
+    };
+    name.to_string()
 }
 
 /// `QuantizeLinear`: by a zero point's type, or `output_dtype`, or to u8.
@@ -278,8 +296,8 @@ pub fn matmul(builder: &mut Builder, op: &Operator) -> Result<Vec<TensorId>, Pro
     Ok(vec![requantized(builder, op, sums, scales, [6, 7])?])
 }
 
-/// `ConvInteger`, and `QLinearConv`, which adds a bias of i32, scales and quantises the sums. Filters may have
-/// parameters of their own.
+/// `ConvInteger`, and `QLinearConv`, which adds a bias of i32, scales and quantises the sums. Filters may
+/// have parameters of their own.
 pub fn convolution(builder: &mut Builder, op: &Operator) -> Result<Vec<TensorId>, Problem> {
     let is_scaled = op.kind == "QLinearConv";
     let (of_input, of_weight) = if is_scaled { ([0, 2], [3, 5]) } else { ([0, 2], [1, 3]) };
@@ -307,9 +325,9 @@ pub fn convolution(builder: &mut Builder, op: &Operator) -> Result<Vec<TensorId>
     Ok(vec![requantized(builder, op, sums, scales, [6, 7])?])
 }
 
-/// Sums of products of quantised numbers, quantised: `sum · (scale · scale / scale of the result)`. The scales
-/// of the operands come with the positions of their inputs; `result` are those of the result's scale and zero
-/// point.
+/// Sums of products of quantised numbers, quantised: `sum · (scale · scale / scale of the result)`. The
+/// scales of the operands come with the positions of their inputs; `result` are those of the result's scale
+/// and zero point.
 fn requantized(
     builder: &mut Builder,
     op: &Operator,

@@ -115,11 +115,80 @@ fn uniform(shape: &[i64], seed: u64, stream: u64) -> Expr {
     multiply(whole(shape, seed, stream), float(2f64.powi(-24)))
 }
 
-/// `√(-2 ln u) · cos 2πv` of two uniform numbers, the first of which is never 0. (Box and Muller, "A note on the
-/// generation of random normal deviates", 1958)
+/// `√(-2 ln u) · sin 2πv` of two uniform numbers, the first of which is never 0. (Box and Muller, "A note on
+/// the generation of random normal deviates", 1958)
 fn normal(shape: &[i64], seed: u64) -> Expr {
     let positive = multiply(add(whole(shape, seed, 0), float(1.0)), float(2f64.powi(-24)));
     let radius = sqrt(multiply(float(-2.0), log(positive)));
     let angle = multiply(uniform(shape, seed, 1), float(std::f64::consts::TAU));
-    multiply(radius, Expr::unary(Unary::Cos, angle))
+    multiply(radius, Expr::unary(Unary::Sin, angle))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::{bernoulli, random};
+    use crate::graph::TensorData;
+    use crate::graph::lower::{Attribute, Builder, Operand, Operator};
+
+    fn operator(kind: &str, attributes: &[(&str, Attribute)]) -> Operator {
+        let attributes = attributes.iter().map(|(name, value)| (name.to_string(), value.clone()));
+        let attributes: BTreeMap<String, Attribute> = attributes.collect();
+        Operator { kind: kind.to_string(), opset: 22, attributes, inputs: vec![], outputs: vec![true] }
+    }
+
+    fn draw(builder: &mut Builder, kind: &str, attributes: &[(&str, Attribute)]) -> Vec<f64> {
+        let shape = ("shape", Attribute::Ints(vec![64, 1000]));
+        let op = operator(kind, &[attributes, &[shape]].concat());
+        let tensor = random(builder, &op).unwrap()[0];
+        // so few elements are computed at once
+        builder.data(tensor).unwrap().to_f64()
+    }
+
+    fn moments(values: &[f64]) -> (f64, f64) {
+        let mean = values.iter().sum::<f64>() / values.len() as f64;
+        (mean, values.iter().map(|x| (x - mean).powi(2)).sum::<f64>() / values.len() as f64)
+    }
+
+    #[test]
+    fn numbers_are_distributed_as_they_should_be() {
+        let mut builder = Builder::new(u64::MAX);
+        let bounds = [("low", Attribute::Float(-2.0)), ("high", Attribute::Float(4.0))];
+        let uniform = draw(&mut builder, "RandomUniform", &bounds);
+        assert!(uniform.iter().all(|x| (-2.0..=4.0).contains(x)));
+        let (mean, variance) = moments(&uniform);
+        assert!((mean - 1.0).abs() < 0.03 && (variance - 3.0).abs() < 0.05, "{mean} {variance}");
+        let shape = [("mean", Attribute::Float(5.0)), ("scale", Attribute::Float(2.0))];
+        let (mean, variance) = moments(&draw(&mut builder, "RandomNormal", &shape));
+        assert!((mean - 5.0).abs() < 0.04 && (variance - 4.0).abs() < 0.1, "{mean} {variance}");
+    }
+
+    #[test]
+    fn a_seed_decides_and_operators_without_one_differ() {
+        let mut builder = Builder::new(u64::MAX);
+        let mut of = |seed: Option<f32>| {
+            let seed: Vec<_> = seed.map(|seed| ("seed", Attribute::Float(seed))).into_iter().collect();
+            draw(&mut builder, "RandomNormal", &seed)
+        };
+        assert_eq!(of(Some(3.0)), of(Some(3.0)));
+        let others = [of(Some(3.0)), of(Some(4.0)), of(None), of(None)];
+        for (at, numbers) in others.iter().enumerate() {
+            assert!(others[..at].iter().all(|other| other != numbers), "{at}");
+        }
+    }
+
+    #[test]
+    fn probabilities_are_kept() {
+        let mut builder = Builder::new(u64::MAX);
+        let probabilities: Vec<f32> = (0..40_000).map(|at| [0.0, 0.3, 1.0, 0.3][at % 4]).collect();
+        let tensor = builder.constant(TensorData::from_f32(vec![40_000], &probabilities));
+        let mut op = operator("Bernoulli", &[("dtype", Attribute::Int(9))]);
+        op.inputs = vec![Some(Operand { tensor, only_reader: true })];
+        let drawn = bernoulli(&mut builder, &op).unwrap()[0];
+        let drawn = builder.data(drawn).unwrap().to_f64();
+        let share = |first: usize| drawn.iter().skip(first).step_by(4).sum::<f64>() / 10_000.0;
+        assert_eq!((share(0), share(2)), (0.0, 1.0));
+        assert!((share(1) - 0.3).abs() < 0.02 && (share(3) - 0.3).abs() < 0.02, "{}", share(1));
+    }
 }

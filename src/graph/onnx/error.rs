@@ -42,7 +42,7 @@ pub enum ImportError {
     #[error("input {input} is not a tensor with a known number of dimensions")]
     InputType { input: String },
     #[error(
-        "{what} {name} has element type {code}, which is not supported (float, float16, bfloat16, int8, uint8, int32, int64 and bool are)"
+        "{what} {name} has element type {code}, which is not supported (float, float16, bfloat16, double, int8, uint8, int16, uint16, int32, uint32, int64, uint64 and bool are)"
     )]
     ElementType { what: &'static str, name: String, code: i32 },
     #[error("two values are called {name}")]

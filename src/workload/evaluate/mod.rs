@@ -3,9 +3,9 @@
 //!
 //! Semantics: floating-point expressions are computed in f64, from the loads to the end of the reduction, and
 //! rounded once, when the stage's element is stored; so it is more exact than any kernel in f32. A cast
-//! between types rounds where it stands, and what becomes an integer is rounded to its own type before. Integers are computed in 64 bits, wrapping, and truncated when
-//! stored. Reductions run in the row-major order of their axes. Maximum and minimum propagate NaN and order
-//! zeros by sign.
+//! between types rounds where it stands, and what becomes an integer is rounded to its own type before.
+//! Integers are computed in 64 bits, wrapping, and truncated when stored. Reductions run in the row-major
+//! order of their axes. Maximum and minimum propagate NaN and order zeros by sign.
 //!
 //! An expression is compiled once into a program over registers that hold a block of points each
 //! (`compile.rs`), which then runs over all blocks, spread over threads (`run.rs`).

@@ -37,7 +37,6 @@ fn extensions_take_as_many_files_as_the_page_says() {
             "src/workload/scalar.rs",
         ],
     );
-    check("data_type.patch", &["src/measure/integers.rs", "src/workload/array.rs", "src/workload/dtype.rs"]);
     check(
         "architecture.patch",
         &[

@@ -39,7 +39,7 @@ pub fn pairs(target: &Cpu, limits: Limits, workloads: u64, programs: u64) -> Vec
 }
 
 /// What is computed in f64.
-const DOUBLES: [&str; 29] = [
+const DOUBLES: [&str; 31] = [
     "neg t0 a b",
     "abs t0 a b",
     "exp t0 a b",
@@ -61,6 +61,8 @@ const DOUBLES: [&str; 29] = [
     "asinh mul t0 a b cast f64 1000.0",
     "atanh t0 a b",
     "pow t0 a b cast f64 3.0",
+    "erf mul t0 a b cast f64 3.0",
+    "rem mul t0 a b cast f64 1e9 t1 b",
     "add t0 a b t1 b",
     "mul t0 a b t1 b",
     "div t0 a b t1 b",

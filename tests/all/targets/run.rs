@@ -20,12 +20,14 @@ fn check_programs(name: &str, workloads: u64, programs: u64) {
     let mut pairs = pairs(&target, Limits::SMALL, workloads, programs);
     pairs.extend(functions(&target));
     assert!(pairs.len() >= 100, "{} pairs", pairs.len());
+    let mut refused = Vec::new();
     for pair in pairs {
         let expected = OracleCache::default().expected(&pair.task.workload, 1).unwrap();
         let mut bench = Workbench::new(pair.task, expected).unwrap();
         let checked = bench.load(&pair.nest).and_then(|mut loaded| bench.check(&mut loaded));
-        checked.unwrap_or_else(|refusal| panic!("{}{}: {}", pair.name, refusal.cause, refusal.detail));
+        refused.extend(checked.err().map(|refusal| format!("{}{}: {}", pair.name, refusal.cause, refusal.detail)));
     }
+    assert!(refused.is_empty(), "{}", refused.join("\n\n"));
 }
 
 #[test]
