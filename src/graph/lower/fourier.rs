@@ -307,3 +307,89 @@ fn real_inverse(builder: &mut Builder, x: TensorId, length: i64) -> Result<Tenso
     let whole = builder.map(vec![rows, length, 2], DType::F32, value)?;
     transform.of(builder, whole)
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+    use std::f64::consts::TAU;
+
+    use super::dft;
+    use crate::graph::TensorData;
+    use crate::graph::lower::{Attribute, Builder, Operand, Operator, Problem};
+    use crate::workload::DType;
+
+    /// What becomes of one signal of complex or real numbers.
+    fn lowered(signal: &[f32], parts: i64, length: i64, flags: [bool; 2]) -> Result<Vec<f64>, Problem> {
+        let mut builder = Builder::new(1 << 30);
+        let shape = vec![1, signal.len() as i64 / parts, parts];
+        let x = builder.input("x".to_string(), shape.clone(), DType::F32)?;
+        let length = builder.constant(TensorData::from_i64(vec![], &[length]));
+        let operand = |tensor| Some(Operand { tensor, only_reader: true });
+        let names = ["inverse", "onesided"].map(str::to_string);
+        let attributes: BTreeMap<String, Attribute> =
+            names.into_iter().zip(flags).map(|(name, flag)| (name, Attribute::Int(i64::from(flag)))).collect();
+        let inputs = vec![operand(x), operand(length)];
+        let op = Operator { kind: "DFT".to_string(), opset: 20, attributes, inputs, outputs: vec![true] };
+        let results = dft(&mut builder, &op)?;
+        builder.output("y".to_string(), results[0])?;
+        let outputs = builder.finish().evaluate(&[TensorData::from_f32(shape, signal)]).unwrap();
+        Ok(outputs[0].to_f64())
+    }
+
+    /// Real and imaginary parts, one after the other, by the definition.
+    fn defined(signal: &[(f64, f64)], length: usize, sign: f64) -> Vec<f64> {
+        let root = |at: usize| (sign * TAU * at as f64 / length as f64).sin_cos();
+        let roots: Vec<(f64, f64)> = (0..length).map(root).collect();
+        let value = |k: usize| {
+            let terms = signal.iter().take(length).enumerate().map(|(n, (re, im))| {
+                let (sine, cosine) = roots[n * k % length];
+                (re * cosine - im * sine, re * sine + im * cosine)
+            });
+            terms.fold((0.0, 0.0), |sum, term| (sum.0 + term.0, sum.1 + term.1))
+        };
+        (0..length).map(value).flat_map(|(re, im)| [re, im]).collect()
+    }
+
+    fn numbers(count: usize) -> Vec<f32> {
+        (0..count).map(|at| ((at * at * 7 + at * 3) % 101) as f32 / 50.0 - 1.0).collect()
+    }
+
+    fn close(found: &[f64], expected: &[f64], what: &str) {
+        assert_eq!(found.len(), expected.len(), "{what}");
+        let largest = expected.iter().fold(1e-3f64, |most, x| most.max(x.abs()));
+        let error = found.iter().zip(expected).fold(0.0f64, |most, (a, b)| most.max((a - b).abs()));
+        assert!(error <= 1e-5 * largest, "{what}: off by {error} of {largest}");
+    }
+
+    #[test]
+    fn transforms_of_any_length_follow_the_definition() {
+        // products; split evenly, unevenly, twice, and because nothing else is left; cut, and with zeros behind
+        let lengths = [1, 2, 7, 512, 1009, 520, 1080, 1536, 2062, 8192];
+        for (length, given) in lengths.map(|length| (length, length)).into_iter().chain([(12, 9), (9, 12), (1000, 700)])
+        {
+            let signal = numbers(2 * given);
+            let complex: Vec<(f64, f64)> =
+                signal.chunks(2).map(|pair| (f64::from(pair[0]), f64::from(pair[1]))).collect();
+            let real: Vec<(f64, f64)> = signal[..given].iter().map(|x| (f64::from(*x), 0.0)).collect();
+            let what = format!("{length} of {given}");
+            let forward = defined(&complex, length, -1.0);
+            close(&lowered(&signal, 2, length as i64, [false, false]).unwrap(), &forward, &what);
+            let spectrum = defined(&real, length, -1.0);
+            let half = length / 2 + 1;
+            let found = lowered(&signal[..given], 1, length as i64, [false, true]).unwrap();
+            close(&found, &spectrum[..2 * half], &what);
+            let back: Vec<f64> = defined(&complex, length, 1.0).iter().map(|x| x / length as f64).collect();
+            close(&lowered(&signal, 2, length as i64, [true, false]).unwrap(), &back, &what);
+            let half: Vec<f32> = spectrum[..2 * half].iter().map(|x| *x as f32).collect();
+            let mut expected: Vec<f64> = real.iter().map(|(re, _)| *re).take(length).collect();
+            expected.resize(length, 0.0);
+            close(&lowered(&half, 2, length as i64, [true, true]).unwrap(), &expected, &what);
+        }
+    }
+
+    #[test]
+    fn a_length_without_factors_is_refused() {
+        let refusal = lowered(&numbers(8), 1, 2 * 2053, [false, false]).unwrap_err();
+        assert!(matches!(refusal, Problem::Unsupported(_)), "{refusal}");
+    }
+}

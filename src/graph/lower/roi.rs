@@ -65,7 +65,7 @@ pub fn align(builder: &mut Builder, op: &Operator) -> Result<Vec<TensorId>, Prob
     let result = [count[0], shape[1], bins[0], bins[1]];
     let pooled = match (samples, mode) {
         (0, Combiner::Sum) => adaptive_average(builder, x, image, &rows, &columns)?,
-        (0, _) => return Err(Problem::Unsupported("the greatest of as many samples as a region needs".to_string())),
+        (0, _) => return Err(Problem::Unsupported("mode max with sampling_ratio 0".to_string())),
         (samples, mode) => {
             let taps = [rows.taps(builder, samples)?, columns.taps(builder, samples)?];
             // axes: r, c, the bins; then the samples of each side, and the taps of each

@@ -123,6 +123,9 @@ def networks():
          node("Conv", "c u", "d"), node("Relu", "d", "y")],
         {"x": (half, [1, 4, 5, 7])}, {"y": (half, None), "c": (half, None)}, halves)
     yield from types()
+    yield from signals()
+    yield from images()
+
 
 
 def types():
@@ -169,6 +172,62 @@ def types():
          "yz6": np.arange(100, 106).astype(np.uint8), "iz6": np.arange(-3, 3).astype(np.int8)})
 
 
+def several(*names, kind=TensorProto.FLOAT):
+    return {name: (kind, None) for name in names}
+
+
+def signals():
+    numbers = {"step": np.int64(160), "size": np.int64(512), "bands": np.int64(24), "rate": np.int64(16000),
+               "low": np.float32(20), "high": np.float32(7600), "last": ints(-1)}
+    yield "spectrogram", model(
+        [node("HannWindow", "size", "w"), node("STFT", "x step w", "f"), node("Mul", "f f", "q"),
+         node("ReduceSum", "q last", "p", keepdims=0), node("MelWeightMatrix", "bands size rate low high", "m"),
+         node("MatMul", "p m", "y")],
+        {"x": (TensorProto.FLOAT, [2, 1200, 1])}, several("y"), numbers)
+    # lengths that are split, with a window that is no constant
+    yield "transforms", model(
+        [node("DFT", "x n axis", "a", onesided=1), node("DFT", "x b axis", "c"),
+         helper.make_node("DFT", ["c", "", "axis"], ["d"], "d", inverse=1), node("STFT", "s step w", "e")],
+        {"x": (TensorProto.FLOAT, [2, 1000, 3, 1]), "s": (TensorProto.FLOAT, [1, 1500, 1]), "w": (TensorProto.FLOAT, [1024])},
+        several("a", "c", "d", "e"),
+        {"n": np.int64(1024), "b": np.int64(2048), "axis": np.int64(1), "step": np.int64(300)}, opset=20)
+    yield "reversed", model(
+        [node("ReverseSequence", "x lengths", "a", time_axis=1, batch_axis=0), node("CenterCropPad", "a wanted", "y", axes=[1, 2])],
+        *image(3, 6, 5), {"lengths": ints(6, 1, 4), "wanted": ints(9, 2)})
+
+
+def images():
+    x = {"x": (TensorProto.FLOAT, [2, 3, 7, 9])}
+    theta = {"t": (TensorProto.FLOAT, [2, 2, 3])}
+    yield "grids", model(
+        [node("AffineGrid", "t size", "g"), node("AffineGrid", "t size", "h", align_corners=1),
+         node("GridSample", "x g", "a"), node("GridSample", "x h", "b", padding_mode="reflection", align_corners=1),
+         node("GridSample", "x g", "c", padding_mode="reflection", mode="cubic"),
+         node("GridSample", "x g", "d", padding_mode="border"),
+         node("GridSample", "x h", "e", padding_mode="zeros", mode="cubic", align_corners=1)],
+        {**x, **theta}, several("a", "b", "c", "d", "e"), {"size": ints(2, 3, 5, 6)}, opset=20)
+    boxes = np.array([[0, 0, 8, 6], [2.5, 1, 3, 5.5], [-3, -2, 30, 4], [4, 4, 4, 4], [1, 2, 60, 80]], dtype=np.float32)
+    regions = {"r": boxes, "i": ints(1, 0, 1, 0, 0)}
+    yield "regions", model(
+        [node("RoiAlign", "x r i", "a", output_height=2, output_width=3),
+         node("RoiAlign", "x r i", "b", output_height=2, output_width=3, coordinate_transformation_mode="output_half_pixel"),
+         node("RoiAlign", "x r i", "c", output_height=3, output_width=2, sampling_ratio=2, spatial_scale=0.5)],
+        x, several("a", "b", "c"), regions)
+    yield "determinants", model(
+        [node("Det", "x", "a"), node("Det", "z", "b"), node("Det", "s", "c")],
+        {"x": (TensorProto.FLOAT, [4, 5, 5]), "z": (TensorProto.FLOAT, [2, 3, 3])}, several("a", "b", "c"),
+        {"s": np.array([[[0, 1, 0, 0], [1, 0, 0, 0], [0, 0, 0, 2], [0, 0, 3, 0]], [[1, 2, 3, 4]] * 4], dtype=np.float32)}, opset=18)
+    yield "columns", model(
+        [node("Col2Im", "x image block", "a", strides=[2, 1], dilations=[1, 2], pads=[1, 0, 1, 1]),
+         node("Col2Im", "z image block", "b", strides=[3, 2])],
+        {"x": (TensorProto.FLOAT, [2, 12, 20]), "z": (TensorProto.FLOAT, [1, 6, 9])}, several("a", "b"),
+        {"image": ints(8, 7), "block": ints(2, 3)})
+    yield "largest", model(
+        [node("MaxPool", "x", "a i", kernel_shape=[3, 2], strides=[2, 2], pads=[1, 1, 1, 0]),
+         node("MaxPool", "x", "b j", kernel_shape=[2, 2], dilations=[2, 3], storage_order=1)],
+        x, {**several("a", "b"), **several("i", "j", kind=TensorProto.INT64)}, {})
+
+
 def refused():
     x, y = image(2, 3)
     relu = [node("Relu", "x", "y")]
@@ -204,6 +263,15 @@ def refused():
                                    {"a": ints(0), "b": ints(2), "c": ints(0), "d": ints(0)})
     yield "integer_division_by_zero", model(
         [node("Shape", "x", "s"), node("Div", "s z", "t"), node("Reshape", "x t", "y")], x, y, {"z": ints(0)})
+    yield "prime_transform", model([node("DFT", "x", "y")], *image(1, 4099, 1), {})
+    yield "huge_transform", model([node("DFT", "x n", "y")], *image(1, 4, 1), {"n": np.int64(2 ** 30)})
+    yield "complex_onesided", model([node("DFT", "x", "y", onesided=1)], *image(1, 8, 2), {})
+    yield "huge_window", model([node("HannWindow", "n", "w"), node("Mul", "x w", "y")], *image(1, 1), {"n": np.int64(2 ** 30)})
+    yield "large_determinant", model([node("Det", "x", "y")], *image(17, 17), {})
+    yield "misfitting_blocks", model([node("Col2Im", "x a b", "y")], *image(1, 4, 5), {"a": ints(3, 3), "b": ints(2, 2)})
+    yield "misfitting_grid", model([node("GridSample", "x g", "y")], *image(1, 2, 3, 3), {"g": floats(1, 3, 3, 3)})
+    yield "greatest_of_regions", model([node("RoiAlign", "x r i", "y", mode="max")], *image(1, 2, 3, 3),
+                                       {"r": floats(1, 4), "i": ints(0)})
     yield "reshape_misfit", model([node("Reshape", "x s", "y")], x, y, {"s": ints(4, -1)})
     yield "broadcast_misfit", model([node("Add", "x w", "y")], x, y, {"w": floats(4)})
     yield "index_out_of_range", model([node("Gather", "x i", "y")], x, y, {"i": ints(2)})
