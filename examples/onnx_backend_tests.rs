@@ -5,9 +5,9 @@
 //!
 //! FOLDER holds one folder for each test, with `model.onnx` and `test_data_set_0/{input,output}_N.pb`;
 //! `tests/onnx_nodes.py` finds the one of an installed onnx package. With `--compiled`, every network is
-//! compiled untuned for this machine, loaded and run. FILE holds lines `test: reason` for the tests that are not
-//! supported, behind a line HEAD; with `--update` it is written anew. Exits with 1 if a result is wrong, or if
-//! what is not supported differs from FILE.
+//! compiled untuned for this machine, loaded and run. FILE holds lines `test: reason` for the tests that are
+//! not supported, behind a line HEAD; with `--update` it is written anew. Exits with 1 if a result is wrong,
+//! or if what is not supported differs from FILE.
 
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;

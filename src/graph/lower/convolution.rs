@@ -7,6 +7,9 @@ use super::operator::{Operator, Problem};
 use super::window::{explicit_pads, positions, steps, windows};
 use crate::workload::{Combiner, Condition, DType, Expr, Index, TensorId};
 
+/// Strides from here on are not looked at closely.
+const LONGEST_TRIED: i64 = 1 << 12;
+
 /// Refuses inputs that are not f32, which `tensors` lists in order.
 pub fn check_floats(builder: &Builder, tensors: &[TensorId]) -> Result<(), Problem> {
     match tensors.iter().position(|tensor| builder.dtype(*tensor) != DType::F32) {
@@ -158,8 +161,8 @@ pub fn transposed(builder: &mut Builder, op: &Operator) -> Result<Vec<TensorId>,
     Ok(vec![biased(builder, op.optional(2), product)?])
 }
 
-/// The phases of each dimension, whose axes `q` and `r` start at `first_output`, and its taps, whose axes start
-/// at `first_tap`: see [`transposed`].
+/// The phases of each dimension, whose axes `q` and `r` start at `first_output`, and its taps, whose axes
+/// start at `first_tap`: see [`transposed`].
 pub fn phases(dimensions: &[Transposed], first_output: usize, first_tap: usize) -> Phases {
     let mut phases = Phases {
         spatial: vec![],
@@ -210,6 +213,9 @@ pub fn whole_positions(dimensions: &[Transposed], first: usize) -> Vec<Index> {
 
 /// `a + b · r`, if that is what `function` is for `r` in `0..extent`.
 fn stepwise(extent: i64, r: &Index, function: impl Fn(i64) -> i64) -> Option<Index> {
+    if extent > LONGEST_TRIED {
+        return None;
+    }
     let first = function(0);
     let step = if extent > 1 { function(1) - first } else { 0 };
     let is_affine = (0..extent).all(|at| function(at) == first + step * at);

@@ -9,9 +9,9 @@ use super::sampling::{Interpolation, Line, Outside, Taps, interpolated};
 use super::window::{Window, windows};
 use crate::workload::{Combiner, DType, Expr, Index, TensorId};
 
-/// Input `[n, c, ..]`, weight `[m, c / groups, ..]`, offsets `[n, offset groups · taps · dimensions, ..]`, bias,
-/// and a mask `[n, offset groups · taps, ..]`. The input is sampled once for each tap and output position; what
-/// remains is a product.
+/// Input `[n, c, ..]`, weight `[m, c / groups, ..]`, offsets `[n, offset groups · taps · dimensions, ..]`,
+/// bias, and a mask `[n, offset groups · taps, ..]`. The input is sampled once for each tap and output
+/// position; what remains is a product.
 pub fn deformable(builder: &mut Builder, op: &Operator) -> Result<Vec<TensorId>, Problem> {
     let (x, w, offsets) = (op.input(0)?, op.input(1)?, op.input(2)?);
     let mask = op.optional(4);

@@ -2,9 +2,10 @@
 //!
 //! A transform of up to [`DIRECT_LENGTH`] samples is a single product. A longer one is split by a factor of
 //! its length (J. W. Cooley and J. W. Tukey, "An algorithm for the machine calculation of complex Fourier
-//! series", 1965): products with two smaller matrices, and a rotation of each element between them; the second
-//! is split again as long as it is long. That takes about `n · sqrt(n)` operations, all of them in products. A
-//! length that has no factor to be split by is one product up to [`LONGEST_PRODUCT`], and refused above.
+//! series", 1965): products with two smaller matrices, and a rotation of each element between them; the
+//! second is split again as long as it is long. That takes about `n · sqrt(n)` operations, all of them in
+//! products. A length that has no factor to be split by is one product up to [`LONGEST_PRODUCT`], and refused
+//! above.
 
 use std::f64::consts::TAU;
 
@@ -279,8 +280,8 @@ impl Roots {
     }
 }
 
-/// The real signal of a spectrum that is conjugate symmetric, of which one half is given: `[rows, samples, 2]`
-/// to `[rows, length, 1]`. Imaginary parts that would have to be 0 do not count.
+/// The real signal of a spectrum that is conjugate symmetric, of which one half is given: `[rows, samples,
+/// 2]` to `[rows, length, 1]`. Imaginary parts that would have to be 0 do not count.
 fn real_inverse(builder: &mut Builder, x: TensorId, length: i64) -> Result<TensorId, Problem> {
     let half = length / 2 + 1;
     let x = padding::with_extent(builder, x, 1, half)?;
@@ -363,7 +364,8 @@ mod tests {
 
     #[test]
     fn transforms_of_any_length_follow_the_definition() {
-        // products; split evenly, unevenly, twice, and because nothing else is left; cut, and with zeros behind
+        // products; split evenly, unevenly, twice, and because nothing else is left; cut, and with zeros
+        // behind
         let lengths = [1, 2, 7, 512, 1009, 520, 1080, 1536, 2062, 8192];
         for (length, given) in lengths.map(|length| (length, length)).into_iter().chain([(12, 9), (9, 12), (1000, 700)])
         {

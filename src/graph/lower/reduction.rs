@@ -6,6 +6,7 @@ use super::math::{
     absolute, cast, divide, equal, exp, float, literal, load, log, multiply, sqrt, square, subtract, var, vars, within,
 };
 use super::operator::{Operator, Problem, normal_axes, normal_axis};
+use super::padding;
 use crate::workload::{Combiner, DType, Expr, Index, TensorId};
 
 /// All `Reduce*` operators.
@@ -181,25 +182,71 @@ pub fn softmax(builder: &mut Builder, op: &Operator) -> Result<Vec<TensorId>, Pr
     Ok(vec![builder.map(shape.clone(), dtype, value)?])
 }
 
-/// `CumSum` and `CumProd`: all elements up to each, as a reduction over those that are not behind it.
+/// `CumSum` and `CumProd`: all elements up to each.
 pub fn cumulative(builder: &mut Builder, op: &Operator) -> Result<Vec<TensorId>, Problem> {
     let input = op.input(0)?;
-    let (shape, dtype) = (builder.shape(input), builder.dtype(input));
+    let (rank, dtype) = (builder.rank(input), builder.dtype(input));
     if dtype == DType::Bool {
         return Err(Problem::Type { input: 0, dtype });
     }
-    let axis = builder.integers(op.input(1)?).filter(|axis| axis.len() == 1).ok_or(Problem::NotConstant(1))?[0];
-    let axis = normal_axis(axis, shape.len())?;
+    let axis = normal_axis(builder.integer_input(op, 1)?, rank)?;
     let combiner = if op.kind == "CumSum" { Combiner::Sum } else { Combiner::Product };
-    let (own, other) = (var(axis), var(shape.len()));
-    let ahead = if op.flag("reverse", false)? { other.clone().minus(&own) } else { own.minus(&other) };
-    let first = i64::from(op.flag("exclusive", false)?);
-    let mut at = vars(0, shape.len());
-    at[axis] = other;
-    let counts = within(ahead, first, shape[axis].max(first));
-    let value = Expr::guard(vec![counts], load(input, at), literal(dtype, combiner.identity()));
-    let extent = shape[axis];
-    Ok(vec![builder.reduce(shape, vec![extent], combiner, dtype, value)?])
+    let (reverse, exclusive) = (op.flag("reverse", false)?, op.flag("exclusive", false)?);
+    Ok(vec![Running { combiner, axis, reverse }.of(builder, input, exclusive)?])
+}
+
+/// Combines along an axis all elements up to each, or from each on.
+#[derive(Clone, Copy)]
+struct Running {
+    combiner: Combiner,
+    axis: usize,
+    reverse: bool,
+}
+
+impl Running {
+    /// Longer axes are cut into blocks, so that work grows with their length and not with its square.
+    const LONGEST: i64 = 256;
+    const BLOCK: i64 = 32;
+
+    fn of(&self, builder: &mut Builder, x: TensorId, exclusive: bool) -> Result<TensorId, Problem> {
+        let (shape, axis, combiner) = (builder.shape(x), self.axis, self.combiner);
+        if shape[axis] <= Running::LONGEST {
+            return self.short(builder, x, exclusive);
+        }
+        let dtype = builder.dtype(x);
+        let blocks = (shape[axis] + Running::BLOCK - 1) / Running::BLOCK;
+        let mut pads = vec![(0, 0); shape.len()];
+        pads[axis].1 = blocks * Running::BLOCK - shape[axis];
+        let padded = padding::constant(builder, x, &pads, literal(dtype, combiner.identity()))?;
+        let cut = [&shape[..axis], &[blocks, Running::BLOCK], &shape[axis + 1..]].concat();
+        let cut_up = reshape_to(builder, padded, cut.clone())?;
+        let inside = Running { axis: axis + 1, ..*self }.short(builder, cut_up, exclusive)?;
+        let over = Axes::new(&cut, vec![axis + 1]);
+        let totals = over.reduce(builder, combiner, dtype, load(cut_up, over.indices.clone()))?;
+        let others = self.of(builder, totals, true)?;
+        let value =
+            Expr::binary(combiner.binary(), load(inside, vars(0, cut.len())), load(others, over.outer_of_own()));
+        let joined = builder.map(cut, dtype, value)?;
+        let mut whole = shape.clone();
+        whole[axis] = blocks * Running::BLOCK;
+        let joined = reshape_to(builder, joined, whole)?;
+        padding::with_extent(builder, joined, axis, shape[axis])
+    }
+
+    /// As a reduction over those elements of the axis that are not behind.
+    fn short(&self, builder: &mut Builder, x: TensorId, exclusive: bool) -> Result<TensorId, Problem> {
+        let (shape, axis, combiner) = (builder.shape(x), self.axis, self.combiner);
+        let (own, other) = (var(axis), var(shape.len()));
+        let ahead = if self.reverse { other.clone().minus(&own) } else { own.minus(&other) };
+        let first = i64::from(exclusive);
+        let mut at = vars(0, shape.len());
+        at[axis] = other;
+        let counts = within(ahead, first, shape[axis].max(first));
+        let dtype = builder.dtype(x);
+        let value = Expr::guard(vec![counts], load(x, at), literal(dtype, combiner.identity()));
+        let extent = shape[axis];
+        builder.reduce(shape, vec![extent], combiner, dtype, value)
+    }
 }
 
 /// The first or last place of the largest or smallest element: the extreme first, then the least or greatest

@@ -11,12 +11,12 @@ use crate::workload::{Combiner, DType, Expr, Index, TensorId, Unary};
 
 /// Bound of bins and of samples in a bin, along a side.
 const MAX_SIDE: i64 = 1 << 16;
-/// With as many samples as a region needs, they lie more than half an element apart wherever there are several,
-/// so that at most four lie within one element of another; one more is for rounding.
+/// With as many samples as a region needs, they lie more than half an element apart wherever there are
+/// several, so that at most four lie within one element of another; one more is for rounding.
 const NEAR_SAMPLES: i64 = 5;
 
-/// Input `[n, c, h, w]`, regions `[r, 4]` as left, top, right and bottom, and the image of each. Result `[r, c,
-/// bins, bins]`.
+/// Input `[n, c, h, w]`, regions `[r, 4]` as left, top, right and bottom, and the image of each. Result `[r,
+/// c, bins, bins]`.
 pub fn align(builder: &mut Builder, op: &Operator) -> Result<Vec<TensorId>, Problem> {
     let (x, regions, images) = (op.input(0)?, op.input(1)?, op.input(2)?);
     let (shape, own, count) = (builder.shape(x), builder.shape(regions), builder.shape(images));
@@ -172,7 +172,8 @@ impl Side {
 }
 
 /// The number of samples depends on the regions, so it is no extent. But an average is linear: the samples of
-/// a bin weigh the image's rows and columns, whatever their number, and two products with those weights remain.
+/// a bin weigh the image's rows and columns, whatever their number, and two products with those weights
+/// remain.
 fn adaptive_average(
     builder: &mut Builder,
     x: TensorId,

@@ -32,14 +32,15 @@ pub enum Outside {
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Line {
     pub extent: i64,
-    /// Where it begins and ends, in elements: at the centres of the outermost ones, or half an element beyond.
+    /// Where it begins and ends, in elements: at the centres of the outermost ones, or half an element
+    /// beyond.
     pub ends: (f64, f64),
     pub interpolation: Interpolation,
     pub outside: Outside,
 }
 
-/// The elements along one dimension of which the values at places are made, and their weights. Both tables are
-/// `[.. places, taps]`.
+/// The elements along one dimension of which the values at places are made, and their weights. Both tables
+/// are `[.. places, taps]`.
 #[derive(Clone, Copy, Debug)]
 pub struct Taps {
     /// Positions of elements. Readers clamp them: tables come from data.
@@ -141,7 +142,7 @@ pub fn weighted(taps: &[Taps], at: &[Vec<Index>], dtype: DType, read: &dyn Fn(Ve
     let position = |(taps, at): (&Taps, &Vec<Index>)| load(taps.positions, at.clone());
     let places = taps.iter().zip(at).map(|pair| clamped(position(pair), pair.0.extent)).collect();
     let weights = taps.iter().zip(at).filter_map(|(taps, at)| Some(load(taps.weights?, at.clone())));
-    let value = weights.fold(read(places), |value, weight| multiply(value, weight));
+    let value = weights.fold(read(places), multiply);
     let inside = |pair: (&Taps, &Vec<Index>)| {
         let extent = Expr::integer(pair.0.extent);
         and(less_equal(Expr::integer(0), position(pair)), less(position(pair), extent))
@@ -153,8 +154,8 @@ pub fn weighted(taps: &[Taps], at: &[Vec<Index>], dtype: DType, read: &dyn Fn(Ve
     }
 }
 
-/// A tensor of this shape, of which each element is interpolated. `at` says where the tables are read, without
-/// the tap; `read` loads an element.
+/// A tensor of this shape, of which each element is interpolated. `at` says where the tables are read,
+/// without the tap; `read` loads an element.
 pub fn interpolated(
     builder: &mut Builder,
     shape: Vec<i64>,

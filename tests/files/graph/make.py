@@ -191,6 +191,10 @@ def signals():
         {"x": (TensorProto.FLOAT, [2, 1000, 3, 1]), "s": (TensorProto.FLOAT, [1, 1500, 1]), "w": (TensorProto.FLOAT, [1024])},
         several("a", "c", "d", "e"),
         {"n": np.int64(1024), "b": np.int64(2048), "axis": np.int64(1), "step": np.int64(300)}, opset=20)
+    # longer than what is summed up at once
+    yield "running", model(
+        [node("CumSum", "x axis", "a"), node("CumSum", "x axis", "b", exclusive=1, reverse=1)],
+        {"x": (TensorProto.FLOAT, [2, 700, 3])}, several("a", "b"), {"axis": np.int64(1)})
     yield "reversed", model(
         [node("ReverseSequence", "x lengths", "a", time_axis=1, batch_axis=0), node("CenterCropPad", "a wanted", "y", axes=[1, 2])],
         *image(3, 6, 5), {"lengths": ints(6, 1, 4), "wanted": ints(9, 2)})
