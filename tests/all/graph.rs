@@ -97,7 +97,18 @@ fn every_prefix_of_a_file_is_refused_or_valid() {
 
 #[test]
 fn every_changed_byte_is_survived() {
-    for name in ["shapes", "conv_batch_norm", "transposed"] {
+    for name in [
+        "shapes",
+        "conv_batch_norm",
+        "transposed",
+        "columns",
+        "determinants",
+        "grids",
+        "largest",
+        "regions",
+        "reversed",
+        "running",
+    ] {
         let bytes = std::fs::read(files().join("networks").join(name).join("model.onnx")).unwrap();
         let mut imported = 0;
         for at in 0..bytes.len() {
