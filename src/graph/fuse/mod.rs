@@ -321,9 +321,13 @@ impl Fusion {
         self.start_group(member);
     }
 
-    /// A group that `stage` may join: it stays small enough, and does not wait for itself.
+    /// A group that `stage` may join: it stays small enough, does not wait for itself, and `stage` reads no
+    /// quantised tensor of it.
     fn open_group(&self, g: usize, stage: &Stage) -> Option<&Group> {
         let group = self.groups[g].as_ref().filter(|group| group.operation.is_none())?;
+        if loads(stage).iter().any(|tensor| group.writes(*tensor) && self.prepared.is_quantized(*tensor)) {
+            return None;
+        }
         let fits = || fits_task(group.members.iter().map(|member| &member.stage).chain([stage]));
         (!self.would_wait_for_itself(g, stage) && fits()).then_some(group)
     }

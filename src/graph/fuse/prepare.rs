@@ -100,13 +100,19 @@ impl Prepared {
         self.aliases.get(&tensor).copied().unwrap_or(tensor)
     }
 
-    /// Whether a tensor has to exist in memory, whoever reads it. A quantised one does: it is small, and what
-    /// reads it must not see the error of a float that was rounded the other way.
+    /// Whether a tensor has to exist in memory, whoever reads it.
     pub fn is_stored(&self, tensor: TensorId) -> bool {
         self.kept.contains(&tensor)
             || self.places.contains_key(&tensor)
             || self.tensors[tensor.0 as usize].role == Role::Output
-            || self.quantized.contains(&tensor)
+            || self.is_quantized(tensor)
+    }
+
+    /// Whether a tensor holds short integers that floats were rounded to. It is small, so it is stored, and
+    /// what reads it is another task: a float that two programs round to neighbours changes no more than that
+    /// element.
+    pub fn is_quantized(&self, tensor: TensorId) -> bool {
+        self.quantized.contains(&tensor)
     }
 
     fn find_quantized(&self) -> HashSet<TensorId> {

@@ -349,3 +349,58 @@ fn requantized(
     let value = quantized(multiply(sum, factor), Some(single(zero_point)), dtype);
     builder.map(shape, dtype, value)
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use crate::graph::lower::{Builder, Operand, Operator, lower};
+    use crate::graph::{TensorData, partition};
+    use crate::workload::{Array, DType, Elements, TensorId};
+
+    fn apply(builder: &mut Builder, kind: &str, inputs: &[TensorId]) -> TensorId {
+        let operand = |tensor: &TensorId| Some(Operand { tensor: *tensor, only_reader: true });
+        let inputs = inputs.iter().map(operand).collect();
+        let attributes = BTreeMap::new();
+        let op = Operator { kind: kind.to_string(), opset: 21, attributes, inputs, outputs: vec![true] };
+        lower(builder, &op).unwrap()[0]
+    }
+
+    /// The elements of the only output, as the tasks compute them, and how many tasks there are.
+    fn computed(mut builder: Builder, output: TensorId, x: Elements) -> (Vec<f64>, usize) {
+        builder.output("y".into(), output).unwrap();
+        let network = partition(&builder.finish()).unwrap();
+        let x = Array::new(vec![x.len() as i64], x).unwrap();
+        let (_, y) = network.evaluate(&[("x", &x)]).unwrap().remove(0);
+        ((0..x.elements().len()).map(|at| y.number(at).unwrap()).collect(), network.tasks.len())
+    }
+
+    #[test]
+    fn quantised_tensors_are_stored() {
+        let mut builder = Builder::new(1 << 20);
+        let x = builder.input("x".into(), vec![5], DType::F32).unwrap();
+        let scale = builder.constant(TensorData::from_f32(vec![], &[5.0 / 255.0]));
+        let zero = builder.constant(TensorData { shape: vec![], dtype: DType::U8, bytes: vec![153].into() });
+        let q = apply(&mut builder, "QuantizeLinear", &[x, scale, zero]);
+        let back = apply(&mut builder, "DequantizeLinear", &[q, scale, zero]);
+        let x = Elements::F32(vec![0.5, -3.0, 99.0, 0.0, -99.0]);
+        let (y, tasks) = computed(builder, back, x);
+        let step = 5.0 / 255.0;
+        // 0.5 is 25.5 steps, which is even rounded up; the ends saturate
+        for (found, expected) in y.iter().zip([26.0 * step, -153.0 * step, 102.0 * step, 0.0, -153.0 * step]) {
+            assert!((found - expected).abs() < 1e-6, "{found} is not {expected}");
+        }
+        assert_eq!(tasks, 2, "what is dequantised is read from memory");
+    }
+
+    #[test]
+    fn short_integers_wrap_before_they_are_read_in_the_same_task() {
+        let mut builder = Builder::new(1 << 20);
+        let x = builder.input("x".into(), vec![4], DType::U8).unwrap();
+        let three = builder.constant(TensorData { shape: vec![], dtype: DType::U8, bytes: vec![3].into() });
+        let sum = apply(&mut builder, "Add", &[x, x]);
+        let third = apply(&mut builder, "Div", &[sum, three]);
+        let (y, tasks) = computed(builder, third, Elements::U8(vec![200, 100, 3, 255]));
+        assert_eq!((y, tasks), (vec![48.0, 66.0, 2.0, 84.0], 1));
+    }
+}
