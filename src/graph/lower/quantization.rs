@@ -256,7 +256,10 @@ impl Factor {
         if let Some(other) = points.map(|points| builder.dtype(points)).filter(|other| *other != dtype) {
             return Err(Problem::Type { input: zero_points, dtype: other });
         }
+        // symmetric quantisation: nothing to subtract
+        let are_zero = |points: &TensorId| builder.data(*points).is_some_and(|d| d.bytes.iter().all(|b| *b == 0));
         let points = points.map(|points| Parameters::new(builder, points, tensor, axis)).transpose()?;
+        let points = points.filter(|points| !are_zero(&points.tensor));
         Ok(Factor { tensor, dtype, zero_points: points })
     }
 

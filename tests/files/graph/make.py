@@ -135,8 +135,8 @@ def types():
         [node("BitShift", "x two", "a", direction="RIGHT"), node("BitShift", "x two", "b", direction="LEFT"),
          node("BitwiseXor", "a b", "c"), node("BitwiseAnd", "c mask", "d"), node("BitwiseNot", "d", "e"),
          node("Div", "e three", "f"), node("Mod", "x three", "g"), node("Add", "f g", "h"), node("Less", "x h", "l"),
-         node("Max", "x h", "y"), node("Cast", "y", "z", to=double)],
-        {"x": (u64, [4, 6])}, {"y": (u64, None), "z": (double, None), "l": (TensorProto.BOOL, None)},
+         node("Max", "x h", "y"), node("Cast", "y", "z", to=TensorProto.FLOAT)],
+        {"x": (u64, [4, 6])}, {"y": (u64, None), "z": (TensorProto.FLOAT, None), "l": (TensorProto.BOOL, None)},
         {"two": np.array([2], np.uint64), "mask": np.array([0xff00_ffff_0000_fff1], np.uint64),
          "three": np.array([3, 5, 7, 9, 11, 2**63 + 1], np.uint64)})
     doubles = {n: TYPES.standard_normal(s) for n, s in {"w": (6, 5), "b": (5,), "s": (5,)}.items()}
@@ -152,7 +152,7 @@ def types():
          node("Tan", "f", "a"), node("Asin", "t", "b"), node("Acos", "t", "c"), node("Atan", "f", "d"), node("Sinh", "f", "e"),
          node("Cosh", "f", "g"), node("Asinh", "f", "h"), node("Acosh", "o", "i"), node("Atanh", "t", "j"),
          node("Concat", "a b c d e g h i j", "y", axis=0)],
-        {"x": (double, [5, 7])}, {"y": (TensorProto.FLOAT, None)}, {"one": np.array(1, np.float32)})
+        {"x": (TensorProto.FLOAT16, [5, 7])}, {"y": (TensorProto.FLOAT, None)}, {"one": np.array(1, np.float32)})
     signed = {n: TYPES.integers(-128, 128, s).astype(np.int8) for n, s in {"w": (6, 2, 3, 3), "v": (6, 5), "u": (3, 6, 1, 1)}.items()}
     scales = {n: np.array(v, np.float32) for n, v in
               {"xs": 0.02, "ws": [0.01, 0.02, 0.005, 0.03, 0.01, 0.02], "ys": 0.9, "vs": 0.03, "zs": 1.7}.items()}

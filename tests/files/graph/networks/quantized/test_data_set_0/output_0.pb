@@ -1,1 +1,1 @@
-Jğ|sy{y|nzx|vz||twƒrv}tsqoy}kxovsrvswqyy{yxuzxxwzxuwxvvvyvwhvevroƒen€‹Wz…‹wr|s|o{}w‚~sxwq€zvvqt{v€|{€wyr…vmuxsqinzxwtvx}w€n{v}|}zto{r„v}ypo‚xhkvjnrn{uuw{|{x|xwxxtvvwvuv{{zxp…p”qz{[‰ntzszvx|~‚oynuun}~zvvorux€„z{dvvl{r€rsprfzw
+Jğs{uywv€~q{zz|swpyyrx{vy{vrzƒuv…xquƒzwzvuzzzzywzvxxvw{vuwvm~|u„tk€ƒwdu}{„|}x}tx~|vw~vtwwvvyxyzv~wnsr}y…~ozmdqwv€‚yxuxutwv|xo|wwz|zyyvuy}y†ttrz{xwq}wps…|zxvuxwsx{wxvx|yuyywwxekyp„Bb~œlqxdwp…•r}yrzvxzysvov|}yvyuz‹…vqoz|~lwuv~‚€

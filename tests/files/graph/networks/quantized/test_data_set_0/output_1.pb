@@ -1,1 +1,1 @@
-JÈvtkƒ…†‚~ˆ^Ÿ€©w™uqmŒmˆqo’t€‚oy‡„›}¨š‡Ž^œ‚Šp„dzp¥iªŽj‰‚•{¦VyRwq‚}€yjyžyh‡†Žv†o‡{r†c[lh…wˆr†…‰€ŒpšŠ…{}”pŸyŸ†€v}e—ƒ™u†`^bP¥‡¥l˜c‹Rtp„cyw‹v„‰¸GŽ:†f£mÄ|~}s“jm„{Œvwu‹mtƒwŽszgog’x~…‹s–k{{’t‰‡
+JÈƒ‘b‰~w‰}qpviƒ…a‘v‘Šs‡}‰xd­x|y‹o†‚›—a©iŒƒ}Q€›]y“t}„–§¢]®’ˆ„—|•QŸmu‹f…zsor„nz¡gvY“[zlŽ€{}w†yw}{|€ž™U™}|¼Ržom¬v’‰†r„[’•ir‰b–w¥äÆÒŒœL£pkƒŒ{wi†ˆw[N,Â-–ž‹q˜€Šzl‹~|x‹²O¨yƒp‹ˆ‘i–zTŽ kmFa·T
