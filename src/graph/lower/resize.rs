@@ -120,8 +120,9 @@ impl Plan {
             "align_corners" => at * (input - 1) as f64 / (scale * input as f64 - 1.0),
             "tf_crop_and_resize" => {
                 let (last, read) = ((input - 1) as f64, part.1 - part.0);
-                let share = if output > 1 { at / (scale * input as f64 - 1.0) } else { 0.5 };
-                last * (part.0 + read * share)
+                let share =
+                    if output > 1 { at * read * last / (scale * input as f64 - 1.0) } else { read * last / 2.0 };
+                share + part.0 * last
             }
             "asymmetric" => at / scale,
             "tf_half_pixel_for_nn" => (at + 0.5) / scale,
