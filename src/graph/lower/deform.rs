@@ -13,42 +13,19 @@ use crate::workload::{Combiner, DType, Expr, Index, TensorId};
 /// bias, and a mask `[n, offset groups · taps, ..]`. The input is sampled once for each tap and output
 /// position; what remains is a product.
 pub fn deformable(builder: &mut Builder, op: &Operator) -> Result<Vec<TensorId>, Problem> {
-    let (x, w, offsets) = (op.input(0)?, op.input(1)?, op.input(2)?);
-    let mask = op.optional(4);
-    check_floats(builder, &[&[x, w, offsets], mask.as_slice()].concat())?;
+    let Operands { x, w, offsets, mask, groups, offset_groups } = Operands::new(builder, op)?;
     builder.materialize(w)?;
     let (input, weight) = (builder.shape(x), builder.shape(w));
-    let (groups, offset_groups) = (op.int("group", 1)?, op.int("offset_group", 1)?);
-    let misfit = || {
-        let counts = format!("{groups} groups and {offset_groups} of offsets");
-        Problem::Shape(format!("input {input:?} does not fit weight {weight:?} with {counts}"))
-    };
-    if input.len() < 3 || weight.len() != input.len() || groups < 1 || offset_groups < 1 || input.contains(&0) {
-        return Err(misfit());
-    }
-    let (batch, channels, filters) = (input[0], input[1], weight[0]);
-    if channels % offset_groups != 0
-        || channels % groups != 0
-        || channels / groups != weight[1]
-        || filters % groups != 0
-    {
-        return Err(misfit());
-    }
-    let kernel = &weight[2..];
-    if op.ints("kernel_shape")?.is_some_and(|given| given != kernel) {
-        return Err(Problem::AttributeValue { name: "kernel_shape", value: "different from the weight's".to_string() });
-    }
+    let (batch, channels, filters, kernel) = (input[0], input[1], weight[0], &weight[2..]);
     let windows = windows(op, &input[2..], kernel)?;
     let output: Vec<i64> = windows.iter().map(|window| window.output).collect();
     let (rank, tap_count) = (windows.len(), Builder::check_shape(kernel)?);
-    let displacements = offset_groups.checked_mul(tap_count).and_then(|count| count.checked_mul(rank as i64));
+    let displacements = offset_groups.checked_mul(tap_count);
     let expected = |count: Option<i64>| count.map(|count| [vec![batch, count], output.clone()].concat());
-    if Some(builder.shape(offsets)) != expected(displacements) {
+    if Some(builder.shape(offsets)) != expected(displacements.and_then(|count| count.checked_mul(rank as i64))) {
         return Err(Problem::Shape(format!("offsets of shape {:?} do not fit the windows", builder.shape(offsets))));
     }
-    if let Some(mask) =
-        mask.filter(|mask| Some(builder.shape(*mask)) != expected(displacements.map(|c| c / rank as i64)))
-    {
+    if let Some(mask) = mask.filter(|mask| Some(builder.shape(*mask)) != expected(displacements)) {
         return Err(Problem::Shape(format!("a mask of shape {:?} does not fit the windows", builder.shape(mask))));
     }
     let places = [vec![batch, offset_groups, tap_count], output.clone()].concat();
@@ -76,6 +53,44 @@ pub fn deformable(builder: &mut Builder, op: &Operator) -> Result<Vec<TensorId>,
         builder.reduce(spatial, vec![weight[1], tap_count], Combiner::Sum, DType::F32, multiply(read, tap))?;
     let product = reshape_to(builder, product, [vec![batch, filters], output].concat())?;
     Ok(vec![biased(builder, op.optional(3), product)?])
+}
+
+/// The inputs but the bias, and how channels are grouped.
+struct Operands {
+    x: TensorId,
+    w: TensorId,
+    offsets: TensorId,
+    mask: Option<TensorId>,
+    groups: i64,
+    offset_groups: i64,
+}
+
+impl Operands {
+    fn new(builder: &Builder, op: &Operator) -> Result<Operands, Problem> {
+        let (x, w, offsets, mask) = (op.input(0)?, op.input(1)?, op.input(2)?, op.optional(4));
+        check_floats(builder, &[x, w, offsets])?;
+        if let Some(dtype) = mask.map(|mask| builder.dtype(mask)).filter(|dtype| *dtype != DType::F32) {
+            return Err(Problem::Type { input: 4, dtype });
+        }
+        let (input, weight) = (builder.shape(x), builder.shape(w));
+        let (groups, offset_groups) = (op.int("group", 1)?, op.int("offset_group", 1)?);
+        let has_dimensions = input.len() >= 3 && weight.len() == input.len() && !input.contains(&0);
+        let divide = |groups: i64, channels: i64| groups >= 1 && channels % groups == 0;
+        let fits = has_dimensions
+            && divide(groups, input[1])
+            && divide(groups, weight[0])
+            && divide(offset_groups, input[1])
+            && input[1] / groups == weight[1];
+        if !fits {
+            let counts = format!("{groups} groups and {offset_groups} of offsets");
+            return Err(Problem::Shape(format!("input {input:?} does not fit weight {weight:?} with {counts}")));
+        }
+        if op.ints("kernel_shape")?.is_some_and(|kernel| kernel != &weight[2..]) {
+            let value = "different from the weight's".to_string();
+            return Err(Problem::AttributeValue { name: "kernel_shape", value });
+        }
+        Ok(Operands { x, w, offsets, mask, groups, offset_groups })
+    }
 }
 
 /// The elements that each tap reads, by dimension: tables `[n, offset groups, taps, output .., 2]`.

@@ -15,71 +15,90 @@ const MAX_SIDE: i64 = 1 << 16;
 /// several, so that at most four lie within one element of another; one more is for rounding.
 const NEAR_SAMPLES: i64 = 5;
 
-/// Input `[n, c, h, w]`, regions `[r, 4]` as left, top, right and bottom, and the image of each. Result `[r,
-/// c, bins, bins]`.
+/// Input `[n, c, h, w]`, regions `[r, 4]` as left, top, right and bottom, and the image of each. Result
+/// `[r, c, bins, bins]`.
 pub fn align(builder: &mut Builder, op: &Operator) -> Result<Vec<TensorId>, Problem> {
-    let (x, regions, images) = (op.input(0)?, op.input(1)?, op.input(2)?);
-    let (shape, own, count) = (builder.shape(x), builder.shape(regions), builder.shape(images));
-    if shape.len() != 4 || count.len() != 1 || own != [count[0], 4] || shape.contains(&0) {
-        return Err(Problem::Shape(format!("regions {own:?} of images {count:?} do not fit {shape:?}")));
-    }
-    for (input, (tensor, is_index)) in [(x, false), (regions, false), (images, true)].into_iter().enumerate() {
-        let dtype = builder.dtype(tensor);
-        if is_index != matches!(dtype, DType::I32 | DType::I64) || !(is_index || dtype == DType::F32) {
-            return Err(Problem::Type { input, dtype });
-        }
-    }
-    let side = |name: &'static str, default: i64, least: i64| -> Result<i64, Problem> {
-        let value = op.int(name, default)?;
-        let fits = (least..MAX_SIDE).contains(&value);
-        if fits { Ok(value) } else { Err(Problem::AttributeValue { name, value: value.to_string() }) }
-    };
-    let bins = [side("output_height", 1, 1)?, side("output_width", 1, 1)?];
-    let samples = side("sampling_ratio", 0, 0)?;
-    let default = if op.opset < 16 { "output_half_pixel" } else { "half_pixel" };
-    let half_pixel = match op.text("coordinate_transformation_mode", default)? {
-        "half_pixel" => true,
-        "output_half_pixel" => false,
-        other => {
-            let value = other.to_string();
-            return Err(Problem::AttributeValue { name: "coordinate_transformation_mode", value });
-        }
-    };
-    let mode = match op.text("mode", "avg")? {
-        "avg" => Combiner::Sum,
-        "max" => Combiner::Maximum,
-        other => return Err(Problem::AttributeValue { name: "mode", value: other.to_string() }),
-    };
-    let sides = [(0, 1), (1, 0)].map(|(d, first)| Side {
-        regions,
-        count: count[0],
-        extent: shape[2 + d],
-        bins: bins[d],
-        first,
-        scale: 0.0,
-        half_pixel,
-    });
-    let scale = op.float("spatial_scale", 1.0)?;
-    let [rows, columns] = sides.map(|side| Side { scale, ..side });
+    let [x, regions, images] = checked_inputs(builder, op)?;
+    let (shape, count) = (builder.shape(x), builder.shape(images)[0]);
+    let pooling = Pooling::new(op)?;
+    let (bins, samples) = (pooling.bins, pooling.samples);
+    let side = |d: usize, first: i64| Side { regions, count, extent: shape[2 + d], bins: bins[d], first, pooling };
+    let (rows, columns) = (side(0, 1), side(1, 0));
     let image = clamped(cast(builder.dtype(images), DType::I64, load(images, vec![var(0)])), shape[0]);
-    let result = [count[0], shape[1], bins[0], bins[1]];
-    let pooled = match (samples, mode) {
-        (0, Combiner::Sum) => adaptive_average(builder, x, image, &rows, &columns)?,
+    match (samples, pooling.mode) {
+        (0, Combiner::Sum) => return Ok(vec![adaptive_average(builder, x, image, &rows, &columns)?]),
         (0, _) => return Err(Problem::Unsupported("mode max with sampling_ratio 0".to_string())),
-        (samples, mode) => {
-            let taps = [rows.taps(builder, samples)?, columns.taps(builder, samples)?];
-            // axes: r, c, the bins; then the samples of each side, and the taps of each
-            let at = [0, 1].map(|d| vec![var(0), var(2 + d), var(4 + d), var(6 + d)]);
-            let read = |places: Vec<Index>| load(x, [vec![image.clone(), var(1)], places].concat());
-            let value = weighted(&taps, &at, DType::F32, &read);
-            builder.reduce(result.to_vec(), vec![samples, samples, 2, 2], mode, DType::F32, value)?
-        }
-    };
-    if samples == 0 || mode != Combiner::Sum || samples == 1 {
+        _ => {}
+    }
+    let taps = [rows.taps(builder, samples)?, columns.taps(builder, samples)?];
+    // axes: r, c, the bins; then the samples of each side, and the taps of each
+    let at = [0, 1].map(|d| vec![var(0), var(2 + d), var(4 + d), var(6 + d)]);
+    let read = |places: Vec<Index>| load(x, [vec![image.clone(), var(1)], places].concat());
+    let value = weighted(&taps, &at, DType::F32, &read);
+    let result = vec![count, shape[1], bins[0], bins[1]];
+    let pooled = builder.reduce(result.clone(), vec![samples, samples, 2, 2], pooling.mode, DType::F32, value)?;
+    if pooling.mode != Combiner::Sum || samples == 1 {
         return Ok(vec![pooled]);
     }
     let share = float(1.0 / (samples * samples) as f64);
-    Ok(vec![builder.map(result.to_vec(), DType::F32, multiply(load(pooled, vars(0, 4)), share))?])
+    Ok(vec![builder.map(result, DType::F32, multiply(load(pooled, vars(0, 4)), share))?])
+}
+
+fn checked_inputs(builder: &Builder, op: &Operator) -> Result<[TensorId; 3], Problem> {
+    let inputs = [op.input(0)?, op.input(1)?, op.input(2)?];
+    let [shape, regions, images] = inputs.map(|tensor| builder.shape(tensor));
+    if shape.len() != 4 || images.len() != 1 || regions != [images[0], 4] || shape.contains(&0) {
+        return Err(Problem::Shape(format!("regions {regions:?} of images {images:?} do not fit {shape:?}")));
+    }
+    for (input, tensor) in inputs.into_iter().enumerate() {
+        let dtype = builder.dtype(tensor);
+        let fits = if input == 2 { matches!(dtype, DType::I32 | DType::I64) } else { dtype == DType::F32 };
+        if !fits {
+            return Err(Problem::Type { input, dtype });
+        }
+    }
+    Ok(inputs)
+}
+
+/// How regions are pooled: the attributes.
+#[derive(Clone, Copy)]
+struct Pooling {
+    /// Rows and columns of the result.
+    bins: [i64; 2],
+    /// Along each side of a bin; 0: as many as are no more than one element apart.
+    samples: i64,
+    mode: Combiner,
+    /// From the regions' coordinates to elements.
+    scale: f64,
+    /// Whether 0 is the outer edge of the first element, and not its centre.
+    half_pixel: bool,
+}
+
+impl Pooling {
+    fn new(op: &Operator) -> Result<Pooling, Problem> {
+        let side = |name: &'static str, default: i64, least: i64| -> Result<i64, Problem> {
+            let value = op.int(name, default)?;
+            let fits = (least..MAX_SIDE).contains(&value);
+            if fits { Ok(value) } else { Err(Problem::AttributeValue { name, value: value.to_string() }) }
+        };
+        let default = if op.opset < 16 { "output_half_pixel" } else { "half_pixel" };
+        let half_pixel = match op.text("coordinate_transformation_mode", default)? {
+            "half_pixel" => true,
+            "output_half_pixel" => false,
+            other => {
+                let value = other.to_string();
+                return Err(Problem::AttributeValue { name: "coordinate_transformation_mode", value });
+            }
+        };
+        let mode = match op.text("mode", "avg")? {
+            "avg" => Combiner::Sum,
+            "max" => Combiner::Maximum,
+            other => return Err(Problem::AttributeValue { name: "mode", value: other.to_string() }),
+        };
+        let bins = [side("output_height", 1, 1)?, side("output_width", 1, 1)?];
+        let samples = side("sampling_ratio", 0, 0)?;
+        Ok(Pooling { bins, samples, mode, scale: op.float("spatial_scale", 1.0)?, half_pixel })
+    }
 }
 
 /// One side of the regions.
@@ -92,20 +111,19 @@ struct Side {
     bins: i64,
     /// The column of the regions where it begins; it ends two columns behind.
     first: i64,
-    scale: f64,
-    half_pixel: bool,
+    pooling: Pooling,
 }
 
 impl Side {
     /// Where each region begins, and how long its bins are: `[r]`, in elements.
     fn bins(&self, builder: &mut Builder) -> Result<(TensorId, TensorId), Problem> {
         let end = |column: i64| {
-            let scaled = multiply(load(self.regions, vec![var(0), Index::constant(column)]), float(self.scale));
-            if self.half_pixel { subtract(scaled, float(0.5)) } else { scaled }
+            let scaled = multiply(load(self.regions, vec![var(0), Index::constant(column)]), float(self.pooling.scale));
+            if self.pooling.half_pixel { subtract(scaled, float(0.5)) } else { scaled }
         };
         let length = subtract(end(self.first + 2), end(self.first));
         // what is malformed becomes a region of one element
-        let length = if self.half_pixel { length } else { maximum(length, float(1.0)) };
+        let length = if self.pooling.half_pixel { length } else { maximum(length, float(1.0)) };
         let start = builder.map(vec![self.count], DType::F32, end(self.first))?;
         let bin = builder.map(vec![self.count], DType::F32, divide(length, float(self.bins as f64)))?;
         Ok((start, bin))

@@ -191,6 +191,7 @@ def signals():
         {"x": (TensorProto.FLOAT, [2, 1000, 3, 1]), "s": (TensorProto.FLOAT, [1, 1500, 1]), "w": (TensorProto.FLOAT, [1024])},
         several("a", "c", "d", "e"),
         {"n": np.int64(1024), "b": np.int64(2048), "axis": np.int64(1), "step": np.int64(300)}, opset=20)
+    yield "hardmax_before_13", model([node("Hardmax", "x", "y", axis=1)], *image(3, 4, 5), {}, opset=11)
     # longer than what is summed up at once
     yield "running", model(
         [node("CumSum", "x axis", "a"), node("CumSum", "x axis", "b", exclusive=1, reverse=1)],
