@@ -236,8 +236,8 @@ pub(super) fn plan_memory(network: &Network) -> (MemoryPlan, Vec<u64>) {
     (plan, offsets)
 }
 
-/// The buffers of a repetition that live longer than an iteration: those that are used outside of it, and those of
-/// which iterations use different parts.
+/// The buffers of a repetition that live longer than an iteration: those that are used outside of it, and
+/// those of which iterations use different parts.
 fn outliving(network: &Network, region: &Region) -> BTreeSet<usize> {
     let conditions = network.regions.iter().filter_map(|region| match &region.kind {
         RegionKind::If { condition, .. } => Some((region.calls.start, condition)),

@@ -53,7 +53,8 @@ pub fn check_targets<'t>(targets: impl IntoIterator<Item = &'t Target>) -> Resul
     }
 }
 
-/// Whether these machines can run a network: GPUs repeat nothing, branch nowhere, and have no run-time library.
+/// Whether these machines can run a network: GPUs repeat nothing, branch nowhere, and have no run-time
+/// library.
 ///
 /// # Errors
 /// [`ArtifactError::OnGpu`]

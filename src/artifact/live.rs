@@ -18,8 +18,8 @@ pub fn check(network: &Network, arena: &[u64], arena_bytes: u64) -> Result<(), A
     check.calls(0..network.calls.len(), &network.regions, 0, 1)
 }
 
-/// Iterations of a repetition that are gone through: the halves of states change their parts, and what is left over
-/// from one meets the next.
+/// Iterations of a repetition that are gone through: the halves of states change their parts, and what is
+/// left over from one meets the next.
 const ITERATIONS: i64 = 3;
 
 struct Check<'a> {
@@ -33,8 +33,8 @@ struct Check<'a> {
 type Part = (Role, usize, Range<u64>);
 
 impl Check<'_> {
-    /// Goes through calls in order, through both branches where there are two. `regions` are those that start among
-    /// the calls; they are in an iteration of so many.
+    /// Goes through calls in order, through both branches where there are two. `regions` are those that start
+    /// among the calls; they are in an iteration of so many.
     fn calls(
         &mut self,
         calls: Range<usize>,
@@ -70,7 +70,8 @@ impl Check<'_> {
         Ok(())
     }
 
-    /// Where an argument lies in the arena, if it does. What does not come back where it was counts as a whole.
+    /// Where an argument lies in the arena, if it does. What does not come back where it was counts as a
+    /// whole.
     fn bytes(&self, at: &Binding, elements: i64, size: u64, iteration: i64, iterations: i64) -> Option<Range<u64>> {
         let buffer = self.network.buffers.get(at.buffer)?;
         let moved =

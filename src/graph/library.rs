@@ -1,7 +1,8 @@
-//! The run-time library: what no loop nest computes well, because it stores at places that depend on data, or sorts.
+//! The run-time library: what no loop nest computes well, because it stores at places that depend on data, or
+//! sorts.
 //!
-//! `artifact/deploy/library.c` does the same, and deployed networks call that; here is the reference that it is
-//! compared with.
+//! `artifact/deploy/library.c` does the same, and deployed networks call that; here is the reference that it
+//! is compared with.
 
 use std::cmp::Ordering;
 use std::fmt;
@@ -23,11 +24,12 @@ pub enum Reduction {
 /// A routine, with all that it knows before it runs.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub enum Routine {
-    /// Values `[outer, extent, inner]` to the `count` greatest or least along the middle axis, and their places,
-    /// `[outer, count, inner]` both, the foremost first; of equal ones the earlier. A NaN is above all numbers.
+    /// Values `[outer, extent, inner]` to the `count` greatest or least along the middle axis, and their
+    /// places, `[outer, count, inner]` both, the foremost first; of equal ones the earlier. A NaN is above
+    /// all numbers.
     TopK { outer: i64, extent: i64, inner: i64, count: i64, largest: bool, dtype: DType },
-    /// Data of `blocks` blocks of `block` elements, places `[updates]` in i64, each the number of a block, and
-    /// updates of as many blocks: the data with all updates, one after the other.
+    /// Data of `blocks` blocks of `block` elements, places `[updates]` in i64, each the number of a block,
+    /// and updates of as many blocks: the data with all updates, one after the other.
     Scatter { blocks: i64, block: i64, updates: i64, reduction: Reduction, dtype: DType },
 }
 

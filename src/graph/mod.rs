@@ -91,8 +91,8 @@ pub struct Network {
     /// In execution order.
     pub calls: Vec<Call>,
     pub buffers: Vec<NetworkBuffer>,
-    /// Calls that run again and again, or under a condition. Ranges lie apart or inside of one another; they are
-    /// sorted by where they start, outer ones first.
+    /// Calls that run again and again, or under a condition. Ranges lie apart or inside of one another; they
+    /// are sorted by where they start, outer ones first.
     pub regions: Vec<Region>,
 }
 
@@ -115,8 +115,8 @@ pub enum Callee {
     Library(Routine),
 }
 
-/// One run of a kernel or of a routine. `arguments` bind a workload's inputs, constants and outputs, in the order
-/// of its tensors; or a routine's inputs, then its outputs.
+/// One run of a kernel or of a routine. `arguments` bind a workload's inputs, constants and outputs, in the
+/// order of its tensors; or a routine's inputs, then its outputs.
 #[derive(Clone, Debug)]
 pub struct Call {
     pub callee: Callee,

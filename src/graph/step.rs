@@ -4,7 +4,7 @@
 //! t4 = sum 512 mul t2 ...                     stage
 //! t5, t6 = top k 8 of 64 (t4)                 library call
 //! if t7 { .. t10 } else { .. t13 } -> t14     branches: one of them runs
-//! repeat 128 with t20 -> t21 = t24 -> t25 {   t20 is the state before, t21 during, t24 after an iteration, t25 at last
+//! repeat 128 with t20 -> t21 = t24 -> t25 {   states: before, during, after an iteration, at last
 //!     scan t15 as t22                         an element of the leading axis in each iteration
 //!     ..
 //!     collect t23 as t26
@@ -81,7 +81,8 @@ pub struct State {
     pub last: TensorId,
 }
 
-/// A tensor of which each iteration reads one element of the leading axis, the last one first where `reversed`.
+/// A tensor of which each iteration reads one element of the leading axis, the last one first where
+/// `reversed`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Scanned {
     /// `[count, ..]`
@@ -91,7 +92,8 @@ pub struct Scanned {
     pub reversed: bool,
 }
 
-/// A tensor of which each iteration writes one element of the leading axis, the last one first where `reversed`.
+/// A tensor of which each iteration writes one element of the leading axis, the last one first where
+/// `reversed`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Collected {
     /// `[..]`; written by a stage of the body, not read there.

@@ -31,6 +31,19 @@ pub enum ProgramError {
     Stage { node: String, source: WorkloadError },
 }
 
+/// By tensor: whether it was written, and whether what comes next sees it.
+struct Written {
+    visible: Vec<bool>,
+    ever: Vec<bool>,
+}
+
+impl Written {
+    /// What a block writes is not seen outside of it.
+    fn hide(&mut self, tensors: impl Iterator<Item = TensorId>) {
+        tensors.for_each(|tensor| self.visible[tensor.0 as usize] = false);
+    }
+}
+
 impl Program {
     /// Checks that constants and nothing else have data, that each other tensor is an input or written once
     /// and before it is read, that inputs and outputs are what they say, and each stage as a workload of its
@@ -59,15 +72,16 @@ impl Program {
             }
         }
         let is_argument = |role: Role| matches!(role, Role::Input | Role::Constant);
-        let mut written: Vec<bool> = self.tensors.iter().map(|tensor| is_argument(tensor.role)).collect();
+        let given: Vec<bool> = self.tensors.iter().map(|tensor| is_argument(tensor.role)).collect();
+        let mut written = Written { visible: given.clone(), ever: given };
         self.validate_steps(&self.steps, &mut written, false)?;
-        match written.iter().position(|written| !written) {
+        match written.ever.iter().position(|written| !written) {
             Some(tensor) => Err(ProgramError::NotWritten(TensorId(tensor as u32))),
             None => Ok(()),
         }
     }
 
-    fn validate_steps(&self, steps: &[Step], written: &mut [bool], is_repeated: bool) -> Result<(), ProgramError> {
+    fn validate_steps(&self, steps: &[Step], written: &mut Written, is_repeated: bool) -> Result<(), ProgramError> {
         for step in steps {
             match step {
                 Step::Stage(stage) => self.validate_stage(stage, written)?,
@@ -84,6 +98,7 @@ impl Program {
                     for branch in branches {
                         self.validate_steps(&branch.steps, written, is_repeated)?;
                         self.validate_results(branch.results.iter().copied(), &branch.steps, node)?;
+                        written.hide(branch.steps.iter().flat_map(Step::outputs));
                     }
                     outputs.iter().try_for_each(|output| self.validate_write(*output, written, node))?;
                 }
@@ -94,7 +109,7 @@ impl Program {
         Ok(())
     }
 
-    fn validate_repeat(&self, repeat: &Repeat, written: &mut [bool]) -> Result<(), ProgramError> {
+    fn validate_repeat(&self, repeat: &Repeat, written: &mut Written) -> Result<(), ProgramError> {
         let Repeat { count, states, scanned, collected, body, node } = repeat;
         let is_element = |part: TensorId, whole: TensorId| {
             let (Some(part), Some(whole)) = (self.tensors.get(part.0 as usize), self.tensors.get(whole.0 as usize))
@@ -119,6 +134,8 @@ impl Program {
         self.validate_steps(body, written, true)?;
         let results = states.iter().map(|s| s.next).chain(collected.iter().map(|c| c.part));
         self.validate_results(results, body, node)?;
+        written.hide(body.iter().flat_map(Step::outputs));
+        written.hide(states.iter().map(|s| s.current).chain(scanned.iter().map(|s| s.part)));
         let outputs = states.iter().map(|s| s.last).chain(collected.iter().map(|c| c.whole));
         outputs.into_iter().try_for_each(|output| self.validate_write(output, written, node))
     }
@@ -142,7 +159,7 @@ impl Program {
         Ok(())
     }
 
-    fn validate_call(&self, call: &LibraryCall, written: &mut [bool]) -> Result<(), ProgramError> {
+    fn validate_call(&self, call: &LibraryCall, written: &mut Written) -> Result<(), ProgramError> {
         let LibraryCall { routine, inputs, outputs, node } = call;
         inputs.iter().try_for_each(|input| self.validate_read(*input, written, node))?;
         outputs.iter().try_for_each(|output| self.validate_write(*output, written, node))?;
@@ -160,27 +177,29 @@ impl Program {
         some.len() == others.len() && some.iter().zip(others).all(|(a, b)| about(a).is_some() && about(a) == about(b))
     }
 
-    fn validate_read(&self, tensor: TensorId, written: &[bool], node: &str) -> Result<(), ProgramError> {
-        match written.get(tensor.0 as usize) {
+    fn validate_read(&self, tensor: TensorId, written: &Written, node: &str) -> Result<(), ProgramError> {
+        match written.visible.get(tensor.0 as usize) {
             Some(true) => Ok(()),
             _ => Err(ProgramError::ReadTooEarly { node: node.to_string(), tensor }),
         }
     }
 
-    fn validate_write(&self, tensor: TensorId, written: &mut [bool], node: &str) -> Result<(), ProgramError> {
-        let written = written.get_mut(tensor.0 as usize).ok_or(ProgramError::UnknownTensor(tensor))?;
-        match std::mem::replace(written, true) {
+    fn validate_write(&self, tensor: TensorId, written: &mut Written, node: &str) -> Result<(), ProgramError> {
+        let index = tensor.0 as usize;
+        let ever = written.ever.get_mut(index).ok_or(ProgramError::UnknownTensor(tensor))?;
+        written.visible[index] = true;
+        match std::mem::replace(ever, true) {
             true => Err(ProgramError::WrittenTwice { node: node.to_string(), tensor }),
             false => Ok(()),
         }
     }
 
-    fn validate_stage(&self, stage: &super::ProgramStage, written: &mut [bool]) -> Result<(), ProgramError> {
+    fn validate_stage(&self, stage: &super::ProgramStage, written: &mut Written) -> Result<(), ProgramError> {
         let node = || stage.node.clone();
         let output = stage.stage.output;
         let described = self.tensors.get(output.0 as usize).ok_or(ProgramError::UnknownTensor(output))?;
         let describe = |tensor: TensorId| {
-            let known = written.get(tensor.0 as usize).copied().unwrap_or(false);
+            let known = written.visible.get(tensor.0 as usize).copied().unwrap_or(false);
             known.then(|| (self.tensor(tensor).shape.clone(), self.tensor(tensor).dtype))
         };
         let (mut workload, _) = stage_workload(&stage.stage, described.dtype, &describe)

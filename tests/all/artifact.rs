@@ -118,6 +118,60 @@ fn copied() -> (tempfile::TempDir, PathBuf) {
     (parent, folder)
 }
 
+/// A network of `tests/files/graph`.
+fn stored(name: &str) -> (PathBuf, Program) {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/files/graph/networks").join(name);
+    let program = graph::import(&folder.join("model.onnx"), &graph::ImportOptions::default()).unwrap();
+    (folder, program)
+}
+
+#[test]
+fn deployed_networks_repeat_branch_and_call_the_library() {
+    let names = ["lstm_2", "gru_5", "if_0", "loop_0", "while_0", "scan_5", "top_k_0", "scatter_0", "inside_1"];
+    for name in names {
+        let (files, program) = stored(name);
+        let network = graph::partition(&program).unwrap();
+        let (space, target) = (Space::standard(), Target::Cpu(host()));
+        let task = |workload: &_| Task { workload: Clone::clone(workload), target: target.clone() };
+        let schedules: Vec<Schedule> =
+            network.tasks.iter().map(|t| Schedule::untuned(&space, &task(&t.workload)).unwrap()).collect();
+        let folder = tempfile::tempdir().unwrap();
+        let folder = folder.path().join("net");
+        let version = Version { target: &target, schedules: &schedules };
+        let options = Options { name: "net", folder: &folder };
+        artifact::compile(&network, &[version], &options, &mut |_| ControlFlow::Continue(())).unwrap();
+        let model = Model::load(&folder, threads(2)).unwrap();
+        let data = |kind: &str, at: usize| {
+            graph::import_tensor(&files.join(format!("test_data_set_0/{kind}_{at}.pb"))).unwrap()
+        };
+        let inputs: Vec<TensorData> = (0..program.inputs.len()).map(|at| data("input", at)).collect();
+        // the second run finds what the first one left in memory
+        for outputs in [model.run(&inputs).unwrap(), model.run(&inputs).unwrap()] {
+            for (at, output) in outputs.iter().enumerate() {
+                let (found, expected) = (output.to_f64(), data("output", at).to_f64());
+                let largest = expected.iter().fold(0.0f64, |m, x| m.max(x.abs()));
+                assert_eq!(found.len(), expected.len(), "{name}");
+                for (a, b) in found.iter().zip(&expected) {
+                    assert!((a - b).abs() <= 1e-5 * largest, "{name}: {a} is not {b}");
+                }
+            }
+        }
+        assert!(!model.manifest().regions.is_empty() || name.starts_with("top_k") || name.starts_with("scatter"));
+    }
+}
+
+#[test]
+fn networks_that_only_cpus_run_are_refused_for_gpus() {
+    let text = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("targets/gpus/sm_100.toml")).unwrap();
+    let gpu = Target::from_toml(&text).unwrap();
+    for (name, needed) in [("while_0", "loops or branches"), ("top_k_0", "the routine `top_k")] {
+        let network = graph::partition(&stored(name).1).unwrap();
+        let error = artifact::check_network(&network, [&gpu]).unwrap_err();
+        assert!(matches!(error, ArtifactError::OnGpu(_)) && error.to_string().contains(needed), "{error}");
+        artifact::check_network(&network, [&Target::Cpu(host())]).unwrap();
+    }
+}
+
 #[test]
 fn a_loaded_artifact_computes_the_network() {
     let mlp = Mlp::new();

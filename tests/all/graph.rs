@@ -5,8 +5,8 @@
 
 use std::path::{Path, PathBuf};
 
-use tilescribe::graph::{ImportError, ImportOptions, Program, TensorData, import, import_tensor};
-use tilescribe::workload::{DType, Role};
+use tilescribe::graph::{ImportError, ImportOptions, Program, Step, TensorData, import, import_tensor, partition};
+use tilescribe::workload::{Array, DType, Role};
 
 fn files() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/files/graph")
@@ -34,8 +34,9 @@ fn small_networks_give_what_onnx_runtime_gives() {
             |kind: &str, at: usize| import_tensor(&case.join(format!("test_data_set_0/{kind}_{at}.pb"))).unwrap();
         let inputs: Vec<TensorData> = (0..program.inputs.len()).map(|at| data("input", at)).collect();
         let outputs = program.evaluate(&inputs).unwrap();
-        for (at, output) in outputs.iter().enumerate() {
-            let expected = data("output", at);
+        let in_tasks = evaluate_in_tasks(&program, &inputs);
+        for (at, output) in outputs.iter().chain(&in_tasks).enumerate() {
+            let expected = data("output", at % outputs.len());
             assert_eq!((&output.shape, output.dtype), (&expected.shape, expected.dtype), "{}", case.display());
             let (found, expected) = (output.to_f64(), expected.to_f64());
             let largest = expected.iter().fold(0.0f64, |m, x| m.max(x.abs()));
@@ -51,6 +52,41 @@ fn small_networks_give_what_onnx_runtime_gives() {
             }
         }
     }
+}
+
+/// What the network's tasks give, one after the other.
+fn evaluate_in_tasks(program: &Program, inputs: &[TensorData]) -> Vec<TensorData> {
+    let network = partition(program).unwrap();
+    network.validate().unwrap();
+    let array = |data: &TensorData| Array::from_bytes(data.shape.clone(), data.dtype, &data.bytes).unwrap();
+    let arrays: Vec<Array> = inputs.iter().map(array).collect();
+    let named: Vec<(&str, &Array)> = program.inputs.iter().map(|(name, _)| name.as_str()).zip(&arrays).collect();
+    let results = network.evaluate(&named).unwrap();
+    let tensor = |(name, _): &(String, _)| {
+        let (_, found) = results.iter().find(|(other, _)| other == name).unwrap();
+        TensorData { shape: found.shape().to_vec(), dtype: found.dtype(), bytes: found.to_bytes().into() }
+    };
+    program.outputs.iter().map(tensor).collect()
+}
+
+#[test]
+fn what_is_known_at_import_leaves_no_operation() {
+    // one branch, short loops, functions and short sequences are put in place; long ones stay
+    let operations = |name: &str| network(name).steps.iter().filter(|step| step.stage().is_none()).count();
+    assert_eq!(["function_0", "loop_0"].map(operations), [0, 1]);
+    let kinds = |name: &str| -> Vec<&'static str> {
+        let kind = |step: &Step| match step {
+            Step::Stage(_) => None,
+            Step::Library(_) => Some("library"),
+            Step::If(_) => Some("if"),
+            Step::Repeat(_) => Some("repeat"),
+        };
+        network(name).steps.iter().filter_map(kind).collect()
+    };
+    assert_eq!(kinds("if_0"), ["if"]);
+    assert_eq!(kinds("while_0"), ["repeat"]);
+    assert_eq!(kinds("top_k_0"), ["library"]);
+    assert_eq!(kinds("inside_1"), ["repeat"]);
 }
 
 #[test]
@@ -108,6 +144,9 @@ fn every_changed_byte_is_survived() {
         "regions",
         "reversed",
         "running",
+        "if_0",
+        "while_0",
+        "function_0",
     ] {
         let bytes = std::fs::read(files().join("networks").join(name).join("model.onnx")).unwrap();
         let mut imported = 0;

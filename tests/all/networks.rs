@@ -8,7 +8,8 @@ use std::path::Path;
 
 use rand::{Rng, SeedableRng, rngs::StdRng};
 use tilescribe::graph::{
-    Callee, ImportOptions, Network, NetworkError, PartitionError, Program, Source, TensorData, import, partition,
+    Callee, ImportOptions, Network, NetworkError, PartitionError, Program, RegionKind, Source, TensorData, import,
+    partition,
 };
 use tilescribe::workload::{
     Array, Binary, Combiner, Condition, DType, Expr, Index, Role, Stage, Tensor, TensorId, Unary, Var, Workload,
@@ -649,6 +650,27 @@ fn damaged_networks_are_refused() {
     assert!(matches!(damaged(&|n| n.calls[1].arguments.truncate(1)), NetworkError::Arguments { .. }));
     assert!(matches!(damaged(&|n| n.calls.push(n.calls[1].clone())), NetworkError::WrittenTwice { .. }));
     assert!(matches!(damaged(&|n| n.calls.truncate(1)), NetworkError::Incomplete { .. }));
+}
+
+#[test]
+fn damaged_regions_are_refused() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/files/graph/networks/while_0/model.onnx");
+    let network = partition(&import(&path, &ImportOptions::default()).unwrap()).unwrap();
+    network.validate().unwrap();
+    // the loop, and in it what runs while the condition holds, and what runs then
+    let kinds: Vec<bool> =
+        network.regions.iter().map(|region| matches!(region.kind, RegionKind::Repeat { .. })).collect();
+    assert_eq!(kinds, [true, false, false]);
+    let damaged = |damage: &dyn Fn(&mut Network)| {
+        let mut network = network.clone();
+        damage(&mut network);
+        network.validate().expect_err("the network is damaged")
+    };
+    assert!(matches!(damaged(&|n| n.regions[0].calls.end += 99), NetworkError::Region { .. }));
+    assert!(matches!(damaged(&|n| n.regions[1].calls.end = n.regions[1].calls.start), NetworkError::Region { .. }));
+    assert!(matches!(damaged(&|n| n.regions.swap(0, 2)), NetworkError::Region { .. }));
+    assert!(matches!(damaged(&|n| n.regions[0].kind = RegionKind::Repeat { count: 0 }), NetworkError::Region { .. }));
+    assert!(matches!(damaged(&|n| n.regions[1].kind = RegionKind::Repeat { count: 2 }), NetworkError::Region { .. }));
 }
 
 /// The small networks that `tests/networks.py --make` exports: (file, number of tasks, number of calls).

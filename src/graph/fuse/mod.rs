@@ -14,8 +14,8 @@
 //! Then contractions join the row chain between them (attention), where nobody else reads what one leaves to
 //! the next ([`chain`]).
 //!
-//! Operations (branches, repetitions, calls of the run-time library) are groups that nothing joins: what they read is
-//! stored. The blocks of steps inside of them are cut by themselves.
+//! Operations (branches, repetitions, calls of the run-time library) are groups that nothing joins: what they
+//! read is stored. The blocks of steps inside of them are cut by themselves.
 //!
 //! Views and concatenations are gone before that ([`prepare`]). Joining never makes tasks wait for one
 //! another in a circle.

@@ -10,6 +10,9 @@ use crate::workload::{DType, Role, TensorId};
 /// A repetition may run so often.
 pub const MAX_ITERATIONS: i64 = 1 << 24;
 
+/// Maximum number of branches and repetitions in a program.
+const MAX_OPERATIONS: usize = 1 << 9;
+
 /// A repetition whose body is being made.
 #[derive(Debug)]
 pub struct OpenRepeat {
@@ -54,6 +57,21 @@ impl Builder {
         self.open_block(false);
     }
 
+    /// One more operation that holds blocks.
+    fn count_operation(&mut self) -> Result<(), Problem> {
+        self.operations += 1;
+        match self.operations > MAX_OPERATIONS {
+            true => Err(Problem::Unsupported(format!("more than {MAX_OPERATIONS} loops and branches"))),
+            false => Ok(()),
+        }
+    }
+
+    /// Puts the steps of a branch where it was opened: it needs no condition after all.
+    pub fn dissolve_branch(&mut self) {
+        let steps = self.close_block();
+        self.steps().extend(steps);
+    }
+
     /// Ends a branch with its results.
     ///
     /// # Errors
@@ -63,11 +81,13 @@ impl Builder {
         Ok(Branch { steps: self.close_block(), results })
     }
 
-    /// The results of one of two branches: of the first where the condition, a Boolean of one element, is true.
+    /// The results of one of two branches: of the first where the condition, a Boolean of one element, is
+    /// true.
     ///
     /// # Errors
     /// [`Problem`] where the condition is something else, or the results differ in shape or type.
     pub fn conditional(&mut self, condition: TensorId, branches: [Branch; 2]) -> Result<Vec<TensorId>, Problem> {
+        self.count_operation()?;
         let about = self.tensor(condition);
         if about.dtype != DType::Bool {
             return Err(Problem::Type { input: 0, dtype: about.dtype });
@@ -90,8 +110,8 @@ impl Builder {
         Ok(outputs)
     }
 
-    /// Starts a repetition with states, and with tensors whose leading axis it goes through, backwards where it says
-    /// so.
+    /// Starts a repetition with states, and with tensors whose leading axis it goes through, backwards where
+    /// it says so.
     ///
     /// # Errors
     /// [`Problem`] for a count out of range, a tensor without elements, or one whose leading axis is another.
@@ -104,6 +124,7 @@ impl Builder {
         if !(1..=MAX_ITERATIONS).contains(&count) {
             return Err(Problem::Unsupported(format!("a loop of {count} iterations")));
         }
+        self.count_operation()?;
         if self.is_repeated() {
             return Err(Problem::Unsupported("a long loop inside of another one".to_string()));
         }
@@ -128,8 +149,23 @@ impl Builder {
         Ok(open)
     }
 
-    /// Ends a repetition: with the states after an iteration, and with what is to be collected along a new leading
-    /// axis, backwards where it says so. Gives the last states, and the collections.
+    /// Adds a state to a repetition whose body is being made, and gives what an iteration reads.
+    ///
+    /// # Errors
+    /// [`Problem`] where it has no elements.
+    pub fn add_state(&mut self, open: &mut OpenRepeat, state: TensorId) -> Result<TensorId, Problem> {
+        let body = self.close_block();
+        let initial = self.copied(state)?;
+        self.open_block(true);
+        *self.steps() = body;
+        let about = self.tensor(initial).clone();
+        let current = self.add_tensor(about.shape, about.dtype, Role::Intermediate);
+        open.states.push((initial, current));
+        Ok(current)
+    }
+
+    /// Ends a repetition: with the states after an iteration, and with what is to be collected along a new
+    /// leading axis, backwards where it says so. Gives the last states, and the collections.
     ///
     /// # Errors
     /// [`Problem`] where a state changes its shape or type, or where something has no elements.

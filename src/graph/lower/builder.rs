@@ -62,6 +62,8 @@ pub struct Builder {
     randoms: u64,
     /// What surrounds the block of steps that is being made, the innermost last.
     pub(super) outer: Vec<Outer>,
+    /// Branches and repetitions so far.
+    pub(super) operations: usize,
     /// Bytes of the constants that were computed, and the maximum of those.
     computed_bytes: u64,
     computed_limit: u64,

@@ -43,7 +43,7 @@ mod window;
 
 pub use blocks::MAX_ITERATIONS;
 pub use builder::Builder;
-pub use layout::{element, move_axis, stack};
+pub use layout::{element, move_axis, reshape_to, stack};
 pub use operator::{Attribute, Operand, Operator, Problem, normal_axis};
 
 use crate::workload::{DType, TensorId};

@@ -1,5 +1,5 @@
-//! `LSTM`, `GRU` and `RNN`: the product of the input for all steps at once, then step by step the product of the state
-//! and what the gates make of both.
+//! `LSTM`, `GRU` and `RNN`: the product of the input for all steps at once, then step by step the product of
+//! the state and what the gates make of both.
 
 use super::builder::Builder;
 use super::elementwise::{elu, hard_sigmoid, leaky_relu, of_one, thresholded_relu};
@@ -117,8 +117,8 @@ struct Network {
     resets_late: bool,
 }
 
-/// Outputs of all steps, `[steps, directions, batch, hidden]`, the last output and, of an LSTM, the last cell state,
-/// `[directions, batch, hidden]`; with the batch in front where `layout` is 1.
+/// Outputs of all steps, `[steps, directions, batch, hidden]`, the last output and, of an LSTM, the last cell
+/// state, `[directions, batch, hidden]`; with the batch in front where `layout` is 1.
 pub fn recurrent(builder: &mut Builder, op: &Operator) -> Result<Vec<TensorId>, Problem> {
     let network = Network::new(builder, op)?;
     let backwards: Vec<bool> = match op.text("direction", "forward")? {
@@ -170,7 +170,15 @@ fn activations(op: &Operator, cell: Cell, directions: usize) -> Result<Vec<Activ
     if names.len() != cell.activations().len() * directions {
         return Err(Problem::AttributeValue { name: "activations", value: format!("{names:?}") });
     }
-    names.into_iter().map(|name| Activation::next(name, &mut alphas, &mut betas, clip)).collect()
+    let named = names.into_iter().enumerate();
+    named
+        .map(|(at, name)| {
+            // the specification does not say that the cell state is no gate; ONNX Runtime and OpenVINO do not
+            // clip it
+            let is_gate = at % cell.activations().len() < 2;
+            Activation::next(name, &mut alphas, &mut betas, clip.filter(|_| is_gate))
+        })
+        .collect()
 }
 
 impl Network {
@@ -329,8 +337,8 @@ impl Direction<'_> {
         Ok(Some(builder.map(vec![steps, batch], DType::Bool, value)?))
     }
 
-    /// `[steps, batch, gates · hidden]`: the product of the input for all steps, with all biases but the one that is
-    /// reset with the state.
+    /// `[steps, batch, gates · hidden]`: the product of the input for all steps, with all biases but the one
+    /// that is reset with the state.
     fn input_product(&self, builder: &mut Builder) -> Result<TensorId, Problem> {
         let Network { cell, steps, batch, input, hidden, batch_first, x, w, resets_late, .. } = *self.network;
         let wide = cell.gates() * hidden;

@@ -1,7 +1,7 @@
 //! Operators that write at computed places.
 //!
-//! Where an update goes is computed by a stage; the run-time library then puts one after the other into a copy of the
-//! data, since several may meet at one place.
+//! Where an update goes is computed by a stage; the run-time library then puts one after the other into a
+//! copy of the data, since several may meet at one place.
 
 use super::builder::{Builder, flat_index};
 use super::gather::check_index_type;
@@ -65,8 +65,8 @@ pub fn scatter_nd(builder: &mut Builder, op: &Operator) -> Result<Vec<TensorId>,
     scatter(builder, op, [data, updates], outer.to_vec(), &indices, depth)
 }
 
-/// Puts updates into data, `[data, updates]`: over axes of extents `over`, `indices` say where along the leading
-/// `depth` dimensions of the data.
+/// Puts updates into data, `[data, updates]`: over axes of extents `over`, `indices` say where along the
+/// leading `depth` dimensions of the data.
 fn scatter(
     builder: &mut Builder,
     op: &Operator,
@@ -91,8 +91,8 @@ fn scatter(
     builder.library(routine, &[data, places, updates], &[own])
 }
 
-/// A cache with an update in a range of one axis, which starts elsewhere in each row of the batch. Each element is
-/// written once, so it is read from where it comes from.
+/// A cache with an update in a range of one axis, which starts elsewhere in each row of the batch. Each
+/// element is written once, so it is read from where it comes from.
 pub fn tensor_scatter(builder: &mut Builder, op: &Operator) -> Result<Vec<TensorId>, Problem> {
     let (past, update) = (op.input(0)?, op.input(1)?);
     let (own, shape, dtype) = (builder.shape(past), builder.shape(update), builder.dtype(past));

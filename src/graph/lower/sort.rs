@@ -5,8 +5,8 @@ use super::operator::{Operator, Problem, normal_axis};
 use crate::graph::{Routine, TensorData};
 use crate::workload::{DType, TensorId};
 
-/// The `k` greatest or least along an axis, and their places. Of equal ones the earlier comes first, and a NaN is above
-/// all numbers; where the order does not matter (`sorted` is 0), it is the same one.
+/// The `k` greatest or least along an axis, and their places. Of equal ones the earlier comes first, and a
+/// NaN is above all numbers; where the order does not matter (`sorted` is 0), it is the same one.
 pub fn top_k(builder: &mut Builder, op: &Operator) -> Result<Vec<TensorId>, Problem> {
     let input = op.input(0)?;
     let (own, dtype) = (builder.shape(input), builder.dtype(input));

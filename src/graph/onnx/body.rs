@@ -4,7 +4,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::rc::Rc;
 
 use super::error::ImportError;
-use super::order;
+use super::order::{self, for_each_graph, for_each_node};
 use super::proto::{FunctionProto, GraphProto, NodeProto, TensorProto};
 
 /// The functions of a model, by domain, name and overload.
@@ -55,8 +55,8 @@ impl<'a> Body<'a> {
     /// A graph; `inputs` are those that it is given when it runs.
     ///
     /// # Errors
-    /// [`ImportError`] for a name that is given twice, a value that nothing provides, or a cycle. `outer` says whether
-    /// a value is there outside of the graph.
+    /// [`ImportError`] for a name that is given twice, a value that nothing provides, or a cycle. `outer`
+    /// says whether a value is there outside of the graph.
     pub fn new(
         nodes: &'a [NodeProto],
         initializers: &'a [TensorProto],
@@ -101,22 +101,5 @@ impl<'a> Body<'a> {
     pub fn of_function(function: &'a FunctionProto) -> Result<Body<'a>, ImportError> {
         let names = |names: &'a [String]| names.iter().map(String::as_str).collect();
         Body::new(&function.node, &[], names(&function.input), names(&function.output), &|_| false)
-    }
-}
-
-/// All nodes, those of nested graphs among them; graphs nest no deeper than the decoder lets them.
-pub fn for_each_node<'a>(nodes: &'a [NodeProto], visit: &mut dyn FnMut(&'a NodeProto)) {
-    nodes.iter().for_each(&mut *visit);
-    for_each_graph(nodes, &mut |graph| graph.node.iter().for_each(&mut *visit));
-}
-
-/// All graphs in attributes of nodes, and in those of their nodes.
-pub fn for_each_graph<'a>(nodes: &'a [NodeProto], visit: &mut dyn FnMut(&'a GraphProto)) {
-    let mut pending: Vec<&'a NodeProto> = nodes.iter().collect();
-    while let Some(node) = pending.pop() {
-        for graph in node.attribute.iter().filter_map(|attribute| attribute.g.as_deref()) {
-            visit(graph);
-            pending.extend(&graph.node);
-        }
     }
 }

@@ -1,19 +1,16 @@
-//! `If` and `Loop`. What follows from constants is settled at once: one branch is taken, a short loop is unrolled.
-//! The rest stays in the program.
+//! `If` and `Loop`. What follows from constants is settled at once: one branch is taken, a short loop is
+//! unrolled. The rest stays in the program.
 
 use super::body::Body;
 use super::error::ImportError;
 use super::network::{Import, problem_of};
 use super::proto::NodeProto;
 use crate::graph::TensorData;
-use crate::graph::lower::{Operand, Problem, stack};
-use crate::workload::TensorId;
+use crate::graph::lower::{MAX_ITERATIONS, Operand, Problem, reshape_to, stack};
+use crate::workload::{DType, TensorId};
 
 /// A loop is unrolled if that makes so many nodes at most, those of inner loops counted once.
 pub(super) const MAX_UNROLLED_NODES: usize = 1 << 12;
-/// Maximum number of operations that stay in the program.
-const MAX_OPERATIONS: usize = 1 << 10;
-
 /// What a loop leaves: its last states, and what it collected.
 pub(super) type Results = (Vec<TensorId>, Vec<TensorId>);
 
@@ -32,18 +29,6 @@ impl<'a> Import<'a> {
         self.builder.enter(format!("{} {}", node.op_type, super::node_name(node)));
     }
 
-    /// Counts an operation that stays in the program.
-    pub(super) fn enter_operation(&mut self, node: &NodeProto) -> Result<(), ImportError> {
-        self.enter(node);
-        self.operations += 1;
-        match self.operations > MAX_OPERATIONS {
-            true => {
-                Err(problem_of(node, Problem::Unsupported(format!("more than {MAX_OPERATIONS} loops and branches"))))
-            }
-            false => Ok(()),
-        }
-    }
-
     fn add_if(&mut self, node: &'a NodeProto) -> Result<Vec<TensorId>, ImportError> {
         let condition = self.required(node, 0)?;
         if let Some(known) = self.builder.integers(condition) {
@@ -54,7 +39,7 @@ impl<'a> Import<'a> {
             self.check_outputs(node, &branch)?;
             return self.run_graph(node, &branch, &[]);
         }
-        self.enter_operation(node)?;
+        self.enter(node);
         let mut branches = Vec::new();
         for name in ["then_branch", "else_branch"] {
             let body = self.graph_of(node, name)?;
@@ -83,8 +68,8 @@ impl<'a> Import<'a> {
         operand.map(|operand| operand.tensor).ok_or_else(|| problem_of(node, Problem::MissingInput(position)))
     }
 
-    /// Number of iterations, condition, states -> last states, collected values. The body takes the iteration, the
-    /// condition and the states, and gives the condition, the states, and what is collected.
+    /// Number of iterations, condition, states -> last states, collected values. The body takes the
+    /// iteration, the condition and the states, and gives the condition, the states, and what is collected.
     fn add_loop(&mut self, node: &'a NodeProto) -> Result<Vec<TensorId>, ImportError> {
         let operands = self.operands(node)?;
         let given = |position: usize| operands.get(position).copied().flatten().map(|Operand { tensor, .. }| tensor);
@@ -95,36 +80,50 @@ impl<'a> Import<'a> {
             let what = format!("a body of {} inputs and {} outputs", body.inputs.len(), body.outputs.len());
             return Err(problem_of(node, Problem::Shape(format!("{what} for {} states", states.len()))));
         }
-        let trips = self.single(node, given(0), 0)?;
-        match self.single(node, given(1), 1)? {
-            Some(0) => return self.without_iteration(node, states),
-            _ if trips.is_some_and(|trips| trips <= 0) => return self.without_iteration(node, states),
-            _ => {}
+        // exporters write the greatest number of all where there is no bound
+        let trips = self.trips(node, given(0))?.filter(|trips| *trips <= MAX_ITERATIONS);
+        let condition = match given(1) {
+            Some(condition) => Some(self.as_scalar(node, condition)?),
+            None => None,
+        };
+        let known = condition.map(|condition| self.builder.integers(condition));
+        if trips.is_some_and(|trips| trips <= 0) || known == Some(Some(vec![0])) {
+            return self.without_iteration(node, states);
         }
         let size = body.size.max(1);
         let unrolled = trips.is_none_or(|trips| trips.saturating_mul(size as i64) <= MAX_UNROLLED_NODES as i64);
-        let (mut last, collected) = match trips {
-            Some(trips) if !unrolled => self.repeat_loop(node, &body, trips, states)?,
-            _ => self.unroll_loop(node, &body, trips, states)?,
+        let going = condition.filter(|_| known == Some(None));
+        let found = match unrolled && going.is_none() {
+            true => self.unroll_loop(node, &body, trips, states.clone())?,
+            false => None,
+        };
+        let (mut last, collected) = match (found, trips) {
+            (Some(found), _) => found,
+            (None, Some(trips)) => self.repeat_loop(node, &body, trips, going, states)?,
+            (None, None) => {
+                let what = "a loop without bound, which ends when a computed condition says so";
+                return Err(problem_of(node, Problem::Unsupported(what.to_string())));
+            }
         };
         last.extend(collected);
         last.truncate(node.output.len());
         Ok(last)
     }
 
-    /// An integer or a Boolean that has to be known; `None` where it is left out.
-    fn single(
-        &self,
-        node: &'a NodeProto,
-        tensor: Option<TensorId>,
-        position: usize,
-    ) -> Result<Option<i64>, ImportError> {
+    /// The greatest number of iterations, which has to be known; `None`: there is no bound.
+    fn trips(&self, node: &'a NodeProto, tensor: Option<TensorId>) -> Result<Option<i64>, ImportError> {
         let Some(tensor) = tensor else { return Ok(None) };
         match self.builder.integers(tensor).as_deref() {
             Some([value]) => Ok(Some(*value)),
-            Some(_) => Err(problem_of(node, Problem::Shape(format!("input {position} is no single value")))),
-            None => Err(problem_of(node, Problem::NotConstant(position))),
+            Some(_) => Err(problem_of(node, Problem::Shape("its number of iterations is no single value".to_string()))),
+            None => Err(problem_of(node, Problem::NotConstant(0))),
         }
+    }
+
+    /// A condition of one element, in whatever shape it comes.
+    fn as_scalar(&mut self, node: &NodeProto, condition: TensorId) -> Result<TensorId, ImportError> {
+        self.enter(node);
+        reshape_to(&mut self.builder, condition, vec![]).map_err(|problem| problem_of(node, problem))
     }
 
     /// The states are as they were; nothing tells the shape of what would have been collected.
@@ -135,13 +134,14 @@ impl<'a> Import<'a> {
         }
     }
 
+    /// `None` where the condition is not known after an iteration.
     fn unroll_loop(
         &mut self,
         node: &'a NodeProto,
         body: &Body<'a>,
         trips: Option<i64>,
         mut states: Vec<TensorId>,
-    ) -> Result<Results, ImportError> {
+    ) -> Result<Option<Results>, ImportError> {
         let kept = states.len();
         let mut collected: Vec<Vec<TensorId>> = vec![Vec::new(); body.outputs.len() - 1 - kept];
         for iteration in 0.. {
@@ -163,49 +163,66 @@ impl<'a> Import<'a> {
             match self.builder.integers(results[0]).as_deref() {
                 Some([0]) => break,
                 Some([_]) => {}
-                _ => return Err(problem_of(node, Problem::Unsupported(RUN_TIME_CONDITION.to_string()))),
+                _ => return Ok(None),
             }
         }
         self.enter(node);
         let wanted = node.output.len().saturating_sub(kept);
         let stacked = collected.iter().take(wanted).map(|parts| stack(&mut self.builder, parts, 0));
         let stacked = stacked.collect::<Result<Vec<_>, _>>().map_err(|problem| problem_of(node, problem))?;
-        Ok((states, stacked))
+        Ok(Some((states, stacked)))
     }
 
+    /// `going`: whether it begins at all, where that is computed.
     fn repeat_loop(
         &mut self,
         node: &'a NodeProto,
         body: &Body<'a>,
         trips: i64,
+        going: Option<TensorId>,
         states: Vec<TensorId>,
     ) -> Result<Results, ImportError> {
         let wanted = node.output.len().saturating_sub(states.len());
         let wrong = |problem| problem_of(node, problem);
-        self.enter_operation(node)?;
+        self.enter(node);
         let numbers = match body.readers.contains_key(body.inputs[0]) {
-            true if trips <= crate::graph::lower::MAX_ITERATIONS => {
+            true => {
                 let numbers: Vec<i64> = (0..trips).collect();
-                self.builder.reserve(&[trips], crate::workload::DType::I64).map_err(wrong)?;
+                self.builder.reserve(&[trips], DType::I64).map_err(wrong)?;
                 vec![(self.builder.constant(TensorData::from_i64(vec![trips], &numbers)), false)]
             }
-            _ => vec![],
+            false => vec![],
         };
-        let going = self.builder.constant(TensorData::from_bool(vec![], &[true]));
+        let yes = self.builder.constant(TensorData::from_bool(vec![], &[true]));
         let zero = self.builder.constant(TensorData::from_i64(vec![], &[0]));
-        let open = self.builder.open_repeat(trips, &states, &numbers).map_err(wrong)?;
+        let mut open = self.builder.open_repeat(trips, &states, &numbers).map_err(wrong)?;
         let number = open.parts().first().copied().unwrap_or(zero);
-        let arguments: Vec<TensorId> = [number, going].into_iter().chain(open.currents()).collect();
-        let results = self.run_graph(node, body, &arguments)?;
-        if self.builder.integers(results[0]).as_deref() != Some(&[1]) {
-            return Err(wrong(Problem::Unsupported(RUN_TIME_CONDITION.to_string())));
+        self.builder.open_branch();
+        let arguments: Vec<TensorId> = [number, yes].into_iter().chain(open.currents()).collect();
+        let mut results = self.run_graph(node, body, &arguments)?;
+        results[0] = self.as_scalar(node, results[0])?;
+        if going.is_none() && self.builder.integers(results[0]).as_deref() == Some(&[1]) {
+            self.builder.dissolve_branch();
+            let (next, parts) = results[1..].split_at(states.len());
+            let parts: Vec<(TensorId, bool)> = parts.iter().take(wanted).map(|part| (*part, false)).collect();
+            return self.builder.close_repeat(open, next, &parts).map_err(wrong);
         }
-        self.enter(node);
-        let (next, parts) = results[1..].split_at(states.len());
-        let parts: Vec<(TensorId, bool)> = parts.iter().take(wanted).map(|part| (*part, false)).collect();
-        let closed = self.builder.close_repeat(open, next, &parts).map_err(wrong)?;
-        Ok(closed)
+        if wanted > 0 {
+            let what = "a loop that collects values until a computed condition ends it";
+            return Err(wrong(Problem::Unsupported(what.to_string())));
+        }
+        // once the condition is false, iterations hand on what they find
+        let currents = open.currents();
+        let runs = self.builder.close_branch(&results[..1 + states.len()]).map_err(wrong)?;
+        let going = self.builder.add_state(&mut open, going.unwrap_or(yes)).map_err(wrong)?;
+        self.builder.open_branch();
+        let no = self.builder.constant(TensorData::from_bool(vec![], &[false]));
+        let kept: Vec<TensorId> = [no].into_iter().chain(currents).collect();
+        let rests = self.builder.close_branch(&kept).map_err(wrong)?;
+        let mut next = self.builder.conditional(going, [runs, rests]).map_err(wrong)?;
+        next.rotate_left(1);
+        let (mut last, collected) = self.builder.close_repeat(open, &next, &[]).map_err(wrong)?;
+        last.pop();
+        Ok((last, collected))
     }
 }
-
-const RUN_TIME_CONDITION: &str = "a loop that ends when a computed condition says so";

@@ -113,8 +113,8 @@ fn is_control(kind: &str) -> bool {
     matches!(kind, "If" | "Loop" | "Scan")
 }
 
-/// All nodes that cannot be lowered, those in the bodies of loops and functions among them. The branches of an `If`
-/// are left out: which of them is needed turns out later.
+/// All nodes that cannot be lowered, those in the bodies of loops and functions among them. The branches of
+/// an `If` are left out: which of them is needed turns out later.
 fn unsupported(nodes: &[NodeProto], functions: &Functions<'_>) -> Vec<UnsupportedNode> {
     let (mut found, mut seen): (Vec<UnsupportedNode>, BTreeSet<*const FunctionProto>) = Default::default();
     let mut pending: Vec<&[NodeProto]> = vec![nodes];

@@ -31,8 +31,6 @@ pub struct Import<'a> {
     /// Initialisers that are there already: those of a loop's body are the same in all iterations.
     initialized: HashMap<*const TensorProto, TensorId>,
     inner_nodes: usize,
-    /// Loops and branches that stay in the program.
-    pub(super) operations: usize,
 }
 
 /// The values of a graph or of a function's body.
@@ -66,7 +64,6 @@ impl<'a> Import<'a> {
             scopes: Vec::new(),
             initialized: HashMap::new(),
             inner_nodes: 0,
-            operations: 0,
         }
     }
 
@@ -158,8 +155,8 @@ impl<'a> Import<'a> {
         None
     }
 
-    /// Runs nodes in a scope of their own. `None` stands for an input that a function was not given, and for an output
-    /// that nothing provides.
+    /// Runs nodes in a scope of their own. `None` stands for an input that a function was not given, and for
+    /// an output that nothing provides.
     fn run_body(
         &mut self,
         body: &Body<'a>,
@@ -365,7 +362,8 @@ pub(super) fn problem_of(node: &NodeProto, problem: Problem) -> ImportError {
     ImportError::Node { node: format!("{} ({})", node_name(node), node.op_type), problem }
 }
 
-/// `None` for what no operator reads that becomes stages: graphs, and what is not declared in [`super::proto`].
+/// `None` for what no operator reads that becomes stages: graphs, and what is not declared in
+/// [`super::proto`].
 fn attribute(proto: &AttributeProto, files: &mut ExternalFiles) -> Result<Option<Attribute>, ImportError> {
     let text = |bytes: &Bytes| String::from_utf8_lossy(bytes).into_owned();
     Ok(Some(match proto.kind {

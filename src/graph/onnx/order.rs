@@ -2,13 +2,12 @@
 
 use std::collections::{BTreeSet, HashMap};
 
-use super::body::for_each_graph;
 use super::error::ImportError;
 use super::node_name;
-use super::proto::NodeProto;
+use super::proto::{GraphProto, NodeProto};
 
-/// Positions of nodes, each after all that it reads from, otherwise as in the file. What a node's graphs read counts
-/// as read by the node; `outer` says whether a value is there outside of all these.
+/// Positions of nodes, each after all that it reads from, otherwise as in the file. What a node's graphs read
+/// counts as read by the node; `outer` says whether a value is there outside of all these.
 ///
 /// # Errors
 /// [`ImportError`] for a name that is given twice, a value that nothing provides, or a cycle.
@@ -94,4 +93,21 @@ fn cycle(nodes: &[NodeProto], before: &[BTreeSet<usize>], missing: &[usize]) -> 
     }
     let start = path.iter().position(|position| Some(position) == path.last()).unwrap_or(0);
     path[start..].iter().rev().map(|position| node_name(&nodes[*position])).collect()
+}
+
+/// All nodes, those of nested graphs among them; graphs nest no deeper than the decoder lets them.
+pub fn for_each_node<'a>(nodes: &'a [NodeProto], visit: &mut dyn FnMut(&'a NodeProto)) {
+    nodes.iter().for_each(&mut *visit);
+    for_each_graph(nodes, &mut |graph| graph.node.iter().for_each(&mut *visit));
+}
+
+/// All graphs in attributes of nodes, and in those of their nodes.
+pub fn for_each_graph<'a>(nodes: &'a [NodeProto], visit: &mut dyn FnMut(&'a GraphProto)) {
+    let mut pending: Vec<&'a NodeProto> = nodes.iter().collect();
+    while let Some(node) = pending.pop() {
+        for graph in node.attribute.iter().filter_map(|attribute| attribute.g.as_deref()) {
+            visit(graph);
+            pending.extend(&graph.node);
+        }
+    }
 }

@@ -176,7 +176,7 @@ impl<'a> Import<'a> {
         states: Vec<TensorId>,
     ) -> Result<Results, ImportError> {
         let wrong = |problem| problem_of(node, problem);
-        self.enter_operation(node)?;
+        self.enter(node);
         let open = self.builder.open_repeat(plan.count, &states, &plan.scanned).map_err(wrong)?;
         let arguments = [open.currents(), open.parts()].concat();
         let results = self.run_graph(node, body, &arguments)?;

@@ -8,6 +8,7 @@ refused/NAME.onnx: hostile or unsupported; import has to refuse them with what N
 """
 import pathlib
 import shutil
+import sys
 
 import numpy as np
 import onnx
@@ -321,6 +322,70 @@ def refused():
     yield "nested", model([helper.make_node("If", ["x"], ["y"], "outermost", then_branch=deep)], x, y, {})
 
 
+def body(nodes, inputs, outputs, name="body"):
+    """A graph in an attribute; inputs and outputs: name -> (type, shape)."""
+    values = [[helper.make_tensor_value_info(n, t, s) for n, (t, s) in group.items()] for group in (inputs, outputs)]
+    return helper.make_graph(nodes, name, *values)
+
+
+def refused_operations():
+    """Loops, branches and functions."""
+    x, y = image(2, 3)
+    state = {"s": (TensorProto.FLOAT, [2, 3])}
+    head = {"i": (TensorProto.INT64, []), "go": (TensorProto.BOOL, []), **state}
+    tail = {"on": (TensorProto.BOOL, []), "t": (TensorProto.FLOAT, [2, 3])}
+    on = node("Identity", "go", "on")
+    step = body([on, node("Tanh", "s", "t")], head, tail)
+    long = {"n": np.int64(5000)}
+    yield "function_in_itself", helper.make_model(
+        helper.make_graph([node("F", "x", "y", domain="local")], "test", *[[helper.make_tensor_value_info(n, *v) for n, v in g.items()] for g in (x, y)]),
+        opset_imports=[helper.make_opsetid("", 18), helper.make_opsetid("local", 1)], ir_version=8,
+        functions=[helper.make_function("local", "F", ["a"], ["b"], [node("F", "a", "b", domain="local")], [helper.make_opsetid("local", 1)])])
+    doubled = [helper.make_function("local", f"F{k}", ["a"], ["b"], [node(f"F{k + 1}", "a", "t", domain="local"), node(f"F{k + 1}", "t", "b", domain="local")],
+                                    [helper.make_opsetid("local", 1)]) for k in range(20)]
+    doubled.append(helper.make_function("local", "F20", ["a"], ["b"], [node("Neg", "a", "b")], [helper.make_opsetid("", 18)]))
+    yield "functions_without_end", helper.make_model(
+        helper.make_graph([node("F0", "x", "y", domain="local")], "test", *[[helper.make_tensor_value_info(n, *v) for n, v in g.items()] for g in (x, y)]),
+        opset_imports=[helper.make_opsetid("", 18), helper.make_opsetid("local", 1)], ir_version=8, functions=doubled)
+    branch = body([node("Add", "x z", "t")], {}, {"t": tail["t"]})
+    yield "cycle_through_a_graph", model(
+        [node("If", "c", "y", then_branch=branch, else_branch=branch), node("Neg", "y", "z")], x, y, {"c": np.bool_(True)})
+    yield "dangling_in_a_graph", model([node("If", "c", "y", then_branch=branch, else_branch=branch)], x, y, {"c": np.bool_(True)})
+    other = body([node("ReduceSum", "x", "t")], {}, {"t": tail["t"]})
+    same = body([node("Neg", "x", "t")], {}, {"t": tail["t"]})
+    asked = {**x, "c": (TensorProto.BOOL, [])}
+    yield "branches_of_two_shapes", model([node("If", "c", "y", then_branch=same, else_branch=other)], asked, y, {})
+    yield "branch_with_what_is_unsupported", model(
+        [node("If", "c", "y", then_branch=body([node("NonZero", "x", "t")], {}, {"t": tail["t"]}), else_branch=same)], x, y, {"c": np.bool_(True)})
+    yield "loop_without_end", model([helper.make_node("Loop", ["", "", "x"], ["y"], "endless", body=step)], x, y, {})
+    yield "loop_of_run_time", model([helper.make_node("Loop", ["n", "", "x"], ["y"], "some", body=step)], {**x, "n": (TensorProto.INT64, [])}, y, {})
+    inner = body([on, helper.make_node("Loop", ["n", "", "s"], ["t"], "inner", body=step)], head, tail)
+    yield "long_loop_in_a_long_one", model([helper.make_node("Loop", ["n", "", "x"], ["y"], "outer", body=inner)], x, y, long)
+    yield "loop_that_grows", model([helper.make_node("Loop", ["n", "", "x"], ["y"], body=body([on, node("Concat", "s s", "t", axis=0)], head, tail))], x, y, long)
+    ends = [node("ReduceSum", "s", "r", keepdims=0), node("Less", "r m", "on"), node("Tanh", "s", "t")]
+    collects = body(ends + [node("Neg", "t", "u")], head, {**tail, "u": tail["t"]})
+    yield "loop_that_collects_until", model([helper.make_node("Loop", ["n", "", "x"], ["", "y"], body=collects)], x, y, {**long, "m": np.float32(1)})
+    yield "loop_with_a_foreign_body", model([helper.make_node("Loop", ["n", "", "x"], ["y"], body=body([node("Neg", "s", "t")], state, {"t": tail["t"]}))], x, y, long)
+    yield "recurrence_of_a_wrong_width", model([helper.make_node("GRU", ["z", "w", "r"], ["y"], hidden_size=4)], {"z": (TensorProto.FLOAT, [5, 1, 3])}, y,
+                                               {"w": floats(1, 12, 2), "r": floats(1, 12, 4)})
+    yield "scatter_of_a_wrong_shape", model([node("ScatterND", "x i u", "y")], x, y, {"i": ints(0, 1).reshape(2, 1), "u": floats(2, 2)})
+    yield "more_than_all", model([node("TopK", "x k", "y i")], x, y, {"k": ints(4)})
+
+
+# kinds of `tests/control_flow.py`, and the numbers of networks that are kept
+OPERATIONS = {"lstm": [2, 3], "gru": [1, 5], "rnn": [0], "if": [0], "loop": [0, 1], "while": [0], "scan": [0, 5], "top_k": [0], "scatter": [0, 1, 2], "function": [0],
+              "inside": [1]}
+
+
+def operations():
+    sys.path.insert(0, str(HERE.parents[1]))
+    import control_flow
+
+    for kind, numbers in OPERATIONS.items():
+        for number in numbers:
+            control_flow.network(kind, seed=2, number=number).write(HERE / "networks" / f"{kind}_{number}")
+
+
 def main():
     for folder in ("networks", "refused"):
         shutil.rmtree(HERE / folder, ignore_errors=True)
@@ -341,7 +406,8 @@ def main():
             (data / f"input_{i}.pb").write_bytes(numpy_helper.from_array(feed[value.name]).SerializeToString())
         for i, value in enumerate(session.run(None, feed)):
             (data / f"output_{i}.pb").write_bytes(numpy_helper.from_array(value).SerializeToString())
-    for name, content in refused():
+    operations()
+    for name, content in [*refused(), *refused_operations()]:
         content = content if isinstance(content, bytes) else content.SerializeToString()
         (HERE / "refused" / f"{name}.onnx").write_bytes(content)
 
