@@ -27,8 +27,8 @@ except ImportError as error:
 TYPES = {np.dtype("float32"): TensorProto.FLOAT, np.dtype("int64"): TensorProto.INT64, np.dtype("int32"): TensorProto.INT32,
          np.dtype("int8"): TensorProto.INT8, np.dtype("uint8"): TensorProto.UINT8, np.dtype("bool"): TensorProto.BOOL}
 ACTIVATIONS = ["Sigmoid", "Tanh", "Relu", "Softsign", "Softplus", "HardSigmoid", "LeakyRelu", "ThresholdedRelu", "ScaledTanh", "Affine", "Elu"]
-# Gates that grow with the state let it grow without bound.
-BOUNDED = ["Sigmoid", "Tanh", "Softsign", "HardSigmoid"]
+# Gates that leave 0..1 let the state grow without bound, and then roundings decide.
+GATES = ["Sigmoid", "HardSigmoid"]
 WITH_ALPHA = {"HardSigmoid": 0.3, "LeakyRelu": 0.05, "ThresholdedRelu": 0.2, "ScaledTanh": 0.9, "Affine": 0.7, "Elu": 0.8}
 WITH_BETA = {"HardSigmoid": 0.4, "ScaledTanh": 0.8, "Affine": 0.1}
 
@@ -92,7 +92,7 @@ def recurrent(kind, random):
         names[7], weights["p"] = "p", draw(directions, 3 * hidden)
     attributes = {"direction": direction, "hidden_size": hidden}
     if some():
-        chosen = [str(random.choice(BOUNDED if at % functions == 0 else ACTIVATIONS)) for at in range(functions * directions)]
+        chosen = [str(random.choice(GATES if at % functions == 0 else ACTIVATIONS)) for at in range(functions * directions)]
         attributes["activations"] = chosen
         for name, table in [("activation_alpha", WITH_ALPHA), ("activation_beta", WITH_BETA)]:
             if values := [table[a] for a in chosen if a in table]:

@@ -7,14 +7,17 @@
 #include <string.h>
 
 /* As `workload/dtype.rs` numbers them. */
-enum type { TYPE_F32 = 0, TYPE_F16 = 1, TYPE_BF16 = 2, TYPE_I8 = 3, TYPE_U8 = 4, TYPE_I32 = 5, TYPE_I64 = 6, TYPE_BOOL = 7 };
+enum type {
+    TYPE_F32 = 0, TYPE_F16 = 1, TYPE_BF16 = 2, TYPE_I8 = 3, TYPE_U8 = 4, TYPE_I32 = 5, TYPE_I64 = 6, TYPE_BOOL = 7,
+    TYPE_I16 = 8, TYPE_U16 = 9, TYPE_U32 = 10, TYPE_U64 = 11, TYPE_F64 = 12,
+};
 
 /* ---- The greatest or least ---- */
 
 /* A number whose order is that of the floats with these bits: a NaN is above all of them, and both zeros are one. */
-static int64_t order_of_float(uint32_t bits, uint32_t sign, uint32_t infinity)
+static int64_t order_of_float(uint64_t bits, uint64_t sign, uint64_t infinity)
 {
-    uint32_t size = bits & (sign - 1);
+    uint64_t size = bits & (sign - 1);
     if (size > infinity)
         return INT64_MAX;
     return bits & sign ? -(int64_t)size : (int64_t)size;
@@ -30,8 +33,14 @@ static int64_t key(const void *data, int64_t at, enum type type)
     case TYPE_I8: return ((const int8_t *)data)[at];
     case TYPE_I32: return ((const int32_t *)data)[at];
     case TYPE_I64: return ((const int64_t *)data)[at];
-    default: return ((const uint8_t *)data)[at];
+    case TYPE_I16: return ((const int16_t *)data)[at];
+    case TYPE_U16: return ((const uint16_t *)data)[at];
+    case TYPE_U32: return ((const uint32_t *)data)[at];
+    case TYPE_U64: return (int64_t)(((const uint64_t *)data)[at] ^ 1ull << 63); /* 0 becomes the least */
+    case TYPE_F64: return order_of_float(((const uint64_t *)data)[at], 1ull << 63, 0x7ffull << 52);
+    case TYPE_U8: case TYPE_BOOL: break;
     }
+    return ((const uint8_t *)data)[at];
 }
 
 /* One row: where its elements are, and the places that are kept of it, `stride` apart. */
@@ -95,11 +104,12 @@ static void top_of_row(const struct row *row, int64_t extent, int64_t count)
 static int64_t size_of(enum type type)
 {
     switch (type) {
-    case TYPE_F32: case TYPE_I32: return 4;
-    case TYPE_F16: case TYPE_BF16: return 2;
-    case TYPE_I64: return 8;
-    default: return 1;
+    case TYPE_F32: case TYPE_I32: case TYPE_U32: return 4;
+    case TYPE_F16: case TYPE_BF16: case TYPE_I16: case TYPE_U16: return 2;
+    case TYPE_I64: case TYPE_U64: case TYPE_F64: return 8;
+    case TYPE_I8: case TYPE_U8: case TYPE_BOOL: break;
     }
+    return 1;
 }
 
 static void top_k(const int64_t *parameter, const void *data, void *values, int64_t *places)
@@ -144,20 +154,29 @@ INTEGERS(combine_u8, uint8_t, uint8_t)
 INTEGERS(combine_i32, int32_t, uint32_t)
 INTEGERS(combine_i64, int64_t, uint64_t)
 
+INTEGERS(combine_i16, int16_t, uint16_t)
+INTEGERS(combine_u16, uint16_t, uint16_t)
+INTEGERS(combine_u32, uint32_t, uint32_t)
+INTEGERS(combine_u64, uint64_t, uint64_t)
+
 /* A NaN stays one. */
-static void combine_f32(void *into, const void *update, int64_t count, enum reduction reduction)
-{
-    float *a = into;
-    const float *b = update;
-    for (int64_t i = 0; i < count; i++)
-        switch (reduction) {
-        case ADD: a[i] += b[i]; break;
-        case MULTIPLY: a[i] *= b[i]; break;
-        case MAXIMUM: a[i] = a[i] != a[i] || a[i] > b[i] ? a[i] : b[i]; break;
-        case MINIMUM: a[i] = a[i] != a[i] || a[i] < b[i] ? a[i] : b[i]; break;
-        case REPLACE: a[i] = b[i]; break;
-        }
-}
+#define FLOATS(name, type)                                                                                       \
+    static void name(void *into, const void *update, int64_t count, enum reduction reduction)                    \
+    {                                                                                                            \
+        type *a = into;                                                                                          \
+        const type *b = update;                                                                                  \
+        for (int64_t i = 0; i < count; i++)                                                                      \
+            switch (reduction) {                                                                                 \
+            case ADD: a[i] += b[i]; break;                                                                       \
+            case MULTIPLY: a[i] *= b[i]; break;                                                                  \
+            case MAXIMUM: a[i] = a[i] != a[i] || a[i] > b[i] ? a[i] : b[i]; break;                               \
+            case MINIMUM: a[i] = a[i] != a[i] || a[i] < b[i] ? a[i] : b[i]; break;                               \
+            case REPLACE: a[i] = b[i]; break;                                                                    \
+            }                                                                                                    \
+    }
+
+FLOATS(combine_f32, float)
+FLOATS(combine_f64, double)
 
 static void scatter(const int64_t *parameter, const void *data, const int64_t *place, const void *update, void *result)
 {
@@ -178,7 +197,14 @@ static void scatter(const int64_t *parameter, const void *data, const int64_t *p
             case TYPE_I8: combine_i8(into, from, block, reduction); break;
             case TYPE_I32: combine_i32(into, from, block, reduction); break;
             case TYPE_I64: combine_i64(into, from, block, reduction); break;
-            default: combine_u8(into, from, block, reduction); break;
+            case TYPE_I16: combine_i16(into, from, block, reduction); break;
+            case TYPE_U16: combine_u16(into, from, block, reduction); break;
+            case TYPE_U32: combine_u32(into, from, block, reduction); break;
+            case TYPE_U64: combine_u64(into, from, block, reduction); break;
+            case TYPE_F64: combine_f64(into, from, block, reduction); break;
+            case TYPE_U8: case TYPE_BOOL: case TYPE_F16: case TYPE_BF16:
+                combine_u8(into, from, block, reduction); /* import converts what has 16 bits */
+                break;
             }
     }
 }
