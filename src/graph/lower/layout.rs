@@ -193,7 +193,7 @@ pub fn concat(builder: &mut Builder, op: &Operator) -> Result<Vec<TensorId>, Pro
 }
 
 /// Tensors that fit one another, one after the other along an axis.
-pub fn concatenated(builder: &mut Builder, mut parts: Vec<TensorId>, axis: usize) -> Result<TensorId, Problem> {
+fn concatenated(builder: &mut Builder, mut parts: Vec<TensorId>, axis: usize) -> Result<TensorId, Problem> {
     while parts.len() > MOST_PARTS {
         let mut joined = Vec::new();
         for some in parts.chunks(MOST_PARTS) {

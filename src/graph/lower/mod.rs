@@ -7,7 +7,6 @@
 //! Invariant: nothing here trusts an attribute or a shape. Extents, ranks and sizes go through
 //! [`Builder::check_shape`] before anything is computed or allocated with them.
 
-mod attention;
 mod bits;
 mod blocks;
 mod builder;
@@ -23,7 +22,6 @@ mod fourier;
 mod gather;
 mod grid;
 mod layout;
-mod loss;
 mod math;
 mod normalization;
 mod operator;
@@ -211,11 +209,6 @@ fn rule(kind: &str) -> Option<Lower> {
 
         "DFT" => fourier::dft,
         "STFT" => fourier::stft,
-
-        "Attention" => attention::attention,
-        "RotaryEmbedding" => attention::rotary_embedding,
-        "NegativeLogLikelihoodLoss" => loss::negative_log_likelihood,
-        "SoftmaxCrossEntropyLoss" => loss::softmax_cross_entropy,
 
         "Einsum" => einsum::einsum,
         "MatMul" => contraction::matmul,

@@ -166,32 +166,20 @@ pub fn softmax(builder: &mut Builder, op: &Operator) -> Result<Vec<TensorId>, Pr
         true => (normal_axis(axis, shape.len())?..shape.len()).collect(),
         false => vec![normal_axis(axis, shape.len())?],
     };
-    softmax_over(builder, input, axes, op.kind == "LogSoftmax").map(|result| vec![result])
-}
-
-/// Softmax over axes that are normal and sorted, or its logarithm. The largest element goes first, so that no
-/// exponential overflows.
-pub fn softmax_over(
-    builder: &mut Builder,
-    input: TensorId,
-    axes: Vec<usize>,
-    is_log: bool,
-) -> Result<TensorId, Problem> {
-    let (shape, dtype) = (builder.shape(input), builder.dtype(input));
     let over = Axes::new(&shape, axes);
     let largest = over.reduce(builder, Combiner::Maximum, dtype, load(input, over.indices.clone()))?;
     let own = || vars(0, shape.len());
     let shifted = |at: Vec<Index>, outer: Vec<Index>| subtract(load(input, at), load(largest, outer));
-    if is_log {
+    if op.kind == "LogSoftmax" {
         let value = exp(shifted(over.indices.clone(), over.outer()));
         let total = over.reduce(builder, Combiner::Sum, dtype, value)?;
         let value = subtract(shifted(own(), over.outer_of_own()), log(load(total, over.outer_of_own())));
-        return builder.map(shape, dtype, value);
+        return Ok(vec![builder.map(shape, dtype, value)?]);
     }
     let exps = builder.map(shape.clone(), dtype, exp(shifted(own(), over.outer_of_own())))?;
     let total = over.reduce(builder, Combiner::Sum, dtype, load(exps, over.indices.clone()))?;
     let value = divide(load(exps, own()), load(total, over.outer_of_own()));
-    builder.map(shape.clone(), dtype, value)
+    Ok(vec![builder.map(shape.clone(), dtype, value)?])
 }
 
 /// `CumSum` and `CumProd`: all elements up to each.
