@@ -205,7 +205,7 @@ fn concatenated(builder: &mut Builder, mut parts: Vec<TensorId>, axis: usize) ->
 }
 
 /// Each part guarded by its range of the axis, the later ones inside of the alternative of the earlier.
-fn join(builder: &mut Builder, parts: &[TensorId], axis: usize) -> Result<TensorId, Problem> {
+pub fn join(builder: &mut Builder, parts: &[TensorId], axis: usize) -> Result<TensorId, Problem> {
     if let [only] = parts {
         return Ok(*only);
     }

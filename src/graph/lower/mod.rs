@@ -7,6 +7,7 @@
 //! Invariant: nothing here trusts an attribute or a shape. Extents, ranks and sizes go through
 //! [`Builder::check_shape`] before anything is computed or allocated with them.
 
+mod attention;
 mod bits;
 mod blocks;
 mod builder;
@@ -22,6 +23,7 @@ mod fourier;
 mod gather;
 mod grid;
 mod layout;
+mod losses;
 mod math;
 mod normalization;
 mod operator;
@@ -243,6 +245,10 @@ fn rule(kind: &str) -> Option<Lower> {
         "InstanceNormalization" => normalization::instance,
         "GroupNormalization" => normalization::group,
         "MeanVarianceNormalization" | "LpNormalization" => normalization::plain,
+        "Attention" => attention::attention,
+
+        "NegativeLogLikelihoodLoss" => losses::negative_log_likelihood,
+        "SoftmaxCrossEntropyLoss" => losses::softmax_cross_entropy,
         kind if elementwise::is_unary(kind) => elementwise::unary,
         _ => return None,
     })

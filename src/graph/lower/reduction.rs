@@ -167,19 +167,27 @@ pub fn softmax(builder: &mut Builder, op: &Operator) -> Result<Vec<TensorId>, Pr
         false => vec![normal_axis(axis, shape.len())?],
     };
     let over = Axes::new(&shape, axes);
+    if op.kind == "Softmax" {
+        return Ok(vec![softmax_over(builder, input, &over)?]);
+    }
+    let largest = over.reduce(builder, Combiner::Maximum, dtype, load(input, over.indices.clone()))?;
+    let shifted = |at: Vec<Index>, outer: Vec<Index>| subtract(load(input, at), load(largest, outer));
+    let value = exp(shifted(over.indices.clone(), over.outer()));
+    let total = over.reduce(builder, Combiner::Sum, dtype, value)?;
+    let value = subtract(shifted(vars(0, shape.len()), over.outer_of_own()), log(load(total, over.outer_of_own())));
+    Ok(vec![builder.map(shape, dtype, value)?])
+}
+
+/// The softmax of a tensor of f32 over some axes.
+pub fn softmax_over(builder: &mut Builder, input: TensorId, over: &Axes) -> Result<TensorId, Problem> {
+    let (shape, dtype) = (builder.shape(input), builder.dtype(input));
     let largest = over.reduce(builder, Combiner::Maximum, dtype, load(input, over.indices.clone()))?;
     let own = || vars(0, shape.len());
-    let shifted = |at: Vec<Index>, outer: Vec<Index>| subtract(load(input, at), load(largest, outer));
-    if op.kind == "LogSoftmax" {
-        let value = exp(shifted(over.indices.clone(), over.outer()));
-        let total = over.reduce(builder, Combiner::Sum, dtype, value)?;
-        let value = subtract(shifted(own(), over.outer_of_own()), log(load(total, over.outer_of_own())));
-        return Ok(vec![builder.map(shape, dtype, value)?]);
-    }
-    let exps = builder.map(shape.clone(), dtype, exp(shifted(own(), over.outer_of_own())))?;
+    let shifted = subtract(load(input, own()), load(largest, over.outer_of_own()));
+    let exps = builder.map(shape.clone(), dtype, exp(shifted))?;
     let total = over.reduce(builder, Combiner::Sum, dtype, load(exps, over.indices.clone()))?;
     let value = divide(load(exps, own()), load(total, over.outer_of_own()));
-    Ok(vec![builder.map(shape.clone(), dtype, value)?])
+    builder.map(shape.clone(), dtype, value)
 }
 
 /// `CumSum` and `CumProd`: all elements up to each.
