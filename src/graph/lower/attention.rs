@@ -68,6 +68,18 @@ pub fn attention(builder: &mut Builder, op: &Operator) -> Result<Vec<TensorId>, 
     Ok(results)
 }
 
+/// `FlexAttention` without functions of its scores and weights: import refuses those, which are subgraphs.
+pub fn flex_attention(builder: &mut Builder, op: &Operator) -> Result<Vec<TensorId>, Problem> {
+    check_precision(op, "softmax_precision")?;
+    let heads = Heads { query: op.input(0)?, key: op.input(1)?, value: op.input(2)? };
+    let shape = heads.scores_shape(builder)?;
+    let scale = op.float("scale", default_scale(builder, heads.query))?;
+    let product = heads.product(builder)?;
+    let scores = builder.map(shape.clone(), DType::F32, scaled(load(product, vars(0, 4)), scale))?;
+    let weights = softmax_over(builder, scores, &Axes::new(&shape, vec![3]))?;
+    Ok(vec![heads.weighted(builder, weights)?])
+}
+
 impl Heads {
     /// `[batch, heads, rows, columns]`, once the three operands are known to fit.
     pub fn scores_shape(&self, builder: &Builder) -> Result<Vec<i64>, Problem> {

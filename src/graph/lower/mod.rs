@@ -31,10 +31,12 @@ mod padding;
 mod pooling;
 mod quantization;
 mod random;
+mod recurrence;
 mod recurrent;
 mod reduction;
 mod resize;
 mod roi;
+mod rotary;
 mod sampling;
 mod scatter;
 mod signal;
@@ -246,6 +248,10 @@ fn rule(kind: &str) -> Option<Lower> {
         "GroupNormalization" => normalization::group,
         "MeanVarianceNormalization" | "LpNormalization" => normalization::plain,
         "Attention" => attention::attention,
+        "ai.onnx.preview.FlexAttention" => attention::flex_attention,
+        "LinearAttention" => recurrence::linear_attention,
+        "CausalConvWithState" => recurrence::causal_convolution,
+        "RotaryEmbedding" => rotary::rotary_embedding,
 
         "NegativeLogLikelihoodLoss" => losses::negative_log_likelihood,
         "SoftmaxCrossEntropyLoss" => losses::softmax_cross_entropy,

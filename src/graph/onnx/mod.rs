@@ -97,7 +97,13 @@ fn import_model(bytes: Bytes, files: ExternalFiles, options: &ImportOptions) -> 
     if !unsupported.is_empty() {
         return Err(ImportError::Unsupported(unsupported));
     }
-    let opset = opset(&model.opset_import)?.ok_or(ImportError::NoOpset)?;
+    let uses_own = || graph.node.iter().any(|node| is_own_domain(&node.domain));
+    let opset = match opset(&model.opset_import)? {
+        Some(opset) => opset,
+        // a network of other domains' operators alone need not import ONNX's own
+        None if !model.opset_import.is_empty() && !uses_own() => NEWEST_OPSET,
+        None => return Err(ImportError::NoOpset),
+    };
     if graph.output.is_empty() {
         return Err(ImportError::NoOutputs);
     }
@@ -106,6 +112,14 @@ fn import_model(bytes: Bytes, files: ExternalFiles, options: &ImportOptions) -> 
 
 fn is_own_domain(domain: &str) -> bool {
     matches!(domain, "" | "ai.onnx")
+}
+
+/// What the lowering calls an operator: by its name, with the domain before it where that is not ONNX's own.
+fn kind(node: &NodeProto) -> String {
+    match is_own_domain(&node.domain) {
+        true => node.op_type.clone(),
+        false => format!("{}.{}", node.domain, node.op_type),
+    }
 }
 
 /// Operators that hold graphs; the import itself knows what they mean.
@@ -125,7 +139,8 @@ fn unsupported(nodes: &[NodeProto], functions: &Functions<'_>) -> Vec<Unsupporte
             } else if is_own_domain(&node.domain) && is_control(&node.op_type) {
                 let graphs = node.attribute.iter().filter_map(|attribute| attribute.g.as_deref());
                 pending.extend(graphs.filter(|_| node.op_type != "If").map(|graph| graph.node.as_slice()));
-            } else if !is_own_domain(&node.domain) || !lower::is_supported(&node.op_type) {
+            } else if node.op_type.contains('.') || !lower::is_supported(&kind(node)) {
+                // a name of ONNX's own domain that holds a dot would be one of another domain
                 let (domain, operator) = (node.domain.clone(), node.op_type.clone());
                 found.push(UnsupportedNode { domain, operator, node: node_name(node) });
             }

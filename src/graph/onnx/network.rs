@@ -271,13 +271,17 @@ impl<'a> Import<'a> {
         let mut attributes = BTreeMap::new();
         for proto in &node.attribute {
             let Some(value) = self.attribute(proto) else { continue };
+            if value.kind == attribute_kind::GRAPH {
+                // what the subgraph computes must not be left out in silence
+                return Err(problem_of(node, Problem::Unsupported(format!("attribute {}, a subgraph,", proto.name))));
+            }
             if let Some(attribute) = attribute(value, &mut self.files)? {
                 attributes.insert(proto.name.clone(), attribute);
             }
         }
         let readers = self.scopes.last().map(|scope| scope.readers.clone()).unwrap_or_default();
         Ok(Operator {
-            kind: node.op_type.clone(),
+            kind: super::kind(node),
             opset: self.opset(),
             attributes,
             inputs: self.operands(node)?,
