@@ -14,6 +14,7 @@ mod builder;
 mod columns;
 mod constants;
 mod contraction;
+mod contrib;
 mod convolution;
 mod deform;
 mod determinant;
@@ -255,6 +256,19 @@ fn rule(kind: &str) -> Option<Lower> {
 
         "NegativeLogLikelihoodLoss" => losses::negative_log_likelihood,
         "SoftmaxCrossEntropyLoss" => losses::softmax_cross_entropy,
+
+        "com.microsoft.Gelu" | "com.microsoft.BiasGelu" | "com.microsoft.FastGelu" | "com.microsoft.QuickGelu" => {
+            contrib::gelu
+        }
+        "com.microsoft.FusedMatMul" => contrib::fused_matmul,
+        "com.microsoft.SkipLayerNormalization" | "com.microsoft.SkipSimplifiedLayerNormalization" => {
+            contrib::skip_normalization
+        }
+        // of ONNX Runtime, but in ONNX's own domain
+        "SimplifiedLayerNormalization" => contrib::simplified_normalization,
+        "com.microsoft.RotaryEmbedding" => contrib::rotary_embedding,
+        "com.microsoft.MultiHeadAttention" => contrib::multi_head_attention,
+        "com.microsoft.MatMulNBits" => contrib::matmul_of_few_bits,
         kind if elementwise::is_unary(kind) => elementwise::unary,
         _ => return None,
     })

@@ -1,0 +1,321 @@
+//! Operators of the domain `com.microsoft`, which exporters and ONNX Runtime's optimizer write: other names and
+//! attributes for what ONNX's own operators compute.
+
+use super::attention::{Heads, append_past, by_heads, causal, default_scale, join_heads, scaled, with_mask};
+use super::builder::{Builder, broadcast_shape};
+use super::contraction;
+use super::elementwise;
+use super::math::{add, float, literal, load, multiply, sigmoid, subtract, var, vars, within};
+use super::normalization;
+use super::operator::{Attribute, Operand, Operator, Problem};
+use super::reduction::{Axes, softmax_over};
+use super::rotary::{Angles, rotate};
+use crate::workload::{Combiner, DType, Expr, Index, TensorId};
+
+/// The operator of ONNX's own domain that computes the rest, on other inputs.
+fn own(op: &Operator, kind: &str, inputs: &[Option<TensorId>]) -> Operator {
+    let operand = |tensor: &Option<TensorId>| tensor.map(|tensor| Operand { tensor, only_reader: false });
+    Operator { kind: kind.to_string(), inputs: inputs.iter().map(operand).collect(), ..op.clone() }
+}
+
+fn check_float(builder: &Builder, input: usize, tensor: TensorId) -> Result<(), Problem> {
+    match builder.dtype(tensor) {
+        DType::F32 => Ok(()),
+        dtype => Err(Problem::Type { input, dtype }),
+    }
+}
+
+/// The first input, with those at other positions added, where they are there.
+fn sum_of(builder: &mut Builder, op: &Operator, others: &[usize]) -> Result<TensorId, Problem> {
+    let x = op.input(0)?;
+    check_float(builder, 0, x)?;
+    let shape = builder.shape(x);
+    let mut value = None;
+    for position in others {
+        let Some(other) = op.optional(*position) else { continue };
+        check_float(builder, *position, other)?;
+        if broadcast_shape(&[shape.clone(), builder.shape(other)])? != shape {
+            return Err(Problem::Shape(format!("{:?} cannot be added to {shape:?}", builder.shape(other))));
+        }
+        let own = value.unwrap_or_else(|| builder.broadcast(x, &shape));
+        value = Some(add(own, builder.broadcast(other, &shape)));
+    }
+    value.map_or(Ok(x), |value| builder.map(shape, DType::F32, value))
+}
+
+/// `Gelu`, `BiasGelu`, `FastGelu` and `QuickGelu`.
+pub fn gelu(builder: &mut Builder, op: &Operator) -> Result<Vec<TensorId>, Problem> {
+    let x = sum_of(builder, op, &[1])?;
+    if op.kind.ends_with("QuickGelu") {
+        let (shape, alpha) = (builder.shape(x), op.float("alpha", 1.702)?);
+        let x = builder.broadcast(x, &shape);
+        let value = multiply(x.clone(), sigmoid(multiply(float(alpha), x)));
+        return Ok(vec![builder.map(shape, DType::F32, value)?]);
+    }
+    let mut plain = own(op, "Gelu", &[Some(x)]);
+    let form = if op.kind.ends_with("FastGelu") { "tanh" } else { "none" };
+    plain.attributes.insert("approximate".to_string(), Attribute::Text(form.to_string()));
+    elementwise::activation(builder, &plain)
+}
+
+/// `FusedMatMul`: a product of operands that are transposed on demand, times a factor.
+pub fn fused_matmul(builder: &mut Builder, op: &Operator) -> Result<Vec<TensorId>, Problem> {
+    for name in ["transBatchA", "transBatchB"] {
+        if op.flag(name, false)? {
+            return Err(Problem::Unsupported(name.to_string()));
+        }
+    }
+    let mut operands = Vec::new();
+    for (position, name) in ["transA", "transB"].into_iter().enumerate() {
+        let tensor = op.input(position)?;
+        let mut shape = builder.shape(tensor);
+        let rank = shape.len();
+        let flips = op.flag(name, false)? && rank > 1;
+        operands.push(Some(if flips {
+            shape.swap(rank - 2, rank - 1);
+            let mut at = vars(0, rank);
+            at.swap(rank - 2, rank - 1);
+            let dtype = builder.dtype(tensor);
+            builder.map(shape, dtype, load(tensor, at))?
+        } else {
+            tensor
+        }));
+    }
+    let product = contraction::matmul(builder, &own(op, "MatMul", &operands))?;
+    let alpha = op.float("alpha", 1.0)?;
+    let [result] = product[..] else { return Ok(product) };
+    if alpha == 1.0 {
+        return Ok(product);
+    }
+    check_float(builder, 0, result)?;
+    let shape = builder.shape(result);
+    let value = multiply(float(alpha), load(result, vars(0, shape.len())));
+    Ok(vec![builder.map(shape, DType::F32, value)?])
+}
+
+/// `SkipLayerNormalization` and `SkipSimplifiedLayerNormalization`. Outputs: result, mean, deviation's inverse,
+/// and the sum that is normalised.
+pub fn skip_normalization(builder: &mut Builder, op: &Operator) -> Result<Vec<TensorId>, Problem> {
+    let is_simple = op.kind.ends_with("SkipSimplifiedLayerNormalization");
+    let (bias, shift, kind) = match is_simple {
+        true => (3, None, "RMSNormalization"),
+        false => (4, op.optional(3), "LayerNormalization"),
+    };
+    op.input(1)?;
+    let sum = sum_of(builder, op, &[1, bias])?;
+    if is_simple && (op.wants_output(1) || op.wants_output(2)) {
+        return Err(Problem::Unsupported("statistics of a simplified normalisation".to_string()));
+    }
+    let mut plain = own(op, kind, &[Some(sum), Some(op.input(2)?), shift]);
+    plain.attributes.entry("epsilon".to_string()).or_insert(Attribute::Float(1e-12));
+    let mut results = normalization::layer(builder, &plain)?;
+    let result = results[0];
+    // what nobody reads only keeps the places of the outputs
+    results.resize(3, result);
+    results.push(sum);
+    Ok(results)
+}
+
+/// `SimplifiedLayerNormalization`, a normalisation by the root of the mean square.
+pub fn simplified_normalization(builder: &mut Builder, op: &Operator) -> Result<Vec<TensorId>, Problem> {
+    if op.wants_output(1) {
+        return Err(Problem::Unsupported("statistics of a simplified normalisation".to_string()));
+    }
+    normalization::layer(builder, &own(op, "RMSNormalization", &[op.optional(0), op.optional(1)]))
+}
+
+/// `RotaryEmbedding`: as ONNX's, with the positions in front of the tables. A single position is that of each
+/// batch's first element.
+pub fn rotary_embedding(builder: &mut Builder, op: &Operator) -> Result<Vec<TensorId>, Problem> {
+    let (x, positions) = (op.input(0)?, op.input(1)?);
+    let (cosine, sine) = (op.input(2)?, op.input(3)?);
+    if op.float("scale", 1.0)? != 1.0 || op.flag("is_packed_batching", false)? {
+        return Err(Problem::Unsupported("scale and is_packed_batching".to_string()));
+    }
+    let shape = builder.shape(x);
+    let width = builder.shape(cosine).get(1).copied().unwrap_or(0).saturating_mul(2);
+    let rotated = op.int("rotary_embedding_dim", 0)?;
+    let heads = match (op.int("num_heads", 0)?, shape.as_slice()) {
+        (0, [_, _, hidden]) if width > 0 && rotated == 0 => hidden / width,
+        (heads, _) => heads,
+    };
+    let is_joined = shape.len() == 3;
+    let x = if is_joined { by_heads(builder, x, heads, "num_heads")? } else { x };
+    let by_head = builder.shape(x);
+    let &[batch, _, time, _] = by_head.as_slice() else {
+        return Err(Problem::Shape(format!("{shape:?} is not batch, heads, time and depth")));
+    };
+    let positions = match (builder.shape(positions).as_slice(), builder.dtype(positions)) {
+        ([1], DType::I64) => {
+            let value = add(load(positions, vec![Index::constant(0)]), Expr::Index(var(1)));
+            builder.map(vec![batch, time], DType::I64, value)?
+        }
+        _ => positions,
+    };
+    let angles = Angles { cosine, sine, positions: Some(positions) };
+    let rotated = Some(rotated).filter(|rotated| *rotated != 0);
+    let result = rotate(builder, x, rotated, op.flag("interleaved", false)?, &angles)?;
+    Ok(vec![if is_joined { join_heads(builder, result)? } else { result }])
+}
+
+/// `MultiHeadAttention` of query, key and value that are apart. Outputs: result, present key and value.
+pub fn multi_head_attention(builder: &mut Builder, op: &Operator) -> Result<Vec<TensorId>, Problem> {
+    if (8..op.inputs.len()).any(|input| op.optional(input).is_some()) || op.wants_output(3) {
+        return Err(Problem::Unsupported("MultiHeadAttention with a shared buffer, or its products".to_string()));
+    }
+    let count = op.optional_int("num_heads")?.ok_or(Problem::MissingAttribute("num_heads"))?;
+    let mut parts = Vec::new();
+    let mut offset = 0;
+    for position in 0..3 {
+        let tensor = op.input(position)?;
+        check_float(builder, position, tensor)?;
+        if builder.rank(tensor) == 4 && position > 0 && op.optional(3).is_none() {
+            parts.push(tensor);
+            continue;
+        }
+        let biased = with_part_of_bias(builder, tensor, op.optional(3), &mut offset)?;
+        parts.push(by_heads(builder, biased, count, "num_heads")?);
+    }
+    let mut heads = Heads { query: parts[0], key: parts[1], value: parts[2] };
+    let past = append_past(builder, &mut heads, op.optional(6), op.optional(7))?;
+    let shape = heads.scores_shape(builder)?;
+    // 0 stands for the default, as where it is left out
+    let scale = match op.float("scale", 0.0)? {
+        0.0 => default_scale(builder, heads.query),
+        scale => scale,
+    };
+    let product = heads.product(builder)?;
+    let mut score = scaled(load(product, vars(0, 4)), scale);
+    if let Some(bias) = op.optional(5) {
+        check_float(builder, 5, bias)?;
+        score = with_mask(builder, score, bias, &shape)?;
+    }
+    if let Some(mask) = op.optional(4) {
+        score = with_padding(builder, op, score, mask, &shape)?;
+    }
+    if op.flag("unidirectional", false)? {
+        score = causal(score, past);
+    }
+    let scores = builder.map(shape.clone(), DType::F32, score)?;
+    let weights = softmax_over(builder, scores, &Axes::new(&shape, vec![3]))?;
+    let result = heads.weighted(builder, weights)?;
+    Ok(vec![join_heads(builder, result)?, heads.key, heads.value])
+}
+
+/// `[batch, time, hidden]` plus its part of the bias, which begins at `offset`.
+fn with_part_of_bias(
+    builder: &mut Builder,
+    tensor: TensorId,
+    bias: Option<TensorId>,
+    offset: &mut i64,
+) -> Result<TensorId, Problem> {
+    let Some(bias) = bias else { return Ok(tensor) };
+    let (shape, own) = (builder.shape(tensor), builder.shape(bias));
+    let start = *offset;
+    let (&[_, _, hidden], &[extent]) = (shape.as_slice(), own.as_slice()) else {
+        return Err(Problem::Shape(format!("a bias of shape {own:?} does not fit {shape:?}")));
+    };
+    *offset += hidden;
+    if *offset > extent || builder.dtype(bias) != DType::F32 {
+        return Err(Problem::Shape(format!("a bias of shape {own:?} does not fit {shape:?}")));
+    }
+    let value = add(load(tensor, vars(0, 3)), load(bias, vec![var(2).plus_constant(start)]));
+    builder.map(shape, DType::F32, value)
+}
+
+/// Columns where a mask of `[batch, columns]` is 0 get the filter's value added.
+fn with_padding(
+    builder: &Builder,
+    op: &Operator,
+    score: Expr,
+    mask: TensorId,
+    scores_shape: &[i64],
+) -> Result<Expr, Problem> {
+    let own = builder.shape(mask);
+    if own != [scores_shape[0], scores_shape[3]] {
+        return Err(Problem::Unsupported(format!("a key padding mask of shape {own:?}")));
+    }
+    let dtype = builder.dtype(mask);
+    if dtype != DType::I32 {
+        return Err(Problem::Type { input: 4, dtype });
+    }
+    let filter = op.float("mask_filter_value", -10000.0)?;
+    let is_out = super::math::equal(load(mask, vec![var(0), var(3)]), literal(dtype, 0.0));
+    Ok(add(score, Expr::select(is_out, float(filter), float(0.0))))
+}
+
+/// `MatMulNBits`: a product by weights of 4 or 8 bits, which are widened where they are read.
+pub fn matmul_of_few_bits(builder: &mut Builder, op: &Operator) -> Result<Vec<TensorId>, Problem> {
+    let required = |name: &'static str| op.optional_int(name)?.ok_or(Problem::MissingAttribute(name));
+    let (depth, columns, block) = (required("K")?, required("N")?, required("block_size")?);
+    Builder::check_shape(&[depth, columns, block])?;
+    let bits = op.int("bits", 4)?;
+    if !matches!(bits, 4 | 8) || block < 16 || block % 2 != 0 {
+        return Err(Problem::Unsupported(format!("weights of {bits} bits in blocks of {block}")));
+    }
+    if op.optional(4).is_some() {
+        return Err(Problem::Unsupported("MatMulNBits with g_idx".to_string()));
+    }
+    let (x, packed, scales) = (op.input(0)?, op.input(1)?, op.input(2)?);
+    check_float(builder, 0, x)?;
+    check_float(builder, 2, scales)?;
+    let per_byte = 8 / bits;
+    let blocks = (depth + block - 1) / block;
+    let mut shape = builder.shape(x);
+    let misfit = || Problem::Shape(format!("inputs of MatMulNBits do not fit K = {depth}, N = {columns}"));
+    if shape.last() != Some(&depth) || builder.shape(packed) != [columns, blocks, block / per_byte] {
+        return Err(misfit());
+    }
+    let rank = shape.len();
+    shape[rank - 1] = columns;
+    let (n, k) = (var(rank - 1), var(rank));
+    let at_block = k.clone().floor_div(block);
+    // tables by block: `[columns, blocks]`, or flat
+    let table = |builder: &Builder, tensor: TensorId, row: i64, index: Index| -> Result<Expr, Problem> {
+        match builder.shape(tensor).as_slice() {
+            [rows, extent] if [*rows, *extent] == [columns, row] => Ok(load(tensor, vec![n.clone(), index])),
+            [all] if *all == columns * row => Ok(load(tensor, vec![n.clone().times(row).plus(&index)])),
+            _ => Err(misfit()),
+        }
+    };
+    let byte_at = |tensor: TensorId| match builder.dtype(tensor) {
+        DType::U8 => Ok(()),
+        dtype => Err(Problem::Type { input: 1, dtype }),
+    };
+    byte_at(packed)?;
+    let within_block = k.clone().modulo(block);
+    let byte = load(packed, vec![n.clone(), at_block.clone(), within_block.clone().floor_div(per_byte)]);
+    let weight = part_of_byte(byte, bits, &within_block);
+    let zero = match op.optional(3) {
+        None => float(f64::from(1 << (bits - 1))),
+        Some(zeros) if builder.dtype(zeros) == DType::F32 => table(builder, zeros, blocks, at_block.clone())?,
+        Some(zeros) => {
+            byte_at(zeros)?;
+            let row = (blocks + per_byte - 1) / per_byte;
+            part_of_byte(table(builder, zeros, row, at_block.clone().floor_div(per_byte))?, bits, &at_block)
+        }
+    };
+    let scale = table(builder, scales, blocks, at_block)?;
+    let mut at = vars(0, rank - 1);
+    at.push(k);
+    let value = multiply(load(x, at), multiply(subtract(weight, zero), scale));
+    let product = builder.reduce(shape.clone(), vec![depth], Combiner::Sum, DType::F32, value)?;
+    let Some(bias) = op.optional(5) else { return Ok(vec![product]) };
+    check_float(builder, 5, bias)?;
+    if builder.shape(bias) != [columns] {
+        return Err(misfit());
+    }
+    let value = add(load(product, vars(0, rank)), builder.broadcast(bias, &shape));
+    Ok(vec![builder.map(shape, DType::F32, value)?])
+}
+
+/// The number at a place as a float: of two in a byte, the even one is in the low bits.
+fn part_of_byte(byte: Expr, bits: i64, place: &Index) -> Expr {
+    if bits == 8 {
+        return Expr::Cast(DType::F32, Box::new(byte));
+    }
+    let whole = Index::value(Expr::Cast(DType::I64, Box::new(byte)));
+    let (low, high) = (Expr::Index(whole.clone().modulo(16)), Expr::Index(whole.floor_div(16)));
+    let is_even = within(place.clone().modulo(2), 0, 1);
+    Expr::Cast(DType::F32, Box::new(Expr::guard(vec![is_even], low, high)))
+}
