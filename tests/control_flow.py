@@ -25,7 +25,9 @@ except ImportError as error:
     sys.exit(3)
 
 TYPES = {np.dtype("float32"): TensorProto.FLOAT, np.dtype("int64"): TensorProto.INT64, np.dtype("int32"): TensorProto.INT32,
-         np.dtype("int8"): TensorProto.INT8, np.dtype("uint8"): TensorProto.UINT8, np.dtype("bool"): TensorProto.BOOL}
+         np.dtype("int8"): TensorProto.INT8, np.dtype("uint8"): TensorProto.UINT8, np.dtype("bool"): TensorProto.BOOL,
+         np.dtype("int16"): TensorProto.INT16, np.dtype("uint16"): TensorProto.UINT16, np.dtype("uint32"): TensorProto.UINT32,
+         np.dtype("uint64"): TensorProto.UINT64, np.dtype("float64"): TensorProto.DOUBLE}
 ACTIVATIONS = ["Sigmoid", "Tanh", "Relu", "Softsign", "Softplus", "HardSigmoid", "LeakyRelu", "ThresholdedRelu", "ScaledTanh", "Affine", "Elu"]
 # Gates that leave 0..1 let the state grow without bound, and then roundings decide.
 GATES = ["Sigmoid", "HardSigmoid"]
@@ -175,7 +177,7 @@ def top_k(random):
     """Any axis and type; many equal ones."""
     shape = [int(n) for n in random.integers(1, 40, int(random.integers(1, 4)))]
     axis = int(random.integers(0, len(shape)))
-    dtype = random.choice(["float32", "int32", "int64"])
+    dtype = random.choice(["float32", "float64", "int32", "int64"])
     x = random.integers(-9, 9, shape).astype(dtype)
     k = int(random.integers(1, shape[axis] + 1))
     node = helper.make_node("TopK", ["x", "k"], ["v", "i"], axis=axis, largest=int(random.integers(0, 2)))
@@ -185,7 +187,7 @@ def top_k(random):
 def scatter(random):
     """Elements or blocks, with every reduction; places meet."""
     reduction = str(random.choice(["none", "add", "mul", "max", "min"]))
-    dtype = str(random.choice(["float32", "int32", "int64"]))
+    dtype = str(random.choice(["float32", "float64", "int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64"]))
     shape = [int(n) for n in random.integers(2, 7, 3)]
     data = random.integers(-4, 5, shape).astype(dtype)
     if random.random() < 0.5:

@@ -89,8 +89,11 @@ impl CheckpointArguments {
 
     fn loaded(&self, space: &Space, language: &Language) -> Result<Loaded> {
         let built_in = || {
-            shipped_checkpoint(language, space)
-                .context("the built-in checkpoint (retrain it with `make checkpoint`, or use --method random)")
+            let loaded = shipped_checkpoint(language, space)
+                .context("the built-in checkpoint (retrain it with `make checkpoint`, or use --method random)")?;
+            // who uses it has no other one: what it has not learned is nothing to be warned of
+            loaded.notices.iter().for_each(|notice| tracing::info!("the built-in checkpoint: {notice}"));
+            Ok(Loaded { notices: Vec::new(), ..loaded })
         };
         match self.checkpoint.as_deref() {
             Some(BUILT_IN) => built_in(),
