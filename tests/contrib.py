@@ -110,11 +110,12 @@ def main():
         return 3
     command = ["cargo", "run", "--release", "--quiet", "--example", "onnx_backend_tests", "--"]
     with tempfile.TemporaryDirectory() as folder:
-        count = 0
         for case in cases(numpy):
             write(case, pathlib.Path(folder), onnx, onnxruntime)
-            count += 1
-        command += [folder, "--at-least", str(count)] + ["--compiled"] * options.compiled
+        # none may be refused
+        reasons = pathlib.Path(folder) / "reasons.txt"
+        reasons.write_text("# none\n")
+        command += [folder, "--reasons", str(reasons)] + ["--compiled"] * options.compiled
         return subprocess.run(command, cwd=ROOT).returncode
 
 

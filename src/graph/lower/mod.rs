@@ -68,13 +68,20 @@ pub fn lower(builder: &mut Builder, op: &Operator) -> Result<Vec<TensorId>, Prob
     let halves = op.inputs.iter().flatten().map(|operand| builder.dtype(operand.tensor));
     match halves.into_iter().find(|dtype| matches!(dtype, DType::F16 | DType::BF16)) {
         Some(half) if !moves(&op.kind) => lower_in_f32(builder, op, rule, half),
-        None if !moves(&op.kind) && has_double(builder, op) => lower_in_f64(builder, op, rule),
+        None if !moves(&op.kind) && !calls_library(&op.kind) && has_double(builder, op) => {
+            lower_in_f64(builder, op, rule)
+        }
         _ => rule(builder, op),
     }
 }
 
 fn has_double(builder: &Builder, op: &Operator) -> bool {
     op.inputs.iter().flatten().any(|operand| builder.dtype(operand.tensor) == DType::F64)
+}
+
+/// Whether an operator becomes a call of the run-time library, which knows all types.
+fn calls_library(kind: &str) -> bool {
+    matches!(kind, "TopK" | "Scatter" | "ScatterElements" | "ScatterND" | "MaxUnpool")
 }
 
 /// Operators on f64 compute in f64.
