@@ -73,6 +73,13 @@ fn parse(bytes: &[u8], wanted: Option<DType>) -> Result<TensorData, String> {
         let found = descriptor.escape_debug();
         format!("elements of type `{found}`, which networks do not take: save x.astype(\"{other}\")")
     })?;
+    if let Some(wanted) = wanted.filter(|wanted| *wanted != dtype) {
+        let (found, other) = (dtype.name(), wanted.numpy());
+        return Err(format!(
+            "elements of {found}, and the network takes {}: save x.astype(\"{other}\")",
+            wanted.name()
+        ));
+    }
     let shape = shape(value(header, "shape")?)?;
     let elements = shape.iter().try_fold(1usize, |product, extent| product.checked_mul(*extent as usize));
     let expected = elements.and_then(|elements| elements.checked_mul(dtype.bytes()));

@@ -1,5 +1,5 @@
-//! Operators of the domain `com.microsoft`, which exporters and ONNX Runtime's optimizer write: other names and
-//! attributes for what ONNX's own operators compute.
+//! Operators of the domain `com.microsoft`, which exporters and ONNX Runtime's optimizer write: other names
+//! and attributes for what ONNX's own operators compute.
 
 use super::attention::{Heads, append_past, by_heads, causal, default_scale, join_heads, scaled, with_mask};
 use super::builder::{Builder, broadcast_shape};
@@ -93,8 +93,8 @@ pub fn fused_matmul(builder: &mut Builder, op: &Operator) -> Result<Vec<TensorId
     Ok(vec![builder.map(shape, DType::F32, value)?])
 }
 
-/// `SkipLayerNormalization` and `SkipSimplifiedLayerNormalization`. Outputs: result, mean, deviation's inverse,
-/// and the sum that is normalised.
+/// `SkipLayerNormalization` and `SkipSimplifiedLayerNormalization`. Outputs: result, mean, deviation's
+/// inverse, and the sum that is normalised.
 pub fn skip_normalization(builder: &mut Builder, op: &Operator) -> Result<Vec<TensorId>, Problem> {
     let is_simple = op.kind.ends_with("SkipSimplifiedLayerNormalization");
     let (bias, shift, kind) = match is_simple {

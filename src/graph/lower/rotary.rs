@@ -6,8 +6,8 @@ use super::math::{add, float, gathered, load, multiply, subtract, var, within};
 use super::operator::{Operator, Problem};
 use crate::workload::{DType, Expr, Index, TensorId};
 
-/// `RotaryEmbedding` of `[batch, heads, time, depth]` or `[batch, time, heads · depth]`: pairs of elements are
-/// turned by the angle of their position.
+/// `RotaryEmbedding` of `[batch, heads, time, depth]` or `[batch, time, heads · depth]`: pairs of elements
+/// are turned by the angle of their position.
 pub fn rotary_embedding(builder: &mut Builder, op: &Operator) -> Result<Vec<TensorId>, Problem> {
     let angles = Angles { cosine: op.input(1)?, sine: op.input(2)?, positions: op.optional(3) };
     let (x, is_joined) = (op.input(0)?, builder.rank(op.input(0)?) == 3);
