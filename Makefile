@@ -25,6 +25,7 @@ test: lint
 	$(PYTHON) tests/onnx_nodes.py --compiled
 	$(PYTHON) tests/contrib.py --compiled
 	$(PYTHON) tests/control_flow.py --compiled --count 3
+	$(PYTHON) tests/control_flow.py --compiled --open --count 3
 	$(PYTHON) tests/networks.py --trials-per-task 0 random
 	$(PYTHON) tests/networks.py --trials-per-task 2 demo squeezenet
 	$(PYTHON) tests/networks.py --trials-per-task 2 light light_squeezenet light_shufflenet light_inception_v1

@@ -236,7 +236,6 @@ fn refusal(error: ImportError) -> Verdict {
         }
         ImportError::ElementType { code, .. } => format!("element type {code}"),
         ImportError::InputType { .. } => "an input that is no tensor".to_string(),
-        ImportError::SymbolicDims(_) => "symbolic dimensions".to_string(),
         ImportError::Node { node, problem } => {
             format!(
                 "{}: {problem}",

@@ -25,7 +25,7 @@ use clap::Parser;
 use rayon::iter::{IntoParallelRefIterator, ParallelIterator};
 use serde_json::json;
 use tilescribe::codegen;
-use tilescribe::graph::{self, ImportOptions};
+use tilescribe::graph::{self, Dim, ImportOptions};
 use tilescribe::language::Language;
 use tilescribe::model::{Model, Source};
 use tilescribe::nest::{Nest, verify};
@@ -93,7 +93,10 @@ fn workloads_of(path: &Path, dimensions: &[(String, i64)]) -> Result<Vec<Workloa
     if path.extension().is_some_and(|extension| extension == "onnx") {
         let program = graph::import(
             path,
-            &ImportOptions { dims: dimensions.iter().cloned().collect(), ..ImportOptions::default() },
+            &ImportOptions {
+                dims: dimensions.iter().map(|(name, extent)| (name.clone(), Dim::fixed(*extent))).collect(),
+                ..ImportOptions::default()
+            },
         )?;
         let network = graph::partition(&program)?;
         return Ok(network.tasks.into_iter().map(|task| task.workload).collect());

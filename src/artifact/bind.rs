@@ -4,10 +4,11 @@
 use std::collections::{BTreeSet, HashMap};
 
 use super::error::ArtifactError;
+use super::extents::{self, Living};
 use super::live;
 use super::manifest::Port;
 use super::memory::{self, Block, MemoryPlan};
-use super::tables::{Argument, Place};
+use super::tables::{Argument, ExtentTables, Place};
 use super::weights::{Entry, Layout};
 use crate::graph::{Binding, Call, Callee, Motion, Network, NetworkBuffer, Region, RegionKind, Source};
 use crate::nest::{Loop, Nest, Scope, Stmt};
@@ -27,6 +28,8 @@ pub struct Bound {
     pub arguments: Vec<Vec<Argument>>,
     /// By region.
     pub conditions: Vec<Option<Argument>>,
+    /// `None`: all extents are fixed.
+    pub extents: Option<ExtentTables>,
 }
 
 /// Makes one or more neighbouring entries of the weights.
@@ -50,8 +53,16 @@ pub fn bind(network: &Network, versions: &[Vec<&Nest>]) -> Result<Bound, Artifac
     versions.iter().try_for_each(|nests| check(network, nests))?;
     let nests = versions.first().ok_or_else(|| ArtifactError::Internal("no version to bind".into()))?;
     let (inputs, outputs, ports) = ports(network);
-    let (memory, arena) = plan_memory(network);
+    let living = living(network);
+    let (memory, arena) = plan_memory(network, &living);
     live::check(network, &arena, memory.arena_bytes)?;
+    let (mut extents, block_of) = match network.symbols.is_empty() {
+        true => (None, vec![None; network.buffers.len()]),
+        false => {
+            let (tables, block_of) = extents::tables(network, &living, &memory.offsets)?;
+            (Some(tables), block_of)
+        }
+    };
     let mut found = Weights::default();
     let mentions_of: Vec<Vec<Vec<bool>>> =
         versions.iter().map(|nests| nests.iter().map(|nest| body_mentions(nest)).collect()).collect();
@@ -90,7 +101,7 @@ pub fn bind(network: &Network, versions: &[Vec<&Nest>]) -> Result<Bound, Artifac
         .iter()
         .map(|region| match &region.kind {
             RegionKind::If { condition, .. } => Some((condition, found.raw(network, condition.buffer))),
-            RegionKind::Repeat { .. } => None,
+            RegionKind::Repeat { .. } | RegionKind::Nearest { .. } => None,
         })
         .collect();
     let Weights { entries, packs, .. } = found;
@@ -102,18 +113,34 @@ pub fn bind(network: &Network, versions: &[Vec<&Nest>]) -> Result<Bound, Artifac
             (Some(entry), _) => Place::Weights { offset: weights.offsets[entry] + offset },
             (None, Some((buffer, Source::Input(_)))) => Place::Input { index: ports[buffer], offset },
             (None, Some((buffer, Source::Output(_)))) => Place::Output { index: ports[buffer], offset },
-            (None, Some((buffer, Source::Intermediate))) => Place::Arena { offset: arena[buffer] + offset },
+            (None, Some((buffer, Source::Intermediate))) => match block_of[buffer] {
+                Some(block) => Place::Block { block, offset },
+                None => Place::Arena { offset: arena[buffer] + offset },
+            },
             (None, Some((_, Source::Constant(_))) | None) => Place::Unused,
         };
         let motion = binding.map_or(Motion::default(), |b| Motion { step: bytes(b.motion.step, b.buffer), ..b.motion });
         Argument { place, motion }
     };
+    let mut numbers = 0;
     let arguments = network.calls.iter().zip(&weight_entries).map(|(call, of_call)| {
-        of_call.iter().enumerate().map(|(position, entry)| place(*entry, call.arguments.get(position))).collect()
+        let own = of_call.iter().enumerate().map(|(position, entry)| place(*entry, call.arguments.get(position)));
+        let mut arguments: Vec<Argument> = own.collect();
+        // a kernel that takes numbers takes their address behind everything else
+        if !call.parameters.is_empty() {
+            let place = Place::Parameters { offset: numbers * size_of::<i64>() as u64 };
+            arguments.push(Argument { place, motion: Motion::default() });
+            numbers += call.parameters.len() as u64;
+        }
+        arguments
     });
-    let arguments = arguments.collect();
-    let conditions = conditions.into_iter().map(|found| found.map(|(at, entry)| place(entry, Some(at)))).collect();
-    Ok(Bound { inputs, outputs, memory, weights, packs, arguments, conditions })
+    let arguments: Vec<Vec<Argument>> = arguments.collect();
+    let conditions: Vec<Option<Argument>> =
+        conditions.into_iter().map(|found| found.map(|(at, entry)| place(entry, Some(at)))).collect();
+    if let Some(tables) = &mut extents {
+        tables.shifts = extents::shifts(network, &arguments, &conditions);
+    }
+    Ok(Bound { inputs, outputs, memory, weights, packs, arguments, conditions, extents })
 }
 
 /// The tensors of the weights file, as they are found.
@@ -160,6 +187,10 @@ fn check(network: &Network, nests: &[&Nest]) -> Result<(), ArtifactError> {
         let nest = nests[task];
         let tensors: Vec<TensorId> =
             nest.arguments().into_iter().filter(|id| nest.buffer(*id).scope != Scope::Packed).collect();
+        if nest.parameters.len() != call.parameters.len() {
+            let (given, taken) = (call.parameters.len(), nest.parameters.len());
+            return internal(format!("call {number} gives {given} numbers, its kernel takes {taken}"));
+        }
         if tensors.len() != call.arguments.len() {
             let (given, taken) = (call.arguments.len(), tensors.len());
             return internal(format!("call {number} gives {given} arguments, its kernel takes {taken}"));
@@ -196,26 +227,36 @@ fn ports(network: &Network) -> (Vec<Port>, Vec<Port>, Vec<usize>) {
         };
         positions[number] = ports.len();
         let dtype = buffer.dtype.name().to_string();
-        ports.push(Port { name: name.clone(), dtype, shape: buffer.shape.clone() });
+        let extents = extents::described(network, buffer);
+        ports.push(Port { name: name.clone(), dtype, shape: buffer.shape.clone(), extents });
     }
     (inputs, outputs, positions)
 }
 
 /// The plan, and the offset of each buffer that is an intermediate.
-pub(super) fn plan_memory(network: &Network) -> (MemoryPlan, Vec<u64>) {
-    let mut blocks: Vec<Block> = Vec::new();
-    let mut block_of = HashMap::new();
+pub(super) fn plan_memory(network: &Network, living: &[Living]) -> (MemoryPlan, Vec<u64>) {
+    let blocks: Vec<Block> = living.iter().map(|(_, block)| *block).collect();
+    let plan = memory::plan(&blocks);
+    let mut offsets = vec![0; network.buffers.len()];
+    living.iter().zip(&plan.offsets).for_each(|((buffer, _), offset)| offsets[*buffer] = *offset);
+    (plan, offsets)
+}
+
+/// The intermediates, at their largest, with the calls that need them.
+pub(super) fn living(network: &Network) -> Vec<Living> {
+    let mut found: Vec<Living> = Vec::new();
+    let mut place_of = HashMap::new();
     let mut mention = |buffer: usize, first: usize, last: usize| {
         let about = &network.buffers[buffer];
         if !matches!(about.source, Source::Intermediate) {
             return;
         }
-        let block = *block_of.entry(buffer).or_insert_with(|| {
+        let place = *place_of.entry(buffer).or_insert_with(|| {
             let bytes = about.shape.iter().product::<i64>() as u64 * about.dtype.bytes() as u64;
-            blocks.push(Block { bytes, first, last });
-            blocks.len() - 1
+            found.push((buffer, Block { bytes, first, last }));
+            found.len() - 1
         });
-        let block: &mut Block = &mut blocks[block];
+        let (_, block): &mut Living = &mut found[place];
         (block.first, block.last) = (block.first.min(first), block.last.max(last));
     };
     for (number, call) in network.calls.iter().enumerate() {
@@ -223,6 +264,7 @@ pub(super) fn plan_memory(network: &Network) -> (MemoryPlan, Vec<u64>) {
     }
     for region in &network.regions {
         match &region.kind {
+            RegionKind::Nearest { .. } => {}
             RegionKind::If { condition, .. } => mention(condition.buffer, region.calls.start, region.calls.start),
             RegionKind::Repeat { .. } => {
                 let last = region.calls.end - 1;
@@ -230,10 +272,7 @@ pub(super) fn plan_memory(network: &Network) -> (MemoryPlan, Vec<u64>) {
             }
         }
     }
-    let plan = memory::plan(&blocks);
-    let mut offsets = vec![0; network.buffers.len()];
-    block_of.into_iter().for_each(|(buffer, block)| offsets[buffer] = plan.offsets[block]);
-    (plan, offsets)
+    found
 }
 
 /// The buffers of a repetition that live longer than an iteration: those that are used outside of it, and
@@ -241,7 +280,7 @@ pub(super) fn plan_memory(network: &Network) -> (MemoryPlan, Vec<u64>) {
 fn outliving(network: &Network, region: &Region) -> BTreeSet<usize> {
     let conditions = network.regions.iter().filter_map(|region| match &region.kind {
         RegionKind::If { condition, .. } => Some((region.calls.start, condition)),
-        RegionKind::Repeat { .. } => None,
+        RegionKind::Repeat { .. } | RegionKind::Nearest { .. } => None,
     });
     let bindings = network.calls.iter().enumerate().flat_map(|(at, call)| call.arguments.iter().map(move |b| (at, b)));
     let (mut inside, mut outside, mut found) = (BTreeSet::new(), BTreeSet::new(), BTreeSet::new());
@@ -264,7 +303,7 @@ fn is_constant(buffer: &NetworkBuffer) -> bool {
 fn pack_key(task: usize, call: &Call, nest: &Nest) -> PackKey {
     let is_packed_from = |(_, id): &(_, &TensorId)| nest.buffer(**id).scope == Scope::Argument(Role::Constant);
     let arguments = nest.arguments();
-    (task, call.arguments.iter().zip(&arguments).filter(is_packed_from).map(|(binding, _)| *binding).collect())
+    (task, call.arguments.iter().zip(&arguments).filter(is_packed_from).map(|(binding, _)| binding.clone()).collect())
 }
 
 fn raw_entry(number: usize, buffer: &NetworkBuffer) -> Entry {

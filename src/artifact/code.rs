@@ -25,6 +25,7 @@ pub struct Code {
 /// with Tilescribe itself.
 const COMMON_OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/common.o"));
 const LIBRARY_OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/library.o"));
+const EXTENTS_OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/extents.o"));
 const CPU_OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/cpu.o"));
 const CUDA_OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/cuda.o"));
 
@@ -53,8 +54,8 @@ pub fn check_targets<'t>(targets: impl IntoIterator<Item = &'t Target>) -> Resul
     }
 }
 
-/// Whether these machines can run a network: GPUs repeat nothing, branch nowhere, and have no run-time
-/// library.
+/// Whether these machines can run a network: GPUs repeat nothing, branch nowhere, have no run-time library,
+/// and take inputs of fixed extents alone.
 ///
 /// # Errors
 /// [`ArtifactError::OnGpu`]
@@ -66,6 +67,7 @@ pub fn check_network<'t>(
         Callee::Task(_) => None,
         Callee::Library(routine) => Some(format!("the routine `{routine}`")),
     }) {
+        None if !network.symbols.is_empty() => "extents that are known only at run time".to_string(),
         None if network.regions.is_empty() => return Ok(()),
         None => "loops or branches at run time".to_string(),
         Some(routine) => routine,
@@ -135,6 +137,7 @@ fn for_cpu(nests: &[&Nest], cpu: &Cpu) -> Result<Code, ArtifactError> {
         ("kernels.o", object.bytes),
         ("common.o", COMMON_OBJECT.to_vec()),
         ("cpu.o", CPU_OBJECT.to_vec()),
+        ("extents.o", EXTENTS_OBJECT.to_vec()),
         ("library.o", LIBRARY_OBJECT.to_vec()),
         ("runtime.o", codegen::RUNTIME_OBJECT.to_vec()),
     ];
@@ -170,13 +173,7 @@ fn for_gpu(
 
 /// What an argument in this place is aligned to on a device, in bytes: a call may start anywhere in a buffer.
 fn alignment(place: &Place) -> u64 {
-    let offset = match *place {
-        Place::Unused => 0,
-        Place::Input { offset, .. }
-        | Place::Output { offset, .. }
-        | Place::Weights { offset }
-        | Place::Arena { offset } => offset,
-    };
+    let offset = place.offset();
     1 << (offset | DEVICE_ALIGNMENT).trailing_zeros()
 }
 

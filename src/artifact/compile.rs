@@ -4,16 +4,17 @@ use std::collections::{BTreeMap, HashMap};
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
-use memmap2::MmapMut;
+use memmap2::{MmapMut, MmapOptions};
 
 use super::bind::{self, Bound, Pack};
 use super::code;
 use super::error::ArtifactError;
+use super::formula::CompiledSymbol;
 use super::header::header;
 use super::link::link;
 use super::manifest::{
-    CompiledCall, CompiledRegion, CompiledSchedule, CompiledTask, CompiledVersion, FORMAT, MANIFEST_FILE, Manifest,
-    Memory, WEIGHTS_FILE, digest, header_file, is_identifier, library_file, output_files,
+    CompiledCall, CompiledRegion, CompiledSchedule, CompiledTask, CompiledVersion, FIXED_FORMAT, FORMAT, MANIFEST_FILE,
+    Manifest, Memory, WEIGHTS_FILE, digest, header_file, is_identifier, library_file, output_files,
 };
 use super::schedule::{Schedule, Version};
 use super::tables::{TableCall, Tables, assembly};
@@ -84,13 +85,14 @@ pub fn compile(
         tasks: network.tasks.len(),
         calls: &calls,
         regions: &regions,
+        extents: bound.extents.as_ref(),
         kernels: &code.kernels,
     };
     enter(progress, Step::Linking)?;
-    let exported: Vec<String> = code.kernels.functions().map(|function| format!("{name}_{function}")).collect();
+    let exported: Vec<String> = tables.functions().map(|function| format!("{name}_{function}")).collect();
     let architecture = Architecture::here().map_err(codegen::CodegenError::from)?;
-    link(&exported, &assembly(&tables, architecture), &code.texts, &code.objects, &file(&library_file(name)))?;
-    let header = header(name, code.kernels.kind(), &bound.inputs, &bound.outputs);
+    link(&exported, &assembly(&tables, architecture)?, &code.texts, &code.objects, &file(&library_file(name)))?;
+    let header = header(name, code.kernels.kind(), &bound.inputs, &bound.outputs, &network.symbols);
     write(&file(&header_file(name)), header.as_bytes())?;
 
     enter(progress, Step::Hashing)?;
@@ -106,10 +108,11 @@ pub fn compile(
         workload: task.workload.to_string(),
     });
     let manifest = Manifest {
-        format: FORMAT,
+        format: if network.symbols.is_empty() { FIXED_FORMAT } else { FORMAT },
         tilescribe: env!("CARGO_PKG_VERSION").to_string(),
         name: name.to_string(),
         versions: versions.iter().map(compiled).collect(),
+        symbols: network.symbols.list.iter().map(CompiledSymbol::of).collect(),
         inputs: bound.inputs,
         output_files: output_files(&bound.outputs),
         outputs: bound.outputs,
@@ -231,8 +234,9 @@ struct Aligned {
 }
 
 impl Aligned {
+    /// It takes up what is written to: scratch memory is laid out for extents of which a setup knows nothing.
     fn new(used: usize) -> Result<Aligned, ArtifactError> {
-        let bytes = MmapMut::map_anon(used.max(1));
+        let bytes = MmapOptions::new().len(used.max(1)).no_reserve_swap().map_anon();
         bytes
             .map(|bytes| Aligned { bytes, used })
             .map_err(|error| ArtifactError::Machine(format!("out of memory: {error}")))

@@ -3,13 +3,15 @@
 use std::fmt::Write;
 
 use super::manifest::Port;
+use crate::graph::Symbols;
 use crate::target::Kind;
-use crate::workload::DType;
+use crate::workload::{DType, Parameter};
 
 /// The declarations, with the network's name in front of every function.
-pub fn header(name: &str, kind: Kind, inputs: &[Port], outputs: &[Port]) -> String {
+pub fn header(name: &str, kind: Kind, inputs: &[Port], outputs: &[Port], symbols: &Symbols) -> String {
     let upper = name.to_ascii_uppercase();
-    let ports = format!("{}{}", list("inputs", inputs), list("outputs", outputs));
+    let ports = format!("{}{}{}", list("inputs", inputs), list("outputs", outputs), ranges(symbols));
+    let extents = if symbols.is_empty() { &FIXED } else { &RUN_TIME };
     let types: Vec<String> = DType::ALL
         .iter()
         .map(|dtype| format!("    {upper}_{} = {},", dtype.name().to_ascii_uppercase(), dtype.number()))
@@ -23,6 +25,10 @@ pub fn header(name: &str, kind: Kind, inputs: &[Port], outputs: &[Port]) -> Stri
         .replace("@CREATE@", own.create)
         .replace("@RUN@", own.run)
         .replace("@MORE@", own.more)
+        .replace("@EXTENT_STATUS@", extents.status)
+        .replace("@SHAPE@", extents.shape)
+        .replace("@SET@", extents.set)
+        .replace("@LEAST@", extents.least)
         .replace("@PORTS@", &ports)
         .replace("@TYPES@", &types.join("\n"))
         .replace("@UPPER@", &upper)
@@ -35,17 +41,65 @@ pub fn header(name: &str, kind: Kind, inputs: &[Port], outputs: &[Port]) -> Stri
 fn list(what: &str, ports: &[Port]) -> String {
     let mut text = format!(" * {what}:\n");
     for (number, port) in ports.iter().enumerate() {
-        // a name must not end the comment
-        let name: String = port
-            .name
-            .chars()
-            .map(|c| if c.is_ascii_graphic() && !matches!(c, '*' | '/' | '@') { c } else { '_' })
-            .collect();
-        let shape: Vec<String> = port.shape.iter().map(i64::to_string).collect();
-        let _ = writeln!(text, " *   {number}: {name}, {}[{}]", port.dtype, shape.join(", "));
+        let (name, shape) = (in_comment(&port.name, "*/@ "), in_comment(&port.shape_text(), "@"));
+        let _ = writeln!(text, " *   {number}: {name}, {}[{shape}]", port.dtype);
     }
     text
 }
+
+/// The ranges of the numbers that are known only when it runs, if there are any.
+fn ranges(symbols: &Symbols) -> String {
+    let mut text = String::new();
+    for (number, symbol) in symbols.list.iter().enumerate() {
+        text.push_str(if number == 0 { " * where\n" } else { "" });
+        let (name, Parameter { low, high }) = (in_comment(&symbol.name, "*/@ "), symbol.range);
+        let _ = writeln!(text, " *   {name} is {low} to {high}");
+    }
+    text
+}
+
+/// A name must not end the comment that it stands in.
+fn in_comment(name: &str, forbidden: &str) -> String {
+    let is_plain = |c: char| (c.is_ascii_graphic() || c == ' ') && !forbidden.contains(c);
+    let plain: String = name.chars().map(|c| if is_plain(c) { c } else { '_' }).collect();
+    plain.replace("*/", "__").replace("/*", "__")
+}
+
+/// What differs with run-time extents.
+struct Extents {
+    status: &'static str,
+    shape: &'static str,
+    set: &'static str,
+    least: &'static str,
+}
+
+const FIXED: Extents = Extents { status: "", shape: "", set: "", least: "" };
+
+const RUN_TIME: Extents = Extents {
+    status: "    @UPPER@_NO_EXTENTS = 6,           /* @NAME@_set_extents was not called, or failed */
+    @UPPER@_BAD_EXTENTS = 7,          /* the network does not take them: @NAME@_message says why */
+",
+    shape: " /* at most; @NAME@_input_least and @NAME@_output_least tell which may be less */",
+    set: "
+/* Says which extents the inputs of the runs to come have: by input, in the order of @NAME@_inputs, an array of its extents (NULL where
+ * it has none). Everything that depends on them is computed here, and nothing at all where they are what they were. Memory grows to
+ * what the largest of them needed. Extents belong to the model: where threads run different ones at the same time, each has a model of
+ * its own, which shares the weights. After a failure no extents are set. Returns as @NAME@_create does. */
+int @NAME@_set_extents(@NAME@_model *model, const int64_t *const *shapes);
+
+/* Writes the extents that an output has in these runs: as many as its rank. Arrays hold that many elements, and no gaps. */
+int @NAME@_output_shape(@NAME@_model *model, size_t number, int64_t *shape);
+
+/* Why the last call of @NAME@_set_extents failed, with input, axis and range; empty where it did not. Valid until the next call. */
+const char *@NAME@_message(@NAME@_model *model);
+",
+    least: "
+/* The extents of an input or output at least, as many as its rank; those in the tables are at most. Where the two are equal, an extent
+ * is fixed. NULL where there is no such input or output. */
+const int64_t *@NAME@_input_least(size_t number);
+const int64_t *@NAME@_output_least(size_t number);
+",
+};
 
 /// What differs between machines.
 struct Own {
@@ -117,7 +171,7 @@ enum @NAME@_status {
     @UPPER@_FOREIGN_WEIGHTS = 3,      /* the weights belong to another network or compilation */
     @UPPER@_OUT_OF_MEMORY = 4,
     @UPPER@_BAD_ARGUMENT = 5,
-};
+@EXTENT_STATUS@};
 
 enum @NAME@_type {
 @TYPES@
@@ -125,7 +179,7 @@ enum @NAME@_type {
 
 typedef struct {
     const char *name; /* as in the ONNX file */
-    const int64_t *shape;
+    const int64_t *shape;@SHAPE@
     uint64_t bytes;
     uint32_t rank;
     uint32_t type; /* enum @NAME@_type */
@@ -133,7 +187,7 @@ typedef struct {
 
 typedef struct @NAME@_model @NAME@_model;
 
-@CREATE@
+@CREATE@@SET@
 /* Computes all outputs from all inputs, in the order of @NAME@_inputs and @NAME@_outputs. Returns as @NAME@_create does.@RUN@
 int @NAME@_run(@NAME@_model *model, const void *const *inputs, void *const *outputs);
 @MORE@
@@ -143,7 +197,7 @@ void @NAME@_destroy(@NAME@_model *model);
 /* Tables that live as long as the library. */
 const @NAME@_tensor *@NAME@_inputs(size_t *count);
 const @NAME@_tensor *@NAME@_outputs(size_t *count);
-
+@LEAST@
 /* What the machine lacks, a processor's features as LLVM calls them; NULL where it lacks nothing. */
 const char *@NAME@_missing_feature(void);
 
@@ -162,9 +216,14 @@ mod tests {
 
     #[test]
     fn a_hostile_name_stays_inside_the_comment() {
-        let port = Port { name: "x */ int main(void) { } /* @NAME@".into(), dtype: "f32".into(), shape: vec![1, 3] };
+        let port = Port {
+            name: "x */ int main(void) { } /* @NAME@".into(),
+            dtype: "f32".into(),
+            shape: vec![1, 3],
+            extents: Default::default(),
+        };
         for kind in [Kind::Cpu, Kind::Gpu] {
-            let text = header("net", kind, std::slice::from_ref(&port), &[]);
+            let text = header("net", kind, std::slice::from_ref(&port), &[], &Symbols::default());
             assert_eq!(text.matches("*/").count(), text.matches("/*").count());
             assert!(text.contains("f32[1, 3]") && !text.contains("int main") && !text.contains('@'), "{text}");
         }

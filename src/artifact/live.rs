@@ -59,7 +59,8 @@ impl Check<'_> {
                     }
                     self.calls(region.calls.clone(), &rest[..inner], iteration, iterations)?;
                 }
-                RegionKind::Repeat { count } => {
+                RegionKind::Nearest { .. } => self.calls(region.calls.clone(), &[], iteration, iterations)?,
+                RegionKind::Repeat { count, .. } => {
                     for iteration in 0..(*count).min(ITERATIONS) {
                         self.calls(region.calls.clone(), &rest[..inner], iteration, *count)?;
                     }
@@ -168,6 +169,7 @@ impl Owners {
 
 #[cfg(test)]
 mod tests {
+    use super::super::bind;
     use super::*;
     use crate::graph::{Binding, Call, Callee, NetworkBuffer, NetworkTask};
     use crate::workload::{Binary, DType, Expr, Index, Stage, TensorId, Var, Workload};
@@ -192,15 +194,18 @@ mod tests {
         }
         let sum = Expr::binary(Binary::Add, load(0), load(1));
         workload.stages.push(Stage::map(TensorId(2), vec![16], sum));
-        let buffer = |source| NetworkBuffer { shape: vec![16], dtype: DType::F32, source };
+        let buffer = |source| NetworkBuffer { shape: vec![16], extents: Default::default(), dtype: DType::F32, source };
         let mut buffers = vec![buffer(Source::Input("x".into()))];
         buffers.extend((0..5).map(|_| buffer(Source::Intermediate)));
         // the first result is the shortcut of all that follow
         let at = |buffer| Binding::fixed(buffer, 0);
-        let call = |x, shortcut, y| Call { callee: Callee::Task(0), arguments: vec![at(x), at(shortcut), at(y)] };
+        let call = |x, shortcut, y| {
+            let arguments = vec![at(x), at(shortcut), at(y)];
+            Call { callee: Callee::Task(0), arguments, parameters: Vec::new() }
+        };
         let calls = vec![call(0, 0, 1), call(1, 1, 2), call(2, 1, 3), call(3, 1, 4), call(4, 1, 5)];
         let task = NetworkTask { name: "add".into(), workload, weight: calls.len(), nodes: Vec::new() };
-        Network { tasks: vec![task], calls, buffers, regions: Vec::new() }
+        Network { tasks: vec![task], calls, buffers, ..Network::default() }
     }
 
     #[test]
@@ -208,7 +213,7 @@ mod tests {
         let network = residual();
         // the shortcut lies alone, the others take turns
         assert!(check(&network, &[0, 0, 64, 128, 64, 128], 192).is_ok());
-        let (memory, arena) = super::super::bind::plan_memory(&network);
+        let (memory, arena) = bind::plan_memory(&network, &bind::living(&network));
         assert!(check(&network, &arena, memory.arena_bytes).is_ok() && memory.arena_bytes == 192);
         // its third and fourth reader find something else there
         assert!(check(&network, &[0, 0, 64, 128, 0, 64], 192).is_err());

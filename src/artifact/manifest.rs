@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
 use super::error::ArtifactError;
+use super::formula::{CompiledSymbol, Formula};
 use super::weights::hex;
 use crate::codegen;
 use crate::files;
@@ -19,7 +20,9 @@ use crate::target::{Kind, Target, TargetError};
 use crate::workload::DType;
 
 /// Changes whenever older manifests cannot be read as they are.
-pub const FORMAT: u32 = 3;
+pub const FORMAT: u32 = 4;
+/// The format of networks whose extents are all fixed: it has not changed since.
+pub const FIXED_FORMAT: u32 = 3;
 pub const MANIFEST_FILE: &str = "manifest.json";
 pub const WEIGHTS_FILE: &str = "weights.safetensors";
 /// A manifest beyond this many bytes is refused.
@@ -36,6 +39,9 @@ pub struct Manifest {
     /// One for a CPU; for GPUs one for each generation, newest first, of which the first is taken that a GPU
     /// understands.
     pub versions: Vec<CompiledVersion>,
+    /// Numbers that are known only when it runs; none where all extents are fixed.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub symbols: Vec<CompiledSymbol>,
     /// In the order in which the C function takes them.
     pub inputs: Vec<Port>,
     pub outputs: Vec<Port>,
@@ -61,20 +67,73 @@ pub struct Port {
     pub name: String,
     /// As [`DType::name`] spells it.
     pub dtype: String,
+    /// At most.
     pub shape: Vec<i64>,
+    /// The extents that may be less, by axis.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub extents: BTreeMap<usize, RunTimeExtent>,
+}
+
+/// An extent that is known when the network runs.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RunTimeExtent {
+    pub least: i64,
+    pub formula: Formula,
+    /// The same for people.
+    pub text: String,
 }
 
 impl Port {
+    /// Whether it has this shape in some run.
+    pub fn admits(&self, shape: &[i64]) -> bool {
+        let is_admissible =
+            |(axis, (found, most)): (usize, (&i64, &i64))| (self.least(axis, *most)..=*most).contains(found);
+        shape.len() == self.shape.len() && shape.iter().zip(&self.shape).enumerate().all(is_admissible)
+    }
+
+    fn least(&self, axis: usize, most: i64) -> i64 {
+        self.extents.get(&axis).map_or(most, |extent| extent.least)
+    }
+
+    /// The extents at least.
+    pub fn least_shape(&self) -> Vec<i64> {
+        self.shape.iter().enumerate().map(|(axis, most)| self.least(axis, *most)).collect()
+    }
+
+    /// Its size in bytes in a run; `None` as for [`Port::bytes`].
+    pub fn bytes_at(&self, shape: &[i64]) -> Option<usize> {
+        let elements = shape.iter().try_fold(1usize, |product, extent| {
+            usize::try_from(*extent).ok().and_then(|extent| product.checked_mul(extent))
+        })?;
+        elements.checked_mul(self.dtype()?.bytes()).filter(|bytes| *bytes <= isize::MAX as usize)
+    }
+
+    /// Its shape where symbols have these values; `None` where some extent has no value.
+    pub fn shape_at(&self, values: &[i64]) -> Option<Vec<i64>> {
+        let extent = |(axis, most): (usize, &i64)| match self.extents.get(&axis) {
+            Some(extent) => extent.formula.at(values),
+            None => Some(*most),
+        };
+        self.shape.iter().enumerate().map(extent).collect()
+    }
+
+    /// Extents as people write them: `batch, 3, 2*width + 1`.
+    pub fn shape_text(&self) -> String {
+        let extent = |(axis, most): (usize, &i64)| match self.extents.get(&axis) {
+            Some(extent) => extent.text.clone(),
+            None => most.to_string(),
+        };
+        self.shape.iter().enumerate().map(extent).collect::<Vec<_>>().join(", ")
+    }
+
     pub fn dtype(&self) -> Option<DType> {
         DType::from_name(&self.dtype)
     }
 
-    /// Size in bytes; `None` where the shape or the type makes no sense.
+    /// Size in bytes, at most; `None` where the shape or the type makes no sense.
     pub fn bytes(&self) -> Option<usize> {
-        let elements = self.shape.iter().try_fold(1usize, |product, extent| {
-            usize::try_from(*extent).ok().and_then(|extent| product.checked_mul(extent))
-        })?;
-        elements.checked_mul(self.dtype()?.bytes()).filter(|bytes| *bytes <= isize::MAX as usize)
+        self.bytes_at(&self.shape)
     }
 }
 
@@ -137,17 +196,21 @@ impl CompiledCall {
 pub struct CompiledRegion {
     pub first: usize,
     pub end: usize,
-    /// How often; `None`: under a condition.
+    /// How often; `None`: under a condition, or one of them.
     pub count: Option<i64>,
+    /// Whether one of them runs, the one that was made for the extents that are nearest.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_choice: bool,
 }
 
 impl CompiledRegion {
     pub fn of(region: &Region) -> CompiledRegion {
         let count = match region.kind {
-            RegionKind::Repeat { count } => Some(count),
-            RegionKind::If { .. } => None,
+            RegionKind::Repeat { count, .. } => Some(count),
+            RegionKind::If { .. } | RegionKind::Nearest { .. } => None,
         };
-        CompiledRegion { first: region.calls.start, end: region.calls.end, count }
+        let is_choice = matches!(region.kind, RegionKind::Nearest { .. });
+        CompiledRegion { first: region.calls.start, end: region.calls.end, count, is_choice }
     }
 }
 
@@ -196,8 +259,9 @@ impl Manifest {
     /// [`ArtifactError::Invalid`] where it is none of ours, or of another format.
     pub fn read(folder: &Path) -> Result<Manifest, ArtifactError> {
         let (path, text, about) = Manifest::text(folder)?;
-        if about.format != FORMAT {
-            let reason = format!("format {}, this version of Tilescribe reads {FORMAT}", about.format);
+        if !(FIXED_FORMAT..=FORMAT).contains(&about.format) {
+            let reason =
+                format!("format {}, this version of Tilescribe reads {FIXED_FORMAT} and {FORMAT}", about.format);
             return Err(ArtifactError::invalid(&path, reason));
         }
         let invalid = |error: serde_json::Error| ArtifactError::invalid(&path, error.to_string());
@@ -280,6 +344,7 @@ impl Manifest {
         if let Some(port) = self.inputs.iter().chain(&self.outputs).find(|port| port.bytes().is_none()) {
             return Err(format!("`{}` has an impossible type or shape", port.name.escape_debug()));
         }
+        self.check_extents()?;
         let names: BTreeSet<&str> = self.outputs.iter().map(|port| port.name.as_str()).collect();
         if names.len() != self.outputs.len() {
             return Err("two outputs have one name".into());
@@ -305,6 +370,34 @@ impl Manifest {
             return Err("a call names a task that does not exist".into());
         }
         Ok(())
+    }
+}
+
+impl Manifest {
+    /// Whether some extents are known only when it runs.
+    pub fn has_symbols(&self) -> bool {
+        !self.symbols.is_empty()
+    }
+
+    fn check_extents(&self) -> Result<(), String> {
+        if self.has_symbols() != (self.format != FIXED_FORMAT) {
+            return Err(format!("format {} and {} symbols", self.format, self.symbols.len()));
+        }
+        let mut numbered = self.symbols.iter().enumerate();
+        if let Some((_, symbol)) = numbered.find(|(before, symbol)| !symbol.is_valid(*before)) {
+            return Err(format!("the symbol `{}` has an impossible range or origin", symbol.name.escape_debug()));
+        }
+        let fits = |port: &Port| {
+            let is_axis = |(axis, extent): (&usize, &RunTimeExtent)| {
+                let is_possible = port.shape.get(*axis).is_some_and(|most| (0..=*most).contains(&extent.least));
+                is_possible && extent.formula.is_valid(self.symbols.len())
+            };
+            (port.extents.is_empty() || self.has_symbols()) && port.extents.iter().all(is_axis)
+        };
+        match self.inputs.iter().chain(&self.outputs).find(|port| !fits(port)) {
+            Some(port) => Err(format!("`{}` has impossible run-time extents", port.name.escape_debug())),
+            None => Ok(()),
+        }
     }
 }
 

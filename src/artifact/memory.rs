@@ -63,12 +63,28 @@ pub fn plan(blocks: &[Block]) -> MemoryPlan {
     MemoryPlan { offsets, arena_bytes, sum_bytes, lower_bound_bytes: lower_bound(blocks) }
 }
 
+/// In what order blocks are placed when their sizes are known only at run time, and which of those before a
+/// block have to lie below it: of two that are alive together, the one that the plan puts lower. Where each
+/// block starts behind all that lie below it, no two that are alive together meet, whatever their sizes; and
+/// where none is larger than planned, none ends higher than planned.
+pub fn stacked(blocks: &[Block], offsets: &[u64]) -> (Vec<usize>, Vec<Vec<usize>>) {
+    let mut order: Vec<usize> = (0..blocks.len()).collect();
+    // nothing lies below what is empty
+    order.sort_by_key(|block| (offsets[*block], blocks[*block].bytes > 0, *block));
+    let below = order.iter().enumerate().map(|(at, block)| {
+        let meets = |other: &usize| blocks[order[*other]].overlaps(&blocks[*block]);
+        (0..at).filter(meets).collect()
+    });
+    (order.clone(), below.collect())
+}
+
 /// Best fit in a given order.
 fn place(blocks: &[Block], order: &[usize]) -> Vec<u64> {
     let mut offsets = vec![0u64; blocks.len()];
     // placed blocks, by offset
     let mut placed: Vec<usize> = Vec::new();
-    for &block in order {
+    // what is empty lies at the start, where it is in no other's way
+    for &block in order.iter().filter(|block| blocks[**block].bytes > 0) {
         let size = blocks[block].padded();
         let (mut best_gap, mut best, mut end) = (u64::MAX, None, 0u64);
         for &other in placed.iter().filter(|other| blocks[**other].overlaps(&blocks[block])) {
@@ -125,6 +141,14 @@ mod tests {
         assert_eq!(plan(&[block(0, 0, 3)]).arena_bytes, 0);
     }
 
+    #[test]
+    fn what_is_empty_lies_on_nothing() {
+        let blocks = [block(100, 0, 1), block(64, 2, 3), block(0, 0, 3)];
+        let plan = plan(&blocks);
+        assert_eq!(plan.offsets, [0, 0, 0]);
+        assert_eq!(stacked(&blocks, &plan.offsets), (vec![2, 0, 1], vec![vec![], vec![0], vec![0]]));
+    }
+
     proptest! {
         #[test]
         fn blocks_alive_together_never_share_bytes(
@@ -139,6 +163,29 @@ mod tests {
                 for (j, b) in blocks.iter().enumerate().skip(i + 1).filter(|(_, b)| a.overlaps(b)) {
                     let apart = plan.offsets[i] + a.bytes <= plan.offsets[j] || plan.offsets[j] + b.bytes <= plan.offsets[i];
                     prop_assert!(apart || a.bytes == 0 || b.bytes == 0, "{} and {} overlap", i, j);
+                }
+            }
+        }
+
+        /// What `deploy/extents.c` does with the order.
+        #[test]
+        fn stacked_blocks_of_any_size_never_share_bytes(
+            seeds in prop::collection::vec((0u64..5000, 0usize..20, 0usize..6, 0u64..=100), 0..40)
+        ) {
+            let most: Vec<Block> = seeds.iter().map(|(bytes, first, more, _)| block(*bytes, *first, first + more)).collect();
+            let plan = plan(&most);
+            let (order, below) = stacked(&most, &plan.offsets);
+            let bytes: Vec<u64> = order.iter().map(|at| most[*at].bytes * seeds[*at].3 / 100).collect();
+            let mut offsets = Vec::new();
+            for below in &below {
+                let end = below.iter().map(|other| offsets[*other] + bytes[*other]).max().unwrap_or(0);
+                offsets.push(u64::next_multiple_of(end, ALIGNMENT));
+            }
+            for i in 0..order.len() {
+                prop_assert!(offsets[i] <= plan.offsets[order[i]]);
+                for j in (0..i).filter(|j| most[order[*j]].overlaps(&most[order[i]])) {
+                    let apart = offsets[i] + bytes[i] <= offsets[j] || offsets[j] + bytes[j] <= offsets[i];
+                    prop_assert!(apart || bytes[i] == 0 || bytes[j] == 0, "{} and {} overlap", i, j);
                 }
             }
         }

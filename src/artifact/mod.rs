@@ -14,6 +14,8 @@ mod bind;
 mod code;
 mod compile;
 mod error;
+mod extents;
+mod formula;
 mod header;
 mod link;
 mod live;
@@ -27,9 +29,10 @@ mod weights;
 pub use code::{check_network, check_targets};
 pub use compile::{Options, Step, check_output, compile};
 pub use error::ArtifactError;
+pub use formula::{CompiledSymbol, Computed, Formula, Term, text as formula_text};
 pub use manifest::{
     CompiledCall, CompiledSchedule, CompiledTask, CompiledVersion, FORMAT, FileDigest, Manifest, Memory, Port,
-    output_file,
+    RunTimeExtent, output_file,
 };
 pub use memory::{Block, MemoryPlan, plan};
 pub use model::{Bound, Model, Resources};

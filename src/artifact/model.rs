@@ -20,6 +20,10 @@ type ErrorString = unsafe extern "C" fn(c_int) -> *const c_char;
 type Tensors = unsafe extern "C" fn(*mut usize) -> *const CTensor;
 type Launch = unsafe extern "C" fn(*mut c_void, *mut c_void) -> c_int;
 type Wait = unsafe extern "C" fn(*mut c_void) -> c_int;
+type SetExtents = unsafe extern "C" fn(*mut c_void, *const *const i64) -> c_int;
+type OutputShape = unsafe extern "C" fn(*mut c_void, usize, *mut i64) -> c_int;
+type Message = unsafe extern "C" fn(*mut c_void) -> *const c_char;
+type Least = unsafe extern "C" fn(usize) -> *const i64;
 type MissingFeature = unsafe extern "C" fn() -> *const c_char;
 
 /// As the header declares it.
@@ -49,11 +53,63 @@ pub struct Model {
     run: Symbol<Run>,
     /// On a GPU: to start a run on what the device holds, and to wait for it.
     on_device: Option<(Symbol<Launch>, Symbol<Wait>)>,
+    /// Where extents are known only at run time.
+    extents: Option<ExtentFunctions>,
     destroy: Symbol<Destroy>,
     error_string: Symbol<ErrorString>,
     /// Last, so that it outlives what points into it.
     _library: Library,
 }
+
+/// What the library says of the extents of a run.
+#[derive(Debug)]
+struct ExtentFunctions {
+    set: Symbol<SetExtents>,
+    output_shape: Symbol<OutputShape>,
+    message: Symbol<Message>,
+}
+
+impl ExtentFunctions {
+    /// Finds them, where the network has any extents that are not fixed.
+    ///
+    /// # Errors
+    /// [`ArtifactError::Invalid`] where the library lacks them, or means others than the manifest.
+    ///
+    /// # Safety
+    /// The library must be one that `compile` linked.
+    unsafe fn of(
+        manifest: &Manifest,
+        library: &Library,
+        path: &Path,
+    ) -> Result<Option<ExtentFunctions>, ArtifactError> {
+        if !manifest.has_symbols() {
+            return Ok(None);
+        }
+        let invalid = |error: libloading::Error| ArtifactError::invalid(path, error.to_string());
+        let symbol = |function: &str| format!("{}_{function}", manifest.name).into_bytes();
+        // SAFETY: the functions have the types that the header declares.
+        unsafe {
+            for (function, ports) in [("input_least", &manifest.inputs), ("output_least", &manifest.outputs)] {
+                let least: Symbol<Least> = library.get(&symbol(function)[..]).map_err(invalid)?;
+                for (number, port) in ports.iter().enumerate() {
+                    let found = least(number);
+                    let expected = port.least_shape();
+                    if found.is_null() || *std::slice::from_raw_parts(found, expected.len()) != expected[..] {
+                        let reason = format!("the extents of `{}` are not those of the manifest", port.name);
+                        return Err(ArtifactError::invalid(path, reason));
+                    }
+                }
+            }
+            let set = library.get(&symbol("set_extents")[..]).map_err(invalid)?;
+            let output_shape = library.get(&symbol("output_shape")[..]).map_err(invalid)?;
+            let message = library.get(&symbol("message")[..]).map_err(invalid)?;
+            Ok(Some(ExtentFunctions { set, output_shape, message }))
+        }
+    }
+}
+
+/// As in `deploy.h`.
+const STATUS_BAD_EXTENTS: c_int = 7;
 
 impl Model {
     /// Loads a folder that [`super::compile`] wrote. Loading executes the code of the folder: hashes protect
@@ -93,6 +149,7 @@ impl Model {
                     return Err(ArtifactError::invalid(&path, reason));
                 }
             }
+            let extents = ExtentFunctions::of(&manifest, &library, &path)?;
             let missing = missing_feature();
             if !missing.is_null() {
                 return Err(ArtifactError::Machine(lacks(&manifest, &CStr::from_ptr(missing).to_string_lossy())));
@@ -109,7 +166,7 @@ impl Model {
                 _ => None,
             };
             let status = create(weights.as_ptr(), place, &raw mut handle);
-            let model = Model { manifest, handle, run, on_device, destroy, error_string, _library: library };
+            let model = Model { manifest, handle, run, on_device, extents, destroy, error_string, _library: library };
             if status == 0 { Ok(model) } else { Err(model.error(status)) }
         }
     }
@@ -122,26 +179,89 @@ impl Model {
     /// nothing.
     ///
     /// # Errors
-    /// [`ArtifactError::Input`] where number, type or shape differ from the manifest's.
+    /// [`ArtifactError::Input`] where number, type or shape differ from the manifest's, or the network does
+    /// not take these extents together.
     pub fn bind(&self, inputs: &[TensorData]) -> Result<Bound<'_>, ArtifactError> {
         let ports = &self.manifest.inputs;
         if inputs.len() != ports.len() {
             let reason = format!("{} inputs given, the network takes {}", inputs.len(), ports.len());
             return Err(ArtifactError::Input(reason));
         }
-        let mut bound = Bound { model: self, inputs: Vec::new(), outputs: Vec::new() };
         for (port, input) in ports.iter().zip(inputs) {
-            if port.dtype() != Some(input.dtype) || port.shape != input.shape || port.bytes() != Some(input.bytes.len())
-            {
-                let (wanted, given) = (describe(&port.dtype, &port.shape), describe(input.dtype.name(), &input.shape));
+            let has_rank =
+                if self.extents.is_some() { port.shape.len() == input.shape.len() } else { port.shape == input.shape };
+            if port.dtype() != Some(input.dtype) || !has_rank {
+                let (wanted, given) = (format!("{}[{}]", port.dtype, port.shape_text()), describe(input));
                 return Err(ArtifactError::Input(format!("input `{}` is {wanted}, {given} was given", port.name)));
             }
-            let mut memory = allocate(port)?;
+        }
+        let shapes: Vec<&[i64]> = inputs.iter().map(|input| input.shape.as_slice()).collect();
+        let outputs = self.output_shapes(&shapes)?;
+        let mut bound = Bound {
+            model: self,
+            shapes: inputs.iter().map(|input| input.shape.clone()).collect(),
+            inputs: Vec::new(),
+            outputs: Vec::new(),
+        };
+        for (port, input) in ports.iter().zip(inputs) {
+            let mut memory = allocate(port, &input.shape)?;
+            if port.bytes_at(&input.shape) != Some(input.bytes.len()) {
+                let reason =
+                    format!("input `{}` has {} bytes, {} does not", port.name, input.bytes.len(), describe(input));
+                return Err(ArtifactError::Input(reason));
+            }
             memory[..input.bytes.len()].copy_from_slice(&input.bytes);
             bound.inputs.push(memory);
         }
-        bound.outputs = self.manifest.outputs.iter().map(allocate).collect::<Result<_, _>>()?;
+        for (port, shape) in self.manifest.outputs.iter().zip(outputs) {
+            bound.outputs.push((allocate(port, &shape)?, shape));
+        }
         Ok(bound)
+    }
+
+    /// The shapes of all outputs for inputs of these shapes.
+    ///
+    /// # Errors
+    /// [`ArtifactError::Input`] for extents that the network does not take; it names input, axis and range.
+    pub fn output_shapes(&self, inputs: &[&[i64]]) -> Result<Vec<Vec<i64>>, ArtifactError> {
+        let ports = &self.manifest.outputs;
+        let Some(extents) = &self.extents else { return Ok(ports.iter().map(|port| port.shape.clone()).collect()) };
+        self.set_extents(inputs)?;
+        let shape_of = |(number, port): (usize, &Port)| {
+            let mut shape = vec![0; port.shape.len()];
+            // SAFETY: the handle is alive, and the array has as many elements as the output's rank, which the
+            // manifest and the library agree about.
+            let status = unsafe { (extents.output_shape)(self.handle, number, shape.as_mut_ptr()) };
+            match status {
+                0 if port.admits(&shape) => Ok(shape),
+                0 => Err(ArtifactError::Internal(format!("the library says that `{}` is {shape:?}", port.name))),
+                refused => Err(self.error(refused)),
+            }
+        };
+        ports.iter().enumerate().map(shape_of).collect()
+    }
+
+    /// Tells the library the extents of the inputs, where they are not all fixed.
+    fn set_extents(&self, shapes: &[&[i64]]) -> Result<(), ArtifactError> {
+        let Some(extents) = &self.extents else { return Ok(()) };
+        let ports = &self.manifest.inputs;
+        if shapes.len() != ports.len() || shapes.iter().zip(ports).any(|(shape, port)| shape.len() != port.shape.len())
+        {
+            return Err(ArtifactError::Input("shapes of other inputs than the network has".into()));
+        }
+        let addresses: Vec<*const i64> = shapes.iter().map(|shape| shape.as_ptr()).collect();
+        // SAFETY: the handle is alive, and there are as many arrays as inputs, with as many extents as their
+        // ranks, which the manifest and the library agree about.
+        match unsafe { (extents.set)(self.handle, addresses.as_ptr()) } {
+            0 => Ok(()),
+            STATUS_BAD_EXTENTS => {
+                // SAFETY: the message is a string that lives until extents are set again, and models are not
+                // shared between threads.
+                let message = unsafe { CStr::from_ptr((extents.message)(self.handle)) };
+                Err(ArtifactError::Input(message.to_string_lossy().into_owned()))
+            }
+            refused => Err(self.error(refused)),
+        }
     }
 
     /// Computes all outputs.
@@ -216,8 +336,11 @@ unsafe fn agree(ports: &[Port], tensors: &Symbol<Tensors>) -> bool {
 #[derive(Debug)]
 pub struct Bound<'m> {
     model: &'m Model,
+    /// Of the inputs.
+    shapes: Vec<Vec<i64>>,
     inputs: Vec<MmapMut>,
-    outputs: Vec<MmapMut>,
+    /// With their shapes.
+    outputs: Vec<(MmapMut, Vec<i64>)>,
 }
 
 impl Bound<'_> {
@@ -227,7 +350,10 @@ impl Bound<'_> {
     /// [`ArtifactError::Machine`] with what the library says.
     pub fn run(&mut self) -> Result<(), ArtifactError> {
         let inputs: Vec<*const c_void> = self.inputs.iter().map(|memory| memory.as_ptr().cast()).collect();
-        let outputs: Vec<*mut c_void> = self.outputs.iter_mut().map(|memory| memory.as_mut_ptr().cast()).collect();
+        let outputs: Vec<*mut c_void> = self.outputs.iter_mut().map(|(memory, _)| memory.as_mut_ptr().cast()).collect();
+        // others may have been set for another `Bound` of the model
+        let shapes: Vec<&[i64]> = self.shapes.iter().map(Vec::as_slice).collect();
+        self.model.set_extents(&shapes)?;
         // SAFETY: the handle is alive, and every array has the size that the library declares for it.
         let status = unsafe { (self.model.run)(self.model.handle, inputs.as_ptr(), outputs.as_ptr()) };
         if status == 0 { Ok(()) } else { Err(self.model.error(status)) }
@@ -254,24 +380,28 @@ impl Bound<'_> {
     /// What the last run computed.
     pub fn outputs(&self) -> Vec<TensorData> {
         let ports = self.model.manifest.outputs.iter();
-        ports.zip(&self.outputs).filter_map(|(port, memory)| tensor(port, memory)).collect()
+        ports.zip(&self.outputs).filter_map(|(port, (memory, shape))| tensor(port, memory, shape)).collect()
     }
 }
 
-fn tensor(port: &Port, memory: &MmapMut) -> Option<TensorData> {
-    let bytes = memory[..port.bytes()?].to_vec().into();
-    Some(TensorData { shape: port.shape.clone(), dtype: port.dtype()?, bytes })
+fn tensor(port: &Port, memory: &MmapMut, shape: &[i64]) -> Option<TensorData> {
+    let bytes = memory[..port.bytes_at(shape)?].to_vec().into();
+    Some(TensorData { shape: shape.to_vec(), dtype: port.dtype()?, bytes })
 }
 
 /// Page-aligned, and zero.
-fn allocate(port: &Port) -> Result<MmapMut, ArtifactError> {
-    let bytes = port.bytes().ok_or_else(|| ArtifactError::Input(format!("`{}` has no size", port.name)))?;
+fn allocate(port: &Port, shape: &[i64]) -> Result<MmapMut, ArtifactError> {
+    let bytes = port.bytes_at(shape).ok_or_else(|| ArtifactError::Input(format!("`{}` has no size", port.name)))?;
     MmapMut::map_anon(bytes.max(1)).map_err(|error| ArtifactError::Machine(format!("out of memory: {error}")))
 }
 
 /// Whether inputs, outputs and intermediates fit into this machine's memory: the kernel promises more than it
 /// has, and ends the process later.
 fn fits_memory(manifest: &Manifest) -> Result<(), ArtifactError> {
+    // how much it is turns out with the extents, and the library says so then
+    if manifest.has_symbols() {
+        return Ok(());
+    }
     let memory = &manifest.memory;
     let arena =
         if manifest.kind() == Some(Kind::Gpu) { 0 } else { memory.arena_bytes.saturating_add(memory.workspace_bytes) };
@@ -299,7 +429,7 @@ fn memory_bytes() -> Option<u64> {
     Some(field("MemTotal:")?.saturating_add(field("SwapTotal:").unwrap_or(0)))
 }
 
-fn describe(dtype: &str, shape: &[i64]) -> String {
-    let extents: Vec<String> = shape.iter().map(i64::to_string).collect();
-    format!("{dtype}[{}]", extents.join(", "))
+fn describe(data: &TensorData) -> String {
+    let extents: Vec<String> = data.shape.iter().map(i64::to_string).collect();
+    format!("{}[{}]", data.dtype.name(), extents.join(", "))
 }

@@ -8,13 +8,14 @@ use anyhow::{Context, Result, anyhow};
 use clap::Args;
 use tilescribe::codegen;
 use tilescribe::files;
-use tilescribe::graph::{self, ImportError, ImportOptions, Network};
+use tilescribe::graph::{self, Dim, ImportError, ImportOptions, Network};
 use tilescribe::measure::cuda;
 use tilescribe::record::{self, Store};
 use tilescribe::space::Space;
 use tilescribe::target::{Cpu, Target, Task};
 
 use super::exit::CommandError;
+use super::extents::{self, Dimension, Point};
 
 /// `NAME=VALUE`
 #[derive(Clone, Debug)]
@@ -36,29 +37,17 @@ where
     }
 }
 
-/// The extent of a symbolic dimension. Its name may hold `=` itself: the last one parts them.
-#[derive(Clone, Debug)]
-pub struct Dimension {
-    pub name: String,
-    pub extent: u32,
-}
-
-impl FromStr for Dimension {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Dimension, String> {
-        let (name, extent) = text.rsplit_once('=').ok_or("expected NAME=N")?;
-        let extent = extent.parse().map_err(|error: std::num::ParseIntError| error.to_string())?;
-        Ok(Dimension { name: name.to_string(), extent })
-    }
-}
-
 /// How to read a network.
 #[derive(Args, Clone, Debug)]
 pub struct NetworkArguments {
-    /// Extent of a symbolic dimension of a network
-    #[arg(long = "dim", value_name = "NAME=N")]
+    /// Extent of a symbolic dimension of a network; or the range of its extents, both ends included; or
+    /// extents to tune for, which range from the least to the greatest of them. Without it a range is assumed
+    #[arg(long = "dim", value_name = "NAME=N|LOW..HIGH|A,B,C")]
     pub dimensions: Vec<Dimension>,
+    /// Extents to tune for, together, where they are known only at run time; can be given several times.
+    /// Without them a few are chosen between the ends of the ranges
+    #[arg(long = "tune-at", value_name = "NAME=N,...")]
+    pub points: Vec<Point>,
     /// Memory for the constants that are computed as a network is read, as 4GiB
     #[arg(long, value_name = "SIZE", default_value = "2GiB", value_parser = size)]
     pub constant_memory: u64,
@@ -99,8 +88,8 @@ impl NetworkArguments {
     /// # Errors
     /// Where the file is no network that Tilescribe supports.
     pub fn load_among(&self, model: &Path) -> Result<Network> {
-        let dims: BTreeMap<String, i64> =
-            self.dimensions.iter().map(|dim| (dim.name.clone(), i64::from(dim.extent))).collect();
+        let dims: BTreeMap<String, Dim> =
+            self.dimensions.iter().map(|given| (given.name.clone(), given.dim.clone())).collect();
         let constant_bytes = self.constant_memory;
         let import = |dims| graph::import(model, &ImportOptions { dims, constant_bytes });
         let program = match import(dims.clone()) {
@@ -110,7 +99,11 @@ impl NetworkArguments {
             other => other,
         };
         let program = program.with_context(|| model.display().to_string())?;
-        Ok(graph::partition(&program)?)
+        let mut network = graph::partition(&program)?;
+        let points = extents::points(&network.symbols, &self.points, &self.dimensions)?;
+        network.tune_at(&points);
+        network.specialise();
+        Ok(network)
     }
 
     /// Refuses dimensions that none of the networks has that the arguments name, be it for a task.
@@ -125,18 +118,12 @@ impl NetworkArguments {
     fn check_names(&self, models: &[&Path]) -> Result<()> {
         let Some(first) = self.dimensions.first() else { return Ok(()) };
         if models.is_empty() {
-            let reason =
-                format!("--dim {}={} sets a dimension of a network, and none is read", first.name, first.extent);
+            let reason = format!("--dim {}=... sets a dimension of a network, and none is read", first.name);
             return Err(CommandError::Usage(reason).into());
         }
         let mut known = BTreeSet::new();
         for model in models {
-            let options = ImportOptions { constant_bytes: self.constant_memory, ..ImportOptions::default() };
-            match graph::import(model, &options) {
-                Err(ImportError::SymbolicDims(names)) => known.extend(names),
-                Ok(_) => {}
-                Err(error) => return Err(error).with_context(|| model.display().to_string()),
-            }
+            known.extend(graph::open_dims(model).with_context(|| model.display().to_string())?);
         }
         let mut set = BTreeSet::new();
         for Dimension { name, .. } in &self.dimensions {

@@ -16,6 +16,7 @@ use tilescribe::target::Target;
 
 use super::arguments::{NetworkArguments, SpaceArguments, StoreArguments, TargetArguments, check_cores, seconds};
 use super::exit::CommandError;
+use super::extents::{self, Point};
 use super::search::stop_on_interrupt;
 use super::words::counted;
 use super::{compile, inputs};
@@ -26,7 +27,8 @@ const WARM_UP_RUNS: usize = 2;
 /// Time a network
 ///
 /// The last line of the output is {"min_ms":..,"median_ms":..,"runs":..}: inference only, with random inputs,
-/// which on a GPU are there already. An ONNX file is compiled from the best schedules in the store, without
+/// which on a GPU are there already. Of a network that takes several extents there is a line for each --at,
+/// which ends with "at":{NAME:N,..}. An ONNX file is compiled from the best schedules in the store, without
 /// tuning, and kept in the user's cache folder.
 #[derive(Args)]
 pub struct Bench {
@@ -44,6 +46,10 @@ pub struct Bench {
     /// GPU to use, by its number in the driver's order [default: 0]
     #[arg(long, value_name = "N")]
     device: Option<u32>,
+    /// Extents of the inputs, where the network takes several; may be given several times [default: a middle
+    /// value of each]
+    #[arg(long, value_name = "NAME=N,...")]
+    at: Vec<Point>,
     /// How long to repeat
     #[arg(long, default_value_t = 1.0, value_name = "S", value_parser = seconds)]
     seconds: f64,
@@ -56,9 +62,21 @@ impl Bench {
         }
         let folder = if self.network.is_dir() { self.network.clone() } else { self.compiled(out)? };
         let model = Model::load(&folder, Resources { threads: self.threads, device: self.device })?;
-        let ports = model.manifest().inputs.iter().enumerate();
-        let values = ports.map(|(number, port)| inputs::random(port, number as u64)).collect::<Result<Vec<_>>>()?;
-        let mut bound = model.bind(&values)?;
+        let none = vec![None; model.manifest().inputs.len()];
+        // all of them are looked at before the first is timed
+        let points: Vec<Option<&Point>> =
+            if self.at.is_empty() { vec![None] } else { self.at.iter().map(Some).collect() };
+        let values = points.into_iter().map(|point| extents::values(model.manifest(), point, &none));
+        for values in values.collect::<Result<Vec<_>>>()? {
+            self.time(&model, &values, out)?;
+        }
+        Ok(())
+    }
+
+    /// Times the network where its symbols have these values.
+    fn time(&self, model: &Model, symbols: &[i64], out: &mut dyn Write) -> Result<()> {
+        let none = model.manifest().inputs.iter().map(|_| None);
+        let mut bound = model.bind(&inputs::complete(model.manifest(), none, symbols, 0)?)?;
         for _ in 0..WARM_UP_RUNS {
             bound.run()?;
         }
@@ -75,7 +93,11 @@ impl Bench {
         }
         times_ms.sort_by(f64::total_cmp);
         let (minimum, median) = (times_ms[0], times_ms[times_ms.len() / 2]);
-        Ok(writeln!(out, "{}", json!({ "min_ms": minimum, "median_ms": median, "runs": times_ms.len() }))?)
+        let mut line = json!({ "min_ms": minimum, "median_ms": median, "runs": times_ms.len() });
+        if model.manifest().has_symbols() {
+            line["at"] = extents::named(model.manifest(), symbols).into();
+        }
+        Ok(writeln!(out, "{line}")?)
     }
 }
 
@@ -86,6 +108,7 @@ impl Bench {
     /// The network as an artifact, in the cache; compiled where it is not there yet.
     fn compiled(&self, out: &mut dyn Write) -> Result<PathBuf> {
         let network = self.dimensions.load(&self.network)?;
+        extents::print_assumed(&network, &self.dimensions.dimensions, out)?;
         let cpu = TargetArguments { target: "host".into(), threads: self.threads }.resolve_cpu()?;
         let target = Target::Cpu(cpu.clone());
         let schedules =
@@ -121,6 +144,10 @@ fn key(network: &Network, schedules: &[Schedule], target: &Target) -> Result<Str
         }
     }
     hash.update(format!("{:?} {:?}", network.calls, network.regions));
+    if !network.symbols.is_empty() {
+        let extents: Vec<_> = network.buffers.iter().map(|buffer| &buffer.extents).collect();
+        hash.update(format!("{:?} {extents:?}", network.symbols));
+    }
     for (task, schedule) in network.tasks.iter().zip(schedules) {
         hash.update(format!("{} {} {}", task.workload, schedule.trace, schedule.nest));
     }

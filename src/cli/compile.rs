@@ -18,6 +18,7 @@ use tilescribe::tune::Report;
 
 use super::arguments::{NetworkArguments, StoreArguments, TargetArguments, read_target};
 use super::exit::CommandError;
+use super::extents;
 use super::progress;
 use super::search::{SearchArguments, jobs, judge, search, stop_on_interrupt};
 use super::words::{bytes, counted, duration};
@@ -67,6 +68,7 @@ impl Compile {
         artifact::check_output(&self.output)?;
         let network = self.network.load(&self.model)?;
         artifact::check_network(&network, &targets)?;
+        extents::print_assumed(&network, &self.network.dimensions, out)?;
         let found = self.search(&network, &targets[0])?;
         let store = self.store.open_if_there()?;
         let mut chosen = targets
@@ -87,6 +89,9 @@ impl Compile {
             line["untuned"] = json!(untuned);
             line["calls"] = json!(manifest.calls.len());
             line["memory"] = json!(manifest.memory);
+            if manifest.has_symbols() {
+                line["symbols"] = json!(manifest.symbols);
+            }
             writeln!(out, "{line}")?;
         }
         Ok(())

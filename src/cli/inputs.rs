@@ -3,18 +3,38 @@
 use anyhow::Result;
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
-use tilescribe::artifact::Port;
+use tilescribe::artifact::{Manifest, Port};
 use tilescribe::graph::TensorData;
 use tilescribe::workload::{put_integer, put_real};
 
 use super::exit::CommandError;
+use super::extents;
+
+/// All inputs of a network where its symbols have these values: those that are given, and random ones of
+/// these shapes in place of the rest, whose seeds count from `seed`.
+///
+/// # Errors
+/// [`CommandError::Usage`] where an input cannot have such a shape.
+pub fn complete(
+    manifest: &Manifest,
+    given: impl IntoIterator<Item = Option<TensorData>>,
+    values: &[i64],
+    seed: u64,
+) -> Result<Vec<TensorData>> {
+    let ports = manifest.inputs.iter().enumerate().zip(given);
+    let input = |((number, port), given): ((usize, &Port), Option<TensorData>)| match given {
+        Some(given) => Ok(given),
+        None => random(port, extents::shape_of(port, values)?, seed.wrapping_add(number as u64)),
+    };
+    ports.map(input).collect()
+}
 
 /// Reproducible values: floats between -1 and 1; integers 0 or 1, which are indices into any table of two
 /// rows.
-pub fn random(port: &Port, seed: u64) -> Result<TensorData> {
+fn random(port: &Port, shape: Vec<i64>, seed: u64) -> Result<TensorData> {
     let unknown = || CommandError::Usage(format!("`{}` has an unknown type or shape", port.name));
     let dtype = port.dtype().ok_or_else(unknown)?;
-    let elements = port.bytes().ok_or_else(unknown)? / dtype.bytes();
+    let elements = port.bytes_at(&shape).ok_or_else(unknown)? / dtype.bytes();
     let mut rng = ChaCha8Rng::seed_from_u64(seed);
     let mut bytes = Vec::with_capacity(elements * dtype.bytes());
     for _ in 0..elements {
@@ -25,5 +45,5 @@ pub fn random(port: &Port, seed: u64) -> Result<TensorData> {
             put_integer(dtype, i64::from(value > 0.0), &mut bytes);
         }
     }
-    Ok(TensorData { shape: port.shape.clone(), dtype, bytes: bytes.into() })
+    Ok(TensorData { shape, dtype, bytes: bytes.into() })
 }

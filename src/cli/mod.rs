@@ -10,6 +10,7 @@ mod compile;
 mod doctor;
 mod finetune;
 mod exit;
+mod extents;
 mod figures;
 mod inputs;
 mod measure;

@@ -10,6 +10,7 @@ use tilescribe::artifact::{self, Model, Port, Resources};
 use tilescribe::graph::TensorData;
 
 use super::exit::CommandError;
+use super::extents::{self, Point};
 use super::output::{Kind, Output};
 use super::words::counted;
 use super::{inputs, npy};
@@ -24,6 +25,10 @@ pub struct Run {
     /// Value of an input, a NumPy file; inputs that are not given are random
     #[arg(long = "input", value_name = "NAME=FILE.npy")]
     inputs: Vec<String>,
+    /// Extents of random inputs, where the network takes several [default: those of inputs that are given, or
+    /// else a middle value]
+    #[arg(long, value_name = "NAME=N,...")]
+    at: Option<Point>,
     /// Folder that outputs are written to, each as NAME.npy; in NAME, what file names should not hold is
     /// written as in web addresses (`a:2` as `a%3A2`). manifest.json lists the files as `output_files`
     #[arg(long, value_name = "DIR")]
@@ -58,17 +63,17 @@ impl Run {
                 bail!(CommandError::Usage(format!("input `{name}` is given twice")));
             }
         }
-        let mut values = Vec::new();
-        for (number, port) in model.manifest().inputs.iter().enumerate() {
-            values.push(match given.get(port.name.as_str()) {
-                Some(path) => npy::read(path, port)?,
-                None => inputs::random(port, self.seed.wrapping_add(number as u64))?,
-            });
-        }
+        let ports = model.manifest().inputs.iter();
+        let read = |port: &Port| given.get(port.name.as_str()).map(|path| npy::read(path, port)).transpose();
+        let given: Vec<Option<TensorData>> = ports.map(read).collect::<Result<_>>()?;
+        let shapes: Vec<Option<&[i64]>> =
+            given.iter().map(|given| given.as_ref().map(|data| data.shape.as_slice())).collect();
+        let symbols = extents::values(model.manifest(), self.at.as_ref(), &shapes)?;
+        let values = inputs::complete(model.manifest(), given, &symbols, self.seed)?;
         let files = self.output_dir.as_deref().map(|folder| self.output_files(&model, folder)).transpose()?;
         let outputs = model.run(&values)?;
         for (number, (port, tensor)) in model.manifest().outputs.iter().zip(&outputs).enumerate() {
-            write!(out, "{} {}{:?}: {}", port.name, port.dtype, port.shape, summary(tensor))?;
+            write!(out, "{} {}{:?}: {}", port.name, port.dtype, tensor.shape, summary(tensor))?;
             match files.as_ref().and_then(|files| files.get(number)) {
                 Some((path, file)) => {
                     file.write(|file| npy::write(file, tensor))?;

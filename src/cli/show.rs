@@ -8,7 +8,7 @@ use anyhow::{Result, anyhow};
 use clap::Args;
 use serde_json::{Value, json};
 use tilescribe::analysis;
-use tilescribe::artifact::{CompiledSchedule, CompiledTask, Manifest};
+use tilescribe::artifact::{CompiledSchedule, CompiledSymbol, CompiledTask, Manifest};
 use tilescribe::codegen;
 use tilescribe::nest::Nest;
 use tilescribe::record::fingerprint;
@@ -129,8 +129,11 @@ impl Show {
                     let file = manifest.output_files.get(&port.name).filter(|_| what == "output");
                     let file = file.filter(|file| **file != format!("{}.npy", port.name));
                     let file = file.map_or_else(String::new, |file| format!(", in files {file}"));
-                    writeln!(out, "{what} {} {}{:?}{file}", port.name, port.dtype, port.shape)?;
+                    writeln!(out, "{what} {} {}[{}]{file}", port.name, port.dtype, port.shape_text())?;
                 }
+            }
+            for CompiledSymbol { name, low, high, .. } in &manifest.symbols {
+                writeln!(out, "extent {name} {low}..{high}")?;
             }
         }
         for at in chosen {

@@ -1,6 +1,8 @@
 //! Where scratch buffers lie in the workspace: first the shared ones, then a copy of the private ones for
 //! each thread.
 
+use std::ops::Range;
+
 use crate::codegen::abi::WORKSPACE_ALIGNMENT;
 use crate::codegen::error::CodegenError;
 use crate::nest::{Nest, Scope};
@@ -48,6 +50,24 @@ impl Layout {
     /// Bytes from the start of the part that the buffer's scope names.
     pub fn offset(&self, buffer: TensorId) -> usize {
         self.offsets[buffer.0 as usize]
+    }
+
+    /// What a run with these values of the nest's parameters can reach of the workspace: of every buffer as
+    /// much as has elements then.
+    pub fn reached(&self, nest: &Nest, values: &[i64], threads: usize) -> Vec<Range<usize>> {
+        let at = nest.at(values);
+        let mut reached = Vec::new();
+        for (buffer, offset) in at.buffers.iter().zip(&self.offsets) {
+            let starts = match buffer.scope {
+                Scope::Argument(_) | Scope::Packed => continue,
+                Scope::Workspace => vec![*offset],
+                Scope::BlockShared | Scope::Register => {
+                    (0..threads).map(|thread| self.shared_bytes + thread * self.private_bytes + offset).collect()
+                }
+            };
+            reached.extend(starts.into_iter().map(|start| start..start + buffer.bytes()));
+        }
+        reached
     }
 
     pub fn workspace_bytes(&self, threads: u32) -> Result<usize, CodegenError> {

@@ -2,7 +2,7 @@
 //!
 //! Every kind of loop means what a serial loop means, so that this is always correct, only slower:
 //!
-//! - `Parallel` inside of a parallel or vector loop,
+//! - `Parallel` inside of a vector loop, or of a parallel one unless it is all that that one holds,
 //! - `Vector` that holds another vector loop, is too wide, or whose iterations are not independent lane by
 //!   lane,
 //! - `Unroll` that would write out too much.
@@ -22,12 +22,14 @@ const UNROLLED_NODES: u64 = 24_000;
 
 /// The statements with only loops that the emitter can write.
 pub fn legalize(statements: &[Stmt], shape: &dyn Fn(TensorId) -> Vec<i64>) -> Vec<Stmt> {
-    Legalizer { shape, parallel: false, vector: false }.statements(statements)
+    Legalizer { shape, parallel: false, shared: false, vector: false }.statements(statements)
 }
 
 struct Legalizer<'a> {
     shape: &'a dyn Fn(TensorId) -> Vec<i64>,
     parallel: bool,
+    /// Whether the statements are all that a parallel loop holds, and no bound depends on it.
+    shared: bool,
     vector: bool,
 }
 
@@ -46,15 +48,17 @@ impl Legalizer<'_> {
 
     fn loop_(&mut self, l: &Loop) -> Loop {
         let kind = match l.kind {
-            LoopKind::Parallel if self.parallel || self.vector => LoopKind::Serial,
+            LoopKind::Parallel if (self.parallel && !self.shared) || self.vector => LoopKind::Serial,
             LoopKind::Vector if self.vector || !self.fits_vector(l) => LoopKind::Serial,
             kind => kind,
         };
-        let outside = (self.parallel, self.vector);
+        let outside = (self.parallel, self.shared, self.vector);
         self.parallel |= kind == LoopKind::Parallel;
+        self.shared = kind == LoopKind::Parallel
+            && matches!(l.body.as_slice(), [Stmt::Loop(inner)] if !inner.bounds.iter().any(|b| b.mentions(l.var)));
         self.vector |= kind == LoopKind::Vector;
         let body = self.statements(&l.body);
-        (self.parallel, self.vector) = outside;
+        (self.parallel, self.shared, self.vector) = outside;
         let too_long = || {
             u64::try_from(l.extent()).unwrap_or(0).saturating_mul(nodes_of(&body, &mut vec![l.var])) > UNROLLED_NODES
         };

@@ -21,6 +21,7 @@ mod ptx;
 mod registers;
 mod timings;
 
+use std::ops::Range;
 use std::time::Instant;
 
 use inkwell::context::Context;
@@ -84,7 +85,16 @@ impl Kernel {
         self.workspace_bytes
     }
 
-    /// Fills the packed arguments from the constant ones.
+    /// The parts of the workspace that a run of `nest`, which the kernel was made of, can reach with these
+    /// values of its parameters, on a machine of so many cores: bytes from its start.
+    ///
+    /// # Errors
+    /// As [`Kernel::load`].
+    pub fn reached(nest: &Nest, values: &[i64], cores: u32) -> Result<Vec<Range<usize>>, CodegenError> {
+        Ok(Layout::new(nest)?.reached(nest, values, cores.max(1) as usize))
+    }
+
+    /// Fills the packed arguments from the constant ones. A nest's parameters do not matter to it.
     ///
     /// # Safety
     /// `arguments` point to the buffers that [`Nest::arguments`] lists, each as large as its shape says and
@@ -96,7 +106,8 @@ impl Kernel {
         unsafe { (self.setup)(arguments.as_ptr(), workspace) }
     }
 
-    /// Runs the kernel once, with the process' threads.
+    /// Runs the kernel once, with the process' threads. Where the nest has parameters, one more argument
+    /// stands behind the others: the address of their values, i64 each, which are in their ranges.
     ///
     /// # Safety
     /// As for [`Kernel::setup`], which has filled the packed arguments.

@@ -5,8 +5,10 @@ use std::collections::{BTreeSet, HashMap};
 
 use thiserror::Error;
 
-use super::{Bytes, Collected, Conditional, LibraryCall, Program, ProgramStage, Repeat, Scanned, Step, TensorData};
-use crate::workload::{self, Array, ArrayError, DType, Expr, Role, Stage, TensorId, Workload};
+use super::{
+    Bytes, Collected, Conditional, ExtentError, LibraryCall, Program, ProgramStage, Repeat, Scanned, Step, TensorData,
+};
+use crate::workload::{self, Array, ArrayError, DType, Expr, Role, Stage, Tensor, TensorId, Workload};
 
 /// Why a network, or a stage of it, has no result.
 #[derive(Clone, PartialEq, Debug, Error)]
@@ -21,16 +23,23 @@ pub enum EvaluateError {
     Stage { node: String, source: workload::EvaluateError },
     #[error("{node}: {source}")]
     Array { node: String, source: ArrayError },
+    #[error(transparent)]
+    Extents(#[from] ExtentError),
 }
 
 impl Program {
-    /// Computes all outputs, in the order of `outputs`, from inputs in the order of `inputs`.
+    /// Computes all outputs, in the order of `outputs`, from inputs in the order of `inputs`, whose shapes
+    /// say what its symbols are.
     ///
     /// # Errors
     /// [`EvaluateError`] where the inputs do not fit, or the program is invalid.
     pub fn evaluate(&self, inputs: &[TensorData]) -> Result<Vec<TensorData>, EvaluateError> {
         if inputs.len() != self.inputs.len() {
             return Err(EvaluateError::InputCount { expected: self.inputs.len(), found: inputs.len() });
+        }
+        if !self.is_fixed() {
+            let shapes: Vec<&[i64]> = inputs.iter().map(|data| data.shape.as_slice()).collect();
+            return self.at(&self.symbol_values(&shapes)?).evaluate(inputs);
         }
         let mut run = Run { program: self, values: vec![None; self.tensors.len()] };
         for ((name, tensor), data) in self.inputs.iter().zip(inputs) {
@@ -123,7 +132,7 @@ impl Run<'_> {
     }
 
     fn repeat(&mut self, repeat: &Repeat) -> Result<(), EvaluateError> {
-        let Repeat { count, states, scanned, collected, body, node } = repeat;
+        let Repeat { count, states, scanned, collected, body, node, .. } = repeat;
         let mut kept: BTreeSet<TensorId> = states.iter().map(|state| state.next).collect();
         kept.extend(collected.iter().map(|collected| collected.part));
         let mut wholes: Vec<Vec<Bytes>> = vec![Vec::new(); collected.len()];
@@ -171,7 +180,7 @@ pub fn evaluate_stage<'a>(
 ) -> Result<TensorData, EvaluateError> {
     let (workload, read) = stage_workload(stage, dtype, &|tensor| {
         let data = find(tensor)?;
-        Some((data.shape.clone(), data.dtype))
+        Some(Tensor::new(data.shape.clone(), data.dtype, Role::Input))
     })
     .map_err(|tensor| EvaluateError::NotWritten { node: node.to_string(), tensor })?;
     let mut arguments: Vec<(TensorId, Array)> = Vec::new();
@@ -198,7 +207,7 @@ pub fn evaluate_stage<'a>(
 pub fn stage_workload(
     stage: &Stage,
     dtype: DType,
-    describe: &dyn Fn(TensorId) -> Option<(Vec<i64>, DType)>,
+    describe: &dyn Fn(TensorId) -> Option<Tensor>,
 ) -> Result<(Workload, Vec<TensorId>), TensorId> {
     let mut read: Vec<TensorId> = Vec::new();
     stage.value.for_each_load(&mut |tensor, _| {
@@ -208,8 +217,8 @@ pub fn stage_workload(
     });
     let mut workload = Workload::default();
     for tensor in &read {
-        let (shape, dtype) = describe(*tensor).ok_or(*tensor)?;
-        workload.add_tensor(shape, dtype, Role::Input);
+        let described = describe(*tensor).ok_or(*tensor)?;
+        workload.tensors.push(Tensor { role: Role::Input, ..described });
     }
     let output = workload.add_tensor(stage.spatial.clone(), dtype, Role::Output);
     let value = stage.value.map_loads(&mut |tensor, indices| {

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::evaluate::evaluate_stage;
-use super::{Program, State, Step, TensorData};
+use super::{Origin, Program, State, Step, Symbols, TensorData};
 use crate::workload::{DType, Expr, Index, Interval, Stage, TensorId, Var, row_major_strides};
 
 /// A result of so few elements is always stored.
@@ -36,6 +36,10 @@ pub fn fold(program: &Program, stage: &Stage, dtype: DType) -> Fold {
     if loads.iter().any(|tensor| program.data[tensor.0 as usize].is_none()) {
         return Fold::No;
     }
+    let is_cheap = !stage.is_reduction() && nodes(&stage.value) <= CHEAP_NODES;
+    if is_run_time(stage) {
+        return if is_cheap { Fold::Cheap } else { Fold::No };
+    }
     if let Some(data) = same_bytes(program, stage) {
         return Fold::Data(data);
     }
@@ -48,13 +52,17 @@ pub fn fold(program: &Program, stage: &Stage, dtype: DType) -> Fold {
     if worthwhile && elements <= MAX_ELEMENTS && stage.points() <= MAX_POINTS {
         return Fold::Compute;
     }
-    let is_cheap = !stage.is_reduction() && nodes(&stage.value) <= CHEAP_NODES;
     if is_cheap { Fold::Cheap } else { Fold::No }
+}
+
+/// Whether what a stage computes depends on what is known when it runs.
+fn is_run_time(stage: &Stage) -> bool {
+    !stage.extents.is_fixed() || stage.value.any_var(&|var| var.as_parameter().is_some())
 }
 
 /// Whether the elements of a stage that reads constants only can be stored at all.
 pub fn is_storable(program: &Program, stage: &Stage, dtype: DType) -> bool {
-    stage.spatial.iter().product::<i64>() <= MAX_ELEMENTS && !widens(program, stage, dtype)
+    !is_run_time(stage) && stage.spatial.iter().product::<i64>() <= MAX_ELEMENTS && !widens(program, stage, dtype)
 }
 
 /// The elements of a stage that [`is_storable`].
@@ -171,4 +179,81 @@ fn live_steps(program: &Program, steps: Vec<Step>, live: &mut BTreeSet<TensorId>
     }
     kept.reverse();
     kept
+}
+
+impl Program {
+    /// Removes symbols that neither extents nor values nor requirements depend on, and numbers the others
+    /// anew, in their old order.
+    pub(super) fn drop_unused_symbols(&mut self) {
+        let mut used = vec![false; self.symbols.list.len()];
+        let mut note = |index: &Index| {
+            index.for_each_var(&mut |var| {
+                if let Some(slot) = var.as_parameter().and_then(|number| used.get_mut(number)) {
+                    *slot = true;
+                }
+            });
+        };
+        self.symbols.requirements.iter().for_each(|requirement| note(&requirement.formula));
+        self.tensors.iter().flat_map(|tensor| tensor.extents.iter()).for_each(|(_, formula)| note(formula));
+        let mut steps: Vec<&mut Step> = self.steps.iter_mut().collect();
+        while let Some(step) = steps.pop() {
+            match &*step {
+                Step::Stage(held) => {
+                    held.stage.extents.iter().for_each(|(_, formula)| note(formula));
+                    held.stage.value.for_each_index(&mut note);
+                }
+                Step::Repeat(repeat) => repeat.formula.iter().for_each(&mut note),
+                Step::Library(_) | Step::If(_) => {}
+            }
+            steps.extend(step.blocks_mut().into_iter().flatten());
+        }
+        for number in (0..self.symbols.list.len()).rev() {
+            let of_symbol = match &self.symbols.list[number].origin {
+                Origin::Product(x, y) | Origin::Quotient(x, y) | Origin::Minimum(x, y) | Origin::Maximum(x, y) => {
+                    [x, y]
+                }
+                Origin::Axis { .. } => continue,
+            };
+            if used[number] {
+                let mut needed = Vec::new();
+                of_symbol.iter().for_each(|formula| formula.for_each_var(&mut |var| needed.extend(var.as_parameter())));
+                needed.into_iter().for_each(|number| used[number] = true);
+            }
+        }
+        if !used.contains(&false) {
+            return;
+        }
+        let mut kept = 0..;
+        let numbers: Vec<Option<usize>> = used.iter().map(|used| if *used { kept.next() } else { None }).collect();
+        let replace = |var: Var| Some(Index::var(Var::parameter((*numbers.get(var.as_parameter()?)?)?)));
+        let renamed = |index: &Index| index.substitute(&replace);
+        let Symbols { list, requirements } = std::mem::take(&mut self.symbols);
+        let list = list.into_iter().zip(&used).filter(|(_, used)| **used).map(|(mut symbol, _)| {
+            match &mut symbol.origin {
+                Origin::Product(x, y) | Origin::Quotient(x, y) | Origin::Minimum(x, y) | Origin::Maximum(x, y) => {
+                    (*x, *y) = (renamed(x), renamed(y));
+                }
+                Origin::Axis { .. } => {}
+            }
+            symbol
+        });
+        self.symbols.list = list.collect();
+        self.symbols.requirements = requirements;
+        self.symbols.requirements.iter_mut().for_each(|needed| needed.formula = renamed(&needed.formula));
+        for tensor in &mut self.tensors {
+            tensor.extents = tensor.extents.map(|_, formula| renamed(formula));
+        }
+        let mut steps: Vec<&mut Step> = self.steps.iter_mut().collect();
+        while let Some(step) = steps.pop() {
+            match step {
+                Step::Stage(held) => {
+                    held.stage.extents = held.stage.extents.map(|_, formula| renamed(formula));
+                    held.stage.value = held.stage.value.substitute(&replace);
+                }
+                Step::Repeat(repeat) => repeat.formula = repeat.formula.as_ref().map(renamed),
+                Step::Library(_) | Step::If(_) => {}
+            }
+            steps.extend(step.blocks_mut().into_iter().flatten());
+        }
+    }
 }

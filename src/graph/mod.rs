@@ -5,6 +5,9 @@
 //! distinct tasks, and calls that bind their arguments to buffers.
 
 mod data;
+mod points;
+mod symbol;
+mod variants;
 mod step;
 mod library;
 mod onnx;
@@ -20,15 +23,17 @@ pub use fuse::{NetworkError, NetworkEvaluateError, PartitionError, bound_tensors
 pub use library::{Reduction, Routine};
 pub use lower::Problem;
 pub use onnx::{
-    DEFAULT_CONSTANT_BYTES, ImportError, ImportOptions, TensorProblem, UnsupportedNode, import, import_bytes,
-    import_tensor,
+    DEFAULT_CONSTANT_BYTES, Dim, ImportError, ImportOptions, TensorProblem, UnsupportedNode, import, import_bytes,
+    import_tensor, open_dims,
 };
+pub use points::PointError;
 pub use step::{Branch, Collected, Conditional, LibraryCall, Repeat, Scanned, State, Step};
+pub use symbol::{ExtentError, Origin, Requirement, Symbol, Symbols, at as value_at};
 pub use validate::ProgramError;
 
 use std::ops::Range;
 
-use crate::workload::{DType, Role, Stage, Tensor, TensorId, Workload};
+use crate::workload::{DType, Extents, Index, Role, Stage, Tensor, TensorId, Workload};
 
 /// A whole network as tensor expressions. Tensors of role `Input` and `Output` have names in `inputs` and
 /// `outputs`, those of role `Constant` have data.
@@ -43,6 +48,8 @@ pub struct Program {
     pub inputs: Vec<(String, TensorId)>,
     /// Names as in the ONNX file. One tensor may have several.
     pub outputs: Vec<(String, TensorId)>,
+    /// Numbers that extents and indices are formulas of.
+    pub symbols: Symbols,
 }
 
 impl Program {
@@ -62,7 +69,7 @@ impl Program {
 
     /// Appends a tensor; constants get their data from whoever adds them.
     pub fn add_tensor(&mut self, shape: Vec<i64>, dtype: DType, role: Role) -> TensorId {
-        self.tensors.push(Tensor { shape, dtype, role });
+        self.tensors.push(Tensor::new(shape, dtype, role));
         self.data.push(None);
         TensorId(self.tensors.len() as u32 - 1)
     }
@@ -94,6 +101,8 @@ pub struct Network {
     /// Calls that run again and again, or under a condition. Ranges lie apart or inside of one another; they
     /// are sorted by where they start, outer ones first.
     pub regions: Vec<Region>,
+    /// Numbers that are known when it runs, which extents of buffers are formulas of.
+    pub symbols: Symbols,
 }
 
 #[derive(Clone, Debug)]
@@ -101,7 +110,8 @@ pub struct NetworkTask {
     /// For people: the ONNX operators and sizes, as in `conv_3x3_64x56x56_64`.
     pub name: String,
     pub workload: Workload,
-    /// How often it is called in a run, iterations counted.
+    /// How often it is called in a run, iterations counted; of those whose number is known only then, what is
+    /// usual, or the most.
     pub weight: usize,
     /// ONNX nodes of its first call.
     pub nodes: Vec<String>,
@@ -121,6 +131,8 @@ pub enum Callee {
 pub struct Call {
     pub callee: Callee,
     pub arguments: Vec<Binding>,
+    /// What the parameters of the task's workload are: formulas of the network's symbols.
+    pub parameters: Vec<Index>,
 }
 
 impl Call {
@@ -131,18 +143,52 @@ impl Call {
 }
 
 /// A dense part of a buffer.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Binding {
     pub buffer: usize,
-    /// In elements.
+    /// In elements; where extents are what they are at most.
     pub offset: i64,
+    /// Where extents are what they are at most.
     pub motion: Motion,
+    pub run_time: RunTime,
+}
+
+/// What the numbers of a binding are in a run, where they are less than at most: formulas of the network's
+/// symbols.
+#[derive(Clone, PartialEq, Eq, Hash, Default, Debug)]
+pub struct RunTime {
+    pub offset: Option<Index>,
+    /// Negative where the binding moves backwards.
+    pub step: Option<Index>,
 }
 
 impl Binding {
     /// A part that stays where it is.
     pub fn fixed(buffer: usize, offset: i64) -> Binding {
-        Binding { buffer, offset, motion: Motion::default() }
+        Binding { buffer, offset, motion: Motion::default(), run_time: RunTime::default() }
+    }
+
+    /// The binding where symbols have these values.
+    #[must_use]
+    pub fn at(&self, values: &[i64]) -> Binding {
+        let set = |number: i64, formula: &Option<Index>| {
+            formula.as_ref().and_then(|formula| value_at(formula, values)).unwrap_or(number)
+        };
+        let motion = Motion { step: set(self.motion.step, &self.run_time.step), ..self.motion };
+        Binding { offset: set(self.offset, &self.run_time.offset), motion, ..Binding::fixed(self.buffer, 0) }
+    }
+
+    /// Its offset as a formula.
+    pub fn offset_formula(&self) -> Index {
+        self.run_time.offset.clone().unwrap_or(Index::constant(self.offset))
+    }
+
+    /// The part that begins so many elements later, by a formula and at most.
+    #[must_use]
+    pub fn later(&self, formula: &Index, most: i64) -> Binding {
+        let offset = Some(self.offset_formula().plus(formula)).filter(|offset| offset.as_constant().is_none());
+        let run_time = RunTime { offset, ..self.run_time.clone() };
+        Binding { offset: self.offset + most, run_time, ..self.clone() }
     }
 
     /// Its offset in an iteration of the repetition around the call, in elements.
@@ -178,17 +224,32 @@ pub struct Region {
     pub kind: RegionKind,
 }
 
+impl Region {
+    /// Whether only a run says how often its calls run.
+    pub fn is_open(&self) -> bool {
+        matches!(self.kind, RegionKind::Repeat { formula: Some(_), .. })
+    }
+}
+
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum RegionKind {
-    /// They run so often, at least once. No repetition is inside of another one.
-    Repeat { count: i64 },
+    /// They run so often, at least once; `count` is what it is at most where `formula` says how often they do
+    /// when the network runs. No repetition is inside of another one.
+    Repeat { count: i64, formula: Option<Index> },
     /// They run if the Boolean is what is wanted. The other branch, if there is one, follows at once.
     If { condition: Binding, wanted: bool },
+    /// One of the calls runs, all of which compute the same: that whose point their parameters are nearest
+    /// to. How far they are from a point is the product of the ratios, whichever way they are greater than 1;
+    /// of two that are as far, the first. Points are given with the position of their call.
+    Nearest { points: Vec<(usize, Vec<i64>)> },
 }
 
 #[derive(Clone, Debug)]
 pub struct NetworkBuffer {
+    /// At most.
     pub shape: Vec<i64>,
+    /// By dimension: extents that may be less than those of the shape.
+    pub extents: Extents,
     pub dtype: DType,
     pub source: Source,
 }

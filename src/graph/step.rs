@@ -17,7 +17,7 @@ use std::collections::BTreeSet;
 
 use super::ProgramStage;
 use super::library::Routine;
-use crate::workload::TensorId;
+use crate::workload::{Index, TensorId};
 
 /// One step of a program.
 #[derive(Clone, Debug)]
@@ -59,8 +59,10 @@ pub struct Branch {
 /// Steps that run again and again.
 #[derive(Clone, Debug)]
 pub struct Repeat {
-    /// At least 1.
+    /// At least 1; at most, where it is known only when the network runs.
     pub count: i64,
+    /// What it is when the network runs, where that may be less: a formula of the program's symbols.
+    pub formula: Option<Index>,
     pub states: Vec<State>,
     pub scanned: Vec<Scanned>,
     pub collected: Vec<Collected>,

@@ -5,8 +5,9 @@ use std::collections::BTreeSet;
 use thiserror::Error;
 
 use super::evaluate::stage_workload;
+use super::symbol;
 use super::{Branch, Conditional, LibraryCall, Program, Repeat, Step, TensorData};
-use crate::workload::{DType, Role, TensorId, WorkloadError};
+use crate::workload::{DType, Index, Role, TensorId, WorkloadError};
 
 /// What is wrong with a program: the fault of whoever built it.
 #[derive(Clone, PartialEq, Debug, Error)]
@@ -110,15 +111,24 @@ impl Program {
     }
 
     fn validate_repeat(&self, repeat: &Repeat, written: &mut Written) -> Result<(), ProgramError> {
-        let Repeat { count, states, scanned, collected, body, node } = repeat;
+        let Repeat { count, formula, states, scanned, collected, body, node } = repeat;
         let is_element = |part: TensorId, whole: TensorId| {
             let (Some(part), Some(whole)) = (self.tensors.get(part.0 as usize), self.tensors.get(whole.0 as usize))
             else {
                 return false;
             };
-            whole.dtype == part.dtype && whole.shape.split_first() == Some((count, part.shape.as_slice()))
+            let inner = || whole.extents.moved(|axis| axis.checked_sub(1));
+            let same_extents = || whole.extents.get(0) == formula.as_ref() && inner() == part.extents;
+            whole.dtype == part.dtype
+                && whole.shape.split_first() == Some((count, part.shape.as_slice()))
+                && same_extents()
+        };
+        let symbols = self.symbols.ranges();
+        let runs = |formula: &Index| {
+            symbol::range(formula, &symbols).is_some_and(|range| range.low >= 1 && range.high <= *count)
         };
         let fits = *count >= 1
+            && formula.as_ref().is_none_or(runs)
             && states.iter().all(|s| self.are_alike(&[s.initial, s.current, s.next], &[s.last, s.last, s.last]))
             && scanned.iter().all(|s| is_element(s.part, s.whole))
             && collected.iter().all(|c| is_element(c.part, c.whole));
@@ -166,14 +176,15 @@ impl Program {
         let described = |tensors: &[TensorId]| -> Vec<(i64, DType)> {
             tensors.iter().map(|t| (self.tensor(*t).elements(), self.tensor(*t).dtype)).collect()
         };
-        match described(inputs) == routine.inputs() && described(outputs) == routine.outputs() {
+        let fixed = || inputs.iter().chain(outputs).all(|tensor| self.tensor(*tensor).extents.is_fixed());
+        match described(inputs) == routine.inputs() && described(outputs) == routine.outputs() && fixed() {
             true => Ok(()),
             false => Err(ProgramError::Operation { node: node.clone() }),
         }
     }
 
     fn are_alike(&self, some: &[TensorId], others: &[TensorId]) -> bool {
-        let about = |tensor: &TensorId| self.tensors.get(tensor.0 as usize).map(|t| (&t.shape, t.dtype));
+        let about = |tensor: &TensorId| self.tensors.get(tensor.0 as usize).map(|t| (&t.shape, &t.extents, t.dtype));
         some.len() == others.len() && some.iter().zip(others).all(|(a, b)| about(a).is_some() && about(a) == about(b))
     }
 
@@ -200,13 +211,15 @@ impl Program {
         let described = self.tensors.get(output.0 as usize).ok_or(ProgramError::UnknownTensor(output))?;
         let describe = |tensor: TensorId| {
             let known = written.visible.get(tensor.0 as usize).copied().unwrap_or(false);
-            known.then(|| (self.tensor(tensor).shape.clone(), self.tensor(tensor).dtype))
+            known.then(|| self.tensor(tensor).clone())
         };
         let (mut workload, _) = stage_workload(&stage.stage, described.dtype, &describe)
             .map_err(|tensor| ProgramError::ReadTooEarly { node: node(), tensor })?;
         if let Some(last) = workload.tensors.last_mut() {
             last.shape.clone_from(&described.shape);
+            last.extents.clone_from(&described.extents);
         }
+        self.symbols.become_parameters(&mut workload);
         workload.validate().map_err(|source| ProgramError::Stage { node: node(), source })?;
         self.validate_write(output, written, &stage.node)
     }

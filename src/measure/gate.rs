@@ -2,11 +2,13 @@
 //! outputs.
 
 use std::collections::HashMap;
+use std::fmt::Display;
+use std::ops::Range;
 use std::time::{Duration, Instant};
 
 use super::bench::{Bench, Refusal};
 use super::memory::{Breach, Region};
-use super::oracle::Expected;
+use super::oracle::Example;
 use super::timing::{Reference, Timing, by_the_clock};
 use super::tolerance::Tolerance;
 use crate::codegen::Kernel;
@@ -22,9 +24,19 @@ const SPARE_REGIONS: usize = 16;
 pub struct Workbench {
     task: Task,
     cpu: Cpu,
-    arguments: HashMap<TensorId, Argument>,
+    examples: Vec<Prepared>,
     /// Regions of earlier candidates, for packed buffers and workspaces of later ones.
     spare: Vec<Region>,
+}
+
+/// One choice of the parameters, with buffers of the extents that it gives.
+struct Prepared {
+    /// The task's workload for it, and its numbers.
+    workload: Workload,
+    values: Vec<i64>,
+    /// How often it runs in what is timed as one.
+    times: u32,
+    arguments: HashMap<TensorId, Argument>,
 }
 
 struct Argument {
@@ -36,10 +48,13 @@ struct Argument {
 /// A kernel with everything it needs.
 pub struct Loaded {
     kernel: Kernel,
-    /// Addresses of the buffers, in the order of the nest's arguments.
-    addresses: Vec<*mut u8>,
+    /// By example: addresses of the buffers, in the order of the nest's arguments, then that of its
+    /// parameters, and how often it runs in what is timed.
+    runs: Vec<(Vec<*mut u8>, u32)>,
     packed: Vec<Region>,
     workspace: Region,
+    /// By example: what it reaches of the workspace.
+    reached: Vec<Vec<Range<usize>>>,
     /// Microseconds from the nest to loaded machine code.
     compile_us: u64,
     /// Time of the run that was checked; zero before.
@@ -63,22 +78,11 @@ impl Workbench {
     ///
     /// # Errors
     /// [`Failure::Memory`] where there is not enough, [`Failure::Compile`] where the target is no CPU.
-    pub fn new(task: Task, expected: Expected) -> Result<Workbench, Refusal> {
+    pub fn new(task: Task, examples: impl Into<Vec<Example>>) -> Result<Workbench, Refusal> {
         let cpu = task.target.cpu().map_err(|e| Refusal::new(Failure::Compile, e))?.clone();
-        let mut arguments = HashMap::new();
-        for (id, array) in expected.inputs {
-            let bytes = task.workload.tensor(id).bytes();
-            let mut region = map(bytes, &format!("t{}", id.0))?;
-            region.bytes_mut().copy_from_slice(&array.to_bytes());
-            region.set_read_only(true).map_err(|e| Refusal::memory(bytes, &e))?;
-            arguments.insert(id, Argument { region, expected: None });
-        }
-        for (id, array) in expected.outputs {
-            let region = map(task.workload.tensor(id).bytes(), &format!("t{}", id.0))?;
-            let tolerance = Tolerance::new(&task.workload, id, &array);
-            arguments.insert(id, Argument { region, expected: Some((array, tolerance)) });
-        }
-        Ok(Workbench { task, cpu, arguments, spare: Vec::new() })
+        let examples = examples.into().into_iter().map(|example| Prepared::new(&task.workload, example));
+        let examples = examples.collect::<Result<Vec<_>, _>>()?;
+        Ok(Workbench { task, cpu, examples, spare: Vec::new() })
     }
 
     /// Compiles a nest of this task and packs its constants.
@@ -92,22 +96,26 @@ impl Workbench {
     }
 
     fn poison_outputs(&mut self) {
-        for argument in self.arguments.values_mut().filter(|argument| argument.expected.is_some()) {
-            argument.region.poison();
-        }
+        let arguments = self.examples.iter_mut().flat_map(|example| example.arguments.values_mut());
+        arguments.filter(|argument| argument.expected.is_some()).for_each(|argument| argument.region.poison());
     }
 
     fn judge(&self, loaded: &Loaded) -> Result<(), Refusal> {
-        for (id, _) in self.task.workload.ids() {
-            let Some(argument) = self.arguments.get(&id) else { continue };
-            check_guard_bytes(&argument.region, &format!("t{}", id.0))?;
-            if let Some((expected, tolerance)) = &argument.expected {
-                let compared = tolerance.grown(loaded.error_growth).compare(id, expected, argument.region.bytes());
-                compared.map_err(|mismatch| Refusal::new(Failure::WrongResult, mismatch))?;
-            }
-        }
+        self.examples.iter().try_for_each(|example| example.judge(loaded.error_growth))?;
         loaded.packed.iter().try_for_each(|region| check_guard_bytes(region, "a packed buffer"))?;
         check_guard_bytes(&loaded.workspace, "the workspace")
+    }
+
+    /// Memory for a kernel's scratch buffers. Those for extents of a run are laid out for the greatest ones,
+    /// of which a run reaches little.
+    fn workspace(&mut self, nest: &Nest, bytes: usize, reached: &[Vec<Range<usize>>]) -> Result<Region, Refusal> {
+        let name = "the workspace";
+        if nest.parameters.is_empty() {
+            return self.region(bytes, name);
+        }
+        let all = reached.concat();
+        let needed = all.iter().map(Range::len).sum();
+        Region::sparse(bytes, &all, name).map_err(|e| Refusal::memory(needed, &e))
     }
 
     /// Poisoned memory: a spare region, unless none fits well.
@@ -159,30 +167,33 @@ impl Bench for Workbench {
     fn place(&mut self, compiled: Compiled) -> Result<Loaded, Refusal> {
         let Compiled { nest, kernel, compile_us } = compiled;
         check_arguments(&self.task.workload, &nest)?;
-        let workspace = self.region(kernel.workspace_bytes(), "the workspace")?;
+        let reached = self.examples.iter().map(|example| Kernel::reached(&nest, &example.values, self.cpu.cores));
+        let reached: Vec<_> = reached.collect::<Result<_, _>>().map_err(|e| Refusal::new(Failure::Compile, e))?;
+        let workspace = self.workspace(&nest, kernel.workspace_bytes(), &reached)?;
         let mut loaded = Loaded {
             kernel,
-            addresses: Vec::new(),
+            runs: Vec::new(),
             packed: Vec::new(),
             workspace,
+            reached,
             compile_us,
             warm_up: Duration::ZERO,
             error_growth: nest.error_growth,
             is_parallel: self.cpu.cores > 1 && nest.is_parallel(),
         };
-        for id in nest.arguments() {
-            if let Some(argument) = self.arguments.get(&id) {
-                loaded.addresses.push(argument.region.address());
-            } else {
-                let buffer = nest.buffer(id);
-                let region = self.region(buffer.bytes(), &buffer.name)?;
-                loaded.addresses.push(region.address());
-                loaded.packed.push(region);
-            }
+        for id in nest.arguments().into_iter().filter(|id| nest.buffer(*id).scope == Scope::Packed) {
+            let buffer = nest.buffer(id);
+            loaded.packed.push(self.region(buffer.bytes(), &buffer.name)?);
         }
+        for example in &self.examples {
+            loaded.runs.push((example.addresses(&nest, &loaded.packed), example.times));
+        }
+        let Some((addresses, _)) = loaded.runs.first() else {
+            return Err(Refusal::new(Failure::Compile, "nothing to run it with"));
+        };
         // SAFETY: the addresses are those of the nest's arguments in order, each as large as its buffer and
         // aligned. A kernel that writes elsewhere hits guard pages and ends this process, which is a worker.
-        unsafe { loaded.kernel.setup(&loaded.addresses, loaded.workspace.address()) };
+        unsafe { loaded.kernel.setup(addresses, loaded.workspace.address()) };
         for region in &mut loaded.packed {
             check_guard_bytes(region, "a packed buffer")?;
             region.set_read_only(true).map_err(|e| Refusal::memory(0, &e))?;
@@ -193,8 +204,11 @@ impl Bench for Workbench {
 
     fn check(&mut self, loaded: &mut Loaded) -> Result<(), Refusal> {
         self.poison_outputs();
-        loaded.workspace.poison();
-        loaded.warm_up = by_the_clock(&mut || loaded.run(), 1);
+        for example in 0..loaded.runs.len() {
+            loaded.poison_workspace(example);
+            let took = by_the_clock(&mut || loaded.run_once(example), 1);
+            loaded.warm_up += took * loaded.runs[example].1;
+        }
         self.judge(loaded)
     }
 
@@ -220,7 +234,7 @@ impl Bench for Workbench {
         if in_turn {
             // the outputs that are judged must be its own
             self.poison_outputs();
-            loaded.run();
+            (0..loaded.runs.len()).for_each(|example| loaded.run_once(example));
         }
         self.judge(loaded)?;
         Ok(Outcome::Timed { times_ns, compile_us: loaded.compile_us })
@@ -241,7 +255,8 @@ impl Bench for Workbench {
     }
 
     fn unload(&mut self, loaded: Loaded) {
-        for mut region in loaded.packed.into_iter().chain([loaded.workspace]) {
+        let workspace = self.task.workload.is_fixed().then_some(loaded.workspace);
+        for mut region in loaded.packed.into_iter().chain(workspace) {
             if self.spare.len() < SPARE_REGIONS && region.set_read_only(false).is_ok() {
                 self.spare.push(region);
             }
@@ -254,9 +269,74 @@ impl Loaded {
         self.compile_us
     }
 
+    /// Poisons what an example reaches.
+    fn poison_workspace(&mut self, example: usize) {
+        self.reached[example].iter().for_each(|part| self.workspace.poison_part(part.clone()));
+    }
+
+    /// What is timed as one.
     fn run(&mut self) {
-        // SAFETY: as for `setup`; nobody else uses the buffers meanwhile.
-        unsafe { self.kernel.run(&self.addresses, self.workspace.address()) };
+        for example in 0..self.runs.len() {
+            for _ in 0..self.runs[example].1 {
+                self.run_once(example);
+            }
+        }
+    }
+
+    fn run_once(&mut self, example: usize) {
+        // SAFETY: as for `setup`; nobody else uses the buffers meanwhile. The numbers behind the buffers are
+        // ones that the parameters can have, which buffers are sized by.
+        unsafe { self.kernel.run(&self.runs[example].0, self.workspace.address()) };
+    }
+}
+
+impl Prepared {
+    /// Puts inputs and constants into memory that kernels may only read.
+    fn new(workload: &Workload, Example { values, times, expected }: Example) -> Result<Prepared, Refusal> {
+        let workload = workload.at(&values);
+        let mut arguments = HashMap::new();
+        for (id, array) in expected.inputs {
+            let bytes = workload.tensor(id).bytes();
+            let mut region = map(bytes, &format!("t{}", id.0))?;
+            region.bytes_mut().copy_from_slice(&array.to_bytes());
+            region.set_read_only(true).map_err(|e| Refusal::memory(bytes, &e))?;
+            arguments.insert(id, Argument { region, expected: None });
+        }
+        for (id, array) in expected.outputs {
+            let region = map(workload.tensor(id).bytes(), &format!("t{}", id.0))?;
+            let tolerance = Tolerance::new(&workload, id, &array);
+            arguments.insert(id, Argument { region, expected: Some((array, tolerance)) });
+        }
+        Ok(Prepared { workload, values, times, arguments })
+    }
+
+    /// What a kernel is called with: the nest's arguments in order, then its parameters.
+    fn addresses(&self, nest: &Nest, packed: &[Region]) -> Vec<*mut u8> {
+        let tensors = nest.arguments().into_iter().filter_map(|id| self.arguments.get(&id));
+        let buffers = tensors.map(|argument| &argument.region).chain(packed).map(Region::address);
+        let parameters = (!nest.parameters.is_empty()).then(|| self.values.as_ptr().cast_mut().cast());
+        buffers.chain(parameters).collect()
+    }
+
+    fn judge(&self, error_growth: u32) -> Result<(), Refusal> {
+        for (id, _) in self.workload.ids() {
+            let Some(argument) = self.arguments.get(&id) else { continue };
+            check_guard_bytes(&argument.region, &format!("t{}", id.0))?;
+            if let Some((expected, tolerance)) = &argument.expected {
+                let compared = tolerance.grown(error_growth).compare(id, expected, argument.region.bytes());
+                compared.map_err(|mismatch| Refusal::new(Failure::WrongResult, self.about(mismatch)))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// What is wrong, with the numbers that it is wrong for.
+    fn about(&self, what: impl Display) -> String {
+        if self.values.is_empty() {
+            what.to_string()
+        } else {
+            format!("{what}, where the parameters are {:?}", self.values)
+        }
     }
 }
 
@@ -274,6 +354,7 @@ pub(super) fn check_arguments(workload: &Workload, nest: &Nest) -> Result<(), Re
             tensor.role != Role::Intermediate
                 && buffer.scope == Scope::Argument(tensor.role)
                 && buffer.shape == tensor.shape
+                && buffer.extents.iter().count() == tensor.extents.iter().count()
                 && buffer.dtype == tensor.dtype
         });
         if !fits {

@@ -28,18 +28,19 @@ pub enum InputsError {
     OutOfMemory { tensor: TensorId, bytes: usize },
 }
 
-/// Inputs and constants of a workload, in the order of its tensors. Equal workload and seed give equal
-/// arrays.
+/// Inputs and constants of a workload whose parameters have these values, in the order of its tensors. Equal
+/// workload, values and seed give equal arrays; constants are the same for all values.
 ///
 /// # Errors
 /// [`InputsError::OutOfMemory`], and [`InputsError::Array`] for shapes that no array has, which only an
 /// invalid workload holds.
-pub fn generate_inputs(workload: &Workload, seed: u64) -> Result<Vec<(TensorId, Array)>, InputsError> {
+pub fn generate_inputs(workload: &Workload, values: &[i64], seed: u64) -> Result<Vec<(TensorId, Array)>, InputsError> {
+    let fixed = workload.at(values);
     let mixed = every_domain_is_safe(workload);
     let near_one = workload.stages.iter().any(|stage| stage.combiner == Some(Combiner::Product));
-    let integers = values_of_integers(workload, mixed);
+    let [of_inputs, of_constants] = [&fixed, workload].map(|workload| values_of_integers(workload, mixed));
     let mut arrays = Vec::new();
-    for (id, tensor) in workload.ids().filter(|(_, t)| matches!(t.role, Role::Input | Role::Constant)) {
+    for (id, tensor) in fixed.ids().filter(|(_, t)| matches!(t.role, Role::Input | Role::Constant)) {
         // a stream of its own for each tensor
         let mut random = ChaCha8Rng::seed_from_u64(seed);
         random.set_stream(u64::from(id.0));
@@ -65,7 +66,10 @@ pub fn generate_inputs(workload: &Workload, seed: u64) -> Result<Vec<(TensorId, 
             // beyond what f32 holds, too
             Elements::F64(values) => values.fill_with(|| f64::from(float()) * (1.0 + f64::from(float()) * 1e-9)),
             Elements::Bool(values) => values.fill_with(|| random.random()),
-            elements => integers[id.0 as usize].fill(elements, &mut random),
+            elements => {
+                let integers = if tensor.role == Role::Constant { &of_constants } else { &of_inputs };
+                integers[id.0 as usize].fill(elements, &mut random);
+            }
         }
         arrays.push((id, array));
     }

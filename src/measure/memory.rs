@@ -9,6 +9,7 @@
 //! page. A touched guard page kills the process, changed guard bytes are found afterwards.
 
 use std::io;
+use std::ops::Range;
 use std::ptr::NonNull;
 
 use super::faults;
@@ -54,31 +55,61 @@ impl Region {
     /// # Errors
     /// What the system says, out of memory above all.
     pub fn new(length: usize, name: &str) -> io::Result<Region> {
+        let mut region = Region::closed(length, name)?;
+        region.open(page_bytes()..region.mapped - page_bytes())?;
+        region.arm();
+        Ok(region)
+    }
+
+    /// Of the data only these parts can be touched, and take up memory; all else is guard pages, but for what
+    /// stands in the same pages.
+    ///
+    /// # Errors
+    /// As [`Region::new`].
+    pub fn sparse(length: usize, parts: &[Range<usize>], name: &str) -> io::Result<Region> {
+        let mut region = Region::closed(length, name)?;
+        let (start, end) = (region.start(), region.mapped - page_bytes());
+        region.open(region.front_start()..start)?;
+        region.open(start + length..end)?;
+        for part in parts.iter().filter(|part| !part.is_empty()) {
+            region.open(start + part.start..start + part.end.min(length))?;
+        }
+        region.arm();
+        Ok(region)
+    }
+
+    /// Nothing but guard pages.
+    fn closed(length: usize, name: &str) -> io::Result<Region> {
         let page = page_bytes();
         let body = length.checked_add(2 * ALIGNMENT).and_then(|b| b.checked_next_multiple_of(page));
         let mapped = body.and_then(|b| b.checked_add(2 * page)).ok_or(io::ErrorKind::OutOfMemory)?;
-        // SAFETY: a fresh private mapping at an address of the system's choice; then its inner part is
-        // opened.
+        // SAFETY: a fresh private mapping at an address of the system's choice.
         let base = unsafe {
             let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
             let base = libc::mmap(std::ptr::null_mut(), mapped, libc::PROT_NONE, flags, -1, 0);
             if base == libc::MAP_FAILED {
                 return Err(io::Error::last_os_error());
             }
-            let inner = base.cast::<u8>().add(page);
-            if libc::mprotect(inner.cast(), mapped - 2 * page, libc::PROT_READ | libc::PROT_WRITE) != 0 {
-                let error = io::Error::last_os_error();
-                libc::munmap(base, mapped);
-                return Err(error);
-            }
-            // Weights of several megabytes miss the second-level TLB on small pages.
-            libc::madvise(inner.cast(), mapped - 2 * page, libc::MADV_HUGEPAGE);
             NonNull::new(base.cast::<u8>()).ok_or(io::ErrorKind::OutOfMemory)?
         };
-        let mut region = Region { base, mapped, length, read_only: false };
         faults::watch(base.as_ptr() as usize, mapped, name);
-        region.arm();
-        Ok(region)
+        Ok(Region { base, mapped, length, read_only: false })
+    }
+
+    /// Makes the pages of a part of the mapping accessible.
+    fn open(&mut self, part: Range<usize>) -> io::Result<()> {
+        let page = page_bytes();
+        let (first, end) = (part.start / page * page, part.end.next_multiple_of(page));
+        // SAFETY: pages of our own mapping. Weights of several megabytes miss the second-level TLB on small
+        // ones.
+        unsafe {
+            let inner = self.base.as_ptr().add(first);
+            if libc::mprotect(inner.cast(), end - first, libc::PROT_READ | libc::PROT_WRITE) != 0 {
+                return Err(io::Error::last_os_error());
+            }
+            libc::madvise(inner.cast(), end - first, libc::MADV_HUGEPAGE);
+        }
+        Ok(())
     }
 
     /// Bytes that fit into the mapping.
@@ -117,6 +148,16 @@ impl Region {
     /// Fills the data with values that no correct kernel reads or leaves.
     pub fn poison(&mut self) {
         self.bytes_mut().fill(POISON);
+    }
+
+    /// The same for a part of it, and for what stands behind it in its last page.
+    pub fn poison_part(&mut self, part: Range<usize>) {
+        let start = self.start();
+        let end = (start + part.end).next_multiple_of(page_bytes()) - start;
+        let end = if part.is_empty() { part.start } else { end.min(self.length) };
+        assert!(part.start <= end && !self.read_only, "a part of a region that can be written");
+        // SAFETY: open, writable, and ours.
+        unsafe { self.address().add(part.start).write_bytes(POISON, end - part.start) };
     }
 
     /// Forbids or allows writing.
@@ -244,6 +285,20 @@ mod tests {
     fn sizes_are_readable() {
         let texts = [0, 1023, 1024, 1536 << 20, 4 << 40, u64::MAX].map(readable);
         assert_eq!(texts, ["0 bytes", "1023 bytes", "1.0 KiB", "1.5 GiB", "4.0 TiB", "16777216.0 TiB"]);
+    }
+
+    #[test]
+    fn sparse_memory_is_there_where_it_is_asked_for() {
+        let length = (1 << 40) - 60;
+        let mut region = Region::sparse(length, &[0..0, 10_000..20_000, length - 8..length], "t").unwrap();
+        region.poison_part(10_000..20_000);
+        region.poison_part(length - 8..length);
+        // SAFETY: inside of the parts.
+        let [first, last] = [10_000, length - 1].map(|at| unsafe { region.address().add(at).read() });
+        assert_eq!((first, last, region.breach()), (0xff, 0xff, None));
+        // SAFETY: the guard bytes belong to the mapping.
+        unsafe { region.address().add(length).write(1) };
+        assert_eq!(region.breach(), Some(Breach::Behind(0)));
     }
 
     #[test]

@@ -19,6 +19,7 @@
 //! - Caches are warm: a kernel is timed on the buffers it has just run on. Cold-cache times would need other
 //!   kernels in between, and in a network the neighbouring task has just written the input.
 
+mod angle;
 mod bench;
 mod child;
 pub mod cuda;
@@ -42,7 +43,7 @@ pub use bench::Refusal;
 pub use gate::{Loaded, Workbench};
 pub use inputs::{InputsError, generate_inputs};
 pub use memory::Region;
-pub use oracle::{OracleCache, OracleError};
+pub use oracle::{Example, Expected, OracleCache, OracleError};
 pub use parent::{Limits, MeasureError, Measurer, Options};
 pub use timing::Timing;
 pub use tolerance::{Mismatch, Tolerance};

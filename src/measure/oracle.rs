@@ -64,6 +64,22 @@ pub struct Expected {
     pub outputs: Vec<(TensorId, Array)>,
 }
 
+/// What a task is checked and timed with: one choice of its parameters.
+pub struct Example {
+    /// One for each parameter.
+    pub values: Vec<i64>,
+    /// How often it runs in what is timed as one; 0 if it is only checked.
+    pub times: u32,
+    pub expected: Expected,
+}
+
+/// Of a workload without parameters.
+impl From<Expected> for Vec<Example> {
+    fn from(expected: Expected) -> Vec<Example> {
+        vec![Example { values: Vec::new(), times: 1, expected }]
+    }
+}
+
 impl OracleCache {
     /// Keeps files in a folder, which is made when it is needed; `None` keeps nothing.
     pub fn new(folder: Option<PathBuf>) -> OracleCache {
@@ -76,19 +92,43 @@ impl OracleCache {
         OracleCache { memory_bytes, ..self }
     }
 
-    /// Inputs from a seed, and the outputs for them.
+    /// Inputs from a seed, and the outputs for them, for the points that a workload is timed at and for the
+    /// least that its parameters can be.
+    ///
+    /// # Errors
+    /// As for [`OracleCache::expected`].
+    pub fn examples(&self, workload: &Workload, seed: u64) -> Result<Vec<Example>, OracleError> {
+        let mut points = workload.examples();
+        let least: Vec<i64> = workload.parameters.iter().map(|parameter| parameter.low).collect();
+        if points.iter().all(|(values, _)| *values != least) {
+            points.push((least, 0));
+        }
+        let example = |(values, times): (Vec<i64>, u32)| {
+            let expected = self.expected_at(workload, &values, seed)?;
+            Ok(Example { values, times, expected })
+        };
+        points.into_iter().map(example).collect()
+    }
+
+    /// Inputs from a seed, and the outputs for them, of a workload of fixed extents.
     ///
     /// # Errors
     /// [`OracleError`] for workloads that cannot be evaluated, or not in this memory, and for those that no
     /// check can judge.
     pub fn expected(&self, workload: &Workload, seed: u64) -> Result<Expected, OracleError> {
-        workload.validate().map_err(EvaluateError::from)?;
+        self.expected_at(workload, &[], seed)
+    }
+
+    /// The same where parameters have these values.
+    fn expected_at(&self, whole: &Workload, values: &[i64], seed: u64) -> Result<Expected, OracleError> {
+        whole.validate().map_err(EvaluateError::from)?;
+        let workload = &whole.at(values);
         check_sums(workload).map_err(|(tensor, dtype, steps)| OracleError::Rounded { tensor, dtype, steps })?;
         let (needed, allowed) = (bytes_to_check(workload), self.memory_bytes);
         if needed > allowed {
             return Err(OracleError::TooLarge { needed, allowed });
         }
-        let inputs = generate_inputs(workload, seed)?;
+        let inputs = generate_inputs(whole, values, seed)?;
         let file = self.folder.as_ref().map(|folder| folder.join(file_name(workload, seed, &inputs)));
         if let Some(outputs) = file.as_deref().and_then(|file| read(file, workload)) {
             return Ok(Expected { inputs, outputs });

@@ -17,6 +17,8 @@
 //!   factor covers approximated functions (a few u each) and other orders of computation. A program by an
 //!   algorithm that adds numbers of different size is allowed as much more as
 //!   [`crate::nest::Nest::error_growth`] says.
+//!   An angle of a sine is rounded to f32 as well, and how far that turns it is u times the angle; four such
+//!   errors are allowed for angles beyond 1, which positions make.
 //! - `stored`: values of 16 bits that are stored, or converted to, on the longest way to the output. Two
 //!   values that differ by less than a place may be rounded to neighbours, which are 2u apart, u being the
 //!   unit roundoff of that type. A sum of such errors, which are independent, grows as the sum of the values
@@ -40,10 +42,14 @@
 
 use std::fmt;
 
+use super::angle::angles;
 use crate::workload::{Array, Combiner, DType, Elements, Expr, Stage, TensorId, Workload};
 
 /// The factor in front of u √depth.
 const FACTOR: f64 = 16.0;
+
+/// Roundings of an angle.
+const ANGLES: f64 = 4.0;
 
 /// One element in so many may be rounded to a neighbour.
 const FEW: usize = 1000;
@@ -54,7 +60,7 @@ const SMALLEST_SCALE: f64 = 1e-3;
 /// For one output tensor.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Tolerance {
-    /// Relative error of f32 computation: 16 u √depth.
+    /// Relative error of f32 computation: 16 u √depth, and that of angles.
     pub arithmetic: f64,
     /// Relative error of the 16-bit values on the way to the output: 2u each.
     pub stored: f64,
@@ -109,8 +115,9 @@ impl Tolerance {
             }
         }
         let (place, smallest_place) = places(expected.dtype());
+        let beyond = (angles(workload)[tensor.0 as usize] - 1.0).max(0.0);
         Tolerance {
-            arithmetic: FACTOR * unit_roundoff(workload) * way.depth.sqrt(),
+            arithmetic: unit_roundoff(workload) * (FACTOR * way.depth.sqrt() + ANGLES * beyond),
             stored: way.stored - place,
             place,
             smallest_place,

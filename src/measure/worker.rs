@@ -117,15 +117,16 @@ impl Session {
         self.ready = None;
         let workload = workload.parse().map_err(|e| format!("the workload does not parse: {e}"))?;
         let task = Task { workload, target };
-        let expected = self.oracle.expected(&task.workload, seed).map_err(|e| e.to_string())?;
         let (space, timing) = (Arc::clone(&self.space), self.timing.clone());
         self.ready = Some(match &task.target {
             Target::Cpu(cpu) => {
                 codegen::set_threads(cpu.cores.max(1) as usize);
-                let bench = Workbench::new(task.clone(), expected).map_err(|refusal| refusal.detail)?;
+                let examples = self.oracle.examples(&task.workload, seed).map_err(|e| e.to_string())?;
+                let bench = Workbench::new(task.clone(), examples).map_err(|refusal| refusal.detail)?;
                 Box::new(Ready::new(space, timing, task, bench))
             }
             Target::Gpu(_) => {
+                let expected = self.oracle.expected(&task.workload, seed).map_err(|e| e.to_string())?;
                 let bench = CudaBench::new(task.clone(), self.device, expected).map_err(|refusal| refusal.detail)?;
                 Box::new(Ready::new(space, timing, task, bench))
             }

@@ -43,7 +43,6 @@ mod interpret;
 pub mod matrix;
 mod parse;
 mod print;
-mod prove;
 mod statistics;
 mod structure;
 mod verify;
@@ -54,9 +53,10 @@ pub use statistics::{Statistics, Traffic, statistics};
 pub use structure::Flaw;
 pub use verify::{MAX_THREADS, VerifyError, VerifyRule, verify};
 
-use crate::workload::scalar::identity_integer;
-pub use crate::workload::text::axis_name;
-use crate::workload::{Combiner, Condition, DType, Expr, Index, Role, TensorId, Var, Workload};
+pub use crate::workload::text::{axis_name, parameter_name};
+use crate::workload::{
+    Combiner, Condition, DType, Expr, Extents, Index, Interval, Parameter, Role, TensorId, Var, Workload, identity,
+};
 
 pub mod rewrite;
 
@@ -81,12 +81,42 @@ pub enum Scope {
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Buffer {
     pub name: String,
+    /// At most.
     pub shape: Vec<i64>,
     pub dtype: DType,
     pub scope: Scope,
+    /// By dimension: extents that may be less than those of the shape, in the nest's parameters. Elements lie
+    /// as these say.
+    pub extents: Extents,
 }
 
 impl Buffer {
+    /// A buffer of fixed extents.
+    pub fn new(name: impl Into<String>, shape: Vec<i64>, dtype: DType, scope: Scope) -> Buffer {
+        Buffer { name: name.into(), shape, dtype, scope, extents: Extents::fixed() }
+    }
+
+    /// The extent of a dimension as a formula of parameters.
+    pub fn extent(&self, dimension: usize) -> Index {
+        self.extents.formula(dimension, self.shape[dimension])
+    }
+
+    /// Elements between neighbours along a dimension; `None` where that is known only when it runs.
+    pub fn stride(&self, dimension: usize) -> Option<i64> {
+        let varies = self.extents.iter().any(|(at, _)| at > dimension);
+        (!varies).then(|| self.shape[dimension + 1..].iter().product())
+    }
+
+    /// Elements that an access moves by when a variable grows by one; `None` where that is not constant.
+    pub fn step(&self, indices: &[Index], var: Var) -> Option<i64> {
+        let part = |(dimension, index): (usize, &Index)| match index.step(var)? {
+            0 => Some(0),
+            step => Some(step * self.stride(dimension)?),
+        };
+        indices.iter().enumerate().map(part).sum()
+    }
+
+    /// At most, where extents are known only when it runs.
     pub fn elements(&self) -> i64 {
         self.shape.iter().product()
     }
@@ -149,8 +179,8 @@ impl LoopKind {
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Loop {
     pub var: Var,
-    /// At least one; affine in the variables of enclosing loops. The first is a constant that is never
-    /// exceeded.
+    /// At least one; affine in the parameters and the variables of enclosing loops, and quotients of such.
+    /// The first is a constant that is never exceeded.
     pub bounds: Vec<Index>,
     pub kind: LoopKind,
     pub body: Vec<Stmt>,
@@ -207,8 +237,10 @@ pub enum Stmt {
 /// buffers follow.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Nest {
+    /// Numbers that the kernel is given with every run: what the first variables stand for, in order.
+    pub parameters: Vec<Parameter>,
     pub buffers: Vec<Buffer>,
-    /// Names of the loop variables, by `Var`.
+    /// Names of the variables, by `Var`: of the parameters, then of the loops.
     pub vars: Vec<String>,
     /// Fills the `Packed` buffers from constants; runs once.
     pub setup: Vec<Stmt>,
@@ -230,7 +262,14 @@ pub struct StageVars {
 impl Default for Nest {
     /// Does nothing.
     fn default() -> Nest {
-        Nest { buffers: Vec::new(), vars: Vec::new(), setup: Vec::new(), body: Vec::new(), error_growth: 1 }
+        Nest {
+            parameters: Vec::new(),
+            buffers: Vec::new(),
+            vars: Vec::new(),
+            setup: Vec::new(),
+            body: Vec::new(),
+            error_growth: 1,
+        }
     }
 }
 
@@ -273,7 +312,10 @@ impl Nest {
     /// The plain reading of a workload, and the variables of each stage's loops.
     pub fn naive_with_vars(workload: &Workload) -> (Nest, Vec<StageVars>) {
         let mut stages = Vec::new();
-        let mut nest = Nest::default();
+        let mut nest = Nest { parameters: workload.parameters.clone(), ..Nest::default() };
+        let names = (0..nest.parameters.len()).map(parameter_name);
+        nest.vars.extend(names);
+        let own = |index: &Index| index.substitute(&own_parameter);
         for (id, tensor) in workload.ids() {
             nest.buffers.push(Buffer {
                 name: format!("t{}", id.0),
@@ -283,31 +325,78 @@ impl Nest {
                     Role::Intermediate => Scope::Workspace,
                     role => Scope::Argument(role),
                 },
+                extents: tensor.extents.map(|_, formula| own(formula)),
             });
         }
         for (number, stage) in workload.stages.iter().enumerate() {
             let spatial = stage.spatial.len();
+            let extents = stage.extents.map(|_, formula| own(formula));
+            let bounds: Vec<Vec<Index>> = (0..stage.rank())
+                .map(|axis| {
+                    [Index::constant(stage.extent(axis))].into_iter().chain(extents.get(axis).cloned()).collect()
+                })
+                .collect();
             let mut init = Vec::new();
             if let Some(combiner) = stage.combiner {
                 let vars = nest.stage_vars(number, "init", spatial);
                 let indices = vars.iter().map(|v| Index::var(*v)).collect();
                 let value = identity(combiner, workload.tensor(stage.output).dtype);
                 let store = Stmt::Store { buffer: stage.output, indices, value };
-                nest.body.extend(wrap(&vars, &stage.spatial, store));
+                nest.body.extend(wrap(&vars, &bounds, store));
                 init = vars;
             }
             let vars = nest.stage_vars(number, "", stage.rank());
-            let value = stage.value.substitute(&|axis| vars.get(axis.0 as usize).map(|v| Index::var(*v)));
+            let own = |var: Var| own_parameter(var).or_else(|| vars.get(var.0 as usize).map(|v| Index::var(*v)));
+            let value = stage.value.substitute(&own);
             let indices = vars[..spatial].iter().map(|v| Index::var(*v)).collect();
-            let extents: Vec<i64> = (0..stage.rank()).map(|axis| stage.extent(axis)).collect();
             let point = match stage.combiner {
                 None => Stmt::Store { buffer: stage.output, indices, value },
                 Some(combiner) => Stmt::Accumulate { buffer: stage.output, indices, combiner, value },
             };
-            nest.body.extend(wrap(&vars, &extents, point));
+            nest.body.extend(wrap(&vars, &bounds, point));
             stages.push(StageVars { init, axes: vars });
         }
         (nest, stages)
+    }
+
+    /// The nest where its parameters have these values: one of fixed extents.
+    #[must_use]
+    pub fn at(&self, values: &[i64]) -> Nest {
+        let value = |var: Var| values.get(var.0 as usize).filter(|_| self.is_parameter(var));
+        let mut fixed = self.clone();
+        for buffer in &mut fixed.buffers {
+            let known = |at: usize, most: i64| {
+                let formula =
+                    buffer.extents.get(at)?.substitute(&|var| value(var).map(|value| Index::constant(*value)));
+                formula.as_constant().map(|extent| extent.min(most))
+            };
+            buffer.shape =
+                buffer.shape.iter().enumerate().map(|(at, most)| known(at, *most).unwrap_or(*most)).collect();
+            buffer.extents = Extents::fixed();
+        }
+        fixed.parameters.clear();
+        let constants: Vec<Index> = values.iter().map(|value| Index::constant(*value)).collect();
+        let by = |var: Var| if self.is_parameter(var) { constants.get(var.0 as usize) } else { None };
+        for statements in [&mut fixed.setup, &mut fixed.body] {
+            rewrite::replace_vars(statements, &by);
+            rewrite::for_each_loop_mut(statements, &mut |l| {
+                let (constant, others): (Vec<Index>, Vec<Index>) =
+                    std::mem::take(&mut l.bounds).into_iter().partition(|bound| bound.as_constant().is_some());
+                let least = constant.iter().filter_map(Index::as_constant).min().unwrap_or(0);
+                l.bounds = std::iter::once(Index::constant(least.max(0))).chain(others).collect();
+            });
+        }
+        fixed
+    }
+
+    /// Whether a variable is one of the parameters.
+    pub fn is_parameter(&self, var: Var) -> bool {
+        (var.0 as usize) < self.parameters.len()
+    }
+
+    /// The parameters with the values that they can take.
+    pub fn parameter_ranges(&self) -> impl Iterator<Item = (Var, Interval)> {
+        self.parameters.iter().enumerate().map(|(number, parameter)| (Var(number as u32), parameter.interval()))
     }
 
     /// A new loop variable.
@@ -321,23 +410,14 @@ impl Nest {
     }
 }
 
-/// The literal that an accumulation starts from.
-pub fn identity(combiner: Combiner, dtype: DType) -> Expr {
-    if dtype.is_float() {
-        return Expr::float(combiner.identity());
-    }
-    Expr::integer(identity_integer(combiner, dtype))
-}
-
-/// The same as a part of an expression, whose operands are all of one type.
-pub fn typed_identity(combiner: Combiner, dtype: DType) -> Expr {
-    let literal = identity(combiner, dtype);
-    if matches!(dtype, DType::F32 | DType::I64) { literal } else { Expr::Cast(dtype, Box::new(literal)) }
-}
-
 /// Serial loops around a statement, outermost first.
-fn wrap(vars: &[Var], extents: &[i64], inner: Stmt) -> Vec<Stmt> {
-    vars.iter().zip(extents).rev().fold(vec![inner], |body, (var, extent)| {
-        vec![Stmt::Loop(Loop { var: *var, bounds: vec![Index::constant(*extent)], kind: LoopKind::Serial, body })]
+fn wrap(vars: &[Var], bounds: &[Vec<Index>], inner: Stmt) -> Vec<Stmt> {
+    vars.iter().zip(bounds).rev().fold(vec![inner], |body, (var, bounds)| {
+        vec![Stmt::Loop(Loop { var: *var, bounds: bounds.clone(), kind: LoopKind::Serial, body })]
     })
+}
+
+/// The nest's variable for a parameter of its workload.
+pub(crate) fn own_parameter(var: Var) -> Option<Index> {
+    var.as_parameter().map(|number| Index::var(Var(number as u32)))
 }

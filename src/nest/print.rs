@@ -17,6 +17,15 @@
 //! round towards minus infinity. `guard(conditions, inside, outside)` evaluates `inside` only where the
 //! conditions hold.
 //!
+//! Parameters, if there are any, come first, each with its least and its greatest value:
+//!
+//! ```text
+//! parameters:
+//!   len0: 1..512
+//! buffers:
+//!   t0: f32[len0, 64] input
+//! ```
+//!
 //! A first line `error growth 32` gives [`Nest::error_growth`] where it is not 1. The second of two buffers
 //! of one name is called `name#2`; so is a loop variable inside a loop over another of its name. Sums,
 //! products and quotients of variables and integers are one [`Index`]; where they are several, or where an
@@ -28,7 +37,7 @@ use std::fmt::{self, Display, Formatter};
 
 use super::{Buffer, Loop, LoopKind, Nest, Scope, Stmt};
 use crate::workload::{
-    Atom, Binary, Combiner, Condition, Expr, Index, Notation, Precedence, Role, TensorId, Unary, Var,
+    Atom, Binary, Combiner, Condition, Expr, Index, Notation, Parameter, Precedence, Role, TensorId, Unary, Var,
 };
 
 impl Display for Nest {
@@ -37,11 +46,24 @@ impl Display for Nest {
         if self.error_growth != 1 {
             writeln!(f, "{ERROR_GROWTH} {}", self.error_growth)?;
         }
+        if !self.parameters.is_empty() {
+            writeln!(f, "{PARAMETERS}:")?;
+        }
+        for (number, Parameter { low, high }) in self.parameters.iter().enumerate() {
+            f.write_str("  ")?;
+            names.var(f, Var(number as u32))?;
+            writeln!(f, ": {low}..{high}")?;
+        }
         writeln!(f, "buffers:")?;
         for (id, buffer) in (0..).map(TensorId).zip(&self.buffers) {
             f.write_str("  ")?;
             names.buffer(f, id)?;
-            writeln!(f, ": {}{:?} {}", buffer.dtype.name(), buffer.shape, buffer.scope.name())?;
+            write!(f, ": {}[", buffer.dtype.name())?;
+            for dimension in 0..buffer.shape.len() {
+                f.write_str(if dimension > 0 { ", " } else { "" })?;
+                index(f, &names, &buffer.extent(dimension), LOOSEST)?;
+            }
+            writeln!(f, "] {}", buffer.scope.name())?;
         }
         for (title, statements) in [("setup", &self.setup), ("body", &self.body)] {
             if !statements.is_empty() {
@@ -52,6 +74,9 @@ impl Display for Nest {
         Ok(())
     }
 }
+
+/// The title of the list of parameters.
+pub(super) const PARAMETERS: &str = "parameters";
 
 /// What the first line of a text begins with, if errors grow.
 pub(super) const ERROR_GROWTH: &str = "error growth";

@@ -3,14 +3,16 @@
 
 use thiserror::Error;
 
-use super::{Nest, Stmt};
-use crate::workload::{Atom, Condition, DType, Expr, Index, Operands, TensorId, Var};
+use super::{Buffer, Nest, Stmt};
+use crate::workload::{Atom, Condition, DType, Expr, Index, Interval, Operands, Parameter, TensorId, Var};
 
 /// Why a nest makes no sense.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 pub enum Flaw {
-    #[error("buffer `{0}` has a negative extent or more than 2^48 elements")]
+    #[error("buffer `{0}` has a negative extent, one that may exceed what it is at most, or more than 2^48 elements")]
     Shape(String),
+    #[error("parameter {0} lies in an empty range, or has no name")]
+    Parameter(usize),
     #[error("there is no buffer {0}")]
     UnknownBuffer(u32),
     #[error("variable `{0}` is used outside of its loop")]
@@ -38,9 +40,27 @@ pub(super) fn check(nest: &Nest) -> Result<(), (Flaw, String)> {
             return Err((Flaw::Shape(buffer.name.clone()), buffer.to_string()));
         }
     }
-    let mut checker = Checker { nest, bound: vec![false; nest.vars.len()] };
+    let bad = |(at, p): &(usize, &Parameter)| p.low < 0 || p.low > p.high || *at >= nest.vars.len();
+    if let Some((at, _)) = nest.parameters.iter().enumerate().find(bad) {
+        return Err((Flaw::Parameter(at), format!("{} parameters", nest.parameters.len())));
+    }
+    if let Some(buffer) = nest.buffers.iter().find(|buffer| !extents_fit(nest, buffer)) {
+        return Err((Flaw::Shape(buffer.name.clone()), buffer.to_string()));
+    }
+    let bound = (0..nest.vars.len()).map(|var| nest.is_parameter(Var(var as u32))).collect();
+    let mut checker = Checker { nest, bound };
     checker.block(&nest.setup)?;
     checker.block(&nest.body)
+}
+
+/// Whether extents that are known only when it runs are formulas of the parameters that stay in the shape.
+fn extents_fit(nest: &Nest, buffer: &Buffer) -> bool {
+    let range = |var: Var| nest.parameters.get(var.0 as usize).map_or(Interval::point(0), |p| p.interval());
+    buffer.extents.iter().all(|(at, formula)| {
+        let is_formula = !formula.has_value() && !formula.any_var(&|var| !nest.is_parameter(var));
+        let most = buffer.shape.get(at).copied().unwrap_or(0);
+        is_formula && formula.range(&range).is_some_and(|range| range.low >= 0 && range.high <= most)
+    })
 }
 
 struct Checker<'a> {

@@ -29,10 +29,10 @@
 
 use thiserror::Error;
 
-use super::prove::Facts;
 use super::structure::{self, Flaw};
 use super::{Loop, LoopKind, Nest, Scope, Stmt, matrix};
 use crate::target::gpu::WARP;
+use crate::workload::prove::Facts;
 use crate::workload::{Atom, Expr, Index, Role, TensorId, Var};
 
 /// A rule that a nest breaks.
@@ -50,10 +50,10 @@ pub enum VerifyRule {
     VectorBody,
     #[error("an unrolled loop must have one bound")]
     UnrollBound,
-    #[error("a parallel loop inside of another")]
+    #[error("a parallel loop inside of another that holds more, or that its bounds depend on")]
     NestedParallel,
     #[error("`{access}` may leave its dimension {dimension}, of extent {extent}")]
-    OutOfBounds { access: String, dimension: usize, extent: i64 },
+    OutOfBounds { access: String, dimension: usize, extent: String },
     #[error("`{buffer}` is an input or constant and must not be written")]
     ReadOnly { buffer: String },
     #[error("`{buffer}` is {scope}: {reason}")]
@@ -122,7 +122,7 @@ pub fn verify(nest: &Nest, max_lanes: i64) -> Result<(), VerifyError> {
             nest,
             max_lanes,
             is_setup,
-            facts: Facts::new(nest.vars.len()),
+            facts: known_of_parameters(nest),
             loops: Vec::new(),
             path: Vec::new(),
             written: written.clone(),
@@ -218,12 +218,23 @@ impl<'a> Verifier<'a> {
                 Err(VerifyRule::VectorBound { max_lanes: self.max_lanes })
             }
             LoopKind::Unroll if !l.is_constant() => Err(VerifyRule::UnrollBound),
-            LoopKind::Parallel if self.parallel().is_some() => Err(VerifyRule::NestedParallel),
+            LoopKind::Parallel if self.parallel().is_some() && !self.is_shared_with_outer(l) => {
+                Err(VerifyRule::NestedParallel)
+            }
             LoopKind::Block => self.block_head(l),
             LoopKind::Thread | LoopKind::Warp => self.thread_head(l),
             LoopKind::Matrix => self.matrix_head(l),
             _ => Ok(()),
         }
+    }
+
+    /// Whether all that the loop around holds is this one, whose iterations are the same in each of its own:
+    /// threads share the iterations of both.
+    fn is_shared_with_outer(&self, l: &Loop) -> bool {
+        let Some(Stmt::Loop(outer)) = self.path.last() else { return false };
+        outer.kind == LoopKind::Parallel
+            && outer.body.len() == 1
+            && !l.bounds.iter().any(|bound| bound.mentions(outer.var))
     }
 
     fn block_head(&self, l: &Loop) -> Result<(), VerifyRule> {
@@ -388,11 +399,15 @@ impl<'a> Verifier<'a> {
     fn access(&mut self, buffer: TensorId, indices: &[Index], may_gather: bool) -> Result<(), VerifyRule> {
         let nest = self.nest;
         let known = nest.buffer(buffer);
-        for (dimension, (index, extent)) in indices.iter().zip(&known.shape).enumerate() {
+        for (dimension, (index, most)) in indices.iter().zip(&known.shape).enumerate() {
             let trusted = may_gather && index.has_value();
-            if !trusted && !self.facts.within(index, *extent) {
-                let access = nest.show_access(buffer, indices);
-                return Err(VerifyRule::OutOfBounds { access, dimension, extent: *extent });
+            let is_inside = match known.extents.get(dimension) {
+                None => trusted || self.facts.within(index, *most),
+                Some(extent) => trusted || self.facts.is_within(index, extent),
+            };
+            if !is_inside {
+                let (access, extent) = (nest.show_access(buffer, indices), nest.show_index(&known.extent(dimension)));
+                return Err(VerifyRule::OutOfBounds { access, dimension, extent });
             }
         }
         if matches!(known.scope, Scope::BlockShared | Scope::Register) {
@@ -433,6 +448,13 @@ impl<'a> Verifier<'a> {
         let known = self.nest.buffer(buffer);
         VerifyRule::Setup { buffer: known.name.clone(), scope: known.scope.name(), reason }
     }
+}
+
+/// What is known of a nest's parameters.
+fn known_of_parameters(nest: &Nest) -> Facts {
+    let mut facts = Facts::new(nest.vars.len());
+    nest.parameter_ranges().for_each(|(var, range)| facts.assume_range(var, range));
+    facts
 }
 
 /// What conditions leave a single statement of.

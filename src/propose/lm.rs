@@ -14,10 +14,12 @@ use std::collections::BTreeSet;
 use rand::seq::IndexedRandom;
 use rand::{Rng, RngCore, SeedableRng};
 use rand_chacha::ChaCha8Rng;
+use rayon::iter::{IntoParallelIterator, ParallelIterator};
 
 use super::mutation::{children, untuned_programs};
 use super::pool::{Rest, Valued, bring_forward, by_value, distinct_looking, promising_first};
 use super::sequence::{prompt_positions, trace_positions};
+use super::typical::Typical;
 use super::writing::{Ending, Writing};
 use super::{Candidate, History, Make, Method, Proposal, ProposeError, Proposer, Purpose};
 use crate::language::Language;
@@ -328,7 +330,15 @@ impl<'a> LanguageModel<'a> {
             }
         };
         untuned.iter().for_each(|trace| join(trace.clone(), None));
-        for written in self.write(prompt, task, parents, count)? {
+        let mut written = Vec::new();
+        if let Some(typical) = Typical::of(task) {
+            written = self.carried(task, &typical, count)?;
+        }
+        // where programs are carried over, those that are written here begin like parents
+        if written.is_empty() || !parents.is_empty() {
+            written.extend(self.write(prompt, task, parents, count)?);
+        }
+        for written in written {
             proposal.drawn += 1;
             match written.complete {
                 true => join(written.trace, Some(written.log_likelihood as f32)),
@@ -336,6 +346,18 @@ impl<'a> LanguageModel<'a> {
             }
         }
         Ok(pool)
+    }
+
+    /// What the model writes for the typical extents of a task, carried over to it.
+    fn carried(&mut self, task: &Task, typical: &Typical, count: usize) -> Result<Vec<Written>, ProposeError> {
+        let prompt = self.prompt(&typical.task, Some(self.heuristics.want))?;
+        let written = self.write(&prompt, &typical.task, &[], count)?;
+        let space = self.space;
+        let carry = |written: Written| match written.complete.then(|| typical.carry(space, task, &written.trace)) {
+            Some(Some(trace)) => Written { trace, ..written },
+            _ => Written { complete: false, ..written },
+        };
+        Ok(written.into_par_iter().map(carry).collect())
     }
 
     /// Children of the most promising of a sorted pool, and of the fastest that were measured.

@@ -19,6 +19,7 @@ mod sequence;
 #[cfg(test)]
 mod tests;
 pub mod train;
+mod typical;
 mod writing;
 
 pub use checkpoint::{Loaded, Notice, load_checkpoint, shipped_checkpoint};

@@ -5,8 +5,14 @@ use crate::model::Position;
 use crate::space::Trace;
 use crate::target::Task;
 
-/// The prompt of [`Language::prompt_words`].
+/// The prompt of [`Language::prompt_words`]; where extents are known only at run time, that of the workload
+/// at [`Workload::typical_point`](crate::workload::Workload::typical_point), which asks for the same
+/// decisions and looks like what the model learned from.
 pub(super) fn prompt_positions(language: &Language, task: &Task, want: Option<u8>) -> Vec<Position> {
+    if !task.workload.is_fixed() {
+        let workload = task.workload.at(&task.workload.typical_point());
+        return prompt_positions(language, &Task { workload, target: task.target.clone() }, want);
+    }
     language.prompt_words(task, want).into_iter().map(Position::word).collect()
 }
 

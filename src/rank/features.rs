@@ -58,13 +58,21 @@ pub fn features_of(kind: Kind) -> usize {
     }
 }
 
-/// Features of a program: [`FEATURES`] on a CPU, [`GPU_FEATURES`] on a GPU.
+/// Features of a program: [`FEATURES`] on a CPU, [`GPU_FEATURES`] on a GPU. Where extents are known only at
+/// run time, those at [`Workload::typical_point`].
+///
+/// [`Workload::typical_point`]: crate::workload::Workload::typical_point
 pub fn features(task: &Task, nest: &Nest) -> Vec<f32> {
     named_features(task, nest).into_iter().map(|feature| feature.value as f32).collect()
 }
 
 /// The same with their names.
 pub fn named_features(task: &Task, nest: &Nest) -> Vec<Feature> {
+    if !task.workload.is_fixed() {
+        let values = task.workload.typical_point();
+        let fixed = Task { workload: task.workload.at(&values), target: task.target.clone() };
+        return named_features(&fixed, &nest.at(&values));
+    }
     let target = &task.target;
     let pieces = Pieces::new(nest);
     let (demand, mix, sizes) = (Demand::of(&task.workload), Mix::of_pieces(&pieces, target), statistics(nest));

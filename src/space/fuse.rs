@@ -1,7 +1,7 @@
 //! Whether two axes are run through as one.
 
 use super::access::Access;
-use super::{Group, Step, Stop, Tape, name, site};
+use super::{Axis, Group, Step, Stop, Tape, name, site};
 use crate::workload::{Var, Workload};
 
 /// Whether two neighbouring axes are run through as one: those that every operand has, or lacks, together.
@@ -23,7 +23,8 @@ pub(super) fn fuse(
     };
     let neighbours = |pair: &[usize]| {
         let (first, second) = (&group.axes[pair[0]], &group.axes[pair[1]]);
-        first.position + 1 == second.position && !first.ragged && !second.ragged
+        let whole = |axis: &Axis| !axis.ragged && !axis.varies;
+        first.position + 1 == second.position && whole(first) && whole(second)
     };
     let fit = |pair: &&[usize]| neighbours(pair) && together(pair);
     let pairs: Vec<usize> = spatial.windows(2).filter(fit).map(|pair| pair[0]).collect();

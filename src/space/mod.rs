@@ -72,6 +72,7 @@ use thiserror::Error;
 
 use crate::nest::Nest;
 use crate::target::{Cpu, Gpu, Kind, Target, Task};
+use crate::workload::Workload;
 
 /// Decides one aspect of a program for machines of one kind.
 pub trait Rule<M>: Send + Sync {
@@ -217,6 +218,14 @@ impl Space {
         matches!(self.question(task, trace), Ok(Ok(None)))
     }
 
+    /// A workload as those of the steps leave it that rewrite workloads.
+    pub fn rewritten<'a>(&self, workload: &'a Workload, steps: &[Step]) -> Cow<'a, Workload> {
+        let mut view = View::new(workload, &(), self.exact);
+        let rewrites = |step: &&Step| matches!(step, Step::Winograd { .. } | Step::SplitReduction { .. });
+        steps.iter().filter(rewrites).for_each(|step| view.push(step.clone()));
+        view.workload
+    }
+
     /// What a finished trace decides: its questions, with all candidates. `None` where it leads to no program
     /// of this space.
     pub fn decisions(&self, task: &Task, trace: &Trace) -> Option<Vec<Decision>> {
@@ -284,6 +293,9 @@ impl Space {
         let ignore = &mut |_: &'static str, _: usize, _: &[Step]| {};
         match &task.target {
             Target::Cpu(machine) => self.cpu.decide(View::new(workload, machine, self.exact), tape, ignore),
+            Target::Gpu(_) if !workload.is_fixed() => {
+                Err(Stop::DeadEnd(Reason("run-time extents, which are for CPUs only".into())))
+            }
             Target::Gpu(machine) => self.gpu.decide(View::new(workload, machine, self.exact), tape, ignore),
         }
     }

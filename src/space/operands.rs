@@ -3,7 +3,7 @@
 use super::Group;
 use super::access::{Access, accesses};
 use super::fuse::touches;
-use crate::workload::{Atom, Expr, Index, Workload};
+use crate::workload::{Atom, Condition, Expr, Index, Workload};
 
 /// The operands of a reduction that are read more than once or behind a guard. A tensor may be several
 /// operands (queries and keys out of one product), which are numbered then, unless guards make it hard to
@@ -48,9 +48,12 @@ fn guards_border(workload: &Workload, value: &Expr, access: &Access) -> bool {
     match value {
         Expr::Guard { conditions, inside, .. } if matches!(&**inside, Expr::Load { tensor, .. } if *tensor == access.tensor) =>
         {
-            let shape = &workload.tensor(access.tensor).shape;
+            let tensor = workload.tensor(access.tensor);
             conditions.iter().all(|c| {
-                access.indices.iter().zip(shape).any(|(i, extent)| *i == c.index && c.low == 0 && c.high == *extent)
+                let is_border = |(d, index): (usize, &Index)| {
+                    Condition::within(index, tensor.extents.get(d), tensor.shape[d]).contains(c)
+                };
+                access.indices.iter().enumerate().any(is_border)
             })
         }
         Expr::Load { tensor, .. } => *tensor == access.tensor,

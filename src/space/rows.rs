@@ -53,10 +53,7 @@ impl<M: RowLimits> Rule<M> for Rows {
             return Ok(Vec::new());
         }
         let shared = shared_rows(&view.workload) as i64;
-        let singles = |rows: i64| -> Vec<Row> {
-            let extents = view.workload.stages[0].spatial.iter().take(rows as usize).enumerate();
-            extents.map(|(at, extent)| Row { extent: *extent, block: 1, over: LoopName::axis(0, at) }).collect()
-        };
+        let singles = |rows: i64| -> Vec<Row> { (0..rows as usize).map(|at| view.row(at)).collect() };
         let most = view.machine.maximal_row_bytes();
         let fits = |rows: &i64| *rows == 0 || bytes(&view.workload, &singles(*rows)) <= most;
         let candidates: Vec<i64> = (0..=shared).filter(fits).collect();
@@ -109,9 +106,10 @@ fn split(rows: &[Row], whole: impl Fn(usize) -> LoopName, steps: &mut Vec<Step>)
 /// How many iterations of a row axis may stay together, the rows before it decided.
 fn blocks(workload: &Workload, rows: &[Row], at: usize, most_bytes: i64) -> Vec<i64> {
     let extent = rows[at].extent;
-    let mut candidates: Vec<i64> = HEURISTICS.blocks.into_iter().filter(|b| *b < extent.max(2)).collect();
+    let most = rows[at].usual.most;
+    let mut candidates: Vec<i64> = HEURISTICS.blocks.into_iter().filter(|b| *b < most.max(2)).collect();
     // the whole of the last one is a row axis less
-    if at + 1 < rows.len() && extent > 1 {
+    if at + 1 < rows.len() && extent > 1 && !rows[at].varies {
         candidates.push(extent);
     }
     candidates.retain(|block| *block == 1 || bytes(workload, &with_block(rows, at, *block)) <= most_bytes);
@@ -127,7 +125,7 @@ fn default_block(workload: &Workload, machine: &impl RowLimits, rows: &[Row], at
     let fits = |block: i64| {
         let rows = with_block(rows, at, block);
         let together: i64 = rows.iter().map(|row| row.block).product();
-        let count: i64 = rows.iter().map(Row::blocks).product();
+        let count: i64 = rows.iter().map(Row::usual_blocks).product();
         together <= HEURISTICS.default_block
             && count >= machine.enough_blocks()
             && bytes(workload, &rows) <= machine.near_bytes()

@@ -9,7 +9,7 @@ use super::schedule::{LoopName, Reads, Step};
 use crate::nest::matrix::COLUMNS;
 use crate::nest::{LoopKind, axis_name};
 use crate::workload::winograd::winograd;
-use crate::workload::{DType, TensorId, Workload};
+use crate::workload::{DType, Stage, TensorId, Var, Workload};
 
 /// A task on a machine of one kind, as the steps so far have changed it.
 #[derive(Clone, Debug)]
@@ -22,6 +22,8 @@ pub struct View<'a, M> {
     /// The leading axes that all stages are joined over.
     pub rows: Vec<Row>,
     pub groups: Vec<Group>,
+    /// Numbers for the workload's parameters that programs are timed with, that with the most work first.
+    points: Vec<Vec<i64>>,
     steps: Vec<Step>,
 }
 
@@ -29,10 +31,24 @@ pub struct View<'a, M> {
 /// blocks is joined.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Row {
+    /// At most.
     pub extent: i64,
+    pub usual: Usual,
+    /// Whether the extent is known only when it runs.
+    pub varies: bool,
     pub block: i64,
     /// The joined loop.
     pub over: LoopName,
+}
+
+/// An extent where programs are timed: what a fixed one is anyway. Choices go by this rather than by what an
+/// extent is at most, which may be far from every run.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Usual {
+    /// At the point with the most work.
+    pub typical: i64,
+    /// At all points, at most.
+    pub most: i64,
 }
 
 /// A stage that is scheduled on its own, with the element-wise stage that is computed as its results are
@@ -66,7 +82,11 @@ pub struct Group {
 pub struct Axis {
     /// Position among the stage's axes.
     pub position: usize,
+    /// At most.
     pub extent: i64,
+    pub usual: Usual,
+    /// Whether the extent is known only when it runs.
+    pub varies: bool,
     pub reduction: bool,
     /// Whether it is shorter than `extent` in the last block of rows. Tiles divide the extent then.
     pub ragged: bool,
@@ -115,15 +135,38 @@ pub struct Fetch {
     pub padding: i64,
 }
 
+impl Usual {
+    fn fixed(extent: i64) -> Usual {
+        Usual { typical: extent, most: extent }
+    }
+
+    /// Of a stage's axis.
+    pub(super) fn of(stage: &Stage, axis: usize, points: &[Vec<i64>]) -> Usual {
+        let Some(formula) = stage.extents.get(axis) else { return Usual::fixed(stage.extent(axis)) };
+        let at = |values: &Vec<i64>| {
+            let value = |var: Var| var.as_parameter().and_then(|number| values.get(number)).copied().unwrap_or(1);
+            formula.at(&value).unwrap_or_else(|| stage.extent(axis)).clamp(1, stage.extent(axis).max(1))
+        };
+        let mut extents = points.iter().map(at);
+        let typical = extents.next().unwrap_or_else(|| stage.extent(axis));
+        Usual { typical, most: extents.fold(typical, i64::max) }
+    }
+}
+
 impl Row {
+    /// Iterations of the joined loop where programs are timed.
+    pub fn usual_blocks(&self) -> i64 {
+        (self.usual.typical + self.block - 1) / self.block
+    }
+
     /// Iterations of the joined loop.
     pub fn blocks(&self) -> i64 {
         (self.extent + self.block - 1) / self.block
     }
 
-    /// Whether the last block is shorter than the others.
+    /// Whether the last block may be shorter than the others.
     pub fn is_ragged(&self) -> bool {
-        self.extent % self.block != 0
+        self.varies || self.extent % self.block != 0
     }
 }
 
@@ -141,6 +184,16 @@ impl Axis {
         (self.tiles() + self.block - 1) / self.block
     }
 
+    /// Tiles where programs are timed.
+    pub fn usual_tiles(&self) -> i64 {
+        (self.usual.typical + self.tile - 1) / self.tile
+    }
+
+    /// Blocks where programs are timed.
+    pub fn usual_blocks(&self) -> i64 {
+        (self.usual_tiles() + self.block - 1) / self.block
+    }
+
     /// Its letter in sites.
     pub fn letter(&self) -> Cow<'static, str> {
         axis_name(self.position)
@@ -155,11 +208,13 @@ impl MmaTile {
 }
 
 impl Group {
-    fn new(workload: &Workload, stage: usize) -> Group {
+    fn new(workload: &Workload, stage: usize, points: &[Vec<i64>]) -> Group {
         let s = &workload.stages[stage];
         let axis = |position| Axis {
             position,
             extent: s.extent(position),
+            usual: Usual::of(s, position, points),
+            varies: s.extents.get(position).is_some(),
             reduction: position >= s.spatial.len(),
             ragged: false,
             tile: 1,
@@ -222,6 +277,8 @@ impl Group {
         let axis = &mut self.axes[at];
         let (step, into) = Step::fuse(&axis.whole, &inner.whole);
         axis.extent *= inner.extent;
+        axis.usual =
+            Usual { typical: axis.usual.typical * inner.usual.typical, most: axis.usual.most * inner.usual.most };
         axis.whole = into;
         self.fused = Some(at);
         step
@@ -250,6 +307,7 @@ impl<'a, M> View<'a, M> {
             workload: Cow::Borrowed(workload),
             rows: Vec::new(),
             groups: Vec::new(),
+            points: workload.points_by_work(),
             steps: Vec::new(),
         };
         view.start_over();
@@ -258,7 +316,20 @@ impl<'a, M> View<'a, M> {
 
     fn start_over(&mut self) {
         self.rows.clear();
-        self.groups = (0..self.workload.stages.len()).map(|stage| Group::new(&self.workload, stage)).collect();
+        let stages = 0..self.workload.stages.len();
+        self.groups = stages.map(|stage| Group::new(&self.workload, stage, &self.points)).collect();
+    }
+
+    /// A leading axis of all stages, not joined yet.
+    pub(super) fn row(&self, position: usize) -> Row {
+        let first = &self.workload.stages[0];
+        Row {
+            extent: first.extent(position),
+            usual: Usual::of(first, position, &self.points),
+            varies: first.extents.get(position).is_some(),
+            block: 1,
+            over: LoopName::axis(0, position),
+        }
     }
 
     pub(super) fn into_steps(self) -> Vec<Step> {
@@ -373,8 +444,11 @@ impl<'a, M> View<'a, M> {
     /// The next leading axis becomes a row: what is left of it inside is a block of rows, or nothing.
     fn join(&mut self, loops: &[LoopName]) {
         let (position, Some(over)) = (self.rows.len(), loops.first()) else { return };
-        let extent = self.workload.stages.first().map_or(1, |stage| stage.extent(position));
-        let mut row = Row { extent, block: 1, over: over.clone() };
+        let first = self.workload.stages.first();
+        let extent = first.map_or(1, |stage| stage.extent(position));
+        let varies = first.is_some_and(|stage| stage.extents.get(position).is_some());
+        let usual = first.map_or(Usual::fixed(1), |stage| Usual::of(stage, position, &self.points));
+        let mut row = Row { extent, usual, varies, block: 1, over: over.clone() };
         for group in &mut self.groups {
             (group.outer_order, group.innermost) = (Vec::new(), None);
             let Some(at) = group.axes.iter().position(|axis| axis.position == position) else { continue };
@@ -384,6 +458,7 @@ impl<'a, M> View<'a, M> {
                     let axis = &mut group.axes[at];
                     row.block = axis.tile;
                     (axis.extent, axis.tile, axis.whole) = (row.block, 1, cut.tile);
+                    axis.usual = Usual::fixed(row.block);
                     axis.ragged = row.is_ragged();
                 }
             }

@@ -1,19 +1,27 @@
 //! What is known about the values of indices at a point of an expression.
 
-use super::{Atom, Binary, Condition, DType, Expr, Index, Interval, Stage, Unary, Var};
+use super::parameter::parameter_range;
+use super::prove::Facts;
+use super::{Atom, Binary, Condition, DType, Expr, Index, Interval, Parameter, Stage, Unary, Var};
 
 /// Axis ranges, and the conditions of the guards around an expression.
 #[derive(Clone, Debug)]
 pub struct StageFacts {
     ranges: Vec<Interval>,
+    parameters: Vec<Parameter>,
+    /// The first ones say that axes end where their extents do when it runs.
     conditions: Vec<Condition>,
+    /// How many of the conditions these are.
+    ends: usize,
 }
 
 impl StageFacts {
-    /// At the root of a stage's value.
-    pub fn of_stage(stage: &Stage) -> StageFacts {
+    /// At the root of a stage's value, in a workload of these parameters.
+    pub fn of_stage(stage: &Stage, parameters: &[Parameter]) -> StageFacts {
         let ranges = (0..stage.rank()).map(|axis| stage.axis_range(Var(axis as u32))).collect();
-        StageFacts { ranges, conditions: Vec::new() }
+        let ends = stage.extents.iter().map(|(axis, formula)| Condition::below(&Index::var(Var(axis as u32)), formula));
+        let conditions: Vec<Condition> = ends.collect();
+        StageFacts { ranges, parameters: parameters.to_vec(), ends: conditions.len(), conditions }
     }
 
     /// Inside of a guard.
@@ -37,8 +45,11 @@ impl StageFacts {
         &self.conditions
     }
 
-    /// The axes' ranges where the conditions hold.
+    /// The ranges of axes and parameters where the conditions hold.
     pub fn var_range(&self, var: Var) -> Interval {
+        if var.as_parameter().is_some() {
+            return parameter_range(&self.parameters, var);
+        }
         self.ranges.get(var.0 as usize).copied().unwrap_or(Interval::point(0))
     }
 
@@ -68,10 +79,7 @@ impl StageFacts {
         let structural = self.structural_range(index);
         let mut best = structural;
         for condition in &self.conditions {
-            let difference = index.clone().minus(&condition.index);
-            let Some(shift) = difference.as_constant() else { continue };
-            let low = condition.low.saturating_add(shift);
-            let high = condition.high.saturating_add(shift).saturating_sub(1);
+            let Some(Interval { low, high }) = condition.implied_range(index) else { continue };
             let narrowed = match best {
                 Some(known) => Interval { low: known.low.max(low), high: known.high.min(high) },
                 None => Interval { low, high },
@@ -81,6 +89,31 @@ impl StageFacts {
             }
         }
         best
+    }
+
+    /// Whether `0 <= index < extent` is certain for an extent that is a formula of parameters.
+    pub fn is_within(&self, index: &Index, extent: &Index) -> bool {
+        // parameters are numbered behind the axes
+        let rank = self.ranges.len();
+        let renumbered = |index: &Index| {
+            index.substitute(&|var| var.as_parameter().map(|number| Index::var(Var((rank + number) as u32))))
+        };
+        let mut facts = Facts::new(rank + self.parameters.len());
+        for (axis, range) in self.ranges.iter().enumerate() {
+            facts.assume_range(Var(axis as u32), *range);
+        }
+        for (number, parameter) in self.parameters.iter().enumerate() {
+            facts.assume_range(Var((rank + number) as u32), parameter.interval());
+        }
+        // that an axis runs at all is no reason for what does not move with it, which may be copied outside
+        let is_axis_of_index = |var: Var| var.as_parameter().is_none() && index.mentions(var);
+        let concerns = |(at, c): &(usize, &Condition)| *at >= self.ends || c.index.any_var(&is_axis_of_index);
+        let known = self.conditions.iter().enumerate().filter(concerns).map(|(_, condition)| condition);
+        let known = known.filter(|condition| !condition.index.has_value());
+        let known: Vec<Condition> =
+            known.map(|c| Condition { index: renumbered(&c.index), low: c.low, high: c.high }).collect();
+        facts.assume_all(&known);
+        facts.is_within(&renumbered(index), &renumbered(extent))
     }
 
     /// Whether a condition holds at every point.
@@ -135,7 +168,7 @@ mod tests {
     use crate::workload::{Condition, Expr, Index, Interval, Stage, TensorId, Var};
 
     fn facts() -> StageFacts {
-        StageFacts::of_stage(&Stage::map(TensorId(0), vec![10, 4], Expr::float(0.0)))
+        StageFacts::of_stage(&Stage::map(TensorId(0), vec![10, 4], Expr::float(0.0)), &[])
     }
 
     #[test]
@@ -150,6 +183,14 @@ mod tests {
         assert_eq!(inside.range(&a.clone().times(2).plus(&b)), Some(Interval { low: 6, high: 15 }));
         let inside = facts().and(&[Condition { index: a.clone().times(-2), low: -9, high: -2 }]);
         assert_eq!(inside.var_range(Var(0)), Interval { low: 2, high: 4 });
+    }
+
+    #[test]
+    fn a_condition_on_what_is_left_bounds_what_is_reached() {
+        let sum = Index::var(Var(0)).plus(&Index::var(Var(1))).plus_constant(-1);
+        let left = Condition { index: Index::constant(5).minus(&sum), low: 1, high: i64::MAX };
+        let at_most = Condition { index: sum.clone(), low: 0, high: 512 };
+        assert_eq!(facts().and(&[at_most, left]).range(&sum), Some(Interval { low: 0, high: 4 }));
     }
 
     #[test]

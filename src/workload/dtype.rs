@@ -162,6 +162,11 @@ impl DType {
         self.row().safetensors
     }
 
+    /// ONNX' `TensorProto.DataType`.
+    pub fn onnx(self) -> i64 {
+        self.row().onnx
+    }
+
     /// By ONNX' `TensorProto.DataType`.
     pub fn from_onnx(code: i64) -> Option<DType> {
         DType::ALL.into_iter().find(|dtype| dtype.row().onnx == code)

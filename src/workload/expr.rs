@@ -1,8 +1,9 @@
 //! Scalar expressions over loaded elements: what a stage computes at one point.
 
-use super::index::{Index, Var};
+use super::index::{Index, Interval, Var};
 use super::primitive::{Binary, Unary};
-use super::{DType, TensorId};
+use super::scalar::identity_integer;
+use super::{Combiner, DType, TensorId};
 
 /// A finite or infinite number, compared and hashed by its bits.
 #[derive(Clone, Copy, Debug)]
@@ -42,6 +43,47 @@ pub struct Condition {
     pub index: Index,
     pub low: i64,
     pub high: i64,
+}
+
+impl Condition {
+    /// `index < end`, where the end is known only when it runs.
+    pub fn below(index: &Index, end: &Index) -> Condition {
+        Condition { index: end.clone().minus(index), low: 1, high: i64::MAX }
+    }
+
+    /// `0 <= index < extent`, of an extent that is `most` at most: two conditions where it is known only when
+    /// it runs.
+    pub fn within(index: &Index, extent: Option<&Index>, most: i64) -> Vec<Condition> {
+        let inside = Condition { index: index.clone(), low: 0, high: most };
+        std::iter::once(inside).chain(extent.map(|extent| Condition::below(index, extent))).collect()
+    }
+
+    /// What it says about an index that differs from its own, or from the negative of it, by a constant.
+    pub fn implied_range(&self, index: &Index) -> Option<Interval> {
+        let (low, high) = (self.low, self.high.saturating_sub(1));
+        if let Some(shift) = index.clone().minus(&self.index).as_constant() {
+            return Some(Interval { low: low.saturating_add(shift), high: high.saturating_add(shift) });
+        }
+        // the end of a run-time extent is a condition on what is left up to it
+        let sum = index.clone().plus(&self.index).as_constant()?;
+        Some(Interval { low: sum.saturating_sub(high), high: sum.saturating_sub(low) })
+    }
+
+    /// The same conditions, those on one index as one.
+    #[must_use]
+    pub fn joined(conditions: &[Condition]) -> Vec<Condition> {
+        let mut joined: Vec<Condition> = Vec::with_capacity(conditions.len());
+        for condition in conditions {
+            let same = joined.iter_mut().find_map(|own| Some((condition.implied_range(&own.index)?, own)));
+            match same {
+                None => joined.push(condition.clone()),
+                Some((Interval { low, high }, own)) => {
+                    (own.low, own.high) = (own.low.max(low), own.high.min(high.saturating_add(1)));
+                }
+            }
+        }
+        joined
+    }
 }
 
 /// A scalar expression. Float literals are f32, indices are i64; other types come from loads and casts.
@@ -284,6 +326,20 @@ impl Expr {
         }
         self.children_mut().for_each(|child| child.for_each_load_mut(change));
     }
+}
+
+/// The literal that an accumulation starts from.
+pub fn identity(combiner: Combiner, dtype: DType) -> Expr {
+    if dtype.is_float() {
+        return Expr::float(combiner.identity());
+    }
+    Expr::integer(identity_integer(combiner, dtype))
+}
+
+/// The same as a part of an expression, whose operands are all of one type.
+pub fn typed_identity(combiner: Combiner, dtype: DType) -> Expr {
+    let literal = identity(combiner, dtype);
+    if matches!(dtype, DType::F32 | DType::I64) { literal } else { Expr::Cast(dtype, Box::new(literal)) }
 }
 
 fn for_each_gathered(index: &Index, visit: &mut dyn FnMut(&Expr)) {

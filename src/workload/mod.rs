@@ -16,7 +16,9 @@ pub mod evaluate;
 mod expr;
 pub mod generate;
 mod index;
+mod parameter;
 mod primitive;
+pub mod prove;
 pub mod scalar;
 mod split;
 pub mod text;
@@ -28,11 +30,12 @@ pub use bounds::StageFacts;
 pub use canonical::{Canonical, canonical};
 pub use dtype::{Class, DType};
 pub use evaluate::{EvaluateError, evaluate, evaluate_all};
-pub use expr::{Condition, Expr, Float};
+pub use expr::{Condition, Expr, Float, identity, typed_identity};
 pub use index::{Atom, Index, Interval, Var, flatten, gcd, stride_along};
+pub use parameter::{Extents, Parameter};
 pub use primitive::{Binary, Notation, Operands, Precedence, Sign, Unary};
 pub use text::TextError;
-pub use validate::WorkloadError;
+pub use validate::{MAX_POINTS_TIMED, WorkloadError};
 
 /// A tensor of a [`Workload`], by position. In a nest, the same number names its buffer.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -56,9 +59,17 @@ pub struct Tensor {
     pub shape: Vec<i64>,
     pub dtype: DType,
     pub role: Role,
+    /// By dimension: extents that may be less than those of the shape.
+    pub extents: Extents,
 }
 
 impl Tensor {
+    /// A tensor of fixed extents.
+    pub fn new(shape: Vec<i64>, dtype: DType, role: Role) -> Tensor {
+        Tensor { shape, dtype, role, extents: Extents::fixed() }
+    }
+
+    /// At most, where extents are known only when it runs.
     pub fn elements(&self) -> i64 {
         self.shape.iter().product()
     }
@@ -67,7 +78,12 @@ impl Tensor {
         self.elements() as usize * self.dtype.bytes()
     }
 
-    /// Elements between neighbours along each dimension.
+    /// Whether a dimension has one element in every run.
+    pub fn is_unit(&self, dimension: usize) -> bool {
+        self.shape[dimension] == 1 && self.extents.get(dimension).is_none()
+    }
+
+    /// Elements between neighbours along each dimension, where extents are what they are at most.
     pub fn strides(&self) -> Vec<i64> {
         row_major_strides(&self.shape)
     }
@@ -124,16 +140,18 @@ pub struct Stage {
     /// `None`: no reduction axes, the value is stored as it is.
     pub combiner: Option<Combiner>,
     pub value: Expr,
+    /// By axis: extents that may be less than those above.
+    pub extents: Extents,
 }
 
 impl Stage {
     /// An element-wise stage.
     pub fn map(output: TensorId, spatial: Vec<i64>, value: Expr) -> Stage {
-        Stage { output, spatial, reduction: Vec::new(), combiner: None, value }
+        Stage { output, spatial, reduction: Vec::new(), combiner: None, value, extents: Extents::fixed() }
     }
 
     pub fn reduce(output: TensorId, spatial: Vec<i64>, reduction: Vec<i64>, combiner: Combiner, value: Expr) -> Stage {
-        Stage { output, spatial, reduction, combiner: Some(combiner), value }
+        Stage { output, spatial, reduction, combiner: Some(combiner), value, extents: Extents::fixed() }
     }
 
     pub fn is_reduction(&self) -> bool {
@@ -145,16 +163,27 @@ impl Stage {
         self.spatial.len() + self.reduction.len()
     }
 
-    /// The extent of the axis at a position.
+    /// The extent of the axis at a position, at most.
     pub fn extent(&self, axis: usize) -> i64 {
         self.spatial.iter().chain(&self.reduction).copied().nth(axis).unwrap_or(1)
+    }
+
+    /// Whether an axis has one point in every run.
+    pub fn is_unit(&self, axis: usize) -> bool {
+        self.extent(axis) == 1 && self.extents.get(axis).is_none()
     }
 
     pub fn axis_range(&self, var: Var) -> Interval {
         Interval::below(self.extent(var.0 as usize))
     }
 
-    /// How often the value is computed.
+    /// Whether its axes are the spatial ones of another stage.
+    pub fn is_over_results_of(&self, other: &Stage) -> bool {
+        self.spatial == other.spatial
+            && (0..self.spatial.len()).all(|axis| self.extents.get(axis) == other.extents.get(axis))
+    }
+
+    /// How often the value is computed, at most.
     pub fn points(&self) -> i64 {
         self.spatial.iter().chain(&self.reduction).product()
     }
@@ -166,7 +195,8 @@ pub fn shared_axes(stages: &[&Stage]) -> usize {
     let Some(first) = stages.first() else { return 0 };
     let mut shared = first.spatial.len();
     for stage in stages {
-        let equal = stage.spatial.iter().zip(&first.spatial).take_while(|(own, other)| own == other);
+        let ranks = stage.spatial.len().min(first.spatial.len());
+        let equal = (0..ranks).take_while(|axis| stage.formula(*axis) == first.formula(*axis));
         shared = shared.min(equal.count());
         stage.value.for_each_load(&mut |tensor, indices| {
             if stages.iter().any(|other| other.output == tensor) {
@@ -182,6 +212,11 @@ pub fn shared_axes(stages: &[&Stage]) -> usize {
 /// take as their arguments.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub struct Workload {
+    /// Numbers that it is given with every run.
+    pub parameters: Vec<Parameter>,
+    /// Numbers for all parameters that programs are timed with; none where [`Workload::examples`] shall
+    /// choose.
+    pub points: Vec<Vec<i64>>,
     pub tensors: Vec<Tensor>,
     pub stages: Vec<Stage>,
 }
@@ -193,7 +228,7 @@ impl Workload {
 
     /// Appends a tensor.
     pub fn add_tensor(&mut self, shape: Vec<i64>, dtype: DType, role: Role) -> TensorId {
-        self.tensors.push(Tensor { shape, dtype, role });
+        self.tensors.push(Tensor::new(shape, dtype, role));
         TensorId(self.tensors.len() as u32 - 1)
     }
 
@@ -210,7 +245,7 @@ impl Workload {
     /// The stage that only applies an element-wise function to what `stage` computed, if it is the next one.
     pub fn epilogue_of(&self, stage: usize) -> Option<usize> {
         let (reduction, next) = (&self.stages[stage], self.stages.get(stage + 1)?);
-        if !reduction.is_reduction() || next.is_reduction() || next.spatial != reduction.spatial {
+        if !reduction.is_reduction() || next.is_reduction() || !next.is_over_results_of(reduction) {
             return None;
         }
         let is_own = |(axis, index): (usize, &Index)| index.as_var() == Some(Var(axis as u32));

@@ -237,6 +237,11 @@ table! {
 }
 
 impl Unary {
+    /// Whether it goes round with its argument: it takes only what is left of a whole number of turns.
+    pub fn is_periodic(self) -> bool {
+        matches!(self, Unary::Sin | Unary::Cos)
+    }
+
     /// Whether it gives integers, and so may change by 1 where its argument changes by little.
     pub fn is_rounding(self) -> bool {
         matches!(self, Unary::Floor | Unary::Ceil | Unary::Round)

@@ -20,12 +20,15 @@ impl Workload {
         let whole = self.stages.get(stage)?;
         let (combiner, among) = (whole.combiner?, axis.checked_sub(whole.spatial.len())?);
         let extent = *whole.reduction.get(among)?;
-        if parts < 1 || extent % parts != 0 {
+        if parts < 1 || extent % parts != 0 || whole.extents.get(axis).is_some() {
             return None;
         }
         // the parts come first among the axes
         let behind = |var: Var| Index::var(Var(var.0 + 1));
         let moved = |var: Var| {
+            if var.as_parameter().is_some() {
+                return None;
+            }
             let part = Index::var(Var(0)).times(extent / parts);
             Some(if var.0 as usize == axis { part.plus(&behind(var)) } else { behind(var) })
         };
@@ -34,11 +37,16 @@ impl Workload {
         let spatial = [&[parts], &whole.spatial[..]].concat();
         let mut split = self.clone();
         let partial = split.add_tensor(spatial.clone(), self.tensor(whole.output).dtype, Role::Intermediate);
-        let first = Stage::reduce(partial, spatial, reduction, combiner, whole.value.substitute(&moved));
+        let value = whole.value.substitute(&moved);
+        let extents = whole.extents.moved(|at| Some(at + 1));
+        split.tensors[partial.0 as usize].extents = extents.moved(|at| (at <= whole.spatial.len()).then_some(at));
+        let first = Stage { extents, ..Stage::reduce(partial, spatial, reduction, combiner, value) };
         let last = whole.spatial.len() as u32;
         let indices = std::iter::once(last).chain(0..last).map(|axis| Index::var(Var(axis))).collect();
         let value = Expr::load(partial, indices);
-        split.stages[stage] = Stage::reduce(whole.output, whole.spatial.clone(), vec![parts], combiner, value);
+        let extents = whole.extents.moved(|at| (at < whole.spatial.len()).then_some(at));
+        let combined = Stage::reduce(whole.output, whole.spatial.clone(), vec![parts], combiner, value);
+        split.stages[stage] = Stage { extents, ..combined };
         split.stages.insert(stage, first);
         Some(split)
     }

@@ -5,10 +5,15 @@ use std::collections::BTreeSet;
 use thiserror::Error;
 
 use super::bounds::StageFacts;
-use super::{Atom, Combiner, Condition, DType, Expr, Index, Role, Stage, TensorId, Var, Workload};
+use super::parameter::is_formula;
+use super::{Atom, Combiner, Condition, DType, Expr, Extents, Index, Role, Stage, TensorId, Var, Workload};
 
 /// Tensors of a workload.
 pub const MAX_TENSORS: usize = 256;
+/// Points that a workload is timed at.
+pub const MAX_POINTS_TIMED: usize = 16;
+/// Parameters of a workload.
+pub const MAX_PARAMETERS: usize = 64;
 /// Dimensions of a tensor, and axes of a stage.
 pub const MAX_AXES: usize = 32;
 /// Exclusive bound of an extent.
@@ -33,6 +38,16 @@ const MAX_TRIED_POINTS: i64 = 1 << 18;
 pub enum WorkloadError {
     #[error("{found} tensors; at most {MAX_TENSORS} are supported")]
     TooManyTensors { found: usize },
+    #[error("{found} parameters; at most {MAX_PARAMETERS} are supported")]
+    TooManyParameters { found: usize },
+    #[error("parameter {parameter} lies in {low} to {high}; parameters lie in 0 to 2^31 - 1, and their ends in order")]
+    Parameter { parameter: usize, low: i64, high: i64 },
+    #[error(
+        "point {point} has no number for each parameter, in its range; at most {MAX_POINTS_TIMED} points are supported"
+    )]
+    Point { point: usize },
+    #[error("{what} has an extent that is no formula of the parameters for numbers from 0 to {most}")]
+    Formula { what: String, most: i64 },
     #[error("there is no stage")]
     NoStage,
     #[error("{what} has {found} axes; at most {MAX_AXES} are supported")]
@@ -84,11 +99,19 @@ impl Workload {
     /// # Errors
     /// The first violation found.
     pub fn validate(&self) -> Result<(), WorkloadError> {
+        self.validate_for(1)
+    }
+
+    /// The same for extents of at least `least`: in a run, they may be 0.
+    pub(super) fn validate_for(&self, least: i64) -> Result<(), WorkloadError> {
+        self.check_parameters()?;
         if self.tensors.len() > MAX_TENSORS {
             return Err(WorkloadError::TooManyTensors { found: self.tensors.len() });
         }
         for (id, tensor) in self.ids() {
-            check_extents(|| format!("tensor t{}", id.0), &tensor.shape)?;
+            let what = || format!("tensor t{}", id.0);
+            check_extents(what, &tensor.shape, least)?;
+            self.check_formulas(what, &tensor.extents, &tensor.shape)?;
             product_below(&tensor.shape, MAX_ELEMENTS).ok_or(WorkloadError::TooLarge { tensor: id })?;
         }
         if self.stages.is_empty() {
@@ -97,7 +120,7 @@ impl Workload {
         let argument = |role| matches!(role, Role::Input | Role::Constant);
         let mut written: BTreeSet<TensorId> = self.ids().filter(|(_, t)| argument(t.role)).map(|(id, _)| id).collect();
         for (number, stage) in self.stages.iter().enumerate() {
-            Checker { workload: self, number, stage, written: &written, nodes: 0 }.check()?;
+            Checker { workload: self, number, stage, written: &written, nodes: 0 }.check(least)?;
             if !written.insert(stage.output) {
                 return Err(WorkloadError::WrittenTwice { stage: number, tensor: stage.output });
             }
@@ -109,11 +132,42 @@ impl Workload {
     }
 }
 
-fn check_extents(what: impl Fn() -> String, extents: &[i64]) -> Result<(), WorkloadError> {
+impl Workload {
+    fn check_parameters(&self) -> Result<(), WorkloadError> {
+        let found = self.parameters.len();
+        if found > MAX_PARAMETERS {
+            return Err(WorkloadError::TooManyParameters { found });
+        }
+        let is_bad = |(_, p): &(usize, &super::Parameter)| p.low < 0 || p.low > p.high || p.high >= MAX_EXTENT;
+        if let Some((parameter, bad)) = self.parameters.iter().enumerate().find(is_bad) {
+            return Err(WorkloadError::Parameter { parameter, low: bad.low, high: bad.high });
+        }
+        let is_bad = |(at, values): &(usize, &Vec<i64>)| *at >= MAX_POINTS_TIMED || !self.accepts(values);
+        match self.points.iter().enumerate().find(is_bad) {
+            Some((point, _)) => Err(WorkloadError::Point { point }),
+            None => Ok(()),
+        }
+    }
+
+    /// Whether run-time extents are formulas of the parameters that never exceed what they are at most.
+    fn check_formulas(&self, what: impl Fn() -> String, extents: &Extents, most: &[i64]) -> Result<(), WorkloadError> {
+        for (at, formula) in extents.iter() {
+            let most = most.get(at).copied().unwrap_or(0);
+            let stays = |range: super::Interval| range.low >= 0 && range.high <= most;
+            let is_known = is_formula(formula, self.parameters.len());
+            if !is_known || !self.formula_range(formula).is_some_and(stays) {
+                return Err(WorkloadError::Formula { what: what(), most });
+            }
+        }
+        Ok(())
+    }
+}
+
+fn check_extents(what: impl Fn() -> String, extents: &[i64], least: i64) -> Result<(), WorkloadError> {
     if extents.len() > MAX_AXES {
         return Err(WorkloadError::TooManyAxes { what: what(), found: extents.len() });
     }
-    match extents.iter().find(|e| !(1..MAX_EXTENT).contains(*e)) {
+    match extents.iter().find(|e| !(least..MAX_EXTENT).contains(*e)) {
         Some(extent) => Err(WorkloadError::Extent { what: what(), extent: *extent }),
         None => Ok(()),
     }
@@ -132,7 +186,7 @@ struct Checker<'a> {
 }
 
 impl Checker<'_> {
-    fn check(&mut self) -> Result<(), WorkloadError> {
+    fn check(&mut self, least: i64) -> Result<(), WorkloadError> {
         let stage = self.stage;
         let number = self.number;
         let Some(output) = self.workload.tensors.get(stage.output.0 as usize) else {
@@ -141,13 +195,17 @@ impl Checker<'_> {
         if matches!(output.role, Role::Input | Role::Constant) {
             return Err(WorkloadError::WrittenTwice { stage: number, tensor: stage.output });
         }
-        if output.shape != stage.spatial {
+        let rank = stage.spatial.len();
+        let own = stage.extents.moved(|axis| (axis < rank).then_some(axis));
+        if output.shape != stage.spatial || output.extents != own {
             let (spatial, shape) = (stage.spatial.clone(), output.shape.clone());
             return Err(WorkloadError::Shape { stage: number, spatial, shape });
         }
-        check_extents(|| format!("the reduction of stage {number}"), &stage.reduction)?;
+        check_extents(|| format!("the reduction of stage {number}"), &stage.reduction, least)?;
         let extents: Vec<i64> = stage.spatial.iter().chain(&stage.reduction).copied().collect();
-        check_extents(|| format!("stage {number}"), &extents)?;
+        let what = || format!("stage {number}");
+        check_extents(what, &extents, least)?;
+        self.workload.check_formulas(what, &stage.extents, &extents)?;
         product_below(&extents, MAX_POINTS).ok_or(WorkloadError::TooManyPoints { stage: number })?;
         if stage.combiner.is_none() && !stage.reduction.is_empty() {
             return Err(WorkloadError::NoCombiner { stage: number });
@@ -162,7 +220,11 @@ impl Checker<'_> {
         if found == DType::Bool && stage.combiner.is_some() {
             return Err(WorkloadError::CombinesBooleans { stage: number });
         }
-        self.check_ranges(&stage.value, &StageFacts::of_stage(stage))
+        if extents.contains(&0) {
+            // it is computed nowhere
+            return Ok(());
+        }
+        self.check_ranges(&stage.value, &StageFacts::of_stage(stage, &self.workload.parameters))
     }
 
     fn count(&mut self, depth: usize) -> Result<(), WorkloadError> {
@@ -224,6 +286,11 @@ impl Checker<'_> {
                 return Err(too_large);
             }
             let part = match atom {
+                Atom::Var(var) if var.as_parameter().is_some() => {
+                    let known = var.as_parameter().and_then(|number| self.workload.parameters.get(number));
+                    let unknown = WorkloadError::UnknownAxis { stage: self.number, axis: *var };
+                    i128::from(known.ok_or(unknown)?.high)
+                }
                 Atom::Var(axis) if axis.0 as usize >= self.stage.rank() => {
                     return Err(WorkloadError::UnknownAxis { stage: self.number, axis: *axis });
                 }
@@ -305,10 +372,10 @@ impl Checker<'_> {
         match expr {
             Expr::Index(index) => return self.check_gathered_ranges(index, facts),
             Expr::Load { tensor, indices } => {
-                let shape = &self.workload.tensor(*tensor).shape;
-                for (dimension, (index, extent)) in indices.iter().zip(shape).enumerate() {
+                let about = self.workload.tensor(*tensor);
+                for (dimension, (index, extent)) in indices.iter().zip(&about.shape).enumerate() {
                     self.check_gathered_ranges(index, facts)?;
-                    if !stays_inside(index, *extent, facts) {
+                    if !stays_inside(index, *extent, about.extents.get(dimension), facts) {
                         let (stage, tensor, extent) = (self.number, *tensor, *extent);
                         return Err(WorkloadError::OutOfRange { stage, tensor, dimension, extent });
                     }
@@ -343,7 +410,11 @@ impl Checker<'_> {
 }
 
 /// Whether `0 <= index < extent` can be shown, or depends on gathered values only.
-fn stays_inside(index: &Index, extent: i64, facts: &StageFacts) -> bool {
+fn stays_inside(index: &Index, most: i64, extent: Option<&Index>, facts: &StageFacts) -> bool {
+    is_below(index, most, facts) && extent.is_none_or(|extent| index.has_value() || facts.is_within(index, extent))
+}
+
+fn is_below(index: &Index, extent: i64, facts: &StageFacts) -> bool {
     if index.has_value() && facts.range(index).is_none() {
         return true;
     }

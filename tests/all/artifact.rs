@@ -1,6 +1,7 @@
 //! Artifacts from end to end: written, loaded here and from C, refused where they are damaged or for another
 //! machine.
 
+mod extents;
 mod gpus;
 
 use std::fs;
@@ -20,7 +21,7 @@ use tilescribe::workload::{Binary, Combiner, DType, Expr, Index, Role, Stage, Te
 /// Features that no machine has both of: the one was AMD's, the other is Intel's.
 const IMPOSSIBLE: [&str; 2] = ["+xop", "+avx512fp16"];
 
-/// `y = max(x · w1, 0) · w2`, with 4 × 16, 16 × 32 and 32 × 8 elements.
+/// `y = max(x · w1, 0) · w2`, with 4 × 16, 16 × 32 and 32 × 8 elements, or with other rows than 4.
 struct Mlp {
     network: Network,
     x: Vec<f32>,
@@ -29,17 +30,22 @@ struct Mlp {
 
 impl Mlp {
     fn new() -> Mlp {
+        Mlp::of_rows(4)
+    }
+
+    fn of_rows(rows: usize) -> Mlp {
+        let m = rows as i64;
         let values = |count: usize, step: usize| -> Vec<f32> {
             (0..count).map(|i| ((i * step) % 17) as f32 / 8.0 - 1.0).collect()
         };
-        let (x, w1, w2) = (values(4 * 16, 5), values(16 * 32, 7), values(32 * 8, 11));
+        let (x, w1, w2) = (values(rows * 16, 5), values(16 * 32, 7), values(32 * 8, 11));
         let mut program = Program::default();
-        let x_id = program.add_tensor(vec![4, 16], DType::F32, Role::Input);
+        let x_id = program.add_tensor(vec![m, 16], DType::F32, Role::Input);
         let w1_id = program.add_constant(TensorData::from_f32(vec![16, 32], &w1));
         let w2_id = program.add_constant(TensorData::from_f32(vec![32, 8], &w2));
-        let product = program.add_tensor(vec![4, 32], DType::F32, Role::Intermediate);
-        let hidden = program.add_tensor(vec![4, 32], DType::F32, Role::Intermediate);
-        let y_id = program.add_tensor(vec![4, 8], DType::F32, Role::Output);
+        let product = program.add_tensor(vec![m, 32], DType::F32, Role::Intermediate);
+        let hidden = program.add_tensor(vec![m, 32], DType::F32, Role::Intermediate);
+        let y_id = program.add_tensor(vec![m, 8], DType::F32, Role::Output);
         let load = |id: TensorId, axes: [u32; 2]| Expr::load(id, axes.map(|axis| Index::var(Var(axis))).to_vec());
         let relu = Expr::binary(Binary::Maximum, load(product, [0, 1]), Expr::float(0.0));
         let matmul = |output, shape: Vec<i64>, depth, a, b| {
@@ -47,9 +53,9 @@ impl Mlp {
             Stage::reduce(output, shape, vec![depth], Combiner::Sum, value)
         };
         let stages = [
-            matmul(product, vec![4, 32], 16, x_id, w1_id),
-            Stage::map(hidden, vec![4, 32], relu),
-            matmul(y_id, vec![4, 8], 32, hidden, w2_id),
+            matmul(product, vec![m, 32], 16, x_id, w1_id),
+            Stage::map(hidden, vec![m, 32], relu),
+            matmul(y_id, vec![m, 8], 32, hidden, w2_id),
         ];
         stages.into_iter().for_each(|stage| program.add_stage(stage, "mlp"));
         program.inputs = vec![("x".into(), x_id)];
@@ -57,8 +63,8 @@ impl Mlp {
         let product = |a: &[f32], b: &[f32], [m, k, n]: [usize; 3]| -> Vec<f32> {
             (0..m * n).map(|at| (0..k).map(|c| a[at / n * k + c] * b[c * n + at % n]).sum()).collect()
         };
-        let hidden: Vec<f32> = product(&x, &w1, [4, 16, 32]).into_iter().map(|value| value.max(0.0)).collect();
-        let y = product(&hidden, &w2, [4, 32, 8]);
+        let hidden: Vec<f32> = product(&x, &w1, [rows, 16, 32]).into_iter().map(|value| value.max(0.0)).collect();
+        let y = product(&hidden, &w2, [rows, 32, 8]);
         Mlp { network: graph::partition(&program).unwrap(), x, y }
     }
 
@@ -212,7 +218,7 @@ fn inputs_that_do_not_fit_are_refused() {
 #[test]
 fn a_c_program_runs_the_artifact() {
     let (parent, mlp) = (tempfile::tempdir().unwrap(), Mlp::new());
-    let program = build_c_program(shared(), parent.path());
+    let program = build_c_program("main.c", shared(), parent.path());
     let found = run_c_program(&program, &shared().join("weights.safetensors"), &mlp.x);
     assert!(found.status.success(), "{}", String::from_utf8_lossy(&found.stderr));
     let (chunks, _) = found.stdout.as_chunks::<4>();
@@ -239,7 +245,7 @@ fn a_processor_that_lacks_features_gets_an_error() {
     let refused = Model::load(&folder, threads(1)).map(|_| ()).unwrap_err();
     assert!(matches!(&refused, ArtifactError::Machine(reason) if reason.contains("lacks")), "{refused}");
 
-    let program = build_c_program(&folder, parent.path());
+    let program = build_c_program("main.c", &folder, parent.path());
     let found = run_c_program(&program, &folder.join("weights.safetensors"), &mlp.x);
     let said = String::from_utf8_lossy(&found.stderr).into_owned();
     assert_eq!(found.status.code(), Some(1), "{said}");
@@ -278,7 +284,8 @@ fn hostile_manifests_are_refused() {
     change("\"name\": \"net\"", "\"name\": \"../../etc/net\"", "is not a name");
     change("\"libnet.so\"", "\"../libnet.so\"", "and nothing else");
     change("\"net.h\"", "\"/etc/passwd\"", "and nothing else");
-    change("\"format\": 3", "\"format\": 4", "format 4");
+    change("\"format\": 3", "\"format\": 5", "format 5");
+    change("\"format\": 3", "\"format\": 4", "format 4 and 0 symbols");
     change("\"format\": 3", "\"format\": 3, \"more\": 1", "unknown field");
 
     change("\"calls\": [\n    0", "\"calls\": [\n    99", "does not exist");
@@ -392,9 +399,9 @@ fn assert_invalid(folder: &Path, reason: &str) {
     }
 }
 
-fn build_c_program(artifact: &Path, folder: &Path) -> PathBuf {
+fn build_c_program(source: &str, artifact: &Path, folder: &Path) -> PathBuf {
     let program = folder.join("program");
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/files/artifact/main.c");
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/files/artifact").join(source);
     let mut command = Command::new("cc");
     command.args(["-std=c11", "-Wall", "-Wextra", "-Wpedantic", "-Werror", "-o"]).arg(&program).arg(source);
     command

@@ -3,9 +3,12 @@
 //! `tests/files/graph/make.py` makes the files. Expected refusals stand in `refused/NAME.txt`; with
 //! `UPDATE_EXPECT=1` they are written anew.
 
+#[path = "graph/extents.rs"]
+mod extents;
+
 use std::path::{Path, PathBuf};
 
-use tilescribe::graph::{ImportError, ImportOptions, Program, Step, TensorData, import, import_tensor, partition};
+use tilescribe::graph::{ImportOptions, Program, Step, TensorData, import, import_tensor, partition};
 use tilescribe::workload::{Array, DType, Role};
 
 fn files() -> PathBuf {
@@ -162,35 +165,6 @@ fn every_changed_byte_is_survived() {
         }
         assert!(imported > 0);
     }
-}
-
-#[test]
-fn symbolic_dimensions_take_their_values() {
-    let path = files().join("refused/symbolic.onnx");
-    let dims = |entries: &[(&str, i64)]| ImportOptions {
-        dims: entries.iter().map(|(name, value)| (name.to_string(), *value)).collect(),
-        ..ImportOptions::default()
-    };
-    let program = import(&path, &dims(&[("batch", 3), ("time", 5)])).unwrap();
-    assert_eq!(program.tensor(program.inputs[0].1).shape, [3, 5]);
-    let open = import(&path, &dims(&[("batch", 3)])).unwrap_err();
-    assert!(matches!(open, ImportError::SymbolicDims(names) if names == ["time"]));
-    let bad = import(&path, &dims(&[("batch", 0), ("time", 5)])).unwrap_err();
-    assert!(matches!(bad, ImportError::BadDim { value: 0, .. }));
-    let unknown = import(&path, &dims(&[("batch", 3), ("time", 5), ("tme", 5)])).unwrap_err();
-    assert_eq!(unknown.to_string(), "the network has no open dimension tme; it has batch, time");
-    let fixed = import(&files().join("networks/gemm/model.onnx"), &dims(&[("batch", 3)])).unwrap_err();
-    assert_eq!(fixed.to_string(), "the network has no open dimension batch; all its extents are fixed");
-}
-
-#[test]
-fn dimensions_without_a_name_are_called_by_input_and_axis() {
-    // `?`, `-1`, nothing, `time`, `?`
-    let path = files().join("refused/unnamed_dims.onnx");
-    let dims = [("x[0]", 2), ("x[1]", 3), ("x[2]", 4), ("time", 5), ("x[4]", 6)];
-    let dims = dims.into_iter().map(|(name, value)| (name.to_string(), value)).collect();
-    let program = import(&path, &ImportOptions { dims, ..ImportOptions::default() }).unwrap();
-    assert_eq!(program.tensor(program.inputs[0].1).shape, [2, 3, 4, 5, 6]);
 }
 
 #[test]

@@ -143,8 +143,7 @@ fn what_does_not_fit_into_memory_is_a_memory_failure() {
     assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_DATA, &raw const limit) }, 0);
     let task = task(&product(8));
     let mut nest = Nest::naive(&task.workload);
-    let huge =
-        Buffer { name: "huge".into(), shape: vec![1 << 20, 1 << 17], dtype: DType::F32, scope: Scope::Workspace };
+    let huge = Buffer::new("huge", vec![1 << 20, 1 << 17], DType::F32, Scope::Workspace);
     nest.buffers.push(huge);
     assert!(detail(&outcome(&task, &nest), Failure::Memory).contains("bytes"));
     let large: Workload = "input t0 1\nlet t1 1000000 1000000 t0 0\nout t2 1 t1 0 0\n".parse().unwrap();
@@ -177,7 +176,7 @@ fn again(test: &str) -> Command {
 
 #[test]
 fn inputs_suit_the_workload() {
-    let of = |workload: &str| generate_inputs(&workload.parse().unwrap(), 3).unwrap();
+    let of = |workload: &str| generate_inputs(&workload.parse().unwrap(), &[], 3).unwrap();
     let floats = |workload: &str, at: usize| match of(workload)[at].1.elements() {
         Elements::F32(values) => values.clone(),
         other => panic!("{other:?}"),

@@ -7,6 +7,7 @@ mod gpu_programs;
 pub mod kept;
 mod persistent;
 mod random;
+mod run_time;
 mod rewrites;
 mod rows;
 mod stages;
@@ -90,14 +91,9 @@ fn add(buffer: u32, indices: &[Index], value: Expr) -> Stmt {
 
 /// A nest over f32 buffers (`x` and so on), with variables `i`, `j`, `k`.
 fn nest(buffers: &[(&str, &[i64], Scope)], body: Vec<Stmt>) -> Nest {
-    let buffers = buffers.iter().map(|(name, shape, scope)| Buffer {
-        name: name.to_string(),
-        shape: shape.to_vec(),
-        dtype: DType::F32,
-        scope: *scope,
-    });
+    let buffers = buffers.iter().map(|(name, shape, scope)| Buffer::new(*name, shape.to_vec(), DType::F32, *scope));
     let vars = ["i", "j", "k"].map(String::from).to_vec();
-    Nest { buffers: buffers.collect(), vars, setup: Vec::new(), body, error_growth: 1 }
+    Nest { buffers: buffers.collect(), vars, body, ..Nest::default() }
 }
 
 const INPUT: Scope = Scope::Argument(Role::Input);
@@ -173,7 +169,7 @@ fn tiled() -> Nest {
         kind: LoopKind::Serial,
         body: vec![store(2, &[flat], Expr::unary(Unary::Exp, Expr::load(TensorId(5), vec![j()])))],
     });
-    tiled.buffers.push(Buffer { name: "s".into(), shape: vec![8], dtype: DType::F32, scope: Scope::BlockShared });
+    tiled.buffers.push(Buffer::new("s", vec![8], DType::F32, Scope::BlockShared));
     tiled.body = vec![looped(
         LoopKind::Parallel,
         0,

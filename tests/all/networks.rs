@@ -1,6 +1,8 @@
 //! Fusion: programs built by hand, cut into tasks, and evaluated both ways.
 
 mod growth;
+mod symbolic;
+mod run_time;
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -26,7 +28,7 @@ struct Builder {
 
 impl Builder {
     fn tensor(&mut self, shape: &[i64], dtype: DType, role: Role) -> TensorId {
-        self.program.tensors.push(Tensor { shape: shape.to_vec(), dtype, role });
+        self.program.tensors.push(Tensor::new(shape.to_vec(), dtype, role));
         self.program.data.push(None);
         TensorId(self.program.tensors.len() as u32 - 1)
     }
@@ -306,8 +308,11 @@ fn compare(program: &Program, network: &Network) {
         };
         given.insert(name.as_str(), (*tensor, Array::from_bytes(shape.clone(), *dtype, &bytes).expect("an array")));
     }
-    let whole =
-        Workload { tensors: program.tensors.clone(), stages: program.stages().map(|s| s.stage.clone()).collect() };
+    let whole = Workload {
+        tensors: program.tensors.clone(),
+        stages: program.stages().map(|s| s.stage.clone()).collect(),
+        ..Workload::default()
+    };
     let mut arguments: Vec<(TensorId, Array)> = given.values().cloned().collect();
     for (at, data) in program.data.iter().enumerate() {
         if let Some(data) = data {
@@ -669,8 +674,14 @@ fn damaged_regions_are_refused() {
     assert!(matches!(damaged(&|n| n.regions[0].calls.end += 99), NetworkError::Region { .. }));
     assert!(matches!(damaged(&|n| n.regions[1].calls.end = n.regions[1].calls.start), NetworkError::Region { .. }));
     assert!(matches!(damaged(&|n| n.regions.swap(0, 2)), NetworkError::Region { .. }));
-    assert!(matches!(damaged(&|n| n.regions[0].kind = RegionKind::Repeat { count: 0 }), NetworkError::Region { .. }));
-    assert!(matches!(damaged(&|n| n.regions[1].kind = RegionKind::Repeat { count: 2 }), NetworkError::Region { .. }));
+    assert!(matches!(
+        damaged(&|n| n.regions[0].kind = RegionKind::Repeat { count: 0, formula: None }),
+        NetworkError::Region { .. }
+    ));
+    assert!(matches!(
+        damaged(&|n| n.regions[1].kind = RegionKind::Repeat { count: 2, formula: None }),
+        NetworkError::Region { .. }
+    ));
 }
 
 /// The small networks that `tests/networks.py --make` exports: (file, number of tasks, number of calls).

@@ -43,12 +43,12 @@ void unmap_weights(const unsigned char *weights)
         munmap((void *)weights, tilescribe_network.weights_bytes);
 }
 
-int all_given(const struct tensor *tensor, uint64_t count, const void *const *arrays)
+int all_given(const struct tensor *tensor, const uint64_t *bytes, uint64_t count, const void *const *arrays)
 {
     if (arrays == NULL)
         return count == 0;
     for (uint64_t i = 0; i < count; i++)
-        if (arrays[i] == NULL && tensor[i].bytes > 0)
+        if (arrays[i] == NULL && (bytes == NULL ? tensor[i].bytes : bytes[i]) > 0)
             return 0;
     return 1;
 }
@@ -75,6 +75,8 @@ const char *common_error_string(int status)
     case STATUS_FOREIGN_WEIGHTS: return "the weights file does not belong to this library";
     case STATUS_OUT_OF_MEMORY: return "out of memory";
     case STATUS_BAD_ARGUMENT: return "an argument is missing or out of range";
+    case STATUS_NO_EXTENTS: return "the extents of the inputs are not set";
+    case STATUS_BAD_EXTENTS: return "the network does not take inputs of these extents";
     default: return "unknown status";
     }
 }

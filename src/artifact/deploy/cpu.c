@@ -30,11 +30,12 @@ extern const struct kernels tilescribe_kernels;
 
 struct model {
     const unsigned char *weights;
-    unsigned char *memory; /* the arena, then the workspace */
-    uint64_t memory_bytes;
+    unsigned char *arena, *workspace;
+    uint64_t arena_bytes;
     int threads;
     void **address; /* of every argument; those of inputs and outputs change with each run */
     void **moved; /* room for the addresses of one call, in an iteration */
+    struct run_extents *extents; /* NULL: all are fixed */
 };
 
 /* The pool of threads belongs to the library, so runs of its models take turns; it ends with the last of them. */
@@ -151,13 +152,27 @@ const char *tilescribe_missing_feature(void)
 
 /* ---- Models ---- */
 
+/* Fresh pages, which cost nothing until they are written; NULL where there are none. */
+static unsigned char *map_pages(uint64_t bytes, int flags)
+{
+    void *pages = mmap(NULL, bytes + (bytes == 0), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | flags, -1, 0);
+    return pages == MAP_FAILED ? NULL : pages;
+}
+
+static void unmap_pages(unsigned char *pages, uint64_t bytes)
+{
+    if (pages != NULL)
+        munmap(pages, bytes + (bytes == 0));
+}
+
 static void release(struct model *model)
 {
     unmap_weights(model->weights);
-    if (model->memory != NULL)
-        munmap(model->memory, model->memory_bytes);
+    unmap_pages(model->arena, model->arena_bytes);
+    unmap_pages(model->workspace, tilescribe_kernels.workspace_bytes);
     free(model->address);
     free(model->moved);
+    free_extents(model->extents);
     free(model);
 }
 
@@ -172,16 +187,39 @@ void tilescribe_destroy(struct model *model)
     pthread_mutex_unlock(&turn);
 }
 
-/* Addresses that no run changes. */
+/* The arguments of all calls, where they are at the extents that are set. */
+static const struct argument *arguments_of(const struct model *model)
+{
+    return model->extents != NULL ? model->extents->argument : tilescribe_network.argument;
+}
+
+/* Addresses that stay as they are until other extents are set. */
 static void bind(struct model *model)
 {
     for (uint64_t i = 0; i < tilescribe_network.arguments; i++) {
-        const struct argument *argument = &tilescribe_network.argument[i];
-        if (argument->space == SPACE_WEIGHTS)
-            model->address[i] = (void *)(model->weights + argument->offset);
-        else if (argument->space == SPACE_ARENA)
-            model->address[i] = model->memory + argument->offset;
+        const struct argument *argument = &arguments_of(model)[i];
+        switch ((enum space)argument->space) {
+        case SPACE_WEIGHTS: model->address[i] = (void *)(model->weights + argument->offset); break;
+        case SPACE_ARENA: model->address[i] = model->arena + argument->offset; break;
+        case SPACE_BLOCK: model->address[i] = model->arena + model->extents->offset[argument->index] + argument->offset; break;
+        case SPACE_PARAMETERS: model->address[i] = (char *)model->extents->parameter + argument->offset; break;
+        case SPACE_UNUSED: case SPACE_INPUT: case SPACE_OUTPUT: break; /* these change with each run */
+        }
     }
+}
+
+/* Makes the arena at least this large, and everything in it known. */
+static enum status place(struct model *model, uint64_t arena_bytes)
+{
+    if (model->arena == NULL || model->arena_bytes < arena_bytes) {
+        unmap_pages(model->arena, model->arena_bytes);
+        model->arena_bytes = arena_bytes;
+        model->arena = map_pages(arena_bytes, 0);
+        if (model->arena == NULL)
+            return STATUS_OUT_OF_MEMORY;
+    }
+    bind(model);
+    return STATUS_OK;
 }
 
 /* The most arguments that a call has. */
@@ -205,23 +243,25 @@ int tilescribe_create(const char *weights, int threads, struct model **out)
     if (model == NULL)
         return STATUS_OUT_OF_MEMORY;
     model->threads = threads;
-    model->memory_bytes = tilescribe_network.arena_bytes + tilescribe_kernels.workspace_bytes;
-    model->memory_bytes += model->memory_bytes == 0;
     enum status status = map_weights(weights, &model->weights);
     if (status == STATUS_OK) {
-        /* fresh pages cost nothing until they are written */
-        void *memory = mmap(NULL, model->memory_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-        model->memory = memory == MAP_FAILED ? NULL : memory;
+        /* the most that kernels want at any extents: no run may need all of it */
+        model->workspace = map_pages(tilescribe_kernels.workspace_bytes, tilescribe_network.extents != NULL ? MAP_NORESERVE : 0);
         model->address = calloc(tilescribe_network.arguments + 1, sizeof *model->address);
         model->moved = calloc(most_arguments() + 1, sizeof *model->moved);
-        if (model->memory == NULL || model->address == NULL || model->moved == NULL)
+        if (model->workspace == NULL || model->address == NULL || model->moved == NULL)
             status = STATUS_OUT_OF_MEMORY;
+    }
+    if (status == STATUS_OK && tilescribe_network.extents != NULL) {
+        model->extents = new_extents();
+        status = model->extents == NULL ? STATUS_OUT_OF_MEMORY : STATUS_OK;
+    } else if (status == STATUS_OK) {
+        status = place(model, tilescribe_network.arena_bytes);
     }
     if (status != STATUS_OK) {
         release(model);
         return status;
     }
-    bind(model);
     pthread_mutex_lock(&turn);
     live_models++;
     pthread_mutex_unlock(&turn);
@@ -233,7 +273,7 @@ int tilescribe_create(const char *weights, int threads, struct model **out)
 
 static void *address_in(struct model *model, uint64_t argument, uint64_t iteration)
 {
-    const struct argument *about = &tilescribe_network.argument[argument];
+    const struct argument *about = &arguments_of(model)[argument];
     uint64_t place = iteration + about->phase;
     if (about->period != 0)
         place %= about->period;
@@ -251,7 +291,13 @@ static void run_call(struct model *model, const struct call *call, uint64_t iter
     if (call->routine != 0)
         tilescribe_library(&tilescribe_network.routine[call->routine - 1], arguments);
     else
-        tilescribe_kernels.kernel[call->task](arguments, model->memory + tilescribe_network.arena_bytes);
+        tilescribe_kernels.kernel[call->task](arguments, model->workspace);
+}
+
+/* How often the calls of a repetition run in this run. */
+static uint64_t count_of(const struct model *model, const struct region *region)
+{
+    return model->extents != NULL ? (uint64_t)model->extents->count[region - tilescribe_network.region] : region->count;
 }
 
 /* Runs the calls `at` to `end`, in an iteration of a repetition around them; the regions that start among them are those before
@@ -266,8 +312,12 @@ static void run_calls(struct model *model, uint64_t at, uint64_t end, const stru
         const struct region *own = region++, *inner = region;
         while (region != last && region->first < own->end)
             region++;
-        if (own->count != 0) {
-            for (uint64_t i = 0; i < own->count; i++)
+        if (own->is_choice) {
+            uint64_t chosen = (uint64_t)model->extents->count[own - tilescribe_network.region];
+            run_call(model, &tilescribe_network.call[own->first + chosen], iteration);
+        } else if (own->count != 0) {
+            uint64_t count = count_of(model, own);
+            for (uint64_t i = 0; i < count; i++)
                 run_calls(model, own->first, own->end, inner, region, i);
         } else {
             const unsigned char *condition = address_in(model, own->condition, iteration);
@@ -281,12 +331,23 @@ static void run_calls(struct model *model, uint64_t at, uint64_t end, const stru
 int tilescribe_run(struct model *model, const void *const *inputs, void *const *outputs)
 {
     const struct network *network = &tilescribe_network;
-    if (model == NULL || !all_given(network->input, network->inputs, inputs) || !all_given(network->output, network->outputs, (const void *const *)outputs))
+    if (model == NULL)
         return STATUS_BAD_ARGUMENT;
     pthread_mutex_lock(&turn);
+    enum status status = STATUS_OK;
+    const struct run_extents *extents = model->extents;
+    if (extents != NULL && !extents->are_set)
+        status = STATUS_NO_EXTENTS;
+    else if (!all_given(network->input, extents ? extents->input_bytes : NULL, network->inputs, inputs) ||
+             !all_given(network->output, extents ? extents->output_bytes : NULL, network->outputs, (const void *const *)outputs))
+        status = STATUS_BAD_ARGUMENT;
+    if (status != STATUS_OK) {
+        pthread_mutex_unlock(&turn);
+        return status;
+    }
     tilescribe_set_threads(model->threads);
     for (uint64_t i = 0; i < network->arguments; i++) {
-        const struct argument *argument = &network->argument[i];
+        const struct argument *argument = &arguments_of(model)[i];
         if (argument->space == SPACE_INPUT)
             model->address[i] = (unsigned char *)inputs[argument->index] + argument->offset;
         else if (argument->space == SPACE_OUTPUT)
@@ -295,6 +356,38 @@ int tilescribe_run(struct model *model, const void *const *inputs, void *const *
     run_calls(model, 0, network->calls, network->region, network->region + network->regions, 0);
     pthread_mutex_unlock(&turn);
     return STATUS_OK;
+}
+
+/* ---- Extents ---- */
+
+int tilescribe_set_extents(struct model *model, const int64_t *const *shapes)
+{
+    if (model == NULL || model->extents == NULL)
+        return STATUS_BAD_ARGUMENT;
+    pthread_mutex_lock(&turn);
+    int changed = 0;
+    enum status status = compute_extents(model->extents, shapes, &changed);
+    if (status == STATUS_OK && changed)
+        status = place(model, model->extents->arena_bytes);
+    if (status != STATUS_OK)
+        model->extents->are_set = 0;
+    pthread_mutex_unlock(&turn);
+    return status;
+}
+
+int tilescribe_output_shape(struct model *model, size_t number, int64_t *shape)
+{
+    if (model == NULL || model->extents == NULL || shape == NULL || number >= tilescribe_network.outputs)
+        return STATUS_BAD_ARGUMENT;
+    pthread_mutex_lock(&turn);
+    enum status status = copy_output_shape(model->extents, number, shape);
+    pthread_mutex_unlock(&turn);
+    return status;
+}
+
+const char *tilescribe_message(struct model *model)
+{
+    return model == NULL || model->extents == NULL ? "" : model->extents->message;
 }
 
 const char *tilescribe_error_string(int status)

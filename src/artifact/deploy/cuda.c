@@ -272,6 +272,7 @@ static CUdeviceptr address_of(const struct model *model, const struct argument *
     case SPACE_OUTPUT: return model->output[argument->index] + argument->offset;
     case SPACE_WEIGHTS: return model->weights + argument->offset;
     case SPACE_ARENA: return model->arena + argument->offset;
+    case SPACE_BLOCK: case SPACE_PARAMETERS: /* no GPU runs networks whose extents are not all fixed */
     case SPACE_UNUSED: break;
     }
     return 0;
@@ -434,8 +435,8 @@ static CUresult copy_and_run(struct model *model, const void *const *inputs, voi
 int tilescribe_run(struct model *model, const void *const *inputs, void *const *outputs)
 {
     const struct network *network = &tilescribe_network;
-    if (model == NULL || !all_given(network->input, network->inputs, inputs) ||
-        !all_given(network->output, network->outputs, (const void *const *)outputs))
+    if (model == NULL || !all_given(network->input, NULL, network->inputs, inputs) ||
+        !all_given(network->output, NULL, network->outputs, (const void *const *)outputs))
         return STATUS_BAD_ARGUMENT;
     pthread_mutex_lock(&model->turn);
     CUresult result = driver.cuCtxPushCurrent_v2(model->context);

@@ -18,6 +18,8 @@ enum status {
     STATUS_FOREIGN_WEIGHTS = 3,
     STATUS_OUT_OF_MEMORY = 4,
     STATUS_BAD_ARGUMENT = 5,
+    STATUS_NO_EXTENTS = 6,
+    STATUS_BAD_EXTENTS = 7,
     STATUS_DRIVER = 1000, /* and what the driver of a GPU returned */
 };
 
@@ -29,12 +31,15 @@ struct tensor {
     uint32_t type;
 };
 
-/* Where an argument of a call is. */
-enum space { SPACE_UNUSED = 0, SPACE_INPUT = 1, SPACE_OUTPUT = 2, SPACE_WEIGHTS = 3, SPACE_ARENA = 4 };
+/* Where an argument of a call is. Offsets into the arena are from its start, or from a block of it where these move with the extents
+ * of a run. */
+enum space {
+    SPACE_UNUSED = 0, SPACE_INPUT = 1, SPACE_OUTPUT = 2, SPACE_WEIGHTS = 3, SPACE_ARENA = 4, SPACE_BLOCK = 5, SPACE_PARAMETERS = 6,
+};
 
 struct argument {
     uint32_t space;
-    uint32_t index; /* of the input or output */
+    uint32_t index; /* of the input, output or block */
     uint64_t offset; /* in bytes */
     /* In each iteration of the repetition around it an argument is `step` bytes further, from the place of iteration `phase`; after
      * `period` iterations, if that is not 0, it is where it was. */
@@ -53,9 +58,10 @@ struct call {
 /* Calls that run again and again, or under a condition; regions lie apart or inside of one another, outer ones first. */
 struct region {
     uint64_t first, end; /* calls */
-    uint64_t count; /* of iterations; 0: a condition */
+    uint64_t count; /* of iterations, at most; 0: a condition or a choice */
     uint64_t condition; /* the argument that holds it */
     uint64_t wanted; /* the value at which the calls run */
+    uint64_t is_choice; /* whether one of the calls runs, and only that */
 };
 
 /* What no kernel computes; `graph/library.rs` says what each routine does. */
@@ -64,6 +70,77 @@ enum routine_kind { ROUTINE_TOP_K = 0, ROUTINE_SCATTER = 1 };
 struct routine {
     uint64_t kind;
     int64_t parameter[6]; /* in the order of `routine_numbers` in `tables/mod.rs` */
+};
+
+/* ---- Extents that are known when a network runs; `graph/symbol.rs` says what they mean ---- */
+
+/* A formula is computed on a stack, one instruction after the other; what is left is its value. */
+struct instruction {
+    int64_t operation, operand; /* which one it is says `extents.c` */
+};
+
+struct formula {
+    uint64_t first, end; /* instructions */
+};
+
+struct symbol {
+    const char *name;
+    int64_t low, high;
+    int64_t input; /* whose extent it is; -1: it is computed from symbols before */
+    uint64_t axis;
+    struct formula formula;
+};
+
+/* A number that has to be in a range. */
+struct number {
+    struct formula formula;
+    int64_t low, high;
+};
+
+struct requirement {
+    const char *what;
+    struct formula formula; /* has to be at least 0 */
+};
+
+/* An intermediate. Blocks are sorted such that each lies above others that come before it. */
+struct block {
+    uint64_t rank, element_bytes;
+    uint64_t first_below, end_below; /* in `below`: those that it must not meet, and lies above of */
+};
+
+/* An argument whose offset and step change with the extents. */
+struct shift {
+    uint64_t argument;
+    int64_t base; /* in bytes: where the offset counts from */
+    int64_t element_bytes;
+};
+
+/* A region of which one call runs. */
+struct choice {
+    uint64_t region;
+    uint64_t first_number; /* of its first call, among those of all */
+    uint64_t numbers;
+    uint64_t points;
+};
+
+struct extents {
+    uint64_t symbols, requirements, blocks, parameters, shifts, choices;
+    uint64_t stack; /* numbers that a formula has on its stack at most */
+    const struct symbol *symbol;
+    const struct requirement *requirement;
+    const struct number *input, *output; /* the extents of all inputs, and of all outputs, one after the other */
+    const int64_t *input_least, *output_least; /* the same at least */
+    const struct block *block;
+    const struct number *block_extent; /* of all blocks, one after the other */
+    const uint64_t *below;
+    const struct number *parameter; /* of all calls, one after the other */
+    const struct number *count; /* by region; 0: a condition */
+    const struct shift *shift;
+    const struct number *shift_number; /* offset and step of each, in elements */
+    const struct instruction *instruction;
+    const struct choice *choice;
+    const int64_t *point; /* the numbers of all points of all choices, one after the other */
+    const uint64_t *variant; /* by point: which call of the region was made for it */
 };
 
 struct network {
@@ -76,6 +153,7 @@ struct network {
     const struct argument *argument; /* of all calls, one after the other; then the conditions of regions */
     const struct region *region;
     const struct routine *routine;
+    const struct extents *extents; /* NULL: all are fixed */
 };
 
 extern const struct network tilescribe_network;
@@ -84,8 +162,36 @@ extern const struct network tilescribe_network;
 enum status map_weights(const char *path, const unsigned char **weights);
 void unmap_weights(const unsigned char *weights);
 
-/* Whether there is an array for each tensor that has elements. */
-int all_given(const struct tensor *tensor, uint64_t count, const void *const *arrays);
+/* Whether there is an array for each tensor that has elements. `bytes` says how large each of them is in this run; NULL: as in the
+ * table. */
+int all_given(const struct tensor *tensor, const uint64_t *bytes, uint64_t count, const void *const *arrays);
+
+/* What a model knows of the extents that were set, and everything that follows from them. */
+struct run_extents {
+    int are_set;
+    int64_t *input, *output; /* the extents of all, one after the other */
+    uint64_t *input_bytes, *output_bytes;
+    int64_t *value; /* by symbol */
+    int64_t *parameter; /* of all calls, one after the other */
+    int64_t *count; /* of iterations, by region; of a choice, which of its calls runs */
+    int64_t *shift; /* offset and step of each */
+    struct argument *argument; /* those of the network, where they are in this run */
+    uint64_t *offset; /* of the blocks in the arena */
+    uint64_t arena_bytes;
+    int64_t *stack;
+    char message[512];
+};
+
+/* NULL where there is no memory. */
+struct run_extents *new_extents(void);
+void free_extents(struct run_extents *extents);
+
+/* Checks the extents of all inputs and computes everything that depends on them; where they are those that are set, it has nothing to
+ * do. After a failure none are set, and the message says why. */
+enum status compute_extents(struct run_extents *extents, const int64_t *const *shapes, int *changed);
+
+/* The extents of an output, if any are set. */
+enum status copy_output_shape(const struct run_extents *extents, uint64_t output, int64_t *shape);
 
 /* Runs a routine on its inputs, then outputs. */
 void tilescribe_library(const struct routine *routine, void *const *arguments);
@@ -102,5 +208,12 @@ const struct tensor *tilescribe_inputs(size_t *count);
 const struct tensor *tilescribe_outputs(size_t *count);
 const char *tilescribe_missing_feature(void);
 const char *tilescribe_error_string(int status);
+
+/* What libraries of networks export whose extents are not all fixed. */
+int tilescribe_set_extents(struct model *model, const int64_t *const *shapes);
+int tilescribe_output_shape(struct model *model, size_t number, int64_t *shape);
+const char *tilescribe_message(struct model *model);
+const int64_t *tilescribe_input_least(size_t number);
+const int64_t *tilescribe_output_least(size_t number);
 
 #endif

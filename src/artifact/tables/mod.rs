@@ -2,16 +2,20 @@
 //! under the network's own name.
 
 mod cpu;
+mod extents;
 mod gpu;
 
 use std::fmt::Write;
 
+use super::error::ArtifactError;
 use super::manifest::Port;
 use crate::codegen::Launch;
 use crate::graph::{Callee, Motion, Reduction, Region, RegionKind, Routine};
 use crate::target::Architecture;
 use crate::target::gpu::Capability;
 use crate::workload::DType;
+
+pub use self::extents::{Choice, Extent, ExtentTables, Shift, TableBlock};
 
 /// Where an argument of a call is when the network runs. Offsets in bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -33,6 +37,30 @@ pub enum Place {
     Arena {
         offset: u64,
     },
+    /// From the start of a block of the arena, where they move with the extents of a run.
+    Block {
+        block: usize,
+        offset: u64,
+    },
+    /// The numbers that a call gives its kernel, from the start of those of all calls.
+    Parameters {
+        offset: u64,
+    },
+}
+
+impl Place {
+    /// From the start of whatever it is in.
+    pub fn offset(&self) -> u64 {
+        match *self {
+            Place::Unused => 0,
+            Place::Input { offset, .. }
+            | Place::Output { offset, .. }
+            | Place::Weights { offset }
+            | Place::Arena { offset }
+            | Place::Block { offset, .. }
+            | Place::Parameters { offset } => offset,
+        }
+    }
 }
 
 /// An argument of a call: where it is, and how it moves with the iterations around it.
@@ -64,6 +92,8 @@ pub struct Tables<'a> {
     pub calls: &'a [TableCall<'a>],
     /// Those of the network; by region, where its condition is, if it has one.
     pub regions: &'a [(&'a Region, Option<Argument>)],
+    /// `None`: all extents are fixed.
+    pub extents: Option<&'a ExtentTables>,
     pub kernels: &'a Kernels,
 }
 
@@ -101,22 +131,29 @@ const FUNCTIONS: [&str; 7] = ["create", "run", "destroy", "inputs", "outputs", "
 /// Those of a library for GPUs alone.
 const DEVICE_FUNCTIONS: [&str; 4] = ["device_input", "device_output", "launch", "wait"];
 
-impl Kernels {
+/// Those of a library for a network whose extents are not all fixed.
+const EXTENT_FUNCTIONS: [&str; 5] = ["set_extents", "output_shape", "message", "input_least", "output_least"];
+
+impl Tables<'_> {
     /// The functions of the library, without the network's name in front.
     pub fn functions(&self) -> impl Iterator<Item = &'static str> {
-        let more: &[&str] = match self {
+        let device: &[&str] = match self.kernels {
             Kernels::Cpu(_) => &[],
             Kernels::Gpu(_) => &DEVICE_FUNCTIONS,
         };
-        FUNCTIONS.into_iter().chain(more.iter().copied())
+        let extents: &[&str] = if self.extents.is_some() { &EXTENT_FUNCTIONS } else { &[] };
+        FUNCTIONS.into_iter().chain(device.iter().copied()).chain(extents.iter().copied())
     }
 }
 
 /// GNU assembly for the host's architecture; the same for all of them but for the jump.
-pub fn assembly(tables: &Tables<'_>, architecture: Architecture) -> String {
+///
+/// # Errors
+/// [`ArtifactError::Internal`] where an extent depends on anything but symbols.
+pub fn assembly(tables: &Tables<'_>, architecture: Architecture) -> Result<String, ArtifactError> {
     let mut text = String::from("\t.text\n");
     let jump = architecture.jump();
-    for function in tables.kernels.functions() {
+    for function in tables.functions() {
         let name = tables.name;
         put(&mut text, format_args!("\t.globl {name}_{function}\n\t.type {name}_{function}, %function"));
         put(&mut text, format_args!("{name}_{function}:\n\t{jump} tilescribe_{function}"));
@@ -145,13 +182,14 @@ pub fn assembly(tables: &Tables<'_>, architecture: Architecture) -> String {
             put(&mut text, row);
         }
     }
-    network(&mut text, tables);
+    let extents = tables.extents.map(|tables| extents::extents(&mut text, tables)).transpose()?;
+    network(&mut text, tables, extents);
     match tables.kernels {
         Kernels::Cpu(kernels) => cpu::kernels(&mut text, kernels),
         Kernels::Gpu(generations) => gpu::kernels(&mut text, generations),
     }
     text.push_str("\t.section .note.GNU-stack, \"\", %progbits\n");
-    text
+    Ok(text)
 }
 
 /// `struct call`, `struct argument`, `struct region` and `struct routine`.
@@ -179,20 +217,24 @@ fn calls(text: &mut String, tables: &Tables<'_>) {
             Place::Output { index, offset } => (2, index, offset),
             Place::Weights { offset } => (3, 0, offset),
             Place::Arena { offset } => (4, 0, offset),
+            Place::Block { block, offset } => (5, block, offset),
+            Place::Parameters { offset } => (6, 0, offset),
         };
         let Motion { step, period, phase } = motion;
         put(text, format_args!("\t.long {space}, {index}\n\t.quad {offset}, {step}, {period}, {phase}"));
     }
     put(text, format_args!(".Lregions:"));
     for (Region { calls, kind }, _) in tables.regions {
-        let (count, condition, wanted) = match kind {
-            RegionKind::Repeat { count } => (*count, 0, 0),
+        let (count, condition, wanted, is_choice) = match kind {
+            RegionKind::Repeat { count, .. } => (*count, 0, 0, 0),
+            RegionKind::Nearest { .. } => (0, 0, 0, 1),
             RegionKind::If { wanted, .. } => {
                 first += 1;
-                (0, first - 1, i32::from(*wanted))
+                (0, first - 1, i32::from(*wanted), 0)
             }
         };
-        put(text, format_args!("\t.quad {}, {}, {count}, {condition}, {wanted}", calls.start, calls.end));
+        let (start, end) = (calls.start, calls.end);
+        put(text, format_args!("\t.quad {start}, {end}, {count}, {condition}, {wanted}, {is_choice}"));
     }
     put(text, format_args!(".Lroutines:"));
     for routine in routines {
@@ -221,8 +263,8 @@ fn routine_numbers(routine: &Routine) -> (u32, [i64; 6]) {
     }
 }
 
-/// `struct network`.
-fn network(text: &mut String, tables: &Tables<'_>) {
+/// `struct network`; `extents` is the label of the tables about those that are not fixed.
+fn network(text: &mut String, tables: &Tables<'_>, extents: Option<&str>) {
     let conditions = tables.regions.iter().filter(|(_, condition)| condition.is_some()).count();
     let arguments: usize = conditions + tables.calls.iter().map(|call| call.arguments.len()).sum::<usize>();
     let numbers = [
@@ -239,6 +281,7 @@ fn network(text: &mut String, tables: &Tables<'_>) {
     put(text, format_args!("\t.quad .Lid0"));
     numbers.iter().for_each(|number| put(text, format_args!("\t.quad {number}")));
     put(text, format_args!("\t.quad .Linputs, .Loutputs, .Lcalls, .Larguments, .Lregions, .Lroutines"));
+    put(text, format_args!("\t.quad {}", extents.unwrap_or("0")));
 }
 
 /// Starts a structure that the functions read.

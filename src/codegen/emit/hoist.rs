@@ -32,6 +32,8 @@ pub(super) struct LoopLevel<'c> {
     stepping: Option<Stepping<'c>>,
     sums: HashMap<Index, Value<'c>>,
     addresses: HashMap<(TensorId, Index), PointerValue<'c>>,
+    /// What stands for an atom times a product of extents.
+    pub(super) multiples: HashMap<(Atom, Var), Var>,
 }
 
 /// An innermost loop from 0 on, and the pointers that move along with it.
@@ -59,7 +61,14 @@ impl<'c> LoopLevel<'c> {
     /// A level that begins behind the instructions that its block has now.
     pub(super) fn new(block: BasicBlock<'c>) -> LoopLevel<'c> {
         let last = block.get_last_instruction();
-        LoopLevel { block, last, stepping: None, sums: HashMap::new(), addresses: HashMap::new() }
+        LoopLevel {
+            block,
+            last,
+            stepping: None,
+            sums: HashMap::new(),
+            addresses: HashMap::new(),
+            multiples: HashMap::new(),
+        }
     }
 
     /// The level of a loop over `var` from 0 on that has no other loop inside; it is entered from `before`.
@@ -109,7 +118,7 @@ impl<'c> Emitter<'_, 'c> {
     }
 
     /// The innermost level among those of the variables; `None` where all are constants.
-    fn level_of(&self, atom: &Atom) -> Result<Option<usize>> {
+    pub(super) fn level_of(&self, atom: &Atom) -> Result<Option<usize>> {
         let (mut found, mut error) = (None, None);
         Index::atom(atom.clone()).for_each_var(&mut |var| match self.binding(var) {
             Ok(super::Binding::Scalar(_, level)) => found = found.max(Some(level)),

@@ -70,6 +70,9 @@ pub fn launches<'c>(
     if nest.buffers.iter().any(|buffer| buffer.dtype == DType::F64) {
         return Err(CodegenError::Unsupported("f64 on a GPU; only CPUs compute in it".into()));
     }
+    if !nest.parameters.is_empty() {
+        return Err(CodegenError::Unsupported("run-time extents on a GPU; only CPUs take them".into()));
+    }
     let nest = own_registers(deal_out(nest.clone())?)?;
     let layout = Layout::new(&nest)?;
     let shape = |id: TensorId| nest.buffers.get(id.0 as usize).map_or(Vec::new(), |b| b.shape.clone());
@@ -219,6 +222,7 @@ fn function<'c>(
         emitter.pointers[id.0 as usize] = Some(*pointer);
     }
     emitter.place_scratch(*workspace, places)?;
+    emitter.materialize_strides()?;
     let block = emitter.special_register("llvm.nvvm.read.ptx.sreg.ctaid.x")?;
     let extents: Vec<i64> = blocks.iter().map(|l| l.extent()).collect();
     let numbers = emitter.digits(block, &extents)?;

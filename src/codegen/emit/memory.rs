@@ -9,7 +9,7 @@ use crate::codegen::emit::ir::{Element, Value, vector_type};
 use crate::codegen::emit::{Binding, Emitter, Processor};
 use crate::codegen::error::CodegenError;
 use crate::nest::{Buffer, Scope};
-use crate::workload::{Atom, Class, DType, Index, TensorId, gcd, row_major_strides};
+use crate::workload::{Atom, Class, DType, Index, TensorId, gcd};
 
 type Result<T> = std::result::Result<T, CodegenError>;
 
@@ -194,15 +194,19 @@ impl<'c> Emitter<'_, 'c> {
             .ok_or_else(|| CodegenError::Internal(format!("{} has no address", found.name)))?;
         let mut flat = Index::constant(0);
         let mut gathered: Option<Value> = None;
-        for ((index, extent), stride) in indices.iter().zip(&found.shape).zip(row_major_strides(&found.shape)) {
-            if !index.has_value() {
+        for (dimension, index) in indices.iter().enumerate() {
+            let stride = self.stride_of(buffer, dimension)?;
+            let (is_gathered, moves) = (index.has_value(), self.moves(index));
+            if !is_gathered && (!moves || stride.product.is_none()) {
                 let index = if index.is_affine() { index.clone() } else { index.simplify(&|var| self.range(var)) };
-                flat = flat.plus(&index.times(stride));
+                flat = flat.plus(&self.strided(&index, stride)?);
                 continue;
             }
-            let value = if self.moves(index) { self.lane_index(index)? } else { self.scalar_index(index)? };
-            let clamped = self.clamp(value, extent - 1)?;
-            let part = self.ir.mul(clamped, self.ir.integer(Element::I64, stride))?;
+            let value = if moves { self.lane_index(index)? } else { self.scalar_index(index)? };
+            let value = self.convert(value, Element::I64)?;
+            let value = if is_gathered { self.clamp(value, &found.extent(dimension))? } else { value };
+            let by = self.stride_value(stride)?;
+            let part = self.ir.mul(value, self.shaped_scalar(by, value)?)?;
             gathered = Some(match gathered {
                 Some(sum) => self.ir.add(sum, part)?,
                 None => part,
@@ -309,9 +313,16 @@ impl<'c> Emitter<'_, 'c> {
         self.annotate_scopes(buffer, value.instruction().or(value.basic().and_then(|v| v.as_instruction_value())))
     }
 
-    fn clamp(&self, value: Value<'c>, high: i64) -> Result<Value<'c>> {
-        let value = self.convert(value, Element::I64)?;
-        let (zero, high) = (self.ir.integer(Element::I64, 0), self.ir.integer(Element::I64, high.max(0)));
+    /// The nearest number that is an index of a dimension of this extent.
+    fn clamp(&mut self, value: Value<'c>, extent: &Index) -> Result<Value<'c>> {
+        let zero = self.ir.integer(Element::I64, 0);
+        let high = match extent.as_constant() {
+            Some(extent) => self.ir.integer(Element::I64, (extent - 1).max(0)),
+            None => {
+                let last = self.scalar_index(&extent.clone().plus_constant(-1))?;
+                self.shaped_scalar(last, value)?
+            }
+        };
         let low = self.ir.icmp(IntPredicate::SGT, value, zero)?;
         let value = self.ir.select(low, value, zero)?;
         let below = self.ir.icmp(IntPredicate::SLT, value, high)?;
@@ -337,10 +348,17 @@ impl<'c> Emitter<'_, 'c> {
 
     /// Under a predicate, an address that may be read wherever the predicate does not hold: the buffer's
     /// first element, or in shared memory, where another thread may be writing that one, bytes that nobody
-    /// writes.
+    /// writes. A buffer that may have no element is spared: the kernel's arguments can be read, too.
     fn safe_pointer(&self, buffer: TensorId, pointer: PointerValue<'c>) -> Result<PointerValue<'c>> {
         let idle = self.block.idle.filter(|_| self.shared.nest.buffer(buffer).scope == Scope::BlockShared);
-        let (Some(predicate), Some(base)) = (self.predicate, idle.or(self.pointers[buffer.0 as usize])) else {
+        let known = self.shared.nest.buffer(buffer);
+        let may_be_empty =
+            |(_, extent): (usize, &Index)| extent.range(&|var| self.range(var)).is_none_or(|r| r.low < 1);
+        let own = match known.extents.iter().any(may_be_empty) {
+            true => Some(self.frame.arguments),
+            false => self.pointers[buffer.0 as usize],
+        };
+        let (Some(predicate), Some(base)) = (self.predicate, idle.or(own)) else {
             return Ok(pointer);
         };
         let any = match predicate {

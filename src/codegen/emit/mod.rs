@@ -1,6 +1,7 @@
 //! Nest to LLVM IR, by rules over any nest.
 //!
-//! A kernel is `void NAME(void *const *arguments, void *workspace)`. The bodies of parallel loops are
+//! A kernel is `void NAME(void *const *arguments, void *workspace)`; behind its other arguments stands the
+//! address of its parameters, where it has any. The bodies of parallel loops are
 //! functions of their own, which the runtime calls from its threads. Vector loops are executed lane by lane
 //! at once: expressions that depend on the loop's variable become vectors, the others stay scalar and are
 //! broadcast where both meet. Conditions that depend on it become masks.
@@ -21,6 +22,7 @@ mod memory;
 mod power;
 mod slots;
 mod statement;
+mod strides;
 mod transpose;
 mod warp;
 mod wide;
@@ -42,6 +44,7 @@ use inkwell::{AddressSpace, GlobalVisibility};
 use crate::codegen::abi::{PARALLEL_FOR, setup_symbol};
 use crate::codegen::emit::hoist::LoopLevel;
 use crate::codegen::emit::ir::{Ir, Value};
+use crate::codegen::emit::strides::Stride;
 use crate::codegen::emit::transpose::Loaded;
 use crate::codegen::emit::wide::Wide;
 use crate::codegen::error::CodegenError;
@@ -91,6 +94,10 @@ pub fn kernel<'c>(
         };
         let mut emitter = Emitter::new(&shared, function, arguments, workspace);
         let thread = emitter.ir.integer(ir::Element::I64, 0);
+        // what setup packs does not depend on the numbers of a run
+        if name == symbol {
+            emitter.bind_parameters()?;
+        }
         emitter.materialize_buffers(thread)?;
         emitter.statements(statements)?;
         emitter.finish()?;
@@ -250,6 +257,8 @@ struct Emitter<'a, 'c> {
     frame: Frame<'c>,
     /// The first element of each buffer in memory.
     pointers: Vec<Option<PointerValue<'c>>>,
+    /// By buffer and dimension.
+    strides: Vec<Vec<Stride>>,
     variables: Variables<'c>,
     /// The function, and the counted loops around the current place.
     levels: Vec<LoopLevel<'c>>,
@@ -283,6 +292,7 @@ impl<'a, 'c> Emitter<'a, 'c> {
             ir,
             frame: Frame { function, entry, start, arguments, workspace },
             pointers: vec![None; shared.nest.buffers.len()],
+            strides: Vec::new(),
             variables,
             levels: vec![LoopLevel::new(start)],
             lanes: None,
@@ -293,7 +303,7 @@ impl<'a, 'c> Emitter<'a, 'c> {
         }
     }
 
-    /// Computes the address of every buffer, once for the function.
+    /// Computes the address and the strides of every buffer, once for the function.
     fn materialize_buffers(&mut self, thread: Value<'c>) -> Result<(), CodegenError> {
         let nest = self.shared.nest;
         let pointer_type = self.shared.context.ptr_type(AddressSpace::default());
@@ -320,6 +330,9 @@ impl<'a, 'c> Emitter<'a, 'c> {
             let offset = self.ir.integer(ir::Element::I64, layout.offset(id) as i64);
             self.pointers[number] = Some(self.ir.offset(byte, base, offset)?);
         }
+        // strides are computed behind what they are made of
+        self.levels = vec![LoopLevel::new(self.frame.start)];
+        self.materialize_strides()?;
         self.levels = vec![LoopLevel::new(self.frame.start)];
         Ok(())
     }

@@ -110,9 +110,45 @@ impl<'c> Emitter<'_, 'c> {
         Ok(())
     }
 
-    /// `for i in begin..end`, tested at the bottom, which is the form that LLVM's loop passes want.
     fn counted_loop(&mut self, l: &Loop, begin: Value<'c>, end: Value<'c>) -> Result<()> {
-        let name = self.shared.nest.vars.get(l.var.0 as usize).map_or("loop", String::as_str).to_string();
+        let steps = (!holds_counted_loop(&l.body)).then_some(l.var);
+        self.counted((l.var, steps), begin, end, |this, value| {
+            this.bind(l.var, Binding::Scalar(value, this.levels.len() - 1), Interval::below(l.extent()))?;
+            this.statements_apart(&l.body)?;
+            this.unbind(l.var);
+            Ok(())
+        })
+    }
+
+    /// One loop over all iterations of several, the last of them innermost, with the number of iterations of
+    /// each.
+    fn counted_loops(&mut self, loops: &[&Loop], counts: &[Value<'c>], begin: Value<'c>, end: Value<'c>) -> Result<()> {
+        let (Some(first), Some(last)) = (loops.first(), loops.last()) else { return Ok(()) };
+        self.counted((first.var, None), begin, end, |this, value| {
+            let level = this.levels.len() - 1;
+            let mut rest = value;
+            for (l, count) in loops.iter().zip(counts).skip(1).rev() {
+                let digit = this.at_level(level, |this| this.ir.urem(rest, *count))?;
+                rest = this.at_level(level, |this| this.ir.udiv(rest, *count))?;
+                this.bind(l.var, Binding::Scalar(digit, level), Interval::below(l.extent()))?;
+            }
+            this.bind(first.var, Binding::Scalar(rest, level), Interval::below(first.extent()))?;
+            this.statements_apart(&last.body)?;
+            loops.iter().for_each(|l| this.unbind(l.var));
+            Ok(())
+        })
+    }
+
+    /// `for i in begin..end`, tested at the bottom, which is the form that LLVM's loop passes want. With a
+    /// variable that steps, pointers may step along.
+    fn counted(
+        &mut self,
+        (var, steps): (Var, Option<Var>),
+        begin: Value<'c>,
+        end: Value<'c>,
+        body_of: impl FnOnce(&mut Self, Value<'c>) -> Result<()>,
+    ) -> Result<()> {
+        let name = self.shared.nest.vars.get(var.0 as usize).map_or("loop", String::as_str).to_string();
         let (body, exit) = (self.new_block(&name), self.new_block(&format!("{name}.end")));
         let before = self.current_block()?;
         if surely_less(begin, end) {
@@ -125,13 +161,11 @@ impl<'c> Emitter<'_, 'c> {
         let phi = self.ir.builder.build_phi(self.shared.context.i64_type(), &name)?;
         phi.add_incoming(&[(&begin.into_int_value(), before)]);
         let from_zero = begin.into_int_value().is_null();
-        self.levels.push(match from_zero && !holds_counted_loop(&l.body) {
-            true => LoopLevel::stepping(body, l.var, before),
-            false => LoopLevel::new(body),
+        self.levels.push(match steps.filter(|_| from_zero) {
+            Some(var) => LoopLevel::stepping(body, var, before),
+            None => LoopLevel::new(body),
         });
-        self.bind(l.var, Binding::Scalar(phi.as_basic_value(), self.levels.len() - 1), Interval::below(l.extent()))?;
-        self.statements_apart(&l.body)?;
-        self.unbind(l.var);
+        body_of(self, phi.as_basic_value())?;
         self.step_pointers()?;
         self.levels.pop();
         let next = self.ir.add_nsw(phi.as_basic_value(), self.ir.integer(Element::I64, 1))?;
@@ -157,14 +191,25 @@ impl<'c> Emitter<'_, 'c> {
         Ok(())
     }
 
-    /// Moves the body into a function of its own and lets the runtime call it.
+    /// Moves the body into a function of its own and lets the runtime call it. Parallel loops that are all
+    /// that such a loop holds are shared out together with it.
     ///
     /// ```text
     /// context = { arguments, workspace, values of the enclosing loops' variables }
     /// tilescribe_parallel_for(body, &context, iterations, threads)
     /// ```
     fn parallel_loop(&mut self, l: &Loop) -> Result<()> {
-        let count = self.minimum(&l.bounds)?;
+        let mut loops = vec![l];
+        while let [Stmt::Loop(inner)] = loops[loops.len() - 1].body.as_slice()
+            && inner.kind == LoopKind::Parallel
+        {
+            loops.push(inner);
+        }
+        let counts = loops.iter().map(|l| self.minimum(&l.bounds)).collect::<Result<Vec<_>>>()?;
+        let mut count = counts[0];
+        for other in &counts[1..] {
+            count = self.ir.mul_nsw(count, *other)?;
+        }
         let captured: Vec<_> = self
             .variables
             .order
@@ -176,6 +221,7 @@ impl<'c> Emitter<'_, 'c> {
         let integer = self.shared.context.i64_type();
         let mut fields = vec![pointer_type.into(), pointer_type.into()];
         fields.extend(captured.iter().map(|_| inkwell::types::BasicTypeEnum::from(integer)));
+        fields.extend(counts[1..].iter().map(|_| inkwell::types::BasicTypeEnum::from(integer)));
         let record = self.shared.context.struct_type(&fields, false);
 
         let context = self.entry_variable(record.into(), "context")?;
@@ -185,13 +231,14 @@ impl<'c> Emitter<'_, 'c> {
                 values.push(value);
             }
         }
+        values.extend(&counts[1..]);
         for (number, value) in values.into_iter().enumerate() {
             let field = self.ir.builder.build_struct_gep(record, context, number as u32, "")?;
             self.ir.builder.build_store(field, value)?;
         }
 
         let function = self.body_function();
-        self.parallel_body(l, function, record, &captured)?;
+        self.parallel_body(&loops, function, record, &captured)?;
         let body: PointerValue = function.as_global_value().as_pointer_value();
         let Processor::Cpu(target) = self.shared.processor else {
             return Err(CodegenError::Malformed("a parallel loop in code for a GPU".into()));
@@ -204,7 +251,7 @@ impl<'c> Emitter<'_, 'c> {
 
     fn parallel_body(
         &mut self,
-        l: &Loop,
+        loops: &[&Loop],
         function: inkwell::values::FunctionValue<'c>,
         record: inkwell::types::StructType<'c>,
         captured: &[crate::workload::Var],
@@ -230,7 +277,11 @@ impl<'c> Emitter<'_, 'c> {
             inner.variables.bindings[var.0 as usize] = Binding::Scalar(*value, 0);
         }
         inner.materialize_buffers(thread)?;
-        inner.counted_loop(l, begin, end)?;
+        match loops {
+            [l] => inner.counted_loop(l, begin, end)?,
+            // the outermost count is what the division leaves
+            _ => inner.counted_loops(loops, &loaded[1 + captured.len()..], begin, end)?,
+        }
         inner.finish()
     }
 

@@ -86,7 +86,11 @@ impl<'c> Emitter<'_, 'c> {
     fn row_distance(&self, buffer: TensorId, indices: &[Index], l: &Loop, vector: &Loop) -> Option<i64> {
         let found = self.shared.nest.buffers.get(buffer.0 as usize)?;
         let in_memory = !self.shared.slots.contains_key(&buffer) && found.dtype == DType::F32;
-        if !in_memory || indices.len() != found.shape.len() || indices.iter().any(Index::has_value) {
+        if !in_memory
+            || !found.extents.is_fixed()
+            || indices.len() != found.shape.len()
+            || indices.iter().any(Index::has_value)
+        {
             return None;
         }
         let flat = flatten(indices, &found.shape);

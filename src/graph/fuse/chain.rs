@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use super::extent::{self, are_views, of_tensor};
 use super::group::{Group, Member, restate};
 use super::prepare::extents_of;
 use super::size::fits_task;
@@ -113,7 +114,7 @@ impl Fusion {
         {
             return None;
         }
-        let rows = stages[0].spatial[..shared].to_vec();
+        let rows = extent::spatial(stages[0])[..shared].to_vec();
         Some(Group { rows, columns: None, members, after: BTreeSet::new(), operation: None })
     }
 
@@ -121,9 +122,9 @@ impl Fusion {
     fn seen_from(&self, member: &Member, group: &Group) -> Member {
         let extents = extents_of(&member.stage);
         let value = member.stage.value.map_loads(&mut |tensor, indices| {
-            let shape = &self.prepared.tensor(tensor).shape;
+            let shape = of_tensor(self.prepared.tensor(tensor));
             let view = group.view(tensor)?;
-            Some(Expr::load(tensor, reshape_access(indices, shape, view, &extents)))
+            Some(Expr::load(tensor, reshape_access(indices, &shape, &view, &extents)))
         });
         Member { stage: Stage { value: tidy(&value, &extents), ..member.stage.clone() }, nodes: member.nodes.clone() }
     }
@@ -133,10 +134,10 @@ impl Fusion {
         let wide = [chain.rows.as_slice(), chain.columns.as_deref()?].concat();
         let mut front = Group { members: Vec::new(), ..chain.clone() };
         for Member { stage, nodes } in &before.members {
-            if stage.spatial.iter().product::<i64>() != wide.iter().product::<i64>() {
+            if !are_views(&extent::spatial(stage), &wide) {
                 return None;
             }
-            let restated = restate(stage, &wide, &stage.reduction);
+            let restated = restate(stage, &wide, &extent::reduction(stage));
             let own = |tensor: TensorId| front.writes(tensor);
             let value = restated
                 .value
@@ -146,7 +147,7 @@ impl Fusion {
         // members of the chain look at its own tensors through its own axes
         let mut tensors = self.prepared.tensors.clone();
         for member in &chain.members {
-            tensors[member.stage.output.0 as usize].shape = member.stage.spatial.clone();
+            extent::view_through(&mut tensors[member.stage.output.0 as usize], &member.stage);
         }
         for Member { stage, nodes } in &chain.members {
             let stage = front.align(stage, &tensors)?;
@@ -176,7 +177,9 @@ fn permuted(group: &Group, order: &[usize]) -> Vec<Member> {
     let permuted = |Member { stage, nodes }: &Member| {
         let mut spatial: Vec<i64> = order.iter().map(|row| stage.spatial[*row]).collect();
         spatial.extend_from_slice(&stage.spatial[rows..]);
-        let stage = Stage { spatial, ..stage.clone() };
+        let extents =
+            stage.extents.moved(|axis| if axis < rows { order.iter().position(|r| *r == axis) } else { Some(axis) });
+        let stage = Stage { spatial, extents, ..stage.clone() };
         // what the group writes is read at the stage's own point, whatever the order
         let value = stage.value.substitute(&place).map_loads(&mut |tensor, indices| {
             group.writes(tensor).then(|| Expr::load(tensor, in_order(indices, order)))
@@ -194,7 +197,7 @@ fn in_order(indices: &[Index], order: &[usize]) -> Vec<Index> {
 
 /// The axis that an index is.
 fn plain_axis(index: &Index) -> Option<usize> {
-    index.as_var().map(|var| var.0 as usize)
+    index.as_var().filter(|var| var.as_parameter().is_none()).map(|var| var.0 as usize)
 }
 
 fn accesses(stage: &Stage) -> Vec<(TensorId, Vec<Index>)> {

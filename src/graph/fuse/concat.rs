@@ -6,11 +6,12 @@
 
 use std::collections::{BTreeMap, HashMap};
 
+use super::extent::{self, Extent};
 use super::prepare::Prepared;
 use super::size::{Size, count_loads, may_be_copied};
 use super::view::tidy;
 use crate::graph::{ProgramStage, Step};
-use crate::workload::{Expr, Index, Role, Stage, TensorId, Var};
+use crate::workload::{Expr, Index, Role, Stage, Tensor, TensorId, Var};
 
 /// Replaces concatenation stages by places for their parts.
 pub fn assemble(prepared: &mut Prepared) {
@@ -34,14 +35,16 @@ pub fn assemble(prepared: &mut Prepared) {
             let placed = leaf.source.filter(|source| prepared.place(*source, *output, leaf.offset));
             fillers.push(placed.unwrap_or_else(|| {
                 let dtype = prepared.tensor(*output).dtype;
-                let part = prepared.add_tensor(leaf.shape.clone(), dtype, Role::Intermediate);
+                let (shape, extents) = (extent::most(&leaf.shape), extent::formulas(&leaf.shape));
+                let part = Tensor { extents: extents.clone(), ..Tensor::new(shape.clone(), dtype, Role::Intermediate) };
+                let part = prepared.add_tensor(part);
                 prepared.places.insert(part, (*output, leaf.offset));
                 let mut position = 0;
                 leaf.value.for_each_load(&mut |tensor, _| {
                     position = position.max(written.get(&tensor).map_or(0, |at| at + 1));
                 });
                 let node = prepared.steps[concatenation.stage].node().to_owned();
-                let stage = Stage::map(part, leaf.shape.clone(), leaf.value.clone());
+                let stage = Stage { extents, ..Stage::map(part, shape, leaf.value.clone()) };
                 copies.entry(position).or_default().push(ProgramStage { stage, node });
                 part
             }));
@@ -77,7 +80,7 @@ struct Leaf {
     source: Option<TensorId>,
     /// In elements of the concatenation.
     offset: i64,
-    shape: Vec<i64>,
+    shape: Vec<Extent>,
     value: Expr,
 }
 
@@ -111,16 +114,19 @@ fn collect(prepared: &Prepared) -> Vec<Concatenation> {
         if stage.is_reduction() || stage.spatial.is_empty() || prepared.overwritten.contains(&stage.output) {
             continue;
         }
-        let pieces = leading_pieces(&stage.value, 0, stage.spatial[0]).filter(|pieces| pieces.len() > 1);
+        let whole = extent::spatial(stage);
+        let pieces = leading_pieces(&stage.value, 0, stage.spatial[0]).filter(|pieces| {
+            pieces.len() > 1 && pieces.last().is_some_and(|last| is_assembled(prepared, &whole, last.low))
+        });
         let leaves = match pieces {
             Some(pieces) => {
                 let dtype = prepared.tensor(stage.output).dtype;
                 let inner: i64 = stage.spatial[1..].iter().product();
                 let mut leaves = Vec::new();
                 for Piece { low, high, value } in pieces {
-                    let mut shape = stage.spatial.clone();
-                    shape[0] = high - low;
-                    let value = tidy(&value.substitute(&|var| shifted(var, low)), &shape);
+                    let mut shape = whole.clone();
+                    shape[0] = part_of(&whole[0], low, high);
+                    let value = tidy(&value.substitute(&|var| shifted(var, low)), &extent::most(&shape));
                     let source = prepared.whole_copy(&value, &shape, dtype);
                     let nested = source.and_then(|source| found.get(number.get(&source)?));
                     match nested.filter(|nested| leaves.len() + nested.leaves.len() <= MAX_LEAVES) {
@@ -168,7 +174,8 @@ fn distribute(
     let mut in_order = true;
     let identity = super::view::variables(0, stage.spatial.len());
     stage.value.for_each_load(&mut |tensor, indices| in_order &= tensor != of.output || indices == identity);
-    let same_shape = prepared.tensor(of.output).shape == stage.spatial;
+    let whole = extent::spatial(stage);
+    let same_shape = extent::of_tensor(prepared.tensor(of.output)) == whole;
     if !(single(of.output) && own_parts && in_order && same_shape) {
         return None;
     }
@@ -185,11 +192,23 @@ fn distribute(
     let part = |leaf: &Leaf| {
         let value = stage.value.substitute(&|var| shifted(var, leaf.offset / inner));
         let value = value.map_loads(&mut |tensor, _| (tensor == of.output).then(|| leaf.value.clone()));
-        Leaf { source: None, value: tidy(&value, &leaf.shape), ..leaf.clone() }
+        Leaf { source: None, value: tidy(&value, &extent::most(&leaf.shape)), ..leaf.clone() }
     };
     // A part has the concatenation's dimensions but the first, unless it came out of a nested one of another
     // shape.
-    of.leaves.iter().all(|leaf| leaf.shape[1..] == stage.spatial[1..]).then(|| of.leaves.iter().map(part).collect())
+    of.leaves.iter().all(|leaf| leaf.shape[1..] == whole[1..]).then(|| of.leaves.iter().map(part).collect())
+}
+
+/// Whether the parts of a concatenation are where they are in every run: nothing but the leading axis is
+/// known only then, and it reaches to its last part, which begins at `last`.
+fn is_assembled(prepared: &Prepared, whole: &[Extent], last: i64) -> bool {
+    whole[1..].iter().all(Extent::is_fixed) && (whole[0].is_fixed() || prepared.least(&whole[0]) >= last)
+}
+
+/// What lies in `low..high` of an axis, of which only the last part can be less in a run.
+fn part_of(axis: &Extent, low: i64, high: i64) -> Extent {
+    let formula = axis.formula.as_ref().filter(|_| high == axis.most);
+    Extent { most: high - low, formula: formula.map(|formula| formula.clone().plus_constant(-low)) }
 }
 
 /// The leading axis moved to where a part begins.

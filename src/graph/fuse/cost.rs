@@ -8,10 +8,12 @@
 //!    computed twice for one element.
 //! 3. A few cheap operations on at most two tensors are recomputed in the only reader, even if it is a
 //!    contraction that reads each element many times: packing its operand pays for them once per panel.
-//! 4. Several readers that take each element about once may each recompute up to [`SHARED_OPERATIONS`] in
+//! 4. A window never chooses between two computed sides: neighbours of several windows lie in one vector, and
+//!    so does the choice.
+//! 5. Several readers that take each element about once may each recompute up to [`SHARED_OPERATIONS`] in
 //!    total.
 
-use crate::workload::{Binary, Expr, Index};
+use crate::workload::{Binary, Expr, Index, Stage, Var};
 
 /// Cheap operations that a contraction may repeat with every read of an element.
 const CONTRACTION_OPERATIONS: usize = 6;
@@ -32,6 +34,8 @@ pub struct Cost {
     pub cheap: usize,
     /// Functions that take ten cycles and more.
     pub expensive: usize,
+    /// Choices between two computed sides, whose operations are among the cheap ones.
+    pub choices: usize,
 }
 
 impl Cost {
@@ -39,13 +43,15 @@ impl Cost {
         let own = match expr {
             Expr::Unary(op, _) => price(op.is_expensive()),
             Expr::Binary(op, x, y) => binary(*op, x, y),
-            Expr::Select { .. } => Cost { cheap: 1, expensive: 0 },
+            Expr::Select { .. } => Cost { cheap: 1, ..Cost::default() },
             // Padding costs nothing where the reader copies its operand; choosing between two computed sides
             // does.
             Expr::Guard { outside, .. } if !matches!(**outside, Expr::Float(_) | Expr::Index(_)) => {
-                Cost { cheap: CHOICE, expensive: 0 }
+                Cost { cheap: CHOICE, choices: 1, ..Cost::default() }
             }
-            Expr::Load { indices, .. } if indices.iter().any(Index::has_value) => Cost { cheap: 0, expensive: 1 },
+            Expr::Load { indices, .. } if indices.iter().any(Index::has_value) => {
+                Cost { expensive: 1, ..Cost::default() }
+            }
             Expr::Guard { .. }
             | Expr::Cast(..)
             | Expr::Bits(..)
@@ -53,9 +59,15 @@ impl Cost {
             | Expr::Index(_)
             | Expr::Load { .. } => Cost::default(),
         };
-        expr.children()
-            .map(Cost::of)
-            .fold(own, |sum, c| Cost { cheap: sum.cheap + c.cheap, expensive: sum.expensive + c.expensive })
+        expr.children().map(Cost::of).fold(own, Cost::plus)
+    }
+
+    fn plus(self, other: Cost) -> Cost {
+        Cost {
+            cheap: self.cheap + other.cheap,
+            expensive: self.expensive + other.expensive,
+            choices: self.choices + other.choices,
+        }
     }
 
     pub fn is_free(self) -> bool {
@@ -64,14 +76,14 @@ impl Cost {
 }
 
 fn price(expensive: bool) -> Cost {
-    Cost { cheap: usize::from(!expensive), expensive: usize::from(expensive) }
+    Cost { cheap: usize::from(!expensive), expensive: usize::from(expensive), choices: 0 }
 }
 
 fn binary(op: Binary, x: &Expr, y: &Expr) -> Cost {
     let literal = |e: &Expr| matches!(e, Expr::Float(_) | Expr::Index(_));
     match op {
         // Two literals never meet: constants were folded. One literal divisor is a multiplication.
-        Binary::Divide if literal(y) && !literal(x) => Cost { cheap: 1, expensive: 0 },
+        Binary::Divide if literal(y) && !literal(x) => Cost { cheap: 1, ..Cost::default() },
         op => price(op.is_expensive()),
     }
 }
@@ -81,6 +93,25 @@ fn binary(op: Binary, x: &Expr, y: &Expr) -> Cost {
 pub struct Reader {
     /// How often it would compute each element.
     pub reads: f64,
+    /// Whether it slides over its operands.
+    pub window: bool,
+}
+
+impl Reader {
+    /// A stage that reads values of `elements` elements.
+    pub fn of(stage: &Stage, elements: i64) -> Reader {
+        let spatial = stage.spatial.len();
+        let slides = |index: &Index| {
+            let mut kinds = [false; 2];
+            for axis in 0..stage.rank() {
+                kinds[usize::from(axis >= spatial)] |= index.mentions(Var(axis as u32));
+            }
+            kinds == [true, true]
+        };
+        let mut window = false;
+        stage.value.for_each_load(&mut |_, indices| window |= indices.iter().any(slides));
+        Reader { reads: stage.points() as f64 / elements as f64, window }
+    }
 }
 
 /// Whether all readers recompute a value of this cost, which loads `loads` tensors of its own size.
@@ -92,6 +123,9 @@ pub fn recompute(cost: Cost, loads: usize, readers: &[Reader]) -> bool {
     if cost.expensive > 0 {
         return readers.len() == 1 && reads <= 1.0;
     }
+    if cost.choices > 0 && readers.iter().any(|r| r.window) {
+        return false;
+    }
     if readers.iter().any(|r| r.reads >= CONTRACTION_READS) {
         return readers.len() == 1 && cost.cheap <= CONTRACTION_OPERATIONS && loads <= CONTRACTION_LOADS;
     }
@@ -101,10 +135,14 @@ pub fn recompute(cost: Cost, loads: usize, readers: &[Reader]) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::workload::{Condition, TensorId, Unary, Var};
+    use crate::workload::{Condition, TensorId, Unary};
 
     fn x() -> Expr {
         x_of(0)
+    }
+
+    fn reader(reads: f64) -> Reader {
+        Reader { reads, window: false }
     }
 
     fn x_of(tensor: u32) -> Expr {
@@ -113,13 +151,13 @@ mod tests {
 
     #[test]
     fn relu_goes_into_a_contraction_but_gelu_does_not() {
-        let contraction = [Reader { reads: 64.0 }];
+        let contraction = [reader(64.0)];
         let relu = Cost::of(&Expr::binary(Binary::Maximum, x(), Expr::float(0.0)));
         assert!(recompute(relu, 1, &contraction));
         assert!(!recompute(relu, 1, &[contraction[0], contraction[0]]));
         let gelu = Cost::of(&Expr::unary(Unary::Erf, x()));
         assert!(!recompute(gelu, 1, &contraction));
-        assert!(recompute(gelu, 1, &[Reader { reads: 1.0 }]));
+        assert!(recompute(gelu, 1, &[reader(1.0)]));
     }
 
     #[test]
@@ -129,19 +167,29 @@ mod tests {
         let within = Condition { index: Index::var(Var(0)), low: 0, high: 4 };
         let turned = Expr::guard(vec![within], Expr::unary(Unary::Negate, x()), x());
         let rotary = Cost::of(&Expr::binary(Binary::Add, product(x()), product(turned)));
-        assert!(!recompute(rotary, 1, &[Reader { reads: 128.0 }]));
-        assert!(recompute(rotary, 1, &[Reader { reads: 1.0 }]));
+        assert!(!recompute(rotary, 1, &[reader(128.0)]));
+        assert!(recompute(rotary, 1, &[reader(1.0)]));
+    }
+
+    #[test]
+    fn a_window_does_not_choose() {
+        let first = Condition { index: Index::var(Var(0)), low: 0, high: 4 };
+        let concatenation = Cost::of(&Expr::guard(vec![first], x(), x_of(1)));
+        assert!(recompute(concatenation, 2, &[reader(64.0)]));
+        assert!(!recompute(concatenation, 2, &[Reader { reads: 64.0, window: true }]));
+        let padding = Cost::of(&Expr::guard(vec![], x(), Expr::float(0.0)));
+        assert!(recompute(padding, 1, &[Reader { reads: 64.0, window: true }]));
     }
 
     #[test]
     fn movement_is_free_for_everyone() {
-        assert!(recompute(Cost::of(&x()), 1, &[Reader { reads: 500.0 }; 9]));
+        assert!(recompute(Cost::of(&x()), 1, &[reader(500.0); 9]));
     }
 
     #[test]
     fn division_by_a_literal_is_a_multiplication() {
         let by_literal = Expr::binary(Binary::Divide, x(), Expr::float(8.0));
-        assert_eq!(Cost::of(&by_literal), Cost { cheap: 1, expensive: 0 });
-        assert_eq!(Cost::of(&Expr::binary(Binary::Divide, x(), x())), Cost { cheap: 0, expensive: 1 });
+        assert_eq!(Cost::of(&by_literal), Cost { cheap: 1, ..Cost::default() });
+        assert_eq!(Cost::of(&Expr::binary(Binary::Divide, x(), x())), Cost { expensive: 1, ..Cost::default() });
     }
 }

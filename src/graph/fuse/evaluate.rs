@@ -1,11 +1,15 @@
 //! A network, run by the naive evaluator: the oracle for whole networks.
 
+use std::collections::HashMap;
 use std::ops::Range;
 
 use thiserror::Error;
 
 use super::validate::{NetworkError, bound_tensors};
-use crate::graph::{Binding, Call, Callee, Network, NetworkBuffer, Region, RegionKind, Source};
+use crate::graph::{
+    Binding, Call, Callee, ExtentError, Network, NetworkBuffer, NetworkTask, Region, RegionKind, Source, Symbols,
+    value_at,
+};
 use crate::workload::{Array, ArrayError, DType, EvaluateError, Role, Tensor, TensorId, evaluate};
 
 /// Why a network has no result.
@@ -21,16 +25,96 @@ pub enum NetworkEvaluateError {
     Task { task: String, error: EvaluateError },
     #[error(transparent)]
     Array(#[from] ArrayError),
+    #[error(transparent)]
+    Extents(#[from] ExtentError),
 }
 
 impl Network {
-    /// Runs all calls by the naive evaluator. Inputs are named; the outputs come in the order of the buffers.
+    /// The network where its symbols have these values: one of fixed extents, in which a task that is called
+    /// with different parameters is several.
+    #[must_use]
+    pub fn at(&self, values: &[i64]) -> Network {
+        let mut fixed = Network { tasks: Vec::new(), symbols: Symbols::default(), ..self.clone() };
+        let mut known: HashMap<(usize, Vec<i64>), usize> = HashMap::new();
+        for region in &mut fixed.regions {
+            match &mut region.kind {
+                RegionKind::If { condition, .. } => *condition = condition.at(values),
+                RegionKind::Nearest { .. } => {}
+                RegionKind::Repeat { count, formula } => {
+                    *count = formula.take().and_then(|formula| value_at(&formula, values)).unwrap_or(*count);
+                }
+            }
+        }
+        for number in 0..fixed.calls.len() {
+            fixed.calls[number].arguments.iter_mut().for_each(|argument| *argument = argument.at(values));
+            let Some(task) = self.calls[number].task().filter(|task| *task < self.tasks.len()) else { continue };
+            let formulas = std::mem::take(&mut fixed.calls[number].parameters);
+            let parameters: Vec<i64> = formulas.iter().map(|formula| value_at(formula, values).unwrap_or(0)).collect();
+            let iterations = fixed.iterations_of(number) as usize;
+            let own = *known.entry((task, parameters)).or_insert_with_key(|(_, parameters)| {
+                let whole = &self.tasks[task];
+                fixed.tasks.push(NetworkTask { workload: whole.workload.at(parameters), weight: 0, ..whole.clone() });
+                fixed.tasks.len() - 1
+            });
+            fixed.tasks[own].weight = fixed.tasks[own].weight.saturating_add(iterations);
+            fixed.calls[number].callee = Callee::Task(own);
+        }
+        for buffer in &mut fixed.buffers {
+            buffer.shape = std::mem::take(&mut buffer.extents).at(&buffer.shape, values);
+        }
+        fixed
+    }
+
+    /// Names and tensors of the inputs, in the order of the buffers, which is that of the program.
+    pub fn inputs(&self) -> Vec<(&str, Tensor)> {
+        let tensor = |buffer: &NetworkBuffer| Tensor {
+            extents: buffer.extents.clone(),
+            ..Tensor::new(buffer.shape.clone(), buffer.dtype, Role::Input)
+        };
+        let mut named = Vec::new();
+        for buffer in &self.buffers {
+            if let Source::Input(name) = &buffer.source {
+                named.push((name.as_str(), tensor(buffer)));
+            }
+        }
+        named
+    }
+
+    /// The values of its symbols for inputs of these shapes.
+    ///
+    /// # Errors
+    /// As [`Symbols::values`].
+    pub fn symbol_values(&self, shapes: &[&[i64]]) -> Result<Vec<i64>, ExtentError> {
+        let inputs = self.inputs();
+        let named: Vec<(&str, &Tensor)> = inputs.iter().map(|(name, tensor)| (*name, tensor)).collect();
+        self.symbols.values(&named, shapes)
+    }
+
+    /// Runs all calls by the naive evaluator, with extents as the inputs have them. Inputs are named; the
+    /// outputs come in the order of the buffers.
     ///
     /// # Errors
     /// [`NetworkEvaluateError`] where inputs are missing or of another type or shape, where the network
     /// breaks its invariants, or where a gather leaves its table.
     pub fn evaluate(&self, inputs: &[(&str, &Array)]) -> Result<Vec<(String, Array)>, NetworkEvaluateError> {
         self.validate()?;
+        if self.symbols.is_empty() {
+            return self.run(inputs);
+        }
+        let mut shapes = Vec::new();
+        for (name, _) in self.inputs() {
+            let given = inputs.iter().find(|(given, _)| *given == name);
+            let (_, array) = given.ok_or_else(|| NetworkEvaluateError::Missing { name: name.to_string() })?;
+            shapes.push(array.shape());
+        }
+        let values = self.symbol_values(&shapes)?;
+        let fixed = self.at(&values);
+        fixed.validate()?;
+        fixed.run(inputs)
+    }
+
+    /// Runs all calls of a network of fixed extents.
+    fn run(&self, inputs: &[(&str, &Array)]) -> Result<Vec<(String, Array)>, NetworkEvaluateError> {
         let mut memory = Vec::with_capacity(self.buffers.len());
         for buffer in &self.buffers {
             memory.push(initial_bytes(buffer, inputs)?);
@@ -62,11 +146,13 @@ impl Network {
             };
             let inner = rest.iter().take_while(|inner| inner.calls.start < region.calls.end).count();
             match &region.kind {
-                RegionKind::Repeat { count } => {
+                RegionKind::Repeat { count, .. } => {
                     for iteration in 0..*count {
                         self.run_calls(region.calls.clone(), &rest[..inner], iteration, memory)?;
                     }
                 }
+                // all of them compute the same
+                RegionKind::Nearest { .. } => self.run_call(&self.calls[at], iteration, memory)?,
                 RegionKind::If { condition, wanted } => {
                     let is_true = memory[condition.buffer][condition.offset_at(iteration) as usize] != 0;
                     if is_true == *wanted {

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use super::extent::{self, Extent, are_views, most, of_tensor};
 use super::prepare::extents_of;
 use super::size::{Size, count_loads, may_be_copied};
 use super::view::{Split, flat, identity_address, permutation, reshape_access, tidy, tidy_index, variables};
@@ -22,10 +23,10 @@ pub struct Member {
 #[derive(Clone, Debug)]
 pub struct Group {
     /// Extents of the axes that all members share.
-    pub rows: Vec<i64>,
+    pub rows: Vec<Extent>,
     /// Where the anchor reduces whole rows (softmax, normalisation, mean): the row's extents. Members may
     /// then range over `rows` and `columns`, and reduce `columns` again.
-    pub columns: Option<Vec<i64>>,
+    pub columns: Option<Vec<Extent>>,
     pub members: Vec<Member>,
     /// Groups that write what this one reads.
     pub after: BTreeSet<usize>,
@@ -38,8 +39,8 @@ impl Group {
     pub fn new(member: Member, tensors: &[Tensor]) -> Group {
         let stage = &member.stage;
         let columns =
-            (stage.is_reduction() && reads_each_element_once(stage, tensors)).then(|| stage.reduction.clone());
-        let rows = stage.spatial.clone();
+            (stage.is_reduction() && reads_each_element_once(stage, tensors)).then(|| extent::reduction(stage));
+        let rows = extent::spatial(stage);
         Group { rows, columns, members: vec![member], after: BTreeSet::new(), operation: None }
     }
 
@@ -49,12 +50,12 @@ impl Group {
     }
 
     pub fn writes(&self, tensor: TensorId) -> bool {
-        self.view(tensor).is_some()
+        self.members.iter().any(|member| member.stage.output == tensor)
     }
 
     /// The shape through which the group's members look at a tensor that one of them writes.
-    pub fn view(&self, tensor: TensorId) -> Option<&[i64]> {
-        self.members.iter().find(|m| m.stage.output == tensor).map(|m| m.stage.spatial.as_slice())
+    pub fn view(&self, tensor: TensorId) -> Option<Vec<Extent>> {
+        self.members.iter().find(|m| m.stage.output == tensor).map(|m| extent::spatial(&m.stage))
     }
 
     pub fn has_reduction(&self) -> bool {
@@ -73,26 +74,28 @@ impl Group {
         let mut aligned = true;
         let value = moved.value.map_loads(&mut |tensor, indices| {
             let view = self.view(tensor)?;
-            let address = flat(indices, &tensors[tensor.0 as usize].shape, &extents);
-            aligned &= view.len() <= extents.len() && address == identity_address(view, 0);
+            let about = &tensors[tensor.0 as usize];
+            let address = flat(indices, &about.shape, &extents);
+            let in_order = || address == identity_address(&most(&view), 0) && are_views(&of_tensor(about), &view);
+            aligned &= view.len() <= extents.len() && in_order();
             Some(Expr::load(tensor, variables(0, view.len())))
         });
         aligned.then_some(Stage { value, ..moved })
     }
 
-    /// Over which of the group's axes a stage ranges, by its number of points.
+    /// Over which of the group's axes a stage ranges: those with as many points, in every run.
     fn target_axes(&self, stage: &Stage) -> Option<Axes> {
-        let points = |extents: &[i64]| extents.iter().product::<i64>();
-        let (spatial, reduction) = (points(&stage.spatial), points(&stage.reduction));
-        let rows = points(&self.rows);
+        let (spatial, reduction) = (extent::spatial(stage), extent::reduction(stage));
+        let is_rows = are_views(&spatial, &self.rows);
         match (&self.columns, stage.is_reduction()) {
-            (Some(columns), true) if spatial == rows && reduction == points(columns) => {
+            (Some(columns), true) if is_rows && are_views(&reduction, columns) => {
                 Some(Axes { spatial: self.rows.clone(), reduction: columns.clone() })
             }
             (_, true) => None,
-            (_, false) if spatial == rows => Some(Axes { spatial: self.rows.clone(), reduction: vec![] }),
-            (Some(columns), false) if spatial == rows * points(columns) => {
-                Some(Axes { spatial: [self.rows.as_slice(), columns].concat(), reduction: vec![] })
+            (_, false) if is_rows => Some(Axes { spatial: self.rows.clone(), reduction: vec![] }),
+            (Some(columns), false) => {
+                let whole = [self.rows.as_slice(), columns].concat();
+                are_views(&spatial, &whole).then_some(Axes { spatial: whole, reduction: vec![] })
             }
             _ => None,
         }
@@ -105,16 +108,21 @@ impl Group {
     /// `None` where it does not read each element once. The caller makes sure that nobody else reads the
     /// group's tensors.
     pub fn permute(&self, stage: &Stage, tensors: &[Tensor]) -> Option<(Group, Stage)> {
-        let members_are_rows = self.members.iter().all(|m| m.stage.spatial == self.rows);
+        let members_are_rows = self.members.iter().all(|m| extent::spatial(&m.stage) == self.rows);
         if stage.is_reduction() || !members_are_rows {
             return None;
         }
+        let axes = extent::spatial(stage);
         let mut split: Option<Split> = None;
         let mut agree = true;
         stage.value.for_each_load(&mut |tensor, indices| {
             if self.writes(tensor) {
-                let access = reshape_access(indices, &tensors[tensor.0 as usize].shape, &self.rows, &stage.spatial);
-                let found = permutation(&access, &self.rows, &stage.spatial);
+                let shape = of_tensor(&tensors[tensor.0 as usize]);
+                let found = are_views(&shape, &self.rows).then(|| {
+                    let access = reshape_access(indices, &shape, &self.rows, &stage.spatial);
+                    permutation(&access, &self.rows, &axes)
+                });
+                let found = found.flatten();
                 agree &= match (&split, &found) {
                     (_, None) => false,
                     (None, _) => true,
@@ -132,60 +140,67 @@ impl Group {
         for Member { stage, .. } in &mut group.members {
             let spatial = stage.spatial.len();
             let replace = |var: Var| {
-                let at = var.0 as usize;
+                let at = var.as_parameter().is_none().then_some(var.0 as usize)?;
                 Some(match split.indices.get(at) {
                     Some(index) if at < spatial => index.clone(),
                     _ => Index::var(Var((axes + at - spatial) as u32)),
                 })
             };
             stage.value = stage.value.substitute(&replace).map_loads(&mut |t, i| internal(t, i));
-            stage.spatial = split.extents.clone();
+            stage.extents = extent::formulas(&[split.extents.as_slice(), &extent::reduction(stage)].concat());
+            stage.spatial = most(&split.extents);
             stage.value = tidy(&stage.value, &extents_of(stage));
         }
         group.rows = split.extents.clone();
         let value = stage.value.substitute(&|var| split.axes.get(var.0 as usize).cloned());
-        let value = tidy(&value.map_loads(&mut |t, i| internal(t, i)), &split.extents);
-        Some((group, Stage::map(stage.output, split.extents, value)))
+        let spatial = most(&split.extents);
+        let value = tidy(&value.map_loads(&mut |t, i| internal(t, i)), &spatial);
+        let extents = extent::formulas(&split.extents);
+        Some((group, Stage { extents, ..Stage::map(stage.output, spatial, value) }))
     }
 }
 
 struct Axes {
-    spatial: Vec<i64>,
-    reduction: Vec<i64>,
+    spatial: Vec<Extent>,
+    reduction: Vec<Extent>,
 }
 
-/// The same stage over axes that run through the same points in the same order.
-pub fn restate(stage: &Stage, spatial: &[i64], reduction: &[i64]) -> Stage {
-    if stage.spatial == spatial && stage.reduction == reduction {
+/// The same stage over axes that run through the same points in the same order: views of its own.
+pub fn restate(stage: &Stage, spatial: &[Extent], reduction: &[Extent]) -> Stage {
+    let old = (extent::spatial(stage), extent::reduction(stage));
+    if old.0 == spatial && old.1 == reduction {
         return stage.clone();
     }
-    let extents = [spatial, reduction].concat();
-    let access = |first: usize, new: &[i64], old: &[i64]| {
-        let address = reshape_access(&variables(first, new.len()), new, old, &extents);
+    let whole = [spatial, reduction].concat();
+    let ranges = most(&whole);
+    let access = |first: usize, new: &[Extent], old: &[Extent]| {
+        let address = reshape_access(&variables(first, new.len()), new, old, &ranges);
         debug_assert_eq!(address.len(), old.len());
         address
     };
-    let axes = [access(0, spatial, &stage.spatial), access(spatial.len(), reduction, &stage.reduction)].concat();
-    let value = tidy(&stage.value.substitute(&|var| axes.get(var.0 as usize).cloned()), &extents);
-    Stage { spatial: spatial.to_vec(), reduction: reduction.to_vec(), value, ..stage.clone() }
+    let axes = [access(0, spatial, &old.0), access(spatial.len(), reduction, &old.1)].concat();
+    let value = tidy(&stage.value.substitute(&|var| axes.get(var.0 as usize).cloned()), &ranges);
+    let (spatial, reduction, extents) = (most(spatial), most(reduction), extent::formulas(&whole));
+    Stage { spatial, reduction, value, extents, ..stage.clone() }
 }
 
 /// Whether a reduction reads some tensor so that each element takes part once: a row reduction, not a
 /// contraction or a window.
 fn reads_each_element_once(stage: &Stage, tensors: &[Tensor]) -> bool {
-    let extents = extents_of(stage);
+    let extents = extent::axes(stage);
     let mut found = false;
     stage.value.for_each_load(&mut |tensor, indices| {
-        found |= permutation(indices, &tensors[tensor.0 as usize].shape, &extents).is_some();
-        found |= indices.iter().any(Index::has_value) && names_each_axis_once(indices, &extents);
+        found |= permutation(indices, &of_tensor(&tensors[tensor.0 as usize]), &extents).is_some();
+        found |= indices.iter().any(Index::has_value) && names_each_axis_once(indices, extents.len());
     });
     found
 }
 
 /// Gathered rows: each axis selects along a dimension of its own, or by a gathered index.
-fn names_each_axis_once(indices: &[Index], extents: &[i64]) -> bool {
-    (0..extents.len()).all(|axis| indices.iter().filter(|index| index.mentions(Var(axis as u32))).count() == 1)
-        && indices.iter().all(|index| index.as_var().is_some() || index.has_value())
+fn names_each_axis_once(indices: &[Index], rank: usize) -> bool {
+    let is_axis = |index: &Index| index.as_var().is_some_and(|var| var.as_parameter().is_none());
+    (0..rank).all(|axis| indices.iter().filter(|index| index.mentions(Var(axis as u32))).count() == 1)
+        && indices.iter().all(|index| is_axis(index) || index.has_value())
 }
 
 /// Rewrites the members' accesses to `shape` views and drops what nobody reads: element-wise members with a
@@ -252,9 +267,18 @@ fn fits_readers(members: &[Member], at: usize, read_by: &[usize]) -> bool {
 }
 
 /// The part of a tensor's leading dimension that `stages` read, if it is narrower than the tensor: `(first,
-/// count)`.
-pub fn narrowed_rows(stages: &[&Stage], tensor: TensorId, shape: &[i64]) -> Option<(i64, i64)> {
-    let extent = *shape.first()?;
+/// count)`. It is where it is, and in the tensor, in every run; `least` is the least that an extent can be.
+pub fn narrowed_rows(
+    stages: &[&Stage],
+    tensor: TensorId,
+    shape: &[Extent],
+    least: &dyn Fn(&Extent) -> i64,
+) -> Option<(i64, i64)> {
+    let (leading, inner) = shape.split_first()?;
+    if !inner.iter().all(Extent::is_fixed) {
+        return None;
+    }
+    let extent = leading.most;
     let (mut low, mut high, mut known) = (i64::MAX, i64::MIN, true);
     for stage in stages {
         let extents = extents_of(stage);
@@ -267,6 +291,6 @@ pub fn narrowed_rows(stages: &[&Stage], tensor: TensorId, shape: &[i64]) -> Opti
             }
         });
     }
-    let inside = known && low >= 0 && high < extent && low <= high;
+    let inside = known && low >= 0 && high < least(leading) && low <= high;
     (inside && high - low + 1 < extent).then_some((low, high - low + 1))
 }

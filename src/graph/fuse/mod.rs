@@ -24,6 +24,7 @@ mod chain;
 mod concat;
 mod cost;
 mod evaluate;
+mod extent;
 mod group;
 mod name;
 mod network;
@@ -207,7 +208,7 @@ impl Fusion {
             .final_readers(tensor)
             .into_iter()
             .filter_map(|at| self.prepared.steps[at].stage())
-            .map(|reader| Reader { reads: reader.stage.points() as f64 / elements as f64 })
+            .map(|reader| Reader::of(&reader.stage, elements))
             .collect();
         let own_size = |t: &TensorId| self.prepared.tensor(*t).elements() * 2 >= elements;
         let operands = loads(stage).into_iter().filter(own_size).count();
@@ -452,7 +453,7 @@ impl Fusion {
             // Members of a group look at its tensors through its own axes.
             let mut tensors = self.prepared.tensors.clone();
             for member in &part.members {
-                tensors[member.stage.output.0 as usize].shape = member.stage.spatial.clone();
+                extent::view_through(&mut tensors[member.stage.output.0 as usize], &member.stage);
             }
             for member in &part.members {
                 let stage = merged.align(&member.stage, &tensors)?;

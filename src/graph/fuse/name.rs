@@ -1,13 +1,15 @@
 //! Names of tasks, for people: what is computed, and how large.
 
 use super::cost::Cost;
+use super::extent::{self, Extent};
 use crate::workload::{Atom, Binary, Combiner, Expr, Index, Role, Stage, TensorId, Unary, Var, Workload};
 
 /// `nodes` are the ONNX nodes of its first call. Such as `conv_3x3s2_64x56x56_128_relu`,
-/// `dense_128x768x768_gelu`, `softmax_12x128x128`, `attention_12x128x128x64`, `elementwise_128x768`.
+/// `dense_128x768x768_gelu`, `softmax_12x128x128`, `attention_12x128x128x64`, `elementwise_128x768`. Extents
+/// that are known when it runs are letters, as in `attention_12xnxnplusmx64`.
 pub fn task_name(workload: &Workload, nodes: &[String]) -> String {
     let anchors: Vec<&Stage> = workload.stages.iter().filter(|s| s.is_reduction()).collect();
-    let output = workload.stages.last().map_or(String::new(), |s| extents(&s.spatial));
+    let output = workload.stages.last().map_or(String::new(), |s| extents(&extent::spatial(s)));
     match anchors.as_slice() {
         [] => map_name(workload, &output),
         [anchor] if workload.stages.iter().any(|s| s.spatial.len() > anchor.spatial.len()) => {
@@ -24,24 +26,70 @@ pub fn task_name(workload: &Workload, nodes: &[String]) -> String {
                     "softmax" => "attention".to_string(),
                     other => format!("matmul_{other}"),
                 };
-                format!("{kind}_{}x{}", extents(&first.spatial), extents(&[first.reduction.iter().product()]))
+                format!("{kind}_{}x{}", extents(&extent::spatial(first)), product(&extent::reduction(first)))
             }
             None => format!("{}_{}", chain_name(workload), widest(workload)),
         },
     }
 }
 
-fn extents(list: &[i64]) -> String {
+fn extents(list: &[Extent]) -> String {
     if list.is_empty() {
         return "1".into();
     }
-    list.iter().map(i64::to_string).collect::<Vec<_>>().join("x")
+    list.iter().map(|extent| product(std::slice::from_ref(extent))).collect::<Vec<_>>().join("x")
+}
+
+/// Extents that are one number: `768`, `12n`, `nplusm`; `upto512` for what is not said so simply.
+fn product(list: &[Extent]) -> String {
+    let fixed: i64 = list.iter().filter(|extent| extent.is_fixed()).map(|extent| extent.most).product();
+    let formulas: Vec<&Index> = list.iter().filter_map(|extent| extent.formula.as_ref()).collect();
+    let said = match formulas.as_slice() {
+        [] => Some(fixed.to_string()),
+        [formula] => sum((*formula).clone().times(fixed)),
+        several => several
+            .iter()
+            .try_fold((fixed, String::new()), |(factor, letters), formula| {
+                let [(Atom::Var(var), own)] = formula.terms() else { return None };
+                (formula.offset() == 0).then(|| (factor * own, letters + &letter(*var)))
+            })
+            .map(|(factor, letters)| times(factor, &letters)),
+    };
+    said.unwrap_or_else(|| format!("upto{}", extent::points(list)))
+}
+
+/// A sum of parameters, of which none is subtracted.
+fn sum(formula: Index) -> Option<String> {
+    let mut said = String::new();
+    for (atom, coefficient) in formula.terms() {
+        let Atom::Var(var) = atom else { return None };
+        if *coefficient < 1 {
+            return None;
+        }
+        said += if said.is_empty() { "" } else { "plus" };
+        said += &times(*coefficient, &letter(*var));
+    }
+    Some(match formula.offset() {
+        0 => said,
+        more if more > 0 => format!("{said}plus{more}"),
+        less => format!("{said}minus{}", -less),
+    })
+}
+
+fn times(factor: i64, what: &str) -> String {
+    if factor == 1 { what.to_string() } else { format!("{factor}{what}") }
+}
+
+/// What a parameter is called.
+fn letter(var: Var) -> String {
+    let number = var.as_parameter().unwrap_or(0);
+    "nmklpqrs".get(number..=number).map_or_else(|| format!("n{number}"), str::to_string)
 }
 
 /// The extents of the stage with most elements.
 fn widest(workload: &Workload) -> String {
     let stage = workload.stages.iter().max_by_key(|s| s.spatial.iter().product::<i64>());
-    stage.map_or(String::new(), |s| extents(&s.spatial))
+    stage.map_or(String::new(), |s| extents(&extent::spatial(s)))
 }
 
 fn map_name(workload: &Workload, output: &str) -> String {
@@ -87,14 +135,14 @@ fn reduction_name(anchor: &Stage) -> String {
         Some(Combiner::Minimum) => "min",
         None => "map",
     };
-    format!("{kind}_{}_over_{}", extents(&anchor.spatial), extents(&anchor.reduction))
+    format!("{kind}_{}_over_{}", extents(&extent::spatial(anchor)), extents(&extent::reduction(anchor)))
 }
 
 /// Matrix products, convolutions and pooling, recognised by their accesses.
 fn anchor_name(workload: &Workload, anchor: &Stage, nodes: &[String]) -> Option<String> {
     let mut operands: Vec<(TensorId, Vec<Index>)> = Vec::new();
     anchor.value.for_each_load(&mut |tensor, indices| operands.push((tensor, indices.to_vec())));
-    let rank = anchor.spatial.len();
+    let (rank, axes) = (anchor.spatial.len(), extent::spatial(anchor));
     // A window: a dimension that moves with one spatial and one reduction axis, the former of which no other
     // operand knows (a group or a head is known to both).
     let knows = |axis: usize| {
@@ -130,14 +178,14 @@ fn anchor_name(workload: &Workload, anchor: &Stage, nodes: &[String]) -> Option<
             windows.iter().map(|(_, s, ..)| *s).max().filter(|s| *s > 1).map_or(String::new(), |s| format!("s{s}"));
         let dilation =
             windows.iter().map(|(.., d, _)| *d).max().filter(|d| *d > 1).map_or(String::new(), |d| format!("d{d}"));
-        let input = extents(&workload.tensor(tensor).shape);
+        let input = extents(&extent::of_tensor(workload.tensor(tensor)));
         let channels = operands.iter().flat_map(|(_, i)| i).filter(|index| {
             (0..rank).any(|a| index.mentions(Var(a as u32)) && knows(a) > 1)
                 && (rank..anchor.rank()).any(|a| index.mentions(Var(a as u32)))
         });
         let grouped = if channels.count() > 0 { "grouped_" } else { "" };
-        let outside: Vec<i64> =
-            (0..rank).filter(|a| windows.iter().all(|w| w.3 != *a)).map(|a| anchor.spatial[a]).collect();
+        let outside: Vec<Extent> =
+            (0..rank).filter(|a| windows.iter().all(|w| w.3 != *a)).map(|a| axes[a].clone()).collect();
         return Some(match (is_product, anchor.combiner) {
             (true, _) if anchor.reduction.len() == windows.len() => {
                 format!("depthwise_{kernel}{stride}{dilation}_{input}")
@@ -150,20 +198,21 @@ fn anchor_name(workload: &Workload, anchor: &Stage, nodes: &[String]) -> Option<
     if !is_contraction(anchor) {
         return None;
     }
-    let k = extents(&[anchor.reduction.iter().product()]);
+    let k = product(&extent::reduction(anchor));
     let constants = operands.iter().filter(|(t, _)| workload.tensor(*t).role == Role::Constant);
     let constant = constants.max_by_key(|(t, _)| workload.tensor(*t).elements());
     let Some((_, weight)) = constant else {
         // Neither operand is a weight: a product of activations.
-        return Some(format!("matmul_{}x{k}", extents(&anchor.spatial)));
+        return Some(format!("matmul_{}x{k}", extents(&extent::spatial(anchor))));
     };
     let of_weight = |axis: &usize| weight.iter().any(|index| index.mentions(Var(*axis as u32)));
-    let size =
-        |weight: bool| -> i64 { (0..rank).filter(|a| of_weight(a) == weight).map(|a| anchor.spatial[a]).product() };
+    let size = |weight: bool| {
+        product(&(0..rank).filter(|a| of_weight(a) == weight).map(|a| axes[a].clone()).collect::<Vec<_>>())
+    };
     let step = operands.iter().flat_map(|(_, i)| i).flat_map(|i| i.terms()).map(|(_, c)| *c).max().unwrap_or(1);
     Some(match nodes.iter().any(|node| node.starts_with("Conv")) {
         true => {
-            let pixels: Vec<i64> = (0..rank).filter(|a| !of_weight(a)).map(|a| anchor.spatial[a]).collect();
+            let pixels: Vec<Extent> = (0..rank).filter(|a| !of_weight(a)).map(|a| axes[a].clone()).collect();
             let stride = if step == 2 { "s2" } else { "" };
             format!("conv_1x1{stride}_{k}x{}_{}", extents(&pixels), size(true))
         }

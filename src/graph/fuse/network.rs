@@ -3,21 +3,22 @@
 use std::collections::{BTreeMap, HashMap};
 use std::hash::{DefaultHasher, Hash, Hasher};
 
+use super::extent::{self, of_tensor};
 use super::group::{Group, narrowed_rows};
 use super::groups_of;
 use super::name::task_name;
 use super::prepare::{Block, Prepared};
 use crate::graph::{
     Binding, Call, Callee, Collected, Conditional, LibraryCall, Motion, Network, NetworkBuffer, NetworkTask, Program,
-    Region, RegionKind, Scanned, Source, State, Step, TensorData,
+    Region, RegionKind, Repeat, RunTime, Scanned, Source, State, Step, TensorData,
 };
-use crate::workload::{Expr, Index, Role, Stage, TensorId, Workload, canonical};
+use crate::workload::{Expr, Extents, Index, Role, Stage, Tensor, TensorId, Var, Workload, canonical};
 
 /// The network of a program that was checked.
 pub fn assemble(program: &Program, block: Block<'_>) -> Network {
     let mut assembly = Assembly {
         program,
-        network: Network::default(),
+        network: Network { symbols: program.symbols.clone(), ..Network::default() },
         place_of: HashMap::new(),
         constants: HashMap::new(),
         task_of: HashMap::new(),
@@ -45,6 +46,16 @@ impl NetworkTask {
     pub fn bytes(&self) -> usize {
         super::validate::bound_tensors(&self.workload).map(|(_, tensor)| tensor.bytes()).sum()
     }
+}
+
+/// A number that is known only when it runs.
+fn run_time(formula: &Index) -> Option<Index> {
+    Some(formula.clone()).filter(|formula| formula.as_constant().is_none())
+}
+
+fn add(workload: &mut Workload, tensor: Tensor) -> TensorId {
+    workload.tensors.push(tensor);
+    TensorId(workload.tensors.len() as u32 - 1)
 }
 
 /// The groups that read each tensor.
@@ -84,7 +95,7 @@ impl Assembly<'_> {
         let prepared = level.prepared;
         for step in &prepared.steps {
             if let Step::Repeat(repeat) = step {
-                repeat.states.iter().for_each(|state| self.add_state(state, repeat.count));
+                repeat.states.iter().for_each(|state| self.add_state(state, repeat));
             }
         }
         let needed = readers(groups);
@@ -100,17 +111,32 @@ impl Assembly<'_> {
     }
 
     /// Memory for a state: iterations read one half of it and write the other, in turn.
-    fn add_state(&mut self, state: &State, count: i64) {
+    fn add_state(&mut self, state: &State, repeat: &Repeat) {
         let about = self.program.tensor(state.initial);
         let (elements, shape) = (about.elements(), [&[2], about.shape.as_slice()].concat());
+        let size = self.network.symbols.elements(about);
         let buffer = self.network.buffers.len();
-        self.network.buffers.push(NetworkBuffer { shape, dtype: about.dtype, source: Source::Intermediate });
-        let moving =
-            |phase| Binding { motion: Motion { step: elements, period: 2, phase }, ..Binding::fixed(buffer, 0) };
+        self.network.buffers.push(NetworkBuffer {
+            shape,
+            extents: about.extents.moved(|axis| Some(axis + 1)),
+            dtype: about.dtype,
+            source: Source::Intermediate,
+        });
+        let moving = |phase| Binding {
+            motion: Motion { step: elements, period: 2, phase },
+            run_time: RunTime { step: run_time(&size), offset: None },
+            ..Binding::fixed(buffer, 0)
+        };
         self.place_of.insert(state.initial, Binding::fixed(buffer, 0));
         self.place_of.insert(state.current, moving(0));
         self.place_of.insert(state.next, moving(1));
-        self.place_of.insert(state.last, Binding::fixed(buffer, count % 2 * elements));
+        // after an odd number of iterations, the last one wrote the second half
+        let (parity, most) = match &repeat.formula {
+            Some(count) => (count.clone().modulo(2), 1),
+            None => (Index::constant(repeat.count % 2), repeat.count % 2),
+        };
+        let last = Binding::fixed(buffer, 0).later(&self.network.symbols.product(&parity, &size), most * elements);
+        self.place_of.insert(state.last, last);
     }
 
     fn add_operation(&mut self, level: &mut Level<'_>, operation: &Step) {
@@ -126,7 +152,11 @@ impl Assembly<'_> {
             Step::Library(LibraryCall { routine, inputs, outputs, .. }) => {
                 let mut arguments: Vec<Binding> = inputs.iter().map(|input| self.read_place(level, *input)).collect();
                 arguments.extend(outputs.iter().map(|output| self.binding(level, *output, 0)));
-                self.network.calls.push(Call { callee: Callee::Library(routine.clone()), arguments });
+                self.network.calls.push(Call {
+                    callee: Callee::Library(routine.clone()),
+                    arguments,
+                    parameters: Vec::new(),
+                });
             }
             Step::If(Conditional { condition, branches, outputs, .. }) => {
                 let condition = self.read_place(level, *condition);
@@ -135,32 +165,44 @@ impl Assembly<'_> {
                         let place = self.binding(level, *output, 0);
                         self.place_of.insert(*result, place);
                     }
-                    self.add_region(RegionKind::If { condition, wanted }, &branch.steps, &branch.results);
+                    let kind = RegionKind::If { condition: condition.clone(), wanted };
+                    self.add_region(kind, &branch.steps, &branch.results);
                 }
             }
             Step::Repeat(repeat) => {
-                let moving = |whole: Binding, part: TensorId, reversed: bool, program: &Program| {
-                    let step = program.tensor(part).elements();
-                    let (first, step) = if reversed { ((repeat.count - 1) * step, -step) } else { (0, step) };
-                    let motion = Motion { step, period: 0, phase: 0 };
-                    Binding { offset: whole.offset + first, motion, ..whole }
-                };
                 for Scanned { whole, part, reversed } in &repeat.scanned {
                     let whole = self.read_place(level, *whole);
-                    let place = moving(whole, *part, *reversed, self.program);
+                    let place = self.element(&whole, *part, repeat, *reversed);
                     self.place_of.insert(*part, place);
                 }
                 for Collected { part, whole, reversed } in &repeat.collected {
                     let whole = self.binding(level, *whole, 0);
-                    self.place_of.insert(*part, moving(whole, *part, *reversed, self.program));
+                    let place = self.element(&whole, *part, repeat, *reversed);
+                    self.place_of.insert(*part, place);
                 }
                 let results: Vec<TensorId> = repeat.states.iter().map(|state| state.next).collect();
                 let results = [results, repeat.collected.iter().map(|collected| collected.part).collect()].concat();
                 self.iterations = self.iterations.saturating_mul(repeat.count as usize);
-                self.add_region(RegionKind::Repeat { count: repeat.count }, &repeat.body, &results);
+                let kind = RegionKind::Repeat { count: repeat.count, formula: repeat.formula.clone() };
+                self.add_region(kind, &repeat.body, &results);
                 self.iterations /= repeat.count as usize;
             }
         }
+    }
+
+    /// Where an iteration finds its element of the leading axis of a tensor.
+    fn element(&mut self, whole: &Binding, part: TensorId, repeat: &Repeat, reversed: bool) -> Binding {
+        let about = self.program.tensor(part);
+        let (size, most) = (self.network.symbols.elements(about), about.elements());
+        let (direction, first) = match reversed {
+            false => (1, whole.clone()),
+            true => {
+                let last = repeat.formula.clone().unwrap_or(Index::constant(repeat.count)).plus_constant(-1);
+                (-1, whole.later(&self.network.symbols.product(&last, &size), (repeat.count - 1) * most))
+            }
+        };
+        let motion = Motion { step: direction * most, period: 0, phase: 0 };
+        Binding { motion, run_time: RunTime { step: run_time(&size.times(direction)), ..first.run_time }, ..first }
     }
 
     /// Where an operation finds a tensor that it reads.
@@ -180,10 +222,13 @@ impl Assembly<'_> {
     }
 
     fn add_call(&mut self, level: &mut Level<'_>, group: &Group, kept: &dyn Fn(TensorId) -> bool) {
-        let (workload, bindings) = self.workload(level, group, kept);
+        let (mut workload, bindings) = self.workload(level, group, kept);
+        let symbols = self.network.symbols.become_parameters(&mut workload);
         let canonical = canonical(&workload);
         let renumbered = bindings.into_iter().filter_map(|(id, at)| Some((canonical.tensors[id.0 as usize]?, at)));
         let arguments: BTreeMap<TensorId, Binding> = renumbered.collect();
+        let renumbered = symbols.iter().zip(&canonical.parameters).filter_map(|(symbol, at)| Some(((*at)?, *symbol)));
+        let parameters: BTreeMap<usize, Var> = renumbered.collect();
         let tasks = &mut self.network.tasks;
         let task = *self.task_of.entry(canonical.workload.clone()).or_insert_with(|| {
             let mut nodes: Vec<String> = Vec::new();
@@ -199,7 +244,8 @@ impl Assembly<'_> {
         });
         self.network.tasks[task].weight = self.network.tasks[task].weight.saturating_add(self.iterations);
         let (callee, arguments) = (Callee::Task(task), arguments.into_values().collect());
-        self.network.calls.push(Call { callee, arguments });
+        let parameters = parameters.into_values().map(Index::var).collect();
+        self.network.calls.push(Call { callee, arguments, parameters });
     }
 
     /// The group's computation, and by its tensors where inputs, constants and outputs lie.
@@ -219,20 +265,23 @@ impl Assembly<'_> {
                 if own.contains_key(&tensor) || group.writes(tensor) {
                     return;
                 }
-                let source = level.prepared.tensor(tensor).clone();
-                let (mut shape, mut first) = (source.shape, 0);
-                if let Some((row, count)) = narrowed_rows(&stages, tensor, &shape) {
+                let source = level.prepared.tensor(tensor);
+                let (mut shape, mut extents, mut first) = (source.shape.clone(), source.extents.clone(), 0);
+                let least = |extent: &extent::Extent| level.prepared.least(extent);
+                if let Some((row, count)) = narrowed_rows(&stages, tensor, &of_tensor(source), &least) {
                     (first, shape[0]) = (row, count);
+                    extents = Extents::fixed();
                 }
                 let skipped = first * shape.iter().skip(1).product::<i64>();
                 let role = if source.role == Role::Constant { Role::Constant } else { Role::Input };
-                let id = workload.add_tensor(shape, source.dtype, role);
+                let id = add(&mut workload, Tensor { shape, extents, role, dtype: source.dtype });
                 bindings.push((id, self.binding(level, tensor, skipped)));
                 own.insert(tensor, (id, first));
             });
             let role = if kept(stage.output) { Role::Output } else { Role::Intermediate };
             let dtype = level.prepared.tensor(stage.output).dtype;
-            let id = workload.add_tensor(stage.spatial.clone(), dtype, role);
+            let extents = extent::formulas(&extent::spatial(stage));
+            let id = add(&mut workload, Tensor { shape: stage.spatial.clone(), extents, role, dtype });
             if role == Role::Output {
                 bindings.push((id, self.binding(level, stage.output, 0)));
             }
@@ -255,7 +304,7 @@ impl Assembly<'_> {
     fn binding(&mut self, level: &mut Level<'_>, tensor: TensorId, skipped: i64) -> Binding {
         let (root, offset) = level.prepared.storage(tensor);
         if let Some(place) = self.place_of.get(&root) {
-            return Binding { offset: place.offset + offset + skipped, ..*place };
+            return place.later(&Index::constant(offset + skipped), offset + skipped);
         }
         let buffer = match level.buffer_of.get(&root) {
             Some(buffer) => *buffer,
@@ -288,7 +337,12 @@ impl Assembly<'_> {
     fn add_buffer(&mut self, level: &mut Level<'_>, tensor: TensorId, source: Source) -> usize {
         // Shapes as in the program, with their axes of extent 1.
         let known = self.program.tensors.get(tensor.0 as usize).unwrap_or(level.prepared.tensor(tensor));
-        self.network.buffers.push(NetworkBuffer { shape: known.shape.clone(), dtype: known.dtype, source });
+        self.network.buffers.push(NetworkBuffer {
+            shape: known.shape.clone(),
+            extents: known.extents.clone(),
+            dtype: known.dtype,
+            source,
+        });
         level.buffer_of.insert(tensor, self.network.buffers.len() - 1);
         self.network.buffers.len() - 1
     }

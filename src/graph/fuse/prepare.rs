@@ -6,9 +6,12 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 use super::PartitionError;
-use super::view::{flat, identity_address, reshape_access, tidy};
-use crate::graph::{Program, ProgramStage, Step, TensorData};
-use crate::workload::{DType, Expr, Index, Role, Stage, Tensor, TensorId, Var, integer_from_bytes, real_from_bytes};
+use super::extent::{self, Extent, are_views, of_tensor};
+use super::view::{flat, identity_address, reshape_access, tidy, without_ends};
+use crate::graph::{Program, ProgramStage, Step, TensorData, symbol};
+use crate::workload::{
+    DType, Expr, Index, Parameter, Role, Stage, Tensor, TensorId, Var, integer_from_bytes, real_from_bytes,
+};
 
 /// A program without views. Its tensors keep the ids that they have in the [`Program`]; parts of
 /// concatenations and extra outputs are appended.
@@ -32,6 +35,8 @@ pub struct Prepared {
     pub aliases: HashMap<TensorId, TensorId>,
     /// Tensors that a repetition writes over: nothing else can live in their memory.
     pub overwritten: BTreeSet<TensorId>,
+    /// The ranges of the program's symbols.
+    symbols: Vec<Parameter>,
 }
 
 /// Steps that are cut into tasks together: a program, or a block inside of one.
@@ -57,6 +62,7 @@ impl Prepared {
             kept: BTreeSet::new(),
             aliases: HashMap::new(),
             overwritten: BTreeSet::new(),
+            symbols: program.symbols.ranges(),
         };
         prepared.set_roles(&block);
         prepared.separate_outputs();
@@ -147,9 +153,17 @@ impl Prepared {
         &self.tensors[id.0 as usize]
     }
 
-    pub fn add_tensor(&mut self, shape: Vec<i64>, dtype: DType, role: Role) -> TensorId {
-        self.tensors.push(Tensor { shape, dtype, role });
+    pub fn add_tensor(&mut self, tensor: Tensor) -> TensorId {
+        self.tensors.push(tensor);
         TensorId(self.tensors.len() as u32 - 1)
+    }
+
+    /// The least that an extent is in any run.
+    pub fn least(&self, extent: &Extent) -> i64 {
+        match &extent.formula {
+            Some(formula) => symbol::range(formula, &self.symbols).map_or(0, |range| range.low.max(0)),
+            None => extent.most,
+        }
     }
 
     /// Gives every output name a tensor of its own: an input, a constant or a tensor with a second name is
@@ -158,14 +172,16 @@ impl Prepared {
         let mut seen = HashSet::new();
         for at in 0..self.outputs.len() {
             let (name, tensor) = self.outputs[at].clone();
-            let Tensor { shape, dtype, role } = self.tensor(tensor).clone();
+            let about = self.tensor(tensor).clone();
+            let role = about.role;
             if role == Role::Intermediate {
                 self.tensors[tensor.0 as usize].role = Role::Output;
             }
             if matches!(role, Role::Input | Role::Constant) || !seen.insert(tensor) {
-                let copy = self.add_tensor(shape.clone(), dtype, Role::Output);
-                let value = Expr::load(tensor, super::view::variables(0, shape.len()));
-                self.steps.push(Step::Stage(ProgramStage { stage: Stage::map(copy, shape, value), node: name }));
+                let copy = self.add_tensor(Tensor { role: Role::Output, ..about.clone() });
+                let value = Expr::load(tensor, super::view::variables(0, about.shape.len()));
+                let stage = Stage { extents: about.extents, ..Stage::map(copy, about.shape, value) };
+                self.steps.push(Step::Stage(ProgramStage { stage, node: name }));
                 self.outputs[at].1 = copy;
             }
         }
@@ -198,31 +214,37 @@ impl Prepared {
 
     /// Removes dimensions and axes of extent 1 everywhere.
     fn drop_unit_axes(&mut self) {
-        let keep: Vec<Vec<bool>> = self.tensors.iter().map(|t| t.shape.iter().map(|e| *e != 1).collect()).collect();
-        for tensor in &mut self.tensors {
-            tensor.shape.retain(|extent| *extent != 1);
+        let keep: Vec<Vec<bool>> =
+            self.tensors.iter().map(|t| (0..t.shape.len()).map(|dimension| !t.is_unit(dimension)).collect()).collect();
+        for (tensor, keep) in self.tensors.iter_mut().zip(&keep) {
+            let kept: Vec<Extent> = kept(&of_tensor(tensor), keep).cloned().collect();
+            (tensor.shape, tensor.extents) = (extent::most(&kept), extent::formulas(&kept));
         }
         for ProgramStage { stage, .. } in self.steps.iter_mut().filter_map(Step::stage_mut) {
-            let extents: Vec<i64> = (0..stage.rank()).map(|axis| stage.extent(axis)).collect();
             let mut next = 0;
-            let axes: Vec<Index> = extents
-                .iter()
-                .map(|extent| {
-                    if *extent == 1 {
+            let axes: Vec<Index> = (0..stage.rank())
+                .map(|axis| {
+                    if stage.is_unit(axis) {
                         return Index::constant(0);
                     }
                     next += 1;
                     Index::var(Var(next - 1))
                 })
                 .collect();
-            stage.spatial.retain(|extent| *extent != 1);
-            stage.reduction.retain(|extent| *extent != 1);
+            let longer = |extents: Vec<Extent>| -> Vec<Extent> {
+                extents.into_iter().filter(|extent| *extent != Extent::fixed(1)).collect()
+            };
+            let (spatial, reduction) = (longer(extent::spatial(stage)), longer(extent::reduction(stage)));
+            (stage.spatial, stage.reduction) = (extent::most(&spatial), extent::most(&reduction));
+            stage.extents = extent::formulas(&[spatial, reduction].concat());
             let value = stage.value.substitute(&|var| axes.get(var.0 as usize).cloned());
             let value = value.map_loads(&mut |tensor, indices| {
-                let kept = indices.iter().zip(&keep[tensor.0 as usize]).filter(|(_, keep)| **keep);
-                Some(Expr::load(tensor, kept.map(|(index, _)| index.clone()).collect()))
+                Some(Expr::load(tensor, kept(indices, &keep[tensor.0 as usize]).cloned().collect()))
             });
             stage.value = tidy(&value, &extents_of(stage));
+            if !stage.extents.is_fixed() {
+                stage.value = without_ends(&stage.value, &extent::axes(stage));
+            }
             if stage.reduction.is_empty() {
                 // A reduction over one element is the element.
                 stage.combiner = None;
@@ -242,20 +264,20 @@ impl Prepared {
                 Some(source.substitute(&|var| indices.get(var.0 as usize).cloned()))
             });
             let value = tidy(&value, &extents);
-            let (output, is_reduction) = (stage.output, stage.is_reduction());
+            let (output, is_reduction, own) = (stage.output, stage.is_reduction(), extent::spatial(stage));
             if let Some(held) = self.steps[at].stage_mut() {
                 held.stage.value = value.clone();
             }
             if is_reduction || self.overwritten.contains(&output) {
                 continue;
             }
-            let Some(source) = self.whole_copy(&value, &extents, self.tensor(output).dtype) else { continue };
+            let Some(source) = self.whole_copy(&value, &own, self.tensor(output).dtype) else { continue };
             let is_output = self.tensor(output).role == Role::Output;
             if !is_output || self.place(source, output, 0) {
                 // The source's dimensions are kept where both shapes have them.
-                let shape = self.tensor(source).shape.clone();
-                let own = super::view::variables(0, extents.len());
-                let indices = reshape_access(&own, &extents, &shape, &extents);
+                let shape = of_tensor(self.tensor(source));
+                let axes = super::view::variables(0, extents.len());
+                let indices = reshape_access(&axes, &own, &shape, &extents);
                 views.insert(output, Expr::load(source, indices));
                 if self.kept.remove(&output) {
                     self.kept.insert(source);
@@ -272,11 +294,11 @@ impl Prepared {
     }
 
     /// The tensor of which `value` over `extents` is a copy, element by element in memory order.
-    pub fn whole_copy(&self, value: &Expr, extents: &[i64], dtype: DType) -> Option<TensorId> {
+    pub fn whole_copy(&self, value: &Expr, extents: &[Extent], dtype: DType) -> Option<TensorId> {
         let Expr::Load { tensor, indices } = value else { return None };
-        let source = self.tensor(*tensor);
-        let same_size = source.elements() == extents.iter().product::<i64>() && source.dtype == dtype;
-        let in_order = same_size && flat(indices, &source.shape, extents) == identity_address(extents, 0);
+        let (source, ranges) = (self.tensor(*tensor), extent::most(extents));
+        let same_size = source.dtype == dtype && are_views(&of_tensor(source), extents);
+        let in_order = same_size && flat(indices, &source.shape, &ranges) == identity_address(&ranges, 0);
         in_order.then_some(*tensor)
     }
 
@@ -316,7 +338,12 @@ impl Prepared {
     }
 }
 
-/// Extents of all axes of a stage, spatial ones first.
+/// Those of a list that are to be kept.
+fn kept<'a, T>(list: &'a [T], keep: &'a [bool]) -> impl Iterator<Item = &'a T> {
+    list.iter().zip(keep).filter(|(_, keep)| **keep).map(|(item, _)| item)
+}
+
+/// Extents of all axes of a stage at most, spatial ones first.
 pub fn extents_of(stage: &Stage) -> Vec<i64> {
     (0..stage.rank()).map(|axis| stage.extent(axis)).collect()
 }
@@ -418,7 +445,7 @@ fn check_stage(program: &Program, stage: &Stage, node: &str, written: &[bool]) -
     let Some(output) = program.tensors.get(stage.output.0 as usize) else {
         return Err(PartitionError::UnknownTensor { id: stage.output.0, node: node.to_owned() });
     };
-    if output.shape != stage.spatial {
+    if of_tensor(output) != extent::spatial(stage) {
         return Err(PartitionError::Rank { id: stage.output.0, node: node.to_owned() });
     }
     match stage.points() < 1 {

@@ -7,7 +7,7 @@
 
 use std::collections::HashSet;
 
-use crate::workload::{Atom, Expr, Index, Stage, TensorId};
+use crate::workload::{Atom, Expr, Index, Stage, TensorId, Var};
 
 /// Maximum depth of a fused expression.
 const EXPRESSION_DEPTH: usize = 96;
@@ -22,6 +22,8 @@ const COPIED_PARTS: usize = 96;
 const TASK_PARTS: usize = 1024;
 /// Maximum number of tensors of a task.
 const TASK_TENSORS: usize = 192;
+/// Maximum number of symbols that the axes and indices of a task depend on.
+const TASK_SYMBOLS: usize = 32;
 
 /// The size of an expression.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -101,8 +103,24 @@ pub fn is_full(value: &Expr) -> bool {
 pub fn fits_task<'a>(stages: impl IntoIterator<Item = &'a Stage> + Clone) -> bool {
     let parts: usize = stages.clone().into_iter().map(|stage| Size::of(&stage.value).parts).sum();
     let mut tensors = distinct_loads(stages.clone().into_iter().map(|stage| &stage.value));
-    tensors.extend(stages.into_iter().map(|stage| stage.output));
-    parts <= TASK_PARTS && tensors.len() <= TASK_TENSORS
+    tensors.extend(stages.clone().into_iter().map(|stage| stage.output));
+    parts <= TASK_PARTS && tensors.len() <= TASK_TENSORS && distinct_symbols(stages).len() <= TASK_SYMBOLS
+}
+
+fn distinct_symbols<'a>(stages: impl IntoIterator<Item = &'a Stage>) -> HashSet<Var> {
+    let mut found = HashSet::new();
+    let mut note = |index: &Index| {
+        index.for_each_var(&mut |var| {
+            if var.as_parameter().is_some() {
+                found.insert(var);
+            }
+        });
+    };
+    for stage in stages {
+        stage.extents.iter().for_each(|(_, formula)| note(formula));
+        stage.value.for_each_index(&mut note);
+    }
+    found
 }
 
 fn distinct_loads<'a>(values: impl IntoIterator<Item = &'a Expr>) -> HashSet<TensorId> {
@@ -118,7 +136,7 @@ fn distinct_loads<'a>(values: impl IntoIterator<Item = &'a Expr>) -> HashSet<Ten
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::workload::{Binary, Unary, Var};
+    use crate::workload::{Binary, Unary};
 
     #[test]
     fn sizes_count_operators_and_indices() {

@@ -5,8 +5,9 @@ use std::ops::Range;
 
 use thiserror::Error;
 
-use crate::graph::{Binding, Callee, Network, Region, RegionKind, Source};
-use crate::workload::{DType, Role, Tensor, TensorId, Workload};
+use crate::graph::symbol::range as formula_range;
+use crate::graph::{Binding, Call, Callee, Network, Region, RegionKind, Source};
+use crate::workload::{DType, Index, Parameter, Role, Tensor, TensorId, Workload};
 
 /// A network that breaks its invariants: a bug of whoever made it, or a damaged file.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
@@ -19,6 +20,8 @@ pub enum NetworkError {
     UnknownBuffer { call: usize, argument: usize, buffer: usize },
     #[error("call {call}, argument {argument}: elements {first}..{end} of a buffer of {elements}")]
     OutOfRange { call: usize, argument: usize, first: i64, end: i64, elements: i64 },
+    #[error("call {call}, argument {argument}: it may be further in its buffer than it is at most")]
+    RunTime { call: usize, argument: usize },
     #[error("call {call}, argument {argument}: the element type differs from the buffer's")]
     Type { call: usize, argument: usize },
     #[error("call {call}, argument {argument}: reads elements that no call wrote before")]
@@ -31,6 +34,8 @@ pub enum NetworkError {
     Incomplete { name: String },
     #[error("call {call}: a region that is empty, cuts another one, or is a repetition inside of one")]
     Region { call: usize },
+    #[error("call {call}: parameters that are no formulas of the network's symbols, or that its task does not take")]
+    Parameters { call: usize },
     #[error("task `{name}` has the weight {weight}, but {calls} calls")]
     Weight { name: String, weight: usize, calls: usize },
 }
@@ -57,13 +62,16 @@ impl Network {
             }
         }
         let mut calls = vec![0usize; self.tasks.len()];
+        let mut is_open = vec![false; self.tasks.len()];
         for (number, call) in self.calls.iter().enumerate() {
             if let Some(task) = call.task() {
                 calls[task] = calls[task].saturating_add(self.iterations_of(number) as usize);
+                is_open[task] |= self.regions.iter().any(|region| region.is_open() && region.calls.contains(&number));
             }
         }
-        for (task, calls) in self.tasks.iter().zip(calls) {
-            if calls != task.weight {
+        for ((task, calls), is_open) in self.tasks.iter().zip(calls).zip(is_open) {
+            let fits = if is_open { (1..=calls).contains(&task.weight) } else { calls == task.weight };
+            if !fits {
                 return Err(NetworkError::Weight { name: task.name.clone(), weight: task.weight, calls });
             }
         }
@@ -74,8 +82,8 @@ impl Network {
     pub fn iterations_of(&self, call: usize) -> i64 {
         let around = self.regions.iter().filter(|region| region.calls.contains(&call));
         around.fold(1, |count, region| match region.kind {
-            RegionKind::Repeat { count: own } => count.saturating_mul(own),
-            RegionKind::If { .. } => count,
+            RegionKind::Repeat { count: own, .. } => count.saturating_mul(own),
+            RegionKind::If { .. } | RegionKind::Nearest { .. } => count,
         })
     }
 
@@ -100,11 +108,17 @@ impl Network {
             let is_nested = region.calls.end <= calls.end && region.calls.start < region.calls.end;
             match &region.kind {
                 _ if !is_nested => return Err(NetworkError::Region { call: at }),
-                RegionKind::Repeat { count } if *count < 1 || iterations > 1 => {
+                RegionKind::Repeat { count, .. } if *count < 1 || iterations > 1 => {
                     return Err(NetworkError::Region { call: at });
                 }
-                RegionKind::Repeat { count } => {
+                RegionKind::Repeat { count, .. } => {
                     self.validate_calls(region.calls.clone(), &rest[..inner], *count, written)?;
+                }
+                RegionKind::Nearest { points } => {
+                    self.validate_call(at, iterations, written)?;
+                    if inner > 0 || !self.is_choice(region.calls.clone(), points) {
+                        return Err(NetworkError::Region { call: at });
+                    }
                 }
                 RegionKind::If { condition, wanted } => {
                     self.check_condition(at, condition, iterations, written)?;
@@ -119,7 +133,7 @@ impl Network {
                         }
                         None => {
                             let left = std::mem::replace(written, found.clone());
-                            branch = Some((*condition, region.calls.end, left, found));
+                            branch = Some((condition.clone(), region.calls.end, left, found));
                         }
                     }
                 }
@@ -132,6 +146,27 @@ impl Network {
         }
     }
 
+    /// Whether all of some calls compute the same as the first, and points are given for each.
+    fn is_choice(&self, calls: Range<usize>, points: &[(usize, Vec<i64>)]) -> bool {
+        let first = &self.calls[calls.start];
+        let computes_the_same = |(own, first): (&Workload, &Workload)| {
+            Workload { points: Vec::new(), ..own.clone() } == Workload { points: Vec::new(), ..first.clone() }
+        };
+        let is_alike = |number: usize| {
+            let call = &self.calls[number];
+            call.arguments == first.arguments
+                && call.parameters == first.parameters
+                && self.workload_of(number).zip(self.workload_of(calls.start)).is_some_and(computes_the_same)
+        };
+        let fits = |(call, point): &(usize, Vec<i64>)| *call < calls.len() && point.len() == first.parameters.len();
+        let has_points = |call: usize| points.iter().any(|(own, _)| *own == call);
+        calls.clone().all(is_alike) && points.iter().all(fits) && (0..calls.len()).all(has_points)
+    }
+
+    fn workload_of(&self, call: usize) -> Option<&Workload> {
+        Some(&self.tasks.get(self.calls[call].task()?)?.workload)
+    }
+
     fn check_condition(
         &self,
         call: usize,
@@ -139,7 +174,7 @@ impl Network {
         iterations: i64,
         written: &[Ranges],
     ) -> Result<(), NetworkError> {
-        let condition = Tensor { shape: vec![], dtype: DType::Bool, role: Role::Input };
+        let condition = Tensor::new(vec![], DType::Bool, Role::Input);
         self.check_binding(call, 0, &condition, at, iterations)?;
         match self.is_given(at.buffer) || written[at.buffer].covers(at.offset, at.offset + 1) {
             true => Ok(()),
@@ -148,18 +183,28 @@ impl Network {
     }
 
     /// The arguments that a call takes, in order.
-    fn parameters(&self, call: usize) -> Result<Vec<Tensor>, NetworkError> {
+    fn tensors_of(&self, call: usize) -> Result<Vec<Tensor>, NetworkError> {
         match &self.calls[call].callee {
             Callee::Task(task) => {
                 let known = self.tasks.get(*task).ok_or(NetworkError::UnknownTask { call, task: *task })?;
                 Ok(bound_tensors(&known.workload).map(|(_, tensor)| tensor.clone()).collect())
             }
             Callee::Library(routine) => {
-                let flat = |role: Role| move |(elements, dtype)| Tensor { shape: vec![elements], dtype, role };
+                let flat = |role: Role| move |(elements, dtype)| Tensor::new(vec![elements], dtype, role);
                 let inputs = routine.inputs().into_iter().map(flat(Role::Input));
                 Ok(inputs.chain(routine.outputs().into_iter().map(flat(Role::Output))).collect())
             }
         }
+    }
+
+    /// Whether the parameters that a call gives are some that its task takes, whatever the symbols are.
+    fn fits_parameters(&self, call: usize) -> bool {
+        let (Call { parameters, .. }, symbols) = (&self.calls[call], self.symbols.ranges());
+        let wanted = self.calls[call].task().map_or(&[][..], |task| &self.tasks[task].workload.parameters);
+        let fits = |(formula, wanted): (&Index, &Parameter)| {
+            formula_range(formula, &symbols).is_some_and(|range| wanted.low <= range.low && range.high <= wanted.high)
+        };
+        parameters.len() == wanted.len() && parameters.iter().zip(wanted).all(fits)
     }
 
     fn is_given(&self, buffer: usize) -> bool {
@@ -167,11 +212,14 @@ impl Network {
     }
 
     fn validate_call(&self, call: usize, iterations: i64, written: &mut [Ranges]) -> Result<(), NetworkError> {
-        let (parameters, arguments) = (self.parameters(call)?, &self.calls[call].arguments);
-        if parameters.len() != arguments.len() {
-            return Err(NetworkError::Arguments { call, expected: parameters.len(), found: arguments.len() });
+        let (tensors, arguments) = (self.tensors_of(call)?, &self.calls[call].arguments);
+        if tensors.len() != arguments.len() {
+            return Err(NetworkError::Arguments { call, expected: tensors.len(), found: arguments.len() });
         }
-        let bound = || parameters.iter().zip(arguments).enumerate();
+        if !self.fits_parameters(call) {
+            return Err(NetworkError::Parameters { call });
+        }
+        let bound = || tensors.iter().zip(arguments).enumerate();
         for (argument, (tensor, binding)) in bound() {
             self.check_binding(call, argument, tensor, binding, iterations)?;
             // of a state the first half is there before the first iteration
@@ -201,6 +249,18 @@ impl Network {
         Ok(())
     }
 
+    /// Whether what a binding says of runs is never more than its numbers.
+    fn is_less_in_runs(&self, at: &Binding) -> bool {
+        let symbols = self.symbols.ranges();
+        let is_less = |formula: &Option<Index>, most: i64| {
+            let range = |formula| formula_range(formula, &symbols);
+            formula.as_ref().is_none_or(|formula| {
+                range(formula).is_some_and(|range| most.min(0) <= range.low && range.high <= most.max(0))
+            })
+        };
+        is_less(&at.run_time.offset, at.offset) && is_less(&at.run_time.step, at.motion.step)
+    }
+
     fn check_binding(
         &self,
         call: usize,
@@ -216,6 +276,9 @@ impl Network {
         let elements = buffer.shape.iter().product();
         if first < 0 || end > elements {
             return Err(NetworkError::OutOfRange { call, argument, first, end, elements });
+        }
+        if !self.is_less_in_runs(at) {
+            return Err(NetworkError::RunTime { call, argument });
         }
         if buffer.dtype != tensor.dtype {
             return Err(NetworkError::Type { call, argument });
@@ -241,7 +304,7 @@ struct Ranges(BTreeMap<i64, i64>);
 
 impl Ranges {
     fn covers(&self, first: i64, end: i64) -> bool {
-        self.0.range(..=first).next_back().is_some_and(|(_, known)| *known >= end)
+        first == end || self.0.range(..=first).next_back().is_some_and(|(_, known)| *known >= end)
     }
 
     /// Adds what is not in yet.
@@ -275,6 +338,9 @@ impl Ranges {
 
     /// False where a part is in already.
     fn insert(&mut self, mut first: i64, mut end: i64) -> bool {
+        if first == end {
+            return true;
+        }
         let before = self.0.range(..end).next_back().map(|(a, b)| (*a, *b));
         match before {
             Some((_, known)) if known > first => return false,

@@ -3,12 +3,20 @@
 //! Every tensor is dense and row-major, so two accesses name the same element exactly when their *flat
 //! addresses* agree, whatever the shapes through which they look. Everything here compares and rewrites
 //! accesses by flat address.
+//!
+//! Where extents are known only when it runs, addresses are those in an array of the greatest extents. They
+//! name an element just as well; two shapes are comparable by them where [`are_views`] says so.
 
-use crate::workload::{Atom, Expr, Index, Interval, Var, row_major_strides};
+use super::extent::{Extent, are_views, matching_segments, most, points};
+use crate::workload::{Atom, Condition, Expr, Index, Interval, Var, row_major_strides};
 
-/// Ranges of the variables `0..extents.len()`.
+/// Ranges of the variables `0..extents.len()`. Of parameters only the sign is known.
 pub fn ranges(extents: &[i64]) -> impl Fn(Var) -> Interval {
-    move |var| extents.get(var.0 as usize).map_or(Interval::point(0), |extent| Interval::below(*extent))
+    move |var| match extents.get(var.0 as usize) {
+        Some(extent) => Interval::below(*extent),
+        None if var.as_parameter().is_some() => Interval { low: 0, high: i64::MAX },
+        None => Interval::point(0),
+    }
 }
 
 /// The variables themselves, starting at `first`.
@@ -76,55 +84,27 @@ pub fn delinearise(address: &Index, shape: &[i64], extents: &[i64]) -> Vec<Index
 ///
 /// Dimensions that both shapes share are kept as they are, so that guarded indices which may leave their
 /// dimension (padding) stay readable; only where the shapes differ does the access go through the address.
-pub fn reshape_access(indices: &[Index], from: &[i64], to: &[i64], extents: &[i64]) -> Vec<Index> {
+///
+/// The shapes are views of one another.
+pub fn reshape_access(indices: &[Index], from: &[Extent], to: &[Extent], extents: &[i64]) -> Vec<Index> {
+    debug_assert!(are_views(from, to), "{from:?} is not {to:?}");
     let mut result = Vec::with_capacity(to.len());
     for ((from_start, from_end), (to_start, to_end)) in matching_segments(from, to) {
         if from[from_start..from_end] == to[to_start..to_end] {
             result.extend_from_slice(&indices[from_start..from_end]);
         } else {
-            let address = flat(&indices[from_start..from_end], &from[from_start..from_end], extents);
-            result.extend(delinearise(&address, &to[to_start..to_end], extents));
+            let address = flat(&indices[from_start..from_end], &most(&from[from_start..from_end]), extents);
+            result.extend(delinearise(&address, &most(&to[to_start..to_end]), extents));
         }
     }
     result
-}
-
-type Segment = (usize, usize);
-
-/// The finest runs of dimensions of both shapes that hold equally many elements.
-fn matching_segments(from: &[i64], to: &[i64]) -> Vec<(Segment, Segment)> {
-    let (mut segments, mut f, mut t) = (Vec::new(), 0, 0);
-    while f < from.len() && t < to.len() {
-        let (from_start, to_start) = (f, t);
-        let (mut left, mut right) = (from[f], to[t]);
-        (f, t) = (f + 1, t + 1);
-        while left != right {
-            if left < right && f < from.len() {
-                left *= from[f];
-                f += 1;
-            } else if right < left && t < to.len() {
-                right *= to[t];
-                t += 1;
-            } else {
-                break;
-            }
-        }
-        segments.push(((from_start, f), (to_start, t)));
-    }
-    if f < from.len() || t < to.len() {
-        match segments.last_mut() {
-            Some(last) => (last.0.1, last.1.1) = (from.len(), to.len()),
-            None => segments.push(((0, from.len()), (0, to.len()))),
-        }
-    }
-    segments
 }
 
 /// Axes after some were split, so that an access became affine.
 #[derive(Clone, Debug)]
 pub struct Split {
     /// Extents of the new axes.
-    pub extents: Vec<i64>,
+    pub extents: Vec<Extent>,
     /// Each old axis in terms of the new ones.
     pub axes: Vec<Index>,
     /// The access over the new axes.
@@ -133,17 +113,18 @@ pub struct Split {
 
 /// Splits axes until an access has no division or remainder: `x[i % 8, i / 8]` with `i = 8·i1 + i2` is `x[i2,
 /// i1]`. `None` where the divisors do not divide the extents.
-pub fn affine_by_splitting(indices: &[Index], extents: &[i64]) -> Option<Split> {
+pub fn affine_by_splitting(indices: &[Index], extents: &[Extent]) -> Option<Split> {
     let mut split = Split { extents: extents.to_vec(), axes: variables(0, extents.len()), indices: indices.to_vec() };
     loop {
-        let tidy = |index: &Index| tidy_index(index, &split.extents);
+        let whole = most(&split.extents);
+        let tidy = |index: &Index| tidy_index(index, &whole);
         split.indices = split.indices.iter().map(tidy).collect();
         let Some((axis, inner)) = split.indices.iter().find_map(|index| split_point(index, &split.extents)) else {
             return split.indices.iter().all(Index::is_affine).then_some(split);
         };
         // Later axes move up by one; the split one becomes inner·a + b.
         let replace = |var: Var| {
-            let at = var.0 as usize;
+            let at = var.as_parameter().is_none().then_some(var.0 as usize)?;
             Some(match at.cmp(&axis) {
                 std::cmp::Ordering::Less => Index::var(var),
                 std::cmp::Ordering::Equal => {
@@ -154,19 +135,20 @@ pub fn affine_by_splitting(indices: &[Index], extents: &[i64]) -> Option<Split> 
         };
         split.axes = split.axes.iter().map(|index| index.substitute(&replace)).collect();
         split.indices = split.indices.iter().map(|index| index.substitute(&replace)).collect();
-        split.extents.splice(axis..=axis, [split.extents[axis] / inner, inner]);
+        let outer = split.extents[axis].most / inner;
+        split.extents.splice(axis..=axis, [Extent::fixed(outer), Extent::fixed(inner)]);
     }
 }
 
-/// An axis inside a division, and the extent of its inner half that lets the division go.
-fn split_point(index: &Index, extents: &[i64]) -> Option<(usize, i64)> {
+/// An axis of a fixed extent inside a division, and the extent of its inner half that lets the division go.
+fn split_point(index: &Index, extents: &[Extent]) -> Option<(usize, i64)> {
     index.terms().iter().find_map(|(atom, _)| match atom {
         Atom::FloorDiv(inner, divisor) | Atom::Modulo(inner, divisor) => {
             let own = || {
                 inner.terms().iter().find_map(|(atom, coefficient)| {
                     let Atom::Var(var) = atom else { return None };
                     let (axis, step) = (var.0 as usize, divisor / coefficient);
-                    let extent = *extents.get(axis)?;
+                    let extent = extents.get(axis).filter(|extent| extent.is_fixed())?.most;
                     let splits = divisor % coefficient == 0 && step > 1 && step < extent && extent % step == 0;
                     splits.then_some((axis, step))
                 })
@@ -179,24 +161,43 @@ fn split_point(index: &Index, extents: &[i64]) -> Option<(usize, i64)> {
 
 /// If the access visits every element of an array of shape `shape` exactly once, the axes by which it does so
 /// affinely.
-pub fn permutation(indices: &[Index], shape: &[i64], extents: &[i64]) -> Option<Split> {
-    if shape.iter().product::<i64>() != extents.iter().product::<i64>() {
+pub fn permutation(indices: &[Index], shape: &[Extent], extents: &[Extent]) -> Option<Split> {
+    if points(shape) != points(extents) || !pairs_run_time_extents(indices, shape, extents) {
         return None;
     }
     let split = affine_by_splitting(indices, extents)?;
-    let address = flat(&split.indices, shape, &split.extents);
+    let address = flat(&split.indices, &most(shape), &most(&split.extents));
     if address.offset() != 0 {
         return None;
     }
     let mut steps = Vec::new();
     for (atom, coefficient) in address.terms() {
         let Atom::Var(var) = atom else { return None };
-        steps.push((*coefficient, split.extents[var.0 as usize]));
+        steps.push((*coefficient, split.extents.get(var.0 as usize)?.most));
     }
     steps.sort_unstable();
     // A mixed radix: each step is as long as all shorter ones together reach.
     let reach = steps.into_iter().try_fold(1, |reach, (step, extent)| (step == reach).then_some(reach * extent))?;
-    (reach == shape.iter().product::<i64>()).then_some(split)
+    (reach == points(shape)).then_some(split)
+}
+
+/// Whether each dimension whose extent is known when it runs is read along one such axis, `c` elements a step
+/// where it is `c` times as long: then there are as many points as elements in every run.
+fn pairs_run_time_extents(indices: &[Index], shape: &[Extent], extents: &[Extent]) -> bool {
+    let mut left: Vec<bool> = extents.iter().map(|extent| !extent.is_fixed()).collect();
+    for (index, dimension) in indices.iter().zip(shape) {
+        let Some(length) = &dimension.formula else { continue };
+        let along = index.terms().iter().find_map(|(atom, coefficient)| {
+            let Atom::Var(var) = atom else { return None };
+            let own = extents.get(var.0 as usize)?.formula.clone()?;
+            (own.times(*coefficient) == *length).then_some(var.0 as usize)
+        });
+        match along.and_then(|axis| left.get_mut(axis)) {
+            Some(left) if *left => *left = false,
+            _ => return false,
+        }
+    }
+    !left.contains(&true)
 }
 
 /// Simplifies all indices of an expression; drops conditions that always hold, branches that are never taken,
@@ -231,6 +232,27 @@ pub fn tidy(expr: &Expr, extents: &[i64]) -> Expr {
     })
 }
 
+/// Drops conditions that say no more than that an axis ends where its extent of the run does.
+pub fn without_ends(expr: &Expr, extents: &[Extent]) -> Expr {
+    expr.rewrite(&mut |expr| match expr {
+        Expr::Guard { mut conditions, inside, outside } => {
+            conditions.retain(|condition| !is_end(condition, extents));
+            Expr::guard(conditions, *inside, *outside)
+        }
+        other => other,
+    })
+}
+
+fn is_end(condition: &Condition, extents: &[Extent]) -> bool {
+    let ends = |(axis, extent): (usize, &Extent)| {
+        let formula = extent.formula.as_ref()?;
+        // what is left of the axis, which is 1 at least
+        let rest = condition.index.clone().plus(&Index::var(Var(axis as u32))).minus(formula);
+        rest.as_constant().filter(|more| more + 1 >= condition.low)
+    };
+    condition.high == i64::MAX && extents.iter().enumerate().any(|axis| ends(axis).is_some())
+}
+
 fn range_of(index: &Index, of: &dyn Fn(Var) -> Interval) -> Option<Interval> {
     index.range(of)
 }
@@ -258,6 +280,10 @@ mod tests {
         Index::var(Var(v))
     }
 
+    fn fixed(extents: &[i64]) -> Vec<Extent> {
+        extents.iter().map(|extent| Extent::fixed(*extent)).collect()
+    }
+
     #[test]
     fn addresses_survive_a_reshape_there_and_back() {
         let (shape, other) = ([6, 14, 14], [6, 196]);
@@ -270,7 +296,7 @@ mod tests {
     fn reshaping_keeps_the_dimensions_that_agree() {
         let padded = var(1).plus(&var(2)).plus_constant(-1);
         let access = [var(0), padded.clone(), var(3)];
-        let reshaped = reshape_access(&access, &[12, 7, 7], &[3, 4, 7, 7], &[12, 7, 3, 7]);
+        let reshaped = reshape_access(&access, &fixed(&[12, 7, 7]), &fixed(&[3, 4, 7, 7]), &[12, 7, 3, 7]);
         assert_eq!(reshaped, [var(0).floor_div(4), var(0).modulo(4), padded, var(3)]);
         assert_eq!(reshape_access(&[], &[], &[], &[]), []);
     }
@@ -279,24 +305,25 @@ mod tests {
     fn heads_are_a_permutation() {
         // out[h, s, d] = acc[s, 64 h + d]
         let access = [var(1), var(0).times(64).plus(&var(2))];
-        let split = permutation(&access, &[128, 768], &[12, 128, 64]).expect("visits each element once");
-        assert_eq!(split.extents, [12, 128, 64]);
-        assert!(permutation(&access, &[128, 768], &[12, 128, 32]).is_none());
-        assert!(permutation(&[var(1), var(2)], &[12, 64], &[12, 12, 64]).is_none());
+        let split =
+            permutation(&access, &fixed(&[128, 768]), &fixed(&[12, 128, 64])).expect("visits each element once");
+        assert_eq!(split.extents, fixed(&[12, 128, 64]));
+        assert!(permutation(&access, &fixed(&[128, 768]), &fixed(&[12, 128, 32])).is_none());
+        assert!(permutation(&[var(1), var(2)], &fixed(&[12, 64]), &fixed(&[12, 12, 64])).is_none());
     }
 
     #[test]
     fn channel_shuffle_splits_its_axis() {
         // out[o, p] = acc[(o % 3) 8 + o / 3, p]
         let access = [var(0).modulo(3).times(8).plus(&var(0).floor_div(3)), var(1)];
-        let split = permutation(&access, &[24, 49], &[24, 49]).expect("visits each element once");
-        assert_eq!(split.extents, [8, 3, 49]);
+        let split = permutation(&access, &fixed(&[24, 49]), &fixed(&[24, 49])).expect("visits each element once");
+        assert_eq!(split.extents, fixed(&[8, 3, 49]));
         assert_eq!(split.indices, [var(1).times(8).plus(&var(0)), var(2)]);
     }
 
     #[test]
     fn tidy_drops_guards_that_always_hold() {
-        use crate::workload::{Condition, TensorId};
+        use crate::workload::TensorId;
         let load = Expr::load(TensorId(0), vec![var(0)]);
         let guard = |low, high| {
             let condition = Condition { index: var(0), low, high };

@@ -36,20 +36,21 @@ pub fn attention(builder: &mut Builder, op: &Operator) -> Result<Vec<TensorId>, 
     let shape = heads.scores_shape(builder)?;
     let scale = op.float("scale", default_scale(builder, heads.query))?;
     let product = heads.product(builder)?;
+    let extents = builder.extents(product);
     let scaled = scaled(load(product, vars(0, 4)), scale);
     let cap = op.float("softcap", 0.0)?;
     let capped = if cap > 0.0 { soft_cap(scaled.clone(), cap) } else { scaled.clone() };
     let mut masked = capped.clone();
     if let Some(mask) = op.optional(3) {
-        masked = with_mask(builder, masked, mask, &shape)?;
+        masked = with_mask(builder, masked, mask, &shape, &extents)?;
     }
     if op.flag("is_causal", false)? {
-        masked = causal(masked, past);
+        masked = causal(masked, &past);
     }
     if let Some(lengths) = op.optional(6) {
-        masked = with_lengths(builder, masked, lengths, shape[0])?;
+        masked = with_lengths(builder, masked, lengths, &extents[0])?;
     }
-    let scores = builder.map(shape.clone(), DType::F32, masked)?;
+    let scores = builder.map_over(&extents, DType::F32, masked)?;
     let weights = softmax_over(builder, scores, &Axes::new(&shape, vec![3]))?;
     let mut result = heads.weighted(builder, weights)?;
     if ranks[0] == 3 {
@@ -58,8 +59,8 @@ pub fn attention(builder: &mut Builder, op: &Operator) -> Result<Vec<TensorId>, 
     let mut results = vec![result, heads.key, heads.value];
     if op.wants_output(3) {
         results.push(match op.int("qk_matmul_output_mode", 0)? {
-            0 => builder.map(shape, DType::F32, scaled)?,
-            1 => builder.map(shape, DType::F32, capped)?,
+            0 => builder.map_over(&extents, DType::F32, scaled)?,
+            1 => builder.map_over(&extents, DType::F32, capped)?,
             2 => scores,
             3 => weights,
             mode => return Err(Problem::AttributeValue { name: "qk_matmul_output_mode", value: mode.to_string() }),
@@ -82,7 +83,8 @@ pub fn flex_attention(builder: &mut Builder, op: &Operator) -> Result<Vec<Tensor
 
 impl Heads {
     /// `[batch, heads, rows, columns]`, once the three operands are known to fit.
-    pub fn scores_shape(&self, builder: &Builder) -> Result<Vec<i64>, Problem> {
+    pub fn scores_shape(&self, builder: &mut Builder) -> Result<Vec<i64>, Problem> {
+        self.check_run_time(builder)?;
         for (input, tensor) in [self.query, self.key, self.value].into_iter().enumerate() {
             let dtype = builder.dtype(tensor);
             if dtype != DType::F32 {
@@ -100,6 +102,22 @@ impl Heads {
             return Err(Problem::Shape(format!("query {query:?}, key {key:?} and value {value:?} do not fit")));
         }
         Ok(vec![query[0], query[1], query[2], key[2]])
+    }
+
+    /// Heads and depths are fixed; what else operands share is the same in every run.
+    fn check_run_time(&self, builder: &mut Builder) -> Result<(), Problem> {
+        let operands = [self.query, self.key, self.value];
+        if !operands.iter().any(|tensor| builder.is_run_time(*tensor)) || operands.iter().any(|t| builder.rank(*t) != 4)
+        {
+            return Ok(());
+        }
+        if operands.iter().any(|tensor| [1, 3].iter().any(|d| builder.tensor(*tensor).extents.get(*d).is_some())) {
+            return Err(Problem::Unsupported("attention with run-time heads or depths".to_string()));
+        }
+        let misfit = || Problem::Shape("query, key and value do not fit one another".to_string());
+        let pairs =
+            [((self.query, 0), (self.key, 0)), ((self.key, 0), (self.value, 0)), ((self.key, 2), (self.value, 2))];
+        pairs.into_iter().try_for_each(|(a, b)| builder.unify_dimensions(a, b, misfit))
     }
 
     /// The head of keys and values that belongs to a head of queries, which is axis 1.
@@ -157,15 +175,35 @@ fn minus_infinity() -> Expr {
 }
 
 /// Columns beyond a row, counted from behind the past, do not take part.
-pub(super) fn causal(score: Expr, past: i64) -> Expr {
-    let visible = within(var(3).minus(&var(2)), -(1 << 31), past + 1);
+pub(super) fn causal(score: Expr, past: &Index) -> Expr {
+    let ahead = var(3).minus(&var(2));
+    let visible = match past.as_constant() {
+        Some(past) => within(ahead, -(1 << 31), past + 1),
+        None => within(ahead.minus(past), -(1 << 31), 1),
+    };
     Expr::guard(vec![visible], score, minus_infinity())
 }
 
 /// Scores under a mask: Booleans choose, floats are added. A last dimension that is too short leaves out the
 /// columns behind it.
-pub(super) fn with_mask(builder: &Builder, score: Expr, mask: TensorId, scores_shape: &[i64]) -> Result<Expr, Problem> {
+pub(super) fn with_mask(
+    builder: &mut Builder,
+    score: Expr,
+    mask: TensorId,
+    scores_shape: &[i64],
+    extents: &[Index],
+) -> Result<Expr, Problem> {
     let own = builder.shape(mask);
+    if builder.is_run_time(mask) || extents.iter().any(|extent| extent.as_constant().is_none()) {
+        let (of_mask, misfit) =
+            (builder.extents(mask), || Problem::Shape(format!("a mask of shape {own:?} does not fit")));
+        if of_mask.len() > 4 || of_mask.last().is_none_or(|columns| columns.as_constant() == Some(1)) {
+            return Err(misfit());
+        }
+        if builder.broadcast_extents(&[extents.to_vec(), of_mask])? != extents {
+            return Err(misfit());
+        }
+    }
     let misfit = || Problem::Shape(format!("a mask of shape {own:?} does not fit scores of shape {scores_shape:?}"));
     let columns = *own.last().ok_or_else(misfit)?;
     let mut covered = scores_shape.to_vec();
@@ -192,14 +230,21 @@ pub(super) fn with_mask(builder: &Builder, score: Expr, mask: TensorId, scores_s
 }
 
 /// Columns from an entry's length on do not take part.
-pub(super) fn with_lengths(builder: &Builder, score: Expr, lengths: TensorId, batch: i64) -> Result<Expr, Problem> {
+pub(super) fn with_lengths(
+    builder: &mut Builder,
+    score: Expr,
+    lengths: TensorId,
+    batch: &Index,
+) -> Result<Expr, Problem> {
     let dtype = builder.dtype(lengths);
     if !matches!(dtype, DType::I32 | DType::I64) {
         return Err(Problem::Type { input: 6, dtype });
     }
-    if builder.shape(lengths) != [batch] {
-        return Err(Problem::Shape(format!("{:?} is not {batch} lengths", builder.shape(lengths))));
+    let own = builder.extents(lengths);
+    if own.len() != 1 {
+        return Err(Problem::Shape(format!("{:?} is no list of lengths", builder.shape(lengths))));
     }
+    builder.formulas.unify(&own[0], batch)?;
     let length = cast(dtype, DType::I64, load(lengths, vec![var(0)]));
     Ok(Expr::select(less(Expr::Index(var(3)), length), score, minus_infinity()))
 }
@@ -210,13 +255,16 @@ pub(super) fn append_past(
     heads: &mut Heads,
     key: Option<TensorId>,
     value: Option<TensorId>,
-) -> Result<i64, Problem> {
+) -> Result<Index, Problem> {
     let (Some(past_key), Some(past_value)) = (key, value) else {
         return match (key, value) {
-            (None, None) => Ok(0),
+            (None, None) => Ok(Index::constant(0)),
             _ => Err(Problem::Unsupported("a past of keys alone or values alone".to_string())),
         };
     };
+    if [past_key, past_value].iter().any(|tensor| builder.is_run_time(*tensor)) {
+        return append_past_in_run(builder, heads, past_key, past_value);
+    }
     let columns = builder.shape(past_key).get(2).copied().unwrap_or(0);
     for (past, new) in [(past_key, &mut heads.key), (past_value, &mut heads.value)] {
         let (mut expected, own) = (builder.shape(*new), builder.shape(past));
@@ -230,7 +278,28 @@ pub(super) fn append_past(
             *new = if builder.shape(*new)[2] > 0 { join(builder, &[past, *new], 2)? } else { past };
         }
     }
-    Ok(columns)
+    Ok(Index::constant(columns))
+}
+
+/// The same of a past whose extents are known only when the network runs.
+fn append_past_in_run(
+    builder: &mut Builder,
+    heads: &mut Heads,
+    past_key: TensorId,
+    past_value: TensorId,
+) -> Result<Index, Problem> {
+    let misfit = || Problem::Shape("the past does not fit key and value".to_string());
+    for (past, new) in [(past_key, &mut heads.key), (past_value, &mut heads.value)] {
+        if builder.rank(past) != 4 || builder.rank(*new) != 4 || builder.dtype(past) != builder.dtype(*new) {
+            return Err(misfit());
+        }
+        for d in [0, 1, 3] {
+            builder.unify_dimensions((past, d), (*new, d), misfit)?;
+        }
+        *new = join(builder, &[past, *new], 2)?;
+    }
+    builder.unify_dimensions((past_key, 2), (past_value, 2), misfit)?;
+    Ok(builder.extents(past_key)[2].clone())
 }
 
 /// `[batch, time, heads · depth]` as `[batch, heads, time, depth]`; four dimensions are that already.
@@ -257,14 +326,33 @@ pub(super) fn by_heads(
     name: &'static str,
 ) -> Result<TensorId, Problem> {
     let shape = builder.shape(tensor);
-    let &[batch, time, hidden] = shape.as_slice() else {
+    let &[_, _, hidden] = shape.as_slice() else {
         return Err(Problem::Shape(format!("{shape:?} is not batch, time and heads")));
     };
     if heads < 1 || hidden % heads != 0 {
         return Err(Problem::AttributeValue { name, value: heads.to_string() });
     }
-    let depth = hidden / heads;
-    let value = load(tensor, vec![var(0), var(2), var(1).times(depth).plus(&var(3))]);
+    part_by_heads(builder, tensor, 0, heads, hidden / heads)
+}
+
+/// Some heads of `[batch, time, all heads · depth]`, from `first` on, as `[batch, heads, time, depth]`.
+pub(super) fn part_by_heads(
+    builder: &mut Builder,
+    tensor: TensorId,
+    first: i64,
+    heads: i64,
+    depth: i64,
+) -> Result<TensorId, Problem> {
+    let shape = builder.shape(tensor);
+    let end = first.checked_add(heads).and_then(|end| end.checked_mul(depth));
+    let (&[batch, time, hidden], Some(end)) = (shape.as_slice(), end) else {
+        return Err(Problem::Shape(format!("{shape:?} is not batch, time and heads")));
+    };
+    if end > hidden || builder.tensor(tensor).extents.get(2).is_some() {
+        return Err(Problem::Shape(format!("{shape:?} has no {heads} heads of depth {depth} from head {first} on")));
+    }
+    let place = var(1).times(depth).plus(&var(3)).plus_constant(first * depth);
+    let value = load(tensor, vec![var(0), var(2), place]);
     let dtype = builder.dtype(tensor);
     builder.map(vec![batch, heads, time, depth], dtype, value)
 }

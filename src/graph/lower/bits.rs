@@ -1,6 +1,6 @@
 //! Operators on the bits of integers, and the bits of one type as another.
 
-use super::builder::{Builder, broadcast_shape};
+use super::builder::Builder;
 use super::math::{load, vars};
 use super::operator::{Operator, Problem};
 use crate::graph::TensorData;
@@ -13,7 +13,7 @@ pub fn bitwise(builder: &mut Builder, op: &Operator) -> Result<Vec<TensorId>, Pr
     if builder.dtype(y) != dtype {
         return Err(Problem::Type { input: 1, dtype: builder.dtype(y) });
     }
-    let shape = broadcast_shape(&[builder.shape(x), builder.shape(y)])?;
+    let shape = builder.broadcast_shape_of(&[x, y])?;
     let (x, y) = (builder.broadcast(x, &shape), builder.broadcast(y, &shape));
     let value = match op.kind.as_str() {
         "BitwiseAnd" => Expr::binary(Binary::BitAnd, x, y),

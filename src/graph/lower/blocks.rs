@@ -3,9 +3,10 @@
 //! An operation that holds steps is opened, then its steps are made as any others, then it is closed.
 
 use super::builder::{Builder, Outer};
+use super::math::{literal, load, vars};
 use super::operator::Problem;
 use crate::graph::{Branch, Collected, Conditional, LibraryCall, Repeat, Routine, Scanned, State, Step, TensorData};
-use crate::workload::{DType, Role, TensorId};
+use crate::workload::{DType, Expr, Extents, Index, Role, Tensor, TensorId};
 
 /// A repetition may run so often.
 pub const MAX_ITERATIONS: i64 = 1 << 24;
@@ -16,7 +17,9 @@ const MAX_OPERATIONS: usize = 1 << 9;
 /// A repetition whose body is being made.
 #[derive(Debug)]
 pub struct OpenRepeat {
-    count: i64,
+    count: Index,
+    /// At most.
+    most: i64,
     /// `next` and `last` are not there yet.
     states: Vec<(TensorId, TensorId)>,
     scanned: Vec<Scanned>,
@@ -35,6 +38,11 @@ impl OpenRepeat {
 }
 
 impl Builder {
+    /// A tensor that some step writes, of the extents and the type of another.
+    fn add_alike(&mut self, about: &Tensor) -> TensorId {
+        self.add_intermediate(about.shape.clone(), about.dtype, about.extents.clone())
+    }
+
     /// What follows belongs to a block, up to [`Builder::close_block`].
     fn open_block(&mut self, repeats: bool) {
         let (steps, affine) = (std::mem::take(self.steps()), std::mem::take(&mut self.affine));
@@ -98,12 +106,13 @@ impl Builder {
         let mut outputs = Vec::new();
         for (yes, no) in branches[0].results.iter().zip(&branches[1].results) {
             let (yes, no) = (self.tensor(*yes).clone(), self.tensor(*no).clone());
-            if yes.shape != no.shape || yes.dtype != no.dtype {
+            let has_same_extents = yes.shape == no.shape && yes.extents == no.extents;
+            if !has_same_extents || yes.dtype != no.dtype {
                 let (a, b) = (yes.dtype.name(), no.dtype.name());
                 let what = format!("a branch with {a} {:?} beside one with {b} {:?}", yes.shape, no.shape);
                 return Err(Problem::Unsupported(what));
             }
-            outputs.push(self.add_tensor(yes.shape, yes.dtype, Role::Intermediate));
+            outputs.push(self.add_alike(&yes));
         }
         let node = self.node();
         self.steps().push(Step::If(Conditional { condition, branches, outputs: outputs.clone(), node }));
@@ -111,42 +120,75 @@ impl Builder {
     }
 
     /// Starts a repetition with states, and with tensors whose leading axis it goes through, backwards where
-    /// it says so.
+    /// it says so. `count` may be a formula that is at least 1.
     ///
     /// # Errors
     /// [`Problem`] for a count out of range, a tensor without elements, or one whose leading axis is another.
     pub fn open_repeat(
         &mut self,
-        count: i64,
+        count: &Index,
         states: &[TensorId],
         scanned: &[(TensorId, bool)],
     ) -> Result<OpenRepeat, Problem> {
-        if !(1..=MAX_ITERATIONS).contains(&count) {
-            return Err(Problem::Unsupported(format!("a loop of {count} iterations")));
-        }
+        let most = self.most_iterations(count)?;
         self.count_operation()?;
         if self.is_repeated() {
             return Err(Problem::Unsupported("a long loop inside of another one".to_string()));
         }
         let initial = states.iter().map(|state| self.copied(*state)).collect::<Result<Vec<_>, _>>()?;
-        let mut open = OpenRepeat { count, states: Vec::new(), scanned: Vec::new() };
+        let mut open = OpenRepeat { count: count.clone(), most, states: Vec::new(), scanned: Vec::new() };
         for initial in initial {
             let about = self.tensor(initial).clone();
-            open.states.push((initial, self.add_tensor(about.shape, about.dtype, Role::Intermediate)));
+            open.states.push((initial, self.add_alike(&about)));
         }
         for (whole, reversed) in scanned {
-            let about = self.tensor(*whole).clone();
-            let Some((length, shape)) = about.shape.split_first().filter(|_| about.elements() > 0) else {
-                return Err(Problem::Shape(format!("{:?} cannot be gone through", about.shape)));
-            };
-            if *length != count {
-                return Err(Problem::Shape(format!("{:?} has {length} elements for {count} iterations", about.shape)));
-            }
-            let part = self.add_tensor(shape.to_vec(), about.dtype, Role::Intermediate);
-            open.scanned.push(Scanned { whole: *whole, part, reversed: *reversed });
+            let whole = self.along(*whole, count)?;
+            let about = self.tensor(whole).clone();
+            let extents = about.extents.moved(|axis| axis.checked_sub(1));
+            let part = self.add_alike(&Tensor { shape: about.shape[1..].to_vec(), extents, ..about });
+            open.scanned.push(Scanned { whole, part, reversed: *reversed });
         }
         self.open_block(true);
         Ok(open)
+    }
+
+    /// How often a repetition runs at most, which is at least once.
+    fn most_iterations(&mut self, count: &Index) -> Result<i64, Problem> {
+        let most = match count.as_constant() {
+            Some(count) => count,
+            None => {
+                self.formulas.require(&count.clone().plus_constant(-1), "the number of iterations after the first")?;
+                self.formulas.most(count)?
+            }
+        };
+        match most {
+            1..=MAX_ITERATIONS => Ok(most),
+            // smaller extents may do
+            most if count.as_constant().is_none() => Err(Problem::TooLarge(vec![most])),
+            most => Err(Problem::Unsupported(format!("a loop of {most} iterations"))),
+        }
+    }
+
+    /// A tensor whose leading axis is gone through in so many iterations.
+    fn along(&mut self, whole: TensorId, count: &Index) -> Result<TensorId, Problem> {
+        let about = self.tensor(whole).clone();
+        if about.shape.is_empty() || about.elements() == 0 {
+            return Err(Problem::Shape(format!("{:?} cannot be gone through", about.shape)));
+        }
+        let mut extents = self.extents(whole);
+        match (extents[0].as_constant(), count.as_constant()) {
+            _ if extents[0] == *count => return Ok(whole),
+            (Some(length), Some(count)) => {
+                return Err(Problem::Shape(format!("{:?} has {length} elements for {count} iterations", about.shape)));
+            }
+            _ => self.formulas.unify(&extents[0], count)?,
+        }
+        // another formula of the same number: the repetition's own is written down
+        extents[0] = count.clone();
+        let indices = vars(0, extents.len());
+        let guards = self.unproven(whole, &extents, &indices)?;
+        let value = Expr::guard(guards, load(whole, indices), literal(about.dtype, 0.0));
+        self.map_over(&extents, about.dtype, value)
     }
 
     /// Adds a state to a repetition whose body is being made, and gives what an iteration reads.
@@ -159,7 +201,7 @@ impl Builder {
         self.open_block(true);
         *self.steps() = body;
         let about = self.tensor(initial).clone();
-        let current = self.add_tensor(about.shape, about.dtype, Role::Intermediate);
+        let current = self.add_alike(&about);
         open.states.push((initial, current));
         Ok(current)
     }
@@ -175,30 +217,40 @@ impl Builder {
         next: &[TensorId],
         collected: &[(TensorId, bool)],
     ) -> Result<(Vec<TensorId>, Vec<TensorId>), Problem> {
-        let OpenRepeat { count, states, scanned } = open;
+        let OpenRepeat { count, most, states, scanned } = open;
         let mut closed = Vec::new();
         for ((initial, current), next) in states.into_iter().zip(next) {
             let (before, after) = (self.tensor(current).clone(), self.tensor(*next).clone());
-            if before.shape != after.shape || before.dtype != after.dtype {
+            let keeps_extents = before.shape == after.shape && before.extents == after.extents;
+            if !keeps_extents || before.dtype != after.dtype {
                 let what = format!("a loop whose state of shape {:?} becomes {:?}", before.shape, after.shape);
                 return Err(Problem::Unsupported(what));
             }
-            let (next, last) = (self.copied(*next)?, self.add_tensor(before.shape, before.dtype, Role::Intermediate));
+            let (next, last) = (self.copied(*next)?, self.add_alike(&before));
             closed.push(State { initial, current, next, last });
         }
         let mut wholes = Vec::new();
         for (part, reversed) in collected {
             let part = self.copied(*part)?;
             let about = self.tensor(part).clone();
-            let shape = [&[count], about.shape.as_slice()].concat();
+            let shape = [&[most], about.shape.as_slice()].concat();
             Builder::check_shape(&shape)?;
-            let whole = self.add_tensor(shape, about.dtype, Role::Intermediate);
+            let extents = Extents::new([(0, count.clone())]).followed_by(1, &about.extents);
+            let whole = self.add_alike(&Tensor { shape, extents, ..about });
             wholes.push(Collected { part, whole, reversed: *reversed });
         }
         let last = closed.iter().map(|state| state.last).collect();
         let results = wholes.iter().map(|collected| collected.whole).collect();
         let (body, node) = (self.close_block(), self.node());
-        self.steps().push(Step::Repeat(Repeat { count, states: closed, scanned, collected: wholes, body, node }));
+        self.steps().push(Step::Repeat(Repeat {
+            count: most,
+            formula: Some(count).filter(|count| count.as_constant().is_none()),
+            states: closed,
+            scanned,
+            collected: wholes,
+            body,
+            node,
+        }));
         Ok((last, results))
     }
 

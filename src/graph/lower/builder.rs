@@ -2,11 +2,14 @@
 
 use std::collections::HashMap;
 
+use super::formulas::Formulas;
 use super::math::{float, load, var};
 use super::operator::{Operator, Problem};
 use crate::graph::fold::{self, Fold};
 use crate::graph::{Program, ProgramStage, Step, TensorData};
-use crate::workload::{Combiner, DType, Expr, Index, Interval, Role, Stage, Tensor, TensorId, Var, row_major_strides};
+use crate::workload::{
+    Combiner, DType, Expr, Extents, Index, Interval, Role, Stage, Tensor, TensorId, Var, row_major_strides,
+};
 
 /// Most dimensions of a tensor, and axes of a stage.
 const MAX_AXES: usize = 32;
@@ -64,6 +67,10 @@ pub struct Builder {
     pub(super) outer: Vec<Outer>,
     /// Branches and repetitions so far.
     pub(super) operations: usize,
+    /// Extents that are known when the network runs.
+    pub(super) formulas: Formulas,
+    /// Small tensors of integers that are known as formulas, by element.
+    pub(super) known: HashMap<TensorId, Vec<Index>>,
     /// Bytes of the constants that were computed, and the maximum of those.
     computed_bytes: u64,
     computed_limit: u64,
@@ -112,9 +119,12 @@ impl Builder {
         product_below(shape, MAX_ELEMENTS).ok_or_else(too_large)
     }
 
-    pub fn input(&mut self, name: String, shape: Vec<i64>, dtype: DType) -> Result<TensorId, Problem> {
+    /// An input with these extents, formulas of symbols.
+    pub fn input(&mut self, name: String, extents: &[Index], dtype: DType) -> Result<TensorId, Problem> {
+        let shape = extents.iter().map(|extent| self.formulas.most(extent)).collect::<Result<Vec<_>, _>>()?;
         Builder::check_shape(&shape)?;
         let tensor = self.add_tensor(shape, dtype, Role::Input);
+        self.program.tensors[tensor.0 as usize].extents = Extents::new(extents.iter().cloned().enumerate());
         self.program.inputs.push((name, tensor));
         Ok(tensor)
     }
@@ -141,13 +151,14 @@ impl Builder {
 
     /// A copy that a stage writes, whatever is copied.
     pub(super) fn copied(&mut self, tensor: TensorId) -> Result<TensorId, Problem> {
-        let Tensor { shape, dtype, .. } = self.tensor(tensor).clone();
+        let Tensor { shape, dtype, extents, .. } = self.tensor(tensor).clone();
         if shape.contains(&0) {
             return Err(Problem::Unsupported(format!("a result of shape {shape:?}, which has no elements,")));
         }
-        let copy = self.add_tensor(shape.clone(), dtype, Role::Intermediate);
+        let copy = self.add_intermediate(shape.clone(), dtype, extents.clone());
         let value = load(tensor, (0..shape.len()).map(var).collect());
-        let stage = self.inline_cheap(simplified(Stage::map(copy, shape, value)));
+        let stage = self.simplified(Stage { extents, ..Stage::map(copy, shape, value) });
+        let stage = self.inline_cheap(stage);
         self.append(stage);
         Ok(copy)
     }
@@ -155,6 +166,8 @@ impl Builder {
     /// The program, without what no output needs.
     pub fn finish(mut self) -> Program {
         fold::remove_dead(&mut self.program);
+        self.program.symbols = std::mem::take(&mut self.formulas.symbols);
+        self.program.drop_unused_symbols();
         self.program
     }
 
@@ -245,7 +258,8 @@ impl Builder {
         }
         let own = &self.tensor(tensor).shape;
         let skipped = shape.len() - own.len();
-        let index = |d: usize| if own[d] == 1 { Index::constant(0) } else { var(skipped + d) };
+        let about = self.tensor(tensor);
+        let index = |d: usize| if about.is_unit(d) { Index::constant(0) } else { var(skipped + d) };
         load(tensor, (0..own.len()).map(index).collect())
     }
 
@@ -285,18 +299,38 @@ impl Builder {
         dtype: DType,
         value: Expr,
     ) -> Result<TensorId, Problem> {
+        let most: Vec<i64> = shape.iter().chain(&reduction).copied().collect();
+        let extents = self.inferred_extents(&most, &value)?;
+        self.emit_known(shape, reduction, combiner, dtype, value, extents)
+    }
+
+    /// Appends a stage with these extents, those that are known only when it runs among them.
+    pub(super) fn emit_known(
+        &mut self,
+        shape: Vec<i64>,
+        reduction: Vec<i64>,
+        combiner: Option<Combiner>,
+        dtype: DType,
+        value: Expr,
+        extents: Extents,
+    ) -> Result<TensorId, Problem> {
         let elements = Builder::check_shape(&shape)?;
         Builder::check_shape(&reduction)?;
-        let extents: Vec<i64> = shape.iter().chain(&reduction).copied().collect();
-        if extents.len() > MAX_AXES || product_below(&extents, MAX_POINTS).is_none() {
-            return Err(Problem::TooLarge(extents.into_iter().take(MAX_AXES).collect()));
+        let most: Vec<i64> = shape.iter().chain(&reduction).copied().collect();
+        if most.len() > MAX_AXES || product_below(&most, MAX_POINTS).is_none() {
+            return Err(Problem::TooLarge(most.into_iter().take(MAX_AXES).collect()));
+        }
+        if elements == 0 && !extents.is_fixed() {
+            return Err(Problem::Unsupported(format!("a result of shape {shape:?}, which has no elements,")));
         }
         if elements == 0 {
             return Ok(self.constant(TensorData { shape, dtype, bytes: Default::default() }));
         }
         if reduction.contains(&0) {
             let identity = combiner.map_or(0.0, Combiner::identity);
-            return self.map(shape, dtype, super::math::literal(dtype, identity));
+            let (value, rank) = (super::math::literal(dtype, identity), shape.len());
+            let extents = extents.moved(|axis| (axis < rank).then_some(axis));
+            return self.emit_known(shape, vec![], None, dtype, value, extents);
         }
         let (dtype, value) = match (self.is_double, dtype) {
             (true, DType::F32) => (DType::F64, self.doubled(&value)),
@@ -304,7 +338,9 @@ impl Builder {
             (false, _) => (dtype, value),
         };
         let output = TensorId(self.program.tensors.len() as u32);
-        let stage = simplified(Stage { output, spatial: shape.clone(), reduction, combiner, value });
+        let rank = shape.len();
+        let own = extents.moved(|axis| (axis < rank).then_some(axis));
+        let stage = self.simplified(Stage { output, spatial: shape.clone(), reduction, combiner, value, extents });
         let stage = self.inline_cheap(stage);
         match fold::fold(&self.program, &stage, dtype) {
             Fold::Data(data) => Ok(self.constant(data)),
@@ -314,13 +350,13 @@ impl Builder {
                 Ok(self.constant(data))
             }
             Fold::Cheap => {
-                self.add_tensor(shape, dtype, Role::Intermediate);
+                self.add_intermediate(shape, dtype, own);
                 self.cheap.insert(output, stage.clone());
                 self.append(stage);
                 Ok(output)
             }
             Fold::No => {
-                self.add_tensor(shape, dtype, Role::Intermediate);
+                self.add_intermediate(shape, dtype, own);
                 self.append(stage);
                 Ok(output)
             }
@@ -335,7 +371,7 @@ impl Builder {
             changed = true;
             Some(producer.value.substitute(&|var: Var| indices.get(var.0 as usize).cloned()))
         });
-        if changed { simplified(Stage { value, ..stage }) } else { stage }
+        if changed { self.simplified(Stage { value, ..stage }) } else { stage }
     }
 
     /// Computes a cheap tensor after all, if it fits: contractions pack their constant operands. Its stage
@@ -363,7 +399,8 @@ impl Builder {
     fn compute_from(&mut self, tensor: TensorId, source: TensorId) {
         let Tensor { shape, dtype, .. } = self.tensor(tensor).clone();
         let value = Expr::Cast(dtype, Box::new(load(source, (0..shape.len()).map(var).collect())));
-        let stage = simplified(Stage::map(tensor, shape, value));
+        let extents = self.tensor(tensor).extents.clone();
+        let stage = self.simplified(Stage { extents, ..Stage::map(tensor, shape, value) });
         let open = self.outer.iter_mut().flat_map(|outer| &mut outer.steps).chain(&mut self.program.steps);
         open.filter_map(Step::stage_mut)
             .filter(|held| held.stage.output == tensor)
@@ -397,36 +434,52 @@ impl Builder {
         &mut self.program.steps
     }
 
+    pub(super) fn add_intermediate(&mut self, shape: Vec<i64>, dtype: DType, extents: Extents) -> TensorId {
+        let tensor = self.add_tensor(shape, dtype, Role::Intermediate);
+        self.program.tensors[tensor.0 as usize].extents = extents;
+        tensor
+    }
+
     pub(super) fn add_tensor(&mut self, shape: Vec<i64>, dtype: DType, role: Role) -> TensorId {
         self.program.add_tensor(shape, dtype, role)
     }
 }
 
-/// Indices without needless divisions, without axes of extent 1, and without reduction axes of extent 1; a
-/// reduction over nothing but those is a map.
-fn simplified(mut stage: Stage) -> Stage {
-    let extents: Vec<i64> = stage.spatial.iter().chain(&stage.reduction).copied().collect();
-    let range = |var: Var| Interval::below(extents.get(var.0 as usize).copied().unwrap_or(1));
-    stage.value = stage.value.map_indices(&mut |index| index.simplify(&range));
-    if stage.reduction.contains(&1) {
+impl Builder {
+    /// Indices without needless divisions, without axes of extent 1, and without reduction axes of extent 1;
+    /// a reduction over nothing but those is a map.
+    fn simplified(&self, mut stage: Stage) -> Stage {
+        let extents: Vec<i64> = stage.spatial.iter().chain(&stage.reduction).copied().collect();
+        let fixed = |axis: usize| stage.extents.get(axis).is_none();
+        let kept_unit = |axis: usize| extents.get(axis) == Some(&1) && !fixed(axis);
+        let range = |var: Var| match var.as_parameter() {
+            Some(_) => self.formulas.symbol_range(var),
+            None => Interval::below(extents.get(var.0 as usize).copied().unwrap_or(1)),
+        };
+        stage.value = stage.value.map_indices(&mut |index| index.simplify(&range));
         let spatial = stage.spatial.len();
-        let mut kept = spatial;
-        let position: Vec<usize> = (0..extents.len())
-            .map(|axis| {
-                if axis < spatial {
-                    return axis;
-                }
-                kept += usize::from(extents[axis] > 1);
-                kept.saturating_sub(1)
-            })
-            .collect();
-        stage.value = stage.value.substitute(&|v: Var| position.get(v.0 as usize).map(|p| var(*p)));
-        stage.reduction.retain(|extent| *extent != 1);
+        let is_dropped = |axis: usize| axis >= spatial && extents[axis] == 1 && !kept_unit(axis);
+        if (spatial..extents.len()).any(is_dropped) {
+            let mut kept = spatial;
+            let position: Vec<usize> = (0..extents.len())
+                .map(|axis| {
+                    if axis < spatial {
+                        return axis;
+                    }
+                    kept += usize::from(!is_dropped(axis));
+                    kept.saturating_sub(1)
+                })
+                .collect();
+            stage.value = stage.value.substitute(&|v: Var| position.get(v.0 as usize).map(|p| var(*p)));
+            stage.reduction =
+                (spatial..extents.len()).filter(|axis| !is_dropped(*axis)).map(|axis| extents[axis]).collect();
+            stage.extents = stage.extents.moved(|axis| Some(position[axis]));
+        }
+        if stage.reduction.is_empty() {
+            stage.combiner = None;
+        }
+        stage
     }
-    if stage.reduction.is_empty() {
-        stage.combiner = None;
-    }
-    stage
 }
 
 fn product_below(extents: &[i64], limit: i64) -> Option<i64> {

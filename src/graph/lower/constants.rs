@@ -1,10 +1,10 @@
 //! Operators whose results are known while the network is compiled.
 
 use super::builder::Builder;
-use super::math::{float, literal, load};
+use super::math::{float, literal, load, var};
 use super::operator::{Attribute, Operator, Problem};
 use crate::graph::TensorData;
-use crate::workload::{DType, TensorId, put_real};
+use crate::workload::{DType, Expr, Index, TensorId, put_real};
 
 /// Most elements of a `Range`.
 const MAX_RANGE: i64 = 1 << 24;
@@ -27,7 +27,7 @@ pub fn constant(builder: &mut Builder, op: &Operator) -> Result<Vec<TensorId>, P
 
 /// A tensor of one repeated value, by default the float 0.
 pub fn constant_of_shape(builder: &mut Builder, op: &Operator) -> Result<Vec<TensorId>, Problem> {
-    let shape = builder.integers(op.input(0)?).ok_or(Problem::NotConstant(0))?;
+    let extents = builder.formulas_input(op, 0)?;
     let (dtype, value) = match op.attributes.get("value") {
         None => (DType::F32, float(0.0)),
         Some(Attribute::Tensor(data)) if data.elements() == 1 && data.dtype.is_float() => {
@@ -52,7 +52,7 @@ pub fn constant_of_shape(builder: &mut Builder, op: &Operator) -> Result<Vec<Ten
         }
         Some(_) => return Err(Problem::AttributeType("value")),
     };
-    Ok(vec![builder.map(shape, dtype, value)?])
+    Ok(vec![builder.map_over(&extents, dtype, value)?])
 }
 
 /// All shapes are static, so this is a constant. Opset 15 can take a part of the shape.
@@ -73,9 +73,53 @@ pub fn shape(builder: &mut Builder, op: &Operator) -> Result<Vec<TensorId>, Prob
     Ok(vec![builder.constant(data)])
 }
 
+/// Start, limit and step where some are formulas.
+fn range_in_run(builder: &mut Builder, op: &Operator) -> Result<TensorId, Problem> {
+    let dtype = builder.dtype(op.input(0)?);
+    let mut bounds = Vec::new();
+    for position in 0..3 {
+        let own = builder.formulas_input(op, position)?;
+        let [own] = own.as_slice() else { return Err(Problem::NotConstant(position)) };
+        if own.offset().unsigned_abs() >= 1 << 40 {
+            return Err(Problem::TooLarge(vec![own.offset()]));
+        }
+        bounds.push(own.clone());
+    }
+    let [start, limit, step] = [&bounds[0], &bounds[1], &bounds[2]];
+    let step = step.as_constant().ok_or(Problem::NotConstant(2))?;
+    if step == 0 {
+        return Err(Problem::Shape("a range with step 0".to_string()));
+    }
+    let span = if step > 0 { limit.clone().minus(start) } else { start.clone().minus(limit) };
+    let span = builder.formulas.greater(&span, &Index::constant(0))?;
+    let size = step.abs();
+    let extent = builder.formulas.simple(&span.plus_constant(size - 1).floor_div(size));
+    let value = Expr::Index(var(0).times(step).plus(start));
+    let value = if dtype == DType::I64 { value } else { Expr::Cast(dtype, Box::new(value)) };
+    builder.map_over(&[extent], dtype, value)
+}
+
+impl Builder {
+    /// The numbers below one that may be a formula, in a tensor.
+    ///
+    /// # Errors
+    /// [`Problem`] where there are too many.
+    pub fn numbers(&mut self, count: &Index) -> Result<TensorId, Problem> {
+        let Some(count) = count.as_constant() else {
+            return self.map_over(std::slice::from_ref(count), DType::I64, Expr::Index(var(0)));
+        };
+        self.reserve(&[count], DType::I64)?;
+        let numbers: Vec<i64> = (0..count).collect();
+        Ok(self.constant(TensorData::from_i64(vec![count], &numbers)))
+    }
+}
+
 /// Start, limit and step.
 pub fn range(builder: &mut Builder, op: &Operator) -> Result<Vec<TensorId>, Problem> {
     let tensors = [op.input(0)?, op.input(1)?, op.input(2)?];
+    if tensors.iter().any(|tensor| builder.data(*tensor).is_none()) {
+        return Ok(vec![range_in_run(builder, op)?]);
+    }
     let mut bounds = Vec::new();
     for (position, tensor) in tensors.into_iter().enumerate() {
         bounds.push(builder.data(tensor).filter(|data| data.elements() == 1).ok_or(Problem::NotConstant(position))?);

@@ -49,7 +49,9 @@ pub fn product(
         [batch @ .., depth, columns] => (Some(*columns), *depth, batch),
         [] => return Err(misfit()),
     };
-    if *depth != right_depth {
+    if [a, b].iter().any(|tensor| builder.is_run_time(*tensor)) {
+        builder.fit_product(a, b, &misfit)?;
+    } else if *depth != right_depth {
         return Err(misfit());
     }
     let batch = broadcast_shape(&[left_batch.to_vec(), right_batch.to_vec()]).map_err(|_| misfit())?;
@@ -85,10 +87,8 @@ pub fn gemm(builder: &mut Builder, op: &Operator) -> Result<Vec<TensorId>, Probl
     }
     let (flip_a, flip_b) = (op.flag("transA", false)?, op.flag("transB", false)?);
     let oriented = |shape: &[i64], flip: bool| if flip { (shape[1], shape[0]) } else { (shape[0], shape[1]) };
-    let ((rows, depth), (right_depth, columns)) = (oriented(&left, flip_a), oriented(&right, flip_b));
-    if depth != right_depth {
-        return Err(misfit());
-    }
+    let ((rows, depth), (_, columns)) = (oriented(&left, flip_a), oriented(&right, flip_b));
+    builder.unify_dimensions((a, usize::from(!flip_a)), (b, usize::from(flip_b)), misfit)?;
     let at = |flip: bool, row: usize, column: usize| {
         if flip { vec![var(column), var(row)] } else { vec![var(row), var(column)] }
     };
@@ -113,7 +113,7 @@ pub fn gemm(builder: &mut Builder, op: &Operator) -> Result<Vec<TensorId>, Probl
     if addend.is_some() || late_alpha != 1.0 {
         let mut value = scale(load(product, vars(0, 2)), late_alpha);
         if let Some((c, factor)) = addend {
-            let fits = broadcast_shape(&[shape.clone(), builder.shape(c)])? == shape;
+            let fits = builder.broadcast_shape_of(&[product, c])? == shape;
             if !fits || builder.dtype(c) != dtype {
                 return Err(Problem::Shape(format!("{:?} cannot be added to {shape:?}", builder.shape(c))));
             }

@@ -1,8 +1,10 @@
 //! Operators of the domain `com.microsoft`, which exporters and ONNX Runtime's optimizer write: other names
 //! and attributes for what ONNX's own operators compute.
 
-use super::attention::{Heads, append_past, by_heads, causal, default_scale, join_heads, scaled, with_mask};
-use super::builder::{Builder, broadcast_shape};
+use super::attention::{
+    Heads, append_past, by_heads, causal, default_scale, join_heads, part_by_heads, scaled, with_mask,
+};
+use super::builder::Builder;
 use super::contraction;
 use super::elementwise;
 use super::math::{add, float, literal, load, multiply, sigmoid, subtract, var, vars, within};
@@ -13,16 +15,29 @@ use super::rotary::{Angles, rotate};
 use crate::workload::{Combiner, DType, Expr, Index, TensorId};
 
 /// The operator of ONNX's own domain that computes the rest, on other inputs.
-fn own(op: &Operator, kind: &str, inputs: &[Option<TensorId>]) -> Operator {
+pub(super) fn own(op: &Operator, kind: &str, inputs: &[Option<TensorId>]) -> Operator {
     let operand = |tensor: &Option<TensorId>| tensor.map(|tensor| Operand { tensor, only_reader: false });
     Operator { kind: kind.to_string(), inputs: inputs.iter().map(operand).collect(), ..op.clone() }
 }
 
-fn check_float(builder: &Builder, input: usize, tensor: TensorId) -> Result<(), Problem> {
+pub(super) fn check_float(builder: &Builder, input: usize, tensor: TensorId) -> Result<(), Problem> {
     match builder.dtype(tensor) {
         DType::F32 => Ok(()),
         dtype => Err(Problem::Type { input, dtype }),
     }
+}
+
+/// What ONNX's own operator gives for these inputs and attributes.
+pub(super) fn call(
+    builder: &mut Builder,
+    op: &Operator,
+    kind: &str,
+    inputs: &[Option<TensorId>],
+    attributes: &[(&str, Attribute)],
+) -> Result<TensorId, Problem> {
+    let attributes = attributes.iter().map(|(name, value)| (name.to_string(), value.clone())).collect();
+    let plain = Operator { attributes, outputs: vec![true], ..own(op, kind, inputs) };
+    super::lower(builder, &plain)?.first().copied().ok_or_else(|| Problem::Unsupported(kind.to_string()))
 }
 
 /// The first input, with those at other positions added, where they are there.
@@ -34,7 +49,7 @@ fn sum_of(builder: &mut Builder, op: &Operator, others: &[usize]) -> Result<Tens
     for position in others {
         let Some(other) = op.optional(*position) else { continue };
         check_float(builder, *position, other)?;
-        if broadcast_shape(&[shape.clone(), builder.shape(other)])? != shape {
+        if builder.broadcast_shape_of(&[x, other])? != shape {
             return Err(Problem::Shape(format!("{:?} cannot be added to {shape:?}", builder.shape(other))));
         }
         let own = value.unwrap_or_else(|| builder.broadcast(x, &shape));
@@ -142,13 +157,14 @@ pub fn rotary_embedding(builder: &mut Builder, op: &Operator) -> Result<Vec<Tens
     let is_joined = shape.len() == 3;
     let x = if is_joined { by_heads(builder, x, heads, "num_heads")? } else { x };
     let by_head = builder.shape(x);
-    let &[batch, _, time, _] = by_head.as_slice() else {
+    let &[_, _, _, _] = by_head.as_slice() else {
         return Err(Problem::Shape(format!("{shape:?} is not batch, heads, time and depth")));
     };
     let positions = match (builder.shape(positions).as_slice(), builder.dtype(positions)) {
         ([1], DType::I64) => {
             let value = add(load(positions, vec![Index::constant(0)]), Expr::Index(var(1)));
-            builder.map(vec![batch, time], DType::I64, value)?
+            let of_x = builder.extents(x);
+            builder.map_over(&[of_x[0].clone(), of_x[2].clone()], DType::I64, value)?
         }
         _ => positions,
     };
@@ -178,6 +194,18 @@ pub fn multi_head_attention(builder: &mut Builder, op: &Operator) -> Result<Vec<
     }
     let mut heads = Heads { query: parts[0], key: parts[1], value: parts[2] };
     let past = append_past(builder, &mut heads, op.optional(6), op.optional(7))?;
+    let result = masked_attention(builder, op, &heads, &past, [4, 5])?;
+    Ok(vec![result, heads.key, heads.value])
+}
+
+/// The result of heads, under a mask of keys and with a bias of scores, at these positions of the inputs.
+fn masked_attention(
+    builder: &mut Builder,
+    op: &Operator,
+    heads: &Heads,
+    past: &Index,
+    [mask, bias]: [usize; 2],
+) -> Result<TensorId, Problem> {
     let shape = heads.scores_shape(builder)?;
     // 0 stands for the default, as where it is left out
     let scale = match op.float("scale", 0.0)? {
@@ -185,21 +213,104 @@ pub fn multi_head_attention(builder: &mut Builder, op: &Operator) -> Result<Vec<
         scale => scale,
     };
     let product = heads.product(builder)?;
+    let extents = builder.extents(product);
     let mut score = scaled(load(product, vars(0, 4)), scale);
-    if let Some(bias) = op.optional(5) {
-        check_float(builder, 5, bias)?;
-        score = with_mask(builder, score, bias, &shape)?;
+    if let Some(tensor) = op.optional(bias) {
+        check_float(builder, bias, tensor)?;
+        score = with_mask(builder, score, tensor, &shape, &extents)?;
     }
-    if let Some(mask) = op.optional(4) {
-        score = with_padding(builder, op, score, mask, &shape)?;
+    if let Some(tensor) = op.optional(mask) {
+        score = with_padding(builder, op, score, (mask, tensor), &shape)?;
     }
     if op.flag("unidirectional", false)? {
         score = causal(score, past);
     }
-    let scores = builder.map(shape.clone(), DType::F32, score)?;
+    let scores = builder.map_over(&extents, DType::F32, score)?;
     let weights = softmax_over(builder, scores, &Axes::new(&shape, vec![3]))?;
     let result = heads.weighted(builder, weights)?;
-    Ok(vec![join_heads(builder, result)?, heads.key, heads.value])
+    join_heads(builder, result)
+}
+
+/// `Attention`, whose query, key and value are one product of its input. Outputs: result, and nothing else.
+pub fn attention(builder: &mut Builder, op: &Operator) -> Result<Vec<TensorId>, Problem> {
+    if op.optional(4).is_some() || op.optional(6).is_some() || op.wants_output(1) || op.flag("do_rotary", false)? {
+        return Err(Problem::Unsupported("Attention of com.microsoft with a past, or that rotates".to_string()));
+    }
+    let count = op.optional_int("num_heads")?.ok_or(Problem::MissingAttribute("num_heads"))?;
+    let (input, weights) = (op.input(0)?, op.input(1)?);
+    let mut product = call(builder, op, "MatMul", &[Some(input), Some(weights)], &[])?;
+    if let Some(bias) = op.optional(2) {
+        product = call(builder, op, "Add", &[Some(product), Some(bias)], &[])?;
+    }
+    let hidden = builder.shape(product).last().copied().unwrap_or(0);
+    if let Some(sizes) = op.ints("qkv_hidden_sizes")?.filter(|sizes| **sizes != [hidden / 3; 3]) {
+        return Err(Problem::Unsupported(format!("qkv_hidden_sizes of {sizes:?}, which differ,")));
+    }
+    if count < 1 || hidden % count.saturating_mul(3) != 0 {
+        return Err(Problem::AttributeValue { name: "num_heads", value: count.to_string() });
+    }
+    let depth = hidden / 3 / count;
+    let mut part = |number: i64| part_by_heads(builder, product, number * count, count, depth);
+    let (query, key, value) = (part(0)?, part(1)?, part(2)?);
+    let heads = Heads { query, key, value };
+    Ok(vec![masked_attention(builder, op, &heads, &Index::constant(0), [3, 5])?])
+}
+
+/// `EmbedLayerNormalization`: a sum of embeddings of words, positions and segments, normalised. Outputs:
+/// result, how many words each entry has, and the sum.
+pub fn embed_normalization(builder: &mut Builder, op: &Operator) -> Result<Vec<TensorId>, Problem> {
+    let (words, table) = (op.input(0)?, op.input(2)?);
+    let of_words = builder.extents(words);
+    if of_words.len() != 2 {
+        return Err(Problem::Shape(format!("words of shape {:?} are not batch and time", builder.shape(words))));
+    }
+    let mut sum = call(builder, op, "Gather", &[Some(table), Some(words)], &[])?;
+    let extents = builder.extents(sum);
+    let position = match op.optional(8) {
+        Some(places) => call(builder, op, "Gather", &[Some(op.input(3)?), Some(places)], &[])?,
+        None => first_rows(builder, op.input(3)?, &extents)?,
+    };
+    sum = call(builder, op, "Add", &[Some(sum), Some(position)], &[])?;
+    if let Some(segments) = op.optional(1) {
+        let own = call(builder, op, "Gather", &[Some(op.input(4)?), Some(segments)], &[])?;
+        sum = call(builder, op, "Add", &[Some(sum), Some(own)], &[])?;
+    }
+    if builder.extents(sum) != extents {
+        return Err(Problem::Shape(format!("embeddings add up to {:?}", builder.shape(sum))));
+    }
+    let epsilon = ("epsilon", Attribute::Float(op.float("epsilon", 1e-12)? as f32));
+    let inputs = [Some(sum), Some(op.input(5)?), Some(op.input(6)?)];
+    let result = call(builder, op, "LayerNormalization", &inputs, &[epsilon])?;
+    let counted = match op.optional(7) {
+        Some(mask) if builder.dtype(mask) == DType::I32 && builder.extents(mask) == of_words => {
+            let one = super::math::equal(load(mask, vec![var(0), var(1)]), literal(DType::I32, 1.0));
+            let value = Expr::select(one, literal(DType::I32, 1.0), literal(DType::I32, 0.0));
+            let [batch, time] = [0, 1].map(|d| of_words[d].clone());
+            builder.reduce_over(&[batch], &[time], Combiner::Sum, DType::I32, value)?
+        }
+        Some(mask) => return Err(Problem::Shape(format!("a mask of shape {:?}", builder.shape(mask)))),
+        None => builder.map_over(&of_words[..1], DType::I32, literal(DType::I32, 0.0))?,
+    };
+    Ok(vec![result, counted, sum])
+}
+
+/// The first rows of `[rows, width]`, as many as `[batch, time, width]` has times.
+fn first_rows(builder: &mut Builder, table: TensorId, extents: &[Index]) -> Result<TensorId, Problem> {
+    let shape = builder.shape(table);
+    let (&[rows, _], [_, time, _]) = (shape.as_slice(), extents) else {
+        return Err(Problem::Shape(format!("positions of shape {shape:?} are not rows and width")));
+    };
+    if builder.is_run_time(table) {
+        return Err(builder.unsupported_extents());
+    }
+    match time.as_constant() {
+        Some(time) if time <= rows => {}
+        Some(time) => return Err(Problem::Shape(format!("{rows} positions for {time} words"))),
+        None => builder.formulas.require(&time.clone().times(-1).plus_constant(rows), "how many positions are left")?,
+    }
+    let width = builder.extents(table)[1].clone();
+    let dtype = builder.dtype(table);
+    builder.map_over(&[time.clone(), width], dtype, load(table, vars(0, 2)))
 }
 
 /// `[batch, time, hidden]` plus its part of the bias, which begins at `offset`.
@@ -223,24 +334,29 @@ fn with_part_of_bias(
     builder.map(shape, DType::F32, value)
 }
 
-/// Columns where a mask of `[batch, columns]` is 0 get the filter's value added.
+/// Columns where a mask of `[batch, columns]` is 0, or those from an entry's length on, get the filter's
+/// value added. The mask comes with its position among the inputs.
 fn with_padding(
     builder: &Builder,
     op: &Operator,
     score: Expr,
-    mask: TensorId,
+    (input, mask): (usize, TensorId),
     scores_shape: &[i64],
 ) -> Result<Expr, Problem> {
     let own = builder.shape(mask);
-    if own != [scores_shape[0], scores_shape[3]] {
-        return Err(Problem::Unsupported(format!("a key padding mask of shape {own:?}")));
-    }
     let dtype = builder.dtype(mask);
     if dtype != DType::I32 {
-        return Err(Problem::Type { input: 4, dtype });
+        return Err(Problem::Type { input, dtype });
     }
+    let is_out = if own == [scores_shape[0], scores_shape[3]] {
+        super::math::equal(load(mask, vec![var(0), var(3)]), literal(dtype, 0.0))
+    } else if own == [scores_shape[0]] {
+        let length = super::math::cast(dtype, DType::I64, load(mask, vec![var(0)]));
+        super::math::less_equal(length, Expr::Index(var(3)))
+    } else {
+        return Err(Problem::Unsupported(format!("a key padding mask of shape {own:?}")));
+    };
     let filter = op.float("mask_filter_value", -10000.0)?;
-    let is_out = super::math::equal(load(mask, vec![var(0), var(3)]), literal(dtype, 0.0));
     Ok(add(score, Expr::select(is_out, float(filter), float(0.0))))
 }
 

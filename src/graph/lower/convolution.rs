@@ -1,9 +1,9 @@
 //! Convolutions, and transposed convolutions by phases.
 
 use super::builder::{Affine, Builder};
-use super::layout::reshape_to;
 use super::math::{add, literal, load, multiply, var, vars, within};
 use super::operator::{Operator, Problem};
+use super::reshape::reshape_to_extents;
 use super::window::{explicit_pads, positions, steps, windows};
 use crate::workload::{Combiner, Condition, DType, Expr, Index, TensorId};
 
@@ -53,15 +53,19 @@ pub fn sums(
     if input.len() < 3 || weight.len() != input.len() || groups < 1 || weight[0] % groups != 0 {
         return Err(misfit());
     }
-    let (batch, channels, filters, depth) = (input[0], input[1], weight[0], weight[1]);
+    let (channels, filters, depth) = (input[1], weight[0], weight[1]);
     if channels % groups != 0 || channels / groups != depth {
         return Err(misfit());
     }
     if op.ints("kernel_shape")?.is_some_and(|kernel| kernel != &weight[2..]) {
         return Err(Problem::AttributeValue { name: "kernel_shape", value: "different from the weight's".to_string() });
     }
-    let windows = windows(op, &input[2..], &weight[2..])?;
-    let output: Vec<i64> = windows.iter().map(|window| window.output).collect();
+    let (of_input, of_weight) = (builder.extents(x), builder.extents(w));
+    if of_weight.iter().chain(&of_input[1..2]).any(|extent| extent.as_constant().is_none()) {
+        return Err(Problem::Unsupported("a convolution with run-time channels, or a run-time kernel,".to_string()));
+    }
+    let windows = windows(builder, op, &of_input[2..], &weight[2..])?;
+    let output: Vec<Index> = windows.iter().map(|window| window.output_extent()).collect();
     let per_group = filters / groups;
     // axes: n, then the channel axes, then the output's; reduced: c, then the kernel's
     let is_depthwise = depth == 1 && per_group == 1;
@@ -77,12 +81,14 @@ pub fn sums(
     let element = read(0, [vec![var(0), input_channel], at].concat());
     let element = Expr::guard(guards, element, literal(dtype, 0.0));
     let tap = read(1, [vec![filter, var(c)], vars(c + 1, output.len())].concat());
-    let spatial = [vec![batch], channel_axes, output.clone()].concat();
-    let reduction = [&weight[1..2], &weight[2..]].concat();
+    let channel_axes: Vec<Index> = channel_axes.into_iter().map(Index::constant).collect();
+    let batch = of_input[..1].to_vec();
+    let spatial = [batch.clone(), channel_axes, output.clone()].concat();
     let stage = builder.next_stage();
-    let product = builder.reduce(spatial, reduction, Combiner::Sum, dtype, multiply(element, tap))?;
-    let shape = [vec![batch, filters], output].concat();
-    Ok((stage, reshape_to(builder, product, shape)?))
+    let value = multiply(element, tap);
+    let product = builder.reduce_over(&spatial, &of_weight[1..], Combiner::Sum, dtype, value)?;
+    let shape = [batch, vec![Index::constant(filters)], output].concat();
+    Ok((stage, reshape_to_extents(builder, product, &shape)?))
 }
 
 /// Adds one number for each channel.
@@ -132,6 +138,10 @@ pub fn transposed(builder: &mut Builder, op: &Operator) -> Result<Vec<TensorId>,
     builder.materialize(w)?;
     let (input, weight) = (builder.shape(x), builder.shape(w));
     let groups = op.int("group", 1)?;
+    let is_open = |tensor, first: usize| builder.tensor(tensor).extents.iter().any(|(axis, _)| axis >= first);
+    if is_open(w, 0) || is_open(x, 1) {
+        return Err(builder.unsupported_extents());
+    }
     let misfit = || Problem::Shape(format!("input {input:?} does not fit weight {weight:?} with {groups} groups"));
     if input.len() < 3 || weight.len() != input.len() || groups < 1 || input[1] != weight[0] || input[1] % groups != 0 {
         return Err(misfit());

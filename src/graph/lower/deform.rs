@@ -2,9 +2,9 @@
 
 use super::builder::Builder;
 use super::convolution::{biased, check_floats};
-use super::layout::reshape_to;
 use super::math::{add, cast, load, multiply, var, vars};
 use super::operator::{Operator, Problem};
+use super::reshape::reshape_to;
 use super::sampling::{Interpolation, Line, Outside, Taps, interpolated};
 use super::window::{Window, windows};
 use crate::workload::{Combiner, DType, Expr, Index, TensorId};
@@ -17,7 +17,7 @@ pub fn deformable(builder: &mut Builder, op: &Operator) -> Result<Vec<TensorId>,
     builder.materialize(w)?;
     let (input, weight) = (builder.shape(x), builder.shape(w));
     let (batch, channels, filters, kernel) = (input[0], input[1], weight[0], &weight[2..]);
-    let windows = windows(op, &input[2..], kernel)?;
+    let windows = windows(builder, op, &builder.extents(x)[2..], kernel)?;
     let output: Vec<i64> = windows.iter().map(|window| window.output).collect();
     let (rank, tap_count) = (windows.len(), Builder::check_shape(kernel)?);
     let displacements = offset_groups.checked_mul(tap_count);

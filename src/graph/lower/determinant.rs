@@ -1,10 +1,10 @@
 //! `Det`: by formula for small matrices, by elimination for larger ones.
 
 use super::builder::Builder;
-use super::layout::reshape_to;
 use super::math::{absolute, clamped, divide, equal, float, load, multiply, subtract, var};
 use super::operator::{Operator, Problem};
 use super::reduction::{Axes, place_of_extreme};
+use super::reshape::reshape_to;
 use crate::workload::{Combiner, DType, Expr, Index, TensorId};
 
 /// Every row takes a handful of stages of its own.

@@ -1,6 +1,6 @@
 //! Operators that compute each element from the elements at the same place, after broadcasting.
 
-use super::builder::{Builder, broadcast_shape};
+use super::builder::Builder;
 use super::math::{
     absolute, add, and, cast, divide, equal, exp, float, less, less_equal, literal, load, log, maximum, minimum,
     multiply, not, or, power, sigmoid, sqrt, square, subtract, tanh, vars,
@@ -151,8 +151,7 @@ pub fn activation(builder: &mut Builder, op: &Operator) -> Result<Vec<TensorId>,
 /// Operators of two or three tensors that broadcast against each other.
 pub fn broadcasting(builder: &mut Builder, op: &Operator) -> Result<Vec<TensorId>, Problem> {
     let inputs = op.all_inputs()?;
-    let shapes: Vec<Vec<i64>> = inputs.iter().map(|input| builder.shape(*input)).collect();
-    let shape = broadcast_shape(&shapes)?;
+    let shape = builder.broadcast_shape_of(&inputs)?;
     let args: Vec<Expr> = inputs.iter().map(|input| builder.broadcast(*input, &shape)).collect();
     let types: Vec<DType> = inputs.iter().map(|input| builder.dtype(*input)).collect();
     if op.kind == "Where" {
@@ -309,8 +308,7 @@ pub fn variadic(builder: &mut Builder, op: &Operator) -> Result<Vec<TensorId>, P
         "Min" => minimum,
         _ => add,
     };
-    let shapes: Vec<Vec<i64>> = inputs.iter().map(|input| builder.shape(*input)).collect();
-    let shape = broadcast_shape(&shapes)?;
+    let shape = builder.broadcast_shape_of(&inputs)?;
     // one stage reads at most this many tensors
     const MOST: usize = 32;
     let mut terms: Vec<TensorId> = inputs.clone();
@@ -405,7 +403,8 @@ pub fn predicate(builder: &mut Builder, op: &Operator) -> Result<Vec<TensorId>, 
         },
         other => return Err(Problem::Unsupported(other.to_string())),
     };
-    Ok(vec![builder.map(shape, DType::Bool, value)?])
+    let extents = builder.extents(input);
+    Ok(vec![builder.map_over(&extents, DType::Bool, value)?])
 }
 
 /// The element at the point of the axes.

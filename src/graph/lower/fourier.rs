@@ -10,10 +10,11 @@
 use std::f64::consts::TAU;
 
 use super::builder::Builder;
-use super::layout::{Strided, permute, reshape_to, strided};
+use super::layout::{Strided, permute, strided};
 use super::math::{add, float, load, multiply, var, vars, within};
 use super::operator::{Operator, Problem, normal_axis};
 use super::padding;
+use super::reshape::reshape_to;
 use crate::graph::TensorData;
 use crate::workload::{Combiner, DType, Expr, Index, TensorId};
 
@@ -317,13 +318,14 @@ mod tests {
     use super::dft;
     use crate::graph::TensorData;
     use crate::graph::lower::{Attribute, Builder, Operand, Operator, Problem};
-    use crate::workload::DType;
+    use crate::workload::{DType, Index};
 
     /// What becomes of one signal of complex or real numbers.
     fn lowered(signal: &[f32], parts: i64, length: i64, flags: [bool; 2]) -> Result<Vec<f64>, Problem> {
         let mut builder = Builder::new(1 << 30);
         let shape = vec![1, signal.len() as i64 / parts, parts];
-        let x = builder.input("x".to_string(), shape.clone(), DType::F32)?;
+        let extents: Vec<Index> = shape.iter().map(|extent| Index::constant(*extent)).collect();
+        let x = builder.input("x".to_string(), &extents, DType::F32)?;
         let length = builder.constant(TensorData::from_i64(vec![], &[length]));
         let operand = |tensor| Some(Operand { tensor, only_reader: true });
         let names = ["inverse", "onesided"].map(str::to_string);

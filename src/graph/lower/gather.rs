@@ -1,10 +1,11 @@
 //! Operators that read at computed places.
 
 use super::builder::Builder;
-use super::layout::{Strided, reshape_to, strided};
-use super::math::{cast, clamped, equal, gathered, less, literal, load, subtract, var, vars};
+use super::layout::{Strided, strided};
+use super::math::{add, cast, clamped, equal, gathered, less, literal, load, maximum, minimum, subtract, var, vars};
 use super::operator::{Operator, Problem, normal_axis};
-use crate::workload::{DType, Expr, Index, TensorId};
+use super::reshape::reshape_to;
+use crate::workload::{DType, Expr, Index, Interval, TensorId};
 
 pub(super) fn check_index_type(builder: &Builder, position: usize, tensor: TensorId) -> Result<(), Problem> {
     match builder.dtype(tensor) {
@@ -28,6 +29,9 @@ pub fn gather(builder: &mut Builder, op: &Operator) -> Result<Vec<TensorId>, Pro
     let axis = normal_axis(op.int("axis", 0)?, own.len())?;
     let place_shape = builder.shape(places);
     let shape: Vec<i64> = [&own[..axis], &place_shape, &own[axis + 1..]].concat();
+    if builder.is_run_time(input) || builder.is_run_time(places) {
+        return Ok(vec![gather_in_run(builder, input, places, axis)?]);
+    }
     if let Some(part) = arithmetic_progression(builder, places, own[axis])? {
         // known places at equal distances: a slice
         let taken = strided(builder, input, &[(axis, part)])?;
@@ -42,6 +46,43 @@ pub fn gather(builder: &mut Builder, op: &Operator) -> Result<Vec<TensorId>, Pro
     indices.extend(vars(axis + place_shape.len(), own.len() - axis - 1));
     let dtype = builder.dtype(input);
     Ok(vec![builder.map(shape, dtype, load(input, indices))?])
+}
+
+/// The same where extents are known only when the network runs.
+fn gather_in_run(builder: &mut Builder, input: TensorId, places: TensorId, axis: usize) -> Result<TensorId, Problem> {
+    let (own, of_places) = (builder.extents(input), builder.extents(places));
+    let extents = [&own[..axis], &of_places, &own[axis + 1..]].concat();
+    let at = vars(axis, of_places.len());
+    let place = match builder.integer_formulas(places).as_deref() {
+        // one place, counted from either end
+        Some([place]) => {
+            let range = builder.formulas.range_of(place).unwrap_or(Interval { low: -1, high: 0 });
+            let place = match (range.low >= 0, range.high < 0) {
+                (true, _) => place.clone(),
+                (_, true) => own[axis].clone().plus(place),
+                _ => return Err(Problem::Unsupported("a place that counts from either end".to_string())),
+            };
+            builder.formulas.require(&place, "a place")?;
+            builder.formulas.require(&own[axis].clone().minus(&place).plus_constant(-1), "what lies behind a place")?;
+            place
+        }
+        _ => match own[axis].as_constant() {
+            Some(extent) => gathered(load(places, at), extent.max(1)),
+            None => {
+                let place = cast(builder.dtype(places), DType::I64, load(places, at));
+                let extent = || Expr::Index(own[axis].clone());
+                let counted = add(place.clone(), extent());
+                let place = Expr::select(less(place.clone(), Expr::integer(0)), counted, place);
+                let bounded = minimum(place, Expr::Index(own[axis].clone().plus_constant(-1)));
+                Index::value(maximum(bounded, Expr::integer(0)))
+            }
+        },
+    };
+    let mut indices = vars(0, axis);
+    indices.push(place);
+    indices.extend(vars(axis + of_places.len(), own.len() - axis - 1));
+    let dtype = builder.dtype(input);
+    builder.map_over(&extents, dtype, load(input, indices))
 }
 
 /// Constant places that a strided part covers. Those that are constant are checked, too.
@@ -169,5 +210,6 @@ pub fn eye_like(builder: &mut Builder, op: &Operator) -> Result<Vec<TensorId>, P
     let diagonal = op.int("k", 0)?.clamp(-(1 << 31), 1 << 31);
     let here = super::math::within(var(1).minus(&var(0)), diagonal, diagonal + 1);
     let value = Expr::guard(vec![here], literal(dtype, 1.0), literal(dtype, 0.0));
-    Ok(vec![builder.map(shape, dtype, value)?])
+    let extents = builder.extents(input);
+    Ok(vec![builder.map_over(&extents, dtype, value)?])
 }

@@ -1,25 +1,12 @@
 //! Operators that only move elements: each is one map stage that reads through an index map.
 
-use super::builder::{Builder, broadcast_shape, flat_index, unflatten};
+use super::builder::{Builder, broadcast_shape};
 use super::math::{literal, load, var, vars, within};
 use super::operator::{Operator, Problem, normal_axes, normal_axis};
+use super::reshape::{self, reshape_to};
+use super::slice;
 use crate::graph::TensorData;
-use crate::workload::{DType, Expr, Index, TensorId};
-
-/// The same elements, in the same order, under another shape.
-pub fn reshape_to(builder: &mut Builder, input: TensorId, shape: Vec<i64>) -> Result<TensorId, Problem> {
-    let own = builder.shape(input);
-    if own == shape {
-        return Ok(input);
-    }
-    if Builder::check_shape(&shape)? != own.iter().product::<i64>() {
-        return Err(Problem::Shape(format!("shape {own:?} cannot become {shape:?}")));
-    }
-    let flat = flat_index(&shape, &vars(0, shape.len()));
-    let value = load(input, unflatten(&own, &flat));
-    let dtype = builder.dtype(input);
-    builder.map(shape, dtype, value)
-}
+use crate::workload::{Condition, DType, Expr, Index, TensorId};
 
 /// `Identity`, and `Dropout` where it drops nothing.
 pub fn identity(builder: &mut Builder, op: &Operator) -> Result<Vec<TensorId>, Problem> {
@@ -38,15 +25,18 @@ pub fn identity(builder: &mut Builder, op: &Operator) -> Result<Vec<TensorId>, P
         return Ok(vec![input]);
     }
     // the mask keeps everything; before opset 10 it had the type of the data
-    let shape = builder.shape(input);
+    let extents = builder.extents(input);
     let dtype = if op.opset < 10 { builder.dtype(input) } else { DType::Bool };
-    let mask = builder.map(shape, dtype, literal(dtype, 1.0))?;
+    let mask = builder.map_over(&extents, dtype, literal(dtype, 1.0))?;
     Ok(vec![input, mask])
 }
 
 pub fn reshape(builder: &mut Builder, op: &Operator) -> Result<Vec<TensorId>, Problem> {
     let input = op.input(0)?;
     let own = builder.shape(input);
+    if builder.is_run_time(input) || builder.integers(op.input(1)?).is_none() {
+        return Ok(vec![reshape::reshape(builder, op)?]);
+    }
     let wanted = builder.integers(op.input(1)?).ok_or(Problem::NotConstant(1))?;
     let keeps_zero = op.flag("allowzero", false)?;
     let mut shape = Vec::with_capacity(wanted.len());
@@ -72,6 +62,11 @@ pub fn flatten(builder: &mut Builder, op: &Operator) -> Result<Vec<TensorId>, Pr
     let shape = builder.shape(input);
     let axis = op.int("axis", 1)?;
     let at = if axis == shape.len() as i64 { shape.len() } else { normal_axis(axis, shape.len())? };
+    if builder.is_run_time(input) {
+        let extents = builder.extents(input);
+        let flat = [builder.formulas.product(&extents[..at])?, builder.formulas.product(&extents[at..])?];
+        return Ok(vec![reshape::reshape_to_extents(builder, input, &flat)?]);
+    }
     let flat = vec![shape[..at].iter().product(), shape[at..].iter().product()];
     Ok(vec![reshape_to(builder, input, flat)?])
 }
@@ -89,8 +84,15 @@ pub fn squeeze(builder: &mut Builder, op: &Operator) -> Result<Vec<TensorId>, Pr
     let shape = builder.shape(input);
     let dropped = match axes(builder, op)? {
         Some(axes) => normal_axes(&axes, shape.len())?,
-        None => (0..shape.len()).filter(|d| shape[*d] == 1).collect(),
+        None => (0..shape.len()).filter(|d| builder.tensor(input).is_unit(*d)).collect(),
     };
+    if builder.is_run_time(input) {
+        let extents = builder.extents(input);
+        dropped.iter().try_for_each(|d| builder.formulas.unify(&extents[*d], &Index::constant(1)))?;
+        let kept: Vec<Index> =
+            (0..extents.len()).filter(|d| !dropped.contains(d)).map(|d| extents[d].clone()).collect();
+        return Ok(vec![reshape::reshape_to_extents(builder, input, &kept)?]);
+    }
     if let Some(d) = dropped.iter().find(|d| shape[**d] != 1) {
         return Err(Problem::Shape(format!("dimension {d} of {shape:?} cannot be squeezed")));
     }
@@ -103,6 +105,14 @@ pub fn unsqueeze(builder: &mut Builder, op: &Operator) -> Result<Vec<TensorId>, 
     let axes = axes(builder, op)?.ok_or(Problem::MissingAttribute("axes"))?;
     let own = builder.shape(input);
     let new = normal_axes(&axes, own.len() + axes.len())?;
+    if builder.is_run_time(input) {
+        let mut extents = builder.extents(input).into_iter();
+        let one = || Index::constant(1);
+        let shape: Vec<Index> = (0..own.len() + axes.len())
+            .map(|d| if new.contains(&d) { one() } else { extents.next().unwrap_or_else(one) })
+            .collect();
+        return Ok(vec![reshape::reshape_to_extents(builder, input, &shape)?]);
+    }
     let mut extents = own.iter();
     let shape = (0..own.len() + axes.len())
         .map(|d| if new.contains(&d) { 1 } else { extents.next().copied().unwrap_or(1) })
@@ -142,6 +152,17 @@ pub fn permute(builder: &mut Builder, input: TensorId, order: &[usize]) -> Resul
 
 pub fn expand(builder: &mut Builder, op: &Operator) -> Result<Vec<TensorId>, Problem> {
     let input = op.input(0)?;
+    if builder.is_run_time(input) || builder.integers(op.input(1)?).is_none() {
+        let wanted = builder.formulas_input(op, 1)?;
+        let own = builder.extents(input);
+        let extents = builder.broadcast_extents(&[own.clone(), wanted])?;
+        if extents == own {
+            return Ok(vec![input]);
+        }
+        let shape = extents.iter().map(|extent| builder.formulas.most(extent)).collect::<Result<Vec<_>, _>>()?;
+        let (dtype, value) = (builder.dtype(input), builder.broadcast(input, &shape));
+        return Ok(vec![builder.map_over(&extents, dtype, value)?]);
+    }
     let wanted = builder.integers(op.input(1)?).ok_or(Problem::NotConstant(1))?;
     Builder::check_shape(&wanted)?;
     let own = builder.shape(input);
@@ -153,8 +174,30 @@ pub fn expand(builder: &mut Builder, op: &Operator) -> Result<Vec<TensorId>, Pro
     Ok(vec![builder.map(shape, dtype, value)?])
 }
 
+/// `Tile` where extents, or how often they are repeated, are known only when the network runs.
+fn tile_in_run(builder: &mut Builder, op: &Operator) -> Result<TensorId, Problem> {
+    let input = op.input(0)?;
+    let (own, repeats) = (builder.extents(input), builder.formulas_input(op, 1)?);
+    if repeats.len() != own.len() {
+        return Err(Problem::Shape(format!("{} repeats cannot tile {} dimensions", repeats.len(), own.len())));
+    }
+    let one = Index::constant(1);
+    let (mut extents, mut indices) = (own.clone(), vars(0, own.len()));
+    for (d, repeat) in repeats.iter().enumerate().filter(|(_, repeat)| **repeat != one) {
+        let Some(extent) = own[d].as_constant() else { return Err(builder.unsupported_extents()) };
+        builder.formulas.require(repeat, "a number of repeats")?;
+        extents[d] = builder.formulas.product(&[own[d].clone(), repeat.clone()])?;
+        indices[d] = var(d).modulo(extent.max(1));
+    }
+    let dtype = builder.dtype(input);
+    builder.map_over(&extents, dtype, load(input, indices))
+}
+
 pub fn tile(builder: &mut Builder, op: &Operator) -> Result<Vec<TensorId>, Problem> {
     let input = op.input(0)?;
+    if builder.is_run_time(input) || builder.integers(op.input(1)?).is_none() {
+        return Ok(vec![tile_in_run(builder, op)?]);
+    }
     let repeats = builder.integers(op.input(1)?).ok_or(Problem::NotConstant(1))?;
     let own = builder.shape(input);
     if repeats.len() != own.len() || repeats.iter().any(|r| *r < 0) {
@@ -181,8 +224,12 @@ pub fn concat(builder: &mut Builder, op: &Operator) -> Result<Vec<TensorId>, Pro
         if builder.dtype(*input) != dtype {
             return Err(Problem::Type { input: position, dtype: builder.dtype(*input) });
         }
-        if shape.len() != rank || (0..rank).any(|d| d != axis && shape[d] != first[d]) {
-            return Err(Problem::Shape(format!("{first:?} and {shape:?} differ beside axis {axis}")));
+        let misfit = || Problem::Shape(format!("{first:?} and {shape:?} differ beside axis {axis}"));
+        if shape.len() != rank {
+            return Err(misfit());
+        }
+        for d in (0..rank).filter(|d| *d != axis) {
+            builder.unify_dimensions((inputs[0], d), (*input, d), misfit)?;
         }
     }
     let parts: Vec<TensorId> = inputs.into_iter().filter(|input| builder.shape(*input)[axis] > 0).collect();
@@ -209,6 +256,9 @@ pub fn join(builder: &mut Builder, parts: &[TensorId], axis: usize) -> Result<Te
     if let [only] = parts {
         return Ok(*only);
     }
+    if parts.iter().any(|part| builder.is_run_time(*part)) {
+        return join_in_run(builder, parts, axis);
+    }
     let (mut shape, dtype) = (builder.shape(parts[0]), builder.dtype(parts[0]));
     let extents: Vec<i64> = parts.iter().map(|part| builder.shape(*part)[axis]).collect();
     shape[axis] = extents.iter().sum();
@@ -224,6 +274,29 @@ pub fn join(builder: &mut Builder, parts: &[TensorId], axis: usize) -> Result<Te
     builder.map(shape, dtype, value)
 }
 
+/// The same of parts whose extents are known only when the network runs.
+fn join_in_run(builder: &mut Builder, parts: &[TensorId], axis: usize) -> Result<TensorId, Problem> {
+    let (mut extents, dtype) = (builder.extents(parts[0]), builder.dtype(parts[0]));
+    let mut end = Index::constant(0);
+    let mut places = Vec::new();
+    for part in parts {
+        let extent = builder.extents(*part)[axis].clone();
+        places.push((*part, end.clone(), extent.clone()));
+        end = end.plus(&extent);
+    }
+    extents[axis] = end;
+    let mut value = literal(dtype, 0.0);
+    for (part, start, extent) in places.into_iter().rev() {
+        let mut indices = vars(0, extents.len());
+        indices[axis] = var(axis).minus(&start);
+        let most = builder.shape(part)[axis];
+        let open = Some(&extent).filter(|extent| extent.as_constant().is_none());
+        let inside = Condition::within(&indices[axis], open, most);
+        value = Expr::guard(inside, load(part, indices), value);
+    }
+    builder.map_over(&extents, dtype, value)
+}
+
 pub fn split(builder: &mut Builder, op: &Operator) -> Result<Vec<TensorId>, Problem> {
     let input = op.input(0)?;
     let shape = builder.shape(input);
@@ -233,6 +306,9 @@ pub fn split(builder: &mut Builder, op: &Operator) -> Result<Vec<TensorId>, Prob
         false => op.optional(1).map(|sizes| builder.integers(sizes).ok_or(Problem::NotConstant(1))).transpose()?,
     };
     let count = op.outputs.len() as i64;
+    if builder.tensor(input).extents.get(axis).is_some() {
+        return Err(builder.unsupported_extents());
+    }
     let sizes = match given {
         Some(sizes) => sizes,
         None => {
@@ -260,21 +336,27 @@ pub fn split(builder: &mut Builder, op: &Operator) -> Result<Vec<TensorId>, Prob
 
 /// One element along an axis, which vanishes.
 pub fn element(builder: &mut Builder, tensor: TensorId, axis: usize, place: i64) -> Result<TensorId, Problem> {
-    let mut shape = builder.shape(tensor);
     let part = strided(builder, tensor, &[(axis, Strided { start: place, step: 1, extent: 1 })])?;
-    shape.remove(axis);
-    reshape_to(builder, part, shape)
+    let mut extents = builder.extents(part);
+    extents.remove(axis);
+    reshape::reshape_to_extents(builder, part, &extents)
 }
 
 /// Tensors of one shape, one after the other along a new axis; there is at least one.
 pub fn stack(builder: &mut Builder, parts: &[TensorId], axis: usize) -> Result<TensorId, Problem> {
     let first = *parts.first().ok_or(Problem::MissingInput(0))?;
-    let (mut shape, dtype) = (builder.shape(first), builder.dtype(first));
+    let (shape, dtype) = (builder.shape(first), builder.dtype(first));
     if let Some(other) = parts.iter().find(|part| builder.shape(**part) != shape || builder.dtype(**part) != dtype) {
         return Err(Problem::Shape(format!("{shape:?} and {:?} cannot be stacked", builder.shape(*other))));
     }
-    shape.insert(axis, 1);
-    let parts = parts.iter().map(|part| reshape_to(builder, *part, shape.clone())).collect::<Result<Vec<_>, _>>()?;
+    for part in &parts[1..] {
+        let (a, b) = (builder.extents(first), builder.extents(*part));
+        a.iter().zip(&b).try_for_each(|(a, b)| builder.formulas.unify(a, b))?;
+    }
+    let mut extents = builder.extents(first);
+    extents.insert(axis, Index::constant(1));
+    let parts = parts.iter().map(|part| reshape::reshape_to_extents(builder, *part, &extents));
+    let parts = parts.collect::<Result<Vec<_>, _>>()?;
     concatenated(builder, parts, axis)
 }
 
@@ -314,6 +396,10 @@ pub fn strided(builder: &mut Builder, input: TensorId, parts: &[(usize, Strided)
 pub fn slice(builder: &mut Builder, op: &Operator) -> Result<Vec<TensorId>, Problem> {
     let input = op.input(0)?;
     let own = builder.shape(input);
+    let mut bounds = op.inputs.iter().skip(1).flatten();
+    if builder.is_run_time(input) || op.opset >= 10 && bounds.any(|b| builder.integers(b.tensor).is_none()) {
+        return Ok(vec![slice::slice(builder, op)?]);
+    }
     let (starts, ends, axes, steps) = if op.opset < 10 {
         let attribute = |name| op.ints(name).map(|values| values.map(<[i64]>::to_vec));
         let starts = attribute("starts")?.ok_or(Problem::MissingAttribute("starts"))?;
@@ -411,6 +497,7 @@ pub fn trilu(builder: &mut Builder, op: &Operator) -> Result<Vec<TensorId>, Prob
         },
     };
     let distance = var(rank - 1).minus(&var(rank - 2));
+    let extents = builder.extents(input);
     let (rows, columns) = (shape[rank - 2], shape[rank - 1]);
     let kept = match op.flag("upper", true)? {
         true => within(distance, diagonal, columns.max(diagonal)),
@@ -418,5 +505,5 @@ pub fn trilu(builder: &mut Builder, op: &Operator) -> Result<Vec<TensorId>, Prob
     };
     let dtype = builder.dtype(input);
     let value = Expr::guard(vec![kept], load(input, vars(0, rank)), literal(dtype, 0.0));
-    Ok(vec![builder.map(shape, dtype, value)?])
+    Ok(vec![builder.map_over(&extents, dtype, value)?])
 }

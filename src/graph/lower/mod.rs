@@ -20,34 +20,46 @@ mod deform;
 mod determinant;
 mod einsum;
 mod elementwise;
+mod extent;
+mod formulas;
 mod fourier;
 mod gather;
 mod grid;
+mod grouped;
+mod interpolate;
+mod known;
 mod layout;
 mod losses;
 mod math;
 mod normalization;
 mod operator;
 mod padding;
+mod polynomial;
 mod pooling;
+mod qlinear;
 mod quantization;
 mod random;
 mod recurrence;
 mod recurrent;
 mod reduction;
+mod reshape;
+mod resampling;
 mod resize;
 mod roi;
 mod rotary;
 mod sampling;
 mod scatter;
+mod slice;
 mod signal;
 mod sort;
 mod window;
 
 pub use blocks::MAX_ITERATIONS;
 pub use builder::Builder;
-pub use layout::{element, move_axis, reshape_to, stack};
+pub use formulas::Conflict;
+pub use layout::{element, move_axis, stack};
 pub use operator::{Attribute, Operand, Operator, Problem, normal_axis};
+pub use reshape::reshape_to;
 
 use crate::workload::{DType, TensorId};
 
@@ -65,6 +77,13 @@ pub fn is_supported(kind: &str) -> bool {
 /// What about the operator's inputs or attributes stands against it.
 pub fn lower(builder: &mut Builder, op: &Operator) -> Result<Vec<TensorId>, Problem> {
     let rule = rule(&op.kind).ok_or_else(|| Problem::Unsupported(op.kind.clone()))?;
+    if let Some(known) = known::lower(builder, op)? {
+        return Ok(known);
+    }
+    let mut inputs = op.inputs.iter().flatten();
+    if inputs.any(|operand| builder.is_run_time(operand.tensor)) && !takes_run_time_extents(&op.kind) {
+        return Err(Problem::Unsupported(format!("{} with run-time extents", op.kind)));
+    }
     let halves = op.inputs.iter().flatten().map(|operand| builder.dtype(operand.tensor));
     match halves.into_iter().find(|dtype| matches!(dtype, DType::F16 | DType::BF16)) {
         Some(half) if !moves(&op.kind) => lower_in_f32(builder, op, rule, half),
@@ -139,6 +158,163 @@ fn moves(kind: &str) -> bool {
             | "Shape"
             | "Size"
     )
+}
+
+/// Whether an operator takes tensors whose extents are known only when the network runs. All others are
+/// refused with them, so that none takes what an extent is at most for what it is.
+fn takes_run_time_extents(kind: &str) -> bool {
+    elementwise::is_unary(kind)
+        || matches!(
+            kind,
+            "LeakyRelu"
+                | "Elu"
+                | "Selu"
+                | "Celu"
+                | "HardSigmoid"
+                | "ThresholdedRelu"
+                | "Shrink"
+                | "Swish"
+                | "Gelu"
+                | "Add"
+                | "Mul"
+                | "Sub"
+                | "Div"
+                | "Mod"
+                | "Pow"
+                | "PRelu"
+                | "Equal"
+                | "Less"
+                | "LessOrEqual"
+                | "Greater"
+                | "GreaterOrEqual"
+                | "And"
+                | "Or"
+                | "Xor"
+                | "Where"
+                | "Sum"
+                | "Mean"
+                | "Max"
+                | "Min"
+                | "Clip"
+                | "Cast"
+                | "CastLike"
+                | "Not"
+                | "IsNaN"
+                | "IsInf"
+                | "BitwiseAnd"
+                | "BitwiseOr"
+                | "BitwiseXor"
+                | "BitShift"
+                | "BitwiseNot"
+                | "BitCast"
+                | "Identity"
+                | "Dropout"
+                | "Reshape"
+                | "Flatten"
+                | "Squeeze"
+                | "Unsqueeze"
+                | "Transpose"
+                | "Expand"
+                | "Concat"
+                | "Split"
+                | "Slice"
+                | "Gather"
+                | "Shape"
+                | "Size"
+                | "Range"
+                | "ConstantOfShape"
+                | "MatMul"
+                | "Gemm"
+                | "Einsum"
+                | "Conv"
+                | "Resize"
+                | "Upsample"
+                | "Pad"
+                | "MaxPool"
+                | "AveragePool"
+                | "LpPool"
+                | "GlobalMaxPool"
+                | "GlobalAveragePool"
+                | "GlobalLpPool"
+                | "ReduceSum"
+                | "ReduceMean"
+                | "ReduceMax"
+                | "ReduceMin"
+                | "ReduceProd"
+                | "ReduceL1"
+                | "ReduceL2"
+                | "ReduceSumSquare"
+                | "ReduceLogSum"
+                | "ReduceLogSumExp"
+                | "Softmax"
+                | "LogSoftmax"
+                | "ArgMax"
+                | "ArgMin"
+                | "BatchNormalization"
+                | "LayerNormalization"
+                | "RMSNormalization"
+                | "InstanceNormalization"
+                | "LSTM"
+                | "GRU"
+                | "RNN"
+                | "LinearAttention"
+                | "CausalConvWithState"
+                | "Hardmax"
+                | "Trilu"
+                | "CumSum"
+                | "CumProd"
+                | "DepthToSpace"
+                | "SpaceToDepth"
+                | "GroupNormalization"
+                | "MeanVarianceNormalization"
+                | "LpNormalization"
+                | "LRN"
+                | "GatherElements"
+                | "GatherND"
+                | "OneHot"
+                | "Tile"
+                | "QuantizeLinear"
+                | "DequantizeLinear"
+                | "DynamicQuantizeLinear"
+                | "MatMulInteger"
+                | "QLinearMatMul"
+                | "ConvInteger"
+                | "QLinearConv"
+                | "ReverseSequence"
+                | "EyeLike"
+                | "ConvTranspose"
+                | "GridSample"
+                | "RotaryEmbedding"
+                | "Attention"
+                | "SimplifiedLayerNormalization"
+                | "com.microsoft.Gelu"
+                | "com.microsoft.BiasGelu"
+                | "com.microsoft.FastGelu"
+                | "com.microsoft.QuickGelu"
+                | "com.microsoft.FusedMatMul"
+                | "com.microsoft.SkipLayerNormalization"
+                | "com.microsoft.SkipSimplifiedLayerNormalization"
+                | "com.microsoft.RotaryEmbedding"
+                | "com.microsoft.MultiHeadAttention"
+                | "com.microsoft.MatMulNBits"
+                | "com.microsoft.Attention"
+                | "com.microsoft.GroupQueryAttention"
+                | "com.microsoft.EmbedLayerNormalization"
+                | "com.microsoft.QuantizeLinear"
+                | "com.microsoft.DequantizeLinear"
+                | "com.microsoft.QLinearAdd"
+                | "com.microsoft.QLinearMul"
+                | "com.microsoft.QLinearSigmoid"
+                | "com.microsoft.QLinearLeakyRelu"
+                | "com.microsoft.QLinearSoftmax"
+                | "com.microsoft.QLinearAveragePool"
+                | "com.microsoft.QLinearGlobalAveragePool"
+                | "com.microsoft.QLinearConcat"
+                | "com.microsoft.QLinearWhere"
+                | "com.microsoft.QGemm"
+                | "com.microsoft.MatMulIntegerToFloat"
+                | "com.microsoft.DynamicQuantizeMatMul"
+        )
 }
 
 /// Operators on 16-bit floats compute in f32, sums among them, and round their results.
@@ -276,6 +452,21 @@ fn rule(kind: &str) -> Option<Lower> {
         "com.microsoft.RotaryEmbedding" => contrib::rotary_embedding,
         "com.microsoft.MultiHeadAttention" => contrib::multi_head_attention,
         "com.microsoft.MatMulNBits" => contrib::matmul_of_few_bits,
+        "com.microsoft.Attention" => contrib::attention,
+        "com.microsoft.GroupQueryAttention" => grouped::group_query_attention,
+        "com.microsoft.EmbedLayerNormalization" => contrib::embed_normalization,
+        "com.microsoft.QuantizeLinear" | "com.microsoft.DequantizeLinear" => qlinear::plain,
+        "com.microsoft.QLinearAdd" | "com.microsoft.QLinearMul" => qlinear::binary,
+        "com.microsoft.QLinearSigmoid"
+        | "com.microsoft.QLinearLeakyRelu"
+        | "com.microsoft.QLinearSoftmax"
+        | "com.microsoft.QLinearAveragePool"
+        | "com.microsoft.QLinearGlobalAveragePool" => qlinear::unary,
+        "com.microsoft.QLinearConcat" => qlinear::concat,
+        "com.microsoft.QLinearWhere" => qlinear::select,
+        "com.microsoft.QGemm" => qlinear::gemm,
+        "com.microsoft.MatMulIntegerToFloat" => qlinear::product_to_float,
+        "com.microsoft.DynamicQuantizeMatMul" => qlinear::dynamic_product,
         kind if elementwise::is_unary(kind) => elementwise::unary,
         _ => return None,
     })

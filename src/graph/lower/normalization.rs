@@ -1,10 +1,10 @@
 //! Normalisations: by running statistics, and by those of the tensor itself.
 
 use super::builder::{Affine, Builder};
-use super::layout::reshape_to;
 use super::math::{add, float, load, multiply, reciprocal_sqrt, square, subtract, var, vars};
 use super::operator::{Operator, Problem, normal_axes, normal_axis};
 use super::reduction::Axes;
+use super::reshape::reshape_to;
 use crate::workload::{Combiner, DType, Expr, Index, TensorId};
 
 fn float_input(builder: &Builder, op: &Operator) -> Result<(TensorId, Vec<i64>), Problem> {
@@ -62,14 +62,14 @@ fn batch_in_training(
 ) -> Result<Vec<TensorId>, Problem> {
     let shape = builder.shape(x);
     let over = Axes::new(&shape, (0..shape.len()).filter(|d| *d != 1).collect());
-    let share = 1.0 / over.count().max(1) as f64;
+    let mean_of = over.mean(builder, x)?;
     let total = over.reduce(builder, Combiner::Sum, DType::F32, load(x, over.indices.clone()))?;
-    let mean = over.finish(builder, total, |total| multiply(total, float(share)))?;
+    let mean = over.finish(builder, total, &mean_of)?;
     let own = || vars(0, shape.len());
     let by_channel = |tensor: TensorId| load(tensor, vec![var(1)]);
     let centred = builder.map(shape.clone(), DType::F32, subtract(load(x, own()), by_channel(mean)))?;
     let squares = over.reduce(builder, Combiner::Sum, DType::F32, square(load(centred, over.indices.clone())))?;
-    let variance = over.finish(builder, squares, |total| multiply(total, float(share)))?;
+    let variance = over.finish(builder, squares, &mean_of)?;
     let factor = multiply(by_channel(op.input(1)?), reciprocal_sqrt(add(by_channel(variance), float(epsilon))));
     let value = add(multiply(load(centred, own()), factor), by_channel(op.input(2)?));
     let mut results = vec![builder.map(shape.clone(), DType::F32, value)?];
@@ -164,12 +164,12 @@ struct Moments {
 
 fn moments(builder: &mut Builder, x: TensorId, over: &Axes, epsilon: f64) -> Result<Moments, Problem> {
     let shape = builder.shape(x);
-    let share = 1.0 / over.count().max(1) as f64;
+    let mean_of = over.mean(builder, x)?;
     let total = over.reduce(builder, Combiner::Sum, DType::F32, load(x, over.indices.clone()))?;
-    let mean = multiply(load(total, over.outer_of_own()), float(share));
+    let mean = mean_of(load(total, over.outer_of_own()));
     let centred = builder.map(shape.clone(), DType::F32, subtract(load(x, vars(0, shape.len())), mean.clone()))?;
     let squares = over.reduce(builder, Combiner::Sum, DType::F32, square(load(centred, over.indices.clone())))?;
-    let variance = multiply(load(squares, over.outer_of_own()), float(share));
+    let variance = mean_of(load(squares, over.outer_of_own()));
     Ok(Moments { mean, centred, factor: reciprocal_sqrt(add(variance, float(epsilon))) })
 }
 
@@ -183,17 +183,17 @@ pub fn layer(builder: &mut Builder, op: &Operator) -> Result<Vec<TensorId>, Prob
     let mut statistics = Vec::new();
     let mut value = if op.kind == "RMSNormalization" {
         let squares = over.reduce(builder, Combiner::Sum, DType::F32, square(load(x, over.indices.clone())))?;
-        let mean = multiply(load(squares, over.outer_of_own()), float(1.0 / over.count().max(1) as f64));
+        let mean = over.mean(builder, x)?(load(squares, over.outer_of_own()));
         multiply(load(x, own), reciprocal_sqrt(add(mean, float(epsilon))))
     } else {
         let Moments { mean, centred, factor } = moments(builder, x, &over, epsilon)?;
         // the statistics are read at the first element of what they cover
-        let first_of = |shape: &[i64]| -> Vec<i64> {
-            shape.iter().enumerate().map(|(d, extent)| if d < first { *extent } else { 1 }).collect()
-        };
         if op.wants_output(1) || op.wants_output(2) {
             for statistic in [mean, factor.clone()] {
-                statistics.push(builder.map(first_of(&shape), DType::F32, statistic)?);
+                let of_input = builder.extents(x);
+                let extent = |d: usize| if d < first { of_input[d].clone() } else { Index::constant(1) };
+                let extents: Vec<Index> = (0..shape.len()).map(extent).collect();
+                statistics.push(builder.map_over(&extents, DType::F32, statistic)?);
             }
         }
         multiply(load(centred, own), factor)
@@ -210,6 +210,9 @@ pub fn layer(builder: &mut Builder, op: &Operator) -> Result<Vec<TensorId>, Prob
 /// A scale or bias that broadcasts to the tensor.
 fn parameter(builder: &Builder, tensor: TensorId, shape: &[i64]) -> Result<Expr, Problem> {
     let own = builder.shape(tensor);
+    if builder.is_run_time(tensor) {
+        return Err(Problem::Unsupported("a scale or bias with run-time extents".to_string()));
+    }
     let fits = super::builder::broadcast_shape(&[shape.to_vec(), own.clone()])? == shape;
     if !fits || builder.dtype(tensor) != DType::F32 {
         return Err(Problem::Shape(format!("{own:?} does not broadcast to {shape:?}")));

@@ -119,6 +119,7 @@ impl Operator {
     pub fn float(&self, name: &'static str, default: f64) -> Result<f64, Problem> {
         match self.attributes.get(name) {
             None => Ok(default),
+            Some(Attribute::Float(value)) if value.is_nan() => Err(not_a_number(name)),
             Some(Attribute::Float(value)) => Ok(f64::from(*value)),
             Some(_) => Err(Problem::AttributeType(name)),
         }
@@ -139,6 +140,7 @@ impl Operator {
     pub fn floats(&self, name: &'static str) -> Result<Option<&[f32]>, Problem> {
         match self.attributes.get(name) {
             None => Ok(None),
+            Some(Attribute::Floats(values)) if values.iter().any(|value| value.is_nan()) => Err(not_a_number(name)),
             Some(Attribute::Floats(values)) => Ok(Some(values)),
             Some(_) => Err(Problem::AttributeType(name)),
         }
@@ -159,6 +161,11 @@ impl Operator {
             Some(_) => Err(Problem::AttributeType(name)),
         }
     }
+}
+
+/// Nothing is computed with it, and a stage cannot hold it.
+fn not_a_number(name: &'static str) -> Problem {
+    Problem::AttributeValue { name, value: "NaN".to_string() }
 }
 
 /// `axis` counted from the front, where negative ones count from the end.

@@ -2,9 +2,9 @@
 
 use super::builder::Builder;
 use super::layout::{Strided, strided};
-use super::math::{literal, load, var, vars, within};
+use super::math::{absolute, literal, load, maximum, minimum, subtract, var, vars, within};
 use super::operator::{Attribute, Operator, Problem, normal_axes, normal_axis};
-use crate::workload::{DType, Expr, Index, TensorId};
+use crate::workload::{Binary, Condition, DType, Expr, Index, TensorId};
 
 /// Bound of paddings, so that no position can overflow.
 const MAX_PAD: i64 = 1 << 30;
@@ -32,6 +32,9 @@ pub fn pad(builder: &mut Builder, op: &Operator) -> Result<Vec<TensorId>, Proble
     for (position, axis) in axes.iter().enumerate() {
         amounts[*axis] = (pads[position], pads[axes.len() + position]);
     }
+    if builder.is_run_time(input) {
+        return Ok(vec![pad_in_run(builder, op, input, &amounts)?]);
+    }
     for (axis, (before, after)) in amounts.iter_mut().enumerate() {
         let extent = builder.shape(input)[axis];
         let (cut, cut_end) = ((-*before).max(0), (-*after).max(0));
@@ -52,6 +55,63 @@ pub fn pad(builder: &mut Builder, op: &Operator) -> Result<Vec<TensorId>, Proble
         }
     }
     Ok(vec![input])
+}
+
+/// The same of a tensor whose extents are known only when the network runs.
+fn pad_in_run(
+    builder: &mut Builder,
+    op: &Operator,
+    input: TensorId,
+    amounts: &[(i64, i64)],
+) -> Result<TensorId, Problem> {
+    let (own, dtype) = (builder.extents(input), builder.dtype(input));
+    let extents: Vec<Index> =
+        own.iter().zip(amounts).map(|(extent, (before, after))| extent.clone().plus_constant(before + after)).collect();
+    for (extent, (before, after)) in own.iter().zip(amounts) {
+        let cut = (-*before).max(0) + (-*after).max(0);
+        builder.formulas.require(&extent.clone().plus_constant(-cut), "what is left of an extent")?;
+    }
+    let mode = op.text("mode", "constant")?.to_string();
+    let most = builder.shape(input);
+    let at: Vec<Index> = amounts.iter().enumerate().map(|(d, (before, _))| var(d).plus_constant(-before)).collect();
+    let padded: Vec<usize> = (0..own.len()).filter(|d| amounts[*d].0 > 0 || amounts[*d].1 > 0).collect();
+    let inside = |d: usize| {
+        let open = Some(&own[d]).filter(|extent| extent.as_constant().is_none());
+        Condition::within(&at[d], open, most[d])
+    };
+    if mode == "constant" {
+        let filling = filling(builder, op, dtype)?;
+        let guards = padded.iter().flat_map(|d| inside(*d)).collect();
+        return builder.map_over(&extents, dtype, Expr::guard(guards, load(input, at.clone()), filling));
+    }
+    // each place outside of the input is one inside of it
+    let mut read = at.clone();
+    for d in padded {
+        let (before, after) = (amounts[d].0.max(0), amounts[d].1.max(0));
+        let last = own[d].clone().plus_constant(-1);
+        let longest = if mode == "reflect" { before.max(after) } else { 0 };
+        builder.formulas.require(&last.clone().plus_constant(-longest), "what padding reads of an extent")?;
+        let (place, end) = (|| Expr::Index(at[d].clone()), || Expr::Index(last.clone()));
+        let zero = || Expr::integer(0);
+        read[d] = Index::value(match mode.as_str() {
+            "edge" => minimum(maximum(place(), zero()), end()),
+            "reflect" => {
+                let front = absolute(place());
+                let behind = absolute(subtract(front, end()));
+                minimum(maximum(subtract(end(), behind), zero()), end())
+            }
+            "wrap" if amounts[d].0 < 0 || amounts[d].1 < 0 => {
+                return Err(Problem::Unsupported("cropping and wrapping with run-time extents".to_string()));
+            }
+            "wrap" => {
+                let extent = || Expr::Index(own[d].clone());
+                let rest = Expr::binary(Binary::Remainder, place(), extent());
+                minimum(maximum(rest, zero()), end())
+            }
+            other => return Err(Problem::AttributeValue { name: "mode", value: other.to_string() }),
+        });
+    }
+    builder.map_over(&extents, dtype, load(input, read))
 }
 
 /// `CenterCropPad`: the middle of the input, or the input in the middle of zeros, axis by axis.

@@ -1,11 +1,13 @@
 //! Poolings over windows and over whole planes.
 
 use super::builder::{Builder, flat_index, unflatten};
-use super::layout::reshape_to;
-use super::math::{add, divide, equal, float, literal, load, multiply, power, square, var, vars};
+use super::math::{
+    add, divide, equal, float, literal, load, maximum, minimum, multiply, power, square, subtract, var, vars,
+};
 use super::operator::{Operator, Problem};
 use super::reduction::Axes;
-use super::window::{Window, positions, windows};
+use super::reshape::reshape_to;
+use super::window::{OpenWindow, Window, positions, windows};
 use crate::graph::TensorData;
 use crate::workload::{Combiner, DType, Expr, Index, TensorId};
 
@@ -21,13 +23,15 @@ pub fn pool(builder: &mut Builder, op: &Operator) -> Result<Vec<TensorId>, Probl
         return Err(Problem::Shape(format!("{shape:?} has no dimensions to pool over")));
     }
     let kernel = op.ints("kernel_shape")?.ok_or(Problem::MissingAttribute("kernel_shape"))?;
-    let windows = windows(op, &shape[2..], kernel)?;
+    let extents = builder.extents(x);
+    let windows = windows(builder, op, &extents[2..], kernel)?;
     let rank = windows.len();
     let (at, guards) = positions(&windows, 2, 2 + rank);
     let read = load(x, [vars(0, 2), at.clone()].concat());
-    let spatial: Vec<i64> = shape[..2].iter().copied().chain(windows.iter().map(|w| w.output)).collect();
+    let spatial: Vec<Index> = extents[..2].iter().cloned().chain(windows.iter().map(|w| w.output_extent())).collect();
+    let taps: Vec<Index> = kernel.iter().map(|extent| Index::constant(*extent)).collect();
     let combine = |builder: &mut Builder, combiner: Combiner, value: Expr| {
-        builder.reduce(spatial.clone(), kernel.to_vec(), combiner, dtype, value)
+        builder.reduce_over(&spatial, &taps, combiner, dtype, value)
     };
     let result = match op.kind.as_str() {
         "MaxPool" => {
@@ -38,24 +42,27 @@ pub fn pool(builder: &mut Builder, op: &Operator) -> Result<Vec<TensorId>, Probl
                 return Ok(vec![largest]);
             }
             let own = vars(0, 2 + rank);
+            if extents[1..].iter().any(|extent| extent.as_constant().is_none()) {
+                return Err(Problem::Unsupported("the places of maxima with run-time extents".to_string()));
+            }
             let is_largest = equal(read, load(largest, own));
             // the first place of the largest; where nothing equals it (not a number), still a place
-            let last = Expr::integer(shape.iter().product::<i64>() - 1);
+            let last = Expr::Index(builder.formulas.product(&extents)?.plus_constant(-1));
             let place = Expr::Index(flat_index(&shape, &[vars(0, 2), at].concat()));
             let value = Expr::guard(guards, Expr::select(is_largest, place, last.clone()), last);
-            let place = builder.reduce(spatial, kernel.to_vec(), Combiner::Minimum, DType::I64, value)?;
+            let place = builder.reduce_over(&spatial, &taps, Combiner::Minimum, DType::I64, value)?;
             let place = if op.flag("storage_order", false)? { column_major(builder, place, &shape)? } else { place };
             return Ok(vec![largest, place]);
         }
         "AveragePool" => {
             let total = combine(builder, Combiner::Sum, Expr::guard(guards, read, float(0.0)))?;
             let shares = shares(builder, &windows, op.flag("count_include_pad", false)?)?;
-            builder.map(spatial, dtype, multiply(load(total, vars(0, 2 + rank)), shares))?
+            builder.map_over(&spatial, dtype, multiply(load(total, vars(0, 2 + rank)), shares))?
         }
         "LpPool" => {
             let (powered, root) = norm(op)?;
             let total = combine(builder, Combiner::Sum, Expr::guard(guards, powered(read), float(0.0)))?;
-            builder.map(spatial, dtype, root(load(total, vars(0, 2 + rank))))?
+            builder.map_over(&spatial, dtype, root(load(total, vars(0, 2 + rank))))?
         }
         other => return Err(Problem::Unsupported(other.to_string())),
     };
@@ -81,7 +88,22 @@ fn column_major(builder: &mut Builder, places: TensorId, shape: &[i64]) -> Resul
 fn shares(builder: &mut Builder, windows: &[Window], padding: bool) -> Result<Expr, Problem> {
     let mut uniform = 1.0;
     let mut factors: Option<Expr> = None;
+    let mut product = |share: Expr| {
+        factors = Some(match factors.take() {
+            Some(before) => multiply(before, share),
+            None => share,
+        });
+    };
     for (d, window) in windows.iter().enumerate() {
+        if let Some(open) = &window.open {
+            if open.stays_inside {
+                uniform *= 1.0 / window.kernel as f64;
+                continue;
+            }
+            let taps = taps_in_run(window, open, &var(2 + d), padding);
+            product(divide(float(1.0), Expr::Cast(DType::F32, Box::new(taps))));
+            continue;
+        }
         builder.reserve(&[window.output], DType::F32)?;
         let shares: Vec<f32> = (0..window.output).map(|at| 1.0 / window.taps(at, padding).max(1) as f32).collect();
         if shares.iter().all(|share| *share == shares[0]) {
@@ -89,17 +111,28 @@ fn shares(builder: &mut Builder, windows: &[Window], padding: bool) -> Result<Ex
             continue;
         }
         let table = builder.constant(TensorData::from_f32(vec![window.output], &shares));
-        let share = load(table, vec![var(2 + d)]);
-        factors = Some(match factors {
-            Some(before) => multiply(before, share),
-            None => share,
-        });
+        product(load(table, vec![var(2 + d)]));
     }
     Ok(match factors {
         Some(factors) if uniform == 1.0 => factors,
         Some(factors) => multiply(factors, float(uniform)),
         None => float(uniform),
     })
+}
+
+/// [`Window::taps`], at least 1, where it is known only when the network runs.
+fn taps_in_run(window: &Window, open: &OpenWindow, at: &Index, padding: bool) -> Expr {
+    let Window { kernel, stride, dilation, .. } = *window;
+    let start = at.clone().times(stride).minus(&open.pad_before);
+    let before = |bound: Index| {
+        let taps = Expr::Index(bound.minus(&start).plus_constant(dilation - 1).floor_div(dilation));
+        minimum(maximum(taps, Expr::integer(0)), Expr::integer(kernel))
+    };
+    let (low, high) = match padding {
+        true => (open.pad_before.clone().times(-1), open.input.clone().plus(&open.pad_after)),
+        false => (Index::constant(0), open.input.clone()),
+    };
+    maximum(subtract(before(high), before(low)), Expr::integer(1))
 }
 
 type Function = Box<dyn Fn(Expr) -> Expr>;
@@ -133,7 +166,8 @@ pub fn global(builder: &mut Builder, op: &Operator) -> Result<Vec<TensorId>, Pro
         "GlobalMaxPool" => over.reduce(builder, Combiner::Maximum, dtype, read)?,
         "GlobalAveragePool" => {
             let total = over.reduce(builder, Combiner::Sum, dtype, read)?;
-            over.finish(builder, total, |x| multiply(x, float(1.0 / over.count().max(1) as f64)))?
+            let mean = over.mean(builder, x)?;
+            over.finish(builder, total, mean)?
         }
         "GlobalLpPool" => {
             let (powered, root) = norm(op)?;
@@ -166,9 +200,10 @@ pub fn local_response(builder: &mut Builder, op: &Operator) -> Result<Vec<Tensor
         dilation: 1,
         pad_before: (size - 1) / 2,
         pad_after: size / 2,
+        open: None,
     };
     let neighbour = channels.position(&var(1), &var(rank));
-    let guard = channels.inside(&neighbour).into_iter().collect();
+    let guard = channels.inside(&neighbour);
     let mut at = vars(0, rank);
     at[1] = neighbour;
     let value = Expr::guard(guard, square(load(x, at)), literal(dtype, 0.0));

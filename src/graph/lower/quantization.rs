@@ -183,7 +183,11 @@ pub fn dequantize(builder: &mut Builder, op: &Operator) -> Result<Vec<TensorId>,
 
 /// `DynamicQuantizeLinear`: to u8, by the least and greatest element, so that 0 is exact.
 pub fn dynamic(builder: &mut Builder, op: &Operator) -> Result<Vec<TensorId>, Problem> {
-    let x = op.input(0)?;
+    dynamic_of(builder, op.input(0)?)
+}
+
+/// A tensor of f32 quantised to u8, the scale, and the zero point.
+pub(super) fn dynamic_of(builder: &mut Builder, x: TensorId) -> Result<Vec<TensorId>, Problem> {
     let (shape, dtype) = (builder.shape(x), builder.dtype(x));
     if dtype != DType::F32 {
         return Err(Problem::Type { input: 0, dtype });
@@ -359,7 +363,7 @@ mod tests {
 
     use crate::graph::lower::{Builder, Operand, Operator, lower};
     use crate::graph::{TensorData, partition};
-    use crate::workload::{Array, DType, Elements, TensorId};
+    use crate::workload::{Array, DType, Elements, Index, TensorId};
 
     fn apply(builder: &mut Builder, kind: &str, inputs: &[TensorId]) -> TensorId {
         let operand = |tensor: &TensorId| Some(Operand { tensor: *tensor, only_reader: true });
@@ -381,7 +385,7 @@ mod tests {
     #[test]
     fn quantised_tensors_are_stored() {
         let mut builder = Builder::new(1 << 20);
-        let x = builder.input("x".into(), vec![5], DType::F32).unwrap();
+        let x = builder.input("x".into(), &[Index::constant(5)], DType::F32).unwrap();
         let scale = builder.constant(TensorData::from_f32(vec![], &[5.0 / 255.0]));
         let zero = builder.constant(TensorData { shape: vec![], dtype: DType::U8, bytes: vec![153].into() });
         let q = apply(&mut builder, "QuantizeLinear", &[x, scale, zero]);
@@ -399,7 +403,7 @@ mod tests {
     #[test]
     fn short_integers_wrap_before_they_are_read_in_the_same_task() {
         let mut builder = Builder::new(1 << 20);
-        let x = builder.input("x".into(), vec![4], DType::U8).unwrap();
+        let x = builder.input("x".into(), &[Index::constant(4)], DType::U8).unwrap();
         let three = builder.constant(TensorData { shape: vec![], dtype: DType::U8, bytes: vec![3].into() });
         let sum = apply(&mut builder, "Add", &[x, x]);
         let third = apply(&mut builder, "Div", &[sum, three]);

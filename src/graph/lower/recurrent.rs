@@ -99,8 +99,8 @@ impl Activation {
 /// One use of an operator, its inputs checked.
 struct Network {
     cell: Cell,
-    steps: i64,
-    batch: i64,
+    steps: Index,
+    batch: Index,
     input: i64,
     hidden: i64,
     directions: i64,
@@ -193,23 +193,34 @@ impl Network {
         builder.materialize(r)?;
         let batch_first = op.flag("layout", false)?;
         let (of_x, of_w, of_r) = (builder.shape(x), builder.shape(w), builder.shape(r));
+        if [w, r].iter().any(|tensor| builder.is_run_time(*tensor)) {
+            return Err(builder.unsupported_extents());
+        }
         let wrong = || Problem::Shape(format!("input {of_x:?}, weights {of_w:?} and {of_r:?} do not fit one another"));
-        let ([a, b, input], [directions, wide, depth], [_, _, hidden]) = (&of_x[..], &of_w[..], &of_r[..]) else {
+        let ([_, _, input], [directions, wide, depth], [_, _, hidden]) = (&of_x[..], &of_w[..], &of_r[..]) else {
             return Err(wrong());
         };
-        let (steps, batch) = if batch_first { (*b, *a) } else { (*a, *b) };
+        let extents = builder.extents(x);
+        if extents[2].as_constant().is_none() {
+            builder.formulas.unify(&extents[2], &Index::constant(*depth))?;
+        }
+        let (steps, batch) = (extents[usize::from(batch_first)].clone(), extents[usize::from(!batch_first)].clone());
         let gates = cell.gates().checked_mul(*hidden).ok_or_else(wrong)?;
         let fits = depth == input && *wide == gates && of_r == [*directions, gates, *hidden];
         if !fits || of_x.contains(&0) || gates == 0 || op.optional_int("hidden_size")?.is_some_and(|h| h != *hidden) {
             return Err(wrong());
         }
-        let state = if batch_first { [batch, *directions, *hidden] } else { [*directions, batch, *hidden] };
+        let (of_directions, of_hidden) = (Index::constant(*directions), Index::constant(*hidden));
+        let state = match batch_first {
+            true => [batch.clone(), of_directions.clone(), of_hidden],
+            false => [of_directions.clone(), batch.clone(), of_hidden],
+        };
         let is_lstm = cell == Cell::Lstm;
-        let peepholes = given(builder, op, 7, DType::F32, &[*directions, 3 * hidden])?;
+        let peepholes = given(builder, op, 7, DType::F32, &[of_directions.clone(), Index::constant(3 * hidden)])?;
         let network = Network {
             cell,
-            steps,
-            batch,
+            steps: steps.clone(),
+            batch: batch.clone(),
             input: *input,
             hidden: *hidden,
             directions: *directions,
@@ -217,8 +228,8 @@ impl Network {
             x,
             w,
             r,
-            bias: given(builder, op, 3, DType::F32, &[*directions, 2 * gates])?,
-            lengths: given(builder, op, 4, DType::I32, &[batch])?,
+            bias: given(builder, op, 3, DType::F32, &[of_directions, Index::constant(2 * gates)])?,
+            lengths: given(builder, op, 4, DType::I32, std::slice::from_ref(&batch))?,
             initial: [
                 given(builder, op, 5, DType::F32, &state)?,
                 if is_lstm { given(builder, op, 6, DType::F32, &state)? } else { None },
@@ -233,7 +244,9 @@ impl Network {
             }
         }
         // lengths that leave nothing out
-        let is_whole = |lengths: &TensorId| !builder.integers(*lengths).is_some_and(|l| l.iter().all(|l| *l == steps));
+        let is_whole = |lengths: &TensorId| {
+            !builder.integers(*lengths).is_some_and(|l| l.iter().all(|l| Some(*l) == steps.as_constant()))
+        };
         Ok(Network { lengths: network.lengths.filter(is_whole), ..network })
     }
 
@@ -244,20 +257,22 @@ impl Network {
 
 /// An input that may be left out.
 fn given(
-    builder: &Builder,
+    builder: &mut Builder,
     op: &Operator,
     input: usize,
     dtype: DType,
-    shape: &[i64],
+    extents: &[Index],
 ) -> Result<Option<TensorId>, Problem> {
     let Some(tensor) = op.optional(input) else { return Ok(None) };
     if builder.dtype(tensor) != dtype {
         return Err(Problem::Type { input, dtype: builder.dtype(tensor) });
     }
-    match builder.shape(tensor) {
-        found if found == shape => Ok(Some(tensor)),
-        found => Err(Problem::Shape(format!("input {input} has shape {found:?}, not {shape:?}"))),
+    let found = builder.extents(tensor);
+    if found.len() != extents.len() {
+        return Err(Problem::Shape(format!("input {input} has {} dimensions, not {}", found.len(), extents.len())));
     }
+    found.iter().zip(extents).try_for_each(|(found, extent)| builder.formulas.unify(found, extent))?;
+    Ok(Some(tensor))
 }
 
 struct Direction<'a> {
@@ -278,17 +293,16 @@ struct Inputs {
 impl Direction<'_> {
     /// Outputs of all steps, `[steps, batch, hidden]`, and the last states.
     fn run(&self, builder: &mut Builder) -> Result<(TensorId, Vec<TensorId>), Problem> {
-        let Network { steps, .. } = *self.network;
         let states = (0..self.network.states()).map(|state| self.initial(builder, state));
         let states = states.collect::<Result<Vec<_>, _>>()?;
         let mut scanned = vec![self.input_product(builder)?];
         scanned.extend(self.valid(builder)?);
         let most = if builder.is_repeated() { UNROLLED_INSIDE } else { UNROLLED_STEPS };
-        if steps <= most {
-            return self.unroll(builder, states, &scanned);
+        if let Some(steps) = self.network.steps.as_constant().filter(|steps| *steps <= most) {
+            return self.unroll(builder, steps, states, &scanned);
         }
         let scanned: Vec<(TensorId, bool)> = scanned.into_iter().map(|whole| (whole, self.backwards)).collect();
-        let open = builder.open_repeat(steps, &states, &scanned)?;
+        let open = builder.open_repeat(&self.network.steps, &states, &scanned)?;
         let (next, output) = self.step(builder, &open.currents(), &Inputs::of(&open.parts()))?;
         let (last, outputs) = builder.close_repeat(open, &next, &[(output, self.backwards)])?;
         Ok((outputs[0], last))
@@ -297,10 +311,10 @@ impl Direction<'_> {
     fn unroll(
         &self,
         builder: &mut Builder,
+        steps: i64,
         mut states: Vec<TensorId>,
         scanned: &[TensorId],
     ) -> Result<(TensorId, Vec<TensorId>), Problem> {
-        let steps = self.network.steps;
         let mut outputs = Vec::new();
         for step in 0..steps {
             let place = if self.backwards { steps - 1 - step } else { step };
@@ -318,7 +332,7 @@ impl Direction<'_> {
 
     /// `[batch, hidden]`
     fn initial(&self, builder: &mut Builder, state: usize) -> Result<TensorId, Problem> {
-        let Network { batch, hidden, batch_first, initial, .. } = *self.network;
+        let Network { hidden, batch_first, initial, .. } = *self.network;
         let value = match initial[state] {
             None => float(0.0),
             Some(initial) => {
@@ -326,26 +340,32 @@ impl Direction<'_> {
                 load(initial, if batch_first { vec![var(0), d, var(1)] } else { vec![d, var(0), var(1)] })
             }
         };
-        builder.map(vec![batch, hidden], DType::F32, value)
+        builder.map_over(&self.of_batch(hidden), DType::F32, value)
+    }
+
+    /// `[batch, columns]`
+    fn of_batch(&self, columns: i64) -> [Index; 2] {
+        [self.network.batch.clone(), Index::constant(columns)]
     }
 
     /// `[steps, batch]`, where sequences have different lengths.
     fn valid(&self, builder: &mut Builder) -> Result<Option<TensorId>, Problem> {
-        let Network { steps, batch, lengths: Some(lengths), .. } = *self.network else { return Ok(None) };
-        let length = Expr::Cast(DType::I64, Box::new(load(lengths, vec![var(1)])));
+        let Network { steps, batch, lengths: Some(lengths), .. } = self.network else { return Ok(None) };
+        let length = Expr::Cast(DType::I64, Box::new(load(*lengths, vec![var(1)])));
         let value = less(Expr::Index(var(0)), length);
-        Ok(Some(builder.map(vec![steps, batch], DType::Bool, value)?))
+        Ok(Some(builder.map_over(&[steps.clone(), batch.clone()], DType::Bool, value)?))
     }
 
     /// `[steps, batch, gates · hidden]`: the product of the input for all steps, with all biases but the one
     /// that is reset with the state.
     fn input_product(&self, builder: &mut Builder) -> Result<TensorId, Problem> {
-        let Network { cell, steps, batch, input, hidden, batch_first, x, w, resets_late, .. } = *self.network;
+        let Network { cell, input, hidden, batch_first, x, w, resets_late, .. } = *self.network;
         let wide = cell.gates() * hidden;
         let at = if batch_first { vec![var(1), var(0), var(3)] } else { vec![var(0), var(1), var(3)] };
         let value = multiply(load(x, at), load(w, vec![Index::constant(self.d), var(2), var(3)]));
-        let shape = vec![steps, batch, wide];
-        let product = builder.reduce(shape.clone(), vec![input], Combiner::Sum, DType::F32, value)?;
+        let extents = [self.network.steps.clone(), self.network.batch.clone(), Index::constant(wide)];
+        let depth = [Index::constant(input)];
+        let product = builder.reduce_over(&extents, &depth, Combiner::Sum, DType::F32, value)?;
         let Some(bias) = self.network.bias else { return Ok(product) };
         let of = |first: i64| load(bias, vec![Index::constant(self.d), var(0).plus_constant(first)]);
         let both = add(of(0), of(wide));
@@ -354,7 +374,7 @@ impl Direction<'_> {
             false => both,
         };
         let bias = builder.map(vec![wide], DType::F32, value)?;
-        builder.map(shape, DType::F32, add(load(product, vars(0, 3)), load(bias, vec![var(2)])))
+        builder.map_over(&extents, DType::F32, add(load(product, vars(0, 3)), load(bias, vec![var(2)])))
     }
 
     /// The state times a part of the recurrent weights, `[batch, columns]`.
@@ -365,10 +385,10 @@ impl Direction<'_> {
         first: i64,
         columns: i64,
     ) -> Result<TensorId, Problem> {
-        let Network { batch, hidden, r, .. } = *self.network;
+        let Network { hidden, r, .. } = *self.network;
         let weight = load(r, vec![Index::constant(self.d), var(1).plus_constant(first), var(2)]);
         let value = multiply(load(state, vec![var(0), var(2)]), weight);
-        builder.reduce(vec![batch, columns], vec![hidden], Combiner::Sum, DType::F32, value)
+        builder.reduce_over(&self.of_batch(columns), &[Index::constant(hidden)], Combiner::Sum, DType::F32, value)
     }
 
     /// The next states, and the output.
@@ -384,10 +404,10 @@ impl Direction<'_> {
             Cell::Plain => vec![self.plain(builder, states[0], inputs.x)?],
         };
         let Some(valid) = inputs.valid else { return Ok((next.clone(), next[0])) };
-        let shape = vec![self.network.batch, self.network.hidden];
+        let shape = self.of_batch(self.network.hidden);
         let own = vars(0, 2);
         let mut chosen = |yes: TensorId, no: Expr| {
-            builder.map(shape.clone(), DType::F32, Expr::select(load(valid, vec![var(0)]), load(yes, own.clone()), no))
+            builder.map_over(&shape, DType::F32, Expr::select(load(valid, vec![var(0)]), load(yes, own.clone()), no))
         };
         let kept = next.iter().zip(states).map(|(next, state)| chosen(*next, load(*state, own.clone())));
         let kept = kept.collect::<Result<Vec<_>, _>>()?;
@@ -395,10 +415,10 @@ impl Direction<'_> {
     }
 
     fn plain(&self, builder: &mut Builder, state: TensorId, x: TensorId) -> Result<TensorId, Problem> {
-        let Network { batch, hidden, .. } = *self.network;
+        let Network { hidden, .. } = *self.network;
         let product = self.state_product(builder, state, 0, hidden)?;
         let sum = add(load(product, vars(0, 2)), load(x, vars(0, 2)));
-        builder.map(vec![batch, hidden], DType::F32, self.functions[0].of(sum))
+        builder.map_over(&self.of_batch(hidden), DType::F32, self.functions[0].of(sum))
     }
 
     /// Gates: input, output, forget, cell. Peepholes: input, output, forget.
@@ -409,11 +429,11 @@ impl Direction<'_> {
         cell: TensorId,
         x: TensorId,
     ) -> Result<Vec<TensorId>, Problem> {
-        let Network { batch, hidden, peepholes, couples_forget, .. } = *self.network;
+        let Network { hidden, peepholes, couples_forget, .. } = *self.network;
         let [f, g, h] = self.functions else { return Err(Problem::MissingAttribute("activations")) };
         let product = self.state_product(builder, state, 0, 4 * hidden)?;
         let sum = add(load(product, vars(0, 2)), load(x, vars(0, 2)));
-        let gates = builder.map(vec![batch, 4 * hidden], DType::F32, sum)?;
+        let gates = builder.map_over(&self.of_batch(4 * hidden), DType::F32, sum)?;
         let gate = |gate: i64| load(gates, vec![var(0), var(1).plus_constant(gate * hidden)]);
         let peeping = |number: i64, cell: TensorId| match peepholes {
             None => gate(number),
@@ -425,16 +445,16 @@ impl Direction<'_> {
         let input = f.of(peeping(0, cell));
         let forget = if couples_forget { subtract(float(1.0), input.clone()) } else { f.of(peeping(2, cell)) };
         let value = add(multiply(forget, load(cell, vars(0, 2))), multiply(input, g.of(gate(3))));
-        let next = builder.map(vec![batch, hidden], DType::F32, value)?;
+        let next = builder.map_over(&self.of_batch(hidden), DType::F32, value)?;
         let value = multiply(f.of(peeping(1, next)), h.of(load(next, vars(0, 2))));
-        Ok(vec![builder.map(vec![batch, hidden], DType::F32, value)?, next])
+        Ok(vec![builder.map_over(&self.of_batch(hidden), DType::F32, value)?, next])
     }
 
     /// Gates: update, reset, hidden.
     fn gru(&self, builder: &mut Builder, state: TensorId, x: TensorId) -> Result<TensorId, Problem> {
-        let Network { batch, hidden, bias, resets_late, .. } = *self.network;
+        let Network { hidden, bias, resets_late, .. } = *self.network;
         let [f, g] = self.functions else { return Err(Problem::MissingAttribute("activations")) };
-        let shape = vec![batch, hidden];
+        let shape = self.of_batch(hidden);
         let columns = if resets_late { 3 * hidden } else { 2 * hidden };
         let product = self.state_product(builder, state, 0, columns)?;
         let at = |tensor: TensorId, gate: i64| load(tensor, vec![var(0), var(1).plus_constant(gate * hidden)]);
@@ -450,13 +470,13 @@ impl Direction<'_> {
             };
             g.of(add(at(x, 2), multiply(gate(1), late)))
         } else {
-            let reset = builder.map(shape.clone(), DType::F32, multiply(gate(1), own(state)))?;
+            let reset = builder.map_over(&shape, DType::F32, multiply(gate(1), own(state)))?;
             let late = self.state_product(builder, reset, 2 * hidden, hidden)?;
             g.of(add(at(x, 2), own(late)))
         };
-        let update = builder.map(shape.clone(), DType::F32, gate(0))?;
+        let update = builder.map_over(&shape, DType::F32, gate(0))?;
         let value = add(multiply(subtract(float(1.0), own(update)), candidate), multiply(own(update), own(state)));
-        builder.map(shape, DType::F32, value)
+        builder.map_over(&shape, DType::F32, value)
     }
 }
 

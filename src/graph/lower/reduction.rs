@@ -1,13 +1,14 @@
 //! Reductions over axes, and softmax.
 
 use super::builder::Builder;
-use super::layout::reshape_to;
 use super::math::{
     absolute, cast, divide, equal, exp, float, literal, load, log, multiply, sqrt, square, subtract, var, vars, within,
 };
 use super::operator::{Operator, Problem, normal_axes, normal_axis};
 use super::padding;
-use crate::workload::{Combiner, DType, Expr, Index, TensorId};
+use super::reshape::reshape_to;
+use super::reshape::reshape_to_extents;
+use crate::workload::{Combiner, Condition, DType, Expr, Index, TensorId};
 
 /// All `Reduce*` operators.
 pub fn reduce(builder: &mut Builder, op: &Operator) -> Result<Vec<TensorId>, Problem> {
@@ -40,7 +41,8 @@ pub fn reduce(builder: &mut Builder, op: &Operator) -> Result<Vec<TensorId>, Pro
         "ReduceSum" => sum(builder, x)?,
         "ReduceMean" => {
             let total = sum(builder, x)?;
-            over.finish(builder, total, |x| multiply(x, float(1.0 / over.count().max(1) as f64)))?
+            let mean = over.mean(builder, input)?;
+            over.finish(builder, total, mean)?
         }
         "ReduceMax" | "ReduceMin" => {
             let combiner = if op.kind == "ReduceMax" { Combiner::Maximum } else { Combiner::Minimum };
@@ -116,6 +118,24 @@ impl Axes {
         self.reduction.iter().product()
     }
 
+    /// What makes a mean over a tensor's reduced axes of their sum.
+    ///
+    /// # Errors
+    /// [`Problem::TooLarge`] for too many elements.
+    pub fn mean(&self, builder: &mut Builder, tensor: TensorId) -> Result<impl Fn(Expr) -> Expr + use<>, Problem> {
+        let extents = builder.extents(tensor);
+        let reduced: Vec<Index> = self.reduced.iter().map(|d| extents[*d].clone()).collect();
+        let fixed = self.count();
+        let count = match reduced.iter().all(|extent| extent.as_constant().is_some()) {
+            true => None,
+            false => Some(builder.formulas.product(&reduced)?),
+        };
+        Ok(move |total: Expr| match &count {
+            None => multiply(total, float(1.0 / fixed.max(1) as f64)),
+            Some(count) => divide(total, Expr::Cast(DType::F32, Box::new(Expr::Index(count.clone())))),
+        })
+    }
+
     pub fn reduce(
         &self,
         builder: &mut Builder,
@@ -124,6 +144,13 @@ impl Axes {
         value: Expr,
     ) -> Result<TensorId, Problem> {
         builder.reduce(self.spatial.clone(), self.reduction.clone(), combiner, dtype, value)
+    }
+
+    /// The last place of a tensor's reduced axes.
+    fn last(&self, builder: &mut Builder, tensor: TensorId) -> Result<Index, Problem> {
+        let extents = builder.extents(tensor);
+        let reduced: Vec<Index> = self.reduced.iter().map(|d| extents[*d].clone()).collect();
+        Ok(builder.formulas.product(&reduced)?.plus_constant(-1))
     }
 
     /// Where a stage over `spatial` reads a reduced tensor.
@@ -222,6 +249,9 @@ impl Running {
             return self.short(builder, x, exclusive);
         }
         let dtype = builder.dtype(x);
+        if builder.tensor(x).extents.get(axis).is_some() {
+            return self.long_in_run(builder, x, exclusive);
+        }
         let blocks = (shape[axis] + Running::BLOCK - 1) / Running::BLOCK;
         let mut pads = vec![(0, 0); shape.len()];
         pads[axis].1 = blocks * Running::BLOCK - shape[axis];
@@ -241,6 +271,33 @@ impl Running {
         padding::with_extent(builder, joined, axis, shape[axis])
     }
 
+    /// By blocks, along an axis whose extent is known only when the network runs.
+    fn long_in_run(&self, builder: &mut Builder, x: TensorId, exclusive: bool) -> Result<TensorId, Problem> {
+        let (extents, axis, combiner) = (builder.extents(x), self.axis, self.combiner);
+        let (dtype, most) = (builder.dtype(x), builder.shape(x)[axis]);
+        let blocks =
+            builder.formulas.simple(&extents[axis].clone().plus_constant(Running::BLOCK - 1).floor_div(Running::BLOCK));
+        let own = || vars(0, extents.len());
+        let mut whole = extents.clone();
+        whole[axis] = blocks.clone().times(Running::BLOCK);
+        let inside = Condition::within(&var(axis), Some(&extents[axis]), most);
+        let value = Expr::guard(inside, load(x, own()), literal(dtype, combiner.identity()));
+        let padded = builder.map_over(&whole, dtype, value)?;
+        let cut = [&extents[..axis], &[blocks, Index::constant(Running::BLOCK)], &extents[axis + 1..]].concat();
+        let cut_up = reshape_to_extents(builder, padded, &cut)?;
+        let inside = Running { axis: axis + 1, ..*self }.short(builder, cut_up, exclusive)?;
+        let over = Axes::new(&builder.shape(cut_up), vec![axis + 1]);
+        let totals = over.reduce(builder, combiner, dtype, load(cut_up, over.indices.clone()))?;
+        let others = self.of(builder, totals, true)?;
+        let value =
+            Expr::binary(combiner.binary(), load(inside, vars(0, cut.len())), load(others, over.outer_of_own()));
+        let joined = builder.map_over(&cut, dtype, value)?;
+        let joined = reshape_to_extents(builder, joined, &whole)?;
+        let guards = builder.unproven(joined, &extents, &own())?;
+        let value = Expr::guard(guards, load(joined, own()), literal(dtype, 0.0));
+        builder.map_over(&extents, dtype, value)
+    }
+
     /// As a reduction over those elements of the axis that are not behind.
     fn short(&self, builder: &mut Builder, x: TensorId, exclusive: bool) -> Result<TensorId, Problem> {
         let (shape, axis, combiner) = (builder.shape(x), self.axis, self.combiner);
@@ -252,8 +309,8 @@ impl Running {
         let counts = within(ahead, first, shape[axis].max(first));
         let dtype = builder.dtype(x);
         let value = Expr::guard(vec![counts], load(x, at), literal(dtype, combiner.identity()));
-        let extent = shape[axis];
-        builder.reduce(shape, vec![extent], combiner, dtype, value)
+        let extents = builder.extents(x);
+        builder.reduce_over(&extents, &extents[axis..=axis], combiner, dtype, value)
     }
 }
 
@@ -276,10 +333,10 @@ pub fn place_of_extreme(
     let place = Expr::Index(var(over.spatial.len()));
     // where nothing equals the extreme (not a number), the answer is still a place
     let (combiner, none) = match takes_last {
-        true => (Combiner::Maximum, 0),
-        false => (Combiner::Minimum, over.count() - 1),
+        true => (Combiner::Maximum, Index::constant(0)),
+        false => (Combiner::Minimum, over.last(builder, input)?),
     };
-    over.reduce(builder, combiner, DType::I64, Expr::select(is_best, place, Expr::integer(none)))
+    over.reduce(builder, combiner, DType::I64, Expr::select(is_best, place, Expr::Index(none)))
 }
 
 /// `ArgMax` and `ArgMin`.
@@ -318,5 +375,6 @@ fn hardmax_along(builder: &mut Builder, input: TensorId, axis: usize) -> Result<
     let over = Axes::new(&shape, vec![axis]);
     let place = place_of_extreme(builder, input, &over, Combiner::Maximum, false)?;
     let is_here = equal(load(place, over.outer_of_own()), Expr::Index(var(axis)));
-    builder.map(shape, dtype, Expr::select(is_here, float(1.0), float(0.0)))
+    let extents = builder.extents(input);
+    builder.map_over(&extents, dtype, Expr::select(is_here, float(1.0), float(0.0)))
 }

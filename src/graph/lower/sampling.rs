@@ -6,7 +6,7 @@ use super::math::{
     square, subtract, var, vars,
 };
 use super::operator::Problem;
-use super::resize::FEW_TAPS;
+use super::resampling::FEW_TAPS;
 use crate::workload::{Combiner, DType, Expr, Index, TensorId, Unary};
 
 /// How a value is made of the elements around.

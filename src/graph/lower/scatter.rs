@@ -5,9 +5,9 @@
 
 use super::builder::{Builder, flat_index};
 use super::gather::check_index_type;
-use super::layout::reshape_to;
 use super::math::{and, cast, gathered, less, less_equal, literal, load, subtract, var, vars, within};
 use super::operator::{Operator, Problem, normal_axis};
+use super::reshape::reshape_to;
 use crate::graph::{Reduction, Routine};
 use crate::workload::{DType, Expr, Index, TensorId};
 

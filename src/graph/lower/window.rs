@@ -1,5 +1,6 @@
 //! Sliding windows: the geometry that convolutions and poolings share.
 
+use super::builder::Builder;
 use super::math::{var, within};
 use super::operator::{Operator, Problem};
 use crate::workload::{Condition, Index};
@@ -8,23 +9,45 @@ use crate::workload::{Condition, Index};
 const MAX_STEP: i64 = 1 << 30;
 
 /// One dimension of a window that moves over an input.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Window {
-    /// Extent of the input.
+    /// Extent of the input, at most.
     pub input: i64,
-    /// Extent of the output.
+    /// Extent of the output, at most.
     pub output: i64,
     pub kernel: i64,
     pub stride: i64,
     pub dilation: i64,
     pub pad_before: i64,
     pub pad_after: i64,
+    /// What is known only when the network runs; then the paddings are those of this.
+    pub open: Option<OpenWindow>,
+}
+
+/// The formulas of a window over an input whose extent is known only when the network runs.
+#[derive(Clone, Debug)]
+pub struct OpenWindow {
+    pub input: Index,
+    pub output: Index,
+    pub pad_before: Index,
+    pub pad_after: Index,
+    /// Whether every tap of every output lies in the input.
+    pub stays_inside: bool,
 }
 
 impl Window {
+    /// The extent of the output.
+    pub fn output_extent(&self) -> Index {
+        self.open.as_ref().map_or(Index::constant(self.output), |open| open.output.clone())
+    }
+
     /// Where the tap `tap` of output `at` reads.
     pub fn position(&self, at: &Index, tap: &Index) -> Index {
-        at.clone().times(self.stride).plus(&tap.clone().times(self.dilation)).plus_constant(-self.pad_before)
+        let padded = at.clone().times(self.stride).plus(&tap.clone().times(self.dilation));
+        match &self.open {
+            Some(open) => padded.minus(&open.pad_before),
+            None => padded.plus_constant(-self.pad_before),
+        }
     }
 
     /// How far the taps reach.
@@ -32,10 +55,15 @@ impl Window {
         self.dilation * (self.kernel - 1) + 1
     }
 
-    /// The condition that a position lies in the input, unless it always does.
-    pub fn inside(&self, position: &Index) -> Option<Condition> {
+    /// The conditions that a position lies in the input, unless it always does.
+    pub fn inside(&self, position: &Index) -> Vec<Condition> {
+        if let Some(open) = &self.open {
+            let guards = || Condition::within(position, Some(&open.input), self.input);
+            return if open.stays_inside { Vec::new() } else { guards() };
+        }
         let last = (self.output - 1) * self.stride + self.span() - 1 - self.pad_before;
-        (self.pad_before > 0 || last >= self.input).then(|| within(position.clone(), 0, self.input))
+        let is_outside = self.pad_before > 0 || last >= self.input;
+        is_outside.then(|| within(position.clone(), 0, self.input)).into_iter().collect()
     }
 
     /// How many taps of an output lie in the input; with `padding`, in the padded input.
@@ -53,7 +81,7 @@ impl Window {
 pub fn positions(windows: &[Window], outputs: usize, taps: usize) -> (Vec<Index>, Vec<Condition>) {
     let at: Vec<Index> =
         windows.iter().enumerate().map(|(d, window)| window.position(&var(outputs + d), &var(taps + d))).collect();
-    let guards = windows.iter().zip(&at).filter_map(|(window, position)| window.inside(position)).collect();
+    let guards = windows.iter().zip(&at).flat_map(|(window, position)| window.inside(position)).collect();
     (at, guards)
 }
 
@@ -79,8 +107,14 @@ pub fn explicit_pads(op: &Operator, rank: usize) -> Result<Option<Vec<(i64, i64)
 }
 
 /// The windows of a convolution or pooling over `input` with these kernel extents.
-pub fn windows(op: &Operator, input: &[i64], kernel: &[i64]) -> Result<Vec<Window>, Problem> {
-    let rank = input.len();
+pub fn windows(
+    builder: &mut Builder,
+    op: &Operator,
+    extents: &[Index],
+    kernel: &[i64],
+) -> Result<Vec<Window>, Problem> {
+    let rank = extents.len();
+    let input = extents.iter().map(|extent| builder.formulas.most(extent)).collect::<Result<Vec<_>, _>>()?;
     if kernel.len() != rank || kernel.iter().any(|k| !(1..MAX_STEP).contains(k)) {
         return Err(Problem::AttributeValue { name: "kernel_shape", value: format!("{kernel:?}") });
     }
@@ -92,6 +126,12 @@ pub fn windows(op: &Operator, input: &[i64], kernel: &[i64]) -> Result<Vec<Windo
         let (stride, dilation) = (strides[d], dilations[d]);
         let span = dilation.checked_mul(kernel[d] - 1).map(|s| s + 1).filter(|s| *s < MAX_STEP);
         let span = span.ok_or_else(|| Problem::AttributeValue { name: "dilations", value: dilation.to_string() })?;
+        if extents[d].as_constant().is_none() {
+            let own = pads.as_ref().map(|pads| pads[d]);
+            let shape = Shape { kernel: kernel[d], stride, dilation, span, rounds_up };
+            windows.push(open_window(builder, op, &extents[d], own, &shape)?);
+            continue;
+        }
         let (output, (pad_before, pad_after)) = match &pads {
             Some(pads) => {
                 let (before, after) = pads[d];
@@ -108,9 +148,74 @@ pub fn windows(op: &Operator, input: &[i64], kernel: &[i64]) -> Result<Vec<Windo
         if output < 1 {
             return Err(Problem::Shape(format!("a kernel of span {span} does not fit into extent {}", input[d])));
         }
-        windows.push(Window { input: input[d], output, kernel: kernel[d], stride, dilation, pad_before, pad_after });
+        let (input, kernel, open) = (input[d], kernel[d], None);
+        windows.push(Window { input, output, kernel, stride, dilation, pad_before, pad_after, open });
     }
     Ok(windows)
+}
+
+/// What a window is by attributes alone.
+struct Shape {
+    kernel: i64,
+    stride: i64,
+    dilation: i64,
+    span: i64,
+    rounds_up: bool,
+}
+
+/// The window over an extent that is known only when the network runs; `pads`: `None` if `auto_pad` decides.
+fn open_window(
+    builder: &mut Builder,
+    op: &Operator,
+    input: &Index,
+    pads: Option<(i64, i64)>,
+    shape: &Shape,
+) -> Result<Window, Problem> {
+    let Shape { kernel, stride, dilation, span, rounds_up } = *shape;
+    let mode = op.text("auto_pad", "NOTSET")?;
+    let is_same = pads.is_none() && mode != "VALID";
+    let ceil_div = |x: Index| x.plus_constant(stride - 1).floor_div(stride);
+    let (output, pad_before, pad_after) = if is_same {
+        let output = builder.formulas.simple(&ceil_div(input.clone()));
+        let covered = output.clone().plus_constant(-1).times(stride).plus_constant(span);
+        let pad = builder.formulas.greater(&covered.minus(input), &Index::constant(0))?;
+        let less = builder.formulas.simple(&pad.clone().floor_div(2));
+        let more = pad.minus(&less);
+        match mode {
+            "SAME_UPPER" => (output, less, more),
+            "SAME_LOWER" => (output, more, less),
+            other => return Err(Problem::AttributeValue { name: "auto_pad", value: other.to_string() }),
+        }
+    } else {
+        let (before, after) = pads.unwrap_or((0, 0));
+        let room = input.clone().plus_constant(before + after - span);
+        builder.formulas.require(&room, "what a window leaves of an extent")?;
+        let mut output = builder.formulas.simple(&room.clone().floor_div(stride).plus_constant(1));
+        if rounds_up {
+            let rounded = builder.formulas.simple(&ceil_div(room).plus_constant(1));
+            // a window that starts in the padding behind the input is left out
+            let started = match pads {
+                Some(_) => builder.formulas.simple(&ceil_div(input.clone().plus_constant(before))),
+                None => rounded.clone(),
+            };
+            let most = builder.formulas.lesser(&rounded, &started)?;
+            output = builder.formulas.greater(&output, &most)?;
+        }
+        (output, Index::constant(before), Index::constant(after))
+    };
+    let zero = Index::constant(0);
+    let stays_inside = !rounds_up && pad_before == zero && pad_after == zero;
+    let most = [builder.formulas.most(input)?, builder.formulas.most(&output)?];
+    Ok(Window {
+        input: most[0],
+        output: most[1],
+        kernel,
+        stride,
+        dilation,
+        pad_before: pad_before.as_constant().unwrap_or(0),
+        pad_after: pad_after.as_constant().unwrap_or(0),
+        open: Some(OpenWindow { input: input.clone(), output, pad_before, pad_after, stays_inside }),
+    })
 }
 
 fn automatic(mode: &str, input: i64, span: i64, stride: i64, rounds_up: bool) -> Result<(i64, (i64, i64)), Problem> {

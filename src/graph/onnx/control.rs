@@ -7,7 +7,7 @@ use super::network::{Import, problem_of};
 use super::proto::NodeProto;
 use crate::graph::TensorData;
 use crate::graph::lower::{MAX_ITERATIONS, Operand, Problem, reshape_to, stack};
-use crate::workload::{DType, TensorId};
+use crate::workload::{Index, TensorId};
 
 /// A loop is unrolled if that makes so many nodes at most, those of inner loops counted once.
 pub(super) const MAX_UNROLLED_NODES: usize = 1 << 12;
@@ -81,25 +81,28 @@ impl<'a> Import<'a> {
             return Err(problem_of(node, Problem::Shape(format!("{what} for {} states", states.len()))));
         }
         // exporters write the greatest number of all where there is no bound
-        let trips = self.trips(node, given(0))?.filter(|trips| *trips <= MAX_ITERATIONS);
+        let trips = self.trips(node, given(0))?;
+        let trips = trips.filter(|trips| trips.as_constant().is_none_or(|trips| trips <= MAX_ITERATIONS));
+        let fixed = trips.as_ref().and_then(Index::as_constant);
         let condition = match given(1) {
             Some(condition) => Some(self.as_scalar(node, condition)?),
             None => None,
         };
         let known = condition.map(|condition| self.builder.integers(condition));
-        if trips.is_some_and(|trips| trips <= 0) || known == Some(Some(vec![0])) {
+        if fixed.is_some_and(|trips| trips <= 0) || known == Some(Some(vec![0])) {
             return self.without_iteration(node, states);
         }
         let size = body.size.max(1);
-        let unrolled = trips.is_none_or(|trips| trips.saturating_mul(size as i64) <= MAX_UNROLLED_NODES as i64);
+        let is_short = |trips: i64| trips.saturating_mul(size as i64) <= MAX_UNROLLED_NODES as i64;
+        let unrolled = trips.is_none() || fixed.is_some_and(is_short);
         let going = condition.filter(|_| known == Some(None));
         let found = match unrolled && going.is_none() {
-            true => self.unroll_loop(node, &body, trips, states.clone())?,
+            true => self.unroll_loop(node, &body, fixed, states.clone())?,
             false => None,
         };
         let (mut last, collected) = match (found, trips) {
             (Some(found), _) => found,
-            (None, Some(trips)) => self.repeat_loop(node, &body, trips, going, states)?,
+            (None, Some(trips)) => self.repeat_loop(node, &body, &trips, going, states)?,
             (None, None) => {
                 let what = "a loop without bound, which ends when a computed condition says so";
                 return Err(problem_of(node, Problem::Unsupported(what.to_string())));
@@ -110,11 +113,12 @@ impl<'a> Import<'a> {
         Ok(last)
     }
 
-    /// The greatest number of iterations, which has to be known; `None`: there is no bound.
-    fn trips(&self, node: &'a NodeProto, tensor: Option<TensorId>) -> Result<Option<i64>, ImportError> {
+    /// The greatest number of iterations, which has to be known or follow from extents; `None`: there is no
+    /// bound.
+    fn trips(&self, node: &'a NodeProto, tensor: Option<TensorId>) -> Result<Option<Index>, ImportError> {
         let Some(tensor) = tensor else { return Ok(None) };
-        match self.builder.integers(tensor).as_deref() {
-            Some([value]) => Ok(Some(*value)),
+        match self.builder.integer_formulas(tensor).as_deref() {
+            Some([value]) => Ok(Some(value.clone())),
             Some(_) => Err(problem_of(node, Problem::Shape("its number of iterations is no single value".to_string()))),
             None => Err(problem_of(node, Problem::NotConstant(0))),
         }
@@ -178,7 +182,7 @@ impl<'a> Import<'a> {
         &mut self,
         node: &'a NodeProto,
         body: &Body<'a>,
-        trips: i64,
+        trips: &Index,
         going: Option<TensorId>,
         states: Vec<TensorId>,
     ) -> Result<Results, ImportError> {
@@ -186,11 +190,7 @@ impl<'a> Import<'a> {
         let wrong = |problem| problem_of(node, problem);
         self.enter(node);
         let numbers = match body.readers.contains_key(body.inputs[0]) {
-            true => {
-                let numbers: Vec<i64> = (0..trips).collect();
-                self.builder.reserve(&[trips], DType::I64).map_err(wrong)?;
-                vec![(self.builder.constant(TensorData::from_i64(vec![trips], &numbers)), false)]
-            }
+            true => vec![(self.builder.numbers(trips).map_err(wrong)?, false)],
             false => vec![],
         };
         let yes = self.builder.constant(TensorData::from_bool(vec![], &[true]));

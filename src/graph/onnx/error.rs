@@ -33,12 +33,12 @@ pub enum ImportError {
     Opset { found: i64 },
     #[error("{}", list_unsupported(.0))]
     Unsupported(Vec<UnsupportedNode>),
-    #[error("symbolic dimensions need a value: {}", list_dims(.0))]
-    SymbolicDims(Vec<String>),
     #[error("the network has no open dimension {}; {}", .unknown.join(", "), list_open(.open))]
     UnknownDims { unknown: Vec<String>, open: Vec<String> },
-    #[error("dimension {name} was given as {value}; it has to be at least 1")]
-    BadDim { name: String, value: i64 },
+    #[error(
+        "dimension {name} was given as {low} to {high}; a single extent is at least 1, and ends are in order, from 0 to 2^31 - 1, with points between them"
+    )]
+    BadDim { name: String, low: i64, high: i64 },
     #[error("input {input} is not a tensor with a known number of dimensions")]
     InputType { input: String },
     #[error(
@@ -97,13 +97,6 @@ fn list_unsupported(nodes: &[UnsupportedNode]) -> String {
         text.push_str(&format!("\n  {domain}.{operator} in node {node}"));
     }
     text
-}
-
-fn list_dims(names: &[String]) -> String {
-    // A shell expands brackets that are not quoted.
-    let is_plain = |name: &str| name.chars().all(|c| c.is_ascii_alphanumeric() || "_-./".contains(c));
-    let flag = |name: &String| if is_plain(name) { format!("--dim {name}=N") } else { format!("--dim '{name}=N'") };
-    names.iter().map(flag).collect::<Vec<_>>().join(" ")
 }
 
 fn list_open(names: &[String]) -> String {

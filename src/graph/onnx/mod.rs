@@ -5,6 +5,7 @@
 
 mod body;
 mod control;
+mod dims;
 mod error;
 mod network;
 mod order;
@@ -18,10 +19,12 @@ use std::path::Path;
 use prost::Message;
 use prost::bytes::Bytes;
 
+pub use dims::Dim;
 pub use error::{ImportError, TensorProblem, UnsupportedNode};
 
 use self::body::Functions;
-use self::network::Import;
+use self::dims::OpenDims;
+use self::network::{Import, inputs_of};
 use self::proto::{FunctionProto, ModelProto, NodeProto, OperatorSetIdProto, TensorProto};
 use self::tensor::{ExternalFiles, map_file, tensor_data};
 use super::lower;
@@ -37,9 +40,11 @@ const MAX_FILE_BYTES: u64 = 1 << 31;
 /// What a file leaves open, and how much it may take.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ImportOptions {
-    /// Extents of symbolic dimensions, by name. One that has no name of its own (`?`, `-1`, or nothing) is
-    /// called `input[axis]`, as in `x[0]`.
-    pub dims: BTreeMap<String, i64>,
+    /// What extents symbolic dimensions have, by name. One that has no name of its own (`?`, `-1`, or
+    /// nothing) is called `input[axis]`, as in `x[0]`; so is one that the file fixes, which may be given,
+    /// too. Those that are not given are known when the network runs: from 1 to 64 for a leading axis, to
+    /// 2048 for others, or what of that the network can do with.
+    pub dims: BTreeMap<String, Dim>,
     /// Maximum number of bytes of all constants that import computes out of nothing. Those of the file do not
     /// count, nor do two other forms of each (transposed, scaled).
     pub constant_bytes: u64,
@@ -57,7 +62,8 @@ impl Default for ImportOptions {
 /// Reads a model; external data has to lie in its folder.
 ///
 /// # Errors
-/// [`ImportError`]; unsupported operators come first, all at once, then symbolic dimensions without a value.
+/// [`ImportError`]; unsupported operators come first, all at once, then dimensions that are given and not
+/// there.
 pub fn import(path: &Path, options: &ImportOptions) -> Result<Program, ImportError> {
     let read = |source| ImportError::Read { path: path.to_path_buf(), source };
     let bytes = std::fs::metadata(path).map_err(read)?.len();
@@ -87,6 +93,18 @@ pub fn import_tensor(path: &Path) -> Result<TensorData, ImportError> {
     let read = |source| ImportError::Read { path: path.to_path_buf(), source };
     let proto = TensorProto::decode(map_file(path).map_err(read)?)?;
     tensor_data(&proto, &mut ExternalFiles::beside(Some(path)), "tensor")
+}
+
+/// The names of the dimensions that a model leaves open, sorted.
+///
+/// # Errors
+/// [`ImportError`] where the file cannot be read, or is no model.
+pub fn open_dims(path: &Path) -> Result<Vec<String>, ImportError> {
+    let model =
+        ModelProto::decode(map_file(path).map_err(|source| ImportError::Read { path: path.to_path_buf(), source })?)?;
+    let graph = model.graph.as_ref().ok_or(ImportError::NoGraph)?;
+    let (dims, _) = OpenDims::of(&inputs_of(graph), graph, &ImportOptions::default())?;
+    Ok(dims.names())
 }
 
 fn import_model(bytes: Bytes, files: ExternalFiles, options: &ImportOptions) -> Result<Program, ImportError> {

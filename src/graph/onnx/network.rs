@@ -6,14 +6,15 @@ use std::rc::Rc;
 use prost::bytes::Bytes;
 
 use super::body::{Body, Functions};
+use super::dims::{Extent, Input, OpenDims};
 use super::error::ImportError;
 use super::proto::attribute_kind;
-use super::proto::{AttributeProto, DimensionValue, FunctionProto, GraphProto, NodeProto, TensorProto, ValueInfoProto};
+use super::proto::{AttributeProto, FunctionProto, GraphProto, NodeProto, TensorProto, ValueInfoProto};
 use super::tensor::{ExternalFiles, tensor_data};
 use super::{ImportOptions, is_control, is_own_domain, node_name, opset, unsupported};
 use crate::graph::Program;
 use crate::graph::lower::{self, Attribute, Builder, Operand, Operator, Problem};
-use crate::workload::{DType, TensorId};
+use crate::workload::{Index, TensorId};
 
 /// Graphs and functions inside of one another.
 const MAX_DEPTH: usize = 24;
@@ -68,15 +69,38 @@ impl<'a> Import<'a> {
     }
 
     pub fn run(mut self, graph: &'a GraphProto, options: &ImportOptions) -> Result<Program, ImportError> {
-        let initialized: BTreeSet<&str> = graph.initializer.iter().map(|tensor| tensor.name.as_str()).collect();
-        // files of version 3 list initialisers among the inputs
-        let inputs: Vec<&ValueInfoProto> =
-            graph.input.iter().filter(|input| !initialized.contains(input.name.as_str())).collect();
+        let inputs = inputs_of(graph);
         let names = inputs.iter().map(|input| input.name.as_str()).collect();
         let outputs: Vec<&str> = graph.output.iter().map(|output| output.name.as_str()).collect();
         let body = Body::new(&graph.node, &graph.initializer, names, outputs, &|_| false)?;
-        let tensors: Vec<Option<TensorId>> = self.add_inputs(&inputs, options)?.into_iter().map(Some).collect();
-        let results = self.run_body(&body, &tensors, None)?;
+        let (mut dims, inputs) = OpenDims::of(&inputs, graph, options)?;
+        loop {
+            match self.read(&body, &inputs, &mut dims) {
+                Ok(()) => return Ok(self.builder.finish()),
+                Err(error) if !dims.adjust(&self.builder, &error) => return Err(error),
+                Err(_) => {}
+            }
+            self.builder = Builder::new(options.constant_bytes);
+            self.scopes.clear();
+            self.initialized.clear();
+            self.inner_nodes = 0;
+        }
+    }
+
+    /// Reads everything, with the ranges that open dimensions have.
+    fn read(&mut self, body: &Body<'a>, inputs: &[Input<'a>], dims: &mut OpenDims) -> Result<(), ImportError> {
+        let formulas = dims.declare(&mut self.builder);
+        let mut tensors = Vec::new();
+        for Input { name, dtype, extents } in inputs {
+            let formula = |extent: &Extent| match extent {
+                Extent::Fixed(extent) => Index::constant(*extent),
+                Extent::Open(number) => formulas[*number].clone(),
+            };
+            let extents: Vec<Index> = extents.iter().map(formula).collect();
+            let problem = |problem| ImportError::Input { input: name.to_string(), problem };
+            tensors.push(Some(self.builder.input(name.to_string(), &extents, *dtype).map_err(problem)?));
+        }
+        let results = self.run_body(body, &tensors, None)?;
         let mut listed = BTreeSet::new();
         for (name, tensor) in body.outputs.iter().zip(results) {
             if !listed.insert(*name) {
@@ -87,54 +111,7 @@ impl<'a> Import<'a> {
                 .output(name.to_string(), tensor)
                 .map_err(|problem| ImportError::Output { output: name.to_string(), problem })?;
         }
-        Ok(self.builder.finish())
-    }
-
-    fn add_inputs(
-        &mut self,
-        inputs: &[&'a ValueInfoProto],
-        options: &ImportOptions,
-    ) -> Result<Vec<TensorId>, ImportError> {
-        if let Some((name, value)) = options.dims.iter().find(|(_, value)| **value < 1) {
-            return Err(ImportError::BadDim { name: name.clone(), value: *value });
-        }
-        let mut open: BTreeSet<String> = BTreeSet::new();
-        let mut tensors = Vec::new();
-        for input in inputs {
-            let name = input.name.clone();
-            let tensor = input.r#type.as_ref().and_then(|t| t.tensor_type.as_ref());
-            let shape = tensor.and_then(|t| t.shape.as_ref());
-            let (Some(tensor), Some(shape)) = (tensor, shape) else {
-                return Err(ImportError::InputType { input: name });
-            };
-            let dtype = DType::from_onnx(i64::from(tensor.elem_type)).ok_or_else(|| ImportError::ElementType {
-                what: "input",
-                name: name.clone(),
-                code: tensor.elem_type,
-            })?;
-            let mut extents = Vec::new();
-            for (axis, dim) in shape.dim.iter().enumerate() {
-                let symbol = match &dim.value {
-                    Some(DimensionValue::Value(extent)) if *extent != -1 => {
-                        extents.push(*extent);
-                        continue;
-                    }
-                    Some(DimensionValue::Param(param)) if names_a_dimension(param) => param.clone(),
-                    _ => format!("{name}[{axis}]"),
-                };
-                // 1 stands in until all that is missing is known
-                extents.push(options.dims.get(&symbol).copied().unwrap_or(1));
-                open.insert(symbol);
-            }
-            let problem = |problem| ImportError::Input { input: name.clone(), problem };
-            tensors.push(self.builder.input(name.clone(), extents, dtype).map_err(problem)?);
-        }
-        let unknown: Vec<String> = options.dims.keys().filter(|name| !open.contains(*name)).cloned().collect();
-        if !unknown.is_empty() {
-            return Err(ImportError::UnknownDims { unknown, open: open.into_iter().collect() });
-        }
-        open.retain(|name| !options.dims.contains_key(name));
-        if open.is_empty() { Ok(tensors) } else { Err(ImportError::SymbolicDims(open.into_iter().collect())) }
+        Ok(())
     }
 
     /// Whether a value is there for what is read next.
@@ -356,10 +333,10 @@ impl<'a> Import<'a> {
     }
 }
 
-/// Whether a symbol tells dimensions apart: exporters write `?`, numbers and nothing for those that are just
-/// unknown.
-fn names_a_dimension(param: &str) -> bool {
-    !param.trim().is_empty() && param != "?" && param.parse::<i64>().is_err()
+/// The inputs that are given with every run: files of version 3 list initialisers among them.
+pub(super) fn inputs_of(graph: &GraphProto) -> Vec<&ValueInfoProto> {
+    let initialized: BTreeSet<&str> = graph.initializer.iter().map(|tensor| tensor.name.as_str()).collect();
+    graph.input.iter().filter(|input| !initialized.contains(input.name.as_str())).collect()
 }
 
 pub(super) fn problem_of(node: &NodeProto, problem: Problem) -> ImportError {

@@ -6,13 +6,14 @@ use super::error::ImportError;
 use super::network::{Import, problem_of};
 use super::proto::NodeProto;
 use crate::graph::lower::{Problem, element, move_axis, normal_axis, stack};
-use crate::workload::TensorId;
+use crate::workload::{Index, TensorId};
 
 /// What a `Scan` does with each of its tensors.
 struct Plan {
     /// Its tensors, the axis that is gone through in front; whether backwards.
     scanned: Vec<(TensorId, bool)>,
-    count: i64,
+    /// How many elements each of them has: a constant, or a formula.
+    count: Index,
     /// Where the new axis of what is collected lies, and whether it is filled backwards.
     collected: Vec<(i64, bool)>,
 }
@@ -55,6 +56,11 @@ impl<'a> Import<'a> {
         states: usize,
     ) -> Result<Vec<TensorId>, ImportError> {
         let wrong = |problem| problem_of(node, problem);
+        let is_open = |tensor: &TensorId| self.builder.tensor(*tensor).extents.get(0).is_some();
+        if given.iter().any(is_open) {
+            let what = "a Scan of an opset before 9 over a run-time number of sequences";
+            return Err(wrong(Problem::Unsupported(what.to_string())));
+        }
         let batch = self.builder.shape(given[0]).first().copied().unwrap_or(0);
         if batch < 1 || given.iter().any(|tensor| self.builder.shape(*tensor).first() != Some(&batch)) {
             return Err(wrong(Problem::Shape("the inputs have no common batch".to_string())));
@@ -81,10 +87,10 @@ impl<'a> Import<'a> {
         let wrong = |problem| problem_of(node, problem);
         let plan = self.scan_plan(node, body, &given[states..], states)?;
         let states = given[..states].to_vec();
-        let unrolled = plan.count.saturating_mul(body.size.max(1) as i64) <= MAX_UNROLLED_NODES as i64;
-        let (mut results, collected) = match unrolled {
-            true => self.unroll_scan(node, body, &plan, states)?,
-            false => self.repeat_scan(node, body, &plan, states)?,
+        let is_short = |count: &i64| count.saturating_mul(body.size.max(1) as i64) <= MAX_UNROLLED_NODES as i64;
+        let (mut results, collected) = match plan.count.as_constant().filter(is_short) {
+            Some(count) => self.unroll_scan(node, body, &plan, count, states)?,
+            None => self.repeat_scan(node, body, &plan, states)?,
         };
         for (whole, (axis, _)) in collected.into_iter().zip(&plan.collected) {
             let rank = self.builder.rank(whole);
@@ -116,18 +122,21 @@ impl<'a> Import<'a> {
         let output_axes = list(self, "scan_output_axes", outputs)?;
         let output_directions = list(self, "scan_output_directions", outputs)?;
         self.enter(node);
-        let mut plan = Plan { scanned: Vec::new(), count: 0, collected: Vec::new() };
+        let mut plan = Plan { scanned: Vec::new(), count: Index::constant(0), collected: Vec::new() };
         for ((tensor, axis), direction) in scanned.iter().zip(&axes).zip(&directions) {
             let axis = normal_axis(*axis, self.builder.rank(*tensor)).map_err(wrong)?;
             let moved = move_axis(&mut self.builder, *tensor, axis, 0).map_err(wrong)?;
-            let length = self.builder.shape(moved)[0];
-            if length < 1 || (plan.count != 0 && length != plan.count) {
-                return Err(wrong(Problem::Unsupported(format!(
-                    "a Scan over {length} elements beside {}",
-                    plan.count
-                ))));
+            let length = self.builder.extents(moved)[0].clone();
+            let first = plan.scanned.first().map_or(moved, |(first, _)| *first);
+            let lengths = [length.as_constant(), self.builder.extents(first)[0].as_constant()].map(|n| n.unwrap_or(1));
+            let misfit = || Problem::Unsupported(format!("a Scan over {} elements beside {}", lengths[0], lengths[1]));
+            if lengths[0] < 1 {
+                return Err(wrong(misfit()));
             }
-            plan.count = length;
+            self.builder.unify_dimensions((moved, 0), (first, 0), misfit).map_err(wrong)?;
+            if plan.scanned.is_empty() {
+                plan.count = length;
+            }
             plan.scanned.push((moved, *direction != 0));
         }
         plan.collected = output_axes.into_iter().zip(output_directions.iter().map(|d| *d != 0)).collect();
@@ -139,16 +148,17 @@ impl<'a> Import<'a> {
         node: &'a NodeProto,
         body: &Body<'a>,
         plan: &Plan,
+        count: i64,
         mut states: Vec<TensorId>,
     ) -> Result<Results, ImportError> {
         let wrong = |problem| problem_of(node, problem);
         let kept = states.len();
         let mut collected: Vec<Vec<TensorId>> = vec![Vec::new(); plan.collected.len()];
-        for iteration in 0..plan.count {
+        for iteration in 0..count {
             self.enter(node);
             let mut arguments = states;
             for (whole, reversed) in &plan.scanned {
-                let place = if *reversed { plan.count - 1 - iteration } else { iteration };
+                let place = if *reversed { count - 1 - iteration } else { iteration };
                 arguments.push(element(&mut self.builder, *whole, 0, place).map_err(wrong)?);
             }
             let results = self.run_graph(node, body, &arguments)?;
@@ -177,7 +187,7 @@ impl<'a> Import<'a> {
     ) -> Result<Results, ImportError> {
         let wrong = |problem| problem_of(node, problem);
         self.enter(node);
-        let open = self.builder.open_repeat(plan.count, &states, &plan.scanned).map_err(wrong)?;
+        let open = self.builder.open_repeat(&plan.count, &states, &plan.scanned).map_err(wrong)?;
         let arguments = [open.currents(), open.parts()].concat();
         let results = self.run_graph(node, body, &arguments)?;
         self.enter(node);

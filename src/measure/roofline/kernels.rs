@@ -20,7 +20,7 @@ const SUMS: i64 = 12;
 pub fn peak_kernel(target: &Cpu, steps: i64) -> Nest {
     let lanes = target.lanes();
     let chains = i64::from(target.vector_registers) - OTHER_REGISTERS;
-    let mut nest = empty();
+    let mut nest = Nest::default();
     let start = buffer(&mut nest, "start", &[chains, lanes], Scope::Argument(Role::Input));
     let factors = buffer(&mut nest, "factors", &[2, lanes], Scope::Argument(Role::Input));
     let out = buffer(&mut nest, "out", &[chains, lanes], Scope::Argument(Role::Output));
@@ -54,7 +54,7 @@ pub fn array_kernel(target: &Cpu, bytes: u64, repeats: i64) -> Nest {
     let lanes = target.lanes();
     let step = SUMS * lanes;
     let steps = (i64::try_from(bytes / 4).unwrap_or(i64::MAX) / step).max(1);
-    let mut nest = empty();
+    let mut nest = Nest::default();
     let data = buffer(&mut nest, "data", &[steps * step], Scope::Argument(Role::Input));
     let out = buffer(&mut nest, "out", &[SUMS, lanes], Scope::Argument(Role::Output));
     let acc = buffer(&mut nest, "acc", &[SUMS, lanes], Scope::Register);
@@ -70,12 +70,8 @@ pub fn array_kernel(target: &Cpu, bytes: u64, repeats: i64) -> Nest {
     nest
 }
 
-fn empty() -> Nest {
-    Nest { buffers: Vec::new(), vars: Vec::new(), setup: Vec::new(), body: Vec::new(), error_growth: 1 }
-}
-
 fn buffer(nest: &mut Nest, name: &str, shape: &[i64], scope: Scope) -> TensorId {
-    nest.add_buffer(Buffer { name: name.to_string(), shape: shape.to_vec(), dtype: DType::F32, scope })
+    nest.add_buffer(Buffer::new(name, shape.to_vec(), DType::F32, scope))
 }
 
 /// Unrolled rows of one vector each.

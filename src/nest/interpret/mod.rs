@@ -33,6 +33,8 @@ use crate::workload::{Combiner, Role};
 pub enum Fault {
     #[error("the nest takes {expected} arguments, {found} were given")]
     Arguments { expected: usize, found: usize },
+    #[error("the nest has {0} parameters; `Nest::at` gives them values")]
+    Parameters(usize),
     #[error("argument `{name}` has {expected} bytes, {found} were given")]
     ArgumentBytes { name: String, expected: usize, found: usize },
     #[error("{flaw}, in `{statement}`")]
@@ -98,6 +100,9 @@ impl std::fmt::Display for FaultPlace {
 /// The first [`Fault`]; outputs then are as they were.
 pub fn interpret(nest: &Nest, arguments: &mut [Vec<u8>]) -> Result<(), Fault> {
     structure::check(nest).map_err(|(flaw, statement)| Fault::Malformed { flaw, statement })?;
+    if !nest.parameters.is_empty() {
+        return Err(Fault::Parameters(nest.parameters.len()));
+    }
     let ids = nest.arguments();
     if ids.len() != arguments.len() {
         return Err(Fault::Arguments { expected: ids.len(), found: arguments.len() });

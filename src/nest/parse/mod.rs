@@ -22,9 +22,10 @@ use thiserror::Error;
 use self::lex::{Lexer, Token};
 use self::sum::{Order, Sum, Term};
 use self::tree::{Expressions, Test, Tree, plain_name};
-use super::print::{ERROR_GROWTH, NUMBER_SIGN, PRODUCT};
+use super::print::{ERROR_GROWTH, NUMBER_SIGN, PARAMETERS, PRODUCT};
 use super::{Buffer, Loop, LoopKind, Nest, Scope, Stmt};
-use crate::workload::{Atom, Combiner, Condition, DType, Expr, Index, TensorId, Var};
+use crate::workload::validate::MAX_PARAMETERS;
+use crate::workload::{Atom, Combiner, Condition, DType, Expr, Extents, Index, Interval, Parameter, TensorId, Var};
 
 /// Longest text that is read.
 pub const MAX_BYTES: usize = 1 << 22;
@@ -69,6 +70,12 @@ pub enum NestTextProblem {
     Number,
     #[error("a sum of too many terms")]
     Terms,
+    #[error("more than {MAX_PARAMETERS} parameters")]
+    Parameters,
+    #[error("parameters have names of their own, and stand first in every sum")]
+    ParameterOrder,
+    #[error("an extent is a number or a formula of parameters")]
+    Extent,
     #[error("an index is divided by {0}; a divisor is a constant of at least 2")]
     Divisor(i64),
 }
@@ -101,11 +108,14 @@ struct Parser<'a> {
 impl<'a> Parser<'a> {
     fn nest(mut self) -> Result<Nest, NestTextError> {
         let error_growth = self.error_growth()?;
+        let parameters = self.parameters()?;
         self.title("buffers")?;
-        let mut buffers = Vec::new();
+        let (mut buffers, mut shapes) = (Vec::new(), Vec::new());
         while !matches!(self.lexer().peek(), Token::Word("setup" | "body") | Token::End) {
             let id = TensorId(buffers.len() as u32);
-            buffers.push(self.buffer(id)?);
+            let (buffer, shape) = self.buffer(id)?;
+            buffers.push(buffer);
+            shapes.push(shape);
         }
         let has_setup = matches!(self.lexer().peek(), Token::Word("setup"));
         let setup = if has_setup { self.section("setup")? } else { Vec::new() };
@@ -116,6 +126,9 @@ impl<'a> Parser<'a> {
         }
         let vars = self.expressions.names.vars;
         let numbers = self.order.numbers(vars.len());
+        if numbers.iter().take(parameters.len()).copied().ne(0..parameters.len() as u32) {
+            return Err(NestTextError { line: 1, problem: NestTextProblem::ParameterOrder });
+        }
         let mut names = vec![String::new(); vars.len()];
         numbers.iter().zip(vars).for_each(|(number, name)| names[*number as usize] = name);
         // all sums were looked at when they were read
@@ -123,7 +136,13 @@ impl<'a> Parser<'a> {
         let built = |statements: &[Line]| {
             Numbered(&numbers).block(statements).map_err(|problem| NestTextError { line, problem })
         };
-        Ok(Nest { buffers, vars: names, setup: built(&setup)?, body: built(&body)?, error_growth })
+        for (buffer, shape) in buffers.iter_mut().zip(&shapes) {
+            let formulas = Numbered(&numbers).indices(shape).map_err(|problem| NestTextError { line: 1, problem })?;
+            buffer.shape = most_of(&formulas, &parameters)?;
+            buffer.extents = Extents::new(formulas.into_iter().enumerate());
+        }
+        let (setup, body) = (built(&setup)?, built(&body)?);
+        Ok(Nest { parameters, buffers, vars: names, setup, body, error_growth })
     }
 
     fn lexer(&mut self) -> &mut Lexer<'a> {
@@ -150,8 +169,36 @@ impl<'a> Parser<'a> {
         self.lexer().symbol(":")
     }
 
-    /// `name: type[shape] scope`
-    fn buffer(&mut self, id: TensorId) -> Result<Buffer, NestTextError> {
+    /// The list of parameters, which may be left out.
+    fn parameters(&mut self) -> Result<Vec<Parameter>, NestTextError> {
+        let mut parameters = Vec::new();
+        if !matches!(self.lexer().peek(), Token::Word(PARAMETERS)) {
+            return Ok(parameters);
+        }
+        self.title(PARAMETERS)?;
+        while !matches!(self.lexer().peek(), Token::Word("buffers") | Token::End) {
+            if parameters.len() >= MAX_PARAMETERS {
+                return Err(self.lexer().problem(NestTextProblem::Parameters));
+            }
+            let name = self.lexer().word("a parameter or `buffers:`")?;
+            let known = self.expressions.names.begin_loop(name).map_err(|problem| self.lexer().problem(problem))?;
+            if known != parameters.len() {
+                return Err(self.lexer().problem(NestTextProblem::ParameterOrder));
+            }
+            self.lexer().symbol(":")?;
+            let low = self.lexer().integer()?;
+            self.lexer().symbol("..")?;
+            let high = self.lexer().integer()?;
+            if low < 0 || low > high {
+                return Err(self.lexer().problem(NestTextProblem::Number));
+            }
+            parameters.push(Parameter { low, high });
+        }
+        Ok(parameters)
+    }
+
+    /// `name: type[shape] scope`; what the extents are at most is found when variables have numbers.
+    fn buffer(&mut self, id: TensorId) -> Result<(Buffer, Vec<Tree>), NestTextError> {
         let name = self.lexer().word("a buffer, `setup:` or `body:`")?;
         if id.0 as usize >= MAX_BUFFERS {
             return Err(self.lexer().problem(NestTextProblem::Buffers));
@@ -167,15 +214,13 @@ impl<'a> Parser<'a> {
         let dtype = DType::from_name(word).ok_or_else(|| self.lexer().expected("a type"))?;
         self.lexer().take()?;
         self.lexer().symbol("[")?;
-        let mut shape = Vec::new();
-        while !self.lexer().take_symbol("]")? {
-            if !shape.is_empty() {
-                self.lexer().symbol(",")?;
-            }
-            shape.push(self.lexer().integer()?);
-        }
+        let (shape, _) = self.expressions.list("]")?;
+        shape
+            .iter()
+            .try_for_each(|extent| self.order.note_index(extent))
+            .map_err(|problem| self.lexer().problem(problem))?;
         let scope = self.scope()?;
-        Ok(Buffer { name: plain, shape, dtype, scope })
+        Ok((Buffer::new(plain, Vec::new(), dtype, scope), shape))
     }
 
     fn scope(&mut self) -> Result<Scope, NestTextError> {
@@ -290,6 +335,18 @@ impl<'a> Parser<'a> {
             }
         }
     }
+}
+
+/// What extents are at most.
+fn most_of(formulas: &[Index], parameters: &[Parameter]) -> Result<Vec<i64>, NestTextError> {
+    let range = |var: Var| parameters.get(var.0 as usize).map(|parameter| parameter.interval());
+    let unknown = |formula: &Index| formula.has_value() || formula.any_var(&|var| range(var).is_none());
+    let most = |formula: &Index| {
+        let known =
+            if unknown(formula) { None } else { formula.range(&|var| range(var).unwrap_or(Interval::point(0))) };
+        known.map(|known| known.high).ok_or(NestTextError { line: 1, problem: NestTextProblem::Extent })
+    };
+    formulas.iter().map(most).collect()
 }
 
 /// Makes statements and expressions of what was read, with a number for each variable.

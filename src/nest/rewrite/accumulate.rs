@@ -1,9 +1,9 @@
 //! Reductions in registers, and the element-wise work that follows them.
 
 use super::{Refusal, find_loop, find_loop_mut, for_each_stmt, replace_vars};
-use crate::nest::{Buffer, Loop, LoopKind, Nest, Scope, Stmt, identity};
+use crate::nest::{Buffer, Loop, LoopKind, Nest, Scope, Stmt, own_parameter};
 use crate::target::gpu::WARP;
-use crate::workload::{Combiner, Condition, Expr, Index, Stage, TensorId, Var};
+use crate::workload::{Combiner, Condition, Expr, Index, Stage, TensorId, Var, identity};
 
 /// How [`Nest::accumulate`] treats the reduction loops.
 #[derive(Clone, Debug, Default)]
@@ -82,11 +82,9 @@ impl Nest {
         let lanes: Vec<Loop> = chain.loops.iter().filter(|l| reduction.lanes.contains(&l.var)).cloned().collect();
 
         let (own_name, dtype) = (self.buffer(tensor).name.clone(), self.buffer(tensor).dtype);
-        let registers = |loops: &[&Loop], name: &str| Buffer {
-            name: format!("{own_name}{name}"),
-            shape: loops.iter().map(|l| l.extent()).collect(),
-            dtype,
-            scope: Scope::Register,
+        let registers = |loops: &[&Loop], name: &str| {
+            let shape = loops.iter().map(|l| l.extent()).collect();
+            Buffer::new(format!("{own_name}{name}"), shape, dtype, Scope::Register)
         };
         // in the order of the loops: those over threads come first
         let is_lane = |l: &Loop| reduction.lanes.contains(&l.var);
@@ -159,7 +157,17 @@ impl Nest {
         let mut finish = phases;
         if let (Some((blocks, extent)), Some((part, indices))) = (blocks, partial) {
             let keep = self.copy_of_loops(&own, vec![Stmt::Store { buffer: part, indices, value: result }]);
-            finish = vec![when(blocks, extent - 1, extent, finish), when(blocks, 0, extent - 1, keep)];
+            let left = find_loop(&self.body, blocks).and_then(|l| blocks_left(l, self.parameters.len()));
+            finish = match left {
+                // the last of as many blocks as there are in this run
+                Some(left) => [(1, 2, finish), (2, i64::MAX, keep)]
+                    .map(|(low, high, body)| {
+                        let conditions = vec![Condition { index: left.clone(), low, high }];
+                        Stmt::If { conditions, body }
+                    })
+                    .into(),
+                None => vec![when(blocks, extent - 1, extent, finish), when(blocks, 0, extent - 1, keep)],
+            };
         }
 
         let place = find_loop_mut(&mut self.body, at).ok_or(Refusal::NoLoop(at))?;
@@ -205,7 +213,7 @@ impl Nest {
             let inside = loops.clone();
             loops.retain(|l| !combined.iter().any(|lane| lane.var == l.var));
             let shape = loops.iter().map(|l| l.extent()).collect();
-            let part = self.add_buffer(Buffer { name: format!("{name}_sum"), shape, dtype, scope: Scope::BlockShared });
+            let part = self.add_buffer(Buffer::new(format!("{name}_sum"), shape, dtype, Scope::BlockShared));
             let own = indices(&loops);
             let start = Stmt::Store { buffer: part, indices: own.clone(), value: identity(combiner, dtype) };
             phases.extend(self.copy_of_loops(&loops, vec![start]));
@@ -228,7 +236,7 @@ impl Nest {
         shape.extend(registers.iter().map(Loop::extent));
         let indices = inside.iter().copied().chain(registers.iter().map(|l| l.var)).map(Index::var).collect();
         let (name, dtype) = (format!("{}_part", self.buffer(tensor).name), self.buffer(tensor).dtype);
-        Ok((self.add_buffer(Buffer { name, shape, dtype, scope: Scope::BlockShared }), indices))
+        Ok((self.add_buffer(Buffer::new(name, shape, dtype, Scope::BlockShared)), indices))
     }
 
     /// Appends a buffer.
@@ -303,6 +311,12 @@ fn when(var: Var, low: i64, high: i64, body: Vec<Stmt>) -> Stmt {
     Stmt::If { conditions: vec![Condition { index: Index::var(var), low, high }], body }
 }
 
+/// How many iterations of a loop are left, itself included, where parameters say how many there are.
+fn blocks_left(l: &Loop, parameters: usize) -> Option<Index> {
+    let counts = l.bounds.iter().find(|bound| bound.any_var(&|var| (var.0 as usize) < parameters));
+    counts.map(|count| count.clone().minus(&Index::var(l.var)))
+}
+
 fn extent_of(body: &[Stmt], var: Var) -> Result<i64, Refusal> {
     find_loop(body, var).map(Loop::extent).ok_or(Refusal::NoLoop(var))
 }
@@ -328,7 +342,7 @@ fn take_chain(body: &mut Vec<Stmt>, tensor: TensorId) -> Option<Chain> {
 
 /// The store of an element-wise stage at the point where the element of `tensor` that it reads is `result`.
 fn epilogue_store(stage: &Stage, tensor: TensorId, indices: &[Index], result: &Expr) -> Stmt {
-    let at = |axis: Var| indices.get(axis.0 as usize).cloned();
+    let at = |var: Var| own_parameter(var).or_else(|| indices.get(var.0 as usize).cloned());
     // axes first, since the registers' indices must not be renamed as if they were axes
     let value = stage.value.substitute(&at);
     let value = value.map_loads(&mut |loaded, _| (loaded == tensor).then(|| result.clone()));

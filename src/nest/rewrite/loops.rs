@@ -1,7 +1,7 @@
 //! Shaping loops: split, fuse, reorder, and how iterations are executed.
 
 use super::tree::replace_vars_of_head;
-use super::{Refusal, find_loop_mut, find_place, replace_vars};
+use super::{Refusal, find_loop, find_loop_mut, find_place, replace_vars};
 use crate::nest::{Loop, LoopKind, Nest, Stmt};
 use crate::workload::{Condition, Index, Var};
 
@@ -188,14 +188,21 @@ impl Nest {
         Ok(self)
     }
 
+    /// Whether a loop runs equally often in all iterations of the loops around it.
+    pub(super) fn is_independent(&self, l: &Loop) -> bool {
+        l.bounds.iter().all(|bound| !bound.has_value() && !bound.any_var(&|var| !self.is_parameter(var)))
+    }
+
     /// Says how the iterations of a loop are executed.
     ///
     /// # Errors
     /// [`Refusal::NoLoop`], or [`Refusal::NotConstant`] for a parallel loop of varying extent. Ragged vector
     /// and unrolled loops are allowed here: [`Nest::peel_tails`] makes them constant.
     pub fn set_kind(mut self, var: Var, kind: LoopKind) -> Result<Nest, Refusal> {
+        let l = find_loop(&self.body, var).ok_or(Refusal::NoLoop(var))?;
+        let is_independent = self.is_independent(l);
         let l = find_loop_mut(&mut self.body, var).ok_or(Refusal::NoLoop(var))?;
-        if kind == LoopKind::Parallel && !l.is_constant() {
+        if kind == LoopKind::Parallel && !is_independent {
             return Err(Refusal::NotConstant(var));
         }
         l.kind = kind;

@@ -22,7 +22,8 @@ pub mod threads;
 mod tree;
 
 pub(crate) use tree::{
-    change_accesses, change_exprs, find_loop, find_loop_mut, find_place, for_each_expr, for_each_stmt, replace_vars,
+    change_accesses, change_exprs, find_loop, find_loop_mut, find_place, for_each_expr, for_each_loop_mut,
+    for_each_stmt, replace_vars,
 };
 
 use thiserror::Error;

@@ -1,11 +1,9 @@
 //! Packing: copying an operand into the order in which it is read.
 
-use super::tree::replace_vars_of_head;
+use super::tree::{replace_vars, replace_vars_of_head};
 use super::{Refusal, change_exprs, find_loop, find_loop_mut, find_place, for_each_stmt};
-use crate::nest::{Buffer, Loop, LoopKind, Nest, Scope, Stmt, typed_identity};
-use crate::workload::{
-    Combiner, Condition, DType, Expr, Index, Interval, TensorId, Var, row_major_strides, stride_along,
-};
+use crate::nest::{Buffer, Loop, LoopKind, Nest, Scope, Stmt};
+use crate::workload::{Combiner, Condition, DType, Expr, Index, Interval, TensorId, Var, typed_identity};
 
 /// How a packed operand is laid out.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -107,7 +105,14 @@ impl Nest {
         let indices: Vec<Index> = moves.iter().map(|l| Index::var(l.var)).collect();
         let packed = self.packed_buffer(tensor, self.read_type(tensor, read), shape, place);
         let store = Stmt::Store { buffer: packed, indices: indices.clone(), value: read.clone() };
-        let known = |bound: &Index| inside.iter().all(|l| !bound.mentions(l.var) || read.mentions(l.var));
+        // what is packed when the network is compiled is packed for all numbers of a run
+        let is_early = matches!(place, Place::Setup);
+        let parameters = self.parameters.len();
+        let is_parameter = |var: Var| (var.0 as usize) < parameters;
+        let known = |bound: &Index| {
+            inside.iter().all(|l| !bound.mentions(l.var) || read.mentions(l.var))
+                && !(is_early && bound.any_var(&is_parameter))
+        };
         let loops: Vec<Loop> = moves
             .iter()
             .enumerate()
@@ -135,8 +140,8 @@ impl Nest {
     /// ```
     fn by_lines(&mut self, mut loops: Vec<Loop>, read: &Expr, store: Stmt) -> (Vec<Loop>, Stmt) {
         let Expr::Load { tensor, indices } = read else { return (loops, store) };
-        let strides = row_major_strides(&self.buffer(*tensor).shape);
-        let step = |var: Var| stride_along(indices, &strides, var);
+        let known = self.buffer(*tensor);
+        let step = |var: Var| known.step(indices, var);
         let is_free = |var: Var| loops.iter().all(|l| l.bounds.iter().all(|bound| !bound.mentions(var)));
         let far = |l: &Loop| l.kind == LoopKind::Vector && step(l.var).is_none_or(|stride| stride.abs() > 1);
         let near = |l: &Loop| l.is_constant() && l.extent() >= LINE && step(l.var) == Some(1) && is_free(l.var);
@@ -173,11 +178,12 @@ impl Nest {
             }
         });
         let original = found.ok_or(Refusal::NotRead { buffer: tensor, which: 0 })?;
-        let extents = self.buffer(tensor).shape.clone();
+        let known = self.buffer(tensor).clone();
         let range =
             |v: Var| inside.iter().find(|l| l.var == v).map_or(Interval::point(0), |l| Interval::below(l.extent()));
         let is_inner = |v: Var| inside.iter().any(|l| l.var == v);
         let (mut shape, mut access, mut vars, mut sources) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+        let mut widths = Vec::new();
         for (dim, index) in original.iter().enumerate() {
             if !index.is_affine() {
                 return Err(Refusal::BoxOfDivision(tensor));
@@ -187,12 +193,17 @@ impl Nest {
             let span = inner.range(&range).ok_or(Refusal::BoxTooLarge(tensor))?;
             let var = self.new_var(format!("{}{}", self.buffer(tensor).name, crate::nest::axis_name(dim)));
             shape.push(span.high - span.low + 1);
+            widths.push(reach(&inner, inside, self.parameters.len()).map(|reach| reach.plus_constant(1 - span.low)));
             access.push(inner.plus_constant(-span.low));
             sources.push(outer.plus_constant(span.low).plus(&Index::var(var)));
             vars.push(var);
         }
         let dtype = self.read_type(tensor, read);
-        let packed = self.packed_buffer(tensor, dtype, shape.clone(), place);
+        let mut held = shape.clone();
+        if let (Some(row), Some(Some(_))) = (held.last_mut(), widths.last()) {
+            *row = (*row + LINE - 1) / LINE * LINE;
+        }
+        let packed = self.packed_buffer(tensor, dtype, held, place);
         let (read, is_converted) = match read {
             Expr::Cast(_, inner) => (&**inner, true),
             other => (other, false),
@@ -205,17 +216,26 @@ impl Nest {
         };
         let conditions: Vec<Condition> = sources
             .iter()
-            .zip(&extents)
             .zip(&shape)
-            .filter(|((source, extent), width)| {
-                !(source.terms().len() == 1 && source.offset() == 0 && **width <= **extent)
+            .enumerate()
+            .filter(|(dim, (source, most))| {
+                let is_below = match known.extents.get(*dim) {
+                    None => **most <= known.shape[*dim],
+                    extent => extent == widths[*dim].as_ref(),
+                };
+                let in_lines = dim + 1 == shape.len() && widths[*dim].is_some();
+                !(is_below && !in_lines && source.terms().len() == 1 && source.offset() == 0)
             })
-            .map(|((source, extent), _)| Condition { index: source.clone(), low: 0, high: *extent })
+            .flat_map(|(dim, (source, _))| Condition::within(source, known.extents.get(dim), known.shape[dim]))
             .collect();
+        let is_own = |c: &Condition| {
+            let within = |(dim, index): (usize, &Index)| {
+                Condition::within(index, known.extents.get(dim), known.shape[dim]).contains(c)
+            };
+            original.iter().enumerate().any(within)
+        };
         if let Expr::Guard { conditions: own, .. } = read
-            && !own
-                .iter()
-                .all(|c| original.iter().zip(&extents).any(|(i, e)| *i == c.index && c.low == 0 && c.high == *e))
+            && !own.iter().all(is_own)
         {
             return Err(Refusal::BoxOfGuard(tensor));
         }
@@ -224,16 +244,31 @@ impl Nest {
         let indices = vars.iter().map(|v| Index::var(*v)).collect();
         let store = Stmt::Store { buffer: packed, indices, value };
         let innermost = vars.last().copied();
-        let mut copy = vars.iter().zip(&shape).rev().fold(vec![store], |body, (var, extent)| {
-            let kind = if Some(*var) == innermost && *extent <= MAXIMAL_UNROLLED_ROW {
-                LoopKind::Vector
-            } else {
-                LoopKind::Serial
+        let mut copy = vec![store];
+        for ((var, extent), width) in vars.iter().zip(&shape).zip(widths).rev() {
+            let is_row = Some(*var) == innermost;
+            let kind = if is_row && *extent <= MAXIMAL_UNROLLED_ROW { LoopKind::Vector } else { LoopKind::Serial };
+            let bounds = std::iter::once(Index::constant(*extent));
+            copy = match width {
+                Some(width) if is_row => self.line_by_line(*var, &width, *extent, copy),
+                width => vec![Stmt::Loop(Loop { var: *var, bounds: bounds.chain(width).collect(), kind, body: copy })],
             };
-            vec![Stmt::Loop(Loop { var: *var, bounds: vec![Index::constant(*extent)], kind, body })]
-        });
+        }
         spread(&mut copy, place);
         Ok((copy, Expr::load(packed, access)))
+    }
+
+    /// A row of a copy whose width is known only when it runs: whole lines, since vectors are of constant
+    /// width.
+    fn line_by_line(&mut self, var: Var, width: &Index, most: i64, mut body: Vec<Stmt>) -> Vec<Stmt> {
+        let (line, within) = (self.new_var("line"), self.new_var("within"));
+        let lines = (most + LINE - 1) / LINE;
+        let point = Index::var(line).times(LINE).plus(&Index::var(within));
+        replace_vars(&mut body, &|v| (v == var).then_some(&point));
+        let vector = Loop { var: within, bounds: vec![Index::constant(LINE)], kind: LoopKind::Vector, body };
+        let of_run = width.clone().plus_constant(LINE - 1).floor_div(LINE);
+        let bounds = vec![Index::constant(lines), of_run];
+        vec![Stmt::Loop(Loop { var: line, bounds, kind: LoopKind::Serial, body: vec![Stmt::Loop(vector)] })]
     }
 
     /// The type of what is read of a tensor.
@@ -251,7 +286,7 @@ impl Nest {
         if self.buffers.iter().any(|buffer| buffer.name == name) {
             name = format!("{name}{}", self.buffers.len());
         }
-        self.add_buffer(Buffer { name, shape, dtype, scope })
+        self.add_buffer(Buffer::new(name, shape, dtype, scope))
     }
 }
 
@@ -265,10 +300,33 @@ fn copy_kind(l: &Loop, innermost: bool) -> LoopKind {
     if innermost && l.kind == LoopKind::Vector { LoopKind::Vector } else { LoopKind::Serial }
 }
 
+/// What an index is at most in a run, where bounds of its loops are known only then; `None` where none is.
+/// Tiles are computed whole, so that only what stands outside of them stops earlier.
+fn reach(index: &Index, inside: &[Loop], parameters: usize) -> Option<Index> {
+    let is_inner = |v: Var| inside.iter().any(|l| l.var == v);
+    let is_parameter = |v: Var| (v.0 as usize) < parameters;
+    let of_run = |l: &Loop| -> Option<Index> {
+        let is_whole = !matches!(l.kind, LoopKind::Serial | LoopKind::Parallel);
+        let sums = |bound: &&Index| bound.any_var(&is_parameter) && inside.iter().all(|l| bound.step(l.var).is_some());
+        l.bounds.iter().find(sums).filter(|_| !is_whole).cloned()
+    };
+    let (mut highest, mut is_known) = (index.clone(), false);
+    // a bound of a loop, as in `n - 8*o`, is about the loops around it, too
+    for l in inside.iter().rev() {
+        let last = match highest.coefficient(l.var) {
+            0 => continue,
+            ..0 => Index::constant(0),
+            1.. => of_run(l).unwrap_or_else(|| Index::constant(l.extent())).plus_constant(-1),
+        };
+        is_known |= last.any_var(&is_parameter);
+        highest = highest.substitute(&|v| (v == l.var).then(|| last.clone()));
+    }
+    (is_known && !highest.any_var(&is_inner)).then_some(highest)
+}
+
 /// The copy of a whole operand is shared by the threads.
 fn spread(copy: &mut [Stmt], place: Place) {
     if let (Place::Before(_), [Stmt::Loop(l)]) = (place, copy)
-        && l.is_constant()
         && l.kind == LoopKind::Serial
     {
         l.kind = LoopKind::Parallel;

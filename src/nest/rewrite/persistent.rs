@@ -5,8 +5,8 @@ use std::mem::take;
 
 use super::{Refusal, change_exprs, find_loop, for_each_stmt, replace_vars};
 use crate::nest::structure::literal;
-use crate::nest::{Buffer, Loop, LoopKind, Nest, Scope, Stmt, typed_identity};
-use crate::workload::{Combiner, Condition, Expr, Index, TensorId, Var};
+use crate::nest::{Buffer, Loop, LoopKind, Nest, Scope, Stmt};
+use crate::workload::{Combiner, Condition, Expr, Index, TensorId, Var, typed_identity};
 
 /// A grid of blocks, each of which goes through the same steps for a result of its own.
 struct Grid {
@@ -117,7 +117,7 @@ impl Nest {
         let Buffer { name, shape, dtype, .. } = self.buffer(buffer).clone();
         let mut parts = |which| {
             let shape = [&[workers], &shape[..]].concat();
-            self.add_buffer(Buffer { name: format!("{name}_{which}"), shape, dtype, scope: Scope::Workspace })
+            self.add_buffer(Buffer::new(format!("{name}_{which}"), shape, dtype, Scope::Workspace))
         };
         Accumulators { buffer, unfinished: parts("unfinished"), finished: parts("finished") }
     }

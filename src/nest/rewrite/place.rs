@@ -1,7 +1,7 @@
 //! Where results go: into the setup, or to another place in memory.
 
 use super::{Refusal, find_loop, find_place, for_each_expr};
-use crate::nest::{Loop, Nest, Scope, Stmt};
+use crate::nest::{Loop, Nest, Scope, Stmt, own_parameter};
 use crate::workload::{Condition, Expr, Index, Role, TensorId, Var};
 
 impl Nest {
@@ -44,7 +44,8 @@ impl Nest {
     #[must_use]
     pub fn redirect(mut self, from: TensorId, to: TensorId, indices: &[Index], conditions: &[Condition]) -> Nest {
         redirect(&mut self.body, from, &mut |at: &[Index], value: Expr| {
-            let moved = |index: &Index| index.substitute(&|axis| at.get(axis.0 as usize).cloned());
+            let place = |var: Var| own_parameter(var).or_else(|| at.get(var.0 as usize).cloned());
+            let moved = |index: &Index| index.substitute(&place);
             let store = Stmt::Store { buffer: to, indices: indices.iter().map(moved).collect(), value };
             if conditions.is_empty() {
                 return store;

@@ -2,7 +2,7 @@
 
 use super::{Refusal, change_exprs, find_loop, find_place, replace_vars};
 use crate::nest::{Loop, Nest, Scope, Stmt};
-use crate::workload::{Index, TensorId, Var};
+use crate::workload::{Extents, Index, TensorId, Var};
 
 impl Nest {
     /// Joins loops of equal extent that follow one another in the same body; what the first ones write, the
@@ -18,7 +18,7 @@ impl Nest {
     pub fn join(mut self, vars: &[Var]) -> Result<Nest, Refusal> {
         let [first, rest @ ..] = vars else { return Ok(self) };
         let head = find_loop(&self.body, *first).ok_or(Refusal::NoLoop(*first))?;
-        if !head.is_constant() {
+        if !self.is_independent(head) {
             return Err(Refusal::NotConstant(*first));
         }
         for var in rest {
@@ -85,6 +85,8 @@ impl Nest {
         let buffer = &mut self.buffers[tensor.0 as usize];
         let blocks = rows.iter().zip(&buffer.shape).map(|((_, block), extent)| *block.min(extent)).filter(|b| *b > 1);
         let blocks: Vec<i64> = blocks.collect();
+        let (dropped, kept) = (rows.len(), blocks.len());
+        buffer.extents = buffer.extents.moved(|at| (at >= dropped).then(|| at - dropped + kept));
         buffer.shape.splice(..rows.len(), blocks);
         buffer.scope = if buffer.elements() == 1 { Scope::Register } else { Scope::BlockShared };
         Ok(self)
@@ -97,6 +99,7 @@ impl Nest {
         for (buffer, used) in self.buffers.iter_mut().zip(used) {
             if !used && matches!(buffer.scope, Scope::Workspace | Scope::BlockShared | Scope::Register) {
                 buffer.shape = Vec::new();
+                buffer.extents = Extents::fixed();
                 buffer.scope = Scope::Register;
             }
         }

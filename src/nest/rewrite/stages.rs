@@ -52,7 +52,9 @@ impl Nest {
             return Ok(self);
         }
         for buffer in buffers {
-            self.buffers[buffer.0 as usize].shape.insert(0, stages);
+            let known = &mut self.buffers[buffer.0 as usize];
+            known.shape.insert(0, stages);
+            known.extents = known.extents.moved(|at| Some(at + 1));
         }
         let in_slot = |statements: &mut [Stmt], slot: &Index| {
             change_accesses(statements, &mut |buffer, indices| {

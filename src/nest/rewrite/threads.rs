@@ -4,8 +4,8 @@ use std::collections::{HashMap, HashSet};
 
 use super::tree::replace_vars;
 use super::{Refusal, find_loop_mut, for_each_stmt};
-use crate::nest::{Buffer, Loop, LoopKind, Nest, Scope, Stmt, typed_identity};
-use crate::workload::{Atom, Binary, Combiner, Condition, Expr, Index, Interval, TensorId, Var};
+use crate::nest::{Buffer, Loop, LoopKind, Nest, Scope, Stmt};
+use crate::workload::{Atom, Binary, Combiner, Condition, Expr, Index, Interval, TensorId, Var, typed_identity};
 
 /// Steps up to this many are written out, so that all loads of a thread are under way together.
 const WRITTEN_OUT: i64 = 16;
@@ -129,6 +129,46 @@ impl Nest {
         Filling { room: &room, pending: Vec::new() }.fill(&mut body, false);
         self.body = body;
         self
+    }
+}
+
+/// Lets loops run in full that one bound makes ragged, wherever they are: what they compute too much goes to
+/// registers as what changes nothing, and nowhere else.
+/// Buffers come with those among them that hold less than they have room for.
+pub(super) fn fill(
+    (buffers, partly_written): (&[Buffer], &HashSet<TensorId>),
+    body: &mut [Stmt],
+    is_ragged: &dyn Fn(&Loop) -> bool,
+    bound: &Index,
+) {
+    let not_filled = partly_written.clone();
+    let mut room = Room { buffers, ranges: HashMap::new(), partly_written: partly_written.clone(), not_filled };
+    room.note_ranges(body);
+    room.note_stores(body);
+    fill_ragged(&room, body, is_ragged, bound, &mut Vec::new());
+}
+
+fn fill_ragged(
+    room: &Room<'_>,
+    body: &mut [Stmt],
+    is_ragged: &dyn Fn(&Loop) -> bool,
+    bound: &Index,
+    pending: &mut Vec<(Var, Condition)>,
+) {
+    for statement in body {
+        match statement {
+            Stmt::Loop(l) => {
+                let known = pending.len();
+                if is_ragged(l) {
+                    l.bounds.retain(|other| other != bound);
+                    pending.push((l.var, within(l.var, l.extent(), bound)));
+                }
+                fill_ragged(room, &mut l.body, is_ragged, bound, pending);
+                pending.truncate(known);
+            }
+            Stmt::If { body, .. } => fill_ragged(room, body, is_ragged, bound, pending),
+            Stmt::Store { .. } | Stmt::Accumulate { .. } => room.guard(statement, pending),
+        }
     }
 }
 
@@ -275,7 +315,9 @@ impl Room<'_> {
         let fits = |(index, extent): (&Index, &i64)| {
             index.range(&range).is_some_and(|values| values.low >= 0 && values.high < *extent)
         };
-        matches!(buffer.scope, Scope::Register | Scope::BlockShared) && indices.iter().zip(&buffer.shape).all(fits)
+        matches!(buffer.scope, Scope::Register | Scope::BlockShared)
+            && buffer.extents.is_fixed()
+            && indices.iter().zip(&buffer.shape).all(fits)
     }
 
     /// Whether a factor is an element of a copy that holds zeros wherever a reduction's variable runs over; a

@@ -49,6 +49,20 @@ pub(crate) fn for_each_stmt<'a>(stmts: &'a [Stmt], visit: &mut dyn FnMut(&'a Stm
     }
 }
 
+/// Changes every loop, inner ones first.
+pub(crate) fn for_each_loop_mut(stmts: &mut [Stmt], change: &mut dyn FnMut(&mut Loop)) {
+    for stmt in stmts {
+        match stmt {
+            Stmt::Loop(l) => {
+                for_each_loop_mut(&mut l.body, change);
+                change(l);
+            }
+            Stmt::If { body, .. } => for_each_loop_mut(body, change),
+            Stmt::Store { .. } | Stmt::Accumulate { .. } => {}
+        }
+    }
+}
+
 /// Visits the value of every store and accumulation.
 pub(crate) fn for_each_expr<'a>(stmts: &'a [Stmt], visit: &mut dyn FnMut(&'a Expr)) {
     for_each_stmt(stmts, &mut |stmt| {

@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 
 use crate::nest::LoopKind;
-use crate::space::{LoopName, Rule, Step, Stop, Tape, View, site};
+use crate::space::{LoopName, Row, Rule, Step, Stop, Tape, View, site};
 use crate::target::Cpu;
 
 pub(super) struct Parallel;
@@ -33,43 +33,63 @@ impl Rule<Cpu> for Parallel {
             return Ok(steps);
         }
         let small = view.workload.flops() < HEURISTICS.serial_flops;
-        let default = |extents: &[i64]| {
+        let default = |loops: &[Spread]| {
             let enough = i64::from(view.machine.cores) * HEURISTICS.iterations_per_core;
             let mut product = 1;
-            let needed = extents.iter().take_while(|e| {
+            let needed = loops.iter().take_while(|l| {
                 let more = product < enough;
-                product *= **e;
+                product *= l.usual;
                 more
             });
             if small { 0 } else { needed.count() }
         };
-        let mut ask = |what: Cow<'static, str>, loops: Vec<(LoopName, i64)>, tape: &mut Tape<'_>| -> Result<(), Stop> {
-            let extents: Vec<i64> = loops.iter().map(|(_, extent)| *extent).collect();
-            let candidates: Vec<i64> = (0..=extents.len() as i64).collect();
-            let count = tape.choose_number(site("parallel", [what]), &candidates, default(&extents))?;
-            spread(loops.into_iter().take(count as usize).map(|(over, _)| over), &mut steps);
+        let mut ask = |what: Cow<'static, str>, loops: Vec<Spread>, tape: &mut Tape<'_>| -> Result<(), Stop> {
+            let candidates: Vec<i64> = (0..=loops.len() as i64).collect();
+            let count = tape.choose_number(site("parallel", [what]), &candidates, default(&loops))?;
+            spread(&loops[..count as usize], &mut steps);
             Ok(())
         };
         if !view.rows.is_empty() {
-            let loops = view.rows.iter().map(|row| (row.over.clone(), row.blocks())).collect();
+            let spread_over =
+                |row: &Row| Spread { over: row.over.clone(), usual: row.usual_blocks(), varies: row.varies };
+            let loops = view.rows.iter().map(spread_over).collect();
             ask("rows".into(), loops, tape)?;
             return Ok(steps);
         }
         for group in &view.groups {
             tape.defaults_only(group.defaults_only);
             let several = group.outer_order.iter().filter(|at| group.axes[**at].blocks() > 1);
-            let outer = several.filter_map(|at| Some((group.loops(*at)?.outer.clone(), group.axes[*at].blocks())));
+            let outer = several.filter_map(|at| {
+                let axis = &group.axes[*at];
+                let over = group.loops(*at)?.outer.clone();
+                Some(Spread { over, usual: axis.usual_blocks(), varies: axis.varies })
+            });
             ask(group.name(), outer.collect(), tape)?;
         }
         Ok(steps)
     }
 }
 
-/// Fuses loops and spreads the result over the threads.
-fn spread(mut loops: impl Iterator<Item = LoopName>, steps: &mut Vec<Step>) {
-    let Some(mut fused) = loops.next() else { return };
-    for next in loops {
-        let (step, into) = Step::fuse(&fused, &next);
+/// A loop that threads may share.
+struct Spread {
+    over: LoopName,
+    /// Iterations where programs are timed.
+    usual: i64,
+    /// Whether it is known only when it runs how many there are.
+    varies: bool,
+}
+
+/// Spreads loops over the threads, as one. Where it is known only when it runs how often they run, they stay
+/// apart, and are dealt out together then.
+fn spread(loops: &[Spread], steps: &mut Vec<Step>) {
+    if loops.iter().any(|l| l.varies) {
+        steps.extend(Step::mark(LoopKind::Parallel, loops.iter().map(|l| l.over.clone()).collect()));
+        return;
+    }
+    let [first, others @ ..] = loops else { return };
+    let mut fused = first.over.clone();
+    for next in others {
+        let (step, into) = Step::fuse(&fused, &next.over);
         steps.push(step);
         fused = into;
     }

@@ -4,7 +4,7 @@ use crate::nest::LoopKind;
 use crate::space::access::{Access, accesses};
 use crate::space::fuse::{fuse, touches};
 use crate::space::rows::RowLimits;
-use crate::space::{Group, Rule, Step, Stop, Tape, View, name, site};
+use crate::space::{Axis, Group, Rule, Step, Stop, Tape, View, name, site};
 use crate::target::{Architecture, Cpu};
 use crate::workload::{Expr, Role, Stage, Var, Workload, row_major_strides};
 
@@ -160,11 +160,11 @@ fn vector_score(workload: &Workload, target: &Cpu, group: &Group, reads: &[Acces
         score += of_stride(row_major_strides(&stage.spatial).get(var.0 as usize).copied());
     }
     let few = match axis.reduction {
-        false => axis.extent * 2 < target.lanes(),
+        false => axis.usual.typical * 2 < target.lanes(),
         true if is_product(group, reads, target.lanes()) => {
-            axis.extent < HEURISTICS.vectors_to_combine * target.lanes()
+            axis.usual.typical < HEURISTICS.vectors_to_combine * target.lanes()
         }
-        true => axis.extent < HEURISTICS.short_reduction,
+        true => axis.usual.typical < HEURISTICS.short_reduction,
     };
     if few { score - 3 } else { score }
 }
@@ -173,7 +173,7 @@ fn vector_score(workload: &Workload, target: &Cpu, group: &Group, reads: &[Acces
 fn is_product(group: &Group, reads: &[Access], lanes: i64) -> bool {
     let results = group.positions(false);
     let shared = |read: &Access| results.iter().any(|at| group.axes[*at].extent > 1 && !touches(read, group, *at));
-    reads.iter().all(shared) && results.iter().any(|at| group.axes[*at].extent >= lanes)
+    reads.iter().all(shared) && results.iter().any(|at| group.axes[*at].usual.typical >= lanes)
 }
 
 /// The register tile of every axis.
@@ -190,13 +190,14 @@ fn tiles(
     let budget = if reduces { registers * 7 / 8 } else { HEURISTICS.maximal_map_tile };
     let room = registers - operands(target.architecture);
     if let Some(at) = group.vector {
-        let extent = group.axes[at].extent;
+        let Axis { extent, usual, .. } = group.axes[at];
         let mut candidates = vector_tiles(extent, lanes);
+        candidates.retain(|tile| *tile < usual.most + lanes || *tile == lanes);
         if group.axes[at].ragged {
             candidates.retain(|tile| extent % tile == 0);
         }
         let most = if reduces && !group.axes[at].reduction { 2 * lanes } else { 4 * lanes };
-        let default = default_tile(extent, &candidates, most);
+        let default = default_tile(usual.typical, &candidates, most);
         let answer = tape.choose_number(site("tile", [group.name(), group.axes[at].letter()]), &candidates, default)?;
         group.axes[at].tile = answer;
     }
@@ -212,7 +213,7 @@ fn tiles(
             continue;
         }
         let axis = &group.axes[at];
-        let most = (budget / group.register_tile(lanes)).clamp(1, axis.extent);
+        let most = (budget / group.register_tile(lanes)).clamp(1, axis.usual.most);
         let candidates: Vec<i64> = (1..=most).filter(|tile| !axis.ragged || axis.extent % tile == 0).collect();
         // all can be tried, but the untuned program has no spills
         let fitting = most.min(room / group.register_tile(lanes)).max(1);
@@ -222,13 +223,18 @@ fn tiles(
         let in_vectors = |a: &Access| group.vector.is_none_or(|v| touches(a, group, v));
         // of several axes that reuse what is loaded in vectors, the innermost finds its other operands in the
         // same lines
-        let inner =
-            |other: &usize| *other > at && Some(*other) != group.vector && group.axes[*other].extent >= HEURISTICS.long;
+        let inner = |other: &usize| {
+            *other > at && Some(*other) != group.vector && group.axes[*other].usual.typical >= HEURISTICS.long
+        };
         let default = if reused(at, &in_vectors) {
             let further = group.positions(false).into_iter().filter(inner).any(|other| reused(other, &in_vectors));
-            if further { 0 } else { default_tile(axis.extent, &candidates, fitting.min(HEURISTICS.default_tiles[0])) }
+            if further {
+                0
+            } else {
+                default_tile(axis.usual.typical, &candidates, fitting.min(HEURISTICS.default_tiles[0]))
+            }
         } else if reused(at, &|_| true) {
-            default_tile(axis.extent, &candidates, fitting.min(HEURISTICS.default_tiles[1]))
+            default_tile(axis.usual.typical, &candidates, fitting.min(HEURISTICS.default_tiles[1]))
         } else {
             0
         };
@@ -318,12 +324,13 @@ fn blocks(
     tape: &mut Tape<'_>,
 ) -> Result<(), Stop> {
     let reduces = workload.stages[group.stage].is_reduction();
-    let tiles: i64 = group.positions(false).into_iter().map(|at| group.axes[at].tiles()).product();
+    let tiles: i64 = group.positions(false).into_iter().map(|at| group.axes[at].usual_tiles()).product();
     let mut most = (tiles / sharing).max(1);
     for at in group.positions(false) {
         let axis = &group.axes[at];
-        let tiles = axis.tiles();
-        let candidates = counts(tiles);
+        // a block that reaches beyond every point is none that helps
+        let candidates = counts((axis.usual.most + axis.tile - 1) / axis.tile);
+        let tiles = axis.usual_tiles();
         // nothing is read again along an axis that every operand moves with
         let reused = reads.iter().any(|a| !touches(a, group, at));
         let wanted = match reduces {
@@ -331,7 +338,7 @@ fn blocks(
             true => 1,
             false => (tiles / HEURISTICS.map_blocks).max(1),
         };
-        let default = candidates.partition_point(|c| *c <= wanted).saturating_sub(1);
+        let default = candidates.partition_point(|c| *c <= wanted.min(tiles)).saturating_sub(1);
         let answer = tape.choose_number(site("block", [group.name(), axis.letter()]), &candidates, default)?;
         group.axes[at].block = answer;
         most = (most / group.axes[at].block).max(1);
@@ -347,14 +354,25 @@ fn blocks(
     // steps that the other reduction axes, a convolution's window, take for each of the deepest one
     let others: i64 =
         group.positions(true).into_iter().filter(|at| Some(*at) != deepest).map(|at| group.axes[at].extent).product();
-    if let Some(at) = deepest.filter(|at| group.axes[*at].extent * others >= HEURISTICS.shallowest) {
+    // results are written after the last block: there has to be one
+    let stage = &workload.stages[group.stage];
+    let may_be_empty = |axis: &Axis| {
+        let formula = stage.extents.get(axis.position);
+        formula.is_some_and(|formula| workload.formula_range(formula).is_none_or(|range| range.low < 1))
+    };
+    let is_cut =
+        |at: &usize| group.axes[*at].extent * others >= HEURISTICS.shallowest && !may_be_empty(&group.axes[*at]);
+    if let Some(at) = deepest.filter(is_cut) {
         let axis = &group.axes[at];
         let tiles = axis.tiles();
         let steps = axis.tile * others;
         let candidates: Vec<i64> =
             counts(tiles).into_iter().filter(|c| c * steps >= HEURISTICS.least_depth || *c == tiles).collect();
-        let wanted =
-            if axis.extent * others <= HEURISTICS.whole_depth { tiles } else { HEURISTICS.default_depth / steps };
+        let wanted = if axis.usual.typical * others <= HEURISTICS.whole_depth {
+            tiles
+        } else {
+            HEURISTICS.default_depth / steps
+        };
         let default = candidates.partition_point(|c| *c <= wanted).saturating_sub(1);
         let answer = tape.choose_number(site("depth", [group.name(), axis.letter()]), &candidates, default)?;
         group.axes[at].block = answer;

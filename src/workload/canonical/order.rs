@@ -2,11 +2,17 @@
 
 use std::collections::BTreeMap;
 
-use crate::workload::{Expr, Index, Role, Stage, TensorId, Workload};
+use crate::workload::{Expr, Index, Role, Stage, TensorId, Var, Workload};
 
-/// Drops what no output depends on, sorts operands, and numbers tensors by first use. Returns the new ids by
-/// old id.
-pub(super) fn order(workload: &Workload) -> (Workload, Vec<Option<TensorId>>) {
+/// A workload, and the new numbers of tensors and parameters by old number.
+pub(super) struct Ordered {
+    pub workload: Workload,
+    pub tensors: Vec<Option<TensorId>>,
+    pub parameters: Vec<Option<usize>>,
+}
+
+/// Drops what no output depends on, sorts operands, and numbers tensors and parameters by first use.
+pub(super) fn order(workload: &Workload) -> Ordered {
     let mut sorted = workload.clone();
     for stage in &mut sorted.stages {
         stage.value = sort_operands(&stage.value, workload);
@@ -37,7 +43,13 @@ pub(super) fn order(workload: &Workload) -> (Workload, Vec<Option<TensorId>>) {
             ..stage.clone()
         })
         .collect();
-    (Workload { tensors, stages }, renumbered)
+    let (workload, parameters) = renumbered_parameters(Workload {
+        parameters: workload.parameters.clone(),
+        points: workload.points.clone(),
+        tensors,
+        stages,
+    });
+    Ordered { workload, tensors: renumbered, parameters }
 }
 
 /// The stages that outputs depend on, each after what it reads, in the order in which the outputs ask for
@@ -94,4 +106,48 @@ fn key(expr: &Expr, workload: &Workload) -> (usize, String, Expr) {
 
 fn size(expr: &Expr) -> usize {
     1 + expr.children().map(size).sum::<usize>()
+}
+
+/// Parameters in the order of their first use, and no others.
+fn renumbered_parameters(mut workload: Workload) -> (Workload, Vec<Option<usize>>) {
+    let mut renumbered: Vec<Option<usize>> = vec![None; workload.parameters.len()];
+    if renumbered.is_empty() {
+        return (workload, renumbered);
+    }
+    let mut parameters = Vec::new();
+    let mut note = |index: &Index| {
+        index.for_each_var(&mut |var| {
+            if let Some(number) = var.as_parameter()
+                && let Some(place) = renumbered.get_mut(number)
+            {
+                place.get_or_insert_with(|| {
+                    parameters.push(workload.parameters[number]);
+                    parameters.len() - 1
+                });
+            }
+        });
+    };
+    workload.tensors.iter().for_each(|tensor| tensor.extents.iter().for_each(|(_, formula)| note(formula)));
+    for stage in &workload.stages {
+        stage.extents.iter().for_each(|(_, formula)| note(formula));
+        stage.value.for_each_index(&mut note);
+    }
+    let by = |var: Var| Some(Index::var(Var::parameter(*renumbered.get(var.as_parameter()?)?.as_ref()?)));
+    for tensor in &mut workload.tensors {
+        tensor.extents = tensor.extents.map(|_, formula| formula.substitute(&by));
+    }
+    for stage in &mut workload.stages {
+        stage.extents = stage.extents.map(|_, formula| formula.substitute(&by));
+        stage.value = stage.value.substitute(&by);
+    }
+    for values in &mut workload.points {
+        let mut kept = vec![0; parameters.len()];
+        let moved = renumbered.iter().zip(values.iter()).filter_map(|(place, value)| Some(((*place)?, *value)));
+        moved.for_each(|(place, value)| kept[place] = value);
+        *values = kept;
+    }
+    workload.points.sort();
+    workload.points.dedup();
+    workload.parameters = parameters;
+    (workload, renumbered)
 }

@@ -9,7 +9,7 @@ use crate::workload::{Atom, Binary, Condition, Expr, Float, Index, Unary, Worklo
 pub(super) fn simplify(workload: &Workload) -> Workload {
     let mut result = workload.clone();
     for stage in &mut result.stages {
-        stage.value = expr(&stage.value, &StageFacts::of_stage(stage), workload);
+        stage.value = expr(&stage.value, &StageFacts::of_stage(stage, &workload.parameters), workload);
     }
     result
 }

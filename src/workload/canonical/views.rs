@@ -3,16 +3,16 @@
 use std::collections::BTreeSet;
 
 use super::simplify;
-use crate::workload::{Atom, Expr, Index, Stage, TensorId, Var, Workload};
+use crate::workload::{Atom, Expr, Extents, Index, Stage, TensorId, Var, Workload};
 
 /// Removes axes and dimensions of extent 1.
 pub(super) fn drop_unit_axes(mut workload: Workload) -> Workload {
-    let shapes: Vec<Vec<i64>> = workload.tensors.iter().map(|t| t.shape.clone()).collect();
+    let tensors = workload.tensors.clone();
     for stage in &mut workload.stages {
         let mut kept = 0;
         let targets: Vec<Option<Index>> = (0..stage.rank())
             .map(|axis| {
-                if stage.extent(axis) == 1 {
+                if stage.is_unit(axis) {
                     return Some(Index::constant(0));
                 }
                 kept += 1;
@@ -21,20 +21,36 @@ pub(super) fn drop_unit_axes(mut workload: Workload) -> Workload {
             .collect();
         stage.value = stage.value.substitute(&|var| targets.get(var.0 as usize).cloned().flatten());
         stage.value = stage.value.map_loads(&mut |id, indices| {
-            let shape = &shapes[id.0 as usize];
-            let kept = indices.iter().zip(shape).filter(|(_, extent)| **extent > 1).map(|(index, _)| index.clone());
+            let tensor = &tensors[id.0 as usize];
+            let kept = indices.iter().enumerate().filter(|(d, _)| !tensor.is_unit(*d)).map(|(_, index)| index.clone());
             Some(Expr::load(id, kept.collect()))
         });
-        stage.spatial.retain(|extent| *extent > 1);
-        stage.reduction.retain(|extent| *extent > 1);
+        let units: Vec<bool> = (0..stage.rank()).map(|axis| stage.is_unit(axis)).collect();
+        let (of_spatial, of_reduction) = units.split_at(stage.spatial.len());
+        retain(&mut stage.spatial, of_spatial);
+        retain(&mut stage.reduction, of_reduction);
+        stage.extents = without(&stage.extents, &units);
         if stage.reduction.is_empty() {
             stage.combiner = None;
         }
     }
     for tensor in &mut workload.tensors {
-        tensor.shape.retain(|extent| *extent > 1);
+        let units: Vec<bool> = (0..tensor.shape.len()).map(|d| tensor.is_unit(d)).collect();
+        retain(&mut tensor.shape, &units);
+        tensor.extents = without(&tensor.extents, &units);
     }
     workload
+}
+
+/// Keeps the extents that are no units.
+fn retain(extents: &mut Vec<i64>, units: &[bool]) {
+    let mut units = units.iter();
+    extents.retain(|_| units.next() != Some(&true));
+}
+
+/// The run-time extents, numbered without the units.
+fn without(extents: &Extents, units: &[bool]) -> Extents {
+    extents.moved(|at| Some(at - units[..at].iter().filter(|unit| **unit).count()))
 }
 
 /// Splits axes that are read through divisions, as long as that leaves fewer divisions.
@@ -88,6 +104,9 @@ fn split_candidates(workload: &Workload) -> Vec<(usize, usize, i64)> {
         for_each_division(&stage.value, &mut |inner, divisor| {
             for (atom, coefficient) in inner.terms() {
                 let Atom::Var(var) = atom else { continue };
+                if var.as_parameter().is_some() || stage.extents.get(var.0 as usize).is_some() {
+                    continue;
+                }
                 let extent = stage.extent(var.0 as usize);
                 // (c · v) / d reads v in parts of d / c
                 let part =
@@ -111,6 +130,9 @@ fn split_axis(workload: &Workload, number: usize, axis: usize, inner: i64) -> Op
     }
     stage.value = stage.value.substitute(&|var| {
         let position = var.0 as usize;
+        if var.as_parameter().is_some() {
+            return None;
+        }
         match position.cmp(&axis) {
             std::cmp::Ordering::Less => None,
             std::cmp::Ordering::Equal => Some(Index::var(var).times(inner).plus(&Index::var(Var(var.0 + 1)))),
@@ -122,11 +144,14 @@ fn split_axis(workload: &Workload, number: usize, axis: usize, inner: i64) -> Op
         if axis < spatial { (&mut stage.spatial, axis) } else { (&mut stage.reduction, axis - spatial) };
     extents[at] /= inner;
     extents.insert(at + 1, inner);
+    let behind = |at: usize| Some(if at > axis { at + 1 } else { at });
+    stage.extents = stage.extents.moved(behind);
     if axis < spatial {
         let tensor = stage.output;
-        let shape = &mut result.tensors[tensor.0 as usize].shape;
-        shape[axis] /= inner;
-        shape.insert(axis + 1, inner);
+        let about = &mut result.tensors[tensor.0 as usize];
+        about.shape[axis] /= inner;
+        about.shape.insert(axis + 1, inner);
+        about.extents = about.extents.moved(behind);
         for stage in &mut result.stages {
             stage.value = stage.value.map_loads(&mut |id, indices| {
                 let mut indices = indices.to_vec();
@@ -205,6 +230,10 @@ impl Group {
         if stage.extent(axis).checked_mul(stage.extent(axis + 1))? >= crate::workload::validate::MAX_EXTENT {
             return None;
         }
+        // how far the two go together is a formula only where the second one is fixed
+        if stage.extents.get(axis + 1).is_some() {
+            return None;
+        }
         if axis < spatial {
             pending.push((stage.output, axis));
         }
@@ -219,7 +248,11 @@ impl Group {
         dimension: usize,
         pending: &mut Vec<(usize, usize)>,
     ) -> Option<()> {
-        let shape = &workload.tensor(tensor).shape;
+        let about = workload.tensor(tensor);
+        let shape = &about.shape;
+        if about.extents.get(dimension + 1).is_some() {
+            return None;
+        }
         let taken = |d: usize| self.dimensions.contains(&(tensor, d));
         if taken(dimension + 1) || (dimension > 0 && taken(dimension - 1)) {
             return None;
@@ -236,7 +269,7 @@ impl Group {
                 if id != tensor {
                     return;
                 }
-                match indices[dimension].as_var() {
+                match indices[dimension].as_var().filter(|first| first.as_parameter().is_none()) {
                     Some(first) => {
                         let pair = Pair { first, extent: stage.extent(first.0 as usize + 1) };
                         let plain = pair.is_plain(indices, shape, dimension);
@@ -276,9 +309,10 @@ impl Group {
             merge_axes(stage, &first);
         }
         for (tensor, dimension) in self.dimensions.iter().rev() {
-            let shape = &mut result.tensors[tensor.0 as usize].shape;
-            shape[*dimension] *= shape[*dimension + 1];
-            shape.remove(dimension + 1);
+            let about = &mut result.tensors[tensor.0 as usize];
+            let inner = about.shape.remove(dimension + 1);
+            about.shape[*dimension] *= inner;
+            about.extents = merged(&about.extents, *dimension, inner);
         }
         result
     }
@@ -292,9 +326,16 @@ fn merge_axes(stage: &mut Stage, first: &[usize]) {
     for axis in first.iter().rev() {
         let (extents, at) =
             if *axis < spatial { (&mut stage.spatial, *axis) } else { (&mut stage.reduction, axis - spatial) };
-        extents[at] *= extents[at + 1];
-        extents.remove(at + 1);
+        let inner = extents.remove(at + 1);
+        extents[at] *= inner;
+        stage.extents = merged(&stage.extents, *axis, inner);
     }
+}
+
+/// The run-time extents where an extent and the next one, which is fixed, become one.
+fn merged(extents: &Extents, at: usize, inner: i64) -> Extents {
+    let longer = extents.map(|position, formula| formula.clone().times(if position == at { inner } else { 1 }));
+    longer.moved(|position| Some(if position > at { position - 1 } else { position }))
 }
 
 /// `c · extent · x + c · y` becomes `c · z`; other axes are renumbered.
@@ -302,6 +343,7 @@ fn merge_in_index(index: &Index, first: &[usize], position: &dyn Fn(usize) -> Va
     let mut result = Index::constant(index.offset());
     for (atom, coefficient) in index.terms() {
         let value = match atom {
+            Atom::Var(var) if var.as_parameter().is_some() => Index::var(*var),
             Atom::Var(var) => {
                 let axis = var.0 as usize;
                 if axis > 0 && first.contains(&(axis - 1)) {

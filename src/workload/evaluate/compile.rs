@@ -211,7 +211,7 @@ pub(super) fn compile(workload: &Workload, number: usize) -> Program {
     let reduced: i64 = stage.reduction.iter().product();
     let lanes_are_outputs = outputs >= FEW_OUTPUTS || reduced < FEW_OUTPUTS;
     let mut compiler = Compiler { workload, stage, lanes_are_outputs, affines: Vec::new(), floats: 0, integers: 0 };
-    let facts = StageFacts::of_stage(stage);
+    let facts = StageFacts::of_stage(stage, &[]);
     let mut code = Vec::new();
     let result = match compiler.product(&stage.value, &facts) {
         Some(factors) => Root::Product(factors),

@@ -21,7 +21,7 @@ use thiserror::Error;
 
 use super::array::Array;
 use super::validate::WorkloadError;
-use super::{Binary, DType, Role, TensorId, Workload, scalar};
+use super::{Binary, DType, Expr, Role, Stage, TensorId, Workload, scalar, typed_identity};
 
 /// Why there is no result. All but `OutOfMemory` are faults of the workload or its arguments.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
@@ -63,13 +63,16 @@ pub fn evaluate_all(
     workload: &Workload,
     arguments: &[(TensorId, &Array)],
 ) -> Result<Vec<(TensorId, Array)>, EvaluateError> {
-    workload.validate()?;
+    workload.validate_for(0)?;
+    let workload = &*without_empty_reductions(workload);
     let mut arrays = bind(workload, arguments)?;
     for (number, stage) in workload.stages.iter().enumerate() {
         let program = compile::compile(workload, number);
         let tensor = workload.tensor(stage.output);
         let mut result = zeros(stage.output, tensor.shape.clone(), tensor.dtype)?;
-        run::run(&program, number, &arrays, result.elements_mut())?;
+        if tensor.elements() > 0 {
+            run::run(&program, number, &arrays, result.elements_mut())?;
+        }
         arrays[stage.output.0 as usize] = Some(Cow::Owned(result));
     }
     let owned = |(id, array): (usize, Option<Cow<'_, Array>>)| match array {
@@ -77,6 +80,21 @@ pub fn evaluate_all(
         Some(Cow::Borrowed(_)) | None => None,
     };
     Ok(arrays.into_iter().enumerate().filter_map(owned).collect())
+}
+
+/// Stages that combine nothing, because an extent is 0 in this run, store what that gives.
+fn without_empty_reductions(workload: &Workload) -> Cow<'_, Workload> {
+    let is_empty = |stage: &Stage| stage.reduction.contains(&0);
+    if !workload.stages.iter().any(is_empty) {
+        return Cow::Borrowed(workload);
+    }
+    let mut changed = workload.clone();
+    for stage in changed.stages.iter_mut().filter(|stage| is_empty(stage)) {
+        let dtype = workload.tensor(stage.output).dtype;
+        let value = stage.combiner.map_or(Expr::float(0.0), |combiner| typed_identity(combiner, dtype));
+        *stage = Stage::map(stage.output, stage.spatial.clone(), value);
+    }
+    Cow::Owned(changed)
 }
 
 /// The value of an operator on two literals, if a literal can hold it exactly: `None` for comparisons, NaN

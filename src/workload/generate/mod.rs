@@ -2,6 +2,9 @@
 //! that range from the usual to the odd and prime.
 
 mod kinds;
+mod loosen;
+
+pub use loosen::with_run_time_extents;
 
 use rand::seq::IndexedRandom;
 use rand::{Rng, SeedableRng};

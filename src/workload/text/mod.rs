@@ -2,19 +2,22 @@
 //! notation, made of few words and numbers.
 //!
 //! ```text
-//! line   = ("input" | "const") TENSOR [TYPE] EXTENT*
+//! line   = "param" PARAMETER LEAST MOST | "tune" INTEGER*
+//!        | ("input" | "const") TENSOR [TYPE] EXTENT*
 //!        | ("let" | "out") TENSOR [TYPE] (EXTENT* | "like" TENSOR) [COMBINER EXTENT*] expr
 //! expr   = FLOAT | "int" index | TENSOR index* | UNARY expr | BINARY expr expr | "select" expr expr expr | "cast" TYPE expr
 //!        | "bits" TYPE expr                                   the same bits as another type
 //!        | "guard" COUNT (index LOW HIGH)* expr expr          conditions, inside, outside
 //!        | "pad" expr TENSOR (["?"] index)*                   a load where the marked indices are in range, else expr
-//! index  = INTEGER | AXIS | "+" index index | "*" INTEGER index | "/" index INTEGER | "%" index INTEGER | "value" expr
+//! EXTENT = INTEGER | index                                    of parameters
+//! index  = INTEGER | AXIS | PARAMETER | "+" index index | "*" INTEGER index | "/" index INTEGER | "%" index INTEGER | "value" expr
 //! ```
 //!
 //! Tensors are `t0`, `t1`, ...; axes are `a`, `b`, ... in the order of the stage: spatial ones, then those of
-//! the reduction. The type is left out for f32. `like` takes the shape of a tensor of an earlier line. Floats
-//! are f32 in their shortest decimal spelling; those that no f32 equals end in `d`. A matrix product of 128 ×
-//! 768 × 3072 with a bias:
+//! the reduction. Parameters, numbers that are known when it runs, are `len0`, `len1`, ...; `tune` gives each
+//! of them one that programs are timed with. An extent is at most what its formula can be. The type is left
+//! out for f32. `like` takes the shape of a tensor of an earlier line. Floats are f32 in their shortest
+//! decimal spelling; those that no f32 equals end in `d`. A matrix product of 128 × 768 × 3072 with a bias:
 //!
 //! ```text
 //! input t0 128 768
@@ -29,13 +32,28 @@ mod print;
 
 use std::borrow::Cow;
 
+use super::validate::MAX_PARAMETERS;
+
 pub use parse::TextError;
 
 /// Words of the grammar above that are no operators, combiners or types.
-pub const KEYWORDS: [&str; 17] = [
-    "input", "const", "let", "out", "like", "int", "select", "cast", "bits", "guard", "pad", "?", "+", "*", "/", "%",
-    "value",
+pub const KEYWORDS: [&str; 19] = [
+    "tune", "param", "input", "const", "let", "out", "like", "int", "select", "cast", "bits", "guard", "pad", "?", "+",
+    "*", "/", "%", "value",
 ];
+
+/// The name of a parameter: `len0`, `len1`, ...
+pub fn parameter_name(number: usize) -> String {
+    format!("{PARAMETER}{number}")
+}
+
+/// The number of the parameter of a name that [`parameter_name`] gives.
+pub fn parameter_from_name(name: &str) -> Option<usize> {
+    let digits = name.strip_prefix(PARAMETER)?;
+    digits.parse::<usize>().ok().filter(|number| *number < MAX_PARAMETERS && number.to_string() == digits)
+}
+
+const PARAMETER: &str = "len";
 
 /// The letter of an axis: `a` to `z`, then `a1`, `b1`, ...
 pub fn axis_name(axis: usize) -> Cow<'static, str> {

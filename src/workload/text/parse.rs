@@ -5,10 +5,12 @@ use std::str::FromStr;
 
 use thiserror::Error;
 
-use super::{axis_from_name, parse_float};
+use super::{axis_from_name, parameter_from_name, parse_float};
+use crate::workload::parameter::{is_formula, parameter_range};
 use crate::workload::validate::{MAX_AXES, MAX_COEFFICIENT, MAX_DEPTH, MAX_TENSORS, WorkloadError};
 use crate::workload::{
-    Atom, Binary, Combiner, Condition, DType, Expr, Index, Role, Stage, Tensor, TensorId, Unary, Var, Workload,
+    Atom, Binary, Combiner, Condition, DType, Expr, Extents, Index, Parameter, Role, Stage, Tensor, TensorId, Unary,
+    Var, Workload,
 };
 
 /// Longest text that is read.
@@ -27,6 +29,10 @@ pub enum TextError {
     TooDeep { line: usize },
     #[error("line {line}: a number in an index is too large; less than 2^40 is supported")]
     Coefficient { line: usize },
+    #[error("line {line}: parameters are numbered from len0 without gaps, before all tensors")]
+    ParameterOrder { line: usize },
+    #[error("line {line}: an extent is no formula of parameters for numbers from 0 on")]
+    Extent { line: usize },
     #[error("line {line} defines t{tensor} a second time")]
     Redefined { line: usize, tensor: u32 },
     #[error("tensors are numbered from t0 without gaps; t{0} is missing")]
@@ -43,12 +49,23 @@ impl FromStr for Workload {
         if text.len() > MAX_BYTES {
             return Err(TextError::TooLong);
         }
+        let (mut parameters, mut points) = (Vec::new(), Vec::new());
         let mut tensors = BTreeMap::new();
         let mut stages = Vec::new();
         for (number, line) in text.lines().enumerate() {
             let mut words = line.split_ascii_whitespace();
             let Some(keyword) = words.next() else { continue };
-            let mut parser = Parser { line: number + 1, words: words.peekable(), tensors: &tensors };
+            let mut parser =
+                Parser { line: number + 1, words: words.peekable(), parameters: &parameters, tensors: &tensors };
+            if keyword == "param" {
+                let parameter = parser.parameter()?;
+                parameters.push(parameter);
+                continue;
+            }
+            if keyword == "tune" {
+                points.push(parser.point()?);
+                continue;
+            }
             let (id, tensor, stage) = parser.line(keyword)?;
             if tensors.insert(id.0, tensor).is_some() {
                 return Err(TextError::Redefined { line: number + 1, tensor: id.0 });
@@ -59,7 +76,7 @@ impl FromStr for Workload {
         {
             return Err(TextError::Gap(gap));
         }
-        let workload = Workload { tensors: tensors.into_values().collect(), stages };
+        let workload = Workload { parameters, points, tensors: tensors.into_values().collect(), stages };
         workload.validate()?;
         Ok(workload)
     }
@@ -68,6 +85,7 @@ impl FromStr for Workload {
 struct Parser<'a> {
     line: usize,
     words: std::iter::Peekable<std::str::SplitAsciiWhitespace<'a>>,
+    parameters: &'a [Parameter],
     tensors: &'a BTreeMap<u32, Tensor>,
 }
 
@@ -83,25 +101,27 @@ impl<'a> Parser<'a> {
         let id = self.tensor_id()?;
         let dtype = self.next_if(DType::from_name).unwrap_or(DType::F32);
         if matches!(role, Role::Input | Role::Constant) {
-            let shape = self.extents()?;
+            let (shape, extents) = self.extents()?;
             return match self.words.next() {
                 Some(word) => Err(self.wrong("an extent", word)),
-                None => Ok((id, Tensor { shape, dtype, role }, None)),
+                None => Ok((id, Tensor { shape, dtype, role, extents }, None)),
             };
         }
-        let shape = if self.words.next_if_eq(&"like").is_some() {
-            self.known_tensor()?.1.shape.clone()
+        let (shape, own) = if self.words.next_if_eq(&"like").is_some() {
+            let like = self.known_tensor()?.1;
+            (like.shape.clone(), like.extents.clone())
         } else {
             self.extents()?
         };
         let combiner = self.next_if(Combiner::from_name);
-        let reduction = if combiner.is_some() { self.extents()? } else { Vec::new() };
+        let (reduction, reduced) = if combiner.is_some() { self.extents()? } else { Default::default() };
         let value = self.expr(0)?;
         if let Some(word) = self.words.next() {
             return Err(self.wrong("the end of the line", word));
         }
-        let stage = Stage { output: id, spatial: shape.clone(), reduction, combiner, value };
-        Ok((id, Tensor { shape, dtype, role }, Some(stage)))
+        let extents = own.followed_by(shape.len(), &reduced);
+        let stage = Stage { output: id, spatial: shape.clone(), reduction, combiner, value, extents };
+        Ok((id, Tensor { shape, dtype, role, extents: own }, Some(stage)))
     }
 
     fn wrong(&self, expected: &'static str, found: &str) -> TextError {
@@ -134,15 +154,50 @@ impl<'a> Parser<'a> {
         self.tensors.get(&id.0).map(|tensor| (id, tensor))
     }
 
-    fn extents(&mut self) -> Result<Vec<i64>, TextError> {
-        let mut extents = Vec::new();
-        while let Some(extent) = self.next_if(parse_extent) {
-            if extents.len() == MAX_AXES {
-                return Err(self.wrong("at most 32 extents", &extent.to_string()));
-            }
-            extents.push(extent);
+    /// The rest of a line that gives the next parameter its range.
+    fn parameter(&mut self) -> Result<Parameter, TextError> {
+        let name = self.word("a parameter")?;
+        if parameter_from_name(name) != Some(self.parameters.len()) || !self.tensors.is_empty() {
+            return Err(TextError::ParameterOrder { line: self.line });
         }
-        Ok(extents)
+        let (low, high) = (self.integer()?, self.integer()?);
+        match self.words.next() {
+            Some(word) => Err(self.wrong("the end of the line", word)),
+            None => Ok(Parameter { low, high }),
+        }
+    }
+
+    /// The rest of a line that gives every parameter a number.
+    fn point(&mut self) -> Result<Vec<i64>, TextError> {
+        let values = self.parameters.iter().map(|_| self.integer()).collect::<Result<Vec<_>, _>>()?;
+        match self.words.next() {
+            Some(word) => Err(self.wrong("the end of the line", word)),
+            None => Ok(values),
+        }
+    }
+
+    /// What extents are at most, and the formulas of those that are known when it runs.
+    fn extents(&mut self) -> Result<(Vec<i64>, Extents), TextError> {
+        let (mut most, mut formulas) = (Vec::new(), Vec::new());
+        while let Some(word) = self.words.peek().copied() {
+            let extent = if let Some(extent) = self.next_if(parse_extent) {
+                Index::constant(extent)
+            } else if matches!(word, "+" | "*" | "/" | "%") || parameter_from_name(word).is_some() {
+                self.index(0)?
+            } else {
+                break;
+            };
+            if most.len() == MAX_AXES {
+                return Err(self.wrong("at most 32 extents", word));
+            }
+            if !is_formula(&extent, self.parameters.len()) {
+                return Err(TextError::Extent { line: self.line });
+            }
+            let range = extent.range(&|var| parameter_range(self.parameters, var));
+            most.push(range.ok_or(TextError::Extent { line: self.line })?.high);
+            formulas.push((most.len() - 1, extent));
+        }
+        Ok((most, Extents::new(formulas)))
     }
 
     fn integer(&mut self) -> Result<i64, TextError> {
@@ -247,6 +302,9 @@ impl<'a> Parser<'a> {
                 self.bounded(first.plus(&second))
             }
             _ => {
+                if let Some(number) = parameter_from_name(word) {
+                    return Ok(Index::var(Var::parameter(number)));
+                }
                 if let Some(axis) = axis_from_name(word) {
                     return Ok(Index::var(Var(axis as u32)));
                 }

@@ -2,11 +2,19 @@
 
 use std::fmt::{self, Display, Formatter};
 
-use super::{axis_name, float_text};
-use crate::workload::{Atom, Condition, DType, Expr, Index, Role, Stage, TensorId, Workload};
+use super::{axis_name, float_text, parameter_name};
+use crate::workload::{Atom, Condition, DType, Expr, Index, Parameter, Role, Stage, TensorId, Workload};
 
 impl Display for Workload {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        for (number, Parameter { low, high }) in self.parameters.iter().enumerate() {
+            writeln!(f, "param {} {low} {high}", parameter_name(number))?;
+        }
+        for values in &self.points {
+            write!(f, "tune")?;
+            values.iter().try_for_each(|value| write!(f, " {value}"))?;
+            writeln!(f)?;
+        }
         let mut listed: Vec<TensorId> = Vec::new();
         for (id, tensor) in self.ids() {
             let keyword = match tensor.role {
@@ -15,7 +23,7 @@ impl Display for Workload {
                 Role::Intermediate | Role::Output => continue,
             };
             write!(f, "{keyword} t{}{}", id.0, Type(tensor.dtype))?;
-            numbers(f, &tensor.shape)?;
+            print_extents(f, self, &tensor.formulas())?;
             writeln!(f)?;
             listed.push(id);
         }
@@ -31,13 +39,19 @@ fn print_stage(f: &mut Formatter<'_>, workload: &Workload, stage: &Stage, listed
     let Some(output) = workload.tensors.get(stage.output.0 as usize) else { return Err(fmt::Error) };
     let keyword = if output.role == Role::Output { "out" } else { "let" };
     write!(f, "{keyword} t{}{}", stage.output.0, Type(output.dtype))?;
-    match listed.iter().find(|id| workload.tensor(**id).shape == stage.spatial) {
+    let is_like = |id: &&TensorId| {
+        let other = workload.tensor(**id);
+        other.shape == stage.spatial && other.extents == output.extents
+    };
+    let formulas: Vec<Index> = (0..stage.rank()).map(|axis| stage.formula(axis)).collect();
+    let (spatial, reduction) = formulas.split_at(stage.spatial.len());
+    match listed.iter().find(is_like) {
         Some(same) if stage.spatial.len() > 1 => write!(f, " like t{}", same.0)?,
-        _ => numbers(f, &stage.spatial)?,
+        _ => print_extents(f, workload, spatial)?,
     }
     if let Some(combiner) = stage.combiner {
         write!(f, " {}", combiner.name())?;
-        numbers(f, &stage.reduction)?;
+        print_extents(f, workload, reduction)?;
     }
     print_expr(f, workload, &stage.value)?;
     writeln!(f)
@@ -52,8 +66,8 @@ impl Display for Type {
     }
 }
 
-fn numbers(f: &mut Formatter<'_>, numbers: &[i64]) -> fmt::Result {
-    numbers.iter().try_for_each(|number| write!(f, " {number}"))
+fn print_extents(f: &mut Formatter<'_>, workload: &Workload, extents: &[Index]) -> fmt::Result {
+    extents.iter().try_for_each(|extent| print_index(f, workload, extent))
 }
 
 /// Every word with a blank before it.
@@ -144,7 +158,10 @@ fn print_index(f: &mut Formatter<'_>, workload: &Workload, index: &Index) -> fmt
 
 fn print_atom(f: &mut Formatter<'_>, workload: &Workload, atom: &Atom) -> fmt::Result {
     match atom {
-        Atom::Var(var) => write!(f, " {}", axis_name(var.0 as usize)),
+        Atom::Var(var) => match var.as_parameter() {
+            Some(number) => write!(f, " {}", parameter_name(number)),
+            None => write!(f, " {}", axis_name(var.0 as usize)),
+        },
         Atom::FloorDiv(inner, divisor) => {
             write!(f, " /")?;
             print_index(f, workload, inner)?;

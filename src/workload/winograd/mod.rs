@@ -17,7 +17,7 @@
 mod transform;
 
 use super::expr::Condition;
-use super::{Combiner, DType, Expr, Index, Role, Stage, TensorId, Var, Workload};
+use super::{Combiner, DType, Expr, Extents, Index, Role, Stage, TensorId, Var, Workload};
 use transform::{Sharing, Transform, combination, piecewise};
 
 /// Windows that it is offered for.
@@ -143,7 +143,10 @@ impl<'a> Convolution<'a> {
             .filter(|r| *r != first.reduction && *r != second.reduction)
             .map(|r| stage.extent(r))
             .product();
-        (distinct && channels >= FEWEST_CHANNELS).then_some(Convolution {
+        // the weights are transformed when the network is compiled
+        let run_time = |axis: usize| stage.formula(axis).as_constant().is_none() && weights.mentions(self::axis(axis));
+        let is_known = !(0..stage.rank()).any(run_time);
+        (distinct && is_known && channels >= FEWEST_CHANNELS).then_some(Convolution {
             workload,
             stage,
             epilogue,
@@ -182,8 +185,12 @@ struct Rewrite<'a> {
     /// t.
     size: i64,
     /// Tiles in each dimension.
-    tiles: [i64; 2],
+    tiles: [Index; 2],
     result: Workload,
+}
+
+fn numbers(extents: &[i64]) -> Vec<Index> {
+    extents.iter().map(|extent| Index::constant(*extent)).collect()
 }
 
 fn var(axis: usize) -> Index {
@@ -192,8 +199,9 @@ fn var(axis: usize) -> Index {
 
 impl<'a> Rewrite<'a> {
     fn new(convolution: &'a Convolution<'a>, transform: &'a Transform, outputs: i64) -> Rewrite<'a> {
-        let tiles = convolution.windows.map(|w| (convolution.stage.extent(w.spatial) + outputs - 1) / outputs);
-        let result = Workload { tensors: convolution.workload.tensors.clone(), stages: Vec::new() };
+        let of_run = |window: Window| convolution.stage.formula(window.spatial);
+        let tiles = convolution.windows.map(|w| of_run(w).plus_constant(outputs - 1).floor_div(outputs));
+        let result = Workload { stages: Vec::new(), ..convolution.workload.clone() };
         Rewrite { convolution, transform, outputs, size: transform.size() as i64, tiles, result }
     }
 
@@ -208,14 +216,30 @@ impl<'a> Rewrite<'a> {
         self.output(rows)
     }
 
-    fn stage(&mut self, role: Role, spatial: Vec<i64>, value: Expr) -> TensorId {
-        let output = self.result.add_tensor(spatial.clone(), DType::F32, role);
-        self.result.stages.push(Stage::map(output, spatial, value));
+    fn stage(&mut self, role: Role, spatial: &[Index], value: Expr) -> TensorId {
+        let most = self.most(spatial);
+        self.append(role, spatial, |output| Stage::map(output, most, value))
+    }
+
+    /// A stage of a new tensor, whose axes have these extents in a run, those of a reduction behind.
+    fn append(&mut self, role: Role, extents: &[Index], stage: impl FnOnce(TensorId) -> Stage) -> TensorId {
+        let output = TensorId(self.result.tensors.len() as u32);
+        let mut stage = stage(output);
+        stage.extents = Extents::new(extents.iter().cloned().enumerate());
+        let written = Extents::new(extents[..stage.spatial.len()].iter().cloned().enumerate());
+        self.result.add_tensor(stage.spatial.clone(), DType::F32, role);
+        self.result.tensors[output.0 as usize].extents = written;
+        self.result.stages.push(stage);
         output
     }
 
-    fn extents(&self, axes: &[usize]) -> Vec<i64> {
-        axes.iter().map(|axis| self.convolution.stage.extent(*axis)).collect()
+    /// What extents are at most.
+    fn most(&self, extents: &[Index]) -> Vec<i64> {
+        extents.iter().map(|extent| self.result.formula_range(extent).map_or(0, |range| range.high)).collect()
+    }
+
+    fn extents(&self, axes: &[usize]) -> Vec<Index> {
+        axes.iter().map(|axis| self.convolution.stage.formula(*axis)).collect()
     }
 
     /// The rows of a matrix applied to terms, a row for each point of an axis.
@@ -235,8 +259,8 @@ impl<'a> Rewrite<'a> {
             })
         };
         let value = Self::rows(&self.transform.filter, 0, Sharing::Parity, &weight);
-        let spatial = [vec![self.size, width], self.extents(&axes)].concat();
-        self.stage(Role::Constant, spatial, value)
+        let spatial = [numbers(&[self.size, width]), self.extents(&axes)].concat();
+        self.stage(Role::Constant, &spatial, value)
     }
 
     /// U = (G w) Gᵀ: axes i, j, then those of the weights.
@@ -248,8 +272,8 @@ impl<'a> Rewrite<'a> {
             Expr::load(rows, indices)
         };
         let value = Self::rows(&self.transform.filter, 1, Sharing::Parity, &element);
-        let spatial = [vec![self.size, self.size], self.extents(&axes)].concat();
-        self.stage(Role::Constant, spatial, value)
+        let spatial = [numbers(&[self.size, self.size]), self.extents(&axes)].concat();
+        self.stage(Role::Constant, &spatial, value)
     }
 
     /// P: the axes of the data, rows, columns of a tile, tiles. The window's offset is part of the position.
@@ -270,13 +294,23 @@ impl<'a> Rewrite<'a> {
             axes.iter().position(|a| *a == at).map(var)
         });
         let mut spatial = self.extents(&axes);
-        spatial.extend([self.tiles[0] * m + width - 1, m, self.tiles[1] + (width - 1 + m - 1) / m]);
+        let beside = (width - 1 + m - 1) / m;
+        spatial.push(self.tiles[0].clone().times(m).plus_constant(width - 1));
+        spatial.extend([Index::constant(m), self.tiles[1].clone().plus_constant(beside)]);
         // the last tiles may reach beyond what the convolution reads
-        let read = windows.map(|w| stage.extent(w.spatial) + width - 1);
-        let reach = [spatial[others], spatial[others + 2] * m];
-        let inside = (0..2).filter(|d| reach[*d] > read[*d]);
-        let conditions = inside.map(|d| Condition { index: positions[d].clone(), low: 0, high: read[d] }).collect();
-        self.stage(Role::Intermediate, spatial, Expr::guard(conditions, value, Expr::float(0.0)))
+        let read = windows.map(|w| stage.formula(w.spatial).plus_constant(width - 1));
+        let reach = [spatial[others].clone(), spatial[others + 2].clone().times(m)];
+        let conditions = (0..2).flat_map(|d| self.inside(&positions[d], &reach[d], &read[d])).collect();
+        self.stage(Role::Intermediate, &spatial, Expr::guard(conditions, value, Expr::float(0.0)))
+    }
+
+    /// What has to hold for an index that runs below `reach` to be below `extent`.
+    fn inside(&self, index: &Index, reach: &Index, extent: &Index) -> Vec<Condition> {
+        match (reach.as_constant(), extent.as_constant()) {
+            (Some(reach), Some(extent)) if reach <= extent => Vec::new(),
+            (_, Some(extent)) => Condition::within(index, None, extent),
+            (_, None) => Condition::within(index, Some(extent), self.most(std::slice::from_ref(extent))[0]),
+        }
     }
 
     /// Bᵀ P: axes i, those of the data, tiles, columns of a tile, tiles.
@@ -290,11 +324,11 @@ impl<'a> Rewrite<'a> {
             Expr::load(padded, indices)
         };
         let value = Self::rows(&self.transform.data, 0, Sharing::Parity, &element);
-        let mut spatial = vec![self.size];
+        let mut spatial = numbers(&[self.size]);
         spatial.extend(self.extents(&axes));
-        spatial.push(self.tiles[0]);
-        spatial.extend(&self.result.tensor(padded).shape[others + 1..]);
-        self.stage(Role::Intermediate, spatial, value)
+        spatial.push(self.tiles[0].clone());
+        spatial.extend(self.result.tensor(padded).formulas().drain(others + 1..));
+        self.stage(Role::Intermediate, &spatial, value)
     }
 
     /// V = (Bᵀ P) B: axes i, j, those of the data, tiles in both dimensions.
@@ -309,16 +343,16 @@ impl<'a> Rewrite<'a> {
             Expr::load(rows, indices)
         };
         let value = Self::rows(&self.transform.data, 1, Sharing::Parity, &element);
-        let spatial = [vec![self.size, self.size], self.extents(&axes), self.tiles.to_vec()].concat();
-        self.stage(Role::Intermediate, spatial, value)
+        let spatial = [numbers(&[self.size, self.size]), self.extents(&axes), self.tiles.to_vec()].concat();
+        self.stage(Role::Intermediate, &spatial, value)
     }
 
     /// M: axes i, j, then those of the convolution, tiles in place of the windows' axes.
     fn product(&mut self, filter: TensorId, data: TensorId) -> TensorId {
         let Convolution { stage, windows, .. } = *self.convolution;
-        let mut spatial = vec![self.size, self.size];
-        spatial.extend(&stage.spatial);
-        windows.iter().zip(self.tiles).for_each(|(w, tiles)| spatial[w.spatial + 2] = tiles);
+        let mut spatial = numbers(&[self.size, self.size]);
+        spatial.extend((0..stage.spatial.len()).map(|axis| stage.formula(axis)));
+        windows.iter().zip(&self.tiles).for_each(|(w, tiles)| spatial[w.spatial + 2].clone_from(tiles));
         let is_window = |axis: &usize| windows.iter().any(|w| w.reduction == *axis);
         let reduction: Vec<usize> = (stage.spatial.len()..stage.rank()).filter(|axis| !is_window(axis)).collect();
         let place = |axis: usize| match reduction.iter().position(|r| *r == axis) {
@@ -339,43 +373,44 @@ impl<'a> Rewrite<'a> {
         }
         let [left, right] = factors;
         let value = Expr::binary(super::Binary::Multiply, left, right);
-        let output = self.result.add_tensor(spatial.clone(), DType::F32, Role::Intermediate);
         let reduction = self.extents(&reduction);
-        self.result.stages.push(Stage::reduce(output, spatial, reduction, Combiner::Sum, value));
-        output
+        let most = [self.most(&spatial), self.most(&reduction)];
+        let reduce = |output| {
+            let [spatial, reduction] = most;
+            Stage::reduce(output, spatial, reduction, Combiner::Sum, value)
+        };
+        self.append(Role::Intermediate, &[spatial, reduction].concat(), reduce)
     }
 
     /// Aᵀ M: axis j, then those of the convolution, that of the window's first dimension as a pair of tile
     /// and position in it.
     fn output_rows(&mut self, product: TensorId) -> TensorId {
         let first = self.convolution.windows[0].spatial;
-        let mut spatial = self.result.tensor(product).shape[1..].to_vec();
-        spatial.insert(first + 2, self.outputs);
+        let mut spatial = self.result.tensor(product).formulas().split_off(1);
+        spatial.insert(first + 2, Index::constant(self.outputs));
         let element = |i: usize| {
             let mut indices = vec![Index::constant(i as i64)];
             indices.extend((0..spatial.len()).filter(|at| *at != first + 2).map(var));
             Expr::load(product, indices)
         };
         let value = Self::rows(&self.transform.output, first + 2, Sharing::Size, &element);
-        self.stage(Role::Intermediate, spatial, value)
+        self.stage(Role::Intermediate, &spatial, value)
     }
 
     /// The output in tiles: the convolution's axes, those of the windows as pairs of tile and position in it.
     fn output(mut self, rows: TensorId) -> Winograd {
         let Convolution { stage, windows, epilogue, .. } = *self.convolution;
         let (mut spatial, mut indices, mut conditions) = (Vec::new(), Vec::new(), Vec::new());
-        for (axis, extent) in stage.spatial.iter().enumerate() {
-            let at = spatial.len();
+        for axis in 0..stage.spatial.len() {
+            let (at, extent) = (spatial.len(), stage.formula(axis));
             if let Some(dimension) = windows.iter().position(|w| w.spatial == axis) {
-                let index = var(at).times(self.outputs).plus(&var(at + 1));
-                if self.tiles[dimension] * self.outputs > *extent {
-                    conditions.push(Condition { index: index.clone(), low: 0, high: *extent });
-                }
+                let (index, tiles) = (var(at).times(self.outputs).plus(&var(at + 1)), &self.tiles[dimension]);
+                conditions.extend(self.inside(&index, &tiles.clone().times(self.outputs), &extent));
                 indices.push(index);
-                spatial.extend([self.tiles[dimension], self.outputs]);
+                spatial.extend([tiles.clone(), Index::constant(self.outputs)]);
             } else {
                 indices.push(var(at));
-                spatial.push(*extent);
+                spatial.push(extent);
             }
         }
         let second = windows[1].spatial + 2;
@@ -393,7 +428,7 @@ impl<'a> Rewrite<'a> {
                 Expr::guard(conditions.clone(), value, Expr::float(0.0))
             }
         };
-        let tiled = self.stage(Role::Intermediate, spatial, value);
+        let tiled = self.stage(Role::Intermediate, &spatial, value);
         let output = epilogue.map_or(stage.output, |e| e.output);
         let product = self.result.stages.iter().position(Stage::is_reduction).unwrap_or(0);
         let error_growth = self.transform.error_growth().powi(2).ceil() as u32;
@@ -457,10 +492,19 @@ mod tests {
         output
     }
 
+    /// The rewritten form where parameters have these values.
+    fn at(rewritten: &Winograd, values: &[i64]) -> Winograd {
+        let number = |var: Var| var.as_parameter().map(|number| Index::constant(values[number]));
+        let set = |c: &Condition| Condition { index: c.index.substitute(&number), ..c.clone() };
+        let conditions = rewritten.conditions.iter().map(set).collect();
+        Winograd { workload: rewritten.workload.at(values), conditions, ..rewritten.clone() }
+    }
+
     /// The convolution and its rewritten form, on the same arguments: the largest difference.
-    fn difference(text: &str, outputs: i64) -> f64 {
+    fn difference(text: &str, outputs: i64, values: &[i64]) -> f64 {
         let workload: Workload = text.parse().unwrap();
         let rewritten = winograd(&workload, outputs).expect("it applies");
+        let (workload, rewritten) = (workload.at(values), at(&rewritten, values));
         let standalone = standalone(&rewritten, &workload);
         let arrays = arrays(&standalone);
         let of = |workload: &Workload| -> Vec<(TensorId, Array)> {
@@ -486,8 +530,21 @@ mod tests {
         let grouped = "const t0 2 3 8 5 5\ninput t1 2 8 9 9\n\
             out t2 2 3 9 9 sum 8 5 5 mul t0 a b e f g pad 0.0 t1 a e ? + c + f -2 ? + d + g -2\n";
         for (text, outputs) in [(padded, 2), (padded, 4), (valid, 2), (valid, 4), (grouped, 2)] {
-            let worst = difference(text, outputs);
+            let worst = difference(text, outputs, &[]);
             assert!(worst < 1e-4, "F({outputs}): {worst} in\n{text}");
+        }
+    }
+
+    #[test]
+    fn extents_of_a_run_stay_what_they_are() {
+        let text = "param len0 1 3\nparam len1 1 12\nconst t0 5 9 3 3\ninput t1 len0 9 len1 10\nconst t2 5\n\
+            let t3 len0 5 len1 10 sum 9 3 3 mul t0 b e f g \
+            guard 3 + c + f -1 0 12 + len1 + * -1 c + * -1 f 1 1 9223372036854775807 + d + g -1 0 10 \
+            t1 a e + c + f -1 + d + g -1 0.0\n\
+            out t4 like t3 max 0.0 add t2 b t3 a b c d\n";
+        for values in [[1, 1], [2, 3], [3, 8], [3, 12]] {
+            let worst = difference(text, 4, &values);
+            assert!(worst < 1e-4, "{values:?}: {worst}");
         }
     }
 
@@ -499,7 +556,9 @@ mod tests {
         let product = "const t0 16 3\ninput t1 8 3\nout t2 8 16 sum 3 mul t1 a c t0 b c\n";
         let unknown_weights =
             "input t0 6 8 3 3\ninput t1 8 10 11\nout t2 6 8 9 sum 8 3 3 mul t1 d + b e + c f t0 a d e f\n";
-        for text in [strided, shallow, product, unknown_weights] {
+        let unknown_channels = "param len0 8 16\nconst t0 6 16 3 3\ninput t1 len0 10 11\n\
+            out t2 6 8 9 sum len0 3 3 mul t1 d + b e + c f t0 a d e f\n";
+        for text in [strided, shallow, product, unknown_weights, unknown_channels] {
             assert!(!applies(&text.parse().unwrap(), 2), "{text}");
         }
     }

@@ -40,14 +40,10 @@ fn check(name: &str, dtype: DType, result: DType, value: &Expr, divides: bool) {
 
 fn nest(value: &Expr, dtypes: [DType; 3], count: i64, lanes: i64) -> Nest {
     let roles = [("x", Role::Input), ("w", Role::Input), ("y", Role::Output)];
-    let buffer = |((name, role), dtype): ((&str, Role), DType)| Buffer {
-        name: name.into(),
-        shape: vec![count],
-        dtype,
-        scope: Scope::Argument(role),
-    };
+    let buffer =
+        |((name, role), dtype): ((&str, Role), DType)| Buffer::new(name, vec![count], dtype, Scope::Argument(role));
     let buffers = roles.into_iter().zip(dtypes).map(buffer).collect();
-    let mut nest = Nest { buffers, vars: vec![], setup: vec![], body: vec![], error_growth: 1 };
+    let mut nest = Nest { buffers, ..Nest::default() };
     let (outer, inner) = (nest.new_var("outer"), nest.new_var("lane"));
     let at = Index::var(outer).times(lanes).plus(&Index::var(inner));
     let value = value.substitute(&|var| (var == Var(0)).then(|| at.clone()));

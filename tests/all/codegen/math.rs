@@ -28,19 +28,9 @@ fn sample(count: u32) -> Vec<f32> {
 
 /// `y[i] = value(x[i], w[i])`, in vectors of `lanes`, or one by one.
 fn nest(value: Expr, count: i64, lanes: i64) -> Nest {
-    let buffer = |name: &str, role| Buffer {
-        name: name.into(),
-        shape: vec![count],
-        dtype: DType::F32,
-        scope: Scope::Argument(role),
-    };
-    let mut nest = Nest {
-        buffers: vec![buffer("x", Role::Input), buffer("w", Role::Input), buffer("y", Role::Output)],
-        vars: vec![],
-        setup: vec![],
-        body: vec![],
-        error_growth: 1,
-    };
+    let buffer = |name: &str, role| Buffer::new(name, vec![count], DType::F32, Scope::Argument(role));
+    let buffers = vec![buffer("x", Role::Input), buffer("w", Role::Input), buffer("y", Role::Output)];
+    let mut nest = Nest { buffers, ..Nest::default() };
     let (outer, inner) = (nest.new_var("outer"), nest.new_var("lane"));
     let at = Index::var(outer).times(lanes).plus(&Index::var(inner));
     let value = value.substitute(&|var| (var == Var(0)).then(|| at.clone()));

@@ -8,19 +8,10 @@ use super::{binary, check, load, target};
 
 /// An empty nest with buffers `t0`, `t1`, ... of these shapes.
 pub fn nest(buffers: &[(&[i64], DType, Scope)]) -> Nest {
-    let named = |(n, (shape, dtype, scope)): (usize, &(&[i64], DType, Scope))| Buffer {
-        name: format!("t{n}"),
-        shape: shape.to_vec(),
-        dtype: *dtype,
-        scope: *scope,
+    let named = |(n, (shape, dtype, scope)): (usize, &(&[i64], DType, Scope))| {
+        Buffer::new(format!("t{n}"), shape.to_vec(), *dtype, *scope)
     };
-    Nest {
-        buffers: buffers.iter().enumerate().map(named).collect(),
-        vars: vec![],
-        setup: vec![],
-        body: vec![],
-        error_growth: 1,
-    }
+    Nest { buffers: buffers.iter().enumerate().map(named).collect(), ..Nest::default() }
 }
 
 pub fn for_(var: Var, extent: i64, kind: LoopKind, body: Vec<Stmt>) -> Stmt {

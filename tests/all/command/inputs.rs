@@ -115,7 +115,7 @@ fn dimensions_are_set_by_names_that_the_network_has() {
     let net = |dims: &[&str]| model_of(&[node("Relu", &["x"], "y")], &[symbolic("x", dims)], &[symbolic("y", dims)]);
     sandbox.file("net.onnx", net(&["batch", "n=1"]));
     sandbox.file("fixed.onnx", model_of(&[node("Relu", &["x"], "y")], &[value("x", &[4])], &[value("y", &[4])]));
-    sandbox.fail(&["show", "net.onnx", "--untuned"], 2, "--dim batch=N --dim 'n=1=N'");
+    assert!(sandbox.succeed(&["show", "net.onnx", "--untuned"]).contains("not timed"));
     let both = ["--dim", "batch=2", "--dim", "n=1=3"];
     for command in [&["show", "net.onnx#0", "--untuned"][..], &["next", "net.onnx"], &["tasks", "net.onnx"]] {
         sandbox.succeed(&[command, &both].concat());

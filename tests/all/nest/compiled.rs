@@ -10,6 +10,7 @@ use std::process::Command;
 
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use tilescribe::codegen;
@@ -126,9 +127,9 @@ const KINDS: [&str; 30] = [
     "parallel 1",
 ];
 
-fn pass_the_gate(task: &Task, nest: &Nest, seed: u64) -> Result<(), String> {
+pub fn pass_the_gate(task: &Task, nest: &Nest, seed: u64) -> Result<(), String> {
     codegen::set_threads(task.target.processors() as usize);
-    let expected = OracleCache::default().expected(&task.workload, seed).map_err(|error| error.to_string())?;
+    let expected = OracleCache::default().examples(&task.workload, seed).map_err(|error| error.to_string())?;
     let mut bench = Workbench::new(task.clone(), expected).map_err(|refusal| refusal.detail)?;
     let checked = bench.load(nest).and_then(|mut loaded| bench.check(&mut loaded));
     checked.map_err(|refusal| format!("{}: {}", refusal.cause, refusal.detail))
@@ -142,22 +143,10 @@ fn is_prime(number: i64) -> bool {
     number > 1 && (2..number).take_while(|divisor| divisor * divisor <= number).all(|divisor| number % divisor != 0)
 }
 
-/// What a share does: every `step`th seed from `first`.
-fn work(first: u64, step: usize) {
-    let host = codegen::host().unwrap();
-    for seed in (first..PAIRS).step_by(step) {
-        println!("{BEGINS}{seed}");
-        match check(seed, &host) {
-            Ok(agreed) => println!("{AGREES}{}", serde_json::to_string(&agreed).unwrap()),
-            Err(report) => panic!("{report}"),
-        }
-    }
-}
-
 /// Runs a share in a process of its own; the pairs that agreed.
-fn share(first: u64, step: usize) -> Vec<Agreed> {
+fn share<T: DeserializeOwned>(test: &str, first: u64, step: usize) -> Vec<T> {
     let mut command = Command::new(std::env::current_exe().unwrap());
-    command.args(["--exact", "nest::compiled::every_compiled_nest_computes_the_workload", "--nocapture"]);
+    command.args(["--exact", test, "--nocapture"]);
     let output = command.env(SHARE, format!("{first}/{step}")).output().unwrap();
     let printed = String::from_utf8_lossy(&output.stdout);
     let after = |mark: &'static str| printed.lines().filter_map(move |line| Some(line.split_once(mark)?.1));
@@ -166,17 +155,37 @@ fn share(first: u64, step: usize) -> Vec<Agreed> {
     after(AGREES).map(|line| serde_json::from_str(line).unwrap()).collect()
 }
 
-#[test]
-fn every_compiled_nest_computes_the_workload() {
+/// Runs a test in other processes, one for each core: what they say about each of `count` seeds. `None` in
+/// one of these, which has done its share then.
+pub fn in_shares<T: Serialize + DeserializeOwned + Send>(
+    test: &str,
+    count: u64,
+    check: impl Fn(u64) -> Result<T, String>,
+) -> Option<Vec<T>> {
     if let Ok(share) = std::env::var(SHARE) {
         let (first, step) = share.split_once('/').unwrap();
-        return work(first.parse().unwrap(), step.parse().unwrap());
+        let (first, step): (u64, usize) = (first.parse().unwrap(), step.parse().unwrap());
+        for seed in (first..count).step_by(step) {
+            println!("{BEGINS}{seed}");
+            match check(seed) {
+                Ok(agreed) => println!("{AGREES}{}", serde_json::to_string(&agreed).unwrap()),
+                Err(report) => panic!("{report}"),
+            }
+        }
+        return None;
     }
     let shares = std::thread::available_parallelism().map_or(1, NonZero::get);
-    let agreed: Vec<Agreed> = std::thread::scope(|scope| {
-        let running: Vec<_> = (0..shares).map(|first| scope.spawn(move || share(first as u64, shares))).collect();
-        running.into_iter().flat_map(|share| share.join().unwrap()).collect()
-    });
+    std::thread::scope(|scope| {
+        let running: Vec<_> = (0..shares).map(|first| scope.spawn(move || share(test, first as u64, shares))).collect();
+        Some(running.into_iter().flat_map(|share| share.join().unwrap()).collect())
+    })
+}
+
+#[test]
+fn every_compiled_nest_computes_the_workload() {
+    let host = codegen::host().unwrap();
+    let test = "nest::compiled::every_compiled_nest_computes_the_workload";
+    let Some(agreed) = in_shares(test, PAIRS, |seed| check(seed, &host)) else { return };
     print_table(&agreed);
     let seeds: BTreeSet<u64> = agreed.iter().map(|pair| pair.seed).collect();
     assert_eq!(seeds, (0..PAIRS).collect(), "none is skipped");

@@ -80,7 +80,7 @@ pub fn tiled(rows: i64, columns: i64, depth: i64) -> Nest {
         ("y", vec![TILE, TILE], Scope::BlockShared),
         ("sum", vec![TILE, TILE], Scope::Register),
     ] {
-        nest.add_buffer(Buffer { name: name.into(), shape, dtype: DType::F32, scope });
+        nest.add_buffer(Buffer::new(name, shape, DType::F32, scope));
     }
     let (i, j, k) = (nest.new_var("i"), nest.new_var("j"), nest.new_var("k"));
     let in_tile = |outer: Var, inner: &Index| Index::var(outer).times(TILE).plus(inner);
@@ -149,12 +149,7 @@ fn what_a_condition_reads_is_waited_for() {
         ptx(nest, &h100()).map(|found| found.text.matches("bar.sync").count())
     };
     let mut nest = tiled(16, 16, 16);
-    let flags = nest.add_buffer(Buffer {
-        name: "flags".into(),
-        shape: vec![TILE, TILE],
-        dtype: DType::I64,
-        scope: Scope::BlockShared,
-    });
+    let flags = nest.add_buffer(Buffer::new("flags", vec![TILE, TILE], DType::I64, Scope::BlockShared));
     let raise = threads(&mut nest, |y, x| vec![store(flags.0, &[y.clone(), x.clone()], Expr::integer(1))]);
     let at = inside(&mut nest).len() - 1;
     inside(&mut nest).insert(at, raise);
@@ -204,7 +199,7 @@ fn summed(rows: i64, threads: i64) -> Nest {
     let text = format!("input t0 {rows} {threads}\nout t1 {rows} sum {threads} t0 a b\n");
     let mut nest = Nest::naive(&text.parse().unwrap());
     nest.body.clear();
-    let sum = Buffer { name: "sum".into(), shape: vec![rows], dtype: DType::F32, scope: Scope::BlockShared };
+    let sum = Buffer::new("sum", vec![rows], DType::F32, Scope::BlockShared);
     let sum = nest.add_buffer(sum);
     let one = nest.new_var("one");
     let mut phase = |body: &dyn Fn(&Index, &Index) -> Stmt, threads: i64| {

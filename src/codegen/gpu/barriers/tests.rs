@@ -175,7 +175,7 @@ impl Pipe {
     fn nest(&self) -> Nest {
         let mut nest = Nest::default();
         let mut add = |name: String, shape: Vec<i64>, scope: Scope| {
-            nest.buffers.push(Buffer { name, shape, dtype: DType::F32, scope });
+            nest.buffers.push(Buffer::new(name, shape, DType::F32, scope));
             TensorId(nest.buffers.len() as u32 - 1)
         };
         let length = self.outer * self.rounds * THREADS;

@@ -1,0 +1,190 @@
+//! Formulas of a network's symbols, as a manifest holds them.
+
+use serde::{Deserialize, Serialize};
+
+use crate::graph::{Origin, Symbol};
+use crate::workload::{Atom, Index, Var};
+
+/// A sum. What a manifest holds may be anything: [`Formula::is_valid`] comes first.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Formula {
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub constant: i64,
+    /// Coefficients, and what they are multiplied with.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub terms: Vec<(i64, Term)>,
+}
+
+/// What a sum consists of.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Term {
+    /// By its number.
+    Symbol(usize),
+    /// Rounded down; the divisor is at least 1.
+    Quotient(Box<Formula>, i64),
+    Remainder(Box<Formula>, i64),
+}
+
+/// What a symbol is computed from, which is no sum.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Computed {
+    Product(Formula, Formula),
+    Quotient(Formula, Formula),
+    Minimum(Formula, Formula),
+    Maximum(Formula, Formula),
+}
+
+/// A number that is known when the network runs, and its range.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct CompiledSymbol {
+    /// That of a dimension of the ONNX file, or what it is computed from.
+    pub name: String,
+    pub low: i64,
+    pub high: i64,
+    /// `None`: it is the extent of an input's axis.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub computed: Option<Computed>,
+}
+
+fn is_zero(number: &i64) -> bool {
+    *number == 0
+}
+
+impl Formula {
+    /// `None` where it depends on anything but symbols.
+    pub fn of(index: &Index) -> Option<Formula> {
+        let term = |(atom, coefficient): &(Atom, i64)| {
+            let term = match atom {
+                Atom::Var(var) => Term::Symbol(var.as_parameter()?),
+                Atom::FloorDiv(inner, divisor) => Term::Quotient(Box::new(Formula::of(inner)?), *divisor),
+                Atom::Modulo(inner, divisor) => Term::Remainder(Box::new(Formula::of(inner)?), *divisor),
+                Atom::Value(_) => return None,
+            };
+            Some((*coefficient, term))
+        };
+        let terms = index.terms().iter().map(term).collect::<Option<_>>()?;
+        Some(Formula { constant: index.offset(), terms })
+    }
+
+    /// Whether it divides by nothing but positive numbers, and names the first `symbols` symbols alone.
+    pub fn is_valid(&self, symbols: usize) -> bool {
+        self.terms.iter().all(|(_, term)| match term {
+            Term::Symbol(number) => *number < symbols,
+            Term::Quotient(inner, divisor) | Term::Remainder(inner, divisor) => *divisor > 0 && inner.is_valid(symbols),
+        })
+    }
+
+    /// Its value where symbols have these; `None` where it has none, or one that leaves 64 bits.
+    pub fn at(&self, values: &[i64]) -> Option<i64> {
+        self.terms.iter().try_fold(self.constant, |sum, (coefficient, term)| {
+            let value = match term {
+                Term::Symbol(number) => *values.get(*number)?,
+                Term::Quotient(inner, divisor) => inner.at(values)?.checked_div_euclid(*divisor)?,
+                Term::Remainder(inner, divisor) => inner.at(values)?.checked_rem_euclid(*divisor)?,
+            };
+            sum.checked_add(value.checked_mul(*coefficient)?)
+        })
+    }
+
+    /// The symbol, if it is nothing else.
+    pub fn as_symbol(&self) -> Option<usize> {
+        match self.terms.as_slice() {
+            [(1, Term::Symbol(number))] if self.constant == 0 => Some(*number),
+            _ => None,
+        }
+    }
+}
+
+impl Computed {
+    fn of(origin: &Origin) -> Option<Computed> {
+        let pair = |x: &Index, y: &Index| Some((Formula::of(x)?, Formula::of(y)?));
+        match origin {
+            Origin::Axis { .. } => None,
+            Origin::Product(x, y) => pair(x, y).map(|(x, y)| Computed::Product(x, y)),
+            Origin::Quotient(x, y) => pair(x, y).map(|(x, y)| Computed::Quotient(x, y)),
+            Origin::Minimum(x, y) => pair(x, y).map(|(x, y)| Computed::Minimum(x, y)),
+            Origin::Maximum(x, y) => pair(x, y).map(|(x, y)| Computed::Maximum(x, y)),
+        }
+    }
+
+    fn formulas(&self) -> [&Formula; 2] {
+        match self {
+            Computed::Product(x, y) | Computed::Quotient(x, y) | Computed::Minimum(x, y) | Computed::Maximum(x, y) => {
+                [x, y]
+            }
+        }
+    }
+
+    /// Its value where symbols have these; `None` as for [`Formula::at`].
+    pub fn at(&self, values: &[i64]) -> Option<i64> {
+        let [x, y] = self.formulas();
+        let (x, y) = (x.at(values)?, y.at(values)?);
+        match self {
+            Computed::Product(..) => x.checked_mul(y),
+            Computed::Quotient(..) => {
+                if y > 0 {
+                    x.checked_div_euclid(y)
+                } else {
+                    None
+                }
+            }
+            Computed::Minimum(..) => Some(x.min(y)),
+            Computed::Maximum(..) => Some(x.max(y)),
+        }
+    }
+}
+
+impl CompiledSymbol {
+    pub fn of(symbol: &Symbol) -> CompiledSymbol {
+        let Symbol { name, range, origin } = symbol;
+        CompiledSymbol { name: name.clone(), low: range.low, high: range.high, computed: Computed::of(origin) }
+    }
+
+    /// Whether it has values, and is computed from symbols before it, of which there are so many.
+    pub fn is_valid(&self, before: usize) -> bool {
+        let is_known = |computed: &Computed| computed.formulas().iter().all(|formula| formula.is_valid(before));
+        0 <= self.low && self.low <= self.high && self.computed.as_ref().is_none_or(is_known)
+    }
+}
+
+/// A formula with the names of symbols, for people.
+pub fn text(index: &Index, names: &[&str]) -> String {
+    let named = crate::nest::Nest { vars: names.iter().map(ToString::to_string).collect(), ..Default::default() };
+    let own = |var: Var| var.as_parameter().map(|number| Index::var(Var(number as u32)));
+    named.show_index(&index.substitute(&own))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn formulas_are_written_and_read() {
+        let (n, m) = (Index::var(Var::parameter(0)), Index::var(Var::parameter(1)));
+        let index =
+            n.clone().times(3).plus(&m.clone().plus_constant(1).floor_div(2)).minus(&n.modulo(5)).plus_constant(-7);
+        let formula = Formula::of(&index).unwrap();
+        let json = serde_json::to_string(&formula).unwrap();
+        assert_eq!(serde_json::from_str::<Formula>(&json).unwrap(), formula, "{json}");
+        for values in [[0, 0], [13, 8], [2, 7]] {
+            let point = |var: Var| var.as_parameter().map_or(0, |number| values[number]);
+            assert_eq!(formula.at(&values), index.at(&point));
+        }
+        assert_eq!(text(&m, &["n", "m"]), "m");
+        assert!(formula.is_valid(2) && !formula.is_valid(1) && formula.at(&[1]).is_none());
+    }
+
+    #[test]
+    fn hostile_formulas_have_no_value() {
+        let of = |text: &str| serde_json::from_str::<Formula>(text).unwrap();
+        let zero = of(r#"{"terms": [[1, {"quotient": [{"constant": 3}, 0]}]]}"#);
+        assert!(!zero.is_valid(9) && zero.at(&[]).is_none());
+        let large = of(r#"{"terms": [[9223372036854775807, {"symbol": 0}]]}"#);
+        assert!(large.is_valid(1) && large.at(&[1]).is_some() && large.at(&[2]).is_none());
+        assert!(serde_json::from_str::<Formula>(&"{\"terms\": [[1, {\"quotient\": [".repeat(1000)).is_err());
+    }
+}

@@ -1,0 +1,275 @@
+//! `struct extents` of `deploy.h`: what follows from the extents of the inputs, as formulas that
+//! `deploy/extents.c` computes.
+
+use super::super::error::ArtifactError;
+use super::{put, strings};
+use crate::graph::{Origin, Symbols};
+use crate::workload::{Atom, Index, Parameter};
+
+/// What depends on the extents of a run.
+#[derive(Clone, Debug)]
+pub struct ExtentTables {
+    pub symbols: Symbols,
+    /// The extents of all inputs, one after the other; and of all outputs.
+    pub inputs: Vec<Extent>,
+    pub outputs: Vec<Extent>,
+    /// Each behind those that lie below it.
+    pub blocks: Vec<TableBlock>,
+    /// Of all calls, one after the other, and what the kernels take.
+    pub parameters: Vec<(Index, Parameter)>,
+    /// By region: how often its calls run, and how often they may; 0 under a condition.
+    pub counts: Vec<(Index, Parameter)>,
+    pub shifts: Vec<Shift>,
+    pub choices: Vec<Choice>,
+}
+
+/// Calls of which one runs.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Choice {
+    pub region: usize,
+    /// The first of the numbers that its first call gives its kernel, among those of all calls.
+    pub first_number: usize,
+    /// As in [`RegionKind::Nearest`](crate::graph::RegionKind).
+    pub points: Vec<(usize, Vec<i64>)>,
+}
+
+/// An argument of a call, or the condition of a region, whose place depends on the extents of a run.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Shift {
+    /// Its number among all.
+    pub argument: usize,
+    /// Bytes from the start of what it is in to where the offset counts from.
+    pub base: i64,
+    pub element_bytes: usize,
+    /// In elements: the formula, and what it is at most (or at least, where it is negative).
+    pub offset: (Index, i64),
+    pub step: (Index, i64),
+}
+
+/// An extent as a formula of the symbols.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Extent {
+    pub formula: Index,
+    pub least: i64,
+    pub most: i64,
+}
+
+/// An intermediate in the arena.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct TableBlock {
+    pub extents: Vec<Extent>,
+    pub element_bytes: usize,
+    /// Blocks before this one that it must not meet.
+    pub below: Vec<usize>,
+}
+
+/// As `enum operation` has them.
+const PUSH_CONSTANT: i64 = 0;
+const PUSH_SYMBOL: i64 = 1;
+const FLOOR_DIVIDE: i64 = 2;
+const MODULO: i64 = 3;
+const SCALE: i64 = 4;
+const ADD: i64 = 5;
+const MULTIPLY: i64 = 6;
+const QUOTIENT: i64 = 7;
+const MINIMUM: i64 = 8;
+const MAXIMUM: i64 = 9;
+
+/// Instructions for a stack, of all formulas.
+#[derive(Default)]
+struct Code {
+    /// Operation and operand.
+    instructions: Vec<(i64, i64)>,
+    /// Numbers on the stack, now and at most.
+    depth: usize,
+    deepest: usize,
+}
+
+/// Where the instructions of a formula are: the first, and the one behind the last.
+type Formula = (usize, usize);
+
+impl Code {
+    fn push(&mut self, operation: i64, operand: i64) {
+        self.instructions.push((operation, operand));
+        match operation {
+            PUSH_CONSTANT | PUSH_SYMBOL => self.depth += 1,
+            FLOOR_DIVIDE | MODULO | SCALE => {}
+            _ => self.depth -= 1,
+        }
+        self.deepest = self.deepest.max(self.depth);
+    }
+
+    /// Leaves the value of an index on the stack.
+    fn index(&mut self, index: &Index) -> Result<(), ArtifactError> {
+        self.push(PUSH_CONSTANT, index.offset());
+        for (atom, coefficient) in index.terms() {
+            match atom {
+                Atom::Var(var) => {
+                    let symbol = var.as_parameter().ok_or_else(no_formula)?;
+                    self.push(PUSH_SYMBOL, symbol as i64);
+                }
+                Atom::FloorDiv(inner, divisor) => {
+                    self.index(inner)?;
+                    self.push(FLOOR_DIVIDE, *divisor);
+                }
+                Atom::Modulo(inner, divisor) => {
+                    self.index(inner)?;
+                    self.push(MODULO, *divisor);
+                }
+                Atom::Value(_) => return Err(no_formula()),
+            }
+            if *coefficient != 1 {
+                self.push(SCALE, *coefficient);
+            }
+            self.push(ADD, 0);
+        }
+        Ok(())
+    }
+
+    fn formula(&mut self, index: &Index) -> Result<Formula, ArtifactError> {
+        self.program(|code| code.index(index))
+    }
+
+    /// What a symbol is computed from; nothing where it is an extent itself.
+    fn origin(&mut self, origin: &Origin) -> Result<Formula, ArtifactError> {
+        let (x, y, operation) = match origin {
+            Origin::Axis { .. } => return Ok((0, 0)),
+            Origin::Product(x, y) => (x, y, MULTIPLY),
+            Origin::Quotient(x, y) => (x, y, QUOTIENT),
+            Origin::Minimum(x, y) => (x, y, MINIMUM),
+            Origin::Maximum(x, y) => (x, y, MAXIMUM),
+        };
+        self.program(|code| {
+            code.index(x)?;
+            code.index(y)?;
+            code.push(operation, 0);
+            Ok(())
+        })
+    }
+
+    fn program(&mut self, write: impl Fn(&mut Code) -> Result<(), ArtifactError>) -> Result<Formula, ArtifactError> {
+        let first = self.instructions.len();
+        self.depth = 0;
+        write(self)?;
+        Ok((first, self.instructions.len()))
+    }
+
+    /// `struct number`.
+    fn numbers<'n>(
+        &mut self,
+        numbers: impl IntoIterator<Item = (&'n Index, i64, i64)>,
+    ) -> Result<Vec<String>, ArtifactError> {
+        let row = |(formula, low, high): (&Index, i64, i64)| {
+            let (first, end) = self.formula(formula)?;
+            Ok(format!("\t.quad {first}, {end}, {low}, {high}"))
+        };
+        numbers.into_iter().map(row).collect()
+    }
+}
+
+fn no_formula() -> ArtifactError {
+    ArtifactError::Internal("an extent that is no formula of the network's symbols".into())
+}
+
+fn ranges(extents: &[Extent]) -> impl Iterator<Item = (&Index, i64, i64)> {
+    extents.iter().map(|extent| (&extent.formula, 0, extent.most))
+}
+
+/// The tables, and the structure that names them: the label of it is the one that is returned.
+///
+/// # Errors
+/// [`ArtifactError::Internal`] where an extent depends on anything but symbols.
+pub(super) fn extents(text: &mut String, tables: &ExtentTables) -> Result<&'static str, ArtifactError> {
+    let mut code = Code::default();
+    let symbols = &tables.symbols.list;
+    let origins = symbols.iter().map(|symbol| code.origin(&symbol.origin)).collect::<Result<Vec<_>, _>>()?;
+    let requirements = &tables.symbols.requirements;
+    let required = requirements.iter().map(|it| code.formula(&it.formula)).collect::<Result<Vec<_>, _>>()?;
+    let inputs = code.numbers(ranges(&tables.inputs))?;
+    let outputs = code.numbers(ranges(&tables.outputs))?;
+    let block_extents = code.numbers(tables.blocks.iter().flat_map(|block| ranges(&block.extents)))?;
+    let parameters = code.numbers(tables.parameters.iter().map(|(formula, range)| (formula, range.low, range.high)))?;
+    let counts = code.numbers(tables.counts.iter().map(|(formula, range)| (formula, range.low, range.high)))?;
+    let within = |(formula, most): &(Index, i64)| (formula.clone(), (*most).min(0), (*most).max(0));
+    let shifted: Vec<_> = tables.shifts.iter().flat_map(|shift| [within(&shift.offset), within(&shift.step)]).collect();
+    let shifted = code.numbers(shifted.iter().map(|(formula, low, high)| (formula, *low, *high)))?;
+
+    text.push_str("\t.section .rodata\n");
+    strings(text, "symbol_name", symbols.iter().map(|symbol| symbol.name.as_str()));
+    strings(text, "what", requirements.iter().map(|requirement| requirement.what.as_str()));
+    text.push_str("\t.balign 8\n");
+    table(
+        text,
+        "instructions",
+        code.instructions.iter().map(|(operation, operand)| format!("\t.quad {operation}, {operand}")),
+    );
+    table(text, "input_extents", inputs);
+    table(text, "output_extents", outputs);
+    table(text, "block_extents", block_extents);
+    table(text, "parameters", parameters);
+    table(text, "counts", counts);
+    table(text, "shift_numbers", shifted);
+    let rows = tables.shifts.iter().map(|shift| {
+        let Shift { argument, base, element_bytes, .. } = shift;
+        format!("\t.quad {argument}, {base}, {element_bytes}")
+    });
+    table(text, "shifts", rows);
+    let points = tables.choices.iter().flat_map(|choice| &choice.points);
+    table(text, "points", points.flat_map(|(_, point)| point).map(|value| format!("\t.quad {value}")));
+    let points = tables.choices.iter().flat_map(|choice| &choice.points);
+    table(text, "variants", points.map(|(variant, _)| format!("\t.quad {variant}")));
+    let rows = tables.choices.iter().map(|choice| {
+        let numbers = choice.points.first().map_or(0, |(_, point)| point.len());
+        format!("\t.quad {}, {}, {numbers}, {}", choice.region, choice.first_number, choice.points.len())
+    });
+    table(text, "choices", rows);
+    let least = |extents: &[Extent]| -> Vec<String> {
+        extents.iter().map(|extent| format!("\t.quad {}", extent.least)).collect()
+    };
+    table(text, "input_least", least(&tables.inputs));
+    table(text, "output_least", least(&tables.outputs));
+    let below = tables.blocks.iter().flat_map(|block| &block.below);
+    table(text, "below", below.map(|block| format!("\t.quad {block}")));
+    let mut first = 0;
+    let rows = tables.blocks.iter().map(|block| {
+        first += block.below.len();
+        let (rank, size, start) = (block.extents.len(), block.element_bytes, first - block.below.len());
+        format!("\t.quad {rank}, {size}, {start}, {first}")
+    });
+    table(text, "blocks", rows);
+
+    text.push_str("\t.section .data.rel.ro, \"aw\"\n\t.balign 8\n");
+    let rows = symbols.iter().zip(origins).enumerate().map(|(number, (symbol, (first, end)))| {
+        let (Parameter { low, high }, (input, axis)) = (symbol.range, axis_of(&symbol.origin));
+        format!("\t.quad .Lsymbol_name{number}, {low}, {high}, {input}, {axis}, {first}, {end}")
+    });
+    table(text, "symbols", rows);
+    let rows =
+        required.iter().enumerate().map(|(number, (first, end))| format!("\t.quad .Lwhat{number}, {first}, {end}"));
+    table(text, "requirements", rows);
+    put(text, format_args!("{LABEL}:"));
+    let ExtentTables { blocks, parameters, shifts, choices, .. } = tables;
+    let counts = [blocks.len(), parameters.len(), shifts.len(), choices.len(), code.deepest];
+    let counts = [symbols.len(), requirements.len()].into_iter().chain(counts);
+    counts.for_each(|count| put(text, format_args!("\t.quad {count}")));
+    put(text, format_args!("\t.quad .Lsymbols, .Lrequirements, .Linput_extents, .Loutput_extents"));
+    put(text, format_args!("\t.quad .Linput_least, .Loutput_least, .Lblocks, .Lblock_extents"));
+    put(text, format_args!("\t.quad .Lbelow, .Lparameters, .Lcounts, .Lshifts, .Lshift_numbers, .Linstructions"));
+    put(text, format_args!("\t.quad .Lchoices, .Lpoints, .Lvariants"));
+    Ok(LABEL)
+}
+
+const LABEL: &str = ".Lextents";
+
+fn table(text: &mut String, label: &str, rows: impl IntoIterator<Item = String>) {
+    put(text, format_args!(".L{label}:"));
+    rows.into_iter().for_each(|row| put(text, format_args!("{row}")));
+}
+
+/// The input and axis that a symbol is the extent of; an input of -1: it is computed.
+fn axis_of(origin: &Origin) -> (i64, usize) {
+    match origin {
+        Origin::Axis { input, axis } => (*input as i64, *axis),
+        _ => (-1, 0),
+    }
+}

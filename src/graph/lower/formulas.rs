@@ -1,0 +1,330 @@
+//! Formulas of extents that are known when the network runs: arithmetic on them, and what has to hold for
+//! them.
+
+use super::operator::Problem;
+use super::polynomial::Polynomial;
+use crate::graph::symbol::{Origin, Symbol, Symbols};
+use crate::workload::prove::Facts;
+use crate::workload::{Atom, Condition, Index, Interval, Parameter, Var};
+
+/// Exclusive bound of what a symbol can be.
+const MAX_VALUE: i64 = 1 << 31;
+/// Symbols of a network that is being read.
+const MAX_SYMBOLS: usize = 1 << 12;
+
+/// What does not hold for all values of the symbols. Whoever reads the network may choose others.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Conflict {
+    /// The two have to be equal.
+    Unequal(Index, Index),
+    /// It has to be at least 0.
+    Negative(Index),
+}
+
+/// The numbers that formulas are made of.
+#[derive(Debug, Default)]
+pub(super) struct Formulas {
+    pub symbols: Symbols,
+    pub conflict: Option<Conflict>,
+}
+
+impl Formulas {
+    /// The values that a variable of a formula can take.
+    pub(super) fn symbol_range(&self, var: Var) -> Interval {
+        let symbol = var.as_parameter().and_then(|number| self.symbols.list.get(number));
+        symbol.map_or(Interval::point(0), |symbol| symbol.range.interval())
+    }
+
+    pub(super) fn range_of(&self, formula: &Index) -> Option<Interval> {
+        formula.range(&|var| self.symbol_range(var))
+    }
+
+    /// What an extent is at most.
+    ///
+    /// # Errors
+    /// [`Problem::TooLarge`] for what may be 2^31 or more, and [`Problem::Shape`] for what may be negative.
+    pub(super) fn most(&mut self, formula: &Index) -> Result<i64, Problem> {
+        if let Some(constant) = formula.as_constant() {
+            return Ok(constant);
+        }
+        self.require(formula, "an extent")?;
+        match self.range_of(formula) {
+            Some(range) if range.high < MAX_VALUE => Ok(range.high),
+            _ => Err(Problem::TooLarge(vec![MAX_VALUE])),
+        }
+    }
+
+    /// A formula is at least 0, whatever the symbols are.
+    ///
+    /// # Errors
+    /// [`Problem::Shape`] where it is not.
+    pub(super) fn require(&mut self, formula: &Index, what: &str) -> Result<(), Problem> {
+        if self.range_of(formula).is_some_and(|range| range.low >= 0) {
+            return Ok(());
+        }
+        self.conflict = Some(Conflict::Negative(formula.clone()));
+        Err(Problem::Shape(format!("{what}, {}, may be less than 0", self.spelled(formula))))
+    }
+
+    /// A formula, or the number that it always is.
+    pub(super) fn settled(&self, formula: &Index) -> Index {
+        let only = self.range_of(formula).filter(|range| range.low == range.high && formula.as_var().is_none());
+        only.map_or_else(|| formula.clone(), |range| Index::constant(range.low))
+    }
+
+    /// Two extents are the same.
+    ///
+    /// # Errors
+    /// [`Problem::Shape`] where they may differ.
+    pub(super) fn unify(&mut self, a: &Index, b: &Index) -> Result<(), Problem> {
+        let never_differ = || self.range_of(&a.clone().minus(b)) == Some(Interval::point(0));
+        if a == b || self.polynomial(a).is_some_and(|a| Some(a) == self.polynomial(b)) || never_differ() {
+            return Ok(());
+        }
+        if a.as_constant().is_none() || b.as_constant().is_none() {
+            self.conflict = Some(Conflict::Unequal(a.clone(), b.clone()));
+        }
+        Err(Problem::Shape(format!("the extents {} and {} have to be equal", self.spelled(a), self.spelled(b))))
+    }
+
+    /// A formula as people read it.
+    pub(super) fn spelled(&self, formula: &Index) -> String {
+        let mut text = String::new();
+        for (atom, coefficient) in formula.terms() {
+            let own = match atom {
+                Atom::Var(var) => {
+                    let symbol = var.as_parameter().and_then(|number| self.symbols.list.get(number));
+                    symbol.map_or_else(|| "?".to_string(), |symbol| symbol.name.clone())
+                }
+                Atom::FloorDiv(inner, divisor) => format!("floor(({}) / {divisor})", self.spelled(inner)),
+                Atom::Modulo(inner, divisor) => format!("({}) mod {divisor}", self.spelled(inner)),
+                Atom::Value(_) => "?".to_string(),
+            };
+            let sign = if *coefficient < 0 { " - " } else { " + " };
+            text.push_str(sign);
+            if coefficient.unsigned_abs() != 1 {
+                text.push_str(&format!("{} · ", coefficient.unsigned_abs()));
+            }
+            text.push_str(&own);
+        }
+        match (formula.offset(), text.is_empty()) {
+            (constant, true) => return constant.to_string(),
+            (0, _) => {}
+            (constant, _) if constant < 0 => text.push_str(&format!(" - {}", constant.unsigned_abs())),
+            (constant, _) => text.push_str(&format!(" + {constant}")),
+        }
+        text.strip_prefix(" + ").unwrap_or(text.trim_start()).to_string()
+    }
+
+    fn polynomial(&self, formula: &Index) -> Option<Polynomial> {
+        let factors = |atom: &Atom| {
+            let Atom::Var(var) = atom else { return None };
+            match &self.symbols.list.get(var.as_parameter()?)?.origin {
+                Origin::Product(x, y) => Some((x.clone(), y.clone())),
+                _ => None,
+            }
+        };
+        Polynomial::of(formula, &factors)
+    }
+
+    /// The product of formulas, multiplied out.
+    pub(super) fn polynomial_product(&self, formulas: &[Index]) -> Option<Polynomial> {
+        formulas.iter().try_fold(Polynomial::constant(1), |product, formula| product.times(&self.polynomial(formula)?))
+    }
+
+    /// A polynomial as a formula, with symbols for its products.
+    pub(super) fn formula_of(&mut self, polynomial: &Polynomial) -> Result<Index, Problem> {
+        let terms: Vec<(Vec<Atom>, i64)> = polynomial.terms().map(|(atoms, c)| (atoms.to_vec(), c)).collect();
+        let mut sum = Index::constant(0);
+        for (atoms, coefficient) in terms {
+            let mut product: Option<Index> = None;
+            for atom in atoms {
+                let atom = Index::atom(atom);
+                product = Some(match product {
+                    None => atom,
+                    Some(before) => self.derived(Origin::Product(before, atom))?,
+                });
+            }
+            sum = self.checked_sum(sum, product.unwrap_or(Index::constant(1)), coefficient)?;
+        }
+        Ok(sum)
+    }
+
+    fn checked_sum(&self, sum: Index, term: Index, coefficient: i64) -> Result<Index, Problem> {
+        let too_large = || Problem::TooLarge(vec![i64::MAX]);
+        let range = self.range_of(&term).ok_or_else(too_large)?;
+        let scaled = range.high.checked_mul(coefficient).filter(|value| value.unsigned_abs() < 1 << 40);
+        scaled.ok_or_else(too_large)?;
+        Ok(sum.plus(&term.times(coefficient)))
+    }
+
+    /// The product of two formulas.
+    ///
+    /// # Errors
+    /// [`Problem::TooLarge`].
+    pub(super) fn product(&mut self, formulas: &[Index]) -> Result<Index, Problem> {
+        let product = self.polynomial_product(formulas).ok_or(Problem::TooLarge(vec![i64::MAX]))?;
+        self.formula_of(&product)
+    }
+
+    /// The quotient, rounded down. The divisor is at least 1.
+    ///
+    /// # Errors
+    /// [`Problem::Shape`] for a divisor that may be less than 1.
+    pub(super) fn quotient(&mut self, x: &Index, y: &Index) -> Result<Index, Problem> {
+        let (dividend, divisor) = (self.polynomial(x), self.polynomial(y));
+        let exact = dividend.zip(divisor).and_then(|(x, y)| x.divided_by(&y));
+        if let Some(exact) = exact {
+            return self.formula_of(&exact);
+        }
+        match y.as_constant() {
+            Some(divisor) if divisor > 0 => Ok(self.simple(&x.clone().floor_div(divisor))),
+            _ => {
+                self.require(&y.clone().plus_constant(-1), "a divisor, less 1")?;
+                self.derived(Origin::Quotient(x.clone(), y.clone()))
+            }
+        }
+    }
+
+    /// A formula in the form about whose values most is known: of one quotient and what is added to it, one
+    /// quotient, where that has fewer values. `x - floor(x / 2)` is `floor((x + 1) / 2)`.
+    pub(super) fn simple(&self, formula: &Index) -> Index {
+        let simplified = |formula: &Index| formula.simplify(&|var| self.symbol_range(var));
+        let plain = simplified(formula);
+        let mut quotients = plain.terms().iter().filter_map(|(atom, coefficient)| match atom {
+            Atom::FloorDiv(inner, divisor) => Some((inner, *divisor, *coefficient)),
+            _ => None,
+        });
+        let (Some((inner, divisor, coefficient @ (1 | -1))), None) = (quotients.next(), quotients.next()) else {
+            return plain;
+        };
+        let quotient = Index::atom(Atom::FloorDiv(inner.clone(), divisor));
+        let whole = plain.clone().minus(&quotient.times(coefficient)).times(divisor);
+        let dividend = match coefficient {
+            1 => whole.plus(inner),
+            _ => whole.minus(inner).plus_constant(divisor - 1),
+        };
+        let joined = simplified(&dividend.floor_div(divisor));
+        let width =
+            |formula: &Index| self.range_of(formula).map_or(i128::MAX, |r| i128::from(r.high) - i128::from(r.low));
+        if width(&joined) < width(&plain) { joined } else { plain }
+    }
+
+    /// Whether a formula never exceeds another.
+    pub(super) fn is_at_most(&self, x: &Index, y: &Index) -> bool {
+        let difference = y.clone().minus(x);
+        if self.range_of(&difference).is_some_and(|range| range.low >= 0) {
+            return true;
+        }
+        if difference.as_constant().is_some() {
+            return false;
+        }
+        // symbols as the variables of a proof
+        let numbered = |index: &Index| index.substitute(&|var| Some(Index::var(Var(var.as_parameter()? as u32))));
+        let list = &self.symbols.list;
+        let mut facts = Facts::new(list.len());
+        for (number, symbol) in list.iter().enumerate() {
+            facts.assume_range(Var(number as u32), symbol.range.interval());
+        }
+        let known: Vec<Condition> = list
+            .iter()
+            .enumerate()
+            .flat_map(|(number, symbol)| {
+                let own = Index::var(Var(number as u32));
+                let apart: Vec<Index> = match &symbol.origin {
+                    Origin::Minimum(x, y) => [x, y].into_iter().map(|x| numbered(x).minus(&own)).collect(),
+                    Origin::Maximum(x, y) => [x, y].into_iter().map(|x| own.clone().minus(&numbered(x))).collect(),
+                    _ => Vec::new(),
+                };
+                apart.into_iter().map(|index| Condition { index, low: 0, high: i64::MAX })
+            })
+            .collect();
+        facts.assume_all(&known);
+        let difference = numbered(&difference);
+        facts.is_within(&difference, &difference.clone().plus_constant(1))
+    }
+
+    /// The lesser of two formulas.
+    ///
+    /// # Errors
+    /// [`Problem::TooLarge`].
+    pub(super) fn lesser(&mut self, x: &Index, y: &Index) -> Result<Index, Problem> {
+        match (self.is_at_most(x, y), self.is_at_most(y, x)) {
+            (true, _) => Ok(x.clone()),
+            (_, true) => Ok(y.clone()),
+            _ => self.derived(Origin::Minimum(x.clone().min(y.clone()), x.clone().max(y.clone()))),
+        }
+    }
+
+    /// The greater of two formulas.
+    ///
+    /// # Errors
+    /// [`Problem::TooLarge`].
+    pub(super) fn greater(&mut self, x: &Index, y: &Index) -> Result<Index, Problem> {
+        match (self.is_at_most(y, x), self.is_at_most(x, y)) {
+            (true, _) => Ok(x.clone()),
+            (_, true) => Ok(y.clone()),
+            _ => self.derived(Origin::Maximum(x.clone().min(y.clone()), x.clone().max(y.clone()))),
+        }
+    }
+
+    /// What no sum says: a symbol of its own, the same for the same origin.
+    fn derived(&mut self, origin: Origin) -> Result<Index, Problem> {
+        let list = &self.symbols.list;
+        if let Some(known) = list.iter().position(|symbol| symbol.origin == origin) {
+            return Ok(Index::var(Var::parameter(known)));
+        }
+        let too_large = || Problem::TooLarge(vec![i64::MAX]);
+        if list.len() >= MAX_SYMBOLS {
+            return Err(Problem::Unsupported(format!("more than {MAX_SYMBOLS} extents that follow from others")));
+        }
+        let range = self.range_of_derived(&origin).ok_or_else(too_large)?;
+        if range.low < 0 {
+            return Err(Problem::Unsupported(format!("{}, which may be negative,", self.name_of(&origin))));
+        }
+        if range.high >= MAX_VALUE {
+            return Err(too_large());
+        }
+        let (name, range) = (self.name_of(&origin), Parameter { low: range.low, high: range.high });
+        Ok(Index::var(self.symbols.add(Symbol { name, range, origin })))
+    }
+
+    fn range_of_derived(&self, origin: &Origin) -> Option<Interval> {
+        let both = |x: &Index, y: &Index| Some((self.range_of(x)?, self.range_of(y)?));
+        match origin {
+            Origin::Axis { .. } => None,
+            Origin::Product(x, y) => {
+                let (x, y) = both(x, y)?;
+                let ends = [(x.low, y.low), (x.low, y.high), (x.high, y.low), (x.high, y.high)];
+                let ends = ends.into_iter().map(|(x, y)| x.checked_mul(y)).collect::<Option<Vec<_>>>()?;
+                Some(Interval { low: *ends.iter().min()?, high: *ends.iter().max()? })
+            }
+            Origin::Quotient(x, y) => {
+                let (x, y) = both(x, y)?;
+                (x.low >= 0 && y.low > 0).then(|| Interval { low: x.low / y.high, high: x.high / y.low })
+            }
+            Origin::Minimum(x, y) => {
+                let (x, y) = both(x, y)?;
+                Some(Interval { low: x.low.min(y.low), high: x.high.min(y.high) })
+            }
+            Origin::Maximum(x, y) => {
+                let (x, y) = both(x, y)?;
+                Some(Interval { low: x.low.max(y.low), high: x.high.max(y.high) })
+            }
+        }
+    }
+
+    fn name_of(&self, origin: &Origin) -> String {
+        let spelled = |x: &Index| match x.as_var() {
+            Some(_) => self.spelled(x),
+            None => format!("({})", self.spelled(x)),
+        };
+        match origin {
+            Origin::Axis { .. } => String::new(),
+            Origin::Product(x, y) => format!("{} · {}", spelled(x), spelled(y)),
+            Origin::Quotient(x, y) => format!("floor({} / {})", spelled(x), spelled(y)),
+            Origin::Minimum(x, y) => format!("min({}, {})", self.spelled(x), self.spelled(y)),
+            Origin::Maximum(x, y) => format!("max({}, {})", self.spelled(x), self.spelled(y)),
+        }
+    }
+}

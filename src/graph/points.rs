@@ -1,0 +1,120 @@
+//! Where programs of run-time extents are to be fast: values of a network's symbols, and what tasks are tuned
+//! at for them.
+
+use thiserror::Error;
+
+use super::symbol::{self, Origin, Symbols};
+use super::{Callee, Network, Region, RegionKind};
+use crate::workload::{MAX_POINTS_TIMED, Parameter};
+
+/// A point that no run of the network can have.
+#[derive(Clone, PartialEq, Eq, Debug, Error)]
+pub enum PointError {
+    #[error("{name} is {found}; the network takes {low} to {high}")]
+    Range { name: String, found: i64, low: i64, high: i64 },
+    #[error("no run has the extents {0}")]
+    Requirement(String),
+}
+
+impl Symbols {
+    /// Values of all symbols, from those of symbols that are extents of inputs: `of` gives one for a name, or
+    /// leaves it to the middle of the range, by ratio.
+    ///
+    /// # Errors
+    /// [`PointError`] for values that the network does not take.
+    pub fn point(&self, of: impl Fn(&str) -> Option<i64>) -> Result<Vec<i64>, PointError> {
+        self.completed(|_, name, range| of(name).unwrap_or_else(|| between(range, 0.5)))
+    }
+
+    fn completed(&self, of: impl Fn(&Origin, &str, Parameter) -> i64) -> Result<Vec<i64>, PointError> {
+        let mut values = Vec::with_capacity(self.list.len());
+        for symbol in &self.list {
+            let found = match &symbol.origin {
+                origin @ Origin::Axis { .. } => of(origin, &symbol.name, symbol.range),
+                origin => symbol::derived(origin, &values).unwrap_or(-1),
+            };
+            if !symbol.range.contains(found) {
+                let (name, Parameter { low, high }) = (symbol.name.clone(), symbol.range);
+                return Err(PointError::Range { name, found, low, high });
+            }
+            values.push(found);
+        }
+        let broken = |formula| symbol::at(formula, &values).is_none_or(|value| value < 0);
+        match self.requirements.iter().find(|requirement| broken(&requirement.formula)) {
+            Some(requirement) => Err(PointError::Requirement(requirement.what.clone())),
+            None => Ok(values),
+        }
+    }
+
+    /// What programs are tuned at where nobody says: the least of everything; a short and a long run of the
+    /// least batch; and a batch.
+    pub fn usual_points(&self) -> Vec<Vec<i64>> {
+        // how far along its range, by ratio, the batch is, and how far the others are
+        let points = [(0.0, 0.0), (0.0, 0.5), (0.0, 0.75), (0.5, 0.5)].map(|(batch, other)| {
+            self.completed(|origin, name, range| {
+                let leads = matches!(origin, Origin::Axis { axis: 0, .. });
+                let is_batch = symbol::names_batch(name) || leads && !symbol::names_time(name);
+                between(range, if is_batch { batch } else { other })
+            })
+        });
+        let mut usual: Vec<Vec<i64>> = points.into_iter().filter_map(Result::ok).collect();
+        usual.dedup();
+        usual
+    }
+}
+
+/// A value between the ends of a range, by ratio; 0 is no end of a ratio.
+fn between(range: Parameter, share: f64) -> i64 {
+    let least = range.low.max(1).min(range.high);
+    let ratio = range.high.max(1) as f64 / least.max(1) as f64;
+    ((least as f64 * ratio.powf(share)).round() as i64).clamp(least, range.high)
+}
+
+impl Network {
+    /// Has each task tuned at what its calls are given at these values of the symbols: at most 16 points, the
+    /// first ones, of calls in order. What is repeated counts as often as it is at these points.
+    pub fn tune_at(&mut self, points: &[Vec<i64>]) {
+        self.weigh_at(points);
+        let mut of_task: Vec<Vec<Vec<i64>>> = vec![Vec::new(); self.tasks.len()];
+        for values in points {
+            for call in &self.calls {
+                let Callee::Task(task) = call.callee else { continue };
+                let given = call.parameters.iter().map(|formula| symbol::at(formula, values));
+                let Some(given) = given.collect::<Option<Vec<i64>>>() else { continue };
+                let (workload, found) = (&self.tasks[task].workload, &mut of_task[task]);
+                if !given.is_empty() && workload.accepts(&given) && !found.contains(&given) {
+                    found.push(given);
+                }
+            }
+        }
+        for (task, mut points) in self.tasks.iter_mut().zip(of_task) {
+            points.truncate(MAX_POINTS_TIMED);
+            task.workload.points = points;
+        }
+    }
+
+    /// Counts calls whose number is known only when the network runs: the geometric mean over these points,
+    /// as their times are.
+    fn weigh_at(&mut self, points: &[Vec<i64>]) {
+        if points.is_empty() || !self.regions.iter().any(Region::is_open) {
+            return;
+        }
+        let iterations = |region: &Region| match &region.kind {
+            RegionKind::If { .. } | RegionKind::Nearest { .. } => 1.0,
+            RegionKind::Repeat { count, formula } => {
+                let at = |values: &Vec<i64>| formula.as_ref().and_then(|formula| symbol::at(formula, values));
+                let logarithms = points.iter().map(|values| (at(values).unwrap_or(*count).max(1) as f64).ln());
+                (logarithms.sum::<f64>() / points.len() as f64).exp()
+            }
+        };
+        let mut weights = vec![0.0; self.tasks.len()];
+        for (number, call) in self.calls.iter().enumerate() {
+            let Callee::Task(task) = call.callee else { continue };
+            let around = self.regions.iter().filter(|region| region.calls.contains(&number));
+            weights[task] += around.map(iterations).product::<f64>();
+        }
+        for (task, weight) in self.tasks.iter_mut().zip(weights) {
+            task.weight = (weight.round() as usize).clamp(1, task.weight.max(1));
+        }
+    }
+}

@@ -1,0 +1,269 @@
+#!/usr/bin/env python3
+"""Writes the networks in open/, whose extents are known only when they run, with what ONNX Runtime makes of them at some extents,
+or onnx itself of what ONNX Runtime does not know.
+
+open/NAME/model.onnx, and open/NAME/case_K/{input_I,output_I}.pb for each case. Needs onnx, onnxruntime and numpy.
+"""
+import pathlib
+import shutil
+
+import numpy as np
+import onnx
+import onnxruntime
+from onnx import TensorProto, helper, numpy_helper
+from onnx.reference import ReferenceEvaluator
+
+HERE = pathlib.Path(__file__).parent / "open"
+RANDOM = np.random.default_rng(7)
+FLOAT, INT = TensorProto.FLOAT, TensorProto.INT64
+
+
+def node(kind, inputs, outputs, name=None, **attributes):
+    """`-` stands for an input that is left out."""
+    return helper.make_node(kind, ["" if name == "-" else name for name in inputs.split()], outputs.split(), name or f"{kind}_{outputs.split()[0]}", **attributes)
+
+
+def ints(*values):
+    return np.array(values, np.int64)
+
+
+def floats(*shape):
+    return RANDOM.standard_normal(shape).astype(np.float32)
+
+
+def model(nodes, inputs, outputs, constants=None, opset=18, domains=()):
+    """`inputs`: (type, extents) by name; outputs are floats of any extents, or (type, rank). `domains`: those beside ONNX's own."""
+    graph = helper.make_graph(
+        nodes, "net", [helper.make_tensor_value_info(name, *about) for name, about in inputs.items()],
+        [helper.make_tensor_value_info(name, kind, [None] * rank) for name, (kind, rank) in outputs.items()],
+        [numpy_helper.from_array(np.asarray(value), name) for name, value in (constants or {}).items()])
+    sets = [helper.make_opsetid("", opset), *(helper.make_opsetid(domain, 1) for domain in domains)]
+    net = helper.make_model(graph, opset_imports=sets, ir_version=9)
+    onnx.checker.check_model(net)
+    return net
+
+
+def networks():
+    """Name, network, the extents of some cases, by name, and what runs it, if that is not ONNX Runtime."""
+    # what exporters make of x.reshape(batch, sequence, heads, width) and back, with attention between
+    yield "heads", model(
+        [node("Shape", "x", "shape"), node("Gather", "shape zero", "b"), node("Gather", "shape one", "s"),
+         node("Unsqueeze", "b front", "b1"), node("Unsqueeze", "s front", "s1"),
+         node("Concat", "b1 s1 two three4", "split", axis=0), node("Reshape", "x split", "h"),
+         node("Transpose", "h", "q", perm=[0, 2, 1, 3]), node("Transpose", "h", "k", perm=[0, 2, 3, 1]),
+         node("MatMul", "q k", "scores"), node("Softmax", "scores", "p", axis=-1), node("MatMul", "p q", "m"),
+         node("Transpose", "m", "t", perm=[0, 2, 1, 3]), node("Mul", "b s", "bs"), node("Mul", "bs eight", "all"),
+         node("Div", "all b", "whole"), node("Div", "whole eight", "again"), node("Unsqueeze", "again front", "again1"),
+         node("Concat", "b1 again1 minus1", "join", axis=0), node("Reshape", "t join", "y")],
+        {"x": (FLOAT, ["batch", "sequence", 8])}, {"y": (FLOAT, 3)},
+        {"zero": ints(0)[0], "one": ints(1)[0], "front": ints(0), "two": ints(2), "three4": ints(4), "eight": ints(8)[0],
+         "minus1": ints(-1)}), [dict(batch=2, sequence=5), dict(batch=1, sequence=1), dict(batch=3, sequence=9)]
+    # past and new, positions and a mask of what has come, as in a decoder
+    yield "past", model(
+        [node("Shape", "past", "ps"), node("Gather", "ps one", "before"), node("Shape", "x", "xs"),
+         node("Gather", "xs one", "new"), node("Add", "before new", "all"), node("Range", "zero new step", "r"),
+         node("Add", "r before", "positions"), node("Range", "zero all step", "places"),
+         node("Unsqueeze", "positions last", "rows"), node("LessOrEqual", "places rows", "seen"),
+         node("Where", "seen nothing low", "bias"), node("Concat", "past x", "present", axis=1),
+         node("Transpose", "present", "keys", perm=[0, 2, 1]), node("MatMul", "x keys", "scores"),
+         node("Add", "scores bias", "masked"), node("Softmax", "masked", "p", axis=-1),
+         node("MatMul", "p present", "m"), node("Gather", "m end", "y", axis=1)],
+        {"past": (FLOAT, ["batch", "past", 4]), "x": (FLOAT, ["batch", "new", 4])}, {"y": (FLOAT, 2), "present": (FLOAT, 3)},
+        {"zero": ints(0)[0], "one": ints(1)[0], "step": ints(1)[0], "last": ints(-1), "end": ints(-1)[0],
+         "nothing": np.float32(0), "low": np.float32(-1e9)}), [
+             dict(batch=1, past=0, new=3), dict(batch=2, past=4, new=1), dict(batch=2, past=3, new=5)]
+    # slices with bounds of either sign, forwards and backwards, some of them computed
+    yield "slices", model(
+        [node("Shape", "x", "shape"), node("Slice", "shape one two", "n"), node("Div", "n two", "half"),
+         node("Slice", "x half far one", "a"), node("Slice", "x minus3 far one", "b"), node("Slice", "x zero minus1 one", "c"),
+         node("Slice", "x minus1 least one back", "d"), node("Slice", "x one far one two", "e"),
+         node("Slice", "x zero half one", "f"), node("Slice", "x two five one", "g"),
+         node("Concat", "a b c d e f g", "y", axis=1)],
+        {"x": (FLOAT, [2, "length"])}, {"y": (FLOAT, 2)},
+        {"zero": ints(0), "one": ints(1), "two": ints(2), "five": ints(5), "far": ints(2 ** 63 - 1), "minus1": ints(-1),
+         "minus3": ints(-3), "least": ints(-2 ** 63), "back": ints(-1)}), [
+             dict(length=1), dict(length=2), dict(length=3), dict(length=4), dict(length=8), dict(length=11)]
+    # windows, padding and resizing over any height and width
+    yield "pictures", model(
+        [node("Conv", "x w", "a", strides=[2, 2], pads=[1, 1, 1, 1]), node("Relu", "a", "ar"),
+         node("MaxPool", "ar", "b", kernel_shape=[3, 3], strides=[2, 2], pads=[1, 1, 1, 1]),
+         node("Shape", "ar", "shape"), node("Slice", "shape two four", "size"), node("Slice", "shape zero two", "outer"),
+         node("Concat", "outer size", "sizes", axis=0), node("Resize", "b - - sizes", "c", mode="linear"),
+         node("Concat", "ar c", "d", axis=1), node("Pad", "d pads", "e", mode="reflect"),
+         node("Conv", "e v", "f", auto_pad="SAME_UPPER", strides=[2, 1]),
+         node("AveragePool", "f", "g", kernel_shape=[2, 2], pads=[1, 1, 0, 0], ceil_mode=1, strides=[2, 2]),
+         node("Resize", "g - doubled", "h", mode="nearest", coordinate_transformation_mode="asymmetric", nearest_mode="floor"),
+         node("GlobalAveragePool", "h", "i"), node("Mul", "h i", "y")],
+        {"x": (FLOAT, ["batch", 3, "height", "width"])}, {"y": (FLOAT, 4)},
+        {"w": floats(4, 3, 3, 3), "v": floats(2, 8, 3, 3), "zero": ints(0), "two": ints(2), "four": ints(4),
+         "pads": ints(0, 0, 1, 0, 0, 0, 0, 1), "doubled": np.array([1, 1, 2, 1.5], np.float32)}), [
+             dict(batch=1, height=8, width=8), dict(batch=2, height=11, width=17), dict(batch=1, height=7, width=10)]
+    # tensors of as many ones, zeros and copies as there are inputs
+    yield "filled", model(
+        [node("Shape", "x", "shape"), node("ConstantOfShape", "shape", "ones", value=helper.make_tensor("v", FLOAT, [1], [1.0])),
+         node("Slice", "shape zero one", "n"), node("Concat", "n three", "wide", axis=0), node("Expand", "row wide", "rows"),
+         node("Equal", "shape minus", "unset"), node("Where", "unset shape shape", "same"), node("Expand", "x same", "again"),
+         node("Size", "x", "count"), node("Cast", "count", "many", to=FLOAT), node("ReduceMean", "x", "mean", keepdims=0),
+         node("ReduceMean", "x axis", "means", keepdims=1), node("Add", "ones again", "a"), node("Mul", "a means", "b"),
+         node("MatMul", "b x", "c"), node("Add", "c rows", "d"), node("Mul", "d many", "e"), node("Add", "e mean", "y")],
+        {"x": (FLOAT, ["n", "n"])}, {"y": (FLOAT, 2)},
+        {"zero": ints(0), "one": ints(1), "three": ints(1), "row": floats(1, 1), "minus": ints(-1, -1), "axis": ints(1)}), [
+            dict(n=1), dict(n=4), dict(n=7)]
+    # a name for each input where all have to be equal, or what the network says
+    yield "equated", model(
+        [node("Add", "x y", "a"), node("MatMul", "a w", "b"), node("Concat", "b z", "c", axis=1), node("Add", "c u", "y0")],
+        {"x": (FLOAT, ["a", "depth"]), "y": (FLOAT, ["b", "depth"]), "z": (FLOAT, ["c", "more"]), "u": (FLOAT, ["d", "all"])},
+        {"y0": (FLOAT, 2)}, {"w": floats(5, 3)}), [
+            dict(a=2, b=2, c=2, d=2, depth=5, more=4, all=7), dict(a=6, b=6, c=6, d=6, depth=5, more=1, all=4)]
+    # sums over time, normalised, and where the largest is
+    yield "reduced", model(
+        [node("ReduceMean", "x time", "mean", keepdims=1), node("Sub", "x mean", "centred"),
+         node("ReduceL2", "centred time", "norm", keepdims=1), node("Div", "centred norm", "unit"),
+         node("ReduceMax", "unit time", "largest", keepdims=0), node("LayerNormalization", "x g h", "l", axis=-1),
+         node("ArgMax", "unit", "place", axis=1, keepdims=0), node("Cast", "place", "p", to=FLOAT),
+         node("Transpose", "x", "xt", perm=[0, 2, 1]), node("InstanceNormalization", "xt gi hi", "i"),
+         node("ReduceSum", "i all", "s", keepdims=0), node("ReduceMean", "l time", "lm", keepdims=0),
+         node("Add", "largest p", "a"), node("Add", "a lm", "b"), node("Add", "b s", "y")],
+        {"x": (FLOAT, ["batch", "time", 6])}, {"y": (FLOAT, 2)},
+        {"time": ints(1), "all": ints(-1), "g": floats(6), "h": floats(6), "gi": floats(6), "hi": floats(6)}), [
+            dict(batch=1, time=2), dict(batch=3, time=10), dict(batch=2, time=5)]
+    yield "unnamed", model([node("Relu", "x", "y")], {"x": (FLOAT, ["?", "-1", None, "time", "?"])}, {"y": (FLOAT, 5)}), [
+        {"x[0]": 2, "x[1]": 3, "x[2]": 4, "time": 5, "x[4]": 6}]
+    # both directions over sequences of their own lengths, between states that come in and go out
+    yield "tagger", model(
+        [node("LSTM", "x w r b lengths h c p", "y h1 c1", direction="bidirectional", hidden_size=5), node("Relu", "y", "z")],
+        {"x": (FLOAT, ["steps", "batch", 3]), "lengths": (TensorProto.INT32, ["batch"]), "h": (FLOAT, [2, "batch", 5]),
+         "c": (FLOAT, [2, "batch", 5])}, {"z": (FLOAT, 4), "h1": (FLOAT, 3), "c1": (FLOAT, 3)},
+        {"w": floats(2, 20, 3), "r": floats(2, 20, 5), "b": floats(2, 40), "p": floats(2, 15)}), [
+            dict(steps=1, batch=2), dict(steps=6, batch=3), dict(steps=7, batch=1), dict(steps=16, batch=2)]
+    # one backwards behind one forwards, both without any state that is given
+    yield "layers", model(
+        [node("GRU", "x w r b", "a last", hidden_size=4, linear_before_reset=1), node("Squeeze", "a one", "s"),
+         node("RNN", "s v u", "y first", hidden_size=6, direction="reverse", activations=["Relu"])],
+        {"x": (FLOAT, ["steps", "batch", 3])}, {"y": (FLOAT, 4), "last": (FLOAT, 3), "first": (FLOAT, 3)},
+        {"w": floats(1, 12, 3), "r": floats(1, 12, 4) / 4, "b": floats(1, 24), "one": ints(1), "v": floats(1, 6, 4),
+         "u": floats(1, 6, 6) / 8}), [
+            dict(steps=1, batch=1), dict(steps=2, batch=3), dict(steps=9, batch=2), dict(steps=64, batch=1)]
+    # axes that do not come first, and both directions, with a value from outside
+    body = helper.make_graph(
+        [node("Mul", "state w", "kept"), node("Add", "kept a", "sum"), node("Add", "sum b", "next"), node("Tanh", "next", "shown"),
+         node("Sub", "a b", "apart")], "body",
+        [helper.make_tensor_value_info(name, FLOAT, None) for name in ("state", "a", "b")],
+        [helper.make_tensor_value_info(name, FLOAT, None) for name in ("next", "shown", "apart")])
+    yield "scan", model(
+        [node("Scan", "s x y", "last all differences", body=body, num_scan_inputs=2, scan_input_axes=[1, 0], scan_input_directions=[0, 1],
+              scan_output_axes=[1, -1], scan_output_directions=[1, 0])],
+        {"s": (FLOAT, ["batch", 3]), "x": (FLOAT, ["batch", "steps", 3]), "y": (FLOAT, ["steps", "batch", 3])},
+        {"last": (FLOAT, 2), "all": (FLOAT, 3), "differences": (FLOAT, 3)}, {"w": floats(3) / 4}), [
+            dict(steps=1, batch=2), dict(steps=2, batch=1), dict(steps=5, batch=3), dict(steps=30, batch=2)]
+    # as often as there are columns, and one more time, with the number of the iteration
+    body = helper.make_graph(
+        [node("Cast", "i", "number", to=FLOAT), node("Mul", "state half", "kept"), node("Add", "kept number", "next"),
+         node("Neg", "next", "shown"), node("Identity", "go", "on")], "body",
+        [helper.make_tensor_value_info("i", INT, []), helper.make_tensor_value_info("go", TensorProto.BOOL, []),
+         helper.make_tensor_value_info("state", FLOAT, None)],
+        [helper.make_tensor_value_info("on", TensorProto.BOOL, []), helper.make_tensor_value_info("next", FLOAT, None),
+         helper.make_tensor_value_info("shown", FLOAT, None)])
+    yield "loop", model(
+        [node("Shape", "x", "shape"), node("Gather", "shape one", "columns"), node("Add", "columns one", "trips"),
+         node("Loop", "trips - x", "y all", body=body)], {"x": (FLOAT, ["rows", "columns"])}, {"y": (FLOAT, 2), "all": (FLOAT, 3)},
+        {"one": ints(1)[0], "half": np.float32(0.5)}), [dict(rows=2, columns=1), dict(rows=1, columns=6), dict(rows=3, columns=11)]
+
+
+    # until a sum is large, or all columns are gone through
+    body = helper.make_graph(
+        [node("Mul", "state two", "next"), node("ReduceMax", "next", "most", keepdims=0), node("Less", "most enough", "on")], "body",
+        [helper.make_tensor_value_info("i", INT, []), helper.make_tensor_value_info("go", TensorProto.BOOL, []),
+         helper.make_tensor_value_info("state", FLOAT, None)],
+        [helper.make_tensor_value_info("on", TensorProto.BOOL, []), helper.make_tensor_value_info("next", FLOAT, None)])
+    yield "until", model(
+        [node("Shape", "x", "shape"), node("Gather", "shape one", "columns"), node("Loop", "columns - x", "y", body=body)],
+        {"x": (FLOAT, ["rows", "columns"])}, {"y": (FLOAT, 2)},
+        {"one": ints(1)[0], "two": np.float32(2), "enough": np.float32(100)}), [
+            dict(rows=2, columns=1), dict(rows=1, columns=5), dict(rows=3, columns=12), dict(rows=1, columns=13)]
+    # with the batch in front, which ONNX Runtime does not take
+    weights = {"w": floats(2, 12, 3), "r": floats(2, 12, 4), "b": floats(2, 24)}
+    inputs = {"x": (FLOAT, ["batch", "steps", 3]), "lengths": (TensorProto.INT32, ["batch"]), "h": (FLOAT, ["batch", 2, 4])}
+    outputs = {"y": (FLOAT, 4), "last": (FLOAT, 3)}
+    about = dict(direction="bidirectional", hidden_size=4)
+    turned = [node("Transpose", "x", "xt", perm=[1, 0, 2]), node("Transpose", "h", "ht", perm=[1, 0, 2]),
+              node("GRU", "xt w r b lengths ht", "yt lt", **about), node("Transpose", "yt", "y", perm=[2, 0, 1, 3]),
+              node("Transpose", "lt", "last", perm=[1, 0, 2])]
+    yield ("batchwise", model([node("GRU", "x w r b lengths h", "y last", layout=1, **about)], inputs, outputs, weights),
+           [dict(steps=1, batch=1), dict(steps=4, batch=2), dict(steps=11, batch=3)],
+           runtime(model(turned, inputs, outputs, weights)))
+    # the state of a token mixer, and of the convolution before it, as they come in and go out
+    mixers = model(
+        [node("CausalConvWithState", "x w b before", "c after", activation="silu"), node("Transpose", "c", "t", perm=[0, 2, 1]),
+         node("Split", "t sizes", "q wide v g r", axis=2), node("Mul", "wide quarter", "k"), node("Abs", "g", "faded"),
+         node("Neg", "faded", "decay"), node("Sigmoid", "r", "rate"),
+         node("LinearAttention", "q k v state decay rate", "y last", q_num_heads=4, kv_num_heads=2, update_rule="gated_delta")],
+        {"x": (FLOAT, ["batch", 26, "steps"]), "before": (FLOAT, ["batch", 26, 3]), "state": (FLOAT, ["batch", 2, 3, 2])},
+        {"y": (FLOAT, 3), "after": (FLOAT, 3), "last": (FLOAT, 4)},
+        {"w": floats(26, 1, 4), "b": floats(26), "sizes": ints(12, 6, 4, 2, 2), "quarter": np.float32(0.25)}, opset=27)
+    yield "mixers", mixers, [dict(steps=1, batch=2), dict(steps=2, batch=1), dict(steps=5, batch=3), dict(steps=70, batch=1)], reference(mixers)
+
+
+    # a recurrence in each branch, of which one runs
+    lstm = lambda name, direction: helper.make_graph(
+        [node("LSTM", "x w r", f"{name}_y {name}_h", direction=direction, hidden_size=4)], name, [],
+        [helper.make_tensor_value_info(f"{name}_{part}", FLOAT, None) for part in "yh"])
+    yield "either", model(
+        [node("ReduceSum", "x", "sum", keepdims=0), node("Less", "sum zero", "low"),
+         node("If", "low", "y h", then_branch=lstm("back", "reverse"), else_branch=lstm("forth", "forward"))],
+        {"x": (FLOAT, ["steps", "batch", 3])}, {"y": (FLOAT, 4), "h": (FLOAT, 3)},
+        {"w": floats(1, 16, 3), "r": floats(1, 16, 4), "zero": np.float32(0)}), [
+            dict(steps=at + 1, batch=1 + at % 3) for at in range(6)]
+    # one element is left of sequences of some lengths only
+    yield "squeezed", model(
+        [node("Conv", "x w", "c", strides=[4]), node("MaxPool", "c", "p", kernel_shape=[2], strides=[2]),
+         node("Squeeze", "p last", "s"), node("Neg", "s", "y")],
+        {"x": (FLOAT, ["batch", 2, "length"])}, {"y": (FLOAT, 2)}, {"w": floats(3, 2, 3), "last": ints(2)}), [
+            dict(batch=1, length=7), dict(batch=2, length=14), dict(batch=3, length=10)]
+    # a decoder's attention as it is written for ONNX Runtime: the total length follows from the mask's extent
+    yield "grouped", model(
+        [node("MatMul", "x w", "all"), node("Shape", "mask", "extents"), node("Split", "extents", "batch total", num_outputs=2),
+         node("Cast", "total", "total32", to=TensorProto.INT32), node("Sub", "total one", "before"),
+         node("Cast", "before", "before32", to=TensorProto.INT32), node("Expand", "before32 batch", "lengths"),
+         node("GroupQueryAttention", "all - - keys values lengths total32 cosine sine", "y key value", domain="com.microsoft",
+              num_heads=2, kv_num_heads=1, do_rotary=1)],
+        {"x": (FLOAT, ["batch", "new", 4]), "mask": (FLOAT, ["batch", "total"]),
+         "keys": (FLOAT, ["batch", 1, "past", 16]), "values": (FLOAT, ["batch", 1, "past", 16])},
+        {"y": (FLOAT, 3), "key": (FLOAT, 4), "value": (FLOAT, 4)},
+        {"w": floats(4, 64), "cosine": floats(32, 8), "sine": floats(32, 8), "one": ints(1)}, domains=["com.microsoft"]), [
+            dict(batch=2, new=1, past=3, total=4), dict(batch=1, new=1, past=20, total=21), dict(batch=1, new=3, past=7, total=10)]
+
+
+def runtime(net):
+    session = onnxruntime.InferenceSession(net.SerializeToString())
+    return lambda feed: session.run(None, feed)
+
+
+def reference(net):
+    evaluator = ReferenceEvaluator(net)
+    return lambda feed: evaluator.run(None, feed)
+
+
+def main():
+    for name, net, cases, *run in networks():
+        run = run[0] if run else runtime(net)
+        shutil.rmtree(HERE / name, ignore_errors=True)
+        (HERE / name).mkdir(parents=True)
+        onnx.save(net, HERE / name / "model.onnx")
+        for at, extents in enumerate(cases):
+            case = HERE / name / f"case_{at}"
+            case.mkdir()
+            feed = {}
+            for i, value in enumerate(net.graph.input):
+                dims = value.type.tensor_type.shape.dim
+                named = lambda axis, dim: dim.dim_param if dim.dim_param in extents else f"{value.name}[{axis}]"
+                shape = [dim.dim_value or extents[named(axis, dim)] for axis, dim in enumerate(dims)]
+                is_length = value.type.tensor_type.elem_type == TensorProto.INT32
+                feed[value.name] = RANDOM.integers(1, extents["steps"] + 1, shape).astype(np.int32) if is_length else floats(*shape)
+                (case / f"input_{i}.pb").write_bytes(numpy_helper.from_array(feed[value.name]).SerializeToString())
+            for i, value in enumerate(run(feed)):
+                (case / f"output_{i}.pb").write_bytes(numpy_helper.from_array(value).SerializeToString())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+J@þÑA‘DÂAç½AMJÁA»ÃAœ\<BXBBþÅBŽc	AóÂdøÂxCAEK‡Aµ%õA×ä£A

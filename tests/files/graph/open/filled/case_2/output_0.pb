@@ -1,0 +1,2 @@
+JÄßÛhBe
+tB†P†BäùµBš‚ëBÌŽ©BL¨ÇB½–B&5hBz¢BìyºBKË¬BõZ–B¹Ô¨B²xªB2‚žBàwBžmÂBÎ>ÏBft¤Bª`“Bª|ÀB»+˜B…Ž¤B›=\BºŽsÀžqBt©/B´ŽžB™€OBBŸÈB‡tÏB§¯BÜM‘BÕŸ¢B˜š@CE§ÊÁrŠC¥ŽCZCzAB²”y@€@™BÊ4¡Bcå‘Bò2ƒB *}B•l”BZÇ”B
