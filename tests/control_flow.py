@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
 """Compares recurrent operators, loops, branches, functions and the run-time library with ONNX Runtime.
 
-usage: control_flow.py [--compiled] [--count N] [--seed S] [TEXT]
+usage: control_flow.py [--compiled] [--open] [--count N] [--seed S] [TEXT]
 
 --compiled: through untuned artifacts, compiled for this machine and run
+--open: only networks with a number of steps, or a batch, and these are known only when they run
 --count N: so many random networks of each kind (default 6)
 TEXT: only kinds with this in their name
 
@@ -50,16 +51,22 @@ def constant(array, name):
 class Case:
     """A network, and what it is run on."""
 
-    def __init__(self, nodes, inputs, outputs, constants=(), functions=(), opset=21):
+    def __init__(self, nodes, inputs, outputs, constants=(), functions=(), opset=21, open={}):
+        """`open`: by input, names for extents that are known only when the network runs, where it is asked to be so."""
         inputs = {name: np.ascontiguousarray(array) for name, array in inputs.items()}
         graph = helper.make_graph(nodes, "case", [value(name, array) for name, array in inputs.items()],
                                   [helper.make_empty_tensor_value_info(name) for name in outputs],
                                   [constant(array, name) for name, array in dict(constants).items()])
         opsets = [helper.make_opsetid("", opset)] + [helper.make_opsetid(f.domain, 1) for f in functions[:1]]
+        self.open = open
         self.model = helper.make_model(graph, opset_imports=opsets, functions=list(functions), ir_version=10)
         self.inputs = inputs
 
-    def write(self, folder):
+    def write(self, folder, is_open):
+        for about in self.model.graph.input if is_open else []:
+            for dim, name in zip(about.type.tensor_type.shape.dim, self.open.get(about.name, [])):
+                if name is not None:
+                    dim.dim_param = name
         data = folder / "test_data_set_0"
         data.mkdir(parents=True)
         # the compiler needs no types of outputs, ONNX Runtime infers them
@@ -106,7 +113,8 @@ def recurrent(kind, random):
     if kind == "GRU" and some():
         attributes["linear_before_reset"] = 1
     outputs = ["y", "y_h", "y_c"][: 3 if kind == "LSTM" else 2]
-    return Case([helper.make_node(kind, names, outputs, **attributes)], inputs, outputs, weights)
+    open = {"x": ["steps", "batch", None], "lengths": ["batch"], "h": [None, "batch", None], "c": [None, "batch", None]}
+    return Case([helper.make_node(kind, names, outputs, **attributes)], inputs, outputs, weights, open=open)
 
 
 def branch(random):
@@ -170,7 +178,8 @@ def scan(random):
                              [vector("n"), typed("more", TensorProto.INT64, []), vector("p"), vector("d")])
     node = helper.make_node("Scan", ["h", "zero", "x", "y"], ["last", "steps", "ps", "ds"], body=body, num_scan_inputs=2, scan_input_axes=axes,
                             scan_input_directions=directions, scan_output_axes=out_axes, scan_output_directions=out_directions)
-    return Case([node], inputs, ["last", "steps", "ps", "ds"], {"half": np.float32(0.5), "one": np.int64(1), "zero": np.int64(0)})
+    open = {name: [None] * axis + ["steps"] for name, axis in zip("xy", axes)}
+    return Case([node], inputs, ["last", "steps", "ps", "ds"], {"half": np.float32(0.5), "one": np.int64(1), "zero": np.int64(0)}, open=open)
 
 
 def top_k(random):
@@ -231,7 +240,7 @@ def inside(random):
     nodes = [helper.make_node("Scan", ["h", "x"], ["last", "places"], body=body, num_scan_inputs=1), helper.make_node("Concat", ["last", "h"], ["joined"], axis=0)]
     draw = lambda *shape: random.standard_normal(shape).astype(np.float32) * np.float32(0.3)
     constants = {"two": np.array([2], np.int64), "first": np.array([0], np.int64), "wx": draw(1, 18, 6), "wr": draw(1, 18, 6)}
-    return Case(nodes, inputs, ["joined", "places"], constants)
+    return Case(nodes, inputs, ["joined", "places"], constants, open={"x": ["steps"]})
 
 
 KINDS = {"lstm": lambda r: recurrent("LSTM", r), "gru": lambda r: recurrent("GRU", r), "rnn": lambda r: recurrent("RNN", r), "if": branch, "loop": loop, "while": until,
@@ -247,6 +256,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("text", nargs="?", default="")
     parser.add_argument("--compiled", action="store_true")
+    parser.add_argument("--open", action="store_true")
     parser.add_argument("--count", type=int, default=6)
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
@@ -255,8 +265,10 @@ def main():
         made = 0
         for kind in KINDS:
             for number in range(options.count if options.text in kind else 0):
-                network(kind, options.seed, number).write(pathlib.Path(folder) / f"{kind}_{number}")
-                made += 1
+                case = network(kind, options.seed, number)
+                if case.open or not options.open:
+                    case.write(pathlib.Path(folder) / f"{kind}_{number}", options.open)
+                    made += 1
         # none may be refused
         reasons = pathlib.Path(folder) / "reasons.txt"
         reasons.write_text("# none\n")
