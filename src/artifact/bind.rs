@@ -6,8 +6,9 @@ use std::collections::{BTreeSet, HashMap};
 use super::error::ArtifactError;
 use super::extents::{self, Living};
 use super::live;
-use super::manifest::Port;
+use super::manifest::{Port, StatePort};
 use super::memory::{self, Block, MemoryPlan};
+use super::ports::Ports;
 use super::tables::{Argument, ExtentTables, Place};
 use super::weights::{Entry, Layout};
 use crate::graph::{Binding, Call, Callee, Motion, Network, NetworkBuffer, Region, RegionKind, Source};
@@ -20,6 +21,7 @@ use crate::workload::{Expr, Index, Role, TensorId};
 pub struct Bound {
     pub inputs: Vec<Port>,
     pub outputs: Vec<Port>,
+    pub states: Vec<StatePort>,
     pub memory: MemoryPlan,
     pub weights: Layout,
     /// How the weights are made, in the order in which they are written.
@@ -41,7 +43,7 @@ pub enum Pack {
     Setup { call: usize },
 }
 
-/// What is packed alike is packed once: the task, and the constants that it takes.
+/// What is packed alike is packed once: by the first task with such a setup, and the constants that it takes.
 type PackKey = (usize, Vec<Binding>);
 
 /// Binds all calls, for versions of the network that take the same arguments: `versions` holds the nests of
@@ -52,18 +54,18 @@ type PackKey = (usize, Vec<Binding>);
 pub fn bind(network: &Network, versions: &[Vec<&Nest>]) -> Result<Bound, ArtifactError> {
     versions.iter().try_for_each(|nests| check(network, nests))?;
     let nests = versions.first().ok_or_else(|| ArtifactError::Internal("no version to bind".into()))?;
-    let (inputs, outputs, ports) = ports(network);
+    let ports = Ports::of(network);
     let living = living(network);
     let (memory, arena) = plan_memory(network, &living);
     live::check(network, &arena, memory.arena_bytes)?;
     let (mut extents, block_of) = match network.symbols.is_empty() {
         true => (None, vec![None; network.buffers.len()]),
         false => {
-            let (tables, block_of) = extents::tables(network, &living, &memory.offsets)?;
+            let (tables, block_of) = extents::tables(network, &ports, &living, &memory.offsets)?;
             (Some(tables), block_of)
         }
     };
-    let mut found = Weights::default();
+    let mut found = Weights { setups: alike_setups(nests), ..Weights::default() };
     let mentions_of: Vec<Vec<Vec<bool>>> =
         versions.iter().map(|nests| nests.iter().map(|nest| body_mentions(nest)).collect()).collect();
     let is_read =
@@ -111,8 +113,9 @@ pub fn bind(network: &Network, versions: &[Vec<&Nest>]) -> Result<Bound, Artifac
         let offset = binding.map_or(0, |b| bytes(b.offset, b.buffer) as u64);
         let place = match (entry, binding.map(|b| (b.buffer, &network.buffers[b.buffer].source))) {
             (Some(entry), _) => Place::Weights { offset: weights.offsets[entry] + offset },
-            (None, Some((buffer, Source::Input(_)))) => Place::Input { index: ports[buffer], offset },
-            (None, Some((buffer, Source::Output(_)))) => Place::Output { index: ports[buffer], offset },
+            (None, Some((buffer, Source::Input(_) | Source::Output(_)))) => {
+                ports.places[buffer].map_or(Place::Unused, |place| place.later(offset))
+            }
             (None, Some((buffer, Source::Intermediate))) => match block_of[buffer] {
                 Some(block) => Place::Block { block, offset },
                 None => Place::Arena { offset: arena[buffer] + offset },
@@ -140,7 +143,8 @@ pub fn bind(network: &Network, versions: &[Vec<&Nest>]) -> Result<Bound, Artifac
     if let Some(tables) = &mut extents {
         tables.shifts = extents::shifts(network, &arguments, &conditions);
     }
-    Ok(Bound { inputs, outputs, memory, weights, packs, arguments, conditions, extents })
+    let Ports { inputs, outputs, states, .. } = ports;
+    Ok(Bound { inputs, outputs, states, memory, weights, packs, arguments, conditions, extents })
 }
 
 /// The tensors of the weights file, as they are found.
@@ -151,6 +155,8 @@ struct Weights {
     /// By buffer.
     raw: HashMap<usize, usize>,
     packed: HashMap<PackKey, usize>,
+    /// By task: the first one whose kernel packs alike.
+    setups: Vec<usize>,
 }
 
 impl Weights {
@@ -166,7 +172,7 @@ impl Weights {
 
     /// The first entry of what a call's setup packs.
     fn packed(&mut self, number: usize, task: usize, call: &Call, nest: &Nest) -> usize {
-        *self.packed.entry(pack_key(task, call, nest)).or_insert_with(|| {
+        *self.packed.entry(pack_key(self.setups[task], call, nest)).or_insert_with(|| {
             self.packs.push(Pack::Setup { call: number });
             let first = self.entries.len();
             self.entries.extend(packed_entries(number, nest));
@@ -214,23 +220,6 @@ fn check(network: &Network, nests: &[&Nest]) -> Result<(), ArtifactError> {
         }
     }
     Ok(())
-}
-
-/// Inputs, outputs, and for each buffer its position among them.
-fn ports(network: &Network) -> (Vec<Port>, Vec<Port>, Vec<usize>) {
-    let (mut inputs, mut outputs, mut positions) = (Vec::new(), Vec::new(), vec![0; network.buffers.len()]);
-    for (number, buffer) in network.buffers.iter().enumerate() {
-        let (ports, name) = match &buffer.source {
-            Source::Input(name) => (&mut inputs, name),
-            Source::Output(name) => (&mut outputs, name),
-            Source::Constant(_) | Source::Intermediate => continue,
-        };
-        positions[number] = ports.len();
-        let dtype = buffer.dtype.name().to_string();
-        let extents = extents::described(network, buffer);
-        ports.push(Port { name: name.clone(), dtype, shape: buffer.shape.clone(), extents });
-    }
-    (inputs, outputs, positions)
 }
 
 /// The plan, and the offset of each buffer that is an intermediate.
@@ -298,6 +287,14 @@ fn outliving(network: &Network, region: &Region) -> BTreeSet<usize> {
 
 fn is_constant(buffer: &NetworkBuffer) -> bool {
     matches!(buffer.source, Source::Constant(_))
+}
+
+/// By task, the first whose setup is the same: programs of one computation for other extents often are.
+fn alike_setups(nests: &[&Nest]) -> Vec<usize> {
+    let mut first: HashMap<String, usize> = HashMap::new();
+    let setup = |nest: &Nest| Nest { body: Vec::new(), ..nest.clone() }.to_string();
+    let alike = |(task, nest): (usize, &&Nest)| *first.entry(setup(nest)).or_insert(task);
+    nests.iter().enumerate().map(alike).collect()
 }
 
 fn pack_key(task: usize, call: &Call, nest: &Nest) -> PackKey {

@@ -26,6 +26,7 @@ pub struct Code {
 const COMMON_OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/common.o"));
 const LIBRARY_OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/library.o"));
 const EXTENTS_OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/extents.o"));
+const STATE_OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/state.o"));
 const CPU_OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/cpu.o"));
 const CUDA_OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/cuda.o"));
 
@@ -55,7 +56,7 @@ pub fn check_targets<'t>(targets: impl IntoIterator<Item = &'t Target>) -> Resul
 }
 
 /// Whether these machines can run a network: GPUs repeat nothing, branch nowhere, have no run-time library,
-/// and take inputs of fixed extents alone.
+/// keep no states, and take inputs of fixed extents alone.
 ///
 /// # Errors
 /// [`ArtifactError::OnGpu`]
@@ -68,6 +69,7 @@ pub fn check_network<'t>(
         Callee::Library(routine) => Some(format!("the routine `{routine}`")),
     }) {
         None if !network.symbols.is_empty() => "extents that are known only at run time".to_string(),
+        None if !network.carried.is_empty() => "states that are kept from run to run".to_string(),
         None if network.regions.is_empty() => return Ok(()),
         None => "loops or branches at run time".to_string(),
         Some(routine) => routine,
@@ -139,6 +141,7 @@ fn for_cpu(nests: &[&Nest], cpu: &Cpu) -> Result<Code, ArtifactError> {
         ("cpu.o", CPU_OBJECT.to_vec()),
         ("extents.o", EXTENTS_OBJECT.to_vec()),
         ("library.o", LIBRARY_OBJECT.to_vec()),
+        ("state.o", STATE_OBJECT.to_vec()),
         ("runtime.o", codegen::RUNTIME_OBJECT.to_vec()),
     ];
     Ok(Code { kernels: Kernels::Cpu(CpuKernels { workspace_bytes, features, symbols }), objects, texts: Vec::new() })

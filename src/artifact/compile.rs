@@ -10,11 +10,11 @@ use super::bind::{self, Bound, Pack};
 use super::code;
 use super::error::ArtifactError;
 use super::formula::CompiledSymbol;
-use super::header::header;
+use super::header::{Ports, header};
 use super::link::link;
 use super::manifest::{
-    CompiledCall, CompiledRegion, CompiledSchedule, CompiledTask, CompiledVersion, FIXED_FORMAT, FORMAT, MANIFEST_FILE,
-    Manifest, Memory, WEIGHTS_FILE, digest, header_file, is_identifier, library_file, output_files,
+    CompiledCall, CompiledRegion, CompiledSchedule, CompiledTask, CompiledVersion, MANIFEST_FILE, Manifest, Memory,
+    WEIGHTS_FILE, digest, header_file, is_identifier, library_file, output_files,
 };
 use super::schedule::{Schedule, Version};
 use super::tables::{TableCall, Tables, assembly};
@@ -73,7 +73,9 @@ pub fn compile(
     enter(progress, Step::Kernels)?;
     let code = code::code(network, &versions, &bound)?;
     let with_arguments = network.calls.iter().zip(&bound.arguments);
-    let calls: Vec<_> = with_arguments.map(|(call, arguments)| TableCall { callee: &call.callee, arguments }).collect();
+    let calls: Vec<_> = with_arguments
+        .map(|(call, arguments)| TableCall { callee: &call.callee, numbers: call.parameters.len(), arguments })
+        .collect();
     let regions: Vec<_> = network.regions.iter().zip(bound.conditions.iter().copied()).collect();
     let tables = Tables {
         name,
@@ -82,6 +84,7 @@ pub fn compile(
         arena_bytes: bound.memory.arena_bytes,
         inputs: &bound.inputs,
         outputs: &bound.outputs,
+        states: &bound.states,
         tasks: network.tasks.len(),
         calls: &calls,
         regions: &regions,
@@ -92,7 +95,8 @@ pub fn compile(
     let exported: Vec<String> = tables.functions().map(|function| format!("{name}_{function}")).collect();
     let architecture = Architecture::here().map_err(codegen::CodegenError::from)?;
     link(&exported, &assembly(&tables, architecture)?, &code.texts, &code.objects, &file(&library_file(name)))?;
-    let header = header(name, code.kernels.kind(), &bound.inputs, &bound.outputs, &network.symbols);
+    let ports = Ports { inputs: &bound.inputs, outputs: &bound.outputs, states: &bound.states };
+    let header = header(name, code.kernels.kind(), &ports, &network.symbols);
     write(&file(&header_file(name)), header.as_bytes())?;
 
     enter(progress, Step::Hashing)?;
@@ -107,8 +111,8 @@ pub fn compile(
         nodes: task.nodes.clone(),
         workload: task.workload.to_string(),
     });
-    let manifest = Manifest {
-        format: if network.symbols.is_empty() { FIXED_FORMAT } else { FORMAT },
+    let mut manifest = Manifest {
+        format: 0,
         tilescribe: env!("CARGO_PKG_VERSION").to_string(),
         name: name.to_string(),
         versions: versions.iter().map(compiled).collect(),
@@ -116,6 +120,7 @@ pub fn compile(
         inputs: bound.inputs,
         output_files: output_files(&bound.outputs),
         outputs: bound.outputs,
+        states: bound.states,
         memory: Memory {
             arena_bytes: bound.memory.arena_bytes,
             intermediate_bytes: bound.memory.sum_bytes,
@@ -128,6 +133,7 @@ pub fn compile(
         regions: network.regions.iter().map(CompiledRegion::of).collect(),
         files,
     };
+    manifest.format = manifest.least_format();
     let text = serde_json::to_string_pretty(&manifest).map_err(|error| ArtifactError::Internal(error.to_string()))?;
     write(&file(MANIFEST_FILE), text.as_bytes())?;
     scratch.replace(options.folder).map_err(|source| ArtifactError::write(options.folder, source))?;

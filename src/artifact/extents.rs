@@ -7,8 +7,9 @@ use super::error::ArtifactError;
 use super::formula::{self, Formula};
 use super::manifest::RunTimeExtent;
 use super::memory;
+use super::ports::Ports;
 use super::tables::{Argument, Choice, Extent, ExtentTables, Shift, TableBlock};
-use crate::graph::{Binding, Network, NetworkBuffer, Region, RegionKind, RunTime, Source};
+use crate::graph::{Binding, Network, NetworkBuffer, Region, RegionKind, RunTime};
 use crate::workload::{Index, Interval, Parameter, Var};
 
 /// An intermediate in the arena: its buffer, and the calls that need it.
@@ -21,13 +22,10 @@ pub(super) type Living = (usize, memory::Block);
 /// [`ArtifactError::Internal`] where a call gives its kernel too few numbers.
 pub(super) fn tables(
     network: &Network,
+    ports: &Ports,
     arena: &[Living],
     offsets: &[u64],
 ) -> Result<(ExtentTables, Vec<Option<usize>>), ArtifactError> {
-    let ports = |wanted: fn(&Source) -> bool| -> Vec<Extent> {
-        let buffers = network.buffers.iter().filter(|buffer| wanted(&buffer.source));
-        buffers.flat_map(|buffer| extents(network, buffer)).collect()
-    };
     let blocks: Vec<memory::Block> = arena.iter().map(|(_, block)| *block).collect();
     let (order, below) = memory::stacked(&blocks, offsets);
     let mut block_of = vec![None; network.buffers.len()];
@@ -40,8 +38,11 @@ pub(super) fn tables(
     }
     let tables = ExtentTables {
         symbols: network.symbols.clone(),
-        inputs: ports(|source| matches!(source, Source::Input(_))),
-        outputs: ports(|source| matches!(source, Source::Output(_))),
+        inputs: ports.input_extents.clone(),
+        outputs: ports.output_extents.clone(),
+        states: ports.state_extents.clone(),
+        grown: ports.grown.clone(),
+        given: ports.given.clone(),
         blocks: table,
         parameters: parameters(network)?,
         counts: network.regions.iter().map(count).collect(),
@@ -98,14 +99,14 @@ fn choices(network: &Network) -> Vec<Choice> {
 fn parameters(network: &Network) -> Result<Vec<(Index, Parameter)>, ArtifactError> {
     let mut found = Vec::new();
     for (number, call) in network.calls.iter().enumerate() {
-        let taken = call.task().map_or(&[][..], |task| &network.tasks[task].workload.parameters);
+        let taken = call.numbers(&network.tasks);
         if taken.len() != call.parameters.len() {
             let (given, taken) = (call.parameters.len(), taken.len());
             return Err(ArtifactError::Internal(format!(
                 "call {number} gives {given} numbers, its kernel takes {taken}"
             )));
         }
-        found.extend(call.parameters.iter().cloned().zip(taken.iter().copied()));
+        found.extend(call.parameters.iter().cloned().zip(taken));
     }
     Ok(found)
 }

@@ -45,7 +45,7 @@ pub struct CompiledSymbol {
     pub name: String,
     pub low: i64,
     pub high: i64,
-    /// `None`: it is the extent of an input's axis.
+    /// `None`: it is the extent of an input's axis, or the rows of a state.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub computed: Option<Computed>,
 }
@@ -103,7 +103,7 @@ impl Computed {
     fn of(origin: &Origin) -> Option<Computed> {
         let pair = |x: &Index, y: &Index| Some((Formula::of(x)?, Formula::of(y)?));
         match origin {
-            Origin::Axis { .. } => None,
+            Origin::Axis { .. } | Origin::Rows { .. } => None,
             Origin::Product(x, y) => pair(x, y).map(|(x, y)| Computed::Product(x, y)),
             Origin::Quotient(x, y) => pair(x, y).map(|(x, y)| Computed::Quotient(x, y)),
             Origin::Minimum(x, y) => pair(x, y).map(|(x, y)| Computed::Minimum(x, y)),

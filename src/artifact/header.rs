@@ -2,15 +2,24 @@
 
 use std::fmt::Write;
 
-use super::manifest::Port;
+use super::manifest::{Growth, Port, StatePort};
 use crate::graph::Symbols;
 use crate::target::Kind;
 use crate::workload::{DType, Parameter};
 
+/// What goes in and comes out, and what a model keeps.
+#[derive(Clone, Copy, Debug)]
+pub struct Ports<'a> {
+    pub inputs: &'a [Port],
+    pub outputs: &'a [Port],
+    pub states: &'a [StatePort],
+}
+
 /// The declarations, with the network's name in front of every function.
-pub fn header(name: &str, kind: Kind, inputs: &[Port], outputs: &[Port], symbols: &Symbols) -> String {
+pub fn header(name: &str, kind: Kind, ports: &Ports<'_>, symbols: &Symbols) -> String {
     let upper = name.to_ascii_uppercase();
-    let ports = format!("{}{}{}", list("inputs", inputs), list("outputs", outputs), ranges(symbols));
+    let Ports { inputs, outputs, states } = *ports;
+    let listed = [list("inputs", inputs), list("outputs", outputs), list_states(states), ranges(symbols)].concat();
     let extents = if symbols.is_empty() { &FIXED } else { &RUN_TIME };
     let types: Vec<String> = DType::ALL
         .iter()
@@ -29,7 +38,9 @@ pub fn header(name: &str, kind: Kind, inputs: &[Port], outputs: &[Port], symbols
         .replace("@SHAPE@", extents.shape)
         .replace("@SET@", extents.set)
         .replace("@LEAST@", extents.least)
-        .replace("@PORTS@", &ports)
+        .replace("@STATES@", if states.is_empty() { "" } else { STATES })
+        .replace("@PORTS@", &listed)
+        .replace("@HELD@", &states.len().to_string())
         .replace("@TYPES@", &types.join("\n"))
         .replace("@UPPER@", &upper)
         .replace("@NAME@", name)
@@ -43,6 +54,22 @@ fn list(what: &str, ports: &[Port]) -> String {
     for (number, port) in ports.iter().enumerate() {
         let (name, shape) = (in_comment(&port.name, "*/@ "), in_comment(&port.shape_text(), "@"));
         let _ = writeln!(text, " *   {number}: {name}, {}[{shape}]", port.dtype);
+    }
+    text
+}
+
+/// The same for states.
+fn list_states(states: &[StatePort]) -> String {
+    let mut text = String::new();
+    for (number, StatePort { input, output, grows }) in states.iter().enumerate() {
+        text.push_str(if number == 0 { " * states, which a model keeps from run to run:\n" } else { "" });
+        let (name, output) = (in_comment(&input.name, "*/@ "), in_comment(output, "*/@ "));
+        let shape = in_comment(&input.shape_text(), "@");
+        let room = match grows {
+            Some(Growth { axis, capacity }) => format!("grows along axis {axis}, up to {capacity}"),
+            None => "is replaced".to_string(),
+        };
+        let _ = writeln!(text, " *   {number}: {name}, {}[{shape}]: {output} {room}", input.dtype);
     }
     text
 }
@@ -84,7 +111,8 @@ const RUN_TIME: Extents = Extents {
 /* Says which extents the inputs of the runs to come have: by input, in the order of @NAME@_inputs, an array of its extents (NULL where
  * it has none). Everything that depends on them is computed here, and nothing at all where they are what they were. Memory grows to
  * what the largest of them needed. Extents belong to the model: where threads run different ones at the same time, each has a model of
- * its own, which shares the weights. After a failure no extents are set. Returns as @NAME@_create does. */
+ * its own, which shares the weights. After a failure no extents are set. Where states grow, what depends
+ * on their rows is computed anew before the next run. Returns as @NAME@_create does. */
 int @NAME@_set_extents(@NAME@_model *model, const int64_t *const *shapes);
 
 /* Writes the extents that an output has in these runs: as many as its rank. Arrays hold that many elements, and no gaps. */
@@ -100,6 +128,29 @@ const int64_t *@NAME@_input_least(size_t number);
 const int64_t *@NAME@_output_least(size_t number);
 ",
 };
+
+/// Where a model keeps states.
+const STATES: &str = "
+#define @UPPER@_STATES @HELD@
+
+/* What a state is as the input of its name; NULL where there is no such state. Neither its input nor its output is given to runs. */
+const @NAME@_tensor *@NAME@_state(size_t number);
+
+/* Forgets what runs have left: states are zero, and those that grow have no rows, as after @NAME@_create. All functions about states
+ * return as @NAME@_create does. */
+int @NAME@_reset(@NAME@_model *model);
+
+/* Takes states that grow back to their first rows, of which there are so many: what later runs appended is forgotten. Only where no
+ * state is replaced. */
+int @NAME@_rewind(@NAME@_model *model, int64_t rows);
+
+/* Reads a state: its shape, as many extents as its rank, and its elements as a dense array. */
+int @NAME@_state_shape(@NAME@_model *model, size_t number, int64_t *shape);
+int @NAME@_get_state(@NAME@_model *model, size_t number, void *data);
+
+/* Writes one. Where states grow, all of them need as many rows before the next run. */
+int @NAME@_set_state(@NAME@_model *model, size_t number, const int64_t *shape, const void *data);
+";
 
 /// What differs between machines.
 struct Own {
@@ -190,7 +241,7 @@ typedef struct @NAME@_model @NAME@_model;
 @CREATE@@SET@
 /* Computes all outputs from all inputs, in the order of @NAME@_inputs and @NAME@_outputs. Returns as @NAME@_create does.@RUN@
 int @NAME@_run(@NAME@_model *model, const void *const *inputs, void *const *outputs);
-@MORE@
+@MORE@@STATES@
 /* Gives everything back. NULL is allowed. */
 void @NAME@_destroy(@NAME@_model *model);
 
@@ -223,7 +274,8 @@ mod tests {
             extents: Default::default(),
         };
         for kind in [Kind::Cpu, Kind::Gpu] {
-            let text = header("net", kind, std::slice::from_ref(&port), &[], &Symbols::default());
+            let ports = Ports { inputs: std::slice::from_ref(&port), outputs: &[], states: &[] };
+            let text = header("net", kind, &ports, &Symbols::default());
             assert_eq!(text.matches("*/").count(), text.matches("/*").count());
             assert!(text.contains("f32[1, 3]") && !text.contains("int main") && !text.contains('@'), "{text}");
         }

@@ -20,9 +20,11 @@ use crate::target::{Kind, Target, TargetError};
 use crate::workload::DType;
 
 /// Changes whenever older manifests cannot be read as they are.
-pub const FORMAT: u32 = 4;
-/// The format of networks whose extents are all fixed: it has not changed since.
-pub const FIXED_FORMAT: u32 = 3;
+pub const FORMAT: u32 = 5;
+/// The format of networks that keep no states: it has not changed since.
+const STATELESS_FORMAT: u32 = 4;
+/// The format of those whose extents are all fixed, too.
+const FIXED_FORMAT: u32 = 3;
 pub const MANIFEST_FILE: &str = "manifest.json";
 pub const WEIGHTS_FILE: &str = "weights.safetensors";
 /// A manifest beyond this many bytes is refused.
@@ -45,6 +47,9 @@ pub struct Manifest {
     /// In the order in which the C function takes them.
     pub inputs: Vec<Port>,
     pub outputs: Vec<Port>,
+    /// What is kept from one run to the next.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub states: Vec<StatePort>,
     /// By output, the file that it is written to where outputs are kept in a folder: see [`output_file`].
     /// Manifests of before 0.3.0 lack it.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
@@ -72,6 +77,39 @@ pub struct Port {
     /// The extents that may be less, by axis.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub extents: BTreeMap<usize, RunTimeExtent>,
+}
+
+/// An output of the network that comes back as an input: neither is given to a run.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct StatePort {
+    /// As a run finds it.
+    pub input: Port,
+    /// The output's name.
+    pub output: String,
+    /// `None`: it is replaced by every run.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub grows: Option<Growth>,
+}
+
+impl StatePort {
+    fn is_possible(&self) -> bool {
+        self.grows.as_ref().is_none_or(|Growth { axis, capacity }| {
+            let mut roomy = self.input.shape.clone();
+            let Some(rows) = roomy.get_mut(*axis).filter(|rows| **rows <= *capacity) else { return false };
+            *rows = *capacity;
+            self.input.bytes_at(&roomy).is_some()
+        })
+    }
+}
+
+/// A state to which runs append.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Growth {
+    pub axis: usize,
+    /// Rows that there is room for.
+    pub capacity: i64,
 }
 
 /// An extent that is known when the network runs.
@@ -248,6 +286,15 @@ impl Manifest {
         library_file(&self.name)
     }
 
+    /// The format that holds it: older versions of Tilescribe read whatever they can.
+    pub fn least_format(&self) -> u32 {
+        match (self.states.is_empty(), self.symbols.is_empty()) {
+            (true, true) => FIXED_FORMAT,
+            (true, false) => STATELESS_FORMAT,
+            (false, _) => FORMAT,
+        }
+    }
+
     /// What it runs on; `None` where there is no version, which no manifest that was read lacks.
     pub fn kind(&self) -> Option<Kind> {
         self.versions.first().map(|version| version.target.kind())
@@ -261,7 +308,7 @@ impl Manifest {
         let (path, text, about) = Manifest::text(folder)?;
         if !(FIXED_FORMAT..=FORMAT).contains(&about.format) {
             let reason =
-                format!("format {}, this version of Tilescribe reads {FIXED_FORMAT} and {FORMAT}", about.format);
+                format!("format {}, this version of Tilescribe reads {FIXED_FORMAT} to {FORMAT}", about.format);
             return Err(ArtifactError::invalid(&path, reason));
         }
         let invalid = |error: serde_json::Error| ArtifactError::invalid(&path, error.to_string());
@@ -341,8 +388,11 @@ impl Manifest {
         if !same {
             return Err(format!("`files` has to list {} and nothing else", expected.join(", ")));
         }
-        if let Some(port) = self.inputs.iter().chain(&self.outputs).find(|port| port.bytes().is_none()) {
+        if let Some(port) = self.ports().find(|port| port.bytes().is_none()) {
             return Err(format!("`{}` has an impossible type or shape", port.name.escape_debug()));
+        }
+        if let Some(state) = self.states.iter().find(|state| !state.is_possible()) {
+            return Err(format!("the state `{}` grows in an impossible way", state.input.name.escape_debug()));
         }
         self.check_extents()?;
         let names: BTreeSet<&str> = self.outputs.iter().map(|port| port.name.as_str()).collect();
@@ -379,9 +429,15 @@ impl Manifest {
         !self.symbols.is_empty()
     }
 
+    /// Inputs, outputs, and what states are as inputs.
+    fn ports(&self) -> impl Iterator<Item = &Port> {
+        self.inputs.iter().chain(&self.outputs).chain(self.states.iter().map(|state| &state.input))
+    }
+
     fn check_extents(&self) -> Result<(), String> {
-        if self.has_symbols() != (self.format != FIXED_FORMAT) {
-            return Err(format!("format {} and {} symbols", self.format, self.symbols.len()));
+        if self.format != self.least_format() {
+            let (symbols, states) = (self.symbols.len(), self.states.len());
+            return Err(format!("format {}, {symbols} symbols and {states} states", self.format));
         }
         let mut numbered = self.symbols.iter().enumerate();
         if let Some((_, symbol)) = numbered.find(|(before, symbol)| !symbol.is_valid(*before)) {
@@ -394,7 +450,7 @@ impl Manifest {
             };
             (port.extents.is_empty() || self.has_symbols()) && port.extents.iter().all(is_axis)
         };
-        match self.inputs.iter().chain(&self.outputs).find(|port| !fits(port)) {
+        match self.ports().find(|port| !fits(port)) {
             Some(port) => Err(format!("`{}` has impossible run-time extents", port.name.escape_debug())),
             None => Ok(()),
         }

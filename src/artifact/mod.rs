@@ -22,7 +22,9 @@ mod live;
 mod manifest;
 mod memory;
 mod model;
+mod ports;
 mod schedule;
+mod states;
 mod tables;
 mod weights;
 
@@ -31,8 +33,8 @@ pub use compile::{Options, Step, check_output, compile};
 pub use error::ArtifactError;
 pub use formula::{CompiledSymbol, Computed, Formula, Term, text as formula_text};
 pub use manifest::{
-    CompiledCall, CompiledSchedule, CompiledTask, CompiledVersion, FORMAT, FileDigest, Manifest, Memory, Port,
-    RunTimeExtent, output_file,
+    CompiledCall, CompiledSchedule, CompiledTask, CompiledVersion, FORMAT, FileDigest, Growth, Manifest, Memory, Port,
+    RunTimeExtent, StatePort, output_file,
 };
 pub use memory::{Block, MemoryPlan, plan};
 pub use model::{Bound, Model, Resources};

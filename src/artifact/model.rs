@@ -10,6 +10,7 @@ use memmap2::MmapMut;
 
 use super::error::ArtifactError;
 use super::manifest::{Manifest, Port, WEIGHTS_FILE};
+use super::states::StateFunctions;
 use crate::graph::TensorData;
 use crate::target::Kind;
 
@@ -28,7 +29,7 @@ type MissingFeature = unsafe extern "C" fn() -> *const c_char;
 
 /// As the header declares it.
 #[repr(C)]
-struct CTensor {
+pub(super) struct CTensor {
     name: *const c_char,
     shape: *const i64,
     bytes: u64,
@@ -55,6 +56,8 @@ pub struct Model {
     on_device: Option<(Symbol<Launch>, Symbol<Wait>)>,
     /// Where extents are known only at run time.
     extents: Option<ExtentFunctions>,
+    /// Where states are kept.
+    pub(super) states: Option<StateFunctions>,
     destroy: Symbol<Destroy>,
     error_string: Symbol<ErrorString>,
     /// Last, so that it outlives what points into it.
@@ -150,6 +153,7 @@ impl Model {
                 }
             }
             let extents = ExtentFunctions::of(&manifest, &library, &path)?;
+            let states = StateFunctions::of(&manifest, &library, &path)?;
             let missing = missing_feature();
             if !missing.is_null() {
                 return Err(ArtifactError::Machine(lacks(&manifest, &CStr::from_ptr(missing).to_string_lossy())));
@@ -166,7 +170,8 @@ impl Model {
                 _ => None,
             };
             let status = create(weights.as_ptr(), place, &raw mut handle);
-            let model = Model { manifest, handle, run, on_device, extents, destroy, error_string, _library: library };
+            let model =
+                Model { manifest, handle, run, on_device, extents, states, destroy, error_string, _library: library };
             if status == 0 { Ok(model) } else { Err(model.error(status)) }
         }
     }
@@ -274,6 +279,15 @@ impl Model {
         Ok(bound.outputs())
     }
 
+    pub(super) fn handle(&self) -> *mut c_void {
+        self.handle
+    }
+
+    /// What a status means.
+    pub(super) fn checked(&self, status: c_int) -> Result<(), ArtifactError> {
+        if status == 0 { Ok(()) } else { Err(self.error(status)) }
+    }
+
     fn error(&self, status: c_int) -> ArtifactError {
         // SAFETY: the function returns a string that lives as long as the library, for every number.
         let text = unsafe { CStr::from_ptr((self.error_string)(status)) };
@@ -319,17 +333,22 @@ impl Drop for Model {
 /// The function must be one that `tables.rs` made.
 unsafe fn agree(ports: &[Port], tensors: &Symbol<Tensors>) -> bool {
     let mut count = 0;
-    // SAFETY: the table holds `count` tensors, and each as many extents as its rank.
+    // SAFETY: the table holds `count` tensors.
     unsafe {
         let first = tensors(&raw mut count);
-        count == ports.len()
-            && ports.iter().enumerate().all(|(number, port)| {
-                let tensor = &*first.add(number);
-                let shape = std::slice::from_raw_parts(tensor.shape, tensor.rank as usize);
-                let same_type = port.dtype().is_some_and(|dtype| dtype.number() == tensor.dtype);
-                same_type && shape == port.shape && port.bytes().is_some_and(|bytes| bytes as u64 == tensor.bytes)
-            })
+        count == ports.len() && ports.iter().enumerate().all(|(number, port)| describes(&*first.add(number), port))
     }
+}
+
+/// Whether the library says the same of a port.
+///
+/// # Safety
+/// The tensor must have as many extents as its rank says.
+pub(super) unsafe fn describes(tensor: &CTensor, port: &Port) -> bool {
+    // SAFETY: as the caller says.
+    let shape = unsafe { std::slice::from_raw_parts(tensor.shape, tensor.rank as usize) };
+    let same_type = port.dtype().is_some_and(|dtype| dtype.number() == tensor.dtype);
+    same_type && shape == port.shape && port.bytes().is_some_and(|bytes| bytes as u64 == tensor.bytes)
 }
 
 /// Inputs and outputs in place, ready to run.
@@ -344,16 +363,48 @@ pub struct Bound<'m> {
 }
 
 impl Bound<'_> {
+    /// Takes other inputs, of the same shapes.
+    ///
+    /// # Errors
+    /// [`ArtifactError::Input`] where number, type or shape differ.
+    pub fn give(&mut self, inputs: &[TensorData]) -> Result<(), ArtifactError> {
+        let ports = &self.model.manifest.inputs;
+        let fits = |((port, shape), input): ((&Port, &Vec<i64>), &TensorData)| {
+            port.dtype() == Some(input.dtype)
+                && *shape == input.shape
+                && port.bytes_at(shape) == Some(input.bytes.len())
+        };
+        if inputs.len() != ports.len() || !ports.iter().zip(&self.shapes).zip(inputs).all(fits) {
+            return Err(ArtifactError::Input("inputs of another type or shape than those before".into()));
+        }
+        for (memory, input) in self.inputs.iter_mut().zip(inputs) {
+            memory[..input.bytes.len()].copy_from_slice(&input.bytes);
+        }
+        Ok(())
+    }
+
     /// One run.
     ///
     /// # Errors
     /// [`ArtifactError::Machine`] with what the library says.
     pub fn run(&mut self) -> Result<(), ArtifactError> {
-        let inputs: Vec<*const c_void> = self.inputs.iter().map(|memory| memory.as_ptr().cast()).collect();
-        let outputs: Vec<*mut c_void> = self.outputs.iter_mut().map(|(memory, _)| memory.as_mut_ptr().cast()).collect();
         // others may have been set for another `Bound` of the model
         let shapes: Vec<&[i64]> = self.shapes.iter().map(Vec::as_slice).collect();
-        self.model.set_extents(&shapes)?;
+        match self.model.states {
+            None => self.model.set_extents(&shapes)?,
+            // outputs may grow with the states
+            Some(_) => {
+                let found = self.model.output_shapes(&shapes)?;
+                let ports = self.model.manifest.outputs.iter();
+                for ((port, (memory, shape)), found) in ports.zip(&mut self.outputs).zip(found) {
+                    if *shape != found {
+                        (*memory, *shape) = (allocate(port, &found)?, found);
+                    }
+                }
+            }
+        }
+        let inputs: Vec<*const c_void> = self.inputs.iter().map(|memory| memory.as_ptr().cast()).collect();
+        let outputs: Vec<*mut c_void> = self.outputs.iter_mut().map(|(memory, _)| memory.as_mut_ptr().cast()).collect();
         // SAFETY: the handle is alive, and every array has the size that the library declares for it.
         let status = unsafe { (self.model.run)(self.model.handle, inputs.as_ptr(), outputs.as_ptr()) };
         if status == 0 { Ok(()) } else { Err(self.model.error(status)) }

@@ -16,6 +16,7 @@ use tilescribe::target::{Cpu, Target, Task};
 
 use super::exit::CommandError;
 use super::extents::{self, Dimension, Point};
+use super::states::{self, StatePattern};
 
 /// `NAME=VALUE`
 #[derive(Clone, Debug)]
@@ -48,6 +49,10 @@ pub struct NetworkArguments {
     /// Without them a few are chosen between the ends of the ranges
     #[arg(long = "tune-at", value_name = "NAME=N,...")]
     pub points: Vec<Point>,
+    /// An output that the next run has as this input, kept by the compiled network: `past=present` (it grows
+    /// where the output is longer along an axis), or several at once with `*`: `past_*=present_*`
+    #[arg(long = "state", value_name = "INPUT=OUTPUT")]
+    pub states: Vec<StatePattern>,
     /// Memory for the constants that are computed as a network is read, as 4GiB
     #[arg(long, value_name = "SIZE", default_value = "2GiB", value_parser = size)]
     pub constant_memory: u64,
@@ -98,7 +103,10 @@ impl NetworkArguments {
             }
             other => other,
         };
-        let program = program.with_context(|| model.display().to_string())?;
+        let mut program = program.with_context(|| model.display().to_string())?;
+        program
+            .carry(&states::pairs(&program, &self.states)?)
+            .map_err(|error| CommandError::Usage(error.to_string()))?;
         let mut network = graph::partition(&program)?;
         let points = extents::points(&network.symbols, &self.points, &self.dimensions)?;
         network.tune_at(&points);

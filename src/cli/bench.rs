@@ -10,7 +10,7 @@ use clap::Args;
 use serde_json::json;
 use sha2::{Digest, Sha256};
 use tilescribe::artifact::{Manifest, Model, Options, Resources, Schedule, Version};
-use tilescribe::graph::{Network, Source};
+use tilescribe::graph::{Network, Source, TensorData};
 use tilescribe::record;
 use tilescribe::target::Target;
 
@@ -66,7 +66,7 @@ impl Bench {
         // all of them are looked at before the first is timed
         let points: Vec<Option<&Point>> =
             if self.at.is_empty() { vec![None] } else { self.at.iter().map(Some).collect() };
-        let values = points.into_iter().map(|point| extents::values(model.manifest(), point, &none));
+        let values = points.into_iter().map(|point| extents::values(model.manifest(), point, &none, None));
         for values in values.collect::<Result<Vec<_>>>()? {
             self.time(&model, &values, out)?;
         }
@@ -76,9 +76,12 @@ impl Bench {
     /// Times the network where its symbols have these values.
     fn time(&self, model: &Model, symbols: &[i64], out: &mut dyn Write) -> Result<()> {
         let none = model.manifest().inputs.iter().map(|_| None);
+        let before = Before::of(model, symbols)?;
+        before.restore()?;
         let mut bound = model.bind(&inputs::complete(model.manifest(), none, symbols, 0)?)?;
         for _ in 0..WARM_UP_RUNS {
             bound.run()?;
+            before.restore()?;
         }
         let (start, limit) = (Instant::now(), Duration::from_secs_f64(self.seconds));
         let mut times_ms = Vec::new();
@@ -90,6 +93,7 @@ impl Bench {
             let run = Instant::now();
             bound.repeat()?;
             times_ms.push(run.elapsed().as_secs_f64() * 1e3);
+            before.restore()?;
         }
         times_ms.sort_by(f64::total_cmp);
         let (minimum, median) = (times_ms[0], times_ms[times_ms.len() / 2]);
@@ -98,6 +102,25 @@ impl Bench {
             line["at"] = extents::named(model.manifest(), symbols).into();
         }
         Ok(writeln!(out, "{line}")?)
+    }
+}
+
+/// What a model's states are before every run that is timed, so that all runs do the same.
+struct Before<'m> {
+    model: &'m Model,
+    states: Vec<TensorData>,
+}
+
+impl Before<'_> {
+    fn of<'m>(model: &'m Model, symbols: &[i64]) -> Result<Before<'m>> {
+        Ok(Before { model, states: inputs::states(model.manifest(), symbols, 0)? })
+    }
+
+    fn restore(&self) -> Result<()> {
+        for (number, state) in self.states.iter().enumerate() {
+            self.model.set_state(number, state)?;
+        }
+        Ok(())
     }
 }
 
@@ -147,6 +170,9 @@ fn key(network: &Network, schedules: &[Schedule], target: &Target) -> Result<Str
     if !network.symbols.is_empty() {
         let extents: Vec<_> = network.buffers.iter().map(|buffer| &buffer.extents).collect();
         hash.update(format!("{:?} {extents:?}", network.symbols));
+    }
+    if !network.carried.is_empty() {
+        hash.update(format!("{:?}", network.carried));
     }
     for (task, schedule) in network.tasks.iter().zip(schedules) {
         hash.update(format!("{} {} {}", task.workload, schedule.trace, schedule.nest));

@@ -4,8 +4,8 @@ use std::io::Write;
 use std::str::FromStr;
 
 use anyhow::{Result, bail};
-use tilescribe::artifact::{CompiledSymbol, Manifest, Port};
-use tilescribe::graph::{Dim, Network, Origin, Symbol, Symbols};
+use tilescribe::artifact::{CompiledSymbol, Manifest, Port, StatePort};
+use tilescribe::graph::{Carried, Dim, Network, Origin, Symbol, Symbols};
 use tilescribe::workload::MAX_POINTS_TIMED;
 
 use super::exit::CommandError;
@@ -60,11 +60,17 @@ impl FromStr for Point {
 }
 
 /// The values of a network's symbols in one run: those that a point gives, then those that follow from the
-/// shapes of inputs that are known, by input; and a middle value of the rest.
+/// shapes of inputs that are known, by input; for states that grow, the number of `rows`, if that is known; and
+/// a middle value of the rest.
 ///
 /// # Errors
 /// [`CommandError::Usage`] for names that the network does not have, and for values out of range.
-pub fn values(manifest: &Manifest, point: Option<&Point>, shapes: &[Option<&[i64]>]) -> Result<Vec<i64>> {
+pub fn values(
+    manifest: &Manifest,
+    point: Option<&Point>,
+    shapes: &[Option<&[i64]>],
+    rows: Option<i64>,
+) -> Result<Vec<i64>> {
     let symbols = &manifest.symbols;
     let mut given: Vec<Option<i64>> = vec![None; symbols.len()];
     for (name, value) in point.iter().flat_map(|point| &point.0) {
@@ -85,6 +91,9 @@ pub fn values(manifest: &Manifest, point: Option<&Point>, shapes: &[Option<&[i64
             }
         }
     }
+    for number in manifest.states.iter().filter_map(rows_of) {
+        given[number] = given[number].or(rows);
+    }
     let mut values = Vec::with_capacity(symbols.len());
     for (symbol, given) in symbols.iter().zip(given) {
         let value = match &symbol.computed {
@@ -95,6 +104,11 @@ pub fn values(manifest: &Manifest, point: Option<&Point>, shapes: &[Option<&[i64
         values.push(value.ok_or_else(unknown)?);
     }
     Ok(values)
+}
+
+/// The symbol that counts the rows of a state that grows.
+pub fn rows_of(state: &StatePort) -> Option<usize> {
+    state.input.extents.get(&state.grows.as_ref()?.axis)?.formula.as_symbol()
 }
 
 /// The symbol of a name among those that are given, not computed.
@@ -170,7 +184,7 @@ pub fn points(symbols: &Symbols, given: &[Point], dimensions: &[Dimension]) -> R
 }
 
 fn is_extent(symbol: &Symbol) -> bool {
-    matches!(symbol.origin, Origin::Axis { .. })
+    matches!(symbol.origin, Origin::Axis { .. } | Origin::Rows { .. })
 }
 
 fn listing(names: &[&str]) -> String {
@@ -181,7 +195,7 @@ fn listing(names: &[&str]) -> String {
     }
 }
 
-/// Says which extents a network is compiled for that nobody gave.
+/// Says which extents a network is compiled for that nobody gave, and what it keeps from run to run.
 ///
 /// # Errors
 /// Where the output cannot be written.
@@ -191,6 +205,17 @@ pub fn print_assumed(network: &Network, given: &[Dimension], out: &mut dyn Write
         let is_given = given.iter().any(|dimension| dimension.name == *name);
         if is_extent(symbol) && !is_given {
             writeln!(out, "{name}: {}..{}, assumed; --dim {name}=LOW..HIGH changes it", range.low, range.high)?;
+        }
+    }
+    let inputs = network.inputs();
+    for Carried { input, appended, .. } in &network.carried {
+        let (name, tensor) = &inputs[*input];
+        match appended {
+            Some(appended) => {
+                let capacity = tensor.shape[appended.axis];
+                writeln!(out, "state {name}: grows along axis {}, up to {capacity}", appended.axis)?;
+            }
+            None => writeln!(out, "state {name}: replaced by every run")?,
         }
     }
     Ok(())

@@ -3,7 +3,7 @@
 use anyhow::Result;
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
-use tilescribe::artifact::{Manifest, Port};
+use tilescribe::artifact::{Manifest, Port, StatePort};
 use tilescribe::graph::TensorData;
 use tilescribe::workload::{put_integer, put_real};
 
@@ -27,6 +27,17 @@ pub fn complete(
         None => random(port, extents::shape_of(port, values)?, seed.wrapping_add(number as u64)),
     };
     ports.map(input).collect()
+}
+
+/// States with as many rows as the values say, and random elements.
+///
+/// # Errors
+/// As [`complete`].
+pub fn states(manifest: &Manifest, values: &[i64], seed: u64) -> Result<Vec<TensorData>> {
+    let state = |(number, state): (usize, &StatePort)| {
+        random(&state.input, extents::shape_of(&state.input, values)?, seed.wrapping_sub(1 + number as u64))
+    };
+    manifest.states.iter().enumerate().map(state).collect()
 }
 
 /// Reproducible values: floats between -1 and 1; integers 0 or 1, which are indices into any table of two

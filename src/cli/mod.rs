@@ -24,6 +24,8 @@ mod records;
 mod run;
 mod search;
 mod show;
+mod states;
+mod stream;
 mod tasks;
 mod training;
 mod tune;

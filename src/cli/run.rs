@@ -10,14 +10,16 @@ use tilescribe::artifact::{self, Model, Port, Resources};
 use tilescribe::graph::TensorData;
 
 use super::exit::CommandError;
-use super::extents::{self, Point};
+use super::extents::Point;
+use super::npy;
 use super::output::{Kind, Output};
+use super::stream::{self, Stream};
 use super::words::counted;
-use super::{inputs, npy};
 
-/// Run a compiled network once
+/// Run a compiled network
 ///
-/// Prints a line for each output, and writes it as .npy where a folder is given.
+/// Prints a line for each output, and writes it as .npy where a folder is given. A network runs once, or as
+/// often as --loop says; what it keeps from run to run (see `compile --state`) starts empty.
 #[derive(Args)]
 pub struct Run {
     /// Folder that `tilescribe compile` wrote
@@ -29,6 +31,12 @@ pub struct Run {
     /// else a middle value]
     #[arg(long, value_name = "NAME=N,...")]
     at: Option<Point>,
+    /// Run so often, and say how long runs take. An input with one more axis in front is a stream, of which
+    /// each run is given the next part; without N there are as many runs as it has parts. Outputs get such an
+    /// axis, too
+    #[arg(long = "loop", value_name = "N", num_args = 0..=1, value_parser = clap::value_parser!(u32).range(1..))]
+    #[expect(clippy::option_option, reason = "clap's form of an option with an optional value")]
+    looped: Option<Option<u32>>,
     /// Folder that outputs are written to, each as NAME.npy; in NAME, what file names should not hold is
     /// written as in web addresses (`a:2` as `a%3A2`). manifest.json lists the files as `output_files`
     #[arg(long, value_name = "DIR")]
@@ -66,12 +74,17 @@ impl Run {
         let ports = model.manifest().inputs.iter();
         let read = |port: &Port| given.get(port.name.as_str()).map(|path| npy::read(path, port)).transpose();
         let given: Vec<Option<TensorData>> = ports.map(read).collect::<Result<_>>()?;
-        let shapes: Vec<Option<&[i64]>> =
-            given.iter().map(|given| given.as_ref().map(|data| data.shape.as_slice())).collect();
-        let symbols = extents::values(model.manifest(), self.at.as_ref(), &shapes)?;
-        let values = inputs::complete(model.manifest(), given, &symbols, self.seed)?;
         let files = self.output_dir.as_deref().map(|folder| self.output_files(&model, folder)).transpose()?;
-        let outputs = model.run(&values)?;
+        let mut stream = Stream::new(&model, given, self.at.as_ref(), self.seed);
+        let outputs = match self.looped {
+            None => stream.run(1)?.remove(0),
+            Some(count) => {
+                let count = stream.count(count)?;
+                let outputs = stream.run(count)?;
+                writeln!(out, "{}", stream.times())?;
+                stream::stacked(outputs, model.manifest())?
+            }
+        };
         for (number, (port, tensor)) in model.manifest().outputs.iter().zip(&outputs).enumerate() {
             write!(out, "{} {}{:?}: {}", port.name, port.dtype, tensor.shape, summary(tensor))?;
             match files.as_ref().and_then(|files| files.get(number)) {

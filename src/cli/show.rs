@@ -8,7 +8,7 @@ use anyhow::{Result, anyhow};
 use clap::Args;
 use serde_json::{Value, json};
 use tilescribe::analysis;
-use tilescribe::artifact::{CompiledSchedule, CompiledSymbol, CompiledTask, Manifest};
+use tilescribe::artifact::{CompiledSchedule, CompiledSymbol, CompiledTask, Growth, Manifest, StatePort};
 use tilescribe::codegen;
 use tilescribe::nest::Nest;
 use tilescribe::record::fingerprint;
@@ -131,6 +131,14 @@ impl Show {
                     let file = file.map_or_else(String::new, |file| format!(", in files {file}"));
                     writeln!(out, "{what} {} {}[{}]{file}", port.name, port.dtype, port.shape_text())?;
                 }
+            }
+            for StatePort { input, output, grows } in &manifest.states {
+                let (name, dtype, shape) = (&input.name, &input.dtype, input.shape_text());
+                let how = match grows {
+                    Some(Growth { axis, capacity }) => format!("grows to {output} along axis {axis}, up to {capacity}"),
+                    None => format!("replaced by {output}"),
+                };
+                writeln!(out, "state {name} {dtype}[{shape}], {how}")?;
             }
             for CompiledSymbol { name, low, high, .. } in &manifest.symbols {
                 writeln!(out, "extent {name} {low}..{high}")?;

@@ -109,7 +109,7 @@ impl Run<'_> {
                 let result = evaluate_stage(&find, stage, dtype, node)?;
                 self.values[stage.output.0 as usize] = Some(result);
             }
-            Step::Library(LibraryCall { routine, inputs, outputs, node }) => {
+            Step::Library(LibraryCall { routine, inputs, outputs, node, .. }) => {
                 let given = inputs.iter().map(|tensor| self.find(*tensor, node)).collect::<Result<Vec<_>, _>>()?;
                 let shapes: Vec<Vec<i64>> =
                     outputs.iter().map(|tensor| self.program.tensor(*tensor).shape.clone()).collect();

@@ -203,7 +203,8 @@ impl Program {
                     held.stage.value.for_each_index(&mut note);
                 }
                 Step::Repeat(repeat) => repeat.formula.iter().for_each(&mut note),
-                Step::Library(_) | Step::If(_) => {}
+                Step::Library(call) => call.sizes.iter().for_each(&mut note),
+                Step::If(_) => {}
             }
             steps.extend(step.blocks_mut().into_iter().flatten());
         }
@@ -212,7 +213,7 @@ impl Program {
                 Origin::Product(x, y) | Origin::Quotient(x, y) | Origin::Minimum(x, y) | Origin::Maximum(x, y) => {
                     [x, y]
                 }
-                Origin::Axis { .. } => continue,
+                Origin::Axis { .. } | Origin::Rows { .. } => continue,
             };
             if used[number] {
                 let mut needed = Vec::new();
@@ -233,7 +234,7 @@ impl Program {
                 Origin::Product(x, y) | Origin::Quotient(x, y) | Origin::Minimum(x, y) | Origin::Maximum(x, y) => {
                     (*x, *y) = (renamed(x), renamed(y));
                 }
-                Origin::Axis { .. } => {}
+                Origin::Axis { .. } | Origin::Rows { .. } => {}
             }
             symbol
         });
@@ -251,7 +252,8 @@ impl Program {
                     held.stage.value = held.stage.value.substitute(&replace);
                 }
                 Step::Repeat(repeat) => repeat.formula = repeat.formula.as_ref().map(renamed),
-                Step::Library(_) | Step::If(_) => {}
+                Step::Library(call) => call.sizes.iter_mut().for_each(|size| *size = renamed(size)),
+                Step::If(_) => {}
             }
             steps.extend(step.blocks_mut().into_iter().flatten());
         }

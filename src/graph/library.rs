@@ -31,6 +31,9 @@ pub enum Routine {
     /// Data of `blocks` blocks of `block` elements, places `[updates]` in i64, each the number of a block,
     /// and updates of as many blocks: the data with all updates, one after the other.
     Scatter { blocks: i64, block: i64, updates: i64, reduction: Reduction, dtype: DType },
+    /// Data `[outer, capacity, block]` and rows `[outer, rows, block]`: the data with these rows from row
+    /// `first` on. Networks have both data in the same memory, so that only rows are written.
+    Append { outer: i64, first: i64, rows: i64, capacity: i64, block: i64, dtype: DType },
 }
 
 impl fmt::Display for Routine {
@@ -42,6 +45,9 @@ impl fmt::Display for Routine {
             }
             Routine::Scatter { blocks, block, updates, reduction, dtype } => {
                 write!(f, "scatter {reduction:?} {updates} into {} {blocks}x{block}", dtype.name())
+            }
+            Routine::Append { outer, rows, capacity, block, dtype, .. } => {
+                write!(f, "append {rows} to {} {outer}x{capacity}x{block}", dtype.name())
             }
         }
     }
@@ -55,6 +61,9 @@ impl Routine {
             Routine::Scatter { blocks, block, updates, dtype, .. } => {
                 vec![(blocks * block, dtype), (updates, DType::I64), (updates * block, dtype)]
             }
+            Routine::Append { outer, rows, capacity, block, dtype, .. } => {
+                vec![(outer * capacity * block, dtype), (outer * rows * block, dtype)]
+            }
         }
     }
 
@@ -65,6 +74,33 @@ impl Routine {
                 vec![(outer * count * inner, dtype), (outer * count * inner, DType::I64)]
             }
             Routine::Scatter { blocks, block, dtype, .. } => vec![(blocks * block, dtype)],
+            Routine::Append { outer, capacity, block, dtype, .. } => vec![(outer * capacity * block, dtype)],
+        }
+    }
+
+    /// Its numbers that may depend on the extents of a run; at most.
+    pub fn sizes(&self) -> Vec<i64> {
+        match *self {
+            Routine::TopK { outer, extent, inner, count, .. } => vec![outer, extent, inner, count],
+            Routine::Scatter { blocks, block, updates, .. } => vec![blocks, block, updates],
+            Routine::Append { outer, first, rows, capacity, block, .. } => vec![outer, first, rows, capacity, block],
+        }
+    }
+
+    /// The same with other sizes, in the order of [`Routine::sizes`]; without any, as it is.
+    #[must_use]
+    pub fn with_sizes(&self, sizes: &[i64]) -> Routine {
+        match (self.clone(), sizes) {
+            (Routine::TopK { largest, dtype, .. }, &[outer, extent, inner, count]) => {
+                Routine::TopK { outer, extent, inner, count, largest, dtype }
+            }
+            (Routine::Scatter { reduction, dtype, .. }, &[blocks, block, updates]) => {
+                Routine::Scatter { blocks, block, updates, reduction, dtype }
+            }
+            (Routine::Append { dtype, .. }, &[outer, first, rows, capacity, block]) => {
+                Routine::Append { outer, first, rows, capacity, block, dtype }
+            }
+            (routine, _) => routine,
         }
     }
 
@@ -76,6 +112,10 @@ impl Routine {
             }
             (Routine::Scatter { block, reduction, dtype, .. }, [data, places, updates]) => {
                 vec![scatter(data, places, updates, *block as usize, *reduction, *dtype)]
+            }
+            (Routine::Append { outer, first, rows, capacity, block, dtype }, [data, added]) => {
+                let sizes = [*outer, *first, *rows, *capacity, *block * dtype.bytes() as i64];
+                vec![append(data, added, sizes.map(|size| size as usize))]
             }
             _ => Vec::new(),
         }
@@ -136,6 +176,19 @@ fn scatter(data: &[u8], places: &[u8], updates: &[u8], block: usize, reduction: 
         }
         for (into, update) in into.chunks_exact_mut(size).zip(update.chunks_exact(size)) {
             combine(into, update, reduction, dtype);
+        }
+    }
+    result
+}
+
+/// `[outer, first, rows, capacity, bytes of a row]`; rows that have no place are left out.
+fn append(data: &[u8], added: &[u8], [outer, first, rows, capacity, row]: [usize; 5]) -> Vec<u8> {
+    let mut result = data.to_vec();
+    for part in 0..outer {
+        let (to, from) = ((part * capacity + first) * row, part * rows * row);
+        let (into, from) = (result.get_mut(to..to + rows * row), added.get(from..from + rows * row));
+        if let (Some(into), Some(from)) = (into, from) {
+            into.copy_from_slice(from);
         }
     }
     result

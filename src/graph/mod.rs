@@ -5,6 +5,7 @@
 //! distinct tasks, and calls that bind their arguments to buffers.
 
 mod data;
+mod carry;
 mod points;
 mod symbol;
 mod variants;
@@ -17,6 +18,7 @@ mod evaluate;
 mod validate;
 mod fuse;
 
+pub use carry::{Appended, Carried, CarryError};
 pub use data::{Bytes, TensorData};
 pub use evaluate::EvaluateError;
 pub use fuse::{NetworkError, NetworkEvaluateError, PartitionError, bound_tensors, partition};
@@ -33,7 +35,7 @@ pub use validate::ProgramError;
 
 use std::ops::Range;
 
-use crate::workload::{DType, Extents, Index, Role, Stage, Tensor, TensorId, Workload};
+use crate::workload::{DType, Extents, Index, Parameter, Role, Stage, Tensor, TensorId, Workload};
 
 /// A whole network as tensor expressions. Tensors of role `Input` and `Output` have names in `inputs` and
 /// `outputs`, those of role `Constant` have data.
@@ -50,6 +52,8 @@ pub struct Program {
     pub outputs: Vec<(String, TensorId)>,
     /// Numbers that extents and indices are formulas of.
     pub symbols: Symbols,
+    /// Outputs that the next run has as inputs.
+    pub carried: Vec<Carried>,
 }
 
 impl Program {
@@ -103,6 +107,8 @@ pub struct Network {
     pub regions: Vec<Region>,
     /// Numbers that are known when it runs, which extents of buffers are formulas of.
     pub symbols: Symbols,
+    /// Outputs that the next run has as inputs: by position among the buffers of either kind.
+    pub carried: Vec<Carried>,
 }
 
 #[derive(Clone, Debug)]
@@ -131,7 +137,8 @@ pub enum Callee {
 pub struct Call {
     pub callee: Callee,
     pub arguments: Vec<Binding>,
-    /// What the parameters of the task's workload are: formulas of the network's symbols.
+    /// What the parameters of the task's workload are, or the routine's sizes where these are not fixed:
+    /// formulas of the network's symbols.
     pub parameters: Vec<Index>,
 }
 
@@ -139,6 +146,16 @@ impl Call {
     /// The number of the task that it runs, if it runs one.
     pub fn task(&self) -> Option<usize> {
         if let Callee::Task(task) = self.callee { Some(task) } else { None }
+    }
+
+    /// The ranges of the numbers that it gives: parameters of its task, or sizes of its routine, which are
+    /// given where any of them is known only when it runs.
+    pub fn numbers(&self, tasks: &[NetworkTask]) -> Vec<Parameter> {
+        match &self.callee {
+            Callee::Task(task) => tasks.get(*task).map_or(Vec::new(), |task| task.workload.parameters.clone()),
+            Callee::Library(_) if self.parameters.is_empty() => Vec::new(),
+            Callee::Library(routine) => routine.sizes().into_iter().map(|high| Parameter { low: 0, high }).collect(),
+        }
     }
 }
 

@@ -30,7 +30,7 @@ impl Symbols {
         let mut values = Vec::with_capacity(self.list.len());
         for symbol in &self.list {
             let found = match &symbol.origin {
-                origin @ Origin::Axis { .. } => of(origin, &symbol.name, symbol.range),
+                origin @ (Origin::Axis { .. } | Origin::Rows { .. }) => of(origin, &symbol.name, symbol.range),
                 origin => symbol::derived(origin, &values).unwrap_or(-1),
             };
             if !symbol.range.contains(found) {
@@ -47,20 +47,49 @@ impl Symbols {
     }
 
     /// What programs are tuned at where nobody says: the least of everything; a short and a long run of the
-    /// least batch; and a batch.
+    /// least batch; and a batch. Where an extent may be 0, it is what earlier runs have left, as in a cache of
+    /// past tokens: then runs with nothing of it, and the least run with much of it, for one and for a batch.
     pub fn usual_points(&self) -> Vec<Vec<i64>> {
-        // how far along its range, by ratio, the batch is, and how far the others are
-        let points = [(0.0, 0.0), (0.0, 0.5), (0.0, 0.75), (0.5, 0.5)].map(|(batch, other)| {
+        let is_past = |range: Parameter| range.low == 0 && range.high > 0;
+        let has_past = self.list.iter().any(|symbol| is_extent(&symbol.origin) && is_past(symbol.range));
+        // how far along its range, by ratio, the batch is, how far the others are, and how far what is past is
+        let points: &[[Option<f64>; 3]] = if has_past { &WITH_PAST } else { &WITHOUT_PAST };
+        let point = |[batch, other, past]: &[Option<f64>; 3]| {
             self.completed(|origin, name, range| {
                 let leads = matches!(origin, Origin::Axis { axis: 0, .. });
                 let is_batch = symbol::names_batch(name) || leads && !symbol::names_time(name);
-                between(range, if is_batch { batch } else { other })
+                let share = match (is_batch, is_past(range)) {
+                    (true, _) => batch,
+                    (false, true) => past,
+                    (false, false) => other,
+                };
+                share.map_or(range.low, |share| between(range, share))
             })
-        });
-        let mut usual: Vec<Vec<i64>> = points.into_iter().filter_map(Result::ok).collect();
+        };
+        let mut usual: Vec<Vec<i64>> = points.iter().map(point).filter_map(Result::ok).collect();
         usual.dedup();
         usual
     }
+}
+
+/// Shares of ranges, by ratio: of the batch, of other extents, and of what may be 0. `None` is the low end,
+/// even if that is 0.
+const WITHOUT_PAST: [[Option<f64>; 3]; 4] = [
+    [Some(0.0), Some(0.0), None],
+    [Some(0.0), Some(0.5), None],
+    [Some(0.0), Some(0.75), None],
+    [Some(0.5), Some(0.5), None],
+];
+const WITH_PAST: [[Option<f64>; 3]; 5] = [
+    [Some(0.0), Some(0.5), None],
+    [Some(0.0), Some(0.75), None],
+    [Some(0.0), Some(0.0), Some(0.75)],
+    [Some(0.5), Some(0.5), None],
+    [Some(0.5), Some(0.0), Some(0.75)],
+];
+
+fn is_extent(origin: &Origin) -> bool {
+    matches!(origin, Origin::Axis { .. } | Origin::Rows { .. })
 }
 
 /// A value between the ends of a range, by ratio; 0 is no end of a ratio.

@@ -31,7 +31,11 @@ pub enum Step {
 /// What no loop nest computes.
 #[derive(Clone, Debug)]
 pub struct LibraryCall {
+    /// With its sizes at most.
     pub routine: Routine,
+    /// What they are in a run, in the order of [`Routine::sizes`]: formulas of the program's symbols; empty
+    /// where they are fixed.
+    pub sizes: Vec<Index>,
     pub inputs: Vec<TensorId>,
     pub outputs: Vec<TensorId>,
     pub node: String,

@@ -27,6 +27,10 @@ pub enum Origin {
         input: usize,
         axis: usize,
     },
+    /// How many rows a state has, by its position in `carried`: what earlier runs have left.
+    Rows {
+        state: usize,
+    },
     Product(Index, Index),
     /// The first, divided by the second, rounded down; the second is at least 1.
     Quotient(Index, Index),
@@ -232,7 +236,7 @@ pub fn range(formula: &Index, symbols: &[Parameter]) -> Option<Interval> {
 pub fn derived(origin: &Origin, values: &[i64]) -> Option<i64> {
     let pair = |x: &Index, y: &Index| Some((at(x, values)?, at(y, values)?));
     match origin {
-        Origin::Axis { .. } => None,
+        Origin::Axis { .. } | Origin::Rows { .. } => None,
         Origin::Product(x, y) => pair(x, y).and_then(|(x, y)| x.checked_mul(y)),
         Origin::Quotient(x, y) => pair(x, y).and_then(|(x, y)| (y > 0).then(|| x.div_euclid(y))),
         Origin::Minimum(x, y) => pair(x, y).map(|(x, y)| x.min(y)),
@@ -277,7 +281,11 @@ fn set(step: &mut Step, values: &[i64]) {
             let count = repeat.formula.take().and_then(|formula| at(&formula, values));
             repeat.count = count.unwrap_or(repeat.count);
         }
-        Step::Library(_) | Step::If(_) => {}
+        Step::Library(call) => {
+            let sizes: Option<Vec<i64>> = call.sizes.drain(..).map(|size| at(&size, values)).collect();
+            call.routine = call.routine.with_sizes(&sizes.unwrap_or_default());
+        }
+        Step::If(_) => {}
     }
     step.blocks_mut().into_iter().flatten().for_each(|inner| set(inner, values));
 }

@@ -170,14 +170,21 @@ impl Program {
     }
 
     fn validate_call(&self, call: &LibraryCall, written: &mut Written) -> Result<(), ProgramError> {
-        let LibraryCall { routine, inputs, outputs, node } = call;
+        let LibraryCall { routine, sizes, inputs, outputs, node } = call;
         inputs.iter().try_for_each(|input| self.validate_read(*input, written, node))?;
         outputs.iter().try_for_each(|output| self.validate_write(*output, written, node))?;
         let described = |tensors: &[TensorId]| -> Vec<(i64, DType)> {
             tensors.iter().map(|t| (self.tensor(*t).elements(), self.tensor(*t).dtype)).collect()
         };
-        let fixed = || inputs.iter().chain(outputs).all(|tensor| self.tensor(*tensor).extents.is_fixed());
-        match described(inputs) == routine.inputs() && described(outputs) == routine.outputs() && fixed() {
+        let symbols = self.symbols.ranges();
+        let is_less = |(size, most): (&Index, &i64)| {
+            symbol::range(size, &symbols).is_some_and(|range| 0 <= range.low && range.high <= *most)
+        };
+        let sizes_fit = || match sizes.is_empty() {
+            true => inputs.iter().chain(outputs).all(|tensor| self.tensor(*tensor).extents.is_fixed()),
+            false => sizes.len() == routine.sizes().len() && sizes.iter().zip(&routine.sizes()).all(is_less),
+        };
+        match described(inputs) == routine.inputs() && described(outputs) == routine.outputs() && sizes_fit() {
             true => Ok(()),
             false => Err(ProgramError::Operation { node: node.clone() }),
         }

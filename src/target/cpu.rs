@@ -129,6 +129,11 @@ impl Cpu {
         Ok(self)
     }
 
+    /// Bits of its longest vector registers, if the features tell.
+    pub fn register_bits(&self) -> Option<u32> {
+        self.architecture.vectors(&|name| self.has_feature(name))?.bits
+    }
+
     /// Whether kernels may use a feature, by its name without `+`.
     pub fn has_feature(&self, name: &str) -> bool {
         self.features.iter().any(|feature| feature.strip_prefix('+') == Some(name))

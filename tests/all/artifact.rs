@@ -3,6 +3,7 @@
 
 mod extents;
 mod gpus;
+mod states;
 
 use std::fs;
 use std::ops::ControlFlow;
@@ -285,7 +286,7 @@ fn hostile_manifests_are_refused() {
     change("\"libnet.so\"", "\"../libnet.so\"", "and nothing else");
     change("\"net.h\"", "\"/etc/passwd\"", "and nothing else");
     change("\"format\": 3", "\"format\": 5", "format 5");
-    change("\"format\": 3", "\"format\": 4", "format 4 and 0 symbols");
+    change("\"format\": 3", "\"format\": 4", "format 4, 0 symbols and 0 states");
     change("\"format\": 3", "\"format\": 3, \"more\": 1", "unknown field");
 
     change("\"calls\": [\n    0", "\"calls\": [\n    99", "does not exist");

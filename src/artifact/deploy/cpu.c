@@ -36,6 +36,7 @@ struct model {
     void **address; /* of every argument; those of inputs and outputs change with each run */
     void **moved; /* room for the addresses of one call, in an iteration */
     struct run_extents *extents; /* NULL: all are fixed */
+    struct states *states; /* NULL: it keeps none */
 };
 
 /* The pool of threads belongs to the library, so runs of its models take turns; it ends with the last of them. */
@@ -48,7 +49,7 @@ static uint64_t live_models;
 
 enum word { L1C, L1D, L7B, L7C, L7D, L71A, L71D, LD1A, X1C, X1D, X8B, L14B, WORDS };
 /* What the operating system must save for the feature to be usable. */
-enum state { PLAIN = 0, YMM = 0x6, ZMM = 0xe6, TILES = 0x60000 };
+enum saved { PLAIN = 0, YMM = 0x6, ZMM = 0xe6, TILES = 0x60000 };
 
 /* LLVM's names, and where cpuid answers (Intel and AMD manuals, instruction CPUID). */
 static const struct { const char *name; uint8_t word, bit; uint32_t state; } known[] = {
@@ -152,19 +153,6 @@ const char *tilescribe_missing_feature(void)
 
 /* ---- Models ---- */
 
-/* Fresh pages, which cost nothing until they are written; NULL where there are none. */
-static unsigned char *map_pages(uint64_t bytes, int flags)
-{
-    void *pages = mmap(NULL, bytes + (bytes == 0), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | flags, -1, 0);
-    return pages == MAP_FAILED ? NULL : pages;
-}
-
-static void unmap_pages(unsigned char *pages, uint64_t bytes)
-{
-    if (pages != NULL)
-        munmap(pages, bytes + (bytes == 0));
-}
-
 static void release(struct model *model)
 {
     unmap_weights(model->weights);
@@ -173,6 +161,7 @@ static void release(struct model *model)
     free(model->address);
     free(model->moved);
     free_extents(model->extents);
+    free_states(model->states);
     free(model);
 }
 
@@ -203,7 +192,8 @@ static void bind(struct model *model)
         case SPACE_ARENA: model->address[i] = model->arena + argument->offset; break;
         case SPACE_BLOCK: model->address[i] = model->arena + model->extents->offset[argument->index] + argument->offset; break;
         case SPACE_PARAMETERS: model->address[i] = (char *)model->extents->parameter + argument->offset; break;
-        case SPACE_UNUSED: case SPACE_INPUT: case SPACE_OUTPUT: break; /* these change with each run */
+        case SPACE_UNUSED: case SPACE_INPUT: case SPACE_OUTPUT: case SPACE_STATE: case SPACE_NEXT_STATE:
+            break; /* these change with each run */
         }
     }
 }
@@ -252,11 +242,17 @@ int tilescribe_create(const char *weights, int threads, struct model **out)
         if (model->workspace == NULL || model->address == NULL || model->moved == NULL)
             status = STATUS_OUT_OF_MEMORY;
     }
+    if (status == STATUS_OK && tilescribe_network.states > 0) {
+        model->states = new_states();
+        status = model->states == NULL ? STATUS_OUT_OF_MEMORY : STATUS_OK;
+    }
     if (status == STATUS_OK && tilescribe_network.extents != NULL) {
         model->extents = new_extents();
         status = model->extents == NULL ? STATUS_OUT_OF_MEMORY : STATUS_OK;
     } else if (status == STATUS_OK) {
         status = place(model, tilescribe_network.arena_bytes);
+        if (status == STATUS_OK && model->states != NULL)
+            status = fit_states(model->states, NULL);
     }
     if (status != STATUS_OK) {
         release(model);
@@ -288,8 +284,9 @@ static void run_call(struct model *model, const struct call *call, uint64_t iter
             model->moved[i] = address_in(model, call->first + i, iteration);
         arguments = model->moved;
     }
+    /* numbers that a run says come behind everything else */
     if (call->routine != 0)
-        tilescribe_library(&tilescribe_network.routine[call->routine - 1], arguments);
+        tilescribe_library(&tilescribe_network.routine[call->routine - 1], arguments, arguments[call->arguments - 1]);
     else
         tilescribe_kernels.kernel[call->task](arguments, model->workspace);
 }
@@ -328,18 +325,42 @@ static void run_calls(struct model *model, uint64_t at, uint64_t end, const stru
     }
 }
 
+/* Makes the model ready for runs of the extents that were computed. */
+static enum status settle(struct model *model)
+{
+    enum status status = place(model, model->extents->arena_bytes);
+    if (status == STATUS_OK && model->states != NULL)
+        status = fit_states(model->states, model->extents);
+    if (status != STATUS_OK)
+        model->extents->are_set = 0;
+    return status;
+}
+
+/* Whether extents are set. Those that were, before states grew, are computed anew. */
+static enum status check_extents(struct model *model)
+{
+    if (model->extents == NULL || model->extents->are_set)
+        return STATUS_OK;
+    enum status status = compute_extents_anew(model->extents);
+    return status == STATUS_OK ? settle(model) : status;
+}
+
+static int arrays_are_given(const struct model *model, const void *const *inputs, void *const *outputs)
+{
+    const struct network *network = &tilescribe_network;
+    const struct run_extents *extents = model->extents;
+    return all_given(network->input, extents ? extents->input_bytes : NULL, network->inputs, inputs) &&
+           all_given(network->output, extents ? extents->output_bytes : NULL, network->outputs, (const void *const *)outputs);
+}
+
 int tilescribe_run(struct model *model, const void *const *inputs, void *const *outputs)
 {
     const struct network *network = &tilescribe_network;
     if (model == NULL)
         return STATUS_BAD_ARGUMENT;
     pthread_mutex_lock(&turn);
-    enum status status = STATUS_OK;
-    const struct run_extents *extents = model->extents;
-    if (extents != NULL && !extents->are_set)
-        status = STATUS_NO_EXTENTS;
-    else if (!all_given(network->input, extents ? extents->input_bytes : NULL, network->inputs, inputs) ||
-             !all_given(network->output, extents ? extents->output_bytes : NULL, network->outputs, (const void *const *)outputs))
+    enum status status = check_extents(model);
+    if (status == STATUS_OK && !arrays_are_given(model, inputs, outputs))
         status = STATUS_BAD_ARGUMENT;
     if (status != STATUS_OK) {
         pthread_mutex_unlock(&turn);
@@ -352,8 +373,12 @@ int tilescribe_run(struct model *model, const void *const *inputs, void *const *
             model->address[i] = (unsigned char *)inputs[argument->index] + argument->offset;
         else if (argument->space == SPACE_OUTPUT)
             model->address[i] = (unsigned char *)outputs[argument->index] + argument->offset;
+        else if (argument->space == SPACE_STATE || argument->space == SPACE_NEXT_STATE)
+            model->address[i] = state_memory(model->states, argument) + argument->offset;
     }
     run_calls(model, 0, network->calls, network->region, network->region + network->regions, 0);
+    if (model->states != NULL)
+        advance_states(model->states, model->extents);
     pthread_mutex_unlock(&turn);
     return STATUS_OK;
 }
@@ -368,9 +393,9 @@ int tilescribe_set_extents(struct model *model, const int64_t *const *shapes)
     int changed = 0;
     enum status status = compute_extents(model->extents, shapes, &changed);
     if (status == STATUS_OK && changed)
-        status = place(model, model->extents->arena_bytes);
+        status = settle(model);
     if (status != STATUS_OK)
-        model->extents->are_set = 0;
+        model->extents->are_set = model->extents->were_set = 0;
     pthread_mutex_unlock(&turn);
     return status;
 }
@@ -380,7 +405,61 @@ int tilescribe_output_shape(struct model *model, size_t number, int64_t *shape)
     if (model == NULL || model->extents == NULL || shape == NULL || number >= tilescribe_network.outputs)
         return STATUS_BAD_ARGUMENT;
     pthread_mutex_lock(&turn);
-    enum status status = copy_output_shape(model->extents, number, shape);
+    enum status status = check_extents(model);
+    if (status == STATUS_OK)
+        status = copy_output_shape(model->extents, number, shape);
+    pthread_mutex_unlock(&turn);
+    return status;
+}
+
+/* ---- States ---- */
+
+int tilescribe_reset(struct model *model)
+{
+    if (model == NULL || model->states == NULL)
+        return STATUS_BAD_ARGUMENT;
+    pthread_mutex_lock(&turn);
+    reset_states(model->states, model->extents);
+    pthread_mutex_unlock(&turn);
+    return STATUS_OK;
+}
+
+int tilescribe_rewind(struct model *model, int64_t rows)
+{
+    if (model == NULL || model->states == NULL)
+        return STATUS_BAD_ARGUMENT;
+    pthread_mutex_lock(&turn);
+    enum status status = rewind_states(model->states, model->extents, rows);
+    pthread_mutex_unlock(&turn);
+    return status;
+}
+
+int tilescribe_state_shape(struct model *model, size_t number, int64_t *shape)
+{
+    if (model == NULL || model->states == NULL || shape == NULL || number >= tilescribe_network.states)
+        return STATUS_BAD_ARGUMENT;
+    pthread_mutex_lock(&turn);
+    memcpy(shape, model->states->held[number].shape, tilescribe_network.state[number].about.rank * sizeof *shape);
+    pthread_mutex_unlock(&turn);
+    return STATUS_OK;
+}
+
+int tilescribe_get_state(struct model *model, size_t number, void *data)
+{
+    if (model == NULL || model->states == NULL || number >= tilescribe_network.states)
+        return STATUS_BAD_ARGUMENT;
+    pthread_mutex_lock(&turn);
+    enum status status = read_state(model->states, number, data);
+    pthread_mutex_unlock(&turn);
+    return status;
+}
+
+int tilescribe_set_state(struct model *model, size_t number, const int64_t *shape, const void *data)
+{
+    if (model == NULL || model->states == NULL || number >= tilescribe_network.states)
+        return STATUS_BAD_ARGUMENT;
+    pthread_mutex_lock(&turn);
+    enum status status = write_state(model->states, model->extents, number, shape, data);
     pthread_mutex_unlock(&turn);
     return status;
 }

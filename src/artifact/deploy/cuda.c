@@ -272,7 +272,8 @@ static CUdeviceptr address_of(const struct model *model, const struct argument *
     case SPACE_OUTPUT: return model->output[argument->index] + argument->offset;
     case SPACE_WEIGHTS: return model->weights + argument->offset;
     case SPACE_ARENA: return model->arena + argument->offset;
-    case SPACE_BLOCK: case SPACE_PARAMETERS: /* no GPU runs networks whose extents are not all fixed */
+    case SPACE_BLOCK: case SPACE_PARAMETERS: case SPACE_STATE: case SPACE_NEXT_STATE:
+        /* no GPU runs networks whose extents are not all fixed, or that keep states */
     case SPACE_UNUSED: break;
     }
     return 0;

@@ -35,11 +35,12 @@ struct tensor {
  * of a run. */
 enum space {
     SPACE_UNUSED = 0, SPACE_INPUT = 1, SPACE_OUTPUT = 2, SPACE_WEIGHTS = 3, SPACE_ARENA = 4, SPACE_BLOCK = 5, SPACE_PARAMETERS = 6,
+    SPACE_STATE = 7, SPACE_NEXT_STATE = 8, /* as a run finds it, and as it leaves it */
 };
 
 struct argument {
     uint32_t space;
-    uint32_t index; /* of the input, output or block */
+    uint32_t index; /* of the input, output, block or state */
     uint64_t offset; /* in bytes */
     /* In each iteration of the repetition around it an argument is `step` bytes further, from the place of iteration `phase`; after
      * `period` iterations, if that is not 0, it is where it was. */
@@ -65,10 +66,11 @@ struct region {
 };
 
 /* What no kernel computes; `graph/library.rs` says what each routine does. */
-enum routine_kind { ROUTINE_TOP_K = 0, ROUTINE_SCATTER = 1 };
+enum routine_kind { ROUTINE_TOP_K = 0, ROUTINE_SCATTER = 1, ROUTINE_APPEND = 2 };
 
 struct routine {
     uint64_t kind;
+    uint64_t sizes; /* how many of the parameters a run says: the first ones */
     int64_t parameter[6]; /* in the order of `routine_numbers` in `tables/mod.rs` */
 };
 
@@ -86,8 +88,9 @@ struct formula {
 struct symbol {
     const char *name;
     int64_t low, high;
-    int64_t input; /* whose extent it is; -1: it is computed from symbols before */
+    int64_t input; /* whose extent it is, if it is an input's: else -1 */
     uint64_t axis;
+    int64_t state; /* whose rows it counts, if it does: else -1; with neither, it is computed from symbols before */
     struct formula formula;
 };
 
@@ -129,6 +132,8 @@ struct extents {
     const struct symbol *symbol;
     const struct requirement *requirement;
     const struct number *input, *output; /* the extents of all inputs, and of all outputs, one after the other */
+    const struct number *state; /* the same of states, as a run finds them */
+    const struct number *grown; /* by state: its rows after a run; 0 where it is replaced */
     const int64_t *input_least, *output_least; /* the same at least */
     const struct block *block;
     const struct number *block_extent; /* of all blocks, one after the other */
@@ -143,17 +148,26 @@ struct extents {
     const uint64_t *variant; /* by point: which call of the region was made for it */
 };
 
+/* What a model keeps from one run to the next. */
+struct state {
+    struct tensor about; /* that of the input, as a run finds it */
+    uint64_t element_bytes;
+    int64_t axis; /* along which it grows; -1: it is replaced */
+    int64_t capacity; /* rows that there is room for; strides never change */
+};
+
 struct network {
     const char *weights_id; /* 64 hexadecimal digits */
     uint64_t weights_bytes;
     uint64_t arena_bytes;
-    uint64_t inputs, outputs, calls, arguments, tasks, regions;
+    uint64_t inputs, outputs, calls, arguments, tasks, regions, states;
     const struct tensor *input, *output;
     const struct call *call;
     const struct argument *argument; /* of all calls, one after the other; then the conditions of regions */
     const struct region *region;
     const struct routine *routine;
     const struct extents *extents; /* NULL: all are fixed */
+    const struct state *state;
 };
 
 extern const struct network tilescribe_network;
@@ -169,8 +183,11 @@ int all_given(const struct tensor *tensor, const uint64_t *bytes, uint64_t count
 /* What a model knows of the extents that were set, and everything that follows from them. */
 struct run_extents {
     int are_set;
+    int were_set; /* whether `input` holds extents that fitted, whatever has become of states since then */
     int64_t *input, *output; /* the extents of all, one after the other */
     uint64_t *input_bytes, *output_bytes;
+    int64_t *rows; /* by state: how many it has along the axis on which it grows */
+    int64_t *state, *grown; /* as in the tables */
     int64_t *value; /* by symbol */
     int64_t *parameter; /* of all calls, one after the other */
     int64_t *count; /* of iterations, by region; of a choice, which of its calls runs */
@@ -190,11 +207,54 @@ void free_extents(struct run_extents *extents);
  * do. After a failure none are set, and the message says why. */
 enum status compute_extents(struct run_extents *extents, const int64_t *const *shapes, int *changed);
 
+/* The same after states have grown, for inputs of the extents that were set last. */
+enum status compute_extents_anew(struct run_extents *extents);
+
 /* The extents of an output, if any are set. */
 enum status copy_output_shape(const struct run_extents *extents, uint64_t output, int64_t *shape);
 
-/* Runs a routine on its inputs, then outputs. */
-void tilescribe_library(const struct routine *routine, void *const *arguments);
+/* Says why extents are refused, and returns STATUS_BAD_EXTENTS. */
+enum status refuse(struct run_extents *extents, const char *format, ...) __attribute__((format(printf, 2, 3)));
+
+/* ---- States; `state.c` ---- */
+
+/* The states of a model. */
+struct held {
+    unsigned char *memory[2]; /* one where rows are appended; else what a run reads, and what it writes, in turn */
+    uint64_t bytes; /* of either */
+    int current;
+    int64_t *shape; /* as the next run finds it */
+};
+
+struct states {
+    struct held *held;
+    int are_fresh; /* nothing but zeros and no rows: they take any extents */
+};
+
+/* NULL where there is no memory. */
+struct states *new_states(void);
+void free_states(struct states *states);
+
+/* Makes the states ready for runs of extents that were computed; NULL: all are fixed. */
+enum status fit_states(struct states *states, struct run_extents *extents);
+
+/* Where an argument in a state is. */
+unsigned char *state_memory(const struct states *states, const struct argument *argument);
+
+/* What a run has left is what the next one finds. */
+void advance_states(struct states *states, struct run_extents *extents);
+
+void reset_states(struct states *states, struct run_extents *extents);
+enum status rewind_states(struct states *states, struct run_extents *extents, int64_t rows);
+enum status read_state(const struct states *states, uint64_t number, void *data);
+enum status write_state(struct states *states, struct run_extents *extents, uint64_t number, const int64_t *shape, const void *data);
+
+/* Runs a routine on its inputs, then outputs; `sizes` are those that a run says. */
+void tilescribe_library(const struct routine *routine, void *const *arguments, const int64_t *sizes);
+
+/* Fresh pages, which cost nothing until they are written; NULL where there are none. */
+unsigned char *map_pages(uint64_t bytes, int flags);
+void unmap_pages(unsigned char *pages, uint64_t bytes);
 
 /* What a status means that is not a back end's own. */
 const char *common_error_string(int status);
@@ -215,5 +275,13 @@ int tilescribe_output_shape(struct model *model, size_t number, int64_t *shape);
 const char *tilescribe_message(struct model *model);
 const int64_t *tilescribe_input_least(size_t number);
 const int64_t *tilescribe_output_least(size_t number);
+
+/* What libraries of networks export that keep states. */
+const struct tensor *tilescribe_state(size_t number);
+int tilescribe_reset(struct model *model);
+int tilescribe_rewind(struct model *model, int64_t rows);
+int tilescribe_state_shape(struct model *model, size_t number, int64_t *shape);
+int tilescribe_get_state(struct model *model, size_t number, void *data);
+int tilescribe_set_state(struct model *model, size_t number, const int64_t *shape, const void *data);
 
 #endif

@@ -70,7 +70,7 @@ static int evaluate(const struct run_extents *extents, struct formula formula, i
 
 /* ---- Checks ---- */
 
-static enum status refuse(struct run_extents *extents, const char *format, ...)
+enum status refuse(struct run_extents *extents, const char *format, ...)
 {
     va_list arguments;
     va_start(arguments, format);
@@ -86,6 +86,8 @@ static enum status compute_symbols(struct run_extents *extents, const int64_t *c
         int64_t value = -1;
         if (symbol->input >= 0)
             value = shapes[symbol->input][symbol->axis];
+        else if (symbol->state >= 0)
+            value = extents->rows[symbol->state];
         else if (!evaluate(extents, symbol->formula, &value))
             value = -1;
         long long found = value, low = symbol->low, high = symbol->high;
@@ -235,6 +237,14 @@ static uint64_t ranks(const struct tensor *tensor, uint64_t count)
     return sum;
 }
 
+static uint64_t ranks_of_states(void)
+{
+    uint64_t sum = 0;
+    for (uint64_t i = 0; i < tilescribe_network.states; i++)
+        sum += tilescribe_network.state[i].about.rank;
+    return sum;
+}
+
 /* Moves arguments to where they are in this run. */
 static enum status compute_shifts(struct run_extents *extents)
 {
@@ -285,17 +295,11 @@ static int shapes_are_given(const int64_t *const *shapes)
     return 1;
 }
 
-enum status compute_extents(struct run_extents *extents, const int64_t *const *shapes, int *changed)
+/* Computes everything that depends on the extents of inputs and on the rows of states. */
+static enum status compute_all(struct run_extents *extents, const int64_t *const *shapes)
 {
     const struct network *network = &tilescribe_network;
     const struct extents *table = network->extents;
-    *changed = 0;
-    if (!shapes_are_given(shapes)) {
-        extents->are_set = 0;
-        return STATUS_BAD_ARGUMENT;
-    }
-    if (is_set(extents, shapes))
-        return STATUS_OK;
     extents->are_set = 0;
     extents->message[0] = 0;
     enum status status = compute_symbols(extents, shapes);
@@ -305,6 +309,10 @@ enum status compute_extents(struct run_extents *extents, const int64_t *const *s
         status = check_requirements(extents);
     if (status == STATUS_OK)
         status = compute_numbers(extents, table->output, ranks(network->output, network->outputs), "an output's extent", extents->output);
+    if (status == STATUS_OK)
+        status = compute_numbers(extents, table->state, ranks_of_states(), "a state's extent", extents->state);
+    if (status == STATUS_OK)
+        status = compute_numbers(extents, table->grown, network->states, "a state's number of rows", extents->grown);
     if (status == STATUS_OK)
         status = compute_numbers(extents, table->parameter, table->parameters, "a kernel's number", extents->parameter);
     if (status == STATUS_OK)
@@ -319,7 +327,38 @@ enum status compute_extents(struct run_extents *extents, const int64_t *const *s
         status = compute_shifts(extents);
     if (status == STATUS_OK)
         status = compute_blocks(extents);
-    *changed = extents->are_set = status == STATUS_OK;
+    extents->are_set = status == STATUS_OK;
+    return status;
+}
+
+enum status compute_extents(struct run_extents *extents, const int64_t *const *shapes, int *changed)
+{
+    *changed = 0;
+    if (!shapes_are_given(shapes)) {
+        extents->are_set = 0;
+        return STATUS_BAD_ARGUMENT;
+    }
+    if (is_set(extents, shapes))
+        return STATUS_OK;
+    enum status status = compute_all(extents, shapes);
+    *changed = extents->were_set = status == STATUS_OK;
+    return status;
+}
+
+enum status compute_extents_anew(struct run_extents *extents)
+{
+    if (!extents->were_set)
+        return STATUS_NO_EXTENTS;
+    const int64_t **shapes = calloc(tilescribe_network.inputs + 1, sizeof *shapes);
+    if (shapes == NULL)
+        return STATUS_OUT_OF_MEMORY;
+    const int64_t *extent = extents->input;
+    for (uint64_t i = 0; i < tilescribe_network.inputs; i++) {
+        shapes[i] = extent;
+        extent += tilescribe_network.input[i].rank;
+    }
+    enum status status = compute_all(extents, shapes);
+    free(shapes);
     return status;
 }
 
@@ -344,6 +383,9 @@ struct run_extents *new_extents(void)
     extents->output = calloc(ranks(network->output, network->outputs) + 1, sizeof *extents->output);
     extents->input_bytes = calloc(network->inputs + 1, sizeof *extents->input_bytes);
     extents->output_bytes = calloc(network->outputs + 1, sizeof *extents->output_bytes);
+    extents->rows = calloc(network->states + 1, sizeof *extents->rows);
+    extents->state = calloc(ranks_of_states() + 1, sizeof *extents->state);
+    extents->grown = calloc(network->states + 1, sizeof *extents->grown);
     extents->value = calloc(table->symbols + 1, sizeof *extents->value);
     extents->parameter = calloc(table->parameters + 1, sizeof *extents->parameter);
     extents->offset = calloc(table->blocks + 1, sizeof *extents->offset);
@@ -353,8 +395,8 @@ struct run_extents *new_extents(void)
     extents->argument = calloc(network->arguments + 1, sizeof *extents->argument);
     if (extents->argument != NULL)
         memcpy(extents->argument, network->argument, network->arguments * sizeof *extents->argument);
-    if (extents->input && extents->output && extents->input_bytes && extents->output_bytes && extents->value && extents->parameter &&
-        extents->offset && extents->stack && extents->count && extents->shift && extents->argument)
+    if (extents->input && extents->output && extents->input_bytes && extents->output_bytes && extents->rows && extents->state &&
+        extents->grown && extents->value && extents->parameter && extents->offset && extents->stack && extents->count && extents->shift && extents->argument)
         return extents;
     free_extents(extents);
     return NULL;
@@ -368,6 +410,9 @@ void free_extents(struct run_extents *extents)
     free(extents->output);
     free(extents->input_bytes);
     free(extents->output_bytes);
+    free(extents->rows);
+    free(extents->state);
+    free(extents->grown);
     free(extents->value);
     free(extents->parameter);
     free(extents->offset);

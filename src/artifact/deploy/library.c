@@ -1,4 +1,5 @@
-/* The run-time library: what no loop nest computes well, because it sorts, or stores at places that depend on data.
+/* The run-time library: what no loop nest computes well, because it sorts, or stores at places that depend on data,
+ * or that go on from run to run.
  *
  * `graph/library.rs` says what each routine does, and is what it is compared with. */
 
@@ -209,10 +210,28 @@ static void scatter(const int64_t *parameter, const void *data, const int64_t *p
     }
 }
 
-void tilescribe_library(const struct routine *routine, void *const *arguments)
+/* ---- Appending ---- */
+
+/* Puts rows behind those that are there. What is there is in the same memory before and after. */
+static void append(const int64_t *parameter, const void *added, void *data)
 {
+    int64_t outer = parameter[0], first = parameter[1], rows = parameter[2], capacity = parameter[3];
+    int64_t row = parameter[4] * parameter[5];
+    if (first < 0 || rows < 0 || rows > capacity - first)
+        return; /* extents that are refused before anything runs */
+    for (int64_t i = 0; i < outer; i++)
+        memcpy((char *)data + (i * capacity + first) * row, (const char *)added + i * rows * row, (size_t)(rows * row));
+}
+
+void tilescribe_library(const struct routine *routine, void *const *arguments, const int64_t *sizes)
+{
+    int64_t parameter[6];
+    memcpy(parameter, routine->parameter, sizeof parameter);
+    for (uint64_t i = 0; i < routine->sizes; i++)
+        parameter[i] = sizes[i];
     switch ((enum routine_kind)routine->kind) {
-    case ROUTINE_TOP_K: top_k(routine->parameter, arguments[0], arguments[1], arguments[2]); break;
-    case ROUTINE_SCATTER: scatter(routine->parameter, arguments[0], arguments[1], arguments[2], arguments[3]); break;
+    case ROUTINE_TOP_K: top_k(parameter, arguments[0], arguments[1], arguments[2]); break;
+    case ROUTINE_SCATTER: scatter(parameter, arguments[0], arguments[1], arguments[2], arguments[3]); break;
+    case ROUTINE_APPEND: append(parameter, arguments[1], arguments[2]); break;
     }
 }

@@ -13,6 +13,12 @@ pub struct ExtentTables {
     /// The extents of all inputs, one after the other; and of all outputs.
     pub inputs: Vec<Extent>,
     pub outputs: Vec<Extent>,
+    /// The same of states, as a run finds them.
+    pub states: Vec<Extent>,
+    /// By state: its rows after a run; a constant 0 where it is replaced.
+    pub grown: Vec<Extent>,
+    /// By input of the network: its number among those that a run is given.
+    pub given: Vec<Option<usize>>,
     /// Each behind those that lie below it.
     pub blocks: Vec<TableBlock>,
     /// Of all calls, one after the other, and what the kernels take.
@@ -133,7 +139,7 @@ impl Code {
     /// What a symbol is computed from; nothing where it is an extent itself.
     fn origin(&mut self, origin: &Origin) -> Result<Formula, ArtifactError> {
         let (x, y, operation) = match origin {
-            Origin::Axis { .. } => return Ok((0, 0)),
+            Origin::Axis { .. } | Origin::Rows { .. } => return Ok((0, 0)),
             Origin::Product(x, y) => (x, y, MULTIPLY),
             Origin::Quotient(x, y) => (x, y, QUOTIENT),
             Origin::Minimum(x, y) => (x, y, MINIMUM),
@@ -187,6 +193,8 @@ pub(super) fn extents(text: &mut String, tables: &ExtentTables) -> Result<&'stat
     let required = requirements.iter().map(|it| code.formula(&it.formula)).collect::<Result<Vec<_>, _>>()?;
     let inputs = code.numbers(ranges(&tables.inputs))?;
     let outputs = code.numbers(ranges(&tables.outputs))?;
+    let states = code.numbers(ranges(&tables.states))?;
+    let grown = code.numbers(ranges(&tables.grown))?;
     let block_extents = code.numbers(tables.blocks.iter().flat_map(|block| ranges(&block.extents)))?;
     let parameters = code.numbers(tables.parameters.iter().map(|(formula, range)| (formula, range.low, range.high)))?;
     let counts = code.numbers(tables.counts.iter().map(|(formula, range)| (formula, range.low, range.high)))?;
@@ -205,6 +213,8 @@ pub(super) fn extents(text: &mut String, tables: &ExtentTables) -> Result<&'stat
     );
     table(text, "input_extents", inputs);
     table(text, "output_extents", outputs);
+    table(text, "state_extents", states);
+    table(text, "grown", grown);
     table(text, "block_extents", block_extents);
     table(text, "parameters", parameters);
     table(text, "counts", counts);
@@ -240,8 +250,8 @@ pub(super) fn extents(text: &mut String, tables: &ExtentTables) -> Result<&'stat
 
     text.push_str("\t.section .data.rel.ro, \"aw\"\n\t.balign 8\n");
     let rows = symbols.iter().zip(origins).enumerate().map(|(number, (symbol, (first, end)))| {
-        let (Parameter { low, high }, (input, axis)) = (symbol.range, axis_of(&symbol.origin));
-        format!("\t.quad .Lsymbol_name{number}, {low}, {high}, {input}, {axis}, {first}, {end}")
+        let (Parameter { low, high }, (input, axis, state)) = (symbol.range, given_by(&symbol.origin, &tables.given));
+        format!("\t.quad .Lsymbol_name{number}, {low}, {high}, {input}, {axis}, {state}, {first}, {end}")
     });
     table(text, "symbols", rows);
     let rows =
@@ -253,6 +263,7 @@ pub(super) fn extents(text: &mut String, tables: &ExtentTables) -> Result<&'stat
     let counts = [symbols.len(), requirements.len()].into_iter().chain(counts);
     counts.for_each(|count| put(text, format_args!("\t.quad {count}")));
     put(text, format_args!("\t.quad .Lsymbols, .Lrequirements, .Linput_extents, .Loutput_extents"));
+    put(text, format_args!("\t.quad .Lstate_extents, .Lgrown"));
     put(text, format_args!("\t.quad .Linput_least, .Loutput_least, .Lblocks, .Lblock_extents"));
     put(text, format_args!("\t.quad .Lbelow, .Lparameters, .Lcounts, .Lshifts, .Lshift_numbers, .Linstructions"));
     put(text, format_args!("\t.quad .Lchoices, .Lpoints, .Lvariants"));
@@ -266,10 +277,11 @@ fn table(text: &mut String, label: &str, rows: impl IntoIterator<Item = String>)
     rows.into_iter().for_each(|row| put(text, format_args!("{row}")));
 }
 
-/// The input and axis that a symbol is the extent of; an input of -1: it is computed.
-fn axis_of(origin: &Origin) -> (i64, usize) {
-    match origin {
-        Origin::Axis { input, axis } => (*input as i64, *axis),
-        _ => (-1, 0),
+/// The input and axis that a symbol is the extent of, and the state whose rows it counts; -1: it is neither.
+fn given_by(origin: &Origin, given: &[Option<usize>]) -> (i64, usize, i64) {
+    match *origin {
+        Origin::Axis { input, axis } => (given.get(input).copied().flatten().map_or(-1, |at| at as i64), axis, -1),
+        Origin::Rows { state } => (-1, 0, state as i64),
+        _ => (-1, 0, -1),
     }
 }

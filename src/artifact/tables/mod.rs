@@ -8,7 +8,7 @@ mod gpu;
 use std::fmt::Write;
 
 use super::error::ArtifactError;
-use super::manifest::Port;
+use super::manifest::{Port, StatePort};
 use crate::codegen::Launch;
 use crate::graph::{Callee, Motion, Reduction, Region, RegionKind, Routine};
 use crate::target::Architecture;
@@ -42,6 +42,16 @@ pub enum Place {
         block: usize,
         offset: u64,
     },
+    /// A state as a run finds it.
+    State {
+        index: usize,
+        offset: u64,
+    },
+    /// A state as a run leaves it.
+    NextState {
+        index: usize,
+        offset: u64,
+    },
     /// The numbers that a call gives its kernel, from the start of those of all calls.
     Parameters {
         offset: u64,
@@ -58,8 +68,29 @@ impl Place {
             | Place::Weights { offset }
             | Place::Arena { offset }
             | Place::Block { offset, .. }
+            | Place::State { offset, .. }
+            | Place::NextState { offset, .. }
             | Place::Parameters { offset } => offset,
         }
+    }
+}
+
+impl Place {
+    /// So many bytes further.
+    #[must_use]
+    pub fn later(mut self, bytes: u64) -> Place {
+        match &mut self {
+            Place::Unused => {}
+            Place::Input { offset, .. }
+            | Place::Output { offset, .. }
+            | Place::Weights { offset }
+            | Place::Arena { offset }
+            | Place::Block { offset, .. }
+            | Place::State { offset, .. }
+            | Place::NextState { offset, .. }
+            | Place::Parameters { offset } => *offset += bytes,
+        }
+        self
     }
 }
 
@@ -75,6 +106,8 @@ pub struct Argument {
 #[derive(Clone, Copy, Debug)]
 pub struct TableCall<'a> {
     pub callee: &'a Callee,
+    /// How many numbers it gives, whose place is the last argument where there are any.
+    pub numbers: usize,
     pub arguments: &'a [Argument],
 }
 
@@ -87,6 +120,7 @@ pub struct Tables<'a> {
     pub arena_bytes: u64,
     pub inputs: &'a [Port],
     pub outputs: &'a [Port],
+    pub states: &'a [StatePort],
     /// Number of tasks.
     pub tasks: usize,
     pub calls: &'a [TableCall<'a>],
@@ -134,6 +168,9 @@ const DEVICE_FUNCTIONS: [&str; 4] = ["device_input", "device_output", "launch", 
 /// Those of a library for a network whose extents are not all fixed.
 const EXTENT_FUNCTIONS: [&str; 5] = ["set_extents", "output_shape", "message", "input_least", "output_least"];
 
+/// Those of a library for a network that keeps states.
+const STATE_FUNCTIONS: [&str; 6] = ["state", "reset", "rewind", "state_shape", "get_state", "set_state"];
+
 impl Tables<'_> {
     /// The functions of the library, without the network's name in front.
     pub fn functions(&self) -> impl Iterator<Item = &'static str> {
@@ -142,7 +179,8 @@ impl Tables<'_> {
             Kernels::Gpu(_) => &DEVICE_FUNCTIONS,
         };
         let extents: &[&str] = if self.extents.is_some() { &EXTENT_FUNCTIONS } else { &[] };
-        FUNCTIONS.into_iter().chain(device.iter().copied()).chain(extents.iter().copied())
+        let states: &[&str] = if self.states.is_empty() { &[] } else { &STATE_FUNCTIONS };
+        FUNCTIONS.into_iter().chain([device, extents, states].into_iter().flatten().copied())
     }
 }
 
@@ -162,26 +200,20 @@ pub fn assembly(tables: &Tables<'_>, architecture: Architecture) -> Result<Strin
     text.push_str("\t.section .rodata\n");
     strings(&mut text, "input", tables.inputs.iter().map(|port| port.name.as_str()));
     strings(&mut text, "output", tables.outputs.iter().map(|port| port.name.as_str()));
+    strings(&mut text, "state", tables.states.iter().map(|state| state.input.name.as_str()));
     strings(&mut text, "id", std::iter::once(tables.weights_id));
     text.push_str("\t.balign 8\n");
-    for (what, ports) in [("input", tables.inputs), ("output", tables.outputs)] {
-        for (number, port) in ports.iter().enumerate() {
-            put(&mut text, format_args!(".L{what}_shape{number}:"));
-            port.shape.iter().for_each(|extent| put(&mut text, format_args!("\t.quad {extent}")));
-        }
-    }
+    let states = tables.states.iter().map(|state| &state.input);
+    shapes(&mut text, "input", tables.inputs);
+    shapes(&mut text, "output", tables.outputs);
+    shapes(&mut text, "state", states);
     calls(&mut text, tables);
     text.push_str("\t.section .data.rel.ro, \"aw\"\n\t.balign 8\n");
     for (what, ports) in [("input", tables.inputs), ("output", tables.outputs)] {
         put(&mut text, format_args!(".L{what}s:"));
-        for (number, port) in ports.iter().enumerate() {
-            let (bytes, rank) = (port.bytes().unwrap_or(0), port.shape.len());
-            let dtype = port.dtype().map_or(0, DType::number);
-            let row =
-                format_args!("\t.quad .L{what}{number}, .L{what}_shape{number}, {bytes}\n\t.long {rank}, {dtype}");
-            put(&mut text, row);
-        }
+        ports.iter().enumerate().for_each(|(number, port)| tensor(&mut text, what, number, port));
     }
+    states_of(&mut text, tables.states);
     let extents = tables.extents.map(|tables| extents::extents(&mut text, tables)).transpose()?;
     network(&mut text, tables, extents);
     match tables.kernels {
@@ -192,15 +224,40 @@ pub fn assembly(tables: &Tables<'_>, architecture: Architecture) -> Result<Strin
     Ok(text)
 }
 
+fn shapes<'p>(text: &mut String, what: &str, ports: impl IntoIterator<Item = &'p Port>) {
+    for (number, port) in ports.into_iter().enumerate() {
+        put(text, format_args!(".L{what}_shape{number}:"));
+        port.shape.iter().for_each(|extent| put(text, format_args!("\t.quad {extent}")));
+    }
+}
+
+/// `struct tensor`.
+fn tensor(text: &mut String, what: &str, number: usize, port: &Port) {
+    let (bytes, rank) = (port.bytes().unwrap_or(0), port.shape.len());
+    let dtype = port.dtype().map_or(0, DType::number);
+    put(text, format_args!("\t.quad .L{what}{number}, .L{what}_shape{number}, {bytes}\n\t.long {rank}, {dtype}"));
+}
+
+/// `struct state`.
+fn states_of(text: &mut String, states: &[StatePort]) {
+    put(text, format_args!(".Lstates:"));
+    for (number, StatePort { input, grows, .. }) in states.iter().enumerate() {
+        let size = input.dtype().map_or(0, |dtype| dtype.bytes());
+        let (axis, capacity) = grows.as_ref().map_or((-1, 0), |grows| (grows.axis as i64, grows.capacity));
+        tensor(text, "state", number, input);
+        put(text, format_args!("\t.quad {size}, {axis}, {capacity}"));
+    }
+}
+
 /// `struct call`, `struct argument`, `struct region` and `struct routine`.
 fn calls(text: &mut String, tables: &Tables<'_>) {
     let (mut first, mut routines) = (0, Vec::new());
     put(text, format_args!(".Lcalls:"));
-    for TableCall { callee, arguments } in tables.calls {
+    for TableCall { callee, numbers, arguments } in tables.calls {
         let (task, routine) = match callee {
             Callee::Task(task) => (*task, 0),
             Callee::Library(routine) => {
-                routines.push(routine);
+                routines.push((routine, *numbers));
                 (0, routines.len())
             }
         };
@@ -219,6 +276,8 @@ fn calls(text: &mut String, tables: &Tables<'_>) {
             Place::Arena { offset } => (4, 0, offset),
             Place::Block { block, offset } => (5, block, offset),
             Place::Parameters { offset } => (6, 0, offset),
+            Place::State { index, offset } => (7, index, offset),
+            Place::NextState { index, offset } => (8, index, offset),
         };
         let Motion { step, period, phase } = motion;
         put(text, format_args!("\t.long {space}, {index}\n\t.quad {offset}, {step}, {period}, {phase}"));
@@ -237,10 +296,10 @@ fn calls(text: &mut String, tables: &Tables<'_>) {
         put(text, format_args!("\t.quad {start}, {end}, {count}, {condition}, {wanted}, {is_choice}"));
     }
     put(text, format_args!(".Lroutines:"));
-    for routine in routines {
+    for (routine, sizes) in routines {
         let (kind, parameters) = routine_numbers(routine);
         let parameters: Vec<String> = parameters.iter().map(i64::to_string).collect();
-        put(text, format_args!("\t.quad {kind}, {}", parameters.join(", ")));
+        put(text, format_args!("\t.quad {kind}, {sizes}, {}", parameters.join(", ")));
     }
 }
 
@@ -260,6 +319,9 @@ fn routine_numbers(routine: &Routine) -> (u32, [i64; 6]) {
             };
             (1, [blocks, block, updates, reduction, i64::from(dtype.number()), dtype.bytes() as i64])
         }
+        Routine::Append { outer, first, rows, capacity, block, dtype } => {
+            (2, [outer, first, rows, capacity, block, dtype.bytes() as i64])
+        }
     }
 }
 
@@ -276,12 +338,13 @@ fn network(text: &mut String, tables: &Tables<'_>, extents: Option<&str>) {
         arguments as u64,
         tables.tasks as u64,
         tables.regions.len() as u64,
+        tables.states.len() as u64,
     ];
     object(text, "tilescribe_network");
     put(text, format_args!("\t.quad .Lid0"));
     numbers.iter().for_each(|number| put(text, format_args!("\t.quad {number}")));
     put(text, format_args!("\t.quad .Linputs, .Loutputs, .Lcalls, .Larguments, .Lregions, .Lroutines"));
-    put(text, format_args!("\t.quad {}", extents.unwrap_or("0")));
+    put(text, format_args!("\t.quad {}, .Lstates", extents.unwrap_or("0")));
 }
 
 /// Starts a structure that the functions read.

@@ -1,11 +1,12 @@
 //! Loads and stores in memory: single elements, rows of elements, and gathers.
 
 use inkwell::IntPredicate;
-use inkwell::types::{BasicTypeEnum, VectorType};
+use inkwell::types::BasicTypeEnum;
 use inkwell::values::{AsValueRef, BasicValue, CallSiteValue, InstructionValue, IntValue, PointerValue, VectorValue};
 
 use crate::codegen::abi::{DEVICE_ALIGNMENT, MAXIMAL_STRIDE, WORKSPACE_ALIGNMENT};
 use crate::codegen::emit::ir::{Element, Value, vector_type};
+use crate::codegen::emit::masked::reachable;
 use crate::codegen::emit::{Binding, Emitter, Processor};
 use crate::codegen::error::CodegenError;
 use crate::nest::{Buffer, Scope};
@@ -162,7 +163,10 @@ impl<'c> Emitter<'_, 'c> {
         };
         let none = self.ir.lane_mask(0, width);
         let mask = self.widened(active, &order, Some(none))?;
-        let value = self.load_row(buffer, pointer, mask, row)?;
+        let of_active = reachable(active.into_vector_value());
+        let is_reachable = |lane: &i64| usize::try_from(*lane).is_ok_and(|lane| of_active[lane]);
+        let reachable: Vec<bool> = order.iter().map(is_reachable).collect();
+        let value = self.load_lanes(buffer, pointer, mask, &reachable, row)?;
         Ok(self.ir.shuffle(value.into_vector_value(), &kept)?.into())
     }
 
@@ -277,37 +281,8 @@ impl<'c> Emitter<'_, 'c> {
         Ok(self.address(buffer, indices)?.pointer)
     }
 
-    /// Neighbouring elements where the mask holds, zeros elsewhere.
-    pub(super) fn load_row(
-        &self,
-        buffer: TensorId,
-        pointer: PointerValue<'c>,
-        mask: Value<'c>,
-        row: VectorType<'c>,
-    ) -> Result<Value<'c>> {
-        let arguments = [pointer.into(), mask, row.const_zero().into()];
-        let overload = [row.into(), pointer.get_type().into()];
-        let call = self.ir.intrinsic_call(self.shared.module, "llvm.masked.load", &overload, &arguments)?;
-        self.annotate_call(buffer, call, 0)?;
-        self.call_value(call)
-    }
-
-    /// Neighbouring elements, where the mask holds.
-    pub(super) fn store_row(
-        &self,
-        buffer: TensorId,
-        pointer: PointerValue<'c>,
-        mask: Value<'c>,
-        row: Value<'c>,
-    ) -> Result<()> {
-        let overload = [row.get_type(), pointer.get_type().into()];
-        let arguments = [row, pointer.into(), mask];
-        let call = self.ir.intrinsic_call(self.shared.module, "llvm.masked.store", &overload, &arguments)?;
-        self.annotate_call(buffer, call, 1)
-    }
-
     /// As [`Emitter::annotate`], for an access that is a call with the address as its `argument`.
-    fn annotate_call(&self, buffer: TensorId, call: CallSiteValue<'c>, argument: u32) -> Result<()> {
+    pub(super) fn annotate_call(&self, buffer: TensorId, call: CallSiteValue<'c>, argument: u32) -> Result<()> {
         self.ir.align_argument(call, argument, self.shared.nest.buffer(buffer).dtype.bytes() as u64);
         let value = call.try_as_basic_value();
         self.annotate_scopes(buffer, value.instruction().or(value.basic().and_then(|v| v.as_instruction_value())))
@@ -438,7 +413,7 @@ impl<'c> Emitter<'_, 'c> {
         self.loaded(self.ir.builder.build_bit_cast(stored, memory, "")?, to)
     }
 
-    fn call_value(&self, call: inkwell::values::CallSiteValue<'c>) -> Result<Value<'c>> {
+    pub(super) fn call_value(&self, call: inkwell::values::CallSiteValue<'c>) -> Result<Value<'c>> {
         call.try_as_basic_value().basic().ok_or_else(|| CodegenError::Internal("a load without a value".into()))
     }
 

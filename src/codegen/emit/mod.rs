@@ -17,6 +17,7 @@ mod launch;
 mod processor;
 mod remainder;
 mod product;
+mod masked;
 mod math;
 mod memory;
 mod power;

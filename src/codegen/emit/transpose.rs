@@ -215,14 +215,8 @@ impl<'c> Emitter<'_, 'c> {
             parts.push(self.transposed(columns, side)?);
         }
         let rows = (0..place.count).map(|number| {
-            let mut parts: Vec<VectorValue> = parts.iter().map(|part| part[number]).collect();
-            while parts.len() > 1 {
-                let width = i64::from(parts[0].get_type().get_size());
-                let order: Vec<i64> = (0..2 * width).collect();
-                let joined = parts.chunks(2).map(|pair| self.ir.shuffle_pair(pair[0], pair[1], &order));
-                parts = joined.collect::<Result<_>>()?;
-            }
-            Ok(parts[0].into())
+            let lanes = parts.iter().map(|part| part[number].get_type().get_size()).sum();
+            self.joined(parts.iter().map(|part| part[number]).collect(), lanes)
         });
         Ok(Loaded { buffer, indices: indices.to_vec(), rows: rows.collect::<Result<_>>()? })
     }

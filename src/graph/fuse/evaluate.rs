@@ -47,9 +47,16 @@ impl Network {
         }
         for number in 0..fixed.calls.len() {
             fixed.calls[number].arguments.iter_mut().for_each(|argument| *argument = argument.at(values));
-            let Some(task) = self.calls[number].task().filter(|task| *task < self.tasks.len()) else { continue };
             let formulas = std::mem::take(&mut fixed.calls[number].parameters);
             let parameters: Vec<i64> = formulas.iter().map(|formula| value_at(formula, values).unwrap_or(0)).collect();
+            let task = match &mut fixed.calls[number].callee {
+                Callee::Task(task) if *task < self.tasks.len() => *task,
+                Callee::Task(_) => continue,
+                Callee::Library(routine) => {
+                    *routine = routine.with_sizes(&parameters);
+                    continue;
+                }
+            };
             let iterations = fixed.iterations_of(number) as usize;
             let own = *known.entry((task, parameters)).or_insert_with_key(|(_, parameters)| {
                 let whole = &self.tasks[task];

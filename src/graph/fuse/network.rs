@@ -18,7 +18,7 @@ use crate::workload::{Expr, Extents, Index, Role, Stage, Tensor, TensorId, Var, 
 pub fn assemble(program: &Program, block: Block<'_>) -> Network {
     let mut assembly = Assembly {
         program,
-        network: Network { symbols: program.symbols.clone(), ..Network::default() },
+        network: Network { symbols: program.symbols.clone(), carried: program.carried.clone(), ..Network::default() },
         place_of: HashMap::new(),
         constants: HashMap::new(),
         task_of: HashMap::new(),
@@ -149,13 +149,13 @@ impl Assembly<'_> {
         }
         match operation {
             Step::Stage(_) => {}
-            Step::Library(LibraryCall { routine, inputs, outputs, .. }) => {
+            Step::Library(LibraryCall { routine, sizes, inputs, outputs, .. }) => {
                 let mut arguments: Vec<Binding> = inputs.iter().map(|input| self.read_place(level, *input)).collect();
                 arguments.extend(outputs.iter().map(|output| self.binding(level, *output, 0)));
                 self.network.calls.push(Call {
                     callee: Callee::Library(routine.clone()),
                     arguments,
-                    parameters: Vec::new(),
+                    parameters: sizes.clone(),
                 });
             }
             Step::If(Conditional { condition, branches, outputs, .. }) => {

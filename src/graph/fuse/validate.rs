@@ -200,11 +200,11 @@ impl Network {
     /// Whether the parameters that a call gives are some that its task takes, whatever the symbols are.
     fn fits_parameters(&self, call: usize) -> bool {
         let (Call { parameters, .. }, symbols) = (&self.calls[call], self.symbols.ranges());
-        let wanted = self.calls[call].task().map_or(&[][..], |task| &self.tasks[task].workload.parameters);
+        let wanted = self.calls[call].numbers(&self.tasks);
         let fits = |(formula, wanted): (&Index, &Parameter)| {
             formula_range(formula, &symbols).is_some_and(|range| wanted.low <= range.low && range.high <= wanted.high)
         };
-        parameters.len() == wanted.len() && parameters.iter().zip(wanted).all(fits)
+        parameters.len() == wanted.len() && parameters.iter().zip(&wanted).all(fits)
     }
 
     fn is_given(&self, buffer: usize) -> bool {

@@ -282,7 +282,8 @@ impl Builder {
             .map(|(shape, (_, dtype))| self.add_tensor(shape.clone(), dtype, Role::Intermediate))
             .collect();
         let (inputs, node) = (inputs.to_vec(), self.node());
-        self.steps().push(Step::Library(LibraryCall { routine, inputs, outputs: outputs.clone(), node }));
+        let sizes = Vec::new();
+        self.steps().push(Step::Library(LibraryCall { routine, sizes, inputs, outputs: outputs.clone(), node }));
         Ok(outputs)
     }
 }

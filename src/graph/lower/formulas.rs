@@ -292,7 +292,7 @@ impl Formulas {
     fn range_of_derived(&self, origin: &Origin) -> Option<Interval> {
         let both = |x: &Index, y: &Index| Some((self.range_of(x)?, self.range_of(y)?));
         match origin {
-            Origin::Axis { .. } => None,
+            Origin::Axis { .. } | Origin::Rows { .. } => None,
             Origin::Product(x, y) => {
                 let (x, y) = both(x, y)?;
                 let ends = [(x.low, y.low), (x.low, y.high), (x.high, y.low), (x.high, y.high)];
@@ -320,7 +320,7 @@ impl Formulas {
             None => format!("({})", self.spelled(x)),
         };
         match origin {
-            Origin::Axis { .. } => String::new(),
+            Origin::Axis { .. } | Origin::Rows { .. } => String::new(),
             Origin::Product(x, y) => format!("{} · {}", spelled(x), spelled(y)),
             Origin::Quotient(x, y) => format!("floor({} / {})", spelled(x), spelled(y)),
             Origin::Minimum(x, y) => format!("min({}, {})", self.spelled(x), self.spelled(y)),

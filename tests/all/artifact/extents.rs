@@ -60,7 +60,7 @@ fn untuned(workload: &Workload, target: &Target) -> Schedule {
     Schedule::untuned(&Space::standard(), &task).unwrap()
 }
 
-fn compile(network: &Network, folder: &Path) -> Result<Manifest, ArtifactError> {
+pub fn compile(network: &Network, folder: &Path) -> Result<Manifest, ArtifactError> {
     let target = Target::Cpu(host());
     let schedules: Vec<Schedule> = network.tasks.iter().map(|task| untuned(&task.workload, &target)).collect();
     compile_with(network, &schedules, folder)
@@ -312,8 +312,8 @@ fn hostile_extents_in_manifests_are_refused() {
         fs::write(&path, manifest.to_string()).unwrap();
         assert_invalid(&folder, reason);
     };
-    change(&|manifest| manifest["format"] = json!(3), "format 3 and 2 symbols");
-    change(&|manifest| manifest["symbols"] = json!([]), "format 4 and 0 symbols");
+    change(&|manifest| manifest["format"] = json!(3), "format 3, 2 symbols and 0 states");
+    change(&|manifest| manifest["symbols"] = json!([]), "format 4, 0 symbols and 0 states");
     change(&|manifest| manifest["symbols"][0]["low"] = json!(-1), "impossible range or origin");
     change(&|manifest| manifest["symbols"][0]["high"] = json!(-1), "impossible range or origin");
     let own = json!({"product": [{"terms": [[1, {"symbol": 1}]]}, {}]});

@@ -96,3 +96,48 @@ fn tasks_say_what_they_are_tuned_at() {
     refused(&["--tune-at", "batch=9"], "a point to tune for: batch is 9; the network takes 2 to 8");
     refused(&["--tune-at", "btch=2"], "there is no extent `btch` that is known only at run time; those are `batch`");
 }
+
+/// `h_next = h + x`, rows of 2, and `y = relu(h_next)`.
+fn summing(sandbox: &Sandbox) {
+    let rows = ["batch", "width"];
+    let nodes = [node("Add", &["h", "x"], "h_next"), node("Relu", &["h_next"], "y")];
+    let port = |name: &str| symbolic(name, &rows);
+    sandbox.file("net.onnx", model_of(&nodes, &[port("h"), port("x")], &[port("y"), port("h_next")]));
+}
+
+#[test]
+fn states_go_on_from_run_to_run() {
+    let sandbox = Sandbox::new();
+    summing(&sandbox);
+    let compile = ["compile", "net.onnx", "-o", "net", "--trials-per-task", "0", "--dim", "width=2"];
+    let printed = sandbox.succeed(&[&compile[..], &["--state", "h=h_next"]].concat());
+    assert!(printed.contains("state h: replaced by every run"), "{printed}");
+    let shown = sandbox.succeed(&["show", "net"]);
+    assert!(shown.contains("state h f32[batch, 2], replaced by h_next"), "{shown}");
+    // three parts of a stream: 1, 2, 3
+    sandbox.file("x.npy", array(&[3, 1, 2], &[1.0, 1.0, 2.0, 2.0, 3.0, 3.0]));
+    let printed = sandbox.succeed(&["run", "net", "--input", "x=x.npy", "--loop", "--output-dir", "out"]);
+    assert!(printed.contains("3 runs: median ") && printed.contains(" runs/s"), "{printed}");
+    let written = std::fs::read(sandbox.path("out/y.npy")).unwrap();
+    assert_eq!(&written[written.len() - 24..], floats(&[1.0, 1.0, 3.0, 3.0, 6.0, 6.0]));
+    assert!(sandbox.succeed(&["run", "net", "--input", "x=x.npy", "--loop", "2"]).contains("2 runs: "));
+    assert!(sandbox.succeed(&["bench", "net", "--seconds", "0.01"]).contains("median_ms"));
+    sandbox.fail(&["run", "net", "--input", "x=x.npy", "--loop", "4"], 2, "input `x` has 3 parts");
+    sandbox.fail(&["run", "net", "--loop"], 2, "--loop wants a number of runs");
+    // the * of a pattern stands for the same text
+    sandbox.succeed(&[&compile[..], &["--state", "*=*_next"]].concat());
+    sandbox.fail(&[&compile[..], &["--state", "g=h_next"]].concat(), 2, "--state g=h_next fits no input and output");
+    sandbox.fail(&[&compile[..], &["--state", "g_*=h"]].concat(), 2, "expected INPUT=OUTPUT, or both with one `*`");
+    sandbox.fail(&[&compile[..], &["--state", "x=y", "--state", "h=h_next"]].concat(), 2, "fix it with --dim batch=N");
+}
+
+fn floats(values: &[f32]) -> Vec<u8> {
+    values.iter().flat_map(|value| value.to_le_bytes()).collect()
+}
+
+/// An array, as NumPy writes it.
+fn array(shape: &[usize], values: &[f32]) -> Vec<u8> {
+    let mut bytes = zeros(shape);
+    bytes.truncate(bytes.len() - 4 * values.len());
+    [bytes, floats(values)].concat()
+}

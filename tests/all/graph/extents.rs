@@ -161,6 +161,8 @@ fn networks_are_tuned_for_short_and_long_runs_of_the_least_batch() {
     let points = |name: &str| import(&open_network(name), &ImportOptions::default()).unwrap().symbols.usual_points();
     assert_eq!(points("layers"), [[1, 1], [45, 1], [304, 1], [45, 8]]);
     assert_eq!(points("batchwise"), [[1, 1], [1, 45], [1, 304], [8, 45]]);
+    // prompts, and single rows behind a long past
+    assert_eq!(points("past"), [[1, 0, 45], [1, 0, 304], [1, 304, 1], [8, 0, 45], [8, 304, 1]]);
 }
 
 fn given(entries: &[(&str, Dim)]) -> ImportOptions {
