@@ -61,7 +61,7 @@ pub fn bind(network: &Network, versions: &[Vec<&Nest>]) -> Result<Bound, Artifac
     let (mut extents, block_of) = match network.symbols.is_empty() {
         true => (None, vec![None; network.buffers.len()]),
         false => {
-            let (tables, block_of) = extents::tables(network, &ports, &living, &memory.offsets)?;
+            let (tables, block_of) = extents::tables(network, ports.extents.clone(), &living, &memory.offsets)?;
             (Some(tables), block_of)
         }
     };

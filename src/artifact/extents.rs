@@ -7,7 +7,7 @@ use super::error::ArtifactError;
 use super::formula::{self, Formula};
 use super::manifest::RunTimeExtent;
 use super::memory;
-use super::ports::Ports;
+pub(super) use super::tables::PortExtents;
 use super::tables::{Argument, Choice, Extent, ExtentTables, Shift, TableBlock};
 use crate::graph::{Binding, Network, NetworkBuffer, Region, RegionKind, RunTime};
 use crate::workload::{Index, Interval, Parameter, Var};
@@ -22,7 +22,7 @@ pub(super) type Living = (usize, memory::Block);
 /// [`ArtifactError::Internal`] where a call gives its kernel too few numbers.
 pub(super) fn tables(
     network: &Network,
-    ports: &Ports,
+    ports: PortExtents,
     arena: &[Living],
     offsets: &[u64],
 ) -> Result<(ExtentTables, Vec<Option<usize>>), ArtifactError> {
@@ -38,11 +38,7 @@ pub(super) fn tables(
     }
     let tables = ExtentTables {
         symbols: network.symbols.clone(),
-        inputs: ports.input_extents.clone(),
-        outputs: ports.output_extents.clone(),
-        states: ports.state_extents.clone(),
-        grown: ports.grown.clone(),
-        given: ports.given.clone(),
+        ports,
         blocks: table,
         parameters: parameters(network)?,
         counts: network.regions.iter().map(count).collect(),

@@ -13,6 +13,7 @@
 mod bind;
 mod code;
 mod compile;
+mod described;
 mod error;
 mod extents;
 mod formula;

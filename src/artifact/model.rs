@@ -8,6 +8,7 @@ use std::path::Path;
 use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW, Symbol};
 use memmap2::MmapMut;
 
+use super::described::{CTensor, describes};
 use super::error::ArtifactError;
 use super::manifest::{Manifest, Port, WEIGHTS_FILE};
 use super::states::StateFunctions;
@@ -26,16 +27,6 @@ type OutputShape = unsafe extern "C" fn(*mut c_void, usize, *mut i64) -> c_int;
 type Message = unsafe extern "C" fn(*mut c_void) -> *const c_char;
 type Least = unsafe extern "C" fn(usize) -> *const i64;
 type MissingFeature = unsafe extern "C" fn() -> *const c_char;
-
-/// As the header declares it.
-#[repr(C)]
-pub(super) struct CTensor {
-    name: *const c_char,
-    shape: *const i64,
-    bytes: u64,
-    rank: u32,
-    dtype: u32,
-}
 
 /// Where a network runs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -57,7 +48,7 @@ pub struct Model {
     /// Where extents are known only at run time.
     extents: Option<ExtentFunctions>,
     /// Where states are kept.
-    pub(super) states: Option<StateFunctions>,
+    states: Option<StateFunctions>,
     destroy: Symbol<Destroy>,
     error_string: Symbol<ErrorString>,
     /// Last, so that it outlives what points into it.
@@ -279,12 +270,8 @@ impl Model {
         Ok(bound.outputs())
     }
 
-    pub(super) fn handle(&self) -> *mut c_void {
-        self.handle
-    }
-
     /// What a status means.
-    pub(super) fn checked(&self, status: c_int) -> Result<(), ArtifactError> {
+    fn checked(&self, status: c_int) -> Result<(), ArtifactError> {
         if status == 0 { Ok(()) } else { Err(self.error(status)) }
     }
 
@@ -292,6 +279,83 @@ impl Model {
         // SAFETY: the function returns a string that lives as long as the library, for every number.
         let text = unsafe { CStr::from_ptr((self.error_string)(status)) };
         ArtifactError::Machine(text.to_string_lossy().into_owned())
+    }
+}
+
+/// States, which are kept from run to run.
+impl Model {
+    fn state_functions(&self) -> Result<&StateFunctions, ArtifactError> {
+        self.states.as_ref().ok_or_else(|| ArtifactError::Input("the network keeps no states".into()))
+    }
+
+    fn state_port(&self, number: usize) -> Result<&Port, ArtifactError> {
+        let missing = || ArtifactError::Input(format!("the network has no state {number}"));
+        Ok(&self.manifest.states.get(number).ok_or_else(missing)?.input)
+    }
+
+    /// Forgets what runs have left: states are zero, and those that grow have no rows.
+    ///
+    /// # Errors
+    /// [`ArtifactError::Input`] where the network keeps no states.
+    pub fn reset(&self) -> Result<(), ArtifactError> {
+        // SAFETY: the handle is alive.
+        self.checked(unsafe { self.state_functions()?.reset(self.handle) })
+    }
+
+    /// Takes states that grow back to their first `rows` rows.
+    ///
+    /// # Errors
+    /// [`ArtifactError::Machine`] where one of them has fewer, or is replaced by every run.
+    pub fn rewind(&self, rows: i64) -> Result<(), ArtifactError> {
+        // SAFETY: the handle is alive.
+        self.checked(unsafe { self.state_functions()?.rewind(self.handle, rows) })
+    }
+
+    /// The shape of a state, as the next run finds it.
+    ///
+    /// # Errors
+    /// [`ArtifactError::Input`] where there is no such state.
+    pub fn state_shape(&self, number: usize) -> Result<Vec<i64>, ArtifactError> {
+        let (functions, port) = (self.state_functions()?, self.state_port(number)?);
+        let mut shape = vec![0; port.shape.len()];
+        // SAFETY: the handle is alive, and the array has as many elements as the state's rank, which the
+        // manifest and the library agree about.
+        self.checked(unsafe { functions.shape(self.handle, number, &mut shape) })?;
+        Ok(shape)
+    }
+
+    /// A copy of a state, as the next run finds it.
+    ///
+    /// # Errors
+    /// [`ArtifactError::Input`] where there is no such state, [`ArtifactError::Machine`] before extents are
+    /// known.
+    pub fn state(&self, number: usize) -> Result<TensorData, ArtifactError> {
+        let (functions, port) = (self.state_functions()?, self.state_port(number)?);
+        let shape = self.state_shape(number)?;
+        let unknown = || ArtifactError::Internal(format!("the library says that `{}` is {shape:?}", port.name));
+        let (dtype, size) = (port.dtype().ok_or_else(unknown)?, port.bytes_at(&shape).ok_or_else(unknown)?);
+        let mut bytes = vec![0u8; size];
+        // SAFETY: the array has the bytes of the shape that the library says.
+        self.checked(unsafe { functions.get(self.handle, number, &mut bytes) })?;
+        Ok(TensorData { shape, dtype, bytes: bytes.into() })
+    }
+
+    /// Makes a state what the next run finds. Of states that grow, all need as many rows before that.
+    ///
+    /// # Errors
+    /// [`ArtifactError::Input`] where type or shape are not the state's.
+    pub fn set_state(&self, number: usize, data: &TensorData) -> Result<(), ArtifactError> {
+        let (functions, port) = (self.state_functions()?, self.state_port(number)?);
+        let fits = port.dtype() == Some(data.dtype)
+            && port.admits(&data.shape)
+            && port.bytes_at(&data.shape) == Some(data.bytes.len());
+        if !fits {
+            let (name, wanted) = (&port.name, port.shape_text());
+            let reason = format!("state `{name}` is {}[{wanted}], {} was given", port.dtype, describe(data));
+            return Err(ArtifactError::Input(reason));
+        }
+        // SAFETY: the handle is alive, the shape has the state's rank, and the array its bytes.
+        self.checked(unsafe { functions.set(self.handle, number, &data.shape, &data.bytes) })
     }
 }
 
@@ -338,17 +402,6 @@ unsafe fn agree(ports: &[Port], tensors: &Symbol<Tensors>) -> bool {
         let first = tensors(&raw mut count);
         count == ports.len() && ports.iter().enumerate().all(|(number, port)| describes(&*first.add(number), port))
     }
-}
-
-/// Whether the library says the same of a port.
-///
-/// # Safety
-/// The tensor must have as many extents as its rank says.
-pub(super) unsafe fn describes(tensor: &CTensor, port: &Port) -> bool {
-    // SAFETY: as the caller says.
-    let shape = unsafe { std::slice::from_raw_parts(tensor.shape, tensor.rank as usize) };
-    let same_type = port.dtype().is_some_and(|dtype| dtype.number() == tensor.dtype);
-    same_type && shape == port.shape && port.bytes().is_some_and(|bytes| bytes as u64 == tensor.bytes)
 }
 
 /// Inputs and outputs in place, ready to run.

@@ -1,7 +1,7 @@
 //! What goes into a network and comes out of it: inputs and outputs, which every run is given, and states,
 //! which a model keeps.
 
-use super::extents::{described, extents};
+use super::extents::{PortExtents, described, extents};
 use super::manifest::{Growth, Port, StatePort};
 use super::tables::{Extent, Place};
 use crate::graph::{Appended, Carried, Network, NetworkBuffer, Source};
@@ -13,14 +13,7 @@ pub(super) struct Ports {
     pub inputs: Vec<Port>,
     pub outputs: Vec<Port>,
     pub states: Vec<StatePort>,
-    /// Of all inputs, one after the other; of all outputs; and of all states, as a run finds them.
-    pub input_extents: Vec<Extent>,
-    pub output_extents: Vec<Extent>,
-    pub state_extents: Vec<Extent>,
-    /// By state: its rows after a run; 0 where it is replaced.
-    pub grown: Vec<Extent>,
-    /// By input of the network: its number among those that a run is given.
-    pub given: Vec<Option<usize>>,
+    pub extents: PortExtents,
     /// By buffer: where it starts, if it is one of them.
     pub places: Vec<Option<Place>>,
 }
@@ -44,14 +37,14 @@ impl Ports {
                         let state = StatePort { input: port(network, name, &found), output: String::new(), grows };
                         states[index] = Some((state, extents(network, &found)));
                         ports.places[at] = Some(Place::State { index, offset: 0 });
-                        ports.given.push(None);
+                        ports.extents.given.push(None);
                         inputs += 1;
                     }
                     None => {
                         ports.places[at] = Some(Place::Input { index: ports.inputs.len(), offset: 0 });
-                        ports.given.push(Some(ports.inputs.len()));
+                        ports.extents.given.push(Some(ports.inputs.len()));
                         ports.inputs.push(port(network, name, buffer));
-                        ports.input_extents.extend(extents(network, buffer));
+                        ports.extents.inputs.extend(extents(network, buffer));
                         inputs += 1;
                     }
                 },
@@ -64,7 +57,7 @@ impl Ports {
                         None => {
                             ports.places[at] = Some(Place::Output { index: ports.outputs.len(), offset: 0 });
                             ports.outputs.push(port(network, name, buffer));
-                            ports.output_extents.extend(extents(network, buffer));
+                            ports.extents.outputs.extend(extents(network, buffer));
                         }
                     }
                     outputs += 1;
@@ -75,8 +68,8 @@ impl Ports {
         for ((state, output), carried) in states.into_iter().zip(after).zip(&network.carried) {
             let Some((state, own)) = state else { continue };
             ports.states.push(StatePort { output, ..state });
-            ports.state_extents.extend(own);
-            ports.grown.push(grown(carried));
+            ports.extents.states.extend(own);
+            ports.extents.grown.push(grown(carried));
         }
         ports
     }

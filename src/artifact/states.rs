@@ -5,10 +5,9 @@ use std::path::Path;
 
 use libloading::os::unix::{Library, Symbol};
 
+use super::described::{CTensor, describes};
 use super::error::ArtifactError;
-use super::manifest::{Manifest, StatePort};
-use super::model::{CTensor, Model, describes};
-use crate::graph::TensorData;
+use super::manifest::Manifest;
 
 type State = unsafe extern "C" fn(usize) -> *const CTensor;
 type Reset = unsafe extern "C" fn(*mut c_void) -> c_int;
@@ -65,81 +64,40 @@ impl StateFunctions {
             }))
         }
     }
-}
 
-impl Model {
-    fn state_functions(&self) -> Result<&StateFunctions, ArtifactError> {
-        self.states.as_ref().ok_or_else(|| ArtifactError::Input("the network keeps no states".into()))
+    /// # Safety
+    /// For this and the functions below: the handle must be a living model of the library, arrays must have
+    /// what the state's rank and shape say, and the status is the library's.
+    pub unsafe fn reset(&self, handle: *mut c_void) -> c_int {
+        // SAFETY: as the caller says.
+        unsafe { (self.reset)(handle) }
     }
 
-    fn state_port(&self, number: usize) -> Result<&StatePort, ArtifactError> {
-        let missing = || ArtifactError::Input(format!("the network has no state {number}"));
-        self.manifest().states.get(number).ok_or_else(missing)
+    /// # Safety
+    /// As for [`StateFunctions::reset`].
+    pub unsafe fn rewind(&self, handle: *mut c_void, rows: i64) -> c_int {
+        // SAFETY: as the caller says.
+        unsafe { (self.rewind)(handle, rows) }
     }
 
-    /// Forgets what runs have left: states are zero, and those that grow have no rows.
-    ///
-    /// # Errors
-    /// [`ArtifactError::Input`] where the network keeps no states.
-    pub fn reset(&self) -> Result<(), ArtifactError> {
-        // SAFETY: the handle is alive.
-        self.checked(unsafe { (self.state_functions()?.reset)(self.handle()) })
+    /// # Safety
+    /// As for [`StateFunctions::reset`].
+    pub unsafe fn shape(&self, handle: *mut c_void, number: usize, shape: &mut [i64]) -> c_int {
+        // SAFETY: as the caller says.
+        unsafe { (self.shape)(handle, number, shape.as_mut_ptr()) }
     }
 
-    /// Takes states that grow back to their first `rows` rows.
-    ///
-    /// # Errors
-    /// [`ArtifactError::Machine`] where one of them has fewer, or is replaced by every run.
-    pub fn rewind(&self, rows: i64) -> Result<(), ArtifactError> {
-        // SAFETY: the handle is alive.
-        self.checked(unsafe { (self.state_functions()?.rewind)(self.handle(), rows) })
+    /// # Safety
+    /// As for [`StateFunctions::reset`].
+    pub unsafe fn get(&self, handle: *mut c_void, number: usize, bytes: &mut [u8]) -> c_int {
+        // SAFETY: as the caller says.
+        unsafe { (self.get)(handle, number, bytes.as_mut_ptr().cast()) }
     }
 
-    /// The shape of a state, as the next run finds it.
-    ///
-    /// # Errors
-    /// [`ArtifactError::Input`] where there is no such state.
-    pub fn state_shape(&self, number: usize) -> Result<Vec<i64>, ArtifactError> {
-        let (functions, port) = (self.state_functions()?, &self.state_port(number)?.input);
-        let mut shape = vec![0; port.shape.len()];
-        // SAFETY: the handle is alive, and the array has as many elements as the state's rank, which the
-        // manifest and the library agree about.
-        self.checked(unsafe { (functions.shape)(self.handle(), number, shape.as_mut_ptr()) })?;
-        Ok(shape)
-    }
-
-    /// A copy of a state, as the next run finds it.
-    ///
-    /// # Errors
-    /// [`ArtifactError::Input`] where there is no such state, [`ArtifactError::Machine`] before extents are
-    /// known.
-    pub fn state(&self, number: usize) -> Result<TensorData, ArtifactError> {
-        let (functions, port) = (self.state_functions()?, &self.state_port(number)?.input);
-        let shape = self.state_shape(number)?;
-        let unknown = || ArtifactError::Internal(format!("the library says that `{}` is {shape:?}", port.name));
-        let (dtype, size) = (port.dtype().ok_or_else(unknown)?, port.bytes_at(&shape).ok_or_else(unknown)?);
-        let mut bytes = vec![0u8; size];
-        // SAFETY: the array has the bytes of the shape that the library says.
-        self.checked(unsafe { (functions.get)(self.handle(), number, bytes.as_mut_ptr().cast()) })?;
-        Ok(TensorData { shape, dtype, bytes: bytes.into() })
-    }
-
-    /// Makes a state what the next run finds. Of states that grow, all need as many rows before that.
-    ///
-    /// # Errors
-    /// [`ArtifactError::Input`] where type or shape are not the state's.
-    pub fn set_state(&self, number: usize, data: &TensorData) -> Result<(), ArtifactError> {
-        let (functions, port) = (self.state_functions()?, &self.state_port(number)?.input);
-        let fits = port.dtype() == Some(data.dtype)
-            && port.admits(&data.shape)
-            && port.bytes_at(&data.shape) == Some(data.bytes.len());
-        if !fits {
-            let (name, wanted) = (&port.name, port.shape_text());
-            let reason =
-                format!("state `{name}` is {}[{wanted}], {}{:?} was given", port.dtype, data.dtype.name(), data.shape);
-            return Err(ArtifactError::Input(reason));
-        }
-        // SAFETY: the handle is alive, the shape has the state's rank, and the array its bytes.
-        self.checked(unsafe { (functions.set)(self.handle(), number, data.shape.as_ptr(), data.bytes.as_ptr().cast()) })
+    /// # Safety
+    /// As for [`StateFunctions::reset`].
+    pub unsafe fn set(&self, handle: *mut c_void, number: usize, shape: &[i64], bytes: &[u8]) -> c_int {
+        // SAFETY: as the caller says.
+        unsafe { (self.set)(handle, number, shape.as_ptr(), bytes.as_ptr().cast()) }
     }
 }

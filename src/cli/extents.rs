@@ -60,8 +60,8 @@ impl FromStr for Point {
 }
 
 /// The values of a network's symbols in one run: those that a point gives, then those that follow from the
-/// shapes of inputs that are known, by input; for states that grow, the number of `rows`, if that is known; and
-/// a middle value of the rest.
+/// shapes of inputs that are known, by input; for states that grow, the number of `rows`, if that is known;
+/// and a middle value of the rest.
 ///
 /// # Errors
 /// [`CommandError::Usage`] for names that the network does not have, and for values out of range.

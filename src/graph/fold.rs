@@ -14,7 +14,7 @@ const MAX_GROWTH: i64 = 2;
 const MAX_ELEMENTS: i64 = 1 << 29;
 /// A stage of more points is left to the compiled network.
 const MAX_POINTS: i64 = 1 << 28;
-/// A map of so few operators and loads is computed anew wherever it is read.
+/// A map of so few operators and loads, with no function among them, is computed anew wherever it is read.
 const CHEAP_NODES: usize = 8;
 
 /// What to do with a stage.
@@ -36,7 +36,7 @@ pub fn fold(program: &Program, stage: &Stage, dtype: DType) -> Fold {
     if loads.iter().any(|tensor| program.data[tensor.0 as usize].is_none()) {
         return Fold::No;
     }
-    let is_cheap = !stage.is_reduction() && nodes(&stage.value) <= CHEAP_NODES;
+    let is_cheap = !stage.is_reduction() && nodes(&stage.value) <= CHEAP_NODES && !has_function(&stage.value);
     if is_run_time(stage) {
         return if is_cheap { Fold::Cheap } else { Fold::No };
     }
@@ -121,6 +121,16 @@ fn loaded(value: &Expr) -> BTreeSet<TensorId> {
         loads.insert(tensor);
     });
     loads
+}
+
+/// Whether it takes a sine, a quotient or the like: every layer of a network may read positions.
+fn has_function(value: &Expr) -> bool {
+    let own = match value {
+        Expr::Unary(op, _) => op.is_expensive(),
+        Expr::Binary(op, ..) => op.is_expensive(),
+        _ => false,
+    };
+    own || value.children().any(has_function)
 }
 
 fn nodes(value: &Expr) -> usize {

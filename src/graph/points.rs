@@ -47,8 +47,9 @@ impl Symbols {
     }
 
     /// What programs are tuned at where nobody says: the least of everything; a short and a long run of the
-    /// least batch; and a batch. Where an extent may be 0, it is what earlier runs have left, as in a cache of
-    /// past tokens: then runs with nothing of it, and the least run with much of it, for one and for a batch.
+    /// least batch; and a batch. Where an extent may be 0, it is what earlier runs have left, as in a cache
+    /// of past tokens: then runs with nothing of it, and the least run with much of it, for one and for a
+    /// batch.
     pub fn usual_points(&self) -> Vec<Vec<i64>> {
         let is_past = |range: Parameter| range.low == 0 && range.high > 0;
         let has_past = self.list.iter().any(|symbol| is_extent(&symbol.origin) && is_past(symbol.range));

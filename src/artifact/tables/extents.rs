@@ -10,15 +10,7 @@ use crate::workload::{Atom, Index, Parameter};
 #[derive(Clone, Debug)]
 pub struct ExtentTables {
     pub symbols: Symbols,
-    /// The extents of all inputs, one after the other; and of all outputs.
-    pub inputs: Vec<Extent>,
-    pub outputs: Vec<Extent>,
-    /// The same of states, as a run finds them.
-    pub states: Vec<Extent>,
-    /// By state: its rows after a run; a constant 0 where it is replaced.
-    pub grown: Vec<Extent>,
-    /// By input of the network: its number among those that a run is given.
-    pub given: Vec<Option<usize>>,
+    pub ports: PortExtents,
     /// Each behind those that lie below it.
     pub blocks: Vec<TableBlock>,
     /// Of all calls, one after the other, and what the kernels take.
@@ -27,6 +19,20 @@ pub struct ExtentTables {
     pub counts: Vec<(Index, Parameter)>,
     pub shifts: Vec<Shift>,
     pub choices: Vec<Choice>,
+}
+
+/// The extents of what goes in and comes out.
+#[derive(Clone, Default, Debug)]
+pub struct PortExtents {
+    /// Of all inputs, one after the other; and of all outputs.
+    pub inputs: Vec<Extent>,
+    pub outputs: Vec<Extent>,
+    /// The same of states, as a run finds them.
+    pub states: Vec<Extent>,
+    /// By state: its rows after a run; a constant 0 where it is replaced.
+    pub grown: Vec<Extent>,
+    /// By input of the network: its number among those that a run is given.
+    pub given: Vec<Option<usize>>,
 }
 
 /// Calls of which one runs.
@@ -191,10 +197,10 @@ pub(super) fn extents(text: &mut String, tables: &ExtentTables) -> Result<&'stat
     let origins = symbols.iter().map(|symbol| code.origin(&symbol.origin)).collect::<Result<Vec<_>, _>>()?;
     let requirements = &tables.symbols.requirements;
     let required = requirements.iter().map(|it| code.formula(&it.formula)).collect::<Result<Vec<_>, _>>()?;
-    let inputs = code.numbers(ranges(&tables.inputs))?;
-    let outputs = code.numbers(ranges(&tables.outputs))?;
-    let states = code.numbers(ranges(&tables.states))?;
-    let grown = code.numbers(ranges(&tables.grown))?;
+    let inputs = code.numbers(ranges(&tables.ports.inputs))?;
+    let outputs = code.numbers(ranges(&tables.ports.outputs))?;
+    let states = code.numbers(ranges(&tables.ports.states))?;
+    let grown = code.numbers(ranges(&tables.ports.grown))?;
     let block_extents = code.numbers(tables.blocks.iter().flat_map(|block| ranges(&block.extents)))?;
     let parameters = code.numbers(tables.parameters.iter().map(|(formula, range)| (formula, range.low, range.high)))?;
     let counts = code.numbers(tables.counts.iter().map(|(formula, range)| (formula, range.low, range.high)))?;
@@ -236,8 +242,8 @@ pub(super) fn extents(text: &mut String, tables: &ExtentTables) -> Result<&'stat
     let least = |extents: &[Extent]| -> Vec<String> {
         extents.iter().map(|extent| format!("\t.quad {}", extent.least)).collect()
     };
-    table(text, "input_least", least(&tables.inputs));
-    table(text, "output_least", least(&tables.outputs));
+    table(text, "input_least", least(&tables.ports.inputs));
+    table(text, "output_least", least(&tables.ports.outputs));
     let below = tables.blocks.iter().flat_map(|block| &block.below);
     table(text, "below", below.map(|block| format!("\t.quad {block}")));
     let mut first = 0;
@@ -250,7 +256,8 @@ pub(super) fn extents(text: &mut String, tables: &ExtentTables) -> Result<&'stat
 
     text.push_str("\t.section .data.rel.ro, \"aw\"\n\t.balign 8\n");
     let rows = symbols.iter().zip(origins).enumerate().map(|(number, (symbol, (first, end)))| {
-        let (Parameter { low, high }, (input, axis, state)) = (symbol.range, given_by(&symbol.origin, &tables.given));
+        let (Parameter { low, high }, (input, axis, state)) =
+            (symbol.range, given_by(&symbol.origin, &tables.ports.given));
         format!("\t.quad .Lsymbol_name{number}, {low}, {high}, {input}, {axis}, {state}, {first}, {end}")
     });
     table(text, "symbols", rows);

@@ -15,7 +15,7 @@ use crate::target::Architecture;
 use crate::target::gpu::Capability;
 use crate::workload::DType;
 
-pub use self::extents::{Choice, Extent, ExtentTables, Shift, TableBlock};
+pub use self::extents::{Choice, Extent, ExtentTables, PortExtents, Shift, TableBlock};
 
 /// Where an argument of a call is when the network runs. Offsets in bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]

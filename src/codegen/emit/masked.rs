@@ -1,8 +1,8 @@
 //! Rows of elements under a mask.
 //!
-//! A row is split here into what a register holds, and parts that no lane reaches are left out. LLVM 22 splits
-//! wider vectors itself, but where it finds only afterwards that the mask of a part is empty, it accesses all
-//! lanes of the part, or fails (`X86AvoidSFB` knows no size of such an access).
+//! A row is split here into what a register holds, and parts that no lane reaches are left out. LLVM 22
+//! splits wider vectors itself, but where it finds only afterwards that the mask of a part is empty, it
+//! accesses all lanes of the part, or fails (`X86AvoidSFB` knows no size of such an access).
 
 use inkwell::llvm_sys::core::LLVMGetAggregateElement;
 use inkwell::types::VectorType;
@@ -152,8 +152,8 @@ pub(super) fn reachable(mask: VectorValue<'_>) -> Vec<bool> {
         return vec![true; width as usize];
     }
     let may_hold = |lane: u32| {
-        // SAFETY: the mask is a constant vector; for a lane of it LLVM returns a constant of its element type,
-        // or null for an expression that it does not take apart.
+        // SAFETY: the mask is a constant vector; for a lane of it LLVM returns a constant of its element
+        // type, or null for an expression that it does not take apart.
         let element = unsafe { LLVMGetAggregateElement(mask.as_value_ref(), lane) };
         if element.is_null() {
             return true;

@@ -1,7 +1,8 @@
 //! Scheduled nests written by hand: what rewrites make, and what they might.
 
-use tilescribe::codegen::{CodegenError, Kernel, object};
+use tilescribe::codegen::{CodegenError, Kernel, ir, object};
 use tilescribe::nest::{Buffer, Loop, LoopKind, Nest, Scope, Stmt};
+use tilescribe::target::Target;
 use tilescribe::workload::{Binary, Combiner, Condition, DType, Expr, Index, Role, TensorId, Unary, Var};
 
 use super::{binary, check, load, target};
@@ -387,4 +388,27 @@ fn malformed_nests_are_refused() {
     let two = object(&[("a", &n), ("b", &n)], &target()).unwrap();
     assert_eq!(two.workspace_bytes, [0, 0]);
     assert_eq!(&two.bytes[..4], b"\x7fELF");
+}
+
+/// A processor with AVX2 alone. LLVM must not be the one that splits a row of which it finds late that no lane
+/// of a half is reached: it then accesses all of them, or fails.
+#[test]
+fn masked_rows_are_no_wider_than_registers() {
+    let haswell = std::fs::read_to_string("targets/haswell.toml").unwrap();
+    let haswell = Target::from_toml(&haswell).unwrap().cpu().unwrap().clone();
+    let mut n = nest(&[(&[20, 5], DType::F32, INPUT), (&[20, 9], DType::F32, OUTPUT)]);
+    let (i, l) = (n.new_var("i"), n.new_var("l"));
+    let (row, lane) = (Index::var(i), Index::var(l));
+    // 5 elements between zeros; no lane above the ninth stores any
+    let inside =
+        vec![Condition { index: row.clone(), low: 0, high: 19 }, Condition { index: lane.clone(), low: 2, high: 7 }];
+    let padded = Expr::guard(inside, get(0, &[&row, &lane.clone().plus_constant(-2)]), Expr::float(0.0));
+    n.body = vec![for_(i, 20, Serial, vec![for_(l, 9, Vector, vec![store(1, &[&row, &lane], padded)])])];
+    let ir = ir(&n, &haswell).unwrap();
+    assert!(ir.contains("@llvm.masked.load.v8f32") && !ir.contains("16f32.p0("), "{ir}");
+    assert!(object(&[("padded", &n)], &haswell).is_ok());
+    check("padded", &n, &target(), 0.0);
+    if is_x86_feature_detected!("avx2") {
+        check("padded", &n, &haswell, 0.0);
+    }
 }
