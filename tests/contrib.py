@@ -157,6 +157,14 @@ def quantised(np, random, f32):
         yield f"MatMulIntegerToFloat_{name}", "MatMulIntegerToFloat", to_float, 1, {}
         dynamic = [f32(2, 3, 8), *weight, (draw(6),), (f32(6),)]
         yield f"DynamicQuantizeMatMul_{name}", "DynamicQuantizeMatMul", dynamic, 1, {}
+        # a batch of one: of more, ONNX Runtime may quantise the state of each thread's part by itself
+        for directions, scales in ((1, (1,)), (2, (2, 12))):
+            weights = [draw(directions, depth, 12) for depth in (5, 3)]
+            factors = [(np.abs(f32(*scales)) * np.float32(0.01), np.full(scales, 3 if dtype == np.uint8 else 0, dtype)) for _ in weights]
+            lstm = [f32(6, 1, 5), *((w,) for w in weights), (f32(directions, 24),), None, f32(directions, 1, 3), f32(directions, 1, 3), None]
+            lstm += [(value,) for pair in factors for value in pair]
+            way = {"hidden_size": 3, "direction": ["forward", "bidirectional"][directions - 1]}
+            yield f"DynamicQuantizeLSTM_{directions}_{name}", "DynamicQuantizeLSTM", lstm, 3, way
         yield f"QuantizeLinear_{name}", "QuantizeLinear", [f32(3, 8), *result(0.0131)], 1, {}
         yield f"DequantizeLinear_{name}", "DequantizeLinear", triple((3, 8), 0.0131), 1, {}
 

@@ -45,9 +45,20 @@ pub struct CompiledSymbol {
     pub name: String,
     pub low: i64,
     pub high: i64,
+    /// It is a multiple of this.
+    #[serde(default = "one", skip_serializing_if = "is_one")]
+    pub multiple: i64,
     /// `None`: it is the extent of an input's axis, or the rows of a state.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub computed: Option<Computed>,
+}
+
+fn one() -> i64 {
+    1
+}
+
+fn is_one(number: &i64) -> bool {
+    *number == 1
 }
 
 fn is_zero(number: &i64) -> bool {
@@ -92,8 +103,13 @@ impl Formula {
 
     /// The symbol, if it is nothing else.
     pub fn as_symbol(&self) -> Option<usize> {
+        self.as_multiple().filter(|(factor, _)| *factor == 1).map(|(_, number)| number)
+    }
+
+    /// A number and the symbol that it is multiplied with, if it is nothing else.
+    pub fn as_multiple(&self) -> Option<(i64, usize)> {
         match self.terms.as_slice() {
-            [(1, Term::Symbol(number))] if self.constant == 0 => Some(*number),
+            [(factor, Term::Symbol(number))] if self.constant == 0 => Some((*factor, *number)),
             _ => None,
         }
     }
@@ -140,14 +156,29 @@ impl Computed {
 
 impl CompiledSymbol {
     pub fn of(symbol: &Symbol) -> CompiledSymbol {
-        let Symbol { name, range, origin } = symbol;
-        CompiledSymbol { name: name.clone(), low: range.low, high: range.high, computed: Computed::of(origin) }
+        let Symbol { name, range, multiple, origin } = symbol;
+        let (low, high) = (range.low, range.high);
+        CompiledSymbol { name: name.clone(), low, high, multiple: *multiple, computed: Computed::of(origin) }
+    }
+
+    /// Whether it may be this.
+    pub fn admits(&self, value: i64) -> bool {
+        (self.low..=self.high).contains(&value) && value % self.multiple == 0
+    }
+
+    /// Its values in words.
+    pub fn values(&self) -> String {
+        match self.multiple {
+            1 => format!("{} to {}", self.low, self.high),
+            multiple => format!("{} to {} in steps of {multiple}", self.low, self.high),
+        }
     }
 
     /// Whether it has values, and is computed from symbols before it, of which there are so many.
     pub fn is_valid(&self, before: usize) -> bool {
         let is_known = |computed: &Computed| computed.formulas().iter().all(|formula| formula.is_valid(before));
-        0 <= self.low && self.low <= self.high && self.computed.as_ref().is_none_or(is_known)
+        let ends = self.multiple > 0 && self.low % self.multiple == 0 && self.high % self.multiple == 0;
+        0 <= self.low && self.low <= self.high && ends && self.computed.as_ref().is_none_or(is_known)
     }
 }
 

@@ -5,7 +5,7 @@ use std::fmt::Write;
 use super::manifest::{Growth, Port, StatePort};
 use crate::graph::Symbols;
 use crate::target::Kind;
-use crate::workload::{DType, Parameter};
+use crate::workload::DType;
 
 /// What goes in and comes out, and what a model keeps.
 #[derive(Clone, Copy, Debug)]
@@ -79,8 +79,7 @@ fn ranges(symbols: &Symbols) -> String {
     let mut text = String::new();
     for (number, symbol) in symbols.list.iter().enumerate() {
         text.push_str(if number == 0 { " * where\n" } else { "" });
-        let (name, Parameter { low, high }) = (in_comment(&symbol.name, "*/@ "), symbol.range);
-        let _ = writeln!(text, " *   {name} is {low} to {high}");
+        let _ = writeln!(text, " *   {} is {}", in_comment(&symbol.name, "*/@ "), symbol.values());
     }
     text
 }

@@ -4,9 +4,9 @@ use std::io::Write;
 use std::str::FromStr;
 
 use anyhow::{Result, bail};
-use tilescribe::artifact::{CompiledSymbol, Manifest, Port, StatePort};
+use tilescribe::artifact::{CompiledSymbol, Computed, Formula, Manifest, Port, StatePort};
 use tilescribe::graph::{Carried, Dim, Network, Origin, Symbol, Symbols};
-use tilescribe::workload::MAX_POINTS_TIMED;
+use tilescribe::workload::{MAX_POINTS_TIMED, Parameter};
 
 use super::exit::CommandError;
 
@@ -75,9 +75,9 @@ pub fn values(
     let mut given: Vec<Option<i64>> = vec![None; symbols.len()];
     for (name, value) in point.iter().flat_map(|point| &point.0) {
         let number = find(symbols, name)?;
-        let CompiledSymbol { low, high, .. } = symbols[number];
-        if !(low..=high).contains(value) {
-            bail!(CommandError::Usage(format!("--at {name}={value}: the network takes {low} to {high}")));
+        if !symbols[number].admits(*value) {
+            let values = symbols[number].values();
+            bail!(CommandError::Usage(format!("--at {name}={value}: the network takes {values}")));
         }
         if given[number].replace(*value).is_some() {
             bail!(CommandError::Usage(format!("--at gives `{name}` twice")));
@@ -86,7 +86,7 @@ pub fn values(
     for (port, shape) in manifest.inputs.iter().zip(shapes) {
         let Some(shape) = shape else { continue };
         for (axis, extent) in &port.extents {
-            if let (Some(number), Some(found)) = (extent.formula.as_symbol(), shape.get(*axis)) {
+            if let (Some(number), Some(found)) = (said_by(symbols, &extent.formula), shape.get(*axis)) {
                 given[number].get_or_insert(*found);
             }
         }
@@ -98,12 +98,22 @@ pub fn values(
     for (symbol, given) in symbols.iter().zip(given) {
         let value = match &symbol.computed {
             Some(computed) => computed.at(&values),
-            None => given.or(Some(symbol.low + (symbol.high - symbol.low) / 2)),
+            None => given.or(Some(symbol.low + (symbol.high - symbol.low) / 2 / symbol.multiple * symbol.multiple)),
         };
         let unknown = || CommandError::Usage(format!("`{}` has no value for these extents", symbol.name));
         values.push(value.ok_or_else(unknown)?);
     }
     Ok(values)
+}
+
+/// The symbol whose value an extent says: the one that it is, or the multiple whose part its formula has.
+fn said_by(symbols: &[CompiledSymbol], extent: &Formula) -> Option<usize> {
+    if let Some(number) = extent.as_symbol() {
+        return Some(number);
+    }
+    let (multiple, part) = extent.as_multiple()?;
+    let Some(Computed::Quotient(whole, _)) = &symbols.get(part)?.computed else { return None };
+    whole.as_symbol().filter(|number| symbols.get(*number).is_some_and(|symbol| symbol.multiple == multiple))
 }
 
 /// The symbol that counts the rows of a state that grows.
@@ -204,7 +214,12 @@ pub fn print_assumed(network: &Network, given: &[Dimension], out: &mut dyn Write
         let (name, range) = (&symbol.name, symbol.range);
         let is_given = given.iter().any(|dimension| dimension.name == *name);
         if is_extent(symbol) && !is_given {
-            writeln!(out, "{name}: {}..{}, assumed; --dim {name}=LOW..HIGH changes it", range.low, range.high)?;
+            let steps = match symbol.multiple {
+                1 => String::new(),
+                multiple => format!(" in steps of {multiple}"),
+            };
+            let Parameter { low, high } = range;
+            writeln!(out, "{name}: {low}..{high}{steps}, assumed; --dim {name}=LOW..HIGH changes it")?;
         }
     }
     let inputs = network.inputs();

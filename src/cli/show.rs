@@ -140,8 +140,9 @@ impl Show {
                 };
                 writeln!(out, "state {name} {dtype}[{shape}], {how}")?;
             }
-            for CompiledSymbol { name, low, high, .. } in &manifest.symbols {
-                writeln!(out, "extent {name} {low}..{high}")?;
+            for CompiledSymbol { name, low, high, multiple, .. } in &manifest.symbols {
+                let steps = if *multiple == 1 { String::new() } else { format!(" in steps of {multiple}") };
+                writeln!(out, "extent {name} {low}..{high}{steps}")?;
             }
         }
         for at in chosen {

@@ -3,15 +3,15 @@
 
 use thiserror::Error;
 
-use super::symbol::{self, Origin, Symbols};
+use super::symbol::{self, Origin, Symbol, Symbols};
 use super::{Callee, Network, Region, RegionKind};
 use crate::workload::{MAX_POINTS_TIMED, Parameter};
 
 /// A point that no run of the network can have.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 pub enum PointError {
-    #[error("{name} is {found}; the network takes {low} to {high}")]
-    Range { name: String, found: i64, low: i64, high: i64 },
+    #[error("{name} is {found}; the network takes {values}")]
+    Range { name: String, found: i64, values: String },
     #[error("no run has the extents {0}")]
     Requirement(String),
 }
@@ -23,19 +23,18 @@ impl Symbols {
     /// # Errors
     /// [`PointError`] for values that the network does not take.
     pub fn point(&self, of: impl Fn(&str) -> Option<i64>) -> Result<Vec<i64>, PointError> {
-        self.completed(|_, name, range| of(name).unwrap_or_else(|| between(range, 0.5)))
+        self.completed(|symbol| of(&symbol.name).unwrap_or_else(|| between(symbol, 0.5)))
     }
 
-    fn completed(&self, of: impl Fn(&Origin, &str, Parameter) -> i64) -> Result<Vec<i64>, PointError> {
+    fn completed(&self, of: impl Fn(&Symbol) -> i64) -> Result<Vec<i64>, PointError> {
         let mut values = Vec::with_capacity(self.list.len());
         for symbol in &self.list {
             let found = match &symbol.origin {
-                origin @ (Origin::Axis { .. } | Origin::Rows { .. }) => of(origin, &symbol.name, symbol.range),
+                Origin::Axis { .. } | Origin::Rows { .. } => of(symbol),
                 origin => symbol::derived(origin, &values).unwrap_or(-1),
             };
-            if !symbol.range.contains(found) {
-                let (name, Parameter { low, high }) = (symbol.name.clone(), symbol.range);
-                return Err(PointError::Range { name, found, low, high });
+            if !symbol.admits(found) {
+                return Err(PointError::Range { name: symbol.name.clone(), found, values: symbol.values() });
             }
             values.push(found);
         }
@@ -48,23 +47,23 @@ impl Symbols {
 
     /// What programs are tuned at where nobody says: the least of everything; a short and a long run of the
     /// least batch; and a batch. Where an extent may be 0, it is what earlier runs have left, as in a cache
-    /// of past tokens: then runs with nothing of it, and the least run with much of it, for one and for a
-    /// batch.
+    /// of past tokens: then runs with nothing of it, and the least run with much of it, for one and many.
     pub fn usual_points(&self) -> Vec<Vec<i64>> {
         let is_past = |range: Parameter| range.low == 0 && range.high > 0;
         let has_past = self.list.iter().any(|symbol| is_extent(&symbol.origin) && is_past(symbol.range));
-        // how far along its range, by ratio, the batch is, how far the others are, and how far what is past is
+        // how far along its range, by ratio, the batch is, how far the others are, and what is past
         let points: &[[Option<f64>; 3]] = if has_past { &WITH_PAST } else { &WITHOUT_PAST };
         let point = |[batch, other, past]: &[Option<f64>; 3]| {
-            self.completed(|origin, name, range| {
+            self.completed(|symbol| {
+                let Symbol { name, range, origin, .. } = symbol;
                 let leads = matches!(origin, Origin::Axis { axis: 0, .. });
                 let is_batch = symbol::names_batch(name) || leads && !symbol::names_time(name);
-                let share = match (is_batch, is_past(range)) {
+                let share = match (is_batch, is_past(*range)) {
                     (true, _) => batch,
                     (false, true) => past,
                     (false, false) => other,
                 };
-                share.map_or(range.low, |share| between(range, share))
+                share.map_or(range.low, |share| between(symbol, share))
             })
         };
         let mut usual: Vec<Vec<i64>> = points.iter().map(point).filter_map(Result::ok).collect();
@@ -93,11 +92,13 @@ fn is_extent(origin: &Origin) -> bool {
     matches!(origin, Origin::Axis { .. } | Origin::Rows { .. })
 }
 
-/// A value between the ends of a range, by ratio; 0 is no end of a ratio.
-fn between(range: Parameter, share: f64) -> i64 {
+/// A value between the ends of a symbol's range, by ratio; 0 is no end of a ratio.
+fn between(symbol: &Symbol, share: f64) -> i64 {
+    let Symbol { range, multiple, .. } = symbol;
     let least = range.low.max(1).min(range.high);
     let ratio = range.high.max(1) as f64 / least.max(1) as f64;
-    ((least as f64 * ratio.powf(share)).round() as i64).clamp(least, range.high)
+    let value = (least as f64 * ratio.powf(share) / *multiple as f64).round() as i64 * multiple;
+    value.clamp(least, range.high)
 }
 
 impl Network {

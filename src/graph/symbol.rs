@@ -16,7 +16,30 @@ pub struct Symbol {
     /// As in the ONNX file, or what it is computed from.
     pub name: String,
     pub range: Parameter,
+    /// It is a multiple of this, and so are the ends of its range: what is halved again and again and has to
+    /// fit what was doubled.
+    pub multiple: i64,
     pub origin: Origin,
+}
+
+impl Symbol {
+    /// A number that may be any of its range.
+    pub fn new(name: impl Into<String>, range: Parameter, origin: Origin) -> Symbol {
+        Symbol { name: name.into(), range, multiple: 1, origin }
+    }
+
+    pub fn admits(&self, value: i64) -> bool {
+        self.range.contains(value) && value % self.multiple == 0
+    }
+
+    /// Its values in words: `32 to 2048 in steps of 32`.
+    pub fn values(&self) -> String {
+        let Parameter { low, high } = self.range;
+        match self.multiple {
+            1 => format!("{low} to {high}"),
+            multiple => format!("{low} to {high} in steps of {multiple}"),
+        }
+    }
 }
 
 /// Where a symbol's value comes from. Formulas are of symbols of smaller numbers.
@@ -53,12 +76,12 @@ pub enum ExtentError {
     Inputs { inputs: usize, expected: usize },
     #[error("input {input} has {found} axes; the network takes {expected}")]
     Rank { input: String, found: usize, expected: usize },
-    #[error("axis {axis} of input {input}, {name}, is {found}; the network takes {low} to {high}")]
-    Range { input: String, axis: usize, name: String, found: i64, low: i64, high: i64 },
+    #[error("axis {axis} of input {input}, {name}, is {found}; the network takes {values}")]
+    Range { input: String, axis: usize, name: String, found: i64, values: String },
     #[error("axis {axis} of input {input} is {found}; it has to be {expected}")]
     Extent { input: String, axis: usize, found: i64, expected: i64 },
-    #[error("{name} is {found}; the network takes {low} to {high}")]
-    Derived { name: String, found: i64, low: i64, high: i64 },
+    #[error("{name} is {found}; the network takes {values}")]
+    Derived { name: String, found: i64, values: String },
     #[error("the extents do not fit together: {0}")]
     Requirement(String),
 }
@@ -97,7 +120,7 @@ impl Symbols {
         let (x, y) = (ends(x), ends(y));
         let low = x.low.max(0).saturating_mul(y.low.max(0));
         let range = Parameter { low, high: x.high.max(0).saturating_mul(y.high.max(0)) };
-        Index::var(self.add(Symbol { name: format!("product {}", self.list.len()), range, origin }))
+        Index::var(self.add(Symbol::new(format!("product {}", self.list.len()), range, origin)))
     }
 
     /// How many elements a tensor has: a formula of the symbols, to which products are added.
@@ -165,7 +188,7 @@ impl Symbols {
                 }
                 origin => derived(origin, &values).unwrap_or(-1),
             };
-            if !symbol.range.contains(value) {
+            if !symbol.admits(value) {
                 return Err(self.out_of_range(symbol, value, inputs));
             }
             values.push(value);
@@ -175,13 +198,13 @@ impl Symbols {
     }
 
     fn out_of_range(&self, symbol: &Symbol, found: i64, inputs: &[(&str, &Tensor)]) -> ExtentError {
-        let (Parameter { low, high }, name) = (symbol.range, symbol.name.clone());
+        let (values, name) = (symbol.values(), symbol.name.clone());
         match symbol.origin {
             Origin::Axis { input, axis } => {
                 let input = inputs.get(input).map_or(String::new(), |(name, _)| name.to_string());
-                ExtentError::Range { input, axis, name, found, low, high }
+                ExtentError::Range { input, axis, name, found, values }
             }
-            _ => ExtentError::Derived { name, found, low, high },
+            _ => ExtentError::Derived { name, found, values },
         }
     }
 

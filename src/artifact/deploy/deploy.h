@@ -87,7 +87,7 @@ struct formula {
 
 struct symbol {
     const char *name;
-    int64_t low, high;
+    int64_t low, high, multiple; /* it is a multiple of the last */
     int64_t input; /* whose extent it is, if it is an input's: else -1 */
     uint64_t axis;
     int64_t state; /* whose rows it counts, if it does: else -1; with neither, it is computed from symbols before */

@@ -79,6 +79,18 @@ enum status refuse(struct run_extents *extents, const char *format, ...)
     return STATUS_BAD_EXTENTS;
 }
 
+static enum status refuse_symbol(struct run_extents *extents, const struct symbol *symbol, int64_t value)
+{
+    long long found = value, low = symbol->low, high = symbol->high;
+    char steps[48] = "";
+    if (symbol->multiple != 1)
+        snprintf(steps, sizeof steps, " in steps of %lld", (long long)symbol->multiple);
+    if (symbol->input >= 0)
+        return refuse(extents, "axis %llu of input %s, %s, is %lld; the network takes %lld to %lld%s", (unsigned long long)symbol->axis,
+                      tilescribe_network.input[symbol->input].name, symbol->name, found, low, high, steps);
+    return refuse(extents, "%s is %lld; the network takes %lld to %lld%s", symbol->name, found, low, high, steps);
+}
+
 static enum status compute_symbols(struct run_extents *extents, const int64_t *const *shapes)
 {
     for (uint64_t i = 0; i < tilescribe_network.extents->symbols; i++) {
@@ -90,12 +102,8 @@ static enum status compute_symbols(struct run_extents *extents, const int64_t *c
             value = extents->rows[symbol->state];
         else if (!evaluate(extents, symbol->formula, &value))
             value = -1;
-        long long found = value, low = symbol->low, high = symbol->high;
-        if ((value < symbol->low || value > symbol->high) && symbol->input >= 0)
-            return refuse(extents, "axis %llu of input %s, %s, is %lld; the network takes %lld to %lld", (unsigned long long)symbol->axis,
-                          tilescribe_network.input[symbol->input].name, symbol->name, found, low, high);
-        if (value < symbol->low || value > symbol->high)
-            return refuse(extents, "%s is %lld; the network takes %lld to %lld", symbol->name, found, low, high);
+        if (value < symbol->low || value > symbol->high || value % symbol->multiple != 0)
+            return refuse_symbol(extents, symbol, value);
         extents->value[i] = value;
     }
     return STATUS_OK;

@@ -258,7 +258,8 @@ pub(super) fn extents(text: &mut String, tables: &ExtentTables) -> Result<&'stat
     let rows = symbols.iter().zip(origins).enumerate().map(|(number, (symbol, (first, end)))| {
         let (Parameter { low, high }, (input, axis, state)) =
             (symbol.range, given_by(&symbol.origin, &tables.ports.given));
-        format!("\t.quad .Lsymbol_name{number}, {low}, {high}, {input}, {axis}, {state}, {first}, {end}")
+        let multiple = symbol.multiple;
+        format!("\t.quad .Lsymbol_name{number}, {low}, {high}, {multiple}, {input}, {axis}, {state}, {first}, {end}")
     });
     table(text, "symbols", rows);
     let rows =

@@ -286,7 +286,7 @@ impl Formulas {
             return Err(too_large());
         }
         let (name, range) = (self.name_of(&origin), Parameter { low: range.low, high: range.high });
-        Ok(Index::var(self.symbols.add(Symbol { name, range, origin })))
+        Ok(Index::var(self.symbols.add(Symbol::new(name, range, origin))))
     }
 
     fn range_of_derived(&self, origin: &Origin) -> Option<Interval> {

@@ -314,6 +314,7 @@ fn takes_run_time_extents(kind: &str) -> bool {
                 | "com.microsoft.QGemm"
                 | "com.microsoft.MatMulIntegerToFloat"
                 | "com.microsoft.DynamicQuantizeMatMul"
+                | "com.microsoft.DynamicQuantizeLSTM"
         )
 }
 
@@ -378,7 +379,7 @@ fn rule(kind: &str) -> Option<Lower> {
         "TensorScatter" => scatter::tensor_scatter,
         "MaxUnpool" => scatter::max_unpool,
 
-        "LSTM" | "GRU" | "RNN" => recurrent::recurrent,
+        "LSTM" | "GRU" | "RNN" | "com.microsoft.DynamicQuantizeLSTM" => recurrent::recurrent,
 
         "Gather" => gather::gather,
         "GatherElements" => gather::gather_elements,

@@ -1,11 +1,14 @@
 //! `LSTM`, `GRU` and `RNN`: the product of the input for all steps at once, then step by step the product of
-//! the state and what the gates make of both.
+//! the state and what the gates make of both. `DynamicQuantizeLSTM` rounds what its weights of 8 bits are
+//! multiplied with to 8 bits, too, all steps of the input at once and the state in each step; sums are exact
+//! but for the rounding of f32.
 
 use super::builder::Builder;
 use super::elementwise::{elu, hard_sigmoid, leaky_relu, of_one, thresholded_relu};
 use super::layout::{element, permute, stack};
 use super::math::{add, float, less, literal, load, maximum, minimum, multiply, subtract, tanh, var, vars, within};
 use super::operator::{Operator, Problem};
+use super::quantization;
 use crate::workload::{Combiner, DType, Expr, Index, TensorId};
 
 /// A sequence of so few steps is unrolled.
@@ -115,6 +118,8 @@ struct Network {
     peepholes: Option<TensorId>,
     couples_forget: bool,
     resets_late: bool,
+    /// Whether what weights are multiplied with is rounded to 8 bits first, as it comes.
+    rounds: bool,
 }
 
 /// Outputs of all steps, `[steps, directions, batch, hidden]`, the last output and, of an LSTM, the last cell
@@ -184,11 +189,16 @@ fn activations(op: &Operator, cell: Cell, directions: usize) -> Result<Vec<Activ
 impl Network {
     fn new(builder: &mut Builder, op: &Operator) -> Result<Network, Problem> {
         let cell = match op.kind.as_str() {
-            "LSTM" => Cell::Lstm,
+            "LSTM" | "com.microsoft.DynamicQuantizeLSTM" => Cell::Lstm,
             "GRU" => Cell::Gru,
             _ => Cell::Plain,
         };
-        let (x, w, r) = (op.input(0)?, op.input(1)?, op.input(2)?);
+        let rounds = op.kind.contains("Quantize");
+        let x = op.input(0)?;
+        let [w, r] = match rounds {
+            false => [op.input(1)?, op.input(2)?],
+            true => [short_weights(builder, op, 1, 8)?, short_weights(builder, op, 2, 10)?],
+        };
         builder.materialize(w)?;
         builder.materialize(r)?;
         let batch_first = op.flag("layout", false)?;
@@ -237,6 +247,7 @@ impl Network {
             peepholes: peepholes.filter(|_| is_lstm),
             couples_forget: is_lstm && op.flag("input_forget", false)?,
             resets_late: cell == Cell::Gru && op.flag("linear_before_reset", false)?,
+            rounds,
         };
         for (input, tensor) in [x, w, r].into_iter().enumerate() {
             if builder.dtype(tensor) != DType::F32 {
@@ -250,9 +261,48 @@ impl Network {
         Ok(Network { lengths: network.lengths.filter(is_whole), ..network })
     }
 
+    /// What weights are multiplied with: a tensor, or what its elements are as 8 bits.
+    fn factor(&self, builder: &mut Builder, tensor: TensorId) -> Result<TensorId, Problem> {
+        if !self.rounds {
+            return Ok(tensor);
+        }
+        let parts = quantization::dynamic_of(builder, tensor)?;
+        let [short, scale, zero_point] = parts[..] else { return Err(Problem::MissingInput(0)) };
+        let shape = builder.shape(tensor);
+        let as_float = |tensor: TensorId, at: Vec<Index>| Expr::Cast(DType::F32, Box::new(load(tensor, at)));
+        let distance = subtract(as_float(short, vars(0, shape.len())), as_float(zero_point, vec![]));
+        builder.map(shape, DType::F32, multiply(distance, load(scale, vec![])))
+    }
+
     fn states(&self) -> usize {
         if self.cell == Cell::Lstm { 2 } else { 1 }
     }
+}
+
+/// Weights of 8 bits, `[directions, depth, gates · hidden]`, with a scale and a zero point for each direction
+/// or each of its columns, as `LSTM` has them: `[directions, gates · hidden, depth]` in f32.
+fn short_weights(builder: &mut Builder, op: &Operator, input: usize, scale: usize) -> Result<TensorId, Problem> {
+    let (weights, scales, zero_points) = (op.input(input)?, op.input(scale)?, op.input(scale + 1)?);
+    if [weights, scales, zero_points].iter().any(|tensor| builder.is_run_time(*tensor)) {
+        return Err(builder.unsupported_extents());
+    }
+    let (shape, of_scales) = (builder.shape(weights), builder.shape(scales));
+    let [directions, depth, columns] = shape[..] else {
+        return Err(Problem::Shape(format!("weights of shape {shape:?}")));
+    };
+    let at = match of_scales[..] {
+        [count] if count == directions => vec![var(0)],
+        [count, of_columns] if count == directions && of_columns == columns => vec![var(0), var(1)],
+        _ => return Err(Problem::Shape(format!("{of_scales:?} scales do not fit weights of {shape:?}"))),
+    };
+    let dtype = builder.dtype(weights);
+    let is_short = matches!(dtype, DType::I8 | DType::U8) && builder.dtype(zero_points) == dtype;
+    if !is_short || builder.dtype(scales) != DType::F32 || builder.shape(zero_points) != of_scales {
+        return Err(Problem::Type { input, dtype });
+    }
+    let as_float = |tensor: TensorId, at: Vec<Index>| Expr::Cast(DType::F32, Box::new(load(tensor, at)));
+    let distance = subtract(as_float(weights, vec![var(0), var(2), var(1)]), as_float(zero_points, at.clone()));
+    builder.map(vec![directions, columns, depth], DType::F32, multiply(distance, load(scales, at)))
 }
 
 /// An input that may be left out.
@@ -360,6 +410,7 @@ impl Direction<'_> {
     /// that is reset with the state.
     fn input_product(&self, builder: &mut Builder) -> Result<TensorId, Problem> {
         let Network { cell, input, hidden, batch_first, x, w, resets_late, .. } = *self.network;
+        let x = self.network.factor(builder, x)?;
         let wide = cell.gates() * hidden;
         let at = if batch_first { vec![var(1), var(0), var(3)] } else { vec![var(0), var(1), var(3)] };
         let value = multiply(load(x, at), load(w, vec![Index::constant(self.d), var(2), var(3)]));
@@ -386,6 +437,7 @@ impl Direction<'_> {
         columns: i64,
     ) -> Result<TensorId, Problem> {
         let Network { hidden, r, .. } = *self.network;
+        let state = self.network.factor(builder, state)?;
         let weight = load(r, vec![Index::constant(self.d), var(1).plus_constant(first), var(2)]);
         let value = multiply(load(state, vec![var(0), var(2)]), weight);
         builder.reduce_over(&self.of_batch(columns), &[Index::constant(hidden)], Combiner::Sum, DType::F32, value)

@@ -19,6 +19,8 @@ const MOST_OF_BATCH: i64 = 64;
 const MOST_OF_OTHERS: i64 = 2048;
 /// Exclusive bound of extents.
 const MAX_EXTENT: i64 = 1 << 31;
+/// No extent has to be a multiple of more.
+const MOST_MULTIPLE: i64 = 64;
 /// How often ranges are changed.
 const MAX_ADJUSTMENTS: usize = 64;
 
@@ -74,6 +76,8 @@ struct Open {
     /// The first input and axis that has it.
     input: usize,
     axis: usize,
+    /// It is a multiple of this.
+    multiple: i64,
     /// A formula that it has to equal; the variables are the numbers of other open dimensions.
     instead: Option<Index>,
 }
@@ -82,14 +86,42 @@ impl Open {
     fn is_fixed(&self) -> bool {
         self.range.low == self.range.high
     }
+
+    /// The range of what formulas have of it.
+    fn part(&self) -> Parameter {
+        Parameter { low: self.range.low / self.multiple, high: self.range.high / self.multiple }
+    }
+
+    /// Takes those of its values alone that are so many times as large as any.
+    fn take_multiples_of(&mut self, factor: i64) {
+        self.multiple *= factor;
+        let Parameter { low, high } = self.range;
+        let high = (high / self.multiple).max(1) * self.multiple;
+        self.range = Parameter { low: ((low + self.multiple - 1) / self.multiple).max(1) * self.multiple, high };
+    }
+
+    /// Makes it a symbol, and gives its formula. Of what is a multiple, the formula is that multiple of a
+    /// second symbol: quotients come out without a remainder.
+    fn declare(&self, builder: &mut Builder) -> Index {
+        let Open { name, range, multiple, .. } = self;
+        let origin = Origin::Axis { input: self.input, axis: self.axis };
+        let own = Symbol { multiple: *multiple, ..Symbol::new(name, *range, origin) };
+        let own = Index::var(builder.add_symbol(own));
+        if *multiple == 1 {
+            return own;
+        }
+        let origin = Origin::Quotient(own, Index::constant(*multiple));
+        let part = builder.add_symbol(Symbol::new(format!("{name} / {multiple}"), self.part(), origin));
+        Index::var(part).times(*multiple)
+    }
 }
 
 /// All dimensions that the file leaves open.
 #[derive(Debug, Default)]
 pub struct OpenDims {
     list: Vec<Open>,
-    /// The numbers of those that are symbols, in the symbols' order.
-    symbols: Vec<usize>,
+    /// By symbol that formulas have, the number of the dimension whose extent it is, or is a part of.
+    symbols: Vec<Option<usize>>,
     adjustments: usize,
 }
 
@@ -136,7 +168,15 @@ impl OpenDims {
                 };
                 let number = *numbers.entry(symbol.clone()).or_insert_with(|| {
                     let (is_given, range) = range_of(options.dims.get(&symbol));
-                    open.list.push(Open { name: symbol, range, is_given, input: position, axis, instead: None });
+                    open.list.push(Open {
+                        name: symbol,
+                        range,
+                        is_given,
+                        input: position,
+                        axis,
+                        multiple: 1,
+                        instead: None,
+                    });
                     joined.push(true);
                     open.list.len() - 1
                 });
@@ -177,9 +217,10 @@ impl OpenDims {
                 (Some(_), _) => None,
                 (None, true) => Some(Index::constant(open.range.low)),
                 (None, false) => {
-                    self.symbols.push(number);
-                    let origin = Origin::Axis { input: open.input, axis: open.axis };
-                    Some(Index::var(builder.add_symbol(Symbol { name: open.name.clone(), range: open.range, origin })))
+                    // what is a multiple is in formulas by its part alone
+                    self.symbols.extend((open.multiple > 1).then_some(None));
+                    self.symbols.push(Some(number));
+                    Some(open.declare(builder))
                 }
             });
         }
@@ -211,7 +252,7 @@ impl OpenDims {
             (Problem::TooLarge(_) | Problem::Memory { .. }, _) => self.halve(),
             (Problem::Shape(_), Some(Conflict::Unequal(a, b))) => {
                 let difference = a.clone().minus(b);
-                self.equate(&difference) || self.confine(&difference)
+                self.equate(&difference) || self.multiply(&difference) || self.confine(&difference)
             }
             (Problem::Shape(_), Some(Conflict::Negative(formula))) => self.raise(formula),
             _ => false,
@@ -222,7 +263,7 @@ impl OpenDims {
     fn halve(&mut self) -> bool {
         let mut changes = false;
         for open in self.list.iter_mut().filter(|open| !open.is_given && open.instead.is_none()) {
-            let high = (open.range.high / 2).max(open.range.low + 1);
+            let high = (open.range.high / 2 / open.multiple * open.multiple).max(open.range.low + open.multiple);
             changes |= high < open.range.high;
             open.range.high = high.min(open.range.high);
         }
@@ -231,7 +272,9 @@ impl OpenDims {
 
     /// Lets a difference of formulas be 0, by giving a symbol up that occurs once in it.
     fn equate(&mut self, difference: &Index) -> bool {
-        let number = |var: Var| var.as_parameter().and_then(|number| self.symbols.get(number)).copied();
+        let whole = |number: &usize| self.list[*number].multiple == 1;
+        let numbers: Vec<Option<usize>> = self.symbols.iter().map(|number| number.filter(whole)).collect();
+        let number = |var: Var| numbers.get(var.as_parameter()?).copied().flatten();
         // symbols that are computed are not to be chosen
         if difference.any_var(&|var| number(var).is_none()) {
             return false;
@@ -278,6 +321,42 @@ impl OpenDims {
         false
     }
 
+    /// Takes multiples alone where a difference is 0 for these, whatever they are: what is halved again and
+    /// again comes out as what was doubled as often.
+    fn multiply(&mut self, difference: &Index) -> bool {
+        let mut chosen = BTreeSet::new();
+        let mut is_known = true;
+        difference.for_each_var(&mut |var| match self.number_of(var) {
+            Some(number) => {
+                chosen.insert(number);
+            }
+            None => is_known = false,
+        });
+        let is_free = |number: &usize| !self.list[*number].is_given && self.list[*number].multiple < MOST_MULTIPLE;
+        if !is_known || !chosen.iter().all(is_free) {
+            return false;
+        }
+        let mut factor = 2;
+        while factor <= MOST_MULTIPLE {
+            let scaled = difference.substitute(&|var| Some(Index::var(var).times(factor)));
+            let range = |var: Var| match self.number_of(var) {
+                Some(number) => self.list[number].part().interval(),
+                None => Interval { low: 0, high: i64::MAX },
+            };
+            if scaled.simplify(&range).as_constant() == Some(0) {
+                chosen.into_iter().for_each(|number| self.list[number].take_multiples_of(factor));
+                return true;
+            }
+            factor *= 2;
+        }
+        false
+    }
+
+    /// The open dimension whose symbol this is.
+    fn number_of(&self, var: Var) -> Option<usize> {
+        self.symbols.get(var.as_parameter()?).copied().flatten()
+    }
+
     /// Narrows a default range to where a difference is 0 that grows or falls with its only symbol: a network
     /// that squeezes what is left of a sequence takes those of which one element is left.
     fn confine(&mut self, difference: &Index) -> bool {
@@ -290,9 +369,8 @@ impl OpenDims {
         };
         let fallen = difference.clone().times(-1);
         let Some(grown) = [difference, &fallen].into_iter().find(|index| grows(index)) else { return false };
-        let Some(own) = self.symbols.get(number).map(|at| &mut self.list[*at]).filter(|own| !own.is_given) else {
-            return false;
-        };
+        let own = self.number_of(Var::parameter(number)).map(|at| &mut self.list[at]);
+        let Some(own) = own.filter(|own| !own.is_given && own.multiple == 1) else { return false };
         // the first number in the range at which it is at least this
         let first = |least: i64| {
             let (mut low, mut end) = (own.range.low, own.range.high + 1);
@@ -316,8 +394,7 @@ impl OpenDims {
         let with = |symbol: usize, low: i64| {
             let range = |var: Var| {
                 let number = var.as_parameter().unwrap_or(usize::MAX);
-                let own = self.symbols.get(number).map(|at| self.list[*at].range);
-                match own {
+                match self.number_of(var).map(|at| self.list[at].part()) {
                     Some(own) if number == symbol => Interval { low, high: own.high },
                     Some(own) => own.interval(),
                     None => Interval { low: i64::MIN, high: i64::MAX },
@@ -326,7 +403,9 @@ impl OpenDims {
             formula.range(&range).map(|range| range.low)
         };
         for symbol in 0..self.symbols.len() {
-            let Open { range, is_given, .. } = self.list[self.symbols[symbol]];
+            let Some(number) = self.symbols[symbol] else { continue };
+            let Open { is_given, multiple, .. } = self.list[number];
+            let range = self.list[number].part();
             let suffices = |low: i64| with(symbol, low).is_some_and(|least| least >= 0);
             if is_given || !formula.mentions(Var::parameter(symbol)) || !suffices(range.high) {
                 continue;
@@ -337,7 +416,7 @@ impl OpenDims {
                 if suffices(middle) { enough = middle } else { low = middle + 1 }
             }
             if enough > range.low {
-                self.list[self.symbols[symbol]].range.low = enough;
+                self.list[number].range.low = enough * multiple;
                 return true;
             }
         }

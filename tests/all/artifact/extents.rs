@@ -41,15 +41,11 @@ fn network_of(most: usize) -> Network {
     network.buffers.iter_mut().for_each(|buffer| buffer.extents = open(&buffer.shape));
     network.calls.iter_mut().for_each(|call| call.parameters = vec![rows.clone()]);
     let symbols = &mut network.symbols;
-    symbols.add(Symbol { name: "rows".into(), range, origin: Origin::Axis { input: 0, axis: 0 } });
+    symbols.add(Symbol::new("rows", range, Origin::Axis { input: 0, axis: 0 }));
     // a product that nobody needs, and a requirement that 7 rows break: (rows - 7)² is at least 1
     let apart = rows.plus_constant(-7);
     let square = Origin::Product(apart.clone(), apart);
-    let square = symbols.add(Symbol {
-        name: "square".into(),
-        range: Parameter { low: 0, high: (most * most) as i64 },
-        origin: square,
-    });
+    let square = symbols.add(Symbol::new("square", Parameter { low: 0, high: (most * most) as i64 }, square));
     let formula = Index::var(square).plus_constant(-1);
     symbols.requirements.push(Requirement { formula, what: "7 rows of x are too few, or too many".into() });
     network
@@ -196,7 +192,7 @@ fn the_library_computes_what_the_network_says() {
     let rows = Index::var(Var::parameter(0));
     let any = Parameter { low: 0, high: 1 << 40 };
     let mut add = |name: &str, range: Parameter, origin: Origin| {
-        Index::var(network.symbols.add(Symbol { name: name.into(), range, origin }))
+        Index::var(network.symbols.add(Symbol::new(name, range, origin)))
     };
     let third = rows.clone().plus_constant(-4).floor_div(3);
     let quotient = add("quotient", any, Origin::Quotient(rows.clone().times(5).plus_constant(7), rows.clone()));

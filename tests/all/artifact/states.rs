@@ -20,11 +20,8 @@ fn cached() -> Program {
 /// `h' = h / 2 + x`, `y = 3 h'`, for rows of any number.
 fn decaying() -> Program {
     let mut program = Program::default();
-    let rows = Index::var(program.symbols.add(Symbol {
-        name: "rows".into(),
-        range: Parameter { low: 1, high: 6 },
-        origin: Origin::Axis { input: 0, axis: 0 },
-    }));
+    let rows = Symbol::new("rows", Parameter { low: 1, high: 6 }, Origin::Axis { input: 0, axis: 0 });
+    let rows = Index::var(program.symbols.add(rows));
     let extents = Extents::new([(0, rows)]);
     let mut tensor = |role| {
         let id = program.add_tensor(vec![6, 3], DType::F32, role);

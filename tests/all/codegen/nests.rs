@@ -390,8 +390,8 @@ fn malformed_nests_are_refused() {
     assert_eq!(&two.bytes[..4], b"\x7fELF");
 }
 
-/// A processor with AVX2 alone. LLVM must not be the one that splits a row of which it finds late that no lane
-/// of a half is reached: it then accesses all of them, or fails.
+/// A processor with AVX2 alone. LLVM must not be the one that splits a row of which it finds late that no
+/// lane of a half is reached: it then accesses all of them, or fails.
 #[test]
 fn masked_rows_are_no_wider_than_registers() {
     let haswell = std::fs::read_to_string("targets/haswell.toml").unwrap();

@@ -137,7 +137,9 @@ fn open_networks_give_what_onnx_runtime_gives() {
         let program = import(&network.join("model.onnx"), &ImportOptions::default()).unwrap();
         program.validate().unwrap_or_else(|error| panic!("{name}: {error}"));
         for symbol in &program.symbols.list {
-            lines.push_str(&format!("{name}: {} in {}..{}\n", symbol.name, symbol.range.low, symbol.range.high));
+            let steps = if symbol.multiple == 1 { String::new() } else { format!(" in steps of {}", symbol.multiple) };
+            let (low, high) = (symbol.range.low, symbol.range.high);
+            lines.push_str(&format!("{name}: {} in {low}..{high}{steps}\n", symbol.name));
         }
         let cases = folders(&network);
         assert!(!cases.is_empty(), "{name}");
@@ -163,6 +165,19 @@ fn networks_are_tuned_for_short_and_long_runs_of_the_least_batch() {
     assert_eq!(points("batchwise"), [[1, 1], [1, 45], [1, 304], [8, 45]]);
     // prompts, and single rows behind a long past
     assert_eq!(points("past"), [[1, 0, 45], [1, 0, 304], [1, 304, 1], [8, 0, 45], [8, 304, 1]]);
+}
+
+/// What other multiples of the extents would be is refused in words.
+#[test]
+fn extents_that_fit_in_steps_alone_are_taken_in_steps() {
+    let program = import(&open_network("doubled"), &ImportOptions::default()).unwrap();
+    assert_eq!(program.symbols.usual_points()[0][1..], [4, 1, 4, 1]);
+    assert!(program.symbol_values(&[&[1, 2, 8, 12]]).is_ok());
+    let refused = program.symbol_values(&[&[1, 2, 8, 10]]).unwrap_err().to_string();
+    assert_eq!(refused, "axis 3 of input x, width, is 10; the network takes 4 to 2048 in steps of 4");
+    // a range that is given is not touched
+    let given = given(&[("height", Dim::range(1, 100))]);
+    assert!(import(&open_network("doubled"), &given).is_err());
 }
 
 fn given(entries: &[(&str, Dim)]) -> ImportOptions {

@@ -34,7 +34,7 @@ fn opened(mut program: Program, symbols: &[(usize, usize, i64)], opened: &[Opene
         let (input, axis) = (*input, *axis);
         let name = format!("s{}", program.symbols.list.len());
         let range = Parameter { low: *low, high };
-        program.symbols.add(Symbol { name, range, origin: Origin::Axis { input, axis } });
+        program.symbols.add(Symbol::new(name, range, Origin::Axis { input, axis }));
     }
     for tensor in program.tensors.iter_mut().filter(|tensor| tensor.role != Role::Constant) {
         tensor.extents = extents(&tensor.shape);

@@ -28,10 +28,10 @@ fn symbol(number: usize) -> Index {
 /// Makes extents of a program run-time ones: each that is one of these numbers becomes the formula beside it.
 fn symbolic(builder: Builder, axes: &[Axis], formulas: &[(i64, Index)]) -> Program {
     let mut program = builder.program;
-    let list = axes.iter().enumerate().map(|(number, axis)| Symbol {
-        name: format!("n{number}"),
-        range: Parameter { low: axis.low, high: axis.high },
-        origin: Origin::Axis { input: axis.input, axis: axis.axis },
+    let list = axes.iter().enumerate().map(|(number, axis)| {
+        let (range, origin) =
+            (Parameter { low: axis.low, high: axis.high }, Origin::Axis { input: axis.input, axis: axis.axis });
+        Symbol::new(format!("n{number}"), range, origin)
     });
     program.symbols = Symbols { list: list.collect(), requirements: Vec::new() };
     let formula = |extent: i64| formulas.iter().find(|(number, _)| *number == extent).map(|(_, formula)| formula);

@@ -232,6 +232,14 @@ def networks():
         {"y": (FLOAT, 3), "key": (FLOAT, 4), "value": (FLOAT, 4)},
         {"w": floats(4, 64), "cosine": floats(32, 8), "sine": floats(32, 8), "one": ints(1)}, domains=["com.microsoft"]), [
             dict(batch=2, new=1, past=3, total=4), dict(batch=1, new=1, past=20, total=21), dict(batch=1, new=3, past=7, total=10)]
+    # what was halved twice, doubled and added to what was halved once: for multiples of 4
+    yield "doubled", model(
+        [node("Conv", "x w", "a", strides=[2, 2], pads=[1, 1, 1, 1]), node("Conv", "a v", "b", strides=[2, 2], pads=[1, 1, 1, 1]),
+         node("Resize", "b - scales", "c", mode="nearest", coordinate_transformation_mode="asymmetric", nearest_mode="floor"),
+         node("Add", "a c", "d"), node("MaxPool", "d", "e", kernel_shape=[2, 2], strides=[2, 2]), node("Add", "b e", "y")],
+        {"x": (FLOAT, ["batch", 2, "height", "width"])}, {"y": (FLOAT, 4)},
+        {"w": floats(3, 2, 3, 3), "v": floats(3, 3, 3, 3), "scales": np.array([1, 1, 2, 2], np.float32)}), [
+            dict(batch=1, height=8, width=4), dict(batch=2, height=12, width=16)]
 
 
 def runtime(net):
