@@ -129,7 +129,8 @@ def branch(random):
 
 
 def loop(random):
-    """A loop with a state, an outer value, its number, a collection, and a condition inside; short or long."""
+    """A loop with a state, an outer value, its number, collections (one of parts that are put together in each iteration), and a condition
+    inside; short or long."""
     trips = int(random.choice([1, 2, 5, 700, 1501]))
     # a fixed point lies in reach
     state = random.standard_normal((2, 3)).astype(np.float32)
@@ -141,12 +142,14 @@ def loop(random):
     yes = helper.make_graph([helper.make_node("Neg", ["v"], ["n"])], "yes", [], [typed("n", TensorProto.FLOAT, shape)])
     no = helper.make_graph([helper.make_node("Tanh", ["v"], ["q"])], "no", [], [typed("q", TensorProto.FLOAT, shape)])
     inner.append(helper.make_node("If", ["low"], ["next"], then_branch=yes, else_branch=no))
-    inner.append(helper.make_node("ReduceMax", ["next"], ["most"], keepdims=0))
+    inner += [helper.make_node("ReduceMax", ["next"], ["greatest"], keepdims=0), helper.make_node("ReduceMin", ["next"], ["least"], keepdims=0),
+              helper.make_node("Unsqueeze", ["greatest", "front"], ["g1"]), helper.make_node("Unsqueeze", ["least", "front"], ["l1"]),
+              helper.make_node("Concat", ["g1", "l1"], ["most"], axis=0)]
     body = helper.make_graph(inner, "body", [typed("i", TensorProto.INT64, []), typed("go", TensorProto.BOOL, []), typed("s", TensorProto.FLOAT, shape)],
-                             [typed("on", TensorProto.BOOL, []), typed("next", TensorProto.FLOAT, shape), typed("most", TensorProto.FLOAT, []), typed("v", TensorProto.FLOAT, shape)])
+                             [typed("on", TensorProto.BOOL, []), typed("next", TensorProto.FLOAT, shape), typed("most", TensorProto.FLOAT, [2]), typed("v", TensorProto.FLOAT, shape)])
     nodes = [helper.make_node("Loop", ["trips", "", "state"], ["last", "mosts", "all"], body=body), helper.make_node("Relu", ["all"], ["kept"])]
     matrix = np.linalg.qr(random.standard_normal((3, 3)))[0].astype(np.float32) * np.float32(0.9)
-    constants = {"trips": np.int64(trips), "m": matrix, "zero": np.float32(0)}
+    constants = {"trips": np.int64(trips), "m": matrix, "zero": np.float32(0), "front": np.array([0], np.int64)}
     return Case(nodes, {"state": state, "bias": bias}, ["last", "mosts", "kept"], constants)
 
 

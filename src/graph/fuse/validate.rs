@@ -236,6 +236,10 @@ impl Network {
             let (first, end) = span(binding, tensor.elements(), iterations);
             let ranges = &mut written[binding.buffer];
             let is_new = match binding.motion.period {
+                0 if leaves_gaps(binding, tensor.elements(), iterations) => (0..iterations).all(|iteration| {
+                    let first = binding.offset_at(iteration);
+                    ranges.insert(first, first + tensor.elements())
+                }),
                 0 => ranges.insert(first, end),
                 _ => {
                     ranges.put(first, end);
@@ -288,6 +292,14 @@ impl Network {
         }
         Ok(())
     }
+}
+
+/// Iterations beyond this are taken to write all that lies between the first and the last.
+const MOST_APART: i64 = 1 << 16;
+
+/// Whether iterations write parts with others between them: each part of a row of its own.
+fn leaves_gaps(at: &Binding, elements: i64, iterations: i64) -> bool {
+    at.motion.step.abs() > elements && (2..=MOST_APART).contains(&iterations)
 }
 
 /// The elements that a part of so many elements comes to in all iterations.

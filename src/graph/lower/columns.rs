@@ -5,7 +5,7 @@ use super::convolution::{Transposed, whole_positions};
 use super::math::{literal, load, var, within};
 use super::operator::{Operator, Problem};
 use super::window::{explicit_pads, steps};
-use crate::workload::{Combiner, DType, Expr, TensorId};
+use crate::workload::{Combiner, DType, Expr, Index, TensorId};
 
 /// Input `[n, c · taps, blocks]`, result `[n, c, image ..]`: every pixel gathers the taps that touch it, as a
 /// transposed convolution does, but that nothing is multiplied.
@@ -28,9 +28,10 @@ pub fn col2im(builder: &mut Builder, op: &Operator) -> Result<Vec<TensorId>, Pro
         let (stride, dilation, (pad, pad_after)) = (strides[d], dilations[d], pads[d]);
         let span = dilation.saturating_mul(kernel[d] - 1).saturating_add(1);
         let blocks = (image[d] + pad + pad_after).saturating_sub(span).div_euclid(stride) + 1;
-        dimensions.push(Transposed { input: blocks, output: image[d], kernel: kernel[d], stride, dilation, pad });
+        let (input, output, kernel) = (Index::constant(blocks), Index::constant(image[d]), kernel[d]);
+        dimensions.push(Transposed { input, most: blocks, output, kernel, stride, dilation, pad });
     }
-    let blocks: Vec<i64> = dimensions.iter().map(|dimension| dimension.input).collect();
+    let blocks: Vec<i64> = dimensions.iter().map(|dimension| dimension.most).collect();
     let misfit = || Problem::Shape(format!("{shape:?} does not hold {blocks:?} blocks of shape {kernel:?}"));
     if blocks.iter().any(|blocks| *blocks < 1) {
         return Err(misfit());
@@ -48,8 +49,8 @@ pub fn col2im(builder: &mut Builder, op: &Operator) -> Result<Vec<TensorId>, Pro
     // follows from the others, but not within the reach of intervals
     guards.extend([within(plane.clone(), 0, planes), within(block.clone(), 0, count)]);
     let value = Expr::guard(guards, load(x, vec![var(0), plane, block]), literal(dtype, 0.0));
-    let spatial = [vec![batch, planes / taps], phases.spatial].concat();
-    let summed = builder.reduce(spatial, phases.reduction, Combiner::Sum, dtype, value)?;
+    let spatial = [vec![Index::constant(batch), Index::constant(planes / taps)], phases.spatial].concat();
+    let summed = builder.reduce_over(&spatial, &phases.reduction, Combiner::Sum, dtype, value)?;
     let indices = [vec![var(0), var(1)], whole_positions(&dimensions, 2)].concat();
     let shape = [vec![batch, planes / taps], image].concat();
     Ok(vec![builder.map(shape, dtype, load(summed, indices))?])

@@ -104,8 +104,10 @@ pub fn biased(builder: &mut Builder, bias: Option<TensorId>, product: TensorId) 
 
 /// One dimension of a transposed convolution.
 pub struct Transposed {
-    pub input: i64,
-    pub output: i64,
+    pub input: Index,
+    /// The input's extent at most.
+    pub most: i64,
+    pub output: Index,
     pub kernel: i64,
     pub stride: i64,
     pub dilation: i64,
@@ -115,9 +117,9 @@ pub struct Transposed {
 /// The axes of a transposed convolution, and where it reads.
 pub struct Phases {
     /// Extents of the axes `q` and `r` of each dimension.
-    pub spatial: Vec<i64>,
+    pub spatial: Vec<Index>,
     /// Extents of the axes `t`.
-    pub reduction: Vec<i64>,
+    pub reduction: Vec<Index>,
     /// Of the input and of the kernel, by dimension.
     pub positions: Vec<Index>,
     pub taps: Vec<Index>,
@@ -138,8 +140,8 @@ pub fn transposed(builder: &mut Builder, op: &Operator) -> Result<Vec<TensorId>,
     builder.materialize(w)?;
     let (input, weight) = (builder.shape(x), builder.shape(w));
     let groups = op.int("group", 1)?;
-    let is_open = |tensor, first: usize| builder.tensor(tensor).extents.iter().any(|(axis, _)| axis >= first);
-    if is_open(w, 0) || is_open(x, 1) {
+    let extents = builder.extents(x);
+    if builder.is_run_time(w) || extents.get(1).is_some_and(|channels| channels.as_constant().is_none()) {
         return Err(builder.unsupported_extents());
     }
     let misfit = || Problem::Shape(format!("input {input:?} does not fit weight {weight:?} with {groups} groups"));
@@ -147,8 +149,8 @@ pub fn transposed(builder: &mut Builder, op: &Operator) -> Result<Vec<TensorId>,
         return Err(misfit());
     }
     let rank = input.len() - 2;
-    let dimensions = transposed_dimensions(op, &input[2..], &weight[2..])?;
-    let (batch, depth, per_group) = (input[0], input[1] / groups, weight[1]);
+    let dimensions = transposed_dimensions(builder, op, &extents[2..], &weight[2..])?;
+    let (batch, depth, per_group) = (extents[0].clone(), input[1] / groups, weight[1]);
     // axes: n, group, m, then q and r of each dimension; reduced: c, then t of each dimension
     let first_output = 3;
     let c = first_output + 2 * rank;
@@ -159,15 +161,16 @@ pub fn transposed(builder: &mut Builder, op: &Operator) -> Result<Vec<TensorId>,
     // each operand has its own border, so that each can be packed
     let bordered = |guards, value| Expr::guard(guards, value, literal(DType::F32, 0.0));
     let value = multiply(bordered(phases.inside, load(x, at)), bordered(phases.existing, load(w, taps)));
-    let spatial = [vec![batch, groups, per_group], phases.spatial].concat();
-    let reduction = [vec![depth], phases.reduction].concat();
-    let product = builder.reduce(spatial, reduction, Combiner::Sum, DType::F32, value)?;
+    let number = Index::constant;
+    let spatial = [vec![batch.clone(), number(groups), number(per_group)], phases.spatial].concat();
+    let reduction = [vec![number(depth)], phases.reduction].concat();
+    let product = builder.reduce_over(&spatial, &reduction, Combiner::Sum, DType::F32, value)?;
     // [n, m, q · stride + r, ..], cut to the output
-    let output: Vec<i64> = dimensions.iter().map(|d| d.output).collect();
-    let shape = [vec![batch, groups * per_group], output].concat();
+    let output: Vec<Index> = dimensions.iter().map(|d| d.output.clone()).collect();
+    let shape = [vec![batch, number(groups * per_group)], output].concat();
     let channel = vec![var(0), var(1).floor_div(per_group.max(1)), var(1).modulo(per_group.max(1))];
     let indices = [channel, whole_positions(&dimensions, 2)].concat();
-    let product = builder.map(shape, DType::F32, load(product, indices))?;
+    let product = builder.map_over(&shape, DType::F32, load(product, indices))?;
     Ok(vec![biased(builder, op.optional(2), product)?])
 }
 
@@ -184,7 +187,7 @@ pub fn phases(dimensions: &[Transposed], first_output: usize, first_tap: usize) 
     };
     for (d, dimension) in dimensions.iter().enumerate() {
         let (q, r, t) = (var(first_output + 2 * d), var(first_output + 2 * d + 1), var(first_tap + d));
-        let Transposed { input, output, kernel, stride, dilation, pad } = *dimension;
+        let Transposed { most, kernel, stride, dilation, pad, .. } = *dimension;
         let (position, tap) = if dilation == 1 {
             let quotient = stepwise(stride, &r, |r| (r + pad).div_euclid(stride));
             let rest = stepwise(stride, &r, |r| (r + pad).rem_euclid(stride));
@@ -203,9 +206,11 @@ pub fn phases(dimensions: &[Transposed], first_output: usize, first_tap: usize) 
         if dilation == 1 && kernel % stride != 0 {
             phases.existing.push(within(tap.clone(), 0, kernel));
         }
-        phases.inside.push(within(position.clone(), 0, input));
-        phases.spatial.extend([(output + stride - 1) / stride, stride]);
-        phases.reduction.push(taps_per_phase);
+        let open = Some(&dimension.input).filter(|input| input.as_constant().is_none());
+        phases.inside.extend(Condition::within(&position, open, most));
+        let quotients = dimension.output.clone().plus_constant(stride - 1).floor_div(stride);
+        phases.spatial.extend([quotients, Index::constant(stride)]);
+        phases.reduction.push(Index::constant(taps_per_phase));
         phases.positions.push(position);
         phases.taps.push(tap);
     }
@@ -232,7 +237,12 @@ fn stepwise(extent: i64, r: &Index, function: impl Fn(i64) -> i64) -> Option<Ind
     is_affine.then(|| r.clone().times(step).plus_constant(first))
 }
 
-fn transposed_dimensions(op: &Operator, input: &[i64], kernel: &[i64]) -> Result<Vec<Transposed>, Problem> {
+fn transposed_dimensions(
+    builder: &mut Builder,
+    op: &Operator,
+    input: &[Index],
+    kernel: &[i64],
+) -> Result<Vec<Transposed>, Problem> {
     let rank = input.len();
     let (strides, dilations) = (steps(op, "strides", rank)?, steps(op, "dilations", rank)?);
     // validates kernel extents, too; the windows themselves are those of another operator
@@ -253,31 +263,36 @@ fn transposed_dimensions(op: &Operator, input: &[i64], kernel: &[i64]) -> Result
     for d in 0..rank {
         let (stride, dilation) = (strides[d], dilations[d]);
         let span = dilation.saturating_mul(kernel[d] - 1) + 1;
-        let full = (input[d] - 1).saturating_mul(stride).saturating_add(span + extra[d]);
-        if kernel[d] < 1 || input[d] < 1 || full >= 1 << 31 {
-            return Err(Problem::TooLarge(vec![full]));
+        let most = builder.formulas.most(&input[d])?;
+        let greatest = (most - 1).saturating_mul(stride).saturating_add(span + extra[d]);
+        if kernel[d] < 1 || most < 1 || greatest >= 1 << 31 {
+            return Err(Problem::TooLarge(vec![greatest]));
         }
+        let full = input[d].clone().plus_constant(-1).times(stride).plus_constant(span + extra[d]);
         let mode = op.text("auto_pad", "NOTSET")?;
         let (output, before) = match (wanted, &pads) {
             (Some(shape), _) => {
+                let Some(full) = full.as_constant() else { return Err(builder.unsupported_extents()) };
                 let total = (full - shape[d]).max(0);
                 let before = if mode == "SAME_UPPER" { total / 2 } else { total - total / 2 };
-                (shape[d], before)
+                (Index::constant(shape[d]), before)
             }
-            (None, Some(pads)) => (full - pads[d].0 - pads[d].1, pads[d].0),
+            (None, Some(pads)) => (full.plus_constant(-pads[d].0 - pads[d].1), pads[d].0),
             (None, None) => match mode {
                 "VALID" => (full, 0),
                 "SAME_UPPER" | "SAME_LOWER" => {
-                    let total = (full - input[d] * stride).max(0);
-                    (input[d] * stride, if mode == "SAME_UPPER" { total / 2 } else { total - total / 2 })
+                    let total = (span + extra[d] - stride).max(0);
+                    (input[d].clone().times(stride), if mode == "SAME_UPPER" { total / 2 } else { total - total / 2 })
                 }
                 other => return Err(Problem::AttributeValue { name: "auto_pad", value: other.to_string() }),
             },
         };
-        if output < 1 {
+        if builder.formulas.most(&output)? < 1 {
             return Err(Problem::Shape(format!("the padding leaves nothing of dimension {d}")));
         }
-        dimensions.push(Transposed { input: input[d], output, kernel: kernel[d], stride, dilation, pad: before });
+        builder.formulas.require(&output.clone().plus_constant(-1), "what the padding leaves of an extent")?;
+        let (input, kernel, pad) = (input[d].clone(), kernel[d], before);
+        dimensions.push(Transposed { input, most, output, kernel, stride, dilation, pad });
     }
     Ok(dimensions)
 }
