@@ -223,11 +223,18 @@ impl Network {
         for (argument, (tensor, binding)) in bound() {
             self.check_binding(call, argument, tensor, binding, iterations)?;
             // of a state the first half is there before the first iteration
-            let (first, end) = match binding.motion.period {
-                0 => span(binding, tensor.elements(), iterations),
-                _ => (binding.offset, binding.offset + tensor.elements()),
+            let own = |first: i64| written[binding.buffer].covers(first, first + tensor.elements());
+            let is_written = || match binding.motion.period {
+                0 if leaves_gaps(binding, tensor.elements(), iterations) => {
+                    (0..iterations).all(|iteration| own(binding.offset_at(iteration)))
+                }
+                0 => {
+                    let (first, end) = span(binding, tensor.elements(), iterations);
+                    written[binding.buffer].covers(first, end)
+                }
+                _ => own(binding.offset),
             };
-            let is_there = self.is_given(binding.buffer) || written[binding.buffer].covers(first, end);
+            let is_there = self.is_given(binding.buffer) || is_written();
             if tensor.role != Role::Output && !is_there {
                 return Err(NetworkError::ReadBeforeWrite { call, argument });
             }
