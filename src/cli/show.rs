@@ -255,7 +255,7 @@ impl Program {
         let flops = self.task.workload.flops();
         let name = format!("{}, {}", self.name, operations(flops));
         let Some(ns) = self.best_ns else { return format!("{name}, not timed") };
-        let rate = flops as f64 / ns.max(1) as f64;
+        let rate = self.task.workload.timed_flops() / ns.max(1) as f64;
         let known = self.task.target.cpu().ok().and_then(|cpu| Some((limits(cpu).ok()?, cpu.cores)));
         let share = known.map(|(known, cores)| rate / known.peak_gflops(cores));
         let share = share.map_or(String::new(), |share| format!(", {} of peak", percent(share)));
@@ -267,7 +267,8 @@ impl Program {
         let figures = analysis::figures(&self.task, &self.nest()?)?;
         let target = self.task.target.cpu()?;
         let limits = &limits(target);
-        Ok(print(&Comparison { figures: &figures, target, limits, best_ns: self.best_ns }))
+        let timed_flops = self.task.workload.timed_flops();
+        Ok(print(&Comparison { figures: &figures, target, limits, timed_flops, best_ns: self.best_ns }))
     }
 
     fn json(&self) -> Result<Value> {

@@ -214,6 +214,14 @@ impl Workload {
         points
     }
 
+    /// Floating-point operations where programs are timed: the geometric mean over the points, as their times
+    /// are.
+    pub fn timed_flops(&self) -> f64 {
+        let points = self.examples();
+        let logarithms = points.iter().map(|(values, _)| (self.at(values).flops().max(1) as f64).ln());
+        (logarithms.sum::<f64>() / points.len() as f64).exp()
+    }
+
     /// About how long it takes, in operations: moving a byte takes as long as some of them.
     pub(crate) fn work(&self) -> i64 {
         let bytes: usize = self.tensors.iter().map(Tensor::bytes).sum();
