@@ -27,27 +27,28 @@ impl Ports {
         let mut after: Vec<String> = vec![String::new(); network.carried.len()];
         for (at, buffer) in network.buffers.iter().enumerate() {
             match &buffer.source {
-                Source::Input(name) => match number_of(inputs, |carried| carried.input) {
-                    Some(index) => {
-                        let appended = &network.carried[index].appended;
-                        let found = as_found(buffer, appended.as_ref());
-                        let grows = appended
-                            .as_ref()
-                            .map(|appended| Growth { axis: appended.axis, capacity: buffer.shape[appended.axis] });
-                        let state = StatePort { input: port(network, name, &found), output: String::new(), grows };
-                        states[index] = Some((state, extents(network, &found)));
-                        ports.places[at] = Some(Place::State { index, offset: 0 });
-                        ports.extents.given.push(None);
-                        inputs += 1;
+                Source::Input(name) => {
+                    match number_of(inputs, |carried| carried.input) {
+                        Some(index) => {
+                            let appended = &network.carried[index].appended;
+                            let found = as_found(buffer, appended.as_ref());
+                            let grows = appended
+                                .as_ref()
+                                .map(|appended| Growth { axis: appended.axis, capacity: buffer.shape[appended.axis] });
+                            let state = StatePort { input: port(network, name, &found), output: String::new(), grows };
+                            states[index] = Some((state, extents(network, &found)));
+                            ports.places[at] = Some(Place::State { index, offset: 0 });
+                            ports.extents.given.push(None);
+                        }
+                        None => {
+                            ports.places[at] = Some(Place::Input { index: ports.inputs.len(), offset: 0 });
+                            ports.extents.given.push(Some(ports.inputs.len()));
+                            ports.inputs.push(port(network, name, buffer));
+                            ports.extents.inputs.extend(extents(network, buffer));
+                        }
                     }
-                    None => {
-                        ports.places[at] = Some(Place::Input { index: ports.inputs.len(), offset: 0 });
-                        ports.extents.given.push(Some(ports.inputs.len()));
-                        ports.inputs.push(port(network, name, buffer));
-                        ports.extents.inputs.extend(extents(network, buffer));
-                        inputs += 1;
-                    }
-                },
+                    inputs += 1;
+                }
                 Source::Output(name) => {
                     match number_of(outputs, |carried| carried.output) {
                         Some(index) => {

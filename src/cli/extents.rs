@@ -5,7 +5,7 @@ use std::str::FromStr;
 
 use anyhow::{Result, bail};
 use tilescribe::artifact::{CompiledSymbol, Computed, Formula, Manifest, Port, StatePort};
-use tilescribe::graph::{Carried, Dim, Network, Origin, Symbol, Symbols};
+use tilescribe::graph::{Carried, Dim, Network, Symbols};
 use tilescribe::workload::{MAX_POINTS_TIMED, Parameter};
 
 use super::exit::CommandError;
@@ -181,7 +181,8 @@ pub fn points(symbols: &Symbols, given: &[Point], dimensions: &[Dimension]) -> R
     if points.is_empty() {
         return Ok(symbols.usual_points());
     }
-    let names: Vec<&str> = symbols.list.iter().filter(|symbol| is_extent(symbol)).map(|s| s.name.as_str()).collect();
+    let names: Vec<&str> =
+        symbols.list.iter().filter(|symbol| symbol.origin.is_given()).map(|s| s.name.as_str()).collect();
     let one = |point: &Vec<(String, i64)>| {
         if let Some((unknown, _)) = point.iter().find(|(name, _)| !names.contains(&name.as_str())) {
             let reason = format!("there is no extent `{unknown}` that is known only at run time; {}", listing(&names));
@@ -191,10 +192,6 @@ pub fn points(symbols: &Symbols, given: &[Point], dimensions: &[Dimension]) -> R
         Ok(symbols.point(of).map_err(|error| CommandError::Usage(format!("a point to tune for: {error}")))?)
     };
     points.iter().map(one).collect()
-}
-
-fn is_extent(symbol: &Symbol) -> bool {
-    matches!(symbol.origin, Origin::Axis { .. } | Origin::Rows { .. })
 }
 
 fn listing(names: &[&str]) -> String {
@@ -213,7 +210,7 @@ pub fn print_assumed(network: &Network, given: &[Dimension], out: &mut dyn Write
     for symbol in &network.symbols.list {
         let (name, range) = (&symbol.name, symbol.range);
         let is_given = given.iter().any(|dimension| dimension.name == *name);
-        if is_extent(symbol) && !is_given {
+        if symbol.origin.is_given() && !is_given {
             let steps = match symbol.multiple {
                 1 => String::new(),
                 multiple => format!(" in steps of {multiple}"),

@@ -14,7 +14,7 @@ use thiserror::Error;
 use super::library::Routine;
 use super::symbol::{self, Origin};
 use super::{LibraryCall, Program, ProgramStage, Step};
-use crate::workload::{Expr, Extents, Index, Role, Stage, Tensor, TensorId, Var};
+use crate::workload::{Condition, Expr, Extents, Index, Role, Stage, Tensor, TensorId, Var};
 
 /// An output that the next run has as an input.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -77,11 +77,6 @@ impl Program {
         self.find_extents_of_states()
     }
 
-    /// The tensors of a state, before and after a run.
-    pub fn tensors_of(&self, carried: &Carried) -> (TensorId, TensorId) {
-        (self.inputs[carried.input].1, self.outputs[carried.output].1)
-    }
-
     fn carry_over(&mut self, input_name: &str, output_name: &str) -> Result<(), CarryError> {
         let known = |list: &[(String, TensorId)]| {
             list.iter().map(|(name, _)| format!("`{name}`")).collect::<Vec<_>>().join(", ")
@@ -105,7 +100,7 @@ impl Program {
             }
         }
         let mut carried = Carried { input, output, appended: None };
-        let (before, after) = self.tensors_of(&carried);
+        let (before, after) = (self.inputs[input].1, self.outputs[output].1);
         let (old, new) = (self.tensor(before), self.tensor(after));
         let (own, grown) = (old.formulas(), new.formulas());
         let differing: Vec<usize> = (0..own.len().min(grown.len())).filter(|axis| own[*axis] != grown[*axis]).collect();
@@ -154,7 +149,8 @@ impl Program {
         if least < 0 {
             return Err(not_appended());
         }
-        let at = self.concatenation(before, after).ok_or_else(not_appended)?;
+        let place = Place { axis, length: &length, most: rows[0].1 };
+        let at = self.concatenation(before, after, &place).ok_or_else(not_appended)?;
         if rows[0].0 > 0 {
             let (input, name, low) = (input_name.to_string(), self.symbols.list[number].name.clone(), rows[0].0);
             return Err(CarryError::NeverEmpty { input, name, low });
@@ -170,10 +166,8 @@ impl Program {
         let extents = Extents::new(extents.into_iter().enumerate());
         let shifted = |var: Var| (var.0 as usize == axis).then(|| Index::var(var).plus(&length));
         let value = outside.substitute(&shifted);
-        self.tensors
-            .push(Tensor { extents: extents.clone(), ..Tensor::new(shape.clone(), new.dtype, Role::Intermediate) });
-        self.data.push(None);
-        let behind = TensorId(self.tensors.len() as u32 - 1);
+        let behind = self.add_tensor(shape.clone(), new.dtype, Role::Intermediate);
+        self.tensors[behind.0 as usize].extents = extents.clone();
         let stage = Stage { extents, ..Stage::map(behind, shape, value) };
 
         let capacity = new.shape[axis];
@@ -203,7 +197,7 @@ impl Program {
 
     /// The step that writes an output as an input with more behind it. Where the output is a copy of that,
     /// it takes its place.
-    fn concatenation(&mut self, before: TensorId, after: TensorId) -> Option<usize> {
+    fn concatenation(&mut self, before: TensorId, after: TensorId, place: &Place<'_>) -> Option<usize> {
         let writes = |steps: &[Step], tensor: TensorId| {
             steps.iter().position(|step| step.stage().is_some_and(|stage| stage.stage.output == tensor))
         };
@@ -226,10 +220,12 @@ impl Program {
             self.steps.remove(at);
             let rename = |tensor: TensorId| if tensor == original { after } else { tensor };
             self.steps.iter_mut().for_each(|step| step.rename(&rename));
-            return self.concatenation(before, after).filter(|found| *found == first);
+            return self.concatenation(before, after, place).filter(|found| *found == first);
         }
         match &stage.value {
-            Expr::Guard { inside, .. } if !stage.is_reduction() => loads_all(inside, Some(before)).map(|_| at),
+            Expr::Guard { conditions, inside, .. } if !stage.is_reduction() && place.is_where(conditions) => {
+                loads_all(inside, Some(before)).map(|_| at)
+            }
             _ => None,
         }
     }
@@ -257,6 +253,25 @@ impl Program {
             self.symbols.list[number].origin = origin;
         }
         Ok(())
+    }
+}
+
+/// The rows that are there before a run.
+struct Place<'a> {
+    axis: usize,
+    length: &'a Index,
+    /// The length at most.
+    most: i64,
+}
+
+impl Place<'_> {
+    /// Whether conditions hold for these rows, and for no others.
+    fn is_where(&self, conditions: &[Condition]) -> bool {
+        let row = Index::var(Var(self.axis as u32));
+        let end = Condition::below(&row, self.length);
+        let is_wider =
+            |condition: &Condition| condition.index == row && condition.low <= 0 && condition.high >= self.most;
+        conditions.contains(&end) && conditions.iter().all(|condition| *condition == end || is_wider(condition))
     }
 }
 

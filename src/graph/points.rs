@@ -5,7 +5,7 @@ use thiserror::Error;
 
 use super::symbol::{self, Origin, Symbol, Symbols};
 use super::{Callee, Network, Region, RegionKind};
-use crate::workload::{MAX_POINTS_TIMED, Parameter};
+use crate::workload::MAX_POINTS_TIMED;
 
 /// A point that no run of the network can have.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
@@ -30,7 +30,7 @@ impl Symbols {
         let mut values = Vec::with_capacity(self.list.len());
         for symbol in &self.list {
             let found = match &symbol.origin {
-                Origin::Axis { .. } | Origin::Rows { .. } => of(symbol),
+                origin if origin.is_given() => of(symbol),
                 origin => symbol::derived(origin, &values).unwrap_or(-1),
             };
             if !symbol.admits(found) {
@@ -49,21 +49,22 @@ impl Symbols {
     /// least batch; and a batch. Where an extent may be 0, it is what earlier runs have left, as in a cache
     /// of past tokens: then runs with nothing of it, and the least run with much of it, for one and many.
     pub fn usual_points(&self) -> Vec<Vec<i64>> {
-        let is_past = |range: Parameter| range.low == 0 && range.high > 0;
-        let has_past = self.list.iter().any(|symbol| is_extent(&symbol.origin) && is_past(symbol.range));
+        let is_batch = |Symbol { name, origin, .. }: &Symbol| {
+            let leads = matches!(origin, Origin::Axis { axis: 0, .. });
+            symbol::names_batch(name) || leads && !symbol::names_time(name)
+        };
+        let is_past = |own: &Symbol| own.range.low == 0 && own.range.high > 0 && !is_batch(own);
+        let has_past = self.list.iter().any(|symbol| symbol.origin.is_given() && is_past(symbol));
         // how far along its range, by ratio, the batch is, how far the others are, and what is past
         let points: &[[Option<f64>; 3]] = if has_past { &WITH_PAST } else { &WITHOUT_PAST };
         let point = |[batch, other, past]: &[Option<f64>; 3]| {
             self.completed(|symbol| {
-                let Symbol { name, range, origin, .. } = symbol;
-                let leads = matches!(origin, Origin::Axis { axis: 0, .. });
-                let is_batch = symbol::names_batch(name) || leads && !symbol::names_time(name);
-                let share = match (is_batch, is_past(*range)) {
+                let share = match (is_batch(symbol), is_past(symbol)) {
                     (true, _) => batch,
                     (false, true) => past,
                     (false, false) => other,
                 };
-                share.map_or(range.low, |share| between(symbol, share))
+                share.map_or(symbol.range.low, |share| between(symbol, share))
             })
         };
         let mut usual: Vec<Vec<i64>> = points.iter().map(point).filter_map(Result::ok).collect();
@@ -87,10 +88,6 @@ const WITH_PAST: [[Option<f64>; 3]; 5] = [
     [Some(0.5), Some(0.5), None],
     [Some(0.5), Some(0.0), Some(0.75)],
 ];
-
-fn is_extent(origin: &Origin) -> bool {
-    matches!(origin, Origin::Axis { .. } | Origin::Rows { .. })
-}
 
 /// A value between the ends of a symbol's range, by ratio; 0 is no end of a ratio.
 fn between(symbol: &Symbol, share: f64) -> i64 {

@@ -61,6 +61,13 @@ pub enum Origin {
     Maximum(Index, Index),
 }
 
+impl Origin {
+    /// Whether a run says what it is; else it is computed.
+    pub fn is_given(&self) -> bool {
+        matches!(self, Origin::Axis { .. } | Origin::Rows { .. })
+    }
+}
+
 /// What has to hold before a network runs: that a formula is at least 0.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Requirement {

@@ -363,6 +363,32 @@ fn residual_block_is_one_task_for_each_convolution() {
     );
 }
 
+/// A layer of a transformer of width 12, over a batch and a sequence.
+fn layer(b: &mut Builder, x: TensorId, [batch, sequence]: [i64; 2]) -> TensorId {
+    let heads = |b: &mut Builder, x, order: &[usize]| {
+        let dense = b.dense(x, 12);
+        let split = b.reshape(dense, &[batch, sequence, 3, 4]);
+        b.transpose(split, order)
+    };
+    let q = heads(b, x, &[0, 2, 1, 3]);
+    let k = heads(b, x, &[0, 2, 3, 1]);
+    let v = heads(b, x, &[0, 2, 1, 3]);
+    let scores = b.matmul(q, k);
+    let scores = b.scalar(Binary::Divide, scores, 2.0);
+    let weights = b.softmax(scores);
+    let mixed = b.matmul(weights, v);
+    let mixed = b.transpose(mixed, &[0, 2, 1, 3]);
+    let mixed = b.reshape(mixed, &[batch, sequence, 12]);
+    let projected = b.dense(mixed, 12);
+    let sum = b.binary(Binary::Add, projected, x);
+    let normal = b.layer_norm(sum);
+    let wide = b.dense(normal, 24);
+    let wide = b.gelu(wide);
+    let narrow = b.dense(wide, 12);
+    let sum = b.binary(Binary::Add, narrow, normal);
+    b.layer_norm(sum)
+}
+
 #[test]
 fn attention_block_is_eight_tasks() {
     let mut b = Builder::default();
@@ -372,28 +398,7 @@ fn attention_block_is_eight_tasks() {
     let embedded = b.binary(Binary::Add, embedded, positions);
     let mut x = b.layer_norm(embedded);
     for _ in 0..2 {
-        let heads = |b: &mut Builder, x, order: &[usize]| {
-            let dense = b.dense(x, 12);
-            let split = b.reshape(dense, &[1, 6, 3, 4]);
-            b.transpose(split, order)
-        };
-        let q = heads(&mut b, x, &[0, 2, 1, 3]);
-        let k = heads(&mut b, x, &[0, 2, 3, 1]);
-        let v = heads(&mut b, x, &[0, 2, 1, 3]);
-        let scores = b.matmul(q, k);
-        let scores = b.scalar(Binary::Divide, scores, 2.0);
-        let weights = b.softmax(scores);
-        let mixed = b.matmul(weights, v);
-        let mixed = b.transpose(mixed, &[0, 2, 1, 3]);
-        let mixed = b.reshape(mixed, &[1, 6, 12]);
-        let projected = b.dense(mixed, 12);
-        let sum = b.binary(Binary::Add, projected, x);
-        let normal = b.layer_norm(sum);
-        let wide = b.dense(normal, 24);
-        let wide = b.gelu(wide);
-        let narrow = b.dense(wide, 12);
-        let sum = b.binary(Binary::Add, narrow, normal);
-        x = b.layer_norm(sum);
+        x = layer(&mut b, x, [1, 6]);
     }
     b.output("hidden", x);
     assert_eq!(

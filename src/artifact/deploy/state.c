@@ -236,12 +236,13 @@ enum status write_state(struct states *states, struct run_extents *extents, uint
         if (!is_open && shape[axis] != state->about.shape[axis])
             return STATUS_BAD_ARGUMENT;
     }
-    enum status status = make_room(state, held, shape);
-    if (status != STATUS_OK)
-        return status;
+    /* nothing is changed before everything is known to be right */
     struct layout layout = layout_of(state, shape);
     if (layout.parts * layout.bytes > 0 && data == NULL)
         return STATUS_BAD_ARGUMENT;
+    enum status status = make_room(state, held, shape);
+    if (status != STATUS_OK)
+        return status;
     for (uint64_t i = 0; layout.bytes > 0 && i < layout.parts; i++)
         memcpy(held->memory[held->current] + i * layout.stride, (const char *)data + i * layout.bytes, layout.bytes);
     states->are_fresh = 0;

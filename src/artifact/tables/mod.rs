@@ -60,27 +60,22 @@ pub enum Place {
 
 impl Place {
     /// From the start of whatever it is in.
-    pub fn offset(&self) -> u64 {
-        match *self {
-            Place::Unused => 0,
-            Place::Input { offset, .. }
-            | Place::Output { offset, .. }
-            | Place::Weights { offset }
-            | Place::Arena { offset }
-            | Place::Block { offset, .. }
-            | Place::State { offset, .. }
-            | Place::NextState { offset, .. }
-            | Place::Parameters { offset } => offset,
-        }
+    pub fn offset(mut self) -> u64 {
+        self.offset_mut().map_or(0, |offset| *offset)
     }
-}
 
-impl Place {
     /// So many bytes further.
     #[must_use]
     pub fn later(mut self, bytes: u64) -> Place {
-        match &mut self {
-            Place::Unused => {}
+        if let Some(offset) = self.offset_mut() {
+            *offset += bytes;
+        }
+        self
+    }
+
+    fn offset_mut(&mut self) -> Option<&mut u64> {
+        match self {
+            Place::Unused => None,
             Place::Input { offset, .. }
             | Place::Output { offset, .. }
             | Place::Weights { offset }
@@ -88,9 +83,8 @@ impl Place {
             | Place::Block { offset, .. }
             | Place::State { offset, .. }
             | Place::NextState { offset, .. }
-            | Place::Parameters { offset } => *offset += bytes,
+            | Place::Parameters { offset } => Some(offset),
         }
-        self
     }
 }
 

@@ -207,14 +207,7 @@ fn masked_attention(
     [mask, bias]: [usize; 2],
 ) -> Result<TensorId, Problem> {
     let shape = heads.scores_shape(builder)?;
-    // 0 stands for the default, as where it is left out
-    let scale = match op.float("scale", 0.0)? {
-        0.0 => default_scale(builder, heads.query),
-        scale => scale,
-    };
-    let product = heads.product(builder)?;
-    let extents = builder.extents(product);
-    let mut score = scaled(load(product, vars(0, 4)), scale);
+    let (mut score, extents) = scaled_score(builder, op, heads)?;
     if let Some(tensor) = op.optional(bias) {
         check_float(builder, bias, tensor)?;
         score = with_mask(builder, score, tensor, &shape, &extents)?;
@@ -229,6 +222,18 @@ fn masked_attention(
     let weights = softmax_over(builder, scores, &Axes::new(&shape, vec![3]))?;
     let result = heads.weighted(builder, weights)?;
     join_heads(builder, result)
+}
+
+/// The product of query and key, scaled, and the extents of it.
+pub(super) fn scaled_score(builder: &mut Builder, op: &Operator, heads: &Heads) -> Result<(Expr, Vec<Index>), Problem> {
+    // 0 stands for the default, as where it is left out
+    let scale = match op.float("scale", 0.0)? {
+        0.0 => default_scale(builder, heads.query),
+        scale => scale,
+    };
+    let product = heads.product(builder)?;
+    let extents = builder.extents(product);
+    Ok((scaled(load(product, vars(0, 4)), scale), extents))
 }
 
 /// `Attention`, whose query, key and value are one product of its input. Outputs: result, and nothing else.

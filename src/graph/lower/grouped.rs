@@ -3,11 +3,9 @@
 //! Keys and values stand behind those of the past, whose number each entry of the batch has of its own, known
 //! when the network runs. The buffer of the past may have more room than is used.
 
-use super::attention::{
-    Heads, by_heads, causal, default_scale, join_heads, part_by_heads, scaled, soft_cap, with_mask,
-};
+use super::attention::{Heads, by_heads, causal, join_heads, part_by_heads, soft_cap, with_mask};
 use super::builder::Builder;
-use super::contrib::check_float;
+use super::contrib::{check_float, scaled_score};
 use super::gather::check_index_type;
 use super::math::{add, cast, float, less, less_equal, load, maximum, minimum, or, subtract, var, vars, within};
 use super::operator::{Operator, Problem};
@@ -31,13 +29,7 @@ pub fn group_query_attention(builder: &mut Builder, op: &Operator) -> Result<Vec
         heads.value = past.append(builder, heads.value, value, &columns)?;
     }
     let shape = heads.scores_shape(builder)?;
-    let scale = match op.float("scale", 0.0)? {
-        0.0 => default_scale(builder, heads.query),
-        scale => scale,
-    };
-    let product = heads.product(builder)?;
-    let extents = builder.extents(product);
-    let mut score = scaled(load(product, vars(0, 4)), scale);
+    let (mut score, extents) = scaled_score(builder, op, &heads)?;
     let cap = op.float("softcap", 0.0)?;
     if cap > 0.0 {
         score = soft_cap(score, cap);

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use tilescribe::artifact::{ArtifactError, Manifest, Model, Resources};
-use tilescribe::graph::{self, CarryError, ImportOptions, Origin, Program, Symbol, TensorData};
+use tilescribe::graph::{self, CarryError, ImportOptions, Origin, Program, Step, Symbol, TensorData};
 use tilescribe::workload::{Binary, DType, Expr, Extents, Index, Parameter, Role, Stage, TensorId, Var};
 
 use super::extents::compile;
@@ -202,6 +202,14 @@ fn only_what_can_come_back_is_a_state() {
     // nothing else says how many rows there are
     let both = [pair("h", "h_next"), pair("x", "y")].concat();
     assert_eq!(decaying.clone().carry(&both), Err(CarryError::Unknown { name: "rows".into() }));
+    // other rows than those of the past
+    let mut shifted = cached.clone();
+    let present = shifted.outputs.iter().find(|(name, _)| name == "present").unwrap().1;
+    for held in shifted.steps.iter_mut().filter_map(Step::stage_mut).filter(|held| held.stage.output == present) {
+        let Expr::Guard { conditions, .. } = &mut held.stage.value else { panic!("{:?}", held.stage) };
+        conditions.iter_mut().for_each(|condition| condition.low += 1);
+    }
+    assert!(matches!(carry(&shifted, "past", "present"), Err(CarryError::NotAppended { .. })));
     let mut never_empty = cached.clone();
     never_empty.symbols.list.iter_mut().for_each(|symbol| symbol.range.low = symbol.range.low.max(1));
     assert!(matches!(carry(&never_empty, "past", "present"), Err(CarryError::NeverEmpty { low: 1, .. })));

@@ -9,7 +9,7 @@ use tilescribe::workload::{
     Array, Binary, Combiner, Condition, DType, Expr, Extents, Index, Interval, Parameter, Role, TensorId, Unary, Var,
 };
 
-use super::{Builder, listing, var};
+use super::{Builder, layer, listing, var};
 use rand::{Rng, SeedableRng, rngs::StdRng};
 
 /// A symbol: the extent of an axis of an input, both by position, and the numbers that it can be.
@@ -204,40 +204,14 @@ fn images_of_any_size() {
     assert_eq!(tasks.lines().count(), tasks_at(&program, &[8, 5]), "{tasks}");
 }
 
-/// Layers of a transformer, over a batch of 5 and a sequence of 7.
-fn layers(b: &mut Builder, x: TensorId) -> TensorId {
-    let heads = |b: &mut Builder, x, order: &[usize]| {
-        let dense = b.dense(x, 12);
-        let split = b.reshape(dense, &[5, 7, 3, 4]);
-        b.transpose(split, order)
-    };
-    let q = heads(b, x, &[0, 2, 1, 3]);
-    let k = heads(b, x, &[0, 2, 3, 1]);
-    let v = heads(b, x, &[0, 2, 1, 3]);
-    let scores = b.matmul(q, k);
-    let scores = b.scalar(Binary::Divide, scores, 2.0);
-    let weights = b.softmax(scores);
-    let mixed = b.matmul(weights, v);
-    let mixed = b.transpose(mixed, &[0, 2, 1, 3]);
-    let mixed = b.reshape(mixed, &[5, 7, 12]);
-    let projected = b.dense(mixed, 12);
-    let sum = b.binary(Binary::Add, projected, x);
-    let normal = b.layer_norm(sum);
-    let wide = b.dense(normal, 24);
-    let wide = b.gelu(wide);
-    let narrow = b.dense(wide, 12);
-    let sum = b.binary(Binary::Add, narrow, normal);
-    b.layer_norm(sum)
-}
-
 #[test]
 fn a_transformer_over_batch_and_sequence() {
     let mut b = Builder::default();
     let ids = b.ids("ids", &[5, 7]);
     let words = b.constant(&[8, 12]);
     let x = b.gather(words, ids);
-    let x = layers(&mut b, x);
-    let x = layers(&mut b, x);
+    let x = layer(&mut b, x, [5, 7]);
+    let x = layer(&mut b, x, [5, 7]);
     b.output("hidden", x);
     let program = symbolic(b, &[axis(0, 0, 1, 5), axis(0, 1, 1, 7)], &[(5, symbol(0)), (7, symbol(1))]);
     let tasks = check(&program, &[&[1, 1], &[2, 6], &[5, 7], &[1, 7]]);
@@ -250,7 +224,7 @@ fn a_transformer_over_batch_and_sequence() {
 fn a_transformer_whose_extents_are_alike_at_most() {
     let mut b = Builder::default();
     let x = b.input("x", &[5, 7, 12]);
-    let x = layers(&mut b, x);
+    let x = layer(&mut b, x, [5, 7]);
     b.output("hidden", x);
     let mut program = symbolic(b, &[axis(0, 0, 1, 5), axis(0, 1, 1, 7)], &[(5, symbol(0)), (7, symbol(1))]);
     for most in [12, 4, 3] {
