@@ -8,8 +8,8 @@ use super::formula::{self, Formula};
 use super::manifest::RunTimeExtent;
 use super::memory;
 pub(super) use super::tables::PortExtents;
-use super::tables::{Argument, Choice, Extent, ExtentTables, Shift, TableBlock};
-use crate::graph::{Binding, Network, NetworkBuffer, Region, RegionKind, RunTime};
+use super::tables::{Argument, Choice, Counting, Extent, ExtentTables, Shift, TableBlock};
+use crate::graph::{Binding, Call, Network, NetworkBuffer, Region, RegionKind, RunTime};
 use crate::workload::{Index, Interval, Parameter, Var};
 
 /// An intermediate in the arena: its buffer, and the calls that need it.
@@ -34,7 +34,7 @@ pub(super) fn tables(
         let (buffer, _) = arena[at];
         let about = &network.buffers[buffer];
         block_of[buffer] = Some(number);
-        table.push(TableBlock { extents: extents(network, about), element_bytes: about.dtype.bytes(), below });
+        table.push(TableBlock { extents: rooms(network, about), element_bytes: about.dtype.bytes(), below });
     }
     let tables = ExtentTables {
         symbols: network.symbols.clone(),
@@ -44,6 +44,7 @@ pub(super) fn tables(
         counts: network.regions.iter().map(count).collect(),
         shifts: Vec::new(),
         choices: choices(network),
+        countings: countings(network),
     };
     Ok((tables, block_of))
 }
@@ -56,6 +57,30 @@ pub(super) fn extents(network: &Network, buffer: &NetworkBuffer) -> Vec<Extent> 
         Extent { formula, least, most: *most }
     };
     buffer.shape.iter().enumerate().map(extent).collect()
+}
+
+/// What the extents of a buffer are at most before anything is counted: where they do not grow with what is
+/// counted, what they are at most in any run.
+pub(super) fn rooms(network: &Network, buffer: &NetworkBuffer) -> Vec<Extent> {
+    let room = |extent: Extent| match network.symbols.grows_with_counts(&extent.formula) {
+        true => extent,
+        false => Extent { formula: Index::constant(extent.most), ..extent },
+    };
+    extents(network, buffer).into_iter().map(room).collect()
+}
+
+/// The calls that count; where their arguments are among all is known when these are ([`number_countings`]).
+fn countings(network: &Network) -> Vec<Counting> {
+    let counting = |(call, about): (usize, &Call)| Some(Counting { call, symbol: about.count?, argument: 0 });
+    network.calls.iter().enumerate().filter_map(counting).collect()
+}
+
+/// Finds the arguments that hold what is counted.
+pub(super) fn number_countings(countings: &mut [Counting], network: &Network, arguments: &[Vec<Argument>]) {
+    for counting in countings {
+        let before: usize = arguments[..counting.call].iter().map(Vec::len).sum();
+        counting.argument = before + network.calls[counting.call].arguments.len().saturating_sub(1);
+    }
 }
 
 fn range(network: &Network, formula: &Index) -> Option<Interval> {

@@ -31,6 +31,8 @@ pub enum Term {
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Computed {
+    /// How much of something a run finds; no more than this.
+    Count(Formula),
     Product(Formula, Formula),
     Quotient(Formula, Formula),
     Minimum(Formula, Formula),
@@ -120,6 +122,7 @@ impl Computed {
         let pair = |x: &Index, y: &Index| Some((Formula::of(x)?, Formula::of(y)?));
         match origin {
             Origin::Axis { .. } | Origin::Rows { .. } => None,
+            Origin::Count { most } => Formula::of(most).map(Computed::Count),
             Origin::Product(x, y) => pair(x, y).map(|(x, y)| Computed::Product(x, y)),
             Origin::Quotient(x, y) => pair(x, y).map(|(x, y)| Computed::Quotient(x, y)),
             Origin::Minimum(x, y) => pair(x, y).map(|(x, y)| Computed::Minimum(x, y)),
@@ -127,29 +130,26 @@ impl Computed {
         }
     }
 
-    fn formulas(&self) -> [&Formula; 2] {
+    fn formulas(&self) -> Vec<&Formula> {
         match self {
+            Computed::Count(most) => vec![most],
             Computed::Product(x, y) | Computed::Quotient(x, y) | Computed::Minimum(x, y) | Computed::Maximum(x, y) => {
-                [x, y]
+                vec![x, y]
             }
         }
     }
 
     /// Its value where symbols have these; `None` as for [`Formula::at`].
     pub fn at(&self, values: &[i64]) -> Option<i64> {
-        let [x, y] = self.formulas();
-        let (x, y) = (x.at(values)?, y.at(values)?);
         match self {
-            Computed::Product(..) => x.checked_mul(y),
-            Computed::Quotient(..) => {
-                if y > 0 {
-                    x.checked_div_euclid(y)
-                } else {
-                    None
-                }
+            Computed::Count(most) => most.at(values),
+            Computed::Product(x, y) => x.at(values)?.checked_mul(y.at(values)?),
+            Computed::Quotient(x, y) => {
+                let divisor = y.at(values).filter(|divisor| *divisor > 0)?;
+                x.at(values)?.checked_div_euclid(divisor)
             }
-            Computed::Minimum(..) => Some(x.min(y)),
-            Computed::Maximum(..) => Some(x.max(y)),
+            Computed::Minimum(x, y) => Some(x.at(values)?.min(y.at(values)?)),
+            Computed::Maximum(x, y) => Some(x.at(values)?.max(y.at(values)?)),
         }
     }
 }

@@ -201,7 +201,7 @@ mod tests {
         let at = |buffer| Binding::fixed(buffer, 0);
         let call = |x, shortcut, y| {
             let arguments = vec![at(x), at(shortcut), at(y)];
-            Call { callee: Callee::Task(0), arguments, parameters: Vec::new() }
+            Call { callee: Callee::Task(0), arguments, parameters: Vec::new(), count: None }
         };
         let calls = vec![call(0, 0, 1), call(1, 1, 2), call(2, 1, 3), call(3, 1, 4), call(4, 1, 5)];
         let task = NetworkTask { name: "add".into(), workload, weight: calls.len(), nodes: Vec::new() };

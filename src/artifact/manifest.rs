@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
 use super::error::ArtifactError;
-use super::formula::{CompiledSymbol, Formula};
+use super::formula::{Computed, CompiledSymbol, Formula};
 use super::weights::hex;
 use crate::codegen;
 use crate::files;
@@ -20,8 +20,10 @@ use crate::target::{Kind, Target, TargetError};
 use crate::workload::DType;
 
 /// Changes whenever older manifests cannot be read as they are.
-pub const FORMAT: u32 = 5;
-/// The format of networks that keep no states: it has not changed since.
+pub const FORMAT: u32 = 6;
+/// The format of networks that count nothing while they run: it has not changed since.
+const UNCOUNTED_FORMAT: u32 = 5;
+/// The format of those that keep no states, either.
 const STATELESS_FORMAT: u32 = 4;
 /// The format of those whose extents are all fixed, too.
 const FIXED_FORMAT: u32 = 3;
@@ -288,11 +290,17 @@ impl Manifest {
 
     /// The format that holds it: older versions of Tilescribe read whatever they can.
     pub fn least_format(&self) -> u32 {
-        match (self.states.is_empty(), self.symbols.is_empty()) {
-            (true, true) => FIXED_FORMAT,
-            (true, false) => STATELESS_FORMAT,
-            (false, _) => FORMAT,
+        match (self.counts_results(), self.states.is_empty(), self.symbols.is_empty()) {
+            (true, ..) => FORMAT,
+            (false, true, true) => FIXED_FORMAT,
+            (false, true, false) => STATELESS_FORMAT,
+            (false, false, _) => UNCOUNTED_FORMAT,
         }
+    }
+
+    /// Whether extents of its outputs may be known only after a run.
+    pub fn counts_results(&self) -> bool {
+        self.symbols.iter().any(|symbol| matches!(symbol.computed, Some(Computed::Count(_))))
     }
 
     /// What it runs on; `None` where there is no version, which no manifest that was read lacks.

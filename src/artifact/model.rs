@@ -215,14 +215,21 @@ impl Model {
         Ok(bound)
     }
 
-    /// The shapes of all outputs for inputs of these shapes.
+    /// The shapes of all outputs for inputs of these shapes; of results whose extents depend on data, the
+    /// largest that they can be.
     ///
     /// # Errors
     /// [`ArtifactError::Input`] for extents that the network does not take; it names input, axis and range.
     pub fn output_shapes(&self, inputs: &[&[i64]]) -> Result<Vec<Vec<i64>>, ArtifactError> {
+        self.set_extents(inputs)?;
+        self.current_output_shapes()
+    }
+
+    /// The shapes of all outputs for the extents that are set; of results that are counted, those at most
+    /// before a run, and what they are after it.
+    fn current_output_shapes(&self) -> Result<Vec<Vec<i64>>, ArtifactError> {
         let ports = &self.manifest.outputs;
         let Some(extents) = &self.extents else { return Ok(ports.iter().map(|port| port.shape.clone()).collect()) };
-        self.set_extents(inputs)?;
         let shape_of = |(number, port): (usize, &Port)| {
             let mut shape = vec![0; port.shape.len()];
             // SAFETY: the handle is alive, and the array has as many elements as the output's rank, which the
@@ -460,7 +467,12 @@ impl Bound<'_> {
         let outputs: Vec<*mut c_void> = self.outputs.iter_mut().map(|(memory, _)| memory.as_mut_ptr().cast()).collect();
         // SAFETY: the handle is alive, and every array has the size that the library declares for it.
         let status = unsafe { (self.model.run)(self.model.handle, inputs.as_ptr(), outputs.as_ptr()) };
-        if status == 0 { Ok(()) } else { Err(self.model.error(status)) }
+        self.model.checked(status)?;
+        if self.model.manifest.counts_results() {
+            let found = self.model.current_output_shapes()?;
+            self.outputs.iter_mut().zip(found).for_each(|((_, shape), found)| *shape = found);
+        }
+        Ok(())
     }
 
     /// One more run on the same inputs, which a GPU has kept since [`Bound::run`]: what it computes stays

@@ -1,7 +1,7 @@
 //! What goes into a network and comes out of it: inputs and outputs, which every run is given, and states,
 //! which a model keeps.
 
-use super::extents::{PortExtents, described, extents};
+use super::extents::{PortExtents, described, extents, rooms};
 use super::manifest::{Growth, Port, StatePort};
 use super::tables::{Extent, Place};
 use crate::graph::{Appended, Carried, Network, NetworkBuffer, Source};
@@ -59,6 +59,7 @@ impl Ports {
                             ports.places[at] = Some(Place::Output { index: ports.outputs.len(), offset: 0 });
                             ports.outputs.push(port(network, name, buffer));
                             ports.extents.outputs.extend(extents(network, buffer));
+                            ports.extents.rooms.extend(rooms(network, buffer));
                         }
                     }
                     outputs += 1;

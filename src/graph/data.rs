@@ -40,6 +40,14 @@ impl TensorData {
         self.shape.iter().product()
     }
 
+    /// As many of its first elements as a shape has.
+    #[must_use]
+    pub fn leading(self, shape: Vec<i64>) -> TensorData {
+        let bytes = shape.iter().product::<i64>().max(0) as usize * self.dtype.bytes();
+        let bytes = self.bytes.slice(..bytes.min(self.bytes.len()));
+        TensorData { shape, bytes, ..self }
+    }
+
     /// The elements of an f32 tensor, in order; `None` for other types.
     pub fn f32s(&self) -> Option<Vec<f32>> {
         (self.dtype == DType::F32)

@@ -1,7 +1,7 @@
 //! Running a whole network with the naive evaluator: slow, and the oracle of everything that is compiled from
 //! it.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use thiserror::Error;
 
@@ -23,6 +23,8 @@ pub enum EvaluateError {
     Stage { node: String, source: workload::EvaluateError },
     #[error("{node}: {source}")]
     Array { node: String, source: ArrayError },
+    #[error("{0}: what it counts is out of its range")]
+    Count(String),
     #[error(transparent)]
     Extents(#[from] ExtentError),
 }
@@ -37,13 +39,12 @@ impl Program {
         if inputs.len() != self.inputs.len() {
             return Err(EvaluateError::InputCount { expected: self.inputs.len(), found: inputs.len() });
         }
-        if !self.is_fixed() {
-            let shapes: Vec<&[i64]> = inputs.iter().map(|data| data.shape.as_slice()).collect();
-            return self.at(&self.symbol_values(&shapes)?).evaluate(inputs);
-        }
-        let mut run = Run { program: self, values: vec![None; self.tensors.len()] };
+        let shapes: Vec<&[i64]> = inputs.iter().map(|data| data.shape.as_slice()).collect();
+        let mut extents = self.symbol_values(&shapes)?;
+        let mut fixed = self.at(&extents);
+        let mut values = vec![None; self.tensors.len()];
         for ((name, tensor), data) in self.inputs.iter().zip(inputs) {
-            let expected = self.tensor(*tensor);
+            let expected = fixed.tensor(*tensor);
             if data.shape != expected.shape || data.dtype != expected.dtype {
                 return Err(EvaluateError::Input {
                     name: name.clone(),
@@ -53,11 +54,40 @@ impl Program {
                     found_dtype: data.dtype,
                 });
             }
-            run.values[tensor.0 as usize] = Some(data.clone());
+            values[tensor.0 as usize] = Some(data.clone());
         }
         let outputs: BTreeSet<TensorId> = self.outputs.iter().map(|(_, tensor)| *tensor).collect();
-        run.steps(&self.steps, &outputs)?;
+        // what is counted changes the extents of everything behind it
+        let mut counts = BTreeMap::new();
+        let mut first = 0;
+        for (at, counting) in self.counting_calls() {
+            let later = fixed.steps[at + 1..].iter().flat_map(Step::reads);
+            let kept = outputs.iter().copied().chain(later).chain(counting.outputs.iter().copied()).collect();
+            let mut run = Run { program: &fixed, values };
+            run.steps(&fixed.steps[first..=at], &kept)?;
+            values = run.values;
+            let number = counting.outputs.last().and_then(|tensor| values[tensor.0 as usize].as_ref());
+            let number = number.and_then(TensorData::integers).and_then(|found| found.first().copied());
+            counts.extend(counting.count.zip(number));
+            extents = self.symbols.recounted(&extents, &counts).ok_or_else(|| EvaluateError::Count(counting.node.clone()))?;
+            fixed = self.at(&extents);
+            for output in &counting.outputs {
+                let shape = fixed.tensor(*output).shape.clone();
+                values[output.0 as usize] = values[output.0 as usize].take().map(|data| data.leading(shape));
+            }
+            first = at + 1;
+        }
+        let mut run = Run { program: &fixed, values };
+        run.steps(&fixed.steps[first..], &outputs)?;
         self.outputs.iter().map(|(name, tensor)| run.find(*tensor, &format!("output {name}")).cloned()).collect()
+    }
+
+    /// The calls that count, with their positions.
+    fn counting_calls(&self) -> impl Iterator<Item = (usize, &LibraryCall)> {
+        self.steps.iter().enumerate().filter_map(|(at, step)| match step {
+            Step::Library(call) if call.count.is_some() => Some((at, call)),
+            _ => None,
+        })
     }
 }
 

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::evaluate::evaluate_stage;
-use super::{Origin, Program, State, Step, Symbols, TensorData};
+use super::{Program, State, Step, Symbols, TensorData};
 use crate::workload::{DType, Expr, Index, Interval, Stage, TensorId, Var, row_major_strides};
 
 /// A result of so few elements is always stored.
@@ -208,23 +208,18 @@ impl Program {
         let mut steps: Vec<&mut Step> = self.steps.iter_mut().collect();
         while let Some(step) = steps.pop() {
             match &*step {
-                Step::Stage(held) => {
-                    held.stage.extents.iter().for_each(|(_, formula)| note(formula));
-                    held.stage.value.for_each_index(&mut note);
-                }
+                Step::Stage(held) => held.stage.for_each_formula(&mut note),
                 Step::Repeat(repeat) => repeat.formula.iter().for_each(&mut note),
-                Step::Library(call) => call.sizes.iter().for_each(&mut note),
+                Step::Library(call) => {
+                    call.sizes.iter().for_each(&mut note);
+                    call.count.iter().for_each(|count| note(&Index::var(Var::parameter(*count))));
+                }
                 Step::If(_) => {}
             }
             steps.extend(step.blocks_mut().into_iter().flatten());
         }
         for number in (0..self.symbols.list.len()).rev() {
-            let of_symbol = match &self.symbols.list[number].origin {
-                Origin::Product(x, y) | Origin::Quotient(x, y) | Origin::Minimum(x, y) | Origin::Maximum(x, y) => {
-                    [x, y]
-                }
-                Origin::Axis { .. } | Origin::Rows { .. } => continue,
-            };
+            let of_symbol = self.symbols.list[number].origin.formulas();
             if used[number] {
                 let mut needed = Vec::new();
                 of_symbol.iter().for_each(|formula| formula.for_each_var(&mut |var| needed.extend(var.as_parameter())));
@@ -240,12 +235,7 @@ impl Program {
         let renamed = |index: &Index| index.substitute(&replace);
         let Symbols { list, requirements } = std::mem::take(&mut self.symbols);
         let list = list.into_iter().zip(&used).filter(|(_, used)| **used).map(|(mut symbol, _)| {
-            match &mut symbol.origin {
-                Origin::Product(x, y) | Origin::Quotient(x, y) | Origin::Minimum(x, y) | Origin::Maximum(x, y) => {
-                    (*x, *y) = (renamed(x), renamed(y));
-                }
-                Origin::Axis { .. } | Origin::Rows { .. } => {}
-            }
+            symbol.origin.formulas_mut().into_iter().for_each(|formula| *formula = renamed(formula));
             symbol
         });
         self.symbols.list = list.collect();
@@ -262,7 +252,10 @@ impl Program {
                     held.stage.value = held.stage.value.substitute(&replace);
                 }
                 Step::Repeat(repeat) => repeat.formula = repeat.formula.as_ref().map(renamed),
-                Step::Library(call) => call.sizes.iter_mut().for_each(|size| *size = renamed(size)),
+                Step::Library(call) => {
+                    call.sizes.iter_mut().for_each(|size| *size = renamed(size));
+                    call.count = call.count.and_then(|count| numbers.get(count).copied().flatten());
+                }
                 Step::If(_) => {}
             }
             steps.extend(step.blocks_mut().into_iter().flatten());

@@ -34,6 +34,19 @@ pub enum Routine {
     /// Data `[outer, capacity, block]` and rows `[outer, rows, block]`: the data with these rows from row
     /// `first` on. Networks have both data in the same memory, so that only rows are written.
     Append { outer: i64, first: i64, rows: i64, capacity: i64, block: i64, dtype: DType },
+    /// Data `[elements]`: the places in i64 of those elements that are not zero, in order, and their number.
+    NonZero { elements: i64, dtype: DType },
+    /// Data `[rows, length]`: the places of the first rows of their kind, in the order of the rows or, where
+    /// `sorted`, of their elements; by row, the number of its kind; by kind, how many there are; and the
+    /// number of kinds. All in i64. A NaN is above all numbers, and of a kind with every other.
+    Unique { rows: i64, length: i64, sorted: bool, dtype: DType },
+    /// Boxes `[batch, boxes, 4]` and scores `[batch, classes, boxes]` in f32; how many boxes of a class are
+    /// kept, one element of i64; the overlap that is tolerated and the score that has to be exceeded, one
+    /// element of f32 each: `[selected, 3]` in i64 of batch, class and box, class by class and the highest
+    /// score first, at most `most` of each; memory of no meaning, `[boxes]` in i64; and their number. A box is left out that overlaps one before it by more than the tolerance, as a share of their
+    /// union. Corners of boxes are opposite ones, y before x; or `centred`, and the centre's x and y come
+    /// before width and height.
+    NonMaxSuppression { batch: i64, classes: i64, boxes: i64, most: i64, centred: bool },
 }
 
 impl fmt::Display for Routine {
@@ -48,6 +61,14 @@ impl fmt::Display for Routine {
             }
             Routine::Append { outer, rows, capacity, block, dtype, .. } => {
                 write!(f, "append {rows} to {} {outer}x{capacity}x{block}", dtype.name())
+            }
+            Routine::NonZero { elements, dtype } => write!(f, "non_zero {} {elements}", dtype.name()),
+            Routine::Unique { rows, length, sorted, dtype } => {
+                let order = if *sorted { "sorted" } else { "in order" };
+                write!(f, "unique {order} {} {rows}x{length}", dtype.name())
+            }
+            Routine::NonMaxSuppression { batch, classes, boxes, most, .. } => {
+                write!(f, "non_max_suppression {most} of {batch}x{classes}x{boxes}")
             }
         }
     }
@@ -64,6 +85,15 @@ impl Routine {
             Routine::Append { outer, rows, capacity, block, dtype, .. } => {
                 vec![(outer * capacity * block, dtype), (outer * rows * block, dtype)]
             }
+            Routine::NonZero { elements, dtype } => vec![(elements, dtype)],
+            Routine::Unique { rows, length, dtype, .. } => vec![(rows * length, dtype)],
+            Routine::NonMaxSuppression { batch, classes, boxes, .. } => vec![
+                (batch * boxes * 4, DType::F32),
+                (batch * classes * boxes, DType::F32),
+                (1, DType::I64),
+                (1, DType::F32),
+                (1, DType::F32),
+            ],
         }
     }
 
@@ -75,7 +105,20 @@ impl Routine {
             }
             Routine::Scatter { blocks, block, dtype, .. } => vec![(blocks * block, dtype)],
             Routine::Append { outer, capacity, block, dtype, .. } => vec![(outer * capacity * block, dtype)],
+            Routine::NonZero { elements, .. } => vec![(elements, DType::I64), (1, DType::I64)],
+            Routine::Unique { rows, .. } => {
+                vec![(rows, DType::I64), (rows, DType::I64), (rows, DType::I64), (1, DType::I64)]
+            }
+            Routine::NonMaxSuppression { batch, classes, boxes, most, .. } => {
+                vec![(batch * classes * most * 3, DType::I64), (boxes, DType::I64), (1, DType::I64)]
+            }
         }
+    }
+
+    /// Whether the last of what it gives is how many elements, along the leading axis, others of it have;
+    /// elements and types are those at most.
+    pub fn counts(&self) -> bool {
+        matches!(self, Routine::NonZero { .. } | Routine::Unique { .. } | Routine::NonMaxSuppression { .. })
     }
 
     /// Its numbers that may depend on the extents of a run; at most.
@@ -84,6 +127,9 @@ impl Routine {
             Routine::TopK { outer, extent, inner, count, .. } => vec![outer, extent, inner, count],
             Routine::Scatter { blocks, block, updates, .. } => vec![blocks, block, updates],
             Routine::Append { outer, first, rows, capacity, block, .. } => vec![outer, first, rows, capacity, block],
+            Routine::NonZero { elements, .. } => vec![elements],
+            Routine::Unique { rows, length, .. } => vec![rows, length],
+            Routine::NonMaxSuppression { batch, classes, boxes, most, .. } => vec![batch, classes, boxes, most],
         }
     }
 
@@ -99,6 +145,11 @@ impl Routine {
             }
             (Routine::Append { dtype, .. }, &[outer, first, rows, capacity, block]) => {
                 Routine::Append { outer, first, rows, capacity, block, dtype }
+            }
+            (Routine::NonZero { dtype, .. }, &[elements]) => Routine::NonZero { elements, dtype },
+            (Routine::Unique { sorted, dtype, .. }, &[rows, length]) => Routine::Unique { rows, length, sorted, dtype },
+            (Routine::NonMaxSuppression { centred, .. }, &[batch, classes, boxes, most]) => {
+                Routine::NonMaxSuppression { batch, classes, boxes, most, centred }
             }
             (routine, _) => routine,
         }
@@ -117,6 +168,16 @@ impl Routine {
                 let sizes = [*outer, *first, *rows, *capacity, *block * dtype.bytes() as i64];
                 vec![append(data, added, sizes.map(|size| size as usize))]
             }
+            (Routine::NonZero { elements, dtype }, [data]) => non_zero(data, *elements as usize, *dtype),
+            (Routine::Unique { rows, length, sorted, dtype }, [data]) => {
+                unique(data, [*rows as usize, *length as usize], *sorted, *dtype)
+            }
+            (Routine::NonMaxSuppression { batch, classes, boxes, most, centred }, [places, scores, kept, overlap, least]) => {
+                let kept = kept.first_chunk().copied().map_or(0, i64::from_le_bytes).clamp(0, *most);
+                let sizes = [*batch, *classes, *boxes, kept, *most].map(|size| size as usize);
+                let scores = Scores { values: &floats(scores), least: first_float(least) };
+                suppressed(sizes, &floats(places), &scores, first_float(overlap), *centred)
+            }
             _ => Vec::new(),
         }
     }
@@ -129,6 +190,106 @@ impl Routine {
             .map(|((bytes, (_, dtype)), shape)| TensorData { shape: shape.clone(), dtype, bytes: bytes.into() })
             .collect()
     }
+}
+
+fn integers(values: impl IntoIterator<Item = usize>, room: usize) -> Vec<u8> {
+    let mut bytes: Vec<u8> = values.into_iter().flat_map(|value| (value as i64).to_le_bytes()).collect();
+    bytes.resize(room * 8, 0);
+    bytes
+}
+
+fn floats(bytes: &[u8]) -> Vec<f32> {
+    bytes.as_chunks::<4>().0.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect()
+}
+
+fn first_float(bytes: &[u8]) -> f32 {
+    floats(bytes).first().copied().unwrap_or(0.0)
+}
+
+fn non_zero(data: &[u8], elements: usize, dtype: DType) -> Vec<Vec<u8>> {
+    let is_zero = |bytes: &[u8]| match dtype.is_float() {
+        true => real_from_bytes(dtype, bytes) == 0.0,
+        false => bytes.iter().all(|byte| *byte == 0),
+    };
+    let found: Vec<usize> = (0..elements).filter(|at| !is_zero(&data[at * dtype.bytes()..][..dtype.bytes()])).collect();
+    let count = integers([found.len()], 1);
+    vec![integers(found, elements), count]
+}
+
+/// `[rows, length]`
+fn unique(data: &[u8], [rows, length]: [usize; 2], sorted: bool, dtype: DType) -> Vec<Vec<u8>> {
+    let size = dtype.bytes();
+    let row = |at: usize| data[at * length * size..][..length * size].chunks_exact(size);
+    let order = |a: usize, b: usize| {
+        let different = row(a).zip(row(b)).map(|(x, y)| compare(x, y, dtype)).find(|order| order.is_ne());
+        different.unwrap_or(Ordering::Equal)
+    };
+    let mut by_elements: Vec<usize> = (0..rows).collect();
+    by_elements.sort_by(|a, b| order(*a, *b));
+    // kinds, each by its first row
+    let mut kinds: Vec<&[usize]> = by_elements.chunk_by(|a, b| order(*a, *b).is_eq()).collect();
+    if !sorted {
+        kinds.sort_by_key(|kind| kind[0]);
+    }
+    let mut kind_of = vec![0; rows];
+    for (number, kind) in kinds.iter().enumerate() {
+        kind.iter().for_each(|row| kind_of[*row] = number);
+    }
+    let firsts = integers(kinds.iter().map(|kind| kind[0]), rows);
+    let counts = integers(kinds.iter().map(|kind| kind.len()), rows);
+    vec![firsts, integers(kind_of, rows), counts, integers([kinds.len()], 1)]
+}
+
+/// Scores, and what a box's has to exceed.
+struct Scores<'a> {
+    values: &'a [f32],
+    least: f32,
+}
+
+/// `[batch, classes, boxes, kept, most]`
+fn suppressed(sizes: [usize; 5], places: &[f32], scores: &Scores, overlap: f32, centred: bool) -> Vec<Vec<u8>> {
+    let [batch, classes, boxes, limit, most] = sizes;
+    let mut found = Vec::new();
+    for (b, c) in (0..batch).flat_map(|b| (0..classes).map(move |c| (b, c))) {
+        let score = |at: usize| scores.values[(b * classes + c) * boxes + at];
+        let corners = |at: usize| corners(&places[(b * boxes + at) * 4..][..4], centred);
+        let mut order: Vec<usize> = (0..boxes).filter(|at| score(*at) > scores.least).collect();
+        // stable: equal ones stay in their order
+        order.sort_by(|x, y| score(*y).partial_cmp(&score(*x)).unwrap_or(Ordering::Equal));
+        let mut kept: Vec<usize> = Vec::new();
+        for at in order {
+            if kept.len() >= limit {
+                break;
+            }
+            if kept.iter().all(|other| share(corners(at), corners(*other)) <= overlap) {
+                kept.push(at);
+            }
+        }
+        found.extend(kept.into_iter().map(|at| [b, c, at]));
+    }
+    let count = integers([found.len()], 1);
+    vec![integers(found.into_iter().flatten(), batch * classes * most * 3), integers([], boxes), count]
+}
+
+/// Lower and upper ends of a box along two axes.
+fn corners(place: &[f32], centred: bool) -> [[f32; 2]; 2] {
+    let [a, b, c, d] = [place[0], place[1], place[2], place[3]];
+    match centred {
+        true => [[a - c / 2.0, a + c / 2.0], [b - d / 2.0, b + d / 2.0]],
+        false => [[a.min(c), a.max(c)], [b.min(d), b.max(d)]],
+    }
+}
+
+/// What boxes have in common, as a share of what either has; 0 where they have nothing or no area.
+fn share(x: [[f32; 2]; 2], y: [[f32; 2]; 2]) -> f32 {
+    let area = |place: [[f32; 2]; 2]| (place[0][1] - place[0][0]) * (place[1][1] - place[1][0]);
+    let common = |d: usize| x[d][1].min(y[d][1]) - x[d][0].max(y[d][0]);
+    let (first, second) = (common(0), common(1));
+    if first <= 0.0 || second <= 0.0 || area(x) <= 0.0 || area(y) <= 0.0 {
+        return 0.0;
+    }
+    let common = first * second;
+    common / (area(x) + area(y) - common)
 }
 
 /// `[outer, extent, inner, count]`

@@ -140,6 +140,8 @@ pub struct Call {
     /// What the parameters of the task's workload are, or the routine's sizes where these are not fixed:
     /// formulas of the network's symbols.
     pub parameters: Vec<Index>,
+    /// The symbol that is counted by the routine: it is the element of its last argument.
+    pub count: Option<usize>,
 }
 
 impl Call {

@@ -5,7 +5,7 @@ use thiserror::Error;
 
 use super::symbol::{self, Origin, Symbol, Symbols};
 use super::{Callee, Network, Region, RegionKind};
-use crate::workload::MAX_POINTS_TIMED;
+use crate::workload::{MAX_POINTS_TIMED, Parameter};
 
 /// A point that no run of the network can have.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
@@ -31,6 +31,12 @@ impl Symbols {
         for symbol in &self.list {
             let found = match &symbol.origin {
                 origin if origin.is_given() => of(symbol),
+                // few or many are found: the middle, by ratio
+                Origin::Count { most } => {
+                    let high = symbol::at(most, &values).unwrap_or(-1);
+                    let found = Symbol { range: Parameter { low: 0, high }, ..symbol.clone() };
+                    if high > 0 { between(&found, 0.5) } else { high }
+                }
                 origin => symbol::derived(origin, &values).unwrap_or(-1),
             };
             if !symbol.admits(found) {

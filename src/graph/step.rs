@@ -38,6 +38,9 @@ pub struct LibraryCall {
     pub sizes: Vec<Index>,
     pub inputs: Vec<TensorId>,
     pub outputs: Vec<TensorId>,
+    /// The symbol whose value is the element of the last output, where the routine counts; calls inside of
+    /// branches and repetitions do not.
+    pub count: Option<usize>,
     pub node: String,
 }
 
@@ -128,6 +131,17 @@ impl Step {
         }
     }
 
+    /// The formulas of symbols that it depends on, those of the steps inside of it among them.
+    pub fn for_each_formula(&self, visit: &mut dyn FnMut(&Index)) {
+        match self {
+            Step::Stage(held) => held.stage.for_each_formula(visit),
+            Step::Library(call) => call.sizes.iter().for_each(&mut *visit),
+            Step::If(_) => {}
+            Step::Repeat(repeat) => repeat.formula.iter().for_each(&mut *visit),
+        }
+        self.blocks().into_iter().flatten().for_each(|inner| inner.for_each_formula(visit));
+    }
+
     /// Tensors that are there when it is done, for what follows.
     pub fn outputs(&self) -> Vec<TensorId> {
         match self {
@@ -169,6 +183,15 @@ impl Step {
     }
 
     /// The lists of steps inside of it.
+    pub fn blocks(&self) -> Vec<&Vec<Step>> {
+        match self {
+            Step::Stage(_) | Step::Library(_) => vec![],
+            Step::If(branches) => branches.branches.iter().map(|branch| &branch.steps).collect(),
+            Step::Repeat(repeat) => vec![&repeat.body],
+        }
+    }
+
+    /// The same, to be changed.
     pub fn blocks_mut(&mut self) -> Vec<&mut Vec<Step>> {
         match self {
             Step::Stage(_) | Step::Library(_) => vec![],

@@ -4,9 +4,11 @@
 //! stand in them as the parameters of their numbers ([`Var::parameter`]). Most symbols are extents of inputs;
 //! what no formula says (formulas are sums, with floor divisions by constants) is a symbol of its own.
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use thiserror::Error;
 
-use crate::workload::{Index, Interval, Parameter, Tensor, TensorId, Var, Workload};
+use crate::workload::{Atom, Index, Interval, Parameter, Tensor, TensorId, Var, Workload};
 
 use super::{Program, Step};
 
@@ -54,6 +56,11 @@ pub enum Origin {
     Rows {
         state: usize,
     },
+    /// How many elements of its results a library call has found; `most` before it has run, which no count
+    /// exceeds. The call names the symbol.
+    Count {
+        most: Index,
+    },
     Product(Index, Index),
     /// The first, divided by the second, rounded down; the second is at least 1.
     Quotient(Index, Index),
@@ -65,6 +72,28 @@ impl Origin {
     /// Whether a run says what it is; else it is computed.
     pub fn is_given(&self) -> bool {
         matches!(self, Origin::Axis { .. } | Origin::Rows { .. })
+    }
+
+    /// The formulas that it is computed from.
+    pub fn formulas(&self) -> Vec<&Index> {
+        match self {
+            Origin::Axis { .. } | Origin::Rows { .. } => Vec::new(),
+            Origin::Count { most } => vec![most],
+            Origin::Product(x, y) | Origin::Quotient(x, y) | Origin::Minimum(x, y) | Origin::Maximum(x, y) => {
+                vec![x, y]
+            }
+        }
+    }
+
+    /// The same, to be changed.
+    pub fn formulas_mut(&mut self) -> Vec<&mut Index> {
+        match self {
+            Origin::Axis { .. } | Origin::Rows { .. } => Vec::new(),
+            Origin::Count { most } => vec![most],
+            Origin::Product(x, y) | Origin::Quotient(x, y) | Origin::Minimum(x, y) | Origin::Maximum(x, y) => {
+                vec![x, y]
+            }
+        }
     }
 }
 
@@ -152,10 +181,7 @@ impl Symbols {
             });
         };
         workload.tensors.iter().flat_map(|tensor| tensor.extents.iter()).for_each(|(_, formula)| note(formula));
-        for stage in &workload.stages {
-            stage.extents.iter().for_each(|(_, formula)| note(formula));
-            stage.value.for_each_index(&mut note);
-        }
+        workload.stages.iter().for_each(|stage| stage.for_each_formula(&mut note));
         let number = |var: Var| {
             let number = taken.iter().position(|symbol| *symbol == var)?;
             Some(Index::var(Var::parameter(number)))
@@ -172,8 +198,68 @@ impl Symbols {
         taken
     }
 
-    /// The values of all symbols for inputs of these shapes. `inputs` are the names and the tensors of the
-    /// network's inputs.
+    /// The values of all symbols, from those of a run before some results were counted: `counts` are what is
+    /// known of them by now, by symbol. `None` where any is out of its range.
+    pub fn recounted(&self, values: &[i64], counts: &BTreeMap<usize, i64>) -> Option<Vec<i64>> {
+        let mut found = Vec::with_capacity(self.list.len());
+        for (number, symbol) in self.list.iter().enumerate() {
+            let value = match (counts.get(&number), symbol.origin.is_given()) {
+                (Some(count), _) => *count,
+                (None, true) => *values.get(number)?,
+                (None, false) => derived(&symbol.origin, &found)?,
+            };
+            if !symbol.admits(value) {
+                return None;
+            }
+            found.push(value);
+        }
+        Some(found)
+    }
+
+    /// The counted symbols that a formula depends on, directly or through others.
+    pub fn counts_in(&self, formula: &Index) -> BTreeSet<usize> {
+        let (mut found, mut seen) = (BTreeSet::new(), BTreeSet::new());
+        let mut pending = Vec::new();
+        formula.for_each_var(&mut |var| pending.extend(var.as_parameter()));
+        while let Some(number) = pending.pop() {
+            let Some(symbol) = self.list.get(number).filter(|_| seen.insert(number)) else { continue };
+            match &symbol.origin {
+                Origin::Count { .. } => {
+                    found.insert(number);
+                }
+                origin => origin.formulas().into_iter().for_each(|part| {
+                    part.for_each_var(&mut |var| pending.extend(var.as_parameter()));
+                }),
+            }
+        }
+        found
+    }
+
+    /// Whether a formula is never less where more is counted: sums, with positive factors, of what grows
+    /// itself. So what it is for the most that can be counted is the most that it is.
+    pub fn grows_with_counts(&self, formula: &Index) -> bool {
+        let depends = |part: &Index| !self.counts_in(part).is_empty();
+        formula.terms().iter().all(|(atom, factor)| match atom {
+            Atom::Var(var) => match var.as_parameter().and_then(|number| self.list.get(number)) {
+                Some(Symbol { origin: Origin::Quotient(x, y), .. }) => {
+                    *factor > 0 && self.grows_with_counts(x) && !depends(y) || !depends(x) && !depends(y)
+                }
+                Some(Symbol { origin, .. }) => {
+                    let parts = origin.formulas();
+                    let is_count = matches!(origin, Origin::Count { .. });
+                    let is_free = !is_count && !parts.iter().any(|part| depends(part));
+                    is_free || *factor > 0 && parts.iter().all(|part| self.grows_with_counts(part))
+                }
+                None => true,
+            },
+            Atom::FloorDiv(inner, _) => !depends(inner) || *factor > 0 && self.grows_with_counts(inner),
+            Atom::Modulo(inner, _) => !depends(inner),
+            Atom::Value(_) => false,
+        })
+    }
+
+    /// The values of all symbols for inputs of these shapes; what results are counted for is what it is at
+    /// most. `inputs` are the names and the tensors of the network's inputs.
     ///
     /// # Errors
     /// [`ExtentError`] names the first input and axis that does not fit.
@@ -267,6 +353,7 @@ pub fn derived(origin: &Origin, values: &[i64]) -> Option<i64> {
     let pair = |x: &Index, y: &Index| Some((at(x, values)?, at(y, values)?));
     match origin {
         Origin::Axis { .. } | Origin::Rows { .. } => None,
+        Origin::Count { most } => at(most, values),
         Origin::Product(x, y) => pair(x, y).and_then(|(x, y)| x.checked_mul(y)),
         Origin::Quotient(x, y) => pair(x, y).and_then(|(x, y)| (y > 0).then(|| x.div_euclid(y))),
         Origin::Minimum(x, y) => pair(x, y).map(|(x, y)| x.min(y)),
@@ -314,6 +401,7 @@ fn set(step: &mut Step, values: &[i64]) {
         Step::Library(call) => {
             let sizes: Option<Vec<i64>> = call.sizes.drain(..).map(|size| at(&size, values)).collect();
             call.routine = call.routine.with_sizes(&sizes.unwrap_or_default());
+            call.count = None;
         }
         Step::If(_) => {}
     }

@@ -6,7 +6,7 @@ use thiserror::Error;
 
 use super::evaluate::stage_workload;
 use super::symbol;
-use super::{Branch, Conditional, LibraryCall, Program, Repeat, Step, TensorData};
+use super::{Branch, Conditional, LibraryCall, Origin, Program, Repeat, Step, TensorData};
 use crate::workload::{DType, Index, Role, TensorId, WorkloadError};
 
 /// What is wrong with a program: the fault of whoever built it.
@@ -170,7 +170,7 @@ impl Program {
     }
 
     fn validate_call(&self, call: &LibraryCall, written: &mut Written) -> Result<(), ProgramError> {
-        let LibraryCall { routine, sizes, inputs, outputs, node } = call;
+        let LibraryCall { routine, sizes, inputs, outputs, count, node } = call;
         inputs.iter().try_for_each(|input| self.validate_read(*input, written, node))?;
         outputs.iter().try_for_each(|output| self.validate_write(*output, written, node))?;
         let described = |tensors: &[TensorId]| -> Vec<(i64, DType)> {
@@ -184,7 +184,13 @@ impl Program {
             true => inputs.iter().chain(outputs).all(|tensor| self.tensor(*tensor).extents.is_fixed()),
             false => sizes.len() == routine.sizes().len() && sizes.iter().zip(&routine.sizes()).all(is_less),
         };
-        match described(inputs) == routine.inputs() && described(outputs) == routine.outputs() && sizes_fit() {
+        let is_counted = |number: usize| {
+            let symbol = self.symbols.list.get(number);
+            symbol.is_some_and(|symbol| matches!(symbol.origin, Origin::Count { .. }))
+        };
+        let counts_fit = count.is_some() == routine.counts() && count.is_none_or(is_counted);
+        let tensors_fit = described(inputs) == routine.inputs() && described(outputs) == routine.outputs();
+        match tensors_fit && sizes_fit() && counts_fit {
             true => Ok(()),
             false => Err(ProgramError::Operation { node: node.clone() }),
         }

@@ -158,6 +158,12 @@ impl Stage {
         self.combiner.is_some()
     }
 
+    /// The formulas of its extents, and all indices of its value.
+    pub fn for_each_formula(&self, visit: &mut dyn FnMut(&Index)) {
+        self.extents.iter().for_each(|(_, formula)| visit(formula));
+        self.value.for_each_index(visit);
+    }
+
     /// Number of axes.
     pub fn rank(&self) -> usize {
         self.spatial.len() + self.reduction.len()

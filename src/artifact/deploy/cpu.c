@@ -212,6 +212,17 @@ static enum status place(struct model *model, uint64_t arena_bytes)
     return STATUS_OK;
 }
 
+/* Makes the model ready for runs of the extents that were computed. */
+static enum status settle(struct model *model)
+{
+    enum status status = place(model, model->extents->arena_bytes);
+    if (status == STATUS_OK && model->states != NULL)
+        status = fit_states(model->states, model->extents);
+    if (status != STATUS_OK)
+        model->extents->are_set = 0;
+    return status;
+}
+
 /* The most arguments that a call has. */
 static uint64_t most_arguments(void)
 {
@@ -248,7 +259,9 @@ int tilescribe_create(const char *weights, int threads, struct model **out)
     }
     if (status == STATUS_OK && tilescribe_network.extents != NULL) {
         model->extents = new_extents();
-        status = model->extents == NULL ? STATUS_OUT_OF_MEMORY : STATUS_OK;
+        status = model->extents == NULL ? STATUS_OUT_OF_MEMORY : compute_fixed_extents(model->extents);
+        if (status == STATUS_OK && model->extents->are_set)
+            status = settle(model);
     } else if (status == STATUS_OK) {
         status = place(model, tilescribe_network.arena_bytes);
         if (status == STATUS_OK && model->states != NULL)
@@ -325,17 +338,6 @@ static void run_calls(struct model *model, uint64_t at, uint64_t end, const stru
     }
 }
 
-/* Makes the model ready for runs of the extents that were computed. */
-static enum status settle(struct model *model)
-{
-    enum status status = place(model, model->extents->arena_bytes);
-    if (status == STATUS_OK && model->states != NULL)
-        status = fit_states(model->states, model->extents);
-    if (status != STATUS_OK)
-        model->extents->are_set = 0;
-    return status;
-}
-
 /* Whether extents are set. Those that were, before states grew, are computed anew. */
 static enum status check_extents(struct model *model)
 {
@@ -353,9 +355,48 @@ static int arrays_are_given(const struct model *model, const void *const *inputs
            all_given(network->output, extents ? extents->output_bytes : NULL, network->outputs, (const void *const *)outputs);
 }
 
-int tilescribe_run(struct model *model, const void *const *inputs, void *const *outputs)
+/* Addresses that change with each run. */
+static void bind_run(struct model *model, const void *const *inputs, void *const *outputs)
+{
+    for (uint64_t i = 0; i < tilescribe_network.arguments; i++) {
+        const struct argument *argument = &arguments_of(model)[i];
+        if (argument->space == SPACE_INPUT)
+            model->address[i] = (unsigned char *)inputs[argument->index] + argument->offset;
+        else if (argument->space == SPACE_OUTPUT)
+            model->address[i] = (unsigned char *)outputs[argument->index] + argument->offset;
+        else if (argument->space == SPACE_STATE || argument->space == SPACE_NEXT_STATE)
+            model->address[i] = state_memory(model->states, argument) + argument->offset;
+    }
+}
+
+/* Runs all calls. What is counted on the way says what those behind it are given. */
+static enum status run_all(struct model *model, const void *const *inputs, void *const *outputs)
 {
     const struct network *network = &tilescribe_network;
+    const struct region *region = network->region, *last = network->region + network->regions;
+    uint64_t first = 0, countings = network->extents != NULL ? network->extents->countings : 0;
+    for (uint64_t i = 0; i < countings; i++) {
+        const struct counting *counting = &network->extents->counting[i];
+        while (region != last && region->first < first)
+            region++;
+        run_calls(model, first, counting->call + 1, region, last, 0);
+        int64_t found;
+        memcpy(&found, model->address[counting->argument], sizeof found);
+        enum status status = count_results(model->extents, i, found);
+        if (status != STATUS_OK)
+            return status;
+        bind(model);
+        bind_run(model, inputs, outputs);
+        first = counting->call + 1;
+    }
+    while (region != last && region->first < first)
+        region++;
+    run_calls(model, first, network->calls, region, last, 0);
+    return STATUS_OK;
+}
+
+int tilescribe_run(struct model *model, const void *const *inputs, void *const *outputs)
+{
     if (model == NULL)
         return STATUS_BAD_ARGUMENT;
     pthread_mutex_lock(&turn);
@@ -367,20 +408,12 @@ int tilescribe_run(struct model *model, const void *const *inputs, void *const *
         return status;
     }
     tilescribe_set_threads(model->threads);
-    for (uint64_t i = 0; i < network->arguments; i++) {
-        const struct argument *argument = &arguments_of(model)[i];
-        if (argument->space == SPACE_INPUT)
-            model->address[i] = (unsigned char *)inputs[argument->index] + argument->offset;
-        else if (argument->space == SPACE_OUTPUT)
-            model->address[i] = (unsigned char *)outputs[argument->index] + argument->offset;
-        else if (argument->space == SPACE_STATE || argument->space == SPACE_NEXT_STATE)
-            model->address[i] = state_memory(model->states, argument) + argument->offset;
-    }
-    run_calls(model, 0, network->calls, network->region, network->region + network->regions, 0);
-    if (model->states != NULL)
+    bind_run(model, inputs, outputs);
+    status = run_all(model, inputs, outputs);
+    if (status == STATUS_OK && model->states != NULL)
         advance_states(model->states, model->extents);
     pthread_mutex_unlock(&turn);
-    return STATUS_OK;
+    return status;
 }
 
 /* ---- Extents ---- */

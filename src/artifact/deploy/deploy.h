@@ -66,7 +66,9 @@ struct region {
 };
 
 /* What no kernel computes; `graph/library.rs` says what each routine does. */
-enum routine_kind { ROUTINE_TOP_K = 0, ROUTINE_SCATTER = 1, ROUTINE_APPEND = 2 };
+enum routine_kind {
+    ROUTINE_TOP_K = 0, ROUTINE_SCATTER = 1, ROUTINE_APPEND = 2, ROUTINE_NON_ZERO = 3, ROUTINE_UNIQUE = 4, ROUTINE_NON_MAX_SUPPRESSION = 5,
+};
 
 struct routine {
     uint64_t kind;
@@ -91,6 +93,7 @@ struct symbol {
     int64_t input; /* whose extent it is, if it is an input's: else -1 */
     uint64_t axis;
     int64_t state; /* whose rows it counts, if it does: else -1; with neither, it is computed from symbols before */
+    int64_t counting; /* what finds it while the network runs: else -1; what is computed is the most of it, then */
     struct formula formula;
 };
 
@@ -126,12 +129,20 @@ struct choice {
     uint64_t points;
 };
 
+/* A call outside of all regions that counts what it finds. */
+struct counting {
+    uint64_t call;
+    uint64_t symbol;
+    uint64_t argument; /* that holds the count, in 64 bits */
+};
+
 struct extents {
-    uint64_t symbols, requirements, blocks, parameters, shifts, choices;
+    uint64_t symbols, requirements, blocks, parameters, shifts, choices, countings;
     uint64_t stack; /* numbers that a formula has on its stack at most */
     const struct symbol *symbol;
     const struct requirement *requirement;
     const struct number *input, *output; /* the extents of all inputs, and of all outputs, one after the other */
+    const struct number *room; /* of all outputs, what their extents are at most before anything is counted */
     const struct number *state; /* the same of states, as a run finds them */
     const struct number *grown; /* by state: its rows after a run; 0 where it is replaced */
     const int64_t *input_least, *output_least; /* the same at least */
@@ -146,6 +157,7 @@ struct extents {
     const struct choice *choice;
     const int64_t *point; /* the numbers of all points of all choices, one after the other */
     const uint64_t *variant; /* by point: which call of the region was made for it */
+    const struct counting *counting; /* in the order of their calls */
 };
 
 /* What a model keeps from one run to the next. */
@@ -184,7 +196,7 @@ int all_given(const struct tensor *tensor, const uint64_t *bytes, uint64_t count
 struct run_extents {
     int are_set;
     int were_set; /* whether `input` holds extents that fitted, whatever has become of states since then */
-    int64_t *input, *output; /* the extents of all, one after the other */
+    int64_t *input, *output; /* the extents of all, one after the other; of outputs, at most, until everything is counted */
     uint64_t *input_bytes, *output_bytes;
     int64_t *rows; /* by state: how many it has along the axis on which it grows */
     int64_t *state, *grown; /* as in the tables */
@@ -206,6 +218,12 @@ void free_extents(struct run_extents *extents);
 /* Checks the extents of all inputs and computes everything that depends on them; where they are those that are set, it has nothing to
  * do. After a failure none are set, and the message says why. */
 enum status compute_extents(struct run_extents *extents, const int64_t *const *shapes, int *changed);
+
+/* The same for a network whose inputs are all fixed; does nothing for others. */
+enum status compute_fixed_extents(struct run_extents *extents);
+
+/* Takes what a call has counted, and computes again what depends on it. */
+enum status count_results(struct run_extents *extents, uint64_t counting, int64_t found);
 
 /* The same after states have grown, for inputs of the extents that were set last. */
 enum status compute_extents_anew(struct run_extents *extents);

@@ -91,6 +91,15 @@ static enum status refuse_symbol(struct run_extents *extents, const struct symbo
     return refuse(extents, "%s is %lld; the network takes %lld to %lld%s", symbol->name, found, low, high, steps);
 }
 
+static enum status set_symbol(struct run_extents *extents, uint64_t number, int64_t value)
+{
+    const struct symbol *symbol = &tilescribe_network.extents->symbol[number];
+    if (value < symbol->low || value > symbol->high || value % symbol->multiple != 0)
+        return refuse_symbol(extents, symbol, value);
+    extents->value[number] = value;
+    return STATUS_OK;
+}
+
 static enum status compute_symbols(struct run_extents *extents, const int64_t *const *shapes)
 {
     for (uint64_t i = 0; i < tilescribe_network.extents->symbols; i++) {
@@ -102,11 +111,25 @@ static enum status compute_symbols(struct run_extents *extents, const int64_t *c
             value = extents->rows[symbol->state];
         else if (!evaluate(extents, symbol->formula, &value))
             value = -1;
-        if (value < symbol->low || value > symbol->high || value % symbol->multiple != 0)
-            return refuse_symbol(extents, symbol, value);
-        extents->value[i] = value;
+        enum status status = set_symbol(extents, i, value);
+        if (status != STATUS_OK)
+            return status;
     }
     return STATUS_OK;
+}
+
+/* Computes symbols again that depend on what was counted last; what was counted before stays. */
+static enum status compute_symbols_again(struct run_extents *extents, int64_t counting)
+{
+    enum status status = STATUS_OK;
+    for (uint64_t i = 0; status == STATUS_OK && i < tilescribe_network.extents->symbols; i++) {
+        const struct symbol *symbol = &tilescribe_network.extents->symbol[i];
+        int is_counted = symbol->counting >= 0 && symbol->counting <= counting;
+        int64_t value = -1;
+        if (symbol->input < 0 && symbol->state < 0 && !is_counted)
+            status = set_symbol(extents, i, evaluate(extents, symbol->formula, &value) ? value : -1);
+    }
+    return status;
 }
 
 static enum status check_inputs(struct run_extents *extents, const int64_t *const *shapes)
@@ -303,6 +326,25 @@ static int shapes_are_given(const int64_t *const *shapes)
     return 1;
 }
 
+/* Computes what calls are given, and where they find it. */
+static enum status compute_calls(struct run_extents *extents)
+{
+    const struct network *network = &tilescribe_network;
+    const struct extents *table = network->extents;
+    enum status status = compute_numbers(extents, table->parameter, table->parameters, "a kernel's number", extents->parameter);
+    if (status == STATUS_OK)
+        status = compute_numbers(extents, table->count, network->regions, "a number of iterations", extents->count);
+    if (status == STATUS_OK)
+        compute_choices(extents);
+    return status == STATUS_OK ? compute_shifts(extents) : status;
+}
+
+static enum status compute_outputs(struct run_extents *extents, const struct number *number)
+{
+    uint64_t count = ranks(tilescribe_network.output, tilescribe_network.outputs);
+    return compute_numbers(extents, number, count, "an output's extent", extents->output);
+}
+
 /* Computes everything that depends on the extents of inputs and on the rows of states. */
 static enum status compute_all(struct run_extents *extents, const int64_t *const *shapes)
 {
@@ -316,23 +358,17 @@ static enum status compute_all(struct run_extents *extents, const int64_t *const
     if (status == STATUS_OK)
         status = check_requirements(extents);
     if (status == STATUS_OK)
-        status = compute_numbers(extents, table->output, ranks(network->output, network->outputs), "an output's extent", extents->output);
+        status = compute_outputs(extents, table->room);
     if (status == STATUS_OK)
         status = compute_numbers(extents, table->state, ranks_of_states(), "a state's extent", extents->state);
     if (status == STATUS_OK)
         status = compute_numbers(extents, table->grown, network->states, "a state's number of rows", extents->grown);
     if (status == STATUS_OK)
-        status = compute_numbers(extents, table->parameter, table->parameters, "a kernel's number", extents->parameter);
-    if (status == STATUS_OK)
-        status = compute_numbers(extents, table->count, network->regions, "a number of iterations", extents->count);
-    if (status == STATUS_OK)
-        compute_choices(extents);
+        status = compute_calls(extents);
     if (status == STATUS_OK)
         status = compute_bytes(extents, network->input, network->inputs, extents->input, extents->input_bytes);
     if (status == STATUS_OK)
         status = compute_bytes(extents, network->output, network->outputs, extents->output, extents->output_bytes);
-    if (status == STATUS_OK)
-        status = compute_shifts(extents);
     if (status == STATUS_OK)
         status = compute_blocks(extents);
     extents->are_set = status == STATUS_OK;
@@ -346,11 +382,43 @@ enum status compute_extents(struct run_extents *extents, const int64_t *const *s
         extents->are_set = 0;
         return STATUS_BAD_ARGUMENT;
     }
-    if (is_set(extents, shapes))
+    /* outputs are as large as they can be again before anything is counted */
+    if (tilescribe_network.extents->countings == 0 && is_set(extents, shapes))
         return STATUS_OK;
     enum status status = compute_all(extents, shapes);
     *changed = extents->were_set = status == STATUS_OK;
     return status;
+}
+
+enum status compute_fixed_extents(struct run_extents *extents)
+{
+    const struct network *network = &tilescribe_network;
+    for (uint64_t i = 0; i < network->extents->symbols; i++)
+        if (network->extents->symbol[i].input >= 0)
+            return STATUS_OK;
+    const int64_t **shapes = calloc(network->inputs + 1, sizeof *shapes);
+    if (shapes == NULL)
+        return STATUS_OUT_OF_MEMORY;
+    for (uint64_t i = 0; i < network->inputs; i++)
+        shapes[i] = network->input[i].shape;
+    enum status status = compute_all(extents, shapes);
+    extents->were_set = status == STATUS_OK;
+    free(shapes);
+    return status;
+}
+
+enum status count_results(struct run_extents *extents, uint64_t counting, int64_t found)
+{
+    const struct network *network = &tilescribe_network;
+    const struct extents *table = network->extents;
+    enum status status = set_symbol(extents, table->counting[counting].symbol, found);
+    if (status == STATUS_OK)
+        status = compute_symbols_again(extents, (int64_t)counting);
+    if (status == STATUS_OK)
+        status = compute_outputs(extents, counting + 1 == table->countings ? table->output : table->room);
+    if (status == STATUS_OK)
+        status = compute_numbers(extents, table->grown, network->states, "a state's number of rows", extents->grown);
+    return status == STATUS_OK ? compute_calls(extents) : status;
 }
 
 enum status compute_extents_anew(struct run_extents *extents)

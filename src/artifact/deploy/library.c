@@ -223,6 +223,224 @@ static void append(const int64_t *parameter, const void *added, void *data)
         memcpy((char *)data + (i * capacity + first) * row, (const char *)added + i * rows * row, (size_t)(rows * row));
 }
 
+/* ---- What is not zero ---- */
+
+static int is_zero(const unsigned char *element, enum type type)
+{
+    uint64_t bits = 0;
+    int64_t size = size_of(type);
+    memcpy(&bits, element, (size_t)size); /* the first bytes: numbers are little-endian on every machine that has kernels */
+    switch (type) {
+    case TYPE_F32: return (bits & 0x7fffffffu) == 0;
+    case TYPE_F16: case TYPE_BF16: return (bits & 0x7fffu) == 0;
+    case TYPE_F64: return bits << 1 == 0;
+    case TYPE_I8: case TYPE_U8: case TYPE_BOOL: case TYPE_I16: case TYPE_U16: case TYPE_I32: case TYPE_U32: case TYPE_I64: case TYPE_U64: break;
+    }
+    return bits == 0;
+}
+
+static void non_zero(const int64_t *parameter, const void *data, int64_t *places, int64_t *count)
+{
+    enum type type = (enum type)parameter[1];
+    int64_t size = size_of(type), found = 0;
+    for (int64_t i = 0; i < parameter[0]; i++)
+        if (!is_zero((const unsigned char *)data + i * size, type))
+            places[found++] = i;
+    *count = found;
+}
+
+/* ---- Kinds of rows ---- */
+
+/* Rows of `length` elements each. */
+struct rows {
+    const void *data;
+    int64_t length;
+    enum type type;
+};
+
+/* The order of two rows by their elements: negative, 0 or positive. */
+static int order_of_rows(const struct rows *rows, int64_t a, int64_t b)
+{
+    for (int64_t i = 0; i < rows->length; i++) {
+        int64_t x = key(rows->data, a * rows->length + i, rows->type);
+        int64_t y = key(rows->data, b * rows->length + i, rows->type);
+        if (x != y)
+            return x < y ? -1 : 1;
+    }
+    return 0;
+}
+
+static int row_precedes(const struct rows *rows, int64_t a, int64_t b)
+{
+    int order = order_of_rows(rows, a, b);
+    return order != 0 ? order < 0 : a < b;
+}
+
+/* Lets the row at `at` sink in a heap of `count` whose root comes last of all. */
+static void sink_row(const struct rows *rows, int64_t *heap, int64_t at, int64_t count)
+{
+    int64_t own = heap[at];
+    for (int64_t child = 2 * at + 1; child < count; child = 2 * at + 1) {
+        if (child + 1 < count && row_precedes(rows, heap[child], heap[child + 1]))
+            child++;
+        if (!row_precedes(rows, own, heap[child]))
+            break;
+        heap[at] = heap[child];
+        at = child;
+    }
+    heap[at] = own;
+}
+
+static void sort_rows(const struct rows *rows, int64_t *order, int64_t count)
+{
+    for (int64_t i = 0; i < count; i++)
+        order[i] = i;
+    for (int64_t i = count / 2; i-- > 0;)
+        sink_row(rows, order, i, count);
+    for (int64_t end = count - 1; end > 0; end--) {
+        int64_t last = order[end];
+        order[end] = order[0];
+        order[0] = last;
+        sink_row(rows, order, 0, end);
+    }
+}
+
+/* Numbers kinds in the order of their first rows: `kind` holds that row, and `counts` is by that row. */
+static int64_t number_kinds(int64_t rows, int64_t *first, int64_t *kind, int64_t *counts)
+{
+    int64_t kinds = 0;
+    for (int64_t i = 0; i < rows; i++) {
+        if (kind[i] != i) {
+            kind[i] = kind[kind[i]]; /* the first row has its number by now */
+            continue;
+        }
+        first[kinds] = i;
+        counts[kinds] = counts[i]; /* no number exceeds a row's, so nothing is lost */
+        kind[i] = kinds++;
+    }
+    return kinds;
+}
+
+static void unique(const int64_t *parameter, const void *data, int64_t *first, int64_t *kind, int64_t *counts, int64_t *number)
+{
+    int64_t count = parameter[0], kinds = 0;
+    struct rows rows = {data, parameter[1], (enum type)parameter[3]};
+    int is_sorted = parameter[2] != 0;
+    sort_rows(&rows, first, count);
+    for (int64_t i = 0, end; i < count; i = end) {
+        int64_t own = first[i]; /* of equal rows the first comes first */
+        for (end = i; end < count && order_of_rows(&rows, own, first[end]) == 0; end++)
+            kind[first[end]] = is_sorted ? kinds : own;
+        if (is_sorted)
+            first[kinds] = own;
+        counts[is_sorted ? kinds : own] = end - i;
+        kinds++;
+    }
+    *number = is_sorted ? kinds : number_kinds(count, first, kind, counts);
+}
+
+/* ---- Boxes without those that overlap better ones ---- */
+
+/* Lower and upper ends along two axes. */
+struct box {
+    float low[2], high[2];
+};
+
+static struct box box_of(const float *place, int centred)
+{
+    struct box box;
+    for (int d = 0; d < 2; d++) {
+        float x = place[d], y = place[d + 2];
+        box.low[d] = centred ? x - y / 2 : x < y ? x : y;
+        box.high[d] = centred ? x + y / 2 : x < y ? y : x;
+    }
+    return box;
+}
+
+static float area_of(const struct box *box)
+{
+    return (box->high[0] - box->low[0]) * (box->high[1] - box->low[1]);
+}
+
+static int overlaps(const struct box *x, const struct box *y, float tolerated)
+{
+    float common = 1;
+    for (int d = 0; d < 2; d++) {
+        float low = x->low[d] > y->low[d] ? x->low[d] : y->low[d], high = x->high[d] < y->high[d] ? x->high[d] : y->high[d];
+        if (!(high > low))
+            return 0;
+        common *= high - low;
+    }
+    float first = area_of(x), second = area_of(y);
+    return first > 0 && second > 0 && common / (first + second - common) > tolerated;
+}
+
+static int score_precedes(const float *score, int64_t a, int64_t b)
+{
+    return score[a] != score[b] ? score[a] > score[b] : a < b;
+}
+
+/* Lets the box at `at` sink in a heap of `count` whose root has the best score. */
+static void sink_score(const float *score, int64_t *heap, int64_t at, int64_t count)
+{
+    int64_t own = heap[at];
+    for (int64_t child = 2 * at + 1; child < count; child = 2 * at + 1) {
+        if (child + 1 < count && score_precedes(score, heap[child + 1], heap[child]))
+            child++;
+        if (!score_precedes(score, heap[child], own))
+            break;
+        heap[at] = heap[child];
+        at = child;
+    }
+    heap[at] = own;
+}
+
+/* Puts the boxes that are kept of one class behind `selected`, and returns their number. */
+static int64_t suppress(const int64_t *parameter, const float *boxes, const float *score, int64_t most, float tolerated, float least,
+                        int64_t *selected, int64_t *heap)
+{
+    int64_t candidates = 0, kept = 0;
+    for (int64_t i = 0; i < parameter[2]; i++)
+        if (score[i] > least)
+            heap[candidates++] = i;
+    for (int64_t i = candidates / 2; i-- > 0;)
+        sink_score(score, heap, i, candidates);
+    while (candidates > 0 && kept < most) {
+        int64_t best = heap[0];
+        heap[0] = heap[--candidates];
+        sink_score(score, heap, 0, candidates);
+        struct box own = box_of(boxes + 4 * best, parameter[4] != 0);
+        int is_free = 1;
+        for (int64_t i = 0; is_free && i < kept; i++) {
+            struct box other = box_of(boxes + 4 * selected[3 * i + 2], parameter[4] != 0);
+            is_free = !overlaps(&own, &other, tolerated);
+        }
+        if (is_free)
+            selected[3 * kept++ + 2] = best;
+    }
+    return kept;
+}
+
+static void non_max_suppression(const int64_t *parameter, void *const *arguments)
+{
+    const float *boxes = arguments[0], *scores = arguments[1], *tolerated = arguments[3], *least = arguments[4];
+    int64_t most = *(const int64_t *)arguments[2], *selected = arguments[5], *heap = arguments[6], *count = arguments[7];
+    if (most > parameter[3])
+        most = parameter[3];
+    *count = 0;
+    for (int64_t batch = 0; batch < parameter[0]; batch++)
+        for (int64_t class = 0; class < parameter[1]; class++) {
+            int64_t *own = selected + 3 * *count;
+            int64_t kept = suppress(parameter, boxes + batch * parameter[2] * 4, scores + (batch * parameter[1] + class) * parameter[2], most,
+                                    *tolerated, *least, own, heap);
+            for (int64_t i = 0; i < kept; i++) {
+                own[3 * i] = batch;
+                own[3 * i + 1] = class;
+            }
+            *count += kept;
+        }
+}
+
 void tilescribe_library(const struct routine *routine, void *const *arguments, const int64_t *sizes)
 {
     int64_t parameter[6];
@@ -233,5 +451,8 @@ void tilescribe_library(const struct routine *routine, void *const *arguments, c
     case ROUTINE_TOP_K: top_k(parameter, arguments[0], arguments[1], arguments[2]); break;
     case ROUTINE_SCATTER: scatter(parameter, arguments[0], arguments[1], arguments[2], arguments[3]); break;
     case ROUTINE_APPEND: append(parameter, arguments[1], arguments[2]); break;
+    case ROUTINE_NON_ZERO: non_zero(parameter, arguments[0], arguments[1], arguments[2]); break;
+    case ROUTINE_UNIQUE: unique(parameter, arguments[0], arguments[1], arguments[2], arguments[3], arguments[4]); break;
+    case ROUTINE_NON_MAX_SUPPRESSION: non_max_suppression(parameter, arguments); break;
     }
 }

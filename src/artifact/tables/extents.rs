@@ -19,6 +19,17 @@ pub struct ExtentTables {
     pub counts: Vec<(Index, Parameter)>,
     pub shifts: Vec<Shift>,
     pub choices: Vec<Choice>,
+    /// In the order of their calls.
+    pub countings: Vec<Counting>,
+}
+
+/// A call that counts what it finds.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Counting {
+    pub call: usize,
+    pub symbol: usize,
+    /// The number among all arguments of the one that holds the count, in i64.
+    pub argument: usize,
 }
 
 /// The extents of what goes in and comes out.
@@ -27,6 +38,8 @@ pub struct PortExtents {
     /// Of all inputs, one after the other; and of all outputs.
     pub inputs: Vec<Extent>,
     pub outputs: Vec<Extent>,
+    /// Of all outputs, what they are at most before anything is counted.
+    pub rooms: Vec<Extent>,
     /// The same of states, as a run finds them.
     pub states: Vec<Extent>,
     /// By state: its rows after a run; a constant 0 where it is replaced.
@@ -146,6 +159,7 @@ impl Code {
     fn origin(&mut self, origin: &Origin) -> Result<Formula, ArtifactError> {
         let (x, y, operation) = match origin {
             Origin::Axis { .. } | Origin::Rows { .. } => return Ok((0, 0)),
+            Origin::Count { most } => return self.formula(most),
             Origin::Product(x, y) => (x, y, MULTIPLY),
             Origin::Quotient(x, y) => (x, y, QUOTIENT),
             Origin::Minimum(x, y) => (x, y, MINIMUM),
@@ -199,6 +213,7 @@ pub(super) fn extents(text: &mut String, tables: &ExtentTables) -> Result<&'stat
     let required = requirements.iter().map(|it| code.formula(&it.formula)).collect::<Result<Vec<_>, _>>()?;
     let inputs = code.numbers(ranges(&tables.ports.inputs))?;
     let outputs = code.numbers(ranges(&tables.ports.outputs))?;
+    let rooms = code.numbers(ranges(&tables.ports.rooms))?;
     let states = code.numbers(ranges(&tables.ports.states))?;
     let grown = code.numbers(ranges(&tables.ports.grown))?;
     let block_extents = code.numbers(tables.blocks.iter().flat_map(|block| ranges(&block.extents)))?;
@@ -219,6 +234,7 @@ pub(super) fn extents(text: &mut String, tables: &ExtentTables) -> Result<&'stat
     );
     table(text, "input_extents", inputs);
     table(text, "output_extents", outputs);
+    table(text, "output_rooms", rooms);
     table(text, "state_extents", states);
     table(text, "grown", grown);
     table(text, "block_extents", block_extents);
@@ -239,6 +255,10 @@ pub(super) fn extents(text: &mut String, tables: &ExtentTables) -> Result<&'stat
         format!("\t.quad {}, {}, {numbers}, {}", choice.region, choice.first_number, choice.points.len())
     });
     table(text, "choices", rows);
+    let rows = tables.countings.iter().map(|Counting { call, symbol, argument }| {
+        format!("\t.quad {call}, {symbol}, {argument}")
+    });
+    table(text, "countings", rows);
     let least = |extents: &[Extent]| -> Vec<String> {
         extents.iter().map(|extent| format!("\t.quad {}", extent.least)).collect()
     };
@@ -258,8 +278,10 @@ pub(super) fn extents(text: &mut String, tables: &ExtentTables) -> Result<&'stat
     let rows = symbols.iter().zip(origins).enumerate().map(|(number, (symbol, (first, end)))| {
         let (Parameter { low, high }, (input, axis, state)) =
             (symbol.range, given_by(&symbol.origin, &tables.ports.given));
-        let multiple = symbol.multiple;
-        format!("\t.quad .Lsymbol_name{number}, {low}, {high}, {multiple}, {input}, {axis}, {state}, {first}, {end}")
+        let (multiple, counting) = (symbol.multiple, tables.countings.iter().position(|it| it.symbol == number));
+        let counting = counting.map_or(-1, |at| at as i64);
+        let given = format!("{input}, {axis}, {state}, {counting}");
+        format!("\t.quad .Lsymbol_name{number}, {low}, {high}, {multiple}, {given}, {first}, {end}")
     });
     table(text, "symbols", rows);
     let rows =
@@ -267,14 +289,15 @@ pub(super) fn extents(text: &mut String, tables: &ExtentTables) -> Result<&'stat
     table(text, "requirements", rows);
     put(text, format_args!("{LABEL}:"));
     let ExtentTables { blocks, parameters, shifts, choices, .. } = tables;
-    let counts = [blocks.len(), parameters.len(), shifts.len(), choices.len(), code.deepest];
+    let countings = tables.countings.len();
+    let counts = [blocks.len(), parameters.len(), shifts.len(), choices.len(), countings, code.deepest];
     let counts = [symbols.len(), requirements.len()].into_iter().chain(counts);
     counts.for_each(|count| put(text, format_args!("\t.quad {count}")));
     put(text, format_args!("\t.quad .Lsymbols, .Lrequirements, .Linput_extents, .Loutput_extents"));
-    put(text, format_args!("\t.quad .Lstate_extents, .Lgrown"));
+    put(text, format_args!("\t.quad .Loutput_rooms, .Lstate_extents, .Lgrown"));
     put(text, format_args!("\t.quad .Linput_least, .Loutput_least, .Lblocks, .Lblock_extents"));
     put(text, format_args!("\t.quad .Lbelow, .Lparameters, .Lcounts, .Lshifts, .Lshift_numbers, .Linstructions"));
-    put(text, format_args!("\t.quad .Lchoices, .Lpoints, .Lvariants"));
+    put(text, format_args!("\t.quad .Lchoices, .Lpoints, .Lvariants, .Lcountings"));
     Ok(LABEL)
 }
 

@@ -15,7 +15,7 @@ use crate::target::Architecture;
 use crate::target::gpu::Capability;
 use crate::workload::DType;
 
-pub use self::extents::{Choice, Extent, ExtentTables, PortExtents, Shift, TableBlock};
+pub use self::extents::{Choice, Counting, Extent, ExtentTables, PortExtents, Shift, TableBlock};
 
 /// Where an argument of a call is when the network runs. Offsets in bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -315,6 +315,13 @@ fn routine_numbers(routine: &Routine) -> (u32, [i64; 6]) {
         }
         Routine::Append { outer, first, rows, capacity, block, dtype } => {
             (2, [outer, first, rows, capacity, block, dtype.bytes() as i64])
+        }
+        Routine::NonZero { elements, dtype } => (3, [elements, i64::from(dtype.number()), 0, 0, 0, 0]),
+        Routine::Unique { rows, length, sorted, dtype } => {
+            (4, [rows, length, i64::from(sorted), i64::from(dtype.number()), 0, 0])
+        }
+        Routine::NonMaxSuppression { batch, classes, boxes, most, centred } => {
+            (5, [batch, classes, boxes, most, i64::from(centred), 0])
         }
     }
 }

@@ -10,7 +10,7 @@ use super::view::{reshape_access, tidy, variables};
 use super::{Fusion, loads};
 use crate::workload::{Expr, Index, Role, Stage, TensorId, Var, shared_axes};
 
-impl Fusion {
+impl Fusion<'_> {
     /// A contraction whose result only a row chain reads, the chain, and the contraction over its columns
     /// that is the only reader of what the chain leaves, become one task: block by block of rows, nothing as
     /// large as rows times columns is ever in memory.

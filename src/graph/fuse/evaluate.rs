@@ -1,6 +1,6 @@
 //! A network, run by the naive evaluator: the oracle for whole networks.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
 
 use thiserror::Error;
@@ -23,6 +23,8 @@ pub enum NetworkEvaluateError {
     Input { name: String, bytes: usize, shape: Vec<i64>, dtype: &'static str },
     #[error("task `{task}`: {error}")]
     Task { task: String, error: EvaluateError },
+    #[error("call {call}: what it counts is out of its range")]
+    Count { call: usize },
     #[error(transparent)]
     Array(#[from] ArrayError),
     #[error(transparent)]
@@ -54,6 +56,7 @@ impl Network {
                 Callee::Task(_) => continue,
                 Callee::Library(routine) => {
                     *routine = routine.with_sizes(&parameters);
+                    fixed.calls[number].count = None;
                     continue;
                 }
             };
@@ -114,22 +117,52 @@ impl Network {
             let (_, array) = given.ok_or_else(|| NetworkEvaluateError::Missing { name: name.to_string() })?;
             shapes.push(array.shape());
         }
-        let values = self.symbol_values(&shapes)?;
-        let fixed = self.at(&values);
+        let mut values = self.symbol_values(&shapes)?;
+        let mut fixed = self.at(&values);
         fixed.validate()?;
-        fixed.run(inputs)
+        let mut memory = fixed.initial_memory(inputs)?;
+        // what is counted changes the extents of everything behind it
+        let mut counts = BTreeMap::new();
+        let mut first = 0;
+        for (at, call) in self.calls.iter().enumerate() {
+            let (Some(symbol), Some(place)) = (call.count, call.arguments.last()) else { continue };
+            fixed.run_part(first..at + 1, &mut memory)?;
+            let bytes = memory[place.buffer][place.offset as usize * 8..].first_chunk().copied();
+            counts.insert(symbol, bytes.map_or(-1, i64::from_le_bytes));
+            values = self.symbols.recounted(&values, &counts).ok_or(NetworkEvaluateError::Count { call: at })?;
+            fixed = self.at(&values);
+            for (buffer, bytes) in fixed.buffers.iter().zip(&mut memory) {
+                bytes.resize(bytes.len().max(buffer_bytes(buffer)), 0);
+            }
+            first = at + 1;
+        }
+        fixed.run_part(first..fixed.calls.len(), &mut memory)?;
+        fixed.results(&memory)
     }
 
     /// Runs all calls of a network of fixed extents.
     fn run(&self, inputs: &[(&str, &Array)]) -> Result<Vec<(String, Array)>, NetworkEvaluateError> {
-        let mut memory = Vec::with_capacity(self.buffers.len());
-        for buffer in &self.buffers {
-            memory.push(initial_bytes(buffer, inputs)?);
-        }
-        self.run_calls(0..self.calls.len(), &self.regions, 0, &mut memory)?;
+        let mut memory = self.initial_memory(inputs)?;
+        self.run_part(0..self.calls.len(), &mut memory)?;
+        self.results(&memory)
+    }
+
+    fn initial_memory(&self, inputs: &[(&str, &Array)]) -> Result<Vec<Vec<u8>>, NetworkEvaluateError> {
+        self.buffers.iter().map(|buffer| initial_bytes(buffer, inputs)).collect()
+    }
+
+    /// Runs calls that no region has a part of alone.
+    fn run_part(&self, calls: Range<usize>, memory: &mut [Vec<u8>]) -> Result<(), NetworkEvaluateError> {
+        let regions: Vec<Region> =
+            self.regions.iter().filter(|region| calls.contains(&region.calls.start)).cloned().collect();
+        self.run_calls(calls, &regions, 0, memory)
+    }
+
+    fn results(&self, memory: &[Vec<u8>]) -> Result<Vec<(String, Array)>, NetworkEvaluateError> {
         let mut outputs = Vec::new();
-        for (buffer, bytes) in self.buffers.iter().zip(&memory) {
+        for (buffer, bytes) in self.buffers.iter().zip(memory) {
             if let Source::Output(name) = &buffer.source {
+                let bytes = &bytes[..buffer_bytes(buffer)];
                 outputs.push((name.clone(), Array::from_bytes(buffer.shape.clone(), buffer.dtype, bytes)?));
             }
         }
@@ -212,8 +245,12 @@ fn bytes_at(at: &Binding, iteration: i64, elements: i64, dtype: DType) -> Range<
     first..first + elements as usize * dtype.bytes()
 }
 
+fn buffer_bytes(buffer: &NetworkBuffer) -> usize {
+    buffer.shape.iter().product::<i64>() as usize * buffer.dtype.bytes()
+}
+
 fn initial_bytes(buffer: &NetworkBuffer, inputs: &[(&str, &Array)]) -> Result<Vec<u8>, NetworkEvaluateError> {
-    let bytes = buffer.shape.iter().product::<i64>() as usize * buffer.dtype.bytes();
+    let bytes = buffer_bytes(buffer);
     match &buffer.source {
         Source::Constant(data) => Ok(data.bytes.to_vec()),
         Source::Output(_) | Source::Intermediate => Ok(vec![0; bytes]),

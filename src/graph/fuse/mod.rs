@@ -41,8 +41,8 @@ use std::collections::{BTreeMap, BTreeSet, HashSet};
 
 use thiserror::Error;
 
-use super::{Network, Program};
-use crate::workload::{Stage, TensorId};
+use super::{Network, Program, Step, Symbols};
+use crate::workload::{Index, Stage, TensorId};
 use cost::{Cost, Reader};
 use group::{Group, Member, inline_members};
 use prepare::{Block, Prepared, extents_of};
@@ -82,7 +82,7 @@ fn groups_of(program: &Program, block: Block<'_>) -> (Prepared, Vec<Group>) {
     let mut prepared = Prepared::new(program, block);
     concat::assemble(&mut prepared);
     prepared.remove_dead_stages();
-    let mut fusion = Fusion::new(prepared);
+    let mut fusion = Fusion::new(prepared, &program.symbols);
     for at in 0..fusion.prepared.steps.len() {
         fusion.visit(at);
     }
@@ -94,7 +94,7 @@ fn groups_of(program: &Program, block: Block<'_>) -> (Prepared, Vec<Group>) {
     (fusion.prepared, groups)
 }
 
-struct Fusion {
+struct Fusion<'p> {
     prepared: Prepared,
     /// Positions of steps that read a tensor, by tensor.
     readers: Vec<Vec<usize>>,
@@ -104,10 +104,13 @@ struct Fusion {
     groups: Vec<Option<Group>>,
     /// The group that writes a tensor.
     group_of: BTreeMap<TensorId, usize>,
+    /// What the extents of a run are, and the tensor that a symbol is counted with.
+    symbols: &'p Symbols,
+    counted_by: BTreeMap<usize, TensorId>,
 }
 
-impl Fusion {
-    fn new(prepared: Prepared) -> Fusion {
+impl<'p> Fusion<'p> {
+    fn new(prepared: Prepared, symbols: &'p Symbols) -> Fusion<'p> {
         let mut readers = vec![Vec::new(); prepared.tensors.len()];
         for (at, step) in prepared.steps.iter().enumerate() {
             match step.stage() {
@@ -115,7 +118,13 @@ impl Fusion {
                 None => step.reads().into_iter().for_each(|t| readers[prepared.resolved(t).0 as usize].push(at)),
             }
         }
-        Fusion { prepared, readers, waiting: BTreeMap::new(), groups: Vec::new(), group_of: BTreeMap::new() }
+        let counting = prepared.steps.iter().filter_map(|step| match step {
+            Step::Library(call) => call.count.zip(call.outputs.last().copied()),
+            _ => None,
+        });
+        let counted_by = counting.collect();
+        let (waiting, groups, group_of) = (BTreeMap::new(), Vec::new(), BTreeMap::new());
+        Fusion { prepared, readers, waiting, groups, group_of, symbols, counted_by }
     }
 
     fn visit(&mut self, at: usize) {
@@ -338,7 +347,8 @@ impl Fusion {
         let step = &self.prepared.steps[at];
         let filled =
             step.reads().into_iter().flat_map(|tensor| self.prepared.filled_by(self.prepared.resolved(tensor)));
-        let after = filled.filter_map(|tensor| self.group_of.get(&tensor).copied()).collect();
+        let mut after: BTreeSet<usize> = filled.filter_map(|tensor| self.group_of.get(&tensor).copied()).collect();
+        step.for_each_formula(&mut |formula| after.extend(self.counting_groups(formula)));
         for output in step.outputs() {
             self.group_of.insert(output, self.groups.len());
         }
@@ -362,10 +372,21 @@ impl Fusion {
         }
     }
 
-    /// The groups that write what a stage reads.
+    /// The groups that write what a stage reads, or count how far it goes.
     fn producers(&self, stage: &Stage) -> BTreeSet<usize> {
         let filled = loads(stage).into_iter().flat_map(|tensor| self.prepared.filled_by(tensor));
-        filled.filter_map(|tensor| self.group_of.get(&tensor).copied()).collect()
+        let mut producers: BTreeSet<usize> =
+            filled.filter_map(|tensor| self.group_of.get(&tensor).copied()).collect();
+        if !self.counted_by.is_empty() {
+            stage.for_each_formula(&mut |formula| producers.extend(self.counting_groups(formula)));
+        }
+        producers
+    }
+
+    /// The groups that count what a formula depends on.
+    fn counting_groups(&self, formula: &Index) -> Vec<usize> {
+        let counts = self.symbols.counts_in(formula).into_iter().filter_map(|symbol| self.counted_by.get(&symbol));
+        counts.filter_map(|tensor| self.group_of.get(tensor).copied()).collect()
     }
 
     /// The groups whose tensors a stage reads as they are. The one at the end of the longest chain comes

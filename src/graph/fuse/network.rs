@@ -149,13 +149,14 @@ impl Assembly<'_> {
         }
         match operation {
             Step::Stage(_) => {}
-            Step::Library(LibraryCall { routine, sizes, inputs, outputs, .. }) => {
+            Step::Library(LibraryCall { routine, sizes, inputs, outputs, count, .. }) => {
                 let mut arguments: Vec<Binding> = inputs.iter().map(|input| self.read_place(level, *input)).collect();
                 arguments.extend(outputs.iter().map(|output| self.binding(level, *output, 0)));
                 self.network.calls.push(Call {
                     callee: Callee::Library(routine.clone()),
                     arguments,
                     parameters: sizes.clone(),
+                    count: *count,
                 });
             }
             Step::If(Conditional { condition, branches, outputs, .. }) => {
@@ -245,7 +246,7 @@ impl Assembly<'_> {
         self.network.tasks[task].weight = self.network.tasks[task].weight.saturating_add(self.iterations);
         let (callee, arguments) = (Callee::Task(task), arguments.into_values().collect());
         let parameters = parameters.into_values().map(Index::var).collect();
-        self.network.calls.push(Call { callee, arguments, parameters });
+        self.network.calls.push(Call { callee, arguments, parameters, count: None });
     }
 
     /// The group's computation, and by its tensors where inputs, constants and outputs lie.

@@ -5,8 +5,10 @@
 use super::builder::{Builder, Outer};
 use super::math::{literal, load, vars};
 use super::operator::Problem;
-use crate::graph::{Branch, Collected, Conditional, LibraryCall, Repeat, Routine, Scanned, State, Step, TensorData};
-use crate::workload::{DType, Expr, Extents, Index, Role, Tensor, TensorId};
+use crate::graph::{
+    Branch, Collected, Conditional, LibraryCall, Origin, Repeat, Routine, Scanned, State, Step, Symbol, TensorData,
+};
+use crate::workload::{DType, Expr, Extents, Index, Parameter, Tensor, TensorId};
 
 /// A repetition may run so often.
 pub const MAX_ITERATIONS: i64 = 1 << 24;
@@ -254,36 +256,114 @@ impl Builder {
         Ok((last, results))
     }
 
-    /// Calls a routine; at once, where all that it takes is known. `shapes` are those of the results.
+    /// Calls a routine; at once, where all that it takes is known. Its sizes are these formulas, whatever
+    /// `routine` holds; `shapes` are those of the results.
     ///
     /// # Errors
     /// [`Problem`] where a shape is too large.
     pub fn library(
         &mut self,
-        routine: Routine,
+        routine: &Routine,
+        sizes: &[Index],
         inputs: &[TensorId],
-        shapes: &[Vec<i64>],
+        shapes: &[Vec<Index>],
     ) -> Result<Vec<TensorId>, Problem> {
-        let results = routine.outputs();
-        for (shape, (_, dtype)) in shapes.iter().zip(&results) {
-            Builder::check_shape(shape)?;
-            if inputs.iter().all(|tensor| self.data(*tensor).is_some()) {
-                self.reserve(shape, *dtype)?;
-            }
+        let routine = self.sized(routine, sizes)?;
+        if let Some(known) = self.known_results(&routine, sizes, inputs)? {
+            let data = known.into_iter().zip(shapes).map(|(data, shape)| data.leading(constants(shape)));
+            return Ok(data.collect::<Vec<_>>().into_iter().map(|data| self.constant(data)).collect());
         }
+        self.call(routine, sizes, inputs, shapes, None)
+    }
+
+    /// Calls a routine that counts its results: `shapes` are those of all but the number, which it is given;
+    /// that is at most `most`.
+    ///
+    /// # Errors
+    /// As [`Builder::library`]; and inside of branches and repetitions, where a number would be another one
+    /// each time.
+    pub fn counting(
+        &mut self,
+        routine: &Routine,
+        sizes: &[Index],
+        inputs: &[TensorId],
+        most: &Index,
+        shapes: impl Fn(&Index) -> Vec<Vec<Index>>,
+    ) -> Result<Vec<TensorId>, Problem> {
+        let routine = self.sized(routine, sizes)?;
+        if let Some(mut known) = self.known_results(&routine, sizes, inputs)? {
+            let number = known.pop().and_then(|data| data.integers()).and_then(|found| found.first().copied());
+            let shapes = shapes(&Index::constant(number.unwrap_or(0)));
+            let data = known.into_iter().zip(shapes).map(|(data, shape)| data.leading(constants(&shape)));
+            return Ok(data.collect::<Vec<_>>().into_iter().map(|data| self.constant(data)).collect());
+        }
+        if !self.outer.is_empty() {
+            let what = "results inside of a branch or a loop whose extents depend on data";
+            return Err(Problem::Unsupported(what.to_string()));
+        }
+        let high = self.formulas.most(most)?;
+        let name = format!("what {} finds", self.node());
+        let symbol = Symbol::new(name, Parameter { low: 0, high }, Origin::Count { most: most.clone() });
+        let count = self.add_symbol(symbol);
+        let mut shapes = shapes(&Index::var(count));
+        shapes.push(vec![Index::constant(1)]);
+        let mut results = self.call(routine, sizes, inputs, &shapes, count.as_parameter())?;
+        results.pop();
+        Ok(results)
+    }
+
+    /// The routine with these sizes, at most.
+    fn sized(&mut self, routine: &Routine, sizes: &[Index]) -> Result<Routine, Problem> {
+        let most = sizes.iter().map(|size| self.formulas.most(size)).collect::<Result<Vec<_>, _>>()?;
+        let routine = routine.with_sizes(&most);
+        for (elements, _) in routine.inputs().into_iter().chain(routine.outputs()) {
+            Builder::check_shape(&[elements])?;
+        }
+        Ok(routine)
+    }
+
+    /// What a routine gives that is known by now.
+    fn known_results(
+        &mut self,
+        routine: &Routine,
+        sizes: &[Index],
+        inputs: &[TensorId],
+    ) -> Result<Option<Vec<TensorData>>, Problem> {
+        let is_fixed = sizes.iter().all(|size| size.as_constant().is_some());
         let known: Option<Vec<TensorData>> = inputs.iter().map(|tensor| self.data(*tensor).cloned()).collect();
-        if let Some(known) = known {
-            let known: Vec<&TensorData> = known.iter().collect();
-            return Ok(routine.evaluate(&known, shapes).into_iter().map(|data| self.constant(data)).collect());
+        let Some(known) = known.filter(|_| is_fixed) else { return Ok(None) };
+        for (elements, dtype) in routine.outputs() {
+            self.reserve(&[elements], dtype)?;
         }
-        let outputs: Vec<TensorId> = shapes
-            .iter()
-            .zip(results)
-            .map(|(shape, (_, dtype))| self.add_tensor(shape.clone(), dtype, Role::Intermediate))
-            .collect();
+        let shapes: Vec<Vec<i64>> = routine.outputs().into_iter().map(|(elements, _)| vec![elements]).collect();
+        Ok(Some(routine.evaluate(&known.iter().collect::<Vec<_>>(), &shapes)))
+    }
+
+    fn call(
+        &mut self,
+        routine: Routine,
+        sizes: &[Index],
+        inputs: &[TensorId],
+        shapes: &[Vec<Index>],
+        count: Option<usize>,
+    ) -> Result<Vec<TensorId>, Problem> {
+        let mut outputs = Vec::new();
+        for (shape, (_, dtype)) in shapes.iter().zip(routine.outputs()) {
+            let most = shape.iter().map(|extent| self.formulas.most(extent)).collect::<Result<Vec<_>, _>>()?;
+            let extents = Extents::new(shape.iter().cloned().enumerate());
+            outputs.push(self.add_intermediate(most, dtype, extents));
+        }
+        let is_open = sizes.iter().chain(shapes.iter().flatten()).any(|formula| formula.as_constant().is_none())
+            || inputs.iter().any(|input| self.is_run_time(*input));
+        let sizes = if is_open { sizes.to_vec() } else { Vec::new() };
         let (inputs, node) = (inputs.to_vec(), self.node());
-        let sizes = Vec::new();
-        self.steps().push(Step::Library(LibraryCall { routine, sizes, inputs, outputs: outputs.clone(), node }));
+        let call = LibraryCall { routine, sizes, inputs, outputs: outputs.clone(), count, node };
+        self.steps().push(Step::Library(call));
         Ok(outputs)
     }
+}
+
+/// A shape that is known.
+fn constants(shape: &[Index]) -> Vec<i64> {
+    shape.iter().map(|extent| extent.as_constant().unwrap_or(0)).collect()
 }

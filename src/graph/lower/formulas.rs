@@ -293,6 +293,7 @@ impl Formulas {
         let both = |x: &Index, y: &Index| Some((self.range_of(x)?, self.range_of(y)?));
         match origin {
             Origin::Axis { .. } | Origin::Rows { .. } => None,
+            Origin::Count { most } => Some(Interval { low: 0, ..self.range_of(most)? }),
             Origin::Product(x, y) => {
                 let (x, y) = both(x, y)?;
                 let ends = [(x.low, y.low), (x.low, y.high), (x.high, y.low), (x.high, y.high)];
@@ -320,7 +321,7 @@ impl Formulas {
             None => format!("({})", self.spelled(x)),
         };
         match origin {
-            Origin::Axis { .. } | Origin::Rows { .. } => String::new(),
+            Origin::Axis { .. } | Origin::Rows { .. } | Origin::Count { .. } => String::new(),
             Origin::Product(x, y) => format!("{} · {}", spelled(x), spelled(y)),
             Origin::Quotient(x, y) => format!("floor({} / {})", spelled(x), spelled(y)),
             Origin::Minimum(x, y) => format!("min({}, {})", self.spelled(x), self.spelled(y)),

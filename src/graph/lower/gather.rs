@@ -66,23 +66,26 @@ fn gather_in_run(builder: &mut Builder, input: TensorId, places: TensorId, axis:
             builder.formulas.require(&own[axis].clone().minus(&place).plus_constant(-1), "what lies behind a place")?;
             place
         }
-        _ => match own[axis].as_constant() {
-            Some(extent) => gathered(load(places, at), extent.max(1)),
-            None => {
-                let place = cast(builder.dtype(places), DType::I64, load(places, at));
-                let extent = || Expr::Index(own[axis].clone());
-                let counted = add(place.clone(), extent());
-                let place = Expr::select(less(place.clone(), Expr::integer(0)), counted, place);
-                let bounded = minimum(place, Expr::Index(own[axis].clone().plus_constant(-1)));
-                Index::value(maximum(bounded, Expr::integer(0)))
-            }
-        },
+        _ => place_in(builder, places, at, &own[axis]),
     };
     let mut indices = vars(0, axis);
     indices.push(place);
     indices.extend(vars(axis + of_places.len(), own.len() - axis - 1));
     let dtype = builder.dtype(input);
     builder.map_over(&extents, dtype, load(input, indices))
+}
+
+/// Where the element of `places` at a point is in a dimension: negative ones count from its end. Others are
+/// not allowed, and one in the dimension stands for them.
+pub(super) fn place_in(builder: &Builder, places: TensorId, at: Vec<Index>, extent: &Index) -> Index {
+    if let Some(extent) = extent.as_constant() {
+        return gathered(load(places, at), extent.max(1));
+    }
+    let place = cast(builder.dtype(places), DType::I64, load(places, at));
+    let counted = add(place.clone(), Expr::Index(extent.clone()));
+    let place = Expr::select(less(place.clone(), Expr::integer(0)), counted, place);
+    let bounded = minimum(place, Expr::Index(extent.clone().plus_constant(-1)));
+    Index::value(maximum(bounded, Expr::integer(0)))
 }
 
 /// Constant places that a strided part covers. Those that are constant are checked, too.
@@ -102,18 +105,20 @@ fn arithmetic_progression(builder: &Builder, places: TensorId, extent: i64) -> R
 pub fn gather_elements(builder: &mut Builder, op: &Operator) -> Result<Vec<TensorId>, Problem> {
     let (input, places) = (op.input(0)?, op.input(1)?);
     check_index_type(builder, 1, places)?;
-    let (own, shape) = (builder.shape(input), builder.shape(places));
+    let (own, extents) = (builder.extents(input), builder.extents(places));
     let axis = normal_axis(op.int("axis", 0)?, own.len())?;
-    if shape.len() != own.len() || (0..own.len()).any(|d| d != axis && shape[d] > own[d]) {
+    let reaches = |d: usize| d == axis || builder.formulas.is_at_most(&extents[d], &own[d]);
+    if extents.len() != own.len() || !(0..own.len()).all(reaches) {
+        let (own, shape) = (builder.shape(input), builder.shape(places));
         return Err(Problem::Shape(format!("indices of shape {shape:?} do not fit {own:?}")));
     }
-    if !shape.contains(&0) {
+    if !builder.shape(places).contains(&0) {
         check_not_empty(builder, input)?;
     }
     let mut indices = vars(0, own.len());
-    indices[axis] = gathered(load(places, vars(0, own.len())), own[axis].max(1));
+    indices[axis] = place_in(builder, places, vars(0, own.len()), &own[axis]);
     let dtype = builder.dtype(input);
-    Ok(vec![builder.map(shape, dtype, load(input, indices))?])
+    Ok(vec![builder.map_over(&extents, dtype, load(input, indices))?])
 }
 
 /// The last dimension of the places counts the input's dimensions that they index, after the batch
@@ -121,28 +126,30 @@ pub fn gather_elements(builder: &mut Builder, op: &Operator) -> Result<Vec<Tenso
 pub fn gather_nd(builder: &mut Builder, op: &Operator) -> Result<Vec<TensorId>, Problem> {
     let (input, places) = (op.input(0)?, op.input(1)?);
     check_index_type(builder, 1, places)?;
-    let (own, place_shape) = (builder.shape(input), builder.shape(places));
+    let (own, of_places) = (builder.extents(input), builder.extents(places));
     let batch = op.int("batch_dims", 0)?;
-    let misfit = || Problem::Shape(format!("indices of shape {place_shape:?} do not fit {own:?}"));
-    let (depth, outer) = place_shape.split_last().ok_or_else(misfit)?;
+    let shapes = (builder.shape(places), builder.shape(input));
+    let misfit = || Problem::Shape(format!("indices of shape {:?} do not fit {:?}", shapes.0, shapes.1));
+    let (depth, outer) = of_places.split_last().ok_or_else(misfit)?;
     let batch = usize::try_from(batch).ok().filter(|b| *b <= outer.len() && *b <= own.len()).ok_or_else(misfit)?;
-    let depth = usize::try_from(*depth).ok().filter(|d| batch + d <= own.len()).ok_or_else(misfit)?;
-    if outer[..batch] != own[..batch] {
-        return Err(misfit());
+    let depth = depth.as_constant().and_then(|depth| usize::try_from(depth).ok());
+    let depth = depth.filter(|d| batch + d <= own.len()).ok_or_else(misfit)?;
+    for d in 0..batch {
+        builder.unify_dimensions((places, d), (input, d), misfit)?;
     }
-    let shape: Vec<i64> = [outer, &own[batch + depth..]].concat();
-    if !shape.contains(&0) {
+    let extents = [outer, &own[batch + depth..]].concat();
+    if !extents.iter().any(|extent| extent.as_constant() == Some(0)) {
         check_not_empty(builder, input)?;
     }
     let mut indices = vars(0, batch);
     for d in 0..depth {
         let mut at = vars(0, outer.len());
         at.push(Index::constant(d as i64));
-        indices.push(gathered(load(places, at), own[batch + d].max(1)));
+        indices.push(place_in(builder, places, at, &own[batch + d]));
     }
     indices.extend(vars(outer.len(), own.len() - batch - depth));
     let dtype = builder.dtype(input);
-    Ok(vec![builder.map(shape, dtype, load(input, indices))?])
+    Ok(vec![builder.map_over(&extents, dtype, load(input, indices))?])
 }
 
 /// `ReverseSequence`: the first elements of each sequence of a batch, as many as its length says, in reverse.

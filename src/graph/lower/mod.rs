@@ -22,6 +22,7 @@ mod einsum;
 mod elementwise;
 mod extent;
 mod formulas;
+mod found;
 mod fourier;
 mod gather;
 mod grid;
@@ -100,7 +101,10 @@ fn has_double(builder: &Builder, op: &Operator) -> bool {
 
 /// Whether an operator becomes a call of the run-time library, which knows all types.
 fn calls_library(kind: &str) -> bool {
-    matches!(kind, "TopK" | "Scatter" | "ScatterElements" | "ScatterND" | "MaxUnpool")
+    matches!(
+        kind,
+        "TopK" | "Scatter" | "ScatterElements" | "ScatterND" | "MaxUnpool" | "NonZero" | "Compress" | "Unique"
+    )
 }
 
 /// Operators on f64 compute in f64.
@@ -282,6 +286,14 @@ fn takes_run_time_extents(kind: &str) -> bool {
                 | "QLinearConv"
                 | "ReverseSequence"
                 | "EyeLike"
+                | "TopK"
+                | "Scatter"
+                | "ScatterElements"
+                | "ScatterND"
+                | "NonZero"
+                | "Compress"
+                | "Unique"
+                | "NonMaxSuppression"
                 | "ConvTranspose"
                 | "GridSample"
                 | "RotaryEmbedding"
@@ -374,6 +386,10 @@ fn rule(kind: &str) -> Option<Lower> {
         "RoiAlign" => roi::align,
 
         "TopK" => sort::top_k,
+        "NonZero" => found::non_zero,
+        "Compress" => found::compress,
+        "Unique" => found::unique,
+        "NonMaxSuppression" => found::non_max_suppression,
         "Scatter" | "ScatterElements" => scatter::scatter_elements,
         "ScatterND" => scatter::scatter_nd,
         "TensorScatter" => scatter::tensor_scatter,

@@ -3,9 +3,9 @@
 //! Where an update goes is computed by a stage; the run-time library then puts one after the other into a
 //! copy of the data, since several may meet at one place.
 
-use super::builder::{Builder, flat_index};
-use super::gather::check_index_type;
-use super::math::{and, cast, gathered, less, less_equal, literal, load, subtract, var, vars, within};
+use super::builder::Builder;
+use super::gather::{check_index_type, place_in};
+use super::math::{add, and, cast, gathered, less, less_equal, literal, load, multiply, subtract, var, vars, within};
 use super::operator::{Operator, Problem, normal_axis};
 use super::reshape::reshape_to;
 use crate::graph::{Reduction, Routine};
@@ -37,58 +37,73 @@ fn operands(builder: &Builder, op: &Operator) -> Result<[TensorId; 3], Problem> 
 /// `result[i][places[i][j]] = updates[i][j]`, along axis 1 for example.
 pub fn scatter_elements(builder: &mut Builder, op: &Operator) -> Result<Vec<TensorId>, Problem> {
     let [data, places, updates] = operands(builder, op)?;
-    let (own, shape) = (builder.shape(data), builder.shape(places));
+    let (own, over) = (builder.extents(data), builder.extents(places));
     let axis = normal_axis(op.int("axis", 0)?, own.len())?;
-    let fits = shape.len() == own.len() && (0..own.len()).all(|d| d == axis || shape[d] <= own[d]);
-    if !fits || builder.shape(updates) != shape {
-        let found = builder.shape(updates);
-        return Err(Problem::Shape(format!("indices of shape {shape:?} and updates of {found:?} do not fit {own:?}")));
+    let reaches = |d: usize| d == axis || builder.formulas.is_at_most(&over[d], &own[d]);
+    if over.len() != own.len() || !(0..own.len()).all(reaches) || builder.extents(updates) != over {
+        let [data, places, updates] = [data, places, updates].map(|tensor| builder.shape(tensor));
+        return Err(Problem::Shape(format!("indices of {places:?} and updates of {updates:?} do not fit {data:?}")));
     }
-    let mut indices = vars(0, own.len());
-    indices[axis] = gathered(load(places, vars(0, own.len())), own[axis].max(1));
-    scatter(builder, op, [data, updates], shape, &indices, own.len())
+    let mut indices: Vec<Expr> = vars(0, own.len()).into_iter().map(Expr::Index).collect();
+    indices[axis] = Expr::Index(place_in(builder, places, vars(0, own.len()), &own[axis]));
+    scatter(builder, op, [data, updates], &over, indices)
 }
 
 /// The last dimension of the places counts the leading dimensions of the data that they index.
 pub fn scatter_nd(builder: &mut Builder, op: &Operator) -> Result<Vec<TensorId>, Problem> {
     let [data, places, updates] = operands(builder, op)?;
-    let (own, shape) = (builder.shape(data), builder.shape(places));
-    let misfit = || Problem::Shape(format!("indices of shape {shape:?} do not fit {own:?}"));
-    let (depth, outer) = shape.split_last().ok_or_else(misfit)?;
-    let depth = usize::try_from(*depth).ok().filter(|depth| *depth <= own.len()).ok_or_else(misfit)?;
+    let (own, shape) = (builder.extents(data), builder.extents(places));
+    let misfit = |builder: &Builder| {
+        let [data, places, updates] = [data, places, updates].map(|tensor| builder.shape(tensor));
+        Problem::Shape(format!("indices of {places:?} and updates of {updates:?} do not fit {data:?}"))
+    };
+    let (depth, outer) = shape.split_last().ok_or_else(|| misfit(builder))?;
+    let depth = depth.as_constant().and_then(|depth| usize::try_from(depth).ok());
+    let depth = depth.filter(|depth| *depth <= own.len()).ok_or_else(|| misfit(builder))?;
     let wanted = [outer, &own[depth..]].concat();
-    if builder.shape(updates) != wanted {
-        return Err(Problem::Shape(format!("updates of shape {:?}, not {wanted:?}", builder.shape(updates))));
+    if builder.rank(updates) != wanted.len() {
+        return Err(misfit(builder));
+    }
+    for (given, wanted) in builder.extents(updates).iter().zip(&wanted) {
+        match (given.as_constant(), wanted.as_constant()) {
+            (Some(given), Some(wanted)) if given != wanted => return Err(misfit(builder)),
+            _ => builder.formulas.unify(given, wanted)?,
+        }
     }
     let at = |d: usize| [vars(0, outer.len()), vec![Index::constant(d as i64)]].concat();
-    let indices: Vec<Index> = (0..depth).map(|d| gathered(load(places, at(d)), own[d].max(1))).collect();
-    scatter(builder, op, [data, updates], outer.to_vec(), &indices, depth)
+    let indices = (0..depth).map(|d| Expr::Index(place_in(builder, places, at(d), &own[d]))).collect();
+    scatter(builder, op, [data, updates], outer, indices)
 }
 
 /// Puts updates into data, `[data, updates]`: over axes of extents `over`, `indices` say where along the
-/// leading `depth` dimensions of the data.
+/// leading dimensions of the data.
 fn scatter(
     builder: &mut Builder,
     op: &Operator,
     [data, updates]: [TensorId; 2],
-    over: Vec<i64>,
-    indices: &[Index],
-    depth: usize,
+    over: &[Index],
+    indices: Vec<Expr>,
 ) -> Result<Vec<TensorId>, Problem> {
-    let (own, dtype) = (builder.shape(data), builder.dtype(data));
+    let (own, dtype, depth) = (builder.extents(data), builder.dtype(data), indices.len());
     let reduction = reduction(op, dtype)?;
     if builder.shape(updates).contains(&0) {
         return Ok(vec![data]);
     }
-    if own.contains(&0) {
-        return Err(Problem::Shape(format!("nothing can be put into {own:?}")));
+    if builder.shape(data).contains(&0) {
+        return Err(Problem::Shape(format!("nothing can be put into {:?}", builder.shape(data))));
     }
-    let (blocks, block) = (own[..depth].iter().product(), own[depth..].iter().product());
-    let places = Expr::Index(flat_index(&own[..depth], indices));
-    let count = Builder::check_shape(&over)?;
-    let places = builder.map(over, DType::I64, places)?;
-    let routine = Routine::Scatter { blocks, block, updates: count, reduction, dtype };
-    builder.library(routine, &[data, places, updates], &[own])
+    let (blocks, block) = (builder.formulas.product(&own[..depth])?, builder.formulas.product(&own[depth..])?);
+    let mut flat = Expr::integer(0);
+    for (d, index) in indices.into_iter().enumerate() {
+        flat = match d {
+            0 => index,
+            _ => add(multiply(flat, Expr::Index(own[d].clone())), index),
+        };
+    }
+    let places = builder.map_over(over, DType::I64, flat)?;
+    let count = builder.formulas.product(over)?;
+    let routine = Routine::Scatter { blocks: 0, block: 0, updates: 0, reduction, dtype };
+    builder.library(&routine, &[blocks, block, count], &[data, places, updates], &[own])
 }
 
 /// A cache with an update in a range of one axis, which starts elsewhere in each row of the batch. Each
@@ -160,8 +175,9 @@ pub fn max_unpool(builder: &mut Builder, op: &Operator) -> Result<Vec<TensorId>,
     let place = Expr::Index(gathered(load(places, vars(0, own.len())), elements));
     let count = Builder::check_shape(&own)?;
     let places = builder.map(own, DType::I64, place)?;
-    let routine = Routine::Scatter { blocks: elements, block: 1, updates: count, reduction: Reduction::Replace, dtype };
-    let flat = builder.library(routine, &[zeros, places, input], &[vec![elements]])?[0];
+    let routine = Routine::Scatter { blocks: 0, block: 0, updates: 0, reduction: Reduction::Replace, dtype };
+    let sizes = [elements, 1, count].map(Index::constant);
+    let flat = builder.library(&routine, &sizes, &[zeros, places, input], &[vec![Index::constant(elements)]])?[0];
     let result = reshape_to(builder, flat, inferred.clone())?;
     let Some(wanted) = op.optional(2) else { return Ok(vec![result]) };
     let wanted = builder.integers(wanted).ok_or(Problem::NotConstant(2))?;
