@@ -65,7 +65,7 @@ class Case:
     def write(self, folder, is_open):
         for about in self.model.graph.input if is_open else []:
             for dim, name in zip(about.type.tensor_type.shape.dim, self.open.get(about.name, [])):
-                if name is not None:
+                if isinstance(name, str):
                     dim.dim_param = name
         data = folder / "test_data_set_0"
         data.mkdir(parents=True)
@@ -246,8 +246,72 @@ def inside(random):
     return Case(nodes, inputs, ["joined", "places"], constants, open={"x": ["steps"]})
 
 
+def sparse(random, shape, share=0.5):
+    """Small numbers, most of them 0 where the share is low."""
+    values = random.integers(-3, 4, shape) * (random.random(shape) < share)
+    return values.astype(random.choice([np.float32, np.int64]))
+
+
+def non_zero(random):
+    """Places of what is not zero, what is there, how many; something of as many elements, and of as many as are left."""
+    shape = [int(extent) for extent in random.integers(1, 7, random.integers(1, 4))]
+    x = sparse(random, shape, random.choice([0.0, 0.3, 1.0]))
+    ends = np.array([1], np.int64)
+    nodes = [helper.make_node("NonZero", ["x"], ["places"]), helper.make_node("Transpose", ["places"], ["rows"]),
+             helper.make_node("GatherND", ["x", "rows"], ["found"]), helper.make_node("Shape", ["found"], ["count"]),
+             helper.make_node("ConstantOfShape", ["count"], ["zeros"]), helper.make_node("Cast", ["found"], ["floats"], to=TensorProto.FLOAT),
+             helper.make_node("Sub", ["floats", "zeros"], ["same"]), helper.make_node("Reshape", ["x", "minus"], ["flat"]),
+             helper.make_node("Slice", ["flat", "count", "far"], ["left"]), helper.make_node("ReduceSum", ["same"], ["sum"]),
+             helper.make_node("ScatterND", ["x", "rows", "found"], ["back"]), helper.make_node("Equal", ["back", "x"], ["is_back"])]
+    constants = {"minus": -ends, "far": np.array([2**31], np.int64)}
+    names = ["n", "m", "k"][: len(shape)]
+    return Case(nodes, {"x": x}, ["places", "found", "count", "same", "left", "sum", "is_back"], constants, open={"x": names})
+
+
+def unique(random):
+    shape = [int(extent) for extent in random.integers(1, 6, random.integers(1, 4))]
+    x = sparse(random, shape)
+    axis = random.choice([None, *range(len(shape))])
+    attributes = {} if axis is None else {"axis": int(axis)}
+    nodes = [helper.make_node("Unique", ["x"], ["kinds", "first", "kind", "counts"], sorted=int(random.integers(0, 2)), **attributes),
+             helper.make_node("Gather", ["kinds", "kind"], ["back"], axis=attributes.get("axis", 0)), helper.make_node("CumSum", ["counts", "zero"], ["sums"])]
+    return Case(nodes, {"x": x}, ["kinds", "first", "kind", "counts", "back", "sums"], {"zero": np.array(0, np.int64)}, open={"x": ["n", "m", "k"][: len(shape)]})
+
+
+def compress(random):
+    """Rows that a condition takes, and of those again; a product of matrices with as many rows as are left."""
+    rows, columns = int(random.integers(1, 20)), int(random.integers(1, 8))
+    x, weights = random.standard_normal((rows, columns)).astype(np.float32), random.standard_normal((columns, 5)).astype(np.float32)
+    condition = random.random(int(random.integers(1, rows + 1))) < random.choice([0.0, 0.5, 1.0])
+    nodes = [helper.make_node("Compress", ["x", "condition"], ["taken"], axis=0), helper.make_node("MatMul", ["taken", "weights"], ["product"]),
+             helper.make_node("ReduceSum", ["product", "one"], ["sums"], keepdims=0), helper.make_node("Greater", ["sums", "zero"], ["is_large"]),
+             helper.make_node("Compress", ["product", "is_large"], ["again"], axis=0), helper.make_node("Softmax", ["again"], ["shares"]),
+             helper.make_node("Concat", ["again", "product"], ["both"], axis=0), helper.make_node("Compress", ["x", "condition"], ["elements"])]
+    constants = {"weights": weights, "one": np.array([1], np.int64), "zero": np.array(0, np.float32)}
+    return Case(nodes, {"x": x, "condition": condition}, ["taken", "product", "shares", "both", "elements"], constants, open={"x": ["n", columns], "condition": ["c"]})
+
+
+def boxes(random):
+    """The end of a detector: boxes that do not overlap better ones, their scores and classes, the best of them."""
+    batch, classes, count = int(random.integers(1, 3)), int(random.integers(1, 4)), int(random.integers(1, 40))
+    centred = int(random.integers(0, 2))
+    corner, size = random.random((batch, count, 2)) * 4, random.random((batch, count, 2)) * 2
+    places = np.concatenate([corner, size if centred else corner + size], axis=2).astype(np.float32)
+    scores = random.permutation(batch * classes * count).reshape(batch, classes, count).astype(np.float32) / 100
+    nodes = [helper.make_node("NonMaxSuppression", ["boxes", "scores", "most", "overlap", "least"], ["selected"], center_point_box=centred),
+             helper.make_node("GatherND", ["scores", "selected"], ["found"]), helper.make_node("Gather", ["selected", "pair"], ["batch_and_box"], axis=1),
+             helper.make_node("GatherND", ["boxes", "batch_and_box"], ["kept"]), helper.make_node("Shape", ["found"], ["number"]),
+             helper.make_node("Min", ["number", "ten"], ["k"]), helper.make_node("TopK", ["found", "k"], ["best", "order"]),
+             helper.make_node("Gather", ["kept", "order"], ["result"], axis=0)]
+    constants = {"most": np.array([random.integers(1, 12)], np.int64), "overlap": np.array([random.choice([0.0, 0.3, 0.9])], np.float32),
+                 "least": np.array([random.choice([-1.0, 0.2, 5.0])], np.float32), "pair": np.array([0, 2], np.int64), "ten": np.array([10], np.int64)}
+    return Case(nodes, {"boxes": places, "scores": scores}, ["selected", "found", "kept", "best", "result"], constants,
+                open={"boxes": ["b", "n", 4], "scores": ["b", classes, "n"]})
+
+
 KINDS = {"lstm": lambda r: recurrent("LSTM", r), "gru": lambda r: recurrent("GRU", r), "rnn": lambda r: recurrent("RNN", r), "if": branch, "loop": loop, "while": until,
-         "scan": scan, "top_k": top_k, "scatter": scatter, "function": function, "inside": inside}
+         "scan": scan, "top_k": top_k, "scatter": scatter, "function": function, "inside": inside,
+         "non_zero": non_zero, "unique": unique, "compress": compress, "boxes": boxes}
 
 
 def network(kind, seed, number):

@@ -10,7 +10,7 @@ use super::name::task_name;
 use super::prepare::{Block, Prepared};
 use crate::graph::{
     Binding, Call, Callee, Collected, Conditional, LibraryCall, Motion, Network, NetworkBuffer, NetworkTask, Program,
-    Region, RegionKind, Repeat, RunTime, Scanned, Source, State, Step, TensorData,
+    Region, RegionKind, Repeat, Routine, RunTime, Scanned, Source, State, Step, TensorData,
 };
 use crate::workload::{Expr, Extents, Index, Role, Stage, Tensor, TensorId, Var, Workload, canonical};
 
@@ -149,6 +149,14 @@ impl Assembly<'_> {
         }
         match operation {
             Step::Stage(_) => {}
+            Step::Library(LibraryCall { routine: Routine::Copy { .. }, inputs, outputs, .. })
+                if outputs.iter().all(|output| self.is_free(level, *output)) =>
+            {
+                for (input, output) in inputs.iter().zip(outputs) {
+                    let place = self.read_place(level, *input);
+                    self.place_of.insert(*output, place);
+                }
+            }
             Step::Library(LibraryCall { routine, sizes, inputs, outputs, count, .. }) => {
                 let mut arguments: Vec<Binding> = inputs.iter().map(|input| self.read_place(level, *input)).collect();
                 arguments.extend(outputs.iter().map(|output| self.binding(level, *output, 0)));
@@ -189,6 +197,12 @@ impl Assembly<'_> {
                 self.iterations /= repeat.count as usize;
             }
         }
+    }
+
+    /// Whether nothing has a place for a tensor yet: it may be wherever what it is a copy of is.
+    fn is_free(&self, level: &Level<'_>, tensor: TensorId) -> bool {
+        let is_own = level.prepared.storage(tensor) == (tensor, 0);
+        is_own && !self.place_of.contains_key(&tensor) && !level.buffer_of.contains_key(&tensor)
     }
 
     /// Where an iteration finds its element of the leading axis of a tensor.

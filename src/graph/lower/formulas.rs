@@ -261,9 +261,11 @@ impl Formulas {
     /// # Errors
     /// [`Problem::TooLarge`].
     pub(super) fn greater(&mut self, x: &Index, y: &Index) -> Result<Index, Problem> {
+        let least = |formula: &Index| self.range_of(formula).map_or(i64::MIN, |range| range.low);
         match (self.is_at_most(y, x), self.is_at_most(x, y)) {
-            (true, _) => Ok(x.clone()),
-            (_, true) => Ok(y.clone()),
+            // a symbol of its own where its parts do not say how far it goes
+            (true, _) if least(x) >= least(y) => Ok(x.clone()),
+            (_, true) if least(y) >= least(x) => Ok(y.clone()),
             _ => self.derived(Origin::Maximum(x.clone().min(y.clone()), x.clone().max(y.clone()))),
         }
     }

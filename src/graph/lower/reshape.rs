@@ -1,13 +1,15 @@
 //! The same elements under another shape.
 //!
 //! Where extents are known only when the network runs, dimensions are matched in groups whose products are
-//! equal, from left to right. In a group of fixed extents any shape becomes any other; where one is known
-//! only when it runs, it has to be the first of its group, so that strides are numbers.
+//! equal, from left to right. In a group of fixed extents any shape becomes any other, by indices; where one is
+//! known only when it runs, it has to be the first of its group, so that strides are numbers. What is left is
+//! the same memory under another name.
 
 use super::builder::{Builder, flat_index, unflatten};
 use super::math::{load, var, vars};
 use super::operator::{Operator, Problem};
 use super::polynomial::Polynomial;
+use crate::graph::Routine;
 use crate::workload::{Index, TensorId};
 
 /// The same elements, in the same order, under another shape.
@@ -80,11 +82,19 @@ pub fn reshape_to_extents(builder: &mut Builder, input: TensorId, shape: &[Index
     // what is always one number is matched as that number
     let settled = |extents: &[Index]| extents.iter().map(|extent| builder.formulas.settled(extent)).collect::<Vec<_>>();
     let (ours, theirs) = (settled(&own), settled(shape));
-    let mut indices = Vec::new();
+    let (mut indices, dtype) = (Vec::new(), builder.dtype(input));
     for (from, to) in groups(builder, &ours, &theirs)? {
-        indices.extend(group_indices(builder, &ours[from], &theirs[to.clone()], to.start)?);
+        match group_indices(&ours[from], &theirs[to.clone()], to.start)? {
+            Some(group) => indices.extend(group),
+            // no numbers say where an element is: the same memory under another name
+            None => {
+                let elements = builder.formulas.product(&own)?;
+                let routine = Routine::Copy { elements: 0, dtype };
+                let copied = builder.library(&routine, &[elements], &[input], &[shape.to_vec()])?;
+                return copied.first().copied().ok_or(Problem::MissingInput(0));
+            }
+        }
     }
-    let dtype = builder.dtype(input);
     builder.map_over(shape, dtype, load(input, indices))
 }
 
@@ -113,32 +123,27 @@ fn groups(builder: &Builder, own: &[Index], shape: &[Index]) -> Result<Vec<Group
     Ok(groups)
 }
 
-/// Where a group of dimensions is read, by a stage whose axes for its new dimensions start at `first`.
-fn group_indices(builder: &Builder, own: &[Index], new: &[Index], first: usize) -> Result<Vec<Index>, Problem> {
+/// Where a group of dimensions is read, by a stage whose axes for its new dimensions start at `first`; `None`
+/// where several of the dimensions are known only when the network runs.
+fn group_indices(own: &[Index], new: &[Index], first: usize) -> Result<Option<Vec<Index>>, Problem> {
     let one = Index::constant(1);
     let counts = |shape: &[Index]| -> Vec<usize> { (0..shape.len()).filter(|d| shape[*d] != one).collect() };
     let (ours, theirs) = (counts(own), counts(new));
     let mut indices = vec![Index::constant(0); own.len()];
     if let ([ours], [theirs]) = (ours.as_slice(), theirs.as_slice()) {
         indices[*ours] = var(first + theirs);
-        return Ok(indices);
+        return Ok(Some(indices));
     }
     // elements between neighbours: numbers, if only the first of the dimensions is none
-    let strides = |shape: &[Index], counting: &[usize]| -> Result<Vec<i64>, Problem> {
+    let strides = |shape: &[Index], counting: &[usize]| -> Result<Option<Vec<i64>>, Problem> {
         let mut strides = vec![1i64; counting.len()];
         for at in (1..counting.len()).rev() {
-            let extent = shape[counting[at]].as_constant().ok_or_else(|| {
-                let merged: Vec<String> = shape.iter().map(|extent| builder.formulas.spelled(extent)).collect();
-                Problem::Unsupported(format!(
-                    "reshaping across the dimensions [{}], several of them known only when the network runs,",
-                    merged.join(", ")
-                ))
-            })?;
+            let Some(extent) = shape[counting[at]].as_constant() else { return Ok(None) };
             strides[at - 1] = strides[at].checked_mul(extent.max(1)).ok_or(Problem::TooLarge(vec![extent]))?;
         }
-        Ok(strides)
+        Ok(Some(strides))
     };
-    let (read, written) = (strides(own, &ours)?, strides(new, &theirs)?);
+    let (Some(read), Some(written)) = (strides(own, &ours)?, strides(new, &theirs)?) else { return Ok(None) };
     let flat = theirs
         .iter()
         .zip(&written)
@@ -150,7 +155,7 @@ fn group_indices(builder: &Builder, own: &[Index], new: &[Index], first: usize) 
             (_, extent) => quotient.modulo(extent.unwrap_or(1).max(1)),
         };
     }
-    Ok(indices)
+    Ok(Some(indices))
 }
 
 /// The formulas of a shape that is given by what its extents are at most: each dimension is kept, or merged
