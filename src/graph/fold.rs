@@ -1,9 +1,9 @@
 //! Computing what depends on constants only, and dropping what no output needs.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::evaluate::evaluate_stage;
-use super::{Program, State, Step, Symbols, TensorData};
+use super::{step, Program, State, Step, Symbols, TensorData};
 use crate::workload::{DType, Expr, Index, Interval, Stage, TensorId, Var, row_major_strides};
 
 /// A result of so few elements is always stored.
@@ -140,9 +140,13 @@ fn nodes(value: &Expr) -> usize {
 /// Removes steps and constants that no output needs, and numbers tensors anew, in their old order. Inputs
 /// stay.
 pub fn remove_dead(program: &mut Program) {
-    let mut live: BTreeSet<TensorId> = program.outputs.iter().map(|(_, tensor)| *tensor).collect();
     let steps = std::mem::take(&mut program.steps);
-    program.steps = live_steps(program, steps, &mut live);
+    let counting = Counting { symbols: &program.symbols, tensors: step::counted_by(&steps) };
+    let mut live: BTreeSet<TensorId> = program.outputs.iter().map(|(_, tensor)| *tensor).collect();
+    for (_, tensor) in &program.outputs {
+        program.tensor(*tensor).extents.iter().for_each(|(_, formula)| live.extend(counting.tensors_of(formula)));
+    }
+    program.steps = live_steps(program, &counting, steps, &mut live);
     live.extend(program.inputs.iter().map(|(_, tensor)| *tensor));
     let mut renamed = vec![None; program.tensors.len()];
     for (new, old) in live.iter().enumerate() {
@@ -155,14 +159,29 @@ pub fn remove_dead(program: &mut Program) {
     program.inputs.iter_mut().chain(&mut program.outputs).for_each(|(_, tensor)| *tensor = rename(*tensor));
 }
 
+/// What calls count.
+struct Counting<'s> {
+    symbols: &'s Symbols,
+    /// By symbol, what holds the count.
+    tensors: BTreeMap<usize, TensorId>,
+}
+
+impl Counting<'_> {
+    /// What holds the counts that a formula depends on.
+    fn tensors_of(&self, formula: &Index) -> impl Iterator<Item = TensorId> {
+        self.symbols.counts_in(formula).into_iter().filter_map(|symbol| self.tensors.get(&symbol).copied())
+    }
+}
+
 /// The steps that write what is live, last ones first looked at; what they name becomes live.
-fn live_steps(program: &Program, steps: Vec<Step>, live: &mut BTreeSet<TensorId>) -> Vec<Step> {
+fn live_steps(program: &Program, counting: &Counting<'_>, steps: Vec<Step>, live: &mut BTreeSet<TensorId>) -> Vec<Step> {
     let mut kept = Vec::new();
     for mut step in steps.into_iter().rev() {
         let is_live = |tensor: &TensorId| live.contains(tensor) && program.data[tensor.0 as usize].is_none();
         if !step.outputs().iter().any(is_live) {
             continue;
         }
+        step.for_each_formula(&mut |formula| live.extend(counting.tensors_of(formula)));
         match &mut step {
             Step::Stage(stage) => live.append(&mut loaded(&stage.stage.value)),
             Step::Library(call) => live.extend(call.inputs.iter().chain(&call.outputs)),
@@ -171,7 +190,7 @@ fn live_steps(program: &Program, steps: Vec<Step>, live: &mut BTreeSet<TensorId>
                 live.extend(&branches.outputs);
                 for branch in &mut branches.branches {
                     live.extend(&branch.results);
-                    branch.steps = live_steps(program, std::mem::take(&mut branch.steps), live);
+                    branch.steps = live_steps(program, counting, std::mem::take(&mut branch.steps), live);
                 }
             }
             Step::Repeat(repeat) => {
@@ -180,7 +199,7 @@ fn live_steps(program: &Program, steps: Vec<Step>, live: &mut BTreeSet<TensorId>
                 for State { initial, current, next, last } in &repeat.states {
                     live.extend([initial, current, next, last]);
                 }
-                repeat.body = live_steps(program, std::mem::take(&mut repeat.body), live);
+                repeat.body = live_steps(program, counting, std::mem::take(&mut repeat.body), live);
                 repeat.scanned.retain(|scanned| live.contains(&scanned.part));
                 live.extend(repeat.scanned.iter().map(|scanned| scanned.whole));
             }

@@ -13,7 +13,7 @@
 //!
 //! Steps inside of others see all tensors from outside. Every tensor is written at one place of the program.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::ProgramStage;
 use super::library::Routine;
@@ -110,6 +110,15 @@ pub struct Collected {
     /// `[count, ..]`
     pub whole: TensorId,
     pub reversed: bool,
+}
+
+/// By symbol, the tensor that holds what a call counts.
+pub fn counted_by(steps: &[Step]) -> BTreeMap<usize, TensorId> {
+    let counting = steps.iter().filter_map(|step| match step {
+        Step::Library(call) => call.count.zip(call.outputs.last().copied()),
+        _ => None,
+    });
+    counting.collect()
 }
 
 impl Step {

@@ -41,7 +41,7 @@ use std::collections::{BTreeMap, BTreeSet, HashSet};
 
 use thiserror::Error;
 
-use super::{Network, Program, Step, Symbols};
+use super::{Network, Program, Symbols, step};
 use crate::workload::{Index, Stage, TensorId};
 use cost::{Cost, Reader};
 use group::{Group, Member, inline_members};
@@ -118,11 +118,7 @@ impl<'p> Fusion<'p> {
                 None => step.reads().into_iter().for_each(|t| readers[prepared.resolved(t).0 as usize].push(at)),
             }
         }
-        let counting = prepared.steps.iter().filter_map(|step| match step {
-            Step::Library(call) => call.count.zip(call.outputs.last().copied()),
-            _ => None,
-        });
-        let counted_by = counting.collect();
+        let counted_by = step::counted_by(&prepared.steps);
         let (waiting, groups, group_of) = (BTreeMap::new(), Vec::new(), BTreeMap::new());
         Fusion { prepared, readers, waiting, groups, group_of, symbols, counted_by }
     }

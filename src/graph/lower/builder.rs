@@ -165,8 +165,8 @@ impl Builder {
 
     /// The program, without what no output needs.
     pub fn finish(mut self) -> Program {
-        fold::remove_dead(&mut self.program);
         self.program.symbols = std::mem::take(&mut self.formulas.symbols);
+        fold::remove_dead(&mut self.program);
         self.program.drop_unused_symbols();
         self.program
     }

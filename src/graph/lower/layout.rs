@@ -299,39 +299,70 @@ fn join_in_run(builder: &mut Builder, parts: &[TensorId], axis: usize) -> Result
 
 pub fn split(builder: &mut Builder, op: &Operator) -> Result<Vec<TensorId>, Problem> {
     let input = op.input(0)?;
-    let shape = builder.shape(input);
-    let axis = normal_axis(op.int("axis", 0)?, shape.len())?;
-    let given = match op.opset < 13 {
-        true => op.ints("split")?.map(<[i64]>::to_vec),
-        false => op.optional(1).map(|sizes| builder.integers(sizes).ok_or(Problem::NotConstant(1))).transpose()?,
+    let own = builder.extents(input);
+    let axis = normal_axis(op.int("axis", 0)?, own.len())?;
+    let given = match (op.opset < 13, op.optional(1)) {
+        (true, _) => op.ints("split")?.map(|sizes| sizes.iter().map(|size| Index::constant(*size)).collect()),
+        (false, None) => None,
+        (false, Some(_)) => Some(builder.formulas_input(op, 1)?),
     };
-    let count = op.outputs.len() as i64;
-    if builder.tensor(input).extents.get(axis).is_some() {
-        return Err(builder.unsupported_extents());
-    }
-    let sizes = match given {
+    let count = op.outputs.len();
+    let sizes: Vec<Index> = match given {
         Some(sizes) => sizes,
         None => {
-            // the last part is the smaller one
-            let parts = op.int("num_outputs", count)?;
-            if parts < 1 || parts != count {
+            let parts = op.int("num_outputs", count as i64)?;
+            if parts < 1 || parts != count as i64 {
                 return Err(Problem::AttributeValue { name: "num_outputs", value: parts.to_string() });
             }
-            let size = (shape[axis] + parts - 1) / parts;
-            (0..parts).map(|part| (shape[axis] - part * size).clamp(0, size)).collect()
+            equal_parts(builder, &own[axis], parts)?
         }
     };
-    let total = sizes.iter().try_fold(0i64, |sum, size| if *size < 0 { None } else { sum.checked_add(*size) });
-    if total != Some(shape[axis]) || sizes.len() as i64 != count {
-        return Err(Problem::Shape(format!("{shape:?} cannot be split into {sizes:?} along axis {axis}")));
+    let total = sizes.iter().fold(Index::constant(0), |sum, size| sum.plus(size));
+    let is_misfit = total.as_constant().zip(own[axis].as_constant()).is_some_and(|(total, own)| total != own);
+    if is_misfit || sizes.len() != count || sizes.iter().any(|size| size.as_constant().is_some_and(|size| size < 0)) {
+        let (shape, sizes) = (builder.shape(input), sizes.iter().map(|size| builder.formulas.spelled(size)));
+        let sizes = sizes.collect::<Vec<_>>().join(", ");
+        return Err(Problem::Shape(format!("{shape:?} cannot be split into [{sizes}] along axis {axis}")));
     }
-    let mut start = 0;
+    builder.formulas.unify(&total, &own[axis])?;
+    let mut start = Index::constant(0);
     let mut parts = Vec::new();
     for size in sizes {
-        parts.push(strided(builder, input, &[(axis, Strided { start, step: 1, extent: size })])?);
-        start += size;
+        parts.push(part_of(builder, input, axis, &start, &size)?);
+        start = start.plus(&size);
     }
     Ok(parts)
+}
+
+/// As many parts of one size as there are; the last one is smaller where they do not come out even.
+fn equal_parts(builder: &mut Builder, extent: &Index, parts: i64) -> Result<Vec<Index>, Problem> {
+    let size = builder.formulas.simple(&extent.clone().plus_constant(parts - 1).floor_div(parts));
+    let (mut sizes, mut left) = (Vec::new(), extent.clone());
+    for _ in 0..parts {
+        let part = builder.formulas.lesser(&size, &left)?;
+        left = left.minus(&part);
+        sizes.push(part);
+    }
+    Ok(sizes)
+}
+
+/// The elements along an axis from a place on.
+fn part_of(
+    builder: &mut Builder,
+    input: TensorId,
+    axis: usize,
+    start: &Index,
+    size: &Index,
+) -> Result<TensorId, Problem> {
+    if let (Some(start), Some(extent), false) = (start.as_constant(), size.as_constant(), builder.is_run_time(input)) {
+        return strided(builder, input, &[(axis, Strided { start, step: 1, extent })]);
+    }
+    let (mut extents, dtype) = (builder.extents(input), builder.dtype(input));
+    extents[axis].clone_from(size);
+    let mut indices = vars(0, extents.len());
+    indices[axis] = var(axis).plus(start);
+    let guards = builder.unproven(input, &extents, &indices)?;
+    builder.map_over(&extents, dtype, Expr::guard(guards, load(input, indices), literal(dtype, 0.0)))
 }
 
 /// One element along an axis, which vanishes.
