@@ -309,9 +309,29 @@ def boxes(random):
                 open={"boxes": ["b", "n", 4], "scores": ["b", classes, "n"]})
 
 
+def computed(random):
+    """Extents that are computed from data: a range of floats, slices, a shape, the best few, and how often a loop runs."""
+    x = random.standard_normal((int(random.integers(4, 9)), 3)).astype(np.float32)
+    number = random.integers(1, 4, 1)
+    limit = np.float32(random.random() * 9)
+    scalar, states = typed("c", TensorProto.BOOL, []), typed("s", TensorProto.FLOAT, None)
+    inner = [helper.make_node("Sin", ["s"], ["t"]), helper.make_node("Identity", ["c"], ["d"])]
+    body = helper.make_graph(inner, "body", [typed("i", TensorProto.INT64, []), scalar, states], [typed("d", TensorProto.BOOL, []), typed("t", TensorProto.FLOAT, None)])
+    nodes = [helper.make_node("Add", ["number", "number"], ["twice"]), helper.make_node("Slice", ["x", "number", "far", "first"], ["rest"]),
+             helper.make_node("Slice", ["x", "first", "number"], ["front"]), helper.make_node("MatMul", ["rest", "weights"], ["product"]),
+             helper.make_node("Concat", ["number", "three"], ["shape"], axis=0), helper.make_node("Expand", ["row", "shape"], ["wide"]),
+             helper.make_node("Concat", ["front", "wide"], ["both"], axis=0), helper.make_node("TopK", ["x", "number"], ["best", "places"], axis=0),
+             helper.make_node("Squeeze", ["number"], ["trips"]), helper.make_node("Loop", ["trips", "", "x"], ["looped"], body=body),
+             helper.make_node("Mul", ["limit", "half"], ["end"]), helper.make_node("Range", ["zero", "end", "step"], ["numbers"]),
+             helper.make_node("ReduceMax", ["x"], ["most"], keepdims=0), helper.make_node("Sub", ["numbers", "most"], ["shifted"])]
+    constants = {"far": np.array([2**31], np.int64), "first": np.array([0], np.int64), "weights": random.standard_normal((3, 4)).astype(np.float32),
+                 "three": np.array([3], np.int64), "row": random.standard_normal((1, 3)).astype(np.float32), "half": np.float32(0.5), "zero": np.float32(0.25), "step": np.float32(0.75)}
+    return Case(nodes, {"x": x, "number": number, "limit": np.array(limit)}, ["twice", "rest", "product", "both", "best", "places", "looped", "shifted"], constants, open={"x": ["n", 3]})
+
+
 KINDS = {"lstm": lambda r: recurrent("LSTM", r), "gru": lambda r: recurrent("GRU", r), "rnn": lambda r: recurrent("RNN", r), "if": branch, "loop": loop, "while": until,
          "scan": scan, "top_k": top_k, "scatter": scatter, "function": function, "inside": inside,
-         "non_zero": non_zero, "unique": unique, "compress": compress, "boxes": boxes}
+         "non_zero": non_zero, "unique": unique, "compress": compress, "boxes": boxes, "computed": computed}
 
 
 def network(kind, seed, number):

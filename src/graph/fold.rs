@@ -146,6 +146,9 @@ pub fn remove_dead(program: &mut Program) {
     for (_, tensor) in &program.outputs {
         program.tensor(*tensor).extents.iter().for_each(|(_, formula)| live.extend(counting.tensors_of(formula)));
     }
+    for requirement in &program.symbols.requirements {
+        live.extend(counting.tensors_of(&requirement.formula));
+    }
     program.steps = live_steps(program, &counting, steps, &mut live);
     live.extend(program.inputs.iter().map(|(_, tensor)| *tensor));
     let mut renamed = vec![None; program.tensors.len()];

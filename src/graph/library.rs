@@ -36,6 +36,8 @@ pub enum Routine {
     Append { outer: i64, first: i64, rows: i64, capacity: i64, block: i64, dtype: DType },
     /// Data `[elements]`, for a tensor of another shape. Networks have both in the same memory where they can.
     Copy { elements: i64, dtype: DType },
+    /// A number in i64, as what is counted: at most `most`.
+    Read { most: i64 },
     /// Data `[elements]`: the places in i64 of those elements that are not zero, in order, and their number.
     NonZero { elements: i64, dtype: DType },
     /// Data `[rows, length]`: the places of the first rows of their kind, in the order of the rows or, where
@@ -65,6 +67,7 @@ impl fmt::Display for Routine {
                 write!(f, "append {rows} to {} {outer}x{capacity}x{block}", dtype.name())
             }
             Routine::Copy { elements, dtype } => write!(f, "copy {} {elements}", dtype.name()),
+            Routine::Read { most } => write!(f, "read {most}"),
             Routine::NonZero { elements, dtype } => write!(f, "non_zero {} {elements}", dtype.name()),
             Routine::Unique { rows, length, sorted, dtype } => {
                 let order = if *sorted { "sorted" } else { "in order" };
@@ -89,6 +92,7 @@ impl Routine {
                 vec![(outer * capacity * block, dtype), (outer * rows * block, dtype)]
             }
             Routine::Copy { elements, dtype } | Routine::NonZero { elements, dtype } => vec![(elements, dtype)],
+            Routine::Read { .. } => vec![(1, DType::I64)],
             Routine::Unique { rows, length, dtype, .. } => vec![(rows * length, dtype)],
             Routine::NonMaxSuppression { batch, classes, boxes, .. } => vec![
                 (batch * boxes * 4, DType::F32),
@@ -109,6 +113,7 @@ impl Routine {
             Routine::Scatter { blocks, block, dtype, .. } => vec![(blocks * block, dtype)],
             Routine::Append { outer, capacity, block, dtype, .. } => vec![(outer * capacity * block, dtype)],
             Routine::Copy { elements, dtype } => vec![(elements, dtype)],
+            Routine::Read { .. } => vec![(1, DType::I64)],
             Routine::NonZero { elements, .. } => vec![(elements, DType::I64), (1, DType::I64)],
             Routine::Unique { rows, .. } => {
                 vec![(rows, DType::I64), (rows, DType::I64), (rows, DType::I64), (1, DType::I64)]
@@ -122,7 +127,13 @@ impl Routine {
     /// Whether the last of what it gives is how many elements, along the leading axis, others of it have;
     /// elements and types are those at most.
     pub fn counts(&self) -> bool {
-        matches!(self, Routine::NonZero { .. } | Routine::Unique { .. } | Routine::NonMaxSuppression { .. })
+        match self {
+            Routine::TopK { .. } | Routine::Scatter { .. } | Routine::Append { .. } | Routine::Copy { .. } => false,
+            Routine::Read { .. }
+            | Routine::NonZero { .. }
+            | Routine::Unique { .. }
+            | Routine::NonMaxSuppression { .. } => true,
+        }
     }
 
     /// Its numbers that may depend on the extents of a run; at most.
@@ -131,6 +142,7 @@ impl Routine {
             Routine::TopK { outer, extent, inner, count, .. } => vec![outer, extent, inner, count],
             Routine::Scatter { blocks, block, updates, .. } => vec![blocks, block, updates],
             Routine::Append { outer, first, rows, capacity, block, .. } => vec![outer, first, rows, capacity, block],
+            Routine::Read { most } => vec![most],
             Routine::Copy { elements, .. } | Routine::NonZero { elements, .. } => vec![elements],
             Routine::Unique { rows, length, .. } => vec![rows, length],
             Routine::NonMaxSuppression { batch, classes, boxes, most, .. } => vec![batch, classes, boxes, most],
@@ -150,6 +162,7 @@ impl Routine {
             (Routine::Append { dtype, .. }, &[outer, first, rows, capacity, block]) => {
                 Routine::Append { outer, first, rows, capacity, block, dtype }
             }
+            (Routine::Read { .. }, &[most]) => Routine::Read { most },
             (Routine::Copy { dtype, .. }, &[elements]) => Routine::Copy { elements, dtype },
             (Routine::NonZero { dtype, .. }, &[elements]) => Routine::NonZero { elements, dtype },
             (Routine::Unique { sorted, dtype, .. }, &[rows, length]) => Routine::Unique { rows, length, sorted, dtype },
@@ -173,7 +186,7 @@ impl Routine {
                 let sizes = [*outer, *first, *rows, *capacity, *block * dtype.bytes() as i64];
                 vec![append(data, added, sizes.map(|size| size as usize))]
             }
-            (Routine::Copy { .. }, [data]) => vec![data.to_vec()],
+            (Routine::Copy { .. } | Routine::Read { .. }, [data]) => vec![data.to_vec()],
             (Routine::NonZero { elements, dtype }, [data]) => non_zero(data, *elements as usize, *dtype),
             (Routine::Unique { rows, length, sorted, dtype }, [data]) => {
                 unique(data, [*rows as usize, *length as usize], *sorted, *dtype)

@@ -44,8 +44,7 @@ impl Symbols {
             }
             values.push(found);
         }
-        let broken = |formula| symbol::at(formula, &values).is_none_or(|value| value < 0);
-        match self.requirements.iter().find(|requirement| broken(&requirement.formula)) {
+        match self.broken_requirement(&values) {
             Some(requirement) => Err(PointError::Requirement(requirement.what.clone())),
             None => Ok(values),
         }

@@ -199,7 +199,8 @@ impl Symbols {
     }
 
     /// The values of all symbols, from those of a run before some results were counted: `counts` are what is
-    /// known of them by now, by symbol. `None` where any is out of its range.
+    /// known of them by now, by symbol. `None` where any is out of its range, or what is required of them
+    /// does not hold.
     pub fn recounted(&self, values: &[i64], counts: &BTreeMap<usize, i64>) -> Option<Vec<i64>> {
         let mut found = Vec::with_capacity(self.list.len());
         for (number, symbol) in self.list.iter().enumerate() {
@@ -213,7 +214,10 @@ impl Symbols {
             }
             found.push(value);
         }
-        Some(found)
+        let is_counted = |symbol: &usize| counts.contains_key(symbol);
+        let is_known = |requirement: &&Requirement| self.counts_in(&requirement.formula).iter().all(is_counted);
+        let mut required = self.requirements.iter().filter(is_known);
+        required.all(|needed| at(&needed.formula, &found).is_some_and(|value| value >= 0)).then_some(found)
     }
 
     /// The counted symbols that a formula depends on, directly or through others.
@@ -290,6 +294,15 @@ impl Symbols {
         Ok(values)
     }
 
+    /// A requirement that these values do not meet, of those that nothing has to be counted for.
+    pub(super) fn broken_requirement(&self, values: &[i64]) -> Option<&Requirement> {
+        let is_broken = |requirement: &&Requirement| {
+            let formula = &requirement.formula;
+            at(formula, values).is_none_or(|value| value < 0) && self.counts_in(formula).is_empty()
+        };
+        self.requirements.iter().find(is_broken)
+    }
+
     fn out_of_range(&self, symbol: &Symbol, found: i64, inputs: &[(&str, &Tensor)]) -> ExtentError {
         let (values, name) = (symbol.values(), symbol.name.clone());
         match symbol.origin {
@@ -312,8 +325,7 @@ impl Symbols {
                 }
             }
         }
-        let holds = |requirement: &&Requirement| at(&requirement.formula, values).is_none_or(|value| value < 0);
-        match self.requirements.iter().find(holds) {
+        match self.broken_requirement(values) {
             Some(broken) => Err(ExtentError::Requirement(broken.what.clone())),
             None => Ok(()),
         }

@@ -68,6 +68,7 @@ struct region {
 /* What no kernel computes; `graph/library.rs` says what each routine does. */
 enum routine_kind {
     ROUTINE_TOP_K = 0, ROUTINE_SCATTER = 1, ROUTINE_APPEND = 2, ROUTINE_NON_ZERO = 3, ROUTINE_UNIQUE = 4, ROUTINE_NON_MAX_SUPPRESSION = 5, ROUTINE_COPY = 6,
+    ROUTINE_READ = 7,
 };
 
 struct routine {
@@ -106,6 +107,7 @@ struct number {
 struct requirement {
     const char *what;
     struct formula formula; /* has to be at least 0 */
+    int64_t counting; /* the last that it depends on; -1: none */
 };
 
 /* An intermediate. Blocks are sorted such that each lies above others that come before it. */

@@ -148,11 +148,14 @@ static enum status check_inputs(struct run_extents *extents, const int64_t *cons
     return STATUS_OK;
 }
 
-static enum status check_requirements(struct run_extents *extents)
+/* Checks what is known since a result was counted; -1: since extents are set. */
+static enum status check_requirements(struct run_extents *extents, int64_t counting)
 {
     for (uint64_t i = 0; i < tilescribe_network.extents->requirements; i++) {
         const struct requirement *requirement = &tilescribe_network.extents->requirement[i];
         int64_t value = -1;
+        if (requirement->counting != counting)
+            continue;
         if (!evaluate(extents, requirement->formula, &value) || value < 0)
             return refuse(extents, "the extents do not fit together: %s", requirement->what);
     }
@@ -356,7 +359,7 @@ static enum status compute_all(struct run_extents *extents, const int64_t *const
     if (status == STATUS_OK)
         status = check_inputs(extents, shapes);
     if (status == STATUS_OK)
-        status = check_requirements(extents);
+        status = check_requirements(extents, -1);
     if (status == STATUS_OK)
         status = compute_outputs(extents, table->room);
     if (status == STATUS_OK)
@@ -414,6 +417,8 @@ enum status count_results(struct run_extents *extents, uint64_t counting, int64_
     enum status status = set_symbol(extents, table->counting[counting].symbol, found);
     if (status == STATUS_OK)
         status = compute_symbols_again(extents, (int64_t)counting);
+    if (status == STATUS_OK)
+        status = check_requirements(extents, (int64_t)counting);
     if (status == STATUS_OK)
         status = compute_outputs(extents, counting + 1 == table->countings ? table->output : table->room);
     if (status == STATUS_OK)

@@ -453,6 +453,7 @@ void tilescribe_library(const struct routine *routine, void *const *arguments, c
     case ROUTINE_APPEND: append(parameter, arguments[1], arguments[2]); break;
     case ROUTINE_NON_ZERO: non_zero(parameter, arguments[0], arguments[1], arguments[2]); break;
     case ROUTINE_UNIQUE: unique(parameter, arguments[0], arguments[1], arguments[2], arguments[3], arguments[4]); break;
+    case ROUTINE_READ: memcpy(arguments[1], arguments[0], sizeof(int64_t)); break;
     case ROUTINE_COPY: memcpy(arguments[1], arguments[0], (size_t)(parameter[0] * parameter[1])); break;
     case ROUTINE_NON_MAX_SUPPRESSION: non_max_suppression(parameter, arguments); break;
     }

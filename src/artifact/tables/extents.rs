@@ -284,8 +284,14 @@ pub(super) fn extents(text: &mut String, tables: &ExtentTables) -> Result<&'stat
         format!("\t.quad .Lsymbol_name{number}, {low}, {high}, {multiple}, {given}, {first}, {end}")
     });
     table(text, "symbols", rows);
-    let rows =
-        required.iter().enumerate().map(|(number, (first, end))| format!("\t.quad .Lwhat{number}, {first}, {end}"));
+    // the last call that counts anything it depends on
+    let counting = |number: usize| {
+        let counts = tables.symbols.counts_in(&requirements[number].formula);
+        tables.countings.iter().rposition(|counting| counts.contains(&counting.symbol)).map_or(-1, |at| at as i64)
+    };
+    let rows = required.iter().enumerate().map(|(number, (first, end))| {
+        format!("\t.quad .Lwhat{number}, {first}, {end}, {}", counting(number))
+    });
     table(text, "requirements", rows);
     put(text, format_args!("{LABEL}:"));
     let ExtentTables { blocks, parameters, shifts, choices, .. } = tables;

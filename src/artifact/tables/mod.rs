@@ -317,6 +317,7 @@ fn routine_numbers(routine: &Routine) -> (u32, [i64; 6]) {
             (2, [outer, first, rows, capacity, block, dtype.bytes() as i64])
         }
         Routine::Copy { elements, dtype } => (6, [elements, dtype.bytes() as i64, 0, 0, 0, 0]),
+        Routine::Read { most } => (7, [most, 0, 0, 0, 0, 0]),
         Routine::NonZero { elements, dtype } => (3, [elements, i64::from(dtype.number()), 0, 0, 0, 0]),
         Routine::Unique { rows, length, sorted, dtype } => {
             (4, [rows, length, i64::from(sorted), i64::from(dtype.number()), 0, 0])

@@ -51,6 +51,11 @@ impl Builder {
         self.outer.push(Outer { steps, affine, repeats });
     }
 
+    /// Whether what is made next is inside of a branch or a repetition.
+    pub fn is_in_block(&self) -> bool {
+        !self.outer.is_empty()
+    }
+
     /// Whether what is made next is inside of a repetition.
     pub fn is_repeated(&self) -> bool {
         self.outer.iter().any(|outer| outer.repeats)
@@ -290,26 +295,41 @@ impl Builder {
         most: &Index,
         shapes: impl Fn(&Index) -> Vec<Vec<Index>>,
     ) -> Result<Vec<TensorId>, Problem> {
+        // it is not known whether there is anything to find
+        self.counting_from(0, routine, sizes, inputs, most, shapes).map(|(results, _)| results)
+    }
+
+    /// The results but for the number, and that.
+    pub(super) fn counting_from(
+        &mut self,
+        least: i64,
+        routine: &Routine,
+        sizes: &[Index],
+        inputs: &[TensorId],
+        most: &Index,
+        shapes: impl Fn(&Index) -> Vec<Vec<Index>>,
+    ) -> Result<(Vec<TensorId>, Index), Problem> {
         let routine = self.sized(routine, sizes)?;
         if let Some(mut known) = self.known_results(&routine, sizes, inputs)? {
             let number = known.pop().and_then(|data| data.integers()).and_then(|found| found.first().copied());
-            let shapes = shapes(&Index::constant(number.unwrap_or(0)));
-            let data = known.into_iter().zip(shapes).map(|(data, shape)| data.leading(constants(&shape)));
-            return Ok(data.collect::<Vec<_>>().into_iter().map(|data| self.constant(data)).collect());
+            let number = Index::constant(number.unwrap_or(0));
+            let data = known.into_iter().zip(shapes(&number)).map(|(data, shape)| data.leading(constants(&shape)));
+            let data: Vec<TensorData> = data.collect();
+            return Ok((data.into_iter().map(|data| self.constant(data)).collect(), number));
         }
-        if !self.outer.is_empty() {
+        if self.is_in_block() {
             let what = "results inside of a branch or a loop whose extents depend on data";
             return Err(Problem::Unsupported(what.to_string()));
         }
         let high = self.formulas.most(most)?;
         let name = format!("what {} finds", self.node());
-        let symbol = Symbol::new(name, Parameter { low: 0, high }, Origin::Count { most: most.clone() });
+        let symbol = Symbol::new(name, Parameter { low: least.min(high), high }, Origin::Count { most: most.clone() });
         let count = self.add_symbol(symbol);
         let mut shapes = shapes(&Index::var(count));
         shapes.push(vec![Index::constant(1)]);
         let mut results = self.call(routine, sizes, inputs, &shapes, count.as_parameter())?;
         results.pop();
-        Ok(results)
+        Ok((results, Index::var(count)))
     }
 
     /// The routine with these sizes, at most.

@@ -71,6 +71,8 @@ pub struct Builder {
     pub(super) formulas: Formulas,
     /// Small tensors of integers that are known as formulas, by element.
     pub(super) known: HashMap<TensorId, Vec<Index>>,
+    /// By tensor, row-major place and what it is at least: elements that are read as extents.
+    pub(super) numbers_read: HashMap<(TensorId, i64, i64), Index>,
     /// Bytes of the constants that were computed, and the maximum of those.
     computed_bytes: u64,
     computed_limit: u64,
@@ -427,6 +429,11 @@ impl Builder {
     /// The node that is being lowered.
     pub(super) fn node(&self) -> String {
         self.node.clone()
+    }
+
+    /// The steps of the block that is being made, so far.
+    pub(super) fn written_steps(&self) -> &[Step] {
+        &self.program.steps
     }
 
     /// The steps of the block that is being made.

@@ -1,10 +1,10 @@
 //! Operators whose results are known while the network is compiled.
 
 use super::builder::Builder;
-use super::math::{float, literal, load, var};
+use super::math::{add, float, literal, load, maximum, multiply, subtract, var};
 use super::operator::{Attribute, Operator, Problem};
 use crate::graph::TensorData;
-use crate::workload::{DType, Expr, Index, TensorId, put_real};
+use crate::workload::{Binary, DType, Expr, Index, TensorId, Unary, put_real};
 
 /// Most elements of a `Range`.
 const MAX_RANGE: i64 = 1 << 24;
@@ -27,7 +27,7 @@ pub fn constant(builder: &mut Builder, op: &Operator) -> Result<Vec<TensorId>, P
 
 /// A tensor of one repeated value, by default the float 0.
 pub fn constant_of_shape(builder: &mut Builder, op: &Operator) -> Result<Vec<TensorId>, Problem> {
-    let extents = builder.formulas_input(op, 0)?;
+    let extents = builder.numbers_input(op, 0, 0)?;
     let (dtype, value) = match op.attributes.get("value") {
         None => (DType::F32, float(0.0)),
         Some(Attribute::Tensor(data)) if data.elements() == 1 && data.dtype.is_float() => {
@@ -76,6 +76,12 @@ pub fn shape(builder: &mut Builder, op: &Operator) -> Result<Vec<TensorId>, Prob
 /// Start, limit and step where some are formulas.
 fn range_in_run(builder: &mut Builder, op: &Operator) -> Result<TensorId, Problem> {
     let dtype = builder.dtype(op.input(0)?);
+    let is_known = |builder: &Builder, position: usize| -> Result<bool, Problem> {
+        Ok(builder.integer_formulas(op.input(position)?).is_some())
+    };
+    if !(is_known(builder, 0)? && is_known(builder, 1)? && is_known(builder, 2)?) {
+        return range_of_data(builder, op, dtype);
+    }
     let mut bounds = Vec::new();
     for position in 0..3 {
         let own = builder.formulas_input(op, position)?;
@@ -97,6 +103,30 @@ fn range_in_run(builder: &mut Builder, op: &Operator) -> Result<TensorId, Proble
     let value = Expr::Index(var(0).times(step).plus(start));
     let value = if dtype == DType::I64 { value } else { Expr::Cast(dtype, Box::new(value)) };
     builder.map_over(&[extent], dtype, value)
+}
+
+/// Start, limit and step where the network computes them.
+fn range_of_data(builder: &mut Builder, op: &Operator, dtype: DType) -> Result<TensorId, Problem> {
+    if builder.is_in_block() {
+        return Err(Problem::NotConstant(0));
+    }
+    let bounds = [op.input(0)?, op.input(1)?, op.input(2)?];
+    for (position, tensor) in bounds.into_iter().enumerate() {
+        if builder.dtype(tensor) != dtype || builder.shape(tensor).iter().product::<i64>() != 1 {
+            return Err(Problem::Type { input: position, dtype: builder.dtype(tensor) });
+        }
+    }
+    let bound = |builder: &Builder, at: usize| load(bounds[at], vec![Index::constant(0); builder.rank(bounds[at])]);
+    let [start, limit, step] = [0, 1, 2].map(|at| bound(builder, at));
+    let wide = |value: Expr| Expr::Cast(DType::F64, Box::new(value));
+    let span = wide(subtract(limit, start.clone()));
+    let length = Expr::unary(Unary::Ceil, Expr::binary(Binary::Divide, span, wide(step.clone())));
+    let length = maximum(length, wide(float(0.0)));
+    let length = builder.map(vec![], DType::I64, Expr::Cast(DType::I64, Box::new(length)))?;
+    let extent = builder.read(length, 0)?;
+    let place = Expr::Cast(dtype, Box::new(Expr::Index(var(0))));
+    let place = if dtype == DType::I64 { Expr::Index(var(0)) } else { place };
+    builder.map_over(&extent, dtype, add(start, multiply(place, step)))
 }
 
 impl Builder {

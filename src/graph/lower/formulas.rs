@@ -3,7 +3,7 @@
 
 use super::operator::Problem;
 use super::polynomial::Polynomial;
-use crate::graph::symbol::{Origin, Symbol, Symbols};
+use crate::graph::symbol::{Origin, Requirement, Symbol, Symbols};
 use crate::workload::prove::Facts;
 use crate::workload::{Atom, Condition, Index, Interval, Parameter, Var};
 
@@ -64,6 +64,27 @@ impl Formulas {
         }
         self.conflict = Some(Conflict::Negative(formula.clone()));
         Err(Problem::Shape(format!("{what}, {}, may be less than 0", self.spelled(formula))))
+    }
+
+    /// A formula that never exceeds another: itself, where that is known, or their lesser; then a run is
+    /// refused in which it exceeds it.
+    ///
+    /// # Errors
+    /// As [`Formulas::require`], where nothing of it is counted: then other ranges avoid it.
+    pub(super) fn bounded(&mut self, formula: &Index, most: &Index, what: &str) -> Result<Index, Problem> {
+        if self.is_at_most(formula, most) {
+            return Ok(formula.clone());
+        }
+        let left = most.clone().minus(formula);
+        if self.symbols.counts_in(&left).is_empty() {
+            self.require(&left, &format!("what {what} leaves"))?;
+            return Ok(formula.clone());
+        }
+        let text = format!("{what} is at most {}", self.spelled(most));
+        if !self.symbols.requirements.iter().any(|known| known.formula == left) {
+            self.symbols.requirements.push(Requirement { formula: left, what: text });
+        }
+        self.lesser(formula, most)
     }
 
     /// A formula, or the number that it always is.

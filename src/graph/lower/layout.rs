@@ -153,7 +153,7 @@ pub fn permute(builder: &mut Builder, input: TensorId, order: &[usize]) -> Resul
 pub fn expand(builder: &mut Builder, op: &Operator) -> Result<Vec<TensorId>, Problem> {
     let input = op.input(0)?;
     if builder.is_run_time(input) || builder.integers(op.input(1)?).is_none() {
-        let wanted = builder.formulas_input(op, 1)?;
+        let wanted = builder.numbers_input(op, 1, 0)?;
         let own = builder.extents(input);
         let extents = builder.broadcast_extents(&[own.clone(), wanted])?;
         if extents == own {
@@ -177,7 +177,7 @@ pub fn expand(builder: &mut Builder, op: &Operator) -> Result<Vec<TensorId>, Pro
 /// `Tile` where extents, or how often they are repeated, are known only when the network runs.
 fn tile_in_run(builder: &mut Builder, op: &Operator) -> Result<TensorId, Problem> {
     let input = op.input(0)?;
-    let (own, repeats) = (builder.extents(input), builder.formulas_input(op, 1)?);
+    let (own, repeats) = (builder.extents(input), builder.numbers_input(op, 1, 0)?);
     if repeats.len() != own.len() {
         return Err(Problem::Shape(format!("{} repeats cannot tile {} dimensions", repeats.len(), own.len())));
     }
@@ -304,7 +304,7 @@ pub fn split(builder: &mut Builder, op: &Operator) -> Result<Vec<TensorId>, Prob
     let given = match (op.opset < 13, op.optional(1)) {
         (true, _) => op.ints("split")?.map(|sizes| sizes.iter().map(|size| Index::constant(*size)).collect()),
         (false, None) => None,
-        (false, Some(_)) => Some(builder.formulas_input(op, 1)?),
+        (false, Some(_)) => Some(builder.numbers_input(op, 1, 0)?),
     };
     let count = op.outputs.len();
     let sizes: Vec<Index> = match given {

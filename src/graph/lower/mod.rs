@@ -40,6 +40,7 @@ mod pooling;
 mod qlinear;
 mod quantization;
 mod random;
+mod read;
 mod recurrence;
 mod recurrent;
 mod reduction;

@@ -35,7 +35,7 @@ pub fn reshape_to(builder: &mut Builder, input: TensorId, shape: Vec<i64>) -> Re
 pub fn reshape(builder: &mut Builder, op: &Operator) -> Result<TensorId, Problem> {
     let input = op.input(0)?;
     let own = builder.extents(input);
-    let wanted = builder.formulas_input(op, 1)?;
+    let wanted = builder.numbers_input(op, 1, 0)?;
     let keeps_zero = op.flag("allowzero", false)?;
     let mut shape = Vec::with_capacity(wanted.len());
     let mut free = None;

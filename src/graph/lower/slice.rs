@@ -38,7 +38,7 @@ pub fn slice(builder: &mut Builder, op: &Operator) -> Result<TensorId, Problem> 
 type Bounds = (Vec<Index>, Vec<Index>, Option<Vec<i64>>, Option<Vec<i64>>);
 
 /// Starts, ends, axes and steps: attributes before opset 10, inputs since.
-fn bounds(builder: &Builder, op: &Operator) -> Result<Bounds, Problem> {
+fn bounds(builder: &mut Builder, op: &Operator) -> Result<Bounds, Problem> {
     if op.opset < 10 {
         let attribute = |name| op.ints(name).map(|values| values.map(<[i64]>::to_vec));
         let formulas = |name| -> Result<Vec<Index>, Problem> {
@@ -51,7 +51,8 @@ fn bounds(builder: &Builder, op: &Operator) -> Result<Bounds, Problem> {
         let read = |tensor| builder.integers(tensor).ok_or(Problem::NotConstant(position));
         op.optional(position).map(read).transpose()
     };
-    Ok((builder.formulas_input(op, 1)?, builder.formulas_input(op, 2)?, constants(3)?, constants(4)?))
+    let (axes, steps) = (constants(3)?, constants(4)?);
+    Ok((builder.numbers_input(op, 1, 0)?, builder.numbers_input(op, 2, 0)?, axes, steps))
 }
 
 /// Which elements of a dimension to take.

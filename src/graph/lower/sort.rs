@@ -16,17 +16,18 @@ pub fn top_k(builder: &mut Builder, op: &Operator) -> Result<Vec<TensorId>, Prob
     let axis = normal_axis(op.int("axis", -1)?, own.len())?;
     let count = match op.opset < 10 {
         true => Index::constant(op.optional_int("k")?.ok_or(Problem::MissingAttribute("k"))?),
-        false => match builder.formulas_input(op, 1)?.as_slice() {
+        false => match builder.numbers_input(op, 1, 0)?.as_slice() {
             [count] => count.clone(),
             _ => return Err(Problem::Shape("k has to hold one element".to_string())),
         },
     };
-    let is_negative = count.as_constant().is_some_and(|count| count < 0);
-    if is_negative || !builder.formulas.is_at_most(&count, &own[axis]) {
-        let left = own[axis].clone().minus(&count);
-        builder.formulas.require(&left, "what TopK leaves")?;
-        return Err(Problem::Shape(format!("a number of elements that axis {axis} does not have")));
+    if let (Some(count), Some(extent)) = (count.as_constant(), own[axis].as_constant())
+        && !(0..=extent).contains(&count)
+    {
+        return Err(Problem::Shape(format!("{count} of the {extent} elements along axis {axis}")));
     }
+    let what = format!("the number of elements that {} takes", builder.node());
+    let count = builder.formulas.bounded(&count, &own[axis], &what)?;
     let mut shape = own.clone();
     shape[axis] = count.clone();
     if shape.iter().any(|extent| extent.as_constant() == Some(0)) {

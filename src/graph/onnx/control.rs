@@ -113,14 +113,18 @@ impl<'a> Import<'a> {
         Ok(last)
     }
 
-    /// The greatest number of iterations, which has to be known or follow from extents; `None`: there is no
-    /// bound.
-    fn trips(&self, node: &'a NodeProto, tensor: Option<TensorId>) -> Result<Option<Index>, ImportError> {
+    /// The greatest number of iterations, which may be computed; `None`: there is no bound.
+    fn trips(&mut self, node: &'a NodeProto, tensor: Option<TensorId>) -> Result<Option<Index>, ImportError> {
         let Some(tensor) = tensor else { return Ok(None) };
-        match self.builder.integer_formulas(tensor).as_deref() {
-            Some([value]) => Ok(Some(value.clone())),
-            Some(_) => Err(problem_of(node, Problem::Shape("its number of iterations is no single value".to_string()))),
-            None => Err(problem_of(node, Problem::NotConstant(0))),
+        self.enter(node);
+        let found = match self.builder.integer_formulas(tensor) {
+            Some(found) => Ok(found),
+            None if self.builder.is_in_block() => Err(Problem::NotConstant(0)),
+            None => self.builder.read(tensor, 1),
+        };
+        match found.map_err(|problem| problem_of(node, problem))?.as_slice() {
+            [value] => Ok(Some(value.clone())),
+            _ => Err(problem_of(node, Problem::Shape("its number of iterations is no single value".to_string()))),
         }
     }
 
