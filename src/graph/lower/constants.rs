@@ -1,6 +1,7 @@
 //! Operators whose results are known while the network is compiled.
 
 use super::builder::Builder;
+use super::known::whole_numbers;
 use super::math::{add, float, literal, load, maximum, multiply, subtract, var};
 use super::operator::{Attribute, Operator, Problem};
 use crate::graph::TensorData;
@@ -76,15 +77,9 @@ pub fn shape(builder: &mut Builder, op: &Operator) -> Result<Vec<TensorId>, Prob
 /// Start, limit and step where some are formulas.
 fn range_in_run(builder: &mut Builder, op: &Operator) -> Result<TensorId, Problem> {
     let dtype = builder.dtype(op.input(0)?);
-    let is_known = |builder: &Builder, position: usize| -> Result<bool, Problem> {
-        Ok(builder.integer_formulas(op.input(position)?).is_some())
-    };
-    if !(is_known(builder, 0)? && is_known(builder, 1)? && is_known(builder, 2)?) {
-        return range_of_data(builder, op, dtype);
-    }
     let mut bounds = Vec::new();
     for position in 0..3 {
-        let own = builder.formulas_input(op, position)?;
+        let Some(own) = whole_numbers(builder, op.input(position)?) else { return range_of_data(builder, op, dtype) };
         let [own] = own.as_slice() else { return Err(Problem::NotConstant(position)) };
         if own.offset().unsigned_abs() >= 1 << 40 {
             return Err(Problem::TooLarge(vec![own.offset()]));

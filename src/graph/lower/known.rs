@@ -13,6 +13,8 @@ use crate::workload::{DType, Expr, Index, Interval, TensorId};
 
 /// Most elements of a tensor whose elements are formulas.
 const MAX_ELEMENTS: usize = 64;
+/// Whole numbers below this are floats of 32 bits.
+const MAX_FLOAT: i64 = 1 << 24;
 /// Exclusive bound of constants that formulas are made with.
 const MAX_CONSTANT: u64 = 1 << 40;
 
@@ -70,7 +72,10 @@ impl Builder {
 
 fn constant_of(shape: Vec<i64>, dtype: DType, values: &[i64]) -> TensorData {
     let mut bytes = Vec::new();
-    values.iter().for_each(|value| crate::workload::put_integer(dtype, *value, &mut bytes));
+    values.iter().for_each(|value| match dtype.is_float() {
+        true => crate::workload::put_real(dtype, *value as f64, &mut bytes),
+        false => crate::workload::put_integer(dtype, *value, &mut bytes),
+    });
     TensorData { shape, dtype, bytes: bytes.into() }
 }
 
@@ -157,7 +162,7 @@ fn computed(builder: &mut Builder, op: &Operator, inputs: &[TensorId]) -> Result
             let fits = |formula: &Index| formula.offset().unsigned_abs() < MAX_CONSTANT;
             own.len() <= MAX_ELEMENTS && own.iter().all(fits)
         };
-        match builder.integer_formulas(*tensor).filter(is_small) {
+        match whole_numbers(builder, *tensor).filter(is_small) {
             Some(own) => elements.push(own),
             None => return Ok(None),
         }
@@ -165,7 +170,16 @@ fn computed(builder: &mut Builder, op: &Operator, inputs: &[TensorId]) -> Result
     let dtype = builder.dtype(inputs[0]);
     if op.kind == "Cast" {
         let to = op.optional_int("to")?.and_then(DType::from_onnx);
-        let Some(to) = to.filter(|to| matches!(to, DType::I64 | DType::I32)) else { return Ok(None) };
+        let is_exact = |formula: &Index| {
+            let range = builder.formulas.range_of(formula);
+            range.is_some_and(|range| -MAX_FLOAT < range.low && range.high < MAX_FLOAT)
+        };
+        let to = to.filter(|to| match to {
+            DType::I64 | DType::I32 => true,
+            DType::F32 | DType::F64 => elements[0].iter().all(is_exact),
+            _ => false,
+        });
+        let Some(to) = to else { return Ok(None) };
         let shape = builder.shape(inputs[0]);
         return Ok(Some(vec![builder.known_tensor(shape, to, elements.remove(0))?]));
     }
@@ -193,12 +207,29 @@ fn computed(builder: &mut Builder, op: &Operator, inputs: &[TensorId]) -> Result
     let mut values = Vec::new();
     for place in 0..operands.first().map_or(0, Vec::len) {
         let own: Vec<Index> = operands.iter().filter_map(|elements| elements.get(place).cloned()).collect();
-        match combined(builder, &op.kind, &own)? {
+        let value = match (dtype.is_float(), op.kind.as_str()) {
+            // of whole numbers
+            (true, "Floor" | "Ceil" | "Round") => own.first().cloned(),
+            // quotients of floats are none
+            (true, "Div" | "Mod") => None,
+            (_, kind) => combined(builder, kind, &own)?,
+        };
+        match value {
             Some(value) => values.push(value),
             None => return Ok(None),
         }
     }
     Ok(Some(vec![builder.known_tensor(shape, result, values)?]))
+}
+
+/// The elements of a small tensor as formulas, if it is sure that they are whole numbers.
+pub(super) fn whole_numbers(builder: &Builder, tensor: TensorId) -> Option<Vec<Index>> {
+    if let Some(known) = builder.integer_formulas(tensor) {
+        return Some(known);
+    }
+    let data = builder.data(tensor).filter(|data| data.elements() <= MAX_ELEMENTS as i64)?;
+    let whole = |value: f64| (value.fract() == 0.0 && value.abs() < MAX_FLOAT as f64).then_some(value as i64);
+    data.to_f64().into_iter().map(|value| Some(Index::constant(whole(value)?))).collect()
 }
 
 fn is_comparison(kind: &str) -> bool {
