@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
 use super::error::ArtifactError;
-use super::formula::{Computed, CompiledSymbol, Formula};
+use super::formula::{CompiledSymbol, Computed, Formula};
 use super::weights::hex;
 use crate::codegen;
 use crate::files;

@@ -189,8 +189,14 @@ impl Program {
             dtype: new.dtype,
         };
         let sizes = vec![outer, length.clone(), added, Index::constant(capacity), block];
-        let call =
-            LibraryCall { routine, sizes, inputs: vec![before, behind], outputs: vec![after], count: None, node: node.clone() };
+        let call = LibraryCall {
+            routine,
+            sizes,
+            inputs: vec![before, behind],
+            outputs: vec![after],
+            count: None,
+            node: node.clone(),
+        };
         self.steps.splice(at..=at, [Step::Stage(ProgramStage { stage, node }), Step::Library(call)]);
         Ok(Appended { axis, before: length, after: grown, rows })
     }

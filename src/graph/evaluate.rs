@@ -69,7 +69,8 @@ impl Program {
             let number = counting.outputs.last().and_then(|tensor| values[tensor.0 as usize].as_ref());
             let number = number.and_then(TensorData::integers).and_then(|found| found.first().copied());
             counts.extend(counting.count.zip(number));
-            extents = self.symbols.recounted(&extents, &counts).ok_or_else(|| EvaluateError::Count(counting.node.clone()))?;
+            extents =
+                self.symbols.recounted(&extents, &counts).ok_or_else(|| EvaluateError::Count(counting.node.clone()))?;
             fixed = self.at(&extents);
             for output in &counting.outputs {
                 let shape = fixed.tensor(*output).shape.clone();

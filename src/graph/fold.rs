@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::evaluate::evaluate_stage;
-use super::{step, Program, State, Step, Symbols, TensorData};
+use super::{Program, State, Step, Symbols, TensorData, step};
 use crate::workload::{DType, Expr, Index, Interval, Stage, TensorId, Var, row_major_strides};
 
 /// A result of so few elements is always stored.
@@ -177,7 +177,12 @@ impl Counting<'_> {
 }
 
 /// The steps that write what is live, last ones first looked at; what they name becomes live.
-fn live_steps(program: &Program, counting: &Counting<'_>, steps: Vec<Step>, live: &mut BTreeSet<TensorId>) -> Vec<Step> {
+fn live_steps(
+    program: &Program,
+    counting: &Counting<'_>,
+    steps: Vec<Step>,
+    live: &mut BTreeSet<TensorId>,
+) -> Vec<Step> {
     let mut kept = Vec::new();
     for mut step in steps.into_iter().rev() {
         let is_live = |tensor: &TensorId| live.contains(tensor) && program.data[tensor.0 as usize].is_none();

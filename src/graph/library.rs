@@ -34,7 +34,7 @@ pub enum Routine {
     /// Data `[outer, capacity, block]` and rows `[outer, rows, block]`: the data with these rows from row
     /// `first` on. Networks have both data in the same memory, so that only rows are written.
     Append { outer: i64, first: i64, rows: i64, capacity: i64, block: i64, dtype: DType },
-    /// Data `[elements]`, for a tensor of another shape. Networks have both in the same memory where they can.
+    /// Data `[elements]`, for a tensor of another shape. Networks have both in the same memory if they can.
     Copy { elements: i64, dtype: DType },
     /// A number in i64, as what is counted: at most `most`.
     Read { most: i64 },
@@ -47,9 +47,10 @@ pub enum Routine {
     /// Boxes `[batch, boxes, 4]` and scores `[batch, classes, boxes]` in f32; how many boxes of a class are
     /// kept, one element of i64; the overlap that is tolerated and the score that has to be exceeded, one
     /// element of f32 each: `[selected, 3]` in i64 of batch, class and box, class by class and the highest
-    /// score first, at most `most` of each; memory of no meaning, `[boxes]` in i64; and their number. A box is left out that overlaps one before it by more than the tolerance, as a share of their
-    /// union. Corners of boxes are opposite ones, y before x; or `centred`, and the centre's x and y come
-    /// before width and height.
+    /// score first, at most `most` of each; memory of no meaning, `[boxes]` in i64; and their number. A box
+    /// is left out that overlaps one before it by more than the tolerance, as a share of their union. Corners
+    /// of boxes are opposite ones, y before x; or `centred`, and the centre's x and y come before width and
+    /// height.
     NonMaxSuppression { batch: i64, classes: i64, boxes: i64, most: i64, centred: bool },
 }
 
@@ -191,7 +192,10 @@ impl Routine {
             (Routine::Unique { rows, length, sorted, dtype }, [data]) => {
                 unique(data, [*rows as usize, *length as usize], *sorted, *dtype)
             }
-            (Routine::NonMaxSuppression { batch, classes, boxes, most, centred }, [places, scores, kept, overlap, least]) => {
+            (
+                Routine::NonMaxSuppression { batch, classes, boxes, most, centred },
+                [places, scores, kept, overlap, least],
+            ) => {
                 let kept = kept.first_chunk().copied().map_or(0, i64::from_le_bytes).clamp(0, *most);
                 let sizes = [*batch, *classes, *boxes, kept, *most].map(|size| size as usize);
                 let scores = Scores { values: &floats(scores), least: first_float(least) };

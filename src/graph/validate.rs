@@ -188,7 +188,8 @@ impl Program {
             let symbol = self.symbols.list.get(number);
             symbol.is_some_and(|symbol| matches!(symbol.origin, Origin::Count { .. }))
         };
-        let counts_fit = count.is_some() == routine.counts() && count.is_none_or(is_counted);
+        // where all values are given, results are as many as there may be
+        let counts_fit = count.is_none_or(|symbol| routine.counts() && is_counted(symbol));
         let tensors_fit = described(inputs) == routine.inputs() && described(outputs) == routine.outputs();
         match tensors_fit && sizes_fit() && counts_fit {
             true => Ok(()),

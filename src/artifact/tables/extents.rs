@@ -255,9 +255,10 @@ pub(super) fn extents(text: &mut String, tables: &ExtentTables) -> Result<&'stat
         format!("\t.quad {}, {}, {numbers}, {}", choice.region, choice.first_number, choice.points.len())
     });
     table(text, "choices", rows);
-    let rows = tables.countings.iter().map(|Counting { call, symbol, argument }| {
-        format!("\t.quad {call}, {symbol}, {argument}")
-    });
+    let rows = tables
+        .countings
+        .iter()
+        .map(|Counting { call, symbol, argument }| format!("\t.quad {call}, {symbol}, {argument}"));
     table(text, "countings", rows);
     let least = |extents: &[Extent]| -> Vec<String> {
         extents.iter().map(|extent| format!("\t.quad {}", extent.least)).collect()
@@ -289,9 +290,10 @@ pub(super) fn extents(text: &mut String, tables: &ExtentTables) -> Result<&'stat
         let counts = tables.symbols.counts_in(&requirements[number].formula);
         tables.countings.iter().rposition(|counting| counts.contains(&counting.symbol)).map_or(-1, |at| at as i64)
     };
-    let rows = required.iter().enumerate().map(|(number, (first, end))| {
-        format!("\t.quad .Lwhat{number}, {first}, {end}, {}", counting(number))
-    });
+    let rows = required
+        .iter()
+        .enumerate()
+        .map(|(number, (first, end))| format!("\t.quad .Lwhat{number}, {first}, {end}, {}", counting(number)));
     table(text, "requirements", rows);
     put(text, format_args!("{LABEL}:"));
     let ExtentTables { blocks, parameters, shifts, choices, .. } = tables;

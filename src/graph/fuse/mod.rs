@@ -371,8 +371,7 @@ impl<'p> Fusion<'p> {
     /// The groups that write what a stage reads, or count how far it goes.
     fn producers(&self, stage: &Stage) -> BTreeSet<usize> {
         let filled = loads(stage).into_iter().flat_map(|tensor| self.prepared.filled_by(tensor));
-        let mut producers: BTreeSet<usize> =
-            filled.filter_map(|tensor| self.group_of.get(&tensor).copied()).collect();
+        let mut producers: BTreeSet<usize> = filled.filter_map(|tensor| self.group_of.get(&tensor).copied()).collect();
         if !self.counted_by.is_empty() {
             stage.for_each_formula(&mut |formula| producers.extend(self.counting_groups(formula)));
         }

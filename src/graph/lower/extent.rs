@@ -81,6 +81,24 @@ impl Builder {
         }
     }
 
+    /// An extent is no more than another.
+    ///
+    /// # Errors
+    /// `misfit` where both are fixed and it is more, [`Problem::Shape`] where it may be in a run.
+    pub(super) fn fit_into(
+        &mut self,
+        part: &Index,
+        whole: &Index,
+        misfit: impl Fn() -> Problem,
+    ) -> Result<(), Problem> {
+        match (part.as_constant(), whole.as_constant()) {
+            (Some(part), Some(whole)) if part <= whole => Ok(()),
+            (Some(_), Some(_)) => Err(misfit()),
+            _ if self.formulas.is_at_most(part, whole) => Ok(()),
+            _ => self.formulas.require(&whole.clone().minus(part), "what is left of an extent"),
+        }
+    }
+
     /// The operands of a matrix product fit one another: the depth, and the dimensions before, which
     /// broadcast.
     ///

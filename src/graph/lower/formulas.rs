@@ -282,12 +282,25 @@ impl Formulas {
     /// # Errors
     /// [`Problem::TooLarge`].
     pub(super) fn greater(&mut self, x: &Index, y: &Index) -> Result<Index, Problem> {
-        let least = |formula: &Index| self.range_of(formula).map_or(i64::MIN, |range| range.low);
         match (self.is_at_most(y, x), self.is_at_most(x, y)) {
-            // a symbol of its own where its parts do not say how far it goes
-            (true, _) if least(x) >= least(y) => Ok(x.clone()),
-            (_, true) if least(y) >= least(x) => Ok(y.clone()),
+            (true, _) => Ok(x.clone()),
+            (_, true) => Ok(y.clone()),
             _ => self.derived(Origin::Maximum(x.clone().min(y.clone()), x.clone().max(y.clone()))),
+        }
+    }
+
+    /// The greater of a formula and 0, as one whose parts say that it is not negative: else a symbol of its
+    /// own.
+    ///
+    /// # Errors
+    /// [`Problem::TooLarge`].
+    pub(super) fn natural(&mut self, formula: &Index) -> Result<Index, Problem> {
+        let zero = Index::constant(0);
+        let greater = self.greater(formula, &zero)?;
+        let greater = self.simple(&greater);
+        match self.range_of(&greater) {
+            Some(range) if range.low < 0 => self.derived(Origin::Maximum(zero, greater)),
+            _ => Ok(greater),
         }
     }
 

@@ -107,10 +107,13 @@ pub fn gather_elements(builder: &mut Builder, op: &Operator) -> Result<Vec<Tenso
     check_index_type(builder, 1, places)?;
     let (own, extents) = (builder.extents(input), builder.extents(places));
     let axis = normal_axis(op.int("axis", 0)?, own.len())?;
-    let reaches = |d: usize| d == axis || builder.formulas.is_at_most(&extents[d], &own[d]);
-    if extents.len() != own.len() || !(0..own.len()).all(reaches) {
-        let (own, shape) = (builder.shape(input), builder.shape(places));
-        return Err(Problem::Shape(format!("indices of shape {shape:?} do not fit {own:?}")));
+    let shapes = (builder.shape(places), builder.shape(input));
+    let misfit = || Problem::Shape(format!("indices of shape {:?} do not fit {:?}", shapes.0, shapes.1));
+    if extents.len() != own.len() {
+        return Err(misfit());
+    }
+    for d in (0..own.len()).filter(|d| *d != axis) {
+        builder.fit_into(&extents[d], &own[d], misfit)?;
     }
     if !builder.shape(places).contains(&0) {
         check_not_empty(builder, input)?;

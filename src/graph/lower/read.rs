@@ -114,7 +114,8 @@ fn moved(builder: &Builder, stage: &Stage, place: i64) -> Option<Found> {
             Expr::Load { tensor, indices } => {
                 let is_integer = matches!(builder.dtype(*tensor), DType::I64 | DType::I32);
                 let strides = row_major_strides(&builder.shape(*tensor));
-                let places = indices.iter().zip(strides).map(|(index, stride)| index.as_constant()?.checked_mul(stride));
+                let places =
+                    indices.iter().zip(strides).map(|(index, stride)| index.as_constant()?.checked_mul(stride));
                 let place = places.sum::<Option<i64>>()?;
                 return is_integer.then_some(Found::Element(*tensor, place));
             }

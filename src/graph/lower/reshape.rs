@@ -1,9 +1,9 @@
 //! The same elements under another shape.
 //!
 //! Where extents are known only when the network runs, dimensions are matched in groups whose products are
-//! equal, from left to right. In a group of fixed extents any shape becomes any other, by indices; where one is
-//! known only when it runs, it has to be the first of its group, so that strides are numbers. What is left is
-//! the same memory under another name.
+//! equal, from left to right. In a group of fixed extents any shape becomes any other, by indices; where one
+//! is known only when it runs, it has to be the first of its group, so that strides are numbers. What is left
+//! is the same memory under another name.
 
 use super::builder::{Builder, flat_index, unflatten};
 use super::math::{load, var, vars};

@@ -39,10 +39,19 @@ pub fn scatter_elements(builder: &mut Builder, op: &Operator) -> Result<Vec<Tens
     let [data, places, updates] = operands(builder, op)?;
     let (own, over) = (builder.extents(data), builder.extents(places));
     let axis = normal_axis(op.int("axis", 0)?, own.len())?;
-    let reaches = |d: usize| d == axis || builder.formulas.is_at_most(&over[d], &own[d]);
-    if over.len() != own.len() || !(0..own.len()).all(reaches) || builder.extents(updates) != over {
-        let [data, places, updates] = [data, places, updates].map(|tensor| builder.shape(tensor));
-        return Err(Problem::Shape(format!("indices of {places:?} and updates of {updates:?} do not fit {data:?}")));
+    let shapes = [data, places, updates].map(|tensor| builder.shape(tensor));
+    let misfit = || {
+        let [data, places, updates] = &shapes;
+        Problem::Shape(format!("indices of {places:?} and updates of {updates:?} do not fit {data:?}"))
+    };
+    if over.len() != own.len() || builder.rank(updates) != own.len() {
+        return Err(misfit());
+    }
+    for d in 0..own.len() {
+        builder.unify_dimensions((updates, d), (places, d), misfit)?;
+        if d != axis {
+            builder.fit_into(&over[d], &own[d], misfit)?;
+        }
     }
     let mut indices: Vec<Expr> = vars(0, own.len()).into_iter().map(Expr::Index).collect();
     indices[axis] = Expr::Index(place_in(builder, places, vars(0, own.len()), &own[axis]));

@@ -74,7 +74,7 @@ fn part(builder: &mut Builder, own: &Index, start: &Index, end: &Index, step: i6
     let start = clamped(builder, own, start, least)?;
     let end = clamped(builder, own, end, least)?;
     let length = if step > 0 { end.minus(&start) } else { start.clone().minus(&end) };
-    let length = builder.formulas.greater(&length, &Index::constant(0))?;
+    let length = builder.formulas.natural(&length)?;
     let extent = builder.formulas.simple(&length.plus_constant(size - 1).floor_div(size));
     Ok(Part { start, step, extent })
 }

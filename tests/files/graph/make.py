@@ -249,7 +249,7 @@ def refused():
     yield "duplicate_value", model([node("Relu", "x", "y", "first"), node("Neg", "x", "y", "second")], x, y, {})
     yield "duplicate_input", model([node("Relu", "x", "x")], x, y, {})
     yield "unsupported", model(
-        [node("NonZero", "x", "a"), helper.make_node("Attention", ["x"], ["b"], "fused", domain="com.example"),
+        [node("SequenceConstruct", "x", "a"), helper.make_node("Attention", ["x"], ["b"], "fused", domain="com.example"),
          node("Loop", "x", "c"), node("Relu", "x", "y")], x, y, {})
     yield "huge_average", model([node("AveragePool", "x", "y", kernel_shape=[3], pads=[1, 1])], *image(1, 1, 10 ** 9), {})
     yield "huge_dim", model(relu, {"x": (TensorProto.FLOAT, [2 ** 62, 2 ** 62])}, y, {})
@@ -354,9 +354,10 @@ def refused_operations():
     asked = {**x, "c": (TensorProto.BOOL, [])}
     yield "branches_of_two_shapes", model([node("If", "c", "y", then_branch=same, else_branch=other)], asked, y, {})
     yield "branch_with_what_is_unsupported", model(
-        [node("If", "c", "y", then_branch=body([node("NonZero", "x", "t")], {}, {"t": tail["t"]}), else_branch=same)], x, y, {"c": np.bool_(True)})
+        [node("If", "c", "y", then_branch=body([node("SequenceConstruct", "x", "t")], {}, {"t": tail["t"]}), else_branch=same)], x, y, {"c": np.bool_(True)})
     yield "loop_without_end", model([helper.make_node("Loop", ["", "", "x"], ["y"], "endless", body=step)], x, y, {})
-    yield "loop_of_run_time", model([helper.make_node("Loop", ["n", "", "x"], ["y"], "some", body=step)], {**x, "n": (TensorProto.INT64, [])}, y, {})
+    some = body([helper.make_node("Loop", ["n", "", "x"], ["t"], "some", body=step)], {}, {"t": tail["t"]})
+    yield "loop_of_run_time", model([node("If", "c", "y", then_branch=some, else_branch=same)], {**asked, "n": (TensorProto.INT64, [])}, y, {})
     inner = body([on, helper.make_node("Loop", ["n", "", "s"], ["t"], "inner", body=step)], head, tail)
     yield "long_loop_in_a_long_one", model([helper.make_node("Loop", ["n", "", "x"], ["y"], "outer", body=inner)], x, y, long)
     yield "loop_that_grows", model([helper.make_node("Loop", ["n", "", "x"], ["y"], body=body([on, node("Concat", "s s", "t", axis=0)], head, tail))], x, y, long)
@@ -372,7 +373,7 @@ def refused_operations():
 
 # kinds of `tests/control_flow.py`, and the numbers of networks that are kept
 OPERATIONS = {"lstm": [2, 3], "gru": [1, 5], "rnn": [0], "if": [0], "loop": [0, 1], "while": [0], "scan": [0, 5], "top_k": [0], "scatter": [0, 1, 2], "function": [0],
-              "inside": [1]}
+              "inside": [1], "non_zero": [3, 4], "unique": [0, 1], "compress": [0], "boxes": [0], "computed": [0]}
 
 
 def operations():
@@ -381,7 +382,7 @@ def operations():
 
     for kind, numbers in OPERATIONS.items():
         for number in numbers:
-            control_flow.network(kind, seed=2, number=number).write(HERE / "networks" / f"{kind}_{number}")
+            control_flow.network(kind, seed=2, number=number).write(HERE / "networks" / f"{kind}_{number}", is_open=False)
 
 
 def main():
