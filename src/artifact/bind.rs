@@ -142,7 +142,7 @@ pub fn bind(network: &Network, versions: &[Vec<&Nest>]) -> Result<Bound, Artifac
         conditions.into_iter().map(|found| found.map(|(at, entry)| place(entry, Some(at)))).collect();
     if let Some(tables) = &mut extents {
         tables.shifts = extents::shifts(network, &arguments, &conditions);
-        extents::number_countings(&mut tables.countings, network, &arguments);
+        tables.countings = extents::countings(network, &arguments);
     }
     let Ports { inputs, outputs, states, .. } = ports;
     Ok(Bound { inputs, outputs, states, memory, weights, packs, arguments, conditions, extents })

@@ -9,7 +9,7 @@ use super::manifest::RunTimeExtent;
 use super::memory;
 pub(super) use super::tables::PortExtents;
 use super::tables::{Argument, Choice, Counting, Extent, ExtentTables, Shift, TableBlock};
-use crate::graph::{Binding, Call, Network, NetworkBuffer, Region, RegionKind, RunTime};
+use crate::graph::{Binding, Network, NetworkBuffer, Region, RegionKind, RunTime};
 use crate::workload::{Index, Interval, Parameter, Var};
 
 /// An intermediate in the arena: its buffer, and the calls that need it.
@@ -44,7 +44,7 @@ pub(super) fn tables(
         counts: network.regions.iter().map(count).collect(),
         shifts: Vec::new(),
         choices: choices(network),
-        countings: countings(network),
+        countings: Vec::new(),
     };
     Ok((tables, block_of))
 }
@@ -69,18 +69,16 @@ pub(super) fn rooms(network: &Network, buffer: &NetworkBuffer) -> Vec<Extent> {
     extents(network, buffer).into_iter().map(room).collect()
 }
 
-/// The calls that count; where their arguments are among all is known when these are ([`number_countings`]).
-fn countings(network: &Network) -> Vec<Counting> {
-    let counting = |(call, about): (usize, &Call)| Some(Counting { call, symbol: about.count?, argument: 0 });
-    network.calls.iter().enumerate().filter_map(counting).collect()
-}
-
-/// Finds the arguments that hold what is counted.
-pub(super) fn number_countings(countings: &mut [Counting], network: &Network, arguments: &[Vec<Argument>]) {
-    for counting in countings {
-        let before: usize = arguments[..counting.call].iter().map(Vec::len).sum();
-        counting.argument = before + network.calls[counting.call].arguments.len().saturating_sub(1);
+/// The calls that count; `arguments` are those of all calls.
+pub(super) fn countings(network: &Network, arguments: &[Vec<Argument>]) -> Vec<Counting> {
+    let (mut found, mut first) = (Vec::new(), 0);
+    for (call, (about, own)) in network.calls.iter().zip(arguments).enumerate() {
+        // the count is the last of what the routine takes and gives
+        let argument = first + about.arguments.len().saturating_sub(1);
+        found.extend(about.count.map(|symbol| Counting { call, symbol, argument }));
+        first += own.len();
     }
+    found
 }
 
 fn range(network: &Network, formula: &Index) -> Option<Interval> {

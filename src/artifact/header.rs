@@ -114,10 +114,13 @@ const RUN_TIME: Extents = Extents {
  * on their rows is computed anew before the next run. Returns as @NAME@_create does. */
 int @NAME@_set_extents(@NAME@_model *model, const int64_t *const *shapes);
 
-/* Writes the extents that an output has in these runs: as many as its rank. Arrays hold that many elements, and no gaps. */
+/* Writes the extents that an output has in these runs: as many as its rank. Arrays hold that many elements, and no gaps. Where extents
+ * depend on data, they are what they can be at most, which arrays have to hold, and after a run what they are, until extents are set
+ * again. */
 int @NAME@_output_shape(@NAME@_model *model, size_t number, int64_t *shape);
 
-/* Why the last call of @NAME@_set_extents failed, with input, axis and range; empty where it did not. Valid until the next call. */
+/* Why the last call of @NAME@_set_extents failed, with input, axis and range, or a run that found more than the network takes; empty
+ * where none did. Valid until the next call. */
 const char *@NAME@_message(@NAME@_model *model);
 ",
     least: "

@@ -255,16 +255,7 @@ impl Model {
         let addresses: Vec<*const i64> = shapes.iter().map(|shape| shape.as_ptr()).collect();
         // SAFETY: the handle is alive, and there are as many arrays as inputs, with as many extents as their
         // ranks, which the manifest and the library agree about.
-        match unsafe { (extents.set)(self.handle, addresses.as_ptr()) } {
-            0 => Ok(()),
-            STATUS_BAD_EXTENTS => {
-                // SAFETY: the message is a string that lives until extents are set again, and models are not
-                // shared between threads.
-                let message = unsafe { CStr::from_ptr((extents.message)(self.handle)) };
-                Err(ArtifactError::Input(message.to_string_lossy().into_owned()))
-            }
-            refused => Err(self.error(refused)),
-        }
+        self.checked(unsafe { (extents.set)(self.handle, addresses.as_ptr()) })
     }
 
     /// Computes all outputs.
@@ -283,6 +274,12 @@ impl Model {
     }
 
     fn error(&self, status: c_int) -> ArtifactError {
+        if let (STATUS_BAD_EXTENTS, Some(extents)) = (status, &self.extents) {
+            // SAFETY: the message is a string that lives until the next call, and models are not shared
+            // between threads.
+            let message = unsafe { CStr::from_ptr((extents.message)(self.handle)) };
+            return ArtifactError::Input(message.to_string_lossy().into_owned());
+        }
         // SAFETY: the function returns a string that lives as long as the library, for every number.
         let text = unsafe { CStr::from_ptr((self.error_string)(status)) };
         ArtifactError::Machine(text.to_string_lossy().into_owned())

@@ -1,9 +1,10 @@
 //! Computing what depends on constants only, and dropping what no output needs.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 use super::evaluate::evaluate_stage;
-use super::{Program, State, Step, Symbols, TensorData, step};
+use super::step::Counting;
+use super::{Program, State, Step, Symbols, TensorData};
 use crate::workload::{DType, Expr, Index, Interval, Stage, TensorId, Var, row_major_strides};
 
 /// A result of so few elements is always stored.
@@ -141,7 +142,7 @@ fn nodes(value: &Expr) -> usize {
 /// stay.
 pub fn remove_dead(program: &mut Program) {
     let steps = std::mem::take(&mut program.steps);
-    let counting = Counting { symbols: &program.symbols, tensors: step::counted_by(&steps) };
+    let counting = Counting::of(&program.symbols, &steps);
     let mut live: BTreeSet<TensorId> = program.outputs.iter().map(|(_, tensor)| *tensor).collect();
     for (_, tensor) in &program.outputs {
         program.tensor(*tensor).extents.iter().for_each(|(_, formula)| live.extend(counting.tensors_of(formula)));
@@ -160,20 +161,6 @@ pub fn remove_dead(program: &mut Program) {
     program.tensors = live.iter().map(|tensor| program.tensors[tensor.0 as usize].clone()).collect();
     program.data = live.iter().map(|tensor| program.data[tensor.0 as usize].take()).collect();
     program.inputs.iter_mut().chain(&mut program.outputs).for_each(|(_, tensor)| *tensor = rename(*tensor));
-}
-
-/// What calls count.
-struct Counting<'s> {
-    symbols: &'s Symbols,
-    /// By symbol, what holds the count.
-    tensors: BTreeMap<usize, TensorId>,
-}
-
-impl Counting<'_> {
-    /// What holds the counts that a formula depends on.
-    fn tensors_of(&self, formula: &Index) -> impl Iterator<Item = TensorId> {
-        self.symbols.counts_in(formula).into_iter().filter_map(|symbol| self.tensors.get(&symbol).copied())
-    }
 }
 
 /// The steps that write what is live, last ones first looked at; what they name becomes live.

@@ -15,8 +15,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::ProgramStage;
 use super::library::Routine;
+use super::{ProgramStage, Symbols};
 use crate::workload::{Index, TensorId};
 
 /// One step of a program.
@@ -112,13 +112,31 @@ pub struct Collected {
     pub reversed: bool,
 }
 
-/// By symbol, the tensor that holds what a call counts.
-pub fn counted_by(steps: &[Step]) -> BTreeMap<usize, TensorId> {
-    let counting = steps.iter().filter_map(|step| match step {
-        Step::Library(call) => call.count.zip(call.outputs.last().copied()),
-        _ => None,
-    });
-    counting.collect()
+/// What calls count.
+#[derive(Debug)]
+pub struct Counting<'s> {
+    symbols: &'s Symbols,
+    /// By symbol, what holds the count.
+    tensors: BTreeMap<usize, TensorId>,
+}
+
+impl Counting<'_> {
+    pub fn of<'s>(symbols: &'s Symbols, steps: &[Step]) -> Counting<'s> {
+        let counted = steps.iter().filter_map(|step| match step {
+            Step::Library(call) => call.count.zip(call.outputs.last().copied()),
+            _ => None,
+        });
+        Counting { symbols, tensors: counted.collect() }
+    }
+
+    /// What holds the counts that a formula depends on.
+    pub fn tensors_of(&self, formula: &Index) -> Vec<TensorId> {
+        if self.tensors.is_empty() {
+            return Vec::new();
+        }
+        let counts = self.symbols.counts_in(formula).into_iter();
+        counts.filter_map(|symbol| self.tensors.get(&symbol).copied()).collect()
+    }
 }
 
 impl Step {

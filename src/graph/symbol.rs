@@ -379,7 +379,8 @@ impl Program {
         self.symbols.is_empty()
     }
 
-    /// The program where its symbols have these values: one of fixed extents.
+    /// The program where its symbols have these values: one of fixed extents. Results that are counted are as
+    /// many as the values say, whatever is found: [`Program::evaluate`] takes what is.
     #[must_use]
     pub fn at(&self, values: &[i64]) -> Program {
         let mut fixed = self.clone();
@@ -418,4 +419,34 @@ fn set(step: &mut Step, values: &[i64]) {
         Step::If(_) => {}
     }
     step.blocks_mut().into_iter().flatten().for_each(|inner| set(inner, values));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Memory is laid out for the most that a count can be: only what grows with it may follow it.
+    #[test]
+    fn what_does_not_grow_with_counts_is_told_apart() {
+        let mut symbols = Symbols::default();
+        let range = Parameter { low: 0, high: 9 };
+        let n = Index::var(symbols.add(Symbol::new("n", range, Origin::Axis { input: 0, axis: 0 })));
+        let count = Index::var(symbols.add(Symbol::new("c", range, Origin::Count { most: n.clone() })));
+        let left = n.clone().minus(&count);
+        let natural = Origin::Maximum(Index::constant(0), left.clone());
+        let natural = Index::var(symbols.add(Symbol::new("left", range, natural)));
+        let least = Origin::Minimum(count.clone(), Index::constant(3));
+        let least = Index::var(symbols.add(Symbol::new("few", range, least)));
+        let quotient = Origin::Quotient(n.clone(), count.clone());
+        let quotient = Index::var(symbols.add(Symbol::new("each", range, quotient)));
+        for grows in [n.clone(), n.clone().times(-1), count.clone().plus(&n), count.clone().floor_div(2), least] {
+            assert!(symbols.grows_with_counts(&grows), "{grows:?}");
+        }
+        for other in [left, natural, quotient, count.clone().modulo(4), count.clone().times(-1)] {
+            assert!(!symbols.grows_with_counts(&other), "{other:?}");
+            assert_eq!(symbols.counts_in(&other), BTreeSet::from([1]));
+        }
+        assert_eq!(symbols.recounted(&[9, 9, 0, 3, 1], &BTreeMap::from([(1, 4)])), Some(vec![9, 4, 5, 3, 2]));
+        assert_eq!(symbols.recounted(&[9, 9, 0, 3, 1], &BTreeMap::from([(1, 10)])), None);
+    }
 }

@@ -1,6 +1,7 @@
 //! Artifacts from end to end: written, loaded here and from C, refused where they are damaged or for another
 //! machine.
 
+mod counted;
 mod extents;
 mod gpus;
 mod states;

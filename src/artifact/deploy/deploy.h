@@ -67,8 +67,8 @@ struct region {
 
 /* What no kernel computes; `graph/library.rs` says what each routine does. */
 enum routine_kind {
-    ROUTINE_TOP_K = 0, ROUTINE_SCATTER = 1, ROUTINE_APPEND = 2, ROUTINE_NON_ZERO = 3, ROUTINE_UNIQUE = 4, ROUTINE_NON_MAX_SUPPRESSION = 5, ROUTINE_COPY = 6,
-    ROUTINE_READ = 7,
+    ROUTINE_TOP_K = 0, ROUTINE_SCATTER = 1, ROUTINE_APPEND = 2, ROUTINE_NON_ZERO = 3, ROUTINE_UNIQUE = 4,
+    ROUTINE_NON_MAX_SUPPRESSION = 5, ROUTINE_COPY = 6, ROUTINE_READ = 7,
 };
 
 struct routine {

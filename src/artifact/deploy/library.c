@@ -234,7 +234,8 @@ static int is_zero(const unsigned char *element, enum type type)
     case TYPE_F32: return (bits & 0x7fffffffu) == 0;
     case TYPE_F16: case TYPE_BF16: return (bits & 0x7fffu) == 0;
     case TYPE_F64: return bits << 1 == 0;
-    case TYPE_I8: case TYPE_U8: case TYPE_BOOL: case TYPE_I16: case TYPE_U16: case TYPE_I32: case TYPE_U32: case TYPE_I64: case TYPE_U64: break;
+    case TYPE_I8: case TYPE_U8: case TYPE_BOOL: case TYPE_I16: case TYPE_U16: case TYPE_I32: case TYPE_U32: case TYPE_I64: case TYPE_U64:
+        break;
     }
     return bits == 0;
 }

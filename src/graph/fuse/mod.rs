@@ -41,7 +41,8 @@ use std::collections::{BTreeMap, BTreeSet, HashSet};
 
 use thiserror::Error;
 
-use super::{Network, Program, Symbols, step};
+use super::step::Counting;
+use super::{Network, Program, Symbols};
 use crate::workload::{Index, Stage, TensorId};
 use cost::{Cost, Reader};
 use group::{Group, Member, inline_members};
@@ -104,9 +105,7 @@ struct Fusion<'p> {
     groups: Vec<Option<Group>>,
     /// The group that writes a tensor.
     group_of: BTreeMap<TensorId, usize>,
-    /// What the extents of a run are, and the tensor that a symbol is counted with.
-    symbols: &'p Symbols,
-    counted_by: BTreeMap<usize, TensorId>,
+    counting: Counting<'p>,
 }
 
 impl<'p> Fusion<'p> {
@@ -118,9 +117,9 @@ impl<'p> Fusion<'p> {
                 None => step.reads().into_iter().for_each(|t| readers[prepared.resolved(t).0 as usize].push(at)),
             }
         }
-        let counted_by = step::counted_by(&prepared.steps);
+        let counting = Counting::of(symbols, &prepared.steps);
         let (waiting, groups, group_of) = (BTreeMap::new(), Vec::new(), BTreeMap::new());
-        Fusion { prepared, readers, waiting, groups, group_of, symbols, counted_by }
+        Fusion { prepared, readers, waiting, groups, group_of, counting }
     }
 
     fn visit(&mut self, at: usize) {
@@ -372,16 +371,14 @@ impl<'p> Fusion<'p> {
     fn producers(&self, stage: &Stage) -> BTreeSet<usize> {
         let filled = loads(stage).into_iter().flat_map(|tensor| self.prepared.filled_by(tensor));
         let mut producers: BTreeSet<usize> = filled.filter_map(|tensor| self.group_of.get(&tensor).copied()).collect();
-        if !self.counted_by.is_empty() {
-            stage.for_each_formula(&mut |formula| producers.extend(self.counting_groups(formula)));
-        }
+        stage.for_each_formula(&mut |formula| producers.extend(self.counting_groups(formula)));
         producers
     }
 
     /// The groups that count what a formula depends on.
     fn counting_groups(&self, formula: &Index) -> Vec<usize> {
-        let counts = self.symbols.counts_in(formula).into_iter().filter_map(|symbol| self.counted_by.get(&symbol));
-        counts.filter_map(|tensor| self.group_of.get(tensor).copied()).collect()
+        let tensors = self.counting.tensors_of(formula).into_iter();
+        tensors.filter_map(|tensor| self.group_of.get(&tensor).copied()).collect()
     }
 
     /// The groups whose tensors a stage reads as they are. The one at the end of the longest chain comes

@@ -2,6 +2,7 @@
 //! elements, boxes. The run-time library finds and counts; extents are formulas of the count.
 
 use super::builder::Builder;
+use super::gather::{place_in, taken};
 use super::math::{load, multiply, subtract, var, vars};
 use super::operator::{Operator, Problem, normal_axis};
 use super::reshape::reshape_to_extents;
@@ -72,20 +73,8 @@ pub fn compress(builder: &mut Builder, op: &Operator) -> Result<Vec<TensorId>, P
     let mut extents = own.clone();
     extents[axis] = builder.extents(places)[0].clone();
     let mut indices = vars(0, own.len());
-    indices[axis] = place_found(load(places, vec![var(axis)]), &own[axis]);
-    let dtype = builder.dtype(input);
-    Ok(vec![builder.map_over(&extents, dtype, load(input, indices))?])
-}
-
-/// A place that a routine found as an index: it is in the dimension, which a proof has to see.
-fn place_found(place: Expr, extent: &Index) -> Index {
-    match extent.as_constant() {
-        Some(extent) => super::math::gathered(place, extent.max(1)),
-        None => {
-            let last = Expr::Index(extent.clone().plus_constant(-1));
-            Index::value(super::math::maximum(super::math::minimum(place, last), Expr::integer(0)))
-        }
-    }
+    indices[axis] = place_in(builder, places, vec![var(axis)], &own[axis]);
+    Ok(vec![taken(builder, input, &extents, indices)?])
 }
 
 /// One of each kind of elements, or of slices along an axis; where the first of it is; of what kind each one
@@ -116,8 +105,8 @@ pub fn unique(builder: &mut Builder, op: &Operator) -> Result<Vec<TensorId>, Pro
     let mut extents = own.clone();
     extents[axis] = builder.extents(first)[0].clone();
     let mut indices = vars(0, own.len());
-    indices[axis] = place_found(load(first, vec![var(axis)]), &own[axis]);
-    let values = builder.map_over(&extents, dtype, load(input, indices))?;
+    indices[axis] = place_in(builder, first, vec![var(axis)], &own[axis]);
+    let values = taken(builder, input, &extents, indices)?;
     Ok(vec![values, first, kind, counts])
 }
 

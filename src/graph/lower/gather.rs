@@ -71,8 +71,7 @@ fn gather_in_run(builder: &mut Builder, input: TensorId, places: TensorId, axis:
     let mut indices = vars(0, axis);
     indices.push(place);
     indices.extend(vars(axis + of_places.len(), own.len() - axis - 1));
-    let dtype = builder.dtype(input);
-    builder.map_over(&extents, dtype, load(input, indices))
+    taken(builder, input, &extents, indices)
 }
 
 /// Where the element of `places` at a point is in a dimension: negative ones count from its end. Others are
@@ -86,6 +85,25 @@ pub(super) fn place_in(builder: &Builder, places: TensorId, at: Vec<Index>, exte
     let place = Expr::select(less(place.clone(), Expr::integer(0)), counted, place);
     let bounded = minimum(place, Expr::Index(extent.clone().plus_constant(-1)));
     Index::value(maximum(bounded, Expr::integer(0)))
+}
+
+/// What is at gathered places of a tensor. Of a dimension that may have no elements, guards say that there
+/// are some where any is read.
+pub(super) fn taken(
+    builder: &mut Builder,
+    input: TensorId,
+    extents: &[Index],
+    indices: Vec<Index>,
+) -> Result<TensorId, Problem> {
+    let dtype = builder.dtype(input);
+    let may_be_empty =
+        |own: &Index| own.as_constant().is_none() && builder.formulas.range_of(own).is_none_or(|range| range.low <= 0);
+    let is_doubtful = indices.iter().zip(builder.extents(input)).any(|(at, own)| at.has_value() && may_be_empty(&own));
+    if !is_doubtful {
+        return builder.map_over(extents, dtype, load(input, indices));
+    }
+    let guards = builder.unproven(input, extents, &indices)?;
+    builder.map_over(extents, dtype, Expr::guard(guards, load(input, indices), literal(dtype, 0.0)))
 }
 
 /// Constant places that a strided part covers. Those that are constant are checked, too.
@@ -120,8 +138,7 @@ pub fn gather_elements(builder: &mut Builder, op: &Operator) -> Result<Vec<Tenso
     }
     let mut indices = vars(0, own.len());
     indices[axis] = place_in(builder, places, vars(0, own.len()), &own[axis]);
-    let dtype = builder.dtype(input);
-    Ok(vec![builder.map_over(&extents, dtype, load(input, indices))?])
+    Ok(vec![taken(builder, input, &extents, indices)?])
 }
 
 /// The last dimension of the places counts the input's dimensions that they index, after the batch
@@ -151,8 +168,7 @@ pub fn gather_nd(builder: &mut Builder, op: &Operator) -> Result<Vec<TensorId>, 
         indices.push(place_in(builder, places, at, &own[batch + d]));
     }
     indices.extend(vars(outer.len(), own.len() - batch - depth));
-    let dtype = builder.dtype(input);
-    Ok(vec![builder.map_over(&extents, dtype, load(input, indices))?])
+    Ok(vec![taken(builder, input, &extents, indices)?])
 }
 
 /// `ReverseSequence`: the first elements of each sequence of a batch, as many as its length says, in reverse.

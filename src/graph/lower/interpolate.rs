@@ -57,11 +57,8 @@ fn lines(builder: &mut Builder, op: &Operator, x: TensorId) -> Result<Vec<OpenLi
         true => Ok(()),
         false => Err(Problem::Shape(format!("{found} scales or sizes cannot resize {} axes", axes.len()))),
     };
-    if let Some(tensor) = op.optional(sizes).filter(|tensor| builder.tensor(*tensor).elements() > 0) {
-        let sizes = match builder.integer_formulas(tensor) {
-            Some(known) => known,
-            None => builder.numbers_input(op, sizes, 1)?,
-        };
+    if op.optional(sizes).is_some_and(|tensor| builder.tensor(tensor).elements() > 0) {
+        let sizes = builder.numbers_input(op, sizes, 1)?;
         count(sizes.len())?;
         if op.text("keep_aspect_ratio_policy", "stretch")? != "stretch" {
             return Err(Problem::Unsupported("resizing to a run-time size that keeps the aspect ratio".to_string()));
