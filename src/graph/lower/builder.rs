@@ -461,6 +461,8 @@ impl Builder {
         let kept_unit = |axis: usize| extents.get(axis) == Some(&1) && !fixed(axis);
         let range = |var: Var| match var.as_parameter() {
             Some(_) => self.formulas.symbol_range(var),
+            // an axis that may not run is no constant: what reads by it has elements only where it runs
+            None if kept_unit(var.0 as usize) => Interval { low: 0, high: 1 },
             None => Interval::below(extents.get(var.0 as usize).copied().unwrap_or(1)),
         };
         stage.value = stage.value.map_indices(&mut |index| index.simplify(&range));

@@ -66,7 +66,7 @@ pub fn compress(builder: &mut Builder, op: &Operator) -> Result<Vec<TensorId>, P
         true => condition,
         false => {
             let length = builder.formulas.lesser(&given, &own[axis])?;
-            builder.map_over(&[length], DType::Bool, load(condition, vars(0, 1)))?
+            super::layout::part_of(builder, condition, 0, &Index::constant(0), &length)?
         }
     };
     let places = places_of_non_zero(builder, condition)?;

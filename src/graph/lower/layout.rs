@@ -347,7 +347,7 @@ fn equal_parts(builder: &mut Builder, extent: &Index, parts: i64) -> Result<Vec<
 }
 
 /// The elements along an axis from a place on.
-fn part_of(
+pub(super) fn part_of(
     builder: &mut Builder,
     input: TensorId,
     axis: usize,
