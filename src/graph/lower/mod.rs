@@ -104,7 +104,15 @@ fn has_double(builder: &Builder, op: &Operator) -> bool {
 fn calls_library(kind: &str) -> bool {
     matches!(
         kind,
-        "TopK" | "Scatter" | "ScatterElements" | "ScatterND" | "MaxUnpool" | "NonZero" | "Compress" | "Unique"
+        "TopK"
+            | "Scatter"
+            | "ScatterElements"
+            | "ScatterND"
+            | "MaxUnpool"
+            | "NonZero"
+            | "Compress"
+            | "Unique"
+            | "NonMaxSuppression"
     )
 }
 
