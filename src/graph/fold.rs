@@ -178,7 +178,7 @@ fn live_steps(
         }
         step.for_each_formula(&mut |formula| live.extend(counting.tensors_of(formula)));
         match &mut step {
-            Step::Stage(stage) => live.append(&mut loaded(&stage.stage.value)),
+            Step::Stage(stage) => live.extend(loaded(&stage.stage.value)),
             Step::Library(call) => live.extend(call.inputs.iter().chain(&call.outputs)),
             Step::If(branches) => {
                 live.insert(branches.condition);

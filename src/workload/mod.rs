@@ -14,6 +14,7 @@ mod canonical;
 mod dtype;
 pub mod evaluate;
 mod expr;
+pub mod form;
 pub mod generate;
 mod index;
 mod parameter;

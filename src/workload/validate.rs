@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use thiserror::Error;
 
 use super::bounds::StageFacts;
+use super::form::{FormError, MAX_DEPTH, MAX_NODES, check_form};
 use super::parameter::is_formula;
 use super::{Atom, Combiner, Condition, DType, Expr, Extents, Index, Role, Stage, TensorId, Var, Workload};
 
@@ -22,14 +23,6 @@ pub const MAX_EXTENT: i64 = 1 << 31;
 pub const MAX_ELEMENTS: i64 = 1 << 40;
 /// Exclusive bound of the points of a stage.
 pub const MAX_POINTS: i64 = 1 << 56;
-/// Levels of operators in an expression, those of its indices included.
-pub const MAX_DEPTH: usize = 128;
-/// Operators, loads and index terms of one stage.
-pub const MAX_NODES: usize = 16_384;
-/// Exclusive bound of coefficients, divisors and constants of indices.
-pub const MAX_COEFFICIENT: i64 = 1 << 40;
-/// Exclusive bound of the values of an index.
-const MAX_MAGNITUDE: i128 = 1 << 62;
 /// Where intervals do not prove an access inside, up to so many points are tried one by one.
 const MAX_TRIED_POINTS: i64 = 1 << 18;
 
@@ -92,6 +85,18 @@ pub enum WorkloadError {
     OutOfRange { stage: usize, tensor: TensorId, dimension: usize, extent: i64 },
 }
 
+impl FormError {
+    fn of_stage(self, stage: usize) -> WorkloadError {
+        match self {
+            FormError::TooDeep => WorkloadError::TooDeep { stage },
+            FormError::TooLong => WorkloadError::TooLong { stage },
+            FormError::UnknownAxis(axis) => WorkloadError::UnknownAxis { stage, axis },
+            FormError::NotANumber => WorkloadError::NotANumber { stage },
+            FormError::Coefficient => WorkloadError::Coefficient { stage },
+        }
+    }
+}
+
 impl Workload {
     /// Checks all invariants. Accesses are proved to stay inside where their guards hold; an access through
     /// an unclamped gathered value is only known at run time and is accepted.
@@ -120,7 +125,7 @@ impl Workload {
         let argument = |role| matches!(role, Role::Input | Role::Constant);
         let mut written: BTreeSet<TensorId> = self.ids().filter(|(_, t)| argument(t.role)).map(|(id, _)| id).collect();
         for (number, stage) in self.stages.iter().enumerate() {
-            Checker { workload: self, number, stage, written: &written, nodes: 0 }.check(least)?;
+            Checker { workload: self, number, stage, written: &written }.check(least)?;
             if !written.insert(stage.output) {
                 return Err(WorkloadError::WrittenTwice { stage: number, tensor: stage.output });
             }
@@ -182,11 +187,10 @@ struct Checker<'a> {
     number: usize,
     stage: &'a Stage,
     written: &'a BTreeSet<TensorId>,
-    nodes: usize,
 }
 
 impl Checker<'_> {
-    fn check(&mut self, least: i64) -> Result<(), WorkloadError> {
+    fn check(&self, least: i64) -> Result<(), WorkloadError> {
         let stage = self.stage;
         let number = self.number;
         let Some(output) = self.workload.tensors.get(stage.output.0 as usize) else {
@@ -211,7 +215,9 @@ impl Checker<'_> {
             return Err(WorkloadError::NoCombiner { stage: number });
         }
         // form first: the range analysis relies on bounded depths and coefficients
-        self.check_form(&stage.value, 0)?;
+        let highest = |parameter: usize| self.workload.parameters.get(parameter).map(|known| known.high);
+        check_form(stage, &highest).map_err(|error| error.of_stage(number))?;
+        self.check_loads()?;
         let found = self.check_types(&stage.value)?;
         if found != output.dtype {
             let (tensor, expected) = (stage.output, output.dtype);
@@ -227,88 +233,23 @@ impl Checker<'_> {
         self.check_ranges(&stage.value, &StageFacts::of_stage(stage, &self.workload.parameters))
     }
 
-    fn count(&mut self, depth: usize) -> Result<(), WorkloadError> {
-        self.nodes += 1;
-        if depth > MAX_DEPTH {
-            return Err(WorkloadError::TooDeep { stage: self.number });
-        }
-        if self.nodes > MAX_NODES {
-            return Err(WorkloadError::TooLong { stage: self.number });
-        }
-        Ok(())
-    }
-
-    /// Depths, lengths, names and literals.
-    fn check_form(&mut self, expr: &Expr, depth: usize) -> Result<(), WorkloadError> {
-        self.count(depth)?;
+    /// Names of tensors and the numbers of their indices.
+    fn check_loads(&self) -> Result<(), WorkloadError> {
         let stage = self.number;
-        match expr {
-            Expr::Float(value) if value.0.is_nan() => return Err(WorkloadError::NotANumber { stage }),
-            Expr::Float(_) => {}
-            Expr::Index(index) => drop(self.check_index_form(index, depth + 1)?),
-            Expr::Load { tensor, indices } => {
-                let Some(read) = self.workload.tensors.get(tensor.0 as usize) else {
-                    return Err(WorkloadError::UnknownTensor { stage, tensor: *tensor });
-                };
-                if !self.written.contains(tensor) {
-                    return Err(WorkloadError::ReadTooEarly { stage, tensor: *tensor });
-                }
-                let (expected, found) = (read.shape.len(), indices.len());
-                if expected != found {
-                    return Err(WorkloadError::IndexCount { stage, tensor: *tensor, expected, found });
-                }
-                for index in indices {
-                    self.check_index_form(index, depth + 1)?;
-                }
-            }
-            Expr::Guard { conditions, .. } => {
-                for condition in conditions {
-                    self.check_index_form(&condition.index, depth + 1)?;
-                }
-            }
-            Expr::Unary(..) | Expr::Binary(..) | Expr::Select { .. } | Expr::Cast(..) | Expr::Bits(..) => {}
-        }
-        expr.children().try_for_each(|child| self.check_form(child, depth + 1))
-    }
-
-    /// Gives a bound of the index' magnitude, leaving gathered values out.
-    fn check_index_form(&mut self, index: &Index, depth: usize) -> Result<i128, WorkloadError> {
-        self.count(depth)?;
-        let too_large = WorkloadError::Coefficient { stage: self.number };
-        let small = |value: i64| -MAX_COEFFICIENT < value && value < MAX_COEFFICIENT;
-        if !small(index.offset()) {
-            return Err(too_large);
-        }
-        let mut magnitude = i128::from(index.offset()).abs();
-        for (atom, coefficient) in index.terms() {
-            self.count(depth)?;
-            if !small(*coefficient) {
-                return Err(too_large);
-            }
-            let part = match atom {
-                Atom::Var(var) if var.as_parameter().is_some() => {
-                    let known = var.as_parameter().and_then(|number| self.workload.parameters.get(number));
-                    let unknown = WorkloadError::UnknownAxis { stage: self.number, axis: *var };
-                    i128::from(known.ok_or(unknown)?.high)
-                }
-                Atom::Var(axis) if axis.0 as usize >= self.stage.rank() => {
-                    return Err(WorkloadError::UnknownAxis { stage: self.number, axis: *axis });
-                }
-                Atom::Var(axis) => i128::from(self.stage.extent(axis.0 as usize)),
-                Atom::FloorDiv(inner, divisor) | Atom::Modulo(inner, divisor) => {
-                    if !(2..MAX_COEFFICIENT).contains(divisor) {
-                        return Err(too_large);
-                    }
-                    self.check_index_form(inner, depth + 1)?.max(i128::from(*divisor))
-                }
-                Atom::Value(expr) => {
-                    self.check_form(expr, depth + 1)?;
-                    0
-                }
+        let mut found = Ok(());
+        self.stage.value.for_each_load(&mut |tensor, indices| {
+            let Some(read) = self.workload.tensors.get(tensor.0 as usize) else {
+                found = Err(WorkloadError::UnknownTensor { stage, tensor });
+                return;
             };
-            magnitude += part * i128::from(*coefficient).abs();
-        }
-        if magnitude < MAX_MAGNITUDE { Ok(magnitude) } else { Err(too_large) }
+            let expected = read.shape.len();
+            if !self.written.contains(&tensor) {
+                found = Err(WorkloadError::ReadTooEarly { stage, tensor });
+            } else if expected != indices.len() {
+                found = Err(WorkloadError::IndexCount { stage, tensor, expected, found: indices.len() });
+            }
+        });
+        found
     }
 
     fn check_types(&self, expr: &Expr) -> Result<DType, WorkloadError> {

@@ -33,6 +33,7 @@ mod round;
 mod size;
 mod validate;
 mod view;
+mod written;
 
 pub use evaluate::NetworkEvaluateError;
 pub use validate::{NetworkError, bound_tensors};

@@ -1,8 +1,8 @@
 //! How large a task may grow. The text of a task allows more ([`MAX_DEPTH`], [`MAX_NODES`], [`MAX_TENSORS`]),
 //! and tasks of ordinary networks stay far below: the largest stage of the corpus has 82 words.
 //!
-//! [`MAX_DEPTH`]: crate::workload::validate::MAX_DEPTH
-//! [`MAX_NODES`]: crate::workload::validate::MAX_NODES
+//! [`MAX_DEPTH`]: crate::workload::form::MAX_DEPTH
+//! [`MAX_NODES`]: crate::workload::form::MAX_NODES
 //! [`MAX_TENSORS`]: crate::workload::validate::MAX_TENSORS
 
 use std::collections::HashSet;

@@ -1,10 +1,10 @@
 //! What must hold of a network, whoever made it.
 
-use std::collections::BTreeMap;
 use std::ops::Range;
 
 use thiserror::Error;
 
+use super::written::{Parts, Written};
 use crate::graph::symbol::range as formula_range;
 use crate::graph::{Binding, Call, Callee, Network, Region, RegionKind, Source};
 use crate::workload::{DType, Index, Parameter, Role, Tensor, TensorId, Workload};
@@ -52,7 +52,7 @@ impl Network {
     /// # Errors
     /// The first invariant that does not hold.
     pub fn validate(&self) -> Result<(), NetworkError> {
-        let mut written: Vec<Ranges> = self.buffers.iter().map(|_| Ranges::default()).collect();
+        let mut written: Vec<Written> = self.buffers.iter().map(|_| Written::default()).collect();
         self.validate_calls(0..self.calls.len(), &self.regions, 1, &mut written)?;
         for (buffer, ranges) in self.buffers.iter().zip(&written) {
             if let Source::Output(name) = &buffer.source
@@ -93,11 +93,11 @@ impl Network {
         calls: Range<usize>,
         regions: &[Region],
         iterations: i64,
-        written: &mut Vec<Ranges>,
+        written: &mut Vec<Written>,
     ) -> Result<(), NetworkError> {
         let (mut at, mut regions) = (calls.start, regions);
         // what the branch before left, and what it found
-        let mut branch: Option<(Binding, usize, Vec<Ranges>, Vec<Ranges>)> = None;
+        let mut branch: Option<(Binding, usize, Vec<Written>, Vec<Written>)> = None;
         while at < calls.end {
             let Some((region, rest)) = regions.split_first().filter(|(region, _)| region.calls.start == at) else {
                 self.validate_call(at, iterations, written)?;
@@ -172,7 +172,7 @@ impl Network {
         call: usize,
         at: &Binding,
         iterations: i64,
-        written: &[Ranges],
+        written: &[Written],
     ) -> Result<(), NetworkError> {
         let condition = Tensor::new(vec![], DType::Bool, Role::Input);
         self.check_binding(call, 0, &condition, at, iterations)?;
@@ -211,7 +211,7 @@ impl Network {
         !matches!(self.buffers[buffer].source, Source::Output(_) | Source::Intermediate)
     }
 
-    fn validate_call(&self, call: usize, iterations: i64, written: &mut [Ranges]) -> Result<(), NetworkError> {
+    fn validate_call(&self, call: usize, iterations: i64, written: &mut [Written]) -> Result<(), NetworkError> {
         let (tensors, arguments) = (self.tensors_of(call)?, &self.calls[call].arguments);
         if tensors.len() != arguments.len() {
             return Err(NetworkError::Arguments { call, expected: tensors.len(), found: arguments.len() });
@@ -223,16 +223,9 @@ impl Network {
         for (argument, (tensor, binding)) in bound() {
             self.check_binding(call, argument, tensor, binding, iterations)?;
             // of a state the first half is there before the first iteration
-            let own = |first: i64| written[binding.buffer].covers(first, first + tensor.elements());
             let is_written = || match binding.motion.period {
-                0 if leaves_gaps(binding, tensor.elements(), iterations) => {
-                    (0..iterations).all(|iteration| own(binding.offset_at(iteration)))
-                }
-                0 => {
-                    let (first, end) = span(binding, tensor.elements(), iterations);
-                    written[binding.buffer].covers(first, end)
-                }
-                _ => own(binding.offset),
+                0 => written[binding.buffer].holds(parts(binding, tensor.elements(), iterations)),
+                _ => written[binding.buffer].covers(binding.offset, binding.offset + tensor.elements()),
             };
             let is_there = self.is_given(binding.buffer) || is_written();
             if tensor.role != Role::Output && !is_there {
@@ -240,16 +233,12 @@ impl Network {
             }
         }
         for (argument, (tensor, binding)) in bound().filter(|(_, (tensor, _))| tensor.role == Role::Output) {
-            let (first, end) = span(binding, tensor.elements(), iterations);
-            let ranges = &mut written[binding.buffer];
+            let buffer = &mut written[binding.buffer];
             let is_new = match binding.motion.period {
-                0 if leaves_gaps(binding, tensor.elements(), iterations) => (0..iterations).all(|iteration| {
-                    let first = binding.offset_at(iteration);
-                    ranges.insert(first, first + tensor.elements())
-                }),
-                0 => ranges.insert(first, end),
+                0 => buffer.insert(parts(binding, tensor.elements(), iterations)),
                 _ => {
-                    ranges.put(first, end);
+                    let (first, end) = span(binding, tensor.elements(), iterations);
+                    buffer.put(first, end);
                     true
                 }
             };
@@ -301,12 +290,10 @@ impl Network {
     }
 }
 
-/// Iterations beyond this are taken to write all that lies between the first and the last.
-const MOST_APART: i64 = 1 << 16;
-
-/// Whether iterations write parts with others between them: each part of a row of its own.
-fn leaves_gaps(at: &Binding, elements: i64, iterations: i64) -> bool {
-    at.motion.step.abs() > elements && (2..=MOST_APART).contains(&iterations)
+/// What a tensor of so many elements is in all iterations, the lowest part first.
+fn parts(at: &Binding, elements: i64, iterations: i64) -> Parts {
+    let last = at.offset.saturating_add(at.motion.step.saturating_mul(iterations - 1));
+    Parts { first: at.offset.min(last), elements, step: at.motion.step.saturating_abs(), count: iterations }
 }
 
 /// The elements that a part of so many elements comes to in all iterations.
@@ -315,76 +302,4 @@ fn span(at: &Binding, elements: i64, iterations: i64) -> (i64, i64) {
     let moved = at.motion.step.saturating_mul(places - 1);
     let (low, high) = (at.offset.saturating_add(moved.min(0)), at.offset.saturating_add(moved.max(0)));
     (low, high.saturating_add(elements))
-}
-
-/// Disjoint half-open ranges, joined where they touch.
-#[derive(Clone, Debug, Default)]
-struct Ranges(BTreeMap<i64, i64>);
-
-impl Ranges {
-    fn covers(&self, first: i64, end: i64) -> bool {
-        first == end || self.0.range(..=first).next_back().is_some_and(|(_, known)| *known >= end)
-    }
-
-    /// Adds what is not in yet.
-    fn put(&mut self, first: i64, end: i64) {
-        let mut at = first;
-        while at < end {
-            if let Some((_, known)) = self.0.range(..=at).next_back().filter(|(_, known)| **known > at) {
-                at = *known;
-                continue;
-            }
-            let next = self.0.range(at..).next().map_or(end, |(start, _)| (*start).min(end));
-            self.insert(at, next);
-            at = next;
-        }
-    }
-
-    /// What is in both.
-    fn common(&self, other: &Ranges) -> Ranges {
-        let mut common = Ranges::default();
-        for (first, end) in &self.0 {
-            let before = other.0.range(..=*first).next_back();
-            for (a, b) in before.into_iter().chain(other.0.range(first + 1..*end)) {
-                let (low, high) = (*first.max(a), *end.min(b));
-                if low < high {
-                    common.insert(low, high);
-                }
-            }
-        }
-        common
-    }
-
-    /// False where a part is in already.
-    fn insert(&mut self, mut first: i64, mut end: i64) -> bool {
-        if first == end {
-            return true;
-        }
-        let before = self.0.range(..end).next_back().map(|(a, b)| (*a, *b));
-        match before {
-            Some((_, known)) if known > first => return false,
-            Some((start, known)) if known == first => first = start,
-            _ => {}
-        }
-        if let Some(after) = self.0.remove(&end) {
-            end = after;
-        }
-        self.0.insert(first, end);
-        true
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::Ranges;
-
-    #[test]
-    fn ranges_join_and_refuse_overlap() {
-        let mut ranges = Ranges::default();
-        assert!(ranges.insert(0, 4) && ranges.insert(8, 12));
-        assert!(!ranges.covers(0, 12));
-        assert!(ranges.insert(4, 8));
-        assert!(ranges.covers(0, 12) && ranges.covers(3, 9) && !ranges.covers(3, 13));
-        assert!(!ranges.insert(11, 20) && !ranges.insert(5, 6));
-    }
 }

@@ -7,6 +7,7 @@ use super::math::{float, load, var};
 use super::operator::{Operator, Problem};
 use crate::graph::fold::{self, Fold};
 use crate::graph::{Program, ProgramStage, Step, TensorData};
+use crate::workload::form::check_form;
 use crate::workload::{
     Combiner, DType, Expr, Extents, Index, Interval, Role, Stage, Tensor, TensorId, Var, row_major_strides,
 };
@@ -344,6 +345,7 @@ impl Builder {
         let own = extents.moved(|axis| (axis < rank).then_some(axis));
         let stage = self.simplified(Stage { output, spatial: shape.clone(), reduction, combiner, value, extents });
         let stage = self.inline_cheap(stage);
+        self.check_form(&stage)?;
         match fold::fold(&self.program, &stage, dtype) {
             Fold::Data(data) => Ok(self.constant(data)),
             Fold::Compute => {
@@ -420,6 +422,11 @@ impl Builder {
         let Some(ProgramStage { stage, .. }) = self.program.steps[stage].stage_mut() else { return };
         stage.value =
             stage.value.map_loads(&mut |tensor, indices| (tensor == from).then(|| Expr::load(to, indices.to_vec())));
+    }
+
+    fn check_form(&self, stage: &Stage) -> Result<(), Problem> {
+        let highest = |symbol: usize| self.formulas.symbols.list.get(symbol).map(|known| known.range.interval().high);
+        check_form(stage, &highest).map_err(|error| Problem::Unsupported(error.to_string()))
     }
 
     fn append(&mut self, stage: Stage) {

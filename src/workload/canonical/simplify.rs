@@ -2,7 +2,7 @@
 
 use crate::workload::bounds::StageFacts;
 use crate::workload::evaluate::fold;
-use crate::workload::validate::MAX_COEFFICIENT;
+use crate::workload::form::MAX_COEFFICIENT;
 use crate::workload::{Atom, Binary, Condition, Expr, Float, Index, Unary, Workload, gcd};
 
 /// Simplifies every stage.
