@@ -328,14 +328,25 @@ impl<'p> Fusion<'p> {
     }
 
     /// A group that `stage` may join: it stays small enough, does not wait for itself, and `stage` reads no
-    /// quantised tensor of it.
+    /// quantised tensor of it, nor a concatenation that it fills.
     fn open_group(&self, g: usize, stage: &Stage) -> Option<&Group> {
         let group = self.groups[g].as_ref().filter(|group| group.operation.is_none())?;
         if loads(stage).iter().any(|tensor| group.writes(*tensor) && self.prepared.is_quantized(*tensor)) {
             return None;
         }
+        if self.reads_joined(stage, g) {
+            return None;
+        }
         let fits = || fits_task(group.members.iter().map(|member| &member.stage).chain([stage]));
         (!self.would_wait_for_itself(g, stage) && fits()).then_some(group)
+    }
+
+    /// Whether a stage reads a concatenation that a group fills. A task does not find in memory what it writes
+    /// there itself.
+    fn reads_joined(&self, stage: &Stage, g: usize) -> bool {
+        let is_assembly = |tensor: &TensorId| self.prepared.assemblies.contains_key(tensor);
+        let mut parts = loads(stage).into_iter().filter(is_assembly).flat_map(|tensor| self.prepared.filled_by(tensor));
+        parts.any(|part| self.group_of.get(&part) == Some(&g))
     }
 
     /// An operation, which nothing joins; what it reads is stored by now.
@@ -439,7 +450,8 @@ impl<'p> Fusion<'p> {
             let target = chains.into_iter().find_map(|g| {
                 let chain = self.groups[g].as_ref()?;
                 let indirect = chain.after.iter().any(|other| *other != e && self.depends_on(*other, e));
-                let merged = if indirect { None } else { self.merged(&prologue, chain) };
+                let in_memory = chain.members.iter().any(|member| self.reads_joined(&member.stage, e));
+                let merged = if indirect || in_memory { None } else { self.merged(&prologue, chain) };
                 merged.map(|merged| (g, merged))
             });
             let Some((g, mut merged)) = target else { continue };
