@@ -16,6 +16,9 @@ pub const MAX_ITERATIONS: i64 = 1 << 24;
 /// Maximum number of branches and repetitions in a program.
 const MAX_OPERATIONS: usize = 1 << 9;
 
+/// Maximum number of results whose extents depend on data: each waits for those that it depends on.
+const MAX_COUNTS: usize = 1 << 8;
+
 /// A repetition whose body is being made.
 #[derive(Debug)]
 pub struct OpenRepeat {
@@ -320,6 +323,11 @@ impl Builder {
         if self.is_in_block() {
             let what = "results inside of a branch or a loop whose extents depend on data";
             return Err(Problem::Unsupported(what.to_string()));
+        }
+        let is_count = |symbol: &&Symbol| matches!(symbol.origin, Origin::Count { .. });
+        if self.formulas.symbols.list.iter().filter(is_count).count() >= MAX_COUNTS {
+            let what = format!("more than {MAX_COUNTS} results whose extents depend on data");
+            return Err(Problem::Unsupported(what));
         }
         let high = self.formulas.most(most)?;
         let name = format!("what {} finds", self.node());

@@ -11,6 +11,8 @@ use crate::workload::{Atom, Condition, Index, Interval, Parameter, Var};
 const MAX_VALUE: i64 = 1 << 31;
 /// Symbols of a network that is being read.
 const MAX_SYMBOLS: usize = 1 << 12;
+/// Bytes of the name that spells what a symbol is computed from: those of others are part of it.
+const MAX_NAME: usize = 120;
 
 /// What does not hold for all values of the symbols. Whoever reads the network may choose others.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -321,7 +323,9 @@ impl Formulas {
         if range.high >= MAX_VALUE {
             return Err(too_large());
         }
-        let (name, range) = (self.name_of(&origin), Parameter { low: range.low, high: range.high });
+        let spelled = Some(self.name_of(&origin)).filter(|name| name.len() <= MAX_NAME);
+        let name = spelled.unwrap_or_else(|| format!("extent {}", self.symbols.list.len()));
+        let range = Parameter { low: range.low, high: range.high };
         Ok(Index::var(self.symbols.add(Symbol::new(name, range, origin))))
     }
 
