@@ -7,10 +7,14 @@
 //! greatest common divisor of its coefficients. A quotient `q = ⌊x / d⌋` brings the facts `0 ≤ x - d·q ≤ d -
 //! 1`. Sound, and incomplete: what is not proven may still be true.
 
+use std::cell::Cell;
+
 use super::{Atom, Condition, Index, Interval, Var, gcd};
 
 /// How many terms are eliminated one after the other.
 const DEPTH: usize = 4;
+/// So many sums are looked at before a proof is given up: with many facts, most would be looked at for nothing.
+const MAX_STEPS: usize = 1 << 12;
 /// Proofs with greater numbers are given up, so that nothing overflows.
 const LARGEST: i64 = 1 << 40;
 
@@ -108,7 +112,8 @@ impl Facts {
         }
         let proven = |index: &Index| {
             let distance = extent.clone().plus_constant(-1).minus(index);
-            [index, &distance].iter().all(|goal| self.least(goal, DEPTH, 0).is_some_and(|least| least >= 0))
+            let steps = Cell::new(MAX_STEPS);
+            [index, &distance].iter().all(|goal| self.least(goal, DEPTH, 0, &steps).is_some_and(|least| least >= 0))
         };
         let parts = self.simplify(index);
         // facts may speak of the parts of a fused axis, or of the whole
@@ -192,15 +197,17 @@ impl Facts {
         index.range(&|var| self.range(var))
     }
 
-    /// A lower bound of an index: the first one found that is `enough`, or else the best.
-    fn least(&self, goal: &Index, depth: usize, enough: i64) -> Option<i64> {
+    /// A lower bound of an index: the first one found that is `enough`, or else the best found in so many
+    /// steps.
+    fn least(&self, goal: &Index, depth: usize, enough: i64, steps: &Cell<usize>) -> Option<i64> {
         let mut best = self.interval(goal).map(|range| range.low);
         let is_enough = |best: Option<i64>| best.is_some_and(|least| least >= enough);
-        if depth == 0 || is_enough(best) {
+        if depth == 0 || is_enough(best) || steps.get() == 0 {
             return best;
         }
+        steps.set(steps.get() - 1);
         let goal = &self.without_free_vars(goal);
-        best = best.max(self.least_by_quotients(goal, depth));
+        best = best.max(self.least_by_quotients(goal, depth, steps));
         // all values of the goal leave the same remainder
         let step = goal.terms().iter().fold(0, |step, (_, coefficient)| gcd(step, coefficient.unsigned_abs())) as i64;
         let divisions: Vec<Index> =
@@ -211,7 +218,9 @@ impl Facts {
                     return best;
                 }
                 let Some((rest, m)) = eliminated(goal, atom, *coefficient, fact) else { continue };
-                let Some(least) = self.least(&rest, depth - 1, enough.saturating_mul(m) - (m - 1)) else { continue };
+                let Some(least) = self.least(&rest, depth - 1, enough.saturating_mul(m) - (m - 1), steps) else {
+                    continue;
+                };
                 let least = ceiling(least, m);
                 best = best.max(Some(least + (goal.offset() - least).rem_euclid(step.max(1))));
             }
@@ -234,13 +243,13 @@ impl Facts {
     }
 
     /// Like interval arithmetic, but facts bound what is divided.
-    fn least_by_quotients(&self, goal: &Index, depth: usize) -> Option<i64> {
+    fn least_by_quotients(&self, goal: &Index, depth: usize, steps: &Cell<usize>) -> Option<i64> {
         goal.terms().iter().try_fold(goal.offset(), |total, (atom, coefficient)| {
             let mut range = self.interval(&Index::atom(atom.clone()))?;
             if let Atom::FloorDiv(inner, divisor) = atom {
                 let negated = Index::constant(0).minus(inner);
-                let low = self.least(inner, depth - 1, i64::MAX)?.div_euclid(*divisor);
-                let high = (-self.least(&negated, depth - 1, i64::MAX)?).div_euclid(*divisor);
+                let low = self.least(inner, depth - 1, i64::MAX, steps)?.div_euclid(*divisor);
+                let high = (-self.least(&negated, depth - 1, i64::MAX, steps)?).div_euclid(*divisor);
                 range = Interval { low: range.low.max(low), high: range.high.min(high) };
             }
             let end = if *coefficient > 0 { range.low } else { range.high };

@@ -32,6 +32,7 @@ impl Fusion<'_> {
             for member in &joined.members {
                 self.group_of.insert(member.stage.output, behind);
             }
+            joined.members.iter().for_each(|member| self.note_reads(behind, &member.stage));
             self.groups[before] = None;
             self.groups[chain] = None;
             self.groups[behind] = Some(joined);
@@ -64,8 +65,9 @@ impl Fusion<'_> {
             return None;
         }
         let reads = |other: &Group| other.members.iter().any(|m| loads(&m.stage).iter().any(|t| group.writes(*t)));
-        let mut readers =
-            (0..self.groups.len()).filter(|other| *other != of && self.groups[*other].as_ref().is_some_and(reads));
+        let noted = group.members.iter().filter_map(|member| self.reading.get(&member.stage.output)).flatten();
+        let candidates: BTreeSet<usize> = noted.copied().filter(|other| *other != of).collect();
+        let mut readers = candidates.into_iter().filter(|other| self.groups[*other].as_ref().is_some_and(reads));
         let first = readers.next()?;
         readers.next().is_none().then_some(first)
     }

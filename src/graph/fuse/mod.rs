@@ -96,6 +96,9 @@ fn groups_of(program: &Program, block: Block<'_>) -> (Prepared, Vec<Group>) {
     (fusion.prepared, groups)
 }
 
+/// As many row groups are tried that read what a stage reads, and write nothing that it does.
+const MAX_SIBLINGS: usize = 32;
+
 struct Fusion<'p> {
     prepared: Prepared,
     /// Positions of steps that read a tensor, by tensor.
@@ -106,6 +109,8 @@ struct Fusion<'p> {
     groups: Vec<Option<Group>>,
     /// The group that writes a tensor.
     group_of: BTreeMap<TensorId, usize>,
+    /// The groups that read a tensor, or did before they were joined with others.
+    reading: BTreeMap<TensorId, BTreeSet<usize>>,
     counting: Counting<'p>,
 }
 
@@ -120,7 +125,7 @@ impl<'p> Fusion<'p> {
         }
         let counting = Counting::of(symbols, &prepared.steps);
         let (waiting, groups, group_of) = (BTreeMap::new(), Vec::new(), BTreeMap::new());
-        Fusion { prepared, readers, waiting, groups, group_of, counting }
+        Fusion { prepared, readers, waiting, groups, group_of, reading: BTreeMap::new(), counting }
     }
 
     fn visit(&mut self, at: usize) {
@@ -289,12 +294,19 @@ impl<'p> Fusion<'p> {
         false
     }
 
-    /// Row groups that read a tensor that `stage` reads too.
+    /// Row groups that read a tensor that `stage` reads too, the latest first.
     fn siblings(&self, stage: &Stage) -> Vec<usize> {
-        let own = loads(stage);
-        let reads_same = |group: &Group| group.members.iter().any(|m| loads(&m.stage).iter().any(|t| own.contains(t)));
-        let rows = |group: &Group| group.columns.is_some() && reads_same(group);
-        (0..self.groups.len()).rev().filter(|g| self.groups[*g].as_ref().is_some_and(rows)).collect()
+        let is_chain = |g: &usize| self.groups[*g].as_ref().is_some_and(|group| group.columns.is_some());
+        let reading = |tensor: &TensorId| self.reading.get(tensor).into_iter().flatten().rev().copied();
+        let latest = |tensor: TensorId| reading(&tensor).filter(is_chain).take(MAX_SIBLINGS).collect::<Vec<_>>();
+        let found: BTreeSet<usize> = loads(stage).into_iter().flat_map(latest).collect();
+        found.into_iter().rev().take(MAX_SIBLINGS).collect()
+    }
+
+    fn note_reads(&mut self, g: usize, stage: &Stage) {
+        for tensor in loads(stage) {
+            self.reading.entry(tensor).or_default().insert(g);
+        }
     }
 
     /// Whether `aligned` reads a tensor at the very addresses at which a reduction of the group reads it.
@@ -365,6 +377,7 @@ impl<'p> Fusion<'p> {
     fn start_group(&mut self, member: Member) {
         let after = self.producers(&member.stage);
         self.group_of.insert(member.stage.output, self.groups.len());
+        self.note_reads(self.groups.len(), &member.stage);
         let group = Group { after, ..Group::new(member, &self.prepared.tensors) };
         self.groups.push(Some(group));
     }
@@ -373,6 +386,7 @@ impl<'p> Fusion<'p> {
         let mut after = self.producers(&member.stage);
         after.remove(&g);
         self.group_of.insert(member.stage.output, g);
+        self.note_reads(g, &member.stage);
         if let Some(group) = &mut self.groups[g] {
             group.after.extend(after);
             group.members.push(member);
@@ -459,6 +473,7 @@ impl<'p> Fusion<'p> {
             for member in &merged.members {
                 self.group_of.insert(member.stage.output, g);
             }
+            merged.members.iter().for_each(|member| self.note_reads(g, &member.stage));
             self.groups[g] = Some(merged);
             self.groups[e] = None;
             for group in self.groups.iter_mut().flatten() {

@@ -6,8 +6,8 @@ use std::str::FromStr;
 use thiserror::Error;
 
 use super::{axis_from_name, parameter_from_name, parse_float};
-use crate::workload::parameter::{is_formula, parameter_range};
 use crate::workload::form::{MAX_COEFFICIENT, MAX_DEPTH};
+use crate::workload::parameter::{is_formula, parameter_range};
 use crate::workload::validate::{MAX_AXES, MAX_TENSORS, WorkloadError};
 use crate::workload::{
     Atom, Binary, Combiner, Condition, DType, Expr, Extents, Index, Parameter, Role, Stage, Tensor, TensorId, Unary,
