@@ -40,7 +40,7 @@ impl Fusion<'_> {
     }
 
     /// The groups before and behind a row chain that belong to it, and all three as one.
-    fn around(&self, chain: usize) -> Option<(usize, usize, Group)> {
+    fn around(&mut self, chain: usize) -> Option<(usize, usize, Group)> {
         let rows = self.groups[chain].as_ref().filter(|group| group.columns.is_some())?;
         let behind = self.only_reader(chain)?;
         let reduces = |group: usize| self.groups[group].as_ref().is_some_and(Group::has_reduction);
@@ -73,9 +73,9 @@ impl Fusion<'_> {
     }
 
     /// The members of all three groups, the leading axes in the order in which the last one has them.
-    fn joined(&self, before: usize, chain: usize, behind: usize) -> Option<Group> {
-        let (before, chain) = (self.groups[before].as_ref()?, self.groups[chain].as_ref()?);
-        let front = self.over_rows(before, chain)?;
+    fn joined(&mut self, before: usize, chain: usize, behind: usize) -> Option<Group> {
+        let (before, chain) = (self.groups[before].clone()?, self.groups[chain].clone()?);
+        let front = self.over_rows(&before, &chain)?;
         let behind: Vec<Member> =
             self.groups[behind].iter().flat_map(|group| &group.members).map(|m| self.seen_from(m, &front)).collect();
 
@@ -132,7 +132,7 @@ impl Fusion<'_> {
     }
 
     /// The chain with the contraction's stages in front, over rows and columns.
-    fn over_rows(&self, before: &Group, chain: &Group) -> Option<Group> {
+    fn over_rows(&mut self, before: &Group, chain: &Group) -> Option<Group> {
         let wide = [chain.rows.as_slice(), chain.columns.as_deref()?].concat();
         let mut front = Group { members: Vec::new(), ..chain.clone() };
         for Member { stage, nodes } in &before.members {
@@ -146,16 +146,7 @@ impl Fusion<'_> {
                 .map_loads(&mut |tensor, _| own(tensor).then(|| Expr::load(tensor, variables(0, wide.len()))));
             front.members.push(Member { stage: Stage { value, ..restated }, nodes: nodes.clone() });
         }
-        // members of the chain look at its own tensors through its own axes
-        let mut tensors = self.prepared.tensors.clone();
-        for member in &chain.members {
-            extent::view_through(&mut tensors[member.stage.output.0 as usize], &member.stage);
-        }
-        for Member { stage, nodes } in &chain.members {
-            let stage = front.align(stage, &tensors)?;
-            front.members.push(Member { stage, nodes: nodes.clone() });
-        }
-        Some(front)
+        front.append(chain, &mut self.prepared.tensors).then_some(front)
     }
 
     /// Whether a reduction reads a constant that is the same for all rows.

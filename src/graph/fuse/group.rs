@@ -62,6 +62,24 @@ impl Group {
         self.members.iter().any(|m| m.stage.is_reduction())
     }
 
+    /// Appends the members of another group, if all of them align. They look at its tensors through its own
+    /// axes; `tensors` are as they were afterwards.
+    pub fn append(&mut self, other: &Group, tensors: &mut [Tensor]) -> bool {
+        let of = |member: &Member| member.stage.output.0 as usize;
+        let before: Vec<Tensor> = other.members.iter().map(|member| tensors[of(member)].clone()).collect();
+        other.members.iter().for_each(|member| extent::view_through(&mut tensors[of(member)], &member.stage));
+        let mut aligned = other.members.iter().map(|member| {
+            let stage = self.align(&member.stage, tensors)?;
+            self.members.push(Member { stage, nodes: member.nodes.clone() });
+            Some(())
+        });
+        let fits = aligned.all(|joined| joined.is_some());
+        for (member, tensor) in other.members.iter().zip(before) {
+            tensors[of(member)] = tensor;
+        }
+        fits
+    }
+
     /// The stage over this group's axes, reading the group's tensors at identity indices; `None` where it
     /// does not align.
     ///

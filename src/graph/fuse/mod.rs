@@ -459,13 +459,17 @@ impl<'p> Fusion<'p> {
         for e in 0..self.groups.len() {
             let is_plain = |group: &Group| !group.has_reduction() && group.operation.is_none();
             let Some(prologue) = self.groups[e].clone().filter(is_plain) else { continue };
-            let chains = (0..self.groups.len())
-                .filter(|g| self.groups[*g].as_ref().is_some_and(|g| g.columns.is_some() && g.after.contains(&e)));
+            let is_chain = |g: &usize| {
+                self.groups[*g].as_ref().is_some_and(|group| group.columns.is_some() && group.after.contains(&e))
+            };
+            let chains: Vec<usize> = (0..self.groups.len()).filter(is_chain).collect();
             let target = chains.into_iter().find_map(|g| {
-                let chain = self.groups[g].as_ref()?;
-                let indirect = chain.after.iter().any(|other| *other != e && self.depends_on(*other, e));
-                let in_memory = chain.members.iter().any(|member| self.reads_joined(&member.stage, e));
-                let merged = if indirect || in_memory { None } else { self.merged(&prologue, chain) };
+                let chain = self.groups[g].take()?;
+                let indirect = || chain.after.iter().any(|other| *other != e && self.depends_on(*other, e));
+                let in_memory = || chain.members.iter().any(|member| self.reads_joined(&member.stage, e));
+                let is_apart = indirect() || in_memory();
+                let merged = if is_apart { None } else { self.merged(&prologue, &chain) };
+                self.groups[g] = Some(chain);
                 merged.map(|merged| (g, merged))
             });
             let Some((g, mut merged)) = target else { continue };
@@ -488,20 +492,11 @@ impl<'p> Fusion<'p> {
     }
 
     /// The row chain with the prologue's stages in front, if they align.
-    fn merged(&self, prologue: &Group, chain: &Group) -> Option<Group> {
+    fn merged(&mut self, prologue: &Group, chain: &Group) -> Option<Group> {
         let mut merged = Group { members: Vec::new(), ..chain.clone() };
-        for part in [prologue, chain] {
-            // Members of a group look at its tensors through its own axes.
-            let mut tensors = self.prepared.tensors.clone();
-            for member in &part.members {
-                extent::view_through(&mut tensors[member.stage.output.0 as usize], &member.stage);
-            }
-            for member in &part.members {
-                let stage = merged.align(&member.stage, &tensors)?;
-                merged.members.push(Member { stage, nodes: member.nodes.clone() });
-            }
-        }
-        fits_task(merged.members.iter().map(|member| &member.stage)).then_some(merged)
+        let tensors = &mut self.prepared.tensors;
+        let fits = merged.append(prologue, tensors) && merged.append(chain, tensors);
+        (fits && fits_task(merged.members.iter().map(|member| &member.stage))).then_some(merged)
     }
 
     fn inline_within_groups(&mut self) {
