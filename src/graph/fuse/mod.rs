@@ -353,8 +353,8 @@ impl<'p> Fusion<'p> {
         (!self.would_wait_for_itself(g, stage) && fits()).then_some(group)
     }
 
-    /// Whether a stage reads a concatenation that a group fills. A task does not find in memory what it writes
-    /// there itself.
+    /// Whether a stage reads a concatenation that a group fills. A task does not find in memory what it
+    /// writes there itself.
     fn reads_joined(&self, stage: &Stage, g: usize) -> bool {
         let is_assembly = |tensor: &TensorId| self.prepared.assemblies.contains_key(tensor);
         let mut parts = loads(stage).into_iter().filter(is_assembly).flat_map(|tensor| self.prepared.filled_by(tensor));

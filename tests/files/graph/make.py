@@ -6,6 +6,7 @@ usage: make.py      (needs onnx, onnxruntime and numpy)
 networks/NAME/model.onnx with test_data_set_0/{input,output}_N.pb: import and evaluation have to agree.
 refused/NAME.onnx: hostile or unsupported; import has to refuse them with what NAME.txt says (written by the test).
 """
+import itertools
 import pathlib
 import shutil
 import sys
@@ -202,6 +203,15 @@ def signals():
         *image(3, 6, 5), {"lengths": ints(6, 1, 4), "wanted": ints(9, 2)})
 
 
+def rows():
+    # products that fill a concatenation, and sums that read it
+    yield "summed_parts", model(
+        [node("HannWindow", "size", "w"), node("STFT", "x step w", "f"), node("Split", "f", "a b", axis=0, num_outputs=2),
+         node("Mul", "a a", "c"), node("Mul", "b b", "d"), node("Concat", "c d", "q", axis=0), node("ReduceSum", "q last", "y", keepdims=0)],
+        {"x": (TensorProto.FLOAT, [2, 1200, 1])}, several("y"),
+        {"step": np.int64(160), "size": np.int64(512), "last": ints(-1)})
+
+
 def images():
     x = {"x": (TensorProto.FLOAT, [2, 3, 7, 9])}
     theta = {"t": (TensorProto.FLOAT, [2, 2, 3])}
@@ -389,7 +399,7 @@ def main():
     for folder in ("networks", "refused"):
         shutil.rmtree(HERE / folder, ignore_errors=True)
         (HERE / folder).mkdir()
-    for name, net in networks():
+    for name, net in itertools.chain(networks(), rows()):
         data = HERE / "networks" / name / "test_data_set_0"
         data.mkdir(parents=True)
         onnx.save(net, data.parent / "model.onnx")
