@@ -29,10 +29,7 @@ impl Fusion<'_> {
                     group.after.insert(behind);
                 }
             }
-            for member in &joined.members {
-                self.group_of.insert(member.stage.output, behind);
-            }
-            joined.members.iter().for_each(|member| self.note_reads(behind, &member.stage));
+            self.note_members(behind, &joined);
             self.groups[before] = None;
             self.groups[chain] = None;
             self.groups[behind] = Some(joined);

@@ -303,6 +303,14 @@ impl<'p> Fusion<'p> {
         found.into_iter().rev().take(MAX_SIBLINGS).collect()
     }
 
+    /// Group `g` has these members from now on.
+    fn note_members(&mut self, g: usize, group: &Group) {
+        for Member { stage, .. } in &group.members {
+            self.group_of.insert(stage.output, g);
+            self.note_reads(g, stage);
+        }
+    }
+
     fn note_reads(&mut self, g: usize, stage: &Stage) {
         for tensor in loads(stage) {
             self.reading.entry(tensor).or_default().insert(g);
@@ -474,10 +482,7 @@ impl<'p> Fusion<'p> {
             });
             let Some((g, mut merged)) = target else { continue };
             merged.after = merged.after.iter().chain(&prologue.after).copied().filter(|a| *a != e).collect();
-            for member in &merged.members {
-                self.group_of.insert(member.stage.output, g);
-            }
-            merged.members.iter().for_each(|member| self.note_reads(g, &member.stage));
+            self.note_members(g, &merged);
             self.groups[g] = Some(merged);
             self.groups[e] = None;
             for group in self.groups.iter_mut().flatten() {

@@ -87,7 +87,7 @@ impl Written {
         if parts.elements == 0 {
             return true;
         }
-        let own = self.rows.iter().position(|rows| rows.may_hold(parts));
+        let own = self.rows.iter().position(|rows| parts.leaves_gaps() && rows.may_hold(parts));
         let is_apart = |(at, rows): (usize, &Rows)| {
             let (start, behind) = rows.span();
             Some(at) == own || end <= start || behind <= first
@@ -232,6 +232,7 @@ mod tests {
         assert!(written.holds(part(12, 3)) && !written.holds(part(9, 2)) && !written.covers(5, 15));
         assert!(!written.insert(part(8, 2)), "written twice");
         assert!(!written.insert(Parts { first: 9, elements: 1, step: 0, count: 1 }), "between parts of rows");
+        assert!(!written.insert(part(5, 10)), "whole rows, of which parts are written");
         assert!(written.insert(part(9, 2)));
         assert!(written.covers(5, 5 + 10 * ROWS) && !written.covers(4, 6));
         assert!(!written.insert(part(5, 4)));

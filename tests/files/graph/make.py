@@ -206,8 +206,9 @@ def signals():
 def rows():
     # products that fill a concatenation, and sums that read it
     yield "summed_parts", model(
-        [node("HannWindow", "size", "w"), node("STFT", "x step w", "f"), node("Split", "f", "a b", axis=0, num_outputs=2),
-         node("Mul", "a a", "c"), node("Mul", "b b", "d"), node("Concat", "c d", "q", axis=0), node("ReduceSum", "q last", "y", keepdims=0)],
+        [node("HannWindow", "size", "w"), node("STFT", "x step w", "f"),
+         node("Split", "f", "a b", axis=0, num_outputs=2), node("Mul", "a a", "c"), node("Mul", "b b", "d"),
+         node("Concat", "c d", "q", axis=0), node("ReduceSum", "q last", "y", keepdims=0)],
         {"x": (TensorProto.FLOAT, [2, 1200, 1])}, several("y"),
         {"step": np.int64(160), "size": np.int64(512), "last": ints(-1)})
 
