@@ -3,10 +3,11 @@
 
 use std::collections::{BTreeSet, HashMap};
 
+use tilescribe_runtime::{Port, StatePort};
+
 use super::error::ArtifactError;
 use super::extents::{self, Living};
 use super::live;
-use super::manifest::{Port, StatePort};
 use super::memory::{self, Block, MemoryPlan};
 use super::ports::Ports;
 use super::tables::{Argument, ExtentTables, Place};

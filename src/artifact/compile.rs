@@ -5,23 +5,23 @@ use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
 use memmap2::{MmapMut, MmapOptions};
+use tilescribe_runtime::manifest::{
+    CompiledCall, CompiledRegion, CompiledSchedule, CompiledTask, CompiledVersion, MANIFEST_FILE, Manifest, Memory,
+    WEIGHTS_FILE, digest, header_file, is_identifier, library_file, output_files,
+};
 
 use super::bind::{self, Bound, Pack};
 use super::code;
 use super::error::ArtifactError;
-use super::formula::CompiledSymbol;
+use super::formula;
 use super::header::{Ports, header};
 use super::link::link;
-use super::manifest::{
-    CompiledCall, CompiledRegion, CompiledSchedule, CompiledTask, CompiledVersion, MANIFEST_FILE, Manifest, Memory,
-    WEIGHTS_FILE, digest, header_file, is_identifier, library_file, output_files,
-};
 use super::schedule::{Schedule, Version};
 use super::tables::{TableCall, Tables, assembly};
 use super::weights::Writer;
 use crate::codegen;
 use crate::files::DraftFolder;
-use crate::graph::{Call, Network, Source};
+use crate::graph::{Call, Callee, Network, Region, RegionKind, Source};
 use crate::nest::{Nest, Scope};
 use crate::target::Architecture;
 use crate::workload::{Role, TensorId};
@@ -96,7 +96,7 @@ pub fn compile(
     let architecture = Architecture::here().map_err(codegen::CodegenError::from)?;
     link(&exported, &assembly(&tables, architecture)?, &code.texts, &code.objects, &file(&library_file(name)))?;
     let ports = Ports { inputs: &bound.inputs, outputs: &bound.outputs, states: &bound.states };
-    let header = header(name, code.kernels.kind(), &ports, &network.symbols);
+    let header = header(name, code.kernels.kind(), &ports, &network.symbols, network.calls.len());
     write(&file(&header_file(name)), header.as_bytes())?;
 
     enter(progress, Step::Hashing)?;
@@ -116,7 +116,7 @@ pub fn compile(
         tilescribe: env!("CARGO_PKG_VERSION").to_string(),
         name: name.to_string(),
         versions: versions.iter().map(compiled).collect(),
-        symbols: network.symbols.list.iter().map(CompiledSymbol::of).collect(),
+        symbols: network.symbols.list.iter().map(formula::symbol).collect(),
         inputs: bound.inputs,
         output_files: output_files(&bound.outputs),
         outputs: bound.outputs,
@@ -129,8 +129,8 @@ pub fn compile(
             weights_bytes: bound.weights.file_bytes,
         },
         tasks: tasks.collect(),
-        calls: network.calls.iter().map(|call| CompiledCall::of(&call.callee)).collect(),
-        regions: network.regions.iter().map(CompiledRegion::of).collect(),
+        calls: network.calls.iter().map(|call| called(&call.callee)).collect(),
+        regions: network.regions.iter().map(region).collect(),
         files,
     };
     manifest.format = manifest.least_format();
@@ -138,6 +138,22 @@ pub fn compile(
     write(&file(MANIFEST_FILE), text.as_bytes())?;
     scratch.replace(options.folder).map_err(|source| ArtifactError::write(options.folder, source))?;
     Ok(manifest)
+}
+
+fn called(callee: &Callee) -> CompiledCall {
+    match callee {
+        Callee::Task(task) => CompiledCall::Task(*task),
+        Callee::Library(routine) => CompiledCall::Library(routine.to_string()),
+    }
+}
+
+fn region(region: &Region) -> CompiledRegion {
+    let count = match region.kind {
+        RegionKind::Repeat { count, .. } => Some(count),
+        RegionKind::If { .. } | RegionKind::Nearest { .. } => None,
+    };
+    let is_choice = matches!(region.kind, RegionKind::Nearest { .. });
+    CompiledRegion { first: region.calls.start, end: region.calls.end, count, is_choice }
 }
 
 /// A version as the manifest has it.
@@ -243,9 +259,7 @@ impl Aligned {
     /// It takes up what is written to: scratch memory is laid out for extents of which a setup knows nothing.
     fn new(used: usize) -> Result<Aligned, ArtifactError> {
         let bytes = MmapOptions::new().len(used.max(1)).no_reserve_swap().map_anon();
-        bytes
-            .map(|bytes| Aligned { bytes, used })
-            .map_err(|error| ArtifactError::Machine(format!("out of memory: {error}")))
+        bytes.map(|bytes| Aligned { bytes, used }).map_err(ArtifactError::Memory)
     }
 }
 

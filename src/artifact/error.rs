@@ -3,10 +3,11 @@
 use std::path::{Path, PathBuf};
 
 use thiserror::Error;
+use tilescribe_runtime::RuntimeError;
 
 use crate::codegen::CodegenError;
 
-/// What can go wrong when an artifact is written or loaded.
+/// What can go wrong when an artifact is written; what can when one is loaded says [`RuntimeError`].
 #[derive(Debug, Error)]
 pub enum ArtifactError {
     /// By whoever watched the progress; nothing was written.
@@ -18,12 +19,6 @@ pub enum ArtifactError {
     /// The user's: something that is no artifact stands where one should be written.
     #[error("{} exists and is not an artifact of Tilescribe: choose another folder, or remove it", .0.display())]
     Occupied(PathBuf),
-    /// The user's: the folder is no artifact, or was damaged or changed.
-    #[error("{path}: {reason}", path = path.display())]
-    Invalid { path: PathBuf, reason: String },
-    /// The user's: inputs that do not fit the network.
-    #[error("{0}")]
-    Input(String),
     /// The user's: artifacts are linked on the architecture that they run on.
     #[error("the target is {target} and this machine is {host}: compile on a machine of the target's architecture")]
     OtherArchitecture { target: String, host: String },
@@ -43,9 +38,12 @@ pub enum ArtifactError {
     Write { path: PathBuf, source: std::io::Error },
     #[error("cannot read {path}: {source}", path = path.display())]
     Read { path: PathBuf, source: std::io::Error },
-    /// The environment's: the artifact was compiled for another machine, or memory or threads ran out.
-    #[error("{0}")]
-    Machine(String),
+    /// The environment's: no memory.
+    #[error("out of memory: {0}")]
+    Memory(std::io::Error),
+    /// See its variants.
+    #[error(transparent)]
+    Runtime(#[from] RuntimeError),
     /// See its variants.
     #[error(transparent)]
     Codegen(#[from] CodegenError),
@@ -61,9 +59,5 @@ impl ArtifactError {
 
     pub(super) fn read(path: &Path, source: std::io::Error) -> ArtifactError {
         ArtifactError::Read { path: path.to_path_buf(), source }
-    }
-
-    pub(super) fn invalid(path: &Path, reason: impl Into<String>) -> ArtifactError {
-        ArtifactError::Invalid { path: path.to_path_buf(), reason: reason.into() }
     }
 }

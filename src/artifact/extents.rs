@@ -3,9 +3,10 @@
 
 use std::collections::BTreeMap;
 
+use tilescribe_runtime::RunTimeExtent;
+
 use super::error::ArtifactError;
-use super::formula::{self, Formula};
-use super::manifest::RunTimeExtent;
+use super::formula;
 use super::memory;
 pub(super) use super::tables::PortExtents;
 use super::tables::{Argument, Choice, Counting, Extent, ExtentTables, Shift, TableBlock};
@@ -164,7 +165,7 @@ pub(super) fn described(network: &Network, buffer: &NetworkBuffer) -> BTreeMap<u
     let all = extents(network, buffer).into_iter().enumerate();
     let known_late = all.filter(|(axis, _)| buffer.extents.get(*axis).is_some());
     let describe = |Extent { formula, least, .. }: Extent| {
-        Some(RunTimeExtent { least, formula: Formula::of(&formula)?, text: formula::text(&formula, &names) })
+        Some(RunTimeExtent { least, formula: formula::formula(&formula)?, text: formula::text(&formula, &names) })
     };
     known_late.filter_map(|(axis, extent)| Some((axis, describe(extent)?))).collect()
 }

@@ -2,7 +2,8 @@
 
 use std::fmt::Write;
 
-use super::manifest::{Growth, Port, StatePort};
+use tilescribe_runtime::{Growth, Port, StatePort};
+
 use crate::graph::Symbols;
 use crate::target::Kind;
 use crate::workload::DType;
@@ -16,7 +17,7 @@ pub struct Ports<'a> {
 }
 
 /// The declarations, with the network's name in front of every function.
-pub fn header(name: &str, kind: Kind, ports: &Ports<'_>, symbols: &Symbols) -> String {
+pub fn header(name: &str, kind: Kind, ports: &Ports<'_>, symbols: &Symbols, calls: usize) -> String {
     let upper = name.to_ascii_uppercase();
     let Ports { inputs, outputs, states } = *ports;
     let listed = [list("inputs", inputs), list("outputs", outputs), list_states(states), ranges(symbols)].concat();
@@ -40,6 +41,7 @@ pub fn header(name: &str, kind: Kind, ports: &Ports<'_>, symbols: &Symbols) -> S
         .replace("@LEAST@", extents.least)
         .replace("@STATES@", if states.is_empty() { "" } else { STATES })
         .replace("@PORTS@", &listed)
+        .replace("@CALLS@", &calls.to_string())
         .replace("@HELD@", &states.len().to_string())
         .replace("@TYPES@", &types.join("\n"))
         .replace("@UPPER@", &upper)
@@ -170,8 +172,12 @@ const CPU: Own = Own {
  * @NAME@_status; unless it is @UPPER@_OK, *model is NULL. */
 int @NAME@_create(const char *weights_path, int threads, @NAME@_model **model);
 ",
-    run: " May be called from any thread; runs take turns. */",
-    more: "",
+    run: " May be called from any thread: calls for one model take turns, models run side by side. */",
+    more: "
+/* From now on, runs of the model add the time of each call to `nanoseconds`, an array of @CALLS@: in the order of \"calls\" in
+ * manifest.json, over all iterations. NULL ends it. */
+int @NAME@_profile(@NAME@_model *model, uint64_t *nanoseconds);
+",
 };
 
 const GPU: Own = Own {
@@ -277,7 +283,7 @@ mod tests {
         };
         for kind in [Kind::Cpu, Kind::Gpu] {
             let ports = Ports { inputs: std::slice::from_ref(&port), outputs: &[], states: &[] };
-            let text = header("net", kind, &ports, &Symbols::default());
+            let text = header("net", kind, &ports, &Symbols::default(), 1);
             assert_eq!(text.matches("*/").count(), text.matches("/*").count());
             assert!(text.contains("f32[1, 3]") && !text.contains("int main") && !text.contains('@'), "{text}");
         }

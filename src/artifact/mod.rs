@@ -13,30 +13,28 @@
 mod bind;
 mod code;
 mod compile;
-mod described;
 mod error;
 mod extents;
 mod formula;
 mod header;
 mod link;
 mod live;
-mod manifest;
 mod memory;
 mod model;
 mod ports;
 mod schedule;
-mod states;
 mod tables;
 mod weights;
 
 pub use code::{check_network, check_targets};
 pub use compile::{Options, Step, check_output, compile};
 pub use error::ArtifactError;
-pub use formula::{CompiledSymbol, Computed, Formula, Term, text as formula_text};
-pub use manifest::{
-    CompiledCall, CompiledSchedule, CompiledTask, CompiledVersion, FORMAT, FileDigest, Growth, Manifest, Memory, Port,
-    RunTimeExtent, StatePort, output_file,
-};
+pub use formula::text as formula_text;
 pub use memory::{Block, MemoryPlan, plan};
-pub use model::{Bound, Model, Resources};
+pub use model::{Bound, Model};
 pub use schedule::{Schedule, Version};
+pub use tilescribe_runtime::formula::{CompiledSymbol, Computed, Formula, Term};
+pub use tilescribe_runtime::manifest::{
+    CompiledCall, CompiledSchedule, CompiledTask, CompiledVersion, FORMAT, FileDigest, Memory, output_file,
+};
+pub use tilescribe_runtime::{Growth, Manifest, Port, Resources, RunTimeExtent, RuntimeError, StatePort};

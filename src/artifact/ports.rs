@@ -2,8 +2,9 @@
 //! which a model keeps.
 
 use super::extents::{PortExtents, described, extents, rooms};
-use super::manifest::{Growth, Port, StatePort};
 use super::tables::{Extent, Place};
+use tilescribe_runtime::{Growth, Port, StatePort};
+
 use crate::graph::{Appended, Carried, Network, NetworkBuffer, Source};
 use crate::workload::{Extents, Index};
 

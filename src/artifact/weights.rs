@@ -9,6 +9,7 @@ use std::io::{BufWriter, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
 use sha2::{Digest, Sha256};
+use tilescribe_runtime::manifest::hex;
 
 use super::error::ArtifactError;
 use super::memory::ALIGNMENT;
@@ -126,11 +127,6 @@ impl<'a> Writer<'a> {
         self.written += bytes.len() as u64;
         self.file.write_all(bytes).map_err(|source| ArtifactError::write(&self.path, source))
     }
-}
-
-/// Lower-case hexadecimal digits.
-pub fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 #[cfg(test)]

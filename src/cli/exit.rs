@@ -6,10 +6,11 @@ use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::{Context, Error, Result};
+use serde_json::{Map, Value, json};
 use thiserror::Error;
-use tilescribe::artifact::ArtifactError;
+use tilescribe::artifact::{ArtifactError, RuntimeError};
 use tilescribe::codegen::CodegenError;
-use tilescribe::graph::ImportError;
+use tilescribe::graph::{ImportError, UnsupportedNode};
 use tilescribe::measure::MeasureError;
 use tilescribe::measure::cuda::NoCuda;
 use tilescribe::model::{CheckpointError, ModelError, SourceError};
@@ -19,6 +20,8 @@ use tilescribe::target::TargetError;
 use tilescribe::tune::TuneError;
 use tilescribe::tune::compare::{CompareError, LogError};
 use tilescribe::tune::plan::PlanError;
+
+use super::messages;
 
 pub const SUCCESS: u8 = 0;
 pub const BUG: u8 = 1;
@@ -52,8 +55,9 @@ pub fn guard(command: impl FnOnce() -> Result<()>) -> ExitCode {
     match catch_unwind(AssertUnwindSafe(command)) {
         Ok(Ok(())) => ExitCode::from(SUCCESS),
         Ok(Err(error)) => {
-            eprintln!("error: {}", render(&error));
-            ExitCode::from(code(&error))
+            let code = code(&error);
+            messages::error(&render(&error), &about(&error, code));
+            ExitCode::from(code)
         }
         // the panic's message has been printed
         Err(_) => {
@@ -131,6 +135,9 @@ fn known(cause: &(dyn std::error::Error + 'static)) -> Option<u8> {
     if let Some(error) = cause.downcast_ref::<ArtifactError>() {
         return Some(artifact(error));
     }
+    if let Some(error) = cause.downcast_ref::<RuntimeError>() {
+        return Some(runtime(error));
+    }
     if let Some(error) = cause.downcast_ref::<CodegenError>() {
         return Some(codegen(error));
     }
@@ -190,6 +197,58 @@ fn known(cause: &(dyn std::error::Error + 'static)) -> Option<u8> {
         return Some(USAGE);
     }
     cause.downcast_ref::<io::Error>().map(file)
+}
+
+/// What a program that drives this one tells apart: whose fault it was, about what, and all nodes with
+/// unknown operators.
+fn about(error: &Error, code: u8) -> Map<String, Value> {
+    let blame = match code {
+        USAGE => "input",
+        ENVIRONMENT => "environment",
+        NOTHING_FOUND => "search",
+        INTERRUPTED => "interrupt",
+        _ => "bug",
+    };
+    let import = error.chain().find_map(|cause| cause.downcast_ref::<ImportError>());
+    let cause = match import {
+        _ if error.chain().any(is_about_target) => "target",
+        None => "other",
+        Some(
+            ImportError::Unsupported(_)
+            | ImportError::Opset { .. }
+            | ImportError::ElementType { .. }
+            | ImportError::InputType { .. }
+            | ImportError::Node { .. },
+        ) => "unsupported",
+        Some(
+            ImportError::UnknownDims { .. }
+            | ImportError::BadDim { .. }
+            | ImportError::Input { .. }
+            | ImportError::Output { .. },
+        ) => "shape",
+        Some(_) => "network",
+    };
+    let mut about = Map::from_iter([("blame".to_string(), json!(blame)), ("cause".to_string(), json!(cause))]);
+    if let Some(ImportError::Unsupported(nodes)) = import {
+        let node = |node: &UnsupportedNode| {
+            let UnsupportedNode { domain, operator, node } = node;
+            json!({"domain": domain, "operator": operator, "node": node})
+        };
+        about.insert("nodes".to_string(), nodes.iter().map(node).collect());
+    }
+    about
+}
+
+/// Whether an error is about the machine that is compiled for.
+fn is_about_target(cause: &(dyn std::error::Error + 'static)) -> bool {
+    let of_artifact = |error: &ArtifactError| {
+        matches!(error, ArtifactError::Versions | ArtifactError::OnGpu(_) | ArtifactError::OtherArchitecture { .. })
+    };
+    cause.is::<TargetError>()
+        || cause.is::<NoCuda>()
+        || cause.downcast_ref::<ArtifactError>().is_some_and(of_artifact)
+        || matches!(cause.downcast_ref::<RuntimeError>(), Some(RuntimeError::Target(_)))
+        || matches!(cause.downcast_ref::<CodegenError>(), Some(CodegenError::Target(_)))
 }
 
 fn import(error: &ImportError) -> u8 {
@@ -260,16 +319,24 @@ fn artifact(error: &ArtifactError) -> u8 {
     match error {
         ArtifactError::Name(_)
         | ArtifactError::Occupied(_)
-        | ArtifactError::Invalid { .. }
-        | ArtifactError::Input(_)
         | ArtifactError::Versions
         | ArtifactError::OnGpu(_)
         | ArtifactError::OtherArchitecture { .. } => USAGE,
         ArtifactError::Interrupted => INTERRUPTED,
-        ArtifactError::Linker(_) | ArtifactError::Machine(_) => ENVIRONMENT,
+        ArtifactError::Linker(_) | ArtifactError::Memory(_) => ENVIRONMENT,
         ArtifactError::Write { source, .. } | ArtifactError::Read { source, .. } => file(source),
         ArtifactError::Codegen(error) => codegen(error),
+        ArtifactError::Runtime(error) => runtime(error),
         ArtifactError::Internal(_) => BUG,
+    }
+}
+
+fn runtime(error: &RuntimeError) -> u8 {
+    match error {
+        RuntimeError::Invalid { .. } | RuntimeError::Input(_) => USAGE,
+        RuntimeError::Target(_) | RuntimeError::Machine(_) => ENVIRONMENT,
+        RuntimeError::Read { source, .. } => file(source),
+        RuntimeError::Internal(_) => BUG,
     }
 }
 

@@ -3,6 +3,7 @@
 
 mod arguments;
 mod bench;
+mod check;
 mod collect;
 mod collecting;
 mod compare;
@@ -14,6 +15,7 @@ mod extents;
 mod figures;
 mod inputs;
 mod measure;
+mod messages;
 mod next;
 mod npy;
 mod output;
@@ -48,12 +50,16 @@ use tracing_subscriber::EnvFilter;
     TILESCRIBE_LOG=debug (or info, trace, MODULE=LEVEL) prints what happens inside."
 )]
 struct CommandLine {
+    /// How progress and errors are written to standard error
+    #[arg(long, global = true, value_name = "FORMAT", default_value = "human")]
+    message_format: messages::Format,
     #[command(subcommand)]
     command: Command,
 }
 
 #[derive(Subcommand)]
 enum Command {
+    Check(check::Check),
     Compile(compile::Compile),
     Run(run::Run),
     Bench(bench::Bench),
@@ -76,6 +82,7 @@ enum Command {
 impl Command {
     fn execute(self, out: &mut dyn Write) -> Result<()> {
         match self {
+            Command::Check(command) => command.execute(out),
             Command::Compile(command) => command.execute(out),
             Command::Run(command) => command.execute(out),
             Command::Bench(command) => command.execute(out),
@@ -108,6 +115,7 @@ pub fn main() -> ExitCode {
     };
     let filter = EnvFilter::try_from_env("TILESCRIBE_LOG").unwrap_or_else(|_| EnvFilter::new("warn"));
     tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr).init();
+    messages::set_format(command_line.message_format);
     exit::prepare_signals();
     exit::guard(|| {
         let mut out = io::stdout().lock();

@@ -10,6 +10,8 @@ use std::time::{Duration, Instant};
 use indicatif::style::ProgressTracker;
 use indicatif::{HumanDuration, ProgressBar, ProgressDrawTarget, ProgressState, ProgressStyle, TermLike};
 
+use super::messages::{self, Format, ProgressLines, SEPARATOR};
+
 /// What is over sooner writes no line to a file.
 const BETWEEN_LINES: Duration = Duration::from_secs(60);
 /// The pace is a mean over so much at least.
@@ -19,7 +21,11 @@ const WIDTH: u16 = 160;
 
 /// A bar over `total` steps, or over a number that is set later (0), with the time that is left.
 pub fn bar(total: u64, what: &'static str) -> ProgressBar {
+    let json = ["{prefix}", "{done}", "{total}", "{msg}", "{seconds}", "{seconds_left}"].join(&SEPARATOR.to_string());
     let (target, template, tick) = match io::stderr().is_terminal() {
+        _ if messages::format() == Format::Json => {
+            (ProgressDrawTarget::term_like(Box::new(ProgressLines::default())), json.as_str(), 200)
+        }
         true => (ProgressDrawTarget::stderr(), "{prefix} {wide_bar} {count} {msg} {elapsed}, {left} left", 200),
         false => {
             let lines = Lines::new(io::stderr(), BETWEEN_LINES);
@@ -30,7 +36,23 @@ pub fn bar(total: u64, what: &'static str) -> ProgressBar {
     let bar = ProgressBar::with_draw_target((total > 0).then_some(total), target);
     // a template that does not parse would be seen at once; the plain bar does then
     let style = ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar());
-    bar.set_style(style.with_key("left", Pace::default()).with_key("count", count));
+    let style = style.with_key("left", Pace::default()).with_key("count", count);
+    let number = |number: fn(&ProgressState) -> Option<f64>| {
+        move |state: &ProgressState, text: &mut dyn fmt::Write| {
+            // a line that cannot be written is not shown
+            let _ = match number(state) {
+                Some(number) => write!(text, "{number}"),
+                None => text.write_str("?"),
+            };
+        }
+    };
+    bar.set_style(
+        style
+            .with_key("done", number(|state| Some(state.pos() as f64)))
+            .with_key("total", number(|state| state.len().filter(|total| *total > 0).map(|total| total as f64)))
+            .with_key("seconds", number(|state| Some(state.elapsed().as_secs_f64())))
+            .with_key("seconds_left", Left(Pace::default())),
+    );
     bar.set_prefix(what);
     bar.enable_steady_tick(Duration::from_millis(tick));
     bar
@@ -96,6 +118,33 @@ impl ProgressTracker for Pace {
         let _ = match left {
             Some(left) => write!(text, "{:#}", HumanDuration(left)),
             None => write!(text, "?"),
+        };
+    }
+}
+
+/// The seconds that are left, as a number.
+#[derive(Clone, Debug)]
+struct Left(Pace);
+
+impl ProgressTracker for Left {
+    fn clone_box(&self) -> Box<dyn ProgressTracker> {
+        Box::new(self.clone())
+    }
+
+    fn tick(&mut self, state: &ProgressState, now: Instant) {
+        self.0.see(now, state.pos());
+    }
+
+    fn reset(&mut self, _: &ProgressState, _: Instant) {
+        self.0 = Pace::default();
+    }
+
+    fn write(&self, state: &ProgressState, text: &mut dyn fmt::Write) {
+        let left = state.len().and_then(|total| self.0.left(total));
+        // a line that cannot be written is not shown
+        let _ = match left {
+            Some(left) => write!(text, "{:.1}", left.as_secs_f64()),
+            None => text.write_str("?"),
         };
     }
 }

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Result, anyhow};
+use anyhow::{Context, Result, anyhow};
 use clap::Args;
 use serde_json::{Value, json};
 use tilescribe::analysis;
@@ -110,6 +110,10 @@ impl Show {
 
     fn artifact(&self, out: &mut dyn Write) -> Result<()> {
         let manifest = Manifest::read(self.what.as_ref())?;
+        // programs are written again for these machines
+        for cpu in manifest.versions.iter().filter_map(|version| version.target.cpu().ok()) {
+            codegen::check(cpu).with_context(|| self.what.clone())?;
+        }
         let mut chosen: Vec<usize> = (0..manifest.tasks.len()).collect();
         if let Some(wanted) = &self.task {
             let number = wanted.parse::<usize>().ok();

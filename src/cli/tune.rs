@@ -4,8 +4,8 @@ use std::io::Write;
 
 use anyhow::Result;
 use clap::Args;
-use serde_json::json;
-use tilescribe::tune::{Job, Report};
+use serde_json::{Value, json};
+use tilescribe::tune::{Job, JobReport, Report};
 
 use super::arguments::{NetworkArguments, StoreArguments, TargetArguments, read_task};
 use super::exit::CommandError;
@@ -58,7 +58,9 @@ impl Tune {
         let report = search(&jobs, self.target.device()?, &self.search, self.trials, &mut store)?;
         print(&jobs, &report, out)?;
         if self.json {
-            writeln!(out, "{}", json!(report))?;
+            let mut line = json!(report);
+            line["jobs"] = jobs.iter().zip(&report.jobs).map(job_line).collect();
+            writeln!(out, "{line}")?;
         }
         judge(&jobs, &report)?;
         match report.jobs.iter().map(|job| job.unmeasurable.as_deref()).collect::<Option<Vec<_>>>() {
@@ -68,6 +70,15 @@ impl Tune {
             _ => Ok(()),
         }
     }
+}
+
+/// What became of a task, as JSON.
+fn job_line((job, found): (&Job, &JobReport)) -> Value {
+    json!({
+        "name": job.name, "trials": found.trials, "untuned_ns": found.untuned_ns,
+        "best_ns": found.best.as_ref().map(|(_, ns)| ns),
+        "trace": found.best.as_ref().map(|(trace, _)| trace.to_string()),
+    })
 }
 
 fn print(jobs: &[Job], report: &Report, out: &mut dyn Write) -> Result<()> {

@@ -52,6 +52,9 @@ static struct {
     int barred;             /* the one of these that they keep off; -1: none */
 } pool;
 
+/* What the thread itself asked for; 0: nothing, and the pool's own number counts. */
+static _Thread_local int64_t wanted_here;
+
 static pthread_once_t fork_handler = PTHREAD_ONCE_INIT;
 
 static void futex_wait(_Atomic uint32_t *word, uint32_t expected) {
@@ -263,15 +266,15 @@ void tilescribe_parallel_for(tilescribe_body body, void *context, int64_t count,
     if (count <= 0) {
         return;
     }
-    threads = minimum(minimum(threads, tilescribe_threads()), count);
+    int64_t size = wanted_here != 0 ? wanted_here : tilescribe_threads();
+    threads = minimum(minimum(threads, size), count);
     if (threads <= 1 || atomic_exchange(&pool.busy, true)) {
         body(context, 0, count, 0);
         return;
     }
-    /* the pool keeps its size when a loop needs fewer threads */
-    int64_t workers = tilescribe_threads() - 1;
-    if (pool.started != workers) {
-        start_workers(workers);
+    /* the pool keeps its size when a loop needs fewer threads, or other threads ask for more */
+    if (wanted_here != 0 ? pool.started < size - 1 : pool.started != size - 1) {
+        start_workers(size - 1);
     }
     pool.body = body;
     pool.context = context;
@@ -305,6 +308,10 @@ int64_t tilescribe_threads(void) {
         atomic_compare_exchange_strong(&pool.wanted, &unset, wanted);
     }
     return wanted;
+}
+
+void tilescribe_use_threads(int64_t threads) {
+    wanted_here = threads > 0 ? minimum(threads, MAX_THREADS) : tilescribe_threads();
 }
 
 void tilescribe_shutdown(void) {

@@ -21,6 +21,9 @@ void tilescribe_parallel_for(tilescribe_body body, void *context, int64_t count,
  * 0 stands for the processors that this process may run on, which is also what an unset pool has. */
 void tilescribe_set_threads(int64_t threads);
 
+/* The same for the loops that the calling thread starts from now on, and for no others: the pool grows as needed. */
+void tilescribe_use_threads(int64_t threads);
+
 /* The size of the pool, the caller included. */
 int64_t tilescribe_threads(void);
 

@@ -11,7 +11,6 @@
 mod array;
 mod bounds;
 mod canonical;
-mod dtype;
 pub mod evaluate;
 mod expr;
 pub mod form;
@@ -29,13 +28,13 @@ pub mod winograd;
 pub use array::{Array, ArrayError, Elements, integer_from_bytes, put_integer, put_real, real_from_bytes};
 pub use bounds::StageFacts;
 pub use canonical::{Canonical, canonical};
-pub use dtype::{Class, DType};
 pub use evaluate::{EvaluateError, evaluate, evaluate_all};
 pub use expr::{Condition, Expr, Float, identity, typed_identity};
 pub use index::{Atom, Index, Interval, Var, flatten, gcd, stride_along};
 pub use parameter::{Extents, Parameter};
 pub use primitive::{Binary, Notation, Operands, Precedence, Sign, Unary};
 pub use text::TextError;
+pub use tilescribe_runtime::dtype::{Class, DType};
 pub use validate::{MAX_POINTS_TIMED, WorkloadError};
 
 /// A tensor of a [`Workload`], by position. In a nest, the same number names its buffer.

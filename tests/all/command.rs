@@ -1,5 +1,6 @@
 //! The real program: what it prints, and how it ends when something is wrong.
 
+mod driven;
 mod extents;
 mod gpu;
 mod inputs;

@@ -7,7 +7,8 @@ mod patches;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// A foreign crate, and the only folders or files below `src` that may name it.
+/// A foreign crate, and the only folders or files below `src` that may name it; `runtime` stands for the crate
+/// of that name.
 const OWNERS: &[(&str, &[&str])] = &[
     ("inkwell", &["codegen"]),
     ("llvm_sys", &["codegen"]),
@@ -20,7 +21,7 @@ const OWNERS: &[(&str, &[&str])] = &[
     ("rusqlite", &["record"]),
     ("zstd", &["record"]),
     ("prost", &["graph"]),
-    ("libloading", &["artifact"]),
+    ("libloading", &["runtime"]),
     ("clap", &["cli"]),
     ("indicatif", &["cli"]),
     ("ctrlc", &["cli"]),
@@ -43,9 +44,12 @@ const IMPURE: &[&str] = &[
     "rand_chacha",
 ];
 
+/// The crate that artifacts are run with, beside that of the compiler.
+const RUNTIME: &str = "runtime";
+
 /// A file of ours, without its test modules.
 struct Source {
-    /// Below `src`.
+    /// Below `src`, or `runtime/` and below `runtime/src`.
     path: PathBuf,
     /// Line numbers from 1.
     lines: Vec<(usize, String)>,
@@ -65,7 +69,11 @@ impl Source {
     }
 
     fn at(&self, number: usize, what: &str) -> String {
-        format!("src/{}:{number}: {what}", self.path.display())
+        let file = match self.path.strip_prefix(RUNTIME) {
+            Ok(file) => Path::new("runtime/src").join(file),
+            Err(_) => Path::new("src").join(&self.path),
+        };
+        format!("{}:{number}: {what}", file.display())
     }
 }
 
@@ -88,15 +96,20 @@ fn files(folder: &Path, extension: &str) -> Vec<PathBuf> {
 }
 
 fn sources() -> Vec<Source> {
-    let src = root().join("src");
+    let (src, runtime) = (root().join("src"), root().join("runtime/src"));
     let is_test = |path: &Path| path.components().any(|c| c.as_os_str() == "tests" || c.as_os_str() == "tests.rs");
     let read = |path: PathBuf| {
         let text = fs::read_to_string(&path).unwrap();
         let (code, _) = text.split_once("#[cfg(test)]\nmod tests {").unwrap_or((&text, ""));
         let lines = code.lines().enumerate().map(|(number, line)| (number + 1, line.to_string())).collect();
-        Source { path: path.strip_prefix(&src).unwrap().to_path_buf(), lines }
+        let path = match path.strip_prefix(&runtime) {
+            Ok(path) => Path::new(RUNTIME).join(path),
+            Err(_) => path.strip_prefix(&src).unwrap().to_path_buf(),
+        };
+        Source { path, lines }
     };
-    let sources: Vec<Source> = files(&src, "rs").into_iter().filter(|path| !is_test(path)).map(read).collect();
+    let all = [&src, &runtime].into_iter().flat_map(|folder| files(folder, "rs"));
+    let sources: Vec<Source> = all.filter(|path| !is_test(path)).map(read).collect();
     assert!(sources.len() > 20, "the sources are where this test looks for them");
     sources
 }
@@ -180,7 +193,7 @@ fn nothing_is_left_undone() {
 #[test]
 fn no_test_is_ignored() {
     let ignored = concat!("#[ig", "nore");
-    let folders = ["src", "tests"].map(|folder| root().join(folder));
+    let folders = ["src", "runtime/src", "tests"].map(|folder| root().join(folder));
     let paths = folders.iter().flat_map(|folder| files(folder, "rs"));
     let found = paths.filter(|path| fs::read_to_string(path).unwrap().contains(ignored));
     assert_none(found.map(|path| path.display().to_string()).collect());
@@ -209,7 +222,7 @@ const COMMENT_WIDTH: usize = 110;
 
 #[test]
 fn comments_are_narrow_enough_to_read() {
-    let folders = ["src", "tests", "benches", "examples", "tools"].map(|folder| root().join(folder));
+    let folders = ["src", "runtime", "tests", "benches", "examples", "tools"].map(|folder| root().join(folder));
     let mut violations = Vec::new();
     for path in folders.iter().flat_map(|folder| ["rs", "c", "h"].map(|kind| files(folder, kind))).flatten() {
         let mut fenced = false;

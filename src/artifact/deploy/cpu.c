@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <time.h>
 
 #include "../../runtime/runtime.h"
 
@@ -37,10 +38,12 @@ struct model {
     void **moved; /* room for the addresses of one call, in an iteration */
     struct run_extents *extents; /* NULL: all are fixed */
     struct states *states; /* NULL: it keeps none */
+    uint64_t *spent; /* by call, in nanoseconds; NULL: nobody asks */
+    pthread_mutex_t turn; /* whose calls come one after the other; other models run meanwhile */
 };
 
-/* The pool of threads belongs to the library, so runs of its models take turns; it ends with the last of them. */
-static pthread_mutex_t turn = PTHREAD_MUTEX_INITIALIZER;
+/* The pool of threads belongs to the library; it ends with the last of its models. */
+static pthread_mutex_t counting_models = PTHREAD_MUTEX_INITIALIZER;
 static uint64_t live_models;
 
 /* ---- Which instructions the machine has ---- */
@@ -162,6 +165,7 @@ static void release(struct model *model)
     free(model->moved);
     free_extents(model->extents);
     free_states(model->states);
+    pthread_mutex_destroy(&model->turn);
     free(model);
 }
 
@@ -170,10 +174,10 @@ void tilescribe_destroy(struct model *model)
     if (model == NULL)
         return;
     release(model);
-    pthread_mutex_lock(&turn);
+    pthread_mutex_lock(&counting_models);
     if (--live_models == 0)
         tilescribe_shutdown(); /* so that the library can be unloaded */
-    pthread_mutex_unlock(&turn);
+    pthread_mutex_unlock(&counting_models);
 }
 
 /* The arguments of all calls, where they are at the extents that are set. */
@@ -244,6 +248,7 @@ int tilescribe_create(const char *weights, int threads, struct model **out)
     if (model == NULL)
         return STATUS_OUT_OF_MEMORY;
     model->threads = threads;
+    pthread_mutex_init(&model->turn, NULL);
     enum status status = map_weights(weights, &model->weights);
     if (status == STATUS_OK) {
         /* the most that kernels want at any extents: no run may need all of it */
@@ -271,9 +276,9 @@ int tilescribe_create(const char *weights, int threads, struct model **out)
         release(model);
         return status;
     }
-    pthread_mutex_lock(&turn);
+    pthread_mutex_lock(&counting_models);
     live_models++;
-    pthread_mutex_unlock(&turn);
+    pthread_mutex_unlock(&counting_models);
     *out = model;
     return STATUS_OK;
 }
@@ -289,8 +294,16 @@ static void *address_in(struct model *model, uint64_t argument, uint64_t iterati
     return (unsigned char *)model->address[argument] + about->step * (int64_t)place;
 }
 
+static uint64_t now_ns(void)
+{
+    struct timespec time;
+    clock_gettime(CLOCK_MONOTONIC, &time);
+    return (uint64_t)time.tv_sec * 1000000000 + (uint64_t)time.tv_nsec;
+}
+
 static void run_call(struct model *model, const struct call *call, uint64_t iteration)
 {
+    uint64_t started = model->spent != NULL ? now_ns() : 0;
     void **arguments = model->address + call->first;
     if (call->moving) {
         for (uint64_t i = 0; i < call->arguments; i++)
@@ -302,6 +315,8 @@ static void run_call(struct model *model, const struct call *call, uint64_t iter
         tilescribe_library(&tilescribe_network.routine[call->routine - 1], arguments, arguments[call->arguments - 1]);
     else
         tilescribe_kernels.kernel[call->task](arguments, model->workspace);
+    if (model->spent != NULL)
+        model->spent[call - tilescribe_network.call] += now_ns() - started;
 }
 
 /* How often the calls of a repetition run in this run. */
@@ -399,21 +414,31 @@ int tilescribe_run(struct model *model, const void *const *inputs, void *const *
 {
     if (model == NULL)
         return STATUS_BAD_ARGUMENT;
-    pthread_mutex_lock(&turn);
+    pthread_mutex_lock(&model->turn);
     enum status status = check_extents(model);
     if (status == STATUS_OK && !arrays_are_given(model, inputs, outputs))
         status = STATUS_BAD_ARGUMENT;
     if (status != STATUS_OK) {
-        pthread_mutex_unlock(&turn);
+        pthread_mutex_unlock(&model->turn);
         return status;
     }
-    tilescribe_set_threads(model->threads);
+    tilescribe_use_threads(model->threads);
     bind_run(model, inputs, outputs);
     status = run_all(model, inputs, outputs);
     if (status == STATUS_OK && model->states != NULL)
         advance_states(model->states, model->extents);
-    pthread_mutex_unlock(&turn);
+    pthread_mutex_unlock(&model->turn);
     return status;
+}
+
+int tilescribe_profile(struct model *model, uint64_t *nanoseconds)
+{
+    if (model == NULL)
+        return STATUS_BAD_ARGUMENT;
+    pthread_mutex_lock(&model->turn);
+    model->spent = nanoseconds;
+    pthread_mutex_unlock(&model->turn);
+    return STATUS_OK;
 }
 
 /* ---- Extents ---- */
@@ -422,14 +447,14 @@ int tilescribe_set_extents(struct model *model, const int64_t *const *shapes)
 {
     if (model == NULL || model->extents == NULL)
         return STATUS_BAD_ARGUMENT;
-    pthread_mutex_lock(&turn);
+    pthread_mutex_lock(&model->turn);
     int changed = 0;
     enum status status = compute_extents(model->extents, shapes, &changed);
     if (status == STATUS_OK && changed)
         status = settle(model);
     if (status != STATUS_OK)
         model->extents->are_set = model->extents->were_set = 0;
-    pthread_mutex_unlock(&turn);
+    pthread_mutex_unlock(&model->turn);
     return status;
 }
 
@@ -437,11 +462,11 @@ int tilescribe_output_shape(struct model *model, size_t number, int64_t *shape)
 {
     if (model == NULL || model->extents == NULL || shape == NULL || number >= tilescribe_network.outputs)
         return STATUS_BAD_ARGUMENT;
-    pthread_mutex_lock(&turn);
+    pthread_mutex_lock(&model->turn);
     enum status status = check_extents(model);
     if (status == STATUS_OK)
         status = copy_output_shape(model->extents, number, shape);
-    pthread_mutex_unlock(&turn);
+    pthread_mutex_unlock(&model->turn);
     return status;
 }
 
@@ -451,9 +476,9 @@ int tilescribe_reset(struct model *model)
 {
     if (model == NULL || model->states == NULL)
         return STATUS_BAD_ARGUMENT;
-    pthread_mutex_lock(&turn);
+    pthread_mutex_lock(&model->turn);
     reset_states(model->states, model->extents);
-    pthread_mutex_unlock(&turn);
+    pthread_mutex_unlock(&model->turn);
     return STATUS_OK;
 }
 
@@ -461,9 +486,9 @@ int tilescribe_rewind(struct model *model, int64_t rows)
 {
     if (model == NULL || model->states == NULL)
         return STATUS_BAD_ARGUMENT;
-    pthread_mutex_lock(&turn);
+    pthread_mutex_lock(&model->turn);
     enum status status = rewind_states(model->states, model->extents, rows);
-    pthread_mutex_unlock(&turn);
+    pthread_mutex_unlock(&model->turn);
     return status;
 }
 
@@ -471,9 +496,9 @@ int tilescribe_state_shape(struct model *model, size_t number, int64_t *shape)
 {
     if (model == NULL || model->states == NULL || shape == NULL || number >= tilescribe_network.states)
         return STATUS_BAD_ARGUMENT;
-    pthread_mutex_lock(&turn);
+    pthread_mutex_lock(&model->turn);
     memcpy(shape, model->states->held[number].shape, tilescribe_network.state[number].about.rank * sizeof *shape);
-    pthread_mutex_unlock(&turn);
+    pthread_mutex_unlock(&model->turn);
     return STATUS_OK;
 }
 
@@ -481,9 +506,9 @@ int tilescribe_get_state(struct model *model, size_t number, void *data)
 {
     if (model == NULL || model->states == NULL || number >= tilescribe_network.states)
         return STATUS_BAD_ARGUMENT;
-    pthread_mutex_lock(&turn);
+    pthread_mutex_lock(&model->turn);
     enum status status = read_state(model->states, number, data);
-    pthread_mutex_unlock(&turn);
+    pthread_mutex_unlock(&model->turn);
     return status;
 }
 
@@ -491,9 +516,9 @@ int tilescribe_set_state(struct model *model, size_t number, const int64_t *shap
 {
     if (model == NULL || model->states == NULL || number >= tilescribe_network.states)
         return STATUS_BAD_ARGUMENT;
-    pthread_mutex_lock(&turn);
+    pthread_mutex_lock(&model->turn);
     enum status status = write_state(model->states, model->extents, number, shape, data);
-    pthread_mutex_unlock(&turn);
+    pthread_mutex_unlock(&model->turn);
     return status;
 }
 

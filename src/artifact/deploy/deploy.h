@@ -289,6 +289,9 @@ const struct tensor *tilescribe_outputs(size_t *count);
 const char *tilescribe_missing_feature(void);
 const char *tilescribe_error_string(int status);
 
+/* What libraries for CPUs export: runs add the time of each call to an array, until it is NULL. */
+int tilescribe_profile(struct model *model, uint64_t *nanoseconds);
+
 /* What libraries of networks export whose extents are not all fixed. */
 int tilescribe_set_extents(struct model *model, const int64_t *const *shapes);
 int tilescribe_output_shape(struct model *model, size_t number, int64_t *shape);

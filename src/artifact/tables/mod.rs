@@ -7,8 +7,9 @@ mod gpu;
 
 use std::fmt::Write;
 
+use tilescribe_runtime::{Port, StatePort};
+
 use super::error::ArtifactError;
-use super::manifest::{Port, StatePort};
 use crate::codegen::Launch;
 use crate::graph::{Callee, Motion, Reduction, Region, RegionKind, Routine};
 use crate::target::Architecture;
@@ -156,6 +157,8 @@ pub struct Generation {
 
 /// The functions of every library, without the network's name in front.
 const FUNCTIONS: [&str; 7] = ["create", "run", "destroy", "inputs", "outputs", "missing_feature", "error_string"];
+/// Those of a library for CPUs alone.
+const PROCESSOR_FUNCTIONS: [&str; 1] = ["profile"];
 /// Those of a library for GPUs alone.
 const DEVICE_FUNCTIONS: [&str; 4] = ["device_input", "device_output", "launch", "wait"];
 
@@ -169,7 +172,7 @@ impl Tables<'_> {
     /// The functions of the library, without the network's name in front.
     pub fn functions(&self) -> impl Iterator<Item = &'static str> {
         let device: &[&str] = match self.kernels {
-            Kernels::Cpu(_) => &[],
+            Kernels::Cpu(_) => &PROCESSOR_FUNCTIONS,
             Kernels::Gpu(_) => &DEVICE_FUNCTIONS,
         };
         let extents: &[&str] = if self.extents.is_some() { &EXTENT_FUNCTIONS } else { &[] };

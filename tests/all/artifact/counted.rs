@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use tilescribe::artifact::{ArtifactError, Manifest, Model};
+use tilescribe::artifact::{Manifest, Model, RuntimeError};
 use tilescribe::graph::{ImportOptions, TensorData, import, import_tensor, partition};
 
 use super::{extents, threads};
@@ -65,7 +65,7 @@ fn a_run_is_refused_that_computes_extents_that_the_network_does_not_take() {
         (rows + 1, format!("the number of elements that TopK best takes is at most {rows}")),
     ] {
         match with(number) {
-            Err(ArtifactError::Input(reason)) => assert!(reason.ends_with(&message), "{number}: {reason}"),
+            Err(RuntimeError::Input(reason)) => assert!(reason.ends_with(&message), "{number}: {reason}"),
             other => panic!("{number}: {other:?}"),
         }
     }

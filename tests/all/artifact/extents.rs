@@ -8,7 +8,7 @@ use std::process::Command;
 use std::sync::OnceLock;
 
 use serde_json::{Value, json};
-use tilescribe::artifact::{self, ArtifactError, Manifest, Model, Options, Schedule, Version};
+use tilescribe::artifact::{self, ArtifactError, Manifest, Model, Options, RuntimeError, Schedule, Version};
 use tilescribe::graph::{self, ImportOptions, Network, Origin, Region, Requirement, Symbol, TensorData};
 use tilescribe::space::Space;
 use tilescribe::target::{Target, Task};
@@ -153,7 +153,7 @@ fn extents_that_the_network_does_not_take_are_refused() {
         ([4, 15], "axis 1 of input x is 15; it has to be 16"),
     ] {
         match model.run(&[input(shape)]) {
-            Err(ArtifactError::Input(reason)) => assert_eq!(reason, message),
+            Err(RuntimeError::Input(reason)) => assert_eq!(reason, message),
             other => panic!("{shape:?}: {other:?}"),
         }
         // the same words as from what the network itself says

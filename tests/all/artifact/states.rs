@@ -4,7 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use tilescribe::artifact::{ArtifactError, Manifest, Model, Resources};
+use tilescribe::artifact::{Manifest, Model, Resources, RuntimeError};
 use tilescribe::graph::{self, CarryError, ImportOptions, Origin, Program, Step, Symbol, TensorData};
 use tilescribe::workload::{Binary, DType, Expr, Extents, Index, Parameter, Role, Stage, TensorId, Var};
 
@@ -74,9 +74,9 @@ fn assert_close(found: &TensorData, expected: &TensorData) {
     }
 }
 
-fn refused(result: Result<impl std::fmt::Debug, ArtifactError>) -> String {
+fn refused(result: Result<impl std::fmt::Debug, RuntimeError>) -> String {
     match result {
-        Err(ArtifactError::Input(reason)) => reason,
+        Err(RuntimeError::Input(reason)) => reason,
         other => panic!("{other:?}"),
     }
 }
@@ -139,10 +139,10 @@ fn what_does_not_fit_a_state_is_refused() {
     // it goes on as before
     model.run(&[values(&[2, 1, 4], 0)]).unwrap();
     assert_eq!(model.state(0).unwrap().shape, [2, 4, 4]);
-    assert!(matches!(model.rewind(5), Err(ArtifactError::Machine(_))), "more rows than there are");
+    assert!(matches!(model.rewind(5), Err(RuntimeError::Machine(_))), "more rows than there are");
     assert!(refused(model.set_state(0, &values(&[2, 3, 5], 0))).contains("state `past` is f32["));
     assert!(refused(model.set_state(1, &values(&[2, 3, 4], 0))).contains("no state 1"));
-    assert!(matches!(model.set_state(0, &values(&[65, 3, 4], 0)), Err(ArtifactError::Input(_))));
+    assert!(matches!(model.set_state(0, &values(&[65, 3, 4], 0)), Err(RuntimeError::Input(_))));
     // there is no room for more than the network takes
     let high = model.manifest().symbols.iter().find(|symbol| symbol.name == "past").unwrap().high;
     model.set_state(0, &values(&[2, high, 4], 0)).unwrap();
@@ -167,7 +167,7 @@ fn what_replaces_a_state_is_what_the_next_run_finds() {
             assert_close(&model.state(0).unwrap(), &h);
         }
     }
-    assert!(matches!(model.rewind(0), Err(ArtifactError::Machine(_))), "what was replaced is gone");
+    assert!(matches!(model.rewind(0), Err(RuntimeError::Machine(_))), "what was replaced is gone");
     let stateless = Path::new(env!("CARGO_TARGET_TMPDIR")).join("artifact/stateless");
     compile(&graph::partition(&plain).unwrap(), &stateless).unwrap();
     assert!(refused(Model::load(&stateless, Resources::default()).unwrap().reset()).contains("keeps no states"));

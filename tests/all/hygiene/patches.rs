@@ -45,7 +45,7 @@ fn extensions_take_as_many_files_as_the_page_says() {
             "src/artifact/deploy/cpu.c",
             "src/codegen/machine.rs",
             "src/codegen/names.txt",
-            "src/target/architecture.rs",
+            "runtime/src/target/architecture.rs",
         ],
     );
 }

@@ -57,8 +57,8 @@ pub struct Cpu {
 
 impl Cpu {
     /// This machine, with the names of the processor and of its features (separated by commas) as LLVM gives
-    /// them; [`crate::codegen::host`] asks for both. Caches and cores come from the operating system; what it
-    /// does not tell is taken from a typical machine (32 KiB, 1 MiB, no third level).
+    /// them; Tilescribe's code generator asks for both. Caches and cores come from the operating system; what
+    /// it does not tell is taken from a typical machine (32 KiB, 1 MiB, no third level).
     ///
     /// # Errors
     /// [`TargetError::Architecture`] where we generate no code for this processor.

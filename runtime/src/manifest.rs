@@ -10,14 +10,11 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
-use super::error::ArtifactError;
-use super::formula::{CompiledSymbol, Computed, Formula};
-use super::weights::hex;
-use crate::codegen;
+use crate::error::RuntimeError;
 use crate::files;
-use crate::graph::{Callee, Region, RegionKind};
-use crate::target::{Kind, Target, TargetError};
-use crate::workload::DType;
+use crate::formula::{CompiledSymbol, Computed};
+use crate::port::{Port, RunTimeExtent, StatePort};
+use crate::target::{Kind, Target};
 
 /// Changes whenever older manifests cannot be read as they are.
 pub const FORMAT: u32 = 6;
@@ -67,116 +64,6 @@ pub struct Manifest {
     pub files: BTreeMap<String, FileDigest>,
 }
 
-/// An input or output of the network.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Port {
-    pub name: String,
-    /// As [`DType::name`] spells it.
-    pub dtype: String,
-    /// At most.
-    pub shape: Vec<i64>,
-    /// The extents that may be less, by axis.
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub extents: BTreeMap<usize, RunTimeExtent>,
-}
-
-/// An output of the network that comes back as an input: neither is given to a run.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct StatePort {
-    /// As a run finds it.
-    pub input: Port,
-    /// The output's name.
-    pub output: String,
-    /// `None`: it is replaced by every run.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub grows: Option<Growth>,
-}
-
-impl StatePort {
-    fn is_possible(&self) -> bool {
-        self.grows.as_ref().is_none_or(|Growth { axis, capacity }| {
-            let mut roomy = self.input.shape.clone();
-            let Some(rows) = roomy.get_mut(*axis).filter(|rows| **rows <= *capacity) else { return false };
-            *rows = *capacity;
-            self.input.bytes_at(&roomy).is_some()
-        })
-    }
-}
-
-/// A state to which runs append.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Growth {
-    pub axis: usize,
-    /// Rows that there is room for.
-    pub capacity: i64,
-}
-
-/// An extent that is known when the network runs.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct RunTimeExtent {
-    pub least: i64,
-    pub formula: Formula,
-    /// The same for people.
-    pub text: String,
-}
-
-impl Port {
-    /// Whether it has this shape in some run.
-    pub fn admits(&self, shape: &[i64]) -> bool {
-        let is_admissible =
-            |(axis, (found, most)): (usize, (&i64, &i64))| (self.least(axis, *most)..=*most).contains(found);
-        shape.len() == self.shape.len() && shape.iter().zip(&self.shape).enumerate().all(is_admissible)
-    }
-
-    fn least(&self, axis: usize, most: i64) -> i64 {
-        self.extents.get(&axis).map_or(most, |extent| extent.least)
-    }
-
-    /// The extents at least.
-    pub fn least_shape(&self) -> Vec<i64> {
-        self.shape.iter().enumerate().map(|(axis, most)| self.least(axis, *most)).collect()
-    }
-
-    /// Its size in bytes in a run; `None` as for [`Port::bytes`].
-    pub fn bytes_at(&self, shape: &[i64]) -> Option<usize> {
-        let elements = shape.iter().try_fold(1usize, |product, extent| {
-            usize::try_from(*extent).ok().and_then(|extent| product.checked_mul(extent))
-        })?;
-        elements.checked_mul(self.dtype()?.bytes()).filter(|bytes| *bytes <= isize::MAX as usize)
-    }
-
-    /// Its shape where symbols have these values; `None` where some extent has no value.
-    pub fn shape_at(&self, values: &[i64]) -> Option<Vec<i64>> {
-        let extent = |(axis, most): (usize, &i64)| match self.extents.get(&axis) {
-            Some(extent) => extent.formula.at(values),
-            None => Some(*most),
-        };
-        self.shape.iter().enumerate().map(extent).collect()
-    }
-
-    /// Extents as people write them: `batch, 3, 2*width + 1`.
-    pub fn shape_text(&self) -> String {
-        let extent = |(axis, most): (usize, &i64)| match self.extents.get(&axis) {
-            Some(extent) => extent.text.clone(),
-            None => most.to_string(),
-        };
-        self.shape.iter().enumerate().map(extent).collect::<Vec<_>>().join(", ")
-    }
-
-    pub fn dtype(&self) -> Option<DType> {
-        DType::from_name(&self.dtype)
-    }
-
-    /// Size in bytes, at most; `None` where the shape or the type makes no sense.
-    pub fn bytes(&self) -> Option<usize> {
-        self.bytes_at(&self.shape)
-    }
-}
-
 /// What the network needs while it runs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -221,15 +108,6 @@ pub enum CompiledCall {
     Library(String),
 }
 
-impl CompiledCall {
-    pub fn of(callee: &Callee) -> CompiledCall {
-        match callee {
-            Callee::Task(task) => CompiledCall::Task(*task),
-            Callee::Library(routine) => CompiledCall::Library(routine.to_string()),
-        }
-    }
-}
-
 /// The calls `first..end`, and how they run.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -241,17 +119,6 @@ pub struct CompiledRegion {
     /// Whether one of them runs, the one that was made for the extents that are nearest.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub is_choice: bool,
-}
-
-impl CompiledRegion {
-    pub fn of(region: &Region) -> CompiledRegion {
-        let count = match region.kind {
-            RegionKind::Repeat { count, .. } => Some(count),
-            RegionKind::If { .. } | RegionKind::Nearest { .. } => None,
-        };
-        let is_choice = matches!(region.kind, RegionKind::Nearest { .. });
-        CompiledRegion { first: region.calls.start, end: region.calls.end, count, is_choice }
-    }
 }
 
 /// A task of the network.
@@ -311,17 +178,17 @@ impl Manifest {
     /// Reads the manifest of a folder and checks that it makes sense; the other files are not touched.
     ///
     /// # Errors
-    /// [`ArtifactError::Invalid`] where it is none of ours, or of another format.
-    pub fn read(folder: &Path) -> Result<Manifest, ArtifactError> {
+    /// [`RuntimeError::Invalid`] where it is none of ours, or of another format.
+    pub fn read(folder: &Path) -> Result<Manifest, RuntimeError> {
         let (path, text, about) = Manifest::text(folder)?;
         if !(FIXED_FORMAT..=FORMAT).contains(&about.format) {
             let reason =
                 format!("format {}, this version of Tilescribe reads {FIXED_FORMAT} to {FORMAT}", about.format);
-            return Err(ArtifactError::invalid(&path, reason));
+            return Err(RuntimeError::invalid(&path, reason));
         }
-        let invalid = |error: serde_json::Error| ArtifactError::invalid(&path, error.to_string());
+        let invalid = |error: serde_json::Error| RuntimeError::invalid(&path, error.to_string());
         let manifest: Manifest = serde_json::from_str(&text).map_err(invalid)?;
-        manifest.check().map_err(|reason| ArtifactError::invalid(&path, reason))?;
+        manifest.check().map_err(|reason| RuntimeError::invalid(&path, reason))?;
         Ok(Manifest { output_files: output_files(&manifest.outputs), ..manifest })
     }
 
@@ -333,52 +200,52 @@ impl Manifest {
     /// The names of an artifact's files, of whatever format.
     ///
     /// # Errors
-    /// [`ArtifactError::Invalid`] where the folder holds none.
-    pub fn files_of(folder: &Path) -> Result<BTreeSet<String>, ArtifactError> {
+    /// [`RuntimeError::Invalid`] where the folder holds none.
+    pub fn files_of(folder: &Path) -> Result<BTreeSet<String>, RuntimeError> {
         #[derive(Deserialize)]
         struct Files {
             files: BTreeMap<String, serde::de::IgnoredAny>,
         }
         let (path, text, _) = Manifest::text(folder)?;
         let listed: Files =
-            serde_json::from_str(&text).map_err(|error| ArtifactError::invalid(&path, error.to_string()))?;
+            serde_json::from_str(&text).map_err(|error| RuntimeError::invalid(&path, error.to_string()))?;
         Ok(listed.files.into_keys().chain([MANIFEST_FILE.to_string()]).collect())
     }
 
     /// The manifest's path and text, and what is the same in all formats.
-    fn text(folder: &Path) -> Result<(PathBuf, String, Versioned), ArtifactError> {
+    fn text(folder: &Path) -> Result<(PathBuf, String, Versioned), RuntimeError> {
         let path = folder.join(MANIFEST_FILE);
         if !is_plain_file(&path) {
-            return Err(ArtifactError::invalid(folder, "no artifact: it holds no manifest.json"));
+            return Err(RuntimeError::invalid(folder, "no artifact: it holds no manifest.json"));
         }
         let mut text = String::new();
-        let file = files::open(&path).map_err(|source| ArtifactError::read(&path, source))?;
+        let file = files::open(&path).map_err(|source| RuntimeError::read(&path, source))?;
         let read = file.take(MANIFEST_LIMIT + 1).read_to_string(&mut text);
-        read.map_err(|source| ArtifactError::invalid(&path, source.to_string()))?;
+        read.map_err(|source| RuntimeError::invalid(&path, source.to_string()))?;
         if text.len() as u64 > MANIFEST_LIMIT {
-            return Err(ArtifactError::invalid(&path, format!("larger than {MANIFEST_LIMIT} bytes")));
+            return Err(RuntimeError::invalid(&path, format!("larger than {MANIFEST_LIMIT} bytes")));
         }
-        let about = serde_json::from_str(&text).map_err(|error| ArtifactError::invalid(&path, error.to_string()))?;
+        let about = serde_json::from_str(&text).map_err(|error| RuntimeError::invalid(&path, error.to_string()))?;
         Ok((path, text, about))
     }
 
     /// Compares every file with its size and hash.
     ///
     /// # Errors
-    /// [`ArtifactError::Invalid`] for the first that differs.
-    pub fn verify(&self, folder: &Path) -> Result<(), ArtifactError> {
+    /// [`RuntimeError::Invalid`] for the first that differs.
+    pub fn verify(&self, folder: &Path) -> Result<(), RuntimeError> {
         for (name, expected) in &self.files {
             let path = folder.join(name);
             if !is_plain_file(&path) {
-                return Err(ArtifactError::invalid(&path, "missing, or not a plain file"));
+                return Err(RuntimeError::invalid(&path, "missing, or not a plain file"));
             }
-            let bytes = std::fs::metadata(&path).map_err(|source| ArtifactError::read(&path, source))?.len();
+            let bytes = std::fs::metadata(&path).map_err(|source| RuntimeError::read(&path, source))?.len();
             if bytes != expected.bytes {
                 let reason = format!("{bytes} bytes where the manifest says {}", expected.bytes);
-                return Err(ArtifactError::invalid(&path, reason));
+                return Err(RuntimeError::invalid(&path, reason));
             }
             if digest(&path)? != *expected {
-                return Err(ArtifactError::invalid(
+                return Err(RuntimeError::invalid(
                     &path,
                     "its SHA-256 differs from the manifest's: damaged or changed",
                 ));
@@ -419,10 +286,9 @@ impl Manifest {
         if self.versions.iter().any(|version| version.schedules.len() != self.tasks.len()) {
             return Err("a version lacks schedules of tasks, or has more".into());
         }
-        self.versions
-            .iter()
-            .try_for_each(|version| check_target(&version.target))
-            .map_err(|error| error.to_string())?;
+        // as strict as a target file
+        let is_possible = |version: &CompiledVersion| Target::from_toml(&version.target.to_toml()).map(drop);
+        self.versions.iter().try_for_each(is_possible).map_err(|error| error.to_string())?;
         let is_task = |call: &CompiledCall| matches!(call, CompiledCall::Task(task) if *task >= self.tasks.len());
         if self.calls.iter().any(is_task) {
             return Err("a call names a task that does not exist".into());
@@ -462,14 +328,6 @@ impl Manifest {
             Some(port) => Err(format!("`{}` has impossible run-time extents", port.name.escape_debug())),
             None => Ok(()),
         }
-    }
-}
-
-/// Whether there is such a machine: `show` generates code for it.
-fn check_target(target: &Target) -> Result<(), TargetError> {
-    match Target::from_toml(&target.to_toml())? {
-        Target::Cpu(cpu) => codegen::check(&cpu),
-        Target::Gpu(_) => Ok(()),
     }
 }
 
@@ -525,8 +383,8 @@ pub fn is_identifier(name: &str) -> bool {
 /// Size and hash of a file.
 ///
 /// # Errors
-/// [`ArtifactError::Read`] where it cannot be read.
-pub fn digest(path: &Path) -> Result<FileDigest, ArtifactError> {
+/// [`RuntimeError::Read`] where it cannot be read.
+pub fn digest(path: &Path) -> Result<FileDigest, RuntimeError> {
     let hash = || -> std::io::Result<FileDigest> {
         let mut file = files::open(path)?;
         let (mut hash, mut bytes, mut buffer) = (Sha256::new(), 0, vec![0; 1 << 20]);
@@ -539,12 +397,17 @@ pub fn digest(path: &Path) -> Result<FileDigest, ArtifactError> {
             hash.update(&buffer[..read]);
         }
     };
-    hash().map_err(|source| ArtifactError::read(path, source))
+    hash().map_err(|source| RuntimeError::read(path, source))
 }
 
 /// Whether it is a file and no link to elsewhere.
 fn is_plain_file(path: &Path) -> bool {
     std::fs::symlink_metadata(path).is_ok_and(|about| about.file_type().is_file())
+}
+
+/// Lower-case hexadecimal digits.
+pub fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 #[cfg(test)]

@@ -134,7 +134,7 @@ impl Gpu {
     }
 
     /// Checks everything that later stages rely on.
-    pub(crate) fn validated(self) -> Result<Gpu, TargetError> {
+    pub fn validated(self) -> Result<Gpu, TargetError> {
         if self.capability.ptx().is_none() {
             let value = String::from(self.capability);
             return Err(TargetError::Range {
@@ -179,12 +179,12 @@ mod tests {
 
     /// Descriptions that come with Tilescribe.
     const SHIPPED: [(&str, &str); 6] = [
-        ("sm_80", include_str!("../../targets/gpus/sm_80.toml")),
-        ("sm_86", include_str!("../../targets/gpus/sm_86.toml")),
-        ("sm_89", include_str!("../../targets/gpus/sm_89.toml")),
-        ("sm_90", include_str!("../../targets/gpus/sm_90.toml")),
-        ("sm_90a", include_str!("../../targets/gpus/sm_90a.toml")),
-        ("sm_100", include_str!("../../targets/gpus/sm_100.toml")),
+        ("sm_80", include_str!("../../../targets/gpus/sm_80.toml")),
+        ("sm_86", include_str!("../../../targets/gpus/sm_86.toml")),
+        ("sm_89", include_str!("../../../targets/gpus/sm_89.toml")),
+        ("sm_90", include_str!("../../../targets/gpus/sm_90.toml")),
+        ("sm_90a", include_str!("../../../targets/gpus/sm_90a.toml")),
+        ("sm_100", include_str!("../../../targets/gpus/sm_100.toml")),
     ];
 
     #[test]

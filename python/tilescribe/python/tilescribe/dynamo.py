@@ -1,0 +1,302 @@
+"""The back end of ``torch.compile(module, backend="tilescribe")``.
+
+What PyTorch traces is exported as ONNX and compiled; what cannot be runs as it is, and one warning says which
+part and why. Artifacts are kept in the user's cache folder, by graph, extents and target.
+
+Options: those of :func:`tilescribe.compile` that say how to search (``trials``, ``time_budget``, ``threads``,
+``method``, ``exact``, ``seed``, ``store``, ``target``), as ``torch.compile(..., options={"trials": 10})``.
+"""
+
+from __future__ import annotations
+
+import logging
+import tempfile
+import threading
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tilescribe_runtime as runtime
+import torch
+from torch.export import Dim, ExportedProgram
+
+from .compiling import compile
+from .errors import Error, ShapeError, UnsupportedError
+
+__all__ = ["Fallback", "backend", "fallbacks"]
+
+_log = logging.getLogger("tilescribe")
+
+Graph = Callable[..., Any]
+
+
+@dataclass(frozen=True)
+class Fallback:
+    """A part of a module that PyTorch runs itself."""
+
+    nodes: int
+    """Operations of the part."""
+    reason: str
+
+
+_fallbacks: list[Fallback] = []
+
+
+def fallbacks() -> tuple[Fallback, ...]:
+    """The parts that PyTorch has run itself in this process, in the order in which they came."""
+    return tuple(_fallbacks)
+
+
+class CannotCompile(Exception):
+    """Why a part runs as it is."""
+
+
+def backend(graph: torch.fx.GraphModule, inputs: Sequence[Any], *, options: dict[str, Any] | None = None) -> Graph:
+    """Takes what PyTorch traced, to compile it when it is first called; or returns it as it is, with a warning.
+
+    Not before that, since exporting must not meet the state of the trace that is under way.
+    """
+    try:
+        return _Compiled(graph, _Signature.of(graph, inputs), dict(options or {}))
+    except CannotCompile as error:
+        return _fall_back(graph, error)
+
+
+def _fall_back(graph: torch.fx.GraphModule, reason: Exception) -> Graph:
+    nodes = sum(node.op.startswith("call") for node in graph.graph.nodes)
+    problems = getattr(reason, "problems", ())
+    text = "; ".join(dict.fromkeys(str(problem) for problem in problems)) or str(reason)
+    known = any(fallback.reason == text for fallback in _fallbacks)
+    _fallbacks.append(Fallback(nodes, text))
+    if not known:
+        warnings.warn(f"tilescribe: PyTorch runs {nodes} operations itself: {text}", stacklevel=2)
+    return graph.forward
+
+
+@dataclass(frozen=True)
+class _Constant:
+    """A weight, or a number that PyTorch passes as a tensor: part of the compiled network, as long as nobody
+    changes it."""
+
+    place: int
+    tensor: torch.Tensor
+    version: int
+    is_number: bool
+
+    def is_unchanged(self, arguments: tuple[Any, ...]) -> bool:
+        if self.is_number:
+            return bool(arguments[self.place] == self.tensor)
+        return arguments[self.place] is self.tensor and self.tensor._version == self.version
+
+
+@dataclass(frozen=True)
+class _Extent:
+    """An extent that PyTorch passes as a number: that of an input's axis."""
+
+    place: int
+    tensor: int
+    axis: int
+
+
+@dataclass(frozen=True)
+class _Signature:
+    """What the arguments of a graph are, and its results."""
+
+    examples: tuple[torch.Tensor, ...]
+    """Of the tensors that every call is given."""
+    tensors: tuple[int, ...]
+    """Their places among the arguments."""
+    dynamic: tuple[tuple[int, ...], ...]
+    """Their axes whose extents change from call to call."""
+    constants: tuple[_Constant, ...]
+    extents: tuple[_Extent, ...]
+    results: tuple[bool, ...]
+    """By result: whether it is a tensor; else it is nothing."""
+
+    @staticmethod
+    def of(graph: torch.fx.GraphModule, inputs: Sequence[Any]) -> _Signature:
+        if torch.is_grad_enabled() and any(isinstance(x, torch.Tensor) and x.requires_grad for x in inputs):
+            raise CannotCompile("it may have to compute gradients: call it under torch.no_grad()")
+        placeholders = [node for node in graph.graph.nodes if node.op == "placeholder"]
+        tensors, constants, numbers = [], [], []
+        for place, (node, given) in enumerate(zip(placeholders, inputs, strict=True)):
+            if isinstance(given, torch.Tensor):
+                if given.device.type != "cpu":
+                    raise CannotCompile(f"a tensor on {given.device}: only those of the CPU are compiled")
+                is_number = _is_wrapped_number(node)
+                if is_number or _is_static(node, given):
+                    constants.append(_Constant(place, given, given._version, is_number))
+                else:
+                    tensors.append((place, node, given))
+            elif isinstance(given, (int, torch.SymInt)):
+                numbers.append((place, node.meta["example_value"]))
+            else:
+                raise CannotCompile(f"an argument that is a {type(given).__name__}")
+        shapes = [tuple(node.meta["example_value"].shape) for _, node, _ in tensors]
+        return _Signature(
+            examples=tuple(given for _, _, given in tensors),
+            tensors=tuple(place for place, _, _ in tensors),
+            dynamic=tuple(tuple(at for at, n in enumerate(shape) if _is_symbolic(n)) for shape in shapes),
+            constants=tuple(constants),
+            extents=tuple(_extent(place, number, shapes) for place, number in numbers),
+            results=_results(graph),
+        )
+
+    def is_unchanged(self, arguments: tuple[Any, ...]) -> bool:
+        """Whether constants are what they were."""
+        return all(constant.is_unchanged(arguments) for constant in self.constants)
+
+
+def _is_wrapped_number(node: torch.fx.Node) -> bool:
+    return bool(getattr(node.meta.get("grapharg"), "pass_arg_as_tensor", False))
+
+
+def _is_static(node: torch.fx.Node, given: torch.Tensor) -> bool:
+    return isinstance(given, torch.nn.Parameter) or "_dynamo_static_input_type" in node.meta.get("tensor_dict", {})
+
+
+def _is_symbolic(extent: Any) -> bool:
+    return isinstance(extent, torch.SymInt) and not extent.node.expr.is_number
+
+
+def _extent(place: int, number: Any, shapes: list[tuple[Any, ...]]) -> _Extent:
+    for tensor, shape in enumerate(shapes):
+        for axis, extent in enumerate(shape):
+            if _is_symbolic(extent) and _is_symbolic(number) and extent.node.expr == number.node.expr:
+                return _Extent(place, tensor, axis)
+    raise CannotCompile("a number that changes from call to call and is no extent of an input")
+
+
+def _results(graph: torch.fx.GraphModule) -> tuple[bool, ...]:
+    output = next(node for node in graph.graph.nodes if node.op == "output")
+    results = output.args[0]
+    if not isinstance(results, (tuple, list)):
+        raise CannotCompile("its results are no tuple")
+    for result in results:
+        is_tensor = isinstance(result, torch.fx.Node) and isinstance(result.meta.get("example_value"), torch.Tensor)
+        if result is not None and not is_tensor:
+            raise CannotCompile("a result that is no tensor")
+    return tuple(result is not None for result in results)
+
+
+class _OfTensors(torch.nn.Module):
+    """The graph as a function of the tensors that every call is given."""
+
+    def __init__(self, graph: torch.fx.GraphModule, signature: _Signature) -> None:
+        super().__init__()
+        self.graph, self.signature = graph, signature
+        for constant in signature.constants:
+            if not constant.is_number:
+                self.register_buffer(f"constant_{constant.place}", constant.tensor.detach())
+
+    def forward(self, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        signature = self.signature
+        found: dict[int, Any] = dict(zip(signature.tensors, tensors, strict=True))
+        for constant in signature.constants:
+            is_number, place = constant.is_number, constant.place
+            found[place] = constant.tensor if is_number else getattr(self, f"constant_{place}")
+        for extent in signature.extents:
+            found[extent.place] = tensors[extent.tensor].shape[extent.axis]
+        results = self.graph(*(found[place] for place in range(len(found))))
+        return tuple(result for result in results if result is not None)
+
+
+def _export(graph: torch.fx.GraphModule, signature: _Signature, path: Path) -> None:
+    module = _OfTensors(graph, signature).eval()
+    axes = tuple({axis: Dim.AUTO for axis in dynamic} for dynamic in signature.dynamic)
+    try:
+        with warnings.catch_warnings(), torch.no_grad():
+            warnings.simplefilter("ignore")
+            # exporting leaves marks on tensors, which PyTorch would take for changes of the caller's
+            examples = tuple(example.detach().clone() for example in signature.examples)
+            program = torch.export.export(module, examples, dynamic_shapes=(axes,), strict=False)
+            _refuse_mutation(program)
+            exported = torch.onnx.export(program, dynamo=True, input_names=_names(signature), verbose=False)
+    except CannotCompile:
+        raise
+    except Exception as error:
+        first = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise UnsupportedError(f"PyTorch cannot export it: {first}") from error
+    assert exported is not None
+    exported.save(str(path), external_data=_is_large(signature))
+
+
+def _is_large(signature: _Signature) -> bool:
+    return sum(it.tensor.numel() * it.tensor.element_size() for it in signature.constants) > 1 << 30
+
+
+def _refuse_mutation(program: ExportedProgram) -> None:
+    signature = program.graph_signature
+    changed = [*signature.buffers_to_mutate.values(), *getattr(signature, "user_inputs_to_mutate", {}).values()]
+    if changed:
+        raise CannotCompile("it writes to its inputs or buffers")
+
+
+class _Compiled:
+    """A graph that is compiled when it is first called."""
+
+    def __init__(self, graph: torch.fx.GraphModule, signature: _Signature, options: dict[str, Any]) -> None:
+        self._graph, self._signature, self._options = graph, signature, options
+        self._lock = threading.Lock()
+        self._model: runtime.Model | None = None
+        self._given: list[int] = []
+        """The places of the arguments that the network takes."""
+        self._eager: Graph | None = None
+
+    def __call__(self, *arguments: Any) -> Any:
+        signature = self._signature
+        model = self._model or self._compile()
+        if model is None or self._eager is not None:
+            return self._graph(*arguments)
+        if not signature.is_unchanged(arguments):
+            self._eager = _fall_back(self._graph, CannotCompile("a weight was changed after it was compiled"))
+            return self._eager(*arguments)
+        try:
+            results = model(*(_lent(arguments[place]) for place in self._given))
+        except ShapeError as error:
+            return _fall_back(self._graph, error)(*arguments)
+        tensors = iter([_tensor(results)] if isinstance(results, np.ndarray) else map(_tensor, results))
+        return tuple(next(tensors) if is_tensor else None for is_tensor in signature.results)
+
+    def _compile(self) -> runtime.Model | None:
+        with self._lock:
+            if self._model is None and self._eager is None:
+                try:
+                    self._model = self._compiled()
+                except (CannotCompile, Error) as error:
+                    self._eager = _fall_back(self._graph, error)
+        return self._model
+
+    def _compiled(self) -> runtime.Model:
+        signature = self._signature
+        if not any(signature.results):
+            raise CannotCompile("it computes no tensor")
+        with tempfile.TemporaryDirectory(prefix="tilescribe-") as folder:
+            path = Path(folder) / "graph.onnx"
+            _export(self._graph, signature, path)
+            model = compile(path, **self._options)
+        named = zip(signature.tensors, _names(signature), strict=True)
+        self._given = [place for place, name in named if _takes(model, name)]
+        return model
+
+
+def _names(signature: _Signature) -> list[str]:
+    return [f"input_{number}" for number in range(len(signature.tensors))]
+
+
+def _takes(model: runtime.Model, name: str) -> bool:
+    """Whether anything depends on an input: the exporter leaves out others."""
+    return any(spec.name == name for spec in model.inputs)
+
+
+def _lent(tensor: torch.Tensor) -> Any:
+    return torch.utils.dlpack.to_dlpack(tensor.detach())
+
+
+def _tensor(array: np.ndarray[Any, Any]) -> torch.Tensor:
+    if array.dtype.name in ("bfloat16", "void16"):
+        return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
+    return torch.from_numpy(array)

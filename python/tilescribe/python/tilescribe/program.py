@@ -1,0 +1,104 @@
+"""The program of this package, as a child process: LLVM never lives in the interpreter."""
+
+from __future__ import annotations
+
+import functools
+import json
+import logging
+import shutil
+import signal
+import subprocess
+import threading
+from collections.abc import Sequence
+from importlib.metadata import PackageNotFoundError, files
+from pathlib import Path
+from typing import IO, Any
+
+from .errors import BugError, MachineError, from_message
+from .progress import ProgressLike, Watching
+
+__all__ = ["execute", "program"]
+
+_log = logging.getLogger("tilescribe")
+
+
+@functools.cache
+def program() -> Path:
+    """Where the program is: the one of this package, or else one that the shell would find.
+
+    Raises :class:`~tilescribe.MachineError` where there is none.
+    """
+    try:
+        installed = [Path(str(file.locate())) for file in files("tilescribe") or [] if file.name == "tilescribe"]
+    except PackageNotFoundError:
+        installed = []
+    found = next((path for path in installed if path.is_file()), None) or shutil.which("tilescribe")
+    if found is None:
+        raise MachineError("the program `tilescribe` is not there: install the package anew (pip install tilescribe)")
+    return Path(found).resolve()
+
+
+def execute(arguments: Sequence[str], *, progress: ProgressLike = False) -> str:
+    """Runs a command, and returns what it printed.
+
+    Ctrl-C reaches the program, which keeps what it has measured; ``KeyboardInterrupt`` says so then. A second
+    one ends it at once.
+
+    Raises the exceptions of :mod:`tilescribe.errors`.
+    """
+    command = [str(program()), "--message-format=json", *arguments]
+    # a session of its own: Ctrl-C of a terminal reaches this process alone, which passes it on
+    child = subprocess.Popen(
+        command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        encoding="utf-8", errors="replace", start_new_session=True,
+    )  # fmt: skip
+    assert child.stdout is not None and child.stderr is not None
+    output: list[str] = []
+    reader = threading.Thread(target=lambda pipe: output.append(pipe.read()), args=[child.stdout], daemon=True)
+    reader.start()
+    interrupted = False
+    ending: dict[str, Any] | None = None
+    with child, Watching(progress) as watching:
+        while True:
+            try:
+                ending = _follow(child.stderr, watching) or ending
+                reader.join()
+                code = child.wait()
+                break
+            except KeyboardInterrupt:
+                child.send_signal(signal.SIGKILL if interrupted else signal.SIGINT)
+                interrupted = True
+            except BaseException:
+                child.kill()
+                raise
+    if interrupted:
+        raise KeyboardInterrupt(ending["text"] if ending else "interrupted")
+    if code == 0:
+        return "".join(output)
+    if ending is None:
+        how = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
+        raise BugError(f"the program ended with {how}: {' '.join(command)}")
+    raise from_message(ending)
+
+
+def _follow(pipe: IO[str], watching: Watching) -> dict[str, Any] | None:
+    """Reads messages to the end; the error among them."""
+    ending = None
+    for line in pipe:
+        message = _message(line)
+        match message.get("type"):
+            case "progress":
+                watching(message)
+            case "error":
+                ending = message
+            case _:
+                _log.warning("%s", line.rstrip())
+    return ending
+
+
+def _message(line: str) -> dict[str, Any]:
+    try:
+        message = json.loads(line)
+    except ValueError:
+        return {}
+    return message if isinstance(message, dict) else {}
