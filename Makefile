@@ -7,7 +7,7 @@ DEMO_SECONDS = 60
 # numpy, onnx, and the ONNX Runtime that results are compared with
 PYTHON = target/venv/bin/python
 
-.PHONY: demo test bench lint build setup checkpoint cuda
+.PHONY: demo test bench lint build setup checkpoint cuda wheel test-wheel
 
 # A real network from ONNX to a deployed artifact: made, compiled, run, timed.
 demo: build
@@ -21,6 +21,7 @@ test: lint
 	@.ci/setup venv cross cuda
 	cargo test --release
 	$(MAKE) demo DEMO_SECONDS=20
+	$(MAKE) test-wheel
 	$(PYTHON) tests/onnx_nodes.py
 	$(PYTHON) tests/onnx_nodes.py --compiled
 	$(PYTHON) tests/contrib.py --compiled
@@ -29,6 +30,22 @@ test: lint
 	$(PYTHON) tests/networks.py --trials-per-task 0 random
 	$(PYTHON) tests/networks.py --trials-per-task 2 demo squeezenet
 	$(PYTHON) tests/networks.py --trials-per-task 2 light light_squeezenet light_shufflenet light_inception_v1
+
+# Both Python packages, in target/wheels: what loads and runs artifacts, and what makes them.
+WHEELS = $(CURDIR)/target/wheels
+MATURIN = $(CURDIR)/target/wheel/bin/maturin build --release --out $(WHEELS)
+wheel: setup
+	@.ci/setup wheel
+	rm -rf $(WHEELS)
+	cd python/runtime && CARGO_TARGET_DIR=$(CURDIR)/target $(MATURIN)
+	cd python/tilescribe && CARGO_TARGET_DIR=$(CURDIR)/target $(MATURIN)
+	du -h $(WHEELS)/*
+
+# What a user installs, in an empty environment: tests, the code of the README pages, and types. What needs
+# PyTorch is tested where `.ci/setup torch` could install it.
+test-wheel: wheel
+	@.ci/setup torch
+	tests/python/run.sh $(WHEELS)
 
 bench: setup
 	cargo bench

@@ -18,7 +18,27 @@ fn main() {
     if env::var_os("CARGO_FEATURE_CUDA").is_some() {
         link_cuda(&out);
     }
+    for library in ["ffi", "z"] {
+        prefer_static(library, &out);
+    }
+    println!("cargo::rustc-link-search=native={}", out.display());
     println!("cargo::rustc-link-lib=pthread");
+}
+
+/// Puts the archive of a library that LLVM needs where the linker looks first, so that the program runs where
+/// the shared one is missing, or is of another version. Without an archive, the shared one is linked.
+fn prefer_static(library: &str, out: &Path) {
+    let file = format!("lib{library}.a");
+    let compiler = cc::Build::new().get_compiler();
+    let found = compiler.to_command().arg(format!("-print-file-name={file}")).output();
+    // a compiler that does not find it prints the name alone
+    let path = found.map(|output| PathBuf::from(String::from_utf8_lossy(&output.stdout).trim()));
+    if let Ok(path) = path.and_then(|path| path.canonicalize())
+        && path.is_absolute()
+        && path.is_file()
+    {
+        fs::copy(path, out.join(file)).expect("OUT_DIR is writable");
+    }
 }
 
 /// Makes what candle's CUDA back end asks the linker for: functions that find NVIDIA's libraries when they
@@ -37,7 +57,6 @@ fn link_cuda(out: &Path) {
         let runtime = runtime.iter().find(|path| path.exists()).expect("libcudart_static.a is in NVCC/../../lib");
         fs::copy(runtime, out.join("libcudart.a")).expect("OUT_DIR is writable");
     }
-    println!("cargo::rustc-link-search=native={}", out.display());
 }
 
 fn build(source: &str) -> cc::Build {

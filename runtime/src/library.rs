@@ -95,13 +95,9 @@ impl Library {
     /// # Safety
     /// The library must be one that Tilescribe linked: loading executes code of it.
     pub unsafe fn load(manifest: &Manifest, path: &Path) -> Result<Library, RuntimeError> {
-        let invalid = |error: libloading::Error| {
-            let cause = error.source().map_or_else(String::new, |cause| format!(": {cause}"));
-            RuntimeError::invalid(path, format!("{error}{cause}"))
-        };
         // SAFETY: as the caller says, and the functions have the types of their names.
         unsafe {
-            let loaded = Loaded::open(Some(path), RTLD_NOW | RTLD_LOCAL).map_err(invalid)?;
+            let loaded = Loaded::open(Some(path), RTLD_NOW | RTLD_LOCAL).map_err(|error| invalid(path, &error))?;
             let functions = Functions { loaded: &loaded, manifest, path };
             functions.check_ports()?;
             Ok(Library {
@@ -135,6 +131,12 @@ impl Library {
     }
 }
 
+/// What the loader says is the cause of what is said of it.
+fn invalid(path: &Path, error: &libloading::Error) -> RuntimeError {
+    let cause = error.source().map_or_else(String::new, |cause| format!(": {cause}"));
+    RuntimeError::invalid(path, format!("{error}{cause}"))
+}
+
 /// Functions by their names.
 struct Functions<'a> {
     loaded: &'a Loaded,
@@ -149,7 +151,7 @@ impl Functions<'_> {
     unsafe fn find<T>(&self, function: &str) -> Result<Symbol<T>, RuntimeError> {
         let name = format!("{}_{function}", self.manifest.name);
         // SAFETY: as the caller says.
-        unsafe { self.loaded.get(name.as_bytes()) }.map_err(|error| RuntimeError::invalid(self.path, error.to_string()))
+        unsafe { self.loaded.get(name.as_bytes()) }.map_err(|error| invalid(self.path, &error))
     }
 
     fn differs<T>(&self, what: &str) -> Result<T, RuntimeError> {

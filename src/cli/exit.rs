@@ -67,6 +67,14 @@ pub fn guard(command: impl FnOnce() -> Result<()>) -> ExitCode {
     }
 }
 
+/// Arguments that make no sense, for a program that drives this one.
+pub fn refuse(text: &str) -> ExitCode {
+    let about = [("blame", "input"), ("cause", "arguments")].map(|(field, value)| (field.to_string(), json!(value)));
+    let text = text.trim().trim_start_matches("error: ");
+    messages::error(text, &Map::from_iter(about));
+    ExitCode::from(USAGE)
+}
+
 /// A reader that goes away (`tilescribe tasks net.onnx | head`) ends the program silently, as it does for
 /// other tools; a file that grows beyond the user's limit is an error that names the file, and no silent end.
 pub fn prepare_signals() {

@@ -19,6 +19,18 @@ pub enum Format {
     Json,
 }
 
+impl Format {
+    /// What arguments ask for that are not understood otherwise.
+    pub fn of_arguments(arguments: impl IntoIterator<Item = String>) -> Format {
+        let arguments: Vec<String> = arguments.into_iter().collect();
+        let apart = arguments.windows(2).any(|pair| pair == ["--message-format", "json"]);
+        match apart || arguments.iter().any(|argument| argument == "--message-format=json") {
+            true => Format::Json,
+            false => Format::Human,
+        }
+    }
+}
+
 static FORMAT: OnceLock<Format> = OnceLock::new();
 
 /// Says how this process writes; the first call counts.

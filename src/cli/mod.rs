@@ -108,6 +108,10 @@ pub fn main() -> ExitCode {
     let command_line = match CommandLine::try_parse() {
         Ok(command_line) => command_line,
         Err(error) => {
+            if error.use_stderr() && messages::Format::of_arguments(std::env::args()) == messages::Format::Json {
+                messages::set_format(messages::Format::Json);
+                return exit::refuse(&error.to_string());
+            }
             // help and version are no errors; where printing fails there is nobody to tell
             let _ = error.print();
             return ExitCode::from(if error.use_stderr() { exit::USAGE } else { exit::SUCCESS });

@@ -7,8 +7,8 @@ mod patches;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// A foreign crate, and the only folders or files below `src` that may name it; `runtime` stands for the crate
-/// of that name.
+/// A foreign crate, and the only folders or files below `src` that may name it; `runtime` stands for the
+/// crate of that name.
 const OWNERS: &[(&str, &[&str])] = &[
     ("inkwell", &["codegen"]),
     ("llvm_sys", &["codegen"]),

@@ -184,6 +184,13 @@ impl Model {
         set.map_err(|error| errors::error(py, &error))
     }
 
+    /// Where a run would read its inputs, as addresses: those of the arguments, unless they have to be copied.
+    #[pyo3(signature = (*inputs))]
+    fn _addresses<'py>(&self, py: Python<'py>, inputs: &Bound<'py, PyTuple>) -> PyResult<Vec<usize>> {
+        let given = self.given(py, &self.arguments(py, inputs, None)?)?;
+        Ok(given.iter().map(|given| given.data as usize).collect())
+    }
+
     /// What each task takes of `runs` runs: lists of names, calls and nanoseconds.
     fn _profile<'py>(
         &self,

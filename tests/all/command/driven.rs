@@ -25,15 +25,22 @@ fn error_of(sandbox: &Sandbox, arguments: &[&str], code: i32) -> Value {
 #[test]
 fn a_network_is_checked_without_compiling_it() {
     let sandbox = Sandbox::new();
-    let open = ["batch", "3"];
+    let open = ["batch", "width"];
     sandbox.file("net.onnx", model_of(&[node("Relu", &["x"], "y")], &[symbolic("x", &open)], &[symbolic("y", &open)]));
-    let printed = sandbox.succeed(&["check", "net.onnx", "--dim", "batch=1..8", "--dim", "3=3"]);
-    for line in ["input x: f32[batch, 3]", "output y: f32[batch, 3]", "net.onnx: 1 task, 1 call, 24 FLOP at most"] {
+    let printed = sandbox.succeed(&["check", "net.onnx", "--dim", "batch=1..8", "--dim", "width=3"]);
+    for line in ["input x: f32[batch, 3]", "output y: f32[batch, 3]", "net.onnx: 1 task, 1 call, 24 flop at most"] {
         assert!(printed.lines().any(|printed| printed == line), "{line}: {printed}");
     }
-    let found: Value =
-        serde_json::from_str(&sandbox.succeed(&["check", "net.onnx", "--dim", "batch=1..8", "--dim", "3=3", "--json"]))
-            .unwrap();
+    let found: Value = serde_json::from_str(&sandbox.succeed(&[
+        "check",
+        "net.onnx",
+        "--dim",
+        "batch=1..8",
+        "--dim",
+        "width=3",
+        "--json",
+    ]))
+    .unwrap();
     let port = |name: &str| json!([{"name": name, "dtype": "f32", "shape": ["batch", 3]}]);
     assert_eq!((&found["inputs"], &found["outputs"]), (&port("x"), &port("y")));
     assert_eq!(found["dimensions"], json!([{"name": "batch", "low": 1, "high": 8, "multiple": 1}]));
@@ -58,10 +65,11 @@ fn errors_say_whose_fault_they_are() {
     sandbox.file("net.onnx", small_model());
     for (arguments, code, blame, cause) in [
         (&["check", "text.onnx"][..], 2, "input", "network"),
-        (&["check", "net.onnx", "--dim", "batch=3"], 2, "input", "shape"),
+        (&["check", "net.onnx", "--dim", "batch=3"], 2, "input", "other"),
+        (&["check", "net.onnx", "--abacus"], 2, "input", "arguments"),
         (&["check", "net.onnx", "--target", "text.onnx"], 2, "input", "target"),
         (&["check", "missing.onnx"], 2, "input", "network"),
-        (&["compile", "net.onnx", "-o", "/dev/null/net"], 2, "input", "other"),
+        (&["compile", "net.onnx", "-o", "text.onnx"], 2, "input", "other"),
     ] {
         let error = error_of(&sandbox, arguments, code);
         assert_eq!((&error["blame"], &error["cause"]), (&json!(blame), &json!(cause)), "{error}");

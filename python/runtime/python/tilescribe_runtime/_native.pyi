@@ -100,6 +100,7 @@ class Model:
         """A copy of a state, as the next call finds it. Raises ``KeyError`` for other names."""
     def set_state(self, name: str, value: Tensor) -> None:
         """Makes a state what the next call finds. Of states that grow, all need as many rows before that."""
+    def _addresses(self, *inputs: Tensor) -> list[int]: ...
     def _profile(self, inputs: Any, runs: int) -> list[tuple[str, int, int]]: ...
 
 def load(

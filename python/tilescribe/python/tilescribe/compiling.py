@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import tempfile
@@ -24,13 +25,16 @@ Extent: TypeAlias = "int | tuple[int, int] | Sequence[int] | range"
 """Of an open dimension: one number; the ends of a range, both included; or several to tune for."""
 
 
+Port: TypeAlias = "tuple[str, str, tuple[int | str, ...]]"
+"""A name, a type (``"f32"``), and extents: numbers, or formulas of open dimensions."""
+
+
 @dataclass(frozen=True)
 class Described:
     """What goes into a network and comes out of it, and how much it computes."""
 
-    inputs: tuple[tuple[str, str, tuple[int | str, ...]], ...]
-    """Names, types (``"f32"``), and extents: numbers, or formulas of open dimensions."""
-    outputs: tuple[tuple[str, str, tuple[int | str, ...]], ...]
+    inputs: tuple[Port, ...]
+    outputs: tuple[Port, ...]
     dimensions: Mapping[str, tuple[int, int]]
     """The dimensions that stay open, with the least and the greatest extent."""
     tasks: int
@@ -88,10 +92,9 @@ def describe(
     arguments = [*_network_arguments(dims, states), f"--target={os.fspath(target)}", "--json"]
     with sources.file(network, example_inputs, dynamic_shapes) as path:
         found = json.loads(execute(["check", str(path), *arguments]))
-    ports = lambda listed: tuple((port["name"], port["dtype"], tuple(port["shape"])) for port in listed)  # noqa: E731
     return Described(
-        inputs=ports(found["inputs"]),
-        outputs=ports(found["outputs"]),
+        inputs=_ports(found["inputs"]),
+        outputs=_ports(found["outputs"]),
         dimensions={it["name"]: (it["low"], it["high"]) for it in found["dimensions"]},
         tasks=found["tasks"],
         calls=found["calls"],
@@ -224,13 +227,12 @@ def tune(
     with sources.file(network, example_inputs, dynamic_shapes) as path:
         printed = execute(["tune", str(path), *arguments], progress=progress)
     found = json.loads(printed.splitlines()[-1])
-    seconds = lambda ns: None if ns is None else ns / 1e9  # noqa: E731
     tasks = tuple(
         TaskReport(
             name=job["name"],
             trials=job["trials"],
-            untuned_s=seconds(job["untuned_ns"]),
-            best_s=seconds(job["best_ns"]),
+            untuned_s=_seconds(job["untuned_ns"]),
+            best_s=_seconds(job["best_ns"]),
             trace=job["trace"],
         )
         for job in found["jobs"]
@@ -258,8 +260,6 @@ def compare(
     if not networks:
         raise ArgumentError("`compare` needs networks")
     folder = Path(output) if output is not None else Path(tempfile.mkdtemp(prefix="tilescribe-compare-"))
-    import contextlib
-
     with contextlib.ExitStack() as stack:
         paths = [str(stack.enter_context(sources.file(network))) for network in networks]
         arguments = [
@@ -270,8 +270,18 @@ def compare(
         ]  # fmt: skip
         execute(["compare", *arguments], progress=progress)
     results = json.loads((folder / "results.json").read_text(encoding="utf-8"))
-    summary = {method: {int(count): value for count, value in curve} for method, curve in results["summary"]}
+    summary = {
+        method: {int(count): value for count, value in curve.items()} for method, curve in results["summary"].items()
+    }
     return Comparison(summary, results, folder / "report.html")
+
+
+def _ports(listed: Iterable[Any]) -> tuple[Port, ...]:
+    return tuple((port["name"], port["dtype"], tuple(port["shape"])) for port in listed)
+
+
+def _seconds(nanoseconds: int | None) -> float | None:
+    return None if nanoseconds is None else nanoseconds / 1e9
 
 
 def _network_arguments(dims: Mapping[str, Extent] | None, states: Mapping[str, str] | None) -> list[str]:

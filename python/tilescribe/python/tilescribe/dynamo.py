@@ -73,7 +73,8 @@ def _fall_back(graph: torch.fx.GraphModule, reason: Exception) -> Graph:
     _fallbacks.append(Fallback(nodes, text))
     if not known:
         warnings.warn(f"tilescribe: PyTorch runs {nodes} operations itself: {text}", stacklevel=2)
-    return graph.forward
+    eager: Graph = graph.forward
+    return eager
 
 
 @dataclass(frozen=True)
@@ -182,7 +183,7 @@ def _results(graph: torch.fx.GraphModule) -> tuple[bool, ...]:
     return tuple(result is not None for result in results)
 
 
-class _OfTensors(torch.nn.Module):
+class _OfTensors(torch.nn.Module):  # type: ignore[misc,unused-ignore]
     """The graph as a function of the tensors that every call is given."""
 
     def __init__(self, graph: torch.fx.GraphModule, signature: _Signature) -> None:
@@ -225,7 +226,8 @@ def _export(graph: torch.fx.GraphModule, signature: _Signature, path: Path) -> N
 
 
 def _is_large(signature: _Signature) -> bool:
-    return sum(it.tensor.numel() * it.tensor.element_size() for it in signature.constants) > 1 << 30
+    size: int = sum(it.tensor.numel() * it.tensor.element_size() for it in signature.constants)
+    return size > 1 << 30
 
 
 def _refuse_mutation(program: ExportedProgram) -> None:

@@ -29,10 +29,12 @@ def program() -> Path:
     Raises :class:`~tilescribe.MachineError` where there is none.
     """
     try:
-        installed = [Path(str(file.locate())) for file in files("tilescribe") or [] if file.name == "tilescribe"]
+        listed = [Path(str(file.locate())) for file in files("tilescribe") or [] if file.name == "tilescribe"]
     except PackageNotFoundError:
-        installed = []
-    found = next((path for path in installed if path.is_file()), None) or shutil.which("tilescribe")
+        listed = []
+    # where a wheel holds libraries for the program, a script that starts it stands beside it
+    installed = sorted((path for path in listed if path.is_file()), key=lambda path: path.stat().st_size)
+    found = installed[-1] if installed else shutil.which("tilescribe")
     if found is None:
         raise MachineError("the program `tilescribe` is not there: install the package anew (pip install tilescribe)")
     return Path(found).resolve()

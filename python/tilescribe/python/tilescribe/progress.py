@@ -51,7 +51,7 @@ class Watching:
         return self
 
     def __call__(self, message: dict[str, Any]) -> None:
-        fields = {name: message.get(name) for name in Progress.__dataclass_fields__}
+        fields: dict[str, Any] = {name: message.get(name) for name in Progress.__dataclass_fields__}
         self._watcher(Progress(**fields))
 
     def __exit__(
@@ -99,10 +99,12 @@ class _Bar:
     def __init__(self, tqdm: Any) -> None:
         self._tqdm = tqdm
         self._bar: Any = None
+        self._what = ""
 
     def __call__(self, progress: Progress) -> None:
-        if self._bar is None or self._bar.desc.rstrip(": ") != progress.what:
+        if self._bar is None or self._what != progress.what:
             self.close()
+            self._what = progress.what
             self._bar = self._tqdm(total=progress.total, desc=progress.what, leave=False)
         self._bar.total = progress.total
         self._bar.n = progress.done

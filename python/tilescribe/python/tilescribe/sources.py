@@ -23,7 +23,8 @@ __all__ = ["Network", "export", "file"]
 
 Network: TypeAlias = "str | os.PathLike[str] | bytes | onnx.ModelProto | torch.nn.Module"
 """A path of an ONNX file; its bytes; a ``onnx.ModelProto``; a ``torch.nn.Module``, with example inputs; or the
-name of a model on the Hugging Face hub (``"owner/name"``), where ``transformers`` is installed."""
+name of a model on the Hugging Face hub (``"owner/name"``), or a folder with its files, where ``transformers`` is
+installed."""
 
 Examples: TypeAlias = "Sequence[Any] | Mapping[str, Any] | None"
 
@@ -43,7 +44,8 @@ def file(network: Network, examples: Examples = None, dynamic_shapes: Any = None
     if isinstance(network, (str, os.PathLike)):
         path = Path(network)
         is_name = isinstance(network, str) and _HUB_NAME.fullmatch(network) is not None
-        if path.exists() or not is_name:
+        is_model = (path / "config.json").exists() or (is_name and not path.exists())
+        if not is_model:
             if examples is not None or dynamic_shapes is not None:
                 raise ArgumentError("`example_inputs` and `dynamic_shapes` are for modules of PyTorch")
             if not path.exists():
@@ -52,8 +54,8 @@ def file(network: Network, examples: Examples = None, dynamic_shapes: Any = None
             return
     with tempfile.TemporaryDirectory(prefix="tilescribe-") as folder:
         path = Path(folder) / "network.onnx"
-        if isinstance(network, str):
-            _export_hub(network, path)
+        if isinstance(network, (str, os.PathLike)):
+            _export_hub(os.fspath(network), path)
         elif isinstance(network, (bytes, bytearray, memoryview)):
             path.write_bytes(network)
         elif _is_module(network):
@@ -76,7 +78,7 @@ def _save(network: Any, path: Path) -> None:
 
 def _is_module(network: object) -> bool:
     torch = sys.modules.get("torch")  # without it, nothing is one of its modules
-    return torch is not None and isinstance(network, torch.nn.Module)
+    return torch is not None and bool(isinstance(network, torch.nn.Module))
 
 
 def export(
@@ -111,7 +113,8 @@ def _is_large(module: torch.nn.Module) -> bool:
     from itertools import chain
 
     tensors = chain(module.parameters(), module.buffers())
-    return sum(tensor.numel() * tensor.element_size() for tensor in tensors) > _MESSAGE_LIMIT // 2
+    size: int = sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+    return size > _MESSAGE_LIMIT // 2
 
 
 @contextlib.contextmanager
