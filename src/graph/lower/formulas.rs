@@ -104,10 +104,25 @@ impl Formulas {
         if a == b || self.polynomial(a).is_some_and(|a| Some(a) == self.polynomial(b)) || never_differ() {
             return Ok(());
         }
-        if a.as_constant().is_none() || b.as_constant().is_none() {
+        let is_less = self.exceeded(a, b).or_else(|| self.exceeded(b, a));
+        if let Some(left) = is_less {
+            self.conflict = Some(Conflict::Negative(left));
+        } else if a.as_constant().is_none() || b.as_constant().is_none() {
             self.conflict = Some(Conflict::Unequal(a.clone(), b.clone()));
         }
         Err(Problem::Shape(format!("the extents {} and {} have to be equal", self.spelled(a), self.spelled(b))))
+    }
+
+    /// What is at least 0 where the least or greatest of two formulas, `of`, is the one of them.
+    fn exceeded(&self, of: &Index, one: &Index) -> Option<Index> {
+        let symbol = self.symbols.list.get(of.as_var()?.as_parameter()?)?;
+        match &symbol.origin {
+            Origin::Minimum(x, y) if y == one => Some(x.clone().minus(y)),
+            Origin::Minimum(x, y) if x == one => Some(y.clone().minus(x)),
+            Origin::Maximum(x, y) if y == one => Some(y.clone().minus(x)),
+            Origin::Maximum(x, y) if x == one => Some(x.clone().minus(y)),
+            _ => None,
+        }
     }
 
     /// A formula as people read it.

@@ -254,7 +254,7 @@ impl OpenDims {
                 let difference = a.clone().minus(b);
                 self.equate(&difference) || self.multiply(&difference) || self.confine(&difference)
             }
-            (Problem::Shape(_), Some(Conflict::Negative(formula))) => self.raise(formula),
+            (Problem::Shape(_), Some(Conflict::Negative(formula))) => self.keep_positive(formula),
             _ => false,
         }
     }
@@ -389,35 +389,41 @@ impl OpenDims {
         true
     }
 
-    /// Raises the low end of a default range so far that a formula, which grows with it, is never negative.
-    fn raise(&mut self, formula: &Index) -> bool {
-        let with = |symbol: usize, low: i64| {
-            let range = |var: Var| {
-                let number = var.as_parameter().unwrap_or(usize::MAX);
-                match self.number_of(var).map(|at| self.list[at].part()) {
-                    Some(own) if number == symbol => Interval { low, high: own.high },
-                    Some(own) => own.interval(),
-                    None => Interval { low: i64::MIN, high: i64::MAX },
-                }
+    /// Moves one end of a default range so far that a formula, which grows or falls with it, is never negative:
+    /// rather the low end than the high one.
+    fn keep_positive(&mut self, formula: &Index) -> bool {
+        let least = |symbol: usize, of_symbol: Interval| {
+            let range = |var: Var| match self.number_of(var) {
+                Some(_) if var == Var::parameter(symbol) => of_symbol,
+                Some(at) => self.list[at].part().interval(),
+                None => Interval { low: i64::MIN, high: i64::MAX },
             };
             formula.range(&range).map(|range| range.low)
         };
-        for symbol in 0..self.symbols.len() {
-            let Some(number) = self.symbols[symbol] else { continue };
-            let Open { is_given, multiple, .. } = self.list[number];
-            let range = self.list[number].part();
-            let suffices = |low: i64| with(symbol, low).is_some_and(|least| least >= 0);
-            if is_given || !formula.mentions(Var::parameter(symbol)) || !suffices(range.high) {
-                continue;
-            }
-            let (mut low, mut enough) = (range.low, range.high);
-            while low < enough {
-                let middle = low + (enough - low) / 2;
-                if suffices(middle) { enough = middle } else { low = middle + 1 }
-            }
-            if enough > range.low {
-                self.list[number].range.low = enough * multiple;
-                return true;
+        for raises in [true, false] {
+            for symbol in 0..self.symbols.len() {
+                let Some(number) = self.symbols[symbol] else { continue };
+                let Open { is_given, multiple, .. } = self.list[number];
+                let Interval { low, high } = self.list[number].part().interval();
+                // with so many taken away from that end
+                let left = |taken: i64| match raises {
+                    true => Interval { low: low + taken, high },
+                    false => Interval { low, high: high - taken },
+                };
+                let suffices = |taken: i64| least(symbol, left(taken)).is_some_and(|least| least >= 0);
+                if is_given || !formula.mentions(Var::parameter(symbol)) || !suffices(high - low) {
+                    continue;
+                }
+                let (mut few, mut enough) = (0, high - low);
+                while few < enough {
+                    let middle = few + (enough - few) / 2;
+                    if suffices(middle) { enough = middle } else { few = middle + 1 }
+                }
+                if enough > 0 {
+                    let Interval { low, high } = left(enough);
+                    self.list[number].range = Parameter { low: low * multiple, high: high * multiple };
+                    return true;
+                }
             }
         }
         false

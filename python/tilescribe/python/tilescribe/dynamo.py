@@ -25,6 +25,7 @@ from torch.export import Dim, ExportedProgram
 
 from .compiling import compile
 from .errors import Error, ShapeError, UnsupportedError
+from .sources import first_cause, save
 
 __all__ = ["Fallback", "backend", "fallbacks"]
 
@@ -38,11 +39,12 @@ class Fallback:
     """A part of a module that PyTorch runs itself."""
 
     nodes: int
-    """Operations of the part."""
+    """Operations of the part; 0 where PyTorch did not get as far as to tell: a graph break."""
     reason: str
 
 
 _fallbacks: list[Fallback] = []
+_breaks: set[str] = set()
 
 
 def fallbacks() -> tuple[Fallback, ...]:
@@ -59,10 +61,21 @@ def backend(graph: torch.fx.GraphModule, inputs: Sequence[Any], *, options: dict
 
     Not before that, since exporting must not meet the state of the trace that is under way.
     """
+    _tell_breaks()
     try:
         return _Compiled(graph, _Signature.of(graph, inputs), dict(options or {}))
     except CannotCompile as error:
         return _fall_back(graph, error)
+
+
+def _tell_breaks() -> None:
+    """Says once why PyTorch has cut a module in parts, between which it runs what it could not trace."""
+    found = [reason.strip().splitlines()[0] for reason in torch._dynamo.utils.counters["graph_break"]]
+    new = [reason for reason in dict.fromkeys(found) if reason not in _breaks]
+    if new:
+        _breaks.update(new)
+        _fallbacks.extend(Fallback(0, reason) for reason in new)
+        warnings.warn(f"tilescribe: PyTorch cuts the module in parts: {'; '.join(new)}", stacklevel=3)
 
 
 def _fall_back(graph: torch.fx.GraphModule, reason: Exception) -> Graph:
@@ -214,20 +227,16 @@ def _export(graph: torch.fx.GraphModule, signature: _Signature, path: Path) -> N
             # exporting leaves marks on tensors, which PyTorch would take for changes of the caller's
             examples = tuple(example.detach().clone() for example in signature.examples)
             program = torch.export.export(module, examples, dynamic_shapes=(axes,), strict=False)
+            # what is written in place shows only in a program of functions
+            program = program.run_decompositions({})
             _refuse_mutation(program)
             exported = torch.onnx.export(program, dynamo=True, input_names=_names(signature), verbose=False)
     except CannotCompile:
         raise
     except Exception as error:
-        first = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        raise UnsupportedError(f"PyTorch cannot export it: {first}") from error
+        raise UnsupportedError(f"PyTorch cannot export it: {first_cause(error)}") from error
     assert exported is not None
-    exported.save(str(path), external_data=_is_large(signature))
-
-
-def _is_large(signature: _Signature) -> bool:
-    size: int = sum(it.tensor.numel() * it.tensor.element_size() for it in signature.constants)
-    return size > 1 << 30
+    save(exported, path)
 
 
 def _refuse_mutation(program: ExportedProgram) -> None:

@@ -86,8 +86,6 @@ def export(
     path: Path,
     examples: Examples,
     dynamic_shapes: Any = None,
-    *,
-    input_names: Sequence[str] | None = None,
 ) -> None:
     """Writes a module of PyTorch as ONNX. Raises as :func:`file` does."""
     import torch
@@ -100,21 +98,31 @@ def export(
     try:
         with warnings.catch_warnings(), torch.no_grad(), _quiet():
             warnings.simplefilter("ignore")
-            torch.onnx.export(
-                module, arguments, str(path), kwargs=named, dynamo=True, dynamic_shapes=dynamic_shapes,
-                input_names=input_names, external_data=_is_large(module), verbose=False,
-            )  # fmt: skip
+            exported = torch.onnx.export(
+                module, arguments, kwargs=named, dynamo=True, dynamic_shapes=dynamic_shapes, verbose=False
+            )
     except Exception as error:
-        first = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-        raise UnsupportedError(f"PyTorch cannot export the module as ONNX: {first}") from error
+        raise UnsupportedError(f"PyTorch cannot export the module as ONNX: {first_cause(error)}") from error
+    assert exported is not None
+    save(exported, path)
 
 
-def _is_large(module: torch.nn.Module) -> bool:
-    from itertools import chain
+def first_cause(error: BaseException) -> str:
+    """What an exception of the exporter comes from: it wraps everything in advice."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    lines = [line for line in str(error).splitlines() if line.strip()]
+    return f"{type(error).__name__}: {lines[0].strip()}" if lines else type(error).__name__
 
-    tensors = chain(module.parameters(), module.buffers())
-    size: int = sum(tensor.numel() * tensor.element_size() for tensor in tensors)
-    return size > _MESSAGE_LIMIT // 2
+
+def save(exported: torch.onnx.ONNXProgram, path: Path) -> None:
+    """Writes an exported program, without what its nodes remember of the source: equal programs are equal files."""
+    model = exported.model
+    for part in (model, model.graph, *model.graph.all_nodes(), *model.functions.values()):
+        part.metadata_props.clear()
+        part.doc_string = None
+    size = sum(it.const_value.nbytes for it in model.graph.initializers.values() if it.const_value is not None)
+    exported.save(str(path), external_data=size > _MESSAGE_LIMIT // 2)
 
 
 @contextlib.contextmanager
