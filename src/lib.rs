@@ -30,6 +30,8 @@ pub mod artifact;
 pub mod pages {
     #[doc = include_str!("../README.md")]
     pub struct Readme;
+    #[doc = include_str!("../docs/embedding.md")]
+    pub struct Embedding;
     #[doc = include_str!("../docs/tutorial.md")]
     pub struct Tutorial;
     #[doc = include_str!("../docs/extending.md")]

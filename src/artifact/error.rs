@@ -30,7 +30,7 @@ pub enum ArtifactError {
     OnGpu(String),
     /// The environment's: no linker.
     #[error(
-        "cannot link the shared object: {0}\nTilescribe needs a C compiler driver: install gcc (Debian: apt-get install gcc libc6-dev)"
+        "cannot link the shared object: {0}\nTilescribe needs a C compiler driver: install gcc (Debian: apt-get install gcc libc6-dev), or zig (pip install ziglang)"
     )]
     Linker(String),
     /// The environment's: disk full, no permission, ...

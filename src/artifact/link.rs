@@ -7,8 +7,9 @@ use std::process::{Command, Stdio};
 use super::error::ArtifactError;
 use crate::files::folder_of;
 
-/// Drivers that are tried, in order.
-const DRIVERS: [&str; 3] = ["cc", "gcc", "clang"];
+/// Drivers that are tried, in order, with what comes before their arguments. Zig's is a compiler that needs
+/// no installation: Python's package index has it.
+pub const DRIVERS: [(&str, &[&str]); 4] = [("cc", &[]), ("gcc", &[]), ("clang", &[]), ("zig", &["cc"])];
 
 /// Links objects and assembly into `output`. Only the functions that the header declares are visible, so that
 /// several networks, and this program itself, can live in one process. `included` are files that the assembly
@@ -41,9 +42,9 @@ pub fn link(
     }
     let output = std::path::absolute(output).map_err(|source| ArtifactError::write(output, source))?;
     let mut reasons = Vec::new();
-    for driver in DRIVERS {
+    for (driver, first) in DRIVERS {
         let mut command = Command::new(driver);
-        command.current_dir(scratch.path()).stdin(Stdio::null());
+        command.args(first).current_dir(scratch.path()).stdin(Stdio::null());
         command.args(["-shared", "-o"]).arg(&output).arg("tables.s").args(objects.iter().map(|(file, _)| file));
         let soname = output.file_name().unwrap_or_default().to_string_lossy().into_owned();
         command.arg(format!("-Wl,-soname,{soname}"));

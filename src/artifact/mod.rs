@@ -30,6 +30,7 @@ pub use code::{check_network, check_targets};
 pub use compile::{Options, Step, check_output, compile};
 pub use error::ArtifactError;
 pub use formula::text as formula_text;
+pub use link::DRIVERS;
 pub use memory::{Block, MemoryPlan, plan};
 pub use model::{Bound, Model};
 pub use schedule::{Schedule, Version};

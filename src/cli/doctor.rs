@@ -6,6 +6,7 @@ use std::process::{Command, Stdio};
 use anyhow::Result;
 use clap::Args;
 use serde_json::{Value, json};
+use tilescribe::artifact;
 use tilescribe::codegen;
 use tilescribe::measure::cuda;
 use tilescribe::measure::roofline::{self, Roofline, RooflineError};
@@ -67,7 +68,8 @@ impl Doctor {
         let mut lacking = Vec::new();
         let cc = compiler();
         if cc.is_none() {
-            lacking.push("cc is missing (Debian: apt-get install gcc libc6-dev)".to_string());
+            let reason = "a C compiler is missing (Debian: apt-get install gcc libc6-dev; or pip install ziglang)";
+            lacking.push(reason.to_string());
         }
         let records = match self.store.open_existing() {
             Ok(Some(store)) => Ok(Some(store.list()?.iter().map(|row| row.records).sum())),
@@ -105,9 +107,11 @@ impl Doctor {
 }
 
 fn compiler() -> Option<String> {
-    let found = Command::new("cc").arg("--version").stdin(Stdio::null()).output();
-    let answer = found.ok().filter(|answer| answer.status.success())?;
-    Some(String::from_utf8_lossy(&answer.stdout).lines().next().unwrap_or_default().to_string())
+    artifact::DRIVERS.iter().find_map(|(driver, first)| {
+        let found = Command::new(driver).args(*first).arg("--version").stdin(Stdio::null()).output();
+        let answer = found.ok().filter(|answer| answer.status.success())?;
+        Some(String::from_utf8_lossy(&answer.stdout).lines().next().unwrap_or_default().to_string())
+    })
 }
 
 impl Report {

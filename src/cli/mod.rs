@@ -51,7 +51,7 @@ use tracing_subscriber::EnvFilter;
 )]
 struct CommandLine {
     /// How progress and errors are written to standard error
-    #[arg(long, global = true, value_name = "FORMAT", default_value = "human")]
+    #[arg(long, global = true, value_name = "FORMAT", default_value = "human", display_order = 1000)]
     message_format: messages::Format,
     #[command(subcommand)]
     command: Command,

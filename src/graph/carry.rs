@@ -207,16 +207,9 @@ impl Program {
         let writes = |steps: &[Step], tensor: TensorId| {
             steps.iter().position(|step| step.stage().is_some_and(|stage| stage.stage.output == tensor))
         };
-        let loads_all = |value: &Expr, of: Option<TensorId>| match value {
-            Expr::Load { tensor, indices, .. } => {
-                let in_order = indices.iter().enumerate().all(|(d, index)| index.as_var() == Some(Var(d as u32)));
-                (in_order && of.is_none_or(|of| of == *tensor)).then_some(*tensor)
-            }
-            _ => None,
-        };
         let at = writes(&self.steps, after)?;
         let stage = &self.steps[at].stage()?.stage;
-        if let Some(original) = loads_all(&stage.value, None) {
+        if let Some(original) = self.loads_all(&stage.value, None) {
             let same_shape = self.tensor(original).formulas() == self.tensor(after).formulas();
             let is_own = self.tensor(original).role == Role::Intermediate;
             let first = writes(&self.steps, original)?;
@@ -230,10 +223,22 @@ impl Program {
         }
         match &stage.value {
             Expr::Guard { conditions, inside, .. } if !stage.is_reduction() && place.is_where(conditions) => {
-                loads_all(inside, Some(before)).map(|_| at)
+                self.loads_all(inside, Some(before)).map(|_| at)
             }
             _ => None,
         }
+    }
+
+    /// The tensor (`of`, if that is given) whose elements a value is, one after the other.
+    fn loads_all(&self, value: &Expr, of: Option<TensorId>) -> Option<TensorId> {
+        let Expr::Load { tensor, indices, .. } = value else { return None };
+        let shape = &self.tensor(*tensor).shape;
+        let is_own = |(d, index): (usize, &Index)| {
+            // an extent of 1 has no position but 0
+            index.as_var() == Some(Var(d as u32)) || (shape[d] == 1 && index.as_constant() == Some(0))
+        };
+        let in_order = indices.iter().enumerate().all(is_own);
+        (in_order && of.is_none_or(|of| of == *tensor)).then_some(*tensor)
     }
 
     /// Extents that no input says any more that is given to a run.

@@ -16,6 +16,7 @@ import pytest
 import tilescribe as ts
 from conftest import FLOAT, product, two_outputs, value
 from onnx import helper
+from tilescribe.metadata import metadata
 
 X = np.random.default_rng(0).standard_normal((3, 16)).astype(np.float32)
 
@@ -198,6 +199,16 @@ def test_a_session_looks_like_that_of_onnxruntime(tmp_path):
     np.testing.assert_array_equal(folder.run(["y"], {"x": X})[0], ours.run(["y"], {"x": X})[0])
 
 
+def test_a_session_tells_what_the_exporter_left():
+    model = product(3)
+    helper.set_model_props(model, {"labels": "a\nb", "": "nothing"})
+    session = ts.InferenceSession(model.SerializeToString(), trials=0, progress=False)
+    theirs = onnxruntime.InferenceSession(model.SerializeToString())
+    assert session.get_modelmeta().custom_metadata_map == theirs.get_modelmeta().custom_metadata_map
+    cut_off = model.SerializeToString()[:-3]
+    assert len(metadata(cut_off)) <= 2 and metadata(b"\xff" * 20) == {}
+
+
 def public():
     import tilescribe_runtime
 
@@ -219,4 +230,4 @@ def test_every_public_name_is_documented():
             assert (found.__doc__ or "").strip(), name
         if inspect.isclass(found) and "_native" not in found.__module__:
             members = [it for it in vars(found).values() if inspect.isfunction(it) and not it.__name__.startswith("_")]
-            assert all(it.__doc__ for it in members if it.__name__ not in ("get_inputs", "get_outputs")), name
+            assert all(it.__doc__ for it in members), name

@@ -13,7 +13,7 @@ from conftest import network, value
 from onnx import helper
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGES = ["README.md", "python/tilescribe/README.md", "python/runtime/README.md"]
+PAGES = ["README.md", "docs/python.md", "python/tilescribe/README.md", "python/runtime/README.md"]
 
 
 def code(page):

@@ -247,11 +247,11 @@ def test_calls_release_the_interpreters_lock(compiled):
 
 def test_a_profile_tells_the_time_of_every_task(compiled):
     net = compiled("two_outputs", two_outputs())
-    profile = ts.profile(net, {"x": array(64, 16)}, runs=20)
+    profile = net.profile({"x": array(64, 16)}, runs=20)
     assert profile.runs == 20 and len(profile.tasks) == 2
     assert abs(sum(task.share for task in profile.tasks) - 1) < 1e-6
     assert all(task.calls == 1 and task.seconds > 0 for task in profile.tasks)
     assert "all tasks" in str(profile) and str(profile) == str(profile)
-    assert ts.profile(net, runs=1).seconds > 0
+    assert net.profile(runs=1).seconds > 0
     with pytest.raises(ValueError, match="at least 1"):
-        ts.profile(net, runs=0)
+        net.profile(runs=0)

@@ -66,6 +66,16 @@ def test_batches_of_any_size_need_one_compilation(monkeypatch):
     assert len(count) == 1 and not dynamo.fallbacks()
 
 
+def test_a_batch_beyond_the_range_widens_it():
+    module = mlp()
+    function = compiled(module, dynamic=True)
+    with torch.no_grad():
+        for rows in (2, 100, 3, 128, 300):
+            x = torch.randn(rows, 8)
+            torch.testing.assert_close(function(x), module(x), rtol=1e-4, atol=1e-5)
+    assert not dynamo.fallbacks(), dynamo.fallbacks()
+
+
 def test_a_graph_that_is_known_is_taken_from_the_cache():
     with torch.no_grad():
         x = torch.randn(2, 8)

@@ -184,6 +184,17 @@ impl Model {
         set.map_err(|error| errors::error(py, &error))
     }
 
+    #[pyo3(signature = (inputs=None, *, runs=100))]
+    fn profile<'py>(
+        slf: &Bound<'py, Model>,
+        inputs: Option<Bound<'py, PyAny>>,
+        runs: usize,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        static PROFILE: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+        let py = slf.py();
+        PROFILE.import(py, "tilescribe_runtime.profiles", "profile")?.call1((slf, inputs, runs))
+    }
+
     /// Where a run would read its inputs, as addresses: those of the arguments, unless they have to be copied.
     #[pyo3(signature = (*inputs))]
     fn _addresses<'py>(&self, py: Python<'py>, inputs: &Bound<'py, PyTuple>) -> PyResult<Vec<usize>> {

@@ -125,6 +125,17 @@ impl Formulas {
         }
     }
 
+    /// Two products of extents have to be equal, and are not: what the one is more than the other by, where that
+    /// is a formula, has to be 1.
+    pub(super) fn equate_products(&mut self, ours: &[Index], theirs: &[Index]) {
+        let (ours, theirs) = (self.polynomial_product(ours), self.polynomial_product(theirs));
+        let Some((ours, theirs)) = ours.zip(theirs) else { return };
+        let more = ours.divided_by(&theirs).or_else(|| theirs.divided_by(&ours));
+        if let Some(Ok(more)) = more.map(|more| self.formula_of(&more)) {
+            self.conflict = Some(Conflict::Unequal(more, Index::constant(1)));
+        }
+    }
+
     /// A formula as people read it.
     pub(super) fn spelled(&self, formula: &Index) -> String {
         let mut text = String::new();
@@ -154,8 +165,13 @@ impl Formulas {
         text.strip_prefix(" + ").unwrap_or(text.trim_start()).to_string()
     }
 
+    /// A formula, multiplied out; what is always one number, as this number.
     fn polynomial(&self, formula: &Index) -> Option<Polynomial> {
         let factors = |atom: &Atom| {
+            let range = self.range_of(&Index::atom(atom.clone()));
+            if let Some(only) = range.filter(|range| range.low == range.high) {
+                return Some((Index::constant(only.low), Index::constant(1)));
+            }
             let Atom::Var(var) = atom else { return None };
             match &self.symbols.list.get(var.as_parameter()?)?.origin {
                 Origin::Product(x, y) => Some((x.clone(), y.clone())),

@@ -83,7 +83,8 @@ pub fn reshape_to_extents(builder: &mut Builder, input: TensorId, shape: &[Index
     let settled = |extents: &[Index]| extents.iter().map(|extent| builder.formulas.settled(extent)).collect::<Vec<_>>();
     let (ours, theirs) = (settled(&own), settled(shape));
     let (mut indices, dtype) = (Vec::new(), builder.dtype(input));
-    for (from, to) in groups(builder, &ours, &theirs)? {
+    let groups = groups(builder, &ours, &theirs).inspect_err(|_| builder.formulas.equate_products(&ours, &theirs));
+    for (from, to) in groups? {
         match group_indices(&ours[from], &theirs[to.clone()], to.start)? {
             Some(group) => indices.extend(group),
             // no numbers say where an element is: the same memory under another name

@@ -389,8 +389,8 @@ impl OpenDims {
         true
     }
 
-    /// Moves one end of a default range so far that a formula, which grows or falls with it, is never negative:
-    /// rather the low end than the high one.
+    /// Moves one end of a default range so far that a formula, which grows or falls with it, is never
+    /// negative: rather the low end than the high one.
     fn keep_positive(&mut self, formula: &Index) -> bool {
         let least = |symbol: usize, of_symbol: Interval| {
             let range = |var: Var| match self.number_of(var) {

@@ -12,7 +12,7 @@ from importlib.metadata import version as _version
 from ._native import Model, TensorSpec, load
 from .errors import ArtifactError, DTypeError, Error, InputError, MachineError, ShapeError, TargetError
 from .outputs import Outputs
-from .profiles import Profile, TaskTime, profile, random_inputs
+from .profiles import Profile, TaskTime, random_inputs
 
 __version__ = _version("tilescribe-runtime")
 
@@ -30,6 +30,5 @@ __all__ = [
     "TaskTime",
     "TensorSpec",
     "load",
-    "profile",
     "random_inputs",
 ]

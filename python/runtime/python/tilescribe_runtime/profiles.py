@@ -10,7 +10,7 @@ import numpy as np
 if TYPE_CHECKING:
     from ._native import Model, TensorSpec
 
-__all__ = ["Profile", "TaskTime", "profile", "random_inputs"]
+__all__ = ["Profile", "TaskTime", "random_inputs"]
 
 
 @dataclass(frozen=True)
@@ -46,15 +46,8 @@ class Profile:
         return "\n".join(lines)
 
 
-def profile(model: Model, inputs: Any = None, *, runs: int = 100) -> Profile:
-    """Runs a network and measures each of its calls.
-
-    ``inputs`` are those of a call (a sequence or a mapping); without any, random ones of the greatest extents
-    up to 16. States go on from run to run.
-
-    Raises :class:`~tilescribe_runtime.MachineError` where the artifact does not measure: one for GPUs, or one
-    that an older version compiled.
-    """
+def profile(model: Model, inputs: Any, runs: int) -> Profile:
+    """What `Model.profile` returns."""
     if runs < 1:
         raise ValueError("`runs` is at least 1")
     given = random_inputs(model.inputs) if inputs is None else inputs

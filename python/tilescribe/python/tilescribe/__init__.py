@@ -10,7 +10,7 @@ onnxruntime's.
 
 from __future__ import annotations
 
-from tilescribe_runtime import Model, Outputs, Profile, TaskTime, TensorSpec, load, profile
+from tilescribe_runtime import Model, Outputs, Profile, TaskTime, TensorSpec, __version__, load, random_inputs
 
 from .compiling import Comparison, Described, TaskReport, TuneReport, check, compare, compile, describe, tune
 from .errors import (
@@ -31,7 +31,6 @@ from .errors import (
 from .program import program
 from .progress import Progress
 from .session import InferenceSession, NodeArg
-from tilescribe_runtime import __version__
 
 __all__ = [
     "ArgumentError",
@@ -65,7 +64,7 @@ __all__ = [
     "compile",
     "describe",
     "load",
-    "profile",
     "program",
+    "random_inputs",
     "tune",
 ]

@@ -256,6 +256,8 @@ class _Compiled:
         self._given: list[int] = []
         """The places of the arguments that the network takes."""
         self._eager: Graph | None = None
+        self._dims: dict[str, tuple[int, int]] = {}
+        """Ranges of open extents that are wider than those by default."""
 
     def __call__(self, *arguments: Any) -> Any:
         signature = self._signature
@@ -265,21 +267,30 @@ class _Compiled:
         if not signature.is_unchanged(arguments):
             self._eager = _fall_back(self._graph, CannotCompile("a weight was changed after it was compiled"))
             return self._eager(*arguments)
+        given = [arguments[place] for place in self._given]
         try:
-            results = model(*(_lent(arguments[place]) for place in self._given))
+            results = model(*map(_lent, given))
         except ShapeError as error:
-            return _fall_back(self._graph, error)(*arguments)
+            wider = self._compile(_wider(model, given))
+            if wider is None:
+                return self._graph(*arguments)
+            try:
+                results = wider(*map(_lent, given))
+            except ShapeError:
+                return _fall_back(self._graph, error)(*arguments)
         tensors = iter([_tensor(results)] if isinstance(results, np.ndarray) else map(_tensor, results))
         return tuple(next(tensors) if is_tensor else None for is_tensor in signature.results)
 
-    def _compile(self) -> runtime.Model | None:
+    def _compile(self, dims: dict[str, tuple[int, int]] | None = None) -> runtime.Model | None:
+        """Compiles, and again for wider ranges; ``None`` where that cannot be."""
         with self._lock:
-            if self._model is None and self._eager is None:
+            if (self._model is None or dims) and self._eager is None:
+                self._dims.update(dims or {})
                 try:
                     self._model = self._compiled()
                 except (CannotCompile, Error) as error:
                     self._eager = _fall_back(self._graph, error)
-        return self._model
+        return self._model if self._eager is None else None
 
     def _compiled(self) -> runtime.Model:
         signature = self._signature
@@ -288,10 +299,22 @@ class _Compiled:
         with tempfile.TemporaryDirectory(prefix="tilescribe-") as folder:
             path = Path(folder) / "graph.onnx"
             _export(self._graph, signature, path)
-            model = compile(path, **self._options)
+            model = compile(path, dims=self._dims, **self._options)
         named = zip(signature.tensors, _names(signature), strict=True)
         self._given = [place for place, name in named if _takes(model, name)]
         return model
+
+
+def _wider(model: runtime.Model, given: Sequence[torch.Tensor]) -> dict[str, tuple[int, int]]:
+    """Ranges that hold the extents of these tensors, of those that exceed the network's."""
+    wider: dict[str, tuple[int, int]] = {}
+    for spec, tensor in zip(model.inputs, given, strict=True):
+        ends = zip(spec.shape, spec.min_shape, spec.max_shape, tensor.shape, strict=True)
+        for name, low, high, extent in ends:
+            if isinstance(name, str) and not low <= extent <= high:
+                most = max(high, 1 << (extent - 1).bit_length(), wider.get(name, (0, 0))[1])
+                wider[name] = (min(low, extent), most)
+    return wider
 
 
 def _names(signature: _Signature) -> list[str]:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import functools
+import importlib.util
 import json
 import logging
+import os
 import shutil
 import signal
 import subprocess
@@ -51,7 +53,7 @@ def execute(arguments: Sequence[str], *, progress: ProgressLike = False) -> str:
     command = [str(program()), "--message-format=json", *arguments]
     # a session of its own: Ctrl-C of a terminal reaches this process alone, which passes it on
     child = subprocess.Popen(
-        command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        command, env=_environment(), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         encoding="utf-8", errors="replace", start_new_session=True,
     )  # fmt: skip
     assert child.stdout is not None and child.stderr is not None
@@ -81,6 +83,14 @@ def execute(arguments: Sequence[str], *, progress: ProgressLike = False) -> str:
         how = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
         raise BugError(f"the program ended with {how}: {' '.join(command)}")
     raise from_message(ending)
+
+
+def _environment() -> dict[str, str] | None:
+    """Adds Zig's C compiler, where it is installed and there is no other: artifacts are linked by one."""
+    zig = importlib.util.find_spec("ziglang")
+    if zig is None or zig.origin is None or any(map(shutil.which, ("cc", "gcc", "clang", "zig"))):
+        return None
+    return {**os.environ, "PATH": os.pathsep.join([os.environ.get("PATH", os.defpath), str(Path(zig.origin).parent)])}
 
 
 def _follow(pipe: IO[str], watching: Watching) -> dict[str, Any] | None:

@@ -13,9 +13,10 @@ import tilescribe_runtime as runtime
 
 from .compiling import compile
 from .errors import InputError
+from .metadata import metadata
 from .progress import ProgressLike
 
-__all__ = ["InferenceSession", "NodeArg"]
+__all__ = ["InferenceSession", "ModelMetadata", "NodeArg"]
 
 _TYPES = {
     "float32": "float", "float64": "double", "float16": "float16", "bfloat16": "bfloat16", "bool": "bool",
@@ -32,6 +33,13 @@ class NodeArg:
     shape: list[int | str]
     type: str
     """``"tensor(float)"``, ..."""
+
+
+@dataclass(frozen=True)
+class ModelMetadata:
+    """What an exporter has left in a network's file."""
+
+    custom_metadata_map: dict[str, str]
 
 
 class InferenceSession:
@@ -56,7 +64,9 @@ class InferenceSession:
         threads = getattr(sess_options, "intra_op_num_threads", 0) or None
         if isinstance(path_or_bytes, (str, os.PathLike)) and Path(path_or_bytes).is_dir():
             self.model = runtime.load(path_or_bytes, threads=threads)
+            self._metadata = ModelMetadata({})
         else:
+            self._metadata = ModelMetadata(metadata(path_or_bytes))
             self.model = compile(path_or_bytes, threads=threads, progress=progress, **options)
 
     def run(
@@ -71,10 +81,16 @@ class InferenceSession:
             raise InputError(f"the network has no output {', '.join(unknown)}; it has {', '.join(results)}")
         return [results[name] for name in output_names]
 
+    def get_modelmeta(self) -> ModelMetadata:
+        """What the exporter has left in the file; nothing for a folder that Tilescribe compiled."""
+        return self._metadata
+
     def get_inputs(self) -> list[NodeArg]:
+        """What `run` takes."""
         return [_node_arg(spec) for spec in self.model.inputs]
 
     def get_outputs(self) -> list[NodeArg]:
+        """What `run` gives."""
         return [_node_arg(spec) for spec in self.model.outputs]
 
     def get_providers(self) -> list[str]:

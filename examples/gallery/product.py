@@ -1,0 +1,94 @@
+"""What the language model writes for one matrix product, step by step, and why it is fast.
+
+usage: product.py [--size N] [--trials N] [--picture OUT.png]
+
+Tunes `relu(x @ w)`, N x N x N, and shows the decisions of the fastest program, the schedule that they are, and how near it comes to what the
+machine can do: a roofline (Williams et al., 2009) with the untuned program, the other programs that were measured, and the fastest.
+Needs tilescribe, onnx and matplotlib.
+"""
+
+import argparse
+import json
+import pathlib
+import subprocess
+import tempfile
+
+import numpy as np
+import onnx
+import tilescribe as ts
+from onnx import TensorProto, helper, numpy_helper
+
+
+def product(size):
+    weight = np.random.default_rng(0).standard_normal((size, size)).astype(np.float32)
+    nodes = [helper.make_node("MatMul", ["x", "w"], ["a"]), helper.make_node("Relu", ["a"], ["y"])]
+    value = lambda name: helper.make_tensor_value_info(name, TensorProto.FLOAT, [size, size])
+    graph = helper.make_graph(nodes, "product", [value("x")], [value("y")], [numpy_helper.from_array(weight, "w")])
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+
+def show(*arguments):
+    return subprocess.run([ts.program(), "show", *map(str, arguments)], check=True, capture_output=True, text=True).stdout
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--size", type=int, default=512)
+    parser.add_argument("--trials", type=int, default=32)
+    parser.add_argument("--picture", help="draw schedule and roofline to this file")
+    options = parser.parse_args()
+    # measures the machine's limits, where they are not known yet
+    machine = json.loads(subprocess.run([ts.program(), "doctor", "--json"], capture_output=True, text=True).stdout)
+    with tempfile.TemporaryDirectory() as scratch:
+        path, store = pathlib.Path(scratch) / "product.onnx", pathlib.Path(scratch) / "store.db"
+        onnx.save(product(options.size), path)
+        (task,) = ts.tune(path, trials=options.trials, store=store).tasks
+        print(f"{task.name}: {1e6 * task.best_s:.0f} us, untuned {1e6 * task.untuned_s:.0f} us\n")
+        print("what the model wrote:\n" + task.trace)
+        schedule = show(f"{path}#0", "--store", store, "--schedule")
+        print("as a schedule:\n" + schedule)
+        print(show(f"{path}#0", "--store", store, "--figures"))
+        best = json.loads(show(f"{path}#0", "--store", store, "--figures", "--json").splitlines()[0])
+        others = []
+        for rank in range(2, 20):
+            try:
+                others.append(json.loads(show(f"{path}#0@{rank}", "--store", store, "--figures", "--json").splitlines()[0]))
+            except subprocess.CalledProcessError:
+                break
+        if options.picture:
+            draw(best, others, task, machine, schedule, options.picture)
+
+
+def draw(best, others, task, machine, schedule, path):
+    """The schedule, and rooflines of all levels of memory: a program is a point for each level that it moves bytes of."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    figure, (left, right) = plt.subplots(1, 2, figsize=(12, 5.5), width_ratios=(1, 1.2))
+    left.axis("off")
+    left.set_title("the schedule that the model wrote", loc="left", fontsize=10)
+    left.text(0, 1, schedule.strip(), family="monospace", fontsize=7.5, va="top", transform=left.transAxes)
+    roofline, flops = machine["roofline"], best["gflops"] * best["best_ns"]
+    peak = roofline["peak_gflops"]["all_cores"]
+    intensities = np.logspace(-1, 4, 200)
+    for number, bandwidth in enumerate(roofline["bandwidths"]):
+        name, rate, color = bandwidth["level"], bandwidth["gb_per_s"]["all_cores"], f"C{number}"
+        right.plot(intensities, np.minimum(peak, rate * intensities), color=color, label=f"{name}: {rate:.0f} GB/s")
+        for program, style in ((best, {"marker": "*", "s": 130}), *((other, {"marker": ".", "s": 20, "alpha": 0.5}) for other in others)):
+            moved = [it["moved"] for it in program["figures"]["traffic"] if it["level"] == name]
+            if moved:
+                total = moved[0]["read_bytes"] + moved[0]["written_bytes"]
+                right.scatter(flops / max(total, 1), program["gflops"], color=color, zorder=3, **style)
+    right.axhline(flops / (1e9 * task.untuned_s), color="gray", linestyle=":", label="untuned")
+    right.set(xscale="log", yscale="log", xlabel="flops a byte moved from the level", ylabel="GFLOP/s")
+    right.set_title(f"star: {best['gflops']:.0f} GFLOP/s, {best['of_peak']:.0%} of the peak; points: other programs", loc="left", fontsize=10)
+    right.grid(alpha=0.3)
+    right.legend(fontsize=8, loc="lower right")
+    figure.tight_layout()
+    figure.savefig(path, dpi=110)
+
+
+if __name__ == "__main__":
+    main()
