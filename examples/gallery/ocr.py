@@ -3,11 +3,12 @@
 usage: ocr.py [--trials N] [--rounds K] [--picture OUT.png]
 
 rapidocr-onnxruntime finds lines of text, turns them upright and reads them, each with an ONNX network that it runs by onnxruntime. Here its
-`InferenceSession` is Tilescribe's instead: nothing else changes. Networks of any height, width and number of lines are compiled once.
+`InferenceSession` is Tilescribe's instead: nothing else changes. Each network is compiled once, for pages and lines of all sizes in a range.
 Prints what was read and how long both take; draws it. Needs tilescribe, rapidocr-onnxruntime and matplotlib.
 """
 
 import argparse
+import pathlib
 import statistics
 import time
 
@@ -18,6 +19,18 @@ from PIL import Image, ImageDraw, ImageFont
 from rapidocr_onnxruntime import RapidOCR
 from rapidocr_onnxruntime.utils import infer_engine
 
+# What the package gives its networks: one page, up to six lines at a time. Names are those of the ONNX files.
+SIZES = {
+    "det": {"p2o.DynamicDimension.0": 1},
+    "cls": {"x[0]": (1, 6), "x[2]": 48, "x[3]": 192},
+    "rec": {"p2o.DynamicDimension.0": (1, 6), "x[2]": 48},
+}
+# Where programs are measured: a page of this size, lines of this length.
+MEASURED = {
+    "det": [{"p2o.DynamicDimension.1": 736, "p2o.DynamicDimension.2": 1984}],
+    "cls": [{"x[0]": 3}],
+    "rec": [{"p2o.DynamicDimension.0": 3, "p2o.DynamicDimension.1": 640}],
+}
 TEXT = ["Every decision of a schedule is a word", "of a small tensor language.", "A transformer writes the next one."]
 
 
@@ -50,7 +63,11 @@ def main():
     parser.add_argument("--picture", help="draw what was read to this file")
     options = parser.parse_args()
     image = page()
-    compiled = lambda path, **given: ts.InferenceSession(path, trials=options.trials, **given)
+
+    def compiled(path, **given):
+        kind = next(kind for kind in SIZES if f"_{kind}_" in pathlib.Path(path).name)
+        return ts.InferenceSession(path, trials=options.trials, dims=SIZES[kind], tune_at=MEASURED[kind], **given)
+
     ours, ours_s = read(compiled, image, options.rounds)
     theirs, theirs_s = read(onnxruntime.InferenceSession, image, options.rounds)
     for line, other in zip(ours, theirs, strict=True):

@@ -3,7 +3,7 @@
 usage: product.py [--size N] [--trials N] [--picture OUT.png]
 
 Tunes `relu(x @ w)`, N x N x N, and shows the decisions of the fastest program, the schedule that they are, and how near it comes to what the
-machine can do: a roofline (Williams et al., 2009) with the untuned program, the other programs that were measured, and the fastest.
+machine can do: a roofline (Williams et al., 2009) with the programs that the model wrote, and as many that were drawn at random.
 Needs tilescribe, onnx and matplotlib.
 """
 
@@ -49,45 +49,58 @@ def main():
         print("as a schedule:\n" + schedule)
         print(show(f"{path}#0", "--store", store, "--figures"))
         best = json.loads(show(f"{path}#0", "--store", store, "--figures", "--json").splitlines()[0])
-        others = []
-        for rank in range(2, 20):
-            try:
-                others.append(json.loads(show(f"{path}#0@{rank}", "--store", store, "--figures", "--json").splitlines()[0]))
-            except subprocess.CalledProcessError:
-                break
+        others = programs(path, store, options.trials)
+        chance = pathlib.Path(scratch) / "chance.db"
+        ts.tune(path, trials=options.trials, method="random", store=chance)
         if options.picture:
-            draw(best, others, task, machine, schedule, options.picture)
+            draw(best, others, programs(path, chance, options.trials), machine, schedule, options.picture)
 
 
-def draw(best, others, task, machine, schedule, path):
-    """The schedule, and rooflines of all levels of memory: a program is a point for each level that it moves bytes of."""
+def programs(path, store, most):
+    """The figures of the programs in a store, the fastest first."""
+    found = []
+    for rank in range(1, most + 1):
+        try:
+            found.append(json.loads(show(f"{path}#0@{rank}", "--store", store, "--figures", "--json").splitlines()[0]))
+        except subprocess.CalledProcessError:  # there are no more of them
+            break
+    return found
+
+
+def draw(best, written, chance, machine, schedule, path):
+    """The schedule; and a roofline for each level of memory: a program is a point for each level that it moves bytes of."""
     import matplotlib
 
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 
-    figure, (left, right) = plt.subplots(1, 2, figsize=(12, 5.5), width_ratios=(1, 1.2))
+    figure, (left, right) = plt.subplots(1, 2, figsize=(12, 4.8), width_ratios=(1, 1.7))
     left.axis("off")
     left.set_title("the schedule that the model wrote", loc="left", fontsize=10)
-    left.text(0, 1, schedule.strip(), family="monospace", fontsize=7.5, va="top", transform=left.transAxes)
+    left.text(0, 1, schedule.strip(), family="monospace", fontsize=8, va="top", transform=left.transAxes)
     roofline, flops = machine["roofline"], best["gflops"] * best["best_ns"]
     peak = roofline["peak_gflops"]["all_cores"]
-    intensities = np.logspace(-1, 4, 200)
+    intensities = np.logspace(-1, 3, 200)
     for number, bandwidth in enumerate(roofline["bandwidths"]):
         name, rate, color = bandwidth["level"], bandwidth["gb_per_s"]["all_cores"], f"C{number}"
-        right.plot(intensities, np.minimum(peak, rate * intensities), color=color, label=f"{name}: {rate:.0f} GB/s")
-        for program, style in ((best, {"marker": "*", "s": 130}), *((other, {"marker": ".", "s": 20, "alpha": 0.5}) for other in others)):
-            moved = [it["moved"] for it in program["figures"]["traffic"] if it["level"] == name]
-            if moved:
-                total = moved[0]["read_bytes"] + moved[0]["written_bytes"]
-                right.scatter(flops / max(total, 1), program["gflops"], color=color, zorder=3, **style)
-    right.axhline(flops / (1e9 * task.untuned_s), color="gray", linestyle=":", label="untuned")
-    right.set(xscale="log", yscale="log", xlabel="flops a byte moved from the level", ylabel="GFLOP/s")
-    right.set_title(f"star: {best['gflops']:.0f} GFLOP/s, {best['of_peak']:.0%} of the peak; points: other programs", loc="left", fontsize=10)
+        right.plot(intensities, np.minimum(peak, rate * intensities), color=color, label=f"{name.capitalize()}, {rate:.0f} GB/s")
+        for programs, style in ((chance, {"marker": "x", "s": 18, "alpha": 0.6}), (written, {"marker": "o", "s": 14}), ([best], {"marker": "*", "s": 150})):
+            points = [(flops / moved(it, name), it["gflops"]) for it in programs if moved(it, name)]
+            right.scatter(*zip(*points, strict=True), color=color, zorder=3, **style) if points else None
+    right.set(xscale="log", yscale="log", xlabel="flops for each byte that is moved from the level", ylabel="GFLOP/s")
+    right.set_ylim(5, 2 * peak)
+    title = f"star: {best['gflops']:.0f} GFLOP/s, {best['of_peak']:.0%} of the peak; dots: written by the model; crosses: drawn at random"
+    right.set_title(title, loc="left", fontsize=10)
     right.grid(alpha=0.3)
     right.legend(fontsize=8, loc="lower right")
     figure.tight_layout()
     figure.savefig(path, dpi=110)
+
+
+def moved(program, level):
+    """Bytes that a program moves from a level, of all its cores."""
+    found = [it["moved"] for it in program["figures"]["traffic"] if it["level"] == level]
+    return sum(it["read_bytes"] + it["written_bytes"] for it in found)
 
 
 if __name__ == "__main__":

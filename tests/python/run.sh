@@ -13,11 +13,11 @@ python=$target/wheel_tests/bin/python
 "$python" -c 'import tilescribe; print("tilescribe", tilescribe.__version__, "at", tilescribe.program())'
 "$python" -m pip install -q --disable-pip-version-check \
     onnx==1.22.0 onnxruntime==1.31.1 ml_dtypes==0.6.0 tqdm==4.70.1 types-tqdm pytest==9.2.0 mypy==2.4.1
-"$python" -m pytest -q -p no:cacheprovider --ignore test_torch.py
+"$python" -m pytest -q -p no:cacheprovider --ignore test_torch.py --ignore test_gallery.py
 
 if [ -e "$target/torch/complete" ]; then
     "$target/torch/bin/pip" install -q --disable-pip-version-check --force-reinstall --no-deps "$wheels"/*.whl
-    "$target/torch/bin/python" -m pytest -q -p no:cacheprovider test_torch.py
+    "$target/torch/bin/python" -m pytest -q -p no:cacheprovider test_torch.py test_gallery.py
 else
-    echo "== not run: tests that need PyTorch; .ci/setup torch installs it"
+    echo "== not run: tests that need PyTorch, and the gallery; .ci/setup torch installs what they need"
 fi

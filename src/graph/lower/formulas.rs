@@ -125,8 +125,8 @@ impl Formulas {
         }
     }
 
-    /// Two products of extents have to be equal, and are not: what the one is more than the other by, where that
-    /// is a formula, has to be 1.
+    /// Two products of extents have to be equal, and are not: what the one is more than the other by, where
+    /// that is a formula, has to be 1.
     pub(super) fn equate_products(&mut self, ours: &[Index], theirs: &[Index]) {
         let (ours, theirs) = (self.polynomial_product(ours), self.polynomial_product(theirs));
         let Some((ours, theirs)) = ours.zip(theirs) else { return };
