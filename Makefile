@@ -39,7 +39,7 @@ wheel: setup
 	rm -rf $(WHEELS)
 	cd python/runtime && CARGO_TARGET_DIR=$(CURDIR)/target $(MATURIN)
 	cd python/tilescribe && CARGO_TARGET_DIR=$(CURDIR)/target $(MATURIN)
-	du -h $(WHEELS)/*
+	for wheel in $(WHEELS)/*.whl; do du -h $$wheel; target/wheel/bin/auditwheel show $$wheel | sed -n '2,4p'; done
 
 # What a user installs, in an empty environment: tests, the code of the README pages, and types. What needs
 # PyTorch is tested where `.ci/setup torch` could install it.

@@ -21,7 +21,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-WIDTH, HEADS, LAYERS, CONTEXT = 128, 4, 3, 512
+WIDTH, HEADS, LAYERS, CONTEXT, BATCH = 128, 4, 3, 256, 8
 
 
 class Layer(nn.Module):
@@ -71,9 +71,9 @@ def train(model, text, seconds):
     optimizer = torch.optim.AdamW(model.parameters(), 2e-3)
     end, loss = time.monotonic() + seconds, None
     while time.monotonic() < end:
-        starts = torch.randint(0, len(data) - 129, (16,))
-        rows = torch.stack([data[start : start + 129] for start in starts])
-        logits = model(rows[:, :-1], *nothing(16))[0]
+        starts = torch.randint(0, len(data) - CONTEXT - 1, (BATCH,))
+        rows = torch.stack([data[start : start + CONTEXT + 1] for start in starts])
+        logits = model(rows[:, :-1], *nothing(BATCH))[0]
         loss = F.cross_entropy(logits.reshape(-1, 256), rows[:, 1:].reshape(-1))
         optimizer.zero_grad()
         loss.backward()
@@ -109,7 +109,7 @@ def write(step, prompt, count, rng):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("text", nargs="+", type=pathlib.Path)
-    parser.add_argument("--steps", type=int, default=300)
+    parser.add_argument("--steps", type=int, default=230, help=f"bytes to write, less than {CONTEXT}")
     parser.add_argument("--train-seconds", type=int, default=60)
     parser.add_argument("--trials", type=int, default=10, help="measured programs of each task")
     parser.add_argument("--picture", help="draw the time of steps to this file")

@@ -1,13 +1,14 @@
 """What the language model writes for one matrix product, step by step, and why it is fast.
 
-usage: product.py [--size N] [--trials N] [--picture OUT.png]
+usage: product.py [--rows M] [--depth K] [--columns N] [--trials T] [--picture OUT.png]
 
-Tunes `relu(x @ w)`, N x N x N, and shows the decisions of the fastest program, the schedule that they are, and how near it comes to what the
+Tunes `relu(x @ w)`, M x K times K x N, and shows the decisions of the fastest program, the schedule that they are, and how near it comes to what the
 machine can do: a roofline (Williams et al., 2009) with the programs that the model wrote, and as many that were drawn at random.
 Needs tilescribe, onnx and matplotlib.
 """
 
 import argparse
+import itertools
 import json
 import pathlib
 import subprocess
@@ -19,11 +20,11 @@ import tilescribe as ts
 from onnx import TensorProto, helper, numpy_helper
 
 
-def product(size):
-    weight = np.random.default_rng(0).standard_normal((size, size)).astype(np.float32)
+def product(rows, depth, columns):
+    weight = np.random.default_rng(0).standard_normal((depth, columns)).astype(np.float32)
     nodes = [helper.make_node("MatMul", ["x", "w"], ["a"]), helper.make_node("Relu", ["a"], ["y"])]
-    value = lambda name: helper.make_tensor_value_info(name, TensorProto.FLOAT, [size, size])
-    graph = helper.make_graph(nodes, "product", [value("x")], [value("y")], [numpy_helper.from_array(weight, "w")])
+    value = lambda name, width: helper.make_tensor_value_info(name, TensorProto.FLOAT, [rows, width])
+    graph = helper.make_graph(nodes, "product", [value("x", depth)], [value("y", columns)], [numpy_helper.from_array(weight, "w")])
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
 
 
@@ -33,7 +34,9 @@ def show(*arguments):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--size", type=int, default=512)
+    parser.add_argument("--rows", type=int, default=197)
+    parser.add_argument("--depth", type=int, default=768)
+    parser.add_argument("--columns", type=int, default=768)
     parser.add_argument("--trials", type=int, default=32)
     parser.add_argument("--picture", help="draw schedule and roofline to this file")
     options = parser.parse_args()
@@ -41,25 +44,28 @@ def main():
     machine = json.loads(subprocess.run([ts.program(), "doctor", "--json"], capture_output=True, text=True).stdout)
     with tempfile.TemporaryDirectory() as scratch:
         path, store = pathlib.Path(scratch) / "product.onnx", pathlib.Path(scratch) / "store.db"
-        onnx.save(product(options.size), path)
+        onnx.save(product(options.rows, options.depth, options.columns), path)
         (task,) = ts.tune(path, trials=options.trials, store=store).tasks
         print(f"{task.name}: {1e6 * task.best_s:.0f} us, untuned {1e6 * task.untuned_s:.0f} us\n")
         print("what the model wrote:\n" + task.trace)
-        schedule = show(f"{path}#0", "--store", store, "--schedule")
+        decisions = pathlib.Path(scratch) / "decisions.txt"
+        decisions.write_text(task.trace)
+        schedule = show(f"{path}#0", "--trace", decisions, "--schedule")
         print("as a schedule:\n" + schedule)
-        print(show(f"{path}#0", "--store", store, "--figures"))
-        best = json.loads(show(f"{path}#0", "--store", store, "--figures", "--json").splitlines()[0])
-        others = programs(path, store, options.trials)
+        written = programs(path, store)
+        # the winner of the finals, which need not have the least time of all
+        rank, best = next((at, it) for at, it in enumerate(written, 1) if it["decisions"].split() == task.trace.split())
+        print(show(f"{path}#0@{rank}", "--store", store, "--figures"))
         chance = pathlib.Path(scratch) / "chance.db"
         ts.tune(path, trials=options.trials, method="random", store=chance)
         if options.picture:
-            draw(best, others, programs(path, chance, options.trials), machine, schedule, options.picture)
+            draw(best, written, programs(path, chance), machine, schedule, options.picture)
 
 
-def programs(path, store, most):
+def programs(path, store):
     """The figures of the programs in a store, the fastest first."""
     found = []
-    for rank in range(1, most + 1):
+    for rank in itertools.count(1):
         try:
             found.append(json.loads(show(f"{path}#0@{rank}", "--store", store, "--figures", "--json").splitlines()[0]))
         except subprocess.CalledProcessError:  # there are no more of them

