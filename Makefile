@@ -52,8 +52,8 @@ bench: setup
 
 lint: setup
 	cargo fmt --check
-	cargo clippy --release --all-targets -- -D warnings
-	RUSTDOCFLAGS="-D warnings" cargo doc --release --no-deps
+	cargo clippy --release --workspace --all-targets -- -D warnings
+	RUSTDOCFLAGS="-D warnings" cargo doc --release --workspace --no-deps
 
 build: setup
 	cargo build --release

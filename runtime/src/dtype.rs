@@ -1,5 +1,5 @@
-//! The types of elements: one row each, with all that is known of them but how they are computed with
-//! ([`super::scalar`], and the code generator) and kept in arrays ([`super::Elements`]).
+//! The types of elements: one row each, with all that is known of them but how the compiler computes with
+//! them (`workload::scalar`, and the code generator) and keeps them in arrays (`workload::Elements`).
 
 /// What a type's values are.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
