@@ -1,12 +1,9 @@
 //! What a program that drives this one reads from standard error, with `--message-format json`: one JSON
 //! object a line, for progress and for the error that ends a command. Results stay on standard output.
 
-use std::io::{self, Write};
-use std::sync::{Mutex, OnceLock, PoisonError};
-use std::time::{Duration, Instant};
+use std::sync::OnceLock;
 
 use clap::ValueEnum;
-use indicatif::TermLike;
 use serde_json::{Map, Value, json};
 
 /// How progress and errors are written.
@@ -54,65 +51,15 @@ pub fn error(text: &str, about: &Map<String, Value>) {
     }
 }
 
-/// Stands between the parts of what a bar draws for [`ProgressLines`]: no text has it.
+/// Stands between the parts of what a bar draws for [`progress_line`]: no text has it.
 pub const SEPARATOR: char = '\u{1f}';
 
-/// Not more often, in a process that somebody watches.
-const BETWEEN_LINES: Duration = Duration::from_millis(100);
-
-/// A terminal that writes each state of a bar as a line: what, done, total, text, seconds elapsed, seconds
-/// left, in this order and with [`SEPARATOR`] between them.
-#[derive(Debug, Default)]
-pub struct ProgressLines(Mutex<(String, Option<Instant>)>);
-
-impl TermLike for ProgressLines {
-    fn width(&self) -> u16 {
-        u16::MAX
-    }
-
-    fn move_cursor_up(&self, _: usize) -> io::Result<()> {
-        Ok(())
-    }
-
-    fn move_cursor_down(&self, _: usize) -> io::Result<()> {
-        Ok(())
-    }
-
-    fn move_cursor_right(&self, _: usize) -> io::Result<()> {
-        Ok(())
-    }
-
-    fn move_cursor_left(&self, _: usize) -> io::Result<()> {
-        Ok(())
-    }
-
-    fn write_line(&self, text: &str) -> io::Result<()> {
-        self.write_str(text)
-    }
-
-    fn write_str(&self, text: &str) -> io::Result<()> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).0.push_str(text);
-        Ok(())
-    }
-
-    fn clear_line(&self) -> io::Result<()> {
-        Ok(())
-    }
-
-    fn flush(&self) -> io::Result<()> {
-        let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let drawn = std::mem::take(&mut state.0);
-        match line(&drawn) {
-            Some(line) if state.1.is_none_or(|written| written.elapsed() >= BETWEEN_LINES) => {
-                state.1 = Some(Instant::now());
-                writeln!(io::stderr(), "{line}")
-            }
-            _ => Ok(()),
-        }
-    }
+/// What a bar drew as a line: what, done, total, text, seconds elapsed, seconds left, in this order and with
+/// [`SEPARATOR`] between them. `None` where that was nothing, or cleared.
+pub fn progress_line(drawn: &str) -> Option<String> {
+    line(drawn).map(|line| line.to_string())
 }
 
-/// The object for what a bar drew; `None` where that was nothing, or cleared.
 fn line(drawn: &str) -> Option<Value> {
     let parts: Vec<&str> = drawn.trim_matches(['\r', '\n', ' ']).split(SEPARATOR).collect();
     let &[what, done, total, text, elapsed, left] = parts.as_slice() else { return None };

@@ -10,10 +10,12 @@ use std::time::{Duration, Instant};
 use indicatif::style::ProgressTracker;
 use indicatif::{HumanDuration, ProgressBar, ProgressDrawTarget, ProgressState, ProgressStyle, TermLike};
 
-use super::messages::{self, Format, ProgressLines, SEPARATOR};
+use super::messages::{self, Format, SEPARATOR, progress_line};
 
 /// What is over sooner writes no line to a file.
 const BETWEEN_LINES: Duration = Duration::from_secs(60);
+/// The same for a program that watches.
+const BETWEEN_MESSAGES: Duration = Duration::from_millis(100);
 /// The pace is a mean over so much at least.
 const SHORTEST_WINDOW: Duration = Duration::from_secs(60);
 /// Columns of a line in a file.
@@ -24,11 +26,12 @@ pub fn bar(total: u64, what: &'static str) -> ProgressBar {
     let json = ["{prefix}", "{done}", "{total}", "{msg}", "{seconds}", "{seconds_left}"].join(&SEPARATOR.to_string());
     let (target, template, tick) = match io::stderr().is_terminal() {
         _ if messages::format() == Format::Json => {
-            (ProgressDrawTarget::term_like(Box::new(ProgressLines::default())), json.as_str(), 200)
+            let lines = Lines::of_messages(io::stderr(), BETWEEN_MESSAGES);
+            (ProgressDrawTarget::term_like(Box::new(lines)), json.as_str(), 200)
         }
         true => (ProgressDrawTarget::stderr(), "{prefix} {wide_bar} {count} {msg} {elapsed}, {left} left", 200),
         false => {
-            let lines = Lines::new(io::stderr(), BETWEEN_LINES);
+            let lines = Lines::of_sentences(io::stderr(), BETWEEN_LINES);
             (ProgressDrawTarget::term_like(Box::new(lines)), "{prefix} {count} {msg} {elapsed}, {left} left", 1000)
         }
     };
@@ -154,6 +157,9 @@ impl ProgressTracker for Left {
 #[derive(Debug)]
 struct Lines<W> {
     pause: Duration,
+    width: u16,
+    /// The line for what was drawn, if there is one.
+    render: fn(&str) -> Option<String>,
     state: Mutex<State<W>>,
 }
 
@@ -162,18 +168,28 @@ struct State<W> {
     file: W,
     /// What was drawn since the last flush.
     drawn: String,
-    written: Instant,
+    /// `None`: the first line need not wait.
+    written: Option<Instant>,
 }
 
 impl<W> Lines<W> {
-    fn new(file: W, pause: Duration) -> Lines<W> {
-        Lines { pause, state: Mutex::new(State { file, drawn: String::new(), written: Instant::now() }) }
+    /// For people: the first line comes after a pause, too.
+    fn of_sentences(file: W, pause: Duration) -> Lines<W> {
+        let render = |drawn: &str| Some(drawn.trim().to_string()).filter(|line| !line.is_empty());
+        let state = State { file, drawn: String::new(), written: Some(Instant::now()) };
+        Lines { pause, width: WIDTH, render, state: Mutex::new(state) }
+    }
+
+    /// For a program that watches: nothing is cut off.
+    fn of_messages(file: W, pause: Duration) -> Lines<W> {
+        let state = State { file, drawn: String::new(), written: None };
+        Lines { pause, width: u16::MAX, render: progress_line, state: Mutex::new(state) }
     }
 }
 
 impl<W: Write + Send + std::fmt::Debug> TermLike for Lines<W> {
     fn width(&self) -> u16 {
-        WIDTH
+        self.width
     }
 
     fn move_cursor_up(&self, _: usize) -> io::Result<()> {
@@ -208,12 +224,13 @@ impl<W: Write + Send + std::fmt::Debug> TermLike for Lines<W> {
     fn flush(&self) -> io::Result<()> {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         let drawn = std::mem::take(&mut state.drawn);
-        let line = drawn.trim();
-        if line.is_empty() || state.written.elapsed() < self.pause {
-            return Ok(());
+        match (self.render)(&drawn) {
+            Some(line) if state.written.is_none_or(|written| written.elapsed() >= self.pause) => {
+                state.written = Some(Instant::now());
+                writeln!(state.file, "{line}")
+            }
+            _ => Ok(()),
         }
-        state.written = Instant::now();
-        writeln!(state.file, "{line}")
     }
 }
 
@@ -244,7 +261,7 @@ mod tests {
     }
 
     fn written(pause: Duration) -> String {
-        let lines = Lines::new(Vec::new(), pause);
+        let lines = Lines::of_sentences(Vec::new(), pause);
         for drawn in ["measuring 1/9", "", "measuring 2/9"] {
             lines.write_str("\r").unwrap();
             lines.write_str(drawn).unwrap();

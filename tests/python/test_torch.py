@@ -165,6 +165,17 @@ def test_arguments_that_are_numbers_and_views():
             torch.testing.assert_close(f(every_other, scale, rows)[0], function(every_other, scale, rows)[0])
 
 
+def test_a_view_of_an_input_stays_one():
+    def function(x):
+        return x.t(), x + 1
+
+    x = torch.zeros(2, 3)
+    with torch.no_grad(), pytest.warns(UserWarning, match="a view of an input"):
+        view, _ = compiled(function)(x)
+    view[0, 0] = 5
+    assert x[0, 0] == 5
+
+
 def test_bfloat16_comes_and_goes():
     module, x = mlp().bfloat16(), torch.randn(3, 8).bfloat16()
     with torch.no_grad():

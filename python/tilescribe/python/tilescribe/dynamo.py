@@ -22,6 +22,7 @@ import numpy as np
 import tilescribe_runtime as runtime
 import torch
 from torch.export import Dim, ExportedProgram
+from torch.multiprocessing.reductions import StorageWeakRef
 
 from .compiling import compile
 from .errors import Error, ShapeError, UnsupportedError
@@ -189,11 +190,20 @@ def _results(graph: torch.fx.GraphModule) -> tuple[bool, ...]:
     results = output.args[0]
     if not isinstance(results, (tuple, list)):
         raise CannotCompile("its results are no tuple")
+    inputs = {_storage(node) for node in graph.graph.nodes if node.op == "placeholder"} - {None}
     for result in results:
+        if isinstance(result, torch.fx.Node) and _storage(result) in inputs:
+            raise CannotCompile("a result that is a view of an input")
         is_tensor = isinstance(result, torch.fx.Node) and isinstance(result.meta.get("example_value"), torch.Tensor)
         if result is not None and not is_tensor:
             raise CannotCompile("a result that is no tensor")
     return tuple(result is not None for result in results)
+
+
+def _storage(node: torch.fx.Node) -> StorageWeakRef | None:
+    """The memory of a traced tensor: that of another one, where the one is a view of it."""
+    value = node.meta.get("example_value")
+    return StorageWeakRef(value.untyped_storage()) if isinstance(value, torch.Tensor) else None
 
 
 class _OfTensors(torch.nn.Module):  # type: ignore[misc,unused-ignore]
