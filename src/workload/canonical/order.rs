@@ -1,5 +1,6 @@
 //! Numbers: which tensor comes first, and which operand.
 
+use std::cmp::Ordering;
 use std::collections::BTreeMap;
 
 use crate::workload::{Expr, Index, Role, Stage, TensorId, Var, Workload};
@@ -86,22 +87,29 @@ fn reachable(workload: &Workload) -> Vec<&Stage> {
 /// Operands of commutative operators, in an order that does not depend on the tensors' numbers.
 fn sort_operands(expr: &Expr, workload: &Workload) -> Expr {
     expr.rewrite(&mut |expr| match expr {
-        Expr::Binary(op, x, y) if op.is_commutative() && key(&y, workload) < key(&x, workload) => {
-            Expr::Binary(op, y, x)
-        }
+        Expr::Binary(op, x, y) if op.is_commutative() && is_before(&y, &x, workload) => Expr::Binary(op, y, x),
         other => other,
     })
 }
 
-/// What an operand is, with the kind of a tensor in place of its number: larger expressions last.
-fn key(expr: &Expr, workload: &Workload) -> (usize, String, Expr) {
+/// Larger operands come last. Only those of one size are spelled out, so that a long chain of operators is
+/// not spelled out at each of them.
+fn is_before(one: &Expr, other: &Expr, workload: &Workload) -> bool {
+    match size(one).cmp(&size(other)) {
+        Ordering::Equal => key(one, workload) < key(other, workload),
+        order => order == Ordering::Less,
+    }
+}
+
+/// What an operand is, with the kind of a tensor in place of its number.
+fn key(expr: &Expr, workload: &Workload) -> (String, Expr) {
     let mut tensors = String::new();
     let anonymous = expr.map_loads(&mut |id, indices: &[Index]| {
         let tensor = workload.tensor(id);
         tensors.push_str(&format!("{:?} {:?} {:?};", tensor.role, tensor.dtype, tensor.shape));
         Some(Expr::load(TensorId(0), indices.to_vec()))
     });
-    (size(&anonymous), tensors, anonymous)
+    (tensors, anonymous)
 }
 
 fn size(expr: &Expr) -> usize {
