@@ -90,9 +90,10 @@ def draw(best, written, chance, machine, schedule, path):
     for number, bandwidth in enumerate(roofline["bandwidths"]):
         name, rate, color = bandwidth["level"], bandwidth["gb_per_s"]["all_cores"], f"C{number}"
         right.plot(intensities, np.minimum(peak, rate * intensities), color=color, label=f"{name.capitalize()}, {rate:.0f} GB/s")
-        for programs, style in ((chance, {"marker": "x", "s": 18, "alpha": 0.6}), (written, {"marker": "o", "s": 14}), ([best], {"marker": "*", "s": 150})):
-            points = [(flops / moved(it, name), it["gflops"]) for it in programs if moved(it, name)]
-            right.scatter(*zip(*points, strict=True), color=color, zorder=3, **style) if points else None
+        for programs, marker, size in ((chance, "x", 18), (written, "o", 14), ([best], "*", 150)):
+            moving = [it for it in programs if moved(it, name)]
+            intensity = [flops / moved(it, name) for it in moving]
+            right.scatter(intensity, [it["gflops"] for it in moving], color=color, marker=marker, s=size, zorder=3)
     right.set(xscale="log", yscale="log", xlabel="flops for each byte that is moved from the level", ylabel="GFLOP/s")
     right.set_ylim(5, 2 * peak)
     title = f"star: {best['gflops']:.0f} GFLOP/s, {best['of_peak']:.0%} of the peak; dots: written by the model; crosses: drawn at random"

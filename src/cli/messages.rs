@@ -1,6 +1,7 @@
 //! What a program that drives this one reads from standard error, with `--message-format json`: one JSON
 //! object a line, for progress and for the error that ends a command. Results stay on standard output.
 
+use std::ffi::OsString;
 use std::sync::OnceLock;
 
 use clap::ValueEnum;
@@ -18,8 +19,8 @@ pub enum Format {
 
 impl Format {
     /// What arguments ask for that are not understood otherwise.
-    pub fn of_arguments(arguments: impl IntoIterator<Item = String>) -> Format {
-        let arguments: Vec<String> = arguments.into_iter().collect();
+    pub fn of_arguments(arguments: impl IntoIterator<Item = OsString>) -> Format {
+        let arguments: Vec<OsString> = arguments.into_iter().collect();
         let apart = arguments.windows(2).any(|pair| pair == ["--message-format", "json"]);
         match apart || arguments.iter().any(|argument| argument == "--message-format=json") {
             true => Format::Json,

@@ -108,7 +108,7 @@ pub fn main() -> ExitCode {
     let command_line = match CommandLine::try_parse() {
         Ok(command_line) => command_line,
         Err(error) => {
-            if error.use_stderr() && messages::Format::of_arguments(std::env::args()) == messages::Format::Json {
+            if error.use_stderr() && messages::Format::of_arguments(std::env::args_os()) == messages::Format::Json {
                 messages::set_format(messages::Format::Json);
                 return exit::refuse(&error.to_string());
             }

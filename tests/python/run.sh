@@ -20,7 +20,7 @@ python=$target/wheel_tests/bin/python
 "$python" -m pip install -q --disable-pip-version-check "$wheels"/*.whl
 "$python" -c 'import tilescribe; print("tilescribe", tilescribe.__version__, "at", tilescribe.program())'
 "$python" -m pip install -q --disable-pip-version-check \
-    onnx==1.22.0 onnxruntime==1.31.1 ml_dtypes==0.6.0 tqdm==4.70.1 types-tqdm pytest==9.2.0 mypy==2.4.1
+    onnx==1.22.0 onnxruntime==1.31.1 ml_dtypes==0.6.0 tqdm==4.70.1 types-tqdm==4.70.0.20261106 pytest==9.2.0 mypy==2.4.1
 "$python" -m pytest -q -p no:cacheprovider --ignore test_torch.py --ignore test_gallery.py
 
 if [ -e "$target/torch/complete" ]; then

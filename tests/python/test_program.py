@@ -134,6 +134,14 @@ def test_tuning_tells_what_it_found(tmp_path):
     assert again.trials == 0, "what is known counts"
 
 
+def test_what_was_tuned_since_is_taken(tmp_path):
+    store = tmp_path / "store.db"
+    before = ts.compile(product(48), trials=0, store=store, progress=False)
+    assert ts.compile(product(48), trials=0, store=store, progress=False).path == before.path
+    ts.tune(product(48), trials=2, method="random", store=store, progress=False)
+    assert ts.compile(product(48), trials=0, store=store, progress=False).path != before.path
+
+
 def test_methods_are_compared(tmp_path):
     found = ts.compare(product(64), methods=["random", "evolution"], output=tmp_path, trials=3, seeds=1, progress=False)
     assert set(found.summary) == {"random", "evolution"} and all(curve for curve in found.summary.values())

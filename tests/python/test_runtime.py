@@ -156,6 +156,14 @@ def test_wrong_inputs_are_refused_by_name(compiled):
             call()
 
 
+def test_a_view_that_no_memory_holds_is_not_copied(compiled):
+    net = compiled("two_outputs", two_outputs())
+    endless = np.lib.stride_tricks.as_strided(array(1, 16), (1 << 50, 16), (0, 4))
+    for given in (endless, Lender(endless)):
+        with pytest.raises(ts.ShapeError, match=r"takes \[1, 16\] to \[64, 16\]"):
+            net(given)
+
+
 def test_exceptions_are_also_the_built_in_ones():
     assert issubclass(ts.DTypeError, TypeError) and issubclass(ts.ShapeError, ValueError)
     assert issubclass(ts.ArtifactError, ValueError) and issubclass(ts.TargetError, RuntimeError)

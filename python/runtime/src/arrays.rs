@@ -64,7 +64,10 @@ impl<'py> Given<'py> {
         check_shape(py, spec, &shape)?;
         let array = match array.is_c_contiguous() && array.is_aligned() {
             true => array.clone(),
-            false => dense(array)?,
+            false => {
+                check_room(py, spec, &shape)?;
+                dense(array)?
+            }
         };
         // SAFETY: the array is alive, and so is its data.
         let data = unsafe { (*array.as_array_ptr()).fields.data }.cast_const().cast();
@@ -81,6 +84,7 @@ impl<'py> Given<'py> {
         if lent.is_dense() && lent.data.align_offset(size) == 0 {
             return Ok(Given { shape, data: lent.data.cast_const().cast(), _owner: Owner::Tensor { _lent: lent } });
         }
+        check_room(py, spec, &shape)?;
         // in words, so that elements are aligned
         let copy = lent.copied(size);
         let words: Vec<u64> = copy.chunks(8).map(word).collect();
@@ -184,6 +188,16 @@ fn check_shape(py: Python<'_>, spec: &TensorSpec, shape: &[i64]) -> PyResult<()>
         Ok(()) => Ok(()),
         Err(error) => Err(Kind::Shape.error(py, error.to_string())),
     }
+}
+
+/// Before a copy is made: a view of one row may say that it has any number of them.
+fn check_room(py: Python<'_>, spec: &TensorSpec, shape: &[i64]) -> PyResult<()> {
+    if spec.port.admits(shape) {
+        return Ok(());
+    }
+    let (name, least, most) = (&spec.port.name, spec.port.least_shape(), &spec.port.shape);
+    let message = format!("`{name}` is {shape:?}; the network takes {least:?} to {most:?}");
+    Err(Kind::Shape.error(py, message))
 }
 
 fn module(py: Python<'_>) -> PyResult<&Bound<'_, PyAny>> {

@@ -44,11 +44,24 @@ def _text(content: bytes, found: re.Match[bytes]) -> bytes:
     return content[found.end() : found.end() + length]
 
 
-def folder(onnx: Path, arguments: Sequence[str]) -> Path:
-    """The folder for an artifact of this network, made by this program with these arguments, on this machine."""
+def folder(onnx: Path, arguments: Sequence[str], store: str | os.PathLike[str] | None = None) -> Path:
+    """The folder for an artifact of this network, made by this program with these arguments, on this machine; and
+    with what this store holds, where that alone says which programs are taken."""
     about = program().stat()
     key = [digest(onnx), list(arguments), runtime.__version__, about.st_size, about.st_mtime_ns, _processor()]
+    key += _state(Path(store)) if store is not None else []
     return root() / hashlib.sha256(json.dumps(key).encode()).hexdigest()[:32]
+
+
+def default_store() -> Path:
+    """The program's own, where none is named."""
+    return root().parent / "records.db"
+
+
+def _state(store: Path) -> list[int]:
+    """What changes whenever something is measured."""
+    files = [file.stat() for file in (store, Path(f"{store}-wal")) if file.exists()]
+    return [number for about in files for number in (about.st_size, about.st_mtime_ns)]
 
 
 def _processor() -> str:

@@ -181,7 +181,9 @@ def compile(
         if output is not None:
             execute(["compile", str(path), f"--output={os.fspath(output)}", *arguments], progress=progress)
             return runtime.load(output, **own)
-        folder = cache.folder(path, arguments)
+        # with no trials at all, the artifact is that of what is known by now
+        known = (cache.default_store() if store is None else store) if trials == 0 else None
+        folder = cache.folder(path, arguments, known)
         if not (folder / "manifest.json").exists():
             folder.parent.mkdir(parents=True, exist_ok=True)
             execute(["compile", str(path), f"--output={folder}", "--name=net", *arguments], progress=progress)

@@ -83,9 +83,11 @@ def _fall_back(graph: torch.fx.GraphModule, reason: Exception) -> Graph:
     nodes = sum(node.op.startswith("call") for node in graph.graph.nodes)
     problems = getattr(reason, "problems", ())
     text = "; ".join(dict.fromkeys(str(problem) for problem in problems)) or str(reason)
-    known = any(fallback.reason == text for fallback in _fallbacks)
-    _fallbacks.append(Fallback(nodes, text))
-    if not known:
+    known, found = {fallback.reason for fallback in _fallbacks}, Fallback(nodes, text)
+    # a part that refuses many calls is listed once
+    if found not in _fallbacks:
+        _fallbacks.append(found)
+    if text not in known:
         warnings.warn(f"tilescribe: PyTorch runs {nodes} operations itself: {text}", stacklevel=2)
     eager: Graph = graph.forward
     return eager

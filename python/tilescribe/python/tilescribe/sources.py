@@ -45,9 +45,9 @@ def file(network: Network, examples: Examples = None, dynamic_shapes: Any = None
         path = Path(network)
         is_name = isinstance(network, str) and _HUB_NAME.fullmatch(network) is not None
         is_model = (path / "config.json").exists() or (is_name and not path.exists())
+        if examples is not None or dynamic_shapes is not None:
+            raise ArgumentError("`example_inputs` and `dynamic_shapes` are for modules of PyTorch")
         if not is_model:
-            if examples is not None or dynamic_shapes is not None:
-                raise ArgumentError("`example_inputs` and `dynamic_shapes` are for modules of PyTorch")
             if not path.exists():
                 raise FileNotFoundError(f"there is no file {path}")
             yield path
