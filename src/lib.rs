@@ -19,6 +19,7 @@ pub mod folders;
 pub mod outcome;
 pub mod measure;
 pub mod record;
+pub mod fleet;
 pub mod model;
 pub mod rank;
 pub mod propose;

@@ -172,6 +172,11 @@ pub fn check_cores(wanted: u32) -> Result<()> {
 }
 
 impl TargetArguments {
+    /// Whether a machine is named, and not this one by default.
+    pub fn is_given(&self) -> bool {
+        self.target != Path::new("host") || self.threads.is_some()
+    }
+
     /// The machine, detected or read.
     ///
     /// # Errors

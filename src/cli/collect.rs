@@ -9,8 +9,9 @@ use clap::Args;
 use tilescribe::tune::{Batches, Budget, First, Settings};
 
 use super::arguments::TargetArguments;
-use super::collecting::{Collection, CorpusArguments, jobs_of};
-use super::search::{BATCH, SearchArguments, measurer, searcher};
+use super::collecting::{Collection, CorpusArguments, jobs_for};
+use super::lab::FleetArguments;
+use super::search::{BATCH, SearchArguments, searcher};
 
 /// Measure programs of many tasks, as a corpus to train on
 ///
@@ -26,6 +27,8 @@ pub struct Collect {
     #[command(flatten)]
     target: TargetArguments,
     #[command(flatten)]
+    fleet: FleetArguments,
+    #[command(flatten)]
     search: SearchArguments,
 }
 
@@ -34,22 +37,26 @@ const DEFAULT_TRIALS: u64 = 128;
 /// How many programs are proposed at once: a collection wants many different ones rather than the fastest
 /// soon.
 const COLLECTED: Batches = Batches { least: 12, most: BATCH };
+const FAR: Batches = Batches { least: 32, most: 64 };
 
 impl Collect {
     pub fn execute(self, out: &mut dyn Write) -> Result<()> {
         let SearchArguments { method, trials_per_task, time_budget, seed, space, checkpoint, .. } = &self.search;
-        let jobs = jobs_of(&self.workloads, &self.target.resolve()?)?;
         let space = space.space();
+        let run = ("collect", &*self.corpus.store_path());
+        let mut lab = self.fleet.lab(&self.target, &space, self.search.measuring, run)?;
+        let jobs = jobs_for(&self.workloads, &lab)?;
         // the checkpoint is read, and the worker started, once for all tasks
         let searcher = searcher(*method, &space, checkpoint, &jobs)?;
-        let mut measurer = measurer(&space, &jobs, self.target.device()?, self.search.measuring)?;
         let trials = trials_per_task.unwrap_or(DEFAULT_TRIALS);
         let budget = Budget { trials_per_task: Some(trials), ..Budget::default() };
         let (first, method) = (First::Untuned, searcher.name.clone());
-        let settings = Settings { budget, batches: COLLECTED, first, finalists: 0, method, seed: *seed };
+        // a plan for a far machine is to be worth its way
+        let batches = if self.fleet.fleet.is_some() { FAR } else { COLLECTED };
+        let settings = Settings { budget, batches, first, finalists: 0, method, seed: *seed };
         let programs = trials * jobs.len() as u64;
         let time = time_budget.map(Duration::from_secs_f64);
         let collection = Collection { space: &space, jobs: &jobs, settings, programs, time };
-        self.corpus.collect(&collection, &mut measurer, &mut |job| Ok(searcher.proposer_of(&job.task, *seed)?), out)
+        self.corpus.collect(&collection, &mut lab, &|job| Ok(searcher.proposer_of(&job.task, *seed)?), out)
     }
 }

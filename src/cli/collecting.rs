@@ -2,22 +2,24 @@
 
 use std::collections::BTreeMap;
 use std::io::Write;
-use std::path::PathBuf;
-use std::sync::atomic::Ordering;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use clap::Args;
+use indicatif::ProgressBar;
 use serde_json::json;
-use tilescribe::measure::Measurer;
 use tilescribe::outcome::Failure;
 use tilescribe::propose::Proposer;
 use tilescribe::record::{CorpusWriter, Filter, Store, read_workloads};
 use tilescribe::space::Space;
 use tilescribe::target::{Kind, Target, Task};
-use tilescribe::tune::{self, Budget, Control, Event, Job, Settings};
+use tilescribe::tune::{self, Budget, Control, Event, Job, Report, Runner, Settings, TuneError};
 
 use super::exit::CommandError;
+use super::lab::Lab;
 use super::output::{self, Output};
 use super::progress;
 use super::search::stop_on_interrupt;
@@ -51,7 +53,7 @@ pub struct Collection<'a> {
 }
 
 /// Makes the proposer of a task.
-pub type MakeProposer<'a, 'p> = dyn FnMut(&Job) -> Result<Box<dyn Proposer + 'p>> + 'a;
+pub type MakeProposer<'a, 'p> = dyn Fn(&Job) -> Result<Box<dyn Proposer + 'p>> + Sync + 'a;
 
 /// The tasks of files of workloads, each once, in the order of their hashes, which mixes kinds: a collection
 /// that is cut short still holds some of each.
@@ -70,7 +72,27 @@ pub fn jobs_of(paths: &[PathBuf], target: &Target) -> Result<Vec<Job>> {
     Ok(jobs.into_values().collect())
 }
 
+/// The same for every target of a lab, task by task.
+///
+/// # Errors
+/// As [`jobs_of`].
+pub fn jobs_for(paths: &[PathBuf], lab: &Lab) -> Result<Vec<Job>> {
+    let mut all: Vec<Vec<Job>> = Vec::new();
+    for target in &lab.targets {
+        let mut jobs = jobs_of(paths, target)?;
+        jobs.iter_mut().for_each(|job| job.name.push_str(&lab.suffix(target)));
+        all.push(jobs);
+    }
+    let tasks = all.first().map_or(0, Vec::len);
+    Ok((0..tasks).flat_map(|task| all.iter().map(move |jobs| jobs[task].clone())).collect())
+}
+
 impl CorpusArguments {
+    /// The file of records.
+    pub fn store_path(&self) -> PathBuf {
+        self.store.clone().unwrap_or_else(|| self.output.with_extension("db"))
+    }
+
     /// Measures, and writes all that the store holds then. `proposer` is asked for one for each task.
     ///
     /// # Errors
@@ -78,16 +100,17 @@ impl CorpusArguments {
     pub fn collect<'p>(
         &self,
         collection: &Collection<'_>,
-        measurer: &mut Measurer,
-        proposer: &mut MakeProposer<'_, 'p>,
+        lab: &mut Lab,
+        proposer: &MakeProposer<'_, 'p>,
         out: &mut dyn Write,
     ) -> Result<()> {
-        let path = self.store.clone().unwrap_or_else(|| self.output.with_extension("db"));
+        let path = self.store_path();
         let output = Output::new(&self.output, output::Kind::Corpus, &[&path])?;
-        let mut store = Store::open(&path)?;
-        let summary = measure(collection, measurer, proposer, &mut store)?;
-        let kind = collection.jobs.first().map_or(Kind::Cpu, |job| job.task.target.kind());
-        let versions = store.readable_spaces(collection.space, &[kind])?;
+        let store = Store::open(&path)?;
+        let summary = measure(collection, lab, proposer, &path)?;
+        let mut kinds: Vec<Kind> = collection.jobs.iter().map(|job| job.task.target.kind()).collect();
+        kinds.dedup();
+        let versions = store.readable_spaces(collection.space, &kinds)?;
         // a file is not replaced by an empty one
         let records = if versions.is_empty() { 0 } else { output.write(|file| export(&store, &versions, file))? };
         let tasks = collection.jobs.len();
@@ -126,49 +149,138 @@ struct Summary {
     interrupted: bool,
 }
 
+/// Works on the jobs one after the other, on as many at a time as the lab has runners.
 fn measure<'p>(
     collection: &Collection<'_>,
-    measurer: &mut Measurer,
-    proposer: &mut MakeProposer<'_, 'p>,
-    store: &mut Store,
+    lab: &mut Lab,
+    proposer: &MakeProposer<'_, 'p>,
+    store: &Path,
 ) -> Result<Summary> {
-    let mut summary = Summary::default();
-    let stopped = stop_on_interrupt()?;
-    let started = Instant::now();
     let bar = progress::bar(collection.programs, "measuring");
-    for (number, job) in collection.jobs.iter().enumerate() {
-        let left = collection.time.map(|whole| whole.saturating_sub(started.elapsed()));
-        if left.is_some_and(|left| left.is_zero()) {
-            break;
+    let site = Site {
+        collection,
+        proposer,
+        store,
+        stopped: stop_on_interrupt()?,
+        started: Instant::now(),
+        whereabouts: Box::new(lab.whereabouts()),
+        bar: &bar,
+        next: AtomicUsize::new(0),
+        state: Mutex::default(),
+    };
+    let ended = std::thread::scope(|scope| {
+        let site = &site;
+        // this thread takes part: where there is one runner, no other thread is needed
+        let mut runners = lab.runners();
+        let own = runners.pop();
+        let others: Vec<_> =
+            runners.into_iter().map(|mut runner| scope.spawn(move || site.work(runner.as_mut()))).collect();
+        let mut ended: Vec<Result<()>> = own.into_iter().map(|mut runner| site.work(runner.as_mut())).collect();
+        ended.extend(others.into_iter().map(|thread| match thread.join() {
+            Ok(ended) => ended,
+            Err(panic) => std::panic::resume_unwind(panic),
+        }));
+        ended.into_iter().collect::<Result<Vec<()>>>()
+    });
+    bar.finish_and_clear();
+    ended?;
+    Ok(site.state.into_inner().unwrap_or_else(PoisonError::into_inner).summary)
+}
+
+/// What those who collect side by side share.
+struct Site<'a, 'p> {
+    collection: &'a Collection<'a>,
+    proposer: &'a MakeProposer<'a, 'p>,
+    store: &'a Path,
+    stopped: &'a AtomicBool,
+    started: Instant,
+    whereabouts: Box<dyn Fn() -> String + Send + Sync>,
+    bar: &'a ProgressBar,
+    /// The next job.
+    next: AtomicUsize,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    summary: Summary,
+    /// Jobs that are done.
+    done: u64,
+    /// Programs measured of the others.
+    measured: BTreeMap<usize, u64>,
+}
+
+impl<'p> Site<'_, 'p> {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// One job after the other, until there is a reason to stop.
+    fn work(&self, runner: &mut dyn Runner) -> Result<()> {
+        // a connection of its own to the one file
+        let mut store = Store::open(self.store)?;
+        while !self.state().summary.interrupted {
+            let left = self.collection.time.map(|whole| whole.saturating_sub(self.started.elapsed()));
+            let number = self.next.fetch_add(1, Ordering::Relaxed);
+            let Some(job) = self.collection.jobs.get(number) else { break };
+            if left.is_some_and(|left| left.is_zero()) {
+                break;
+            }
+            self.collect(number, job, left, runner, &mut store)?;
         }
-        let budget = Budget { time: left, ..collection.settings.budget };
-        let settings = Settings { budget, ..collection.settings.clone() };
-        let before = collection.programs * number as u64 / collection.jobs.len() as u64;
-        bar.set_position(before);
-        bar.set_message(job.name.clone());
+        Ok(())
+    }
+
+    fn collect(
+        &self,
+        number: usize,
+        job: &Job,
+        left: Option<Duration>,
+        runner: &mut dyn Runner,
+        store: &mut Store,
+    ) -> Result<()> {
+        let Collection { space, settings, .. } = self.collection;
+        let settings = Settings { budget: Budget { time: left, ..settings.budget }, ..settings.clone() };
+        self.show(job, |state| *state.measured.entry(number).or_default() = 0);
         let mut watch = |event: &Event<'_>| {
             if let Event::Measured { progress, .. } = event {
-                bar.set_position(before + progress.trials);
+                self.show(job, |state| *state.measured.entry(number).or_default() = progress.trials);
             }
-            if stopped.load(Ordering::Relaxed) { Control::Stop } else { Control::Continue }
+            if self.stopped.load(Ordering::Relaxed) { Control::Stop } else { Control::Continue }
         };
-        let mut own = proposer(job)?;
+        let mut own = (self.proposer)(job)?;
         let jobs = std::slice::from_ref(job);
-        match tune::tune(collection.space, jobs, own.as_mut(), measurer, Some(&mut *store), &settings, &mut watch) {
-            Ok(report) => {
-                summary.trials += report.trials;
-                summary.valid += report.valid;
-                for (cause, count) in report.failed {
-                    *summary.failed.entry(cause).or_default() += count;
-                }
-                summary.interrupted |= report.interrupted;
-            }
-            Err(error) => tracing::warn!("{}: {error}", job.name),
+        let found = tune::tune(space, jobs, own.as_mut(), runner, Some(store), &settings, &mut watch);
+        self.show(job, |state| {
+            state.measured.remove(&number);
+            state.done += 1;
+        });
+        match found {
+            Ok(report) => self.state().summary.add(report),
+            // nothing can be measured any more
+            Err(error @ TuneError::Fleet(_)) => return Err(error.into()),
+            Err(error) => self.bar.suspend(|| tracing::warn!("{}: {error}", job.name)),
         }
-        if summary.interrupted {
-            break;
-        }
+        Ok(())
     }
-    bar.finish_and_clear();
-    Ok(summary)
+
+    fn show(&self, job: &Job, change: impl FnOnce(&mut State)) {
+        let mut state = self.state();
+        change(&mut state);
+        let jobs = self.collection.jobs.len().max(1) as u64;
+        let before = self.collection.programs * state.done / jobs;
+        self.bar.set_position(before + state.measured.values().sum::<u64>());
+        self.bar.set_message(format!("{}{}", job.name, (self.whereabouts)()));
+    }
+}
+
+impl Summary {
+    fn add(&mut self, report: Report) {
+        self.trials += report.trials;
+        self.valid += report.valid;
+        for (cause, count) in report.failed {
+            *self.failed.entry(cause).or_default() += count;
+        }
+        self.interrupted |= report.interrupted;
+    }
 }

@@ -1,6 +1,6 @@
 //! `tilescribe compare`
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::fs;
 use std::io::Write;
 use std::path::PathBuf;
@@ -14,17 +14,17 @@ use tilescribe::measure::Measurer;
 use tilescribe::model::Checkpoint;
 use tilescribe::propose::{LM, METHODS, Method, Purpose, Searcher};
 use tilescribe::space::Space;
+use tilescribe::target::Target;
 use tilescribe::tune::Control;
-use tilescribe::tune::compare::{ComparisonSettings, Log, compare};
+use tilescribe::tune::compare::{ComparisonSettings, Log, Progress, compare};
 use tilescribe::tune::{Batches, Job, report};
 
 use super::arguments::{Assignment, MeasuringArguments, NetworkArguments, TargetArguments, read_task};
 use super::exit::CommandError;
+use super::lab::{FleetArguments, Lab, measuring};
 use super::output::{self, Output};
 use super::progress;
-use super::search::{
-    BATCH, CheckpointArguments, FINALISTS, check_model, jobs, measuring, method_parser, stop_on_interrupt,
-};
+use super::search::{BATCH, CheckpointArguments, FINALISTS, check_model, jobs, method_parser, stop_on_interrupt};
 
 /// Compare search methods on the same tasks, with the same number of trials
 ///
@@ -62,6 +62,8 @@ pub struct Compare {
     #[command(flatten)]
     target: TargetArguments,
     #[command(flatten)]
+    fleet: FleetArguments,
+    #[command(flatten)]
     measuring: MeasuringArguments,
 }
 
@@ -70,12 +72,11 @@ const FOR_COMPARISON: &[Purpose] = &[Purpose::Search, Purpose::Comparison];
 
 impl Compare {
     pub fn execute(self, out: &mut dyn Write) -> Result<()> {
-        let jobs = self.jobs()?;
         let space = Space::standard();
+        let mut lab = self.lab(&space)?;
+        let target = lab.targets[0].clone();
+        let jobs = self.jobs(&target)?;
         let searchers = self.searchers(&space, &jobs)?;
-        let mut options = measuring(&space, &jobs, self.target.device()?, self.measuring)?;
-        options.timing = options.timing.with_long_finals();
-        let mut measurer = Measurer::new(options);
         let settings = ComparisonSettings {
             trials: self.trials as usize,
             seeds: self.seeds,
@@ -84,23 +85,24 @@ impl Compare {
         };
         let total = jobs.len() as u64 * searchers.len() as u64 * self.seeds * u64::from(self.trials);
         let (bar, stopped) = (progress::bar(total, "comparing"), stop_on_interrupt()?);
-        let (mut run, mut done) = ((0, String::new(), 0), 0);
-        let mut watch = |job: usize, method: &str, seed: u64, trial: usize| {
-            // a run that is known already is reported once, at its end
-            if run != (job, method.to_string(), seed) {
-                (run, done) = ((job, method.to_string(), seed), 0);
-            }
-            bar.inc((trial - done) as u64);
-            done = trial;
-            bar.set_message(format!("{} by {method}, seed {seed}", jobs[job].name));
+        // trials of each run; one that is known already is reported once, at its end
+        let (mut trials, whereabouts) = (HashMap::new(), lab.whereabouts());
+        let mut watch = |progress: &Progress<'_>| {
+            let (job, what) = match progress {
+                Progress::Run { job, method, seed, trial } => {
+                    let done = trials.insert((*job, method.to_string(), *seed), *trial).unwrap_or(0);
+                    bar.inc(trial.saturating_sub(done) as u64);
+                    (job, format!("by {method}, seed {seed}"))
+                }
+                Progress::Finals { job } => (job, "finals".to_string()),
+            };
+            bar.set_message(format!("{} {what}{}", jobs[*job].name, whereabouts()));
             if stopped.load(Ordering::Relaxed) { Control::Stop } else { Control::Continue }
         };
-        fs::create_dir_all(&self.output).with_context(|| format!("cannot create {}", self.output.display()))?;
         let results = Output::new(&self.output.join("results.json"), output::Kind::Comparison, &[])?;
         let page = Output::new(&self.output.join("report.html"), output::Kind::Report, &[])?;
-        let target = self.target.resolve()?;
         let mut log = Log::open(&self.output.join("runs.jsonl"), &target, &space)?;
-        let comparison = compare(&space, &jobs, &searchers, &mut measurer, &settings, &mut log, &mut watch)?;
+        let comparison = compare(&space, &jobs, &searchers, lab.runners(), &settings, &mut log, &mut watch)?;
         bar.finish_and_clear();
         results.write(|file| Ok(file.write_all(serde_json::to_string_pretty(&comparison)?.as_bytes())?))?;
         page.write(|file| Ok(file.write_all(report::html(&comparison).as_bytes())?))?;
@@ -111,6 +113,23 @@ impl Compare {
         writeln!(out, "untuned: reference / time {:.3}", comparison.untuned)?;
         writeln!(out, "{}", self.output.join("report.html").display())?;
         if stopped.load(Ordering::Relaxed) { Err(CommandError::Interrupted.into()) } else { Ok(()) }
+    }
+
+    /// Where programs are measured, for one target: times on several do not compare.
+    fn lab(&self, space: &Space) -> Result<Lab> {
+        fs::create_dir_all(&self.output).with_context(|| format!("cannot create {}", self.output.display()))?;
+        let (targets, coordinator) = self.fleet.targets(&self.target, space, ("compare", &self.output))?;
+        if targets.len() > 1 {
+            let names: Vec<String> = targets.iter().map(Target::fingerprint).collect();
+            let reason = format!("methods are compared on one target: choose with --on one of {}", names.join(", "));
+            return Err(CommandError::Usage(reason).into());
+        }
+        if let Some(coordinator) = coordinator {
+            return Ok(Lab::far(targets, coordinator));
+        }
+        let mut options = measuring(space, &targets, self.target.device()?, self.measuring)?;
+        options.timing = options.timing.with_long_finals();
+        Ok(Lab::here(targets, Measurer::new(options)))
     }
 
     /// The methods and then the rivals, which are `lm` under other names. Each checkpoint is read once.
@@ -141,13 +160,12 @@ impl Compare {
         Ok(searchers)
     }
 
-    fn jobs(&self) -> Result<Vec<Job>> {
-        let target = self.target.resolve()?;
+    fn jobs(&self, target: &Target) -> Result<Vec<Job>> {
         self.network.check(self.workloads.iter().map(String::as_str))?;
         let mut all = Vec::new();
         for what in &self.workloads {
             if what.ends_with(".onnx") {
-                all.extend(jobs(&self.network.load_among(what.as_ref())?, &target));
+                all.extend(jobs(&self.network.load_among(what.as_ref())?, target));
                 continue;
             }
             let mut files = vec![what.clone()];

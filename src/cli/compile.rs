@@ -19,6 +19,7 @@ use tilescribe::tune::Report;
 use super::arguments::{NetworkArguments, StoreArguments, TargetArguments, read_target};
 use super::exit::CommandError;
 use super::extents;
+use super::lab::{Lab, measurer};
 use super::progress;
 use super::search::{SearchArguments, jobs, judge, search, stop_on_interrupt};
 use super::words::{bytes, counted, duration};
@@ -110,7 +111,10 @@ impl Compile {
             let (trials, valid, seconds, trials_per_s) = (0, 0, 0.0, 0.0);
             return Ok(Report { tasks, trials, valid, failed, seconds, trials_per_s, interrupted, jobs: jobs_report });
         }
-        let report = search(&jobs, self.target.device()?, &arguments, None, &mut self.store.open()?)?;
+        let (space, targets) = (arguments.space.space(), vec![target.clone()]);
+        let measurer = measurer(&space, &targets, self.target.device()?, arguments.measuring)?;
+        let mut lab = Lab::here(targets, measurer);
+        let report = search(&jobs, &space, &mut lab, &arguments, None, &mut self.store.open()?)?;
         if report.interrupted {
             return Err(CommandError::SearchInterrupted.into());
         }

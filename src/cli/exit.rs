@@ -4,12 +4,14 @@ use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, LazyLock};
 
 use anyhow::{Context, Error, Result};
 use serde_json::{Map, Value, json};
 use thiserror::Error;
 use tilescribe::artifact::{ArtifactError, RuntimeError};
 use tilescribe::codegen::CodegenError;
+use tilescribe::fleet::FleetError;
 use tilescribe::graph::{ImportError, UnsupportedNode};
 use tilescribe::measure::MeasureError;
 use tilescribe::measure::cuda::NoCuda;
@@ -90,8 +92,8 @@ pub fn prepare_signals() {
 ///
 /// # Errors
 /// Where the system lets nobody listen.
-pub fn stop_on_interrupt() -> Result<&'static AtomicBool> {
-    static STOPPED: AtomicBool = AtomicBool::new(false);
+pub fn stop_on_interrupt() -> Result<&'static Arc<AtomicBool>> {
+    static STOPPED: LazyLock<Arc<AtomicBool>> = LazyLock::new(Arc::default);
     static LISTENING: AtomicBool = AtomicBool::new(false);
     if LISTENING.swap(true, Ordering::Relaxed) {
         return Ok(&STOPPED);
@@ -139,6 +141,9 @@ fn known(cause: &(dyn std::error::Error + 'static)) -> Option<u8> {
             CommandError::NothingFound(_) => NOTHING_FOUND,
             CommandError::Interrupted | CommandError::SearchInterrupted => INTERRUPTED,
         });
+    }
+    if let Some(error) = cause.downcast_ref::<FleetError>() {
+        return Some(fleet(error));
     }
     if let Some(error) = cause.downcast_ref::<ArtifactError>() {
         return Some(artifact(error));
@@ -291,9 +296,28 @@ fn log(error: &LogError) -> u8 {
 fn tune(error: &TuneError) -> u8 {
     match error {
         TuneError::Store(error) => store(error),
+        TuneError::Fleet(error) => fleet(error),
         TuneError::Measure { source, .. } => measure(source),
         TuneError::Propose { source: ProposeError::Model(_), .. } => USAGE,
         TuneError::Propose { source: ProposeError::Space(_) | ProposeError::Rank(_), .. } => BUG,
+    }
+}
+
+fn fleet(error: &FleetError) -> u8 {
+    match error {
+        FleetError::Settings(_) | FleetError::Foreign { .. } => USAGE,
+        FleetError::Lost { .. }
+        | FleetError::Refused { .. }
+        | FleetError::NoFleet
+        | FleetError::Version { .. }
+        | FleetError::Unknown { .. }
+        | FleetError::Nonsense(_)
+        | FleetError::Outbox { .. }
+        | FleetError::DiskFull { .. }
+        | FleetError::InUse { .. } => ENVIRONMENT,
+        FleetError::Measure(error) => measure(error),
+        FleetError::Store(error) => store(error),
+        FleetError::Stopped => INTERRUPTED,
     }
 }
 

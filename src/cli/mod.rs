@@ -13,7 +13,9 @@ mod finetune;
 mod exit;
 mod extents;
 mod figures;
+mod fleet;
 mod inputs;
+mod lab;
 mod measure;
 mod messages;
 mod next;
@@ -75,8 +77,8 @@ enum Command {
     Show(show::Show),
     Records(records::Records),
     Doctor(doctor::Doctor),
-    #[command(hide = true)]
     Worker(worker::Worker),
+    Fleet(fleet::Fleet),
 }
 
 impl Command {
@@ -99,6 +101,7 @@ impl Command {
             Command::Records(command) => command.execute(out),
             Command::Doctor(command) => command.execute(out),
             Command::Worker(command) => command.execute(out),
+            Command::Fleet(command) => command.execute(out),
         }
     }
 }

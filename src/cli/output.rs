@@ -25,6 +25,7 @@ pub enum Kind {
     Plan,
     Comparison,
     Report,
+    FleetPage,
     Array,
 }
 
@@ -38,6 +39,7 @@ impl Kind {
             Kind::Plan => "plan",
             Kind::Comparison => "comparison's result",
             Kind::Report => "comparison's report",
+            Kind::FleetPage => "page of a fleet",
             Kind::Array => "NumPy file",
         }
     }
@@ -62,6 +64,7 @@ impl Kind {
                 text.starts_with(b"{\"target\":\"") && contains(&text, b"\"trials\":")
             }
             Kind::Report => head.starts_with(b"<!doctype html>") && contains(&head, b"<title>Tilescribe: "),
+            Kind::FleetPage => head.starts_with(b"<!doctype html>") && contains(&head, b"<title>Tilescribe fleet "),
             Kind::Array => head.starts_with(b"\x93NUMPY"),
         })
     }

@@ -11,6 +11,8 @@ use rand::SeedableRng;
 use rand::seq::index;
 use rand_chacha::ChaCha8Rng;
 use serde_json::json;
+use tilescribe::fleet::{Origin, Session};
+use tilescribe::measure::{Batch, Mode};
 use tilescribe::propose::{History, Method};
 use tilescribe::record::Entry;
 use tilescribe::space::{Space, Trace};
@@ -22,6 +24,7 @@ use tilescribe::workload::Workload;
 use super::arguments::{SpaceArguments, TargetArguments};
 use super::collecting::jobs_of;
 use super::exit::CommandError;
+use super::lab::FleetArguments;
 use super::output::{Kind, Output};
 use super::progress;
 use super::records::corpus;
@@ -31,7 +34,8 @@ use super::words::counted;
 /// Write programs to be measured elsewhere, by `tilescribe measure`
 ///
 /// For a machine that is far away, or lent for a short time: the target is a file that describes it, and
-/// nothing is measured here.
+/// nothing is measured here. With --fleet, they are sent to its workers: nobody waits for them here, and
+/// `tilescribe fleet export` gives what came out.
 #[derive(Args)]
 pub struct Plan {
     /// Files or folders of workloads, as `tilescribe tasks` prints them
@@ -44,8 +48,8 @@ pub struct Plan {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     tasks: Option<u32>,
     /// File to write: a line of JSON for each program
-    #[arg(short, long, value_name = "FILE")]
-    output: PathBuf,
+    #[arg(short, long, value_name = "FILE", required_unless_present = "fleet")]
+    output: Option<PathBuf>,
     /// Programs of each task, at most
     #[arg(long, default_value_t = 16, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100_000))]
     programs: u32,
@@ -61,6 +65,8 @@ pub struct Plan {
     checkpoint: CheckpointArguments,
     #[command(flatten)]
     target: TargetArguments,
+    #[command(flatten)]
+    fleet: FleetArguments,
     /// End with a line of JSON
     #[arg(long)]
     json: bool,
@@ -68,33 +74,93 @@ pub struct Plan {
 
 impl Plan {
     pub fn execute(self, out: &mut dyn Write) -> Result<()> {
-        let (space, target) = (self.space.space(), self.target.resolve()?);
+        let space = self.space.space();
+        let place = self.output.clone().unwrap_or_default();
+        let (targets, coordinator) = self.fleet.targets(&self.target, &space, ("plan", &place))?;
         let known = if self.records.is_empty() { None } else { Some(Known::read(&self.records)?) };
-        let jobs = match &known {
-            Some(known) => known.jobs(&target),
-            None => jobs_of(&self.workloads, &target)?,
-        };
-        let jobs = self.drawn(jobs);
+        let (mut programs, mut tasks) = (0, 0);
+        for target in &targets {
+            let jobs = match &known {
+                Some(known) => known.jobs(target),
+                None => jobs_of(&self.workloads, target)?,
+            };
+            let jobs = self.drawn(jobs);
+            tasks += jobs.len();
+            programs += match &coordinator {
+                Some(coordinator) => self.send(&jobs, &space, known.as_ref(), &mut coordinator.session())?,
+                None => self.write(&jobs, &space, known.as_ref(), &place)?,
+            };
+        }
+        let (of, tasks_of) = (counted(programs, "program"), counted(tasks, "task"));
+        match &self.output {
+            Some(path) if coordinator.is_none() => writeln!(out, "{}: {of} of {tasks_of}", path.display())?,
+            _ => writeln!(out, "{of} of {tasks_of} sent")?,
+        }
+        if self.json {
+            writeln!(out, "{}", json!({"tasks": tasks, "programs": programs}))?;
+        }
+        Ok(())
+    }
+
+    /// Writes the programs to the file; says how many there are.
+    fn write(&self, jobs: &[Job], space: &Space, known: Option<&Known>, path: &Path) -> Result<usize> {
         let sources: Vec<&Path> = self.records.iter().chain(&self.workloads).map(PathBuf::as_path).collect();
-        let output = Output::new(&self.output, Kind::Plan, &sources)?;
-        let searcher = match &known {
+        let output = Output::new(path, Kind::Plan, &sources)?;
+        output.write(|mut file| {
+            self.each(jobs, space, known, &mut |job, traces| {
+                traces.iter().try_for_each(|trace| Ok(write_planned(&mut file, job, space, trace)?))
+            })
+        })
+    }
+
+    /// Sends the programs to a fleet, where they stay when this command has ended.
+    fn send(&self, jobs: &[Job], space: &Space, known: Option<&Known>, session: &mut Session) -> Result<usize> {
+        let proposer = if known.is_some() { "plan" } else { self.method.name };
+        let origin = Origin { proposer, seed: self.seed };
+        let programs = self.each(jobs, space, known, &mut |job, traces| {
+            for traces in traces.chunks(PLANNED) {
+                let traces = traces.to_vec();
+                session.submit(&Batch { task: job.task.clone(), traces, mode: Mode::Each, best: None }, origin)?;
+            }
+            Ok(())
+        });
+        session.let_go();
+        programs
+    }
+
+    /// Passes on the programs of each task.
+    fn each(
+        &self,
+        jobs: &[Job],
+        space: &Space,
+        known: Option<&Known>,
+        pass_on: &mut dyn FnMut(&Job, &[Trace]) -> Result<()>,
+    ) -> Result<usize> {
+        let searcher = match known {
             Some(_) => None,
-            None => Some(searcher(Some(self.method), &space, &self.checkpoint, &jobs)?),
+            None => Some(searcher(Some(self.method), space, &self.checkpoint, jobs)?),
         };
         let traces = |job: &Job| -> Result<Vec<Trace>> {
-            let recalled = known.iter().flat_map(|known| known.offered(job, &space));
+            let recalled = known.iter().flat_map(|known| known.offered(job, space));
             let Some(searcher) = &searcher else { return Ok(recalled.collect()) };
             let mut proposer = searcher.proposer_of(&job.task, self.seed)?;
             let proposal = proposer.propose(&job.task, &History::default(), self.programs as usize)?;
             Ok(proposal.candidates.into_iter().map(|candidate| candidate.trace).collect())
         };
-        let programs = output.write(|file| write(&jobs, &space, &traces, file))?;
-        let (of, tasks) = (counted(programs, "program"), counted(jobs.len(), "task"));
-        writeln!(out, "{}: {of} of {tasks}", self.output.display())?;
-        if self.json {
-            writeln!(out, "{}", json!({"tasks": jobs.len(), "programs": programs}))?;
+        let (bar, stopped) = (progress::bar(jobs.len() as u64, "writing"), stop_on_interrupt()?);
+        let mut programs = 0;
+        for (number, job) in jobs.iter().enumerate() {
+            if stopped.load(Ordering::Relaxed) {
+                return Err(CommandError::Interrupted.into());
+            }
+            bar.set_position(number as u64);
+            bar.set_message(job.name.clone());
+            let traces = traces(job)?;
+            pass_on(job, &traces)?;
+            programs += traces.len();
         }
-        Ok(())
+        bar.finish_and_clear();
+        Ok(programs)
     }
 
     /// As many of them as are wanted, in the order in which they come.
@@ -106,29 +172,8 @@ impl Plan {
     }
 }
 
-/// Writes the programs of all tasks, and says how many there are.
-fn write(
-    jobs: &[Job],
-    space: &Space,
-    traces: &dyn Fn(&Job) -> Result<Vec<Trace>>,
-    mut file: &mut dyn Write,
-) -> Result<usize> {
-    let (bar, stopped) = (progress::bar(jobs.len() as u64, "writing"), stop_on_interrupt()?);
-    let mut programs = 0;
-    for (number, job) in jobs.iter().enumerate() {
-        if stopped.load(Ordering::Relaxed) {
-            return Err(CommandError::Interrupted.into());
-        }
-        bar.set_position(number as u64);
-        bar.set_message(job.name.clone());
-        for trace in traces(job)? {
-            write_planned(&mut file, job, space, &trace)?;
-            programs += 1;
-        }
-    }
-    bar.finish_and_clear();
-    Ok(programs)
-}
+/// The most programs of a plan that is sent: so much is lost, at most, when it has to be begun again.
+const PLANNED: usize = 64;
 
 /// The programs of corpus files, by the task's hash: of whatever target, each with the version of its space.
 struct Known(BTreeMap<String, (Workload, BTreeSet<(String, Trace)>)>);

@@ -1,6 +1,5 @@
 //! Searching for schedules: what `compile` and `tune` share.
 
-use std::collections::HashSet;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -9,10 +8,8 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use clap::Args;
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
-use tilescribe::codegen;
 use tilescribe::graph::Network;
 use tilescribe::language::Language;
-use tilescribe::measure::{self, Measurer, cuda};
 use tilescribe::model::{Checkpoint, CheckpointError, Source, SourceError};
 use tilescribe::propose::{
     EVOLUTION, LM, Loaded, METHODS, Method, Purpose, Searcher, load_checkpoint, shipped_checkpoint,
@@ -23,9 +20,10 @@ use tilescribe::space::Space;
 use tilescribe::target::{Target, Task};
 use tilescribe::tune::{self, Batches, Budget, Control, Event, First, Job, Report, Settings};
 
-use super::arguments::{MeasuringArguments, SpaceArguments, check_cores, seconds};
+use super::arguments::{MeasuringArguments, SpaceArguments, seconds};
 use super::exit::CommandError;
 pub use super::exit::stop_on_interrupt;
+use super::lab::Lab;
 use super::progress;
 use super::words::duration;
 
@@ -154,36 +152,6 @@ pub fn jobs(network: &Network, target: &Target) -> Vec<Job> {
     network.tasks.iter().map(job).collect()
 }
 
-/// A measurer whose workers are this program.
-///
-/// # Errors
-/// As [`measuring`].
-pub fn measurer(space: &Space, jobs: &[Job], device: usize, how: MeasuringArguments) -> Result<Measurer> {
-    Ok(Measurer::new(measuring(space, jobs, device, how)?))
-}
-
-/// How a measurer measures whose workers are this program.
-///
-/// # Errors
-/// Where this machine cannot run kernels for the target of a task.
-pub fn measuring(space: &Space, jobs: &[Job], device: usize, how: MeasuringArguments) -> Result<measure::Options> {
-    let mut options = measure::Options::for_this_executable(space).context("cannot tell which program this is")?;
-    options.limits.memory_bytes = how.measuring_memory;
-    for target in jobs.iter().map(|job| &job.task.target).collect::<HashSet<_>>() {
-        match target {
-            Target::Cpu(cpu) => {
-                codegen::check_runs_here(cpu)?;
-                check_cores(cpu.cores)?;
-            }
-            Target::Gpu(gpu) => {
-                cuda::check_runs_on(gpu, device)?;
-                options.device = Some(device);
-            }
-        }
-    }
-    Ok(options)
-}
-
 /// Refuses to ask a model about machines that it knows nothing of.
 ///
 /// # Errors
@@ -209,15 +177,14 @@ pub fn check_model(jobs: &[Job], searcher: &Searcher<'_>) -> Result<()> {
 /// program.
 pub fn search(
     jobs: &[Job],
-    device: usize,
+    space: &Space,
+    lab: &mut Lab,
     arguments: &SearchArguments,
     trials: Option<u64>,
     store: &mut Store,
 ) -> Result<Report> {
-    let space = arguments.space.space();
-    let searcher = searcher(arguments.method, &space, &arguments.checkpoint, jobs)?;
-    let (mut proposer, mut measurer) =
-        (searcher.proposer(arguments.seed)?, measurer(&space, jobs, device, arguments.measuring)?);
+    let searcher = searcher(arguments.method, space, &arguments.checkpoint, jobs)?;
+    let mut proposer = searcher.proposer(arguments.seed)?;
     let time = arguments.time_budget.map(Duration::from_secs_f64);
     let budget = Budget { trials_per_task: arguments.trials_per_task, trials, time };
     let settings = Settings {
@@ -229,7 +196,8 @@ pub fn search(
         seed: arguments.seed,
     };
     let stopped = stop_on_interrupt()?;
-    let bar = progress::bar(0, "measuring");
+    let (bar, whereabouts) = (progress::bar(0, "measuring"), lab.whereabouts());
+    let mut runner = lab.runner();
     let mut watch = |event: &Event<'_>| {
         match event {
             Event::Measured { job, history, progress, .. } => {
@@ -238,10 +206,10 @@ pub fn search(
                 }
                 bar.set_position(progress.trials);
                 let best = history.best().map_or_else(|| "nothing yet".into(), |(_, ns)| duration(ns));
-                bar.set_message(format!("{}: {best}", jobs[*job].name));
+                bar.set_message(format!("{}: {best}{}", jobs[*job].name, whereabouts()));
             }
             Event::Finals { job } => bar.set_message(format!("finals of {}", jobs[*job].name)),
-            Event::Exhausted { .. } => {}
+            Event::Exhausted { .. } | Event::Waiting => {}
             Event::Unmeasurable { job, detail } => {
                 let name = &jobs[*job].name;
                 bar.suspend(|| tracing::warn!("{name} cannot be measured, and stays untuned: {detail}"));
@@ -249,7 +217,7 @@ pub fn search(
         }
         if stopped.load(Ordering::Relaxed) { Control::Stop } else { Control::Continue }
     };
-    let report = tune::tune(&space, jobs, proposer.as_mut(), &mut measurer, Some(store), &settings, &mut watch);
+    let report = tune::tune(space, jobs, proposer.as_mut(), runner.as_mut(), Some(store), &settings, &mut watch);
     bar.finish_and_clear();
     Ok(report?)
 }

@@ -9,6 +9,7 @@ use tilescribe::tune::{Job, JobReport, Report};
 
 use super::arguments::{NetworkArguments, StoreArguments, TargetArguments, read_task};
 use super::exit::CommandError;
+use super::lab::{FleetArguments, Lab};
 use super::search::{SearchArguments, jobs, judge, search};
 use super::words::{counted, duration};
 
@@ -24,6 +25,8 @@ pub struct Tune {
     network: NetworkArguments,
     #[command(flatten)]
     target: TargetArguments,
+    #[command(flatten)]
+    fleet: FleetArguments,
     #[command(flatten)]
     search: SearchArguments,
     /// Candidates measured in this run, over all tasks [default: 64 for each task, unless another budget is
@@ -42,20 +45,16 @@ const DEFAULT_TRIALS: u64 = 64;
 
 impl Tune {
     pub fn execute(mut self, out: &mut dyn Write) -> Result<()> {
-        let target = self.target.resolve()?;
-        let jobs = if self.what.ends_with(".onnx") {
-            jobs(&self.network.load(self.what.as_ref())?, &target)
-        } else {
-            self.network.check([self.what.as_str()])?;
-            let (name, task) = read_task(&self.what, target, &self.network)?;
-            vec![Job { name, task, weight: 1.0 }]
-        };
+        let space = self.search.space.space();
+        let mut store = self.store.open()?;
+        let run = ("tune", store.path());
+        let mut lab = self.fleet.lab(&self.target, &space, self.search.measuring, run)?;
+        let jobs = self.jobs(&lab)?;
         let unlimited = self.trials.is_none() && self.search.time_budget.is_none();
         if unlimited && self.search.trials_per_task.is_none() {
             self.search.trials_per_task = Some(DEFAULT_TRIALS);
         }
-        let mut store = self.store.open()?;
-        let report = search(&jobs, self.target.device()?, &self.search, self.trials, &mut store)?;
+        let report = search(&jobs, &space, &mut lab, &self.search, self.trials, &mut store)?;
         print(&jobs, &report, out)?;
         if self.json {
             let mut line = json!(report);
@@ -72,10 +71,34 @@ impl Tune {
     }
 }
 
+impl Tune {
+    /// The tasks, for every target.
+    fn jobs(&self, lab: &Lab) -> Result<Vec<Job>> {
+        let network = match self.what.ends_with(".onnx") {
+            true => Some(self.network.load(self.what.as_ref())?),
+            false => None,
+        };
+        let mut all = Vec::new();
+        for target in &lab.targets {
+            let mut own = match &network {
+                Some(network) => jobs(network, target),
+                None => {
+                    self.network.check([self.what.as_str()])?;
+                    let (name, task) = read_task(&self.what, target.clone(), &self.network)?;
+                    vec![Job { name, task, weight: 1.0 }]
+                }
+            };
+            own.iter_mut().for_each(|job| job.name.push_str(&lab.suffix(target)));
+            all.extend(own);
+        }
+        Ok(all)
+    }
+}
+
 /// What became of a task, as JSON.
 fn job_line((job, found): (&Job, &JobReport)) -> Value {
     json!({
-        "name": job.name, "trials": found.trials, "untuned_ns": found.untuned_ns,
+        "name": job.name, "target": job.task.target.fingerprint(), "trials": found.trials, "untuned_ns": found.untuned_ns,
         "best_ns": found.best.as_ref().map(|(_, ns)| ns),
         "trace": found.best.as_ref().map(|(trace, _)| trace.to_string()),
     })

@@ -20,6 +20,7 @@
 //!   kernels in between, and in a network the neighbouring task has just written the input.
 
 mod angle;
+mod batch;
 mod bench;
 mod child;
 pub mod cuda;
@@ -38,6 +39,7 @@ mod timing;
 mod tolerance;
 mod worker;
 
+pub use batch::{Batch, Mode, Running};
 pub use bench::Bench;
 pub use bench::Refusal;
 pub use gate::{Loaded, Workbench};

@@ -179,6 +179,12 @@ impl Measurer {
         Ok(())
     }
 
+    /// The next candidates run in turn with the incumbent that they come with, whatever the last ones ran in
+    /// turn with.
+    pub fn forget_reference(&mut self) {
+        self.reference = None;
+    }
+
     /// What candidates run in turn with.
     fn reference(&mut self, task: &Task, incumbent: Option<(&Trace, u64)>) -> Option<(&Trace, u64)> {
         let Some((trace, known_ns)) = incumbent else {

@@ -1,7 +1,7 @@
 //! What was measured of a task, in little memory: a run of many thousand trials must not grow by their
 //! traces.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 
 use sha2::{Digest, Sha256};
 
@@ -13,6 +13,8 @@ use crate::space::Trace;
 pub struct History {
     measured: HashMap<Fingerprint, Option<u64>>,
     fastest: BTreeMap<(u64, Trace), Fingerprint>,
+    /// Being measured.
+    expected: HashSet<Fingerprint>,
 }
 
 /// The first half of the SHA-256 of a trace's text.
@@ -34,6 +36,7 @@ impl History {
     /// Adds a trace, or replaces its time.
     pub fn insert(&mut self, trace: Trace, best_ns: Option<u64>) {
         let key = fingerprint(&trace);
+        self.expected.remove(&key);
         if let Some(Some(_)) = self.measured.insert(key, best_ns) {
             self.fastest.retain(|_, other| *other != key);
         }
@@ -45,8 +48,25 @@ impl History {
         }
     }
 
-    pub fn contains(&self, trace: &Trace) -> bool {
+    /// Takes note that a trace is being measured: it need not be proposed again.
+    pub fn expect(&mut self, trace: &Trace) {
+        self.expected.insert(fingerprint(trace));
+    }
+
+    /// A trace that was being measured is not measured after all.
+    pub fn expect_no_more(&mut self, trace: &Trace) {
+        self.expected.remove(&fingerprint(trace));
+    }
+
+    /// Whether a trace was measured.
+    pub fn is_measured(&self, trace: &Trace) -> bool {
         self.measured.contains_key(&fingerprint(trace))
+    }
+
+    /// Whether a trace was measured, or is being measured.
+    pub fn contains(&self, trace: &Trace) -> bool {
+        let key = fingerprint(trace);
+        self.measured.contains_key(&key) || self.expected.contains(&key)
     }
 
     /// Nanoseconds of the best run of a trace; `None` where it failed or was not measured.
@@ -107,6 +127,18 @@ mod tests {
         assert_eq!(history.best(), Some((&trace(count - 1), 1001 - count)));
         assert_eq!(history.fastest(2), [trace(count - 1), trace(count - 2)]);
         assert_eq!(history.fastest(usize::MAX).len(), History::KEPT);
+    }
+
+    #[test]
+    fn what_is_being_measured_is_known_and_counts_for_nothing() {
+        let mut history = History::default();
+        history.expect(&trace(1));
+        history.expect(&trace(2));
+        assert!(history.contains(&trace(1)) && history.is_empty() && history.best().is_none());
+        history.insert(trace(1), Some(5));
+        history.expect_no_more(&trace(2));
+        assert!(history.contains(&trace(1)) && !history.contains(&trace(2)));
+        assert_eq!(history.len(), 1);
     }
 
     #[test]

@@ -107,7 +107,7 @@ impl Store {
     /// # Errors
     /// [`StoreError::DiskFull`], [`StoreError::Locked`] or another; then the store is as it was before.
     pub fn insert(&mut self, task: &Task, record: &Record) -> Result<Inserted, StoreError> {
-        self.insert_all([(task, record)]).map(|imported| match imported {
+        self.insert_many([(task, record)]).map(|imported| match imported {
             Imported { new: 1, .. } => Inserted::New,
             Imported { replaced: 1, .. } => Inserted::Replaced,
             _ => Inserted::Kept,
@@ -231,7 +231,7 @@ impl Store {
             let next = entries.next().transpose();
             let full = batch.len() == 1000 || !matches!(next, Ok(Some(_)));
             if full && !batch.is_empty() {
-                let part = self.insert_all(batch.iter().map(|entry| (&*entry.task, &entry.record)))?;
+                let part = self.insert_many(batch.iter().map(|entry| (&*entry.task, &entry.record)))?;
                 total.new += part.new;
                 total.replaced += part.replaced;
                 total.kept += part.kept;
@@ -279,7 +279,11 @@ impl Store {
         Ok(deleted as u64)
     }
 
-    fn insert_all<'a>(
+    /// Commits many records in one transaction.
+    ///
+    /// # Errors
+    /// As [`Store::insert`]; then none is committed.
+    pub fn insert_many<'a>(
         &mut self,
         records: impl IntoIterator<Item = (&'a Task, &'a Record)>,
     ) -> Result<Imported, StoreError> {

@@ -2,13 +2,16 @@
 //!
 //! [`tune`] works on a list of [`Job`]s until a [`Budget`] is used up or it is told to stop. Every outcome is
 //! in the store before the next candidate is measured, so a run may be killed and taken up again at any
-//! moment. All commands that search go through it: [`compare`] runs it for several methods and seeds on the
-//! same tasks, [`report`] draws what came out, and a [`plan`] holds programs that were written elsewhere.
+//! moment. A [`Runner`] measures: this machine ([`Local`]), or many ([`Fleet`]), for which several batches
+//! are in flight at a time. All commands that search go through it: [`compare`] runs it for several methods
+//! and seeds on the same tasks, [`report`] draws what came out, and a [`plan`] holds programs that were
+//! written elsewhere.
 
 pub mod compare;
 pub mod plan;
 pub mod report;
 mod run;
+mod runner;
 mod scheduler;
 
 use std::collections::BTreeMap;
@@ -17,6 +20,7 @@ use std::time::Duration;
 use serde::Serialize;
 use thiserror::Error;
 
+use crate::fleet::FleetError;
 use crate::measure::MeasureError;
 use crate::outcome::{Failure, Outcome};
 use crate::propose::{History, ProposeError};
@@ -25,6 +29,7 @@ use crate::space::Trace;
 use crate::target::Task;
 
 pub use run::tune;
+pub use runner::{Answer, BatchId, Fleet, Local, Runner, RunnerError};
 
 /// A task to be tuned.
 #[derive(Clone, Debug)]
@@ -94,6 +99,8 @@ pub enum Event<'a> {
     Unmeasurable { job: usize, detail: &'a str },
     /// The winners are measured once more.
     Finals { job: usize },
+    /// Nothing has come lately, where programs are measured elsewhere.
+    Waiting,
 }
 
 /// Progress of a run.
@@ -152,6 +159,9 @@ pub enum TuneError {
     Store(#[from] StoreError),
     #[error("task {job}: {source}")]
     Measure { job: String, source: MeasureError },
+    /// The fleet cannot be worked with.
+    #[error(transparent)]
+    Fleet(#[from] FleetError),
     #[error("task {job}: {source}")]
     Propose { job: String, source: ProposeError },
 }

@@ -71,8 +71,9 @@ svg{max-width:100%;height:auto}.grid{display:flex;flex-wrap:wrap;gap:1em}figure{
 svg text{font:11px system-ui,sans-serif;fill:#444}\
 @media(max-width:600px){svg[width=\"720\"] text{font-size:17px}}</style></head><body>\n";
 
-fn escape(text: &str) -> String {
-    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
+/// Text as HTML, be it in an attribute.
+pub fn escape(text: &str) -> String {
+    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
 }
 
 fn overall_curves(comparison: &Comparison) -> Vec<Curve> {

@@ -1,14 +1,16 @@
 //! The one loop that proposes and measures.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
+use super::runner::{Answer, BatchId, Runner, RunnerError};
 use super::scheduler::Scheduler;
 use super::{Budget, Control, Event, First, Job, JobReport, Report, RunProgress, Settings, TuneError};
-use crate::measure::{MeasureError, Measurer};
+use crate::fleet::Origin;
+use crate::measure::{Batch, MeasureError, Mode};
 use crate::outcome::{Failure, Outcome};
 use crate::propose::{History, Proposer};
-use crate::record::{Record, Store, StoreError};
+use crate::record::{Record, Store};
 use crate::space::{Space, Trace, Untuned};
 
 /// Tunes jobs until the budget is used up or `watch` says stop. Without a store, every job starts from
@@ -20,82 +22,54 @@ pub fn tune(
     space: &Space,
     jobs: &[Job],
     proposer: &mut dyn Proposer,
-    measurer: &mut Measurer,
+    runner: &mut dyn Runner,
     store: Option<&mut Store>,
     settings: &Settings,
     watch: &mut dyn FnMut(&Event<'_>) -> Control,
 ) -> Result<Report, TuneError> {
     let (started, counts, unmeasurable) = (Instant::now(), Counts::default(), BTreeMap::new());
-    let mut run = Run { space, jobs, measurer, store, settings, watch, started, counts, unmeasurable };
-    let mut histories = jobs.iter().map(|job| run.known(job)).collect::<Result<Vec<_>, _>>()?;
-    let mut scheduler = Scheduler::new(jobs, &histories, settings.budget.trials_per_task);
+    let scheduler = Scheduler::new(&[], &[], settings.budget.trials_per_task);
+    let (histories, flight, held_up) = (Vec::new(), BTreeMap::new(), BTreeSet::new());
+    let mut run = Run {
+        space,
+        jobs,
+        runner,
+        store,
+        settings,
+        watch,
+        started,
+        counts,
+        unmeasurable,
+        histories,
+        scheduler,
+        flight,
+        held_up,
+    };
+    run.prepare()?;
     let mut interrupted = false;
     while !interrupted && !run.is_spent() {
-        let Some(job) = scheduler.next() else { break };
-        let wanted = run.wanted(&scheduler, job, histories[job].len());
-        let batch = propose(&run, proposer, &jobs[job], &histories[job], wanted)?;
-        if batch.traces().is_empty() {
-            scheduler.exhaust(job);
-            interrupted |= (run.watch)(&Event::Exhausted { job }) == Control::Stop;
-            continue;
+        interrupted |= run.fill(proposer)? == Control::Stop;
+        if interrupted || run.flight.is_empty() {
+            break;
         }
-        let control = match run.measure_batch(job, &batch, &mut histories[job], &mut scheduler) {
-            // the others can be measured all the same
-            Err(TuneError::Measure { source: MeasureError::Task { detail }, .. }) => {
-                scheduler.exhaust(job);
-                run.give_up(job, detail)
-            }
-            measured => measured?,
-        };
-        interrupted |= control == Control::Stop;
+        interrupted |= run.take_answer()? == Control::Stop;
     }
-    let mut reports = Vec::with_capacity(jobs.len());
-    for (job, history) in histories.iter().enumerate() {
-        // an interrupted run names the winner by what it has
-        interrupted |= !interrupted && (run.watch)(&Event::Finals { job }) == Control::Stop;
-        reports.push(run.finish(job, history, interrupted)?);
-    }
+    run.withdraw();
+    let reports = run.finish(&mut interrupted)?;
     Ok(run.report(reports, interrupted))
 }
 
-/// What is measured next of a task.
-enum Batch {
-    /// All of these.
-    Each(Vec<Trace>),
-    /// The first of these that is correct.
-    FirstCorrect(Vec<Trace>),
+/// Programs of a job that are being measured.
+struct InFlight {
+    job: usize,
+    traces: Vec<Trace>,
+    /// How many of them count as trials, of those that have not come back.
+    trials: u64,
 }
 
-impl Batch {
-    fn traces(&self) -> &[Trace] {
-        match self {
-            Batch::Each(traces) | Batch::FirstCorrect(traces) => traces,
-        }
-    }
-}
-
-/// What a task begins with is said by [`First`]; the method proposes the rest.
-fn propose(
-    run: &Run<'_>,
-    proposer: &mut dyn Proposer,
-    job: &Job,
-    history: &History,
-    wanted: usize,
-) -> Result<Batch, TuneError> {
-    let cannot = |source| TuneError::Propose { job: job.name.clone(), source };
-    if history.is_empty()
-        && run.settings.first != First::Proposed
-        && let (untuned, Ok(_)) = run.space.drive(&job.task, &mut Untuned)
-    {
-        let is_only = run.settings.first == First::Sure && run.settings.budget.trials_per_task == Some(1);
-        let sure = if is_only { proposer.sure(&job.task).map_err(cannot)? } else { None };
-        return Ok(match sure {
-            Some(candidate) => Batch::FirstCorrect(vec![candidate.trace, untuned]),
-            None => Batch::Each(vec![untuned]),
-        });
-    }
-    let proposal = proposer.propose(&job.task, history, wanted).map_err(cannot)?;
-    Ok(Batch::Each(proposal.candidates.into_iter().map(|candidate| candidate.trace).collect()))
+/// Who wrote what is sent.
+fn origin(settings: &Settings) -> Origin<'_> {
+    Origin { proposer: &settings.method, seed: settings.seed }
 }
 
 #[derive(Default)]
@@ -110,7 +84,7 @@ struct Counts {
 struct Run<'a> {
     space: &'a Space,
     jobs: &'a [Job],
-    measurer: &'a mut Measurer,
+    runner: &'a mut dyn Runner,
     store: Option<&'a mut Store>,
     settings: &'a Settings,
     watch: &'a mut dyn FnMut(&Event<'_>) -> Control,
@@ -118,13 +92,162 @@ struct Run<'a> {
     counts: Counts,
     /// Jobs whose tasks cannot be measured, and why.
     unmeasurable: BTreeMap<usize, String>,
+    /// By job.
+    histories: Vec<History>,
+    scheduler: Scheduler,
+    flight: BTreeMap<BatchId, InFlight>,
+    /// Jobs of which nothing is proposed before more is known.
+    held_up: BTreeSet<usize>,
 }
 
 impl Run<'_> {
-    /// What the store holds of a task.
-    fn known(&self, job: &Job) -> Result<History, StoreError> {
+    /// What is known of the jobs, and what an earlier run of the same command still has out.
+    fn prepare(&mut self) -> Result<(), TuneError> {
+        for job in self.jobs {
+            let history = self.known(job)?;
+            self.histories.push(history);
+        }
+        self.scheduler = Scheduler::new(self.jobs, &self.histories, self.settings.budget.trials_per_task);
+        // without a store, a run starts from nothing
+        if self.store.is_none() {
+            return Ok(());
+        }
+        for (number, job) in self.jobs.iter().enumerate() {
+            let resumed = self.runner.resume(&job.task, origin(self.settings)).map_err(|error| wrong(job, error))?;
+            for (batch, traces) in resumed {
+                let trials = traces.iter().filter(|trace| !self.histories[number].contains(trace)).count();
+                self.give_out(batch, number, traces, trials as u64);
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes note of what a runner has taken.
+    fn give_out(&mut self, batch: BatchId, job: usize, traces: Vec<Trace>, trials: u64) {
+        traces.iter().for_each(|trace| self.histories[job].expect(trace));
+        self.scheduler.give_out(job, trials);
+        self.flight.insert(batch, InFlight { job, traces, trials });
+    }
+
+    /// Proposes until the runner has as much as it wants.
+    fn fill(&mut self, proposer: &mut dyn Proposer) -> Result<Control, TuneError> {
+        while self.flight.len() < self.runner.width() {
+            let Some(job) = self.scheduler.next(|job| self.held_up.contains(&job)) else { break };
+            let wanted = self.wanted(job);
+            if wanted == 0 {
+                break;
+            }
+            let batch = self.propose(proposer, job, wanted)?;
+            if batch.traces.is_empty() {
+                if self.flight.values().any(|flight| flight.job == job) {
+                    self.held_up.insert(job);
+                    continue;
+                }
+                self.scheduler.exhaust(job);
+                if (self.watch)(&Event::Exhausted { job }) == Control::Stop {
+                    return Ok(Control::Stop);
+                }
+                continue;
+            }
+            let traces = batch.traces.clone();
+            let trials = if batch.mode == Mode::Each { traces.len() as u64 } else { 1 };
+            let taken = self.runner.submit(batch, origin(self.settings));
+            let id = taken.map_err(|error| wrong(&self.jobs[job], error))?;
+            self.give_out(id, job, traces, trials);
+        }
+        Ok(Control::Continue)
+    }
+
+    /// What a task begins with is said by [`First`]; the method proposes the rest.
+    fn propose(&mut self, proposer: &mut dyn Proposer, number: usize, wanted: usize) -> Result<Batch, TuneError> {
+        let (job, history) = (&self.jobs[number], &self.histories[number]);
+        let cannot = |source| TuneError::Propose { job: job.name.clone(), source };
+        let best = history.best().map(|(trace, ns)| (trace.clone(), ns));
+        let batch = |mode, traces| Batch { task: job.task.clone(), traces, mode, best };
+        let mut first = Vec::new();
+        if history.is_empty()
+            && self.settings.first != First::Proposed
+            && let (untuned, Ok(_)) = self.space.drive(&job.task, &mut Untuned)
+        {
+            let is_only = self.settings.first == First::Sure && self.settings.budget.trials_per_task == Some(1);
+            let sure = if is_only { proposer.sure(&job.task).map_err(cannot)? } else { None };
+            if let Some(candidate) = sure {
+                return Ok(batch(Mode::FirstCorrect, vec![candidate.trace, untuned]));
+            }
+            first.push(untuned);
+            if !self.runner.is_far() || wanted == 1 {
+                return Ok(batch(Mode::Each, first));
+            }
+        }
+        let proposal = proposer.propose(&job.task, history, wanted - first.len()).map_err(cannot)?;
+        let traces = proposal.candidates.into_iter().map(|candidate| candidate.trace);
+        let mut all = first;
+        for trace in traces {
+            if !all.contains(&trace) {
+                all.push(trace);
+            }
+        }
+        Ok(batch(Mode::Each, all))
+    }
+
+    /// Waits for what the runner says next.
+    fn take_answer(&mut self) -> Result<Control, TuneError> {
+        match self.runner.wait().map_err(|error| wrong(&self.jobs[0], error))? {
+            Answer::Waiting => Ok((self.watch)(&Event::Waiting)),
+            Answer::Measured { batch, number, outcome } => self.take_outcome(batch, number, outcome),
+            Answer::Done { batch } => {
+                self.settle(batch);
+                Ok(Control::Continue)
+            }
+            Answer::Failed { batch, error } => {
+                let Some(job) = self.settle(batch) else { return Ok(Control::Continue) };
+                match error {
+                    // the others can be measured all the same
+                    RunnerError::Measure(MeasureError::Task { detail }) => Ok(self.give_up(job, detail)),
+                    RunnerError::Parked { .. } => Ok(self.give_up(job, error.to_string())),
+                    error => Err(wrong(&self.jobs[job], error)),
+                }
+            }
+        }
+    }
+
+    /// A batch has ended: what has not come back of it does not come any more.
+    fn settle(&mut self, batch: BatchId) -> Option<usize> {
+        let flight = self.flight.remove(&batch)?;
+        self.scheduler.take_back(flight.job, flight.trials);
+        flight.traces.iter().for_each(|trace| self.histories[flight.job].expect_no_more(trace));
+        self.held_up.remove(&flight.job);
+        Some(flight.job)
+    }
+
+    /// Nobody waits for what is in flight.
+    fn withdraw(&mut self) {
+        self.runner.withdraw();
+        let batches: Vec<BatchId> = self.flight.keys().copied().collect();
+        for batch in batches {
+            self.settle(batch);
+        }
+    }
+
+    /// Nothing more is tried of a task that cannot be measured.
+    fn give_up(&mut self, job: usize, detail: String) -> Control {
+        self.scheduler.exhaust(job);
+        let control = (self.watch)(&Event::Unmeasurable { job, detail: &detail });
+        self.unmeasurable.insert(job, detail);
+        control
+    }
+
+    /// What the store holds of a task, and what the runner knows of it, which goes into the store.
+    fn known(&mut self, job: &Job) -> Result<History, TuneError> {
         let mut history = History::default();
-        let Some(store) = &self.store else { return Ok(history) };
+        let Some(store) = &mut self.store else { return Ok(history) };
+        for record in self.runner.known(&job.task).map_err(|error| wrong(job, error))? {
+            if self.space.offers(&job.task, &record.trace) {
+                store.insert(&job.task, &record)?;
+            } else {
+                tracing::warn!("{}: the fleet has a record of what is no program of this task", job.name);
+            }
+        }
         let known = store.readable(&job.task, self.space)?;
         if let Some(warning) = known.warning() {
             tracing::info!("{}: {warning}", job.name);
@@ -145,77 +268,50 @@ impl Run<'_> {
         Ok(history)
     }
 
-    /// Measures as many of a batch as the budget allows; of one that needs a single correct program, up to
-    /// that.
-    fn measure_batch(
-        &mut self,
-        job: usize,
-        batch: &Batch,
-        history: &mut History,
-        scheduler: &mut Scheduler,
-    ) -> Result<Control, TuneError> {
-        self.compile_ahead(job, batch)?;
-        let suffices = matches!(batch, Batch::FirstCorrect(_));
-        for trace in batch.traces() {
-            let control = self.measure(job, trace, history)?;
-            let best = history.best().map(|(_, ns)| ns);
-            scheduler.observe(job, best);
-            if control == Control::Stop {
-                return Ok(Control::Stop);
-            }
-            if self.is_spent() || (suffices && best.is_some()) {
-                break;
-            }
-        }
-        Ok(Control::Continue)
-    }
-
-    /// Nothing more is tried of a task that cannot be measured.
-    fn give_up(&mut self, job: usize, detail: String) -> Control {
-        let control = (self.watch)(&Event::Unmeasurable { job, detail: &detail });
-        self.unmeasurable.insert(job, detail);
-        control
-    }
-
-    /// What is not measured unless something fails is not compiled ahead.
-    fn compile_ahead(&mut self, number: usize, batch: &Batch) -> Result<(), TuneError> {
-        let Batch::Each(traces) = batch else { return Ok(()) };
-        let job = &self.jobs[number];
-        let failed = |source| TuneError::Measure { job: job.name.clone(), source };
-        self.measurer.compile_ahead(&job.task, traces).map_err(failed)
-    }
-
     fn is_spent(&self) -> bool {
         let Budget { trials, time, .. } = self.settings.budget;
         trials.is_some_and(|most| self.counts.trials >= most) || time.is_some_and(|most| self.started.elapsed() >= most)
     }
 
-    fn wanted(&self, scheduler: &Scheduler, job: usize, measured: usize) -> usize {
-        let left = scheduler.left(job).unwrap_or(u64::MAX);
-        let total = self.settings.budget.trials.map_or(u64::MAX, |most| most.saturating_sub(self.counts.trials));
-        (self.settings.batches.after(measured) as u64).min(left).min(total) as usize
+    fn wanted(&self, job: usize) -> usize {
+        let left = self.scheduler.left(job).unwrap_or(u64::MAX);
+        let spoken_for = self.counts.trials + self.scheduler.in_flight();
+        let total = self.settings.budget.trials.map_or(u64::MAX, |most| most.saturating_sub(spoken_for));
+        (self.settings.batches.after(self.histories[job].len()) as u64).min(left).min(total) as usize
     }
 
-    fn measure(&mut self, number: usize, trace: &Trace, history: &mut History) -> Result<Control, TuneError> {
-        let job = &self.jobs[number];
-        let incumbent = history.best();
-        let failed = |source| TuneError::Measure { job: job.name.clone(), source };
-        let outcome = self.measurer.measure(&job.task, trace, incumbent).map_err(failed)?;
+    /// Keeps what became of a program.
+    fn take_outcome(&mut self, batch: BatchId, number: usize, outcome: Outcome) -> Result<Control, TuneError> {
+        let Some(flight) = self.flight.get_mut(&batch) else { return Ok(Control::Continue) };
+        let Some(trace) = flight.traces.get(number).cloned() else { return Ok(Control::Continue) };
+        let job = flight.job;
+        let trial = u64::from(flight.trials > 0);
+        flight.trials -= trial;
+        self.scheduler.take_back(job, trial);
+        if self.histories[job].is_measured(&trace) {
+            // known before this run took the batch over
+            return Ok(Control::Continue);
+        }
+        let task = &self.jobs[job].task;
         if let Some(store) = &mut self.store {
             let Settings { method, seed, .. } = self.settings;
-            let space = self.space.version(job.task.target.kind());
-            let record = Record::new(&job.task, &space, trace.clone(), outcome.clone(), method, *seed);
-            store.insert(&job.task, &record)?;
+            let space = self.space.version(task.target.kind());
+            let record = Record::new(task, &space, trace.clone(), outcome.clone(), method, *seed);
+            store.insert(task, &record)?;
         }
+        let history = &mut self.histories[job];
         history.insert(trace.clone(), outcome.best_ns());
+        self.scheduler.observe(job, history.best().map(|(_, ns)| ns));
+        self.held_up.remove(&job);
         self.counts.trials += 1;
-        *self.counts.by_job.entry(number).or_default() += 1;
+        *self.counts.by_job.entry(job).or_default() += 1;
         match &outcome {
             Outcome::Timed { .. } => self.counts.valid += 1,
             Outcome::Failed { cause, .. } => *self.counts.failed.entry(*cause).or_default() += 1,
         }
         let progress = self.progress();
-        Ok((self.watch)(&Event::Measured { job: number, trace, outcome: &outcome, history, progress }))
+        let history = &self.histories[job];
+        Ok((self.watch)(&Event::Measured { job, trace: &trace, outcome: &outcome, history, progress }))
     }
 
     fn progress(&self) -> RunProgress {
@@ -232,30 +328,80 @@ impl Run<'_> {
         RunProgress { trials: self.counts.trials, of_trials, elapsed, left }
     }
 
-    /// Measures the fastest programs and the untuned one in turn, and names the winner. Where a single
-    /// program was measured, there is none to compare it with: it is what the budget allowed.
-    fn finish(&mut self, number: usize, history: &History, interrupted: bool) -> Result<JobReport, TuneError> {
-        let job = &self.jobs[number];
+    /// Measures the fastest programs of each job and the untuned one in turn, and names the winners. Where a
+    /// single program was measured, there is none to compare it with: it is what the budget allowed.
+    fn finish(&mut self, interrupted: &mut bool) -> Result<Vec<JobReport>, TuneError> {
+        let mut finals: Vec<Finals> = (0..self.jobs.len()).map(|job| self.finals(job)).collect();
+        let (mut next, mut flight) = (0, BTreeMap::new());
+        while !*interrupted && (next < finals.len() || !flight.is_empty()) {
+            if next < finals.len() && flight.len() < self.runner.width() {
+                let job = next;
+                next += 1;
+                // an interrupted run names the winner by what it has
+                *interrupted |= (self.watch)(&Event::Finals { job }) == Control::Stop;
+                if *interrupted || finals[job].is_decided {
+                    continue;
+                }
+                let (task, traces) = (self.jobs[job].task.clone(), finals[job].finalists.clone());
+                let batch = Batch { task, traces, mode: Mode::Finals, best: None };
+                let taken = self.runner.submit(batch, origin(self.settings));
+                flight.insert(taken.map_err(|error| wrong(&self.jobs[job], error))?, job);
+                continue;
+            }
+            match self.runner.wait().map_err(|error| wrong(&self.jobs[0], error))? {
+                Answer::Waiting => *interrupted |= (self.watch)(&Event::Waiting) == Control::Stop,
+                Answer::Measured { batch, number, outcome } => {
+                    if let Some(job) = flight.get(&batch) {
+                        finals[*job].outcomes.insert(number, outcome);
+                    }
+                }
+                Answer::Done { batch } => drop(flight.remove(&batch)),
+                Answer::Failed { batch, error } => {
+                    let Some(job) = flight.remove(&batch) else { continue };
+                    let job = &self.jobs[job];
+                    match error {
+                        RunnerError::Parked { .. } => tracing::warn!("{}: no finals: {error}", job.name),
+                        error => return Err(wrong(job, error)),
+                    }
+                }
+            }
+        }
+        self.runner.withdraw();
+        Ok(finals.into_iter().enumerate().map(|(job, finals)| self.judge(job, finals)).collect())
+    }
+
+    /// Who is in the finals of a job.
+    fn finals(&self, number: usize) -> Finals {
+        let (job, history) = (&self.jobs[number], &self.histories[number]);
         let trials = self.counts.by_job.get(&number).copied().unwrap_or(0);
         let (untuned, untuned_nest) = self.space.drive(&job.task, &mut Untuned);
-        let best = history.best().map(|(trace, ns)| (trace.clone(), ns));
         let mut finalists = history.finalists(self.settings.finalists);
         if untuned_nest.is_ok() && !finalists.contains(&untuned) {
             finalists.push(untuned.clone());
         }
         let is_single = self.settings.first == First::Sure && history.len() == 1;
+        let is_decided = is_single || self.unmeasurable.contains_key(&number) || finalists.len() < 2;
+        let is_decided = is_decided || self.settings.finalists == 0 || trials == 0;
+        Finals { untuned, finalists, is_decided, outcomes: BTreeMap::new() }
+    }
+
+    fn judge(&mut self, number: usize, finals: Finals) -> JobReport {
+        let history = &self.histories[number];
+        let Finals { untuned, finalists, outcomes, .. } = finals;
+        let trials = self.counts.by_job.get(&number).copied().unwrap_or(0);
         let unmeasurable = self.unmeasurable.remove(&number);
-        let is_decided = is_single || unmeasurable.is_some() || finalists.len() < 2;
-        if interrupted || self.settings.finalists == 0 || trials == 0 || is_decided {
-            return Ok(JobReport { best, untuned_ns: history.best_ns(&untuned), trials, unmeasurable });
+        let best = history.best().map(|(trace, ns)| (trace.clone(), ns));
+        let timed = || outcomes.iter().filter_map(|(at, outcome)| Some((finalists.get(*at)?, outcome.settled_ns()?)));
+        // those of a part say nothing about the others
+        let is_whole = outcomes.len() == finalists.len();
+        let winner = timed().filter(|_| is_whole).min_by_key(|(_, ns)| *ns);
+        let untuned_ns = timed().filter(|_| is_whole).find(|(trace, _)| **trace == untuned).map(|(_, ns)| ns);
+        JobReport {
+            best: winner.map(|(trace, ns)| (trace.clone(), ns)).or(best),
+            untuned_ns: untuned_ns.or(history.best_ns(&untuned)),
+            trials,
+            unmeasurable,
         }
-        let failed = |source| TuneError::Measure { job: job.name.clone(), source };
-        let outcomes = self.measurer.finals(&job.task, &finalists).map_err(failed)?;
-        let timed = || finalists.iter().zip(&outcomes).filter_map(|(trace, o)| o.settled_ns().map(|ns| (trace, ns)));
-        let best = timed().min_by_key(|(_, ns)| *ns).map(|(trace, ns)| (trace.clone(), ns)).or(best);
-        let untuned_ns = timed().find(|(trace, _)| **trace == untuned).map(|(_, ns)| ns);
-        let untuned_ns = untuned_ns.or(history.best_ns(&untuned));
-        Ok(JobReport { best, untuned_ns, trials, unmeasurable: None })
     }
 
     fn report(self, jobs: Vec<JobReport>, interrupted: bool) -> Report {
@@ -269,6 +415,55 @@ impl Run<'_> {
             trials_per_s: self.counts.trials as f64 / seconds.max(1e-9),
             interrupted,
             jobs,
+        }
+    }
+}
+
+/// The finals of a job.
+struct Finals {
+    untuned: Trace,
+    finalists: Vec<Trace>,
+    /// Without being measured.
+    is_decided: bool,
+    /// By the number of the finalist.
+    outcomes: BTreeMap<usize, Outcome>,
+}
+
+/// What a runner's error means for the run.
+fn wrong(job: &Job, error: RunnerError) -> TuneError {
+    match error {
+        RunnerError::Measure(source) => TuneError::Measure { job: job.name.clone(), source },
+        RunnerError::Fleet(error) => error.into(),
+        RunnerError::Parked { .. } => {
+            TuneError::Measure { job: job.name.clone(), source: MeasureError::Task { detail: error.to_string() } }
+        }
+    }
+}
+
+/// Measures programs of a task in turn. `None` where `tell`, which is asked while nothing comes, says stop.
+///
+/// # Errors
+/// [`TuneError`].
+pub(super) fn finals_of(
+    job: &Job,
+    traces: &[Trace],
+    runner: &mut dyn Runner,
+    tell: &mut dyn FnMut() -> Control,
+) -> Result<Option<Vec<Outcome>>, TuneError> {
+    let batch = Batch { task: job.task.clone(), traces: traces.to_vec(), mode: Mode::Finals, best: None };
+    let of_all = Origin { proposer: "finals", seed: 0 };
+    let id = runner.submit(batch, of_all).map_err(|error| wrong(job, error))?;
+    let mut outcomes = BTreeMap::new();
+    loop {
+        match runner.wait().map_err(|error| wrong(job, error))? {
+            Answer::Waiting if tell() == Control::Stop => {
+                runner.withdraw();
+                return Ok(None);
+            }
+            Answer::Measured { batch, number, outcome } if batch == id => drop(outcomes.insert(number, outcome)),
+            Answer::Done { batch } if batch == id => return Ok(Some(outcomes.into_values().collect())),
+            Answer::Failed { error, .. } => return Err(wrong(job, error)),
+            _ => {}
         }
     }
 }

@@ -15,6 +15,7 @@ mod record;
 mod model;
 mod checkpoints;
 mod rank;
+mod fleet;
 mod tune;
 mod artifact;
 mod command;

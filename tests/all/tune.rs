@@ -17,7 +17,7 @@ use tilescribe::propose::{
 use tilescribe::record::{CorpusReader, Limits, Store, read_workloads};
 use tilescribe::space::{Next, Space, Trace, Untuned};
 use tilescribe::target::Task;
-use tilescribe::tune::{Batches, Budget, Control, Event, First, Job, Settings, tune};
+use tilescribe::tune::{Batches, Budget, Control, Event, First, Job, Local, Settings, tune};
 use tilescribe::workload::generate::{Limits as Sizes, generate};
 
 fn root() -> PathBuf {
@@ -56,7 +56,16 @@ fn a_run_goes_on_where_the_store_ends() {
             Event::Measured { progress, .. } if progress.trials >= stop_after => Control::Stop,
             _ => Control::Continue,
         };
-        tune(&space, &jobs, &mut proposer, &mut measurer, Some(&mut store), &settings(trials), &mut watch).unwrap()
+        tune(
+            &space,
+            &jobs,
+            &mut proposer,
+            &mut Local::new(&mut measurer),
+            Some(&mut store),
+            &settings(trials),
+            &mut watch,
+        )
+        .unwrap()
     };
     let first = run(6, 5);
     assert!(first.interrupted);
@@ -105,7 +114,8 @@ fn a_budget_of_one_program_ships_what_the_method_is_sure_of() {
         };
         let settings = Settings { first, ..settings(trials) };
         let mut proposer = Sure(sure.cloned());
-        let report = tune(&space, &jobs, &mut proposer, &mut measurer, None, &settings, &mut watch).unwrap();
+        let report =
+            tune(&space, &jobs, &mut proposer, &mut Local::new(&mut measurer), None, &settings, &mut watch).unwrap();
         (measured, report.jobs[0].best.as_ref().map(|(trace, _)| trace.clone()), report.failed)
     };
     let one = |trace: &Trace| (vec![trace.clone()], Some(trace.clone()), BTreeMap::new());
@@ -140,7 +150,8 @@ fn a_budget_of_one_program_ships_the_models_choice_or_the_rules_as_the_estimator
     let (mut proposer, mut measurer) = (searcher.proposer(3).unwrap(), Measurer::new(worker()));
     let settings = Settings { method: searcher.name.clone(), ..settings(1) };
     let mut watch = |_: &Event<'_>| Control::Continue;
-    let report = tune(&space, &jobs, proposer.as_mut(), &mut measurer, None, &settings, &mut watch).unwrap();
+    let report =
+        tune(&space, &jobs, proposer.as_mut(), &mut Local::new(&mut measurer), None, &settings, &mut watch).unwrap();
     assert_eq!((report.trials, report.valid), (2, 2));
     for (job, found) in jobs.iter().zip(&report.jobs) {
         let (untuned, _) = space.drive(&job.task, &mut Untuned);

@@ -11,6 +11,7 @@ mod log;
 mod summary;
 
 use std::collections::BTreeMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use serde::Serialize;
@@ -18,8 +19,10 @@ use thiserror::Error;
 
 pub use log::{Log, LogError};
 
+use super::run::finals_of;
+use super::runner::Runner;
 use super::{Batches, Budget, Control, Event, First, Job, TuneError, tune};
-use crate::measure::Measurer;
+use crate::measure::MeasureError;
 use crate::model::CheckpointError;
 use crate::outcome::{Failure, Outcome};
 use crate::propose::Searcher;
@@ -87,6 +90,15 @@ pub struct MethodRun {
     pub checked_ms: BTreeMap<usize, f64>,
 }
 
+/// What is going on.
+#[derive(Clone, Copy, Debug)]
+pub enum Progress<'a> {
+    /// So many trials of a run are done.
+    Run { job: usize, method: &'a str, seed: u64, trial: usize },
+    /// What the runs on a task came to is measured once more.
+    Finals { job: usize },
+}
+
 /// A run that has nothing correct yet counts as this part of the reference.
 pub const NOTHING_FOUND: f64 = 0.01;
 
@@ -119,8 +131,8 @@ struct Contestant<'a> {
 }
 
 /// Runs every method on every task, but for the runs that the log holds already, and compares all that it
-/// holds of these tasks. `watch` is told the task's number, method, seed and trial; where it says stop, the
-/// comparison is of the tasks before.
+/// holds of these tasks. Each runner works on a run of its own, so that several go on at a time. Where
+/// `watch` says stop, the comparison is of the tasks that were done before.
 ///
 /// # Errors
 /// [`CompareError`] where a task cannot be measured, a method cannot propose, or a run cannot be kept.
@@ -128,10 +140,10 @@ pub fn compare(
     space: &Space,
     jobs: &[Job],
     searchers: &[Searcher<'_>],
-    measurer: &mut Measurer,
+    runners: Vec<Box<dyn Runner + Send + '_>>,
     settings: &ComparisonSettings,
     log: &mut Log,
-    watch: &mut dyn FnMut(usize, &str, u64, usize) -> Control,
+    watch: &mut (dyn FnMut(&Progress<'_>) -> Control + Send),
 ) -> Result<Comparison, CompareError> {
     let mut contestants = Vec::new();
     for searcher in searchers {
@@ -139,29 +151,44 @@ pub fn compare(
         log.admit(&searcher.name, checkpoint.as_deref())?;
         contestants.push(Contestant { searcher, checkpoint });
     }
-    let mut tasks = Vec::new();
-    'tasks: for (number, job) in jobs.iter().enumerate() {
-        let hash = job.task.workload.hash().to_string();
-        for seed in 0..settings.seeds {
-            for Contestant { searcher, checkpoint } in &contestants {
-                let mut tell = |trial| watch(number, &searcher.name, seed, trial);
-                if log.contains(&hash, &searcher.name, seed, settings.trials) {
-                    match tell(settings.trials) {
-                        Control::Continue => continue,
-                        Control::Stop => break 'tasks,
+    let board =
+        Board { space, jobs, contestants: &contestants, settings, log: Mutex::new(log), watch: Mutex::new(watch) };
+    let runs = board.runs();
+    let (next, results) = (Mutex::new(runs.iter()), Mutex::new(BTreeMap::new()));
+    let left = Mutex::new(vec![settings.seeds as usize * contestants.len(); jobs.len()]);
+    let ended = std::thread::scope(|scope| {
+        let mut threads = Vec::new();
+        for mut runner in runners {
+            let (board, next, results, left) = (&board, &next, &results, &left);
+            threads.push(scope.spawn(move || -> Result<(), CompareError> {
+                loop {
+                    let run = locked(next).next().copied();
+                    let Some(run) = run else { return Ok(()) };
+                    if board.play(run, runner.as_mut())? == Control::Stop {
+                        // nobody begins another run
+                        locked(next).by_ref().for_each(drop);
+                        return Ok(());
+                    }
+                    let is_last = {
+                        let mut left = locked(left);
+                        left[run.job] -= 1;
+                        left[run.job] == 0
+                    };
+                    if is_last && let Some(task) = board.judge(run.job, runner.as_mut())? {
+                        locked(results).insert(run.job, task);
                     }
                 }
-                let Some((run, finalists)) = run_method(space, job, searcher, seed, measurer, settings, &mut tell)?
-                else {
-                    break 'tasks;
-                };
-                log.append(&hash, checkpoint.as_deref(), run, finalists)?;
-            }
+            }));
         }
-        let (mut runs, finalists): (Vec<MethodRun>, Vec<Finalists>) = log.of(&hash).into_iter().unzip();
-        let (reference_ms, untuned_ms) = recheck(space, job, measurer, &mut runs, &finalists)?;
-        tasks.push(TaskComparison { hash, name: job.name.clone(), reference_ms, untuned_ms, runs });
-    }
+        let join = |thread: std::thread::ScopedJoinHandle<'_, Result<(), CompareError>>| match thread.join() {
+            Ok(ended) => ended,
+            Err(panic) => std::panic::resume_unwind(panic),
+        };
+        threads.into_iter().map(join).collect::<Result<Vec<()>, CompareError>>()
+    });
+    ended?;
+    let tasks: Vec<TaskComparison> =
+        results.into_inner().unwrap_or_else(PoisonError::into_inner).into_values().collect();
     let target = jobs.first().map_or(String::new(), |job| crate::record::fingerprint(&job.task.target));
     let trials = tasks.iter().flat_map(|task| &task.runs).map(|run| run.trials).max().unwrap_or(settings.trials);
     let untuned = summary::geometric_mean(tasks.iter().filter_map(|task| {
@@ -169,6 +196,76 @@ pub fn compare(
     }));
     let (summary, intervals) = (summary::qualities(&tasks), summary::intervals(&tasks));
     Ok(Comparison { target, trials, summary, intervals, seconds: summary::seconds(&tasks), untuned, tasks })
+}
+
+fn locked<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// What a contestant does to a task with a seed.
+#[derive(Clone, Copy)]
+struct RunId {
+    job: usize,
+    seed: u64,
+    contestant: usize,
+}
+
+/// What those who play the runs share.
+struct Board<'a> {
+    space: &'a Space,
+    jobs: &'a [Job],
+    contestants: &'a [Contestant<'a>],
+    settings: &'a ComparisonSettings,
+    log: Mutex<&'a mut Log>,
+    watch: Mutex<&'a mut (dyn FnMut(&Progress<'_>) -> Control + Send)>,
+}
+
+impl Board<'_> {
+    /// All runs, one task after the other.
+    fn runs(&self) -> Vec<RunId> {
+        let mut runs = Vec::new();
+        for job in 0..self.jobs.len() {
+            for seed in 0..self.settings.seeds {
+                runs.extend((0..self.contestants.len()).map(|contestant| RunId { job, seed, contestant }));
+            }
+        }
+        runs
+    }
+
+    /// Plays a run and keeps it, unless it is known.
+    fn play(
+        &self,
+        RunId { job: number, seed, contestant }: RunId,
+        runner: &mut dyn Runner,
+    ) -> Result<Control, CompareError> {
+        let (job, Contestant { searcher, checkpoint }) = (&self.jobs[number], &self.contestants[contestant]);
+        let hash = job.task.workload.hash().to_string();
+        let mut tell = |trial| locked(&self.watch)(&Progress::Run { job: number, method: &searcher.name, seed, trial });
+        if locked(&self.log).contains(&hash, &searcher.name, seed, self.settings.trials) {
+            return Ok(tell(self.settings.trials));
+        }
+        match run_method(self.space, job, searcher, seed, runner, self.settings, &mut tell)? {
+            None => Ok(Control::Stop),
+            Some((run, finalists)) => {
+                locked(&self.log).append(&hash, checkpoint.as_deref(), run, finalists)?;
+                Ok(Control::Continue)
+            }
+        }
+    }
+
+    /// Measures once more what the runs on a task came to. `None` where someone says stop meanwhile.
+    fn judge(&self, number: usize, runner: &mut dyn Runner) -> Result<Option<TaskComparison>, CompareError> {
+        let job = &self.jobs[number];
+        let hash = job.task.workload.hash().to_string();
+        let known = locked(&self.log).of(&hash);
+        let (mut runs, finalists): (Vec<MethodRun>, Vec<Finalists>) = known.into_iter().unzip();
+        let mut tell = || locked(&self.watch)(&Progress::Finals { job: number });
+        let Some((reference_ms, untuned_ms)) = recheck(self.space, job, runner, &mut runs, &finalists, &mut tell)?
+        else {
+            return Ok(None);
+        };
+        Ok(Some(TaskComparison { hash, name: job.name.clone(), reference_ms, untuned_ms, runs }))
+    }
 }
 
 /// A program as measured at the end.
@@ -201,7 +298,7 @@ fn run_method(
     job: &Job,
     searcher: &Searcher<'_>,
     seed: u64,
-    measurer: &mut Measurer,
+    runner: &mut dyn Runner,
     settings: &ComparisonSettings,
     tell: &mut dyn FnMut(usize) -> Control,
 ) -> Result<Option<(MethodRun, Finalists)>, TuneError> {
@@ -220,7 +317,11 @@ fn run_method(
     let points = checkpoints(settings.trials);
     let (mut finalists, mut last) = (Finalists::new(), Vec::new());
     let mut watch = |event: &Event<'_>| {
-        let Event::Measured { outcome, history, .. } = event else { return Control::Continue };
+        let (outcome, history) = match event {
+            Event::Measured { outcome, history, .. } => (outcome, history),
+            Event::Waiting => return tell(run.best_ms.len()),
+            _ => return Control::Continue,
+        };
         if let Outcome::Failed { cause, .. } = outcome {
             *run.failed.entry(*cause).or_default() += 1;
         }
@@ -240,9 +341,12 @@ fn run_method(
         method: searcher.name.clone(),
         seed,
     };
-    let report = tune(space, std::slice::from_ref(job), proposer.as_mut(), measurer, None, &search, &mut watch)?;
+    let report = tune(space, std::slice::from_ref(job), proposer.as_mut(), runner, None, &search, &mut watch)?;
     if report.interrupted {
         return Ok(None);
+    }
+    if let Some(detail) = report.jobs.into_iter().find_map(|job| job.unmeasurable) {
+        return Err(TuneError::Measure { job: job.name.clone(), source: MeasureError::Task { detail } });
     }
     // a space smaller than the budget has nothing more to find
     for point in points.into_iter().filter(|point| *point > run.best_ms.len()) {
@@ -250,6 +354,9 @@ fn run_method(
     }
     Ok(Some((run, finalists)))
 }
+
+/// Milliseconds of the fastest program and of the untuned one, where they have any.
+type Checks = (Option<f64>, Option<f64>);
 
 /// Measures the finalists of all runs in turn, and the untuned program; gives the time of the fastest, and
 /// the untuned one's.
@@ -260,17 +367,17 @@ fn run_method(
 fn recheck(
     space: &Space,
     job: &Job,
-    measurer: &mut Measurer,
+    runner: &mut dyn Runner,
     runs: &mut [MethodRun],
     finalists: &[Finalists],
-) -> Result<(Option<f64>, Option<f64>), TuneError> {
+    tell: &mut dyn FnMut() -> Control,
+) -> Result<Option<Checks>, TuneError> {
     let (untuned, _) = space.drive(&job.task, &mut Untuned);
     let mut traces: Vec<Trace> = finalists.iter().flat_map(|of| of.values().flatten().cloned()).collect();
     traces.push(untuned.clone());
     traces.sort();
     traces.dedup();
-    let cannot_measure = |source| TuneError::Measure { job: job.name.clone(), source };
-    let outcomes = measurer.finals(&job.task, &traces).map_err(cannot_measure)?;
+    let Some(outcomes) = finals_of(job, &traces, runner, tell)? else { return Ok(None) };
     let times: BTreeMap<&Trace, Checked> =
         traces.iter().zip(&outcomes).filter_map(|(trace, outcome)| Some((trace, Checked::of(outcome)?))).collect();
     for (run, finalists) in runs.iter_mut().zip(finalists) {
@@ -280,5 +387,5 @@ fn recheck(
         run.checked_ms = finalists.iter().filter_map(|(point, of)| Some((*point, winner(of)?.other_ms))).collect();
     }
     let fastest = times.values().min_by_key(|checked| checked.judged_ns);
-    Ok((fastest.map(|checked| checked.other_ms), times.get(&untuned).map(|checked| checked.other_ms)))
+    Ok(Some((fastest.map(|checked| checked.other_ms), times.get(&untuned).map(|checked| checked.other_ms))))
 }
