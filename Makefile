@@ -18,7 +18,7 @@ demo: build
 	$(TILESCRIBE) bench demo/squeezenet
 
 test: lint
-	@.ci/setup venv cross cuda
+	@.ci/setup venv cross cuda fleet
 	cargo test --release
 	$(MAKE) demo DEMO_SECONDS=20
 	$(MAKE) test-wheel

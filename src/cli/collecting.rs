@@ -104,6 +104,7 @@ impl CorpusArguments {
         proposer: &MakeProposer<'_, 'p>,
         out: &mut dyn Write,
     ) -> Result<()> {
+        lab.prepare(collection.space)?;
         let path = self.store_path();
         let output = Output::new(&self.output, output::Kind::Corpus, &[&path])?;
         let store = Store::open(&path)?;
@@ -168,10 +169,10 @@ fn measure<'p>(
         next: AtomicUsize::new(0),
         state: Mutex::default(),
     };
+    let mut runners = lab.runners(collection.space)?;
     let ended = std::thread::scope(|scope| {
         let site = &site;
         // this thread takes part: where there is one runner, no other thread is needed
-        let mut runners = lab.runners();
         let own = runners.pop();
         let others: Vec<_> =
             runners.into_iter().map(|mut runner| scope.spawn(move || site.work(runner.as_mut()))).collect();

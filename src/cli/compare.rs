@@ -10,7 +10,6 @@ use std::sync::atomic::Ordering;
 use anyhow::{Context, Result};
 use clap::Args;
 use tilescribe::language::Language;
-use tilescribe::measure::Measurer;
 use tilescribe::model::Checkpoint;
 use tilescribe::propose::{LM, METHODS, Method, Purpose, Searcher};
 use tilescribe::space::Space;
@@ -21,7 +20,7 @@ use tilescribe::tune::{Batches, Job, report};
 
 use super::arguments::{Assignment, MeasuringArguments, NetworkArguments, TargetArguments, read_task};
 use super::exit::CommandError;
-use super::lab::{FleetArguments, Lab, measuring};
+use super::lab::{FleetArguments, Lab};
 use super::output::{self, Output};
 use super::progress;
 use super::search::{BATCH, CheckpointArguments, FINALISTS, check_model, jobs, method_parser, stop_on_interrupt};
@@ -99,10 +98,12 @@ impl Compare {
             bar.set_message(format!("{} {what}{}", jobs[*job].name, whereabouts()));
             if stopped.load(Ordering::Relaxed) { Control::Stop } else { Control::Continue }
         };
+        lab.prepare(&space)?;
+        fs::create_dir_all(&self.output).with_context(|| format!("cannot create {}", self.output.display()))?;
         let results = Output::new(&self.output.join("results.json"), output::Kind::Comparison, &[])?;
         let page = Output::new(&self.output.join("report.html"), output::Kind::Report, &[])?;
         let mut log = Log::open(&self.output.join("runs.jsonl"), &target, &space)?;
-        let comparison = compare(&space, &jobs, &searchers, lab.runners(), &settings, &mut log, &mut watch)?;
+        let comparison = compare(&space, &jobs, &searchers, lab.runners(&space)?, &settings, &mut log, &mut watch)?;
         bar.finish_and_clear();
         results.write(|file| Ok(file.write_all(serde_json::to_string_pretty(&comparison)?.as_bytes())?))?;
         page.write(|file| Ok(file.write_all(report::html(&comparison).as_bytes())?))?;
@@ -117,7 +118,6 @@ impl Compare {
 
     /// Where programs are measured, for one target: times on several do not compare.
     fn lab(&self, space: &Space) -> Result<Lab> {
-        fs::create_dir_all(&self.output).with_context(|| format!("cannot create {}", self.output.display()))?;
         let (targets, coordinator) = self.fleet.targets(&self.target, space, ("compare", &self.output))?;
         if targets.len() > 1 {
             let names: Vec<String> = targets.iter().map(Target::fingerprint).collect();
@@ -127,9 +127,7 @@ impl Compare {
         if let Some(coordinator) = coordinator {
             return Ok(Lab::far(targets, coordinator));
         }
-        let mut options = measuring(space, &targets, self.target.device()?, self.measuring)?;
-        options.timing = options.timing.with_long_finals();
-        Ok(Lab::here(targets, Measurer::new(options)))
+        Ok(Lab::here_with_long_finals(targets, self.target.device()?, self.measuring))
     }
 
     /// The methods and then the rivals, which are `lm` under other names. Each checkpoint is read once.

@@ -19,7 +19,7 @@ use tilescribe::tune::Report;
 use super::arguments::{NetworkArguments, StoreArguments, TargetArguments, read_target};
 use super::exit::CommandError;
 use super::extents;
-use super::lab::{Lab, measurer};
+use super::lab::Lab;
 use super::progress;
 use super::search::{SearchArguments, jobs, judge, search, stop_on_interrupt};
 use super::words::{bytes, counted, duration};
@@ -112,8 +112,7 @@ impl Compile {
             return Ok(Report { tasks, trials, valid, failed, seconds, trials_per_s, interrupted, jobs: jobs_report });
         }
         let (space, targets) = (arguments.space.space(), vec![target.clone()]);
-        let measurer = measurer(&space, &targets, self.target.device()?, arguments.measuring)?;
-        let mut lab = Lab::here(targets, measurer);
+        let mut lab = Lab::here(targets, self.target.device()?, arguments.measuring);
         let report = search(&jobs, &space, &mut lab, &arguments, None, &mut self.store.open()?)?;
         if report.interrupted {
             return Err(CommandError::SearchInterrupted.into());

@@ -36,9 +36,17 @@ pub struct Lab {
 }
 
 enum Who {
-    Here(Box<Measurer>),
+    /// This machine. Whether it can is found out when something is measured: what makes no sense is said
+    /// before.
+    Here {
+        options: Box<Prepare>,
+        measurer: Option<Box<Measurer>>,
+    },
     Fleet(Arc<Coordinator>),
 }
+
+/// Finds out how this machine measures.
+type Prepare = dyn Fn(&Space, &[Target]) -> Result<measure::Options> + Send;
 
 /// At least so many searches go on at a time where a fleet measures: workers may come yet.
 const LEAST_SEARCHES: usize = 4;
@@ -80,7 +88,7 @@ impl FleetArguments {
     /// Where programs are measured.
     ///
     /// # Errors
-    /// As [`FleetArguments::targets`], and where this machine cannot measure for the target.
+    /// As [`FleetArguments::targets`].
     pub fn lab(
         &self,
         target: &TargetArguments,
@@ -89,11 +97,10 @@ impl FleetArguments {
         run: (&str, &Path),
     ) -> Result<Lab> {
         let (targets, coordinator) = self.targets(target, space, run)?;
-        let who = match coordinator {
-            Some(coordinator) => Who::Fleet(coordinator),
-            None => Who::Here(Box::new(measurer(space, &targets, target.device()?, how)?)),
-        };
-        Ok(Lab { targets, who })
+        Ok(match coordinator {
+            Some(coordinator) => Lab::far(targets, coordinator),
+            None => Lab::here(targets, target.device()?, how),
+        })
     }
 }
 
@@ -119,9 +126,19 @@ fn chosen(known: Vec<FleetTarget>, wanted: &[String]) -> Result<Vec<Target>> {
 }
 
 impl Lab {
-    /// Of a measurer of this machine.
-    pub fn here(targets: Vec<Target>, measurer: Measurer) -> Lab {
-        Lab { targets, who: Who::Here(Box::new(measurer)) }
+    /// This machine, or a GPU of it.
+    pub fn here(targets: Vec<Target>, device: usize, how: MeasuringArguments) -> Lab {
+        let options = Box::new(move |space: &Space, targets: &[Target]| measuring(space, targets, device, how));
+        Lab { targets, who: Who::Here { options, measurer: None } }
+    }
+
+    /// The same where finalists differ by little.
+    pub fn here_with_long_finals(targets: Vec<Target>, device: usize, how: MeasuringArguments) -> Lab {
+        let options = Box::new(move |space: &Space, targets: &[Target]| {
+            let options = measuring(space, targets, device, how)?;
+            Ok(measure::Options { timing: options.timing.clone().with_long_finals(), ..options })
+        });
+        Lab { targets, who: Who::Here { options, measurer: None } }
     }
 
     /// Of a fleet.
@@ -137,31 +154,45 @@ impl Lab {
         }
     }
 
+    /// Makes sure that something can be measured, before anything is written.
+    ///
+    /// # Errors
+    /// Where this machine cannot measure for a target.
+    pub fn prepare(&mut self, space: &Space) -> Result<()> {
+        self.runners(space).map(|_| ())
+    }
+
     /// For one search that keeps all busy.
-    pub fn runner(&mut self) -> Box<dyn Runner + Send + '_> {
-        match &mut self.who {
-            Who::Here(measurer) => Box::new(tune::Local::new(measurer)),
+    ///
+    /// # Errors
+    /// Where this machine cannot measure for a target.
+    pub fn runner(&mut self, space: &Space) -> Result<Box<dyn Runner + Send + '_>> {
+        Ok(match &mut self.who {
+            Who::Here { options, measurer } => Box::new(local(space, &self.targets, options, measurer)?),
             Who::Fleet(coordinator) => Box::new(tune::Fleet::new(coordinator.session(), true)),
-        }
+        })
     }
 
     /// For as many searches as keep all busy together.
-    pub fn runners(&mut self) -> Vec<Box<dyn Runner + Send + '_>> {
-        match &mut self.who {
-            Who::Here(measurer) => vec![Box::new(tune::Local::new(measurer))],
+    ///
+    /// # Errors
+    /// Where this machine cannot measure for a target.
+    pub fn runners(&mut self, space: &Space) -> Result<Vec<Box<dyn Runner + Send + '_>>> {
+        Ok(match &mut self.who {
+            Who::Here { options, measurer } => vec![Box::new(local(space, &self.targets, options, measurer)?)],
             Who::Fleet(coordinator) => {
                 let searches = (2 * coordinator.workers()).clamp(LEAST_SEARCHES, MOST_SEARCHES);
                 let of_many =
                     |_| -> Box<dyn Runner + Send> { Box::new(tune::Fleet::new(coordinator.session(), false)) };
                 (0..searches).map(of_many).collect()
             }
-        }
+        })
     }
 
     /// Where the machines are, in words for a progress bar; nothing where it is this one.
     pub fn whereabouts(&self) -> impl Fn() -> String + Send + Sync + use<> {
         let coordinator = match &self.who {
-            Who::Here(_) => None,
+            Who::Here { .. } => None,
             Who::Fleet(coordinator) => Some(Arc::clone(coordinator)),
         };
         move || match &coordinator {
@@ -175,12 +206,18 @@ impl Lab {
     }
 }
 
-/// A measurer whose workers are this program.
-///
-/// # Errors
-/// As [`measuring`].
-pub fn measurer(space: &Space, targets: &[Target], device: usize, how: MeasuringArguments) -> Result<Measurer> {
-    Ok(Measurer::new(measuring(space, targets, device, how)?))
+/// This machine's measurer, made where it is first needed.
+fn local<'a>(
+    space: &Space,
+    targets: &[Target],
+    options: &Prepare,
+    measurer: &'a mut Option<Box<Measurer>>,
+) -> Result<tune::Local<'a>> {
+    let made = match measurer.take() {
+        Some(made) => made,
+        None => Box::new(Measurer::new(options(space, targets)?)),
+    };
+    Ok(tune::Local::new(measurer.insert(made)))
 }
 
 /// How a measurer measures whose workers are this program.

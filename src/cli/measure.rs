@@ -12,7 +12,7 @@ use tilescribe::tune::{Batches, Budget, First, Settings};
 
 use super::arguments::{MeasuringArguments, TargetArguments};
 use super::collecting::{Collection, CorpusArguments};
-use super::lab::{Lab, measurer};
+use super::lab::Lab;
 
 /// Measure the programs of a plan, as `tilescribe plan` writes them
 ///
@@ -39,14 +39,14 @@ impl Measure {
         let planned = Planned::read(&mut BufReader::new(file), &space, &target)
             .with_context(|| format!("the plan {}", self.plan.display()))?;
         let targets = vec![target];
-        let measurer = measurer(&space, &targets, self.target.device()?, self.measuring)?;
+        let mut lab = Lab::here(targets, self.target.device()?, self.measuring);
         // the untuned programs are measured, too
         let total = planned.programs() + planned.jobs.len();
         let (budget, first, method) = (Budget::default(), First::Untuned, "plan".to_string());
         let settings = Settings { budget, batches: BATCHES, first, finalists: 0, method, seed: 0 };
         let collection =
             Collection { space: &space, jobs: &planned.jobs, settings, programs: total as u64, time: None };
-        self.corpus.collect(&collection, &mut Lab::here(targets, measurer), &|_| Ok(Box::new(&planned)), out)
+        self.corpus.collect(&collection, &mut lab, &|_| Ok(Box::new(&planned)), out)
     }
 }
 

@@ -197,7 +197,7 @@ pub fn search(
     };
     let stopped = stop_on_interrupt()?;
     let (bar, whereabouts) = (progress::bar(0, "measuring"), lab.whereabouts());
-    let mut runner = lab.runner();
+    let mut runner = lab.runner(space)?;
     let mut watch = |event: &Event<'_>| {
         match event {
             Event::Measured { job, history, progress, .. } => {

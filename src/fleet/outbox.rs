@@ -70,8 +70,6 @@ impl Outbox {
         let connection = Connection::open(path).map_err(sql)?;
         // the lock is held as long as this process lives
         connection.pragma_update_and_check(None, "locking_mode", "EXCLUSIVE", |_| Ok(())).map_err(sql)?;
-        connection.pragma_update_and_check(None, "journal_mode", "WAL", |_| Ok(())).map_err(sql)?;
-        connection.pragma_update(None, "synchronous", "NORMAL").map_err(sql)?;
         connection.execute_batch("BEGIN IMMEDIATE").map_err(sql)?;
         let number = |name| connection.pragma_query_value(None, name, |row| row.get::<_, i32>(0)).map_err(sql);
         let tables: i64 =
@@ -95,6 +93,9 @@ impl Outbox {
             }
         }
         connection.execute_batch("COMMIT").map_err(sql)?;
+        // what is another's was left as it is
+        connection.pragma_update_and_check(None, "journal_mode", "WAL", |_| Ok(())).map_err(sql)?;
+        connection.pragma_update(None, "synchronous", "NORMAL").map_err(sql)?;
         Ok(Outbox { path: path.to_path_buf(), connection })
     }
 
@@ -212,5 +213,78 @@ fn from_io(path: &Path, source: &io::Error) -> FleetError {
     match source.kind() {
         io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => FleetError::DiskFull { path },
         _ => FleetError::Outbox { path, detail: source.to_string() },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{FleetError, LeaseId, Measured, Outbox};
+    use crate::outcome::{Failure, Outcome};
+
+    const LEASE: LeaseId = LeaseId { plan: 7, fence: 2 };
+
+    fn measured(number: i32) -> Measured {
+        Measured::new(number, Outcome::Timed { times_ns: vec![3, 5], compile_us: 1 })
+    }
+
+    #[test]
+    fn what_is_kept_is_there_until_it_is_forgotten() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("worker.db");
+        let mut outbox = Outbox::open(&path).unwrap();
+        let secret = outbox.secret().unwrap();
+        outbox.begin(LEASE).unwrap();
+        for number in [1, 2, 2] {
+            outbox.begin_program(LEASE, number).unwrap();
+            outbox.keep(LEASE, &measured(number)).unwrap();
+        }
+        outbox.begin_program(LEASE, 3).unwrap();
+        drop(outbox);
+        // another process, after this one has died of the third
+        let mut outbox = Outbox::open(&path).unwrap();
+        assert_eq!(outbox.secret().unwrap(), secret);
+        let left = outbox.leftovers().unwrap();
+        assert_eq!((left.len(), left[0].id, left[0].doing), (1, LEASE, Some(3)));
+        let (text, numbers) = outbox.unconfirmed(LEASE).unwrap();
+        assert_eq!(
+            (serde_json::from_str::<Vec<Measured>>(&text).unwrap(), numbers),
+            ([1, 2].map(measured).to_vec(), vec![1, 2])
+        );
+        outbox.forget(LEASE, &[1], false).unwrap();
+        assert_eq!(outbox.unconfirmed(LEASE).unwrap().1, [2]);
+        outbox.forget(LEASE, &[2], true).unwrap();
+        assert_eq!(outbox.unconfirmed(LEASE).unwrap(), ("[]".to_string(), vec![]));
+        assert!(outbox.leftovers().unwrap().is_empty());
+    }
+
+    #[test]
+    fn a_store_has_one_worker_and_one_fleet() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("worker.db");
+        let outbox = Outbox::open(&path).unwrap();
+        assert!(matches!(Outbox::open(&path), Err(FleetError::InUse { .. })));
+        outbox.bind("one").unwrap();
+        outbox.bind("one").unwrap();
+        assert!(matches!(outbox.bind("other"), Err(FleetError::Foreign { .. })));
+        drop(outbox);
+        assert!(Outbox::open(&path).is_ok());
+        let other = folder.path().join("other.db");
+        std::fs::write(&other, "no database, though long enough to be taken for one".repeat(99)).unwrap();
+        assert!(matches!(Outbox::open(&other), Err(FleetError::Foreign { .. })));
+        let records = folder.path().join("records.db");
+        drop(crate::record::Store::open(&records).unwrap());
+        let before = std::fs::read(&records).unwrap();
+        assert!(matches!(Outbox::open(&records), Err(FleetError::Foreign { .. })));
+        assert_eq!(std::fs::read(&records).unwrap(), before, "it was left as it is");
+    }
+
+    #[test]
+    fn what_is_sent_is_what_a_server_takes() {
+        let failed = Outcome::failed(Failure::Crash, format!("\0{}", "é".repeat(5000)));
+        let Measured { detail, .. } = Measured::new(1, failed);
+        assert!(detail.len() <= 4096 && detail.starts_with('é') && !detail.contains('\0'));
+        let many = Outcome::Timed { times_ns: vec![0; 100_000], compile_us: 1 };
+        let Measured { times_ns, .. } = Measured::new(1, many);
+        assert!(times_ns.len() <= 65_536 && times_ns.iter().all(|ns| *ns == 1));
     }
 }

@@ -27,8 +27,8 @@ pub(super) struct Measured {
     /// Of the program in its plan, from 1.
     pub number: i32,
     failure: Option<Failure>,
-    detail: String,
-    times_ns: Vec<u64>,
+    pub detail: String,
+    pub times_ns: Vec<u64>,
     compile_us: u64,
 }
 

@@ -56,7 +56,8 @@ fn a_fleet_is_made_works_and_is_looked_at() {
     // what a file holds of programs is sent, and measured once more
     let sent = sandbox.succeed(&["plan", "--records", "c.zst", "--fleet", coordinator, "--json"]);
     assert!(json(&sent)["programs"].as_u64().unwrap() >= 80, "{sent}");
-    while json(&sandbox.succeed(&["fleet", "status", "--fleet", coordinator, "--json"]))["plans"]["waiting"] != 0 {
+    let open = || json(&sandbox.succeed(&["fleet", "status", "--fleet", coordinator, "--json"]))["plans"].clone();
+    while open()["waiting"] != 0 || open()["leased"] != 0 {
         std::thread::sleep(std::time::Duration::from_millis(50));
     }
     for worker in two {
