@@ -38,8 +38,8 @@ class Server:
     """A cluster of its own, which goes with the folder that it lies in."""
 
     def __init__(self, folder):
-        found = shutil.which("postgres")
-        self.programs = pathlib.Path(found).parent if found else SERVERS[0]
+        found = shutil.which("initdb")
+        self.programs = pathlib.Path(found).resolve().parent if found else SERVERS[0]
         self.folder, self.socket = folder / "data", folder / "socket"
         self.user = pwd.getpwnam("postgres") if os.geteuid() == 0 else None
         for path in (self.folder, self.socket):

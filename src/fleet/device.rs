@@ -1,10 +1,11 @@
 //! What a worker measures on, and how it has that to itself.
 
-use std::fs::File;
+use std::fs::{File, Permissions, TryLockError};
 use std::io;
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
+use super::error::FleetError;
 use crate::measure::{Batch, MeasureError, Measurer, Running};
 use crate::outcome::Outcome;
 use crate::target::Target;
@@ -37,7 +38,7 @@ pub enum Stopped {
     /// It cannot be measured.
     Measure(MeasureError),
     /// What was measured cannot be kept.
-    Kept(Box<super::FleetError>),
+    Kept(Box<FleetError>),
 }
 
 /// This machine, or a GPU of it.
@@ -73,9 +74,11 @@ impl Device for Machine {
 }
 
 /// A lock that processes of a machine share, so that only one measures at a time. Given back when the process
-/// ends, however it ends.
+/// ends, however it ends. Who waits for it comes before who has just had it: there is a second lock, for
+/// whose turn is next.
 pub struct DeviceLock {
     path: PathBuf,
+    next: PathBuf,
 }
 
 /// Holds the lock until it is dropped.
@@ -87,62 +90,91 @@ impl DeviceLock {
     /// The lock of the CPU, or of the GPU of this number.
     pub fn of(gpu: Option<usize>) -> DeviceLock {
         let name = gpu.map_or_else(|| "cpu".to_string(), |number| format!("cuda{number}"));
-        DeviceLock { path: std::env::temp_dir().join(format!("tilescribe-{name}.lock")) }
+        DeviceLock::at(&std::env::temp_dir().join(format!("tilescribe-{name}.lock")))
     }
 
     /// A lock of another name, for who shares a machine by other rules.
     pub fn at(path: &Path) -> DeviceLock {
-        DeviceLock { path: path.to_path_buf() }
+        let mut next = path.as_os_str().to_os_string();
+        next.push(".next");
+        DeviceLock { path: path.to_path_buf(), next: next.into() }
     }
 
-    /// The lock, if nobody holds it.
+    /// Waits for the lock; `wait` is called in between, and may give up.
     ///
     /// # Errors
-    /// The system's.
-    pub fn try_lock(&self) -> io::Result<Option<Held>> {
-        let file = self.open()?;
-        match file.try_lock() {
-            Ok(()) => Ok(Some(Held { _file: file })),
-            Err(std::fs::TryLockError::WouldBlock) => Ok(None),
-            Err(std::fs::TryLockError::Error(error)) => Err(error),
-        }
+    /// [`FleetError::Refused`] with what the system says, and what `wait` returns.
+    pub fn lock(&self, wait: &mut dyn FnMut() -> Result<(), FleetError>) -> Result<Held, FleetError> {
+        let mut take = |path: &Path| -> Result<File, FleetError> {
+            loop {
+                let taken = try_lock(path);
+                match taken.map_err(|error| FleetError::Refused { detail: format!("{}: {error}", path.display()) })? {
+                    Some(file) => return Ok(file),
+                    None => wait()?,
+                }
+            }
+        };
+        let turn = take(&self.next)?;
+        let held = Held { _file: take(&self.path)? };
+        drop(turn);
+        Ok(held)
     }
+}
 
-    /// Other users may hold the file, too: it is theirs or ours, and neither a link nor a pipe.
-    fn open(&self) -> io::Result<File> {
-        let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK | libc::O_CLOEXEC;
-        let there = File::options().read(true).custom_flags(flags).open(&self.path);
-        if !matches!(&there, Err(error) if error.kind() == io::ErrorKind::NotFound) {
-            return there;
+/// The lock of a file, if nobody holds it.
+fn try_lock(path: &Path) -> io::Result<Option<File>> {
+    let file = open(path)?;
+    match file.try_lock() {
+        Ok(()) => Ok(Some(file)),
+        Err(TryLockError::WouldBlock) => Ok(None),
+        Err(TryLockError::Error(error)) => Err(error),
+    }
+}
+
+/// Other users may hold the file, too: it is theirs or ours, and neither a link nor a pipe.
+fn open(path: &Path) -> io::Result<File> {
+    let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK | libc::O_CLOEXEC;
+    let there = || File::options().read(true).custom_flags(flags).open(path);
+    match there() {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+        opened => return opened,
+    }
+    match File::options().write(true).create_new(true).custom_flags(flags).open(path) {
+        Ok(file) => {
+            file.set_permissions(Permissions::from_mode(0o644))?;
+            Ok(file)
         }
-        let made = File::options().write(true).create_new(true).custom_flags(flags).open(&self.path);
-        match made {
-            Ok(file) => {
-                file.set_permissions(std::fs::Permissions::from_mode(0o644))?;
-                Ok(file)
-            }
-            // another was faster
-            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
-                File::options().read(true).custom_flags(flags).open(&self.path)
-            }
-            Err(error) => Err(error),
-        }
+        // another was faster
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => there(),
+        Err(error) => Err(error),
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::DeviceLock;
+    use crate::fleet::FleetError;
 
     #[test]
     fn one_holds_the_device_at_a_time() {
         let folder = tempfile::tempdir().unwrap();
-        let lock = DeviceLock::at(&folder.path().join("cpu.lock"));
-        let held = lock.try_lock().unwrap().unwrap();
-        assert!(DeviceLock::at(&folder.path().join("cpu.lock")).try_lock().unwrap().is_none());
-        drop(held);
-        assert!(lock.try_lock().unwrap().is_some());
+        let at = |name: &str| DeviceLock::at(&folder.path().join(name));
+        let give_up = || Err(FleetError::Stopped);
+        let held = at("cpu.lock").lock(&mut give_up.clone()).unwrap();
+        assert!(matches!(at("cpu.lock").lock(&mut give_up.clone()), Err(FleetError::Stopped)));
+        // while another waits, who has had it does not get it again
+        let mut held = Some(held);
+        let mut turns = 0;
+        let second = at("cpu.lock").lock(&mut || {
+            turns += 1;
+            drop(held.take());
+            assert!(matches!(at("cpu.lock").lock(&mut || Err(FleetError::Stopped)), Err(FleetError::Stopped)));
+            Ok(())
+        });
+        assert!(second.is_ok() && turns == 1);
+        drop(second);
+        assert!(at("cpu.lock").lock(&mut give_up.clone()).is_ok());
         std::os::unix::fs::symlink("/dev/null", folder.path().join("link")).unwrap();
-        assert!(DeviceLock::at(&folder.path().join("link")).try_lock().is_err());
+        assert!(matches!(at("link").lock(&mut give_up.clone()), Err(FleetError::Refused { .. })));
     }
 }

@@ -27,6 +27,8 @@ use crate::space::Space;
 
 /// The shortest and the longest pause of a worker that finds nothing to do.
 const IDLE: [Duration; 2] = [Duration::from_millis(100), Duration::from_secs(2)];
+/// How often a worker looks whether the device is free.
+const TURN: Duration = Duration::from_millis(20);
 /// What was measured is reported this often while a plan is worked on.
 const REPORTS: Duration = Duration::from_secs(2);
 /// A lease is renewed so many times before it would be lost.
@@ -175,7 +177,7 @@ impl Post {
             let row = client.query_one(sql, &[secret, &name, &fingerprint, &text, &version, &TILESCRIBE_VERSION])?;
             Ok((row.get(0), row.get(1)))
         })?;
-        self.outbox().bind(&fleet)?;
+        self.write(|outbox| outbox.bind(&fleet))?;
         Ok(number)
     }
 
@@ -206,8 +208,31 @@ impl Post {
         };
         let mut left = self.times.lock().unwrap_or_else(PoisonError::into_inner);
         (left.0, left.1) = (left.0.saturating_sub(times.0), left.1.saturating_sub(times.1));
-        self.outbox().forget(id, &numbers, ending.is_some())?;
+        // where it is not forgotten, it is sent once more, and known there
+        match is_patient {
+            true => self.write(|outbox| outbox.forget(id, &numbers, ending.is_some()))?,
+            false => self.outbox().forget(id, &numbers, ending.is_some())?,
+        }
         Ok(standing)
+    }
+
+    /// Writes to the outbox, however long its disk is full.
+    fn write(&self, write: impl Fn(&mut Outbox) -> Result<(), FleetError>) -> Result<(), FleetError> {
+        let mut was_told = false;
+        loop {
+            let written = write(&mut self.outbox());
+            match written {
+                // someone makes room for it
+                Err(error @ FleetError::DiskFull { .. }) => {
+                    if !was_told {
+                        tracing::warn!("{error}; waiting for room");
+                        was_told = true;
+                    }
+                    link::pause(IDLE[1], &self.stop)?;
+                }
+                written => return written,
+            }
+        }
     }
 }
 
@@ -242,7 +267,14 @@ impl Worker<'_> {
         let mut was_draining = false;
         while !self.post.has_stopped() {
             let held = self.lock()?;
-            let offer = self.ask(ready_for.as_deref(), device)?;
+            let Some(offer) = self.ask(ready_for.as_deref(), device)? else {
+                // others may have the device meanwhile: their server may be another
+                drop(held);
+                self.post.link().patiently(|_| Ok(()))?;
+                link::pause(pause, &self.post.stop)?;
+                pause = (pause * 2).min(IDLE[1]);
+                continue;
+            };
             match offer {
                 Offer::Lease(lease) => {
                     let idle = since.elapsed();
@@ -258,7 +290,7 @@ impl Worker<'_> {
                 }
                 Offer::Senseless(id, reason) => {
                     watch(&Event::Ended { plan: id.plan, cause: Some(&reason) });
-                    self.post.outbox().begin(id)?;
+                    self.post.write(|outbox| outbox.begin(id))?;
                     self.post.deliver(id, Some(&Ending { how: "refused", cause: Some(reason) }), true)?;
                     continue;
                 }
@@ -286,27 +318,26 @@ impl Worker<'_> {
     /// Waits for the device.
     fn lock(&self) -> Result<Held, FleetError> {
         let mut was_told = false;
-        loop {
-            let locked = self.settings.lock.try_lock();
-            let locked =
-                locked.map_err(|error| FleetError::Refused { detail: format!("the device's lock: {error}") })?;
-            if let Some(held) = locked {
-                return Ok(held);
-            }
+        self.settings.lock.lock(&mut || {
             if !was_told {
                 tracing::info!("another worker uses the device; waiting for it");
                 was_told = true;
             }
-            link::pause(IDLE[0], &self.post.stop)?;
-        }
+            link::pause(TURN, &self.post.stop)
+        })
     }
 
-    fn ask(&self, ready_for: Option<&str>, device: &dyn Device) -> Result<Offer, FleetError> {
+    /// Asks for a plan. `None` where the server was lost meanwhile, and is back.
+    fn ask(&self, ready_for: Option<&str>, device: &dyn Device) -> Result<Option<Offer>, FleetError> {
         let secret = &self.post.secret;
-        self.post.link().patiently(|client| {
+        let offer = self.post.link().once(|client| {
             let rows = client.query("SELECT * FROM fleet.lease($1, $2)", &[secret, &ready_for])?;
             Offer::read(rows.first(), device.target(), self.space)
-        })
+        });
+        match offer {
+            Err(error) if error.may_pass() => Ok(None),
+            offer => offer.map(Some),
+        }
     }
 
     /// Reports what a process before this one measured, and that it died of the last one.
@@ -338,7 +369,7 @@ impl Worker<'_> {
         let Lease { id, seconds, batch, numbers } = lease;
         let name = batch.task.workload.hash().to_string();
         watch(&Event::Leased { plan: id.plan, programs: numbers.len(), task: &name });
-        self.post.outbox().begin(id)?;
+        self.post.write(|outbox| outbox.begin(id))?;
         let is_gone = AtomicBool::new(false);
         let beat = Beat::default();
         let mut programs = 0;
@@ -373,15 +404,22 @@ impl Worker<'_> {
                 self.post.deliver(id, Some(&ending), true)?;
                 return Err(error.into());
             }
+            Err(Stopped::Kept(error)) if matches!(*error, FleetError::Stopped) => {
+                Ending { how: "returned", cause: Some("there was no room to keep more".into()) }
+            }
             Err(Stopped::Kept(error)) => return Err(*error),
         };
         self.report.plans += 1;
         watch(&Event::Ended { plan: id.plan, cause: ending.cause.as_deref() });
         match self.post.deliver(id, Some(&ending), true) {
-            Err(FleetError::Stopped) => {
-                tracing::warn!("not all that was measured has arrived: it is sent when this worker starts again");
-                Err(FleetError::Stopped)
-            }
+            // asked to stop while the server was lost: it may be back
+            Err(FleetError::Stopped) => match self.post.deliver(id, Some(&ending), false) {
+                Err(error) if error.may_pass() => {
+                    tracing::warn!("{error}; what was measured is sent when this worker starts again");
+                    Err(FleetError::Stopped)
+                }
+                delivered => delivered.map(|_| ()),
+            },
             delivered => delivered.map(|_| ()),
         }
     }
@@ -446,18 +484,7 @@ struct Log<'a, 'w> {
 
 impl Log<'_, '_> {
     fn keep(&self, write: impl Fn(&mut Outbox) -> Result<(), FleetError>) -> Result<(), Stopped> {
-        loop {
-            let written = write(&mut self.worker.post.outbox());
-            match written {
-                Ok(()) => return Ok(()),
-                // it is emptied by what is reported, or by someone who makes room
-                Err(error @ FleetError::DiskFull { .. }) => {
-                    tracing::warn!("{error}; waiting for room");
-                    link::pause(IDLE[1], &self.worker.post.stop).map_err(|error| Stopped::Kept(Box::new(error)))?;
-                }
-                Err(error) => return Err(Stopped::Kept(Box::new(error))),
-            }
-        }
+        self.worker.post.write(write).map_err(|error| Stopped::Kept(Box::new(error)))
     }
 }
 

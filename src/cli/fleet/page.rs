@@ -18,9 +18,9 @@ const STYLE: &str = "
 body { font: 15px/1.5 system-ui, sans-serif; max-width: 68rem; margin: 2rem auto; padding: 0 1rem; color: #222 }
 table { border-collapse: collapse; width: 100% } .wide { overflow-x: auto }
 th, td { text-align: left; padding: .2rem .8rem .2rem 0; white-space: nowrap } th { font-weight: 600 }
-tr + tr { border-top: 1px solid #ddd } td.n { text-align: right; font-variant-numeric: tabular-nums }
+tr + tr { border-top: 1px solid #ddd } th.n, td.n { text-align: right; font-variant-numeric: tabular-nums }
 .bar { display: flex; height: 1.4rem; border-radius: 3px; overflow: hidden; background: #eee }
-.key span { display: inline-block; width: .8em; height: .8em; border-radius: 2px; margin: 0 .3em 0 1em }
+  .key b { font-weight: normal; white-space: nowrap; margin-right: 1em } .key span { display: inline-block; width: .8em; height: .8em; border-radius: 2px; margin-right: .3em }
 .share { display: inline-block; width: 8rem; height: .7rem; background: #eee; border-radius: 2px; overflow: hidden }
 .share i { display: block; height: 100%; background: #0072b2 } .warn { color: #a04000 }
 svg { width: 100%; height: 6rem } .quiet { color: #777 }";
@@ -86,9 +86,10 @@ fn plans(overview: &Overview) -> String {
     }
     text += "</div><p class=\"key\">";
     for (state, colour) in COLOURS {
-        let _ = write!(text, "<span style=\"background:{colour}\"></span>{} {state}", count(state));
+        let _ = write!(text, "<b><span style=\"background:{colour}\"></span>{} {state}</b> ", count(state));
     }
-    text += "</p><div class=\"wide\"><table><tr><th>target<th>workers<th>waiting<th>leased<th>parked<th>done<th>space";
+    text += "</p><div class=\"wide\"><table><tr><th>target<th class=\"n\">workers<th class=\"n\">waiting<th class=\"n\">leased<th \
+             class=\"n\">parked<th class=\"n\">done<th>space";
     for target in &overview.targets {
         let is_stuck = target.workers == 0 && target.waiting > 0;
         let _ = write!(
@@ -112,8 +113,8 @@ fn plans(overview: &Overview) -> String {
 fn workers(workers: &[WorkerRow]) -> String {
     let is_there = |worker: &&WorkerRow| worker.state != WorkerState::Gone;
     let most = workers.iter().filter(is_there).map(|worker| worker.last_minute).max().unwrap_or(0).max(1);
-    let mut text = "<h2>Workers</h2><div class=\"wide\"><table><tr><th>worker<th>name<th>target<th>state\
-                    <th>programs<th>the last minute<th>share of time measuring"
+    let mut text = "<h2>Workers</h2><div class=\"wide\"><table><tr><th class=\"n\">worker<th>name<th>target\
+                    <th>state<th class=\"n\">programs<th>the last minute<th class=\"n\">share of time measuring"
         .to_string();
     for worker in workers.iter().filter(is_there) {
         let whole = (worker.busy_s + worker.idle_s).max(1e-9);
@@ -141,7 +142,7 @@ fn failures(overview: &Overview) -> String {
         return String::new();
     }
     let most = overview.failed.values().copied().max().unwrap_or(1).max(1);
-    let mut text = "<h2>Programs without a time</h2><table><tr><th>cause<th>programs<th>".to_string();
+    let mut text = "<h2>Programs without a time</h2><table><tr><th>cause<th class=\"n\">programs<th>".to_string();
     for (cause, count) in &overview.failed {
         let _ = write!(
             text,

@@ -32,7 +32,8 @@ pub struct Server {
 fn programs() -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let places = PLACES.iter().map(PathBuf::from).chain(std::env::split_paths(&path));
-    let found = places.into_iter().find(|place| place.join("initdb").exists() && place.join("postgres").exists());
+    let found =
+        places.into_iter().find(|place| ["initdb", "postgres", "psql"].iter().all(|name| place.join(name).exists()));
     if found.is_none() {
         // past the harness, which keeps what passing tests print
         let reason = "not run: tests of fleets need PostgreSQL, which `.ci/setup fleet` installs";
