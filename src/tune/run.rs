@@ -48,15 +48,27 @@ pub fn tune(
     run.prepare()?;
     let mut interrupted = false;
     while !interrupted && !run.is_spent() {
-        interrupted |= run.fill(proposer)? == Control::Stop;
-        if interrupted || run.flight.is_empty() {
-            break;
-        }
-        interrupted |= run.take_answer()? == Control::Stop;
+        let filled = run.fill(proposer)?;
+        interrupted = match filled {
+            Filled::Stopped => true,
+            // what has come back meanwhile is made use of before more is proposed
+            Filled::Some => run.take_answers()? == Control::Stop,
+            Filled::Nothing if run.flight.is_empty() => break,
+            Filled::Nothing => run.take_answer(true)? == Control::Stop,
+        };
     }
     run.withdraw();
     let reports = run.finish(&mut interrupted)?;
     Ok(run.report(reports, interrupted))
+}
+
+/// What became of the wish for another batch.
+enum Filled {
+    Some,
+    /// None is wanted, or none is to be had before more is known.
+    Nothing,
+    /// Someone says stop.
+    Stopped,
 }
 
 /// Programs of a job that are being measured.
@@ -103,21 +115,21 @@ struct Run<'a> {
 impl Run<'_> {
     /// What is known of the jobs, and what an earlier run of the same command still has out.
     fn prepare(&mut self) -> Result<(), TuneError> {
-        for job in self.jobs {
+        let mut resumed = Vec::new();
+        for (number, job) in self.jobs.iter().enumerate() {
+            // first what is out, then what is known: nothing that comes back meanwhile is missed. Without a
+            // store, a run starts from nothing
+            if self.store.is_some() {
+                let out = self.runner.resume(&job.task, origin(self.settings)).map_err(|error| wrong(job, error))?;
+                resumed.extend(out.into_iter().map(|(batch, traces)| (number, batch, traces)));
+            }
             let history = self.known(job)?;
             self.histories.push(history);
         }
         self.scheduler = Scheduler::new(self.jobs, &self.histories, self.settings.budget.trials_per_task);
-        // without a store, a run starts from nothing
-        if self.store.is_none() {
-            return Ok(());
-        }
-        for (number, job) in self.jobs.iter().enumerate() {
-            let resumed = self.runner.resume(&job.task, origin(self.settings)).map_err(|error| wrong(job, error))?;
-            for (batch, traces) in resumed {
-                let trials = traces.iter().filter(|trace| !self.histories[number].contains(trace)).count();
-                self.give_out(batch, number, traces, trials as u64);
-            }
+        for (number, batch, traces) in resumed {
+            let trials = traces.iter().filter(|trace| !self.histories[number].contains(trace)).count();
+            self.give_out(batch, number, traces, trials as u64);
         }
         Ok(())
     }
@@ -129,8 +141,8 @@ impl Run<'_> {
         self.flight.insert(batch, InFlight { job, traces, trials });
     }
 
-    /// Proposes until the runner has as much as it wants.
-    fn fill(&mut self, proposer: &mut dyn Proposer) -> Result<Control, TuneError> {
+    /// Proposes a batch, where the runner wants one.
+    fn fill(&mut self, proposer: &mut dyn Proposer) -> Result<Filled, TuneError> {
         while self.flight.len() < self.runner.width() {
             let Some(job) = self.scheduler.next(|job| self.held_up.contains(&job)) else { break };
             let wanted = self.wanted(job);
@@ -145,7 +157,7 @@ impl Run<'_> {
                 }
                 self.scheduler.exhaust(job);
                 if (self.watch)(&Event::Exhausted { job }) == Control::Stop {
-                    return Ok(Control::Stop);
+                    return Ok(Filled::Stopped);
                 }
                 continue;
             }
@@ -154,8 +166,20 @@ impl Run<'_> {
             let taken = self.runner.submit(batch, origin(self.settings));
             let id = taken.map_err(|error| wrong(&self.jobs[job], error))?;
             self.give_out(id, job, traces, trials);
+            return Ok(Filled::Some);
         }
-        Ok(Control::Continue)
+        Ok(Filled::Nothing)
+    }
+
+    /// Takes all that the runner has to say at once.
+    fn take_answers(&mut self) -> Result<Control, TuneError> {
+        loop {
+            let (before, flying) = (self.counts.trials, self.flight.len());
+            let control = self.take_answer(false)?;
+            if control == Control::Stop || (before, flying) == (self.counts.trials, self.flight.len()) {
+                return Ok(control);
+            }
+        }
     }
 
     /// What a task begins with is said by [`First`]; the method proposes the rest.
@@ -190,9 +214,9 @@ impl Run<'_> {
         Ok(batch(Mode::Each, all))
     }
 
-    /// Waits for what the runner says next.
-    fn take_answer(&mut self) -> Result<Control, TuneError> {
-        match self.runner.wait().map_err(|error| wrong(&self.jobs[0], error))? {
+    /// Takes what the runner says next, if it says something.
+    fn take_answer(&mut self, may_wait: bool) -> Result<Control, TuneError> {
+        match self.runner.wait(may_wait).map_err(|error| wrong(&self.jobs[0], error))? {
             Answer::Waiting => Ok((self.watch)(&Event::Waiting)),
             Answer::Measured { batch, number, outcome } => self.take_outcome(batch, number, outcome),
             Answer::Done { batch } => {
@@ -348,7 +372,7 @@ impl Run<'_> {
                 flight.insert(taken.map_err(|error| wrong(&self.jobs[job], error))?, job);
                 continue;
             }
-            match self.runner.wait().map_err(|error| wrong(&self.jobs[0], error))? {
+            match self.runner.wait(true).map_err(|error| wrong(&self.jobs[0], error))? {
                 Answer::Waiting => *interrupted |= (self.watch)(&Event::Waiting) == Control::Stop,
                 Answer::Measured { batch, number, outcome } => {
                     if let Some(job) = flight.get(&batch) {
@@ -455,7 +479,7 @@ pub(super) fn finals_of(
     let id = runner.submit(batch, of_all).map_err(|error| wrong(job, error))?;
     let mut outcomes = BTreeMap::new();
     loop {
-        match runner.wait().map_err(|error| wrong(job, error))? {
+        match runner.wait(true).map_err(|error| wrong(job, error))? {
             Answer::Waiting if tell() == Control::Stop => {
                 runner.withdraw();
                 return Ok(None);

@@ -57,11 +57,11 @@ pub trait Runner {
     /// [`RunnerError`] where it takes nothing more.
     fn submit(&mut self, batch: Batch, origin: Origin<'_>) -> Result<BatchId, RunnerError>;
 
-    /// Waits for an answer, though not for ever.
+    /// An answer; one that is not there yet may be waited for, though not for ever.
     ///
     /// # Errors
     /// [`RunnerError`] where there will be none.
-    fn wait(&mut self) -> Result<Answer, RunnerError>;
+    fn wait(&mut self, may_wait: bool) -> Result<Answer, RunnerError>;
 
     /// Nobody waits for the batches any more.
     fn withdraw(&mut self);
@@ -108,8 +108,9 @@ impl Runner for Local<'_> {
         Ok(id)
     }
 
-    fn wait(&mut self) -> Result<Answer, RunnerError> {
-        let Some((id, running)) = self.batches.front_mut() else { return Ok(Answer::Waiting) };
+    fn wait(&mut self, may_wait: bool) -> Result<Answer, RunnerError> {
+        let first = self.batches.front_mut().filter(|_| may_wait);
+        let Some((id, running)) = first else { return Ok(Answer::Waiting) };
         let batch = *id;
         let answer = match running.step(self.measurer) {
             Ok(Some((number, outcome))) => return Ok(Answer::Measured { batch, number, outcome }),
@@ -158,8 +159,10 @@ impl Runner for Fleet {
         Ok(BatchId(plan))
     }
 
-    fn wait(&mut self) -> Result<Answer, RunnerError> {
-        let Some(news) = self.session.wait(GLANCE)? else { return Ok(Answer::Waiting) };
+    fn wait(&mut self, may_wait: bool) -> Result<Answer, RunnerError> {
+        let Some(news) = self.session.wait(if may_wait { GLANCE } else { Duration::ZERO })? else {
+            return Ok(Answer::Waiting);
+        };
         let (News::Measured { plan, .. } | News::Done { plan } | News::Parked { plan, .. }) = news;
         let is_last = !matches!(news, News::Measured { .. });
         let is_open = if is_last { self.open.remove(&plan) } else { self.open.contains(&plan) };
