@@ -1,6 +1,6 @@
 //! `tilescribe worker`
 
-use std::io::Write;
+use std::io::{self, IsTerminal, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -56,6 +56,9 @@ const MOST_STORES: usize = 64;
 impl Worker {
     pub fn execute(self, out: &mut dyn Write) -> Result<()> {
         let Some(fleet) = &self.fleet else {
+            if io::stdin().is_terminal() {
+                return Err(CommandError::Usage("name the fleet to work for with --fleet URL".into()).into());
+            }
             let code = worker_main();
             return if code == ExitCode::SUCCESS { Ok(()) } else { anyhow::bail!("the worker cannot go on") };
         };

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, mpsc};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -49,8 +49,8 @@ struct Shared {
     /// Workers that are there, by target.
     workers: Mutex<HashMap<String, usize>>,
     has_ended: AtomicBool,
-    /// Why the thread that polls gave up.
-    failed: Mutex<Option<FleetError>>,
+    /// Why the thread that polls gave up: every session is told.
+    failed: OnceLock<String>,
 }
 
 /// A plan that somebody waits for.
@@ -237,7 +237,7 @@ impl Shared {
                     continue;
                 }
                 Err(error) => {
-                    *self.failed.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);
+                    self.failed.get_or_init(|| error.to_string());
                     return;
                 }
             };
@@ -385,8 +385,8 @@ impl Session {
                 }
                 Ok(Some(news))
             }
-            Err(_) => match self.coordinator.shared.failed.lock().unwrap_or_else(PoisonError::into_inner).take() {
-                Some(error) => Err(error),
+            Err(_) => match self.coordinator.shared.failed.get() {
+                Some(detail) => Err(FleetError::Refused { detail: detail.clone() }),
                 None => Ok(None),
             },
         }

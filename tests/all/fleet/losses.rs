@@ -64,7 +64,7 @@ fn nothing_passes_for_a_while() {
 fn the_disk_of_a_worker_is_full_for_a_while() {
     let Some(mut rig) = Rig::start(120) else { return };
     let (library, marker) = (faults(rig.folder.path()), rig.path("full"));
-    let mut command = rig.command("cramped", &[]);
+    let mut command = rig.command("cramped", &["--program-ms", "10"]);
     let worker = rig.spawn(command.env("LD_PRELOAD", library).env("TILESCRIBE_FULL", &marker));
     for _ in 0..repeats() {
         rig.send(3, 20);
