@@ -124,7 +124,7 @@ impl<'a> Walk<'_, 'a> {
                 self.block(&l.body, within, own);
                 within.vector = outer;
             }
-            LoopKind::Unroll => {
+            LoopKind::Unroll | LoopKind::Dot => {
                 within.unrolled.push((l.var, extent));
                 self.block(&l.body, within, own);
                 within.unrolled.pop();

@@ -222,10 +222,11 @@ impl<'a> Counter<'_, 'a> {
             }
             LoopKind::Vector => within.vector = Some((l.var, l.extent())),
             LoopKind::Matrix => within.sides.push((l.var, l.extent())),
-            LoopKind::Serial | LoopKind::Parallel | LoopKind::Unroll if place.is_in_phase() => {
-                within.inner.push(Inner { var: l.var, trips, is_unrolled: l.kind == LoopKind::Unroll });
+            LoopKind::Serial | LoopKind::Parallel | LoopKind::Unroll | LoopKind::Dot if place.is_in_phase() => {
+                let is_unrolled = matches!(l.kind, LoopKind::Unroll | LoopKind::Dot);
+                within.inner.push(Inner { var: l.var, trips, is_unrolled });
             }
-            LoopKind::Serial | LoopKind::Parallel | LoopKind::Unroll => within.runs *= trips,
+            LoopKind::Serial | LoopKind::Parallel | LoopKind::Unroll | LoopKind::Dot => within.runs *= trips,
         }
         self.block(&l.body, &within);
     }

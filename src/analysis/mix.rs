@@ -154,7 +154,7 @@ impl<'a> Counter<'_, 'a> {
         let trips = self.pieces.runs(l);
         match l.kind {
             LoopKind::Vector => self.block(&l.body, &Place { vector: Some((l.var, trips)), ..place.clone() }),
-            LoopKind::Unroll => {
+            LoopKind::Unroll | LoopKind::Dot => {
                 let mut inner = place.clone();
                 inner.unrolled.push((l.var, trips));
                 self.block(&l.body, &inner);

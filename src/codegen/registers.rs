@@ -131,7 +131,7 @@ fn binding(l: &Loop) -> Binding {
     match l.kind {
         _ if l.extent() == 1 && l.is_constant() => Binding::Constant,
         // of matrices: the elements that a thread holds, written out
-        LoopKind::Unroll | LoopKind::Matrix => Binding::Constant,
+        LoopKind::Unroll | LoopKind::Matrix | LoopKind::Dot => Binding::Constant,
         LoopKind::Vector => Binding::Lane(l.extent()),
         LoopKind::Serial | LoopKind::Parallel | LoopKind::Block | LoopKind::Thread | LoopKind::Warp => Binding::Dynamic,
     }

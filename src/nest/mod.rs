@@ -35,10 +35,19 @@
 //! warp for w in 0..4 { matrix for i in 0..16 { matrix for j in 0..8 { matrix for k in 0..8 { r[w, i, j] += s[16·w + i, k] * u[k, j] } } } }
 //! ```
 //!
+//! Dot products: CPUs multiply short numbers in twos (bf16) or fours (8 bits) and add the products to a wider
+//! sum, in every lane of a vector. A `Dot` loop is such a group of steps (see [`dot`]); what a vector takes
+//! lies side by side where the operands are packed in the order of the loops.
+//!
+//! ```text
+//! for k in 0..32 { vector for j in 0..16 { dot for q in 0..2 { r[j] += f32 a[i, 2·k + q] * f32 b[k, j, q] } } }
+//! ```
+//!
 //! Invariants (checked by the verifier): variables are bound where they are used; accesses stay inside their
 //! buffers; private buffers are written before they are read; iterations of a parallel loop write disjoint
 //! elements.
 
+pub mod dot;
 mod interpret;
 pub mod matrix;
 mod parse;
@@ -147,12 +156,15 @@ pub enum LoopKind {
     Warp,
     /// A side of a matrix that the threads of a warp hold and compute together, in [`matrix`]'s shapes.
     Matrix,
+    /// A few steps of a sum of products of short numbers, which one instruction takes: in [`dot`]'s shapes,
+    /// and the only loop that may stand inside of a vector loop.
+    Dot,
 }
 
 impl LoopKind {
-    pub const ALL: [LoopKind; 8] = {
-        use LoopKind::{Block, Matrix, Parallel, Serial, Thread, Unroll, Vector, Warp};
-        [Serial, Parallel, Vector, Unroll, Block, Thread, Warp, Matrix]
+    pub const ALL: [LoopKind; 9] = {
+        use LoopKind::{Block, Dot, Matrix, Parallel, Serial, Thread, Unroll, Vector, Warp};
+        [Serial, Parallel, Vector, Unroll, Block, Thread, Warp, Matrix, Dot]
     };
 
     /// The word in front of `for`; of a serial loop, there is none but `for`.
@@ -166,6 +178,7 @@ impl LoopKind {
             LoopKind::Thread => "thread",
             LoopKind::Warp => "warp",
             LoopKind::Matrix => "matrix",
+            LoopKind::Dot => "dot",
         }
     }
 

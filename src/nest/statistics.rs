@@ -76,7 +76,8 @@ impl Counter<'_> {
                 let size = self.block(body, runs.saturating_mul(extent));
                 match kind {
                     LoopKind::Unroll => size.saturating_mul(extent),
-                    LoopKind::Vector => size,
+                    // one instruction, where there is one
+                    LoopKind::Vector | LoopKind::Dot => size,
                     LoopKind::Serial
                     | LoopKind::Parallel
                     | LoopKind::Block

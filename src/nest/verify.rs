@@ -6,7 +6,8 @@
 //! | [`VerifyRule::FirstBound`] | the first bound of a loop is a constant |
 //! | [`VerifyRule::Bound`] | the others are sums of enclosing variables, quotients and remainders: nothing is gathered |
 //! | [`VerifyRule::VectorBound`] | a vector loop has one bound, at most the lanes given |
-//! | [`VerifyRule::VectorBody`] | it holds no loop |
+//! | [`VerifyRule::VectorBody`] | it holds no loop but a dot product's |
+//! | [`VerifyRule::DotShape`] | a dot loop is a sum of products of short numbers, in [`dot`]'s shapes |
 //! | [`VerifyRule::UnrollBound`] | an unrolled loop has one bound |
 //! | [`VerifyRule::NestedParallel`] | no parallel loop stands inside another |
 //! | [`VerifyRule::OutOfBounds`] | an access provably stays inside its buffer; only loads from inputs and constants may be gathered without proof |
@@ -30,7 +31,7 @@
 use thiserror::Error;
 
 use super::structure::{self, Flaw};
-use super::{Loop, LoopKind, Nest, Scope, Stmt, matrix};
+use super::{Loop, LoopKind, Nest, Scope, Stmt, dot, matrix};
 use crate::target::gpu::WARP;
 use crate::workload::prove::Facts;
 use crate::workload::{Atom, Expr, Index, Role, TensorId, Var};
@@ -48,6 +49,8 @@ pub enum VerifyRule {
     VectorBound { max_lanes: i64 },
     #[error("a loop inside of a vector loop")]
     VectorBody,
+    #[error("a dot loop must be a sum of products of short numbers, of as many steps as one instruction takes")]
+    DotShape,
     #[error("an unrolled loop must have one bound")]
     UnrollBound,
     #[error("a parallel loop inside of another that holds more, or that its bounds depend on")]
@@ -210,7 +213,7 @@ impl<'a> Verifier<'a> {
         if let Some(bound) = l.bounds.iter().find(|bound| bound.has_value()) {
             return Err(VerifyRule::Bound { bound: self.nest.show_index(bound) });
         }
-        if self.loops.iter().any(|outer| outer.kind == LoopKind::Vector) {
+        if self.loops.iter().any(|outer| outer.kind == LoopKind::Vector) && l.kind != LoopKind::Dot {
             return Err(VerifyRule::VectorBody);
         }
         match l.kind {
@@ -224,6 +227,7 @@ impl<'a> Verifier<'a> {
             LoopKind::Block => self.block_head(l),
             LoopKind::Thread | LoopKind::Warp => self.thread_head(l),
             LoopKind::Matrix => self.matrix_head(l),
+            LoopKind::Dot if !dot::is_product(self.nest, l) => Err(VerifyRule::DotShape),
             _ => Ok(()),
         }
     }
@@ -385,7 +389,7 @@ impl<'a> Verifier<'a> {
             LoopKind::Thread | LoopKind::Warp => scope != Scope::Register,
             // what a matrix's elements go to moves with both sides
             LoopKind::Matrix => self.nest.buffer(buffer).scope != Scope::Register,
-            LoopKind::Serial | LoopKind::Vector | LoopKind::Unroll => false,
+            LoopKind::Serial | LoopKind::Vector | LoopKind::Unroll | LoopKind::Dot => false,
         });
         for l in spread.filter(|l| l.extent() > 1 && !reducing.contains(&l.var)) {
             let moves = indices.iter().any(|index| self.facts.simplify(index).mentions(l.var));

@@ -1,5 +1,6 @@
 //! Compiled nests against interpreted ones, elementary functions against f64, and the thread pool.
 
+mod dots;
 mod integers;
 mod math;
 pub mod nests;

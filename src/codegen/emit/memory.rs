@@ -1,7 +1,7 @@
 //! Loads and stores in memory: single elements, rows of elements, and gathers.
 
 use inkwell::IntPredicate;
-use inkwell::types::BasicTypeEnum;
+use inkwell::types::{BasicTypeEnum, VectorType};
 use inkwell::values::{AsValueRef, BasicValue, CallSiteValue, InstructionValue, IntValue, PointerValue, VectorValue};
 
 use crate::codegen::abi::{DEVICE_ALIGNMENT, MAXIMAL_STRIDE, WORKSPACE_ALIGNMENT};
@@ -86,6 +86,36 @@ impl<'c> Emitter<'_, 'c> {
             }
         };
         self.loaded(raw, dtype)
+    }
+
+    /// A word that lies in a buffer of shorter numbers.
+    pub(super) fn load_word(
+        &mut self,
+        buffer: TensorId,
+        address: &Address<'c>,
+        word: BasicTypeEnum<'c>,
+    ) -> Result<Value<'c>> {
+        let pointer = self.safe_pointer(buffer, address.pointer)?;
+        let value = self.ir.builder.build_load(word, pointer, "")?;
+        self.annotate_value(buffer, value, address.alignment)?;
+        Ok(value)
+    }
+
+    /// Such words that follow one another, one for each lane.
+    pub(super) fn load_words(
+        &mut self,
+        buffer: TensorId,
+        address: &Address<'c>,
+        words: VectorType<'c>,
+    ) -> Result<Value<'c>> {
+        match self.active_lanes()? {
+            None => {
+                let value = self.ir.builder.build_load(words, address.pointer, "")?;
+                self.annotate_value(buffer, value, address.alignment)?;
+                Ok(value)
+            }
+            Some(mask) => self.load_row(buffer, address.pointer, mask, words),
+        }
     }
 
     pub(super) fn store(&mut self, buffer: TensorId, indices: &[Index], value: Value<'c>) -> Result<()> {

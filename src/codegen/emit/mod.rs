@@ -7,6 +7,7 @@
 //! broadcast where both meet. Conditions that depend on it become masks.
 
 mod copies;
+mod dot;
 mod double;
 mod expression;
 mod half;

@@ -5,13 +5,18 @@ use inkwell::types::{BasicTypeEnum, VectorType};
 use inkwell::values::PointerValue;
 
 use crate::codegen::emit::Emitter;
-use crate::codegen::emit::ir::{Value, shaped};
+use crate::codegen::emit::ir::{Element, Value, shaped};
 use crate::codegen::emit::memory::register_element;
 use crate::codegen::error::CodegenError;
 use crate::codegen::registers::Slots;
-use crate::workload::{Index, TensorId};
+use crate::workload::{DType, Index, TensorId};
 
 type Result<T> = std::result::Result<T, CodegenError>;
+
+/// What a slot holds: sums of 32 bits are no longer than they have to be, since registers are few.
+fn slot_element(dtype: DType) -> Element {
+    if dtype == DType::I32 { Element::I32 } else { register_element(dtype) }
+}
 
 /// A part of a register buffer.
 struct Place<'c> {
@@ -23,6 +28,12 @@ struct Place<'c> {
 
 impl<'c> Emitter<'_, 'c> {
     pub(super) fn load_slot(&mut self, buffer: TensorId, slots: Slots, indices: &[Index]) -> Result<Value<'c>> {
+        let value = self.load_place(buffer, slots, indices)?;
+        self.convert(value, register_element(self.shared.nest.buffer(buffer).dtype))
+    }
+
+    /// As it is in the slot.
+    fn load_place(&mut self, buffer: TensorId, slots: Slots, indices: &[Index]) -> Result<Value<'c>> {
         let place = self.slot(buffer, slots, indices)?;
         let slot = self.ir.builder.build_load(place.slot_type, place.pointer, "")?;
         let Value::VectorValue(vector) = slot else { return Ok(slot) };
@@ -50,6 +61,7 @@ impl<'c> Emitter<'_, 'c> {
         indices: &[Index],
         value: Value<'c>,
     ) -> Result<()> {
+        let value = self.convert(value, slot_element(self.shared.nest.buffer(buffer).dtype))?;
         let place = self.slot(buffer, slots, indices)?;
         let width = match place.slot_type {
             BasicTypeEnum::VectorType(vector) => vector.get_size(),
@@ -118,7 +130,7 @@ impl<'c> Emitter<'_, 'c> {
 
     fn slot(&mut self, buffer: TensorId, slots: Slots, indices: &[Index]) -> Result<Place<'c>> {
         let found = self.shared.nest.buffer(buffer);
-        let (shape, scalar) = (found.shape.clone(), self.ir.scalar_type(register_element(found.dtype)));
+        let (shape, scalar) = (found.shape.clone(), self.ir.scalar_type(slot_element(found.dtype)));
         let name = found.name.clone();
         let mut number = 0;
         let mut element = None;

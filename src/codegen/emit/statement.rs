@@ -67,6 +67,7 @@ impl<'c> Emitter<'_, 'c> {
             LoopKind::Thread => self.phase(l),
             LoopKind::Warp => Err(CodegenError::Malformed("a warp loop that was not dealt out".into())),
             LoopKind::Matrix => self.matrix_product(l),
+            LoopKind::Dot => self.dot_product(l),
             LoopKind::Unroll => self.unrolled_loop(l, extent),
             LoopKind::Serial if extent == 1 => self.single_iteration(l, 0),
             LoopKind::Serial => {
@@ -95,6 +96,11 @@ impl<'c> Emitter<'_, 'c> {
             self.single_iteration(l, i)?;
         }
         Ok(())
+    }
+
+    /// All iterations, one after the other.
+    pub(super) fn written_out(&mut self, l: &Loop) -> Result<()> {
+        (0..l.extent()).try_for_each(|i| self.single_iteration(l, i))
     }
 
     /// The iteration `i`, behind a check of the bounds that are not constant.

@@ -209,7 +209,7 @@ impl<'a> Machine<'a> {
         for value in 0..count {
             let iteration = |number| Some(Iteration { first, current: number });
             match kind {
-                LoopKind::Serial | LoopKind::Unroll | LoopKind::Matrix => {}
+                LoopKind::Serial | LoopKind::Unroll | LoopKind::Matrix | LoopKind::Dot => {}
                 LoopKind::Parallel => {
                     self.iterations += 1;
                     self.around = Around { thread: iteration(self.iterations), ..Around::default() };

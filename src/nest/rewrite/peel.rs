@@ -279,7 +279,8 @@ impl Peeling<'_> {
             | LoopKind::Block
             | LoopKind::Thread
             | LoopKind::Warp
-            | LoopKind::Matrix => false,
+            | LoopKind::Matrix
+            | LoopKind::Dot => false,
         };
         if !splittable {
             l.body = vec![when(tile, i64::MAX, l.body), when(1, tile, tail)];

@@ -14,7 +14,7 @@ impl Display for Schedule {
 }
 
 /// The verbs by which loops are marked.
-pub(super) const MARKS: [(&str, LoopKind); 8] = [
+pub(super) const MARKS: [(&str, LoopKind); 9] = [
     ("serial", LoopKind::Serial),
     ("parallel", LoopKind::Parallel),
     ("vectorize", LoopKind::Vector),
@@ -23,6 +23,7 @@ pub(super) const MARKS: [(&str, LoopKind); 8] = [
     ("thread", LoopKind::Thread),
     ("warp", LoopKind::Warp),
     ("matrix", LoopKind::Matrix),
+    ("dot", LoopKind::Dot),
 ];
 
 /// Steps without arguments.
