@@ -6,8 +6,8 @@ use inkwell::types::BasicTypeEnum;
 use crate::codegen::emit::ir::{Element, Value, vector_type};
 use crate::codegen::emit::{Binding, Emitter, Processor};
 use crate::codegen::error::CodegenError;
-use crate::nest::dot::{self, Operand, Product};
 use crate::nest::Loop;
+use crate::nest::dot::{self, Operand, Product};
 use crate::target::{Architecture, Cpu};
 use crate::workload::{DType, Interval};
 
@@ -67,8 +67,7 @@ impl<'c> Emitter<'_, 'c> {
         {
             let types = product.operands.map(|operand| operand.dtype);
             let groups = product.operands.map(|operand| self.group(&operand, l));
-            if let (Some(instruction), [Some(first), Some(second)]) =
-                (instruction(target, types, lanes.width), groups)
+            if let (Some(instruction), [Some(first), Some(second)]) = (instruction(target, types, lanes.width), groups)
                 && self.moves_in_lanes(&product)
             {
                 return self.dot_instruction(&product, l, &instruction, [first, second]);

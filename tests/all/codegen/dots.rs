@@ -179,7 +179,9 @@ fn processors_with_instructions_for_dot_products_are_given_them() {
         let all = ["vdpbf16ps", "vpdpbusd", "bfdot", "udot", "sdot", "usdot"];
         let found: Vec<&str> = all.into_iter().filter(|name| assembly.contains(&format!("\t{name}\t"))).collect();
         let found: Vec<&str> = if found.is_empty() {
-            all.into_iter().filter(|name| assembly.lines().any(|line| line.trim().starts_with(&format!("{name} ")))).collect()
+            all.into_iter()
+                .filter(|name| assembly.lines().any(|line| line.trim().starts_with(&format!("{name} "))))
+                .collect()
         } else {
             found
         };
