@@ -8,7 +8,7 @@ pub mod cpu;
 mod detect;
 pub mod gpu;
 
-pub use architecture::Architecture;
+pub use architecture::{Architecture, Dot};
 pub use cpu::{Cpu, Level};
 pub use gpu::Gpu;
 

@@ -5,6 +5,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::TargetError;
+use crate::dtype::DType;
 
 /// The instruction set that kernels are written for.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
@@ -30,6 +31,21 @@ enum Needs {
     AnyOf(&'static [&'static str]),
 }
 
+/// An instruction that adds products of short numbers to lanes of 32 bits: of two bf16 each, or of four
+/// bytes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Dot {
+    /// Types of the operands, in the order in which it takes them.
+    pub operands: [DType; 2],
+    pub lanes: u32,
+    /// Features that a machine needs to have it, all of them.
+    needs: &'static [&'static str],
+    /// LLVM's name of it.
+    pub intrinsic: &'static str,
+    /// Whether LLVM wants the types of the sum and of the operands beside the name.
+    pub is_overloaded: bool,
+}
+
 struct Row {
     /// As target files and Rust spell it.
     name: &'static str,
@@ -47,10 +63,19 @@ struct Row {
     rounding: Needs,
     /// Instructions to and from f16.
     halves: Needs,
+    /// The first that fits is taken.
+    dots: &'static [Dot],
     /// The instruction that ends a function in another.
     jump: &'static str,
     /// What starts a comment of LLVM's assembly.
     comment: &'static str,
+}
+
+const BF16S: [DType; 2] = [DType::BF16, DType::BF16];
+const BYTES: [DType; 2] = [DType::U8, DType::I8];
+
+const fn x86(operands: [DType; 2], lanes: u32, needs: &'static [&'static str], intrinsic: &'static str) -> Dot {
+    Dot { operands, lanes, needs, intrinsic, is_overloaded: false }
 }
 
 const X86_64: Row = Row {
@@ -86,9 +111,23 @@ const X86_64: Row = Row {
     operand_registers: 4,
     rounding: Needs::AnyOf(&["sse4.1", "avx", "avx2", "avx512f"]),
     halves: Needs::AnyOf(&["f16c"]),
+    dots: &[
+        x86(BF16S, 16, &["avx512bf16"], "llvm.x86.avx512bf16.dpbf16ps.512"),
+        x86(BF16S, 8, &["avx512bf16", "avx512vl"], "llvm.x86.avx512bf16.dpbf16ps.256"),
+        x86(BF16S, 4, &["avx512bf16", "avx512vl"], "llvm.x86.avx512bf16.dpbf16ps.128"),
+        x86(BYTES, 16, &["avx512vnni"], "llvm.x86.avx512.vpdpbusd.512"),
+        x86(BYTES, 8, &["avx512vnni", "avx512vl"], "llvm.x86.avx512.vpdpbusd.256"),
+        x86(BYTES, 8, &["avxvnni"], "llvm.x86.avx512.vpdpbusd.256"),
+        x86(BYTES, 4, &["avx512vnni", "avx512vl"], "llvm.x86.avx512.vpdpbusd.128"),
+        x86(BYTES, 4, &["avxvnni"], "llvm.x86.avx512.vpdpbusd.128"),
+    ],
     jump: "jmp",
     comment: "#",
 };
+
+const fn neon(operands: [DType; 2], needs: &'static [&'static str], intrinsic: &'static str) -> Dot {
+    Dot { operands, lanes: 4, needs, intrinsic, is_overloaded: true }
+}
 
 const AARCH64: Row = Row {
     name: "aarch64",
@@ -103,6 +142,12 @@ const AARCH64: Row = Row {
     operand_registers: 6,
     rounding: Needs::Nothing,
     halves: Needs::Nothing,
+    dots: &[
+        neon(BF16S, &["bf16"], "llvm.aarch64.neon.bfdot"),
+        neon([DType::U8, DType::U8], &["dotprod"], "llvm.aarch64.neon.udot"),
+        neon([DType::I8, DType::I8], &["dotprod"], "llvm.aarch64.neon.sdot"),
+        neon(BYTES, &["i8mm"], "llvm.aarch64.neon.usdot"),
+    ],
     jump: "b",
     comment: "//",
 };
@@ -125,6 +170,19 @@ impl Architecture {
         let here = std::env::consts::ARCH;
         let known = Architecture::ALL.into_iter().find(|architecture| architecture.name() == here);
         known.ok_or_else(|| TargetError::Architecture(here.to_string()))
+    }
+
+    /// The instruction for products of short numbers in so many lanes, and whether its operands are
+    /// exchanged; `None` where a machine has none.
+    pub fn dot(self, operands: [DType; 2], lanes: u32, has: &dyn Fn(&str) -> bool) -> Option<(Dot, bool)> {
+        let [first, second] = operands;
+        let find = |wanted: [DType; 2]| {
+            let fits =
+                |dot: &&Dot| dot.operands == wanted && dot.lanes == lanes && dot.needs.iter().all(|name| has(name));
+            self.row().dots.iter().find(fits).copied()
+        };
+        let exchanged = || find([second, first]).map(|dot| (dot, true));
+        find(operands).map(|dot| (dot, false)).or_else(exchanged)
     }
 
     /// As target files and Rust spell it.

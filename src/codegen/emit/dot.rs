@@ -8,54 +8,10 @@ use crate::codegen::emit::{Binding, Emitter, Processor};
 use crate::codegen::error::CodegenError;
 use crate::nest::Loop;
 use crate::nest::dot::{self, Operand, Product};
-use crate::target::{Architecture, Cpu};
+use crate::target::Dot;
 use crate::workload::{DType, Interval};
 
 type Result<T> = std::result::Result<T, CodegenError>;
-
-/// An instruction for dot products: LLVM's name of it, whether that takes the types of its result and its
-/// operands, and whether its operands are exchanged.
-struct Instruction {
-    name: &'static str,
-    is_overloaded: bool,
-    is_exchanged: bool,
-}
-
-/// The instruction for operands of such types, with so many lanes of 32 bits.
-fn instruction(target: &Cpu, operands: [DType; 2], lanes: u32) -> Option<Instruction> {
-    let has = |name: &str| target.has_feature(name);
-    let x86 = |name| Some(Instruction { name, is_overloaded: false, is_exchanged: false });
-    let exchanged = |found: Option<Instruction>| found.map(|found| Instruction { is_exchanged: true, ..found });
-    match (target.architecture, operands, lanes) {
-        (Architecture::X86_64, [DType::BF16, DType::BF16], _) if has("avx512bf16") => match lanes {
-            16 => x86("llvm.x86.avx512bf16.dpbf16ps.512"),
-            8 if has("avx512vl") => x86("llvm.x86.avx512bf16.dpbf16ps.256"),
-            4 if has("avx512vl") => x86("llvm.x86.avx512bf16.dpbf16ps.128"),
-            _ => None,
-        },
-        (Architecture::X86_64, [DType::U8, DType::I8], _) => match lanes {
-            16 if has("avx512vnni") => x86("llvm.x86.avx512.vpdpbusd.512"),
-            8 if has("avxvnni") || has("avx512vnni") && has("avx512vl") => x86("llvm.x86.avx512.vpdpbusd.256"),
-            4 if has("avxvnni") || has("avx512vnni") && has("avx512vl") => x86("llvm.x86.avx512.vpdpbusd.128"),
-            _ => None,
-        },
-        (Architecture::X86_64, [DType::I8, DType::U8], _) => {
-            exchanged(instruction(target, [DType::U8, DType::I8], lanes))
-        }
-        (Architecture::Aarch64, _, 4) => {
-            let neon = |name| Some(Instruction { name, is_overloaded: true, is_exchanged: false });
-            match operands {
-                [DType::BF16, DType::BF16] if has("bf16") => neon("llvm.aarch64.neon.bfdot"),
-                [DType::U8, DType::U8] if has("dotprod") => neon("llvm.aarch64.neon.udot"),
-                [DType::I8, DType::I8] if has("dotprod") => neon("llvm.aarch64.neon.sdot"),
-                [DType::U8, DType::I8] if has("i8mm") => neon("llvm.aarch64.neon.usdot"),
-                [DType::I8, DType::U8] if has("i8mm") => exchanged(neon("llvm.aarch64.neon.usdot")),
-                _ => None,
-            }
-        }
-        _ => None,
-    }
-}
 
 impl<'c> Emitter<'_, 'c> {
     /// One instruction where the processor has it and the operands lie as it takes them; otherwise the steps
@@ -67,10 +23,11 @@ impl<'c> Emitter<'_, 'c> {
         {
             let types = product.operands.map(|operand| operand.dtype);
             let groups = product.operands.map(|operand| self.group(&operand, l));
-            if let (Some(instruction), [Some(first), Some(second)]) = (instruction(target, types, lanes.width), groups)
+            let found = target.architecture.dot(types, lanes.width, &|name| target.has_feature(name));
+            if let (Some(instruction), [Some(first), Some(second)]) = (found, groups)
                 && self.moves_in_lanes(&product)
             {
-                return self.dot_instruction(&product, l, &instruction, [first, second]);
+                return self.dot_instruction(&product, l, instruction, [first, second]);
             }
         }
         self.written_out(l)
@@ -100,7 +57,7 @@ impl<'c> Emitter<'_, 'c> {
         &mut self,
         product: &Product<'_>,
         l: &Loop,
-        instruction: &Instruction,
+        (instruction, is_exchanged): (Dot, bool),
         groups: [Group; 2],
     ) -> Result<()> {
         self.bind(l.var, Binding::Constant(0), Interval::point(0))?;
@@ -109,7 +66,7 @@ impl<'c> Emitter<'_, 'c> {
             operands.push(self.load_group(operand, group)?);
         }
         self.unbind(l.var);
-        if instruction.is_exchanged {
+        if is_exchanged {
             operands.reverse();
         }
         let sum = self.load(product.buffer, product.indices)?;
@@ -119,8 +76,8 @@ impl<'c> Emitter<'_, 'c> {
             true => vec![sum.get_type(), self.short_type(product.operands[0].dtype, sum)?],
             false => Vec::new(),
         };
-        let missing = || CodegenError::Internal(format!("LLVM has no {}", instruction.name));
-        let function = Intrinsic::find(instruction.name)
+        let missing = || CodegenError::Internal(format!("LLVM has no {}", instruction.intrinsic));
+        let function = Intrinsic::find(instruction.intrinsic)
             .and_then(|found| found.get_declaration(self.shared.module, &overload))
             .ok_or_else(missing)?;
         let mut arguments = vec![sum];
@@ -128,7 +85,7 @@ impl<'c> Emitter<'_, 'c> {
             let wanted = BasicTypeEnum::try_from(wanted).map_err(|()| missing())?;
             arguments.push(self.ir.builder.build_bit_cast(operand, wanted, "")?);
         }
-        let new = self.ir.intrinsic(self.shared.module, instruction.name, &overload, &arguments)?;
+        let new = self.ir.intrinsic(self.shared.module, instruction.intrinsic, &overload, &arguments)?;
         self.store(product.buffer, product.indices, new)
     }
 
