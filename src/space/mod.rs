@@ -64,7 +64,7 @@ pub use access::{Access, accesses};
 pub use schedule::{Defect, LoopName, Schedule, Step};
 pub use trace::{Choice, Decision, ParseError, Policy, Reason, Stale, Stop, Tape, Trace, Word, Words};
 pub use version::{InvalidVersion, Reader, SpaceVersion, Unreadable};
-pub use view::{Axis, AxisLoops, Fetch, Group, MmaTile, Row, View};
+pub use view::{Axis, AxisLoops, DotSteps, Fetch, Group, MmaTile, Row, View};
 
 use std::borrow::Cow;
 
@@ -81,9 +81,9 @@ pub trait Rule<M>: Send + Sync {
     /// Raised whenever the rule's decisions, or what follows from them, change.
     fn version(&self) -> u32;
 
-    /// Whether the rule is additive: with the default of each of its decisions, programs are what they are
-    /// without the rule, and all other rules ask and offer the same. What was written before there was the
-    /// rule stays readable then; see [`Reader`].
+    /// Whether the rule is additive: with the default of each of its decisions (or the answer that
+    /// [`Tape::choose_since`] names), programs are what they are without the rule, and all other rules ask
+    /// and offer the same. What was written before there was the rule stays readable then; see [`Reader`].
     fn absent_is_default(&self) -> bool {
         false
     }

@@ -161,6 +161,9 @@ pub struct Decision {
     pub candidates: Vec<Words>,
     /// The position of the candidate that the rule itself would take, unmeasured.
     pub default: usize,
+    /// The position of the candidate that gives the program that was written before there was the rule; only
+    /// of an additive rule does it mean anything.
+    pub before: usize,
     /// The number of the rule that asks, in the order of the space's rules for this kind of machine.
     pub rule: usize,
 }
@@ -245,6 +248,21 @@ impl<'a> Tape<'a> {
     /// [`Stop::Choose`] where the prefix has run out, [`Stop::Stale`] where it decides something else,
     /// [`Stop::DeadEnd`] where there is no candidate.
     pub fn choose(&mut self, site: Words, candidates: Vec<Words>, default: usize) -> Result<Words, Stop> {
+        self.choose_since(site, candidates, default, default)
+    }
+
+    /// The same for a decision of an additive rule whose default is another answer than `before`, which gives
+    /// the program that was written before there was the rule.
+    ///
+    /// # Errors
+    /// As [`Tape::choose`].
+    pub fn choose_since(
+        &mut self,
+        site: Words,
+        candidates: Vec<Words>,
+        default: usize,
+        before: usize,
+    ) -> Result<Words, Stop> {
         debug_assert!(candidates.iter().collect::<std::collections::BTreeSet<_>>().len() == candidates.len());
         match candidates.as_slice() {
             [] => return Err(Reason(format!("nothing fits `{site}`")).into()),
@@ -254,7 +272,7 @@ impl<'a> Tape<'a> {
         }
         match &mut self.mode {
             Mode::Drive(policy, taken) => {
-                let decision = Decision { site: site.clone(), candidates, default, rule: self.rule };
+                let decision = Decision { site: site.clone(), candidates, default, before, rule: self.rule };
                 let at = policy.pick(&decision).min(decision.candidates.len() - 1);
                 let value = decision.candidates.into_iter().nth(at).unwrap_or_default();
                 taken.0.push(Choice { site, value: value.clone() });
@@ -263,7 +281,7 @@ impl<'a> Tape<'a> {
             Mode::Replay(prefix, next) => {
                 let at = *next;
                 let Some(choice) = prefix.0.get(at) else {
-                    return Err(Stop::Choose(Decision { site, candidates, default, rule: self.rule }));
+                    return Err(Stop::Choose(Decision { site, candidates, default, before, rule: self.rule }));
                 };
                 if choice.site != site {
                     return Err(Stop::Stale(Stale::Site { at, expected: site, found: choice.site.clone() }));

@@ -196,9 +196,9 @@ impl Reader<'_> {
         !self.absent.get(decision.rule).copied().unwrap_or(false)
     }
 
-    /// The trace as this space writes it: decisions of rules that the version lacks are added, with their
-    /// defaults; all others stay. An unfinished trace stays unfinished, one of the space's own version comes
-    /// back unchecked.
+    /// The trace as this space writes it: decisions of rules that the version lacks are added, with the
+    /// answers that give the programs of before; all others stay. An unfinished trace stays unfinished, one
+    /// of the space's own version comes back unchecked.
     ///
     /// # Errors
     /// [`Stale`] where another decision of the trace is not what this space asks for or offers.
@@ -279,7 +279,7 @@ impl Policy for Following<'_> {
             return decision.default;
         }
         let is_absent = self.absent.get(decision.rule).copied().unwrap_or(false);
-        let answer = if is_absent { Some(decision.default) } else { self.follow(decision) };
+        let answer = if is_absent { Some(decision.before) } else { self.follow(decision) };
         match answer {
             Some(_) => self.rules.push(decision.rule),
             // the rest is asked for, and forgotten

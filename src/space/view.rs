@@ -71,6 +71,8 @@ pub struct Group {
     pub innermost: Option<usize>,
     /// Where the results of the reduction are in registers: inside of this loop.
     pub at: Option<LoopName>,
+    /// On a CPU: steps of the reduction that one instruction takes together.
+    pub dot: Option<DotSteps>,
     /// On a GPU: how warps compute it as products of matrices.
     pub matrix: Option<MmaTile>,
     /// On a GPU: operands that are copied into shared memory.
@@ -109,6 +111,15 @@ pub struct AxisLoops {
     pub inner: LoopName,
     pub threads: Vec<LoopName>,
     pub tile: LoopName,
+}
+
+/// Steps of a sum of products of short numbers that one instruction takes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct DotSteps {
+    /// Position in [`Group::axes`] of the axis that they are steps of; its extent counts groups of them.
+    pub axis: usize,
+    /// Of a group.
+    pub steps: i64,
 }
 
 /// The products of matrices that warps compute: positions in [`Group::axes`].
@@ -233,6 +244,7 @@ impl Group {
             outer_order: Vec::new(),
             innermost: None,
             at: None,
+            dot: None,
             matrix: None,
             fetches: Vec::new(),
         }
@@ -360,6 +372,7 @@ impl<'a, M> View<'a, M> {
                 self.groups.retain(|g| g.stage != *stage);
             }
             Step::Split { over, by, into } => self.split(over, *by, into),
+            Step::Group { over, by, into } => self.group(over, *by, &into[0]),
             Step::Tile { over, by, into } => self.tile(over, by, into),
             Step::Fuse { outer, inner, .. } => self.fuse(outer, inner),
             Step::Join { loops } => self.join(loops),
@@ -415,6 +428,20 @@ impl<'a, M> View<'a, M> {
                 }
                 _ => {}
             }
+        }
+    }
+
+    /// Groups of steps out of a whole axis.
+    fn group(&mut self, over: &LoopName, steps: i64, outer: &LoopName) {
+        for group in &mut self.groups {
+            let found = group.axes.iter().position(|axis| axis.loops.is_none() && axis.whole == *over);
+            let Some(at) = found else { continue };
+            let axis = &mut group.axes[at];
+            let groups = |extent: i64| (extent + steps - 1) / steps;
+            axis.extent = groups(axis.extent);
+            axis.usual = Usual { typical: groups(axis.usual.typical), most: groups(axis.usual.most) };
+            axis.whole = outer.clone();
+            group.dot = Some(DotSteps { axis: at, steps });
         }
     }
 

@@ -188,6 +188,30 @@ impl Nest {
         Ok(self)
     }
 
+    /// Makes groups of steps out of a loop, which one instruction takes, inside of all other loops: a
+    /// [`LoopKind::Dot`] loop.
+    ///
+    /// ```text
+    /// for k in 0..64 { for l { S } }   =>   for ko in 0..32 { for l { dot for ki in 0..2 { S } } }
+    /// ```
+    ///
+    /// # Errors
+    /// [`Refusal::NoLoop`], and what [`Nest::split`] and [`Nest::reorder`] refuse.
+    pub fn group(self, var: Var, by: i64) -> Result<(Nest, Var, Var), Refusal> {
+        let (mut nest, outer, inner) = self.split(var, by)?;
+        let mut l = find_loop(&nest.body, inner).ok_or(Refusal::NoLoop(inner))?;
+        let mut order = Vec::new();
+        while let [Stmt::Loop(next)] = l.body.as_slice() {
+            order.push(next.var);
+            l = next;
+        }
+        if !order.is_empty() {
+            order.push(inner);
+            nest = nest.reorder(&order)?;
+        }
+        Ok((nest.set_kind(inner, LoopKind::Dot)?, outer, inner))
+    }
+
     /// Whether a loop runs equally often in all iterations of the loops around it.
     pub(super) fn is_independent(&self, l: &Loop) -> bool {
         l.bounds.iter().all(|bound| !bound.has_value() && !bound.any_var(&|var| !self.is_parameter(var)))

@@ -10,6 +10,7 @@
 //! step to the last.
 
 mod algorithm;
+mod dot;
 mod order;
 mod packing;
 mod parallel;
@@ -25,6 +26,7 @@ pub(super) fn machine() -> Machine<Cpu> {
             Box::new(algorithm::Algorithm),
             Box::new(epilogue::Epilogue),
             Box::new(rows::Rows),
+            Box::new(dot::Dot),
             Box::new(tile::Tile),
             Box::new(order::Order),
             Box::new(packing::Pack),

@@ -78,7 +78,8 @@ fn pack(group: &Group, (tensor, which): (TensorId, usize), level: Level, layout:
     let last = outer.next_back().or(group.at.as_ref())?.clone();
     // weights stay as short as they are, since they are read from memory once; what is copied for a block is
     // read from a cache often
-    let content = if level == Level::Setup { Content::Own } else { Content::Converted };
+    let stays_short = level == Level::Setup || group.dot.is_some();
+    let content = if stays_short { Content::Own } else { Content::Converted };
     let level = match level {
         Level::Setup => schedule::Level::Setup,
         Level::Before => schedule::Level::Before,
@@ -152,6 +153,16 @@ fn default_option(workload: &Workload, group: &Group, access: &Access, options: 
     let spatial = group.positions(false);
     if spatial.iter().all(|at| touches(access, group, *at)) {
         return 0;
+    }
+    // an instruction takes the steps of a lane side by side
+    if let Some(dot) = &group.dot {
+        let in_lanes = group.vector.is_some_and(|at| touches(access, group, at));
+        let is_near = access.stride(workload, Var(group.axes[dot.axis].position as u32)) == Some(1);
+        return match (in_lanes, is_near) {
+            (true, _) => find((Level::Outer, Layout::Panel)).unwrap_or(0),
+            (false, true) => 0,
+            (false, false) => find((Level::Before, Layout::Panel)).unwrap_or(0),
+        };
     }
     let stride = |at: usize| access.stride(workload, Var(group.axes[at].position as u32));
     let vector = group.vector.filter(|at| !group.axes[*at].reduction);

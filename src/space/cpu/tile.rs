@@ -116,7 +116,9 @@ fn vector(
     reads: &[Access],
     tape: &mut Tape<'_>,
 ) -> Result<(), Stop> {
-    let candidates: Vec<usize> = (0..group.axes.len()).filter(|at| group.axes[*at].extent > 1).collect();
+    // what one instruction adds up of a reduction, it does for results in lanes
+    let may_run = |at: &usize| group.axes[*at].extent > 1 && !(group.dot.is_some() && group.axes[*at].reduction);
+    let candidates: Vec<usize> = (0..group.axes.len()).filter(may_run).collect();
     if candidates.is_empty() {
         return Ok(());
     }

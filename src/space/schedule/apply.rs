@@ -104,7 +104,9 @@ impl Program {
                 }
                 self.epilogues.push((*stage, *of));
             }
-            Step::Split { .. } | Step::Tile { .. } | Step::Fuse { .. } | Step::Enclose { .. } => self.shape(step)?,
+            Step::Split { .. } | Step::Group { .. } | Step::Tile { .. } | Step::Fuse { .. } | Step::Enclose { .. } => {
+                self.shape(step)?
+            }
             Step::Reorder { order } => {
                 let order = self.vars(order)?;
                 self.nest = self.take().reorder(&order)?;
@@ -157,6 +159,12 @@ impl Program {
             Step::Split { over, by, into } => {
                 let var = self.var(over)?;
                 let (nest, outer, inner) = self.take().split(var, positive(*by)?)?;
+                self.nest = nest;
+                self.named(into, &[outer, inner])
+            }
+            Step::Group { over, by, into } => {
+                let var = self.var(over)?;
+                let (nest, outer, inner) = self.take().group(var, positive(*by)?)?;
                 self.nest = nest;
                 self.named(into, &[outer, inner])
             }

@@ -22,11 +22,12 @@ pub enum ScheduleError {
 }
 
 /// The verbs of all steps.
-pub const VERBS: [&str; 32] = [
+pub const VERBS: [&str; 33] = [
     "winograd",
     "split_reduction",
     "epilogue",
     "split",
+    "group",
     "tile",
     "fuse",
     "enclose",
@@ -217,6 +218,13 @@ impl<'a> Words<'a> {
                 let by = self.number()?;
                 self.keyword("into")?;
                 Step::Split { over, by, into: [self.name()?, self.name()?] }
+            }
+            "group" => {
+                let over = self.name()?;
+                self.keyword("by")?;
+                let by = self.number()?;
+                self.keyword("into")?;
+                Step::Group { over, by, into: [self.name()?, self.name()?] }
             }
             "tile" => {
                 let over = self.name()?;

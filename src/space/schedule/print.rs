@@ -14,7 +14,7 @@ impl Display for Schedule {
 }
 
 /// The verbs by which loops are marked.
-pub(super) const MARKS: [(&str, LoopKind); 9] = [
+pub(super) const MARKS: [(&str, LoopKind); 8] = [
     ("serial", LoopKind::Serial),
     ("parallel", LoopKind::Parallel),
     ("vectorize", LoopKind::Vector),
@@ -23,7 +23,6 @@ pub(super) const MARKS: [(&str, LoopKind); 9] = [
     ("thread", LoopKind::Thread),
     ("warp", LoopKind::Warp),
     ("matrix", LoopKind::Matrix),
-    ("dot", LoopKind::Dot),
 ];
 
 /// Steps without arguments.
@@ -47,6 +46,10 @@ impl Display for Step {
             Step::Epilogue { stage, of } => write!(f, "epilogue s{stage} of s{of}"),
             Step::Split { over, by, into } => {
                 write!(f, "split {over} by {by} into ")?;
+                joined(f, into)
+            }
+            Step::Group { over, by, into } => {
+                write!(f, "group {over} by {by} into ")?;
                 joined(f, into)
             }
             Step::Tile { over, by, into } => {

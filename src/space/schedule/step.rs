@@ -127,6 +127,9 @@ pub enum Step {
     Epilogue { stage: usize, of: usize },
     /// `split s0b by 16 into s0bo s0bi`. [`crate::nest::Nest::split`].
     Split { over: LoopName, by: i64, into: [LoopName; 2] },
+    /// `group s0c by 2 into s0co s0ci`: steps of a sum of products that one instruction takes.
+    /// [`crate::nest::Nest::group`].
+    Group { over: LoopName, by: i64, into: [LoopName; 2] },
     /// `tile s0b by 2 16 4 into s0bo s0b1 s0b2 s0b3`. [`crate::nest::Nest::tile`].
     Tile { over: LoopName, by: Vec<i64>, into: Vec<LoopName> },
     /// `fuse s0a s0b into s0as0b`. [`crate::nest::Nest::fuse`].
@@ -217,6 +220,11 @@ impl Step {
     pub fn split(over: &LoopName, by: i64) -> (Step, LoopName, LoopName) {
         let (outer, inner) = (over.outer(), over.inner());
         (Step::Split { over: over.clone(), by, into: [outer.clone(), inner.clone()] }, outer, inner)
+    }
+
+    /// Makes groups of steps.
+    pub fn group(over: &LoopName, by: i64) -> Step {
+        Step::Group { over: over.clone(), by, into: [over.outer(), over.inner()] }
     }
 
     /// Makes one loop of two.

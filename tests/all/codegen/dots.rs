@@ -1,12 +1,17 @@
 //! Dot products of short numbers, compiled against interpreted: by instructions, and written out where there
 //! are none.
 
+use std::io::Write;
+
 use half::bf16;
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use tilescribe::codegen;
+use tilescribe::measure::{Bench, OracleCache, Workbench};
 use tilescribe::nest::{Nest, interpret, verify};
-use tilescribe::target::{Architecture, Cpu};
+use tilescribe::propose::{History, Proposer, Random};
+use tilescribe::space::{Decision, Next, Policy, Space, Untuned};
+use tilescribe::target::{Architecture, Cpu, Kind, Task};
 use tilescribe::workload::DType;
 
 use super::{floats, run_compiled, target};
@@ -204,5 +209,73 @@ fn what_is_no_dot_product_is_refused() {
         let changed: Nest = text.replace(from, to).parse().unwrap();
         let error = verify(&changed, 16).unwrap_err().to_string();
         assert!(error.contains("dot loop") || error.contains("may leave"), "{to}: {error}");
+    }
+}
+
+#[test]
+fn programs_with_dot_products_pass_the_gate() {
+    let (space, target) = (Space::standard(), target());
+    let has = |name: &str| target.has_feature(name);
+    for (types, text) in [
+        (
+            PAIRS[0],
+            "const t0 bf16 64 48\ninput t1 bf16 20 64\nout t2 20 48 sum 64 mul cast f32 t0 c b cast f32 t1 a c\n",
+        ),
+        (
+            PAIRS[1],
+            "const t0 i8 64 48\ninput t1 u8 20 64\nout t2 i32 20 48 sum 64 mul cast i32 t0 c b cast i32 t1 a c\n",
+        ),
+    ] {
+        if target.architecture.dot(types, u32::try_from(target.lanes()).unwrap(), &has).is_none() {
+            let _ = writeln!(std::io::stderr(), "not run: this processor has no dot products of {types:?}");
+            continue;
+        }
+        let task = Task { workload: text.parse().unwrap(), target: target.clone().into() };
+        let (untuned, nest) = space.drive(&task, &mut Untuned);
+        assert!(nest.unwrap().to_string().contains("dot for "), "{untuned}");
+        let expected = OracleCache::default().expected(&task.workload, 1).unwrap();
+        let mut bench = Workbench::new(task.clone(), expected).unwrap();
+        let drawn = Random::new(&space, 3).propose(&task, &History::default(), 40).unwrap().candidates;
+        let mut with_dots = 0;
+        for candidate in drawn {
+            let Ok(Next::Done(nest)) = space.next(&task, &candidate.trace) else { panic!("{}", candidate.trace) };
+            with_dots += usize::from(nest.to_string().contains("dot for "));
+            let checked = bench.load(&nest).and_then(|mut loaded| bench.check(&mut loaded));
+            checked.unwrap_or_else(|refusal| panic!("{}: {}\n{}", refusal.cause, refusal.detail, candidate.trace));
+        }
+        assert!(with_dots >= 10, "{with_dots} programs with dot products");
+    }
+}
+
+#[test]
+fn what_was_written_before_there_were_dot_products_means_what_it_did() {
+    let space = Space::standard();
+    let text = "const t0 bf16 64 48\ninput t1 bf16 20 64\nout t2 20 48 sum 64 mul cast f32 t0 c b cast f32 t1 a c\n";
+    let mut machine = target();
+    machine.features = ["+avx512f", "+avx512bf16", "+avx512vl"].map(String::from).to_vec();
+    (machine.vector_bits, machine.vector_registers) = (512, 32);
+    let task = Task { workload: text.parse().unwrap(), target: machine.into() };
+    let version = space.version(Kind::Cpu);
+    assert!(version.contains("+dot-1"), "{version}");
+    let reader = space.reader(Kind::Cpu, &version.replace("+dot-1", "")).unwrap();
+    let (now, _) = space.drive(&task, &mut Untuned);
+    assert!(now.to_string().contains("dot s0 = c\n"), "{now}");
+    // as it was written then: nothing was asked about dot products
+    let (old, _) = space.drive(&task, &mut Before);
+    let text = old.to_string();
+    let written: String =
+        text.lines().filter(|line| !line.starts_with("dot ")).map(|line| format!("{line}\n")).collect();
+    let upgraded = reader.upgrade(&task, &written.parse().unwrap()).unwrap();
+    assert_eq!(upgraded, old);
+    let Ok(Next::Done(nest)) = space.next(&task, &upgraded) else { panic!("{upgraded}") };
+    assert!(!nest.to_string().contains("dot for "));
+}
+
+/// Answers as before there was a rule that is asked.
+struct Before;
+
+impl Policy for Before {
+    fn pick(&mut self, decision: &Decision) -> usize {
+        decision.before
     }
 }
