@@ -274,10 +274,13 @@ impl Shared {
                 continue;
             }
             is_news = true;
-            // read after `news`: what arrives meanwhile is read once more
+            // read after `news`: what arrives meanwhile is read once more. Times of finals are held against
+            // each other: all are of one lease
             let sql = "
-                SELECT number, failure, detail, times_ns, compile_us FROM fleet.records WHERE plan = $1
-                ORDER BY fence, number";
+                SELECT r.number, r.failure, r.detail, r.times_ns, r.compile_us
+                FROM fleet.records r JOIN fleet.plans p ON p.id = r.plan
+                WHERE r.plan = $1 AND (p.kind <> 'finals' OR r.fence = fleet.whole_lease(p))
+                ORDER BY r.fence, r.number";
             let records = link.once(|client| client.query(sql, &[&plan]))?;
             let mut open = self.open();
             let Some(waiting) = open.get_mut(&plan) else { continue };

@@ -14,11 +14,21 @@ BEGIN
     RETURN found_worker;
 END $$;
 
--- Whether all of a plan was measured, under whatever leases.
+-- The first lease under which all of a plan was measured: programs of finals are told apart only together.
+CREATE FUNCTION fleet.whole_lease(which fleet.plans) RETURNS bigint
+LANGUAGE sql STABLE SET search_path = fleet, pg_temp AS $$
+    SELECT fence FROM records WHERE plan = which.id
+    GROUP BY fence HAVING count(*) = cardinality(which.traces) ORDER BY fence LIMIT 1
+$$;
+
+-- Whether all of a plan was measured: of finals under one lease, of others under whatever leases.
 CREATE FUNCTION fleet.is_complete(which fleet.plans) RETURNS boolean
 LANGUAGE sql STABLE SET search_path = fleet, pg_temp AS $$
-    SELECT count(DISTINCT number) = cardinality(which.traces)
-        OR (which.kind = 'first-correct' AND bool_or(failure IS NULL))
+    SELECT CASE which.kind
+        WHEN 'finals' THEN whole_lease(which) IS NOT NULL
+        ELSE count(DISTINCT number) = cardinality(which.traces)
+            OR (which.kind = 'first-correct' AND bool_or(failure IS NULL))
+        END
     FROM records WHERE plan = which.id
 $$;
 

@@ -9,7 +9,7 @@ GRANT USAGE ON SCHEMA fleet TO {coordinator}, {worker};
 
 GRANT EXECUTE ON FUNCTION fleet.version, fleet.identity TO {coordinator}, {worker};
 GRANT EXECUTE ON FUNCTION fleet.join_fleet, fleet.lease, fleet.report, fleet.leave TO {worker};
-GRANT EXECUTE ON FUNCTION fleet.submit, fleet.know_target, fleet.cancel, fleet.retry, fleet.drain,
+GRANT EXECUTE ON FUNCTION fleet.submit, fleet.whole_lease, fleet.know_target, fleet.cancel, fleet.retry, fleet.drain,
     fleet.take_back_expired TO {coordinator};
 GRANT SELECT ON fleet.about, fleet.migrations, fleet.tasks, fleet.targets, fleet.plans, fleet.leases, fleet.records
     TO {coordinator};

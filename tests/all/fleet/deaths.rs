@@ -1,6 +1,9 @@
 //! Someone dies: a worker, the server, the coordinator.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
+
+use tilescribe::fleet::{News, Origin};
+use tilescribe::measure::{Batch, Mode};
 
 use super::proxy::{Proxy, Trap};
 use super::rig::{Rig, repeats};
@@ -64,6 +67,45 @@ fn a_worker_dies_at_any_moment() {
         let last = rig.start_worker("mortal", &["--patience", "1"]);
         rig.wait_until_done();
         last.end();
+        rig.check_complete();
+    }
+}
+
+#[test]
+fn a_worker_dies_in_the_finals_and_they_begin_anew() {
+    let Some(mut rig) = Rig::start(4) else { return };
+    for turn in 0..repeats() as u64 {
+        let before = rig.count("records");
+        let batch = Batch { mode: Mode::Finals, ..rig.batch(0, 8) };
+        let mut session = rig.session();
+        let plan = session.submit(&batch, Origin { proposer: "test", seed: turn }).unwrap();
+        let worker = rig.start_worker("mortal", &["--program-ms", "250"]);
+        // some have arrived, and not all
+        let until = Instant::now() + Duration::from_secs(60);
+        while rig.count("records") == before {
+            assert!(Instant::now() < until, "nothing arrives");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        worker.kill();
+        let partial = rig.count("records") - before;
+        assert!(partial < 8, "all of them arrived at once");
+        // times of one machine's state say nothing about those of another's
+        assert!(session.wait(Duration::from_secs(1)).unwrap().is_none());
+        let again = rig.start_worker("mortal", &["--patience", "1"]);
+        let mut measured = Vec::new();
+        loop {
+            match session.wait(Duration::from_secs(60)).unwrap().expect("the finals end") {
+                News::Measured { plan: of, number, .. } if of == plan => measured.push(number),
+                News::Done { plan: of } if of == plan => break,
+                other => panic!("{other:?}"),
+            }
+        }
+        again.end();
+        assert_eq!(measured, (0..8).collect::<Vec<_>>());
+        let whole =
+            format!("(SELECT FROM fleet.records WHERE plan = {plan} GROUP BY fence HAVING count(*) = 8) AS whole");
+        assert_eq!(rig.server.sql(&format!("SELECT count(*) FROM {whole}")), "1");
+        assert!(rig.count("records") - before >= 8 + partial);
         rig.check_complete();
     }
 }
