@@ -6,7 +6,7 @@ use std::sync::Arc;
 use anyhow::{Context, Result};
 use clap::Args;
 use tilescribe::codegen;
-use tilescribe::fleet::{Coordinator, FleetTarget, Settings};
+use tilescribe::fleet::{Coordinator, Settings};
 use tilescribe::measure::{self, Measurer, cuda};
 use tilescribe::space::Space;
 use tilescribe::target::Target;
@@ -105,13 +105,13 @@ impl FleetArguments {
 }
 
 /// Those of a fleet's targets that are meant.
-fn chosen(known: Vec<FleetTarget>, wanted: &[String]) -> Result<Vec<Target>> {
+fn chosen(known: Vec<Target>, wanted: &[String]) -> Result<Vec<Target>> {
     if known.is_empty() {
         let reason = "no worker has joined the fleet yet: start `tilescribe worker --fleet ...`, or name a target with \
                       --target FILE.toml";
         return Err(CommandError::Usage(reason.into()).into());
     }
-    let names: Vec<String> = known.iter().map(|known| known.target.fingerprint()).collect();
+    let names = fingerprints(&known);
     for wanted in wanted {
         let found = names.iter().filter(|name| name.starts_with(wanted.as_str())).count();
         if found != 1 || wanted.is_empty() {
@@ -122,7 +122,7 @@ fn chosen(known: Vec<FleetTarget>, wanted: &[String]) -> Result<Vec<Target>> {
     }
     let is_wanted = |name: &String| wanted.is_empty() || wanted.iter().any(|wanted| name.starts_with(wanted.as_str()));
     let targets = known.into_iter().zip(&names).filter(|(_, name)| is_wanted(name));
-    Ok(targets.map(|(known, _)| known.target).collect())
+    Ok(targets.map(|(target, _)| target).collect())
 }
 
 impl Lab {
@@ -169,7 +169,7 @@ impl Lab {
     pub fn runner(&mut self, space: &Space) -> Result<Box<dyn Runner + Send + '_>> {
         Ok(match &mut self.who {
             Who::Here { options, measurer } => Box::new(local(space, &self.targets, options, measurer)?),
-            Who::Fleet(coordinator) => Box::new(tune::Fleet::new(coordinator.session(), true)),
+            Who::Fleet(coordinator) => Box::new(tune::Fleet::new(coordinator.session(), &self.targets, true)),
         })
     }
 
@@ -181,10 +181,11 @@ impl Lab {
         Ok(match &mut self.who {
             Who::Here { options, measurer } => vec![Box::new(local(space, &self.targets, options, measurer)?)],
             Who::Fleet(coordinator) => {
-                let searches = (2 * coordinator.workers()).clamp(LEAST_SEARCHES, MOST_SEARCHES);
+                let targets = &self.targets;
+                let workers = coordinator.workers(&fingerprints(targets));
                 let of_many =
-                    |_| -> Box<dyn Runner + Send> { Box::new(tune::Fleet::new(coordinator.session(), false)) };
-                (0..searches).map(of_many).collect()
+                    |_| -> Box<dyn Runner + Send> { Box::new(tune::Fleet::new(coordinator.session(), targets, false)) };
+                (0..(2 * workers).clamp(LEAST_SEARCHES, MOST_SEARCHES)).map(of_many).collect()
             }
         })
     }
@@ -193,17 +194,21 @@ impl Lab {
     pub fn whereabouts(&self) -> impl Fn() -> String + Send + Sync + use<> {
         let coordinator = match &self.who {
             Who::Here { .. } => None,
-            Who::Fleet(coordinator) => Some(Arc::clone(coordinator)),
+            Who::Fleet(coordinator) => Some((Arc::clone(coordinator), fingerprints(&self.targets))),
         };
         move || match &coordinator {
             None => String::new(),
-            Some(coordinator) => match coordinator.workers() {
+            Some((coordinator, targets)) => match coordinator.workers(targets) {
                 0 => ", no worker is there".into(),
                 1 => ", 1 worker".into(),
                 workers => format!(", {workers} workers"),
             },
         }
     }
+}
+
+fn fingerprints(targets: &[Target]) -> Vec<String> {
+    targets.iter().map(Target::fingerprint).collect()
 }
 
 /// This machine's measurer, made where it is first needed.

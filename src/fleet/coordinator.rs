@@ -23,14 +23,6 @@ const POLLS: [Duration; 2] = [Duration::from_millis(50), Duration::from_millis(5
 /// How often workers are counted, and what silent ones held is taken back.
 const COUNTS: Duration = Duration::from_secs(2);
 
-/// A machine that workers measure on.
-#[derive(Clone, Debug)]
-pub struct FleetTarget {
-    pub target: Target,
-    /// Workers that were heard of within the last lease's time and read this space.
-    pub workers: usize,
-}
-
 /// A connection to a fleet for one command. Its sessions may be used from several threads.
 pub struct Coordinator {
     link: Mutex<Link>,
@@ -46,7 +38,7 @@ pub struct Coordinator {
 #[derive(Default)]
 struct Shared {
     open: Mutex<HashMap<i64, Open>>,
-    /// Workers that are there, by target.
+    /// Workers that are there and read this space, by target.
     workers: Mutex<HashMap<String, usize>>,
     has_ended: AtomicBool,
     /// Why the thread that polls gave up: every session is told.
@@ -93,14 +85,15 @@ impl Coordinator {
     ) -> Result<Coordinator, FleetError> {
         let link = Link::open(settings.clone(), Arc::clone(stop))?;
         let mut polling = Link::open(settings.clone(), Arc::new(AtomicBool::new(false)))?;
+        let spaces = [Kind::Cpu, Kind::Gpu].map(|kind| (kind, space.version(kind)));
         let shared = Arc::new(Shared::default());
-        shared.count_workers(&mut polling)?;
+        let versions = spaces.iter().map(|(_, version)| version.clone()).collect();
+        shared.count_workers(&mut polling, &versions)?;
         let poller = {
             let shared = Arc::clone(&shared);
-            std::thread::spawn(move || shared.poll(&mut polling))
+            std::thread::spawn(move || shared.poll(&mut polling, &versions))
         };
         let run = run.chars().take(1000).collect();
-        let spaces = [Kind::Cpu, Kind::Gpu].map(|kind| (kind, space.version(kind)));
         Ok(Coordinator { link: Mutex::new(link), run, spaces, shared, poller: Some(poller) })
     }
 
@@ -108,15 +101,13 @@ impl Coordinator {
     ///
     /// # Errors
     /// [`FleetError`].
-    pub fn targets(&self) -> Result<Vec<FleetTarget>, FleetError> {
+    pub fn targets(&self) -> Result<Vec<Target>, FleetError> {
         let rows = self.ask(|client| client.query("SELECT fingerprint, target FROM fleet.targets ORDER BY 1", &[]))?;
         let mut targets = Vec::new();
         for row in rows {
             let (fingerprint, text): (String, String) = (row.get(0), row.get(1));
             match Target::from_toml(&text) {
-                Ok(target) if target.fingerprint() == fingerprint => {
-                    targets.push(FleetTarget { workers: self.workers_of(&fingerprint), target });
-                }
+                Ok(target) if target.fingerprint() == fingerprint => targets.push(target),
                 _ => tracing::warn!("the target {fingerprint} is none: it is left out"),
             }
         }
@@ -132,18 +123,16 @@ impl Coordinator {
         self.ask(|client| client.query("SELECT fleet.know_target($1, $2)", &[&fingerprint, &text])).map(|_| ())
     }
 
-    /// Workers that are there: all, or those of a target.
-    pub fn workers(&self) -> usize {
-        self.shared.workers().values().sum()
+    /// Workers of these targets, by their fingerprints, that were heard of within the last lease's time and
+    /// read this space.
+    pub fn workers(&self, targets: &[String]) -> usize {
+        let workers = self.shared.workers();
+        targets.iter().filter_map(|fingerprint| workers.get(fingerprint)).sum()
     }
 
     fn space_of(&self, task: &Task) -> String {
         let mut own = self.spaces.iter().filter(|(kind, _)| *kind == task.target.kind());
         own.next().map_or_else(String::new, |(_, version)| version.clone())
-    }
-
-    fn workers_of(&self, fingerprint: &str) -> usize {
-        self.shared.workers().get(fingerprint).copied().unwrap_or(0)
     }
 
     /// What the fleet has measured of a task, whoever asked for it.
@@ -214,13 +203,13 @@ impl Shared {
     }
 
     /// Until the coordinator ends. A server that is lost is waited for.
-    fn poll(&self, link: &mut Link) {
+    fn poll(&self, link: &mut Link, spaces: &Vec<String>) {
         let (mut between, mut counted) = (POLLS[0], Instant::now());
         let mut was_lost = false;
         while !self.has_ended.load(Ordering::Relaxed) {
             let mut turn = || -> Result<bool, FleetError> {
                 if counted.elapsed() >= COUNTS {
-                    self.count_workers(link)?;
+                    self.count_workers(link, spaces)?;
                     counted = Instant::now();
                 }
                 self.read_news(link)
@@ -246,13 +235,14 @@ impl Shared {
         }
     }
 
-    fn count_workers(&self, link: &mut Link) -> Result<(), FleetError> {
+    fn count_workers(&self, link: &mut Link, spaces: &Vec<String>) -> Result<(), FleetError> {
         let sql = "
             SELECT target, count(*) FROM fleet.workers, fleet.about
-            WHERE gone IS NULL AND seen > clock_timestamp() - make_interval(secs => lease_seconds) GROUP BY target";
+            WHERE gone IS NULL AND seen > clock_timestamp() - make_interval(secs => lease_seconds)
+                AND space = ANY ($1) GROUP BY target";
         let rows = link.once(|client| {
             client.query("SELECT fleet.take_back_expired()", &[])?;
-            client.query(sql, &[])
+            client.query(sql, &[spaces])
         })?;
         let count = |row: &Row| usize::try_from(row.get::<_, i64>(1)).unwrap_or(0);
         *self.workers() = rows.iter().map(|row| (row.get(0), count(row))).collect();

@@ -30,7 +30,7 @@ mod wire;
 mod worker;
 
 pub use console::{Console, ExportFilter, Overview, PlanRow, TargetRow, WorkerRow, WorkerState};
-pub use coordinator::{Adopted, Coordinator, FleetTarget, News, Origin, Session};
+pub use coordinator::{Adopted, Coordinator, News, Origin, Session};
 pub use device::{Device, DeviceLock, Held, Machine, Stopped, Watch};
 pub use error::FleetError;
 pub use schema::{Initialised, init};

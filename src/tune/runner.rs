@@ -10,7 +10,7 @@ use crate::measure::{Batch, MeasureError, Measurer, Running};
 use crate::outcome::Outcome;
 use crate::record::Record;
 use crate::space::Trace;
-use crate::target::Task;
+use crate::target::{Target, Task};
 
 /// Names a batch for the runner that took it.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -129,6 +129,8 @@ impl Runner for Local<'_> {
 /// A fleet's workers.
 pub struct Fleet {
     session: Session,
+    /// Fingerprints of the targets that batches are for.
+    targets: Vec<String>,
     /// So many batches at a time; `None`: two for each worker that is there, so that none waits for the next.
     width: Option<usize>,
     /// Plans that somebody waits for.
@@ -142,15 +144,16 @@ const GLANCE: Duration = Duration::from_millis(200);
 
 impl Fleet {
     /// A search that keeps all workers busy, or one among many, which has a single batch in flight.
-    pub fn new(session: Session, is_alone: bool) -> Fleet {
-        Fleet { session, width: (!is_alone).then_some(1), open: BTreeSet::new() }
+    pub fn new(session: Session, targets: &[Target], is_alone: bool) -> Fleet {
+        let targets = targets.iter().map(Target::fingerprint).collect();
+        Fleet { session, targets, width: (!is_alone).then_some(1), open: BTreeSet::new() }
     }
 }
 
 impl Runner for Fleet {
     fn width(&self) -> usize {
         let [least, most] = FLIGHT;
-        self.width.unwrap_or_else(|| (2 * self.session.coordinator().workers()).clamp(least, most))
+        self.width.unwrap_or_else(|| (2 * self.session.coordinator().workers(&self.targets)).clamp(least, most))
     }
 
     fn submit(&mut self, batch: Batch, origin: Origin<'_>) -> Result<BatchId, RunnerError> {
