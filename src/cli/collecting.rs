@@ -163,6 +163,7 @@ fn measure<'p>(
         proposer,
         store,
         stopped: stop_on_interrupt()?,
+        has_failed: AtomicBool::new(false),
         started: Instant::now(),
         whereabouts: Box::new(lab.whereabouts()),
         bar: &bar,
@@ -194,6 +195,8 @@ struct Site<'a, 'p> {
     proposer: &'a MakeProposer<'a, 'p>,
     store: &'a Path,
     stopped: &'a AtomicBool,
+    /// Someone cannot go on, so that the others need not.
+    has_failed: AtomicBool,
     started: Instant,
     whereabouts: Box<dyn Fn() -> String + Send + Sync>,
     bar: &'a ProgressBar,
@@ -216,11 +219,23 @@ impl<'p> Site<'_, 'p> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// One job after the other, until there is a reason to stop.
+    /// One job after the other, until there is a reason to stop, which holds for all.
     fn work(&self, runner: &mut dyn Runner) -> Result<()> {
+        let worked = self.collect_all(runner);
+        if worked.is_err() {
+            self.has_failed.store(true, Ordering::Relaxed);
+        }
+        worked
+    }
+
+    fn must_stop(&self) -> bool {
+        self.stopped.load(Ordering::Relaxed) || self.has_failed.load(Ordering::Relaxed)
+    }
+
+    fn collect_all(&self, runner: &mut dyn Runner) -> Result<()> {
         // a connection of its own to the one file
         let mut store = Store::open(self.store)?;
-        while !self.state().summary.interrupted {
+        while !self.state().summary.interrupted && !self.has_failed.load(Ordering::Relaxed) {
             let left = self.collection.time.map(|whole| whole.saturating_sub(self.started.elapsed()));
             let number = self.next.fetch_add(1, Ordering::Relaxed);
             let Some(job) = self.collection.jobs.get(number) else { break };
@@ -247,7 +262,7 @@ impl<'p> Site<'_, 'p> {
             if let Event::Measured { progress, .. } = event {
                 self.show(job, |state| *state.measured.entry(number).or_default() = progress.trials);
             }
-            if self.stopped.load(Ordering::Relaxed) { Control::Stop } else { Control::Continue }
+            if self.must_stop() { Control::Stop } else { Control::Continue }
         };
         let mut own = (self.proposer)(job)?;
         let jobs = std::slice::from_ref(job);

@@ -11,6 +11,7 @@ mod log;
 mod summary;
 
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
@@ -151,44 +152,33 @@ pub fn compare(
         log.admit(&searcher.name, checkpoint.as_deref())?;
         contestants.push(Contestant { searcher, checkpoint });
     }
-    let board =
-        Board { space, jobs, contestants: &contestants, settings, log: Mutex::new(log), watch: Mutex::new(watch) };
+    let board = Board {
+        space,
+        jobs,
+        contestants: &contestants,
+        settings,
+        log: Mutex::new(log),
+        watch: Mutex::new(watch),
+        has_failed: AtomicBool::new(false),
+    };
     let runs = board.runs();
-    let (next, results) = (Mutex::new(runs.iter()), Mutex::new(BTreeMap::new()));
-    let left = Mutex::new(vec![settings.seeds as usize * contestants.len(); jobs.len()]);
-    let ended = std::thread::scope(|scope| {
-        let mut threads = Vec::new();
-        for mut runner in runners {
-            let (board, next, results, left) = (&board, &next, &results, &left);
-            threads.push(scope.spawn(move || -> Result<(), CompareError> {
-                loop {
-                    let run = locked(next).next().copied();
-                    let Some(run) = run else { return Ok(()) };
-                    if board.play(run, runner.as_mut())? == Control::Stop {
-                        // nobody begins another run
-                        locked(next).by_ref().for_each(drop);
-                        return Ok(());
-                    }
-                    let is_last = {
-                        let mut left = locked(left);
-                        left[run.job] -= 1;
-                        left[run.job] == 0
-                    };
-                    if is_last && let Some(task) = board.judge(run.job, runner.as_mut())? {
-                        locked(results).insert(run.job, task);
-                    }
-                }
-            }));
-        }
+    let queue = Queue {
+        runs: Mutex::new(runs.iter()),
+        left: Mutex::new(vec![settings.seeds as usize * contestants.len(); jobs.len()]),
+        results: Mutex::default(),
+    };
+    std::thread::scope(|scope| {
+        let (board, queue) = (&board, &queue);
+        let threads: Vec<_> =
+            runners.into_iter().map(|mut runner| scope.spawn(move || board.work(queue, runner.as_mut()))).collect();
         let join = |thread: std::thread::ScopedJoinHandle<'_, Result<(), CompareError>>| match thread.join() {
             Ok(ended) => ended,
             Err(panic) => std::panic::resume_unwind(panic),
         };
         threads.into_iter().map(join).collect::<Result<Vec<()>, CompareError>>()
-    });
-    ended?;
-    let tasks: Vec<TaskComparison> =
-        results.into_inner().unwrap_or_else(PoisonError::into_inner).into_values().collect();
+    })?;
+    let results = queue.results.into_inner().unwrap_or_else(PoisonError::into_inner);
+    let tasks: Vec<TaskComparison> = results.into_values().collect();
     let target = jobs.first().map_or(String::new(), |job| crate::record::fingerprint(&job.task.target));
     let trials = tasks.iter().flat_map(|task| &task.runs).map(|run| run.trials).max().unwrap_or(settings.trials);
     let untuned = summary::geometric_mean(tasks.iter().filter_map(|task| {
@@ -218,6 +208,17 @@ struct Board<'a> {
     settings: &'a ComparisonSettings,
     log: Mutex<&'a mut Log>,
     watch: Mutex<&'a mut (dyn FnMut(&Progress<'_>) -> Control + Send)>,
+    /// Someone cannot go on, so that the others need not.
+    has_failed: AtomicBool,
+}
+
+/// What is to be played, and what has come of it.
+struct Queue<'a> {
+    runs: Mutex<std::slice::Iter<'a, RunId>>,
+    /// Runs of each job that are not done.
+    left: Mutex<Vec<usize>>,
+    /// By job.
+    results: Mutex<BTreeMap<usize, TaskComparison>>,
 }
 
 impl Board<'_> {
@@ -232,6 +233,50 @@ impl Board<'_> {
         runs
     }
 
+    /// Plays one run after the other, until there is a reason to stop, which holds for all.
+    fn work(&self, queue: &Queue<'_>, runner: &mut dyn Runner) -> Result<(), CompareError> {
+        let stop = || locked(&queue.runs).by_ref().for_each(drop);
+        loop {
+            let run = locked(&queue.runs).next().copied();
+            let Some(run) = run else { return Ok(()) };
+            let done = self.play(run, runner).and_then(|control| match control {
+                Control::Stop => Ok(Control::Stop),
+                Control::Continue => self.finish(run.job, queue, runner).map(|()| Control::Continue),
+            });
+            match done {
+                Ok(Control::Continue) => {}
+                Ok(Control::Stop) => return Ok(stop()),
+                Err(error) => {
+                    self.has_failed.store(true, Ordering::Relaxed);
+                    stop();
+                    return Err(error);
+                }
+            }
+        }
+    }
+
+    /// A run on a task is done: where it was the last, the task is judged.
+    fn finish(&self, job: usize, queue: &Queue<'_>, runner: &mut dyn Runner) -> Result<(), CompareError> {
+        let left = {
+            let mut left = locked(&queue.left);
+            left[job] -= 1;
+            left[job]
+        };
+        if left == 0
+            && let Some(task) = self.judge(job, runner)?
+        {
+            locked(&queue.results).insert(job, task);
+        }
+        Ok(())
+    }
+
+    fn tell(&self, progress: &Progress<'_>) -> Control {
+        match self.has_failed.load(Ordering::Relaxed) {
+            true => Control::Stop,
+            false => locked(&self.watch)(progress),
+        }
+    }
+
     /// Plays a run and keeps it, unless it is known.
     fn play(
         &self,
@@ -240,7 +285,7 @@ impl Board<'_> {
     ) -> Result<Control, CompareError> {
         let (job, Contestant { searcher, checkpoint }) = (&self.jobs[number], &self.contestants[contestant]);
         let hash = job.task.workload.hash().to_string();
-        let mut tell = |trial| locked(&self.watch)(&Progress::Run { job: number, method: &searcher.name, seed, trial });
+        let mut tell = |trial| self.tell(&Progress::Run { job: number, method: &searcher.name, seed, trial });
         if locked(&self.log).contains(&hash, &searcher.name, seed, self.settings.trials) {
             return Ok(tell(self.settings.trials));
         }
@@ -259,7 +304,7 @@ impl Board<'_> {
         let hash = job.task.workload.hash().to_string();
         let known = locked(&self.log).of(&hash);
         let (mut runs, finalists): (Vec<MethodRun>, Vec<Finalists>) = known.into_iter().unzip();
-        let mut tell = || locked(&self.watch)(&Progress::Finals { job: number });
+        let mut tell = || self.tell(&Progress::Finals { job: number });
         let Some((reference_ms, untuned_ms)) = recheck(self.space, job, runner, &mut runs, &finalists, &mut tell)?
         else {
             return Ok(None);

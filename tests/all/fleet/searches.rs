@@ -83,6 +83,11 @@ fn a_search_keeps_several_workers_and_targets_busy() {
         .map(|(name, arguments)| rig.start_worker(name, &[arguments, &["--program-ms", "20"]].concat()))
         .into();
     rig.wait_for("workers", 4);
+    let named = Target::from(other).fingerprint();
+    let session = rig.session();
+    let there_are =
+        |targets: &[&String]| session.coordinator().workers(&targets.iter().copied().cloned().collect::<Vec<_>>());
+    assert_eq!((there_are(&[&named]), there_are(&[&named, &rig.target.fingerprint()]), there_are(&[])), (2, 4, 0));
     let sandbox = Sandbox::new();
     sandbox.file("task.txt", WORKLOADS.split("\n\n").next().unwrap().to_string() + "\n");
     let tune = ["tune", "task.txt", "--method", "evolution", "--trials-per-task", "60", "--store", "s.db", "--json"];
@@ -101,7 +106,6 @@ fn a_search_keeps_several_workers_and_targets_busy() {
     assert_eq!(rig.count("plans WHERE kind = 'finals' AND state = 'done'"), 2);
     assert_eq!(sandbox.succeed(&["records", "list", "--store", "s.db"]).lines().count(), 2);
     // one of the targets, by the beginning of its name
-    let named = Target::from(other).fingerprint();
     let printed = sandbox.succeed(&[&tune[..], &["--fleet", &rig.coordinator, "--on", &named[..6]]].concat());
     assert_eq!(summary(&printed)["tasks"].as_u64(), Some(1), "{printed}");
     sandbox.fail(
@@ -138,6 +142,35 @@ fn methods_are_compared_over_a_fleet_as_they_are_here() {
     assert_eq!(rig.count("plans WHERE kind = 'each'"), before);
     workers.iter().for_each(|worker| worker.signal(libc::SIGTERM));
     workers.into_iter().for_each(Process::end);
+}
+
+#[test]
+fn a_comparison_that_cannot_go_on_ends_for_all_who_take_part() {
+    let Some(rig) = Rig::start(120) else { return };
+    let sandbox = Sandbox::new();
+    std::fs::create_dir(sandbox.path("tasks")).unwrap();
+    for (number, text) in WORKLOADS.split("\n\n").enumerate() {
+        sandbox.file(&format!("tasks/{number}.txt"), text.trim_end().to_string() + "\n");
+    }
+    let target = rig.path("target.toml");
+    let compare = ["compare", "--methods", "random", "--workloads", "tasks", "--trials", "8", "--seeds", "1"];
+    // no worker will ever come
+    let mut run = start(
+        &sandbox,
+        &[&compare[..], &["-o", "out", "--target", target.to_str().unwrap(), "--fleet", &rig.coordinator]].concat(),
+    );
+    rig.wait_for("plans WHERE state = 'waiting'", 3);
+    assert_eq!(rig.server.sql("SELECT fleet.cancel(ARRAY[(SELECT min(id) FROM fleet.plans)])"), "1");
+    let until = Instant::now() + Duration::from_secs(60);
+    let status = loop {
+        if let Some(status) = run.try_wait().unwrap() {
+            break status;
+        }
+        assert!(Instant::now() < until, "it waits for what nobody measures");
+        std::thread::sleep(Duration::from_millis(20));
+    };
+    assert!(!status.success());
+    assert_eq!((rig.count("plans WHERE state = 'cancelled'"), rig.count("plans")), (3, 3));
 }
 
 #[test]
