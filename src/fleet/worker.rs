@@ -164,6 +164,12 @@ impl Post {
         (times.0, times.1) = (times.0 + busy, times.1 + idle);
     }
 
+    /// The server knows of this much.
+    fn told(&self, (busy, idle): (Duration, Duration)) {
+        let mut times = self.times.lock().unwrap_or_else(PoisonError::into_inner);
+        (times.0, times.1) = (times.0.saturating_sub(busy), times.1.saturating_sub(idle));
+    }
+
     fn has_stopped(&self) -> bool {
         self.stop.load(Ordering::Relaxed)
     }
@@ -206,8 +212,7 @@ impl Post {
             true => Standing::Held,
             false => Standing::Gone,
         };
-        let mut left = self.times.lock().unwrap_or_else(PoisonError::into_inner);
-        (left.0, left.1) = (left.0.saturating_sub(times.0), left.1.saturating_sub(times.1));
+        self.told(times);
         // where it is not forgotten, it is sent once more, and known there
         match is_patient {
             true => self.write(|outbox| outbox.forget(id, &numbers, ending.is_some()))?,

@@ -265,13 +265,16 @@ impl Run<'_> {
     fn known(&mut self, job: &Job) -> Result<History, TuneError> {
         let mut history = History::default();
         let Some(store) = &mut self.store else { return Ok(history) };
-        for record in self.runner.known(&job.task).map_err(|error| wrong(job, error))? {
-            if self.space.offers(&job.task, &record.trace) {
-                store.insert(&job.task, &record)?;
-            } else {
-                tracing::warn!("{}: the fleet has a record of what is no program of this task", job.name);
-            }
+        let (theirs, others): (Vec<Record>, Vec<Record>) = self
+            .runner
+            .known(&job.task)
+            .map_err(|error| wrong(job, error))?
+            .into_iter()
+            .partition(|record| self.space.offers(&job.task, &record.trace));
+        if !others.is_empty() {
+            tracing::warn!("{}: {} records of the fleet are of no program of this task", job.name, others.len());
         }
+        store.insert_many(theirs.iter().map(|record| (&job.task, record)))?;
         let known = store.readable(&job.task, self.space)?;
         if let Some(warning) = known.warning() {
             tracing::info!("{}: {warning}", job.name);
