@@ -5,13 +5,15 @@ mod table;
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use clap::builder::PossibleValuesParser;
 use clap::{Args, Subcommand};
+use serde::Serialize;
 use serde_json::json;
-use tilescribe::fleet::{Console, ExportFilter, Initialised, Settings, init};
+use tilescribe::fleet::{Console, ExportFilter, Initialised, Overview, Settings, init};
 use tilescribe::record::{CorpusWriter, Store};
 
 use super::arguments::seconds;
@@ -150,28 +152,12 @@ impl Fleet {
             Action::Status { place, json, page, watch } => status(&place, json, page.as_ref(), watch, out),
             Action::Workers { place, all, json } => {
                 let workers = place.console()?.workers()?;
-                let shown = workers.into_iter().filter(|worker| all || table::is_there(worker));
-                match json {
-                    true => {
-                        for worker in shown {
-                            writeln!(out, "{}", json!(worker))?;
-                        }
-                        Ok(())
-                    }
-                    false => Ok(write!(out, "{}", table::workers(&shown.collect::<Vec<_>>()))?),
-                }
+                let shown: Vec<_> = workers.into_iter().filter(|worker| all || table::is_there(worker)).collect();
+                print_rows(&shown, json, table::workers, out)
             }
             Action::Plans { place, state, most, json } => {
                 let plans = place.console()?.plans(state.as_deref(), most)?;
-                match json {
-                    true => {
-                        for plan in &plans {
-                            writeln!(out, "{}", json!(plan))?;
-                        }
-                        Ok(())
-                    }
-                    false => Ok(write!(out, "{}", table::plans(&plans))?),
-                }
+                print_rows(&plans, json, table::plans, out)
             }
             Action::Retry { place, plans } => {
                 let named = (!plans.is_empty()).then_some(plans.as_slice());
@@ -187,6 +173,16 @@ impl Fleet {
             }
         }
     }
+}
+
+fn print_rows<T: Serialize>(rows: &[T], as_json: bool, table: fn(&[T]) -> String, out: &mut dyn Write) -> Result<()> {
+    if !as_json {
+        return Ok(write!(out, "{}", table(rows))?);
+    }
+    for row in rows {
+        writeln!(out, "{}", json!(row))?;
+    }
+    Ok(())
 }
 
 fn print_initialised(made: &Initialised, as_json: bool, out: &mut dyn Write) -> Result<()> {
@@ -216,24 +212,40 @@ fn print_initialised(made: &Initialised, as_json: bool, out: &mut dyn Write) -> 
 fn status(place: &Place, as_json: bool, page: Option<&PathBuf>, watch: Option<f64>, out: &mut dyn Write) -> Result<()> {
     let mut console = place.console()?;
     let page = page.map(|path| Output::new(path, Kind::FleetPage, &[]).map(|output| (path, output))).transpose()?;
-    let stopped = stop_on_interrupt()?;
-    loop {
-        let overview = console.overview()?;
+    let mut show = |overview: &Overview| -> Result<()> {
         match &page {
             Some((path, output)) => {
-                output.write(|file| Ok(file.write_all(page::html(&overview, watch).as_bytes())?))?;
+                output.write(|file| Ok(file.write_all(page::html(overview, watch).as_bytes())?))?;
                 if watch.is_none() {
                     writeln!(out, "{}", path.display())?;
                 }
             }
             None if as_json => writeln!(out, "{}", json!(overview))?,
-            None => write!(out, "{}", table::overview(&overview))?,
+            None => write!(out, "{}", table::overview(overview))?,
         }
-        out.flush()?;
-        let Some(seconds) = watch else { return Ok(()) };
-        let until = std::time::Instant::now() + Duration::from_secs_f64(seconds);
-        while std::time::Instant::now() < until {
-            if stopped.load(std::sync::atomic::Ordering::Relaxed) {
+        Ok(out.flush()?)
+    };
+    let Some(seconds) = watch else { return show(&console.overview()?) };
+    let stopped = stop_on_interrupt()?;
+    let mut was_lost = false;
+    loop {
+        match console.overview() {
+            Ok(overview) => {
+                was_lost = false;
+                show(&overview)?;
+            }
+            // who watches wants to see it come back
+            Err(error) if error.may_pass() => {
+                if !was_lost {
+                    tracing::warn!("{error}; trying again until it comes back");
+                }
+                was_lost = true;
+            }
+            Err(error) => return Err(error.into()),
+        }
+        let until = Instant::now() + Duration::from_secs_f64(seconds);
+        while Instant::now() < until {
+            if stopped.load(Ordering::Relaxed) {
                 return Ok(());
             }
             std::thread::sleep(Duration::from_millis(50));
