@@ -1,6 +1,5 @@
 //! Dot products of short numbers, by the instruction that the processor has for them.
 
-use inkwell::intrinsics::Intrinsic;
 use inkwell::types::BasicTypeEnum;
 
 use crate::codegen::emit::ir::{Element, Value, vector_type};
@@ -76,13 +75,11 @@ impl<'c> Emitter<'_, 'c> {
             true => vec![sum.get_type(), self.short_type(product.operands[0].dtype, sum)?],
             false => Vec::new(),
         };
-        let missing = || CodegenError::Internal(format!("LLVM has no {}", instruction.intrinsic));
-        let function = Intrinsic::find(instruction.intrinsic)
-            .and_then(|found| found.get_declaration(self.shared.module, &overload))
-            .ok_or_else(missing)?;
+        let function = self.ir.declared(self.shared.module, instruction.intrinsic, &overload)?;
         let mut arguments = vec![sum];
         for (operand, wanted) in operands.into_iter().zip(function.get_type().get_param_types().into_iter().skip(1)) {
-            let wanted = BasicTypeEnum::try_from(wanted).map_err(|()| missing())?;
+            let wanted = BasicTypeEnum::try_from(wanted)
+                .map_err(|()| CodegenError::Internal(format!("{} takes no such operand", instruction.intrinsic)))?;
             arguments.push(self.ir.builder.build_bit_cast(operand, wanted, "")?);
         }
         let new = self.ir.intrinsic(self.shared.module, instruction.intrinsic, &overload, &arguments)?;
@@ -109,10 +106,10 @@ impl<'c> Emitter<'_, 'c> {
         let address = self.address(operand.buffer, operand.indices)?;
         match group {
             Group::Same => {
-                let value = self.load_word(operand.buffer, &address, word)?;
+                let value = self.load_one(operand.buffer, &address, word)?;
                 self.ir.splat(value, width)
             }
-            Group::Neighbours => self.load_words(operand.buffer, &address, vector_type(word, width)?),
+            Group::Neighbours => self.load_neighbours(operand.buffer, &address, vector_type(word, width)?),
         }
     }
 }

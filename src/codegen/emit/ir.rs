@@ -9,7 +9,9 @@ use inkwell::context::Context;
 use inkwell::intrinsics::Intrinsic;
 use inkwell::module::Module;
 use inkwell::types::{BasicType, BasicTypeEnum, VectorType};
-use inkwell::values::{BasicMetadataValueEnum, BasicValue, BasicValueEnum, CallSiteValue, PointerValue, VectorValue};
+use inkwell::values::{
+    BasicMetadataValueEnum, BasicValue, BasicValueEnum, CallSiteValue, FunctionValue, PointerValue, VectorValue,
+};
 use inkwell::{AtomicOrdering, FloatPredicate, IntPredicate};
 
 use crate::codegen::error::CodegenError;
@@ -173,10 +175,20 @@ impl<'c> Ir<'c> {
         overload: &[BasicTypeEnum<'c>],
         arguments: &[Value<'c>],
     ) -> Result<CallSiteValue<'c>> {
-        let missing = || CodegenError::Internal(format!("LLVM has no {name} of {overload:?}"));
-        let function = Intrinsic::find(name).and_then(|i| i.get_declaration(module, overload)).ok_or_else(missing)?;
+        let function = self.declared(module, name, overload)?;
         let arguments: Vec<BasicMetadataValueEnum> = arguments.iter().map(|a| (*a).into()).collect();
         Ok(self.builder.build_call(function, &arguments, "")?)
+    }
+
+    /// An intrinsic of LLVM, by its name and the types that it is overloaded with.
+    pub fn declared(
+        &self,
+        module: &Module<'c>,
+        name: &str,
+        overload: &[BasicTypeEnum<'c>],
+    ) -> Result<FunctionValue<'c>> {
+        let found = Intrinsic::find(name).and_then(|intrinsic| intrinsic.get_declaration(module, overload));
+        found.ok_or_else(|| CodegenError::Internal(format!("LLVM has no {name} of {overload:?}")))
     }
 
     /// The `align` attribute of a pointer argument.

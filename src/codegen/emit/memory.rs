@@ -24,6 +24,7 @@ pub(super) struct Address<'c> {
 }
 
 /// How far each lane's element is from the address.
+#[derive(Clone, Copy)]
 enum LaneOffsets<'c> {
     /// All lanes access the same element.
     Same,
@@ -50,22 +51,9 @@ impl<'c> Emitter<'_, 'c> {
         let address = self.address(buffer, indices)?;
         let memory = self.memory_type(dtype);
         let raw = match (address.lanes, self.lanes) {
-            (LaneOffsets::Same, _) | (_, None) => {
-                let pointer = self.safe_pointer(buffer, address.pointer)?;
-                let value = self.ir.builder.build_load(memory, pointer, "")?;
-                self.annotate_value(buffer, value, address.alignment)?;
-                value
-            }
+            (LaneOffsets::Same, _) | (_, None) => self.load_one(buffer, &address, memory)?,
             (LaneOffsets::Contiguous, Some(lanes)) => {
-                let vector = vector_type(memory, lanes.width)?;
-                match self.active_lanes()? {
-                    None => {
-                        let value = self.ir.builder.build_load(vector, address.pointer, "")?;
-                        self.annotate_value(buffer, value, address.alignment)?;
-                        value
-                    }
-                    Some(mask) => self.load_row(buffer, address.pointer, mask, vector)?,
-                }
+                self.load_neighbours(buffer, &address, vector_type(memory, lanes.width)?)?
             }
             (LaneOffsets::Strided(stride), Some(_)) if dtype.bytes() >= 4 => {
                 self.load_strided(buffer, address.pointer, stride, dtype)?
@@ -88,33 +76,33 @@ impl<'c> Emitter<'_, 'c> {
         self.loaded(raw, dtype)
     }
 
-    /// A word that lies in a buffer of shorter numbers.
-    pub(super) fn load_word(
+    /// What all lanes load, as a value of this type: it may be wider than the buffer's elements.
+    pub(super) fn load_one(
         &mut self,
         buffer: TensorId,
         address: &Address<'c>,
-        word: BasicTypeEnum<'c>,
+        of: BasicTypeEnum<'c>,
     ) -> Result<Value<'c>> {
         let pointer = self.safe_pointer(buffer, address.pointer)?;
-        let value = self.ir.builder.build_load(word, pointer, "")?;
+        let value = self.ir.builder.build_load(of, pointer, "")?;
         self.annotate_value(buffer, value, address.alignment)?;
         Ok(value)
     }
 
-    /// Such words that follow one another, one for each lane.
-    pub(super) fn load_words(
+    /// Values that follow one another, one for each lane.
+    pub(super) fn load_neighbours(
         &mut self,
         buffer: TensorId,
         address: &Address<'c>,
-        words: VectorType<'c>,
+        of: VectorType<'c>,
     ) -> Result<Value<'c>> {
         match self.active_lanes()? {
             None => {
-                let value = self.ir.builder.build_load(words, address.pointer, "")?;
+                let value = self.ir.builder.build_load(of, address.pointer, "")?;
                 self.annotate_value(buffer, value, address.alignment)?;
                 Ok(value)
             }
-            Some(mask) => self.load_row(buffer, address.pointer, mask, words),
+            Some(mask) => self.load_row(buffer, address.pointer, mask, of),
         }
     }
 

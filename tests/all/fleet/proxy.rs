@@ -1,6 +1,6 @@
 //! What can happen between a worker and the server: answers get lost, nothing arrives, nobody is there.
 
-use std::io::{Read, Write};
+use std::io::{ErrorKind, Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -115,7 +115,7 @@ impl Shared {
         let ((from_client, to_server), (from_server, to_client)) = (pair(&client, &server), pair(&server, &client));
         let is_held = Arc::new(AtomicBool::new(false));
         let held = Arc::clone(&is_held);
-        std::thread::spawn(move || up.carry(from_client, to_server, generation, Some(&held)));
+        std::thread::spawn(move || up.carry(from_client, to_server, generation, &held));
         std::thread::spawn(move || down.carry_back(from_server, to_client, generation, &is_held));
     }
 
@@ -126,72 +126,66 @@ impl Shared {
         state.generation == generation
     }
 
-    fn carry(&self, mut from: UnixStream, mut to: UnixStream, generation: u64, held: Option<&AtomicBool>) {
-        from.set_read_timeout(Some(Duration::from_millis(20))).unwrap();
-        let mut buffer = vec![0; 1 << 20];
-        loop {
-            let read = from.read(&mut buffer);
-            let is_alive = self.state.lock().unwrap().generation == generation;
-            let length = match read {
-                Ok(0) => break,
-                Ok(length) => length,
-                Err(error) if error.kind() == std::io::ErrorKind::WouldBlock && is_alive => continue,
-                Err(_) => break,
-            };
-            if !is_alive || !self.wait_while_cut(generation) {
-                break;
+    /// What a worker says: one report may be caught.
+    fn carry(&self, from: UnixStream, to: UnixStream, generation: u64, is_held: &AtomicBool) {
+        self.pump(from, to, generation, |bytes, to| {
+            if !self.wait_while_cut(generation) {
+                return Err(ErrorKind::ConnectionAborted.into());
             }
-            let bytes = &buffer[..length];
             let trap = {
                 let mut state = self.state.lock().unwrap();
                 let is_report = bytes.windows(REPORT.len()).any(|window| window == REPORT);
                 if is_report { state.trap.take() } else { None }
             };
-            let passed = match trap {
-                None => to.write_all(bytes),
-                Some(trap) => {
-                    let part = match trap {
-                        Trap::Before => 0,
-                        Trap::During => length / 2,
-                        Trap::After => length,
-                    };
-                    if let Some(held) = held {
-                        held.store(true, Ordering::Relaxed);
-                    }
-                    let passed = to.write_all(&bytes[..part]);
-                    if trap != Trap::After {
-                        self.tell();
-                    }
-                    passed
-                }
+            let Some(trap) = trap else { return to.write_all(bytes) };
+            is_held.store(true, Ordering::Relaxed);
+            let part = match trap {
+                Trap::Before => 0,
+                Trap::During => bytes.len() / 2,
+                Trap::After => bytes.len(),
             };
-            if passed.is_err() {
-                break;
+            to.write_all(&bytes[..part])?;
+            if trap != Trap::After {
+                self.tell();
             }
-        }
-        let _ = from.shutdown(std::net::Shutdown::Both);
-        let _ = to.shutdown(std::net::Shutdown::Both);
+            Ok(())
+        });
     }
 
     /// The answers; one that is held back is told of instead.
-    fn carry_back(&self, mut from: UnixStream, mut to: UnixStream, generation: u64, is_held: &AtomicBool) {
+    fn carry_back(&self, from: UnixStream, to: UnixStream, generation: u64, is_held: &AtomicBool) {
+        self.pump(from, to, generation, |bytes, to| {
+            if is_held.load(Ordering::Relaxed) {
+                self.tell();
+                return Ok(());
+            }
+            match self.wait_while_cut(generation) {
+                true => to.write_all(bytes),
+                false => Err(ErrorKind::ConnectionAborted.into()),
+            }
+        });
+    }
+
+    /// Passes on all that comes, until an end is closed or disconnected.
+    fn pump(
+        &self,
+        mut from: UnixStream,
+        mut to: UnixStream,
+        generation: u64,
+        pass: impl Fn(&[u8], &mut UnixStream) -> std::io::Result<()>,
+    ) {
         from.set_read_timeout(Some(Duration::from_millis(20))).unwrap();
         let mut buffer = vec![0; 1 << 20];
         loop {
             let read = from.read(&mut buffer);
-            let is_alive = self.state.lock().unwrap().generation == generation;
-            let length = match read {
-                Ok(0) => break,
-                Ok(length) => length,
-                Err(error) if error.kind() == std::io::ErrorKind::WouldBlock && is_alive => continue,
-                Err(_) => break,
-            };
-            if is_held.load(Ordering::Relaxed) {
-                self.tell();
-                continue;
-            }
-            if !is_alive || !self.wait_while_cut(generation) || to.write_all(&buffer[..length]).is_err() {
+            if self.state.lock().unwrap().generation != generation {
                 break;
+            }
+            match read {
+                Ok(0) => break,
+                Ok(length) if pass(&buffer[..length], &mut to).is_ok() => {}
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {}
+                _ => break,
             }
         }
         let _ = from.shutdown(std::net::Shutdown::Both);
