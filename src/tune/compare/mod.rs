@@ -235,7 +235,6 @@ impl Board<'_> {
 
     /// Plays one run after the other, until there is a reason to stop, which holds for all.
     fn work(&self, queue: &Queue<'_>, runner: &mut dyn Runner) -> Result<(), CompareError> {
-        let stop = || locked(&queue.runs).by_ref().for_each(drop);
         loop {
             let run = locked(&queue.runs).next().copied();
             let Some(run) = run else { return Ok(()) };
@@ -243,14 +242,11 @@ impl Board<'_> {
                 Control::Stop => Ok(Control::Stop),
                 Control::Continue => self.finish(run.job, queue, runner).map(|()| Control::Continue),
             });
-            match done {
-                Ok(Control::Continue) => {}
-                Ok(Control::Stop) => return Ok(stop()),
-                Err(error) => {
-                    self.has_failed.store(true, Ordering::Relaxed);
-                    stop();
-                    return Err(error);
-                }
+            if !matches!(done, Ok(Control::Continue)) {
+                self.has_failed.fetch_or(done.is_err(), Ordering::Relaxed);
+                // nobody begins another run
+                locked(&queue.runs).by_ref().for_each(drop);
+                return done.map(|_| ());
             }
         }
     }
