@@ -17,6 +17,7 @@ mod fold;
 mod evaluate;
 mod validate;
 mod fuse;
+mod short;
 
 pub use carry::{Appended, Carried, CarryError};
 pub use data::{Bytes, TensorData};
@@ -29,6 +30,7 @@ pub use onnx::{
     import_tensor, open_dims,
 };
 pub use points::PointError;
+pub use short::Precision;
 pub use step::{Branch, Collected, Conditional, LibraryCall, Repeat, Scanned, State, Step};
 pub use symbol::{ExtentError, Origin, Requirement, Symbol, Symbols, at as value_at};
 pub use validate::ProgramError;

@@ -293,6 +293,11 @@ impl Group {
             Usual { typical: axis.usual.typical * inner.usual.typical, most: axis.usual.most * inner.usual.most };
         axis.whole = into;
         self.fused = Some(at);
+        if let Some(dot) = &mut self.dot
+            && dot.axis > at
+        {
+            dot.axis -= 1;
+        }
         step
     }
 

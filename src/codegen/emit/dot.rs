@@ -42,7 +42,7 @@ impl<'c> Emitter<'_, 'c> {
         let buffer = self.shared.nest.buffer(operand.buffer);
         let is_memory = !self.shared.slots.contains_key(&operand.buffer) && buffer.elements() > 0;
         let gathers = operand.indices.iter().any(crate::workload::Index::has_value);
-        if !is_memory || gathers || buffer.step(operand.indices, l.var) != Some(1) {
+        if operand.is_guarded || !is_memory || gathers || buffer.step(operand.indices, l.var) != Some(1) {
             return None;
         }
         match buffer.step(operand.indices, self.lane_var()?)? {

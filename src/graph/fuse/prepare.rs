@@ -10,7 +10,8 @@ use super::extent::{self, Extent, are_views, of_tensor};
 use super::view::{flat, identity_address, reshape_access, tidy, without_ends};
 use crate::graph::{Program, ProgramStage, Step, TensorData, symbol};
 use crate::workload::{
-    DType, Expr, Index, Parameter, Role, Stage, Tensor, TensorId, Var, integer_from_bytes, real_from_bytes,
+    Binary, Combiner, DType, Expr, Index, Parameter, Role, Stage, Tensor, TensorId, Var, integer_from_bytes,
+    real_from_bytes,
 };
 
 /// A program without views. Its tensors keep the ids that they have in the [`Program`]; parts of
@@ -27,7 +28,7 @@ pub struct Prepared {
     pub assemblies: BTreeMap<TensorId, Vec<TensorId>>,
     /// Distinct tensors of role `Output`.
     pub outputs: Vec<(String, TensorId)>,
-    /// Integers of at most 16 bits that floats were rounded to.
+    /// Integers of at most 16 bits that floats were rounded to, and bf16 that products by weights read.
     quantized: HashSet<TensorId>,
     /// Tensors that operations read: they are in memory.
     pub kept: BTreeSet<TensorId>,
@@ -114,9 +115,9 @@ impl Prepared {
             || self.is_quantized(tensor)
     }
 
-    /// Whether a tensor holds short integers that floats were rounded to. It is small, so it is stored, and
+    /// Whether a tensor holds short numbers that floats were rounded to. It is small, so it is stored, and
     /// what reads it is another task: a float that two programs round to neighbours changes no more than that
-    /// element.
+    /// element, and products of short numbers find them in memory.
     pub fn is_quantized(&self, tensor: TensorId) -> bool {
         self.quantized.contains(&tensor)
     }
@@ -125,11 +126,42 @@ impl Prepared {
         let of = |tensor: TensorId| self.tensor(tensor).dtype;
         let is_short = |dtype: DType| dtype.bytes() <= 2 && !dtype.is_float() && dtype != DType::Bool;
         let stages = self.steps.iter().filter_map(|step| step.stage()).map(|held| &held.stage);
+        let multiplied = self.multiplied_by_weights();
         let quantized = stages.filter(|stage| match &stage.value {
+            Expr::Cast(DType::BF16, value) => multiplied.contains(&stage.output) && value.dtype(&of).is_float(),
             Expr::Cast(dtype, value) => is_short(*dtype) && value.dtype(&of).is_float(),
             _ => false,
         });
         quantized.map(|stage| stage.output).collect()
+    }
+
+    /// The tensors whose elements, widened, are multiplied by those of constants and added up.
+    fn multiplied_by_weights(&self) -> HashSet<TensorId> {
+        let mut found = HashSet::new();
+        for stage in self.steps.iter().filter_map(|step| step.stage()).map(|held| &held.stage) {
+            let (Some(Combiner::Sum), Expr::Binary(Binary::Multiply, x, y)) = (stage.combiner, &stage.value) else {
+                continue;
+            };
+            let is_weight = |operand: &Expr| {
+                let (mut reads, mut all) = (false, true);
+                operand.for_each_load(&mut |tensor, _| {
+                    reads = true;
+                    all &= self.tensor(tensor).role == Role::Constant;
+                });
+                reads && all
+            };
+            let other = match [is_weight(x), is_weight(y)] {
+                [true, false] => y,
+                [false, true] => x,
+                _ => continue,
+            };
+            if let Expr::Cast(DType::F32, read) = &**other {
+                read.for_each_load(&mut |tensor, _| {
+                    found.insert(tensor);
+                });
+            }
+        }
+        found
     }
 
     /// The buffer and the offset in elements at which a tensor lives.

@@ -247,7 +247,8 @@ impl Nest {
         let mut copy = vec![store];
         for ((var, extent), width) in vars.iter().zip(&shape).zip(widths).rev() {
             let is_row = Some(*var) == innermost;
-            let kind = if is_row && *extent <= MAXIMAL_UNROLLED_ROW { LoopKind::Vector } else { LoopKind::Serial };
+            let is_short = *extent <= MAXIMAL_UNROLLED_ROW.max(MAXIMAL_UNROLLED_BYTES / dtype.bytes() as i64);
+            let kind = if is_row && is_short { LoopKind::Vector } else { LoopKind::Serial };
             let bounds = std::iter::once(Index::constant(*extent));
             copy = match width {
                 Some(width) if is_row => self.line_by_line(*var, &width, *extent, copy),
@@ -292,8 +293,9 @@ impl Nest {
 
 /// Elements that lie in one cache line.
 const LINE: i64 = 16;
-/// Rows of a box up to this many elements are copied by written-out vector operations.
+/// Rows of a box up to this many elements, or bytes, are copied by written-out vector operations.
 const MAXIMAL_UNROLLED_ROW: i64 = 256;
+const MAXIMAL_UNROLLED_BYTES: i64 = 1024;
 
 /// Copies run along their innermost loop in vectors.
 fn copy_kind(l: &Loop, innermost: bool) -> LoopKind {

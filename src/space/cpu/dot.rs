@@ -76,17 +76,26 @@ fn is_near(workload: &Workload, group: &Group, at: usize) -> bool {
         .all(|read| workload.tensor(read.tensor).role == Role::Constant || read.stride(workload, var) == Some(1))
 }
 
-/// The types of both operands of a sum of products that are read as they are, and widened.
+/// The types of both operands of a sum of products that are read as they are, perhaps behind a border, and
+/// widened.
 fn operands(workload: &Workload, group: &Group) -> Option<[DType; 2]> {
     let stage = &workload.stages[group.stage];
     let Expr::Binary(Binary::Multiply, x, y) = &stage.value else { return None };
     let sum = workload.tensor(stage.output).dtype;
     let short = |operand: &Expr| match operand {
-        Expr::Cast(to, inner) if *to == sum => match &**inner {
+        Expr::Cast(to, inner) if *to == sum => match bordered(inner) {
             Expr::Load { tensor, .. } => Some(workload.tensor(*tensor).dtype),
             _ => None,
         },
         _ => None,
     };
     (stage.combiner == Some(Combiner::Sum)).then_some([short(x)?, short(y)?])
+}
+
+/// What is read inside of a border of literals, which a copy writes out.
+fn bordered(operand: &Expr) -> &Expr {
+    match operand {
+        Expr::Guard { inside, outside, .. } if outside.is_plain() => inside,
+        other => other,
+    }
 }

@@ -158,11 +158,15 @@ fn default_option(workload: &Workload, group: &Group, access: &Access, options: 
     if let Some(dot) = &group.dot {
         let in_lanes = group.vector.is_some_and(|at| touches(access, group, at));
         let is_near = access.stride(workload, Var(group.axes[dot.axis].position as u32)) == Some(1);
-        return match (in_lanes, is_near) {
-            (true, _) => find((Level::Outer, Layout::Panel)).unwrap_or(0),
-            (false, true) => 0,
-            (false, false) => find((Level::Before, Layout::Panel)).unwrap_or(0),
+        let copy = match (in_lanes, is_near, access.guarded) {
+            (true, ..) => find((Level::Outer, Layout::Panel)),
+            (false, true, false) => None,
+            (false, true, true) => {
+                find((Level::Before, Layout::Box)).or_else(|| find((Level::Outer, Layout::Box)))
+            }
+            (false, false, _) => find((Level::Before, Layout::Panel)),
         };
+        return copy.unwrap_or(0);
     }
     let stride = |at: usize| access.stride(workload, Var(group.axes[at].position as u32));
     let vector = group.vector.filter(|at| !group.axes[*at].reduction);
