@@ -39,8 +39,11 @@ static struct {
     /* the loop; written by the caller before it is opened */
     _Alignas(CACHE_LINE) tilescribe_body body;
     void *context;
-    int64_t count, chunk, threads;
-    _Alignas(CACHE_LINE) _Atomic int64_t next;
+    int64_t chunk, threads;
+    struct {
+        _Alignas(CACHE_LINE) _Atomic int64_t next;
+        int64_t end;
+    } shares[MAX_THREADS]; /* a part of the loop for each thread */
 
     /* held by the caller of a loop, and while the pool changes */
     _Alignas(CACHE_LINE) _Atomic bool busy;
@@ -92,14 +95,19 @@ static int64_t minimum(int64_t a, int64_t b) {
     return a < b ? a : b;
 }
 
-/* Claims and runs iterations until none is left. */
+/* Claims and runs iterations until none is left: first those of the thread's own share, which is the same part of every loop, so that it finds in its
+ * caches what it wrote in the loop before; then what others have left of theirs. */
 static void work(int64_t thread) {
-    for (;;) {
-        int64_t begin = atomic_fetch_add_explicit(&pool.next, pool.chunk, memory_order_relaxed);
-        if (begin >= pool.count) {
-            return;
+    for (int64_t i = 0; i < pool.threads; i++) {
+        int64_t share = (thread + i) % pool.threads;
+        int64_t end = pool.shares[share].end;
+        for (;;) {
+            int64_t begin = atomic_fetch_add_explicit(&pool.shares[share].next, pool.chunk, memory_order_relaxed);
+            if (begin >= end) {
+                break;
+            }
+            pool.body(pool.context, begin, minimum(begin + pool.chunk, end), thread);
         }
-        pool.body(pool.context, begin, minimum(begin + pool.chunk, pool.count), thread);
     }
 }
 
@@ -278,11 +286,15 @@ void tilescribe_parallel_for(tilescribe_body body, void *context, int64_t count,
     }
     pool.body = body;
     pool.context = context;
-    pool.count = count;
     pool.threads = threads;
     int64_t chunk = count / (threads * CHUNKS_PER_THREAD);
     pool.chunk = chunk > 1 ? chunk : 1;
-    atomic_store_explicit(&pool.next, 0, memory_order_relaxed);
+    for (int64_t thread = 0; thread < threads; thread++) {
+        /* the first shares are longer by one iteration where they differ */
+        int64_t begin = thread * (count / threads) + minimum(thread, count % threads);
+        pool.shares[thread].end = begin + count / threads + (thread < count % threads ? 1 : 0);
+        atomic_store_explicit(&pool.shares[thread].next, begin, memory_order_relaxed);
+    }
 
     uint64_t number = (atomic_load_explicit(&pool.state, memory_order_relaxed) >> 32) + 1;
     atomic_store_explicit(&pool.state, number << 32 | OPEN, memory_order_release);
