@@ -25,7 +25,7 @@ pub struct Operand<'a> {
     pub buffer: TensorId,
     pub dtype: DType,
     pub indices: &'a [Index],
-    /// Whether it is read only inside of a border.
+    /// Whether it is read only inside of a border. Then the steps are written out.
     pub is_guarded: bool,
 }
 
@@ -48,7 +48,7 @@ pub fn product<'a>(nest: &Nest, l: &'a Loop) -> Option<Product<'a>> {
     let [Stmt::Accumulate { buffer, indices, combiner: Combiner::Sum, value }] = l.body.as_slice() else { return None };
     let Expr::Binary(Binary::Multiply, x, y) = value else { return None };
     let sum = nest.buffer(*buffer).dtype;
-    let operands = [operand(nest, x, l, sum)?, operand(nest, y, l, sum)?];
+    let operands = [operand(nest, x, sum)?, operand(nest, y, sum)?];
     let is_shaped = steps(operands[0].dtype, operands[1].dtype) == Some((l.extent(), sum)) && l.is_constant();
     let moves = indices.iter().any(|index| index.mentions(l.var));
     (is_shaped && !moves).then_some(Product { buffer: *buffer, indices, operands })
@@ -59,18 +59,14 @@ pub fn is_product(nest: &Nest, l: &Loop) -> bool {
     product(nest, l).is_some()
 }
 
-fn operand<'a>(nest: &Nest, expr: &'a Expr, l: &Loop, sum: DType) -> Option<Operand<'a>> {
+fn operand<'a>(nest: &Nest, expr: &'a Expr, sum: DType) -> Option<Operand<'a>> {
     let Expr::Cast(to, inner) = expr else { return None };
-    let (read, is_whole) = match &**inner {
-        // all steps are inside, or none
-        Expr::Guard { conditions, inside, outside } if outside.is_plain() => {
-            (&**inside, conditions.iter().all(|c| !c.index.mentions(l.var)))
-        }
-        other => (other, true),
+    let (read, is_guarded) = match &**inner {
+        Expr::Guard { inside, outside, .. } if outside.is_plain() => (&**inside, true),
+        other => (other, false),
     };
     match read {
-        Expr::Load { tensor, indices } if *to == sum && is_whole => {
-            let is_guarded = !std::ptr::eq(read, &**inner);
+        Expr::Load { tensor, indices } if *to == sum => {
             Some(Operand { buffer: *tensor, dtype: nest.buffer(*tensor).dtype, indices, is_guarded })
         }
         _ => None,

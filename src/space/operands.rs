@@ -3,7 +3,7 @@
 use super::Group;
 use super::access::{Access, accesses};
 use super::fuse::touches;
-use crate::workload::{Atom, Condition, Expr, Index, Workload};
+use crate::workload::{Atom, Condition, Expr, Index, Role, Workload};
 
 /// The operands of a reduction that are read more than once or behind a guard. A tensor may be several
 /// operands (queries and keys out of one product), which are numbered then, unless guards make it hard to
@@ -19,12 +19,14 @@ pub(super) fn packable(workload: &Workload, group: &Group) -> Vec<(Access, Optio
         let every_axis = (0..group.axes.len()).all(|at| touches(a, group, at));
         !every_axis || a.guarded || a.has_window()
     };
+    // an instruction takes the steps of a lane side by side, and those of all lanes one after the other
+    let is_laid_out = |a: &Access| group.dot.is_some() && workload.tensor(a.tensor).role == Role::Constant;
     let ways = |tensor| all.iter().filter(move |a: &&Access| a.tensor == tensor);
     all.iter()
         .filter(|a| ways(a.tensor).count() == 1 || ways(a.tensor).all(|b| !b.guarded))
         .filter(|a| behind.iter().all(|b| b.tensor != a.tensor))
         .filter(|a| a.indices.iter().all(|i| i.terms().iter().all(|(atom, _)| !matches!(atom, Atom::Value(_)))))
-        .filter(|a| reused(a) && (!a.guarded || is_plain_guard(&stage.value, a)))
+        .filter(|a| (reused(a) || is_laid_out(a)) && (!a.guarded || is_plain_guard(&stage.value, a)))
         .map(|a| {
             let several = ways(a.tensor).count() > 1;
             (a.clone(), ways(a.tensor).position(|b| b == a).filter(|_| several))

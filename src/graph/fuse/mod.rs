@@ -30,6 +30,7 @@ mod name;
 mod network;
 mod prepare;
 mod round;
+mod short;
 mod size;
 mod validate;
 mod view;

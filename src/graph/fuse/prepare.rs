@@ -10,8 +10,7 @@ use super::extent::{self, Extent, are_views, of_tensor};
 use super::view::{flat, identity_address, reshape_access, tidy, without_ends};
 use crate::graph::{Program, ProgramStage, Step, TensorData, symbol};
 use crate::workload::{
-    Binary, Combiner, DType, Expr, Index, Parameter, Role, Stage, Tensor, TensorId, Var, integer_from_bytes,
-    real_from_bytes,
+    DType, Expr, Index, Parameter, Role, Stage, Tensor, TensorId, Var, integer_from_bytes, real_from_bytes,
 };
 
 /// A program without views. Its tensors keep the ids that they have in the [`Program`]; parts of
@@ -28,7 +27,7 @@ pub struct Prepared {
     pub assemblies: BTreeMap<TensorId, Vec<TensorId>>,
     /// Distinct tensors of role `Output`.
     pub outputs: Vec<(String, TensorId)>,
-    /// Integers of at most 16 bits that floats were rounded to, and bf16 that products by weights read.
+    /// Integers of at most 16 bits that floats were rounded to, and bf16 that are [found there](super::short).
     quantized: HashSet<TensorId>,
     /// Tensors that operations read: they are in memory.
     pub kept: BTreeSet<TensorId>,
@@ -126,42 +125,13 @@ impl Prepared {
         let of = |tensor: TensorId| self.tensor(tensor).dtype;
         let is_short = |dtype: DType| dtype.bytes() <= 2 && !dtype.is_float() && dtype != DType::Bool;
         let stages = self.steps.iter().filter_map(|step| step.stage()).map(|held| &held.stage);
-        let multiplied = self.multiplied_by_weights();
+        let multiplied = super::short::found_in_memory(self);
         let quantized = stages.filter(|stage| match &stage.value {
             Expr::Cast(DType::BF16, value) => multiplied.contains(&stage.output) && value.dtype(&of).is_float(),
             Expr::Cast(dtype, value) => is_short(*dtype) && value.dtype(&of).is_float(),
             _ => false,
         });
         quantized.map(|stage| stage.output).collect()
-    }
-
-    /// The tensors whose elements, widened, are multiplied by those of constants and added up.
-    fn multiplied_by_weights(&self) -> HashSet<TensorId> {
-        let mut found = HashSet::new();
-        for stage in self.steps.iter().filter_map(|step| step.stage()).map(|held| &held.stage) {
-            let (Some(Combiner::Sum), Expr::Binary(Binary::Multiply, x, y)) = (stage.combiner, &stage.value) else {
-                continue;
-            };
-            let is_weight = |operand: &Expr| {
-                let (mut reads, mut all) = (false, true);
-                operand.for_each_load(&mut |tensor, _| {
-                    reads = true;
-                    all &= self.tensor(tensor).role == Role::Constant;
-                });
-                reads && all
-            };
-            let other = match [is_weight(x), is_weight(y)] {
-                [true, false] => y,
-                [false, true] => x,
-                _ => continue,
-            };
-            if let Expr::Cast(DType::F32, read) = &**other {
-                read.for_each_load(&mut |tensor, _| {
-                    found.insert(tensor);
-                });
-            }
-        }
-        found
     }
 
     /// The buffer and the offset in elements at which a tensor lives.

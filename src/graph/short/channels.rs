@@ -9,8 +9,9 @@ use std::collections::BTreeMap;
 
 use super::free_tensors;
 use super::product::product;
+use super::steps::steps;
 use crate::graph::Program;
-use crate::workload::{DType, Index, Stage, TensorId, Var};
+use crate::workload::{Index, Stage, TensorId, Var};
 
 /// Where the channels of a tensor are: dimensions `1..1 + count`.
 type Channels = usize;
@@ -46,16 +47,16 @@ fn convolved(program: &Program) -> Vec<(TensorId, Channels)> {
         let Some([weight, image]) = product(program, stage).and_then(|product| product.weight_first(program)) else {
             continue;
         };
-        let is_short = |dtype| matches!(dtype, DType::BF16 | DType::U8 | DType::I8);
         let channels = (1..stage.spatial.len()).take_while(|axis| weight.mentions(*axis)).count();
         let others = 1 + channels..stage.spatial.len();
         let is_convolution = channels > 0
             && !others.is_empty()
             && !others.clone().chain([0]).any(|axis| weight.mentions(axis))
             && image.indices.len() == 2 + others.len();
-        let sums_channels =
-            || (stage.spatial.len()..stage.rank()).any(|axis| image.indices[1].mentions(Var(axis as u32)));
-        if is_short(weight.dtype) && is_short(image.dtype) && is_convolution && sums_channels() {
+        let Some(steps) = steps([weight.dtype, image.dtype]).filter(|_| is_convolution) else { continue };
+        // what an instruction takes at once
+        let is_group = |axis: usize| image.indices[1].mentions(Var(axis as u32)) && stage.extent(axis) % steps == 0;
+        if (stage.spatial.len()..stage.rank()).any(is_group) {
             found.extend([(image.tensor, 1), (stage.output, channels)]);
         }
     }
@@ -65,22 +66,26 @@ fn convolved(program: &Program) -> Vec<(TensorId, Channels)> {
 /// These tensors, and those that they reach through stages that leave channels what they are.
 fn spread(program: &Program, seeds: Vec<(TensorId, Channels)>) -> BTreeMap<TensorId, Channels> {
     let free = free_tensors(program);
-    let mut moved: BTreeMap<TensorId, Channels> = seeds.into_iter().filter(|(tensor, _)| free.contains(tensor)).collect();
+    let mut moved: BTreeMap<TensorId, Channels> =
+        seeds.into_iter().filter(|(tensor, _)| free.contains(tensor)).collect();
     loop {
         let before = moved.len();
         for stage in program.stages().map(|held| &held.stage) {
-            stage.value.for_each_load(&mut |tensor, indices| {
-                match (moved.get(&stage.output).copied(), moved.get(&tensor).copied()) {
-                    (Some(own), None) if free.contains(&tensor) => {
-                        let kept = (1..indices.len().saturating_sub(1)).find(|read| keeps(stage, own, indices, *read));
-                        moved.extend(kept.map(|read| (tensor, read)));
-                    }
-                    (None, Some(read)) if free.contains(&stage.output) => {
-                        let ranks = 1..stage.spatial.len().saturating_sub(1);
-                        moved.extend(ranks.clone().find(|own| keeps(stage, *own, indices, read)).map(|own| (stage.output, own)));
-                    }
-                    _ => {}
+            stage.value.for_each_load(&mut |tensor, indices| match (
+                moved.get(&stage.output).copied(),
+                moved.get(&tensor).copied(),
+            ) {
+                (Some(own), None) if free.contains(&tensor) => {
+                    let kept = (1..indices.len().saturating_sub(1)).find(|read| keeps(stage, own, indices, *read));
+                    moved.extend(kept.map(|read| (tensor, read)));
                 }
+                (None, Some(read)) if free.contains(&stage.output) => {
+                    let ranks = 1..stage.spatial.len().saturating_sub(1);
+                    moved.extend(
+                        ranks.clone().find(|own| keeps(stage, *own, indices, read)).map(|own| (stage.output, own)),
+                    );
+                }
+                _ => {}
             });
         }
         if moved.len() == before {

@@ -4,6 +4,7 @@
 mod channels;
 mod product;
 mod rounded;
+mod steps;
 
 use std::collections::BTreeSet;
 use std::str::FromStr;
@@ -48,6 +49,7 @@ impl Program {
         if precision == Precision::Bf16 {
             rounded::round_products(self);
         }
+        steps::complete(self);
         channels::put_last(self);
     }
 }

@@ -1,50 +1,46 @@
 //! Products by weights in bf16: both operands are rounded, and summed in f32.
 //!
 //! What a product reads is stored in bf16 by whoever computes it, next to the f32 that others read. Where
-//! little is computed of each element, memory decides rather than arithmetic, and everyone reads the bf16.
-//! A rounded value is off by 2⁻⁹ of itself at most; subnormals of bf16, below 10⁻³⁸, may be taken as 0.
+//! little is computed of each element, memory decides rather than arithmetic, and everyone reads the bf16; so
+//! do sums over each channel alone (depthwise), and windows that take the greatest of several elements, which
+//! rounding leaves the greatest. A rounded value is off by 2⁻⁹ of itself at most; subnormals of bf16, below
+//! 10⁻³⁸, may be taken as 0.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::free_tensors;
-use super::product::{Operand, product};
+use super::product::product;
+use super::steps::{is_grouped, steps};
 use crate::graph::{Program, ProgramStage, Step, TensorData};
-use crate::workload::{DType, Expr, Index, Role, Stage, TensorId, Var, put_real};
+use crate::workload::{Combiner, DType, Expr, Index, Role, Stage, TensorId, Var, put_real};
 
 /// Multiplications by which an element is used, up to which memory decides.
 const FEW_USES: i64 = 1024;
-/// Steps that one instruction takes.
-const PAIR: i64 = 2;
+/// Smaller tensors stay in the nearest caches, whatever they are made of.
+const SMALL_ELEMENTS: i64 = 1 << 14;
 
 /// Rounds the operands of all products by weights in f32.
 pub fn round_products(program: &mut Program) {
-    let mut weights = BTreeMap::new();
-    let mut uses: BTreeMap<TensorId, i64> = BTreeMap::new();
-    let mut products = BTreeMap::new();
-    for (at, step) in program.steps.iter().enumerate() {
-        let Some([weight, other]) = step.stage().and_then(|held| operands(program, &held.stage)) else { continue };
-        products.insert(at, [weight.tensor, other.tensor]);
-        weights.insert(weight.tensor, ());
-        let points = step.stage().map_or(0, |held| held.stage.points());
-        *uses.entry(other.tensor).or_default() += points / program.tensor(other.tensor).elements().max(1);
+    let found = Found::new(program);
+    let mut short: BTreeMap<TensorId, TensorId> = BTreeMap::new();
+    for [weight, _] in found.products.values() {
+        if let (None, Some(data)) = (short.get(weight), program.data[weight.0 as usize].as_ref()) {
+            let data = rounded_data(data);
+            short.insert(*weight, program.add_constant(data));
+        }
     }
-    if products.is_empty() {
-        return;
-    }
-    let short_weights: BTreeMap<TensorId, TensorId> =
-        weights.into_keys().filter_map(|weight| Some((weight, rounded_weight(program, weight)?))).collect();
-    let free = free_tensors(program);
     let mut rounded = BTreeMap::new();
-    for (tensor, uses) in uses {
+    for (tensor, alone) in found.rounded(program) {
         let short = program.add_tensor(program.tensor(tensor).shape.clone(), DType::BF16, Role::Intermediate);
         program.tensors[short.0 as usize].extents = program.tensor(tensor).extents.clone();
-        rounded.insert(tensor, Rounded { short, alone: uses <= FEW_USES && free.contains(&tensor) });
+        rounded.insert(tensor, Rounded { short, alone });
     }
-    let short_of = |tensor: TensorId| rounded.get(&tensor).map(|r| r.short).or(short_weights.get(&tensor).copied());
+    short.extend(rounded.iter().map(|(tensor, rounded)| (*tensor, rounded.short)));
     for (at, step) in program.steps.iter_mut().enumerate() {
-        match step.stage_mut() {
-            Some(held) if products.contains_key(&at) => held.stage.value = with_short_operands(&held.stage.value, &short_of),
-            _ => read_short(step, &rounded),
+        let Some(held) = step.stage_mut() else { continue };
+        match found.products.contains_key(&at) {
+            true => held.stage.value = with_short_operands(&held.stage.value, &short),
+            false => read_short(held, &rounded),
         }
     }
     store_rounded(program, &rounded);
@@ -57,33 +53,84 @@ struct Rounded {
     alone: bool,
 }
 
-/// The weight and the other operand of a product by weights in f32 that an instruction can take pairs of.
-fn operands<'a>(program: &Program, stage: &'a Stage) -> Option<[Operand<'a>; 2]> {
-    let product = product(program, stage)?;
-    let [weight, other] = product.weight_first(program)?;
-    let is_f32 = [weight.dtype, other.dtype, program.tensor(stage.output).dtype] == [DType::F32; 3];
-    let spatial = stage.spatial.len();
-    let is_shared = (0..spatial).any(|axis| stage.extent(axis) > 1 && weight.mentions(axis) && !other.mentions(axis));
-    let comes_in_pairs = |axis: usize| {
-        let both = weight.mentions(axis) && other.mentions(axis);
-        both && stage.extents.get(axis).is_none() && stage.extent(axis) % PAIR == 0
-    };
-    (is_f32 && is_shared && (spatial..stage.rank()).any(comes_in_pairs)).then_some([weight, other])
+/// What is to be rounded.
+struct Found {
+    /// Weight and other operand of products, by the position of their steps.
+    products: BTreeMap<usize, [TensorId; 2]>,
+    /// How often elements are multiplied by weights, by tensor.
+    uses: BTreeMap<TensorId, i64>,
+    /// Of which tensor a window takes the greatest, by the result.
+    greatest: BTreeMap<TensorId, TensorId>,
 }
 
-fn rounded_weight(program: &mut Program, weight: TensorId) -> Option<TensorId> {
-    let data = program.data[weight.0 as usize].as_ref()?;
+impl Found {
+    fn new(program: &Program) -> Found {
+        let mut found = Found { products: BTreeMap::new(), uses: BTreeMap::new(), greatest: BTreeMap::new() };
+        for (at, step) in program.steps.iter().enumerate() {
+            let Some(stage) = step.stage().map(|held| &held.stage) else { continue };
+            if let Some(operands) = product(program, stage).and_then(|product| product.weight_first(program))
+                && [operands[1].dtype, program.tensor(stage.output).dtype] == [DType::F32; 2]
+            {
+                let [weight, other] = operands.each_ref().map(|operand| operand.tensor);
+                *found.uses.entry(other).or_default() += stage.points() / program.tensor(other).elements().max(1);
+                let by = steps([DType::BF16; 2]).filter(|_| operands[0].dtype == DType::F32);
+                if by.is_some_and(|by| is_grouped(stage, &operands, by)) {
+                    found.products.insert(at, [weight, other]);
+                }
+            }
+            found.greatest.extend(greatest(program, stage).map(|source| (stage.output, source)));
+        }
+        found
+    }
+
+    /// The tensors that are rounded, each with whether everyone reads it so.
+    fn rounded(&self, program: &Program) -> BTreeMap<TensorId, bool> {
+        let free = free_tensors(program);
+        let may_be_alone =
+            |tensor: &TensorId| free.contains(tensor) && self.uses.get(tensor).is_none_or(|uses| *uses <= FEW_USES);
+        let multiplied: BTreeSet<TensorId> = self.products.values().map(|[_, other]| *other).collect();
+        let is_large = |tensor: &TensorId| program.tensor(*tensor).elements() >= SMALL_ELEMENTS;
+        let of_channels =
+            self.uses.keys().filter(|tensor| !self.products.is_empty() && is_large(tensor) && may_be_alone(tensor));
+        let mut rounded: BTreeMap<TensorId, bool> =
+            multiplied.iter().chain(of_channels).map(|tensor| (*tensor, may_be_alone(tensor))).collect();
+        let mut pending: Vec<TensorId> = rounded.keys().copied().collect();
+        while let Some(tensor) = pending.pop() {
+            if let Some(source) = self.greatest.get(&tensor).filter(|source| may_be_alone(source))
+                && rounded.insert(*source, true).is_none()
+            {
+                pending.push(*source);
+            }
+        }
+        rounded
+    }
+}
+
+/// The tensor of f32 of whose elements in a window a stage takes the greatest.
+fn greatest(program: &Program, stage: &Stage) -> Option<TensorId> {
+    let read = match &stage.value {
+        Expr::Guard { inside, .. } => inside,
+        other => other,
+    };
+    let Expr::Load { tensor, indices } = read else { return None };
+    let spatial = stage.spatial.len();
+    let mentions = |index: &Index, mut axes: std::ops::Range<usize>| axes.any(|axis| index.mentions(Var(axis as u32)));
+    let slides = indices.iter().any(|i| mentions(i, 0..spatial) && mentions(i, spatial..stage.rank()));
+    let is_f32 = program.tensor(*tensor).dtype == DType::F32;
+    (stage.combiner == Some(Combiner::Maximum) && slides && is_f32).then_some(*tensor)
+}
+
+fn rounded_data(data: &TensorData) -> TensorData {
     let mut bytes = Vec::with_capacity(data.bytes.len() / 2);
     for element in data.bytes.as_chunks::<4>().0 {
         put_real(DType::BF16, f64::from(f32::from_le_bytes(*element)), &mut bytes);
     }
-    let data = TensorData { shape: data.shape.clone(), dtype: DType::BF16, bytes: bytes.into() };
-    Some(program.add_constant(data))
+    TensorData { shape: data.shape.clone(), dtype: DType::BF16, bytes: bytes.into() }
 }
 
 /// A product whose operands are read in bf16.
-fn with_short_operands(value: &Expr, short_of: &dyn Fn(TensorId) -> Option<TensorId>) -> Expr {
-    let read = value.map_loads(&mut |tensor, indices| Some(Expr::load(short_of(tensor)?, indices.to_vec())));
+fn with_short_operands(value: &Expr, short: &BTreeMap<TensorId, TensorId>) -> Expr {
+    let read = value.map_loads(&mut |tensor, indices| Some(Expr::load(*short.get(&tensor)?, indices.to_vec())));
     let Expr::Binary(op, x, y) = read else { return read };
     let widened = |operand: Expr| {
         let short = match operand {
@@ -99,8 +146,7 @@ fn with_short_operands(value: &Expr, short_of: &dyn Fn(TensorId) -> Option<Tenso
 }
 
 /// Reads of tensors that are there in bf16 alone.
-fn read_short(step: &mut Step, rounded: &BTreeMap<TensorId, Rounded>) {
-    let Some(ProgramStage { stage, .. }) = step.stage_mut() else { return };
+fn read_short(ProgramStage { stage, .. }: &mut ProgramStage, rounded: &BTreeMap<TensorId, Rounded>) {
     stage.value = stage.value.map_loads(&mut |tensor, indices| {
         let Rounded { short, .. } = rounded.get(&tensor).filter(|rounded| rounded.alone)?;
         Some(Expr::Cast(DType::F32, Box::new(Expr::load(*short, indices.to_vec()))))
@@ -109,29 +155,23 @@ fn read_short(step: &mut Step, rounded: &BTreeMap<TensorId, Rounded>) {
 
 /// Rounds tensors right behind the steps that write them, and inputs before all others.
 fn store_rounded(program: &mut Program, rounded: &BTreeMap<TensorId, Rounded>) {
-    let mut waiting: BTreeSet<TensorId> = rounded.keys().copied().collect();
     let steps = std::mem::take(&mut program.steps);
     let written: BTreeSet<TensorId> = steps.iter().flat_map(Step::outputs).collect();
-    let from_outside: Vec<TensorId> = waiting.difference(&written).copied().collect();
-    let round = |program: &mut Program, tensor: TensorId, node: String| {
+    let round = |program: &mut Program, tensor: TensorId, node: &str| {
+        let Some(Rounded { short, .. }) = rounded.get(&tensor) else { return };
         let about = program.tensor(tensor);
         let indices = (0..about.shape.len()).map(|axis| Index::var(Var(axis as u32))).collect();
         let value = Expr::Cast(DType::BF16, Box::new(Expr::load(tensor, indices)));
-        let stage = Stage::map(rounded[&tensor].short, about.shape.clone(), value);
-        let stage = Stage { extents: about.extents.clone(), ..stage };
+        let extents = about.extents.clone();
+        let stage = Stage { extents, ..Stage::map(*short, about.shape.clone(), value) };
         program.add_stage(stage, node);
     };
-    from_outside.into_iter().for_each(|tensor| {
-        waiting.remove(&tensor);
-        round(program, tensor, "Cast".to_string());
-    });
+    for tensor in rounded.keys().filter(|tensor| !written.contains(tensor)) {
+        round(program, *tensor, "Cast");
+    }
     for step in steps {
         let (outputs, node) = (step.outputs(), step.node().to_string());
         program.steps.push(step);
-        for tensor in outputs {
-            if waiting.remove(&tensor) {
-                round(program, tensor, node.clone());
-            }
-        }
+        outputs.into_iter().for_each(|tensor| round(program, tensor, &node));
     }
 }

@@ -161,9 +161,7 @@ fn default_option(workload: &Workload, group: &Group, access: &Access, options: 
         let copy = match (in_lanes, is_near, access.guarded) {
             (true, ..) => find((Level::Outer, Layout::Panel)),
             (false, true, false) => None,
-            (false, true, true) => {
-                find((Level::Before, Layout::Box)).or_else(|| find((Level::Outer, Layout::Box)))
-            }
+            (false, true, true) => find((Level::Before, Layout::Box)).or_else(|| find((Level::Outer, Layout::Box))),
             (false, false, _) => find((Level::Before, Layout::Panel)),
         };
         return copy.unwrap_or(0);

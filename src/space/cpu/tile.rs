@@ -198,7 +198,7 @@ fn tiles(
         if group.axes[at].ragged {
             candidates.retain(|tile| extent % tile == 0);
         }
-        let most = if reduces && !group.axes[at].reduction { 2 * lanes } else { 4 * lanes };
+        let most = if reduces && !group.axes[at].reduction && !is_narrow(group, at) { 2 * lanes } else { 4 * lanes };
         let default = default_tile(usual.typical, &candidates, most);
         let answer = tape.choose_number(site("tile", [group.name(), group.axes[at].letter()]), &candidates, default)?;
         group.axes[at].tile = answer;
@@ -261,6 +261,14 @@ fn tiles(
         group.axes[at].tile = answer;
     }
     Ok(())
+}
+
+/// Whether all other results of a sum of dot products leave most accumulators unused where two vectors are
+/// side by side, as the rows of a small image do.
+fn is_narrow(group: &Group, vector: usize) -> bool {
+    let others = group.positions(false).into_iter().filter(|at| *at != vector);
+    let longest = others.map(|at| group.axes[at].usual.typical).max().unwrap_or(1);
+    group.dot.is_some() && longest * 2 <= HEURISTICS.default_tiles[0]
 }
 
 /// Axes at whose points the value of an element-wise stage is written differently, a transform's points: only
