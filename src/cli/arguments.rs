@@ -104,6 +104,7 @@ impl NetworkArguments {
             other => other,
         };
         let mut program = program.with_context(|| model.display().to_string())?;
+        program.shorten();
         program
             .carry(&states::pairs(&program, &self.states)?)
             .map_err(|error| CommandError::Usage(error.to_string()))?;

@@ -17,6 +17,7 @@ mod fold;
 mod evaluate;
 mod validate;
 mod fuse;
+mod short;
 
 pub use carry::{Appended, Carried, CarryError};
 pub use data::{Bytes, TensorData};

@@ -213,6 +213,9 @@ impl<'p> Fusion<'p> {
     /// Whether all readers of a waiting stage compute it again.
     fn is_recomputed(&self, tensor: TensorId) -> bool {
         let stage = &self.waiting[&tensor].stage;
+        if cost::dequantizes(&stage.value, &|tensor| self.prepared.tensor(tensor).dtype) {
+            return true;
+        }
         let elements = stage.points();
         let readers: Vec<Reader> = self
             .final_readers(tensor)

@@ -1,0 +1,93 @@
+//! Sums of products in shorter numbers than f32, where a network says how: passes from program to program,
+//! between import and fusion. All of them keep the program's meaning, up to the order in which f32 are added.
+//!
+//! - [`integer_store`]: quantised activations are stored as u8, which is what processors multiply by i8.
+//! - [`integer_again`]: what is quantised as it was before keeps its integers.
+//! - [`integer`]: sums of dequantised products become sums of integers, scaled behind.
+
+mod integer;
+mod integer_again;
+mod integer_constants;
+mod integer_factor;
+mod integer_store;
+
+use std::collections::HashMap;
+
+use super::fold::remove_dead;
+use super::{Program, ProgramStage, Step};
+use crate::workload::{Stage, TensorId};
+
+/// Element-wise stages by the tensor that they write, as far as the program was gone through.
+type Maps = HashMap<TensorId, Stage>;
+
+impl Program {
+    /// Computes in short numbers what the network gives in short numbers. To be called once, between import
+    /// and [`partition`](super::partition).
+    pub fn shorten(&mut self) {
+        let changes = [integer_store::unsigned(self), integer_again::unchanged(self), integer::sums(self)];
+        if changes.contains(&true) {
+            remove_dead(self);
+        }
+    }
+
+    /// Puts other stages in the place of those for which `change` gives some, in every block; whether it gave
+    /// any. It is told the element-wise stages before.
+    fn replace_stages(&mut self, change: &mut dyn FnMut(&mut Program, &Maps, &Stage) -> Option<Vec<Stage>>) -> bool {
+        let steps = std::mem::take(&mut self.steps);
+        let mut replacing = Replacing { program: self, change, maps: Maps::new(), changes: false };
+        let steps = replacing.block(steps);
+        let changes = replacing.changes;
+        self.steps = steps;
+        changes
+    }
+}
+
+struct Replacing<'a> {
+    program: &'a mut Program,
+    change: &'a mut dyn FnMut(&mut Program, &Maps, &Stage) -> Option<Vec<Stage>>,
+    maps: Maps,
+    changes: bool,
+}
+
+impl Replacing<'_> {
+    fn block(&mut self, steps: Vec<Step>) -> Vec<Step> {
+        let mut changed = Vec::with_capacity(steps.len());
+        for mut step in steps {
+            let Step::Stage(ProgramStage { stage, node }) = &step else {
+                step.blocks_mut().into_iter().for_each(|block| *block = self.block(std::mem::take(block)));
+                changed.push(step);
+                continue;
+            };
+            let stages = (self.change)(self.program, &self.maps, stage);
+            self.changes |= stages.is_some();
+            let stages = stages.unwrap_or_else(|| vec![stage.clone()]);
+            for stage in stages {
+                if !stage.is_reduction() {
+                    self.maps.insert(stage.output, stage.clone());
+                }
+                changed.push(Step::Stage(ProgramStage { stage, node: node.clone() }));
+            }
+        }
+        changed
+    }
+}
+
+/// Visits the stages of all blocks.
+fn for_each_stage(steps: &[Step], visit: &mut dyn FnMut(&Stage)) {
+    for step in steps {
+        if let Step::Stage(held) = step {
+            visit(&held.stage);
+        }
+        step.blocks().into_iter().for_each(|block| for_each_stage(block, visit));
+    }
+}
+
+/// The same, to change them.
+fn for_each_stage_mut(steps: &mut [Step], visit: &mut dyn FnMut(&mut Stage)) {
+    for step in steps {
+        if let Step::Stage(held) = step {
+            visit(&mut held.stage);
+        }
+        step.blocks_mut().into_iter().for_each(|block| for_each_stage_mut(block, visit));
+    }
+}

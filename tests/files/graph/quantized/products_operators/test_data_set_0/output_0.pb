@@ -1,0 +1,1 @@
+JT£º†AõÊA„Ê‰A!xA­A&ú’Aâ%þA&úARèÀARè@Aû@¶7PA—GÓA©9ŸAeÚAÆkAxWÖ@¶7Ð@qØ=AkY%A‘ÈºA

@@ -1,0 +1,1 @@
+JTƒLAÕÞBPpÎAËBÌq±A†PcA,B~S)A-ŠAN×Â@N×BA¯hAN×Â@ïÞuA)EAæH°AHsA¸eUAîEjAˆénA[\A
