@@ -70,11 +70,13 @@ fn next(input: &mut impl Read) -> io::Result<Option<Request>> {
 
 fn outcome(dims: BTreeMap<String, Dim>, model: Vec<u8>) -> Result<String, String> {
     let options = ImportOptions { dims, constant_bytes: CONSTANT_BYTES };
-    let program = match import_bytes(model.into(), &options) {
+    let mut program = match import_bytes(model.into(), &options) {
         Ok(program) => program,
         Err(error) => return Ok(format!("refused {error}")),
     };
     program.validate().map_err(|error| error.to_string())?;
+    program.shorten();
+    program.validate().map_err(|error| format!("shortened: {error}"))?;
     let network = partition(&program).map_err(|error| error.to_string())?;
     network.validate().map_err(|error| error.to_string())?;
     Ok(format!("imported as {} tasks of {} symbols", network.tasks.len(), network.symbols.list.len()))

@@ -15,6 +15,7 @@
 use super::Maps;
 use super::integer_constants::{Known, Over};
 use super::integer_factor::{Factor, Reader, wide};
+use super::integer_products;
 use crate::graph::Program;
 use crate::graph::lower::math::{literal, load, multiply, subtract, var, vars};
 use crate::workload::{Binary, Combiner, DType, Expr, Extents, Role, Stage, TensorId, Var};
@@ -30,7 +31,8 @@ pub fn sums(program: &mut Program) -> bool {
         match [is_constant(&first), is_constant(&second)] {
             [true, false] => integer_sum(program, stage, &second, &first, true),
             [false, true] => integer_sum(program, stage, &first, &second, false),
-            _ => None,
+            [false, false] => integer_products::of_activations(program, stage, [&first, &second]),
+            [true, true] => None,
         }
     })
 }
@@ -54,7 +56,7 @@ fn integer_sum(
     weight: &Factor,
     weight_is_first: bool,
 ) -> Option<Vec<Stage>> {
-    let weight = Weight::new(program, stage, weight)?;
+    let weight = Weight::new(program, stage, weight, activation)?;
     let scale = scale_of(program, stage, [activation.scale.as_ref(), weight.scale.as_ref()]);
     let dtype = program.tensor(stage.output).dtype;
     if dtype == DType::F32 && !weight.sums_fit(stage) {
@@ -104,7 +106,7 @@ fn intermediate(program: &mut Program, shape: Vec<i64>, extents: Extents) -> Ten
 }
 
 /// The product of both scales, rounded to f32 once for each channel.
-fn scale_of(program: &mut Program, stage: &Stage, scales: [Option<&Expr>; 2]) -> Option<Expr> {
+pub fn scale_of(program: &mut Program, stage: &Stage, scales: [Option<&Expr>; 2]) -> Option<Expr> {
     let product = match scales {
         [Some(x), Some(y)] => multiply(x.clone(), y.clone()),
         [one, other] => one.or(other)?.clone(),
@@ -133,14 +135,14 @@ fn sum_of(program: &mut Program, stage: &Stage, value: &Expr) -> (Stage, Expr) {
 }
 
 /// What stands for 0 among activations, as a number of i32.
-enum ZeroPoint {
+pub enum ZeroPoint {
     None,
     Literal(i64),
     RunTime(Expr),
 }
 
 impl ZeroPoint {
-    fn new(program: &Program, stage: &Stage, factor: &Factor) -> ZeroPoint {
+    pub fn new(program: &Program, stage: &Stage, factor: &Factor) -> ZeroPoint {
         let Some(zero) = &factor.zero else { return ZeroPoint::None };
         let known = Known::new(program, stage, zero, DType::I32, Over::Nothing);
         match known.and_then(|known| known.uniform()) {
@@ -191,7 +193,7 @@ struct Weight {
 }
 
 impl Weight {
-    fn new(program: &mut Program, stage: &Stage, factor: &Factor) -> Option<Weight> {
+    fn new(program: &mut Program, stage: &Stage, factor: &Factor, activation: &Factor) -> Option<Weight> {
         let border = literal(factor.dtype, 0.0);
         let element = factor.element(border);
         let scale = factor.scale.clone();
@@ -208,8 +210,9 @@ impl Weight {
         if shifted.data.elements() > most {
             return None;
         }
-        if low >= DType::I8.least() && high <= DType::I8.greatest() {
-            let element = stored_as_bytes(program, &shifted, 0)?;
+        let fits_byte = low >= DType::I8.least() && high <= DType::I8.greatest();
+        if fits_byte || is_read_everywhere(stage, activation) {
+            let element = stored(program, &shifted, if fits_byte { DType::I8 } else { DType::I16 }, 0)?;
             return Some(Weight { element, zero: None, scale, greatest: low.abs().max(high.abs()) });
         }
         if !factor.guards.is_empty() {
@@ -217,7 +220,7 @@ impl Weight {
         }
         let by = if factor.dtype == DType::U8 { 1 << 7 } else { 0 };
         let own = Known::new(program, stage, &wide(&element), DType::I32, Over::Nothing)?;
-        let element = if by == 0 { element } else { stored_as_bytes(program, &own, by)? };
+        let element = if by == 0 { element } else { stored(program, &own, DType::I8, by)? };
         let zero = subtract(zero, literal(DType::I32, by as f64));
         let zero = Known::new(program, stage, &zero, DType::I32, Over::Nothing)?.read(program);
         Some(Weight { element, zero: Some(zero), scale, greatest: 2 * GREATEST_BYTE })
@@ -231,10 +234,17 @@ impl Weight {
     }
 }
 
-/// Integers, less a number, in a constant of i8.
-fn stored_as_bytes(program: &mut Program, known: &Known, less: i64) -> Option<Expr> {
+/// Whether a sum of activations for each point of the output would be as much work as the sum of products, as
+/// in depthwise convolutions.
+fn is_read_everywhere(stage: &Stage, activation: &Factor) -> bool {
+    let element = activation.element_inside();
+    (0..stage.spatial.len()).all(|axis| stage.is_unit(axis) || element.mentions(Var(axis as u32)))
+}
+
+/// Integers, less a number, in a constant.
+fn stored(program: &mut Program, known: &Known, dtype: DType, less: i64) -> Option<Expr> {
     let elements = known.data.integers()?;
-    let bytes = known.of_type(DType::I8, elements.into_iter().map(|element| element - less));
-    let (tensor, indices) = bytes.stored(program);
+    let shorter = known.of_type(dtype, elements.into_iter().map(|element| element - less));
+    let (tensor, indices) = shorter.stored(program);
     Some(load(tensor, indices))
 }

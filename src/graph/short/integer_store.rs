@@ -45,45 +45,73 @@ fn quantized(value: &Expr) -> Option<&Expr> {
     (is(low, DType::I8.least()) && is(high, DType::I8.greatest())).then_some(sum)
 }
 
-/// The tensors of i8 that become u8: written by a stage that quantises, or copies of such.
+/// The tensors of i8 that become u8.
 fn shifted(program: &Program) -> HashSet<TensorId> {
-    let mut fixed = HashSet::new();
-    note_operands(&program.steps, &mut fixed);
-    let (mut found, mut copies) = (HashSet::new(), HashMap::new());
-    for_each_stage(&program.steps, &mut |stage| {
-        let about = program.tensor(stage.output);
-        if about.dtype != DType::I8 || about.role != Role::Intermediate || stage.is_reduction() {
-            return;
-        }
-        match &stage.value {
-            Expr::Load { tensor, .. } => {
-                found.insert(stage.output);
-                copies.insert(stage.output, *tensor);
+    let starts = |stage: &Stage| program.tensor(stage.output).dtype == DType::I8 && quantized(&stage.value).is_some();
+    Copies::of(program, &starts).read_only(program, &keep_widened)
+}
+
+/// Tensors that stages of a kind write, and copies of them, by what they are copies of.
+pub struct Copies {
+    pub sources: HashMap<TensorId, TensorId>,
+    all: HashSet<TensorId>,
+}
+
+impl Copies {
+    /// Those that no operation names, whose type would be another's, too.
+    pub fn of(program: &Program, starts: &dyn Fn(&Stage) -> bool) -> Copies {
+        let mut fixed = HashSet::new();
+        note_operands(&program.steps, &mut fixed);
+        let (mut all, mut sources) = (HashSet::new(), HashMap::new());
+        for_each_stage(&program.steps, &mut |stage| {
+            let is_free = program.tensor(stage.output).role == Role::Intermediate && !fixed.contains(&stage.output);
+            if !is_free || stage.is_reduction() {
+                return;
             }
-            value if quantized(value).is_some() => {
-                found.insert(stage.output);
+            match &stage.value {
+                Expr::Load { tensor, .. } if all.contains(tensor) => {
+                    sources.insert(stage.output, *tensor);
+                    all.insert(stage.output);
+                }
+                _ if starts(stage) => {
+                    all.insert(stage.output);
+                }
+                _ => {}
             }
-            _ => {}
+        });
+        Copies { sources, all }
+    }
+
+    /// Those that only copies and stages read that `keep` bears; it removes the others.
+    pub fn read_only(&self, program: &Program, keep: &dyn Fn(&Stage, &mut HashSet<TensorId>)) -> HashSet<TensorId> {
+        let mut found = self.all.clone();
+        loop {
+            let before = found.len();
+            for_each_stage(&program.steps, &mut |stage| {
+                if !(self.sources.contains_key(&stage.output) && found.contains(&stage.output)) {
+                    keep(stage, &mut found);
+                }
+            });
+            let of_lost = |tensor: &TensorId| self.sources.get(tensor).is_some_and(|source| !found.contains(source));
+            let lost: Vec<TensorId> = found.iter().filter(|tensor| of_lost(tensor)).copied().collect();
+            found.retain(|tensor| !lost.contains(tensor));
+            if found.len() == before {
+                return found;
+            }
         }
-    });
-    found.retain(|tensor| !fixed.contains(tensor));
-    loop {
-        let before = found.len();
-        for_each_stage(&program.steps, &mut |stage| keep_widened(stage, &mut found));
-        let lost: Vec<TensorId> =
-            found.iter().filter(|t| copies.get(*t).is_some_and(|source| !found.contains(source))).copied().collect();
-        found.retain(|tensor| !lost.contains(tensor));
-        if found.len() == before {
-            return found;
+    }
+
+    /// The tensor at the beginning of a chain of copies.
+    pub fn root(&self, mut tensor: TensorId) -> TensorId {
+        while let Some(source) = self.sources.get(&tensor) {
+            tensor = *source;
         }
+        tensor
     }
 }
 
-/// Removes the tensors that a stage reads otherwise than widened or as a copy.
+/// Removes the tensors that a stage reads otherwise than widened.
 fn keep_widened(stage: &Stage, found: &mut HashSet<TensorId>) {
-    if matches!(&stage.value, Expr::Load { .. }) && found.contains(&stage.output) && !stage.is_reduction() {
-        return;
-    }
     let mut reads: HashMap<TensorId, i64> = HashMap::new();
     stage.value.for_each_load(&mut |tensor, _| *reads.entry(tensor).or_default() += 1);
     count_widened(&stage.value, &mut reads);

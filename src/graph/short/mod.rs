@@ -4,12 +4,16 @@
 //! - [`integer_store`]: quantised activations are stored as u8, which is what processors multiply by i8.
 //! - [`integer_again`]: what is quantised as it was before keeps its integers.
 //! - [`integer`]: sums of dequantised products become sums of integers, scaled behind.
+//! - [`integer_products`]: where both factors are activations, these are whole numbers of 16 bits.
 
 mod integer;
 mod integer_again;
 mod integer_constants;
 mod integer_factor;
+mod integer_products;
 mod integer_store;
+#[cfg(test)]
+mod tests;
 
 use std::collections::HashMap;
 
@@ -27,6 +31,7 @@ impl Program {
         let changes = [integer_store::unsigned(self), integer_again::unchanged(self), integer::sums(self)];
         if changes.contains(&true) {
             remove_dead(self);
+            integer_products::in_sixteen_bits(self);
         }
     }
 

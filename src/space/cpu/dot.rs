@@ -1,13 +1,17 @@
 //! Whether a sum of products of short numbers is computed by the instruction that the machine has for it.
 
 use crate::nest::dot;
-use crate::space::access::accesses;
+use crate::space::access::{Access, accesses};
 use crate::space::fuse::touches;
+use crate::space::operands::packable;
 use crate::space::{Group, Rule, Step, Stop, Tape, View, name, site};
 use crate::target::Cpu;
 use crate::workload::{Binary, Combiner, DType, Expr, Role, Var, Workload};
 
 pub(super) struct Dot;
+
+/// Elements of a copy of an operand with its border, at most: so few can always be copied as a whole.
+const MAXIMAL_COPY: i64 = 1 << 24;
 
 impl Rule<Cpu> for Dot {
     fn name(&self) -> &'static str {
@@ -26,7 +30,10 @@ impl Rule<Cpu> for Dot {
         let mut steps = Vec::new();
         for group in &view.groups {
             tape.defaults_only(group.defaults_only);
-            let offered = axes(&view.workload, view.machine, group);
+            let offered = match view.rows.is_empty() || !is_guarded(&view.workload, group) {
+                true => axes(&view.workload, view.machine, group),
+                false => Vec::new(),
+            };
             let mut candidates = vec![name("none")];
             candidates.extend(offered.iter().map(|(at, _)| name(group.axes[*at].letter())));
             // the longest, and of equals the innermost, of those whose steps lie side by side already
@@ -55,7 +62,11 @@ fn axes(workload: &Workload, target: &Cpu, group: &Group) -> Vec<(usize, i64)> {
     let has = |feature: &str| target.has_feature(feature);
     let has_instruction = target.architecture.dot(operands, lanes, &has).is_some();
     let has_lanes = group.positions(false).into_iter().any(|at| group.axes[at].extent > 1);
-    if !has_instruction || !has_lanes || workload.tensor(stage.output).dtype != sum {
+    if !has_instruction
+        || !has_lanes
+        || !borders_are_copied(workload, group)
+        || workload.tensor(stage.output).dtype != sum
+    {
         return none;
     }
     let reads = accesses(stage);
@@ -67,6 +78,23 @@ fn axes(workload: &Workload, target: &Cpu, group: &Group) -> Vec<(usize, i64)> {
     group.positions(true).into_iter().filter(fits).map(|at| (at, by)).collect()
 }
 
+fn is_guarded(workload: &Workload, group: &Group) -> bool {
+    accesses(&workload.stages[group.stage]).iter().any(|access| access.guarded)
+}
+
+/// Whether every operand behind a guard can be copied, border and all: the instruction takes no guards.
+fn borders_are_copied(workload: &Workload, group: &Group) -> bool {
+    let copied = packable(workload, group);
+    let elements = |access: &Access| -> i64 {
+        let touched = (0..group.axes.len()).filter(|at| touches(access, group, *at));
+        touched.map(|at| group.axes[at].extent).fold(1, i64::saturating_mul)
+    };
+    let reads = accesses(&workload.stages[group.stage]);
+    reads.iter().filter(|access| access.guarded).all(|access| {
+        elements(access) <= MAXIMAL_COPY && copied.iter().any(|(other, which)| other == access && which.is_none())
+    })
+}
+
 /// Whether the steps along an axis lie side by side in all operands but those that are packed when the
 /// network is compiled: copies of the others cost more than the instruction gains.
 fn is_near(workload: &Workload, group: &Group, at: usize) -> bool {
@@ -76,7 +104,8 @@ fn is_near(workload: &Workload, group: &Group, at: usize) -> bool {
         .all(|read| workload.tensor(read.tensor).role == Role::Constant || read.stride(workload, var) == Some(1))
 }
 
-/// The types of both operands of a sum of products that are read as they are, and widened.
+/// The types of both operands of a sum of products that are read as they are, perhaps behind a guard, and
+/// widened.
 fn operands(workload: &Workload, group: &Group) -> Option<[DType; 2]> {
     let stage = &workload.stages[group.stage];
     let Expr::Binary(Binary::Multiply, x, y) = &stage.value else { return None };
@@ -84,6 +113,10 @@ fn operands(workload: &Workload, group: &Group) -> Option<[DType; 2]> {
     let short = |operand: &Expr| match operand {
         Expr::Cast(to, inner) if *to == sum => match &**inner {
             Expr::Load { tensor, .. } => Some(workload.tensor(*tensor).dtype),
+            Expr::Guard { inside, outside, .. } if outside.is_plain() => match &**inside {
+                Expr::Load { tensor, .. } => Some(workload.tensor(*tensor).dtype),
+                _ => None,
+            },
             _ => None,
         },
         _ => None,

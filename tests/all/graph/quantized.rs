@@ -12,7 +12,7 @@ use tilescribe::graph::{ImportOptions, Network, Program, TensorData, import, par
 use tilescribe::workload::{DType, Role, Stage, Workload};
 
 /// Elements that may be another step of the last quantisation, of a thousand.
-const OTHER_STEPS: usize = 20;
+const OTHER_STEPS: usize = 50;
 
 fn read(case: &Path) -> Program {
     import(&case.join("model.onnx"), &ImportOptions::default()).unwrap()

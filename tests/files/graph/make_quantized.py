@@ -118,11 +118,23 @@ def dynamic(net, **options):
         return onnx.load(files[1])
 
 
+def as_float(net, name):
+    """The network without quantising and dequantising a tensor."""
+    quantize, = (n for n in net.graph.node if n.op_type == "QuantizeLinear" and n.input[0] == name)
+    dequantize, = (n for n in net.graph.node if n.op_type == "DequantizeLinear" and n.input[0] == quantize.output[0])
+    for reader in net.graph.node:
+        reader.input[:] = [name if given == dequantize.output[0] else given for given in reader.input]
+    net.graph.node.remove(quantize)
+    net.graph.node.remove(dequantize)
+    return net
+
+
 def networks():
     signed = {"activation": QuantType.QInt8}
     symmetric = {"extra_options": {"ActivationSymmetric": True}}
     operators = {"form": QuantFormat.QOperator}
     yield "convolutions", static(convolutions(), per_channel=True)
+    yield "convolutions_joined", as_float(static(convolutions(), per_channel=True), "c1")
     yield "convolutions_signed", static(convolutions(), **signed)
     yield "convolutions_symmetric", static(convolutions(), **signed, **symmetric, per_channel=True)
     yield "convolutions_unsigned", static(convolutions(), weight=QuantType.QUInt8)

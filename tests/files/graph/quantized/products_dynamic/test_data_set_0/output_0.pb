@@ -1,1 +1,1 @@
-JTÌŸ†A‹q#A6A]ZA‚Óù@lœ¢AÊ<AÜá]A²»ƒAÛüEA8¥±@Xöå@O”oAžX4A ç®A%$^AT,AàfQAÆÿ¡A“úªA„÷ÍA
+JT%¾ýA‡ÖA@«šAr#A­¡BAjZÑA$ÎØAùø1AŸ.AîQü@ñ§AVMœAè[+Ap¯@ðÜwAûß@Ö[‘@3gA¦ƒpAÒÓAuˆcA

@@ -1,1 +1,1 @@
-JT£º†AõÊA„Ê‰A!xA­A&ú’Aâ%þA&úARèÀARè@Aû@¶7PA—GÓA©9ŸAeÚAÆkAxWÖ@¶7Ð@qØ=AkY%A‘ÈºA
+JTb0A{|DA’ÑiA|sFA€XÌ@‘ÚgAÞO–A]T@^KAb0A\]AZoAWAy…BABÑAiú¨A™›uAW‹AŽìcAXxApÍ2A
