@@ -17,7 +17,7 @@ use super::integer_constants::{Known, Over};
 use super::integer_factor::{Factor, Reader, wide};
 use super::integer_products;
 use crate::graph::Program;
-use crate::graph::lower::math::{literal, load, multiply, subtract, var, vars};
+use crate::graph::lower::math::{cast, literal, load, multiply, subtract, var, vars};
 use crate::workload::{Binary, Combiner, DType, Expr, Extents, Role, Stage, TensorId, Var};
 
 /// The greatest difference of a byte and its zero point.
@@ -64,7 +64,7 @@ fn integer_sum(
     }
     let zero = ZeroPoint::new(program, stage, activation);
     let x = activation.element(zero.outside(activation.dtype));
-    let (x, w) = (wide(&x), wide(&weight.element));
+    let (x, w) = (wide(&x), weight.wide(program));
     let value = if weight_is_first { multiply(w.clone(), x.clone()) } else { multiply(x.clone(), w.clone()) };
     let shift = zero.times_sum(program, stage, &w)?;
     if dtype == DType::I32 && shift.is_none() && weight.zero.is_none() {
@@ -81,14 +81,7 @@ fn integer_sum(
     if let Some(of_weight) = &weight.zero {
         let (rows, total) = sum_of(program, stage, &x);
         stages.insert(0, rows);
-        let total = match &zero {
-            ZeroPoint::None => total,
-            ZeroPoint::Literal(_) | ZeroPoint::RunTime(_) => {
-                let depth = literal(DType::I32, stage.reduction.iter().product::<i64>() as f64);
-                subtract(total, multiply(depth, zero.value()))
-            }
-        };
-        sums = subtract(sums, multiply(of_weight.clone(), total));
+        sums = subtract(sums, multiply(of_weight.clone(), zero.taken_from(total, stage)));
     }
     let value = match (dtype, scale) {
         (DType::I32, _) => sums,
@@ -169,6 +162,15 @@ impl ZeroPoint {
         }
     }
 
+    /// A sum of activations over the reduction axes, less the zero points in it.
+    fn taken_from(&self, total: Expr, stage: &Stage) -> Expr {
+        if matches!(self, ZeroPoint::None) {
+            return total;
+        }
+        let depth = literal(DType::I32, stage.reduction.iter().product::<i64>() as f64);
+        subtract(total, multiply(depth, self.value()))
+    }
+
     /// Its product with the sum of what it is multiplied by; the outer `None` where that is not known.
     #[expect(clippy::option_option, reason = "nothing to subtract is not the same as something unknown")]
     fn times_sum(&self, program: &mut Program, stage: &Stage, weight: &Expr) -> Option<Option<Expr>> {
@@ -182,7 +184,7 @@ impl ZeroPoint {
     }
 }
 
-/// The constant factor, as i8.
+/// The constant factor, as i8, or as i32 where that costs less.
 struct Weight {
     element: Expr,
     /// What is to be subtracted from each element still, of i32; `None`: nothing.
@@ -212,7 +214,7 @@ impl Weight {
         }
         let fits_byte = low >= DType::I8.least() && high <= DType::I8.greatest();
         if fits_byte || is_read_everywhere(stage, activation) {
-            let element = stored(program, &shifted, if fits_byte { DType::I8 } else { DType::I16 }, 0)?;
+            let element = stored(program, &shifted, if fits_byte { DType::I8 } else { DType::I32 }, 0)?;
             return Some(Weight { element, zero: None, scale, greatest: low.abs().max(high.abs()) });
         }
         if !factor.guards.is_empty() {
@@ -224,6 +226,12 @@ impl Weight {
         let zero = subtract(zero, literal(DType::I32, by as f64));
         let zero = Known::new(program, stage, &zero, DType::I32, Over::Nothing)?.read(program);
         Some(Weight { element, zero: Some(zero), scale, greatest: 2 * GREATEST_BYTE })
+    }
+
+    /// Its element as one of i32.
+    fn wide(&self, program: &Program) -> Expr {
+        let dtype = self.element.dtype(&|tensor| program.tensor(tensor).dtype);
+        cast(dtype, DType::I32, self.element.clone())
     }
 
     /// Whether no sum leaves 32 bits, nor any part of it.

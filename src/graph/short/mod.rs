@@ -24,6 +24,9 @@ use crate::workload::{Stage, TensorId};
 /// Element-wise stages by the tensor that they write, as far as the program was gone through.
 type Maps = HashMap<TensorId, Stage>;
 
+/// Gives the stages that compute what one does, or `None` to leave it as it is.
+type Change<'a> = &'a mut dyn FnMut(&mut Program, &Maps, &Stage) -> Option<Vec<Stage>>;
+
 impl Program {
     /// Computes in short numbers what the network gives in short numbers. To be called once, between import
     /// and [`partition`](super::partition).
@@ -37,7 +40,7 @@ impl Program {
 
     /// Puts other stages in the place of those for which `change` gives some, in every block; whether it gave
     /// any. It is told the element-wise stages before.
-    fn replace_stages(&mut self, change: &mut dyn FnMut(&mut Program, &Maps, &Stage) -> Option<Vec<Stage>>) -> bool {
+    fn replace_stages(&mut self, change: Change<'_>) -> bool {
         let steps = std::mem::take(&mut self.steps);
         let mut replacing = Replacing { program: self, change, maps: Maps::new(), changes: false };
         let steps = replacing.block(steps);
@@ -49,7 +52,7 @@ impl Program {
 
 struct Replacing<'a> {
     program: &'a mut Program,
-    change: &'a mut dyn FnMut(&mut Program, &Maps, &Stage) -> Option<Vec<Stage>>,
+    change: Change<'a>,
     maps: Maps,
     changes: bool,
 }
