@@ -11,7 +11,7 @@ use std::io::{self, Read, Write};
 use std::process::ExitCode;
 use std::time::Instant;
 
-use tilescribe::graph::{Dim, ImportOptions, import_bytes, partition};
+use tilescribe::graph::{Dim, ImportOptions, Precision, import_bytes, partition};
 
 /// What import may compute, in bytes: a few models of those that are fed come to as much as they are allowed.
 const CONSTANT_BYTES: u64 = 1 << 26;
@@ -70,11 +70,13 @@ fn next(input: &mut impl Read) -> io::Result<Option<Request>> {
 
 fn outcome(dims: BTreeMap<String, Dim>, model: Vec<u8>) -> Result<String, String> {
     let options = ImportOptions { dims, constant_bytes: CONSTANT_BYTES };
-    let program = match import_bytes(model.into(), &options) {
+    let mut program = match import_bytes(model.into(), &options) {
         Ok(program) => program,
         Err(error) => return Ok(format!("refused {error}")),
     };
     program.validate().map_err(|error| error.to_string())?;
+    program.shorten(Precision::F32);
+    program.validate().map_err(|error| format!("shortened: {error}"))?;
     let network = partition(&program).map_err(|error| error.to_string())?;
     network.validate().map_err(|error| error.to_string())?;
     Ok(format!("imported as {} tasks of {} symbols", network.tasks.len(), network.symbols.list.len()))

@@ -25,7 +25,7 @@ use clap::Parser;
 use rayon::iter::{IntoParallelRefIterator, ParallelIterator};
 use serde_json::json;
 use tilescribe::codegen;
-use tilescribe::graph::{self, Dim, ImportOptions};
+use tilescribe::graph::{self, Dim, ImportOptions, Precision};
 use tilescribe::language::Language;
 use tilescribe::model::{Model, Source};
 use tilescribe::nest::{Nest, verify};
@@ -91,13 +91,14 @@ fn tasks(arguments: &Arguments) -> Result<Vec<Task>> {
 
 fn workloads_of(path: &Path, dimensions: &[(String, i64)]) -> Result<Vec<Workload>> {
     if path.extension().is_some_and(|extension| extension == "onnx") {
-        let program = graph::import(
+        let mut program = graph::import(
             path,
             &ImportOptions {
                 dims: dimensions.iter().map(|(name, extent)| (name.clone(), Dim::fixed(*extent))).collect(),
                 ..ImportOptions::default()
             },
         )?;
+        program.shorten(Precision::F32);
         let network = graph::partition(&program)?;
         return Ok(network.tasks.into_iter().map(|task| task.workload).collect());
     }

@@ -108,10 +108,10 @@ impl NetworkArguments {
             other => other,
         };
         let mut program = program.with_context(|| model.display().to_string())?;
+        program.shorten(self.precision);
         program
             .carry(&states::pairs(&program, &self.states)?)
             .map_err(|error| CommandError::Usage(error.to_string()))?;
-        program.shorten(self.precision);
         let mut network = graph::partition(&program)?;
         let points = extents::points(&network.symbols, &self.points, &self.dimensions)?;
         network.tune_at(&points);

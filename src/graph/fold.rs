@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use super::evaluate::evaluate_stage;
 use super::step::Counting;
 use super::{Program, State, Step, Symbols, TensorData};
-use crate::workload::{DType, Expr, Index, Interval, Stage, TensorId, Var, row_major_strides};
+use crate::workload::{Binary, DType, Expr, Index, Interval, Stage, Tensor, TensorId, Var, row_major_strides};
 
 /// A result of so few elements is always stored.
 const SMALL_ELEMENTS: i64 = 1 << 16;
@@ -80,12 +80,41 @@ pub fn materialize(program: &Program, stage: &Stage, dtype: DType) -> Result<Ten
     evaluate(program, stage, dtype)
 }
 
-/// Whether a stage gives 16-bit elements of a constant as f32. Weights stay as short as they are: they take
-/// half the memory, and tensor cores multiply them only so.
+/// Whether a stage gives short elements of a constant as f32: those of 16 bits, and those of 8 bits that are
+/// dequantised. Weights stay as short as they are: they take less memory, tensor cores multiply 16 bits only
+/// so, and integers are summed as such.
 fn widens(program: &Program, stage: &Stage, dtype: DType) -> bool {
-    let (Expr::Cast(_, value), DType::F32) = (&stage.value, dtype) else { return false };
-    let is_short = |tensor: TensorId| matches!(program.tensor(tensor).dtype, DType::F16 | DType::BF16);
-    matches!(&**value, Expr::Load { tensor, .. } if is_short(*tensor))
+    if dtype != DType::F32 || stage.is_reduction() {
+        return false;
+    }
+    match &stage.value {
+        Expr::Cast(_, value) => {
+            is_load(value, &|tensor| matches!(program.tensor(tensor).dtype, DType::F16 | DType::BF16))
+        }
+        Expr::Binary(Binary::Multiply, value, _) => dequantizes_weight(program, value),
+        _ => false,
+    }
+}
+
+/// Whether a value is `f32(q)` or `f32(q - z)` of bytes in a constant that is no mere list.
+fn dequantizes_weight(program: &Program, value: &Expr) -> bool {
+    let is_weight = |tensor: TensorId| {
+        let Tensor { shape, dtype, .. } = program.tensor(tensor);
+        matches!(dtype, DType::U8 | DType::I8) && shape.iter().filter(|extent| **extent > 1).count() > 1
+    };
+    match value {
+        Expr::Cast(DType::F32, inner) => match &**inner {
+            Expr::Binary(Binary::Subtract, element, _) => {
+                matches!(&**element, Expr::Cast(_, element) if is_load(element, &is_weight))
+            }
+            element => is_load(element, &is_weight),
+        },
+        _ => false,
+    }
+}
+
+fn is_load(value: &Expr, of: &dyn Fn(TensorId) -> bool) -> bool {
+    matches!(value, Expr::Load { tensor, .. } if of(*tensor))
 }
 
 /// The elements of a stage that reads constants only.

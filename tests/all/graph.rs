@@ -5,6 +5,8 @@
 
 #[path = "graph/extents.rs"]
 mod extents;
+#[path = "graph/quantized.rs"]
+mod quantized;
 
 use std::path::{Path, PathBuf};
 
@@ -33,8 +35,7 @@ fn small_networks_give_what_onnx_runtime_gives() {
     for case in cases {
         let program = import(&case.join("model.onnx"), &ImportOptions::default()).unwrap();
         program.validate().unwrap();
-        let data =
-            |kind: &str, at: usize| import_tensor(&case.join(format!("test_data_set_0/{kind}_{at}.pb"))).unwrap();
+        let data = |kind: &str, at: usize| data_of(&case, kind, at);
         let inputs: Vec<TensorData> = (0..program.inputs.len()).map(|at| data("input", at)).collect();
         let outputs = program.evaluate(&inputs).unwrap();
         let in_tasks = evaluate_in_tasks(&program, &inputs);
@@ -55,6 +56,11 @@ fn small_networks_give_what_onnx_runtime_gives() {
             }
         }
     }
+}
+
+/// An input or output of a case.
+fn data_of(case: &Path, kind: &str, at: usize) -> TensorData {
+    import_tensor(&case.join(format!("test_data_set_0/{kind}_{at}.pb"))).unwrap()
 }
 
 /// What the network's tasks give, one after the other.

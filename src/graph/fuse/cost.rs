@@ -12,8 +12,9 @@
 //!    so does the choice.
 //! 5. Several readers that take each element about once may each recompute up to [`SHARED_OPERATIONS`] in
 //!    total.
+//! 6. What is dequantised is always recomputed: the short integers are a quarter of what would be stored.
 
-use crate::workload::{Binary, Expr, Index, Stage, Var};
+use crate::workload::{Binary, DType, Expr, Index, Stage, TensorId, Var};
 
 /// Cheap operations that a contraction may repeat with every read of an element.
 const CONTRACTION_OPERATIONS: usize = 6;
@@ -24,6 +25,8 @@ const CHOICE: usize = 4;
 const CONTRACTION_LOADS: usize = 2;
 /// Cheap operations that several readers may spend together, per element.
 const SHARED_OPERATIONS: usize = 9;
+/// Operations of which what is dequantised is made at most: two subtractions and a product.
+const DEQUANTIZING: usize = 3;
 /// From how many reads of each element on a reader counts as a contraction.
 const CONTRACTION_READS: f64 = 3.0;
 
@@ -46,7 +49,7 @@ impl Cost {
             Expr::Select { .. } => Cost { cheap: 1, ..Cost::default() },
             // Padding costs nothing where the reader copies its operand; choosing between two computed sides
             // does.
-            Expr::Guard { outside, .. } if !matches!(**outside, Expr::Float(_) | Expr::Index(_)) => {
+            Expr::Guard { outside, .. } if !is_literal(outside) => {
                 Cost { cheap: CHOICE, choices: 1, ..Cost::default() }
             }
             Expr::Load { indices, .. } if indices.iter().any(Index::has_value) => {
@@ -72,6 +75,15 @@ impl Cost {
 
     pub fn is_free(self) -> bool {
         self == Cost::default()
+    }
+}
+
+/// Whether a value is a number that is known, of any type.
+fn is_literal(value: &Expr) -> bool {
+    match value {
+        Expr::Float(_) | Expr::Index(_) => true,
+        Expr::Cast(_, inner) => is_literal(inner),
+        _ => false,
     }
 }
 
@@ -132,10 +144,19 @@ pub fn recompute(cost: Cost, loads: usize, readers: &[Reader]) -> bool {
     readers.len() == 1 || cost.cheap as f64 * reads <= SHARED_OPERATIONS as f64
 }
 
+/// Whether a value of f32 is `scale · (q - zero point)` of elements of a byte, be it in other words.
+pub fn dequantizes(value: &Expr, of: &dyn Fn(TensorId) -> DType) -> bool {
+    let cost = Cost::of(value);
+    let mut bytes = 0;
+    value.for_each_load(&mut |tensor, _| bytes += usize::from(matches!(of(tensor), DType::U8 | DType::I8)));
+    let is_short = cost.expensive == 0 && cost.choices == 0 && cost.cheap <= DEQUANTIZING;
+    is_short && bytes > 0 && value.dtype(of) == DType::F32
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::workload::{Condition, TensorId, Unary};
+    use crate::workload::{Condition, Unary};
 
     fn x() -> Expr {
         x_of(0)

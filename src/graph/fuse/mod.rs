@@ -214,6 +214,9 @@ impl<'p> Fusion<'p> {
     /// Whether all readers of a waiting stage compute it again.
     fn is_recomputed(&self, tensor: TensorId) -> bool {
         let stage = &self.waiting[&tensor].stage;
+        if cost::dequantizes(&stage.value, &|tensor| self.prepared.tensor(tensor).dtype) {
+            return true;
+        }
         let elements = stage.points();
         let readers: Vec<Reader> = self
             .final_readers(tensor)
@@ -476,7 +479,7 @@ impl<'p> Fusion<'p> {
                 let chain = self.groups[g].take()?;
                 let indirect = || chain.after.iter().any(|other| *other != e && self.depends_on(*other, e));
                 let in_memory = || chain.members.iter().any(|member| self.reads_joined(&member.stage, e));
-                let is_apart = indirect() || in_memory();
+                let is_apart = indirect() || in_memory() || self.reads_quantized(&chain, &prologue);
                 let merged = if is_apart { None } else { self.merged(&prologue, &chain) };
                 self.groups[g] = Some(chain);
                 merged.map(|merged| (g, merged))
@@ -495,6 +498,12 @@ impl<'p> Fusion<'p> {
                 group.after.remove(&g);
             }
         }
+    }
+
+    /// Whether a group reads what another quantises.
+    fn reads_quantized(&self, group: &Group, of: &Group) -> bool {
+        let read = group.members.iter().flat_map(|member| loads(&member.stage));
+        read.into_iter().any(|tensor| of.writes(tensor) && self.prepared.is_quantized(tensor))
     }
 
     /// The row chain with the prologue's stages in front, if they align.

@@ -10,7 +10,8 @@ use super::extent::{self, Extent, are_views, of_tensor};
 use super::view::{flat, identity_address, reshape_access, tidy, without_ends};
 use crate::graph::{Program, ProgramStage, Step, TensorData, symbol};
 use crate::workload::{
-    DType, Expr, Index, Parameter, Role, Stage, Tensor, TensorId, Var, integer_from_bytes, real_from_bytes,
+    Binary, DType, Expr, Index, Parameter, Role, Stage, Tensor, TensorId, Unary, Var, integer_from_bytes,
+    real_from_bytes,
 };
 
 /// A program without views. Its tensors keep the ids that they have in the [`Program`]; parts of
@@ -27,7 +28,8 @@ pub struct Prepared {
     pub assemblies: BTreeMap<TensorId, Vec<TensorId>>,
     /// Distinct tensors of role `Output`.
     pub outputs: Vec<(String, TensorId)>,
-    /// Integers of at most 16 bits that floats were rounded to, and bf16 that are [found there](super::short).
+    /// Whole numbers of at most 16 bits that floats were rounded to, and bf16 that are [found
+    /// there](super::short).
     quantized: HashSet<TensorId>,
     /// Tensors that operations read: they are in memory.
     pub kept: BTreeSet<TensorId>,
@@ -127,7 +129,9 @@ impl Prepared {
         let stages = self.steps.iter().filter_map(|step| step.stage()).map(|held| &held.stage);
         let multiplied = super::short::found_in_memory(self);
         let quantized = stages.filter(|stage| match &stage.value {
-            Expr::Cast(DType::BF16, value) => multiplied.contains(&stage.output) && value.dtype(&of).is_float(),
+            Expr::Cast(DType::BF16, value) => {
+                is_whole(value) || (multiplied.contains(&stage.output) && value.dtype(&of).is_float())
+            }
             Expr::Cast(dtype, value) => is_short(*dtype) && value.dtype(&of).is_float(),
             _ => false,
         });
@@ -337,6 +341,15 @@ impl Prepared {
         }
         kept.reverse();
         self.steps = kept;
+    }
+}
+
+/// Whether a value is rounded to a whole number, and at most shifted and bounded behind.
+fn is_whole(value: &Expr) -> bool {
+    match value {
+        Expr::Unary(Unary::Round, _) => true,
+        Expr::Binary(Binary::Add | Binary::Subtract | Binary::Maximum | Binary::Minimum, x, _) => is_whole(x),
+        _ => false,
     }
 }
 

@@ -8,7 +8,7 @@
 //! name an element just as well; two shapes are comparable by them where [`are_views`] says so.
 
 use super::extent::{Extent, are_views, matching_segments, most, points};
-use crate::workload::{Atom, Condition, Expr, Index, Interval, Var, row_major_strides};
+use crate::workload::{Atom, Condition, DType, Expr, Index, Interval, Var, row_major_strides};
 
 /// Ranges of the variables `0..extents.len()`. Of parameters only the sign is known.
 pub fn ranges(extents: &[i64]) -> impl Fn(Var) -> Interval {
@@ -228,8 +228,26 @@ pub fn tidy(expr: &Expr, extents: &[i64]) -> Expr {
             (Binary::Multiply, one, _) if is_number(one, 1.0) => *y,
             _ => Expr::Binary(op, x, y),
         },
+        Expr::Cast(to, inner) => without_detour(to, *inner),
         other => other,
     })
+}
+
+/// A conversion; of an integer that a short type holds, the number itself.
+fn without_detour(to: DType, inner: Expr) -> Expr {
+    let number = match &inner {
+        Expr::Cast(short, literal) if !short.is_float() && short.bytes() <= 2 && *short != DType::Bool => {
+            let Expr::Index(index) = &**literal else { return Expr::Cast(to, Box::new(inner)) };
+            index.as_constant().filter(|value| (short.least()..=short.greatest()).contains(value))
+        }
+        _ => None,
+    };
+    match (number, to) {
+        (Some(value), DType::F32) => Expr::float(value as f64),
+        (Some(value), DType::I64) => Expr::Index(Index::constant(value)),
+        (Some(value), DType::I32) => Expr::Cast(to, Box::new(Expr::Index(Index::constant(value)))),
+        _ => Expr::Cast(to, Box::new(inner)),
+    }
 }
 
 /// Drops conditions that say no more than that an axis ends where its extent of the run does.

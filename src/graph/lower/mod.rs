@@ -31,7 +31,7 @@ mod interpolate;
 mod known;
 mod layout;
 mod losses;
-mod math;
+pub mod math;
 mod normalization;
 mod operator;
 mod padding;

@@ -173,8 +173,8 @@ pub fn dequantize(builder: &mut Builder, op: &Operator) -> Result<Vec<TensorId>,
             return Err(Problem::Type { input: 2, dtype: builder.dtype(tensor) });
         }
         let zero_point = grain.read(builder, tensor)?;
-        of_element = DType::I64;
-        element = subtract(cast(dtype, DType::I64, element), cast(dtype, DType::I64, zero_point));
+        of_element = if dtype == DType::I32 { DType::I64 } else { DType::I32 };
+        element = subtract(cast(dtype, of_element, element), cast(dtype, of_element, zero_point));
     }
     let scale = as_f32(builder, 1, scale, grain.read(builder, scale)?)?;
     let value = multiply(cast(of_element, DType::F32, element), scale);

@@ -1,16 +1,41 @@
-//! Products of short numbers, which processors multiply two to four times as many of in the same time: what a
-//! program's products are computed in, and how what they read lies in memory.
+//! Sums of products in shorter numbers than f32, which processors multiply two to four times as many of in the
+//! same time: passes from program to program, between import and fusion.
+//!
+//! Where the network is quantised to 8 bits, they keep its meaning, up to the order in which f32 are added:
+//!
+//! - [`integer_store`]: quantised activations are stored as u8, which is what processors multiply by i8.
+//! - [`integer_again`]: what is quantised as it was before keeps its integers.
+//! - [`integer`]: sums of dequantised products become sums of integers, scaled behind.
+//! - [`integer_products`]: where both factors are activations, these are whole numbers of 16 bits.
+//!
+//! Where [`Precision::Bf16`] is asked for:
+//!
+//! - [`rounded`]: what products by weights read is rounded to bf16.
+//!
+//! And so that instructions find what they take at once side by side:
+//!
+//! - [`steps`]: sums get as many steps as make whole groups.
+//! - [`channels`]: channels of images come last.
 
 mod channels;
+mod integer;
+mod integer_again;
+mod integer_constants;
+mod integer_factor;
+mod integer_products;
+mod integer_store;
 mod product;
 mod rounded;
 mod steps;
+#[cfg(test)]
+mod tests;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 use std::str::FromStr;
 
-use super::Program;
-use crate::workload::{Role, TensorId};
+use super::fold::remove_dead;
+use super::{Program, ProgramStage, Step};
+use crate::workload::{Role, Stage, TensorId};
 
 /// The numbers that products by weights are computed in, where a network does not say so itself.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
@@ -42,15 +67,88 @@ impl FromStr for Precision {
     }
 }
 
+/// Element-wise stages by the tensor that they write, as far as the program was gone through.
+type Maps = HashMap<TensorId, Stage>;
+
+/// Gives the stages that compute what one does, or `None` to leave it as it is.
+type Change<'a> = &'a mut dyn FnMut(&mut Program, &Maps, &Stage) -> Option<Vec<Stage>>;
+
 impl Program {
-    /// Computes products in short numbers, as far as the precision allows it, and lets the channels of what
-    /// they read lie side by side. Once, before the program is cut into tasks.
+    /// Computes products in short numbers: those that the network gives in short numbers, and the others as far
+    /// as the precision allows it. To be called once, between import and [`partition`](super::partition).
     pub fn shorten(&mut self, precision: Precision) {
+        let changes = [integer_store::unsigned(self), integer_again::unchanged(self), integer::sums(self)];
+        if changes.contains(&true) {
+            remove_dead(self);
+            integer_products::in_sixteen_bits(self);
+        }
         if precision == Precision::Bf16 {
             rounded::round_products(self);
         }
         steps::complete(self);
         channels::put_last(self);
+        remove_dead(self);
+    }
+
+    /// Puts other stages in the place of those for which `change` gives some, in every block; whether it gave
+    /// any. It is told the element-wise stages before.
+    fn replace_stages(&mut self, change: Change<'_>) -> bool {
+        let steps = std::mem::take(&mut self.steps);
+        let mut replacing = Replacing { program: self, change, maps: Maps::new(), changes: false };
+        let steps = replacing.block(steps);
+        let changes = replacing.changes;
+        self.steps = steps;
+        changes
+    }
+}
+
+struct Replacing<'a> {
+    program: &'a mut Program,
+    change: Change<'a>,
+    maps: Maps,
+    changes: bool,
+}
+
+impl Replacing<'_> {
+    fn block(&mut self, steps: Vec<Step>) -> Vec<Step> {
+        let mut changed = Vec::with_capacity(steps.len());
+        for mut step in steps {
+            let Step::Stage(ProgramStage { stage, node }) = &step else {
+                step.blocks_mut().into_iter().for_each(|block| *block = self.block(std::mem::take(block)));
+                changed.push(step);
+                continue;
+            };
+            let stages = (self.change)(self.program, &self.maps, stage);
+            self.changes |= stages.is_some();
+            let stages = stages.unwrap_or_else(|| vec![stage.clone()]);
+            for stage in stages {
+                if !stage.is_reduction() {
+                    self.maps.insert(stage.output, stage.clone());
+                }
+                changed.push(Step::Stage(ProgramStage { stage, node: node.clone() }));
+            }
+        }
+        changed
+    }
+}
+
+/// Visits the stages of all blocks.
+fn for_each_stage(steps: &[Step], visit: &mut dyn FnMut(&Stage)) {
+    for step in steps {
+        if let Step::Stage(held) = step {
+            visit(&held.stage);
+        }
+        step.blocks().into_iter().for_each(|block| for_each_stage(block, visit));
+    }
+}
+
+/// The same, to change them.
+fn for_each_stage_mut(steps: &mut [Step], visit: &mut dyn FnMut(&mut Stage)) {
+    for step in steps {
+        if let Step::Stage(held) = step {
+            visit(&mut held.stage);
+        }
+        step.blocks_mut().into_iter().for_each(|block| for_each_stage_mut(block, visit));
     }
 }
 

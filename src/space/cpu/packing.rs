@@ -38,15 +38,19 @@ impl Rule<Cpu> for Pack {
             let mut done: Vec<TensorId> = Vec::new();
             for (access, which) in packable(workload, group) {
                 let options = options(workload, group, &access, view.rows.len());
-                let mut candidates = vec![name("none")];
-                candidates.extend(options.iter().map(|(level, layout)| Words::from(words(*level, *layout))));
+                let named = options.iter().map(|(level, layout)| Words::from(words(*level, *layout)));
+                // an instruction for short numbers takes no guards
+                let needs_copy = group.dot.is_some() && access.guarded && !options.is_empty();
+                let first = usize::from(!needs_copy);
+                let candidates: Vec<Words> = std::iter::repeat_n(name("none"), first).chain(named).collect();
                 let default = default_option(workload, group, &access, &options);
+                let default = if needs_copy { default.saturating_sub(1) } else { default };
                 let tensor = format!("t{}", access.tensor.0);
                 let mut site = site("pack", [group.name(), tensor.into()]);
                 site.0.extend(which.map(|which| Word::Number(which as u64)));
                 let answer = tape.choose(site, candidates.clone(), default)?;
-                let chosen = candidates.iter().position(|c| *c == answer).filter(|c| *c > 0).map(|c| options[c - 1]);
-                if let Some((level, layout)) = chosen {
+                let chosen = candidates.iter().position(|c| *c == answer).and_then(|c| c.checked_sub(first));
+                if let Some((level, layout)) = chosen.map(|at| options[at]) {
                     // what is packed already reads a copy
                     let before = done.iter().filter(|tensor| **tensor == access.tensor).count();
                     let which = which.unwrap_or(0) - before;

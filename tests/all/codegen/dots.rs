@@ -225,6 +225,12 @@ fn programs_with_dot_products_pass_the_gate() {
             PAIRS[1],
             "const t0 i8 64 48\ninput t1 u8 20 64\nout t2 i32 20 48 sum 64 mul cast i32 t0 c b cast i32 t1 a c\n",
         ),
+        // a border of zero points
+        (
+            PAIRS[1],
+            "const t0 i8 48 3 8\ninput t1 u8 20 8\n\
+             out t2 i32 20 48 sum 3 8 mul cast i32 t0 b c d cast i32 pad cast u8 int 77 t1 ? + a + c -1 d\n",
+        ),
     ] {
         if target.architecture.dot(types, u32::try_from(target.lanes()).unwrap(), &has).is_none() {
             let _ = writeln!(std::io::stderr(), "not run: this processor has no dot products of {types:?}");

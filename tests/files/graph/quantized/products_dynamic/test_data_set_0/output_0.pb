@@ -1,0 +1,1 @@
+JT%¾ýA‡ÖA@«šAr#A­¡BAjZÑA$ÎØAùø1AŸ.AîQü@ñ§AVMœAè[+Ap¯@ðÜwAûß@Ö[‘@3gA¦ƒpAÒÓAuˆcA

@@ -1,0 +1,1 @@
+JTb0A{|DA’ÑiA|sFA€XÌ@‘ÚgAÞO–A]T@^KAb0A\]AZoAWAy…BABÑAiú¨A™›uAW‹AŽìcAXxApÍ2A
