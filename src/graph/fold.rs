@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use super::evaluate::evaluate_stage;
 use super::step::Counting;
 use super::{Program, State, Step, Symbols, TensorData};
-use crate::workload::{DType, Expr, Index, Interval, Stage, TensorId, Var, row_major_strides};
+use crate::workload::{Binary, DType, Expr, Index, Interval, Stage, TensorId, Var, row_major_strides};
 
 /// A result of so few elements is always stored.
 const SMALL_ELEMENTS: i64 = 1 << 16;
@@ -83,9 +83,25 @@ pub fn materialize(program: &Program, stage: &Stage, dtype: DType) -> Result<Ten
 /// Whether a stage gives 16-bit elements of a constant as f32. Weights stay as short as they are: they take
 /// half the memory, and tensor cores multiply them only so.
 fn widens(program: &Program, stage: &Stage, dtype: DType) -> bool {
+    if is_scaled_by_block(program, stage) {
+        return true;
+    }
     let (Expr::Cast(_, value), DType::F32) = (&stage.value, dtype) else { return false };
     let is_short = |tensor: TensorId| matches!(program.tensor(tensor).dtype, DType::F16 | DType::BF16);
     matches!(&**value, Expr::Load { tensor, .. } if is_short(*tensor))
+}
+
+/// Whether a stage widens integers of a byte or less and multiplies them by scales that blocks of them share.
+fn is_scaled_by_block(program: &Program, stage: &Stage) -> bool {
+    let Expr::Binary(Binary::Multiply, number, scale) = &stage.value else { return false };
+    let (Expr::Cast(_, number), Expr::Load { tensor, indices }) = (&**number, &**scale) else { return false };
+    let scales = program.tensor(*tensor).elements();
+    let is_byte = |tensor: &TensorId| program.tensor(*tensor).dtype.bytes() == 1;
+    let elements = stage.spatial.iter().product::<i64>();
+    !stage.is_reduction()
+        && indices.iter().any(|index| !index.is_affine() && !index.has_value())
+        && scales < elements
+        && loaded(number).iter().all(is_byte)
 }
 
 /// The elements of a stage that reads constants only.

@@ -6,6 +6,7 @@
 use super::builder::Builder;
 use super::contraction;
 use super::convolution as conv;
+use super::few_bits;
 use super::math::{add, cast, divide, equal, float, load, maximum, minimum, multiply, subtract, var, vars};
 use super::operator::{Operator, Problem, normal_axis};
 use crate::workload::{Class, Combiner, DType, Expr, Index, TensorId, Unary};
@@ -166,15 +167,24 @@ pub fn dequantize(builder: &mut Builder, op: &Operator) -> Result<Vec<TensorId>,
         return Err(Problem::AttributeValue { name: "output_dtype", value: to.name().to_string() });
     }
     let grain = Grain::new(builder, op, &shape)?;
-    let mut element = load(x, vars(0, shape.len()));
-    let mut of_element = dtype;
+    let packed = grain.block.and_then(|block| few_bits::nibbles(builder, x, (grain.axis, block)));
+    let at = vars(0, shape.len());
+    let (mut element, mut of_element, least) = match &packed {
+        Some(packed) => (packed.read(at), DType::I32, packed.least),
+        None => (load(x, at), dtype, 0),
+    };
+    if zero_point.is_some() || least != 0 {
+        element = cast(of_element, DType::I64, element);
+        of_element = DType::I64;
+    }
     if let Some(tensor) = zero_point {
         if builder.dtype(tensor) != dtype {
             return Err(Problem::Type { input: 2, dtype: builder.dtype(tensor) });
         }
-        let zero_point = grain.read(builder, tensor)?;
-        of_element = DType::I64;
-        element = subtract(cast(dtype, DType::I64, element), cast(dtype, DType::I64, zero_point));
+        element = subtract(element, cast(dtype, DType::I64, grain.read(builder, tensor)?));
+    }
+    if least != 0 {
+        element = add(element, Expr::integer(least));
     }
     let scale = as_f32(builder, 1, scale, grain.read(builder, scale)?)?;
     let value = multiply(cast(of_element, DType::F32, element), scale);

@@ -3,6 +3,7 @@
 use crate::nest::LoopKind;
 use crate::space::access::{Access, accesses};
 use crate::space::fuse::{fuse, touches};
+use crate::space::operands::reads_short_constants;
 use crate::space::rows::RowLimits;
 use crate::space::{Axis, Group, Rule, Step, Stop, Tape, View, name, site};
 use crate::target::{Architecture, Cpu};
@@ -198,7 +199,10 @@ fn tiles(
         if group.axes[at].ragged {
             candidates.retain(|tile| extent % tile == 0);
         }
-        let most = if reduces && !group.axes[at].reduction { 2 * lanes } else { 4 * lanes };
+        // a single row of results has the registers for itself, and weights come in whole cache lines
+        let is_row = group.positions(false).into_iter().all(|other| other == at || group.axes[other].usual.most == 1);
+        let few = reduces && !group.axes[at].reduction && !(is_row && reads_short_constants(workload, group));
+        let most = if few { 2 * lanes } else { 4 * lanes };
         let default = default_tile(usual.typical, &candidates, most);
         let answer = tape.choose_number(site("tile", [group.name(), group.axes[at].letter()]), &candidates, default)?;
         group.axes[at].tile = answer;
