@@ -28,12 +28,37 @@ impl<'c> Emitter<'_, 'c> {
         let Some(bits) = four_bits(expr).filter(|bits| bits.mentions(lanes.var)) else { return Ok(None) };
         let entries: Option<Vec<f32>> = (0..ENTRIES).map(|at| Some(entry(expr, at.into())? as f32)).collect();
         let Some(entries) = entries else { return Ok(None) };
-        let at = self.expression(bits)?;
-        let at = self.convert(at, Element::I32)?;
+        let at = self.low_bits(bits)?;
         let number = self.shared.context.f32_type();
         let entries: Vec<_> = entries.into_iter().map(|entry| number.const_float(entry.into())).collect();
         let table = VectorType::const_vector(&entries).into();
         self.ir.intrinsic(self.shared.module, instruction, &[], &[table, at]).map(Some)
+    }
+
+    /// Lanes of 32 bits whose low four bits are those of an integer.
+    ///
+    /// A shift becomes a rotation, which is as good: LLVM shifts what is widened later while it is short, and
+    /// then has to widen both what it was and what it becomes.
+    fn low_bits(&mut self, bits: &Expr) -> Result<Value<'c>> {
+        let by = match bits {
+            Expr::Binary(Binary::ShiftRight, _, by) => self.expression(by)?,
+            _ => return self.lanes_of_32(bits),
+        };
+        let known = if let Value::IntValue(by) = by { by.get_zero_extended_constant() } else { None };
+        match (bits, known) {
+            (Expr::Binary(_, x, _), Some(0)) => self.lanes_of_32(x),
+            (Expr::Binary(_, x, _), Some(1..=28)) => {
+                let x = self.lanes_of_32(x)?;
+                let by = self.ir.splat(self.convert(by, Element::I32)?, ENTRIES)?;
+                self.ir.intrinsic(self.shared.module, "llvm.fshr", &[x.get_type()], &[x, x, by])
+            }
+            _ => self.lanes_of_32(bits),
+        }
+    }
+
+    fn lanes_of_32(&mut self, expr: &Expr) -> Result<Value<'c>> {
+        let value = self.expression(expr)?;
+        self.convert(value, Element::I32)
     }
 }
 

@@ -3,7 +3,7 @@
 use crate::nest::rewrite::pack::{Content, Layout};
 use crate::space::access::Access;
 use crate::space::fuse::touches;
-use crate::space::operands::{fits_box, packable};
+use crate::space::operands::{fits_box, packable, reads_short_constants};
 use crate::space::schedule::{self, Reads};
 use crate::space::{Group, Rule, Step, Stop, Tape, View, Word, Words, name, site};
 use crate::target::Cpu;
@@ -169,9 +169,11 @@ fn default_option(workload: &Workload, group: &Group, access: &Access, options: 
     if vector.is_some_and(|at| !touches(access, group, at)) {
         let jumps =
             || spatial.iter().any(|at| group.fused != Some(*at) && group.axes[*at].tile > 1 && stride(*at) != Some(1));
+        // an axis that only weights cut into blocks is still in order
+        let in_blocks = || reads_short_constants(workload, group) && !access.slides(&workload.stages[group.stage]);
         let whole = match access.guarded {
             true => find((Level::Before, Layout::Box)).or_else(|| find((Level::Outer, Layout::Box))),
-            false if access.has_scaled_axis() && jumps() => find((Level::Before, Layout::Panel)),
+            false if access.has_scaled_axis() && jumps() && !in_blocks() => find((Level::Before, Layout::Panel)),
             false => None,
         };
         return whole.unwrap_or(0);
