@@ -94,7 +94,7 @@ fn widens(program: &Program, stage: &Stage, dtype: DType) -> bool {
 /// Whether a stage widens integers of a byte or less and multiplies them by scales that blocks of them share.
 fn is_scaled_by_block(program: &Program, stage: &Stage) -> bool {
     let Expr::Binary(Binary::Multiply, number, scale) = &stage.value else { return false };
-    let (Expr::Cast(_, number), Expr::Load { tensor, indices }) = (&**number, &**scale) else { return false };
+    let Expr::Load { tensor, indices } = &**scale else { return false };
     let scales = program.tensor(*tensor).elements();
     let is_byte = |tensor: &TensorId| program.tensor(*tensor).dtype.bytes() == 1;
     let elements = stage.spatial.iter().product::<i64>();

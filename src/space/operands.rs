@@ -44,12 +44,14 @@ pub(super) fn reads_short_constants(workload: &Workload, group: &Group) -> bool 
     stage.is_reduction() && accesses(stage).iter().any(|access| is_short_constant(workload, access.tensor))
 }
 
-/// Constants of a byte an element that a reduction reads once each, in one way.
+/// Constants of a byte an element that a reduction reads once each, in one way, and that are not
+/// [`packable`].
 pub(super) fn streamed(workload: &Workload, group: &Group) -> Vec<Access> {
     let stage = &workload.stages[group.stage];
     if !stage.is_reduction() {
         return Vec::new();
     }
+    let packable = packable(workload, group);
     let mut all = accesses(stage);
     all.extend(group.epilogue.map(|e| accesses(&workload.stages[e])).unwrap_or_default());
     let is_single = |a: &&Access| all.iter().filter(|b| a.tensor == b.tensor).count() == 1;
@@ -58,7 +60,8 @@ pub(super) fn streamed(workload: &Workload, group: &Group) -> Vec<Access> {
         let in_order = a.indices.iter().all(Index::is_affine) && !a.guarded && !a.slides(stage);
         in_order && (0..group.axes.len()).all(|at| touches(a, group, at))
     };
-    all.iter().filter(is_single).filter(is_short).filter(reads_once).cloned().collect()
+    let is_left = |a: &&Access| packable.iter().all(|(other, _)| other.tensor != a.tensor);
+    all.iter().filter(is_single).filter(is_short).filter(reads_once).filter(is_left).cloned().collect()
 }
 
 /// Whether the guard is right around the access.

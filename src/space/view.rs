@@ -67,8 +67,8 @@ pub struct Group {
     pub vector: Option<usize>,
     /// Positions in `axes` of the spatial axes, in the order of the loops over their blocks, outermost first.
     pub outer_order: Vec<usize>,
-    /// Positions in `axes` of the reduction axes that have several tiles in a block, in the order of the loops
-    /// over these, outermost first.
+    /// Positions in `axes` of the reduction axes that have several tiles in a block, in the order of the
+    /// loops over these, outermost first.
     pub reduction_order: Vec<usize>,
     /// Position in `axes` of the innermost loop's axis.
     pub innermost: Option<usize>,

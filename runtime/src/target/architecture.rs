@@ -65,8 +65,8 @@ struct Row {
     halves: Needs,
     /// The first that fits is taken.
     dots: &'static [Dot],
-    /// The feature and LLVM's name of an instruction that looks up 16 lanes of f32 in a vector of them, by the
-    /// low four bits of integers of 32 bits.
+    /// The feature and LLVM's name of an instruction that looks up 16 lanes of f32 in a vector of them, by
+    /// the low four bits of integers of 32 bits.
     lookup: Option<(&'static str, &'static str)>,
     /// The instruction that ends a function in another.
     jump: &'static str,

@@ -102,6 +102,7 @@ impl<'c> Emitter<'_, 'c> {
         };
         match expr {
             Expr::Load { tensor, .. } => of_type(self.stored_type(*tensor)),
+            Expr::Index(index) => index.as_constant().map(|value| 65 - value.unsigned_abs().leading_zeros()),
             Expr::Cast(dtype, x) => {
                 let own = of_type(*dtype)?;
                 Some(self.integer_bits(x).filter(|bits| *bits <= own && dtype.is_signed()).unwrap_or(own))

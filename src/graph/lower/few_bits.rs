@@ -10,8 +10,8 @@ use crate::workload::{Binary, Combiner, DType, Expr, Index, TensorId};
 
 /// `MatMulNBits`: `x [.., depth] · (scale · (weight - zero point)) [columns, depth]`.
 ///
-/// The reduction runs over blocks of the depth, the bytes of a block, and the numbers of a byte, so that every
-/// address is affine, and what a block shares does not depend on its steps.
+/// The reduction runs over blocks of the depth, the bytes of a block, and the numbers of a byte, so that
+/// every address is affine, and what a block shares does not depend on its steps.
 pub fn matmul(builder: &mut Builder, op: &Operator) -> Result<Vec<TensorId>, Problem> {
     let layout = Layout::new(op)?;
     let Layout { depth, columns, block, blocks, .. } = layout;
@@ -146,7 +146,7 @@ impl Layout {
 }
 
 /// One of the two numbers in a byte, as an i32.
-pub(super) fn nibble(byte: Expr, part: &Index) -> Expr {
+fn nibble(byte: Expr, part: &Index) -> Expr {
     let by = cast(DType::I64, DType::I32, Expr::Index(part.clone().times(4)));
     let shifted = Expr::binary(Binary::ShiftRight, cast(DType::U8, DType::I32, byte), by);
     Expr::binary(Binary::BitAnd, shifted, literal(DType::I32, 15.0))
@@ -158,7 +158,7 @@ pub(super) struct Nibbles {
     bytes: TensorId,
     axis: usize,
     /// What 0 stands for.
-    pub(super) least: i64,
+    least: i64,
 }
 
 /// A constant of 8-bit integers that four bits are enough for, two in a byte along an axis of blocks: weights
@@ -190,10 +190,11 @@ pub(super) fn nibbles(builder: &mut Builder, tensor: TensorId, (axis, block): (u
 }
 
 impl Nibbles {
-    /// The number at a place of the constants, less [`Nibbles::least`], as an i32.
+    /// The number at a place of the constants, as an f32.
     pub(super) fn read(&self, mut at: Vec<Index>) -> Expr {
         let place = at[self.axis].clone();
         at[self.axis] = place.clone().floor_div(2);
-        nibble(load(self.bytes, at), &place.modulo(2))
+        let number = cast(DType::I32, DType::F32, nibble(load(self.bytes, at), &place.modulo(2)));
+        if self.least == 0 { number } else { add(number, float(self.least as f64)) }
     }
 }

@@ -167,27 +167,26 @@ pub fn dequantize(builder: &mut Builder, op: &Operator) -> Result<Vec<TensorId>,
         return Err(Problem::AttributeValue { name: "output_dtype", value: to.name().to_string() });
     }
     let grain = Grain::new(builder, op, &shape)?;
-    let packed = grain.block.and_then(|block| few_bits::nibbles(builder, x, (grain.axis, block)));
-    let at = vars(0, shape.len());
-    let (mut element, mut of_element, least) = match &packed {
-        Some(packed) => (packed.read(at), DType::I32, packed.least),
-        None => (load(x, at), dtype, 0),
-    };
-    if zero_point.is_some() || least != 0 {
-        element = cast(of_element, DType::I64, element);
-        of_element = DType::I64;
-    }
-    if let Some(tensor) = zero_point {
-        if builder.dtype(tensor) != dtype {
+    let zero_point = match zero_point {
+        Some(tensor) if builder.dtype(tensor) != dtype => {
             return Err(Problem::Type { input: 2, dtype: builder.dtype(tensor) });
         }
-        element = subtract(element, cast(dtype, DType::I64, grain.read(builder, tensor)?));
-    }
-    if least != 0 {
-        element = add(element, Expr::integer(least));
-    }
+        Some(tensor) => Some(grain.read(builder, tensor)?),
+        None => None,
+    };
     let scale = as_f32(builder, 1, scale, grain.read(builder, scale)?)?;
-    let value = multiply(cast(of_element, DType::F32, element), scale);
+    let at = vars(0, shape.len());
+    let packed = grain.block.and_then(|block| few_bits::nibbles(builder, x, (grain.axis, block)));
+    let number = match (packed, zero_point) {
+        (Some(packed), None) => packed.read(at),
+        (Some(packed), Some(zero_point)) => subtract(packed.read(at), cast(dtype, DType::F32, zero_point)),
+        (None, None) => cast(dtype, DType::F32, load(x, at)),
+        (None, Some(zero_point)) => {
+            let wide = |integer: Expr| cast(dtype, DType::I64, integer);
+            cast(DType::I64, DType::F32, subtract(wide(load(x, at)), wide(zero_point)))
+        }
+    };
+    let value = multiply(number, scale);
     Ok(vec![builder.map(shape, to, cast(DType::F32, to, value))?])
 }
 

@@ -31,7 +31,8 @@ pub struct Import<'a> {
     scopes: Vec<Scope<'a>>,
     /// Initialisers that are there already: those of a loop's body are the same in all iterations.
     initialized: HashMap<*const TensorProto, TensorId>,
-    /// Constants of four bits, which are held in eight: only what does not depend on their type may read them.
+    /// Constants of four bits, which are held in eight: only what does not depend on their type may read
+    /// them.
     four_bits: BTreeSet<TensorId>,
     inner_nodes: usize,
 }

@@ -21,8 +21,8 @@ impl Nest {
     ///
     /// # Errors
     /// [`Refusal::NoLoop`]; [`Refusal::NotPerfect`] where the loops from there on are not one chain that ends
-    /// in an accumulation; [`Refusal::NoFactor`] where it is no sum of products, one of whose factors stays the
-    /// same.
+    /// in an accumulation; [`Refusal::NoFactor`] where it is no sum of products, one of whose factors stays
+    /// the same.
     pub fn factor(mut self, steps: Var) -> Result<Nest, Refusal> {
         let over = find_loop_mut(&mut self.body, steps).ok_or(Refusal::NoLoop(steps))?;
         let chain = take_chain(&mut over.body, None).ok_or(Refusal::NotPerfect(steps))?;

@@ -5,9 +5,9 @@
 //!
 //! Loops are named by their variable. A rewrite that does not fit is refused with a reason. [`loops`] shapes
 //! loops, [`accumulate`] moves reductions into registers and fuses what follows them, [`factor`] multiplies
-//! once by what the steps of a sum share, [`pack`] copies operands into the order in which they are read, [`rows`] joins the loops of several stages, [`place`]
-//! moves results, [`stages`] copies ahead, [`persistent`] deals the steps of all results out evenly, and
-//! [`peel`] makes ragged inner loops constant.
+//! once by what the steps of a sum share, [`pack`] copies operands into the order in which they are read,
+//! [`rows`] joins the loops of several stages, [`place`] moves results, [`stages`] copies ahead,
+//! [`persistent`] deals the steps of all results out evenly, and [`peel`] makes ragged inner loops constant.
 
 pub mod accumulate;
 pub mod buffers;

@@ -1,4 +1,5 @@
-//! Whether what the steps of a sum share, the scale of a block of weights, is multiplied once for all of them.
+//! Whether what the steps of a sum share, the scale of a block of weights, is multiplied once for all of
+//! them.
 
 use crate::nest::rewrite::factor::factors;
 use crate::space::operands::reads_short_constants;

@@ -1,5 +1,5 @@
-//! Weights of 4 and 8 bits: widened in registers, scales multiplied once a block, and programs of all kinds that
-//! give what the evaluator does.
+//! Weights of 4 and 8 bits: widened in registers, scales multiplied once a block, and programs of all kinds
+//! that give what the evaluator does.
 
 use tilescribe::codegen;
 use tilescribe::measure::{Bench, OracleCache, Workbench};
@@ -27,12 +27,22 @@ fn product(rows: i64, bits: i64, zeros: bool) -> Workload {
     text.parse().unwrap_or_else(|error| panic!("{error}\n{text}"))
 }
 
+/// The same of weights that `DequantizeLinear` gives, whose columns lie side by side.
+fn dequantized(rows: i64) -> Workload {
+    let text = format!(
+        "input t0 {rows} 96\nconst t1 3 80\nconst t2 i8 96 80\nconst t3 i8 3 80\nout t4 {rows} 80 sum 3 32 \
+         mul t0 a + * 32 c d mul t1 c b cast f32 sub cast i64 t2 + * 32 c d b cast i64 t3 c b\n"
+    );
+    text.parse().unwrap_or_else(|error| panic!("{error}\n{text}"))
+}
+
 #[test]
 fn programs_give_what_the_evaluator_does() {
     let (space, target) = (Space::standard(), target());
     for rows in [1, 3, 8] {
-        for (bits, zeros) in [(4, true), (4, false), (8, true)] {
-            let task = Task { workload: product(rows, bits, zeros), target: target.clone().into() };
+        let products = [(4, true), (4, false), (8, true)].map(|(bits, zeros)| product(rows, bits, zeros));
+        for workload in products.into_iter().chain([dequantized(rows)]) {
+            let task = Task { workload, target: target.clone().into() };
             let expected = OracleCache::default().expected(&task.workload, 1).unwrap();
             let mut bench = Workbench::new(task.clone(), expected).unwrap();
             let mut passes = |nest: &Nest, program: &str| {
