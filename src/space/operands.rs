@@ -3,7 +3,8 @@
 use super::Group;
 use super::access::{Access, accesses};
 use super::fuse::touches;
-use crate::workload::{Atom, Condition, Expr, Index, Role, TensorId, Workload};
+use crate::nest::rewrite::factor::factors;
+use crate::workload::{Atom, Condition, Expr, Index, Role, TensorId, Var, Workload};
 
 /// The operands of a reduction that are read more than once or behind a guard. A tensor may be several
 /// operands (queries and keys out of one product), which are numbered then, unless guards make it hard to
@@ -33,7 +34,7 @@ pub(super) fn packable(workload: &Workload, group: &Group) -> Vec<(Access, Optio
 }
 
 /// Whether a constant is of a byte an element.
-fn is_short_constant(workload: &Workload, tensor: TensorId) -> bool {
+pub(super) fn is_short_constant(workload: &Workload, tensor: TensorId) -> bool {
     let tensor = workload.tensor(tensor);
     tensor.role == Role::Constant && tensor.dtype.bytes() == 1
 }
@@ -42,6 +43,15 @@ fn is_short_constant(workload: &Workload, tensor: TensorId) -> bool {
 pub(super) fn reads_short_constants(workload: &Workload, group: &Group) -> bool {
     let stage = &workload.stages[group.stage];
     stage.is_reduction() && accesses(stage).iter().any(|access| is_short_constant(workload, access.tensor))
+}
+
+/// Whether a reduction axis counts blocks of weights: some factor of what is added up changes along it, and
+/// does not along another.
+pub(super) fn counts_blocks(workload: &Workload, group: &Group, at: usize) -> bool {
+    let along = |factor: &Expr, at: usize| factor.mentions(Var(group.axes[at].position as u32));
+    let is_of_block =
+        |factor: &Expr| along(factor, at) && group.positions(true).into_iter().any(|other| !along(factor, other));
+    reads_short_constants(workload, group) && factors(&workload.stages[group.stage].value).iter().any(is_of_block)
 }
 
 /// Constants of a byte an element that a reduction reads once each, in one way, and that are not
