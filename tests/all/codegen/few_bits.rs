@@ -60,7 +60,7 @@ fn programs_give_what_the_evaluator_does() {
             }
         }
     }
-    assert!(factored >= 20, "{factored} programs multiply by a scale once a block");
+    assert!(factored >= 5, "{factored} programs multiply by a scale once a block");
 }
 
 /// A machine of this kind with other vectors.
@@ -89,7 +89,7 @@ fn the_untuned_program_widens_whole_vectors() {
     let wide = machine(&["+avx512f", "+avx512bw", "+avx512vl", "+avx512dq", "+avx2", "+fma"], 512, 32);
     let narrow = machine(&["+avx2", "+fma"], 256, 16);
     for (target, bits, needed) in [
-        (&wide, 4, &["vpmovzxbd", "vpermps", "vfmadd"][..]),
+        (&wide, 4, &["vpmovzxbd", "vperm", "vfmadd"][..]),
         (&wide, 8, &["vpmovzxbd", "vcvtdq2ps", "vfmadd"]),
         (&narrow, 4, &["vpmovzxbd", "vcvtdq2ps", "vfmadd"]),
         (&narrow, 8, &["vpmovzxbd", "vcvtdq2ps", "vfmadd"]),
@@ -147,11 +147,13 @@ impl Policy for Before {
 #[test]
 fn what_was_written_before_there_were_the_rules_means_what_it_did() {
     let space = Space::standard();
-    let task = Task { workload: product(1, 8, true), target: target().into() };
+    let text = "input t0 96\nconst t1 80 3\nconst t2 u8 80 3 32\nconst t3 u8 80 3\nout t4 80 sum 3 32 \
+                mul t0 + * 32 b c mul t1 a b sub cast f32 t2 a b c cast f32 t3 a b\n";
+    let task = Task { workload: text.parse().unwrap(), target: target().into() };
     let version = space.version(Kind::Cpu);
     let reader = space.reader(Kind::Cpu, &version.replace("+stream-1+factor-1", "")).unwrap();
     let (now, _) = space.drive(&task, &mut Untuned);
-    assert!(now.to_string().contains("pack s0 t2 = setup panel\nlate s0 = "), "{now}");
+    assert!(now.to_string().contains("pack s0 t2 = setup panel\nlate s0 = c\n"), "{now}");
     let (old, _) = space.drive(&task, &mut Before);
     let is_new = |line: &&str| line.starts_with("late ") || line.starts_with("pack s0 t2 ");
     let text = old.to_string();
