@@ -80,6 +80,12 @@ def cases(np):
             attributes = {"K": depth, "N": 6, "bits": bits, "block_size": 32}
             yield f"matmul_{bits}_bits_{depth}", "MatMulNBits", inputs, 1, attributes
             yield f"matmul_{bits}_bits_{depth}_zeros", "MatMulNBits", inputs + [(zeros,)], 1, attributes
+    for rows in [1, 8]:
+        for bits, block in [(4, 16), (4, 128), (8, 32)]:
+            packed = random.integers(0, 256, (96, 256 // block, block * bits // 8), dtype=np.uint8)
+            inputs = [f32(2, rows, 256), (packed,), (f32(96 * 256 // block),)]
+            attributes = {"K": 256, "N": 96, "bits": bits, "block_size": block}
+            yield f"matmul_{bits}_bits_of_{block}_{rows}_rows", "MatMulNBits", inputs, 1, attributes
 
 
 def grouped(np, f32):

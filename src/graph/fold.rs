@@ -87,6 +87,9 @@ fn widens(program: &Program, stage: &Stage, dtype: DType) -> bool {
     if dtype != DType::F32 || stage.is_reduction() {
         return false;
     }
+    if is_scaled_by_block(program, stage) {
+        return true;
+    }
     match &stage.value {
         Expr::Cast(_, value) => {
             is_load(value, &|tensor| matches!(program.tensor(tensor).dtype, DType::F16 | DType::BF16))
@@ -115,6 +118,19 @@ fn dequantizes_weight(program: &Program, value: &Expr) -> bool {
 
 fn is_load(value: &Expr, of: &dyn Fn(TensorId) -> bool) -> bool {
     matches!(value, Expr::Load { tensor, .. } if of(*tensor))
+}
+
+/// Whether a stage widens integers of a byte or less and multiplies them by scales that blocks of them share.
+fn is_scaled_by_block(program: &Program, stage: &Stage) -> bool {
+    let Expr::Binary(Binary::Multiply, number, scale) = &stage.value else { return false };
+    let Expr::Load { tensor, indices } = &**scale else { return false };
+    let scales = program.tensor(*tensor).elements();
+    let is_byte = |tensor: &TensorId| program.tensor(*tensor).dtype.bytes() == 1;
+    let elements = stage.spatial.iter().product::<i64>();
+    !stage.is_reduction()
+        && indices.iter().any(|index| !index.is_affine() && !index.has_value())
+        && scales < elements
+        && loaded(number).iter().all(is_byte)
 }
 
 /// The elements of a stage that reads constants only.

@@ -3,7 +3,8 @@
 use super::Group;
 use super::access::{Access, accesses};
 use super::fuse::touches;
-use crate::workload::{Atom, Condition, Expr, Index, Role, Workload};
+use crate::nest::rewrite::factor::factors;
+use crate::workload::{Atom, Condition, Expr, Index, Role, TensorId, Var, Workload};
 
 /// The operands of a reduction that are read more than once or behind a guard. A tensor may be several
 /// operands (queries and keys out of one product), which are numbered then, unless guards make it hard to
@@ -32,6 +33,47 @@ pub(super) fn packable(workload: &Workload, group: &Group) -> Vec<(Access, Optio
             (a.clone(), ways(a.tensor).position(|b| b == a).filter(|_| several))
         })
         .collect()
+}
+
+/// Whether a constant is of a byte an element.
+pub(super) fn is_short_constant(workload: &Workload, tensor: TensorId) -> bool {
+    let tensor = workload.tensor(tensor);
+    tensor.role == Role::Constant && tensor.dtype.bytes() == 1
+}
+
+/// Whether a reduction reads constants of a byte an element, weights of 4 or 8 bits.
+pub(super) fn reads_short_constants(workload: &Workload, group: &Group) -> bool {
+    let stage = &workload.stages[group.stage];
+    stage.is_reduction() && accesses(stage).iter().any(|access| is_short_constant(workload, access.tensor))
+}
+
+/// Whether a reduction axis counts blocks of weights: some factor of what is added up changes along it, and
+/// does not along another.
+pub(super) fn counts_blocks(workload: &Workload, group: &Group, at: usize) -> bool {
+    let along = |factor: &Expr, at: usize| factor.mentions(Var(group.axes[at].position as u32));
+    let is_of_block =
+        |factor: &Expr| along(factor, at) && group.positions(true).into_iter().any(|other| !along(factor, other));
+    reads_short_constants(workload, group) && factors(&workload.stages[group.stage].value).iter().any(is_of_block)
+}
+
+/// Constants of a byte an element that a reduction reads once each, in one way, and that are not
+/// [`packable`].
+pub(super) fn streamed(workload: &Workload, group: &Group) -> Vec<Access> {
+    let stage = &workload.stages[group.stage];
+    if !stage.is_reduction() {
+        return Vec::new();
+    }
+    let packable = packable(workload, group);
+    let mut all = accesses(stage);
+    all.extend(group.epilogue.map(|e| accesses(&workload.stages[e])).unwrap_or_default());
+    let is_single = |a: &&Access| all.iter().filter(|b| a.tensor == b.tensor).count() == 1;
+    let is_short = |a: &&Access| is_short_constant(workload, a.tensor);
+    let reads_once = |a: &&Access| {
+        let in_order = a.indices.iter().all(Index::is_affine) && !a.guarded && !a.slides(stage);
+        in_order && (0..group.axes.len()).all(|at| touches(a, group, at))
+    };
+    let is_left = |a: &&Access| packable.iter().all(|(other, _)| other.tensor != a.tensor);
+    all.iter().filter(is_single).filter(is_short).filter(reads_once).filter(is_left).cloned().collect()
 }
 
 /// Whether the guard is right around the access.

@@ -67,6 +67,9 @@ pub struct Group {
     pub vector: Option<usize>,
     /// Positions in `axes` of the spatial axes, in the order of the loops over their blocks, outermost first.
     pub outer_order: Vec<usize>,
+    /// Positions in `axes` of the reduction axes that have several tiles in a block, in the order of the
+    /// loops over these, outermost first.
+    pub reduction_order: Vec<usize>,
     /// Position in `axes` of the innermost loop's axis.
     pub innermost: Option<usize>,
     /// Where the results of the reduction are in registers: inside of this loop.
@@ -242,6 +245,7 @@ impl Group {
             fused: None,
             vector: None,
             outer_order: Vec::new(),
+            reduction_order: Vec::new(),
             innermost: None,
             at: None,
             dot: None,
@@ -505,15 +509,24 @@ impl<'a, M> View<'a, M> {
             if ends.all(|name| group.axis_of(name).is_none()) {
                 continue;
             }
-            let place = |at: &usize| {
-                let loops = group.loops(*at).filter(|_| !group.axes[*at].reduction)?;
-                order.iter().position(|name| *name == loops.outer)
+            let ordered = |reduction: bool, level: fn(&AxisLoops) -> &LoopName| -> Vec<usize> {
+                let among = group.positions(reduction).into_iter();
+                let place = |at: usize| {
+                    let loops = group.loops(at)?;
+                    Some((order.iter().position(|name| name == level(loops))?, at))
+                };
+                let mut places: Vec<(usize, usize)> = among.filter_map(place).collect();
+                places.sort_unstable();
+                places.into_iter().map(|(_, at)| at).collect()
             };
-            let places = (0..group.axes.len()).filter_map(|at| Some((place(&at)?, at)));
-            let mut outer: Vec<(usize, usize)> = places.collect();
+            let outer = ordered(false, |loops| &loops.outer);
+            let mut steps = ordered(true, |loops| &loops.inner);
+            steps.retain(|at| group.axes[*at].block > 1);
             if !outer.is_empty() {
-                outer.sort_unstable();
-                group.outer_order = outer.into_iter().map(|(_, at)| at).collect();
+                group.outer_order = outer;
+            }
+            if !steps.is_empty() {
+                group.reduction_order = steps;
             }
             group.innermost = order.last().and_then(|name| group.axis_of(name)).or(group.innermost);
         }

@@ -1,6 +1,7 @@
 //! Compiled nests against interpreted ones, elementary functions against f64, and the thread pool.
 
 mod dots;
+mod few_bits;
 mod integers;
 mod math;
 pub mod nests;

@@ -65,6 +65,9 @@ struct Row {
     halves: Needs,
     /// The first that fits is taken.
     dots: &'static [Dot],
+    /// The feature and LLVM's name of an instruction that looks up 16 lanes of f32 in a vector of them, by
+    /// the low four bits of integers of 32 bits.
+    lookup: Option<(&'static str, &'static str)>,
     /// The instruction that ends a function in another.
     jump: &'static str,
     /// What starts a comment of LLVM's assembly.
@@ -121,6 +124,7 @@ const X86_64: Row = Row {
         x86(BYTES, 4, &["avx512vnni", "avx512vl"], "llvm.x86.avx512.vpdpbusd.128"),
         x86(BYTES, 4, &["avxvnni"], "llvm.x86.avx512.vpdpbusd.128"),
     ],
+    lookup: Some(("avx512f", "llvm.x86.avx512.permvar.sf.512")),
     jump: "jmp",
     comment: "#",
 };
@@ -148,6 +152,7 @@ const AARCH64: Row = Row {
         neon([DType::I8, DType::I8], &["dotprod"], "llvm.aarch64.neon.sdot"),
         neon(BYTES, &["i8mm"], "llvm.aarch64.neon.usdot"),
     ],
+    lookup: None,
     jump: "b",
     comment: "//",
 };
@@ -183,6 +188,12 @@ impl Architecture {
         };
         let exchanged = || find([second, first]).map(|dot| (dot, true));
         find(operands).map(|dot| (dot, false)).or_else(exchanged)
+    }
+
+    /// The instruction of a machine with these features that looks up 16 lanes of f32 in a vector of them, by
+    /// the low four bits of integers of 32 bits; `None` where it has none.
+    pub fn lookup(self, has: &dyn Fn(&str) -> bool) -> Option<&'static str> {
+        self.row().lookup.filter(|(feature, _)| has(feature)).map(|(_, intrinsic)| intrinsic)
     }
 
     /// As target files and Rust spell it.

@@ -7,13 +7,16 @@ use crate::codegen::emit::ir::{Element, Ir, Value};
 use crate::codegen::emit::memory::register_element;
 use crate::codegen::emit::statement::Truth;
 use crate::codegen::error::CodegenError;
-use crate::workload::{Binary, DType, Expr, TensorId};
+use crate::workload::{Binary, Class, DType, Expr, TensorId};
 
 type Result<T> = std::result::Result<T, CodegenError>;
 
 impl<'c> Emitter<'_, 'c> {
     /// The value of an expression: a vector where it depends on the lane, else a scalar.
     pub(super) fn expression(&mut self, expr: &Expr) -> Result<Value<'c>> {
+        if let Some(value) = self.looked_up(expr)? {
+            return Ok(value);
+        }
         match expr {
             Expr::Float(value) => Ok(self.ir.float(value.0)),
             Expr::Index(index) if self.moves(index) => {
@@ -71,7 +74,10 @@ impl<'c> Emitter<'_, 'c> {
             }
             Expr::Cast(dtype, x) => {
                 let from = self.dtype(x);
+                let fits = dtype.is_float() && self.integer_bits(x).is_some_and(|bits| bits <= 32);
                 let x = self.expression(x)?;
+                // a vector holds twice as many of these, and most processors convert only them
+                let x = if fits { self.convert(x, Element::I32)? } else { x };
                 self.cast(from, *dtype, x)
             }
             Expr::Bits(dtype, x) => {
@@ -84,6 +90,34 @@ impl<'c> Emitter<'_, 'c> {
 
     fn dtype(&self, expr: &Expr) -> DType {
         expr.dtype(&|tensor| self.stored_type(tensor))
+    }
+
+    /// How many bits, that of the sign among them, are enough for a value of integers, whatever is loaded.
+    /// Values are computed in 64 bits, so that sums are longer than their type.
+    fn integer_bits(&self, expr: &Expr) -> Option<u32> {
+        let of_type = |dtype: DType| match dtype.class() {
+            Class::Signed => Some(dtype.bits()),
+            Class::Unsigned => Some(dtype.bits() + 1),
+            _ => None,
+        };
+        match expr {
+            Expr::Load { tensor, .. } => of_type(self.stored_type(*tensor)),
+            Expr::Index(index) => index.as_constant().map(|value| 65 - value.unsigned_abs().leading_zeros()),
+            Expr::Cast(dtype, x) => {
+                let own = of_type(*dtype)?;
+                Some(self.integer_bits(x).filter(|bits| *bits <= own && dtype.is_signed()).unwrap_or(own))
+            }
+            Expr::Binary(op, x, y) => {
+                let (x, y) = (self.integer_bits(x)?, self.integer_bits(y));
+                match op {
+                    Binary::ShiftRight => Some(x),
+                    Binary::BitAnd | Binary::BitOr | Binary::BitXor => Some(x.max(y?)),
+                    Binary::Add | Binary::Subtract => Some(x.max(y?) + 1),
+                    _ => None,
+                }
+            }
+            _ => None,
+        }
     }
 
     /// The type of a buffer; of one that does not exist, which accesses find out, any.

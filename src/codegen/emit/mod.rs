@@ -25,6 +25,7 @@ mod power;
 mod slots;
 mod statement;
 mod strides;
+mod table;
 mod transpose;
 mod warp;
 mod wide;

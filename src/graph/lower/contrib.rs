@@ -7,7 +7,7 @@ use super::attention::{
 use super::builder::Builder;
 use super::contraction;
 use super::elementwise;
-use super::math::{add, float, literal, load, multiply, sigmoid, subtract, var, vars, within};
+use super::math::{add, float, literal, load, multiply, sigmoid, var, vars};
 use super::normalization;
 use super::operator::{Attribute, Operand, Operator, Problem};
 use super::reduction::{Axes, softmax_over};
@@ -363,80 +363,4 @@ fn with_padding(
     };
     let filter = op.float("mask_filter_value", -10000.0)?;
     Ok(add(score, Expr::select(is_out, float(filter), float(0.0))))
-}
-
-/// `MatMulNBits`: a product by weights of 4 or 8 bits, which are widened where they are read.
-pub fn matmul_of_few_bits(builder: &mut Builder, op: &Operator) -> Result<Vec<TensorId>, Problem> {
-    let required = |name: &'static str| op.optional_int(name)?.ok_or(Problem::MissingAttribute(name));
-    let (depth, columns, block) = (required("K")?, required("N")?, required("block_size")?);
-    Builder::check_shape(&[depth, columns, block])?;
-    let bits = op.int("bits", 4)?;
-    if !matches!(bits, 4 | 8) || block < 16 || block % 2 != 0 {
-        return Err(Problem::Unsupported(format!("weights of {bits} bits in blocks of {block}")));
-    }
-    if op.optional(4).is_some() {
-        return Err(Problem::Unsupported("MatMulNBits with g_idx".to_string()));
-    }
-    let (x, packed, scales) = (op.input(0)?, op.input(1)?, op.input(2)?);
-    check_float(builder, 0, x)?;
-    check_float(builder, 2, scales)?;
-    let per_byte = 8 / bits;
-    let blocks = (depth + block - 1) / block;
-    let mut shape = builder.shape(x);
-    let misfit = || Problem::Shape(format!("inputs of MatMulNBits do not fit K = {depth}, N = {columns}"));
-    if shape.last() != Some(&depth) || builder.shape(packed) != [columns, blocks, block / per_byte] {
-        return Err(misfit());
-    }
-    let rank = shape.len();
-    shape[rank - 1] = columns;
-    let (n, k) = (var(rank - 1), var(rank));
-    let at_block = k.clone().floor_div(block);
-    // tables by block: `[columns, blocks]`, or flat
-    let table = |builder: &Builder, tensor: TensorId, row: i64, index: Index| -> Result<Expr, Problem> {
-        match builder.shape(tensor).as_slice() {
-            [rows, extent] if [*rows, *extent] == [columns, row] => Ok(load(tensor, vec![n.clone(), index])),
-            [all] if *all == columns * row => Ok(load(tensor, vec![n.clone().times(row).plus(&index)])),
-            _ => Err(misfit()),
-        }
-    };
-    let byte_at = |tensor: TensorId| match builder.dtype(tensor) {
-        DType::U8 => Ok(()),
-        dtype => Err(Problem::Type { input: 1, dtype }),
-    };
-    byte_at(packed)?;
-    let within_block = k.clone().modulo(block);
-    let byte = load(packed, vec![n.clone(), at_block.clone(), within_block.clone().floor_div(per_byte)]);
-    let weight = part_of_byte(byte, bits, &within_block);
-    let zero = match op.optional(3) {
-        None => float(f64::from(1 << (bits - 1))),
-        Some(zeros) if builder.dtype(zeros) == DType::F32 => table(builder, zeros, blocks, at_block.clone())?,
-        Some(zeros) => {
-            byte_at(zeros)?;
-            let row = (blocks + per_byte - 1) / per_byte;
-            part_of_byte(table(builder, zeros, row, at_block.clone().floor_div(per_byte))?, bits, &at_block)
-        }
-    };
-    let scale = table(builder, scales, blocks, at_block)?;
-    let mut at = vars(0, rank - 1);
-    at.push(k);
-    let value = multiply(load(x, at), multiply(subtract(weight, zero), scale));
-    let product = builder.reduce(shape.clone(), vec![depth], Combiner::Sum, DType::F32, value)?;
-    let Some(bias) = op.optional(5) else { return Ok(vec![product]) };
-    check_float(builder, 5, bias)?;
-    if builder.shape(bias) != [columns] {
-        return Err(misfit());
-    }
-    let value = add(load(product, vars(0, rank)), builder.broadcast(bias, &shape));
-    Ok(vec![builder.map(shape, DType::F32, value)?])
-}
-
-/// The number at a place as a float: of two in a byte, the even one is in the low bits.
-fn part_of_byte(byte: Expr, bits: i64, place: &Index) -> Expr {
-    if bits == 8 {
-        return Expr::Cast(DType::F32, Box::new(byte));
-    }
-    let whole = Index::value(Expr::Cast(DType::I64, Box::new(byte)));
-    let (low, high) = (Expr::Index(whole.clone().modulo(16)), Expr::Index(whole.floor_div(16)));
-    let is_even = within(place.clone().modulo(2), 0, 1);
-    Expr::Cast(DType::F32, Box::new(Expr::guard(vec![is_even], low, high)))
 }

@@ -21,6 +21,7 @@ mod determinant;
 mod einsum;
 mod elementwise;
 mod extent;
+mod few_bits;
 mod formulas;
 mod found;
 mod fourier;
@@ -477,7 +478,7 @@ fn rule(kind: &str) -> Option<Lower> {
         "SimplifiedLayerNormalization" => contrib::simplified_normalization,
         "com.microsoft.RotaryEmbedding" => contrib::rotary_embedding,
         "com.microsoft.MultiHeadAttention" => contrib::multi_head_attention,
-        "com.microsoft.MatMulNBits" => contrib::matmul_of_few_bits,
+        "com.microsoft.MatMulNBits" => few_bits::matmul,
         "com.microsoft.Attention" => contrib::attention,
         "com.microsoft.GroupQueryAttention" => grouped::group_query_attention,
         "com.microsoft.EmbedLayerNormalization" => contrib::embed_normalization,

@@ -6,6 +6,7 @@
 use super::builder::Builder;
 use super::contraction;
 use super::convolution as conv;
+use super::few_bits;
 use super::math::{add, cast, divide, equal, float, load, maximum, minimum, multiply, subtract, var, vars};
 use super::operator::{Operator, Problem, normal_axis};
 use crate::workload::{Class, Combiner, DType, Expr, Index, TensorId, Unary};
@@ -166,18 +167,27 @@ pub fn dequantize(builder: &mut Builder, op: &Operator) -> Result<Vec<TensorId>,
         return Err(Problem::AttributeValue { name: "output_dtype", value: to.name().to_string() });
     }
     let grain = Grain::new(builder, op, &shape)?;
-    let mut element = load(x, vars(0, shape.len()));
-    let mut of_element = dtype;
-    if let Some(tensor) = zero_point {
-        if builder.dtype(tensor) != dtype {
+    let zero_point = match zero_point {
+        Some(tensor) if builder.dtype(tensor) != dtype => {
             return Err(Problem::Type { input: 2, dtype: builder.dtype(tensor) });
         }
-        let zero_point = grain.read(builder, tensor)?;
-        of_element = if dtype == DType::I32 { DType::I64 } else { DType::I32 };
-        element = subtract(cast(dtype, of_element, element), cast(dtype, of_element, zero_point));
-    }
+        Some(tensor) => Some(grain.read(builder, tensor)?),
+        None => None,
+    };
     let scale = as_f32(builder, 1, scale, grain.read(builder, scale)?)?;
-    let value = multiply(cast(of_element, DType::F32, element), scale);
+    let at = vars(0, shape.len());
+    let packed = grain.block.and_then(|block| few_bits::nibbles(builder, x, (grain.axis, block)));
+    let number = match (packed, zero_point) {
+        (Some(packed), None) => packed.read(at),
+        (Some(packed), Some(zero_point)) => subtract(packed.read(at), cast(dtype, DType::F32, zero_point)),
+        (None, None) => cast(dtype, DType::F32, load(x, at)),
+        (None, Some(zero_point)) => {
+            let wide = if dtype == DType::I32 { DType::I64 } else { DType::I32 };
+            let widened = |integer: Expr| cast(dtype, wide, integer);
+            cast(wide, DType::F32, subtract(widened(load(x, at)), widened(zero_point)))
+        }
+    };
+    let value = multiply(number, scale);
     Ok(vec![builder.map(shape, to, cast(DType::F32, to, value))?])
 }
 

@@ -10,7 +10,7 @@ use super::dims::{Extent, Input, OpenDims};
 use super::error::ImportError;
 use super::proto::attribute_kind;
 use super::proto::{AttributeProto, FunctionProto, GraphProto, NodeProto, TensorProto, ValueInfoProto};
-use super::tensor::{ExternalFiles, tensor_data};
+use super::tensor::{ExternalFiles, four_bit_data, tensor_data};
 use super::{ImportOptions, is_control, is_own_domain, node_name, opset, unsupported};
 use crate::graph::Program;
 use crate::graph::lower::{self, Attribute, Builder, Operand, Operator, Problem};
@@ -31,6 +31,9 @@ pub struct Import<'a> {
     scopes: Vec<Scope<'a>>,
     /// Initialisers that are there already: those of a loop's body are the same in all iterations.
     initialized: HashMap<*const TensorProto, TensorId>,
+    /// Constants of four bits, which are held in eight: only what does not depend on their type may read
+    /// them.
+    four_bits: BTreeSet<TensorId>,
     inner_nodes: usize,
 }
 
@@ -64,6 +67,7 @@ impl<'a> Import<'a> {
             builder: Builder::new(options.constant_bytes),
             scopes: Vec::new(),
             initialized: HashMap::new(),
+            four_bits: BTreeSet::new(),
             inner_nodes: 0,
         }
     }
@@ -170,11 +174,25 @@ impl<'a> Import<'a> {
         if let Some(known) = self.initialized.get(&std::ptr::from_ref(tensor)) {
             return Ok(*known);
         }
-        let data = tensor_data(tensor, &mut self.files, "tensor")?;
+        let short = four_bit_data(tensor, &mut self.files)?;
+        let is_short = short.is_some();
+        let data = short.map_or_else(|| tensor_data(tensor, &mut self.files, "tensor"), Ok)?;
         self.builder.grant(&data);
         let constant = self.builder.constant(data);
+        if is_short {
+            self.four_bits.insert(constant);
+        }
         self.initialized.insert(tensor, constant);
         Ok(constant)
+    }
+
+    fn check_four_bits(&self, node: &NodeProto, operator: &Operator) -> Result<(), ImportError> {
+        let is_short = |operand: &Operand| self.four_bits.contains(&operand.tensor);
+        if operator.kind == "DequantizeLinear" || !operator.inputs.iter().flatten().any(is_short) {
+            return Ok(());
+        }
+        let what = "a constant of four bits that is not an input of DequantizeLinear";
+        Err(problem_of(node, Problem::Unsupported(what.to_string())))
     }
 
     fn bind(&mut self, name: &'a str, tensor: TensorId, is_own: bool) {
@@ -209,6 +227,7 @@ impl<'a> Import<'a> {
             results.into_iter().map(Some).collect()
         } else {
             let operator = self.operator(node)?;
+            self.check_four_bits(node, &operator)?;
             self.builder.enter(format!("{} {name}", node.op_type));
             let results = lower::lower(&mut self.builder, &operator).map_err(|problem| problem_of(node, problem))?;
             for (output, tensor) in node.output.iter().zip(results) {

@@ -78,24 +78,64 @@ pub fn tensor_data(
         name: proto.name.clone(),
         code: proto.data_type,
     })?;
-    let elements = |problem: TensorProblem| ImportError::Tensor { tensor: proto.name.clone(), problem };
-    let count = Builder::check_shape(&proto.dims).map_err(|e| elements(TensorProblem::Shape(e)))?;
-    let expected = count as u64 * dtype.bytes() as u64;
-    let bytes = match proto.data_location {
-        1 => external(proto, files, expected).map_err(elements)?,
-        _ if !proto.raw_data.is_empty() => proto.raw_data.clone(),
-        _ => typed(proto, dtype),
-    };
-    if bytes.len() as u64 != expected {
-        let (shape, found) = (proto.dims.clone(), bytes.len() as u64);
-        return Err(elements(TensorProblem::Size { shape, expected, found }));
-    }
+    let count = element_count(proto)?;
+    let bytes = stored(proto, files, count * dtype.bytes() as u64, &|| typed(proto, dtype))?;
     let bytes = if dtype == DType::Bool && bytes.iter().any(|b| *b > 1) {
         bytes.iter().map(|b| u8::from(*b != 0)).collect()
     } else {
         bytes
     };
     Ok(TensorData { shape: proto.dims.clone(), dtype, bytes })
+}
+
+/// The elements of a constant of `int4` or `uint4` as 8-bit integers, one a byte; `None` of other types.
+///
+/// ONNX packs two of them in a byte, the first in the low bits.
+///
+/// # Errors
+/// As [`tensor_data`].
+pub fn four_bit_data(proto: &TensorProto, files: &mut ExternalFiles) -> Result<Option<TensorData>, ImportError> {
+    let dtype = match proto.data_type {
+        UINT4 => DType::U8,
+        INT4 => DType::I8,
+        _ => return Ok(None),
+    };
+    let count = element_count(proto)?;
+    let first_bytes = || proto.int32_data.iter().map(|value| value.to_le_bytes()[0]).collect();
+    let packed = stored(proto, files, count.div_ceil(2), &first_bytes)?;
+    let widened = |bits: u8| if dtype == DType::I8 { ((bits << 4).cast_signed() >> 4).cast_unsigned() } else { bits };
+    let numbers = packed.iter().flat_map(|byte| [widened(byte & 15), widened(byte >> 4)]);
+    let bytes: Vec<u8> = numbers.take(count as usize).collect();
+    Ok(Some(TensorData { shape: proto.dims.clone(), dtype, bytes: bytes.into() }))
+}
+
+/// ONNX's numbers of the types of four bits.
+const UINT4: i32 = 21;
+const INT4: i32 = 22;
+
+fn element_count(proto: &TensorProto) -> Result<u64, ImportError> {
+    let problem = |problem| ImportError::Tensor { tensor: proto.name.clone(), problem: TensorProblem::Shape(problem) };
+    Builder::check_shape(&proto.dims).map(|count| count as u64).map_err(problem)
+}
+
+/// The bytes of a tensor, wherever they are: `typed` gives those of the field of its element type.
+fn stored(
+    proto: &TensorProto,
+    files: &mut ExternalFiles,
+    expected: u64,
+    typed: &dyn Fn() -> Bytes,
+) -> Result<Bytes, ImportError> {
+    let elements = |problem: TensorProblem| ImportError::Tensor { tensor: proto.name.clone(), problem };
+    let bytes = match proto.data_location {
+        1 => external(proto, files, expected).map_err(elements)?,
+        _ if !proto.raw_data.is_empty() => proto.raw_data.clone(),
+        _ => typed(),
+    };
+    if bytes.len() as u64 != expected {
+        let (shape, found) = (proto.dims.clone(), bytes.len() as u64);
+        return Err(elements(TensorProblem::Size { shape, expected, found }));
+    }
+    Ok(bytes)
 }
 
 /// From the field of the element type.

@@ -25,11 +25,12 @@ pub struct Blocks {
 }
 
 /// The chain of loops from the place of accumulation down to the statement.
-struct Chain {
-    loops: Vec<Loop>,
-    indices: Vec<Index>,
-    combiner: Combiner,
-    value: Expr,
+pub(super) struct Chain {
+    pub(super) loops: Vec<Loop>,
+    pub(super) buffer: TensorId,
+    pub(super) indices: Vec<Index>,
+    pub(super) combiner: Combiner,
+    pub(super) value: Expr,
 }
 
 impl Nest {
@@ -76,7 +77,7 @@ impl Nest {
     ) -> Result<Nest, Refusal> {
         let is_needed = epilogue.is_none_or(|stage| self.needed_elsewhere(tensor, stage.output));
         let place = find_loop_mut(&mut self.body, at).ok_or(Refusal::NoLoop(at))?;
-        let chain = take_chain(&mut place.body, tensor).ok_or(Refusal::NotPerfect(at))?;
+        let chain = take_chain(&mut place.body, Some(tensor)).ok_or(Refusal::NotPerfect(at))?;
         let spatial: Vec<Loop> =
             chain.loops.iter().filter(|l| chain.indices.iter().any(|i| i.mentions(l.var))).cloned().collect();
         let lanes: Vec<Loop> = chain.loops.iter().filter(|l| reduction.lanes.contains(&l.var)).cloned().collect();
@@ -321,8 +322,8 @@ fn extent_of(body: &[Stmt], var: Var) -> Result<i64, Refusal> {
     find_loop(body, var).map(Loop::extent).ok_or(Refusal::NoLoop(var))
 }
 
-/// Takes out the loops that lead to the accumulation into `tensor`, if there is nothing else.
-fn take_chain(body: &mut Vec<Stmt>, tensor: TensorId) -> Option<Chain> {
+/// Takes out the loops that lead to the accumulation into `tensor`, or into any, if there is nothing else.
+pub(super) fn take_chain(body: &mut Vec<Stmt>, tensor: Option<TensorId>) -> Option<Chain> {
     let mut loops = Vec::new();
     let mut body = std::mem::take(body);
     loop {
@@ -332,8 +333,8 @@ fn take_chain(body: &mut Vec<Stmt>, tensor: TensorId) -> Option<Chain> {
                 body = std::mem::take(&mut l.body);
                 loops.push(l);
             }
-            Stmt::Accumulate { buffer, indices, combiner, value } if buffer == tensor => {
-                return Some(Chain { loops, indices, combiner, value });
+            Stmt::Accumulate { buffer, indices, combiner, value } if tensor.is_none_or(|tensor| buffer == tensor) => {
+                return Some(Chain { loops, buffer, indices, combiner, value });
             }
             Stmt::If { .. } | Stmt::Store { .. } | Stmt::Accumulate { .. } => return None,
         }

@@ -4,13 +4,14 @@
 //! hundreds of programs for each that it measures. Who still needs the nest as it was clones it.
 //!
 //! Loops are named by their variable. A rewrite that does not fit is refused with a reason. [`loops`] shapes
-//! loops, [`accumulate`] moves reductions into registers and fuses what follows them, [`pack`] copies
-//! operands into the order in which they are read, [`rows`] joins the loops of several stages, [`place`]
-//! moves results, [`stages`] copies ahead, [`persistent`] deals the steps of all results out evenly, and
-//! [`peel`] makes ragged inner loops constant.
+//! loops, [`accumulate`] moves reductions into registers and fuses what follows them, [`factor`] multiplies
+//! once by what the steps of a sum share, [`pack`] copies operands into the order in which they are read,
+//! [`rows`] joins the loops of several stages, [`place`] moves results, [`stages`] copies ahead,
+//! [`persistent`] deals the steps of all results out evenly, and [`peel`] makes ragged inner loops constant.
 
 pub mod accumulate;
 pub mod buffers;
+pub mod factor;
 pub mod loops;
 pub mod pack;
 pub mod peel;
@@ -67,6 +68,10 @@ pub enum Refusal {
     /// Of [`Nest::accumulate`](super::Nest::accumulate).
     #[error("the reduction into b{} has both lanes and blocks", .0.0)]
     LanesOfBlocks(TensorId),
+
+    /// Of [`Nest::factor`](super::Nest::factor).
+    #[error("what is added up over v{} is no product with a factor that stays the same", .0.0)]
+    NoFactor(Var),
 
     /// Of [`Nest::pack`](super::Nest::pack). Reads are counted from 0.
     #[error("buffer b{} has no read number {which}", .buffer.0)]

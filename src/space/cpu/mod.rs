@@ -11,9 +11,11 @@
 
 mod algorithm;
 mod dot;
+mod factor;
 mod order;
 mod packing;
 mod parallel;
+mod stream;
 mod tile;
 
 use super::{Machine, Step, View, epilogue, rows};
@@ -30,6 +32,8 @@ pub(super) fn machine() -> Machine<Cpu> {
             Box::new(tile::Tile),
             Box::new(order::Order),
             Box::new(packing::Pack),
+            Box::new(stream::Stream),
+            Box::new(factor::Factor),
             Box::new(rows::Privatise),
             Box::new(parallel::Parallel),
         ],

@@ -3,7 +3,7 @@
 use crate::nest::rewrite::pack::{Content, Layout};
 use crate::space::access::Access;
 use crate::space::fuse::touches;
-use crate::space::operands::{fits_box, packable};
+use crate::space::operands::{fits_box, is_short_constant, packable, reads_short_constants};
 use crate::space::schedule::{self, Reads};
 use crate::space::{Group, Rule, Step, Stop, Tape, View, Word, Words, name, site};
 use crate::target::Cpu;
@@ -17,9 +17,11 @@ struct Heuristics {
     maximal_private: i64,
     /// Elements of a copy of a whole operand, at most.
     maximal_whole: i64,
+    /// The same of constants of a byte an element.
+    maximal_short: i64,
 }
 
-const HEURISTICS: Heuristics = Heuristics { maximal_private: 1 << 20, maximal_whole: 1 << 26 };
+const HEURISTICS: Heuristics = Heuristics { maximal_private: 1 << 20, maximal_whole: 1 << 26, maximal_short: 1 << 28 };
 
 impl Rule<Cpu> for Pack {
     fn name(&self) -> &'static str {
@@ -133,7 +135,9 @@ fn options(workload: &Workload, group: &Group, access: &Access, rows: usize) -> 
         }
     };
     if constant && !of_rows {
-        offer(Level::Setup, true, false, false, HEURISTICS.maximal_whole);
+        let is_short = is_short_constant(workload, access.tensor);
+        let most = if is_short { HEURISTICS.maximal_short } else { HEURISTICS.maximal_whole };
+        offer(Level::Setup, true, false, false, most);
     }
     if rows == 0 && !constant {
         offer(Level::Before, true, false, false, HEURISTICS.maximal_whole);
@@ -175,9 +179,11 @@ fn default_option(workload: &Workload, group: &Group, access: &Access, options: 
     if vector.is_some_and(|at| !touches(access, group, at)) {
         let jumps =
             || spatial.iter().any(|at| group.fused != Some(*at) && group.axes[*at].tile > 1 && stride(*at) != Some(1));
+        // an axis that only weights cut into blocks is still in order
+        let in_blocks = || reads_short_constants(workload, group) && !access.slides(&workload.stages[group.stage]);
         let whole = match access.guarded {
             true => find((Level::Before, Layout::Box)).or_else(|| find((Level::Outer, Layout::Box))),
-            false if access.has_scaled_axis() && jumps() => find((Level::Before, Layout::Panel)),
+            false if access.has_scaled_axis() && jumps() && !in_blocks() => find((Level::Before, Layout::Panel)),
             false => None,
         };
         return whole.unwrap_or(0);

@@ -3,6 +3,7 @@
 use crate::nest::LoopKind;
 use crate::space::access::{Access, accesses};
 use crate::space::fuse::{fuse, touches};
+use crate::space::operands::{counts_blocks, reads_short_constants};
 use crate::space::rows::RowLimits;
 use crate::space::{Axis, Group, Rule, Step, Stop, Tape, View, name, site};
 use crate::target::{Architecture, Cpu};
@@ -198,7 +199,10 @@ fn tiles(
         if group.axes[at].ragged {
             candidates.retain(|tile| extent % tile == 0);
         }
-        let most = if reduces && !group.axes[at].reduction && !is_narrow(group, at) { 2 * lanes } else { 4 * lanes };
+        // a single row of results has the registers for itself, and weights come in whole cache lines
+        let is_row = group.positions(false).into_iter().all(|other| other == at || group.axes[other].usual.most == 1);
+        let is_alone = is_narrow(group, at) || (is_row && reads_short_constants(workload, group));
+        let most = if reduces && !group.axes[at].reduction && !is_alone { 2 * lanes } else { 4 * lanes };
         let default = default_tile(usual.typical, &candidates, most);
         let answer = tape.choose_number(site("tile", [group.name(), group.axes[at].letter()]), &candidates, default)?;
         group.axes[at].tile = answer;
@@ -256,7 +260,9 @@ fn tiles(
             [1, 2, 4, 8, 16].into_iter().chain((axis.extent <= 11).then_some(axis.extent)).filter(fits).collect();
         candidates.sort_unstable();
         candidates.dedup();
-        let default = if axis.extent <= 7 { candidates.len() - 1 } else { 0 };
+        // a block's scale is multiplied behind its steps, unless blocks are written out
+        let is_short = axis.extent <= 7 && !counts_blocks(workload, group, at);
+        let default = if is_short { candidates.len() - 1 } else { 0 };
         let answer = tape.choose_number(site("tile", [group.name(), axis.letter()]), &candidates, default)?;
         group.axes[at].tile = answer;
     }

@@ -130,6 +130,10 @@ impl Program {
             Step::Accumulate { stage, at, blocks, lanes } => {
                 self.accumulate(*stage, at, blocks.as_ref(), lanes)?;
             }
+            Step::Factor { steps } => {
+                let steps = self.var(steps)?;
+                self.nest = self.take().factor(steps)?;
+            }
             Step::Pack { .. } | Step::Fetch { .. } | Step::Privatise { .. } => self.place(step)?,
             Step::Persist { steps, grid_blocks, combiner } => self.persist(steps, *grid_blocks, *combiner)?,
             Step::Pipeline { steps, depth } => {

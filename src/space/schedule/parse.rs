@@ -22,7 +22,7 @@ pub enum ScheduleError {
 }
 
 /// The verbs of all steps.
-pub const VERBS: [&str; 33] = [
+pub const VERBS: [&str; 34] = [
     "winograd",
     "split_reduction",
     "epilogue",
@@ -43,6 +43,7 @@ pub const VERBS: [&str; 33] = [
     "matrix",
     "multiply",
     "accumulate",
+    "factor",
     "pack",
     "fetch",
     "privatise",
@@ -276,6 +277,7 @@ impl<'a> Words<'a> {
                 };
                 Step::Persist { steps, grid_blocks, combiner }
             }
+            "factor" => Step::Factor { steps: self.name()? },
             "pipeline" => {
                 let steps = self.name()?;
                 self.keyword("depth")?;

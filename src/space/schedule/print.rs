@@ -88,6 +88,7 @@ impl Display for Step {
                 }
                 Ok(())
             }
+            Step::Factor { steps } => write!(f, "factor {steps}"),
             Step::Pack { operand, level, layout, content } => {
                 write!(f, "pack {operand} ")?;
                 match level {

@@ -150,6 +150,9 @@ pub enum Step {
     /// epilogue as they leave; `over s0co inside s0aoi s0boi`: in blocks of the reduction; `lanes s0ci`: with
     /// accumulators of their own for the iterations of these loops. [`crate::nest::Nest::accumulate`].
     Accumulate { stage: usize, at: LoopName, blocks: Option<(LoopName, Vec<LoopName>)>, lanes: Vec<LoopName> },
+    /// `factor s0coi`: the factors that stay the same in the loop are multiplied behind it.
+    /// [`crate::nest::Nest::factor`].
+    Factor { steps: LoopName },
     /// `pack t1 0 of s0aoo setup panel`: [`crate::nest::Nest::pack`].
     Pack { operand: Reads, level: Level, layout: Layout, content: Content },
     /// `fetch t1 0 of s0ao inside s0co panel [s0c1] [s0b1 s0b2] padding 4 lanes 4 threads 256`: the threads

@@ -243,12 +243,12 @@ const ALL: &str = "
     fault.Undefined fault.Race fault.OtherThread fault.LaneDependence fault.ReadOnly fault.DivisionByZero
     refusal.NoLoop refusal.NotPerfect refusal.BoundsDepend refusal.NotConstant refusal.NotSerial
     refusal.NothingToReorder refusal.BoundsDiffer refusal.NotInARow refusal.NotWorkspace refusal.OutsideOfRow
-    refusal.LanesOfBlocks refusal.NotRead refusal.BoxOfDivision refusal.BoxTooLarge refusal.BoxOfGuard
+    refusal.LanesOfBlocks refusal.NoFactor refusal.NotRead refusal.BoxOfDivision refusal.BoxTooLarge refusal.BoxOfGuard
     refusal.UnknownInSetup refusal.NotScratch refusal.DimensionGroups refusal.PartOfCoreMatrix refusal.NoStages
     refusal.NotBlockShared refusal.NoCopiesAtStart refusal.CopyOverwritten refusal.CopyOfResults
     refusal.CopyUsedElsewhere refusal.NothingToDealOut refusal.StepsOutsideBlocks refusal.NotOneAccumulator
     rewrite.split rewrite.tile rewrite.fuse rewrite.reorder rewrite.set_kind rewrite.enclose
-    rewrite.drop_unit_loops rewrite.accumulate rewrite.pack rewrite.privatise rewrite.join rewrite.into_setup
+    rewrite.drop_unit_loops rewrite.accumulate rewrite.factor rewrite.pack rewrite.privatise rewrite.join rewrite.into_setup
     rewrite.redirect rewrite.relayout rewrite.in_core_matrices rewrite.cooperate rewrite.in_threads
     rewrite.fill_tails rewrite.persistent rewrite.pipeline rewrite.peel_tails rewrite.strip_mine
     rewrite.drop_unused rewrite.drop_setup_results";

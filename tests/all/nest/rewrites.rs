@@ -15,6 +15,7 @@ use tilescribe::workload::{Combiner, Condition, Index, TensorId, Var, Workload};
 /// accumulate t at i lanes k j blocks ko inside ii epilogue 1              pack i t 0 inside k panel own
 /// redirect z y 4*d0 + d1 if 4*d0 + d1 < 7               relayout p 1,0,2 padding 1 (groups split by `;`)
 /// in_core_matrices p columns 8 cooperate i 16 4         persistent k 4    pipeline k s,u 3    strip_mine 16
+/// factor k
 /// ```
 pub fn rewrite(nest: Nest, workload: Option<&Workload>, words: &[&str]) -> Result<Nest, Refusal> {
     let names = Named::of(&nest);
@@ -51,6 +52,7 @@ pub fn rewrite(nest: Nest, workload: Option<&Workload>, words: &[&str]) -> Resul
                 .map(|stage| &workload.expect("an epilogue is of a workload").stages[stage.parse::<usize>().unwrap()]);
             nest.accumulate(buffer(1), var(3), &Reduction { blocks, lanes: vars("lanes") }, epilogue)
         }
+        "factor" => nest.factor(var(1)),
         "pack" => {
             let (place, rest) = match words[4] {
                 "setup" => (Place::Setup, 5),

@@ -174,6 +174,36 @@ def types():
          "yz6": np.arange(100, 106).astype(np.uint8), "iz6": np.arange(-3, 3).astype(np.int8)})
 
 
+def few_bits():
+    """Weights of 4 and 8 bits in blocks. Drawn from numbers of its own, so that the networks before stay as they are."""
+    draw = np.random.default_rng(4)
+    scales = lambda *shape: draw.uniform(0.01, 0.1, shape).astype(np.float32)
+    nodes, constants, outputs = [], {}, {}
+    for bits in (4, 8):
+        packed = draw.integers(0, 256, (37, 7, 2 * bits), dtype=np.uint8)
+        zeros = draw.integers(0, 256, 37 * -(-7 * bits // 8), dtype=np.uint8)
+        constants |= {f"w{bits}": packed, f"s{bits}": scales(37 * 7), f"z{bits}": zeros}
+        nodes.append(node("MatMulNBits", f"x w{bits} s{bits} z{bits}", f"y{bits}", domain="com.microsoft",
+                          K=100, N=37, block_size=16, bits=bits))
+    # a block of 25 does not go into whole bytes of two, one of 20 does
+    for name, kind, low, high, block in [("a", np.uint8, 0, 256, 20), ("b", np.int8, -8, 8, 20), ("c", np.uint8, 3, 12, 25)]:
+        weight = draw.integers(low, high, (100, 24)).astype(kind)
+        constants |= {f"w{name}": weight, f"s{name}": scales(100 // block, 24)}
+        constants[f"z{name}"] = draw.integers(low, high, (100 // block, 24)).astype(kind)
+        nodes += [node("DequantizeLinear", f"w{name} s{name} z{name}", f"d{name}", axis=0, block_size=block),
+                  node("MatMul", f"x d{name}", f"y{name}")]
+    nodes += [node("DequantizeLinear", "wd sd zd", "dd", axis=0, block_size=20), node("MatMul", "x dd", "yd"),
+              node("DequantizeLinear", "we se", "de", axis=1), node("MatMul", "x de", "ye")]
+    constants |= {"sd": scales(5, 24), "se": scales(24)}
+    network = model(nodes, {"x": (TensorProto.FLOAT, [3, 100])}, several("y4", "y8", "ya", "yb", "yc", "yd", "ye"), constants, opset=21)
+    network.opset_import.append(helper.make_opsetid("com.microsoft", 1))
+    network.ir_version = 10
+    pairs = lambda count: draw.integers(0, 256, count, dtype=np.uint8).tobytes()
+    for name, kind, shape in [("wd", TensorProto.INT4, [100, 24]), ("zd", TensorProto.INT4, [5, 24]), ("we", TensorProto.UINT4, [100, 24])]:
+        network.graph.initializer.append(helper.make_tensor(name, kind, shape, pairs(-(-int(np.prod(shape)) // 2)), raw=True))
+    yield "few_bits", network
+
+
 def several(*names, kind=TensorProto.FLOAT):
     return {name: (kind, None) for name in names}
 
@@ -396,6 +426,25 @@ def operations():
             control_flow.network(kind, seed=2, number=number).write(HERE / "networks" / f"{kind}_{number}", is_open=False)
 
 
+def write(name, net, options=None):
+    """A network, inputs for it, and what ONNX Runtime makes of them."""
+    data = HERE / "networks" / name / "test_data_set_0"
+    data.mkdir(parents=True)
+    onnx.save(net, data.parent / "model.onnx")
+    session = onnxruntime.InferenceSession(net.SerializeToString(), options)
+    feed = {}
+    for i, value in enumerate(session.get_inputs()):
+        draw = {"tensor(int64)": lambda shape: RANDOM.integers(0, 10, shape), "tensor(float)": lambda shape: floats(*shape),
+                "tensor(uint64)": lambda shape: TYPES.integers(0, 2 ** 64, shape, dtype=np.uint64),
+                "tensor(double)": lambda shape: TYPES.standard_normal(shape),
+                "tensor(uint8)": lambda shape: TYPES.integers(0, 256, shape).astype(np.uint8),
+                "tensor(float16)": lambda shape: HALVES.standard_normal(shape).astype(np.float16)}
+        feed[value.name] = draw[value.type](value.shape)
+        (data / f"input_{i}.pb").write_bytes(numpy_helper.from_array(feed[value.name]).SerializeToString())
+    for i, value in enumerate(session.run(None, feed)):
+        (data / f"output_{i}.pb").write_bytes(numpy_helper.from_array(value).SerializeToString())
+
+
 def main():
     shutil.rmtree(HERE / "networks", ignore_errors=True)
     (HERE / "networks").mkdir()
@@ -403,25 +452,16 @@ def main():
     for made_before in (path for path in (HERE / "refused").iterdir() if path.suffix != ".txt"):
         made_before.unlink()
     for name, net in itertools.chain(networks(), rows()):
-        data = HERE / "networks" / name / "test_data_set_0"
-        data.mkdir(parents=True)
-        onnx.save(net, data.parent / "model.onnx")
-        session = onnxruntime.InferenceSession(net.SerializeToString())
-        feed = {}
-        for i, value in enumerate(session.get_inputs()):
-            draw = {"tensor(int64)": lambda shape: RANDOM.integers(0, 10, shape), "tensor(float)": lambda shape: floats(*shape),
-                    "tensor(uint64)": lambda shape: TYPES.integers(0, 2 ** 64, shape, dtype=np.uint64),
-                    "tensor(double)": lambda shape: TYPES.standard_normal(shape),
-                    "tensor(uint8)": lambda shape: TYPES.integers(0, 256, shape).astype(np.uint8),
-                    "tensor(float16)": lambda shape: HALVES.standard_normal(shape).astype(np.float16)}
-            feed[value.name] = draw[value.type](value.shape)
-            (data / f"input_{i}.pb").write_bytes(numpy_helper.from_array(feed[value.name]).SerializeToString())
-        for i, value in enumerate(session.run(None, feed)):
-            (data / f"output_{i}.pb").write_bytes(numpy_helper.from_array(value).SerializeToString())
+        write(name, net)
     operations()
     for name, content in [*refused(), *refused_operations()]:
         content = content if isinstance(content, bytes) else content.SerializeToString()
         (HERE / "refused" / f"{name}.onnx").write_bytes(content)
+    # optimised, it multiplies rows that are rounded to eight bits
+    as_written = onnxruntime.SessionOptions()
+    as_written.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    for name, net in few_bits():
+        write(name, net, as_written)
 
 
 if __name__ == "__main__":
