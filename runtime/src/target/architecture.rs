@@ -63,6 +63,8 @@ struct Row {
     rounding: Needs,
     /// Instructions to and from f16.
     halves: Needs,
+    /// Instructions that round f32 to bf16.
+    bf16s: Needs,
     /// The first that fits is taken.
     dots: &'static [Dot],
     /// The feature and LLVM's name of an instruction that looks up 16 lanes of f32 in a vector of them, by
@@ -114,6 +116,7 @@ const X86_64: Row = Row {
     operand_registers: 4,
     rounding: Needs::AnyOf(&["sse4.1", "avx", "avx2", "avx512f"]),
     halves: Needs::AnyOf(&["f16c"]),
+    bf16s: Needs::AnyOf(&["avx512bf16"]),
     dots: &[
         x86(BF16S, 16, &["avx512bf16"], "llvm.x86.avx512bf16.dpbf16ps.512"),
         x86(BF16S, 8, &["avx512bf16", "avx512vl"], "llvm.x86.avx512bf16.dpbf16ps.256"),
@@ -146,6 +149,7 @@ const AARCH64: Row = Row {
     operand_registers: 6,
     rounding: Needs::Nothing,
     halves: Needs::Nothing,
+    bf16s: Needs::AnyOf(&["bf16"]),
     dots: &[
         neon(BF16S, &["bf16"], "llvm.aarch64.neon.bfdot"),
         neon([DType::U8, DType::U8], &["dotprod"], "llvm.aarch64.neon.udot"),
@@ -229,6 +233,11 @@ impl Architecture {
     /// Whether a machine with these features has instructions that round to whole numbers.
     pub fn rounds(self, has: &dyn Fn(&str) -> bool) -> bool {
         self.row().rounding.met(has)
+    }
+
+    /// Whether there are instructions that round f32 to bf16.
+    pub fn rounds_to_bf16(self, has: &dyn Fn(&str) -> bool) -> bool {
+        self.row().bf16s.met(has)
     }
 
     /// Whether a machine with these features has instructions to and from f16.

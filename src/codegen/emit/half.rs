@@ -2,7 +2,8 @@
 //!
 //! Conversions are instructions where the processor has them. Elsewhere LLVM would call a library that
 //! kernels are not linked with, so integer operations do the same: exactly, to the nearest even, with
-//! subnormal numbers, infinities and NaN.
+//! subnormal numbers, infinities and NaN. Only the instructions of x86 that round to bf16, and multiply it,
+//! take subnormal numbers (below 10⁻³⁸) for zeros.
 
 use inkwell::types::{BasicTypeEnum, FloatType};
 use inkwell::{FloatPredicate, IntPredicate};
@@ -40,7 +41,7 @@ impl<'c> Emitter<'_, 'c> {
     /// From f32 to the nearest f16 or bf16, as bits of type i16.
     pub(super) fn narrow_half(&self, x: Value<'c>, dtype: DType) -> Result<Value<'c>> {
         let i16s = self.shaped_like(self.shared.context.i16_type().into(), x)?;
-        if self.converts(dtype) {
+        if self.converts(dtype) || (dtype == DType::BF16 && self.shared.processor.rounds_to_bf16()) {
             let half = self.ir.float_cast(x, self.half_like(dtype, x)?)?;
             return Ok(self.ir.builder.build_bit_cast(half, i16s, "")?);
         }
@@ -49,8 +50,7 @@ impl<'c> Emitter<'_, 'c> {
         self.ir.truncate(narrow, i16s)
     }
 
-    /// Whether there are instructions to and from a type. Those that round to bf16 on CPUs take subnormal
-    /// numbers for zeros.
+    /// Whether there are instructions to and from a type. From bf16, a shift is as good.
     fn converts(&self, dtype: DType) -> bool {
         match (self.shared.processor, dtype) {
             (Processor::Gpu(_), _) => true,

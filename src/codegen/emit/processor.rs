@@ -46,6 +46,14 @@ impl Processor<'_> {
         }
     }
 
+    /// Whether there are instructions that round f32 to bf16.
+    pub fn rounds_to_bf16(self) -> bool {
+        match self {
+            Processor::Cpu(target) => target.architecture.rounds_to_bf16(&|name| target.has_feature(name)),
+            Processor::Gpu(_) => true,
+        }
+    }
+
     /// LLVM's name of the processor, and its features, separated by commas.
     pub fn llvm_names(self) -> (String, String) {
         match self {

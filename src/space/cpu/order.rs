@@ -31,9 +31,9 @@ impl Rule<Cpu> for Order {
             let inner: Vec<usize> = spatial.into_iter().filter(|a| group.axes[*a].block > 1).collect();
             let steps: Vec<usize> = group.positions(true).into_iter().filter(|a| group.axes[*a].block > 1).collect();
             orders.push(Orders {
-                outer: permutation("outer", group, outer, tape)?,
-                inner: permutation("inner", group, inner, tape)?,
-                reduction: permutation("steps", group, steps, tape)?,
+                outer: permutation("outer", group, outer, None, tape)?,
+                inner: permutation("inner", group, inner, None, tape)?,
+                reduction: permutation("steps", group, steps, group.dot.map(|dot| dot.axis), tape)?,
             });
         }
         let mut steps = Vec::new();
@@ -42,17 +42,20 @@ impl Rule<Cpu> for Order {
     }
 }
 
-/// Asks for the loops one after the other, from the outermost.
+/// Asks for the loops one after the other, from the outermost. By default they stay in their order, but for
+/// one that goes inside of the others: groups of steps that an instruction takes follow one another in memory.
 fn permutation(
     verb: &'static str,
     group: &Group,
     mut left: Vec<usize>,
+    innermost: Option<usize>,
     tape: &mut Tape<'_>,
 ) -> Result<Vec<usize>, Stop> {
     let mut order = Vec::new();
     while left.len() > 1 {
         let names: Vec<_> = left.iter().map(|a| name(group.axes[*a].letter())).collect();
-        let answer = tape.choose(site(verb, [group.name()]), names.clone(), 0)?;
+        let default = left.iter().position(|at| Some(*at) != innermost).unwrap_or(0);
+        let answer = tape.choose(site(verb, [group.name()]), names.clone(), default)?;
         order.push(left.remove(names.iter().position(|n| *n == answer).unwrap_or(0)));
     }
     order.extend(left);

@@ -47,6 +47,8 @@ struct Heuristics {
     whole_depth: i64,
     default_depth: i64,
     least_depth: i64,
+    /// By how much more than that the depths of sums of dot products are longer than they have steps.
+    shorter: i64,
 }
 
 const HEURISTICS: Heuristics = Heuristics {
@@ -66,6 +68,7 @@ const HEURISTICS: Heuristics = Heuristics {
     whole_depth: 1024,
     default_depth: 512,
     least_depth: 32,
+    shorter: 2,
 };
 
 impl Rule<Cpu> for Tile {
@@ -201,7 +204,7 @@ fn tiles(
         }
         // a single row of results has the registers for itself, and weights come in whole cache lines
         let is_row = group.positions(false).into_iter().all(|other| other == at || group.axes[other].usual.most == 1);
-        let is_alone = is_narrow(group, at) || (is_row && reads_short_constants(workload, group));
+        let is_alone = is_row && (group.dot.is_some() || reads_short_constants(workload, group));
         let most = if reduces && !group.axes[at].reduction && !is_alone { 2 * lanes } else { 4 * lanes };
         let default = default_tile(usual.typical, &candidates, most);
         let answer = tape.choose_number(site("tile", [group.name(), group.axes[at].letter()]), &candidates, default)?;
@@ -261,20 +264,12 @@ fn tiles(
         candidates.sort_unstable();
         candidates.dedup();
         // a block's scale is multiplied behind its steps, unless blocks are written out
-        let is_short = axis.extent <= 7 && !counts_blocks(workload, group, at);
+        let is_short = axis.extent <= 7 && group.dot.is_none() && !counts_blocks(workload, group, at);
         let default = if is_short { candidates.len() - 1 } else { 0 };
         let answer = tape.choose_number(site("tile", [group.name(), axis.letter()]), &candidates, default)?;
         group.axes[at].tile = answer;
     }
     Ok(())
-}
-
-/// Whether all other results of a sum of dot products leave most accumulators unused where two vectors are
-/// side by side, as the rows of a small image do.
-fn is_narrow(group: &Group, vector: usize) -> bool {
-    let others = group.positions(false).into_iter().filter(|at| *at != vector);
-    let longest = others.map(|at| group.axes[at].usual.typical).max().unwrap_or(1);
-    group.dot.is_some() && longest * 2 <= HEURISTICS.default_tiles[0]
 }
 
 /// Axes at whose points the value of an element-wise stage is written differently, a transform's points: only
@@ -384,12 +379,17 @@ fn blocks(
         let steps = axis.tile * others;
         let candidates: Vec<i64> =
             counts(tiles).into_iter().filter(|c| c * steps >= HEURISTICS.least_depth || *c == tiles).collect();
-        let wanted = if axis.usual.typical * others <= HEURISTICS.whole_depth {
+        // steps of short numbers, several at once, take as much less memory
+        let shorter = group.dot.map_or(1, |dot| dot.steps * HEURISTICS.shorter);
+        let wanted = if axis.usual.typical * others <= HEURISTICS.whole_depth * shorter {
             tiles
         } else {
-            HEURISTICS.default_depth / steps
+            HEURISTICS.default_depth * shorter / steps
         };
         let default = candidates.partition_point(|c| *c <= wanted).saturating_sub(1);
+        // a copy of the last block is as large as the others
+        let even = candidates[..=default].iter().rposition(|c| tiles % c == 0 && c * 2 > candidates[default]);
+        let default = even.filter(|_| group.dot.is_some()).unwrap_or(default);
         let answer = tape.choose_number(site("depth", [group.name(), axis.letter()]), &candidates, default)?;
         group.axes[at].block = answer;
     }
