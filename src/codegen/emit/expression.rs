@@ -72,6 +72,11 @@ impl<'c> Emitter<'_, 'c> {
                 let (inside, outside) = self.same_element(inside, outside)?;
                 self.ir.select(holds, inside, outside)
             }
+            Expr::Cast(dtype, x) if is_bounded(x, *dtype) => {
+                // no bits are lost, and a vector of 64-bit integers would hold half as many
+                let x = self.expression(x)?;
+                self.ir.bounded_float_to_int(x, Element::I32)
+            }
             Expr::Cast(dtype, x) => {
                 let from = self.dtype(x);
                 let fits = dtype.is_float() && self.integer_bits(x).is_some_and(|bits| bits <= 32);
@@ -330,5 +335,27 @@ impl<'c> Emitter<'_, 'c> {
         let by = self.ir.integer(Element::I64, 64 - i64::from(dtype.bits()));
         let up = self.ir.shl(x, by)?;
         if dtype.is_signed() { self.ir.ashr(up, by) } else { self.ir.lshr(up, by) }
+    }
+}
+
+/// Whether a float lies between the least and the greatest number of a short integer type, or is NaN.
+fn is_bounded(value: &Expr, dtype: DType) -> bool {
+    let is_short = !dtype.is_float() && dtype != DType::Bool && dtype.bits() <= 16;
+    let both = [[Binary::Minimum, Binary::Maximum], [Binary::Maximum, Binary::Minimum]];
+    let is_bounded = |[outer, inner]: [Binary; 2]| {
+        bounded(value, outer, dtype).and_then(|rest| bounded(rest, inner, dtype)).is_some()
+    };
+    is_short && both.into_iter().any(is_bounded)
+}
+
+/// What is bounded from one side by a number that a type of integers holds.
+fn bounded(value: &Expr, op: Binary, dtype: DType) -> Option<&Expr> {
+    let is_within = |bound: &f64| (dtype.least() as f64..=dtype.greatest() as f64).contains(bound);
+    match value {
+        Expr::Binary(own, x, y) if *own == op => match (&**x, &**y) {
+            (Expr::Float(bound), rest) | (rest, Expr::Float(bound)) if is_within(&bound.0) => Some(rest),
+            _ => None,
+        },
+        _ => None,
     }
 }

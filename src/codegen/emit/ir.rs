@@ -203,6 +203,22 @@ impl<'c> Ir<'c> {
         self.intrinsic(module, "llvm.fptosi.sat", &[to, x.get_type()], &[x])
     }
 
+    /// A float towards zero that is known to be within the integers of a type, or NaN, which gives 0.
+    pub fn bounded_float_to_int(&self, x: Value<'c>, to: Element) -> Result<Value<'c>> {
+        // LLVM takes vectors that may have to be cut off apart, whatever the processor
+        let is_number = self.fcmp(FloatPredicate::ORD, x, x)?;
+        let number = self.select(is_number, x, self.float_like(0.0, x)?)?;
+        Ok(match (number, self.type_like(to, x)) {
+            (Value::FloatValue(x), BasicTypeEnum::IntType(to)) => {
+                self.builder.build_float_to_signed_int(x, to, "")?.into()
+            }
+            (Value::VectorValue(x), BasicTypeEnum::VectorType(to)) => {
+                self.builder.build_float_to_signed_int(x, to, "")?.into()
+            }
+            _ => return Err(CodegenError::Internal("a float was expected".to_string())),
+        })
+    }
+
     /// As [`Ir::float_to_int`], to an unsigned integer: what is below 0 gives 0.
     pub fn float_to_unsigned(&self, module: &Module<'c>, x: Value<'c>, to: Element) -> Result<Value<'c>> {
         let to = self.type_like(to, x);

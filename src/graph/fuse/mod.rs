@@ -49,7 +49,7 @@ use crate::workload::{Index, Stage, TensorId};
 use cost::{Cost, Reader};
 use group::{Group, Member, inline_members};
 use prepare::{Block, Prepared, extents_of};
-use round::without_roundings;
+use round::{without_quotients, without_roundings};
 use size::{Size, count_loads, fits_task, is_full, may_be_copied};
 use view::{flat, tidy};
 
@@ -527,7 +527,8 @@ impl<'p> Fusion<'p> {
             if let Some(group) = group {
                 inline_members(group, &|tensor| prepared.is_stored(tensor) || outside(&tensor));
                 for member in &mut group.members {
-                    member.stage.value = without_roundings(&member.stage.value, &|id| prepared.tensor(id).dtype);
+                    let value = without_roundings(&member.stage.value, &|id| prepared.tensor(id).dtype);
+                    member.stage.value = without_quotients(&value);
                 }
             }
         }

@@ -1,7 +1,7 @@
 //! 16-bit values are rounded where they are stored, and nowhere between: within a task an operator hands its
-//! f32 on.
+//! f32 on. What is computed and then quantised is multiplied by the reciprocal of its scale.
 
-use crate::workload::{DType, Expr, TensorId};
+use crate::workload::{Binary, DType, Expr, Float, TensorId, Unary};
 
 /// An expression without rounding to 16 bits and back, and without conversions to f32 of what is f32.
 pub fn without_roundings(value: &Expr, of: &dyn Fn(TensorId) -> DType) -> Expr {
@@ -18,6 +18,25 @@ pub fn without_roundings(value: &Expr, of: &dyn Fn(TensorId) -> DType) -> Expr {
                 Expr::Cast(DType::F32, Box::new(Expr::guard(conditions, *x, zero)))
             }
             (inside, _) => Expr::guard(conditions, inside, *outside),
+        },
+        other => other,
+    })
+}
+
+/// An expression in which what was computed is rounded to whole numbers of a scale without a division: a
+/// product takes a tenth of the time, and is as good where the value was rounded already. Elements that are
+/// quantised as they are given are divided, as everybody does it.
+pub fn without_quotients(value: &Expr) -> Expr {
+    value.rewrite(&mut |expr| match expr {
+        Expr::Unary(Unary::Round, quotient) => match *quotient {
+            Expr::Binary(Binary::Divide, x, y) => match *y {
+                Expr::Float(Float(scale)) if !x.is_plain() && (1.0 / scale as f32).is_normal() => {
+                    let reciprocal = Expr::float(f64::from(1.0 / scale as f32));
+                    Expr::unary(Unary::Round, Expr::Binary(Binary::Multiply, x, Box::new(reciprocal)))
+                }
+                scale => Expr::unary(Unary::Round, Expr::Binary(Binary::Divide, x, Box::new(scale))),
+            },
+            other => Expr::unary(Unary::Round, other),
         },
         other => other,
     })

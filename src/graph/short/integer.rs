@@ -22,6 +22,8 @@ use crate::workload::{Binary, Combiner, DType, Expr, Extents, Role, Stage, Tenso
 
 /// The greatest difference of a byte and its zero point.
 const GREATEST_BYTE: i64 = 255;
+/// Integers up to this are exact in f32.
+const EXACT_IN_F32: i64 = 1 << 24;
 
 /// Replaces sums of products of quantised activations and weights; whether there were any.
 pub fn sums(program: &mut Program) -> bool {
@@ -65,6 +67,15 @@ fn integer_sum(
     let zero = ZeroPoint::new(program, stage, activation);
     let x = activation.element(zero.outside(activation.dtype));
     let (x, w) = (wide(&x), weight.wide(program));
+    if dtype == DType::F32 && is_read_everywhere(stage, activation) {
+        let floats = weight.as_floats(program, stage, &zero);
+        if let Some((factor, shift)) = floats {
+            let x = activation.element(zero.outside(activation.dtype));
+            let x = Expr::Cast(DType::F32, Box::new(x));
+            let value = if weight_is_first { multiply(factor, x) } else { multiply(x, factor) };
+            return Some(float_sum(program, stage, value, shift, scale));
+        }
+    }
     let value = if weight_is_first { multiply(w.clone(), x.clone()) } else { multiply(x.clone(), w.clone()) };
     let shift = zero.times_sum(program, stage, &w)?;
     if dtype == DType::I32 && shift.is_none() && weight.zero.is_none() {
@@ -72,9 +83,10 @@ fn integer_sum(
     }
     let rank = stage.spatial.len();
     let extents = stage.extents.moved(|axis| (axis < rank).then_some(axis));
-    let sum = intermediate(program, stage.spatial.clone(), extents.clone());
+    let sum = intermediate(program, DType::I32, stage.spatial.clone(), extents.clone());
     let mut stages = vec![Stage { output: sum, value, ..stage.clone() }];
     let mut sums = load(sum, vars(0, rank));
+    let is_shifted = shift.is_some() || weight.zero.is_some();
     if let Some(shift) = shift {
         sums = subtract(sums, shift);
     }
@@ -82,6 +94,10 @@ fn integer_sum(
         let (rows, total) = sum_of(program, stage, &x);
         stages.insert(0, rows);
         sums = subtract(sums, multiply(of_weight.clone(), zero.taken_from(total, stage)));
+    }
+    if is_shifted {
+        // differences of i32 are longer, and these are not
+        sums = Expr::Cast(DType::I32, Box::new(sums));
     }
     let value = match (dtype, scale) {
         (DType::I32, _) => sums,
@@ -92,8 +108,27 @@ fn integer_sum(
     Some(stages)
 }
 
-fn intermediate(program: &mut Program, shape: Vec<i64>, extents: Extents) -> TensorId {
-    let tensor = program.add_tensor(shape, DType::I32, Role::Intermediate);
+/// A sum over each channel alone, which no instruction for short numbers computes: of floats, which hold it
+/// exactly and which every processor multiplies and adds up at once.
+fn float_sum(
+    program: &mut Program,
+    stage: &Stage,
+    value: Expr,
+    shift: Option<Expr>,
+    scale: Option<Expr>,
+) -> Vec<Stage> {
+    let rank = stage.spatial.len();
+    let extents = stage.extents.moved(|axis| (axis < rank).then_some(axis));
+    let sum = intermediate(program, DType::F32, stage.spatial.clone(), extents.clone());
+    let sums = load(sum, vars(0, rank));
+    let sums = shift.map_or(sums.clone(), |shift| subtract(sums, shift));
+    let scaled = scale.map_or(sums.clone(), |scale| multiply(sums, scale));
+    let scaled = Stage { extents, ..Stage::map(stage.output, stage.spatial.clone(), scaled) };
+    vec![Stage { output: sum, value, ..stage.clone() }, scaled]
+}
+
+fn intermediate(program: &mut Program, dtype: DType, shape: Vec<i64>, extents: Extents) -> TensorId {
+    let tensor = program.add_tensor(shape, dtype, Role::Intermediate);
     program.tensors[tensor.0 as usize].extents = extents;
     tensor
 }
@@ -120,7 +155,7 @@ fn sum_of(program: &mut Program, stage: &Stage, value: &Expr) -> (Stage, Expr) {
     };
     let spatial: Vec<i64> = axes.iter().map(|axis| stage.spatial[*axis]).collect();
     let extents = stage.extents.moved(place);
-    let sum = intermediate(program, spatial.clone(), extents.clone());
+    let sum = intermediate(program, DType::I32, spatial.clone(), extents.clone());
     let value =
         value.substitute(&|v: Var| if v.as_parameter().is_some() { None } else { place(v.0 as usize).map(var) });
     let reduced = Stage { extents, ..Stage::reduce(sum, spatial, stage.reduction.clone(), Combiner::Sum, value) };
@@ -234,11 +269,34 @@ impl Weight {
         cast(dtype, DType::I32, self.element.clone())
     }
 
+    /// Its element in f32, and what is to be subtracted from sums of products with it, where f32 holds all of
+    /// them exactly.
+    fn as_floats(&self, program: &mut Program, stage: &Stage, zero: &ZeroPoint) -> Option<(Expr, Option<Expr>)> {
+        let is_known = !matches!(zero, ZeroPoint::RunTime(_)) && self.zero.is_none();
+        if !is_known || self.greatest_sum(stage).is_none_or(|most| most > EXACT_IN_F32) {
+            return None;
+        }
+        let wide = Expr::Cast(DType::F32, Box::new(self.element.clone()));
+        let element = Known::new(program, stage, &wide, DType::F32, Over::Nothing)?;
+        let shift = match zero {
+            ZeroPoint::Literal(value) => {
+                let product = multiply(Expr::float(*value as f64), wide);
+                Some(Known::new(program, stage, &product, DType::F32, Over::Reduction)?.read(program))
+            }
+            _ => None,
+        };
+        Some((element.read(program), shift))
+    }
+
     /// Whether no sum leaves 32 bits, nor any part of it.
     fn sums_fit(&self, stage: &Stage) -> bool {
+        self.greatest_sum(stage).is_some_and(|most| most <= DType::I32.greatest())
+    }
+
+    /// How large a sum can be; `None` where that is beyond all integers.
+    fn greatest_sum(&self, stage: &Stage) -> Option<i64> {
         let depth = stage.reduction.iter().try_fold(1i64, |depth, extent| depth.checked_mul(*extent));
-        let most = depth.and_then(|depth| depth.checked_mul(GREATEST_BYTE * self.greatest));
-        most.is_some_and(|most| most <= DType::I32.greatest())
+        depth.and_then(|depth| depth.checked_mul(GREATEST_BYTE * self.greatest))
     }
 }
 
