@@ -21,9 +21,10 @@ use super::words::bytes;
 
 /// Say what this machine offers and lacks
 ///
-/// Prints this machine as a target file, which `--target` takes elsewhere. Measures its peak of arithmetic, in
-/// f32 and in the shorter numbers that it has instructions for, and the bandwidth of its caches and memory,
-/// which takes three seconds, and keeps them in the user's cache folder; `tilescribe show --figures` compares programs with them.
+/// Prints this machine as a target file, which `--target` takes elsewhere. Measures its peak of arithmetic,
+/// in f32 and in the shorter numbers that it has instructions for, and the bandwidth of its caches and
+/// memory, which takes three seconds, and keeps them in the user's cache folder; `tilescribe show --figures`
+/// compares programs with them.
 #[derive(Args)]
 pub struct Doctor {
     /// Measure peak and bandwidth anew: the machine should do nothing else meanwhile
@@ -95,8 +96,8 @@ impl Doctor {
     fn roofline(&self, target: &Cpu) -> Result<(Roofline, Option<RooflineError>), RooflineError> {
         let folder = record::cache_folder();
         if let Some(folder) = folder.as_ref().filter(|_| !self.measure) {
-            // figures of fewer cores come from a process that might not use all; those of before 0.4.0 lack the
-            // peaks of short numbers
+            // figures of fewer cores come from a process that might not use all; those of before 0.4.0 lack
+            // the peaks of short numbers
             let is_whole = |known: &Roofline| known.cores >= target.cores && known.is_complete(target);
             if let Some(known) = roofline::load(folder, target)?.filter(is_whole) {
                 return Ok((known, None));

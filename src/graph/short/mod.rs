@@ -1,5 +1,5 @@
-//! Sums of products in shorter numbers than f32, which processors multiply two to four times as many of in the
-//! same time: passes from program to program, between import and fusion.
+//! Sums of products in shorter numbers than f32, which processors multiply two to four times as many of in
+//! the same time: passes from program to program, between import and fusion.
 //!
 //! Where the network is quantised to 8 bits, they keep its meaning, up to the order in which f32 are added:
 //!
@@ -45,8 +45,8 @@ type Maps = HashMap<TensorId, Stage>;
 type Change<'a> = &'a mut dyn FnMut(&mut Program, &Maps, &Stage) -> Option<Vec<Stage>>;
 
 impl Program {
-    /// Computes products in short numbers: those that the network gives in short numbers, and the others as far
-    /// as the precision allows it. To be called once, between import and [`partition`](super::partition).
+    /// Computes products in short numbers: those that the network gives in short numbers, and the others as
+    /// far as the precision allows it. To be called once, between import and [`partition`](super::partition).
     pub fn shorten(&mut self, precision: Precision) {
         let changes = [integer_store::unsigned(self), integer_again::unchanged(self), integer::sums(self)];
         if changes.contains(&true) {

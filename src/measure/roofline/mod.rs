@@ -7,8 +7,8 @@
 //! with vectors as wide as the target's. Each figure is the best of several runs: what disturbs a machine
 //! only ever makes it slower.
 //!
-//! [`measure`] takes three seconds or so. [`save`] and [`load`] keep the figures in a file of a folder, one for
-//! each machine.
+//! [`measure`] takes three seconds or so. [`save`] and [`load`] keep the figures in a file of a folder, one
+//! for each machine.
 
 mod arithmetic;
 mod file;
@@ -127,8 +127,8 @@ impl Roofline {
         Some(self.at(found.gb_per_s, cores))
     }
 
-    /// The best that any program can reach for this demand on the target, whose figures these are; `None` where
-    /// the peak of the arithmetic was not measured.
+    /// The best that any program can reach for this demand on the target, whose figures these are; `None`
+    /// where the peak of the arithmetic was not measured.
     pub fn ceiling(&self, demand: &Demand, arithmetic: Arithmetic, target: &Cpu) -> Option<Ceiling> {
         let bytes = demand.compulsory.total_bytes();
         let holds = |(level, capacity): &(Level, Option<u64>)| {

@@ -63,11 +63,13 @@ fn every_command_honours_the_precision() {
         let task = last_line(&with(&["tasks", "net.onnx", "--json"]));
         is_read(task["workload"].as_str().unwrap());
         let hash = task["hash"].as_str().unwrap().to_string();
-        is_read(&with(&["show", "net.onnx#0", "--untuned", "--nest"]));
-        with(&["tune", "net.onnx", "--method", "random", "--trials", "1"]);
+        // behind that which rounds the input
+        let product = format!("net.onnx#{}", task["task"]);
+        is_read(&with(&["show", &product, "--untuned", "--nest"]));
+        with(&["tune", "net.onnx", "--method", "random", "--trials-per-task", "1"]);
         assert!(sandbox.succeed(&["records", "list"]).contains(&hash[..6]));
-        with(&["show", "net.onnx#0"]);
-        let next = with(&["next", "net.onnx#0"]);
+        with(&["show", &product]);
+        let next = with(&["next", &product]);
         assert!(next.contains("= one of"), "{next}");
         with(&["bench", "net.onnx", "--seconds", "0"]);
         let methods = ["compare", "--methods", "random", "--trials", "1", "--seeds", "1", "-o", precision];
