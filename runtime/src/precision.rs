@@ -25,7 +25,6 @@ impl Precision {
         }
     }
 
-    #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde calls it so")]
     pub fn is_f32(&self) -> bool {
         *self == Precision::F32
     }
