@@ -8,6 +8,7 @@
 pub mod error;
 pub mod files;
 pub mod dtype;
+pub mod precision;
 pub mod target;
 pub mod formula;
 pub mod port;
@@ -20,3 +21,4 @@ pub use error::RuntimeError;
 pub use manifest::Manifest;
 pub use model::{Artifact, Model, Resources};
 pub use port::{Growth, Port, RunTimeExtent, StatePort};
+pub use precision::Precision;

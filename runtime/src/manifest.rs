@@ -14,11 +14,14 @@ use crate::error::RuntimeError;
 use crate::files;
 use crate::formula::{CompiledSymbol, Computed};
 use crate::port::{Port, RunTimeExtent, StatePort};
+use crate::precision::Precision;
 use crate::target::{Kind, Target};
 
 /// Changes whenever older manifests cannot be read as they are.
-pub const FORMAT: u32 = 6;
-/// The format of networks that count nothing while they run: it has not changed since.
+pub const FORMAT: u32 = 7;
+/// The format of networks in f32: it has not changed since.
+const F32_FORMAT: u32 = 6;
+/// The format of those that count nothing while they run, too.
 const UNCOUNTED_FORMAT: u32 = 5;
 /// The format of those that keep no states, either.
 const STATELESS_FORMAT: u32 = 4;
@@ -46,6 +49,9 @@ pub struct Manifest {
     /// In the order in which the C function takes them.
     pub inputs: Vec<Port>,
     pub outputs: Vec<Port>,
+    /// What products by weights are computed in, where the network did not say so itself.
+    #[serde(default, skip_serializing_if = "Precision::is_f32")]
+    pub precision: Precision,
     /// What is kept from one run to the next.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub states: Vec<StatePort>,
@@ -158,7 +164,8 @@ impl Manifest {
     /// The format that holds it: older versions of Tilescribe read whatever they can.
     pub fn least_format(&self) -> u32 {
         match (self.counts_results(), self.states.is_empty(), self.symbols.is_empty()) {
-            (true, ..) => FORMAT,
+            _ if !self.precision.is_f32() => FORMAT,
+            (true, ..) => F32_FORMAT,
             (false, true, true) => FIXED_FORMAT,
             (false, true, false) => STATELESS_FORMAT,
             (false, false, _) => UNCOUNTED_FORMAT,

@@ -120,6 +120,7 @@ pub fn compile(
         inputs: bound.inputs,
         output_files: output_files(&bound.outputs),
         outputs: bound.outputs,
+        precision: network.precision,
         states: bound.states,
         memory: Memory {
             arena_bytes: bound.memory.arena_bytes,

@@ -119,12 +119,17 @@ impl NetworkArguments {
         Ok(network)
     }
 
-    /// Refuses dimensions that none of the networks has that the arguments name, be it for a task.
+    /// Refuses dimensions that none of the networks has that the arguments name, be it for a task, and a
+    /// precision where there is none.
     ///
     /// # Errors
-    /// Where there is such a dimension, or no network at all to set it in.
+    /// Where there is such a dimension, or no network at all that it would be set in.
     pub fn check<'a>(&self, arguments: impl IntoIterator<Item = &'a str>) -> Result<()> {
         let models: Vec<&Path> = arguments.into_iter().filter_map(network_of).collect();
+        if models.is_empty() && !self.precision.is_f32() {
+            let reason = format!("--precision {} is of a network, and none is read", self.precision.name());
+            return Err(CommandError::Usage(reason).into());
+        }
         self.check_names(&models)
     }
 

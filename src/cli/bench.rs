@@ -60,7 +60,12 @@ impl Bench {
         if let Some(threads) = self.threads {
             check_cores(threads)?;
         }
-        let folder = if self.network.is_dir() { self.network.clone() } else { self.compiled(out)? };
+        let folder = if self.network.is_dir() {
+            self.dimensions.check([])?;
+            self.network.clone()
+        } else {
+            self.compiled(out)?
+        };
         let model = Model::load(&folder, Resources { threads: self.threads, device: self.device })?;
         let none = vec![None; model.manifest().inputs.len()];
         // all of them are looked at before the first is timed
@@ -157,6 +162,8 @@ fn key(network: &Network, schedules: &[Schedule], target: &Target) -> Result<Str
     let mut hash = Sha256::new();
     let program = std::env::current_exe().and_then(std::fs::metadata)?;
     hash.update(format!("{:?} {} {}", program.modified()?, program.len(), target.to_toml()));
+    // of a network without any products by weights, nothing else differs
+    hash.update(network.precision.name());
     for buffer in &network.buffers {
         hash.update(format!("{:?} {:?} ", buffer.shape, buffer.dtype));
         match &buffer.source {

@@ -45,6 +45,7 @@ impl Check {
         if self.json {
             let line = json!({
                 "tasks": network.tasks.len(), "calls": network.calls.len(), "flops": flops,
+                "precision": network.precision,
                 "inputs": inputs, "outputs": outputs, "dimensions": dimensions(&network),
             });
             return Ok(writeln!(out, "{line}")?);

@@ -89,6 +89,7 @@ impl Compile {
             let mut line = json!(found);
             line["untuned"] = json!(untuned);
             line["calls"] = json!(manifest.calls.len());
+            line["precision"] = json!(manifest.precision);
             line["memory"] = json!(manifest.memory);
             if manifest.has_symbols() {
                 line["symbols"] = json!(manifest.symbols);

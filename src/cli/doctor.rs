@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use tilescribe::artifact;
 use tilescribe::codegen;
 use tilescribe::measure::cuda;
-use tilescribe::measure::roofline::{self, Roofline, RooflineError};
+use tilescribe::measure::roofline::{self, Arithmetic, Roofline, RooflineError};
 use tilescribe::record;
 use tilescribe::space::Space;
 use tilescribe::target::{Cpu, Kind};
@@ -21,9 +21,10 @@ use super::words::bytes;
 
 /// Say what this machine offers and lacks
 ///
-/// Prints this machine as a target file, which `--target` takes elsewhere. Measures its peak of f32
-/// arithmetic and the bandwidth of its caches and memory, which takes two seconds, and keeps them in the
-/// user's cache folder; `tilescribe show --figures` compares programs with them.
+/// Prints this machine as a target file, which `--target` takes elsewhere. Measures its peak of arithmetic,
+/// in f32 and in the shorter numbers that it has instructions for, and the bandwidth of its caches and
+/// memory, which takes three seconds, and keeps them in the user's cache folder; `tilescribe show --figures`
+/// compares programs with them.
 #[derive(Args)]
 pub struct Doctor {
     /// Measure peak and bandwidth anew: the machine should do nothing else meanwhile
@@ -95,8 +96,10 @@ impl Doctor {
     fn roofline(&self, target: &Cpu) -> Result<(Roofline, Option<RooflineError>), RooflineError> {
         let folder = record::cache_folder();
         if let Some(folder) = folder.as_ref().filter(|_| !self.measure) {
-            // figures of fewer cores come from a process that might not use all
-            if let Some(known) = roofline::load(folder, target)?.filter(|known| known.cores >= target.cores) {
+            // figures of fewer cores come from a process that might not use all; those of before 0.4.0 lack
+            // the peaks of short numbers
+            let is_whole = |known: &Roofline| known.cores >= target.cores && known.is_complete(target);
+            if let Some(known) = roofline::load(folder, target)?.filter(is_whole) {
                 return Ok((known, None));
             }
         }
@@ -177,8 +180,12 @@ fn rates(known: &Roofline) -> Vec<String> {
     let figure = |rate: f64| format!("{rate:.1}");
     let mut lines =
         vec![row("measured".into(), "one core".into(), format!("{} cores", known.cores)).trim_end().to_string()];
-    let peak = known.peak_gflops;
-    lines.push(row("f32 peak, GFLOP/s".into(), figure(peak.one_core), figure(peak.all_cores)));
+    let short = known.short_peaks.iter().map(|peak| (peak.arithmetic, peak.gflops));
+    for (arithmetic, peak) in [(Arithmetic::F32, known.peak_gflops)].into_iter().chain(short) {
+        let unit = if arithmetic == Arithmetic::Bytes { "GOP/s" } else { "GFLOP/s" };
+        let what = format!("{} peak, {unit}", arithmetic.name());
+        lines.push(row(what, figure(peak.one_core), figure(peak.all_cores)));
+    }
     for bandwidth in &known.bandwidths {
         let what = format!("{} ({}), GB/s", bandwidth.level.name(), bytes(bandwidth.bytes));
         let rate = bandwidth.gb_per_s;

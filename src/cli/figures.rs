@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use serde_json::{Value, json};
 use tilescribe::analysis::{CodeFigures, Figures, KernelFigures, LevelTraffic, LoopFootprint};
-use tilescribe::measure::roofline::{self, Ceiling, Roofline};
+use tilescribe::measure::roofline::{self, Arithmetic, Ceiling, Roofline};
 use tilescribe::record;
 use tilescribe::target::{Cpu, Level};
 
@@ -27,6 +27,8 @@ pub fn limits(target: &Cpu) -> Result<Roofline, String> {
 pub struct Comparison<'a> {
     pub figures: &'a Figures,
     pub target: &'a Cpu,
+    /// What it multiplies.
+    pub arithmetic: Arithmetic,
     pub limits: &'a Result<Roofline, String>,
     /// Floating-point operations where it was timed.
     pub timed_flops: f64,
@@ -35,8 +37,10 @@ pub struct Comparison<'a> {
 }
 
 impl Comparison<'_> {
-    fn ceiling(&self) -> Option<Ceiling> {
-        self.limits.as_ref().ok().map(|limits| limits.ceiling(&self.figures.demand, self.target))
+    /// What bounds it; or why that is not known.
+    fn ceiling(&self) -> Result<Ceiling, String> {
+        let found = self.limits.as_ref()?.ceiling(&self.figures.demand, self.arithmetic, self.target);
+        found.ok_or_else(|| format!("the peak of {} on this machine is not known; {MEASURE}", self.arithmetic.name()))
     }
 
     fn gflops(&self) -> Option<f64> {
@@ -51,14 +55,14 @@ impl Comparison<'_> {
 
     pub fn json(&self) -> Value {
         let ceiling = self.ceiling();
-        let share = |of: &dyn Fn(&Ceiling) -> f64| Some(self.gflops()? / of(ceiling.as_ref()?));
+        let share = |of: &dyn Fn(&Ceiling) -> f64| Some(self.gflops()? / of(ceiling.as_ref().ok()?));
         let times: Vec<_> = self.figures.traffic.iter().map(|level| self.level_ns(level)).collect();
         json!({
             "best_ns": self.best_ns,
             "gflops": self.gflops(),
             "intensity_flops_per_byte": self.figures.demand.intensity(),
             "figures": self.figures,
-            "limits": match self.limits { Ok(_) => json!(ceiling), Err(reason) => json!({ "error": reason }) },
+            "limits": match &ceiling { Ok(ceiling) => json!(ceiling), Err(reason) => json!({ "error": reason }) },
             "level_ns": times,
             "of_peak": share(&|ceiling| ceiling.peak_gflops),
             "of_roofline": share(&|ceiling| ceiling.roofline_gflops),
@@ -75,16 +79,16 @@ impl Comparison<'_> {
         let (demand, moved) = (self.figures.demand, self.figures.demand.compulsory);
         let (read, written) = (bytes(moved.read_bytes), bytes(moved.written_bytes));
         let mut text = format!("must read {read}, write {written}: {:.1} flops a byte\n", demand.intensity());
-        let ceiling = match (self.limits, self.ceiling()) {
-            (Ok(_), Some(ceiling)) => ceiling,
-            (Err(reason), _) => return format!("{text}{reason}\n"),
-            _ => return text,
+        let ceiling = match self.ceiling() {
+            Ok(ceiling) => ceiling,
+            Err(reason) => return format!("{text}{reason}\n"),
         };
-        let Ceiling { peak_gflops, level, gb_per_s, roofline_gflops } = ceiling;
+        let Ceiling { arithmetic, peak_gflops, level, gb_per_s, roofline_gflops } = ceiling;
         let from = level.name();
         let _ = writeln!(
             text,
-            "peak {peak_gflops:.1} GFLOP/s, roofline {roofline_gflops:.1} ({from} at {gb_per_s:.1} GB/s)"
+            "peak {peak_gflops:.1} GFLOP/s{}, roofline {roofline_gflops:.1} ({from} at {gb_per_s:.1} GB/s)",
+            of(arithmetic)
         );
         if let Some(gflops) = self.gflops() {
             let (peak, roofline) = (percent(gflops / peak_gflops), percent(gflops / roofline_gflops));
@@ -157,6 +161,14 @@ fn row(cells: &[&str], first: usize) -> String {
     let [head, rest @ ..] = cells else { return String::new() };
     let rest: String = rest.iter().map(|cell| format!("  {cell:>12}")).collect();
     format!("{}\n", format!("{head:<first$}{rest}").trim_end())
+}
+
+/// Says of a peak what it is of, where that is not f32.
+pub fn of(arithmetic: Arithmetic) -> String {
+    match arithmetic {
+        Arithmetic::F32 => String::new(),
+        short => format!(" in {}", short.name()),
+    }
 }
 
 pub fn percent(share: f64) -> String {

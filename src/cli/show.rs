@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 use tilescribe::analysis;
 use tilescribe::artifact::{CompiledSchedule, CompiledSymbol, CompiledTask, Growth, Manifest, StatePort};
 use tilescribe::codegen;
+use tilescribe::measure::roofline::Arithmetic;
 use tilescribe::nest::Nest;
 use tilescribe::record::fingerprint;
 use tilescribe::space::{Explained, Next, Schedule, Space, Tape, Trace, Untuned};
@@ -17,7 +18,7 @@ use tilescribe::target::{Target, Task};
 
 use super::arguments::{NetworkArguments, StoreArguments, TargetArguments, read_task, read_trace};
 use super::exit::CommandError;
-use super::figures::{Comparison, limits, percent};
+use super::figures::{Comparison, limits, of, percent};
 use super::words::{counted, duration, operations};
 
 /// Look inside a compiled network or a single program
@@ -122,12 +123,13 @@ impl Show {
                 return Err(usage(format!("the network has no task `{wanted}`")));
             }
         } else if self.view.is_default() && !self.json {
-            let Manifest { name, tilescribe, versions, .. } = &manifest;
+            let Manifest { name, tilescribe, versions, precision, .. } = &manifest;
             let machines: Vec<String> = versions.iter().map(|version| version.target.to_string()).collect();
             writeln!(out, "{name}, compiled by tilescribe {tilescribe} for {}", machines.join(", "))?;
             for version in versions.iter().filter(|version| !version.required_features.is_empty()) {
                 writeln!(out, "needs {}", version.required_features.join(" "))?;
             }
+            writeln!(out, "precision {}", precision.name())?;
             for (what, ports) in [("input", &manifest.inputs), ("output", &manifest.outputs)] {
                 for port in ports {
                     let file = manifest.output_files.get(&port.name).filter(|_| what == "output");
@@ -260,10 +262,17 @@ impl Program {
         let name = format!("{}, {}", self.name, operations(flops));
         let Some(ns) = self.best_ns else { return format!("{name}, not timed") };
         let rate = self.task.workload.timed_flops() / ns.max(1) as f64;
-        let known = self.task.target.cpu().ok().and_then(|cpu| Some((limits(cpu).ok()?, cpu.cores)));
-        let share = known.map(|(known, cores)| rate / known.peak_gflops(cores));
-        let share = share.map_or(String::new(), |share| format!(", {} of peak", percent(share)));
+        let share = self.peak().map_or(String::new(), |(peak, arithmetic)| {
+            format!(", {} of peak{}", percent(rate / peak), of(arithmetic))
+        });
         format!("{name}: {}, {rate:.1} GFLOP/s{share}", duration(ns))
+    }
+
+    /// What the machine does at most of that which the task multiplies, in GFLOP/s, where it is known.
+    fn peak(&self) -> Option<(f64, Arithmetic)> {
+        let cpu = self.task.target.cpu().ok()?;
+        let arithmetic = Arithmetic::of(&self.task.workload, cpu);
+        Some((limits(cpu).ok()?.peak_gflops(arithmetic, cpu.cores)?, arithmetic))
     }
 
     /// Figures next to the machine's limits, as `print` wants them.
@@ -272,7 +281,8 @@ impl Program {
         let target = self.task.target.cpu()?;
         let limits = &limits(target);
         let timed_flops = self.task.workload.timed_flops();
-        Ok(print(&Comparison { figures: &figures, target, limits, timed_flops, best_ns: self.best_ns }))
+        let (arithmetic, best_ns) = (Arithmetic::of(&self.task.workload, target), self.best_ns);
+        Ok(print(&Comparison { figures: &figures, target, arithmetic, limits, timed_flops, best_ns }))
     }
 
     fn json(&self) -> Result<Value> {

@@ -30,9 +30,9 @@ pub use onnx::{
     import_tensor, open_dims,
 };
 pub use points::PointError;
-pub use short::Precision;
 pub use step::{Branch, Collected, Conditional, LibraryCall, Repeat, Scanned, State, Step};
 pub use symbol::{ExtentError, Origin, Requirement, Symbol, Symbols, at as value_at};
+pub use tilescribe_runtime::Precision;
 pub use validate::ProgramError;
 
 use std::ops::Range;
@@ -56,6 +56,8 @@ pub struct Program {
     pub symbols: Symbols,
     /// Outputs that the next run has as inputs.
     pub carried: Vec<Carried>,
+    /// What [`Program::shorten`] was asked for.
+    pub precision: Precision,
 }
 
 impl Program {
@@ -111,6 +113,8 @@ pub struct Network {
     pub symbols: Symbols,
     /// Outputs that the next run has as inputs: by position among the buffers of either kind.
     pub carried: Vec<Carried>,
+    /// What products by weights are computed in, where the network does not say so itself.
+    pub precision: Precision,
 }
 
 #[derive(Clone, Debug)]

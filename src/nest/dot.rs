@@ -9,7 +9,7 @@
 //! it, it is written out.
 
 use super::{Loop, Nest, Stmt};
-use crate::workload::{Binary, Combiner, DType, Expr, Index, TensorId};
+use crate::workload::{Binary, Combiner, DType, Expr, Index, Stage, TensorId, Workload};
 
 /// A dot product: what is added to what.
 pub struct Product<'a> {
@@ -36,6 +36,29 @@ pub fn steps(first: DType, second: DType) -> Option<(i64, DType)> {
         (DType::BF16, DType::BF16) => Some((2, DType::F32)),
         (x, y) if is_byte(x) && is_byte(y) => Some((4, DType::I32)),
         _ => None,
+    }
+}
+
+/// The types of both operands of a stage that sums products of what is read as it is, perhaps behind a border
+/// of literals, and widened; `None` where it does something else.
+pub fn operands(workload: &Workload, stage: &Stage) -> Option<[DType; 2]> {
+    let Expr::Binary(Binary::Multiply, x, y) = &stage.value else { return None };
+    let sum = workload.tensor(stage.output).dtype;
+    let short = |operand: &Expr| match operand {
+        Expr::Cast(to, inner) if *to == sum => match bordered(inner) {
+            Expr::Load { tensor, .. } => Some(workload.tensor(*tensor).dtype),
+            _ => None,
+        },
+        _ => None,
+    };
+    (stage.combiner == Some(Combiner::Sum)).then_some([short(x)?, short(y)?])
+}
+
+/// What is read inside of a border of literals, which a copy writes out.
+fn bordered(operand: &Expr) -> &Expr {
+    match operand {
+        Expr::Guard { inside, outside, .. } if outside.is_plain() => inside,
+        other => other,
     }
 }
 

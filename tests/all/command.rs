@@ -7,6 +7,7 @@ mod inputs;
 mod kill;
 mod learning;
 mod outputs;
+mod precision;
 pub mod refusals;
 
 use std::fs;
@@ -246,6 +247,8 @@ fn programs_are_compared_with_the_machine() {
     let bandwidths = machine["roofline"]["bandwidths"].as_array().unwrap();
     bandwidths.iter().for_each(|bandwidth| positive(&bandwidth["gb_per_s"]["all_cores"]));
     positive(&machine["roofline"]["peak_gflops"]["one_core"]);
+    let short = machine["roofline"]["short_peaks"].as_array().into_iter().flatten();
+    short.for_each(|peak| positive(&peak["gflops"]["all_cores"]));
     // kept, not measured again
     assert_eq!(json(&["doctor", "--json"])["roofline"], machine["roofline"]);
     let after = sandbox.succeed(&["show", "task.txt", "--figures"]);

@@ -9,12 +9,13 @@ import threading
 import time
 from pathlib import Path
 
+import ml_dtypes
 import numpy as np
 import onnx
 import onnxruntime
 import pytest
 import tilescribe as ts
-from conftest import FLOAT, product, two_outputs, value
+from conftest import FLOAT, WEIGHT, product, two_outputs, value
 from onnx import helper
 from tilescribe.metadata import metadata
 
@@ -44,6 +45,20 @@ def test_networks_come_as_files_bytes_and_protos(tmp_path):
         ts.compile({}, tmp_path / "out", progress=False)
     with pytest.raises(ts.ArgumentError, match="for modules"):
         ts.compile(path, tmp_path / "out", example_inputs=(X,), progress=False)
+
+
+def test_products_in_bf16_round_what_they_read(tmp_path):
+    bf16 = ml_dtypes.bfloat16
+    exact, short = (ts.compile(product(3), tmp_path / it, precision=it, trials=0, progress=False) for it in ("f32", "bf16"))
+    assert (exact.precision, short.precision) == ("f32", "bf16")
+    x, weight = (it.astype(bf16).astype(np.float32) for it in (X, WEIGHT))
+    np.testing.assert_allclose(short(X), np.maximum(x @ weight, 0), rtol=1e-5, atol=1e-5)
+    assert np.abs(short(X) - exact(X)).max() > 1e-4
+    # without a folder, too: each precision has an artifact of its own
+    kept = [ts.compile(product(3), precision=it, trials=0, progress=False) for it in ("f32", "bf16", "f32")]
+    assert [it.precision for it in kept] == ["f32", "bf16", "f32"] and kept[0].path == kept[2].path
+    with pytest.raises(ts.ArgumentError, match="no precision"):
+        ts.compile(product(3), precision="bf8", progress=False)
 
 
 def test_what_goes_in_and_out_is_described():

@@ -53,6 +53,16 @@ def test_a_module_is_exported_and_compiled(tmp_path):
         torch.testing.assert_close(torch.from_numpy(net(x)), module(x).detach(), rtol=1e-4, atol=1e-5)
 
 
+def test_products_are_computed_in_bf16_where_that_is_asked_for():
+    module, x = mlp(), torch.randn(3, 8)
+    fast = torch.compile(module, backend="tilescribe", options={**OPTIONS, "precision": "bf16"})
+    with torch.no_grad():
+        expected, found = module(x), fast(x)
+    assert dynamo.fallbacks() == ()
+    torch.testing.assert_close(found, expected, rtol=0.02, atol=0.02)
+    assert (found - expected).abs().max() > 1e-5
+
+
 def test_batches_of_any_size_need_one_compilation(monkeypatch):
     count = []
     compile_once = dynamo.compile

@@ -146,6 +146,11 @@ impl Model {
         self.runners.artifact().manifest().versions.iter().map(|version| version.target.to_string()).collect()
     }
 
+    #[getter]
+    fn precision(&self) -> &'static str {
+        self.runners.artifact().manifest().precision.name()
+    }
+
     /// The shapes of all outputs for inputs of these shapes.
     fn output_shapes<'py>(&self, py: Python<'py>, shapes: Vec<Vec<i64>>) -> PyResult<Vec<Bound<'py, PyTuple>>> {
         let runner = self.runner(py)?;

@@ -18,7 +18,12 @@ use crate::workload::{Expr, Extents, Index, Role, Stage, Tensor, TensorId, Var, 
 pub fn assemble(program: &Program, block: Block<'_>) -> Network {
     let mut assembly = Assembly {
         program,
-        network: Network { symbols: program.symbols.clone(), carried: program.carried.clone(), ..Network::default() },
+        network: Network {
+            symbols: program.symbols.clone(),
+            carried: program.carried.clone(),
+            precision: program.precision,
+            ..Network::default()
+        },
         place_of: HashMap::new(),
         constants: HashMap::new(),
         task_of: HashMap::new(),

@@ -7,6 +7,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 use super::PartitionError;
 use super::extent::{self, Extent, are_views, of_tensor};
+use super::short::found_in_memory;
 use super::view::{flat, identity_address, reshape_access, tidy, without_ends};
 use crate::graph::{Program, ProgramStage, Step, TensorData, symbol};
 use crate::workload::{
@@ -126,9 +127,9 @@ impl Prepared {
     fn find_quantized(&self) -> HashSet<TensorId> {
         let of = |tensor: TensorId| self.tensor(tensor).dtype;
         let is_short = |dtype: DType| dtype.bytes() <= 2 && !dtype.is_float() && dtype != DType::Bool;
-        let stages = self.steps.iter().filter_map(|step| step.stage()).map(|held| &held.stage);
-        let multiplied = super::short::found_in_memory(self);
-        let quantized = stages.filter(|stage| match &stage.value {
+        let stages = || self.steps.iter().filter_map(|step| step.stage()).map(|held| &held.stage);
+        let multiplied = found_in_memory(stages(), &|tensor| self.tensor(tensor).role == Role::Constant);
+        let quantized = stages().filter(|stage| match &stage.value {
             Expr::Cast(DType::BF16, value) => {
                 is_whole(value) || (multiplied.contains(&stage.output) && value.dtype(&of).is_float())
             }

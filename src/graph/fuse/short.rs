@@ -4,17 +4,19 @@
 use std::collections::HashSet;
 
 use super::cost::Reader;
-use super::prepare::Prepared;
-use crate::workload::{Binary, Combiner, DType, Expr, Role, TensorId};
+use crate::workload::{Binary, Combiner, DType, Expr, Stage, TensorId};
 
 /// The tensors whose elements, widened, are multiplied by those of constants and added up, or are taken the
 /// greatest of in windows.
-pub fn found_in_memory(prepared: &Prepared) -> HashSet<TensorId> {
+pub fn found_in_memory<'a>(
+    stages: impl Iterator<Item = &'a Stage>,
+    is_constant: &dyn Fn(TensorId) -> bool,
+) -> HashSet<TensorId> {
     let mut found = HashSet::new();
-    for stage in prepared.steps.iter().filter_map(|step| step.stage()).map(|held| &held.stage) {
+    for stage in stages {
         let operand = match (stage.combiner, &stage.value) {
             (Some(Combiner::Sum), Expr::Binary(Binary::Multiply, x, y)) => {
-                match [is_weight(prepared, x), is_weight(prepared, y)] {
+                match [is_weight(x, is_constant), is_weight(y, is_constant)] {
                     [true, false] => &**y,
                     [false, true] => &**x,
                     _ => continue,
@@ -33,11 +35,11 @@ pub fn found_in_memory(prepared: &Prepared) -> HashSet<TensorId> {
     found
 }
 
-fn is_weight(prepared: &Prepared, operand: &Expr) -> bool {
+fn is_weight(operand: &Expr, is_constant: &dyn Fn(TensorId) -> bool) -> bool {
     let (mut reads, mut all) = (false, true);
     operand.for_each_load(&mut |tensor, _| {
         reads = true;
-        all &= prepared.tensor(tensor).role == Role::Constant;
+        all &= is_constant(tensor);
     });
     reads && all
 }

@@ -1,5 +1,5 @@
-//! Sums of products in shorter numbers than f32, which processors multiply two to four times as many of in the
-//! same time: passes from program to program, between import and fusion.
+//! Sums of products in shorter numbers than f32, which processors multiply two to four times as many of in
+//! the same time: passes from program to program, between import and fusion.
 //!
 //! Where the network is quantised to 8 bits, they keep its meaning, up to the order in which f32 are added:
 //!
@@ -31,41 +31,12 @@ mod steps;
 mod tests;
 
 use std::collections::{BTreeSet, HashMap};
-use std::str::FromStr;
+
+use tilescribe_runtime::Precision;
 
 use super::fold::remove_dead;
 use super::{Program, ProgramStage, Step};
 use crate::workload::{Role, Stage, TensorId};
-
-/// The numbers that products by weights are computed in, where a network does not say so itself.
-#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
-pub enum Precision {
-    /// As the network is written.
-    #[default]
-    F32,
-    /// Operands are rounded to bf16 (8 bits of significand), their products are summed in f32.
-    Bf16,
-}
-
-impl Precision {
-    pub const ALL: [Precision; 2] = [Precision::F32, Precision::Bf16];
-
-    pub fn name(self) -> &'static str {
-        match self {
-            Precision::F32 => "f32",
-            Precision::Bf16 => "bf16",
-        }
-    }
-}
-
-impl FromStr for Precision {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Precision, String> {
-        let found = Precision::ALL.into_iter().find(|precision| precision.name() == text);
-        found.ok_or_else(|| format!("`{text}` is no precision: f32 or bf16"))
-    }
-}
 
 /// Element-wise stages by the tensor that they write, as far as the program was gone through.
 type Maps = HashMap<TensorId, Stage>;
@@ -74,14 +45,15 @@ type Maps = HashMap<TensorId, Stage>;
 type Change<'a> = &'a mut dyn FnMut(&mut Program, &Maps, &Stage) -> Option<Vec<Stage>>;
 
 impl Program {
-    /// Computes products in short numbers: those that the network gives in short numbers, and the others as far
-    /// as the precision allows it. To be called once, between import and [`partition`](super::partition).
+    /// Computes products in short numbers: those that the network gives in short numbers, and the others as
+    /// far as the precision allows it. To be called once, between import and [`partition`](super::partition).
     pub fn shorten(&mut self, precision: Precision) {
         let changes = [integer_store::unsigned(self), integer_again::unchanged(self), integer::sums(self)];
         if changes.contains(&true) {
             remove_dead(self);
             integer_products::in_sixteen_bits(self);
         }
+        self.precision = precision;
         if precision == Precision::Bf16 {
             rounded::round_products(self);
         }

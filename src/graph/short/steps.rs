@@ -1,6 +1,6 @@
 //! Products by short weights whose steps come in groups, as instructions take them: twos of bf16, fours of 8
-//! bits. Where no axis of the sum is a multiple of that (the three channels of an image, a kernel of seven), the
-//! one whose steps are neighbours in memory gets further steps, of weight 0.
+//! bits. Where no axis of the sum is a multiple of that (the three channels of an image, a kernel of seven),
+//! the one whose steps are neighbours in memory gets further steps, of weight 0.
 
 use super::product::{Operand, product};
 use crate::graph::{Program, TensorData};
@@ -16,8 +16,8 @@ pub fn steps(operands: [DType; 2]) -> Option<i64> {
     }
 }
 
-/// Whether an instruction can add up several steps of a product, whose weight comes first, and several results
-/// share what is no weight.
+/// Whether an instruction can add up several steps of a product, whose weight comes first, and several
+/// results share what is no weight.
 pub fn is_grouped(stage: &Stage, operands: &[Operand<'_>; 2], steps: i64) -> bool {
     is_shared(stage, operands)
         && reduced(stage, operands)

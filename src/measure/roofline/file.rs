@@ -94,7 +94,8 @@ fn parse(bytes: &[u8], target: &Cpu) -> Result<Roofline, String> {
         return Err(format!("bandwidths of {found:?}, not of {expected:?}"));
     }
     let rates = roofline.bandwidths.iter().map(|Bandwidth { gb_per_s, .. }| *gb_per_s);
-    for Rate { one_core, all_cores } in rates.chain([roofline.peak_gflops]) {
+    let short = roofline.short_peaks.iter().map(|peak| peak.gflops);
+    for Rate { one_core, all_cores } in rates.chain(short).chain([roofline.peak_gflops]) {
         for rate in [one_core, all_cores] {
             if !(rate > 0.0 && rate <= LARGEST_RATE) {
                 return Err(format!("{rate} is no rate of a machine"));

@@ -1,15 +1,22 @@
 //! Nests that do one thing as fast as a machine can.
 
-use crate::nest::{Buffer, Loop, LoopKind, Nest, Scope, Stmt};
+use crate::nest::{Buffer, Loop, LoopKind, Nest, Scope, Stmt, dot};
 use crate::target::Cpu;
 use crate::workload::{Binary, Combiner, DType, Expr, Index, Role, TensorId, Var};
 
-use LoopKind::{Serial, Unroll, Vector};
+use LoopKind::{Dot, Serial, Unroll, Vector};
 
 /// Registers that are left for factors and addresses.
 const OTHER_REGISTERS: i64 = 4;
 /// Independent sums; more than the latency of an addition times the loads of a cycle.
 const SUMS: i64 = 12;
+
+/// A nest that does nothing but multiply and add.
+pub struct Peak {
+    pub nest: Nest,
+    /// Operations of one run, two for a multiply-add.
+    pub flops: f64,
+}
 
 /// Independent chains of multiply-adds in the registers of one core, as many as there are registers for,
 /// `steps` long. Arguments: inputs `f32[chains, lanes]` and `f32[2, lanes]`, output `f32[chains, lanes]`.
@@ -17,9 +24,8 @@ const SUMS: i64 = 12;
 /// ```text
 /// acc[r, l] = start[r, l]; for step { unroll r, vector l { acc[r, l] += x[0, l] * x[1, l] } }; out[r, l] = acc[r, l]
 /// ```
-pub fn peak_kernel(target: &Cpu, steps: i64) -> Nest {
-    let lanes = target.lanes();
-    let chains = i64::from(target.vector_registers) - OTHER_REGISTERS;
+pub fn peak_kernel(target: &Cpu, steps: i64) -> Peak {
+    let (chains, lanes) = (chains(target), target.lanes());
     let mut nest = Nest::default();
     let start = buffer(&mut nest, "start", &[chains, lanes], Scope::Argument(Role::Input));
     let factors = buffer(&mut nest, "factors", &[2, lanes], Scope::Argument(Role::Input));
@@ -35,13 +41,42 @@ pub fn peak_kernel(target: &Cpu, steps: i64) -> Nest {
     });
     let end = tile(&mut nest, chains, lanes, &|r, l| store(out, &[r, l], load(acc, &[r, l])));
     nest.body = vec![fetch, begin, looped(Serial, step, steps, vec![add]), end];
-    nest
+    Peak { nest, flops: 2.0 * (chains * lanes) as f64 * steps as f64 }
 }
 
-/// Flops of one run of [`peak_kernel`].
-pub fn peak_flops(target: &Cpu, steps: i64) -> f64 {
-    let chains = i64::from(target.vector_registers) - OTHER_REGISTERS;
-    2.0 * (chains * target.lanes()) as f64 * steps as f64
+/// The same of dot products of short numbers, whose sum has another type; `None` where there are none of such
+/// operands. Arguments: inputs `sum[chains, lanes]`, `x[lanes, group]` and `y[lanes, group]`, output
+/// `sum[chains, lanes]`.
+///
+/// ```text
+/// ... for step { unroll r, vector l, dot q { acc[r, l] += sum x[l, q] * sum y[l, q] } } ...
+/// ```
+pub fn dot_kernel(target: &Cpu, operands: [DType; 2], steps: i64) -> Option<Peak> {
+    let (chains, lanes) = (chains(target), target.lanes());
+    let (group, sum) = dot::steps(operands[0], operands[1])?;
+    let mut nest = Nest::default();
+    let mut argument = |name: &str, shape: [i64; 2], dtype: DType, role: Role| {
+        nest.add_buffer(Buffer::new(name, shape.to_vec(), dtype, Scope::Argument(role)))
+    };
+    let start = argument("start", [chains, lanes], sum, Role::Input);
+    let x = argument("x", [lanes, group], operands[0], Role::Input);
+    let y = argument("y", [lanes, group], operands[1], Role::Input);
+    let out = argument("out", [chains, lanes], sum, Role::Output);
+    let acc = nest.add_buffer(Buffer::new("acc", vec![chains, lanes], sum, Scope::Register));
+    let (step, q) = (nest.new_var("step"), nest.new_var("q"));
+    let begin = tile(&mut nest, chains, lanes, &|r, l| store(acc, &[r, l], load(start, &[r, l])));
+    let add = tile(&mut nest, chains, lanes, &|r, l| {
+        let factor = |buffer: TensorId| Expr::Cast(sum, Box::new(load(buffer, &[l, &q.into()])));
+        let product = Expr::binary(Binary::Multiply, factor(x), factor(y));
+        looped(Dot, q, group, vec![accumulate(acc, &[r, l], product)])
+    });
+    let end = tile(&mut nest, chains, lanes, &|r, l| store(out, &[r, l], load(acc, &[r, l])));
+    nest.body = vec![begin, looped(Serial, step, steps, vec![add]), end];
+    Some(Peak { nest, flops: 2.0 * (chains * lanes * group) as f64 * steps as f64 })
+}
+
+fn chains(target: &Cpu) -> i64 {
+    i64::from(target.vector_registers) - OTHER_REGISTERS
 }
 
 /// One core sums up an array, `repeats` times. Arguments: input `f32[bytes / 4]`, output `f32[sums, lanes]`;

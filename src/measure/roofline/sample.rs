@@ -9,8 +9,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use super::kernels::{array_kernel, peak_flops, peak_kernel};
-use super::{Bandwidth, Rate, Roofline, RooflineError, file, key};
+use super::kernels::{Peak, array_kernel, dot_kernel, peak_kernel};
+use super::{Arithmetic, Bandwidth, Rate, Roofline, RooflineError, ShortPeak, file, key};
 use crate::codegen::Kernel;
 use crate::measure::Region;
 use crate::nest::Nest;
@@ -31,7 +31,7 @@ const SPINS: u32 = 10_000;
 /// Instead of the number of a run: there is none any more.
 const END: usize = usize::MAX;
 
-/// Measures the machine that this process runs on, in about two seconds; `target` describes it.
+/// Measures the machine that this process runs on, in about three seconds; `target` describes it.
 ///
 /// # Errors
 /// [`RooflineError::Codegen`] where no kernel can be loaded, [`RooflineError::Memory`] where there is too
@@ -44,11 +44,17 @@ pub fn measure(target: &Cpu) -> Result<Roofline, RooflineError> {
         // otherwise
         Ok::<Rate, RooflineError>(Rate { one_core: one.max(all / cores), all_cores: all.max(one) })
     };
-    let peak = peak_kernel(target, PEAK_STEPS);
-    let peak_gflops = both(&|cores| {
-        let fastest = fastest(&peak, target, cores, false)?;
-        Ok(peak_flops(target, PEAK_STEPS) * f64::from(cores) / nanoseconds(fastest))
-    })?;
+    let rate = |Peak { nest, flops }: &Peak| {
+        both(&|cores| Ok(flops * f64::from(cores) / nanoseconds(fastest(nest, target, cores, false)?)))
+    };
+    let peak_gflops = rate(&peak_kernel(target, PEAK_STEPS))?;
+    let mut short_peaks = Vec::new();
+    for arithmetic in Arithmetic::SHORT {
+        let operands = arithmetic.operands(target);
+        if let Some(peak) = operands.and_then(|operands| dot_kernel(target, operands, PEAK_STEPS)) {
+            short_peaks.push(ShortPeak { arithmetic, gflops: rate(&peak)? });
+        }
+    }
     let mut bandwidths = Vec::new();
     for (level, _) in target.levels() {
         let gb_per_s = both(&|cores| gb_per_s(level, target, cores))?;
@@ -60,6 +66,7 @@ pub fn measure(target: &Cpu) -> Result<Roofline, RooflineError> {
         machine: key(target),
         cores: target.cores,
         peak_gflops,
+        short_peaks,
         bandwidths,
         measured_unix_s,
     })

@@ -5,7 +5,7 @@ use crate::space::access::accesses;
 use crate::space::fuse::touches;
 use crate::space::{Group, Rule, Step, Stop, Tape, View, name, site};
 use crate::target::Cpu;
-use crate::workload::{Binary, Combiner, DType, Expr, Role, Var, Workload};
+use crate::workload::{Role, Var, Workload};
 
 pub(super) struct Dot;
 
@@ -49,7 +49,7 @@ impl Rule<Cpu> for Dot {
 fn axes(workload: &Workload, target: &Cpu, group: &Group) -> Vec<(usize, i64)> {
     let none = Vec::new();
     let stage = &workload.stages[group.stage];
-    let Some(operands) = operands(workload, group) else { return none };
+    let Some(operands) = dot::operands(workload, stage) else { return none };
     let Some((by, sum)) = dot::steps(operands[0], operands[1]) else { return none };
     let lanes = u32::try_from(target.lanes()).unwrap_or(0);
     let has = |feature: &str| target.has_feature(feature);
@@ -74,28 +74,4 @@ fn is_near(workload: &Workload, group: &Group, at: usize) -> bool {
     accesses(&workload.stages[group.stage])
         .iter()
         .all(|read| workload.tensor(read.tensor).role == Role::Constant || read.stride(workload, var) == Some(1))
-}
-
-/// The types of both operands of a sum of products that are read as they are, perhaps behind a border, and
-/// widened.
-fn operands(workload: &Workload, group: &Group) -> Option<[DType; 2]> {
-    let stage = &workload.stages[group.stage];
-    let Expr::Binary(Binary::Multiply, x, y) = &stage.value else { return None };
-    let sum = workload.tensor(stage.output).dtype;
-    let short = |operand: &Expr| match operand {
-        Expr::Cast(to, inner) if *to == sum => match bordered(inner) {
-            Expr::Load { tensor, .. } => Some(workload.tensor(*tensor).dtype),
-            _ => None,
-        },
-        _ => None,
-    };
-    (stage.combiner == Some(Combiner::Sum)).then_some([short(x)?, short(y)?])
-}
-
-/// What is read inside of a border of literals, which a copy writes out.
-fn bordered(operand: &Expr) -> &Expr {
-    match operand {
-        Expr::Guard { inside, outside, .. } if outside.is_plain() => inside,
-        other => other,
-    }
 }

@@ -43,7 +43,8 @@ impl Rule<Cpu> for Order {
 }
 
 /// Asks for the loops one after the other, from the outermost. By default they stay in their order, but for
-/// one that goes inside of the others: groups of steps that an instruction takes follow one another in memory.
+/// one that goes inside of the others: groups of steps that an instruction takes follow one another in
+/// memory.
 fn permutation(
     verb: &'static str,
     group: &Group,

@@ -2,7 +2,7 @@
 
 use tilescribe::analysis::{CodeFigures, KernelFigures, figures, kernel_figures};
 use tilescribe::codegen::assembly;
-use tilescribe::measure::roofline::{array_kernel, peak_flops, peak_kernel};
+use tilescribe::measure::roofline::{Arithmetic, Peak, array_kernel, dot_kernel, peak_kernel};
 use tilescribe::nest::{Nest, statistics, verify};
 use tilescribe::space::{Space, Untuned};
 use tilescribe::target::{Architecture, Cpu, Task};
@@ -170,10 +170,10 @@ fn any_text_is_read() {
 #[test]
 fn the_measuring_kernels_do_one_thing() {
     for target in [avx512(), avx2(), neon()] {
-        let peak = peak_kernel(&target, 100);
-        verify(&peak, target.lanes()).unwrap();
-        assert_eq!(statistics(&peak).flops as f64, peak_flops(&target, 100));
-        let found = code(&peak, &target).hottest;
+        let Peak { nest, flops } = peak_kernel(&target, 100);
+        verify(&nest, target.lanes()).unwrap();
+        assert_eq!(statistics(&nest).flops as f64, flops);
+        let found = code(&nest, &target).hottest;
         assert_eq!(found.fmas, target.vector_registers - 4, "{target:?} {found:?}");
         assert_eq!((found.loads, found.stores, found.other_vector), (0, 0, 0), "{target:?} {found:?}");
         let read = array_kernel(&target, 1 << 14, 3);
@@ -181,5 +181,24 @@ fn the_measuring_kernels_do_one_thing() {
         let found = code(&read, &target).hottest;
         assert_eq!((found.other_vector, found.stores, found.spills), (12, 0, 0), "{target:?} {found:?}");
         assert!((1..=12).contains(&found.loads), "{target:?} {found:?}");
+    }
+}
+
+/// Products of short numbers, too, by the instruction that the machine has for them.
+#[test]
+fn the_measuring_kernels_of_short_numbers_do_one_thing() {
+    let features = ["+avx512bf16", "+avx512f", "+avx512vnni", "+fma"].map(String::from).to_vec();
+    let machine = Cpu { cpu: "znver4".into(), features, ..avx512() };
+    for (arithmetic, instruction, group) in [(Arithmetic::Bf16, "vdpbf16ps", 2), (Arithmetic::Bytes, "vpdpbusd", 4)] {
+        assert_eq!(arithmetic.operands(&avx2()), None);
+        let Peak { nest, flops } = dot_kernel(&machine, arithmetic.operands(&machine).unwrap(), 100).unwrap();
+        verify(&nest, machine.lanes()).unwrap();
+        assert_eq!(flops, f64::from(2 * 28 * 16 * group * 100));
+        let text = assembly(&nest, &machine).unwrap();
+        let count = text.lines().filter(|line| line.trim_start().starts_with(instruction)).count();
+        assert_eq!(count, 28, "{text}");
+        let found = code(&nest, &machine).hottest;
+        assert_eq!((found.stores, found.spills, found.reloads), (0, 0, 0), "{found:?}");
+        assert!(found.loads <= 2, "{found:?}");
     }
 }

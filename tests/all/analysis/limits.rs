@@ -3,8 +3,11 @@
 use std::fs;
 
 use tilescribe::analysis::{Demand, Moved};
-use tilescribe::measure::roofline::{Bandwidth, MAX_FILE_BYTES, Rate, Roofline, RooflineError, key, load, path, save};
+use tilescribe::measure::roofline::{
+    Arithmetic, Bandwidth, MAX_FILE_BYTES, Rate, Roofline, RooflineError, ShortPeak, key, load, path, save,
+};
 use tilescribe::target::{Cpu, Level};
+use tilescribe::workload::Workload;
 
 use crate::codegen::quality::avx512;
 
@@ -16,6 +19,7 @@ fn limits(target: &Cpu) -> Roofline {
         machine: key(target),
         cores: 4,
         peak_gflops: rate(100.0),
+        short_peaks: vec![ShortPeak { arithmetic: Arithmetic::Bf16, gflops: rate(190.0) }],
         bandwidths: levels.map(|(level, speed)| Bandwidth { level, bytes: 1, gb_per_s: rate(speed) }).to_vec(),
         measured_unix_s: 1,
     }
@@ -59,6 +63,8 @@ fn files_that_are_not_ours_are_refused() {
         ("100.0", "1e300", "no rate"),
         ("100.0", "1e999", ""),
         ("100.0", "null", ""),
+        ("190.0", "0.0", "no rate"),
+        ("\"bf16\"", "\"bf8\"", "bf8"),
         ("\"format\": 1", "\"format\": 2", "format 2, not 1"),
         ("\"format\": 1", "\"format\": 1, \"more\": 1", "more"),
         ("\"cores\": 4", "\"cores\": 0", "0 cores"),
@@ -87,7 +93,8 @@ fn the_lower_line_of_the_roofline_bounds() {
     let target = avx512();
     let known = limits(&target);
     let demand = |flops: i64, bytes: u64| Demand { flops, compulsory: Moved { read_bytes: bytes, written_bytes: 0 } };
-    let at = |cores: u32, demand: Demand| known.ceiling(&demand, &Cpu { cores, ..target.clone() });
+    let at =
+        |cores: u32, demand: Demand| known.ceiling(&demand, Arithmetic::F32, &Cpu { cores, ..target.clone() }).unwrap();
     // 10 flops a byte, in the first cache of one core: computing takes longer
     let found = at(1, demand(200_000, 20_000));
     assert_eq!(
@@ -104,4 +111,44 @@ fn the_lower_line_of_the_roofline_bounds() {
     assert_eq!(at(2, sparse).roofline_gflops, 7.5);
     assert_eq!(at(4, sparse).roofline_gflops, 7.5);
     assert_eq!((at(4, sparse).level, at(4, sparse).peak_gflops), (Level::Memory, 150.0));
+}
+
+/// Tasks are held to the peak of what they multiply, and files of before there were others are read.
+#[test]
+fn each_kind_of_number_has_a_peak() {
+    let plain = avx512();
+    let features = plain.features.iter().cloned().chain(["+avx512bf16".to_string()]).collect();
+    let target = Cpu { features, ..plain.clone() };
+    let known = limits(&target);
+    assert_eq!(known.peak_gflops(Arithmetic::F32, 1), Some(100.0));
+    assert_eq!(known.peak_gflops(Arithmetic::Bf16, 4), Some(285.0));
+    assert_eq!(known.peak_gflops(Arithmetic::Bytes, 1), None);
+    let demand = Demand { flops: 200_000, compulsory: Moved { read_bytes: 2000, written_bytes: 0 } };
+    let one = Cpu { cores: 1, ..target.clone() };
+    assert_eq!(known.ceiling(&demand, Arithmetic::Bf16, &one).unwrap().roofline_gflops, 190.0);
+    assert_eq!(known.ceiling(&demand, Arithmetic::Bytes, &one), None);
+
+    let older = Roofline { short_peaks: Vec::new(), ..known.clone() };
+    let folder = tempfile::tempdir().unwrap();
+    save(folder.path(), &target, &older).unwrap();
+    assert!(!fs::read_to_string(path(folder.path(), &target)).unwrap().contains("short_peaks"));
+    assert_eq!(load(folder.path(), &target).unwrap().as_ref(), Some(&older));
+    let complete = [&known, &older].map(|limits| (limits.is_complete(&target), limits.is_complete(&plain)));
+    assert_eq!(complete, [(true, true), (false, true)]);
+
+    let machine = Cpu { features: target.features.iter().cloned().chain(["+avx512vnni".into()]).collect(), ..target };
+    for (text, expected) in [
+        (
+            "const t0 i8 64 48\ninput t1 u8 20 64\nout t2 i32 20 48 sum 64 mul cast i32 t0 c b cast i32 t1 a c\n",
+            "8 bits",
+        ),
+        ("const t0 bf16 64 48\ninput t1 bf16 20 64\nout t2 20 48 sum 64 mul cast f32 t0 c b cast f32 t1 a c\n", "bf16"),
+        ("const t0 64 48\ninput t1 20 64\nout t2 20 48 sum 64 mul t0 c b t1 a c\n", "f32"),
+        ("input t0 20 64\nout t1 20 64 neg t0 a b\n", "f32"),
+    ] {
+        let workload: Workload = text.parse().unwrap();
+        assert_eq!(Arithmetic::of(&workload, &machine).name(), expected, "{text}");
+        // what there is no instruction for is written out
+        assert_eq!(Arithmetic::of(&workload, &plain), Arithmetic::F32);
+    }
 }

@@ -89,6 +89,10 @@ class Model:
     @property
     def targets(self) -> list[str]:
         """The machines that it was compiled for."""
+    @property
+    def precision(self) -> str:
+        """What products by weights are computed in, where the network did not say so itself: ``"f32"`` or
+        ``"bf16"``."""
     def output_shapes(self, shapes: Sequence[Sequence[int]]) -> list[tuple[int, ...]]:
         """The shapes of all outputs for inputs of these shapes; of results that depend on data, the largest
         that they can be. Raises :class:`ShapeError`."""

@@ -85,11 +85,12 @@ def describe(
     dynamic_shapes: Any = None,
     dims: Mapping[str, Extent] | None = None,
     states: Mapping[str, str] | None = None,
+    precision: str = "f32",
     target: str | os.PathLike[str] = "host",
 ) -> Described:
     """What goes into a network and comes out of it. Takes seconds. Arguments and exceptions as of
     :func:`compile`."""
-    arguments = [*_network_arguments(dims, states), f"--target={os.fspath(target)}", "--json"]
+    arguments = [*_network_arguments(dims, states, precision), f"--target={os.fspath(target)}", "--json"]
     with sources.file(network, example_inputs, dynamic_shapes) as path:
         found = json.loads(execute(["check", str(path), *arguments]))
     return Described(
@@ -109,6 +110,7 @@ def check(
     dynamic_shapes: Any = None,
     dims: Mapping[str, Extent] | None = None,
     states: Mapping[str, str] | None = None,
+    precision: str = "f32",
     target: str | os.PathLike[str] = "host",
 ) -> list[Problem]:
     """Everything about a network that cannot be compiled; nothing where it can.
@@ -119,7 +121,7 @@ def check(
     try:
         describe(
             network, example_inputs=example_inputs, dynamic_shapes=dynamic_shapes, dims=dims, states=states,
-            target=target,
+            precision=precision, target=target,
         )  # fmt: skip
     except UnsupportedError as error:
         return list(error.problems) or [Problem(str(error))]
@@ -139,6 +141,7 @@ def compile(
     dims: Mapping[str, Extent] | None = None,
     tune_at: Iterable[Mapping[str, int]] = (),
     states: Mapping[str, str] | None = None,
+    precision: str = "f32",
     target: str | os.PathLike[str] = "host",
     threads: int | None = None,
     method: str | None = None,
@@ -163,6 +166,9 @@ def compile(
     ``{"batch": [1, 8]}`` names extents to tune for. ``tune_at`` are points of several dimensions to tune for.
     ``states`` maps inputs to the outputs that the next run finds there (``{"past_*": "present_*"}``).
 
+    ``precision`` is what products by weights are computed in: with ``"bf16"`` they read operands rounded to 8 bits
+    of significand, and sum in f32.
+
     ``target`` is ``"host"``, ``"cuda"``, or a file that describes a machine; ``threads`` how many cores kernels
     may use; ``exact`` leaves out what rounds otherwise (Winograd).
 
@@ -172,7 +178,7 @@ def compile(
     same call goes on from there.
     """
     arguments = [
-        *_network_arguments(dims, states),
+        *_network_arguments(dims, states, precision),
         *(f"--tune-at={_point(point)}" for point in tune_at),
         *_search_arguments(trials, time_budget, target, threads, method, checkpoint, exact, seed, store),
     ]
@@ -208,6 +214,7 @@ def tune(
     dims: Mapping[str, Extent] | None = None,
     tune_at: Iterable[Mapping[str, int]] = (),
     states: Mapping[str, str] | None = None,
+    precision: str = "f32",
     target: str | os.PathLike[str] = "host",
     threads: int | None = None,
     method: str | None = None,
@@ -221,7 +228,7 @@ def tune(
     everything that is measured: ``compile(..., trials=0)`` uses it. Arguments and exceptions as of
     :func:`compile`."""
     arguments = [
-        *_network_arguments(dims, states),
+        *_network_arguments(dims, states, precision),
         *(f"--tune-at={_point(point)}" for point in tune_at),
         *_search_arguments(trials, time_budget, target, threads, method, checkpoint, exact, seed, store),
         "--json",
@@ -249,6 +256,7 @@ def compare(
     trials: int = 32,
     seeds: int = 3,
     dims: Mapping[str, Extent] | None = None,
+    precision: str = "f32",
     target: str | os.PathLike[str] = "host",
     threads: int | None = None,
     checkpoint: str | os.PathLike[str] | None = None,
@@ -266,7 +274,7 @@ def compare(
         paths = [str(stack.enter_context(sources.file(network))) for network in networks]
         arguments = [
             f"--methods={','.join(methods)}", f"--output={folder}", f"--trials={trials}", f"--seeds={seeds}",
-            *_network_arguments(dims, None), *_target_arguments(target, threads),
+            *_network_arguments(dims, None, precision), *_target_arguments(target, threads),
             *([f"--checkpoint={os.fspath(checkpoint)}"] if checkpoint is not None else []),
             "--workloads", *paths,
         ]  # fmt: skip
@@ -286,10 +294,12 @@ def _seconds(nanoseconds: int | None) -> float | None:
     return None if nanoseconds is None else nanoseconds / 1e9
 
 
-def _network_arguments(dims: Mapping[str, Extent] | None, states: Mapping[str, str] | None) -> list[str]:
+def _network_arguments(
+    dims: Mapping[str, Extent] | None, states: Mapping[str, str] | None, precision: str
+) -> list[str]:
     arguments = [f"--dim={name}={_extent(name, extent)}" for name, extent in (dims or {}).items()]
     arguments += [f"--state={given}={left}" for given, left in (states or {}).items()]
-    return arguments
+    return [*arguments, f"--precision={precision}"]
 
 
 def _extent(name: str, extent: Extent) -> str:

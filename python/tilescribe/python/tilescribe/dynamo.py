@@ -3,8 +3,8 @@
 What PyTorch traces is exported as ONNX and compiled; what cannot be runs as it is, and one warning says which
 part and why. Artifacts are kept in the user's cache folder, by graph, extents and target.
 
-Options: those of :func:`tilescribe.compile` that say how to search (``trials``, ``time_budget``, ``threads``,
-``method``, ``exact``, ``seed``, ``store``, ``target``), as ``torch.compile(..., options={"trials": 10})``.
+Options: those of :func:`tilescribe.compile` that say how to search and what to compute in (``trials``,
+``time_budget``, ``threads``, ``method``, ``exact``, ``seed``, ``store``, ``target``, ``precision``), as ``torch.compile(..., options={"trials": 10})``.
 """
 
 from __future__ import annotations
