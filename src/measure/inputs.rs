@@ -17,7 +17,7 @@ use super::memory::readable;
 use crate::workload::{Array, ArrayError, Binary, Combiner, Elements, Expr, Role, Sign, TensorId, Workload};
 
 /// Raised with every change of what is generated: the oracle's cached outputs belong to a version.
-pub(super) const GENERATOR: u32 = 3;
+pub(super) const GENERATOR: u32 = 4;
 
 /// Why there are no inputs.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]

@@ -4,11 +4,12 @@
 //! Integers that index a tensor must lead inside of it. ONNX counts negative ones from the end, so a workload
 //! wraps or clamps what it loads, and then allows any value; an index that is used as it is does not. Which
 //! is the case, an interval analysis of all accesses tells: a wider range is taken where it leaves no further
-//! access unproved.
+//! access unproved. For what is quantised, see [`super::quantised`].
 
 use rand::Rng;
 use rand_chacha::ChaCha8Rng;
 
+use super::quantised::values_of_quantised;
 use crate::workload::{Atom, Binary, Combiner, DType, Elements, Expr, Index, Interval, Role, Stage, Unary, Workload};
 
 /// Largest magnitude of an index or of another 64-bit integer.
@@ -94,6 +95,12 @@ pub(super) fn values_of_integers(workload: &Workload, any_sign: bool) -> Vec<Val
                 break;
             }
             values[at] = before;
+        }
+    }
+    if any_sign {
+        for (at, quantised) in values_of_quantised(workload).into_iter().enumerate() {
+            let free = quantised.filter(|_| bounds[at].is_none());
+            values[at] = free.map_or(values[at], |range| Values::within(range.low, range.high));
         }
     }
     values

@@ -33,6 +33,7 @@ mod oracle;
 mod parent;
 mod prepared;
 mod protocol;
+mod quantised;
 pub mod roofline;
 mod rounds;
 mod timing;

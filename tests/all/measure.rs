@@ -2,6 +2,7 @@
 
 mod cuda_link;
 mod gate;
+mod mutants;
 
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};

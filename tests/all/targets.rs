@@ -3,29 +3,20 @@
 mod aarch64;
 mod commands;
 mod elf;
+mod emulated;
 mod objects;
 mod pairs;
+mod programs;
 mod run;
+mod short;
 
 use std::fs;
 use std::io::Write;
-use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
+pub use programs::{file, shipped};
 use tilescribe::codegen;
-use tilescribe::target::{Cpu, Target};
-
-/// The file of a target.
-pub fn file(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("targets").join(format!("{name}.toml"))
-}
-
-/// A target that we ship.
-pub fn shipped(name: &str) -> Cpu {
-    let target = Cpu::from_toml(&fs::read_to_string(file(name)).unwrap()).unwrap();
-    codegen::check(&target).unwrap();
-    target
-}
+use tilescribe::target::Target;
 
 /// Whether one of the programs that a test needs cannot be started; a line says so, and that nothing `is run`
 /// then.

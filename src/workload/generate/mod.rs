@@ -3,8 +3,10 @@
 
 mod kinds;
 mod loosen;
+mod short;
 
 pub use loosen::with_run_time_extents;
+pub use short::{ShortKind, generate_short, short_workloads};
 
 use rand::seq::IndexedRandom;
 use rand::{Rng, SeedableRng};
@@ -90,12 +92,17 @@ pub fn generate(seed: u64, limits: Limits) -> Workload {
 
 /// A workload of one kind. The same seed and limits give the same workload.
 pub fn generate_kind(kind: Kind, seed: u64, limits: Limits) -> Workload {
+    within(seed, limits, &|builder| kinds::build(kind, builder))
+}
+
+/// What `build` makes, from extents so small that it is within the limits.
+fn within(seed: u64, limits: Limits, build: &dyn Fn(&mut Builder)) -> Workload {
     let mut random = ChaCha8Rng::seed_from_u64(seed);
     let mut cap = 4096;
     loop {
         let mut builder =
             Builder { workload: Workload::default(), random: ChaCha8Rng::seed_from_u64(random.random()), cap };
-        kinds::build(kind, &mut builder);
+        build(&mut builder);
         let workload = builder.finish();
         let small = workload.tensors.iter().all(|t| t.elements() <= limits.elements)
             && workload.stages.iter().all(|s| s.points() <= limits.points);

@@ -93,7 +93,7 @@ const FAULTS: [Fault; 10] = [
 ];
 
 /// Visits all statements that write.
-fn each_write(body: &mut [Stmt], change: &mut dyn FnMut(&mut Stmt)) {
+pub fn each_write(body: &mut [Stmt], change: &mut dyn FnMut(&mut Stmt)) {
     for statement in body {
         match statement {
             Stmt::Loop(l) => each_write(&mut l.body, change),
@@ -103,7 +103,7 @@ fn each_write(body: &mut [Stmt], change: &mut dyn FnMut(&mut Stmt)) {
     }
 }
 
-fn within(index: &Index, low: i64, high: i64) -> Condition {
+pub fn within(index: &Index, low: i64, high: i64) -> Condition {
     Condition { index: index.clone(), low, high }
 }
 
@@ -112,7 +112,7 @@ fn binary(op: Binary, x: Expr, y: Expr) -> Expr {
 }
 
 /// The variable of the loop over the steps of the reduction.
-fn reduced(value: &Expr) -> Index {
+pub fn reduced(value: &Expr) -> Index {
     let mut found = None;
     value.for_each_load(&mut |tensor, indices| {
         if tensor == TensorId(0) {
@@ -217,7 +217,7 @@ fn allowed(stored: DType, depth: i64, expected: &Array) -> [f64; 2] {
     [arithmetic + place, arithmetic * scale]
 }
 
-fn run(bench: &mut Workbench, nest: &Nest) -> Result<(), Refusal> {
+pub fn run(bench: &mut Workbench, nest: &Nest) -> Result<(), Refusal> {
     let mut loaded = bench.load(nest)?;
     let checked = bench.check(&mut loaded);
     bench.unload(loaded);

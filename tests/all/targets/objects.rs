@@ -10,7 +10,8 @@ use tilescribe::target::{Architecture, Cpu, Task};
 use tilescribe::workload::generate::Limits;
 
 use super::elf::{AARCH64, Object, X86_64};
-use super::pairs::{Pair, functions, pairs};
+use super::pairs::{functions, pairs};
+use super::programs::Pair;
 use super::{names, shipped};
 
 /// All that a kernel may call.

@@ -1,29 +1,10 @@
 //! Workloads of every kind with programs of the space for them.
 
-use rand::{Rng, SeedableRng};
-use rand_chacha::ChaCha8Rng;
-use tilescribe::measure::OracleCache;
-use tilescribe::nest::Nest;
-use tilescribe::space::{Decision, Policy, Space, Trace, Untuned};
 use tilescribe::target::{Cpu, Task};
 use tilescribe::workload::generate::{Kind, Limits, generate_kind};
-use tilescribe::workload::{Array, Binary, Operands, TensorId, Unary, Workload};
+use tilescribe::workload::{Binary, Operands, Unary};
 
-/// A workload for a machine, and a program for it.
-pub struct Pair {
-    /// What it is, for people who must find it again.
-    pub name: String,
-    pub task: Task,
-    pub nest: Nest,
-}
-
-struct Random(ChaCha8Rng);
-
-impl Policy for Random {
-    fn pick(&mut self, decision: &Decision) -> usize {
-        self.0.random_range(0..decision.candidates.len())
-    }
-}
+use super::programs::Pair;
 
 /// Of each kind `workloads` workloads, each with its untuned program and `programs` random ones. Equal
 /// arguments give equal pairs.
@@ -120,25 +101,5 @@ pub fn functions(target: &Cpu) -> Vec<Pair> {
 }
 
 fn add(pairs: &mut Vec<Pair>, name: &str, task: &Task, programs: u64) {
-    let space = Space::standard();
-    for seed in 0..=programs {
-        let (trace, nest): (Trace, _) = match seed {
-            0 => space.drive(task, &mut Untuned),
-            _ => space.drive(task, &mut Random(ChaCha8Rng::seed_from_u64(seed))),
-        };
-        let name = format!("{name}, program {seed}\n{}{trace}", task.workload);
-        let nest = nest.unwrap_or_else(|reason| panic!("{name}{reason}"));
-        pairs.push(Pair { name, task: task.clone(), nest });
-    }
-}
-
-/// Inputs and constants, and the evaluator's outputs for them.
-pub struct Oracle {
-    pub inputs: Vec<(TensorId, Array)>,
-    pub outputs: Vec<(TensorId, Array)>,
-}
-
-pub fn oracle(workload: &Workload) -> Oracle {
-    let expected = OracleCache::default().expected(workload, 1).unwrap();
-    Oracle { inputs: expected.inputs, outputs: expected.outputs }
+    pairs.extend((0..=programs).map(|seed| Pair::new(name, task, seed)));
 }

@@ -6,8 +6,10 @@ use tilescribe::codegen::check_runs_here;
 use tilescribe::measure::{Bench, OracleCache, Workbench};
 use tilescribe::workload::generate::Limits;
 
+use super::emulated::{COMPILER, QEMU};
 use super::pairs::{functions, pairs};
-use super::shipped;
+use super::short::Machine;
+use super::{lacks, shipped};
 
 /// The gate that measured programs pass: guarded buffers, and the evaluator's outputs.
 fn check_programs(name: &str, workloads: u64, programs: u64) {
@@ -38,4 +40,35 @@ fn programs_for_avx2_compute_the_workload() {
 #[test]
 fn programs_for_any_x86_64_compute_the_workload() {
     check_programs("x86-64", 2, 2);
+}
+
+/// Pairs for each machine; `tools/short_pairs.rs` checks more.
+const SHORT_PAIRS: u64 = 240;
+
+/// Checks pairs of workloads of short numbers; at least so many programs have dot products.
+fn check_short(machine: &Machine, dots: usize) {
+    if let Some(reason) = machine.missing() {
+        let _ = writeln!(std::io::stderr(), "skipped: {reason}");
+        return;
+    }
+    let checked = machine.check(0..SHORT_PAIRS);
+    assert_eq!(checked.pairs as u64, SHORT_PAIRS);
+    assert!(checked.dots >= dots, "{} programs with dot products for {}", checked.dots, machine.name);
+}
+
+#[test]
+fn programs_of_short_numbers_compute_the_workload_here() {
+    check_short(&Machine::here(), 0);
+}
+
+#[test]
+fn programs_of_short_numbers_without_instructions_compute_the_workload() {
+    check_short(&Machine::avx2(), 0);
+}
+
+#[test]
+fn programs_of_short_numbers_for_aarch64_compute_the_workload() {
+    if !lacks(&[QEMU, COMPILER], "AArch64 programs of short numbers") {
+        check_short(&Machine::aarch64(), 20);
+    }
 }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use tilescribe::workload::generate::{Kind, Limits, generate, generate_kind};
+use tilescribe::workload::generate::{Kind, Limits, ShortKind, generate, generate_kind, generate_short};
 use tilescribe::workload::{Array, DType, Elements, Role, TensorId, Workload, canonical, evaluate};
 
 use super::parse;
@@ -23,6 +23,9 @@ fn arguments(workload: &Workload, seed: u64) -> Vec<(TensorId, Array)> {
             let elements = match tensor.dtype {
                 DType::I64 => Elements::I64((0..count).map(|_| next()).collect()),
                 DType::I32 => Elements::I32((0..count).map(|_| next() as i32).collect()),
+                DType::I8 => Elements::I8((0..count).map(|_| next() as i8).collect()),
+                DType::U8 => Elements::U8((0..count).map(|_| next().unsigned_abs() as u8).collect()),
+                DType::BF16 => Elements::BF16((0..count).map(|_| half::bf16::from_f32(next() as f32)).collect()),
                 _ => Elements::F32((0..count).map(|_| next() as f32 * 0.37).collect()),
             };
             (id, Array::new(tensor.shape.clone(), elements).unwrap())
@@ -63,6 +66,9 @@ fn generated_workloads_have_a_settled_form_that_computes_the_same() {
         for kind in Kind::ALL {
             check(&generate_kind(kind, seed, Limits { elements: 1500, points: 15_000 }), seed);
         }
+        for kind in ShortKind::ALL {
+            check(&generate_short(kind, seed, Limits { elements: 1500, points: 15_000 }), seed);
+        }
     }
 }
 
@@ -75,6 +81,13 @@ fn generation_is_repeatable_and_varied() {
         for seed in 0..40 {
             let workload = generate_kind(kind, seed, Limits::LARGE);
             assert_eq!(workload.validate(), Ok(()), "{kind:?} {seed}\n{workload}");
+        }
+    }
+    for kind in ShortKind::ALL {
+        for seed in 0..40 {
+            let workload = generate_short(kind, seed, Limits::LARGE);
+            assert_eq!(workload.validate(), Ok(()), "{kind:?} {seed}\n{workload}");
+            assert_eq!(workload, generate_short(kind, seed, Limits::LARGE));
         }
     }
 }
