@@ -5,6 +5,8 @@
 
 #[path = "graph/extents.rs"]
 mod extents;
+#[path = "graph/precise.rs"]
+mod precise;
 #[path = "graph/quantized.rs"]
 mod quantized;
 

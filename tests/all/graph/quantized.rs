@@ -70,11 +70,18 @@ fn step(values: &[f64]) -> f64 {
 
 #[test]
 fn quantised_networks_are_cut_as_expected() {
-    let mut differences = Vec::new();
-    for case in cases() {
-        let mut program = read(&case);
+    expect_description(cases(), &|case| {
+        let mut program = read(case);
         program.shorten(Precision::F32);
-        let text = description(&partition(&program).unwrap());
+        program
+    });
+}
+
+/// The tasks of networks are those that stand in a file beside them.
+pub fn expect_description(cases: Vec<PathBuf>, shortened: &dyn Fn(&Path) -> Program) {
+    let mut differences = Vec::new();
+    for case in cases {
+        let text = description(&partition(&shortened(&case)).unwrap());
         let expectation = case.with_extension("txt");
         if std::env::var_os("UPDATE_EXPECT").is_some() {
             std::fs::write(&expectation, &text).unwrap();
