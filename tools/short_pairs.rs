@@ -4,9 +4,9 @@
 //!
 //! Draws N workloads (3,000 if nothing else is said) with a random trace each, for this machine, for AVX2
 //! without instructions for short numbers, and for AArch64 with them, run by qemu; or for one of them:
-//! `here`, `avx2`, `aarch64`. Each program is interpreted, compiled and run, and gives what the evaluator does
-//! within the gate's tolerance. Prints a line for each machine, and fails at the first program that is wrong
-//! or cannot be run. AArch64 needs qemu-aarch64 and aarch64-linux-gnu-gcc.
+//! `here`, `avx2`, `aarch64`. Each program is interpreted, compiled and run, and gives what the evaluator
+//! does within the gate's tolerance. Prints a line for each machine, and fails at the first program that is
+//! wrong or cannot be run. AArch64 needs qemu-aarch64 and aarch64-linux-gnu-gcc.
 //!
 //! With `--list`, prints N workloads of the sizes of networks instead, as `tilescribe collect --workloads`
 //! reads them.

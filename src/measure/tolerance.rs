@@ -38,9 +38,9 @@
 //!
 //! Integers and Booleans must be equal, but for integers that floats were rounded to: where the float is next
 //! to a boundary, its error shows as the neighbour. Those may differ by 1 for each such rounding on the way,
-//! in a thousandth of the elements. Floats that were rounded to whole numbers on the way, and then only moved,
-//! clamped or scaled by literals, may differ by as much as one such step becomes, in as few elements. NaN
-//! matches NaN, infinities match themselves.
+//! in a thousandth of the elements. Floats that were rounded to whole numbers on the way, and then only
+//! moved, clamped or scaled by literals, may differ by as much as one such step becomes, in as few elements.
+//! NaN matches NaN, infinities match themselves.
 
 use std::fmt;
 
