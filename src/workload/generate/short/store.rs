@@ -75,6 +75,9 @@ fn corrected(b: &mut Builder, product: &Product, sum: Expr) -> Expr {
     value
 }
 
+/// So few values have no activation with tails.
+const FEW_VALUES: i64 = 32;
+
 /// Bias, residual, activation, and the store. Values are about as large as `spread`.
 fn activate(b: &mut Builder, product: &Product, value: Expr, spread: f64) {
     let shape = b.shape(product.sum);
@@ -87,7 +90,10 @@ fn activate(b: &mut Builder, product: &Product, value: Expr, spread: f64) {
         let residual = residual(b, &shape);
         value = add(value, residual);
     }
+    // where all of few values lie in a tail, nothing is left of them but what cancellation leaves
+    let has_tails = shape.iter().product::<i64>() < FEW_VALUES;
     value = match b.random.random_range(0..8) {
+        3 | 4 if has_tails => value,
         0 | 1 => Expr::binary(Binary::Maximum, literal(0.0), value),
         2 => between(value, 0.0, 6.0),
         // what is read several times is stored first
