@@ -22,6 +22,9 @@ use clap::Parser;
 use short::{Checked, Machine};
 use tilescribe::workload::generate::{Limits, short_workloads};
 
+/// A machine that is made when it is asked for.
+type Make = fn() -> Machine;
+
 /// Pairs that are held in memory at a time.
 const AT_ONCE: u64 = 500;
 
@@ -42,8 +45,7 @@ fn main() {
         return list(&arguments);
     }
     let wanted = |name: &str| arguments.machine.as_ref().is_none_or(|machine| machine == name);
-    let machines: [(&str, fn() -> Machine); 3] =
-        [("here", Machine::here), ("avx2", Machine::avx2), ("aarch64", Machine::aarch64)];
+    let machines: [(&str, Make); 3] = [("here", Machine::here), ("avx2", Machine::avx2), ("aarch64", Machine::aarch64)];
     for (name, machine) in machines.into_iter().filter(|(name, _)| wanted(name)) {
         let machine = machine();
         assert_eq!(machine.missing(), None, "{name}");
