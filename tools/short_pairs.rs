@@ -56,6 +56,7 @@ fn main() {
             all = Checked { pairs: all.pairs + pairs, dots: all.dots + dots };
         }
         assert_eq!(all.pairs as u64, arguments.count);
+        assert!(all.dots > 0 || !machine.has_all_dots(), "{}: no program has dot products", machine.name);
         println!("{}: {} pairs interpreted and run, {} with dot products", machine.name, all.pairs, all.dots);
     }
 }

@@ -120,13 +120,11 @@ fn is_byte(dtype: DType) -> bool {
     matches!(dtype, DType::U8 | DType::I8)
 }
 
-/// What an expression of integer literals is.
+/// What a product of integer literals is.
 fn constant(expr: &Expr) -> Option<i64> {
     match expr {
-        Expr::Index(index) => index.as_constant(),
-        Expr::Cast(_, inner) => constant(inner),
         Expr::Binary(Binary::Multiply, x, y) => constant(x)?.checked_mul(constant(y)?),
-        _ => None,
+        literal => literal.as_integer(),
     }
 }
 

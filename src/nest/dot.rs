@@ -9,7 +9,7 @@
 //! it, it is written out.
 
 use super::{Loop, Nest, Stmt};
-use crate::workload::{Binary, Combiner, DType, Expr, Index, Stage, TensorId, Workload};
+use crate::workload::{Binary, Combiner, DType, Element, Expr, Index, TensorId, dot_steps};
 
 /// A dot product: what is added to what.
 pub struct Product<'a> {
@@ -29,39 +29,6 @@ pub struct Operand<'a> {
     pub is_guarded: bool,
 }
 
-/// Steps of a dot product of operands of such types, and the type of its sum; `None` where there is none.
-pub fn steps(first: DType, second: DType) -> Option<(i64, DType)> {
-    let is_byte = |dtype| matches!(dtype, DType::U8 | DType::I8);
-    match (first, second) {
-        (DType::BF16, DType::BF16) => Some((2, DType::F32)),
-        (x, y) if is_byte(x) && is_byte(y) => Some((4, DType::I32)),
-        _ => None,
-    }
-}
-
-/// The types of both operands of a stage that sums products of what is read as it is, perhaps behind a border
-/// of literals, and widened; `None` where it does something else.
-pub fn operands(workload: &Workload, stage: &Stage) -> Option<[DType; 2]> {
-    let Expr::Binary(Binary::Multiply, x, y) = &stage.value else { return None };
-    let sum = workload.tensor(stage.output).dtype;
-    let short = |operand: &Expr| match operand {
-        Expr::Cast(to, inner) if *to == sum => match bordered(inner) {
-            Expr::Load { tensor, .. } => Some(workload.tensor(*tensor).dtype),
-            _ => None,
-        },
-        _ => None,
-    };
-    (stage.combiner == Some(Combiner::Sum)).then_some([short(x)?, short(y)?])
-}
-
-/// What is read inside of a border of literals, which a copy writes out.
-fn bordered(operand: &Expr) -> &Expr {
-    match operand {
-        Expr::Guard { inside, outside, .. } if outside.is_plain() => inside,
-        other => other,
-    }
-}
-
 /// What a loop adds up, if it is a dot product:
 ///
 /// ```text
@@ -72,7 +39,7 @@ pub fn product<'a>(nest: &Nest, l: &'a Loop) -> Option<Product<'a>> {
     let Expr::Binary(Binary::Multiply, x, y) = value else { return None };
     let sum = nest.buffer(*buffer).dtype;
     let operands = [operand(nest, x, sum)?, operand(nest, y, sum)?];
-    let is_shaped = steps(operands[0].dtype, operands[1].dtype) == Some((l.extent(), sum)) && l.is_constant();
+    let is_shaped = dot_steps(operands.map(|operand| operand.dtype)) == Some((l.extent(), sum)) && l.is_constant();
     let moves = indices.iter().any(|index| index.mentions(l.var));
     (is_shaped && !moves).then_some(Product { buffer: *buffer, indices, operands })
 }
@@ -83,15 +50,6 @@ pub fn is_product(nest: &Nest, l: &Loop) -> bool {
 }
 
 fn operand<'a>(nest: &Nest, expr: &'a Expr, sum: DType) -> Option<Operand<'a>> {
-    let Expr::Cast(to, inner) = expr else { return None };
-    let (read, is_guarded) = match &**inner {
-        Expr::Guard { inside, outside, .. } if outside.is_plain() => (&**inside, true),
-        other => (other, false),
-    };
-    match read {
-        Expr::Load { tensor, indices } if *to == sum => {
-            Some(Operand { buffer: *tensor, dtype: nest.buffer(*tensor).dtype, indices, is_guarded })
-        }
-        _ => None,
-    }
+    let Element { tensor, indices, is_guarded, .. } = expr.as_element().filter(|e| e.widened_to == Some(sum))?;
+    Some(Operand { buffer: tensor, dtype: nest.buffer(tensor).dtype, indices, is_guarded })
 }

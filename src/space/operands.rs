@@ -35,6 +35,9 @@ pub(super) fn packable(workload: &Workload, group: &Group) -> Vec<(Access, Optio
         .collect()
 }
 
+/// Elements of a packed constant of a byte each, at most.
+pub(super) const MAXIMAL_SHORT: i64 = 1 << 28;
+
 /// Whether a constant is of a byte an element.
 pub(super) fn is_short_constant(workload: &Workload, tensor: TensorId) -> bool {
     let tensor = workload.tensor(tensor);

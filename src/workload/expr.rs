@@ -187,6 +187,17 @@ impl Expr {
         }
     }
 
+    /// The integer that it is, where it is a literal that the types it is converted to hold.
+    pub fn as_integer(&self) -> Option<i64> {
+        match self {
+            Expr::Index(index) => index.as_constant(),
+            Expr::Cast(dtype, x) if !dtype.is_float() => {
+                x.as_integer().filter(|value| (dtype.least()..=dtype.greatest()).contains(value))
+            }
+            _ => None,
+        }
+    }
+
     /// Whether it computes nothing: a literal, an index or an element, converted at most.
     pub fn is_plain(&self) -> bool {
         match self {

@@ -2,6 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::dtype::DType;
+
 use super::{Architecture, TargetError, detect, fingerprint, shortened, syntax};
 
 /// Where data comes from, nearest to the processor first.
@@ -137,6 +139,12 @@ impl Cpu {
     /// Whether kernels may use a feature, by its name without `+`.
     pub fn has_feature(&self, name: &str) -> bool {
         self.features.iter().any(|feature| feature.strip_prefix('+') == Some(name))
+    }
+
+    /// Whether it has an instruction that adds up products of such numbers in whole vectors.
+    pub fn has_dot(&self, operands: [DType; 2]) -> bool {
+        let lanes = u32::try_from(self.lanes()).unwrap_or(0);
+        self.architecture.dot(operands, lanes, &|feature| self.has_feature(feature)).is_some()
     }
 
     /// The levels that this machine has, each with its bytes (of one core's where it is private, none for

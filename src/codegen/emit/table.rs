@@ -66,8 +66,8 @@ impl<'c> Emitter<'_, 'c> {
 fn four_bits(expr: &Expr) -> Option<&Expr> {
     match expr {
         Expr::Cast(DType::F32, x) => match &**x {
-            Expr::Binary(Binary::BitAnd, x, y) if constant(y) == Some(15) => Some(&**x),
-            Expr::Binary(Binary::BitAnd, x, y) if constant(x) == Some(15) => Some(&**y),
+            Expr::Binary(Binary::BitAnd, x, y) if y.as_integer() == Some(15) => Some(&**x),
+            Expr::Binary(Binary::BitAnd, x, y) if x.as_integer() == Some(15) => Some(&**y),
             _ => None,
         },
         Expr::Binary(Binary::Add | Binary::Subtract | Binary::Multiply, x, y) => match (&**x, &**y) {
@@ -75,14 +75,6 @@ fn four_bits(expr: &Expr) -> Option<&Expr> {
             (Expr::Float(_), y) => four_bits(y),
             _ => None,
         },
-        _ => None,
-    }
-}
-
-fn constant(expr: &Expr) -> Option<i64> {
-    match expr {
-        Expr::Index(index) => index.as_constant(),
-        Expr::Cast(dtype, x) => constant(x).filter(|value| (dtype.least()..=dtype.greatest()).contains(value)),
         _ => None,
     }
 }

@@ -14,7 +14,7 @@
 //!    total.
 //! 6. What is dequantised is always recomputed: the short integers are a quarter of what would be stored.
 
-use crate::workload::{Binary, DType, Expr, Index, Stage, TensorId, Var};
+use crate::workload::{Binary, DType, Expr, Index, Stage, TensorId};
 
 /// Cheap operations that a contraction may repeat with every read of an element.
 const CONTRACTION_OPERATIONS: usize = 6;
@@ -112,16 +112,8 @@ pub struct Reader {
 impl Reader {
     /// A stage that reads values of `elements` elements.
     pub fn of(stage: &Stage, elements: i64) -> Reader {
-        let spatial = stage.spatial.len();
-        let slides = |index: &Index| {
-            let mut kinds = [false; 2];
-            for axis in 0..stage.rank() {
-                kinds[usize::from(axis >= spatial)] |= index.mentions(Var(axis as u32));
-            }
-            kinds == [true, true]
-        };
         let mut window = false;
-        stage.value.for_each_load(&mut |_, indices| window |= indices.iter().any(slides));
+        stage.value.for_each_load(&mut |_, indices| window |= indices.iter().any(|index| stage.slides(index)));
         Reader { reads: stage.points() as f64 / elements as f64, window }
     }
 }
@@ -156,7 +148,7 @@ pub fn dequantizes(value: &Expr, of: &dyn Fn(TensorId) -> DType) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::workload::{Condition, Unary};
+    use crate::workload::{Condition, Unary, Var};
 
     fn x() -> Expr {
         x_of(0)

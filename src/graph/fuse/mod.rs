@@ -528,7 +528,7 @@ impl<'p> Fusion<'p> {
                 inline_members(group, &|tensor| prepared.is_stored(tensor) || outside(&tensor));
                 for member in &mut group.members {
                     let value = without_roundings(&member.stage.value, &|id| prepared.tensor(id).dtype);
-                    member.stage.value = without_quotients(&value);
+                    member.stage.value = without_quotients(value);
                 }
             }
         }

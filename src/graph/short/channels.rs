@@ -8,10 +8,9 @@
 use std::collections::BTreeMap;
 
 use super::free_tensors;
-use super::product::product;
-use super::steps::steps;
+use super::product::by_weight;
 use crate::graph::Program;
-use crate::workload::{Index, Stage, TensorId, Var};
+use crate::workload::{Index, Stage, TensorId, Var, dot_steps};
 
 /// Where the channels of a tensor are: dimensions `1..1 + count`.
 type Channels = usize;
@@ -44,16 +43,15 @@ fn order(rank: usize, channels: Channels) -> Vec<usize> {
 fn convolved(program: &Program) -> Vec<(TensorId, Channels)> {
     let mut found = Vec::new();
     for stage in program.stages().map(|held| &held.stage) {
-        let Some([weight, image]) = product(program, stage).and_then(|product| product.weight_first(program)) else {
-            continue;
-        };
+        let Some([weight, image]) = by_weight(program, stage) else { continue };
         let channels = (1..stage.spatial.len()).take_while(|axis| weight.mentions(*axis)).count();
         let others = 1 + channels..stage.spatial.len();
         let is_convolution = channels > 0
             && !others.is_empty()
             && !others.clone().chain([0]).any(|axis| weight.mentions(axis))
             && image.indices.len() == 2 + others.len();
-        let Some(steps) = steps([weight.dtype, image.dtype]).filter(|_| is_convolution) else { continue };
+        let types = [weight, image].map(|operand| program.tensor(operand.tensor).dtype);
+        let Some((steps, _)) = dot_steps(types).filter(|_| is_convolution) else { continue };
         // what an instruction takes at once
         let is_group = |axis: usize| image.indices[1].mentions(Var(axis as u32)) && stage.extent(axis) % steps == 0;
         if (stage.spatial.len()..stage.rank()).any(is_group) {
@@ -99,17 +97,11 @@ fn spread(program: &Program, seeds: Vec<(TensorId, Channels)>) -> BTreeMap<Tenso
 fn keeps(stage: &Stage, own: Channels, indices: &[Index], read: Channels) -> bool {
     let is_channel = |axis: usize| (1..1 + own).contains(&axis);
     let axes = || 0..stage.rank();
-    let of_channels = indices.iter().skip(1).take(read);
+    let mut of_channels = indices.iter().skip(1).take(read);
     let mut others = indices.iter().take(1).chain(indices.iter().skip(1 + read));
     let by_channels = |index: &Index| axes().all(|axis| is_channel(axis) || !index.mentions(Var(axis as u32)));
     let moves = |index: &Index| axes().any(|axis| is_channel(axis) && index.mentions(Var(axis as u32)));
-    let mut some = false;
-    of_channels.clone().all(by_channels)
-        && {
-            of_channels.for_each(|index| some |= moves(index));
-            some
-        }
-        && !others.any(moves)
+    of_channels.clone().all(by_channels) && of_channels.any(moves) && !others.any(moves)
 }
 
 /// The stage over the axes of its result, reading what was rearranged where it is now.

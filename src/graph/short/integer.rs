@@ -66,65 +66,54 @@ fn integer_sum(
     }
     let zero = ZeroPoint::new(program, stage, activation);
     let x = activation.element(zero.outside(activation.dtype));
-    let (x, w) = (wide(&x), weight.wide(program));
-    if dtype == DType::F32 && is_read_everywhere(stage, activation) {
-        let floats = weight.as_floats(program, stage, &zero);
-        if let Some((factor, shift)) = floats {
-            let x = activation.element(zero.outside(activation.dtype));
-            let x = Expr::Cast(DType::F32, Box::new(x));
-            let value = if weight_is_first { multiply(factor, x) } else { multiply(x, factor) };
-            return Some(float_sum(program, stage, value, shift, scale));
-        }
+    let product = |x: Expr, w: Expr| if weight_is_first { multiply(w, x) } else { multiply(x, w) };
+    // no instruction for short numbers sums over each channel alone, and f32 are multiplied and added at once
+    let floats =
+        (dtype == DType::F32 && is_read_everywhere(stage, activation)).then(|| weight.as_floats(program, stage, &zero));
+    if let Some((w, shift)) = floats.flatten() {
+        let value = product(Expr::Cast(DType::F32, Box::new(x)), w);
+        let behind = |sum| scaled(if let Some(shift) = shift { subtract(sum, shift) } else { sum }, scale);
+        return Some(with_sum(program, stage, DType::F32, value, behind));
     }
-    let value = if weight_is_first { multiply(w.clone(), x.clone()) } else { multiply(x.clone(), w.clone()) };
+    let (x, w) = (wide(&x), weight.wide(program));
+    let value = product(x.clone(), w.clone());
     let shift = zero.times_sum(program, stage, &w)?;
     if dtype == DType::I32 && shift.is_none() && weight.zero.is_none() {
         return (value != stage.value).then(|| vec![Stage { value, ..stage.clone() }]);
     }
-    let rank = stage.spatial.len();
-    let extents = stage.extents.moved(|axis| (axis < rank).then_some(axis));
-    let sum = intermediate(program, DType::I32, stage.spatial.clone(), extents.clone());
-    let mut stages = vec![Stage { output: sum, value, ..stage.clone() }];
-    let mut sums = load(sum, vars(0, rank));
-    let is_shifted = shift.is_some() || weight.zero.is_some();
-    if let Some(shift) = shift {
-        sums = subtract(sums, shift);
-    }
-    if let Some(of_weight) = &weight.zero {
+    let rows = weight.zero.as_ref().map(|of_weight| {
         let (rows, total) = sum_of(program, stage, &x);
-        stages.insert(0, rows);
-        sums = subtract(sums, multiply(of_weight.clone(), zero.taken_from(total, stage)));
-    }
-    if is_shifted {
+        (rows, multiply(of_weight.clone(), zero.taken_from(total, stage)))
+    });
+    let (rows, of_rows) = rows.unzip();
+    let taken: Vec<Expr> = shift.into_iter().chain(of_rows).collect();
+    let behind = |sum| {
         // differences of i32 are longer, and these are not
-        sums = Expr::Cast(DType::I32, Box::new(sums));
-    }
-    let value = match (dtype, scale) {
-        (DType::I32, _) => sums,
-        (_, None) => Expr::Cast(DType::F32, Box::new(sums)),
-        (_, Some(scale)) => multiply(Expr::Cast(DType::F32, Box::new(sums)), scale),
+        let sum = if taken.is_empty() { sum } else { wide(&taken.into_iter().fold(sum, subtract)) };
+        if dtype == DType::I32 { sum } else { scaled(Expr::Cast(DType::F32, Box::new(sum)), scale) }
     };
-    stages.push(Stage { extents, ..Stage::map(stage.output, stage.spatial.clone(), value) });
-    Some(stages)
+    let stages = with_sum(program, stage, DType::I32, value, behind);
+    Some(rows.into_iter().chain(stages).collect())
 }
 
-/// A sum over each channel alone, which no instruction for short numbers computes: of floats, which hold it
-/// exactly and which every processor multiplies and adds up at once.
-fn float_sum(
+fn scaled(sum: Expr, scale: Option<Expr>) -> Expr {
+    if let Some(scale) = scale { multiply(sum, scale) } else { sum }
+}
+
+/// A stage that sums up `value` in a type, and one that computes the stage's result from each sum.
+pub fn with_sum(
     program: &mut Program,
     stage: &Stage,
+    dtype: DType,
     value: Expr,
-    shift: Option<Expr>,
-    scale: Option<Expr>,
+    behind: impl FnOnce(Expr) -> Expr,
 ) -> Vec<Stage> {
     let rank = stage.spatial.len();
     let extents = stage.extents.moved(|axis| (axis < rank).then_some(axis));
-    let sum = intermediate(program, DType::F32, stage.spatial.clone(), extents.clone());
-    let sums = load(sum, vars(0, rank));
-    let sums = shift.map_or(sums.clone(), |shift| subtract(sums, shift));
-    let scaled = scale.map_or(sums.clone(), |scale| multiply(sums, scale));
-    let scaled = Stage { extents, ..Stage::map(stage.output, stage.spatial.clone(), scaled) };
-    vec![Stage { output: sum, value, ..stage.clone() }, scaled]
+    let sum = intermediate(program, dtype, stage.spatial.clone(), extents.clone());
+    let result = behind(load(sum, vars(0, rank)));
+    let result = Stage { extents, ..Stage::map(stage.output, stage.spatial.clone(), result) };
+    vec![Stage { output: sum, value, ..stage.clone() }, result]
 }
 
 fn intermediate(program: &mut Program, dtype: DType, shape: Vec<i64>, extents: Extents) -> TensorId {

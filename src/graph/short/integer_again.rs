@@ -5,6 +5,7 @@
 use super::Maps;
 use super::integer_constants::{Known, Over};
 use super::integer_factor::{Factor, Reader};
+use super::integer_store::quantized;
 use crate::graph::Program;
 use crate::graph::lower::math::literal;
 use crate::workload::{Binary, Combiner, DType, Expr, Index, Stage, Unary, Var};
@@ -61,27 +62,20 @@ struct Quantized {
 
 impl Quantized {
     fn of(program: &Program, stage: &Stage) -> Option<Quantized> {
-        let Expr::Cast(dtype @ (DType::U8 | DType::I8), bounded) = &stage.value else { return None };
-        let operands = |op: Binary, value: &Expr| match value {
-            Expr::Binary(found, x, y) if *found == op => Some(((**x).clone(), (**y).clone())),
-            _ => None,
-        };
-        let is = |bound: &Expr, value: i64| matches!(bound, Expr::Float(number) if number.0 == value as f64);
-        let (least, high) = operands(Binary::Minimum, bounded)?;
-        let (mut sum, low) = operands(Binary::Maximum, &least)?;
-        if stage.is_reduction() || !is(&low, dtype.least()) || !is(&high, dtype.greatest()) {
+        let (dtype, mut sum) = quantized(&stage.value)?;
+        if stage.is_reduction() {
             return None;
         }
         let number = |value: &Expr| Known::new(program, stage, value, DType::F32, Over::Nothing)?.uniform();
         let mut zero = 0.0;
-        while let Some((rest, more)) = operands(Binary::Add, &sum) {
-            zero += number(&more)?;
+        while let Expr::Binary(Binary::Add, rest, more) = sum {
+            zero += number(more)?;
             sum = rest;
         }
         let Expr::Unary(Unary::Round, quotient) = sum else { return None };
-        let (value, scale) = operands(Binary::Divide, &quotient)?;
-        let scale = number(&scale).filter(|scale| scale.is_normal() && *scale > 0.0)?;
-        Some(Quantized { value, dtype: *dtype, scale, zero: zero as i64 })
+        let Expr::Binary(Binary::Divide, value, scale) = &**quotient else { return None };
+        let scale = number(scale).filter(|scale| scale.is_normal() && *scale > 0.0)?;
+        Some(Quantized { value: (**value).clone(), dtype, scale, zero: zero as i64 })
     }
 
     /// The integer that a value stands for, if it is of this scale and zero point.

@@ -13,12 +13,12 @@
 
 use std::collections::{HashMap, HashSet};
 
-use super::integer::{ZeroPoint, scale_of};
+use super::integer::{ZeroPoint, scale_of, with_sum};
 use super::integer_factor::Factor;
 use super::integer_store::Copies;
 use crate::graph::Program;
-use crate::graph::lower::math::{cast, float, load, multiply, subtract, vars};
-use crate::workload::{Binary, Combiner, DType, Expr, Role, Stage, TensorId};
+use crate::graph::lower::math::{cast, float, multiply, subtract};
+use crate::workload::{Binary, Combiner, DType, Expr, Stage, TensorId};
 
 /// The sum with its scales behind it; `None` where there are none, or zero points are known only when the
 /// network runs.
@@ -29,15 +29,7 @@ pub fn of_activations(program: &mut Program, stage: &Stage, factors: [&Factor; 2
     let [x, y] = factors.map(|factor| difference(program, stage, factor));
     let value = multiply(x?, y?);
     let scale = scale_of(program, stage, factors.map(|factor| factor.scale.as_ref()))?;
-    let rank = stage.spatial.len();
-    let sum = program.add_tensor(stage.spatial.clone(), DType::F32, Role::Intermediate);
-    let extents = stage.extents.moved(|axis| (axis < rank).then_some(axis));
-    program.tensors[sum.0 as usize].extents = extents.clone();
-    let scaled = multiply(load(sum, vars(0, rank)), scale);
-    Some(vec![
-        Stage { output: sum, value, ..stage.clone() },
-        Stage { extents, ..Stage::map(stage.output, stage.spatial.clone(), scaled) },
-    ])
+    Some(with_sum(program, stage, DType::F32, value, |sum| multiply(sum, scale)))
 }
 
 /// `f32(q) - z`

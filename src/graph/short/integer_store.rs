@@ -28,7 +28,7 @@ pub fn unsigned(program: &mut Program) -> bool {
             Expr::Cast(to, inner) if reads(&inner) => subtract(cast(DType::U8, to, *inner), literal(to, SHIFT)),
             other => other,
         });
-        if let Some(sum) = quantized(&stage.value).filter(|_| shifted.contains(&stage.output)) {
+        if let Some(sum) = quantized_to_i8(&stage.value).filter(|_| shifted.contains(&stage.output)) {
             let value = minimum(maximum(add(sum.clone(), float(SHIFT)), float(0.0)), float(255.0));
             stage.value = cast(DType::F32, DType::U8, value);
         }
@@ -36,18 +36,23 @@ pub fn unsigned(program: &mut Program) -> bool {
     !shifted.is_empty()
 }
 
-/// The sum of rounded value and zero point of a stage that quantises to i8.
-fn quantized(value: &Expr) -> Option<&Expr> {
-    let Expr::Cast(DType::I8, bounded) = value else { return None };
+/// The type of bytes that a stage quantises to, and the sum of rounded value and zero point that is cut to its
+/// range.
+pub fn quantized(value: &Expr) -> Option<(DType, &Expr)> {
+    let Expr::Cast(dtype @ (DType::U8 | DType::I8), bounded) = value else { return None };
     let Expr::Binary(Binary::Minimum, least, high) = &**bounded else { return None };
     let Expr::Binary(Binary::Maximum, sum, low) = &**least else { return None };
     let is = |bound: &Expr, value: i64| matches!(bound, Expr::Float(number) if number.0 == value as f64);
-    (is(low, DType::I8.least()) && is(high, DType::I8.greatest())).then_some(sum)
+    (is(low, dtype.least()) && is(high, dtype.greatest())).then_some((*dtype, sum))
+}
+
+fn quantized_to_i8(value: &Expr) -> Option<&Expr> {
+    quantized(value).filter(|(dtype, _)| *dtype == DType::I8).map(|(_, sum)| sum)
 }
 
 /// The tensors of i8 that become u8.
 fn shifted(program: &Program) -> HashSet<TensorId> {
-    let starts = |stage: &Stage| program.tensor(stage.output).dtype == DType::I8 && quantized(&stage.value).is_some();
+    let starts = |stage: &Stage| quantized_to_i8(&stage.value).is_some();
     Copies::of(program, &starts).read_only(program, &keep_widened)
 }
 

@@ -9,13 +9,15 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::free_tensors;
-use super::product::product;
-use super::steps::{is_grouped, steps};
+use super::product::by_weight;
+use super::steps::is_grouped;
 use crate::graph::{Program, ProgramStage, Step, TensorData};
-use crate::workload::{Combiner, DType, Expr, Index, Role, Stage, TensorId, Var, put_real};
+use crate::workload::{Combiner, DType, Expr, Index, Role, Stage, TensorId, Var};
 
 /// Multiplications by which an element is used, up to which memory decides.
 const FEW_USES: i64 = 1024;
+/// Steps that one instruction takes.
+const PAIR: i64 = 2;
 /// Smaller tensors stay in the nearest caches, whatever they are made of.
 const SMALL_ELEMENTS: i64 = 1 << 14;
 
@@ -68,13 +70,12 @@ impl Found {
         let mut found = Found { products: BTreeMap::new(), uses: BTreeMap::new(), greatest: BTreeMap::new() };
         for (at, step) in program.steps.iter().enumerate() {
             let Some(stage) = step.stage().map(|held| &held.stage) else { continue };
-            if let Some(operands) = product(program, stage).and_then(|product| product.weight_first(program))
-                && [operands[1].dtype, program.tensor(stage.output).dtype] == [DType::F32; 2]
-            {
-                let [weight, other] = operands.each_ref().map(|operand| operand.tensor);
+            let is_f32 = |tensor: TensorId| program.tensor(tensor).dtype == DType::F32;
+            let operands = by_weight(program, stage);
+            if let Some(operands) = operands.filter(|[_, other]| is_f32(other.tensor) && is_f32(stage.output)) {
+                let [weight, other] = operands.map(|operand| operand.tensor);
                 *found.uses.entry(other).or_default() += stage.points() / program.tensor(other).elements().max(1);
-                let by = steps([DType::BF16; 2]).filter(|_| operands[0].dtype == DType::F32);
-                if by.is_some_and(|by| is_grouped(stage, &operands, by)) {
+                if is_f32(weight) && is_grouped(program, stage, &operands, PAIR) {
                     found.products.insert(at, [weight, other]);
                 }
             }
@@ -113,19 +114,14 @@ fn greatest(program: &Program, stage: &Stage) -> Option<TensorId> {
         other => other,
     };
     let Expr::Load { tensor, indices } = read else { return None };
-    let spatial = stage.spatial.len();
-    let mentions = |index: &Index, mut axes: std::ops::Range<usize>| axes.any(|axis| index.mentions(Var(axis as u32)));
-    let slides = indices.iter().any(|i| mentions(i, 0..spatial) && mentions(i, spatial..stage.rank()));
+    let slides = indices.iter().any(|index| stage.slides(index));
     let is_f32 = program.tensor(*tensor).dtype == DType::F32;
     (stage.combiner == Some(Combiner::Maximum) && slides && is_f32).then_some(*tensor)
 }
 
 fn rounded_data(data: &TensorData) -> TensorData {
-    let mut bytes = Vec::with_capacity(data.bytes.len() / 2);
-    for element in data.bytes.as_chunks::<4>().0 {
-        put_real(DType::BF16, f64::from(f32::from_le_bytes(*element)), &mut bytes);
-    }
-    TensorData { shape: data.shape.clone(), dtype: DType::BF16, bytes: bytes.into() }
+    let elements = data.bytes.as_chunks::<4>().0.iter().map(|element| f64::from(f32::from_le_bytes(*element)));
+    TensorData::from_f64(data.shape.clone(), DType::BF16, elements)
 }
 
 /// A product whose operands are read in bf16.

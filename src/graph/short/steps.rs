@@ -2,48 +2,39 @@
 //! bits. Where no axis of the sum is a multiple of that (the three channels of an image, a kernel of seven),
 //! the one whose steps are neighbours in memory gets further steps, of weight 0.
 
-use super::product::{Operand, product};
+use super::product::by_weight;
 use crate::graph::{Program, TensorData};
-use crate::workload::{Combiner, Condition, DType, Expr, Stage, TensorId, Var, typed_identity};
+use crate::workload::{Combiner, Condition, Element, Expr, Stage, TensorId, Var, dot_steps, typed_identity};
 
-/// Steps of a product of operands of such types that one instruction takes; `None` where there is none.
-pub fn steps(operands: [DType; 2]) -> Option<i64> {
-    let is_byte = |dtype: DType| matches!(dtype, DType::U8 | DType::I8);
-    match operands {
-        [DType::BF16, DType::BF16] => Some(2),
-        both if both.into_iter().all(is_byte) => Some(4),
-        _ => None,
-    }
-}
-
-/// Whether an instruction can add up several steps of a product, whose weight comes first, and several
+/// Whether an instruction can add up several steps of a product by a weight, which comes first, and several
 /// results share what is no weight.
-pub fn is_grouped(stage: &Stage, operands: &[Operand<'_>; 2], steps: i64) -> bool {
+pub fn is_grouped(program: &Program, stage: &Stage, operands: &[Element<'_>; 2], steps: i64) -> bool {
     is_shared(stage, operands)
         && reduced(stage, operands)
-            .any(|axis| stage.extent(axis) % steps == 0 || longer(stage, axis, operands).is_some())
+            .any(|axis| stage.extent(axis) % steps == 0 || longer(program, stage, axis, operands).is_some())
 }
 
-fn is_shared(stage: &Stage, [weight, other]: &[Operand<'_>; 2]) -> bool {
+fn is_shared(stage: &Stage, [weight, other]: &[Element<'_>; 2]) -> bool {
     (0..stage.spatial.len()).any(|axis| stage.extent(axis) > 1 && weight.mentions(axis) && !other.mentions(axis))
 }
 
 /// The axes of fixed extent that are summed over.
-fn reduced<'a>(stage: &'a Stage, [weight, other]: &'a [Operand<'_>; 2]) -> impl Iterator<Item = usize> + 'a {
+fn reduced<'a>(stage: &'a Stage, [weight, other]: &'a [Element<'_>; 2]) -> impl Iterator<Item = usize> + 'a {
     let fixed = (stage.spatial.len()..stage.rank()).filter(|axis| stage.extents.get(*axis).is_none());
     fixed.filter(|axis| weight.mentions(*axis) && other.mentions(*axis))
 }
 
 /// The dimension of the weight that further steps along an axis make longer, where the other operand's steps
-/// are neighbours.
-fn longer(stage: &Stage, axis: usize, [weight, other]: &[Operand<'_>; 2]) -> Option<usize> {
+/// are neighbours in rows of fixed length.
+fn longer(program: &Program, stage: &Stage, axis: usize, [weight, other]: &[Element<'_>; 2]) -> Option<usize> {
     let var = Var(axis as u32);
     let (last, before) = other.indices.split_last()?;
+    let is_fixed = program.tensor(other.tensor).extents.get(before.len()).is_none();
     let is_near = last.is_affine() && last.coefficient(var) == 1 && !before.iter().any(|index| index.mentions(var));
     let mut moved = (0..weight.indices.len()).filter(|dimension| weight.indices[*dimension].mentions(var));
     let (dimension, next) = (moved.next()?, moved.next());
     let is_whole = next.is_none() && weight.indices[dimension].as_var() == Some(var);
-    (is_near && is_whole && stage.extent(axis) > 2).then_some(dimension)
+    (is_fixed && is_near && is_whole && stage.extent(axis) > 2).then_some(dimension)
 }
 
 /// A sum that gets further steps.
@@ -72,18 +63,18 @@ pub fn complete(program: &mut Program) {
 }
 
 fn lacking(program: &Program, stage: &Stage) -> Option<Longer> {
-    let operands = product(program, stage)?.weight_first(program)?;
-    let steps = steps(operands.each_ref().map(|operand| operand.dtype))?;
+    let operands = by_weight(program, stage)?;
+    let types = operands.map(|operand| program.tensor(operand.tensor).dtype);
+    let (steps, _) = dot_steps(types)?;
     let is_complete = reduced(stage, &operands).any(|axis| stage.extent(axis) % steps == 0);
     if is_complete || !is_shared(stage, &operands) {
         return None;
     }
-    let [weight, other] = &operands;
-    let is_fixed = program.tensor(other.tensor).extents.get(other.indices.len().checked_sub(1)?).is_none();
-    let (axis, dimension) = reduced(stage, &operands).find_map(|axis| Some((axis, longer(stage, axis, &operands)?)))?;
+    let (axis, dimension) =
+        reduced(stage, &operands).find_map(|axis| Some((axis, longer(program, stage, axis, &operands)?)))?;
+    let [weight, other] = operands.map(|operand| operand.tensor);
     let by = steps - stage.extent(axis) % steps;
-    let zero = typed_identity(Combiner::Sum, other.dtype);
-    is_fixed.then_some(Longer { weight: weight.tensor, other: other.tensor, axis, dimension, by, zero })
+    Some(Longer { weight, other, axis, dimension, by, zero: typed_identity(Combiner::Sum, types[1]) })
 }
 
 /// A constant with zeros behind its elements along a dimension.

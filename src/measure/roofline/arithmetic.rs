@@ -2,7 +2,6 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::nest::dot;
 use crate::target::Cpu;
 use crate::workload::{DType, Workload};
 
@@ -35,7 +34,7 @@ impl Arithmetic {
     pub fn of(workload: &Workload, target: &Cpu) -> Arithmetic {
         let mut counts = [Arithmetic::F32, Arithmetic::Bf16, Arithmetic::Bytes].map(|known| (known, 0));
         for stage in workload.stages.iter().filter(|stage| stage.is_reduction()) {
-            let operands = dot::operands(workload, stage).filter(|operands| has_instruction(target, *operands));
+            let operands = workload.widened_operands(stage).filter(|operands| target.has_dot(*operands));
             let found = operands.map_or(Arithmetic::F32, Arithmetic::of_operands);
             counts.iter_mut().filter(|(known, _)| *known == found).for_each(|(_, points)| *points += stage.points());
         }
@@ -54,11 +53,6 @@ impl Arithmetic {
             Arithmetic::Bf16 => &[[DType::BF16, DType::BF16]],
             Arithmetic::Bytes => &[[DType::U8, DType::I8], [DType::U8, DType::U8], [DType::I8, DType::I8]],
         };
-        pairs.iter().copied().find(|operands| has_instruction(target, *operands))
+        pairs.iter().copied().find(|operands| target.has_dot(*operands))
     }
-}
-
-fn has_instruction(target: &Cpu, operands: [DType; 2]) -> bool {
-    let lanes = u32::try_from(target.lanes()).unwrap_or(0);
-    target.architecture.dot(operands, lanes, &|feature| target.has_feature(feature)).is_some()
 }

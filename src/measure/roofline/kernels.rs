@@ -1,8 +1,8 @@
 //! Nests that do one thing as fast as a machine can.
 
-use crate::nest::{Buffer, Loop, LoopKind, Nest, Scope, Stmt, dot};
+use crate::nest::{Buffer, Loop, LoopKind, Nest, Scope, Stmt};
 use crate::target::Cpu;
-use crate::workload::{Binary, Combiner, DType, Expr, Index, Role, TensorId, Var};
+use crate::workload::{Binary, Combiner, DType, Expr, Index, Role, TensorId, Var, dot_steps};
 
 use LoopKind::{Dot, Serial, Unroll, Vector};
 
@@ -53,7 +53,7 @@ pub fn peak_kernel(target: &Cpu, steps: i64) -> Peak {
 /// ```
 pub fn dot_kernel(target: &Cpu, operands: [DType; 2], steps: i64) -> Option<Peak> {
     let (chains, lanes) = (chains(target), target.lanes());
-    let (group, sum) = dot::steps(operands[0], operands[1])?;
+    let (group, sum) = dot_steps(operands)?;
     let mut nest = Nest::default();
     let mut argument = |name: &str, shape: [i64; 2], dtype: DType, role: Role| {
         nest.add_buffer(Buffer::new(name, shape.to_vec(), dtype, Scope::Argument(role)))

@@ -1,11 +1,10 @@
 //! Whether a sum of products of short numbers is computed by the instruction that the machine has for it.
 
-use crate::nest::dot;
 use crate::space::access::accesses;
 use crate::space::fuse::touches;
 use crate::space::{Group, Rule, Step, Stop, Tape, View, name, site};
 use crate::target::Cpu;
-use crate::workload::{Role, Var, Workload};
+use crate::workload::{Role, Var, Workload, dot_steps};
 
 pub(super) struct Dot;
 
@@ -49,13 +48,10 @@ impl Rule<Cpu> for Dot {
 fn axes(workload: &Workload, target: &Cpu, group: &Group) -> Vec<(usize, i64)> {
     let none = Vec::new();
     let stage = &workload.stages[group.stage];
-    let Some(operands) = dot::operands(workload, stage) else { return none };
-    let Some((by, sum)) = dot::steps(operands[0], operands[1]) else { return none };
-    let lanes = u32::try_from(target.lanes()).unwrap_or(0);
-    let has = |feature: &str| target.has_feature(feature);
-    let has_instruction = target.architecture.dot(operands, lanes, &has).is_some();
+    let Some(operands) = workload.widened_operands(stage) else { return none };
+    let Some((by, sum)) = dot_steps(operands) else { return none };
     let has_lanes = group.positions(false).into_iter().any(|at| group.axes[at].extent > 1);
-    if !has_instruction || !has_lanes || workload.tensor(stage.output).dtype != sum {
+    if !target.has_dot(operands) || !has_lanes || workload.tensor(stage.output).dtype != sum {
         return none;
     }
     let reads = accesses(stage);

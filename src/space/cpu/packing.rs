@@ -3,7 +3,7 @@
 use crate::nest::rewrite::pack::{Content, Layout};
 use crate::space::access::Access;
 use crate::space::fuse::touches;
-use crate::space::operands::{fits_box, is_short_constant, packable, reads_short_constants};
+use crate::space::operands::{MAXIMAL_SHORT, fits_box, is_short_constant, packable, reads_short_constants};
 use crate::space::schedule::{self, Reads};
 use crate::space::{Group, Rule, Step, Stop, Tape, View, Word, Words, name, site};
 use crate::target::Cpu;
@@ -17,11 +17,9 @@ struct Heuristics {
     maximal_private: i64,
     /// Elements of a copy of a whole operand, at most.
     maximal_whole: i64,
-    /// The same of constants of a byte an element.
-    maximal_short: i64,
 }
 
-const HEURISTICS: Heuristics = Heuristics { maximal_private: 1 << 20, maximal_whole: 1 << 26, maximal_short: 1 << 28 };
+const HEURISTICS: Heuristics = Heuristics { maximal_private: 1 << 20, maximal_whole: 1 << 26 };
 
 impl Rule<Cpu> for Pack {
     fn name(&self) -> &'static str {
@@ -136,7 +134,7 @@ fn options(workload: &Workload, group: &Group, access: &Access, rows: usize) -> 
     };
     if constant && !of_rows {
         let is_short = is_short_constant(workload, access.tensor);
-        let most = if is_short { HEURISTICS.maximal_short } else { HEURISTICS.maximal_whole };
+        let most = if is_short { MAXIMAL_SHORT } else { HEURISTICS.maximal_whole };
         offer(Level::Setup, true, false, false, most);
     }
     if rows == 0 && !constant {

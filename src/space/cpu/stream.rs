@@ -1,7 +1,7 @@
 //! Which short constants that are read only once are laid out in the order in which they are read.
 
 use crate::nest::rewrite::pack::{Content, Layout};
-use crate::space::operands::streamed;
+use crate::space::operands::{MAXIMAL_SHORT, streamed};
 use crate::space::schedule::{Level, Reads};
 use crate::space::{Rule, Step, Stop, Tape, View, Words, name, site};
 use crate::target::Cpu;
@@ -10,9 +10,6 @@ use crate::workload::Var;
 /// Weights of a byte or less are kept short because reading them is what takes time: a product with a single
 /// row. Packing them costs nothing at run time, and makes of them one stream of whole vectors.
 pub(super) struct Stream;
-
-/// Elements of a copy, at most.
-const MAXIMAL_ELEMENTS: i64 = 1 << 28;
 
 impl Rule<Cpu> for Stream {
     fn name(&self) -> &'static str {
@@ -35,8 +32,7 @@ impl Rule<Cpu> for Stream {
                 let of_rows = (0..view.rows.len()).any(|row| access.mentions(Var(row as u32)));
                 let elements: i64 = group.axes.iter().map(|axis| axis.tiles() * axis.tile).product();
                 let outermost = group.outer_order.iter().filter_map(|at| group.loops(*at)).map(|l| &l.outer).next();
-                let Some(of) = outermost.or(group.at.as_ref()).filter(|_| !of_rows && elements <= MAXIMAL_ELEMENTS)
-                else {
+                let Some(of) = outermost.or(group.at.as_ref()).filter(|_| !of_rows && elements <= MAXIMAL_SHORT) else {
                     continue;
                 };
                 let tensor = format!("t{}", access.tensor.0);

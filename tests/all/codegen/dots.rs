@@ -34,7 +34,7 @@ enum Layout {
 
 /// A product of a matrix of `x` and one of `y`, added to registers.
 fn product([x, y]: [DType; 2], Size { lanes, columns, rows, depth }: Size, layout: Layout) -> Nest {
-    let (steps, sum) = tilescribe::nest::dot::steps(x, y).unwrap();
+    let (steps, sum) = tilescribe::workload::dot_steps([x, y]).unwrap();
     let (whole, blocks) = (depth * steps, columns / lanes);
     let (shape, access) = match layout {
         Layout::Packed => (format!("{blocks}, {depth}, {lanes}, {steps}"), "c, k, j, q".to_string()),

@@ -8,6 +8,7 @@ use tilescribe::codegen;
 use tilescribe::measure::{Bench, Workbench};
 use tilescribe::nest::interpret;
 use tilescribe::target::{Cpu, Task};
+use tilescribe::workload::DType;
 use tilescribe::workload::generate::{Limits, ShortKind, generate_short};
 
 use super::emulated;
@@ -63,6 +64,11 @@ impl Machine {
             Runner::Here => codegen::check_runs_here(&self.target).err().map(|reason| reason.to_string()),
             Runner::Emulated(_) => None,
         }
+    }
+
+    /// Whether it has instructions for bf16 and for bytes.
+    pub fn has_all_dots(&self) -> bool {
+        [[DType::BF16; 2], [DType::U8, DType::I8]].into_iter().all(|operands| self.target.has_dot(operands))
     }
 
     /// Checks a pair of a workload and a random trace for each seed: the program interpreted and compiled

@@ -4,7 +4,8 @@ What PyTorch traces is exported as ONNX and compiled; what cannot be runs as it 
 part and why. Artifacts are kept in the user's cache folder, by graph, extents and target.
 
 Options: those of :func:`tilescribe.compile` that say how to search and what to compute in (``trials``,
-``time_budget``, ``threads``, ``method``, ``exact``, ``seed``, ``store``, ``target``, ``precision``), as ``torch.compile(..., options={"trials": 10})``.
+``time_budget``, ``threads``, ``method``, ``exact``, ``seed``, ``store``, ``target``, ``precision``), as
+``torch.compile(..., options={"trials": 10})``.
 """
 
 from __future__ import annotations
