@@ -36,8 +36,8 @@ pub fn unsigned(program: &mut Program) -> bool {
     !shifted.is_empty()
 }
 
-/// The type of bytes that a stage quantises to, and the sum of rounded value and zero point that is cut to its
-/// range.
+/// The type of bytes that a stage quantises to, and the sum of rounded value and zero point that is cut to
+/// its range.
 pub fn quantized(value: &Expr) -> Option<(DType, &Expr)> {
     let Expr::Cast(dtype @ (DType::U8 | DType::I8), bounded) = value else { return None };
     let Expr::Binary(Binary::Minimum, least, high) = &**bounded else { return None };
