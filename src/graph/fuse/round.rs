@@ -24,8 +24,8 @@ pub fn without_roundings(value: &Expr, of: &dyn Fn(TensorId) -> DType) -> Expr {
 }
 
 /// An expression that quantises what was computed without a division: by a scale's reciprocal it takes a
-/// tenth of the time, and is as good where the value was rounded before. Elements that are quantised as they are
-/// given are divided, as everybody does it; and so is what is only rounded, and not cut to a range.
+/// tenth of the time, and is as good where the value was rounded before. Elements that are quantised as they
+/// are given are divided, as everybody does it; and so is what is only rounded, and not cut to a range.
 pub fn without_quotients(value: Expr) -> Expr {
     value.rewrite(&mut |expr| match expr {
         Expr::Binary(op @ (Binary::Minimum | Binary::Maximum), x, y) => match (*x, *y) {
