@@ -24,6 +24,7 @@ pub(super) fn packable(workload: &Workload, group: &Group) -> Vec<(Access, Optio
     let is_laid_out = |a: &Access| group.dot.is_some() && workload.tensor(a.tensor).role == Role::Constant;
     let ways = |tensor| all.iter().filter(move |a: &&Access| a.tensor == tensor);
     all.iter()
+        .filter(|a| is_operand(&stage.value, a))
         .filter(|a| ways(a.tensor).count() == 1 || ways(a.tensor).all(|b| !b.guarded))
         .filter(|a| behind.iter().all(|b| b.tensor != a.tensor))
         .filter(|a| a.indices.iter().all(|i| i.terms().iter().all(|(atom, _)| !matches!(atom, Atom::Value(_)))))
@@ -33,6 +34,16 @@ pub(super) fn packable(workload: &Workload, group: &Group) -> Vec<(Access, Optio
             (a.clone(), ways(a.tensor).position(|b| b == a).filter(|_| several))
         })
         .collect()
+}
+
+/// Whether an access is more than what a guard gives in place of another, as a zero point is at borders: that
+/// goes into the other's copy.
+fn is_operand(expr: &Expr, access: &Access) -> bool {
+    match expr {
+        Expr::Load { tensor, indices } => *tensor == access.tensor && *indices == access.indices,
+        Expr::Guard { inside, .. } => is_operand(inside, access),
+        _ => expr.children().any(|child| is_operand(child, access)),
+    }
 }
 
 /// Elements of a packed constant of a byte each, at most.

@@ -281,6 +281,14 @@ fn a_window_without_padding_is_packed_both_ways() {
     check("window", w, 60);
 }
 
+/// As a zero point that is computed when the network runs: it goes into the copies of what it borders.
+#[test]
+fn what_borders_hold_is_no_operand_of_its_own() {
+    let text = "const t0 8 4 3 3\ninput t1 4 9 9\ninput t2\n\
+        out t3 8 9 9 sum 4 3 3 mul t0 a d e f pad t2 t1 d ? + b + e -1 ? + c + f -1\n";
+    check("border", text.parse().unwrap(), 60);
+}
+
 #[test]
 fn an_exact_space_leaves_winograd_out() {
     let text = "const t0 8 16 3 3\ninput t1 16 12 12\n\
