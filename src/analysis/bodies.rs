@@ -6,6 +6,7 @@
 
 use crate::analysis::Pieces;
 use crate::analysis::footprint::{LINE_BYTES, PAGE_BYTES, Unit};
+use crate::analysis::mix::lane_step;
 use crate::nest::{Loop, LoopKind, Scope, Stmt};
 use crate::target::Target;
 use crate::workload::{Expr, Index, TensorId, Var, flatten};
@@ -75,6 +76,8 @@ struct Counted {
 struct Within {
     unrolled: Vec<(Var, f64)>,
     vector: Option<(Var, f64)>,
+    /// The steps that one instruction takes in every lane, and how many.
+    dot: Option<(Var, i64)>,
 }
 
 struct Walk<'p, 'a> {
@@ -124,7 +127,12 @@ impl<'a> Walk<'_, 'a> {
                 self.block(&l.body, within, own);
                 within.vector = outer;
             }
-            LoopKind::Unroll | LoopKind::Dot => {
+            LoopKind::Dot => {
+                let outer = within.dot.replace((l.var, l.extent()));
+                self.block(&l.body, within, own);
+                within.dot = outer;
+            }
+            LoopKind::Unroll => {
                 within.unrolled.push((l.var, extent));
                 self.block(&l.body, within, own);
                 within.unrolled.pop();
@@ -167,6 +175,8 @@ impl<'a> Walk<'_, 'a> {
         let depends = |var: Var| value.mentions(var);
         match value {
             Expr::Load { tensor, indices } => return self.access(*tensor, indices, false, within, own),
+            // the instruction takes its operands as they are
+            Expr::Cast(..) if within.dot.is_some() => {}
             Expr::Binary(..) | Expr::Select { .. } | Expr::Cast(..) | Expr::Bits(..) => {
                 own.operations += self.registers(within, &depends);
             }
@@ -206,12 +216,13 @@ impl<'a> Walk<'_, 'a> {
         };
         own.width = own.width.max(extent / self.lanes as f64);
         let vectors = copies * self.vectors(extent);
-        if flat.step(lane) != Some(1) {
+        if lane_step(&flat, lane, within.dot.map(|(var, _)| var)) != Some(1) {
             own.scattered += vectors;
             return;
         }
         *(if writes { &mut own.stores } else { &mut own.vectors }) += vectors;
-        let whole = (self.lanes * bytes).min(LINE_BYTES as i64);
+        let steps = within.dot.filter(|(var, _)| flat.mentions(*var)).map_or(1, |(_, steps)| steps);
+        let whole = (self.lanes * bytes * steps).min(LINE_BYTES as i64);
         let around = within.unrolled.iter().map(|(var, _)| *var).chain(self.around.iter().map(|l| l.var));
         let mut starts = around.map(|var| flat.coefficient(var)).chain([flat.offset()]);
         if !flat.is_affine() || starts.any(|start| start.saturating_mul(bytes) % whole != 0) {

@@ -94,6 +94,8 @@ struct Place {
     /// Of a register.
     lanes: f64,
     is_parallel: bool,
+    /// The steps that one instruction takes in every lane.
+    dot: Option<Var>,
 }
 
 impl Place {
@@ -119,7 +121,7 @@ impl Place {
     fn inside(&self, l: &Loop, trips: f64) -> Place {
         let runs = self.each_time() * trips;
         let Place { vector, lanes, is_parallel, .. } = *self;
-        Place { runs, counted: Some((l.var, trips)), unrolled: Vec::new(), vector, lanes, is_parallel }
+        Place { runs, counted: Some((l.var, trips)), unrolled: Vec::new(), vector, lanes, is_parallel, dot: None }
     }
 }
 
@@ -154,7 +156,8 @@ impl<'a> Counter<'_, 'a> {
         let trips = self.pieces.runs(l);
         match l.kind {
             LoopKind::Vector => self.block(&l.body, &Place { vector: Some((l.var, trips)), ..place.clone() }),
-            LoopKind::Unroll | LoopKind::Dot => {
+            LoopKind::Dot => self.block(&l.body, &Place { dot: Some(l.var), ..place.clone() }),
+            LoopKind::Unroll => {
                 let mut inner = place.clone();
                 inner.unrolled.push((l.var, trips));
                 self.block(&l.body, &inner);
@@ -226,6 +229,8 @@ impl<'a> Counter<'_, 'a> {
                 }
                 self.operation(&depends, place);
             }
+            // the instruction takes its operands as they are
+            Expr::Cast(..) if place.dot.is_some() => {}
             Expr::Cast(..) | Expr::Bits(..) | Expr::Select { .. } => self.operation(&depends, place),
         }
         value.children().for_each(|child| self.value(child, place));
@@ -263,13 +268,21 @@ impl<'a> Counter<'_, 'a> {
                 continue;
             };
             let vectors = times * (extent / place.lanes).ceil();
-            match flat.step(lane) {
+            match lane_step(&flat, lane, place.dot) {
                 Some(1) => accesses.contiguous += vectors,
                 Some(2..=MAXIMAL_STRIDE) if !writes => accesses.strided += vectors,
                 _ => accesses.scattered += vectors,
             }
         }
     }
+}
+
+/// Elements between those of neighbouring lanes: of an instruction that takes several steps of each, which lie
+/// side by side, between groups of these; `None` where that is not constant.
+pub(super) fn lane_step(flat: &Index, lane: Var, dot: Option<Var>) -> Option<i64> {
+    let step = flat.step(lane)?;
+    let is_group = |dot: Var| flat.step(dot) == Some(1) && step > 1;
+    Some(if dot.is_some_and(is_group) { 1 } else { step })
 }
 
 #[cfg(test)]
@@ -301,6 +314,26 @@ mod tests {
         assert_eq!(mix.stores.single, 256.0);
         assert_eq!(mix.iterations, f64::from(8 + 8 * 32 + 8 + 8 * 2 + 8 * 2 * 16));
         assert_eq!(mix.chained, 256.0);
+    }
+
+    #[test]
+    fn an_instruction_that_takes_several_steps_counts_once() {
+        let text = "input t0 bf16 8 16\ninput t1 bf16 8 32 2\nlet t3 8 32 sum 8 2 mul cast f32 t0 a + * 2 c d cast f32 t1 c b d\n\
+            out t2 like t3 t3 a b\n";
+        let workload: Workload = text.parse().unwrap();
+        let of = |kind: LoopKind| {
+            let (nest, stages) = Nest::naive_with_vars(&workload);
+            let [a, b, c, d] = stages[0].axes[..] else { panic!("four axes") };
+            let (nest, outer, inner) = nest.split(b, 16).unwrap();
+            let nest = nest.reorder(&[a, outer, c, inner, d]).unwrap();
+            Mix::of(&nest.set_kind(inner, LoopKind::Vector).unwrap().set_kind(d, kind).unwrap(), &avx512())
+        };
+        let (dot, apart) = (of(LoopKind::Dot), of(LoopKind::Unroll));
+        // 8 rows, 2 vectors of columns, 8 pairs; apart also a conversion of either operand for each step
+        assert_eq!(dot.vector_operations, 128.0);
+        assert_eq!((apart.vector_operations, apart.scalar_operations), (2.0 * 2.0 * 128.0, 2.0 * 128.0));
+        // the sums are copied one by one
+        assert_eq!((dot.loads.single, dot.loads.contiguous, dot.loads.strided), (128.0 + 256.0, 128.0 + 16.0, 0.0));
     }
 
     #[test]
