@@ -92,6 +92,7 @@ pub fn launches<'c>(
             argument_alignment,
             layout: &layout,
             slots: &slots,
+            prefetches: HashMap::new(),
             scopes: alias_scopes(context, &nest),
             plan: plan(&nest, inside)?,
             threads: most_threads(inside),

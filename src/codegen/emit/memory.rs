@@ -388,7 +388,7 @@ impl<'c> Emitter<'_, 'c> {
 
     // register slots
 
-    fn memory_type(&self, dtype: DType) -> BasicTypeEnum<'c> {
+    pub(super) fn memory_type(&self, dtype: DType) -> BasicTypeEnum<'c> {
         let context = self.shared.context;
         match (dtype.class(), dtype.bytes()) {
             (Class::Float { .. }, 8) => context.f64_type().into(),

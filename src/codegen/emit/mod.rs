@@ -22,6 +22,7 @@ mod masked;
 mod math;
 mod memory;
 mod power;
+mod prefetch;
 mod slots;
 mod statement;
 mod strides;
@@ -47,6 +48,7 @@ use inkwell::{AddressSpace, GlobalVisibility};
 use crate::codegen::abi::{PARALLEL_FOR, setup_symbol};
 use crate::codegen::emit::hoist::LoopLevel;
 use crate::codegen::emit::ir::{Ir, Value};
+use crate::codegen::emit::prefetch::Prefetches;
 use crate::codegen::emit::strides::Stride;
 use crate::codegen::emit::transpose::Loaded;
 use crate::codegen::emit::wide::Wide;
@@ -83,6 +85,7 @@ pub fn kernel<'c>(
         argument_alignment: 1,
         layout: &layout,
         slots: &slots,
+        prefetches: prefetch::plan(nest, &body, target),
         scopes: alias_scopes(context, nest),
         plan: BarrierPlan::default(),
         threads: 1,
@@ -118,6 +121,7 @@ struct Shared<'a, 'c> {
     argument_alignment: u64,
     layout: &'a Layout,
     slots: &'a HashMap<TensorId, Slots>,
+    prefetches: Prefetches,
     scopes: AliasScopes<'c>,
     /// On a GPU: what threads do between phases, the threads of a block, and whether groups of warps read
     /// shared memory as one.

@@ -120,6 +120,7 @@ impl<'c> Emitter<'_, 'c> {
         let steps = (!holds_counted_loop(&l.body)).then_some(l.var);
         self.counted((l.var, steps), begin, end, |this, value| {
             this.bind(l.var, Binding::Scalar(value, this.levels.len() - 1), Interval::below(l.extent()))?;
+            this.prefetch(l)?;
             this.statements_apart(&l.body)?;
             this.unbind(l.var);
             Ok(())
@@ -488,7 +489,7 @@ fn accumulations(statements: &[Stmt]) -> i64 {
 }
 
 /// Whether a loop that is neither written out nor in vectors is among the statements, or inside of them.
-fn holds_counted_loop(statements: &[Stmt]) -> bool {
+pub(super) fn holds_counted_loop(statements: &[Stmt]) -> bool {
     statements.iter().any(|statement| match statement {
         Stmt::Loop(l) => match l.kind {
             LoopKind::Serial | LoopKind::Parallel if l.extent() > 1 => true,
