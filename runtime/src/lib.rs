@@ -18,7 +18,8 @@ pub mod model;
 
 pub use dtype::DType;
 pub use error::RuntimeError;
+pub use library::{Activity, Event};
 pub use manifest::Manifest;
-pub use model::{Artifact, Model, Resources};
+pub use model::{Artifact, Model, Resources, Trace};
 pub use port::{Growth, Port, RunTimeExtent, StatePort};
 pub use precision::Precision;

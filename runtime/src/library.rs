@@ -17,6 +17,8 @@ type Run = unsafe extern "C" fn(*mut c_void, *const *const c_void, *const *mut c
 type Destroy = unsafe extern "C" fn(*mut c_void);
 type ErrorString = unsafe extern "C" fn(c_int) -> *const c_char;
 type Tensors = unsafe extern "C" fn(*mut usize) -> *const CTensor;
+pub type WriteTrace = unsafe extern "C" fn(*mut c_void, *mut Event, u64, *mut u64) -> c_int;
+pub type ShareWeights = unsafe extern "C" fn(c_int) -> c_int;
 pub type Profile = unsafe extern "C" fn(*mut c_void, *mut u64) -> c_int;
 type Launch = unsafe extern "C" fn(*mut c_void, *mut c_void) -> c_int;
 type Wait = unsafe extern "C" fn(*mut c_void) -> c_int;
@@ -42,6 +44,46 @@ struct CTensor {
     dtype: u32,
 }
 
+/// What a thread did for a while, as the library writes it down.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[repr(C)]
+pub struct Event {
+    /// In nanoseconds of the machine's monotonic clock.
+    pub begin: u64,
+    pub end: u64,
+    /// In the order of the manifest.
+    pub call: u32,
+    /// 0 is the caller.
+    pub thread: u16,
+    what: u16,
+}
+
+/// What an [`Event`] is about.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Activity {
+    /// A call as a whole.
+    Call,
+    /// A thread's part of a parallel loop in it.
+    Loop,
+    /// The caller's wait for the other threads.
+    Wait,
+}
+
+impl Event {
+    pub fn activity(&self) -> Activity {
+        match self.what {
+            1 => Activity::Loop,
+            2 => Activity::Wait,
+            _ => Activity::Call,
+        }
+    }
+
+    /// In nanoseconds.
+    pub fn duration(&self) -> u64 {
+        self.end.saturating_sub(self.begin)
+    }
+}
+
 /// A loaded library. Its functions have the types that the header declares.
 #[derive(Debug)]
 pub struct Library {
@@ -52,6 +94,10 @@ pub struct Library {
     missing_feature: Symbol<MissingFeature>,
     /// On a CPU; libraries that older versions linked lack it.
     pub profile: Option<Symbol<Profile>>,
+    /// The same.
+    pub trace: Option<Symbol<WriteTrace>>,
+    /// The same.
+    pub share_weights: Option<Symbol<ShareWeights>>,
     /// On a GPU: to start a run on what the device holds, and to wait for it.
     pub on_device: Option<OnDevice>,
     /// Where extents are known only at run time.
@@ -107,6 +153,8 @@ impl Library {
                 error_string: functions.find("error_string")?,
                 missing_feature: functions.find("missing_feature")?,
                 profile: functions.find("profile").ok(),
+                trace: functions.find("trace").ok(),
+                share_weights: functions.find("share_weights").ok(),
                 on_device: functions.on_device()?,
                 extents: functions.of_extents()?,
                 states: functions.of_states()?,

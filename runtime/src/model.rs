@@ -9,7 +9,7 @@ use libloading::os::unix::Symbol;
 
 use crate::dtype::DType;
 use crate::error::RuntimeError;
-use crate::library::{Library, Profile, StateFunctions};
+use crate::library::{Event, Library, Profile, StateFunctions, WriteTrace};
 use crate::manifest::{Manifest, WEIGHTS_FILE};
 use crate::port::{Port, described};
 use crate::target::Kind;
@@ -21,6 +21,9 @@ pub struct Resources {
     pub threads: Option<u32>,
     /// The number of a GPU in the driver's order; `None` stands for the first.
     pub device: Option<u32>,
+    /// Whether the weights are a mapping of their file, which processes that run the same network hold once.
+    /// Otherwise each has a copy in large pages, which it reads faster.
+    pub share_weights: bool,
 }
 
 /// A loaded artifact: code that any number of models share. Cloning it copies nothing.
@@ -57,6 +60,10 @@ impl Artifact {
         if let Some(missing) = library.missing_feature() {
             return Err(RuntimeError::Target(lacks(&manifest, &missing)));
         }
+        if let Some(share_weights) = &library.share_weights {
+            // SAFETY: takes any number, from any thread.
+            unsafe { share_weights(c_int::from(resources.share_weights)) };
+        }
         // found again from whatever folder the process works in when it makes one more model
         let weights = path.with_file_name(WEIGHTS_FILE);
         let weights = CString::new(weights.as_os_str().as_bytes())
@@ -68,8 +75,7 @@ impl Artifact {
         &self.0.manifest
     }
 
-    /// One more model, with intermediates and states of its own. The weights are mapped from their file:
-    /// there once for all models, and all processes.
+    /// One more model, with intermediates and states of its own. The weights are there once for all of them.
     ///
     /// # Errors
     /// [`RuntimeError::Machine`] where memory or driver do not suffice.
@@ -206,6 +212,24 @@ impl Model {
         if status != 0 { None } else { Some((work(self), spent)) }
     }
 
+    /// What every thread does while `work` runs the model, up to `room` events. `None` where the library does
+    /// not tell: on GPUs, or where an older version linked it.
+    pub fn traced<T>(&self, room: usize, work: impl FnOnce(&Model) -> T) -> Option<(T, Trace)> {
+        let trace = self.code.library.trace.as_ref()?;
+        let (mut events, mut written) = (vec![Event::default(); room], 0);
+        // SAFETY: the array has that many elements, and both live until `_ends` takes them away again.
+        let status = unsafe { trace(self.handle, events.as_mut_ptr(), room as u64, &raw mut written) };
+        let ends = Traced { trace, handle: self.handle };
+        if status != 0 {
+            return None;
+        }
+        let result = work(self);
+        drop(ends);
+        let kept = usize::try_from(written).unwrap_or(room).min(room);
+        events.truncate(kept);
+        Some((result, Trace { events, lost: written - kept as u64 }))
+    }
+
     /// What a status means.
     fn checked(&self, status: c_int) -> Result<(), RuntimeError> {
         if status == 0 { Ok(()) } else { Err(self.error(status)) }
@@ -305,6 +329,27 @@ impl Drop for Profiled<'_> {
     fn drop(&mut self) {
         // SAFETY: the handle is alive as long as the model that lent it.
         unsafe { (self.profile)(self.handle, std::ptr::null_mut()) };
+    }
+}
+
+/// What threads did, in the order in which it ended.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Trace {
+    pub events: Vec<Event>,
+    /// Events for which there was no room.
+    pub lost: u64,
+}
+
+/// Ends the writing of events, however the work ends: the array is gone after that.
+struct Traced<'m> {
+    trace: &'m Symbol<WriteTrace>,
+    handle: *mut c_void,
+}
+
+impl Drop for Traced<'_> {
+    fn drop(&mut self) {
+        // SAFETY: the handle is alive as long as the model that lent it, and takes no array.
+        unsafe { (self.trace)(self.handle, std::ptr::null_mut(), 0, std::ptr::null_mut()) };
     }
 }
 

@@ -26,6 +26,8 @@ pub struct Code {
 const COMMON_OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/common.o"));
 const LIBRARY_OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/library.o"));
 const EXTENTS_OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/extents.o"));
+const MEMORY_OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/memory.o"));
+const PROCESSOR_OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/processor.o"));
 const STATE_OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/state.o"));
 const CPU_OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/cpu.o"));
 const CUDA_OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/cuda.o"));
@@ -120,7 +122,11 @@ pub fn code(network: &Network, versions: &[Version<'_>], bound: &Bound) -> Resul
             }
         }
     }
-    let objects = vec![("common.o", COMMON_OBJECT.to_vec()), ("cuda.o", CUDA_OBJECT.to_vec())];
+    let objects = vec![
+        ("common.o", COMMON_OBJECT.to_vec()),
+        ("memory.o", MEMORY_OBJECT.to_vec()),
+        ("cuda.o", CUDA_OBJECT.to_vec()),
+    ];
     Ok(Code { kernels: Kernels::Gpu(generations), objects, texts })
 }
 
@@ -141,6 +147,8 @@ fn for_cpu(nests: &[&Nest], cpu: &Cpu) -> Result<Code, ArtifactError> {
         ("cpu.o", CPU_OBJECT.to_vec()),
         ("extents.o", EXTENTS_OBJECT.to_vec()),
         ("library.o", LIBRARY_OBJECT.to_vec()),
+        ("memory.o", MEMORY_OBJECT.to_vec()),
+        ("processor.o", PROCESSOR_OBJECT.to_vec()),
         ("state.o", STATE_OBJECT.to_vec()),
         ("runtime.o", codegen::RUNTIME_OBJECT.to_vec()),
     ];

@@ -168,7 +168,7 @@ const CPU: Own = Own {
     status: "    @UPPER@_UNSUPPORTED_CPU = 1,      /* the processor lacks instructions, see @NAME@_missing_feature */
 ",
     create:
-        "/* Maps the weights, read only. With 0 threads, runs use every core that the process may use. Returns an enum
+        "/* Loads the weights: there once for all models of the process, see @NAME@_share_weights. With 0 threads, runs use every core that the process may use. Returns an enum
  * @NAME@_status; unless it is @UPPER@_OK, *model is NULL. */
 int @NAME@_create(const char *weights_path, int threads, @NAME@_model **model);
 ",
@@ -177,6 +177,22 @@ int @NAME@_create(const char *weights_path, int threads, @NAME@_model **model);
 /* From now on, runs of the model add the time of each call to `nanoseconds`, an array of @CALLS@: in the order of \"calls\" in
  * manifest.json, over all iterations. NULL ends it. */
 int @NAME@_profile(@NAME@_model *model, uint64_t *nanoseconds);
+
+/* What happened from `begin` to `end`, in nanoseconds of CLOCK_MONOTONIC: `what` is 0 for a call as a whole, 1 for a thread's part of a
+ * parallel loop in it, 2 for the caller's wait for the other threads. */
+typedef struct @NAME@_event {
+    uint64_t begin, end;
+    uint32_t call;
+    uint16_t thread, what;
+} @NAME@_event;
+
+/* From now on, runs of the model write what every thread does into `events`, an array of `room`, and say after each how many there are;
+ * those for which there was no room count, too. NULL ends it. */
+int @NAME@_trace(@NAME@_model *model, @NAME@_event *events, uint64_t room, uint64_t *written);
+
+/* Weights are copied into large pages of the process, which it reads faster. With 1, the first model that is made from now on maps their
+ * file instead, read only: many processes hold them once, then. */
+int @NAME@_share_weights(int share);
 ",
 };
 

@@ -3,7 +3,7 @@
 //! ```text
 //! net/  libnet.so             kernels, the order of their calls, the runtime
 //!       net.h                 the C functions: create, run, destroy
-//!       weights.safetensors   constants, packed as the kernels read them; mapped, never copied
+//!       weights.safetensors   constants, packed as the kernels read them
 //!       manifest.json         what it is, what it needs, and the hashes of the other files
 //! ```
 //!
@@ -22,6 +22,7 @@ mod live;
 mod memory;
 mod model;
 mod ports;
+mod profile;
 mod schedule;
 mod tables;
 mod weights;
@@ -33,9 +34,10 @@ pub use formula::text as formula_text;
 pub use link::DRIVERS;
 pub use memory::{Block, MemoryPlan, plan};
 pub use model::{Bound, Model};
+pub use profile::{Profile, TaskTime, trace_events};
 pub use schedule::{Schedule, Version};
 pub use tilescribe_runtime::formula::{CompiledSymbol, Computed, Formula, Term};
 pub use tilescribe_runtime::manifest::{
     CompiledCall, CompiledSchedule, CompiledTask, CompiledVersion, FORMAT, FileDigest, Memory, output_file,
 };
-pub use tilescribe_runtime::{Growth, Manifest, Port, Resources, RunTimeExtent, RuntimeError, StatePort};
+pub use tilescribe_runtime::{Growth, Manifest, Port, Resources, RunTimeExtent, RuntimeError, StatePort, Trace};

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use memmap2::MmapMut;
 use tilescribe_runtime::port::described;
-use tilescribe_runtime::{Manifest, Port, Resources, RuntimeError};
+use tilescribe_runtime::{Manifest, Port, Resources, RuntimeError, Trace};
 
 use crate::graph::TensorData;
 
@@ -200,6 +200,19 @@ impl Bound<'_> {
         match self.model.0.repeat() {
             Some(done) => done,
             None => self.run(),
+        }
+    }
+
+    /// One run, and what every thread did, up to `room` events; `None` where the library does not tell: on
+    /// GPUs, or where an older version linked it.
+    ///
+    /// # Errors
+    /// As [`Bound::run`].
+    pub fn traced(&mut self, room: usize) -> Result<Option<Trace>, RuntimeError> {
+        let model = self.model;
+        match model.0.traced(room, |_| self.run()) {
+            Some((done, trace)) => done.map(|()| Some(trace)),
+            None => Ok(None),
         }
     }
 

@@ -7,9 +7,9 @@ use std::time::{Duration, Instant, SystemTime};
 
 use anyhow::Result;
 use clap::Args;
-use serde_json::json;
+use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
-use tilescribe::artifact::{Manifest, Model, Options, Resources, Schedule, Version};
+use tilescribe::artifact::{Bound, Manifest, Model, Options, Profile, Resources, Schedule, Version, trace_events};
 use tilescribe::graph::{Network, Source, TensorData};
 use tilescribe::record;
 use tilescribe::target::Target;
@@ -17,9 +17,11 @@ use tilescribe::target::Target;
 use super::arguments::{NetworkArguments, SpaceArguments, StoreArguments, TargetArguments, check_cores, seconds};
 use super::exit::CommandError;
 use super::extents::{self, Point};
+use super::output::{Kind, Output};
+use super::profile::Report;
 use super::search::stop_on_interrupt;
 use super::words::counted;
-use super::{compile, inputs};
+use super::{compile, figures, inputs};
 
 /// Runs before the clock starts: they fault in pages and wake up threads.
 const WARM_UP_RUNS: usize = 2;
@@ -53,6 +55,14 @@ pub struct Bench {
     /// How long to repeat
     #[arg(long, default_value_t = 1.0, value_name = "S", value_parser = seconds)]
     seconds: f64,
+    /// Print where the time goes: each task's time in the network and alone, the share of it for which threads
+    /// are idle, and how near it comes to the machine's limits; as `"profile"` in the last line, too
+    #[arg(long)]
+    profile: bool,
+    /// With --profile: what every thread did in one run, as a file that browsers draw (chrome://tracing,
+    /// ui.perfetto.dev)
+    #[arg(long, value_name = "FILE.json", requires = "profile")]
+    trace: Option<PathBuf>,
 }
 
 impl Bench {
@@ -66,7 +76,11 @@ impl Bench {
         } else {
             self.compiled(out)?
         };
-        let model = Model::load(&folder, Resources { threads: self.threads, device: self.device })?;
+        if let Some(path) = &self.trace {
+            Output::new(path, Kind::Trace, &[])?;
+        }
+        let model =
+            Model::load(&folder, Resources { threads: self.threads, device: self.device, ..Resources::default() })?;
         let none = vec![None; model.manifest().inputs.len()];
         // all of them are looked at before the first is timed
         let points: Vec<Option<&Point>> =
@@ -103,11 +117,58 @@ impl Bench {
         times_ms.sort_by(f64::total_cmp);
         let (minimum, median) = (times_ms[0], times_ms[times_ms.len() / 2]);
         let mut line = json!({ "min_ms": minimum, "median_ms": median, "runs": times_ms.len() });
+        if self.profile {
+            line["profile"] = self.profile(&model, &mut bound, &before, out)?;
+        }
         if model.manifest().has_symbols() {
             line["at"] = extents::named(model.manifest(), symbols).into();
         }
         Ok(writeln!(out, "{line}")?)
     }
+}
+
+/// Runs that are traced, and events of one of them for which there is room: of each call, and of each of its
+/// threads, many times over where calls are repeated.
+const TRACED_RUNS: usize = 21;
+const MAXIMAL_EVENTS: usize = 1 << 20;
+const REPETITIONS: usize = 64;
+
+impl Bench {
+    /// Says where the time goes, after the network was timed.
+    fn profile(&self, model: &Model, bound: &mut Bound<'_>, before: &Before<'_>, out: &mut dyn Write) -> Result<Value> {
+        let manifest = model.manifest();
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        let threads = self.threads.map_or(cores, |threads| threads as usize);
+        let room = (manifest.calls.len() * (threads + 2)).saturating_mul(REPETITIONS).clamp(1, MAXIMAL_EVENTS);
+        let mut runs = Vec::new();
+        for _ in 0..TRACED_RUNS {
+            runs.push(bound.traced(room)?.ok_or_else(untold)?);
+            before.restore()?;
+        }
+        let lost = runs.iter().map(|run| run.lost).max().unwrap_or(0);
+        if lost > 0 {
+            writeln!(out, "the profile lacks the last {} of each run", counted(lost, "event"))?;
+        }
+        if let (Some(path), Some(run)) = (&self.trace, runs.last()) {
+            let events = trace_events(manifest, run);
+            Output::new(path, Kind::Trace, &[])?.write(|file| Ok(serde_json::to_writer(file, &events)?))?;
+        }
+        let threads = u16::try_from(threads).unwrap_or(u16::MAX);
+        let Some(profile) = Profile::of(manifest, &runs, threads) else { return Ok(Value::Null) };
+        let limits = match manifest.versions.first().map(|version| &version.target) {
+            Some(Target::Cpu(cpu)) => figures::limits(cpu),
+            _ => Err("no CPU".into()),
+        };
+        let report = Report { profile: &profile, manifest, limits: &limits };
+        write!(out, "{}", report.text())?;
+        Ok(report.json())
+    }
+}
+
+fn untold() -> CommandError {
+    let reason = "--profile: this network does not tell where its time goes: it was compiled for GPUs, or by an older \
+                  version of Tilescribe";
+    CommandError::Usage(reason.into())
 }
 
 /// What a model's states are before every run that is timed, so that all runs do the same.

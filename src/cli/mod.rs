@@ -23,6 +23,7 @@ mod npy;
 mod output;
 mod plan;
 mod pretrain;
+mod profile;
 mod progress;
 mod records;
 mod run;

@@ -27,6 +27,7 @@ pub enum Kind {
     Report,
     FleetPage,
     Array,
+    Trace,
 }
 
 /// What tells a file's kind lies within so many bytes: plans have one line for each program.
@@ -41,6 +42,7 @@ impl Kind {
             Kind::Report => "comparison's report",
             Kind::FleetPage => "page of a fleet",
             Kind::Array => "NumPy file",
+            Kind::Trace => "trace of threads",
         }
     }
 
@@ -66,6 +68,7 @@ impl Kind {
             Kind::Report => head.starts_with(b"<!doctype html>") && contains(&head, b"<title>Tilescribe: "),
             Kind::FleetPage => head.starts_with(b"<!doctype html>") && contains(&head, b"<title>Tilescribe fleet "),
             Kind::Array => head.starts_with(b"\x93NUMPY"),
+            Kind::Trace => head.starts_with(b"{\"traceEvents\":"),
         })
     }
 }

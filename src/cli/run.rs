@@ -62,7 +62,10 @@ impl Run {
             );
             bail!(CommandError::Usage(reason));
         }
-        let model = Model::load(&self.artifact, Resources { threads: self.threads, device: self.device })?;
+        let model = Model::load(
+            &self.artifact,
+            Resources { threads: self.threads, device: self.device, ..Resources::default() },
+        )?;
         let names: Vec<&str> = model.manifest().inputs.iter().map(|port| port.name.as_str()).collect();
         let mut given: HashMap<&str, PathBuf> = HashMap::new();
         for assignment in &self.inputs {

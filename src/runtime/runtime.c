@@ -40,6 +40,7 @@ static struct {
     _Alignas(CACHE_LINE) tilescribe_body body;
     void *context;
     int64_t chunk, threads;
+    struct tilescribe_trace *trace; /* NULL: nobody asks */
     struct {
         _Alignas(CACHE_LINE) _Atomic int64_t next;
         int64_t end;
@@ -58,6 +59,8 @@ static struct {
 /* What the thread itself asked for; 0: nothing, and the pool's own number counts. */
 static _Thread_local int64_t wanted_here;
 
+static _Thread_local struct tilescribe_trace *trace_here;
+
 static pthread_once_t fork_handler = PTHREAD_ONCE_INIT;
 
 static void futex_wait(_Atomic uint32_t *word, uint32_t expected) {
@@ -72,6 +75,21 @@ static int64_t now_ns(void) {
     struct timespec time;
     clock_gettime(CLOCK_MONOTONIC, &time);
     return (int64_t)time.tv_sec * 1000000000 + time.tv_nsec;
+}
+
+uint64_t tilescribe_now_ns(void) {
+    return (uint64_t)now_ns();
+}
+
+void tilescribe_trace_loops(struct tilescribe_trace *trace) {
+    trace_here = trace;
+}
+
+void tilescribe_put_event(struct tilescribe_trace *trace, uint64_t begin, int64_t thread, enum tilescribe_activity what) {
+    uint64_t at = __atomic_fetch_add(&trace->written, 1, __ATOMIC_RELAXED);
+    if (at < trace->room) {
+        trace->event[at] = (struct tilescribe_event){begin, tilescribe_now_ns(), trace->call, (uint16_t)thread, (uint16_t)what};
+    }
 }
 
 static void pause_briefly(void) {
@@ -109,6 +127,18 @@ static void work(int64_t thread) {
             pool.body(pool.context, begin, minimum(begin + pool.chunk, end), thread);
         }
     }
+}
+
+/* The same, and writes down when. */
+static void work_and_tell(int64_t thread) {
+    struct tilescribe_trace *trace = pool.trace;
+    if (trace == NULL) {
+        work(thread);
+        return;
+    }
+    uint64_t begin = tilescribe_now_ns();
+    work(thread);
+    tilescribe_put_event(trace, begin, thread, TILESCRIBE_LOOP);
 }
 
 /* Enters the loop that is open now, if there is one. */
@@ -162,7 +192,7 @@ static void *worker(void *number) {
         seen = bell;
         if (enter()) {
             if (thread < pool.threads) {
-                work(thread);
+                work_and_tell(thread);
             }
             leave();
         }
@@ -287,6 +317,7 @@ void tilescribe_parallel_for(tilescribe_body body, void *context, int64_t count,
     pool.body = body;
     pool.context = context;
     pool.threads = threads;
+    pool.trace = trace_here;
     int64_t chunk = count / (threads * CHUNKS_PER_THREAD);
     pool.chunk = chunk > 1 ? chunk : 1;
     for (int64_t thread = 0; thread < threads; thread++) {
@@ -299,9 +330,13 @@ void tilescribe_parallel_for(tilescribe_body body, void *context, int64_t count,
     uint64_t number = (atomic_load_explicit(&pool.state, memory_order_relaxed) >> 32) + 1;
     atomic_store_explicit(&pool.state, number << 32 | OPEN, memory_order_release);
     ring();
-    work(0);
+    work_and_tell(0);
     atomic_fetch_and(&pool.state, ~OPEN);
+    uint64_t waits_since = trace_here != NULL ? tilescribe_now_ns() : 0;
     wait_for_workers();
+    if (trace_here != NULL) {
+        tilescribe_put_event(trace_here, waits_since, 0, TILESCRIBE_WAIT);
+    }
     atomic_store(&pool.busy, false);
 }
 

@@ -27,6 +27,36 @@ void tilescribe_use_threads(int64_t threads);
 /* The size of the pool, the caller included. */
 int64_t tilescribe_threads(void);
 
+/* What happened from `begin` to `end`, in nanoseconds of CLOCK_MONOTONIC. */
+struct tilescribe_event {
+    uint64_t begin, end;
+    uint32_t call; /* of the network */
+    uint16_t thread;
+    uint16_t what; /* enum tilescribe_activity */
+};
+
+enum tilescribe_activity {
+    TILESCRIBE_CALL = 0, /* a call as a whole; its thread is the caller, 0 */
+    TILESCRIBE_LOOP = 1, /* a thread's part of a parallel loop */
+    TILESCRIBE_WAIT = 2, /* the caller, for the others to end theirs */
+};
+
+/* Room for events. `written` counts all of them, those for which there was no room, too. */
+struct tilescribe_trace {
+    struct tilescribe_event *event;
+    uint64_t room;
+    uint64_t written; /* atomically */
+    uint32_t call; /* that the loops of now belong to */
+};
+
+/* Loops that the calling thread starts from now on write what they do. NULL: none. */
+void tilescribe_trace_loops(struct tilescribe_trace *trace);
+
+/* Writes an event of the trace's call that began at `begin` and ends now. */
+void tilescribe_put_event(struct tilescribe_trace *trace, uint64_t begin, int64_t thread, enum tilescribe_activity what);
+
+uint64_t tilescribe_now_ns(void);
+
 /* Ends the threads of the pool; the next parallel loop starts them again. Call it before the code is unloaded. */
 void tilescribe_shutdown(void);
 

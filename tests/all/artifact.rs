@@ -97,7 +97,7 @@ impl Mlp {
 }
 
 fn threads(count: u32) -> Resources {
-    Resources { threads: Some(count), device: None }
+    Resources { threads: Some(count), ..Resources::default() }
 }
 
 fn host() -> Cpu {
@@ -379,7 +379,7 @@ fn machines_that_no_artifact_is_for_are_refused() {
         let refused = artifact::compile(&mlp.network, &versions, &options, &mut |_| ControlFlow::Continue(()));
         assert!(matches!(refused, Err(ArtifactError::Versions)), "{refused:?}");
     }
-    let on_a_gpu = Resources { threads: None, device: Some(0) };
+    let on_a_gpu = Resources { device: Some(0), ..Resources::default() };
     assert!(matches!(Model::load(shared(), on_a_gpu), Err(RuntimeError::Input(_))));
 }
 

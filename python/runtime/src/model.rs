@@ -33,18 +33,19 @@ pub struct Model {
 }
 
 #[pyfunction]
-#[pyo3(signature = (path, *, threads=None, device=None, concurrent=None))]
+#[pyo3(signature = (path, *, threads=None, device=None, concurrent=None, share_weights=false))]
 pub fn load(
     py: Python<'_>,
     path: PathBuf,
     threads: Option<u32>,
     device: Option<u32>,
     concurrent: Option<usize>,
+    share_weights: bool,
 ) -> PyResult<Model> {
     if threads == Some(0) || concurrent == Some(0) {
         return Err(PyValueError::new_err("`threads` and `concurrent` are at least 1"));
     }
-    let resources = Resources { threads, device };
+    let resources = Resources { threads, device, share_weights };
     let artifact = py.detach(|| Artifact::load(&path, resources)).map_err(|error| errors::error(py, &error))?;
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let threads = threads.map_or(cores, |threads| threads as usize);

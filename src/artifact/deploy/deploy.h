@@ -186,9 +186,14 @@ struct network {
 
 extern const struct network tilescribe_network;
 
-/* Maps the weights, read only and shared: they stay in the page cache, once for all processes. */
+/* Maps the file of weights, read only and shared: it stays in the page cache, once for all processes. */
 enum status map_weights(const char *path, const unsigned char **weights);
 void unmap_weights(const unsigned char *weights);
+
+/* The weights for one more model of the library: there once for all of them, in large pages, unless `tilescribe_share_weights` said that
+ * they are to be a mapping of the file. */
+enum status hold_weights(const char *path, const unsigned char **weights);
+void release_weights(const unsigned char *weights);
 
 /* Whether there is an array for each tensor that has elements. `bytes` says how large each of them is in this run; NULL: as in the
  * table. */
@@ -272,8 +277,10 @@ enum status write_state(struct states *states, struct run_extents *extents, uint
 /* Runs a routine on its inputs, then outputs; `sizes` are those that a run says. */
 void tilescribe_library(const struct routine *routine, void *const *arguments, const int64_t *sizes);
 
-/* Fresh pages, which cost nothing until they are written; NULL where there are none. */
+/* Fresh pages, which cost nothing until they are written; NULL where there are none. Large ones, where the kernel has some, for what is
+ * written whole. */
 unsigned char *map_pages(uint64_t bytes, int flags);
+unsigned char *map_large_pages(uint64_t bytes);
 void unmap_pages(unsigned char *pages, uint64_t bytes);
 
 /* What a status means that is not a back end's own. */
@@ -289,8 +296,12 @@ const struct tensor *tilescribe_outputs(size_t *count);
 const char *tilescribe_missing_feature(void);
 const char *tilescribe_error_string(int status);
 
-/* What libraries for CPUs export: runs add the time of each call to an array, until it is NULL. */
+/* What libraries for CPUs export: runs add the time of each call to an array, or write what every thread does, until the array is NULL;
+ * and whether weights that are loaded from now on are a mapping of their file. */
 int tilescribe_profile(struct model *model, uint64_t *nanoseconds);
+struct tilescribe_event;
+int tilescribe_trace(struct model *model, struct tilescribe_event *events, uint64_t room, uint64_t *written);
+int tilescribe_share_weights(int share);
 
 /* What libraries of networks export whose extents are not all fixed. */
 int tilescribe_set_extents(struct model *model, const int64_t *const *shapes);

@@ -10,18 +10,6 @@
 #include <string.h>
 #include <sys/mman.h>
 
-unsigned char *map_pages(uint64_t bytes, int flags)
-{
-    void *pages = mmap(NULL, bytes + (bytes == 0), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | flags, -1, 0);
-    return pages == MAP_FAILED ? NULL : pages;
-}
-
-void unmap_pages(unsigned char *pages, uint64_t bytes)
-{
-    if (pages != NULL)
-        munmap(pages, bytes + (bytes == 0));
-}
-
 static int grows(const struct state *state)
 {
     return state->axis >= 0;

@@ -158,7 +158,7 @@ pub struct Generation {
 /// The functions of every library, without the network's name in front.
 const FUNCTIONS: [&str; 7] = ["create", "run", "destroy", "inputs", "outputs", "missing_feature", "error_string"];
 /// Those of a library for CPUs alone.
-const PROCESSOR_FUNCTIONS: [&str; 1] = ["profile"];
+const PROCESSOR_FUNCTIONS: [&str; 3] = ["profile", "trace", "share_weights"];
 /// Those of a library for GPUs alone.
 const DEVICE_FUNCTIONS: [&str; 4] = ["device_input", "device_output", "launch", "wait"];
 

@@ -118,12 +118,14 @@ def load(
     threads: int | None = None,
     device: int | None = None,
     concurrent: int | None = None,
+    share_weights: bool = False,
 ) -> Model:
     """Loads a folder that Tilescribe compiled. That executes its code: load what you trust.
 
     ``threads`` are those of one call (all cores of this process, unless told otherwise), ``device`` the number
     of a GPU, ``concurrent`` how many calls may run side by side (as many as cores allow, unless told
-    otherwise; always one for networks that keep states).
+    otherwise; always one for networks that keep states). Weights are copied into large pages of the process;
+    ``share_weights`` has those that run the same network hold them once, a mapping of the file.
 
     Raises :class:`ArtifactError` for what is no artifact, or damaged; :class:`TargetError` where this processor
     lacks a feature; ``OSError`` for files that cannot be read.

@@ -1,0 +1,125 @@
+//! Where the time of a network's runs goes, as people read it, as JSON, and as a trace for browsers.
+
+use serde_json::{Value, json};
+use tilescribe::analysis::Demand;
+use tilescribe::artifact::{CompiledCall, Manifest, Profile, TaskTime};
+use tilescribe::measure::roofline::{Arithmetic, Roofline};
+use tilescribe::target::Target;
+use tilescribe::workload::Workload;
+
+use super::figures::percent;
+use super::words::{counted, duration};
+
+/// A profile beside what is known of the tasks and of the machine.
+pub struct Report<'a> {
+    pub profile: &'a Profile,
+    pub manifest: &'a Manifest,
+    pub limits: &'a Result<Roofline, String>,
+}
+
+/// What is known of a task. Of what is not known there is nothing: of routines, of tasks whose extents a run
+/// says, and of machines that were not measured.
+struct Figures {
+    name: String,
+    /// Of all its calls, where each was measured by itself, its operands in the caches.
+    alone_ns: Option<f64>,
+    gflops: Option<f64>,
+    gb_per_s: Option<f64>,
+    of_roofline: Option<f64>,
+}
+
+impl Report<'_> {
+    fn figures(&self, time: &TaskTime) -> Figures {
+        let number = match &time.callee {
+            CompiledCall::Task(number) => *number,
+            CompiledCall::Library(what) => {
+                return Figures { name: what.clone(), alone_ns: None, gflops: None, gb_per_s: None, of_roofline: None };
+            }
+        };
+        let name = self.manifest.tasks.get(number).map_or_else(String::new, |task| task.name.clone());
+        let schedule = self.manifest.versions.first().and_then(|version| version.schedules.get(number));
+        let best_ns = schedule.and_then(|schedule| schedule.best_ns);
+        let alone_ns = best_ns.map(|ns| ns as f64 * time.calls as f64);
+        let workload = self.manifest.tasks.get(number).and_then(|task| task.workload.parse::<Workload>().ok());
+        let Some(workload) = workload.filter(|workload| workload.parameters.is_empty()) else {
+            return Figures { name, alone_ns, gflops: None, gb_per_s: None, of_roofline: None };
+        };
+        let demand = Demand::of(&workload);
+        let per_ns = |amount: f64| amount * time.calls as f64 / time.ns.max(1.0);
+        let gflops = per_ns(demand.flops as f64);
+        let roofline = match (self.manifest.versions.first().map(|version| &version.target), self.limits) {
+            (Some(Target::Cpu(cpu)), Ok(limits)) => {
+                limits.ceiling(&demand, Arithmetic::of(&workload, cpu), cpu).map(|ceiling| ceiling.roofline_gflops)
+            }
+            _ => None,
+        };
+        Figures {
+            name,
+            alone_ns,
+            gflops: (demand.flops > 0).then_some(gflops),
+            gb_per_s: Some(per_ns(demand.compulsory.total_bytes() as f64)),
+            of_roofline: roofline.filter(|_| demand.flops > 0).map(|roofline| gflops / roofline),
+        }
+    }
+
+    /// The time of all tasks alone, where all were measured.
+    fn alone_ns(&self) -> Option<f64> {
+        self.profile.tasks.iter().map(|time| self.figures(time).alone_ns).sum()
+    }
+
+    pub fn text(&self) -> String {
+        let total: f64 = self.profile.tasks.iter().map(|time| time.ns).sum();
+        let mut text = row(["time", "share", "alone", "calls", "idle", "GFLOP/s", "GB/s", "roofline", "task"]);
+        for time in &self.profile.tasks {
+            let figures = self.figures(time);
+            let optional = |value: Option<f64>| value.map_or(String::new(), |value| format!("{value:.1}"));
+            text += &row([
+                &duration(time.ns as u64),
+                &percent(time.ns / total.max(1.0)),
+                &figures.alone_ns.map_or(String::new(), |ns| duration(ns as u64)),
+                &time.calls.to_string(),
+                &percent(time.idle),
+                &optional(figures.gflops),
+                &optional(figures.gb_per_s),
+                &figures.of_roofline.map_or(String::new(), percent),
+                &figures.name,
+            ]);
+        }
+        let run = duration(self.profile.run_ns as u64);
+        let runs = counted(self.profile.runs as u64, "run");
+        text += &format!("{run} a run, of which tasks take {} (medians of {runs})", duration(total as u64));
+        if let Some(alone) = self.alone_ns() {
+            text += &format!("; alone, operands in caches, they take {}", duration(alone as u64));
+        }
+        text + "\n"
+    }
+
+    pub fn json(&self) -> Value {
+        let tasks = self.profile.tasks.iter().map(|time| {
+            let figures = self.figures(time);
+            json!({
+                "task": figures.name,
+                "calls": time.calls,
+                "ns": time.ns,
+                "alone_ns": figures.alone_ns,
+                "idle": time.idle,
+                "gflops": figures.gflops,
+                "gb_per_s": figures.gb_per_s,
+                "of_roofline": figures.of_roofline,
+            })
+        });
+        json!({
+            "run_ns": self.profile.run_ns,
+            "alone_ns": self.alone_ns(),
+            "runs": self.profile.runs,
+            "tasks": tasks.collect::<Vec<_>>(),
+        })
+    }
+}
+
+fn row(cells: [&str; 9]) -> String {
+    let [time, share, alone, calls, idle, gflops, rate, roofline, task] = cells;
+    let line =
+        format!("{time:>9} {share:>6} {alone:>9} {calls:>6} {idle:>6} {gflops:>8} {rate:>7} {roofline:>8}  {task}");
+    format!("{}\n", line.trim_end())
+}
