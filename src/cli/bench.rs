@@ -139,7 +139,7 @@ impl Bench {
         let manifest = model.manifest();
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let threads = self.threads.map_or(cores, |threads| threads as usize);
-        let room = (manifest.calls.len() * (threads + 2)).saturating_mul(REPETITIONS).clamp(1, MAXIMAL_EVENTS);
+        let room = room_for(manifest, threads);
         let mut runs = Vec::new();
         for _ in 0..TRACED_RUNS {
             runs.push(bound.traced(room)?.ok_or_else(untold)?);
@@ -165,6 +165,11 @@ impl Bench {
     }
 }
 
+/// Events of a run for which there shall be room.
+pub fn room_for(manifest: &Manifest, threads: usize) -> usize {
+    (manifest.calls.len() * (threads + 2)).saturating_mul(REPETITIONS).clamp(1, MAXIMAL_EVENTS)
+}
+
 fn untold() -> CommandError {
     let reason = "--profile: this network does not tell where its time goes: it was compiled for GPUs, or by an older \
                   version of Tilescribe";
@@ -172,17 +177,17 @@ fn untold() -> CommandError {
 }
 
 /// What a model's states are before every run that is timed, so that all runs do the same.
-struct Before<'m> {
+pub struct Before<'m> {
     model: &'m Model,
     states: Vec<TensorData>,
 }
 
 impl Before<'_> {
-    fn of<'m>(model: &'m Model, symbols: &[i64]) -> Result<Before<'m>> {
+    pub fn of<'m>(model: &'m Model, symbols: &[i64]) -> Result<Before<'m>> {
         Ok(Before { model, states: inputs::states(model.manifest(), symbols, 0)? })
     }
 
-    fn restore(&self) -> Result<()> {
+    pub fn restore(&self) -> Result<()> {
         for (number, state) in self.states.iter().enumerate() {
             self.model.set_state(number, state)?;
         }

@@ -19,6 +19,7 @@ use tilescribe::tune::Report;
 use super::arguments::{NetworkArguments, StoreArguments, TargetArguments, read_target};
 use super::exit::CommandError;
 use super::extents;
+use super::in_network;
 use super::lab::Lab;
 use super::progress;
 use super::search::{SearchArguments, jobs, judge, search, stop_on_interrupt};
@@ -77,6 +78,13 @@ impl Compile {
             .map(|target| schedules(&network, target, &self.search.space.space(), store.as_ref()))
             .collect::<Result<Vec<_>>>()?;
         take_winners(&mut chosen[0], &self.search.space.space(), &network, &targets[0], &found)?;
+        let settled = match (&store, &targets[0], found.jobs.is_empty()) {
+            (Some(store), target @ Target::Cpu(_), false) => {
+                let space = self.search.space.space();
+                in_network::settle(&network, target, &space, store, &mut chosen[0], &self.output)?
+            }
+            _ => None,
+        };
         let untuned = chosen.iter().flatten().filter(|schedule| schedule.best_ns.is_none()).count();
         let name = self.name.clone().unwrap_or_else(|| identifier(&self.output));
         let options = Options { name: &name, folder: &self.output };
@@ -84,10 +92,15 @@ impl Compile {
             targets.iter().zip(&chosen).map(|(target, schedules)| Version { target, schedules }).collect();
         let manifest = write_artifact(&network, &versions, &options)?;
         times(&network, &found, out)?;
+        if let Some(settled) = &settled {
+            let (taken, compared) = (settled.taken, counted(settled.compared, "task"));
+            writeln!(out, "of {compared} with a runner-up, {taken} take it: there it was faster in the network")?;
+        }
         report(&manifest, &self.output, untuned, out)?;
         if self.json {
             let mut line = json!(found);
             line["untuned"] = json!(untuned);
+            line["runners_up"] = json!(settled.map(|settled| settled.taken));
             line["calls"] = json!(manifest.calls.len());
             line["precision"] = json!(manifest.precision);
             line["memory"] = json!(manifest.memory);

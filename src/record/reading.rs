@@ -106,11 +106,20 @@ impl Store {
     /// # Errors
     /// As [`Store::readable`].
     pub fn fastest(&self, task: &Task, space: &Space) -> Result<Option<Record>, StoreError> {
+        Ok(self.fastest_few(task, space, 1)?.pop())
+    }
+
+    /// The `count` fastest programs of a task in a space, fastest first.
+    ///
+    /// # Errors
+    /// As [`Store::readable`].
+    pub fn fastest_few(&self, task: &Task, space: &Space, count: usize) -> Result<Vec<Record>, StoreError> {
         let mut records = self.readable(task, space)?.records;
         records.retain(|record| record.outcome.best_ns().is_some());
         records.sort_by_key(|record| record.outcome.best_ns());
         // the store may hold programs by algorithms that the space leaves out
-        Ok(records.into_iter().find(|record| !space.is_exact() || space.offers(task, &record.trace)))
+        let offered = records.into_iter().filter(|record| !space.is_exact() || space.offers(task, &record.trace));
+        Ok(offered.take(count).collect())
     }
 
     /// The versions of spaces that the store has records of, and that `space` reads for machines of such

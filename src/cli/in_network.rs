@@ -1,0 +1,167 @@
+//! The last finals: the best two programs of each task, where they are to run.
+//!
+//! A task that is measured alone finds its operands in the caches; in the network it finds weights in memory,
+//! and what other tasks have left where these have left it. So the runners-up of all tasks are compiled into a
+//! second artifact, both run in turn, and a task takes the runner-up where it was faster there.
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use anyhow::Result;
+use tilescribe::artifact::{
+    self, Bound, CompiledCall, Manifest, Model, Options, Profile, Resources, Schedule, Trace, Version,
+};
+use tilescribe::files::{DraftFolder, folder_of};
+use tilescribe::graph::{Network, NetworkBuffer, Source, TensorData};
+use tilescribe::record::{Record, Store};
+use tilescribe::space::Space;
+use tilescribe::target::{Target, Task};
+
+use super::bench::{Before, room_for};
+use super::compile::write_artifact;
+use super::exit::CommandError;
+use super::search::stop_on_interrupt;
+use super::{extents, inputs};
+
+/// A runner-up that was slower alone than this many times the winner loses in the network, too.
+const MOST: f64 = 1.25;
+/// What it has to be faster by, in the network, to take the winner's place: less is noise.
+const MARGIN: f64 = 0.97;
+/// Runs of either artifact, at least and at most, and how long they may take together.
+const RUNS: std::ops::RangeInclusive<usize> = 5..=40;
+const LONGEST: Duration = Duration::from_secs(2);
+/// Both artifacts lie in memory at once: a network whose weights take more than one part in so many of it is
+/// left as it is.
+const PART_OF_MEMORY: u64 = 6;
+
+/// What the comparison came to.
+pub struct Settled {
+    /// Tasks that had a runner-up.
+    pub compared: usize,
+    /// Tasks that took it.
+    pub taken: usize,
+}
+
+/// Puts runners-up in the place of those winners that are slower in the network. `None` where no task has a
+/// runner-up, or memory is short.
+pub fn settle(
+    network: &Network,
+    target: &Target,
+    space: &Space,
+    store: &Store,
+    chosen: &mut [Schedule],
+    output: &Path,
+) -> Result<Option<Settled>> {
+    let rivals = rivals(network, target, space, store, chosen)?;
+    let compared = rivals.iter().flatten().count();
+    let fits = artifact::memory_bytes().is_some_and(|memory| constant_bytes(network) <= memory / PART_OF_MEMORY);
+    if compared == 0 || !fits {
+        return Ok(None);
+    }
+    let others: Vec<Schedule> =
+        chosen.iter().zip(&rivals).map(|(own, rival)| rival.clone().unwrap_or_else(|| own.clone())).collect();
+    let parent = std::path::absolute(output)?;
+    let scratch = DraftFolder::create_in(folder_of(&parent))?;
+    let compile = |name: &str, schedules: &[Schedule]| -> Result<Model> {
+        let folder = scratch.path().join(name);
+        write_artifact(network, &[Version { target, schedules }], &Options { name, folder: &folder })?;
+        let threads = Some(target.processors());
+        Ok(Model::load(&folder, Resources { threads, ..Resources::default() })?)
+    };
+    let models = [compile("winners", chosen)?, compile("rivals", &others)?];
+    let [Some(own), Some(other)] = in_turn(&models, target.processors())? else { return Ok(None) };
+    let mut taken = 0;
+    for (number, (schedule, rival)) in chosen.iter_mut().zip(rivals).enumerate() {
+        let Some(rival) = rival else { continue };
+        let times = [&own, &other].map(|profile| time_of(profile, number));
+        if let [Some(own), Some(other)] = times
+            && other < MARGIN * own
+        {
+            *schedule = rival;
+            taken += 1;
+        }
+    }
+    Ok(Some(Settled { compared, taken }))
+}
+
+fn constant_bytes(network: &Network) -> u64 {
+    let bytes = |buffer: &NetworkBuffer| match &buffer.source {
+        Source::Constant(data) => data.bytes.len() as u64,
+        _ => 0,
+    };
+    network.buffers.iter().map(bytes).sum()
+}
+
+/// By task: the fastest other program of it, if that is nearly as fast as the chosen one.
+fn rivals(
+    network: &Network,
+    target: &Target,
+    space: &Space,
+    store: &Store,
+    chosen: &[Schedule],
+) -> Result<Vec<Option<Schedule>>> {
+    let mut rivals = Vec::with_capacity(chosen.len());
+    for (task, own) in network.tasks.iter().zip(chosen) {
+        let task = Task { workload: task.workload.clone(), target: target.clone() };
+        let fastest = store.fastest_few(&task, space, 2)?;
+        let is_near = |ns: u64| own.best_ns.is_some_and(|own| ns as f64 <= MOST * own as f64);
+        let other = fastest.iter().find(|record| record.trace != own.trace);
+        let other = other.filter(|record| record.outcome.best_ns().is_some_and(is_near));
+        let schedule = |record: &Record| Schedule::recorded(space, &task, &record.trace, record.outcome.best_ns());
+        rivals.push(other.map(schedule).transpose()?);
+    }
+    Ok(rivals)
+}
+
+/// What both models take, run by run in turn; `None` where that would take long.
+fn in_turn(models: &[Model; 2], threads: u32) -> Result<[Option<Profile>; 2]> {
+    let stopped = stop_on_interrupt()?;
+    let [first, second] = models;
+    let symbols = extents::values(first.manifest(), None, &vec![None; first.manifest().inputs.len()], None)?;
+    let given = inputs::complete(first.manifest(), first.manifest().inputs.iter().map(|_| None), &symbols, 0)?;
+    let mut runners = [Runner::new(first, &given, &symbols)?, Runner::new(second, &given, &symbols)?];
+    let (start, mut traces) = (Instant::now(), [Vec::new(), Vec::new()]);
+    runners.iter_mut().try_for_each(|runner| runner.run(threads).map(drop))?;
+    if start.elapsed() > LONGEST {
+        return Ok([None, None]);
+    }
+    for run in 0..*RUNS.end() {
+        if run >= *RUNS.start() && start.elapsed() > LONGEST {
+            break;
+        }
+        if stopped.load(std::sync::atomic::Ordering::Relaxed) {
+            return Err(CommandError::Interrupted.into());
+        }
+        for (runner, traces) in runners.iter_mut().zip(&mut traces) {
+            traces.extend(runner.run(threads)?);
+        }
+    }
+    let threads = u16::try_from(threads).unwrap_or(u16::MAX);
+    let profile = |model: &Model, traces: &[Trace]| Profile::of(model.manifest(), traces, threads);
+    Ok([profile(first, &traces[0]), profile(second, &traces[1])])
+}
+
+struct Runner<'m> {
+    bound: Bound<'m>,
+    before: Before<'m>,
+    manifest: &'m Manifest,
+}
+
+impl<'m> Runner<'m> {
+    fn new(model: &'m Model, given: &[TensorData], symbols: &[i64]) -> Result<Runner<'m>> {
+        let before = Before::of(model, symbols)?;
+        before.restore()?;
+        Ok(Runner { bound: model.bind(given)?, before, manifest: model.manifest() })
+    }
+
+    fn run(&mut self, threads: u32) -> Result<Option<Trace>> {
+        let trace = self.bound.traced(room_for(self.manifest, threads as usize))?;
+        self.before.restore()?;
+        Ok(trace)
+    }
+}
+
+/// Nanoseconds of all calls of a task in a run.
+fn time_of(profile: &Profile, task: usize) -> Option<f64> {
+    profile.tasks.iter().find(|time| time.callee == CompiledCall::Task(task)).map(|time| time.ns)
+}
