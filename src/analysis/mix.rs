@@ -277,8 +277,8 @@ impl<'a> Counter<'_, 'a> {
     }
 }
 
-/// Elements between those of neighbouring lanes: of an instruction that takes several steps of each, which lie
-/// side by side, between groups of these; `None` where that is not constant.
+/// Elements between those of neighbouring lanes: of an instruction that takes several steps of each, which
+/// lie side by side, between groups of these; `None` where that is not constant.
 pub(super) fn lane_step(flat: &Index, lane: Var, dot: Option<Var>) -> Option<i64> {
     let step = flat.step(lane)?;
     let is_group = |dot: Var| flat.step(dot) == Some(1) && step > 1;

@@ -18,6 +18,7 @@ use super::arguments::{NetworkArguments, SpaceArguments, StoreArguments, TargetA
 use super::exit::CommandError;
 use super::extents::{self, Point};
 use super::output::{Kind, Output};
+use super::packing::write_artifact;
 use super::profile::Report;
 use super::search::stop_on_interrupt;
 use super::words::counted;
@@ -55,8 +56,8 @@ pub struct Bench {
     /// How long to repeat
     #[arg(long, default_value_t = 1.0, value_name = "S", value_parser = seconds)]
     seconds: f64,
-    /// Print where the time goes: each task's time in the network and alone, the share of it for which threads
-    /// are idle, and how near it comes to the machine's limits; as `"profile"` in the last line, too
+    /// Print where the time goes: each task's time in the network and alone, the share of it for which
+    /// threads are idle, and how near it comes to the machine's limits; as `"profile"` in the last line, too
     #[arg(long)]
     profile: bool,
     /// With --profile: what every thread did in one run, as a file that browsers draw (chrome://tracing,
@@ -216,7 +217,7 @@ impl Bench {
         if Manifest::read(&folder).is_err() {
             make_room(&cache);
             let version = Version { target: &target, schedules: &schedules };
-            compile::write_artifact(&network, &[version], &Options { name: "network", folder: &folder })?;
+            write_artifact(&network, &[version], &Options { name: "network", folder: &folder })?;
         }
         Ok(folder)
     }

@@ -2,14 +2,12 @@
 
 use std::collections::BTreeMap;
 use std::io::Write;
-use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::Ordering;
 
 use anyhow::Result;
 use clap::Args;
 use serde_json::json;
-use tilescribe::artifact::{self, Manifest, Options, Schedule, Step, Version};
+use tilescribe::artifact::{self, Manifest, Options, Schedule, Version};
 use tilescribe::graph::Network;
 use tilescribe::record::Store;
 use tilescribe::space::Space;
@@ -21,8 +19,8 @@ use super::exit::CommandError;
 use super::extents;
 use super::in_network;
 use super::lab::Lab;
-use super::progress;
-use super::search::{SearchArguments, jobs, judge, search, stop_on_interrupt};
+use super::packing::write_artifact;
+use super::search::{SearchArguments, jobs, judge, search};
 use super::words::{bytes, counted, duration};
 
 /// Compile a network into a folder that any C program can use
@@ -176,25 +174,6 @@ pub fn schedules(network: &Network, target: &Target, space: &Space, store: Optio
         });
     }
     Ok(schedules)
-}
-
-/// Compiles with a bar for those who wait.
-pub fn write_artifact(network: &Network, versions: &[Version<'_>], options: &Options<'_>) -> Result<Manifest> {
-    let (bar, stopped) = (progress::bar(0, "packing"), stop_on_interrupt()?);
-    let manifest = artifact::compile(network, versions, options, &mut |step| {
-        match step {
-            Step::Weights { done, of } => {
-                bar.set_length(of as u64);
-                bar.set_position(done as u64);
-            }
-            Step::Kernels => bar.set_prefix("generating code"),
-            Step::Linking => bar.set_prefix("linking"),
-            Step::Hashing => bar.set_prefix("hashing"),
-        }
-        if stopped.load(Ordering::Relaxed) { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
-    });
-    bar.finish_and_clear();
-    Ok(manifest?)
 }
 
 /// What tuning gained: a line for each task that was searched, and one for all calls together.

@@ -1,8 +1,9 @@
 //! The last finals: the best two programs of each task, where they are to run.
 //!
-//! A task that is measured alone finds its operands in the caches; in the network it finds weights in memory,
-//! and what other tasks have left where these have left it. So the runners-up of all tasks are compiled into a
-//! second artifact, both run in turn, and a task takes the runner-up where it was faster there.
+//! A task that is measured alone finds its operands in the caches; in the network it finds weights in
+//! memory, and what other tasks have left where these have left it. So the runners-up of all tasks are
+//! compiled into a second artifact, both run in turn, and a task takes the runner-up where it was faster
+//! there.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -18,8 +19,8 @@ use tilescribe::space::Space;
 use tilescribe::target::{Target, Task};
 
 use super::bench::{Before, room_for};
-use super::compile::write_artifact;
 use super::exit::CommandError;
+use super::packing::write_artifact;
 use super::search::stop_on_interrupt;
 use super::{extents, inputs};
 

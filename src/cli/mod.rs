@@ -22,6 +22,7 @@ mod messages;
 mod next;
 mod npy;
 mod output;
+mod packing;
 mod plan;
 mod pretrain;
 mod profile;

@@ -5,6 +5,7 @@ mod counted;
 mod extents;
 mod gpus;
 mod states;
+mod threads;
 
 use std::fs;
 use std::ops::ControlFlow;

@@ -296,6 +296,19 @@ fn a_network_compiles_runs_and_is_timed() {
             "{figures}"
         );
     }
+    let printed = sandbox.succeed(&["bench", "net", "--seconds", "0", "--profile", "--trace", "run.json"]);
+    let last: serde_json::Value = serde_json::from_str(printed.lines().last().unwrap()).unwrap();
+    let tasks = last["profile"]["tasks"].as_array().unwrap();
+    let header = printed.lines().next().unwrap();
+    assert!(["time", "alone", "idle", "task"].iter().all(|column| header.contains(column)), "{printed}");
+    for task in tasks {
+        assert!(task["ns"].as_f64().unwrap() > 0.0 && printed.contains(task["task"].as_str().unwrap()), "{printed}");
+    }
+    let trace: serde_json::Value = serde_json::from_slice(&fs::read(sandbox.path("run.json")).unwrap()).unwrap();
+    assert!(trace["traceEvents"].as_array().unwrap().len() > tasks.len());
+    // a trace may replace another, and nothing else
+    sandbox.succeed(&["bench", "net", "--seconds", "0", "--profile", "--trace", "run.json"]);
+    sandbox.fail(&["bench", "net", "--profile", "--trace", "small.onnx"], 2, "is not a trace of threads");
     assert!(sandbox.succeed(&["tasks", "small.onnx"]).contains("input t0"));
 }
 

@@ -110,7 +110,7 @@ fn collect<'n>(nest: &Nest, body: &'n [Stmt], inside: &mut Vec<&'n Loop>, reads:
 fn prefetch(nest: &Nest, path: &[&Loop], inside: &[&Loop], buffer: TensorId, index: &Index) -> Option<Prefetch> {
     // from the inside: loops over a part of the buffer, loops that use it again, and the loop over parts
     let used_again = path.iter().rposition(|l| l.extent() > 1 && !index.mentions(l.var))?;
-    let over_parts = path[..used_again].iter().rposition(|l| index.mentions(l.var))?;
+    let over_parts = path[..used_again].iter().rposition(|l| l.extent() > 1 && index.mentions(l.var))?;
     let part: Vec<&Loop> = path[used_again + 1..].iter().chain(inside).copied().collect();
     let extent_of = |v: Var| part.iter().find(|l| l.var == v).map(|l| l.extent());
     let offsets = index.range(&|v| extent_of(v).map_or(Interval::point(0), Interval::below))?;
@@ -160,5 +160,71 @@ impl<'c> Emitter<'_, 'c> {
             }
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::{LINE_BYTES, plan};
+    use crate::nest::Nest;
+    use crate::target::{Target, avx512};
+    use crate::workload::Var;
+
+    /// What a product fetches whose weights lie in parts, each of 64 steps of 32 columns, by part.
+    fn fetched(parts: &str, rows: &str, part: &str) -> Vec<(i64, BTreeSet<i64>)> {
+        let text = format!(
+            "buffers:\n  a: f32[24, 64] input\n  w: f32[16, 64, 32] packed\n  y: f32[24, 512] output\n\
+             \x20 acc: f32[32] register\nbody:\n  {parts} {{\n    {rows} {{\n      for k in 0..64 {{\n        \
+             unroll for u in 0..2 {{\n          vector for l in 0..16 {{\n            \
+             acc[16*u + l] += w[{part}, k, 16*u + l] * a[r, k]\n          }}\n        }}\n      }}\n    }}\n  }}\n"
+        );
+        let nest: Nest = text.parse().unwrap();
+        let Target::Cpu(cpu) = avx512() else { panic!("a CPU") };
+        let found: Vec<_> = plan(&nest, &nest.body, &cpu).into_values().flatten().collect();
+        let var = |name: &str| nest.vars.iter().position(|v| v == name).map(|at| Var(at as u32)).unwrap();
+        let lines_at = |p: i64| {
+            let mut lines = BTreeSet::new();
+            for (r, k) in (0..6).flat_map(|r| (0..64).map(move |k| (r, k))) {
+                let point = |v: Var| {
+                    if v == var("p") {
+                        p
+                    } else if v == var("r") {
+                        r
+                    } else {
+                        k
+                    }
+                };
+                for fetch in &found {
+                    let first = 4 * fetch.index.at(&point).unwrap();
+                    lines.extend((0..fetch.lines).map(|line| (first + line * LINE_BYTES) / LINE_BYTES));
+                }
+            }
+            (p, lines)
+        };
+        (0..15).map(lines_at).collect()
+    }
+
+    #[test]
+    fn while_a_part_is_used_the_next_one_is_fetched() {
+        let lines_of_part = 64 * 32 * 4 / LINE_BYTES;
+        for (p, lines) in fetched("for p in 0..16", "for r in 0..6", "p") {
+            let next = (p + 1) * lines_of_part..(p + 2) * lines_of_part;
+            assert!(next.clone().all(|line| lines.contains(&line)), "part {p} fetches {lines:?}");
+            // and no more than the last share leaves over
+            assert!(lines.iter().all(|line| (next.start..next.end + 64).contains(line)), "part {p} fetches {lines:?}");
+        }
+        // parallel loops over several axes at once divide their variable
+        for (p, lines) in fetched("parallel for p in 0..32", "for r in 0..6", "p % 16").into_iter().take(14) {
+            assert!(lines.contains(&((p + 1) * lines_of_part)));
+        }
+    }
+
+    #[test]
+    fn what_is_read_once_or_all_at_once_is_left_to_the_machine() {
+        // no loop uses a part again; no loop goes to another part
+        assert!(fetched("for p in 0..16", "for r in 0..1", "p").iter().all(|(_, lines)| lines.is_empty()));
+        assert!(fetched("for p in 0..1", "for r in 0..6", "p").iter().all(|(_, lines)| lines.is_empty()));
     }
 }

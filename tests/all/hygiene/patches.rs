@@ -42,7 +42,7 @@ fn extensions_take_as_many_files_as_the_page_says() {
         &[
             "Cargo.toml",
             "src/analysis/assembly.rs",
-            "src/artifact/deploy/cpu.c",
+            "src/artifact/deploy/processor.c",
             "src/codegen/machine.rs",
             "src/codegen/names.txt",
             "runtime/src/target/architecture.rs",
