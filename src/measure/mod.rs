@@ -28,6 +28,7 @@ mod faults;
 mod gate;
 mod inputs;
 mod integers;
+mod jump;
 mod memory;
 mod oracle;
 mod parent;

@@ -38,8 +38,8 @@
 //!
 //! Integers and Booleans must be equal, but for integers that floats were rounded to: where the float is next
 //! to a boundary, its error shows as the neighbour. Those may differ by 1 for each such rounding on the way,
-//! in a thousandth of the elements. Floats that were rounded to whole numbers on the way, and then only
-//! moved, clamped or scaled by literals, may differ by as much as one such step becomes, in as few elements.
+//! or by as much as such a step becomes (see [`super::jump`]), in a thousandth of the elements. So may floats
+//! that were rounded to whole numbers on the way.
 //! Means of n integers, as those of quantised images, lie halfway between two whole numbers one time in n
 //! where they keep their scale: so many elements may be rounded to either.
 //! NaN matches NaN, infinities match themselves.
@@ -47,7 +47,8 @@
 use std::fmt;
 
 use super::angle::angles;
-use crate::workload::{Array, Binary, Combiner, DType, Elements, Expr, Stage, TensorId, Unary, Workload};
+use super::jump::jump;
+use crate::workload::{Array, Combiner, DType, Elements, Expr, Stage, TensorId, Workload};
 
 /// The factor in front of u √depth.
 const FACTOR: f64 = 16.0;
@@ -287,15 +288,15 @@ fn places(dtype: DType) -> (f64, f64) {
 
 /// The longest way from an argument to a tensor.
 #[derive(Clone, Copy, Default)]
-struct Way {
+pub(super) struct Way {
     /// Number of roundings to f32.
     depth: f64,
     /// Relative error of roundings to 16 bits, with the tensor's own.
     stored: f64,
     /// Number of roundings of floats to integers.
-    roundings: f64,
+    pub(super) roundings: f64,
     /// By how much it changes where one float on the way is rounded to another whole number.
-    jump: f64,
+    pub(super) jump: f64,
     /// The share of elements that are halfway between whole numbers, if they are means of integers.
     halfway: f64,
 }
@@ -317,7 +318,10 @@ impl Way {
             way.roundings = if stage.combiner == Some(Combiner::Sum) { 0.0 } else { way.roundings };
             way.roundings += roundings(&stage.value, &|tensor| workload.tensor(tensor).dtype);
             if stage.combiner.is_none() {
-                way.jump = jump(&stage.value, &|tensor| ways[tensor.0 as usize]);
+                way.jump =
+                    jump(&stage.value, &|tensor| ways[tensor.0 as usize], &|tensor| workload.tensor(tensor).dtype);
+                // an integer that another was rounded to on the way may be farther off than by one for each
+                way.roundings = if way.roundings > 0.0 { way.roundings.max(way.jump) } else { 0.0 };
             }
             let points = points_reduced(stage);
             if stage.combiner == Some(Combiner::Sum) && points > 1.0 && adds_integers(stage, workload) {
@@ -392,28 +396,6 @@ fn roundings(expr: &Expr, of: &dyn Fn(TensorId) -> DType) -> f64 {
         _ => 0.0,
     };
     own + expr.children().map(|child| roundings(child, of)).fold(0.0, f64::max)
-}
-
-/// By how much a value changes where one float that it is computed from is rounded to another whole number; 0
-/// where that is beyond this analysis.
-fn jump(expr: &Expr, way: &dyn Fn(TensorId) -> Way) -> f64 {
-    match expr {
-        Expr::Load { tensor, .. } => way(*tensor).jump.max(way(*tensor).roundings),
-        Expr::Unary(Unary::Round | Unary::Floor | Unary::Ceil, x) => 1.0 + jump(x, way).ceil(),
-        Expr::Cast(_, x) | Expr::Unary(Unary::Negate | Unary::Absolute, x) => jump(x, way),
-        Expr::Binary(Binary::Add | Binary::Subtract, x, y) => jump(x, way) + jump(y, way),
-        Expr::Binary(Binary::Maximum | Binary::Minimum, x, y) => jump(x, way).max(jump(y, way)),
-        Expr::Binary(Binary::Multiply, x, y) => match (&**x, &**y) {
-            (Expr::Float(factor), value) | (value, Expr::Float(factor)) => factor.0.abs() * jump(value, way),
-            _ => 0.0,
-        },
-        Expr::Binary(Binary::Divide, x, y) => match &**y {
-            Expr::Float(divisor) if divisor.0 != 0.0 => jump(x, way) / divisor.0.abs(),
-            _ => 0.0,
-        },
-        Expr::Guard { inside, outside, .. } => jump(inside, way).max(jump(outside, way)),
-        _ => 0.0,
-    }
 }
 
 fn operators(expr: &Expr) -> f64 {

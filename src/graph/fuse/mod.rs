@@ -49,7 +49,7 @@ use crate::workload::{Index, Stage, TensorId};
 use cost::{Cost, Reader};
 use group::{Group, Member, inline_members};
 use prepare::{Block, Prepared, extents_of};
-use round::{without_quotients, without_roundings};
+use round::{without_bytes, without_quotients, without_roundings};
 use size::{Size, count_loads, fits_task, is_full, may_be_copied};
 use view::{flat, tidy};
 
@@ -352,10 +352,11 @@ impl<'p> Fusion<'p> {
     }
 
     /// A group that `stage` may join: it stays small enough, does not wait for itself, and `stage` reads no
-    /// quantised tensor of it, nor a concatenation that it fills.
+    /// quantised tensor of it that others want in memory, nor a concatenation that it fills.
     fn open_group(&self, g: usize, stage: &Stage) -> Option<&Group> {
         let group = self.groups[g].as_ref().filter(|group| group.operation.is_none())?;
-        if loads(stage).iter().any(|tensor| group.writes(*tensor) && self.prepared.is_quantized(*tensor)) {
+        let is_quantized = |tensor: &TensorId| group.writes(*tensor) && self.prepared.is_quantized(*tensor);
+        if loads(stage).iter().any(|tensor| is_quantized(tensor) && (stage.is_reduction() || !self.flows_on(*tensor))) {
             return None;
         }
         if self.reads_joined(stage, g) {
@@ -363,6 +364,21 @@ impl<'p> Fusion<'p> {
         }
         let fits = || fits_task(group.members.iter().map(|member| &member.stage).chain([stage]));
         (!self.would_wait_for_itself(g, stage) && fits()).then_some(group)
+    }
+
+    /// Whether nothing but element-wise stages takes what a tensor of integers holds, dequantised or as it is.
+    fn flows_on(&self, tensor: TensorId) -> bool {
+        let of = |tensor: TensorId| self.prepared.tensor(tensor).dtype;
+        !of(tensor).is_float()
+            && self.readers[tensor.0 as usize].iter().all(|at| {
+                let Some(reader) = self.prepared.steps[*at].stage().map(|held| &held.stage) else { return false };
+                let is_same = cost::dequantizes(&reader.value, &of);
+                !reader.is_reduction()
+                    && (!is_same
+                        || self.readers[reader.output.0 as usize]
+                            .iter()
+                            .all(|at| self.prepared.steps[*at].stage().is_some_and(|held| !held.stage.is_reduction())))
+            })
     }
 
     /// Whether a stage reads a concatenation that a group fills. A task does not find in memory what it
@@ -525,10 +541,10 @@ impl<'p> Fusion<'p> {
             let outside = |t: &TensorId| needed.get(t).is_some_and(|by| by.iter().any(|other| *other != g));
             let prepared = &self.prepared;
             if let Some(group) = group {
-                inline_members(group, &|tensor| prepared.is_stored(tensor) || outside(&tensor));
+                inline_members(group, &|tensor| prepared.must_exist(tensor) || outside(&tensor));
                 for member in &mut group.members {
                     let value = without_roundings(&member.stage.value, &|id| prepared.tensor(id).dtype);
-                    member.stage.value = without_quotients(value);
+                    member.stage.value = without_quotients(without_bytes(&value));
                 }
             }
         }

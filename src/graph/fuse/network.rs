@@ -106,7 +106,7 @@ impl Assembly<'_> {
         let needed = readers(groups);
         for (at, group) in groups.iter().enumerate() {
             let kept = |tensor: TensorId| {
-                prepared.is_stored(tensor) || needed.get(&tensor).is_some_and(|by| by.iter().any(|g| *g != at))
+                prepared.must_exist(tensor) || needed.get(&tensor).is_some_and(|by| by.iter().any(|g| *g != at))
             };
             match group.operation.map(|at| &prepared.steps[at]) {
                 None => self.add_call(level, group, &kept),

@@ -110,16 +110,20 @@ impl Prepared {
     }
 
     /// Whether a tensor has to exist in memory, whoever reads it.
-    pub fn is_stored(&self, tensor: TensorId) -> bool {
+    pub fn must_exist(&self, tensor: TensorId) -> bool {
         self.kept.contains(&tensor)
             || self.places.contains_key(&tensor)
             || self.tensors[tensor.0 as usize].role == Role::Output
-            || self.is_quantized(tensor)
     }
 
-    /// Whether a tensor holds short numbers that floats were rounded to. It is small, so it is stored, and
-    /// what reads it is another task: a float that two programs round to neighbours changes no more than that
-    /// element, and products of short numbers find them in memory.
+    /// Whether it has to, or is worth to.
+    pub fn is_stored(&self, tensor: TensorId) -> bool {
+        self.must_exist(tensor) || self.is_quantized(tensor)
+    }
+
+    /// Whether a tensor holds short numbers that floats were rounded to. It is small, so it is stored where
+    /// another task reads it, as products of short numbers and windows do; element-wise stages may join the
+    /// task that computes it.
     pub fn is_quantized(&self, tensor: TensorId) -> bool {
         self.quantized.contains(&tensor)
     }

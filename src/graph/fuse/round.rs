@@ -1,5 +1,6 @@
 //! 16-bit values are rounded where they are stored, and nowhere between: within a task an operator hands its
-//! f32 on. What is computed and then quantised is multiplied by the reciprocal of its scale.
+//! f32 on; bytes that are read where they are computed are whole floats. What is computed and then quantised
+//! is multiplied by the reciprocal of its scale.
 
 use crate::workload::{Binary, DType, Expr, Float, TensorId, Unary};
 
@@ -37,6 +38,63 @@ pub fn without_quotients(value: Expr) -> Expr {
     })
 }
 
+/// An expression in which floats that were rounded and cut to the range of a byte do not become one to be
+/// dequantised at once: they are that number, and so is what a zero point leaves of it.
+///
+/// ```text
+/// before: scale * f32(i32(u8(min(max(round(x) + 9, 0), 255))) - 9)
+/// after:  scale * (min(max(round(x) + 9, 0), 255) - 9)
+/// ```
+pub fn without_bytes(value: &Expr) -> Expr {
+    value.rewrite(&mut |expr| match expr {
+        Expr::Cast(DType::F32, x) => match whole_float(&x) {
+            Some((float, true)) => float,
+            _ => Expr::Cast(DType::F32, x),
+        },
+        other => other,
+    })
+}
+
+/// Integers as the floats that they are, and whether they were floats before.
+fn whole_float(integers: &Expr) -> Option<(Expr, bool)> {
+    match integers {
+        Expr::Cast(DType::I32, x) => whole_float(x),
+        Expr::Cast(dtype @ (DType::U8 | DType::I8), x) => is_bounded(x, *dtype).then(|| ((**x).clone(), true)),
+        Expr::Index(index) => {
+            let literal = index.as_constant().filter(|value| value.abs() <= 1 << 16)?;
+            Some((Expr::float(literal as f64), false))
+        }
+        Expr::Binary(op @ (Binary::Add | Binary::Subtract), x, y) => {
+            let ((x, was_float), (y, also)) = (whole_float(x)?, whole_float(y)?);
+            Some((Expr::binary(*op, x, y), was_float || also))
+        }
+        _ => None,
+    }
+}
+
+/// Whether a float is a whole number that a type of bytes holds.
+fn is_bounded(value: &Expr, dtype: DType) -> bool {
+    let Some((high, below)) = with_literal(value, &[Binary::Minimum]) else { return false };
+    let Some((low, shifted)) = with_literal(below, &[Binary::Maximum]) else { return false };
+    let fits = |bound: f64| bound.fract() == 0.0 && dtype.least() as f64 <= bound && bound <= dtype.greatest() as f64;
+    let rounded = match with_literal(shifted, &[Binary::Add]) {
+        Some((zero, rounded)) if zero.fract() == 0.0 && zero.abs() <= f64::from(1 << 16) => rounded,
+        _ => shifted,
+    };
+    fits(high) && fits(low) && matches!(rounded, Expr::Unary(Unary::Round, _))
+}
+
+/// What one of these operators takes beside a literal.
+fn with_literal<'e>(value: &'e Expr, operators: &[Binary]) -> Option<(f64, &'e Expr)> {
+    let Expr::Binary(op, x, y) = value else { return None };
+    match (&**x, &**y) {
+        (Expr::Float(literal), other) | (other, Expr::Float(literal)) if operators.contains(op) => {
+            Some((literal.0, other))
+        }
+        _ => None,
+    }
+}
+
 /// What a quotient by a scale is rounded to, and perhaps shifted, by way of a product.
 fn rounded_product(value: Expr) -> Expr {
     match value {
@@ -60,8 +118,8 @@ fn product(quotient: Expr) -> Expr {
 
 #[cfg(test)]
 mod tests {
-    use super::{without_quotients, without_roundings};
-    use crate::workload::{Binary, Condition, DType, Expr, Index, TensorId, Unary, Var};
+    use super::{without_bytes, without_quotients, without_roundings};
+    use crate::workload::{Binary, Condition, DType, Expr, Index, TensorId, Unary, Var, Workload};
 
     #[test]
     fn only_roundings_between_operators_go() {
@@ -87,6 +145,33 @@ mod tests {
             (guard(wide(load(0)), Expr::float(1.0)), guard(wide(load(0)), Expr::float(1.0))),
         ] {
             assert_eq!(without_roundings(&before, &of), after);
+        }
+    }
+
+    #[test]
+    fn bytes_that_are_read_where_they_are_computed_stay_floats() {
+        let workload = |value: &str| -> Workload {
+            format!("input t0 9\ninput t1 u8 9\nout t2 9 mul 0.5 {value}\n").parse().unwrap()
+        };
+        let rewritten = |value: &str| {
+            let mut workload = workload(value);
+            workload.stages[0].value = without_bytes(&workload.stages[0].value);
+            workload.to_string()
+        };
+        let rounded = "min 255.0 max 0.0 add 9.0 round mul t0 a 8.0";
+        let whole = format!("sub {rounded} 9.0");
+        assert_eq!(
+            rewritten(&format!("cast f32 sub cast i32 cast u8 {rounded} cast i32 int 9")),
+            workload(&whole).to_string()
+        );
+        for kept in [
+            // stored bytes, bounds of another type, and what is no whole number
+            "cast f32 sub cast i32 t1 a cast i32 int 9",
+            "cast f32 cast i32 cast i8 min 255.0 max 0.0 round t0 a",
+            "cast f32 cast i32 cast u8 min 255.0 max 0.0 add 0.5 round t0 a",
+            "cast f32 cast i32 cast u8 min 255.0 max 0.0 t0 a",
+        ] {
+            assert_eq!(rewritten(kept), workload(kept).to_string());
         }
     }
 
