@@ -288,20 +288,25 @@ fn places(dtype: DType) -> (f64, f64) {
 
 /// The longest way from an argument to a tensor.
 #[derive(Clone, Copy, Default)]
-pub(super) struct Way {
+struct Way {
     /// Number of roundings to f32.
     depth: f64,
     /// Relative error of roundings to 16 bits, with the tensor's own.
     stored: f64,
     /// Number of roundings of floats to integers.
-    pub(super) roundings: f64,
+    roundings: f64,
     /// By how much it changes where one float on the way is rounded to another whole number.
-    pub(super) jump: f64,
+    jump: f64,
     /// The share of elements that are halfway between whole numbers, if they are means of integers.
     halfway: f64,
 }
 
 impl Way {
+    /// How far an element may be from the oracle's where floats before it were rounded to neighbours.
+    fn moved(self) -> f64 {
+        self.jump.max(self.roundings)
+    }
+
     /// By tensor.
     fn to_each(workload: &Workload) -> Vec<Way> {
         let mut ways = vec![Way::default(); workload.tensors.len()];
@@ -318,8 +323,9 @@ impl Way {
             way.roundings = if stage.combiner == Some(Combiner::Sum) { 0.0 } else { way.roundings };
             way.roundings += roundings(&stage.value, &|tensor| workload.tensor(tensor).dtype);
             if stage.combiner.is_none() {
-                way.jump =
-                    jump(&stage.value, &|tensor| ways[tensor.0 as usize], &|tensor| workload.tensor(tensor).dtype);
+                way.jump = jump(&stage.value, &|tensor| ways[tensor.0 as usize].moved(), &|tensor| {
+                    workload.tensor(tensor).dtype
+                });
                 // an integer that another was rounded to on the way may be farther off than by one for each
                 way.roundings = if way.roundings > 0.0 { way.roundings.max(way.jump) } else { 0.0 };
             }

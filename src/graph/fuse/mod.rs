@@ -366,21 +366,6 @@ impl<'p> Fusion<'p> {
         (!self.would_wait_for_itself(g, stage) && fits()).then_some(group)
     }
 
-    /// Whether nothing but element-wise stages takes what a tensor of integers holds, dequantised or as it is.
-    fn flows_on(&self, tensor: TensorId) -> bool {
-        let of = |tensor: TensorId| self.prepared.tensor(tensor).dtype;
-        !of(tensor).is_float()
-            && self.readers[tensor.0 as usize].iter().all(|at| {
-                let Some(reader) = self.prepared.steps[*at].stage().map(|held| &held.stage) else { return false };
-                let is_same = cost::dequantizes(&reader.value, &of);
-                !reader.is_reduction()
-                    && (!is_same
-                        || self.readers[reader.output.0 as usize]
-                            .iter()
-                            .all(|at| self.prepared.steps[*at].stage().is_some_and(|held| !held.stage.is_reduction())))
-            })
-    }
-
     /// Whether a stage reads a concatenation that a group fills. A task does not find in memory what it
     /// writes there itself.
     fn reads_joined(&self, stage: &Stage, g: usize) -> bool {
@@ -514,12 +499,6 @@ impl<'p> Fusion<'p> {
                 group.after.remove(&g);
             }
         }
-    }
-
-    /// Whether a group reads what another quantises.
-    fn reads_quantized(&self, group: &Group, of: &Group) -> bool {
-        let read = group.members.iter().flat_map(|member| loads(&member.stage));
-        read.into_iter().any(|tensor| of.writes(tensor) && self.prepared.is_quantized(tensor))
     }
 
     /// The row chain with the prologue's stages in front, if they align.

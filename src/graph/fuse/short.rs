@@ -3,7 +3,9 @@
 
 use std::collections::HashSet;
 
-use super::cost::Reader;
+use super::cost::{self, Reader};
+use super::group::Group;
+use super::{Fusion, loads};
 use crate::workload::{Binary, Combiner, DType, Expr, Stage, TensorId};
 
 /// The tensors whose elements, widened, are multiplied by those of constants and added up, or are taken the
@@ -42,4 +44,26 @@ fn is_weight(operand: &Expr, is_constant: &dyn Fn(TensorId) -> bool) -> bool {
         all &= is_constant(tensor);
     });
     reads && all
+}
+
+impl Fusion<'_> {
+    /// Whether only element-wise stages take what a tensor of integers holds, dequantised or as it is.
+    pub(super) fn flows_on(&self, tensor: TensorId) -> bool {
+        let of = |tensor: TensorId| self.prepared.tensor(tensor).dtype;
+        let readers =
+            |tensor: TensorId| self.readers[tensor.0 as usize].iter().map(|at| self.prepared.steps[*at].stage());
+        let is_map = |stage: &Stage| !stage.is_reduction();
+        let ends_in_maps = |stage: &Stage| {
+            !cost::dequantizes(&stage.value, &of)
+                || readers(stage.output).all(|held| held.is_some_and(|held| is_map(&held.stage)))
+        };
+        let takes = |stage: &Stage| is_map(stage) && ends_in_maps(stage);
+        !of(tensor).is_float() && readers(tensor).all(|held| held.is_some_and(|held| takes(&held.stage)))
+    }
+
+    /// Whether a group reads what another quantises.
+    pub(super) fn reads_quantized(&self, group: &Group, of: &Group) -> bool {
+        let read = group.members.iter().flat_map(|member| loads(&member.stage));
+        read.into_iter().any(|tensor| of.writes(tensor) && self.prepared.is_quantized(tensor))
+    }
 }
