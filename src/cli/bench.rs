@@ -119,7 +119,7 @@ impl Bench {
         let (minimum, median) = (times_ms[0], times_ms[times_ms.len() / 2]);
         let mut line = json!({ "min_ms": minimum, "median_ms": median, "runs": times_ms.len() });
         if self.profile {
-            line["profile"] = self.profile(&model, &mut bound, &before, out)?;
+            line["profile"] = self.profile(model, &mut bound, &before, out)?;
         }
         if model.manifest().has_symbols() {
             line["at"] = extents::named(model.manifest(), symbols).into();
