@@ -20,6 +20,6 @@ pub use dtype::DType;
 pub use error::RuntimeError;
 pub use library::{Activity, Event};
 pub use manifest::Manifest;
-pub use model::{Artifact, Model, Resources, Trace, memory_bytes};
+pub use model::{Artifact, Model, Resources, Trace};
 pub use port::{Growth, Port, RunTimeExtent, StatePort};
 pub use precision::Precision;

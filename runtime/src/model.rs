@@ -409,7 +409,7 @@ fn fits_memory(manifest: &Manifest) -> Result<(), RuntimeError> {
 }
 
 /// Bytes of main memory and swap; `None` where the system does not say.
-pub fn memory_bytes() -> Option<u64> {
+fn memory_bytes() -> Option<u64> {
     let text = std::fs::read_to_string("/proc/meminfo").ok()?;
     let field = |name: &str| {
         let line = text.lines().find_map(|line| line.strip_prefix(name))?;

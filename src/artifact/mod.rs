@@ -40,6 +40,4 @@ pub use tilescribe_runtime::formula::{CompiledSymbol, Computed, Formula, Term};
 pub use tilescribe_runtime::manifest::{
     CompiledCall, CompiledSchedule, CompiledTask, CompiledVersion, FORMAT, FileDigest, Memory, output_file,
 };
-pub use tilescribe_runtime::{
-    Growth, Manifest, Port, Resources, RunTimeExtent, RuntimeError, StatePort, Trace, memory_bytes,
-};
+pub use tilescribe_runtime::{Growth, Manifest, Port, Resources, RunTimeExtent, RuntimeError, StatePort, Trace};

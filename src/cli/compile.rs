@@ -79,7 +79,14 @@ impl Compile {
         let settled = match (&store, &targets[0], found.jobs.is_empty()) {
             (Some(store), target @ Target::Cpu(_), false) => {
                 let space = self.search.space.space();
-                in_network::settle(&network, target, &space, store, &mut chosen[0], &self.output)?
+                in_network::settle(
+                    &network,
+                    target,
+                    &space,
+                    store,
+                    &mut chosen[0],
+                    (&self.output, self.search.measuring.measuring_memory),
+                )?
             }
             _ => None,
         };

@@ -10,10 +10,10 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use tilescribe::artifact::{
-    self, Bound, CompiledCall, Manifest, Model, Options, Profile, Resources, Schedule, Trace, Version,
+    Bound, CompiledCall, Manifest, Model, Options, Profile, Resources, Schedule, Trace, Version,
 };
 use tilescribe::files::{DraftFolder, folder_of};
-use tilescribe::graph::{Network, NetworkBuffer, Source, TensorData};
+use tilescribe::graph::{Network, NetworkBuffer, TensorData};
 use tilescribe::record::{Record, Store};
 use tilescribe::space::Space;
 use tilescribe::target::{Target, Task};
@@ -31,10 +31,6 @@ const MARGIN: f64 = 0.97;
 /// Runs of either artifact, at least and at most, and how long they may take together.
 const RUNS: std::ops::RangeInclusive<usize> = 5..=40;
 const LONGEST: Duration = Duration::from_secs(2);
-/// Both artifacts lie in memory at once: a network whose weights take more than one part in so many of it is
-/// left as it is.
-const PART_OF_MEMORY: u64 = 6;
-
 /// What the comparison came to.
 pub struct Settled {
     /// Tasks that had a runner-up.
@@ -44,19 +40,19 @@ pub struct Settled {
 }
 
 /// Puts runners-up in the place of those winners that are slower in the network. `None` where no task has a
-/// runner-up, or memory is short.
+/// runner-up, or both networks may need more than `allowed_bytes` of memory.
 pub fn settle(
     network: &Network,
     target: &Target,
     space: &Space,
     store: &Store,
     chosen: &mut [Schedule],
-    output: &Path,
+    (output, allowed_bytes): (&Path, u64),
 ) -> Result<Option<Settled>> {
     let rivals = rivals(network, target, space, store, chosen)?;
     let compared = rivals.iter().flatten().count();
-    let fits = artifact::memory_bytes().is_some_and(|memory| constant_bytes(network) <= memory / PART_OF_MEMORY);
-    if compared == 0 || !fits {
+    // both artifacts lie in memory at once
+    if compared == 0 || bytes_at_most(network).saturating_mul(2) > allowed_bytes {
         return Ok(None);
     }
     let others: Vec<Schedule> =
@@ -85,12 +81,13 @@ pub fn settle(
     Ok(Some(Settled { compared, taken }))
 }
 
-fn constant_bytes(network: &Network) -> u64 {
-    let bytes = |buffer: &NetworkBuffer| match &buffer.source {
-        Source::Constant(data) => data.bytes.len() as u64,
-        _ => 0,
+/// Of weights, inputs, outputs and intermediates, at the greatest extents, none of which share memory.
+fn bytes_at_most(network: &Network) -> u64 {
+    let bytes = |buffer: &NetworkBuffer| {
+        let elements = buffer.shape.iter().fold(1, |all: u64, extent| all.saturating_mul(extent.unsigned_abs()));
+        elements.saturating_mul(buffer.dtype.bytes() as u64)
     };
-    network.buffers.iter().map(bytes).sum()
+    network.buffers.iter().map(bytes).fold(0, u64::saturating_add)
 }
 
 /// By task: the fastest other program of it, if that is nearly as fast as the chosen one.
