@@ -10,7 +10,7 @@ pub(super) fn jump(expr: &Expr, of_loaded: &dyn Fn(TensorId) -> f64, of: &dyn Fn
         Expr::Load { tensor, .. } => of_loaded(*tensor),
         Expr::Unary(Unary::Round | Unary::Floor | Unary::Ceil, x) => 1.0 + inner(x).ceil(),
         // a conversion to integers rounds what nobody rounded before
-        Expr::Cast(to, x) if !to.is_float() && x.dtype(of).is_float() && !is_whole(x) => 1.0 + inner(x).ceil(),
+        Expr::Cast(to, x) if !to.is_float() && x.dtype(of).is_float() && !x.is_whole_float() => 1.0 + inner(x).ceil(),
         Expr::Cast(_, x) => inner(x),
         Expr::Unary(op, x) => steepness(*op) * inner(x),
         Expr::Binary(Binary::Add | Binary::Subtract, x, y) => inner(x) + inner(y),
@@ -53,24 +53,12 @@ fn bound(expr: &Expr, of: &dyn Fn(TensorId) -> DType) -> f64 {
         Expr::Unary(Unary::Round | Unary::Floor | Unary::Ceil, x) => inner(x) + 1.0,
         Expr::Binary(Binary::Add | Binary::Subtract, x, y) => inner(x) + inner(y),
         Expr::Binary(Binary::Multiply, x, y) => inner(x) * inner(y),
-        Expr::Binary(Binary::Maximum | Binary::Minimum, ..) => clamped(expr).unwrap_or(f64::INFINITY),
+        Expr::Binary(Binary::Maximum | Binary::Minimum, ..) => {
+            expr.as_clamped().map_or(f64::INFINITY, |(low, high, _)| low.abs().max(high.abs()))
+        }
         Expr::Guard { inside, outside, .. } => inner(inside).max(inner(outside)),
         _ => f64::INFINITY,
     }
-}
-
-/// The larger magnitude of the two literals between which a value is cut.
-fn clamped(expr: &Expr) -> Option<f64> {
-    let beside_literal = |expr: &Expr| match expr {
-        Expr::Binary(op @ (Binary::Maximum | Binary::Minimum), x, y) => match (&**x, &**y) {
-            (Expr::Float(bound), other) | (other, Expr::Float(bound)) => Some((*op, bound.0.abs(), other.clone())),
-            _ => None,
-        },
-        _ => None,
-    };
-    let (outer, one, within) = beside_literal(expr)?;
-    let (inner, other, _) = beside_literal(&within)?;
-    (outer != inner).then(|| one.max(other))
 }
 
 /// The largest magnitude of a byte; longer numbers have none that would say anything.
@@ -80,17 +68,6 @@ fn largest(dtype: DType) -> f64 {
         DType::U8 => 255.0,
         DType::I8 => 128.0,
         _ => f64::INFINITY,
-    }
-}
-
-/// Whether a float was rounded to a whole number, and then only moved or cut to a range.
-fn is_whole(expr: &Expr) -> bool {
-    match expr {
-        Expr::Unary(Unary::Round | Unary::Floor | Unary::Ceil, _) => true,
-        Expr::Binary(Binary::Add | Binary::Subtract | Binary::Maximum | Binary::Minimum, x, y) => {
-            [(x, y), (y, x)].iter().any(|(whole, literal)| is_whole(whole) && matches!(***literal, Expr::Float(_)))
-        }
-        _ => false,
     }
 }
 

@@ -19,6 +19,7 @@ mod index;
 mod parameter;
 mod primitive;
 mod product;
+mod clamp;
 pub mod prove;
 pub mod scalar;
 mod split;

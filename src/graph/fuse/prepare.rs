@@ -11,8 +11,7 @@ use super::short::found_in_memory;
 use super::view::{flat, identity_address, reshape_access, tidy, without_ends};
 use crate::graph::{Program, ProgramStage, Step, TensorData, symbol};
 use crate::workload::{
-    Binary, DType, Expr, Index, Parameter, Role, Stage, Tensor, TensorId, Unary, Var, integer_from_bytes,
-    real_from_bytes,
+    DType, Expr, Index, Parameter, Role, Stage, Tensor, TensorId, Var, integer_from_bytes, real_from_bytes,
 };
 
 /// A program without views. Its tensors keep the ids that they have in the [`Program`]; parts of
@@ -135,7 +134,7 @@ impl Prepared {
         let multiplied = found_in_memory(stages(), &|tensor| self.tensor(tensor).role == Role::Constant);
         let quantized = stages().filter(|stage| match &stage.value {
             Expr::Cast(DType::BF16, value) => {
-                is_whole(value) || (multiplied.contains(&stage.output) && value.dtype(&of).is_float())
+                value.is_whole_float() || (multiplied.contains(&stage.output) && value.dtype(&of).is_float())
             }
             Expr::Cast(dtype, value) => is_short(*dtype) && value.dtype(&of).is_float(),
             _ => false,
@@ -346,15 +345,6 @@ impl Prepared {
         }
         kept.reverse();
         self.steps = kept;
-    }
-}
-
-/// Whether a value is rounded to a whole number, and at most shifted and bounded behind.
-fn is_whole(value: &Expr) -> bool {
-    match value {
-        Expr::Unary(Unary::Round, _) => true,
-        Expr::Binary(Binary::Add | Binary::Subtract | Binary::Maximum | Binary::Minimum, x, _) => is_whole(x),
-        _ => false,
     }
 }
 

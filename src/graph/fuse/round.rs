@@ -74,25 +74,8 @@ fn whole_float(integers: &Expr) -> Option<(Expr, bool)> {
 
 /// Whether a float is a whole number that a type of bytes holds.
 fn is_bounded(value: &Expr, dtype: DType) -> bool {
-    let Some((high, below)) = with_literal(value, &[Binary::Minimum]) else { return false };
-    let Some((low, shifted)) = with_literal(below, &[Binary::Maximum]) else { return false };
-    let fits = |bound: f64| bound.fract() == 0.0 && dtype.least() as f64 <= bound && bound <= dtype.greatest() as f64;
-    let rounded = match with_literal(shifted, &[Binary::Add]) {
-        Some((zero, rounded)) if zero.fract() == 0.0 && zero.abs() <= f64::from(1 << 16) => rounded,
-        _ => shifted,
-    };
-    fits(high) && fits(low) && matches!(rounded, Expr::Unary(Unary::Round, _))
-}
-
-/// What one of these operators takes beside a literal.
-fn with_literal<'e>(value: &'e Expr, operators: &[Binary]) -> Option<(f64, &'e Expr)> {
-    let Expr::Binary(op, x, y) = value else { return None };
-    match (&**x, &**y) {
-        (Expr::Float(literal), other) | (other, Expr::Float(literal)) if operators.contains(op) => {
-            Some((literal.0, other))
-        }
-        _ => None,
-    }
+    let fits = |bound: f64| dtype.least() as f64 <= bound && bound <= dtype.greatest() as f64;
+    value.is_whole_float() && value.as_clamped().is_some_and(|(low, high, _)| fits(low) && fits(high))
 }
 
 /// What a quotient by a scale is rounded to, and perhaps shifted, by way of a product.

@@ -10,7 +10,7 @@ use std::collections::{HashMap, HashSet};
 use super::for_each_stage;
 use crate::graph::lower::math::{add, cast, float, literal, maximum, minimum, subtract};
 use crate::graph::{Conditional, Program, Repeat, Step};
-use crate::workload::{Binary, DType, Expr, Role, Stage, TensorId};
+use crate::workload::{DType, Expr, Role, Stage, TensorId};
 
 /// What is added to each element.
 const SHIFT: f64 = 128.0;
@@ -40,10 +40,8 @@ pub fn unsigned(program: &mut Program) -> bool {
 /// its range.
 pub fn quantized(value: &Expr) -> Option<(DType, &Expr)> {
     let Expr::Cast(dtype @ (DType::U8 | DType::I8), bounded) = value else { return None };
-    let Expr::Binary(Binary::Minimum, least, high) = &**bounded else { return None };
-    let Expr::Binary(Binary::Maximum, sum, low) = &**least else { return None };
-    let is = |bound: &Expr, value: i64| matches!(bound, Expr::Float(number) if number.0 == value as f64);
-    (is(low, dtype.least()) && is(high, dtype.greatest())).then_some((*dtype, sum))
+    let (low, high, sum) = bounded.as_clamped()?;
+    (low == dtype.least() as f64 && high == dtype.greatest() as f64).then_some((*dtype, sum))
 }
 
 fn quantized_to_i8(value: &Expr) -> Option<&Expr> {
