@@ -37,6 +37,7 @@ struct Code {
     weights: CString,
     /// What the library's `create` takes.
     place: c_int,
+    share_weights: bool,
 }
 
 impl Artifact {
@@ -50,7 +51,7 @@ impl Artifact {
     pub fn load(folder: &Path, resources: Resources) -> Result<Artifact, RuntimeError> {
         let manifest = Manifest::read(folder)?;
         let place = resources.place(&manifest)?;
-        fits_memory(&manifest)?;
+        fits_memory(&manifest, resources.share_weights)?;
         manifest.verify(folder)?;
         let path = folder.join(manifest.library_file());
         // an absolute path, so that the loader does not search
@@ -60,15 +61,11 @@ impl Artifact {
         if let Some(missing) = library.missing_feature() {
             return Err(RuntimeError::Target(lacks(&manifest, &missing)));
         }
-        if let Some(share_weights) = &library.share_weights {
-            // SAFETY: takes any number, from any thread.
-            unsafe { share_weights(c_int::from(resources.share_weights)) };
-        }
         // found again from whatever folder the process works in when it makes one more model
         let weights = path.with_file_name(WEIGHTS_FILE);
         let weights = CString::new(weights.as_os_str().as_bytes())
             .map_err(|_| RuntimeError::invalid(folder, "a zero byte in its path"))?;
-        Ok(Artifact(Arc::new(Code { manifest, library, weights, place })))
+        Ok(Artifact(Arc::new(Code { manifest, library, weights, place, share_weights: resources.share_weights })))
     }
 
     pub fn manifest(&self) -> &Manifest {
@@ -82,6 +79,10 @@ impl Artifact {
     pub fn model(&self) -> Result<Model, RuntimeError> {
         let mut handle = std::ptr::null_mut();
         let code = Arc::clone(&self.0);
+        if let Some(share_weights) = &code.library.share_weights {
+            // SAFETY: takes any number, from any thread.
+            unsafe { share_weights(c_int::from(code.share_weights)) };
+        }
         // SAFETY: the path ends with a zero, and the function writes one pointer.
         let status = unsafe { (code.library.create)(code.weights.as_ptr(), code.place, &raw mut handle) };
         let model = Model { handle, code };
@@ -384,25 +385,26 @@ fn lacks(manifest: &Manifest, missing: &str) -> String {
     format!("this {machine} lacks `{missing}`; the network was compiled for {}", targets.join(" and "))
 }
 
-/// Whether inputs, outputs and intermediates fit into this machine's memory: the kernel promises more than it
-/// has, and ends the process later.
-fn fits_memory(manifest: &Manifest) -> Result<(), RuntimeError> {
+/// Whether inputs, outputs, intermediates and a copy of the weights fit into this machine's memory: the
+/// kernel promises more than it has, and ends the process later.
+fn fits_memory(manifest: &Manifest, share_weights: bool) -> Result<(), RuntimeError> {
     // how much it is turns out with the extents, and the library says so then
     if manifest.has_symbols() {
         return Ok(());
     }
     let memory = &manifest.memory;
-    let arena =
-        if manifest.kind() == Some(Kind::Gpu) { 0 } else { memory.arena_bytes.saturating_add(memory.workspace_bytes) };
+    let is_cpu = manifest.kind() != Some(Kind::Gpu);
+    let arena = if is_cpu { memory.arena_bytes.saturating_add(memory.workspace_bytes) } else { 0 };
+    let weights = if is_cpu && !share_weights { memory.weights_bytes } else { 0 };
     // outputs are handed out as copies
     let of_ports = |ports: &[Port]| {
         ports.iter().map(|port| port.bytes().map_or(u64::MAX, |b| b as u64)).fold(0, u64::saturating_add)
     };
-    let needed = [arena, of_ports(&manifest.inputs), of_ports(&manifest.outputs), of_ports(&manifest.outputs)];
+    let needed = [arena, weights, of_ports(&manifest.inputs), of_ports(&manifest.outputs), of_ports(&manifest.outputs)];
     let needed = needed.into_iter().fold(0, u64::saturating_add);
     match memory_bytes() {
         Some(available) if needed > available => Err(RuntimeError::Machine(format!(
-            "out of memory: the network needs {needed} bytes for inputs, outputs and intermediates; this machine has {available}"
+            "out of memory: the network needs {needed} bytes for inputs, outputs, intermediates and weights; this machine has {available}"
         ))),
         _ => Ok(()),
     }
