@@ -168,8 +168,8 @@ const CPU: Own = Own {
     status: "    @UPPER@_UNSUPPORTED_CPU = 1,      /* the processor lacks instructions, see @NAME@_missing_feature */
 ",
     create:
-        "/* Loads the weights: there once for all models of the process, see @NAME@_share_weights. With 0 threads, runs use every core that the process may use. Returns an enum
- * @NAME@_status; unless it is @UPPER@_OK, *model is NULL. */
+        "/* Loads the weights: there once for all models of the process, see @NAME@_share_weights. With 0 threads, runs use every
+ * core that the process may use. Returns an enum @NAME@_status; unless it is @UPPER@_OK, *model is NULL. */
 int @NAME@_create(const char *weights_path, int threads, @NAME@_model **model);
 ",
     run: " May be called from any thread: calls for one model take turns, models run side by side. */",

@@ -160,7 +160,7 @@ impl Bench {
             Some(Target::Cpu(cpu)) => figures::limits(cpu),
             _ => Err("no CPU".into()),
         };
-        let report = Report { profile: &profile, manifest, limits: &limits };
+        let report = Report::new(&profile, manifest, &limits);
         write!(out, "{}", report.text())?;
         Ok(report.json())
     }

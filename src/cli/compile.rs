@@ -17,7 +17,7 @@ use tilescribe::tune::Report;
 use super::arguments::{NetworkArguments, StoreArguments, TargetArguments, read_target};
 use super::exit::CommandError;
 use super::extents;
-use super::in_network;
+use super::in_network::{self, Settled};
 use super::lab::Lab;
 use super::packing::write_artifact;
 use super::search::{SearchArguments, jobs, judge, search};
@@ -88,7 +88,7 @@ impl Compile {
                     (&self.output, self.search.measuring.measuring_memory),
                 )?
             }
-            _ => None,
+            _ => Settled::Nothing,
         };
         let untuned = chosen.iter().flatten().filter(|schedule| schedule.best_ns.is_none()).count();
         let name = self.name.clone().unwrap_or_else(|| identifier(&self.output));
@@ -97,15 +97,21 @@ impl Compile {
             targets.iter().zip(&chosen).map(|(target, schedules)| Version { target, schedules }).collect();
         let manifest = write_artifact(&network, &versions, &options)?;
         times(&network, &found, out)?;
-        if let Some(settled) = &settled {
-            let (taken, compared) = (settled.taken, counted(settled.compared, "task"));
-            writeln!(out, "of {compared} with a runner-up, {taken} take it: there it was faster in the network")?;
+        match &settled {
+            Settled::Nothing => {}
+            Settled::Skipped(reason) => writeln!(out, "runners-up were not compared in the network: {reason}")?,
+            Settled::Compared { compared, taken } => {
+                let compared = counted(*compared, "task");
+                writeln!(out, "of {compared} with a runner-up, {taken} take it: it is faster in the network")?;
+            }
         }
         report(&manifest, &self.output, untuned, out)?;
         if self.json {
             let mut line = json!(found);
             line["untuned"] = json!(untuned);
-            line["runners_up"] = json!(settled.map(|settled| settled.taken));
+            if let Settled::Compared { compared, taken } = settled {
+                line["runners_up"] = json!({ "compared": compared, "taken": taken });
+            }
             line["calls"] = json!(manifest.calls.len());
             line["precision"] = json!(manifest.precision);
             line["memory"] = json!(manifest.memory);

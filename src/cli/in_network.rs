@@ -21,7 +21,9 @@ use tilescribe::target::{Target, Task};
 use super::bench::{Before, room_for};
 use super::exit::CommandError;
 use super::packing::write_artifact;
+use super::progress;
 use super::search::stop_on_interrupt;
+use super::words::bytes;
 use super::{extents, inputs};
 
 /// A runner-up that was slower alone than this many times the winner loses in the network, too.
@@ -31,16 +33,19 @@ const MARGIN: f64 = 0.97;
 /// Runs of either artifact, at least and at most, and how long they may take together.
 const RUNS: std::ops::RangeInclusive<usize> = 5..=40;
 const LONGEST: Duration = Duration::from_secs(2);
+
 /// What the comparison came to.
-pub struct Settled {
-    /// Tasks that had a runner-up.
-    pub compared: usize,
-    /// Tasks that took it.
-    pub taken: usize,
+pub enum Settled {
+    /// No task has a runner-up.
+    Nothing,
+    /// Why there was none, for people.
+    Skipped(String),
+    /// Tasks that had a runner-up, and those of them that took it.
+    Compared { compared: usize, taken: usize },
 }
 
-/// Puts runners-up in the place of those winners that are slower in the network. `None` where no task has a
-/// runner-up, or both networks may need more than `allowed_bytes` of memory.
+/// Puts runners-up in the place of those winners that are slower in the network, unless both networks
+/// together may need more than `allowed_bytes` of memory, or a run takes long.
 pub fn settle(
     network: &Network,
     target: &Target,
@@ -48,12 +53,19 @@ pub fn settle(
     store: &Store,
     chosen: &mut [Schedule],
     (output, allowed_bytes): (&Path, u64),
-) -> Result<Option<Settled>> {
+) -> Result<Settled> {
     let rivals = rivals(network, target, space, store, chosen)?;
     let compared = rivals.iter().flatten().count();
+    if compared == 0 {
+        return Ok(Settled::Nothing);
+    }
     // both artifacts lie in memory at once
-    if compared == 0 || bytes_at_most(network).saturating_mul(2) > allowed_bytes {
-        return Ok(None);
+    let needed = bytes_at_most(network).saturating_mul(2);
+    if needed > allowed_bytes {
+        let (needed, allowed) = (bytes(needed), bytes(allowed_bytes));
+        return Ok(Settled::Skipped(format!(
+            "that may take {needed} of memory; {allowed} are allowed: --measuring-memory raises that"
+        )));
     }
     let others: Vec<Schedule> =
         chosen.iter().zip(&rivals).map(|(own, rival)| rival.clone().unwrap_or_else(|| own.clone())).collect();
@@ -66,7 +78,9 @@ pub fn settle(
         Ok(Model::load(&folder, Resources { threads, ..Resources::default() })?)
     };
     let models = [compile("winners", chosen)?, compile("rivals", &others)?];
-    let [Some(own), Some(other)] = in_turn(&models, target.processors())? else { return Ok(None) };
+    let [Some(own), Some(other)] = in_turn(&models, target.processors())? else {
+        return Ok(Settled::Skipped(format!("a run takes more than {} s", LONGEST.as_secs())));
+    };
     let mut taken = 0;
     for (number, (schedule, rival)) in chosen.iter_mut().zip(rivals).enumerate() {
         let Some(rival) = rival else { continue };
@@ -78,16 +92,16 @@ pub fn settle(
             taken += 1;
         }
     }
-    Ok(Some(Settled { compared, taken }))
+    Ok(Settled::Compared { compared, taken })
 }
 
 /// Of weights, inputs, outputs and intermediates, at the greatest extents, none of which share memory.
 fn bytes_at_most(network: &Network) -> u64 {
-    let bytes = |buffer: &NetworkBuffer| {
+    let of = |buffer: &NetworkBuffer| {
         let elements = buffer.shape.iter().fold(1, |all: u64, extent| all.saturating_mul(extent.unsigned_abs()));
         elements.saturating_mul(buffer.dtype.bytes() as u64)
     };
-    network.buffers.iter().map(bytes).fold(0, u64::saturating_add)
+    network.buffers.iter().map(of).fold(0, u64::saturating_add)
 }
 
 /// By task: the fastest other program of it, if that is nearly as fast as the chosen one.
@@ -123,7 +137,9 @@ fn in_turn(models: &[Model; 2], threads: u32) -> Result<[Option<Profile>; 2]> {
     if start.elapsed() > LONGEST {
         return Ok([None, None]);
     }
+    let bar = progress::bar(*RUNS.end() as u64, "comparing in the network");
     for run in 0..*RUNS.end() {
+        bar.set_position(run as u64);
         if run >= *RUNS.start() && start.elapsed() > LONGEST {
             break;
         }
@@ -134,6 +150,7 @@ fn in_turn(models: &[Model; 2], threads: u32) -> Result<[Option<Profile>; 2]> {
             traces.extend(runner.run(threads)?);
         }
     }
+    bar.finish_and_clear();
     let threads = u16::try_from(threads).unwrap_or(u16::MAX);
     let profile = |model: &Model, traces: &[Trace]| Profile::of(model.manifest(), traces, threads);
     Ok([profile(first, &traces[0]), profile(second, &traces[1])])

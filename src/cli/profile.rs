@@ -12,13 +12,15 @@ use super::words::{counted, duration};
 
 /// A profile beside what is known of the tasks and of the machine.
 pub struct Report<'a> {
-    pub profile: &'a Profile,
-    pub manifest: &'a Manifest,
-    pub limits: &'a Result<Roofline, String>,
+    profile: &'a Profile,
+    tasks: Vec<(&'a TaskTime, Figures)>,
+    /// Why no limits of the machine are among the figures.
+    unknown: Option<&'a str>,
 }
 
 /// What is known of a task. Of what is not known there is nothing: of routines, of tasks whose extents a run
 /// says, and of machines that were not measured.
+#[derive(Default)]
 struct Figures {
     name: String,
     /// Of all its calls, where each was measured by itself, its operands in the caches.
@@ -28,50 +30,51 @@ struct Figures {
     of_roofline: Option<f64>,
 }
 
-impl Report<'_> {
-    fn figures(&self, time: &TaskTime) -> Figures {
+impl<'a> Report<'a> {
+    pub fn new(profile: &'a Profile, manifest: &Manifest, limits: &'a Result<Roofline, String>) -> Report<'a> {
+        let figures = |time: &'a TaskTime| (time, Figures::of(time, manifest, limits.as_ref().ok()));
+        let unknown = limits.as_ref().err().map(String::as_str);
+        Report { profile, tasks: profile.tasks.iter().map(figures).collect(), unknown }
+    }
+}
+
+impl Figures {
+    fn of(time: &TaskTime, manifest: &Manifest, limits: Option<&Roofline>) -> Figures {
         let number = match &time.callee {
             CompiledCall::Task(number) => *number,
-            CompiledCall::Library(what) => {
-                return Figures { name: what.clone(), alone_ns: None, gflops: None, gb_per_s: None, of_roofline: None };
-            }
+            CompiledCall::Library(what) => return Figures { name: what.clone(), ..Figures::default() },
         };
-        let name = self.manifest.tasks.get(number).map_or_else(String::new, |task| task.name.clone());
-        let schedule = self.manifest.versions.first().and_then(|version| version.schedules.get(number));
-        let best_ns = schedule.and_then(|schedule| schedule.best_ns);
-        let alone_ns = best_ns.map(|ns| ns as f64 * time.calls as f64);
-        let workload = self.manifest.tasks.get(number).and_then(|task| task.workload.parse::<Workload>().ok());
-        let Some(workload) = workload.filter(|workload| workload.parameters.is_empty()) else {
-            return Figures { name, alone_ns, gflops: None, gb_per_s: None, of_roofline: None };
+        let (task, version) = (manifest.tasks.get(number), manifest.versions.first());
+        let best_ns = version.and_then(|version| version.schedules.get(number)?.best_ns);
+        let known = Figures {
+            name: task.map_or_else(String::new, |task| task.name.clone()),
+            alone_ns: best_ns.map(|ns| ns as f64 * time.calls as f64),
+            ..Figures::default()
         };
+        let workload = task.and_then(|task| task.workload.parse::<Workload>().ok());
+        let Some(workload) = workload.filter(|workload| workload.parameters.is_empty()) else { return known };
         let demand = Demand::of(&workload);
         let per_ns = |amount: f64| amount * time.calls as f64 / time.ns.max(1.0);
-        let gflops = per_ns(demand.flops as f64);
-        let roofline = match (self.manifest.versions.first().map(|version| &version.target), self.limits) {
-            (Some(Target::Cpu(cpu)), Ok(limits)) => {
-                limits.ceiling(&demand, Arithmetic::of(&workload, cpu), cpu).map(|ceiling| ceiling.roofline_gflops)
-            }
+        let gflops = (demand.flops > 0).then(|| per_ns(demand.flops as f64));
+        let roofline = match (version.map(|version| &version.target), limits) {
+            (Some(Target::Cpu(cpu)), Some(limits)) => limits.ceiling(&demand, Arithmetic::of(&workload, cpu), cpu),
             _ => None,
         };
-        Figures {
-            name,
-            alone_ns,
-            gflops: (demand.flops > 0).then_some(gflops),
-            gb_per_s: Some(per_ns(demand.compulsory.total_bytes() as f64)),
-            of_roofline: roofline.filter(|_| demand.flops > 0).map(|roofline| gflops / roofline),
-        }
+        let of_roofline = gflops.zip(roofline).map(|(gflops, ceiling)| gflops / ceiling.roofline_gflops);
+        Figures { gflops, gb_per_s: Some(per_ns(demand.compulsory.total_bytes() as f64)), of_roofline, ..known }
     }
+}
 
+impl Report<'_> {
     /// The time of all tasks alone, where all were measured.
     fn alone_ns(&self) -> Option<f64> {
-        self.profile.tasks.iter().map(|time| self.figures(time).alone_ns).sum()
+        self.tasks.iter().map(|(_, figures)| figures.alone_ns).sum()
     }
 
     pub fn text(&self) -> String {
-        let total: f64 = self.profile.tasks.iter().map(|time| time.ns).sum();
+        let total: f64 = self.tasks.iter().map(|(time, _)| time.ns).sum();
         let mut text = row(["time", "share", "alone", "calls", "idle", "GFLOP/s", "GB/s", "roofline", "task"]);
-        for time in &self.profile.tasks {
-            let figures = self.figures(time);
+        for (time, figures) in &self.tasks {
             let optional = |value: Option<f64>| value.map_or(String::new(), |value| format!("{value:.1}"));
             text += &row([
                 &duration(time.ns as u64),
@@ -91,12 +94,15 @@ impl Report<'_> {
         if let Some(alone) = self.alone_ns() {
             text += &format!("; alone, operands in caches, they take {}", duration(alone as u64));
         }
-        text + "\n"
+        text.push('\n');
+        if let Some(reason) = self.unknown {
+            text += &format!("{reason}\n");
+        }
+        text
     }
 
     pub fn json(&self) -> Value {
-        let tasks = self.profile.tasks.iter().map(|time| {
-            let figures = self.figures(time);
+        let tasks = self.tasks.iter().map(|(time, figures)| {
             json!({
                 "task": figures.name,
                 "calls": time.calls,
