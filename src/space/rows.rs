@@ -3,6 +3,7 @@
 use super::access::accesses;
 use super::{LoopName, Row, Rule, Step, Stop, Tape, View, site};
 use crate::nest::axis_name;
+use crate::workload::winograd::Order;
 use crate::workload::{Role, Var, Workload, shared_axes};
 
 /// Joins the loops over leading axes that all stages share, or over blocks of them.
@@ -49,7 +50,8 @@ impl<M: RowLimits> Rule<M> for Rows {
     fn decide(&self, view: &View<'_, M>, tape: &mut Tape<'_>) -> Result<Vec<Step>, Stop> {
         // joined rows pay where what one reduction leaves is reduced again, or used after another reduction
         let reductions = view.groups.iter().filter(|g| view.workload.stages[g.stage].is_reduction()).count();
-        if reductions < 2 {
+        // or where every stage passes over memory, and a few rows of it stay near
+        if reductions < 2 && !view.winograd().is_some_and(|(_, order)| order == Order::Rows) {
             return Ok(Vec::new());
         }
         let shared = shared_rows(&view.workload) as i64;
@@ -72,7 +74,7 @@ impl<M: RowLimits> Rule<M> for Rows {
 /// Cuts the loops over the rows of every stage into blocks, and joins those over the blocks.
 fn join(workload: &Workload, rows: &[Row]) -> Vec<Step> {
     let (mut steps, mut outer) = (Vec::new(), Vec::new());
-    for (number, stage) in workload.stages.iter().enumerate() {
+    for (number, stage) in workload.computed_stages() {
         if stage.is_reduction() {
             outer.push(split(rows, |row| LoopName::init(number, row), &mut steps));
         }
@@ -144,8 +146,11 @@ pub(super) fn bytes(workload: &Workload, rows: &[Row]) -> i64 {
     let own = |shape: &[i64]| -> i64 {
         shape.iter().enumerate().map(|(d, extent)| rows.get(d).map_or(*extent, |row| row.block)).product()
     };
-    let intermediates = workload.tensors.iter().filter(|tensor| tensor.role == Role::Intermediate);
-    intermediates.map(|tensor| own(&tensor.shape) * tensor.dtype.bytes() as i64).sum()
+    let written = workload.computed_stages().map(|(_, stage)| workload.tensor(stage.output));
+    written
+        .filter(|tensor| tensor.role == Role::Intermediate)
+        .map(|tensor| own(&tensor.shape) * tensor.dtype.bytes() as i64)
+        .sum()
 }
 
 /// Whether some stage reduces a product of something that is the same for all iterations of a row axis, over
@@ -181,7 +186,7 @@ impl<M> Rule<M> for Privatise {
     }
 }
 
-/// How many leading spatial axes all stages of a workload share.
+/// How many leading spatial axes all stages of a workload that run share.
 fn shared_rows(workload: &Workload) -> usize {
-    shared_axes(&workload.stages.iter().collect::<Vec<_>>())
+    shared_axes(&workload.computed_stages().map(|(_, stage)| stage).collect::<Vec<_>>())
 }

@@ -8,7 +8,7 @@ use std::borrow::Cow;
 use super::schedule::{LoopName, Reads, Step};
 use crate::nest::matrix::COLUMNS;
 use crate::nest::{LoopKind, axis_name};
-use crate::workload::winograd::winograd;
+use crate::workload::winograd::{Order, winograd};
 use crate::workload::{DType, Stage, TensorId, Var, Workload};
 
 /// A task on a machine of one kind, as the steps so far have changed it.
@@ -19,6 +19,8 @@ pub struct View<'a, M> {
     pub exact: bool,
     /// The task's workload, or what an algorithm has made of it.
     pub workload: Cow<'a, Workload>,
+    /// The task's workload.
+    pub(super) given: &'a Workload,
     /// The leading axes that all stages are joined over.
     pub rows: Vec<Row>,
     pub groups: Vec<Group>,
@@ -326,6 +328,7 @@ impl<'a, M> View<'a, M> {
             machine,
             exact,
             workload: Cow::Borrowed(workload),
+            given: workload,
             rows: Vec::new(),
             groups: Vec::new(),
             points: workload.points_by_work(),
@@ -341,15 +344,29 @@ impl<'a, M> View<'a, M> {
         self.groups = stages.map(|stage| Group::new(&self.workload, stage, &self.points)).collect();
     }
 
-    /// A leading axis of all stages, not joined yet.
+    /// The first stage that runs, and its number.
+    fn first_stage(&self) -> (usize, &Stage) {
+        let first = self.workload.computed_stages().next();
+        first.unwrap_or((0, &self.workload.stages[0]))
+    }
+
+    /// How a convolution is computed by Winograd's algorithm, if it is.
+    pub fn winograd(&self) -> Option<(i64, Order)> {
+        self.steps.iter().find_map(|step| match step {
+            Step::Winograd { outputs, order } => Some((*outputs, *order)),
+            _ => None,
+        })
+    }
+
+    /// A leading axis of all stages that run, not joined yet.
     pub(super) fn row(&self, position: usize) -> Row {
-        let first = &self.workload.stages[0];
+        let (number, first) = self.first_stage();
         Row {
             extent: first.extent(position),
             usual: Usual::of(first, position, &self.points),
             varies: first.extents.get(position).is_some(),
             block: 1,
-            over: LoopName::axis(0, position),
+            over: LoopName::axis(number, position),
         }
     }
 
@@ -360,8 +377,10 @@ impl<'a, M> View<'a, M> {
     /// Takes a step.
     pub fn push(&mut self, step: Step) {
         match &step {
-            Step::Winograd { outputs } => {
-                if let Some(rewritten) = winograd(&self.workload, *outputs) {
+            Step::Winograd { outputs, order } => {
+                if let Some(rewritten) = winograd(self.given, *outputs, *order) {
+                    // whatever was made of it before
+                    self.steps.clear();
                     self.workload = Cow::Owned(rewritten.workload);
                     self.start_over();
                     self.groups.retain(|group| !rewritten.filters.contains(&group.stage));
@@ -480,11 +499,7 @@ impl<'a, M> View<'a, M> {
     /// The next leading axis becomes a row: what is left of it inside is a block of rows, or nothing.
     fn join(&mut self, loops: &[LoopName]) {
         let (position, Some(over)) = (self.rows.len(), loops.first()) else { return };
-        let first = self.workload.stages.first();
-        let extent = first.map_or(1, |stage| stage.extent(position));
-        let varies = first.is_some_and(|stage| stage.extents.get(position).is_some());
-        let usual = first.map_or(Usual::fixed(1), |stage| Usual::of(stage, position, &self.points));
-        let mut row = Row { extent, usual, varies, block: 1, over: over.clone() };
+        let mut row = Row { over: over.clone(), ..self.row(position) };
         for group in &mut self.groups {
             (group.outer_order, group.innermost) = (Vec::new(), None);
             let Some(at) = group.axes.iter().position(|axis| axis.position == position) else { continue };

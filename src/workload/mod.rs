@@ -231,6 +231,12 @@ pub struct Workload {
 }
 
 impl Workload {
+    /// The stages that run, with their numbers: all but those that make constants of constants.
+    pub fn computed_stages(&self) -> impl Iterator<Item = (usize, &Stage)> {
+        let runs = |stage: &Stage| self.tensor(stage.output).role != Role::Constant;
+        self.stages.iter().enumerate().filter(move |(_, stage)| runs(stage))
+    }
+
     pub fn tensor(&self, id: TensorId) -> &Tensor {
         &self.tensors[id.0 as usize]
     }

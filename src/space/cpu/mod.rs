@@ -26,6 +26,7 @@ pub(super) fn machine() -> Machine<Cpu> {
     Machine {
         rules: vec![
             Box::new(algorithm::Algorithm),
+            Box::new(algorithm::TileRows),
             Box::new(epilogue::Epilogue),
             Box::new(rows::Rows),
             Box::new(dot::Dot),

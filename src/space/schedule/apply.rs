@@ -11,7 +11,7 @@ use crate::nest::rewrite::Refusal;
 use crate::nest::rewrite::accumulate::{Blocks, Reduction};
 use crate::nest::rewrite::pack::Place;
 use crate::nest::{LoopKind, Nest, Scope};
-use crate::workload::winograd::winograd;
+use crate::workload::winograd::{Order, winograd};
 use crate::workload::{Combiner, DType, TensorId, Var, Workload};
 
 /// Operands that are rounded to 11 bits err 8,192 times as much as others; errors of single products cancel,
@@ -92,7 +92,7 @@ impl Program {
     /// [`Problem`] where it does not fit.
     pub fn apply(mut self, step: &Step) -> Result<Program, Problem> {
         match step {
-            Step::Winograd { outputs } => self = self.winograd(*outputs)?,
+            Step::Winograd { outputs, order } => self = self.winograd(*outputs, *order)?,
             Step::SplitReduction { stage, axis, parts } => {
                 let split = self.workload.split_reduction(*stage, *axis, *parts).ok_or(Problem::NoParts)?;
                 self = Program::new(split);
@@ -255,8 +255,8 @@ impl Program {
         take(&mut self.nest)
     }
 
-    fn winograd(self, outputs: i64) -> Result<Program, Problem> {
-        let rewritten = winograd(&self.workload, outputs).ok_or(Problem::NoAlgorithm)?;
+    fn winograd(self, outputs: i64, order: Order) -> Result<Program, Problem> {
+        let rewritten = winograd(&self.workload, outputs, order).ok_or(Problem::NoAlgorithm)?;
         let filters: Vec<(usize, TensorId)> =
             rewritten.filters.iter().map(|stage| (*stage, rewritten.workload.stages[*stage].output)).collect();
         let mut program = Program::new(rewritten.workload);

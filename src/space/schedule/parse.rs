@@ -8,6 +8,7 @@ use super::print::{MARKS, PLAIN};
 use super::{Copy, Level, LoopName, Reads, Schedule, Step};
 use crate::nest::axis_name;
 use crate::nest::rewrite::pack::{Content, Layout};
+use crate::workload::winograd::Order;
 use crate::workload::{Combiner, DType, TensorId};
 
 /// A text that is no schedule.
@@ -202,7 +203,18 @@ impl<'a> Words<'a> {
 
     fn arguments(&mut self, verb: &str) -> Result<Step, ScheduleError> {
         Ok(match verb {
-            "winograd" => Step::Winograd { outputs: self.number()? },
+            "winograd" => {
+                let outputs = self.number()?;
+                let order = match self.words.peek() {
+                    None => Order::Points,
+                    Some(_) => {
+                        self.keyword("by")?;
+                        self.keyword("rows")?;
+                        Order::Rows
+                    }
+                };
+                Step::Winograd { outputs, order }
+            }
             "split_reduction" => {
                 let (stage, axis) = (self.stage()?, self.axis()?);
                 self.keyword("into")?;

@@ -6,6 +6,7 @@ use super::step::joined;
 use super::{Copy, Level, Reads, Schedule, Step};
 use crate::nest::rewrite::pack::{Content, Layout};
 use crate::nest::{LoopKind, axis_name};
+use crate::workload::winograd::Order;
 
 impl Display for Schedule {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
@@ -39,7 +40,8 @@ pub(super) const PLAIN: [(&str, Step); 7] = [
 impl Display for Step {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         match self {
-            Step::Winograd { outputs } => write!(f, "winograd {outputs}"),
+            Step::Winograd { outputs, order: Order::Points } => write!(f, "winograd {outputs}"),
+            Step::Winograd { outputs, order: Order::Rows } => write!(f, "winograd {outputs} by rows"),
             Step::SplitReduction { stage, axis, parts } => {
                 write!(f, "split_reduction s{stage} {} into {parts}", axis_name(*axis))
             }

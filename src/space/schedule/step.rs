@@ -6,6 +6,7 @@ use compact_str::{CompactString, format_compact};
 
 use crate::nest::rewrite::pack::{Content, Layout};
 use crate::nest::{LoopKind, axis_name};
+use crate::workload::winograd::Order;
 use crate::workload::{Combiner, DType, TensorId};
 
 /// The name of a loop: `s0b` is the loop over axis `b` of stage 0, `s0bo` and `s0bi` are its two parts.
@@ -117,8 +118,8 @@ pub enum Step {
     /// `winograd 4`: starts over with the plain nest of the convolution by Winograd's algorithm, in tiles of
     /// 4 × 4 results, which are written where the convolution's own output is; filters are transformed when
     /// the network is compiled. [`crate::workload::winograd::winograd`], [`crate::nest::Nest::into_setup`],
-    /// [`crate::nest::Nest::redirect`].
-    Winograd { outputs: i64 },
+    /// [`crate::nest::Nest::redirect`]. `winograd 4 by rows`: all stages lead with the rows of tiles.
+    Winograd { outputs: i64, order: Order },
     /// `split_reduction s0 c into 4`: starts over with the plain nest of the workload that reduces an axis in
     /// parts and combines them in a stage of its own. [`crate::workload::Workload::split_reduction`].
     SplitReduction { stage: usize, axis: usize, parts: i64 },

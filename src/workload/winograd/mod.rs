@@ -10,10 +10,11 @@
 //! y[k, m·v + p, m·u + q] = Aᵀ M[.., k, v, u] A, and the epilogue
 //! ```
 //!
-//! Each transform is two stages, one for each dimension. The multiplications of M are `(t / m)² / r²` of
+//! Each transform is two stages, one for each dimension; [`Order`] says in which order their axes are. The multiplications of M are `(t / m)² / r²` of
 //! those of the convolution: 0.44 for F(2×2, 3×3), 0.25 for F(4×4, 3×3). Its rounding errors are larger, up
 //! to 2 and 32 times, since numbers of different size are added; so it is only used where that is allowed.
 
+mod rows;
 mod transform;
 
 use super::expr::Condition;
@@ -24,6 +25,15 @@ use transform::{Sharing, Transform, combination, piecewise};
 const WINDOWS: [i64; 2] = [3, 5];
 /// Reductions of fewer steps for each element of the window do not pay for the transforms.
 const FEWEST_CHANNELS: i64 = 8;
+
+/// Which axes its stages lead with.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Order {
+    /// Points of the transform: each is one large product.
+    Points,
+    /// Rows of tiles, which all stages [share](super::shared_axes).
+    Rows,
+}
 
 /// A convolution in the form of Winograd's algorithm.
 #[derive(Clone, PartialEq, Debug)]
@@ -40,6 +50,8 @@ pub struct Winograd {
     pub tiled: TensorId,
     /// The original's output.
     pub output: TensorId,
+    /// Whether columns are innermost in the data's memory, so that neighbouring tiles are apart there.
+    pub by_columns: bool,
     /// How many times larger its rounding errors may be: the product over both dimensions of what the
     /// transform of one makes.
     pub error_growth: u32,
@@ -79,9 +91,13 @@ pub fn applies(workload: &Workload, outputs: i64) -> bool {
 /// least.
 ///
 /// The workload's last stage may be an element-wise one on top of the convolution.
-pub fn winograd(workload: &Workload, outputs: i64) -> Option<Winograd> {
+pub fn winograd(workload: &Workload, outputs: i64, order: Order) -> Option<Winograd> {
     let (convolution, transform) = prepare(workload, outputs)?;
-    Some(Rewrite::new(&convolution, &transform, outputs).all())
+    let rewrite = Rewrite::new(&convolution, &transform, outputs);
+    Some(match order {
+        Order::Points => rewrite.by_points(),
+        Order::Rows => rewrite.by_rows(),
+    })
 }
 
 fn prepare(workload: &Workload, outputs: i64) -> Option<(Convolution<'_>, Transform)> {
@@ -205,7 +221,7 @@ impl<'a> Rewrite<'a> {
         Rewrite { convolution, transform, outputs, size: transform.size() as i64, tiles, result }
     }
 
-    fn all(mut self) -> Winograd {
+    fn by_points(mut self) -> Winograd {
         let rows = self.filter_rows();
         let filter = self.filter(rows);
         let padded = self.padded();
@@ -398,8 +414,8 @@ impl<'a> Rewrite<'a> {
     }
 
     /// The output in tiles: the convolution's axes, those of the windows as pairs of tile and position in it.
-    fn output(mut self, rows: TensorId) -> Winograd {
-        let Convolution { stage, windows, epilogue, .. } = *self.convolution;
+    fn output(self, rows: TensorId) -> Winograd {
+        let Convolution { stage, windows, .. } = *self.convolution;
         let (mut spatial, mut indices, mut conditions) = (Vec::new(), Vec::new(), Vec::new());
         for axis in 0..stage.spatial.len() {
             let (at, extent) = (spatial.len(), stage.formula(axis));
@@ -420,16 +436,25 @@ impl<'a> Rewrite<'a> {
             Expr::load(rows, point)
         };
         let sum = Self::rows(&self.transform.output, second, Sharing::Size, &element);
-        let value = match epilogue {
-            None => sum,
-            Some(epilogue) => {
-                let moved = epilogue.value.substitute(&|axis| indices.get(axis.0 as usize).cloned());
-                let value = moved.map_loads(&mut |tensor, _| (tensor == stage.output).then(|| sum.clone()));
-                Expr::guard(conditions.clone(), value, Expr::float(0.0))
-            }
-        };
-        let tiled = self.stage(Role::Intermediate, &spatial, value);
+        let value = self.with_epilogue(sum, &indices, &conditions);
+        self.finish(&spatial, value, indices, conditions)
+    }
+
+    /// The elements of the output, of sums at these places of it.
+    fn with_epilogue(&self, sum: Expr, indices: &[Index], conditions: &[Condition]) -> Expr {
+        let Some(epilogue) = self.convolution.epilogue else { return sum };
+        let output = self.convolution.stage.output;
+        let moved = epilogue.value.substitute(&|axis| indices.get(axis.0 as usize).cloned());
+        let value = moved.map_loads(&mut |tensor, _| (tensor == output).then(|| sum.clone()));
+        Expr::guard(conditions.to_vec(), value, Expr::float(0.0))
+    }
+
+    /// With the last stage, which writes the output in tiles.
+    fn finish(mut self, spatial: &[Index], value: Expr, indices: Vec<Index>, conditions: Vec<Condition>) -> Winograd {
+        let tiled = self.stage(Role::Intermediate, spatial, value);
+        let Convolution { stage, epilogue, .. } = *self.convolution;
         let output = epilogue.map_or(stage.output, |e| e.output);
+        let by_columns = self.data_order().last() == Some(&rows::Slot::Column);
         let product = self.result.stages.iter().position(Stage::is_reduction).unwrap_or(0);
         let error_growth = self.transform.error_growth().powi(2).ceil() as u32;
         Winograd {
@@ -438,6 +463,7 @@ impl<'a> Rewrite<'a> {
             product,
             tiled,
             output,
+            by_columns,
             error_growth,
             indices,
             conditions,
@@ -448,7 +474,9 @@ impl<'a> Rewrite<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::workload::{Array, Elements, Tensor, evaluate, row_major_strides};
+    use crate::workload::{Array, Elements, Tensor, evaluate, row_major_strides, shared_axes};
+
+    const ORDERS: [Order; 2] = [Order::Points, Order::Rows];
 
     /// An array for every tensor but those that `workload` leaves between its stages.
     fn arrays(workload: &Workload) -> Vec<(TensorId, Array)> {
@@ -501,9 +529,9 @@ mod tests {
     }
 
     /// The convolution and its rewritten form, on the same arguments: the largest difference.
-    fn difference(text: &str, outputs: i64, values: &[i64]) -> f64 {
+    fn difference(text: &str, outputs: i64, order: Order, values: &[i64]) -> f64 {
         let workload: Workload = text.parse().unwrap();
-        let rewritten = winograd(&workload, outputs).expect("it applies");
+        let rewritten = winograd(&workload, outputs, order).expect("it applies");
         let (workload, rewritten) = (workload.at(values), at(&rewritten, values));
         let standalone = standalone(&rewritten, &workload);
         let arrays = arrays(&standalone);
@@ -529,9 +557,13 @@ mod tests {
         let valid = "const t0 6 8 3 3\ninput t1 8 10 11\nout t2 6 8 9 sum 8 3 3 mul t1 d + b e + c f t0 a d e f\n";
         let grouped = "const t0 2 3 8 5 5\ninput t1 2 8 9 9\n\
             out t2 2 3 9 9 sum 8 5 5 mul t0 a b e f g pad 0.0 t1 a e ? + c + f -2 ? + d + g -2\n";
-        for (text, outputs) in [(padded, 2), (padded, 4), (valid, 2), (valid, 4), (grouped, 2)] {
-            let worst = difference(text, outputs, &[]);
-            assert!(worst < 1e-4, "F({outputs}): {worst} in\n{text}");
+        let last = "const t0 5 9 3 3\ninput t1 2 7 10 9\nconst t2 5\n\
+            let t3 2 7 10 5 sum 9 3 3 mul t0 d e f g pad 0.0 t1 a ? + b + f -1 ? + c + g -1 e\n\
+            out t4 like t3 max 0.0 add t2 d t3 a b c d\n";
+        let cases = [(padded, 2), (padded, 4), (valid, 2), (valid, 4), (grouped, 2), (last, 2), (last, 4)];
+        for ((text, outputs), order) in cases.into_iter().flat_map(|case| ORDERS.map(|order| (case, order))) {
+            let worst = difference(text, outputs, order, &[]);
+            assert!(worst < 1e-4, "F({outputs}), {order:?}: {worst} in\n{text}");
         }
     }
 
@@ -543,9 +575,21 @@ mod tests {
             t1 a e + c + f -1 + d + g -1 0.0\n\
             out t4 like t3 max 0.0 add t2 b t3 a b c d\n";
         for values in [[1, 1], [2, 3], [3, 8], [3, 12]] {
-            let worst = difference(text, 4, &values);
-            assert!(worst < 1e-4, "{values:?}: {worst}");
+            for order in ORDERS {
+                let worst = difference(text, 4, order, &values);
+                assert!(worst < 1e-4, "{values:?}, {order:?}: {worst}");
+            }
         }
+    }
+
+    #[test]
+    fn all_stages_that_run_share_the_rows_of_tiles() {
+        let text = "const t0 5 9 3 3\ninput t1 2 9 7 10\n\
+            out t2 2 5 7 10 sum 9 3 3 mul t0 b e f g pad 0.0 t1 a e ? + c + f -1 ? + d + g -1\n";
+        let rewritten = winograd(&text.parse().unwrap(), 2, Order::Rows).unwrap();
+        let shared = shared_axes(&rewritten.workload.stages[rewritten.filters.len()..].iter().collect::<Vec<_>>());
+        // images, and rows of tiles
+        assert_eq!(shared, 2);
     }
 
     #[test]
