@@ -4,9 +4,10 @@
 //! is generated is a word of a small tensor language; a transformer that was trained on measured decision
 //! sequences writes them.
 //!
-//! Modules in the order in which data flows, behind what reads and writes files for all of them:
+//! Modules in the order in which data flows, behind what all of them use: files, and decisions as data:
 
 pub mod files;
+pub mod trace;
 pub mod workload;
 pub mod target;
 pub mod graph;

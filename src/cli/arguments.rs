@@ -8,7 +8,7 @@ use anyhow::{Context, Result, anyhow};
 use clap::Args;
 use tilescribe::codegen;
 use tilescribe::files;
-use tilescribe::graph::{self, Dim, ImportError, ImportOptions, Network, Precision};
+use tilescribe::graph::{self, Dim, ImportError, ImportOptions, Network, Precision, Program};
 use tilescribe::measure::cuda;
 use tilescribe::record::{self, Store};
 use tilescribe::space::Space;
@@ -97,6 +97,30 @@ impl NetworkArguments {
     /// # Errors
     /// Where the file is no network that Tilescribe supports.
     pub fn load_among(&self, model: &Path) -> Result<Network> {
+        self.tuned_at(graph::partition(&self.program_among(model)?)?)
+    }
+
+    /// Reads a network, to cut it otherwise.
+    ///
+    /// # Errors
+    /// As [`NetworkArguments::load`].
+    pub fn program(&self, model: &Path) -> Result<Program> {
+        self.check_names(&[model])?;
+        self.program_among(model)
+    }
+
+    /// A network that was cut, with the points that its tasks are tuned at.
+    ///
+    /// # Errors
+    /// Where there are no such points.
+    pub fn tuned_at(&self, mut network: Network) -> Result<Network> {
+        let points = extents::points(&network.symbols, &self.points, &self.dimensions)?;
+        network.tune_at(&points);
+        network.specialise();
+        Ok(network)
+    }
+
+    fn program_among(&self, model: &Path) -> Result<Program> {
         let dims: BTreeMap<String, Dim> =
             self.dimensions.iter().map(|given| (given.name.clone(), given.dim.clone())).collect();
         let constant_bytes = self.constant_memory;
@@ -112,11 +136,7 @@ impl NetworkArguments {
         program
             .carry(&states::pairs(&program, &self.states)?)
             .map_err(|error| CommandError::Usage(error.to_string()))?;
-        let mut network = graph::partition(&program)?;
-        let points = extents::points(&network.symbols, &self.points, &self.dimensions)?;
-        network.tune_at(&points);
-        network.specialise();
-        Ok(network)
+        Ok(program)
     }
 
     /// Refuses dimensions that none of the networks has that the arguments name, be it for a task, and a

@@ -19,6 +19,7 @@ use super::exit::CommandError;
 use super::extents;
 use super::in_network::{self, Settled};
 use super::lab::Lab;
+use super::layouts::PlanArguments;
 use super::packing::write_artifact;
 use super::search::{SearchArguments, jobs, judge, search};
 use super::words::{bytes, counted, duration};
@@ -39,6 +40,8 @@ pub struct Compile {
     output: PathBuf,
     #[command(flatten)]
     network: NetworkArguments,
+    #[command(flatten)]
+    plan: PlanArguments,
     #[command(flatten)]
     target: TargetArguments,
     /// Another GPU that the artifact shall run on, beside that of --target; its tasks take the best schedules
@@ -66,7 +69,7 @@ impl Compile {
         artifact::check_targets(&targets)?;
         // said now, rather than after the search
         artifact::check_output(&self.output)?;
-        let network = self.network.load(&self.model)?;
+        let network = self.plan.load(&self.model, &self.network)?;
         artifact::check_network(&network, &targets)?;
         extents::print_assumed(&network, &self.network.dimensions, out)?;
         let found = self.search(&network, &targets[0])?;

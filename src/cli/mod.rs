@@ -17,6 +17,7 @@ mod fleet;
 mod in_network;
 mod inputs;
 mod lab;
+mod layouts;
 mod measure;
 mod messages;
 mod next;

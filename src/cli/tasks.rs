@@ -12,6 +12,7 @@ use tilescribe::nest::parameter_name;
 use tilescribe::workload::Parameter;
 
 use super::arguments::NetworkArguments;
+use super::layouts::PlanArguments;
 use super::words::operations;
 
 /// Print the tasks that a network is made of
@@ -24,6 +25,8 @@ pub struct Tasks {
     model: PathBuf,
     #[command(flatten)]
     network: NetworkArguments,
+    #[command(flatten)]
+    plan: PlanArguments,
     /// Print one JSON object for each task, on a line of its own
     #[arg(long)]
     json: bool,
@@ -31,7 +34,7 @@ pub struct Tasks {
 
 impl Tasks {
     pub fn execute(self, out: &mut dyn Write) -> Result<()> {
-        let network = self.network.load(&self.model)?;
+        let network = self.plan.load(&self.model, &self.network)?;
         let names: Vec<&str> = network.symbols.list.iter().map(|symbol| symbol.name.as_str()).collect();
         for (number, task) in network.tasks.iter().enumerate() {
             let (hash, flops) = (task.workload.hash().to_string(), task.workload.flops());

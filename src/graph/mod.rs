@@ -22,7 +22,10 @@ mod short;
 pub use carry::{Appended, Carried, CarryError};
 pub use data::{Bytes, TensorData};
 pub use evaluate::EvaluateError;
-pub use fuse::{NetworkError, NetworkEvaluateError, PartitionError, bound_tensors, partition};
+pub use fuse::{
+    Concern, NetworkError, NetworkEvaluateError, PartitionError, Plan, Planned, Prefer, bound_tensors, partition,
+    partition_as, partition_with,
+};
 pub use library::{Reduction, Routine};
 pub use lower::Problem;
 pub use onnx::{
@@ -115,6 +118,8 @@ pub struct Network {
     pub carried: Vec<Carried>,
     /// What products by weights are computed in, where the network does not say so itself.
     pub precision: Precision,
+    /// What was decided when it was cut, in the order in which it was.
+    pub planned: Vec<Planned>,
 }
 
 #[derive(Clone, Debug)]

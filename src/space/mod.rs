@@ -53,16 +53,15 @@ mod gpu;
 mod operands;
 mod rows;
 pub mod schedule;
-mod trace;
 mod version;
 mod view;
 
 #[cfg(test)]
 mod tests;
 
+pub use crate::trace::{Choice, Decision, ParseError, Policy, Reason, Stale, Stop, Tape, Trace, Word, Words};
 pub use access::{Access, accesses};
 pub use schedule::{Defect, LoopName, Schedule, Step};
-pub use trace::{Choice, Decision, ParseError, Policy, Reason, Stale, Stop, Tape, Trace, Word, Words};
 pub use version::{InvalidVersion, Reader, SpaceVersion, Unreadable};
 pub use view::{Axis, AxisLoops, DotSteps, Fetch, Group, MmaTile, Row, View};
 

@@ -4,7 +4,7 @@
 //! Networks that concatenate again and again (densely connected blocks) must not copy again and again: of
 //! concatenations that contain one another, the longest owns the memory and the others are views of it.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use super::extent::{self, Extent};
 use super::prepare::Prepared;
@@ -61,6 +61,16 @@ pub fn assemble(prepared: &mut Prepared) {
     }
     steps.extend(copies.into_values().flatten().map(Step::Stage));
     prepared.steps = steps;
+}
+
+/// Concatenations, and the tensors that fill parts of them as they are.
+pub fn taking_part(prepared: &Prepared) -> BTreeSet<TensorId> {
+    let mut found = BTreeSet::new();
+    for concatenation in collect(prepared) {
+        found.insert(concatenation.output);
+        found.extend(concatenation.leaves.iter().filter_map(|leaf| leaf.source));
+    }
+    found
 }
 
 /// Maximum number of parts of a concatenation; one inside of another that would make more keeps its memory.

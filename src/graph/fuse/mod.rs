@@ -17,8 +17,8 @@
 //! Operations (branches, repetitions, calls of the run-time library) are groups that nothing joins: what they
 //! read is stored. The blocks of steps inside of them are cut by themselves.
 //!
-//! Views and concatenations are gone before that ([`prepare`]). Joining never makes tasks wait for one
-//! another in a circle.
+//! Views and concatenations are gone before that ([`prepare`]), and tensors have the layouts that a [`Plan`]
+//! decides ([`layout`]). Joining never makes tasks wait for one another in a circle.
 
 mod chain;
 mod concat;
@@ -26,8 +26,11 @@ mod cost;
 mod evaluate;
 mod extent;
 mod group;
+mod layout;
 mod name;
 mod network;
+mod plan;
+mod planned;
 mod prepare;
 mod round;
 mod short;
@@ -37,6 +40,8 @@ mod view;
 mod written;
 
 pub use evaluate::NetworkEvaluateError;
+pub use plan::{Concern, Plan, Planned, Prefer};
+pub use planned::{partition, partition_as, partition_with};
 pub use validate::{NetworkError, bound_tensors};
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
@@ -44,16 +49,18 @@ use std::collections::{BTreeMap, BTreeSet, HashSet};
 use thiserror::Error;
 
 use super::step::Counting;
-use super::{Network, Program, Symbols};
+use super::{Program, Symbols};
+use crate::trace::{Reason, Stale, Words};
 use crate::workload::{Index, Stage, TensorId};
 use cost::{Cost, Reader};
 use group::{Group, Member, inline_members};
-use prepare::{Block, Prepared, extents_of};
+use prepare::{Prepared, extents_of};
 use round::{without_bytes, without_quotients, without_roundings};
 use size::{Size, count_loads, fits_task, is_full, may_be_copied};
 use view::{flat, tidy};
 
-/// A program that breaks the invariants of [`Program`]: the mistake of whoever made it.
+/// A program that breaks the invariants of [`Program`], the mistake of whoever made it; or a plan of another
+/// program.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 pub enum PartitionError {
     #[error("{node}: there is no tensor {id}")]
@@ -68,21 +75,17 @@ pub enum PartitionError {
     NoData { id: u32 },
     #[error("{node}: tensor {id} has no elements")]
     Extent { id: u32, node: String },
+    /// Not the program's mistake, but the plan's.
+    #[error("the plan is not one of this network: {0}")]
+    Stale(#[from] Stale),
+    #[error("the plan ends where `{site}` is asked")]
+    Open { site: Words },
+    #[error(transparent)]
+    DeadEnd(#[from] Reason),
 }
 
-/// Cuts a program into distinct tasks, and calls of them that bind buffers.
-///
-/// # Errors
-/// [`PartitionError`] where the program is not well formed; every well-formed program can be cut.
-pub fn partition(program: &Program) -> Result<Network, PartitionError> {
-    prepare::check(program)?;
-    let block = Block { steps: &program.steps, results: &[], outputs: &program.outputs };
-    Ok(network::assemble(program, block))
-}
-
-/// Cuts a block of a program that was checked; groups come in execution order.
-fn groups_of(program: &Program, block: Block<'_>) -> (Prepared, Vec<Group>) {
-    let mut prepared = Prepared::new(program, block);
+/// Cuts a prepared block of a program; groups come in execution order.
+fn groups_of(program: &Program, mut prepared: Prepared) -> (Prepared, Vec<Group>) {
     concat::assemble(&mut prepared);
     prepared.remove_dead_stages();
     let mut fusion = Fusion::new(prepared, &program.symbols);

@@ -5,17 +5,21 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 
 use super::extent::{self, of_tensor};
 use super::group::{Group, narrowed_rows};
-use super::groups_of;
+use super::layout;
 use super::name::task_name;
+use super::plan::Planner;
 use super::prepare::{Block, Prepared};
+use super::{PartitionError, groups_of};
 use crate::graph::{
     Binding, Call, Callee, Collected, Conditional, LibraryCall, Motion, Network, NetworkBuffer, NetworkTask, Program,
     Region, RegionKind, Repeat, Routine, RunTime, Scanned, Source, State, Step, TensorData,
 };
 use crate::workload::{Expr, Extents, Index, Role, Stage, Tensor, TensorId, Var, Workload, canonical};
 
-/// The network of a program that was checked.
-pub fn assemble(program: &Program, block: Block<'_>) -> Network {
+/// The network of a program that was checked, as a plan has it.
+pub fn assemble(program: &Program, planner: &mut Planner<'_, '_>) -> Result<Network, PartitionError> {
+    let mut prepared = Prepared::new(program, Block { steps: &program.steps, results: &[], outputs: &program.outputs });
+    layout::arrange(&mut prepared, planner)?;
     let mut assembly = Assembly {
         program,
         network: Network {
@@ -29,7 +33,7 @@ pub fn assemble(program: &Program, block: Block<'_>) -> Network {
         task_of: HashMap::new(),
         iterations: 1,
     };
-    let (prepared, groups) = groups_of(program, block);
+    let (prepared, groups) = groups_of(program, prepared);
     let mut level = Level { prepared: &prepared, buffer_of: HashMap::new() };
     for (name, tensor) in &program.inputs {
         assembly.add_buffer(&mut level, *tensor, Source::Input(name.clone()));
@@ -38,7 +42,7 @@ pub fn assemble(program: &Program, block: Block<'_>) -> Network {
         assembly.add_buffer(&mut level, *tensor, Source::Output(name.clone()));
     }
     assembly.add_groups(&mut level, &groups);
-    assembly.network
+    Ok(assembly.network)
 }
 
 impl NetworkTask {
@@ -235,7 +239,8 @@ impl Assembly<'_> {
     fn add_region(&mut self, kind: RegionKind, steps: &[Step], results: &[TensorId]) {
         let (first, at) = (self.network.calls.len(), self.network.regions.len());
         self.network.regions.push(Region { calls: first..first, kind });
-        let (prepared, groups) = groups_of(self.program, Block { steps, results, outputs: &[] });
+        let (prepared, groups) =
+            groups_of(self.program, Prepared::new(self.program, Block { steps, results, outputs: &[] }));
         let mut level = Level { prepared: &prepared, buffer_of: HashMap::new() };
         self.add_groups(&mut level, &groups);
         self.network.regions[at].calls.end = self.network.calls.len();

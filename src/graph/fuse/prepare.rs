@@ -105,7 +105,11 @@ impl Prepared {
 
     /// The tensor in whose shape and memory an operation finds what it reads.
     pub fn resolved(&self, tensor: TensorId) -> TensorId {
-        self.aliases.get(&tensor).copied().unwrap_or(tensor)
+        let mut resolved = tensor;
+        while let Some(source) = self.aliases.get(&resolved) {
+            resolved = *source;
+        }
+        resolved
     }
 
     /// Whether a tensor has to exist in memory, whoever reads it.
@@ -264,7 +268,7 @@ impl Prepared {
 
     /// Readers of a view (reshape, squeeze, flatten: a copy of a whole tensor in its order) read its source
     /// instead. An output that is a view lends its memory to the source.
-    fn remove_views(&mut self) {
+    pub fn remove_views(&mut self) {
         let mut views: HashMap<TensorId, Expr> = HashMap::new();
         for at in 0..self.steps.len() {
             let Some(ProgramStage { stage, .. }) = self.steps[at].stage() else { continue };
