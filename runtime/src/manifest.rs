@@ -18,8 +18,10 @@ use crate::precision::Precision;
 use crate::target::{Kind, Target};
 
 /// Changes whenever older manifests cannot be read as they are.
-pub const FORMAT: u32 = 7;
-/// The format of networks in f32: it has not changed since.
+pub const FORMAT: u32 = 8;
+/// The format of networks that are cut without a plan: it has not changed since.
+const PLANLESS_FORMAT: u32 = 7;
+/// The format of those in f32.
 const F32_FORMAT: u32 = 6;
 /// The format of those that count nothing while they run, too.
 const UNCOUNTED_FORMAT: u32 = 5;
@@ -60,6 +62,9 @@ pub struct Manifest {
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub output_files: BTreeMap<String, String>,
     pub memory: Memory,
+    /// What was decided about the network as a whole, where it is not as by default.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub plan: Option<CompiledPlan>,
     pub tasks: Vec<CompiledTask>,
     /// In execution order: what each call runs.
     pub calls: Vec<CompiledCall>,
@@ -127,6 +132,28 @@ pub struct CompiledRegion {
     pub is_choice: bool,
 }
 
+/// What was decided about the network as a whole.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct CompiledPlan {
+    /// The decisions that are not the defaults, as text; never empty.
+    pub text: String,
+    /// All of them, in the order in which they were taken.
+    pub decisions: Vec<CompiledDecision>,
+}
+
+/// A decision, as people read it.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct CompiledDecision {
+    pub site: String,
+    /// The default comes first.
+    pub candidates: Vec<String>,
+    pub taken: String,
+    /// The ONNX nodes that write the tensors it concerns, with their shapes at most.
+    pub concerns: Vec<String>,
+}
+
 /// A task of the network.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -164,7 +191,8 @@ impl Manifest {
     /// The format that holds it: older versions of Tilescribe read whatever they can.
     pub fn least_format(&self) -> u32 {
         match (self.counts_results(), self.states.is_empty(), self.symbols.is_empty()) {
-            _ if !self.precision.is_f32() => FORMAT,
+            _ if self.plan.is_some() => FORMAT,
+            _ if !self.precision.is_f32() => PLANLESS_FORMAT,
             (true, ..) => F32_FORMAT,
             (false, true, true) => FIXED_FORMAT,
             (false, true, false) => STATELESS_FORMAT,

@@ -16,6 +16,7 @@ use super::error::ArtifactError;
 use super::formula;
 use super::header::{Ports, header};
 use super::link::link;
+use super::planned;
 use super::schedule::{Schedule, Version};
 use super::tables::{TableCall, Tables, assembly};
 use super::weights::Writer;
@@ -129,6 +130,7 @@ pub fn compile(
             workspace_bytes: code.kernels.workspace_bytes(),
             weights_bytes: bound.weights.file_bytes,
         },
+        plan: planned::plan(network),
         tasks: tasks.collect(),
         calls: network.calls.iter().map(|call| called(&call.callee)).collect(),
         regions: network.regions.iter().map(region).collect(),

@@ -21,6 +21,7 @@ mod link;
 mod live;
 mod memory;
 mod model;
+mod planned;
 mod ports;
 mod profile;
 mod schedule;
@@ -34,10 +35,12 @@ pub use formula::text as formula_text;
 pub use link::DRIVERS;
 pub use memory::{Block, MemoryPlan, plan};
 pub use model::{Bound, Model};
+pub use planned::decisions;
 pub use profile::{Profile, TaskTime, trace_events};
 pub use schedule::{Schedule, Version};
 pub use tilescribe_runtime::formula::{CompiledSymbol, Computed, Formula, Term};
 pub use tilescribe_runtime::manifest::{
-    CompiledCall, CompiledSchedule, CompiledTask, CompiledVersion, FORMAT, FileDigest, Memory, output_file,
+    CompiledCall, CompiledDecision, CompiledPlan, CompiledSchedule, CompiledTask, CompiledVersion, FORMAT, FileDigest,
+    Memory, output_file,
 };
 pub use tilescribe_runtime::{Growth, Manifest, Port, Resources, RunTimeExtent, RuntimeError, StatePort, Trace};

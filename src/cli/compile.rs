@@ -118,6 +118,9 @@ impl Compile {
             line["calls"] = json!(manifest.calls.len());
             line["precision"] = json!(manifest.precision);
             line["memory"] = json!(manifest.memory);
+            if let Some(plan) = &manifest.plan {
+                line["plan"] = json!(plan.text);
+            }
             if manifest.has_symbols() {
                 line["symbols"] = json!(manifest.symbols);
             }

@@ -1,9 +1,11 @@
-//! How a network is cut into tasks: as a plan in a file says, or all layouts alike.
+//! How a network is cut into tasks: as a plan in a file says, or all layouts alike; and what was decided.
 
+use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, anyhow};
 use clap::{Args, ValueEnum};
+use tilescribe::artifact::{self, CompiledDecision, Manifest};
 use tilescribe::graph::{self, Network, Plan, Prefer, Program};
 use tilescribe::space::Tape;
 
@@ -66,4 +68,36 @@ impl LayoutsArgument {
             Some(Layouts::Last) => graph::partition_with(program, Tape::drive(&mut Prefer("last".into())))?,
         })
     }
+}
+
+/// Prints what was decided about a network as a whole: of a folder, or by default of an ONNX file.
+///
+/// # Errors
+/// Where it is neither.
+pub fn plan(what: &str, network: &NetworkArguments, out: &mut dyn Write) -> Result<()> {
+    let (decisions, is_default) = match Path::new(what).is_dir() {
+        true => {
+            network.check([])?;
+            let plan = Manifest::read(what.as_ref())?.plan;
+            (plan.iter().flat_map(|plan| plan.decisions.clone()).collect(), plan.is_none())
+        }
+        false if what.ends_with(".onnx") => {
+            (artifact::decisions(&graph::partition(&network.program(what.as_ref())?)?), false)
+        }
+        false => {
+            let reason =
+                format!("--plan is of a network: a folder that `compile` wrote, or an ONNX file, not `{what}`");
+            return Err(CommandError::Usage(reason).into());
+        }
+    };
+    if is_default {
+        writeln!(out, "all decisions have their defaults")?;
+    } else if decisions.is_empty() {
+        writeln!(out, "nothing is to be decided")?;
+    }
+    for CompiledDecision { site, candidates, taken, concerns } in decisions {
+        writeln!(out, "{site} = {taken} (of {})", candidates.join(", "))?;
+        concerns.iter().try_for_each(|concern| writeln!(out, "    {concern}"))?;
+    }
+    Ok(())
 }

@@ -19,6 +19,7 @@ use tilescribe::target::{Target, Task};
 use super::arguments::{NetworkArguments, StoreArguments, TargetArguments, read_task, read_trace};
 use super::exit::CommandError;
 use super::figures::{Comparison, limits, of, percent};
+use super::layouts::plan;
 use super::words::{counted, duration, operations};
 
 /// Look inside a compiled network or a single program
@@ -44,7 +45,7 @@ pub struct Show {
     #[command(flatten)]
     view: View,
     /// Print the figures as JSON, a line for each program
-    #[arg(long, conflicts_with_all = ["nest", "schedule", "ir", "asm", "why"])]
+    #[arg(long, conflicts_with_all = ["nest", "schedule", "ir", "asm", "why", "plan"])]
     json: bool,
     #[command(flatten)]
     store: StoreArguments,
@@ -76,11 +77,15 @@ struct View {
     /// machine's peak
     #[arg(long)]
     figures: bool,
+    /// Print what was decided about a network as a whole, and the alternatives: how tensors lie between its
+    /// tasks. Of a folder that `compile` wrote, or of MODEL.onnx by default
+    #[arg(long)]
+    plan: bool,
 }
 
 impl View {
     fn is_default(self) -> bool {
-        !(self.nest || self.schedule || self.ir || self.asm || self.why || self.figures)
+        !(self.nest || self.schedule || self.ir || self.asm || self.why || self.figures || self.plan)
     }
 }
 
@@ -95,6 +100,9 @@ struct Program {
 
 impl Show {
     pub fn execute(self, out: &mut dyn Write) -> Result<()> {
+        if self.view.plan {
+            return plan(&self.what, &self.network, out);
+        }
         if Path::new(&self.what).is_dir() {
             self.network.check([])?;
             return self.artifact(out);

@@ -7,6 +7,7 @@ mod inputs;
 mod kill;
 mod learning;
 mod outputs;
+mod plans;
 mod precision;
 pub mod refusals;
 

@@ -13,7 +13,7 @@ use super::{Builder, layer, listing, var};
 use rand::{Rng, SeedableRng, rngs::StdRng};
 
 /// A symbol: the extent of an axis of an input, both by position, and the numbers that it can be.
-struct Axis {
+pub struct Axis {
     input: usize,
     axis: usize,
     low: i64,
@@ -21,12 +21,12 @@ struct Axis {
     high: i64,
 }
 
-fn symbol(number: usize) -> Index {
+pub fn symbol(number: usize) -> Index {
     Index::var(Var::parameter(number))
 }
 
 /// Makes extents of a program run-time ones: each that is one of these numbers becomes the formula beside it.
-fn symbolic(builder: Builder, axes: &[Axis], formulas: &[(i64, Index)]) -> Program {
+pub fn symbolic(builder: Builder, axes: &[Axis], formulas: &[(i64, Index)]) -> Program {
     let mut program = builder.program;
     let list = axes.iter().enumerate().map(|(number, axis)| {
         let (range, origin) =
@@ -121,7 +121,7 @@ fn check(program: &Program, points: &[&[i64]]) -> String {
     lines.concat()
 }
 
-fn compare(program: &Program, network: &Network, values: &[i64]) {
+pub fn compare(program: &Program, network: &Network, values: &[i64]) {
     let fixed = program.at(values);
     let mut rng = StdRng::seed_from_u64(7);
     let inputs: Vec<TensorData> = fixed
@@ -161,7 +161,7 @@ fn tasks_at(program: &Program, values: &[i64]) -> usize {
     partition(&program.at(values)).expect("a well-formed program").tasks.len()
 }
 
-fn axis(input: usize, axis: usize, low: i64, high: i64) -> Axis {
+pub fn axis(input: usize, axis: usize, low: i64, high: i64) -> Axis {
     Axis { input, axis, low, high }
 }
 
