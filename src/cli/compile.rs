@@ -21,6 +21,7 @@ use super::in_network::{self, Settled};
 use super::lab::Lab;
 use super::layouts::PlanArguments;
 use super::packing::write_artifact;
+use super::planning;
 use super::search::{SearchArguments, jobs, judge, search};
 use super::words::{bytes, counted, duration};
 
@@ -31,6 +32,9 @@ use super::words::{bytes, counted, duration};
 /// takes the model's first choice where the model is sure, before anything is measured, that it is faster
 /// than the untuned program, and the untuned program otherwise. With `--trials-per-task 0` every task takes
 /// the best schedule that the store holds for this target, or else the untuned one.
+///
+/// Where images may lie with their channels last between tasks, schedules are searched for both ways, and the
+/// faster network is taken; `--layouts` decides that beforehand, in half the time.
 #[derive(Args)]
 pub struct Compile {
     /// ONNX file
@@ -69,27 +73,21 @@ impl Compile {
         artifact::check_targets(&targets)?;
         // said now, rather than after the search
         artifact::check_output(&self.output)?;
-        let network = self.plan.load(&self.model, &self.network)?;
-        artifact::check_network(&network, &targets)?;
-        extents::print_assumed(&network, &self.network.dimensions, out)?;
-        let found = self.search(&network, &targets[0])?;
-        let store = self.store.open_if_there()?;
-        let mut chosen = targets
-            .iter()
-            .map(|target| schedules(&network, target, &self.search.space.space(), store.as_ref()))
-            .collect::<Result<Vec<_>>>()?;
-        take_winners(&mut chosen[0], &self.search.space.space(), &network, &targets[0], &found)?;
-        let settled = match (&store, &targets[0], found.jobs.is_empty()) {
+        let networks = self.plan.alternatives(&self.model, &self.network)?;
+        for network in &networks {
+            artifact::check_network(network, &targets)?;
+        }
+        if let Some(network) = networks.first() {
+            extents::print_assumed(network, &self.network.dimensions, out)?;
+        }
+        let shares = networks.len() as f64;
+        let drafts = networks.into_iter().map(|network| self.draft(network, &targets, shares));
+        let memory = (self.output.as_path(), self.search.measuring.measuring_memory);
+        let (draft, contest) = planning::choose(drafts.collect::<Result<Vec<_>>>()?, &targets[0], memory)?;
+        let planning::Draft { network, found, mut chosen } = draft;
+        let settled = match (self.store.open_if_there()?, &targets[0], found.jobs.is_empty()) {
             (Some(store), target @ Target::Cpu(_), false) => {
-                let space = self.search.space.space();
-                in_network::settle(
-                    &network,
-                    target,
-                    &space,
-                    store,
-                    &mut chosen[0],
-                    (&self.output, self.search.measuring.measuring_memory),
-                )?
+                in_network::settle(&network, target, &self.search.space.space(), &store, &mut chosen[0], memory)?
             }
             _ => Settled::Nothing,
         };
@@ -100,6 +98,9 @@ impl Compile {
             targets.iter().zip(&chosen).map(|(target, schedules)| Version { target, schedules }).collect();
         let manifest = write_artifact(&network, &versions, &options)?;
         times(&network, &found, out)?;
+        if let Some(contest) = &contest {
+            writeln!(out, "{contest}")?;
+        }
         match &settled {
             Settled::Nothing => {}
             Settled::Skipped(reason) => writeln!(out, "runners-up were not compared in the network: {reason}")?,
@@ -118,6 +119,9 @@ impl Compile {
             line["calls"] = json!(manifest.calls.len());
             line["precision"] = json!(manifest.precision);
             line["memory"] = json!(manifest.memory);
+            if let Some(contest) = &contest {
+                line["plans"] = contest.json();
+            }
             if let Some(plan) = &manifest.plan {
                 line["plan"] = json!(plan.text);
             }
@@ -129,10 +133,23 @@ impl Compile {
         Ok(())
     }
 
+    /// Schedules for the tasks of a network, searched for on the first target, on a budget of which this is one
+    /// of so many shares.
+    fn draft(&self, network: Network, targets: &[Target], shares: f64) -> Result<planning::Draft> {
+        let space = self.search.space.space();
+        let found = self.search(&network, &targets[0], shares)?;
+        let store = self.store.open_if_there()?;
+        let of_target = |target| schedules(&network, target, &space, store.as_ref());
+        let mut chosen = targets.iter().map(of_target).collect::<Result<Vec<_>>>()?;
+        take_winners(&mut chosen[0], &space, &network, &targets[0], &found)?;
+        Ok(planning::Draft { network, found, chosen })
+    }
+
     /// Searches within the budget; without one for no trials at all, reports none.
-    fn search(&self, network: &Network, target: &Target) -> Result<Report> {
+    fn search(&self, network: &Network, target: &Target, shares: f64) -> Result<Report> {
         let jobs = jobs(network, target);
         let mut arguments = self.search.clone();
+        arguments.time_budget = arguments.time_budget.map(|seconds| seconds / shares);
         if arguments.time_budget.is_none() {
             arguments.trials_per_task.get_or_insert(DEFAULT_TRIALS);
         }

@@ -52,34 +52,19 @@ pub fn settle(
     space: &Space,
     store: &Store,
     chosen: &mut [Schedule],
-    (output, allowed_bytes): (&Path, u64),
+    memory: (&Path, u64),
 ) -> Result<Settled> {
     let rivals = rivals(network, target, space, store, chosen)?;
     let compared = rivals.iter().flatten().count();
     if compared == 0 {
         return Ok(Settled::Nothing);
     }
-    // both artifacts lie in memory at once
-    let needed = bytes_at_most(network).saturating_mul(2);
-    if needed > allowed_bytes {
-        let (needed, allowed) = (bytes(needed), bytes(allowed_bytes));
-        return Ok(Settled::Skipped(format!(
-            "that may take {needed} of memory; {allowed} are allowed: --measuring-memory raises that"
-        )));
-    }
     let others: Vec<Schedule> =
         chosen.iter().zip(&rivals).map(|(own, rival)| rival.clone().unwrap_or_else(|| own.clone())).collect();
-    let parent = std::path::absolute(output)?;
-    let scratch = DraftFolder::create_in(folder_of(&parent))?;
-    let compile = |name: &str, schedules: &[Schedule]| -> Result<Model> {
-        let folder = scratch.path().join(name);
-        write_artifact(network, &[Version { target, schedules }], &Options { name, folder: &folder })?;
-        let threads = Some(target.processors());
-        Ok(Model::load(&folder, Resources { threads, ..Resources::default() })?)
-    };
-    let models = [compile("winners", chosen)?, compile("rivals", &others)?];
-    let [Some(own), Some(other)] = in_turn(&models, target.processors())? else {
-        return Ok(Settled::Skipped(format!("a run takes more than {} s", LONGEST.as_secs())));
+    let variants = [&*chosen, &others].map(|schedules| Variant { network, schedules });
+    let [own, other] = match timed(variants, target, memory)? {
+        Ok(profiles) => profiles,
+        Err(reason) => return Ok(Settled::Skipped(reason)),
     };
     let mut taken = 0;
     for (number, (schedule, rival)) in chosen.iter_mut().zip(rivals).enumerate() {
@@ -93,6 +78,44 @@ pub fn settle(
         }
     }
     Ok(Settled::Compared { compared, taken })
+}
+
+/// A network and how its tasks are computed.
+#[derive(Clone, Copy)]
+pub struct Variant<'a> {
+    pub network: &'a Network,
+    pub schedules: &'a [Schedule],
+}
+
+/// Compiles two variants of one network beside `output`, and runs them in turn; the inner error says why not,
+/// for people: they may need more than `allowed_bytes` of memory together, or take long.
+pub fn timed(
+    variants: [Variant<'_>; 2],
+    target: &Target,
+    (output, allowed_bytes): (&Path, u64),
+) -> Result<Result<[Profile; 2], String>> {
+    // both artifacts lie in memory at once
+    let needed = variants.iter().map(|variant| bytes_at_most(variant.network)).fold(0, u64::saturating_add);
+    if needed > allowed_bytes {
+        let (needed, allowed) = (bytes(needed), bytes(allowed_bytes));
+        return Ok(Err(format!(
+            "that may take {needed} of memory; {allowed} are allowed: --measuring-memory raises that"
+        )));
+    }
+    let parent = std::path::absolute(output)?;
+    let scratch = DraftFolder::create_in(folder_of(&parent))?;
+    let compile = |name: &str, Variant { network, schedules }: Variant<'_>| -> Result<Model> {
+        let folder = scratch.path().join(name);
+        write_artifact(network, &[Version { target, schedules }], &Options { name, folder: &folder })?;
+        let threads = Some(target.processors());
+        Ok(Model::load(&folder, Resources { threads, ..Resources::default() })?)
+    };
+    let [first, second] = variants;
+    let models = [compile("first", first)?, compile("second", second)?];
+    Ok(match in_turn(&models, target.processors())? {
+        [Some(first), Some(second)] => Ok([first, second]),
+        _ => Err(format!("a run takes more than {} s", LONGEST.as_secs())),
+    })
 }
 
 /// Of weights, inputs, outputs and intermediates, at the greatest extents, none of which share memory.

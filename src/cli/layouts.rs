@@ -26,7 +26,8 @@ pub struct PlanArguments {
 /// One answer for all layouts.
 #[derive(Args, Clone, Copy, Debug, Default)]
 pub struct LayoutsArgument {
-    /// How images lie between tasks: `kept` as the network has them, or `last` with the channels last
+    /// How images lie between tasks: `kept` as the network has them, or `last` with the channels last. `compile`
+    /// tries both by default, and takes what is faster
     #[arg(long, value_name = "kept|last")]
     layouts: Option<Layouts>,
 }
@@ -49,6 +50,25 @@ impl PlanArguments {
         let program = network.program(model)?;
         let cut = graph::partition_as(&program, &plan).map_err(|error| bad(&error))?;
         network.tuned_at(cut)
+    }
+
+    /// What is worth a comparison: the network that is asked for, or else that of the default plan and, where
+    /// it is another one, that with the channels last.
+    ///
+    /// # Errors
+    /// As [`PlanArguments::load`].
+    pub fn alternatives(&self, model: &Path, network: &NetworkArguments) -> Result<Vec<Network>> {
+        if self.plan.is_some() || self.layouts.layouts.is_some() {
+            return Ok(vec![self.load(model, network)?]);
+        }
+        let program = network.program(model)?;
+        let cut = |layouts| -> Result<Network> {
+            let cut = LayoutsArgument { layouts: Some(layouts) }.cut(&program);
+            network.tuned_at(cut.with_context(|| model.display().to_string())?)
+        };
+        let (kept, last) = (cut(Layouts::Kept)?, cut(Layouts::Last)?);
+        let differs = !last.plan().is_default();
+        Ok(std::iter::once(kept).chain(differs.then_some(last)).collect())
     }
 }
 

@@ -25,6 +25,7 @@ mod npy;
 mod output;
 mod packing;
 mod plan;
+mod planning;
 mod pretrain;
 mod profile;
 mod progress;
