@@ -78,7 +78,7 @@ struct View {
     #[arg(long)]
     figures: bool,
     /// Print what was decided about a network as a whole, and the alternatives: how tensors lie between its
-    /// tasks. Of a folder that `compile` wrote, or of MODEL.onnx by default
+    /// tasks. Of a folder that `compile` wrote, or of an ONNX file as it is cut without a plan
     #[arg(long)]
     plan: bool,
 }

@@ -12,7 +12,10 @@ mod quantized;
 
 use std::path::{Path, PathBuf};
 
-use tilescribe::graph::{ImportOptions, Program, Step, TensorData, import, import_tensor, partition};
+use tilescribe::graph::{
+    ImportOptions, Network, Prefer, Program, Step, TensorData, import, import_tensor, partition, partition_with,
+};
+use tilescribe::space::Tape;
 use tilescribe::workload::{Array, DType, Role};
 
 fn files() -> PathBuf {
@@ -34,6 +37,7 @@ fn entries(folder: &str) -> Vec<PathBuf> {
 fn small_networks_give_what_onnx_runtime_gives() {
     let cases = entries("networks");
     assert!(cases.len() >= 12, "{} networks", cases.len());
+    let mut decided = 0;
     for case in cases {
         let program = import(&case.join("model.onnx"), &ImportOptions::default()).unwrap();
         program.validate().unwrap();
@@ -41,7 +45,10 @@ fn small_networks_give_what_onnx_runtime_gives() {
         let inputs: Vec<TensorData> = (0..program.inputs.len()).map(|at| data("input", at)).collect();
         let outputs = program.evaluate(&inputs).unwrap();
         let in_tasks = evaluate_in_tasks(&program, &inputs);
-        for (at, output) in outputs.iter().chain(&in_tasks).enumerate() {
+        let planned = channels_last(&program);
+        decided += usize::from(!planned.planned.is_empty());
+        let channels_last = evaluate_network(&program, &planned, &inputs);
+        for (at, output) in outputs.iter().chain(&in_tasks).chain(&channels_last).enumerate() {
             let expected = data("output", at % outputs.len());
             assert_eq!((&output.shape, output.dtype), (&expected.shape, expected.dtype), "{}", case.display());
             let (found, expected) = (output.to_f64(), expected.to_f64());
@@ -58,6 +65,7 @@ fn small_networks_give_what_onnx_runtime_gives() {
             }
         }
     }
+    assert!(decided >= 5, "{decided} networks have layouts to decide");
 }
 
 /// An input or output of a case.
@@ -67,7 +75,15 @@ fn data_of(case: &Path, kind: &str, at: usize) -> TensorData {
 
 /// What the network's tasks give, one after the other.
 fn evaluate_in_tasks(program: &Program, inputs: &[TensorData]) -> Vec<TensorData> {
-    let network = partition(program).unwrap();
+    evaluate_network(program, &partition(program).unwrap(), inputs)
+}
+
+/// The network with all layouts that can be: what constants depend on lies innermost.
+fn channels_last(program: &Program) -> Network {
+    partition_with(program, Tape::drive(&mut Prefer("last".into()))).unwrap()
+}
+
+fn evaluate_network(program: &Program, network: &Network, inputs: &[TensorData]) -> Vec<TensorData> {
     network.validate().unwrap();
     let array = |data: &TensorData| Array::from_bytes(data.shape.clone(), data.dtype, &data.bytes).unwrap();
     let arrays: Vec<Array> = inputs.iter().map(array).collect();

@@ -220,7 +220,8 @@ type Last = BTreeMap<TensorId, Vec<bool>>;
 fn spread(last: &mut Last, ties: &[Tie]) {
     loop {
         let mut changes = false;
-        for Tie { operand, result, segments } in ties {
+        // both ways, so that long chains take few rounds
+        for Tie { operand, result, segments } in ties.iter().chain(ties.iter().rev()) {
             for (of_operand, of_result) in segments {
                 let sides = [(*operand, *of_operand), (*result, *of_result)];
                 let marked = |(tensor, (first, end)): &(TensorId, (usize, usize))| {

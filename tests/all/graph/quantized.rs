@@ -7,7 +7,7 @@
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
 
-use super::{data_of, entries, evaluate_in_tasks};
+use super::{channels_last, data_of, entries, evaluate_in_tasks, evaluate_network};
 use tilescribe::graph::{ImportOptions, Network, Precision, Program, TensorData, import, partition};
 use tilescribe::workload::{DType, Role, Stage, Workload};
 
@@ -36,6 +36,7 @@ fn quantised_networks_give_what_onnx_runtime_gives() {
             ("as written", plain.evaluate(&inputs).unwrap().remove(0)),
             ("shortened", program.evaluate(&inputs).unwrap().remove(0)),
             ("in tasks", evaluate_in_tasks(&program, &inputs).remove(0)),
+            ("channels last", evaluate_network(&program, &channels_last(&program), &inputs).remove(0)),
         ] {
             assert_same(&format!("{}, {way}", case.display()), &found, &expected);
         }
