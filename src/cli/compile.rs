@@ -8,7 +8,7 @@ use anyhow::Result;
 use clap::Args;
 use serde_json::json;
 use tilescribe::artifact::{self, Manifest, Options, Schedule, Version};
-use tilescribe::graph::Network;
+use tilescribe::graph::{Network, NetworkBuffer, Source};
 use tilescribe::record::Store;
 use tilescribe::space::Space;
 use tilescribe::target::{Target, Task};
@@ -160,7 +160,11 @@ impl Compile {
             return Ok(Report { tasks, trials, valid, failed, seconds, trials_per_s, interrupted, jobs: jobs_report });
         }
         let (space, targets) = (arguments.space.space(), vec![target.clone()]);
-        let mut lab = Lab::here(targets, self.target.device()?, arguments.measuring);
+        let (device, measuring) = (self.target.device()?, arguments.measuring);
+        let mut lab = match finds_constants_cold(network, target) {
+            true => Lab::here_with_cold_finals(targets, device, measuring),
+            false => Lab::here(targets, device, measuring),
+        };
         let report = search(&jobs, &space, &mut lab, &arguments, None, &mut self.store.open()?)?;
         if report.interrupted {
             return Err(CommandError::SearchInterrupted.into());
@@ -168,6 +172,16 @@ impl Compile {
         judge(&jobs, &report)?;
         Ok(report)
     }
+}
+
+/// Whether the constants of a network do not stay in the last cache from one run to the next.
+fn finds_constants_cold(network: &Network, target: &Target) -> bool {
+    let bytes = |buffer: &NetworkBuffer| match &buffer.source {
+        Source::Constant(data) => data.bytes.len() as u64,
+        Source::Input(_) | Source::Output(_) | Source::Intermediate => 0,
+    };
+    let constants: u64 = network.buffers.iter().map(bytes).sum();
+    matches!(target, Target::Cpu(cpu) if constants > cpu.l3_bytes.max(cpu.l2_bytes) as u64)
 }
 
 /// Candidates of each task where no budget is given.

@@ -141,6 +141,15 @@ impl Lab {
         Lab { targets, who: Who::Here { options, measurer: None } }
     }
 
+    /// The same for tasks of a network that finds its constants in memory.
+    pub fn here_with_cold_finals(targets: Vec<Target>, device: usize, how: MeasuringArguments) -> Lab {
+        let options = Box::new(move |space: &Space, targets: &[Target]| {
+            let options = measuring(space, targets, device, how)?;
+            Ok(measure::Options { timing: options.timing.clone().with_cold_finals(), ..options })
+        });
+        Lab { targets, who: Who::Here { options, measurer: None } }
+    }
+
     /// Of a fleet.
     pub fn far(targets: Vec<Target>, coordinator: Arc<Coordinator>) -> Lab {
         Lab { targets, who: Who::Fleet(coordinator) }

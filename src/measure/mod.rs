@@ -23,6 +23,7 @@ mod angle;
 mod batch;
 mod bench;
 mod child;
+mod cold;
 pub mod cuda;
 mod faults;
 mod gate;

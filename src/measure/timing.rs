@@ -74,6 +74,8 @@ pub struct Timing {
     pub final_budget: Duration,
     /// Maximum number of rounds of finalists.
     pub final_rounds: usize,
+    /// Whether finalists find their constants in memory rather than in the caches.
+    pub cold_finals: bool,
 }
 
 impl Timing {
@@ -81,6 +83,12 @@ impl Timing {
     #[must_use]
     pub fn with_long_finals(self) -> Timing {
         Timing { final_budget: self.final_budget * 3, final_rounds: self.final_rounds * 3, ..self }
+    }
+
+    /// For tasks of a network whose constants do not stay in the caches from one run to the next.
+    #[must_use]
+    pub fn with_cold_finals(self) -> Timing {
+        Timing { cold_finals: true, ..self }
     }
 
     /// For a candidate and a reference of which only one runs on several cores.
@@ -111,6 +119,7 @@ impl Default for Timing {
             shortest_sample: Duration::from_micros(20),
             final_budget: Duration::from_millis(100),
             final_rounds: 30,
+            cold_finals: false,
         }
     }
 }

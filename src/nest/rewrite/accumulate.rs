@@ -289,8 +289,17 @@ impl Nest {
 
     /// The same of all buffers.
     pub(crate) fn used(&self) -> Vec<bool> {
+        self.used_in(&[&self.setup, &self.body])
+    }
+
+    /// The same of the body alone.
+    pub(crate) fn used_when_it_runs(&self) -> Vec<bool> {
+        self.used_in(&[&self.body])
+    }
+
+    fn used_in(&self, parts: &[&[Stmt]]) -> Vec<bool> {
         let mut used = vec![false; self.buffers.len()];
-        for stmts in [&self.setup, &self.body] {
+        for stmts in parts.iter().copied() {
             for_each_stmt(stmts, &mut |stmt| {
                 if let Stmt::Store { buffer, value, .. } | Stmt::Accumulate { buffer, value, .. } = stmt {
                     used[buffer.0 as usize] = true;

@@ -1,0 +1,93 @@
+//! Constants as a network finds them: in memory, not in the caches, since all that ran since the last run
+//! has taken their place.
+//!
+//! Constants are copied so often that the copies together are beyond the last cache, and every run takes the
+//! next copy.
+
+use std::io;
+
+use super::memory::Region;
+
+/// Constants of fewer bytes are there before they are missed.
+const LEAST_BYTES: usize = 1 << 16;
+/// Copies together are so many times the last cache.
+const BEYOND: usize = 2;
+/// Where a copy of a constant begins: at a page.
+const ALIGNMENT: usize = 4096;
+
+/// Copies of a kernel's constants.
+pub(super) struct Copies {
+    region: Region,
+    /// Of a constant: which argument it is, and where it lies in a copy.
+    places: Vec<(usize, usize)>,
+    copy_bytes: usize,
+    count: usize,
+    next: usize,
+}
+
+impl Copies {
+    /// Of constants, each with the number of its argument; `None` where they are few.
+    ///
+    /// # Errors
+    /// Where there is not enough memory.
+    pub(super) fn new(constants: &[(usize, &[u8])], last_cache_bytes: usize) -> io::Result<Option<Copies>> {
+        let bytes: usize = constants.iter().map(|(_, bytes)| bytes.len()).sum();
+        if bytes < LEAST_BYTES {
+            return Ok(None);
+        }
+        let mut copy_bytes = 0;
+        let mut places = Vec::with_capacity(constants.len());
+        for (argument, bytes) in constants {
+            places.push((*argument, copy_bytes));
+            copy_bytes += bytes.len().next_multiple_of(ALIGNMENT);
+        }
+        let count = (BEYOND * last_cache_bytes).div_ceil(bytes) + 1;
+        let mut region = Region::new(count * copy_bytes, "constants")?;
+        for copy in region.bytes_mut().chunks_exact_mut(copy_bytes) {
+            for ((_, bytes), (_, at)) in constants.iter().zip(&places) {
+                copy[*at..at + bytes.len()].copy_from_slice(bytes);
+            }
+        }
+        Ok(Some(Copies { region, places, copy_bytes, count, next: 0 }))
+    }
+
+    /// Puts the next copy among the arguments of a kernel.
+    pub(super) fn turn(&mut self, addresses: &mut [*mut u8]) {
+        let first = self.next * self.copy_bytes;
+        self.next = (self.next + 1) % self.count;
+        for (argument, at) in &self.places {
+            if let Some(address) = addresses.get_mut(*argument) {
+                *address = self.region.address().wrapping_add(first + at);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_turn_brings_the_same_constants_from_another_place() {
+        let (first, second) = (vec![1; LEAST_BYTES], vec![2; 100]);
+        let mut copies = Copies::new(&[(2, &first), (0, &second)], 1 << 18).unwrap().expect("enough of them");
+        let mut seen = Vec::new();
+        for _ in 0..copies.count {
+            let mut addresses = [std::ptr::null_mut(); 3];
+            copies.turn(&mut addresses);
+            // SAFETY: both lie in the region that `copies` holds.
+            let [a, b] = unsafe {
+                [(addresses[2], first.len()), (addresses[0], second.len())]
+                    .map(|(at, length)| std::slice::from_raw_parts(at.cast_const(), length))
+            };
+            assert!(a == first && b == second && addresses[1].is_null());
+            assert!(!seen.contains(&addresses[2]));
+            seen.push(addresses[2]);
+        }
+        assert!(seen.len() * (first.len() + second.len()) >= BEYOND << 18);
+        let mut addresses = [std::ptr::null_mut(); 3];
+        copies.turn(&mut addresses);
+        assert_eq!(addresses[2], seen[0]);
+        assert!(Copies::new(&[(0, &second)], 1 << 18).unwrap().is_none());
+    }
+}
