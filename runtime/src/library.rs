@@ -18,6 +18,7 @@ type Destroy = unsafe extern "C" fn(*mut c_void);
 type ErrorString = unsafe extern "C" fn(c_int) -> *const c_char;
 type Tensors = unsafe extern "C" fn(*mut usize) -> *const CTensor;
 pub type WriteTrace = unsafe extern "C" fn(*mut c_void, *mut Event, u64, *mut u64) -> c_int;
+pub type Poison = unsafe extern "C" fn(*mut c_void, c_int) -> c_int;
 pub type ShareWeights = unsafe extern "C" fn(c_int) -> c_int;
 pub type Profile = unsafe extern "C" fn(*mut c_void, *mut u64) -> c_int;
 type Launch = unsafe extern "C" fn(*mut c_void, *mut c_void) -> c_int;
@@ -98,6 +99,8 @@ pub struct Library {
     pub trace: Option<Symbol<WriteTrace>>,
     /// The same.
     pub share_weights: Option<Symbol<ShareWeights>>,
+    /// The same.
+    pub poison: Option<Symbol<Poison>>,
     /// On a GPU: to start a run on what the device holds, and to wait for it.
     pub on_device: Option<OnDevice>,
     /// Where extents are known only at run time.
@@ -155,6 +158,7 @@ impl Library {
                 profile: functions.find("profile").ok(),
                 trace: functions.find("trace").ok(),
                 share_weights: functions.find("share_weights").ok(),
+                poison: functions.find("poison").ok(),
                 on_device: functions.on_device()?,
                 extents: functions.of_extents()?,
                 states: functions.of_states()?,

@@ -17,7 +17,8 @@ use crate::target::Kind;
 /// Where a network runs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Resources {
-    /// Of a CPU; `None` stands for every core that this process may use.
+    /// Of a CPU, up to 256, whatever number the network was compiled for; `None` stands for every core that
+    /// this process may use.
     pub threads: Option<u32>,
     /// The number of a GPU in the driver's order; `None` stands for the first.
     pub device: Option<u32>,
@@ -229,6 +230,18 @@ impl Model {
         let kept = usize::try_from(written).unwrap_or(room).min(room);
         events.truncate(kept);
         Some((result, Trace { events, lost: written - kept as u64 }))
+    }
+
+    /// For finding faults: whether runs fill all memory for intermediates that holds none with NaN before each
+    /// call. It changes no output, unless a call reads what is no longer, or not yet, there.
+    ///
+    /// # Errors
+    /// [`RuntimeError::Input`] where the library cannot: on GPUs, or where an older version linked it.
+    pub fn poison(&self, poison: bool) -> Result<(), RuntimeError> {
+        let missing = || RuntimeError::Input("the network's library fills no memory that is free".into());
+        let function = self.code.library.poison.as_ref().ok_or_else(missing)?;
+        // SAFETY: the handle is alive.
+        self.checked(unsafe { function(self.handle, c_int::from(poison)) })
     }
 
     /// What a status means.

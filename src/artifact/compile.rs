@@ -65,13 +65,27 @@ pub fn compile(
     let nests: Vec<Vec<&Nest>> =
         versions.iter().map(|version| version.schedules.iter().map(|schedule| &schedule.nest).collect()).collect();
     let bound = bind::bind(network, &nests)?;
+    compile_bound(network, &versions, bound, options, progress)
+}
+
+/// The same for calls that are bound, and versions that are checked.
+pub(super) fn compile_bound(
+    network: &Network,
+    versions: &[Version<'_>],
+    bound: Bound,
+    options: &Options<'_>,
+    progress: &mut dyn FnMut(Step) -> ControlFlow<()>,
+) -> Result<Manifest, ArtifactError> {
+    let name = options.name;
+    let first = versions.first().ok_or(ArtifactError::Versions)?;
+    let nests: Vec<&Nest> = first.schedules.iter().map(|schedule| &schedule.nest).collect();
     let parent = prepare(options.folder)?;
     let scratch = DraftFolder::create_in(&parent).map_err(|source| ArtifactError::write(&parent, source))?;
     let file = |file: &str| scratch.path().join(file);
 
-    let weights_id = write_weights(network, &nests[0], &bound, &file(WEIGHTS_FILE), progress)?;
+    let weights_id = write_weights(network, &nests, &bound, &file(WEIGHTS_FILE), progress)?;
     enter(progress, Step::Kernels)?;
-    let code = code::code(network, &versions, &bound)?;
+    let code = code::code(network, versions, &bound)?;
     let with_arguments = network.calls.iter().zip(&bound.arguments);
     let calls: Vec<_> = with_arguments
         .map(|(call, arguments)| TableCall { callee: &call.callee, numbers: call.parameters.len(), arguments })
@@ -89,6 +103,7 @@ pub fn compile(
         calls: &calls,
         regions: &regions,
         extents: bound.extents.as_ref(),
+        lives: &bound.lives,
         kernels: &code.kernels,
     };
     enter(progress, Step::Linking)?;

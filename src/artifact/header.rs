@@ -168,8 +168,8 @@ const CPU: Own = Own {
     status: "    @UPPER@_UNSUPPORTED_CPU = 1,      /* the processor lacks instructions, see @NAME@_missing_feature */
 ",
     create:
-        "/* Loads the weights: there once for all models of the process, see @NAME@_share_weights. With 0 threads, runs use every
- * core that the process may use. Returns an enum @NAME@_status; unless it is @UPPER@_OK, *model is NULL. */
+        "/* Loads the weights: there once for all models of the process, see @NAME@_share_weights. Runs use so many
+ * threads, up to 256, whatever number the network was compiled for; with 0, every core that the process may use. Returns an enum @NAME@_status; unless it is @UPPER@_OK, *model is NULL. */
 int @NAME@_create(const char *weights_path, int threads, @NAME@_model **model);
 ",
     run: " May be called from any thread: calls for one model take turns, models run side by side. */",
@@ -193,6 +193,10 @@ int @NAME@_trace(@NAME@_model *model, @NAME@_event *events, uint64_t room, uint6
 /* Weights are copied into large pages of the process, which it reads faster. With 1, the first model that is made from now on maps their
  * file instead, read only: many processes hold them once, then. */
 int @NAME@_share_weights(int share);
+
+/* For finding faults: from now on, runs of the model fill all memory for intermediates that holds none with bytes of ones, NaN as floats,
+ * before each call. It changes no output, unless a call reads what is no longer, or not yet, there. With 0, no more. */
+int @NAME@_poison(@NAME@_model *model, int poison);
 ",
 };
 

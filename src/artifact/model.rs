@@ -84,6 +84,14 @@ impl Model {
         Ok(bound.outputs())
     }
 
+    /// As [`tilescribe_runtime::Model::poison`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn poison(&self, poison: bool) -> Result<(), RuntimeError> {
+        self.0.poison(poison)
+    }
+
     /// Forgets what runs have left: states are zero, and those that grow have no rows.
     ///
     /// # Errors

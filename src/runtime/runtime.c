@@ -19,7 +19,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { MAX_THREADS = 256, CACHE_LINE = 64, PAUSES_PER_CLOCK_READ = 32, CHUNKS_PER_THREAD = 8 };
+enum { MAX_THREADS = TILESCRIBE_MAX_THREADS, CACHE_LINE = 64, PAUSES_PER_CLOCK_READ = 32, CHUNKS_PER_THREAD = 8 };
 
 /* How long a thread waits awake, in nanoseconds: some times the cost of a wake-up by the kernel. */
 static const int64_t SPIN_NS = 40000;
@@ -54,6 +54,7 @@ static struct {
     pthread_t workers[MAX_THREADS];
     cpu_set_t processors;   /* that workers may run on */
     int barred;             /* the one of these that they keep off; -1: none */
+    _Atomic bool is_crowded; /* there are more threads than processors for them */
 } pool;
 
 /* What the thread itself asked for; 0: nothing, and the pool's own number counts. */
@@ -161,9 +162,14 @@ static void leave(void) {
     }
 }
 
+/* How long to wait awake: where others need the processor, not at all. */
+static int64_t patience(void) {
+    return atomic_load_explicit(&pool.is_crowded, memory_order_relaxed) ? 0 : SPIN_NS;
+}
+
 /* Returns when the bell has another value than `seen`, or the pool stops. */
 static void wait_for_bell(uint32_t seen) {
-    int64_t limit = now_ns() + SPIN_NS;
+    int64_t limit = now_ns() + patience();
     do {
         for (int i = 0; i < PAUSES_PER_CLOCK_READ; i++) {
             if (atomic_load_explicit(&pool.bell, memory_order_acquire) != seen) {
@@ -204,7 +210,7 @@ static void *worker(void *number) {
  * with idle ones of virtual machines that the host gave away: the two share one processor then, for milliseconds. The caller holds `busy`. */
 static void keep_workers_off_this_processor(void) {
     int here = sched_getcpu();
-    if (here == pool.barred || here < 0 || here >= CPU_SETSIZE) {
+    if (atomic_load_explicit(&pool.is_crowded, memory_order_relaxed) || here == pool.barred || here < 0 || here >= CPU_SETSIZE) {
         return;
     }
     pool.barred = here;
@@ -267,6 +273,16 @@ static void start_workers(int64_t number) {
             CPU_ZERO(&pool.processors);
         }
     }
+    int there = CPU_COUNT(&pool.processors);
+    bool is_crowded = there > 0 && number >= there;
+    if (is_crowded && pool.barred >= 0) {
+        /* then a processor less is a loss */
+        for (int64_t i = 0; i < pool.started; i++) {
+            pthread_setaffinity_np(pool.workers[i], sizeof pool.processors, &pool.processors);
+        }
+        pool.barred = -1;
+    }
+    atomic_store(&pool.is_crowded, is_crowded);
     while (pool.started < number) {
         void *thread = (void *)(intptr_t)(pool.started + 1);
         if (pthread_create(&pool.workers[pool.started], NULL, worker, thread) != 0) {
@@ -278,7 +294,7 @@ static void start_workers(int64_t number) {
 }
 
 static void wait_for_workers(void) {
-    int64_t limit = now_ns() + SPIN_NS;
+    int64_t limit = now_ns() + patience();
     for (;;) {
         for (int i = 0; i < PAUSES_PER_CLOCK_READ; i++) {
             if (!(atomic_load_explicit(&pool.state, memory_order_acquire) & INSIDE)) {

@@ -17,6 +17,9 @@ typedef void (*tilescribe_body)(void *context, int64_t begin, int64_t end, int64
  * A body that calls it again runs that inner loop serially too. */
 void tilescribe_parallel_for(tilescribe_body body, void *context, int64_t count, int64_t threads);
 
+/* The most threads that a loop has. */
+enum { TILESCRIBE_MAX_THREADS = 256 };
+
 /* Sets the size of the pool, the caller included, to 1..256. Threads start with the next parallel loop.
  * 0 stands for the processors that this process may run on, which is also what an unset pool has. */
 void tilescribe_set_threads(int64_t threads);

@@ -1,0 +1,51 @@
+//! Artifacts on other numbers of threads than they were compiled for.
+
+use tilescribe::artifact::{Model, Resources};
+
+use super::whole::{NETWORKS, Whole};
+
+/// How a program shares its loops is decided when it is compiled, by what they write: no sum is split between
+/// threads. So outputs are the same, bit by bit.
+#[test]
+fn outputs_are_the_same_on_any_number_of_threads() {
+    let (mut with_shared_loops, mut with_own_memory) = (0, 0);
+    for name in NETWORKS {
+        let whole = Whole::compile(name);
+        let (shared, own) = whole.shares();
+        with_shared_loops += usize::from(shared > 0);
+        with_own_memory += usize::from(own > 0);
+        let alone = whole.model(1);
+        for count in [2, 4, 8, 16, 64] {
+            let model = whole.model(count);
+            for case in &whole.cases {
+                let expected = whole.run(&alone, case);
+                for _ in 0..2 {
+                    assert!(whole.run(&model, case) == expected, "{name} on {count} threads");
+                }
+            }
+        }
+    }
+    assert!(with_shared_loops >= 12 && with_own_memory >= 4, "{with_shared_loops} and {with_own_memory}");
+}
+
+/// More than any machine of today has, of models that come and go, one after the other and side by side.
+#[test]
+fn models_of_different_numbers_share_the_threads_of_a_library() {
+    let whole = Whole::compile("networks/attention");
+    let case = &whole.cases[0];
+    let expected = whole.run(&whole.model(1), case);
+    let counts = [3, 256, 1, 100_000, 2, 17];
+    for count in counts {
+        assert!(whole.run(&whole.model(count), case) == expected, "{count} threads");
+    }
+    let models = counts.map(|count| whole.model(count));
+    std::thread::scope(|scope| {
+        for model in models {
+            let (whole, expected) = (&whole, &expected);
+            scope.spawn(move || (0..50).for_each(|_| assert!(whole.run(&model, case) == *expected)));
+        }
+    });
+    // of none that are given, all cores
+    let all = Model::load(&whole.path(), Resources::default()).unwrap();
+    assert!(whole.run(&all, case) == expected);
+}
