@@ -86,7 +86,7 @@ impl Artifact {
         }
         // SAFETY: the path ends with a zero, and the function writes one pointer.
         let status = unsafe { (code.library.create)(code.weights.as_ptr(), code.place, &raw mut handle) };
-        let model = Model { handle, code };
+        let model = Model { handle, code, lender: None };
         model.checked(status)?;
         Ok(model)
     }
@@ -98,6 +98,8 @@ impl Artifact {
 pub struct Model {
     handle: *mut c_void,
     code: Arc<Code>,
+    /// Whose threads it has, if not its own library's.
+    lender: Option<Arc<Code>>,
 }
 
 // SAFETY: the library keeps nothing by thread that outlives a call, and `Model` is not `Sync`: calls come one
@@ -118,6 +120,11 @@ impl Model {
 
     pub fn manifest(&self) -> &Manifest {
         &self.code.manifest
+    }
+
+    /// What the model was made of.
+    pub fn artifact(&self) -> Artifact {
+        Artifact(Arc::clone(&self.code))
     }
 
     /// The shapes of all outputs for inputs of these shapes; of results whose extents depend on data, the
@@ -230,6 +237,26 @@ impl Model {
         let kept = usize::try_from(written).unwrap_or(room).min(room);
         events.truncate(kept);
         Some((result, Trace { events, lost: written - kept as u64 }))
+    }
+
+    /// Has runs share their loops between the threads of another artifact, or of its own again: threads belong
+    /// to an artifact, whose models have them in common. Of models that run at the same time on the same
+    /// threads, one has them for the time of a loop, and the others do without meanwhile.
+    ///
+    /// # Errors
+    /// [`RuntimeError::Input`] where one of both has no threads to share: on GPUs, or where an older version
+    /// linked it.
+    pub fn share_threads(&mut self, with: &Artifact) -> Result<(), RuntimeError> {
+        let missing = || RuntimeError::Input("the network's library shares no threads".into());
+        let lender = Arc::clone(&with.0);
+        let (own, other) = (&self.code.library.threads, &lender.library.threads);
+        let (Some(own), Some(other)) = (own, other) else { return Err(missing()) };
+        // SAFETY: the handle is alive, and so is the other library as long as the model has its threads.
+        self.checked(unsafe { (own.share)(self.handle, (other.own)()) })?;
+        if let Some(before) = self.lender.replace(lender) {
+            before.end_threads();
+        }
+        Ok(())
     }
 
     /// For finding faults: whether runs fill all memory for intermediates that holds none with NaN before each
@@ -371,6 +398,19 @@ impl Drop for Model {
     fn drop(&mut self) {
         // SAFETY: the handle comes from `create`, or is null, which is allowed; nothing uses it afterwards.
         unsafe { (self.code.library.destroy)(self.handle) }
+        if let Some(lender) = &self.lender {
+            lender.end_threads();
+        }
+    }
+}
+
+impl Code {
+    /// Before the library may be unloaded: loops of models that still have the threads start them again.
+    fn end_threads(&self) {
+        if let Some(threads) = &self.library.threads {
+            // SAFETY: waits for a loop that runs.
+            unsafe { (threads.end)() };
+        }
     }
 }
 

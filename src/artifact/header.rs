@@ -197,6 +197,20 @@ int @NAME@_share_weights(int share);
 /* For finding faults: from now on, runs of the model fill all memory for intermediates that holds none with bytes of ones, NaN as floats,
  * before each call. It changes no output, unless a call reads what is no longer, or not yet, there. With 0, no more. */
 int @NAME@_poison(@NAME@_model *model, int poison);
+
+/* Runs the iterations 0..count of a loop as parts begin..end, each once, in any order and at the same time, and returns when all are done.
+ * Numbers of threads are below `threads`; parts that go on at the same time have different ones. */
+typedef void (*@NAME@_pool)(void (*body)(void *context, int64_t begin, int64_t end, int64_t thread), void *context, int64_t count,
+                            int64_t threads);
+
+/* From now on, runs of the model share loops between threads of another pool: one of the program's own, or that of another network's
+ * library. NULL: the library's own threads, which all models of the library have in common. */
+int @NAME@_share_threads(@NAME@_model *model, @NAME@_pool pool);
+
+/* The library's own threads, as models of other networks take them. They end with the last model of this library, and start again with
+ * a loop: @NAME@_end_threads ends them before the library is unloaded, where others have used them since. */
+@NAME@_pool @NAME@_own_threads(void);
+int @NAME@_end_threads(void);
 ",
 };
 

@@ -84,6 +84,15 @@ impl Model {
         Ok(bound.outputs())
     }
 
+    /// Has runs share their loops between the threads of another model's artifact; see
+    /// [`tilescribe_runtime::Model::share_threads`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn share_threads(&mut self, with: &Model) -> Result<(), RuntimeError> {
+        self.0.share_threads(&with.0.artifact())
+    }
+
     /// As [`tilescribe_runtime::Model::poison`].
     ///
     /// # Errors

@@ -62,6 +62,9 @@ static _Thread_local int64_t wanted_here;
 
 static _Thread_local struct tilescribe_trace *trace_here;
 
+/* Whose threads run the loops of this thread; NULL: the pool's own. */
+static _Thread_local tilescribe_pool pool_here;
+
 static pthread_once_t fork_handler = PTHREAD_ONCE_INIT;
 
 static void futex_wait(_Atomic uint32_t *word, uint32_t expected) {
@@ -316,12 +319,50 @@ static void wait_for_workers(void) {
     }
 }
 
+/* A loop that another pool runs, and that is written down. */
+struct told_loop {
+    tilescribe_body body;
+    void *context;
+    struct tilescribe_trace *trace;
+};
+
+static void tell_part(void *told, int64_t begin, int64_t end, int64_t thread) {
+    struct told_loop *loop = told;
+    uint64_t since = tilescribe_now_ns();
+    loop->body(loop->context, begin, end, thread);
+    tilescribe_put_event(loop->trace, since, thread, TILESCRIBE_LOOP);
+}
+
+static void run_loop(tilescribe_body body, void *context, int64_t count, int64_t threads);
+
 void tilescribe_parallel_for(tilescribe_body body, void *context, int64_t count, int64_t threads) {
+    threads = minimum(minimum(threads, wanted_here != 0 ? wanted_here : tilescribe_threads()), count);
+    if (pool_here == NULL || threads <= 1) {
+        run_loop(body, context, count, threads);
+    } else if (trace_here == NULL) {
+        pool_here(body, context, count, threads);
+    } else {
+        struct told_loop told = {body, context, trace_here};
+        pool_here(tell_part, &told, count, threads);
+    }
+}
+
+void tilescribe_lend_pool(tilescribe_body body, void *context, int64_t count, int64_t threads) {
+    int64_t wanted = wanted_here;
+    struct tilescribe_trace *trace = trace_here;
+    wanted_here = minimum(threads, MAX_THREADS);
+    trace_here = NULL;
+    run_loop(body, context, count, minimum(wanted_here, count));
+    wanted_here = wanted;
+    trace_here = trace;
+}
+
+/* On the pool's own threads, of which there are not more than the calling thread wants, nor than iterations. */
+static void run_loop(tilescribe_body body, void *context, int64_t count, int64_t threads) {
     if (count <= 0) {
         return;
     }
     int64_t size = wanted_here != 0 ? wanted_here : tilescribe_threads();
-    threads = minimum(minimum(threads, size), count);
     if (threads <= 1 || atomic_exchange(&pool.busy, true)) {
         body(context, 0, count, 0);
         return;
@@ -375,6 +416,10 @@ int64_t tilescribe_threads(void) {
 
 void tilescribe_use_threads(int64_t threads) {
     wanted_here = threads > 0 ? minimum(threads, MAX_THREADS) : tilescribe_threads();
+}
+
+void tilescribe_use_pool(tilescribe_pool other) {
+    pool_here = other;
 }
 
 void tilescribe_shutdown(void) {

@@ -27,6 +27,16 @@ void tilescribe_set_threads(int64_t threads);
 /* The same for the loops that the calling thread starts from now on, and for no others: the pool grows as needed. */
 void tilescribe_use_threads(int64_t threads);
 
+/* What runs loops, as `tilescribe_parallel_for` does: thread numbers are below `threads`, and no two parts that go on at the same time have
+ * the same. */
+typedef void (*tilescribe_pool)(tilescribe_body body, void *context, int64_t count, int64_t threads);
+
+/* Has loops that the calling thread starts from now on run by another pool; NULL: by the own one. */
+void tilescribe_use_pool(tilescribe_pool other);
+
+/* The own pool, for callers that want so many threads of it, whatever was said for loops of this thread. */
+void tilescribe_lend_pool(tilescribe_body body, void *context, int64_t count, int64_t threads);
+
 /* The size of the pool, the caller included. */
 int64_t tilescribe_threads(void);
 

@@ -17,6 +17,7 @@ struct model {
     unsigned char *arena, *workspace;
     uint64_t arena_bytes, workspace_bytes;
     int64_t threads; /* that runs use, the caller's included */
+    tilescribe_pool pool; /* whose threads they are; NULL: the library's own */
     int poisons; /* whether what of the arena is free is filled before each call */
     void **address; /* of every argument; those of inputs and outputs change with each run */
     void **moved; /* room for the addresses of one call, in an iteration */
@@ -320,6 +321,7 @@ int tilescribe_run(struct model *model, const void *const *inputs, void *const *
         return status;
     }
     tilescribe_use_threads(model->threads);
+    tilescribe_use_pool(model->pool);
     tilescribe_trace_loops(model->trace.event != NULL ? &model->trace : NULL);
     bind_run(model, inputs, outputs);
     if (model->poisons) /* no call needs anything of before */
@@ -340,6 +342,27 @@ int tilescribe_profile(struct model *model, uint64_t *nanoseconds)
     pthread_mutex_lock(&model->turn);
     model->spent = nanoseconds;
     pthread_mutex_unlock(&model->turn);
+    return STATUS_OK;
+}
+
+int tilescribe_share_threads(struct model *model, tilescribe_pool pool)
+{
+    if (model == NULL)
+        return STATUS_BAD_ARGUMENT;
+    pthread_mutex_lock(&model->turn);
+    model->pool = pool;
+    pthread_mutex_unlock(&model->turn);
+    return STATUS_OK;
+}
+
+tilescribe_pool tilescribe_own_threads(void)
+{
+    return tilescribe_lend_pool;
+}
+
+int tilescribe_end_threads(void)
+{
+    tilescribe_shutdown();
     return STATUS_OK;
 }
 

@@ -315,6 +315,13 @@ int tilescribe_trace(struct model *model, struct tilescribe_event *events, uint6
 int tilescribe_share_weights(int share);
 int tilescribe_poison(struct model *model, int poison);
 
+/* And threads: whose threads run the loops of a model, the library's own as others take them, and their end; `runtime.h` has the type. */
+typedef void (*tilescribe_pool)(void (*body)(void *context, int64_t begin, int64_t end, int64_t thread), void *context, int64_t count,
+                                int64_t threads);
+int tilescribe_share_threads(struct model *model, tilescribe_pool pool);
+tilescribe_pool tilescribe_own_threads(void);
+int tilescribe_end_threads(void);
+
 /* What libraries of networks export whose extents are not all fixed. */
 int tilescribe_set_extents(struct model *model, const int64_t *const *shapes);
 int tilescribe_output_shape(struct model *model, size_t number, int64_t *shape);

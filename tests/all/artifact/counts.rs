@@ -45,7 +45,37 @@ fn models_of_different_numbers_share_the_threads_of_a_library() {
             scope.spawn(move || (0..50).for_each(|_| assert!(whole.run(&model, case) == *expected)));
         }
     });
-    // of none that are given, all cores
+    // where no number is given, all cores
     let all = Model::load(&whole.path(), Resources::default()).unwrap();
     assert!(whole.run(&all, case) == expected);
+}
+
+/// Threads belong to an artifact; another's models may have them, too, whatever goes first.
+#[test]
+fn models_of_different_artifacts_share_threads() {
+    let [first, second] = ["networks/attention", "open/layers"].map(Whole::compile);
+    for lender_goes_first in [true, false] {
+        let (lender, mut borrower) = (first.model(2), second.model(4));
+        let expected = second.run(&borrower, &second.cases[0]);
+        borrower.share_threads(&lender).unwrap();
+        std::thread::scope(|scope| {
+            let (second, borrower, expected) = (&second, &mut borrower, &expected);
+            scope.spawn(move || {
+                (0..100).for_each(|_| assert!(second.run(borrower, &second.cases[0]) == *expected));
+            });
+            (0..100).for_each(|_| drop(first.run(&lender, &first.cases[0])));
+        });
+        if lender_goes_first {
+            drop(lender);
+            assert!(second.run(&borrower, &second.cases[0]) == expected);
+            // its own again
+            let own = second.model(2);
+            borrower.share_threads(&own).unwrap();
+            drop(own);
+            assert!(second.run(&borrower, &second.cases[0]) == expected);
+        } else {
+            drop(borrower);
+            first.run(&lender, &first.cases[0]);
+        }
+    }
 }

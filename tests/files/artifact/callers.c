@@ -1,5 +1,5 @@
-/* Calls two networks from four threads: two that share a model of the first, and two with a model each of the second, on 2 and on 16
- * threads. Arguments are weights and all inputs of either. What each caller computes has to be the same every time; outputs of the
+/* Runs a network on a pool of this program's own. Calls two networks from four threads then: two that share a model of the first, and two with a model each of the second, on 2 and on 16
+ * threads, one of them on the threads of the first network's library. Arguments are weights and all inputs of either. What each caller computes has to be the same every time; outputs of the
  * first and of the second go to standard output. */
 #include <pthread.h>
 #include <stdio.h>
@@ -10,6 +10,16 @@
 #include "other.h"
 
 enum { ROUNDS = 300, MOST = 16 };
+
+static int64_t loops;
+
+/* A pool of one thread, which takes the iterations in an odd order, as if it were several. */
+static void own_pool(void (*body)(void *context, int64_t begin, int64_t end, int64_t thread), void *context, int64_t count, int64_t threads)
+{
+    loops++;
+    for (int64_t i = count; i-- > 0;)
+        body(context, i, i + 1, (i * 7 + 3) % threads);
+}
 
 #define CALLER(name, NAME)                                                                                                             \
     static unsigned char *name##_expected[NAME##_OUTPUTS];                                                                             \
@@ -65,6 +75,13 @@ int main(int count, char **arguments)
     if (net_create(arguments[1], 2, &shared) != NET_OK || other_create(arguments[3], 2, &own[0]) != OTHER_OK ||
         other_create(arguments[3], MOST, &own[1]) != OTHER_OK)
         return 101;
+    if (net_share_threads(shared, own_pool) != NET_OK || net_call(shared) == NULL || loops == 0)
+        return 110;
+    if (net_share_threads(shared, NULL) != NET_OK || net_share_threads(NULL, own_pool) != NET_BAD_ARGUMENT)
+        return 111;
+    loops = 0;
+    if (other_share_threads(own[0], net_own_threads()) != OTHER_OK)
+        return 112;
     pthread_t caller[4];
     for (int i = 0; i < 4; i++)
         if (pthread_create(&caller[i], NULL, i < 2 ? net_call : other_call, i < 2 ? (void *)shared : (void *)own[i - 2]) != 0)
@@ -75,6 +92,9 @@ int main(int count, char **arguments)
             return 103 + i;
     }
     net_destroy(shared);
+    /* they start again */
+    if (other_call(own[0]) == NULL || loops != 0 || net_end_threads() != NET_OK || other_call(own[0]) == NULL)
+        return 113;
     other_destroy(own[0]);
     other_destroy(own[1]);
     for (size_t i = 0; i < NET_OUTPUTS; i++)
