@@ -26,6 +26,7 @@ pub type Pool = unsafe extern "C" fn(Body, *mut c_void, i64, i64);
 type ShareThreads = unsafe extern "C" fn(*mut c_void, Option<Pool>) -> c_int;
 type OwnThreads = unsafe extern "C" fn() -> Option<Pool>;
 type EndThreads = unsafe extern "C" fn() -> c_int;
+type PinThreads = unsafe extern "C" fn(c_int) -> c_int;
 pub type ShareWeights = unsafe extern "C" fn(c_int) -> c_int;
 pub type Profile = unsafe extern "C" fn(*mut c_void, *mut u64) -> c_int;
 type Launch = unsafe extern "C" fn(*mut c_void, *mut c_void) -> c_int;
@@ -132,6 +133,7 @@ pub struct ThreadFunctions {
     pub share: Symbol<ShareThreads>,
     pub own: Symbol<OwnThreads>,
     pub end: Symbol<EndThreads>,
+    pub pin: Symbol<PinThreads>,
 }
 
 /// What the library says of the extents of a run.
@@ -257,7 +259,8 @@ impl Functions<'_> {
         // SAFETY: as the caller says.
         unsafe {
             let (share, own) = (self.find("share_threads").ok()?, self.find("own_threads").ok()?);
-            Some(ThreadFunctions { share, own, end: self.find("end_threads").ok()? })
+            let (end, pin) = (self.find("end_threads").ok()?, self.find("pin_threads").ok()?);
+            Some(ThreadFunctions { share, own, end, pin })
         }
     }
 

@@ -73,6 +73,20 @@ impl Artifact {
         &self.0.manifest
     }
 
+    /// Whether each thread of the artifact stays on a processor of its own, from the next run on; not where
+    /// there are more threads than processors. Callers of runs may bind themselves.
+    ///
+    /// # Errors
+    /// [`RuntimeError::Input`] where it has no threads to place: on GPUs, or where an older version linked
+    /// it.
+    pub fn pin_threads(&self, pin: bool) -> Result<(), RuntimeError> {
+        let missing = || RuntimeError::Input("the network's library places no threads".into());
+        let threads = self.0.library.threads.as_ref().ok_or_else(missing)?;
+        // SAFETY: takes any number, and waits for a loop that runs.
+        unsafe { (threads.pin)(c_int::from(pin)) };
+        Ok(())
+    }
+
     /// One more model, with intermediates and states of its own. The weights are there once for all of them.
     ///
     /// # Errors
@@ -239,9 +253,9 @@ impl Model {
         Some((result, Trace { events, lost: written - kept as u64 }))
     }
 
-    /// Has runs share their loops between the threads of another artifact, or of its own again: threads belong
-    /// to an artifact, whose models have them in common. Of models that run at the same time on the same
-    /// threads, one has them for the time of a loop, and the others do without meanwhile.
+    /// Has runs share their loops between the threads of another artifact, or of its own again: threads
+    /// belong to an artifact, whose models have them in common. Of models that run at the same time on the
+    /// same threads, one has them for the time of a loop, and the others do without meanwhile.
     ///
     /// # Errors
     /// [`RuntimeError::Input`] where one of both has no threads to share: on GPUs, or where an older version
@@ -259,8 +273,8 @@ impl Model {
         Ok(())
     }
 
-    /// For finding faults: whether runs fill all memory for intermediates that holds none with NaN before each
-    /// call. It changes no output, unless a call reads what is no longer, or not yet, there.
+    /// For finding faults: whether runs fill all memory for intermediates that holds none with NaN before
+    /// each call. It changes no output, unless a call reads what is no longer, or not yet, there.
     ///
     /// # Errors
     /// [`RuntimeError::Input`] where the library cannot: on GPUs, or where an older version linked it.

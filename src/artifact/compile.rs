@@ -338,9 +338,9 @@ mod tests {
     use crate::space::Space;
     use crate::target::{Target, Task};
 
-    /// An artifact of a network of `tests/files/graph`, in which the range of each intermediate that lives longer
-    /// than a call ends one call too early in turn: how many of these ranges there are, and in how many of them
-    /// runs that poison what is free give other outputs.
+    /// Makes artifacts of a network of `tests/files/graph`, in each of which the range of one intermediate
+    /// ends a call too early: how many they are, and in how many of them runs that poison what is free give
+    /// other outputs.
     fn too_short(name: &str, case: &str) -> (usize, usize) {
         let files = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/files/graph").join(name);
         let network = partition(&import(&files.join("model.onnx"), &ImportOptions::default()).unwrap()).unwrap();

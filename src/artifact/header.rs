@@ -211,6 +211,10 @@ int @NAME@_share_threads(@NAME@_model *model, @NAME@_pool pool);
  * a loop: @NAME@_end_threads ends them before the library is unloaded, where others have used them since. */
 @NAME@_pool @NAME@_own_threads(void);
 int @NAME@_end_threads(void);
+
+/* With 1, each of the library's own threads stays on a processor of its own from the next loop on, the first behind the one that the caller
+ * is on then, which the caller itself is not bound to; not where there are more threads than processors. With 0, the system places them. */
+int @NAME@_pin_threads(int pin);
 ",
 };
 

@@ -54,6 +54,7 @@ static struct {
     pthread_t workers[MAX_THREADS];
     cpu_set_t processors;   /* that workers may run on */
     int barred;             /* the one of these that they keep off; -1: none */
+    _Atomic bool is_pinned;  /* each worker has a processor of its own */
     _Atomic bool is_crowded; /* there are more threads than processors for them */
 } pool;
 
@@ -213,7 +214,7 @@ static void *worker(void *number) {
  * with idle ones of virtual machines that the host gave away: the two share one processor then, for milliseconds. The caller holds `busy`. */
 static void keep_workers_off_this_processor(void) {
     int here = sched_getcpu();
-    if (atomic_load_explicit(&pool.is_crowded, memory_order_relaxed) || here == pool.barred || here < 0 || here >= CPU_SETSIZE) {
+    if (atomic_load(&pool.is_pinned) || atomic_load(&pool.is_crowded) || here == pool.barred || here < 0 || here >= CPU_SETSIZE) {
         return;
     }
     pool.barred = here;
@@ -263,6 +264,26 @@ static void install_fork_handler(void) {
     pthread_atfork(NULL, NULL, forget_workers);
 }
 
+/* The processor that stands so many places behind another in a set, which goes on from its start. */
+static int processor_behind(const cpu_set_t *set, int here, int64_t places) {
+    int found = here;
+    for (int64_t left = places % CPU_COUNT(set); left > 0; left -= CPU_ISSET(found, set) ? 1 : 0) {
+        found = (found + 1) % CPU_SETSIZE;
+    }
+    return found;
+}
+
+/* The caller holds `busy`, and has a processor for each worker. */
+static void pin_workers(void) {
+    int here = sched_getcpu();
+    for (int64_t i = 0; i < pool.started && here >= 0 && here < CPU_SETSIZE; i++) {
+        cpu_set_t own;
+        CPU_ZERO(&own);
+        CPU_SET(processor_behind(&pool.processors, here, i + 1), &own);
+        pthread_setaffinity_np(pool.workers[i], sizeof own, &own);
+    }
+}
+
 /* The caller holds `busy`. Fewer threads than asked for are no error: loops are complete with any number. */
 static void start_workers(int64_t number) {
     pthread_once(&fork_handler, install_fork_handler);
@@ -278,7 +299,7 @@ static void start_workers(int64_t number) {
     }
     int there = CPU_COUNT(&pool.processors);
     bool is_crowded = there > 0 && number >= there;
-    if (is_crowded && pool.barred >= 0) {
+    if (is_crowded && (pool.barred >= 0 || atomic_load(&pool.is_pinned))) {
         /* then a processor less is a loss */
         for (int64_t i = 0; i < pool.started; i++) {
             pthread_setaffinity_np(pool.workers[i], sizeof pool.processors, &pool.processors);
@@ -289,10 +310,13 @@ static void start_workers(int64_t number) {
     while (pool.started < number) {
         void *thread = (void *)(intptr_t)(pool.started + 1);
         if (pthread_create(&pool.workers[pool.started], NULL, worker, thread) != 0) {
-            return;
+            break;
         }
         pool.started++;
         pool.barred = -1;
+    }
+    if (there > 0 && !is_crowded && atomic_load(&pool.is_pinned)) {
+        pin_workers();
     }
 }
 
@@ -416,6 +440,12 @@ int64_t tilescribe_threads(void) {
 
 void tilescribe_use_threads(int64_t threads) {
     wanted_here = threads > 0 ? minimum(threads, MAX_THREADS) : tilescribe_threads();
+}
+
+void tilescribe_pin(int pin) {
+    /* threads that start anew may run where they like */
+    tilescribe_shutdown();
+    atomic_store(&pool.is_pinned, pin != 0);
 }
 
 void tilescribe_use_pool(tilescribe_pool other) {

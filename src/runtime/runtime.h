@@ -37,6 +37,10 @@ void tilescribe_use_pool(tilescribe_pool other);
 /* The own pool, for callers that want so many threads of it, whatever was said for loops of this thread. */
 void tilescribe_lend_pool(tilescribe_body body, void *context, int64_t count, int64_t threads);
 
+/* Whether each thread of the pool, from the next loop on, stays on a processor of its own, beginning with the one behind the caller's;
+ * not where there are more threads than processors. The caller stays where it is. */
+void tilescribe_pin(int pin);
+
 /* The size of the pool, the caller included. */
 int64_t tilescribe_threads(void);
 

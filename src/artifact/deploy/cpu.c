@@ -360,6 +360,12 @@ tilescribe_pool tilescribe_own_threads(void)
     return tilescribe_lend_pool;
 }
 
+int tilescribe_pin_threads(int pin)
+{
+    tilescribe_pin(pin);
+    return STATUS_OK;
+}
+
 int tilescribe_end_threads(void)
 {
     tilescribe_shutdown();

@@ -315,12 +315,14 @@ int tilescribe_trace(struct model *model, struct tilescribe_event *events, uint6
 int tilescribe_share_weights(int share);
 int tilescribe_poison(struct model *model, int poison);
 
-/* And threads: whose threads run the loops of a model, the library's own as others take them, and their end; `runtime.h` has the type. */
+/* And threads: whose threads run the loops of a model, the library's own as others take them, their end, and whether each stays on
+ * a processor of its own; `runtime.h` has the type. */
 typedef void (*tilescribe_pool)(void (*body)(void *context, int64_t begin, int64_t end, int64_t thread), void *context, int64_t count,
                                 int64_t threads);
 int tilescribe_share_threads(struct model *model, tilescribe_pool pool);
 tilescribe_pool tilescribe_own_threads(void);
 int tilescribe_end_threads(void);
+int tilescribe_pin_threads(int pin);
 
 /* What libraries of networks export whose extents are not all fixed. */
 int tilescribe_set_extents(struct model *model, const int64_t *const *shapes);

@@ -102,8 +102,8 @@ impl Whole {
         Model::load(&self.path(), threads(count)).unwrap()
     }
 
-    /// How many kernels have loops for threads, and how many of these give each thread memory of its own.
-    pub fn shares(&self) -> (usize, usize) {
+    /// How many kernels have loops for threads, and the most bytes that one of these gives each thread.
+    pub fn shares(&self) -> (usize, i64) {
         fn is_shared(body: &[Stmt]) -> bool {
             body.iter().any(|statement| match statement {
                 Stmt::Loop(l) => l.kind == LoopKind::Parallel || is_shared(&l.body),
@@ -112,9 +112,11 @@ impl Whole {
             })
         }
         let nests: Vec<&Nest> = self.schedules.iter().map(|s| &s.nest).filter(|nest| is_shared(&nest.body)).collect();
-        let has_own =
-            |nest: &&&Nest| nest.buffers.iter().any(|b| matches!(b.scope, Scope::BlockShared | Scope::Register));
-        (nests.len(), nests.iter().filter(has_own).count())
+        let own = |nest: &&Nest| {
+            let own = nest.buffers.iter().filter(|b| matches!(b.scope, Scope::BlockShared | Scope::Register));
+            own.map(|buffer| buffer.bytes() as i64).sum()
+        };
+        (nests.len(), nests.iter().map(own).max().unwrap_or(0))
     }
 
     /// What a run of the case gives, which has to be near what ONNX Runtime gives.

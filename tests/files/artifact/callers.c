@@ -1,7 +1,10 @@
-/* Runs a network on a pool of this program's own. Calls two networks from four threads then: two that share a model of the first, and two with a model each of the second, on 2 and on 16
+/* Runs a network on a pool of this program's own, and on threads that are bound to processors. Calls two networks from four threads then: two that share a model of the first, and two with a model each of the second, on 2 and on 16
  * threads, one of them on the threads of the first network's library. Arguments are weights and all inputs of either. What each caller computes has to be the same every time; outputs of the
  * first and of the second go to standard output. */
+#define _GNU_SOURCE
+#include <dirent.h>
 #include <pthread.h>
+#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -9,16 +12,16 @@
 #include "net.h"
 #include "other.h"
 
-enum { ROUNDS = 300, MOST = 16 };
+enum { ROUNDS = 300, MANY = 16, ALL = 256 };
 
 static int64_t loops;
 
-/* A pool of one thread, which takes the iterations in an odd order, as if it were several. */
+/* A pool of one thread, which takes the iterations in an odd order, as if it were all that there may be. */
 static void own_pool(void (*body)(void *context, int64_t begin, int64_t end, int64_t thread), void *context, int64_t count, int64_t threads)
 {
     loops++;
     for (int64_t i = count; i-- > 0;)
-        body(context, i, i + 1, (i * 7 + 3) % threads);
+        body(context, i, i + 1, threads - 1 - i % threads);
 }
 
 #define CALLER(name, NAME)                                                                                                             \
@@ -66,19 +69,47 @@ static void own_pool(void (*body)(void *context, int64_t begin, int64_t end, int
 CALLER(net, NET)
 CALLER(other, OTHER)
 
+/* How many threads of this process may run on one processor only. */
+static int bound_threads(void)
+{
+    int found = 0;
+    DIR *tasks = opendir("/proc/self/task");
+    for (struct dirent *task; tasks != NULL && (task = readdir(tasks)) != NULL;) {
+        cpu_set_t set;
+        if (atoi(task->d_name) > 0 && sched_getaffinity(atoi(task->d_name), sizeof set, &set) == 0)
+            found += CPU_COUNT(&set) == 1;
+    }
+    closedir(tasks);
+    return found;
+}
+
+/* Whether threads are bound where they shall be, and there are processors for them. */
+static int pins(net_model *model)
+{
+    cpu_set_t set;
+    int processors = sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 0;
+    if (net_pin_threads(1) != NET_OK || net_call(model) == NULL || (processors >= 2 && bound_threads() != 1))
+        return 0;
+    /* they start anew */
+    return net_pin_threads(0) == NET_OK && (processors < 3 || (net_call(model) != NULL && bound_threads() == 0));
+}
+
 int main(int count, char **arguments)
 {
     if (count != 5 || !net_prepare(arguments[1], arguments[2]) || !other_prepare(arguments[3], arguments[4]))
         return 100;
-    net_model *shared;
+    net_model *shared, *many;
     other_model *own[2];
     if (net_create(arguments[1], 2, &shared) != NET_OK || other_create(arguments[3], 2, &own[0]) != OTHER_OK ||
-        other_create(arguments[3], MOST, &own[1]) != OTHER_OK)
+        other_create(arguments[3], MANY, &own[1]) != OTHER_OK)
         return 101;
-    if (net_share_threads(shared, own_pool) != NET_OK || net_call(shared) == NULL || loops == 0)
+    if (net_create(arguments[1], ALL, &many) != NET_OK || net_share_threads(many, own_pool) != NET_OK || net_call(many) == NULL || loops == 0)
         return 110;
-    if (net_share_threads(shared, NULL) != NET_OK || net_share_threads(NULL, own_pool) != NET_BAD_ARGUMENT)
+    if (net_share_threads(many, NULL) != NET_OK || net_call(many) == NULL || net_share_threads(NULL, own_pool) != NET_BAD_ARGUMENT)
         return 111;
+    net_destroy(many);
+    if (!pins(shared))
+        return 114;
     loops = 0;
     if (other_share_threads(own[0], net_own_threads()) != OTHER_OK)
         return 112;
