@@ -18,6 +18,15 @@ type Destroy = unsafe extern "C" fn(*mut c_void);
 type ErrorString = unsafe extern "C" fn(c_int) -> *const c_char;
 type Tensors = unsafe extern "C" fn(*mut usize) -> *const CTensor;
 pub type WriteTrace = unsafe extern "C" fn(*mut c_void, *mut Event, u64, *mut u64) -> c_int;
+pub type Poison = unsafe extern "C" fn(*mut c_void, c_int) -> c_int;
+/// What runs a part of a loop: context, begin, end, number of the thread.
+type Body = unsafe extern "C" fn(*mut c_void, i64, i64, i64);
+/// What shares a loop between threads: body, context, iterations, threads.
+pub type Pool = unsafe extern "C" fn(Body, *mut c_void, i64, i64);
+type ShareThreads = unsafe extern "C" fn(*mut c_void, Option<Pool>) -> c_int;
+type OwnThreads = unsafe extern "C" fn() -> Option<Pool>;
+type EndThreads = unsafe extern "C" fn() -> c_int;
+type PinThreads = unsafe extern "C" fn(c_int) -> c_int;
 pub type ShareWeights = unsafe extern "C" fn(c_int) -> c_int;
 pub type Profile = unsafe extern "C" fn(*mut c_void, *mut u64) -> c_int;
 type Launch = unsafe extern "C" fn(*mut c_void, *mut c_void) -> c_int;
@@ -98,6 +107,10 @@ pub struct Library {
     pub trace: Option<Symbol<WriteTrace>>,
     /// The same.
     pub share_weights: Option<Symbol<ShareWeights>>,
+    /// The same.
+    pub poison: Option<Symbol<Poison>>,
+    /// The same.
+    pub threads: Option<ThreadFunctions>,
     /// On a GPU: to start a run on what the device holds, and to wait for it.
     pub on_device: Option<OnDevice>,
     /// Where extents are known only at run time.
@@ -112,6 +125,15 @@ pub struct Library {
 pub struct OnDevice {
     pub launch: Symbol<Launch>,
     pub wait: Symbol<Wait>,
+}
+
+/// Whose threads run the loops of a model.
+#[derive(Debug)]
+pub struct ThreadFunctions {
+    pub share: Symbol<ShareThreads>,
+    pub own: Symbol<OwnThreads>,
+    pub end: Symbol<EndThreads>,
+    pub pin: Symbol<PinThreads>,
 }
 
 /// What the library says of the extents of a run.
@@ -155,6 +177,8 @@ impl Library {
                 profile: functions.find("profile").ok(),
                 trace: functions.find("trace").ok(),
                 share_weights: functions.find("share_weights").ok(),
+                poison: functions.find("poison").ok(),
+                threads: functions.of_threads(),
                 on_device: functions.on_device()?,
                 extents: functions.of_extents()?,
                 states: functions.of_states()?,
@@ -228,6 +252,15 @@ impl Functions<'_> {
             // SAFETY: as the caller says.
             Some(Kind::Gpu) => unsafe { Ok(Some(OnDevice { launch: self.find("launch")?, wait: self.find("wait")? })) },
             _ => Ok(None),
+        }
+    }
+
+    unsafe fn of_threads(&self) -> Option<ThreadFunctions> {
+        // SAFETY: as the caller says.
+        unsafe {
+            let (share, own) = (self.find("share_threads").ok()?, self.find("own_threads").ok()?);
+            let (end, pin) = (self.find("end_threads").ok()?, self.find("pin_threads").ok()?);
+            Some(ThreadFunctions { share, own, end, pin })
         }
     }
 

@@ -17,7 +17,8 @@ use crate::target::Kind;
 /// Where a network runs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Resources {
-    /// Of a CPU; `None` stands for every core that this process may use.
+    /// Of a CPU, up to 256, whatever number the network was compiled for; `None` stands for every core that
+    /// this process may use.
     pub threads: Option<u32>,
     /// The number of a GPU in the driver's order; `None` stands for the first.
     pub device: Option<u32>,
@@ -72,6 +73,20 @@ impl Artifact {
         &self.0.manifest
     }
 
+    /// Whether each thread of the artifact stays on a processor of its own, from the next run on; not where
+    /// there are more threads than processors. Callers of runs may bind themselves.
+    ///
+    /// # Errors
+    /// [`RuntimeError::Input`] where it has no threads to place: on GPUs, or where an older version linked
+    /// it.
+    pub fn pin_threads(&self, pin: bool) -> Result<(), RuntimeError> {
+        let missing = || RuntimeError::Input("the network's library places no threads".into());
+        let threads = self.0.library.threads.as_ref().ok_or_else(missing)?;
+        // SAFETY: takes any number, and waits for a loop that runs.
+        unsafe { (threads.pin)(c_int::from(pin)) };
+        Ok(())
+    }
+
     /// One more model, with intermediates and states of its own. The weights are there once for all of them.
     ///
     /// # Errors
@@ -85,7 +100,7 @@ impl Artifact {
         }
         // SAFETY: the path ends with a zero, and the function writes one pointer.
         let status = unsafe { (code.library.create)(code.weights.as_ptr(), code.place, &raw mut handle) };
-        let model = Model { handle, code };
+        let model = Model { handle, code, lender: None };
         model.checked(status)?;
         Ok(model)
     }
@@ -97,6 +112,8 @@ impl Artifact {
 pub struct Model {
     handle: *mut c_void,
     code: Arc<Code>,
+    /// Whose threads it has, if not its own library's.
+    lender: Option<Arc<Code>>,
 }
 
 // SAFETY: the library keeps nothing by thread that outlives a call, and `Model` is not `Sync`: calls come one
@@ -117,6 +134,11 @@ impl Model {
 
     pub fn manifest(&self) -> &Manifest {
         &self.code.manifest
+    }
+
+    /// What the model was made of.
+    pub fn artifact(&self) -> Artifact {
+        Artifact(Arc::clone(&self.code))
     }
 
     /// The shapes of all outputs for inputs of these shapes; of results whose extents depend on data, the
@@ -229,6 +251,38 @@ impl Model {
         let kept = usize::try_from(written).unwrap_or(room).min(room);
         events.truncate(kept);
         Some((result, Trace { events, lost: written - kept as u64 }))
+    }
+
+    /// Has runs share their loops between the threads of another artifact, or of its own again: threads
+    /// belong to an artifact, whose models have them in common. Of models that run at the same time on the
+    /// same threads, one has them for the time of a loop, and the others do without meanwhile.
+    ///
+    /// # Errors
+    /// [`RuntimeError::Input`] where one of both has no threads to share: on GPUs, or where an older version
+    /// linked it.
+    pub fn share_threads(&mut self, with: &Artifact) -> Result<(), RuntimeError> {
+        let missing = || RuntimeError::Input("the network's library shares no threads".into());
+        let lender = Arc::clone(&with.0);
+        let (own, other) = (&self.code.library.threads, &lender.library.threads);
+        let (Some(own), Some(other)) = (own, other) else { return Err(missing()) };
+        // SAFETY: the handle is alive, and so is the other library as long as the model has its threads.
+        self.checked(unsafe { (own.share)(self.handle, (other.own)()) })?;
+        if let Some(before) = self.lender.replace(lender) {
+            before.end_threads();
+        }
+        Ok(())
+    }
+
+    /// For finding faults: whether runs fill all memory for intermediates that holds none with NaN before
+    /// each call. It changes no output, unless a call reads what is no longer, or not yet, there.
+    ///
+    /// # Errors
+    /// [`RuntimeError::Input`] where the library cannot: on GPUs, or where an older version linked it.
+    pub fn poison(&self, poison: bool) -> Result<(), RuntimeError> {
+        let missing = || RuntimeError::Input("the network's library fills no memory that is free".into());
+        let function = self.code.library.poison.as_ref().ok_or_else(missing)?;
+        // SAFETY: the handle is alive.
+        self.checked(unsafe { function(self.handle, c_int::from(poison)) })
     }
 
     /// What a status means.
@@ -358,6 +412,19 @@ impl Drop for Model {
     fn drop(&mut self) {
         // SAFETY: the handle comes from `create`, or is null, which is allowed; nothing uses it afterwards.
         unsafe { (self.code.library.destroy)(self.handle) }
+        if let Some(lender) = &self.lender {
+            lender.end_threads();
+        }
+    }
+}
+
+impl Code {
+    /// Before the library may be unloaded: loops of models that still have the threads start them again.
+    fn end_threads(&self) {
+        if let Some(threads) = &self.library.threads {
+            // SAFETY: waits for a loop that runs.
+            unsafe { (threads.end)() };
+        }
     }
 }
 

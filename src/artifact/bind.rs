@@ -10,7 +10,7 @@ use super::extents::{self, Living};
 use super::live;
 use super::memory::{self, Block, MemoryPlan};
 use super::ports::Ports;
-use super::tables::{Argument, ExtentTables, Place};
+use super::tables::{Argument, ExtentTables, Life, Place};
 use super::weights::{Entry, Layout};
 use crate::graph::{Binding, Call, Callee, Motion, Network, NetworkBuffer, Region, RegionKind, Source};
 use crate::nest::{Loop, Nest, Scope, Stmt};
@@ -33,6 +33,8 @@ pub struct Bound {
     pub conditions: Vec<Option<Argument>>,
     /// `None`: all extents are fixed.
     pub extents: Option<ExtentTables>,
+    /// The intermediates.
+    pub lives: Vec<Life>,
 }
 
 /// Makes one or more neighbouring entries of the weights.
@@ -145,8 +147,16 @@ pub fn bind(network: &Network, versions: &[Vec<&Nest>]) -> Result<Bound, Artifac
         tables.shifts = extents::shifts(network, &arguments, &conditions);
         tables.countings = extents::countings(network, &arguments);
     }
+    let life = |(buffer, Block { bytes, first, last }): &Living| {
+        let place = match block_of[*buffer] {
+            Some(block) => Place::Block { block, offset: 0 },
+            None => Place::Arena { offset: arena[*buffer] },
+        };
+        Life { place, bytes: *bytes, first: *first, last: *last }
+    };
+    let lives = living.iter().map(life).collect();
     let Ports { inputs, outputs, states, .. } = ports;
-    Ok(Bound { inputs, outputs, states, memory, weights, packs, arguments, conditions, extents })
+    Ok(Bound { inputs, outputs, states, memory, weights, packs, arguments, conditions, extents, lives })
 }
 
 /// The tensors of the weights file, as they are found.

@@ -27,6 +27,7 @@ const COMMON_OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/common.o"
 const LIBRARY_OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/library.o"));
 const EXTENTS_OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/extents.o"));
 const MEMORY_OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/memory.o"));
+const POISON_OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/poison.o"));
 const PROCESSOR_OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/processor.o"));
 const STATE_OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/state.o"));
 const CPU_OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/cpu.o"));
@@ -138,8 +139,10 @@ fn symbol(task: usize) -> String {
 fn for_cpu(nests: &[&Nest], cpu: &Cpu) -> Result<Code, ArtifactError> {
     let symbols: Vec<String> = (0..nests.len()).map(symbol).collect();
     let kernels: Vec<(&str, &Nest)> = symbols.iter().map(String::as_str).zip(nests.iter().copied()).collect();
-    let object = codegen::object(&kernels, cpu)?;
-    let workspace_bytes = object.workspace_bytes.iter().copied().max().unwrap_or(0) as u64;
+    // how many threads there are says who makes a model
+    let object = codegen::object(&kernels, &Cpu { cores: codegen::MAXIMAL_THREADS, ..cpu.clone() })?;
+    let of_cores = object.scratch.iter().filter_map(|scratch| scratch.bytes(cpu.cores.max(1)));
+    let workspace_bytes = of_cores.max().unwrap_or(0) as u64;
     let features = required_features(&Target::Cpu(cpu.clone()));
     let objects = vec![
         ("kernels.o", object.bytes),
@@ -148,11 +151,13 @@ fn for_cpu(nests: &[&Nest], cpu: &Cpu) -> Result<Code, ArtifactError> {
         ("extents.o", EXTENTS_OBJECT.to_vec()),
         ("library.o", LIBRARY_OBJECT.to_vec()),
         ("memory.o", MEMORY_OBJECT.to_vec()),
+        ("poison.o", POISON_OBJECT.to_vec()),
         ("processor.o", PROCESSOR_OBJECT.to_vec()),
         ("state.o", STATE_OBJECT.to_vec()),
         ("runtime.o", codegen::RUNTIME_OBJECT.to_vec()),
     ];
-    Ok(Code { kernels: Kernels::Cpu(CpuKernels { workspace_bytes, features, symbols }), objects, texts: Vec::new() })
+    let kernels = CpuKernels { workspace_bytes, scratch: object.scratch, features, symbols };
+    Ok(Code { kernels: Kernels::Cpu(kernels), objects, texts: Vec::new() })
 }
 
 /// The PTX of each task, by the name of a file.

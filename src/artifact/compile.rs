@@ -66,13 +66,27 @@ pub fn compile(
     let nests: Vec<Vec<&Nest>> =
         versions.iter().map(|version| version.schedules.iter().map(|schedule| &schedule.nest).collect()).collect();
     let bound = bind::bind(network, &nests)?;
+    compile_bound(network, &versions, bound, options, progress)
+}
+
+/// The same for calls that are bound, and versions that are checked.
+pub(super) fn compile_bound(
+    network: &Network,
+    versions: &[Version<'_>],
+    bound: Bound,
+    options: &Options<'_>,
+    progress: &mut dyn FnMut(Step) -> ControlFlow<()>,
+) -> Result<Manifest, ArtifactError> {
+    let name = options.name;
+    let first = versions.first().ok_or(ArtifactError::Versions)?;
+    let nests: Vec<&Nest> = first.schedules.iter().map(|schedule| &schedule.nest).collect();
     let parent = prepare(options.folder)?;
     let scratch = DraftFolder::create_in(&parent).map_err(|source| ArtifactError::write(&parent, source))?;
     let file = |file: &str| scratch.path().join(file);
 
-    let weights_id = write_weights(network, &nests[0], &bound, &file(WEIGHTS_FILE), progress)?;
+    let weights_id = write_weights(network, &nests, &bound, &file(WEIGHTS_FILE), progress)?;
     enter(progress, Step::Kernels)?;
-    let code = code::code(network, &versions, &bound)?;
+    let code = code::code(network, versions, &bound)?;
     let with_arguments = network.calls.iter().zip(&bound.arguments);
     let calls: Vec<_> = with_arguments
         .map(|(call, arguments)| TableCall { callee: &call.callee, numbers: call.parameters.len(), arguments })
@@ -90,6 +104,7 @@ pub fn compile(
         calls: &calls,
         regions: &regions,
         extents: bound.extents.as_ref(),
+        lives: &bound.lives,
         kernels: &code.kernels,
     };
     enter(progress, Step::Linking)?;
@@ -314,5 +329,68 @@ fn argument(
             Ok(memory)
         }
         _ => Aligned::new(0),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::artifact::{Model, Resources};
+    use crate::graph::{ImportOptions, TensorData, import, import_tensor, partition};
+    use crate::space::Space;
+    use crate::target::{Target, Task};
+
+    /// Makes artifacts of a network of `tests/files/graph`, in each of which the range of one intermediate
+    /// ends a call too early: how many they are, and in how many of them runs that poison what is free give
+    /// other outputs.
+    fn too_short(name: &str, case: &str) -> (usize, usize) {
+        let files = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/files/graph").join(name);
+        let network = partition(&import(&files.join("model.onnx"), &ImportOptions::default()).unwrap()).unwrap();
+        let (space, target) = (Space::standard(), Target::Cpu(codegen::host().unwrap()));
+        let task = |workload: &_| Task { workload: Clone::clone(workload), target: target.clone() };
+        let schedules: Vec<Schedule> =
+            network.tasks.iter().map(|t| Schedule::untuned(&space, &task(&t.workload)).unwrap()).collect();
+        let versions = [Version { target: &target, schedules: &schedules }];
+        let nests: Vec<&Nest> = schedules.iter().map(|schedule| &schedule.nest).collect();
+        let bound = bind::bind(&network, &[nests]).unwrap();
+        let inputs = network.buffers.iter().filter(|buffer| matches!(buffer.source, Source::Input(_))).count();
+        let data = |at: usize| import_tensor(&files.join(format!("{case}/input_{at}.pb"))).unwrap();
+        let inputs: Vec<TensorData> = (0..inputs).map(data).collect();
+        let outputs = |bound: Bound| -> [Vec<TensorData>; 2] {
+            let parent = tempfile::tempdir().unwrap();
+            let options = Options { name: "net", folder: &parent.path().join("net") };
+            compile_bound(&network, &versions, bound, &options, &mut |_| ControlFlow::Continue(())).unwrap();
+            let model = Model::load(options.folder, Resources { threads: Some(1), ..Resources::default() }).unwrap();
+            [false, true].map(|poison| {
+                model.poison(poison).unwrap();
+                model.run(&inputs).unwrap()
+            })
+        };
+        let [expected, found] = outputs(bound.clone());
+        assert!(found == expected, "{name}");
+        let (mut mutants, mut caught) = (0, 0);
+        for number in (0..bound.lives.len()).filter(|at| bound.lives[*at].first < bound.lives[*at].last) {
+            let mut mutant = bound.clone();
+            mutant.lives[number].last -= 1;
+            let [unharmed, found] = outputs(mutant);
+            assert!(unharmed == expected, "{name}");
+            mutants += 1;
+            caught += usize::from(found != expected);
+        }
+        (mutants, caught)
+    }
+
+    #[test]
+    fn poison_shows_a_live_range_that_ends_too_early() {
+        for (name, case) in [
+            ("networks/attention", "test_data_set_0"),
+            ("networks/scan_5", "test_data_set_0"),
+            ("networks/regions", "test_data_set_0"),
+            ("networks/lstm_2", "test_data_set_0"),
+            ("open/layers", "case_0"),
+        ] {
+            let (mutants, caught) = too_short(name, case);
+            assert!(mutants > 0 && caught == mutants, "{name}: {caught} of {mutants}");
+        }
     }
 }

@@ -168,8 +168,8 @@ const CPU: Own = Own {
     status: "    @UPPER@_UNSUPPORTED_CPU = 1,      /* the processor lacks instructions, see @NAME@_missing_feature */
 ",
     create:
-        "/* Loads the weights: there once for all models of the process, see @NAME@_share_weights. With 0 threads, runs use every
- * core that the process may use. Returns an enum @NAME@_status; unless it is @UPPER@_OK, *model is NULL. */
+        "/* Loads the weights: there once for all models of the process, see @NAME@_share_weights. Runs use so many
+ * threads, up to 256, whatever number the network was compiled for; with 0, every core that the process may use. Returns an enum @NAME@_status; unless it is @UPPER@_OK, *model is NULL. */
 int @NAME@_create(const char *weights_path, int threads, @NAME@_model **model);
 ",
     run: " May be called from any thread: calls for one model take turns, models run side by side. */",
@@ -193,6 +193,28 @@ int @NAME@_trace(@NAME@_model *model, @NAME@_event *events, uint64_t room, uint6
 /* Weights are copied into large pages of the process, which it reads faster. With 1, the first model that is made from now on maps their
  * file instead, read only: many processes hold them once, then. */
 int @NAME@_share_weights(int share);
+
+/* For finding faults: from now on, runs of the model fill all memory for intermediates that holds none with bytes of ones, NaN as floats,
+ * before each call. It changes no output, unless a call reads what is no longer, or not yet, there. With 0, no more. */
+int @NAME@_poison(@NAME@_model *model, int poison);
+
+/* Runs the iterations 0..count of a loop as parts begin..end, each once, in any order and at the same time, and returns when all are done.
+ * Numbers of threads are below `threads`; parts that go on at the same time have different ones. */
+typedef void (*@NAME@_pool)(void (*body)(void *context, int64_t begin, int64_t end, int64_t thread), void *context, int64_t count,
+                            int64_t threads);
+
+/* From now on, runs of the model share loops between threads of another pool: one of the program's own, or that of another network's
+ * library. NULL: the library's own threads, which all models of the library have in common. */
+int @NAME@_share_threads(@NAME@_model *model, @NAME@_pool pool);
+
+/* The library's own threads, as models of other networks take them. They end with the last model of this library, and start again with
+ * a loop: @NAME@_end_threads ends them before the library is unloaded, where others have used them since. */
+@NAME@_pool @NAME@_own_threads(void);
+int @NAME@_end_threads(void);
+
+/* With 1, each of the library's own threads stays on a processor of its own from the next loop on, the first behind the one that the caller
+ * is on then, which the caller itself is not bound to; not where there are more threads than processors. With 0, the system places them. */
+int @NAME@_pin_threads(int pin);
 ",
 };
 

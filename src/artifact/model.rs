@@ -84,6 +84,23 @@ impl Model {
         Ok(bound.outputs())
     }
 
+    /// Has runs share their loops between the threads of another model's artifact; see
+    /// [`tilescribe_runtime::Model::share_threads`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn share_threads(&mut self, with: &Model) -> Result<(), RuntimeError> {
+        self.0.share_threads(&with.0.artifact())
+    }
+
+    /// As [`tilescribe_runtime::Model::poison`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn poison(&self, poison: bool) -> Result<(), RuntimeError> {
+        self.0.poison(poison)
+    }
+
     /// Forgets what runs have left: states are zero, and those that grow have no rows.
     ///
     /// # Errors

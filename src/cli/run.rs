@@ -41,7 +41,7 @@ pub struct Run {
     /// written as in web addresses (`a:2` as `a%3A2`). manifest.json lists the files as `output_files`
     #[arg(long, value_name = "DIR")]
     output_dir: Option<PathBuf>,
-    /// Threads to use [default: the cores that the network was compiled for]
+    /// Threads to use [default: the cores that this process may use]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=256))]
     threads: Option<u32>,
     /// GPU to use, by its number in the driver's order [default: 0]

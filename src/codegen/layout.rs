@@ -71,11 +71,24 @@ impl Layout {
     }
 
     pub fn workspace_bytes(&self, threads: u32) -> Result<usize, CodegenError> {
-        let private = self.private_bytes.checked_mul(threads as usize);
-        private
-            .and_then(|bytes| bytes.checked_add(self.shared_bytes))
-            .filter(|bytes| *bytes <= MAX_BYTES)
-            .ok_or_else(|| too_large("the workspace"))
+        let scratch = Scratch { shared_bytes: self.shared_bytes, thread_bytes: self.private_bytes };
+        scratch.bytes(threads).filter(|bytes| *bytes <= MAX_BYTES).ok_or_else(|| too_large("the workspace"))
+    }
+}
+
+/// What a kernel wants as workspace.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Scratch {
+    /// Once, whatever the number of threads.
+    pub shared_bytes: usize,
+    /// For each thread.
+    pub thread_bytes: usize,
+}
+
+impl Scratch {
+    /// For so many threads; `None`: more than can be addressed.
+    pub fn bytes(&self, threads: u32) -> Option<usize> {
+        self.thread_bytes.checked_mul(threads as usize)?.checked_add(self.shared_bytes)
     }
 }
 

@@ -30,8 +30,9 @@ use inkwell::module::Module;
 pub use abi::{DEVICE_ALIGNMENT, MAXIMAL_STRIDE, WORKSPACE_ALIGNMENT};
 pub use emit::Launch;
 pub use error::CodegenError;
+pub use layout::Scratch;
 pub use machine::{check_runs_here, host};
-pub use pool::{RUNTIME_OBJECT, parallel_for, set_threads, shutdown_threads, threads};
+pub use pool::{MAXIMAL_THREADS, RUNTIME_OBJECT, parallel_for, set_threads, shutdown_threads, threads};
 pub use ptx::{Ptx, ptx, ptx_of};
 pub use timings::Timings;
 
@@ -134,6 +135,8 @@ pub struct Object {
     pub bytes: Vec<u8>,
     /// Of each kernel, in the order in which they were given.
     pub workspace_bytes: Vec<usize>,
+    /// The same for any number of threads up to the cores of the target.
+    pub scratch: Vec<Scratch>,
     pub timings: Timings,
 }
 
@@ -144,8 +147,11 @@ pub struct Object {
 pub fn object(kernels: &[(&str, &Nest)], target: &Cpu) -> Result<Object, CodegenError> {
     let mut timings = Timings::default();
     let bytes = compile(kernels, target, &mut timings)?;
-    let sizes = kernels.iter().map(|(_, nest)| Layout::new(nest)?.workspace_bytes(target.cores.max(1)));
-    Ok(Object { bytes, workspace_bytes: sizes.collect::<Result<_, _>>()?, timings })
+    let layouts = kernels.iter().map(|(_, nest)| Layout::new(nest)).collect::<Result<Vec<_>, _>>()?;
+    let sizes = layouts.iter().map(|layout| layout.workspace_bytes(target.cores.max(1)));
+    let scratch = |layout: &Layout| Scratch { shared_bytes: layout.shared_bytes, thread_bytes: layout.private_bytes };
+    let (workspace_bytes, scratch) = (sizes.collect::<Result<_, _>>()?, layouts.iter().map(scratch).collect());
+    Ok(Object { bytes, workspace_bytes, scratch, timings })
 }
 
 /// Whether code can be generated for a target. It need not be this machine's.

@@ -6,6 +6,9 @@ use std::ffi::c_void;
 /// `compile` can link artifacts without a C compiler. It needs the C library's threads.
 pub const RUNTIME_OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/runtime.o"));
 
+/// The most threads that share a loop, as in `runtime.c`.
+pub const MAXIMAL_THREADS: u32 = 256;
+
 /// A part of a parallel loop: context, begin, end, number of the thread.
 pub type Body = unsafe extern "C" fn(*mut c_void, i64, i64, i64);
 

@@ -19,7 +19,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { MAX_THREADS = 256, CACHE_LINE = 64, PAUSES_PER_CLOCK_READ = 32, CHUNKS_PER_THREAD = 8 };
+enum { MAX_THREADS = TILESCRIBE_MAX_THREADS, CACHE_LINE = 64, PAUSES_PER_CLOCK_READ = 32, CHUNKS_PER_THREAD = 8 };
 
 /* How long a thread waits awake, in nanoseconds: some times the cost of a wake-up by the kernel. */
 static const int64_t SPIN_NS = 40000;
@@ -54,12 +54,17 @@ static struct {
     pthread_t workers[MAX_THREADS];
     cpu_set_t processors;   /* that workers may run on */
     int barred;             /* the one of these that they keep off; -1: none */
+    _Atomic bool is_pinned;  /* each worker has a processor of its own */
+    _Atomic bool is_crowded; /* there are more threads than processors for them */
 } pool;
 
 /* What the thread itself asked for; 0: nothing, and the pool's own number counts. */
 static _Thread_local int64_t wanted_here;
 
 static _Thread_local struct tilescribe_trace *trace_here;
+
+/* Whose threads run the loops of this thread; NULL: the pool's own. */
+static _Thread_local tilescribe_pool pool_here;
 
 static pthread_once_t fork_handler = PTHREAD_ONCE_INIT;
 
@@ -161,9 +166,14 @@ static void leave(void) {
     }
 }
 
+/* How long to wait awake: where others need the processor, not at all. */
+static int64_t patience(void) {
+    return atomic_load_explicit(&pool.is_crowded, memory_order_relaxed) ? 0 : SPIN_NS;
+}
+
 /* Returns when the bell has another value than `seen`, or the pool stops. */
 static void wait_for_bell(uint32_t seen) {
-    int64_t limit = now_ns() + SPIN_NS;
+    int64_t limit = now_ns() + patience();
     do {
         for (int i = 0; i < PAUSES_PER_CLOCK_READ; i++) {
             if (atomic_load_explicit(&pool.bell, memory_order_acquire) != seen) {
@@ -204,7 +214,7 @@ static void *worker(void *number) {
  * with idle ones of virtual machines that the host gave away: the two share one processor then, for milliseconds. The caller holds `busy`. */
 static void keep_workers_off_this_processor(void) {
     int here = sched_getcpu();
-    if (here == pool.barred || here < 0 || here >= CPU_SETSIZE) {
+    if (atomic_load(&pool.is_pinned) || atomic_load(&pool.is_crowded) || here == pool.barred || here < 0 || here >= CPU_SETSIZE) {
         return;
     }
     pool.barred = here;
@@ -254,6 +264,26 @@ static void install_fork_handler(void) {
     pthread_atfork(NULL, NULL, forget_workers);
 }
 
+/* The processor that stands so many places behind another in a set, which goes on from its start. */
+static int processor_behind(const cpu_set_t *set, int here, int64_t places) {
+    int found = here;
+    for (int64_t left = places % CPU_COUNT(set); left > 0; left -= CPU_ISSET(found, set) ? 1 : 0) {
+        found = (found + 1) % CPU_SETSIZE;
+    }
+    return found;
+}
+
+/* The caller holds `busy`, and has a processor for each worker. */
+static void pin_workers(void) {
+    int here = sched_getcpu();
+    for (int64_t i = 0; i < pool.started && here >= 0 && here < CPU_SETSIZE; i++) {
+        cpu_set_t own;
+        CPU_ZERO(&own);
+        CPU_SET(processor_behind(&pool.processors, here, i + 1), &own);
+        pthread_setaffinity_np(pool.workers[i], sizeof own, &own);
+    }
+}
+
 /* The caller holds `busy`. Fewer threads than asked for are no error: loops are complete with any number. */
 static void start_workers(int64_t number) {
     pthread_once(&fork_handler, install_fork_handler);
@@ -267,18 +297,31 @@ static void start_workers(int64_t number) {
             CPU_ZERO(&pool.processors);
         }
     }
+    int there = CPU_COUNT(&pool.processors);
+    bool is_crowded = there > 0 && number >= there;
+    if (is_crowded && (pool.barred >= 0 || atomic_load(&pool.is_pinned))) {
+        /* then a processor less is a loss */
+        for (int64_t i = 0; i < pool.started; i++) {
+            pthread_setaffinity_np(pool.workers[i], sizeof pool.processors, &pool.processors);
+        }
+        pool.barred = -1;
+    }
+    atomic_store(&pool.is_crowded, is_crowded);
     while (pool.started < number) {
         void *thread = (void *)(intptr_t)(pool.started + 1);
         if (pthread_create(&pool.workers[pool.started], NULL, worker, thread) != 0) {
-            return;
+            break;
         }
         pool.started++;
         pool.barred = -1;
     }
+    if (there > 0 && !is_crowded && atomic_load(&pool.is_pinned)) {
+        pin_workers();
+    }
 }
 
 static void wait_for_workers(void) {
-    int64_t limit = now_ns() + SPIN_NS;
+    int64_t limit = now_ns() + patience();
     for (;;) {
         for (int i = 0; i < PAUSES_PER_CLOCK_READ; i++) {
             if (!(atomic_load_explicit(&pool.state, memory_order_acquire) & INSIDE)) {
@@ -300,12 +343,50 @@ static void wait_for_workers(void) {
     }
 }
 
+/* A loop that another pool runs, and that is written down. */
+struct told_loop {
+    tilescribe_body body;
+    void *context;
+    struct tilescribe_trace *trace;
+};
+
+static void tell_part(void *told, int64_t begin, int64_t end, int64_t thread) {
+    struct told_loop *loop = told;
+    uint64_t since = tilescribe_now_ns();
+    loop->body(loop->context, begin, end, thread);
+    tilescribe_put_event(loop->trace, since, thread, TILESCRIBE_LOOP);
+}
+
+static void run_loop(tilescribe_body body, void *context, int64_t count, int64_t threads);
+
 void tilescribe_parallel_for(tilescribe_body body, void *context, int64_t count, int64_t threads) {
+    threads = minimum(minimum(threads, wanted_here != 0 ? wanted_here : tilescribe_threads()), count);
+    if (pool_here == NULL || threads <= 1) {
+        run_loop(body, context, count, threads);
+    } else if (trace_here == NULL) {
+        pool_here(body, context, count, threads);
+    } else {
+        struct told_loop told = {body, context, trace_here};
+        pool_here(tell_part, &told, count, threads);
+    }
+}
+
+void tilescribe_lend_pool(tilescribe_body body, void *context, int64_t count, int64_t threads) {
+    int64_t wanted = wanted_here;
+    struct tilescribe_trace *trace = trace_here;
+    wanted_here = minimum(threads, MAX_THREADS);
+    trace_here = NULL;
+    run_loop(body, context, count, minimum(wanted_here, count));
+    wanted_here = wanted;
+    trace_here = trace;
+}
+
+/* On the pool's own threads, of which there are not more than the calling thread wants, nor than iterations. */
+static void run_loop(tilescribe_body body, void *context, int64_t count, int64_t threads) {
     if (count <= 0) {
         return;
     }
     int64_t size = wanted_here != 0 ? wanted_here : tilescribe_threads();
-    threads = minimum(minimum(threads, size), count);
     if (threads <= 1 || atomic_exchange(&pool.busy, true)) {
         body(context, 0, count, 0);
         return;
@@ -359,6 +440,16 @@ int64_t tilescribe_threads(void) {
 
 void tilescribe_use_threads(int64_t threads) {
     wanted_here = threads > 0 ? minimum(threads, MAX_THREADS) : tilescribe_threads();
+}
+
+void tilescribe_pin(int pin) {
+    /* threads that start anew may run where they like */
+    tilescribe_shutdown();
+    atomic_store(&pool.is_pinned, pin != 0);
+}
+
+void tilescribe_use_pool(tilescribe_pool other) {
+    pool_here = other;
 }
 
 void tilescribe_shutdown(void) {

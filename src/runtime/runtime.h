@@ -17,12 +17,29 @@ typedef void (*tilescribe_body)(void *context, int64_t begin, int64_t end, int64
  * A body that calls it again runs that inner loop serially too. */
 void tilescribe_parallel_for(tilescribe_body body, void *context, int64_t count, int64_t threads);
 
+/* The most threads that a loop has. */
+enum { TILESCRIBE_MAX_THREADS = 256 };
+
 /* Sets the size of the pool, the caller included, to 1..256. Threads start with the next parallel loop.
  * 0 stands for the processors that this process may run on, which is also what an unset pool has. */
 void tilescribe_set_threads(int64_t threads);
 
 /* The same for the loops that the calling thread starts from now on, and for no others: the pool grows as needed. */
 void tilescribe_use_threads(int64_t threads);
+
+/* What runs loops, as `tilescribe_parallel_for` does: thread numbers are below `threads`, and no two parts that go on at the same time have
+ * the same. */
+typedef void (*tilescribe_pool)(tilescribe_body body, void *context, int64_t count, int64_t threads);
+
+/* Has loops that the calling thread starts from now on run by another pool; NULL: by the own one. */
+void tilescribe_use_pool(tilescribe_pool other);
+
+/* The own pool, for callers that want so many threads of it, whatever was said for loops of this thread. */
+void tilescribe_lend_pool(tilescribe_body body, void *context, int64_t count, int64_t threads);
+
+/* Whether each thread of the pool, from the next loop on, stays on a processor of its own, beginning with the one behind the caller's;
+ * not where there are more threads than processors. The caller stays where it is. */
+void tilescribe_pin(int pin);
 
 /* The size of the pool, the caller included. */
 int64_t tilescribe_threads(void);

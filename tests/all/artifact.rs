@@ -1,11 +1,15 @@
 //! Artifacts from end to end: written, loaded here and from C, refused where they are damaged or for another
 //! machine.
 
+mod callers;
 mod counted;
+mod counts;
 mod extents;
 mod gpus;
+mod poison;
 mod states;
 mod threads;
+mod whole;
 
 use std::fs;
 use std::ops::ControlFlow;

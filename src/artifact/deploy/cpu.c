@@ -15,8 +15,10 @@
 struct model {
     const unsigned char *weights;
     unsigned char *arena, *workspace;
-    uint64_t arena_bytes;
-    int threads;
+    uint64_t arena_bytes, workspace_bytes;
+    int64_t threads; /* that runs use, the caller's included */
+    tilescribe_pool pool; /* whose threads they are; NULL: the library's own */
+    int poisons; /* whether what of the arena is free is filled before each call */
     void **address; /* of every argument; those of inputs and outputs change with each run */
     void **moved; /* room for the addresses of one call, in an iteration */
     struct run_extents *extents; /* NULL: all are fixed */
@@ -37,7 +39,7 @@ static void release(struct model *model)
 {
     release_weights(model->weights);
     unmap_pages(model->arena, model->arena_bytes);
-    unmap_pages(model->workspace, tilescribe_kernels.workspace_bytes);
+    unmap_pages(model->workspace, model->workspace_bytes);
     free(model->address);
     free(model->moved);
     free_extents(model->extents);
@@ -114,6 +116,21 @@ static uint64_t most_arguments(void)
     return most;
 }
 
+/* The most that a kernel wants, for so many threads; more than there is, if that cannot be said. */
+static uint64_t most_workspace(int64_t threads)
+{
+    uint64_t most = 0;
+    for (uint64_t i = 0; i < tilescribe_network.tasks; i++) {
+        const struct scratch *scratch = &tilescribe_kernels.scratch[i];
+        uint64_t bytes;
+        if (__builtin_mul_overflow(scratch->thread_bytes, (uint64_t)threads, &bytes) || __builtin_add_overflow(bytes, scratch->shared_bytes, &bytes))
+            return UINT64_MAX / 2;
+        if (bytes > most)
+            most = bytes;
+    }
+    return most;
+}
+
 int tilescribe_create(const char *weights, int threads, struct model **out)
 {
     if (out == NULL || weights == NULL || threads < 0)
@@ -124,12 +141,15 @@ int tilescribe_create(const char *weights, int threads, struct model **out)
     struct model *model = calloc(1, sizeof *model);
     if (model == NULL)
         return STATUS_OUT_OF_MEMORY;
-    model->threads = threads;
+    /* no loop has more threads than this, so no kernel finds less workspace than it needs */
+    int64_t most_threads = TILESCRIBE_MAX_THREADS;
+    model->threads = threads == 0 ? tilescribe_threads() : threads < most_threads ? threads : most_threads;
+    model->workspace_bytes = most_workspace(model->threads);
     pthread_mutex_init(&model->turn, NULL);
     enum status status = hold_weights(weights, &model->weights);
     if (status == STATUS_OK) {
         /* the most that kernels want at any extents: no run may need all of it */
-        uint64_t workspace = tilescribe_kernels.workspace_bytes;
+        uint64_t workspace = model->workspace_bytes;
         model->workspace = tilescribe_network.extents != NULL ? map_pages(workspace, MAP_NORESERVE) : map_large_pages(workspace);
         model->address = calloc(tilescribe_network.arguments + 1, sizeof *model->address);
         model->moved = calloc(most_arguments() + 1, sizeof *model->moved);
@@ -178,6 +198,8 @@ static void run_call(struct model *model, const struct call *call, uint64_t iter
     int is_timed = model->spent != NULL || model->trace.event != NULL;
     uint64_t started = is_timed ? tilescribe_now_ns() : 0;
     model->trace.call = (uint32_t)number;
+    if (model->poisons)
+        poison_arena(model->extents, model->arena, model->arena_bytes, number);
     void **arguments = model->address + call->first;
     if (call->moving) {
         for (uint64_t i = 0; i < call->arguments; i++)
@@ -299,8 +321,11 @@ int tilescribe_run(struct model *model, const void *const *inputs, void *const *
         return status;
     }
     tilescribe_use_threads(model->threads);
+    tilescribe_use_pool(model->pool);
     tilescribe_trace_loops(model->trace.event != NULL ? &model->trace : NULL);
     bind_run(model, inputs, outputs);
+    if (model->poisons) /* no call needs anything of before */
+        poison_arena(model->extents, model->arena, model->arena_bytes, tilescribe_network.calls);
     status = run_all(model, inputs, outputs);
     if (model->trace.event != NULL)
         *model->traced = model->trace.written;
@@ -316,6 +341,43 @@ int tilescribe_profile(struct model *model, uint64_t *nanoseconds)
         return STATUS_BAD_ARGUMENT;
     pthread_mutex_lock(&model->turn);
     model->spent = nanoseconds;
+    pthread_mutex_unlock(&model->turn);
+    return STATUS_OK;
+}
+
+int tilescribe_share_threads(struct model *model, tilescribe_pool pool)
+{
+    if (model == NULL)
+        return STATUS_BAD_ARGUMENT;
+    pthread_mutex_lock(&model->turn);
+    model->pool = pool;
+    pthread_mutex_unlock(&model->turn);
+    return STATUS_OK;
+}
+
+tilescribe_pool tilescribe_own_threads(void)
+{
+    return tilescribe_lend_pool;
+}
+
+int tilescribe_pin_threads(int pin)
+{
+    tilescribe_pin(pin);
+    return STATUS_OK;
+}
+
+int tilescribe_end_threads(void)
+{
+    tilescribe_shutdown();
+    return STATUS_OK;
+}
+
+int tilescribe_poison(struct model *model, int poison)
+{
+    if (model == NULL)
+        return STATUS_BAD_ARGUMENT;
+    pthread_mutex_lock(&model->turn);
+    model->poisons = poison != 0;
     pthread_mutex_unlock(&model->turn);
     return STATUS_OK;
 }

@@ -170,11 +170,18 @@ struct state {
     int64_t capacity; /* rows that there is room for; strides never change */
 };
 
+/* An intermediate, and the calls that need it. */
+struct life {
+    uint64_t block; /* its number in `struct extents`, counted from 1; 0: it stays where it is */
+    uint64_t offset, bytes; /* in the arena; of a block a run says both */
+    uint64_t first, last;
+};
+
 struct network {
     const char *weights_id; /* 64 hexadecimal digits */
     uint64_t weights_bytes;
     uint64_t arena_bytes;
-    uint64_t inputs, outputs, calls, arguments, tasks, regions, states;
+    uint64_t inputs, outputs, calls, arguments, tasks, regions, states, lives;
     const struct tensor *input, *output;
     const struct call *call;
     const struct argument *argument; /* of all calls, one after the other; then the conditions of regions */
@@ -182,6 +189,7 @@ struct network {
     const struct routine *routine;
     const struct extents *extents; /* NULL: all are fixed */
     const struct state *state;
+    const struct life *life;
 };
 
 extern const struct network tilescribe_network;
@@ -212,7 +220,7 @@ struct run_extents {
     int64_t *count; /* of iterations, by region; of a choice, which of its calls runs */
     int64_t *shift; /* offset and step of each */
     struct argument *argument; /* those of the network, where they are in this run */
-    uint64_t *offset; /* of the blocks in the arena */
+    uint64_t *offset, *block_bytes; /* of the blocks in the arena */
     uint64_t arena_bytes;
     int64_t *stack;
     char message[512];
@@ -283,6 +291,9 @@ unsigned char *map_pages(uint64_t bytes, int flags);
 unsigned char *map_large_pages(uint64_t bytes);
 void unmap_pages(unsigned char *pages, uint64_t bytes);
 
+/* Fills what of an arena holds no intermediate that this call needs with a pattern; `extents` are those of the run, or NULL. */
+void poison_arena(const struct run_extents *extents, unsigned char *arena, uint64_t arena_bytes, uint64_t call);
+
 /* What a status means that is not a back end's own. */
 const char *common_error_string(int status);
 
@@ -297,11 +308,21 @@ const char *tilescribe_missing_feature(void);
 const char *tilescribe_error_string(int status);
 
 /* What libraries for CPUs export: runs add the time of each call to an array, or write what every thread does, until the array is NULL;
- * and whether weights that are loaded from now on are a mapping of their file. */
+ * whether weights that are loaded from now on are a mapping of their file; and whether runs poison what of the arena is free. */
 int tilescribe_profile(struct model *model, uint64_t *nanoseconds);
 struct tilescribe_event;
 int tilescribe_trace(struct model *model, struct tilescribe_event *events, uint64_t room, uint64_t *written);
 int tilescribe_share_weights(int share);
+int tilescribe_poison(struct model *model, int poison);
+
+/* And threads: whose threads run the loops of a model, the library's own as others take them, their end, and whether each stays on
+ * a processor of its own; `runtime.h` has the type. */
+typedef void (*tilescribe_pool)(void (*body)(void *context, int64_t begin, int64_t end, int64_t thread), void *context, int64_t count,
+                                int64_t threads);
+int tilescribe_share_threads(struct model *model, tilescribe_pool pool);
+tilescribe_pool tilescribe_own_threads(void);
+int tilescribe_end_threads(void);
+int tilescribe_pin_threads(int pin);
 
 /* What libraries of networks export whose extents are not all fixed. */
 int tilescribe_set_extents(struct model *model, const int64_t *const *shapes);

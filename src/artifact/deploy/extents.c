@@ -234,9 +234,10 @@ static enum status compute_bytes(struct run_extents *extents, const struct tenso
 }
 
 /* Puts each block above all that it must not meet: no two of them share bytes, however large they are. */
-static enum status place_blocks(struct run_extents *extents, uint64_t *bytes, int64_t *extent)
+static enum status place_blocks(struct run_extents *extents, int64_t *extent)
 {
     const struct extents *table = tilescribe_network.extents;
+    uint64_t *bytes = extents->block_bytes;
     const struct number *number = table->block_extent;
     extents->arena_bytes = 0;
     for (uint64_t i = 0; i < table->blocks; i++) {
@@ -301,10 +302,8 @@ static enum status compute_blocks(struct run_extents *extents)
     for (uint64_t i = 0; i < table->blocks; i++)
         if (table->block[i].rank > most)
             most = table->block[i].rank;
-    uint64_t *bytes = calloc(table->blocks + 1, sizeof *bytes);
     int64_t *extent = calloc(most + 1, sizeof *extent);
-    enum status status = bytes != NULL && extent != NULL ? place_blocks(extents, bytes, extent) : STATUS_OUT_OF_MEMORY;
-    free(bytes);
+    enum status status = extent != NULL ? place_blocks(extents, extent) : STATUS_OUT_OF_MEMORY;
     free(extent);
     return status;
 }
@@ -470,6 +469,7 @@ struct run_extents *new_extents(void)
     extents->value = calloc(table->symbols + 1, sizeof *extents->value);
     extents->parameter = calloc(table->parameters + 1, sizeof *extents->parameter);
     extents->offset = calloc(table->blocks + 1, sizeof *extents->offset);
+    extents->block_bytes = calloc(table->blocks + 1, sizeof *extents->block_bytes);
     extents->stack = calloc(table->stack + 1, sizeof *extents->stack);
     extents->count = calloc(network->regions + 1, sizeof *extents->count);
     extents->shift = calloc(2 * table->shifts + 1, sizeof *extents->shift);
@@ -477,7 +477,8 @@ struct run_extents *new_extents(void)
     if (extents->argument != NULL)
         memcpy(extents->argument, network->argument, network->arguments * sizeof *extents->argument);
     if (extents->input && extents->output && extents->input_bytes && extents->output_bytes && extents->rows && extents->state &&
-        extents->grown && extents->value && extents->parameter && extents->offset && extents->stack && extents->count && extents->shift && extents->argument)
+        extents->grown && extents->value && extents->parameter && extents->offset && extents->block_bytes && extents->stack &&
+        extents->count && extents->shift && extents->argument)
         return extents;
     free_extents(extents);
     return NULL;
@@ -497,6 +498,7 @@ void free_extents(struct run_extents *extents)
     free(extents->value);
     free(extents->parameter);
     free(extents->offset);
+    free(extents->block_bytes);
     free(extents->stack);
     free(extents->count);
     free(extents->shift);

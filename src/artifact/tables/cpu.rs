@@ -10,7 +10,9 @@ pub(super) fn kernels(text: &mut String, kernels: &CpuKernels) {
     (0..kernels.features.len()).for_each(|number| put(text, format_args!("\t.quad .Lfeature{number}")));
     put(text, format_args!(".Lkernels:"));
     kernels.symbols.iter().for_each(|symbol| put(text, format_args!("\t.quad {symbol}")));
+    put(text, format_args!(".Lscratch:"));
+    let scratch = kernels.scratch.iter();
+    scratch.for_each(|of| put(text, format_args!("\t.quad {}, {}", of.shared_bytes, of.thread_bytes)));
     object(text, "tilescribe_kernels");
-    let (bytes, features) = (kernels.workspace_bytes, kernels.features.len());
-    put(text, format_args!("\t.quad {bytes}, {features}, .Lfeatures, .Lkernels"));
+    put(text, format_args!("\t.quad {}, .Lfeatures, .Lkernels, .Lscratch", kernels.features.len()));
 }

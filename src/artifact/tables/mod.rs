@@ -10,7 +10,7 @@ use std::fmt::Write;
 use tilescribe_runtime::{Port, StatePort};
 
 use super::error::ArtifactError;
-use crate::codegen::Launch;
+use crate::codegen::{Launch, Scratch};
 use crate::graph::{Callee, Motion, Reduction, Region, RegionKind, Routine};
 use crate::target::Architecture;
 use crate::target::gpu::Capability;
@@ -97,6 +97,16 @@ pub struct Argument {
     pub motion: Motion,
 }
 
+/// An intermediate: where it is, and the calls that need it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Life {
+    pub place: Place,
+    /// At most, where it moves with the extents of a run.
+    pub bytes: u64,
+    pub first: usize,
+    pub last: usize,
+}
+
 /// What a call runs, and where it finds its arguments.
 #[derive(Clone, Copy, Debug)]
 pub struct TableCall<'a> {
@@ -123,6 +133,8 @@ pub struct Tables<'a> {
     pub regions: &'a [(&'a Region, Option<Argument>)],
     /// `None`: all extents are fixed.
     pub extents: Option<&'a ExtentTables>,
+    /// The intermediates.
+    pub lives: &'a [Life],
     pub kernels: &'a Kernels,
 }
 
@@ -137,8 +149,10 @@ pub enum Kernels {
 /// Functions for a CPU.
 #[derive(Clone, Debug)]
 pub struct CpuKernels {
-    /// The most scratch memory that a kernel wants, for all its threads.
+    /// The most scratch memory that a kernel wants, for the threads that it was compiled for.
     pub workspace_bytes: u64,
+    /// By task: what its kernel wants for any number of threads.
+    pub scratch: Vec<Scratch>,
     /// LLVM's names, without `+`.
     pub features: Vec<String>,
     /// By task.
@@ -158,7 +172,8 @@ pub struct Generation {
 /// The functions of every library, without the network's name in front.
 const FUNCTIONS: [&str; 7] = ["create", "run", "destroy", "inputs", "outputs", "missing_feature", "error_string"];
 /// Those of a library for CPUs alone.
-const PROCESSOR_FUNCTIONS: [&str; 3] = ["profile", "trace", "share_weights"];
+const PROCESSOR_FUNCTIONS: [&str; 8] =
+    ["profile", "trace", "share_weights", "poison", "share_threads", "own_threads", "end_threads", "pin_threads"];
 /// Those of a library for GPUs alone.
 const DEVICE_FUNCTIONS: [&str; 4] = ["device_input", "device_output", "launch", "wait"];
 
@@ -211,6 +226,7 @@ pub fn assembly(tables: &Tables<'_>, architecture: Architecture) -> Result<Strin
         ports.iter().enumerate().for_each(|(number, port)| tensor(&mut text, what, number, port));
     }
     states_of(&mut text, tables.states);
+    lives(&mut text, tables.lives);
     let extents = tables.extents.map(|tables| extents::extents(&mut text, tables)).transpose()?;
     network(&mut text, tables, extents);
     match tables.kernels {
@@ -331,6 +347,15 @@ fn routine_numbers(routine: &Routine) -> (u32, [i64; 6]) {
     }
 }
 
+/// `struct life`.
+fn lives(text: &mut String, lives: &[Life]) {
+    put(text, format_args!(".Llives:"));
+    for Life { place, bytes, first, last } in lives {
+        let block = if let Place::Block { block, .. } = place { block + 1 } else { 0 };
+        put(text, format_args!("\t.quad {block}, {}, {bytes}, {first}, {last}", place.offset()));
+    }
+}
+
 /// `struct network`; `extents` is the label of the tables about those that are not fixed.
 fn network(text: &mut String, tables: &Tables<'_>, extents: Option<&str>) {
     let conditions = tables.regions.iter().filter(|(_, condition)| condition.is_some()).count();
@@ -345,12 +370,13 @@ fn network(text: &mut String, tables: &Tables<'_>, extents: Option<&str>) {
         tables.tasks as u64,
         tables.regions.len() as u64,
         tables.states.len() as u64,
+        tables.lives.len() as u64,
     ];
     object(text, "tilescribe_network");
     put(text, format_args!("\t.quad .Lid0"));
     numbers.iter().for_each(|number| put(text, format_args!("\t.quad {number}")));
     put(text, format_args!("\t.quad .Linputs, .Loutputs, .Lcalls, .Larguments, .Lregions, .Lroutines"));
-    put(text, format_args!("\t.quad {}, .Lstates", extents.unwrap_or("0")));
+    put(text, format_args!("\t.quad {}, .Lstates, .Llives", extents.unwrap_or("0")));
 }
 
 /// Starts a structure that the functions read.
