@@ -26,8 +26,8 @@ pub struct PlanArguments {
 /// One answer for all layouts.
 #[derive(Args, Clone, Copy, Debug, Default)]
 pub struct LayoutsArgument {
-    /// How images lie between tasks: `kept` as the network has them, or `last` with the channels last. `compile`
-    /// tries both by default, and takes what is faster
+    /// How images lie between tasks: `kept` as the network has them, or `last` with the channels last.
+    /// `compile` tries both by default, and takes what is faster
     #[arg(long, value_name = "kept|last")]
     layouts: Option<Layouts>,
 }

@@ -28,8 +28,8 @@ pub struct Draft {
 /// What was compared to choose a plan.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Contest {
-    /// Nanoseconds of all tasks together, for the plan that is the default and for the other one; `None` where
-    /// a task was not timed.
+    /// Nanoseconds of all tasks together, for the plan that is the default and for the other one; `None`
+    /// where a task was not timed.
     pub tasks_ns: [Option<f64>; 2],
     /// Nanoseconds of a run of the whole network, where both were run.
     pub run_ns: Option<[f64; 2]>,

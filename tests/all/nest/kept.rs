@@ -19,7 +19,7 @@ use sha2::{Digest, Sha256};
 use tilescribe::nest::Nest;
 use tilescribe::record::{CorpusReader, Limits, read_workloads};
 use tilescribe::space::{Next, Schedule, Space, Tape, Trace};
-use tilescribe::target::{Target, Task};
+use tilescribe::target::{Kind, Target, Task};
 
 use super::gpu::{SHIPPED, gpu};
 use super::random::Pair;
@@ -74,6 +74,11 @@ pub fn task(workload: &str, target: &str) -> Task {
     Task { workload: workload.parse().unwrap(), target: Target::from_toml(target).unwrap() }
 }
 
+/// The version of the space that the programs were written in: rules that came later are additive.
+pub fn version(kind: Kind) -> String {
+    Space::standard().version(kind).replace("tile-rows-1+", "")
+}
+
 /// All programs.
 pub fn read() -> Vec<Kept> {
     let input = BufReader::new(zstd::Decoder::new(File::open(path()).unwrap()).unwrap());
@@ -97,8 +102,10 @@ fn programs_of_before_come_out_as_they_were() {
 fn changed(kept: &Kept) -> Vec<String> {
     let task = task(&kept.workload, &kept.target);
     let space = Space::standard();
+    let reader = space.reader(task.target.kind(), &version(task.target.kind())).unwrap();
     let check = |program: &Program| {
-        let trace: Trace = program.trace.parse().unwrap();
+        let written: Trace = program.trace.parse().unwrap();
+        let trace = reader.upgrade(&task, &written).unwrap_or_else(|stale| panic!("{stale}\n{written}"));
         let schedule = space.schedule(&task, &mut Tape::replay(&trace)).unwrap();
         let read: Schedule = schedule.to_string().parse().unwrap_or_else(|error| panic!("{error}\n{schedule}"));
         match space.next(&task, &trace) {

@@ -1,0 +1,135 @@
+//! The rewritten forms compute what the convolutions do.
+
+use super::*;
+use crate::workload::{Array, Elements, Tensor, evaluate, row_major_strides, shared_axes};
+
+const ORDERS: [Order; 2] = [Order::Points, Order::Rows];
+
+/// An array for every tensor but those that `workload` leaves between its stages.
+fn arrays(workload: &Workload) -> Vec<(TensorId, Array)> {
+    let given = workload.ids().filter(|(_, t)| t.role != Role::Intermediate);
+    let array = |(id, t): (TensorId, &Tensor)| {
+        let values = (0..t.elements()).map(|at| ((at * 37 + 11 * i64::from(id.0)) % 64) as f32 / 32.0 - 1.0);
+        (id, Array::new(t.shape.clone(), Elements::F32(values.collect())).unwrap())
+    };
+    given.map(array).collect()
+}
+
+/// The rewritten form as a workload that the evaluator takes: the constants' stages are ordinary ones,
+/// what is not written is an input.
+fn standalone(rewritten: &Winograd, original: &Workload) -> Workload {
+    let mut workload = rewritten.workload.clone();
+    original.stages.iter().for_each(|s| workload.tensors[s.output.0 as usize].role = Role::Input);
+    let filters = rewritten.filters.iter().map(|at| rewritten.workload.stages[*at].output);
+    filters.for_each(|tensor| workload.tensors[tensor.0 as usize].role = Role::Intermediate);
+    workload.tensors[rewritten.tiled.0 as usize].role = Role::Output;
+    workload
+}
+
+/// The elements of the output that are in its tiles, each exactly once.
+fn untiled(rewritten: &Winograd, tiled: &Array, shape: &[i64]) -> Vec<f64> {
+    let mut output = vec![f64::NAN; shape.iter().product::<i64>() as usize];
+    for at in 0..tiled.elements().len() as i64 {
+        let steps = row_major_strides(tiled.shape()).into_iter().zip(tiled.shape());
+        let point: Vec<i64> = steps.map(|(stride, extent)| at / stride % extent).collect();
+        let of = |index: &Index| index.at(&|v: Var| point[v.0 as usize]).unwrap();
+        let place: Vec<i64> = rewritten.indices.iter().map(of).collect();
+        let holds = rewritten.conditions.iter().all(|c| (c.low..c.high).contains(&of(&c.index)));
+        assert_eq!(holds, place.iter().zip(shape).all(|(p, extent)| p < extent));
+        if holds {
+            let flat: i64 = place.iter().zip(row_major_strides(shape)).map(|(p, stride)| p * stride).sum();
+            let element = &mut output[flat as usize];
+            assert!(element.is_nan());
+            *element = tiled.number(at as usize).unwrap();
+        }
+    }
+    assert!(output.iter().all(|element| !element.is_nan()));
+    output
+}
+
+/// The rewritten form where parameters have these values.
+fn at(rewritten: &Winograd, values: &[i64]) -> Winograd {
+    let number = |var: Var| var.as_parameter().map(|number| Index::constant(values[number]));
+    let set = |c: &Condition| Condition { index: c.index.substitute(&number), ..c.clone() };
+    let conditions = rewritten.conditions.iter().map(set).collect();
+    Winograd { workload: rewritten.workload.at(values), conditions, ..rewritten.clone() }
+}
+
+/// The convolution and its rewritten form, on the same arguments: the largest difference.
+fn difference(text: &str, outputs: i64, order: Order, values: &[i64]) -> f64 {
+    let workload: Workload = text.parse().unwrap();
+    let rewritten = winograd(&workload, outputs, order).expect("it applies");
+    let (workload, rewritten) = (workload.at(values), at(&rewritten, values));
+    let standalone = standalone(&rewritten, &workload);
+    let arrays = arrays(&standalone);
+    let of = |workload: &Workload| -> Vec<(TensorId, Array)> {
+        let is_given = |id: TensorId| {
+            let known = (id.0 as usize) < workload.tensors.len();
+            known && matches!(workload.tensor(id).role, Role::Input | Role::Constant)
+        };
+        let given = arrays.iter().filter(|(id, _)| is_given(*id)).map(|(id, array)| (*id, array));
+        evaluate(workload, &given.collect::<Vec<_>>()).unwrap()
+    };
+    let (expected, found) = (of(&workload).remove(0).1, of(&standalone).remove(0).1);
+    let found = untiled(&rewritten, &found, expected.shape());
+    let expected = (0..found.len()).map(|at| expected.number(at).unwrap());
+    found.iter().zip(expected).map(|(x, y)| (x - y).abs()).fold(0.0, f64::max)
+}
+
+#[test]
+fn convolutions_stay_what_they_are() {
+    let padded = "const t0 5 9 3 3\ninput t1 2 9 7 10\nconst t2 5\n\
+        let t3 2 5 7 10 sum 9 3 3 mul t0 b e f g pad 0.0 t1 a e ? + c + f -1 ? + d + g -1\n\
+        out t4 like t3 max 0.0 add t2 b t3 a b c d\n";
+    let valid = "const t0 6 8 3 3\ninput t1 8 10 11\nout t2 6 8 9 sum 8 3 3 mul t1 d + b e + c f t0 a d e f\n";
+    let grouped = "const t0 2 3 8 5 5\ninput t1 2 8 9 9\n\
+        out t2 2 3 9 9 sum 8 5 5 mul t0 a b e f g pad 0.0 t1 a e ? + c + f -2 ? + d + g -2\n";
+    let last = "const t0 5 9 3 3\ninput t1 2 7 10 9\nconst t2 5\n\
+        let t3 2 7 10 5 sum 9 3 3 mul t0 d e f g pad 0.0 t1 a ? + b + f -1 ? + c + g -1 e\n\
+        out t4 like t3 max 0.0 add t2 d t3 a b c d\n";
+    let cases = [(padded, 2), (padded, 4), (valid, 2), (valid, 4), (grouped, 2), (last, 2), (last, 4)];
+    for ((text, outputs), order) in cases.into_iter().flat_map(|case| ORDERS.map(|order| (case, order))) {
+        let worst = difference(text, outputs, order, &[]);
+        assert!(worst < 1e-4, "F({outputs}), {order:?}: {worst} in\n{text}");
+    }
+}
+
+#[test]
+fn extents_of_a_run_stay_what_they_are() {
+    let text = "param len0 1 3\nparam len1 1 12\nconst t0 5 9 3 3\ninput t1 len0 9 len1 10\nconst t2 5\n\
+        let t3 len0 5 len1 10 sum 9 3 3 mul t0 b e f g \
+        guard 3 + c + f -1 0 12 + len1 + * -1 c + * -1 f 1 1 9223372036854775807 + d + g -1 0 10 \
+        t1 a e + c + f -1 + d + g -1 0.0\n\
+        out t4 like t3 max 0.0 add t2 b t3 a b c d\n";
+    for values in [[1, 1], [2, 3], [3, 8], [3, 12]] {
+        for order in ORDERS {
+            let worst = difference(text, 4, order, &values);
+            assert!(worst < 1e-4, "{values:?}, {order:?}: {worst}");
+        }
+    }
+}
+
+#[test]
+fn all_stages_that_run_share_the_rows_of_tiles() {
+    let text = "const t0 5 9 3 3\ninput t1 2 9 7 10\n\
+        out t2 2 5 7 10 sum 9 3 3 mul t0 b e f g pad 0.0 t1 a e ? + c + f -1 ? + d + g -1\n";
+    let rewritten = winograd(&text.parse().unwrap(), 2, Order::Rows).unwrap();
+    let shared = shared_axes(&rewritten.workload.stages[rewritten.filters.len()..].iter().collect::<Vec<_>>());
+    // images, and rows of tiles
+    assert_eq!(shared, 2);
+}
+
+#[test]
+fn what_is_no_such_convolution_is_left_alone() {
+    let strided =
+        "const t0 6 8 3 3\ninput t1 8 21 21\nout t2 6 10 10 sum 8 3 3 mul t1 d + * 2 b e + * 2 c f t0 a d e f\n";
+    let shallow = "const t0 6 3 3 3\ninput t1 3 10 11\nout t2 6 8 9 sum 3 3 3 mul t1 d + b e + c f t0 a d e f\n";
+    let product = "const t0 16 3\ninput t1 8 3\nout t2 8 16 sum 3 mul t1 a c t0 b c\n";
+    let unknown_weights =
+        "input t0 6 8 3 3\ninput t1 8 10 11\nout t2 6 8 9 sum 8 3 3 mul t1 d + b e + c f t0 a d e f\n";
+    let unknown_channels = "param len0 8 16\nconst t0 6 16 3 3\ninput t1 len0 10 11\n\
+        out t2 6 8 9 sum len0 3 3 mul t1 d + b e + c f t0 a d e f\n";
+    for text in [strided, shallow, product, unknown_weights, unknown_channels] {
+        assert!(!applies(&text.parse().unwrap(), 2), "{text}");
+    }
+}
