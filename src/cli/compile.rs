@@ -133,8 +133,8 @@ impl Compile {
         Ok(())
     }
 
-    /// Schedules for the tasks of a network, searched for on the first target, on one of so many shares of the
-    /// budget.
+    /// Schedules for the tasks of a network, searched for on the first target, on one of so many shares of
+    /// the budget.
     fn draft(&self, network: Network, targets: &[Target], shares: f64) -> Result<planning::Draft> {
         let space = self.search.space.space();
         let found = self.search(&network, &targets[0], shares)?;

@@ -10,9 +10,10 @@
 //! y[k, m·v + p, m·u + q] = Aᵀ M[.., k, v, u] A, and the epilogue
 //! ```
 //!
-//! Each transform is two stages, one for each dimension; [`Order`] says in which order their axes are. The multiplications of M are `(t / m)² / r²` of
-//! those of the convolution: 0.44 for F(2×2, 3×3), 0.25 for F(4×4, 3×3). Its rounding errors are larger, up
-//! to 2 and 32 times, since numbers of different size are added; so it is only used where that is allowed.
+//! Each transform is two stages, one for each dimension; [`Order`] says in which order their axes are. The
+//! multiplications of M are `(t / m)² / r²` of those of the convolution: 0.44 for F(2×2, 3×3), 0.25 for
+//! F(4×4, 3×3). Its rounding errors are larger, up to 2 and 32 times, since numbers of different size are
+//! added; so it is only used where that is allowed.
 
 mod rows;
 mod transform;
