@@ -181,7 +181,7 @@ fn finds_constants_cold(network: &Network, target: &Target) -> bool {
         Source::Input(_) | Source::Output(_) | Source::Intermediate => 0,
     };
     let constants: u64 = network.buffers.iter().map(bytes).sum();
-    matches!(target, Target::Cpu(cpu) if constants > cpu.l3_bytes.max(cpu.l2_bytes) as u64)
+    matches!(target, Target::Cpu(cpu) if constants > cpu.l3_bytes.max(cpu.l2_bytes))
 }
 
 /// Candidates of each task where no budget is given.
