@@ -7,7 +7,7 @@ use anyhow::{Context, Result};
 use clap::Args;
 use tilescribe::codegen;
 use tilescribe::fleet::{Coordinator, Settings};
-use tilescribe::measure::{self, Measurer, cuda};
+use tilescribe::measure::{self, Measurer, Timing, cuda};
 use tilescribe::space::Space;
 use tilescribe::target::Target;
 use tilescribe::tune::{self, Runner};
@@ -128,24 +128,23 @@ fn chosen(known: Vec<Target>, wanted: &[String]) -> Result<Vec<Target>> {
 impl Lab {
     /// This machine, or a GPU of it.
     pub fn here(targets: Vec<Target>, device: usize, how: MeasuringArguments) -> Lab {
-        let options = Box::new(move |space: &Space, targets: &[Target]| measuring(space, targets, device, how));
-        Lab { targets, who: Who::Here { options, measurer: None } }
+        Lab::here_timed(targets, device, how, |timing| timing)
     }
 
     /// The same where finalists differ by little.
     pub fn here_with_long_finals(targets: Vec<Target>, device: usize, how: MeasuringArguments) -> Lab {
-        let options = Box::new(move |space: &Space, targets: &[Target]| {
-            let options = measuring(space, targets, device, how)?;
-            Ok(measure::Options { timing: options.timing.clone().with_long_finals(), ..options })
-        });
-        Lab { targets, who: Who::Here { options, measurer: None } }
+        Lab::here_timed(targets, device, how, Timing::with_long_finals)
     }
 
     /// The same for tasks of a network that finds its constants in memory.
     pub fn here_with_cold_finals(targets: Vec<Target>, device: usize, how: MeasuringArguments) -> Lab {
+        Lab::here_timed(targets, device, how, Timing::with_cold_finals)
+    }
+
+    fn here_timed(targets: Vec<Target>, device: usize, how: MeasuringArguments, change: fn(Timing) -> Timing) -> Lab {
         let options = Box::new(move |space: &Space, targets: &[Target]| {
             let options = measuring(space, targets, device, how)?;
-            Ok(measure::Options { timing: options.timing.clone().with_cold_finals(), ..options })
+            Ok(measure::Options { timing: change(options.timing), ..options })
         });
         Lab { targets, who: Who::Here { options, measurer: None } }
     }

@@ -123,8 +123,8 @@ def load(
     """Loads a folder that Tilescribe compiled. That executes its code: load what you trust.
 
     ``threads`` are those of one call (all cores of this process, unless told otherwise; up to 256, whatever
-    number the network was compiled for), ``device`` the number of a GPU, ``concurrent`` how many calls may run side by side (as many as cores allow, unless told
-    otherwise; always one for networks that keep states). Weights are copied into large pages of the process;
+    number the network was compiled for), ``device`` the number of a GPU, ``concurrent`` how many calls may run
+    side by side (as many as cores allow, unless told otherwise; always one for networks that keep states). Weights are copied into large pages of the process;
     ``share_weights`` has those that run the same network hold them once, a mapping of the file.
 
     Raises :class:`ArtifactError` for what is no artifact, or damaged; :class:`TargetError` where this processor
