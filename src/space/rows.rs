@@ -36,6 +36,11 @@ pub(super) trait RowLimits {
 
     /// The same of a row on its own.
     fn maximal_row_bytes(&self) -> i64;
+
+    /// Whether the untuned program joins rows at all.
+    fn joins(&self, _given: &Workload, _winograd: Option<(i64, Order)>) -> bool {
+        true
+    }
 }
 
 impl<M: RowLimits> Rule<M> for Rows {
@@ -59,7 +64,9 @@ impl<M: RowLimits> Rule<M> for Rows {
         let most = view.machine.maximal_row_bytes();
         let fits = |rows: &i64| *rows == 0 || bytes(&view.workload, &singles(*rows)) <= most;
         let candidates: Vec<i64> = (0..=shared).filter(fits).collect();
-        let count = tape.choose_number(site("rows", []), &candidates, candidates.len() - 1)?;
+        let joins = view.machine.joins(view.given, view.winograd());
+        let default = if joins { candidates.len() - 1 } else { 0 };
+        let count = tape.choose_number(site("rows", []), &candidates, default)?;
         let mut rows = singles(count);
         for at in 0..rows.len() {
             let candidates = blocks(&view.workload, &rows, at, view.machine.maximal_bytes());

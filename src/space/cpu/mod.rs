@@ -10,6 +10,7 @@
 //! step to the last.
 
 mod algorithm;
+mod convolution;
 mod dot;
 mod factor;
 mod order;
@@ -20,6 +21,8 @@ mod tile;
 
 use super::{Machine, Step, View, epilogue, rows};
 use crate::target::Cpu;
+use crate::workload::Workload;
+use crate::workload::winograd::{Order, figures};
 
 /// Rules and closing passes for CPUs.
 pub(super) fn machine() -> Machine<Cpu> {
@@ -72,5 +75,10 @@ impl rows::RowLimits for Cpu {
 
     fn maximal_row_bytes(&self) -> i64 {
         i64::MAX
+    }
+
+    fn joins(&self, given: &Workload, winograd: Option<(i64, Order)>) -> bool {
+        let figures = winograd.and_then(|(outputs, _)| figures(given, outputs));
+        figures.is_none_or(|of| convolution::rows_join(&of, self))
     }
 }

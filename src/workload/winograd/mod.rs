@@ -15,8 +15,11 @@
 //! F(4×4, 3×3). Its rounding errors are larger, up to 2 and 32 times, since numbers of different size are
 //! added; so it is only used where that is allowed.
 
+mod figures;
 mod rows;
 mod transform;
+
+pub use figures::{Figures, figures};
 
 use super::expr::Condition;
 use super::{Combiner, DType, Expr, Extents, Index, Role, Stage, TensorId, Var, Workload};
@@ -51,8 +54,6 @@ pub struct Winograd {
     pub tiled: TensorId,
     /// The original's output.
     pub output: TensorId,
-    /// Whether columns are innermost in the data's memory, so that neighbouring tiles are apart there.
-    pub by_columns: bool,
     /// How many times larger its rounding errors may be: the product over both dimensions of what the
     /// transform of one makes.
     pub error_growth: u32,
@@ -455,7 +456,6 @@ impl<'a> Rewrite<'a> {
         let tiled = self.stage(Role::Intermediate, spatial, value);
         let Convolution { stage, epilogue, .. } = *self.convolution;
         let output = epilogue.map_or(stage.output, |e| e.output);
-        let by_columns = self.data_order().last() == Some(&rows::Slot::Column);
         let product = self.result.stages.iter().position(Stage::is_reduction).unwrap_or(0);
         let error_growth = self.transform.error_growth().powi(2).ceil() as u32;
         Winograd {
@@ -464,7 +464,6 @@ impl<'a> Rewrite<'a> {
             product,
             tiled,
             output,
-            by_columns,
             error_growth,
             indices,
             conditions,

@@ -40,41 +40,46 @@ pub(super) enum Slot {
 /// The axes of a tensor, in the order of its dimensions.
 pub(super) type Slots = Vec<Slot>;
 
+impl Convolution<'_> {
+    /// Axes of the data that filters have not.
+    fn batch(&self) -> Slots {
+        let of_filters = self.other_axes(self.weights);
+        let own = self.other_axes(self.data).into_iter();
+        own.filter(|a| *a < self.stage.spatial.len() && !of_filters.contains(a)).map(Slot::Own).collect()
+    }
+
+    /// The other axes of the data and its columns, as they follow one another in memory.
+    pub(super) fn data_order(&self) -> Slots {
+        let mut accesses = Vec::new();
+        self.data.for_each_load(&mut |_, indices| accesses.push(indices.to_vec()));
+        let column = self.windows[1].spatial;
+        let place = |axis: usize| {
+            accesses.first().and_then(|indices| indices.iter().rposition(|index| index.mentions(super::axis(axis))))
+        };
+        let batch = self.batch();
+        let mut order: Vec<usize> = self.other_axes(self.data);
+        order.retain(|axis| !batch.contains(&Slot::Own(*axis)));
+        order.push(column);
+        order.sort_by_key(|axis| place(*axis));
+        order.into_iter().map(|axis| if axis == column { Slot::Column } else { Slot::Own(axis) }).collect()
+    }
+
+    /// Whether columns are innermost in the data's memory.
+    pub(super) fn is_by_columns(&self) -> bool {
+        self.data_order().last() == Some(&Slot::Column)
+    }
+}
+
 impl Rewrite<'_> {
     pub(super) fn by_rows(mut self) -> Winograd {
         let rows = self.filter_rows();
         let filter = self.filter(rows);
-        let data = self.data_order();
+        let data = self.convolution.data_order();
         let (rows, of_rows) = self.transformed_rows(&data);
         let (points, of_points) = self.transformed(rows, &of_rows, &data);
         let (product, of_product) = self.multiplied(filter, points, &of_points);
         let (rows, of_rows) = self.summed_rows(product, &of_product);
         self.summed(rows, &of_rows)
-    }
-
-    /// Axes of the data that filters have not.
-    fn batch(&self) -> Slots {
-        let Convolution { data, weights, stage, .. } = self.convolution;
-        let of_filters = self.convolution.other_axes(weights);
-        let own = self.convolution.other_axes(data).into_iter();
-        own.filter(|a| *a < stage.spatial.len() && !of_filters.contains(a)).map(Slot::Own).collect()
-    }
-
-    /// The other axes of the data and its columns, as they follow one another in memory.
-    pub(super) fn data_order(&self) -> Slots {
-        let Convolution { data, windows, .. } = self.convolution;
-        let mut accesses = Vec::new();
-        data.for_each_load(&mut |_, indices| accesses.push(indices.to_vec()));
-        let column = windows[1].spatial;
-        let place = |axis: usize| {
-            accesses.first().and_then(|indices| indices.iter().rposition(|index| index.mentions(super::axis(axis))))
-        };
-        let batch = self.batch();
-        let mut order: Vec<usize> = self.convolution.other_axes(data);
-        order.retain(|axis| !batch.contains(&Slot::Own(*axis)));
-        order.push(column);
-        order.sort_by_key(|axis| place(*axis));
-        order.into_iter().map(|axis| if axis == column { Slot::Column } else { Slot::Own(axis) }).collect()
     }
 
     fn extent(&self, slot: Slot) -> Index {
@@ -95,7 +100,7 @@ impl Rewrite<'_> {
 
     /// T: only rows are transformed.
     fn transformed_rows(&mut self, data: &Slots) -> (TensorId, Slots) {
-        let slots = [self.batch(), vec![Slot::TileRow, Slot::PointRow], data.clone()].concat();
+        let slots = [self.convolution.batch(), vec![Slot::TileRow, Slot::PointRow], data.clone()].concat();
         let convolution = self.convolution;
         let Convolution { stage, windows, width, .. } = *convolution;
         let column = at(&slots, Slot::Column);
@@ -121,7 +126,7 @@ impl Rewrite<'_> {
     /// V: columns are transformed as well.
     fn transformed(&mut self, rows: TensorId, of_rows: &Slots, data: &Slots) -> (TensorId, Slots) {
         let inner = data.iter().map(|slot| if *slot == Slot::Column { Slot::TileColumn } else { *slot });
-        let outer = [self.batch(), vec![Slot::TileRow, Slot::PointRow, Slot::PointColumn]].concat();
+        let outer = [self.convolution.batch(), vec![Slot::TileRow, Slot::PointRow, Slot::PointColumn]].concat();
         let slots: Slots = outer.into_iter().chain(inner).collect();
         let element = |l: usize| {
             let column = at(&slots, Slot::TileColumn).times(self.outputs).plus_constant(l as i64);
@@ -134,7 +139,7 @@ impl Rewrite<'_> {
     /// The spatial axes of the convolution but for a batch, others in the place of its windows'.
     fn spatial(&self, rows: &[Slot], columns: &[Slot]) -> Slots {
         let Convolution { stage, windows, .. } = self.convolution;
-        let batch = self.batch();
+        let batch = self.convolution.batch();
         let slots = (0..stage.spatial.len()).flat_map(|axis| match axis {
             _ if axis == windows[0].spatial => rows.to_vec(),
             _ if axis == windows[1].spatial => columns.to_vec(),
@@ -146,7 +151,7 @@ impl Rewrite<'_> {
     /// M.
     fn multiplied(&mut self, filter: TensorId, points: TensorId, of_points: &Slots) -> (TensorId, Slots) {
         let Convolution { stage, windows, .. } = *self.convolution;
-        let outer = [self.batch(), vec![Slot::TileRow, Slot::PointRow, Slot::PointColumn]].concat();
+        let outer = [self.convolution.batch(), vec![Slot::TileRow, Slot::PointRow, Slot::PointColumn]].concat();
         // what only filters have goes last, in vectors
         let data = self.convolution.other_axes(self.convolution.data);
         let of_filters = |slot: &Slot| matches!(slot, Slot::Own(axis) if !data.contains(axis));
@@ -183,7 +188,7 @@ impl Rewrite<'_> {
     /// The output in tiles.
     fn summed(self, rows: TensorId, of_rows: &Slots) -> Winograd {
         let Convolution { stage, windows, .. } = *self.convolution;
-        let outer = [self.batch(), vec![Slot::TileRow]].concat();
+        let outer = [self.convolution.batch(), vec![Slot::TileRow]].concat();
         let slots = [outer, self.spatial(&[Slot::OutputRow], &[Slot::TileColumn, Slot::OutputColumn])].concat();
         let element = |j: usize| read(rows, of_rows, &slots, (Slot::PointColumn, Index::constant(j as i64)));
         let sum = Self::rows(&self.transform.output, place(&slots, Slot::OutputColumn), Sharing::Size, &element);

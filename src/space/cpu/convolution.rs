@@ -1,0 +1,95 @@
+//! What a convolution costs by one algorithm or another, roughly: the untuned program takes the cheapest.
+//!
+//! Products go at a share of the machine's peak, while filters arrive from memory. The other stages of
+//! Winograd's algorithm only move and add: they are counted by vectors of results, and by what passes
+//! through memory where it does not stay near.
+
+use crate::target::Cpu;
+use crate::workload::winograd::{self, Figures};
+use crate::workload::{Role, Workload};
+
+/// What the model goes by.
+struct Pace {
+    /// Multiplications and additions of a lane in a cycle: two units for multiply-adds.
+    flops: f64,
+    /// Share of the peak that the convolution reaches as it is written.
+    direct: f64,
+    /// Share of the peak that products of transformed data reach.
+    products: f64,
+    /// Cycles for a vector of results of a transform over one dimension, for each of its points.
+    transform: f64,
+    /// Bytes that a core exchanges in a cycle with the cache that all share, and with memory.
+    shared: f64,
+    far: f64,
+    /// Cycles between two stages, until all cores are there.
+    barrier: f64,
+    /// What fewer multiplications have to save, for their larger errors.
+    margin: f64,
+}
+
+const PACE: Pace = Pace {
+    flops: 4.0,
+    direct: 0.9,
+    products: 0.8,
+    transform: 0.45,
+    shared: 24.0,
+    far: 5.0,
+    barrier: 6000.0,
+    margin: 0.9,
+};
+
+const BYTES: f64 = 4.0;
+/// Stages that run: two transforms of the data, products, two transforms of the results.
+const STAGES: f64 = 5.0;
+
+/// The position of the number of outputs of a tile that takes fewest cycles by Winograd's algorithm; `None`
+/// where the convolution as it is written takes about as few.
+pub(super) fn fewest_cycles(workload: &Workload, outputs: &[i64], machine: &Cpu) -> Option<usize> {
+    let figures = |(at, outputs): (usize, &i64)| Some((at, winograd::figures(workload, *outputs)?));
+    let found = outputs.iter().enumerate().filter_map(figures);
+    let (at, cycles, of) =
+        found.map(|(at, of)| (at, transformed(&of, machine), of)).min_by(|a, b| a.1.total_cmp(&b.1))?;
+    (cycles < PACE.margin * direct(&of, machine)).then_some(at)
+}
+
+/// Whether rows of tiles go through all stages, one after the other, rather than all of them stage by stage:
+/// where filters, which are read again for every row, stay in the core's own cache, or what stages leave for
+/// all rows would not even stay in the shared one.
+pub(super) fn rows_join(of: &Figures, machine: &Cpu) -> bool {
+    let bytes = |role| of.elements(role) as f64 * BYTES;
+    bytes(Role::Constant) <= machine.l2_bytes as f64 || bytes(Role::Intermediate) > machine.l3_bytes as f64 / 4.0
+}
+
+fn direct(of: &Figures, machine: &Cpu) -> f64 {
+    let filters = passes(of.given_filter_elements(), PACE.far, machine);
+    products(of.direct_flops, PACE.direct, machine).max(filters)
+}
+
+fn transformed(of: &Figures, machine: &Cpu) -> f64 {
+    let left = of.elements(Role::Intermediate);
+    let filters = passes(of.filter_elements(), PACE.far, machine);
+    let products = products(of.flops(), PACE.products, machine).max(filters);
+    let results = (left + of.elements(Role::Output)) as f64;
+    // data by columns is read with strides, or brought into another order first
+    let orders = if of.by_columns { 2.0 } else { 1.0 };
+    let lanes = machine.lanes() as f64;
+    let transforms = orders * results / lanes * PACE.transform * of.size() as f64 / cores(machine);
+    let stays_near = left as f64 * BYTES <= machine.l2_bytes as f64 * cores(machine);
+    let moved = if stays_near || rows_join(of, machine) { 0.0 } else { passes(2 * left, PACE.shared, machine) };
+    products + transforms + moved + STAGES * PACE.barrier
+}
+
+fn cores(machine: &Cpu) -> f64 {
+    f64::from(machine.cores.max(1))
+}
+
+/// Cycles for as many multiplications and additions.
+fn products(flops: i64, share: f64, machine: &Cpu) -> f64 {
+    flops as f64 / (PACE.flops * share * machine.lanes() as f64 * cores(machine))
+}
+
+/// Cycles in which the cores exchange as many elements, each core its part, with something that takes so many
+/// bytes in a cycle.
+fn passes(elements: i64, bytes: f64, machine: &Cpu) -> f64 {
+    elements as f64 * BYTES / bytes / cores(machine)
+}
