@@ -38,13 +38,8 @@ impl<'c> Emitter<'_, 'c> {
         let slot = self.ir.builder.build_load(place.slot_type, place.pointer, "")?;
         let Value::VectorValue(vector) = slot else { return Ok(slot) };
         match (place.element, self.lanes) {
-            (None, Some(lanes)) if lanes.width < vector.get_type().get_size() => {
-                let order: Vec<i64> = (0..i64::from(lanes.width)).collect();
-                let undefined = vector.get_type().get_poison();
-                let i32_type = self.shared.context.i32_type();
-                let order: Vec<_> = order.iter().map(|lane| i32_type.const_int(*lane as u64, false)).collect();
-                let order = VectorType::const_vector(&order);
-                Ok(self.ir.builder.build_shuffle_vector(vector, undefined, order, "")?.into())
+            (None, Some(lanes)) if lanes.width != vector.get_type().get_size() => {
+                self.fitted(slot, lanes.width, None)
             }
             (None, _) => Ok(slot),
             (Some(element), _) => {
@@ -84,17 +79,14 @@ impl<'c> Emitter<'_, 'c> {
                     lanes.ok_or_else(|| CodegenError::Internal("a vector store outside of a vector loop".into()))?;
                 let mut value = self.ir.splat(value, lanes.width)?;
                 let mut mask = self.active_lanes()?;
-                if lanes.width < width {
-                    let order: Vec<i64> = (0..i64::from(width))
-                        .map(|lane| if lane < i64::from(lanes.width) { lane } else { -1 })
-                        .collect();
-                    value = self.widened(value, &order, None)?;
-                    let narrow = match mask {
-                        Some(mask) => mask,
-                        None => self.ir.lane_mask(lanes.width, lanes.width),
-                    };
+                if lanes.width != width {
+                    value = self.fitted(value, width, None)?;
+                    let all = || (lanes.width < width).then(|| self.ir.lane_mask(lanes.width, lanes.width));
                     let none = self.ir.lane_mask(0, lanes.width);
-                    mask = Some(self.widened(narrow, &order, Some(none))?);
+                    mask = match mask.or_else(all) {
+                        Some(mask) => Some(self.fitted(mask, width, Some(none))?),
+                        None => None,
+                    };
                 }
                 match mask {
                     None => value,
@@ -107,6 +99,13 @@ impl<'c> Emitter<'_, 'c> {
         };
         self.ir.builder.build_store(place.pointer, new)?;
         Ok(())
+    }
+
+    /// The first lanes of a vector, or all of them and as many of `fill` as are missing, undefined without it.
+    fn fitted(&self, value: Value<'c>, width: u32, fill: Option<Value<'c>>) -> Result<Value<'c>> {
+        let given = i64::from(value.into_vector_value().get_type().get_size());
+        let order: Vec<i64> = (0..i64::from(width)).map(|lane| if lane < given { lane } else { -1 }).collect();
+        self.widened(value, &order, fill)
     }
 
     /// Spreads a vector over more lanes; lanes of `order` that are negative come from `fill`, or are
@@ -134,6 +133,7 @@ impl<'c> Emitter<'_, 'c> {
         let name = found.name.clone();
         let mut number = 0;
         let mut element = None;
+        let mut lanes = slots.chunk;
         for (dimension, (index, extent)) in indices.iter().zip(&shape).enumerate() {
             let (_, same) = self.split_lane_terms(index);
             let (rest, offset) = self.scalar_terms(&same)?;
@@ -145,11 +145,13 @@ impl<'c> Emitter<'_, 'c> {
             if slots.dimension == Some(dimension) {
                 number = number * ((extent + slots.chunk - 1) / slots.chunk) + offset / slots.chunk;
                 element = (!self.moves(index)).then_some(offset % slots.chunk);
+                // the last slot is no wider than what is left: half a register, where machines have them
+                lanes = lanes.min(extent - offset / slots.chunk * slots.chunk);
             } else {
                 number = number * extent + offset;
             }
         }
-        let width = slots.dimension.map(|_| (slots.chunk as u32).next_power_of_two());
+        let width = slots.dimension.map(|_| (lanes as u32).next_power_of_two());
         let slot_type = shaped(scalar, width)?;
         let pointer = match self.slots.get(&(buffer, number)) {
             Some(pointer) => *pointer,

@@ -58,7 +58,7 @@ const HEURISTICS: Heuristics = Heuristics {
     very_deep: 1024,
     shallowest: 128,
     short_reduction: 8,
-    vectors_to_combine: 2,
+    vectors_to_combine: 4,
     maximal_pieces: 8,
     maximal_map_tile: 8,
     default_tiles: [14, 12],
