@@ -9,13 +9,14 @@ use std::sync::atomic::Ordering;
 
 use anyhow::{Context, Result};
 use clap::Args;
+use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use tilescribe::language::Language;
-use tilescribe::model::Checkpoint;
+use tilescribe::model::{Checkpoint, ModelControl};
 use tilescribe::propose::{LM, METHODS, Method, Purpose, Searcher};
 use tilescribe::space::Space;
 use tilescribe::target::Target;
 use tilescribe::tune::Control;
-use tilescribe::tune::compare::{ComparisonSettings, Log, Progress, compare};
+use tilescribe::tune::compare::{ComparisonSettings, Difference, Log, Paired, Progress, compare};
 use tilescribe::tune::{Batches, Job, report};
 
 use super::arguments::{Assignment, MeasuringArguments, NetworkArguments, TargetArguments, read_task};
@@ -53,6 +54,10 @@ pub struct Compare {
     output: PathBuf,
     #[command(flatten)]
     checkpoint: CheckpointArguments,
+    /// Run each method that asks a model beside these controls, which have learned nothing, under the same
+    /// search: lm+shuffled, ...
+    #[arg(long = "control", value_name = "CONTROL", value_delimiter = ',', value_parser = control_parser())]
+    controls: Vec<ModelControl>,
     /// Another contestant: lm with a checkpoint of its own
     #[arg(long = "rival", value_name = "NAME=C")]
     rivals: Vec<Assignment<String>>,
@@ -111,6 +116,9 @@ impl Compare {
             let figures: Vec<String> = quality.iter().map(|(trials, value)| format!("{trials}: {value:.3}")).collect();
             writeln!(out, "{method}: reference / best by number of trials {}", figures.join(", "))?;
         }
+        for paired in &comparison.controls {
+            writeln!(out, "{}", in_words(paired))?;
+        }
         writeln!(out, "untuned: reference / time {:.3}", comparison.untuned)?;
         writeln!(out, "{}", self.output.join("report.html").display())?;
         if stopped.load(Ordering::Relaxed) { Err(CommandError::Interrupted.into()) } else { Ok(()) }
@@ -137,6 +145,10 @@ impl Compare {
             let reason = format!("`--rival {}=...`: another contestant is called so", rival.name);
             return Err(CommandError::Usage(reason).into());
         }
+        if let Some(rival) = self.rivals.iter().find(|rival| ModelControl::split(&rival.name).is_some()) {
+            let reason = format!("`--rival {}=...`: controls are called so", rival.name);
+            return Err(CommandError::Usage(reason).into());
+        }
         let language = Language::standard();
         let read = |arguments: &CheckpointArguments| -> Result<Arc<Checkpoint>> {
             Ok(Arc::new(arguments.load(space, &language)?))
@@ -155,7 +167,19 @@ impl Compare {
             searchers.push(Searcher::new(LM, space, || read(&own))?.called(&rival.name));
         }
         searchers.iter().try_for_each(|searcher| check_model(jobs, searcher))?;
-        Ok(searchers)
+        Ok(self.with_controls(searchers))
+    }
+
+    /// Each followed by its controls.
+    fn with_controls<'a>(&self, searchers: Vec<Searcher<'a>>) -> Vec<Searcher<'a>> {
+        let mut all = Vec::new();
+        for searcher in searchers {
+            let controls: Vec<Searcher<'a>> =
+                self.controls.iter().filter_map(|control| searcher.controlled(*control)).collect();
+            all.push(searcher);
+            all.extend(controls);
+        }
+        all
     }
 
     fn jobs(&self, target: &Target) -> Result<Vec<Job>> {
@@ -184,4 +208,20 @@ impl Compare {
         }
         Ok(all)
     }
+}
+
+/// Reads the name of a control.
+pub fn control_parser() -> impl TypedValueParser<Value = ModelControl> {
+    let values = ModelControl::ALL.map(|control| PossibleValue::new(control.name()).help(control.about()));
+    PossibleValuesParser::new(values).try_map(|name| ModelControl::from_name(&name).ok_or("no such control"))
+}
+
+/// A method beside a control, by number of trials.
+fn in_words(paired: &Paired) -> String {
+    let figure = |(trials, found): (&usize, &Difference)| {
+        let interval = found.interval.map_or(String::new(), |(low, high)| format!(" ({low:+.3} to {high:+.3})"));
+        format!("{trials}: {:+.3}{interval}", found.difference)
+    };
+    let figures: Vec<String> = paired.by_trials.iter().map(figure).collect();
+    format!("{} - {}: difference by number of trials {}", paired.method, paired.control, figures.join(", "))
 }

@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use super::{METHODS, ProposeError, Proposer};
-use crate::model::Checkpoint;
+use crate::model::{Checkpoint, ModelControl};
 use crate::space::Space;
 use crate::target::Task;
 
@@ -98,6 +98,13 @@ impl<'a> Searcher<'a> {
     #[must_use]
     pub fn called(self, name: &str) -> Searcher<'a> {
         Searcher { name: name.to_string(), ..self }
+    }
+
+    /// The same method, asked with a control of its checkpoint; `None` where it asks none.
+    pub fn controlled(&self, control: ModelControl) -> Option<Searcher<'a>> {
+        let Supplied::Pretrained(make, checkpoint) = &self.make else { return None };
+        let make = Supplied::Pretrained(*make, Arc::new(checkpoint.controlled(control)));
+        Some(Searcher { name: control.of(&self.name), space: self.space, make })
     }
 
     /// `None` where the method asks none.

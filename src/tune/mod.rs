@@ -7,6 +7,7 @@
 //! and seeds on the same tasks, [`report`] draws what came out, and a [`plan`] holds programs that were
 //! written elsewhere.
 
+pub mod bootstrap;
 pub mod compare;
 pub mod plan;
 pub mod report;
