@@ -3,7 +3,7 @@
 use std::collections::{HashMap, HashSet};
 use std::fs;
 use std::io::Write;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -16,7 +16,8 @@ use tilescribe::propose::{LM, METHODS, Method, Purpose, Searcher};
 use tilescribe::space::Space;
 use tilescribe::target::Target;
 use tilescribe::tune::Control;
-use tilescribe::tune::compare::{ComparisonSettings, Difference, Log, Paired, Progress, compare};
+use tilescribe::tune::bootstrap::Difference;
+use tilescribe::tune::compare::{ComparisonSettings, Log, Paired, Progress, compare};
 use tilescribe::tune::{Batches, Job, report};
 
 use super::arguments::{Assignment, MeasuringArguments, NetworkArguments, TargetArguments, read_task};
@@ -24,6 +25,7 @@ use super::exit::CommandError;
 use super::lab::{FleetArguments, Lab};
 use super::output::{self, Output};
 use super::progress;
+use super::replay::ReplayArguments;
 use super::search::{BATCH, CheckpointArguments, FINALISTS, check_model, jobs, method_parser, stop_on_interrupt};
 
 /// Compare search methods on the same tasks, with the same number of trials
@@ -34,11 +36,11 @@ use super::search::{BATCH, CheckpointArguments, FINALISTS, check_model, jobs, me
 #[derive(Args)]
 pub struct Compare {
     /// Methods to compare, separated by commas
-    #[arg(long, value_name = "METHOD", value_delimiter = ',', required_unless_present = "rivals")]
+    #[arg(long, value_name = "METHOD", value_delimiter = ',', required_unless_present_any = ["rivals", "replay"])]
     #[arg(value_parser = method_parser(FOR_COMPARISON))]
     methods: Vec<&'static Method>,
     /// ONNX files, task files, MODEL.onnx#TASK, or folders of task files
-    #[arg(long, num_args = 1.., required = true, value_name = "PATH")]
+    #[arg(long, num_args = 1.., required_unless_present = "replay", value_name = "PATH")]
     workloads: Vec<String>,
     /// Measured candidates of each task, method and seed
     #[arg(long, default_value_t = 32, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100_000))]
@@ -50,8 +52,8 @@ pub struct Compare {
     #[arg(long, default_value_t = BATCH as u32, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=4096))]
     batch: u32,
     /// Folder for the results
-    #[arg(short, long, value_name = "DIR")]
-    output: PathBuf,
+    #[arg(short, long, value_name = "DIR", required_unless_present = "replay")]
+    output: Option<PathBuf>,
     #[command(flatten)]
     checkpoint: CheckpointArguments,
     /// Run each method that asks a model beside these controls, which have learned nothing, under the same
@@ -61,6 +63,8 @@ pub struct Compare {
     /// Another contestant: lm with a checkpoint of its own
     #[arg(long = "rival", value_name = "NAME=C")]
     rivals: Vec<Assignment<String>>,
+    #[command(flatten)]
+    replay: ReplayArguments,
     #[command(flatten)]
     network: NetworkArguments,
     #[command(flatten)]
@@ -76,8 +80,11 @@ const FOR_COMPARISON: &[Purpose] = &[Purpose::Search, Purpose::Comparison];
 
 impl Compare {
     pub fn execute(self, out: &mut dyn Write) -> Result<()> {
-        let space = Space::standard();
-        let mut lab = self.lab(&space)?;
+        if !self.replay.replay.is_empty() {
+            return self.replay.execute(&self.checkpoint, &self.rivals, &self.controls, out);
+        }
+        let (space, folder) = (Space::standard(), self.output.clone().unwrap_or_default());
+        let mut lab = self.lab(&space, &folder)?;
         let target = lab.targets[0].clone();
         let jobs = self.jobs(&target)?;
         let searchers = self.searchers(&space, &jobs)?;
@@ -104,10 +111,10 @@ impl Compare {
             if stopped.load(Ordering::Relaxed) { Control::Stop } else { Control::Continue }
         };
         lab.prepare(&space)?;
-        fs::create_dir_all(&self.output).with_context(|| format!("cannot create {}", self.output.display()))?;
-        let results = Output::new(&self.output.join("results.json"), output::Kind::Comparison, &[])?;
-        let page = Output::new(&self.output.join("report.html"), output::Kind::Report, &[])?;
-        let mut log = Log::open(&self.output.join("runs.jsonl"), &target, &space)?;
+        fs::create_dir_all(&folder).with_context(|| format!("cannot create {}", folder.display()))?;
+        let results = Output::new(&folder.join("results.json"), output::Kind::Comparison, &[])?;
+        let page = Output::new(&folder.join("report.html"), output::Kind::Report, &[])?;
+        let mut log = Log::open(&folder.join("runs.jsonl"), &target, &space)?;
         let comparison = compare(&space, &jobs, &searchers, lab.runners(&space)?, &settings, &mut log, &mut watch)?;
         bar.finish_and_clear();
         results.write(|file| Ok(file.write_all(serde_json::to_string_pretty(&comparison)?.as_bytes())?))?;
@@ -120,13 +127,13 @@ impl Compare {
             writeln!(out, "{}", in_words(paired))?;
         }
         writeln!(out, "untuned: reference / time {:.3}", comparison.untuned)?;
-        writeln!(out, "{}", self.output.join("report.html").display())?;
+        writeln!(out, "{}", folder.join("report.html").display())?;
         if stopped.load(Ordering::Relaxed) { Err(CommandError::Interrupted.into()) } else { Ok(()) }
     }
 
     /// Where programs are measured, for one target: times on several do not compare.
-    fn lab(&self, space: &Space) -> Result<Lab> {
-        let (targets, coordinator) = self.fleet.targets(&self.target, space, ("compare", &self.output))?;
+    fn lab(&self, space: &Space, folder: &Path) -> Result<Lab> {
+        let (targets, coordinator) = self.fleet.targets(&self.target, space, ("compare", folder))?;
         if targets.len() > 1 {
             let names: Vec<String> = targets.iter().map(Target::fingerprint).collect();
             let reason = format!("methods are compared on one target: choose with --on one of {}", names.join(", "));

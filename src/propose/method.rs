@@ -131,7 +131,11 @@ impl<'a> Searcher<'a> {
     /// # Errors
     /// As [`Searcher::proposer`].
     pub fn proposer_of(&self, task: &Task, seed: u64) -> Made<'_> {
-        let own = u64::from_str_radix(&task.workload.hash()[..12], 16).unwrap_or(0);
-        self.proposer(seed ^ own)
+        self.proposer(seed ^ own_seed(task))
     }
+}
+
+/// What a task adds to a seed.
+pub(super) fn own_seed(task: &Task) -> u64 {
+    u64::from_str_radix(&task.workload.hash()[..12], 16).unwrap_or(0)
 }

@@ -2,6 +2,7 @@
 
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
+use serde::Serialize;
 
 /// Resampled means. Their quantiles vary by about a hundredth of the interval's width.
 const RESAMPLES: usize = 4000;
@@ -38,6 +39,54 @@ pub fn interval<const N: usize>(tasks: &[Vec<[f64; N]>], statistic: impl Fn([f64
     resampled.sort_by(f64::total_cmp);
     let at = |share: f64| resampled[((RESAMPLES - 1) as f64 * share).round() as usize];
     Some((at((1.0 - CONFIDENCE) / 2.0), at((1.0 + CONFIDENCE) / 2.0)))
+}
+
+/// A geometric mean of qualities.
+#[derive(Clone, PartialEq, Debug, Serialize)]
+pub struct Score {
+    pub tasks: usize,
+    pub quality: f64,
+    /// Its 95 % interval; none for a single task.
+    pub interval: Option<Interval>,
+}
+
+impl Score {
+    /// Of logarithms of qualities, by task and seed.
+    pub fn of(tasks: &[Vec<[f64; 1]>]) -> Score {
+        let factor = |[mean]: [f64; 1]| mean.exp();
+        Score { tasks: tasks.len(), quality: factor(mean_of_means(tasks)), interval: interval(tasks, factor) }
+    }
+}
+
+/// How two geometric means of qualities differ, over pairs of one task and seed.
+#[derive(Clone, PartialEq, Debug, Serialize)]
+pub struct Difference {
+    pub tasks: usize,
+    pub pairs: usize,
+    /// The first minus the second.
+    pub difference: f64,
+    /// Its 95 % interval; none for a single task.
+    pub interval: Option<Interval>,
+    /// The first divided by the second: how many times as fast its programs are.
+    pub ratio: f64,
+    pub ratio_interval: Option<Interval>,
+}
+
+impl Difference {
+    /// Of logarithms of both qualities, by task and seed.
+    pub fn of(tasks: &[Vec<[f64; 2]>]) -> Difference {
+        let minus = |[first, second]: [f64; 2]| first.exp() - second.exp();
+        let over = |[first, second]: [f64; 2]| (first - second).exp();
+        let means = mean_of_means(tasks);
+        Difference {
+            tasks: tasks.len(),
+            pairs: tasks.iter().map(Vec::len).sum(),
+            difference: minus(means),
+            interval: interval(tasks, minus),
+            ratio: over(means),
+            ratio_interval: interval(tasks, over),
+        }
+    }
 }
 
 fn mean<const N: usize>(values: impl Iterator<Item = [f64; N]>) -> [f64; N] {

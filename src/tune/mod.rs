@@ -10,6 +10,8 @@
 pub mod bootstrap;
 pub mod compare;
 pub mod plan;
+pub mod pools;
+pub mod replay;
 pub mod report;
 mod run;
 mod runner;

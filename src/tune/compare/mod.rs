@@ -20,7 +20,7 @@ use serde::Serialize;
 use thiserror::Error;
 
 pub use log::{Log, LogError};
-pub use paired::{Difference, Paired};
+pub use paired::Paired;
 
 use super::run::finals_of;
 use super::runner::Runner;

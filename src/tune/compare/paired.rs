@@ -7,7 +7,7 @@ use serde::Serialize;
 use super::summary::quality;
 use super::{MethodRun, TaskComparison, checkpoints};
 use crate::model::ModelControl;
-use crate::tune::bootstrap::{Interval, interval, mean_of_means};
+use crate::tune::bootstrap::Difference;
 
 /// A method beside one of its controls.
 #[derive(Clone, PartialEq, Debug, Serialize)]
@@ -17,20 +17,6 @@ pub struct Paired {
     pub control: String,
     /// By number of trials.
     pub by_trials: BTreeMap<usize, Difference>,
-}
-
-/// The difference after a number of trials, over pairs of runs of one task and seed.
-#[derive(Clone, PartialEq, Debug, Serialize)]
-pub struct Difference {
-    pub tasks: usize,
-    pub pairs: usize,
-    /// The method's quality minus the control's, each the geometric mean over the pairs.
-    pub difference: f64,
-    /// Its 95 % interval, from resampled tasks and seeds; none for a single task.
-    pub interval: Option<Interval>,
-    /// The method's quality divided by the control's: how many times as fast its programs are.
-    pub ratio: f64,
-    pub ratio_interval: Option<Interval>,
 }
 
 /// All methods whose controls ran on the same tasks with the same seeds.
@@ -65,21 +51,7 @@ fn differences(tasks: &[TaskComparison], method: &str, control: &str) -> BTreeMa
         }
         of_task.into_iter().for_each(|(point, seeds)| logs.entry(point).or_default().push(seeds));
     }
-    let minus = |[method, control]: [f64; 2]| method.exp() - control.exp();
-    let over = |[method, control]: [f64; 2]| (method - control).exp();
-    let difference = |(point, tasks): (usize, Vec<Vec<[f64; 2]>>)| {
-        let means = mean_of_means(&tasks);
-        let difference = Difference {
-            tasks: tasks.len(),
-            pairs: tasks.iter().map(Vec::len).sum(),
-            difference: minus(means),
-            interval: interval(&tasks, minus),
-            ratio: over(means),
-            ratio_interval: interval(&tasks, over),
-        };
-        (point, difference)
-    };
-    logs.into_iter().map(difference).collect()
+    logs.into_iter().map(|(point, tasks)| (point, Difference::of(&tasks))).collect()
 }
 
 #[cfg(test)]
