@@ -80,10 +80,16 @@ impl Ranker {
         Ok(Ranker { name: kind.name.to_string(), how: kind.how, checkpoint })
     }
 
-    /// The same with a control of its checkpoint; `None` where it asks none.
+    /// The same with a control of its checkpoint; `None` where it asks none, or nothing that the control
+    /// changes.
     pub fn controlled(&self, control: ModelControl) -> Option<Ranker> {
-        let checkpoint = Arc::new(self.checkpoint.as_ref()?.controlled(control));
-        Some(Ranker { name: control.of(&self.name), how: self.how, checkpoint: Some(checkpoint) })
+        let own = self.checkpoint.as_ref()?;
+        let checkpoint = Arc::new(own.controlled(control));
+        let is_same = match self.how {
+            How::ValueHead => checkpoint.model == own.model,
+            _ => checkpoint.estimators == own.estimators,
+        };
+        (!is_same).then(|| Ranker { name: control.of(&self.name), how: self.how, checkpoint: Some(checkpoint) })
     }
 
     /// Under another name: the same with another checkpoint.

@@ -57,7 +57,8 @@ fn pools_are_measured_taken_up_again_and_scored() {
 
     let rankers: Vec<&str> = RANKERS.iter().map(|ranker| ranker.name).collect();
     let (rankers, replay) = (rankers.join(","), ["compare", "--replay", "pools.zst", "--json"]);
-    let all = [&replay[..], &["--rankers", &rankers, "--control", "shuffled-all", "--rival", "same=built-in"]].concat();
+    let all = [&replay[..], &["--rankers", &rankers, "--control", "shuffled-all,uniform", "--rival", "same=built-in"]]
+        .concat();
     let printed = sandbox.succeed(&all);
     assert_eq!(printed, sandbox.succeed(&all), "nothing is drawn or measured");
     let found = last_line(&printed);
@@ -81,6 +82,9 @@ fn pools_are_measured_taken_up_again_and_scored() {
             }
         }
     }
+    // a model whose answers are uniform has the same estimator, but another value head
+    let of_trained = &found["rankers"]["trained"];
+    assert!(of_trained["estimator+uniform"].is_null() && !of_trained["value-head+uniform"].is_null());
     let [low, high] = [0, 1].map(|end| found["differences"][0]["best_of"]["1"]["interval"][end].as_f64().unwrap());
     assert!(low <= high && found["differences"][0]["sampler"] == "trained");
 }
