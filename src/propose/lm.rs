@@ -212,8 +212,8 @@ impl<'a> LanguageModel<'a> {
     }
 
     /// Writes `count` traces as the model likes them: neither ranked nor realised, and the same one more than
-    /// once if the model likes it so much. For run-time extents, what it writes for the typical ones is carried
-    /// over.
+    /// once if the model likes it so much. For run-time extents, what it writes for the typical ones is
+    /// carried over.
     ///
     /// # Errors
     /// As [`Proposer::propose`].

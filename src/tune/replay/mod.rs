@@ -1,11 +1,11 @@
 //! Samplers and rankers held against pools of measured programs, without measuring anything.
 //!
-//! A [`Pool`] holds what samplers drew of a task, every program measured twice. The second pass says how good
-//! a program is: its *quality* is the time of the fastest program of the whole pool divided by its own, both
-//! as of the second pass. Nobody is shown that pass.
+//! A [`Pool`] holds what samplers drew of a task, every program measured twice. The second pass says how
+//! good a program is: its *quality* is the time of the fastest program of the whole pool divided by its own,
+//! both as of the second pass. Nobody is shown that pass.
 //!
-//! - *Best of N of a sampler*: the quality of the best of N programs that it drew, for a search that knew them
-//!   all; what is expected over all choices of N of its draws (dead ends and failures count as
+//! - *Best of N of a sampler*: the quality of the best of N programs that it drew, for a search that knew
+//!   them all; what is expected over all choices of N of its draws (dead ends and failures count as
 //!   [`NOTHING_FOUND`]).
 //! - *First k of a ranker*: of the distinct programs that a sampler drew with one seed, the best of the first
 //!   k by the ranker, relative to the best of them all (the top-k score of TenSet, Zheng et al., NeurIPS
