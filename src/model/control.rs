@@ -159,7 +159,7 @@ mod tests {
     #[test]
     fn an_indifferent_model_gives_all_answers_equally_often() {
         let decoder = Decoder::new(&model().indifferent());
-        let prompt = decoder.prompt(&[Position::word(1)]).unwrap();
+        let prompt = decoder.prompt(&[Position::word(vec![1])]).unwrap();
         let mut guides: Vec<Once> = (0..64 * 50).map(|_| Once(false)).collect();
         // the tail that is cut off from other models' answers would be some of the equals
         let options = SamplingOptions { top_p: 0.9, ..SamplingOptions::default() };
@@ -171,6 +171,9 @@ mod tests {
         }
         // 50 are expected of each, with a deviation of 7
         assert!(counts.iter().all(|count| (22..90).contains(count)), "{counts:?}");
-        assert_eq!(decoder.values(&prompt, &[vec![Position::word(2)], vec![Position::word(5)]]).unwrap(), [0.0, 0.0]);
+        assert_eq!(
+            decoder.values(&prompt, &[vec![Position::word(vec![2])], vec![Position::word(vec![5])]]).unwrap(),
+            [0.0, 0.0]
+        );
     }
 }

@@ -58,7 +58,7 @@ pub struct Pool {
     pub programs: Vec<PoolProgram>,
     /// Fingerprint of the checkpoint that samplers asked.
     pub checkpoint: String,
-    /// Of the first of the two measurements.
+    /// When the first program was measured.
     pub created_unix_s: u64,
     /// The Tilescribe that measured.
     pub tilescribe: String,
@@ -257,9 +257,15 @@ impl Reading {
             });
         }
         let (pool, (places, traces)) = (&mut self.pools[number], &mut self.named[number]);
-        let theirs = (&line.samplers, line.seeds, line.samples, &line.checkpoint, &line.tilescribe);
-        if theirs != (&pool.samplers, pool.seeds, pool.samples, &pool.checkpoint, &pool.tilescribe) {
+        let drawn = (&line.samplers, line.seeds, line.samples);
+        let made = (&line.name, &line.checkpoint, line.created_unix_s, &line.tilescribe);
+        if drawn != (&pool.samplers, pool.seeds, pool.samples)
+            || made != (&pool.name, &pool.checkpoint, pool.created_unix_s, &pool.tilescribe)
+        {
             return Err(format!("other samplers, seeds, samples or versions than before of {}", pool.name));
+        }
+        if line.untuned && pool.programs.iter().any(|program| program.untuned) {
+            return Err(format!("{} has two untuned programs", pool.name));
         }
         if let Some(draw) = draws.iter().find(|draw| !places.insert(**draw)) {
             let Draw { sampler, seed, at } = *draw;
@@ -370,6 +376,7 @@ mod tests {
             ("[\"trained\",\"mutation\"]", "[\"trained\",\"trained\"]", "line 1: the samplers have no names"),
             ("\"checkpoint\":\"0123\"", "\"checkpoint\":\"4\"", "line 2: other samplers"),
             ("\"untuned\":true", "\"untuned\":true,\"more\":1", "line 1: unknown field"),
+            ("\"untuned\":false", "\"untuned\":true", "line 2: product has two untuned programs"),
         ];
         for (from, to, reason) in cases {
             let changed = text.replacen(from, to, 1);
