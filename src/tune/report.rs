@@ -25,6 +25,9 @@ struct Curve {
     band: Vec<(f64, f64)>,
 }
 
+/// About the width of a character of a legend, in pixels.
+const CHARACTER: f64 = 6.2;
+
 /// The table of costs says how many programs each of these qualities takes.
 const QUALITIES: [f64; 7] = [0.5, 0.7, 0.8, 0.9, 0.95, 0.97, 1.0];
 
@@ -199,17 +202,19 @@ fn plot(frame: &Frame, curves: &[Curve], axis: &Axis, legend: bool) -> String {
         );
     }
     if legend {
+        let longest = curves.iter().map(|curve| curve.name.chars().count()).max().unwrap_or(0);
+        let room = (longest as f64 * CHARACTER + 8.0).max(116.0);
         for (at, (curve, colour)) in curves.iter().zip(COLOURS.iter().cycle()).enumerate() {
             let top = height - bottom - 18.0 * (curves.len() - at) as f64;
             let _ = writeln!(
                 svg,
                 "<line x1=\"{:.1}\" x2=\"{:.1}\" y1=\"{:.1}\" y2=\"{:.1}\" stroke=\"{colour}\" stroke-width=\"3\"{}/><text x=\"{:.1}\" y=\"{:.1}\">{}</text>",
-                width - 142.0,
-                width - 122.0,
+                width - room - 26.0,
+                width - room - 6.0,
                 top - 4.0,
                 top - 4.0,
                 dash(at),
-                width - 116.0,
+                width - room,
                 top,
                 escape(&curve.name)
             );
