@@ -49,6 +49,25 @@ def print_qualities(results):
     print(f"\nUntuned: {results['untuned']:.3f}. {len(results['tasks'])} tasks.\n")
 
 
+def print_controls(results):
+    """What methods do better than their controls, and its 95 % interval over tasks and seeds."""
+    pairs = results.get("controls", [])
+    if not pairs:
+        return
+    columns = sorted({int(trials) for pair in pairs for trials in pair["by_trials"]})
+    print("| method - control | " + " | ".join(map(str, columns)) + " |")
+    print("| --- |" + " ---: |" * len(columns))
+    for pair in pairs:
+        cells = []
+        for column in columns:
+            found = pair["by_trials"].get(str(column))
+            interval = found and found["interval"]
+            bounds = f" ({interval[0]:+.3f} to {interval[1]:+.3f})" if interval else ""
+            cells.append(f"{found['difference']:+.3f}{bounds}" if found else "")
+        print(f"| {pair['method']} - {pair['control']} | " + " | ".join(cells) + " |")
+    print()
+
+
 def bounds(values, goal):
     """Between which numbers of trials a goal is reached: at the lower one it was not yet, at the upper one it was (None: never)."""
     points = sorted(values)
@@ -91,6 +110,7 @@ def main():
     with open(options.results, encoding="utf-8") as file:
         results = json.load(file)
     print_qualities(results)
+    print_controls(results)
     print_needed(results, options.of, options.at)
 
 

@@ -3,19 +3,21 @@
 use std::collections::{HashMap, HashSet};
 use std::fs;
 use std::io::Write;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use anyhow::{Context, Result};
 use clap::Args;
+use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use tilescribe::language::Language;
-use tilescribe::model::Checkpoint;
+use tilescribe::model::{Checkpoint, ModelControl};
 use tilescribe::propose::{LM, METHODS, Method, Purpose, Searcher};
 use tilescribe::space::Space;
 use tilescribe::target::Target;
 use tilescribe::tune::Control;
-use tilescribe::tune::compare::{ComparisonSettings, Log, Progress, compare};
+use tilescribe::tune::bootstrap::Difference;
+use tilescribe::tune::compare::{ComparisonSettings, Log, Paired, Progress, compare};
 use tilescribe::tune::{Batches, Job, report};
 
 use super::arguments::{Assignment, MeasuringArguments, NetworkArguments, TargetArguments, read_task};
@@ -23,6 +25,7 @@ use super::exit::CommandError;
 use super::lab::{FleetArguments, Lab};
 use super::output::{self, Output};
 use super::progress;
+use super::replay::ReplayArguments;
 use super::search::{BATCH, CheckpointArguments, FINALISTS, check_model, jobs, method_parser, stop_on_interrupt};
 
 /// Compare search methods on the same tasks, with the same number of trials
@@ -33,11 +36,11 @@ use super::search::{BATCH, CheckpointArguments, FINALISTS, check_model, jobs, me
 #[derive(Args)]
 pub struct Compare {
     /// Methods to compare, separated by commas
-    #[arg(long, value_name = "METHOD", value_delimiter = ',', required_unless_present = "rivals")]
+    #[arg(long, value_name = "METHOD", value_delimiter = ',', required_unless_present_any = ["rivals", "replay"])]
     #[arg(value_parser = method_parser(FOR_COMPARISON))]
     methods: Vec<&'static Method>,
     /// ONNX files, task files, MODEL.onnx#TASK, or folders of task files
-    #[arg(long, num_args = 1.., required = true, value_name = "PATH")]
+    #[arg(long, num_args = 1.., required_unless_present = "replay", value_name = "PATH")]
     workloads: Vec<String>,
     /// Measured candidates of each task, method and seed
     #[arg(long, default_value_t = 32, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100_000))]
@@ -49,13 +52,19 @@ pub struct Compare {
     #[arg(long, default_value_t = BATCH as u32, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=4096))]
     batch: u32,
     /// Folder for the results
-    #[arg(short, long, value_name = "DIR")]
-    output: PathBuf,
+    #[arg(short, long, value_name = "DIR", required_unless_present = "replay")]
+    output: Option<PathBuf>,
     #[command(flatten)]
     checkpoint: CheckpointArguments,
+    /// Run each method that asks a model beside these controls, which have learned nothing, under the same
+    /// search: lm+shuffled, ...
+    #[arg(long = "control", value_name = "CONTROL", value_delimiter = ',', value_parser = control_parser())]
+    controls: Vec<ModelControl>,
     /// Another contestant: lm with a checkpoint of its own
     #[arg(long = "rival", value_name = "NAME=C")]
     rivals: Vec<Assignment<String>>,
+    #[command(flatten)]
+    replay: ReplayArguments,
     #[command(flatten)]
     network: NetworkArguments,
     #[command(flatten)]
@@ -71,8 +80,11 @@ const FOR_COMPARISON: &[Purpose] = &[Purpose::Search, Purpose::Comparison];
 
 impl Compare {
     pub fn execute(self, out: &mut dyn Write) -> Result<()> {
-        let space = Space::standard();
-        let mut lab = self.lab(&space)?;
+        if !self.replay.replay.is_empty() {
+            return self.replay.execute(&self.checkpoint, &self.rivals, &self.controls, out);
+        }
+        let (space, folder) = (Space::standard(), self.output.clone().unwrap_or_default());
+        let mut lab = self.lab(&space, &folder)?;
         let target = lab.targets[0].clone();
         let jobs = self.jobs(&target)?;
         let searchers = self.searchers(&space, &jobs)?;
@@ -99,10 +111,10 @@ impl Compare {
             if stopped.load(Ordering::Relaxed) { Control::Stop } else { Control::Continue }
         };
         lab.prepare(&space)?;
-        fs::create_dir_all(&self.output).with_context(|| format!("cannot create {}", self.output.display()))?;
-        let results = Output::new(&self.output.join("results.json"), output::Kind::Comparison, &[])?;
-        let page = Output::new(&self.output.join("report.html"), output::Kind::Report, &[])?;
-        let mut log = Log::open(&self.output.join("runs.jsonl"), &target, &space)?;
+        fs::create_dir_all(&folder).with_context(|| format!("cannot create {}", folder.display()))?;
+        let results = Output::new(&folder.join("results.json"), output::Kind::Comparison, &[])?;
+        let page = Output::new(&folder.join("report.html"), output::Kind::Report, &[])?;
+        let mut log = Log::open(&folder.join("runs.jsonl"), &target, &space)?;
         let comparison = compare(&space, &jobs, &searchers, lab.runners(&space)?, &settings, &mut log, &mut watch)?;
         bar.finish_and_clear();
         results.write(|file| Ok(file.write_all(serde_json::to_string_pretty(&comparison)?.as_bytes())?))?;
@@ -111,14 +123,17 @@ impl Compare {
             let figures: Vec<String> = quality.iter().map(|(trials, value)| format!("{trials}: {value:.3}")).collect();
             writeln!(out, "{method}: reference / best by number of trials {}", figures.join(", "))?;
         }
+        for paired in &comparison.controls {
+            writeln!(out, "{}", in_words(paired))?;
+        }
         writeln!(out, "untuned: reference / time {:.3}", comparison.untuned)?;
-        writeln!(out, "{}", self.output.join("report.html").display())?;
+        writeln!(out, "{}", folder.join("report.html").display())?;
         if stopped.load(Ordering::Relaxed) { Err(CommandError::Interrupted.into()) } else { Ok(()) }
     }
 
     /// Where programs are measured, for one target: times on several do not compare.
-    fn lab(&self, space: &Space) -> Result<Lab> {
-        let (targets, coordinator) = self.fleet.targets(&self.target, space, ("compare", &self.output))?;
+    fn lab(&self, space: &Space, folder: &Path) -> Result<Lab> {
+        let (targets, coordinator) = self.fleet.targets(&self.target, space, ("compare", folder))?;
         if targets.len() > 1 {
             let names: Vec<String> = targets.iter().map(Target::fingerprint).collect();
             let reason = format!("methods are compared on one target: choose with --on one of {}", names.join(", "));
@@ -135,6 +150,10 @@ impl Compare {
         let mut names: HashSet<&str> = METHODS.iter().map(|method| method.name).collect();
         if let Some(rival) = self.rivals.iter().find(|rival| rival.name.is_empty() || !names.insert(&rival.name)) {
             let reason = format!("`--rival {}=...`: another contestant is called so", rival.name);
+            return Err(CommandError::Usage(reason).into());
+        }
+        if let Some(rival) = self.rivals.iter().find(|rival| ModelControl::split(&rival.name).is_some()) {
+            let reason = format!("`--rival {}=...`: controls are called so", rival.name);
             return Err(CommandError::Usage(reason).into());
         }
         let language = Language::standard();
@@ -155,7 +174,19 @@ impl Compare {
             searchers.push(Searcher::new(LM, space, || read(&own))?.called(&rival.name));
         }
         searchers.iter().try_for_each(|searcher| check_model(jobs, searcher))?;
-        Ok(searchers)
+        Ok(self.with_controls(searchers))
+    }
+
+    /// Each followed by its controls.
+    fn with_controls<'a>(&self, searchers: Vec<Searcher<'a>>) -> Vec<Searcher<'a>> {
+        let mut all = Vec::new();
+        for searcher in searchers {
+            let controls: Vec<Searcher<'a>> =
+                self.controls.iter().filter_map(|control| searcher.controlled(*control)).collect();
+            all.push(searcher);
+            all.extend(controls);
+        }
+        all
     }
 
     fn jobs(&self, target: &Target) -> Result<Vec<Job>> {
@@ -184,4 +215,20 @@ impl Compare {
         }
         Ok(all)
     }
+}
+
+/// Reads the name of a control.
+pub fn control_parser() -> impl TypedValueParser<Value = ModelControl> {
+    let values = ModelControl::ALL.map(|control| PossibleValue::new(control.name()).help(control.about()));
+    PossibleValuesParser::new(values).try_map(|name| ModelControl::from_name(&name).ok_or("no such control"))
+}
+
+/// A method beside a control, by number of trials.
+fn in_words(paired: &Paired) -> String {
+    let figure = |(trials, found): (&usize, &Difference)| {
+        let interval = found.interval.map_or(String::new(), |(low, high)| format!(" ({low:+.3} to {high:+.3})"));
+        format!("{trials}: {:+.3}{interval}", found.difference)
+    };
+    let figures: Vec<String> = paired.by_trials.iter().map(figure).collect();
+    format!("{} - {}: difference by number of trials {}", paired.method, paired.control, figures.join(", "))
 }

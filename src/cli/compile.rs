@@ -14,7 +14,7 @@ use tilescribe::space::Space;
 use tilescribe::target::{Target, Task};
 use tilescribe::tune::Report;
 
-use super::arguments::{NetworkArguments, StoreArguments, TargetArguments, read_target};
+use super::arguments::{NetworkArguments, StoreArguments, TargetArguments, read_target, seconds};
 use super::exit::CommandError;
 use super::extents;
 use super::in_network::{self, Settled};
@@ -54,6 +54,11 @@ pub struct Compile {
     others: Vec<PathBuf>,
     #[command(flatten)]
     search: SearchArguments,
+    /// Search as long as it pays, and so long at most: each program is one of the task where a second is
+    /// expected to save most of the network's time, until a further second is expected to save less than
+    /// 0.05 % of it
+    #[arg(long, value_name = "S", value_parser = seconds, conflicts_with_all = ["time_budget", "trials_per_task"])]
+    seconds: Option<f64>,
     #[command(flatten)]
     store: StoreArguments,
     /// Prefix of the C functions [default: the folder's name]
@@ -98,6 +103,10 @@ impl Compile {
             targets.iter().zip(&chosen).map(|(target, schedules)| Version { target, schedules }).collect();
         let manifest = write_artifact(&network, &versions, &options)?;
         times(&network, &found, out)?;
+        if found.enough {
+            let (trials, after) = (counted(found.trials, "program"), found.seconds);
+            writeln!(out, "the search ended after {trials} and {after:.1} s: a further second promises little")?;
+        }
         if let Some(contest) = &contest {
             writeln!(out, "{contest}")?;
         }
@@ -149,15 +158,19 @@ impl Compile {
     fn search(&self, network: &Network, target: &Target, shares: f64) -> Result<Report> {
         let jobs = jobs(network, target);
         let mut arguments = self.search.clone();
+        if let Some(seconds) = self.seconds {
+            (arguments.time_budget, arguments.least_gain) = (Some(seconds), Some(LEAST_GAIN));
+        }
         arguments.time_budget = arguments.time_budget.map(|seconds| seconds / shares);
         if arguments.time_budget.is_none() {
             arguments.trials_per_task.get_or_insert(DEFAULT_TRIALS);
         }
         if arguments.trials_per_task == Some(0) {
             let (failed, jobs_report) = (BTreeMap::new(), Vec::new());
-            let (tasks, interrupted) = (jobs.len(), false);
+            let (tasks, interrupted, enough) = (jobs.len(), false, false);
             let (trials, valid, seconds, trials_per_s) = (0, 0, 0.0, 0.0);
-            return Ok(Report { tasks, trials, valid, failed, seconds, trials_per_s, interrupted, jobs: jobs_report });
+            let jobs = jobs_report;
+            return Ok(Report { tasks, trials, valid, failed, seconds, trials_per_s, interrupted, enough, jobs });
         }
         let (space, targets) = (arguments.space.space(), vec![target.clone()]);
         let (device, measuring) = (self.target.device()?, arguments.measuring);
@@ -183,6 +196,10 @@ fn finds_constants_cold(network: &Network, target: &Target) -> bool {
     let constants: u64 = network.buffers.iter().map(bytes).sum();
     matches!(target, Target::Cpu(cpu) if constants > cpu.l3_bytes.max(cpu.l2_bytes))
 }
+
+/// What a further second has to be expected to save of the network's time where `--seconds` is given: with
+/// less, a minute of search saves 3 %.
+const LEAST_GAIN: f64 = 0.0005;
 
 /// Candidates of each task where no budget is given.
 const DEFAULT_TRIALS: u64 = 10;

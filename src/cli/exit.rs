@@ -17,11 +17,12 @@ use tilescribe::measure::MeasureError;
 use tilescribe::measure::cuda::NoCuda;
 use tilescribe::model::{CheckpointError, ModelError, SourceError};
 use tilescribe::propose::ProposeError;
-use tilescribe::record::{CorpusError, StoreError, WorkloadsError};
+use tilescribe::record::{CorpusError, PoolsError, StoreError, WorkloadsError};
 use tilescribe::target::TargetError;
 use tilescribe::tune::TuneError;
 use tilescribe::tune::compare::{CompareError, LogError};
 use tilescribe::tune::plan::PlanError;
+use tilescribe::tune::replay::ReplayError;
 
 use super::messages;
 
@@ -203,10 +204,16 @@ fn known(cause: &(dyn std::error::Error + 'static)) -> Option<u8> {
     if let Some(error) = cause.downcast_ref::<CorpusError>() {
         return Some(corpus(error));
     }
+    if let Some(error) = cause.downcast_ref::<PoolsError>() {
+        return Some(match error {
+            PoolsError::File(error) => corpus(error),
+            PoolsError::Version { .. } => USAGE,
+        });
+    }
     if cause.is::<NoCuda>() {
         return Some(ENVIRONMENT);
     }
-    if cause.is::<TargetError>() || cause.is::<WorkloadsError>() {
+    if cause.is::<TargetError>() || cause.is::<WorkloadsError>() || cause.is::<ReplayError>() {
         return Some(USAGE);
     }
     cause.downcast_ref::<io::Error>().map(file)

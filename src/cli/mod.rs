@@ -26,10 +26,12 @@ mod output;
 mod packing;
 mod plan;
 mod planning;
+mod pools;
 mod pretrain;
 mod profile;
 mod progress;
 mod records;
+mod replay;
 mod run;
 mod search;
 mod show;
@@ -75,6 +77,7 @@ enum Command {
     Collect(collect::Collect),
     Plan(plan::Plan),
     Measure(measure::Measure),
+    Pools(pools::Pools),
     Compare(compare::Compare),
     Pretrain(pretrain::Pretrain),
     Finetune(finetune::Finetune),
@@ -98,6 +101,7 @@ impl Command {
             Command::Collect(command) => command.execute(out),
             Command::Plan(command) => command.execute(out),
             Command::Measure(command) => command.execute(out),
+            Command::Pools(command) => command.execute(out),
             Command::Compare(command) => command.execute(out),
             Command::Pretrain(command) => command.execute(out),
             Command::Finetune(command) => command.execute(out),

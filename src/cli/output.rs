@@ -14,7 +14,7 @@ use anyhow::{Context, Result};
 use serde_json::Value;
 use tilescribe::files::{self, DraftFile};
 use tilescribe::model::Checkpoint;
-use tilescribe::record::{CorpusError, CorpusReader, Limits};
+use tilescribe::record::{CorpusError, CorpusReader, Limits, is_of_pools};
 
 use super::exit::CommandError;
 
@@ -22,6 +22,7 @@ use super::exit::CommandError;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Kind {
     Corpus,
+    Pools,
     Plan,
     Comparison,
     Report,
@@ -37,6 +38,7 @@ impl Kind {
     fn name(self) -> &'static str {
         match self {
             Kind::Corpus => "corpus file",
+            Kind::Pools => "file of pools",
             Kind::Plan => "plan",
             Kind::Comparison => "comparison's result",
             Kind::Report => "comparison's report",
@@ -53,11 +55,14 @@ impl Kind {
             let first = CorpusReader::new(BufReader::new(file), Limits::default()).map(|mut entries| entries.next());
             return Ok(matches!(first, Ok(None | Some(Ok(_) | Err(CorpusError::Version { .. })))));
         }
+        if self == Kind::Pools {
+            return Ok(is_of_pools(BufReader::new(file)));
+        }
         let mut head = Vec::new();
         file.take(HEAD_BYTES).read_to_end(&mut head)?;
         let line = head.split(|byte| *byte == b'\n').next().unwrap_or_default();
         Ok(match self {
-            Kind::Corpus => false,
+            Kind::Corpus | Kind::Pools => false,
             Kind::Plan => serde_json::from_slice::<Value>(line)
                 .is_ok_and(|line| ["name", "workload", "trace"].iter().all(|field| line.get(field).is_some())),
             // the fields that `serde_json` writes first

@@ -54,6 +54,9 @@ pub struct SearchArguments {
     /// Wall clock of the search
     #[arg(long, value_name = "S", value_parser = seconds)]
     pub time_budget: Option<f64>,
+    /// See [`Budget::least_gain`].
+    #[arg(skip)]
+    pub least_gain: Option<f64>,
     /// Seed of everything that is drawn
     #[arg(long, default_value_t = 0)]
     pub seed: u64,
@@ -186,7 +189,8 @@ pub fn search(
     let searcher = searcher(arguments.method, space, &arguments.checkpoint, jobs)?;
     let mut proposer = searcher.proposer(arguments.seed)?;
     let time = arguments.time_budget.map(Duration::from_secs_f64);
-    let budget = Budget { trials_per_task: arguments.trials_per_task, trials, time };
+    let SearchArguments { trials_per_task, least_gain, .. } = *arguments;
+    let budget = Budget { trials_per_task, trials, time, least_gain };
     let settings = Settings {
         budget,
         batches: Batches::growing(BATCH),

@@ -105,7 +105,7 @@ impl Config {
         }
         // of what is read (questions, then answers), and of what is chosen from
         shapes.push(("read_slots.weight".into(), vec![2 * self.slots, width]));
-        shapes.push(("choice_slots.weight".into(), vec![self.slots, width]));
+        shapes.push((super::CHOICE.into(), vec![self.slots, width]));
         shapes.push(("norm.weight".into(), vec![width]));
         shapes.push(("value.weight".into(), vec![1, width]));
         shapes.push(("value.bias".into(), vec![1]));

@@ -140,7 +140,7 @@ impl Decoder {
         Decoder {
             embedding: model.tensor("embedding.weight").to_vec(),
             read_slots: model.tensor("read_slots.weight").to_vec(),
-            choice_slots: model.tensor("choice_slots.weight").to_vec(),
+            choice_slots: model.tensor(super::CHOICE).to_vec(),
             layers: layers.collect(),
             norm: model.tensor("norm.weight").to_vec(),
             value_weight: model.tensor("value.weight").to_vec(),
@@ -153,6 +153,11 @@ impl Decoder {
 
     pub fn config(&self) -> &Config {
         &self.config
+    }
+
+    /// Whether all answers have the same score, whatever was read.
+    pub(super) fn is_indifferent(&self) -> bool {
+        self.choice_slots.iter().all(|weight| *weight == 0.0)
     }
 
     /// Reads a prompt, once for all sequences that continue it.

@@ -15,7 +15,7 @@
 //! - [`Estimator`]: beside the transformer, a small network and a forest that order finished programs by
 //!   their features; [`Adapted`] to a task, and one for each kind of machine ([`Estimators`]).
 //! - [`Checkpoint`]: the folder on disk; [`Source`]: where `--checkpoint` points, a folder or a repository of
-//!   the hub.
+//!   the hub. [`ModelControl`]: the same checkpoint without what it has learned.
 //!
 //! Invariants: only this module uses candle; nothing here reads a clock but the training progress; every file
 //! is hostile until checked.
@@ -23,6 +23,7 @@
 mod batch;
 mod checkpoint;
 mod config;
+mod control;
 mod decode;
 mod estimator;
 mod fused;
@@ -44,6 +45,7 @@ use thiserror::Error;
 pub use batch::{Example, Step};
 pub use checkpoint::{Accepts, Checkpoint, CheckpointError, GpuVersions, Versions};
 pub use config::{Config, InvalidConfig};
+pub use control::ModelControl;
 pub use decode::{Decoder, Prompt};
 pub use estimator::{
     Adapted, Estimator, EstimatorOptions, Estimators, Expected, Gain, Group, Ordered, train_estimator,
@@ -92,6 +94,10 @@ pub enum ModelError {
 const DEVIATION: f32 = 0.02;
 /// The tensor with a row for each token.
 const EMBEDDING: &str = "embedding.weight";
+/// The tensor that answers are scored by.
+const CHOICE: &str = "choice_slots.weight";
+/// What the names of the value head's tensors begin with.
+const VALUE: &str = "value.";
 
 /// The bound of a uniform distribution around 0 of that standard deviation.
 fn uniform_bound(deviation: f32) -> f32 {
@@ -124,7 +130,7 @@ impl Model {
                     vec![1.0; size]
                 } else if name.ends_with("slots.weight") {
                     (0..size).map(|_| random.random_range(0.5..1.5)).collect()
-                } else if name.starts_with("value.") {
+                } else if name.starts_with(VALUE) {
                     vec![0.0; size]
                 } else {
                     let residual = name.ends_with("attention_output.weight") || name.ends_with("down.weight");

@@ -145,9 +145,11 @@ struct Writer {
 
 impl Writer {
     fn new(decoder: &Decoder, seed: u64, options: &SamplingOptions) -> Writer {
+        // of answers that are all equally likely, none is the tail
+        let top_p = (!decoder.is_indifferent()).then_some(options.top_p);
         Writer {
             cache: Cache::new(decoder.config()),
-            processor: LogitsProcessor::new(seed, Some(options.temperature), Some(options.top_p)),
+            processor: LogitsProcessor::new(seed, Some(options.temperature), top_p),
             vocabulary: decoder.config().vocabulary,
             pending: Vec::new(),
             answers: Vec::new(),

@@ -17,7 +17,7 @@ use rand_chacha::ChaCha8Rng;
 use rayon::iter::{IntoParallelIterator, ParallelIterator};
 
 use super::mutation::{children, untuned_programs};
-use super::pool::{Rest, Valued, bring_forward, by_value, distinct_looking, promising_first};
+use super::pool::{Rest, Valued, bring_forward, by_value, in_order};
 use super::sequence::{prompt_positions, trace_positions};
 use super::typical::Typical;
 use super::writing::{Ending, Writing};
@@ -212,11 +212,15 @@ impl<'a> LanguageModel<'a> {
     }
 
     /// Writes `count` traces as the model likes them: neither ranked nor realised, and the same one more than
-    /// once if the model likes it so much.
+    /// once if the model likes it so much. For run-time extents, what it writes for the typical ones is
+    /// carried over.
     ///
     /// # Errors
     /// As [`Proposer::propose`].
     pub fn sample(&mut self, task: &Task, count: usize) -> Result<Vec<Written>, ProposeError> {
+        if let Some(typical) = Typical::of(task) {
+            return self.carried(task, &typical, count);
+        }
         let prompt = self.prompt(task, Some(self.heuristics.want))?;
         self.write(&prompt, task, &[], count)
     }
@@ -277,8 +281,11 @@ impl<'a> LanguageModel<'a> {
         written.collect()
     }
 
-    /// Values of traces, by the value head.
-    fn judge(&self, task: &Task, traces: &[Trace]) -> Result<Vec<f32>, ProposeError> {
+    /// Values of traces, by the value head: the higher, the faster.
+    ///
+    /// # Errors
+    /// As [`Proposer::propose`].
+    pub fn judge(&self, task: &Task, traces: &[Trace]) -> Result<Vec<f32>, ProposeError> {
         let blind = self.prompt(task, None)?;
         let reader = self.reader(task)?;
         let known = |trace: &Trace| Ok(trace_positions(&self.language, &reader.known_part(task, trace)?));
@@ -390,12 +397,7 @@ impl<'a> LanguageModel<'a> {
             pool.sort_by(by_value);
         }
         let measured = self.ranking.iter().flat_map(|ranking| ranking.proposed(task));
-        let (mut ordered, alike) = distinct_looking(pool, measured.map(|described| described.features.as_slice()));
-        if let Some(estimator) = estimator.filter(|_| self.ingredients.ranking) {
-            ordered = promising_first(ordered, estimator, wanted);
-        }
-        ordered.extend(alike);
-        ordered
+        in_order(pool, measured, estimator.filter(|_| self.ingredients.ranking), wanted)
     }
 }
 

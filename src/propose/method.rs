@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use super::{METHODS, ProposeError, Proposer};
-use crate::model::Checkpoint;
+use crate::model::{Checkpoint, ModelControl};
 use crate::space::Space;
 use crate::target::Task;
 
@@ -100,6 +100,13 @@ impl<'a> Searcher<'a> {
         Searcher { name: name.to_string(), ..self }
     }
 
+    /// The same method, asked with a control of its checkpoint; `None` where it asks none.
+    pub fn controlled(&self, control: ModelControl) -> Option<Searcher<'a>> {
+        let Supplied::Pretrained(make, checkpoint) = &self.make else { return None };
+        let make = Supplied::Pretrained(*make, Arc::new(checkpoint.controlled(control)));
+        Some(Searcher { name: control.of(&self.name), space: self.space, make })
+    }
+
     /// `None` where the method asks none.
     pub fn checkpoint(&self) -> Option<&Checkpoint> {
         match &self.make {
@@ -124,7 +131,11 @@ impl<'a> Searcher<'a> {
     /// # Errors
     /// As [`Searcher::proposer`].
     pub fn proposer_of(&self, task: &Task, seed: u64) -> Made<'_> {
-        let own = u64::from_str_radix(&task.workload.hash()[..12], 16).unwrap_or(0);
-        self.proposer(seed ^ own)
+        self.proposer(seed ^ own_seed(task))
     }
+}
+
+/// What a task adds to a seed.
+pub(super) fn own_seed(task: &Task) -> u64 {
+    u64::from_str_radix(&task.workload.hash()[..12], 16).unwrap_or(0)
 }

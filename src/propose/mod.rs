@@ -10,11 +10,13 @@ mod checkpoint;
 mod evolution;
 #[cfg(test)]
 pub(crate) mod example;
+mod learning;
 mod lm;
 mod method;
 mod mutation;
 mod pool;
 mod random;
+mod sampler;
 mod sequence;
 #[cfg(test)]
 mod tests;
@@ -24,9 +26,11 @@ mod writing;
 
 pub use checkpoint::{Loaded, Notice, load_checkpoint, shipped_checkpoint};
 pub use evolution::Evolution;
+pub use learning::learned_order;
 pub use lm::{Ingredients, LanguageModel, Written, versions};
 pub use method::{Made, Make, MakePlain, MakePretrained, Method, Purpose, Searcher};
 pub use random::Random;
+pub use sampler::{SAMPLERS, Sampler, SamplerKind};
 
 use thiserror::Error;
 

@@ -6,6 +6,7 @@ use std::collections::{BTreeSet, HashMap};
 
 use super::Candidate;
 use crate::model::{Adapted, Expected};
+use crate::rank::Described;
 use crate::space::Trace;
 
 /// Features are rounded to multiples of 1/64 before they are compared: most of them are logarithms to base 2.
@@ -30,19 +31,32 @@ impl Valued {
     }
 }
 
+/// A sorted pool as it is worth measuring, where `wanted` programs are measured together: those that look
+/// like one before them, or like one of `known`, come last.
+pub(super) fn in_order<'a>(
+    pool: Vec<Valued>,
+    known: impl Iterator<Item = &'a Described>,
+    estimator: Option<&Adapted>,
+    wanted: usize,
+) -> Vec<Valued> {
+    let (mut ordered, alike) = distinct_looking(pool, known.map(|described| described.features.as_slice()));
+    if let Some(estimator) = estimator {
+        ordered = promising_first(ordered, estimator, wanted);
+    }
+    ordered.extend(alike);
+    ordered
+}
+
 /// A pool in its order, but without those that look like one before them, or like one of `known` features;
 /// and these.
-pub(super) fn distinct_looking<'a>(
-    pool: Vec<Valued>,
-    known: impl Iterator<Item = &'a [f32]>,
-) -> (Vec<Valued>, Vec<Valued>) {
+fn distinct_looking<'a>(pool: Vec<Valued>, known: impl Iterator<Item = &'a [f32]>) -> (Vec<Valued>, Vec<Valued>) {
     let rounded = |features: &[f32]| features.iter().map(|x| (x * ALIKE).round() as i64).collect::<Vec<i64>>();
     let mut looks: BTreeSet<Vec<i64>> = known.map(rounded).collect();
     pool.into_iter().partition(|valued| valued.features.is_empty() || looks.insert(rounded(&valued.features)))
 }
 
 /// Those first that are worth to be measured together.
-pub(super) fn promising_first(pool: Vec<Valued>, estimator: &Adapted, count: usize) -> Vec<Valued> {
+fn promising_first(pool: Vec<Valued>, estimator: &Adapted, count: usize) -> Vec<Valued> {
     let expected: Option<Vec<Expected>> = pool.iter().map(|valued| valued.expected.clone()).collect();
     let Some(expected) = expected else { return pool };
     let mut left: Vec<Option<Valued>> = pool.into_iter().map(Some).collect();

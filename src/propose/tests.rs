@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::example::product;
 use super::{History, METHODS, Make, Method, Proposal, Proposer, Purpose, Random, Searcher, versions};
 use crate::language::{Language, tokenizer_json};
-use crate::model::{Checkpoint, Config, EstimatorOptions, Group, Model, train_estimator};
+use crate::model::{Checkpoint, Config, EstimatorOptions, Group, Model, ModelControl, train_estimator};
 use crate::rank::features;
 use crate::space::{Next, Space, Trace};
 
@@ -88,5 +88,46 @@ fn every_method_proposes_new_legal_programs_that_its_seed_decides() {
         let (after_one, after_other) = (proposed(&searcher, &one, 6), proposed(&searcher, &other, 6));
         assert!(traces(&after_one).iter().all(|trace| !one.contains(trace)), "{method:?}");
         assert_eq!(traces(&after_one) != traces(&after_other), method.learns, "{method:?}: what was measured counts");
+    }
+}
+
+#[test]
+fn every_method_that_asks_a_checkpoint_has_controls_that_search_as_it_does() {
+    let (space, task) = (Space::standard(), product());
+    let (checkpoint, nothing) = (checkpoint(&space), History::default());
+    for method in METHODS {
+        let searcher = Searcher::new(method, &space, || Ok::<_, ()>(Arc::clone(&checkpoint))).unwrap();
+        let mut fingerprints = BTreeSet::new();
+        for control in ModelControl::ALL {
+            let Some(controlled) = searcher.controlled(control) else {
+                assert!(!method.needs_checkpoint(), "{method:?}");
+                continue;
+            };
+            assert_eq!(controlled.name, format!("{}+{}", method.name, control.name()));
+            fingerprints.insert(controlled.checkpoint().unwrap().fingerprint().unwrap());
+            let found = proposed(&controlled, &nothing, 4);
+            assert_eq!(found, proposed(&controlled, &nothing, 4), "{method:?} {control:?}");
+            assert!(!found.candidates.is_empty(), "{method:?} {control:?}");
+            assert!(traces(&found).iter().all(|trace| space.offers(&task, trace)), "{method:?} {control:?}");
+        }
+        let own = searcher.checkpoint().map(|checkpoint| checkpoint.fingerprint().unwrap());
+        assert!(own.is_none_or(|own| fingerprints.insert(own) && fingerprints.len() == 4), "{method:?}");
+    }
+}
+
+#[test]
+fn controls_change_what_they_say_they_change() {
+    let space = Space::standard();
+    let checkpoint = checkpoint(&space);
+    let [shuffled, uniform, all] = ModelControl::ALL.map(|control| checkpoint.controlled(control));
+    assert_eq!((&shuffled.estimators, &uniform.estimators), (&checkpoint.estimators, &checkpoint.estimators));
+    assert_ne!(all.estimators, checkpoint.estimators);
+    assert_eq!(all.model, shuffled.model);
+    assert!(![&shuffled.model, &uniform.model].contains(&&checkpoint.model));
+    for changed in [shuffled, uniform, all] {
+        assert_eq!((&changed.versions, &changed.tokenizer), (&checkpoint.versions, &checkpoint.tokenizer));
+        // what a checkpoint's file may hold
+        let tensors = changed.estimators.cpu.tensors().map(|(name, _, values)| (name, values)).collect();
+        crate::model::Estimator::from_tensors(tensors).unwrap();
     }
 }

@@ -113,12 +113,7 @@ impl<W: Write> CorpusWriter<W> {
     /// # Errors
     /// [`CorpusError::Io`] where the compressor cannot be set up.
     pub fn new(inner: W) -> Result<CorpusWriter<W>, CorpusError> {
-        let start = || -> io::Result<zstd::Encoder<'static, W>> {
-            let mut encoder = zstd::Encoder::new(inner, COMPRESSION_LEVEL)?;
-            encoder.include_checksum(true)?;
-            Ok(encoder)
-        };
-        Ok(CorpusWriter { encoder: start().map_err(|source| CorpusError::Io { line: 0, source })?, lines: 0 })
+        Ok(CorpusWriter { encoder: encoder(inner).map_err(|source| CorpusError::Io { line: 0, source })?, lines: 0 })
     }
 
     /// Appends a line.
@@ -168,11 +163,8 @@ impl<W: Write> CorpusWriter<W> {
 
 /// Streams the entries of a corpus file. Ends after the first error.
 pub struct CorpusReader<R: BufRead> {
-    input: io::Take<BufReader<zstd::Decoder<'static, R>>>,
-    limits: Limits,
-    line: u64,
-    /// By hash and fingerprint; parsed and checked once.
-    tasks: HashMap<(String, String), Arc<Task>>,
+    lines: Lines<R>,
+    tasks: Tasks,
     ended: bool,
 }
 
@@ -180,28 +172,12 @@ impl<R: BufRead> CorpusReader<R> {
     /// # Errors
     /// [`CorpusError::Io`] where the decompressor cannot be set up.
     pub fn new(inner: R, limits: Limits) -> Result<CorpusReader<R>, CorpusError> {
-        let decoder = zstd::Decoder::with_buffer(inner).map_err(|source| CorpusError::Io { line: 0, source })?;
-        // one byte more than allowed, to tell a file that ends there from one that goes on
-        let input = BufReader::new(decoder).take(limits.file_bytes.saturating_add(1));
-        Ok(CorpusReader { input, limits, line: 0, tasks: HashMap::new(), ended: false })
+        Ok(CorpusReader { lines: Lines::new(inner, limits)?, tasks: Tasks::default(), ended: false })
     }
 
     fn read(&mut self) -> Result<Option<Entry>, CorpusError> {
-        self.line += 1;
-        let line = self.line;
-        let mut bytes = Vec::new();
-        let limit = self.limits.line_bytes;
-        let mut input = (&mut self.input).take(limit.saturating_add(1));
-        input.read_until(b'\n', &mut bytes).map_err(|source| CorpusError::Io { line, source })?;
-        if self.input.limit() == 0 {
-            return Err(CorpusError::FileTooLong { limit: self.limits.file_bytes });
-        }
-        if bytes.is_empty() {
-            return Ok(None);
-        }
-        if bytes.len() as u64 > limit {
-            return Err(CorpusError::LineTooLong { line, limit });
-        }
+        let Some(bytes) = self.lines.read_line()? else { return Ok(None) };
+        let line = self.lines.number;
         let bad = |detail: String| CorpusError::Line { line, detail };
         let version: Version = serde_json::from_slice(&bytes).map_err(|e| bad(e.to_string()))?;
         if version.format != u64::from(FORMAT) {
@@ -212,15 +188,7 @@ impl<R: BufRead> CorpusReader<R> {
     }
 
     fn entry(&mut self, line: Line) -> Result<Entry, String> {
-        let key = (line.task.clone(), line.target.clone());
-        let task = match self.tasks.get(&key) {
-            Some(task) => Arc::clone(task),
-            None => {
-                let task = Arc::new(task_of(&line)?);
-                self.tasks.insert(key, Arc::clone(&task));
-                task
-            }
-        };
+        let task = self.tasks.of(&line.task, &line.workload, &line.target, &line.target_data)?;
         let outcome = match line.outcome.as_str() {
             "timed" if line.times_ns.is_empty() => return Err("timed, but without times".into()),
             "timed" => Outcome::Timed { times_ns: line.times_ns, compile_us: line.compile_us },
@@ -244,19 +212,73 @@ impl<R: BufRead> CorpusReader<R> {
     }
 }
 
-fn task_of(line: &Line) -> Result<Task, String> {
-    let workload: crate::workload::Workload = line.workload.parse().map_err(|e| format!("workload: {e}"))?;
-    let found = workload.hash().to_string();
-    if found != line.task {
-        return Err(format!("the workload's hash is {found}, the line says {}", line.task));
+/// The lines of a compressed file, within limits.
+pub(super) struct Lines<R: BufRead> {
+    input: io::Take<BufReader<zstd::Decoder<'static, R>>>,
+    limits: Limits,
+    /// Of the last line that was read, from 1.
+    pub number: u64,
+}
+
+impl<R: BufRead> Lines<R> {
+    pub fn new(inner: R, limits: Limits) -> Result<Lines<R>, CorpusError> {
+        let decoder = zstd::Decoder::with_buffer(inner).map_err(|source| CorpusError::Io { line: 0, source })?;
+        // one byte more than allowed, to tell a file that ends there from one that goes on
+        let input = BufReader::new(decoder).take(limits.file_bytes.saturating_add(1));
+        Ok(Lines { input, limits, number: 0 })
     }
-    // by way of its text, which checks the ranges of its fields
-    let target = Target::from_toml(&line.target_data.to_toml()).map_err(|e| format!("target: {e}"))?;
-    let found = target.fingerprint();
-    if found != line.target {
-        return Err(format!("the target's fingerprint is {found}, the line says {}", line.target));
+
+    /// The next line with its end; `None` behind the last.
+    pub fn read_line(&mut self) -> Result<Option<Vec<u8>>, CorpusError> {
+        self.number += 1;
+        let line = self.number;
+        let mut bytes = Vec::new();
+        let limit = self.limits.line_bytes;
+        let mut input = (&mut self.input).take(limit.saturating_add(1));
+        input.read_until(b'\n', &mut bytes).map_err(|source| CorpusError::Io { line, source })?;
+        if self.input.limit() == 0 {
+            return Err(CorpusError::FileTooLong { limit: self.limits.file_bytes });
+        }
+        if bytes.len() as u64 > limit {
+            return Err(CorpusError::LineTooLong { line, limit });
+        }
+        Ok((!bytes.is_empty()).then_some(bytes))
     }
-    Ok(Task { workload, target })
+}
+
+/// The tasks of a file by hash and fingerprint, parsed and checked once.
+#[derive(Default)]
+pub(super) struct Tasks(HashMap<(String, String), Arc<Task>>);
+
+impl Tasks {
+    /// The task of a line that names its workload and target, and spells them out.
+    pub fn of(&mut self, hash: &str, workload: &str, fingerprint: &str, target: &Target) -> Result<Arc<Task>, String> {
+        let key = (hash.to_string(), fingerprint.to_string());
+        if let Some(task) = self.0.get(&key) {
+            return Ok(Arc::clone(task));
+        }
+        let workload: crate::workload::Workload = workload.parse().map_err(|e| format!("workload: {e}"))?;
+        let found = workload.hash().to_string();
+        if found != hash {
+            return Err(format!("the workload's hash is {found}, the line says {hash}"));
+        }
+        // by way of its text, which checks the ranges of its fields
+        let target = Target::from_toml(&target.to_toml()).map_err(|e| format!("target: {e}"))?;
+        let found = target.fingerprint();
+        if found != fingerprint {
+            return Err(format!("the target's fingerprint is {found}, the line says {fingerprint}"));
+        }
+        let task = Arc::new(Task { workload, target });
+        self.0.insert(key, Arc::clone(&task));
+        Ok(task)
+    }
+}
+
+/// A compressor of lines.
+pub(super) fn encoder<W: Write>(inner: W) -> io::Result<zstd::Encoder<'static, W>> {
+    let mut encoder = zstd::Encoder::new(inner, COMPRESSION_LEVEL)?;
+    encoder.include_checksum(true)?;
+    Ok(encoder)
 }
 
 impl<R: BufRead> Iterator for CorpusReader<R> {

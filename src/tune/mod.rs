@@ -7,9 +7,13 @@
 //! and seeds on the same tasks, [`report`] draws what came out, and a [`plan`] holds programs that were
 //! written elsewhere.
 
+pub mod bootstrap;
 pub mod compare;
 pub mod plan;
+pub mod pools;
+pub mod replay;
 pub mod report;
+mod improvement;
 mod run;
 mod runner;
 mod scheduler;
@@ -50,6 +54,8 @@ pub struct Budget {
     pub trials: Option<u64>,
     /// Wall clock of this run.
     pub time: Option<Duration>,
+    /// The part of the network's time that a further second has to be expected to save.
+    pub least_gain: Option<f64>,
 }
 
 /// How the loop works.
@@ -135,6 +141,8 @@ pub struct Report {
     pub seconds: f64,
     pub trials_per_s: f64,
     pub interrupted: bool,
+    /// Whether it ended since a further second was expected to save less than the budget asks for.
+    pub enough: bool,
     #[serde(skip)]
     pub jobs: Vec<JobReport>,
 }

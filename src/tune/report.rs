@@ -25,6 +25,9 @@ struct Curve {
     band: Vec<(f64, f64)>,
 }
 
+/// About the width of a character of a legend, in pixels.
+const CHARACTER: f64 = 6.2;
+
 /// The table of costs says how many programs each of these qualities takes.
 const QUALITIES: [f64; 7] = [0.5, 0.7, 0.8, 0.9, 0.95, 0.97, 1.0];
 
@@ -49,6 +52,7 @@ pub fn html(comparison: &Comparison) -> String {
     let timed = timed_curves(comparison);
     page += &plot(&overall, &timed, &Axis::seconds(&timed), true);
     page += &summary_table(comparison);
+    page += &control_table(comparison);
     page += &cost_table(comparison);
     page += &failure_table(comparison);
     page += "<h2>Every task</h2>\n<div class=\"grid\">\n";
@@ -198,17 +202,19 @@ fn plot(frame: &Frame, curves: &[Curve], axis: &Axis, legend: bool) -> String {
         );
     }
     if legend {
+        let longest = curves.iter().map(|curve| curve.name.chars().count()).max().unwrap_or(0);
+        let room = (longest as f64 * CHARACTER + 8.0).max(116.0);
         for (at, (curve, colour)) in curves.iter().zip(COLOURS.iter().cycle()).enumerate() {
             let top = height - bottom - 18.0 * (curves.len() - at) as f64;
             let _ = writeln!(
                 svg,
                 "<line x1=\"{:.1}\" x2=\"{:.1}\" y1=\"{:.1}\" y2=\"{:.1}\" stroke=\"{colour}\" stroke-width=\"3\"{}/><text x=\"{:.1}\" y=\"{:.1}\">{}</text>",
-                width - 142.0,
-                width - 122.0,
+                width - room - 26.0,
+                width - room - 6.0,
                 top - 4.0,
                 top - 4.0,
                 dash(at),
-                width - 116.0,
+                width - room,
                 top,
                 escape(&curve.name)
             );
@@ -248,6 +254,39 @@ fn summary_table(comparison: &Comparison) -> String {
                 Some(quality) => write!(table, "<td>{quality:.3}{interval}</td>"),
                 None => write!(table, "<td>-</td>"),
             };
+        }
+        table += "</tr>\n";
+    }
+    table + "</table>\n"
+}
+
+/// What methods do better than their controls; nothing where there are none.
+fn control_table(comparison: &Comparison) -> String {
+    if comparison.controls.is_empty() {
+        return String::new();
+    }
+    let points: BTreeSet<usize> =
+        comparison.controls.iter().flat_map(|paired| paired.by_trials.keys()).copied().collect();
+    let mut table = String::from(
+        "<h2>Methods beside their controls</h2>\n<p>Quality of the method minus that of the control, over pairs of runs of one task and seed; below it \
+         the 95 % interval over resampled tasks and seeds, where there are several tasks. A control asks the same search a model that has learned nothing.</p>\n\
+         <table><tr><th>method - control</th>",
+    );
+    points.iter().for_each(|p| {
+        let _ = write!(table, "<th>{p}</th>");
+    });
+    table += "</tr>\n";
+    for paired in &comparison.controls {
+        let _ = write!(table, "<tr><td>{} - {}</td>", escape(&paired.method), escape(&paired.control));
+        for point in &points {
+            let Some(found) = paired.by_trials.get(point) else {
+                table += "<td>-</td>";
+                continue;
+            };
+            let interval = found
+                .interval
+                .map_or(String::new(), |(low, high)| format!("<br><small>{low:+.3} to {high:+.3}</small>"));
+            let _ = write!(table, "<td>{:+.3}{interval}</td>", found.difference);
         }
         table += "</tr>\n";
     }

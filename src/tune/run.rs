@@ -28,7 +28,7 @@ pub fn tune(
     watch: &mut dyn FnMut(&Event<'_>) -> Control,
 ) -> Result<Report, TuneError> {
     let (started, counts, unmeasurable) = (Instant::now(), Counts::default(), BTreeMap::new());
-    let scheduler = Scheduler::new(&[], &[], settings.budget.trials_per_task);
+    let scheduler = Scheduler::new(&[], &[], settings.budget.trials_per_task, false);
     let (histories, flight, held_up) = (Vec::new(), BTreeMap::new(), BTreeSet::new());
     let mut run = Run {
         space,
@@ -44,6 +44,8 @@ pub fn tune(
         scheduler,
         flight,
         held_up,
+        last: started,
+        enough: false,
     };
     run.prepare()?;
     let mut interrupted = false;
@@ -110,6 +112,10 @@ struct Run<'a> {
     flight: BTreeMap<BatchId, InFlight>,
     /// Jobs of which nothing is proposed before more is known.
     held_up: BTreeSet<usize>,
+    /// When the last program came back.
+    last: Instant,
+    /// Nothing that is left is worth its time.
+    enough: bool,
 }
 
 impl Run<'_> {
@@ -126,7 +132,9 @@ impl Run<'_> {
             let history = self.known(job)?;
             self.histories.push(history);
         }
-        self.scheduler = Scheduler::new(self.jobs, &self.histories, self.settings.budget.trials_per_task);
+        let Budget { trials_per_task, time, least_gain, .. } = self.settings.budget;
+        let by_second = time.is_some() || least_gain.is_some();
+        self.scheduler = Scheduler::new(self.jobs, &self.histories, trials_per_task, by_second);
         for (number, batch, traces) in resumed {
             let trials = traces.iter().filter(|trace| !self.histories[number].contains(trace)).count();
             self.give_out(batch, number, traces, trials as u64);
@@ -145,6 +153,12 @@ impl Run<'_> {
     fn fill(&mut self, proposer: &mut dyn Proposer) -> Result<Filled, TuneError> {
         while self.flight.len() < self.runner.width() {
             let Some(job) = self.scheduler.next(|job| self.held_up.contains(&job)) else { break };
+            // it is worth more than any other
+            let least_gain = self.settings.budget.least_gain;
+            self.enough = least_gain.is_some_and(|least| self.scheduler.gain_per_second(job) < least);
+            if self.enough {
+                break;
+            }
             let wanted = self.wanted(job);
             if wanted == 0 {
                 break;
@@ -328,7 +342,9 @@ impl Run<'_> {
         }
         let history = &mut self.histories[job];
         history.insert(trace.clone(), outcome.best_ns());
-        self.scheduler.observe(job, history.best().map(|(_, ns)| ns));
+        let now = Instant::now();
+        let seconds = now.duration_since(std::mem::replace(&mut self.last, now)).as_secs_f64();
+        self.scheduler.observe(job, history.best().map(|(_, ns)| ns), seconds);
         self.held_up.remove(&job);
         self.counts.trials += 1;
         *self.counts.by_job.entry(job).or_default() += 1;
@@ -342,7 +358,7 @@ impl Run<'_> {
     }
 
     fn progress(&self) -> RunProgress {
-        let Budget { trials_per_task, trials, time } = self.settings.budget;
+        let Budget { trials_per_task, trials, time, .. } = self.settings.budget;
         let per_task = trials_per_task.map(|most| most * self.jobs.len() as u64);
         let of_trials = [per_task, trials].into_iter().flatten().min();
         let elapsed = self.started.elapsed();
@@ -441,6 +457,7 @@ impl Run<'_> {
             seconds,
             trials_per_s: self.counts.trials as f64 / seconds.max(1e-9),
             interrupted,
+            enough: self.enough,
             jobs,
         }
     }

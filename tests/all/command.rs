@@ -8,8 +8,10 @@ mod kill;
 mod learning;
 mod outputs;
 mod plans;
+mod pools;
 mod precision;
 pub mod refusals;
+mod seconds;
 
 use std::fs;
 use std::path::{Path, PathBuf};

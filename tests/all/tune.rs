@@ -82,6 +82,24 @@ fn a_run_goes_on_where_the_store_ends() {
     }
 }
 
+#[test]
+fn a_run_ends_where_a_further_second_promises_too_little() {
+    let jobs = [job("product", PRODUCT), job("sum", SUM)];
+    let space = Space::standard();
+    let run = |least_gain: f64| {
+        let (mut proposer, mut measurer) = (Random::new(&space, 1), Measurer::new(worker()));
+        let settings = settings(6);
+        let budget = Budget { least_gain: Some(least_gain), ..settings.budget };
+        let (settings, mut watch) = (Settings { budget, ..settings }, |_: &Event<'_>| Control::Continue);
+        tune(&space, &jobs, &mut proposer, &mut Local::new(&mut measurer), None, &settings, &mut watch).unwrap()
+    };
+    let (little, much) = (run(0.0), run(1e9));
+    assert_eq!((little.trials, little.enough), (12, false));
+    // each task has a program all the same
+    assert_eq!((much.trials, much.enough, much.interrupted), (2, true, false));
+    assert!(much.jobs.iter().all(|job| job.best.is_some()));
+}
+
 /// Sure of a program before anything is measured, or of none; proposes nothing else.
 struct Sure(Option<Trace>);
 

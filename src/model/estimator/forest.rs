@@ -1,6 +1,9 @@
 //! Regression trees whose leaves add up.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+
+use rand::Rng;
+use rand::seq::SliceRandom;
 
 /// The most leaves of a tree, and the most splits.
 pub(super) const LEAVES: usize = 63;
@@ -43,6 +46,16 @@ impl Tree {
             }
         }
         0
+    }
+
+    /// Permutes its leaves: those that a program can fall into.
+    pub fn shuffle(&mut self, random: &mut impl Rng) {
+        let ends = self.splits.iter().flat_map(|split| split.next).map(usize::from).filter(|next| *next >= SPLITS);
+        let reached: BTreeSet<usize> =
+            ends.map(|next| next - SPLITS).filter(|leaf| *leaf < self.leaves.len()).collect();
+        let mut values: Vec<f32> = reached.iter().map(|leaf| self.leaves[*leaf]).collect();
+        values.shuffle(random);
+        reached.into_iter().zip(values).for_each(|(leaf, value)| self.leaves[leaf] = value);
     }
 }
 
@@ -137,6 +150,9 @@ impl Forest {
 
 #[cfg(test)]
 mod tests {
+    use rand::SeedableRng;
+    use rand_chacha::ChaCha8Rng;
+
     use super::{Forest, LEAVES, SPLITS, STORED, Split, Tree};
 
     fn split(feature: u16, threshold: f32, next: [usize; 2]) -> Split {
@@ -156,6 +172,26 @@ mod tests {
             assert_eq!(forest.leaves(&features), [leaf, 0]);
             assert_eq!(forest.score(&features), score);
         }
+    }
+
+    #[test]
+    fn leaves_that_are_reached_are_permuted_among_themselves() {
+        let mut random = ChaCha8Rng::seed_from_u64(5);
+        let before = Tree { leaves: [tree().leaves, vec![9.0; 4]].concat(), ..tree() };
+        let mut orders = std::collections::BTreeSet::new();
+        for _ in 0..40 {
+            let mut tree = before.clone();
+            tree.shuffle(&mut random);
+            assert_eq!((&tree.splits, &tree.leaves[3..]), (&before.splits, &before.leaves[3..]));
+            let mut sorted = tree.leaves[..3].to_vec();
+            sorted.sort_by(f32::total_cmp);
+            assert_eq!(sorted, [0.5, 1.0, 2.0]);
+            orders.insert(tree.leaves[..3].iter().map(|leaf| leaf.to_bits()).collect::<Vec<u32>>());
+        }
+        assert_eq!(orders.len(), 6, "all orders come up");
+        let mut single = Tree { splits: Vec::new(), leaves: vec![0.25, 7.0] };
+        single.shuffle(&mut random);
+        assert_eq!(single.leaves, [0.25, 7.0]);
     }
 
     #[test]

@@ -13,6 +13,7 @@ mod train;
 
 use std::collections::BTreeMap;
 
+use rand::seq::SliceRandom;
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
@@ -134,6 +135,18 @@ impl Estimator {
             _ => Forest::default(),
         };
         Ok(Estimator { inputs, tensors, forest })
+    }
+
+    /// With the same weights in another order: each tensor of the network within itself, and the leaves of
+    /// each tree among themselves. How features are normalised and how the two are weighed stays.
+    #[must_use]
+    pub fn shuffled(&self, seed: u64) -> Estimator {
+        let mut random = ChaCha8Rng::seed_from_u64(seed);
+        let mut shuffled = self.clone();
+        let of_layers = shuffled.tensors.iter_mut().filter(|(name, _)| name.starts_with("layers."));
+        of_layers.for_each(|(_, values)| values.shuffle(&mut random));
+        shuffled.forest.trees.iter_mut().for_each(|tree| tree.shuffle(&mut random));
+        shuffled
     }
 
     /// Features that a program is described by.

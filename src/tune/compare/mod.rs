@@ -8,6 +8,7 @@
 //! [`Log`]: a comparison can be taken up again, and other methods, seeds and longer runs can join it.
 
 mod log;
+mod paired;
 mod summary;
 
 use std::collections::BTreeMap;
@@ -19,6 +20,7 @@ use serde::Serialize;
 use thiserror::Error;
 
 pub use log::{Log, LogError};
+pub use paired::Paired;
 
 use super::run::finals_of;
 use super::runner::Runner;
@@ -56,6 +58,8 @@ pub struct Comparison {
     /// By method and number of trials: mean wall clock of a task until then, in seconds, proposing and
     /// measuring.
     pub seconds: ByTrials<f64>,
+    /// Methods beside their controls, where there are any.
+    pub controls: Vec<Paired>,
     /// The same of the program that the space's rules write without any search: what every method starts
     /// level with, if it is asked to.
     pub untuned: f64,
@@ -185,7 +189,8 @@ pub fn compare(
         task.reference_ms.map(|reference| task.untuned_ms.map_or(NOTHING_FOUND, |ms| reference / ms).ln())
     }));
     let (summary, intervals) = (summary::qualities(&tasks), summary::intervals(&tasks));
-    Ok(Comparison { target, trials, summary, intervals, seconds: summary::seconds(&tasks), untuned, tasks })
+    let (seconds, controls) = (summary::seconds(&tasks), paired::paired(&tasks));
+    Ok(Comparison { target, trials, summary, intervals, seconds, controls, untuned, tasks })
 }
 
 fn locked<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

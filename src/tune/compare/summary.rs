@@ -70,7 +70,7 @@ fn each<T>(tasks: &[TaskComparison], of: &dyn Fn(&LogsOfSeeds) -> T) -> ByTrials
 }
 
 /// Reference / best after a number of trials.
-fn quality(run: &MethodRun, reference_ms: f64, trials: usize) -> f64 {
+pub(super) fn quality(run: &MethodRun, reference_ms: f64, trials: usize) -> f64 {
     run.checked_ms.get(&trials).map_or(NOTHING_FOUND, |ms| reference_ms / ms)
 }
 

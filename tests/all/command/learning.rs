@@ -110,6 +110,7 @@ fn methods_and_ablations_are_compared_side_by_side() {
     };
     assert!(sandbox.succeed(&rival("shipped=built-in")).contains("shipped: reference / best"));
     sandbox.fail(&rival("lm=built-in"), 2, "another contestant is called so");
+    sandbox.fail(&rival("lm+uniform=built-in"), 2, "controls are called so");
     sandbox.fail(&rival("other=nowhere"), 2, "nowhere");
     let runs = results["tasks"][0]["runs"].as_array().unwrap();
     assert_eq!(runs.len(), 2 * methods.split(',').count());
@@ -118,6 +119,45 @@ fn methods_and_ablations_are_compared_side_by_side() {
         let expected = if run["method"] == "lm-greedy" { 1 } else { 5 };
         assert_eq!((trials, run["seconds"].as_array().unwrap().len()), (expected, expected), "{run}");
     }
+}
+
+#[test]
+fn methods_are_compared_with_their_controls() {
+    let sandbox = Sandbox::new();
+    fs::create_dir(sandbox.path("tasks")).unwrap();
+    sandbox.file("tasks/one.txt", TASK);
+    sandbox.file("tasks/other.txt", OTHER_TASK);
+    let methods = "lm-greedy,lm-no-neighbours,random";
+    let compare = |seeds: &'static str, controls: &'static [&'static str]| {
+        let arguments = ["compare", "--methods", methods, "--workloads", "tasks", "--trials", "3", "--seeds", seeds];
+        [&arguments[..], &["-o", "out"], controls].concat()
+    };
+    let printed = sandbox.succeed(&compare("2", &["--control", "shuffled,uniform,shuffled-all"]));
+    let results: Value = serde_json::from_slice(&fs::read(sandbox.path("out/results.json")).unwrap()).unwrap();
+    let page = fs::read_to_string(sandbox.path("out/report.html")).unwrap();
+    let controls = results["controls"].as_array().unwrap();
+    assert_eq!(controls.len(), 2 * 3, "random asks no model");
+    for paired in controls {
+        let [method, control] = ["method", "control"].map(|field| paired[field].as_str().unwrap());
+        assert!(control.starts_with(&format!("{method}+")), "{paired}");
+        assert!(results["summary"][control]["3"].as_f64().unwrap() > 0.0, "{control}");
+        assert!(printed.contains(&format!("{control}: reference / best")), "{printed}");
+        assert!(printed.contains(&format!("{method} - {control}: difference by number of trials 1: ")), "{printed}");
+        assert!(
+            page.contains(&format!("<td>{method} - {control}</td>")) && page.contains(&format!("<td>{control}</td>"))
+        );
+        let found = &paired["by_trials"]["3"];
+        assert_eq!((found["tasks"].as_u64(), found["pairs"].as_u64()), (Some(2), Some(4)));
+        let (low, high) = (found["interval"][0].as_f64().unwrap(), found["interval"][1].as_f64().unwrap());
+        assert!(low <= high && found["ratio"].as_f64().unwrap() > 0.0, "{found}");
+    }
+    // the runs are kept as those of methods are, and are told of when others join
+    let kept = fs::read_to_string(sandbox.path("out/runs.jsonl")).unwrap();
+    assert!(kept.contains("\"method\":\"lm-greedy+shuffled\""));
+    let again = sandbox.succeed(&compare("1", &[]));
+    assert_eq!(fs::read_to_string(sandbox.path("out/runs.jsonl")).unwrap(), kept);
+    assert!(again.contains("lm-greedy - lm-greedy+uniform: difference"), "{again}");
+    sandbox.fail(&compare("1", &["--control", "other"]), 2, "invalid value 'other'");
 }
 
 #[test]
