@@ -32,6 +32,8 @@ pub struct FleetArguments {
 pub struct Lab {
     /// What programs are written for.
     pub targets: Vec<Target>,
+    /// Whether finalists find their constants in memory instead of in caches.
+    pub finds_constants_cold: bool,
     who: Who,
 }
 
@@ -138,7 +140,8 @@ impl Lab {
 
     /// The same for tasks of a network that finds its constants in memory.
     pub fn here_with_cold_finals(targets: Vec<Target>, device: usize, how: MeasuringArguments) -> Lab {
-        Lab::here_timed(targets, device, how, Timing::with_cold_finals)
+        let lab = Lab::here_timed(targets, device, how, Timing::with_cold_finals);
+        Lab { finds_constants_cold: true, ..lab }
     }
 
     fn here_timed(targets: Vec<Target>, device: usize, how: MeasuringArguments, change: fn(Timing) -> Timing) -> Lab {
@@ -146,12 +149,12 @@ impl Lab {
             let options = measuring(space, targets, device, how)?;
             Ok(measure::Options { timing: change(options.timing), ..options })
         });
-        Lab { targets, who: Who::Here { options, measurer: None } }
+        Lab { targets, finds_constants_cold: false, who: Who::Here { options, measurer: None } }
     }
 
     /// Of a fleet.
     pub fn far(targets: Vec<Target>, coordinator: Arc<Coordinator>) -> Lab {
-        Lab { targets, who: Who::Fleet(coordinator) }
+        Lab { targets, finds_constants_cold: false, who: Who::Fleet(coordinator) }
     }
 
     /// What tells the targets apart in the names of tasks, where there are several.

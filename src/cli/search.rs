@@ -31,6 +31,8 @@ use super::words::duration;
 pub const BATCH: usize = 16;
 /// The most of the fastest that are measured once more before the winner is named.
 pub(super) const FINALISTS: usize = 5;
+/// The most beside these that read fewer constants, where constants are found cold.
+const LIGHTER: usize = 2;
 
 /// Reads the name of a method that serves one of these purposes.
 pub fn method_parser(purposes: &'static [Purpose]) -> impl TypedValueParser<Value = &'static Method> {
@@ -196,6 +198,7 @@ pub fn search(
         batches: Batches::growing(BATCH),
         first: First::Sure,
         finalists: FINALISTS,
+        lighter: if lab.finds_constants_cold { LIGHTER } else { 0 },
         method: searcher.name.clone(),
         seed: arguments.seed,
     };

@@ -3,8 +3,11 @@
 //! Loops count with their planned extent ([`Loop::extent`]), so shortened tails and conditions count as if
 //! they ran in full.
 
-use super::{Loop, LoopKind, Nest, Scope, Stmt};
-use crate::workload::{Atom, Condition, Expr, Index, TensorId};
+use std::collections::BTreeSet;
+
+use super::rewrite::for_each_expr;
+use super::{Buffer, Loop, LoopKind, Nest, Scope, Stmt};
+use crate::workload::{Atom, Condition, Expr, Index, Role, TensorId};
 
 /// Elements moved, by where they live.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
@@ -36,6 +39,20 @@ pub struct Statistics {
     pub private_bytes: i64,
     /// The largest number of bytes of register buffers that live at the same time.
     pub register_bytes: i64,
+}
+
+impl Nest {
+    /// Bytes of the constants that the body reads, as they were packed or as they are given.
+    pub fn constant_bytes(&self) -> usize {
+        let mut read: BTreeSet<TensorId> = BTreeSet::new();
+        for_each_expr(&self.body, &mut |expr| {
+            expr.for_each_load(&mut |buffer, _| {
+                read.insert(buffer);
+            });
+        });
+        let is_constant = |buffer: &Buffer| matches!(buffer.scope, Scope::Packed | Scope::Argument(Role::Constant));
+        read.into_iter().map(|id| self.buffer(id)).filter(|buffer| is_constant(buffer)).map(Buffer::bytes).sum()
+    }
 }
 
 /// Counts what the body of a nest does in one run, and what it needs.

@@ -67,6 +67,9 @@ pub struct Settings {
     /// The most of the fastest programs of a task that are measured once more in turn, with the untuned one,
     /// before the winner is named; 0: the fastest is the winner.
     pub finalists: usize,
+    /// The most finalists beside these: programs that read fewer bytes of constants than all that are faster,
+    /// which may win where constants are far away.
+    pub lighter: usize,
     /// Who proposes. Kept in the records.
     pub method: String,
     /// Kept in the records.

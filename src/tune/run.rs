@@ -11,7 +11,7 @@ use crate::measure::{Batch, MeasureError, Mode};
 use crate::outcome::{Failure, Outcome};
 use crate::propose::{History, Proposer};
 use crate::record::{Record, Store};
-use crate::space::{Space, Trace, Untuned};
+use crate::space::{Next, Space, Trace, Untuned};
 
 /// Tunes jobs until the budget is used up or `watch` says stop. Without a store, every job starts from
 /// nothing, and nothing is kept.
@@ -419,6 +419,7 @@ impl Run<'_> {
         let trials = self.counts.by_job.get(&number).copied().unwrap_or(0);
         let (untuned, untuned_nest) = self.space.drive(&job.task, &mut Untuned);
         let mut finalists = history.finalists(self.settings.finalists);
+        finalists.extend(self.lighter(number, &finalists));
         if untuned_nest.is_ok() && !finalists.contains(&untuned) {
             finalists.push(untuned.clone());
         }
@@ -426,6 +427,28 @@ impl Run<'_> {
         let is_decided = is_single || self.unmeasurable.contains_key(&number) || finalists.len() < 2;
         let is_decided = is_decided || self.settings.finalists == 0 || trials == 0;
         Finals { untuned, finalists, is_decided, outcomes: BTreeMap::new() }
+    }
+
+    /// Programs of a job, beside `others`, that read fewer bytes of constants than all that are faster.
+    fn lighter(&self, number: usize, others: &[Trace]) -> Vec<Trace> {
+        let (job, history, most) = (&self.jobs[number], &self.histories[number], self.settings.lighter);
+        if most == 0 {
+            return Vec::new();
+        }
+        let bytes = |trace: &Trace| match self.space.next(&job.task, trace) {
+            Ok(Next::Done(nest)) => Some(nest.constant_bytes()),
+            _ => None,
+        };
+        let mut least = others.iter().filter_map(bytes).min();
+        let mut found = Vec::new();
+        for trace in history.fastest(LOOKED_AT).into_iter().filter(|trace| !others.contains(trace)) {
+            let Some(bytes) = bytes(&trace) else { continue };
+            if least.is_none_or(|least| bytes < least) && found.len() < most {
+                least = Some(bytes);
+                found.push(trace);
+            }
+        }
+        found
     }
 
     fn judge(&mut self, number: usize, finals: Finals) -> JobReport {
@@ -462,6 +485,9 @@ impl Run<'_> {
         }
     }
 }
+
+/// As many of the fastest programs of a job are looked at for those that read fewer constants.
+const LOOKED_AT: usize = 16;
 
 /// The finals of a job.
 struct Finals {

@@ -39,7 +39,7 @@ const SUM: &str = "input t0 33 65\nout t1 33 sum 65 t0 a b\n";
 fn settings(trials_per_task: u64) -> Settings {
     let budget = Budget { trials_per_task: Some(trials_per_task), ..Budget::default() };
     let (batches, first, method) = (Batches::growing(4), First::Sure, "random".to_string());
-    Settings { budget, batches, first, finalists: 2, method, seed: 1 }
+    Settings { budget, batches, first, finalists: 2, lighter: 0, method, seed: 1 }
 }
 
 #[test]

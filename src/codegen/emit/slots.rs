@@ -38,9 +38,7 @@ impl<'c> Emitter<'_, 'c> {
         let slot = self.ir.builder.build_load(place.slot_type, place.pointer, "")?;
         let Value::VectorValue(vector) = slot else { return Ok(slot) };
         match (place.element, self.lanes) {
-            (None, Some(lanes)) if lanes.width != vector.get_type().get_size() => {
-                self.fitted(slot, lanes.width, None)
-            }
+            (None, Some(lanes)) if lanes.width != vector.get_type().get_size() => self.fitted(slot, lanes.width, None),
             (None, _) => Ok(slot),
             (Some(element), _) => {
                 let element = self.shared.context.i64_type().const_int(element as u64, false);

@@ -31,7 +31,7 @@ struct Heuristics {
     vectors_to_combine: i64,
     /// Axes of so many points can be written out for the value's sake.
     maximal_pieces: i64,
-    /// Element-wise work needs no more than this many independent vectors.
+    /// Work on vectors that are not used again needs no more than this many independent ones.
     maximal_map_tile: i64,
     /// The untuned tile of an axis that reuses what is loaded in vectors, and of one that reuses anything
     /// else, at most.
@@ -225,11 +225,17 @@ fn tiles(
         let most = (budget / group.register_tile(lanes)).clamp(1, axis.usual.most);
         let candidates: Vec<i64> = (1..=most).filter(|tile| !axis.ragged || axis.extent % tile == 0).collect();
         // all can be tried, but the untuned program has no spills
-        let fitting = most.min(room / group.register_tile(lanes)).max(1);
+        let mut fitting = most.min(room / group.register_tile(lanes)).max(1);
         let reused = |at: usize, by: &dyn Fn(&Access) -> bool| {
             reduces && reads.iter().filter(|a| by(a)).any(|a| !touches(a, group, at))
         };
         let in_vectors = |a: &Access| group.vector.is_none_or(|v| touches(a, group, v));
+        // a window that is loaded in vectors, once for all of its results, wants registers of its own
+        let results_in_lanes = group.vector.is_some_and(|v| !group.axes[v].reduction);
+        let slides = || reads.iter().any(|a| in_vectors(a) && touches(a, group, at));
+        if results_in_lanes && reused(at, &in_vectors) && slides() {
+            fitting = fitting.min(HEURISTICS.maximal_map_tile / group.register_tile(lanes)).max(1);
+        }
         // of several axes that reuse what is loaded in vectors, the innermost finds its other operands in the
         // same lines
         let inner = |other: &usize| {

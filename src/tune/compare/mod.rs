@@ -384,6 +384,7 @@ fn run_method(
         batches: settings.batches,
         first: First::Proposed,
         finalists: 0,
+        lighter: 0,
         method: searcher.name.clone(),
         seed,
     };
