@@ -12,7 +12,9 @@ use super::memory::{self, Block, MemoryPlan};
 use super::ports::Ports;
 use super::tables::{Argument, ExtentTables, Life, Place};
 use super::weights::{Entry, Layout};
-use crate::graph::{Binding, Call, Callee, Motion, Network, NetworkBuffer, Region, RegionKind, Source};
+use crate::graph::{
+    Binding, Call, Callee, Motion, Network, NetworkBuffer, Region, RegionKind, Source, bound_tensors,
+};
 use crate::nest::{Loop, Nest, Scope, Stmt};
 use crate::workload::{Expr, Index, Role, TensorId};
 
@@ -213,18 +215,18 @@ fn check(network: &Network, nests: &[&Nest]) -> Result<(), ArtifactError> {
             let (given, taken) = (call.arguments.len(), tensors.len());
             return internal(format!("call {number} gives {given} arguments, its kernel takes {taken}"));
         }
-        for (binding, id) in call.arguments.iter().zip(tensors) {
+        let bound = bound_tensors(&network.tasks[task].workload);
+        for ((binding, id), (_, tensor)) in call.arguments.iter().zip(tensors).zip(bound) {
             let wanted = nest.buffer(id);
             let fits = network.buffers.get(binding.buffer).is_some_and(|buffer| {
-                let elements: i64 = buffer.shape.iter().product();
                 let constant = is_constant(buffer);
                 let is_read_only = matches!(wanted.scope, Scope::Argument(Role::Input | Role::Constant));
                 let role_fits =
                     (constant || wanted.scope != Scope::Argument(Role::Constant)) && (!constant || is_read_only);
                 role_fits
                     && buffer.dtype == wanted.dtype
-                    && binding.offset >= 0
-                    && binding.offset.checked_add(wanted.elements()).is_some_and(|end| end <= elements)
+                    // where tensors lie in their buffers is what was validated
+                    && wanted.shape == tensor.shape
             });
             if !fits {
                 return internal(format!("call {number} binds {} to a buffer that does not hold it", wanted.name));
@@ -247,13 +249,14 @@ pub(super) fn plan_memory(network: &Network, living: &[Living]) -> (MemoryPlan, 
 pub(super) fn living(network: &Network) -> Vec<Living> {
     let mut found: Vec<Living> = Vec::new();
     let mut place_of = HashMap::new();
+    let rooms = rooms(network);
     let mut mention = |buffer: usize, first: usize, last: usize| {
         let about = &network.buffers[buffer];
         if !matches!(about.source, Source::Intermediate) {
             return;
         }
         let place = *place_of.entry(buffer).or_insert_with(|| {
-            let bytes = about.shape.iter().product::<i64>() as u64 * about.dtype.bytes() as u64;
+            let bytes = rooms[buffer] as u64 * about.dtype.bytes() as u64;
             found.push((buffer, Block { bytes, first, last }));
             found.len() - 1
         });
@@ -274,6 +277,19 @@ pub(super) fn living(network: &Network) -> Vec<Living> {
         }
     }
     found
+}
+
+/// Elements that there is room for in each buffer. Tensors of which calls use a part may end behind their
+/// buffer's end: nothing else lies there, so that loads may be wider than what is used.
+fn rooms(network: &Network) -> Vec<i64> {
+    let mut rooms: Vec<i64> = network.buffers.iter().map(|buffer| buffer.shape.iter().product()).collect();
+    for call in &network.calls {
+        let Some(task) = call.task() else { continue };
+        for (binding, (_, tensor)) in call.arguments.iter().zip(bound_tensors(&network.tasks[task].workload)) {
+            rooms[binding.buffer] = rooms[binding.buffer].max(binding.offset.saturating_add(tensor.elements()));
+        }
+    }
+    rooms
 }
 
 /// The buffers of a repetition that live longer than an iteration: those that are used outside of it, and
