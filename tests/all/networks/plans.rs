@@ -14,7 +14,7 @@ use super::symbolic::{axis, compare as compare_at, symbol, symbolic};
 use super::{Builder, compare, layer, listing, var};
 
 /// Takes any candidate.
-struct Random(StdRng);
+pub struct Random(pub StdRng);
 
 impl Policy for Random {
     fn pick(&mut self, decision: &Decision) -> usize {
@@ -32,15 +32,15 @@ fn drive(program: &Program, policy: &mut dyn Policy) -> Network {
     network
 }
 
-fn all_last(program: &Program) -> Network {
+pub fn all_last(program: &Program) -> Network {
     drive(program, &mut Prefer("last".into()))
 }
 
-fn random(program: &Program, seed: u64) -> Network {
+pub fn random(program: &Program, seed: u64) -> Network {
     drive(program, &mut Random(StdRng::seed_from_u64(seed)))
 }
 
-fn pool(b: &mut Builder, x: TensorId, combiner: Combiner) -> TensorId {
+pub fn pool(b: &mut Builder, x: TensorId, combiner: Combiner) -> TensorId {
     let shape = b.shape(x);
     let out = |extent: i64| (extent - 3) / 2 + 1;
     let at = |d: usize| var(d).times(2).plus(&var(d + 2));
@@ -294,12 +294,13 @@ fn transposes_into_the_chosen_layout_are_views() {
 
 #[test]
 fn what_others_see_is_not_decided() {
-    // inputs, outputs, parts of concatenations and what is connected with them stay as they are
+    // inputs, outputs, and what is connected with them stay as they are, concatenations and their parts too
     let mut b = Builder::default();
     let x = b.input("image", &[1, 4, 6, 5]);
     let (left, right) = (b.conv(x, 4, 3, 1, 1), b.conv(x, 8, 1, 1, 1));
     let both = b.concat(&[left, right], 1);
     let both = b.relu(both);
+    b.output("both", both);
     let out = b.conv(both, 4, 3, 1, 1);
     let out = b.binary(Binary::Add, out, x);
     b.output("image", out);
