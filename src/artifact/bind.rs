@@ -12,9 +12,7 @@ use super::memory::{self, Block, MemoryPlan};
 use super::ports::Ports;
 use super::tables::{Argument, ExtentTables, Life, Place};
 use super::weights::{Entry, Layout};
-use crate::graph::{
-    Binding, Call, Callee, Motion, Network, NetworkBuffer, Region, RegionKind, Source, bound_tensors,
-};
+use crate::graph::{Binding, Call, Callee, Motion, Network, NetworkBuffer, Region, RegionKind, Source, bound_tensors};
 use crate::nest::{Loop, Nest, Scope, Stmt};
 use crate::workload::{Expr, Index, Role, TensorId};
 

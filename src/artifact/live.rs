@@ -147,7 +147,11 @@ fn meet(some: &[Range<u64>], others: &[Range<u64>]) -> bool {
         if one.start < other.end && other.start < one.end {
             return true;
         }
-        if one.end <= other.end { some.next() } else { others.next() };
+        if one.end <= other.end {
+            some.next()
+        } else {
+            others.next()
+        };
     }
     false
 }

@@ -208,7 +208,10 @@ fn collect(prepared: &Prepared) -> Vec<Concatenation> {
                     let source = prepared.whole_copy(&value, &shape, dtype);
                     let alike = |source: &TensorId| axis == 0 || extent::of_tensor(prepared.tensor(*source)) == shape;
                     let nested = source.filter(alike).and_then(|source| found.get(number.get(&source)?));
-                    match nested.filter(|nested| nested.axis == axis).filter(|nested| leaves.len() + nested.leaves.len() <= MAX_LEAVES) {
+                    match nested
+                        .filter(|nested| nested.axis == axis)
+                        .filter(|nested| leaves.len() + nested.leaves.len() <= MAX_LEAVES)
+                    {
                         Some(nested) => leaves.extend(
                             nested.leaves.iter().map(|leaf| Leaf { offset: leaf.offset + low * inner, ..leaf.clone() }),
                         ),

@@ -227,7 +227,9 @@ impl Network {
             let elements = bound.tensor.elements();
             // of a state the first half is there before the first iteration
             let is_written = || match binding.motion.period {
-                0 if bound.is_whole() || iterations > 1 => written[binding.buffer].holds(parts(binding, elements, iterations)),
+                0 if bound.is_whole() || iterations > 1 => {
+                    written[binding.buffer].holds(parts(binding, elements, iterations))
+                }
                 0 => bound.pieces(binding).into_iter().all(|piece| written[binding.buffer].holds(piece)),
                 _ => written[binding.buffer].covers(binding.offset, binding.offset + elements),
             };

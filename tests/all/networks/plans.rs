@@ -14,7 +14,7 @@ use super::symbolic::{axis, compare as compare_at, symbol, symbolic};
 use super::{Builder, compare, layer, listing, var};
 
 /// Takes any candidate.
-pub struct Random(pub StdRng);
+struct Random(StdRng);
 
 impl Policy for Random {
     fn pick(&mut self, decision: &Decision) -> usize {
