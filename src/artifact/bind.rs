@@ -247,14 +247,16 @@ pub(super) fn plan_memory(network: &Network, living: &[Living]) -> (MemoryPlan, 
 pub(super) fn living(network: &Network) -> Vec<Living> {
     let mut found: Vec<Living> = Vec::new();
     let mut place_of = HashMap::new();
-    let rooms = rooms(network);
+    let margins = margins(network);
     let mut mention = |buffer: usize, first: usize, last: usize| {
         let about = &network.buffers[buffer];
         if !matches!(about.source, Source::Intermediate) {
             return;
         }
         let place = *place_of.entry(buffer).or_insert_with(|| {
-            let bytes = rooms[buffer] as u64 * about.dtype.bytes() as u64;
+            let (row, others) = about.shape.split_last().unwrap_or((&1, &[]));
+            let elements = others.iter().product::<i64>().saturating_mul(row.saturating_add(margins[buffer]));
+            let bytes = elements as u64 * about.dtype.bytes() as u64;
             found.push((buffer, Block { bytes, first, last }));
             found.len() - 1
         });
@@ -277,17 +279,26 @@ pub(super) fn living(network: &Network) -> Vec<Living> {
     found
 }
 
-/// Elements that there is room for in each buffer. Tensors of which calls use a part may end behind their
-/// buffer's end: nothing else lies there, so that loads may be wider than what is used.
-fn rooms(network: &Network) -> Vec<i64> {
-    let mut rooms: Vec<i64> = network.buffers.iter().map(|buffer| buffer.shape.iter().product()).collect();
+/// By buffer, how much longer than its last extent there is room for. Tensors of which calls use a part may end
+/// behind their buffer's end: nothing else lies there, so that loads may be wider than what is used.
+pub(super) fn margins(network: &Network) -> Vec<i64> {
+    let mut behind = vec![0i64; network.buffers.len()];
     for call in &network.calls {
         let Some(task) = call.task() else { continue };
         for (binding, (_, tensor)) in call.arguments.iter().zip(bound_tensors(&network.tasks[task].workload)) {
-            rooms[binding.buffer] = rooms[binding.buffer].max(binding.offset.saturating_add(tensor.elements()));
+            let elements: i64 = network.buffers[binding.buffer].shape.iter().product();
+            let end = binding.offset.saturating_add(tensor.elements());
+            behind[binding.buffer] = behind[binding.buffer].max(end.saturating_sub(elements));
         }
     }
-    rooms
+    let rows = |(buffer, behind): (&NetworkBuffer, i64)| {
+        // those that are in every run
+        let fixed = |axis: &usize| buffer.extents.get(*axis).is_none();
+        let others = (0..buffer.shape.len().saturating_sub(1)).filter(fixed);
+        let row = others.map(|axis| buffer.shape[axis]).product::<i64>().max(1);
+        behind / row + i64::from(behind % row > 0)
+    };
+    network.buffers.iter().zip(behind).map(rows).collect()
 }
 
 /// The buffers of a repetition that live longer than an iteration: those that are used outside of it, and

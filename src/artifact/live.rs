@@ -131,11 +131,9 @@ impl Check<'_> {
     }
 }
 
-/// What a call touches of a tensor: the first elements of pieces, and how many these are. More than the extents
-/// of a run may be touched of one whose rows are as far apart as these say.
+/// What a call touches of a tensor at most: the first elements of pieces, and how many these are.
 fn pieces(workload: &Workload, id: TensorId) -> Vec<(u64, u64)> {
-    let tensor = workload.tensor(id);
-    let touched = if tensor.extents.is_fixed() { workload.touched(id) } else { tensor.shape.clone() };
+    let (tensor, touched) = (workload.tensor(id), workload.touched(id));
     let (starts, length) = rows_of_part(&touched, &tensor.shape);
     starts.into_iter().map(|start| (start as u64, length as u64)).collect()
 }

@@ -88,8 +88,8 @@ impl Place<'_> {
     /// Lets a tensor live at an offset of the root, if it may. Operations do not write or read rows in part, and
     /// one that lies so can be a part of nothing else.
     fn take(self, prepared: &mut Prepared, tensor: TensorId, offset: i64) -> bool {
-        let (shape, whole) = (&prepared.tensor(tensor).shape, &prepared.tensor(self.root).shape);
-        let same = |(axis, extent): (usize, &i64)| axis == self.axis || whole.get(axis) == Some(extent);
+        let [shape, whole] = [tensor, self.root].map(|tensor| extent::of_tensor(prepared.tensor(tensor)));
+        let same = |(axis, extent): (usize, &Extent)| axis == self.axis || whole.get(axis) == Some(extent);
         let is_part = || shape.len() == whole.len() && shape.iter().enumerate().all(same);
         let is_of_stages = || self.of_stages.contains(&tensor) && !prepared.kept.contains(&tensor);
         (self.axis == 0 || is_part() && is_of_stages()) && self.put(prepared, tensor, offset)
@@ -115,8 +115,8 @@ pub struct Joined {
 /// Which tensors take part in concatenations.
 pub fn taking_part(prepared: &Prepared) -> Joined {
     let mut joined = Joined { free: BTreeSet::new(), bound: BTreeSet::new() };
-    for Concatenation { output, leaves, .. } in collect(prepared) {
-        let fixed = prepared.is_fixed() && leaves.iter().all(|leaf| leaf.shape.iter().all(Extent::is_fixed));
+    for Concatenation { output, axis, leaves, .. } in collect(prepared) {
+        let fixed = leaves.iter().all(|leaf| leaf.shape.get(axis).is_some_and(Extent::is_fixed));
         let of_rank = |leaf: &Leaf| {
             let mut alike = true;
             leaf.value.for_each_load(&mut |tensor, indices| {
@@ -190,11 +190,9 @@ fn collect(prepared: &Prepared) -> Vec<Concatenation> {
         let whole = extent::spatial(stage);
         let axis = axis_of(&stage.value).filter(|axis| *axis == 0 || prepared.arranged.contains(&stage.output));
         let axis = axis.filter(|axis| *axis < stage.spatial.len()).unwrap_or(0);
-        let pieces = pieces_along(axis, &stage.value, 0, stage.spatial[axis]).filter(|pieces| {
-            let assembled = |last: &Piece| is_assembled(prepared, &whole, last.low);
-            pieces.len() > 1
-                && pieces.last().is_some_and(assembled)
-                && (axis == 0 || is_assembled_in_rows(prepared, &whole, pieces))
+        let pieces = pieces_along(axis, &stage.value, 0, stage.spatial[axis]).filter(|pieces| match axis {
+            0 => pieces.len() > 1 && pieces.last().is_some_and(|last| is_assembled(prepared, &whole, last.low)),
+            _ => pieces.len() > 1 && is_assembled_in_rows(prepared, &whole[axis..], pieces),
         });
         let (axis, leaves) = match pieces {
             Some(pieces) => {
@@ -281,8 +279,8 @@ fn distribute(
 }
 
 /// Whether parts of rows are worth writing in place: some of them are what stages write, and no two come from
-/// one tensor. All extents are known.
-fn is_assembled_in_rows(prepared: &Prepared, whole: &[Extent], pieces: &[Piece]) -> bool {
+/// one tensor. All extents from the axis on are known, so that parts begin where they do in every run.
+fn is_assembled_in_rows(prepared: &Prepared, row: &[Extent], pieces: &[Piece]) -> bool {
     let read: Vec<TensorId> = pieces
         .iter()
         .filter_map(|piece| match &piece.value {
@@ -291,8 +289,7 @@ fn is_assembled_in_rows(prepared: &Prepared, whole: &[Extent], pieces: &[Piece])
         })
         .collect();
     let distinct: BTreeSet<TensorId> = read.iter().copied().collect();
-    prepared.is_fixed()
-        && whole.iter().all(Extent::is_fixed)
+    row.iter().all(Extent::is_fixed)
         && distinct.len() == pieces.len()
         && read.iter().any(|tensor| prepared.tensor(*tensor).role == Role::Intermediate)
 }

@@ -14,8 +14,8 @@
 //! are written there in place ([`concat`]). Classes with concatenations are listed behind all others.
 //!
 //! Left as they are: what is given to the network or to an operation, its outputs, tensors that share memory
-//! with others (concatenations whose extents are known only when the network runs, and their parts, among
-//! them), and classes with one of these but what is given.
+//! with others (parts of concatenations whose extents are known only when the network runs, among them), and
+//! classes with one of these but what is given.
 
 use std::collections::{BTreeMap, BTreeSet};
 

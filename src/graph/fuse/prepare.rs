@@ -181,11 +181,6 @@ impl Prepared {
         self.memory_shape(stage.output, &stage.spatial).is_some()
     }
 
-    /// Whether all extents of the program are known.
-    pub fn is_fixed(&self) -> bool {
-        self.symbols.is_empty()
-    }
-
     /// The tensors whose stages fill a tensor: itself, or a concatenation's parts.
     pub fn filled_by(&self, tensor: TensorId) -> Vec<TensorId> {
         match self.assemblies.get(&tensor) {

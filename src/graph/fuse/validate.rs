@@ -318,11 +318,7 @@ impl Bound {
     }
 
     fn of(workload: &Workload, id: TensorId) -> Bound {
-        let tensor = workload.tensor(id).clone();
-        match tensor.extents.is_fixed() {
-            true => Bound { touched: workload.touched(id), tensor },
-            false => Bound::whole(tensor),
-        }
+        Bound { touched: workload.touched(id), tensor: workload.tensor(id).clone() }
     }
 
     fn is_whole(&self) -> bool {

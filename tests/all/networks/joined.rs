@@ -7,13 +7,14 @@ use rand::{Rng, SeedableRng, rngs::StdRng};
 use tilescribe::artifact::{self, Model, Options, Resources, Schedule, Version};
 use tilescribe::codegen;
 use tilescribe::graph::{
-    Network, NetworkBuffer, NetworkError, Plan, Program, Source, TensorData, partition, partition_as,
+    Network, NetworkBuffer, NetworkError, NetworkTask, Plan, Program, Source, TensorData, partition, partition_as,
 };
 use tilescribe::space::{Decision, Policy, Space};
 use tilescribe::target::{Target, Task};
 use tilescribe::workload::{Array, Binary, Combiner, Role, TensorId};
 
 use super::plans::{all_last, pool, random};
+use super::symbolic::{axis, compare as compare_at, symbol, symbolic};
 use super::{Builder, compare, listing};
 
 /// As SqueezeNet has it: few channels, and of these many, by two kernels side by side.
@@ -212,6 +213,30 @@ fn a_densely_connected_block_has_one_task_for_all_layers_and_one_buffer() {
     assert!(matches!(damaged.validate(), Err(NetworkError::Part { .. })));
 }
 
+/// Batch, height and width are known when it runs.
+#[test]
+fn images_of_any_size_are_joined_in_place() {
+    let mut b = Builder::default();
+    let x = b.input("image", &[5, 3, 13, 11]);
+    let first = b.conv(x, 8, 3, 1, 1);
+    let wide = fire(&mut b, first, 4, [8, 6]);
+    let all = dense_block(&mut b, wide, 3, 4);
+    let out = b.conv(all, 2, 1, 1, 1);
+    b.output("image_of_all", out);
+    let formulas = [(13, symbol(0)), (11, symbol(1)), (5, symbol(2))];
+    let program = symbolic(b, &[axis(0, 2, 1, 13), axis(0, 3, 1, 11), axis(0, 0, 1, 5)], &formulas);
+    let last = all_last(&program);
+    // the module's sides are the first parts of the block
+    assert_eq!(parts(&last), [0, 8, 14, 18, 22], "{}", listing(&last));
+    for seed in [0, 1] {
+        let (_folder, model) = compiled(&last, seed);
+        for [height, width, batch] in [[1, 1, 1], [4, 11, 2], [13, 3, 1], [13, 11, 5]] {
+            compare_at(&program, &last, &[height, width, batch]);
+            run_both(&last, &model, &[batch, 3, height, width], seed);
+        }
+    }
+}
+
 /// Any program of a task.
 struct Any(StdRng);
 
@@ -221,49 +246,59 @@ impl Policy for Any {
     }
 }
 
-#[test]
-fn compiled_concatenations_compute_what_their_programs_compute() {
+/// The network as an artifact: of untuned programs for even seeds, of random ones for others.
+fn compiled(network: &Network, seed: u64) -> (tempfile::TempDir, Model) {
     let space = Space::standard();
     let target = Target::Cpu(codegen::host().expect("this machine"));
+    let mut policy = Any(StdRng::seed_from_u64(seed));
+    let schedule = |task: &NetworkTask| {
+        let task = Task { workload: task.workload.clone(), target: target.clone() };
+        match space.drive(&task, &mut policy) {
+            (trace, Ok(nest)) if seed % 2 == 1 => Schedule { nest, trace, best_ns: None },
+            _ => Schedule::untuned(&space, &task).expect("an untuned program"),
+        }
+    };
+    let schedules: Vec<Schedule> = network.tasks.iter().map(schedule).collect();
+    let folder = tempfile::tempdir().expect("a folder");
+    let options = Options { name: "net", folder: &folder.path().join("net") };
+    let version = Version { target: &target, schedules: &schedules };
+    artifact::compile(network, &[version], &options, &mut |_| ControlFlow::Continue(())).expect("an artifact");
+    let model = Model::load(options.folder, Resources { threads: Some(2), ..Resources::default() });
+    (folder, model.expect("a model"))
+}
+
+/// Runs an artifact of a network, with and without poison, and compares what it gives with the evaluator.
+fn run_both(network: &Network, model: &Model, shape: &[i64], seed: u64) {
+    let mut rng = StdRng::seed_from_u64(seed);
+    let values: Vec<f32> = (0..shape.iter().product::<i64>()).map(|_| rng.random_range(-1.0..1.0)).collect();
+    let image = TensorData::from_f32(shape.to_vec(), &values);
+    let array = Array::from_bytes(shape.to_vec(), image.dtype, &image.bytes).expect("an array");
+    let expected = network.evaluate(&[("image", &array)]).expect("a valid network");
+    for poison in [false, true] {
+        model.poison(poison).expect("a model of a CPU");
+        let found = model.run(std::slice::from_ref(&image)).expect("a run");
+        assert_eq!(found.len(), expected.len());
+        for ((name, expected), found) in expected.iter().zip(&found) {
+            let expected = expected.as_f32().expect("floats");
+            let largest = expected.iter().fold(0.0f32, |most, value| most.max(value.abs()));
+            for (expected, found) in expected.iter().zip(found.to_f64()) {
+                let off = (f64::from(*expected) - found).abs();
+                assert!(off <= 1e-3 * f64::from(largest), "{seed}, {name}: {found} is not {expected}");
+            }
+        }
+    }
+}
+
+#[test]
+fn compiled_concatenations_compute_what_their_programs_compute() {
     let mut programs: Vec<(Program, u64)> = (0..14).map(|seed| (random_network(seed), seed)).collect();
     programs.extend([(densely_connected(4).program, 0), (densely_connected(3).program, 1)]);
     let mut written = 0;
     for (program, seed) in programs {
         let network = all_last(&program);
         written += parts(&network).len();
-        let mut policy = Any(StdRng::seed_from_u64(seed));
-        let schedule = |task: &tilescribe::graph::NetworkTask| {
-            let task = Task { workload: task.workload.clone(), target: target.clone() };
-            match space.drive(&task, &mut policy) {
-                (trace, Ok(nest)) if seed % 2 == 1 => Schedule { nest, trace, best_ns: None },
-                _ => Schedule::untuned(&space, &task).expect("an untuned program"),
-            }
-        };
-        let schedules: Vec<Schedule> = network.tasks.iter().map(schedule).collect();
-        let folder = tempfile::tempdir().expect("a folder");
-        let options = Options { name: "net", folder: &folder.path().join("net") };
-        let version = Version { target: &target, schedules: &schedules };
-        artifact::compile(&network, &[version], &options, &mut |_| ControlFlow::Continue(())).expect("an artifact");
-        let shape = program.tensors[program.inputs[0].1.0 as usize].shape.clone();
-        let mut rng = StdRng::seed_from_u64(seed);
-        let values: Vec<f32> = (0..shape.iter().product::<i64>()).map(|_| rng.random_range(-1.0..1.0)).collect();
-        let image = TensorData::from_f32(shape.clone(), &values);
-        let array = Array::from_bytes(shape, image.dtype, &image.bytes).expect("an array");
-        let expected = network.evaluate(&[("image", &array)]).expect("a valid network");
-        let model =
-            Model::load(options.folder, Resources { threads: Some(2), ..Resources::default() }).expect("a model");
-        for poison in [false, true] {
-            model.poison(poison).expect("a model of a CPU");
-            let found = model.run(std::slice::from_ref(&image)).expect("a run");
-            for ((name, expected), found) in expected.iter().zip(&found) {
-                let expected = expected.as_f32().expect("floats");
-                let largest = expected.iter().fold(0.0f32, |most, value| most.max(value.abs()));
-                for (expected, found) in expected.iter().zip(found.to_f64()) {
-                    let off = (f64::from(*expected) - found).abs();
-                    assert!(off <= 1e-3 * f64::from(largest), "{seed}, {name}: {found} is not {expected}");
-                }
-            }
-        }
+        let (_folder, model) = compiled(&network, seed);
+        run_both(&network, &model, &program.tensors[program.inputs[0].1.0 as usize].shape, seed);
     }
     assert!(written > 40, "{written} parts");
 }
