@@ -279,8 +279,8 @@ pub(super) fn living(network: &Network) -> Vec<Living> {
     found
 }
 
-/// By buffer, how much longer than its last extent there is room for. Tensors of which calls use a part may end
-/// behind their buffer's end: nothing else lies there, so that loads may be wider than what is used.
+/// By buffer, how much longer than its last extent there is room for. Tensors of which calls use a part may
+/// end behind their buffer's end: nothing else lies there, so that loads may be wider than what is used.
 pub(super) fn margins(network: &Network) -> Vec<i64> {
     let mut behind = vec![0i64; network.buffers.len()];
     for call in &network.calls {

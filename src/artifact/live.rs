@@ -6,7 +6,7 @@ use std::ops::Range;
 
 use super::error::ArtifactError;
 use crate::graph::{Binding, Callee, Network, Region, RegionKind, Source, bound_tensors};
-use crate::workload::{DType, Role, TensorId, Workload, rows_of_part};
+use crate::workload::{DType, Role, Tensor, TensorId, reach_of_part};
 
 /// Checks that every call reads what was written for it, and that nothing it writes lies over anything that
 /// it reads. `arena` holds the offset of each intermediate, in bytes.
@@ -29,8 +29,8 @@ struct Check<'a> {
     owners: Owners,
 }
 
-/// An argument in the arena: its role, its buffer, and bytes that hold it, in order.
-type Part = (Role, usize, Vec<Range<u64>>);
+/// An argument in the arena: its role, its buffer, bytes that hold it, and whether it is a part of each row.
+type Part = (Role, usize, Range<u64>, bool);
 
 impl Check<'_> {
     /// Goes through calls in order, through both branches where there are two. `regions` are those that start
@@ -52,8 +52,8 @@ impl Check<'_> {
             let inner = rest.iter().take_while(|inner| inner.calls.start < region.calls.end).count();
             match &region.kind {
                 RegionKind::If { condition, .. } => {
-                    if let Some(bytes) = self.bytes(condition, &[(0, 1)], 1, iteration, iterations)
-                        && !bytes.iter().all(|bytes| self.owners.holds(condition.buffer, bytes))
+                    if let Some(bytes) = self.bytes(condition, 1, 1, iteration, iterations)
+                        && !self.owners.holds(condition.buffer, &bytes)
                     {
                         return wrong(at, condition.buffer, "has given away what is still to be read of");
                     }
@@ -71,16 +71,9 @@ impl Check<'_> {
         Ok(())
     }
 
-    /// Where an argument lies in the arena, if it does: pieces of it, by their first elements and how many these
-    /// are. What does not come back where it was counts as a whole.
-    fn bytes(
-        &self,
-        at: &Binding,
-        pieces: &[(u64, u64)],
-        size: u64,
-        iteration: i64,
-        iterations: i64,
-    ) -> Option<Vec<Range<u64>>> {
+    /// Where an argument lies in the arena, if it does. What does not come back where it was counts as a
+    /// whole.
+    fn bytes(&self, at: &Binding, elements: i64, size: u64, iteration: i64, iterations: i64) -> Option<Range<u64>> {
         let buffer = self.network.buffers.get(at.buffer)?;
         let moved =
             |iteration: i64| self.arena.get(at.buffer)?.checked_add_signed(at.offset_at(iteration) * size as i64);
@@ -88,70 +81,52 @@ impl Check<'_> {
             0 => (moved(0)?.min(moved(iterations - 1)?), moved(0)?.max(moved(iterations - 1)?)),
             _ => (moved(iteration)?, moved(iteration)?),
         };
-        let piece = |(start, elements): &(u64, u64)| first + start * size..last + (start + elements) * size;
-        matches!(buffer.source, Source::Intermediate).then(|| pieces.iter().map(piece).collect())
+        matches!(buffer.source, Source::Intermediate).then(|| first..last + elements as u64 * size)
     }
 
     fn call(&mut self, number: usize, iteration: i64, iterations: i64) -> Result<(), ArtifactError> {
         let call = &self.network.calls[number];
-        let parameters: Vec<(Role, Vec<(u64, u64)>, DType)> = match &call.callee {
+        let parameters: Vec<(Role, i64, DType, bool)> = match &call.callee {
             Callee::Task(task) => {
                 let workload = &self.network.tasks[*task].workload;
-                bound_tensors(workload).map(|(id, tensor)| (tensor.role, pieces(workload, id), tensor.dtype)).collect()
+                let of = |(id, tensor): (TensorId, &Tensor)| {
+                    let touched = workload.touched(id);
+                    let reach = reach_of_part(&touched, &tensor.shape);
+                    (tensor.role, reach, tensor.dtype, workload.part_of(id).is_some())
+                };
+                bound_tensors(workload).map(of).collect()
             }
             Callee::Library(routine) => {
-                let of = |role: Role| move |(elements, dtype)| (role, vec![(0, elements as u64)], dtype);
+                let of = |role: Role| move |(elements, dtype)| (role, elements, dtype, false);
                 let inputs = routine.inputs().into_iter().map(of(Role::Input));
                 inputs.chain(routine.outputs().into_iter().map(of(Role::Output))).collect()
             }
         };
-        let part = |((role, pieces, dtype), binding): (&(Role, Vec<(u64, u64)>, DType), &Binding)| {
-            let bytes = self.bytes(binding, pieces, dtype.bytes() as u64, iteration, iterations)?;
-            Some((*role, binding.buffer, bytes))
+        let part = |((role, elements, dtype, is_part), binding): (&(Role, i64, DType, bool), &Binding)| {
+            let bytes = self.bytes(binding, *elements, dtype.bytes() as u64, iteration, iterations)?;
+            Some((*role, binding.buffer, bytes, *is_part))
         };
         let parts: Vec<Part> = parameters.iter().zip(&call.arguments).filter_map(part).collect();
         let (written, read): (Vec<_>, Vec<_>) = parts.into_iter().partition(|(role, ..)| *role == Role::Output);
-        for (_, buffer, bytes) in &read {
-            if !bytes.iter().all(|bytes| self.owners.holds(*buffer, bytes)) {
+        for (_, buffer, bytes, _) in &read {
+            if !self.owners.holds(*buffer, bytes) {
                 return wrong(number, *buffer, "has given away what is still to be read of");
             }
         }
-        for (at, (_, buffer, bytes)) in written.iter().enumerate() {
-            if bytes.last().is_some_and(|last| last.end > self.arena_bytes) {
+        for (at, (_, buffer, bytes, is_part)) in written.iter().enumerate() {
+            // parts of rows of one buffer lie between one another; that they do not meet was validated
+            let beside = |part: &Part| part.1 == *buffer && (*is_part || part.3);
+            let meets = |part: &&Part| bytes.start < part.2.end && part.2.start < bytes.end && !beside(part);
+            if bytes.end > self.arena_bytes {
                 return wrong(number, *buffer, "has no room for");
             }
-            if read.iter().chain(&written[..at]).any(|(_, _, other)| meet(bytes, other)) {
+            if read.iter().chain(&written[..at]).any(|part| meets(&part)) {
                 return wrong(number, *buffer, "puts two arguments into the bytes of");
             }
         }
-        for (_, buffer, bytes) in written {
-            bytes.into_iter().for_each(|bytes| self.owners.write(buffer, bytes));
-        }
+        written.into_iter().for_each(|(_, buffer, bytes, _)| self.owners.write(buffer, bytes));
         Ok(())
     }
-}
-
-/// What a call touches of a tensor at most: the first elements of pieces, and how many these are.
-fn pieces(workload: &Workload, id: TensorId) -> Vec<(u64, u64)> {
-    let (tensor, touched) = (workload.tensor(id), workload.touched(id));
-    let (starts, length) = rows_of_part(&touched, &tensor.shape);
-    starts.into_iter().map(|start| (start as u64, length as u64)).collect()
-}
-
-/// Whether two lists of ranges in order have a byte in common.
-fn meet(some: &[Range<u64>], others: &[Range<u64>]) -> bool {
-    let (mut some, mut others) = (some.iter().peekable(), others.iter().peekable());
-    while let (Some(one), Some(other)) = (some.peek(), others.peek()) {
-        if one.start < other.end && other.start < one.end {
-            return true;
-        }
-        if one.end <= other.end {
-            some.next()
-        } else {
-            others.next()
-        };
-    }
-    false
 }
 
 fn wrong(call: usize, buffer: usize, what: &str) -> Result<(), ArtifactError> {

@@ -36,7 +36,7 @@ pub use evaluate::{EvaluateError, evaluate, evaluate_all};
 pub use expr::{Condition, Expr, Float, identity, typed_identity};
 pub use index::{Atom, Index, Interval, Var, flatten, gcd, stride_along};
 pub use parameter::{Extents, Parameter};
-pub use part::{part_of_bytes, put_part, rows_of_part};
+pub use part::{RowsOfPart, part_of_bytes, put_part, reach_of_part, rows_of_part, strides_of_part};
 pub use primitive::{Binary, Notation, Operands, Precedence, Sign, Unary};
 pub use product::{Element, dot_steps};
 pub use text::TextError;

@@ -100,22 +100,53 @@ fn note_access(indices: &[Index], about: &Tensor, facts: &StageFacts, read: &mut
     }
 }
 
-/// Rows of a box in an array, in order: the numbers of their first elements, and how long they are.
-///
-/// The box begins at the first element of the array.
-pub fn rows_of_part(part: &[i64], whole: &[i64]) -> (Vec<usize>, usize) {
+/// Rows of a box in an array that are equally far apart.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct RowsOfPart {
+    /// Where the first one starts.
+    pub first: i64,
+    /// From the start of one to that of the next.
+    pub step: i64,
+    pub count: i64,
+}
+
+/// The rows of a box that begins at the first element of an array, in order, and how long each is. What is
+/// together in the array is one row.
+pub fn strides_of_part(part: &[i64], whole: &[i64]) -> (Vec<RowsOfPart>, i64) {
     if part.contains(&0) {
         return (Vec::new(), 0);
     }
     // dimensions behind the last one that is not whole are one piece
     let inner = (0..part.len()).rev().find(|d| part[*d] != whole[*d]).unwrap_or(0);
-    let length: i64 = part[inner.min(part.len())..].iter().product();
+    let length: i64 = part[inner..].iter().product();
     let strides = row_major_strides(whole);
-    let mut starts = vec![0i64];
-    for (count, stride) in part[..inner.min(part.len())].iter().zip(&strides) {
-        starts = starts.into_iter().flat_map(|start| (0..*count).map(move |at| start + at * stride)).collect();
+    if inner == 0 {
+        return (vec![RowsOfPart { first: 0, step: 0, count: 1 }], length);
     }
-    (starts.into_iter().map(|start| start as usize).collect(), length as usize)
+    let (mut at, step) = (inner - 1, strides[inner - 1]);
+    let mut count = part[at];
+    while at > 0 && part[at] == whole[at] {
+        at -= 1;
+        count *= part[at];
+    }
+    let mut starts = vec![0];
+    for (extent, stride) in part[..at].iter().zip(&strides) {
+        starts = starts.into_iter().flat_map(|start| (0..*extent).map(move |own| start + own * stride)).collect();
+    }
+    (starts.into_iter().map(|first| RowsOfPart { first, step, count }).collect(), length)
+}
+
+/// How many elements of an array there are up to the last one of a box.
+pub fn reach_of_part(part: &[i64], whole: &[i64]) -> i64 {
+    let (rows, length) = strides_of_part(part, whole);
+    rows.last().map_or(0, |rows| rows.first + rows.step * (rows.count - 1) + length)
+}
+
+/// The numbers of the elements at which the rows of a box start, in order, and how long each is.
+pub fn rows_of_part(part: &[i64], whole: &[i64]) -> (Vec<usize>, usize) {
+    let (rows, length) = strides_of_part(part, whole);
+    let starts = rows.into_iter().flat_map(|rows| (0..rows.count).map(move |row| rows.first + row * rows.step));
+    (starts.map(|start| start as usize).collect(), length as usize)
 }
 
 /// The elements of a box in an array, as bytes.

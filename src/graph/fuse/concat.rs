@@ -85,8 +85,8 @@ struct Place<'a> {
 }
 
 impl Place<'_> {
-    /// Lets a tensor live at an offset of the root, if it may. Operations do not write or read rows in part, and
-    /// one that lies so can be a part of nothing else.
+    /// Lets a tensor live at an offset of the root, if it may. Operations do not write or read rows in part,
+    /// and one that lies so can be a part of nothing else.
     fn take(self, prepared: &mut Prepared, tensor: TensorId, offset: i64) -> bool {
         let [shape, whole] = [tensor, self.root].map(|tensor| extent::of_tensor(prepared.tensor(tensor)));
         let same = |(axis, extent): (usize, &Extent)| axis == self.axis || whole.get(axis) == Some(extent);

@@ -10,8 +10,8 @@
 //! (residual sums, activations, scalings, windows of pooling) form a class and get their layout together:
 //! tasks are then cut as they are without.
 //!
-//! Concatenations move with their parts, so that what was concatenated along channels lies in each pixel; parts
-//! are written there in place ([`concat`]). Classes with concatenations are listed behind all others.
+//! Concatenations move with their parts, so that what was concatenated along channels lies in each pixel;
+//! parts are written there in place ([`concat`]). Classes with concatenations are listed behind all others.
 //!
 //! Left as they are: what is given to the network or to an operation, its outputs, tensors that share memory
 //! with others (parts of concatenations whose extents are known only when the network runs, among them), and

@@ -7,7 +7,9 @@ use thiserror::Error;
 use super::written::{Parts, Written};
 use crate::graph::symbol::range as formula_range;
 use crate::graph::{Binding, Call, Callee, Motion, Network, Region, RegionKind, RunTime, Source};
-use crate::workload::{DType, Index, Parameter, Role, Tensor, TensorId, Workload, rows_of_part};
+use crate::workload::{
+    DType, Index, Parameter, Role, RowsOfPart, Tensor, TensorId, Workload, reach_of_part, strides_of_part,
+};
 
 /// A network that breaks its invariants: a bug of whoever made it, or a damaged file.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
@@ -327,25 +329,17 @@ impl Bound {
 
     /// How many elements there are up to the last that is touched.
     fn reach(&self) -> i64 {
-        let (starts, length) = rows_of_part(&self.touched, &self.tensor.shape);
-        starts.last().map_or(0, |start| *start as i64 + length as i64)
+        reach_of_part(&self.touched, &self.tensor.shape)
     }
 
     /// What is touched of a buffer.
     fn pieces(&self, at: &Binding) -> Vec<Parts> {
-        let (starts, length) = rows_of_part(&self.touched, &self.tensor.shape);
-        let mut pieces: Vec<Parts> = Vec::new();
-        for start in starts {
-            let first = at.offset.saturating_add(start as i64);
-            match pieces.last_mut() {
-                Some(last) if last.count == 1 || last.first + last.step * last.count == first => {
-                    last.step = if last.count == 1 { first - last.first } else { last.step };
-                    last.count += 1;
-                }
-                _ => pieces.push(Parts { first, elements: length as i64, step: 0, count: 1 }),
-            }
-        }
-        pieces
+        let (rows, elements) = strides_of_part(&self.touched, &self.tensor.shape);
+        let piece = |rows: RowsOfPart| {
+            let (step, count) = (rows.step, rows.count);
+            Parts { first: at.offset.saturating_add(rows.first), elements, step, count }
+        };
+        rows.into_iter().map(piece).collect()
     }
 }
 
