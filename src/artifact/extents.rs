@@ -5,9 +5,9 @@ use std::collections::BTreeMap;
 
 use tilescribe_runtime::RunTimeExtent;
 
-use super::bind;
 use super::error::ArtifactError;
 use super::formula;
+use super::margins::margins;
 use super::memory;
 pub(super) use super::tables::PortExtents;
 use super::tables::{Argument, Choice, Counting, Extent, ExtentTables, Shift, TableBlock};
@@ -31,7 +31,7 @@ pub(super) fn tables(
     let blocks: Vec<memory::Block> = arena.iter().map(|(_, block)| *block).collect();
     let (order, below) = memory::stacked(&blocks, offsets);
     let mut block_of = vec![None; network.buffers.len()];
-    let margins = bind::margins(network);
+    let margins = margins(network);
     let mut table = Vec::with_capacity(order.len());
     for (number, (at, below)) in order.into_iter().zip(below).enumerate() {
         let (buffer, _) = arena[at];

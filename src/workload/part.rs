@@ -20,8 +20,8 @@ impl Stage {
         output.shape == self.spatial && output.extents.iter().eq(self.extents.iter().filter(of_axes))
     }
 
-    /// Whether it writes the first elements of its output along some dimensions of fixed extents, and all along
-    /// the others.
+    /// Whether it writes the first elements of its output along some dimensions of fixed extents, and all
+    /// along the others.
     pub fn writes_part_of(&self, output: &Tensor) -> bool {
         output.shape.len() == self.spatial.len()
             && output.shape.iter().zip(&self.spatial).enumerate().all(|(axis, (whole, own))| {

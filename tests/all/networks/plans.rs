@@ -178,8 +178,8 @@ fn random_plans_compute_what_their_programs_compute() {
         }
     }
     assert!(decisions > 350 && networks > 250, "{decisions} decisions, {networks} networks");
-    // a gate on what is gated is computed with the mean behind it where rows of a channel are together, and a part
-    // of a concatenation that is cheap is computed by whoever reads it where nothing is written in place
+    // a gate on what is gated is computed with the mean behind it where rows of a channel are together, and a
+    // part of a concatenation that is cheap is computed by whoever reads it where nothing is written in place
     assert!(longer <= 4, "{longer} networks have more calls than without a plan");
 }
 
