@@ -131,7 +131,7 @@ impl Memory {
     /// The first element that is undefined and should not be.
     pub fn first_undefined(&self) -> Option<String> {
         let is_undefined = |at: &usize| self.shadows[*at].defined != self.life;
-        let mut own = self.written().into_iter().flat_map(|row| row);
+        let mut own = self.written().into_iter().flatten();
         own.find(is_undefined).map(|at| self.element_name(at))
     }
 

@@ -89,7 +89,7 @@ fn check(seed: u64) -> Result<bool, String> {
             }
         }
         // where the part is put aside, everything is as before
-        let blank = vec![BEFORE; found_bytes(part, dtype.bytes())];
+        let blank = vec![BEFORE; bytes_of(part, dtype.bytes())];
         put_part(&mut held[at], &blank, part, &shape, dtype.bytes());
         if held[at].iter().any(|byte| *byte != BEFORE) {
             return Err(format!("t{} is changed behind its part\n{about}", id.0));
@@ -98,7 +98,7 @@ fn check(seed: u64) -> Result<bool, String> {
     Ok(true)
 }
 
-fn found_bytes(part: &[i64], size: usize) -> usize {
+fn bytes_of(part: &[i64], size: usize) -> usize {
     part.iter().product::<i64>() as usize * size
 }
 
