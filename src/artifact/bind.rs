@@ -8,11 +8,12 @@ use tilescribe_runtime::{Port, StatePort};
 use super::error::ArtifactError;
 use super::extents::{self, Living};
 use super::live;
+use super::margins::margins;
 use super::memory::{self, Block, MemoryPlan};
 use super::ports::Ports;
 use super::tables::{Argument, ExtentTables, Life, Place};
 use super::weights::{Entry, Layout};
-use crate::graph::{Binding, Call, Callee, Motion, Network, NetworkBuffer, Region, RegionKind, Source};
+use crate::graph::{Binding, Call, Callee, Motion, Network, NetworkBuffer, Region, RegionKind, Source, bound_tensors};
 use crate::nest::{Loop, Nest, Scope, Stmt};
 use crate::workload::{Expr, Index, Role, TensorId};
 
@@ -213,18 +214,18 @@ fn check(network: &Network, nests: &[&Nest]) -> Result<(), ArtifactError> {
             let (given, taken) = (call.arguments.len(), tensors.len());
             return internal(format!("call {number} gives {given} arguments, its kernel takes {taken}"));
         }
-        for (binding, id) in call.arguments.iter().zip(tensors) {
+        let bound = bound_tensors(&network.tasks[task].workload);
+        for ((binding, id), (_, tensor)) in call.arguments.iter().zip(tensors).zip(bound) {
             let wanted = nest.buffer(id);
             let fits = network.buffers.get(binding.buffer).is_some_and(|buffer| {
-                let elements: i64 = buffer.shape.iter().product();
                 let constant = is_constant(buffer);
                 let is_read_only = matches!(wanted.scope, Scope::Argument(Role::Input | Role::Constant));
                 let role_fits =
                     (constant || wanted.scope != Scope::Argument(Role::Constant)) && (!constant || is_read_only);
                 role_fits
                     && buffer.dtype == wanted.dtype
-                    && binding.offset >= 0
-                    && binding.offset.checked_add(wanted.elements()).is_some_and(|end| end <= elements)
+                    // where tensors lie in their buffers is what was validated
+                    && wanted.shape == tensor.shape
             });
             if !fits {
                 return internal(format!("call {number} binds {} to a buffer that does not hold it", wanted.name));
@@ -247,13 +248,16 @@ pub(super) fn plan_memory(network: &Network, living: &[Living]) -> (MemoryPlan, 
 pub(super) fn living(network: &Network) -> Vec<Living> {
     let mut found: Vec<Living> = Vec::new();
     let mut place_of = HashMap::new();
+    let margins = margins(network);
     let mut mention = |buffer: usize, first: usize, last: usize| {
         let about = &network.buffers[buffer];
         if !matches!(about.source, Source::Intermediate) {
             return;
         }
         let place = *place_of.entry(buffer).or_insert_with(|| {
-            let bytes = about.shape.iter().product::<i64>() as u64 * about.dtype.bytes() as u64;
+            let (row, others) = about.shape.split_last().unwrap_or((&1, &[]));
+            let elements = others.iter().product::<i64>().saturating_mul(row.saturating_add(margins[buffer]));
+            let bytes = elements as u64 * about.dtype.bytes() as u64;
             found.push((buffer, Block { bytes, first, last }));
             found.len() - 1
         });

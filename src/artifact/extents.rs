@@ -7,6 +7,7 @@ use tilescribe_runtime::RunTimeExtent;
 
 use super::error::ArtifactError;
 use super::formula;
+use super::margins::margins;
 use super::memory;
 pub(super) use super::tables::PortExtents;
 use super::tables::{Argument, Choice, Counting, Extent, ExtentTables, Shift, TableBlock};
@@ -30,12 +31,18 @@ pub(super) fn tables(
     let blocks: Vec<memory::Block> = arena.iter().map(|(_, block)| *block).collect();
     let (order, below) = memory::stacked(&blocks, offsets);
     let mut block_of = vec![None; network.buffers.len()];
+    let margins = margins(network);
     let mut table = Vec::with_capacity(order.len());
     for (number, (at, below)) in order.into_iter().zip(below).enumerate() {
         let (buffer, _) = arena[at];
         let about = &network.buffers[buffer];
         block_of[buffer] = Some(number);
-        table.push(TableBlock { extents: rooms(network, about), element_bytes: about.dtype.bytes(), below });
+        let mut extents = rooms(network, about);
+        if let Some(last) = extents.last_mut().filter(|_| margins[buffer] > 0) {
+            last.formula = last.formula.clone().plus_constant(margins[buffer]);
+            (last.least, last.most) = (last.least + margins[buffer], last.most + margins[buffer]);
+        }
+        table.push(TableBlock { extents, element_bytes: about.dtype.bytes(), below });
     }
     let tables = ExtentTables {
         symbols: network.symbols.clone(),

@@ -6,7 +6,7 @@ use std::ops::Range;
 
 use super::error::ArtifactError;
 use crate::graph::{Binding, Callee, Network, Region, RegionKind, Source, bound_tensors};
-use crate::workload::{DType, Role};
+use crate::workload::{DType, Role, Tensor, TensorId, reach_of_part};
 
 /// Checks that every call reads what was written for it, and that nothing it writes lies over anything that
 /// it reads. `arena` holds the offset of each intermediate, in bytes.
@@ -29,8 +29,8 @@ struct Check<'a> {
     owners: Owners,
 }
 
-/// An argument in the arena: its role, its buffer, and bytes that hold it.
-type Part = (Role, usize, Range<u64>);
+/// An argument in the arena: its role, its buffer, bytes that hold it, and whether it is a part of each row.
+type Part = (Role, usize, Range<u64>, bool);
 
 impl Check<'_> {
     /// Goes through calls in order, through both branches where there are two. `regions` are those that start
@@ -86,29 +86,37 @@ impl Check<'_> {
 
     fn call(&mut self, number: usize, iteration: i64, iterations: i64) -> Result<(), ArtifactError> {
         let call = &self.network.calls[number];
-        let parameters: Vec<(Role, i64, DType)> = match &call.callee {
-            Callee::Task(task) => bound_tensors(&self.network.tasks[*task].workload)
-                .map(|(_, tensor)| (tensor.role, tensor.elements(), tensor.dtype))
-                .collect(),
+        let parameters: Vec<(Role, i64, DType, bool)> = match &call.callee {
+            Callee::Task(task) => {
+                let workload = &self.network.tasks[*task].workload;
+                let of = |(id, tensor): (TensorId, &Tensor)| {
+                    let touched = workload.touched(id);
+                    let reach = reach_of_part(&touched, &tensor.shape);
+                    (tensor.role, reach, tensor.dtype, workload.part_of(id).is_some())
+                };
+                bound_tensors(workload).map(of).collect()
+            }
             Callee::Library(routine) => {
-                let of = |role: Role| move |(elements, dtype)| (role, elements, dtype);
+                let of = |role: Role| move |(elements, dtype)| (role, elements, dtype, false);
                 let inputs = routine.inputs().into_iter().map(of(Role::Input));
                 inputs.chain(routine.outputs().into_iter().map(of(Role::Output))).collect()
             }
         };
-        let part = |((role, elements, dtype), binding): (&(Role, i64, DType), &Binding)| {
+        let part = |((role, elements, dtype, is_part), binding): (&(Role, i64, DType, bool), &Binding)| {
             let bytes = self.bytes(binding, *elements, dtype.bytes() as u64, iteration, iterations)?;
-            Some((*role, binding.buffer, bytes))
+            Some((*role, binding.buffer, bytes, *is_part))
         };
         let parts: Vec<Part> = parameters.iter().zip(&call.arguments).filter_map(part).collect();
         let (written, read): (Vec<_>, Vec<_>) = parts.into_iter().partition(|(role, ..)| *role == Role::Output);
-        for (_, buffer, bytes) in &read {
+        for (_, buffer, bytes, _) in &read {
             if !self.owners.holds(*buffer, bytes) {
                 return wrong(number, *buffer, "has given away what is still to be read of");
             }
         }
-        for (at, (_, buffer, bytes)) in written.iter().enumerate() {
-            let meets = |(_, _, other): &&Part| bytes.start < other.end && other.start < bytes.end;
+        for (at, (_, buffer, bytes, is_part)) in written.iter().enumerate() {
+            // parts of rows of one buffer lie between one another; that they do not meet was validated
+            let beside = |part: &Part| part.1 == *buffer && (*is_part || part.3);
+            let meets = |part: &&Part| bytes.start < part.2.end && part.2.start < bytes.end && !beside(part);
             if bytes.end > self.arena_bytes {
                 return wrong(number, *buffer, "has no room for");
             }
@@ -116,7 +124,7 @@ impl Check<'_> {
                 return wrong(number, *buffer, "puts two arguments into the bytes of");
             }
         }
-        written.into_iter().for_each(|(_, buffer, bytes)| self.owners.write(buffer, bytes));
+        written.into_iter().for_each(|(_, buffer, bytes, _)| self.owners.write(buffer, bytes));
         Ok(())
     }
 }

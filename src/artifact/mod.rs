@@ -19,6 +19,7 @@ mod formula;
 mod header;
 mod link;
 mod live;
+mod margins;
 mod memory;
 mod model;
 mod planned;

@@ -10,13 +10,13 @@ use super::bench::{Bench, Refusal};
 use super::cold::Copies;
 use super::memory::{Breach, Region};
 use super::oracle::Example;
+use super::output::Output;
 use super::timing::{Reference, Timing, by_the_clock};
-use super::tolerance::Tolerance;
 use crate::codegen::Kernel;
 use crate::nest::{Nest, Scope, verify};
 use crate::outcome::{Failure, Outcome};
 use crate::target::{Cpu, Task};
-use crate::workload::{Array, Role, TensorId, Workload};
+use crate::workload::{Role, TensorId, Workload};
 
 /// Maximum number of regions that wait for the next candidate.
 const SPARE_REGIONS: usize = 16;
@@ -42,8 +42,8 @@ struct Prepared {
 
 struct Argument {
     region: Region,
-    /// Of an output: what must come out, and how far from it a kernel may be.
-    expected: Option<(Array, Tolerance)>,
+    /// Of an output: what must come out.
+    expected: Option<Output>,
 }
 
 /// A kernel with everything it needs.
@@ -332,8 +332,7 @@ impl Prepared {
         }
         for (id, array) in expected.outputs {
             let region = map(workload.tensor(id).bytes(), &format!("t{}", id.0))?;
-            let tolerance = Tolerance::new(&workload, id, &array);
-            arguments.insert(id, Argument { region, expected: Some((array, tolerance)) });
+            arguments.insert(id, Argument { region, expected: Some(Output::new(&workload, id, array)) });
         }
         Ok(Prepared { workload, values, times, arguments })
     }
@@ -350,9 +349,9 @@ impl Prepared {
         for (id, _) in self.workload.ids() {
             let Some(argument) = self.arguments.get(&id) else { continue };
             check_guard_bytes(&argument.region, &format!("t{}", id.0))?;
-            if let Some((expected, tolerance)) = &argument.expected {
-                let compared = tolerance.grown(error_growth).compare(id, expected, argument.region.bytes());
-                compared.map_err(|mismatch| Refusal::new(Failure::WrongResult, self.about(mismatch)))?;
+            if let Some(output) = &argument.expected {
+                let compared = output.compare(id, error_growth, argument.region.bytes());
+                compared.map_err(|what| Refusal::new(Failure::WrongResult, self.about(what)))?;
             }
         }
         Ok(())

@@ -24,7 +24,7 @@ const GUARD_BYTE: u8 = 0xa5;
 const FRONT_BYTES: usize = 1024;
 
 /// Value of bytes that were not written yet: a NaN in every float type, an implausible number in the others.
-const POISON: u8 = 0xff;
+pub(in crate::measure) const POISON: u8 = 0xff;
 
 /// A guarded buffer.
 pub struct Region {

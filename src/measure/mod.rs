@@ -32,6 +32,7 @@ mod integers;
 mod jump;
 mod memory;
 mod oracle;
+mod output;
 mod parent;
 mod prepared;
 mod protocol;

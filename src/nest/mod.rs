@@ -97,12 +97,20 @@ pub struct Buffer {
     /// By dimension: extents that may be less than those of the shape, in the nest's parameters. Elements lie
     /// as these say.
     pub extents: Extents,
+    /// Of an output of which the nest writes a part: how far that goes along each dimension. What lies behind
+    /// is somebody else's.
+    pub part: Option<Vec<i64>>,
 }
 
 impl Buffer {
     /// A buffer of fixed extents.
     pub fn new(name: impl Into<String>, shape: Vec<i64>, dtype: DType, scope: Scope) -> Buffer {
-        Buffer { name: name.into(), shape, dtype, scope, extents: Extents::fixed() }
+        Buffer { name: name.into(), shape, dtype, scope, extents: Extents::fixed(), part: None }
+    }
+
+    /// How far accesses may go along each dimension, at most.
+    pub fn reach(&self) -> &[i64] {
+        self.part.as_ref().unwrap_or(&self.shape)
     }
 
     /// The extent of a dimension as a formula of parameters.
@@ -339,6 +347,7 @@ impl Nest {
                     role => Scope::Argument(role),
                 },
                 extents: tensor.extents.map(|_, formula| own(formula)),
+                part: workload.part_of(id).cloned(),
             });
         }
         for (number, stage) in workload.stages.iter().enumerate() {
@@ -385,6 +394,9 @@ impl Nest {
             };
             buffer.shape =
                 buffer.shape.iter().enumerate().map(|(at, most)| known(at, *most).unwrap_or(*most)).collect();
+            if let Some(part) = &mut buffer.part {
+                part.iter_mut().zip(&buffer.shape).for_each(|(part, whole)| *part = (*part).min(*whole));
+            }
             buffer.extents = Extents::fixed();
         }
         fixed.parameters.clear();

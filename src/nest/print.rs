@@ -4,6 +4,7 @@
 //! buffers:
 //!   t0: f32[128, 32] input
 //!   t1: f32[128] output
+//!   t2: f32[128, 96] output[128, 32]      a part of each row is written
 //!   acc: f32[16] register
 //! body:
 //!   parallel for i in 0..8 {
@@ -63,7 +64,11 @@ impl Display for Nest {
                 f.write_str(if dimension > 0 { ", " } else { "" })?;
                 index(f, &names, &buffer.extent(dimension), LOOSEST)?;
             }
-            writeln!(f, "] {}", buffer.scope.name())?;
+            write!(f, "] {}", buffer.scope.name())?;
+            if let Some(part) = &buffer.part {
+                write!(f, "{part:?}")?;
+            }
+            writeln!(f)?;
         }
         for (title, statements) in [("setup", &self.setup), ("body", &self.body)] {
             if !statements.is_empty() {

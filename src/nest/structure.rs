@@ -36,7 +36,11 @@ pub(super) fn check(nest: &Nest) -> Result<(), (Flaw, String)> {
     for buffer in &nest.buffers {
         let elements =
             buffer.shape.iter().try_fold(1i64, |n, e| n.checked_mul(*e).filter(|n| *e >= 0 && *n <= 1 << 48));
-        if elements.is_none() {
+        let is_part = |part: &Vec<i64>| {
+            let fits = |(own, whole): (&i64, &i64)| (0..=*whole).contains(own);
+            part.len() == buffer.shape.len() && part.iter().zip(&buffer.shape).all(fits)
+        };
+        if elements.is_none() || !buffer.part.as_ref().is_none_or(is_part) {
             return Err((Flaw::Shape(buffer.name.clone()), buffer.to_string()));
         }
     }

@@ -403,7 +403,7 @@ impl<'a> Verifier<'a> {
     fn access(&mut self, buffer: TensorId, indices: &[Index], may_gather: bool) -> Result<(), VerifyRule> {
         let nest = self.nest;
         let known = nest.buffer(buffer);
-        for (dimension, (index, most)) in indices.iter().zip(&known.shape).enumerate() {
+        for (dimension, (index, most)) in indices.iter().zip(known.reach()).enumerate() {
             let trusted = may_gather && index.has_value();
             let is_inside = match known.extents.get(dimension) {
                 None => trusted || self.facts.within(index, *most),

@@ -2,7 +2,8 @@
 //!
 //! A [`Workload`] is a list of tensors and of [`Stage`]s in topological order. Each stage writes one tensor,
 //! every element once, at the point of its spatial axes; a reduction combines its value over the reduction
-//! axes.
+//! axes. Of an output, it may write a part: the first elements along some dimensions ([`Workload::part_of`]).
+//! The others belong to somebody else and stay as they are.
 //!
 //! Invariants (checked by [`Workload::validate`]): stages read only arguments and tensors written before;
 //! every tensor but inputs and constants is written by exactly one stage; accesses stay inside the tensor
@@ -17,6 +18,7 @@ pub mod form;
 pub mod generate;
 mod index;
 mod parameter;
+mod part;
 mod primitive;
 mod product;
 mod clamp;
@@ -34,6 +36,7 @@ pub use evaluate::{EvaluateError, evaluate, evaluate_all};
 pub use expr::{Condition, Expr, Float, identity, typed_identity};
 pub use index::{Atom, Index, Interval, Var, flatten, gcd, stride_along};
 pub use parameter::{Extents, Parameter};
+pub use part::{RowsOfPart, part_of_bytes, put_part, reach_of_part, rows_of_part, strides_of_part};
 pub use primitive::{Binary, Notation, Operands, Precedence, Sign, Unary};
 pub use product::{Element, dot_steps};
 pub use text::TextError;
@@ -136,7 +139,7 @@ impl Combiner {
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Stage {
     pub output: TensorId,
-    /// Extents of the spatial axes: the output's shape.
+    /// Extents of the spatial axes: the output's shape, or that of the part of it that is written.
     pub spatial: Vec<i64>,
     /// Extents of the reduction axes.
     pub reduction: Vec<i64>,

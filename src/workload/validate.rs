@@ -59,7 +59,7 @@ pub enum WorkloadError {
     WrittenTwice { stage: usize, tensor: TensorId },
     #[error("stage {stage} reads t{} before it is written", tensor.0)]
     ReadTooEarly { stage: usize, tensor: TensorId },
-    #[error("stage {stage}: spatial axes {spatial:?} differ from the output's shape {shape:?}")]
+    #[error("stage {stage}: spatial axes {spatial:?} are neither the output's shape {shape:?} nor a part of it")]
     Shape { stage: usize, spatial: Vec<i64>, shape: Vec<i64> },
     #[error("stage {stage} has reduction axes, but nothing that combines values")]
     NoCombiner { stage: usize },
@@ -199,9 +199,7 @@ impl Checker<'_> {
         if matches!(output.role, Role::Input | Role::Constant) {
             return Err(WorkloadError::WrittenTwice { stage: number, tensor: stage.output });
         }
-        let rank = stage.spatial.len();
-        let own = stage.extents.moved(|axis| (axis < rank).then_some(axis));
-        if output.shape != stage.spatial || output.extents != own {
+        if !(stage.writes_all_of(output) || output.role == Role::Output && stage.writes_part_of(output)) {
             let (spatial, shape) = (stage.spatial.clone(), output.shape.clone());
             return Err(WorkloadError::Shape { stage: number, spatial, shape });
         }
@@ -314,7 +312,9 @@ impl Checker<'_> {
             Expr::Index(index) => return self.check_gathered_ranges(index, facts),
             Expr::Load { tensor, indices } => {
                 let about = self.workload.tensor(*tensor);
-                for (dimension, (index, extent)) in indices.iter().zip(&about.shape).enumerate() {
+                // there is nothing to read but what a stage wrote
+                let shape = self.workload.part_of(*tensor).unwrap_or(&about.shape);
+                for (dimension, (index, extent)) in indices.iter().zip(shape).enumerate() {
                     self.check_gathered_ranges(index, facts)?;
                     if !stays_inside(index, *extent, about.extents.get(dimension), facts) {
                         let (stage, tensor, extent) = (self.number, *tensor, *extent);

@@ -5,6 +5,7 @@ mod files;
 mod gpu;
 mod gpu_programs;
 pub mod kept;
+mod parts;
 mod persistent;
 mod random;
 mod run_time;

@@ -1,6 +1,7 @@
 //! Fusion: programs built by hand, cut into tasks, and evaluated both ways.
 
 mod growth;
+mod joined;
 mod plans;
 mod symbolic;
 mod run_time;

@@ -265,3 +265,4 @@ fn guards_prove_accesses_that_intervals_cannot() {
 }
 
 mod canonical;
+mod parts;

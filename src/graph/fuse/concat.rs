@@ -1,5 +1,12 @@
-//! Concatenations along the leading axis: dense parts one after the other, which their producers write in
-//! place.
+//! Concatenations: parts that their producers write in place.
+//!
+//! ```text
+//! [a | b] along the leading axis      dense parts, one after the other
+//! [a | b] along another one           parts of each row, rows of the whole apart
+//! ```
+//!
+//! Along another axis than the leading one, that is done for tensors whose layout was [chosen](super::layout)
+//! so: channels last, whose rows hold what was concatenated.
 //!
 //! Networks that concatenate again and again (densely connected blocks) must not copy again and again: of
 //! concatenations that contain one another, the longest owns the memory and the others are views of it.
@@ -20,25 +27,30 @@ pub fn assemble(prepared: &mut Prepared) {
     let mut all = collect(prepared);
     // The longest first; among equals the first of the program.
     all.sort_by_key(|c| (std::cmp::Reverse(c.leaves.len()), c.stage));
+    let among: BTreeSet<TensorId> = all.iter().map(|concatenation| concatenation.output).collect();
+    let of_stages: BTreeSet<TensorId> =
+        prepared.steps.iter().filter_map(Step::stage).map(|held| held.stage.output).collect();
     let mut copies: BTreeMap<usize, Vec<ProgramStage>> = BTreeMap::new();
     let mut owners: Vec<Owner> = Vec::new();
     for concatenation in &all {
-        let Concatenation { output, leaves, .. } = concatenation;
-        if let Some((owner, first)) = owners.iter().find_map(|o| Some((o, o.run(leaves)?)))
-            && prepared.place(*output, owner.output, owner.leaves[first].offset)
+        let Concatenation { output, leaves, axis, .. } = concatenation;
+        let whole = Place { root: *output, axis: *axis, of_stages: &of_stages };
+        if let Some((owner, first)) = owners.iter().find_map(|o| Some((o, o.run(leaves, *axis)?)))
+            && (Place { root: owner.output, ..whole }).take(prepared, *output, owner.leaves[first].offset)
         {
             prepared.assemblies.insert(*output, owner.fillers[first..first + leaves.len()].to_vec());
             continue;
         }
         let mut fillers = Vec::new();
         for leaf in leaves {
-            let placed = leaf.source.filter(|source| prepared.place(*source, *output, leaf.offset));
+            let is_single = |source: &TensorId| *axis == 0 || !among.contains(source);
+            let placed = leaf.source.filter(is_single).filter(|t| whole.take(prepared, *t, leaf.offset));
             fillers.push(placed.unwrap_or_else(|| {
                 let dtype = prepared.tensor(*output).dtype;
                 let (shape, extents) = (extent::most(&leaf.shape), extent::formulas(&leaf.shape));
                 let part = Tensor { extents: extents.clone(), ..Tensor::new(shape.clone(), dtype, Role::Intermediate) };
                 let part = prepared.add_tensor(part);
-                prepared.places.insert(part, (*output, leaf.offset));
+                whole.put(prepared, part, leaf.offset);
                 let mut position = 0;
                 leaf.value.for_each_load(&mut |tensor, _| {
                     position = position.max(written.get(&tensor).map_or(0, |at| at + 1));
@@ -50,7 +62,7 @@ pub fn assemble(prepared: &mut Prepared) {
             }));
         }
         prepared.assemblies.insert(*output, fillers.clone());
-        owners.push(Owner { output: *output, leaves, fillers });
+        owners.push(Owner { output: *output, axis: *axis, leaves, fillers });
     }
     let mut steps = Vec::with_capacity(prepared.steps.len());
     for (at, step) in std::mem::take(&mut prepared.steps).into_iter().enumerate() {
@@ -63,14 +75,63 @@ pub fn assemble(prepared: &mut Prepared) {
     prepared.steps = steps;
 }
 
-/// Concatenations, and the tensors that fill parts of them as they are.
-pub fn taking_part(prepared: &Prepared) -> BTreeSet<TensorId> {
-    let mut found = BTreeSet::new();
-    for concatenation in collect(prepared) {
-        found.insert(concatenation.output);
-        found.extend(concatenation.leaves.iter().filter_map(|leaf| leaf.source));
+/// Where parts of a concatenation lie.
+#[derive(Clone, Copy)]
+struct Place<'a> {
+    root: TensorId,
+    axis: usize,
+    /// What stages write.
+    of_stages: &'a BTreeSet<TensorId>,
+}
+
+impl Place<'_> {
+    /// Lets a tensor live at an offset of the root, if it may. Operations do not write or read rows in part,
+    /// and one that lies so can be a part of nothing else.
+    fn take(self, prepared: &mut Prepared, tensor: TensorId, offset: i64) -> bool {
+        let [shape, whole] = [tensor, self.root].map(|tensor| extent::of_tensor(prepared.tensor(tensor)));
+        let same = |(axis, extent): (usize, &Extent)| axis == self.axis || whole.get(axis) == Some(extent);
+        let is_part = || shape.len() == whole.len() && shape.iter().enumerate().all(same);
+        let is_of_stages = || self.of_stages.contains(&tensor) && !prepared.kept.contains(&tensor);
+        (self.axis == 0 || is_part() && is_of_stages()) && self.put(prepared, tensor, offset)
     }
-    found
+
+    /// The same for a tensor of the root's rank.
+    fn put(self, prepared: &mut Prepared, tensor: TensorId, offset: i64) -> bool {
+        let placed = prepared.place(tensor, self.root, offset);
+        if placed && self.axis > 0 {
+            prepared.pitches.insert(tensor, (self.axis, prepared.tensor(self.root).shape[self.axis]));
+        }
+        placed
+    }
+}
+
+/// Concatenations, and the tensors that fill parts of them as they are.
+pub struct Joined {
+    /// Those whose parts can follow when their axis is no longer the leading one.
+    pub free: BTreeSet<TensorId>,
+    pub bound: BTreeSet<TensorId>,
+}
+
+/// Which tensors take part in concatenations.
+pub fn taking_part(prepared: &Prepared) -> Joined {
+    let mut joined = Joined { free: BTreeSet::new(), bound: BTreeSet::new() };
+    for Concatenation { output, axis, leaves, .. } in collect(prepared) {
+        let fixed = leaves.iter().all(|leaf| leaf.shape.get(axis).is_some_and(Extent::is_fixed));
+        let of_rank = |leaf: &Leaf| {
+            let mut alike = true;
+            leaf.value.for_each_load(&mut |tensor, indices| {
+                let given = matches!(prepared.tensor(tensor).role, Role::Input | Role::Constant);
+                alike &= given || indices.len() == leaf.shape.len();
+            });
+            alike
+        };
+        let tensors = leaves.iter().filter_map(|leaf| leaf.source).chain([output]);
+        match fixed && leaves.iter().all(of_rank) {
+            true => joined.free.extend(tensors),
+            false => joined.bound.extend(tensors),
+        }
+    }
+    joined
 }
 
 /// Maximum number of parts of a concatenation; one inside of another that would make more keeps its memory.
@@ -78,6 +139,7 @@ const MAX_LEAVES: usize = 256;
 
 struct Concatenation {
     output: TensorId,
+    axis: usize,
     /// Position of its stage.
     stage: usize,
     leaves: Vec<Leaf>,
@@ -97,6 +159,7 @@ struct Leaf {
 /// A concatenation with memory of its own.
 struct Owner<'a> {
     output: TensorId,
+    axis: usize,
     leaves: &'a [Leaf],
     /// What fills each leaf.
     fillers: Vec<TensorId>,
@@ -104,8 +167,8 @@ struct Owner<'a> {
 
 impl Owner<'_> {
     /// Where the leaves occur one after the other.
-    fn run(&self, leaves: &[Leaf]) -> Option<usize> {
-        let same = |(a, b): (&Leaf, &Leaf)| a.source.is_some() && a.source == b.source;
+    fn run(&self, leaves: &[Leaf], axis: usize) -> Option<usize> {
+        let same = |(a, b): (&Leaf, &Leaf)| a.source.is_some() && a.source == b.source && self.axis == axis;
         self.leaves.windows(leaves.len()).position(|run| run.iter().zip(leaves).all(same))
     }
 }
@@ -125,43 +188,48 @@ fn collect(prepared: &Prepared) -> Vec<Concatenation> {
             continue;
         }
         let whole = extent::spatial(stage);
-        let pieces = leading_pieces(&stage.value, 0, stage.spatial[0]).filter(|pieces| {
-            pieces.len() > 1 && pieces.last().is_some_and(|last| is_assembled(prepared, &whole, last.low))
+        let axis = axis_of(&stage.value).filter(|axis| *axis == 0 || prepared.arranged.contains(&stage.output));
+        let axis = axis.filter(|axis| *axis < stage.spatial.len()).unwrap_or(0);
+        let pieces = pieces_along(axis, &stage.value, 0, stage.spatial[axis]).filter(|pieces| match axis {
+            0 => pieces.len() > 1 && pieces.last().is_some_and(|last| is_assembled(prepared, &whole, last.low)),
+            _ => pieces.len() > 1 && is_assembled_in_rows(prepared, &whole[axis..], pieces),
         });
-        let leaves = match pieces {
+        let (axis, leaves) = match pieces {
             Some(pieces) => {
                 let dtype = prepared.tensor(stage.output).dtype;
-                let inner: i64 = stage.spatial[1..].iter().product();
+                let inner: i64 = stage.spatial[axis + 1..].iter().product();
                 let mut leaves = Vec::new();
                 for Piece { low, high, value } in pieces {
                     let mut shape = whole.clone();
-                    shape[0] = part_of(&whole[0], low, high);
-                    let value = tidy(&value.substitute(&|var| shifted(var, low)), &extent::most(&shape));
+                    shape[axis] = part_of(&whole[axis], low, high);
+                    let value = tidy(&value.substitute(&|var| shifted(var, axis, low)), &extent::most(&shape));
                     let source = prepared.whole_copy(&value, &shape, dtype);
-                    let nested = source.and_then(|source| found.get(number.get(&source)?));
-                    match nested.filter(|nested| leaves.len() + nested.leaves.len() <= MAX_LEAVES) {
+                    let alike = |source: &TensorId| axis == 0 || extent::of_tensor(prepared.tensor(*source)) == shape;
+                    let nested = source.filter(alike).and_then(|source| found.get(number.get(&source)?));
+                    match nested
+                        .filter(|nested| nested.axis == axis)
+                        .filter(|nested| leaves.len() + nested.leaves.len() <= MAX_LEAVES)
+                    {
                         Some(nested) => leaves.extend(
                             nested.leaves.iter().map(|leaf| Leaf { offset: leaf.offset + low * inner, ..leaf.clone() }),
                         ),
                         None => leaves.push(Leaf { source, offset: low * inner, shape, value }),
                     }
                 }
-                leaves
+                (axis, leaves)
             }
             None => {
                 let whole = super::loads(stage).into_iter().find_map(|tensor| Some((tensor, *number.get(&tensor)?)));
                 let Some((tensor, concatenation)) = whole else { continue };
-                let Some(leaves) = found.get(&concatenation).and_then(|c| distribute(prepared, &readers, stage, c))
-                else {
-                    continue;
-                };
+                let Some(of) = found.get(&concatenation) else { continue };
+                let (axis, Some(leaves)) = (of.axis, distribute(prepared, &readers, stage, of)) else { continue };
                 found.remove(&concatenation);
                 number.remove(&tensor);
-                leaves
+                (axis, leaves)
             }
         };
         number.insert(stage.output, at);
-        found.insert(at, Concatenation { output: stage.output, stage: at, leaves });
+        found.insert(at, Concatenation { output: stage.output, axis, stage: at, leaves });
     }
     found.into_values().collect()
 }
@@ -198,15 +266,32 @@ fn distribute(
     if !of.leaves.iter().all(fits) {
         return None;
     }
-    let inner: i64 = stage.spatial[1..].iter().product();
+    let inner: i64 = stage.spatial[of.axis + 1..].iter().product();
     let part = |leaf: &Leaf| {
-        let value = stage.value.substitute(&|var| shifted(var, leaf.offset / inner));
+        let value = stage.value.substitute(&|var| shifted(var, of.axis, leaf.offset / inner));
         let value = value.map_loads(&mut |tensor, _| (tensor == of.output).then(|| leaf.value.clone()));
         Leaf { source: None, value: tidy(&value, &extent::most(&leaf.shape)), ..leaf.clone() }
     };
-    // A part has the concatenation's dimensions but the first, unless it came out of a nested one of another
-    // shape.
-    of.leaves.iter().all(|leaf| leaf.shape[1..] == whole[1..]).then(|| of.leaves.iter().map(part).collect())
+    // A part has the concatenation's dimensions but one, unless it came out of a nested one of another shape.
+    let same = |leaf: &Leaf, axis: usize| axis == of.axis || leaf.shape.get(axis) == Some(&whole[axis]);
+    let alike = |leaf: &Leaf| leaf.shape.len() == whole.len() && (0..whole.len()).all(|axis| same(leaf, axis));
+    of.leaves.iter().all(alike).then(|| of.leaves.iter().map(part).collect())
+}
+
+/// Whether parts of rows are worth writing in place: some of them are what stages write, and no two come from
+/// one tensor. All extents from the axis on are known, so that parts begin where they do in every run.
+fn is_assembled_in_rows(prepared: &Prepared, row: &[Extent], pieces: &[Piece]) -> bool {
+    let read: Vec<TensorId> = pieces
+        .iter()
+        .filter_map(|piece| match &piece.value {
+            Expr::Load { tensor, .. } => Some(*tensor),
+            _ => None,
+        })
+        .collect();
+    let distinct: BTreeSet<TensorId> = read.iter().copied().collect();
+    row.iter().all(Extent::is_fixed)
+        && distinct.len() == pieces.len()
+        && read.iter().any(|tensor| prepared.tensor(*tensor).role == Role::Intermediate)
 }
 
 /// Whether the parts of a concatenation are where they are in every run: nothing but the leading axis is
@@ -221,9 +306,17 @@ fn part_of(axis: &Extent, low: i64, high: i64) -> Extent {
     Extent { most: high - low, formula: formula.map(|formula| formula.clone().plus_constant(-low)) }
 }
 
-/// The leading axis moved to where a part begins.
-fn shifted(var: Var, by: i64) -> Option<Index> {
-    (var.0 == 0).then(|| Index::var(var).plus_constant(by))
+/// The axis of a concatenation moved to where a part begins.
+fn shifted(var: Var, axis: usize, by: i64) -> Option<Index> {
+    (var == Var(axis as u32)).then(|| Index::var(var).plus_constant(by))
+}
+
+/// The axis that a guard is on.
+fn axis_of(value: &Expr) -> Option<usize> {
+    let Expr::Guard { conditions, .. } = value else { return None };
+    let [condition] = conditions.as_slice() else { return None };
+    let axis = condition.index.clone().plus_constant(-condition.index.offset()).as_var()?;
+    axis.as_parameter().is_none().then_some(axis.0 as usize)
 }
 
 /// What a concatenation holds in `low..high` of its axis.
@@ -233,13 +326,13 @@ struct Piece {
     value: Expr,
 }
 
-/// Takes a chain of guards on the leading axis apart, if each branch is one load.
-fn leading_pieces(value: &Expr, low: i64, high: i64) -> Option<Vec<Piece>> {
+/// Takes a chain of guards on an axis apart, if each branch is one load.
+fn pieces_along(axis: usize, value: &Expr, low: i64, high: i64) -> Option<Vec<Piece>> {
     match value {
         Expr::Guard { conditions, inside, outside } => {
             let [condition] = conditions.as_slice() else { return None };
             let shifted = condition.index.clone().plus_constant(-condition.index.offset());
-            if shifted.as_var() != Some(Var(0)) {
+            if shifted.as_var() != Some(Var(axis as u32)) {
                 return None;
             }
             let start = (condition.low - condition.index.offset()).clamp(low, high);
@@ -247,7 +340,7 @@ fn leading_pieces(value: &Expr, low: i64, high: i64) -> Option<Vec<Piece>> {
             let mut pieces = Vec::new();
             for (value, low, high) in [(outside, low, start), (inside, start, end), (outside, end, high)] {
                 if low < high {
-                    pieces.extend(leading_pieces(value, low, high)?);
+                    pieces.extend(pieces_along(axis, value, low, high)?);
                 }
             }
             Some(pieces)

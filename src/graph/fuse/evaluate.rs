@@ -1,5 +1,6 @@
 //! A network, run by the naive evaluator: the oracle for whole networks.
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
 
@@ -10,7 +11,7 @@ use crate::graph::{
     Binding, Call, Callee, ExtentError, Network, NetworkBuffer, NetworkTask, Region, RegionKind, Source, Symbols,
     value_at,
 };
-use crate::workload::{Array, ArrayError, DType, EvaluateError, Role, Tensor, TensorId, evaluate};
+use crate::workload::{Array, ArrayError, DType, EvaluateError, Role, Tensor, TensorId, evaluate, put_part};
 
 /// Why a network has no result.
 #[derive(Clone, PartialEq, Debug, Error)]
@@ -226,15 +227,22 @@ impl Network {
             bound_tensors(&task.workload).zip(&call.arguments).map(|((id, tensor), at)| (id, tensor, at)).collect();
         let mut given = Vec::new();
         for (id, tensor, at) in bound.iter().filter(|(_, tensor, _)| tensor.role != Role::Output) {
-            let bytes = &memory[at.buffer][bytes_of(tensor, at)];
-            given.push((*id, Array::from_bytes(tensor.shape.clone(), tensor.dtype, bytes)?));
+            let bytes = readable(&memory[at.buffer], bytes_of(tensor, at));
+            given.push((*id, Array::from_bytes(tensor.shape.clone(), tensor.dtype, &bytes)?));
         }
         let given: Vec<(TensorId, &Array)> = given.iter().map(|(id, array)| (*id, array)).collect();
         let results = evaluate(&task.workload, &given)
             .map_err(|error| NetworkEvaluateError::Task { task: task.name.clone(), error })?;
         let outputs = bound.iter().filter(|(_, tensor, _)| tensor.role == Role::Output);
-        for ((_, tensor, at), (_, array)) in outputs.zip(&results) {
-            memory[at.buffer][bytes_of(tensor, at)].copy_from_slice(&array.to_bytes());
+        for ((id, tensor, at), (_, array)) in outputs.zip(&results) {
+            let (held, bytes) = (&mut memory[at.buffer], bytes_of(tensor, at));
+            match task.workload.part_of(*id) {
+                None => held[bytes].copy_from_slice(&array.to_bytes()),
+                Some(part) => {
+                    let values = array.part(part)?.to_bytes();
+                    put_part(&mut held[bytes.start..], &values, part, &tensor.shape, tensor.dtype.bytes());
+                }
+            }
         }
         Ok(())
     }
@@ -243,6 +251,18 @@ impl Network {
 fn bytes_at(at: &Binding, iteration: i64, elements: i64, dtype: DType) -> Range<usize> {
     let first = at.offset_at(iteration) as usize * dtype.bytes();
     first..first + elements as usize * dtype.bytes()
+}
+
+/// What a call is given of a buffer. What lies behind the buffer's end is never read.
+fn readable(held: &[u8], bytes: Range<usize>) -> Cow<'_, [u8]> {
+    match held.get(bytes.clone()) {
+        Some(inside) => Cow::Borrowed(inside),
+        None => {
+            let mut padded = held.get(bytes.start..).unwrap_or_default().to_vec();
+            padded.resize(bytes.len(), 0);
+            Cow::Owned(padded)
+        }
+    }
 }
 
 fn buffer_bytes(buffer: &NetworkBuffer) -> usize {

@@ -10,8 +10,12 @@
 //! (residual sums, activations, scalings, windows of pooling) form a class and get their layout together:
 //! tasks are then cut as they are without.
 //!
+//! Concatenations move with their parts, so that what was concatenated along channels lies in each pixel;
+//! parts are written there in place ([`concat`]). Classes with concatenations are listed behind all others.
+//!
 //! Left as they are: what is given to the network or to an operation, its outputs, tensors that share memory
-//! with others (concatenations and their parts among them), and classes with one of these but what is given.
+//! with others (parts of concatenations whose extents are known only when the network runs, among them), and
+//! classes with one of these but what is given.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -43,6 +47,7 @@ pub fn arrange(prepared: &mut Prepared, planner: &mut Planner<'_, '_>) -> Result
     for ProgramStage { stage, .. } in prepared.steps.iter_mut().filter_map(Step::stage_mut) {
         rearrange(stage, &orders);
     }
+    prepared.arranged.extend(orders.keys());
     for (tensor, order) in orders {
         let about = &mut prepared.tensors[tensor.0 as usize];
         about.shape = order.iter().map(|old| about.shape[*old]).collect();
@@ -92,7 +97,8 @@ struct Tie {
 /// Tensors whose layout is decided together, with the orders in which what constants depend on comes last;
 /// only where that is another one. In the order in which the first of each is written.
 fn classes(prepared: &Prepared) -> Vec<Orders> {
-    let free = free_tensors(prepared);
+    let joined = concat::taking_part(prepared);
+    let free = free_tensors(prepared, &joined.bound);
     let stages = || prepared.steps.iter().filter_map(Step::stage).map(|held| &held.stage);
     let ties: Vec<Tie> = stages().flat_map(|stage| ties(prepared, stage)).collect();
     let class_of = connected(&ties);
@@ -130,12 +136,14 @@ fn classes(prepared: &Prepared) -> Vec<Orders> {
             None => found.push((class, Orders::from([(stage.output, order)]))),
         }
     }
-    found.into_iter().map(|(_, orders)| orders).collect()
+    // plans of before, which knew no classes with concatenations, mean what they did
+    let (with, without): (Vec<_>, Vec<_>) =
+        found.into_iter().partition(|(_, orders)| orders.keys().any(|tensor| joined.free.contains(tensor)));
+    without.into_iter().chain(with).map(|(_, orders)| orders).collect()
 }
 
 /// Tensors that stages write and only stages read, in memory of their own.
-fn free_tensors(prepared: &Prepared) -> BTreeSet<TensorId> {
-    let joined = concat::taking_part(prepared);
+fn free_tensors(prepared: &Prepared, joined: &BTreeSet<TensorId>) -> BTreeSet<TensorId> {
     let is_free = |tensor: &TensorId| {
         let about = prepared.tensor(*tensor);
         let is_between = about.role == Role::Intermediate && !prepared.must_exist(*tensor);

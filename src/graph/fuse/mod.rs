@@ -267,7 +267,7 @@ impl<'p> Fusion<'p> {
             let own: Vec<TensorId> = loads(stage).into_iter().filter(|t| group.writes(*t)).collect();
             let only_reader = own.iter().all(|tensor| self.is_only_reader(at, g, *tensor));
             if (only_reader || must_be_stored)
-                && let Some(aligned) = group.align(stage, &self.prepared.tensors)
+                && let Some(aligned) = self.aligned(group, stage)
             {
                 self.join(g, Member { stage: aligned, nodes: member.nodes.clone() });
                 return true;
@@ -276,6 +276,7 @@ impl<'p> Fusion<'p> {
             if only_reader
                 && nobody_else()
                 && let Some((permuted, aligned)) = group.permute(stage, &self.prepared.tensors)
+                && self.prepared.fits_memory(&aligned)
             {
                 self.groups[g] = Some(permuted);
                 self.join(g, Member { stage: aligned, nodes: member.nodes.clone() });
@@ -290,7 +291,7 @@ impl<'p> Fusion<'p> {
         let stage = &member.stage;
         for g in self.producers_latest_first(stage).into_iter().chain(self.siblings(stage)) {
             let Some(group) = self.open_group(g, stage).filter(|g| g.columns.is_some()) else { continue };
-            let Some(aligned) = group.align(stage, &self.prepared.tensors) else { continue };
+            let Some(aligned) = self.aligned(group, stage) else { continue };
             let axes = aligned.rank();
             let reads_row = loads(&aligned).into_iter().any(|t| group.view(t).is_some_and(|view| view.len() == axes));
             if reads_row || self.shares_row(group, &aligned) {
@@ -342,12 +343,17 @@ impl<'p> Fusion<'p> {
         reductions.into_iter().any(|m| addresses(&m.stage).iter().any(|address| own.contains(address)))
     }
 
+    /// A stage over the axes of a group, if it fits there and can write where its output lies.
+    fn aligned(&self, group: &Group, stage: &Stage) -> Option<Stage> {
+        group.align(stage, &self.prepared.tensors).filter(|aligned| self.prepared.fits_memory(aligned))
+    }
+
     /// A stage whose result must be in memory: written by the task of an operand if it aligns, else by its
     /// own.
     fn store(&mut self, member: Member) {
         for g in self.producers_latest_first(&member.stage) {
             let Some(group) = self.open_group(g, &member.stage) else { continue };
-            if let Some(stage) = group.align(&member.stage, &self.prepared.tensors) {
+            if let Some(stage) = self.aligned(group, &member.stage) {
                 return self.join(g, Member { stage, nodes: member.nodes });
             }
         }
@@ -509,6 +515,7 @@ impl<'p> Fusion<'p> {
         let mut merged = Group { members: Vec::new(), ..chain.clone() };
         let tensors = &mut self.prepared.tensors;
         let fits = merged.append(prologue, tensors) && merged.append(chain, tensors);
+        let fits = fits && merged.members.iter().all(|member| self.prepared.fits_memory(&member.stage));
         (fits && fits_task(merged.members.iter().map(|member| &member.stage))).then_some(merged)
     }
 

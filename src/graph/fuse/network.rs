@@ -53,7 +53,7 @@ impl NetworkTask {
 
     /// Bytes of one call's inputs, constants and outputs, each counted once: the least that it moves.
     pub fn bytes(&self) -> usize {
-        super::validate::bound_tensors(&self.workload).map(|(_, tensor)| tensor.bytes()).sum()
+        super::validate::bound_tensors(&self.workload).map(|(id, _)| self.workload.touched_bytes(id)).sum()
     }
 }
 
@@ -297,6 +297,9 @@ impl Assembly<'_> {
                     (first, shape[0]) = (row, count);
                     extents = Extents::fixed();
                 }
+                if let Some((axis, pitch)) = level.prepared.pitches.get(&tensor) {
+                    shape[*axis] = *pitch;
+                }
                 let skipped = first * shape.iter().skip(1).product::<i64>();
                 let role = if source.role == Role::Constant { Role::Constant } else { Role::Input };
                 let id = add(&mut workload, Tensor { shape, extents, role, dtype: source.dtype });
@@ -306,7 +309,10 @@ impl Assembly<'_> {
             let role = if kept(stage.output) { Role::Output } else { Role::Intermediate };
             let dtype = level.prepared.tensor(stage.output).dtype;
             let extents = extent::formulas(&extent::spatial(stage));
-            let id = add(&mut workload, Tensor { shape: stage.spatial.clone(), extents, role, dtype });
+            let shape = level.prepared.memory_shape(stage.output, &stage.spatial);
+            debug_assert!(shape.is_some(), "a stage joined a group that it does not fit");
+            let shape = shape.unwrap_or_else(|| stage.spatial.clone());
+            let id = add(&mut workload, Tensor { shape, extents, role, dtype });
             if role == Role::Output {
                 bindings.push((id, self.binding(level, stage.output, 0)));
             }

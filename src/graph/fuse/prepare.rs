@@ -24,6 +24,10 @@ pub struct Prepared {
     /// Tensors that live in the memory of another one, at an offset in elements. Chains end at a tensor
     /// without an entry.
     pub places: BTreeMap<TensorId, (TensorId, i64)>,
+    /// Of those, the ones that are a part of each row of the other one, by dimension and its extent there.
+    pub pitches: BTreeMap<TensorId, (usize, i64)>,
+    /// Tensors whose layout was chosen: concatenations among them may be assembled along any axis.
+    pub arranged: BTreeSet<TensorId>,
     /// Concatenations: no stage writes them, their parts fill them.
     pub assemblies: BTreeMap<TensorId, Vec<TensorId>>,
     /// Distinct tensors of role `Output`.
@@ -58,6 +62,8 @@ impl Prepared {
             tensors: program.tensors.clone(),
             steps: block.steps.to_vec(),
             places: BTreeMap::new(),
+            pitches: BTreeMap::new(),
+            arranged: BTreeSet::new(),
             assemblies: BTreeMap::new(),
             outputs: block.outputs.to_vec(),
             quantized: HashSet::new(),
@@ -153,6 +159,26 @@ impl Prepared {
             (root, offset) = (*parent, offset + at);
         }
         (root, offset)
+    }
+
+    /// The shape of the memory that a tensor is the first part of, seen through `view`, a shape of the same
+    /// elements; `None` where rows as far apart cannot be seen so.
+    pub fn memory_shape(&self, tensor: TensorId, view: &[i64]) -> Option<Vec<i64>> {
+        let mut whole = view.to_vec();
+        let Some((axis, pitch)) = self.pitches.get(&tensor) else { return Some(whole) };
+        let shape = &self.tensor(tensor).shape;
+        let (rows, inner): (i64, i64) = (shape[..*axis].iter().product(), shape[axis + 1..].iter().product());
+        let at = (0..view.len()).rev().find(|at| view[..*at].iter().product::<i64>() == rows)?;
+        let (behind, row): (i64, i64) = (view[at + 1..].iter().product(), pitch * inner);
+        (behind > 0 && row % behind == 0).then(|| {
+            whole[at] = row / behind;
+            whole
+        })
+    }
+
+    /// Whether a stage can write its output where that lies.
+    pub fn fits_memory(&self, stage: &Stage) -> bool {
+        self.memory_shape(stage.output, &stage.spatial).is_some()
     }
 
     /// The tensors whose stages fill a tensor: itself, or a concatenation's parts.

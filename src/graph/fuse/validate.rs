@@ -6,8 +6,10 @@ use thiserror::Error;
 
 use super::written::{Parts, Written};
 use crate::graph::symbol::range as formula_range;
-use crate::graph::{Binding, Call, Callee, Network, Region, RegionKind, Source};
-use crate::workload::{DType, Index, Parameter, Role, Tensor, TensorId, Workload};
+use crate::graph::{Binding, Call, Callee, Motion, Network, Region, RegionKind, RunTime, Source};
+use crate::workload::{
+    DType, Index, Parameter, Role, RowsOfPart, Tensor, TensorId, Workload, reach_of_part, strides_of_part,
+};
 
 /// A network that breaks its invariants: a bug of whoever made it, or a damaged file.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
@@ -30,6 +32,8 @@ pub enum NetworkError {
     WrittenTwice { call: usize, argument: usize },
     #[error("call {call}, argument {argument}: a constant of its task that is none of the network")]
     NotConstant { call: usize, argument: usize },
+    #[error("call {call}, argument {argument}: a part of a tensor, in a repetition or where all of it is needed")]
+    Part { call: usize, argument: usize },
     #[error("output `{name}` is not written completely")]
     Incomplete { name: String },
     #[error("call {call}: a region that is empty, cuts another one, or is a repetition inside of one")]
@@ -174,7 +178,7 @@ impl Network {
         iterations: i64,
         written: &[Written],
     ) -> Result<(), NetworkError> {
-        let condition = Tensor::new(vec![], DType::Bool, Role::Input);
+        let condition = Bound::whole(Tensor::new(vec![], DType::Bool, Role::Input));
         self.check_binding(call, 0, &condition, at, iterations)?;
         match self.is_given(at.buffer) || written[at.buffer].covers(at.offset, at.offset + 1) {
             true => Ok(()),
@@ -183,14 +187,14 @@ impl Network {
     }
 
     /// The arguments that a call takes, in order.
-    fn tensors_of(&self, call: usize) -> Result<Vec<Tensor>, NetworkError> {
+    fn tensors_of(&self, call: usize) -> Result<Vec<Bound>, NetworkError> {
         match &self.calls[call].callee {
             Callee::Task(task) => {
                 let known = self.tasks.get(*task).ok_or(NetworkError::UnknownTask { call, task: *task })?;
-                Ok(bound_tensors(&known.workload).map(|(_, tensor)| tensor.clone()).collect())
+                Ok(bound_tensors(&known.workload).map(|(id, _)| Bound::of(&known.workload, id)).collect())
             }
             Callee::Library(routine) => {
-                let flat = |role: Role| move |(elements, dtype)| Tensor::new(vec![elements], dtype, role);
+                let flat = |role: Role| move |(elements, dtype)| Bound::whole(Tensor::new(vec![elements], dtype, role));
                 let inputs = routine.inputs().into_iter().map(flat(Role::Input));
                 Ok(inputs.chain(routine.outputs().into_iter().map(flat(Role::Output))).collect())
             }
@@ -220,24 +224,29 @@ impl Network {
             return Err(NetworkError::Parameters { call });
         }
         let bound = || tensors.iter().zip(arguments).enumerate();
-        for (argument, (tensor, binding)) in bound() {
-            self.check_binding(call, argument, tensor, binding, iterations)?;
+        for (argument, (bound, binding)) in bound() {
+            self.check_binding(call, argument, bound, binding, iterations)?;
+            let elements = bound.tensor.elements();
             // of a state the first half is there before the first iteration
             let is_written = || match binding.motion.period {
-                0 => written[binding.buffer].holds(parts(binding, tensor.elements(), iterations)),
-                _ => written[binding.buffer].covers(binding.offset, binding.offset + tensor.elements()),
+                0 if bound.is_whole() || iterations > 1 => {
+                    written[binding.buffer].holds(parts(binding, elements, iterations))
+                }
+                0 => bound.pieces(binding).into_iter().all(|piece| written[binding.buffer].holds(piece)),
+                _ => written[binding.buffer].covers(binding.offset, binding.offset + elements),
             };
             let is_there = self.is_given(binding.buffer) || is_written();
-            if tensor.role != Role::Output && !is_there {
+            if bound.tensor.role != Role::Output && !is_there {
                 return Err(NetworkError::ReadBeforeWrite { call, argument });
             }
         }
-        for (argument, (tensor, binding)) in bound().filter(|(_, (tensor, _))| tensor.role == Role::Output) {
-            let buffer = &mut written[binding.buffer];
+        for (argument, (bound, binding)) in bound().filter(|(_, (bound, _))| bound.tensor.role == Role::Output) {
+            let (buffer, elements) = (&mut written[binding.buffer], bound.tensor.elements());
             let is_new = match binding.motion.period {
-                0 => buffer.insert(parts(binding, tensor.elements(), iterations)),
+                0 if bound.is_whole() => buffer.insert(parts(binding, elements, iterations)),
+                0 => bound.pieces(binding).into_iter().all(|piece| buffer.insert(piece)),
                 _ => {
-                    let (first, end) = span(binding, tensor.elements(), iterations);
+                    let (first, end) = span(binding, elements, iterations);
                     buffer.put(first, end);
                     true
                 }
@@ -265,14 +274,22 @@ impl Network {
         &self,
         call: usize,
         argument: usize,
-        tensor: &Tensor,
+        bound: &Bound,
         at: &Binding,
         iterations: i64,
     ) -> Result<(), NetworkError> {
+        let tensor = &bound.tensor;
         let Some(buffer) = self.buffers.get(at.buffer) else {
             return Err(NetworkError::UnknownBuffer { call, argument, buffer: at.buffer });
         };
-        let (first, end) = span(at, tensor.elements(), iterations);
+        let is_intermediate = matches!(buffer.source, Source::Intermediate);
+        let moves = iterations > 1 || at.motion != Motion::default() || at.run_time != RunTime::default();
+        if !bound.is_whole() && tensor.role == Role::Output && (moves || !is_intermediate) {
+            return Err(NetworkError::Part { call, argument });
+        }
+        // behind intermediates there is room for what is not touched
+        let reach = if is_intermediate && !moves { bound.reach() } else { tensor.elements() };
+        let (first, end) = span(at, reach, iterations);
         let elements = buffer.shape.iter().product();
         if first < 0 || end > elements {
             return Err(NetworkError::OutOfRange { call, argument, first, end, elements });
@@ -287,6 +304,42 @@ impl Network {
             return Err(NetworkError::NotConstant { call, argument });
         }
         Ok(())
+    }
+}
+
+/// A tensor that a call takes, and how many elements of it are touched along each dimension.
+struct Bound {
+    tensor: Tensor,
+    touched: Vec<i64>,
+}
+
+impl Bound {
+    /// All of it.
+    fn whole(tensor: Tensor) -> Bound {
+        Bound { touched: tensor.shape.clone(), tensor }
+    }
+
+    fn of(workload: &Workload, id: TensorId) -> Bound {
+        Bound { touched: workload.touched(id), tensor: workload.tensor(id).clone() }
+    }
+
+    fn is_whole(&self) -> bool {
+        self.touched == self.tensor.shape
+    }
+
+    /// How many elements there are up to the last that is touched.
+    fn reach(&self) -> i64 {
+        reach_of_part(&self.touched, &self.tensor.shape)
+    }
+
+    /// What is touched of a buffer.
+    fn pieces(&self, at: &Binding) -> Vec<Parts> {
+        let (rows, elements) = strides_of_part(&self.touched, &self.tensor.shape);
+        let piece = |rows: RowsOfPart| {
+            let (step, count) = (rows.step, rows.count);
+            Parts { first: at.offset.saturating_add(rows.first), elements, step, count }
+        };
+        rows.into_iter().map(piece).collect()
     }
 }
 

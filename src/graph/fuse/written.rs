@@ -47,6 +47,16 @@ impl Rows {
         (self.step, self.count) == (parts.step, parts.count)
     }
 
+    /// Whether parts of some of the rows are written.
+    fn hold(&self, parts: Parts) -> bool {
+        if parts.count > 1 && parts.step != self.step || parts.elements > self.step {
+            return false;
+        }
+        let row = (parts.first - self.hull().0).div_euclid(self.step);
+        let first = parts.first - row * self.step;
+        row >= 0 && row + parts.count <= self.count && self.first.covers(first, first + parts.elements)
+    }
+
     /// Where the first row starts and ends.
     fn hull(&self) -> (i64, i64) {
         let (first, last) = (self.first.0.iter().next(), self.first.0.iter().next_back());
@@ -75,9 +85,8 @@ impl Written {
     /// Whether all elements of parts are written.
     pub fn holds(&self, parts: Parts) -> bool {
         let (first, end) = parts.span();
-        let mut of_rows = self.rows.iter().filter(|rows| rows.are_apart_as(parts));
         self.ranges.covers(first, end)
-            || of_rows.any(|rows| rows.first.covers(parts.first, parts.first + parts.elements))
+            || self.rows.iter().any(|rows| rows.hold(parts))
             || (parts.leaves_gaps() && self.ranges.covers_each(parts))
     }
 
@@ -230,6 +239,11 @@ mod tests {
         let mut written = Written::default();
         assert!(written.insert(part(5, 4)) && written.insert(part(11, 4)));
         assert!(written.holds(part(12, 3)) && !written.holds(part(9, 2)) && !written.covers(5, 15));
+        // of some of the rows, and of one
+        let some = |first, elements, count| Parts { count, ..part(first, elements) };
+        assert!(written.holds(some(25, 4, ROWS - 2)) && !written.holds(some(25, 4, ROWS - 1)));
+        assert!(written.holds(some(25, 4, 1)) && !written.holds(some(25, 5, 1)) && !written.holds(some(-5, 4, 1)));
+        assert!(!written.holds(Parts { step: 20, ..some(5, 4, 2) }));
         assert!(!written.insert(part(8, 2)), "written twice");
         assert!(!written.insert(Parts { first: 9, elements: 1, step: 0, count: 1 }), "between parts of rows");
         assert!(!written.insert(part(5, 10)), "whole rows, of which parts are written");

@@ -18,9 +18,10 @@ use crate::codegen::{Launch, Ptx, ptx};
 use crate::measure::bench::Bench;
 use crate::measure::bench::Refusal;
 use crate::measure::gate::check_arguments;
+use crate::measure::memory::POISON;
 use crate::measure::oracle::Expected;
+use crate::measure::output::Output;
 use crate::measure::timing::{Reference, Timing};
-use crate::measure::tolerance::Tolerance;
 use crate::nest::Nest;
 use crate::outcome::{Failure, Outcome};
 use crate::target::{Gpu, Task};
@@ -28,8 +29,6 @@ use crate::workload::{Array, TensorId};
 
 /// Number of guard bytes in front of every buffer, and behind it: nobody may write them.
 const GUARD_BYTES: usize = 512;
-/// Value of guard bytes, and of buffers that were not written yet: a NaN in every float type.
-const POISON: u8 = 0xff;
 /// Maximum number of copies of the arguments.
 const MAXIMAL_COPIES: usize = 64;
 /// Maximum memory of all copies together, in bytes.
@@ -45,7 +44,7 @@ pub(in crate::measure) struct CudaBench {
     stream: Arc<CudaStream>,
     /// Each holds all tensors of the workload that are arguments.
     copies: Vec<Vec<(TensorId, Memory)>>,
-    outputs: Vec<(TensorId, Array, Tolerance)>,
+    outputs: Vec<(TensorId, Output)>,
     /// A failed run may take the whole context with it.
     broken: Option<String>,
 }
@@ -109,11 +108,8 @@ impl CudaBench {
             copies.push(arguments);
         }
         stream.synchronize().map_err(dead)?;
-        let tolerance = |(id, array): (TensorId, Array)| {
-            let tolerance = Tolerance::new(&task.workload, id, &array);
-            (id, array, tolerance)
-        };
-        let outputs = expected.outputs.into_iter().map(tolerance).collect();
+        let output = |(id, array): (TensorId, Array)| (id, Output::new(&task.workload, id, array));
+        let outputs = expected.outputs.into_iter().map(output).collect();
         Ok(CudaBench { task, gpu, context, stream, copies, outputs, broken: None })
     }
 
@@ -165,10 +161,10 @@ impl CudaBench {
     fn judge(&self, loaded: &CudaLoaded, copy: usize) -> Result<(), Refusal> {
         for (id, held) in &self.copies[copy] {
             held.check_guard_bytes(&self.stream, &format!("t{}", id.0))?;
-            if let Some((_, expected, tolerance)) = self.outputs.iter().find(|(other, ..)| other == id) {
+            if let Some((_, output)) = self.outputs.iter().find(|(other, _)| other == id) {
                 let found = held.read(&self.stream)?;
-                let compared = tolerance.grown(loaded.error_growth).compare(*id, expected, &found);
-                compared.map_err(|mismatch| Refusal::new(Failure::WrongResult, mismatch))?;
+                let compared = output.compare(*id, loaded.error_growth, &found);
+                compared.map_err(|what| Refusal::new(Failure::WrongResult, what))?;
             }
         }
         loaded.workspace.check_guard_bytes(&self.stream, "the workspace")

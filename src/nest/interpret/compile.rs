@@ -256,10 +256,11 @@ fn wrapped(x: Whole, dtype: DType) -> Value {
 }
 
 fn access(nest: &Nest, buffer: TensorId, indices: &[Index]) -> Access {
-    let shape = &nest.buffer(buffer).shape;
-    let dimensions = indices.iter().zip(shape).zip(row_major_strides(shape)).map(|((index, extent), stride)| {
-        Dimension { index: sum(nest, index), extent: *extent, stride, gathered: index.has_value() }
-    });
+    let known = nest.buffer(buffer);
+    let dimensions =
+        indices.iter().zip(known.reach()).zip(row_major_strides(&known.shape)).map(|((index, extent), stride)| {
+            Dimension { index: sum(nest, index), extent: *extent, stride, gathered: index.has_value() }
+        });
     Access { buffer: buffer.0 as usize, dimensions: dimensions.collect() }
 }
 

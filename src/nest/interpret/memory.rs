@@ -1,9 +1,13 @@
 //! Buffers with a shadow for every element: whether it is defined, and which iterations touched it.
 
+use std::ops::Range;
+
 use super::FaultKind;
 use super::compile::Reduces;
 use crate::nest::{Buffer, Scope};
-use crate::workload::{Role, integer_from_bytes, put_integer, put_real, real_from_bytes, row_major_strides};
+use crate::workload::{
+    Role, integer_from_bytes, put_integer, put_real, real_from_bytes, row_major_strides, rows_of_part,
+};
 
 /// Elements as the interpreter computes with them: floats as f64, integers and Booleans as i64.
 #[derive(Clone, Debug)]
@@ -124,9 +128,17 @@ impl Memory {
         self.life += 1;
     }
 
-    /// The first element that is undefined.
+    /// The first element that is undefined and should not be.
     pub fn first_undefined(&self) -> Option<String> {
-        self.shadows.iter().position(|shadow| shadow.defined != self.life).map(|at| self.element_name(at))
+        let is_undefined = |at: &usize| self.shadows[*at].defined != self.life;
+        let mut own = self.written().into_iter().flatten();
+        own.find(is_undefined).map(|at| self.element_name(at))
+    }
+
+    /// The elements that the nest writes, row by row.
+    fn written(&self) -> Vec<Range<usize>> {
+        let (starts, length) = rows_of_part(self.buffer.reach(), &self.buffer.shape);
+        starts.into_iter().map(|start| start..start + length).collect()
     }
 
     pub fn read(&mut self, at: usize, around: Around) -> Result<(), FaultKind> {
@@ -219,14 +231,17 @@ impl Memory {
         }
     }
 
-    /// The elements as little-endian bytes.
+    /// The elements that the nest writes, as little-endian bytes.
     pub fn store(&self, bytes: &mut [u8]) {
         let dtype = self.buffer.dtype;
-        let mut stored = Vec::with_capacity(bytes.len());
-        match &self.elements {
-            Elements::Real(values) => values.iter().for_each(|v| put_real(dtype, *v, &mut stored)),
-            Elements::Whole(values) => values.iter().for_each(|v| put_integer(dtype, *v, &mut stored)),
+        let mut stored = Vec::new();
+        for row in self.written() {
+            stored.clear();
+            match &self.elements {
+                Elements::Real(values) => values[row.clone()].iter().for_each(|v| put_real(dtype, *v, &mut stored)),
+                Elements::Whole(values) => values[row.clone()].iter().for_each(|v| put_integer(dtype, *v, &mut stored)),
+            }
+            bytes[row.start * dtype.bytes()..][..stored.len()].copy_from_slice(&stored);
         }
-        bytes.copy_from_slice(&stored);
     }
 }

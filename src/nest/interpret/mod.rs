@@ -94,7 +94,8 @@ impl std::fmt::Display for FaultPlace {
 }
 
 /// Runs `setup`, then `body`. `arguments` are in the order of [`Nest::arguments`], dense, row-major, in
-/// native byte order; outputs and packed buffers are overwritten, whatever they held.
+/// native byte order; outputs and packed buffers are overwritten, whatever they held. What lies behind the
+/// part of an output that the nest writes stays as it is.
 ///
 /// # Errors
 /// The first [`Fault`]; outputs then are as they were.

@@ -220,7 +220,20 @@ impl<'a> Parser<'a> {
             .try_for_each(|extent| self.order.note_index(extent))
             .map_err(|problem| self.lexer().problem(problem))?;
         let scope = self.scope()?;
-        Ok((Buffer::new(plain, Vec::new(), dtype, scope), shape))
+        let part = if self.lexer().take_symbol("[")? { Some(self.part()?) } else { None };
+        Ok((Buffer { part, ..Buffer::new(plain, Vec::new(), dtype, scope) }, shape))
+    }
+
+    /// `extent, extent]`: how much of a buffer is written.
+    fn part(&mut self) -> Result<Vec<i64>, NestTextError> {
+        let mut part = Vec::new();
+        while !self.lexer().take_symbol("]")? {
+            if !part.is_empty() {
+                self.lexer().symbol(",")?;
+            }
+            part.push(self.lexer().integer()?);
+        }
+        Ok(part)
     }
 
     fn scope(&mut self) -> Result<Scope, NestTextError> {

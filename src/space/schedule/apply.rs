@@ -275,6 +275,7 @@ impl Program {
         program.nest.error_growth = rewritten.error_growth;
         let nest = program.take();
         program.nest = nest.redirect(rewritten.tiled, rewritten.output, &rewritten.indices, &rewritten.conditions);
+        program.nest.buffers[rewritten.output.0 as usize].part = self.workload.part_of(rewritten.output).cloned();
         Ok(program)
     }
 

@@ -38,7 +38,7 @@ pub fn canonical(workload: &Workload) -> Canonical {
         return Canonical { workload: current, tensors, parameters };
     }
     for _ in 0..MAX_ROUNDS {
-        let viewed = views::merge(views::split(views::drop_unit_axes(simplify::simplify(&current))));
+        let viewed = views::trim(views::merge(views::split(views::drop_unit_axes(simplify::simplify(&current)))));
         let ordered = order::order(&viewed);
         for id in &mut tensors {
             *id = id.and_then(|id| ordered.tensors[id.0 as usize]);
@@ -61,7 +61,10 @@ impl Workload {
     #[must_use]
     pub fn plain_at(&self, values: &[i64]) -> (Workload, Vec<Vec<usize>>) {
         let fixed = simplify::simplify(&self.at(values));
-        let left = |stage: &Stage| (0..stage.rank()).filter(|axis| !stage.is_unit(*axis)).collect();
+        let left = |stage: &Stage| {
+            let units = views::unit_axes(stage, &fixed.tensors);
+            (0..stage.rank()).filter(|axis| !units[*axis]).collect()
+        };
         let axes = fixed.stages.iter().map(left).collect();
         (simplify::simplify(&views::drop_unit_axes(fixed)), axes)
     }

@@ -3,16 +3,18 @@
 use std::collections::BTreeSet;
 
 use super::simplify;
-use crate::workload::{Atom, Expr, Extents, Index, Stage, TensorId, Var, Workload};
+use crate::workload::{Atom, Expr, Extents, Index, Stage, Tensor, TensorId, Var, Workload};
 
 /// Removes axes and dimensions of extent 1.
 pub(super) fn drop_unit_axes(mut workload: Workload) -> Workload {
     let tensors = workload.tensors.clone();
     for stage in &mut workload.stages {
         let mut kept = 0;
-        let targets: Vec<Option<Index>> = (0..stage.rank())
-            .map(|axis| {
-                if stage.is_unit(axis) {
+        let units = unit_axes(stage, &tensors);
+        let targets: Vec<Option<Index>> = units
+            .iter()
+            .map(|is_unit| {
+                if *is_unit {
                     return Some(Index::constant(0));
                 }
                 kept += 1;
@@ -25,7 +27,6 @@ pub(super) fn drop_unit_axes(mut workload: Workload) -> Workload {
             let kept = indices.iter().enumerate().filter(|(d, _)| !tensor.is_unit(*d)).map(|(_, index)| index.clone());
             Some(Expr::load(id, kept.collect()))
         });
-        let units: Vec<bool> = (0..stage.rank()).map(|axis| stage.is_unit(axis)).collect();
         let (of_spatial, of_reduction) = units.split_at(stage.spatial.len());
         retain(&mut stage.spatial, of_spatial);
         retain(&mut stage.reduction, of_reduction);
@@ -38,6 +39,23 @@ pub(super) fn drop_unit_axes(mut workload: Workload) -> Workload {
         let units: Vec<bool> = (0..tensor.shape.len()).map(|d| tensor.is_unit(d)).collect();
         retain(&mut tensor.shape, &units);
         tensor.extents = without(&tensor.extents, &units);
+    }
+    workload
+}
+
+/// By axis, whether it has extent 1; one along which a part is written of more elements stays.
+pub(super) fn unit_axes(stage: &Stage, tensors: &[Tensor]) -> Vec<bool> {
+    let output = &tensors[stage.output.0 as usize];
+    (0..stage.rank()).map(|axis| stage.is_unit(axis) && output.shape.get(axis).is_none_or(|own| *own == 1)).collect()
+}
+
+/// Outputs end where the last row does that is written of them.
+pub(super) fn trim(mut workload: Workload) -> Workload {
+    for stage in &workload.stages {
+        let about = &mut workload.tensors[stage.output.0 as usize];
+        if let (Some(whole), Some(part)) = (about.shape.first_mut(), stage.spatial.first()) {
+            *whole = *part;
+        }
     }
     workload
 }
@@ -149,6 +167,9 @@ fn split_axis(workload: &Workload, number: usize, axis: usize, inner: i64) -> Op
     if axis < spatial {
         let tensor = stage.output;
         let about = &mut result.tensors[tensor.0 as usize];
+        if about.shape[axis] % inner != 0 {
+            return None;
+        }
         about.shape[axis] /= inner;
         about.shape.insert(axis + 1, inner);
         about.extents = about.extents.moved(behind);
@@ -235,6 +256,10 @@ impl Group {
             return None;
         }
         if axis < spatial {
+            // rows of which parts are written are apart
+            if workload.tensor(stage.output).shape[axis + 1] != stage.spatial[axis + 1] {
+                return None;
+            }
             pending.push((stage.output, axis));
         }
         let pair = Pair { first: Var(axis as u32), extent: stage.extent(axis + 1) };

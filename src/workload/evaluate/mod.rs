@@ -20,6 +20,7 @@ use std::borrow::Cow;
 use thiserror::Error;
 
 use super::array::Array;
+use super::part::put_part;
 use super::validate::WorkloadError;
 use super::{Binary, DType, Expr, Role, Stage, TensorId, Workload, scalar, typed_identity};
 
@@ -42,7 +43,8 @@ pub enum EvaluateError {
     OutOfMemory { tensor: TensorId, bytes: usize },
 }
 
-/// Computes the outputs, in the order of the workload's tensors.
+/// Computes the outputs, in the order of the workload's tensors. What a workload does not write of an output
+/// is 0.
 ///
 /// # Errors
 /// [`EvaluateError`] for an invalid workload, arguments that do not fit it, a gather out of range,
@@ -69,9 +71,12 @@ pub fn evaluate_all(
     for (number, stage) in workload.stages.iter().enumerate() {
         let program = compile::compile(workload, number);
         let tensor = workload.tensor(stage.output);
-        let mut result = zeros(stage.output, tensor.shape.clone(), tensor.dtype)?;
-        if tensor.elements() > 0 {
+        let mut result = zeros(stage.output, stage.spatial.clone(), tensor.dtype)?;
+        if !result.elements().is_empty() {
             run::run(&program, number, &arrays, result.elements_mut())?;
+        }
+        if stage.spatial != tensor.shape {
+            result = within(&result, &tensor.shape, stage.output)?;
         }
         arrays[stage.output.0 as usize] = Some(Cow::Owned(result));
     }
@@ -135,6 +140,15 @@ fn bind<'a>(
         Some((tensor, _)) => Err(EvaluateError::Missing { tensor }),
         None => Ok(arrays),
     }
+}
+
+/// An array of this shape, 0 but for the elements of a part that begins at the first one.
+fn within(part: &Array, shape: &[i64], tensor: TensorId) -> Result<Array, EvaluateError> {
+    let mut bytes = zeros(tensor, shape.to_vec(), part.dtype())?.to_bytes();
+    put_part(&mut bytes, &part.to_bytes(), part.shape(), shape, part.dtype().bytes());
+    let size = bytes.len();
+    Array::from_bytes(shape.to_vec(), part.dtype(), &bytes)
+        .map_err(|_| EvaluateError::OutOfMemory { tensor, bytes: size })
 }
 
 /// Refuses what the allocator would abort on.

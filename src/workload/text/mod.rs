@@ -4,7 +4,7 @@
 //! ```text
 //! line   = "param" PARAMETER LEAST MOST | "tune" INTEGER*
 //!        | ("input" | "const") TENSOR [TYPE] EXTENT*
-//!        | ("let" | "out") TENSOR [TYPE] (EXTENT* | "like" TENSOR) [COMBINER EXTENT*] expr
+//!        | ("let" | "out") TENSOR [TYPE] (EXTENT* ["like" EXTENT*] | "like" TENSOR) [COMBINER EXTENT*] expr
 //! expr   = FLOAT | "int" index | TENSOR index* | UNARY expr | BINARY expr expr | "select" expr expr expr | "cast" TYPE expr
 //!        | "bits" TYPE expr                                   the same bits as another type
 //!        | "guard" COUNT (index LOW HIGH)* expr expr          conditions, inside, outside
@@ -16,7 +16,8 @@
 //! Tensors are `t0`, `t1`, ...; axes are `a`, `b`, ... in the order of the stage: spatial ones, then those of
 //! the reduction. Parameters, numbers that are known when it runs, are `len0`, `len1`, ...; `tune` gives each
 //! of them one that programs are timed with. An extent is at most what its formula can be. The type is left
-//! out for f32. `like` takes the shape of a tensor of an earlier line. Floats are f32 in their shortest
+//! out for f32. `like` takes the shape of a tensor of an earlier line; behind extents, it
+//! gives the shape of an output of which they are the part that is written. Floats are f32 in their shortest
 //! decimal spelling; those that no f32 equals end in `d`. A matrix product of 128 × 768 × 3072 with a bias:
 //!
 //! ```text

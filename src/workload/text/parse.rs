@@ -108,21 +108,24 @@ impl<'a> Parser<'a> {
                 None => Ok((id, Tensor { shape, dtype, role, extents }, None)),
             };
         }
-        let (shape, own) = if self.words.next_if_eq(&"like").is_some() {
+        let is_like = self.words.next_if_eq(&"like").is_some();
+        let (spatial, own) = if is_like {
             let like = self.known_tensor()?.1;
             (like.shape.clone(), like.extents.clone())
         } else {
             self.extents()?
         };
+        let is_part = !is_like && self.words.next_if_eq(&"like").is_some();
+        let (shape, whole) = if is_part { self.extents()? } else { (spatial.clone(), own.clone()) };
         let combiner = self.next_if(Combiner::from_name);
         let (reduction, reduced) = if combiner.is_some() { self.extents()? } else { Default::default() };
         let value = self.expr(0)?;
         if let Some(word) = self.words.next() {
             return Err(self.wrong("the end of the line", word));
         }
-        let extents = own.followed_by(shape.len(), &reduced);
-        let stage = Stage { output: id, spatial: shape.clone(), reduction, combiner, value, extents };
-        Ok((id, Tensor { shape, dtype, role, extents: own }, Some(stage)))
+        let extents = own.followed_by(spatial.len(), &reduced);
+        let stage = Stage { output: id, spatial, reduction, combiner, value, extents };
+        Ok((id, Tensor { shape, dtype, role, extents: whole }, Some(stage)))
     }
 
     fn wrong(&self, expected: &'static str, found: &str) -> TextError {

@@ -41,13 +41,17 @@ fn print_stage(f: &mut Formatter<'_>, workload: &Workload, stage: &Stage, listed
     write!(f, "{keyword} t{}{}", stage.output.0, Type(output.dtype))?;
     let is_like = |id: &&TensorId| {
         let other = workload.tensor(**id);
-        other.shape == stage.spatial && other.extents == output.extents
+        other.shape == stage.spatial && other.shape == output.shape && other.extents == output.extents
     };
     let formulas: Vec<Index> = (0..stage.rank()).map(|axis| stage.formula(axis)).collect();
     let (spatial, reduction) = formulas.split_at(stage.spatial.len());
     match listed.iter().find(is_like) {
         Some(same) if stage.spatial.len() > 1 => write!(f, " like t{}", same.0)?,
         _ => print_extents(f, workload, spatial)?,
+    }
+    if output.shape != stage.spatial {
+        write!(f, " like")?;
+        print_extents(f, workload, &output.formulas())?;
     }
     if let Some(combiner) = stage.combiner {
         write!(f, " {}", combiner.name())?;

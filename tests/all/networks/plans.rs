@@ -32,15 +32,15 @@ fn drive(program: &Program, policy: &mut dyn Policy) -> Network {
     network
 }
 
-fn all_last(program: &Program) -> Network {
+pub fn all_last(program: &Program) -> Network {
     drive(program, &mut Prefer("last".into()))
 }
 
-fn random(program: &Program, seed: u64) -> Network {
+pub fn random(program: &Program, seed: u64) -> Network {
     drive(program, &mut Random(StdRng::seed_from_u64(seed)))
 }
 
-fn pool(b: &mut Builder, x: TensorId, combiner: Combiner) -> TensorId {
+pub fn pool(b: &mut Builder, x: TensorId, combiner: Combiner) -> TensorId {
     let shape = b.shape(x);
     let out = |extent: i64| (extent - 3) / 2 + 1;
     let at = |d: usize| var(d).times(2).plus(&var(d + 2));
@@ -178,8 +178,9 @@ fn random_plans_compute_what_their_programs_compute() {
         }
     }
     assert!(decisions > 350 && networks > 250, "{decisions} decisions, {networks} networks");
-    // a gate on what is gated is computed with the mean behind it where rows of a channel are together
-    assert!(longer <= 2, "{longer} networks have more calls than without a plan");
+    // a gate on what is gated is computed with the mean behind it where rows of a channel are together, and a
+    // part of a concatenation that is cheap is computed by whoever reads it where nothing is written in place
+    assert!(longer <= 4, "{longer} networks have more calls than without a plan");
 }
 
 /// A residual network with a depthwise convolution, pooling, a gate, and dense layers at its end.
@@ -294,12 +295,13 @@ fn transposes_into_the_chosen_layout_are_views() {
 
 #[test]
 fn what_others_see_is_not_decided() {
-    // inputs, outputs, parts of concatenations and what is connected with them stay as they are
+    // inputs, outputs, and what is connected with them stay as they are, concatenations and their parts too
     let mut b = Builder::default();
     let x = b.input("image", &[1, 4, 6, 5]);
     let (left, right) = (b.conv(x, 4, 3, 1, 1), b.conv(x, 8, 1, 1, 1));
     let both = b.concat(&[left, right], 1);
     let both = b.relu(both);
+    b.output("both", both);
     let out = b.conv(both, 4, 3, 1, 1);
     let out = b.binary(Binary::Add, out, x);
     b.output("image", out);
