@@ -38,6 +38,7 @@ mod stream;
 mod tasks;
 mod training;
 mod tune;
+mod tuned;
 mod words;
 mod worker;
 

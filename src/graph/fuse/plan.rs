@@ -126,7 +126,7 @@ impl Policy for Follow<'_> {
 
 /// Kinds of decisions, in the order in which they are taken. The name of a kind is the first word of its
 /// sites, and its position the number of the rule that asks ([`Decision::rule`]).
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Kind {
     /// How tensors between tasks lie in memory.
     Layout,
