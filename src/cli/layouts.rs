@@ -3,6 +3,7 @@
 use std::fmt::Display;
 use std::io::Write;
 use std::path::{Path, PathBuf};
+use std::time::Instant;
 
 use anyhow::{Context, Result};
 use clap::builder::{PossibleValuesParser, TypedValueParser};
@@ -127,7 +128,11 @@ impl PlannedProgram<'_> {
     /// # Errors
     /// Where the program is not well formed.
     pub fn driven(&self, policy: &mut dyn Policy) -> Result<Network> {
-        self.network.tuned_at(graph::partition_with(&self.program, Tape::drive(policy)).context(self.name())?)
+        let start = Instant::now();
+        let network = graph::partition_with(&self.program, Tape::drive(policy)).context(self.name())?;
+        let network = self.network.tuned_at(network)?;
+        tracing::debug!("cut into {} tasks in {:?}", network.tasks.len(), start.elapsed());
+        Ok(network)
     }
 
     /// What names it in a store: [`Network::hash`] of the network that is cut by default.

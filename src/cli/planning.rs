@@ -49,6 +49,7 @@ pub fn search(
     target: &Target,
     memory: (&Path, u64),
 ) -> Result<(Draft, Contest)> {
+    let can_measure = tuned.measures();
     let mut cut = |policy: &mut dyn Policy| program.driven(policy);
     let mut times = |tasks: &[&_], ask| {
         if let Ask::Measured { share } = ask {
@@ -56,7 +57,7 @@ pub fn search(
         }
         tuned.times(tasks)
     };
-    let found = planning::search(Means { cut: &mut cut, times: &mut times }, bounds, given)?;
+    let found = planning::search(Means { cut: &mut cut, times: &mut times, can_measure }, bounds, given)?;
     let draft = |at: usize| -> Result<Draft> { tuned.draft(program.cut(&found.tried[at].plan)?) };
     let Some(best) = found.best else {
         return Ok((draft(0)?, Contest { found, run_ns: None, other_taken: false }));

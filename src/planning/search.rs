@@ -11,7 +11,7 @@ const MARGIN: f64 = 0.97;
 /// Of so many tasks of the default plan, one more may be measured for moves.
 const TASKS_FOR_ONE: usize = 4;
 /// A program is cut at most so often.
-const MOST_CUTS: usize = 400;
+const MOST_CUTS: usize = 600;
 
 /// Rounds of moves, at most: hardly ever are there more than three.
 const MOST_ROUNDS: usize = 20;
@@ -32,6 +32,8 @@ pub struct Means<'a, 'c, E> {
     pub cut: &'a mut Cutter<'c, E>,
     /// Times of tasks, in their order.
     pub times: &'a mut TaskTimes<'c, E>,
+    /// Whether tasks can be measured: otherwise what is known decides.
+    pub can_measure: bool,
 }
 
 /// Times of tasks, in their order.
@@ -95,8 +97,9 @@ impl Tried {
 /// # Errors
 /// Those of `means`.
 pub fn search<E>(means: Means<'_, '_, E>, bounds: &Bounds, given: &[Plan]) -> Result<Found, E> {
-    let Means { cut, times: ask } = means;
-    let mut search = Search { cuts: Cuts::new(cut, bounds), ask, times: Times::default(), measured: 0 };
+    let Means { cut, times: ask, can_measure } = means;
+    let (cuts, times) = (Cuts::new(cut, bounds), Times::default());
+    let mut search = Search { cuts, ask, times, can_measure, measured: 0 };
     search.extremes()?;
     let mut best = search.fastest(&search.all());
     for plan in given {
@@ -117,6 +120,7 @@ struct Search<'a, 'c, E> {
     cuts: Cuts<'a, 'c, E>,
     ask: &'a mut TaskTimes<'c, E>,
     times: Times,
+    can_measure: bool,
     /// Tasks, for moves.
     measured: usize,
 }
@@ -182,7 +186,12 @@ impl<E> Search<'_, '_, E> {
         }
         let asked: Vec<&NetworkTask> = tasks.iter().map(|task| &self.cuts.tasks[*task]).collect();
         let found = (self.ask)(&asked, ask)?;
-        tasks.iter().zip(found).for_each(|(task, time)| self.times.set(*task, time));
+        for (task, time) in tasks.iter().zip(found) {
+            self.times.set(*task, time);
+            if ask != Ask::Known {
+                self.times.give_up(*task);
+            }
+        }
         Ok(())
     }
 
@@ -257,9 +266,12 @@ impl<E> Search<'_, '_, E> {
     /// Measures tasks of those moves that promise most for each task, as far as the allowance goes; tells
     /// whether there were any.
     fn measure(&mut self, steps: &[Step]) -> Result<bool, E> {
+        if !self.can_measure {
+            return Ok(false);
+        }
         let allowed = (self.plan(0).tasks.len() / TASKS_FOR_ONE).max(1);
         let mut left = allowed.saturating_sub(self.measured);
-        // what was measured and has no time, has none
+        // what was measured and has no time gets none
         let is_open =
             |step: &&Step| !step.unknown.is_empty() && step.unknown.iter().all(|t| !self.times.is_hopeless(*t));
         let mut open: Vec<&Step> = steps.iter().filter(is_open).collect();
@@ -279,7 +291,6 @@ impl<E> Search<'_, '_, E> {
         self.measured += wanted.len();
         let share = SHARE_OF_MOVES * wanted.len() as f64 / allowed as f64;
         self.ask(&wanted, Ask::Measured { share })?;
-        wanted.into_iter().for_each(|task| self.times.give_up(task));
         Ok(true)
     }
 

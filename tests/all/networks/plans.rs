@@ -1,6 +1,9 @@
 //! Plans: whatever is decided, networks compute what their programs compute.
 
+mod many;
+
 use std::collections::BTreeSet;
+use std::ops::Range;
 use std::path::Path;
 
 use rand::{Rng, SeedableRng, rngs::StdRng};
@@ -81,8 +84,8 @@ fn doubled(b: &mut Builder, x: TensorId) -> TensorId {
     b.map("Resize", &[shape[0], shape[1], shape[2] * 2, shape[3] * 2], Expr::load(x, indices))
 }
 
-/// An image through random operators. Results of before are read again, outputs lie anywhere.
-fn random_network(seed: u64) -> Program {
+/// An image through so many random operators. Results of before are read again, outputs lie anywhere.
+fn random_network(seed: u64, operators: Range<usize>) -> Program {
     let mut rng = StdRng::seed_from_u64(seed);
     let mut b = Builder::default();
     let batch = rng.random_range(1..3);
@@ -90,7 +93,7 @@ fn random_network(seed: u64) -> Program {
     let first = b.conv(image, 8, 3, 1, 1);
     let mut all = vec![first];
     let mut used = BTreeSet::new();
-    for _ in 0..rng.random_range(4..10) {
+    for _ in 0..rng.random_range(operators) {
         let recent = rng.random_range(0..all.len().min(3));
         let x = all[all.len() - 1 - recent];
         used.insert(x);
@@ -160,7 +163,7 @@ fn random_network(seed: u64) -> Program {
 fn random_plans_compute_what_their_programs_compute() {
     let (mut decisions, mut networks, mut longer) = (0, 0, 0);
     for seed in 0..200 {
-        let program = random_network(seed);
+        let program = random_network(seed, 4..10);
         let kept = partition(&program).expect("a well-formed program");
         assert!(kept.plan().is_default());
         let mut seen = BTreeSet::from([Plan::default()]);
