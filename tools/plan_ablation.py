@@ -63,6 +63,8 @@ def ablated(args, network, scratch):
     store = args.store or scratch / "records.db"
     offered = kinds_of(run(args, "show", network, "--plan"))
     kinds = [kind for kind in offered if not args.only or kind in args.only]
+    if not kinds:
+        return []
     left_out = {kind: [kind] for kind in kinds}
     if len(kinds) > 1:
         left_out["all of them"] = kinds

@@ -10,8 +10,10 @@ use crate::trace::Words;
 const MARGIN: f64 = 0.97;
 /// Of so many tasks of the default plan, one more may be measured for moves.
 const TASKS_FOR_ONE: usize = 4;
-/// A program is cut at most so often.
+/// A program is cut at most so often, where tasks can be measured: that takes far longer.
 const MOST_CUTS: usize = 600;
+/// The same where nothing is measured.
+const MOST_CUTS_ALONE: usize = 200;
 
 /// Rounds of moves, at most: hardly ever are there more than three.
 const MOST_ROUNDS: usize = 20;
@@ -99,7 +101,8 @@ impl Tried {
 pub fn search<E>(means: Means<'_, '_, E>, bounds: &Bounds, given: &[Plan]) -> Result<Found, E> {
     let Means { cut, times: ask, can_measure } = means;
     let (cuts, times) = (Cuts::new(cut, bounds), Times::default());
-    let mut search = Search { cuts, ask, times, can_measure, measured: 0 };
+    let most_cuts = if can_measure { MOST_CUTS } else { MOST_CUTS_ALONE };
+    let mut search = Search { cuts, ask, times, can_measure, most_cuts, measured: 0 };
     search.extremes()?;
     let mut best = search.fastest(&search.all());
     for plan in given {
@@ -121,6 +124,7 @@ struct Search<'a, 'c, E> {
     ask: &'a mut TaskTimes<'c, E>,
     times: Times,
     can_measure: bool,
+    most_cuts: usize,
     /// Tasks, for moves.
     measured: usize,
 }
@@ -225,7 +229,7 @@ impl<E> Search<'_, '_, E> {
         for step in steps.iter().filter(|step| step.unknown.is_empty()) {
             let at = match best == from {
                 true => step.to,
-                false if self.cuts.made >= MOST_CUTS => break,
+                false if self.cuts.made >= self.most_cuts => break,
                 false => self.cut(&step.change.from(self.plan(best)), Origin::Search)?,
             };
             self.look(&[at])?;
@@ -244,7 +248,7 @@ impl<E> Search<'_, '_, E> {
         let mut reached = Vec::new();
         for change in moves(self.plan(from), |decision| self.cuts.is_free(decision)) {
             let wish = change.from(self.plan(from));
-            if self.cuts.made >= MOST_CUTS && !self.cuts.is_known(&wish) {
+            if self.cuts.made >= self.most_cuts && !self.cuts.is_known(&wish) {
                 continue;
             }
             reached.push((self.cut(&wish, Origin::Search)?, change));
