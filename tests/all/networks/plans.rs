@@ -8,9 +8,10 @@ use std::path::Path;
 
 use rand::{Rng, SeedableRng, rngs::StdRng};
 use tilescribe::graph::{
-    ImportOptions, Network, PartitionError, Plan, Prefer, Program, import, partition, partition_as, partition_with,
+    ImportOptions, Network, PartitionError, Plan, PlanKind, Prefer, Program, Step, TensorData, import, partition,
+    partition_as, partition_with,
 };
-use tilescribe::space::{Decision, Policy, Stale, Tape, Trace};
+use tilescribe::space::{Decision, Policy, Stale, Tape, Trace, Word};
 use tilescribe::workload::{Binary, Combiner, Expr, TensorId, Unary};
 
 use super::symbolic::{axis, compare as compare_at, symbol, symbolic};
@@ -307,6 +308,40 @@ fn what_others_see_is_not_decided() {
     let out = b.binary(Binary::Add, out, x);
     b.output("image", out);
     assert_eq!(partition(&b.program).expect("a well-formed program").planned, []);
+}
+
+#[test]
+fn hashes_name_programs_by_what_is_called() {
+    let build = |batch: i64, other: bool| {
+        let mut builder = residual_network(batch);
+        if other {
+            builder.program.steps.iter_mut().filter_map(Step::stage_mut).for_each(|held| held.node.push_str(" too"));
+            builder.program.inputs[0].0 = "picture".into();
+            for data in builder.program.data.iter_mut().flatten().filter(|data| data.elements() > 1) {
+                let halved: Vec<f32> = data.f32s().expect("floats").iter().map(|x| 0.5 * x).collect();
+                *data = TensorData::from_f32(data.shape.clone(), &halved);
+            }
+        }
+        builder.program
+    };
+    let hash = |program: &Program| partition(program).expect("a well-formed program").hash();
+    let program = build(1, false);
+    assert_eq!(hash(&program), hash(&build(1, true)));
+    assert_ne!(hash(&program), hash(&build(2, false)));
+    assert_ne!(hash(&program), all_last(&program).hash());
+    assert_eq!(hash(&program).len(), 32);
+}
+
+#[test]
+fn kinds_of_decisions_have_names() {
+    for kind in PlanKind::ALL {
+        assert_eq!(PlanKind::named(kind.name()), Some(kind));
+    }
+    assert_eq!(PlanKind::named("colour"), None);
+    for planned in all_last(&residual_network(1).program).planned {
+        let kind = PlanKind::of(&planned.decision).expect("a kind");
+        assert_eq!(planned.decision.site.0.first(), Some(&Word::from(kind.name())));
+    }
 }
 
 #[test]
