@@ -209,11 +209,11 @@ fn plans_with_tasks_that_cannot_be_measured_are_not_taken() {
     }
 }
 
-/// Whatever times are: sums are those of the plans, none is better than the best there is, the best is as good
-/// as the extremes at least, and tasks that are measured for moves are few.
+/// Whatever times are: sums are those of the plans, none is better than the best there is, the best is as
+/// good as the extremes at least and hardly worse than the best there is, and few tasks are measured for moves.
 #[test]
 fn searches_of_random_rows_keep_their_word() {
-    let mut gains = [0.0; 2];
+    let (mut gains, mut missed) = ([0.0; 2], 0.0);
     for seed in 0..120 {
         let mut rng = StdRng::seed_from_u64(seed);
         let candidates = if rng.random_bool(0.5) { TWO } else { THREE };
@@ -232,9 +232,12 @@ fn searches_of_random_rows_keep_their_word() {
             assert!(found.measured <= ((decisions + 1) / 4).max(1), "{seed}: {}", found.measured);
             assert!(measured <= candidates.len() * (decisions + 1) + found.measured, "{seed}: {measured}");
             gains[usize::from(all_known)] += (best / extreme).ln() / 120.0;
-            assert!(!all_known || best <= 1.15 * least, "{seed}: {best} instead of {least}");
+            if all_known {
+                assert!(best <= 1.25 * least, "{seed}: {best} instead of {least}");
+                missed += (best / least).ln() / 120.0;
+            }
         }
     }
     let [measured, known] = gains.map(f64::exp);
-    assert!(known < 0.85 && measured < 0.97, "{measured:.3} {known:.3}");
+    assert!(known < 0.92 && measured < 0.995 && missed < 0.02, "{measured:.3} {known:.3} {missed:.3}");
 }
