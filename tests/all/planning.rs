@@ -209,8 +209,8 @@ fn plans_with_tasks_that_cannot_be_measured_are_not_taken() {
     }
 }
 
-/// Whatever times are: sums are those of the plans, none is better than the best there is, the best is as
-/// good as the extremes at least and hardly worse than the best there is, and few tasks are measured for moves.
+/// Whatever times are: sums are those of the plans, what is found is as good as the extremes at least and
+/// hardly worse than the best that there is, and few tasks are measured for moves.
 #[test]
 fn searches_of_random_rows_keep_their_word() {
     let (mut gains, mut missed) = ([0.0; 2], 0.0);
