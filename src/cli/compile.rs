@@ -149,7 +149,9 @@ impl Compile {
         };
         if tuned.measures() {
             let name = self.model.file_stem().map_or_else(String::new, |stem| stem.to_string_lossy().into_owned());
-            self.store.open()?.insert_plans(target, &contest.records(&hash, &name, target))?;
+            let kept = self.store.open()?.insert_plans(target, &contest.records(&hash, &name, target));
+            // what was searched for is kept already, and the network can be written all the same
+            kept.unwrap_or_else(|error| tracing::warn!("the times of plans are not kept: {error}"));
         }
         Ok((draft, contest))
     }

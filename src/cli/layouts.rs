@@ -86,6 +86,10 @@ impl PlansArguments {
             let network = program.planned(path)?;
             return Ok((program, Plans::One(network)));
         }
+        if self.plan.layouts.layouts == Some(Layouts::Last) && self.without.contains(&PlanKind::Layout) {
+            let reason = "--layouts last decides what --without layout leaves at its default";
+            return Err(CommandError::Usage(reason.into()).into());
+        }
         let mut bounds = Bounds::default();
         self.without.iter().for_each(|kind| bounds.fix(*kind, None));
         match self.plan.layouts.layouts {

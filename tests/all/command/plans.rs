@@ -100,4 +100,6 @@ fn plans_are_searched_and_kept() {
     let last_only = last(&sandbox.succeed(&[&stored[..], &["--layouts", "last"]].concat()));
     assert!(last_only["plans"].is_null() && last_only["plan"].is_string(), "{last_only}");
     sandbox.fail(&[&stored[..], &["--without", "colour"]].concat(), 2, "invalid value 'colour'");
+    let both = ["--layouts", "last", "--without", "layout"];
+    sandbox.fail(&[&stored[..], &both].concat(), 2, "--layouts last decides what --without layout leaves");
 }
