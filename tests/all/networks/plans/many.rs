@@ -178,10 +178,10 @@ fn recurrent() -> Program {
     b.program
 }
 
-/// The batch is known when it runs.
+/// The batch and the height are known when it runs.
 fn any_batch() -> Program {
     let mut b = Builder::default();
-    let x = image(&mut b, [7, 3, 6, 5]);
+    let x = image(&mut b, [7, 3, 11, 5]);
     let mut x = conv_relu(&mut b, x, 4, 3, 1, 1);
     for number in 0..4 {
         let wide = conv_relu(&mut b, x, 8, 1, 1, 1);
@@ -191,7 +191,7 @@ fn any_batch() -> Program {
     }
     let program = classified(b, x);
     let builder = Builder { program, ..Builder::default() };
-    symbolic(builder, &[axis(0, 0, 1, 7)], &[(7, symbol(0))])
+    symbolic(builder, &[axis(0, 0, 1, 7), axis(0, 2, 1, 11)], &[(7, symbol(0)), (11, symbol(1))])
 }
 
 fn networks() -> Vec<(&'static str, Program)> {
