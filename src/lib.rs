@@ -25,6 +25,7 @@ pub mod model;
 pub mod rank;
 pub mod propose;
 pub mod tune;
+pub mod planning;
 pub mod artifact;
 
 /// The code of the pages in Markdown, compiled and run with the documentation tests.

@@ -22,7 +22,7 @@ use super::packing::write_artifact;
 use super::profile::Report;
 use super::search::stop_on_interrupt;
 use super::words::counted;
-use super::{compile, figures, inputs};
+use super::{figures, inputs, tuned};
 
 /// Runs before the clock starts: they fault in pages and wake up threads.
 const WARM_UP_RUNS: usize = 2;
@@ -206,8 +206,7 @@ impl Bench {
         extents::print_assumed(&network, &self.dimensions.dimensions, out)?;
         let cpu = TargetArguments { target: "host".into(), threads: self.threads }.resolve_cpu()?;
         let target = Target::Cpu(cpu.clone());
-        let schedules =
-            compile::schedules(&network, &target, &self.space.space(), self.store.open_existing()?.as_ref())?;
+        let schedules = tuned::schedules(&network, &target, &self.space.space(), self.store.open_existing()?.as_ref())?;
         let untuned = schedules.iter().filter(|schedule| schedule.best_ns.is_none()).count();
         let tasks = counted(schedules.len(), "task");
         writeln!(out, "of {tasks} {untuned} without a record, which run untuned")?;

@@ -1,28 +1,24 @@
 //! `tilescribe compile`
 
-use std::collections::BTreeMap;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use anyhow::Result;
 use clap::Args;
 use serde_json::json;
-use tilescribe::artifact::{self, Manifest, Options, Schedule, Version};
-use tilescribe::graph::{Network, NetworkBuffer, Source};
-use tilescribe::record::Store;
-use tilescribe::space::Space;
-use tilescribe::target::{Target, Task};
+use tilescribe::artifact::{self, Manifest, Options, Version};
+use tilescribe::graph::{Network, Plan};
+use tilescribe::target::Target;
 use tilescribe::tune::Report;
 
 use super::arguments::{NetworkArguments, StoreArguments, TargetArguments, read_target, seconds};
-use super::exit::CommandError;
 use super::extents;
 use super::in_network::{self, Settled};
-use super::lab::Lab;
-use super::layouts::PlanArguments;
+use super::layouts::{Plans, PlansArguments};
 use super::packing::write_artifact;
-use super::planning;
-use super::search::{SearchArguments, jobs, judge, search};
+use super::planning::{self, Contest};
+use super::search::{SearchArguments, jobs, judge};
+use super::tuned::{Draft, Setting, Tuned};
 use super::words::{bytes, counted, duration};
 
 /// Compile a network into a folder that any C program can use
@@ -33,8 +29,10 @@ use super::words::{bytes, counted, duration};
 /// than the untuned program, and the untuned program otherwise. With `--trials-per-task 0` every task takes
 /// the best schedule that the store holds for this target, or else the untuned one.
 ///
-/// Where images may lie with their channels last between tasks, schedules are searched for both ways, and the
-/// faster network is taken; `--layouts` decides that beforehand, in half the time.
+/// How the network is cut into tasks is searched, too: for each kind of decisions (`show --plan` lists them),
+/// schedules are searched for its tasks with all defaults and with all others, then single decisions are
+/// changed where times say so. At last the best network and that with all defaults run in turn. `--plan` and
+/// `--layouts` decide beforehand, `--without` leaves a kind of decisions out.
 #[derive(Args)]
 pub struct Compile {
     /// ONNX file
@@ -45,7 +43,7 @@ pub struct Compile {
     #[command(flatten)]
     network: NetworkArguments,
     #[command(flatten)]
-    plan: PlanArguments,
+    plans: PlansArguments,
     #[command(flatten)]
     target: TargetArguments,
     /// Another GPU that the artifact shall run on, beside that of --target; its tasks take the best schedules
@@ -78,18 +76,12 @@ impl Compile {
         artifact::check_targets(&targets)?;
         // said now, rather than after the search
         artifact::check_output(&self.output)?;
-        let networks = self.plan.alternatives(&self.model, &self.network)?;
-        for network in &networks {
-            artifact::check_network(network, &targets)?;
+        let (draft, contest) = self.planned(&targets, out)?;
+        let Draft { network, found, mut chosen } = draft;
+        if !found.jobs.is_empty() {
+            judge(&jobs(&network, &targets[0]), &found)?;
         }
-        if let Some(network) = networks.first() {
-            extents::print_assumed(network, &self.network.dimensions, out)?;
-        }
-        let shares = networks.len() as f64;
-        let drafts = networks.into_iter().map(|network| self.draft(network, &targets, shares));
         let memory = (self.output.as_path(), self.search.measuring.measuring_memory);
-        let (draft, contest) = planning::choose(drafts.collect::<Result<Vec<_>>>()?, &targets[0], memory)?;
-        let planning::Draft { network, found, mut chosen } = draft;
         let settled = match (self.store.open_if_there()?, &targets[0], found.jobs.is_empty()) {
             (Some(store), target @ Target::Cpu(_), false) => {
                 in_network::settle(&network, target, &self.search.space.space(), &store, &mut chosen[0], memory)?
@@ -107,7 +99,7 @@ impl Compile {
             let (trials, after) = (counted(found.trials, "program"), found.seconds);
             writeln!(out, "the search ended after {trials} and {after:.1} s: a further second promises little")?;
         }
-        if let Some(contest) = &contest {
+        if contest.has_rivals() {
             writeln!(out, "{contest}")?;
         }
         match &settled {
@@ -128,7 +120,7 @@ impl Compile {
             line["calls"] = json!(manifest.calls.len());
             line["precision"] = json!(manifest.precision);
             line["memory"] = json!(manifest.memory);
-            if let Some(contest) = &contest {
+            if contest.has_rivals() {
                 line["plans"] = contest.json();
             }
             if let Some(plan) = &manifest.plan {
@@ -142,106 +134,51 @@ impl Compile {
         Ok(())
     }
 
-    /// Schedules for the tasks of a network, searched for on the first target, on one of so many shares of
-    /// the budget.
-    fn draft(&self, network: Network, targets: &[Target], shares: f64) -> Result<planning::Draft> {
-        let space = self.search.space.space();
-        let found = self.search(&network, &targets[0], shares)?;
-        let store = self.store.open_if_there()?;
-        let of_target = |target| schedules(&network, target, &space, store.as_ref());
-        let mut chosen = targets.iter().map(of_target).collect::<Result<Vec<_>>>()?;
-        take_winners(&mut chosen[0], &space, &network, &targets[0], &found)?;
-        Ok(planning::Draft { network, found, chosen })
-    }
-
-    /// Searches within the budget; without one for no trials at all, reports none.
-    fn search(&self, network: &Network, target: &Target, shares: f64) -> Result<Report> {
-        let jobs = jobs(network, target);
+    /// How to search, where `--seconds` is given for as long as it pays.
+    fn searching(&self) -> SearchArguments {
         let mut arguments = self.search.clone();
         if let Some(seconds) = self.seconds {
             (arguments.time_budget, arguments.least_gain) = (Some(seconds), Some(LEAST_GAIN));
         }
-        arguments.time_budget = arguments.time_budget.map(|seconds| seconds / shares);
-        if arguments.time_budget.is_none() {
-            arguments.trials_per_task.get_or_insert(DEFAULT_TRIALS);
-        }
-        if arguments.trials_per_task == Some(0) {
-            let (failed, jobs_report) = (BTreeMap::new(), Vec::new());
-            let (tasks, interrupted, enough) = (jobs.len(), false, false);
-            let (trials, valid, seconds, trials_per_s) = (0, 0, 0.0, 0.0);
-            let jobs = jobs_report;
-            return Ok(Report { tasks, trials, valid, failed, seconds, trials_per_s, interrupted, enough, jobs });
-        }
-        let (space, targets) = (arguments.space.space(), vec![target.clone()]);
-        let (device, measuring) = (self.target.device()?, arguments.measuring);
-        let mut lab = match finds_constants_cold(network, target) {
-            true => Lab::here_with_cold_finals(targets, device, measuring),
-            false => Lab::here(targets, device, measuring),
-        };
-        let report = search(&jobs, &space, &mut lab, &arguments, None, &mut self.store.open()?)?;
-        if report.interrupted {
-            return Err(CommandError::SearchInterrupted.into());
-        }
-        judge(&jobs, &report)?;
-        Ok(report)
+        arguments
     }
-}
 
-/// Whether the constants of a network do not stay in the last cache from one run to the next.
-fn finds_constants_cold(network: &Network, target: &Target) -> bool {
-    let bytes = |buffer: &NetworkBuffer| match &buffer.source {
-        Source::Constant(data) => data.bytes.len() as u64,
-        Source::Input(_) | Source::Output(_) | Source::Intermediate => 0,
-    };
-    let constants: u64 = network.buffers.iter().map(bytes).sum();
-    matches!(target, Target::Cpu(cpu) if constants > cpu.l3_bytes.max(cpu.l2_bytes))
+    /// The network by the plan that is taken, with schedules that were searched for on the first target. What
+    /// was learned of plans goes into the store.
+    fn planned(&self, targets: &[Target], out: &mut dyn Write) -> Result<(Draft, Contest)> {
+        let (program, plans) = self.plans.read(&self.model, &self.network)?;
+        let first = match &plans {
+            Plans::One(network) => network,
+            Plans::Within(_) => &program.cut(&Plan::default())?,
+        };
+        artifact::check_network(first, targets)?;
+        extents::print_assumed(first, &self.network.dimensions, out)?;
+        let search = self.searching();
+        let setting = Setting { search: &search, target: &self.target, store: &self.store, targets };
+        let mut tuned = Tuned::new(setting, first);
+        let (hash, target) = (program.hash()?, &targets[0]);
+        let (draft, contest) = match plans {
+            Plans::One(network) => planning::single(network, &mut tuned)?,
+            Plans::Within(bounds) => {
+                let known = self.store.open_if_there()?.map(|store| planning::known(&store, &hash, target));
+                let known = known.transpose()?.unwrap_or_default();
+                let memory = (self.output.as_path(), self.search.measuring.measuring_memory);
+                planning::search(&program, &bounds, &mut tuned, &known, target, memory)?
+            }
+        };
+        if tuned.measures() {
+            let name = self.model.file_stem().map_or_else(String::new, |stem| stem.to_string_lossy().into_owned());
+            let kept = self.store.open()?.insert_plans(target, &contest.records(&hash, &name, target));
+            // what was searched for is kept already, and the network can be written all the same
+            kept.unwrap_or_else(|error| tracing::warn!("the times of plans are not kept: {error}"));
+        }
+        Ok((draft, contest))
+    }
 }
 
 /// What a further second has to be expected to save of the network's time where `--seconds` is given: with
 /// less, a minute of search saves 3 %.
 const LEAST_GAIN: f64 = 0.0005;
-
-/// Candidates of each task where no budget is given.
-const DEFAULT_TRIALS: u64 = 10;
-
-/// The finals' winners take their tasks. They were measured beside the untuned program, so nothing gets
-/// slower by tuning; where the budget was a single program, it is the winner.
-fn take_winners(
-    chosen: &mut [Schedule],
-    space: &Space,
-    network: &Network,
-    target: &Target,
-    found: &Report,
-) -> Result<()> {
-    for ((schedule, task), job) in chosen.iter_mut().zip(&network.tasks).zip(&found.jobs) {
-        if let Some((trace, ns)) = &job.best {
-            let task = Task { workload: task.workload.clone(), target: target.clone() };
-            *schedule = Schedule::recorded(space, &task, trace, Some(*ns))?;
-        }
-    }
-    Ok(())
-}
-
-/// The best schedule that the store holds for each task, or else the untuned one.
-pub fn schedules(network: &Network, target: &Target, space: &Space, store: Option<&Store>) -> Result<Vec<Schedule>> {
-    let mut schedules = Vec::with_capacity(network.tasks.len());
-    for task in &network.tasks {
-        let task = Task { workload: task.workload.clone(), target: target.clone() };
-        let best = store.map(|store| store.fastest(&task, space)).transpose()?.flatten();
-        schedules.push(match best {
-            Some(record) => {
-                let recorded = Schedule::recorded(space, &task, &record.trace, record.outcome.best_ns());
-                // the record came with the store: it is no bug of ours that it does not fit
-                recorded.map_err(|error| {
-                    let hash = task.workload.hash().to_string();
-                    CommandError::Usage(format!("the record of task {hash} in the store does not fit it: {error}"))
-                })?
-            }
-            None => Schedule::untuned(space, &task)?,
-        });
-    }
-    Ok(schedules)
-}
 
 /// What tuning gained: a line for each task that was searched, and one for all calls together.
 fn times(network: &Network, found: &Report, out: &mut dyn Write) -> Result<()> {

@@ -1,13 +1,17 @@
 //! How a network is cut into tasks: as a plan in a file says, or all layouts alike; and what was decided.
 
+use std::fmt::Display;
 use std::io::Write;
 use std::path::{Path, PathBuf};
+use std::time::Instant;
 
-use anyhow::{Context, Result, anyhow};
+use anyhow::{Context, Result};
+use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, ValueEnum};
 use tilescribe::artifact::{self, CompiledDecision, Manifest};
-use tilescribe::graph::{self, Network, Plan, Prefer, Program};
-use tilescribe::space::Tape;
+use tilescribe::graph::{self, Network, Plan, PlanKind, Prefer, Program};
+use tilescribe::planning::Bounds;
+use tilescribe::space::{Policy, Tape};
 
 use super::arguments::{NetworkArguments, read_trace};
 use super::exit::CommandError;
@@ -27,7 +31,7 @@ pub struct PlanArguments {
 #[derive(Args, Clone, Copy, Debug, Default)]
 pub struct LayoutsArgument {
     /// How images lie between tasks: `kept` as the network has them, or `last` with the channels last.
-    /// `compile` tries both by default, and takes what is faster
+    /// `compile` searches what is faster by default
     #[arg(long, value_name = "kept|last")]
     layouts: Option<Layouts>,
 }
@@ -45,30 +49,106 @@ impl PlanArguments {
     /// Where the file is no network that Tilescribe supports, or the plan is not one of it.
     pub fn load(&self, model: &Path, network: &NetworkArguments) -> Result<Network> {
         let Some(path) = &self.plan else { return self.layouts.load(model, network) };
-        let bad = |error: &dyn std::fmt::Display| anyhow!(CommandError::Usage(format!("{}: {error}", path.display())));
-        let plan: Plan = read_trace(path)?.parse().map_err(|error| bad(&error))?;
-        let program = network.program(model)?;
-        let cut = graph::partition_as(&program, &plan).map_err(|error| bad(&error))?;
-        network.tuned_at(cut)
+        PlannedProgram { model, network, program: network.program(model)? }.planned(path)
     }
+}
 
-    /// What is worth a comparison: the network that is asked for, or else that of the default plan and, where
-    /// it is another one, that with the channels last.
+/// Which plans are compared.
+#[derive(Args, Clone, Debug, Default)]
+pub struct PlansArguments {
+    #[command(flatten)]
+    plan: PlanArguments,
+    /// Kinds of decisions that are not searched but have their defaults
+    #[arg(long, value_name = "KIND,...", value_delimiter = ',', value_parser = kind_parser(), conflicts_with = "plan")]
+    without: Vec<PlanKind>,
+}
+
+/// Reads the name of a kind of decisions.
+fn kind_parser() -> impl TypedValueParser<Value = PlanKind> {
+    let values = PossibleValuesParser::new(PlanKind::ALL.map(PlanKind::name));
+    values.try_map(|name| PlanKind::named(&name).ok_or("no such kind"))
+}
+
+/// The plans that are asked for: that of a network, or all within bounds.
+pub enum Plans {
+    One(Network),
+    Within(Bounds),
+}
+
+impl PlansArguments {
+    /// Reads a network, to cut it by several plans; and says by which.
     ///
     /// # Errors
-    /// As [`PlanArguments::load`].
-    pub fn alternatives(&self, model: &Path, network: &NetworkArguments) -> Result<Vec<Network>> {
-        if self.plan.is_some() || self.layouts.layouts.is_some() {
-            return Ok(vec![self.load(model, network)?]);
+    /// Where a file is no network that Tilescribe supports, or no plan.
+    pub fn read<'a>(&self, model: &'a Path, network: &'a NetworkArguments) -> Result<(PlannedProgram<'a>, Plans)> {
+        let program = PlannedProgram { model, network, program: network.program(model)? };
+        if let Some(path) = &self.plan.plan {
+            let network = program.planned(path)?;
+            return Ok((program, Plans::One(network)));
         }
-        let program = network.program(model)?;
-        let cut = |layouts| -> Result<Network> {
-            let cut = LayoutsArgument { layouts: Some(layouts) }.cut(&program);
-            network.tuned_at(cut.with_context(|| model.display().to_string())?)
-        };
-        let (kept, last) = (cut(Layouts::Kept)?, cut(Layouts::Last)?);
-        let differs = !last.plan().is_default();
-        Ok(std::iter::once(kept).chain(differs.then_some(last)).collect())
+        if self.plan.layouts.layouts == Some(Layouts::Last) && self.without.contains(&PlanKind::Layout) {
+            let reason = "--layouts last decides what --without layout leaves at its default";
+            return Err(CommandError::Usage(reason.into()).into());
+        }
+        let mut bounds = Bounds::default();
+        self.without.iter().for_each(|kind| bounds.fix(*kind, None));
+        match self.plan.layouts.layouts {
+            Some(Layouts::Kept) => bounds.fix(PlanKind::Layout, None),
+            Some(Layouts::Last) => bounds.fix(PlanKind::Layout, Some("last".into())),
+            None => {}
+        }
+        Ok((program, Plans::Within(bounds)))
+    }
+}
+
+/// A network before it is cut.
+pub struct PlannedProgram<'a> {
+    model: &'a Path,
+    network: &'a NetworkArguments,
+    program: Program,
+}
+
+impl PlannedProgram<'_> {
+    /// The network as a plan cuts it.
+    ///
+    /// # Errors
+    /// Where the plan is not one of it.
+    pub fn cut(&self, plan: &Plan) -> Result<Network> {
+        self.network.tuned_at(graph::partition_as(&self.program, plan).context(self.name())?)
+    }
+
+    /// The network as the plan in a file cuts it.
+    ///
+    /// # Errors
+    /// Where the file is no plan, or not one of it.
+    fn planned(&self, path: &Path) -> Result<Network> {
+        let bad = |error: &dyn Display| CommandError::Usage(format!("{}: {error}", path.display()));
+        let plan: Plan = read_trace(path)?.parse().map_err(|error| bad(&error))?;
+        self.network.tuned_at(graph::partition_as(&self.program, &plan).map_err(|error| bad(&error))?)
+    }
+
+    /// The network as a policy cuts it.
+    ///
+    /// # Errors
+    /// Where the program is not well formed.
+    pub fn driven(&self, policy: &mut dyn Policy) -> Result<Network> {
+        let start = Instant::now();
+        let network = graph::partition_with(&self.program, Tape::drive(policy)).context(self.name())?;
+        let network = self.network.tuned_at(network)?;
+        tracing::debug!("cut into {} tasks in {:?}", network.tasks.len(), start.elapsed());
+        Ok(network)
+    }
+
+    /// What names it in a store: [`Network::hash`] of the network that is cut by default.
+    ///
+    /// # Errors
+    /// As [`PlannedProgram::driven`].
+    pub fn hash(&self) -> Result<String> {
+        Ok(graph::partition(&self.program).context(self.name())?.hash())
+    }
+
+    fn name(&self) -> String {
+        self.model.display().to_string()
     }
 }
 

@@ -40,6 +40,7 @@ mod stream;
 mod tasks;
 mod training;
 mod tune;
+mod tuned;
 mod words;
 mod worker;
 

@@ -34,6 +34,21 @@ enum Action {
         #[arg(long)]
         json: bool,
     },
+    /// Print a line for each plan of a network that `compile` timed, the fastest of a network first
+    ///
+    /// A network is named by a hash of what it calls where all decisions have their defaults. The time is the
+    /// sum of its tasks', in finals or by the fastest records; where whole networks were run in turn, that of
+    /// a run follows, and that of the default plan's.
+    Plans {
+        #[command(flatten)]
+        store: StoreArguments,
+        /// Only those of the network with this hash
+        #[arg(long, value_name = "HASH")]
+        network: Option<String>,
+        /// Print JSON objects, one a line, with the plans' text
+        #[arg(long)]
+        json: bool,
+    },
     /// Write records as a corpus file: JSON lines, compressed with zstd
     Export {
         /// File to write
@@ -93,6 +108,7 @@ impl Records {
     pub fn execute(self, out: &mut dyn Write) -> Result<()> {
         match self.action {
             Action::List { store, json } => list(&store, json, out),
+            Action::Plans { store, network, json } => plans(&store, network.as_deref(), json, out),
             Action::Export { file, store, filter } => {
                 let Some(store) = store.open_existing()? else {
                     let reason = format!("there is no store {}", store.path()?.display());
@@ -200,6 +216,29 @@ fn list(store: &StoreArguments, as_json: bool, out: &mut dyn Write) -> Result<()
             let records = counted(row.records, "record");
             writeln!(out, "{} {} {records:>15} {:>7} timed, best {best}", row.task_hash, row.target, row.timed)?;
         }
+    }
+    Ok(())
+}
+
+fn plans(store: &StoreArguments, network: Option<&str>, as_json: bool, out: &mut dyn Write) -> Result<()> {
+    let Some(store) = store.open_existing()? else { return Ok(()) };
+    for plan in store.plans(network)? {
+        if as_json {
+            let line = json!({
+                "network": plan.program, "name": plan.name, "target": plan.target, "plan": plan.plan,
+                "tasks": plan.tasks, "calls": plan.calls, "tasks_ns": plan.tasks_ns, "timing": plan.timing.name(),
+                "run_ns": plan.run.map(|run| run.ns), "default_run_ns": plan.run.map(|run| run.default_ns),
+                "created_unix_s": plan.created_unix_s, "tilescribe": plan.tilescribe,
+            });
+            writeln!(out, "{line}")?;
+            continue;
+        }
+        let decisions = counted(plan.plan.lines().count() as u64, "decision");
+        let sum = format!("{:>10} by {}", duration(plan.tasks_ns as u64), plan.timing.name());
+        let run = plan.run.map_or_else(String::new, |run| {
+            format!(", a run {}, of the default plan {}", duration(run.ns as u64), duration(run.default_ns as u64))
+        });
+        writeln!(out, "{} {} {} {decisions:>13} {sum}{run}", plan.program, plan.target, plan.name)?;
     }
     Ok(())
 }

@@ -6,6 +6,7 @@
 
 mod data;
 mod carry;
+mod hash;
 mod points;
 mod symbol;
 mod variants;
@@ -23,8 +24,8 @@ pub use carry::{Appended, Carried, CarryError};
 pub use data::{Bytes, TensorData};
 pub use evaluate::EvaluateError;
 pub use fuse::{
-    Concern, NetworkError, NetworkEvaluateError, PartitionError, Plan, Planned, Prefer, bound_tensors, partition,
-    partition_as, partition_with,
+    Concern, Kind as PlanKind, NetworkError, NetworkEvaluateError, PartitionError, Plan, Planned, Prefer,
+    bound_tensors, partition, partition_as, partition_with,
 };
 pub use library::{Reduction, Routine};
 pub use lower::Problem;

@@ -3,7 +3,8 @@
 //! [`Store`] keeps records in an SQLite file that several processes may share; a corpus file
 //! ([`CorpusWriter`], [`CorpusReader`]) is the same as compressed JSON lines, to be handed on. Both name
 //! tasks by the workload's canonical hash and targets by [`Target::fingerprint`], and both hold their full
-//! text, so that a record can be read without the program that wrote it.
+//! text, so that a record can be read without the program that wrote it. A store keeps plans of networks, too
+//! ([`PlanRecord`]).
 //!
 //! Invariants: a record that [`Store::insert`] has returned from survives the death of the process; a file
 //! that is not ours, or of another version, is refused and never modified. Nothing in here measures or
@@ -13,6 +14,7 @@ mod agreement;
 mod corpus;
 mod error;
 mod history;
+mod plans;
 mod pools;
 mod reading;
 mod schema;
@@ -30,6 +32,7 @@ pub use agreement::{Agreement, Agreements, Deviation, Pairs};
 pub use corpus::{CorpusError, CorpusReader, CorpusWriter, Entry, Limits};
 pub use error::StoreError;
 pub use history::History;
+pub use plans::{PlanRecord, PlanRun, TasksTiming};
 pub use pools::{Draw, POOLS_FORMAT, Pool, PoolProgram, PoolsError, is_of_pools, read_pools, write_pools};
 pub use reading::{NotRead, Readable, readable};
 pub use store::{Filter, Imported, Inserted, Prune, Store, Summary};

@@ -61,6 +61,31 @@ const TABLES: &str = "
     CREATE INDEX records_by_speed ON records (task, target, space, best_ns);
 ";
 
+/// Plans came later: a store gets the table when the first of them is kept.
+pub(super) const PLANS_TABLE: &str = "
+    CREATE TABLE IF NOT EXISTS plans (
+        id INTEGER PRIMARY KEY,
+        -- the hash of the network that is cut by default
+        program TEXT NOT NULL,
+        name TEXT NOT NULL,
+        target INTEGER NOT NULL REFERENCES targets(id),
+        plan TEXT NOT NULL,
+        -- the first 16 bytes of the plan's SHA-256
+        plan_key BLOB NOT NULL,
+        tasks INTEGER NOT NULL,
+        calls INTEGER NOT NULL,
+        tasks_ns REAL NOT NULL,
+        -- finals or records
+        timing TEXT NOT NULL,
+        -- a run of the whole network, and one of the default plan's in turn with it
+        run_ns REAL,
+        default_run_ns REAL,
+        created_unix_s INTEGER NOT NULL,
+        tilescribe TEXT NOT NULL,
+        UNIQUE (program, target, plan_key)
+    ) STRICT;
+";
+
 /// Opens the store at `path` to write to it; makes one if nothing is there.
 pub(super) fn open(path: &Path) -> Result<Connection, StoreError> {
     if !path.try_exists().map_err(|source| StoreError::Access { path: path.into(), source })? {
@@ -186,6 +211,7 @@ fn create(path: &Path) -> Result<(), StoreError> {
     let build = || -> rusqlite::Result<()> {
         let connection = Connection::open(&file)?;
         connection.execute_batch(TABLES)?;
+        connection.execute_batch(PLANS_TABLE)?;
         connection.pragma_update(None, "application_id", APPLICATION_ID)?;
         connection.pragma_update(None, "user_version", SCHEMA_VERSION)?;
         // kept in the file; closing the connection leaves no log behind

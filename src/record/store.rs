@@ -74,8 +74,8 @@ pub enum Prune {
 
 /// Records on disk. Several processes may hold the same store; each insertion is a transaction.
 pub struct Store {
-    path: PathBuf,
-    connection: Connection,
+    pub(super) path: PathBuf,
+    pub(super) connection: Connection,
 }
 
 impl Store {
@@ -390,12 +390,7 @@ fn insert_one(connection: &Connection, task: &Task, record: &Record) -> rusqlite
         || task.workload.to_string(),
     )?;
     debug_assert_eq!(task.target.fingerprint(), record.target);
-    let target_row = row_id(
-        connection,
-        ["SELECT id FROM targets WHERE fingerprint = ?1", "INSERT INTO targets (fingerprint, target) VALUES (?1, ?2)"],
-        &record.target,
-        || task.target.to_toml(),
-    )?;
+    let target_row = target_row(connection, &record.target, &task.target)?;
     let trace = record.trace.to_string();
     let key = &Sha256::digest(&trace)[..16];
     let there = connection
@@ -447,6 +442,16 @@ fn insert_one(connection: &Connection, task: &Task, record: &Record) -> rusqlite
             record.tilescribe,
         ])?;
     Ok(inserted)
+}
+
+/// The id of a target of this fingerprint, which is inserted where it is new.
+pub(super) fn target_row(connection: &Connection, fingerprint: &str, target: &Target) -> rusqlite::Result<i64> {
+    row_id(
+        connection,
+        ["SELECT id FROM targets WHERE fingerprint = ?1", "INSERT INTO targets (fingerprint, target) VALUES (?1, ?2)"],
+        fingerprint,
+        || target.to_toml(),
+    )
 }
 
 /// Which of two outcomes of one trace stays: the one of higher precedence. See [`Inserted`].

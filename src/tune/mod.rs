@@ -155,6 +155,8 @@ pub struct Report {
 pub struct JobReport {
     /// The best program and its nanoseconds; `None` where nothing correct was found.
     pub best: Option<(Trace, u64)>,
+    /// Whether that is the time in finals, and not that of its fastest run.
+    pub is_final: bool,
     /// Nanoseconds of the program that the rules write without measurement.
     pub untuned_ns: Option<u64>,
     /// Candidates measured in this run.

@@ -463,6 +463,7 @@ impl Run<'_> {
         let winner = timed().filter(|_| is_whole).min_by_key(|(_, ns)| *ns);
         let untuned_ns = timed().filter(|_| is_whole).find(|(trace, _)| **trace == untuned).map(|(_, ns)| ns);
         JobReport {
+            is_final: winner.is_some(),
             best: winner.map(|(trace, ns)| (trace.clone(), ns)).or(best),
             untuned_ns: untuned_ns.or(history.best_ns(&untuned)),
             trials,

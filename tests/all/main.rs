@@ -17,6 +17,7 @@ mod checkpoints;
 mod rank;
 mod fleet;
 mod tune;
+mod planning;
 mod artifact;
 mod command;
 mod hub;

@@ -1,5 +1,7 @@
 //! The store and corpus files: what they keep, whatever happens, and what they refuse.
 
+mod plans;
+
 use std::io::{BufRead, BufReader, Cursor};
 use std::path::Path;
 use std::process::{Command, Stdio};

@@ -40,7 +40,7 @@ mod view;
 mod written;
 
 pub use evaluate::NetworkEvaluateError;
-pub use plan::{Concern, Plan, Planned, Prefer};
+pub use plan::{Concern, Kind, Plan, Planned, Prefer};
 pub use planned::{partition, partition_as, partition_with};
 pub use validate::{NetworkError, bound_tensors};
 

@@ -83,12 +83,54 @@ struct Assembly<'a> {
     network: Network,
     /// Where tensors lie that more than one block names.
     place_of: HashMap<TensorId, Binding>,
-    /// Constant buffers by a hash of their elements.
-    constants: HashMap<u64, Vec<usize>>,
+    /// Constant buffers by a hash of some of their elements.
+    constants: HashMap<u64, Alike>,
     /// By canonical form.
     task_of: HashMap<Workload, usize>,
     /// How often what is added next runs.
     iterations: usize,
+}
+
+/// Constant buffers some of whose elements are equal, with the hash of all of them where that was needed:
+/// most constants are told apart without reading all of their elements.
+#[derive(Default)]
+struct Alike(Vec<(usize, Option<u64>)>);
+
+impl Alike {
+    /// The buffer with these elements.
+    fn equal_to<'d>(&mut self, data: &TensorData, data_of: &dyn Fn(usize) -> Option<&'d TensorData>) -> Option<usize> {
+        let mut own = None;
+        for (buffer, hash) in &mut self.0 {
+            let Some(other) = data_of(*buffer) else { continue };
+            let hash = *hash.get_or_insert_with(|| hash_of(&other.bytes));
+            let is_equal = hash == *own.get_or_insert_with(|| hash_of(&data.bytes))
+                && other.dtype == data.dtype
+                && other.bytes == data.bytes;
+            if is_equal {
+                return Some(*buffer);
+            }
+        }
+        None
+    }
+}
+
+/// A hash of the type, the size and some bytes of a constant.
+fn sample(data: &TensorData) -> u64 {
+    const SAMPLES: usize = 16;
+    const BYTES: usize = 16;
+    let mut hasher = DefaultHasher::new();
+    (data.dtype, data.bytes.len()).hash(&mut hasher);
+    let step = (data.bytes.len() / SAMPLES).max(BYTES);
+    for at in (0..data.bytes.len()).step_by(step) {
+        hasher.write(&data.bytes[at..(at + BYTES).min(data.bytes.len())]);
+    }
+    hasher.finish()
+}
+
+fn hash_of(bytes: &[u8]) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    hasher.write(bytes);
+    hasher.finish()
 }
 
 /// A block of steps while its calls are made.
@@ -349,19 +391,17 @@ impl Assembly<'_> {
 
     /// Constants with equal elements share one buffer.
     fn constant_buffer(&mut self, level: &mut Level<'_>, tensor: TensorId, data: &TensorData) -> usize {
-        let mut hasher = DefaultHasher::new();
-        (data.dtype, &data.bytes[..]).hash(&mut hasher);
-        let key = hasher.finish();
-        let equal = |buffer: &&usize| match &self.network.buffers[**buffer].source {
-            Source::Constant(other) => other.dtype == data.dtype && other.bytes == data.bytes,
-            Source::Input(_) | Source::Output(_) | Source::Intermediate => false,
-        };
-        if let Some(buffer) = self.constants.get(&key).and_then(|buffers| buffers.iter().find(equal)).copied() {
+        let network = &self.network;
+        let known = self.constants.entry(sample(data)).or_default();
+        if let Some(buffer) = known.equal_to(data, &|buffer| match &network.buffers[buffer].source {
+            Source::Constant(other) => Some(other),
+            Source::Input(_) | Source::Output(_) | Source::Intermediate => None,
+        }) {
             level.buffer_of.insert(tensor, buffer);
             return buffer;
         }
         let buffer = self.add_buffer(level, tensor, Source::Constant(data.clone()));
-        self.constants.entry(key).or_default().push(buffer);
+        self.constants.entry(sample(data)).or_default().0.push((buffer, None));
         buffer
     }
 

@@ -1,7 +1,7 @@
 //! Plans: what is decided while a program is cut into tasks.
 //!
 //! Decisions are as those of tasks' schedules ([`crate::trace`]): sites, named candidates, a default. The
-//! defaults give the network that is cut without a plan. A kind of decisions is a number in [`Kind`], and a
+//! defaults give the network that is cut without a plan. A kind of decisions is a member of [`Kind`], and a
 //! function that asks the [`Planner`]; kinds ask one after the other.
 //!
 //! A plan lists only what is decided otherwise than by default, so that it stays what it is when further
@@ -13,7 +13,7 @@ use std::str::FromStr;
 
 use super::PartitionError;
 use crate::graph::Network;
-use crate::trace::{Choice, Decision, ParseError, Policy, Stale, Stop, Tape, Trace, Words};
+use crate::trace::{Choice, Decision, ParseError, Policy, Stale, Stop, Tape, Trace, Word, Words};
 
 /// The decisions that are not the defaults, one a line: `layout 3 = last`. Prints and parses.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
@@ -124,11 +124,34 @@ impl Policy for Follow<'_> {
     }
 }
 
-/// Kinds of decisions, in the order in which they are taken.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+/// Kinds of decisions, in the order in which they are taken. The name of a kind is the first word of its
+/// sites, and its position the number of the rule that asks ([`Decision::rule`]).
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Kind {
     /// How tensors between tasks lie in memory.
     Layout,
+}
+
+impl Kind {
+    /// All of them, in their order.
+    pub const ALL: [Kind; 1] = [Kind::Layout];
+
+    /// What sites of the kind begin with.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Kind::Layout => "layout",
+        }
+    }
+
+    /// The kind of this name.
+    pub fn named(name: &str) -> Option<Kind> {
+        Kind::ALL.into_iter().find(|kind| kind.name() == name)
+    }
+
+    /// The kind of a decision that was asked while a program was cut.
+    pub fn of(decision: &Decision) -> Option<Kind> {
+        Kind::ALL.get(decision.rule).copied()
+    }
 }
 
 /// Asks for decisions, and keeps them.
@@ -150,6 +173,7 @@ impl<'t, 'p> Planner<'t, 'p> {
         candidates: &[&'static str],
         concerns: Vec<Concern>,
     ) -> Result<Words, PartitionError> {
+        debug_assert!(site.0.first() == Some(&Word::from(kind.name())) && Kind::ALL[kind as usize] == kind);
         let candidates: Vec<Words> = candidates.iter().map(|name| Words::from(*name)).collect();
         self.tape.enter(kind as usize);
         let value = self.tape.choose(site.clone(), candidates.clone(), 0).map_err(|stop| match stop {

@@ -1,7 +1,10 @@
-//! `--plan` and `--layouts`: networks that are cut otherwise compute the same, and say how they were cut.
+//! `--plan`, `--layouts` and `--without`: networks that are cut otherwise compute the same, and say how they
+//! were cut; what was learned of plans is kept.
 
 use std::fs;
 use std::path::Path;
+
+use serde_json::Value;
 
 use super::{Sandbox, elements};
 
@@ -52,4 +55,51 @@ fn plans_of_other_networks_are_refused() {
     sandbox.fail(&["tasks", "net.onnx", "--plan", "bad.plan"], 2, "expected `site = value`");
     sandbox.fail(&["tasks", "net.onnx", "--plan", "bad.plan", "--layouts", "last"], 2, "cannot be used with");
     sandbox.fail(&["show", "bad.plan", "--plan"], 2, "--plan is of a network");
+}
+
+#[test]
+fn plans_are_searched_and_kept() {
+    let sandbox = Sandbox::new();
+    let model = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/files/networks/small_residual.onnx");
+    sandbox.file("net.onnx", fs::read(model).unwrap());
+    let compile = ["compile", "net.onnx", "-o", "net", "--trials-per-task", "2", "--method", "random", "--json"];
+    let last = |printed: &str| -> Value { serde_json::from_str(printed.lines().last().unwrap()).unwrap() };
+    let printed = sandbox.succeed(&compile);
+    assert!(printed.contains("every layout last\n") && printed.contains("plan taken: "), "{printed}");
+    let line = last(&printed);
+    let tried = line["plans"]["tried"].as_array().unwrap();
+    assert_eq!((&tried[0]["plan"], &tried[0]["from"]), (&Value::from(""), &Value::from("default")));
+    assert_eq!(tried[1]["from"], "every layout last");
+    assert!(tried.iter().all(|plan| plan["tasks_ns"].as_f64().unwrap() > 0.0), "{line}");
+    let runs = tried.iter().filter(|plan| plan["run_ns"].is_number()).count();
+    assert_eq!(runs, if line["plans"]["run_ns"].is_null() { 0 } else { 2 });
+    let taken = line["plan"].as_str().unwrap_or("");
+    assert!(tried.iter().any(|plan| plan["plan"] == taken), "{line}");
+    assert_eq!(line["plans"]["other_taken"], !taken.is_empty());
+
+    let listed = sandbox.succeed(&["records", "plans", "--json"]);
+    let listed: Vec<Value> = listed.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert_eq!(listed.len(), tried.len());
+    for plan in tried {
+        let kept = listed.iter().find(|kept| kept["plan"] == plan["plan"]).unwrap();
+        assert_eq!((&kept["tasks_ns"], &kept["run_ns"]), (&plan["tasks_ns"], &plan["run_ns"]));
+        assert_eq!((kept["name"].as_str(), &kept["tasks"]), (Some("net"), &plan["tasks"]));
+    }
+    let network = listed[0]["network"].as_str().unwrap();
+    let printed = sandbox.succeed(&["records", "plans", "--network", network]);
+    assert!(printed.lines().count() == tried.len() && printed.contains(" 0 decisions "), "{printed}");
+    assert_eq!(sandbox.succeed(&["records", "plans", "--network", "0123"]), "");
+
+    // all of it from the store
+    let stored = ["compile", "net.onnx", "-o", "again", "--trials-per-task", "0", "--json"];
+    let again = last(&sandbox.succeed(&stored));
+    assert!(again["plans"]["tried"].as_array().unwrap().len() >= tried.len(), "{again}");
+    assert_eq!(again["plans"]["measured_for_moves"], 0);
+    let without = last(&sandbox.succeed(&[&stored[..], &["--without", "layout"]].concat()));
+    assert!(without["plans"].is_null() && without["plan"].is_null(), "{without}");
+    let last_only = last(&sandbox.succeed(&[&stored[..], &["--layouts", "last"]].concat()));
+    assert!(last_only["plans"].is_null() && last_only["plan"].is_string(), "{last_only}");
+    sandbox.fail(&[&stored[..], &["--without", "colour"]].concat(), 2, "invalid value 'colour'");
+    let both = ["--layouts", "last", "--without", "layout"];
+    sandbox.fail(&[&stored[..], &both].concat(), 2, "--layouts last decides what --without layout leaves");
 }

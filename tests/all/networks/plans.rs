@@ -1,13 +1,17 @@
 //! Plans: whatever is decided, networks compute what their programs compute.
 
+mod many;
+
 use std::collections::BTreeSet;
+use std::ops::Range;
 use std::path::Path;
 
 use rand::{Rng, SeedableRng, rngs::StdRng};
 use tilescribe::graph::{
-    ImportOptions, Network, PartitionError, Plan, Prefer, Program, import, partition, partition_as, partition_with,
+    ImportOptions, Network, PartitionError, Plan, PlanKind, Prefer, Program, Step, TensorData, import, partition,
+    partition_as, partition_with,
 };
-use tilescribe::space::{Decision, Policy, Stale, Tape, Trace};
+use tilescribe::space::{Decision, Policy, Stale, Tape, Trace, Word};
 use tilescribe::workload::{Binary, Combiner, Expr, TensorId, Unary};
 
 use super::symbolic::{axis, compare as compare_at, symbol, symbolic};
@@ -81,8 +85,8 @@ fn doubled(b: &mut Builder, x: TensorId) -> TensorId {
     b.map("Resize", &[shape[0], shape[1], shape[2] * 2, shape[3] * 2], Expr::load(x, indices))
 }
 
-/// An image through random operators. Results of before are read again, outputs lie anywhere.
-fn random_network(seed: u64) -> Program {
+/// An image through so many random operators. Results of before are read again, outputs lie anywhere.
+fn random_network(seed: u64, operators: Range<usize>) -> Program {
     let mut rng = StdRng::seed_from_u64(seed);
     let mut b = Builder::default();
     let batch = rng.random_range(1..3);
@@ -90,7 +94,7 @@ fn random_network(seed: u64) -> Program {
     let first = b.conv(image, 8, 3, 1, 1);
     let mut all = vec![first];
     let mut used = BTreeSet::new();
-    for _ in 0..rng.random_range(4..10) {
+    for _ in 0..rng.random_range(operators) {
         let recent = rng.random_range(0..all.len().min(3));
         let x = all[all.len() - 1 - recent];
         used.insert(x);
@@ -160,7 +164,7 @@ fn random_network(seed: u64) -> Program {
 fn random_plans_compute_what_their_programs_compute() {
     let (mut decisions, mut networks, mut longer) = (0, 0, 0);
     for seed in 0..200 {
-        let program = random_network(seed);
+        let program = random_network(seed, 4..10);
         let kept = partition(&program).expect("a well-formed program");
         assert!(kept.plan().is_default());
         let mut seen = BTreeSet::from([Plan::default()]);
@@ -306,6 +310,40 @@ fn what_others_see_is_not_decided() {
     let out = b.binary(Binary::Add, out, x);
     b.output("image", out);
     assert_eq!(partition(&b.program).expect("a well-formed program").planned, []);
+}
+
+#[test]
+fn hashes_name_programs_by_what_is_called() {
+    let build = |batch: i64, other: bool| {
+        let mut builder = residual_network(batch);
+        if other {
+            builder.program.steps.iter_mut().filter_map(Step::stage_mut).for_each(|held| held.node.push_str(" too"));
+            builder.program.inputs[0].0 = "picture".into();
+            for data in builder.program.data.iter_mut().flatten().filter(|data| data.elements() > 1) {
+                let halved: Vec<f32> = data.f32s().expect("floats").iter().map(|x| 0.5 * x).collect();
+                *data = TensorData::from_f32(data.shape.clone(), &halved);
+            }
+        }
+        builder.program
+    };
+    let hash = |program: &Program| partition(program).expect("a well-formed program").hash();
+    let program = build(1, false);
+    assert_eq!(hash(&program), hash(&build(1, true)));
+    assert_ne!(hash(&program), hash(&build(2, false)));
+    assert_ne!(hash(&program), all_last(&program).hash());
+    assert_eq!(hash(&program).len(), 32);
+}
+
+#[test]
+fn kinds_of_decisions_have_names() {
+    for kind in PlanKind::ALL {
+        assert_eq!(PlanKind::named(kind.name()), Some(kind));
+    }
+    assert_eq!(PlanKind::named("colour"), None);
+    for planned in all_last(&residual_network(1).program).planned {
+        let kind = PlanKind::of(&planned.decision).expect("a kind");
+        assert_eq!(planned.decision.site.0.first(), Some(&Word::from(kind.name())));
+    }
 }
 
 #[test]

@@ -1,0 +1,208 @@
+//! Schedules for the tasks of several plans of one network: what plans share is searched for once.
+
+use std::collections::{BTreeMap, HashMap};
+
+use anyhow::Result;
+use tilescribe::artifact::Schedule;
+use tilescribe::graph::{Network, NetworkBuffer, NetworkTask, Source};
+use tilescribe::planning::Time;
+use tilescribe::record::Store;
+use tilescribe::space::{Space, Untuned};
+use tilescribe::target::{Target, Task};
+use tilescribe::tune::{Job, JobReport, Report};
+use tilescribe::workload::Workload;
+
+use super::arguments::{StoreArguments, TargetArguments};
+use super::exit::CommandError;
+use super::lab::Lab;
+use super::search::{SearchArguments, jobs, search};
+
+/// Candidates of each task where no budget is given.
+const DEFAULT_TRIALS: u64 = 10;
+
+/// How and where to search.
+#[derive(Clone, Copy)]
+pub struct Setting<'a> {
+    pub search: &'a SearchArguments,
+    pub target: &'a TargetArguments,
+    pub store: &'a StoreArguments,
+    /// Schedules are searched for on the first.
+    pub targets: &'a [Target],
+}
+
+/// What was searched for so far.
+pub struct Tuned<'a> {
+    setting: Setting<'a>,
+    space: Space,
+    constants_are_cold: bool,
+    found: HashMap<Workload, JobReport>,
+    /// Of all searches together.
+    total: Report,
+}
+
+/// A network as one plan cuts it, with schedules for its tasks.
+pub struct Draft {
+    pub network: Network,
+    /// Its tasks, of which there are none where nothing was searched for; and all that was done, for other
+    /// plans too.
+    pub found: Report,
+    /// By target, then by task.
+    pub chosen: Vec<Vec<Schedule>>,
+}
+
+impl<'a> Tuned<'a> {
+    /// Nothing yet, of plans of a program that this network is a plan of, too.
+    pub fn new(setting: Setting<'a>, network: &Network) -> Tuned<'a> {
+        let constants_are_cold = setting.targets.first().is_some_and(|target| finds_constants_cold(network, target));
+        let (failed, jobs) = (BTreeMap::new(), Vec::new());
+        let (tasks, trials, valid, seconds, trials_per_s) = (0, 0, 0, 0.0, 0.0);
+        let (interrupted, enough) = (false, false);
+        let total = Report { tasks, trials, valid, failed, seconds, trials_per_s, interrupted, enough, jobs };
+        Tuned { setting, space: setting.search.space.space(), constants_are_cold, found: HashMap::new(), total }
+    }
+
+    fn target(&self) -> Result<&'a Target> {
+        let none = || CommandError::Usage("there is no target".into());
+        Ok(self.setting.targets.first().ok_or_else(none)?)
+    }
+
+    /// Whether anything is measured.
+    pub fn measures(&self) -> bool {
+        self.setting.search.trials_per_task != Some(0)
+    }
+
+    /// Searches for schedules of tasks within a share of the budget of time; candidates of each are what they
+    /// are.
+    pub fn measure(&mut self, tasks: &[&NetworkTask], share: f64) -> Result<()> {
+        let mut arguments = self.setting.search.clone();
+        arguments.time_budget = arguments.time_budget.map(|seconds| seconds * share);
+        if arguments.time_budget.is_none() {
+            arguments.trials_per_task.get_or_insert(DEFAULT_TRIALS);
+        }
+        if !self.measures() || tasks.is_empty() {
+            return Ok(());
+        }
+        let target = self.target()?;
+        let job = |task: &&NetworkTask| Job {
+            name: task.name.clone(),
+            task: Task { workload: task.workload.clone(), target: target.clone() },
+            weight: task.weight as f64,
+        };
+        let jobs: Vec<Job> = tasks.iter().map(job).collect();
+        let (device, measuring) = (self.setting.target.device()?, arguments.measuring);
+        let targets = vec![target.clone()];
+        let mut lab = match self.constants_are_cold {
+            true => Lab::here_with_cold_finals(targets, device, measuring),
+            false => Lab::here(targets, device, measuring),
+        };
+        let mut store = self.setting.store.open()?;
+        let report = search(&jobs, &self.space, &mut lab, &arguments, None, &mut store)?;
+        if report.interrupted {
+            return Err(CommandError::SearchInterrupted.into());
+        }
+        let total = &mut self.total;
+        total.trials += report.trials;
+        total.valid += report.valid;
+        total.enough |= report.enough;
+        total.seconds += report.seconds;
+        total.trials_per_s = total.trials as f64 / total.seconds.max(1e-9);
+        for (cause, count) in report.failed {
+            *total.failed.entry(cause).or_default() += count;
+        }
+        self.found.extend(jobs.into_iter().map(|job| job.task.workload).zip(report.jobs));
+        Ok(())
+    }
+
+    /// What is known of the times of tasks: by searches, and by the store.
+    pub fn times(&self, tasks: &[&NetworkTask]) -> Result<Vec<Time>> {
+        let (target, store) = (self.target()?, self.setting.store.open_if_there()?);
+        let time = |task: &&NetworkTask| -> Result<Time> {
+            let found = self.found.get(&task.workload);
+            let best = |found: &JobReport| found.best.as_ref().map(|(_, ns)| *ns as f64);
+            let final_ns = found.filter(|found| found.is_final).and_then(best);
+            let task = Task { workload: task.workload.clone(), target: target.clone() };
+            let fastest = store.as_ref().map(|store| store.fastest(&task, &self.space)).transpose()?.flatten();
+            let recorded = fastest.and_then(|record| record.outcome.best_ns()).map(|ns| ns as f64);
+            Ok(Time { final_ns, least_ns: recorded.or_else(|| found.filter(|found| !found.is_final).and_then(best)) })
+        };
+        tasks.iter().map(time).collect()
+    }
+
+    /// A network with the best schedules of its tasks.
+    pub fn draft(&self, network: Network) -> Result<Draft> {
+        let (target, store) = (self.target()?, self.setting.store.open_if_there()?);
+        let of_target = |target| schedules(&network, target, &self.space, store.as_ref());
+        let mut chosen = self.setting.targets.iter().map(of_target).collect::<Result<Vec<_>>>()?;
+        let mut found = Report { tasks: network.tasks.len(), jobs: Vec::new(), ..self.total.clone() };
+        if self.measures() {
+            for job in jobs(&network, target) {
+                found.jobs.push(match self.found.get(&job.task.workload) {
+                    Some(found) => found.clone(),
+                    None => recorded(&job.task, &self.space, store.as_ref())?,
+                });
+            }
+        }
+        take_winners(&mut chosen[0], &self.space, &network, target, &found)?;
+        Ok(Draft { network, found, chosen })
+    }
+}
+
+/// What the store knows of a task that was not searched for.
+fn recorded(task: &Task, space: &Space, store: Option<&Store>) -> Result<JobReport> {
+    let records = store.map(|store| store.readable(task, space)).transpose()?.map_or(Vec::new(), |read| read.records);
+    let (untuned, _) = space.drive(task, &mut Untuned);
+    let untuned_ns = records.iter().find(|record| record.trace == untuned).and_then(|record| record.outcome.best_ns());
+    let best = store.map(|store| store.fastest(task, space)).transpose()?.flatten();
+    let best = best.and_then(|record| Some((record.outcome.best_ns()?, record.trace)));
+    let best = best.map(|(ns, trace)| (trace, ns));
+    Ok(JobReport { best, is_final: false, untuned_ns, trials: 0, unmeasurable: None })
+}
+
+/// Whether the constants of a network do not stay in the last cache from one run to the next.
+fn finds_constants_cold(network: &Network, target: &Target) -> bool {
+    let bytes = |buffer: &NetworkBuffer| match &buffer.source {
+        Source::Constant(data) => data.bytes.len() as u64,
+        Source::Input(_) | Source::Output(_) | Source::Intermediate => 0,
+    };
+    let constants: u64 = network.buffers.iter().map(bytes).sum();
+    matches!(target, Target::Cpu(cpu) if constants > cpu.l3_bytes.max(cpu.l2_bytes))
+}
+
+/// The finals' winners take their tasks. They were measured beside the untuned program, so nothing gets
+/// slower by tuning; where the budget was a single program, it is the winner.
+fn take_winners(
+    chosen: &mut [Schedule],
+    space: &Space,
+    network: &Network,
+    target: &Target,
+    found: &Report,
+) -> Result<()> {
+    for ((schedule, task), job) in chosen.iter_mut().zip(&network.tasks).zip(&found.jobs) {
+        if let Some((trace, ns)) = &job.best {
+            let task = Task { workload: task.workload.clone(), target: target.clone() };
+            *schedule = Schedule::recorded(space, &task, trace, Some(*ns))?;
+        }
+    }
+    Ok(())
+}
+
+/// The best schedule that the store holds for each task, or else the untuned one.
+pub fn schedules(network: &Network, target: &Target, space: &Space, store: Option<&Store>) -> Result<Vec<Schedule>> {
+    let mut schedules = Vec::with_capacity(network.tasks.len());
+    for task in &network.tasks {
+        let task = Task { workload: task.workload.clone(), target: target.clone() };
+        let best = store.map(|store| store.fastest(&task, space)).transpose()?.flatten();
+        schedules.push(match best {
+            Some(record) => {
+                let recorded = Schedule::recorded(space, &task, &record.trace, record.outcome.best_ns());
+                // the record came with the store: it is no bug of ours that it does not fit
+                recorded.map_err(|error| {
+                    let hash = task.workload.hash().to_string();
+                    CommandError::Usage(format!("the record of task {hash} in the store does not fit it: {error}"))
+                })?
+            }
+            None => Schedule::untuned(space, &task)?,
+        });
+    }
+    Ok(schedules)
+}

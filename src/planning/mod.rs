@@ -1,0 +1,21 @@
+//! Which plan a network is cut by: a search over plans by the times of their tasks.
+//!
+//! A plan costs what its tasks take, each as often as it is called. Tasks are the same in many plans, so most
+//! plans cost nothing to judge: they are cut, and what is known of their tasks is added up. The search begins
+//! with the *extremes*, whose tasks are all measured: the default, and for each kind of decisions and each
+//! candidate, all decisions of the kind with that candidate. From the fastest of these it goes on by *moves*:
+//! other candidates for single decisions, and for runs of neighbouring decisions of one kind. A move is taken
+//! where what it changes becomes faster by a margin. Tasks that a move brings along and that nobody has
+//! measured are guessed (`times`); where that promises enough, they are measured, within an allowance.
+//!
+//! Nothing here measures, reads or writes: [`Means`] do. Kinds of decisions, and what they are about, are not
+//! told apart.
+
+mod cuts;
+mod moves;
+mod search;
+mod times;
+
+pub use cuts::{Bounds, Cutter, Origin};
+pub use search::{Ask, Found, Means, TaskTimes, Tried, search};
+pub use times::{Measure, Time};
