@@ -1,5 +1,7 @@
 //! What proposers are tested with.
 
+use super::{Candidate, History, Proposer};
+use crate::space::{Choice, Trace};
 use crate::target::{Task, avx512};
 use crate::workload::{Binary, Combiner, DType, Expr, Index, Role, Stage, Var, Workload};
 
@@ -13,4 +15,29 @@ pub fn product() -> Task {
     let value = Expr::binary(Binary::Multiply, load(a, 0, 2), load(b, 2, 1));
     workload.stages.push(Stage::reduce(c, vec![17, 40], vec![30], Combiner::Sum, value));
     Task { workload, target: avx512() }
+}
+
+/// A made-up time that decisions alone tell, in nanoseconds: every number wants to be 3, and every name the
+/// first in the alphabet. There are no valleys beside the one.
+pub fn slope(trace: &Trace) -> u64 {
+    let far = |choice: &Choice| match choice.value.as_number() {
+        Some(number) => ((number as f64 + 1.0) / 4.0).log2().abs(),
+        None => f64::from(choice.value.to_string().bytes().next().unwrap_or(b'a').abs_diff(b'a')) / 26.0,
+    };
+    let all: f64 = trace.0.iter().map(far).sum();
+    (1e6 * (all / 8.0).exp2()) as u64
+}
+
+/// Lets a method search on the [`slope`] of the product, batches of so many programs: what it measured, and
+/// the best after each batch.
+pub fn fall(proposer: &mut dyn Proposer, batches: usize, count: usize) -> (History, Vec<u64>) {
+    let (task, mut history, mut bests) = (product(), History::default(), Vec::new());
+    for _ in 0..batches {
+        for Candidate { trace, .. } in proposer.propose(&task, &history, count).unwrap().candidates {
+            let ns = slope(&trace);
+            history.insert(trace, Some(ns));
+        }
+        bests.extend(history.best().map(|(_, ns)| ns));
+    }
+    (history, bests)
 }

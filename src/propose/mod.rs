@@ -6,27 +6,40 @@
 //! is a file of this folder, and its line in the registry.
 
 mod ablations;
+mod ansor;
+mod boosted;
 mod checkpoint;
+mod costs;
+mod droplet;
 mod evolution;
 #[cfg(test)]
 pub(crate) mod example;
+mod harl;
 mod lm;
+mod metaschedule;
 mod method;
 mod mutation;
 mod pool;
+mod pruner;
 mod random;
+mod replay;
+mod roller;
 mod sequence;
 #[cfg(test)]
 mod tests;
+mod tlp;
 pub mod train;
+mod transfer;
 mod typical;
 mod writing;
 
 pub use checkpoint::{Loaded, Notice, load_checkpoint, shipped_checkpoint};
+pub use droplet::Droplet;
 pub use evolution::Evolution;
 pub use lm::{Ingredients, LanguageModel, Written, versions};
 pub use method::{Made, Make, MakePlain, MakePretrained, Method, Purpose, Searcher};
 pub use random::Random;
+pub use transfer::class_of;
 
 use thiserror::Error;
 
@@ -43,6 +56,15 @@ pub static METHODS: &[&Method] = &[
     &random::METHOD,
     &evolution::METHOD,
     &evolution::GUIDED,
+    &droplet::METHOD,
+    &droplet::STORM,
+    &transfer::METHOD,
+    &ansor::METHOD,
+    &metaschedule::METHOD,
+    &roller::METHOD,
+    &pruner::METHOD,
+    &harl::METHOD,
+    &tlp::METHOD,
     &ablations::UNTRAINED,
     &ablations::NO_WANT,
     &ablations::NO_WORKLOAD,
@@ -106,6 +128,9 @@ pub enum ProposeError {
     Space(#[from] crate::space::Stale),
     #[error(transparent)]
     Rank(#[from] RankError),
+    /// Our bug: a table that is built in cannot be read.
+    #[error("the table of good programs cannot be read: {0}")]
+    Table(String),
 }
 
 /// Names candidates for a task.

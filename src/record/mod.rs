@@ -28,7 +28,7 @@ use crate::target::{Target, Task};
 pub use agreement::{Agreement, Agreements, Deviation, Pairs};
 pub use corpus::{CorpusError, CorpusReader, CorpusWriter, Entry, Limits};
 pub use error::StoreError;
-pub use history::History;
+pub use history::{History, Spread};
 pub use reading::{NotRead, Readable, readable};
 pub use store::{Filter, Imported, Inserted, Prune, Store, Summary};
 pub use workloads::{NamedWorkload, WorkloadsError, read_workloads};

@@ -290,7 +290,7 @@ impl Run<'_> {
                 tracing::warn!("{}: a record in the store is no program of this task: it is left out", job.name);
                 continue;
             }
-            history.insert(record.trace, best_ns);
+            history.insert_outcome(record.trace, &record.outcome);
         }
         Ok(history)
     }
@@ -327,7 +327,7 @@ impl Run<'_> {
             store.insert(task, &record)?;
         }
         let history = &mut self.histories[job];
-        history.insert(trace.clone(), outcome.best_ns());
+        history.insert_outcome(trace.clone(), &outcome);
         self.scheduler.observe(job, history.best().map(|(_, ns)| ns));
         self.held_up.remove(&job);
         self.counts.trials += 1;
