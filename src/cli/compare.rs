@@ -18,7 +18,7 @@ use tilescribe::tune::Control;
 use tilescribe::tune::compare::{ComparisonSettings, Log, Progress, compare};
 use tilescribe::tune::{Batches, Job, report};
 
-use super::arguments::{Assignment, MeasuringArguments, NetworkArguments, TargetArguments, read_task};
+use super::arguments::{Assignment, MeasuringArguments, NetworkArguments, SpaceArguments, TargetArguments, read_task};
 use super::exit::CommandError;
 use super::lab::{FleetArguments, Lab};
 use super::output::{self, Output};
@@ -52,6 +52,8 @@ pub struct Compare {
     #[arg(short, long, value_name = "DIR")]
     output: PathBuf,
     #[command(flatten)]
+    space: SpaceArguments,
+    #[command(flatten)]
     checkpoint: CheckpointArguments,
     /// Another contestant: lm with a checkpoint of its own
     #[arg(long = "rival", value_name = "NAME=C")]
@@ -71,7 +73,7 @@ const FOR_COMPARISON: &[Purpose] = &[Purpose::Search, Purpose::Comparison];
 
 impl Compare {
     pub fn execute(self, out: &mut dyn Write) -> Result<()> {
-        let space = Space::standard();
+        let space = self.space.space();
         let mut lab = self.lab(&space)?;
         let target = lab.targets[0].clone();
         let jobs = self.jobs(&target)?;

@@ -181,8 +181,8 @@ impl Proposer for Harl<'_> {
             }
             let begun = pool.look(beginnings).into_iter().flatten();
             let mut tracks: Vec<Track> = begun.map(|at| Track { at, advantage: 0.0 }).collect();
-            let mut looks = LOOKS * count / ROUNDS.min(2);
-            for number in 1.. {
+            let mut looks = LOOKS * count;
+            for number in 1usize.. {
                 if tracks.is_empty() || looks < tracks.len() {
                     break;
                 }

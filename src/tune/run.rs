@@ -286,7 +286,7 @@ impl Run<'_> {
             // the store may hold programs by algorithms that are left out here; and it comes from outside:
             // what may win has to be a program of the task
             let may_win = best_ns.is_some() && history.best().is_none_or(|_| history.len() < self.settings.finalists);
-            if (may_win || self.space.is_exact()) && !self.space.offers(&job.task, &record.trace) {
+            if (may_win || self.space.leaves_out()) && !self.space.offers(&job.task, &record.trace) {
                 tracing::warn!("{}: a record in the store is no program of this task: it is left out", job.name);
                 continue;
             }
