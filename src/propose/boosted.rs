@@ -150,7 +150,7 @@ mod tests {
     use rand::SeedableRng;
 
     use super::{Boosted, ChaCha8Rng, Scored, crossed, roulette};
-    use crate::propose::example::{product, slope};
+    use crate::propose::example::{product, rough};
     use crate::propose::{History, Proposer, Random};
     use crate::space::{Space, Trace};
 
@@ -164,13 +164,13 @@ mod tests {
         let (space, task, mut history) = (Space::standard(), product(), History::default());
         let (known, new) = (programs(&space, 60), programs(&space, 120).split_off(60));
         let mut boosted = Boosted::new(&space, 1);
-        known.iter().for_each(|trace| history.insert(trace.clone(), Some(slope(trace))));
+        known.iter().for_each(|trace| history.insert(trace.clone(), Some(rough(trace))));
         let mut pool = boosted.pool(&task, &history).unwrap();
         let answers = |traces: &[Trace]| traces.iter().map(super::Answers::of).collect();
         pool.look(answers(&new));
         assert_eq!(pool.look(answers(&known)).len(), 60);
         assert_eq!(pool.programs.len(), 60, "those that are known do not join");
-        let ns = |chosen: &[Scored]| chosen.iter().map(|scored| slope(&scored.described.trace)).sum::<u64>();
+        let ns = |chosen: &[Scored]| chosen.iter().map(|scored| rough(&scored.described.trace)).sum::<u64>();
         let chosen = pool.choose(60, 0.0, &mut ChaCha8Rng::seed_from_u64(1));
         assert!(ns(&chosen[..20]) < ns(&chosen[40..]), "{} {}", ns(&chosen[..20]), ns(&chosen[40..]));
         // the better, the more often a parent

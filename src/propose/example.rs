@@ -1,7 +1,8 @@
 //! What proposers are tested with.
 
-use super::{Candidate, History, Proposer};
-use crate::space::{Choice, Trace};
+use super::{Candidate, History, Proposer, Random};
+use crate::rank::features;
+use crate::space::{Choice, Next, Space, Trace};
 use crate::target::{Task, avx512};
 use crate::workload::{Binary, Combiner, DType, Expr, Index, Role, Stage, Var, Workload};
 
@@ -17,8 +18,8 @@ pub fn product() -> Task {
     Task { workload, target: avx512() }
 }
 
-/// A made-up time that decisions alone tell, in nanoseconds: every number wants to be 3, and every name the
-/// first in the alphabet. There are no valleys beside the one.
+/// A made-up time that decisions alone tell, in nanoseconds: the nearer numbers are to 3 and names to the
+/// beginning of the alphabet, the faster.
 pub fn slope(trace: &Trace) -> u64 {
     let far = |choice: &Choice| match choice.value.as_number() {
         Some(number) => ((number as f64 + 1.0) / 4.0).log2().abs(),
@@ -28,16 +29,36 @@ pub fn slope(trace: &Trace) -> u64 {
     (1e6 * (all / 8.0).exp2()) as u64
 }
 
-/// Lets a method search on the [`slope`] of the product, batches of so many programs: what it measured, and
-/// the best after each batch.
-pub fn fall(proposer: &mut dyn Proposer, batches: usize, count: usize) -> (History, Vec<u64>) {
+/// A made-up time that the looks of a program of the product tell, in nanoseconds.
+pub fn rough(trace: &Trace) -> u64 {
+    match Space::standard().next(&product(), trace) {
+        Ok(Next::Done(nest)) => (f64::from(features(&product(), &nest)[ROUGH_CYCLES]).exp2() * 1e3) as u64,
+        _ => panic!("{trace} is no program"),
+    }
+}
+
+/// The feature that tells the cycles if nothing overlaps.
+pub const ROUGH_CYCLES: usize = 65;
+
+/// Lets a method search for fast programs of the product, by made-up times, in batches of so many programs:
+/// what it measured, and the best after each batch.
+pub fn fall(proposer: &mut dyn Proposer, time: fn(&Trace) -> u64, batches: usize, count: usize) -> (History, Vec<u64>) {
     let (task, mut history, mut bests) = (product(), History::default(), Vec::new());
     for _ in 0..batches {
         for Candidate { trace, .. } in proposer.propose(&task, &history, count).unwrap().candidates {
-            let ns = slope(&trace);
+            let ns = time(&trace);
             history.insert(trace, Some(ns));
         }
         bests.extend(history.best().map(|(_, ns)| ns));
     }
     (history, bests)
+}
+
+/// That of 64 programs, by [`rough`] times, a method finds a faster one than drawing them does.
+pub fn beats_chance(proposer: &mut dyn Proposer) {
+    let space = Space::standard();
+    let (history, bests) = fall(proposer, rough, 8, 8);
+    let (_, drawn) = fall(&mut Random::new(&space, 1), rough, 8, 8);
+    assert_eq!(history.len(), 64);
+    assert!(bests[7] < drawn[7], "{bests:?}, {drawn:?}");
 }

@@ -59,16 +59,24 @@ struct Looks {
     lanes: i64,
 }
 
-/// The class of a workload: its text without the numbers. Workloads of a class compute the same with other
-/// extents.
+/// The class of a workload: its text without numbers and shapes. Workloads of a class compute the same with
+/// other extents.
 pub fn class_of(workload: &Workload) -> String {
-    let text = workload.to_string();
-    let is_number = |word: &str| word.parse::<f64>().is_ok();
-    let lines = text.lines().map(|line| {
-        let words = line.split(' ').map(|word| if is_number(word) { "#" } else { word });
-        words.collect::<Vec<_>>().join(" ")
-    });
-    lines.collect::<Vec<_>>().join("\n")
+    let mut class = String::new();
+    for line in workload.to_string().lines() {
+        let mut words = line.split(' ');
+        while let Some(word) = words.next() {
+            // a shape is written as numbers, or as that of another tensor
+            if word == "like" {
+                words.next();
+            } else if word.parse::<f64>().is_err() {
+                class.push_str(word);
+                class.push(' ');
+            }
+        }
+        class.push('\n');
+    }
+    class
 }
 
 impl Looks {
