@@ -164,8 +164,7 @@ impl Proposer for Harl<'_> {
         for trace in untuned.iter().chain(known.iter().take(2)) {
             structural_sites(space, task, trace, &mut structural);
         }
-        let recent = &proposed[proposed.len().saturating_sub(WINDOW)..];
-        let bandits = Bandits { structural: &structural, arms: arms(&structural, recent, history) };
+        let bandits = Bandits { structural: &structural, arms: arms(&structural, proposed, history) };
         let mut pool = self.boosted.pool(task, history)?;
         for _ in 0..ROUNDS {
             if pool.programs.len() >= count {
@@ -198,6 +197,8 @@ impl Proposer for Harl<'_> {
         }
         let chosen = pool.choose(count, EXPLORED, rng);
         proposed.extend(chosen.iter().map(|scored| scored.described.trace.clone()));
+        let surplus = proposed.len().saturating_sub(WINDOW);
+        proposed.drain(..surplus);
         self.tasks.insert(hash, (agent, structural));
         Ok(self.boosted.propose(task, pool, chosen))
     }
