@@ -6,6 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use rand::Rng;
 use rand_chacha::ChaCha8Rng;
 
+use super::pool::told_apart;
 use super::replay::{Answers, described};
 use super::{Candidate, History, Proposal, ProposeError};
 use crate::model::{Regression, RegressionOptions};
@@ -40,6 +41,8 @@ pub(super) struct Pool<'a> {
     task: &'a Task,
     history: &'a History,
     learned: Option<Regression>,
+    /// Features of what was measured.
+    known: Vec<Vec<f32>>,
     seen: BTreeSet<Trace>,
     /// New ones, in the order in which they were looked at.
     pub programs: Vec<Scored>,
@@ -62,7 +65,8 @@ impl<'a> Boosted<'a> {
         let fit = || Regression::fit(&measured.features, &speeds, &weights, &RegressionOptions::default());
         let learned = (speeds.len() >= ENOUGH).then(fit);
         let (seen, programs, proposal) = (BTreeSet::new(), Vec::new(), Proposal::default());
-        Ok(Pool { space: self.space, task, history, learned, seen, programs, proposal })
+        let known = measured.features;
+        Ok(Pool { space: self.space, task, history, learned, known, seen, programs, proposal })
     }
 
     /// Keeps the looks of what is going to be measured, and names it.
@@ -106,12 +110,21 @@ impl Pool<'_> {
     }
 
     /// The best first, but for a share that is drawn whatever the trees say of it: they must learn what they
-    /// do not know. Without trees, all in the order in which they were looked at.
+    /// do not know. Without trees, all in the order in which they were looked at. What looks like a program
+    /// before it comes last: it would tell nothing.
     pub fn choose(&mut self, count: usize, explored: f64, rng: &mut ChaCha8Rng) -> Vec<Scored> {
         let mut left = std::mem::take(&mut self.programs);
         left.sort_by(|a, b| b.score.total_cmp(&a.score));
+        let known = self.known.iter().map(Vec::as_slice);
+        let (mut left, mut alike) = told_apart(left, |scored| &scored.described.features, known);
         let mut chosen = Vec::new();
-        while chosen.len() < count && !left.is_empty() {
+        while chosen.len() < count {
+            if left.is_empty() {
+                left = std::mem::take(&mut alike);
+            }
+            if left.is_empty() {
+                break;
+            }
             let explores = self.is_taught() && rng.random_bool(explored);
             let at = if explores { rng.random_range(0..left.len()) } else { 0 };
             chosen.push(left.remove(at));

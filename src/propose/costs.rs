@@ -5,7 +5,7 @@ use std::collections::HashMap;
 
 use crate::nest::Nest;
 use crate::rank::named_features;
-use crate::target::Task;
+use crate::target::{Target, Task};
 
 /// Bytes that L2, L3 and memory hand over in a cycle: the first two to one core, memory to all.
 const BYTES_PER_CYCLE: [f64; 3] = [40.0, 12.0, 8.0];
@@ -17,6 +17,9 @@ const STORES: f64 = 1.0;
 const SLOW: f64 = 8.0;
 const SCATTERED: f64 = 20.0;
 const CHAINED: f64 = 4.0;
+/// What the feature of used registers is a share of; and values that a thread of a GPU holds.
+const LIVE: f64 = 32.0;
+const GPU_REGISTERS: f64 = 128.0;
 /// Cycles of a loop's counter, a condition and a division of indices, and to start threads.
 const ITERATION: f64 = 2.0;
 const CONDITION: f64 = 2.0;
@@ -79,6 +82,10 @@ impl Costs {
             ["read from memory", "written to memory"],
         ]
         .map(bytes);
+        let registers = match &task.target {
+            Target::Cpu(cpu) => f64::from(cpu.vector_registers),
+            Target::Gpu(_) => GPU_REGISTERS,
+        };
         let sharers = [cores, cores, 1.0];
         let scattered = [count("scattered loads"), count("scattered stores")];
         let loads = count("single loads") + count("contiguous loads") + 2.0 * count("strided loads");
@@ -97,7 +104,7 @@ impl Costs {
             imbalance: positions.value(features, "use", "imbalance").max(1.0),
             lane_use: positions.value(features, "use", "lanes").clamp(0.01, 1.0),
             split: positions.value(features, "all bodies", "share of split accesses").clamp(0.0, 1.0),
-            spilled: positions.count(features, "hottest body", "spilled values"),
+            spilled: (LIVE * positions.value(features, "hottest body", "registers used") - registers).max(0.0),
             intensity: positions.value(features, "hottest body", "intensity"),
         }
     }

@@ -54,11 +54,13 @@ pub fn fall(proposer: &mut dyn Proposer, time: fn(&Trace) -> u64, batches: usize
     (history, bests)
 }
 
-/// That of 64 programs, by [`rough`] times, a method finds a faster one than drawing them does.
+/// That of 64 programs, by [`rough`] times, a method finds a faster one than drawing them mostly does.
 pub fn beats_chance(proposer: &mut dyn Proposer) {
     let space = Space::standard();
     let (history, bests) = fall(proposer, rough, 8, 8);
-    let (_, drawn) = fall(&mut Random::new(&space, 1), rough, 8, 8);
+    let drawn = |seed| fall(&mut Random::new(&space, seed), rough, 8, 8).1[7];
+    let mut drawn: Vec<u64> = (0..5).map(drawn).collect();
+    drawn.sort_unstable();
     assert_eq!(history.len(), 64);
-    assert!(bests[7] < drawn[7], "{bests:?}, {drawn:?}");
+    assert!(bests[7] < drawn[2], "{bests:?}, {drawn:?}");
 }

@@ -12,6 +12,7 @@ use rand_chacha::ChaCha8Rng;
 
 use super::costs::{Costs, Positions};
 use super::mutation::{children, untuned_programs};
+use super::pool::told_apart;
 use super::{Candidate, History, Make, Method, Proposal, ProposeError, Proposer, Purpose};
 use crate::model::{Estimator, EstimatorOptions, Estimators, Group, train_estimator};
 use crate::rank::{Described, Ranking, estimator_of};
@@ -170,7 +171,10 @@ impl Proposer for Pruner<'_> {
         let positions = Positions::of(task, &nest);
         let measured = self.ranking.measured(task, history)?;
         let estimator = self.adapted(task, &measured)?;
-        let mut draft = self.draft(task, history, &positions, count, &mut proposal);
+        let draft = self.draft(task, history, &positions, count, &mut proposal);
+        // what looks like a program before it would tell nothing
+        let known = measured.features.iter().map(Vec::as_slice);
+        let (mut draft, alike) = told_apart(draft, |described| &described.features, known);
         let rest = draft.split_off((VERIFIED * count).min(draft.len()));
         let score =
             |described: &Described| estimator.as_ref().and_then(|estimator| estimator.score(&described.features));
@@ -178,7 +182,7 @@ impl Proposer for Pruner<'_> {
             draft.into_iter().map(|described| (score(&described), described)).collect();
         let order = |score: &Option<f32>| score.unwrap_or(f32::NEG_INFINITY);
         verified.sort_by(|(a, _), (b, _)| order(b).total_cmp(&order(a)));
-        let mut rest = rest.into_iter().map(|described| (None, described));
+        let mut rest = rest.into_iter().chain(alike).map(|described| (None, described));
         let mut chosen = Vec::new();
         while chosen.len() < count {
             let explored = self.rng.random_bool(EXPLORED);

@@ -96,7 +96,7 @@ fn methods_that_learn_find_faster_programs() {
     for method in METHODS.iter().filter(|method| method.learns && method.purpose == Purpose::Search) {
         let searcher = Searcher::new(method, &space, || Ok::<_, ()>(Arc::clone(&checkpoint))).unwrap();
         let (history, bests) = fall(searcher.proposer(3).unwrap().as_mut(), rough, 6, 8);
-        assert_eq!(history.len(), 48, "{method:?}");
+        assert!((32..=48).contains(&history.len()), "{method:?}: {}", history.len());
         assert!(bests[5] < bests[0], "{method:?}: {bests:?}");
     }
 }
