@@ -2,9 +2,9 @@
 //!
 //! usage: good_programs [--held-out SHARE] [--most-kib N] -o FILE RECORDS...
 //!
-//! RECORDS are corpus files. Of each task and machine, the fastest program that this version reads; tasks that
-//! training holds out (by their hashes: the default share is that of `pretrain`) are left out, and as many of
-//! each class are chosen as the file has room for. The choice follows from the hashes alone.
+//! RECORDS are corpus files. Of each task and machine, the fastest program that this version reads; tasks
+//! that training holds out (by their hashes: the default share is that of `pretrain`) are left out, and as
+//! many of each class are chosen as the file has room for. The choice follows from the hashes alone.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;

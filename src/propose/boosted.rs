@@ -144,8 +144,8 @@ pub(super) fn roulette<'p>(parents: &'p [Scored], rng: &mut ChaCha8Rng) -> Optio
     hit.or(parents.last()).map(|scored| &scored.described.trace)
 }
 
-/// Of two parents, the answers about each group of stages from one of them: what a site is about is its second
-/// word.
+/// Of two parents, the answers about each group of stages from one of them: what a site is about is its
+/// second word.
 pub(super) fn crossed(one: &Trace, other: &Trace, rng: &mut ChaCha8Rng) -> Answers {
     let mut from_other: BTreeMap<Option<&Word>, bool> = BTreeMap::new();
     let mut answers = Answers::of(one);

@@ -3,9 +3,9 @@
 //! Z. Zhang, B. He and Z. Zhang, *HARL: Hierarchical Adaptive Reinforcement Learning Based Auto Scheduler for
 //! Neural Networks*, ICPP 2022. Decisions between names that change what is asked after them make up the
 //! structure of a program. Upper confidence bounds over a window of the last measurements (A. Garivier and E.
-//! Moulines, ALT 2011: what is best changes while the rest gets better) choose the structure. From programs of
-//! the structures, tracks go on side by side: an actor takes a size one step up or down, a critic tells what a
-//! program will still become, and both learn by the temporal difference (R. Sutton and A. Barto, 2018,
+//! Moulines, ALT 2011: what is best changes while the rest gets better) choose the structure. From programs
+//! of the structures, tracks go on side by side: an actor takes a size one step up or down, a critic tells
+//! what a program will still become, and both learn by the temporal difference (R. Sutton and A. Barto, 2018,
 //! section 13.5). Rewards are what boosted trees, trained anew with every batch, say of a step. Tracks of
 //! little advantage are stopped early.
 
@@ -36,8 +36,8 @@ pub(super) const METHOD: Method = Method {
 /// Measurements that the bandits go by: the last ones. How far the bounds lie above the mean.
 const WINDOW: usize = 64;
 const CONFIDENCE: f64 = 0.3;
-/// Tracks that begin, and those that are never stopped; steps between two times that some are stopped, and the
-/// share of them that is.
+/// Tracks that begin, and those that are never stopped; steps between two times that some are stopped, and
+/// the share of them that is.
 const TRACKS: usize = 32;
 const LEAST_TRACKS: usize = 8;
 const PATIENCE: usize = 4;

@@ -44,8 +44,8 @@ const EXPLORED: f64 = 0.05;
 const MOMENTUM: f32 = 0.9;
 /// Programs measured before the estimator is adapted.
 const ENOUGH: usize = 4;
-/// Penalties of the formula: for each value without a register, of a cache line in two, and for each factor of
-/// two in operators that are missing to a load.
+/// Penalties of the formula: for each value without a register, of a cache line in two, and for each factor
+/// of two in operators that are missing to a load.
 const SPILL: f64 = 0.05;
 const SPLIT: f64 = 0.5;
 const STARVING: f64 = 0.05;

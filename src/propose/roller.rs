@@ -4,8 +4,9 @@
 //! shapes suit the machine are made larger step by step, where a model of the machine's units and memories
 //! says it gains most, and the few best programs are measured. Here, what the numbers of a trace say about an
 //! axis must, multiplied, divide its extent but for a little padding, or cover all of it; and the first of
-//! them, on the axis that runs in vectors, must be whole vectors. Tiles that registers cannot hold cost more. The search begins with the smallest tiles and goes up from the best
-//! program that it has not gone up from; names (algorithms, orders, layouts) are tried each.
+//! them, on the axis that runs in vectors, must be whole vectors. Tiles that registers cannot hold cost more.
+//! The search begins with the smallest tiles and goes up from the best program that it has not gone up from;
+//! names (algorithms, orders, layouts) are tried each.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 

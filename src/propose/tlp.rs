@@ -2,10 +2,10 @@
 //!
 //! Y. Zhai et al., *TLP: A Deep Learning-Based Cost Model for Tensor Program Tuning*, ASPLOS 2023: schedule
 //! primitives are read as a language, names as tokens and numbers as numbers, and with several machines a
-//! shared trunk has a head for each (MTL-TLP). Here decisions are the sentences. The model is small and learns
-//! online: sums of token vectors, a hidden layer, and a head for each machine, by the logistic loss of pairs
-//! (C. Burges et al., ICML 2005) over all tasks of the search. Evolution looks at 128 traces for each program
-//! that is measured, and only those that are chosen are built.
+//! shared trunk has a head for each (MTL-TLP). Here decisions are the sentences. The model is small and
+//! learns online: sums of token vectors, a hidden layer, and a head for each machine, by the logistic loss of
+//! pairs (C. Burges et al., ICML 2005) over all tasks of the search. Evolution looks at 128 traces for each
+//! program that is measured, and only those that are chosen are built.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -32,8 +32,8 @@ pub(super) const METHOD: Method = Method {
 /// Vectors of tokens, which share them by their hashes, and their width.
 const BUCKETS: usize = 4096;
 const WIDTH: usize = 16;
-/// Passes over what is known before each proposal, partners of each program in a pass, and the step of Adagrad
-/// (J. Duchi et al., JMLR 2011).
+/// Passes over what is known before each proposal, partners of each program in a pass, and the step of
+/// Adagrad (J. Duchi et al., JMLR 2011).
 const EPOCHS: usize = 12;
 const PARTNERS: usize = 4;
 const RATE: f32 = 0.05;

@@ -3,8 +3,8 @@
 //! P. Gibson and J. Cano, *Transfer-Tuning: Reusing Auto-Schedules for Efficient Tensor Program Code
 //! Generation*, PACT 2022: a schedule that was found for one kernel is applied to others of its class. Here
 //! the decisions of a program are taken again in the space of the task, site by site; where one is not
-//! offered, the nearest candidate takes its place, and what comes out is a trace of its own. Programs of tasks
-//! of the same class come first, and among them those of the most similar extents.
+//! offered, the nearest candidate takes its place, and what comes out is a trace of its own. Programs of
+//! tasks of the same class come first, and among them those of the most similar extents.
 //!
 //! They come from a table of good programs of the corpus's training tasks, which is part of the program
 //! (`checkpoints/transfer`), and from the tasks that the same search has worked on. Of the task's own

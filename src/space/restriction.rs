@@ -1,5 +1,5 @@
-//! Spaces of the literature as restrictions of this one: fewer candidates, the same rules. What is left has the
-//! names that it has without them, so records and checkpoints serve all of them, and every trace of a
+//! Spaces of the literature as restrictions of this one: fewer candidates, the same rules. What is left has
+//! the names that it has without them, so records and checkpoints serve all of them, and every trace of a
 //! restricted space is one of the whole.
 
 use crate::nest::axis_name;
@@ -10,12 +10,12 @@ use crate::trace::{Choice, Filter, Word, Words};
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Restriction {
     /// Hardware-native templates alone: register tiles of whole vectors that fill the registers without
-    /// spilling, and blocks of powers of two. (J. Xing et al., *Bolt: Bridging the Gap Between Auto-Tuners and
-    /// Hardware-Native Performance*, MLSys 2022.)
+    /// spilling, and blocks of powers of two. (J. Xing et al., *Bolt: Bridging the Gap Between Auto-Tuners
+    /// and Hardware-Native Performance*, MLSys 2022.)
     Bolt,
     /// Sizes that do not follow from the extents: powers of two, and multiples of vectors; what does not come
-    /// out even is padded. (Y. Ding et al., *Hidet: Task-Mapping Programming Paradigm for Deep Learning Tensor
-    /// Programs*, ASPLOS 2023.)
+    /// out even is padded. (Y. Ding et al., *Hidet: Task-Mapping Programming Paradigm for Deep Learning
+    /// Tensor Programs*, ASPLOS 2023.)
     Hidet,
 }
 
