@@ -5,8 +5,7 @@
 //! says it gains most, and the few best programs are measured. Here, what the numbers of a trace say about an
 //! axis must, multiplied, divide its extent but for a little padding, or cover all of it; and the first of
 //! them, on the axis that runs in vectors, must be whole vectors. Tiles that registers cannot hold cost more.
-//! The search begins with the smallest tiles and goes up from the best program that it has not gone up from;
-//! names (algorithms, orders, layouts) are tried each.
+//! The search begins with the smallest tiles, goes up from the best program each time, and tries all names.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
@@ -246,9 +245,9 @@ impl Proposer for Roller<'_> {
         while candidates.len() < count && self.go_up(task, &mut search) {
             candidates = new(&search);
         }
-        let (drawn, dead_ends) = (search.drawn, search.dead_ends);
+        let proposal = Proposal { candidates, drawn: search.drawn - before.0, dead_ends: search.dead_ends - before.1 };
         self.searches.insert(hash, search);
-        Ok(Proposal { candidates, drawn: drawn - before.0, dead_ends: dead_ends - before.1 })
+        Ok(proposal)
     }
 }
 

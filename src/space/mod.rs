@@ -21,16 +21,23 @@
 //!
 //! struct UnrollMaps;
 //!
-//! impl<M> Rule<M> for UnrollMaps {     fn name(&self) -> &'static str { "unroll-maps" }     fn
-//! version(&self) -> u32 { 1 }     // "no" gives the program of before, so that records and checkpoints of
-//! before stay readable     fn absent_is_default(&self) -> bool { true }     fn decide(&self, view: &View<'_,
-//! M>, tape: &mut Tape<'_>) -> Result<Vec<Step>, Stop> {         let mut steps = Vec::new();         for
-//! group in view.groups.iter().filter(|group| group.at.is_none()) {             let answer =
-//! tape.choose(Words::from("unroll"), vec!["no".into(), "yes".into()], 0)?;             let innermost =
-//! group.innermost.and_then(|at| group.loops(at)).filter(|_| group.vector.is_none());             if let
-//! Some(loops) = innermost.filter(|_| answer.is("yes")) {
-//! steps.extend(Step::mark(LoopKind::Unroll, vec![loops.tile.clone()]));             }         }
-//! Ok(steps)     } }
+//! impl<M> Rule<M> for UnrollMaps {
+//!     fn name(&self) -> &'static str { "unroll-maps" }
+//!     fn version(&self) -> u32 { 1 }
+//!     // "no" gives the program of before, so that records and checkpoints of before stay readable
+//!     fn absent_is_default(&self) -> bool { true }
+//!     fn decide(&self, view: &View<'_, M>, tape: &mut Tape<'_>) -> Result<Vec<Step>, Stop> {
+//!         let mut steps = Vec::new();
+//!         for group in view.groups.iter().filter(|group| group.at.is_none()) {
+//!             let answer = tape.choose(Words::from("unroll"), vec!["no".into(), "yes".into()], 0)?;
+//!             let innermost = group.innermost.and_then(|at| group.loops(at)).filter(|_| group.vector.is_none());
+//!             if let Some(loops) = innermost.filter(|_| answer.is("yes")) {
+//!                 steps.extend(Step::mark(LoopKind::Unroll, vec![loops.tile.clone()]));
+//!             }
+//!         }
+//!         Ok(steps)
+//!     }
+//! }
 //!
 //! let space = Space::standard().with(Box::new(UnrollMaps));
 //! assert_ne!(space.version(Kind::Cpu), Space::standard().version(Kind::Cpu));
