@@ -3,9 +3,9 @@
 //! M. Canesche, V. M. do Rosário, E. Borin and F. M. Quintão Pereira, *The Droplet Search Algorithm for
 //! Kernel Scheduling*, ACM TACO 2024: one decision at a time is moved to a neighbouring candidate, the search
 //! goes to the best of the neighbours whose runs are faster by a statistical test, and ends where there is
-//! none. The neighbours beyond are measured in advance. Behind exploration: the same authors and G. Verma,
-//! *Explore as a Storm, Exploit as a Raindrop*, 2024: when evolution has seen 300 programs, the descent
-//! begins at its best.
+//! none. The neighbours beyond are measured in advance. Behind exploration: M. Canesche, G. Verma and F. M.
+//! Quintão Pereira, *Explore as a Storm, Exploit as a Raindrop*, arXiv 2406.20037, 2024: when evolution has
+//! seen 300 programs, the descent begins at its best.
 //!
 //! A descent that has ended is followed by another: from a program drawn from the whole space, or, behind
 //! exploration, from the next best program. What was measured decides alone where a descent stands, so a run
