@@ -103,7 +103,7 @@ impl Model {
     fn head(&self, machine: &str) -> [f32; WIDTH] {
         let mean = |at: usize| match self.heads.len() {
             0 => {
-                if at % 2 == 0 {
+                if at.is_multiple_of(2) {
                     1.0
                 } else {
                     -1.0

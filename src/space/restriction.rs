@@ -94,7 +94,7 @@ impl Machine {
             return sizes.iter().map(even).collect();
         };
         if self.is_vector(about.stage, about.axis, taken) {
-            let fits = |size: &u64| size % self.lanes == 0 && size / self.lanes <= VECTORS;
+            let fits = |size: &u64| size.is_multiple_of(self.lanes) && size / self.lanes <= VECTORS;
             return sizes.iter().map(fits).collect();
         }
         if !self.is_spatial(about) {
