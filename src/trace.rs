@@ -205,9 +205,13 @@ pub trait Policy {
     fn pick(&mut self, decision: &Decision) -> usize;
 }
 
+/// Says which candidates of a question are left, when so much is decided.
+pub type Filter = Box<dyn Fn(&Words, &[Words], &[Choice]) -> Vec<bool>>;
+
 /// Where rules ask for decisions. Replays a prefix and then suspends, or is driven by a policy.
 pub struct Tape<'a> {
     mode: Mode<'a>,
+    filter: Option<Filter>,
     /// The number of the rule that decides now.
     rule: usize,
     defaults_only: bool,
@@ -223,12 +227,19 @@ enum Mode<'a> {
 impl<'a> Tape<'a> {
     /// Answers from `prefix`, then stops with [`Stop::Choose`].
     pub fn replay(prefix: &'a Trace) -> Tape<'a> {
-        Tape { mode: Mode::Replay(prefix, 0), rule: 0, defaults_only: false }
+        Tape { mode: Mode::Replay(prefix, 0), filter: None, rule: 0, defaults_only: false }
     }
 
     /// Answers by `policy`, to the end.
     pub fn drive(policy: &'a mut dyn Policy) -> Tape<'a> {
-        Tape { mode: Mode::Drive(policy, Trace::default()), rule: 0, defaults_only: false }
+        Tape { mode: Mode::Drive(policy, Trace::default()), filter: None, rule: 0, defaults_only: false }
+    }
+
+    /// From here on, only some of the candidates are offered: two at least, since what is decided must be the
+    /// same with all of them. Where the filter leaves none, all stay; where it leaves one, the default stays
+    /// beside it.
+    pub fn keep_only(&mut self, filter: Filter) {
+        self.filter = Some(filter);
     }
 
     /// From here on, the rule of that number asks, and its decisions are recorded.
@@ -270,6 +281,7 @@ impl<'a> Tape<'a> {
             all if self.defaults_only => return Ok(all[default.min(all.len() - 1)].clone()),
             _ => {}
         }
+        let (candidates, [default, before]) = self.kept(&site, candidates, [default, before]);
         match &mut self.mode {
             Mode::Drive(policy, taken) => {
                 let decision = Decision { site: site.clone(), candidates, default, before, rule: self.rule };
@@ -296,6 +308,30 @@ impl<'a> Tape<'a> {
         }
     }
 
+    /// What the filter leaves of candidates, and where the nearest to some of them stand among these.
+    fn kept(&self, site: &Words, candidates: Vec<Words>, of: [usize; 2]) -> (Vec<Words>, [usize; 2]) {
+        let Some(filter) = &self.filter else { return (candidates, of) };
+        let mut kept = filter(site, &candidates, self.taken());
+        kept.resize(candidates.len(), true);
+        let default = of[0].min(candidates.len() - 1);
+        let count = |kept: &[bool]| kept.iter().filter(|kept| **kept).count();
+        match count(&kept) {
+            0 => return (candidates, of),
+            1 => kept[default] = true,
+            _ => {}
+        }
+        if count(&kept) == 1 {
+            kept[if default == 0 { 1 } else { default - 1 }] = true;
+        }
+        let left: Vec<usize> = (0..candidates.len()).filter(|at| kept[*at]).collect();
+        let nearest = |wanted: usize| {
+            let apart = left.iter().map(|at| at.abs_diff(wanted)).enumerate();
+            apart.min_by_key(|(_, apart)| *apart).map_or(0, |(place, _)| place)
+        };
+        let some = candidates.into_iter().zip(kept).filter(|(_, kept)| *kept).map(|(value, _)| value).collect();
+        (some, of.map(nearest))
+    }
+
     /// [`Tape::choose`] between numbers; the candidates are put into words only where somebody reads them.
     ///
     /// # Errors
@@ -303,6 +339,7 @@ impl<'a> Tape<'a> {
     pub fn choose_number(&mut self, site: Words, candidates: &[i64], default: usize) -> Result<i64, Stop> {
         if let Mode::Replay(prefix, next) = &mut self.mode
             && !self.defaults_only
+            && self.filter.is_none()
             && candidates.len() > 1
             && let Some(choice) = prefix.0.get(*next)
             && let Some(number) = as_count(&choice.value)
@@ -363,6 +400,37 @@ mod tests {
         assert!(matches!(stale, Err(Stop::Stale(Stale::Value { at: 0, .. }))));
         let tape = Tape::replay(&prefix);
         assert!(matches!(tape.finish(), Err(Stale::LeftOver { left: 1, .. })));
+    }
+
+    #[test]
+    fn a_filter_leaves_two_candidates_and_the_nearest_default() {
+        struct Default;
+        impl Policy for Default {
+            fn pick(&mut self, decision: &Decision) -> usize {
+                assert!(decision.candidates.len() >= 2);
+                decision.default
+            }
+        }
+        let even = |number: &Words| number.as_number().is_some_and(|number| number.is_multiple_of(2));
+        for (candidates, default, expected) in [
+            (&[1, 2, 3, 4, 8][..], 2, 2),
+            (&[1, 2, 3, 4, 8], 4, 8),
+            (&[1, 2, 3], 0, 1),
+            (&[1, 2], 1, 2),
+            (&[1, 3, 5], 1, 3),
+            (&[7], 0, 7),
+        ] {
+            let policy = &mut Default;
+            let mut tape = Tape::drive(policy);
+            tape.keep_only(Box::new(move |_, all, _| all.iter().map(even).collect()));
+            let answer = tape.choose("size".into(), numbers(candidates), default);
+            assert_eq!(answer, Ok(Words::from(expected)), "{candidates:?}");
+        }
+        let prefix: Trace = "size = 3\n".parse().unwrap();
+        let mut tape = Tape::replay(&prefix);
+        tape.keep_only(Box::new(move |_, all, _| all.iter().map(even).collect()));
+        let stale = tape.choose_number("size".into(), &[1, 2, 3, 4], 0);
+        assert!(matches!(stale, Err(Stop::Stale(Stale::Value { candidates: 2, .. }))));
     }
 
     #[test]

@@ -6,12 +6,13 @@ use std::str::FromStr;
 
 use anyhow::{Context, Result, anyhow};
 use clap::Args;
+use clap::builder::{PossibleValuesParser, TypedValueParser};
 use tilescribe::codegen;
 use tilescribe::files;
 use tilescribe::graph::{self, Dim, ImportError, ImportOptions, Network, Precision, Program};
 use tilescribe::measure::cuda;
 use tilescribe::record::{self, Store};
-use tilescribe::space::Space;
+use tilescribe::space::{Restriction, Space};
 use tilescribe::target::{Cpu, Target, Task};
 
 use super::exit::CommandError;
@@ -382,11 +383,20 @@ pub struct SpaceArguments {
     /// Leave out algorithms with larger rounding errors than the plain one's: Winograd's for convolutions
     #[arg(long)]
     pub exact: bool,
+    /// Offer only what another system's space has: bolt, register tiles that fill the machine's registers;
+    /// hidet, sizes that do not follow from the extents
+    #[arg(long = "space", value_name = "SPACE", value_parser = restriction_parser())]
+    pub restriction: Option<Restriction>,
+}
+
+fn restriction_parser() -> impl TypedValueParser<Value = Restriction> {
+    let parse = |name: String| Restriction::named(&name).ok_or("no such space");
+    PossibleValuesParser::new(Restriction::ALL.map(Restriction::name)).try_map(parse)
 }
 
 impl SpaceArguments {
     pub fn space(self) -> Space {
-        Space::standard().exact(self.exact)
+        Space::standard().exact(self.exact).restricted(self.restriction)
     }
 }
 

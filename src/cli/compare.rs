@@ -20,7 +20,7 @@ use tilescribe::tune::bootstrap::Difference;
 use tilescribe::tune::compare::{ComparisonSettings, Log, Paired, Progress, compare};
 use tilescribe::tune::{Batches, Job, report};
 
-use super::arguments::{Assignment, MeasuringArguments, NetworkArguments, TargetArguments, read_task};
+use super::arguments::{Assignment, MeasuringArguments, NetworkArguments, SpaceArguments, TargetArguments, read_task};
 use super::exit::CommandError;
 use super::lab::{FleetArguments, Lab};
 use super::output::{self, Output};
@@ -55,6 +55,8 @@ pub struct Compare {
     #[arg(short, long, value_name = "DIR", required_unless_present = "replay")]
     output: Option<PathBuf>,
     #[command(flatten)]
+    space: SpaceArguments,
+    #[command(flatten)]
     checkpoint: CheckpointArguments,
     /// Run each method that asks a model beside these controls, which have learned nothing, under the same
     /// search: lm+shuffled, ...
@@ -83,7 +85,7 @@ impl Compare {
         if !self.replay.replay.is_empty() {
             return self.replay.execute(&self.checkpoint, &self.rivals, &self.controls, out);
         }
-        let (space, folder) = (Space::standard(), self.output.clone().unwrap_or_default());
+        let (space, folder) = (self.space.space(), self.output.clone().unwrap_or_default());
         let mut lab = self.lab(&space, &folder)?;
         let target = lab.targets[0].clone();
         let jobs = self.jobs(&target)?;

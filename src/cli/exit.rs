@@ -306,7 +306,9 @@ fn tune(error: &TuneError) -> u8 {
         TuneError::Fleet(error) => fleet(error),
         TuneError::Measure { source, .. } => measure(source),
         TuneError::Propose { source: ProposeError::Model(_), .. } => USAGE,
-        TuneError::Propose { source: ProposeError::Space(_) | ProposeError::Rank(_), .. } => BUG,
+        TuneError::Propose {
+            source: ProposeError::Space(_) | ProposeError::Rank(_) | ProposeError::Table(_), ..
+        } => BUG,
     }
 }
 

@@ -14,6 +14,7 @@
 //!   resumable.
 //! - [`Estimator`]: beside the transformer, a small network and a forest that order finished programs by
 //!   their features; [`Adapted`] to a task, and one for each kind of machine ([`Estimators`]).
+//! - [`Regression`]: trees that learn from the programs of one task alone.
 //! - [`Checkpoint`]: the folder on disk; [`Source`]: where `--checkpoint` points, a folder or a repository of
 //!   the hub. [`ModelControl`]: the same checkpoint without what it has learned.
 //!
@@ -32,6 +33,7 @@ mod kernels;
 mod network;
 mod optimizer;
 mod position;
+mod regression;
 mod sample;
 mod train;
 mod training_state;
@@ -53,6 +55,7 @@ pub use estimator::{
 pub use hub::{HubOptions, Source, SourceError};
 pub use network::{Compute, Network};
 pub use position::Position;
+pub use regression::{Regression, RegressionOptions};
 pub use sample::{Guide, Next, Sampled, SamplingOptions};
 pub use train::{Evaluation, Progress, Trainer, TrainingOptions};
 

@@ -6,31 +6,44 @@
 //! is a file of this folder, and its line in the registry.
 
 mod ablations;
+mod ansor;
+mod boosted;
 mod checkpoint;
+mod costs;
+mod droplet;
 mod evolution;
 #[cfg(test)]
 pub(crate) mod example;
+mod harl;
 mod learning;
 mod lm;
+mod metaschedule;
 mod method;
 mod mutation;
 mod pool;
+mod pruner;
 mod random;
+mod replay;
+mod roller;
 mod sampler;
 mod sequence;
 #[cfg(test)]
 mod tests;
+mod tlp;
 pub mod train;
+mod transfer;
 mod typical;
 mod writing;
 
 pub use checkpoint::{Loaded, Notice, load_checkpoint, shipped_checkpoint};
+pub use droplet::Droplet;
 pub use evolution::Evolution;
 pub use learning::learned_order;
 pub use lm::{Ingredients, LanguageModel, Written, versions};
 pub use method::{Made, Make, MakePlain, MakePretrained, Method, Purpose, Searcher};
 pub use random::Random;
 pub use sampler::{SAMPLERS, Sampler, SamplerKind};
+pub use transfer::class_of;
 
 use thiserror::Error;
 
@@ -47,6 +60,15 @@ pub static METHODS: &[&Method] = &[
     &random::METHOD,
     &evolution::METHOD,
     &evolution::GUIDED,
+    &droplet::METHOD,
+    &droplet::STORM,
+    &transfer::METHOD,
+    &ansor::METHOD,
+    &metaschedule::METHOD,
+    &roller::METHOD,
+    &pruner::METHOD,
+    &harl::METHOD,
+    &tlp::METHOD,
     &ablations::UNTRAINED,
     &ablations::NO_WANT,
     &ablations::NO_WORKLOAD,
@@ -110,6 +132,9 @@ pub enum ProposeError {
     Space(#[from] crate::space::Stale),
     #[error(transparent)]
     Rank(#[from] RankError),
+    /// Our bug: a table that is built in cannot be read.
+    #[error("the table of good programs cannot be read: {0}")]
+    Table(String),
 }
 
 /// Names candidates for a task.

@@ -49,10 +49,22 @@ pub(super) fn in_order<'a>(
 
 /// A pool in its order, but without those that look like one before them, or like one of `known` features;
 /// and these.
-fn distinct_looking<'a>(pool: Vec<Valued>, known: impl Iterator<Item = &'a [f32]>) -> (Vec<Valued>, Vec<Valued>) {
+pub(super) fn distinct_looking<'a>(
+    pool: Vec<Valued>,
+    known: impl Iterator<Item = &'a [f32]>,
+) -> (Vec<Valued>, Vec<Valued>) {
+    told_apart(pool, |valued| &valued.features, known)
+}
+
+/// The same for whatever has features.
+pub(super) fn told_apart<'a, T>(
+    pool: Vec<T>,
+    features: impl Fn(&T) -> &[f32],
+    known: impl Iterator<Item = &'a [f32]>,
+) -> (Vec<T>, Vec<T>) {
     let rounded = |features: &[f32]| features.iter().map(|x| (x * ALIKE).round() as i64).collect::<Vec<i64>>();
     let mut looks: BTreeSet<Vec<i64>> = known.map(rounded).collect();
-    pool.into_iter().partition(|valued| valued.features.is_empty() || looks.insert(rounded(&valued.features)))
+    pool.into_iter().partition(|one| features(one).is_empty() || looks.insert(rounded(features(one))))
 }
 
 /// Those first that are worth to be measured together.

@@ -32,7 +32,8 @@ impl<'a> Random<'a> {
     }
 }
 
-struct Uniform<'a>(&'a mut ChaCha8Rng);
+/// Takes every candidate with the same probability.
+pub(super) struct Uniform<'a>(pub(super) &'a mut ChaCha8Rng);
 
 impl Policy for Uniform<'_> {
     fn pick(&mut self, decision: &Decision) -> usize {

@@ -3,15 +3,13 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use super::example::product;
+use super::example::{ROUGH_CYCLES, fall, product, rough};
 use super::{History, METHODS, Make, Method, Proposal, Proposer, Purpose, Random, Searcher, versions};
 use crate::language::{Language, tokenizer_json};
 use crate::model::{Checkpoint, Config, EstimatorOptions, Group, Model, ModelControl, train_estimator};
 use crate::rank::features;
-use crate::space::{Next, Space, Trace};
-
-/// The feature that says how many cycles a program takes if nothing overlaps.
-const ROUGH_CYCLES: usize = 65;
+use crate::space::{Next, Restriction, Space, Trace};
+use crate::target::{Task, avx512};
 
 /// A small model of random weights, and an estimator that knows a few programs, whose times are made up: a
 /// method must keep its promises whatever they say.
@@ -129,5 +127,53 @@ fn controls_change_what_they_say_they_change() {
         // what a checkpoint's file may hold
         let tensors = changed.estimators.cpu.tensors().map(|(name, _, values)| (name, values)).collect();
         crate::model::Estimator::from_tensors(tensors).unwrap();
+    }
+}
+
+#[test]
+fn methods_that_learn_find_faster_programs() {
+    let space = Space::standard();
+    let checkpoint = checkpoint(&space);
+    for method in METHODS.iter().filter(|method| method.learns && method.purpose == Purpose::Search) {
+        let searcher = Searcher::new(method, &space, || Ok::<_, ()>(Arc::clone(&checkpoint))).unwrap();
+        let (history, bests) = fall(searcher.proposer(3).unwrap().as_mut(), rough, 6, 8);
+        assert!((32..=48).contains(&history.len()), "{method:?}: {}", history.len());
+        assert!(bests[5] < bests[0], "{method:?}: {bests:?}");
+    }
+}
+
+#[test]
+fn methods_give_up_where_there_is_nothing_more() {
+    let task = Task { workload: "input t0 4\nout t1 4 neg t0 a\n".parse().unwrap(), target: avx512() };
+    let space = Space::standard();
+    let checkpoint = checkpoint(&space);
+    for method in METHODS {
+        let searcher = Searcher::new(method, &space, || Ok::<_, ()>(Arc::clone(&checkpoint))).unwrap();
+        let (mut proposer, mut history) = (searcher.proposer(3).unwrap(), History::default());
+        let mut sizes = Vec::new();
+        while sizes.last() != Some(&0) {
+            let proposal = proposer.propose(&task, &history, 8).unwrap();
+            sizes.push(proposal.candidates.len());
+            for trace in traces(&proposal) {
+                assert!(!history.contains(&trace) && space.offers(&task, &trace), "{method:?}: {trace}");
+                history.insert(trace, Some(1000));
+            }
+            assert!(sizes.len() < 40, "{method:?}: {sizes:?}");
+        }
+        assert!(!history.is_empty(), "{method:?}");
+    }
+}
+
+#[test]
+fn methods_search_restricted_spaces() {
+    for restriction in Restriction::ALL {
+        let space = Space::standard().restricted(Some(restriction));
+        let checkpoint = checkpoint(&space);
+        for method in METHODS.iter().filter(|method| method.purpose == Purpose::Search) {
+            let searcher = Searcher::new(method, &space, || Ok::<_, ()>(Arc::clone(&checkpoint))).unwrap();
+            let proposal = proposed(&searcher, &History::default(), 3);
+            assert!(!proposal.candidates.is_empty(), "{method:?}");
+            assert!(traces(&proposal).iter().all(|trace| space.offers(&product(), trace)), "{method:?}");
+        }
     }
 }

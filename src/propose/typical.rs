@@ -8,6 +8,7 @@
 
 use std::collections::BTreeMap;
 
+use super::replay::nearest;
 use crate::nest::axis_name;
 use crate::space::{Choice, Decision, Policy, Space, Tape, Trace, Word, Words};
 use crate::target::Task;
@@ -142,13 +143,6 @@ impl Policy for Carried<'_> {
         };
         nearest(candidates, wanted).unwrap_or(*default)
     }
-}
-
-/// The number that differs least from another by its ratio.
-fn nearest(candidates: &[Words], wanted: u64) -> Option<usize> {
-    let apart = |number: u64| ((number.max(1) as f64) / (wanted.max(1) as f64)).ln().abs();
-    let numbers = candidates.iter().enumerate().filter_map(|(at, words)| Some((at, apart(words.as_number()?))));
-    numbers.min_by(|a, b| a.1.total_cmp(&b.1)).map(|(at, _)| at)
 }
 
 #[cfg(test)]

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use rayon::iter::{IntoParallelIterator, ParallelIterator};
 
 use super::{RankError, features, group};
-use crate::model::{Adapted, Estimator, EstimatorOptions, Estimators, train_estimator};
+use crate::model::{Adapted, Estimator, EstimatorOptions, Estimators, Group, train_estimator};
 use crate::record::History;
 use crate::space::{Next, Space, Trace};
 use crate::target::{Kind, Task};
@@ -69,6 +69,20 @@ impl<'a> Ranking<'a> {
     /// # Errors
     /// As [`Ranking::describe`], and where the estimate cannot be learned.
     pub fn estimator(&mut self, task: &Task, history: &History) -> Result<Option<Adapted>, RankError> {
+        let group = self.measured(task, history)?;
+        match self.prior.as_ref().and_then(|prior| estimator_of(prior, task.target.kind())) {
+            Some(prior) => Ok(Some(Adapted::new(prior.clone(), &group))),
+            None if group.speeds.len() < ENOUGH => Ok(None),
+            None => Ok(Some(train_estimator(None, &[group], &self.options)?.into())),
+        }
+    }
+
+    /// What was measured of a task, as far as it is remembered: the programs proposed last, or the fastest
+    /// where a run is taken up again.
+    ///
+    /// # Errors
+    /// As [`Ranking::describe`].
+    pub fn measured(&mut self, task: &Task, history: &History) -> Result<Group, RankError> {
         let hash = task.workload.hash().to_string();
         if !self.proposed.contains_key(&hash) {
             // a run that is taken up again: the fastest are there still
@@ -77,12 +91,7 @@ impl<'a> Ranking<'a> {
         }
         let known = self.proposed.get(&hash).map_or(&[][..], Vec::as_slice);
         let measured = known.iter().filter_map(|d| Some((d.features.clone(), history.best_ns(&d.trace)?)));
-        let group = group(measured.collect());
-        match self.prior.as_ref().and_then(|prior| estimator_of(prior, task.target.kind())) {
-            Some(prior) => Ok(Some(Adapted::new(prior.clone(), &group))),
-            None if group.speeds.len() < ENOUGH => Ok(None),
-            None => Ok(Some(train_estimator(None, &[group], &self.options)?.into())),
-        }
+        Ok(group(measured.collect()))
     }
 
     /// What was going to be measured of a task, the last of it.

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 
 use sha2::{Digest, Sha256};
 
+use crate::outcome::Outcome;
 use crate::space::Trace;
 
 /// What was measured of a task: nanoseconds of the best run, `None` for failures. The fastest traces are
@@ -12,6 +13,8 @@ use crate::space::Trace;
 #[derive(Clone, Debug, Default)]
 pub struct History {
     measured: HashMap<Fingerprint, Option<u64>>,
+    /// Of those whose single runs are known.
+    spreads: HashMap<Fingerprint, Spread>,
     fastest: BTreeMap<(u64, Trace), Fingerprint>,
     /// Being measured.
     expected: HashSet<Fingerprint>,
@@ -25,6 +28,48 @@ fn fingerprint(trace: &Trace) -> Fingerprint {
     std::array::from_fn(|at| digest[at])
 }
 
+/// How the single runs of a program are spread.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Spread {
+    pub runs: u32,
+    /// Of the natural logarithms of nanoseconds.
+    pub mean: f64,
+    /// The variance of the same, of a sample.
+    pub variance: f64,
+}
+
+impl Spread {
+    /// `None` of fewer than two runs.
+    pub fn of(times_ns: &[u64]) -> Option<Spread> {
+        if times_ns.len() < 2 {
+            return None;
+        }
+        let count = times_ns.len() as f64;
+        let logs = || times_ns.iter().map(|ns| (*ns.max(&1) as f64).ln());
+        let mean = logs().sum::<f64>() / count;
+        let variance = logs().map(|log| (log - mean).powi(2)).sum::<f64>() / (count - 1.0);
+        Some(Spread { runs: times_ns.len() as u32, mean, variance })
+    }
+
+    /// Whether runs are faster than another program's by more than chance makes them one time in twenty:
+    /// Welch's test of the means (Biometrika 1947), from one side.
+    pub fn is_faster_than(&self, other: &Spread) -> bool {
+        let parts = [self, other].map(|spread| spread.variance / f64::from(spread.runs.max(1)));
+        let variance = parts[0] + parts[1];
+        if variance <= 0.0 {
+            return self.mean < other.mean;
+        }
+        let by_freedom = |part: f64, runs: u32| part * part / f64::from(runs.max(2) - 1);
+        let freedom = variance * variance / (by_freedom(parts[0], self.runs) + by_freedom(parts[1], other.runs));
+        // Student's quantile from the normal one, by the first terms of Cornish and Fisher's series
+        let z: f64 = 1.644_85;
+        let quantile = z
+            + (z.powi(3) + z) / (4.0 * freedom)
+            + (5.0 * z.powi(5) + 16.0 * z.powi(3) + 3.0 * z) / (96.0 * freedom * freedom);
+        (other.mean - self.mean) / variance.sqrt() > quantile
+    }
+}
+
 impl History {
     /// How many of the fastest traces are kept whole.
     pub const KEPT: usize = 64;
@@ -32,11 +77,14 @@ impl History {
     /// same to a few percent, but on a virtual machine, whose share of the last-level cache changes, programs
     /// that stream their weights and programs that do not have changed places by 1.5 and more.
     pub const DOUBT: f64 = 1.5;
+    /// Best runs that differ by less than this factor tell no difference.
+    pub const NOISE: f64 = 1.05;
 
     /// Adds a trace, or replaces its time.
     pub fn insert(&mut self, trace: Trace, best_ns: Option<u64>) {
         let key = fingerprint(&trace);
         self.expected.remove(&key);
+        self.spreads.remove(&key);
         if let Some(Some(_)) = self.measured.insert(key, best_ns) {
             self.fastest.retain(|_, other| *other != key);
         }
@@ -45,6 +93,27 @@ impl History {
             if self.fastest.len() > Self::KEPT {
                 self.fastest.pop_last();
             }
+        }
+    }
+
+    /// The same with what is told by the single runs.
+    pub fn insert_outcome(&mut self, trace: Trace, outcome: &Outcome) {
+        let (key, best_ns) = (fingerprint(&trace), outcome.best_ns());
+        self.insert(trace, best_ns);
+        if let Outcome::Timed { times_ns, .. } = outcome {
+            self.spreads.extend(Spread::of(times_ns).map(|spread| (key, spread)));
+        }
+    }
+
+    /// Whether a program is faster than another, as far as its runs tell; where single runs are not known, by
+    /// [`History::NOISE`]. A program without a time is slower than any with one.
+    pub fn is_faster(&self, trace: &Trace, other: &Trace) -> bool {
+        let keys = [trace, other].map(fingerprint);
+        let Some(own) = self.measured.get(&keys[0]).copied().flatten() else { return false };
+        let Some(others) = self.measured.get(&keys[1]).copied().flatten() else { return true };
+        match (self.spreads.get(&keys[0]), self.spreads.get(&keys[1])) {
+            (Some(own), Some(other)) => own.is_faster_than(other),
+            _ => own as f64 * Self::NOISE < others as f64,
         }
     }
 
@@ -104,7 +173,8 @@ impl History {
 
 #[cfg(test)]
 mod tests {
-    use super::History;
+    use super::{History, Spread};
+    use crate::outcome::Outcome;
     use crate::space::Trace;
 
     fn trace(number: u64) -> Trace {
@@ -150,6 +220,25 @@ mod tests {
         assert_eq!((history.len(), history.fastest(9)), (2, vec![trace(2), trace(1)]));
         history.insert(trace(2), None);
         assert_eq!((history.len(), history.fastest(9)), (2, vec![trace(1)]));
+    }
+
+    #[test]
+    fn what_is_faster_is_told_by_the_runs() {
+        let timed = |times_ns: &[u64]| Outcome::Timed { times_ns: times_ns.to_vec(), compile_us: 1 };
+        let mut history = History::default();
+        // the second is luckier once, the third is faster as a rule
+        history.insert_outcome(trace(1), &timed(&[1000, 1010, 990, 1005, 995]));
+        history.insert_outcome(trace(2), &timed(&[900, 1100, 1050, 1010, 960]));
+        history.insert_outcome(trace(3), &timed(&[980, 970, 975, 985, 965]));
+        history.insert(trace(4), Some(940));
+        history.insert(trace(5), None);
+        let faster = |a, b| history.is_faster(&trace(a), &trace(b));
+        assert!(!faster(2, 1) && !faster(1, 2) && faster(3, 1) && !faster(1, 3));
+        assert!(faster(4, 1) && !faster(4, 3), "the best runs, and five percent");
+        assert!(faster(1, 5) && !faster(5, 1) && !faster(6, 1) && faster(1, 6));
+        assert_eq!(Spread::of(&[7]), None);
+        let equal = Spread::of(&[7, 7]).unwrap();
+        assert!(!equal.is_faster_than(&equal));
     }
 
     #[test]

@@ -31,7 +31,7 @@ use crate::target::{Target, Task};
 pub use agreement::{Agreement, Agreements, Deviation, Pairs};
 pub use corpus::{CorpusError, CorpusReader, CorpusWriter, Entry, Limits};
 pub use error::StoreError;
-pub use history::History;
+pub use history::{History, Spread};
 pub use plans::{PlanRecord, PlanRun, TasksTiming};
 pub use pools::{Draw, POOLS_FORMAT, Pool, PoolProgram, PoolsError, is_of_pools, read_pools, write_pools};
 pub use reading::{NotRead, Readable, readable};

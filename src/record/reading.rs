@@ -118,7 +118,7 @@ impl Store {
         records.retain(|record| record.outcome.best_ns().is_some());
         records.sort_by_key(|record| record.outcome.best_ns());
         // the store may hold programs by algorithms that the space leaves out
-        let offered = records.into_iter().filter(|record| !space.is_exact() || space.offers(task, &record.trace));
+        let offered = records.into_iter().filter(|record| !space.leaves_out() || space.offers(task, &record.trace));
         Ok(offered.take(count).collect())
     }
 

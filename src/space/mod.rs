@@ -51,6 +51,7 @@ mod epilogue;
 mod fuse;
 mod gpu;
 mod operands;
+mod restriction;
 mod rows;
 pub mod schedule;
 mod version;
@@ -61,6 +62,7 @@ mod tests;
 
 pub use crate::trace::{Choice, Decision, ParseError, Policy, Reason, Stale, Stop, Tape, Trace, Word, Words};
 pub use access::{Access, accesses};
+pub use restriction::Restriction;
 pub use schedule::{Defect, LoopName, Schedule, Step};
 pub use version::{InvalidVersion, Reader, SpaceVersion, Unreadable};
 pub use view::{Axis, AxisLoops, DotSteps, Fetch, Group, MmaTile, Row, View};
@@ -111,6 +113,7 @@ pub struct Space {
     cpu: Machine<Cpu>,
     gpu: Machine<Gpu>,
     exact: bool,
+    restriction: Option<Restriction>,
 }
 
 /// What follows a prefix.
@@ -147,7 +150,7 @@ pub struct Explained {
 impl Space {
     /// The rules that Tilescribe ships.
     pub fn standard() -> Space {
-        Space { cpu: cpu::machine(), gpu: gpu::machine(), exact: false }
+        Space { cpu: cpu::machine(), gpu: gpu::machine(), exact: false, restriction: None }
     }
 
     /// Leaves out algorithms with larger rounding errors than the plain one's. What is left has the same
@@ -155,6 +158,13 @@ impl Space {
     #[must_use]
     pub fn exact(self, exact: bool) -> Space {
         Space { exact, ..self }
+    }
+
+    /// Leaves out candidates that another system's space does not have. Names stay, as with
+    /// [`Space::exact`].
+    #[must_use]
+    pub fn restricted(self, restriction: Option<Restriction>) -> Space {
+        Space { restriction, ..self }
     }
 
     /// Adds a rule for CPUs behind the others.
@@ -212,6 +222,17 @@ impl Space {
         self.exact
     }
 
+    /// Whether something is left out that others of the same version offer.
+    pub fn leaves_out(&self) -> bool {
+        self.exact || self.restriction.is_some()
+    }
+
+    /// What is left out, in words; empty where nothing is.
+    pub fn restrictions(&self) -> String {
+        let exact = self.exact.then_some("exact");
+        exact.into_iter().chain(self.restriction.map(Restriction::name)).collect::<Vec<_>>().join(" ")
+    }
+
     /// Whether a trace leads to a program of this space.
     pub fn offers(&self, task: &Task, trace: &Trace) -> bool {
         matches!(self.question(task, trace), Ok(Ok(None)))
@@ -258,6 +279,7 @@ impl Space {
         let decisions = self.decisions(task, trace)?;
         let mut asked = decisions.into_iter().zip(trace.0.iter().map(|choice| choice.value.clone()));
         let mut tape = Tape::replay(trace);
+        self.restrict(task, &mut tape);
         let mut explained = Vec::new();
         let mut note = |rule, taken: usize, steps: &[Step]| {
             let decisions = asked.by_ref().take(taken).collect();
@@ -289,6 +311,7 @@ impl Space {
     /// [`Stop`] where the tape does not answer all questions.
     pub fn schedule(&self, task: &Task, tape: &mut Tape<'_>) -> Result<Schedule, Stop> {
         let workload = &task.workload;
+        self.restrict(task, tape);
         let ignore = &mut |_: &'static str, _: usize, _: &[Step]| {};
         match &task.target {
             Target::Cpu(machine) => self.cpu.decide(View::new(workload, machine, self.exact), tape, ignore),
@@ -296,6 +319,12 @@ impl Space {
                 Err(Stop::DeadEnd(Reason("run-time extents, which are for CPUs only".into())))
             }
             Target::Gpu(machine) => self.gpu.decide(View::new(workload, machine, self.exact), tape, ignore),
+        }
+    }
+
+    fn restrict(&self, task: &Task, tape: &mut Tape<'_>) {
+        if let Some(restriction) = self.restriction {
+            tape.keep_only(restriction.filter(task));
         }
     }
 

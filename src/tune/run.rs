@@ -300,11 +300,11 @@ impl Run<'_> {
             // the store may hold programs by algorithms that are left out here; and it comes from outside:
             // what may win has to be a program of the task
             let may_win = best_ns.is_some() && history.best().is_none_or(|_| history.len() < self.settings.finalists);
-            if (may_win || self.space.is_exact()) && !self.space.offers(&job.task, &record.trace) {
+            if (may_win || self.space.leaves_out()) && !self.space.offers(&job.task, &record.trace) {
                 tracing::warn!("{}: a record in the store is no program of this task: it is left out", job.name);
                 continue;
             }
-            history.insert(record.trace, best_ns);
+            history.insert_outcome(record.trace, &record.outcome);
         }
         Ok(history)
     }
@@ -341,7 +341,7 @@ impl Run<'_> {
             store.insert(task, &record)?;
         }
         let history = &mut self.histories[job];
-        history.insert(trace.clone(), outcome.best_ns());
+        history.insert_outcome(trace.clone(), &outcome);
         let now = Instant::now();
         let seconds = now.duration_since(std::mem::replace(&mut self.last, now)).as_secs_f64();
         self.scheduler.observe(job, history.best().map(|(_, ns)| ns), seconds);

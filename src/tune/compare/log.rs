@@ -85,7 +85,10 @@ impl Log {
         }
         let mut file = OpenOptions::new().read(true).append(true).create(true).open(path).map_err(io)?;
         let tilescribe = env!("CARGO_PKG_VERSION").to_string();
-        let header = Header { tilescribe, target: fingerprint(target), space: space.version(target.kind()) };
+        let restrictions = space.restrictions();
+        let version = space.version(target.kind());
+        let version = if restrictions.is_empty() { version } else { format!("{version} ({restrictions})") };
+        let header = Header { tilescribe, target: fingerprint(target), space: version };
         let mut reader = BufReader::new(file.try_clone().map_err(io)?);
         let (mut runs, mut checkpoints) = (BTreeMap::<String, Vec<_>>::new(), BTreeMap::new());
         let (mut whole, mut number) = (0u64, 0);

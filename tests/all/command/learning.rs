@@ -103,7 +103,12 @@ fn methods_and_ablations_are_compared_side_by_side() {
         printed.contains("random: reference / best by number of trials 1: ") && printed.contains(", 7: "),
         "{printed}"
     );
-    // so does lm with a checkpoint of its own
+    // runs in another space do not
+    let restricted = [&longer[..9], &["--space", "bolt", "-o", "out"]].concat();
+    sandbox.fail(&restricted, 2, "(bolt); choose another folder");
+    sandbox
+        .succeed(&["tune", "task.txt", "--method", "droplet", "--space", "hidet", "--trials", "3", "--store", "s.db"]);
+    // lm with a checkpoint of its own does
     let rival = |name: &'static str| {
         let arguments = ["compare", "--rival", name, "--workloads", "task.txt"];
         [&arguments[..], &["--trials", "5", "--seeds", "1", "-o", "out"]].concat()
