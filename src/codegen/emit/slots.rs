@@ -99,7 +99,7 @@ impl<'c> Emitter<'_, 'c> {
         Ok(())
     }
 
-    /// The first lanes of a vector, or all of them and as many of `fill` as are missing, undefined without it.
+    /// The first lanes of a vector, or all of them and what is missing from `fill`, undefined without it.
     fn fitted(&self, value: Value<'c>, width: u32, fill: Option<Value<'c>>) -> Result<Value<'c>> {
         let given = i64::from(value.into_vector_value().get_type().get_size());
         let order: Vec<i64> = (0..i64::from(width)).map(|lane| if lane < given { lane } else { -1 }).collect();

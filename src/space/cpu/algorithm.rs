@@ -35,8 +35,8 @@ impl Rule<Cpu> for Algorithm {
     }
 }
 
-/// Whether the stages of Winograd's algorithm lead with rows of tiles, so that rows may go through all of them
-/// one after the other; or with points, each of which is one large product.
+/// Whether the stages of Winograd's algorithm lead with rows of tiles, so that rows may go through all of
+/// them one after the other; or with points, each of which is one large product.
 pub(super) struct TileRows;
 
 impl Rule<Cpu> for TileRows {
