@@ -224,17 +224,18 @@ fn untuned_convolutions_run_in_vectors_of_output_channels() {
 
 #[test]
 fn untuned_products_of_few_steps_run_in_vectors_of_results() {
-    let vector = |rows: i64, results: i64, steps: i64| {
+    let vector = |operand: &str, rows: i64, results: i64, steps: i64| {
         let text = format!(
-            "const t0 {results} {steps}\ninput t1 {rows} {steps}\nout t2 {rows} {results} sum {steps} mul t0 b c t1 a c\n"
+            "{operand} t0 {results} {steps}\ninput t1 {rows} {steps}\nout t2 {rows} {results} sum {steps} mul t0 b c t1 a c\n"
         );
         let task = Task { workload: text.parse().unwrap(), target: avx512() };
         let (trace, _) = Space::standard().drive(&task, &mut Untuned);
         trace.0.into_iter().find(|c| c.site.to_string() == "vector s0").unwrap().value.to_string()
     };
-    assert_eq!(vector(190, 48, 13), "b");
-    // the lanes of a reduction are worth combining behind more steps, and where results fill no vector
-    assert_eq!((vector(190, 48, 72), vector(8, 10, 13)), ("c".into(), "c".into()));
+    assert_eq!((vector("const", 190, 48, 13), vector("const", 190, 48, 40)), ("b".into(), "b".into()));
+    // the lanes of a reduction are worth combining behind more steps where nothing is packed beforehand, and
+    // where results fill no vector
+    assert_eq!((vector("input", 190, 48, 72), vector("const", 8, 10, 13)), ("c".into(), "c".into()));
 }
 
 #[test]

@@ -106,7 +106,7 @@ fn untuned_register_tiles_have_no_spills() {
         let fused = target.architecture == Architecture::Aarch64 || target.has_feature("fma");
         for workload in [Some(dense), fused.then_some(convolution)].into_iter().flatten() {
             let task = Task { workload: workload.parse().unwrap(), target: target.clone().into() };
-            let (trace, nest) = Space::standard().drive(&task, &mut Untuned);
+            let (trace, nest) = Space::standard().exact(true).drive(&task, &mut Untuned);
             let text = assembly(&nest.unwrap(), &target).unwrap();
             let body = hottest_loop(&text);
             let multiplies =
