@@ -93,3 +93,42 @@ fn products(flops: i64, share: f64, machine: &Cpu) -> f64 {
 fn passes(elements: i64, bytes: f64, machine: &Cpu) -> f64 {
     elements as f64 * BYTES / bytes / cores(machine)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::{fewest_cycles, rows_join};
+    use crate::target::{Target, avx512};
+    use crate::workload::Workload;
+    use crate::workload::winograd::figures;
+
+    /// A 3 × 3 convolution of images, channels last.
+    fn convolution(size: i64, channels: i64, filters: i64) -> Workload {
+        let text = format!(
+            "const t0 {filters} {channels} 3 3\ninput t1 {size} {size} {channels}\nout t2 {size} {size} {filters} \
+             sum {channels} 3 3 mul t0 c d e f pad 0.0 t1 ? + a + e -1 ? + b + f -1 d\n"
+        );
+        text.parse().unwrap()
+    }
+
+    #[test]
+    fn tiles_are_as_large_as_memory_lets_them_pay() {
+        let Target::Cpu(cpu) = avx512() else { panic!("a CPU") };
+        let chosen = |workload: &Workload| fewest_cycles(workload, &[2, 4], &cpu);
+        assert_eq!(chosen(&convolution(56, 64, 64)), Some(1));
+        assert_eq!(chosen(&convolution(28, 128, 128)), Some(1));
+        // transformed filters come from memory: of 4 × 4 tiles they are four times what was given
+        assert_eq!(chosen(&convolution(7, 512, 512)), Some(0));
+        // and of few tiles they take longer than the multiplications that they save
+        assert_eq!(chosen(&convolution(4, 512, 512)), None);
+    }
+
+    #[test]
+    fn rows_are_joined_where_filters_stay_near() {
+        let Target::Cpu(cpu) = avx512() else { panic!("a CPU") };
+        let joined = |workload: &Workload| rows_join(&figures(workload, 4).unwrap(), &cpu);
+        assert!(joined(&convolution(56, 64, 64)));
+        assert!(!joined(&convolution(14, 256, 256)));
+        // what stages leave for all rows is larger than the shared cache holds
+        assert!(joined(&convolution(224, 128, 128)));
+    }
+}
