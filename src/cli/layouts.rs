@@ -63,6 +63,9 @@ pub struct PlansArguments {
     without: Vec<PlanKind>,
 }
 
+/// The kinds that `--layouts` decides.
+const OF_LAYOUTS: [PlanKind; 2] = [PlanKind::Layout, PlanKind::Concatenation];
+
 /// Reads the name of a kind of decisions.
 fn kind_parser() -> impl TypedValueParser<Value = PlanKind> {
     let values = PossibleValuesParser::new(PlanKind::ALL.map(PlanKind::name));
@@ -86,16 +89,17 @@ impl PlansArguments {
             let network = program.planned(path)?;
             return Ok((program, Plans::One(network)));
         }
-        if self.plan.layouts.layouts == Some(Layouts::Last) && self.without.contains(&PlanKind::Layout) {
-            let reason = "--layouts last decides what --without layout leaves at its default";
-            return Err(CommandError::Usage(reason.into()).into());
+        let decided = OF_LAYOUTS.iter().find(|kind| self.without.contains(kind));
+        if let (Some(Layouts::Last), Some(kind)) = (self.plan.layouts.layouts, decided) {
+            let kind = kind.name();
+            let reason = format!("--layouts last decides what --without {kind} leaves at its default");
+            return Err(CommandError::Usage(reason).into());
         }
         let mut bounds = Bounds::default();
         self.without.iter().for_each(|kind| bounds.fix(*kind, None));
-        match self.plan.layouts.layouts {
-            Some(Layouts::Kept) => bounds.fix(PlanKind::Layout, None),
-            Some(Layouts::Last) => bounds.fix(PlanKind::Layout, Some("last".into())),
-            None => {}
+        if let Some(layouts) = self.plan.layouts.layouts {
+            let value = || matches!(layouts, Layouts::Last).then(|| "last".into());
+            OF_LAYOUTS.into_iter().for_each(|kind| bounds.fix(kind, value()));
         }
         Ok((program, Plans::Within(bounds)))
     }

@@ -1,10 +1,12 @@
 //! The search: extremes, then moves.
 
+use std::collections::BTreeSet;
+
 use super::cuts::{Bounds, Cut, Cuts, Cutter, Origin, Wish};
 use super::moves::{Move, moves};
 use super::times::{Measure, Time, Times};
 use crate::graph::{Network, NetworkTask, Plan, PlanKind};
-use crate::trace::Words;
+use crate::trace::{Decision, Words};
 
 /// What a move changes has to become faster by: less is noise.
 const MARGIN: f64 = 0.97;
@@ -103,8 +105,7 @@ pub fn search<E>(means: Means<'_, '_, E>, bounds: &Bounds, given: &[Plan]) -> Re
     let (cuts, times) = (Cuts::new(cut, bounds), Times::default());
     let most_cuts = if can_measure { MOST_CUTS } else { MOST_CUTS_ALONE };
     let mut search = Search { cuts, ask, times, can_measure, most_cuts, measured: 0 };
-    search.extremes()?;
-    let mut best = search.fastest(&search.all());
+    let mut best = search.extremes()?;
     for plan in given {
         let at = search.cut(&Wish::of(plan), Origin::Given)?;
         search.look(&[at])?;
@@ -162,26 +163,61 @@ impl<E> Search<'_, '_, E> {
         (0..self.cuts.found.len()).collect()
     }
 
-    /// The default, and all decisions of a kind with one candidate: cut, and their tasks measured.
-    fn extremes(&mut self) -> Result<(), E> {
+    /// The default, and kind by kind all decisions with one candidate, the kinds before as they were fastest:
+    /// cut, and their tasks measured.
+    fn extremes(&mut self) -> Result<usize, E> {
         let default = self.cut(&Wish::default(), Origin::Default)?;
-        let mut seen: Vec<(PlanKind, Words)> = Vec::new();
-        for (decision, _) in &self.plan(default).decisions {
-            let Some(kind) = PlanKind::of(decision).filter(|_| self.cuts.is_free(decision)) else { continue };
+        let kinds: Vec<(PlanKind, Vec<Words>)> = PlanKind::ALL
+            .into_iter()
+            .map(|kind| (kind, self.alternatives(default, kind)))
+            .filter(|(_, values)| !values.is_empty())
+            .collect();
+        let mut best = default;
+        // the default is measured with the first of them
+        let shares = kinds.len() as f64 + 1.0;
+        for (number, (kind, values)) in kinds.iter().enumerate() {
+            let mut plans = vec![best];
+            for value in values {
+                let all = Some((*kind, value.clone()));
+                let wish = Wish { all, ..Wish::of(&self.plan(best).plan) };
+                plans.push(self.cut(&wish, Origin::All(*kind, value.clone()))?);
+            }
+            let share = (1.0 - SHARE_OF_MOVES) * if number == 0 { 2.0 } else { 1.0 } / shares;
+            self.measure_plans(&plans, share)?;
+            best = self.fastest(&plans);
+        }
+        if kinds.is_empty() {
+            self.measure_plans(&[default], 1.0)?;
+        }
+        Ok(best)
+    }
+
+    /// Candidates for all decisions of a kind at once, other than their defaults, as a plan asks for them.
+    fn alternatives(&self, of: usize, kind: PlanKind) -> Vec<Words> {
+        let mut found: Vec<Words> = Vec::new();
+        let is_free = |decision: &Decision| PlanKind::of(decision) == Some(kind) && self.cuts.is_free(decision);
+        for (decision, _) in self.plan(of).decisions.iter().filter(|(decision, _)| is_free(decision)) {
             let others = decision.candidates.iter().enumerate().filter(|(at, _)| *at != decision.default);
             for (_, value) in others {
-                if !seen.contains(&(kind, value.clone())) {
-                    seen.push((kind, value.clone()));
+                if !found.contains(value) {
+                    found.push(value.clone());
                 }
             }
         }
-        for (kind, value) in seen {
-            let wish = Wish { all: Some((kind, value.clone())), ..Wish::default() };
-            self.cut(&wish, Origin::All(kind, value))?;
-        }
-        let tasks: Vec<usize> = (0..self.cuts.tasks.len()).collect();
-        let share = if self.cuts.found.len() > 1 { 1.0 - SHARE_OF_MOVES } else { 1.0 };
+        found
+    }
+
+    /// Measures the tasks of plans that were not measured before.
+    fn measure_plans(&mut self, plans: &[usize], share: f64) -> Result<(), E> {
+        let tasks = self.tasks_of(plans, |times, task| !times.was_asked(task));
         self.ask(&tasks, Ask::Measured { share })
+    }
+
+    /// The tasks of plans for which something holds, ascending.
+    fn tasks_of(&self, plans: &[usize], holds: impl Fn(&Times, usize) -> bool) -> Vec<usize> {
+        let tasks = plans.iter().flat_map(|at| &self.plan(*at).tasks).map(|(task, _)| *task);
+        let tasks: BTreeSet<usize> = tasks.filter(|task| holds(&self.times, *task)).collect();
+        tasks.into_iter().collect()
     }
 
     fn ask(&mut self, tasks: &[usize], ask: Ask) -> Result<(), E> {
@@ -201,10 +237,7 @@ impl<E> Search<'_, '_, E> {
 
     /// Finds out what is known of the tasks of plans.
     fn look(&mut self, plans: &[usize]) -> Result<(), E> {
-        let tasks = plans.iter().flat_map(|at| &self.plan(*at).tasks).map(|(task, _)| *task);
-        let mut tasks: Vec<usize> = tasks.filter(|task| !self.times.was_asked(*task)).collect();
-        tasks.sort_unstable();
-        tasks.dedup();
+        let tasks = self.tasks_of(plans, |times, task| !times.was_asked(task));
         self.ask(&tasks, Ask::Known)
     }
 

@@ -21,6 +21,8 @@ struct Row {
     ns: fn(usize, [usize; 2]) -> f64,
     /// The seed of what times are multiplied by, where that is drawn.
     noise: Option<u64>,
+    /// So many of the last decisions are of another kind.
+    concatenations: usize,
 }
 
 impl Row {
@@ -39,9 +41,10 @@ impl Row {
         for number in 0..=self.decisions {
             let mut behind = 0;
             if number < self.decisions {
-                let site = Words(vec![Word::from("layout"), Word::from(number as u64)]);
+                let rule = usize::from(number + self.concatenations >= self.decisions);
+                let site = Words(vec![Word::from(PlanKind::ALL[rule].name()), Word::from(number as u64)]);
                 let candidates = self.candidates.iter().map(|name| Words::from(*name)).collect();
-                let decision = Decision { site, candidates, default: 0, before: 0, rule: 0 };
+                let decision = Decision { site, candidates, default: 0, before: 0, rule };
                 behind = policy.pick(&decision);
                 network.planned.push(Planned { decision, taken: behind, concerns: Vec::new() });
             }
@@ -133,7 +136,7 @@ fn middle(task: usize, pair: [usize; 2]) -> f64 {
 
 #[test]
 fn runs_of_decisions_are_found_where_times_are_known() {
-    let row = Row { decisions: 12, candidates: TWO, ns: middle, noise: None };
+    let row = Row { decisions: 12, candidates: TWO, ns: middle, noise: None, concatenations: 0 };
     let (found, _) = row.search(true, &Bounds::default(), &[]);
     assert_eq!(best_ns(&found), row.least(), "{:?}", found.tried[found.best.unwrap()].plan);
     assert_eq!(found.measured, 0);
@@ -148,7 +151,7 @@ fn any_number_of_candidates_is_searched() {
         let wanted = (task * 7 / 3) % 3;
         pair.into_iter().map(|taken| if taken == wanted { 40.0 } else { 50.0 + 9.0 * taken as f64 }).sum()
     };
-    let row = Row { decisions: 7, candidates: THREE, ns, noise: None };
+    let row = Row { decisions: 7, candidates: THREE, ns, noise: None, concatenations: 0 };
     let (found, _) = row.search(true, &Bounds::default(), &[]);
     assert!(best_ns(&found) <= 1.03 * row.least(), "{} instead of {}", best_ns(&found), row.least());
     let starts: Vec<_> = found.tried.iter().filter(|tried| matches!(tried.origin, Origin::All(..))).collect();
@@ -156,8 +159,26 @@ fn any_number_of_candidates_is_searched() {
 }
 
 #[test]
+fn a_kind_that_does_not_pay_is_left_as_it_is_beside_one_that_does() {
+    let ns = |task: usize, pair: [usize; 2]| {
+        let slower = if task < 8 { -10.0 } else { 15.0 };
+        100.0 + pair.into_iter().map(|taken| slower * taken as f64).sum::<f64>()
+    };
+    let row = Row { decisions: 12, candidates: TWO, ns, noise: None, concatenations: 4 };
+    // what is not known is guessed to take as long in whatever layout: only extremes tell
+    let (found, measured) = row.search(false, &Bounds::default(), &[]);
+    let best = &found.tried[found.best.unwrap()];
+    assert_eq!(row.taken(&best.plan), [vec![1; 8], vec![0; 4]].concat(), "{}", best.plan);
+    let extremes: Vec<&Origin> = found.tried.iter().map(|tried| &tried.origin).take(3).collect();
+    let all = |kind| Origin::All(kind, "last".into());
+    assert_eq!(extremes, [&Origin::Default, &all(PlanKind::Layout), &all(PlanKind::Concatenation)]);
+    // the tasks of the default, those that the first kind changes, and those that the second one changes then
+    assert_eq!(measured, 13 + 9 + 5 + found.measured);
+}
+
+#[test]
 fn few_tasks_are_measured_for_moves() {
-    let row = Row { decisions: 12, candidates: TWO, ns: middle, noise: None };
+    let row = Row { decisions: 12, candidates: TWO, ns: middle, noise: None, concatenations: 0 };
     let (found, measured) = row.search(false, &Bounds::default(), &[]);
     // the tasks of both extremes: the last one ends as the default does
     assert_eq!(measured, 13 + 13 + found.measured);
@@ -169,7 +190,7 @@ fn few_tasks_are_measured_for_moves() {
 #[test]
 fn what_gains_little_is_not_changed() {
     let ns = |_: usize, pair: [usize; 2]| if pair[0] + pair[1] > 0 { 99.0 } else { 100.0 };
-    let row = Row { decisions: 6, candidates: TWO, ns, noise: None };
+    let row = Row { decisions: 6, candidates: TWO, ns, noise: None, concatenations: 0 };
     let (found, _) = row.search(true, &Bounds::default(), &[]);
     // the extreme is the best all the same; the whole decides whether it is taken
     assert_eq!(found.tried[found.best.unwrap()].origin, Origin::All(PlanKind::Layout, "last".into()));
@@ -177,7 +198,7 @@ fn what_gains_little_is_not_changed() {
 
 #[test]
 fn bounds_are_kept_and_plans_of_before_are_tried() {
-    let row = Row { decisions: 12, candidates: TWO, ns: middle, noise: None };
+    let row = Row { decisions: 12, candidates: TWO, ns: middle, noise: None, concatenations: 0 };
     let mut bounds = Bounds::default();
     bounds.fix(PlanKind::Layout, None);
     let given: Plan = (4..8).map(|at| format!("layout {at} = last\n")).collect::<String>().parse().unwrap();
@@ -199,7 +220,7 @@ fn plans_with_tasks_that_cannot_be_measured_are_not_taken() {
         (_, [0, 0]) => 100.0,
         _ => 70.0,
     };
-    let row = Row { decisions: 6, candidates: TWO, ns, noise: None };
+    let row = Row { decisions: 6, candidates: TWO, ns, noise: None, concatenations: 0 };
     for all_known in [false, true] {
         let (found, _) = row.search(all_known, &Bounds::default(), &[]);
         let best = &found.tried[found.best.expect("a plan without that task")];
@@ -218,7 +239,7 @@ fn searches_of_random_rows_keep_their_word() {
         let mut rng = StdRng::seed_from_u64(seed);
         let candidates = if rng.random_bool(0.5) { TWO } else { THREE };
         let decisions = rng.random_range(1..=if candidates.len() == 2 { 10 } else { 6 });
-        let row = Row { decisions, candidates, ns: |_, _| 100.0, noise: Some(seed) };
+        let row = Row { decisions, candidates, ns: |_, _| 100.0, noise: Some(seed), concatenations: 0 };
         for all_known in [false, true] {
             let (found, measured) = row.search(all_known, &Bounds::default(), &[]);
             for tried in &found.tried {

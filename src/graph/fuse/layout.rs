@@ -11,7 +11,8 @@
 //! tasks are then cut as they are without.
 //!
 //! Concatenations move with their parts, so that what was concatenated along channels lies in each pixel;
-//! parts are written there in place ([`concat`]). Classes with concatenations are listed behind all others.
+//! parts are written there in place ([`concat`]). They are a kind of their own, `concatenation 0 = last`:
+//! parts that lie in one another's rows cost their writers something.
 //!
 //! Left as they are: what is given to the network or to an operation, its outputs, tensors that share memory
 //! with others (parts of concatenations whose extents are known only when the network runs, among them), and
@@ -35,10 +36,13 @@ type Orders = BTreeMap<TensorId, Vec<usize>>;
 /// Decides the layouts of a program without views, and rewrites it.
 pub fn arrange(prepared: &mut Prepared, planner: &mut Planner<'_, '_>) -> Result<(), PartitionError> {
     let mut orders = Orders::new();
-    for (number, class) in (0_u64..).zip(classes(prepared)) {
-        let site = Words(vec![Word::from("layout"), Word::from(number)]);
-        if planner.choose(Kind::Layout, site, &["kept", "last"], concerns(prepared, &class))?.is("last") {
-            orders.extend(class);
+    let (concatenated, others) = classes(prepared);
+    for (kind, classes) in [(Kind::Layout, others), (Kind::Concatenation, concatenated)] {
+        for (number, class) in (0_u64..).zip(classes) {
+            let site = Words(vec![Word::from(kind.name()), Word::from(number)]);
+            if planner.choose(kind, site, &["kept", "last"], concerns(prepared, &class))?.is("last") {
+                orders.extend(class);
+            }
         }
     }
     if orders.is_empty() {
@@ -95,8 +99,9 @@ struct Tie {
 }
 
 /// Tensors whose layout is decided together, with the orders in which what constants depend on comes last;
-/// only where that is another one. In the order in which the first of each is written.
-fn classes(prepared: &Prepared) -> Vec<Orders> {
+/// only where that is another one. Those with concatenations, and the others; each in the order in which the
+/// first of a class is written.
+fn classes(prepared: &Prepared) -> (Vec<Orders>, Vec<Orders>) {
     let joined = concat::taking_part(prepared);
     let free = free_tensors(prepared, &joined.bound);
     let stages = || prepared.steps.iter().filter_map(Step::stage).map(|held| &held.stage);
@@ -136,10 +141,8 @@ fn classes(prepared: &Prepared) -> Vec<Orders> {
             None => found.push((class, Orders::from([(stage.output, order)]))),
         }
     }
-    // plans of before, which knew no classes with concatenations, mean what they did
-    let (with, without): (Vec<_>, Vec<_>) =
-        found.into_iter().partition(|(_, orders)| orders.keys().any(|tensor| joined.free.contains(tensor)));
-    without.into_iter().chain(with).map(|(_, orders)| orders).collect()
+    let is_concatenated = |orders: &Orders| orders.keys().any(|tensor| joined.free.contains(tensor));
+    found.into_iter().map(|(_, orders)| orders).partition(is_concatenated)
 }
 
 /// Tensors that stages write and only stages read, in memory of their own.

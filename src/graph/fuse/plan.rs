@@ -130,16 +130,19 @@ impl Policy for Follow<'_> {
 pub enum Kind {
     /// How tensors between tasks lie in memory.
     Layout,
+    /// The same of those that are concatenated, with all of their parts.
+    Concatenation,
 }
 
 impl Kind {
     /// All of them, in their order.
-    pub const ALL: [Kind; 1] = [Kind::Layout];
+    pub const ALL: [Kind; 2] = [Kind::Layout, Kind::Concatenation];
 
     /// What sites of the kind begin with.
     pub const fn name(self) -> &'static str {
         match self {
             Kind::Layout => "layout",
+            Kind::Concatenation => "concatenation",
         }
     }
 

@@ -5,8 +5,8 @@
 //! through memory where it does not stay near.
 
 use crate::target::Cpu;
+use crate::workload::Workload;
 use crate::workload::winograd::{self, Figures};
-use crate::workload::{Role, Workload};
 
 /// What the model goes by.
 struct Pace {
@@ -39,6 +39,8 @@ const PACE: Pace = Pace {
 };
 
 const BYTES: f64 = 4.0;
+/// The share of the shared cache that what stages leave may take: filters and images lie there as well.
+const SHARE_OF_SHARED: f64 = 0.25;
 /// Stages that run: two transforms of the data, products, two transforms of the results.
 const STAGES: f64 = 5.0;
 
@@ -56,8 +58,8 @@ pub(super) fn fewest_cycles(workload: &Workload, outputs: &[i64], machine: &Cpu)
 /// where filters, which are read again for every row, stay in the core's own cache, or what stages leave for
 /// all rows would not even stay in the shared one.
 pub(super) fn rows_join(of: &Figures, machine: &Cpu) -> bool {
-    let bytes = |role| of.elements(role) as f64 * BYTES;
-    bytes(Role::Constant) <= machine.l2_bytes as f64 || bytes(Role::Intermediate) > machine.l3_bytes as f64 / 4.0
+    let [filters, left] = [of.filter_elements(), of.left_elements()].map(|elements| elements as f64 * BYTES);
+    filters <= machine.l2_bytes as f64 || left > SHARE_OF_SHARED * machine.l3_bytes as f64
 }
 
 fn direct(of: &Figures, machine: &Cpu) -> f64 {
@@ -66,10 +68,10 @@ fn direct(of: &Figures, machine: &Cpu) -> f64 {
 }
 
 fn transformed(of: &Figures, machine: &Cpu) -> f64 {
-    let left = of.elements(Role::Intermediate);
+    let left = of.left_elements();
     let filters = passes(of.filter_elements(), PACE.far, machine);
     let products = products(of.flops(), PACE.products, machine).max(filters);
-    let results = (left + of.elements(Role::Output)) as f64;
+    let results = (left + of.output_elements()) as f64;
     // data by columns is read with strides, or brought into another order first
     let orders = if of.by_columns { 2.0 } else { 1.0 };
     let lanes = machine.lanes() as f64;

@@ -1,7 +1,7 @@
 //! What the rewrite of a convolution computes and moves, from its extents alone: quicker than to write it.
 
 use super::{Convolution, axis};
-use crate::workload::{Role, Workload};
+use crate::workload::Workload;
 
 /// Extents that the stages of Winograd's algorithm go through, at most.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -74,19 +74,19 @@ impl Figures {
         self.width * self.width * self.groups * self.channels * self.filters
     }
 
-    /// Elements that stages leave to the next ones, and that the last one writes.
-    pub fn elements(&self, role: Role) -> i64 {
+    /// Elements that stages leave to the next ones.
+    pub fn left_elements(&self) -> i64 {
         let (t, m) = (self.size(), self.outputs);
         let [rows, columns] = self.tiles;
         let read = self.images * rows * t * (columns * m + self.width - 1) * self.channels;
         let data = t * t * self.all_tiles() * self.channels;
         let products = t * t * self.all_tiles() * self.filters;
         let summed = m * t * self.all_tiles() * self.filters;
-        match role {
-            Role::Intermediate => read + data + products + summed,
-            Role::Output => m * m * self.all_tiles() * self.filters,
-            Role::Constant => self.filter_elements(),
-            Role::Input => 0,
-        }
+        read + data + products + summed
+    }
+
+    /// Elements that the last stage writes, beyond the borders too.
+    pub fn output_elements(&self) -> i64 {
+        self.outputs * self.outputs * self.all_tiles() * self.filters
     }
 }

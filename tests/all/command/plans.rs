@@ -19,7 +19,7 @@ fn networks_are_compiled_as_planned_and_say_so() {
     let mut results = Vec::new();
     for (folder, how, plan, format) in [
         ("kept", &["--layouts", "kept"], None, 3),
-        ("last", &["--layouts", "last"], Some("layout 0 = last\nlayout 1 = last\n"), 8),
+        ("last", &["--layouts", "last"], Some("layout 0 = last\nconcatenation 0 = last\n"), 8),
         ("some", &["--plan", "some.plan"], Some("layout 0 = last\n"), 8),
     ] {
         sandbox.succeed(&[&["compile", "net.onnx", "-o", folder, "--trials-per-task", "0"][..], how].concat());
