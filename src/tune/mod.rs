@@ -14,6 +14,7 @@ pub mod pools;
 pub mod replay;
 pub mod report;
 mod improvement;
+mod lighter;
 mod run;
 mod runner;
 mod scheduler;

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
+use super::lighter::lighter;
 use super::runner::{Answer, BatchId, Runner, RunnerError};
 use super::scheduler::Scheduler;
 use super::{Budget, Control, Event, First, Job, JobReport, Report, RunProgress, Settings, TuneError};
@@ -11,7 +12,7 @@ use crate::measure::{Batch, MeasureError, Mode};
 use crate::outcome::{Failure, Outcome};
 use crate::propose::{History, Proposer};
 use crate::record::{Record, Store};
-use crate::space::{Next, Space, Trace, Untuned};
+use crate::space::{Space, Trace, Untuned};
 
 /// Tunes jobs until the budget is used up or `watch` says stop. Without a store, every job starts from
 /// nothing, and nothing is kept.
@@ -419,7 +420,7 @@ impl Run<'_> {
         let trials = self.counts.by_job.get(&number).copied().unwrap_or(0);
         let (untuned, untuned_nest) = self.space.drive(&job.task, &mut Untuned);
         let mut finalists = history.finalists(self.settings.finalists);
-        finalists.extend(self.lighter(number, &finalists));
+        finalists.extend(lighter(self.space, &job.task, history, &finalists, self.settings.lighter));
         if untuned_nest.is_ok() && !finalists.contains(&untuned) {
             finalists.push(untuned.clone());
         }
@@ -427,28 +428,6 @@ impl Run<'_> {
         let is_decided = is_single || self.unmeasurable.contains_key(&number) || finalists.len() < 2;
         let is_decided = is_decided || self.settings.finalists == 0 || trials == 0;
         Finals { untuned, finalists, is_decided, outcomes: BTreeMap::new() }
-    }
-
-    /// Programs of a job, beside `others`, that read fewer bytes of constants than all that are faster.
-    fn lighter(&self, number: usize, others: &[Trace]) -> Vec<Trace> {
-        let (job, history, most) = (&self.jobs[number], &self.histories[number], self.settings.lighter);
-        if most == 0 {
-            return Vec::new();
-        }
-        let bytes = |trace: &Trace| match self.space.next(&job.task, trace) {
-            Ok(Next::Done(nest)) => Some(nest.constant_bytes()),
-            _ => None,
-        };
-        let mut least = others.iter().filter_map(bytes).min();
-        let mut found = Vec::new();
-        for trace in history.fastest(LOOKED_AT).into_iter().filter(|trace| !others.contains(trace)) {
-            let Some(bytes) = bytes(&trace) else { continue };
-            if least.is_none_or(|least| bytes < least) && found.len() < most {
-                least = Some(bytes);
-                found.push(trace);
-            }
-        }
-        found
     }
 
     fn judge(&mut self, number: usize, finals: Finals) -> JobReport {
@@ -486,9 +465,6 @@ impl Run<'_> {
         }
     }
 }
-
-/// As many of the fastest programs of a job are looked at for those that read fewer constants.
-const LOOKED_AT: usize = 16;
 
 /// The finals of a job.
 struct Finals {
