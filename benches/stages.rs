@@ -3,7 +3,7 @@
 
 use criterion::{Criterion, criterion_group, criterion_main};
 use tilescribe::codegen::{self, Kernel};
-use tilescribe::language::Language;
+use tilescribe::language::{Language, Want};
 use tilescribe::nest::verify;
 use tilescribe::space::{Next, Space, Trace, Untuned};
 use tilescribe::target::Task;
@@ -38,7 +38,7 @@ fn stages(criterion: &mut Criterion) {
         group.bench_function("verify", |b| b.iter(|| verify(&nest, task.target.lanes())));
         group.bench_function("machine code", |b| b.iter(|| Kernel::load(&nest, &host).map(|k| k.code_bytes())));
         group.bench_function("encode prompt and trace", |b| {
-            b.iter(|| (language.encode_prompt(&task, Some(9)), language.encode_trace(&trace)));
+            b.iter(|| (language.encode_prompt(&task, Want::Decile(9)), language.encode_trace(&trace)));
         });
         group.finish();
     }

@@ -13,6 +13,10 @@
 //! <end>
 //! ```
 //!
+//! A prompt that ends with `want better` is followed by programs that were measured, the slowest first, and
+//! behind each its speed, a decile of the fastest one's: `measured 9`. Then a program begins that is faster
+//! than all of them.
+//!
 //! Every word of a closed vocabulary ([`Language::vocabulary`]) is one token. Numbers up to 64 are one token
 //! each, larger ones are spelled as `2^k · m` in base 64, negative ones and uncommon floats likewise (see
 //! `words.rs`); any other name is spelled by its letters. So there is no unknown token, whatever the workload
@@ -26,6 +30,7 @@ mod vocabulary;
 mod words;
 
 use std::collections::HashMap;
+use std::fmt;
 
 use sha2::{Digest, Sha256};
 use thiserror::Error;
@@ -50,6 +55,28 @@ pub enum LanguageError {
     End { expected: &'static str },
     #[error(transparent)]
     Word(#[from] ParseError),
+}
+
+/// The quality that a prompt asks for.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Want {
+    /// Nothing in particular.
+    Any,
+    /// This decile of the best known speed: 9 for the best.
+    Decile(u8),
+    /// A program faster than all that follow the prompt, each with what it was measured at (see
+    /// [`Language::encode_measured`]).
+    Better,
+}
+
+impl fmt::Display for Want {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Want::Any => f.write_str("any"),
+            Want::Decile(decile) => decile.fmt(f),
+            Want::Better => f.write_str("better"),
+        }
+    }
 }
 
 /// The vocabulary, both ways.
@@ -124,17 +151,20 @@ impl Language {
     }
 
     /// What comes before the decisions: the target, the workload as it is given (see
-    /// [`crate::workload::canonical`]), and the quality asked for: a decile of the best known, 9 for the
-    /// best; `None` asks for nothing in particular.
-    pub fn encode_prompt(&self, task: &Task, want: Option<u8>) -> Vec<u32> {
+    /// [`crate::workload::canonical`]), and the quality asked for.
+    pub fn encode_prompt(&self, task: &Task, want: Want) -> Vec<u32> {
         self.prompt_words(task, want).concat()
     }
 
     /// The tokens of each word of [`Language::encode_prompt`].
-    pub fn prompt_words(&self, task: &Task, want: Option<u8>) -> Vec<Vec<u32>> {
-        let want = want.map_or("any".to_string(), |decile| decile.to_string());
+    pub fn prompt_words(&self, task: &Task, want: Want) -> Vec<Vec<u32>> {
         let text = format!("{}\n{}want {want}", target_line(&task.target), task.workload);
         text.split_ascii_whitespace().map(|word| self.encode_word(word)).collect()
+    }
+
+    /// What follows a program that a prompt shows, of a decile of the fastest one that it shows.
+    pub fn encode_measured(&self, decile: u8) -> Vec<u32> {
+        [self.encode_word("measured"), self.encode_word(&decile.to_string())].concat()
     }
 
     /// The tokens of a site or a value, without what ends it.

@@ -9,6 +9,7 @@ use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
 use super::position::{check_answers, check_positions};
+use super::shown::{Groups, Shown, lead};
 use super::{Config, ModelError, Position};
 
 /// One sequence to learn from. What many have in common is shared.
@@ -28,6 +29,8 @@ pub struct Example {
     pub score: f32,
     /// Another prompt, which does not tell the score, for the value head to learn behind.
     pub blind: Option<Arc<[Position]>>,
+    /// How others of the group are shown in front of it.
+    pub shown: Option<Arc<Shown>>,
 }
 
 /// What is read at one position behind a prompt, and decided there.
@@ -48,12 +51,6 @@ impl Example {
 
     fn prompt(&self, blind: bool) -> &[Position] {
         self.blind.as_ref().filter(|_| blind).unwrap_or(&self.prompt)
-    }
-
-    /// What is read at a position, prompt included.
-    fn position(&self, at: usize, blind: bool) -> &Position {
-        let prompt = self.prompt(blind);
-        prompt.get(at).unwrap_or_else(|| &self.steps[at - prompt.len()].position)
     }
 }
 
@@ -81,6 +78,17 @@ fn check_one(example: &Example, config: &Config) -> Result<(), String> {
             ));
         }
         check_positions(prompt, config.vocabulary).map_err(|error| error.to_string())?;
+    }
+    if let Some(shown) = &example.shown {
+        if shown.prompt.is_empty() || shown.deciles.len() != 10 {
+            return Err("programs are shown behind a prompt, and tell one of ten deciles".into());
+        }
+        if shown.prompt.len() + example.steps.len() > config.max_sequence {
+            return Err("nothing can be shown in front of it".into());
+        }
+        let known = |positions| check_positions(positions, config.vocabulary).map_err(|error| error.to_string());
+        known(&shown.prompt)?;
+        known(&shown.deciles)?;
     }
     for step in &example.steps {
         let position = std::slice::from_ref(step.position.as_ref());
@@ -120,37 +128,76 @@ pub(super) struct Batch<'a> {
     pub values: bool,
 }
 
+/// What the members of a batch stand behind.
+#[derive(Clone, Copy)]
+pub(super) enum Behind<'g> {
+    /// Prompts that tell the quality that was reached.
+    Told,
+    /// Prompts that do not.
+    Blind,
+    /// A prompt that shows others of these groups, in sequences of at most so many positions.
+    Shown(&'g Groups, usize),
+}
+
 impl<'a> Batch<'a> {
-    /// `members` are positions in `examples`, of one group; `blind`, behind their blind prompts.
-    pub fn new(examples: &'a [Example], members: &[usize], blind: bool, random: &mut ChaCha8Rng) -> Batch<'a> {
-        let members: Vec<&Example> = members.iter().map(|i| &examples[*i]).collect();
-        let length_of = |example: &Example| example.prompt(blind).len() + example.steps.len();
+    /// `chosen` are positions in `examples`, of one group.
+    pub fn new(examples: &'a [Example], chosen: &[usize], behind: Behind<'_>, random: &mut ChaCha8Rng) -> Batch<'a> {
+        let members: Vec<&Example> = chosen.iter().map(|i| &examples[*i]).collect();
+        let how = members.first().and_then(|first| first.shown.as_deref());
+        if let (Behind::Shown(groups, most), Some(how)) = (behind, how) {
+            let longest = members.iter().map(|example| example.steps.len()).max().unwrap_or(0);
+            let room = most.saturating_sub(how.prompt.len() + longest);
+            let shown = groups.shown_to(examples, chosen, room, random);
+            let fastest = shown.iter().map(|i| examples[*i].score).fold(f32::NEG_INFINITY, f32::max);
+            let prefix = lead(examples, &shown, how);
+            let learns = |example: &Example| example.score > fastest;
+            return Batch::behind(prefix, members.into_iter().map(|m| (&[][..], m)).collect(), true, learns, random);
+        }
+        let blind = !matches!(behind, Behind::Told);
         // what is decided stands behind the prefix
         let undecided = members.iter().map(|example| example.prompt(blind).len()).min().unwrap_or(0);
         let start = common_prefix(&members, undecided, blind);
-        let length = members.iter().map(|example| length_of(example) - start).max().unwrap_or(0);
+        let prefix = members.first().map_or(Vec::new(), |first| first.prompt(blind)[..start].iter().collect());
+        let values = members.iter().all(|example| blind || example.blind.is_none());
+        let own = members.into_iter().map(|member| (&member.prompt(blind)[start..], member)).collect();
+        Batch::behind(prefix, own, values, |_| true, random)
+    }
+
+    /// Members with what is left of their prompts, behind a common prefix.
+    fn behind(
+        prefix: Vec<&'a Position>,
+        members: Vec<(&'a [Position], &'a Example)>,
+        values: bool,
+        learns: impl Fn(&Example) -> bool,
+        random: &mut ChaCha8Rng,
+    ) -> Batch<'a> {
+        let length_of = |(prompt, example): &(&[Position], &Example)| prompt.len() + example.steps.len();
+        let length = members.iter().map(length_of).max().unwrap_or(0);
         let mut batch = Batch {
-            prefix: members.first().map_or(Vec::new(), |first| first.prompt(blind)[..start].iter().collect()),
+            positions: prefix.len() + members.iter().map(length_of).sum::<usize>(),
+            prefix,
             suffixes: Vec::with_capacity(members.len() * length),
             members: members.len(),
-            positions: start + members.iter().map(|example| length_of(example) - start).sum::<usize>(),
             rows: Vec::new(),
             questions: Vec::new(),
             chosen: Vec::new(),
             weights: Vec::new(),
             last_rows: Vec::new(),
             early_rows: Vec::new(),
-            scores: members.iter().map(|e| e.score).collect(),
-            values: members.iter().all(|e| blind || e.blind.is_none()),
+            scores: members.iter().map(|(_, example)| example.score).collect(),
+            values,
         };
-        for (member, example) in members.iter().copied().enumerate() {
-            let (first_row, own) = (member * length, length_of(example) - start);
-            batch.suffixes.extend((start..start + own).map(|at| example.position(at, blind)));
-            // later positions are seen by none of the earlier ones, and nothing is learned there
-            batch.suffixes.resize(first_row + length, example.position(start + own - 1, blind));
-            let first_step = first_row + example.prompt(blind).len() - start;
+        for (number, member) in members.into_iter().enumerate() {
+            let (first_row, own) = (number * length, length_of(&member));
+            let (prompt, example) = member;
+            batch.suffixes.extend(prompt.iter().chain(example.steps.iter().map(|step| step.position.as_ref())));
+            if let Some(last) = batch.suffixes.last().copied() {
+                // later positions are seen by none of the earlier ones, and nothing is learned there
+                batch.suffixes.resize(first_row + length, last);
+            }
+            let first_step = first_row + prompt.len();
             for (at, step) in example.steps.iter().enumerate().filter(|(_, step)| step.answers.len() > 1) {
-                if example.weight > 0.0 {
+                if example.weight > 0.0 && learns(example) {
                     batch.rows.push((first_step + at) as u32);
                     batch.questions.push(&step.answers);
                     batch.chosen.push(step.chosen);
@@ -228,8 +275,9 @@ mod tests {
     use rand::SeedableRng;
     use rand_chacha::ChaCha8Rng;
 
-    use super::{Batch, Example, Position, Step, check, epoch, split};
+    use super::{Batch, Behind, Example, Position, Step, check, epoch, split};
     use crate::model::Config;
+    use crate::model::shown::{Groups, Shown};
 
     fn prompt(tokens: &[u32]) -> Arc<[Position]> {
         tokens.iter().map(|token| Position::word(vec![*token])).collect()
@@ -252,6 +300,7 @@ mod tests {
             place: group as f32 / 4.0,
             score: 0.0,
             blind: None,
+            shown: None,
         }
     }
 
@@ -262,7 +311,7 @@ mod tests {
     #[test]
     fn every_question_has_its_row_behind_the_shared_prompt() {
         let examples = [example(&[1, 2], &[3, 4, 5], 0), example(&[1, 2], &[3, 4, 6, 7], 0)];
-        let batch = Batch::new(&examples, &[0, 1], false, &mut ChaCha8Rng::seed_from_u64(0));
+        let batch = Batch::new(&examples, &[0, 1], Behind::Told, &mut ChaCha8Rng::seed_from_u64(0));
         assert_eq!(tokens(&batch.prefix), [1, 2]);
         assert_eq!(tokens(&batch.suffixes), [3, 4, 5, 5, 3, 4, 6, 7]);
         assert_eq!((batch.rows, batch.chosen), (vec![0, 1, 4, 5, 6], vec![0, 1, 0, 1, 2]));
@@ -278,14 +327,53 @@ mod tests {
             example.blind = Some(prompt(&[1, 7, 7]));
         }
         let mut random = ChaCha8Rng::seed_from_u64(0);
-        let batch = Batch::new(&examples, &[0, 1], true, &mut random);
+        let batch = Batch::new(&examples, &[0, 1], Behind::Blind, &mut random);
         assert_eq!((tokens(&batch.prefix), tokens(&batch.suffixes)), (vec![1, 7, 7], vec![3, 4, 5, 6]));
         assert_eq!(batch.rows, [0, 2]);
         assert!(batch.values);
-        let batch = Batch::new(&examples, &[0, 1], false, &mut random);
+        let batch = Batch::new(&examples, &[0, 1], Behind::Told, &mut random);
         assert_eq!((tokens(&batch.prefix), tokens(&batch.suffixes)), (vec![1], vec![9, 3, 4, 8, 5, 6]));
         assert_eq!(batch.rows, [1, 4]);
         assert!(!batch.values, "these prompts tell the scores");
+    }
+
+    #[test]
+    fn slower_ones_of_the_group_are_shown_and_faster_ones_learned() {
+        let how = Arc::new(Shown {
+            prompt: prompt(&[1, 2]).to_vec(),
+            deciles: (40..50).map(|token| Position::word(vec![token])).collect(),
+        });
+        let mut examples: Vec<Example> = (0..12).map(|i| example(&[1, 9], &[10 + i, 4], 0)).collect();
+        // no speed is a whole number of tenths of another
+        let speed = |i: u32| 10 * i + 13;
+        for (i, example) in (0..12).zip(&mut examples) {
+            (example.score, example.shown) = ((speed(i) as f32 / speed(11) as f32).ln(), Some(Arc::clone(&how)));
+        }
+        let groups = Groups::new(&examples, &(0..12).collect::<Vec<_>>());
+        let mut random = ChaCha8Rng::seed_from_u64(0);
+        let mut counts = [0; 10];
+        for _ in 0..200 {
+            let batch = Batch::new(&examples, &[5, 8, 11], Behind::Shown(&groups, 14), &mut random);
+            let prefix = tokens(&batch.prefix);
+            assert!(prefix.starts_with(&[1, 2]) && prefix.len() % 3 == 2 && prefix.len() <= 12, "{prefix:?}");
+            let shown: Vec<u32> = prefix[2..].chunks(3).map(|program| program[0] - 10).collect();
+            counts[shown.len()] += 1;
+            assert!(shown.is_sorted() && shown.iter().all(|i| ![5, 8, 11].contains(i)), "{shown:?}");
+            if let Some(fastest) = shown.last() {
+                let told: Vec<u32> = prefix[2..].chunks(3).map(|program| program[2] - 40).collect();
+                let relative = |i: &u32| (10 * speed(*i)).div_ceil(speed(*fastest)) - 1;
+                assert_eq!(told, shown.iter().map(relative).collect::<Vec<u32>>());
+            }
+            // at each of its two steps there is a question, but behind the last there is none
+            let better = [5, 8, 11].iter().filter(|i| shown.last().is_none_or(|fastest| *i > fastest)).count();
+            assert!(better > 0 && batch.rows.len() == better && batch.values, "{shown:?}");
+            assert_eq!(tokens(&batch.suffixes), [15, 4, 18, 4, 21, 4]);
+        }
+        // three positions each, behind two of the prompt and before two of a member, of 14
+        assert!(
+            counts[..4].iter().all(|count| *count > 5) && counts[4..].iter().all(|count| *count == 0),
+            "{counts:?}"
+        );
     }
 
     #[test]

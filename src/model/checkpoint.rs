@@ -39,6 +39,9 @@ pub struct Versions {
     pub space: String,
     /// Of what the estimator reads.
     pub features: String,
+    /// Whether it has learned behind prompts that show what was measured.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub measured: bool,
     /// Where it has learned from GPUs, too.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gpu: Option<GpuVersions>,

@@ -35,6 +35,7 @@ mod optimizer;
 mod position;
 mod regression;
 mod sample;
+mod shown;
 mod train;
 mod training_state;
 
@@ -57,6 +58,7 @@ pub use network::{Compute, Network};
 pub use position::Position;
 pub use regression::{Regression, RegressionOptions};
 pub use sample::{Guide, Next, Sampled, SamplingOptions};
+pub use shown::{MOST_SHOWN, Shown, decile};
 pub use train::{Evaluation, Progress, Trainer, TrainingOptions};
 
 /// What can go wrong while a model runs or learns.

@@ -4,8 +4,9 @@
 //! example. The value head learns to order the members of a group: a logistic loss on every pair (RankNet,
 //! Burges et al. 2005), weighted by how much speed the pair is apart (as LambdaRank weighs by what a swap
 //! would cost), at the last position and at a random earlier one; a small squared error keeps its scale.
-//! Where prompts tell the quality that was reached, the value head could read it off: half of the batches
-//! stand behind prompts that do not, and values are learned from those alone.
+//! Where prompts tell the quality that was reached, the value head could read it off: a quarter of the batches
+//! stand behind prompts that do not, and half behind prompts that show other programs of the group with their
+//! speeds, faster ones being asked for. Values are learned from those alone.
 
 use std::collections::BTreeMap;
 use std::time::Instant;
@@ -16,8 +17,9 @@ use rand_chacha::ChaCha8Rng;
 use rayon::iter::{IntoParallelRefIterator, ParallelIterator};
 use serde::{Deserialize, Serialize};
 
-use super::batch::{Batch, Example, check, epoch, split};
+use super::batch::{Batch, Behind, Example, check, epoch, split};
 use super::optimizer::{AdamW, clip};
+use super::shown::Groups;
 use super::{Compute, Model, ModelError, Network};
 
 /// How to train. Equal options, examples and models train equal weights on equal devices.
@@ -81,6 +83,10 @@ pub struct Evaluation {
     pub value_loss: f32,
     /// Share of pairs of a group that the value head orders rightly; 0.5 is chance.
     pub ranking_accuracy: f32,
+    /// Nats for each decision of programs faster than those that are shown before them.
+    pub shown_policy_loss: f32,
+    /// Share of pairs that are ordered rightly behind other programs of the group.
+    pub shown_ranking_accuracy: f32,
 }
 
 /// After a step.
@@ -110,6 +116,8 @@ pub struct Trainer<'a> {
     pub(super) examples: &'a [Example],
     train: Vec<usize>,
     held: Vec<usize>,
+    /// Of those that are trained with, and of those held out.
+    groups: [Groups; 2],
     steps_per_epoch: usize,
     /// Batches of the epoch of this number.
     schedule: (u64, Vec<Vec<usize>>),
@@ -165,6 +173,7 @@ impl<'a> Trainer<'a> {
             schedule: (0, schedule),
             options,
             examples,
+            groups: [Groups::new(examples, &train), Groups::new(examples, &held)],
             train,
             held,
             best: None,
@@ -241,18 +250,23 @@ impl<'a> Trainer<'a> {
         }
         let chunks = epoch(self.examples, &self.held, self.options.members_per_batch, 1.0, (self.options.seed, 0));
         let mut random = ChaCha8Rng::seed_from_u64(self.options.seed);
-        let mut measured = |blind: bool| -> Result<Losses, ModelError> {
-            let batch = |chunk: &Vec<usize>| Batch::new(self.examples, chunk, blind, &mut random);
+        let mut measured = |behind: Behind<'_>| -> Result<Losses, ModelError> {
+            let batch = |chunk: &Vec<usize>| Batch::new(self.examples, chunk, behind, &mut random);
             let batches: Vec<Batch<'_>> = chunks.iter().map(batch).collect();
             let one =
                 |batch: &Batch<'_>| self.losses(batch, 1.0, 1.0).map(|losses| Losses { objective: None, ..losses });
             Ok(total(self.each(&batches, one)?))
         };
-        let (told, blind) = (measured(false)?, measured(true)?);
+        let (told, blind) = (measured(Behind::Told)?, measured(Behind::Blind)?);
+        let shown = measured(Behind::Shown(&self.groups[1], self.network.config().max_sequence))?;
+        let policy_loss = |losses: &Losses| losses.policy_sum / losses.policy_weight.max(f32::MIN_POSITIVE);
+        let accuracy = |losses: &Losses| losses.ordered as f32 / losses.pairs.max(1) as f32;
         Ok(Some(Evaluation {
-            policy_loss: told.policy_sum / told.policy_weight.max(f32::MIN_POSITIVE),
+            policy_loss: policy_loss(&told),
             value_loss: blind.value / blind.valued.max(1) as f32,
-            ranking_accuracy: blind.ordered as f32 / blind.pairs.max(1) as f32,
+            ranking_accuracy: accuracy(&blind),
+            shown_policy_loss: policy_loss(&shown),
+            shown_ranking_accuracy: accuracy(&shown),
         }))
     }
 
@@ -297,7 +311,9 @@ impl<'a> Trainer<'a> {
         random.set_stream(2 * step as u64 + 1);
         let first = (step % self.steps_per_epoch) * self.options.batches_per_step;
         let chunks = self.schedule.1.iter().enumerate().skip(first).take(self.options.batches_per_step);
-        chunks.map(|(at, chunk)| Batch::new(self.examples, chunk, at % 2 == 1, &mut random)).collect()
+        let shown = Behind::Shown(&self.groups[0], self.network.config().max_sequence);
+        let behind = [Behind::Told, shown, Behind::Blind, shown];
+        chunks.map(|(at, chunk)| Batch::new(self.examples, chunk, behind[at % 4], &mut random)).collect()
     }
 
     /// Losses and gradients of several batches together.
@@ -351,7 +367,7 @@ impl<'a> Trainer<'a> {
         let mut losses = Losses {
             objective: None,
             policy_sum: 0.0,
-            policy_weight: batch.weights.iter().sum(),
+            policy_weight: batch.weights.iter().sum::<f32>(),
             value: 0.0,
             valued: usize::from(batch.values),
             ordered: 0,

@@ -122,9 +122,16 @@ fn fingerprint(examples: &[Example]) -> String {
         tokens.iter().for_each(|token| hash.update(token.to_le_bytes()));
     };
     for example in examples {
-        for prompt in [Some(&example.prompt), example.blind.as_ref()] {
+        let shown = example.shown.as_deref();
+        let prompts = [
+            Some(example.prompt.as_ref()),
+            example.blind.as_deref(),
+            shown.map(|shown| shown.prompt.as_slice()),
+            shown.map(|shown| shown.deciles.as_slice()),
+        ];
+        for prompt in prompts {
             add(&[prompt.map_or(0, |prompt| prompt.len() as u32)]);
-            for position in prompt.into_iter().flat_map(|prompt| prompt.iter()) {
+            for position in prompt.into_iter().flatten() {
                 add(&position.answer);
                 add(&position.question);
             }

@@ -65,6 +65,16 @@ pub(super) const NO_UNTUNED: Method = without(
     |space, checkpoint, seed| with(space, checkpoint, seed, Ingredients { untuned: false, ..Ingredients::ALL }),
 );
 
+pub(super) const NO_MUTATION: Method =
+    without("lm-no-mutation", "lm without blindly changed children of good programs", |space, checkpoint, seed| {
+        with(space, checkpoint, seed, Ingredients { mutation: false, ..Ingredients::ALL })
+    });
+
+pub(super) const NOTHING_SHOWN: Method =
+    without("lm-nothing-shown", "lm that does not read what was measured", |space, checkpoint, seed| {
+        with(space, checkpoint, seed, Ingredients { shown: false, ..Ingredients::ALL })
+    });
+
 /// An entry for a pretrained model that lacks something.
 const fn without(
     name: &'static str,

@@ -1,13 +1,19 @@
 //! The language model as a proposer: it writes traces decision by decision, and only legal ones.
 //!
-//! They are written behind a prompt that asks for the best. Once programs were measured, half of the
-//! sequences begin as the fastest of them do, and part from them at a random decision. The untuned programs
-//! are in the pool, too, and the first of them is among the first two that are measured. An estimator ranks
-//! the pool by what the programs look like, and the most promising, with the fastest that were measured, have
-//! children that join it, for a few generations: the neighbourhood of what is likely to be good is searched.
+//! Half of them are written behind a prompt that asks for the best, the others behind one that shows what was
+//! measured so far and asks for something better; at first it shows the untuned programs, as fast as they are
+//! expected to be. Once programs were measured, half of the former begin as the fastest of them do, and part
+//! from them at a random decision. The untuned programs are in the pool, too, and the first of them is among
+//! the first two that are measured. An estimator ranks the pool by what the programs look like. The model is
+//! shown the most promising, and what it writes then joins the pool, as do their children and those of the
+//! fastest that were measured, for a few generations: the neighbourhood of what is likely to be good is
+//! searched.
 //! Programs that look alike are not both measured. What is not chosen stays for the next time, when only half
 //! as many sequences are written. Without an estimator, the value head judges the programs, behind a prompt
 //! that asks for nothing, since it learned where the prompt does not tell what came out.
+
+mod options;
+mod shown;
 
 use std::collections::BTreeSet;
 
@@ -22,7 +28,7 @@ use super::sequence::{prompt_positions, trace_positions};
 use super::typical::Typical;
 use super::writing::{Ending, Writing};
 use super::{Candidate, History, Make, Method, Proposal, ProposeError, Proposer, Purpose};
-use crate::language::Language;
+use crate::language::{Language, Want};
 use crate::model::{
     Adapted, Checkpoint, Decoder, Estimators, GpuVersions, Model, ModelError, Position, Prompt, SamplingOptions,
     Versions,
@@ -31,6 +37,11 @@ use crate::rank::{Described, FEATURES_VERSION, GPU_FEATURES_VERSION, Ranking};
 use crate::space::{Choice, Reader, Space, Trace, Untuned};
 use crate::target::{Kind, Task};
 use crate::workload::Workload;
+
+pub use options::Ingredients;
+pub(super) use options::SINGLE_SAMPLES;
+use options::{HEURISTICS, Heuristics};
+use shown::Known;
 
 /// The language model's entry in the registry.
 pub(super) const METHOD: Method = Method {
@@ -51,75 +62,6 @@ pub(super) fn unranked<'a>(space: &'a Space, checkpoint: &Checkpoint, seed: u64)
     LanguageModel::new(space, Language::standard(), &checkpoint.model, seed).trained_on(&checkpoint.versions)
 }
 
-/// The numbers of the search.
-#[derive(Clone, Copy, Debug)]
-struct Heuristics {
-    /// The quality that the prompt asks for: the best decile.
-    want: u8,
-    /// How freely to sample; see [`SamplingOptions`].
-    temperature: f64,
-    top_p: f64,
-    /// Traces sampled at once, at least: what the ranking chooses from.
-    samples: usize,
-    /// Traces sampled for each one asked for, at least.
-    samples_per_candidate: usize,
-    /// Where programs are left from the time before, the samples are divided by this.
-    later: usize,
-    /// Rounds of sampling before a small space, or a very certain model, is taken to be exhausted.
-    rounds: u64,
-    /// How many of the fastest programs others begin like; they and as many of the most promising have
-    /// children.
-    parents: usize,
-    /// Generations of children.
-    generations: usize,
-    /// Children of a generation, for each sample.
-    children: f64,
-    /// The model's choice is shipped without a comparison if it is faster than the rules' program even when
-    /// the prediction is off by this many deviations. With 1.28, one in ten is slower if errors are normal.
-    /// Held against the corpus's records of tasks that the estimator was not trained on (708 pairs of task
-    /// and machine): 150 choices pass, 6 of them are slower, and they bring 72 % of what all choices would.
-    doubt: f64,
-}
-
-const HEURISTICS: Heuristics = Heuristics {
-    want: 9,
-    temperature: 1.0,
-    top_p: 0.98,
-    samples: 128,
-    samples_per_candidate: 8,
-    later: 2,
-    rounds: 8,
-    parents: 4,
-    generations: 2,
-    children: 0.5,
-    doubt: 1.28,
-};
-
-/// Samples that a single program is chosen from.
-pub(super) const SINGLE_SAMPLES: usize = 256;
-
-/// What the search makes use of: all of it, unless an ablation takes something away.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Ingredients {
-    /// The prompt asks for the best quality; otherwise for nothing in particular.
-    pub want: bool,
-    /// The prompt spells the workload out; otherwise it names the machine only.
-    pub workload: bool,
-    /// Programs are ranked; otherwise they come in the order in which they were written.
-    pub ranking: bool,
-    /// Sequences begin as the fastest measured ones do, and the untuned programs and children of good ones
-    /// join the pool.
-    pub neighbours: bool,
-    /// The program of the rules is among the first two that are measured, whatever the ranking says;
-    /// otherwise where it says.
-    pub untuned: bool,
-}
-
-impl Ingredients {
-    pub const ALL: Ingredients =
-        Ingredients { want: true, workload: true, ranking: true, neighbours: true, untuned: true };
-}
-
 /// The versions of a checkpoint that is trained by this program, for this language and space.
 pub fn versions(language: &Language, space: &Space) -> Versions {
     Versions {
@@ -127,6 +69,7 @@ pub fn versions(language: &Language, space: &Space) -> Versions {
         language: language.version(),
         space: space.version(Kind::Cpu),
         features: FEATURES_VERSION.into(),
+        measured: true,
         gpu: Some(GpuVersions { space: space.version(Kind::Gpu), features: GPU_FEATURES_VERSION.into() }),
     }
 }
@@ -221,7 +164,7 @@ impl<'a> LanguageModel<'a> {
         if let Some(typical) = Typical::of(task) {
             return self.carried(task, &typical, count);
         }
-        let prompt = self.prompt(task, Some(self.heuristics.want))?;
+        let prompt = self.prompt(task, self.heuristics.want)?;
         self.write(&prompt, task, &[], count)
     }
 
@@ -237,8 +180,26 @@ impl<'a> LanguageModel<'a> {
         self.space.reader(kind, &version).map_err(|error| ProposeError::Model(error.to_string()))
     }
 
-    fn prompt(&self, task: &Task, want: Option<u8>) -> Result<Prompt, ProposeError> {
-        let want = want.filter(|_| self.ingredients.want);
+    /// Whether the model is shown programs of a task.
+    fn shows(&self, task: &Task) -> bool {
+        // those of run-time extents are not written by the model, but carried over
+        let reads = self.trained_on.as_ref().is_none_or(|versions| versions.measured);
+        self.ingredients.shown
+            && self.ingredients.want
+            && self.ingredients.workload
+            && reads
+            && task.workload.is_fixed()
+    }
+
+    /// A prompt that shows programs and asks for a faster one.
+    fn showing(&self, task: &Task, known: Vec<Known>) -> Result<Prompt, ProposeError> {
+        let reader = self.reader(task)?;
+        let positions = shown::positions(&self.language, &reader, task, known, self.decoder.config().max_sequence)?;
+        self.decoder.prompt(&positions).map_err(refused)
+    }
+
+    fn prompt(&self, task: &Task, want: Want) -> Result<Prompt, ProposeError> {
+        let want = if self.ingredients.want { want } else { Want::Any };
         let positions = match self.ingredients.workload {
             true => prompt_positions(&self.language, task, want),
             false => {
@@ -286,7 +247,7 @@ impl<'a> LanguageModel<'a> {
     /// # Errors
     /// As [`Proposer::propose`].
     pub fn judge(&self, task: &Task, traces: &[Trace]) -> Result<Vec<f32>, ProposeError> {
-        let blind = self.prompt(task, None)?;
+        let blind = self.prompt(task, Want::Any)?;
         let reader = self.reader(task)?;
         let known = |trace: &Trace| Ok(trace_positions(&self.language, &reader.known_part(task, trace)?));
         let sequences: Vec<Vec<Position>> = traces.iter().map(known).collect::<Result<_, ProposeError>>()?;
@@ -320,11 +281,12 @@ impl<'a> LanguageModel<'a> {
         Ok(looked_at.collect())
     }
 
-    /// What the model writes, beside the untuned programs, as far as it is new.
+    /// What the model writes, beside the untuned programs, as far as it is new: behind the first prompt, and
+    /// as much behind the second, if there is one.
     fn drawn(
         &mut self,
         task: &Task,
-        prompt: &Prompt,
+        (prompt, showing): (&Prompt, Option<&Prompt>),
         (untuned, parents): (&[Trace], &[Trace]),
         count: usize,
         proposal: &mut Proposal,
@@ -343,7 +305,11 @@ impl<'a> LanguageModel<'a> {
         }
         // where programs are carried over, those that are written here begin like parents
         if written.is_empty() || !parents.is_empty() {
-            written.extend(self.write(prompt, task, parents, count)?);
+            let behind = if showing.is_some() { count.div_ceil(2) } else { count };
+            written.extend(self.write(prompt, task, parents, behind)?);
+            if let Some(showing) = showing {
+                written.extend(self.write(showing, task, &[], count - behind)?);
+            }
         }
         for written in written {
             proposal.drawn += 1;
@@ -357,7 +323,7 @@ impl<'a> LanguageModel<'a> {
 
     /// What the model writes for the typical extents of a task, carried over to it.
     fn carried(&mut self, task: &Task, typical: &Typical, count: usize) -> Result<Vec<Written>, ProposeError> {
-        let prompt = self.prompt(&typical.task, Some(self.heuristics.want))?;
+        let prompt = self.prompt(&typical.task, self.heuristics.want)?;
         let written = self.write(&prompt, &typical.task, &[], count)?;
         let space = self.space;
         let carry = |written: Written| match written.complete.then(|| typical.carry(space, task, &written.trace)) {
@@ -367,28 +333,48 @@ impl<'a> LanguageModel<'a> {
         Ok(written.into_par_iter().map(carry).collect())
     }
 
-    /// Children of the most promising of a sorted pool, and of the fastest that were measured.
+    /// A generation of the most promising of a sorted pool, and of the fastest that were measured: children,
+    /// and what the model writes once it has read the most promising.
     fn bred(
-        &self,
+        &mut self,
         task: &Task,
         estimator: Option<&Adapted>,
         (pool, fastest): (&[Valued], &[Trace]),
         random: &mut ChaCha8Rng,
         is_new: &mut dyn FnMut(&Trace) -> bool,
     ) -> Result<Vec<Valued>, ProposeError> {
+        let count = (self.heuristics.children * self.heuristics.samples as f64) as usize;
+        let mut bred = Vec::new();
+        if self.shows(task) && self.ingredients.neighbours {
+            let known: Vec<Known> = pool.iter().filter_map(Known::expected).collect();
+            if !known.is_empty() {
+                let prompt = self.showing(task, known)?;
+                let written = self.write(&prompt, task, &[], count)?.into_iter().filter(|written| written.complete);
+                let new = written.filter(|written| is_new(&written.trace)).map(|written| Candidate {
+                    log_likelihood: Some(written.log_likelihood as f32),
+                    ..Candidate::new(written.trace)
+                });
+                bred = self.valued(task, estimator, new.collect())?;
+            }
+        }
+        if !self.ingredients.mutation {
+            return Ok(bred);
+        }
         let promising = pool.iter().filter(|valued| valued.candidate.value.is_some()).take(self.heuristics.parents);
         let parents: Vec<Trace> = promising.map(|valued| &valued.candidate.trace).chain(fastest).cloned().collect();
         if parents.is_empty() {
-            return Ok(Vec::new());
+            return Ok(bred);
         }
-        let count = (self.heuristics.children * self.heuristics.samples as f64) as usize;
         let seeds = (0..count).map(|_| random.next_u64()).collect();
         let new = children(self.space, task, &parents, seeds).into_iter().flatten();
         let new = new.filter(|described| is_new(&described.trace));
         if self.ranking.is_none() {
-            return self.valued(task, None, new.map(|described| Candidate::new(described.trace)).collect());
+            let children = new.map(|described| Candidate::new(described.trace)).collect();
+            bred.extend(self.valued(task, None, children)?);
+            return Ok(bred);
         }
-        Ok(new.map(|Described { trace, features }| Valued::new(Candidate::new(trace), features, estimator)).collect())
+        bred.extend(new.map(|Described { trace, features }| Valued::new(Candidate::new(trace), features, estimator)));
+        Ok(bred)
     }
 
     /// A pool in the order in which it is worth measuring, where `wanted` programs are measured together.
@@ -418,7 +404,7 @@ fn refused(error: ModelError) -> ProposeError {
 
 impl Proposer for LanguageModel<'_> {
     fn propose(&mut self, task: &Task, history: &History, count: usize) -> Result<Proposal, ProposeError> {
-        let prompt = self.prompt(task, Some(self.heuristics.want))?;
+        let prompt = self.prompt(task, self.heuristics.want)?;
         let estimator = match &mut self.ranking {
             Some(ranking) => ranking.estimator(task, history)?,
             None => None,
@@ -433,6 +419,15 @@ impl Proposer for LanguageModel<'_> {
         // a run that is taken up again would draw what it has drawn before, and take the space to be
         // exhausted
         self.rounds = self.rounds.max(history.len() as u64);
+        let known = match self.shows(task) {
+            true if !history.is_empty() => shown::measured(history),
+            true => {
+                let untuned = untuned.iter().cloned().map(Candidate::new).collect();
+                self.valued(task, estimator.as_ref(), untuned)?.iter().filter_map(Known::expected).collect()
+            }
+            false => Vec::new(),
+        };
+        let showing = if known.is_empty() { None } else { Some(self.showing(task, known)?) };
         let mut rest = self.rest.take(&task.workload.hash().to_string(), estimator.as_ref());
         rest.retain(|valued| is_new(&valued.candidate.trace));
         let Heuristics { samples, later, rounds, .. } = self.heuristics;
@@ -444,7 +439,8 @@ impl Proposer for LanguageModel<'_> {
             }
             let mut random = ChaCha8Rng::seed_from_u64(self.seed ^ self.rounds.wrapping_mul(0xd1b5_4a32_d192_ed03));
             let samples = fresh.max(self.heuristics.samples_per_candidate * wanted);
-            let pool = self.drawn(task, &prompt, (&untuned, &fastest), samples, &mut proposal, &mut is_new)?;
+            let prompts = (&prompt, showing.as_ref());
+            let pool = self.drawn(task, prompts, (&untuned, &fastest), samples, &mut proposal, &mut is_new)?;
             let drawn = pool.len();
             let mut pool = self.valued(task, estimator.as_ref(), pool)?;
             proposal.dead_ends += (drawn - pool.len()) as u64;

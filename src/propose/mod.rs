@@ -76,6 +76,8 @@ pub static METHODS: &[&Method] = &[
     &ablations::NO_RANKING,
     &ablations::NO_NEIGHBOURS,
     &ablations::NO_UNTUNED,
+    &ablations::NO_MUTATION,
+    &ablations::NOTHING_SHOWN,
 ];
 
 /// What searches where nobody chose a method.

@@ -9,10 +9,10 @@ use std::sync::Arc;
 
 use rayon::iter::{IntoParallelRefIterator, ParallelIterator};
 
-use super::sequence::{prompt_positions, trace_positions};
-use crate::language::Language;
+use super::sequence::{prompt_positions, shown, trace_positions};
+use crate::language::{Language, Want};
 use crate::model::{
-    Compute, Evaluation, Example, Model, ModelError, Position, Progress, Step, Trainer, TrainingOptions,
+    Compute, Evaluation, Example, Model, ModelError, Position, Progress, Shown, Step, Trainer, TrainingOptions, decile,
 };
 use crate::outcome::{Failure, Outcome};
 use crate::record::{Entry, hold_out_key};
@@ -111,7 +111,7 @@ pub fn examples(entries: &[Entry], language: &Language, space: &Space, max_seque
     for (group, members) in groups.into_values().enumerate() {
         let mut best: BTreeMap<&str, u64> = BTreeMap::new();
         for entry in &members {
-            if let Some(ns) = entry.record.outcome.best_ns() {
+            if let Some(ns) = entry.record.outcome.settled_ns() {
                 let ns = ns.max(1);
                 best.entry(&entry.record.tilescribe).and_modify(|best| *best = ns.min(*best)).or_insert(ns);
             }
@@ -119,6 +119,7 @@ pub fn examples(entries: &[Entry], language: &Language, space: &Space, max_seque
         let decided = |entry: &&Entry| space.decisions(&entry.task, &entry.record.trace);
         let decided: Vec<Option<Vec<Decision>>> = members.par_iter().map(decided).collect();
         let mut prompts = Prompts { language, by_want: HashMap::new() };
+        let how: Option<Arc<Shown>> = members.first().map(|entry| shown(language, &entry.task).into());
         for (entry, decisions) in members.into_iter().zip(decided) {
             let best = best.get(entry.record.tilescribe.as_str());
             let speed = best.and_then(|best| speed(&entry.record.outcome, *best));
@@ -128,13 +129,14 @@ pub fn examples(entries: &[Entry], language: &Language, space: &Space, max_seque
             };
             let weight = if speed > 0.0 { LEAST_WEIGHT + (1.0 - LEAST_WEIGHT) * speed * speed } else { 0.0 };
             let example = Example {
-                prompt: prompts.of(&entry.task, Some(decile(speed))),
+                prompt: prompts.of(&entry.task, Want::Decile(decile(speed))),
                 steps: shared.steps(language, entry, &decisions),
                 weight,
                 group: group as u64,
                 place: hold_out_key(&entry.record.task_hash),
                 score: speed.ln().max(LOWEST_SCORE),
-                blind: Some(prompts.of(&entry.task, None)),
+                blind: Some(prompts.of(&entry.task, Want::Any)),
+                shown: how.clone(),
             };
             if example.length() > max_sequence {
                 result.too_long += 1;
@@ -149,11 +151,11 @@ pub fn examples(entries: &[Entry], language: &Language, space: &Space, max_seque
 /// Prompts of one task.
 struct Prompts<'a> {
     language: &'a Language,
-    by_want: HashMap<Option<u8>, Arc<[Position]>>,
+    by_want: HashMap<Want, Arc<[Position]>>,
 }
 
 impl Prompts<'_> {
-    fn of(&mut self, task: &Task, want: Option<u8>) -> Arc<[Position]> {
+    fn of(&mut self, task: &Task, want: Want) -> Arc<[Position]> {
         let prompt = self.by_want.entry(want).or_insert_with(|| prompt_positions(self.language, task, want).into());
         Arc::clone(prompt)
     }
@@ -203,24 +205,8 @@ where
 /// program's doing.
 fn speed(outcome: &Outcome, best_ns: u64) -> Option<f32> {
     match outcome {
-        Outcome::Timed { .. } => outcome.best_ns().map(|ns| best_ns as f32 / ns.max(1) as f32),
+        Outcome::Timed { .. } => outcome.settled_ns().map(|ns| best_ns as f32 / ns.max(1) as f32),
         Outcome::Failed { cause: Failure::DeadEnd | Failure::Compile, .. } => None,
         Outcome::Failed { .. } => Some(0.0),
-    }
-}
-
-/// 9 for more than nine tenths of the best speed, 0 for up to one tenth.
-fn decile(speed: f32) -> u8 {
-    ((speed * 10.0).ceil() as u8).saturating_sub(1).min(9)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::decile;
-
-    #[test]
-    fn deciles_count_from_the_slowest() {
-        let deciles: Vec<u8> = [0.0, 0.05, 0.1, 0.11, 0.9, 0.91, 1.0].into_iter().map(decile).collect();
-        assert_eq!(deciles, [0, 0, 0, 1, 8, 9, 9]);
     }
 }

@@ -47,8 +47,8 @@ const LOOPS_ITERATIONS: [&str; AROUND] = [
 ];
 const LOOPS_BYTES: [&str; AROUND] =
     ["bytes of loop 1", "bytes of loop 2", "bytes of loop 3", "bytes of loop 4", "bytes of loop 5"];
-/// Vector registers: more live values than that do not fit.
-const REGISTERS: f64 = 32.0;
+/// Registers that a GPU's thread has for what a CPU keeps in vectors.
+const GPU_REGISTERS: f64 = 32.0;
 
 /// How many features a program for such a machine has.
 pub fn features_of(kind: Kind) -> usize {
@@ -118,7 +118,7 @@ pub fn named_features(task: &Task, nest: &Nest) -> Vec<Feature> {
     bodies.sort_by(|a, b| b.cost().total_cmp(&a.cost()));
     let all: f64 = bodies.iter().map(Body::cost).sum();
     for (number, group) in HOTTEST.into_iter().enumerate() {
-        add_body(&mut table, group, bodies.get(number).unwrap_or(&Body::default()), all);
+        add_body(&mut table, group, bodies.get(number).unwrap_or(&Body::default()), all, registers(target));
     }
     table.add("all bodies", of_all(&bodies));
     let buffers = |scope: Scope| nest.buffers.iter().filter(|buffer| buffer.scope == scope).count() as f64;
@@ -215,8 +215,16 @@ fn cycles(mix: &Mix, levels: &[[f64; 2]; 4], cores: f64) -> [f64; 2] {
         .map(|cycles| cycles + control)
 }
 
+/// Vector registers: more live values than that do not fit.
+fn registers(target: &Target) -> f64 {
+    match target {
+        Target::Cpu(cpu) => f64::from(cpu.vector_registers.max(1)),
+        Target::Gpu(_) => GPU_REGISTERS,
+    }
+}
+
 /// Adds a body of a loop; `all` is the cost of all bodies in sum.
-fn add_body(table: &mut Table, group: &'static str, body: &Body, all: f64) {
+fn add_body(table: &mut Table, group: &'static str, body: &Body, all: f64, registers: f64) {
     let live = body.sums + body.vectors.min(8.0) + body.singles.min(2.0);
     let intensity = (body.operations + 0.5).log2() - (body.singles + body.vectors + 0.5).log2();
     let accesses = body.runs * (body.vectors + body.stores);
@@ -231,13 +239,13 @@ fn add_body(table: &mut Table, group: &'static str, body: &Body, all: f64) {
         ("rows that alias in L1", body.aliased[0]),
         ("rows that alias in an eighth of L1", body.aliased[1]),
         ("slow operations", body.slow),
-        ("spilled values", (live - REGISTERS).max(0.0)),
+        ("spilled values", (live - registers).max(0.0)),
         ("cost", body.cost()),
         ("runs", body.runs),
     ];
     let shares = [
         ("width", body.width),
-        ("registers used", (live / REGISTERS).min(4.0)),
+        ("registers used", (live / registers).min(4.0)),
         ("intensity", intensity),
         ("share of the cost", body.cost() / all.max(1.0)),
         ("share of split accesses", body.split * body.runs / (1.0 + accesses)),

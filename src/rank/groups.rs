@@ -28,7 +28,7 @@ pub fn estimator_groups(entries: &[Entry], space: &Space, kind: Kind) -> Vec<(St
     let timed: Vec<(&Entry, u64)> = entries
         .iter()
         .filter(|entry| entry.task.target.kind() == kind)
-        .filter_map(|entry| Some((entry, entry.record.outcome.best_ns()?)))
+        .filter_map(|entry| Some((entry, entry.record.outcome.settled_ns()?)))
         .collect();
     let look = |(entry, ns): &(&Entry, u64)| {
         let record = entry.record.read_by(&entry.task, space).ok()?;

@@ -4,7 +4,7 @@ use std::collections::HashSet;
 
 use rayon::iter::{IntoParallelIterator, ParallelIterator};
 use tilescribe::language::{
-    Growth, Language, LanguageError, VocabularyMismatch, parse_task, print_task, target_line, tokenizer_json,
+    Growth, Language, LanguageError, VocabularyMismatch, Want, parse_task, print_task, target_line, tokenizer_json,
     tokenizer_words,
 };
 use tilescribe::space::{Choice, Decision, Policy, Space, Trace, Word, Words};
@@ -142,7 +142,7 @@ fn prompts_hold_the_task_without_loss() {
     (0..100_000).into_par_iter().for_each(|seed: u64| {
         let limits = if seed.is_multiple_of(2) { Limits::SMALL } else { Limits::LARGE };
         let task = Task { workload: generate(seed, limits), target: target() };
-        let tokens = language.encode_prompt(&task, Some((seed % 10) as u8));
+        let tokens = language.encode_prompt(&task, Want::Decile((seed % 10) as u8));
         assert!(!tokens.iter().any(|t| spelled.contains(t)), "{}", task.workload);
         let text = language.decode(&tokens);
         let expected = format!("{}\n{}want {}\n", target_line(&task.target), task.workload, seed % 10);
@@ -168,7 +168,7 @@ fn floats_have_tokens() {
         "0.33333334",
     ] {
         let task = task(&format!("out t0 4 {value}\n"));
-        let text = language.decode(&language.encode_prompt(&task, None));
+        let text = language.decode(&language.encode_prompt(&task, Want::Any));
         assert_eq!(text, format!("{}\nout t0 4 {value}\nwant any\n", target_line(&task.target)));
     }
 }
@@ -196,7 +196,7 @@ fn a_typical_sequence_is_short() {
                 let t4 like t3 add t1 b t3 a b\nout t5 like t3 mul mul 0.5 t4 a b add 1.0 erf mul 0.70710677 t4 a b\n";
     let mut task = task(gelu);
     task.workload = canonical(&task.workload).workload;
-    let prompt = language.encode_prompt(&task, Some(9));
+    let prompt = language.encode_prompt(&task, Want::Decile(9));
     let decisions = (0..20).map(|i| format!("tile s0 {} = {}\n", ["a", "b", "c"][i % 3], [6, 64, 768, 12][i % 4]));
     let trace = trace(&decisions.collect::<String>());
     let total = prompt.len() + language.encode_trace(&trace).len();
@@ -349,7 +349,7 @@ fn the_tokenizer_file_gives_the_same_ids() {
     assert_eq!(tokenizer.get_vocab_size(true), language.vocabulary().len());
     for seed in 0..200 {
         let task = Task { workload: generate(seed, Limits::LARGE), target: target() };
-        let mut tokens = language.encode_prompt(&task, None);
+        let mut tokens = language.encode_prompt(&task, Want::Any);
         tokens.extend(language.encode_trace(&trace("tile s0 a = 300\nsomething else = zzz\n")));
         let encoded = tokenizer.encode(language.spell(&tokens).unwrap(), false).unwrap();
         assert_eq!(encoded.get_ids(), tokens);

@@ -241,6 +241,7 @@ fn grammar() -> Vec<Example> {
                 place: task as f32 / 8.0,
                 score,
                 blind: None,
+                shown: None,
             });
         }
     }
@@ -386,6 +387,7 @@ pub fn versions() -> Versions {
         language: "1".into(),
         space: "cpu-1".into(),
         features: "1".into(),
+        measured: false,
         gpu: None,
     }
 }

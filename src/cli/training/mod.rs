@@ -247,7 +247,10 @@ impl Run<'_> {
             .evaluations
             .iter()
             .map(|(step, e)| {
-                format!("| {step} | {:.4} | {:.4} | {:.3} |\n", e.policy_loss, e.value_loss, e.ranking_accuracy)
+                format!(
+                    "| {step} | {:.4} | {:.4} | {:.3} | {:.4} | {:.3} |\n",
+                    e.policy_loss, e.value_loss, e.ranking_accuracy, e.shown_policy_loss, e.shown_ranking_accuracy
+                )
             })
             .collect();
         format!(
@@ -258,8 +261,9 @@ impl Run<'_> {
              rotary positions, tied embeddings over {} tokens, sequences of up to {} positions of {} tokens each; a policy head and a value head.\n\n\
              ## Training\n\n{records} records of {} tasks ({timed} timed and correct); {} examples, {} too long, {} that teach nothing. {} steps in {seconds:.0} s; options: `{:?}`.\n\n\
              Quality on tasks held out of training (policy loss in nats for each decision, among what was possible; share of pairs of \
-             programs of a task that the value head orders rightly):\n\n\
-             | step | policy loss | value loss | pairs ordered |\n| ---: | ---: | ---: | ---: |\n{rows}",
+             programs of a task that the value head orders rightly; both again where the prompt shows other programs of the task with their speeds):\n\n\
+             | step | policy loss | value loss | pairs ordered | policy loss, others shown | pairs ordered, others shown |\n\
+             | ---: | ---: | ---: | ---: | ---: | ---: |\n{rows}",
             self.title,
             config.parameters(),
             config.layers,

@@ -1,7 +1,7 @@
 //! The language model as a proposer: what it writes, in which order, and what it is sure of.
 
 use super::{History, LanguageModel, Proposer, SINGLE_SAMPLES, pretrained, untuned_programs};
-use crate::language::Language;
+use crate::language::{Language, Want};
 use crate::model::{Config, Estimator, Model, Position};
 use crate::outcome::Outcome;
 use crate::propose::example::product;
@@ -113,8 +113,8 @@ fn records_become_the_sequences_that_are_sampled() {
     for ((example, entry), (want, speed)) in
         made.examples.iter().zip(&entries).zip([(9, 1.0f32), (4, 0.5), (0, 0.1), (2, 0.25)])
     {
-        assert_eq!(*example.prompt, prompt_positions(&language, &task, Some(want)));
-        assert_eq!(example.blind.as_deref(), Some(prompt_positions(&language, &task, None).as_slice()));
+        assert_eq!(*example.prompt, prompt_positions(&language, &task, Want::Decile(want)));
+        assert_eq!(example.blind.as_deref(), Some(prompt_positions(&language, &task, Want::Any).as_slice()));
         assert!((example.score - speed.ln()).abs() < 1e-6);
         let positions: Vec<Position> = example.steps.iter().map(|step| step.position.as_ref().clone()).collect();
         assert_eq!(positions, trace_positions(&language, &entry.record.trace));

@@ -1,0 +1,86 @@
+//! The numbers of the search, and what it makes use of.
+
+use crate::language::Want;
+
+/// The numbers of the search.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Heuristics {
+    /// The quality that the prompt asks for: the best decile.
+    pub want: Want,
+    /// How freely to sample; see [`SamplingOptions`].
+    pub temperature: f64,
+    pub top_p: f64,
+    /// Traces sampled at once, at least: what the ranking chooses from.
+    pub samples: usize,
+    /// Traces sampled for each one asked for, at least.
+    pub samples_per_candidate: usize,
+    /// Where programs are left from the time before, the samples are divided by this.
+    pub later: usize,
+    /// Rounds of sampling before a small space, or a very certain model, is taken to be exhausted.
+    pub rounds: u64,
+    /// How many of the fastest programs others begin like; they and as many of the most promising have
+    /// children.
+    pub parents: usize,
+    /// Generations of children.
+    pub generations: usize,
+    /// Children of a generation, for each sample; as many are written behind a prompt that shows the most
+    /// promising.
+    pub children: f64,
+    /// The model's choice is shipped without a comparison if it is faster than the rules' program even when
+    /// the prediction is off by this many deviations. With 1.28, one in ten is slower if errors are normal.
+    /// Held against the corpus's records of tasks that the estimator was not trained on (708 pairs of task
+    /// and machine): 150 choices pass, 6 of them are slower, and they bring 72 % of what all choices would.
+    pub doubt: f64,
+}
+
+pub(super) const HEURISTICS: Heuristics = Heuristics {
+    want: Want::Decile(9),
+    temperature: 1.0,
+    top_p: 0.98,
+    samples: 128,
+    samples_per_candidate: 8,
+    later: 2,
+    rounds: 8,
+    parents: 4,
+    generations: 2,
+    children: 0.5,
+    doubt: 1.28,
+};
+
+/// Samples that a single program is chosen from.
+pub(in crate::propose) const SINGLE_SAMPLES: usize = 256;
+
+/// What the search makes use of: all of it, unless an ablation takes something away.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Ingredients {
+    /// The prompt asks for the best quality; otherwise for nothing in particular.
+    pub want: bool,
+    /// The prompt spells the workload out; otherwise it names the machine only.
+    pub workload: bool,
+    /// Programs are ranked; otherwise they come in the order in which they were written.
+    pub ranking: bool,
+    /// Sequences begin as the fastest measured ones do, and the untuned programs and children of good ones
+    /// join the pool.
+    pub neighbours: bool,
+    /// Where there are neighbours: children of good programs, whose decisions are changed blindly, join the
+    /// pool.
+    pub mutation: bool,
+    /// Half of the sequences are written behind prompts that show what was measured, and for each generation
+    /// some are written behind the most promising: the model changes programs that it has read.
+    pub shown: bool,
+    /// The program of the rules is among the first two that are measured, whatever the ranking says;
+    /// otherwise where it says.
+    pub untuned: bool,
+}
+
+impl Ingredients {
+    pub const ALL: Ingredients = Ingredients {
+        want: true,
+        workload: true,
+        ranking: true,
+        neighbours: true,
+        mutation: true,
+        shown: true,
+        untuned: true,
+    };
+}
