@@ -6,6 +6,9 @@
 //! Attention to the shared prompt is one product for all heads of all sequences too (the prompt's keys are
 //! read once, as in Hydragen, 2024); only attention to a sequence's own positions works sequence by sequence.
 
+use rayon::iter::ParallelIterator;
+use rayon::slice::ParallelSlice;
+
 use super::kernels::{Matrix, dot, multiply, rms_norm, rotate, softmax, squared_relu_gate, transpose};
 use super::position::{check_answers, check_positions, slotted};
 use super::{Config, Model, ModelError, Position};
@@ -178,22 +181,28 @@ impl Decoder {
     /// # Errors
     /// As [`Decoder::prompt`], of each sequence.
     pub fn values(&self, prompt: &Prompt, sequences: &[Vec<Position>]) -> Result<Vec<f32>, ModelError> {
+        let batches: Vec<Result<Vec<f32>, ModelError>> =
+            sequences.par_chunks(SEQUENCES_PER_BATCH).map(|batch| self.values_of_batch(prompt, batch)).collect();
         let mut values = Vec::with_capacity(sequences.len());
-        let mut scratch = Scratch::default();
-        for batch in sequences.chunks(SEQUENCES_PER_BATCH) {
-            let mut caches: Vec<Cache> = batch.iter().map(|_| Cache::new(&self.config)).collect();
-            let mut chunks = Vec::with_capacity(batch.len());
-            let (mut lasts, mut rows) = (Vec::with_capacity(batch.len()), 0);
-            for (cache, positions) in caches.iter_mut().zip(batch) {
-                self.check(positions, prompt.length())?;
-                rows += positions.len();
-                lasts.push(rows - 1);
-                chunks.push(Chunk { cache, positions });
-            }
-            self.step(Some(&prompt.cache), &mut chunks, &mut scratch);
-            values.extend(lasts.iter().map(|row| self.value(&scratch.hidden[row * self.config.width..])));
+        for batch in batches {
+            values.extend(batch?);
         }
         Ok(values)
+    }
+
+    fn values_of_batch(&self, prompt: &Prompt, batch: &[Vec<Position>]) -> Result<Vec<f32>, ModelError> {
+        let mut caches: Vec<Cache> = batch.iter().map(|_| Cache::new(&self.config)).collect();
+        let mut chunks = Vec::with_capacity(batch.len());
+        let (mut lasts, mut rows) = (Vec::with_capacity(batch.len()), 0);
+        for (cache, positions) in caches.iter_mut().zip(batch) {
+            self.check(positions, prompt.length())?;
+            rows += positions.len();
+            lasts.push(rows - 1);
+            chunks.push(Chunk { cache, positions });
+        }
+        let mut scratch = Scratch::default();
+        self.step(Some(&prompt.cache), &mut chunks, &mut scratch);
+        Ok(lasts.iter().map(|row| self.value(&scratch.hidden[row * self.config.width..])).collect())
     }
 
     /// The policy's scores of `answers` after each position of one sequence: `[positions, answers]`.

@@ -30,8 +30,8 @@ use super::writing::{Ending, Writing};
 use super::{Candidate, History, Make, Method, Proposal, ProposeError, Proposer, Purpose};
 use crate::language::{Language, Want};
 use crate::model::{
-    Adapted, Checkpoint, Decoder, Estimators, GpuVersions, Model, ModelError, Position, Prompt, SamplingOptions,
-    Versions,
+    Adapted, Checkpoint, Decoder, Estimators, GpuVersions, Judgement, Model, ModelError, Position, Prompt,
+    SamplingOptions, Versions,
 };
 use crate::rank::{Described, FEATURES_VERSION, GPU_FEATURES_VERSION, Ranking};
 use crate::space::{Choice, Reader, Space, Trace, Untuned};
@@ -54,7 +54,9 @@ pub(super) const METHOD: Method = Method {
 
 /// With the weights of a checkpoint, ranked by its estimators.
 pub(super) fn pretrained<'a>(space: &'a Space, checkpoint: &Checkpoint, seed: u64) -> LanguageModel<'a> {
-    unranked(space, checkpoint, seed).ranked_by(Some(checkpoint.estimators.clone()))
+    let mut model = unranked(space, checkpoint, seed).ranked_by(Some(checkpoint.estimators.clone()));
+    model.judgement = checkpoint.judgement;
+    model
 }
 
 /// With the weights of a checkpoint, ranked by its value head.
@@ -81,6 +83,8 @@ pub struct LanguageModel<'a> {
     decoder: Decoder,
     /// Ranks by an estimator; without one, the value head ranks.
     ranking: Option<Ranking<'a>>,
+    /// What the value head adds to it, where that is known.
+    judgement: Option<Judgement>,
     ingredients: Ingredients,
     heuristics: Heuristics,
     seed: u64,
@@ -102,6 +106,7 @@ impl<'a> LanguageModel<'a> {
             language,
             decoder,
             ranking: None,
+            judgement: None,
             ingredients: Ingredients::ALL,
             heuristics: HEURISTICS,
             seed,
@@ -248,10 +253,14 @@ impl<'a> LanguageModel<'a> {
     /// As [`Proposer::propose`].
     pub fn judge(&self, task: &Task, traces: &[Trace]) -> Result<Vec<f32>, ProposeError> {
         let blind = self.prompt(task, Want::Any)?;
+        self.judge_behind(&blind, task, traces)
+    }
+
+    fn judge_behind(&self, prompt: &Prompt, task: &Task, traces: &[Trace]) -> Result<Vec<f32>, ProposeError> {
         let reader = self.reader(task)?;
         let known = |trace: &Trace| Ok(trace_positions(&self.language, &reader.known_part(task, trace)?));
         let sequences: Vec<Vec<Position>> = traces.iter().map(known).collect::<Result<_, ProposeError>>()?;
-        self.decoder.values(&blind, &sequences).map_err(refused)
+        self.decoder.values(prompt, &sequences).map_err(refused)
     }
 
     /// Looks at programs; dead ends are left out.
@@ -377,6 +386,30 @@ impl<'a> LanguageModel<'a> {
         Ok(bred)
     }
 
+    /// Lets the value head say what it thinks of the most promising of a pool, in the light of what it is
+    /// shown; of the others it is taken to think what it thinks of these on average.
+    fn judged(&self, task: &Task, showing: Option<&Prompt>, pool: &mut [Valued]) -> Result<(), ProposeError> {
+        let Some(judgement) = self.judgement.filter(|_| self.ingredients.judgement && self.ingredients.ranking) else {
+            return Ok(());
+        };
+        if task.target.kind() != Kind::Cpu || !task.workload.is_fixed() {
+            return Ok(());
+        }
+        pool.sort_by(by_value);
+        let first: Vec<Trace> =
+            pool.iter().take(self.heuristics.judged).map(|valued| valued.candidate.trace.clone()).collect();
+        let values = match showing {
+            Some(prompt) => self.judge_behind(prompt, task, &first)?,
+            None => self.judge(task, &first)?,
+        };
+        let mean = values.iter().sum::<f32>() / values.len().max(1) as f32;
+        for (at, valued) in pool.iter_mut().enumerate() {
+            let value = values.get(at).copied().unwrap_or(mean);
+            valued.rescore(|score| judgement.of(score, value));
+        }
+        Ok(())
+    }
+
     /// A pool in the order in which it is worth measuring, where `wanted` programs are measured together.
     fn ordered(&self, task: &Task, estimator: Option<&Adapted>, mut pool: Vec<Valued>, wanted: usize) -> Vec<Valued> {
         if self.ingredients.ranking {
@@ -452,6 +485,7 @@ impl Proposer for LanguageModel<'_> {
                 let children = self.bred(task, estimator.as_ref(), (&pool, &fastest), &mut random, &mut is_new)?;
                 pool.extend(children);
             }
+            self.judged(task, showing.as_ref().filter(|_| !history.is_empty()), &mut pool)?;
             let mut chosen = self.ordered(task, estimator.as_ref(), pool, wanted);
             // estimates err: the program of the rules is among the first two that are measured, whatever they
             // say of it

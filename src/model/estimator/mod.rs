@@ -29,7 +29,7 @@ const HIDDEN: [usize; 3] = [128, 128, 128];
 /// The most features that a file may name.
 const MAX_FEATURES: usize = 4096;
 /// Calibration takes all programs that are slower than this many factors of two to be equally slow.
-const SLOWEST_CALIBRATED: f32 = -3.0;
+pub(super) const SLOWEST_CALIBRATED: f32 = -3.0;
 /// Normalised features are cut off here: what is farther out was never seen in training.
 const FARTHEST: f32 = 6.0;
 
@@ -235,28 +235,13 @@ impl Estimator {
     /// best (least squares, within each group). Groups that it was not trained on are better: the forest fits
     /// its training data closely.
     pub fn calibrate(&mut self, groups: &[Group]) {
-        // normal equations of two unknowns
-        let (mut squares, mut right) = ([[1e-6f64, 0.0], [0.0, 1e-6]], [0.0; 2]);
-        for group in groups.iter().filter(|group| group.speeds.len() > 1) {
+        let parts = groups.iter().filter(|group| group.speeds.len() > 1).map(|group| {
             let network = group.features.iter().map(|features| self.network_score(features)).collect();
             let forest = group.features.iter().map(|features| self.forest.score(features)).collect();
-            let scores = [centred(network), centred(forest)];
-            let speeds = centred(group.speeds.iter().map(|speed| speed.max(SLOWEST_CALIBRATED)).collect());
-            let product = |x: &[f64], y: &[f64]| x.iter().zip(y).map(|(x, y)| x * y).sum::<f64>();
-            for (row, x) in scores.iter().enumerate() {
-                right[row] += product(x, &speeds);
-                scores.iter().enumerate().for_each(|(column, y)| squares[row][column] += product(x, y));
-            }
-        }
-        let [[a, b], [_, d]] = squares;
-        let both = [(d * right[0] - b * right[1]) / (a * d - b * b), (a * right[1] - b * right[0]) / (a * d - b * b)];
-        // a negative weight would reverse the order that a part sees
-        let weights = match both {
-            [network, forest] if network > 0.0 && forest > 0.0 => both,
-            [network, _] if network > 0.0 => [right[0] / a, 0.0],
-            [_, forest] if forest > 0.0 => [0.0, right[1] / d],
-            _ => return,
-        };
+            let speeds = group.speeds.iter().map(|speed| speed.max(SLOWEST_CALIBRATED)).collect();
+            ([network, forest], speeds)
+        });
+        let Some(weights) = weights_of_two(parts) else { return };
         self.tensors.insert(ENSEMBLE_WEIGHTS.into(), weights.map(|weight| weight as f32).to_vec());
     }
 
@@ -264,6 +249,30 @@ impl Estimator {
         let (mean, deviation) = (self.tensor("mean"), self.tensor("deviation"));
         let each = features.iter().zip(mean).zip(deviation);
         each.map(|((x, mean), deviation)| ((x - mean) / deviation).clamp(-FARTHEST, FARTHEST)).collect()
+    }
+}
+
+/// The weights of two scores whose sum is nearest to the truth: least squares, within each group, in which
+/// both and the truth are differences from their means. A negative weight would reverse the order that a part
+/// sees, so such a part gets none; `None` where neither part sees any.
+pub(super) fn weights_of_two(groups: impl Iterator<Item = ([Vec<f32>; 2], Vec<f32>)>) -> Option<[f64; 2]> {
+    // normal equations of two unknowns
+    let (mut squares, mut right) = ([[1e-6f64, 0.0], [0.0, 1e-6]], [0.0; 2]);
+    for (scores, truth) in groups {
+        let (scores, truth) = (scores.map(centred), centred(truth));
+        let product = |x: &[f64], y: &[f64]| x.iter().zip(y).map(|(x, y)| x * y).sum::<f64>();
+        for (row, x) in scores.iter().enumerate() {
+            right[row] += product(x, &truth);
+            scores.iter().enumerate().for_each(|(column, y)| squares[row][column] += product(x, y));
+        }
+    }
+    let [[a, b], [_, d]] = squares;
+    let both = [(d * right[0] - b * right[1]) / (a * d - b * b), (a * right[1] - b * right[0]) / (a * d - b * b)];
+    match both {
+        [first, second] if first > 0.0 && second > 0.0 => Some(both),
+        [first, _] if first > 0.0 => Some([right[0] / a, 0.0]),
+        [_, second] if second > 0.0 => Some([0.0, right[1] / d]),
+        _ => None,
     }
 }
 
