@@ -71,7 +71,9 @@ pub fn search(
     if near && tuned.measures() && matches!(target, Target::Cpu(_)) {
         let variants = drafts.each_ref().map(|d| Variant { network: &d.network, schedules: &d.chosen[0] });
         // without memory or time for it, the tasks decide
-        run_ns = timed(variants, target, memory)?.ok().map(|both| both.map(|profile| profile.run_ns));
+        let both = timed(&variants, target, memory)?.ok();
+        let both: Option<Vec<f64>> = both.map(|both| both.iter().map(|profile| profile.run_ns).collect());
+        run_ns = both.and_then(|both| <[f64; 2]>::try_from(both).ok());
     }
     let other_taken = match (run_ns, found.tasks_ns) {
         (Some([first, second]), _) | (None, [Some(first), Some(second)]) => second < MARGIN * first,
