@@ -1,8 +1,8 @@
 //! The language model as a proposer: what it writes, in which order, and what it is sure of.
 
-use super::{History, LanguageModel, Proposer, SINGLE_SAMPLES, pretrained, untuned_programs};
+use super::{History, Ingredients, LanguageModel, Proposer, SINGLE_SAMPLES, pretrained, untuned_programs, versions};
 use crate::language::{Language, Want};
-use crate::model::{Config, Estimator, Model, Position};
+use crate::model::{Checkpoint, Config, Estimator, Judgement, Model, Position, Versions};
 use crate::outcome::Outcome;
 use crate::propose::example::product;
 use crate::propose::sequence::{prompt_positions, trace_positions};
@@ -155,4 +155,52 @@ fn a_single_program_is_the_models_where_it_is_sure() {
     // who has no estimator cannot tell
     let blind = LanguageModel::new(&space, language, &checkpoint.model, 0).sure(&vector).unwrap();
     assert_eq!(blind, None);
+}
+
+#[test]
+fn what_was_measured_is_read() {
+    let (space, language, task) = (Space::standard(), Language::standard(), product());
+    let model = model(&language);
+    let lm = |ingredients| LanguageModel::new(&space, language.clone(), &model, 3).with_ingredients(ingredients);
+    let first = lm(Ingredients::ALL).propose(&task, &History::default(), 4).unwrap();
+    let history = |times: [u64; 4]| {
+        let mut history = History::default();
+        for (candidate, ns) in first.candidates.iter().zip(times) {
+            history.insert(candidate.trace.clone(), Some(ns));
+        }
+        history
+    };
+    // no program of the one changes its rank in the other: what sequences begin like stays
+    let (near, far) = (history([100, 101, 102, 103]), history([100, 300, 500, 900]));
+    let ingredients = Ingredients { ranking: false, ..Ingredients::ALL };
+    let next = |ingredients, history| lm(ingredients).propose(&task, history, 12).unwrap();
+    assert_eq!(next(ingredients, &near), next(ingredients, &near));
+    assert_ne!(next(ingredients, &near), next(ingredients, &far));
+    let blind = Ingredients { shown: false, ..ingredients };
+    assert_eq!(next(blind, &near), next(blind, &far));
+    // a model that has not learned to read it is not shown it
+    let versions = versions(&language, &space);
+    let older = |measured| {
+        let versions = Versions { measured, ..versions.clone() };
+        lm(ingredients).trained_on(&versions).propose(&task, &near, 12).unwrap()
+    };
+    assert_eq!(older(false), next(blind, &near));
+    assert_eq!(older(true), next(ingredients, &near));
+}
+
+#[test]
+fn the_value_head_has_its_say_where_it_is_known_to_help() {
+    let (space, language, task) = (Space::standard(), Language::standard(), product());
+    let checkpoint = shipped_checkpoint(&language, &space).unwrap().checkpoint;
+    let order = |judgement, ingredients| -> Vec<Trace> {
+        let checkpoint = Checkpoint { judgement, ..checkpoint.clone() };
+        let mut lm = pretrained(&space, &checkpoint, 0).with_ingredients(ingredients);
+        let candidates = lm.propose(&task, &History::default(), 8).unwrap().candidates;
+        candidates.into_iter().map(|candidate| candidate.trace).collect()
+    };
+    let alone = order(None, Ingredients::ALL);
+    let both = Some(Judgement { estimator: 1.0, value: 2.0 });
+    assert_eq!(order(Some(Judgement { estimator: 1.0, value: 0.0 }), Ingredients::ALL), alone);
+    assert_eq!(order(both, Ingredients { judgement: false, ..Ingredients::ALL }), alone);
+    assert_ne!(order(both, Ingredients::ALL), alone);
 }
