@@ -33,10 +33,11 @@ MOST_IMAGES, MOST_BYTES, OF_EACH_LIST = 8, 64e6, 12
 
 # What stands behind a layer of the network that a list is named after: the first that fits.
 ENDINGS = [
-    (r"densnet|bert|transformer|gnmt|rnn|vit$|ffn|wavenet|cosmictagger|stable_diffusion|wd_|dien", "bias"),
+    (r"_bwd_", ""),
+    (r"densnet|bert|transformer|gnmt|rnn|vit$|ffn|wavenet|cosmictagger|stable_diffusion|dien", "bias"),
     (r"yolo", "bias leaky"),
     (r"alexnet|vgg|googlenet|resnet|resnext|ssd_|rcnn|unet|xception|mobilenet|segnet|pointnet|i3d|a3c|dlrm|ncf"
-     r"|shapes_wd$|movinet|x3d|efficientdet", "bias relu"),
+     r"|_wd(_|$)|movinet|x3d|efficientdet", "bias relu"),
 ]
 IN_TURN = ["", "bias", "bias relu"]
 
@@ -48,17 +49,18 @@ class Unusable(Exception):
 def lines(repository, source, folder, pattern):
     """(list, line number, line) of the files below `folder` whose name matches, sorted."""
     project, commit, root = source
-    git = ["git", "-C", str(repository)]
-    names = subprocess.run([*git, "ls-tree", "--name-only", commit, f"{root}/{folder}"], check=True, capture_output=True, text=True)
-    for path in sorted(names.stdout.split()):
+
+    def git(*words):
+        return subprocess.run(["git", "-C", str(repository), *words], check=True, capture_output=True, text=True).stdout
+
+    for path in sorted(git("ls-tree", "--name-only", commit, f"{root}/{folder}").split()):
         if re.search(pattern, path):
-            text = subprocess.run([*git, "show", f"{commit}:{path}"], check=True, capture_output=True, text=True).stdout
-            for number, line in enumerate(text.splitlines(), 1):
+            for number, line in enumerate(git("show", f"{commit}:{path}").splitlines(), 1):
                 yield path, number, line.strip()
 
 
 def described(text):
-    """The entries of a problem of oneDNN, `mb1ic64ih56oc64kh3ph1`, those that it leaves to its driver filled in."""
+    """The entries and axes of a problem of oneDNN, `mb1ic64ih56oc64kh3ph1`, with those that are left to its driver."""
     entries, at = {}, 0
     token = re.compile(r"_*(g|mb|ic|oc|[iokspd][dhw])(\d+)_*")
     while at < len(text) and text[at] != "n":
@@ -73,7 +75,8 @@ def described(text):
         return entries, []
     for before, axis in zip(axes[first:], axes[first + 1:]):
         if not any(f"{what}{axis}" in entries for what in "iokspd"):
-            entries |= {f"{what}{axis}": entries[f"{what}{before}"] for what in "iokspd" if f"{what}{before}" in entries}
+            like = {f"{what}{axis}": entries.get(f"{what}{before}") for what in "iokspd"}
+            entries |= {name: value for name, value in like.items() if value is not None}
     return entries, list(axes[first:])
 
 
@@ -101,8 +104,8 @@ def window(entries, axes):
 
 
 def image(kind, entries, axes, outputs):
-    shape = {"kind": kind, "batch": entries.get("mb", 2), "groups": entries.get("g", 1), "inputs": entries["ic"], "outputs": outputs}
-    return shape | window(entries, axes)
+    shape = {"kind": kind, "batch": entries.get("mb", 2), "groups": entries.get("g", 1)}
+    return shape | {"inputs": entries["ic"], "outputs": outputs} | window(entries, axes)
 
 
 def convolution(text):
@@ -130,7 +133,8 @@ def product(rows, inputs, outputs, kind="product", batch=1):
 
 def inner_product(text):
     entries, axes = described(text)
-    return product(entries.get("mb", 2), entries["ic"] * math.prod(entries[f"i{a}"] for a in axes), entries["oc"], "inner product")
+    inputs = entries["ic"] * math.prod(entries[f"i{axis}"] for axis in axes)
+    return product(entries.get("mb", 2), inputs, entries["oc"], "inner product")
 
 
 def matmul(text):
@@ -250,7 +254,8 @@ def choose(onednn, deepbench_repository):
     kinds = {kind: [] for kind in KINDS}
     for members in lists.values():
         for (project, _, root), path, number, shape, line in evenly(members, OF_EACH_LIST):
-            place = path.removeprefix(f"{root}/").removesuffix(".h").replace("/shapes_", "_").replace("/", "_").replace("-", "_")
+            place = path.removeprefix(f"{root}/").removesuffix(".h").replace("/shapes_", "_")
+            place = re.sub("[/-]", "_", place)
             row = {"name": f"{project.lower()}_{place}_{number}", "source": f"{project} {path}:{number}"}
             kinds[shape["kind"]].append((row, shape | {"ending": ending(path, number, shape, line)}))
     tests, training = [], []

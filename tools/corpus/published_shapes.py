@@ -31,10 +31,11 @@ from onnx import TensorProto, checker, helper, numpy_helper, save
 import published_lists as lists
 from select_workloads import excluded_by, kept, sizes_of
 
-COLUMNS = ["name", "source", "kind", "batch", "groups", "inputs", "outputs", "size", "kernel", "stride", "before", "after",
-           "dilation", "ending"]
+COLUMNS = ["name", "source", "kind", "batch", "groups", "inputs", "outputs", "size", "kernel", "stride", "before",
+           "after", "dilation", "ending"]
 EXTENTS = {"size", "kernel", "stride", "before", "after", "dilation"}
-SOURCES = "\n".join(f"# Shapes of {project} at {commit}, {root}, Apache-2.0" for project, commit, root in [lists.ONEDNN, lists.DEEPBENCH])
+SOURCES = [f"# Shapes of {name} at {commit}, {root}, Apache-2.0\n"
+           for name, commit, root in [lists.ONEDNN, lists.DEEPBENCH]]
 OPSET = 18
 
 
@@ -115,7 +116,7 @@ def read_table(path):
 def write_table(path, rows):
     """A table with its sources at the top."""
     with path.open("w", newline="") as file:
-        file.write(f"{SOURCES}\n")
+        file.writelines(SOURCES)
         writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
         writer.writeheader()
         for row in rows:
@@ -152,7 +153,7 @@ def left(rows, tilescribe, known, most):
         else:
             known.add(sizes_of(task[1]))
             remaining.append(row)
-    print(f"{len(rows)} shapes: {there} are there, {several} are of several tasks or too large, {len(remaining)} are left")
+    print(f"{len(rows)} shapes: {there} are there, {several} are several tasks or too large, {len(remaining)} are left")
     return remaining
 
 
