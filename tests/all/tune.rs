@@ -207,6 +207,16 @@ fn no_evaluation_task_is_in_the_corpus() {
 }
 
 #[test]
+fn test_tasks_that_nothing_was_tuned_on_are_excluded() {
+    let excluded = excluded();
+    let workloads = read_workloads(&root().join("corpus/preregistered.txt")).unwrap();
+    assert!(workloads.len() >= 100, "{} tasks", workloads.len());
+    for named in &workloads {
+        assert!(excluded.contains(&named.workload.hash().to_string()), "{}", named.name);
+    }
+}
+
+#[test]
 fn the_shipped_model_writes_legal_programs_for_workloads_it_has_never_seen() {
     let (space, language) = (Space::standard(), Language::standard());
     let checkpoint = shipped_checkpoint(&language, &space).unwrap().checkpoint;
