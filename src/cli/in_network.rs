@@ -32,8 +32,11 @@ const MOST: f64 = 1.25;
 /// What it has to be faster by, in the network, to take the winner's place: less is noise.
 const MARGIN: f64 = 0.97;
 /// Runs of each artifact, at least and at most, and how long they may take together.
-const RUNS: std::ops::RangeInclusive<usize> = 5..=40;
+const RUNS: std::ops::RangeInclusive<usize> = 5..=400;
 const LONGEST: Duration = Duration::from_secs(2);
+/// So many runs are enough, once they have taken so long together: those of a short network are told apart
+/// from noise by their number.
+const ENOUGH: (usize, Duration) = (40, Duration::from_millis(800));
 
 /// What the comparison came to.
 pub enum Settled {
@@ -172,7 +175,8 @@ fn in_turn(models: &[Model], threads: u32) -> Result<Vec<Option<Profile>>> {
     let bar = progress::bar(*RUNS.end() as u64, "comparing in the network");
     for run in 0..*RUNS.end() {
         bar.set_position(run as u64);
-        if run >= *RUNS.start() && start.elapsed() > LONGEST {
+        let elapsed = start.elapsed();
+        if run >= *RUNS.start() && elapsed > LONGEST || run >= ENOUGH.0 && elapsed > ENOUGH.1 {
             break;
         }
         if stopped.load(std::sync::atomic::Ordering::Relaxed) {
