@@ -1,7 +1,6 @@
 //! `tilescribe compare`
 
 use std::collections::{HashMap, HashSet};
-use std::fs;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -13,8 +12,9 @@ use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use tilescribe::language::Language;
 use tilescribe::model::{Checkpoint, ModelControl};
 use tilescribe::propose::{LM, METHODS, Method, Purpose, Searcher};
+use tilescribe::record::{NamedWorkload, read_workloads};
 use tilescribe::space::Space;
-use tilescribe::target::Target;
+use tilescribe::target::{Target, Task};
 use tilescribe::tune::Control;
 use tilescribe::tune::bootstrap::Difference;
 use tilescribe::tune::compare::{ComparisonSettings, Log, Paired, Progress, compare};
@@ -39,7 +39,7 @@ pub struct Compare {
     #[arg(long, value_name = "METHOD", value_delimiter = ',', required_unless_present_any = ["rivals", "replay"])]
     #[arg(value_parser = method_parser(FOR_COMPARISON))]
     methods: Vec<&'static Method>,
-    /// ONNX files, task files, MODEL.onnx#TASK, or folders of task files
+    /// ONNX files, MODEL.onnx#TASK, files of workloads as `tilescribe tasks` prints them, or folders of such
     #[arg(long, num_args = 1.., required_unless_present = "replay", value_name = "PATH")]
     workloads: Vec<String>,
     /// Measured candidates of each task, method and seed
@@ -113,7 +113,7 @@ impl Compare {
             if stopped.load(Ordering::Relaxed) { Control::Stop } else { Control::Continue }
         };
         lab.prepare(&space)?;
-        fs::create_dir_all(&folder).with_context(|| format!("cannot create {}", folder.display()))?;
+        std::fs::create_dir_all(&folder).with_context(|| format!("cannot create {}", folder.display()))?;
         let results = Output::new(&folder.join("results.json"), output::Kind::Comparison, &[])?;
         let page = Output::new(&folder.join("report.html"), output::Kind::Report, &[])?;
         let mut log = Log::open(&folder.join("runs.jsonl"), &target, &space)?;
@@ -199,20 +199,13 @@ impl Compare {
                 all.extend(jobs(&self.network.load_among(what.as_ref())?, target));
                 continue;
             }
-            let mut files = vec![what.clone()];
-            if fs::metadata(what).is_ok_and(|about| about.is_dir()) {
-                let entries = fs::read_dir(what).with_context(|| format!("cannot read {what}"))?;
-                let paths: Vec<PathBuf> = entries.map(|entry| Ok(entry?.path())).collect::<std::io::Result<_>>()?;
-                files = paths
-                    .iter()
-                    .filter(|path| path.is_file())
-                    .map(|path| path.to_string_lossy().into_owned())
-                    .collect();
-                files.sort();
-            }
-            for file in files {
-                let (name, task) = read_task(&file, target.clone(), &self.network)?;
+            if what.contains(".onnx#") {
+                let (name, task) = read_task(what, target.clone(), &self.network)?;
                 all.push(Job { name, task, weight: 1.0 });
+                continue;
+            }
+            for NamedWorkload { name, workload } in read_workloads(what.as_ref())? {
+                all.push(Job { name, task: Task { workload, target: target.clone() }, weight: 1.0 });
             }
         }
         Ok(all)

@@ -12,7 +12,7 @@ use tilescribe::space::Space;
 
 use super::output::check_checkpoint_folder;
 use super::search::CheckpointArguments;
-use super::training::{Compared, Run, TrainingArguments, called, estimators, read_corpus, tell_machines, weigh};
+use super::training::{Compared, Run, TrainingArguments, called, estimators, read_corpus, tell_machines};
 
 /// Train a model from nothing on a corpus of measured programs
 ///
@@ -56,8 +56,6 @@ impl Pretrain {
             let (summaries, compared) = (trained.summaries(), trained.compared());
             trained.replace(&mut checkpoint, false);
             tell_machines(&mut checkpoint, versions(&language, &space));
-            let known = checkpoint.judgement;
-            weigh(&mut checkpoint, known, &entries, &self.training, (&space, &language))?;
             checkpoint.save(&self.output)?;
             for summary in summaries {
                 writeln!(out, "{}: {summary}", self.output.display())?;

@@ -16,7 +16,7 @@ use sha2::{Digest, Sha256};
 use thiserror::Error;
 
 use super::estimator::SCORE_RANGE;
-use super::{Config, Estimator, Estimators, Judgement, Model};
+use super::{Config, Estimator, Estimators, Model};
 use crate::files::{self, DraftFile};
 
 /// Names of the files of a checkpoint, and the most bytes that each may have.
@@ -60,8 +60,6 @@ pub struct GpuVersions {
 pub struct Checkpoint {
     pub model: Model,
     pub estimators: Estimators,
-    /// Where it is known what the value head adds to the estimator.
-    pub judgement: Option<Judgement>,
     pub versions: Versions,
     /// The text of `tokenizer.json`.
     pub tokenizer: String,
@@ -95,8 +93,6 @@ pub type Accepts<'a> = &'a dyn Fn(&Versions) -> Result<(), CheckpointError>;
 struct ConfigFile {
     model_type: String,
     architecture: Config,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    judgement: Option<Judgement>,
     versions: Versions,
 }
 
@@ -174,7 +170,6 @@ impl Checkpoint {
         // versions first: what differs there may well be laid out differently, and should be told so
         accepts(&file.versions)?;
         file.architecture.validate().map_err(|e| broken("config.json")(e.to_string()))?;
-        let judgement = file.judgement.map(Judgement::checked).transpose().map_err(broken("config.json"))?;
         let text = |file, bytes: &[u8]| String::from_utf8(bytes.to_vec()).map_err(|e| broken(file)(e.to_string()));
         let tokenizer = text("tokenizer.json", tokenizer)?;
         if let Err(error) = serde_json::from_str::<serde::de::IgnoredAny>(&tokenizer) {
@@ -187,7 +182,7 @@ impl Checkpoint {
         let (tensors, _) = decode(estimator).map_err(broken("estimator.safetensors"))?;
         let knows_gpus = file.versions.gpu.is_some();
         let estimators = estimators(tensors, knows_gpus).map_err(broken("estimator.safetensors"))?;
-        Ok(Checkpoint { model, estimators, judgement, versions: file.versions, tokenizer, card })
+        Ok(Checkpoint { model, estimators, versions: file.versions, tokenizer, card })
     }
 
     /// The first 16 hexadecimal digits of the SHA-256 of its weights: what it writes depends on nothing else.
@@ -211,7 +206,6 @@ impl Checkpoint {
         let config = ConfigFile {
             model_type: MODEL_TYPE.into(),
             architecture: self.model.config().clone(),
-            judgement: self.judgement,
             versions: self.versions.clone(),
         };
         let mut config = serde_json::to_vec_pretty(&config).map_err(|e| broken("config.json")(e.to_string()))?;

@@ -29,7 +29,6 @@ mod decode;
 mod estimator;
 mod fused;
 mod hub;
-mod judgement;
 mod kernels;
 mod network;
 mod optimizer;
@@ -55,7 +54,6 @@ pub use estimator::{
     Adapted, Estimator, EstimatorOptions, Estimators, Expected, Gain, Group, Ordered, train_estimator,
 };
 pub use hub::{HubOptions, Source, SourceError};
-pub use judgement::{Judged, Judgement};
 pub use network::{Compute, Network};
 pub use position::Position;
 pub use regression::{Regression, RegressionOptions};

@@ -65,12 +65,6 @@ pub(super) const NO_UNTUNED: Method = without(
     |space, checkpoint, seed| with(space, checkpoint, seed, Ingredients { untuned: false, ..Ingredients::ALL }),
 );
 
-pub(super) const NO_JUDGEMENT: Method = without(
-    "lm-no-judgement",
-    "lm ranked by the estimator alone, without the transformer's value head",
-    |space, checkpoint, seed| with(space, checkpoint, seed, Ingredients { judgement: false, ..Ingredients::ALL }),
-);
-
 pub(super) const NO_MUTATION: Method =
     without("lm-no-mutation", "lm without blindly changed children of good programs", |space, checkpoint, seed| {
         with(space, checkpoint, seed, Ingredients { mutation: false, ..Ingredients::ALL })

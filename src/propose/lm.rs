@@ -31,8 +31,7 @@ use super::writing::{Ending, Writing};
 use super::{Candidate, History, Make, Method, Proposal, ProposeError, Proposer, Purpose};
 use crate::language::{Language, Want};
 use crate::model::{
-    Adapted, Checkpoint, Decoder, Estimators, GpuVersions, Judgement, Model, ModelError, Prompt, SamplingOptions,
-    Versions,
+    Adapted, Checkpoint, Decoder, Estimators, GpuVersions, Model, ModelError, Prompt, SamplingOptions, Versions,
 };
 use crate::rank::{Described, FEATURES_VERSION, GPU_FEATURES_VERSION, Ranking};
 use crate::space::{Choice, Reader, Space, Trace, Untuned};
@@ -55,9 +54,7 @@ pub(super) const METHOD: Method = Method {
 
 /// With the weights of a checkpoint, ranked by its estimators.
 pub(super) fn pretrained<'a>(space: &'a Space, checkpoint: &Checkpoint, seed: u64) -> LanguageModel<'a> {
-    let mut model = unranked(space, checkpoint, seed).ranked_by(Some(checkpoint.estimators.clone()));
-    model.judgement = checkpoint.judgement;
-    model
+    unranked(space, checkpoint, seed).ranked_by(Some(checkpoint.estimators.clone()))
 }
 
 /// With the weights of a checkpoint, ranked by its value head.
@@ -84,8 +81,6 @@ pub struct LanguageModel<'a> {
     decoder: Decoder,
     /// Ranks by an estimator; without one, the value head ranks.
     ranking: Option<Ranking<'a>>,
-    /// What the value head adds to it, where that is known.
-    judgement: Option<Judgement>,
     ingredients: Ingredients,
     heuristics: Heuristics,
     seed: u64,
@@ -107,7 +102,6 @@ impl<'a> LanguageModel<'a> {
             language,
             decoder,
             ranking: None,
-            judgement: None,
             ingredients: Ingredients::ALL,
             heuristics: HEURISTICS,
             seed,
@@ -410,7 +404,6 @@ impl Proposer for LanguageModel<'_> {
                 let children = self.bred(task, estimator.as_ref(), (&pool, &fastest), &mut random, &mut is_new)?;
                 pool.extend(children);
             }
-            self.judged(task, showing.as_ref().filter(|_| !history.is_empty()), &mut pool)?;
             let mut chosen = self.ordered(task, estimator.as_ref(), pool, wanted);
             // estimates err: the program of the rules is among the first two that are measured, whatever they
             // say of it

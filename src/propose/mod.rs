@@ -15,7 +15,6 @@ mod evolution;
 #[cfg(test)]
 pub(crate) mod example;
 mod harl;
-mod judgement;
 mod learning;
 mod lm;
 mod metaschedule;
@@ -39,7 +38,6 @@ mod writing;
 pub use checkpoint::{Loaded, Notice, load_checkpoint, shipped_checkpoint};
 pub use droplet::Droplet;
 pub use evolution::Evolution;
-pub use judgement::judged;
 pub use learning::learned_order;
 pub use lm::{Ingredients, LanguageModel, Written, versions};
 pub use method::{Made, Make, MakePlain, MakePretrained, Method, Purpose, Searcher};
@@ -78,7 +76,6 @@ pub static METHODS: &[&Method] = &[
     &ablations::NO_RANKING,
     &ablations::NO_NEIGHBOURS,
     &ablations::NO_UNTUNED,
-    &ablations::NO_JUDGEMENT,
     &ablations::NO_MUTATION,
     &ablations::NOTHING_SHOWN,
 ];

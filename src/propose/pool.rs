@@ -31,17 +31,6 @@ impl Valued {
     }
 }
 
-impl Valued {
-    /// Changes what the estimator says of it.
-    pub fn rescore(&mut self, change: impl FnOnce(f32) -> f32) {
-        if let Some(expected) = self.expected.take() {
-            let score = change(expected.score);
-            self.candidate.value = Some(score);
-            self.expected = Some(expected.scored(score));
-        }
-    }
-}
-
 /// A sorted pool as it is worth measuring, where `wanted` programs are measured together: those that look
 /// like one before them, or like one of `known`, come last.
 pub(super) fn in_order<'a>(

@@ -68,8 +68,10 @@ fn read_file(path: &Path) -> Result<Vec<NamedWorkload>, WorkloadsError> {
     }
     let text = files::read_text(path, MAX_FILE_BYTES).map_err(unreadable)?;
     let mut workloads = Vec::new();
+    let stem = path.file_stem().map_or_else(|| "workload".into(), |stem| stem.to_string_lossy().into_owned());
     for block in text.split("\n\n") {
-        let mut name = format!("workload{}", workloads.len());
+        // of those that no comment names
+        let mut name = if workloads.is_empty() { stem.clone() } else { format!("{stem}.{}", workloads.len()) };
         let mut lines = Vec::new();
         for line in block.lines() {
             match line.strip_prefix('#') {

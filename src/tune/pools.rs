@@ -181,7 +181,6 @@ mod tests {
         let checkpoint = std::sync::Arc::new(Checkpoint {
             model: Model::random(Config { layers: 1, width: 32, feed_forward: 32, ..config }, 1).unwrap(),
             estimators: Estimator::random(FEATURES, 9).into(),
-            judgement: None,
             versions: versions(&language, &space),
             tokenizer: tokenizer_json(&language),
             card: String::new(),

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use proptest::prelude::{any, prop_assert, prop_assert_eq, proptest};
 use tilescribe::model::{
-    Checkpoint, CheckpointError, Compute, Config, Decoder, Estimator, Estimators, Example, GpuVersions, Guide,
-    Judgement, Model, ModelError, Network, Next, Position, SamplingOptions, Step, Trainer, TrainingOptions, Versions,
+    Checkpoint, CheckpointError, Compute, Config, Decoder, Estimator, Estimators, Example, GpuVersions, Guide, Model,
+    ModelError, Network, Next, Position, SamplingOptions, Step, Trainer, TrainingOptions, Versions,
 };
 
 fn small() -> Config {
@@ -415,7 +415,6 @@ pub fn checkpoint() -> Checkpoint {
     Checkpoint {
         model: model(7),
         estimators: Estimator::random(5, 3).into(),
-        judgement: Some(Judgement { estimator: 0.9, value: 0.25 }),
         versions: versions(),
         tokenizer: "{\"version\": \"1.0\"}".into(),
         card: "# A model\n".into(),

@@ -13,10 +13,10 @@ use anyhow::{Context, Result};
 use clap::Args;
 use tilescribe::files;
 use tilescribe::language::{Language, tokenizer_json};
-use tilescribe::model::{Checkpoint, Compute, Estimators, Evaluation, Judgement, Model, TrainingOptions, Versions};
+use tilescribe::model::{Checkpoint, Compute, Estimators, Evaluation, Model, TrainingOptions, Versions};
 use tilescribe::propose::train::{Examples, Trained, evaluate, examples, train};
-use tilescribe::propose::{judged, versions};
-use tilescribe::record::{CorpusReader, Entry, Limits, hold_out_key, readable};
+use tilescribe::propose::versions;
+use tilescribe::record::{CorpusReader, Entry, Limits, readable};
 use tilescribe::space::Space;
 use tilescribe::target::Kind;
 
@@ -139,41 +139,6 @@ pub struct Outcome {
     pub is_judged: bool,
 }
 
-/// From so many held-out tasks on it can be found out how to weigh the parts of a checkpoint.
-const ENOUGH_TO_WEIGH: usize = 50;
-
-/// Finds out on held-out tasks what the value head adds to the estimator; where there are too few, it is what
-/// is `known`.
-///
-/// # Errors
-/// Where the model cannot read the records.
-pub fn weigh(
-    checkpoint: &mut Checkpoint,
-    known: Option<Judgement>,
-    entries: &[Entry],
-    training: &TrainingArguments,
-    (space, language): (&Space, &Language),
-) -> Result<()> {
-    checkpoint.judgement = known;
-    let is_held = |entry: &&Entry| hold_out_key(&entry.record.task_hash) < training.held_out;
-    let held: Vec<Entry> = entries.iter().filter(is_held).cloned().collect();
-    let judged = judged(checkpoint, &held, language, space)?;
-    let Some(judgement) = Judgement::fit(&judged).filter(|_| judged.len() >= ENOUGH_TO_WEIGH) else { return Ok(()) };
-    let alone = Judgement { estimator: 1.0, value: 0.0 };
-    let text = format!(
-        "The estimator's score and the value head's count as {:.2} and {:.2}, by least squares on {} tasks that neither was shown. Of programs at least half as \
-         fast as the best of their task, the one that both like best reaches {:.4} of its speed, the one that the estimator alone likes best {:.4}.\n",
-        judgement.estimator,
-        judgement.value,
-        judged.len(),
-        judgement.first(&judged),
-        alone.first(&judged),
-    );
-    put(&mut checkpoint.card, "## Judgement\n", &text);
-    checkpoint.judgement = Some(judgement);
-    Ok(())
-}
-
 /// Puts a section of a model card in the place of the one with the same heading, or behind all others.
 fn put(card: &mut String, heading: &str, text: &str) {
     let start = card.find(heading).unwrap_or(card.len());
@@ -237,7 +202,6 @@ impl Run<'_> {
         let mut checkpoint = Checkpoint {
             model: trained.model,
             estimators: estimators.start(),
-            judgement: None,
             versions: versions(language, space),
             tokenizer: tokenizer_json(language),
             card,
@@ -257,8 +221,6 @@ impl Run<'_> {
                 tell_machines(&mut checkpoint, versions(language, space));
             }
         }
-        let known = self.beside.filter(|_| goes_on).and_then(|beside| beside.judgement);
-        weigh(&mut checkpoint, known, self.estimator_entries, self.training, (space, language))?;
         checkpoint.save(self.output)?;
         if state.exists() {
             std::fs::remove_file(&state).with_context(|| format!("cannot remove {}", state.display()))?;

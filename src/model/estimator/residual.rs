@@ -38,14 +38,6 @@ pub struct Expected {
     leaves: Vec<u8>,
 }
 
-impl Expected {
-    /// The same with another score.
-    #[must_use]
-    pub fn scored(self, score: f32) -> Expected {
-        Expected { score, ..self }
-    }
-}
-
 impl From<Estimator> for Adapted {
     /// Without any measurement.
     fn from(estimator: Estimator) -> Adapted {

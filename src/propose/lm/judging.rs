@@ -2,12 +2,12 @@
 
 use super::{LanguageModel, refused};
 use crate::language::Want;
-use crate::model::{Adapted, Position, Prompt};
+use crate::model::{Adapted, Position};
 use crate::propose::pool::{Valued, by_value, in_order};
 use crate::propose::sequence::trace_positions;
 use crate::propose::{Candidate, ProposeError};
 use crate::space::{Next, Trace};
-use crate::target::{Kind, Task};
+use crate::target::Task;
 
 impl LanguageModel<'_> {
     /// Values of traces, by the value head: the higher, the faster.
@@ -16,14 +16,10 @@ impl LanguageModel<'_> {
     /// As [`Proposer::propose`].
     pub fn judge(&self, task: &Task, traces: &[Trace]) -> Result<Vec<f32>, ProposeError> {
         let blind = self.prompt(task, Want::Any)?;
-        self.judge_behind(&blind, task, traces)
-    }
-
-    fn judge_behind(&self, prompt: &Prompt, task: &Task, traces: &[Trace]) -> Result<Vec<f32>, ProposeError> {
         let reader = self.reader(task)?;
         let known = |trace: &Trace| Ok(trace_positions(&self.language, &reader.known_part(task, trace)?));
         let sequences: Vec<Vec<Position>> = traces.iter().map(known).collect::<Result<_, ProposeError>>()?;
-        self.decoder.values(prompt, &sequences).map_err(refused)
+        self.decoder.values(&blind, &sequences).map_err(refused)
     }
 
     /// Looks at programs; dead ends are left out.
@@ -51,35 +47,6 @@ impl LanguageModel<'_> {
             .zip(described)
             .filter_map(|(candidate, described)| Some(Valued::new(candidate, described?.features, estimator)));
         Ok(looked_at.collect())
-    }
-
-    /// Lets the value head say what it thinks of the most promising of a pool, in the light of what it is
-    /// shown; of the others it is taken to think what it thinks of these on average.
-    pub(super) fn judged(
-        &self,
-        task: &Task,
-        showing: Option<&Prompt>,
-        pool: &mut [Valued],
-    ) -> Result<(), ProposeError> {
-        let Some(judgement) = self.judgement.filter(|_| self.ingredients.judgement && self.ingredients.ranking) else {
-            return Ok(());
-        };
-        if task.target.kind() != Kind::Cpu || !task.workload.is_fixed() {
-            return Ok(());
-        }
-        pool.sort_by(by_value);
-        let first: Vec<Trace> =
-            pool.iter().take(self.heuristics.judged).map(|valued| valued.candidate.trace.clone()).collect();
-        let values = match showing {
-            Some(prompt) => self.judge_behind(prompt, task, &first)?,
-            None => self.judge(task, &first)?,
-        };
-        let mean = values.iter().sum::<f32>() / values.len().max(1) as f32;
-        for (at, valued) in pool.iter_mut().enumerate() {
-            let value = values.get(at).copied().unwrap_or(mean);
-            valued.rescore(|score| judgement.of(score, value));
-        }
-        Ok(())
     }
 
     /// A pool in the order in which it is worth measuring, where `wanted` programs are measured together.

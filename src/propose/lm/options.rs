@@ -26,8 +26,6 @@ pub(super) struct Heuristics {
     /// Children of a generation, for each sample; as many are written behind a prompt that shows the most
     /// promising.
     pub children: f64,
-    /// Of a pool, the value head judges so many of the programs that the estimator likes best.
-    pub judged: usize,
     /// The model's choice is shipped without a comparison if it is faster than the rules' program even when
     /// the prediction is off by this many deviations. With 1.28, one in ten is slower if errors are normal.
     /// Held against the corpus's records of tasks that the estimator was not trained on (708 pairs of task
@@ -46,7 +44,6 @@ pub(super) const HEURISTICS: Heuristics = Heuristics {
     parents: 4,
     generations: 2,
     children: 0.5,
-    judged: 64,
     doubt: 1.28,
 };
 
@@ -65,8 +62,6 @@ pub struct Ingredients {
     /// Sequences begin as the fastest measured ones do, and the untuned programs and children of good ones
     /// join the pool.
     pub neighbours: bool,
-    /// Where the checkpoint knows what its value head adds to the estimator, both rank together.
-    pub judgement: bool,
     /// Where there are neighbours: children of good programs, whose decisions are changed blindly, join the
     /// pool.
     pub mutation: bool,
@@ -83,7 +78,6 @@ impl Ingredients {
         want: true,
         workload: true,
         ranking: true,
-        judgement: true,
         neighbours: true,
         mutation: true,
         shown: true,

@@ -2,7 +2,7 @@
 
 use super::{History, Ingredients, LanguageModel, Proposer, SINGLE_SAMPLES, pretrained, untuned_programs, versions};
 use crate::language::{Language, Want};
-use crate::model::{Checkpoint, Config, Estimator, Judgement, Model, Position, Versions};
+use crate::model::{Config, Estimator, Model, Position, Versions};
 use crate::outcome::Outcome;
 use crate::propose::example::product;
 use crate::propose::sequence::{prompt_positions, trace_positions};
@@ -186,21 +186,4 @@ fn what_was_measured_is_read() {
     };
     assert_eq!(older(false), next(blind, &near));
     assert_eq!(older(true), next(ingredients, &near));
-}
-
-#[test]
-fn the_value_head_has_its_say_where_it_is_known_to_help() {
-    let (space, language, task) = (Space::standard(), Language::standard(), product());
-    let checkpoint = shipped_checkpoint(&language, &space).unwrap().checkpoint;
-    let order = |judgement, ingredients| -> Vec<Trace> {
-        let checkpoint = Checkpoint { judgement, ..checkpoint.clone() };
-        let mut lm = pretrained(&space, &checkpoint, 0).with_ingredients(ingredients);
-        let candidates = lm.propose(&task, &History::default(), 8).unwrap().candidates;
-        candidates.into_iter().map(|candidate| candidate.trace).collect()
-    };
-    let alone = order(None, Ingredients::ALL);
-    let both = Some(Judgement { estimator: 1.0, value: 2.0 });
-    assert_eq!(order(Some(Judgement { estimator: 1.0, value: 0.0 }), Ingredients::ALL), alone);
-    assert_eq!(order(both, Ingredients { judgement: false, ..Ingredients::ALL }), alone);
-    assert_ne!(order(both, Ingredients::ALL), alone);
 }

@@ -23,7 +23,6 @@ pub fn untrained() -> Checkpoint {
     Checkpoint {
         model: Model::random(Config { layers: 1, width: 32, feed_forward: 32, ..config }, 1).unwrap(),
         estimators: Estimator::random(FEATURES, 1).into(),
-        judgement: None,
         versions: Versions { gpu: None, ..versions(&language, &space) },
         tokenizer: tokenizer_json(&language),
         card: "# Untrained\n".into(),
