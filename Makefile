@@ -69,8 +69,8 @@ cuda: setup
 	NVCC_APPEND_FLAGS=--compress-mode=size CUDA_HOME=$(CUDA)/none CARGO_TARGET_DIR=target/with_cuda cargo build --release --features cuda
 
 # The shipped model anew, in checkpoints/rebuilt: the transformer learns from all records, the estimator from
-# those whose times err least. Says at the end how near both come to the ones that are built in. Took 48
-# minutes on two cores.
+# those whose times err least. Says at the end how near both come to the ones that are built in. Takes about
+# three quarters of an hour on two cores.
 UNDISTURBED = $(addprefix corpus/records/,$(addsuffix .jsonl.zst,paced second_machine third_machine fourth_machine short_numbers current_space avx2 published))
 checkpoint: build
 	$(TILESCRIBE) pretrain --corpus corpus/records --estimator-corpus $(UNDISTURBED) \
