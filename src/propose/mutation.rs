@@ -6,6 +6,7 @@ use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use rayon::iter::{IntoParallelIterator, ParallelIterator};
 
+use super::replay::decided;
 use crate::nest::Nest;
 use crate::rank::{Described, features};
 use crate::space::{Decision, NoProgram, Policy, Space, Trace, Untuned, Words};
@@ -46,9 +47,21 @@ pub(super) fn children(space: &Space, task: &Task, parents: &[Trace], seeds: Vec
     seeds.into_par_iter().map(breed).collect()
 }
 
+/// The same children, one for each seed, without their nests; `None` where no decisions lead to one. Some of
+/// the others may turn out to be dead ends once their nests are built.
+pub(super) fn drafts(space: &Space, task: &Task, parents: &[Trace], seeds: Vec<u64>) -> Vec<Option<Trace>> {
+    let breed = |seed| with_mutation(parents, &mut ChaCha8Rng::seed_from_u64(seed), |policy| decided(space, task, policy));
+    seeds.into_par_iter().map(breed).collect()
+}
+
 /// A child of one of the parents, the first of them most often; without parents, a program drawn from the
 /// whole space.
 fn child(space: &Space, task: &Task, parents: &[Trace], rng: &mut ChaCha8Rng) -> (Trace, Result<Nest, NoProgram>) {
+    with_mutation(parents, rng, |policy| space.drive(task, policy))
+}
+
+/// Lets the policy decide that makes such a child.
+fn with_mutation<T>(parents: &[Trace], rng: &mut ChaCha8Rng, decide: impl FnOnce(&mut dyn Policy) -> T) -> T {
     // the smaller of two draws
     let parent = (!parents.is_empty())
         .then(|| rng.random_range(0..parents.len()).min(rng.random_range(0..parents.len())))
@@ -59,7 +72,7 @@ fn child(space: &Space, task: &Task, parents: &[Trace], rng: &mut ChaCha8Rng) ->
     };
     let inherited: BTreeMap<&Words, &Words> =
         parent.iter().flat_map(|parent| &parent.0).map(|choice| (&choice.site, &choice.value)).collect();
-    space.drive(task, &mut Mutation { inherited, rate, rng })
+    decide(&mut Mutation { inherited, rate, rng })
 }
 
 /// Takes a parent's decisions, but for a few. Where a mutation has made one of them illegal or raised a new

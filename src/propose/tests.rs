@@ -27,6 +27,7 @@ fn checkpoint(space: &Space) -> Arc<Checkpoint> {
     Arc::new(Checkpoint {
         model: Model::random(Config { layers: 1, width: 32, feed_forward: 32, ..config }, 1).unwrap(),
         estimators: train_estimator(None, &[Group { features, speeds }], &options).unwrap().into(),
+        worlds: Worlds::default(),
         versions: versions(&language, space),
         tokenizer: tokenizer_json(&language),
         card: String::new(),

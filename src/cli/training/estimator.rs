@@ -161,12 +161,7 @@ impl TrainedEstimator {
 
     /// Puts it in the place of a checkpoint's estimator, and of what the card says of that.
     fn replace(self, checkpoint: &mut Checkpoint) {
-        let card = &checkpoint.card;
-        let start = card.find(heading(self.kind)).unwrap_or(card.len());
-        let rest = &card[start..].get(1..).unwrap_or("");
-        let end = rest.find("\n## ").map_or(card.len(), |at| start + 1 + at);
-        let before = card[..start].trim_end();
-        checkpoint.card = format!("{before}\n\n{}{}", self.card(), &card[end..]);
+        checkpoint.replace_part(heading(self.kind), &self.card());
         match self.kind {
             Kind::Cpu => checkpoint.estimators.cpu = self.estimator,
             Kind::Gpu => checkpoint.estimators.gpu = Some(self.estimator),

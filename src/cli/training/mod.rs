@@ -1,6 +1,7 @@
 //! Training a model: what `pretrain` and `finetune` share.
 
 mod estimator;
+mod world;
 
 use std::collections::BTreeMap;
 use std::io::BufReader;
@@ -21,6 +22,7 @@ use tilescribe::space::Space;
 use tilescribe::target::Kind;
 
 pub use estimator::{Compared, called, estimators};
+pub use world::WorldRun;
 
 use super::exit::CommandError;
 use super::progress;
@@ -194,6 +196,7 @@ impl Run<'_> {
         let mut checkpoint = Checkpoint {
             model: trained.model,
             estimators: estimators.start(),
+            worlds: self.beside.filter(|_| goes_on).map(|beside| beside.worlds.clone()).unwrap_or_default(),
             versions: versions(language, space),
             tokenizer: tokenizer_json(language),
             card,
