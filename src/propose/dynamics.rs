@@ -144,8 +144,10 @@ pub fn world_groups(
             programs.push((decisions, features, (*ns).max(1)));
         }
         let best = programs.iter().map(|(_, _, ns)| *ns).min()?;
-        let program = |(decisions, features, ns): (_, _, u64)| {
-            WorldProgram { decisions, features, speed: (best as f32 / ns as f32).log2() }
+        let program = |(decisions, features, ns): (_, _, u64)| WorldProgram {
+            decisions,
+            features,
+            speed: (best as f32 / ns as f32).log2(),
         };
         Some(WorldGroup {
             place: hold_out_key(hash),

@@ -44,6 +44,7 @@ pub use evolution::Evolution;
 pub use learning::learned_order;
 pub use lm::{Ingredients, LanguageModel, Written, versions};
 pub use method::{Made, Make, MakePlain, MakePretrained, Method, Purpose, Searcher};
+pub use mutation::drafted;
 pub use random::Random;
 pub use sampler::{SAMPLERS, Sampler, SamplerKind};
 pub use transfer::class_of;

@@ -175,3 +175,80 @@ impl Proposer for Drafting<'_> {
         Ok(Proposal { candidates, dead_ends, drawn })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::Drafting;
+    use crate::model::Worlds;
+    use crate::nest::LoopKind;
+    use crate::propose::example::product;
+    use crate::propose::tests::checkpoint;
+    use crate::propose::{History, Proposer};
+    use crate::space::{Next, Rule, Space, Step, Stop, Tape, View, Words};
+
+    /// Asks whether the schedule shall have a step that fits no program.
+    struct Broken;
+
+    impl<M> Rule<M> for Broken {
+        fn name(&self) -> &'static str {
+            "broken"
+        }
+
+        fn version(&self) -> u32 {
+            1
+        }
+
+        fn absent_is_default(&self) -> bool {
+            true
+        }
+
+        fn decide(&self, _: &View<'_, M>, tape: &mut Tape<'_>) -> Result<Vec<Step>, Stop> {
+            let is_broken = tape.choose("broken".into(), ["no", "yes"].map(Words::from).to_vec(), 0)?.is("yes");
+            Ok(if is_broken {
+                vec![Step::Mark { kind: LoopKind::Unroll, loops: vec!["nowhere".into()] }]
+            } else {
+                vec![]
+            })
+        }
+    }
+
+    #[test]
+    fn a_draft_builds_no_nest() {
+        let (space, task) = (Space::standard().with(Box::new(Broken)), product());
+        let checkpoint = checkpoint(&space);
+        let mut drafting = Drafting::new(&space, &checkpoint, 1, true).unwrap();
+        let draft = drafting.draft(&task, &[], &|_| true).unwrap();
+        let broken: Vec<_> =
+            draft.programs.iter().filter(|(_, trace)| trace.to_string().contains("broken = yes")).collect();
+        // whoever builds one of them is told of a fault
+        assert!(matches!(space.next(&task, &broken[0].1), Ok(Next::Defect(_))));
+        assert!(broken.len() > 2000 && draft.programs.len() > 6000, "{} of {}", broken.len(), draft.programs.len());
+        assert!(draft.programs.is_sorted_by(|a, b| a.0 >= b.0));
+        let distinct: BTreeSet<_> = draft.programs.iter().map(|(_, trace)| trace).collect();
+        assert_eq!(distinct.len(), draft.programs.len());
+        assert!(draft.programs.len() as u64 <= draft.drawn - draft.dead_ends);
+        assert!(draft.programs.iter().step_by(97).all(|(_, trace)| space.offers(&task, trace)));
+    }
+
+    #[test]
+    fn without_a_world_model_it_says_what_to_do() {
+        let space = Space::standard();
+        let mut checkpoint = (*checkpoint(&space)).clone();
+        checkpoint.worlds.end = None;
+        let refused = |dynamics| Drafting::new(&space, &checkpoint, 1, dynamics).err().map(|error| error.to_string());
+        assert_eq!(refused(true), None);
+        assert!(refused(false).is_some_and(|error| error.contains("pretrain --world-only --world-end")));
+        // a model of another space is not asked
+        let mut world = checkpoint.worlds.dynamic.take().unwrap();
+        assert!(checkpoint.worlds == Worlds::default());
+        let mut spaces = world.spaces().clone();
+        spaces.cpu = "cpu:strange-1".into();
+        world = crate::model::World::from_tensors(world.config().clone(), spaces, world.tensors().clone()).unwrap();
+        checkpoint.worlds.put(world);
+        let mut drafting = Drafting::new(&space, &checkpoint, 1, true).unwrap();
+        let error = drafting.propose(&product(), &History::default(), 1).unwrap_err().to_string();
+        assert!(error.contains("another space"), "{error}");
+    }
+}

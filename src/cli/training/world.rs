@@ -112,7 +112,9 @@ impl WorldRun<'_> {
         let config = trained.world.config();
         let (groups, programs, held) = trained.counts;
         let how = match self.dynamics {
-            true => "Reads a task, then decisions as actions that move its state, and judges programs without their nests",
+            true => {
+                "Reads a task, then decisions as actions that move its state, and judges programs without their nests"
+            }
             false => "Reads a task and the set of decisions of a program, and judges it without its nest",
         };
         let quality = trained.evaluation.map_or(String::new(), |WorldEvaluation { pairs, pairs_at_half, features }| {

@@ -89,7 +89,8 @@ impl CustomOp3 for Recurrence {
         // in the place of what the state told, its gradient
         let mut of_states = vec![0.0; rows * width];
         for at in (0..steps).rev() {
-            let (narrow, broad) = (at * rows * width..(at + 1) * rows * width, at * rows * wide..(at + 1) * rows * wide);
+            let (narrow, broad) =
+                (at * rows * width..(at + 1) * rows * width, at * rows * wide..(at + 1) * rows * wide);
             of_states.iter_mut().zip(&gradient[narrow.clone()]).for_each(|(sum, gradient)| *sum += gradient);
             let told = &mut recurrent[broad.clone()];
             step_back(&mut of_states, &mut of_inputs[broad.clone()], told, &inputs[broad], &before[narrow], width);
@@ -174,10 +175,8 @@ mod tests {
         let [inputs, start, weight] =
             [&[steps, rows, 3 * width][..], &[rows, width], &[3 * width, width]].map(&mut drawn);
         let weights = drawn(&[steps, rows, width]);
-        let both = [
-            inputs.apply_op3(&start, &weight, Recurrence).unwrap(),
-            composed(&inputs, &start, &weight).unwrap(),
-        ];
+        let both =
+            [inputs.apply_op3(&start, &weight, Recurrence).unwrap(), composed(&inputs, &start, &weight).unwrap()];
         let gradients = both.each_ref().map(|states| (states * weights.as_tensor()).unwrap().backward().unwrap());
         let apart = |a: &Tensor, b: &Tensor| {
             (a - b).unwrap().abs().unwrap().flatten_all().unwrap().max(0).unwrap().to_scalar::<f32>().unwrap()

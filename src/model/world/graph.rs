@@ -88,7 +88,8 @@ impl<'a> Batch<'a> {
         let mut word_rows = Vec::with_capacity(longest * tasks);
         for at in 0..longest {
             // behind its end a prompt is read on, and that is not looked at
-            let row = |(task, (group, _)): (usize, &(&WorldGroup, _))| first_words[task] + at.min(group.prompt.len() - 1);
+            let row =
+                |(task, (group, _)): (usize, &(&WorldGroup, _))| first_words[task] + at.min(group.prompt.len() - 1);
             word_rows.extend(members.iter().enumerate().map(|member| row(member) as u32));
         }
         let longest = programs.iter().map(|(_, program)| program.decisions.len()).max().unwrap_or(0);
@@ -107,7 +108,11 @@ impl<'a> Batch<'a> {
         Batch {
             words: members.iter().flat_map(|(group, _)| &group.prompt).collect(),
             word_rows,
-            last_words: members.iter().enumerate().map(|(t, (g, _))| ((g.prompt.len() - 1) * tasks + t) as u32).collect(),
+            last_words: members
+                .iter()
+                .enumerate()
+                .map(|(t, (g, _))| ((g.prompt.len() - 1) * tasks + t) as u32)
+                .collect(),
             actions: members.iter().flat_map(|(group, _)| &group.actions).collect(),
             action_rows,
             tasks: programs.iter().map(|(task, _)| *task as u32).collect(),
@@ -118,6 +123,14 @@ impl<'a> Batch<'a> {
             weights: weights(&programs.iter().map(|(task, _)| *task).collect::<Vec<_>>(), &speeds),
             speeds,
         }
+    }
+}
+
+#[cfg(test)]
+impl Batch<'_> {
+    /// The number of steps of each program that the value is learned behind.
+    pub fn early_steps(&self) -> impl Iterator<Item = usize> {
+        self.early_rows.iter().map(|row| *row as usize / self.tasks.len() + 1)
     }
 }
 
@@ -195,7 +208,8 @@ impl Graph {
     fn told(&self, unit: &str, positions: &[&Position]) -> Result<Tensor, ModelError> {
         let (mut tokens, mut slots, mut rows) = (Vec::new(), Vec::new(), Vec::new());
         for (row, position) in positions.iter().enumerate() {
-            let known = position.slotted(self.config.slots).filter(|(token, _)| (*token as usize) < self.config.vocabulary);
+            let known =
+                position.slotted(self.config.slots).filter(|(token, _)| (*token as usize) < self.config.vocabulary);
             for (token, slot) in known {
                 tokens.push(token);
                 slots.push(slot as u32);

@@ -58,7 +58,14 @@ pub struct WorldConfig {
 impl WorldConfig {
     /// The usual one: about 250,000 weights.
     pub fn standard(vocabulary: usize, features: usize, dynamics: bool) -> WorldConfig {
-        WorldConfig { vocabulary, slots: Config::standard(vocabulary).slots, width: 96, hidden: 128, features, dynamics }
+        WorldConfig {
+            vocabulary,
+            slots: Config::standard(vocabulary).slots,
+            width: 96,
+            hidden: 128,
+            features,
+            dynamics,
+        }
     }
 
     /// # Errors

@@ -94,7 +94,8 @@ impl Begun<'_> {
         let (count, world) = (self.world.config.features, self.world);
         let told = self.told_by("features", programs)?;
         let scales = || world.tensor(MEAN).iter().zip(world.tensor(DEVIATION));
-        let scaled = |row: &[f32]| row.iter().zip(scales()).map(|(x, (mean, deviation))| mean + x * deviation).collect();
+        let scaled =
+            |row: &[f32]| row.iter().zip(scales()).map(|(x, (mean, deviation))| mean + x * deviation).collect();
         Ok(told.chunks_exact(count).map(scaled).collect())
     }
 

@@ -97,7 +97,8 @@ impl<'a> WorldTrainer<'a> {
         for (moments, saved) in [(&mut trainer.optimizer.first, first), (&mut trainer.optimizer.second, second)] {
             for (name, moment) in moments {
                 let missing = || ModelError::State(format!("the moments of `{name}` are missing"));
-                let values = saved.get(name).filter(|values| values.iter().all(|v| v.is_finite())).ok_or_else(missing)?;
+                let values =
+                    saved.get(name).filter(|values| values.iter().all(|v| v.is_finite())).ok_or_else(missing)?;
                 if values.len() != moment.elem_count() {
                     return Err(missing());
                 }

@@ -122,11 +122,7 @@ impl<'a> WorldTrainer<'a> {
     ///
     /// # Errors
     /// Groups that do not fit the model, options out of range, and where there is nothing to learn from.
-    pub fn new(
-        world: &World,
-        groups: &'a [WorldGroup],
-        options: WorldOptions,
-    ) -> Result<WorldTrainer<'a>, ModelError> {
+    pub fn new(world: &World, groups: &'a [WorldGroup], options: WorldOptions) -> Result<WorldTrainer<'a>, ModelError> {
         validate(&options)?;
         check(world, groups)?;
         let (held, shown): (Vec<usize>, Vec<usize>) =
@@ -235,8 +231,10 @@ impl<'a> WorldTrainer<'a> {
         random.set_stream(2 * step as u64 + 1);
         let first = (step % self.steps_per_epoch) * groups * batches;
         let last = (first + groups * batches).min(self.schedule.1.len());
-        let chunks: Vec<(&WorldGroup, &[usize])> =
-            self.schedule.1[first..last].iter().map(|(group, chosen)| (&self.groups[*group], chosen.as_slice())).collect();
+        let chunks: Vec<(&WorldGroup, &[usize])> = self.schedule.1[first..last]
+            .iter()
+            .map(|(group, chosen)| (&self.groups[*group], chosen.as_slice()))
+            .collect();
         let batches: Vec<Batch<'_>> =
             chunks.chunks(groups).map(|members| Batch::new(&self.graph, members, &mut random)).collect();
         let shares = Shares {
@@ -248,7 +246,8 @@ impl<'a> WorldTrainer<'a> {
         let one = |batch: &Batch<'_>| -> Result<(f32, BTreeMap<String, Tensor>), ModelError> {
             let loss = (graph.loss(batch, shares)? / batches.len() as f64)?;
             let store = loss.backward()?;
-            let of = |(name, variable): (&String, &candle_core::Var)| Some((name.clone(), store.get(variable)?.clone()));
+            let of =
+                |(name, variable): (&String, &candle_core::Var)| Some((name.clone(), store.get(variable)?.clone()));
             Ok((loss.to_scalar()?, graph.variables().iter().filter_map(of).collect()))
         };
         let all: Vec<_> = batches.par_iter().map(one).collect::<Result<_, ModelError>>()?;
