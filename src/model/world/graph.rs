@@ -188,7 +188,7 @@ impl Graph {
         World::from_tensors(self.config.clone(), self.spaces.clone(), tensors).map_err(ModelError::State)
     }
 
-    fn normalised<'f>(&self, features: &'f [f32]) -> impl Iterator<Item = f32> + use<'f, '_> {
+    fn normalised<'f>(&'f self, features: &'f [f32]) -> impl Iterator<Item = f32> + 'f {
         let scale = |name| self.fixed.get(name).map_or(&[][..], Vec::as_slice);
         normalised(features, scale(MEAN), scale(DEVIATION))
     }

@@ -184,6 +184,6 @@ impl Begun<'_> {
 }
 
 /// Judges several tasks side by side.
-pub(super) fn each<T: Sync, R: Send>(all: &[T], judge: impl Fn(&T) -> R + Sync) -> Vec<R> {
+pub(super) fn each<T: Sync, R: Send>(all: &[T], judge: impl Fn(&T) -> R + Sync + Send) -> Vec<R> {
     all.into_par_iter().with_max_len(1).map(judge).collect()
 }

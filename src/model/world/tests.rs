@@ -194,7 +194,7 @@ fn files_are_read_as_they_were_written_and_hostile_ones_refused() {
         decode_worlds(&[&bytes[..at], to, &bytes[at + from.len()..]].concat()).unwrap_err()
     };
     assert!(text("\\\"width\\\":24", "\\\"width\\\":25").contains("shape"));
-    assert!(text("\\\"hidden\\\":32", "\\\"hidden\\\":00").contains("hidden"));
+    assert!(text("\\\"hidden\\\":32", "\\\"hidden\\\": 0").contains("hidden"));
     assert!(text("\\\"dynamics\\\":true", "\\\"dynamics\\\":null").contains("invalid"));
     assert!(text("dynamic.rank.bias", "unknown.rank.bias").contains("belongs to no"));
     let changed = |name: &str, value: f32| {
