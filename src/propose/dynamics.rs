@@ -18,7 +18,7 @@ use crate::model::{
 };
 use crate::rank::{FEATURES, features};
 use crate::record::{Entry, hold_out_key};
-use crate::space::{Next, Space, Trace, Words};
+use crate::space::{Choice, Next, Space, Trace};
 use crate::target::{Kind, Task};
 
 /// The versions of a space that a world model learns the decisions of.
@@ -43,7 +43,7 @@ pub fn world_of(worlds: &Worlds, dynamics: bool) -> Result<&World, ProposeError>
 /// The decisions of a task, each with its answer, by numbers.
 struct Actions<'a> {
     language: &'a Language,
-    numbers: HashMap<(Words, Words), u32>,
+    numbers: HashMap<&'a Choice, u32>,
     positions: Vec<Position>,
 }
 
@@ -53,10 +53,10 @@ impl<'a> Actions<'a> {
     }
 
     /// The numbers of a trace's decisions.
-    fn of(&mut self, trace: &Trace) -> Vec<u32> {
+    fn of(&mut self, trace: &'a Trace) -> Vec<u32> {
         let Actions { language, numbers, positions } = self;
-        let number = |choice: &crate::space::Choice| {
-            *numbers.entry((choice.site.clone(), choice.value.clone())).or_insert_with(|| {
+        let number = |choice: &'a Choice| {
+            *numbers.entry(choice).or_insert_with(|| {
                 let (question, answer) = (language.encode_words(&choice.site), language.encode_words(&choice.value));
                 positions.push(Position { answer, question });
                 positions.len() as u32 - 1
@@ -129,20 +129,20 @@ pub fn world_groups(
             members.truncate(most);
         }
         let task = &members.first()?.0.task;
-        let mut actions = Actions::new(language);
-        let mut programs = Vec::with_capacity(members.len());
+        let mut looked_at = Vec::with_capacity(members.len());
         for (entry, ns) in &members {
             let Ok(record) = entry.record.read_by(&entry.task, space) else { continue };
             let Ok(Next::Done(nest)) = space.next(&entry.task, &record.trace) else { continue };
-            let decisions = actions.of(&record.trace);
-            if decisions.is_empty() {
-                continue;
-            }
             let mut features = features(&entry.task, &nest);
             // those of GPUs have others behind them
             features.truncate(FEATURES);
-            programs.push((decisions, features, (*ns).max(1)));
+            if !record.trace.0.is_empty() {
+                looked_at.push((record.trace, features, (*ns).max(1)));
+            }
         }
+        let mut actions = Actions::new(language);
+        let programs: Vec<_> =
+            looked_at.iter().map(|(trace, features, ns)| (actions.of(trace), features.clone(), *ns)).collect();
         let best = programs.iter().map(|(_, _, ns)| *ns).min()?;
         let program = |(decisions, features, ns): (_, _, u64)| WorldProgram {
             decisions,

@@ -144,11 +144,13 @@ impl WorldRun<'_> {
 fn summary(trained: &TrainedWorld) -> String {
     match trained.evaluation {
         None => "of which no task was held out".into(),
-        Some(WorldEvaluation { pairs, pairs_at_half, features }) => format!(
-            "{:.1} % of held-out pairs in order, {:.1} % at half of the decisions, {:.1} % of the variance of features",
-            100.0 * pairs,
-            100.0 * pairs_at_half,
-            100.0 * features
-        ),
+        Some(WorldEvaluation { pairs, pairs_at_half, features }) => {
+            let half = match trained.world.config().dynamics {
+                true => format!(", {:.1} % at half of the decisions", 100.0 * pairs_at_half),
+                false => String::new(),
+            };
+            let (pairs, features) = (100.0 * pairs, 100.0 * features);
+            format!("{pairs:.1} % of held-out pairs in order{half}, {features:.1} % of the variance of features")
+        }
     }
 }

@@ -48,7 +48,7 @@ impl Default for WorldOptions {
     fn default() -> WorldOptions {
         WorldOptions {
             epochs: 6.0,
-            members: 24,
+            members: 32,
             groups: 8,
             batches: 2,
             learning_rate: 3e-3,
@@ -58,7 +58,7 @@ impl Default for WorldOptions {
             features_share: 0.5,
             anchor_share: 0.05,
             held_out: 0.1,
-            evaluations: 12,
+            evaluations: 8,
             seed: 0,
         }
     }
