@@ -123,11 +123,10 @@ impl Checkpoint {
         }
         // one of a checkpoint that was there before would contradict this one
         let world = folder.join(WORLD_FILE.0);
-        match std::fs::remove_file(&world) {
-            _ if !self.worlds.is_empty() => Ok(()),
-            Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(io(&world)(error)),
-            _ => Ok(()),
+        if self.worlds.is_empty() && world.exists() {
+            std::fs::remove_file(&world).map_err(io(&world))?;
         }
+        Ok(())
     }
 
     /// The names of a checkpoint's files.

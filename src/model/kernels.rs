@@ -118,9 +118,17 @@ for_each_width! {
     fn gated_step / gated_step_wide / gated_step_body(state: &mut [f32], input: &[f32], recurrent: &[f32], width: usize)
 }
 
+for_each_width! {
+    /// Turns the gradient of states after such a step into that of the states before it, but for what goes
+    /// through the product; writes that of the input, and replaces what the states told by its gradient.
+    fn gated_step_back / gated_step_back_wide / gated_step_back_body(
+        of_states: &mut [f32], of_inputs: &mut [f32], recurrent: &mut [f32], inputs: &[f32], before: &[f32], width: usize
+    )
+}
+
 /// The three gates of one element: how much is kept, how much of the state enters what is new, what is new.
 #[inline(always)]
-pub(super) fn gates(input: [f32; 3], recurrent: [f32; 3]) -> [f32; 3] {
+fn gates(input: [f32; 3], recurrent: [f32; 3]) -> [f32; 3] {
     let keeps = sigmoid(input[0] + recurrent[0]);
     let enters = sigmoid(input[1] + recurrent[1]);
     [keeps, enters, tanh(input[2] + enters * recurrent[2])]
@@ -139,9 +147,45 @@ fn gated_step_body(state: &mut [f32], input: &[f32], recurrent: &[f32], width: u
     }
 }
 
+#[inline(always)]
+fn gated_step_back_body(
+    of_states: &mut [f32],
+    of_inputs: &mut [f32],
+    recurrent: &mut [f32],
+    inputs: &[f32],
+    before: &[f32],
+    width: usize,
+) {
+    let wide = 3 * width;
+    let rows = of_states.chunks_exact_mut(width).zip(before.chunks_exact(width));
+    let told = of_inputs.chunks_exact_mut(wide).zip(recurrent.chunks_exact_mut(wide)).zip(inputs.chunks_exact(wide));
+    for ((of_state, before), ((of_input, recurrent), input)) in rows.zip(told) {
+        let [a, b, c] = thirds(input, width);
+        let [of_a, of_b, of_c] = thirds_mut(of_input, width);
+        let [d, e, f] = thirds_mut(recurrent, width);
+        for i in 0..width {
+            let [keeps, enters, new] = gates([a[i], b[i], c[i]], [d[i], e[i], f[i]]);
+            let gradient = of_state[i];
+            let of_new = gradient * (1.0 - keeps) * (1.0 - new * new);
+            of_state[i] = gradient * keeps;
+            of_a[i] = gradient * (before[i] - new) * keeps * (1.0 - keeps);
+            of_b[i] = of_new * f[i] * enters * (1.0 - enters);
+            of_c[i] = of_new;
+            (d[i], e[i], f[i]) = (of_a[i], of_b[i], of_new * enters);
+        }
+    }
+}
+
+#[inline(always)]
+fn thirds_mut(row: &mut [f32], width: usize) -> [&mut [f32]; 3] {
+    let (first, others) = row.split_at_mut(width);
+    let (second, third) = others.split_at_mut(width);
+    [first, second, &mut third[..width]]
+}
+
 /// The three parts of a row of `3 · width`.
 #[inline(always)]
-pub(super) fn thirds(row: &[f32], width: usize) -> [&[f32]; 3] {
+fn thirds(row: &[f32], width: usize) -> [&[f32]; 3] {
     [&row[..width], &row[width..2 * width], &row[2 * width..3 * width]]
 }
 

@@ -5,7 +5,7 @@
 
 use candle_core::{CpuStorage, CustomOp3, Device, Layout, Result, Shape, Tensor, bail};
 
-use crate::model::kernels::{Matrix, gated_step, gates, multiply, thirds};
+use crate::model::kernels::{Matrix, gated_step, gated_step_back, multiply};
 
 /// Lets rows of states `[rows, width]` take a step. `inputs` is `[rows, 3 · width]`, `weight` `[3 · width,
 /// width]`; `scratch` holds at least as much as `inputs`.
@@ -93,7 +93,14 @@ impl CustomOp3 for Recurrence {
                 (at * rows * width..(at + 1) * rows * width, at * rows * wide..(at + 1) * rows * wide);
             of_states.iter_mut().zip(&gradient[narrow.clone()]).for_each(|(sum, gradient)| *sum += gradient);
             let told = &mut recurrent[broad.clone()];
-            step_back(&mut of_states, &mut of_inputs[broad.clone()], told, &inputs[broad], &before[narrow], width);
+            gated_step_back(
+                &mut of_states,
+                &mut of_inputs[broad.clone()],
+                told,
+                &inputs[broad],
+                &before[narrow],
+                width,
+            );
             let of_recurrent = Matrix::row_major(told, rows, wide);
             multiply(&mut of_states, of_recurrent, Matrix::row_major(&weight, wide, width), true);
         }
@@ -105,39 +112,6 @@ impl CustomOp3 for Recurrence {
             Some(Tensor::from_vec(of_states, (rows, width), &Device::Cpu)?),
             Some(Tensor::from_vec(of_weight, (wide, width), &Device::Cpu)?),
         ))
-    }
-}
-
-/// Turns the gradient of states after a step into that of the states before it, but for what goes through the
-/// product; writes that of the inputs, and replaces what the states told by its gradient.
-fn step_back(
-    of_states: &mut [f32],
-    of_inputs: &mut [f32],
-    recurrent: &mut [f32],
-    inputs: &[f32],
-    before: &[f32],
-    width: usize,
-) {
-    let wide = 3 * width;
-    let rows = of_states.chunks_exact_mut(width).zip(before.chunks_exact(width));
-    let told = of_inputs.chunks_exact_mut(wide).zip(recurrent.chunks_exact_mut(wide)).zip(inputs.chunks_exact(wide));
-    for ((of_state, before), ((of_input, recurrent), input)) in rows.zip(told) {
-        let [a, b, c] = thirds(input, width);
-        for i in 0..width {
-            let heard = [recurrent[i], recurrent[width + i], recurrent[2 * width + i]];
-            let [keeps, enters, new] = gates([a[i], b[i], c[i]], heard);
-            let gradient = of_state[i];
-            let of_new = gradient * (1.0 - keeps) * (1.0 - new * new);
-            let of_keeps = gradient * (before[i] - new) * keeps * (1.0 - keeps);
-            let of_enters = of_new * heard[2] * enters * (1.0 - enters);
-            of_state[i] = gradient * keeps;
-            of_input[i] = of_keeps;
-            of_input[width + i] = of_enters;
-            of_input[2 * width + i] = of_new;
-            recurrent[i] = of_keeps;
-            recurrent[width + i] = of_enters;
-            recurrent[2 * width + i] = of_new * enters;
-        }
     }
 }
 

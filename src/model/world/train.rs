@@ -48,8 +48,8 @@ impl Default for WorldOptions {
     fn default() -> WorldOptions {
         WorldOptions {
             epochs: 6.0,
-            members: 32,
-            groups: 8,
+            members: 48,
+            groups: 6,
             batches: 2,
             learning_rate: 3e-3,
             weight_decay: 0.01,
