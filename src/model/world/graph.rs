@@ -51,6 +51,7 @@ pub(super) struct Batch<'a> {
     last_words: Vec<u32>,
     /// Actions of all tasks, and which of them each program takes at each step, `[steps, programs]`.
     actions: Vec<&'a Position>,
+    action_tasks: Vec<u32>,
     action_rows: Vec<u32>,
     /// Of each program: its task, the row of the last step, and that of a step that is drawn.
     tasks: Vec<u32>,
@@ -114,6 +115,10 @@ impl<'a> Batch<'a> {
                 .map(|(t, (g, _))| ((g.prompt.len() - 1) * tasks + t) as u32)
                 .collect(),
             actions: members.iter().flat_map(|(group, _)| &group.actions).collect(),
+            action_tasks: (0..)
+                .zip(members)
+                .flat_map(|(task, (group, _))| std::iter::repeat_n(task, group.actions.len()))
+                .collect(),
             action_rows,
             tasks: programs.iter().map(|(task, _)| *task as u32).collect(),
             last_rows: lengths().map(|(at, length)| row(length - 1, at)).collect(),
@@ -236,10 +241,9 @@ impl Graph {
         let read = words.apply_op3(&nothing, self.weight("prompt.recurrent.weight")?, Recurrence)?;
         let begun = read.reshape(((), width))?.index_select(&ids(&batch.last_words)?, 0)?;
         let context = begun.matmul(&self.weight("action.context.weight")?.t()?)?;
-        let of_programs = ids(&batch.tasks)?;
-        let (start, context) = (begun.index_select(&of_programs, 0)?, context.index_select(&of_programs, 0)?);
-        let inputs = rows(&self.told("action", &batch.actions)?, &batch.action_rows, programs)?;
-        let inputs = inputs.broadcast_add(&context)?;
+        let start = begun.index_select(&ids(&batch.tasks)?, 0)?;
+        let context = context.index_select(&ids(&batch.action_tasks)?, 0)?;
+        let inputs = rows(&(self.told("action", &batch.actions)? + context)?, &batch.action_rows, programs)?;
         if !self.config.dynamics {
             let part = |at: usize| inputs.narrow(2, at * width, width);
             let counted = (candle_nn::ops::sigmoid(&part(0)?)? * part(2)?.tanh()?)?;
