@@ -29,7 +29,7 @@ mod roller;
 mod sampler;
 mod sequence;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 mod tlp;
 pub mod train;
 mod transfer;

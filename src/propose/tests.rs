@@ -15,7 +15,7 @@ use crate::target::{Task, avx512};
 
 /// Small models of random weights, and an estimator that knows a few programs, whose times are made up: a
 /// method must keep its promises whatever they say.
-pub(super) fn checkpoint(space: &Space) -> Arc<Checkpoint> {
+pub fn checkpoint(space: &Space) -> Arc<Checkpoint> {
     let language = Language::standard();
     let config = Config::standard(language.vocabulary().len());
     let drawn = Random::new(space, 1).propose(&product(), &History::default(), 60).unwrap();
