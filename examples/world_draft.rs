@@ -5,8 +5,8 @@
 //!
 //! TASK is a file with the text of a workload (lines that start with `#` are comments), N a number of
 //! programs: half of them are drawn from the whole space, half are mutations of the untuned ones. With a
-//! store, all of them are measured on this machine, and what they were measured at is kept there: stopped, the
-//! same command goes on where it was. Without one, only the seconds of drafting are told.
+//! store, all of them are measured on this machine, and what they were measured at is kept there: stopped,
+//! the same command goes on where it was. Without one, only the seconds of drafting are told.
 //!
 //! Prints a line of JSON.
 

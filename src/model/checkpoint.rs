@@ -1,5 +1,6 @@
 //! A checkpoint folder, as Hugging Face lays it out: `model.safetensors`, `config.json`, `tokenizer.json`,
-//! `README.md`; and `estimator.safetensors` beside them, and `world.safetensors` where there are world models.
+//! `README.md`; and `estimator.safetensors` beside them, and `world.safetensors` where there are world
+//! models.
 //!
 //! Nothing of a checkpoint is used before all of it was checked: sizes, header, shapes, finite values, and
 //! the versions of the language and of the search space that its tokens belong to, and of the features that
@@ -30,7 +31,8 @@ pub(super) const FILES: [(&str, u64); 5] = [
     ("model.safetensors", 401 << 20),
 ];
 
-/// The file of world models, which `config.json` names where it is there, and the most bytes that it may have.
+/// The file of world models, which `config.json` names where it is there, and the most bytes that it may
+/// have.
 pub(super) const WORLD_FILE: (&str, u64) = ("world.safetensors", 32 << 20);
 
 /// What a model's tokens mean: the versions of what it was trained on.

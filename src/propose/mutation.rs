@@ -57,8 +57,8 @@ pub(super) fn drafts(space: &Space, task: &Task, parents: &[Trace], seeds: Vec<u
     seeds.into_par_iter().map(breed).collect()
 }
 
-/// Up to `count` distinct programs of a task, without their nests: half of them drawn from the whole space, half
-/// mutations of the untuned ones. Some may turn out to be dead ends.
+/// Up to `count` distinct programs of a task, without their nests: half of them drawn from the whole space,
+/// half mutations of the untuned ones. Some may turn out to be dead ends.
 pub fn drafted(space: &Space, task: &Task, count: usize, seed: u64) -> Vec<Trace> {
     let (untuned, mut random) = (untuned_programs(space, task), ChaCha8Rng::seed_from_u64(seed));
     let (mut programs, mut seen) = (Vec::with_capacity(count), HashSet::new());

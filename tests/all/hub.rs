@@ -13,7 +13,8 @@ use tilescribe::record::{Filter, Store};
 
 use crate::command::refusals::untrained;
 use crate::command::{Sandbox, TASK, expect_failure};
-use crate::model::{accepts, checkpoint, same, versions, with_world};
+use crate::model::{accepts, checkpoint, same, versions};
+use crate::worlds::with_world;
 
 const COMMIT: &str = "0123456789abcdef0123456789abcdef01234567";
 

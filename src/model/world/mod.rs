@@ -3,8 +3,8 @@
 //! A state is read from the prompt, word by word; each decision, its question and its answer together, is an
 //! *action* that moves the state on. Two gated recurrent units (Cho et al. 2014) do that, one for the prompt
 //! and one for decisions, which hears the state behind the prompt at every step, too. From a state, three
-//! heads on one hidden layer tell: the *rank* of a finished program (log₂ of its speed relative to the best of
-//! its task), the features that an estimator reads of its nest, and the *value* of what is decided so far.
+//! heads on one hidden layer tell: the *rank* of a finished program (log₂ of its speed relative to the best
+//! of its task), the features that an estimator reads of its nest, and the *value* of what is decided so far.
 //! This is action-conditioned latent dynamics, as of recurrent world models (Ha and Schmidhuber 2018), where
 //! a schedule is the path and the program is where it ends.
 //!
@@ -177,8 +177,8 @@ impl World {
         Ok(World { config, spaces, tensors })
     }
 
-    /// One of given weights, checked: exactly its tensors, of their sizes, all values finite, deviations above
-    /// zero.
+    /// One of given weights, checked: exactly its tensors, of their sizes, all values finite, deviations
+    /// above zero.
     ///
     /// # Errors
     /// What is missing, superfluous, of another size or not finite, in words.

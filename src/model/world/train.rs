@@ -219,8 +219,8 @@ impl<'a> WorldTrainer<'a> {
         Ok(Some(evaluation))
     }
 
-    /// The mean loss of a step's batches, and the sum of their gradients: a function of the seed and the step,
-    /// so that a resumed run sees what an unbroken one would.
+    /// The mean loss of a step's batches, and the sum of their gradients: a function of the seed and the
+    /// step, so that a resumed run sees what an unbroken one would.
     fn gradients(&mut self, step: usize) -> Result<(f32, BTreeMap<String, Tensor>), ModelError> {
         let WorldOptions { groups, batches, .. } = self.options;
         let number = (step / self.steps_per_epoch) as u64;
