@@ -12,7 +12,7 @@ use tilescribe::space::Space;
 
 use super::output::check_checkpoint_folder;
 use super::search::CheckpointArguments;
-use super::training::{Compared, Run, TrainingArguments, called, estimators, read_corpus, tell_machines};
+use super::training::{Compared, Run, TrainingArguments, WorldRun, called, estimators, read_corpus, tell_machines};
 
 /// Train a model from nothing on a corpus of measured programs
 ///
@@ -36,6 +36,16 @@ pub struct Pretrain {
     /// Train the estimator only, and put it into the checkpoint that the folder holds
     #[arg(long)]
     estimator_only: bool,
+    /// Train the world model only, and put it into the checkpoint that the folder holds
+    #[arg(long, conflicts_with_all = ["estimator_only", "estimator_corpus", "beside", "fastest"])]
+    world_only: bool,
+    /// With --world-only: a model that sees the set of decisions, and has no dynamics, to tell what these are
+    /// worth
+    #[arg(long, requires = "world_only")]
+    world_end: bool,
+    /// With --world-only: learn from so many programs of each task at most, drawn
+    #[arg(long, value_name = "N", requires = "world_only", value_parser = clap::value_parser!(u32).range(2..))]
+    programs: Option<u32>,
     #[command(flatten)]
     training: TrainingArguments,
 }
@@ -45,6 +55,16 @@ impl Pretrain {
         let (space, language) = (Space::standard(), Language::standard());
         check_checkpoint_folder(&self.output)?;
         let entries = read_corpus(&self.corpus)?;
+        if self.world_only {
+            let run = WorldRun {
+                training: &self.training,
+                entries: &entries,
+                programs: self.programs.map(|most| most as usize),
+                dynamics: !self.world_end,
+                output: &self.output,
+            };
+            return run.execute(&space, &language, out);
+        }
         let beside = self.beside.map(|name| CheckpointArguments { checkpoint: Some(name) }.load(&space, &language));
         let beside = beside.transpose()?;
         if self.estimator_only {

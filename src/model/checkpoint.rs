@@ -1,5 +1,6 @@
 //! A checkpoint folder, as Hugging Face lays it out: `model.safetensors`, `config.json`, `tokenizer.json`,
-//! `README.md`; and `estimator.safetensors` beside them.
+//! `README.md`; and `estimator.safetensors` beside them, and `world.safetensors` where there are world
+//! models.
 //!
 //! Nothing of a checkpoint is used before all of it was checked: sizes, header, shapes, finite values, and
 //! the versions of the language and of the search space that its tokens belong to, and of the features that
@@ -16,7 +17,8 @@ use sha2::{Digest, Sha256};
 use thiserror::Error;
 
 use super::estimator::SCORE_RANGE;
-use super::{Config, Estimator, Estimators, Model};
+use super::world::{decode_worlds, encode_worlds};
+use super::{Config, Estimator, Estimators, Model, Worlds};
 use crate::files::{self, DraftFile};
 
 /// Names of the files of a checkpoint, and the most bytes that each may have.
@@ -28,6 +30,10 @@ pub(super) const FILES: [(&str, u64); 5] = [
     // 100 million weights of 4 bytes, and a header
     ("model.safetensors", 401 << 20),
 ];
+
+/// The file of world models, which `config.json` names where it is there, and the most bytes that it may
+/// have.
+pub(super) const WORLD_FILE: (&str, u64) = ("world.safetensors", 32 << 20);
 
 /// What a model's tokens mean: the versions of what it was trained on.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -60,6 +66,7 @@ pub struct GpuVersions {
 pub struct Checkpoint {
     pub model: Model,
     pub estimators: Estimators,
+    pub worlds: Worlds,
     pub versions: Versions,
     /// The text of `tokenizer.json`.
     pub tokenizer: String,
@@ -94,6 +101,9 @@ struct ConfigFile {
     model_type: String,
     architecture: Config,
     versions: Versions,
+    /// Whether there are world models.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    world: bool,
 }
 
 const MODEL_TYPE: &str = "tilescribe";
@@ -113,12 +123,17 @@ impl Checkpoint {
             let path = folder.join(name);
             write_whole(&path, &bytes).map_err(io(&path))?;
         }
+        // one of a checkpoint that was there before would contradict this one
+        let world = folder.join(WORLD_FILE.0);
+        if self.worlds.is_empty() && world.exists() {
+            std::fs::remove_file(&world).map_err(io(&world))?;
+        }
         Ok(())
     }
 
     /// The names of a checkpoint's files.
     pub fn file_names() -> impl Iterator<Item = &'static str> {
-        FILES.into_iter().map(|(file, _)| file)
+        FILES.into_iter().chain([WORLD_FILE]).map(|(file, _)| file)
     }
 
     /// Whether a folder holds a checkpoint of this or any other version of Tilescribe.
@@ -136,28 +151,34 @@ impl Checkpoint {
     /// # Errors
     /// Whatever [`CheckpointError`] names; nothing is guessed or repaired.
     pub fn load(folder: &Path, accepts: Accepts<'_>) -> Result<Checkpoint, CheckpointError> {
-        let mut contents = Vec::new();
-        for (file, limit) in FILES {
+        let read = |(file, limit): (&str, u64)| -> Result<Vec<u8>, CheckpointError> {
             let path = folder.join(file);
-            let io = |source| CheckpointError::Io { path: path.clone(), source };
             let mut bytes = Vec::new();
-            files::open(&path).and_then(|f| f.take(limit + 1).read_to_end(&mut bytes)).map_err(io)?;
-            contents.push(bytes);
-        }
+            let read = files::open(&path).and_then(|f| f.take(limit + 1).read_to_end(&mut bytes));
+            read.map(|_| bytes).map_err(|source| CheckpointError::Io { path, source })
+        };
+        let contents = FILES.into_iter().map(read).collect::<Result<Vec<_>, _>>()?;
         let [config, tokenizer, card, estimator, weights] = &contents[..] else {
             unreachable!("one content for each file")
         };
-        Checkpoint::from_bytes([config, tokenizer, card, estimator, weights], accepts)
+        let world = if names_world(config) { Some(read(WORLD_FILE)?) } else { None };
+        Checkpoint::from_bytes([config, tokenizer, card, estimator, weights], world.as_deref(), accepts)
     }
 
     /// The same from memory, for the checkpoint that is built into the program: `config.json`,
-    /// `tokenizer.json`, `README.md`, `estimator.safetensors` and `model.safetensors`.
+    /// `tokenizer.json`, `README.md`, `estimator.safetensors` and `model.safetensors`; and
+    /// `world.safetensors`, where there is one.
     ///
     /// # Errors
     /// As [`Checkpoint::load`], except for the disk's.
-    pub fn from_bytes(files: [&[u8]; 5], accepts: Accepts<'_>) -> Result<Checkpoint, CheckpointError> {
+    pub fn from_bytes(
+        files: [&[u8]; 5],
+        world: Option<&[u8]>,
+        accepts: Accepts<'_>,
+    ) -> Result<Checkpoint, CheckpointError> {
         let [config, tokenizer, card, estimator, weights] = files;
-        for ((file, limit), bytes) in FILES.into_iter().zip(files) {
+        let all = FILES.into_iter().chain([WORLD_FILE]);
+        for ((file, limit), bytes) in all.zip(files.into_iter().chain(world)) {
             if bytes.len() as u64 > limit {
                 return Err(CheckpointError::TooLarge { file, limit });
             }
@@ -182,7 +203,13 @@ impl Checkpoint {
         let (tensors, _) = decode(estimator).map_err(broken("estimator.safetensors"))?;
         let knows_gpus = file.versions.gpu.is_some();
         let estimators = estimators(tensors, knows_gpus).map_err(broken("estimator.safetensors"))?;
-        Ok(Checkpoint { model, estimators, versions: file.versions, tokenizer, card })
+        let worlds = match (world, file.world) {
+            (Some(bytes), true) => decode_worlds(bytes).map_err(broken(WORLD_FILE.0))?,
+            (None, false) => Worlds::default(),
+            (Some(_), false) => return Err(broken(WORLD_FILE.0)("config.json does not name it".into())),
+            (None, true) => return Err(broken(WORLD_FILE.0)("config.json names it, and it is not there".into())),
+        };
+        Ok(Checkpoint { model, estimators, worlds, versions: file.versions, tokenizer, card })
     }
 
     /// The first 16 hexadecimal digits of the SHA-256 of its weights: what it writes depends on nothing else.
@@ -207,6 +234,7 @@ impl Checkpoint {
             model_type: MODEL_TYPE.into(),
             architecture: self.model.config().clone(),
             versions: self.versions.clone(),
+            world: !self.worlds.is_empty(),
         };
         let mut config = serde_json::to_vec_pretty(&config).map_err(|e| broken("config.json")(e.to_string()))?;
         config.push(b'\n');
@@ -224,14 +252,38 @@ impl Checkpoint {
         let of_gpus = gpu.iter().flat_map(|gpu| stored(OF_GPUS, gpu));
         let tensors = stored("", cpu).into_iter().chain(of_gpus);
         let estimator = encode(tensors.collect(), None).map_err(broken("estimator.safetensors"))?;
-        Ok(vec![
+        let mut files = vec![
             ("config.json", config),
             ("tokenizer.json", self.tokenizer.clone().into_bytes()),
             ("README.md", self.card.clone().into_bytes()),
             ("estimator.safetensors", estimator),
-            ("model.safetensors", weights),
-        ])
+        ];
+        if !self.worlds.is_empty() {
+            files.push((WORLD_FILE.0, encode_worlds(&self.worlds).map_err(broken(WORLD_FILE.0))?));
+        }
+        files.push(("model.safetensors", weights));
+        Ok(files)
     }
+
+    /// Puts a part into the model card, in the place of the one with that heading, or behind all others.
+    pub fn replace_part(&mut self, heading: &str, part: &str) {
+        let card = &self.card;
+        let start = card.find(heading).unwrap_or(card.len());
+        let rest = &card[start..].get(1..).unwrap_or("");
+        let end = rest.find("\n## ").map_or(card.len(), |at| start + 1 + at);
+        let before = card[..start].trim_end();
+        self.card = format!("{before}\n\n{part}{}", &card[end..]);
+    }
+}
+
+/// Whether a `config.json` says that there are world models; what is wrong with it is told elsewhere.
+pub(super) fn names_world(config: &[u8]) -> bool {
+    #[derive(Deserialize)]
+    struct Named {
+        #[serde(default)]
+        world: bool,
+    }
+    serde_json::from_slice::<Named>(config).is_ok_and(|named| named.world)
 }
 
 /// What names of the tensors of the estimator for GPUs begin with.

@@ -64,10 +64,6 @@ impl Config {
     /// # Errors
     /// The first field outside of its limits.
     pub fn validate(&self) -> Result<(), InvalidConfig> {
-        let within = |field, value: usize, low: usize, high: usize| match (low..=high).contains(&value) {
-            true => Ok(()),
-            false => Err(invalid(field, value, format!("expected {low} to {high}"))),
-        };
         within("vocabulary", self.vocabulary, 2, 65_536)?;
         within("width", self.width, 4, 2048)?;
         within("layers", self.layers, 1, 64)?;
@@ -122,6 +118,14 @@ impl Config {
             })
         });
         angles.map(|angle| (angle.cos() as f32, angle.sin() as f32)).unzip()
+    }
+}
+
+/// Refuses a size that is out of its limits.
+pub(super) fn within(field: &'static str, value: usize, low: usize, high: usize) -> Result<(), InvalidConfig> {
+    match (low..=high).contains(&value) {
+        true => Ok(()),
+        false => Err(invalid(field, value, format!("expected {low} to {high}"))),
     }
 }
 

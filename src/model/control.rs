@@ -14,8 +14,8 @@ pub enum ModelControl {
     Shuffled,
     /// The transformer says nothing: all answers are equally likely, all programs equally good.
     Uniform,
-    /// As [`ModelControl::Shuffled`], and so are the estimators' networks and the leaves of each of their
-    /// trees.
+    /// As [`ModelControl::Shuffled`], and so are the estimators' networks, the leaves of each of their trees,
+    /// and world models.
     ShuffledAll,
 }
 
@@ -39,7 +39,7 @@ impl ModelControl {
         match self {
             ModelControl::Shuffled => "The transformer's weights, each tensor permuted within itself",
             ModelControl::Uniform => "Every candidate of every decision that the model is asked for is equally likely",
-            ModelControl::ShuffledAll => "The transformer's weights and the estimator's, permuted",
+            ModelControl::ShuffledAll => "The transformer's weights, the estimator's and the world model's, permuted",
         }
     }
 
@@ -75,6 +75,7 @@ impl Checkpoint {
                 let Estimators { cpu, gpu } = &self.estimators;
                 changed.estimators =
                     Estimators { cpu: cpu.shuffled(SEED), gpu: gpu.as_ref().map(|gpu| gpu.shuffled(SEED)) };
+                changed.worlds = self.worlds.shuffled(SEED);
             }
         }
         changed

@@ -9,7 +9,7 @@ use hf_hub::{Cache, Repo, RepoType};
 use sha2::{Digest, Sha256};
 use thiserror::Error;
 
-use super::checkpoint::{Accepts, FILES};
+use super::checkpoint::{Accepts, FILES, WORLD_FILE, names_world};
 use super::{Checkpoint, CheckpointError};
 
 /// What `--checkpoint` points at: a folder, or `hf:owner/name@revision` (`main` without a revision).
@@ -112,7 +112,9 @@ impl Source {
 /// Downloads all files that the cache lacks; returns the folder of the revision's snapshot.
 fn download(repository: &str, revision: &str, options: &HubOptions) -> Result<PathBuf, SourceError> {
     let mut folder = PathBuf::new();
-    for (file, limit) in FILES {
+    let mut files = FILES.to_vec();
+    while !files.is_empty() {
+        let (file, limit) = files.remove(0);
         // the client trusts the server's headers with `unwrap` here and there; a bad server must not end the
         // program
         let result = catch_unwind(AssertUnwindSafe(|| fetch(repository, revision, file, limit, options)))
@@ -131,6 +133,11 @@ fn download(repository: &str, revision: &str, options: &HubOptions) -> Result<Pa
                 file,
                 problem: "the revision moved during the download, try again".into(),
             });
+        }
+        // the first file says whether there is a last one
+        let is_first = folder.as_os_str().is_empty();
+        if is_first && std::fs::read(&path).is_ok_and(|config| names_world(&config)) {
+            files.push(WORLD_FILE);
         }
         folder = parent;
     }

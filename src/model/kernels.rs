@@ -111,6 +111,99 @@ for_each_width! {
     fn softmax / softmax_wide / softmax_body(first: &mut [f32], second: &mut [f32])
 }
 
+for_each_width! {
+    /// One step of a gated recurrent unit: of rows of `state [rows, width]`, what they become. `input` and
+    /// `recurrent` are `[rows, 3 · width]`: what keeps, what resets, and what is new, as the input and as the
+    /// state tells it.
+    fn gated_step / gated_step_wide / gated_step_body(state: &mut [f32], input: &[f32], recurrent: &[f32], width: usize)
+}
+
+for_each_width! {
+    /// Turns the gradient of states after such a step into that of the states before it, but for what goes
+    /// through the product; writes that of the input, and replaces what the states told by its gradient.
+    fn gated_step_back / gated_step_back_wide / gated_step_back_body(
+        of_states: &mut [f32], of_inputs: &mut [f32], recurrent: &mut [f32], inputs: &[f32], before: &[f32], width: usize
+    )
+}
+
+/// The three gates of one element: how much is kept, how much of the state enters what is new, what is new.
+#[inline(always)]
+fn gates(input: [f32; 3], recurrent: [f32; 3]) -> [f32; 3] {
+    let keeps = sigmoid(input[0] + recurrent[0]);
+    let enters = sigmoid(input[1] + recurrent[1]);
+    [keeps, enters, tanh(input[2] + enters * recurrent[2])]
+}
+
+#[inline(always)]
+fn gated_step_body(state: &mut [f32], input: &[f32], recurrent: &[f32], width: usize) {
+    let rows = input.chunks_exact(3 * width).zip(recurrent.chunks_exact(3 * width));
+    for (state, (input, recurrent)) in state.chunks_exact_mut(width).zip(rows) {
+        let [a, b, c] = thirds(input, width);
+        let [d, e, f] = thirds(recurrent, width);
+        for i in 0..width {
+            let [keeps, _, new] = gates([a[i], b[i], c[i]], [d[i], e[i], f[i]]);
+            state[i] = new + keeps * (state[i] - new);
+        }
+    }
+}
+
+#[inline(always)]
+fn gated_step_back_body(
+    of_states: &mut [f32],
+    of_inputs: &mut [f32],
+    recurrent: &mut [f32],
+    inputs: &[f32],
+    before: &[f32],
+    width: usize,
+) {
+    let wide = 3 * width;
+    let rows = of_states.chunks_exact_mut(width).zip(before.chunks_exact(width));
+    let told = of_inputs.chunks_exact_mut(wide).zip(recurrent.chunks_exact_mut(wide)).zip(inputs.chunks_exact(wide));
+    for ((of_state, before), ((of_input, recurrent), input)) in rows.zip(told) {
+        let [a, b, c] = thirds(input, width);
+        let [of_a, of_b, of_c] = thirds_mut(of_input, width);
+        let [d, e, f] = thirds_mut(recurrent, width);
+        for i in 0..width {
+            let [keeps, enters, new] = gates([a[i], b[i], c[i]], [d[i], e[i], f[i]]);
+            let gradient = of_state[i];
+            let of_new = gradient * (1.0 - keeps) * (1.0 - new * new);
+            of_state[i] = gradient * keeps;
+            of_a[i] = gradient * (before[i] - new) * keeps * (1.0 - keeps);
+            of_b[i] = of_new * f[i] * enters * (1.0 - enters);
+            of_c[i] = of_new;
+            (d[i], e[i], f[i]) = (of_a[i], of_b[i], of_new * enters);
+        }
+    }
+}
+
+#[inline(always)]
+fn thirds_mut(row: &mut [f32], width: usize) -> [&mut [f32]; 3] {
+    let (first, others) = row.split_at_mut(width);
+    let (second, third) = others.split_at_mut(width);
+    [first, second, &mut third[..width]]
+}
+
+/// The three parts of a row of `3 · width`.
+#[inline(always)]
+fn thirds(row: &[f32], width: usize) -> [&[f32]; 3] {
+    [&row[..width], &row[width..2 * width], &row[2 * width..3 * width]]
+}
+
+/// `1 / (1 + exp(-x))`, free of branches.
+#[inline(always)]
+pub(super) fn sigmoid(x: f32) -> f32 {
+    let small = exponential(-x.abs());
+    let high = 1.0 / (1.0 + small);
+    if x > 0.0 { high } else { small * high }
+}
+
+/// The hyperbolic tangent, to an absolute error below 1e-6, free of branches.
+#[inline(always)]
+pub(super) fn tanh(x: f32) -> f32 {
+    let small = exponential(-2.0 * x.abs());
+    ((1.0 - small) / (1.0 + small)).copysign(x)
+}
+
 #[inline(always)]
 fn rms_norm_body(output: &mut [f32], input: &[f32], scale: &[f32]) {
     for (output, input) in output.chunks_exact_mut(scale.len()).zip(input.chunks_exact(scale.len())) {
@@ -208,7 +301,7 @@ pub(super) fn rotate(output: &mut [f32], vector: &[f32], cosine: &[f32], sine: &
 
 #[cfg(test)]
 mod tests {
-    use super::{Matrix, exponential, multiply, softmax, transpose};
+    use super::{Matrix, exponential, multiply, sigmoid, softmax, tanh, transpose};
 
     #[test]
     fn exponential_is_exact_to_a_millionth() {
@@ -216,6 +309,16 @@ mod tests {
             let x = -(i as f32) / 1000.0;
             let exact = f64::from(x).exp();
             assert!((f64::from(exponential(x)) / exact - 1.0).abs() < 1e-6, "{x}");
+        }
+    }
+
+    #[test]
+    fn gates_are_exact_to_a_millionth() {
+        for i in -3000..=3000 {
+            let x = i as f32 / 100.0;
+            let exact = f64::from(x);
+            assert!((f64::from(tanh(x)) - exact.tanh()).abs() < 1e-6, "{x}");
+            assert!((f64::from(sigmoid(x)) - 1.0 / (1.0 + (-exact).exp())).abs() < 1e-6, "{x}");
         }
     }
 

@@ -14,6 +14,8 @@
 //!   resumable.
 //! - [`Estimator`]: beside the transformer, a small network and a forest that order finished programs by
 //!   their features; [`Adapted`] to a task, and one for each kind of machine ([`Estimators`]).
+//! - [`World`]: decisions as actions that move a state: judges programs without their nests ([`Worlds`], of a
+//!   checkpoint).
 //! - [`Regression`]: trees that learn from the programs of one task alone.
 //! - [`Checkpoint`]: the folder on disk; [`Source`]: where `--checkpoint` points, a folder or a repository of
 //!   the hub. [`ModelControl`]: the same checkpoint without what it has learned.
@@ -38,6 +40,7 @@ mod sample;
 mod shown;
 mod train;
 mod training_state;
+mod world;
 
 use std::collections::BTreeMap;
 
@@ -60,6 +63,10 @@ pub use regression::{Regression, RegressionOptions};
 pub use sample::{Guide, Next, Sampled, SamplingOptions};
 pub use shown::{MOST_SHOWN, Shown, decile};
 pub use train::{Evaluation, Progress, Trainer, TrainingOptions};
+pub use world::{
+    Begun, World, WorldConfig, WorldEvaluation, WorldGroup, WorldOptions, WorldProgram, WorldProgress, WorldSpaces,
+    WorldTrainer, Worlds,
+};
 
 /// What can go wrong while a model runs or learns.
 #[derive(Debug, Error)]

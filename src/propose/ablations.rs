@@ -1,6 +1,8 @@
-//! The language model with something taken away, to tell what it is worth: for `compare` alone.
+//! The language model and the world model with something taken away, to tell what it is worth: for `compare`
+//! alone.
 
 use super::lm::{self, Ingredients, LanguageModel};
+use super::world::Drafting;
 use super::{History, Made, Make, Method, Proposal, ProposeError, Proposer, Purpose};
 use crate::language::Language;
 use crate::model::{Checkpoint, Config, Model};
@@ -74,6 +76,12 @@ pub(super) const NOTHING_SHOWN: Method =
     without("lm-nothing-shown", "lm that does not read what was measured", |space, checkpoint, seed| {
         with(space, checkpoint, seed, Ingredients { shown: false, ..Ingredients::ALL })
     });
+
+pub(super) const WORLD_END: Method = without(
+    "world-end",
+    "world whose model sees the set of decisions, and has no dynamics",
+    |space, checkpoint, seed| Ok(Box::new(Drafting::new(space, checkpoint, seed, false)?)),
+);
 
 /// An entry for a pretrained model that lacks something.
 const fn without(

@@ -61,7 +61,7 @@ pub fn shipped_checkpoint(language: &Language, space: &Space) -> Result<Loaded, 
         include_bytes!("../../checkpoints/default/model.safetensors"),
     ];
     let accepts = |found: &Versions| accept(found, language, space).map(|_| ());
-    fitting(language, space, Checkpoint::from_bytes(files, &accepts)?)
+    fitting(language, space, Checkpoint::from_bytes(files, None, &accepts)?)
 }
 
 /// Gets a checkpoint from a folder or a hub, and checks that it is for this language and space, or for older

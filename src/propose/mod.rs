@@ -11,6 +11,7 @@ mod boosted;
 mod checkpoint;
 mod costs;
 mod droplet;
+mod dynamics;
 mod evolution;
 #[cfg(test)]
 pub(crate) mod example;
@@ -28,19 +29,22 @@ mod roller;
 mod sampler;
 mod sequence;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 mod tlp;
 pub mod train;
 mod transfer;
 mod typical;
+mod world;
 mod writing;
 
 pub use checkpoint::{Loaded, Notice, load_checkpoint, shipped_checkpoint};
 pub use droplet::Droplet;
+pub use dynamics::{TrainedWorld, imagined, train_world, world_groups, world_of, world_spaces};
 pub use evolution::Evolution;
 pub use learning::learned_order;
 pub use lm::{Ingredients, LanguageModel, Written, versions};
 pub use method::{Made, Make, MakePlain, MakePretrained, Method, Purpose, Searcher};
+pub use mutation::drafted;
 pub use random::Random;
 pub use sampler::{SAMPLERS, Sampler, SamplerKind};
 pub use transfer::class_of;
@@ -69,6 +73,7 @@ pub static METHODS: &[&Method] = &[
     &pruner::METHOD,
     &harl::METHOD,
     &tlp::METHOD,
+    &world::METHOD,
     &ablations::UNTRAINED,
     &ablations::NO_WANT,
     &ablations::NO_WORKLOAD,
@@ -78,6 +83,7 @@ pub static METHODS: &[&Method] = &[
     &ablations::NO_UNTUNED,
     &ablations::NO_MUTATION,
     &ablations::NOTHING_SHOWN,
+    &ablations::WORLD_END,
 ];
 
 /// What searches where nobody chose a method.

@@ -1,11 +1,12 @@
 //! New programs from known ones: a few decisions of a parent taken anew.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 
-use rand::{Rng, SeedableRng};
+use rand::{Rng, RngCore, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use rayon::iter::{IntoParallelIterator, ParallelIterator};
 
+use super::replay::decided;
 use crate::nest::Nest;
 use crate::rank::{Described, features};
 use crate::space::{Decision, NoProgram, Policy, Space, Trace, Untuned, Words};
@@ -16,6 +17,8 @@ const MUTATIONS: f64 = 2.0;
 /// The part of mutations that go to a neighbour in the list of candidates, which for sizes is one of similar
 /// size.
 const STEPS: f64 = 0.5;
+/// Programs drawn for each that is wanted, before a small space is taken to be exhausted.
+const DRAWS_PER_PROGRAM: usize = 30;
 
 /// The untuned program, then those with other first decisions (the algorithm where there are several); dead
 /// ends are left out.
@@ -46,9 +49,45 @@ pub(super) fn children(space: &Space, task: &Task, parents: &[Trace], seeds: Vec
     seeds.into_par_iter().map(breed).collect()
 }
 
+/// The same children, one for each seed, without their nests; `None` where no decisions lead to one. Some of
+/// the others may turn out to be dead ends once their nests are built.
+pub(super) fn drafts(space: &Space, task: &Task, parents: &[Trace], seeds: Vec<u64>) -> Vec<Option<Trace>> {
+    let breed =
+        |seed| with_mutation(parents, &mut ChaCha8Rng::seed_from_u64(seed), |policy| decided(space, task, policy));
+    seeds.into_par_iter().map(breed).collect()
+}
+
+/// Up to `count` distinct programs of a task, without their nests: half of them drawn from the whole space,
+/// half mutations of the untuned ones. Some may turn out to be dead ends.
+pub fn drafted(space: &Space, task: &Task, count: usize, seed: u64) -> Vec<Trace> {
+    let (untuned, mut random) = (untuned_programs(space, task), ChaCha8Rng::seed_from_u64(seed));
+    let (mut programs, mut seen) = (Vec::with_capacity(count), HashSet::new());
+    for _ in 0..DRAWS_PER_PROGRAM {
+        let missing = count - programs.len();
+        if missing == 0 {
+            break;
+        }
+        let mut seeds: Vec<u64> = (0..missing).map(|_| random.next_u64()).collect();
+        let bred = seeds.split_off(missing / 2);
+        for trace in
+            [drafts(space, task, &[], seeds), drafts(space, task, &untuned, bred)].concat().into_iter().flatten()
+        {
+            if seen.insert(trace.clone()) {
+                programs.push(trace);
+            }
+        }
+    }
+    programs
+}
+
 /// A child of one of the parents, the first of them most often; without parents, a program drawn from the
 /// whole space.
 fn child(space: &Space, task: &Task, parents: &[Trace], rng: &mut ChaCha8Rng) -> (Trace, Result<Nest, NoProgram>) {
+    with_mutation(parents, rng, |policy| space.drive(task, policy))
+}
+
+/// Lets the policy decide that makes such a child.
+fn with_mutation<T>(parents: &[Trace], rng: &mut ChaCha8Rng, decide: impl FnOnce(&mut dyn Policy) -> T) -> T {
     // the smaller of two draws
     let parent = (!parents.is_empty())
         .then(|| rng.random_range(0..parents.len()).min(rng.random_range(0..parents.len())))
@@ -59,7 +98,7 @@ fn child(space: &Space, task: &Task, parents: &[Trace], rng: &mut ChaCha8Rng) ->
     };
     let inherited: BTreeMap<&Words, &Words> =
         parent.iter().flat_map(|parent| &parent.0).map(|choice| (&choice.site, &choice.value)).collect();
-    space.drive(task, &mut Mutation { inherited, rate, rng })
+    decide(&mut Mutation { inherited, rate, rng })
 }
 
 /// Takes a parent's decisions, but for a few. Where a mutation has made one of them illegal or raised a new

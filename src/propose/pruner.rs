@@ -129,7 +129,7 @@ impl<'a> Pruner<'a> {
 }
 
 /// One of each in turn, as long as there are.
-fn interleaved<T>(one: Vec<T>, other: Vec<T>) -> Vec<T> {
+pub(super) fn interleaved<T>(one: Vec<T>, other: Vec<T>) -> Vec<T> {
     let (mut one, mut other) = (one.into_iter(), other.into_iter());
     let mut all = Vec::new();
     loop {

@@ -34,9 +34,7 @@ impl Answers {
 
     /// The trace that answers so, without the nest; `None` where nothing follows.
     pub fn trace(mut self, space: &Space, task: &Task) -> Option<Trace> {
-        let mut tape = Tape::drive(&mut self);
-        space.schedule(task, &mut tape).ok()?;
-        Some(Trace(tape.taken().to_vec()))
+        decided(space, task, &mut self)
     }
 
     /// The program that answers so; `None` where there is none.
@@ -44,6 +42,13 @@ impl Answers {
         let (trace, nest): (Trace, Result<Nest, NoProgram>) = space.drive(task, &mut self);
         super::usable(&trace, nest).map(|nest| (trace, nest))
     }
+}
+
+/// The trace that a policy decides, without the nest; `None` where nothing follows.
+pub(super) fn decided(space: &Space, task: &Task, policy: &mut dyn Policy) -> Option<Trace> {
+    let mut tape = Tape::drive(policy);
+    space.schedule(task, &mut tape).ok()?;
+    Some(Trace(tape.taken().to_vec()))
 }
 
 impl Policy for Answers {

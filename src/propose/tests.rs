@@ -4,16 +4,18 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use super::example::{ROUGH_CYCLES, fall, product, rough};
-use super::{History, METHODS, Make, Method, Proposal, Proposer, Purpose, Random, Searcher, versions};
+use super::{History, METHODS, Make, Method, Proposal, Proposer, Purpose, Random, Searcher, versions, world_spaces};
 use crate::language::{Language, tokenizer_json};
-use crate::model::{Checkpoint, Config, EstimatorOptions, Group, Model, ModelControl, train_estimator};
-use crate::rank::features;
+use crate::model::{
+    Checkpoint, Config, EstimatorOptions, Group, Model, ModelControl, World, WorldConfig, Worlds, train_estimator,
+};
+use crate::rank::{FEATURES, features};
 use crate::space::{Next, Restriction, Space, Trace};
 use crate::target::{Task, avx512};
 
-/// A small model of random weights, and an estimator that knows a few programs, whose times are made up: a
+/// Small models of random weights, and an estimator that knows a few programs, whose times are made up: a
 /// method must keep its promises whatever they say.
-fn checkpoint(space: &Space) -> Arc<Checkpoint> {
+pub fn checkpoint(space: &Space) -> Arc<Checkpoint> {
     let language = Language::standard();
     let config = Config::standard(language.vocabulary().len());
     let drawn = Random::new(space, 1).propose(&product(), &History::default(), 60).unwrap();
@@ -24,9 +26,14 @@ fn checkpoint(space: &Space) -> Arc<Checkpoint> {
     let features: Vec<Vec<f32>> = traces(&drawn).iter().map(look).collect();
     let speeds = features.iter().map(|features| -features[ROUGH_CYCLES]).collect();
     let options = EstimatorOptions { epochs: 1, trees: 20, ..EstimatorOptions::default() };
+    let world = |dynamics| {
+        let config = WorldConfig::standard(language.vocabulary().len(), FEATURES, dynamics);
+        World::random(WorldConfig { width: 16, hidden: 16, ..config }, world_spaces(space), 1).ok()
+    };
     Arc::new(Checkpoint {
         model: Model::random(Config { layers: 1, width: 32, feed_forward: 32, ..config }, 1).unwrap(),
         estimators: train_estimator(None, &[Group { features, speeds }], &options).unwrap().into(),
+        worlds: Worlds { dynamic: world(true), end: world(false) },
         versions: versions(&language, space),
         tokenizer: tokenizer_json(&language),
         card: String::new(),

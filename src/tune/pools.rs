@@ -168,7 +168,7 @@ mod tests {
 
     use super::{PoolSize, draw};
     use crate::language::{Language, tokenizer_json};
-    use crate::model::{Checkpoint, Config, Estimator, Model};
+    use crate::model::{Checkpoint, Config, Estimator, Model, Worlds};
     use crate::propose::example::product;
     use crate::propose::{SAMPLERS, Sampler, versions};
     use crate::rank::FEATURES;
@@ -181,6 +181,7 @@ mod tests {
         let checkpoint = std::sync::Arc::new(Checkpoint {
             model: Model::random(Config { layers: 1, width: 32, feed_forward: 32, ..config }, 1).unwrap(),
             estimators: Estimator::random(FEATURES, 9).into(),
+            worlds: Worlds::default(),
             versions: versions(&language, &space),
             tokenizer: tokenizer_json(&language),
             card: String::new(),

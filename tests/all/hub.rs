@@ -14,6 +14,7 @@ use tilescribe::record::{Filter, Store};
 use crate::command::refusals::untrained;
 use crate::command::{Sandbox, TASK, expect_failure};
 use crate::model::{accepts, checkpoint, same, versions};
+use crate::worlds::with_world;
 
 const COMMIT: &str = "0123456789abcdef0123456789abcdef01234567";
 
@@ -117,6 +118,16 @@ fn a_checkpoint_comes_from_the_hub_and_stays_in_the_cache() {
     let asked = hub.requests.lock().unwrap().len();
     assert_eq!(hub.load(cache.path(), &pinned).unwrap(), checkpoint());
     assert_eq!(hub.requests.lock().unwrap().len(), asked);
+}
+
+#[test]
+fn a_world_model_comes_with_the_checkpoint_that_names_it() {
+    let hub = Hub::of_files(with_world().files().unwrap(), |_, _| {});
+    let cache = tempfile::tempdir().unwrap();
+    assert_eq!(hub.load(cache.path(), "hf:owner/name@main").unwrap(), with_world());
+    let without = with_world().files().unwrap().into_iter().filter(|(name, _)| *name != "world.safetensors").collect();
+    let error = Hub::of_files(without, |_, _| {}).load(cache.path(), "hf:owner/other@main").unwrap_err().to_string();
+    assert!(error.contains("world.safetensors") && error.contains("404"), "{error}");
 }
 
 #[test]

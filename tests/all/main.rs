@@ -14,6 +14,7 @@ mod measure;
 mod record;
 mod model;
 mod checkpoints;
+mod worlds;
 mod rank;
 mod fleet;
 mod tune;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use proptest::prelude::{any, prop_assert, prop_assert_eq, proptest};
 use tilescribe::model::{
     Checkpoint, CheckpointError, Compute, Config, Decoder, Estimator, Estimators, Example, GpuVersions, Guide, Model,
-    ModelError, Network, Next, Position, SamplingOptions, Step, Trainer, TrainingOptions, Versions,
+    ModelError, Network, Next, Position, SamplingOptions, Step, Trainer, TrainingOptions, Versions, Worlds,
 };
 
 fn small() -> Config {
@@ -415,6 +415,7 @@ pub fn checkpoint() -> Checkpoint {
     Checkpoint {
         model: model(7),
         estimators: Estimator::random(5, 3).into(),
+        worlds: Worlds::default(),
         versions: versions(),
         tokenizer: "{\"version\": \"1.0\"}".into(),
         card: "# A model\n".into(),
@@ -436,7 +437,7 @@ fn versions_are_judged_before_anything_else() {
     let mut files = older.files().unwrap();
     files[1..].iter_mut().for_each(|(_, bytes)| *bytes = vec![0xff]);
     let contents: Vec<&[u8]> = files.iter().map(|(_, bytes)| &bytes[..]).collect();
-    let refused = Checkpoint::from_bytes(contents.try_into().unwrap(), &accepts);
+    let refused = Checkpoint::from_bytes(contents.try_into().unwrap(), None, &accepts);
     assert!(matches!(refused, Err(CheckpointError::Version { of: "search space", .. })), "{refused:?}");
 }
 
@@ -480,7 +481,7 @@ fn what_a_checkpoint_knows_of_gpus_is_kept_and_checked() {
         // the versions of one, all else of another
         let [config, others] = from.map(|checkpoint| checkpoint.files().unwrap());
         let contents: Vec<&[u8]> = [&config[0]].into_iter().chain(&others[1..]).map(|(_, bytes)| &bytes[..]).collect();
-        Checkpoint::from_bytes(contents.try_into().unwrap(), &accepts)
+        Checkpoint::from_bytes(contents.try_into().unwrap(), None, &accepts)
     };
     assert_eq!(load([&known; 2]).unwrap(), known);
     assert_eq!(load([&checkpoint(); 2]).unwrap(), checkpoint());

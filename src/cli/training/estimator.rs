@@ -133,8 +133,9 @@ impl TrainedEstimator {
     fn card(&self) -> String {
         let Ordered { pairs, first, first_three } = self.ordered;
         format!(
-            "Orders finished programs by {} features; trained on {} programs of {} tasks. Of {} tasks that it was not shown it orders {:.1} % of the pairs \
+            "{}\nOrders finished programs by {} features; trained on {} programs of {} tasks. Of {} tasks that it was not shown it orders {:.1} % of the pairs \
              rightly; the program of a task that it likes best reaches {first:.3} of the best one's speed, the best of its first three {first_three:.3} (geometric means).\n",
+            heading(self.kind),
             self.estimator.inputs(),
             self.programs,
             self.tasks,
@@ -160,7 +161,7 @@ impl TrainedEstimator {
 
     /// Puts it in the place of a checkpoint's estimator, and of what the card says of that.
     fn replace(self, checkpoint: &mut Checkpoint) {
-        super::put(&mut checkpoint.card, heading(self.kind), &self.card());
+        checkpoint.replace_part(heading(self.kind), &self.card());
         match self.kind {
             Kind::Cpu => checkpoint.estimators.cpu = self.estimator,
             Kind::Gpu => checkpoint.estimators.gpu = Some(self.estimator),

@@ -1,6 +1,7 @@
 //! Training a model: what `pretrain` and `finetune` share.
 
 mod estimator;
+mod world;
 
 use std::collections::BTreeMap;
 use std::io::BufReader;
@@ -21,6 +22,7 @@ use tilescribe::space::Space;
 use tilescribe::target::Kind;
 
 pub use estimator::{Compared, called, estimators};
+pub use world::WorldRun;
 
 use super::exit::CommandError;
 use super::progress;
@@ -139,14 +141,6 @@ pub struct Outcome {
     pub is_judged: bool,
 }
 
-/// Puts a section of a model card in the place of the one with the same heading, or behind all others.
-fn put(card: &mut String, heading: &str, text: &str) {
-    let start = card.find(heading).unwrap_or(card.len());
-    let rest = card[start..].get(1..).unwrap_or("");
-    let end = rest.find("\n## ").map_or(card.len(), |at| start + 1 + at);
-    *card = format!("{}\n\n{heading}\n{text}{}", card[..start].trim_end(), &card[end..]);
-}
-
 /// A training run and where it leads.
 pub struct Run<'a> {
     pub start: &'a Model,
@@ -202,6 +196,7 @@ impl Run<'_> {
         let mut checkpoint = Checkpoint {
             model: trained.model,
             estimators: estimators.start(),
+            worlds: self.beside.filter(|_| goes_on).map(|beside| beside.worlds.clone()).unwrap_or_default(),
             versions: versions(language, space),
             tokenizer: tokenizer_json(language),
             card,

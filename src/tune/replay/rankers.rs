@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::ReplayError;
 use crate::language::Language;
 use crate::model::{Adapted, Checkpoint, ModelControl};
-use crate::propose::{LanguageModel, learned_order};
+use crate::propose::{LanguageModel, imagined, learned_order, world_of};
 use crate::rank::{Described, Ranking, estimator_of};
 use crate::record::Pool;
 use crate::space::{Space, Trace};
@@ -28,6 +28,8 @@ enum How {
     Estimator,
     Learning,
     ValueHead,
+    /// With dynamics, or without.
+    World(bool),
 }
 
 /// All rankers, in the order in which help lists them.
@@ -43,6 +45,16 @@ pub static RANKERS: &[RankerKind] = &[
         name: "learning",
         about: "By the estimator as lm asks it, which is shown what was measured, batch by batch (slow)",
         how: How::Learning,
+    },
+    RankerKind {
+        name: "world",
+        about: "By the checkpoint's world model, which sees decisions and no nests",
+        how: How::World(true),
+    },
+    RankerKind {
+        name: "world-end",
+        about: "By the world model without dynamics, which sees the set of decisions",
+        how: How::World(false),
     },
     RankerKind { name: "value-head", about: "By the transformer's value head (slow)", how: How::ValueHead },
 ];
@@ -87,6 +99,7 @@ impl Ranker {
         let checkpoint = Arc::new(own.controlled(control));
         let is_same = match self.how {
             How::ValueHead => checkpoint.model == own.model,
+            How::World(_) => checkpoint.worlds == own.worlds,
             _ => checkpoint.estimators == own.estimators,
         };
         (!is_same).then(|| Ranker { name: control.of(&self.name), how: self.how, checkpoint: Some(checkpoint) })
@@ -147,6 +160,12 @@ impl<'a> Seen<'a> {
                         |described: &Option<Described>| estimator.as_ref()?.score(&described.as_ref()?.features);
                     let scores: Option<Vec<f32>> = seen.described.iter().map(score).collect();
                     Some(scores.ok_or_else(|| wrong("the estimator knows no such machines or features".into()))?)
+                }
+                (How::World(dynamics), Some(checkpoint)) => {
+                    let language = Language::standard();
+                    let ranks = world_of(&checkpoint.worlds, dynamics)
+                        .and_then(|world| imagined(world, (space, &language), task, &traces));
+                    Some(ranks.map_err(|error| wrong(error.to_string()))?)
                 }
                 (How::ValueHead, Some(checkpoint)) => {
                     let model = LanguageModel::new(space, Language::standard(), &checkpoint.model, 0);

@@ -3,10 +3,14 @@
 use std::sync::Arc;
 
 use super::{ALL, Ranker, RankerKind, Replay, replay};
+use crate::model::{Checkpoint, Worlds};
 use crate::outcome::Failure;
 use crate::propose::example::product;
+use crate::propose::tests::checkpoint;
+use crate::propose::{History, Proposer, Random};
 use crate::record::{Draw, Pool, PoolProgram};
 use crate::space::Space;
+use crate::target::Kind;
 
 /// Programs of times in both passes, which two samplers drew: each four, dead ends among them.
 fn pool(times: &[Result<[u64; 2], ()>], draws: [[Option<usize>; 4]; 2]) -> Pool {
@@ -114,4 +118,26 @@ fn tasks_are_averaged_and_drawn_anew_for_intervals() {
     let nothing = pool(&[Err(()), Err(())], [[Some(0), Some(1), None, None]; 2]);
     let with_nothing = super::tests::found(&[example(), nothing]);
     assert_eq!((with_nothing.tasks, with_nothing.failed), (1, 3));
+}
+
+#[test]
+fn world_models_rank_by_decisions_alone() {
+    let (space, mut pool) = (Space::standard(), example());
+    let drawn = Random::new(&space, 1).propose(&product(), &History::default(), 5).unwrap().candidates;
+    pool.space = space.version(Kind::Cpu);
+    pool.programs.iter_mut().zip(drawn).for_each(|(program, drawn)| program.trace = drawn.trace);
+    let known = checkpoint(&space);
+    let without = Arc::new(Checkpoint { worlds: Worlds::default(), ..(*known).clone() });
+    for name in ["world", "world-end"] {
+        let ranker = |checkpoint: &Arc<Checkpoint>| {
+            Ranker::new(RankerKind::named(name).unwrap(), || Ok::<_, ()>(Arc::clone(checkpoint))).unwrap()
+        };
+        let scored = replay(&space, &[pool.clone()], &[ranker(&known)], &|| {}).unwrap();
+        // of four that are timed and one that crashes, the first four hold the second best at least
+        assert!(scored.rankers[ALL][name][&4].quality > 0.49);
+        let refused = replay(&space, &[pool.clone()], &[ranker(&without)], &|| {}).unwrap_err().to_string();
+        assert!(refused.contains("pretrain --world-only"), "{refused}");
+        let shuffled = ranker(&known).controlled(crate::model::ModelControl::ShuffledAll);
+        assert!(shuffled.is_some() && ranker(&known).controlled(crate::model::ModelControl::Uniform).is_none());
+    }
 }

@@ -40,6 +40,16 @@ fn a_checkpoint_is_trained_searched_with_and_trained_further() {
     let card = String::from_utf8(read("own", "README.md")).unwrap();
     assert_eq!(card.matches(ESTIMATOR).count(), 1, "{card}");
 
+    // a world model beside them
+    let world = [&pretrain[..], &["--world-only", "--programs", "5"]].concat();
+    assert!(sandbox.succeed(&world).contains("own: a new world model"));
+    assert!(sandbox.succeed(&[&world[..], &["--world-end"]].concat()).contains("own: a new world model of the end"));
+    assert_eq!(read("own", "model.safetensors"), model);
+    let card = String::from_utf8(read("own", "README.md")).unwrap();
+    let parts = [ESTIMATOR, "## World model\n", "## World model without dynamics\n"];
+    assert!(parts.iter().all(|part| card.matches(part).count() == 1), "{card}");
+    sandbox.fail(&[&world[..], &["--estimator-only"]].concat(), 2, "cannot be used with");
+
     // a task is held out, and both checkpoints are tried on it
     let rebuilt = ["pretrain", "--corpus", "corpus.jsonl.zst", "-o", "rebuilt", "--epochs", "1", "--held-out", "0.1"];
     let printed =
@@ -50,7 +60,7 @@ fn a_checkpoint_is_trained_searched_with_and_trained_further() {
     sandbox.fail(&[&rebuilt[..], &["--beside", "nowhere"]].concat(), 2, "nowhere");
 
     sandbox.file("task.txt", TASK);
-    for method in ["lm", "guided"] {
+    for method in ["lm", "guided", "world"] {
         let store = format!("{method}.db");
         let tune = ["tune", "task.txt", "--method", method, "--checkpoint", "own", "--trials-per-task", "3"];
         let printed = sandbox.succeed(&[&tune[..], &["--store", &store, "--json"]].concat());
@@ -59,6 +69,8 @@ fn a_checkpoint_is_trained_searched_with_and_trained_further() {
     }
     sandbox.succeed(&["finetune", "--checkpoint", "own", "--store", "lm.db", "-o", "finer", "--held-out", "0"]);
     assert_ne!(read("finer", "model.safetensors"), model);
+    assert_eq!(read("finer", "world.safetensors"), read("own", "world.safetensors"));
+    sandbox.fail(&["tune", "task.txt", "--method", "world", "--store", "world.db"], 2, "pretrain --world-only");
     sandbox.succeed(&["tune", "task.txt", "--checkpoint", "finer", "--trials-per-task", "4", "--store", "lm.db"]);
 
     // nothing tells whether it gained: it does not become the one that is used
@@ -74,7 +86,9 @@ fn a_checkpoint_is_trained_searched_with_and_trained_further() {
 fn methods_and_ablations_are_compared_side_by_side() {
     let sandbox = Sandbox::new();
     sandbox.file("task.txt", TASK);
-    let methods: Vec<&str> = METHODS.iter().map(|method| method.name).collect();
+    // the built-in checkpoint has no world model
+    let methods = METHODS.iter().map(|method| method.name).filter(|name| !name.starts_with("world"));
+    let methods: Vec<&str> = methods.collect();
     let methods = methods.join(",");
     let methods = methods.as_str();
     let compare =

@@ -7,7 +7,7 @@ use std::process::Stdio;
 use rand::{RngCore, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use tilescribe::language::{Language, tokenizer_json};
-use tilescribe::model::{Checkpoint, Config, Estimator, Model, Versions};
+use tilescribe::model::{Checkpoint, Config, Estimator, Model, Versions, Worlds};
 use tilescribe::propose::versions;
 use tilescribe::rank::FEATURES;
 use tilescribe::record::{Filter, Store};
@@ -23,6 +23,7 @@ pub fn untrained() -> Checkpoint {
     Checkpoint {
         model: Model::random(Config { layers: 1, width: 32, feed_forward: 32, ..config }, 1).unwrap(),
         estimators: Estimator::random(FEATURES, 1).into(),
+        worlds: Worlds::default(),
         versions: Versions { gpu: None, ..versions(&language, &space) },
         tokenizer: tokenizer_json(&language),
         card: "# Untrained\n".into(),
