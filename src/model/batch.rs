@@ -2,106 +2,14 @@
 //! prefix.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
 use rand::seq::SliceRandom;
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
-use super::position::{check_answers, check_positions};
-use super::shown::{Groups, Shown, lead};
-use super::{Config, ModelError, Position};
-
-/// One sequence to learn from. What many have in common is shared.
-#[derive(Clone, PartialEq, Debug)]
-pub struct Example {
-    /// Read first, at least one position; nothing in it is decided.
-    pub prompt: Arc<[Position]>,
-    /// What is read and decided behind the prompt, at least one step.
-    pub steps: Vec<Step>,
-    /// How much the policy's loss counts: 0 or more.
-    pub weight: f32,
-    /// Examples of one group (a task on one machine) are ranked among each other.
-    pub group: u64,
-    /// Where the task stands among all, from 0 to 1: the lowest are held out of training.
-    pub place: f32,
-    /// Log speed relative to the best of the group: 0 for the best, lower for slower ones.
-    pub score: f32,
-    /// Another prompt, which does not tell the score, for the value head to learn behind.
-    pub blind: Option<Arc<[Position]>>,
-    /// How others of the group are shown in front of it.
-    pub shown: Option<Arc<Shown>>,
-}
-
-/// What is read at one position behind a prompt, and decided there.
-#[derive(Clone, PartialEq, Debug)]
-pub struct Step {
-    pub position: Arc<Position>,
-    /// All answers that are possible; none where no question is asked.
-    pub answers: Arc<[Vec<u32>]>,
-    /// Which of them was chosen.
-    pub chosen: usize,
-}
-
-impl Example {
-    /// Positions with the prompt.
-    pub fn length(&self) -> usize {
-        self.prompt.len() + self.steps.len()
-    }
-
-    fn prompt(&self, blind: bool) -> &[Position] {
-        self.blind.as_ref().filter(|_| blind).unwrap_or(&self.prompt)
-    }
-}
-
-/// Refuses examples that cannot be learned from.
-pub(super) fn check(examples: &[Example], config: &Config) -> Result<(), ModelError> {
-    for (index, example) in examples.iter().enumerate() {
-        check_one(example, config).map_err(|problem| ModelError::Example { index, problem })?;
-    }
-    Ok(())
-}
-
-fn check_one(example: &Example, config: &Config) -> Result<(), String> {
-    let Example { weight, score, place, .. } = example;
-    if !weight.is_finite() || *weight < 0.0 || !score.is_finite() || !(0.0..=1.0).contains(place) {
-        return Err(format!("weight {weight}, score {score} or place {place} is out of range"));
-    }
-    for prompt in std::iter::once(&example.prompt).chain(&example.blind) {
-        let length = prompt.len() + example.steps.len();
-        if prompt.is_empty() || example.steps.is_empty() || length > config.max_sequence {
-            return Err(format!(
-                "{} positions behind a prompt of {} where 1 behind 1 to {} together are possible",
-                example.steps.len(),
-                prompt.len(),
-                config.max_sequence
-            ));
-        }
-        check_positions(prompt, config.vocabulary).map_err(|error| error.to_string())?;
-    }
-    if let Some(shown) = &example.shown {
-        if shown.prompt.is_empty() || shown.deciles.len() != 10 {
-            return Err("programs are shown behind a prompt, and tell one of ten deciles".into());
-        }
-        if shown.prompt.len() + example.steps.len() > config.max_sequence {
-            return Err("nothing can be shown in front of it".into());
-        }
-        let known = |positions| check_positions(positions, config.vocabulary).map_err(|error| error.to_string());
-        known(&shown.prompt)?;
-        known(&shown.deciles)?;
-    }
-    for step in &example.steps {
-        let position = std::slice::from_ref(step.position.as_ref());
-        check_positions(position, config.vocabulary).map_err(|error| error.to_string())?;
-        if !step.answers.is_empty() {
-            check_answers(&step.answers, config.vocabulary).map_err(|error| error.to_string())?;
-            if step.chosen >= step.answers.len() {
-                return Err(format!("answer {} of {}", step.chosen, step.answers.len()));
-            }
-        }
-    }
-    Ok(())
-}
+use super::Position;
+use super::example::Example;
+use super::shown::{Groups, lead};
 
 /// Members of one group behind their common prefix.
 #[derive(Debug)]
@@ -275,9 +183,10 @@ mod tests {
     use rand::SeedableRng;
     use rand_chacha::ChaCha8Rng;
 
-    use super::{Batch, Behind, Example, Position, Step, check, epoch, split};
+    use super::{Batch, Behind, Example, Position, epoch, split};
     use crate::model::Config;
-    use crate::model::shown::{Groups, Shown};
+    use crate::model::example::{Shown, Step, check};
+    use crate::model::shown::Groups;
 
     fn prompt(tokens: &[u32]) -> Arc<[Position]> {
         tokens.iter().map(|token| Position::word(vec![*token])).collect()

@@ -29,6 +29,7 @@ mod config;
 mod control;
 mod decode;
 mod estimator;
+mod example;
 mod fused;
 mod hub;
 mod kernels;
@@ -48,7 +49,6 @@ use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use thiserror::Error;
 
-pub use batch::{Example, Step};
 pub use checkpoint::{Accepts, Checkpoint, CheckpointError, GpuVersions, Versions};
 pub use config::{Config, InvalidConfig};
 pub use control::ModelControl;
@@ -56,12 +56,13 @@ pub use decode::{Decoder, Prompt};
 pub use estimator::{
     Adapted, Estimator, EstimatorOptions, Estimators, Expected, Gain, Group, Ordered, train_estimator,
 };
+pub use example::{Example, Shown, Step, decile};
 pub use hub::{HubOptions, Source, SourceError};
 pub use network::{Compute, Network};
 pub use position::Position;
 pub use regression::{Regression, RegressionOptions};
 pub use sample::{Guide, Next, Sampled, SamplingOptions};
-pub use shown::{MOST_SHOWN, Shown, decile};
+pub use shown::MOST_SHOWN;
 pub use train::{Evaluation, Progress, Trainer, TrainingOptions};
 pub use world::{
     Begun, World, WorldConfig, WorldEvaluation, WorldGroup, WorldOptions, WorldProgram, WorldProgress, WorldSpaces,

@@ -10,31 +10,11 @@ use rand::Rng;
 use rand::seq::index;
 use rand_chacha::ChaCha8Rng;
 
-use super::{Example, Position};
+use super::Position;
+use super::example::{Example, Shown};
 
 /// The most programs that a prompt shows.
 pub const MOST_SHOWN: usize = 9;
-
-/// How a group's programs are shown in a prompt; all examples of the group share it.
-#[derive(Clone, PartialEq, Debug)]
-pub struct Shown {
-    /// Comes before them, at least one position.
-    pub prompt: Vec<Position>,
-    /// What follows a program, by the decile of its speed relative to the fastest shown: ten positions.
-    pub deciles: Vec<Position>,
-}
-
-impl Shown {
-    /// The position behind a program of this speed relative to the fastest shown.
-    pub fn measured(&self, relative_speed: f32) -> &Position {
-        &self.deciles[usize::from(decile(relative_speed)).min(self.deciles.len() - 1)]
-    }
-}
-
-/// 9 for more than nine tenths of the best speed, 0 for up to one tenth.
-pub fn decile(relative_speed: f32) -> u8 {
-    ((relative_speed * 10.0).ceil() as u8).saturating_sub(1).min(9)
-}
 
 /// The examples of each group.
 #[derive(Default)]
@@ -85,15 +65,4 @@ pub(super) fn lead<'a>(examples: &'a [Example], shown: &[usize], how: &'a Shown)
         lead.push(how.measured((example.score - best).exp()));
     }
     lead
-}
-
-#[cfg(test)]
-mod tests {
-    use super::decile;
-
-    #[test]
-    fn deciles_count_from_the_slowest() {
-        let deciles: Vec<u8> = [0.0, 0.05, 0.1, 0.11, 0.9, 0.91, 1.0].into_iter().map(decile).collect();
-        assert_eq!(deciles, [0, 0, 0, 1, 8, 9, 9]);
-    }
 }

@@ -17,7 +17,8 @@ use rand_chacha::ChaCha8Rng;
 use rayon::iter::{IntoParallelRefIterator, ParallelIterator};
 use serde::{Deserialize, Serialize};
 
-use super::batch::{Batch, Behind, Example, check, epoch, split};
+use super::batch::{Batch, Behind, epoch, split};
+use super::example::{Example, check};
 use super::optimizer::{AdamW, clip};
 use super::shown::Groups;
 use super::{Compute, Model, ModelError, Network};

@@ -267,10 +267,16 @@ impl<'a> LanguageModel<'a> {
         // where programs are carried over, those that are written here begin like parents
         if written.is_empty() || !parents.is_empty() {
             let behind = if showing.is_some() { count.div_ceil(2) } else { count };
-            written.extend(self.write(prompt, task, parents, behind)?);
-            if let Some(showing) = showing {
-                written.extend(self.write(showing, task, &[], count - behind)?);
+            let mut shown = match showing {
+                Some(showing) => self.write(showing, task, &[], count - behind)?.into_iter(),
+                None => Vec::new().into_iter(),
+            };
+            // in turn: without a ranking, programs are measured in this order
+            for one in self.write(prompt, task, parents, behind)? {
+                written.push(one);
+                written.extend(shown.next());
             }
+            written.extend(shown);
         }
         for written in written {
             proposal.drawn += 1;
