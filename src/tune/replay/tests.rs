@@ -132,10 +132,10 @@ fn world_models_rank_by_decisions_alone() {
         let ranker = |checkpoint: &Arc<Checkpoint>| {
             Ranker::new(RankerKind::named(name).unwrap(), || Ok::<_, ()>(Arc::clone(checkpoint))).unwrap()
         };
-        let scored = replay(&space, &[pool.clone()], &[ranker(&known)], &|| {}).unwrap();
+        let scored = replay(&space, std::slice::from_ref(&pool), &[ranker(&known)], &|| {}).unwrap();
         // of four that are timed and one that crashes, the first four hold the second best at least
         assert!(scored.rankers[ALL][name][&4].quality > 0.49);
-        let refused = replay(&space, &[pool.clone()], &[ranker(&without)], &|| {}).unwrap_err().to_string();
+        let refused = replay(&space, std::slice::from_ref(&pool), &[ranker(&without)], &|| {}).unwrap_err().to_string();
         assert!(refused.contains("pretrain --world-only"), "{refused}");
         let shuffled = ranker(&known).controlled(crate::model::ModelControl::ShuffledAll);
         assert!(shuffled.is_some() && ranker(&known).controlled(crate::model::ModelControl::Uniform).is_none());
