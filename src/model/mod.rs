@@ -39,6 +39,7 @@ mod position;
 mod regression;
 mod sample;
 mod shown;
+mod tensors;
 mod train;
 mod training_state;
 mod world;

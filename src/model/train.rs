@@ -4,9 +4,9 @@
 //! example. The value head learns to order the members of a group: a logistic loss on every pair (RankNet,
 //! Burges et al. 2005), weighted by how much speed the pair is apart (as LambdaRank weighs by what a swap
 //! would cost), at the last position and at a random earlier one; a small squared error keeps its scale.
-//! Where prompts tell the quality that was reached, the value head could read it off: a quarter of the batches
-//! stand behind prompts that do not, and half behind prompts that show other programs of the group with their
-//! speeds, faster ones being asked for. Values are learned from those alone.
+//! Where prompts tell the quality that was reached, the value head could read it off: a quarter of the
+//! batches stand behind prompts that do not, and half behind prompts that show other programs of the group
+//! with their speeds, faster ones being asked for. Values are learned from those alone.
 
 use std::collections::BTreeMap;
 use std::time::Instant;

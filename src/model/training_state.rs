@@ -7,8 +7,8 @@ use candle_core::Tensor;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
-use super::checkpoint::{Stored, Tensors, decode, encode, with_shapes, write_whole};
 use super::example::Example;
+use super::tensors::{Stored, Tensors, decode, encode, with_shapes, write_whole};
 use super::train::Best;
 use super::{Compute, Config, Model, ModelError, Trainer, TrainingOptions};
 use crate::files;

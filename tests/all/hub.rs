@@ -126,7 +126,8 @@ fn a_world_model_comes_with_the_checkpoint_that_names_it() {
     let cache = tempfile::tempdir().unwrap();
     assert_eq!(hub.load(cache.path(), "hf:owner/name@main").unwrap(), with_world());
     let without = with_world().files().unwrap().into_iter().filter(|(name, _)| *name != "world.safetensors").collect();
-    let error = Hub::of_files(without, |_, _| {}).load(cache.path(), "hf:owner/other@main").unwrap_err().to_string();
+    let cache = tempfile::tempdir().unwrap();
+    let error = Hub::of_files(without, |_, _| {}).load(cache.path(), "hf:owner/name@main").unwrap_err().to_string();
     assert!(error.contains("world.safetensors") && error.contains("404"), "{error}");
 }
 

@@ -9,7 +9,7 @@ use sha2::{Digest, Sha256};
 
 use super::{World, WorldConfig, WorldGroup, WorldOptions, WorldSpaces, WorldTrainer};
 use crate::files;
-use crate::model::checkpoint::{Stored, Tensors, decode, encode, with_shapes, write_whole};
+use crate::model::tensors::{Stored, Tensors, decode, encode, with_shapes, write_whole};
 use crate::model::{ModelError, Position};
 
 /// No training state is larger.

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::{World, WorldConfig, WorldSpaces};
-use crate::model::checkpoint::{Stored, Tensors, decode, encode, with_shapes};
+use crate::model::tensors::{Stored, Tensors, decode, encode, with_shapes};
 
 /// The world models of a checkpoint; most have none.
 #[derive(Clone, PartialEq, Default, Debug)]

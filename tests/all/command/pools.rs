@@ -55,7 +55,9 @@ fn pools_are_measured_taken_up_again_and_scored() {
     assert_eq!(read()[0].samplers, ["mutation"]);
     sandbox.succeed(&pools);
 
-    let rankers: Vec<&str> = RANKERS.iter().map(|ranker| ranker.name).collect();
+    // the built-in checkpoint has no world models
+    let named = RANKERS.iter().map(|ranker| ranker.name).filter(|name| !name.starts_with("world"));
+    let rankers: Vec<&str> = named.collect();
     let (rankers, replay) = (rankers.join(","), ["compare", "--replay", "pools.zst", "--json"]);
     let all = [&replay[..], &["--rankers", &rankers, "--control", "shuffled-all,uniform", "--rival", "same=built-in"]]
         .concat();
