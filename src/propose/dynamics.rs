@@ -104,6 +104,9 @@ pub fn imagined(
     begun.ranks(&programs).map_err(|error| ProposeError::Model(error.to_string()))
 }
 
+/// What was measured together: a task, a target and a version of this program.
+type Measured<'a> = (&'a str, &'a str, &'a str);
+
 /// Programs that were timed, as groups for a world model to learn from: by task, target and the version of
 /// this program that measured them, since versions measure in different ways. Of a group that has more than
 /// `most` of them, so many are drawn.
@@ -114,7 +117,7 @@ pub fn world_groups(
     most: Option<usize>,
     seed: u64,
 ) -> Vec<WorldGroup> {
-    let mut members: BTreeMap<(&str, &str, &str), Vec<(&Entry, u64)>> = BTreeMap::new();
+    let mut members: BTreeMap<Measured<'_>, Vec<(&Entry, u64)>> = BTreeMap::new();
     for entry in entries {
         let record = &entry.record;
         if let Some(ns) = record.outcome.settled_ns() {

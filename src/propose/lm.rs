@@ -4,10 +4,9 @@
 //! measured so far and asks for something better; at first it shows the untuned programs, as fast as they are
 //! expected to be. Once programs were measured, half of the former begin as the fastest of them do, and part
 //! from them at a random decision. The untuned programs are in the pool, too, and the first of them is among
-//! the first two that are measured. An estimator ranks the pool by what the programs look like. The model is
-//! shown the most promising, and what it writes then joins the pool, as do their children and those of the
-//! fastest that were measured, for a few generations: the neighbourhood of what is likely to be good is
-//! searched.
+//! the first two that are measured. An estimator ranks the pool by what the programs look like, and the most
+//! promising, with the fastest that were measured, have children that join it, for a few generations: the
+//! neighbourhood of what is likely to be good is searched.
 //! Programs that look alike are not both measured. What is not chosen stays for the next time, when only half
 //! as many sequences are written. Without an estimator, the value head judges the programs, behind a prompt
 //! that asks for nothing, since it learned where the prompt does not tell what came out.
@@ -301,7 +300,7 @@ impl<'a> LanguageModel<'a> {
     }
 
     /// A generation of the most promising of a sorted pool, and of the fastest that were measured: children,
-    /// and what the model writes once it has read the most promising.
+    /// or, without blind mutation, what the model writes once it has read the most promising.
     fn bred(
         &mut self,
         task: &Task,
@@ -311,37 +310,32 @@ impl<'a> LanguageModel<'a> {
         is_new: &mut dyn FnMut(&Trace) -> bool,
     ) -> Result<Vec<Valued>, ProposeError> {
         let count = (self.heuristics.children * self.heuristics.samples as f64) as usize;
-        let mut bred = Vec::new();
-        if self.shows(task) && self.ingredients.neighbours {
-            let known: Vec<Known> = pool.iter().filter_map(Known::expected).collect();
-            if !known.is_empty() {
-                let prompt = self.showing(task, known)?;
-                let written = self.write(&prompt, task, &[], count)?.into_iter().filter(|written| written.complete);
-                let new = written.filter(|written| is_new(&written.trace)).map(|written| Candidate {
-                    log_likelihood: Some(written.log_likelihood as f32),
-                    ..Candidate::new(written.trace)
-                });
-                bred = self.valued(task, estimator, new.collect())?;
-            }
-        }
         if !self.ingredients.mutation {
-            return Ok(bred);
+            let known: Vec<Known> = pool.iter().filter_map(Known::expected).collect();
+            if known.is_empty() || !self.shows(task) {
+                return Ok(Vec::new());
+            }
+            let prompt = self.showing(task, known)?;
+            let written = self.write(&prompt, task, &[], count)?.into_iter().filter(|written| written.complete);
+            let new = written.filter(|written| is_new(&written.trace)).map(|written| Candidate {
+                log_likelihood: Some(written.log_likelihood as f32),
+                ..Candidate::new(written.trace)
+            });
+            return self.valued(task, estimator, new.collect());
         }
         let promising = pool.iter().filter(|valued| valued.candidate.value.is_some()).take(self.heuristics.parents);
         let parents: Vec<Trace> = promising.map(|valued| &valued.candidate.trace).chain(fastest).cloned().collect();
         if parents.is_empty() {
-            return Ok(bred);
+            return Ok(Vec::new());
         }
         let seeds = (0..count).map(|_| random.next_u64()).collect();
         let new = children(self.space, task, &parents, seeds).into_iter().flatten();
         let new = new.filter(|described| is_new(&described.trace));
         if self.ranking.is_none() {
             let children = new.map(|described| Candidate::new(described.trace)).collect();
-            bred.extend(self.valued(task, None, children)?);
-            return Ok(bred);
+            return self.valued(task, None, children);
         }
-        bred.extend(new.map(|Described { trace, features }| Valued::new(Candidate::new(trace), features, estimator)));
-        Ok(bred)
+        Ok(new.map(|Described { trace, features }| Valued::new(Candidate::new(trace), features, estimator)).collect())
     }
 }
 

@@ -26,7 +26,7 @@ fn groups(count: u64, seed: u64) -> Vec<WorldGroup> {
     let actions: Vec<Position> =
         (0..6).map(|at| Position { question: vec![5 + at % 2], answer: vec![8, 9 + at / 2] }).collect();
     let group = |number: u64| {
-        let is_high = number % 2 == 0;
+        let is_high = number.is_multiple_of(2);
         let program = |_| {
             let decisions: Vec<u32> = (0..random.random_range(5..9)).map(|_| random.random_range(0..6)).collect();
             let step = |level: i32, action: &u32| [level + 1, level - 1, 0][*action as usize / 2];

@@ -23,8 +23,7 @@ pub(super) struct Heuristics {
     pub parents: usize,
     /// Generations of children.
     pub generations: usize,
-    /// Children of a generation, for each sample; as many are written behind a prompt that shows the most
-    /// promising.
+    /// Children of a generation, for each sample.
     pub children: f64,
     /// The model's choice is shipped without a comparison if it is faster than the rules' program even when
     /// the prediction is off by this many deviations. With 1.28, one in ten is slower if errors are normal.
@@ -65,8 +64,8 @@ pub struct Ingredients {
     /// Where there are neighbours: children of good programs, whose decisions are changed blindly, join the
     /// pool.
     pub mutation: bool,
-    /// Half of the sequences are written behind prompts that show what was measured, and for each generation
-    /// some are written behind the most promising: the model changes programs that it has read.
+    /// Half of the sequences are written behind prompts that show what was measured. Without blind mutation
+    /// generations are written behind the most promising: the model changes programs that it has read.
     pub shown: bool,
     /// The program of the rules is among the first two that are measured, whatever the ranking says;
     /// otherwise where it says.
