@@ -13,7 +13,7 @@ impl LanguageModel<'_> {
     /// Values of traces, by the value head: the higher, the faster.
     ///
     /// # Errors
-    /// As [`Proposer::propose`].
+    /// As [`Proposer::propose`](crate::propose::Proposer::propose).
     pub fn judge(&self, task: &Task, traces: &[Trace]) -> Result<Vec<f32>, ProposeError> {
         let blind = self.prompt(task, Want::Any)?;
         let reader = self.reader(task)?;
