@@ -23,7 +23,7 @@ use rand_chacha::ChaCha8Rng;
 use rayon::iter::{IntoParallelIterator, ParallelIterator};
 
 use super::mutation::{children, untuned_programs};
-use super::pool::{Rest, Valued, bring_forward, by_value};
+use super::pool::{Rest, Valued, bring_forward, by_value, interleaved};
 use super::sequence::prompt_positions;
 use super::typical::Typical;
 use super::writing::{Ending, Writing};
@@ -266,16 +266,12 @@ impl<'a> LanguageModel<'a> {
         // where programs are carried over, those that are written here begin like parents
         if written.is_empty() || !parents.is_empty() {
             let behind = if showing.is_some() { count.div_ceil(2) } else { count };
-            let mut shown = match showing {
-                Some(showing) => self.write(showing, task, &[], count - behind)?.into_iter(),
-                None => Vec::new().into_iter(),
+            let shown = match showing {
+                Some(showing) => self.write(showing, task, &[], count - behind)?,
+                None => Vec::new(),
             };
             // in turn: without a ranking, programs are measured in this order
-            for one in self.write(prompt, task, parents, behind)? {
-                written.push(one);
-                written.extend(shown.next());
-            }
-            written.extend(shown);
+            written.extend(interleaved(self.write(prompt, task, parents, behind)?, shown));
         }
         for written in written {
             proposal.drawn += 1;

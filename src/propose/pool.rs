@@ -86,6 +86,19 @@ pub(super) fn bring_forward(chosen: &mut [Valued], trace: &Trace, position: usiz
     }
 }
 
+/// One of each in turn, as long as there are.
+pub(super) fn interleaved<T>(one: Vec<T>, other: Vec<T>) -> Vec<T> {
+    let (mut one, mut other) = (one.into_iter(), other.into_iter());
+    let mut all = Vec::new();
+    loop {
+        let pair = [one.next(), other.next()];
+        if pair.iter().all(Option::is_none) {
+            return all;
+        }
+        all.extend(pair.into_iter().flatten());
+    }
+}
+
 /// By value, best first; equal ones stay in the order in which they were drawn. Likelihood has no say: it
 /// prefers short traces, which are not the fast ones.
 pub(super) fn by_value(a: &Valued, b: &Valued) -> Ordering {
@@ -116,7 +129,7 @@ impl Rest {
 
 #[cfg(test)]
 mod tests {
-    use super::{Candidate, KEPT, Rest, Trace, Valued, bring_forward, distinct_looking};
+    use super::{Candidate, KEPT, Rest, Trace, Valued, bring_forward, distinct_looking, interleaved};
 
     fn valued(number: u64, features: &[f32]) -> Valued {
         Valued { candidate: Candidate::new(numbered(number)), features: features.to_vec(), expected: None }
@@ -143,6 +156,12 @@ mod tests {
         // nothing is known of their looks
         let (distinct, alike) = distinct_looking(vec![valued(0, &[]), valued(1, &[])], [].into_iter());
         assert_eq!((traces(&distinct), traces(&alike)), ([0, 1].map(numbered).into(), Vec::new()));
+    }
+
+    #[test]
+    fn two_lists_take_turns() {
+        assert_eq!(interleaved(vec![1, 3, 5], vec![2]), [1, 2, 3, 5]);
+        assert_eq!(interleaved(vec![], vec![2, 4]), [2, 4]);
     }
 
     #[test]

@@ -12,7 +12,7 @@ use rand_chacha::ChaCha8Rng;
 
 use super::costs::{Costs, Positions};
 use super::mutation::{children, untuned_programs};
-use super::pool::told_apart;
+use super::pool::{interleaved, told_apart};
 use super::{Candidate, History, Make, Method, Proposal, ProposeError, Proposer, Purpose};
 use crate::model::{Estimator, EstimatorOptions, Estimators, Group, train_estimator};
 use crate::rank::{Described, Ranking, estimator_of};
@@ -128,19 +128,6 @@ impl<'a> Pruner<'a> {
     }
 }
 
-/// One of each in turn, as long as there are.
-pub(super) fn interleaved<T>(one: Vec<T>, other: Vec<T>) -> Vec<T> {
-    let (mut one, mut other) = (one.into_iter(), other.into_iter());
-    let mut all = Vec::new();
-    loop {
-        let pair = [one.next(), other.next()];
-        if pair.iter().all(Option::is_none) {
-            return all;
-        }
-        all.extend(pair.into_iter().flatten());
-    }
-}
-
 /// Cycles that a program takes by the formula: arithmetic and each level of memory, one after the other, each
 /// with its penalties.
 fn latency(costs: &Costs) -> f64 {
@@ -201,7 +188,7 @@ impl Proposer for Pruner<'_> {
 
 #[cfg(test)]
 mod tests {
-    use super::{Costs, MOMENTUM, Pruner, between, interleaved, latency};
+    use super::{Costs, MOMENTUM, Pruner, between, latency};
     use crate::model::Estimator;
     use crate::propose::example::beats_chance;
     use crate::rank::FEATURES;
@@ -240,7 +227,6 @@ mod tests {
         let mixed = between(&own, &other).unwrap();
         let expected = MOMENTUM * first(&own) + (1.0 - MOMENTUM) * first(&other);
         assert!((first(&mixed) - expected).abs() < 1e-6);
-        assert_eq!(interleaved(vec![1, 3, 5], vec![2]), [1, 2, 3, 5]);
     }
 
     #[test]
