@@ -53,7 +53,7 @@ pub struct SearchArguments {
     /// Candidates measured of each task, those in the store included
     #[arg(long, value_name = "N")]
     pub trials_per_task: Option<u64>,
-    /// Wall clock of the search
+    /// Wall clock of the search; each task has a first program measured all the same
     #[arg(long, value_name = "S", value_parser = seconds)]
     pub time_budget: Option<f64>,
     /// See [`Budget::least_gain`].
@@ -192,7 +192,7 @@ pub fn search(
     let mut proposer = searcher.proposer(arguments.seed)?;
     let time = arguments.time_budget.map(Duration::from_secs_f64);
     let SearchArguments { trials_per_task, least_gain, .. } = *arguments;
-    let budget = Budget { trials_per_task, trials, time, least_gain };
+    let budget = Budget { trials_per_task, trials, time, least_gain, first_of_each: true };
     let settings = Settings {
         budget,
         batches: Batches::growing(BATCH),

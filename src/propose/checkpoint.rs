@@ -60,8 +60,9 @@ pub fn shipped_checkpoint(language: &Language, space: &Space) -> Result<Loaded, 
         include_bytes!("../../checkpoints/default/estimator.safetensors"),
         include_bytes!("../../checkpoints/default/model.safetensors"),
     ];
+    let world: &[u8] = include_bytes!("../../checkpoints/default/world.safetensors");
     let accepts = |found: &Versions| accept(found, language, space).map(|_| ());
-    fitting(language, space, Checkpoint::from_bytes(files, None, &accepts)?)
+    fitting(language, space, Checkpoint::from_bytes(files, Some(world), &accepts)?)
 }
 
 /// Gets a checkpoint from a folder or a hub, and checks that it is for this language and space, or for older

@@ -2,8 +2,8 @@
 //!
 //! Half of them are written behind a prompt that asks for the best, the others behind one that shows what was
 //! measured so far and asks for something better; at first it shows the untuned programs, as fast as they are
-//! expected to be. Once programs were measured, half of the former begin as the fastest of them do, and part
-//! from them at a random decision. The untuned programs are in the pool, too, and the first of them is among
+//! expected to be. Once programs were measured, half of both begin as the fastest of them do, and part from
+//! them at a random decision. The untuned programs are in the pool, too, and the first of them is among
 //! the first two that are measured. An estimator ranks the pool by what the programs look like, and the most
 //! promising, with the fastest that were measured, have children that join it, for a few generations: the
 //! neighbourhood of what is likely to be good is searched.
@@ -267,7 +267,7 @@ impl<'a> LanguageModel<'a> {
         if written.is_empty() || !parents.is_empty() {
             let behind = if showing.is_some() { count.div_ceil(2) } else { count };
             let shown = match showing {
-                Some(showing) => self.write(showing, task, &[], count - behind)?,
+                Some(showing) => self.write(showing, task, parents, count - behind)?,
                 None => Vec::new(),
             };
             // in turn: without a ranking, programs are measured in this order

@@ -55,6 +55,9 @@ pub struct Budget {
     pub trials: Option<u64>,
     /// Wall clock of this run.
     pub time: Option<Duration>,
+    /// Every task has a first program measured, however long that takes: without one, a network cannot be
+    /// compiled.
+    pub first_of_each: bool,
     /// The part of the network's time that a further second has to be expected to save.
     pub least_gain: Option<f64>,
 }

@@ -311,8 +311,10 @@ impl Run<'_> {
     }
 
     fn is_spent(&self) -> bool {
-        let Budget { trials, time, .. } = self.settings.budget;
-        trials.is_some_and(|most| self.counts.trials >= most) || time.is_some_and(|most| self.started.elapsed() >= most)
+        let Budget { trials, time, first_of_each, .. } = self.settings.budget;
+        let late = time.is_some_and(|most| self.started.elapsed() >= most);
+        trials.is_some_and(|most| self.counts.trials >= most)
+            || late && !(first_of_each && self.scheduler.has_untried())
     }
 
     fn wanted(&self, job: usize) -> usize {

@@ -69,6 +69,12 @@ impl Scheduler {
         self.trials_per_task.map(|most| most.saturating_sub(trials + in_flight))
     }
 
+    /// Whether nothing is known of a task that may have a trial.
+    pub fn has_untried(&self) -> bool {
+        let untried = |state: &State| state.trials == 0 && !state.exhausted;
+        self.trials_per_task != Some(0) && self.states.iter().any(untried)
+    }
+
     /// Takes note of trials that are given out.
     pub fn give_out(&mut self, job: usize, trials: u64) {
         self.states[job].in_flight += trials;

@@ -100,6 +100,22 @@ fn a_run_ends_where_a_further_second_promises_too_little() {
     assert!(much.jobs.iter().all(|job| job.best.is_some()));
 }
 
+#[test]
+fn a_first_program_of_each_task_is_measured_where_there_is_no_time() {
+    let jobs = [job("product", PRODUCT), job("sum", SUM)];
+    let space = Space::standard();
+    let run = |first_of_each: bool| {
+        let (mut proposer, mut measurer) = (Random::new(&space, 1), Measurer::new(worker()));
+        let settings = settings(6);
+        let budget = Budget { time: Some(Duration::ZERO), first_of_each, ..settings.budget };
+        let (settings, mut watch) = (Settings { budget, ..settings }, |_: &Event<'_>| Control::Continue);
+        tune(&space, &jobs, &mut proposer, &mut Local::new(&mut measurer), None, &settings, &mut watch).unwrap()
+    };
+    let (none, first) = (run(false), run(true));
+    assert_eq!((none.trials, first.trials), (0, 2));
+    assert!(none.jobs.iter().all(|job| job.best.is_none()) && first.jobs.iter().all(|job| job.best.is_some()));
+}
+
 /// Sure of a program before anything is measured, or of none; proposes nothing else.
 struct Sure(Option<Trace>);
 

@@ -125,6 +125,33 @@ fn types_convert() {
 }
 
 #[test]
+fn products_of_short_operands_are_those_of_the_same_numbers_in_f32() {
+    let text = |product: &str| format!("input t0 SHORT 40 30\ninput t1 SHORT 30 9\nout t2 40 9 sum 30 {product}\n");
+    // the second is no product, which is computed another way
+    let [fast, plain] = [
+        "mul cast f32 guard 1 c 3 30 t0 a c cast SHORT 0.0 cast f32 t1 c b",
+        "add 0.0 mul cast f32 guard 1 c 3 30 t0 a c cast SHORT 0.0 cast f32 t1 c b",
+    ]
+    .map(text);
+    let (x, w) = (ramp(1200, 31), ramp(270, 17));
+    let rounded = |short: fn(f32) -> f32| [&x, &w].map(|values| values.iter().map(|v| short(v / 7.0)).collect());
+    let f16 = |values: Vec<f32>| Elements::F16(values.into_iter().map(half::f16::from_f32).collect());
+    let bf16 = |values: Vec<f32>| Elements::BF16(values.into_iter().map(half::bf16::from_f32).collect());
+    let cases: [(&str, [Vec<f32>; 2], &dyn Fn(Vec<f32>) -> Elements); 2] = [
+        ("f16", rounded(|v| half::f16::from_f32(v).to_f32()), &f16),
+        ("bf16", rounded(|v| half::bf16::from_f32(v).to_f32()), &bf16),
+    ];
+    for (short, values, elements) in cases {
+        let arguments = || values.clone().map(elements).to_vec();
+        let [fast, plain] = [&fast, &plain].map(|text| run(&parse(&text.replace("SHORT", short)), arguments()).unwrap());
+        let wide = text("mul guard 1 c 3 30 t0 a c 0.0 t1 c b").replace("SHORT ", "");
+        let wide = run(&parse(&wide), values.clone().map(floats).to_vec()).unwrap();
+        assert_eq!((fast.as_f32(), plain.as_f32()), (wide.as_f32(), wide.as_f32()), "{short}");
+        assert!(fast.as_f32().unwrap().iter().any(|v| *v != 0.0));
+    }
+}
+
+#[test]
 fn what_is_rounded_to_an_integer_is_rounded_to_its_type_before() {
     // as f32, the quotient is 25.5, which is even rounded up; as f64 it is a little less
     let workload = parse("input t0 1\ninput t1 1\nout t2 1 round div t0 a t1 a\n");

@@ -38,7 +38,7 @@ pub(super) struct Affine {
 /// What a stage's value is.
 pub(super) enum Root {
     Register(Register),
-    /// A sum of products of elements of two f32 tensors.
+    /// A sum of products of elements of two tensors of floats, as f32.
     Product([Factor; 2]),
 }
 
@@ -274,17 +274,33 @@ impl Compiler<'_> {
         Some([self.factor(x, facts)?, self.factor(y, facts)?])
     }
 
+    /// An operand in f32, or in a shorter type that is read as f32.
     fn factor(&mut self, expr: &Expr, facts: &StageFacts) -> Option<Factor> {
         match expr {
-            Expr::Load { tensor, indices } if self.workload.tensor(*tensor).dtype == DType::F32 => {
+            Expr::Cast(DType::F32, short) => self.factor_of(short, &[DType::F16, DType::BF16], facts),
+            _ => self.factor_of(expr, &[DType::F32], facts),
+        }
+    }
+
+    fn factor_of(&mut self, expr: &Expr, dtypes: &[DType], facts: &StageFacts) -> Option<Factor> {
+        match expr {
+            Expr::Load { tensor, indices } if dtypes.contains(&self.workload.tensor(*tensor).dtype) => {
                 let load = self.plain_load(*tensor, indices, facts)?;
                 Some(Factor { load, tests: Vec::new(), outside: 0.0 })
             }
             Expr::Guard { conditions, inside, outside } if conditions.iter().all(|c| c.index.is_affine()) => {
-                let (Expr::Load { .. }, Expr::Float(outside)) = (&**inside, &**outside) else { return None };
-                let Factor { load, .. } = self.factor(inside, &facts.and(conditions))?;
+                if !matches!(**inside, Expr::Load { .. }) {
+                    return None;
+                }
+                let outside = match &**outside {
+                    Expr::Float(outside) => literal(outside.0),
+                    // a constant of a shorter type
+                    Expr::Cast(_, constant) if matches!(**constant, Expr::Float(zero) if zero.0 == 0.0) => 0.0,
+                    _ => return None,
+                };
+                let Factor { load, .. } = self.factor_of(inside, dtypes, &facts.and(conditions))?;
                 let test = |c: &Condition| AffineTest { affine: self.affine(&c.index), low: c.low, high: c.high };
-                Some(Factor { load, tests: conditions.iter().map(test).collect(), outside: literal(outside.0) })
+                Some(Factor { load, tests: conditions.iter().map(test).collect(), outside })
             }
             _ => None,
         }

@@ -26,8 +26,26 @@ pub(super) fn run(
     arrays: &[Option<Cow<'_, Array>>],
     output: &mut Elements,
 ) -> Result<(), EvaluateError> {
-    let data: Vec<Option<&Elements>> = arrays.iter().map(|a| a.as_ref().map(|a| a.elements())).collect();
+    let mut data: Vec<Option<&Elements>> = arrays.iter().map(|a| a.as_ref().map(|a| a.elements())).collect();
+    let widened: Vec<(usize, Elements)> = match &program.result {
+        Root::Product(factors) => factors.iter().filter_map(|factor| widened(&data, factor.load.tensor)).collect(),
+        Root::Register(_) => Vec::new(),
+    };
+    for (tensor, elements) in &widened {
+        data[*tensor] = Some(elements);
+    }
     each_type!(output, out => fill(program, stage, &data, out))
+}
+
+/// An operand of products in f32 that is there in a shorter type: converted once, not for every product.
+fn widened(data: &[Option<&Elements>], tensor: TensorId) -> Option<(usize, Elements)> {
+    let number = tensor.0 as usize;
+    let wide = match data[number]? {
+        Elements::F16(short) => short.iter().map(|x| x.to_f32()).collect(),
+        Elements::BF16(short) => short.iter().map(|x| x.to_f32()).collect(),
+        _ => return None,
+    };
+    Some((number, Elements::F32(wide)))
 }
 
 /// One result.
