@@ -7,7 +7,7 @@ DEMO_SECONDS = 60
 # numpy, onnx, and the ONNX Runtime that results are compared with
 PYTHON = target/venv/bin/python
 
-.PHONY: demo test bench lint build setup checkpoint cuda wheel test-wheel
+.PHONY: demo test bench lint build setup checkpoint cuda wheel test-wheel arena control
 
 # A real network from ONNX to a deployed artifact: made, compiled, run, timed.
 demo: build
@@ -75,6 +75,20 @@ UNDISTURBED = $(addprefix corpus/records/,$(addsuffix .jsonl.zst,paced second_ma
 checkpoint: build
 	$(TILESCRIBE) pretrain --corpus corpus/records --estimator-corpus $(UNDISTURBED) \
 	--epochs 1.2 --learning-rate 0.003 --held-out 0.05 --beside built-in -o checkpoints/rebuilt
+
+# Every method of the literature on the tasks of corpus/arena.txt: tables and a picture in arena. Half an hour
+# on two cores; stopped, the same command goes on where it was.
+METHODS = lm,random,evolution,guided,droplet,storm,transfer,ansor,metaschedule,roller,pruner,harl,tlp,world
+ARENA_TRIALS = 32
+arena: build
+	$(TILESCRIBE) compare --workloads corpus/arena.txt --methods $(METHODS) --trials $(ARENA_TRIALS) --seeds 1 -o arena
+	python3 tools/tables.py arena/results.json --seconds 1,2,5 --svg arena/arena.svg | tee arena/tables.md
+
+# lm beside its controls on all test tasks, three seeds: tables in control. Hours on two cores; can be resumed.
+control: build
+	for tasks in evaluation unrelated preregistered; do \
+	$(TILESCRIBE) compare --workloads corpus/$$tasks.txt --methods lm --control shuffled,uniform --trials 10 --seeds 3 -o control/$$tasks && \
+	python3 tools/tables.py control/$$tasks/results.json | tee control/$$tasks.md || exit; done
 
 setup:
 	@.ci/setup

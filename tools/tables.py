@@ -2,14 +2,16 @@
 """Tables of a comparison, as Markdown: quality by number of measured programs, and what each method needs to
 come as far as `lm`.
 
-    python3 tools/tables.py OUT/results.json [--of lm] [--at 10]
+    python3 tools/tables.py OUT/results.json [--of lm] [--at 10] [--seconds 1,2,5] [--svg PICTURE.svg]
 
-`OUT` is what `tilescribe compare -o OUT` wrote. Needs nothing but Python.
+`OUT` is what `tilescribe compare -o OUT` wrote; with `--seconds`, its `runs.jsonl` is read, too. The picture
+has a curve for each method, named where it ends. Needs nothing but Python.
 """
 
 import argparse
 import json
 import math
+import pathlib
 
 TIMES = [2, 20, 60]
 
@@ -101,16 +103,93 @@ def print_needed(results, of, at):
         print(f"| {method} | {first} | " + " | ".join(cells) + " |")
 
 
+def print_by_seconds(results, path, seconds):
+    """Quality after so many seconds of a task's search, proposing included: of the fastest program measured by
+    then, at the time that it was measured at. A method that has none by then counts as the untuned program."""
+    references = {task["hash"]: task for task in results["tasks"]}
+    by_method = {}
+    with open(path, encoding="utf-8") as file:
+        for line in file:
+            run = json.loads(line)
+            task = references.get(run.get("task"))
+            if task is None or not run["best_ms"]:
+                continue
+            for limit in seconds:
+                found = [best for best, at in zip(run["best_ms"], run["seconds"]) if at <= limit and best]
+                best = min(found, default=task["untuned_ms"])
+                by_method.setdefault(run["method"], {}).setdefault(limit, []).append(min(task["reference_ms"] / best, 1.0))
+    print("| method | " + " | ".join(f"{limit:g} s" for limit in seconds) + " |")
+    print("| --- |" + " ---: |" * len(seconds))
+    for method, found in sorted(by_method.items(), key=lambda item: -mean(item[1][seconds[-1]])):
+        print(f"| {method} | " + " | ".join(f"{mean(found[limit]):.3f}" for limit in seconds) + " |")
+    print()
+
+
+WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 760, 440, 50, 150, 16, 36
+
+
+def spread(heights, gap):
+    """Heights moved apart by at least `gap`, in their order."""
+    order = sorted(range(len(heights)), key=lambda index: heights[index])
+    moved = list(heights)
+    for before, after in zip(order, order[1:]):
+        moved[after] = max(moved[after], moved[before] + gap)
+    # what was pushed out below moves up again
+    for after, before in zip(order[::-1], order[-2::-1]):
+        moved[order[-1]] = min(moved[order[-1]], HEIGHT - BOTTOM)
+        moved[before] = min(moved[before], moved[after] - gap)
+    return moved
+
+
+def picture(results):
+    """Quality by the number of measured programs, which goes by its logarithm."""
+    curves = {method: sorted((int(trials), value) for trials, value in row.items()) for method, row in results["summary"].items()}
+    curves = dict(sorted(curves.items(), key=lambda item: -item[1][-1][1]))
+    most = max(trials for points in curves.values() for trials, _ in points)
+    low = math.floor(min(value for points in curves.values() for _, value in points) * 10) / 10
+    width, height = WIDTH - LEFT - RIGHT, HEIGHT - TOP - BOTTOM
+    x = lambda trials: LEFT + width * math.log(trials) / math.log(max(most, 2))
+    y = lambda value: TOP + height * (1 - (value - low) / (1.0 - low))
+    lines = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" width="{WIDTH}" height="{HEIGHT}" '
+        'font-family="system-ui,sans-serif" font-size="11" role="img">',
+        f'<rect width="{WIDTH}" height="{HEIGHT}" fill="white"/>',
+    ]
+    for tenth in range(round(low * 10), 11):
+        at = y(tenth / 10)
+        lines.append(f'<line x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{at:.1f}" y2="{at:.1f}" stroke="#e5e5e5"/>')
+        lines.append(f'<text x="{LEFT - 6}" y="{at + 4:.1f}" text-anchor="end">{tenth / 10:.1f}</text>')
+    for trials in sorted({trials for points in curves.values() for trials, _ in points}):
+        lines.append(f'<text x="{x(trials):.1f}" y="{HEIGHT - BOTTOM + 16}" text-anchor="middle">{trials}</text>')
+    lines.append(f'<text x="{LEFT + width / 2}" y="{HEIGHT - 4}" text-anchor="middle">measured programs</text>')
+    labels = spread([y(points[-1][1]) for points in curves.values()], 12)
+    for number, ((method, points), label) in enumerate(zip(curves.items(), labels)):
+        colour = f"hsl({number * 137.5 % 360:.0f} 65% 42%)"
+        path = " ".join(f"{x(trials):.1f},{y(value):.1f}" for trials, value in points)
+        thick = 3 if method == "lm" else 1.5
+        lines.append(f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="{thick}"/>')
+        end = x(points[-1][0])
+        lines.append(f'<line x1="{end:.1f}" x2="{end + 10:.1f}" y1="{y(points[-1][1]):.1f}" y2="{label:.1f}" stroke="{colour}"/>')
+        lines.append(f'<text x="{end + 13:.1f}" y="{label + 4:.1f}" fill="{colour}">{method} {points[-1][1]:.3f}</text>')
+    return "\n".join([*lines, "</svg>", ""])
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("results")
     parser.add_argument("--of", default="lm", help="method that the others are held against")
     parser.add_argument("--at", type=int, default=10, help="after so many trials")
+    parser.add_argument("--seconds", type=lambda text: [float(part) for part in text.split(",")], help="also the qualities after so many seconds")
+    parser.add_argument("--svg", type=pathlib.Path, help="file for a picture")
     options = parser.parse_args()
     with open(options.results, encoding="utf-8") as file:
         results = json.load(file)
     print_qualities(results)
     print_controls(results)
+    if options.seconds:
+        print_by_seconds(results, pathlib.Path(options.results).with_name("runs.jsonl"), options.seconds)
+    if options.svg:
+        options.svg.write_text(picture(results), encoding="utf-8")
     print_needed(results, options.of, options.at)
 
 
