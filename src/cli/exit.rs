@@ -290,6 +290,7 @@ fn measure(error: &MeasureError) -> u8 {
         MeasureError::Worker { .. } | MeasureError::OtherBuild { .. } => ENVIRONMENT,
         MeasureError::Task { .. } => USAGE,
         MeasureError::Trace { .. } => BUG,
+        MeasureError::Stopped => INTERRUPTED,
     }
 }
 

@@ -248,6 +248,7 @@ pub fn measuring(
 ) -> Result<measure::Options> {
     let mut options = measure::Options::for_this_executable(space).context("cannot tell which program this is")?;
     options.limits.memory_bytes = how.measuring_memory;
+    options.stop = Some(Arc::clone(stop_on_interrupt()?));
     for target in targets {
         match target {
             Target::Cpu(cpu) => {

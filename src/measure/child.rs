@@ -8,6 +8,7 @@ use std::os::unix::fs::FileExt;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::Path;
 use std::process::{Child, ChildStdin, ChildStdout, Command, ExitStatus, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use super::protocol::{self, Reply, Request};
@@ -37,7 +38,12 @@ pub(super) enum Lost {
     Garbage(String),
     /// Our own message cannot be sent.
     Unsendable(io::Error),
+    /// Nobody wants the answer any more.
+    Stopped,
 }
+
+/// How often it is looked whether an answer is still wanted.
+const GLANCE: Duration = Duration::from_millis(100);
 
 impl Worker {
     pub(super) fn spawn(program: &Path, arguments: &[OsString]) -> io::Result<Worker> {
@@ -72,8 +78,18 @@ impl Worker {
         Ok(())
     }
 
-    pub(super) fn receive(&mut self, limit: Duration) -> Result<Reply, Lost> {
+    /// The next message, unless `stop` is set meanwhile.
+    pub(super) fn receive(&mut self, limit: Duration, stop: Option<&AtomicBool>) -> Result<Reply, Lost> {
         let deadline = Instant::now() + limit;
+        while let Some(stop) = stop {
+            if stop.load(Ordering::Relaxed) {
+                return Err(Lost::Stopped);
+            }
+            let glance = deadline.min(Instant::now() + GLANCE);
+            if wait_for(self.output.as_raw_fd(), libc::POLLIN, glance) || glance == deadline {
+                break;
+            }
+        }
         let mut length = [0; 4];
         self.fill(&mut length, deadline)?;
         let garbage = |e: &dyn std::fmt::Display| Lost::Garbage(e.to_string());

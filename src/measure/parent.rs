@@ -1,90 +1,19 @@
 //! The parent's side: keeps one warm worker, and turns whatever happens to it into outcomes.
 
-use std::ffi::OsString;
-use std::io;
 use std::path::PathBuf;
 use std::process::ExitStatus;
+use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
 use thiserror::Error;
 
 use super::child::{Lost, Worker, describe, was_killed};
 use super::memory::readable;
+use super::options::Options;
 use super::protocol::{PROTOCOL, Phase, Reply, Request};
-use super::timing::Timing;
 use crate::outcome::{Failure, Outcome};
-use crate::space::{Space, Trace};
+use crate::space::Trace;
 use crate::target::Task;
-
-/// How a [`Measurer`] works.
-#[derive(Clone, Debug)]
-pub struct Options {
-    /// The executable that becomes a worker when it is given `arguments`: Tilescribe itself.
-    pub worker: PathBuf,
-    pub arguments: Vec<OsString>,
-    /// Version of the space that the worker must replay traces in.
-    pub space: String,
-    /// Whether that space leaves out algorithms with larger rounding errors: see [`Space::exact`].
-    pub exact: bool,
-    /// Folder for the oracle's outputs; `None` computes them anew for each worker.
-    pub cache: Option<PathBuf>,
-    /// Seed of the inputs that kernels are checked and timed on.
-    pub seed: u64,
-    pub limits: Limits,
-    pub timing: Timing,
-    /// Number of the NVIDIA GPU to measure on; `None` where nothing is measured on one.
-    pub device: Option<usize>,
-}
-
-/// Maximum time and memory of a worker.
-#[derive(Clone, Debug)]
-pub struct Limits {
-    /// Time to start.
-    pub start: Duration,
-    /// Time for a task's inputs and the oracle's outputs.
-    pub prepare: Duration,
-    /// Time for one candidate: compiled, checked and timed.
-    pub candidate: Duration,
-    /// Private memory of the worker in bytes. Tasks whose tensors take more are refused.
-    pub memory_bytes: u64,
-}
-
-impl Default for Limits {
-    fn default() -> Limits {
-        Limits {
-            start: Duration::from_secs(20),
-            prepare: Duration::from_secs(900),
-            candidate: Duration::from_secs(10),
-            memory_bytes: 16 << 30,
-        }
-    }
-}
-
-impl Options {
-    /// Defaults for programs of `space`, with this executable as the worker.
-    ///
-    /// # Errors
-    /// Where the system does not tell which executable this is.
-    pub fn for_this_executable(space: &Space) -> io::Result<Options> {
-        Ok(Options::new(std::env::current_exe()?, space))
-    }
-
-    /// Defaults for programs of `space`, with another executable as the worker. It must have the rules of
-    /// `space`: see [`super::worker_main_with`].
-    pub fn new(worker: PathBuf, space: &Space) -> Options {
-        Options {
-            worker,
-            arguments: vec!["worker".into()],
-            space: space.versions(),
-            exact: space.is_exact(),
-            cache: crate::folders::cache_folder().map(|folder| folder.join("oracle")),
-            seed: 0,
-            limits: Limits::default(),
-            timing: Timing::default(),
-            device: None,
-        }
-    }
-}
 
 /// Why nothing was measured. A candidate's own failure is an [`Outcome`] instead.
 #[derive(Debug, Error)]
@@ -101,6 +30,9 @@ pub enum MeasureError {
     /// Bad input: the trace does not belong to this task and space, or is not finished.
     #[error("the trace cannot be measured: {detail}")]
     Trace { detail: String },
+    /// [`Options::stop`] was set before the task was ready.
+    #[error("stopped before the task was ready to be measured")]
+    Stopped,
 }
 
 /// Measures candidates, one at a time, in a worker process that it starts again whenever one is lost.
@@ -287,13 +219,18 @@ impl Measurer {
             target: task.target.clone(),
             seed: self.options.seed,
         };
-        let detail = match self.ask(&request, limit, &mut None) {
+        let stop = self.options.stop.clone();
+        let detail = match self.ask_unless(&request, limit, &mut None, stop.as_deref()) {
             Ok(Reply::Prepared) => {
                 self.task = Some(task.clone());
                 return Ok(());
             }
             Ok(Reply::Unprepared { detail }) => return Err(MeasureError::Task { detail }),
             Ok(_) => "the worker answered another question".into(),
+            Err(Lost::Stopped) => {
+                self.worker = None;
+                return Err(MeasureError::Stopped);
+            }
             Err(Lost::Unsendable(e)) => e.to_string(),
             Err(Lost::Deadline) => format!("its reference result takes longer than {} s", limit.as_secs()),
             Err(Lost::Garbage(what)) => format!("the worker answered nonsense: {what}"),
@@ -319,7 +256,7 @@ impl Measurer {
             cache: cache.clone(),
             device: *device,
         };
-        let answer = worker.send(&request, limits.start).and_then(|()| worker.receive(limits.start));
+        let answer = worker.send(&request, limits.start).and_then(|()| worker.receive(limits.start, None));
         match answer {
             Ok(Reply::Started { protocol: PROTOCOL, space: theirs }) if theirs == *space => {
                 self.worker = Some(worker);
@@ -331,6 +268,7 @@ impl Measurer {
             }
             Ok(_) => Err(failed("it began with another message".into())),
             Err(Lost::Unsendable(e)) => Err(failed(e.to_string())),
+            Err(Lost::Stopped) => Err(MeasureError::Stopped),
             Err(Lost::Deadline) => Err(failed(format!("it was silent for {} s", limits.start.as_secs()))),
             Err(Lost::Garbage(what)) => Err(failed(format!("it spoke nonsense: {what}"))),
             Err(Lost::Died { status, last_words }) => Err(failed(obituary(status, &last_words))),
@@ -339,12 +277,23 @@ impl Measurer {
 
     /// Sends a request and waits for the answer, noting on the way how far the worker has come.
     fn ask(&mut self, request: &Request, limit: Duration, phase: &mut Option<Phase>) -> Result<Reply, Lost> {
+        self.ask_unless(request, limit, phase, None)
+    }
+
+    /// The same, unless `stop` is set meanwhile.
+    fn ask_unless(
+        &mut self,
+        request: &Request,
+        limit: Duration,
+        phase: &mut Option<Phase>,
+        stop: Option<&AtomicBool>,
+    ) -> Result<Reply, Lost> {
         let Some(worker) = &mut self.worker else { return Err(Lost::Garbage("no worker".into())) };
         let deadline = Instant::now() + limit;
         worker.clear_last_words();
         worker.send(request, limit)?;
         loop {
-            match worker.receive(deadline.saturating_duration_since(Instant::now()))? {
+            match worker.receive(deadline.saturating_duration_since(Instant::now()), stop)? {
                 Reply::Entered(entered) => *phase = Some(entered),
                 reply => return Ok(reply),
             }
@@ -369,6 +318,8 @@ impl Measurer {
                 Outcome::failed(Failure::Crash, format!("while {doing}: the worker spoke nonsense: {what}"))
             }
             Lost::Unsendable(e) => Outcome::failed(Failure::Crash, format!("while {doing}: {e}")),
+            // nobody stops a candidate
+            Lost::Stopped => Outcome::failed(Failure::Timeout, format!("stopped while {doing}")),
         }
     }
 }

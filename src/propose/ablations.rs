@@ -77,6 +77,11 @@ pub(super) const NOTHING_SHOWN: Method =
         with(space, checkpoint, seed, Ingredients { shown: false, ..Ingredients::ALL })
     });
 
+pub(super) const NO_WORLD: Method =
+    without("lm-no-world", "lm without the world model's drafts and its opinion", |space, checkpoint, seed| {
+        with(space, checkpoint, seed, Ingredients { drafted: false, ..Ingredients::ALL })
+    });
+
 pub(super) const WORLD_END: Method = without(
     "world-end",
     "world whose model sees the set of decisions, and has no dynamics",

@@ -7,10 +7,13 @@
 //! the first two that are measured. An estimator ranks the pool by what the programs look like, and the most
 //! promising, with the fastest that were measured, have children that join it, for a few generations: the
 //! neighbourhood of what is likely to be good is searched.
+//! Where the checkpoint has a world model, it drafts: of thousands of mutations without nests, those that it
+//! likes best join the pool; and the first program is the one that it and the estimator like best together.
 //! Programs that look alike are not both measured. What is not chosen stays for the next time, when only half
 //! as many sequences are written. Without an estimator, the value head judges the programs, behind a prompt
 //! that asks for nothing, since it learned where the prompt does not tell what came out.
 
+mod imagining;
 mod judging;
 mod options;
 mod shown;
@@ -30,7 +33,7 @@ use super::writing::{Ending, Writing};
 use super::{Candidate, History, Make, Method, Proposal, ProposeError, Proposer, Purpose};
 use crate::language::{Language, Want};
 use crate::model::{
-    Adapted, Checkpoint, Decoder, Estimators, GpuVersions, Model, ModelError, Prompt, SamplingOptions, Versions,
+    Adapted, Checkpoint, Decoder, Estimators, GpuVersions, Model, ModelError, Prompt, SamplingOptions, Versions, World,
 };
 use crate::rank::{Described, FEATURES_VERSION, GPU_FEATURES_VERSION, Ranking};
 use crate::space::{Choice, Reader, Space, Trace, Untuned};
@@ -52,8 +55,9 @@ pub(super) const METHOD: Method = Method {
 };
 
 /// With the weights of a checkpoint, ranked by its estimators.
-pub(super) fn pretrained<'a>(space: &'a Space, checkpoint: &Checkpoint, seed: u64) -> LanguageModel<'a> {
-    unranked(space, checkpoint, seed).ranked_by(Some(checkpoint.estimators.clone()))
+pub(super) fn pretrained<'a>(space: &'a Space, checkpoint: &'a Checkpoint, seed: u64) -> LanguageModel<'a> {
+    let lm = unranked(space, checkpoint, seed).ranked_by(Some(checkpoint.estimators.clone()));
+    LanguageModel { world: checkpoint.worlds.dynamic.as_ref(), ..lm }
 }
 
 /// With the weights of a checkpoint, ranked by its value head.
@@ -80,6 +84,8 @@ pub struct LanguageModel<'a> {
     decoder: Decoder,
     /// Ranks by an estimator; without one, the value head ranks.
     ranking: Option<Ranking<'a>>,
+    /// Drafts, and has a say on the first program, where there is one.
+    world: Option<&'a World>,
     ingredients: Ingredients,
     heuristics: Heuristics,
     seed: u64,
@@ -101,6 +107,7 @@ impl<'a> LanguageModel<'a> {
             language,
             decoder,
             ranking: None,
+            world: None,
             ingredients: Ingredients::ALL,
             heuristics: HEURISTICS,
             seed,
@@ -388,7 +395,10 @@ impl Proposer for LanguageModel<'_> {
             let mut random = ChaCha8Rng::seed_from_u64(self.seed ^ self.rounds.wrapping_mul(0xd1b5_4a32_d192_ed03));
             let samples = fresh.max(self.heuristics.samples_per_candidate * wanted);
             let prompts = (&prompt, showing.as_ref());
-            let pool = self.drawn(task, prompts, (&untuned, &fastest), samples, &mut proposal, &mut is_new)?;
+            let mut pool = self.drawn(task, prompts, (&untuned, &fastest), samples, &mut proposal, &mut is_new)?;
+            let parents = [untuned.as_slice(), &fastest].concat();
+            let drafted = self.drafted(task, &parents, &mut random)?.into_iter().filter(|trace| is_new(trace));
+            pool.extend(drafted.map(Candidate::new));
             let drawn = pool.len();
             let mut pool = self.valued(task, estimator.as_ref(), pool)?;
             proposal.dead_ends += (drawn - pool.len()) as u64;
@@ -401,6 +411,9 @@ impl Proposer for LanguageModel<'_> {
                 pool.extend(children);
             }
             let mut chosen = self.ordered(task, estimator.as_ref(), pool, wanted);
+            if history.is_empty() && self.ingredients.ranking {
+                self.liked_by_both_first(task, &mut chosen)?;
+            }
             // estimates err: the program of the rules is among the first two that are measured, whatever they
             // say of it
             if let Some(known) = untuned.first().filter(|_| self.ingredients.untuned) {

@@ -83,6 +83,7 @@ pub static METHODS: &[&Method] = &[
     &ablations::NO_UNTUNED,
     &ablations::NO_MUTATION,
     &ablations::NOTHING_SHOWN,
+    &ablations::NO_WORLD,
     &ablations::WORLD_END,
 ];
 

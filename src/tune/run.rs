@@ -244,6 +244,7 @@ impl Run<'_> {
                     // the others can be measured all the same
                     RunnerError::Measure(MeasureError::Task { detail }) => Ok(self.give_up(job, detail)),
                     RunnerError::Parked { .. } => Ok(self.give_up(job, error.to_string())),
+                    RunnerError::Measure(MeasureError::Stopped) => Ok(Control::Stop),
                     error => Err(wrong(&self.jobs[job], error)),
                 }
             }
@@ -407,6 +408,7 @@ impl Run<'_> {
                     let job = &self.jobs[job];
                     match error {
                         RunnerError::Parked { .. } => tracing::warn!("{}: no finals: {error}", job.name),
+                        RunnerError::Measure(MeasureError::Stopped) => *interrupted = true,
                         error => return Err(wrong(job, error)),
                     }
                 }

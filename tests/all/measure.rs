@@ -6,6 +6,8 @@ mod mutants;
 
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use tilescribe::codegen;
@@ -75,6 +77,20 @@ fn detail(outcome: &Outcome, cause: Failure) -> &str {
         Outcome::Failed { cause: found, detail } if *found == cause => detail,
         other => panic!("not {cause}: {other:?}"),
     }
+}
+
+#[test]
+fn whoever_stops_waits_for_no_reference_result() {
+    let stop = Arc::new(AtomicBool::new(true));
+    let worker = Options::new(env!("CARGO_BIN_EXE_tilescribe").into(), &Space::standard());
+    let mut measurer = Measurer::new(Options { cache: None, stop: Some(Arc::clone(&stop)), ..worker });
+    let task = task(&product(30));
+    let (untuned, _) = Space::standard().drive(&task, &mut Untuned);
+    let stopped = measurer.measure(&task, &untuned, None);
+    assert!(matches!(stopped, Err(MeasureError::Stopped)), "{stopped:?}");
+    // with another worker it goes on
+    stop.store(false, Ordering::Relaxed);
+    assert!(measurer.measure(&task, &untuned, None).unwrap().best_ns().is_some());
 }
 
 #[test]

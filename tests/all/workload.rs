@@ -143,7 +143,8 @@ fn products_of_short_operands_are_those_of_the_same_numbers_in_f32() {
     ];
     for (short, values, elements) in cases {
         let arguments = || values.clone().map(elements).to_vec();
-        let [fast, plain] = [&fast, &plain].map(|text| run(&parse(&text.replace("SHORT", short)), arguments()).unwrap());
+        let [fast, plain] =
+            [&fast, &plain].map(|text| run(&parse(&text.replace("SHORT", short)), arguments()).unwrap());
         let wide = text("mul guard 1 c 3 30 t0 a c 0.0 t1 c b").replace("SHORT ", "");
         let wide = run(&parse(&wide), values.clone().map(floats).to_vec()).unwrap();
         assert_eq!((fast.as_f32(), plain.as_f32()), (wide.as_f32(), wide.as_f32()), "{short}");

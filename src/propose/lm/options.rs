@@ -25,6 +25,15 @@ pub(super) struct Heuristics {
     pub generations: usize,
     /// Children of a generation, for each sample.
     pub children: f64,
+    /// Programs that are drawn without nests for the world model; the share of them that comes from all of
+    /// the space, the others being mutations; and how many join the pool.
+    pub drafted: usize,
+    pub fresh: f64,
+    pub liked: usize,
+    /// The world model's say on the first program, relative to the estimator's: both scores have a deviation
+    /// of 1 over the pool. On 60 held-out tasks, two seeds, the first program is 1.08 times as fast (1.02 to
+    /// 1.14) as without drafts and opinion with 0.5, 1.05 times with none, 1.07 times with 1.
+    pub opinion: f32,
     /// The model's choice is shipped without a comparison if it is faster than the rules' program even when
     /// the prediction is off by this many deviations. With 1.28, one in ten is slower if errors are normal.
     /// Held against the corpus's records of tasks that the estimator was not trained on (708 pairs of task
@@ -43,6 +52,10 @@ pub(super) const HEURISTICS: Heuristics = Heuristics {
     parents: 4,
     generations: 2,
     children: 0.5,
+    drafted: 2000,
+    fresh: 0.25,
+    liked: 128,
+    opinion: 0.5,
     doubt: 1.28,
 };
 
@@ -67,6 +80,8 @@ pub struct Ingredients {
     /// Half of the sequences are written behind prompts that show what was measured. Without blind mutation
     /// generations are written behind the most promising: the model changes programs that it has read.
     pub shown: bool,
+    /// A world model drafts programs without nests, and has a say on the first that is measured.
+    pub drafted: bool,
     /// The program of the rules is among the first two that are measured, whatever the ranking says;
     /// otherwise where it says.
     pub untuned: bool,
@@ -80,6 +95,7 @@ impl Ingredients {
         neighbours: true,
         mutation: true,
         shown: true,
+        drafted: true,
         untuned: true,
     };
 }

@@ -97,10 +97,7 @@ fn layouts(workload: &Workload, group: &Group, access: &Access, has_room: bool) 
     if group.matrix.is_none() {
         layouts.push(("none", None));
     }
-    // where rows are joined, what a row has one of, its mean say, varies along no axis of the group
-    let is_of_a_row = (0..group.axes.len()).all(|at| !touches(access, group, at))
-        && access.indices.iter().any(|index| !index.terms().is_empty());
-    if has_room && !is_of_a_row {
+    if has_room {
         layouts.push(("panel", Some(Layout::Panel)));
         // a box has no zeros beyond the end of a window
         let slides = access.slides(&workload.stages[group.stage]);

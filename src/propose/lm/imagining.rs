@@ -1,0 +1,73 @@
+//! The world model's part: programs drafted by the thousand without nests, and a second opinion on the first
+//! program that is measured.
+
+use std::collections::HashSet;
+
+use rand::RngCore;
+use rand_chacha::ChaCha8Rng;
+
+use super::LanguageModel;
+use super::options::Heuristics;
+use crate::model::World;
+use crate::propose::ProposeError;
+use crate::propose::dynamics::imagined;
+use crate::propose::mutation::drafts;
+use crate::propose::pool::Valued;
+use crate::space::Trace;
+use crate::target::{Kind, Task};
+
+impl LanguageModel<'_> {
+    /// The world model, where there is one that has learned of such machines.
+    fn world(&self, task: &Task) -> Option<&World> {
+        let knows = |world: &World| self.space.reader(Kind::Cpu, &world.spaces().cpu).is_ok();
+        let is_of_a_cpu = task.target.kind() == Kind::Cpu && task.workload.is_fixed();
+        self.world.filter(|world| is_of_a_cpu && self.ingredients.drafted && knows(world))
+    }
+
+    /// The programs that the world model likes best of many that are drawn without a nest: mutations of what
+    /// is known, and others. None where there is no such model.
+    pub(super) fn drafted(
+        &self,
+        task: &Task,
+        known: &[Trace],
+        random: &mut ChaCha8Rng,
+    ) -> Result<Vec<Trace>, ProposeError> {
+        let Some(world) = self.world(task) else { return Ok(Vec::new()) };
+        let Heuristics { drafted, fresh, liked, .. } = self.heuristics;
+        let mut seeds: Vec<u64> = (0..drafted).map(|_| random.next_u64()).collect();
+        let bred = seeds.split_off((drafted as f64 * fresh) as usize);
+        let drawn = [drafts(self.space, task, &[], seeds), drafts(self.space, task, known, bred)].concat();
+        let mut seen: HashSet<Trace> = HashSet::new();
+        let drawn: Vec<Trace> = drawn.into_iter().flatten().filter(|trace| seen.insert(trace.clone())).collect();
+        let ranks = imagined(world, (self.space, &self.language), task, &drawn)?;
+        let mut ranked: Vec<(f32, Trace)> = ranks.into_iter().zip(drawn).collect();
+        ranked.sort_by(|a, b| b.0.total_cmp(&a.0));
+        Ok(ranked.into_iter().take(liked).map(|(_, trace)| trace).collect())
+    }
+
+    /// Moves the program to the front that estimator and world model like best together. They see different
+    /// things, nests and decisions, and err about different programs; the largest of many estimates by one of
+    /// them is the one that errs most.
+    pub(super) fn liked_by_both_first(&self, task: &Task, chosen: &mut [Valued]) -> Result<(), ProposeError> {
+        let Some(world) = self.world(task) else { return Ok(()) };
+        let traces: Vec<Trace> = chosen.iter().map(|valued| valued.candidate.trace.clone()).collect();
+        let ranks = imagined(world, (self.space, &self.language), task, &traces)?;
+        let scores: Option<Vec<f32>> = chosen.iter().map(|valued| valued.candidate.value).collect();
+        let Some(scores) = scores else { return Ok(()) };
+        let together = |(estimate, rank): (f32, f32)| estimate + self.heuristics.opinion * rank;
+        let both: Vec<f32> = standard(&scores).into_iter().zip(standard(&ranks)).map(together).collect();
+        // the first of equals
+        if let Some(at) = (0..both.len()).rev().max_by(|a, b| both[*a].total_cmp(&both[*b])) {
+            chosen[..=at].rotate_right(1);
+        }
+        Ok(())
+    }
+}
+
+/// With mean 0 and deviation 1.
+fn standard(values: &[f32]) -> Vec<f32> {
+    let count = values.len().max(1) as f32;
+    let mean = values.iter().sum::<f32>() / count;
+    let deviation = (values.iter().map(|v| (v - mean) * (v - mean)).sum::<f32>() / count).sqrt().max(1e-6);
+    values.iter().map(|v| (v - mean) / deviation).collect()
+}
