@@ -137,7 +137,8 @@ fn products_of_short_operands_are_those_of_the_same_numbers_in_f32() {
     let rounded = |short: fn(f32) -> f32| [&x, &w].map(|values| values.iter().map(|v| short(v / 7.0)).collect());
     let f16 = |values: Vec<f32>| Elements::F16(values.into_iter().map(half::f16::from_f32).collect());
     let bf16 = |values: Vec<f32>| Elements::BF16(values.into_iter().map(half::bf16::from_f32).collect());
-    let cases: [(&str, [Vec<f32>; 2], &dyn Fn(Vec<f32>) -> Elements); 2] = [
+    type Converted<'a> = &'a dyn Fn(Vec<f32>) -> Elements;
+    let cases: [(&str, [Vec<f32>; 2], Converted<'_>); 2] = [
         ("f16", rounded(|v| half::f16::from_f32(v).to_f32()), &f16),
         ("bf16", rounded(|v| half::bf16::from_f32(v).to_f32()), &bf16),
     ];
