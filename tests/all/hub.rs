@@ -224,8 +224,8 @@ fn measured(sandbox: &Sandbox) -> usize {
 fn the_program_takes_a_checkpoint_from_a_hub() {
     let shipped = Path::new(env!("CARGO_MANIFEST_DIR")).join("checkpoints/default");
     let read = |name| (name, std::fs::read(shipped.join(name)).unwrap());
-    let shipped =
-        ["config.json", "tokenizer.json", "README.md", "estimator.safetensors", "model.safetensors"].map(read).to_vec();
+    let tensors = ["estimator.safetensors", "model.safetensors", "world.safetensors"].map(read);
+    let shipped = [["config.json", "tokenizer.json", "README.md"].map(read), tensors].concat();
     for files in [untrained().files().unwrap(), shipped] {
         let (hub, sandbox) = (Hub::of_files(files, |_, _| {}), Sandbox::new());
         let output = tune(&sandbox, &hub, "hf:owner/name@v1");
