@@ -82,13 +82,14 @@ METHODS = lm,random,evolution,guided,droplet,storm,transfer,ansor,metaschedule,r
 ARENA_TRIALS = 32
 arena: build
 	$(TILESCRIBE) compare --workloads corpus/arena.txt --methods $(METHODS) --trials $(ARENA_TRIALS) --seeds 1 -o arena
-	python3 tools/tables.py arena/results.json --seconds 1,2,5 --svg arena/arena.svg | tee arena/tables.md
+	python3 tools/tables.py arena/results.json --seconds 1,2,5 --svg arena/arena.svg > arena/tables.md
+	cat arena/tables.md
 
 # lm beside its controls on all test tasks, three seeds: tables in control. Hours on two cores; can be resumed.
 control: build
 	for tasks in evaluation unrelated preregistered; do \
 	$(TILESCRIBE) compare --workloads corpus/$$tasks.txt --methods lm --control shuffled,uniform --trials 10 --seeds 3 -o control/$$tasks && \
-	python3 tools/tables.py control/$$tasks/results.json | tee control/$$tasks.md || exit; done
+	python3 tools/tables.py control/$$tasks/results.json > control/$$tasks.md && cat control/$$tasks.md || exit; done
 
 setup:
 	@.ci/setup

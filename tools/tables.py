@@ -79,6 +79,9 @@ def bounds(values, goal):
 
 def print_needed(results, of, at):
     """How many trials other methods need for what `of` has after `at`: of the mean over all tasks, and of one task after the other."""
+    if str(at) not in results["summary"].get(of, {}):
+        print(f"{of} has no figure after {at} programs to hold the others against.")
+        return
     goal = results["summary"][of][str(at)]
     print(f"To reach what {of} has after {at} ({goal:.3f} in the mean):\n")
     head = [f"more than {times} times as many" for times in TIMES] + ["does not get there"]
@@ -106,18 +109,20 @@ def print_needed(results, of, at):
 def print_by_seconds(results, path, seconds):
     """Quality after so many seconds of a task's search, proposing included: of the fastest program measured by
     then, at the time that it was measured at. A method that has none by then counts as the untuned program."""
-    references = {task["hash"]: task for task in results["tasks"]}
-    by_method = {}
+    tasks = {task["hash"]: task for task in results["tasks"]}
+    # of a run that was continued with more trials, the last line holds all
+    runs = {}
     with open(path, encoding="utf-8") as file:
-        for line in file:
-            run = json.loads(line)
-            task = references.get(run.get("task"))
-            if task is None or not run["best_ms"]:
-                continue
-            for limit in seconds:
-                found = [best for best, at in zip(run["best_ms"], run["seconds"]) if at <= limit and best]
-                best = min(found, default=task["untuned_ms"])
-                by_method.setdefault(run["method"], {}).setdefault(limit, []).append(min(task["reference_ms"] / best, 1.0))
+        for run in map(json.loads, file):
+            if run.get("task") in tasks and run["best_ms"]:
+                runs[run["task"], run["method"], run["seed"]] = run
+    by_method = {}
+    for (hash, method, _), run in runs.items():
+        task = tasks[hash]
+        for limit in seconds:
+            found = [best for best, at in zip(run["best_ms"], run["seconds"]) if at <= limit and best]
+            best = min(found, default=task["untuned_ms"])
+            by_method.setdefault(method, {}).setdefault(limit, []).append(min(task["reference_ms"] / best, 1.0))
     print("| method | " + " | ".join(f"{limit:g} s" for limit in seconds) + " |")
     print("| --- |" + " ---: |" * len(seconds))
     for method, found in sorted(by_method.items(), key=lambda item: -mean(item[1][seconds[-1]])):
@@ -143,7 +148,8 @@ def spread(heights, gap):
 
 def picture(results):
     """Quality by the number of measured programs, which goes by its logarithm."""
-    curves = {method: sorted((int(trials), value) for trials, value in row.items()) for method, row in results["summary"].items()}
+    rows = results["summary"].items()
+    curves = {method: sorted((int(trials), value) for trials, value in row.items()) for method, row in rows}
     curves = dict(sorted(curves.items(), key=lambda item: -item[1][-1][1]))
     most = max(trials for points in curves.values() for trials, _ in points)
     low = math.floor(min(value for points in curves.values() for _, value in points) * 10) / 10
@@ -169,8 +175,9 @@ def picture(results):
         thick = 3 if method == "lm" else 1.5
         lines.append(f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="{thick}"/>')
         end = x(points[-1][0])
-        lines.append(f'<line x1="{end:.1f}" x2="{end + 10:.1f}" y1="{y(points[-1][1]):.1f}" y2="{label:.1f}" stroke="{colour}"/>')
-        lines.append(f'<text x="{end + 13:.1f}" y="{label + 4:.1f}" fill="{colour}">{method} {points[-1][1]:.3f}</text>')
+        last = points[-1][1]
+        lines.append(f'<line x1="{end:.1f}" x2="{end + 10:.1f}" y1="{y(last):.1f}" y2="{label:.1f}" stroke="{colour}"/>')
+        lines.append(f'<text x="{end + 13:.1f}" y="{label + 4:.1f}" fill="{colour}">{method} {last:.3f}</text>')
     return "\n".join([*lines, "</svg>", ""])
 
 
@@ -179,7 +186,8 @@ def main():
     parser.add_argument("results")
     parser.add_argument("--of", default="lm", help="method that the others are held against")
     parser.add_argument("--at", type=int, default=10, help="after so many trials")
-    parser.add_argument("--seconds", type=lambda text: [float(part) for part in text.split(",")], help="also the qualities after so many seconds")
+    numbers = lambda text: [float(part) for part in text.split(",")]
+    parser.add_argument("--seconds", type=numbers, help="also the qualities after so many seconds")
     parser.add_argument("--svg", type=pathlib.Path, help="file for a picture")
     options = parser.parse_args()
     with open(options.results, encoding="utf-8") as file:
