@@ -49,12 +49,23 @@ pub(super) fn children(space: &Space, task: &Task, parents: &[Trace], seeds: Vec
     seeds.into_par_iter().map(breed).collect()
 }
 
-/// The same children, one for each seed, without their nests; `None` where no decisions lead to one. Some of
-/// the others may turn out to be dead ends once their nests are built.
-pub(super) fn drafts(space: &Space, task: &Task, parents: &[Trace], seeds: Vec<u64>) -> Vec<Option<Trace>> {
-    let breed =
-        |seed| with_mutation(parents, &mut ChaCha8Rng::seed_from_u64(seed), |policy| decided(space, task, policy));
-    seeds.into_par_iter().map(breed).collect()
+/// A draft: so many programs without their nests, this share of them drawn from the whole space, the others
+/// children of the parents. `None` where no decisions lead to one. Some of the others may turn out to be dead
+/// ends once their nests are built.
+pub(super) fn draft(
+    space: &Space,
+    task: &Task,
+    parents: &[Trace],
+    (count, fresh): (usize, f64),
+    random: &mut dyn RngCore,
+) -> Vec<Option<Trace>> {
+    let mut seeds: Vec<u64> = (0..count).map(|_| random.next_u64()).collect();
+    let bred = seeds.split_off((count as f64 * fresh) as usize);
+    let one = |parents, seed| {
+        with_mutation(parents, &mut ChaCha8Rng::seed_from_u64(seed), |policy| decided(space, task, policy))
+    };
+    let fresh = seeds.into_par_iter().map(|seed| one(&[], seed));
+    fresh.chain(bred.into_par_iter().map(|seed| one(parents, seed))).collect()
 }
 
 /// Up to `count` distinct programs of a task, without their nests: half of them drawn from the whole space,
@@ -67,11 +78,7 @@ pub fn drafted(space: &Space, task: &Task, count: usize, seed: u64) -> Vec<Trace
         if missing == 0 {
             break;
         }
-        let mut seeds: Vec<u64> = (0..missing).map(|_| random.next_u64()).collect();
-        let bred = seeds.split_off(missing / 2);
-        for trace in
-            [drafts(space, task, &[], seeds), drafts(space, task, &untuned, bred)].concat().into_iter().flatten()
-        {
+        for trace in draft(space, task, &untuned, (missing, 0.5), &mut random).into_iter().flatten() {
             if seen.insert(trace.clone()) {
                 programs.push(trace);
             }

@@ -8,12 +8,12 @@
 
 use std::collections::{HashMap, HashSet};
 
-use rand::{RngCore, SeedableRng};
+use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
 
 use super::dynamics::{imagined, world_of};
 use super::lm::{LanguageModel, unranked};
-use super::mutation::{drafts, untuned_programs};
+use super::mutation::{self, untuned_programs};
 use super::pool::{Valued, bring_forward, by_value, in_order, interleaved};
 use super::{Candidate, History, Make, Method, Proposal, ProposeError, Proposer, Purpose};
 use crate::language::Language;
@@ -108,10 +108,7 @@ impl<'a> Drafting<'a> {
             // what was measured or needs no search, and what is liked, in turn
             let parents = interleaved(known.to_vec(), liked.collect());
             let left = (drafted / GENERATIONS).saturating_sub(drawn.len());
-            let mut seeds: Vec<u64> = (0..left).map(|_| self.random.next_u64()).collect();
-            let bred = seeds.split_off((left as f64 * fresh) as usize);
-            drawn.extend(drafts(self.space, task, &[], seeds));
-            drawn.extend(drafts(self.space, task, &parents, bred));
+            drawn.extend(mutation::draft(self.space, task, &parents, (left, fresh), &mut self.random));
             draft.drawn += drawn.len() as u64;
             draft.dead_ends += drawn.iter().filter(|drawn| drawn.is_none()).count() as u64;
             let new = drawn.into_iter().flatten().filter(|trace| is_new(trace) && seen.insert(trace.clone()));

@@ -3,7 +3,6 @@
 
 use std::collections::HashSet;
 
-use rand::RngCore;
 use rand_chacha::ChaCha8Rng;
 
 use super::LanguageModel;
@@ -11,7 +10,7 @@ use super::options::Heuristics;
 use crate::model::World;
 use crate::propose::ProposeError;
 use crate::propose::dynamics::imagined;
-use crate::propose::mutation::drafts;
+use crate::propose::mutation::draft;
 use crate::propose::pool::Valued;
 use crate::space::Trace;
 use crate::target::{Kind, Task};
@@ -34,9 +33,7 @@ impl LanguageModel<'_> {
     ) -> Result<Vec<Trace>, ProposeError> {
         let Some(world) = self.world(task) else { return Ok(Vec::new()) };
         let Heuristics { drafted, fresh, liked, .. } = self.heuristics;
-        let mut seeds: Vec<u64> = (0..drafted).map(|_| random.next_u64()).collect();
-        let bred = seeds.split_off((drafted as f64 * fresh) as usize);
-        let drawn = [drafts(self.space, task, &[], seeds), drafts(self.space, task, known, bred)].concat();
+        let drawn = draft(self.space, task, known, (drafted, fresh), random);
         let mut seen: HashSet<Trace> = HashSet::new();
         let drawn: Vec<Trace> = drawn.into_iter().flatten().filter(|trace| seen.insert(trace.clone())).collect();
         let ranks = imagined(world, (self.space, &self.language), task, &drawn)?;
