@@ -5,31 +5,52 @@ use crate::space::{Rule, Step, Stop, Tape, View, Words, name, site};
 use crate::target::Cpu;
 use crate::workload::winograd::{self, Order};
 
-/// Rewrites the workload before anything else is decided.
-pub(super) struct Algorithm;
+/// Rewrites the workload before anything else is decided. Two rules ask the same of different tasks, since
+/// records of the second kind are older than its question.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Algorithm {
+    /// Of f32, with an epilogue at most.
+    Plain,
+    /// Of short numbers, or with several results: products of f32 all the same, a quarter of them with tiles
+    /// of 4 x 4, where an instruction for short numbers takes at best half of the time for all.
+    Further,
+}
 
 /// Outputs of a tile in each dimension.
 const WINOGRAD_TILES: [i64; 2] = [2, 4];
 
 impl Rule<Cpu> for Algorithm {
     fn name(&self) -> &'static str {
-        "algorithm"
+        match self {
+            Algorithm::Plain => "algorithm",
+            Algorithm::Further => "further-algorithm",
+        }
     }
 
     fn version(&self) -> u32 {
         1
     }
 
+    fn absent_is_default(&self) -> bool {
+        *self == Algorithm::Further
+    }
+
     fn decide(&self, view: &View<'_, Cpu>, tape: &mut Tape<'_>) -> Result<Vec<Step>, Stop> {
         let applies = |m: &i64| !view.exact && winograd::applies(&view.workload, *m);
         let sizes: Vec<i64> = WINOGRAD_TILES.into_iter().filter(applies).collect();
-        if sizes.is_empty() {
+        let is_asked = winograd::is_plain(&view.workload) == (*self == Algorithm::Plain);
+        // what the first of the rules has rewritten is no convolution any more
+        if sizes.is_empty() || !is_asked || view.winograd().is_some() {
             return Ok(Vec::new());
         }
         let mut candidates = vec![name("direct")];
         candidates.extend(sizes.iter().map(|m| Words(vec!["winograd".into(), m.unsigned_abs().into()])));
         let default = fewest_cycles(&view.workload, &sizes, view.machine).map_or(0, |at| at + 1);
-        let answer = tape.choose(site("algorithm", []), candidates.clone(), default)?;
+        let before = match self {
+            Algorithm::Plain => default,
+            Algorithm::Further => 0,
+        };
+        let answer = tape.choose_since(site("algorithm", []), candidates.clone(), default, before)?;
         let chosen = candidates.iter().position(|c| *c == answer).filter(|c| *c > 0).map(|c| sizes[c - 1]);
         Ok(chosen.map(|outputs| Step::Winograd { outputs, order: Order::Points }).into_iter().collect())
     }

@@ -5,8 +5,8 @@
 //! through memory where it does not stay near.
 
 use crate::target::Cpu;
-use crate::workload::Workload;
 use crate::workload::winograd::{self, Figures};
+use crate::workload::{Workload, dot_steps};
 
 /// What the model goes by.
 struct Pace {
@@ -51,7 +51,15 @@ pub(super) fn fewest_cycles(workload: &Workload, outputs: &[i64], machine: &Cpu)
     let found = outputs.iter().enumerate().filter_map(figures);
     let (at, cycles, of) =
         found.map(|(at, of)| (at, transformed(&of, machine), of)).min_by(|a, b| a.1.total_cmp(&b.1))?;
-    (cycles < PACE.margin * direct(&of, machine)).then_some(at)
+    let steps = steps_at_once(workload, machine);
+    (cycles < PACE.margin * direct(&of, steps, machine)).then_some(at)
+}
+
+/// Steps of the convolution, as it is written, that an instruction takes for each lane.
+fn steps_at_once(workload: &Workload, machine: &Cpu) -> f64 {
+    let operands = workload.stages.first().and_then(|stage| workload.widened_operands(stage));
+    let known = operands.filter(|operands| machine.has_dot(*operands)).and_then(dot_steps);
+    known.map_or(1.0, |(steps, _)| steps as f64)
 }
 
 /// Whether rows of tiles go through all stages, one after the other, rather than all of them stage by stage:
@@ -62,9 +70,9 @@ pub(super) fn rows_join(of: &Figures, machine: &Cpu) -> bool {
     filters <= machine.l2_bytes as f64 || left > SHARE_OF_SHARED * machine.l3_bytes as f64
 }
 
-fn direct(of: &Figures, machine: &Cpu) -> f64 {
+fn direct(of: &Figures, steps: f64, machine: &Cpu) -> f64 {
     let filters = passes(of.given_filter_elements(), PACE.far, machine);
-    products(of.direct_flops, PACE.direct, machine).max(filters)
+    (products(of.direct_flops, PACE.direct, machine) / steps).max(filters)
 }
 
 fn transformed(of: &Figures, machine: &Cpu) -> f64 {

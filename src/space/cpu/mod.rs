@@ -28,7 +28,8 @@ use crate::workload::winograd::{Order, figures};
 pub(super) fn machine() -> Machine<Cpu> {
     Machine {
         rules: vec![
-            Box::new(algorithm::Algorithm),
+            Box::new(algorithm::Algorithm::Plain),
+            Box::new(algorithm::Algorithm::Further),
             Box::new(algorithm::TileRows),
             Box::new(epilogue::Epilogue),
             Box::new(rows::Rows),

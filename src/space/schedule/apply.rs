@@ -11,7 +11,7 @@ use crate::nest::rewrite::Refusal;
 use crate::nest::rewrite::accumulate::{Blocks, Reduction};
 use crate::nest::rewrite::pack::Place;
 use crate::nest::{LoopKind, Nest, Scope};
-use crate::workload::winograd::{Order, winograd};
+use crate::workload::winograd::{Order, Tiled, winograd};
 use crate::workload::{Combiner, DType, TensorId, Var, Workload};
 
 /// Operands that are rounded to 11 bits err 8,192 times as much as others; errors of single products cancel,
@@ -273,9 +273,11 @@ impl Program {
             program.nest = nest.into_setup(first, output)?;
         }
         program.nest.error_growth = rewritten.error_growth;
-        let nest = program.take();
-        program.nest = nest.redirect(rewritten.tiled, rewritten.output, &rewritten.indices, &rewritten.conditions);
-        program.nest.buffers[rewritten.output.0 as usize].part = self.workload.part_of(rewritten.output).cloned();
+        for Tiled { tiled, output } in rewritten.outputs {
+            let nest = program.take();
+            program.nest = nest.redirect(tiled, output, &rewritten.indices, &rewritten.conditions);
+            program.nest.buffers[output.0 as usize].part = self.workload.part_of(output).cloned();
+        }
         Ok(program)
     }
 

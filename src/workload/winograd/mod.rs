@@ -21,8 +21,10 @@ mod transform;
 
 pub use figures::{Figures, figures};
 
+use std::collections::BTreeMap;
+
 use super::expr::Condition;
-use super::{Combiner, DType, Expr, Extents, Index, Role, Stage, TensorId, Var, Workload};
+use super::{Combiner, DType, Expr, Extents, Index, Role, Stage, Tensor, TensorId, Var, Workload, typed_identity};
 use transform::{Sharing, Transform, combination, piecewise};
 
 /// Windows that it is offered for.
@@ -50,17 +52,24 @@ pub struct Winograd {
     pub filters: Vec<usize>,
     /// The stage that multiplies; those around it only move and add.
     pub product: usize,
-    /// What the last stage writes: the output in tiles.
-    pub tiled: TensorId,
-    /// The original's output.
-    pub output: TensorId,
+    /// What the last stages write, an output of the original each, in tiles. They may read the outputs
+    /// before them.
+    pub outputs: Vec<Tiled>,
     /// How many times larger its rounding errors may be: the product over both dimensions of what the
     /// transform of one makes.
     pub error_growth: u32,
-    /// Where an element of `tiled` is in `output`; the axes are those of the last stage.
+    /// Where an element of such a tensor is in its output; the axes are those of the last stages.
     pub indices: Vec<Index>,
     /// Elements for which these do not hold lie outside of it.
     pub conditions: Vec<Condition>,
+}
+
+/// An output of a convolution, in tiles.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Tiled {
+    pub tiled: TensorId,
+    /// The original's.
+    pub output: TensorId,
 }
 
 /// A dimension of the window: `data` reads at the sum of both axes.
@@ -74,7 +83,8 @@ struct Window {
 struct Convolution<'a> {
     workload: &'a Workload,
     stage: &'a Stage,
-    epilogue: Option<&'a Stage>,
+    /// Element-wise stages on top of it.
+    behind: &'a [Stage],
     data: &'a Expr,
     weights: &'a Expr,
     weights_first: bool,
@@ -88,11 +98,22 @@ pub fn applies(workload: &Workload, outputs: i64) -> bool {
     Convolution::in_tiles(workload, outputs).is_some()
 }
 
+/// Whether all tensors of a workload are f32, and its first stage has at most an epilogue behind it.
+pub fn is_plain(workload: &Workload) -> bool {
+    let follows = match workload.stages.as_slice() {
+        [_] => true,
+        [stage, _] => workload.tensor(stage.output).role == Role::Intermediate && workload.epilogue_of(0).is_some(),
+        _ => false,
+    };
+    follows && workload.tensors.iter().all(|tensor| tensor.dtype == DType::F32)
+}
+
 /// The rewritten workload for tiles of `outputs` × `outputs`; `None` where the algorithm does not apply: to
 /// all that is no convolution by constant weights of stride 1, with a square window, over a few channels at
 /// least.
 ///
-/// The workload's last stage may be an element-wise one on top of the convolution.
+/// Element-wise stages may follow the convolution. Operands may be short numbers that are multiplied as f32:
+/// then the transforms and the products are of f32, whatever the machine has for short ones.
 pub fn winograd(workload: &Workload, outputs: i64, order: Order) -> Option<Winograd> {
     let (convolution, transform) = prepare(workload, outputs)?;
     let rewrite = Rewrite::new(&convolution, &transform, outputs);
@@ -118,15 +139,9 @@ impl<'a> Convolution<'a> {
     }
 
     fn find(workload: &'a Workload) -> Option<Convolution<'a>> {
-        let (stage, epilogue) = match workload.stages.as_slice() {
-            [stage] => (stage, None),
-            [stage, epilogue] => (stage, Some(epilogue)),
-            _ => return None,
-        };
-        let f32s = workload.tensors.iter().all(|t| t.dtype == DType::F32);
-        let inner = workload.tensor(stage.output).role == Role::Intermediate;
-        let follows = epilogue.is_none() || inner && workload.epilogue_of(0).is_some();
-        if !f32s || stage.combiner != Some(Combiner::Sum) || !follows {
+        let (stage, behind) = workload.stages.split_first()?;
+        let is_sum = stage.combiner == Some(Combiner::Sum) && workload.tensor(stage.output).dtype == DType::F32;
+        if !is_sum || !behind.iter().all(|follower| is_element_wise(workload, stage, follower)) {
             return None;
         }
         let Expr::Binary(super::Binary::Multiply, left, right) = &stage.value else { return None };
@@ -143,6 +158,10 @@ impl<'a> Convolution<'a> {
             (true, false) => (&**right, &**left, true),
             _ => return None,
         };
+        let of = |tensor: TensorId| workload.tensor(tensor).dtype;
+        if [left, right].iter().any(|factor| factor.dtype(&of) != DType::F32) {
+            return None;
+        }
         let spatial = stage.spatial.len();
         let mut windows = Vec::new();
         for reduction in (spatial..stage.rank()).filter(|r| WINDOWS.contains(&stage.extent(*r))) {
@@ -167,7 +186,7 @@ impl<'a> Convolution<'a> {
         (distinct && is_known && channels >= FEWEST_CHANNELS).then_some(Convolution {
             workload,
             stage,
-            epilogue,
+            behind,
             data,
             weights,
             weights_first,
@@ -185,6 +204,18 @@ impl<'a> Convolution<'a> {
 
 fn axis(position: usize) -> Var {
     Var(position as u32)
+}
+
+/// Whether a stage behind the first one computes an element from those at the same place of what the stages
+/// before it wrote, and from what was given.
+fn is_element_wise(workload: &Workload, first: &Stage, stage: &Stage) -> bool {
+    let is_own = |(position, index): (usize, &Index)| index.as_var() == Some(axis(position));
+    let is_given = |tensor: TensorId| matches!(workload.tensor(tensor).role, Role::Input | Role::Constant);
+    let mut aligned = !stage.is_reduction() && stage.is_over_results_of(first);
+    stage.value.for_each_load(&mut |tensor, indices| {
+        aligned &= is_given(tensor) || indices.iter().enumerate().all(is_own);
+    });
+    aligned
 }
 
 impl Window {
@@ -235,17 +266,26 @@ impl<'a> Rewrite<'a> {
     }
 
     fn stage(&mut self, role: Role, spatial: &[Index], value: Expr) -> TensorId {
+        self.stage_of(DType::F32, role, spatial, value)
+    }
+
+    fn stage_of(&mut self, dtype: DType, role: Role, spatial: &[Index], value: Expr) -> TensorId {
         let most = self.most(spatial);
-        self.append(role, spatial, |output| Stage::map(output, most, value))
+        self.append((role, dtype), spatial, |output| Stage::map(output, most, value))
     }
 
     /// A stage of a new tensor, whose axes have these extents in a run, those of a reduction behind.
-    fn append(&mut self, role: Role, extents: &[Index], stage: impl FnOnce(TensorId) -> Stage) -> TensorId {
+    fn append(
+        &mut self,
+        (role, dtype): (Role, DType),
+        extents: &[Index],
+        stage: impl FnOnce(TensorId) -> Stage,
+    ) -> TensorId {
         let output = TensorId(self.result.tensors.len() as u32);
         let mut stage = stage(output);
         stage.extents = Extents::new(extents.iter().cloned().enumerate());
         let written = Extents::new(extents[..stage.spatial.len()].iter().cloned().enumerate());
-        self.result.add_tensor(stage.spatial.clone(), DType::F32, role);
+        self.result.add_tensor(stage.spatial.clone(), dtype, role);
         self.result.tensors[output.0 as usize].extents = written;
         self.result.stages.push(stage);
         output
@@ -397,7 +437,7 @@ impl<'a> Rewrite<'a> {
             let [spatial, reduction] = most;
             Stage::reduce(output, spatial, reduction, Combiner::Sum, value)
         };
-        self.append(Role::Intermediate, &[spatial, reduction].concat(), reduce)
+        self.append((Role::Intermediate, DType::F32), &[spatial, reduction].concat(), reduce)
     }
 
     /// Aᵀ M: axis j, then those of the convolution, that of the window's first dimension as a pair of tile
@@ -438,36 +478,39 @@ impl<'a> Rewrite<'a> {
             Expr::load(rows, point)
         };
         let sum = Self::rows(&self.transform.output, second, Sharing::Size, &element);
-        let value = self.with_epilogue(sum, &indices, &conditions);
-        self.finish(&spatial, value, indices, conditions)
+        self.finish(&spatial, sum, indices, conditions)
     }
 
-    /// The elements of the output, of sums at these places of it.
-    fn with_epilogue(&self, sum: Expr, indices: &[Index], conditions: &[Condition]) -> Expr {
-        let Some(epilogue) = self.convolution.epilogue else { return sum };
-        let output = self.convolution.stage.output;
-        let moved = epilogue.value.substitute(&|axis| indices.get(axis.0 as usize).cloned());
-        let value = moved.map_loads(&mut |tensor, _| (tensor == output).then(|| sum.clone()));
-        Expr::guard(conditions.to_vec(), value, Expr::float(0.0))
-    }
-
-    /// With the last stage, which writes the output in tiles.
-    fn finish(mut self, spatial: &[Index], value: Expr, indices: Vec<Index>, conditions: Vec<Condition>) -> Winograd {
-        let tiled = self.stage(Role::Intermediate, spatial, value);
-        let Convolution { stage, epilogue, .. } = *self.convolution;
-        let output = epilogue.map_or(stage.output, |e| e.output);
+    /// With the last stages, which write the outputs in tiles: the sums at these places of them, and what
+    /// element-wise stages make of these. What only these leave to one another is not written; outputs are
+    /// read where they are.
+    fn finish(mut self, spatial: &[Index], sum: Expr, indices: Vec<Index>, conditions: Vec<Condition>) -> Winograd {
+        let Convolution { workload, stage, behind, .. } = *self.convolution;
         let product = self.result.stages.iter().position(Stage::is_reduction).unwrap_or(0);
-        let error_growth = self.transform.error_growth().powi(2).ceil() as u32;
-        Winograd {
-            workload: self.result,
-            filters: vec![0, 1],
-            product,
-            tiled,
-            output,
-            error_growth,
-            indices,
-            conditions,
+        let mut inner: BTreeMap<TensorId, Expr> = BTreeMap::new();
+        let mut outputs = Vec::new();
+        for (number, written) in std::iter::once(stage).chain(behind).enumerate() {
+            let value = match number {
+                0 => sum.clone(),
+                _ => {
+                    let moved = written.value.substitute(&|axis| indices.get(axis.0 as usize).cloned());
+                    moved.map_loads(&mut |tensor, _| inner.get(&tensor).cloned())
+                }
+            };
+            let Tensor { role, dtype, .. } = *workload.tensor(written.output);
+            if role == Role::Intermediate {
+                inner.insert(written.output, value);
+                continue;
+            }
+            let value = match number {
+                0 => value,
+                _ => Expr::guard(conditions.clone(), value, typed_identity(Combiner::Sum, dtype)),
+            };
+            let tiled = self.stage_of(dtype, Role::Intermediate, spatial, value);
+            outputs.push(Tiled { tiled, output: written.output });
         }
+        let error_growth = self.transform.error_growth().powi(2).ceil() as u32;
+        Winograd { workload: self.result, filters: vec![0, 1], product, outputs, error_growth, indices, conditions }
     }
 }
 

@@ -14,7 +14,7 @@
 
 use super::transform::Sharing;
 use super::{Convolution, Rewrite, Winograd, var};
-use crate::workload::{Binary, Combiner, Expr, Index, Role, Stage, TensorId};
+use crate::workload::{Binary, Combiner, DType, Expr, Index, Role, Stage, TensorId};
 
 /// What an axis of a stage is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -173,7 +173,7 @@ impl Rewrite<'_> {
         let most = self.most(&extents);
         let (spatial, reduction) = most.split_at(slots.len());
         let reduce = |output| Stage::reduce(output, spatial.to_vec(), reduction.to_vec(), Combiner::Sum, value);
-        (self.append(Role::Intermediate, &extents, reduce), slots)
+        (self.append((Role::Intermediate, DType::F32), &extents, reduce), slots)
     }
 
     /// Z: rows of a tile.
@@ -204,9 +204,8 @@ impl Rewrite<'_> {
             conditions.extend(self.inside(&index, &reach, &stage.formula(axis)));
             indices.push(index);
         }
-        let value = self.with_epilogue(sum, &indices, &conditions);
         let extents: Vec<Index> = slots.iter().map(|slot| self.extent(*slot)).collect();
-        self.finish(&extents, value, indices, conditions)
+        self.finish(&extents, sum, indices, conditions)
     }
 }
 

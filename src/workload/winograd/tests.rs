@@ -22,7 +22,7 @@ fn standalone(rewritten: &Winograd, original: &Workload) -> Workload {
     original.stages.iter().for_each(|s| workload.tensors[s.output.0 as usize].role = Role::Input);
     let filters = rewritten.filters.iter().map(|at| rewritten.workload.stages[*at].output);
     filters.for_each(|tensor| workload.tensors[tensor.0 as usize].role = Role::Intermediate);
-    workload.tensors[rewritten.tiled.0 as usize].role = Role::Output;
+    rewritten.outputs.iter().for_each(|of| workload.tensors[of.tiled.0 as usize].role = Role::Output);
     workload
 }
 
