@@ -148,6 +148,20 @@ impl Expr {
         Expr::Guard { conditions, inside: Box::new(inside), outside: Box::new(outside) }
     }
 
+    /// Whether it reads one element or another, by where it is, as in a concatenation; a border of literals is
+    /// no such choice.
+    pub fn chooses(&self) -> bool {
+        match self {
+            Expr::Guard { inside, outside, .. } => {
+                let mut reads = false;
+                outside.for_each_load(&mut |_, _| reads = true);
+                reads || inside.chooses()
+            }
+            Expr::Cast(_, inner) => inner.chooses(),
+            _ => false,
+        }
+    }
+
     /// The operands, in order.
     pub fn children(&self) -> impl Iterator<Item = &Expr> {
         let operands: [Option<&Expr>; 3] = match self {

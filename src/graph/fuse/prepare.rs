@@ -147,6 +147,10 @@ impl Prepared {
                 value.is_whole_float() || (multiplied.contains(&stage.output) && value.dtype(&of).is_float())
             }
             Expr::Cast(dtype, value) => is_short(*dtype) && value.dtype(&of).is_float(),
+            // read again and again, it is not assembled every time
+            value @ Expr::Guard { .. } => {
+                value.chooses() && multiplied.contains(&stage.output) && value.dtype(&of) == DType::BF16
+            }
             _ => false,
         });
         quantized.map(|stage| stage.output).collect()

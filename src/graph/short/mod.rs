@@ -11,6 +11,7 @@
 //! Where [`Precision::Bf16`] is asked for:
 //!
 //! - [`rounded`]: what products by weights read is rounded to bf16.
+//! - [`moved`]: so are the parts of what is concatenated for them.
 //!
 //! And so that instructions find what they take at once side by side:
 //!
@@ -24,6 +25,7 @@ mod integer_constants;
 mod integer_factor;
 mod integer_products;
 mod integer_store;
+mod moved;
 mod product;
 mod rounded;
 mod steps;

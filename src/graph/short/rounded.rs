@@ -3,12 +3,13 @@
 //! What a product reads is stored in bf16 by whoever computes it, next to the f32 that others read. Where
 //! little is computed of each element, memory decides rather than arithmetic, and everyone reads the bf16; so
 //! do sums over each channel alone (depthwise), and windows that take the greatest of several elements, which
-//! rounding leaves the greatest. A rounded value is off by 2⁻⁹ of itself at most; subnormals of bf16, below
-//! 10⁻³⁸, may be taken as 0.
+//! rounding leaves the greatest. What is concatenated for them is rounded before. A rounded value is off by
+//! 2⁻⁹ of itself at most; subnormals of bf16, below 10⁻³⁸, may be taken as 0.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::free_tensors;
+use super::moved::{in_bf16, moved_rounded};
 use super::product::by_weight;
 use super::steps::is_grouped;
 use crate::graph::{Program, ProgramStage, Step, TensorData};
@@ -31,8 +32,13 @@ pub fn round_products(program: &mut Program) {
             short.insert(*weight, program.add_constant(data));
         }
     }
+    let mut to_round = found.rounded(program);
+    let alone: BTreeSet<TensorId> = to_round.iter().filter(|(_, alone)| **alone).map(|(tensor, _)| *tensor).collect();
+    let multiplied = |at: usize, read: TensorId| found.products.get(&at).is_some_and(|[_, other]| *other == read);
+    let moved = moved_rounded(program, &alone, &|at, read| alone.contains(&read) || multiplied(at, read));
+    to_round.extend(moved.values().flatten().map(|source| (*source, true)));
     let mut rounded = BTreeMap::new();
-    for (tensor, alone) in found.rounded(program) {
+    for (tensor, alone) in to_round {
         let short = program.add_tensor(program.tensor(tensor).shape.clone(), DType::BF16, Role::Intermediate);
         program.tensors[short.0 as usize].extents = program.tensor(tensor).extents.clone();
         rounded.insert(tensor, Rounded { short, alone });
@@ -40,11 +46,18 @@ pub fn round_products(program: &mut Program) {
     short.extend(rounded.iter().map(|(tensor, rounded)| (*tensor, rounded.short)));
     for (at, step) in program.steps.iter_mut().enumerate() {
         let Some(held) = step.stage_mut() else { continue };
-        match found.products.contains_key(&at) {
-            true => held.stage.value = with_short_operands(&held.stage.value, &short),
-            false => read_short(held, &rounded),
+        let Stage { output, value, .. } = &mut held.stage;
+        if moved.contains_key(output) {
+            let of = |tensor: TensorId| short.get(&tensor).copied().unwrap_or(tensor);
+            (*value, *output) = (in_bf16(value, &of), of(*output));
+        } else if found.products.contains_key(&at) {
+            *value = with_short_operands(value, &short);
+        } else {
+            read_short(held, &rounded);
         }
     }
+    // what is moved is rounded by then
+    moved.keys().for_each(|tensor| drop(rounded.remove(tensor)));
     store_rounded(program, &rounded);
 }
 
