@@ -18,13 +18,14 @@ use super::layouts::{Plans, PlansArguments};
 use super::packing::write_artifact;
 use super::planning::{self, Contest};
 use super::search::{SearchArguments, jobs, judge};
-use super::tuned::{Draft, Setting, Tuned};
+use super::tuned::{Draft, LEAST_GAIN, Setting, Tuned};
 use super::words::{bytes, counted, duration};
 
 /// Compile a network into a folder that any C program can use
 ///
-/// Schedules are searched for first: 10 programs of each task are measured, those in the store counted,
-/// unless another budget is given. What is measured goes into the store. With `--trials-per-task 1` a task
+/// Schedules are searched for first: 6 programs for each task are measured, those in the store counted, but of
+/// the tasks that promise most, and fewer where a further second is expected to save less than 0.25 % of the
+/// network's time, unless another budget is given. What is measured goes into the store. With `--trials-per-task 1` a task
 /// takes the model's first choice where the model is sure, before anything is measured, that it is faster
 /// than the untuned program, and the untuned program otherwise. With `--trials-per-task 0` every task takes
 /// the best schedule that the store holds for this target, or else the untuned one.
@@ -54,7 +55,7 @@ pub struct Compile {
     search: SearchArguments,
     /// Search as long as it pays, and so long at most: each program is one of the task where a second is
     /// expected to save most of the network's time, until a further second is expected to save less than
-    /// 0.05 % of it
+    /// 0.25 % of it
     #[arg(long, value_name = "S", value_parser = seconds, conflicts_with_all = ["time_budget", "trials_per_task"])]
     seconds: Option<f64>,
     #[command(flatten)]
@@ -175,10 +176,6 @@ impl Compile {
         Ok((draft, contest))
     }
 }
-
-/// What a further second has to be expected to save of the network's time where `--seconds` is given: with
-/// less, a minute of search saves 3 %.
-const LEAST_GAIN: f64 = 0.0005;
 
 /// What tuning gained: a line for each task that was searched, and one for all calls together.
 fn times(network: &Network, found: &Report, out: &mut dyn Write) -> Result<()> {

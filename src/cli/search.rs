@@ -56,6 +56,9 @@ pub struct SearchArguments {
     /// Wall clock of the search; each task has a first program measured all the same
     #[arg(long, value_name = "S", value_parser = seconds)]
     pub time_budget: Option<f64>,
+    /// See [`Budget::of_all_tasks`].
+    #[arg(skip)]
+    pub of_all_tasks: Option<u64>,
     /// See [`Budget::least_gain`].
     #[arg(skip)]
     pub least_gain: Option<f64>,
@@ -191,8 +194,8 @@ pub fn search(
     let searcher = searcher(arguments.method, space, &arguments.checkpoint, jobs)?;
     let mut proposer = searcher.proposer(arguments.seed)?;
     let time = arguments.time_budget.map(Duration::from_secs_f64);
-    let SearchArguments { trials_per_task, least_gain, .. } = *arguments;
-    let budget = Budget { trials_per_task, trials, time, least_gain, first_of_each: true };
+    let SearchArguments { trials_per_task, of_all_tasks, least_gain, .. } = *arguments;
+    let budget = Budget { trials_per_task, of_all_tasks, trials, time, least_gain, first_of_each: true };
     let settings = Settings {
         budget,
         batches: Batches::growing(BATCH),

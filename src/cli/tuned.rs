@@ -17,8 +17,12 @@ use super::exit::CommandError;
 use super::lab::Lab;
 use super::search::{SearchArguments, jobs, search};
 
-/// Candidates of each task where no budget is given.
-const DEFAULT_TRIALS: u64 = 10;
+/// Candidates for each task where no budget is given, in the mean: a task that is called once takes fewer than
+/// one that decides.
+const DEFAULT_TRIALS: u64 = 6;
+/// What a further second has to be expected to save of the network's time, where nobody says how many programs
+/// are measured.
+pub const LEAST_GAIN: f64 = 0.0025;
 
 /// How and where to search.
 #[derive(Clone, Copy)]
@@ -76,8 +80,9 @@ impl<'a> Tuned<'a> {
     pub fn measure(&mut self, tasks: &[&NetworkTask], share: f64) -> Result<()> {
         let mut arguments = self.setting.search.clone();
         arguments.time_budget = arguments.time_budget.map(|seconds| seconds * share);
-        if arguments.time_budget.is_none() {
-            arguments.trials_per_task.get_or_insert(DEFAULT_TRIALS);
+        if arguments.time_budget.is_none() && arguments.trials_per_task.is_none() {
+            let all = DEFAULT_TRIALS * tasks.len() as u64;
+            (arguments.of_all_tasks, arguments.least_gain) = (Some(all), Some(LEAST_GAIN));
         }
         if !self.measures() || tasks.is_empty() {
             return Ok(());

@@ -8,8 +8,9 @@ use std::borrow::Cow;
 use super::schedule::{LoopName, Reads, Step};
 use crate::nest::matrix::COLUMNS;
 use crate::nest::{LoopKind, axis_name};
+use crate::workload::strassen::strassen;
 use crate::workload::winograd::{Order, winograd};
-use crate::workload::{DType, Stage, TensorId, Var, Workload};
+use crate::workload::{DType, Rewritten, Stage, TensorId, Var, Workload};
 
 /// A task on a machine of one kind, as the steps so far have changed it.
 #[derive(Clone, Debug)]
@@ -374,21 +375,24 @@ impl<'a, M> View<'a, M> {
         self.steps
     }
 
+    /// Starts over with what an algorithm made of the task's workload, if it applies.
+    fn rewrite(&mut self, rewritten: Option<Rewritten>) {
+        let Some(rewritten) = rewritten else { return };
+        // whatever was made of it before
+        self.steps.clear();
+        self.workload = Cow::Owned(rewritten.workload);
+        self.start_over();
+        self.groups.retain(|group| rewritten.constants.iter().all(|(stage, _)| *stage != group.stage));
+        // the transforms are bound by memory: one way to compute them is as good as another
+        let transforms = self.groups.iter_mut().filter(|group| group.stage != rewritten.product);
+        transforms.for_each(|group| group.defaults_only = true);
+    }
+
     /// Takes a step.
     pub fn push(&mut self, step: Step) {
         match &step {
-            Step::Winograd { outputs, order } => {
-                if let Some(rewritten) = winograd(self.given, *outputs, *order) {
-                    // whatever was made of it before
-                    self.steps.clear();
-                    self.workload = Cow::Owned(rewritten.workload);
-                    self.start_over();
-                    self.groups.retain(|group| !rewritten.filters.contains(&group.stage));
-                    // the transforms are bound by memory: one way to compute them is as good as another
-                    let transforms = self.groups.iter_mut().filter(|group| group.stage != rewritten.product);
-                    transforms.for_each(|group| group.defaults_only = true);
-                }
-            }
+            Step::Winograd { outputs, order } => self.rewrite(winograd(self.given, *outputs, *order)),
+            Step::Strassen => self.rewrite(strassen(self.given)),
             Step::SplitReduction { stage, axis, parts } => {
                 if let Some(split) = self.workload.split_reduction(*stage, *axis, *parts) {
                     self.workload = Cow::Owned(split);

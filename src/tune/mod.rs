@@ -51,6 +51,9 @@ pub struct Job {
 pub struct Budget {
     /// Measured candidates of each task, those found in the store included.
     pub trials_per_task: Option<u64>,
+    /// Measured candidates of all tasks together, those found in the store included; which tasks they are of
+    /// is decided on the way, by what each promises.
+    pub of_all_tasks: Option<u64>,
     /// Candidates measured in this run.
     pub trials: Option<u64>,
     /// Wall clock of this run.

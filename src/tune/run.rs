@@ -322,7 +322,12 @@ impl Run<'_> {
         let left = self.scheduler.left(job).unwrap_or(u64::MAX);
         let spoken_for = self.counts.trials + self.scheduler.in_flight();
         let total = self.settings.budget.trials.map_or(u64::MAX, |most| most.saturating_sub(spoken_for));
-        (self.settings.batches.after(self.histories[job].len()) as u64).min(left).min(total) as usize
+        let known: u64 = self.histories.iter().map(|history| history.len() as u64).sum();
+        let of_all = self.settings.budget.of_all_tasks;
+        let of_all = of_all.map_or(u64::MAX, |most| most.saturating_sub(known + self.scheduler.in_flight()));
+        // a task of which nothing is known has its first program all the same
+        let of_all = of_all.max(u64::from(self.histories[job].is_empty()));
+        (self.settings.batches.after(self.histories[job].len()) as u64).min(left).min(total).min(of_all) as usize
     }
 
     /// Keeps what became of a program.
@@ -362,9 +367,9 @@ impl Run<'_> {
     }
 
     fn progress(&self) -> RunProgress {
-        let Budget { trials_per_task, trials, time, .. } = self.settings.budget;
+        let Budget { trials_per_task, of_all_tasks, trials, time, .. } = self.settings.budget;
         let per_task = trials_per_task.map(|most| most * self.jobs.len() as u64);
-        let of_trials = [per_task, trials].into_iter().flatten().min();
+        let of_trials = [per_task, of_all_tasks, trials].into_iter().flatten().min();
         let elapsed = self.started.elapsed();
         let by_trials = of_trials.map(|most| {
             let rate = elapsed.as_secs_f64() / self.counts.trials.max(1) as f64;

@@ -134,6 +134,23 @@ pub fn taking_part(prepared: &Prepared) -> Joined {
     joined
 }
 
+/// What is concatenated along another axis than the leading one, and could be assembled in place if it was
+/// [arranged](Prepared::arranged) so.
+pub fn in_rows(prepared: &Prepared) -> Vec<TensorId> {
+    let stages = prepared.steps.iter().filter_map(Step::stage).map(|held| &held.stage);
+    let could_be = |stage: &&Stage| {
+        let axis = axis_of(&stage.value).filter(|axis| (1..stage.spatial.len()).contains(axis));
+        let is_undecided = !stage.is_reduction() && !prepared.arranged.contains(&stage.output);
+        let pieces = axis.filter(|_| is_undecided && !prepared.overwritten.contains(&stage.output));
+        pieces.is_some_and(|axis| {
+            let pieces = pieces_along(axis, &stage.value, 0, stage.spatial[axis]);
+            let row = &extent::spatial(stage)[axis..];
+            pieces.is_some_and(|pieces| pieces.len() > 1 && is_assembled_in_rows(prepared, row, &pieces))
+        })
+    };
+    stages.filter(could_be).map(|stage| stage.output).collect()
+}
+
 /// Maximum number of parts of a concatenation; one inside of another that would make more keeps its memory.
 const MAX_LEAVES: usize = 256;
 

@@ -12,7 +12,14 @@
 //!
 //! Concatenations move with their parts, so that what was concatenated along channels lies in each pixel;
 //! parts are written there in place ([`concat`]). They are a kind of their own, `concatenation 0 = last`:
-//! parts that lie in one another's rows cost their writers something.
+//! parts that lie in one another's rows cost their writers something. What is concatenated along another axis
+//! than the leading one before anything moves, as channels of short numbers are, is copied part by part, or
+//! written in place in the same way:
+//!
+//! ```text
+//! parts 0 = copied     by a stage of its own, or by its readers
+//! parts 0 = placed     in the rows of the whole, by who computes them
+//! ```
 //!
 //! Left as they are: what is given to the network or to an operation, its outputs, tensors that share memory
 //! with others (parts of concatenations whose extents are known only when the network runs, among them), and
@@ -40,14 +47,33 @@ pub fn arrange(prepared: &mut Prepared, planner: &mut Planner<'_, '_>) -> Result
     for (kind, classes) in [(Kind::Layout, others), (Kind::Concatenation, concatenated)] {
         for (number, class) in (0_u64..).zip(classes) {
             let site = Words(vec![Word::from(kind.name()), Word::from(number)]);
-            if planner.choose(kind, site, &["kept", "last"], concerns(prepared, &class))?.is("last") {
+            let concerns = concerns(prepared, &|written| class.contains_key(&written));
+            if planner.choose(kind, site, &["kept", "last"], concerns)?.is("last") {
                 orders.extend(class);
             }
         }
     }
-    if orders.is_empty() {
-        return Ok(());
+    if !orders.is_empty() {
+        lay_out(prepared, orders);
     }
+    place_parts(prepared, planner)
+}
+
+/// Decides of each concatenation along another axis than the leading one whether its parts are written in
+/// place.
+fn place_parts(prepared: &mut Prepared, planner: &mut Planner<'_, '_>) -> Result<(), PartitionError> {
+    for (number, tensor) in (0_u64..).zip(concat::in_rows(prepared)) {
+        let site = Words(vec![Word::from(Kind::Parts.name()), Word::from(number)]);
+        let concerns = concerns(prepared, &|written| written == tensor);
+        if planner.choose(Kind::Parts, site, &["copied", "placed"], concerns)?.is("placed") {
+            prepared.arranged.insert(tensor);
+        }
+    }
+    Ok(())
+}
+
+/// Gives tensors these orders.
+fn lay_out(prepared: &mut Prepared, orders: Orders) {
     for ProgramStage { stage, .. } in prepared.steps.iter_mut().filter_map(Step::stage_mut) {
         rearrange(stage, &orders);
     }
@@ -59,12 +85,11 @@ pub fn arrange(prepared: &mut Prepared, planner: &mut Planner<'_, '_>) -> Result
     }
     // what was transposed to be read may now be in order
     prepared.remove_views();
-    Ok(())
 }
 
-/// Who writes the tensors of a class.
-fn concerns(prepared: &Prepared, class: &Orders) -> Vec<Concern> {
-    let written = prepared.steps.iter().filter_map(Step::stage).filter(|held| class.contains_key(&held.stage.output));
+/// Who writes the tensors that a decision is about.
+fn concerns(prepared: &Prepared, is_concerned: &dyn Fn(TensorId) -> bool) -> Vec<Concern> {
+    let written = prepared.steps.iter().filter_map(Step::stage).filter(|held| is_concerned(held.stage.output));
     written.map(|held| Concern { node: held.node.clone(), shape: held.stage.spatial.clone() }).collect()
 }
 

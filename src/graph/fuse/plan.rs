@@ -132,17 +132,20 @@ pub enum Kind {
     Layout,
     /// The same of those that are concatenated, with all of their parts.
     Concatenation,
+    /// Whether parts of rows are written in place.
+    Parts,
 }
 
 impl Kind {
     /// All of them, in their order.
-    pub const ALL: [Kind; 2] = [Kind::Layout, Kind::Concatenation];
+    pub const ALL: [Kind; 3] = [Kind::Layout, Kind::Concatenation, Kind::Parts];
 
     /// What sites of the kind begin with.
     pub const fn name(self) -> &'static str {
         match self {
             Kind::Layout => "layout",
             Kind::Concatenation => "concatenation",
+            Kind::Parts => "parts",
         }
     }
 

@@ -191,6 +191,44 @@ fn two_activations_are_multiplied_as_whole_numbers() {
     assert!(text.starts_with("Binary(Multiply, Cast(F32, Load {"), "{text}");
 }
 
+/// A 1 x 1 convolution with so many filters.
+fn pointwise(net: &mut Net, x: TensorId, [filters, channels]: [i64; 2]) -> TensorId {
+    let values: Vec<f32> = weights(filters * channels, -60, 60).map(|value| value as f32 / 100.0).collect();
+    let w = net.0.constant(TensorData::from_f32(vec![filters, channels, 1, 1], &values));
+    net.apply("Conv", &[x, w], &[])
+}
+
+#[test]
+fn what_is_concatenated_for_products_is_rounded_before() {
+    for is_read_itself in [false, true] {
+        let (mut net, x) = Net::new(&[1, 4, 6, 6]);
+        let sides = [pointwise(&mut net, x, [6, 4]), pointwise(&mut net, x, [8, 4])];
+        let both = net.apply("Concat", &sides, &[("axis", Attribute::Int(1))]);
+        let mut y = pointwise(&mut net, both, [6, 14]);
+        if is_read_itself {
+            // somebody reads a part as it is: it stays so
+            y = net.apply("Add", &[y, sides[0]], &[]);
+        }
+        net.0.output("y".into(), y).unwrap();
+        let plain = net.0.finish();
+        let mut short = plain.clone();
+        short.shorten(Precision::Bf16);
+        short.validate().unwrap();
+        let joined: Vec<DType> = short
+            .stages()
+            .filter(|held| held.stage.value.chooses())
+            .map(|held| short.tensor(held.stage.output).dtype)
+            .collect();
+        assert_eq!(joined, [if is_read_itself { DType::F32 } else { DType::BF16 }]);
+        let x: Vec<f32> = (0..144).map(|at| (at * 37 % 101) as f32 / 20.0 - 2.5).collect();
+        let x = [TensorData::from_f32(vec![1, 4, 6, 6], &x)];
+        let [before, after] = [&plain, &short].map(|program| program.evaluate(&x).unwrap().remove(0).to_f64());
+        let largest = before.iter().fold(0.0f64, |most, value| most.max(value.abs()));
+        assert!(before.iter().zip(&after).all(|(a, b)| (a - b).abs() <= 0.02 * largest));
+        assert!(before != after);
+    }
+}
+
 #[test]
 fn maxima_of_quantised_numbers_are_of_integers() {
     for (zero, dtype) in [(60, DType::U8), (-60, DType::I8)] {

@@ -1,8 +1,10 @@
-//! Which algorithm computes the task: as it is written, or a convolution by Winograd's.
+//! Which algorithm computes the task: as it is written, or a convolution by Winograd's, a product by
+//! Strassen's.
 
 use super::convolution::fewest_cycles;
 use crate::space::{Rule, Step, Stop, Tape, View, Words, name, site};
 use crate::target::Cpu;
+use crate::workload::strassen;
 use crate::workload::winograd::{self, Order};
 
 /// Rewrites the workload before anything else is decided. Two rules ask the same of different tasks, since
@@ -11,7 +13,7 @@ use crate::workload::winograd::{self, Order};
 pub(super) enum Algorithm {
     /// Of f32, with an epilogue at most.
     Plain,
-    /// Of short numbers, or with several results: products of f32 all the same, a quarter of them with tiles
+    /// Large products, by Strassen's algorithm; convolutions of short numbers, or with several results: products of f32 all the same, a quarter of them with tiles
     /// of 4 x 4, where an instruction for short numbers takes at best half of the time for all.
     Further,
 }
@@ -40,7 +42,13 @@ impl Rule<Cpu> for Algorithm {
         let sizes: Vec<i64> = WINOGRAD_TILES.into_iter().filter(applies).collect();
         let is_asked = winograd::is_plain(&view.workload) == (*self == Algorithm::Plain);
         // what the first of the rules has rewritten is no convolution any more
-        if sizes.is_empty() || !is_asked || view.winograd().is_some() {
+        if view.winograd().is_some() {
+            return Ok(Vec::new());
+        }
+        if *self == Algorithm::Further && sizes.is_empty() {
+            return product(view, tape);
+        }
+        if sizes.is_empty() || !is_asked {
             return Ok(Vec::new());
         }
         let mut candidates = vec![name("direct")];
@@ -54,6 +62,16 @@ impl Rule<Cpu> for Algorithm {
         let chosen = candidates.iter().position(|c| *c == answer).filter(|c| *c > 0).map(|c| sizes[c - 1]);
         Ok(chosen.map(|outputs| Step::Winograd { outputs, order: Order::Points }).into_iter().collect())
     }
+}
+
+/// Whether a large product takes seven of half the size.
+fn product(view: &View<'_, Cpu>, tape: &mut Tape<'_>) -> Result<Vec<Step>, Stop> {
+    if view.exact || !strassen::applies(&view.workload) {
+        return Ok(Vec::new());
+    }
+    let candidates = ["direct", "strassen"].map(name).to_vec();
+    let is_taken = tape.choose(site("algorithm", []), candidates, 0)?.is("strassen");
+    Ok(is_taken.then_some(Step::Strassen).into_iter().collect())
 }
 
 /// Whether the stages of Winograd's algorithm lead with rows of tiles, so that rows may go through all of

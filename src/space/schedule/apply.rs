@@ -11,8 +11,10 @@ use crate::nest::rewrite::Refusal;
 use crate::nest::rewrite::accumulate::{Blocks, Reduction};
 use crate::nest::rewrite::pack::Place;
 use crate::nest::{LoopKind, Nest, Scope};
-use crate::workload::winograd::{Order, Tiled, winograd};
+use crate::workload::strassen::strassen;
+use crate::workload::winograd::winograd;
 use crate::workload::{Combiner, DType, TensorId, Var, Workload};
+use crate::workload::{Rewritten, Tiled};
 
 /// Operands that are rounded to 11 bits err 8,192 times as much as others; errors of single products cancel,
 /// though, so that their sums do not.
@@ -92,7 +94,14 @@ impl Program {
     /// [`Problem`] where it does not fit.
     pub fn apply(mut self, step: &Step) -> Result<Program, Problem> {
         match step {
-            Step::Winograd { outputs, order } => self = self.winograd(*outputs, *order)?,
+            Step::Winograd { outputs, order } => {
+                let rewritten = winograd(&self.workload, *outputs, *order);
+                self = self.rewritten(rewritten)?;
+            }
+            Step::Strassen => {
+                let rewritten = strassen(&self.workload);
+                self = self.rewritten(rewritten)?;
+            }
             Step::SplitReduction { stage, axis, parts } => {
                 let split = self.workload.split_reduction(*stage, *axis, *parts).ok_or(Problem::NoParts)?;
                 self = Program::new(split);
@@ -255,17 +264,19 @@ impl Program {
         take(&mut self.nest)
     }
 
-    fn winograd(self, outputs: i64, order: Order) -> Result<Program, Problem> {
-        let rewritten = winograd(&self.workload, outputs, order).ok_or(Problem::NoAlgorithm)?;
-        let filters: Vec<(usize, TensorId)> =
-            rewritten.filters.iter().map(|stage| (*stage, rewritten.workload.stages[*stage].output)).collect();
+    /// Starts over with what an algorithm made of the workload; `None` where it does not apply.
+    fn rewritten(self, rewritten: Option<Rewritten>) -> Result<Program, Problem> {
+        let rewritten = rewritten.ok_or(Problem::NoAlgorithm)?;
+        let output_of = |stage: usize| rewritten.workload.stages[stage].output;
+        let constants: Vec<(usize, usize, TensorId)> =
+            rewritten.constants.iter().map(|(stage, points)| (*stage, *points, output_of(*stage))).collect();
         let mut program = Program::new(rewritten.workload);
-        for (stage, output) in filters {
+        for (stage, points, output) in constants {
             // the points of a transform are written out, innermost
             let rank = program.workload.stages[stage].rank();
             let axes: Vec<LoopName> = (0..rank).map(|axis| LoopName::axis(stage, axis)).collect();
             let axes = program.vars(&axes)?;
-            let (points, others) = axes.split_at(2.min(rank));
+            let (points, others) = axes.split_at(points.min(rank));
             let order = [others, points].concat();
             let first = *order.first().ok_or(Problem::NoAlgorithm)?;
             let nest = program.take().reorder(&order)?;

@@ -2,7 +2,7 @@
 
 use super::{Copy, LoopName, Problem};
 use crate::nest::rewrite::pack::{Content, Layout, Place};
-use crate::nest::rewrite::{Refusal, find_loop, for_each_expr, for_each_stmt};
+use crate::nest::rewrite::{Refusal, find_loop, find_loop_mut, for_each_expr, for_each_stmt};
 use crate::nest::{Loop, LoopKind, Nest, Scope, Stmt};
 use crate::workload::{Expr, Index, TensorId, Var, row_major_strides, stride_along};
 
@@ -17,8 +17,9 @@ pub(super) fn fetch(
     names: &dyn Fn(&LoopName) -> Result<Var, Problem>,
 ) -> Result<Nest, Problem> {
     let layout = if *copy == Copy::Box { Layout::Box } else { Layout::Panel };
-    let nest = nest.pack(of, operand, Place::Inside(inside), (layout, Content::Own))?;
+    let mut nest = nest.pack(of, operand, Place::Inside(inside), (layout, Content::Own))?;
     let buffer = TensorId(nest.buffers.len() as u32 - 1);
+    enclose_single(&mut nest, inside, buffer);
     let head = first_loop_inside(&nest, inside).ok_or(Refusal::NoLoop(inside))?;
     let (nest, head) = in_order_of_memory(nest, head)?;
     let nest = match copy {
@@ -36,6 +37,20 @@ pub(super) fn fetch(
         }
     };
     Ok(nest.cooperate(head, threads, lanes)?)
+}
+
+/// A copy of one element has no loop that threads could share: it gets one.
+fn enclose_single(nest: &mut Nest, inside: Var, buffer: TensorId) {
+    let is_single = |stmt: &Stmt| matches!(stmt, Stmt::Store { buffer: written, .. } if *written == buffer);
+    if !find_loop(&nest.body, inside).and_then(|l| l.body.first()).is_some_and(is_single) {
+        return;
+    }
+    let var = nest.new_var("single");
+    if let Some(l) = find_loop_mut(&mut nest.body, inside) {
+        let copy = vec![l.body.remove(0)];
+        let one = Loop { var, bounds: vec![Index::constant(1)], kind: LoopKind::Serial, body: copy };
+        l.body.insert(0, Stmt::Loop(one));
+    }
 }
 
 fn first_loop_inside(nest: &Nest, of: Var) -> Option<Var> {

@@ -23,8 +23,9 @@ pub enum ScheduleError {
 }
 
 /// The verbs of all steps.
-pub const VERBS: [&str; 34] = [
+pub const VERBS: [&str; 35] = [
     "winograd",
+    "strassen",
     "split_reduction",
     "epilogue",
     "split",
@@ -215,6 +216,7 @@ impl<'a> Words<'a> {
                 };
                 Step::Winograd { outputs, order }
             }
+            "strassen" => Step::Strassen,
             "split_reduction" => {
                 let (stage, axis) = (self.stage()?, self.axis()?);
                 self.keyword("into")?;

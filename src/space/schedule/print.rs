@@ -42,6 +42,7 @@ impl Display for Step {
         match self {
             Step::Winograd { outputs, order: Order::Points } => write!(f, "winograd {outputs}"),
             Step::Winograd { outputs, order: Order::Rows } => write!(f, "winograd {outputs} by rows"),
+            Step::Strassen => write!(f, "strassen"),
             Step::SplitReduction { stage, axis, parts } => {
                 write!(f, "split_reduction s{stage} {} into {parts}", axis_name(*axis))
             }

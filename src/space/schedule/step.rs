@@ -120,6 +120,9 @@ pub enum Step {
     /// the network is compiled. [`crate::workload::winograd::winograd`], [`crate::nest::Nest::into_setup`],
     /// [`crate::nest::Nest::redirect`]. `winograd 4 by rows`: all stages lead with the rows of tiles.
     Winograd { outputs: i64, order: Order },
+    /// `strassen`: starts over with the plain nest of the product by seven products of half the size.
+    /// [`crate::workload::strassen::strassen`].
+    Strassen,
     /// `split_reduction s0 c into 4`: starts over with the plain nest of the workload that reduces an axis in
     /// parts and combines them in a stage of its own. [`crate::workload::Workload::split_reduction`].
     SplitReduction { stage: usize, axis: usize, parts: i64 },

@@ -17,14 +17,13 @@
 
 mod figures;
 mod rows;
-mod transform;
+pub(super) mod transform;
 
 pub use figures::{Figures, figures};
 
-use std::collections::BTreeMap;
-
 use super::expr::Condition;
-use super::{Combiner, DType, Expr, Extents, Index, Role, Stage, Tensor, TensorId, Var, Workload, typed_identity};
+use super::rewritten::{Rewritten, Stages, is_element_wise};
+use super::{Combiner, DType, Expr, Index, Role, Stage, TensorId, Var, Workload};
 use transform::{Sharing, Transform, combination, piecewise};
 
 /// Windows that it is offered for.
@@ -41,37 +40,6 @@ pub enum Order {
     Rows,
 }
 
-/// A convolution in the form of Winograd's algorithm.
-#[derive(Clone, PartialEq, Debug)]
-pub struct Winograd {
-    /// Its tensors start with those of the original workload; what the original's stages wrote is not
-    /// written, `tiled` instead.
-    pub workload: Workload,
-    /// The stages that transform the constants, in order: the first two axes are of the window or the
-    /// transform.
-    pub filters: Vec<usize>,
-    /// The stage that multiplies; those around it only move and add.
-    pub product: usize,
-    /// What the last stages write, an output of the original each, in tiles. They may read the outputs
-    /// before them.
-    pub outputs: Vec<Tiled>,
-    /// How many times larger its rounding errors may be: the product over both dimensions of what the
-    /// transform of one makes.
-    pub error_growth: u32,
-    /// Where an element of such a tensor is in its output; the axes are those of the last stages.
-    pub indices: Vec<Index>,
-    /// Elements for which these do not hold lie outside of it.
-    pub conditions: Vec<Condition>,
-}
-
-/// An output of a convolution, in tiles.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Tiled {
-    pub tiled: TensorId,
-    /// The original's.
-    pub output: TensorId,
-}
-
 /// A dimension of the window: `data` reads at the sum of both axes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Window {
@@ -83,8 +51,6 @@ struct Window {
 struct Convolution<'a> {
     workload: &'a Workload,
     stage: &'a Stage,
-    /// Element-wise stages on top of it.
-    behind: &'a [Stage],
     data: &'a Expr,
     weights: &'a Expr,
     weights_first: bool,
@@ -114,7 +80,7 @@ pub fn is_plain(workload: &Workload) -> bool {
 ///
 /// Element-wise stages may follow the convolution. Operands may be short numbers that are multiplied as f32:
 /// then the transforms and the products are of f32, whatever the machine has for short ones.
-pub fn winograd(workload: &Workload, outputs: i64, order: Order) -> Option<Winograd> {
+pub fn winograd(workload: &Workload, outputs: i64, order: Order) -> Option<Rewritten> {
     let (convolution, transform) = prepare(workload, outputs)?;
     let rewrite = Rewrite::new(&convolution, &transform, outputs);
     Some(match order {
@@ -186,7 +152,6 @@ impl<'a> Convolution<'a> {
         (distinct && is_known && channels >= FEWEST_CHANNELS).then_some(Convolution {
             workload,
             stage,
-            behind,
             data,
             weights,
             weights_first,
@@ -206,18 +171,6 @@ fn axis(position: usize) -> Var {
     Var(position as u32)
 }
 
-/// Whether a stage behind the first one computes an element from those at the same place of what the stages
-/// before it wrote, and from what was given.
-fn is_element_wise(workload: &Workload, first: &Stage, stage: &Stage) -> bool {
-    let is_own = |(position, index): (usize, &Index)| index.as_var() == Some(axis(position));
-    let is_given = |tensor: TensorId| matches!(workload.tensor(tensor).role, Role::Input | Role::Constant);
-    let mut aligned = !stage.is_reduction() && stage.is_over_results_of(first);
-    stage.value.for_each_load(&mut |tensor, indices| {
-        aligned &= is_given(tensor) || indices.iter().enumerate().all(is_own);
-    });
-    aligned
-}
-
 impl Window {
     fn is_only_read_as_sum(self, data: &Expr) -> bool {
         let (spatial, reduction) = (axis(self.spatial), axis(self.reduction));
@@ -235,7 +188,7 @@ struct Rewrite<'a> {
     size: i64,
     /// Tiles in each dimension.
     tiles: [Index; 2],
-    result: Workload,
+    made: Stages,
 }
 
 fn numbers(extents: &[i64]) -> Vec<Index> {
@@ -250,11 +203,11 @@ impl<'a> Rewrite<'a> {
     fn new(convolution: &'a Convolution<'a>, transform: &'a Transform, outputs: i64) -> Rewrite<'a> {
         let of_run = |window: Window| convolution.stage.formula(window.spatial);
         let tiles = convolution.windows.map(|w| of_run(w).plus_constant(outputs - 1).floor_div(outputs));
-        let result = Workload { stages: Vec::new(), ..convolution.workload.clone() };
-        Rewrite { convolution, transform, outputs, size: transform.size() as i64, tiles, result }
+        let made = Stages::new(convolution.workload);
+        Rewrite { convolution, transform, outputs, size: transform.size() as i64, tiles, made }
     }
 
-    fn by_points(mut self) -> Winograd {
+    fn by_points(mut self) -> Rewritten {
         let rows = self.filter_rows();
         let filter = self.filter(rows);
         let padded = self.padded();
@@ -266,34 +219,7 @@ impl<'a> Rewrite<'a> {
     }
 
     fn stage(&mut self, role: Role, spatial: &[Index], value: Expr) -> TensorId {
-        self.stage_of(DType::F32, role, spatial, value)
-    }
-
-    fn stage_of(&mut self, dtype: DType, role: Role, spatial: &[Index], value: Expr) -> TensorId {
-        let most = self.most(spatial);
-        self.append((role, dtype), spatial, |output| Stage::map(output, most, value))
-    }
-
-    /// A stage of a new tensor, whose axes have these extents in a run, those of a reduction behind.
-    fn append(
-        &mut self,
-        (role, dtype): (Role, DType),
-        extents: &[Index],
-        stage: impl FnOnce(TensorId) -> Stage,
-    ) -> TensorId {
-        let output = TensorId(self.result.tensors.len() as u32);
-        let mut stage = stage(output);
-        stage.extents = Extents::new(extents.iter().cloned().enumerate());
-        let written = Extents::new(extents[..stage.spatial.len()].iter().cloned().enumerate());
-        self.result.add_tensor(stage.spatial.clone(), dtype, role);
-        self.result.tensors[output.0 as usize].extents = written;
-        self.result.stages.push(stage);
-        output
-    }
-
-    /// What extents are at most.
-    fn most(&self, extents: &[Index]) -> Vec<i64> {
-        extents.iter().map(|extent| self.result.formula_range(extent).map_or(0, |range| range.high)).collect()
+        self.made.map((role, DType::F32), spatial, value)
     }
 
     fn extents(&self, axes: &[usize]) -> Vec<Index> {
@@ -367,7 +293,7 @@ impl<'a> Rewrite<'a> {
         match (reach.as_constant(), extent.as_constant()) {
             (Some(reach), Some(extent)) if reach <= extent => Vec::new(),
             (_, Some(extent)) => Condition::within(index, None, extent),
-            (_, None) => Condition::within(index, Some(extent), self.most(std::slice::from_ref(extent))[0]),
+            (_, None) => Condition::within(index, Some(extent), self.made.most(std::slice::from_ref(extent))[0]),
         }
     }
 
@@ -385,7 +311,7 @@ impl<'a> Rewrite<'a> {
         let mut spatial = numbers(&[self.size]);
         spatial.extend(self.extents(&axes));
         spatial.push(self.tiles[0].clone());
-        spatial.extend(self.result.tensor(padded).formulas().drain(others + 1..));
+        spatial.extend(self.made.workload.tensor(padded).formulas().drain(others + 1..));
         self.stage(Role::Intermediate, &spatial, value)
     }
 
@@ -432,19 +358,19 @@ impl<'a> Rewrite<'a> {
         let [left, right] = factors;
         let value = Expr::binary(super::Binary::Multiply, left, right);
         let reduction = self.extents(&reduction);
-        let most = [self.most(&spatial), self.most(&reduction)];
+        let most = [self.made.most(&spatial), self.made.most(&reduction)];
         let reduce = |output| {
             let [spatial, reduction] = most;
             Stage::reduce(output, spatial, reduction, Combiner::Sum, value)
         };
-        self.append((Role::Intermediate, DType::F32), &[spatial, reduction].concat(), reduce)
+        self.made.append((Role::Intermediate, DType::F32), &[spatial, reduction].concat(), reduce)
     }
 
     /// Aᵀ M: axis j, then those of the convolution, that of the window's first dimension as a pair of tile
     /// and position in it.
     fn output_rows(&mut self, product: TensorId) -> TensorId {
         let first = self.convolution.windows[0].spatial;
-        let mut spatial = self.result.tensor(product).formulas().split_off(1);
+        let mut spatial = self.made.workload.tensor(product).formulas().split_off(1);
         spatial.insert(first + 2, Index::constant(self.outputs));
         let element = |i: usize| {
             let mut indices = vec![Index::constant(i as i64)];
@@ -456,7 +382,7 @@ impl<'a> Rewrite<'a> {
     }
 
     /// The output in tiles: the convolution's axes, those of the windows as pairs of tile and position in it.
-    fn output(self, rows: TensorId) -> Winograd {
+    fn output(self, rows: TensorId) -> Rewritten {
         let Convolution { stage, windows, .. } = *self.convolution;
         let (mut spatial, mut indices, mut conditions) = (Vec::new(), Vec::new(), Vec::new());
         for axis in 0..stage.spatial.len() {
@@ -481,36 +407,13 @@ impl<'a> Rewrite<'a> {
         self.finish(&spatial, sum, indices, conditions)
     }
 
-    /// With the last stages, which write the outputs in tiles: the sums at these places of them, and what
-    /// element-wise stages make of these. What only these leave to one another is not written; outputs are
-    /// read where they are.
-    fn finish(mut self, spatial: &[Index], sum: Expr, indices: Vec<Index>, conditions: Vec<Condition>) -> Winograd {
-        let Convolution { workload, stage, behind, .. } = *self.convolution;
-        let product = self.result.stages.iter().position(Stage::is_reduction).unwrap_or(0);
-        let mut inner: BTreeMap<TensorId, Expr> = BTreeMap::new();
-        let mut outputs = Vec::new();
-        for (number, written) in std::iter::once(stage).chain(behind).enumerate() {
-            let value = match number {
-                0 => sum.clone(),
-                _ => {
-                    let moved = written.value.substitute(&|axis| indices.get(axis.0 as usize).cloned());
-                    moved.map_loads(&mut |tensor, _| inner.get(&tensor).cloned())
-                }
-            };
-            let Tensor { role, dtype, .. } = *workload.tensor(written.output);
-            if role == Role::Intermediate {
-                inner.insert(written.output, value);
-                continue;
-            }
-            let value = match number {
-                0 => value,
-                _ => Expr::guard(conditions.clone(), value, typed_identity(Combiner::Sum, dtype)),
-            };
-            let tiled = self.stage_of(dtype, Role::Intermediate, spatial, value);
-            outputs.push(Tiled { tiled, output: written.output });
-        }
+    /// With the last stages, which write the outputs in tiles.
+    fn finish(mut self, spatial: &[Index], sum: Expr, indices: Vec<Index>, conditions: Vec<Condition>) -> Rewritten {
+        let outputs = self.made.outputs(self.convolution.workload, spatial, sum, (&indices, &conditions));
         let error_growth = self.transform.error_growth().powi(2).ceil() as u32;
-        Winograd { workload: self.result, filters: vec![0, 1], product, outputs, error_growth, indices, conditions }
+        let (workload, product) = self.made.finish();
+        let constants = vec![(0, 2), (1, 2)];
+        Rewritten { workload, constants, product, outputs, error_growth, indices, conditions }
     }
 }
 

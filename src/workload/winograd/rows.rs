@@ -13,7 +13,7 @@
 //! data in the order that they have in memory.
 
 use super::transform::Sharing;
-use super::{Convolution, Rewrite, Winograd, var};
+use super::{Convolution, Rewrite, Rewritten, var};
 use crate::workload::{Binary, Combiner, DType, Expr, Index, Role, Stage, TensorId};
 
 /// What an axis of a stage is.
@@ -71,7 +71,7 @@ impl Convolution<'_> {
 }
 
 impl Rewrite<'_> {
-    pub(super) fn by_rows(mut self) -> Winograd {
+    pub(super) fn by_rows(mut self) -> Rewritten {
         let rows = self.filter_rows();
         let filter = self.filter(rows);
         let data = self.convolution.data_order();
@@ -170,10 +170,10 @@ impl Rewrite<'_> {
         let [left, right] = factors;
         let value = Expr::binary(Binary::Multiply, left, right);
         let extents: Vec<Index> = all.iter().map(|slot| self.extent(*slot)).collect();
-        let most = self.most(&extents);
+        let most = self.made.most(&extents);
         let (spatial, reduction) = most.split_at(slots.len());
         let reduce = |output| Stage::reduce(output, spatial.to_vec(), reduction.to_vec(), Combiner::Sum, value);
-        (self.append((Role::Intermediate, DType::F32), &extents, reduce), slots)
+        (self.made.append((Role::Intermediate, DType::F32), &extents, reduce), slots)
     }
 
     /// Z: rows of a tile.
@@ -186,7 +186,7 @@ impl Rewrite<'_> {
     }
 
     /// The output in tiles.
-    fn summed(self, rows: TensorId, of_rows: &Slots) -> Winograd {
+    fn summed(self, rows: TensorId, of_rows: &Slots) -> Rewritten {
         let Convolution { stage, windows, .. } = *self.convolution;
         let outer = [self.convolution.batch(), vec![Slot::TileRow]].concat();
         let slots = [outer, self.spatial(&[Slot::OutputRow], &[Slot::TileColumn, Slot::OutputColumn])].concat();

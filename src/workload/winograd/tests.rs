@@ -9,25 +9,30 @@ const ORDERS: [Order; 2] = [Order::Points, Order::Rows];
 fn arrays(workload: &Workload) -> Vec<(TensorId, Array)> {
     let given = workload.ids().filter(|(_, t)| t.role != Role::Intermediate);
     let array = |(id, t): (TensorId, &Tensor)| {
+        // in bf16 as well
         let values = (0..t.elements()).map(|at| ((at * 37 + 11 * i64::from(id.0)) % 64) as f32 / 32.0 - 1.0);
-        (id, Array::new(t.shape.clone(), Elements::F32(values.collect())).unwrap())
+        let elements = match t.dtype {
+            DType::BF16 => Elements::BF16(values.map(half::bf16::from_f32).collect()),
+            _ => Elements::F32(values.collect()),
+        };
+        (id, Array::new(t.shape.clone(), elements).unwrap())
     };
     given.map(array).collect()
 }
 
 /// The rewritten form as a workload that the evaluator takes: the constants' stages are ordinary ones,
-/// what is not written is an input.
-fn standalone(rewritten: &Winograd, original: &Workload) -> Workload {
+/// what is not written is an input, outputs that are read among it.
+fn standalone(rewritten: &Rewritten, original: &Workload) -> Workload {
     let mut workload = rewritten.workload.clone();
     original.stages.iter().for_each(|s| workload.tensors[s.output.0 as usize].role = Role::Input);
-    let filters = rewritten.filters.iter().map(|at| rewritten.workload.stages[*at].output);
+    let filters = rewritten.constants.iter().map(|(at, _)| rewritten.workload.stages[*at].output);
     filters.for_each(|tensor| workload.tensors[tensor.0 as usize].role = Role::Intermediate);
     rewritten.outputs.iter().for_each(|of| workload.tensors[of.tiled.0 as usize].role = Role::Output);
     workload
 }
 
 /// The elements of the output that are in its tiles, each exactly once.
-fn untiled(rewritten: &Winograd, tiled: &Array, shape: &[i64]) -> Vec<f64> {
+fn untiled(rewritten: &Rewritten, tiled: &Array, shape: &[i64]) -> Vec<f64> {
     let mut output = vec![f64::NAN; shape.iter().product::<i64>() as usize];
     for at in 0..tiled.elements().len() as i64 {
         let steps = row_major_strides(tiled.shape()).into_iter().zip(tiled.shape());
@@ -48,11 +53,11 @@ fn untiled(rewritten: &Winograd, tiled: &Array, shape: &[i64]) -> Vec<f64> {
 }
 
 /// The rewritten form where parameters have these values.
-fn at(rewritten: &Winograd, values: &[i64]) -> Winograd {
+fn at(rewritten: &Rewritten, values: &[i64]) -> Rewritten {
     let number = |var: Var| var.as_parameter().map(|number| Index::constant(values[number]));
     let set = |c: &Condition| Condition { index: c.index.substitute(&number), ..c.clone() };
     let conditions = rewritten.conditions.iter().map(set).collect();
-    Winograd { workload: rewritten.workload.at(values), conditions, ..rewritten.clone() }
+    Rewritten { workload: rewritten.workload.at(values), conditions, ..rewritten.clone() }
 }
 
 /// The convolution and its rewritten form, on the same arguments: the largest difference.
@@ -61,8 +66,8 @@ fn difference(text: &str, outputs: i64, order: Order, values: &[i64]) -> f64 {
     let rewritten = winograd(&workload, outputs, order).expect("it applies");
     let (workload, rewritten) = (workload.at(values), at(&rewritten, values));
     let standalone = standalone(&rewritten, &workload);
-    let arrays = arrays(&standalone);
-    let of = |workload: &Workload| -> Vec<(TensorId, Array)> {
+    let mut arrays = arrays(&standalone);
+    let of = |workload: &Workload, arrays: &[(TensorId, Array)]| -> Vec<(TensorId, Array)> {
         let is_given = |id: TensorId| {
             let known = (id.0 as usize) < workload.tensors.len();
             known && matches!(workload.tensor(id).role, Role::Input | Role::Constant)
@@ -70,10 +75,24 @@ fn difference(text: &str, outputs: i64, order: Order, values: &[i64]) -> f64 {
         let given = arrays.iter().filter(|(id, _)| is_given(*id)).map(|(id, array)| (*id, array));
         evaluate(workload, &given.collect::<Vec<_>>()).unwrap()
     };
-    let (expected, found) = (of(&workload).remove(0).1, of(&standalone).remove(0).1);
-    let found = untiled(&rewritten, &found, expected.shape());
-    let expected = (0..found.len()).map(|at| expected.number(at).unwrap());
-    found.iter().zip(expected).map(|(x, y)| (x - y).abs()).fold(0.0, f64::max)
+    let expected = of(&workload, &arrays);
+    // a stage reads the output before it where that is
+    for (id, array) in &expected {
+        arrays.iter_mut().filter(|(given, _)| given == id).for_each(|(_, given)| given.clone_from(array));
+    }
+    let found = of(&standalone, &arrays);
+    assert_eq!((expected.len(), found.len()), (rewritten.outputs.len(), rewritten.outputs.len()));
+    let mut worst: f64 = 0.0;
+    for Tiled { tiled, output } in &rewritten.outputs {
+        let array_of =
+            |arrays: &[(TensorId, Array)], id| arrays.iter().find(|(known, _)| *known == id).unwrap().1.clone();
+        let expected = array_of(&expected, *output);
+        let found = untiled(&rewritten, &array_of(&found, *tiled), expected.shape());
+        for (at, found) in found.into_iter().enumerate() {
+            worst = worst.max((found - expected.number(at).unwrap()).abs());
+        }
+    }
+    worst
 }
 
 #[test]
@@ -91,6 +110,39 @@ fn convolutions_stay_what_they_are() {
     for ((text, outputs), order) in cases.into_iter().flat_map(|case| ORDERS.map(|order| (case, order))) {
         let worst = difference(text, outputs, order, &[]);
         assert!(worst < 1e-4, "F({outputs}), {order:?}: {worst} in\n{text}");
+    }
+}
+
+#[test]
+fn short_numbers_are_multiplied_as_f32() {
+    let text = "const t0 bf16 5 9 3 3\ninput t1 bf16 7 10 9\n\
+        let t2 7 10 5 sum 9 3 3 mul cast f32 t0 c d e f \
+        cast f32 pad cast bf16 0.0 t1 ? + a + e -1 ? + b + f -1 d\n\
+        out t3 bf16 like t2 cast bf16 max 0.0 t2 a b c\n";
+    for (outputs, order) in [2, 4].into_iter().flat_map(|outputs| ORDERS.map(|order| (outputs, order))) {
+        let rewritten = winograd(&text.parse().unwrap(), outputs, order).unwrap();
+        let made = &rewritten.workload.tensors[4..];
+        assert!(made[..made.len() - 1].iter().all(|tensor| tensor.dtype == DType::F32));
+        assert_eq!(made[made.len() - 1].dtype, DType::BF16);
+        // sums of up to 81 products of numbers up to 1: in bf16, a last place is 1/16 at most
+        let worst = difference(text, outputs, order, &[]);
+        assert!(worst <= 0.0625, "F({outputs}), {order:?}: {worst}");
+    }
+}
+
+#[test]
+fn all_results_of_a_residual_block_are_written() {
+    // a sum that is kept, what is made of it, and a value between the two that is not
+    let text = "const t0 5 9 3 3\ninput t1 7 10 9\ninput t2 7 10 5\n\
+        let t3 7 10 5 sum 9 3 3 mul t0 c d e f pad 0.0 t1 ? + a + e -1 ? + b + f -1 d\n\
+        out t4 like t3 add t3 a b c t2 a b c\n\
+        let t5 like t3 mul t4 a b c t3 a b c\n\
+        out t6 like t3 max 0.0 t5 a b c\n";
+    let workload: Workload = text.parse().unwrap();
+    assert!(applies(&workload, 4) && !is_plain(&workload));
+    for (outputs, order) in [2, 4].into_iter().flat_map(|outputs| ORDERS.map(|order| (outputs, order))) {
+        let worst = difference(text, outputs, order, &[]);
+        assert!(worst < 1e-3, "F({outputs}), {order:?}: {worst}");
     }
 }
 
@@ -114,7 +166,7 @@ fn all_stages_that_run_share_the_rows_of_tiles() {
     let text = "const t0 5 9 3 3\ninput t1 2 9 7 10\n\
         out t2 2 5 7 10 sum 9 3 3 mul t0 b e f g pad 0.0 t1 a e ? + c + f -1 ? + d + g -1\n";
     let rewritten = winograd(&text.parse().unwrap(), 2, Order::Rows).unwrap();
-    let shared = shared_axes(&rewritten.workload.stages[rewritten.filters.len()..].iter().collect::<Vec<_>>());
+    let shared = shared_axes(&rewritten.workload.stages[rewritten.constants.len()..].iter().collect::<Vec<_>>());
     // images, and rows of tiles
     assert_eq!(shared, 2);
 }
@@ -129,7 +181,12 @@ fn what_is_no_such_convolution_is_left_alone() {
         "input t0 6 8 3 3\ninput t1 8 10 11\nout t2 6 8 9 sum 8 3 3 mul t1 d + b e + c f t0 a d e f\n";
     let unknown_channels = "param len0 8 16\nconst t0 6 16 3 3\ninput t1 len0 10 11\n\
         out t2 6 8 9 sum len0 3 3 mul t1 d + b e + c f t0 a d e f\n";
-    for text in [strided, shallow, product, unknown_weights, unknown_channels] {
+    // a later stage reads a neighbour
+    let blurred = "const t0 6 8 3 3\ninput t1 8 10 11\nlet t2 6 8 9 sum 8 3 3 mul t1 d + b e + c f t0 a d e f\n\
+        out t3 6 7 9 add t2 a b c t2 a + b 1 c\n";
+    let of_bytes = "const t0 i8 6 8 3 3\ninput t1 u8 8 10 11\n\
+        out t2 i32 6 8 9 sum 8 3 3 mul cast i32 t1 d + b e + c f cast i32 t0 a d e f\n";
+    for text in [strided, shallow, product, unknown_weights, unknown_channels, blurred, of_bytes] {
         assert!(!applies(&text.parse().unwrap(), 2), "{text}");
     }
 }

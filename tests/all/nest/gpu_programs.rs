@@ -8,7 +8,7 @@ use rand_chacha::ChaCha8Rng;
 use rayon::iter::{IntoParallelIterator, IntoParallelRefIterator, ParallelIterator};
 use tilescribe::codegen::ptx;
 use tilescribe::nest::{Nest, verify};
-use tilescribe::space::{Decision, Policy, Space, Untuned};
+use tilescribe::space::{Decision, NoProgram, Policy, Space, Untuned};
 use tilescribe::target::{Gpu, Target, Task};
 
 use super::LANES;
@@ -146,6 +146,43 @@ fn operands_in_shared_memory_are_loaded_as_matrices() {
         }
     }
     assert!(plain >= 6 && transposed >= 6, "{plain} and {transposed} of 24");
+}
+
+/// Takes copies of operands wherever it can, rows one by one, and all else at random.
+struct SingleRows(ChaCha8Rng);
+
+impl Policy for SingleRows {
+    fn pick(&mut self, decision: &Decision) -> usize {
+        let count = decision.candidates.len();
+        match decision.site.to_string().split(' ').next() {
+            Some("copy") => self.0.random_range(1.min(count - 1)..count),
+            Some("rows") => 1.min(count - 1),
+            Some("block") if decision.site.to_string().starts_with("block rows") => 0,
+            _ => self.0.random_range(0..count),
+        }
+    }
+}
+
+/// A mean, which does not move with the columns that threads share, is copied by one of them.
+#[test]
+fn what_all_threads_read_is_copied_like_the_rest() {
+    let text = "input t0 6 40\nlet t1 6 sum 40 t0 a b\n\
+        let t2 6 sum 40 mul sub t0 a b mul 0.025 t1 a sub t0 a b mul 0.025 t1 a\n\
+        out t3 like t0 mul sub t0 a b mul 0.025 t1 a rsqrt add 1e-5 mul 0.025 t2 a\n";
+    let single = |seed: u64| -> Result<bool, String> {
+        let task = Task { workload: text.parse().unwrap(), target: gpu("sm_90").into() };
+        let (trace, result) = Space::standard().drive(&task, &mut SingleRows(ChaCha8Rng::seed_from_u64(seed)));
+        if let Err(NoProgram::DeadEnd(_)) = result {
+            return Ok(false);
+        }
+        let is_single = result.as_ref().is_ok_and(|nest| nest.to_string().contains("single"));
+        let pair = Pair { kind: "a layer norm", task, trace, result };
+        pair.check(seed, &mut ChaCha8Rng::seed_from_u64(seed), true)?;
+        Ok(is_single)
+    };
+    let single: Result<Vec<bool>, String> = (0..120u64).into_par_iter().map(single).collect();
+    let single = single.unwrap_or_else(|report| panic!("{report}")).into_iter().filter(|single| *single).count();
+    assert!(single > 0, "no mean was copied alone");
 }
 
 /// Computes reductions in as many parts as it can, with tensor cores or without, and takes everything else as

@@ -7,13 +7,14 @@ use rand::{Rng, SeedableRng, rngs::StdRng};
 use tilescribe::artifact::{self, Model, Options, Resources, Schedule, Version};
 use tilescribe::codegen;
 use tilescribe::graph::{
-    Network, NetworkBuffer, NetworkError, NetworkTask, Plan, Program, Source, TensorData, partition, partition_as,
+    Network, NetworkBuffer, NetworkError, NetworkTask, Plan, Prefer, Program, Source, TensorData, partition,
+    partition_as,
 };
 use tilescribe::space::{Decision, Policy, Space};
 use tilescribe::target::{Target, Task};
 use tilescribe::workload::{Array, Binary, Combiner, Role, TensorId};
 
-use super::plans::{all_last, pool, random};
+use super::plans::{all_last, drive, pool, random};
 use super::symbolic::{axis, compare as compare_at, symbol, symbolic};
 use super::{Builder, compare, listing};
 
@@ -211,6 +212,34 @@ fn a_densely_connected_block_has_one_task_for_all_layers_and_one_buffer() {
     let source = damaged.buffers[0].source.clone();
     damaged.buffers.iter_mut().filter(|buffer| is_joined(buffer)).for_each(|b| b.source = source.clone());
     assert!(matches!(damaged.validate(), Err(NetworkError::Part { .. })));
+}
+
+/// Channels are last from the beginning: a decision of its own, whose default is to copy.
+#[test]
+fn parts_of_rows_are_written_where_they_are_read() {
+    let mut b = Builder::default();
+    let x = b.input("rows", &[6, 5, 4]);
+    let sides = [8, 6, 2].map(|width| {
+        let side = b.dense(x, width);
+        b.relu(side)
+    });
+    let inner = b.concat(&sides[1..], 2);
+    let all = b.concat(&[sides[0], inner], 2);
+    let (out, of_inner) = (b.dense(all, 3), b.dense(inner, 3));
+    let out = b.binary(Binary::Add, out, of_inner);
+    b.output("rows", out);
+    let program = b.program;
+    let copied = partition(&program).expect("a well-formed program");
+    let placed = drive(&program, &mut Prefer("placed".into()));
+    compare(&program, &copied);
+    compare(&program, &placed);
+    assert!(parts(&copied).is_empty() && copied.plan().is_default());
+    assert_eq!(placed.plan().to_string(), "parts 0 = placed\nparts 1 = placed\n");
+    assert_eq!(parts(&placed), [0, 8, 14], "{}", listing(&placed));
+    for seed in [0, 1] {
+        let (_folder, model) = compiled(&placed, seed);
+        run_both(&placed, &model, &[6, 5, 4], seed);
+    }
 }
 
 /// Batch, height and width are known when it runs.

@@ -27,7 +27,7 @@ impl Policy for Random {
     }
 }
 
-fn drive(program: &Program, policy: &mut dyn Policy) -> Network {
+pub fn drive(program: &Program, policy: &mut dyn Policy) -> Network {
     let network = partition_with(program, Tape::drive(policy)).expect("a well-formed program");
     network.validate().unwrap_or_else(|error| panic!("{}{error}\n{}", network.plan(), listing(&network)));
     for task in &network.tasks {
