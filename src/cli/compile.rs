@@ -23,11 +23,12 @@ use super::words::{bytes, counted, duration};
 
 /// Compile a network into a folder that any C program can use
 ///
-/// Schedules are searched for first: 6 programs for each task are measured, those in the store counted, but of
+/// Schedules are searched for first: 6 programs for each task are measured, those in the store counted, of
 /// the tasks that promise most, and fewer where a further second is expected to save less than 0.25 % of the
-/// network's time, unless another budget is given. What is measured goes into the store. With `--trials-per-task 1` a task
-/// takes the model's first choice where the model is sure, before anything is measured, that it is faster
-/// than the untuned program, and the untuned program otherwise. With `--trials-per-task 0` every task takes
+/// network's time; unless another budget is given. What is measured goes into the store. With
+/// `--trials-per-task 1` a task takes the model's first choice where the model is sure, before anything is
+/// measured, that it is faster than the untuned program, and the untuned program otherwise. With
+/// `--trials-per-task 0` every task takes
 /// the best schedule that the store holds for this target, or else the untuned one.
 ///
 /// How the network is cut into tasks is searched, too: for each kind of decisions (`show --plan` lists them),

@@ -17,11 +17,11 @@ use super::exit::CommandError;
 use super::lab::Lab;
 use super::search::{SearchArguments, jobs, search};
 
-/// Candidates for each task where no budget is given, in the mean: a task that is called once takes fewer than
-/// one that decides.
+/// Candidates for each task where no budget is given, in the mean: a task that is called once takes fewer
+/// than one that decides.
 const DEFAULT_TRIALS: u64 = 6;
-/// What a further second has to be expected to save of the network's time, where nobody says how many programs
-/// are measured.
+/// What a further second has to be expected to save of the network's time, where nobody says how many
+/// programs are measured.
 pub const LEAST_GAIN: f64 = 0.0025;
 
 /// How and where to search.

@@ -148,8 +148,8 @@ impl Expr {
         Expr::Guard { conditions, inside: Box::new(inside), outside: Box::new(outside) }
     }
 
-    /// Whether it reads one element or another, by where it is, as in a concatenation; a border of literals is
-    /// no such choice.
+    /// Whether it reads one element or another, by where it is, as in a concatenation; a border of literals
+    /// is no such choice.
     pub fn chooses(&self) -> bool {
         match self {
             Expr::Guard { inside, outside, .. } => {

@@ -230,7 +230,7 @@ mod tests {
     use super::*;
     use crate::workload::{Array, Elements, Tiled, evaluate, row_major_strides};
 
-    /// The largest difference between a workload's outputs and those of its rewritten form, on numbers in eighths
+    /// The largest difference between a workload's outputs and those of its rewritten form, on numbers in
     /// of one: both are exact.
     fn difference(workload: &Workload) -> f64 {
         let rewritten = strassen(workload).expect("it applies");

@@ -138,7 +138,7 @@ fn versions_that_cannot_be_read_are_refused_by_the_name_of_the_rule() {
     let refused = |space: &Space, version: &str| space.reader(Kind::Cpu, version).err().map(|error| error.to_string());
     let later = with(Prefetch { version: 2, ..PREFETCH });
     let not_additive = with(Prefetch { is_additive: false, ..PREFETCH });
-    let reordered = old.replace("algorithm-1+tile-rows-1", "tile-rows-1+algorithm-1");
+    let reordered = old.replace("algorithm-1+further-algorithm-1", "further-algorithm-1+algorithm-1");
     for (space, version, expected) in [
         (&later, new.as_str(), "it is of version 1 of the rule `prefetch`, which has version 2 here"),
         (&not_additive, old.as_str(), "it is older than the rule `prefetch`, which is not additive"),

@@ -134,14 +134,14 @@ pub fn taking_part(prepared: &Prepared) -> Joined {
     joined
 }
 
-/// What is concatenated along another axis than the leading one, and could be assembled in place if it was
+/// What is concatenated along the innermost of several axes, and could be assembled in place if it was
 /// [arranged](Prepared::arranged) so.
 pub fn in_rows(prepared: &Prepared) -> Vec<TensorId> {
     let stages = prepared.steps.iter().filter_map(Step::stage).map(|held| &held.stage);
     let could_be = |stage: &&Stage| {
-        let axis = axis_of(&stage.value).filter(|axis| (1..stage.spatial.len()).contains(axis));
+        let axis = axis_of(&stage.value).filter(|axis| *axis > 0 && axis + 1 == stage.spatial.len());
         let is_undecided = !stage.is_reduction() && !prepared.arranged.contains(&stage.output);
-        let pieces = axis.filter(|_| is_undecided && !prepared.overwritten.contains(&stage.output));
+        let pieces = axis.filter(|_| is_undecided && is_between(prepared, stage.output));
         pieces.is_some_and(|axis| {
             let pieces = pieces_along(axis, &stage.value, 0, stage.spatial[axis]);
             let row = &extent::spatial(stage)[axis..];
@@ -149,6 +149,12 @@ pub fn in_rows(prepared: &Prepared) -> Vec<TensorId> {
         })
     };
     stages.filter(could_be).map(|stage| stage.output).collect()
+}
+
+/// Whether a tensor is nobody's but the stages', which may write it in parts.
+fn is_between(prepared: &Prepared, tensor: TensorId) -> bool {
+    let is_intermediate = prepared.tensor(tensor).role == Role::Intermediate;
+    is_intermediate && !prepared.must_exist(tensor) && !prepared.overwritten.contains(&tensor)
 }
 
 /// Maximum number of parts of a concatenation; one inside of another that would make more keeps its memory.
@@ -238,7 +244,8 @@ fn collect(prepared: &Prepared) -> Vec<Concatenation> {
             None => {
                 let whole = super::loads(stage).into_iter().find_map(|tensor| Some((tensor, *number.get(&tensor)?)));
                 let Some((tensor, concatenation)) = whole else { continue };
-                let Some(of) = found.get(&concatenation) else { continue };
+                let of_stages = |of: &&Concatenation| of.axis == 0 || is_between(prepared, stage.output);
+                let Some(of) = found.get(&concatenation).filter(of_stages) else { continue };
                 let (axis, Some(leaves)) = (of.axis, distribute(prepared, &readers, stage, of)) else { continue };
                 found.remove(&concatenation);
                 number.remove(&tensor);

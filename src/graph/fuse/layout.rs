@@ -12,9 +12,9 @@
 //!
 //! Concatenations move with their parts, so that what was concatenated along channels lies in each pixel;
 //! parts are written there in place ([`concat`]). They are a kind of their own, `concatenation 0 = last`:
-//! parts that lie in one another's rows cost their writers something. What is concatenated along another axis
-//! than the leading one before anything moves, as channels of short numbers are, is copied part by part, or
-//! written in place in the same way:
+//! parts that lie in one another's rows cost their writers something. What is concatenated along the
+//! innermost axis before anything moves, as channels of short numbers are, is copied part by part, or written
+//! in place in the same way:
 //!
 //! ```text
 //! parts 0 = copied     by a stage of its own, or by its readers
@@ -59,8 +59,7 @@ pub fn arrange(prepared: &mut Prepared, planner: &mut Planner<'_, '_>) -> Result
     place_parts(prepared, planner)
 }
 
-/// Decides of each concatenation along another axis than the leading one whether its parts are written in
-/// place.
+/// Decides of each concatenation along the innermost axis whether its parts are written in place.
 fn place_parts(prepared: &mut Prepared, planner: &mut Planner<'_, '_>) -> Result<(), PartitionError> {
     for (number, tensor) in (0_u64..).zip(concat::in_rows(prepared)) {
         let site = Words(vec![Word::from(Kind::Parts.name()), Word::from(number)]);

@@ -1,5 +1,5 @@
-//! Concatenations: what is rounded behind them may as well be rounded before, and is then moved in half of the
-//! bytes, or written in place by whoever computes it.
+//! Concatenations: what is rounded behind them may as well be rounded before, and is then moved in half of
+//! the bytes, or written in place by whoever computes it.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,8 +11,8 @@ use crate::workload::{DType, Expr, Stage, TensorId};
 pub type Moved = BTreeMap<TensorId, BTreeSet<TensorId>>;
 
 /// The concatenations behind which elements are rounded for all of their readers, and that can take rounded
-/// ones instead: nobody reads what they read but they, and those of whom `reads_rounded` says, by the position of
-/// their step, that they round it anyway. `alone` are the tensors that everyone reads rounded.
+/// ones instead: nobody reads what they read but they, and those of whom `reads_rounded` says, by the
+/// position of their step, that they round it anyway. `alone` are the tensors that everyone reads rounded.
 pub fn moved_rounded(
     program: &Program,
     alone: &BTreeSet<TensorId>,

@@ -13,8 +13,9 @@ use crate::workload::winograd::{self, Order};
 pub(super) enum Algorithm {
     /// Of f32, with an epilogue at most.
     Plain,
-    /// Large products, by Strassen's algorithm; convolutions of short numbers, or with several results: products of f32 all the same, a quarter of them with tiles
-    /// of 4 x 4, where an instruction for short numbers takes at best half of the time for all.
+    /// Large products, by Strassen's algorithm. And convolutions of short numbers, or with several results:
+    /// products of f32 all the same, a quarter of them with tiles of 4 x 4, where an instruction for short
+    /// numbers takes at best half of the time for all.
     Further,
 }
 

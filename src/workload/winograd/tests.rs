@@ -1,7 +1,7 @@
 //! The rewritten forms compute what the convolutions do.
 
 use super::*;
-use crate::workload::{Array, Elements, Tensor, evaluate, row_major_strides, shared_axes};
+use crate::workload::{Array, Elements, Tensor, Tiled, evaluate, row_major_strides, shared_axes};
 
 const ORDERS: [Order; 2] = [Order::Points, Order::Rows];
 

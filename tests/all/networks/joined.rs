@@ -218,7 +218,7 @@ fn a_densely_connected_block_has_one_task_for_all_layers_and_one_buffer() {
 #[test]
 fn parts_of_rows_are_written_where_they_are_read() {
     let mut b = Builder::default();
-    let x = b.input("rows", &[6, 5, 4]);
+    let x = b.input("image", &[6, 5, 4]);
     let sides = [8, 6, 2].map(|width| {
         let side = b.dense(x, width);
         b.relu(side)
@@ -227,7 +227,7 @@ fn parts_of_rows_are_written_where_they_are_read() {
     let all = b.concat(&[sides[0], inner], 2);
     let (out, of_inner) = (b.dense(all, 3), b.dense(inner, 3));
     let out = b.binary(Binary::Add, out, of_inner);
-    b.output("rows", out);
+    b.output("all", out);
     let program = b.program;
     let copied = partition(&program).expect("a well-formed program");
     let placed = drive(&program, &mut Prefer("placed".into()));
