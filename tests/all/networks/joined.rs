@@ -214,6 +214,85 @@ fn a_densely_connected_block_has_one_task_for_all_layers_and_one_buffer() {
     assert!(matches!(damaged.validate(), Err(NetworkError::Part { .. })));
 }
 
+/// Rows through dense layers that are concatenated in many ways; channels are last from the beginning.
+fn random_rows(seed: u64) -> Program {
+    let mut rng = StdRng::seed_from_u64(seed);
+    let mut b = Builder::default();
+    let shape: &[i64] = if rng.random_bool(0.5) { &[6, 4] } else { &[2, 5, 4] };
+    let image = b.input("image", shape);
+    let last = shape.len() - 1;
+    let mut x = b.dense(image, 8);
+    let mut others = Vec::new();
+    for _ in 0..rng.random_range(1..5) {
+        let sides: Vec<TensorId> = (0..rng.random_range(2..4)).map(|at| b.dense(x, 2 + 3 * at)).collect();
+        x = match rng.random_range(0..7) {
+            0 => b.concat(&sides, last),
+            1 => {
+                let inner = b.concat(&sides[1..], last);
+                let all = b.concat(&[sides[0], inner, x], last);
+                others.push(b.dense(inner, 3));
+                all
+            }
+            // what comes behind is computed part by part
+            2 => {
+                let all = b.concat(&sides, last);
+                b.relu(all)
+            }
+            // a part that others read, one that is given, and a part twice
+            3 => {
+                others.push(b.dense(sides[0], 2));
+                b.concat(&[sides[0], image, sides[1]], last)
+            }
+            4 => {
+                let all = b.concat(&sides, last);
+                others.push(b.relu(all));
+                b.concat(&[sides[1], all], last)
+            }
+            // a residual sum is a part
+            5 => {
+                let width = b.shape(x)[last];
+                let side = b.dense(x, width);
+                let sum = b.binary(Binary::Add, x, side);
+                b.concat(&[sum, sides[0]], last)
+            }
+            _ => {
+                others.push(x);
+                let sides: Vec<TensorId> = sides.into_iter().map(|side| b.relu(side)).collect();
+                b.concat(&sides, last)
+            }
+        };
+    }
+    let out = if rng.random_bool(0.3) { x } else { b.dense(x, 3) };
+    b.output("all", out);
+    for (number, other) in others.into_iter().enumerate() {
+        b.output(&format!("other{number}"), other);
+    }
+    b.program
+}
+
+#[test]
+fn random_parts_of_rows_compute_what_their_programs_compute() {
+    let (mut networks, mut written) = (0, 0);
+    for seed in 0..160 {
+        let program = random_rows(seed);
+        let copied = partition(&program).expect("a well-formed program");
+        assert!(parts(&copied).is_empty() && copied.plan().is_default());
+        compare(&program, &copied);
+        let mut seen = BTreeSet::from([Plan::default()]);
+        for network in [drive(&program, &mut Prefer("placed".into())), random(&program, seed)] {
+            if !seen.insert(network.plan()) {
+                continue;
+            }
+            networks += 1;
+            written += parts(&network).len();
+            compare(&program, &network);
+            let again = partition_as(&program, &network.plan()).expect("its own plan");
+            assert_eq!(listing(&again), listing(&network));
+        }
+    }
+    assert!(networks > 100 && written > 200, "{networks} networks, {written} parts");
+}
+
 /// Channels are last from the beginning: a decision of its own, whose default is to copy.
 #[test]
 fn parts_of_rows_are_written_where_they_are_read() {
