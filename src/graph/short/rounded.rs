@@ -57,7 +57,7 @@ pub fn round_products(program: &mut Program) {
         }
     }
     // what is moved is rounded by then
-    moved.keys().for_each(|tensor| drop(rounded.remove(tensor)));
+    rounded.retain(|tensor, _| !moved.contains_key(tensor));
     store_rounded(program, &rounded);
 }
 
