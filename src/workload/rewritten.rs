@@ -92,14 +92,18 @@ impl Stages {
                 0 => sum.clone(),
                 _ => {
                     let moved = written.value.substitute(&|axis| indices.get(axis.0 as usize).cloned());
-                    let value = moved.map_loads(&mut |tensor, _| inner.get(&tensor).cloned());
-                    Expr::guard(conditions.to_vec(), value, typed_identity(Combiner::Sum, dtype))
+                    moved.map_loads(&mut |tensor, _| inner.get(&tensor).cloned())
                 }
             };
             if role == Role::Intermediate {
                 inner.insert(written.output, value);
                 continue;
             }
+            // sums are there beyond the borders, too; what else is read may not be
+            let value = match number {
+                0 => value,
+                _ => Expr::guard(conditions.to_vec(), value, typed_identity(Combiner::Sum, dtype)),
+            };
             let tiled = self.map((Role::Intermediate, dtype), spatial, value);
             outputs.push(Tiled { tiled, output: written.output });
         }

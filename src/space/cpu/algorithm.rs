@@ -42,15 +42,12 @@ impl Rule<Cpu> for Algorithm {
         let applies = |m: &i64| !view.exact && winograd::applies(&view.workload, *m);
         let sizes: Vec<i64> = WINOGRAD_TILES.into_iter().filter(applies).collect();
         let is_asked = winograd::is_plain(&view.workload) == (*self == Algorithm::Plain);
-        // what the first of the rules has rewritten is no convolution any more
-        if view.winograd().is_some() {
-            return Ok(Vec::new());
-        }
-        if *self == Algorithm::Further && sizes.is_empty() {
-            return product(view, tape);
-        }
-        if sizes.is_empty() || !is_asked {
-            return Ok(Vec::new());
+        match self {
+            // it is what the first of the rules made of it
+            Algorithm::Further if view.winograd().is_some() => return Ok(Vec::new()),
+            Algorithm::Further if sizes.is_empty() => return product(view, tape),
+            _ if sizes.is_empty() || !is_asked => return Ok(Vec::new()),
+            _ => {}
         }
         let mut candidates = vec![name("direct")];
         candidates.extend(sizes.iter().map(|m| Words(vec!["winograd".into(), m.unsigned_abs().into()])));
