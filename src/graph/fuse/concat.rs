@@ -141,12 +141,8 @@ pub fn in_rows(prepared: &Prepared) -> Vec<TensorId> {
     let could_be = |stage: &&Stage| {
         let axis = axis_of(&stage.value).filter(|axis| *axis > 0 && axis + 1 == stage.spatial.len());
         let is_undecided = !stage.is_reduction() && !prepared.arranged.contains(&stage.output);
-        let pieces = axis.filter(|_| is_undecided && is_between(prepared, stage.output));
-        pieces.is_some_and(|axis| {
-            let pieces = pieces_along(axis, &stage.value, 0, stage.spatial[axis]);
-            let row = &extent::spatial(stage)[axis..];
-            pieces.is_some_and(|pieces| pieces.len() > 1 && is_assembled_in_rows(prepared, row, &pieces))
-        })
+        let axis = axis.filter(|_| is_undecided && is_between(prepared, stage.output));
+        axis.is_some_and(|axis| pieces_of_rows(prepared, stage, axis).is_some())
     };
     stages.filter(could_be).map(|stage| stage.output).collect()
 }
@@ -213,10 +209,12 @@ fn collect(prepared: &Prepared) -> Vec<Concatenation> {
         let whole = extent::spatial(stage);
         let axis = axis_of(&stage.value).filter(|axis| *axis == 0 || prepared.arranged.contains(&stage.output));
         let axis = axis.filter(|axis| *axis < stage.spatial.len()).unwrap_or(0);
-        let pieces = pieces_along(axis, &stage.value, 0, stage.spatial[axis]).filter(|pieces| match axis {
-            0 => pieces.len() > 1 && pieces.last().is_some_and(|last| is_assembled(prepared, &whole, last.low)),
-            _ => pieces.len() > 1 && is_assembled_in_rows(prepared, &whole[axis..], pieces),
-        });
+        let pieces = match axis {
+            0 => pieces_along(0, &stage.value, 0, stage.spatial[0]).filter(|pieces| {
+                pieces.len() > 1 && pieces.last().is_some_and(|last| is_assembled(prepared, &whole, last.low))
+            }),
+            _ => pieces_of_rows(prepared, stage, axis),
+        };
         let (axis, leaves) = match pieces {
             Some(pieces) => {
                 let dtype = prepared.tensor(stage.output).dtype;
@@ -244,8 +242,9 @@ fn collect(prepared: &Prepared) -> Vec<Concatenation> {
             None => {
                 let whole = super::loads(stage).into_iter().find_map(|tensor| Some((tensor, *number.get(&tensor)?)));
                 let Some((tensor, concatenation)) = whole else { continue };
-                let of_stages = |of: &&Concatenation| of.axis == 0 || is_between(prepared, stage.output);
-                let Some(of) = found.get(&concatenation).filter(of_stages) else { continue };
+                // what others find in memory is written whole
+                let may_be = |of: &&Concatenation| of.axis == 0 || is_between(prepared, stage.output);
+                let Some(of) = found.get(&concatenation).filter(may_be) else { continue };
                 let (axis, Some(leaves)) = (of.axis, distribute(prepared, &readers, stage, of)) else { continue };
                 found.remove(&concatenation);
                 number.remove(&tensor);
@@ -300,6 +299,13 @@ fn distribute(
     let same = |leaf: &Leaf, axis: usize| axis == of.axis || leaf.shape.get(axis) == Some(&whole[axis]);
     let alike = |leaf: &Leaf| leaf.shape.len() == whole.len() && (0..whole.len()).all(|axis| same(leaf, axis));
     of.leaves.iter().all(alike).then(|| of.leaves.iter().map(part).collect())
+}
+
+/// The pieces of a concatenation along another axis than the leading one, if they are worth writing in place.
+fn pieces_of_rows(prepared: &Prepared, stage: &Stage, axis: usize) -> Option<Vec<Piece>> {
+    let pieces = pieces_along(axis, &stage.value, 0, stage.spatial[axis])?;
+    let row = &extent::spatial(stage)[axis..];
+    (pieces.len() > 1 && is_assembled_in_rows(prepared, row, &pieces)).then_some(pieces)
 }
 
 /// Whether parts of rows are worth writing in place: some of them are what stages write, and no two come from
