@@ -101,6 +101,30 @@ fn a_run_ends_where_a_further_second_promises_too_little() {
 }
 
 #[test]
+fn a_budget_of_all_tasks_goes_where_most_is_promised_and_counts_what_is_known() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("records.db");
+    // a run of the network takes the product a hundred times
+    let jobs = [Job { weight: 100.0, ..job("product", PRODUCT) }, job("sum", SUM)];
+    let space = Space::standard();
+    let run = |of_all_tasks: u64| {
+        let (mut proposer, mut measurer) = (Random::new(&space, 1), Measurer::new(worker()));
+        let mut store = Store::open(&path).unwrap();
+        let budget = Budget { of_all_tasks: Some(of_all_tasks), ..Budget::default() };
+        let (settings, mut watch) = (Settings { budget, ..settings(0) }, |_: &Event<'_>| Control::Continue);
+        let mut runner = Local::new(&mut measurer);
+        tune(&space, &jobs, &mut proposer, &mut runner, Some(&mut store), &settings, &mut watch).unwrap()
+    };
+    // less than there are tasks: each has a program all the same
+    assert_eq!(run(1).trials, 2);
+    let more = run(10);
+    assert_eq!(more.trials, 8, "the store's records count");
+    let [product, sum] = [0, 1].map(|at| more.jobs[at].trials);
+    assert!(product > sum, "{product} of the product, {sum} of the sum");
+    assert_eq!(run(10).trials, 0);
+}
+
+#[test]
 fn a_first_program_of_each_task_is_measured_where_there_is_no_time() {
     let jobs = [job("product", PRODUCT), job("sum", SUM)];
     let space = Space::standard();
