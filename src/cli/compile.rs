@@ -28,8 +28,8 @@ use super::words::{bytes, counted, duration};
 /// network's time; unless another budget is given. What is measured goes into the store. With
 /// `--trials-per-task 1` a task takes the model's first choice where the model is sure, before anything is
 /// measured, that it is faster than the untuned program, and the untuned program otherwise. With
-/// `--trials-per-task 0` every task takes
-/// the best schedule that the store holds for this target, or else the untuned one.
+/// `--trials-per-task 0` every task takes the best schedule that the store holds for this target, or else the
+/// untuned one.
 ///
 /// How the network is cut into tasks is searched, too: for each kind of decisions (`show --plan` lists them),
 /// schedules are searched for its tasks with all defaults and with all others, then single decisions are
