@@ -5,7 +5,7 @@ use rand::SeedableRng;
 use rand::seq::SliceRandom;
 use rand_chacha::ChaCha8Rng;
 
-use super::{Checkpoint, Estimators, Model};
+use super::{Checkpoint, Estimator, Estimators, Model};
 
 /// What a control takes away.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -14,8 +14,12 @@ pub enum ModelControl {
     Shuffled,
     /// The transformer says nothing: all answers are equally likely, all programs equally good.
     Uniform,
-    /// As [`ModelControl::Shuffled`], and so are the estimators' networks, the leaves of each of their trees,
-    /// and world models.
+    /// Every tensor of the world models is permuted within itself, and the transformer stays as it is.
+    ShuffledWorld,
+    /// The transformer and the world models, which either do the other's work where only one is taken away.
+    ShuffledNetworks,
+    /// As [`ModelControl::ShuffledNetworks`], and so are the estimators' networks, and the leaves of each of
+    /// their trees.
     ShuffledAll,
 }
 
@@ -23,13 +27,21 @@ pub enum ModelControl {
 const SEED: u64 = 0;
 
 impl ModelControl {
-    pub const ALL: [ModelControl; 3] = [ModelControl::Shuffled, ModelControl::Uniform, ModelControl::ShuffledAll];
+    pub const ALL: [ModelControl; 5] = [
+        ModelControl::Shuffled,
+        ModelControl::Uniform,
+        ModelControl::ShuffledWorld,
+        ModelControl::ShuffledNetworks,
+        ModelControl::ShuffledAll,
+    ];
 
     /// As it is spelled in texts and files.
     pub fn name(self) -> &'static str {
         match self {
             ModelControl::Shuffled => "shuffled",
             ModelControl::Uniform => "uniform",
+            ModelControl::ShuffledWorld => "shuffled-world",
+            ModelControl::ShuffledNetworks => "shuffled-networks",
             ModelControl::ShuffledAll => "shuffled-all",
         }
     }
@@ -39,6 +51,8 @@ impl ModelControl {
         match self {
             ModelControl::Shuffled => "The transformer's weights, each tensor permuted within itself",
             ModelControl::Uniform => "Every candidate of every decision that the model is asked for is equally likely",
+            ModelControl::ShuffledWorld => "The world model's weights, each tensor permuted within itself",
+            ModelControl::ShuffledNetworks => "The transformer's weights and the world model's, permuted",
             ModelControl::ShuffledAll => "The transformer's weights, the estimator's and the world model's, permuted",
         }
     }
@@ -66,17 +80,20 @@ impl Checkpoint {
     /// The same with something taken away.
     #[must_use]
     pub fn controlled(&self, control: ModelControl) -> Checkpoint {
+        use ModelControl::{Shuffled, ShuffledAll, ShuffledNetworks, ShuffledWorld, Uniform};
         let mut changed = self.clone();
         match control {
-            ModelControl::Shuffled => changed.model = self.model.shuffled(SEED),
-            ModelControl::Uniform => changed.model = self.model.indifferent(),
-            ModelControl::ShuffledAll => {
-                changed.model = self.model.shuffled(SEED);
-                let Estimators { cpu, gpu } = &self.estimators;
-                changed.estimators =
-                    Estimators { cpu: cpu.shuffled(SEED), gpu: gpu.as_ref().map(|gpu| gpu.shuffled(SEED)) };
-                changed.worlds = self.worlds.shuffled(SEED);
-            }
+            Shuffled | ShuffledNetworks | ShuffledAll => changed.model = self.model.shuffled(SEED),
+            Uniform => changed.model = self.model.indifferent(),
+            ShuffledWorld => (),
+        }
+        if matches!(control, ShuffledWorld | ShuffledNetworks | ShuffledAll) {
+            changed.worlds = self.worlds.shuffled(SEED);
+        }
+        if control == ShuffledAll {
+            let Estimators { cpu, gpu } = &self.estimators;
+            let shuffled = |estimator: &Estimator| estimator.shuffled(SEED);
+            changed.estimators = Estimators { cpu: shuffled(cpu), gpu: gpu.as_ref().map(shuffled) };
         }
         changed
     }

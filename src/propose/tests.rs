@@ -116,7 +116,10 @@ fn every_method_that_asks_a_checkpoint_has_controls_that_search_as_it_does() {
             assert!(traces(&found).iter().all(|trace| space.offers(&task, trace)), "{method:?} {control:?}");
         }
         let own = searcher.checkpoint().map(|checkpoint| checkpoint.fingerprint().unwrap());
-        assert!(own.is_none_or(|own| fingerprints.insert(own) && fingerprints.len() == 4), "{method:?}");
+        assert!(
+            own.is_none_or(|own| fingerprints.insert(own) && fingerprints.len() == 1 + ModelControl::ALL.len()),
+            "{method:?}"
+        );
     }
 }
 
@@ -124,12 +127,20 @@ fn every_method_that_asks_a_checkpoint_has_controls_that_search_as_it_does() {
 fn controls_change_what_they_say_they_change() {
     let space = Space::standard();
     let checkpoint = checkpoint(&space);
-    let [shuffled, uniform, all] = ModelControl::ALL.map(|control| checkpoint.controlled(control));
-    assert_eq!((&shuffled.estimators, &uniform.estimators), (&checkpoint.estimators, &checkpoint.estimators));
-    assert_ne!(all.estimators, checkpoint.estimators);
-    assert_eq!(all.model, shuffled.model);
-    assert!(![&shuffled.model, &uniform.model].contains(&&checkpoint.model));
-    for changed in [shuffled, uniform, all] {
+    let all = ModelControl::ALL.map(|control| checkpoint.controlled(control));
+    // transformer, world models, estimators: what is as it was
+    let kept = all.each_ref().map(|changed| {
+        [
+            changed.model == checkpoint.model,
+            changed.worlds == checkpoint.worlds,
+            changed.estimators == checkpoint.estimators,
+        ]
+    });
+    let [shuffled, uniform, world, networks, everything] = kept;
+    assert_eq!([shuffled, uniform], [[false, true, true]; 2]);
+    assert_eq!([world, networks, everything], [[true, false, true], [false, false, true], [false; 3]]);
+    assert!(all[0].model != all[1].model && all[0].model == all[3].model);
+    for changed in all {
         assert_eq!((&changed.versions, &changed.tokenizer), (&checkpoint.versions, &checkpoint.tokenizer));
         // what a checkpoint's file may hold
         let tensors = changed.estimators.cpu.tensors().map(|(name, _, values)| (name, values)).collect();
