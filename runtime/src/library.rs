@@ -19,6 +19,7 @@ type ErrorString = unsafe extern "C" fn(c_int) -> *const c_char;
 type Tensors = unsafe extern "C" fn(*mut usize) -> *const CTensor;
 pub type WriteTrace = unsafe extern "C" fn(*mut c_void, *mut Event, u64, *mut u64) -> c_int;
 pub type Poison = unsafe extern "C" fn(*mut c_void, c_int) -> c_int;
+pub type TimeCold = unsafe extern "C" fn(*mut c_void, c_int) -> c_int;
 /// What runs a part of a loop: context, begin, end, number of the thread.
 type Body = unsafe extern "C" fn(*mut c_void, i64, i64, i64);
 /// What shares a loop between threads: body, context, iterations, threads.
@@ -110,6 +111,8 @@ pub struct Library {
     /// The same.
     pub poison: Option<Symbol<Poison>>,
     /// The same.
+    pub time_cold: Option<Symbol<TimeCold>>,
+    /// The same.
     pub threads: Option<ThreadFunctions>,
     /// On a GPU: to start a run on what the device holds, and to wait for it.
     pub on_device: Option<OnDevice>,
@@ -178,6 +181,7 @@ impl Library {
                 trace: functions.find("trace").ok(),
                 share_weights: functions.find("share_weights").ok(),
                 poison: functions.find("poison").ok(),
+                time_cold: functions.find("time_cold").ok(),
                 threads: functions.of_threads(),
                 on_device: functions.on_device()?,
                 extents: functions.of_extents()?,

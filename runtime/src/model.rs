@@ -9,7 +9,7 @@ use libloading::os::unix::Symbol;
 
 use crate::dtype::DType;
 use crate::error::RuntimeError;
-use crate::library::{Event, Library, Profile, StateFunctions, WriteTrace};
+use crate::library::{Event, Library, Profile, StateFunctions, TimeCold, WriteTrace};
 use crate::manifest::{Manifest, WEIGHTS_FILE};
 use crate::port::{Port, described};
 use crate::target::Kind;
@@ -285,6 +285,18 @@ impl Model {
         self.checked(unsafe { function(self.handle, c_int::from(poison)) })
     }
 
+    /// As [`Model::traced`], but each call by itself: it was just made, so that what it computes with is in the
+    /// caches, and its weights are in memory. `None` also where the machine cannot have them there.
+    pub fn traced_cold<T>(&self, room: usize, work: impl FnOnce(&Model) -> T) -> Option<(T, Trace)> {
+        let time_cold = self.code.library.time_cold.as_ref()?;
+        // SAFETY: the handle is alive.
+        if unsafe { time_cold(self.handle, 1) } != 0 {
+            return None;
+        }
+        let _ends = Cold { time_cold, handle: self.handle };
+        self.traced(room, work)
+    }
+
     /// What a status means.
     fn checked(&self, status: c_int) -> Result<(), RuntimeError> {
         if status == 0 { Ok(()) } else { Err(self.error(status)) }
@@ -393,6 +405,19 @@ pub struct Trace {
     pub events: Vec<Event>,
     /// Events for which there was no room.
     pub lost: u64,
+}
+
+/// Ends runs that take weights out of the caches, however the work ends.
+struct Cold<'m> {
+    time_cold: &'m Symbol<TimeCold>,
+    handle: *mut c_void,
+}
+
+impl Drop for Cold<'_> {
+    fn drop(&mut self) {
+        // SAFETY: the handle is alive as long as the model that lent it.
+        unsafe { (self.time_cold)(self.handle, 0) };
+    }
 }
 
 /// Ends the writing of events, however the work ends: the array is gone after that.

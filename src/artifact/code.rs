@@ -27,6 +27,7 @@ const COMMON_OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/common.o"
 const LIBRARY_OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/library.o"));
 const EXTENTS_OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/extents.o"));
 const MEMORY_OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/memory.o"));
+const COLD_OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/cold.o"));
 const POISON_OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/poison.o"));
 const PROCESSOR_OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/processor.o"));
 const STATE_OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/state.o"));
@@ -146,6 +147,7 @@ fn for_cpu(nests: &[&Nest], cpu: &Cpu) -> Result<Code, ArtifactError> {
     let features = required_features(&Target::Cpu(cpu.clone()));
     let objects = vec![
         ("kernels.o", object.bytes),
+        ("cold.o", COLD_OBJECT.to_vec()),
         ("common.o", COMMON_OBJECT.to_vec()),
         ("cpu.o", CPU_OBJECT.to_vec()),
         ("extents.o", EXTENTS_OBJECT.to_vec()),

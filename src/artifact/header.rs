@@ -198,6 +198,10 @@ int @NAME@_share_weights(int share);
  * before each call. It changes no output, unless a call reads what is no longer, or not yet, there. With 0, no more. */
 int @NAME@_poison(@NAME@_model *model, int poison);
 
+/* From now on, runs of the model make each call twice, take its weights out of all caches in between, and count the second time: what a
+ * call takes by itself where the network's weights are more than the caches hold. No output changes. With 0, no more. */
+int @NAME@_time_cold(@NAME@_model *model, int cold);
+
 /* Runs the iterations 0..count of a loop as parts begin..end, each once, in any order and at the same time, and returns when all are done.
  * Numbers of threads are below `threads`; parts that go on at the same time have different ones. */
 typedef void (*@NAME@_pool)(void (*body)(void *context, int64_t begin, int64_t end, int64_t thread), void *context, int64_t count,

@@ -233,6 +233,19 @@ impl Bound<'_> {
         }
     }
 
+    /// As [`Bound::traced`], each call by itself, with the network's weights in memory: the events are those of
+    /// the second time that each is made.
+    ///
+    /// # Errors
+    /// As [`Bound::run`].
+    pub fn traced_cold(&mut self, room: usize) -> Result<Option<Trace>, RuntimeError> {
+        let model = self.model;
+        match model.0.traced_cold(room, |_| self.run()) {
+            Some((done, trace)) => done.map(|()| Some(trace)),
+            None => Ok(None),
+        }
+    }
+
     /// What the last run computed.
     pub fn outputs(&self) -> Vec<TensorData> {
         let ports = self.model.manifest().outputs.iter();

@@ -56,8 +56,9 @@ pub struct Bench {
     /// How long to repeat
     #[arg(long, default_value_t = 1.0, value_name = "S", value_parser = seconds)]
     seconds: f64,
-    /// Print where the time goes: each task's time in the network and alone, the share of it for which
-    /// threads are idle, and how near it comes to the machine's limits; as `"profile"` in the last line, too
+    /// Print where the time goes: each task's time in the network, alone (when it was tuned) and cold (alone,
+    /// now, its constants in memory), the share of it for which threads are idle, and how near it comes to the
+    /// machine's limits; as `"profile"` in the last line, too
     #[arg(long)]
     profile: bool,
     /// With --profile: what every thread did in one run, as a file that browsers draw (chrome://tracing,
@@ -141,9 +142,12 @@ impl Bench {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let threads = self.threads.map_or(cores, |threads| threads as usize);
         let room = room_for(manifest, threads);
-        let mut runs = Vec::new();
+        // in turn, so that a machine that slows down does so for both
+        let (mut runs, mut cold_runs) = (Vec::new(), Vec::new());
         for _ in 0..TRACED_RUNS {
             runs.push(bound.traced(room)?.ok_or_else(untold)?);
+            before.restore()?;
+            cold_runs.extend(bound.traced_cold(room)?);
             before.restore()?;
         }
         let lost = runs.iter().map(|run| run.lost).max().unwrap_or(0);
@@ -160,7 +164,8 @@ impl Bench {
             Some(Target::Cpu(cpu)) => figures::limits(cpu),
             _ => Err("no CPU".into()),
         };
-        let report = Report::new(&profile, manifest, &limits);
+        let cold = Profile::of(manifest, &cold_runs, threads);
+        let report = Report::new(&profile, cold.as_ref(), manifest, &limits);
         write!(out, "{}", report.text())?;
         Ok(report.json())
     }

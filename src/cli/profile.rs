@@ -25,14 +25,26 @@ struct Figures {
     name: String,
     /// Of all its calls, where each was measured by itself, its operands in the caches.
     alone_ns: Option<f64>,
+    /// The same in this run of the program, its constants in memory, as they are in a network of many.
+    cold_ns: Option<f64>,
     gflops: Option<f64>,
     gb_per_s: Option<f64>,
     of_roofline: Option<f64>,
 }
 
 impl<'a> Report<'a> {
-    pub fn new(profile: &'a Profile, manifest: &Manifest, limits: &'a Result<Roofline, String>) -> Report<'a> {
-        let figures = |time: &'a TaskTime| (time, Figures::of(time, manifest, limits.as_ref().ok()));
+    /// `cold` holds the times of the same calls, each by itself; there is none where the network cannot tell.
+    pub fn new(
+        profile: &'a Profile,
+        cold: Option<&Profile>,
+        manifest: &Manifest,
+        limits: &'a Result<Roofline, String>,
+    ) -> Report<'a> {
+        let figures = |time: &'a TaskTime| {
+            let cold = cold.and_then(|cold| cold.tasks.iter().find(|cold| cold.callee == time.callee));
+            let known = Figures::of(time, manifest, limits.as_ref().ok());
+            (time, Figures { cold_ns: cold.map(|cold| cold.ns), ..known })
+        };
         let unknown = limits.as_ref().err().map(String::as_str);
         Report { profile, tasks: profile.tasks.iter().map(figures).collect(), unknown }
     }
@@ -71,15 +83,21 @@ impl Report<'_> {
         self.tasks.iter().map(|(_, figures)| figures.alone_ns).sum()
     }
 
+    /// The same with the constants in memory.
+    fn cold_ns(&self) -> Option<f64> {
+        self.tasks.iter().map(|(_, figures)| figures.cold_ns).sum()
+    }
+
     pub fn text(&self) -> String {
         let total: f64 = self.tasks.iter().map(|(time, _)| time.ns).sum();
-        let mut text = row(["time", "share", "alone", "calls", "idle", "GFLOP/s", "GB/s", "roofline", "task"]);
+        let mut text = row(["time", "share", "alone", "cold", "calls", "idle", "GFLOP/s", "GB/s", "roofline", "task"]);
         for (time, figures) in &self.tasks {
             let optional = |value: Option<f64>| value.map_or(String::new(), |value| format!("{value:.1}"));
             text += &row([
                 &duration(time.ns as u64),
                 &percent(time.ns / total.max(1.0)),
                 &figures.alone_ns.map_or(String::new(), |ns| duration(ns as u64)),
+                &figures.cold_ns.map_or(String::new(), |ns| duration(ns as u64)),
                 &time.calls.to_string(),
                 &percent(time.idle),
                 &optional(figures.gflops),
@@ -92,7 +110,10 @@ impl Report<'_> {
         let runs = counted(self.profile.runs as u64, "run");
         text += &format!("{run} a run, of which tasks take {} (medians of {runs})", duration(total as u64));
         if let Some(alone) = self.alone_ns() {
-            text += &format!("; alone, operands in caches, they take {}", duration(alone as u64));
+            text += &format!("; when they were tuned, operands in caches, {}", duration(alone as u64));
+        }
+        if let Some(cold) = self.cold_ns() {
+            text += &format!("; each by itself now, its constants in memory, {}", duration(cold as u64));
         }
         text.push('\n');
         if let Some(reason) = self.unknown {
@@ -108,6 +129,7 @@ impl Report<'_> {
                 "calls": time.calls,
                 "ns": time.ns,
                 "alone_ns": figures.alone_ns,
+                "cold_ns": figures.cold_ns,
                 "idle": time.idle,
                 "gflops": figures.gflops,
                 "gb_per_s": figures.gb_per_s,
@@ -117,15 +139,17 @@ impl Report<'_> {
         json!({
             "run_ns": self.profile.run_ns,
             "alone_ns": self.alone_ns(),
+            "cold_ns": self.cold_ns(),
             "runs": self.profile.runs,
             "tasks": tasks.collect::<Vec<_>>(),
         })
     }
 }
 
-fn row(cells: [&str; 9]) -> String {
-    let [time, share, alone, calls, idle, gflops, rate, roofline, task] = cells;
-    let line =
-        format!("{time:>9} {share:>6} {alone:>9} {calls:>6} {idle:>6} {gflops:>8} {rate:>7} {roofline:>8}  {task}");
+fn row(cells: [&str; 10]) -> String {
+    let [time, share, alone, cold, calls, idle, gflops, rate, roofline, task] = cells;
+    let line = format!(
+        "{time:>9} {share:>6} {alone:>9} {cold:>9} {calls:>6} {idle:>6} {gflops:>8} {rate:>7} {roofline:>8}  {task}"
+    );
     format!("{}\n", line.trim_end())
 }

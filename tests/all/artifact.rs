@@ -2,6 +2,7 @@
 //! machine.
 
 mod callers;
+mod cold;
 mod counted;
 mod counts;
 mod extents;

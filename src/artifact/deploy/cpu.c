@@ -19,6 +19,7 @@ struct model {
     int64_t threads; /* that runs use, the caller's included */
     tilescribe_pool pool; /* whose threads they are; NULL: the library's own */
     int poisons; /* whether what of the arena is free is filled before each call */
+    int is_cold; /* whether each call is made once before the run that is timed, and its weights are in memory then */
     void **address; /* of every argument; those of inputs and outputs change with each run */
     void **moved; /* room for the addresses of one call, in an iteration */
     struct run_extents *extents; /* NULL: all are fixed */
@@ -192,11 +193,49 @@ static void *address_in(struct model *model, uint64_t argument, uint64_t iterati
     return (unsigned char *)model->address[argument] + about->step * (int64_t)place;
 }
 
+/* How many bytes of weights lie from an argument to the next one in them. */
+static uint64_t weights_behind(const struct model *model, uint64_t argument)
+{
+    uint64_t from = arguments_of(model)[argument].offset, end = tilescribe_network.weights_bytes;
+    for (uint64_t i = 0; i < tilescribe_network.arguments; i++) {
+        const struct argument *other = &arguments_of(model)[i];
+        if (other->space == SPACE_WEIGHTS && other->offset > from && other->offset < end)
+            end = other->offset;
+    }
+    return end - from;
+}
+
+static void compute(struct model *model, const struct call *call, void **arguments)
+{
+    /* numbers that a run says come behind everything else */
+    if (call->routine != 0)
+        tilescribe_library(&tilescribe_network.routine[call->routine - 1], arguments, arguments[call->arguments - 1]);
+    else
+        tilescribe_kernels.kernel[call->task](arguments, model->workspace);
+}
+
+static void do_nothing(void *context, int64_t begin, int64_t end, int64_t thread)
+{
+    (void)context, (void)begin, (void)end, (void)thread;
+}
+
+/* Makes a call, which no plan lets write over what it reads, and takes its weights out of the caches again. What it computes with is
+ * in the caches then, and the threads are awake. */
+static void prepare_cold(struct model *model, const struct call *call, void **arguments)
+{
+    tilescribe_trace_loops(NULL);
+    compute(model, call, arguments);
+    for (uint64_t i = 0; i < call->arguments; i++)
+        if (arguments_of(model)[call->first + i].space == SPACE_WEIGHTS)
+            flush_from_caches(arguments[i], weights_behind(model, call->first + i));
+    tilescribe_parallel_for(do_nothing, NULL, model->threads, model->threads);
+    tilescribe_trace_loops(model->trace.event != NULL ? &model->trace : NULL);
+}
+
 static void run_call(struct model *model, const struct call *call, uint64_t iteration)
 {
     uint64_t number = (uint64_t)(call - tilescribe_network.call);
     int is_timed = model->spent != NULL || model->trace.event != NULL;
-    uint64_t started = is_timed ? tilescribe_now_ns() : 0;
     model->trace.call = (uint32_t)number;
     if (model->poisons)
         poison_arena(model->extents, model->arena, model->arena_bytes, number);
@@ -206,11 +245,10 @@ static void run_call(struct model *model, const struct call *call, uint64_t iter
             model->moved[i] = address_in(model, call->first + i, iteration);
         arguments = model->moved;
     }
-    /* numbers that a run says come behind everything else */
-    if (call->routine != 0)
-        tilescribe_library(&tilescribe_network.routine[call->routine - 1], arguments, arguments[call->arguments - 1]);
-    else
-        tilescribe_kernels.kernel[call->task](arguments, model->workspace);
+    if (model->is_cold)
+        prepare_cold(model, call, arguments);
+    uint64_t started = is_timed ? tilescribe_now_ns() : 0;
+    compute(model, call, arguments);
     if (model->spent != NULL)
         model->spent[number] += tilescribe_now_ns() - started;
     if (model->trace.event != NULL)
@@ -378,6 +416,17 @@ int tilescribe_poison(struct model *model, int poison)
         return STATUS_BAD_ARGUMENT;
     pthread_mutex_lock(&model->turn);
     model->poisons = poison != 0;
+    pthread_mutex_unlock(&model->turn);
+    return STATUS_OK;
+}
+
+int tilescribe_time_cold(struct model *model, int cold)
+{
+    static const unsigned char byte;
+    if (model == NULL || (cold != 0 && !flush_from_caches(&byte, 1)))
+        return STATUS_BAD_ARGUMENT;
+    pthread_mutex_lock(&model->turn);
+    model->is_cold = cold != 0;
     pthread_mutex_unlock(&model->turn);
     return STATUS_OK;
 }

@@ -294,6 +294,9 @@ void unmap_pages(unsigned char *pages, uint64_t bytes);
 /* Fills what of an arena holds no intermediate that this call needs with a pattern; `extents` are those of the run, or NULL. */
 void poison_arena(const struct run_extents *extents, unsigned char *arena, uint64_t arena_bytes, uint64_t call);
 
+/* Takes bytes out of all caches, so that they are read from memory next; whether the machine can. */
+int flush_from_caches(const unsigned char *from, uint64_t bytes);
+
 /* What a status means that is not a back end's own. */
 const char *common_error_string(int status);
 
@@ -308,12 +311,14 @@ const char *tilescribe_missing_feature(void);
 const char *tilescribe_error_string(int status);
 
 /* What libraries for CPUs export: runs add the time of each call to an array, or write what every thread does, until the array is NULL;
- * whether weights that are loaded from now on are a mapping of their file; and whether runs poison what of the arena is free. */
+ * whether weights that are loaded from now on are a mapping of their file; whether runs poison what of the arena is free; and whether
+ * they time each call by itself, its weights in memory. */
 int tilescribe_profile(struct model *model, uint64_t *nanoseconds);
 struct tilescribe_event;
 int tilescribe_trace(struct model *model, struct tilescribe_event *events, uint64_t room, uint64_t *written);
 int tilescribe_share_weights(int share);
 int tilescribe_poison(struct model *model, int poison);
+int tilescribe_time_cold(struct model *model, int cold);
 
 /* And threads: whose threads run the loops of a model, the library's own as others take them, their end, and whether each stays on
  * a processor of its own; `runtime.h` has the type. */

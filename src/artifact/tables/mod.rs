@@ -172,8 +172,17 @@ pub struct Generation {
 /// The functions of every library, without the network's name in front.
 const FUNCTIONS: [&str; 7] = ["create", "run", "destroy", "inputs", "outputs", "missing_feature", "error_string"];
 /// Those of a library for CPUs alone.
-const PROCESSOR_FUNCTIONS: [&str; 8] =
-    ["profile", "trace", "share_weights", "poison", "share_threads", "own_threads", "end_threads", "pin_threads"];
+const PROCESSOR_FUNCTIONS: [&str; 9] = [
+    "profile",
+    "trace",
+    "share_weights",
+    "poison",
+    "time_cold",
+    "share_threads",
+    "own_threads",
+    "end_threads",
+    "pin_threads",
+];
 /// Those of a library for GPUs alone.
 const DEVICE_FUNCTIONS: [&str; 4] = ["device_input", "device_output", "launch", "wait"];
 
