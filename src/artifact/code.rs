@@ -3,6 +3,8 @@
 use std::cmp::Reverse;
 use std::collections::HashSet;
 
+use rayon::iter::{IntoParallelRefIterator, ParallelIterator};
+
 use super::bind::Bound;
 use super::error::ArtifactError;
 use super::schedule::Version;
@@ -16,7 +18,7 @@ use crate::target::{Cpu, Gpu, Kind, Target};
 pub struct Code {
     pub kernels: Kernels,
     /// By the names that they shall have.
-    pub objects: Vec<(&'static str, Vec<u8>)>,
+    pub objects: Vec<(String, Vec<u8>)>,
     /// Files that the tables take in.
     pub texts: Vec<(String, String)>,
 }
@@ -124,12 +126,13 @@ pub fn code(network: &Network, versions: &[Version<'_>], bound: &Bound) -> Resul
             }
         }
     }
-    let objects = vec![
-        ("common.o", COMMON_OBJECT.to_vec()),
-        ("memory.o", MEMORY_OBJECT.to_vec()),
-        ("cuda.o", CUDA_OBJECT.to_vec()),
-    ];
+    let objects = [("common.o", COMMON_OBJECT), ("memory.o", MEMORY_OBJECT), ("cuda.o", CUDA_OBJECT)];
+    let objects = objects.map(part).into();
     Ok(Code { kernels: Kernels::Gpu(generations), objects, texts })
+}
+
+fn part((file, bytes): (&str, &[u8])) -> (String, Vec<u8>) {
+    (file.into(), bytes.into())
 }
 
 /// What the kernels of a task are called.
@@ -141,24 +144,29 @@ fn for_cpu(nests: &[&Nest], cpu: &Cpu) -> Result<Code, ArtifactError> {
     let symbols: Vec<String> = (0..nests.len()).map(symbol).collect();
     let kernels: Vec<(&str, &Nest)> = symbols.iter().map(String::as_str).zip(nests.iter().copied()).collect();
     // how many threads there are says who makes a model
-    let object = codegen::object(&kernels, &Cpu { cores: codegen::MAXIMAL_THREADS, ..cpu.clone() })?;
-    let of_cores = object.scratch.iter().filter_map(|scratch| scratch.bytes(cpu.cores.max(1)));
+    let deployed = Cpu { cores: codegen::MAXIMAL_THREADS, ..cpu.clone() };
+    // an object for each, side by side: most of the time that an artifact takes is LLVM's
+    let compiled = kernels.par_iter().map(|kernel| codegen::object(&[*kernel], &deployed));
+    let compiled = compiled.collect::<Result<Vec<_>, _>>()?;
+    let scratch: Vec<_> = compiled.iter().flat_map(|object| object.scratch.iter().copied()).collect();
+    let of_cores = scratch.iter().filter_map(|scratch| scratch.bytes(cpu.cores.max(1)));
     let workspace_bytes = of_cores.max().unwrap_or(0) as u64;
     let features = required_features(&Target::Cpu(cpu.clone()));
-    let objects = vec![
-        ("kernels.o", object.bytes),
-        ("cold.o", COLD_OBJECT.to_vec()),
-        ("common.o", COMMON_OBJECT.to_vec()),
-        ("cpu.o", CPU_OBJECT.to_vec()),
-        ("extents.o", EXTENTS_OBJECT.to_vec()),
-        ("library.o", LIBRARY_OBJECT.to_vec()),
-        ("memory.o", MEMORY_OBJECT.to_vec()),
-        ("poison.o", POISON_OBJECT.to_vec()),
-        ("processor.o", PROCESSOR_OBJECT.to_vec()),
-        ("state.o", STATE_OBJECT.to_vec()),
-        ("runtime.o", codegen::RUNTIME_OBJECT.to_vec()),
+    let parts = [
+        ("cold.o", COLD_OBJECT),
+        ("common.o", COMMON_OBJECT),
+        ("cpu.o", CPU_OBJECT),
+        ("extents.o", EXTENTS_OBJECT),
+        ("library.o", LIBRARY_OBJECT),
+        ("memory.o", MEMORY_OBJECT),
+        ("poison.o", POISON_OBJECT),
+        ("processor.o", PROCESSOR_OBJECT),
+        ("state.o", STATE_OBJECT),
+        ("runtime.o", codegen::RUNTIME_OBJECT),
     ];
-    let kernels = CpuKernels { workspace_bytes, scratch: object.scratch, features, symbols };
+    let kernels = compiled.into_iter().enumerate().map(|(task, object)| (format!("{}.o", symbol(task)), object.bytes));
+    let objects = kernels.chain(parts.map(part)).collect();
+    let kernels = CpuKernels { workspace_bytes, scratch, features, symbols };
     Ok(Code { kernels: Kernels::Cpu(kernels), objects, texts: Vec::new() })
 }
 

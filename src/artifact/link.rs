@@ -22,7 +22,7 @@ pub fn link(
     exported: &[String],
     assembly: &str,
     included: &[(String, String)],
-    objects: &[(&str, Vec<u8>)],
+    objects: &[(String, Vec<u8>)],
     output: &Path,
 ) -> Result<(), ArtifactError> {
     // beside the output, so that it goes with the draft of a run that is killed

@@ -72,6 +72,18 @@ impl Running {
         (self.next < self.batch.traces.len() && !suffices).then_some(self.next)
     }
 
+    /// Has the worker begin with what comes before the first program is measured, and returns meanwhile.
+    pub fn begin(&self, measurer: &mut Measurer) {
+        let Batch { task, traces, mode, .. } = &self.batch;
+        let compiled = match mode {
+            Mode::Each => AHEAD,
+            Mode::FirstCorrect => 1,
+            // these are compiled when their turn comes
+            Mode::Finals => 0,
+        };
+        measurer.begin(task, &traces[..traces.len().min(compiled)]);
+    }
+
     /// Measures the next program: its number and outcome, `None` where the batch is done.
     ///
     /// # Errors

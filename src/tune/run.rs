@@ -153,7 +153,10 @@ impl Run<'_> {
     /// Proposes a batch, where the runner wants one.
     fn fill(&mut self, proposer: &mut dyn Proposer) -> Result<Filled, TuneError> {
         while self.flight.len() < self.runner.width() {
-            let Some(job) = self.scheduler.next(|job| self.held_up.contains(&job)) else { break };
+            // where programs need not travel, what is known of a task counts for more than a busy machine
+            let waits = |job| !self.runner.is_far() && self.flight.values().any(|flight| flight.job == job);
+            let next = self.scheduler.next(|job| self.held_up.contains(&job) || waits(job));
+            let Some(job) = next else { break };
             // it is worth more than any other
             let least_gain = self.settings.budget.least_gain;
             self.enough = least_gain.is_some_and(|least| self.scheduler.gain_per_second(job) < least);

@@ -83,7 +83,8 @@ pub trait Runner {
     }
 }
 
-/// This machine: one program at a time, in the order in which they come.
+/// This machine: one program at a time, in the order in which they come. What it measures next is compiled
+/// while the search writes what comes after that.
 pub struct Local<'a> {
     measurer: &'a mut Measurer,
     batches: VecDeque<(BatchId, Running)>,
@@ -98,13 +99,17 @@ impl<'a> Local<'a> {
 
 impl Runner for Local<'_> {
     fn width(&self) -> usize {
-        1
+        2
     }
 
     fn submit(&mut self, batch: Batch, _: Origin<'_>) -> Result<BatchId, RunnerError> {
         self.given += 1;
         let id = BatchId(self.given);
-        self.batches.push_back((id, Running::new(batch)));
+        let running = Running::new(batch);
+        if self.batches.is_empty() {
+            running.begin(self.measurer);
+        }
+        self.batches.push_back((id, running));
         Ok(id)
     }
 
@@ -118,6 +123,9 @@ impl Runner for Local<'_> {
             Err(error) => Answer::Failed { batch, error: error.into() },
         };
         self.batches.pop_front();
+        if let Some((_, next)) = self.batches.front() {
+            next.begin(self.measurer);
+        }
         Ok(answer)
     }
 

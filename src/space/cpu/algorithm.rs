@@ -39,25 +39,28 @@ impl Rule<Cpu> for Algorithm {
     }
 
     fn decide(&self, view: &View<'_, Cpu>, tape: &mut Tape<'_>) -> Result<Vec<Step>, Stop> {
-        let applies = |m: &i64| !view.exact && winograd::applies(&view.workload, *m);
-        let sizes: Vec<i64> = WINOGRAD_TILES.into_iter().filter(applies).collect();
+        // what is no convolution may be a product, and what the first of the rules rewrote is neither
+        let otherwise = |tape: &mut Tape<'_>| match self {
+            Algorithm::Further if view.winograd().is_none() => product(view, tape),
+            _ => Ok(Vec::new()),
+        };
         let is_asked = winograd::is_plain(&view.workload) == (*self == Algorithm::Plain);
-        match self {
-            // it is what the first of the rules made of it
-            Algorithm::Further if view.winograd().is_some() => return Ok(Vec::new()),
-            Algorithm::Further if sizes.is_empty() => return product(view, tape),
-            _ if sizes.is_empty() || !is_asked => return Ok(Vec::new()),
-            _ => {}
+        if view.exact || !is_asked {
+            return otherwise(tape);
+        }
+        let tiles = winograd::choices(&view.workload, &WINOGRAD_TILES);
+        if tiles.is_empty() {
+            return otherwise(tape);
         }
         let mut candidates = vec![name("direct")];
-        candidates.extend(sizes.iter().map(|m| Words(vec!["winograd".into(), m.unsigned_abs().into()])));
-        let default = fewest_cycles(&view.workload, &sizes, view.machine).map_or(0, |at| at + 1);
+        candidates.extend(tiles.iter().map(|of| Words(vec!["winograd".into(), of.outputs.unsigned_abs().into()])));
+        let default = fewest_cycles(&view.workload, &tiles, view.machine).map_or(0, |at| at + 1);
         let before = match self {
             Algorithm::Plain => default,
             Algorithm::Further => 0,
         };
         let answer = tape.choose_since(site("algorithm", []), candidates.clone(), default, before)?;
-        let chosen = candidates.iter().position(|c| *c == answer).filter(|c| *c > 0).map(|c| sizes[c - 1]);
+        let chosen = candidates.iter().position(|c| *c == answer).filter(|c| *c > 0).map(|c| tiles[c - 1].outputs);
         Ok(chosen.map(|outputs| Step::Winograd { outputs, order: Order::Points }).into_iter().collect())
     }
 }

@@ -5,7 +5,7 @@
 //! through memory where it does not stay near.
 
 use crate::target::Cpu;
-use crate::workload::winograd::{self, Figures};
+use crate::workload::winograd::Figures;
 use crate::workload::{Workload, dot_steps};
 
 /// What the model goes by.
@@ -44,15 +44,13 @@ const SHARE_OF_SHARED: f64 = 0.25;
 /// Stages that run: two transforms of the data, products, two transforms of the results.
 const STAGES: f64 = 5.0;
 
-/// The position of the number of outputs of a tile that takes fewest cycles by Winograd's algorithm; `None`
-/// where the convolution as it is written takes about as few.
-pub(super) fn fewest_cycles(workload: &Workload, outputs: &[i64], machine: &Cpu) -> Option<usize> {
-    let figures = |(at, outputs): (usize, &i64)| Some((at, winograd::figures(workload, *outputs)?));
-    let found = outputs.iter().enumerate().filter_map(figures);
-    let (at, cycles, of) =
-        found.map(|(at, of)| (at, transformed(&of, machine), of)).min_by(|a, b| a.1.total_cmp(&b.1))?;
+/// The position of the tiles that take fewest cycles by Winograd's algorithm; `None` where the convolution as
+/// it is written takes about as few.
+pub(super) fn fewest_cycles(workload: &Workload, tiles: &[Figures], machine: &Cpu) -> Option<usize> {
+    let cycles = tiles.iter().map(|of| transformed(of, machine)).enumerate();
+    let (at, cycles) = cycles.min_by(|a, b| a.1.total_cmp(&b.1))?;
     let steps = steps_at_once(workload, machine);
-    (cycles < PACE.margin * direct(&of, steps, machine)).then_some(at)
+    (cycles < PACE.margin * direct(&tiles[at], steps, machine)).then_some(at)
 }
 
 /// Steps of the convolution, as it is written, that an instruction takes for each lane.
@@ -109,7 +107,7 @@ mod tests {
     use super::{fewest_cycles, rows_join};
     use crate::target::{Target, avx512};
     use crate::workload::Workload;
-    use crate::workload::winograd::figures;
+    use crate::workload::winograd::{choices, figures};
 
     /// A 3 × 3 convolution of images, channels last.
     fn convolution(size: i64, channels: i64, filters: i64) -> Workload {
@@ -123,7 +121,7 @@ mod tests {
     #[test]
     fn tiles_are_as_large_as_memory_lets_them_pay() {
         let Target::Cpu(cpu) = avx512() else { panic!("a CPU") };
-        let chosen = |workload: &Workload| fewest_cycles(workload, &[2, 4], &cpu);
+        let chosen = |workload: &Workload| fewest_cycles(workload, &choices(workload, &[2, 4]), &cpu);
         assert_eq!(chosen(&convolution(56, 64, 64)), Some(1));
         assert_eq!(chosen(&convolution(28, 128, 128)), Some(1));
         // transformed filters come from memory: of 4 × 4 tiles they are four times what was given

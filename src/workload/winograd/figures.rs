@@ -28,15 +28,24 @@ pub struct Figures {
 
 /// The figures for tiles of `outputs` × `outputs`; `None` where the algorithm does not apply.
 pub fn figures(workload: &Workload, outputs: i64) -> Option<Figures> {
-    let convolution = Convolution::in_tiles(workload, outputs)?;
-    let Convolution { stage, data, weights, windows, width, .. } = convolution;
+    choices(workload, &[outputs]).pop()
+}
+
+/// The figures for tiles of each of these numbers of outputs, as far as the algorithm applies.
+pub fn choices(workload: &Workload, outputs: &[i64]) -> Vec<Figures> {
+    let Some(convolution) = Convolution::find(workload) else { return Vec::new() };
+    outputs.iter().filter(|outputs| convolution.divides(**outputs)).map(|o| of_tiles(&convolution, *o)).collect()
+}
+
+fn of_tiles(convolution: &Convolution<'_>, outputs: i64) -> Figures {
+    let Convolution { stage, data, weights, windows, width, .. } = *convolution;
     let is_window = |at: &usize| windows.iter().any(|w| w.spatial == *at || w.reduction == *at);
     let product = |of: &dyn Fn(usize) -> bool| -> i64 {
         (0..stage.rank()).filter(|at| !is_window(at) && of(*at)).map(|at| stage.extent(at)).product()
     };
     let is_spatial = |at: usize| at < stage.spatial.len();
     let groups = product(&|at| is_spatial(at) && data.mentions(axis(at)) && weights.mentions(axis(at)));
-    Some(Figures {
+    Figures {
         direct_flops: 2 * stage.points(),
         images: product(&|at| is_spatial(at) && data.mentions(axis(at))),
         tiles: windows.map(|w| (stage.extent(w.spatial) + outputs - 1) / outputs),
@@ -46,7 +55,7 @@ pub fn figures(workload: &Workload, outputs: i64) -> Option<Figures> {
         filters: product(&|at| is_spatial(at) && !data.mentions(axis(at))),
         groups,
         by_columns: convolution.is_by_columns(),
-    })
+    }
 }
 
 impl Figures {

@@ -19,7 +19,7 @@ mod figures;
 mod rows;
 pub(super) mod transform;
 
-pub use figures::{Figures, figures};
+pub use figures::{Figures, choices, figures};
 
 use super::expr::Condition;
 use super::rewritten::{Rewritten, Stages, is_element_wise};
@@ -98,10 +98,15 @@ fn prepare(workload: &Workload, outputs: i64) -> Option<(Convolution<'_>, Transf
 impl<'a> Convolution<'a> {
     /// The convolution, where there is a transform for tiles of `outputs` × `outputs`.
     fn in_tiles(workload: &'a Workload, outputs: i64) -> Option<Convolution<'a>> {
-        let convolution = Convolution::find(workload)?;
-        let (outputs, window) = (usize::try_from(outputs).ok()?, usize::try_from(convolution.width).ok()?);
-        let fits = |window: &Window| convolution.stage.extent(window.spatial) >= outputs as i64;
-        (Transform::exists(outputs, window) && convolution.windows.iter().all(fits)).then_some(convolution)
+        Convolution::find(workload).filter(|convolution| convolution.divides(outputs))
+    }
+
+    /// Whether there is a transform for tiles of `outputs` × `outputs`, and one fits into an image.
+    fn divides(&self, outputs: i64) -> bool {
+        let sizes = (usize::try_from(outputs), usize::try_from(self.width));
+        let (Ok(most), Ok(window)) = sizes else { return false };
+        let fits = |window: &Window| self.stage.extent(window.spatial) >= outputs;
+        Transform::exists(most, window) && self.windows.iter().all(fits)
     }
 
     fn find(workload: &'a Workload) -> Option<Convolution<'a>> {

@@ -41,8 +41,18 @@ pub struct Measurer {
     worker: Option<Worker>,
     /// The task that the worker is ready for.
     task: Option<Task>,
+    /// What the worker has been asked for and has not answered yet.
+    ahead: Option<Ahead>,
     /// What candidates of the task last measured run in turn with.
     reference: Option<Reference>,
+}
+
+/// Candidates that the worker compiles while nobody waits for it.
+struct Ahead {
+    task: Task,
+    traces: Vec<Trace>,
+    /// Whether it makes itself ready for the task first.
+    prepares: bool,
 }
 
 /// A program whose time is known, in nanoseconds.
@@ -59,7 +69,7 @@ const OUTRUN: u64 = 2;
 impl Measurer {
     /// Starts nothing yet.
     pub fn new(options: Options) -> Measurer {
-        Measurer { options, worker: None, task: None, reference: None }
+        Measurer { options, worker: None, task: None, ahead: None, reference: None }
     }
 
     pub fn options(&self) -> &Options {
@@ -102,13 +112,46 @@ impl Measurer {
     /// # Errors
     /// As for [`Measurer::measure`].
     pub fn compile_ahead(&mut self, task: &Task, traces: &[Trace]) -> Result<(), MeasureError> {
+        let has_begun = self.ahead.as_ref().is_some_and(|ahead| ahead.task == *task && ahead.traces == traces);
         self.prepare(task)?;
-        let limit = self.options.limits.candidate * u32::try_from(traces.len()).unwrap_or(u32::MAX);
-        let request = Request::CompileAhead { traces: traces.iter().map(Trace::to_string).collect() };
-        if !matches!(self.ask(&request, limit, &mut None), Ok(Reply::CompiledAhead)) {
-            self.worker = None;
+        if !has_begun {
+            self.begin(task, traces);
+            // the task is ready, so nothing is left that would be an error
+            let _ = self.take_answers();
         }
         Ok(())
+    }
+
+    /// Has the worker make itself ready for a task and compile candidates, and returns meanwhile: what is
+    /// asked next waits for that, and says what went wrong.
+    pub fn begin(&mut self, task: &Task, traces: &[Trace]) {
+        // who waits for a task hears of its failure: nobody did for the one before
+        let _ = self.take_answers();
+        if self.keep_worker().is_err() {
+            return;
+        }
+        let prepares = self.task.as_ref() != Some(task);
+        let compile = Request::CompileAhead { traces: traces.iter().map(Trace::to_string).collect() };
+        let mut sent = Ok(());
+        if prepares {
+            self.task = None;
+            sent = self.send(&self.preparation(task), self.options.limits.prepare);
+        }
+        match sent.and_then(|()| self.send(&compile, self.options.limits.candidate)) {
+            Ok(()) => self.ahead = Some(Ahead { task: task.clone(), traces: traces.to_vec(), prepares }),
+            Err(_) => self.worker = None,
+        }
+    }
+
+    /// Waits for what the worker was asked to do ahead; the error is of the task that it was for.
+    fn take_answers(&mut self) -> Result<(), (Task, MeasureError)> {
+        let Some(Ahead { task, traces, prepares }) = self.ahead.take() else { return Ok(()) };
+        let ready = if prepares { self.prepared(&task) } else { Ok(()) };
+        let limit = self.options.limits.candidate * u32::try_from(traces.len().max(1)).unwrap_or(u32::MAX);
+        if !matches!(self.answer(limit, &mut None, None), Ok(Reply::CompiledAhead)) {
+            self.worker = None;
+        }
+        ready.map_err(|error| (task, error))
     }
 
     /// The next candidates run in turn with the incumbent that they come with, whatever the last ones ran in
@@ -202,6 +245,24 @@ impl Measurer {
 
     /// Makes sure that there is a worker, and that it is ready for the task.
     fn prepare(&mut self, task: &Task) -> Result<(), MeasureError> {
+        if let Err((of, error)) = self.take_answers()
+            && of == *task
+        {
+            return Err(error);
+        }
+        self.keep_worker()?;
+        if self.task.as_ref() == Some(task) {
+            return Ok(());
+        }
+        self.task = None;
+        match self.send(&self.preparation(task), self.options.limits.prepare) {
+            Ok(()) => self.prepared(task),
+            Err(lost) => self.unprepared(lost),
+        }
+    }
+
+    /// Makes sure that there is a worker.
+    fn keep_worker(&mut self) -> Result<(), MeasureError> {
         if self.worker.as_mut().is_some_and(Worker::has_ended) {
             self.worker = None;
         }
@@ -209,38 +270,44 @@ impl Measurer {
             self.task = None;
             self.start()?;
         }
-        if self.task.as_ref() == Some(task) {
-            return Ok(());
-        }
-        self.task = None;
-        let limit = self.options.limits.prepare;
-        let request = Request::Prepare {
-            workload: task.workload.to_string(),
-            target: task.target.clone(),
-            seed: self.options.seed,
-        };
-        let stop = self.options.stop.clone();
-        let detail = match self.ask_unless(&request, limit, &mut None, stop.as_deref()) {
+        Ok(())
+    }
+
+    fn preparation(&self, task: &Task) -> Request {
+        let (workload, target) = (task.workload.to_string(), task.target.clone());
+        Request::Prepare { workload, target, seed: self.options.seed }
+    }
+
+    /// Waits for the worker to be ready for the task that it was told of.
+    fn prepared(&mut self, task: &Task) -> Result<(), MeasureError> {
+        let (limit, stop) = (self.options.limits.prepare, self.options.stop.clone());
+        match self.answer(limit, &mut None, stop.as_deref()) {
             Ok(Reply::Prepared) => {
                 self.task = Some(task.clone());
-                return Ok(());
+                Ok(())
             }
-            Ok(Reply::Unprepared { detail }) => return Err(MeasureError::Task { detail }),
-            Ok(_) => "the worker answered another question".into(),
-            Err(Lost::Stopped) => {
-                self.worker = None;
-                return Err(MeasureError::Stopped);
+            Ok(Reply::Unprepared { detail }) => Err(MeasureError::Task { detail }),
+            Ok(_) => self.unprepared(Lost::Garbage("an answer to another question".into())),
+            Err(lost) => self.unprepared(lost),
+        }
+    }
+
+    /// Gives the worker up, which was to make itself ready for a task.
+    fn unprepared(&mut self, lost: Lost) -> Result<(), MeasureError> {
+        self.worker = None;
+        let detail = match lost {
+            Lost::Stopped => return Err(MeasureError::Stopped),
+            Lost::Unsendable(e) => e.to_string(),
+            Lost::Deadline => {
+                format!("its reference result takes longer than {} s", self.options.limits.prepare.as_secs())
             }
-            Err(Lost::Unsendable(e)) => e.to_string(),
-            Err(Lost::Deadline) => format!("its reference result takes longer than {} s", limit.as_secs()),
-            Err(Lost::Garbage(what)) => format!("the worker answered nonsense: {what}"),
-            Err(Lost::Died { status, last_words }) if ran_out_of_memory(status, &last_words) => {
+            Lost::Garbage(what) => format!("the worker answered nonsense: {what}"),
+            Lost::Died { status, last_words } if ran_out_of_memory(status, &last_words) => {
                 let allowed = readable(self.options.limits.memory_bytes);
                 format!("its reference result needs more memory than there is, or than the {allowed} allowed")
             }
-            Err(Lost::Died { status, last_words }) => format!("the worker died: {}", obituary(status, &last_words)),
+            Lost::Died { status, last_words } => format!("the worker died: {}", obituary(status, &last_words)),
         };
-        self.worker = None;
         Err(MeasureError::Task { detail })
     }
 
@@ -277,21 +344,21 @@ impl Measurer {
 
     /// Sends a request and waits for the answer, noting on the way how far the worker has come.
     fn ask(&mut self, request: &Request, limit: Duration, phase: &mut Option<Phase>) -> Result<Reply, Lost> {
-        self.ask_unless(request, limit, phase, None)
+        let since = Instant::now();
+        self.send(request, limit)?;
+        self.answer(limit.saturating_sub(since.elapsed()), phase, None)
     }
 
-    /// The same, unless `stop` is set meanwhile.
-    fn ask_unless(
-        &mut self,
-        request: &Request,
-        limit: Duration,
-        phase: &mut Option<Phase>,
-        stop: Option<&AtomicBool>,
-    ) -> Result<Reply, Lost> {
+    fn send(&mut self, request: &Request, limit: Duration) -> Result<(), Lost> {
+        let Some(worker) = &mut self.worker else { return Err(Lost::Garbage("no worker".into())) };
+        worker.clear_last_words();
+        worker.send(request, limit)
+    }
+
+    /// Waits for an answer, unless `stop` is set meanwhile.
+    fn answer(&mut self, limit: Duration, phase: &mut Option<Phase>, stop: Option<&AtomicBool>) -> Result<Reply, Lost> {
         let Some(worker) = &mut self.worker else { return Err(Lost::Garbage("no worker".into())) };
         let deadline = Instant::now() + limit;
-        worker.clear_last_words();
-        worker.send(request, limit)?;
         loop {
             match worker.receive(deadline.saturating_duration_since(Instant::now()), stop)? {
                 Reply::Entered(entered) => *phase = Some(entered),
@@ -343,174 +410,4 @@ fn ran_out_of_memory(status: ExitStatus, last_words: &str) -> bool {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::os::unix::fs::PermissionsExt;
-    use std::path::Path;
-    use std::time::Duration;
-
-    use super::{MeasureError, Measurer, Options};
-    use crate::measure::protocol::{PROTOCOL, Phase, Reply, frame};
-    use crate::outcome::{Failure, Outcome};
-    use crate::space::{Space, Trace};
-    use crate::target::{Architecture, Cpu, Task};
-
-    fn task() -> Task {
-        let target = Cpu {
-            architecture: Architecture::X86_64,
-            cpu: "x86-64".into(),
-            features: Vec::new(),
-            vector_bits: 128,
-            vector_registers: 16,
-            cores: 1,
-            l1_bytes: 32 << 10,
-            l2_bytes: 1 << 20,
-            l3_bytes: 0,
-        };
-        Task { workload: "input t0 4\nout t1 4 exp t0 a\n".parse().unwrap(), target: target.into() }
-    }
-
-    fn started() -> Reply {
-        Reply::Started { protocol: PROTOCOL, space: Space::standard().versions() }
-    }
-
-    /// A measurer whose worker is a shell script: it sends these messages, unasked, and a moment later, when
-    /// it has been asked, runs `after`. Each start leaves a line with the process' id in `starts`.
-    fn scripted(folder: &Path, messages: &[Reply], after: &str) -> Measurer {
-        let bytes: Vec<u8> = messages.iter().flat_map(|message| frame(message).unwrap()).collect();
-        std::fs::write(folder.join("messages"), bytes).unwrap();
-        let script = folder.join("worker");
-        let text =
-            format!("#!/bin/sh\ncd '{}'\necho $$ >> starts\ncat messages\nsleep 0.1\n{after}\n", folder.display());
-        std::fs::write(&script, text).unwrap();
-        std::fs::set_permissions(&script, std::fs::Permissions::from_mode(0o755)).unwrap();
-        let mut options = Options::new(script, &Space::standard());
-        options.limits.start = Duration::from_secs(5);
-        options.limits.prepare = Duration::from_secs(5);
-        options.limits.candidate = Duration::from_secs(1);
-        Measurer::new(options)
-    }
-
-    fn starts(folder: &Path) -> Vec<i32> {
-        let text = std::fs::read_to_string(folder.join("starts")).unwrap();
-        text.lines().map(|line| line.parse().unwrap()).collect()
-    }
-
-    #[test]
-    fn what_is_no_worker_is_an_error() {
-        let start_error = |messages: &[Reply], after: &str| {
-            let folder = tempfile::tempdir().unwrap();
-            let mut measurer = scripted(folder.path(), messages, after);
-            measurer.options.limits.start = Duration::from_millis(500);
-            measurer.measure(&task(), &Trace::default(), None).unwrap_err()
-        };
-        let check = |error: MeasureError, words: &str| {
-            assert!(matches!(error, MeasureError::Worker { .. }), "{error:?}");
-            assert!(error.to_string().contains(words), "{error}");
-        };
-        check(start_error(&[], "echo no such thing >&2; exit 3"), "exit code 3: no such thing");
-        check(start_error(&[], "echo hello, I am no worker at all; sleep 9"), "nonsense");
-        check(start_error(&[], "sleep 9"), "silent");
-        check(start_error(&[Reply::Prepared], "sleep 9"), "another message");
-        let other = Reply::Started { protocol: PROTOCOL + 1, space: String::new() };
-        assert!(matches!(start_error(&[other], "sleep 9"), MeasureError::OtherBuild { .. }));
-        let other = Reply::Started { protocol: PROTOCOL, space: "another".into() };
-        assert!(matches!(start_error(&[other], "sleep 9"), MeasureError::OtherBuild { .. }));
-        let mut missing = Measurer::new(Options::new("/nonexistent/worker".into(), &Space::standard()));
-        check(missing.measure(&task(), &Trace::default(), None).unwrap_err(), "No such file");
-    }
-
-    #[test]
-    fn a_lost_worker_is_the_candidates_outcome() {
-        let ready = || vec![started(), Reply::Prepared];
-        let checking = || vec![started(), Reply::Prepared, Reply::Entered(Phase::Check)];
-        let cases = [
-            (ready(), "exec sleep 99", Failure::Timeout, "longer than 1"),
-            (checking(), "exec sleep 99", Failure::Timeout, "checking"),
-            (checking(), "kill -SEGV $$", Failure::Crash, "checking: signal 11 (segmentation fault)"),
-            (ready(), "echo the reason >&2; exit 1", Failure::Crash, "exit code 1: the reason"),
-            (ready(), "printf 'why\\nstack backtrace:\\n 0: f' >&2; exit 1", Failure::Crash, "exit code 1: why"),
-            (ready(), "exec >&-; sleep 99", Failure::Timeout, "working"),
-            (ready(), "kill -KILL $$", Failure::Memory, "signal 9"),
-            (ready(), "echo LLVM ERROR: out of memory >&2; kill -ABRT $$", Failure::Memory, "signal 6"),
-            (ready(), "echo memory allocation of 5 bytes failed >&2; kill -ABRT $$", Failure::Memory, "5 bytes"),
-            (ready(), "echo some text that is no message; sleep 99", Failure::Crash, "nonsense"),
-            (ready(), "printf '\\377\\377\\377\\377'; sleep 99", Failure::Crash, "4294967295 bytes"),
-            (vec![started(), Reply::Prepared, Reply::Prepared], "sleep 99", Failure::Crash, "another question"),
-        ];
-        for (messages, after, cause, words) in cases {
-            let folder = tempfile::tempdir().unwrap();
-            let mut measurer = scripted(folder.path(), &messages, after);
-            for round in 1..=2 {
-                let outcome = measurer.measure(&task(), &Trace::default(), None).unwrap();
-                let Outcome::Failed { cause: found, detail } = outcome else { panic!("{after}: {outcome:?}") };
-                assert_eq!(found, cause, "{after}: {detail}");
-                assert!(detail.contains(words) && !detail.contains("backtrace"), "{after}: {detail}");
-                assert_eq!(starts(folder.path()).len(), round, "{after}: each round needs a worker of its own");
-            }
-            for process in starts(folder.path()) {
-                // SAFETY: signal 0 only asks.
-                assert_eq!(unsafe { libc::kill(process, 0) }, -1, "{after}: process {process} is still there");
-            }
-        }
-    }
-
-    #[test]
-    fn a_warm_worker_serves_again() {
-        let folder = tempfile::tempdir().unwrap();
-        let timed = Outcome::Timed { times_ns: vec![5, 4], compile_us: 3 };
-        let messages = [
-            started(),
-            Reply::Prepared,
-            Reply::Entered(Phase::Time),
-            Reply::Measured(timed.clone()),
-            Reply::Measured(Outcome::failed(Failure::DeadEnd, "no")),
-            Reply::Refused { detail: "stale".into() },
-            Reply::Compared(vec![timed.clone()]),
-        ];
-        let mut measurer = scripted(folder.path(), &messages, "exec sleep 99");
-        let outcomes = measurer.measure_all(&task(), &[Trace::default(), Trace::default()]).unwrap();
-        assert_eq!(outcomes, [timed.clone(), Outcome::failed(Failure::DeadEnd, "no")]);
-        let error = measurer.measure(&task(), &Trace::default(), None).unwrap_err();
-        assert!(matches!(error, MeasureError::Trace { .. }), "{error:?}");
-        assert_eq!(measurer.finals(&task(), &[Trace::default()]).unwrap(), [timed]);
-        assert_eq!(starts(folder.path()).len(), 1);
-    }
-
-    #[test]
-    fn an_unmeasurable_task_is_an_error() {
-        let unprepared = Reply::Unprepared { detail: "too large".into() };
-        let died = "echo memory allocation of 9 bytes failed >&2; echo stack backtrace: >&2; kill -ABRT $$";
-        for (messages, after, words) in [
-            (vec![started(), unprepared], "exec sleep 99", "too large"),
-            (vec![started()], "echo too large >&2", "too large"),
-            (vec![started()], died, "needs more memory than there is, or than the 16.0 GiB allowed"),
-        ] {
-            let folder = tempfile::tempdir().unwrap();
-            let error =
-                scripted(folder.path(), &messages, after).measure(&task(), &Trace::default(), None).unwrap_err();
-            assert!(matches!(&error, MeasureError::Task { detail } if detail.ends_with(words)), "{error:?}");
-        }
-    }
-
-    #[test]
-    fn a_fatal_finalist_fails_alone() {
-        let folder = tempfile::tempdir().unwrap();
-        let timed = |time| Outcome::Timed { times_ns: vec![time], compile_us: 3 };
-        // all together kill it; then one alone; the others survive, alone and in the second final
-        let rounds = [
-            vec![started(), Reply::Prepared],
-            vec![started(), Reply::Prepared, Reply::Measured(timed(1))],
-            vec![started(), Reply::Prepared, Reply::Measured(timed(2)), Reply::Compared(vec![timed(3), timed(4)])],
-        ];
-        for (number, messages) in rounds.iter().enumerate() {
-            let bytes: Vec<u8> = messages.iter().flat_map(|message| frame(message).unwrap()).collect();
-            std::fs::write(folder.path().join(format!("round{}", number + 1)), bytes).unwrap();
-        }
-        let after = "n=$(wc -l < starts)\ncat round$n\n[ $n = 3 ] && exec sleep 99\nsleep 0.1\nkill -SEGV $$";
-        let mut measurer = scripted(folder.path(), &[], after);
-        let traces = vec![Trace::default(); 3];
-        let outcomes = measurer.finals(&task(), &traces).unwrap();
-        assert_eq!((&outcomes[0], &outcomes[2]), (&timed(3), &timed(4)));
-        assert_eq!(outcomes[1].failure(), Some(Failure::Crash));
-    }
-}
+mod tests;
