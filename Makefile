@@ -88,7 +88,7 @@ arena: build
 # lm beside its controls on all test tasks, three seeds: tables in control. Hours on two cores; can be resumed.
 control: build
 	for tasks in evaluation unrelated preregistered; do \
-	$(TILESCRIBE) compare --workloads corpus/$$tasks.txt --methods lm --control shuffled,uniform --trials 10 --seeds 3 -o control/$$tasks && \
+	$(TILESCRIBE) compare --workloads corpus/$$tasks.txt --methods lm --control shuffled,shuffled-networks,uniform --trials 10 --seeds 3 -o control/$$tasks && \
 	python3 tools/tables.py control/$$tasks/results.json > control/$$tasks.md && cat control/$$tasks.md || exit; done
 
 setup:

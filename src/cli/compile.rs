@@ -78,15 +78,18 @@ impl Compile {
         artifact::check_targets(&targets)?;
         // said now, rather than after the search
         artifact::check_output(&self.output)?;
-        let (draft, contest) = self.planned(&targets, out)?;
+        let (draft, mut contest) = self.planned(&targets, out)?;
         let Draft { network, found, mut chosen } = draft;
         if !found.jobs.is_empty() {
             judge(&jobs(&network, &targets[0]), &found)?;
         }
         let memory = (self.output.as_path(), self.search.measuring.measuring_memory);
-        let settled = match (self.store.open_if_there()?, &targets[0], found.jobs.is_empty()) {
-            (Some(store), target @ Target::Cpu(_), false) => {
-                in_network::settle(&network, target, &self.search.space.space(), &store, &mut chosen[0], memory)?
+        let settled = match (contest.take_settled(), self.store.open_if_there()?, &targets[0]) {
+            (Some(settled), ..) => settled,
+            (None, Some(store), Target::Cpu(_)) if !found.jobs.is_empty() => {
+                let (space, mut alone) = (self.search.space.space(), [(&network, chosen[0].as_mut_slice())]);
+                let settled = in_network::settle(&mut alone, &targets[0], &space, Some(&store), memory)?;
+                settled.into_iter().next().map_or(Settled::Nothing, |(settled, _)| settled)
             }
             _ => Settled::Nothing,
         };

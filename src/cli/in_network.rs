@@ -9,12 +9,12 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use tilescribe::artifact::{
-    Bound, CompiledCall, Manifest, Model, Options, Profile, Resources, Schedule, Trace, Version,
+    self, Bound, CompiledCall, Manifest, Model, Options, Profile, Resources, Schedule, Version,
 };
 use tilescribe::files::{DraftFolder, folder_of};
 use tilescribe::graph::{Network, NetworkBuffer, TensorData};
 use tilescribe::record::{Record, Store};
-use tilescribe::space::Space;
+use tilescribe::space::{Space, Trace, Words};
 use tilescribe::target::{Target, Task};
 
 use super::bench::{Before, room_for};
@@ -27,6 +27,8 @@ use super::{extents, inputs};
 
 /// Runners-up of each task.
 const RIVALS: usize = 2;
+/// As many of the fastest programs are looked at for one by another algorithm than the winner's.
+const LOOKED_AT: usize = 32;
 /// A runner-up that was slower alone than this many times the winner loses in the network, too.
 const MOST: f64 = 1.25;
 /// What it has to be faster by, in the network, to take the winner's place: less is noise.
@@ -49,60 +51,104 @@ pub enum Settled {
 }
 
 /// Puts runners-up in the place of those winners that are slower in the network, unless all networks
-/// together may need more than `allowed_bytes` of memory, or a run takes long.
+/// together may need more than `allowed_bytes` of memory, or a run takes long. Several networks that compute
+/// the same run in turn with one another: for each, what the comparison came to, and nanoseconds of a run as
+/// it was left.
 pub fn settle(
-    network: &Network,
+    networks: &mut [(&Network, &mut [Schedule])],
     target: &Target,
     space: &Space,
-    store: &Store,
-    chosen: &mut [Schedule],
+    store: Option<&Store>,
     memory: (&Path, u64),
-) -> Result<Settled> {
-    let rivals = rivals(network, target, space, store, chosen)?;
-    let compared = rivals.iter().filter(|rivals| !rivals.is_empty()).count();
-    if compared == 0 {
-        return Ok(Settled::Nothing);
-    }
-    let most = rivals.iter().map(Vec::len).max().unwrap_or(0);
-    let others: Vec<Vec<Schedule>> = (0..most)
-        .map(|rank| {
-            let each = chosen.iter().zip(&rivals);
-            each.map(|(own, rivals)| rivals.get(rank).unwrap_or(own).clone()).collect()
-        })
-        .collect();
-    let variants: Vec<Variant<'_>> = std::iter::once(&*chosen)
-        .chain(others.iter().map(Vec::as_slice))
-        .map(|schedules| Variant { network, schedules })
-        .collect();
-    let profiles = match timed(&variants, target, memory)? {
-        Ok(profiles) => profiles,
-        Err(reason) => return Ok(Settled::Skipped(reason)),
+) -> Result<Vec<(Settled, Option<f64>)>> {
+    let of = |(network, chosen): &(&Network, &mut [Schedule])| match store {
+        Some(store) => rivals(network, target, space, store, chosen),
+        None => Ok(vec![Vec::new(); chosen.len()]),
     };
-    let Some((own, others)) = profiles.split_first() else { return Ok(Settled::Nothing) };
-    let mut taken = 0;
+    let rivals: Vec<Vec<Vec<Schedule>>> = networks.iter().map(of).collect::<Result<_>>()?;
+    let nothing = |reason: Option<&String>| (reason.cloned().map_or(Settled::Nothing, Settled::Skipped), None);
+    if networks.len() < 2 && rivals.iter().flatten().all(Vec::is_empty) {
+        return Ok(networks.iter().map(|_| nothing(None)).collect());
+    }
+    let all: Vec<Vec<Vec<Schedule>>> =
+        networks.iter().zip(&rivals).map(|((_, chosen), rivals)| by_rank(chosen, rivals)).collect();
+    let cuts: Vec<&Network> = networks.iter().map(|(network, _)| *network).collect();
+    let (profiles, skipped) = match timed(&variants(&cuts, &all, usize::MAX), target, memory)? {
+        Ok(profiles) => (profiles, None),
+        // the networks themselves may be few enough
+        Err(reason) if networks.len() > 1 => match timed(&variants(&cuts, &all, 1), target, memory)? {
+            Ok(profiles) => (profiles, Some(reason)),
+            Err(_) => return Ok(networks.iter().map(|_| nothing(Some(&reason))).collect()),
+        },
+        Err(reason) => return Ok(networks.iter().map(|_| nothing(Some(&reason))).collect()),
+    };
+    let (mut profiles, mut settled) = (profiles.as_slice(), Vec::with_capacity(networks.len()));
+    for (((_, chosen), rivals), all) in networks.iter_mut().zip(rivals).zip(&all) {
+        let (own, behind) = profiles.split_at(if skipped.is_some() { 1 } else { all.len() });
+        profiles = behind;
+        let Some((own, others)) = own.split_first() else { break };
+        let compared = rivals.iter().filter(|rivals| !rivals.is_empty()).count();
+        let (taken, saved_ns) = take_rivals(chosen, rivals, own, others);
+        let what = match (&skipped, compared) {
+            (Some(reason), _) => Settled::Skipped(reason.clone()),
+            (None, 0) => Settled::Nothing,
+            (None, _) => Settled::Compared { compared, taken },
+        };
+        settled.push((what, Some(own.run_ns - saved_ns)));
+    }
+    Ok(settled)
+}
+
+/// The schedules that were chosen, and then, rank by rank, those in which each task has a rival's place, if
+/// there are as many.
+fn by_rank(chosen: &[Schedule], rivals: &[Vec<Schedule>]) -> Vec<Vec<Schedule>> {
+    let most = rivals.iter().map(Vec::len).max().unwrap_or(0);
+    let of_rank = |rank: usize| {
+        let each = chosen.iter().zip(rivals);
+        each.map(|(own, rivals)| rivals.get(rank).unwrap_or(own).clone()).collect()
+    };
+    std::iter::once(chosen.to_vec()).chain((0..most).map(of_rank)).collect()
+}
+
+/// So many of the ranks of each network.
+fn variants<'a>(networks: &[&'a Network], all: &'a [Vec<Vec<Schedule>>], ranks: usize) -> Vec<Variant<'a>> {
+    let of = |(network, all): (&&'a Network, &'a Vec<Vec<Schedule>>)| {
+        let network: &'a Network = network;
+        all.iter().take(ranks).map(move |schedules| Variant { network, schedules })
+    };
+    networks.iter().zip(all).flat_map(of).collect()
+}
+
+/// Gives tasks to rivals that were faster in the network: how many, and the nanoseconds of a run that they
+/// save.
+fn take_rivals(chosen: &mut [Schedule], rivals: Vec<Vec<Schedule>>, own: &Profile, others: &[Profile]) -> (usize, f64) {
+    let (mut taken, mut saved_ns) = (0, 0.0);
     for (number, (schedule, rivals)) in chosen.iter_mut().zip(rivals).enumerate() {
+        let Some(own) = time_of(own, number) else { continue };
         let timed = rivals.into_iter().zip(others);
         let timed = timed.filter_map(|(rival, profile)| Some((rival, time_of(profile, number)?)));
-        let Some((rival, other)) = timed.min_by(|a, b| a.1.total_cmp(&b.1)) else { continue };
-        if time_of(own, number).is_some_and(|own| other < MARGIN * own) {
+        let faster = timed
+            .filter(|(rival, other)| *other < margin([&*schedule, rival].map(|of| of.nest.constant_bytes())) * own);
+        if let Some((rival, other)) = faster.min_by(|a, b| a.1.total_cmp(&b.1)) {
             *schedule = rival;
             taken += 1;
+            saved_ns += own - other;
         }
     }
-    Ok(Settled::Compared { compared, taken })
+    (taken, saved_ns)
 }
 
 /// A network and how its tasks are computed.
 #[derive(Clone, Copy)]
-pub struct Variant<'a> {
-    pub network: &'a Network,
-    pub schedules: &'a [Schedule],
+struct Variant<'a> {
+    network: &'a Network,
+    schedules: &'a [Schedule],
 }
 
 /// Compiles variants of one network beside `output`, and runs them in turn: a profile of each, in their
 /// order. The inner error says why not, for people: they may need more than `allowed_bytes` of memory
 /// together, or take long.
-pub fn timed(
+fn timed(
     variants: &[Variant<'_>],
     target: &Target,
     (output, allowed_bytes): (&Path, u64),
@@ -138,7 +184,9 @@ fn bytes_at_most(network: &Network) -> u64 {
     network.buffers.iter().map(of).fold(0, u64::saturating_add)
 }
 
-/// By task: the fastest other programs of it, as far as they are nearly as fast as the chosen one.
+/// By task: the fastest other programs of it, as far as they are nearly as fast as the chosen one. One of them
+/// is by another algorithm, if there is one: what multiplies less reads more constants, and may lose in the
+/// network what it wins alone.
 fn rivals(
     network: &Network,
     target: &Target,
@@ -149,14 +197,38 @@ fn rivals(
     let mut all = Vec::with_capacity(chosen.len());
     for (task, own) in network.tasks.iter().zip(chosen) {
         let task = Task { workload: task.workload.clone(), target: target.clone() };
-        let fastest = store.fastest_few(&task, space, 1 + RIVALS)?;
+        let fastest = store.fastest_few(&task, space, LOOKED_AT)?;
         let is_near = |ns: u64| own.best_ns.is_some_and(|own| ns as f64 <= MOST * own as f64);
-        let others = fastest.iter().filter(|record| record.trace != own.trace);
-        let others = others.filter(|record| record.outcome.best_ns().is_some_and(is_near)).take(RIVALS);
+        let others = fastest.into_iter().filter(|record| record.trace != own.trace);
+        let near = others.filter(|record| record.outcome.best_ns().is_some_and(is_near)).collect();
+        let rivals = first_and_other(near, |record| algorithm(&record.trace) != algorithm(&own.trace));
         let schedule = |record: &Record| Schedule::recorded(space, &task, &record.trace, record.outcome.best_ns());
-        all.push(others.map(schedule).collect::<Result<_, _>>()?);
+        all.push(rivals.iter().map(schedule).collect::<Result<_, _>>()?);
     }
     Ok(all)
+}
+
+/// The first of some, the last of which gives way to the first other one where they hold none of that kind.
+fn first_and_other<T>(mut all: Vec<T>, is_other: impl Fn(&T) -> bool) -> Vec<T> {
+    if let Some(at) = all.iter().position(is_other).filter(|at| *at >= RIVALS) {
+        all.swap(RIVALS - 1, at);
+    }
+    all.truncate(RIVALS);
+    all
+}
+
+/// How many times the winner's time a rival may take, by the bytes of constants that both read: where both are
+/// as fast, the one that reads fewer is. What is read of a cache that others share, and what of memory, is
+/// another matter in every process; and what reads fewest computes the task as it is written, with smaller
+/// errors of rounding.
+fn margin([own, rival]: [usize; 2]) -> f64 {
+    if rival < own { 1.0 } else { MARGIN }
+}
+
+/// What computes the task other than as it is written.
+fn algorithm(trace: &Trace) -> Option<&Words> {
+    let decided = trace.0.iter().find(|choice| choice.site.is("algorithm"));
+    decided.map(|choice| &choice.value).filter(|value| !value.is("direct"))
 }
 
 /// What models take, run by run in turn; nothing of any where that would take long.
@@ -188,7 +260,7 @@ fn in_turn(models: &[Model], threads: u32) -> Result<Vec<Option<Profile>>> {
     }
     bar.finish_and_clear();
     let threads = u16::try_from(threads).unwrap_or(u16::MAX);
-    let profile = |(model, traces): (&Model, Vec<Trace>)| Profile::of(model.manifest(), &traces, threads);
+    let profile = |(model, traces): (&Model, Vec<artifact::Trace>)| Profile::of(model.manifest(), &traces, threads);
     Ok(models.iter().zip(traces).map(profile).collect())
 }
 
@@ -205,7 +277,7 @@ impl<'m> Runner<'m> {
         Ok(Runner { bound: model.bind(given)?, before, manifest: model.manifest() })
     }
 
-    fn run(&mut self, threads: u32) -> Result<Option<Trace>> {
+    fn run(&mut self, threads: u32) -> Result<Option<artifact::Trace>> {
         let trace = self.bound.traced(room_for(self.manifest, threads as usize))?;
         self.before.restore()?;
         Ok(trace)
@@ -215,4 +287,33 @@ impl<'m> Runner<'m> {
 /// Nanoseconds of all calls of a task in a run.
 fn time_of(profile: &Profile, task: usize) -> Option<f64> {
     profile.tasks.iter().find(|time| time.callee == CompiledCall::Task(task)).map(|time| time.ns)
+}
+
+#[cfg(test)]
+mod tests {
+    use tilescribe::space::Trace;
+
+    use super::{MARGIN, algorithm, first_and_other, margin};
+
+    fn trace(text: &str) -> Trace {
+        text.parse().unwrap()
+    }
+
+    #[test]
+    fn a_tie_goes_to_who_reads_fewer_constants() {
+        assert_eq!([[36, 16], [16, 36], [9, 9]].map(margin), [1.0, MARGIN, MARGIN]);
+    }
+
+    #[test]
+    fn one_by_another_algorithm_is_compared_too() {
+        let of = |text: &str| algorithm(&trace(text)).map(ToString::to_string);
+        assert_eq!(of("algorithm = winograd 4\nparallel s0 = 1\n"), Some("winograd 4".into()));
+        assert_eq!((of("algorithm = direct\n"), of("parallel s0 = 1\n")), (None, None));
+
+        let chosen = |all: &[u32]| first_and_other(all.to_vec(), |number| *number >= 10);
+        assert_eq!(chosen(&[1, 2, 3, 11, 12]), [1, 11]);
+        assert_eq!(chosen(&[1, 10, 3, 11]), [1, 10]);
+        assert_eq!(chosen(&[10, 2, 3]), [10, 2]);
+        assert_eq!((chosen(&[1, 2, 3]), chosen(&[1])), (vec![1, 2], vec![1]));
+    }
 }

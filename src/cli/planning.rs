@@ -15,7 +15,7 @@ use tilescribe::record::{PlanRecord, PlanRun, Store, TasksTiming};
 use tilescribe::space::Policy;
 use tilescribe::target::Target;
 
-use super::in_network::{Variant, timed};
+use super::in_network::Settled;
 use super::layouts::PlannedProgram;
 use super::tuned::{Draft, Tuned};
 use super::words::{counted, duration};
@@ -34,6 +34,8 @@ pub struct Contest {
     /// run.
     run_ns: Option<[f64; 2]>,
     other_taken: bool,
+    /// What became of runners-up of the tasks of the plan that was taken, where both plans were run.
+    settled: Option<Settled>,
 }
 
 /// Searches the plans of a program within bounds, and gives the network of the one that is taken. `memory`
@@ -60,27 +62,29 @@ pub fn search(
     let found = planning::search(Means { cut: &mut cut, times: &mut times, can_measure }, bounds, given)?;
     let draft = |at: usize| -> Result<Draft> { tuned.draft(program.cut(&found.tried[at].plan)?) };
     let Some(best) = found.best else {
-        return Ok((draft(0)?, Contest { found, run_ns: None, other_taken: false }));
+        return Ok((draft(0)?, Contest { found, run_ns: None, other_taken: false, settled: None }));
     };
-    let drafts = [draft(0)?, draft(best)?];
+    let mut drafts = [draft(0)?, draft(best)?];
     let near = match found.tasks_ns {
         [Some(first), Some(second)] => first.max(second) <= HOPELESS * first.min(second),
         _ => false,
     };
-    let mut run_ns = None;
+    // plans run as they would be deployed; without memory or time for it, the tasks decide
+    let (mut run_ns, mut settled): (Option<[f64; 2]>, _) = (None, [None, None]);
     if near && tuned.measures() && matches!(target, Target::Cpu(_)) {
-        let variants = drafts.each_ref().map(|d| Variant { network: &d.network, schedules: &d.chosen[0] });
-        // without memory or time for it, the tasks decide
-        let both = timed(&variants, target, memory)?.ok();
-        let both: Option<Vec<f64>> = both.map(|both| both.iter().map(|profile| profile.run_ns).collect());
-        run_ns = both.and_then(|both| <[f64; 2]>::try_from(both).ok());
+        let [first, second] = drafts.each_mut().map(|draft| (&draft.network, draft.chosen[0].as_mut_slice()));
+        let both = tuned.settle(&mut [first, second], memory)?;
+        run_ns = both.iter().map(|(_, ns)| *ns).collect::<Option<Vec<f64>>>().and_then(|both| both.try_into().ok());
+        settled = <[_; 2]>::try_from(both).map_or([None, None], |both| both.map(|(settled, _)| Some(settled)));
     }
     let other_taken = match (run_ns, found.tasks_ns) {
         (Some([first, second]), _) | (None, [Some(first), Some(second)]) => second < MARGIN * first,
         _ => false,
     };
     let [first, second] = drafts;
-    Ok((if other_taken { second } else { first }, Contest { found, run_ns, other_taken }))
+    let [of_first, of_second] = settled;
+    let (draft, settled) = if other_taken { (second, of_second) } else { (first, of_first) };
+    Ok((draft, Contest { found, run_ns, other_taken, settled }))
 }
 
 /// A network that was cut as somebody wants it, with schedules for its tasks.
@@ -93,7 +97,7 @@ pub fn single(network: Network, tuned: &mut Tuned<'_>) -> Result<(Draft, Contest
     let tried = Tried::alone(&network, &tuned.times(&tasks)?);
     let tasks_ns = [tried.tasks_ns.map(|(ns, _)| ns), None];
     let found = Found { tried: vec![tried], best: None, tasks_ns, cuts: 1, measured: 0 };
-    Ok((tuned.draft(network)?, Contest { found, run_ns: None, other_taken: false }))
+    Ok((tuned.draft(network)?, Contest { found, run_ns: None, other_taken: false, settled: None }))
 }
 
 /// The plans of a program on a target that the store knows and that were fastest, those before others whose
@@ -113,6 +117,11 @@ pub fn known(store: &Store, program: &str, target: &Target) -> Result<Vec<Plan>>
 }
 
 impl Contest {
+    /// What became of runners-up, where it was found out already.
+    pub fn take_settled(&mut self) -> Option<Settled> {
+        self.settled.take()
+    }
+
     /// Whether there was another plan than the default to compare it with.
     pub fn has_rivals(&self) -> bool {
         self.found.tried.len() > 1
@@ -150,7 +159,7 @@ impl Contest {
     }
 
     pub fn json(&self) -> Value {
-        let Contest { found, run_ns, other_taken } = self;
+        let Contest { found, run_ns, other_taken, .. } = self;
         let plan = |(at, tried): (usize, &Tried)| {
             let mut line = json!({
                 "plan": tried.plan.to_string(), "from": origin(&tried.origin), "tasks": tried.tasks,
@@ -171,7 +180,7 @@ impl Contest {
 
 impl fmt::Display for Contest {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Contest { found, run_ns, other_taken } = self;
+        let Contest { found, run_ns, other_taken, .. } = self;
         let measured = match found.measured {
             0 => String::new(),
             count => format!(", {} measured for some", counted(count as u64, "task")),

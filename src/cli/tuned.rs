@@ -1,6 +1,7 @@
 //! Schedules for the tasks of several plans of one network: what plans share is searched for once.
 
 use std::collections::{BTreeMap, HashMap};
+use std::path::Path;
 
 use anyhow::Result;
 use tilescribe::artifact::Schedule;
@@ -14,6 +15,7 @@ use tilescribe::workload::Workload;
 
 use super::arguments::{StoreArguments, TargetArguments};
 use super::exit::CommandError;
+use super::in_network::{self, Settled};
 use super::lab::Lab;
 use super::search::{SearchArguments, jobs, search};
 
@@ -68,6 +70,16 @@ impl<'a> Tuned<'a> {
     fn target(&self) -> Result<&'a Target> {
         let none = || CommandError::Usage("there is no target".into());
         Ok(self.setting.targets.first().ok_or_else(none)?)
+    }
+
+    /// Runs networks in turn, as [`in_network::settle`] does.
+    pub fn settle(
+        &self,
+        networks: &mut [(&Network, &mut [Schedule])],
+        memory: (&Path, u64),
+    ) -> Result<Vec<(Settled, Option<f64>)>> {
+        let store = self.setting.store.open_if_there()?;
+        in_network::settle(networks, self.target()?, &self.space, store.as_ref(), memory)
     }
 
     /// Whether anything is measured.

@@ -1,0 +1,137 @@
+#!/usr/bin/env python3
+"""Exports published architectures that nothing was tuned on, to see whether speed holds beyond the benchmarks'.
+
+usage: further_networks.py OUT_DIR [NAME ...]      (no name: all)
+
+Architectures of torchvision and transformers, and a U-Net, exported by PyTorch with seeded random weights.
+Smaller relatives of some (convnext, googlenet, regnet, shufflenet) are among the networks of the corpus, at
+other sizes. Needs torch, torchvision, transformers and onnxscript.
+"""
+import pathlib
+import sys
+
+import torch
+from torch import nn
+
+# name: side of the square image
+IMAGE_NETS = {
+    "mobilenet_v3_large": 224,
+    "shufflenet_v2_x1_0": 224,
+    "regnet_x_800mf": 224,
+    "convnext_tiny": 224,
+    "swin_v2_t": 256,
+    "googlenet": 224,
+    "inception_v3": 299,
+    "mnasnet1_0": 224,
+    "efficientnet_v2_s": 224,
+    "maxvit_t": 224,
+}
+TOKENS = 128
+
+
+class Output(nn.Module):
+    """The one tensor of a module's result that counts."""
+
+    def __init__(self, module, name):
+        super().__init__()
+        self.module, self.name = module, name
+
+    def forward(self, x):
+        return self.module(x)[self.name]
+
+
+def convolutions(before, behind):
+    layers = []
+    for channels in (before, behind):
+        layers += [nn.Conv2d(channels, behind, 3, padding=1, bias=False), nn.BatchNorm2d(behind), nn.ReLU()]
+    return nn.Sequential(*layers)
+
+
+class UNet(nn.Module):
+    """Ronneberger et al. 2015, padded, with half of the channels."""
+
+    def __init__(self, channels=(32, 64, 128, 256, 512)):
+        super().__init__()
+        pairs = list(zip(channels, channels[1:]))
+        self.first = convolutions(3, channels[0])
+        self.down = nn.ModuleList(convolutions(a, b) for a, b in pairs)
+        self.up = nn.ModuleList(nn.ConvTranspose2d(b, a, 2, 2) for a, b in reversed(pairs))
+        self.join = nn.ModuleList(convolutions(2 * a, a) for a, _ in reversed(pairs))
+        self.head = nn.Conv2d(channels[0], 2, 1)
+
+    def forward(self, x):
+        seen = [self.first(x)]
+        for block in self.down:
+            seen.append(block(nn.functional.max_pool2d(seen[-1], 2)))
+        x = seen.pop()
+        for up, join in zip(self.up, self.join):
+            x = join(torch.cat([up(x), seen.pop()], 1))
+        return self.head(x)
+
+
+def image_net(name):
+    import torchvision
+
+    side = IMAGE_NETS[name]
+    # what only training needs is left out
+    extra = {"googlenet": {"init_weights": False, "aux_logits": False}, "inception_v3": {"init_weights": False}}
+    model = getattr(torchvision.models, name)(weights=None, **extra.get(name, {}))
+    return model, torch.randn(1, 3, side, side)
+
+
+def lraspp():
+    import torchvision
+
+    model = torchvision.models.segmentation.lraspp_mobilenet_v3_large(weights=None, weights_backbone=None)
+    return Output(model, "out"), torch.randn(1, 3, 320, 320)
+
+
+def text_net(name):
+    import transformers as hf
+
+    eager = {"attn_implementation": "eager"}
+    if name == "t5_small_enc":
+        config = hf.T5Config(d_model=512, d_ff=2048, num_layers=6, num_heads=8, use_cache=False)
+        model = hf.T5EncoderModel(config)
+    elif name == "albert":
+        config = hf.AlbertConfig(hidden_size=768, num_attention_heads=12, intermediate_size=3072, **eager)
+        model = hf.AlbertModel(config, add_pooling_layer=False)
+    elif name == "modernbert":
+        sizes = {"num_hidden_layers": 8, "hidden_size": 384, "intermediate_size": 576, "num_attention_heads": 6}
+        model = hf.ModernBertModel(hf.ModernBertConfig(**sizes, **eager))
+    else:
+        sizes = {"num_hidden_layers": 6, "hidden_size": 512, "intermediate_size": 1536, "num_attention_heads": 8}
+        heads = {"num_key_value_heads": 4, "head_dim": 64}
+        model = hf.Qwen3Model(hf.Qwen3Config(**sizes, **heads, use_cache=False, **eager))
+    return Output(model, "last_hidden_state"), torch.randint(0, 30000, (1, TOKENS))
+
+
+def whisper_encoder():
+    import transformers as hf
+
+    model = hf.WhisperModel(hf.WhisperConfig(attn_implementation="eager")).encoder
+    return Output(model, "last_hidden_state"), torch.randn(1, 80, 3000)
+
+
+TEXT_NETS = ["t5_small_enc", "albert", "modernbert", "qwen3"]
+OTHERS = {"unet": lambda: (UNet(), torch.randn(1, 3, 256, 256)), "lraspp": lraspp, "whisper_enc": whisper_encoder}
+
+
+def main():
+    out = pathlib.Path(sys.argv[1])
+    out.mkdir(parents=True, exist_ok=True)
+    for name in sys.argv[2:] or [*IMAGE_NETS, *TEXT_NETS, *OTHERS]:
+        torch.manual_seed(0)
+        if name in IMAGE_NETS:
+            model, example = image_net(name)
+        else:
+            model, example = text_net(name) if name in TEXT_NETS else OTHERS[name]()
+        path = out / f"{name}.onnx"
+        with torch.no_grad():
+            torch.onnx.export(model.eval(), (example,), str(path), input_names=["x"], output_names=["output"],
+                              opset_version=18, dynamo=True, external_data=False)
+        print(f"{path}  {path.stat().st_size / 1e6:.1f} MB", flush=True)
+
+
+if __name__ == "__main__":
+    main()
