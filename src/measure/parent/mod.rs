@@ -117,7 +117,7 @@ impl Measurer {
         if !has_begun {
             self.begin(task, traces);
             // the task is ready, so nothing is left that would be an error
-            let _ = self.take_answers();
+            self.take_answers();
         }
         Ok(())
     }
@@ -126,7 +126,7 @@ impl Measurer {
     /// asked next waits for that, and says what went wrong.
     pub fn begin(&mut self, task: &Task, traces: &[Trace]) {
         // who waits for a task hears of its failure: nobody did for the one before
-        let _ = self.take_answers();
+        self.take_answers();
         if self.keep_worker().is_err() {
             return;
         }
@@ -143,15 +143,15 @@ impl Measurer {
         }
     }
 
-    /// Waits for what the worker was asked to do ahead; the error is of the task that it was for.
-    fn take_answers(&mut self) -> Result<(), (Task, MeasureError)> {
-        let Some(Ahead { task, traces, prepares }) = self.ahead.take() else { return Ok(()) };
+    /// Waits for what the worker was asked to do ahead: the task that it was for, and whether it is ready.
+    fn take_answers(&mut self) -> Option<(Task, Result<(), MeasureError>)> {
+        let Ahead { task, traces, prepares } = self.ahead.take()?;
         let ready = if prepares { self.prepared(&task) } else { Ok(()) };
         let limit = self.options.limits.candidate * u32::try_from(traces.len().max(1)).unwrap_or(u32::MAX);
         if !matches!(self.answer(limit, &mut None, None), Ok(Reply::CompiledAhead)) {
             self.worker = None;
         }
-        ready.map_err(|error| (task, error))
+        Some((task, ready))
     }
 
     /// The next candidates run in turn with the incumbent that they come with, whatever the last ones ran in
@@ -245,7 +245,7 @@ impl Measurer {
 
     /// Makes sure that there is a worker, and that it is ready for the task.
     fn prepare(&mut self, task: &Task) -> Result<(), MeasureError> {
-        if let Err((of, error)) = self.take_answers()
+        if let Some((of, Err(error))) = self.take_answers()
             && of == *task
         {
             return Err(error);
