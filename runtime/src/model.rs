@@ -285,8 +285,8 @@ impl Model {
         self.checked(unsafe { function(self.handle, c_int::from(poison)) })
     }
 
-    /// As [`Model::traced`], but each call by itself: it was just made, so that what it computes with is in the
-    /// caches, and its weights are in memory. `None` also where the machine cannot have them there.
+    /// As [`Model::traced`], but each call by itself: it was just made, so that what it computes with is in
+    /// the caches, and its weights are in memory. `None` also where the machine cannot have them there.
     pub fn traced_cold<T>(&self, room: usize, work: impl FnOnce(&Model) -> T) -> Option<(T, Trace)> {
         let time_cold = self.code.library.time_cold.as_ref()?;
         // SAFETY: the handle is alive.

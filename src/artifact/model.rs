@@ -233,8 +233,8 @@ impl Bound<'_> {
         }
     }
 
-    /// As [`Bound::traced`], each call by itself, with the network's weights in memory: the events are those of
-    /// the second time that each is made.
+    /// As [`Bound::traced`], each call by itself, with the network's weights in memory: the events are those
+    /// of the second time that each is made.
     ///
     /// # Errors
     /// As [`Bound::run`].

@@ -57,8 +57,8 @@ pub struct Bench {
     #[arg(long, default_value_t = 1.0, value_name = "S", value_parser = seconds)]
     seconds: f64,
     /// Print where the time goes: each task's time in the network, alone (when it was tuned) and cold (alone,
-    /// now, its constants in memory), the share of it for which threads are idle, and how near it comes to the
-    /// machine's limits; as `"profile"` in the last line, too
+    /// now, its constants in memory), the share of it for which threads are idle, and how near it comes to
+    /// the machine's limits; as `"profile"` in the last line, too
     #[arg(long)]
     profile: bool,
     /// With --profile: what every thread did in one run, as a file that browsers draw (chrome://tracing,

@@ -184,9 +184,9 @@ fn bytes_at_most(network: &Network) -> u64 {
     network.buffers.iter().map(of).fold(0, u64::saturating_add)
 }
 
-/// By task: the fastest other programs of it, as far as they are nearly as fast as the chosen one. One of them
-/// is by another algorithm, if there is one: what multiplies less reads more constants, and may lose in the
-/// network what it wins alone.
+/// By task: the fastest other programs of it, as far as they are nearly as fast as the chosen one. One of
+/// them is by another algorithm, if there is one: what multiplies less reads more constants, and may lose in
+/// the network what it wins alone.
 fn rivals(
     network: &Network,
     target: &Target,
@@ -217,10 +217,9 @@ fn first_and_other<T>(mut all: Vec<T>, is_other: impl Fn(&T) -> bool) -> Vec<T> 
     all
 }
 
-/// How many times the winner's time a rival may take, by the bytes of constants that both read: where both are
-/// as fast, the one that reads fewer is. What is read of a cache that others share, and what of memory, is
-/// another matter in every process; and what reads fewest computes the task as it is written, with smaller
-/// errors of rounding.
+/// How many times the winner's time a rival may take, by the bytes of constants that both read: a tie goes to
+/// the one that reads fewer. How many of them a cache holds that others share is another matter in every
+/// process; and what reads fewest computes the task as it is written, with smaller errors of rounding.
 fn margin([own, rival]: [usize; 2]) -> f64 {
     if rival < own { 1.0 } else { MARGIN }
 }
