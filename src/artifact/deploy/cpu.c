@@ -193,8 +193,8 @@ static void *address_in(struct model *model, uint64_t argument, uint64_t iterati
     return (unsigned char *)model->address[argument] + about->step * (int64_t)place;
 }
 
-/* How many bytes of weights lie from an argument to the next one in them. */
-static uint64_t weights_behind(const struct model *model, uint64_t argument)
+/* Where the next argument in the weights begins, or they end: an argument is no longer, wherever it moves. */
+static const unsigned char *end_of_weights(const struct model *model, uint64_t argument)
 {
     uint64_t from = arguments_of(model)[argument].offset, end = tilescribe_network.weights_bytes;
     for (uint64_t i = 0; i < tilescribe_network.arguments; i++) {
@@ -202,7 +202,7 @@ static uint64_t weights_behind(const struct model *model, uint64_t argument)
         if (other->space == SPACE_WEIGHTS && other->offset > from && other->offset < end)
             end = other->offset;
     }
-    return end - from;
+    return model->weights + end;
 }
 
 static void compute(struct model *model, const struct call *call, void **arguments)
@@ -225,9 +225,13 @@ static void prepare_cold(struct model *model, const struct call *call, void **ar
 {
     tilescribe_trace_loops(NULL);
     compute(model, call, arguments);
-    for (uint64_t i = 0; i < call->arguments; i++)
-        if (arguments_of(model)[call->first + i].space == SPACE_WEIGHTS)
-            flush_from_caches(arguments[i], weights_behind(model, call->first + i));
+    for (uint64_t i = 0; i < call->arguments; i++) {
+        if (arguments_of(model)[call->first + i].space != SPACE_WEIGHTS)
+            continue;
+        const unsigned char *from = arguments[i], *end = end_of_weights(model, call->first + i);
+        if (from < end)
+            flush_from_caches(from, (uint64_t)(end - from));
+    }
     tilescribe_parallel_for(do_nothing, NULL, model->threads, model->threads);
     tilescribe_trace_loops(model->trace.event != NULL ? &model->trace : NULL);
 }

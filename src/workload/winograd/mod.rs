@@ -59,11 +59,6 @@ struct Convolution<'a> {
     width: i64,
 }
 
-/// Whether [`winograd`] gives anything, which is quicker to say.
-pub fn applies(workload: &Workload, outputs: i64) -> bool {
-    Convolution::in_tiles(workload, outputs).is_some()
-}
-
 /// Whether all tensors of a workload are f32, and its first stage has at most an epilogue behind it.
 pub fn is_plain(workload: &Workload) -> bool {
     let follows = match workload.stages.as_slice() {
