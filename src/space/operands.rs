@@ -119,10 +119,14 @@ fn guards_border(workload: &Workload, value: &Expr, access: &Access) -> bool {
     }
 }
 
-/// Whether an operand that is read through a window can be copied as the box that the window touches.
-pub(super) fn fits_box(workload: &Workload, group: &Group, access: &Access) -> bool {
+/// Whether an operand that is read through a window can be copied as the box that the window touches, where
+/// so many leading axes are rows.
+pub(super) fn fits_box(workload: &Workload, group: &Group, access: &Access, rows: usize) -> bool {
+    // the last box of a block of rows would reach beyond those that the block has
+    let beyond_rows = workload.tensor(access.tensor).role == Role::Intermediate
+        && (0..rows).any(|row| access.mentions(Var(row as u32)));
     let fused = group.fused.is_some_and(|at| touches(access, group, at));
     let affine = access.indices.iter().all(Index::is_affine);
     let value = &workload.stages[group.stage].value;
-    access.has_window() && affine && !fused && guards_border(workload, value, access)
+    access.has_window() && affine && !fused && !beyond_rows && guards_border(workload, value, access)
 }

@@ -4,7 +4,7 @@ use super::access::accesses;
 use super::{LoopName, Row, Rule, Step, Stop, Tape, View, site};
 use crate::nest::axis_name;
 use crate::workload::winograd::Order;
-use crate::workload::{Role, Var, Workload, shared_axes};
+use crate::workload::{Index, Role, Stage, Var, Workload, shared_axes};
 
 /// Joins the loops over leading axes that all stages share, or over blocks of them.
 ///
@@ -128,7 +128,9 @@ fn blocks(workload: &Workload, rows: &[Row], at: usize, most_bytes: i64) -> Vec<
 /// The position of the block of the untuned program: rows stay together where they read the same operand of a
 /// contraction, as many as leave the machine enough blocks and fit into near memory.
 fn default_block(workload: &Workload, machine: &impl RowLimits, rows: &[Row], at: usize, candidates: &[i64]) -> usize {
-    if !shares_operand(workload, rows.len(), at) {
+    let slides = |row: usize| workload.stages.iter().any(|stage| slides_along(stage, row));
+    // of rows that windows slide over, neighbours in memory stay together
+    if !shares_operand(workload, rows.len(), at) || slides(at) && (at + 1..rows.len()).any(slides) {
         return 0;
     }
     let fits = |block: i64| {
@@ -169,6 +171,12 @@ fn shares_operand(workload: &Workload, rows: usize, at: usize) -> bool {
             !access.mentions(inner(at)) && (rows..stage.spatial.len()).any(|axis| access.mentions(inner(axis)))
         })
     })
+}
+
+/// Whether windows of a stage slide over an axis.
+fn slides_along(stage: &Stage, axis: usize) -> bool {
+    let along = |index: &Index| index.mentions(Var(axis as u32)) && stage.slides(index);
+    accesses(stage).iter().any(|access| access.indices.iter().any(along))
 }
 
 /// Gives every block of rows its own instance of the intermediates.

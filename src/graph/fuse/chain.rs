@@ -57,8 +57,14 @@ impl Fusion<'_> {
 
     /// The one group that reads what a group leaves, if nothing of that is stored.
     fn only_reader(&self, of: usize) -> Option<usize> {
+        let stored = |member: &Member| self.prepared.is_stored(member.stage.output);
+        self.only_group_behind(of).filter(|_| !self.groups[of].iter().flat_map(|g| &g.members).any(stored))
+    }
+
+    /// The one group that reads what a group leaves, if nobody else needs that.
+    pub(super) fn only_group_behind(&self, of: usize) -> Option<usize> {
         let group = self.groups[of].as_ref()?;
-        if group.members.iter().any(|member| self.prepared.is_stored(member.stage.output)) {
+        if group.members.iter().any(|member| self.prepared.must_exist(member.stage.output)) {
             return None;
         }
         let reads = |other: &Group| other.members.iter().any(|m| loads(&m.stage).iter().any(|t| group.writes(*t)));
@@ -118,7 +124,7 @@ impl Fusion<'_> {
     }
 
     /// A member that reads a group's tensors through the axes of their stages.
-    fn seen_from(&self, member: &Member, group: &Group) -> Member {
+    pub(super) fn seen_from(&self, member: &Member, group: &Group) -> Member {
         let extents = extents_of(&member.stage);
         let value = member.stage.value.map_loads(&mut |tensor, indices| {
             let shape = of_tensor(self.prepared.tensor(tensor));

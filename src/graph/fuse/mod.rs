@@ -12,7 +12,7 @@
 //!   so; else it is stored by the task of its operand, or by one of its own.
 //!
 //! Then contractions join the row chain between them (attention), where nobody else reads what one leaves to
-//! the next ([`chain`]).
+//! the next ([`chain`]); and pairs of reductions become one where a plan says so ([`pair`]).
 //!
 //! Operations (branches, repetitions, calls of the run-time library) are groups that nothing joins: what they
 //! read is stored. The blocks of steps inside of them are cut by themselves.
@@ -29,6 +29,7 @@ mod group;
 mod layout;
 mod name;
 mod network;
+mod pair;
 mod plan;
 mod planned;
 mod prepare;
@@ -54,6 +55,7 @@ use crate::trace::{Reason, Stale, Words};
 use crate::workload::{Index, Stage, TensorId};
 use cost::{Cost, Reader};
 use group::{Group, Member, inline_members};
+use plan::Planner;
 use prepare::{Prepared, extents_of};
 use round::{without_bytes, without_quotients, without_roundings};
 use size::{Size, count_loads, fits_task, is_full, may_be_copied};
@@ -85,19 +87,19 @@ pub enum PartitionError {
 }
 
 /// Cuts a prepared block of a program; groups come in execution order.
-fn groups_of(program: &Program, mut prepared: Prepared) -> (Prepared, Vec<Group>) {
-    concat::assemble(&mut prepared);
-    prepared.remove_dead_stages();
-    let mut fusion = Fusion::new(prepared, &program.symbols);
-    for at in 0..fusion.prepared.steps.len() {
-        fusion.visit(at);
-    }
-    fusion.absorb_row_prologues();
-    fusion.inline_within_groups();
-    fusion.join_contractions();
-    let order = fusion.execution_order();
-    let groups = order.into_iter().filter_map(|at| fusion.groups[at].take()).collect();
-    (fusion.prepared, groups)
+fn groups_of(program: &Program, prepared: Prepared) -> (Prepared, Vec<Group>) {
+    Fusion::cut(program, prepared).in_order()
+}
+
+/// The same as a plan says.
+fn planned_groups(
+    program: &Program,
+    prepared: Prepared,
+    planner: &mut Planner<'_, '_>,
+) -> Result<(Prepared, Vec<Group>), PartitionError> {
+    let mut fusion = Fusion::cut(program, prepared);
+    fusion.join_pairs(planner)?;
+    Ok(fusion.in_order())
 }
 
 /// As many row groups are tried that read what a stage reads, and write nothing that it does.
@@ -130,6 +132,26 @@ impl<'p> Fusion<'p> {
         let counting = Counting::of(symbols, &prepared.steps);
         let (waiting, groups, group_of) = (BTreeMap::new(), Vec::new(), BTreeMap::new());
         Fusion { prepared, readers, waiting, groups, group_of, reading: BTreeMap::new(), counting }
+    }
+
+    /// All stages of a block in groups, without a plan.
+    fn cut(program: &'p Program, mut prepared: Prepared) -> Fusion<'p> {
+        concat::assemble(&mut prepared);
+        prepared.remove_dead_stages();
+        let mut fusion = Fusion::new(prepared, &program.symbols);
+        for at in 0..fusion.prepared.steps.len() {
+            fusion.visit(at);
+        }
+        fusion.absorb_row_prologues();
+        fusion.inline_within_groups();
+        fusion.join_contractions();
+        fusion
+    }
+
+    fn in_order(mut self) -> (Prepared, Vec<Group>) {
+        let order = self.execution_order();
+        let groups = order.into_iter().filter_map(|at| self.groups[at].take()).collect();
+        (self.prepared, groups)
     }
 
     fn visit(&mut self, at: usize) {

@@ -20,16 +20,33 @@ pub fn task_name(workload: &Workload, nodes: &[String]) -> String {
             let name = anchor_name(workload, anchor, nodes).unwrap_or_else(|| reduction_name(anchor));
             if epilogue.is_empty() { name } else { format!("{name}_{epilogue}") }
         }
-        _ => match anchors.iter().find(|anchor| is_contraction(anchor)) {
-            Some(first) => {
-                let kind = match chain_name(workload) {
-                    "softmax" => "attention".to_string(),
-                    other => format!("matmul_{other}"),
-                };
-                format!("{kind}_{}x{}", extents(&extent::spatial(first)), product(&extent::reduction(first)))
-            }
-            None => format!("{}_{}", chain_name(workload), widest(workload)),
+        _ => match pair_name(workload, &anchors, nodes) {
+            Some(name) => name,
+            None => several_name(workload, &anchors),
         },
+    }
+}
+
+/// Contractions and windows one behind the other, as plans join them.
+fn pair_name(workload: &Workload, anchors: &[&Stage], nodes: &[String]) -> Option<String> {
+    if chain_name(workload) != "rows" {
+        return None;
+    }
+    let names: Option<Vec<String>> = anchors.iter().map(|anchor| anchor_name(workload, anchor, nodes)).collect();
+    Some(names?.join("_to_"))
+}
+
+/// A row chain, or attention: contractions around one.
+fn several_name(workload: &Workload, anchors: &[&Stage]) -> String {
+    match anchors.iter().find(|anchor| is_contraction(anchor)) {
+        Some(first) => {
+            let kind = match chain_name(workload) {
+                "softmax" => "attention".to_string(),
+                other => format!("matmul_{other}"),
+            };
+            format!("{kind}_{}x{}", extents(&extent::spatial(first)), product(&extent::reduction(first)))
+        }
+        None => format!("{}_{}", chain_name(workload), widest(workload)),
     }
 }
 

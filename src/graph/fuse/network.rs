@@ -9,7 +9,7 @@ use super::layout;
 use super::name::task_name;
 use super::plan::Planner;
 use super::prepare::{Block, Prepared};
-use super::{PartitionError, groups_of};
+use super::{PartitionError, groups_of, planned_groups};
 use crate::graph::{
     Binding, Call, Callee, Collected, Conditional, LibraryCall, Motion, Network, NetworkBuffer, NetworkTask, Program,
     Region, RegionKind, Repeat, Routine, RunTime, Scanned, Source, State, Step, TensorData,
@@ -33,7 +33,7 @@ pub fn assemble(program: &Program, planner: &mut Planner<'_, '_>) -> Result<Netw
         task_of: HashMap::new(),
         iterations: 1,
     };
-    let (prepared, groups) = groups_of(program, prepared);
+    let (prepared, groups) = planned_groups(program, prepared, planner)?;
     let mut level = Level { prepared: &prepared, buffer_of: HashMap::new() };
     for (name, tensor) in &program.inputs {
         assembly.add_buffer(&mut level, *tensor, Source::Input(name.clone()));

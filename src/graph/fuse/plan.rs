@@ -134,11 +134,13 @@ pub enum Kind {
     Concatenation,
     /// Whether parts of rows are written in place.
     Parts,
+    /// Whether a reduction is a task with that whose results it takes.
+    Join,
 }
 
 impl Kind {
     /// All of them, in their order.
-    pub const ALL: [Kind; 3] = [Kind::Layout, Kind::Concatenation, Kind::Parts];
+    pub const ALL: [Kind; 4] = [Kind::Layout, Kind::Concatenation, Kind::Parts, Kind::Join];
 
     /// What sites of the kind begin with.
     pub const fn name(self) -> &'static str {
@@ -146,6 +148,7 @@ impl Kind {
             Kind::Layout => "layout",
             Kind::Concatenation => "concatenation",
             Kind::Parts => "parts",
+            Kind::Join => "join",
         }
     }
 

@@ -1,6 +1,6 @@
 //! Making ragged vector and unrolled loops constant.
 
-use super::threads::fill;
+use super::threads::{Combined, combined, fill};
 use super::tree::replace_vars_of_head;
 use super::{find_loop, for_each_loop_mut, for_each_stmt, replace_vars};
 use crate::nest::{Buffer, Loop, LoopKind, Nest, Scope, Stmt};
@@ -46,6 +46,7 @@ impl Nest {
             parameters: self.parameters.len(),
             buffers: &self.buffers,
             partly_written: HashSet::new(),
+            combined: combined(&body),
         };
         peeling.note_partly_written(&body, false);
         let (setup, body) = (peeling.everywhere(setup), peeling.everywhere(body));
@@ -182,6 +183,7 @@ struct Peeling<'a> {
     buffers: &'a [Buffer],
     /// Copies of as much as there is in a run.
     partly_written: HashSet<TensorId>,
+    combined: Combined,
 }
 
 impl Peeling<'_> {
@@ -423,7 +425,7 @@ impl Peeling<'_> {
         let is_ragged = |l: &Loop| {
             matches!(l.kind, LoopKind::Vector | LoopKind::Unroll) && l.extent() == tile && l.bounds[1..].contains(bound)
         };
-        fill((self.buffers, &self.partly_written), body, &is_ragged, bound);
+        fill((self.buffers, &self.partly_written, &self.combined), body, &is_ragged, bound);
     }
 
     fn note_partly_written(&mut self, stmts: &[Stmt], is_cut: bool) {

@@ -47,7 +47,8 @@ impl Nest {
             .collect();
         // before the variables go, which tell what a condition is about
         let ranges = loops.iter().map(|l| (l.var, Interval::below(l.extent()))).collect();
-        let room = Room { buffers: &buffers, ranges, partly_written: HashSet::new(), not_filled: HashSet::new() };
+        let [partly_written, not_filled] = [HashSet::new(), HashSet::new()];
+        let room = Room { buffers: &buffers, ranges, partly_written, not_filled, combined: HashSet::new() };
         body.iter_mut().for_each(|statement| room.guard(statement, &ragged));
         replace_vars(&mut body, &digit_of);
         if total % together != 0 {
@@ -123,6 +124,7 @@ impl Nest {
             ranges: HashMap::new(),
             partly_written: HashSet::new(),
             not_filled: HashSet::new(),
+            combined: combined(&body),
         };
         room.note_ranges(&body);
         room.note_stores(&body);
@@ -134,15 +136,20 @@ impl Nest {
 
 /// Lets loops run in full that one bound makes ragged, wherever they are: what they compute too much goes to
 /// registers as what changes nothing, and nowhere else.
-/// Buffers come with those among them that hold less than they have room for.
+/// Buffers come with those among them that hold less than they have room for, and what is [`combined`].
 pub(super) fn fill(
-    (buffers, partly_written): (&[Buffer], &HashSet<TensorId>),
+    (buffers, partly_written, combined): (&[Buffer], &HashSet<TensorId>, &Combined),
     body: &mut [Stmt],
     is_ragged: &dyn Fn(&Loop) -> bool,
     bound: &Index,
 ) {
-    let not_filled = partly_written.clone();
-    let mut room = Room { buffers, ranges: HashMap::new(), partly_written: partly_written.clone(), not_filled };
+    let mut room = Room {
+        buffers,
+        ranges: HashMap::new(),
+        partly_written: partly_written.clone(),
+        not_filled: partly_written.clone(),
+        combined: combined.clone(),
+    };
     room.note_ranges(body);
     room.note_stores(body);
     fill_ragged(&room, body, is_ragged, bound, &mut Vec::new());
@@ -170,6 +177,22 @@ fn fill_ragged(
             Stmt::Store { .. } | Stmt::Accumulate { .. } => room.guard(statement, pending),
         }
     }
+}
+
+/// Dimensions of accumulators along which all elements are combined into others, as those of lanes are.
+pub(super) type Combined = HashSet<(TensorId, usize)>;
+
+/// Those of all accumulators.
+pub(super) fn combined(statements: &[Stmt]) -> Combined {
+    let mut found = HashSet::new();
+    for_each_stmt(statements, &mut |statement| {
+        if let Stmt::Accumulate { indices, value: Expr::Load { tensor, indices: of_parts }, .. } = statement {
+            let is_reduced = |index: &Index| index.any_var(&|var| !indices.iter().any(|own| own.mentions(var)));
+            let dimensions = of_parts.iter().enumerate().filter(|(_, index)| is_reduced(index));
+            found.extend(dimensions.map(|(dimension, _)| (*tensor, dimension)));
+        }
+    });
+    found
 }
 
 /// The variables of perfectly nested loops, at the point `lanes · unit + lane` of all their iterations. Lanes
@@ -275,6 +298,8 @@ struct Room<'a> {
     partly_written: HashSet<TensorId>,
     /// Buffers with elements that are written otherwise than zero where there is nothing.
     not_filled: HashSet<TensorId>,
+    /// Where every element of an accumulator counts.
+    combined: Combined,
 }
 
 impl Room<'_> {
@@ -349,17 +374,18 @@ impl Room<'_> {
         value.for_each_load(&mut |tensor, at| {
             reaches_out |= self.partly_written.contains(&tensor) || !self.is_inside(tensor, at);
         });
-        // an element too much may get any value that can be had without leaving a buffer, and a sum of
-        // products zeros
+        // an element too much may get any value that can be had without leaving a buffer, unless it is a part
+        // of a result; and a sum of products zeros
         let adds_nothing = |var: Var| match &*statement {
             Stmt::Accumulate { combiner: Combiner::Sum, value: Expr::Binary(Binary::Multiply, x, y), .. } => {
                 [x, y].into_iter().all(|factor| self.is_zero_beyond(factor, var, indices))
             }
             _ => false,
         };
-        let matters = |var: Var| {
-            !stays || reaches_out || (!indices.iter().any(|index| index.mentions(var)) && !adds_nothing(var))
-        };
+        let accumulates = matches!(&*statement, Stmt::Accumulate { .. });
+        let is_part = |dimension: usize| accumulates && self.combined.contains(&(*buffer, dimension));
+        let is_own = |var: Var| indices.iter().enumerate().any(|(at, index)| index.mentions(var) && !is_part(at));
+        let matters = |var: Var| !stays || reaches_out || (!is_own(var) && !adds_nothing(var));
         let conditions: Vec<Condition> =
             pending.iter().filter(|(var, _)| matters(*var)).map(|(_, condition)| condition.clone()).collect();
         if conditions.is_empty() || (stays && matches!(value, Expr::Float(_))) {

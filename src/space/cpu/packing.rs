@@ -114,7 +114,7 @@ fn options(workload: &Workload, group: &Group, access: &Access, rows: usize) -> 
     // a blocked row is another one in each iteration of the loop over its blocks
     let of_rows = (0..rows).any(|row| access.mentions(Var(row as u32)));
     let constant = workload.tensor(access.tensor).role == Role::Constant;
-    let boxes = fits_box(workload, group, access);
+    let boxes = fits_box(workload, group, access, rows);
     let mut options = Vec::new();
     let mut offer = |level: Level, whole: bool, spatial_blocks: bool, depth_blocks: bool, most: i64| {
         let elements: i64 = (0..group.axes.len())

@@ -43,15 +43,15 @@ impl Rule<Gpu> for Fetches {
         let mut steps = Vec::new();
         for group in &view.groups {
             tape.defaults_only(group.defaults_only);
-            decide_group(&view.workload, group, room, tape, &mut steps)?;
+            decide_group((&view.workload, view.rows.len()), group, room, tape, &mut steps)?;
         }
         Ok(steps)
     }
 }
 
-/// Which operands of a group are copied, into `room` bytes.
+/// Which operands of a group are copied, into `room` bytes, where so many leading axes are rows.
 fn decide_group(
-    workload: &Workload,
+    (workload, rows): (&Workload, usize),
     group: &Group,
     room: i64,
     tape: &mut Tape<'_>,
@@ -68,7 +68,7 @@ fn decide_group(
         };
         let bytes =
             elements(workload, group, &access, MOST_PADDING) * workload.tensor(access.tensor).dtype.bytes() as i64;
-        let layouts = layouts(workload, group, &access, bytes <= left);
+        let layouts = layouts((workload, rows), group, &access, bytes <= left);
         let words: Vec<_> = layouts.iter().map(|(words, _)| name(*words)).collect();
         let default = if is_shared(group, &access) { layouts.len().saturating_sub(1) } else { 0 };
         let answer = tape.choose(ask("copy"), words.clone(), default)?;
@@ -92,7 +92,12 @@ fn decide_group(
 }
 
 /// How an operand may be copied; `None`: not at all, which products of matrices need.
-fn layouts(workload: &Workload, group: &Group, access: &Access, has_room: bool) -> Vec<(&'static str, Option<Layout>)> {
+fn layouts(
+    (workload, rows): (&Workload, usize),
+    group: &Group,
+    access: &Access,
+    has_room: bool,
+) -> Vec<(&'static str, Option<Layout>)> {
     let mut layouts = Vec::new();
     if group.matrix.is_none() {
         layouts.push(("none", None));
@@ -101,7 +106,7 @@ fn layouts(workload: &Workload, group: &Group, access: &Access, has_room: bool) 
         layouts.push(("panel", Some(Layout::Panel)));
         // a box has no zeros beyond the end of a window
         let slides = access.slides(&workload.stages[group.stage]);
-        let boxes = group.matrix.is_none() && slides && fits_box(workload, group, access);
+        let boxes = group.matrix.is_none() && slides && fits_box(workload, group, access, rows);
         layouts.extend(boxes.then_some(("box", Some(Layout::Box))));
     }
     layouts

@@ -10,7 +10,7 @@ use super::{binary, load, var};
 /// A workload of at most some ten thousand points, and the name of its kind.
 pub fn random_workload(rng: &mut ChaCha8Rng) -> (&'static str, Workload) {
     type Make = fn(&mut ChaCha8Rng) -> Workload;
-    let kinds: [(&'static str, Make); 19] = [
+    let kinds: [(&'static str, Make); 20] = [
         ("product", product),
         ("product", product),
         ("product", product),
@@ -30,11 +30,39 @@ pub fn random_workload(rng: &mut ChaCha8Rng) -> (&'static str, Workload) {
         ("attention", attention),
         ("reduction", reduction),
         ("map", map),
+        ("pair", pair),
     ];
     let (kind, make) = kinds[rng.random_range(0..kinds.len())];
     let workload = make(rng);
     let half = [DType::F16, DType::BF16][rng.random_range(0..2)];
     (kind, if rng.random_range(0..6) == 0 { in_halves(&workload, half) } else { workload })
+}
+
+/// A window over rows and columns, or along them, and a product behind it; or a product and a window.
+fn pair(rng: &mut ChaCha8Rng) -> Workload {
+    let [channels, outputs] = [0; 2].map(|_| rng.random_range(2..9));
+    let [height, width, kernel, stride] =
+        [(3, 8), (3, 8), (1, 4), (1, 3)].map(|(low, high)| rng.random_range(low..high));
+    let [tall, wide] = [height, width].map(|extent| (extent - 1) * stride + kernel);
+    let max = rng.random_range(0..3) == 0;
+    let text = match rng.random_range(0..3) {
+        0 if max => format!(
+            "input t0 {tall} {wide} {channels}\nlet t1 {height} {width} {channels} maxof {kernel} {kernel} t0 + * {stride} \
+             a d + * {stride} b e c\nconst t2 {outputs} {channels}\nout t3 {height} {width} {outputs} sum {channels} mul \
+             t2 c d t1 a b d\n"
+        ),
+        0 | 1 => format!(
+            "input t0 {tall} {wide} {channels}\nconst t1 {channels} {kernel} {kernel}\nlet t2 {height} {width} {channels} \
+             sum {kernel} {kernel} mul t1 c d e t0 + * {stride} a d + * {stride} b e c\nlet t3 like t2 max 0.0 t2 a b \
+             c\nconst t4 {outputs} {channels}\nout t5 {height} {width} {outputs} sum {channels} mul t4 c d t3 a b d\n"
+        ),
+        _ => format!(
+            "input t0 {channels} {tall} {wide}\nconst t1 {outputs} {channels}\nlet t2 {outputs} {tall} {wide} sum {channels} \
+             mul t1 a d t0 d b c\nout t3 {outputs} {height} {width} maxof {kernel} {kernel} t2 a + * {stride} b d + * \
+             {stride} c e\n"
+        ),
+    };
+    text.parse().unwrap_or_else(|error| panic!("{text}: {error}"))
 }
 
 /// The same with arguments and results of a 16-bit type, but for sums that nothing follows. All is computed

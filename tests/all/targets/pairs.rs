@@ -100,6 +100,35 @@ pub fn functions(target: &Cpu) -> Vec<Pair> {
     pairs
 }
 
+/// Reductions that plans join: a window and a product, in several types; several products; a row chain
+/// between.
+const JOINED: [&str; 6] = [
+    "const t0 24 3 3\ninput t1 9 10 24\nconst t2 20 24\nlet t3 9 10 24 sum 3 3 mul t0 c d e pad 0.0 t1 ? + a + d -1 ? + \
+     b + e -1 c\nlet t4 like t3 max 0.0 t3 a b c\nout t5 9 10 20 sum 24 mul t2 c d t4 a b d\n",
+    "const t0 24 3 3\ninput t1 bf16 19 21 24\nconst t2 bf16 20 24\nlet t3 9 10 24 sum 3 3 mul t0 c d e cast f32 t1 + * \
+     2 a d + * 2 b e c\nlet t4 bf16 like t3 cast bf16 max 0.0 t3 a b c\nlet t5 9 10 20 sum 24 mul cast f32 t2 c d \
+     cast f32 t4 a b d\nout t6 bf16 like t5 cast bf16 t5 a b c\n",
+    "input t0 11 12 16\nconst t1 18 16\nlet t2 9 10 16 maxof 3 3 t0 + a d + b e c\nout t3 9 10 18 sum 16 mul t1 c d t2 \
+     a b d\n",
+    "const t0 12 3 3 3\ninput t1 3 20 24\nlet t2 12 9 11 sum 3 3 3 mul t0 a d e f t1 d + * 2 b e + * 2 c f\nlet t3 like \
+     t2 max 0.0 t2 a b c\nout t4 12 4 5 maxof 3 3 t3 a + * 2 b d + * 2 c e\n",
+    "input t0 33 24\nconst t1 40 24\nconst t2 20 40\nlet t3 33 40 sum 24 mul t0 a c t1 b c\nlet t4 like t3 tanh t3 a \
+     b\nout t5 33 20 sum 40 mul t2 b c t4 a c\n",
+    "const t0 24 3\ninput t1 35 24\nconst t2 20 24\nlet t3 33 24 sum 3 mul t0 b c t1 + a c b\nlet t4 33 sum 24 mul t3 a \
+     b t3 a b\nlet t5 33 24 mul rsqrt add 0.1 t4 a t3 a b\nout t6 33 20 sum 24 mul t2 b c t5 a c\n",
+];
+
+/// Workloads of pairs of reductions, each with its untuned program and random ones.
+pub fn joined(target: &Cpu, programs: u64) -> Vec<Pair> {
+    let mut pairs = Vec::new();
+    for (number, text) in JOINED.iter().enumerate() {
+        let workload = text.parse().unwrap_or_else(|error| panic!("{text}: {error}"));
+        let task = Task { workload, target: target.clone().into() };
+        add(&mut pairs, &format!("joined {number} for {}", target.cpu), &task, programs);
+    }
+    pairs
+}
+
 fn add(pairs: &mut Vec<Pair>, name: &str, task: &Task, programs: u64) {
     pairs.extend((0..=programs).map(|seed| Pair::new(name, task, seed)));
 }

@@ -7,9 +7,12 @@ use tilescribe::measure::{Bench, OracleCache, Workbench};
 use tilescribe::workload::generate::Limits;
 
 use super::emulated::{COMPILER, QEMU};
-use super::pairs::{functions, pairs};
+use super::pairs::{functions, joined, pairs};
 use super::short::Machine;
 use super::{lacks, shipped};
+
+/// Programs for each workload of joined reductions.
+const JOINED_PROGRAMS: u64 = 48;
 
 /// The gate that measured programs pass: guarded buffers, and the evaluator's outputs.
 fn check_programs(name: &str, workloads: u64, programs: u64) {
@@ -21,6 +24,7 @@ fn check_programs(name: &str, workloads: u64, programs: u64) {
     }
     let mut pairs = pairs(&target, Limits::SMALL, workloads, programs);
     pairs.extend(functions(&target));
+    pairs.extend(joined(&target, JOINED_PROGRAMS));
     assert!(pairs.len() >= 100, "{} pairs", pairs.len());
     let mut refused = Vec::new();
     for pair in pairs {
