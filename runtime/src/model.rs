@@ -5,11 +5,9 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::Arc;
 
-use libloading::os::unix::Symbol;
-
 use crate::dtype::DType;
 use crate::error::RuntimeError;
-use crate::library::{Event, Library, Profile, StateFunctions, TimeCold, WriteTrace};
+use crate::library::{Event, Library, StateFunctions};
 use crate::manifest::{Manifest, WEIGHTS_FILE};
 use crate::port::{Port, described};
 use crate::target::Kind;
@@ -231,7 +229,10 @@ impl Model {
         let mut spent = vec![0; self.manifest().calls.len()];
         // SAFETY: the array has as many elements as there are calls.
         let status = unsafe { profile(self.handle, spent.as_mut_ptr()) };
-        let _ends = Profiled { profile, handle: self.handle };
+        let _ends = AtLast(|| {
+            // SAFETY: the handle is alive; the array is gone after that.
+            unsafe { profile(self.handle, std::ptr::null_mut()) };
+        });
         if status != 0 { None } else { Some((work(self), spent)) }
     }
 
@@ -242,7 +243,10 @@ impl Model {
         let (mut events, mut written) = (vec![Event::default(); room], 0);
         // SAFETY: the array has that many elements, and both live until `_ends` takes them away again.
         let status = unsafe { trace(self.handle, events.as_mut_ptr(), room as u64, &raw mut written) };
-        let ends = Traced { trace, handle: self.handle };
+        let ends = AtLast(|| {
+            // SAFETY: the handle is alive; events and their number are gone after that.
+            unsafe { trace(self.handle, std::ptr::null_mut(), 0, std::ptr::null_mut()) };
+        });
         if status != 0 {
             return None;
         }
@@ -293,7 +297,10 @@ impl Model {
         if unsafe { time_cold(self.handle, 1) } != 0 {
             return None;
         }
-        let _ends = Cold { time_cold, handle: self.handle };
+        let _ends = AtLast(|| {
+            // SAFETY: the handle is alive.
+            unsafe { time_cold(self.handle, 0) };
+        });
         self.traced(room, work)
     }
 
@@ -386,16 +393,12 @@ impl Model {
     }
 }
 
-/// Ends the measuring of calls, however the work ends: the array is gone after that.
-struct Profiled<'m> {
-    profile: &'m Symbol<Profile>,
-    handle: *mut c_void,
-}
+/// Does something when it goes, however the work ends that it lives through.
+struct AtLast<F: FnMut()>(F);
 
-impl Drop for Profiled<'_> {
+impl<F: FnMut()> Drop for AtLast<F> {
     fn drop(&mut self) {
-        // SAFETY: the handle is alive as long as the model that lent it.
-        unsafe { (self.profile)(self.handle, std::ptr::null_mut()) };
+        (self.0)();
     }
 }
 
@@ -405,32 +408,6 @@ pub struct Trace {
     pub events: Vec<Event>,
     /// Events for which there was no room.
     pub lost: u64,
-}
-
-/// Ends runs that take weights out of the caches, however the work ends.
-struct Cold<'m> {
-    time_cold: &'m Symbol<TimeCold>,
-    handle: *mut c_void,
-}
-
-impl Drop for Cold<'_> {
-    fn drop(&mut self) {
-        // SAFETY: the handle is alive as long as the model that lent it.
-        unsafe { (self.time_cold)(self.handle, 0) };
-    }
-}
-
-/// Ends the writing of events, however the work ends: the array is gone after that.
-struct Traced<'m> {
-    trace: &'m Symbol<WriteTrace>,
-    handle: *mut c_void,
-}
-
-impl Drop for Traced<'_> {
-    fn drop(&mut self) {
-        // SAFETY: the handle is alive as long as the model that lent it, and takes no array.
-        unsafe { (self.trace)(self.handle, std::ptr::null_mut(), 0, std::ptr::null_mut()) };
-    }
 }
 
 impl Drop for Model {

@@ -164,11 +164,12 @@ impl<E> Search<'_, '_, E> {
     }
 
     /// The default, and kind by kind all decisions with one candidate, the kinds before as they were fastest:
-    /// cut, and their tasks measured.
+    /// cut, and their tasks measured. Of kinds that do not pay together, moves are all that is tried.
     fn extremes(&mut self) -> Result<usize, E> {
         let default = self.cut(&Wish::default(), Origin::Default)?;
         let kinds: Vec<(PlanKind, Vec<Words>)> = PlanKind::ALL
             .into_iter()
+            .filter(|kind| kind.is_of_neighbours())
             .map(|kind| (kind, self.alternatives(default, kind)))
             .filter(|(_, values)| !values.is_empty())
             .collect();

@@ -4,7 +4,7 @@
 //!
 //! - A *reduction* (matrix product, convolution, pooling, mean) anchors a new task, unless it reduces the
 //!   same rows as a task whose results it reads: then it continues that task's row chain (softmax, layer
-//!   norm).
+//!   norm; [`rows`]).
 //! - An *element-wise* stage joins the task that produced its operand as an epilogue, where it reads each
 //!   element of it once, in order or permuted (then the anchor computes in the permuted order), and where
 //!   nobody else needs that operand or the stage is too expensive to be computed twice.
@@ -18,7 +18,7 @@
 //! read is stored. The blocks of steps inside of them are cut by themselves.
 //!
 //! Views and concatenations are gone before that ([`prepare`]), and tensors have the layouts that a [`Plan`]
-//! decides ([`layout`]). Joining never makes tasks wait for one another in a circle.
+//! decides ([`layout`]). Joining never makes tasks wait for one another in a circle ([`order`]).
 
 mod chain;
 mod concat;
@@ -29,11 +29,13 @@ mod group;
 mod layout;
 mod name;
 mod network;
+mod order;
 mod pair;
 mod plan;
 mod planned;
 mod prepare;
 mod round;
+mod rows;
 mod short;
 mod size;
 mod validate;
@@ -52,14 +54,14 @@ use thiserror::Error;
 use super::step::Counting;
 use super::{Program, Symbols};
 use crate::trace::{Reason, Stale, Words};
-use crate::workload::{Index, Stage, TensorId};
+use crate::workload::{Stage, TensorId};
 use cost::{Cost, Reader};
 use group::{Group, Member, inline_members};
 use plan::Planner;
 use prepare::{Prepared, extents_of};
 use round::{without_bytes, without_quotients, without_roundings};
 use size::{Size, count_loads, fits_task, is_full, may_be_copied};
-use view::{flat, tidy};
+use view::tidy;
 
 /// A program that breaks the invariants of [`Program`], the mistake of whoever made it; or a plan of another
 /// program.
@@ -101,9 +103,6 @@ fn planned_groups(
     fusion.join_pairs(planner)?;
     Ok(fusion.in_order())
 }
-
-/// As many row groups are tried that read what a stage reads, and write nothing that it does.
-const MAX_SIBLINGS: usize = 32;
 
 struct Fusion<'p> {
     prepared: Prepared,
@@ -308,31 +307,6 @@ impl<'p> Fusion<'p> {
         false
     }
 
-    /// Appends a reduction to a task that reduces the same rows.
-    fn continue_row_chain(&mut self, member: &Member) -> bool {
-        let stage = &member.stage;
-        for g in self.producers_latest_first(stage).into_iter().chain(self.siblings(stage)) {
-            let Some(group) = self.open_group(g, stage).filter(|g| g.columns.is_some()) else { continue };
-            let Some(aligned) = self.aligned(group, stage) else { continue };
-            let axes = aligned.rank();
-            let reads_row = loads(&aligned).into_iter().any(|t| group.view(t).is_some_and(|view| view.len() == axes));
-            if reads_row || self.shares_row(group, &aligned) {
-                self.join(g, Member { stage: aligned, nodes: member.nodes.clone() });
-                return true;
-            }
-        }
-        false
-    }
-
-    /// Row groups that read a tensor that `stage` reads too, the latest first.
-    fn siblings(&self, stage: &Stage) -> Vec<usize> {
-        let is_chain = |g: &usize| self.groups[*g].as_ref().is_some_and(|group| group.columns.is_some());
-        let reading = |tensor: &TensorId| self.reading.get(tensor).into_iter().flatten().rev().copied();
-        let latest = |tensor: TensorId| reading(&tensor).filter(is_chain).take(MAX_SIBLINGS).collect::<Vec<_>>();
-        let found: BTreeSet<usize> = loads(stage).into_iter().flat_map(latest).collect();
-        found.into_iter().rev().take(MAX_SIBLINGS).collect()
-    }
-
     /// Group `g` has these members from now on.
     fn note_members(&mut self, g: usize, group: &Group) {
         for Member { stage, .. } in &group.members {
@@ -345,24 +319,6 @@ impl<'p> Fusion<'p> {
         for tensor in loads(stage) {
             self.reading.entry(tensor).or_default().insert(g);
         }
-    }
-
-    /// Whether `aligned` reads a tensor at the very addresses at which a reduction of the group reads it.
-    fn shares_row(&self, group: &Group, aligned: &Stage) -> bool {
-        let addresses = |stage: &Stage| {
-            let extents = extents_of(stage);
-            let mut found = Vec::new();
-            stage.value.for_each_load(&mut |tensor, indices| {
-                let shape = &self.prepared.tensor(tensor).shape;
-                if !group.writes(tensor) && shape.iter().product::<i64>() >= extents.iter().product::<i64>() {
-                    found.push((tensor, flat(indices, shape, &extents)));
-                }
-            });
-            found
-        };
-        let own = addresses(aligned);
-        let reductions = group.members.iter().filter(|m| m.stage.is_reduction());
-        reductions.into_iter().any(|m| addresses(&m.stage).iter().any(|address| own.contains(address)))
     }
 
     /// A stage over the axes of a group, if it fits there and can write where its output lies.
@@ -437,110 +393,6 @@ impl<'p> Fusion<'p> {
         }
     }
 
-    /// The groups that write what a stage reads, or count how far it goes.
-    fn producers(&self, stage: &Stage) -> BTreeSet<usize> {
-        let filled = loads(stage).into_iter().flat_map(|tensor| self.prepared.filled_by(tensor));
-        let mut producers: BTreeSet<usize> = filled.filter_map(|tensor| self.group_of.get(&tensor).copied()).collect();
-        stage.for_each_formula(&mut |formula| producers.extend(self.counting_groups(formula)));
-        producers
-    }
-
-    /// The groups that count what a formula depends on.
-    fn counting_groups(&self, formula: &Index) -> Vec<usize> {
-        let tensors = self.counting.tensors_of(formula).into_iter();
-        tensors.filter_map(|tensor| self.group_of.get(&tensor).copied()).collect()
-    }
-
-    /// The groups whose tensors a stage reads as they are. The one at the end of the longest chain comes
-    /// first: by then the others are done, and equal blocks with and without a shortcut of their own end in
-    /// equal tasks.
-    fn producers_latest_first(&self, stage: &Stage) -> Vec<usize> {
-        let direct: BTreeSet<usize> = loads(stage).iter().filter_map(|t| self.group_of.get(t).copied()).collect();
-        let mut depths = BTreeMap::new();
-        let mut latest: Vec<(usize, usize)> = direct.into_iter().map(|g| (self.depth(g, &mut depths), g)).collect();
-        latest.sort_unstable_by(|a, b| b.cmp(a));
-        latest.into_iter().map(|(_, g)| g).collect()
-    }
-
-    /// The number of groups on the longest chain before a group.
-    fn depth(&self, of: usize, known: &mut BTreeMap<usize, usize>) -> usize {
-        let mut pending = vec![of];
-        while let Some(g) = pending.last().copied() {
-            let after = self.groups[g].as_ref().map(|group| &group.after);
-            let before: Vec<usize> = after.into_iter().flatten().copied().collect();
-            let open: Vec<usize> = before.iter().copied().filter(|a| !known.contains_key(a)).collect();
-            if open.is_empty() {
-                known.insert(g, before.iter().map(|a| known[a] + 1).max().unwrap_or(0));
-                pending.pop();
-            }
-            pending.extend(open);
-        }
-        known[&of]
-    }
-
-    /// Whether group `g` would depend on itself if `stage` joined it.
-    fn would_wait_for_itself(&self, g: usize, stage: &Stage) -> bool {
-        self.producers(stage).into_iter().any(|other| other != g && self.depends_on(other, g))
-    }
-
-    fn depends_on(&self, group: usize, on: usize) -> bool {
-        let mut seen = BTreeSet::new();
-        let mut pending = vec![group];
-        while let Some(at) = pending.pop() {
-            if at == on {
-                return true;
-            }
-            if seen.insert(at) {
-                pending.extend(self.groups[at].iter().flat_map(|g| g.after.iter().copied()));
-            }
-        }
-        false
-    }
-
-    /// A lone element-wise task in front of a row chain (the sum of embeddings before a layer norm) becomes
-    /// its first stage.
-    fn absorb_row_prologues(&mut self) {
-        for e in 0..self.groups.len() {
-            let is_plain = |group: &Group| !group.has_reduction() && group.operation.is_none();
-            let Some(prologue) = self.groups[e].clone().filter(is_plain) else { continue };
-            let is_chain = |g: &usize| {
-                self.groups[*g].as_ref().is_some_and(|group| group.columns.is_some() && group.after.contains(&e))
-            };
-            let chains: Vec<usize> = (0..self.groups.len()).filter(is_chain).collect();
-            let target = chains.into_iter().find_map(|g| {
-                let chain = self.groups[g].take()?;
-                let indirect = || chain.after.iter().any(|other| *other != e && self.depends_on(*other, e));
-                let in_memory = || chain.members.iter().any(|member| self.reads_joined(&member.stage, e));
-                let is_apart = indirect() || in_memory() || self.reads_quantized(&chain, &prologue);
-                let merged = if is_apart { None } else { self.merged(&prologue, &chain) };
-                self.groups[g] = Some(chain);
-                merged.map(|merged| (g, merged))
-            });
-            let Some((g, mut merged)) = target else { continue };
-            merged.after = merged.after.iter().chain(&prologue.after).copied().filter(|a| *a != e).collect();
-            self.note_members(g, &merged);
-            self.groups[g] = Some(merged);
-            self.groups[e] = None;
-            for group in self.groups.iter_mut().flatten() {
-                if group.after.remove(&e) {
-                    group.after.insert(g);
-                }
-            }
-            if let Some(group) = &mut self.groups[g] {
-                group.after.remove(&g);
-            }
-        }
-    }
-
-    /// The row chain with the prologue's stages in front, if they align.
-    fn merged(&mut self, prologue: &Group, chain: &Group) -> Option<Group> {
-        let mut merged = Group { members: Vec::new(), ..chain.clone() };
-        let tensors = &mut self.prepared.tensors;
-        let fits = merged.append(prologue, tensors) && merged.append(chain, tensors);
-        let fits = fits && merged.members.iter().all(|member| self.prepared.fits_memory(&member.stage));
-        (fits && fits_task(merged.members.iter().map(|member| &member.stage))).then_some(merged)
-    }
-
     fn inline_within_groups(&mut self) {
         let mut needed: BTreeMap<TensorId, BTreeSet<usize>> = BTreeMap::new();
         for (g, group) in self.groups.iter().enumerate() {
@@ -559,24 +411,6 @@ impl<'p> Fusion<'p> {
                 }
             }
         }
-    }
-
-    /// Every group after those that it reads from, otherwise in the order of the program.
-    fn execution_order(&self) -> Vec<usize> {
-        let mut done = BTreeSet::new();
-        let mut order = Vec::new();
-        let mut pending: BTreeSet<usize> = (0..self.groups.len()).filter(|g| self.groups[*g].is_some()).collect();
-        while let Some(next) = pending
-            .iter()
-            .copied()
-            .find(|g| self.groups[*g].as_ref().is_some_and(|group| group.after.iter().all(|a| done.contains(a))))
-        {
-            pending.remove(&next);
-            done.insert(next);
-            order.push(next);
-        }
-        debug_assert!(pending.is_empty(), "groups wait for one another in a circle");
-        order
     }
 }
 

@@ -35,7 +35,7 @@ impl Fusion<'_> {
         for first in self.execution_order() {
             let Some((second, joined)) = self.pair(first) else { continue };
             let reductions = self.groups[first].iter().flat_map(|group| &group.members);
-            let Some(number) = reductions.filter_map(|member| numbers.get(&member.stage.output)).last() else {
+            let Some(number) = reductions.filter_map(|member| numbers.get(&member.stage.output)).next_back() else {
                 continue;
             };
             let site = Words(vec![Word::from(Kind::Join.name()), Word::from(*number)]);

@@ -152,6 +152,12 @@ impl Kind {
         }
     }
 
+    /// Whether decisions of the kind pay where their neighbours are taken alike, as layouts do. Others concern
+    /// nobody but the tasks that they are about.
+    pub const fn is_of_neighbours(self) -> bool {
+        !matches!(self, Kind::Join)
+    }
+
     /// The kind of this name.
     pub fn named(name: &str) -> Option<Kind> {
         Kind::ALL.into_iter().find(|kind| kind.name() == name)

@@ -7,7 +7,8 @@
 //! loops, [`accumulate`] moves reductions into registers and fuses what follows them, [`factor`] multiplies
 //! once by what the steps of a sum share, [`pack`] copies operands into the order in which they are read,
 //! [`rows`] joins the loops of several stages, [`place`] moves results, [`stages`] copies ahead,
-//! [`persistent`] deals the steps of all results out evenly, and [`peel`] makes ragged inner loops constant.
+//! [`persistent`] deals the steps of all results out evenly, [`peel`] makes ragged inner loops constant, and
+//! [`strip`] cuts them into registers.
 
 pub mod accumulate;
 pub mod buffers;
@@ -19,6 +20,7 @@ pub mod persistent;
 pub mod place;
 pub mod rows;
 pub mod stages;
+pub mod strip;
 pub mod threads;
 mod tree;
 
