@@ -152,8 +152,8 @@ impl Kind {
         }
     }
 
-    /// Whether decisions of the kind pay where their neighbours are taken alike, as layouts do. Others concern
-    /// nobody but the tasks that they are about.
+    /// Whether decisions of the kind pay where their neighbours are taken alike, as layouts do. Others
+    /// concern nobody but the tasks that they are about.
     pub const fn is_of_neighbours(self) -> bool {
         !matches!(self, Kind::Join)
     }
