@@ -33,9 +33,6 @@ impl Level {
     }
 }
 
-/// LLVM's names of processors that begin one multiply-add of 512 bits in a cycle.
-const ONE_WIDE_UNIT: [&str; 5] = ["znver4", "cannonlake", "icelake-client", "tigerlake", "rocketlake"];
-
 /// A CPU.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -157,13 +154,6 @@ impl Cpu {
         levels.extend((self.l3_bytes > 0).then_some((Level::L3, Some(self.l3_bytes))));
         levels.push((Level::Memory, None));
         levels
-    }
-
-    /// Multiply-adds of vector registers that a core begins in a cycle. Most have two units; some put both
-    /// together for the widest vectors.
-    pub fn multiply_adds(&self) -> u32 {
-        let is_joined = self.vector_bits == 512 && ONE_WIDE_UNIT.contains(&self.cpu.as_str());
-        if is_joined { 1 } else { 2 }
     }
 
     /// How many f32 fit into a vector register.
