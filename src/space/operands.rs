@@ -1,8 +1,8 @@
 //! Which operands are worth a copy.
 
-use super::Group;
 use super::access::{Access, accesses};
 use super::fuse::touches;
+use super::{Group, View};
 use crate::nest::rewrite::factor::factors;
 use crate::workload::{Atom, Condition, Expr, Index, Role, TensorId, Var, Workload};
 
@@ -119,12 +119,11 @@ fn guards_border(workload: &Workload, value: &Expr, access: &Access) -> bool {
     }
 }
 
-/// Whether an operand that is read through a window can be copied as the box that the window touches, where
-/// so many leading axes are rows.
-pub(super) fn fits_box(workload: &Workload, group: &Group, access: &Access, rows: usize) -> bool {
+/// Whether an operand that is read through a window can be copied as the box that the window touches.
+pub(super) fn fits_box<M>(view: &View<'_, M>, group: &Group, access: &Access) -> bool {
+    let workload = &*view.workload;
     // the last box of a block of rows would reach beyond those that the block has
-    let beyond_rows = workload.tensor(access.tensor).role == Role::Intermediate
-        && (0..rows).any(|row| access.mentions(Var(row as u32)));
+    let beyond_rows = workload.tensor(access.tensor).role == Role::Intermediate && view.is_of_rows(access);
     let fused = group.fused.is_some_and(|at| touches(access, group, at));
     let affine = access.indices.iter().all(Index::is_affine);
     let value = &workload.stages[group.stage].value;

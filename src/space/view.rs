@@ -5,6 +5,7 @@
 
 use std::borrow::Cow;
 
+use super::access::Access;
 use super::schedule::{LoopName, Reads, Step};
 use crate::nest::matrix::COLUMNS;
 use crate::nest::{LoopKind, axis_name};
@@ -349,6 +350,11 @@ impl<'a, M> View<'a, M> {
     fn first_stage(&self) -> (usize, &Stage) {
         let first = self.workload.computed_stages().next();
         first.unwrap_or((0, &self.workload.stages[0]))
+    }
+
+    /// Whether an access moves with the rows that all stages are joined over.
+    pub fn is_of_rows(&self, access: &Access) -> bool {
+        (0..self.rows.len()).any(|row| access.mentions(Var(row as u32)))
     }
 
     /// How a convolution is computed by Winograd's algorithm, if it is.

@@ -24,15 +24,7 @@ impl Fusion<'_> {
     pub(super) fn join_contractions(&mut self) {
         for chain in 0..self.groups.len() {
             let Some((before, behind, joined)) = self.around(chain) else { continue };
-            for group in self.groups.iter_mut().flatten() {
-                if group.after.remove(&before) | group.after.remove(&chain) {
-                    group.after.insert(behind);
-                }
-            }
-            self.note_members(behind, &joined);
-            self.groups[before] = None;
-            self.groups[chain] = None;
-            self.groups[behind] = Some(joined);
+            self.replace(&[before, chain], behind, joined);
         }
     }
 
@@ -42,15 +34,7 @@ impl Fusion<'_> {
         let behind = self.only_reader(chain)?;
         let reduces = |group: usize| self.groups[group].as_ref().is_some_and(Group::has_reduction);
         let before = rows.after.iter().copied().find(|g| reduces(*g) && self.only_reader(*g) == Some(chain))?;
-        let parts = [before, chain, behind];
-        let mut after: BTreeSet<usize> = BTreeSet::new();
-        for part in parts {
-            after.extend(self.groups[part].iter().flat_map(|group| &group.after));
-        }
-        after.retain(|other| !parts.contains(other));
-        if after.iter().any(|other| parts.iter().any(|part| self.depends_on(*other, *part))) {
-            return None;
-        }
+        let after = self.before_all(&[before, chain, behind])?;
         let joined = self.joined(before, chain, behind)?;
         Some((before, behind, Group { after, ..joined }))
     }

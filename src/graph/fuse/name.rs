@@ -5,8 +5,9 @@ use super::extent::{self, Extent};
 use crate::workload::{Atom, Binary, Combiner, Expr, Index, Role, Stage, TensorId, Unary, Var, Workload};
 
 /// `nodes` are the ONNX nodes of its first call. Such as `conv_3x3s2_64x56x56_128_relu`,
-/// `dense_128x768x768_gelu`, `softmax_12x128x128`, `attention_12x128x128x64`, `elementwise_128x768`. Extents
-/// that are known when it runs are letters, as in `attention_12xnxnplusmx64`.
+/// `dense_128x768x768_gelu`, `softmax_12x128x128`, `attention_12x128x128x64`, `elementwise_128x768`, or two
+/// names with `_to_` between them. Extents that are known when it runs are letters, as in
+/// `attention_12xnxnplusmx64`.
 pub fn task_name(workload: &Workload, nodes: &[String]) -> String {
     let anchors: Vec<&Stage> = workload.stages.iter().filter(|s| s.is_reduction()).collect();
     let output = workload.stages.last().map_or(String::new(), |s| extents(&extent::spatial(s)));
@@ -20,18 +21,12 @@ pub fn task_name(workload: &Workload, nodes: &[String]) -> String {
             let name = anchor_name(workload, anchor, nodes).unwrap_or_else(|| reduction_name(anchor));
             if epilogue.is_empty() { name } else { format!("{name}_{epilogue}") }
         }
-        _ => match pair_name(workload, &anchors, nodes) {
-            Some(name) => name,
-            None => several_name(workload, &anchors),
-        },
+        _ => pair_name(workload, &anchors, nodes).unwrap_or_else(|| several_name(workload, &anchors)),
     }
 }
 
 /// Contractions and windows one behind the other, as plans join them.
 fn pair_name(workload: &Workload, anchors: &[&Stage], nodes: &[String]) -> Option<String> {
-    if chain_name(workload) != "rows" {
-        return None;
-    }
     let names: Option<Vec<String>> = anchors.iter().map(|anchor| anchor_name(workload, anchor, nodes)).collect();
     Some(names?.join("_to_"))
 }

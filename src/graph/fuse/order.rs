@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use super::group::Group;
 use super::{Fusion, loads};
 use crate::workload::{Index, Stage};
 
@@ -64,6 +65,28 @@ impl Fusion<'_> {
             }
         }
         false
+    }
+
+    /// What groups that become one wait for; `None` where one of these waits for them.
+    pub(super) fn before_all(&self, parts: &[usize]) -> Option<BTreeSet<usize>> {
+        let of_parts = parts.iter().flat_map(|part| &self.groups[*part]).flat_map(|group| &group.after);
+        let after: BTreeSet<usize> = of_parts.copied().filter(|other| !parts.contains(other)).collect();
+        let is_apart = |other: &usize| parts.iter().all(|part| !self.depends_on(*other, *part));
+        after.iter().all(is_apart).then_some(after)
+    }
+
+    /// Puts a group in the place of `by`, and of others that are in it now.
+    pub(super) fn replace(&mut self, gone: &[usize], by: usize, joined: Group) {
+        self.note_members(by, &joined);
+        self.groups[by] = Some(joined);
+        gone.iter().for_each(|part| self.groups[*part] = None);
+        for group in self.groups.iter_mut().flatten() {
+            let before = group.after.len();
+            group.after.retain(|other| !gone.contains(other));
+            if group.after.len() < before {
+                group.after.insert(by);
+            }
+        }
     }
 
     /// Every group after those that it reads from, otherwise in the order of the program.

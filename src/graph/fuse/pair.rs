@@ -43,14 +43,7 @@ impl Fusion<'_> {
             if !planner.choose(Kind::Join, site, &["apart", "rows"], concerns)?.is("rows") {
                 continue;
             }
-            for group in self.groups.iter_mut().flatten() {
-                if group.after.remove(&first) {
-                    group.after.insert(second);
-                }
-            }
-            self.note_members(second, &joined);
-            self.groups[first] = None;
-            self.groups[second] = Some(joined);
+            self.replace(&[first], second, joined);
         }
         Ok(())
     }
@@ -78,11 +71,7 @@ impl Fusion<'_> {
         let before = reduces(first)?;
         let second = self.only_group_behind(first)?;
         let behind = reduces(second)?;
-        let mut after: BTreeSet<usize> = before.after.union(&behind.after).copied().collect();
-        after.retain(|other| ![first, second].contains(other));
-        if after.iter().any(|other| self.depends_on(*other, first) || self.depends_on(*other, second)) {
-            return None;
-        }
+        let after = self.before_all(&[first, second])?;
         let mut members = before.members.clone();
         members.extend(behind.members.iter().map(|member| self.seen_from(member, before)));
         let stages: Vec<&Stage> = members.iter().map(|member| &member.stage).collect();

@@ -77,17 +77,8 @@ impl Fusion<'_> {
             });
             let Some((g, mut merged)) = target else { continue };
             merged.after = merged.after.iter().chain(&prologue.after).copied().filter(|a| *a != e).collect();
-            self.note_members(g, &merged);
-            self.groups[g] = Some(merged);
-            self.groups[e] = None;
-            for group in self.groups.iter_mut().flatten() {
-                if group.after.remove(&e) {
-                    group.after.insert(g);
-                }
-            }
-            if let Some(group) = &mut self.groups[g] {
-                group.after.remove(&g);
-            }
+            merged.after.remove(&g);
+            self.replace(&[e], g, merged);
         }
     }
 

@@ -37,7 +37,7 @@ impl Rule<Cpu> for Pack {
             tape.defaults_only(group.defaults_only);
             let mut done: Vec<TensorId> = Vec::new();
             for (access, which) in packable(workload, group) {
-                let options = options(workload, group, &access, view.rows.len());
+                let options = options(view, group, &access);
                 let named = options.iter().map(|(level, layout)| Words::from(words(*level, *layout)));
                 // an instruction for short numbers takes no guards
                 let needs_copy = group.dot.is_some() && access.guarded && !options.is_empty();
@@ -110,11 +110,12 @@ fn words(level: Level, layout: Layout) -> &'static str {
 }
 
 /// Where and how an operand can be packed.
-fn options(workload: &Workload, group: &Group, access: &Access, rows: usize) -> Vec<(Level, Layout)> {
+fn options(view: &View<'_, Cpu>, group: &Group, access: &Access) -> Vec<(Level, Layout)> {
+    let workload = &*view.workload;
     // a blocked row is another one in each iteration of the loop over its blocks
-    let of_rows = (0..rows).any(|row| access.mentions(Var(row as u32)));
+    let of_rows = view.is_of_rows(access);
     let constant = workload.tensor(access.tensor).role == Role::Constant;
-    let boxes = fits_box(workload, group, access, rows);
+    let boxes = fits_box(view, group, access);
     let mut options = Vec::new();
     let mut offer = |level: Level, whole: bool, spatial_blocks: bool, depth_blocks: bool, most: i64| {
         let elements: i64 = (0..group.axes.len())
@@ -137,7 +138,7 @@ fn options(workload: &Workload, group: &Group, access: &Access, rows: usize) -> 
         let most = if is_short { MAXIMAL_SHORT } else { HEURISTICS.maximal_whole };
         offer(Level::Setup, true, false, false, most);
     }
-    if rows == 0 && !constant {
+    if view.rows.is_empty() && !constant {
         offer(Level::Before, true, false, false, HEURISTICS.maximal_whole);
     }
     offer(Level::Outer, false, true, false, HEURISTICS.maximal_private);

@@ -43,20 +43,21 @@ impl Rule<Gpu> for Fetches {
         let mut steps = Vec::new();
         for group in &view.groups {
             tape.defaults_only(group.defaults_only);
-            decide_group((&view.workload, view.rows.len()), group, room, tape, &mut steps)?;
+            decide_group(view, group, room, tape, &mut steps)?;
         }
         Ok(steps)
     }
 }
 
-/// Which operands of a group are copied, into `room` bytes, where so many leading axes are rows.
+/// Which operands of a group are copied, into `room` bytes.
 fn decide_group(
-    (workload, rows): (&Workload, usize),
+    view: &View<'_, Gpu>,
     group: &Group,
     room: i64,
     tape: &mut Tape<'_>,
     steps: &mut Vec<Step>,
 ) -> Result<(), Stop> {
+    let workload = &*view.workload;
     let mut left = room;
     let mut done: Vec<TensorId> = Vec::new();
     for (access, which) in packable(workload, group) {
@@ -68,7 +69,7 @@ fn decide_group(
         };
         let bytes =
             elements(workload, group, &access, MOST_PADDING) * workload.tensor(access.tensor).dtype.bytes() as i64;
-        let layouts = layouts((workload, rows), group, &access, bytes <= left);
+        let layouts = layouts(view, group, &access, bytes <= left);
         let words: Vec<_> = layouts.iter().map(|(words, _)| name(*words)).collect();
         let default = if is_shared(group, &access) { layouts.len().saturating_sub(1) } else { 0 };
         let answer = tape.choose(ask("copy"), words.clone(), default)?;
@@ -93,7 +94,7 @@ fn decide_group(
 
 /// How an operand may be copied; `None`: not at all, which products of matrices need.
 fn layouts(
-    (workload, rows): (&Workload, usize),
+    view: &View<'_, Gpu>,
     group: &Group,
     access: &Access,
     has_room: bool,
@@ -105,8 +106,8 @@ fn layouts(
     if has_room {
         layouts.push(("panel", Some(Layout::Panel)));
         // a box has no zeros beyond the end of a window
-        let slides = access.slides(&workload.stages[group.stage]);
-        let boxes = group.matrix.is_none() && slides && fits_box(workload, group, access, rows);
+        let slides = access.slides(&view.workload.stages[group.stage]);
+        let boxes = group.matrix.is_none() && slides && fits_box(view, group, access);
         layouts.extend(boxes.then_some(("box", Some(Layout::Box))));
     }
     layouts
