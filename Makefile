@@ -7,7 +7,7 @@ DEMO_SECONDS = 60
 # numpy, onnx, and the ONNX Runtime that results are compared with
 PYTHON = target/venv/bin/python
 
-.PHONY: demo test bench lint build setup checkpoint cuda wheel test-wheel arena control
+.PHONY: demo test bench lint build setup checkpoint cuda wheel test-wheel arena control replay
 
 # A real network from ONNX to a deployed artifact: made, compiled, run, timed.
 demo: build
@@ -90,6 +90,11 @@ control: build
 	for tasks in evaluation unrelated preregistered; do \
 	$(TILESCRIBE) compare --workloads corpus/$$tasks.txt --methods lm --control shuffled,shuffled-networks,uniform --trials 10 --seeds 3 -o control/$$tasks && \
 	python3 tools/tables.py control/$$tasks/results.json > control/$$tasks.md && cat control/$$tasks.md || exit; done
+
+# Samplers and rankers held against the pools of corpus/pools, without measuring; a minute.
+replay: build
+	for pools in corpus/pools/*.jsonl.zst; do \
+	$(TILESCRIBE) compare --replay $$pools --rankers estimator,learning,world,value-head,policy --control shuffled-all || exit; done
 
 setup:
 	@.ci/setup

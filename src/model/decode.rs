@@ -11,7 +11,7 @@ use rayon::slice::ParallelSlice;
 
 use super::kernels::{Matrix, dot, multiply, rms_norm, rotate, softmax, squared_relu_gate, transpose};
 use super::position::{check_answers, check_positions, slotted};
-use super::{Config, Model, ModelError, Position};
+use super::{Config, Model, ModelError, Position, Step};
 
 /// Sequences that are decoded together, on one thread. A constant: results do not depend on the number of
 /// cores.
@@ -191,18 +191,62 @@ impl Decoder {
     }
 
     fn values_of_batch(&self, prompt: &Prompt, batch: &[Vec<Position>]) -> Result<Vec<f32>, ModelError> {
+        let mut scratch = Scratch::default();
+        self.read(prompt, batch, &mut scratch)?;
+        let ends = batch.iter().scan(0, |rows, positions| {
+            *rows += positions.len();
+            Some(*rows - 1)
+        });
+        Ok(ends.map(|row| self.value(&scratch.hidden[row * self.config.width..])).collect())
+    }
+
+    /// Leaves the hidden states of all positions of sequences in `scratch.hidden`.
+    fn read(&self, prompt: &Prompt, batch: &[Vec<Position>], scratch: &mut Scratch) -> Result<(), ModelError> {
         let mut caches: Vec<Cache> = batch.iter().map(|_| Cache::new(&self.config)).collect();
         let mut chunks = Vec::with_capacity(batch.len());
-        let (mut lasts, mut rows) = (Vec::with_capacity(batch.len()), 0);
         for (cache, positions) in caches.iter_mut().zip(batch) {
             self.check(positions, prompt.length())?;
-            rows += positions.len();
-            lasts.push(rows - 1);
             chunks.push(Chunk { cache, positions });
         }
+        self.step(Some(&prompt.cache), &mut chunks, scratch);
+        Ok(())
+    }
+
+    /// Natural logarithms of the probabilities that the policy gives to what was decided in each sequence
+    /// that continues `prompt`.
+    ///
+    /// # Errors
+    /// As [`Decoder::prompt`], of each sequence; an answer without tokens, a decision outside of its answers.
+    pub fn log_likelihoods(&self, prompt: &Prompt, sequences: &[Vec<Step>]) -> Result<Vec<f64>, ModelError> {
+        let batches: Vec<Result<Vec<f64>, ModelError>> = sequences
+            .par_chunks(SEQUENCES_PER_BATCH)
+            .map(|batch| self.log_likelihoods_of_batch(prompt, batch))
+            .collect();
+        let mut likelihoods = Vec::with_capacity(sequences.len());
+        for batch in batches {
+            likelihoods.extend(batch?);
+        }
+        Ok(likelihoods)
+    }
+
+    fn log_likelihoods_of_batch(&self, prompt: &Prompt, batch: &[Vec<Step>]) -> Result<Vec<f64>, ModelError> {
+        let read = |steps: &Vec<Step>| steps.iter().map(|step| step.position.as_ref().clone()).collect();
+        let positions: Vec<Vec<Position>> = batch.iter().map(read).collect();
         let mut scratch = Scratch::default();
-        self.step(Some(&prompt.cache), &mut chunks, &mut scratch);
-        Ok(lasts.iter().map(|row| self.value(&scratch.hidden[row * self.config.width..])).collect())
+        self.read(prompt, &positions, &mut scratch)?;
+        let mut hidden = scratch.hidden.chunks_exact(self.config.width);
+        let mut likelihoods = Vec::with_capacity(batch.len());
+        for steps in batch {
+            let mut sum = 0.0;
+            for (step, hidden) in steps.iter().zip(hidden.by_ref()) {
+                if step.answers.len() > 1 {
+                    check_answers(&step.answers, self.config.vocabulary)?;
+                    sum += log_probability(&self.policy(hidden, &step.answers), step.chosen)?;
+                }
+            }
+            likelihoods.push(sum);
+        }
+        Ok(likelihoods)
     }
 
     /// The policy's scores of `answers` after each position of one sequence: `[positions, answers]`.
@@ -364,6 +408,14 @@ impl Decoder {
             multiply(&mut scratch.attended, scores, values, true);
         }
     }
+}
+
+/// Of the answer at `chosen`, among all, from their scores.
+pub(super) fn log_probability(scores: &[f32], chosen: usize) -> Result<f64, ModelError> {
+    let largest = scores.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+    let sum: f64 = scores.iter().map(|score| f64::from(score - largest).exp()).sum();
+    let score = scores.get(chosen).ok_or(ModelError::Answer { answer: chosen, answers: scores.len() })?;
+    Ok(f64::from(score - largest) - sum.ln())
 }
 
 impl Cache {

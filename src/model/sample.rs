@@ -5,7 +5,7 @@ use candle_transformers::generation::LogitsProcessor;
 use rayon::iter::{IndexedParallelIterator, ParallelIterator};
 use rayon::slice::ParallelSliceMut;
 
-use super::decode::{Cache, Chunk, Decoder, Prompt, SEQUENCES_PER_BATCH, Scratch};
+use super::decode::{Cache, Chunk, Decoder, Prompt, SEQUENCES_PER_BATCH, Scratch, log_probability};
 use super::position::check_answers;
 use super::{ModelError, Position};
 
@@ -194,10 +194,8 @@ impl Writer {
 
     /// Samples one of the answers, after the model has read what was pending.
     fn choose(&mut self, scores: &[f32]) -> Result<(), ModelError> {
-        let largest = scores.iter().copied().fold(f32::NEG_INFINITY, f32::max);
-        let sum: f64 = scores.iter().map(|score| f64::from(score - largest).exp()).sum();
         let picked = self.processor.sample(&Tensor::new(scores, &Device::Cpu)?)? as usize;
-        self.log_likelihood += f64::from(scores[picked] - largest) - sum.ln();
+        self.log_likelihood += log_probability(scores, picked)?;
         self.pending.clear();
         self.answer.clone_from(&self.answers[picked]);
         self.choices.push(picked);

@@ -16,7 +16,7 @@ use crate::model::{
 };
 use crate::outcome::{Failure, Outcome};
 use crate::record::{Entry, hold_out_key};
-use crate::space::{Decision, Space};
+use crate::space::{Decision, Space, Trace};
 use crate::target::Task;
 
 /// The lowest score: of programs e⁵ ≈ 150 times slower than the best, and of those that failed.
@@ -130,7 +130,7 @@ pub fn examples(entries: &[Entry], language: &Language, space: &Space, max_seque
             let weight = if speed > 0.0 { LEAST_WEIGHT + (1.0 - LEAST_WEIGHT) * speed * speed } else { 0.0 };
             let example = Example {
                 prompt: prompts.of(&entry.task, Want::Decile(decile(speed))),
-                steps: shared.steps(language, entry, &decisions),
+                steps: shared.steps(language, &entry.record.trace, &decisions),
                 weight,
                 group: group as u64,
                 place: hold_out_key(&entry.record.task_hash),
@@ -163,14 +163,14 @@ impl Prompts<'_> {
 
 /// What many examples have in common: hundreds of thousands of them fit into memory so.
 #[derive(Default)]
-struct Shared {
+pub(super) struct Shared {
     positions: HashMap<Position, Arc<Position>>,
     answers: HashMap<Vec<Vec<u32>>, Arc<[Vec<u32>]>>,
 }
 
 impl Shared {
-    fn steps(&mut self, language: &Language, entry: &Entry, decisions: &[Decision]) -> Vec<Step> {
-        let trace = &entry.record.trace;
+    /// A finished trace as what is read and decided, from what was possible at each decision.
+    pub(super) fn steps(&mut self, language: &Language, trace: &Trace, decisions: &[Decision]) -> Vec<Step> {
         let mut steps = Vec::with_capacity(decisions.len() + 1);
         for (number, position) in trace_positions(language, trace).into_iter().enumerate() {
             let candidates = decisions.get(number).map_or(&[][..], |decision| &decision.candidates);

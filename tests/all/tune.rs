@@ -14,7 +14,7 @@ use tilescribe::outcome::Failure;
 use tilescribe::propose::{
     Candidate, History, LM, LanguageModel, Proposal, ProposeError, Proposer, Random, Searcher, shipped_checkpoint,
 };
-use tilescribe::record::{CorpusReader, Limits, Store, read_workloads};
+use tilescribe::record::{CorpusReader, Limits, Store, hold_out_key, read_pools, read_workloads};
 use tilescribe::space::{Next, Space, Trace, Untuned};
 use tilescribe::target::Task;
 use tilescribe::tune::{Batches, Budget, Control, Event, First, Job, Local, Settings, tune};
@@ -244,6 +244,23 @@ fn no_evaluation_task_is_in_the_corpus() {
         }
     }
     assert!(records >= 20_000, "{records} records");
+}
+
+#[test]
+fn pools_are_of_tasks_that_nothing_learned_from() {
+    let excluded = excluded();
+    let mut programs = 0;
+    for entry in std::fs::read_dir(root().join("corpus/pools")).unwrap() {
+        let path = entry.unwrap().path();
+        let is_held_out = path.file_name().unwrap().to_string_lossy().starts_with("held_out");
+        for pool in read_pools(BufReader::new(File::open(&path).unwrap()), Limits::default()).unwrap() {
+            let hash = pool.task.workload.hash().to_string();
+            assert_eq!(excluded.contains(&hash), !is_held_out, "{} in {}", pool.name, path.display());
+            assert!(!is_held_out || hold_out_key(&hash) < 0.05, "{} in {}", pool.name, path.display());
+            programs += pool.programs.len();
+        }
+    }
+    assert!(programs >= 10_000, "{programs} programs");
 }
 
 #[test]

@@ -2,11 +2,12 @@
 
 use super::{LanguageModel, refused};
 use crate::language::Want;
-use crate::model::{Adapted, Position};
+use crate::model::{Adapted, Position, Step};
 use crate::propose::pool::{Valued, by_value, in_order};
 use crate::propose::sequence::trace_positions;
+use crate::propose::train::Shared;
 use crate::propose::{Candidate, ProposeError};
-use crate::space::{Next, Trace};
+use crate::space::{Decision, Next, Trace};
 use crate::target::Task;
 
 impl LanguageModel<'_> {
@@ -20,6 +21,25 @@ impl LanguageModel<'_> {
         let known = |trace: &Trace| Ok(trace_positions(&self.language, &reader.known_part(task, trace)?));
         let sequences: Vec<Vec<Position>> = traces.iter().map(known).collect::<Result<_, ProposeError>>()?;
         self.decoder.values(&blind, &sequences).map_err(refused)
+    }
+
+    /// Natural logarithms of the probabilities that the policy gives to finished traces, behind the prompt
+    /// that asks for the best.
+    ///
+    /// # Errors
+    /// As [`Proposer::propose`](crate::propose::Proposer::propose), and for traces that are no programs.
+    pub fn log_likelihoods(&self, task: &Task, traces: &[Trace]) -> Result<Vec<f64>, ProposeError> {
+        let prompt = self.prompt(task, self.heuristics.want)?;
+        let reader = self.reader(task)?;
+        let mut shared = Shared::default();
+        let mut steps = |trace: &Trace| {
+            let decisions = self.space.decisions(task, trace);
+            let decisions = decisions.ok_or_else(|| ProposeError::Model("a trace is no program".into()))?;
+            let known: Vec<Decision> = decisions.into_iter().filter(|decision| reader.knows(decision)).collect();
+            Ok(shared.steps(&self.language, &reader.known_part(task, trace)?, &known))
+        };
+        let sequences: Vec<Vec<Step>> = traces.iter().map(&mut steps).collect::<Result<_, ProposeError>>()?;
+        self.decoder.log_likelihoods(&prompt, &sequences).map_err(refused)
     }
 
     /// Looks at programs; dead ends are left out.

@@ -1,6 +1,8 @@
 //! The language model as a proposer: what it writes, in which order, and what it is sure of.
 
-use super::{History, Ingredients, LanguageModel, Proposer, SINGLE_SAMPLES, pretrained, untuned_programs, versions};
+use super::{
+    History, Ingredients, LanguageModel, Proposer, SINGLE_SAMPLES, Written, pretrained, untuned_programs, versions,
+};
 use crate::language::{Language, Want};
 use crate::model::{Config, Estimator, Model, Position, Versions};
 use crate::outcome::Outcome;
@@ -69,6 +71,24 @@ fn an_estimator_ranks_what_was_written_and_children_join() {
     let next = lm(4).propose(&task, &history, 400).unwrap();
     assert!(next.candidates.iter().filter(|candidate| candidate.log_likelihood.is_none()).count() > 20);
     assert!(next.candidates.iter().all(|candidate| !history.contains(&candidate.trace)));
+}
+
+#[test]
+fn what_was_written_is_as_likely_as_it_was_when_it_was_written() {
+    let (space, language, task) = (Space::standard(), Language::standard(), product());
+    let model = model(&language);
+    let mut lm = LanguageModel::new(&space, language, &model, 3).with_sampling(1.0, 0.9);
+    let written: Vec<Written> = lm.sample(&task, 40).unwrap();
+    let legal = |written: &Written| written.complete && space.offers(&task, &written.trace);
+    let (traces, likelihoods): (Vec<Trace>, Vec<f64>) =
+        written.into_iter().filter(legal).map(|written| (written.trace, written.log_likelihood)).unzip();
+    assert!(traces.len() > 20, "{}", traces.len());
+    let told = lm.log_likelihoods(&task, &traces).unwrap();
+    for (told, written) in told.iter().zip(&likelihoods) {
+        assert!(*told < 0.0 && (told - written).abs() < 1e-3, "{told} {written}");
+    }
+    let cut = Trace(traces[0].0[..2].to_vec());
+    assert!(lm.log_likelihoods(&task, &[cut]).is_err(), "no program");
 }
 
 #[test]

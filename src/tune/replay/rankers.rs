@@ -28,6 +28,7 @@ enum How {
     Estimator,
     Learning,
     ValueHead,
+    Policy,
     /// With dynamics, or without.
     World(bool),
 }
@@ -57,6 +58,11 @@ pub static RANKERS: &[RankerKind] = &[
         how: How::World(false),
     },
     RankerKind { name: "value-head", about: "By the transformer's value head (slow)", how: How::ValueHead },
+    RankerKind {
+        name: "policy",
+        about: "By the probability that the transformer gives to a program where it is asked for the best",
+        how: How::Policy,
+    },
 ];
 
 impl RankerKind {
@@ -98,7 +104,7 @@ impl Ranker {
         let own = self.checkpoint.as_ref()?;
         let checkpoint = Arc::new(own.controlled(control));
         let is_same = match self.how {
-            How::ValueHead => checkpoint.model == own.model,
+            How::ValueHead | How::Policy => checkpoint.model == own.model,
             How::World(_) => checkpoint.worlds == own.worlds,
             _ => checkpoint.estimators == own.estimators,
         };
@@ -171,6 +177,12 @@ impl<'a> Seen<'a> {
                     let model = LanguageModel::new(space, Language::standard(), &checkpoint.model, 0);
                     let model = model.trained_on(&checkpoint.versions);
                     Some(model.judge(task, &traces).map_err(|error| wrong(error.to_string()))?)
+                }
+                (How::Policy, Some(checkpoint)) => {
+                    let model = LanguageModel::new(space, Language::standard(), &checkpoint.model, 0);
+                    let model = model.trained_on(&checkpoint.versions);
+                    let likelihoods = model.log_likelihoods(task, &traces).map_err(|error| wrong(error.to_string()))?;
+                    Some(likelihoods.into_iter().map(|likelihood| likelihood as f32).collect())
                 }
                 _ => None,
             };
