@@ -82,6 +82,12 @@ pub(super) const NO_WORLD: Method =
         with(space, checkpoint, seed, Ingredients { drafted: false, ..Ingredients::ALL })
     });
 
+pub(super) const NOT_CONTINUED: Method = without(
+    "lm-not-continued",
+    "lm whose world model drafts nothing around what the language model wrote",
+    |space, checkpoint, seed| with(space, checkpoint, seed, Ingredients { continued: false, ..Ingredients::ALL }),
+);
+
 pub(super) const WORLD_END: Method = without(
     "world-end",
     "world whose model sees the set of decisions, and has no dynamics",

@@ -7,8 +7,9 @@
 //! the first two that are measured. An estimator ranks the pool by what the programs look like, and the most
 //! promising, with the fastest that were measured, have children that join it, for a few generations: the
 //! neighbourhood of what is likely to be good is searched.
-//! Where the checkpoint has a world model, it drafts: of thousands of mutations without nests, those that it
-//! likes best join the pool; and the first program is the one that it and the estimator like best together.
+//! Where the checkpoint has a world model, it drafts: of thousands of mutations of what is known and of what was
+//! written, without nests, those that it likes best join the pool; and the first program is the one that it and
+//! the estimator like best together.
 //! Programs that look alike are not both measured. What is not chosen stays for the next time, when only half
 //! as many sequences are written. Without an estimator, the value head judges the programs, behind a prompt
 //! that asks for nothing, since it learned where the prompt does not tell what came out.
@@ -397,7 +398,9 @@ impl Proposer for LanguageModel<'_> {
             let prompts = (&prompt, showing.as_ref());
             let mut pool = self.drawn(task, prompts, (&untuned, &fastest), samples, &mut proposal, &mut is_new)?;
             let parents = [untuned.as_slice(), &fastest].concat();
-            let drafted = self.drafted(task, &parents, &mut random)?.into_iter().filter(|trace| is_new(trace));
+            let written = pool.iter().filter(|candidate| candidate.log_likelihood.is_some());
+            let written: Vec<&Trace> = written.map(|candidate| &candidate.trace).collect();
+            let drafted = self.drafted(task, parents, &written, &mut random)?.into_iter().filter(|trace| is_new(trace));
             pool.extend(drafted.map(Candidate::new));
             let drawn = pool.len();
             let mut pool = self.valued(task, estimator.as_ref(), pool)?;

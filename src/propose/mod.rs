@@ -84,6 +84,7 @@ pub static METHODS: &[&Method] = &[
     &ablations::NO_MUTATION,
     &ablations::NOTHING_SHOWN,
     &ablations::NO_WORLD,
+    &ablations::NOT_CONTINUED,
     &ablations::WORLD_END,
 ];
 

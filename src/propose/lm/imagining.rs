@@ -23,23 +23,29 @@ impl LanguageModel<'_> {
         self.world.filter(|world| is_of_a_cpu && self.ingredients.drafted && knows(world))
     }
 
-    /// The programs that the world model likes best of many that are drawn without a nest: mutations of what
-    /// is known, and others. None where there is no such model.
+    /// The programs that the world model likes best of many that are drawn without a nest: mutations of the
+    /// parents and of the best that was written, and others. None where there is no such model.
     pub(super) fn drafted(
         &self,
         task: &Task,
-        known: &[Trace],
+        mut parents: Vec<Trace>,
+        written: &[&Trace],
         random: &mut ChaCha8Rng,
     ) -> Result<Vec<Trace>, ProposeError> {
         let Some(world) = self.world(task) else { return Ok(Vec::new()) };
-        let Heuristics { drafted, fresh, liked, .. } = self.heuristics;
-        let drawn = draft(self.space, task, known, (drafted, fresh), random);
+        let Heuristics { drafted, fresh, liked, continued, .. } = self.heuristics;
+        let best = |of: Vec<Trace>, count: usize| -> Result<Vec<Trace>, ProposeError> {
+            let ranks = imagined(world, (self.space, &self.language), task, &of)?;
+            let mut ranked: Vec<(f32, Trace)> = ranks.into_iter().zip(of).collect();
+            ranked.sort_by(|a, b| b.0.total_cmp(&a.0));
+            Ok(ranked.into_iter().take(count).map(|(_, trace)| trace).collect())
+        };
+        if self.ingredients.continued {
+            parents.extend(best(written.iter().copied().cloned().collect(), continued)?);
+        }
+        let drawn = draft(self.space, task, &parents, (drafted, fresh), random);
         let mut seen: HashSet<Trace> = HashSet::new();
-        let drawn: Vec<Trace> = drawn.into_iter().flatten().filter(|trace| seen.insert(trace.clone())).collect();
-        let ranks = imagined(world, (self.space, &self.language), task, &drawn)?;
-        let mut ranked: Vec<(f32, Trace)> = ranks.into_iter().zip(drawn).collect();
-        ranked.sort_by(|a, b| b.0.total_cmp(&a.0));
-        Ok(ranked.into_iter().take(liked).map(|(_, trace)| trace).collect())
+        best(drawn.into_iter().flatten().filter(|trace| seen.insert(trace.clone())).collect(), liked)
     }
 
     /// Moves the program to the front that estimator and world model like best together. They see different

@@ -30,6 +30,10 @@ pub(super) struct Heuristics {
     pub drafted: usize,
     pub fresh: f64,
     pub liked: usize,
+    /// How many of the programs that were written have mutations among those: those that the world model
+    /// likes best. On 60 held-out tasks, two seeds, the first program is 1.02 times as fast (the first three
+    /// 1.01 times) as without, and 1.03 times as fast as where the language model's weights are shuffled.
+    pub continued: usize,
     /// The world model's say on the first program, relative to the estimator's: both scores have a deviation
     /// of 1 over the pool. On 60 held-out tasks, two seeds, the first program is 1.08 times as fast (1.02 to
     /// 1.14) as without drafts and opinion with 0.5, 1.05 times with none, 1.07 times with 1.
@@ -55,6 +59,7 @@ pub(super) const HEURISTICS: Heuristics = Heuristics {
     drafted: 2000,
     fresh: 0.25,
     liked: 128,
+    continued: 8,
     opinion: 0.5,
     doubt: 1.28,
 };
@@ -82,6 +87,8 @@ pub struct Ingredients {
     pub shown: bool,
     /// A world model drafts programs without nests, and has a say on the first that is measured.
     pub drafted: bool,
+    /// Among the drafts are mutations of what the model wrote.
+    pub continued: bool,
     /// The program of the rules is among the first two that are measured, whatever the ranking says;
     /// otherwise where it says.
     pub untuned: bool,
@@ -96,6 +103,7 @@ impl Ingredients {
         mutation: true,
         shown: true,
         drafted: true,
+        continued: true,
         untuned: true,
     };
 }
