@@ -154,7 +154,7 @@ impl<'a> Product<'a> {
                 Some(Index::var(var(place + 1)).plus_constant(first))
             })
         };
-        let branches = rows.iter().map(|row| combination(row, Sharing::Parity, &of_half)).collect();
+        let branches = rows.iter().map(|row| combination(row, Sharing::Parity { stride: 1 }, &of_half)).collect();
         let extents = std::iter::once(Index::constant(7)).chain(own.iter().map(|axis| self.extent(*axis)));
         (extents.collect(), piecewise(var(0), branches))
     }
@@ -208,7 +208,7 @@ impl<'a> Product<'a> {
             let point = std::iter::once(Index::constant(p as i64)).chain(places.iter().cloned());
             Expr::load(products, point.collect())
         };
-        let of_half = |half: usize| combination(&RESULTS[half], Sharing::Parity, &element);
+        let of_half = |half: usize| combination(&RESULTS[half], Sharing::Parity { stride: 1 }, &element);
         let of_row = |row: usize| piecewise(var(halves[1]), vec![of_half(2 * row), of_half(2 * row + 1)]);
         let sum = piecewise(var(halves[0]), vec![of_row(0), of_row(1)]);
         let outputs = made.outputs(self.workload, &extents, sum, (&indices, &[]));

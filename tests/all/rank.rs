@@ -27,7 +27,9 @@ fn features_and_scores_are_as_they_were() {
         if !wanted && (kind == Kind::Gpu || !number.is_multiple_of(40)) {
             continue;
         }
-        let Ok(Next::Done(nest)) = space.next(&task, &kept.programs[0].trace.parse().unwrap()) else { panic!() };
+        let reader = space.reader(kind, &kept::version(kind)).unwrap();
+        let trace = reader.upgrade(&task, &kept.programs[0].trace.parse().unwrap()).unwrap();
+        let Ok(Next::Done(nest)) = space.next(&task, &trace) else { panic!("{trace}") };
         let values = features(&task, &nest);
         assert_eq!(values.len(), features_of(kind));
         if wanted {
@@ -67,7 +69,9 @@ fn features_have_names_of_their_own() {
     for (kind, count) in [(Kind::Cpu, FEATURES), (Kind::Gpu, GPU_FEATURES)] {
         let of_kind = kept::read().into_iter().map(|kept| (kept::task(&kept.workload, &kept.target), kept));
         let (task, kept) = of_kind.into_iter().find(|(task, _)| task.target.kind() == kind).unwrap();
-        let Ok(Next::Done(nest)) = space.next(&task, &kept.programs[0].trace.parse().unwrap()) else { panic!() };
+        let reader = space.reader(kind, &kept::version(kind)).unwrap();
+        let trace = reader.upgrade(&task, &kept.programs[0].trace.parse().unwrap()).unwrap();
+        let Ok(Next::Done(nest)) = space.next(&task, &trace) else { panic!("{trace}") };
         let mut names: Vec<(&str, &str)> =
             named_features(&task, &nest).into_iter().map(|feature| (feature.group, feature.name)).collect();
         names.sort_unstable();

@@ -7,8 +7,8 @@ use crate::target::Cpu;
 use crate::workload::strassen;
 use crate::workload::winograd::{self, Order};
 
-/// Rewrites the workload before anything else is decided. Two rules ask the same of different tasks, since
-/// records of the second kind are older than its question.
+/// Rewrites the workload before anything else is decided. Three rules ask the same of different tasks, since
+/// records of the second and third kinds are older than their questions.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Algorithm {
     /// Of f32, with an epilogue at most.
@@ -17,6 +17,8 @@ pub(super) enum Algorithm {
     /// products of f32 all the same, a quarter of them with tiles of 4 x 4, where an instruction for short
     /// numbers takes at best half of the time for all.
     Further,
+    /// Convolutions whose windows move by two elements: as the sum of those of their phases.
+    Strided,
 }
 
 /// Outputs of a tile in each dimension.
@@ -27,6 +29,7 @@ impl Rule<Cpu> for Algorithm {
         match self {
             Algorithm::Plain => "algorithm",
             Algorithm::Further => "further-algorithm",
+            Algorithm::Strided => "strided-algorithm",
         }
     }
 
@@ -35,7 +38,7 @@ impl Rule<Cpu> for Algorithm {
     }
 
     fn absent_is_default(&self) -> bool {
-        *self == Algorithm::Further
+        *self != Algorithm::Plain
     }
 
     fn decide(&self, view: &View<'_, Cpu>, tape: &mut Tape<'_>) -> Result<Vec<Step>, Stop> {
@@ -44,11 +47,15 @@ impl Rule<Cpu> for Algorithm {
             Algorithm::Further if view.winograd().is_none() => product(view, tape),
             _ => Ok(Vec::new()),
         };
-        let is_asked = winograd::is_plain(&view.workload) == (*self == Algorithm::Plain);
+        let is_asked = match self {
+            Algorithm::Strided => view.winograd().is_none(),
+            _ => winograd::is_plain(&view.workload) == (*self == Algorithm::Plain),
+        };
         if view.exact || !is_asked {
             return otherwise(tape);
         }
-        let tiles = winograd::choices(&view.workload, &WINOGRAD_TILES);
+        let mut tiles = winograd::choices(&view.workload, &WINOGRAD_TILES);
+        tiles.retain(|of| (of.stride > 1) == (*self == Algorithm::Strided));
         if tiles.is_empty() {
             return otherwise(tape);
         }
@@ -57,7 +64,7 @@ impl Rule<Cpu> for Algorithm {
         let default = fewest_cycles(&view.workload, &tiles, view.machine).map_or(0, |at| at + 1);
         let before = match self {
             Algorithm::Plain => default,
-            Algorithm::Further => 0,
+            Algorithm::Further | Algorithm::Strided => 0,
         };
         let answer = tape.choose_since(site("algorithm", []), candidates.clone(), default, before)?;
         let chosen = candidates.iter().position(|c| *c == answer).filter(|c| *c > 0).map(|c| tiles[c - 1].outputs);

@@ -30,6 +30,7 @@ pub(super) fn machine() -> Machine<Cpu> {
         rules: vec![
             Box::new(algorithm::Algorithm::Plain),
             Box::new(algorithm::Algorithm::Further),
+            Box::new(algorithm::Algorithm::Strided),
             Box::new(algorithm::TileRows),
             Box::new(epilogue::Epilogue),
             Box::new(rows::Rows),

@@ -16,6 +16,8 @@ pub struct Figures {
     pub outputs: i64,
     /// Extent of the window: r.
     pub width: i64,
+    /// Elements of the data between two outputs: s.
+    pub stride: i64,
     /// Channels that are summed up.
     pub channels: i64,
     /// Filters of a group.
@@ -38,7 +40,7 @@ pub fn choices(workload: &Workload, outputs: &[i64]) -> Vec<Figures> {
 }
 
 fn of_tiles(convolution: &Convolution<'_>, outputs: i64) -> Figures {
-    let Convolution { stage, data, weights, windows, width, .. } = *convolution;
+    let Convolution { stage, data, weights, windows, width, stride, .. } = *convolution;
     let is_window = |at: &usize| windows.iter().any(|w| w.spatial == *at || w.reduction == *at);
     let product = |of: &dyn Fn(usize) -> bool| -> i64 {
         (0..stage.rank()).filter(|at| !is_window(at) && of(*at)).map(|at| stage.extent(at)).product()
@@ -51,6 +53,7 @@ fn of_tiles(convolution: &Convolution<'_>, outputs: i64) -> Figures {
         tiles: windows.map(|w| (stage.extent(w.spatial) + outputs - 1) / outputs),
         outputs,
         width,
+        stride,
         channels: product(&|at| !is_spatial(at)),
         filters: product(&|at| is_spatial(at) && !data.mentions(axis(at))),
         groups,
@@ -61,7 +64,7 @@ fn of_tiles(convolution: &Convolution<'_>, outputs: i64) -> Figures {
 impl Figures {
     /// t: points of a transform in a dimension.
     pub fn size(&self) -> i64 {
-        self.outputs + self.width - 1
+        self.outputs * self.stride + self.width - self.stride
     }
 
     fn all_tiles(&self) -> i64 {
@@ -87,7 +90,7 @@ impl Figures {
     pub fn left_elements(&self) -> i64 {
         let (t, m) = (self.size(), self.outputs);
         let [rows, columns] = self.tiles;
-        let read = self.images * rows * t * (columns * m + self.width - 1) * self.channels;
+        let read = self.images * rows * t * (columns * m * self.stride + self.width - self.stride) * self.channels;
         let data = t * t * self.all_tiles() * self.channels;
         let products = t * t * self.all_tiles() * self.filters;
         let summed = m * t * self.all_tiles() * self.filters;

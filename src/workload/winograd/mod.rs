@@ -1,19 +1,19 @@
 //! Convolutions by fewer multiplications: Winograd's algorithm as a rewrite of the workload.
 //!
-//! A convolution of stride 1 over windows of r × r becomes, for tiles of m × m outputs and t = m + r - 1:
+//! A convolution of stride s over windows of r × r becomes, for tiles of m × m outputs and t = s·m + r - s:
 //!
 //! ```text
 //! U[i, j, k, c]        = G w[k, c] Gᵀ                        of constants alone: computed when the network is compiled
-//! P[c, y, q, u]        = x[c, y, m·u + q], with its padding    so that neighbouring tiles are neighbours in memory
-//! V[i, j, c, v, u]     = Bᵀ P[c, m·v.., .., u..] B
+//! P[c, y, q, u]        = x[c, y, s·m·u + q], with its padding  so that neighbouring tiles are neighbours in memory
+//! V[i, j, c, v, u]     = Bᵀ P[c, s·m·v.., .., u..] B
 //! M[i, j, k, v, u]     = Σ_c U[i, j, k, c] V[i, j, c, v, u]
 //! y[k, m·v + p, m·u + q] = Aᵀ M[.., k, v, u] A, and the epilogue
 //! ```
 //!
 //! Each transform is two stages, one for each dimension; [`Order`] says in which order their axes are. The
 //! multiplications of M are `(t / m)² / r²` of those of the convolution: 0.44 for F(2×2, 3×3), 0.25 for
-//! F(4×4, 3×3). Its rounding errors are larger, up to 2 and 32 times, since numbers of different size are
-//! added; so it is only used where that is allowed.
+//! F(4×4, 3×3), and 0.69 and 0.56 where the stride is 2. Its rounding errors are larger, up to 2 and 32
+//! times, since numbers of different size are added; so it is only used where that is allowed.
 
 mod figures;
 mod rows;
@@ -28,6 +28,8 @@ use transform::{Sharing, Transform, combination, piecewise};
 
 /// Windows that it is offered for.
 const WINDOWS: [i64; 2] = [3, 5];
+/// Strides that it is offered for.
+const STRIDES: [i64; 2] = [1, 2];
 /// Reductions of fewer steps for each element of the window do not pay for the transforms.
 const FEWEST_CHANNELS: i64 = 8;
 
@@ -40,7 +42,7 @@ pub enum Order {
     Rows,
 }
 
-/// A dimension of the window: `data` reads at the sum of both axes.
+/// A dimension of the window: `data` reads at the sum of both axes, the spatial one times the stride.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Window {
     spatial: usize,
@@ -57,6 +59,8 @@ struct Convolution<'a> {
     windows: [Window; 2],
     /// Extent of the window, in both dimensions.
     width: i64,
+    /// Elements of the data between two outputs, in both dimensions.
+    stride: i64,
 }
 
 /// Whether all tensors of a workload are f32, and its first stage has at most an epilogue behind it.
@@ -70,8 +74,8 @@ pub fn is_plain(workload: &Workload) -> bool {
 }
 
 /// The rewritten workload for tiles of `outputs` × `outputs`; `None` where the algorithm does not apply: to
-/// all that is no convolution by constant weights of stride 1, with a square window, over a few channels at
-/// least.
+/// all that is no convolution by constant weights of stride 1 or 2, with a square window, over a few channels
+/// at least.
 ///
 /// Element-wise stages may follow the convolution. Operands may be short numbers that are multiplied as f32:
 /// then the transforms and the products are of f32, whatever the machine has for short ones.
@@ -86,7 +90,8 @@ pub fn winograd(workload: &Workload, outputs: i64, order: Order) -> Option<Rewri
 
 fn prepare(workload: &Workload, outputs: i64) -> Option<(Convolution<'_>, Transform)> {
     let convolution = Convolution::in_tiles(workload, outputs)?;
-    let transform = Transform::new(usize::try_from(outputs).ok()?, usize::try_from(convolution.width).ok()?)?;
+    let sizes = [outputs, convolution.width, convolution.stride].map(|size| usize::try_from(size).unwrap_or(0));
+    let transform = Transform::new(sizes)?;
     Some((convolution, transform))
 }
 
@@ -98,10 +103,9 @@ impl<'a> Convolution<'a> {
 
     /// Whether there is a transform for tiles of `outputs` × `outputs`, and one fits into an image.
     fn divides(&self, outputs: i64) -> bool {
-        let sizes = (usize::try_from(outputs), usize::try_from(self.width));
-        let (Ok(most), Ok(window)) = sizes else { return false };
+        let sizes = [outputs, self.width, self.stride].map(|size| usize::try_from(size).unwrap_or(0));
         let fits = |window: &Window| self.stage.extent(window.spatial) >= outputs;
-        Transform::exists(most, window) && self.windows.iter().all(fits)
+        Transform::exists(sizes) && self.windows.iter().all(fits)
     }
 
     fn find(workload: &'a Workload) -> Option<Convolution<'a>> {
@@ -131,17 +135,17 @@ impl<'a> Convolution<'a> {
         let spatial = stage.spatial.len();
         let mut windows = Vec::new();
         for reduction in (spatial..stage.rank()).filter(|r| WINDOWS.contains(&stage.extent(*r))) {
-            let slides = |s: &usize| {
-                let window = Window { spatial: *s, reduction };
-                !weights.mentions(axis(*s)) && weights.mentions(axis(reduction)) && window.is_only_read_as_sum(data)
+            let slides = |s: usize| {
+                let window = Window { spatial: s, reduction };
+                let is_of_data = !weights.mentions(axis(s)) && weights.mentions(axis(reduction));
+                Some((window, window.stride(data).filter(|_| is_of_data)?))
             };
-            if let Some(spatial) = (0..spatial).find(slides) {
-                windows.push(Window { spatial, reduction });
-            }
+            windows.extend((0..spatial).find_map(slides));
         }
-        let &[first, second] = windows.as_slice() else { return None };
+        let &[(first, stride), (second, other)] = windows.as_slice() else { return None };
         let width = stage.extent(first.reduction);
-        let distinct = first.spatial != second.spatial && width == stage.extent(second.reduction);
+        let is_square = width == stage.extent(second.reduction) && stride == other;
+        let distinct = first.spatial != second.spatial && is_square;
         let channels: i64 = (spatial..stage.rank())
             .filter(|r| *r != first.reduction && *r != second.reduction)
             .map(|r| stage.extent(r))
@@ -157,6 +161,7 @@ impl<'a> Convolution<'a> {
             weights_first,
             windows: if first.spatial < second.spatial { [first, second] } else { [second, first] },
             width,
+            stride,
         })
     }
 
@@ -172,10 +177,15 @@ fn axis(position: usize) -> Var {
 }
 
 impl Window {
-    fn is_only_read_as_sum(self, data: &Expr) -> bool {
+    /// The stride with which the window moves over the data, if that is all that its axes do.
+    fn stride(self, data: &Expr) -> Option<i64> {
         let (spatial, reduction) = (axis(self.spatial), axis(self.reduction));
-        let moved = |axis| (axis == spatial).then(|| Index::var(spatial).minus(&Index::var(reduction)));
-        data.mentions(spatial) && data.mentions(reduction) && !data.substitute(&moved).mentions(reduction)
+        let is_sum = |stride: &i64| {
+            let start = Index::var(spatial).times(*stride);
+            let moved = |axis| (axis == reduction).then(|| Index::var(reduction).minus(&start));
+            !data.substitute(&moved).mentions(spatial)
+        };
+        STRIDES.into_iter().find(is_sum).filter(|_| data.mentions(spatial) && data.mentions(reduction))
     }
 }
 
@@ -186,6 +196,10 @@ struct Rewrite<'a> {
     outputs: i64,
     /// t.
     size: i64,
+    /// Elements of the data between two tiles, in each dimension: s·m.
+    step: i64,
+    /// Elements that two neighbouring tiles have in common: r - s.
+    overlap: i64,
     /// Tiles in each dimension.
     tiles: [Index; 2],
     made: Stages,
@@ -204,7 +218,9 @@ impl<'a> Rewrite<'a> {
         let of_run = |window: Window| convolution.stage.formula(window.spatial);
         let tiles = convolution.windows.map(|w| of_run(w).plus_constant(outputs - 1).floor_div(outputs));
         let made = Stages::new(convolution.workload);
-        Rewrite { convolution, transform, outputs, size: transform.size() as i64, tiles, made }
+        let (size, step) = (transform.size() as i64, outputs * convolution.stride);
+        let overlap = convolution.width - convolution.stride;
+        Rewrite { convolution, transform, outputs, size, step, overlap, tiles, made }
     }
 
     fn by_points(mut self) -> Rewritten {
@@ -226,6 +242,32 @@ impl<'a> Rewrite<'a> {
         axes.iter().map(|axis| self.convolution.stage.formula(*axis)).collect()
     }
 
+    /// What rows of `Bᵀ` and `G` have in common.
+    fn parity(&self) -> Sharing {
+        Sharing::Parity { stride: self.transform.stride }
+    }
+
+    /// The elements of the data that the convolution reads, padding included, in each dimension.
+    fn read(&self) -> [Index; 2] {
+        let Convolution { stage, windows, stride, .. } = self.convolution;
+        windows.map(|w| stage.formula(w.spatial).times(*stride).plus_constant(self.overlap))
+    }
+
+    /// The data with an element of its padded form, in each dimension, in the place of the window.
+    fn data_at(&self, positions: [&Index; 2], other: &dyn Fn(usize) -> Option<Index>) -> Expr {
+        let Convolution { data, windows, .. } = self.convolution;
+        data.substitute(&|axis| {
+            let at = axis.0 as usize;
+            if let Some(dimension) = windows.iter().position(|w| w.reduction == at) {
+                return Some(positions[dimension].clone());
+            }
+            if windows.iter().any(|w| w.spatial == at) {
+                return Some(Index::constant(0));
+            }
+            other(at)
+        })
+    }
+
     /// The rows of a matrix applied to terms, a row for each point of an axis.
     fn rows(matrix: &[Vec<f64>], axis: usize, sharing: Sharing, term: &dyn Fn(usize) -> Expr) -> Expr {
         piecewise(Var(axis as u32), matrix.iter().map(|row| combination(row, sharing, term)).collect())
@@ -242,7 +284,7 @@ impl<'a> Rewrite<'a> {
                 at => axes.iter().position(|a| *a == at).map(|position| var(position + 2)),
             })
         };
-        let value = Self::rows(&self.transform.filter, 0, Sharing::Parity, &weight);
+        let value = Self::rows(&self.transform.filter, 0, self.parity(), &weight);
         let spatial = [numbers(&[self.size, width]), self.extents(&axes)].concat();
         self.stage(Role::Constant, &spatial, value)
     }
@@ -255,35 +297,25 @@ impl<'a> Rewrite<'a> {
             indices.extend((0..axes.len()).map(|at| var(at + 2)));
             Expr::load(rows, indices)
         };
-        let value = Self::rows(&self.transform.filter, 1, Sharing::Parity, &element);
+        let value = Self::rows(&self.transform.filter, 1, self.parity(), &element);
         let spatial = [numbers(&[self.size, self.size]), self.extents(&axes)].concat();
         self.stage(Role::Constant, &spatial, value)
     }
 
     /// P: the axes of the data, rows, columns of a tile, tiles. The window's offset is part of the position.
     fn padded(&mut self) -> TensorId {
-        let Convolution { data, windows, stage, width, .. } = *self.convolution;
-        let axes = self.convolution.other_axes(data);
-        let (m, others) = (self.outputs, axes.len());
-        let column = var(others + 2).times(m).plus(&var(others + 1));
+        let axes = self.convolution.other_axes(self.convolution.data);
+        let (step, others) = (self.step, axes.len());
+        let column = var(others + 2).times(step).plus(&var(others + 1));
         let positions = [var(others), column];
-        let value = data.substitute(&|axis| {
-            let at = axis.0 as usize;
-            if let Some(dimension) = windows.iter().position(|w| w.spatial == at) {
-                return Some(positions[dimension].clone());
-            }
-            if windows.iter().any(|w| w.reduction == at) {
-                return Some(Index::constant(0));
-            }
-            axes.iter().position(|a| *a == at).map(var)
-        });
+        let value = self.data_at([&positions[0], &positions[1]], &|at| axes.iter().position(|a| *a == at).map(var));
         let mut spatial = self.extents(&axes);
-        let beside = (width - 1 + m - 1) / m;
-        spatial.push(self.tiles[0].clone().times(m).plus_constant(width - 1));
-        spatial.extend([Index::constant(m), self.tiles[1].clone().plus_constant(beside)]);
+        let beside = (self.overlap + step - 1) / step;
+        spatial.push(self.tiles[0].clone().times(step).plus_constant(self.overlap));
+        spatial.extend([Index::constant(step), self.tiles[1].clone().plus_constant(beside)]);
         // the last tiles may reach beyond what the convolution reads
-        let read = windows.map(|w| stage.formula(w.spatial).plus_constant(width - 1));
-        let reach = [spatial[others].clone(), spatial[others + 2].clone().times(m)];
+        let read = self.read();
+        let reach = [spatial[others].clone(), spatial[others + 2].clone().times(step)];
         let conditions = (0..2).flat_map(|d| self.inside(&positions[d], &reach[d], &read[d])).collect();
         self.stage(Role::Intermediate, &spatial, Expr::guard(conditions, value, Expr::float(0.0)))
     }
@@ -303,11 +335,11 @@ impl<'a> Rewrite<'a> {
         let others = axes.len();
         let element = |a: usize| {
             let mut indices: Vec<Index> = (0..others).map(|at| var(at + 1)).collect();
-            indices.push(var(others + 1).times(self.outputs).plus_constant(a as i64));
+            indices.push(var(others + 1).times(self.step).plus_constant(a as i64));
             indices.extend([var(others + 2), var(others + 3)]);
             Expr::load(padded, indices)
         };
-        let value = Self::rows(&self.transform.data, 0, Sharing::Parity, &element);
+        let value = Self::rows(&self.transform.data, 0, self.parity(), &element);
         let mut spatial = numbers(&[self.size]);
         spatial.extend(self.extents(&axes));
         spatial.push(self.tiles[0].clone());
@@ -318,15 +350,15 @@ impl<'a> Rewrite<'a> {
     /// V = (Bᵀ P) B: axes i, j, those of the data, tiles in both dimensions.
     fn data(&mut self, rows: TensorId) -> TensorId {
         let axes = self.convolution.other_axes(self.convolution.data);
-        let (m, others) = (self.outputs, axes.len());
+        let (step, others) = (self.step, axes.len());
         let element = |b: usize| {
             let b = b as i64;
             let mut indices = vec![var(0)];
             indices.extend((0..=others).map(|at| var(at + 2)));
-            indices.extend([Index::constant(b % m), var(others + 3).plus_constant(b / m)]);
+            indices.extend([Index::constant(b % step), var(others + 3).plus_constant(b / step)]);
             Expr::load(rows, indices)
         };
-        let value = Self::rows(&self.transform.data, 1, Sharing::Parity, &element);
+        let value = Self::rows(&self.transform.data, 1, self.parity(), &element);
         let spatial = [numbers(&[self.size, self.size]), self.extents(&axes), self.tiles.to_vec()].concat();
         self.stage(Role::Intermediate, &spatial, value)
     }

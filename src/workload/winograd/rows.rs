@@ -2,8 +2,8 @@
 //! the next do, and what they leave stays in the cache.
 //!
 //! ```text
-//! T[v, i, c, x]        = Bᵀ x[c, m·v + .., x], with its padding
-//! V[v, i, j, c, u]     = T[v, i, c, m·u + ..] B
+//! T[v, i, c, x]        = Bᵀ x[c, s·m·v + .., x], with its padding
+//! V[v, i, j, c, u]     = T[v, i, c, s·m·u + ..] B
 //! M[v, i, j, u, k]     = Σ_c U[i, j, k, c] V[v, i, j, c, u]
 //! Z[v, p, j, u, k]     = Aᵀ M[v, .., j, u, k]
 //! y[k, m·v + p, m·u + q] = Z[v, p, .., u, k] A, and the epilogue
@@ -33,7 +33,7 @@ pub(super) enum Slot {
     OutputRow,
     /// q
     OutputColumn,
-    /// Of the data, its padding included: `m·u` and what follows.
+    /// Of the data, its padding included: `s·m·u` and what follows.
     Column,
 }
 
@@ -89,7 +89,7 @@ impl Rewrite<'_> {
             Slot::TileColumn => self.tiles[1].clone(),
             Slot::PointRow | Slot::PointColumn => Index::constant(self.size),
             Slot::OutputRow | Slot::OutputColumn => Index::constant(self.outputs),
-            Slot::Column => self.tiles[1].clone().times(self.outputs).plus_constant(self.convolution.width - 1),
+            Slot::Column => self.tiles[1].clone().times(self.step).plus_constant(self.overlap),
         }
     }
 
@@ -101,25 +101,19 @@ impl Rewrite<'_> {
     /// T: only rows are transformed.
     fn transformed_rows(&mut self, data: &Slots) -> (TensorId, Slots) {
         let slots = [self.convolution.batch(), vec![Slot::TileRow, Slot::PointRow], data.clone()].concat();
-        let convolution = self.convolution;
-        let Convolution { stage, windows, width, .. } = *convolution;
         let column = at(&slots, Slot::Column);
-        let read = windows.map(|w| stage.formula(w.spatial).plus_constant(width - 1));
-        let reach = [self.tiles[0].clone().times(self.outputs).plus_constant(width - 1), self.extent(Slot::Column)];
+        let read = self.read();
+        let reach = [self.tiles[0].clone().times(self.step).plus_constant(self.overlap), self.extent(Slot::Column)];
         let element = |l: usize| {
-            let row = at(&slots, Slot::TileRow).times(self.outputs).plus_constant(l as i64);
-            let value = convolution.data.substitute(&|axis| match axis.0 as usize {
-                at if at == windows[0].spatial => Some(row.clone()),
-                at if at == windows[1].spatial => Some(column.clone()),
-                at if windows.iter().any(|w| w.reduction == at) => Some(Index::constant(0)),
-                at => slots.iter().position(|slot| *slot == Slot::Own(at)).map(var),
-            });
+            let row = at(&slots, Slot::TileRow).times(self.step).plus_constant(l as i64);
+            let place = |at: usize| slots.iter().position(|slot| *slot == Slot::Own(at)).map(var);
+            let value = self.data_at([&row, &column], &place);
             // the last tiles may reach beyond what the convolution reads
             let positions = [&row, &column];
             let conditions = (0..2).flat_map(|d| self.inside(positions[d], &reach[d], &read[d])).collect();
             Expr::guard(conditions, value, Expr::float(0.0))
         };
-        let value = Self::rows(&self.transform.data, place(&slots, Slot::PointRow), Sharing::Parity, &element);
+        let value = Self::rows(&self.transform.data, place(&slots, Slot::PointRow), self.parity(), &element);
         self.mapped(slots, value)
     }
 
@@ -129,10 +123,10 @@ impl Rewrite<'_> {
         let outer = [self.convolution.batch(), vec![Slot::TileRow, Slot::PointRow, Slot::PointColumn]].concat();
         let slots: Slots = outer.into_iter().chain(inner).collect();
         let element = |l: usize| {
-            let column = at(&slots, Slot::TileColumn).times(self.outputs).plus_constant(l as i64);
+            let column = at(&slots, Slot::TileColumn).times(self.step).plus_constant(l as i64);
             read(rows, of_rows, &slots, (Slot::Column, column))
         };
-        let value = Self::rows(&self.transform.data, place(&slots, Slot::PointColumn), Sharing::Parity, &element);
+        let value = Self::rows(&self.transform.data, place(&slots, Slot::PointColumn), self.parity(), &element);
         self.mapped(slots, value)
     }
 

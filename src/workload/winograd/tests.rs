@@ -106,7 +106,24 @@ fn convolutions_stay_what_they_are() {
     let last = "const t0 5 9 3 3\ninput t1 2 7 10 9\nconst t2 5\n\
         let t3 2 7 10 5 sum 9 3 3 mul t0 d e f g pad 0.0 t1 a ? + b + f -1 ? + c + g -1 e\n\
         out t4 like t3 max 0.0 add t2 d t3 a b c d\n";
-    let cases = [(padded, 2), (padded, 4), (valid, 2), (valid, 4), (grouped, 2), (last, 2), (last, 4)];
+    let strided = "const t0 5 9 3 3\ninput t1 9 15 20\nconst t2 5\n\
+        let t3 5 8 10 sum 9 3 3 mul t0 a d e f pad 0.0 t1 d ? + * 2 b + e -1 ? + * 2 c + f -1\n\
+        out t4 like t3 max 0.0 add t2 a t3 a b c\n";
+    let strided_last = "const t0 4 8 5 5\ninput t1 2 11 12 8\n\
+        out t2 2 6 6 4 sum 8 5 5 mul pad 0.0 t1 a ? + * 2 b + f -2 ? + * 2 c + g -2 e t0 d e f g\n";
+    let cases = [
+        (padded, 2),
+        (padded, 4),
+        (valid, 2),
+        (valid, 4),
+        (grouped, 2),
+        (last, 2),
+        (last, 4),
+        (strided, 2),
+        (strided, 4),
+        (strided_last, 2),
+        (strided_last, 4),
+    ];
     for ((text, outputs), order) in cases.into_iter().flat_map(|case| ORDERS.map(|order| (case, order))) {
         let worst = difference(text, outputs, order, &[]);
         assert!(worst < 1e-4, "F({outputs}), {order:?}: {worst} in\n{text}");
@@ -162,6 +179,16 @@ fn extents_of_a_run_stay_what_they_are() {
 }
 
 #[test]
+fn strides_keep_the_extents_of_a_run() {
+    let text = "param len0 1 3\nconst t0 5 9 3 3\ninput t1 len0 9 21 10\n\
+        out t2 len0 5 10 5 sum 9 3 3 mul t0 b e f g pad 0.0 t1 a e + * 2 c f ? + * 2 d + g -1\n";
+    for (values, order) in [[1], [3]].into_iter().flat_map(|values| ORDERS.map(|order| (values, order))) {
+        let worst = difference(text, 4, order, &values);
+        assert!(worst < 1e-4, "{values:?}, {order:?}: {worst}");
+    }
+}
+
+#[test]
 fn all_stages_that_run_share_the_rows_of_tiles() {
     let text = "const t0 5 9 3 3\ninput t1 2 9 7 10\n\
         out t2 2 5 7 10 sum 9 3 3 mul t0 b e f g pad 0.0 t1 a e ? + c + f -1 ? + d + g -1\n";
@@ -174,7 +201,10 @@ fn all_stages_that_run_share_the_rows_of_tiles() {
 #[test]
 fn what_is_no_such_convolution_is_left_alone() {
     let strided =
-        "const t0 6 8 3 3\ninput t1 8 21 21\nout t2 6 10 10 sum 8 3 3 mul t1 d + * 2 b e + * 2 c f t0 a d e f\n";
+        "const t0 6 8 3 3\ninput t1 8 30 30\nout t2 6 10 10 sum 8 3 3 mul t1 d + * 3 b e + * 3 c f t0 a d e f\n";
+    let uneven = "const t0 6 8 3 3\ninput t1 8 12 21\nout t2 6 10 10 sum 8 3 3 mul t1 d + b e + * 2 c f t0 a d e f\n";
+    let dilated =
+        "const t0 6 8 3 3\ninput t1 8 14 14\nout t2 6 10 10 sum 8 3 3 mul t1 d + b * 2 e + c * 2 f t0 a d e f\n";
     let shallow = "const t0 6 3 3 3\ninput t1 3 10 11\nout t2 6 8 9 sum 3 3 3 mul t1 d + b e + c f t0 a d e f\n";
     let product = "const t0 16 3\ninput t1 8 3\nout t2 8 16 sum 3 mul t1 a c t0 b c\n";
     let unknown_weights =
@@ -186,7 +216,7 @@ fn what_is_no_such_convolution_is_left_alone() {
         out t3 6 7 9 add t2 a b c t2 a + b 1 c\n";
     let of_bytes = "const t0 i8 6 8 3 3\ninput t1 u8 8 10 11\n\
         out t2 i32 6 8 9 sum 8 3 3 mul cast i32 t1 d + b e + c f cast i32 t0 a d e f\n";
-    for text in [strided, shallow, product, unknown_weights, unknown_channels, blurred, of_bytes] {
+    for text in [strided, uneven, dilated, shallow, product, unknown_weights, unknown_channels, blurred, of_bytes] {
         assert!(figures(&text.parse().unwrap(), 2).is_none(), "{text}");
     }
 }

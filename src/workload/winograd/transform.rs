@@ -11,6 +11,10 @@
 //! infinity (Toom and Cook), transposed: with the points p, the rows of `G` are the powers of p over the
 //! product of its differences to the others, those of `Bᵀ` the coefficients of the product of all other (x -
 //! p), and the columns of `Aᵀ` the powers of p.
+//!
+//! A filter that moves by s elements from one output to the next is the sum of s filters: the elements of the
+//! data at each distance from a multiple of s meet only those of the filter at the same distance. So it takes
+//! F(m, r₀), ..., F(m, rₛ₋₁) beside one another, t = s·m + r - s multiplications in all.
 
 use crate::workload::{Binary, Condition, Expr, Index, Var};
 
@@ -18,9 +22,11 @@ use crate::workload::{Binary, Condition, Expr, Index, Var};
 /// and the number of additions small.
 const POINTS: [f64; 5] = [0.0, 1.0, -1.0, 2.0, -2.0];
 
-/// F(m, r).
+/// F(m, r), or those of all phases of a filter that moves by more than one element.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Transform {
+    /// s.
+    pub stride: usize,
     /// t rows of r.
     pub filter: Vec<Vec<f64>>,
     /// t rows of t.
@@ -30,13 +36,40 @@ pub struct Transform {
 }
 
 impl Transform {
-    /// Whether there are enough points.
-    pub fn exists(outputs: usize, window: usize) -> bool {
-        outputs + window - 2 <= POINTS.len()
+    /// Whether there are enough points, for as many outputs, a window and a stride.
+    pub fn exists([outputs, window, stride]: [usize; 3]) -> bool {
+        outputs >= 1 && stride >= 1 && window >= stride && outputs + window.div_ceil(stride) <= POINTS.len() + 2
     }
 
-    /// `None` where there are not enough points.
-    pub fn new(outputs: usize, window: usize) -> Option<Transform> {
+    /// For as many outputs, a window and a stride; `None` where there are not enough points.
+    pub fn new([outputs, window, stride]: [usize; 3]) -> Option<Transform> {
+        if !Transform::exists([outputs, window, stride]) {
+            return None;
+        }
+        let size = stride * outputs + window - stride;
+        let (mut filter, mut data, mut output) = (Vec::new(), Vec::new(), vec![Vec::new(); outputs]);
+        for phase in 0..stride {
+            let own = Transform::of_phase(outputs, (window - phase).div_ceil(stride))?;
+            // its elements are every s-th
+            let spread = |row: Vec<f64>, length: usize| {
+                let mut all = vec![0.0; length];
+                all.iter_mut().skip(phase).step_by(stride).zip(row).for_each(|(to, from)| *to = from);
+                all
+            };
+            filter.extend(own.filter.into_iter().map(|row| spread(row, window)));
+            data.extend(own.data.into_iter().map(|row| spread(row, size)));
+            output.iter_mut().zip(own.output).for_each(|(all, row): (&mut Vec<f64>, _)| all.extend(row));
+        }
+        Some(Transform { stride, filter, data, output })
+    }
+
+    /// F(m, r) of stride 1.
+    fn of_phase(outputs: usize, window: usize) -> Option<Transform> {
+        if window == 1 {
+            let unit = |at: usize| (0..outputs).map(|other| f64::from(other == at)).collect::<Vec<f64>>();
+            let unit: Vec<Vec<f64>> = (0..outputs).map(unit).collect();
+            return Some(Transform { stride: 1, filter: vec![vec![1.0]; outputs], data: unit.clone(), output: unit });
+        }
         let size = outputs + window - 1;
         let points = POINTS.get(..size - 1)?;
         let powers = |p: f64, count: usize| -> Vec<f64> { (0..count).map(|e| p.powi(e as i32)).collect() };
@@ -57,7 +90,7 @@ impl Transform {
         for column in points.iter().map(|p| powers(*p, outputs)).chain([at_infinity(outputs)]) {
             output.iter_mut().zip(column).for_each(|(row, x)| row.push(x));
         }
-        Some(Transform { filter, data, output })
+        Some(Transform { stride: 1, filter, data, output })
     }
 
     /// How many times larger than the sum's own the rounding errors of the worst of its outputs are in one
@@ -99,8 +132,9 @@ fn product(roots: &[f64]) -> Vec<f64> {
 /// Which terms of a sum are added up first, so that rows for p and -p share them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Sharing {
-    /// Those of even and those of odd position: rows of `Bᵀ` and `G` differ in the sign of the odd ones.
-    Parity,
+    /// Those of even and those of odd position, among those of a phase: rows of `Bᵀ` and `G` differ in the
+    /// sign of the odd ones.
+    Parity { stride: usize },
     /// Those with coefficients of equal size: columns of `Aᵀ` differ in sign.
     Size,
 }
@@ -110,7 +144,7 @@ pub fn combination(coefficients: &[f64], sharing: Sharing, term: &dyn Fn(usize) 
     let mut groups: Vec<Vec<usize>> = Vec::new();
     for at in (0..coefficients.len()).filter(|at| coefficients[*at] != 0.0) {
         let together = |group: &&mut Vec<usize>| match sharing {
-            Sharing::Parity => group[0] % 2 == at % 2,
+            Sharing::Parity { stride } => group[0] / stride % 2 == at / stride % 2,
             Sharing::Size => coefficients[group[0]].abs() == coefficients[at].abs(),
         };
         match groups.iter_mut().find(together) {
@@ -155,18 +189,22 @@ mod tests {
 
     #[test]
     fn the_matrices_filter() {
-        for (outputs, window) in [(2, 3), (3, 3), (4, 3), (2, 5), (2, 2)] {
-            let Transform { filter, data, output } = Transform::new(outputs, window).unwrap();
-            let size = data.len();
+        let moved = [[2, 3, 2], [4, 3, 2], [4, 5, 2], [3, 4, 2], [2, 2, 2], [2, 5, 3], [1, 3, 3]];
+        for sizes in [[2, 3, 1], [3, 3, 1], [4, 3, 1], [2, 5, 1], [2, 2, 1]].into_iter().chain(moved) {
+            let Transform { filter, data, output, .. } = Transform::new(sizes).unwrap();
+            let ([outputs, window, stride], size) = (sizes, data.len());
+            assert_eq!(size, stride * outputs + window - stride);
             for (p, r, d) in (0..outputs * window * size).map(|at| (at / size / window, at / size % window, at % size))
             {
                 let product: f64 = (0..size).map(|i| output[p][i] * filter[i][r] * data[i][d]).sum();
-                let expected = f64::from(d == p + r);
-                assert!((product - expected).abs() < 1e-12, "F({outputs}, {window}) at {p} {r} {d}: {product}");
+                let expected = f64::from(d == p * stride + r);
+                assert!((product - expected).abs() < 1e-12, "{sizes:?} at {p} {r} {d}: {product}");
             }
         }
-        assert_eq!(Transform::new(5, 3), None);
-        let growth = |outputs| Transform::new(outputs, 3).unwrap().error_growth().powi(2);
-        assert!((1.0..2.0).contains(&growth(2)) && (30.0..32.0).contains(&growth(4)), "{} {}", growth(2), growth(4));
+        assert!([[5, 3, 1], [6, 3, 2], [2, 1, 2], [0, 3, 1]].iter().all(|sizes| Transform::new(*sizes).is_none()));
+        let growth = |outputs, stride| Transform::new([outputs, 3, stride]).unwrap().error_growth().powi(2);
+        let [small, large] = [2, 4].map(|outputs| growth(outputs, 1));
+        assert!((1.0..2.0).contains(&small) && (30.0..32.0).contains(&large), "{small} {large}");
+        assert!(growth(4, 2) < large, "{}", growth(4, 2));
     }
 }

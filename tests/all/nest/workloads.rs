@@ -220,16 +220,17 @@ fn convolution(rng: &mut ChaCha8Rng) -> Workload {
     convolved(rng, channels, &windows, weights)
 }
 
-/// A convolution that an algorithm of fewer multiplications may compute: a square window of stride 1 by
+/// A convolution that an algorithm of fewer multiplications may compute: a square window of stride 1 or 2 by
 /// constant weights.
 fn filter(rng: &mut ChaCha8Rng) -> Workload {
     let kernel = if rng.random_range(0..4) == 0 { 5 } else { 3 };
     let pad = rng.random_range(0..=kernel / 2);
     let channels = [extent(rng, 2), rng.random_range(8..20), extent(rng, 5)];
+    let stride = if rng.random_range(0..3) == 0 { 2 } else { 1 };
     let windows = [11, 19].map(|most| {
-        let input = extent(rng, most).max(kernel + 3);
-        let output = input + 2 * pad - kernel + 1;
-        Window { input, output, kernel, stride: 1, dilation: 1, pad, wraps: false }.wrapped_or_not(rng)
+        let input = extent(rng, most).max(kernel + 3 * stride);
+        let output = (input + 2 * pad - kernel) / stride + 1;
+        Window { input, output, kernel, stride, dilation: 1, pad, wraps: false }.wrapped_or_not(rng)
     });
     convolved(rng, channels, &windows, Role::Constant)
 }
