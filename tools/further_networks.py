@@ -3,7 +3,7 @@
 
 usage: further_networks.py OUT_DIR [NAME ...]      (no name: all)
 
-Architectures of torchvision and transformers, and a U-Net, exported by PyTorch with seeded random weights.
+Architectures of torchvision and transformers, a U-Net and a Darknet, exported by PyTorch with seeded random weights.
 Smaller relatives of some (convnext, googlenet, regnet, shufflenet) are among the networks of the corpus, at
 other sizes. Needs torch, torchvision, transformers and onnxscript.
 """
@@ -69,6 +69,34 @@ class UNet(nn.Module):
         return self.head(x)
 
 
+class Darknet(nn.Module):
+    """The backbone of YOLO (Redmon and Farhadi 2018), with half of its blocks: strided convolutions reduce."""
+
+    def __init__(self, stages=((64, 1), (128, 2), (256, 4), (512, 4), (1024, 2))):
+        super().__init__()
+        self.first, before = self.convolution(3, 32, 3, 1), 32
+        self.reduce, self.blocks = nn.ModuleList(), nn.ModuleList()
+        for channels, count in stages:
+            self.reduce.append(self.convolution(before, channels, 3, 2))
+            inner = channels // 2
+            pairs = [(self.convolution(channels, inner, 1, 1), self.convolution(inner, channels, 3, 1)) for _ in range(count)]
+            self.blocks.append(nn.ModuleList(nn.Sequential(*pair) for pair in pairs))
+            before = channels
+
+    @staticmethod
+    def convolution(before, behind, window, stride):
+        convolution = nn.Conv2d(before, behind, window, stride, window // 2, bias=False)
+        return nn.Sequential(convolution, nn.BatchNorm2d(behind), nn.LeakyReLU(0.1))
+
+    def forward(self, x):
+        x = self.first(x)
+        for reduce, blocks in zip(self.reduce, self.blocks):
+            x = reduce(x)
+            for block in blocks:
+                x = x + block(x)
+        return x.mean((2, 3))
+
+
 def image_net(name):
     import torchvision
 
@@ -114,7 +142,12 @@ def whisper_encoder():
 
 
 TEXT_NETS = ["t5_small_enc", "albert", "modernbert", "qwen3"]
-OTHERS = {"unet": lambda: (UNet(), torch.randn(1, 3, 256, 256)), "lraspp": lraspp, "whisper_enc": whisper_encoder}
+OTHERS = {
+    "unet": lambda: (UNet(), torch.randn(1, 3, 256, 256)),
+    "darknet": lambda: (Darknet(), torch.randn(1, 3, 256, 256)),
+    "lraspp": lraspp,
+    "whisper_enc": whisper_encoder,
+}
 
 
 def main():

@@ -8,8 +8,8 @@
 //! promising, with the fastest that were measured, have children that join it, for a few generations: the
 //! neighbourhood of what is likely to be good is searched.
 //! Where the checkpoint has a world model, it drafts: of thousands of mutations of what is known and of what
-//! was written, without nests, those that it likes best join the pool; and the first program is the one that it
-//! and the estimator like best together.
+//! was written, without nests, those that it likes best join the pool; and the first program is the one that
+//! it and the estimator like best together.
 //! Programs that look alike are not both measured. What is not chosen stays for the next time, when only half
 //! as many sequences are written. Without an estimator, the value head judges the programs, behind a prompt
 //! that asks for nothing, since it learned where the prompt does not tell what came out.
