@@ -93,8 +93,7 @@ fn plans_are_searched_and_kept() {
     // all of it from the store
     let stored = ["compile", "net.onnx", "-o", "again", "--trials-per-task", "0", "--json"];
     let again = last(&sandbox.succeed(&stored));
-    // which further ones promise something follows from what the finals have measured
-    assert!(again["plans"]["tried"].as_array().unwrap().len() >= 2, "{again}");
+    assert!(again["plans"]["tried"].as_array().unwrap().len() >= tried.len(), "{again}");
     assert_eq!(again["plans"]["measured_for_moves"], 0);
     let without = last(&sandbox.succeed(&[&stored[..], &["--without", "layout"]].concat()));
     assert!(without["plans"].is_null() && without["plan"].is_null(), "{without}");
