@@ -3,9 +3,9 @@
 
 usage: further_networks.py OUT_DIR [NAME ...]      (no name: all)
 
-Architectures of torchvision and transformers, a U-Net and a Darknet, exported by PyTorch with seeded random weights.
-Smaller relatives of some (convnext, googlenet, regnet, shufflenet) are among the networks of the corpus, at
-other sizes. Needs torch, torchvision, transformers and onnxscript.
+Architectures of torchvision and transformers, a U-Net and a Darknet, exported by PyTorch with seeded random
+weights. Smaller relatives of some (convnext, googlenet, regnet, shufflenet) are among the networks of the
+corpus, at other sizes. Needs torch, torchvision, transformers and onnxscript.
 """
 import pathlib
 import sys
@@ -79,8 +79,10 @@ class Darknet(nn.Module):
         for channels, count in stages:
             self.reduce.append(self.convolution(before, channels, 3, 2))
             inner = channels // 2
-            pairs = [(self.convolution(channels, inner, 1, 1), self.convolution(inner, channels, 3, 1)) for _ in range(count)]
-            self.blocks.append(nn.ModuleList(nn.Sequential(*pair) for pair in pairs))
+            self.blocks.append(nn.ModuleList(
+                nn.Sequential(self.convolution(channels, inner, 1, 1), self.convolution(inner, channels, 3, 1))
+                for _ in range(count)
+            ))
             before = channels
 
     @staticmethod

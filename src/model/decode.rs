@@ -181,13 +181,7 @@ impl Decoder {
     /// # Errors
     /// As [`Decoder::prompt`], of each sequence.
     pub fn values(&self, prompt: &Prompt, sequences: &[Vec<Position>]) -> Result<Vec<f32>, ModelError> {
-        let batches: Vec<Result<Vec<f32>, ModelError>> =
-            sequences.par_chunks(SEQUENCES_PER_BATCH).map(|batch| self.values_of_batch(prompt, batch)).collect();
-        let mut values = Vec::with_capacity(sequences.len());
-        for batch in batches {
-            values.extend(batch?);
-        }
-        Ok(values)
+        in_batches(sequences, |batch| self.values_of_batch(prompt, batch))
     }
 
     fn values_of_batch(&self, prompt: &Prompt, batch: &[Vec<Position>]) -> Result<Vec<f32>, ModelError> {
@@ -218,15 +212,7 @@ impl Decoder {
     /// # Errors
     /// As [`Decoder::prompt`], of each sequence; an answer without tokens, a decision outside of its answers.
     pub fn log_likelihoods(&self, prompt: &Prompt, sequences: &[Vec<Step>]) -> Result<Vec<f64>, ModelError> {
-        let batches: Vec<Result<Vec<f64>, ModelError>> = sequences
-            .par_chunks(SEQUENCES_PER_BATCH)
-            .map(|batch| self.log_likelihoods_of_batch(prompt, batch))
-            .collect();
-        let mut likelihoods = Vec::with_capacity(sequences.len());
-        for batch in batches {
-            likelihoods.extend(batch?);
-        }
-        Ok(likelihoods)
+        in_batches(sequences, |batch| self.log_likelihoods_of_batch(prompt, batch))
     }
 
     fn log_likelihoods_of_batch(&self, prompt: &Prompt, batch: &[Vec<Step>]) -> Result<Vec<f64>, ModelError> {
@@ -408,6 +394,16 @@ impl Decoder {
             multiply(&mut scratch.attended, scores, values, true);
         }
     }
+}
+
+/// What is found out of sequences, batch by batch, side by side.
+fn in_batches<S: Sync, T: Send>(
+    sequences: &[S],
+    of_batch: impl Fn(&[S]) -> Result<Vec<T>, ModelError> + Sync,
+) -> Result<Vec<T>, ModelError> {
+    let batches: Vec<Result<Vec<T>, ModelError>> = sequences.par_chunks(SEQUENCES_PER_BATCH).map(of_batch).collect();
+    let batches: Vec<Vec<T>> = batches.into_iter().collect::<Result<_, _>>()?;
+    Ok(batches.into_iter().flatten().collect())
 }
 
 /// Of the answer at `chosen`, among all, from their scores.

@@ -90,8 +90,7 @@ pub fn winograd(workload: &Workload, outputs: i64, order: Order) -> Option<Rewri
 
 fn prepare(workload: &Workload, outputs: i64) -> Option<(Convolution<'_>, Transform)> {
     let convolution = Convolution::in_tiles(workload, outputs)?;
-    let sizes = [outputs, convolution.width, convolution.stride].map(|size| usize::try_from(size).unwrap_or(0));
-    let transform = Transform::new(sizes)?;
+    let transform = Transform::new(convolution.sizes(outputs))?;
     Some((convolution, transform))
 }
 
@@ -103,9 +102,13 @@ impl<'a> Convolution<'a> {
 
     /// Whether there is a transform for tiles of `outputs` × `outputs`, and one fits into an image.
     fn divides(&self, outputs: i64) -> bool {
-        let sizes = [outputs, self.width, self.stride].map(|size| usize::try_from(size).unwrap_or(0));
         let fits = |window: &Window| self.stage.extent(window.spatial) >= outputs;
-        Transform::exists(sizes) && self.windows.iter().all(fits)
+        Transform::exists(self.sizes(outputs)) && self.windows.iter().all(fits)
+    }
+
+    /// What a transform is made for: outputs of a tile, window and stride.
+    fn sizes(&self, outputs: i64) -> [usize; 3] {
+        [outputs, self.width, self.stride].map(|size| usize::try_from(size).unwrap_or(0))
     }
 
     fn find(workload: &'a Workload) -> Option<Convolution<'a>> {
