@@ -399,7 +399,7 @@ impl Decoder {
 /// What is found out of sequences, batch by batch, side by side.
 fn in_batches<S: Sync, T: Send>(
     sequences: &[S],
-    of_batch: impl Fn(&[S]) -> Result<Vec<T>, ModelError> + Sync,
+    of_batch: impl Fn(&[S]) -> Result<Vec<T>, ModelError> + Sync + Send,
 ) -> Result<Vec<T>, ModelError> {
     let batches: Vec<Result<Vec<T>, ModelError>> = sequences.par_chunks(SEQUENCES_PER_BATCH).map(of_batch).collect();
     let batches: Vec<Vec<T>> = batches.into_iter().collect::<Result<_, _>>()?;
