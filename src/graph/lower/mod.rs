@@ -35,6 +35,7 @@ mod losses;
 pub mod math;
 mod normalization;
 mod operator;
+mod operators;
 mod padding;
 mod polynomial;
 mod pooling;
@@ -66,11 +67,11 @@ pub use reshape::reshape_to;
 
 use crate::workload::{DType, TensorId};
 
-type Lower = fn(&mut Builder, &Operator) -> Result<Vec<TensorId>, Problem>;
+use operators::{Lower, Lowering, Types};
 
 /// Whether an operator of ONNX's own domain can be lowered at all.
 pub fn is_supported(kind: &str) -> bool {
-    rule(kind).is_some()
+    operators::lowering(kind).is_some()
 }
 
 /// Appends the stages of an operator, and gives the tensors of its outputs, trailing ones left out where
@@ -79,42 +80,26 @@ pub fn is_supported(kind: &str) -> bool {
 /// # Errors
 /// What about the operator's inputs or attributes stands against it.
 pub fn lower(builder: &mut Builder, op: &Operator) -> Result<Vec<TensorId>, Problem> {
-    let rule = rule(&op.kind).ok_or_else(|| Problem::Unsupported(op.kind.clone()))?;
+    let unknown = || Problem::Unsupported(op.kind.clone());
+    let Lowering { rule, takes_run_time_extents, types } = operators::lowering(&op.kind).ok_or_else(unknown)?;
     if let Some(known) = known::lower(builder, op)? {
         return Ok(known);
     }
     let mut inputs = op.inputs.iter().flatten();
-    if inputs.any(|operand| builder.is_run_time(operand.tensor)) && !takes_run_time_extents(&op.kind) {
+    if inputs.any(|operand| builder.is_run_time(operand.tensor)) && !takes_run_time_extents {
         return Err(Problem::Unsupported(format!("{} with run-time extents", op.kind)));
     }
     let halves = op.inputs.iter().flatten().map(|operand| builder.dtype(operand.tensor));
-    match halves.into_iter().find(|dtype| matches!(dtype, DType::F16 | DType::BF16)) {
-        Some(half) if !moves(&op.kind) => lower_in_f32(builder, op, rule, half),
-        None if !moves(&op.kind) && !calls_library(&op.kind) && has_double(builder, op) => {
-            lower_in_f64(builder, op, rule)
-        }
+    let half = halves.into_iter().find(|dtype| matches!(dtype, DType::F16 | DType::BF16));
+    match (types, half) {
+        (Types::Usual | Types::Library, Some(half)) => lower_in_f32(builder, op, rule, half),
+        (Types::Usual, None) if has_double(builder, op) => lower_in_f64(builder, op, rule),
         _ => rule(builder, op),
     }
 }
 
 fn has_double(builder: &Builder, op: &Operator) -> bool {
     op.inputs.iter().flatten().any(|operand| builder.dtype(operand.tensor) == DType::F64)
-}
-
-/// Whether an operator becomes a call of the run-time library, which knows all types.
-fn calls_library(kind: &str) -> bool {
-    matches!(
-        kind,
-        "TopK"
-            | "Scatter"
-            | "ScatterElements"
-            | "ScatterND"
-            | "MaxUnpool"
-            | "NonZero"
-            | "Compress"
-            | "Unique"
-            | "NonMaxSuppression"
-    )
 }
 
 /// Operators on f64 compute in f64.
@@ -131,213 +116,6 @@ fn lower_in_f64(builder: &mut Builder, op: &Operator, rule: Lower) -> Result<Vec
         *result = builder.converted(*result, DType::F32)?;
     }
     Ok(results)
-}
-
-/// Whether an operator takes 16-bit floats and f64 as they are: it hands them on, or converts them itself.
-fn moves(kind: &str) -> bool {
-    matches!(
-        kind,
-        "Cast"
-            | "CastLike"
-            | "Identity"
-            | "Dropout"
-            | "Reshape"
-            | "Flatten"
-            | "Squeeze"
-            | "Unsqueeze"
-            | "Transpose"
-            | "Expand"
-            | "Tile"
-            | "Concat"
-            | "Split"
-            | "Slice"
-            | "DepthToSpace"
-            | "SpaceToDepth"
-            | "Trilu"
-            | "Pad"
-            | "Gather"
-            | "GatherElements"
-            | "GatherND"
-            | "ReverseSequence"
-            | "CenterCropPad"
-            | "EyeLike"
-            | "BitCast"
-            | "QuantizeLinear"
-            | "RandomUniformLike"
-            | "RandomNormalLike"
-            | "Bernoulli"
-            | "DequantizeLinear"
-            | "Constant"
-            | "ConstantOfShape"
-            | "Shape"
-            | "Size"
-    )
-}
-
-/// Whether an operator takes tensors whose extents are known only when the network runs. All others are
-/// refused with them, so that none takes what an extent is at most for what it is.
-fn takes_run_time_extents(kind: &str) -> bool {
-    elementwise::is_unary(kind)
-        || matches!(
-            kind,
-            "LeakyRelu"
-                | "Elu"
-                | "Selu"
-                | "Celu"
-                | "HardSigmoid"
-                | "ThresholdedRelu"
-                | "Shrink"
-                | "Swish"
-                | "Gelu"
-                | "Add"
-                | "Mul"
-                | "Sub"
-                | "Div"
-                | "Mod"
-                | "Pow"
-                | "PRelu"
-                | "Equal"
-                | "Less"
-                | "LessOrEqual"
-                | "Greater"
-                | "GreaterOrEqual"
-                | "And"
-                | "Or"
-                | "Xor"
-                | "Where"
-                | "Sum"
-                | "Mean"
-                | "Max"
-                | "Min"
-                | "Clip"
-                | "Cast"
-                | "CastLike"
-                | "Not"
-                | "IsNaN"
-                | "IsInf"
-                | "BitwiseAnd"
-                | "BitwiseOr"
-                | "BitwiseXor"
-                | "BitShift"
-                | "BitwiseNot"
-                | "BitCast"
-                | "Identity"
-                | "Dropout"
-                | "Reshape"
-                | "Flatten"
-                | "Squeeze"
-                | "Unsqueeze"
-                | "Transpose"
-                | "Expand"
-                | "Concat"
-                | "Split"
-                | "Slice"
-                | "Gather"
-                | "Shape"
-                | "Size"
-                | "Range"
-                | "ConstantOfShape"
-                | "MatMul"
-                | "Gemm"
-                | "Einsum"
-                | "Conv"
-                | "Resize"
-                | "Upsample"
-                | "Pad"
-                | "MaxPool"
-                | "AveragePool"
-                | "LpPool"
-                | "GlobalMaxPool"
-                | "GlobalAveragePool"
-                | "GlobalLpPool"
-                | "ReduceSum"
-                | "ReduceMean"
-                | "ReduceMax"
-                | "ReduceMin"
-                | "ReduceProd"
-                | "ReduceL1"
-                | "ReduceL2"
-                | "ReduceSumSquare"
-                | "ReduceLogSum"
-                | "ReduceLogSumExp"
-                | "Softmax"
-                | "LogSoftmax"
-                | "ArgMax"
-                | "ArgMin"
-                | "BatchNormalization"
-                | "LayerNormalization"
-                | "RMSNormalization"
-                | "InstanceNormalization"
-                | "LSTM"
-                | "GRU"
-                | "RNN"
-                | "LinearAttention"
-                | "CausalConvWithState"
-                | "Hardmax"
-                | "Trilu"
-                | "CumSum"
-                | "CumProd"
-                | "DepthToSpace"
-                | "SpaceToDepth"
-                | "GroupNormalization"
-                | "MeanVarianceNormalization"
-                | "LpNormalization"
-                | "LRN"
-                | "GatherElements"
-                | "GatherND"
-                | "OneHot"
-                | "Tile"
-                | "QuantizeLinear"
-                | "DequantizeLinear"
-                | "DynamicQuantizeLinear"
-                | "MatMulInteger"
-                | "QLinearMatMul"
-                | "ConvInteger"
-                | "QLinearConv"
-                | "ReverseSequence"
-                | "EyeLike"
-                | "TopK"
-                | "Scatter"
-                | "ScatterElements"
-                | "ScatterND"
-                | "NonZero"
-                | "Compress"
-                | "Unique"
-                | "NonMaxSuppression"
-                | "ConvTranspose"
-                | "GridSample"
-                | "RotaryEmbedding"
-                | "Attention"
-                | "SimplifiedLayerNormalization"
-                | "com.microsoft.Gelu"
-                | "com.microsoft.BiasGelu"
-                | "com.microsoft.FastGelu"
-                | "com.microsoft.QuickGelu"
-                | "com.microsoft.FusedMatMul"
-                | "com.microsoft.SkipLayerNormalization"
-                | "com.microsoft.SkipSimplifiedLayerNormalization"
-                | "com.microsoft.RotaryEmbedding"
-                | "com.microsoft.MultiHeadAttention"
-                | "com.microsoft.MatMulNBits"
-                | "com.microsoft.Attention"
-                | "com.microsoft.GroupQueryAttention"
-                | "com.microsoft.EmbedLayerNormalization"
-                | "com.microsoft.QuantizeLinear"
-                | "com.microsoft.DequantizeLinear"
-                | "com.microsoft.QLinearAdd"
-                | "com.microsoft.QLinearMul"
-                | "com.microsoft.QLinearSigmoid"
-                | "com.microsoft.QLinearLeakyRelu"
-                | "com.microsoft.QLinearSoftmax"
-                | "com.microsoft.QLinearAveragePool"
-                | "com.microsoft.QLinearGlobalAveragePool"
-                | "com.microsoft.QLinearConcat"
-                | "com.microsoft.QLinearWhere"
-                | "com.microsoft.QGemm"
-                | "com.microsoft.MatMulIntegerToFloat"
-                | "com.microsoft.DynamicQuantizeMatMul"
-                | "com.microsoft.DynamicQuantizeLSTM"
-        )
 }
 
 /// Operators on 16-bit floats compute in f32, sums among them, and round their results.
@@ -357,152 +135,4 @@ fn lower_in_f32(builder: &mut Builder, op: &Operator, rule: Lower, half: DType) 
         }
     }
     Ok(results)
-}
-
-fn rule(kind: &str) -> Option<Lower> {
-    Some(match kind {
-        "LeakyRelu" | "Elu" | "Selu" | "Celu" | "HardSigmoid" | "ThresholdedRelu" | "Shrink" | "Swish" | "Gelu" => {
-            elementwise::activation
-        }
-        "Add" | "Mul" => foldable,
-        "Sub" | "Div" | "Mod" | "Pow" | "PRelu" | "Equal" | "Less" | "LessOrEqual" | "Greater" | "GreaterOrEqual"
-        | "And" | "Or" | "Xor" | "Where" => elementwise::broadcasting,
-        "Sum" | "Mean" | "Max" | "Min" => elementwise::variadic,
-        "Clip" => elementwise::clip,
-        "Cast" | "CastLike" => elementwise::convert,
-        "Not" | "IsNaN" | "IsInf" => elementwise::predicate,
-        "BitwiseAnd" | "BitwiseOr" | "BitwiseXor" | "BitShift" => bits::bitwise,
-        "BitwiseNot" => bits::complement,
-        "BitCast" => bits::reinterpret,
-
-        "Identity" | "Dropout" => layout::identity,
-        "Reshape" => layout::reshape,
-        "Flatten" => layout::flatten,
-        "Squeeze" => layout::squeeze,
-        "Unsqueeze" => layout::unsqueeze,
-        "Transpose" => layout::transpose,
-        "Expand" => layout::expand,
-        "Tile" => layout::tile,
-        "Concat" => layout::concat,
-        "Split" => layout::split,
-        "Slice" => layout::slice,
-        "DepthToSpace" | "SpaceToDepth" => layout::depth_and_space,
-        "Trilu" => layout::trilu,
-        "Pad" => padding::pad,
-        "CenterCropPad" => padding::centre,
-        "Resize" | "Upsample" => resize::resize,
-        "GridSample" => grid::grid_sample,
-        "AffineGrid" => grid::affine_grid,
-        "RoiAlign" => roi::align,
-
-        "TopK" => sort::top_k,
-        "NonZero" => found::non_zero,
-        "Compress" => found::compress,
-        "Unique" => found::unique,
-        "NonMaxSuppression" => found::non_max_suppression,
-        "Scatter" | "ScatterElements" => scatter::scatter_elements,
-        "ScatterND" => scatter::scatter_nd,
-        "TensorScatter" => scatter::tensor_scatter,
-        "MaxUnpool" => scatter::max_unpool,
-
-        "LSTM" | "GRU" | "RNN" | "com.microsoft.DynamicQuantizeLSTM" => recurrent::recurrent,
-
-        "Gather" => gather::gather,
-        "GatherElements" => gather::gather_elements,
-        "GatherND" => gather::gather_nd,
-        "ReverseSequence" => gather::reverse_sequence,
-        "OneHot" => gather::one_hot,
-        "EyeLike" => gather::eye_like,
-
-        "Constant" => constants::constant,
-        "ConstantOfShape" => constants::constant_of_shape,
-        "Shape" | "Size" => constants::shape,
-        "Range" => constants::range,
-        "CumSum" | "CumProd" => reduction::cumulative,
-        "HannWindow" | "HammingWindow" | "BlackmanWindow" => signal::window,
-        "MelWeightMatrix" => signal::mel_weights,
-
-        "DFT" => fourier::dft,
-        "STFT" => fourier::stft,
-
-        "Einsum" => einsum::einsum,
-        "MatMul" => contraction::matmul,
-        "Gemm" => contraction::gemm,
-        "Conv" => convolution::convolution,
-        "ConvTranspose" => convolution::transposed,
-        "DeformConv" => deform::deformable,
-        "Col2Im" => columns::col2im,
-        "Det" => determinant::determinant,
-
-        "RandomUniform" | "RandomUniformLike" | "RandomNormal" | "RandomNormalLike" => random::random,
-        "Bernoulli" => random::bernoulli,
-
-        "QuantizeLinear" => quantization::quantize,
-        "DequantizeLinear" => quantization::dequantize,
-        "DynamicQuantizeLinear" => quantization::dynamic,
-        "MatMulInteger" | "QLinearMatMul" => quantization::matmul,
-        "ConvInteger" | "QLinearConv" => quantization::convolution,
-
-        "MaxPool" | "AveragePool" | "LpPool" => pooling::pool,
-        "GlobalMaxPool" | "GlobalAveragePool" | "GlobalLpPool" => pooling::global,
-        "LRN" => pooling::local_response,
-
-        "ReduceSum" | "ReduceMean" | "ReduceMax" | "ReduceMin" | "ReduceProd" | "ReduceL1" | "ReduceL2"
-        | "ReduceSumSquare" | "ReduceLogSum" | "ReduceLogSumExp" => reduction::reduce,
-        "Softmax" | "LogSoftmax" => reduction::softmax,
-        "ArgMax" | "ArgMin" => reduction::position_of_extreme,
-        "Hardmax" => reduction::hardmax,
-
-        "BatchNormalization" => normalization::batch,
-        "LayerNormalization" | "RMSNormalization" => normalization::layer,
-        "InstanceNormalization" => normalization::instance,
-        "GroupNormalization" => normalization::group,
-        "MeanVarianceNormalization" | "LpNormalization" => normalization::plain,
-        "Attention" => attention::attention,
-        "ai.onnx.preview.FlexAttention" => attention::flex_attention,
-        "LinearAttention" => recurrence::linear_attention,
-        "CausalConvWithState" => recurrence::causal_convolution,
-        "RotaryEmbedding" => rotary::rotary_embedding,
-
-        "NegativeLogLikelihoodLoss" => losses::negative_log_likelihood,
-        "SoftmaxCrossEntropyLoss" => losses::softmax_cross_entropy,
-
-        "com.microsoft.Gelu" | "com.microsoft.BiasGelu" | "com.microsoft.FastGelu" | "com.microsoft.QuickGelu" => {
-            contrib::gelu
-        }
-        "com.microsoft.FusedMatMul" => contrib::fused_matmul,
-        "com.microsoft.SkipLayerNormalization" | "com.microsoft.SkipSimplifiedLayerNormalization" => {
-            contrib::skip_normalization
-        }
-        // of ONNX Runtime, but in ONNX's own domain
-        "SimplifiedLayerNormalization" => contrib::simplified_normalization,
-        "com.microsoft.RotaryEmbedding" => contrib::rotary_embedding,
-        "com.microsoft.MultiHeadAttention" => contrib::multi_head_attention,
-        "com.microsoft.MatMulNBits" => few_bits::matmul,
-        "com.microsoft.Attention" => contrib::attention,
-        "com.microsoft.GroupQueryAttention" => grouped::group_query_attention,
-        "com.microsoft.EmbedLayerNormalization" => contrib::embed_normalization,
-        "com.microsoft.QuantizeLinear" | "com.microsoft.DequantizeLinear" => qlinear::plain,
-        "com.microsoft.QLinearAdd" | "com.microsoft.QLinearMul" => qlinear::binary,
-        "com.microsoft.QLinearSigmoid"
-        | "com.microsoft.QLinearLeakyRelu"
-        | "com.microsoft.QLinearSoftmax"
-        | "com.microsoft.QLinearAveragePool"
-        | "com.microsoft.QLinearGlobalAveragePool" => qlinear::unary,
-        "com.microsoft.QLinearConcat" => qlinear::concat,
-        "com.microsoft.QLinearWhere" => qlinear::select,
-        "com.microsoft.QGemm" => qlinear::gemm,
-        "com.microsoft.MatMulIntegerToFloat" => qlinear::product_to_float,
-        "com.microsoft.DynamicQuantizeMatMul" => qlinear::dynamic_product,
-        kind if elementwise::is_unary(kind) => elementwise::unary,
-        _ => return None,
-    })
-}
-
-/// `Add` and `Mul`, which a preceding convolution may absorb.
-fn foldable(builder: &mut Builder, op: &Operator) -> Result<Vec<TensorId>, Problem> {
-    match normalization::fold_channel_constant(builder, op)? {
-        Some(result) => Ok(vec![result]),
-        None => elementwise::broadcasting(builder, op),
-    }
 }
