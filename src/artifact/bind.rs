@@ -70,94 +70,82 @@ pub fn bind(network: &Network, versions: &[Vec<&Nest>]) -> Result<Bound, Artifac
         }
     };
     let mut found = Weights { setups: alike_setups(nests), ..Weights::default() };
-    let mentions_of: Vec<Vec<Vec<bool>>> =
-        versions.iter().map(|nests| nests.iter().map(|nest| body_mentions(nest)).collect()).collect();
-    let is_read =
-        |task: usize, id: TensorId| mentions_of.iter().any(|version| version[task].get(id.0 as usize) == Some(&true));
     // weights are named by entry first, because their offsets are known only when all entries are
-    let mut weight_entries: Vec<Vec<Option<usize>>> = Vec::new();
-    for (number, call) in network.calls.iter().enumerate() {
-        let Callee::Task(task) = call.callee else {
-            weight_entries.push(call.arguments.iter().map(|binding| found.raw(network, binding.buffer)).collect());
-            continue;
-        };
-        let nest = nests[task];
-        let arguments = nest.arguments();
-        let mut first_packed = None;
-        let mut of_call = vec![None; arguments.len()];
-        for (position, id) in arguments.iter().enumerate() {
-            let bound = call.arguments.get(position).map(|binding| binding.buffer);
-            match (nest.buffer(*id).scope, bound) {
-                (Scope::Argument(_), Some(buffer)) if is_read(task, *id) => {
-                    of_call[position] = found.raw(network, buffer);
-                }
-                (Scope::Packed, _) => {
-                    let first = *first_packed.get_or_insert_with(|| found.packed(number, task, call, nest));
-                    // packed buffers are the last arguments, one after the other
-                    let packed_before = position - call.arguments.len();
-                    of_call[position] = Some(first + packed_before);
-                }
-                _ => {}
-            }
-        }
-        weight_entries.push(of_call);
-    }
-    let conditions: Vec<Option<(&Binding, Option<usize>)>> = network
-        .regions
-        .iter()
-        .map(|region| match &region.kind {
-            RegionKind::If { condition, .. } => Some((condition, found.raw(network, condition.buffer))),
-            RegionKind::Repeat { .. } | RegionKind::Nearest { .. } => None,
-        })
-        .collect();
+    let of_calls = found.of_calls(network, versions, nests);
+    let of_conditions = found.of_conditions(network);
     let Weights { entries, packs, .. } = found;
     let weights = Layout::new(&entries);
-    let place = |entry: Option<usize>, binding: Option<&Binding>| -> Argument {
-        let bytes = |elements: i64, buffer: usize| elements * network.buffers[buffer].dtype.bytes() as i64;
-        let offset = binding.map_or(0, |b| bytes(b.offset, b.buffer) as u64);
-        let place = match (entry, binding.map(|b| (b.buffer, &network.buffers[b.buffer].source))) {
-            (Some(entry), _) => Place::Weights { offset: weights.offsets[entry] + offset },
-            (None, Some((buffer, Source::Input(_) | Source::Output(_)))) => {
-                ports.places[buffer].map_or(Place::Unused, |place| place.later(offset))
-            }
-            (None, Some((buffer, Source::Intermediate))) => match block_of[buffer] {
-                Some(block) => Place::Block { block, offset },
-                None => Place::Arena { offset: arena[buffer] + offset },
-            },
-            (None, Some((_, Source::Constant(_))) | None) => Place::Unused,
-        };
-        let motion = binding.map_or(Motion::default(), |b| Motion { step: bytes(b.motion.step, b.buffer), ..b.motion });
-        Argument { place, motion }
-    };
-    let mut numbers = 0;
-    let arguments = network.calls.iter().zip(&weight_entries).map(|(call, of_call)| {
-        let own = of_call.iter().enumerate().map(|(position, entry)| place(*entry, call.arguments.get(position)));
-        let mut arguments: Vec<Argument> = own.collect();
-        // a kernel that takes numbers takes their address behind everything else
-        if !call.parameters.is_empty() {
-            let place = Place::Parameters { offset: numbers * size_of::<i64>() as u64 };
-            arguments.push(Argument { place, motion: Motion::default() });
-            numbers += call.parameters.len() as u64;
-        }
-        arguments
-    });
-    let arguments: Vec<Vec<Argument>> = arguments.collect();
-    let conditions: Vec<Option<Argument>> =
-        conditions.into_iter().map(|found| found.map(|(at, entry)| place(entry, Some(at)))).collect();
+    let places = Places { network, ports: &ports, weights: &weights, arena: &arena, block_of: &block_of };
+    let arguments = places.of_calls(&of_calls);
+    let conditions: Vec<Option<Argument>> = of_conditions
+        .into_iter()
+        .map(|found| found.map(|(binding, entry)| places.argument(entry, Some(binding))))
+        .collect();
     if let Some(tables) = &mut extents {
         tables.shifts = extents::shifts(network, &arguments, &conditions);
         tables.countings = extents::countings(network, &arguments);
     }
-    let life = |(buffer, Block { bytes, first, last }): &Living| {
-        let place = match block_of[*buffer] {
-            Some(block) => Place::Block { block, offset: 0 },
-            None => Place::Arena { offset: arena[*buffer] },
-        };
-        Life { place, bytes: *bytes, first: *first, last: *last }
-    };
-    let lives = living.iter().map(life).collect();
+    let lives = living.iter().map(|living| places.life(living)).collect();
     let Ports { inputs, outputs, states, .. } = ports;
     Ok(Bound { inputs, outputs, states, memory, weights, packs, arguments, conditions, extents, lives })
+}
+
+/// Where what is bound lies, once all of it is known.
+struct Places<'a> {
+    network: &'a Network,
+    ports: &'a Ports,
+    weights: &'a Layout,
+    /// By buffer that is an intermediate: its offset, or else its block.
+    arena: &'a [u64],
+    block_of: &'a [Option<usize>],
+}
+
+impl Places<'_> {
+    /// Arguments of all calls, in the order of their nests' arguments, from the entries of those in the
+    /// weights.
+    fn of_calls(&self, entries: &[Vec<Option<usize>>]) -> Vec<Vec<Argument>> {
+        let mut numbers = 0;
+        let of_call = |(call, entries): (&Call, &Vec<Option<usize>>)| {
+            let own = entries.iter().enumerate().map(|(at, entry)| self.argument(*entry, call.arguments.get(at)));
+            let mut arguments: Vec<Argument> = own.collect();
+            // a kernel that takes numbers takes their address behind everything else
+            if !call.parameters.is_empty() {
+                let place = Place::Parameters { offset: numbers * size_of::<i64>() as u64 };
+                arguments.push(Argument { place, motion: Motion::default() });
+                numbers += call.parameters.len() as u64;
+            }
+            arguments
+        };
+        self.network.calls.iter().zip(entries).map(of_call).collect()
+    }
+
+    /// An argument that is an entry of the weights, or else what the binding names.
+    fn argument(&self, entry: Option<usize>, binding: Option<&Binding>) -> Argument {
+        let buffers = &self.network.buffers;
+        let bytes = |elements: i64, buffer: usize| elements * buffers[buffer].dtype.bytes() as i64;
+        let offset = binding.map_or(0, |b| bytes(b.offset, b.buffer) as u64);
+        let place = match (entry, binding.map(|b| (b.buffer, &buffers[b.buffer].source))) {
+            (Some(entry), _) => Place::Weights { offset: self.weights.offsets[entry] + offset },
+            (None, Some((buffer, Source::Input(_) | Source::Output(_)))) => {
+                self.ports.places[buffer].map_or(Place::Unused, |place| place.later(offset))
+            }
+            (None, Some((buffer, Source::Intermediate))) => self.intermediate(buffer, offset),
+            (None, Some((_, Source::Constant(_))) | None) => Place::Unused,
+        };
+        let motion = binding.map_or(Motion::default(), |b| Motion { step: bytes(b.motion.step, b.buffer), ..b.motion });
+        Argument { place, motion }
+    }
+
+    fn intermediate(&self, buffer: usize, offset: u64) -> Place {
+        match self.block_of[buffer] {
+            Some(block) => Place::Block { block, offset },
+            None => Place::Arena { offset: self.arena[buffer] + offset },
+        }
+    }
+
+    fn life(&self, (buffer, Block { bytes, first, last }): &Living) -> Life {
+        Life { place: self.intermediate(*buffer, 0), bytes: *bytes, first: *first, last: *last }
+    }
 }
 
 /// The tensors of the weights file, as they are found.
@@ -181,6 +169,54 @@ impl Weights {
             self.entries.push(raw_entry(buffer, about));
             self.entries.len() - 1
         }))
+    }
+
+    /// By call, the entry of each argument of its nest, or of its routine, that is in the weights. What no
+    /// version reads has none.
+    fn of_calls(&mut self, network: &Network, versions: &[Vec<&Nest>], nests: &[&Nest]) -> Vec<Vec<Option<usize>>> {
+        let mentions_of: Vec<Vec<Vec<bool>>> =
+            versions.iter().map(|nests| nests.iter().map(|nest| body_mentions(nest)).collect()).collect();
+        let is_read = |task: usize, id: TensorId| {
+            mentions_of.iter().any(|version| version[task].get(id.0 as usize) == Some(&true))
+        };
+        let entries_of = |(number, call): (usize, &Call)| match call.callee {
+            Callee::Task(task) => self.of_kernel(network, (number, call), (task, nests[task]), &|id| is_read(task, id)),
+            Callee::Library(_) => call.arguments.iter().map(|binding| self.raw(network, binding.buffer)).collect(),
+        };
+        network.calls.iter().enumerate().map(entries_of).collect()
+    }
+
+    fn of_kernel(
+        &mut self,
+        network: &Network,
+        (number, call): (usize, &Call),
+        (task, nest): (usize, &Nest),
+        is_read: &dyn Fn(TensorId) -> bool,
+    ) -> Vec<Option<usize>> {
+        let mut first_packed = None;
+        let entry_of = |(position, id): (usize, &TensorId)| {
+            let bound = call.arguments.get(position).map(|binding| binding.buffer);
+            match (nest.buffer(*id).scope, bound) {
+                (Scope::Argument(_), Some(buffer)) if is_read(*id) => self.raw(network, buffer),
+                (Scope::Packed, _) => {
+                    let first = *first_packed.get_or_insert_with(|| self.packed(number, task, call, nest));
+                    // packed buffers are the last arguments, one after the other
+                    let packed_before = position - call.arguments.len();
+                    Some(first + packed_before)
+                }
+                _ => None,
+            }
+        };
+        nest.arguments().iter().enumerate().map(entry_of).collect()
+    }
+
+    /// By region, what its condition is bound to, and the entry of that.
+    fn of_conditions<'n>(&mut self, network: &'n Network) -> Vec<Option<(&'n Binding, Option<usize>)>> {
+        let of_region = |region: &'n Region| match &region.kind {
+            RegionKind::If { condition, .. } => Some((condition, self.raw(network, condition.buffer))),
+            RegionKind::Repeat { .. } | RegionKind::Nearest { .. } => None,
+        };
+        network.regions.iter().map(of_region).collect()
     }
 
     /// The first entry of what a call's setup packs.

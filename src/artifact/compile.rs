@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 
 use memmap2::{MmapMut, MmapOptions};
 use tilescribe_runtime::manifest::{
-    CompiledCall, CompiledRegion, CompiledSchedule, CompiledTask, CompiledVersion, MANIFEST_FILE, Manifest, Memory,
-    WEIGHTS_FILE, digest, header_file, is_identifier, library_file, output_files,
+    CompiledCall, CompiledRegion, CompiledSchedule, CompiledTask, CompiledVersion, FileDigest, MANIFEST_FILE, Manifest,
+    Memory, WEIGHTS_FILE, digest, header_file, is_identifier, library_file, output_files,
 };
 
 use super::bind::{self, Bound, Pack};
@@ -121,6 +121,21 @@ pub(super) fn compile_bound(
         let digest = digest(&file(&name))?;
         files.insert(name, digest);
     }
+    let manifest = manifest(name, network, versions, (bound, code.kernels.workspace_bytes()), files);
+    let text = serde_json::to_string_pretty(&manifest).map_err(|error| ArtifactError::Internal(error.to_string()))?;
+    write(&file(MANIFEST_FILE), text.as_bytes())?;
+    scratch.replace(options.folder).map_err(|source| ArtifactError::write(options.folder, source))?;
+    Ok(manifest)
+}
+
+/// What is told of an artifact whose files have these digests.
+fn manifest(
+    name: &str,
+    network: &Network,
+    versions: &[Version<'_>],
+    (bound, workspace_bytes): (Bound, u64),
+    files: BTreeMap<String, FileDigest>,
+) -> Manifest {
     let tasks = network.tasks.iter().map(|task| CompiledTask {
         name: task.name.clone(),
         weight: task.weight,
@@ -142,7 +157,7 @@ pub(super) fn compile_bound(
             arena_bytes: bound.memory.arena_bytes,
             intermediate_bytes: bound.memory.sum_bytes,
             lower_bound_bytes: bound.memory.lower_bound_bytes,
-            workspace_bytes: code.kernels.workspace_bytes(),
+            workspace_bytes,
             weights_bytes: bound.weights.file_bytes,
         },
         plan: planned::plan(network),
@@ -152,10 +167,7 @@ pub(super) fn compile_bound(
         files,
     };
     manifest.format = manifest.least_format();
-    let text = serde_json::to_string_pretty(&manifest).map_err(|error| ArtifactError::Internal(error.to_string()))?;
-    write(&file(MANIFEST_FILE), text.as_bytes())?;
-    scratch.replace(options.folder).map_err(|source| ArtifactError::write(options.folder, source))?;
-    Ok(manifest)
+    manifest
 }
 
 fn called(callee: &Callee) -> CompiledCall {

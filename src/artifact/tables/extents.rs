@@ -206,77 +206,104 @@ fn ranges(extents: &[Extent]) -> impl Iterator<Item = (&Index, i64, i64)> {
 /// # Errors
 /// [`ArtifactError::Internal`] where an extent depends on anything but symbols.
 pub(super) fn extents(text: &mut String, tables: &ExtentTables) -> Result<&'static str, ArtifactError> {
-    let mut code = Code::default();
-    let symbols = &tables.symbols.list;
-    let origins = symbols.iter().map(|symbol| code.origin(&symbol.origin)).collect::<Result<Vec<_>, _>>()?;
-    let requirements = &tables.symbols.requirements;
-    let required = requirements.iter().map(|it| code.formula(&it.formula)).collect::<Result<Vec<_>, _>>()?;
-    let inputs = code.numbers(ranges(&tables.ports.inputs))?;
-    let outputs = code.numbers(ranges(&tables.ports.outputs))?;
-    let rooms = code.numbers(ranges(&tables.ports.rooms))?;
-    let states = code.numbers(ranges(&tables.ports.states))?;
-    let grown = code.numbers(ranges(&tables.ports.grown))?;
-    let block_extents = code.numbers(tables.blocks.iter().flat_map(|block| ranges(&block.extents)))?;
-    let parameters = code.numbers(tables.parameters.iter().map(|(formula, range)| (formula, range.low, range.high)))?;
-    let counts = code.numbers(tables.counts.iter().map(|(formula, range)| (formula, range.low, range.high)))?;
-    let within = |(formula, most): &(Index, i64)| (formula.clone(), (*most).min(0), (*most).max(0));
-    let shifted: Vec<_> = tables.shifts.iter().flat_map(|shift| [within(&shift.offset), within(&shift.step)]).collect();
-    let shifted = code.numbers(shifted.iter().map(|(formula, low, high)| (formula, *low, *high)))?;
-
+    let coded = Coded::of(tables)?;
+    let ExtentTables { symbols, ports, .. } = tables;
     text.push_str("\t.section .rodata\n");
-    strings(text, "symbol_name", symbols.iter().map(|symbol| symbol.name.as_str()));
-    strings(text, "what", requirements.iter().map(|requirement| requirement.what.as_str()));
+    strings(text, "symbol_name", symbols.list.iter().map(|symbol| symbol.name.as_str()));
+    strings(text, "what", symbols.requirements.iter().map(|requirement| requirement.what.as_str()));
     text.push_str("\t.balign 8\n");
-    table(
-        text,
-        "instructions",
-        code.instructions.iter().map(|(operation, operand)| format!("\t.quad {operation}, {operand}")),
-    );
-    table(text, "input_extents", inputs);
-    table(text, "output_extents", outputs);
-    table(text, "output_rooms", rooms);
-    table(text, "state_extents", states);
-    table(text, "grown", grown);
-    table(text, "block_extents", block_extents);
-    table(text, "parameters", parameters);
-    table(text, "counts", counts);
-    table(text, "shift_numbers", shifted);
-    let rows = tables.shifts.iter().map(|shift| {
-        let Shift { argument, base, element_bytes, .. } = shift;
-        format!("\t.quad {argument}, {base}, {element_bytes}")
-    });
-    table(text, "shifts", rows);
-    let points = tables.choices.iter().flat_map(|choice| &choice.points);
-    table(text, "points", points.flat_map(|(_, point)| point).map(|value| format!("\t.quad {value}")));
-    let points = tables.choices.iter().flat_map(|choice| &choice.points);
-    table(text, "variants", points.map(|(variant, _)| format!("\t.quad {variant}")));
-    let rows = tables.choices.iter().map(|choice| {
+    let instruction = |(operation, operand): &(i64, i64)| format!("\t.quad {operation}, {operand}");
+    table(text, "instructions", coded.code.instructions.iter().map(instruction));
+    for (label, rows) in coded.numbers {
+        table(text, label, rows);
+    }
+    put_calls(text, tables);
+    let least = |extent: &Extent| format!("\t.quad {}", extent.least);
+    table(text, "input_least", ports.inputs.iter().map(least));
+    table(text, "output_least", ports.outputs.iter().map(least));
+    put_blocks(text, &tables.blocks);
+
+    text.push_str("\t.section .data.rel.ro, \"aw\"\n\t.balign 8\n");
+    put_symbols(text, tables, &coded.origins);
+    put_requirements(text, tables, &coded.required);
+    put_structure(text, tables, coded.code.deepest);
+    Ok(LABEL)
+}
+
+/// Formulas as instructions, and what refers to them.
+struct Coded {
+    code: Code,
+    /// By symbol.
+    origins: Vec<Formula>,
+    /// By requirement.
+    required: Vec<Formula>,
+    /// Rows of `struct number`, by label.
+    numbers: Vec<(&'static str, Vec<String>)>,
+}
+
+impl Coded {
+    fn of(tables: &ExtentTables) -> Result<Coded, ArtifactError> {
+        let mut code = Code::default();
+        let origins = tables.symbols.list.iter().map(|symbol| code.origin(&symbol.origin)).collect::<Result<_, _>>()?;
+        let requirements = &tables.symbols.requirements;
+        let required = requirements.iter().map(|it| code.formula(&it.formula)).collect::<Result<_, _>>()?;
+        let mut numbers = Vec::new();
+        let ports = &tables.ports;
+        for (label, extents) in [
+            ("input_extents", &ports.inputs),
+            ("output_extents", &ports.outputs),
+            ("output_rooms", &ports.rooms),
+            ("state_extents", &ports.states),
+            ("grown", &ports.grown),
+        ] {
+            numbers.push((label, code.numbers(ranges(extents))?));
+        }
+        let of_blocks = code.numbers(tables.blocks.iter().flat_map(|block| ranges(&block.extents)))?;
+        numbers.push(("block_extents", of_blocks));
+        for (label, list) in [("parameters", &tables.parameters), ("counts", &tables.counts)] {
+            let own = list.iter().map(|(formula, range)| (formula, range.low, range.high));
+            numbers.push((label, code.numbers(own)?));
+        }
+        let within = |(formula, most): &'_ (Index, i64)| (formula.clone(), (*most).min(0), (*most).max(0));
+        let shifted: Vec<_> =
+            tables.shifts.iter().flat_map(|shift| [within(&shift.offset), within(&shift.step)]).collect();
+        let shifted = code.numbers(shifted.iter().map(|(formula, low, high)| (formula, *low, *high)))?;
+        numbers.push(("shift_numbers", shifted));
+        Ok(Coded { code, origins, required, numbers })
+    }
+}
+
+/// What calls and regions need.
+fn put_calls(text: &mut String, tables: &ExtentTables) {
+    let shift =
+        |Shift { argument, base, element_bytes, .. }: &Shift| format!("\t.quad {argument}, {base}, {element_bytes}");
+    table(text, "shifts", tables.shifts.iter().map(shift));
+    let points = || tables.choices.iter().flat_map(|choice| &choice.points);
+    table(text, "points", points().flat_map(|(_, point)| point).map(|value| format!("\t.quad {value}")));
+    table(text, "variants", points().map(|(variant, _)| format!("\t.quad {variant}")));
+    let choice = |choice: &Choice| {
         let numbers = choice.points.first().map_or(0, |(_, point)| point.len());
         format!("\t.quad {}, {}, {numbers}, {}", choice.region, choice.first_number, choice.points.len())
-    });
-    table(text, "choices", rows);
-    let rows = tables
-        .countings
-        .iter()
-        .map(|Counting { call, symbol, argument }| format!("\t.quad {call}, {symbol}, {argument}"));
-    table(text, "countings", rows);
-    let least = |extents: &[Extent]| -> Vec<String> {
-        extents.iter().map(|extent| format!("\t.quad {}", extent.least)).collect()
     };
-    table(text, "input_least", least(&tables.ports.inputs));
-    table(text, "output_least", least(&tables.ports.outputs));
-    let below = tables.blocks.iter().flat_map(|block| &block.below);
+    table(text, "choices", tables.choices.iter().map(choice));
+    let counting = |Counting { call, symbol, argument }: &Counting| format!("\t.quad {call}, {symbol}, {argument}");
+    table(text, "countings", tables.countings.iter().map(counting));
+}
+
+fn put_blocks(text: &mut String, blocks: &[TableBlock]) {
+    let below = blocks.iter().flat_map(|block| &block.below);
     table(text, "below", below.map(|block| format!("\t.quad {block}")));
     let mut first = 0;
-    let rows = tables.blocks.iter().map(|block| {
+    let rows = blocks.iter().map(|block| {
         first += block.below.len();
         let (rank, size, start) = (block.extents.len(), block.element_bytes, first - block.below.len());
         format!("\t.quad {rank}, {size}, {start}, {first}")
     });
     table(text, "blocks", rows);
+}
 
-    text.push_str("\t.section .data.rel.ro, \"aw\"\n\t.balign 8\n");
-    let rows = symbols.iter().zip(origins).enumerate().map(|(number, (symbol, (first, end)))| {
+fn put_symbols(text: &mut String, tables: &ExtentTables, origins: &[Formula]) {
+    let rows = tables.symbols.list.iter().zip(origins).enumerate().map(|(number, (symbol, (first, end)))| {
         let (Parameter { low, high }, (input, axis, state)) =
             (symbol.range, given_by(&symbol.origin, &tables.ports.given));
         let (multiple, counting) = (symbol.multiple, tables.countings.iter().position(|it| it.symbol == number));
@@ -285,28 +312,39 @@ pub(super) fn extents(text: &mut String, tables: &ExtentTables) -> Result<&'stat
         format!("\t.quad .Lsymbol_name{number}, {low}, {high}, {multiple}, {given}, {first}, {end}")
     });
     table(text, "symbols", rows);
-    // the last call that counts anything it depends on
-    let counting = |number: usize| {
-        let counts = tables.symbols.counts_in(&requirements[number].formula);
-        tables.countings.iter().rposition(|counting| counts.contains(&counting.symbol)).map_or(-1, |at| at as i64)
-    };
-    let rows = required
-        .iter()
-        .enumerate()
-        .map(|(number, (first, end))| format!("\t.quad .Lwhat{number}, {first}, {end}, {}", counting(number)));
+}
+
+fn put_requirements(text: &mut String, tables: &ExtentTables, required: &[Formula]) {
+    let rows = tables.symbols.requirements.iter().zip(required).enumerate().map(|(number, (it, (first, end)))| {
+        // the last call that counts anything it depends on
+        let counts = tables.symbols.counts_in(&it.formula);
+        let counting = tables.countings.iter().rposition(|counting| counts.contains(&counting.symbol));
+        format!("\t.quad .Lwhat{number}, {first}, {end}, {}", counting.map_or(-1, |at| at as i64))
+    });
     table(text, "requirements", rows);
+}
+
+/// `struct extents`: how many there are of each, and where.
+fn put_structure(text: &mut String, tables: &ExtentTables, deepest: usize) {
     put(text, format_args!("{LABEL}:"));
-    let ExtentTables { blocks, parameters, shifts, choices, .. } = tables;
-    let countings = tables.countings.len();
-    let counts = [blocks.len(), parameters.len(), shifts.len(), choices.len(), countings, code.deepest];
-    let counts = [symbols.len(), requirements.len()].into_iter().chain(counts);
-    counts.for_each(|count| put(text, format_args!("\t.quad {count}")));
+    let ExtentTables { symbols, blocks, parameters, shifts, choices, countings, .. } = tables;
+    for count in [
+        symbols.list.len(),
+        symbols.requirements.len(),
+        blocks.len(),
+        parameters.len(),
+        shifts.len(),
+        choices.len(),
+        countings.len(),
+        deepest,
+    ] {
+        put(text, format_args!("\t.quad {count}"));
+    }
     put(text, format_args!("\t.quad .Lsymbols, .Lrequirements, .Linput_extents, .Loutput_extents"));
     put(text, format_args!("\t.quad .Loutput_rooms, .Lstate_extents, .Lgrown"));
     put(text, format_args!("\t.quad .Linput_least, .Loutput_least, .Lblocks, .Lblock_extents"));
     put(text, format_args!("\t.quad .Lbelow, .Lparameters, .Lcounts, .Lshifts, .Lshift_numbers, .Linstructions"));
     put(text, format_args!("\t.quad .Lchoices, .Lpoints, .Lvariants, .Lcountings"));
-    Ok(LABEL)
 }
 
 const LABEL: &str = ".Lextents";

@@ -3,7 +3,7 @@
 use super::{Refusal, find_loop, find_loop_mut, for_each_stmt, replace_vars};
 use crate::nest::{Buffer, Loop, LoopKind, Nest, Scope, Stmt, own_parameter};
 use crate::target::gpu::WARP;
-use crate::workload::{Combiner, Condition, Expr, Index, Stage, TensorId, Var, identity};
+use crate::workload::{Combiner, Condition, DType, Expr, Index, Stage, TensorId, Var, identity};
 
 /// How [`Nest::accumulate`] treats the reduction loops.
 #[derive(Clone, Debug, Default)]
@@ -31,6 +31,39 @@ pub(super) struct Chain {
     pub(super) indices: Vec<Index>,
     pub(super) combiner: Combiner,
     pub(super) value: Expr,
+}
+
+/// The registers of an accumulation.
+struct Registers {
+    /// Of the tensor that is accumulated into.
+    name: String,
+    dtype: DType,
+    combiner: Combiner,
+    buffer: TensorId,
+    /// The loops over all of them; and the same, but that every lane starts defined, also those that a ragged
+    /// last step does not reach.
+    all: Vec<Loop>,
+    around: Vec<Loop>,
+    /// Those of `around` whose iterations are combined at the end.
+    lanes: Vec<Loop>,
+    /// Those over places of the output.
+    own: Vec<Loop>,
+}
+
+impl Registers {
+    /// What accumulation starts from.
+    fn zero(&self) -> Expr {
+        identity(self.combiner, self.dtype)
+    }
+}
+
+/// Where the registers are kept from one block of the reduction to the next.
+struct Partial {
+    /// The loop over blocks, and how many there are.
+    blocks: Var,
+    extent: i64,
+    buffer: TensorId,
+    indices: Vec<Index>,
 }
 
 impl Nest {
@@ -78,106 +111,117 @@ impl Nest {
         let is_needed = epilogue.is_none_or(|stage| self.needed_elsewhere(tensor, stage.output));
         let place = find_loop_mut(&mut self.body, at).ok_or(Refusal::NoLoop(at))?;
         let chain = take_chain(&mut place.body, Some(tensor)).ok_or(Refusal::NotPerfect(at))?;
-        let spatial: Vec<Loop> =
-            chain.loops.iter().filter(|l| chain.indices.iter().any(|i| i.mentions(l.var))).cloned().collect();
-        let lanes: Vec<Loop> = chain.loops.iter().filter(|l| reduction.lanes.contains(&l.var)).cloned().collect();
-
-        let (own_name, dtype) = (self.buffer(tensor).name.clone(), self.buffer(tensor).dtype);
-        let registers = |loops: &[&Loop], name: &str| {
-            let shape = loops.iter().map(|l| l.extent()).collect();
-            Buffer::new(format!("{own_name}{name}"), shape, dtype, Scope::Register)
-        };
-        // in the order of the loops: those over threads come first
-        let is_lane = |l: &Loop| reduction.lanes.contains(&l.var);
-        let is_own = |l: &&Loop| is_lane(l) || chain.indices.iter().any(|i| i.mentions(l.var));
-        let all: Vec<Loop> = chain.loops.iter().filter(is_own).cloned().collect();
-        // every lane starts defined, also those that a ragged last step does not reach
-        let whole =
-            |l: &Loop| Loop { bounds: l.bounds[..if is_lane(l) { 1 } else { l.bounds.len() }].to_vec(), ..l.head() };
-        let around: Vec<Loop> = all.iter().map(whole).collect();
-        let all: Vec<&Loop> = all.iter().collect();
-        let full: Vec<&Loop> = around.iter().filter(|l| is_lane(l)).collect();
-        let around: Vec<&Loop> = around.iter().collect();
-        let acc = self.add_buffer(registers(&all, "_acc"));
-        let acc_indices = |loops: &[&Loop]| loops.iter().map(|l| Index::var(l.var)).collect::<Vec<_>>();
-
-        let start_from = |nest: &mut Nest, value: Expr| {
-            nest.copy_of_loops(&around, vec![Stmt::Store { buffer: acc, indices: acc_indices(&all), value }])
-        };
-        let zero = identity(chain.combiner, dtype);
-        let blocks = reduction.blocks.as_ref().map(|b| Ok((b.var, extent_of(&self.body, b.var)?))).transpose()?;
+        let registers = self.registers(&chain, reduction);
         let partial = match &reduction.blocks {
+            Some(blocks) => Some(self.partial_results(tensor, blocks, &registers)?),
             None => None,
-            Some(_) if !lanes.is_empty() => return Err(Refusal::LanesOfBlocks(tensor)),
-            Some(blocks) => Some(self.partial_results(tensor, &blocks.inside, &spatial)?),
         };
-        let start = match (blocks, &partial) {
-            (Some((blocks, extent)), Some((part, indices))) => {
-                let first = start_from(&mut self, zero);
-                let further = start_from(&mut self, Expr::load(*part, indices.clone()));
-                vec![when(blocks, 0, 1, first), when(blocks, 1, extent, further)]
-            }
-            _ => start_from(&mut self, zero),
+        let start = self.start(&registers, partial.as_ref());
+        let step = Stmt::Accumulate {
+            buffer: registers.buffer,
+            indices: variables(&registers.all),
+            combiner: chain.combiner,
+            value: chain.value,
         };
-
-        let step =
-            Stmt::Accumulate { buffer: acc, indices: acc_indices(&all), combiner: chain.combiner, value: chain.value };
         let steps = chain.loops.into_iter().rev().fold(vec![step], |body, l| vec![Stmt::Loop(Loop { body, ..l })]);
 
-        let own: Vec<&Loop> = spatial.iter().collect();
-        let of_threads = lanes.iter().any(|l| l.kind == LoopKind::Thread);
-        let mut phases = Vec::new();
-        let (mut finish, result) = if lanes.is_empty() {
-            (Vec::new(), Expr::load(acc, acc_indices(&own)))
-        } else if of_threads {
-            let result;
-            (phases, result) = self.combine_threads(&own_name, (acc, chain.combiner), &around, &full);
-            (Vec::new(), result)
-        } else {
-            let sum = self.add_buffer(registers(&own, "_sum"));
-            let first = Stmt::Store { buffer: sum, indices: acc_indices(&own), value: identity(chain.combiner, dtype) };
-            let add = Stmt::Accumulate {
-                buffer: sum,
-                indices: acc_indices(&own),
-                combiner: chain.combiner,
-                value: Expr::load(acc, acc_indices(&all)),
-            };
-            let combine = full.iter().rev().fold(vec![add], |body, l| vec![Stmt::Loop(l.around(body))]);
-            (join([vec![first], combine]), Expr::load(sum, acc_indices(&own)))
-        };
+        let (mut phases, mut finish, result) = self.combined(&registers);
         finish.extend(epilogue.map(|stage| epilogue_store(stage, tensor, &chain.indices, &result)));
         if is_needed {
             finish.push(Stmt::Store { buffer: tensor, indices: chain.indices, value: result.clone() });
         }
         // of matrices, one statement at a time
-        let single = own.iter().any(|l| l.kind == LoopKind::Matrix);
+        let single = registers.own.iter().any(|l| l.kind == LoopKind::Matrix);
         let parts = if single { finish.into_iter().map(|statement| vec![statement]).collect() } else { vec![finish] };
         for part in parts {
-            phases.extend(self.copy_of_loops(&own, part));
+            phases.extend(self.copy_of_loops(&borrowed(&registers.own), part));
         }
-        let mut finish = phases;
-        if let (Some((blocks, extent)), Some((part, indices))) = (blocks, partial) {
-            let keep = self.copy_of_loops(&own, vec![Stmt::Store { buffer: part, indices, value: result }]);
-            let left = find_loop(&self.body, blocks).and_then(|l| blocks_left(l, self.parameters.len()));
-            finish = match left {
-                // the last of as many blocks as there are in this run
-                Some(left) => [(1, 2, finish), (2, i64::MAX, keep)]
-                    .map(|(low, high, body)| {
-                        let conditions = vec![Condition { index: left.clone(), low, high }];
-                        Stmt::If { conditions, body }
-                    })
-                    .into(),
-                None => vec![when(blocks, extent - 1, extent, finish), when(blocks, 0, extent - 1, keep)],
-            };
-        }
+        let finish = match partial {
+            Some(partial) => self.unless_last(partial, &registers, phases, result),
+            None => phases,
+        };
 
         let place = find_loop_mut(&mut self.body, at).ok_or(Refusal::NoLoop(at))?;
         place.body = join([start, steps, finish]);
-        drop_start(&mut self.body, tensor, &identity(chain.combiner, dtype), at);
+        drop_start(&mut self.body, tensor, &registers.zero(), at);
         if let Some(stage) = epilogue {
             drop_stage(&mut self.body, stage.output, at);
         }
         Ok(self)
+    }
+
+    /// Registers for what one iteration of the place of accumulation computes.
+    fn registers(&mut self, chain: &Chain, reduction: &Reduction) -> Registers {
+        let is_lane = |l: &Loop| reduction.lanes.contains(&l.var);
+        let is_of_output = |l: &Loop| chain.indices.iter().any(|i| i.mentions(l.var));
+        let of = |is_one: &dyn Fn(&Loop) -> bool| chain.loops.iter().filter(|l| is_one(l)).cloned().collect::<Vec<_>>();
+        // in the order of the loops: those over threads come first
+        let all = of(&|l| is_lane(l) || is_of_output(l));
+        let whole =
+            |l: &Loop| Loop { bounds: l.bounds[..if is_lane(l) { 1 } else { l.bounds.len() }].to_vec(), ..l.head() };
+        let around: Vec<Loop> = all.iter().map(whole).collect();
+        let lanes = around.iter().filter(|l| is_lane(l)).cloned().collect();
+        let (name, dtype) = (self.buffer(chain.buffer).name.clone(), self.buffer(chain.buffer).dtype);
+        let shape = all.iter().map(Loop::extent).collect();
+        let buffer = self.add_buffer(Buffer::new(format!("{name}_acc"), shape, dtype, Scope::Register));
+        Registers { name, dtype, combiner: chain.combiner, buffer, all, around, lanes, own: of(&is_of_output) }
+    }
+
+    /// The registers before the first step: nothing, or what is left of the block before.
+    fn start(&mut self, registers: &Registers, partial: Option<&Partial>) -> Vec<Stmt> {
+        let mut from = |value: Expr| {
+            let store = Stmt::Store { buffer: registers.buffer, indices: variables(&registers.all), value };
+            self.copy_of_loops(&borrowed(&registers.around), vec![store])
+        };
+        let Some(Partial { blocks, extent, buffer, indices }) = partial else { return from(registers.zero()) };
+        let first = from(registers.zero());
+        let further = from(Expr::load(*buffer, indices.clone()));
+        vec![when(*blocks, 0, 1, first), when(*blocks, 1, *extent, further)]
+    }
+
+    /// The result of each place of the output: phases of threads that come before, statements inside of the
+    /// loops over places, and where the result is then.
+    fn combined(&mut self, registers: &Registers) -> (Vec<Stmt>, Vec<Stmt>, Expr) {
+        let Registers { name, dtype, combiner, buffer, all, around, lanes, own } = registers;
+        if lanes.is_empty() {
+            return (Vec::new(), Vec::new(), Expr::load(*buffer, variables(own)));
+        }
+        if lanes.iter().any(|l| l.kind == LoopKind::Thread) {
+            let of_all = (*buffer, *combiner);
+            let (phases, result) = self.combine_threads(name, of_all, &borrowed(around), &borrowed(lanes));
+            return (phases, Vec::new(), result);
+        }
+        let shape = own.iter().map(Loop::extent).collect();
+        let sum = self.add_buffer(Buffer::new(format!("{name}_sum"), shape, *dtype, Scope::Register));
+        let indices = variables(own);
+        let first = Stmt::Store { buffer: sum, indices: indices.clone(), value: registers.zero() };
+        let value = Expr::load(*buffer, variables(all));
+        let add = Stmt::Accumulate { buffer: sum, indices: indices.clone(), combiner: *combiner, value };
+        let combine = lanes.iter().rev().fold(vec![add], |body, l| vec![Stmt::Loop(l.around(body))]);
+        (Vec::new(), join([vec![first], combine]), Expr::load(sum, indices))
+    }
+
+    /// `finish` after the last block; after the others, the result so far is kept.
+    fn unless_last(
+        &mut self,
+        Partial { blocks, extent, buffer, indices }: Partial,
+        registers: &Registers,
+        finish: Vec<Stmt>,
+        result: Expr,
+    ) -> Vec<Stmt> {
+        let keep = vec![Stmt::Store { buffer, indices, value: result }];
+        let keep = self.copy_of_loops(&borrowed(&registers.own), keep);
+        let left = find_loop(&self.body, blocks).and_then(|l| blocks_left(l, self.parameters.len()));
+        match left {
+            // the last of as many blocks as there are in this run
+            Some(left) => [(1, 2, finish), (2, i64::MAX, keep)]
+                .map(|(low, high, body)| {
+                    let conditions = vec![Condition { index: left.clone(), low, high }];
+                    Stmt::If { conditions, body }
+                })
+                .into(),
+            None => vec![when(blocks, extent - 1, extent, finish), when(blocks, 0, extent - 1, keep)],
+        }
     }
 
     /// Combines the registers of threads, those of a warp at a time, through shared memory: the phases, and
@@ -226,18 +270,23 @@ impl Nest {
     }
 
     /// A thread's own buffer for what is in the registers at the end of a reduction block, and where in it
-    /// they go: the loops `inside` of the blocks, then those over the registers.
+    /// they go: the loops inside of the blocks, then those over the registers.
     fn partial_results(
         &mut self,
         tensor: TensorId,
-        inside: &[Var],
-        registers: &[Loop],
-    ) -> Result<(TensorId, Vec<Index>), Refusal> {
+        Blocks { var, inside }: &Blocks,
+        registers: &Registers,
+    ) -> Result<Partial, Refusal> {
+        let extent = extent_of(&self.body, *var)?;
+        if !registers.lanes.is_empty() {
+            return Err(Refusal::LanesOfBlocks(tensor));
+        }
         let mut shape = inside.iter().map(|var| extent_of(&self.body, *var)).collect::<Result<Vec<i64>, _>>()?;
-        shape.extend(registers.iter().map(Loop::extent));
-        let indices = inside.iter().copied().chain(registers.iter().map(|l| l.var)).map(Index::var).collect();
-        let (name, dtype) = (format!("{}_part", self.buffer(tensor).name), self.buffer(tensor).dtype);
-        Ok((self.add_buffer(Buffer::new(name, shape, dtype, Scope::BlockShared)), indices))
+        shape.extend(registers.own.iter().map(Loop::extent));
+        let indices = inside.iter().copied().chain(registers.own.iter().map(|l| l.var)).map(Index::var).collect();
+        let name = format!("{}_part", registers.name);
+        let buffer = self.add_buffer(Buffer::new(name, shape, registers.dtype, Scope::BlockShared));
+        Ok(Partial { blocks: *var, extent, buffer, indices })
     }
 
     /// Appends a buffer.
@@ -309,6 +358,14 @@ impl Nest {
         }
         used
     }
+}
+
+fn variables(loops: &[Loop]) -> Vec<Index> {
+    loops.iter().map(|l| Index::var(l.var)).collect()
+}
+
+fn borrowed(loops: &[Loop]) -> Vec<&Loop> {
+    loops.iter().collect()
 }
 
 /// One list of statements out of several.

@@ -190,92 +190,115 @@ fn tiles(
     reads: &[Access],
     tape: &mut Tape<'_>,
 ) -> Result<(), Stop> {
+    let mut ask = |group: &mut Group, at: usize, (candidates, default): (Vec<i64>, usize)| -> Result<(), Stop> {
+        let site = site("tile", [group.name(), group.axes[at].letter()]);
+        group.axes[at].tile = tape.choose_number(site, &candidates, default)?;
+        Ok(())
+    };
+    if let Some(at) = group.vector {
+        let tiles = tiles_in_vectors(workload, target, group, at);
+        ask(group, at, tiles)?;
+    }
+    let written_out = pieces(&workload.stages[group.stage], group);
+    for at in written_out.iter().copied() {
+        if Some(at) != group.vector {
+            let whole = group.axes[at].extent;
+            ask(group, at, (vec![1, whole], 1))?;
+        }
+    }
+    for at in group.positions(false) {
+        if Some(at) != group.vector && !written_out.contains(&at) {
+            let tiles = tiles_of_results(workload, target, group, reads, at);
+            ask(group, at, tiles)?;
+        }
+    }
+    for at in group.positions(true) {
+        if Some(at) != group.vector {
+            let tiles = tiles_of_steps(workload, target, group, at);
+            ask(group, at, tiles)?;
+        }
+    }
+    Ok(())
+}
+
+/// Tiles of the axis that runs in vectors, and the untuned one among them.
+fn tiles_in_vectors(workload: &Workload, target: &Cpu, group: &Group, at: usize) -> (Vec<i64>, usize) {
+    let lanes = target.lanes();
+    let Axis { extent, usual, .. } = group.axes[at];
+    let mut candidates = vector_tiles(extent, lanes);
+    candidates.retain(|tile| *tile < usual.most + lanes || *tile == lanes);
+    if group.axes[at].ragged {
+        candidates.retain(|tile| extent % tile == 0);
+    }
+    // a single row of results has the registers for itself, and weights come in whole cache lines
+    let is_row = group.positions(false).into_iter().all(|other| other == at || group.axes[other].usual.most == 1);
+    let is_alone = is_row && (group.dot.is_some() || reads_short_constants(workload, group));
+    let is_of_sums = workload.stages[group.stage].is_reduction() && !group.axes[at].reduction;
+    let most = if is_of_sums && !is_alone { 2 * lanes } else { 4 * lanes };
+    let default = default_tile(usual.typical, &candidates, most);
+    (candidates, default)
+}
+
+/// The same of another axis of the results.
+fn tiles_of_results(
+    workload: &Workload,
+    target: &Cpu,
+    group: &Group,
+    reads: &[Access],
+    at: usize,
+) -> (Vec<i64>, usize) {
     let lanes = target.lanes();
     let reduces = workload.stages[group.stage].is_reduction();
     let registers = i64::from(target.vector_registers);
     let budget = if reduces { registers * 7 / 8 } else { HEURISTICS.maximal_map_tile };
     let room = registers - operands(target.architecture);
-    if let Some(at) = group.vector {
-        let Axis { extent, usual, .. } = group.axes[at];
-        let mut candidates = vector_tiles(extent, lanes);
-        candidates.retain(|tile| *tile < usual.most + lanes || *tile == lanes);
-        if group.axes[at].ragged {
-            candidates.retain(|tile| extent % tile == 0);
-        }
-        // a single row of results has the registers for itself, and weights come in whole cache lines
-        let is_row = group.positions(false).into_iter().all(|other| other == at || group.axes[other].usual.most == 1);
-        let is_alone = is_row && (group.dot.is_some() || reads_short_constants(workload, group));
-        let most = if reduces && !group.axes[at].reduction && !is_alone { 2 * lanes } else { 4 * lanes };
-        let default = default_tile(usual.typical, &candidates, most);
-        let answer = tape.choose_number(site("tile", [group.name(), group.axes[at].letter()]), &candidates, default)?;
-        group.axes[at].tile = answer;
+    let axis = &group.axes[at];
+    let most = (budget / group.register_tile(lanes)).clamp(1, axis.usual.most);
+    let candidates: Vec<i64> = (1..=most).filter(|tile| !axis.ragged || axis.extent % tile == 0).collect();
+    // all can be tried, but the untuned program has no spills
+    let mut fitting = most.min(room / group.register_tile(lanes)).max(1);
+    let reused = |at: usize, by: &dyn Fn(&Access) -> bool| {
+        reduces && reads.iter().filter(|a| by(a)).any(|a| !touches(a, group, at))
+    };
+    let in_vectors = |a: &Access| group.vector.is_none_or(|v| touches(a, group, v));
+    // a window that is loaded in vectors, once for all of its results, wants registers of its own
+    let results_in_lanes = group.vector.is_some_and(|v| !group.axes[v].reduction);
+    let slides = || reads.iter().any(|a| in_vectors(a) && touches(a, group, at));
+    if results_in_lanes && reused(at, &in_vectors) && slides() {
+        fitting = fitting.min(HEURISTICS.maximal_map_tile / group.register_tile(lanes)).max(1);
     }
-    let written_out = pieces(&workload.stages[group.stage], group);
-    for at in written_out.iter().copied().filter(|at| Some(*at) != group.vector) {
-        let axis = &group.axes[at];
-        let candidates = [1, axis.extent];
-        let answer = tape.choose_number(site("tile", [group.name(), axis.letter()]), &candidates, 1)?;
-        group.axes[at].tile = answer;
-    }
-    for at in group.positions(false) {
-        if Some(at) == group.vector || written_out.contains(&at) {
-            continue;
-        }
-        let axis = &group.axes[at];
-        let most = (budget / group.register_tile(lanes)).clamp(1, axis.usual.most);
-        let candidates: Vec<i64> = (1..=most).filter(|tile| !axis.ragged || axis.extent % tile == 0).collect();
-        // all can be tried, but the untuned program has no spills
-        let mut fitting = most.min(room / group.register_tile(lanes)).max(1);
-        let reused = |at: usize, by: &dyn Fn(&Access) -> bool| {
-            reduces && reads.iter().filter(|a| by(a)).any(|a| !touches(a, group, at))
-        };
-        let in_vectors = |a: &Access| group.vector.is_none_or(|v| touches(a, group, v));
-        // a window that is loaded in vectors, once for all of its results, wants registers of its own
-        let results_in_lanes = group.vector.is_some_and(|v| !group.axes[v].reduction);
-        let slides = || reads.iter().any(|a| in_vectors(a) && touches(a, group, at));
-        if results_in_lanes && reused(at, &in_vectors) && slides() {
-            fitting = fitting.min(HEURISTICS.maximal_map_tile / group.register_tile(lanes)).max(1);
-        }
-        // of several axes that reuse what is loaded in vectors, the innermost finds its other operands in the
-        // same lines
-        let inner = |other: &usize| {
-            *other > at && Some(*other) != group.vector && group.axes[*other].usual.typical >= HEURISTICS.long
-        };
-        let default = if reused(at, &in_vectors) {
-            let further = group.positions(false).into_iter().filter(inner).any(|other| reused(other, &in_vectors));
-            if further {
-                0
-            } else {
-                default_tile(axis.usual.typical, &candidates, fitting.min(HEURISTICS.default_tiles[0]))
-            }
-        } else if reused(at, &|_| true) {
-            default_tile(axis.usual.typical, &candidates, fitting.min(HEURISTICS.default_tiles[1]))
-        } else {
-            0
-        };
-        let answer = tape.choose_number(site("tile", [group.name(), axis.letter()]), &candidates, default)?;
-        group.axes[at].tile = answer;
-    }
-    for at in group.positions(true) {
-        if Some(at) == group.vector {
-            continue;
-        }
-        let written_out: i64 = group.axes.iter().filter(|a| a.reduction).map(|a| a.tile).product();
-        let body = group.register_tile(lanes)
-            * if group.vector.is_some_and(|v| group.axes[v].reduction) { 1 } else { written_out };
-        let axis = &group.axes[at];
-        let fits = |t: &i64| *t == 1 || (*t <= axis.extent && t * body <= HEURISTICS.maximal_body);
-        let mut candidates: Vec<i64> =
-            [1, 2, 4, 8, 16].into_iter().chain((axis.extent <= 11).then_some(axis.extent)).filter(fits).collect();
-        candidates.sort_unstable();
-        candidates.dedup();
-        // a block's scale is multiplied behind its steps, unless blocks are written out
-        let is_short = axis.extent <= 7 && group.dot.is_none() && !counts_blocks(workload, group, at);
-        let default = if is_short { candidates.len() - 1 } else { 0 };
-        let answer = tape.choose_number(site("tile", [group.name(), axis.letter()]), &candidates, default)?;
-        group.axes[at].tile = answer;
-    }
-    Ok(())
+    // of several axes that reuse what is loaded in vectors, the innermost finds its other operands in the
+    // same lines
+    let inner = |other: &usize| {
+        *other > at && Some(*other) != group.vector && group.axes[*other].usual.typical >= HEURISTICS.long
+    };
+    let further = || group.positions(false).into_iter().filter(inner).any(|other| reused(other, &in_vectors));
+    let [in_vectors_at_most, others_at_most] = HEURISTICS.default_tiles;
+    let up_to = |most: i64| default_tile(axis.usual.typical, &candidates, fitting.min(most));
+    let default = match reused(at, &in_vectors) {
+        true if further() => 0,
+        true => up_to(in_vectors_at_most),
+        false if reused(at, &|_| true) => up_to(others_at_most),
+        false => 0,
+    };
+    (candidates, default)
+}
+
+/// The same of an axis of the reduction: how many of its steps are written out.
+fn tiles_of_steps(workload: &Workload, target: &Cpu, group: &Group, at: usize) -> (Vec<i64>, usize) {
+    let written_out: i64 = group.axes.iter().filter(|a| a.reduction).map(|a| a.tile).product();
+    let in_lanes = group.vector.is_some_and(|v| group.axes[v].reduction);
+    let body = group.register_tile(target.lanes()) * if in_lanes { 1 } else { written_out };
+    let axis = &group.axes[at];
+    let fits = |t: &i64| *t == 1 || (*t <= axis.extent && t * body <= HEURISTICS.maximal_body);
+    let mut candidates: Vec<i64> =
+        [1, 2, 4, 8, 16].into_iter().chain((axis.extent <= 11).then_some(axis.extent)).filter(fits).collect();
+    candidates.sort_unstable();
+    candidates.dedup();
+    // a block's scale is multiplied behind its steps, unless blocks are written out
+    let is_short = axis.extent <= 7 && group.dot.is_none() && !counts_blocks(workload, group, at);
+    let default = if is_short { candidates.len() - 1 } else { 0 };
+    (candidates, default)
 }
 
 /// Axes at whose points the value of an element-wise stage is written differently, a transform's points: only
