@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::io::Write;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use anyhow::{Context, Result};
@@ -12,8 +13,9 @@ use rand::seq::index;
 use rand_chacha::ChaCha8Rng;
 use serde_json::json;
 use tilescribe::fleet::{Origin, Session};
+use tilescribe::language::Language;
 use tilescribe::measure::{Batch, Mode};
-use tilescribe::propose::{History, Method};
+use tilescribe::propose::{History, Method, Sampler, SamplerKind, Searcher};
 use tilescribe::record::Entry;
 use tilescribe::space::{Space, Trace};
 use tilescribe::target::{Target, Task};
@@ -28,7 +30,7 @@ use super::lab::FleetArguments;
 use super::output::{Kind, Output};
 use super::progress;
 use super::records::corpus;
-use super::search::{CheckpointArguments, FOR_SEARCH, method_parser, searcher, stop_on_interrupt};
+use super::search::{CheckpointArguments, FOR_SEARCH, method_parser, sampler_parser, searcher, stop_on_interrupt};
 use super::words::counted;
 
 /// Write programs to be measured elsewhere, by `tilescribe measure`
@@ -42,7 +44,7 @@ pub struct Plan {
     #[arg(long, required_unless_present = "records", num_args = 1.., value_name = "PATH")]
     workloads: Vec<PathBuf>,
     /// Instead: the programs of corpus files, wherever they were measured, that are programs for the target
-    #[arg(long, conflicts_with_all = ["workloads", "programs", "method"], num_args = 1.., value_name = "FILE")]
+    #[arg(long, conflicts_with_all = ["workloads", "programs", "method", "sampler"], num_args = 1.., value_name = "FILE")]
     records: Vec<PathBuf>,
     /// So many of the tasks, drawn at random [default: all]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
@@ -56,6 +58,9 @@ pub struct Plan {
     /// Who writes them
     #[arg(long, value_name = "METHOD", value_parser = method_parser(FOR_SEARCH), default_value = "random")]
     method: &'static Method,
+    /// Instead: who draws them, without a ranking or any other filter
+    #[arg(long, value_name = "SAMPLER", conflicts_with = "method", value_parser = sampler_parser())]
+    sampler: Option<SamplerKind>,
     /// Seed of everything that is drawn
     #[arg(long, default_value_t = 0)]
     seed: u64,
@@ -115,7 +120,11 @@ impl Plan {
 
     /// Sends the programs to a fleet, where they stay when this command has ended.
     fn send(&self, jobs: &[Job], space: &Space, known: Option<&Known>, session: &mut Session) -> Result<usize> {
-        let proposer = if known.is_some() { "plan" } else { self.method.name };
+        let proposer = match (known, self.sampler) {
+            (Some(_), _) => "plan",
+            (None, Some(sampler)) => sampler.name,
+            (None, None) => self.method.name,
+        };
         let origin = Origin { proposer, seed: self.seed };
         let programs = self.each(jobs, space, known, &mut |job, traces| {
             for traces in traces.chunks(PLANNED) {
@@ -136,16 +145,13 @@ impl Plan {
         known: Option<&Known>,
         pass_on: &mut dyn FnMut(&Job, &[Trace]) -> Result<()>,
     ) -> Result<usize> {
-        let searcher = match known {
-            Some(_) => None,
-            None => Some(searcher(Some(self.method), space, &self.checkpoint, jobs)?),
-        };
-        let traces = |job: &Job| -> Result<Vec<Trace>> {
-            let recalled = known.iter().flat_map(|known| known.offered(job, space));
-            let Some(searcher) = &searcher else { return Ok(recalled.collect()) };
-            let mut proposer = searcher.proposer_of(&job.task, self.seed)?;
-            let proposal = proposer.propose(&job.task, &History::default(), self.programs as usize)?;
-            Ok(proposal.candidates.into_iter().map(|candidate| candidate.trace).collect())
+        let writer = match (known, self.sampler) {
+            (Some(known), _) => Writer::Known(known),
+            (None, Some(kind)) => {
+                let checkpoint = self.checkpoint.load(space, &Language::standard())?;
+                Writer::Sampler(Sampler::new(kind, space, &Arc::new(checkpoint)))
+            }
+            (None, None) => Writer::Searcher(searcher(Some(self.method), space, &self.checkpoint, jobs)?),
         };
         let (bar, stopped) = (progress::bar(jobs.len() as u64, "writing"), stop_on_interrupt()?);
         let mut programs = 0;
@@ -155,7 +161,7 @@ impl Plan {
             }
             bar.set_position(number as u64);
             bar.set_message(job.name.clone());
-            let traces = traces(job)?;
+            let traces = writer.traces(job, space, self.programs as usize, self.seed)?;
             pass_on(job, &traces)?;
             programs += traces.len();
         }
@@ -174,6 +180,31 @@ impl Plan {
 
 /// The most programs of a plan that is sent: so much is lost, at most, when it has to be begun again.
 const PLANNED: usize = 64;
+
+/// Where the programs of a plan come from.
+enum Writer<'a> {
+    Known(&'a Known),
+    Sampler(Sampler<'a>),
+    Searcher(Searcher<'a>),
+}
+
+impl Writer<'_> {
+    /// Programs of a task, each once: `count` at most, but for those of corpus files.
+    fn traces(&self, job: &Job, space: &Space, count: usize, seed: u64) -> Result<Vec<Trace>> {
+        match self {
+            Writer::Known(known) => Ok(known.offered(job, space).into_iter().collect()),
+            Writer::Sampler(sampler) => {
+                let drawn: BTreeSet<Trace> = sampler.draw(&job.task, seed, count)?.into_iter().flatten().collect();
+                Ok(drawn.into_iter().collect())
+            }
+            Writer::Searcher(searcher) => {
+                let mut proposer = searcher.proposer_of(&job.task, seed)?;
+                let proposal = proposer.propose(&job.task, &History::default(), count)?;
+                Ok(proposal.candidates.into_iter().map(|candidate| candidate.trace).collect())
+            }
+        }
+    }
+}
 
 /// The programs of corpus files, by the task's hash: of whatever target, each with the version of its space.
 struct Known(BTreeMap<String, (Workload, BTreeSet<(String, Trace)>)>);

@@ -7,7 +7,6 @@ use std::sync::atomic::Ordering;
 
 use anyhow::{Context, Result};
 use clap::Args;
-use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use indicatif::ProgressBar;
 use serde_json::json;
 use tilescribe::language::Language;
@@ -23,7 +22,7 @@ use super::exit::CommandError;
 use super::lab::Lab;
 use super::output::{Kind, Output};
 use super::progress;
-use super::search::{CheckpointArguments, stop_on_interrupt};
+use super::search::{CheckpointArguments, sampler_parser, stop_on_interrupt};
 use super::words::counted;
 
 /// Measure all that samplers draw, twice, as pools to score samplers and rankers on
@@ -63,12 +62,6 @@ pub struct Pools {
 /// Tasks of which the first pass is done before the second begins: minutes lie between the two measurements
 /// of a program, and a run that is stopped has lost little.
 const TOGETHER: usize = 16;
-
-/// Reads the name of a sampler.
-fn sampler_parser() -> impl TypedValueParser<Value = SamplerKind> {
-    let values = SAMPLERS.iter().map(|sampler| PossibleValue::new(sampler.name).help(sampler.about));
-    PossibleValuesParser::new(values).try_map(|name| SamplerKind::named(&name).ok_or("no such sampler"))
-}
 
 impl Pools {
     pub fn execute(self, out: &mut dyn Write) -> Result<()> {

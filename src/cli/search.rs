@@ -12,7 +12,8 @@ use tilescribe::graph::Network;
 use tilescribe::language::Language;
 use tilescribe::model::{Checkpoint, CheckpointError, Source, SourceError};
 use tilescribe::propose::{
-    EVOLUTION, LM, Loaded, METHODS, Method, Purpose, Searcher, load_checkpoint, shipped_checkpoint,
+    EVOLUTION, LM, Loaded, METHODS, Method, Purpose, SAMPLERS, SamplerKind, Searcher, load_checkpoint,
+    shipped_checkpoint,
 };
 use tilescribe::rank::estimator_of;
 use tilescribe::record::{self, Store};
@@ -39,6 +40,12 @@ pub fn method_parser(purposes: &'static [Purpose]) -> impl TypedValueParser<Valu
     let offered = METHODS.iter().filter(|method| purposes.contains(&method.purpose));
     let values = offered.map(|method| PossibleValue::new(method.name).help(method.about));
     PossibleValuesParser::new(values).try_map(|name| Method::named(&name).ok_or("no such method"))
+}
+
+/// Reads the name of a sampler.
+pub fn sampler_parser() -> impl TypedValueParser<Value = SamplerKind> {
+    let values = SAMPLERS.iter().map(|sampler| PossibleValue::new(sampler.name).help(sampler.about));
+    PossibleValuesParser::new(values).try_map(|name| SamplerKind::named(&name).ok_or("no such sampler"))
 }
 
 /// What `--method` offers.

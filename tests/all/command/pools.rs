@@ -1,11 +1,12 @@
 //! Pools: all that samplers draw, measured twice, and what is scored on them.
 
+use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::io::BufReader;
 
 use serde_json::Value;
 use tilescribe::propose::SAMPLERS;
-use tilescribe::record::{Limits, Store, read_pools};
+use tilescribe::record::{Limits, PoolProgram, Store, read_pools};
 use tilescribe::tune::replay::RANKERS;
 
 use super::{Sandbox, TASK};
@@ -14,6 +15,11 @@ const OTHER_TASK: &str = "input t0 12 40\nout t1 12 sum 40 t0 a b\n";
 
 fn last_line(printed: &str) -> Value {
     serde_json::from_str(printed.lines().last().unwrap()).unwrap()
+}
+
+/// As JSON has it.
+fn trace_of(program: &PoolProgram) -> String {
+    Value::from(program.trace.to_string()).to_string()
 }
 
 #[test]
@@ -53,6 +59,15 @@ fn pools_are_measured_taken_up_again_and_scored() {
     let fewer = [&pools[..], &["--samplers", "mutation"]].concat();
     assert_eq!(last_line(&sandbox.succeed(&fewer))["trials"].as_u64(), Some(0));
     assert_eq!(read()[0].samplers, ["mutation"]);
+    // a plan of the same sampler has the same programs
+    let plan = ["plan", "--workloads", "tasks.txt", "--sampler", "mutation", "--programs", "4", "-o", "plan.jsonl"];
+    sandbox.succeed(&plan);
+    let planned = fs::read_to_string(sandbox.path("plan.jsonl")).unwrap();
+    let planned: BTreeSet<String> = planned.lines().map(|line| last_line(line)["trace"].to_string()).collect();
+    let is_first = |program: &&PoolProgram| program.draws.iter().any(|draw| draw.seed == 0);
+    let drawn: BTreeSet<String> =
+        read().iter().flat_map(|pool| pool.programs.iter().filter(is_first).map(trace_of)).collect();
+    assert_eq!(planned, drawn);
     sandbox.succeed(&pools);
 
     // the built-in checkpoint has no world model of the end
