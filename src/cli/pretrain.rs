@@ -12,7 +12,10 @@ use tilescribe::space::Space;
 
 use super::output::check_checkpoint_folder;
 use super::search::CheckpointArguments;
-use super::training::{Compared, Run, TrainingArguments, WorldRun, called, estimators, read_corpus, tell_machines};
+use super::training::{
+    Compared, PreferencesRun, Run, TrainingArguments, WorldRun, called, estimators, positive, read_corpus,
+    tell_machines,
+};
 
 /// Train a model from nothing on a corpus of measured programs
 ///
@@ -46,6 +49,13 @@ pub struct Pretrain {
     /// With --world-only: learn from so many programs of each task at most, drawn
     #[arg(long, value_name = "N", requires = "world_only", value_parser = clap::value_parser!(u32).range(2..))]
     programs: Option<u32>,
+    /// Train the transformer of the checkpoint that the folder holds further: to prefer the faster ones of the
+    /// programs of each task
+    #[arg(long, conflicts_with_all = ["estimator_only", "world_only", "estimator_corpus", "beside", "fastest"])]
+    preferences: bool,
+    /// With --preferences: the lower, the farther the policy goes from where it started [default: 0.1]
+    #[arg(long, value_name = "B", requires = "preferences", value_parser = positive)]
+    sharpness: Option<f32>,
     #[command(flatten)]
     training: TrainingArguments,
 }
@@ -63,6 +73,11 @@ impl Pretrain {
                 dynamics: !self.world_end,
                 output: &self.output,
             };
+            return run.execute(&space, &language, out);
+        }
+        if self.preferences {
+            let (training, sharpness) = (&self.training, self.sharpness);
+            let run = PreferencesRun { training, entries: &entries, sharpness, output: &self.output };
             return run.execute(&space, &language, out);
         }
         let beside = self.beside.map(|name| CheckpointArguments { checkpoint: Some(name) }.load(&space, &language));

@@ -27,13 +27,26 @@ pub(super) struct Batch<'a> {
     pub questions: Vec<&'a [Vec<u32>]>,
     pub chosen: Vec<usize>,
     pub weights: Vec<f32>,
+    /// Whose each of these is.
+    pub member_of: Vec<u32>,
     /// The row of each member's last position.
     pub last_rows: Vec<u32>,
     /// A random earlier row of each member, where a value is learned too.
     pub early_rows: Vec<u32>,
     pub scores: Vec<f32>,
-    /// Whether values are learned from it: unless the prompts tell the scores.
-    pub values: bool,
+    /// What is learned from it beside what the policy chose.
+    pub lesson: Lesson,
+}
+
+/// What a batch teaches beside what was chosen.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Lesson {
+    /// Nothing: the prompts tell the scores.
+    Nothing,
+    /// Values.
+    Values,
+    /// Which of two members the policy is to prefer. What both chose is asked for, then.
+    Preferences,
 }
 
 /// What the members of a batch stand behind.
@@ -43,6 +56,8 @@ pub(super) enum Behind<'g> {
     Told,
     /// Prompts that do not.
     Blind,
+    /// Prompts that ask for the best.
+    Asking,
     /// A prompt that shows others of these groups, in sequences of at most so many positions.
     Shown(&'g Groups, usize),
 }
@@ -59,23 +74,36 @@ impl<'a> Batch<'a> {
             let fastest = shown.iter().map(|i| examples[*i].score).fold(f32::NEG_INFINITY, f32::max);
             let prefix = lead(examples, &shown, how);
             let learns = |example: &Example| example.score > fastest;
-            return Batch::behind(prefix, members.into_iter().map(|m| (&[][..], m)).collect(), true, learns, random);
+            let own = members.into_iter().map(|m| (&[][..], m)).collect();
+            return Batch::behind(prefix, own, Lesson::Values, learns, random);
         }
-        let blind = !matches!(behind, Behind::Told);
+        let prompt_of = |example: &'a Example| -> &'a [Position] {
+            let other = match behind {
+                Behind::Told => None,
+                Behind::Blind | Behind::Shown(..) => example.blind.as_ref(),
+                Behind::Asking => example.asking.as_ref(),
+            };
+            other.unwrap_or(&example.prompt)
+        };
         // what is decided stands behind the prefix
-        let undecided = members.iter().map(|example| example.prompt(blind).len()).min().unwrap_or(0);
-        let start = common_prefix(&members, undecided, blind);
-        let prefix = members.first().map_or(Vec::new(), |first| first.prompt(blind)[..start].iter().collect());
-        let values = members.iter().all(|example| blind || example.blind.is_none());
-        let own = members.into_iter().map(|member| (&member.prompt(blind)[start..], member)).collect();
-        Batch::behind(prefix, own, values, |_| true, random)
+        let prompts: Vec<&[Position]> = members.iter().map(|example| prompt_of(example)).collect();
+        let start = common_prefix(&prompts);
+        let prefix = prompts.first().map_or(Vec::new(), |first| first[..start].iter().collect());
+        let tells = members.iter().any(|example| example.blind.is_some());
+        let lesson = match behind {
+            Behind::Asking => Lesson::Preferences,
+            Behind::Told if tells => Lesson::Nothing,
+            _ => Lesson::Values,
+        };
+        let own = prompts.into_iter().map(|prompt| &prompt[start..]).zip(members).collect();
+        Batch::behind(prefix, own, lesson, |_| true, random)
     }
 
     /// Members with what is left of their prompts, behind a common prefix.
     fn behind(
         prefix: Vec<&'a Position>,
         members: Vec<(&'a [Position], &'a Example)>,
-        values: bool,
+        lesson: Lesson,
         learns: impl Fn(&Example) -> bool,
         random: &mut ChaCha8Rng,
     ) -> Batch<'a> {
@@ -90,10 +118,11 @@ impl<'a> Batch<'a> {
             questions: Vec::new(),
             chosen: Vec::new(),
             weights: Vec::new(),
+            member_of: Vec::new(),
             last_rows: Vec::new(),
             early_rows: Vec::new(),
             scores: members.iter().map(|(_, example)| example.score).collect(),
-            values,
+            lesson,
         };
         for (number, member) in members.into_iter().enumerate() {
             let (first_row, own) = (number * length, length_of(&member));
@@ -104,13 +133,18 @@ impl<'a> Batch<'a> {
                 batch.suffixes.resize(first_row + length, last);
             }
             let first_step = first_row + prompt.len();
-            for (at, step) in example.steps.iter().enumerate().filter(|(_, step)| step.answers.len() > 1) {
-                if example.weight > 0.0 && learns(example) {
-                    batch.rows.push((first_step + at) as u32);
-                    batch.questions.push(&step.answers);
-                    batch.chosen.push(step.chosen);
-                    batch.weights.push(example.weight);
-                }
+            // behind prompts that ask for the best, only that is imitated
+            let weight = match lesson {
+                Lesson::Preferences if !example.is_of_best_decile() => 0.0,
+                _ => example.weight,
+            };
+            let is_asked = lesson == Lesson::Preferences || (weight > 0.0 && learns(example));
+            for (at, step) in example.steps.iter().enumerate().filter(|(_, step)| is_asked && step.answers.len() > 1) {
+                batch.rows.push((first_step + at) as u32);
+                batch.questions.push(&step.answers);
+                batch.chosen.push(step.chosen);
+                batch.weights.push(weight);
+                batch.member_of.push(number as u32);
             }
             batch.last_rows.push((first_row + own - 1) as u32);
             batch.early_rows.push((first_row + random.random_range(0..own)) as u32);
@@ -119,12 +153,11 @@ impl<'a> Batch<'a> {
     }
 }
 
-/// Positions that all members start with, up to `most`.
-fn common_prefix(members: &[&Example], most: usize, blind: bool) -> usize {
-    let Some((first, others)) = members.split_first() else { return 0 };
-    let first = first.prompt(blind);
-    let shared = |other: &&Example| first.iter().zip(other.prompt(blind)).take_while(|(a, b)| a == b).count();
-    others.iter().map(shared).min().unwrap_or(first.len()).min(most)
+/// Positions that all prompts start with.
+fn common_prefix(prompts: &[&[Position]]) -> usize {
+    let Some((first, others)) = prompts.split_first() else { return 0 };
+    let shared = |other: &&[Position]| first.iter().zip(*other).take_while(|(a, b)| a == b).count();
+    others.iter().map(shared).min().unwrap_or(first.len())
 }
 
 /// One epoch: members of each group in random batches of up to `size`, alike in length, in random order. Of
@@ -183,7 +216,7 @@ mod tests {
     use rand::SeedableRng;
     use rand_chacha::ChaCha8Rng;
 
-    use super::{Batch, Behind, Example, Position, epoch, split};
+    use super::{Batch, Behind, Example, Lesson, Position, epoch, split};
     use crate::model::Config;
     use crate::model::example::{Shown, Step, check};
     use crate::model::shown::Groups;
@@ -209,6 +242,7 @@ mod tests {
             place: group as f32 / 4.0,
             score: 0.0,
             blind: None,
+            asking: None,
             shown: None,
         }
     }
@@ -239,11 +273,11 @@ mod tests {
         let batch = Batch::new(&examples, &[0, 1], Behind::Blind, &mut random);
         assert_eq!((tokens(&batch.prefix), tokens(&batch.suffixes)), (vec![1, 7, 7], vec![3, 4, 5, 6]));
         assert_eq!(batch.rows, [0, 2]);
-        assert!(batch.values);
+        assert_eq!(batch.lesson, Lesson::Values);
         let batch = Batch::new(&examples, &[0, 1], Behind::Told, &mut random);
         assert_eq!((tokens(&batch.prefix), tokens(&batch.suffixes)), (vec![1], vec![9, 3, 4, 8, 5, 6]));
         assert_eq!(batch.rows, [1, 4]);
-        assert!(!batch.values, "these prompts tell the scores");
+        assert_eq!(batch.lesson, Lesson::Nothing, "these prompts tell the scores");
     }
 
     #[test]
@@ -275,7 +309,7 @@ mod tests {
             }
             // at each of its two steps there is a question, but behind the last there is none
             let better = [5, 8, 11].iter().filter(|i| shown.last().is_none_or(|fastest| *i > fastest)).count();
-            assert!(better > 0 && batch.rows.len() == better && batch.values, "{shown:?}");
+            assert!(better > 0 && batch.rows.len() == better && batch.lesson == Lesson::Values, "{shown:?}");
             assert_eq!(tokens(&batch.suffixes), [15, 4, 18, 4, 21, 4]);
         }
         // three positions each, behind two of the prompt and before two of a member, of 14

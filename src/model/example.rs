@@ -22,6 +22,8 @@ pub struct Example {
     pub score: f32,
     /// Another prompt, which does not tell the score, for the value head to learn behind.
     pub blind: Option<Arc<[Position]>>,
+    /// The prompt that asks for the best, to learn preferences behind.
+    pub asking: Option<Arc<[Position]>>,
     /// How others of the group are shown in front of it.
     pub shown: Option<Arc<Shown>>,
 }
@@ -42,10 +44,14 @@ impl Example {
         self.prompt.len() + self.steps.len()
     }
 
-    pub(super) fn prompt(&self, blind: bool) -> &[Position] {
-        self.blind.as_ref().filter(|_| blind).unwrap_or(&self.prompt)
+    /// Whether it is of the best decile.
+    pub(super) fn is_of_best_decile(&self) -> bool {
+        self.score >= BEST_DECILE.ln()
     }
 }
+
+/// Speed relative to the best from which a program is of the best decile.
+const BEST_DECILE: f32 = 0.9;
 
 /// Refuses examples that cannot be learned from.
 pub(super) fn check(examples: &[Example], config: &Config) -> Result<(), ModelError> {
@@ -60,7 +66,7 @@ fn check_one(example: &Example, config: &Config) -> Result<(), String> {
     if !weight.is_finite() || *weight < 0.0 || !score.is_finite() || !(0.0..=1.0).contains(place) {
         return Err(format!("weight {weight}, score {score} or place {place} is out of range"));
     }
-    for prompt in std::iter::once(&example.prompt).chain(&example.blind) {
+    for prompt in std::iter::once(&example.prompt).chain(&example.blind).chain(&example.asking) {
         let length = prompt.len() + example.steps.len();
         if prompt.is_empty() || example.steps.is_empty() || length > config.max_sequence {
             return Err(format!(

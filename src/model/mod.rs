@@ -33,6 +33,7 @@ mod example;
 mod fused;
 mod hub;
 mod kernels;
+mod losses;
 mod network;
 mod optimizer;
 mod position;

@@ -242,17 +242,16 @@ impl Network {
         Ok((gate * gate_up.narrow(1, hidden, hidden)?)?)
     }
 
-    /// The weighted sum of the negative log-likelihoods of the `chosen` answers to each row's question: a
-    /// scalar. Of normed hidden states `[questions, width]`.
+    /// The log-likelihood of the `chosen` answer to each row's question, `[questions]`. Of normed hidden
+    /// states `[questions, width]`.
     ///
     /// # Errors
     /// Questions without answers, answers without tokens, a token outside of the vocabulary, no such answer.
-    pub(super) fn cross_entropy(
+    pub(super) fn log_likelihoods(
         &self,
         hidden: &Tensor,
         questions: &[&[Vec<u32>]],
         chosen: &[usize],
-        weights: &[f32],
     ) -> Result<Tensor, ModelError> {
         let mut targets = Vec::with_capacity(chosen.len());
         let mut first = 0;
@@ -278,8 +277,7 @@ impl Network {
         let scores = (scores - Tensor::new(highest, &self.device)?)?;
         let rows = Tensor::new(rows_of(questions), &self.device)?;
         let sums = Tensor::zeros(questions.len(), DType::F32, &self.device)?.index_add(&rows, &scores.exp()?, 0)?;
-        let likelihoods = (scores.index_select(&Tensor::new(targets, &self.device)?, 0)? - sums.log()?)?;
-        Ok((likelihoods * Tensor::new(weights, &self.device)?)?.sum_all()?.neg()?)
+        Ok((scores.index_select(&Tensor::new(targets, &self.device)?, 0)? - sums.log()?)?)
     }
 
     /// Multi-query attention of projections `[rows, projection]`; returns `[rows, width]`. Rows are first the
@@ -367,8 +365,21 @@ fn softmax(scores: &Tensor) -> Result<Tensor, ModelError> {
 
 #[cfg(test)]
 mod tests {
+    use candle_core::Tensor;
+
     use super::{Compute, Network};
-    use crate::model::{Config, Model, Position};
+    use crate::model::{Config, Model, ModelError, Position};
+
+    /// The weighted sum of the negative log-likelihoods of what was chosen.
+    fn cross_entropy(
+        network: &Network,
+        hidden: &Tensor,
+        (questions, chosen): (&[&[Vec<u32>]], &[usize]),
+        weights: &[f32],
+    ) -> Result<Tensor, ModelError> {
+        let likelihoods = network.log_likelihoods(hidden, questions, chosen)?;
+        Ok((likelihoods * Tensor::new(weights, network.device())?)?.sum_all()?.neg()?)
+    }
 
     /// Two layers, and weights that are no longer those of the start: norms differ from one.
     fn small() -> Network {
@@ -405,7 +416,7 @@ mod tests {
                 network.fused = fused;
                 let hidden = network.hidden(&prefix, &suffixes, 2).unwrap();
                 let weights = [1.0, 0.5, 2.0, 0.0, 1.0, 1.0, 0.3, 1.0];
-                let loss = network.cross_entropy(&hidden, &questions, &[2, 0, 1, 0, 0, 0, 1, 0], &weights).unwrap();
+                let loss = cross_entropy(&network, &hidden, (&questions, &[2, 0, 1, 0, 0, 0, 1, 0]), &weights).unwrap();
                 let values = network.value(&hidden).unwrap().sqr().unwrap().sum_all().unwrap();
                 let gradients = (loss.clone() + values).unwrap().backward().unwrap();
                 results.push((loss.to_scalar::<f32>().unwrap(), gradients));
@@ -433,11 +444,8 @@ mod tests {
         let (scores, _) = network.evaluate(&positions, &answers).unwrap();
         let hidden = network.hidden(&[], &positions.iter().collect::<Vec<_>>(), 1).unwrap();
         let questions = [answers.as_slice(); 3];
-        let loss = network
-            .cross_entropy(&hidden, &questions, &[1, 2, 3], &[1.0, 0.0, 2.0])
-            .unwrap()
-            .to_scalar::<f32>()
-            .unwrap();
+        let loss = cross_entropy(&network, &hidden, (&questions, &[1, 2, 3]), &[1.0, 0.0, 2.0]).unwrap();
+        let loss = loss.to_scalar::<f32>().unwrap();
         let likelihood = |row: usize, answer: usize| {
             let scores = &scores[row * 4..][..4];
             (scores[answer].exp() / scores.iter().map(|score| score.exp()).sum::<f32>()).ln()
@@ -447,7 +455,7 @@ mod tests {
         // the order of an answer's tokens counts
         assert!((scores[1] - scores[2]).abs() > 1e-6);
         let refused = |answers: &[Vec<u32>], chosen| {
-            network.cross_entropy(&hidden, &[answers; 3], &[chosen; 3], &[1.0; 3]).is_err()
+            cross_entropy(&network, &hidden, (&[answers; 3], &[chosen; 3]), &[1.0; 3]).is_err()
         };
         assert!(refused(&[], 0) && refused(&[vec![]], 0) && refused(&[vec![11]], 0) && refused(&[vec![1]], 1));
     }

@@ -7,18 +7,24 @@
 //! Where prompts tell the quality that was reached, the value head could read it off: a quarter of the
 //! batches stand behind prompts that do not, and half behind prompts that show other programs of the group
 //! with their speeds, faster ones being asked for. Values are learned from those alone.
+//!
+//! A trained policy may go on to learn preferences, behind the prompt that asks for the best: to like the
+//! faster of two members better than it did, more than the slower one (direct preference optimisation,
+//! Rafailov et al., NeurIPS 2023), weighted by how far they are apart as above, beside the cross entropy of
+//! the best decile.
 
 use std::collections::BTreeMap;
 use std::time::Instant;
 
-use candle_core::{DType, Tensor};
+use candle_core::Tensor;
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
 use rayon::iter::{IntoParallelRefIterator, ParallelIterator};
 use serde::{Deserialize, Serialize};
 
-use super::batch::{Batch, Behind, epoch, split};
+use super::batch::{Batch, Behind, Lesson, epoch, split};
 use super::example::{Example, check};
+use super::losses::{Losses, Objective, Scales, total};
 use super::optimizer::{AdamW, clip};
 use super::shown::Groups;
 use super::{Compute, Model, ModelError, Network};
@@ -46,6 +52,11 @@ pub struct TrainingOptions {
     pub value_weight: f64,
     /// Share of the squared error in the value head's loss.
     pub value_anchor: f64,
+    /// Share of the loss of preferences; 0 where none are learned.
+    pub preference_weight: f64,
+    /// How fast that loss falls with what the policy likes one better than the other, in nats of the whole
+    /// sequences; the lower, the farther the policy goes from where it started.
+    pub preference_sharpness: f64,
     /// Share of the groups that is held out to stop by; 0 for none.
     pub held_out: f32,
     /// Steps between evaluations on the held-out groups; 0 for once an epoch.
@@ -68,6 +79,8 @@ impl Default for TrainingOptions {
             gradient_clip: 1.0,
             value_weight: 0.5,
             value_anchor: 0.1,
+            preference_weight: 0.0,
+            preference_sharpness: 0.1,
             held_out: 0.1,
             evaluate_every: 0,
             patience: 4,
@@ -88,6 +101,9 @@ pub struct Evaluation {
     pub shown_policy_loss: f32,
     /// Share of pairs that are ordered rightly behind other programs of the group.
     pub shown_ranking_accuracy: f32,
+    /// Where preferences are learned: their loss, and the share of pairs of which the policy gives the faster
+    /// one the higher probability.
+    pub preferences: Option<(f32, f32)>,
 }
 
 /// After a step.
@@ -115,6 +131,8 @@ const MOST_EVALUATED: usize = 600;
 /// resumable.
 pub struct Trainer<'a> {
     pub(super) network: Network,
+    /// The policy that preferences are relative to, where they are learned: as it was at first.
+    pub(super) reference: Option<Network>,
     pub(super) optimizer: AdamW,
     pub(super) options: TrainingOptions,
     pub(super) examples: &'a [Example],
@@ -139,20 +157,6 @@ pub(super) struct Best {
     pub objective: f32,
 }
 
-/// Losses of one batch, as sums.
-#[derive(Default)]
-struct Losses {
-    /// To be differentiated.
-    objective: Option<Tensor>,
-    policy_sum: f32,
-    policy_weight: f32,
-    value: f32,
-    /// Batches that `value` is the sum of.
-    valued: usize,
-    ordered: usize,
-    pairs: usize,
-}
-
 impl<'a> Trainer<'a> {
     /// # Errors
     /// Examples that do not fit the model, options out of range, a device that is not there.
@@ -170,7 +174,12 @@ impl<'a> Trainer<'a> {
             return Err(ModelError::Options("there are no examples to train with".into()));
         }
         let network = Network::new(model, compute)?;
+        let reference = match options.preference_weight > 0.0 {
+            true => Some(Network::new(model, compute)?),
+            false => None,
+        };
         Ok(Trainer {
+            reference,
             optimizer: AdamW::new(network.variables(), options.weight_decay)?,
             network,
             steps_per_epoch: schedule.len().div_ceil(options.batches_per_step),
@@ -206,7 +215,7 @@ impl<'a> Trainer<'a> {
         let weight: f32 = batches.iter().flat_map(|batch| &batch.weights).sum();
         let (losses, mut gradients) = self.gradients(&batches, weight.max(f32::MIN_POSITIVE))?;
         let policy_loss = losses.policy_sum / losses.policy_weight.max(f32::MIN_POSITIVE);
-        let value_loss = losses.value / losses.valued.max(1) as f32;
+        let value_loss = losses.values.mean_loss();
         let norm = clip(&mut gradients, self.options.gradient_clip)?;
         if !(policy_loss.is_finite() && value_loss.is_finite() && norm.is_finite()) {
             return Err(ModelError::Diverged { step, loss: policy_loss + value_loss });
@@ -259,20 +268,26 @@ impl<'a> Trainer<'a> {
         let mut measured = |behind: Behind<'_>| -> Result<Losses, ModelError> {
             let batch = |chunk: &Vec<usize>| Batch::new(self.examples, chunk, behind, &mut random);
             let batches: Vec<Batch<'_>> = chunks.iter().map(batch).collect();
+            let objective = self.objective();
+            let alike = Scales { policy: 1.0, values: 1.0, preferences: 1.0 };
             let one =
-                |batch: &Batch<'_>| self.losses(batch, 1.0, 1.0).map(|losses| Losses { objective: None, ..losses });
+                |batch: &Batch<'_>| objective.losses(batch, alike).map(|losses| Losses { objective: None, ..losses });
             Ok(total(self.each(&batches, one)?))
         };
         let (told, blind) = (measured(Behind::Told)?, measured(Behind::Blind)?);
         let shown = measured(Behind::Shown(&self.groups[1], self.network.config().max_sequence))?;
+        let preferences = match self.reference {
+            Some(_) => Some(measured(Behind::Asking)?.preferences),
+            None => None,
+        };
         let policy_loss = |losses: &Losses| losses.policy_sum / losses.policy_weight.max(f32::MIN_POSITIVE);
-        let accuracy = |losses: &Losses| losses.ordered as f32 / losses.pairs.max(1) as f32;
         Ok(Some(Evaluation {
             policy_loss: policy_loss(&told),
-            value_loss: blind.value / blind.valued.max(1) as f32,
-            ranking_accuracy: accuracy(&blind),
+            value_loss: blind.values.mean_loss(),
+            ranking_accuracy: blind.values.accuracy(),
             shown_policy_loss: policy_loss(&shown),
-            shown_ranking_accuracy: accuracy(&shown),
+            shown_ranking_accuracy: shown.values.accuracy(),
+            preferences: preferences.map(|found| (found.mean_loss(), found.accuracy())),
         }))
     }
 
@@ -285,7 +300,12 @@ impl<'a> Trainer<'a> {
     fn evaluate_and_keep_best(&mut self) -> Result<Evaluation, ModelError> {
         let none = || ModelError::Options("no group is held out".into());
         let evaluation = self.evaluate()?.ok_or_else(none)?;
-        let objective = evaluation.policy_loss + self.options.value_weight as f32 * evaluation.value_loss;
+        // what is preferred is good, whether it was measured or not
+        let policy = match evaluation.preferences {
+            Some((loss, _)) => loss,
+            None => evaluation.policy_loss,
+        };
+        let objective = policy + self.options.value_weight as f32 * evaluation.value_loss;
         if self.best.as_ref().is_none_or(|best| objective < best.objective) {
             self.best = Some(Best { model: self.network.model()?, objective });
             self.stale = 0;
@@ -318,15 +338,25 @@ impl<'a> Trainer<'a> {
         let first = (step % self.steps_per_epoch) * self.options.batches_per_step;
         let chunks = self.schedule.1.iter().enumerate().skip(first).take(self.options.batches_per_step);
         let shown = Behind::Shown(&self.groups[0], self.network.config().max_sequence);
-        let behind = [Behind::Told, shown, Behind::Blind, shown];
+        let behind = match self.reference {
+            Some(_) => [Behind::Asking, shown, Behind::Asking, Behind::Blind],
+            None => [Behind::Told, shown, Behind::Blind, shown],
+        };
         chunks.map(|(at, chunk)| Batch::new(self.examples, chunk, behind[at % 4], &mut random)).collect()
     }
 
     /// Losses and gradients of several batches together.
     fn gradients(&self, batches: &[Batch<'_>], weight: f32) -> Result<(Losses, BTreeMap<String, Tensor>), ModelError> {
-        let share = 1.0 / batches.iter().filter(|batch| batch.values).count().max(1) as f64;
+        let share =
+            |lesson| 1.0 / batches.iter().filter(|batch: &&Batch<'_>| batch.lesson == lesson).count().max(1) as f64;
+        let scales = Scales {
+            policy: 1.0 / f64::from(weight),
+            values: share(Lesson::Values) * self.options.value_weight,
+            preferences: share(Lesson::Preferences) * self.options.preference_weight,
+        };
+        let objective = self.objective();
         let results = self.each(batches, |batch| {
-            let mut losses = self.losses(batch, 1.0 / f64::from(weight), share)?;
+            let mut losses = objective.losses(batch, scales)?;
             let mut gradients = BTreeMap::new();
             if let Some(objective) = losses.objective.take() {
                 let store = objective.backward()?;
@@ -350,6 +380,15 @@ impl<'a> Trainer<'a> {
         Ok((total(losses), sum))
     }
 
+    fn objective(&self) -> Objective<'_> {
+        Objective {
+            network: &self.network,
+            reference: self.reference.as_ref(),
+            anchor: self.options.value_anchor,
+            sharpness: self.options.preference_sharpness,
+        }
+    }
+
     /// Applies `function` to each batch: on the CPU on all cores at once, since most of candle's kernels use
     /// one; on a GPU one after the other.
     fn each<T: Send>(
@@ -363,87 +402,6 @@ impl<'a> Trainer<'a> {
             batches.iter().map(&function).collect()
         }
     }
-
-    /// The objective is `policy_scale · Σ weighted cross-entropy + value_scale · value_weight · value loss`.
-    fn losses(&self, batch: &Batch<'_>, policy_scale: f64, value_scale: f64) -> Result<Losses, ModelError> {
-        let device = self.network.device();
-        let hidden = self.network.hidden(&batch.prefix, &batch.suffixes, batch.members)?;
-        let rows =
-            |rows: &[u32]| -> Result<Tensor, ModelError> { Ok(hidden.index_select(&Tensor::new(rows, device)?, 0)?) };
-        let mut losses = Losses {
-            objective: None,
-            policy_sum: 0.0,
-            policy_weight: batch.weights.iter().sum::<f32>(),
-            value: 0.0,
-            valued: usize::from(batch.values),
-            ordered: 0,
-            pairs: 0,
-        };
-        let mut objective = Tensor::zeros((), DType::F32, device)?;
-        if batch.values {
-            let last = self.network.value(&rows(&batch.last_rows)?)?;
-            let early = self.network.value(&rows(&batch.early_rows)?)?;
-            let ranking = (self.ranking_loss(&last, &batch.scores)? + self.ranking_loss(&early, &batch.scores)?)?;
-            losses.value = ranking.to_scalar::<f32>()? / 2.0;
-            (losses.ordered, losses.pairs) = count_ordered(&last.to_vec1()?, &batch.scores);
-            objective = (objective + (ranking * (value_scale * self.options.value_weight / 2.0))?)?;
-        }
-        if !batch.rows.is_empty() {
-            let asked = rows(&batch.rows)?;
-            let policy_loss = self.network.cross_entropy(&asked, &batch.questions, &batch.chosen, &batch.weights)?;
-            losses.policy_sum = policy_loss.to_scalar()?;
-            objective = (objective + (policy_loss * policy_scale)?)?;
-        }
-        Ok(Losses { objective: Some(objective), ..losses })
-    }
-
-    /// Mean logistic loss of all pairs, weighted by their distance in speed, and the anchor; a scalar.
-    fn ranking_loss(&self, values: &Tensor, scores: &[f32]) -> Result<Tensor, ModelError> {
-        let device = self.network.device();
-        let count = scores.len();
-        let speeds: Vec<f32> = scores.iter().map(|score| score.min(0.0).exp()).collect();
-        let weights: Vec<f32> =
-            speeds.iter().flat_map(|better| speeds.iter().map(move |worse| (better - worse).max(0.0))).collect();
-        let sum: f32 = weights.iter().sum();
-        let anchor = (values - Tensor::new(scores, device)?)?.sqr()?.mean_all()?;
-        let anchor = (anchor * self.options.value_anchor)?;
-        if sum <= 0.0 {
-            return Ok(anchor);
-        }
-        let weights = Tensor::from_vec(weights, (count, count), device)?;
-        let margins = values.unsqueeze(1)?.broadcast_sub(&values.unsqueeze(0)?)?;
-        // ln(1 + exp(-m)) without overflow
-        let tails = (margins.abs()?.neg()?.exp()? + 1.0)?.log()?;
-        let logistic = (margins.neg()?.relu()? + tails)?;
-        Ok(((logistic * weights)?.sum_all()? / f64::from(sum))?.add(&anchor)?)
-    }
-}
-
-/// Pairs with different scores, and how many of them the values order the same way.
-fn count_ordered(values: &[f32], scores: &[f32]) -> (usize, usize) {
-    let (mut ordered, mut pairs) = (0, 0);
-    for i in 0..scores.len() {
-        for j in (0..scores.len()).filter(|j| scores[i] > scores[*j]) {
-            pairs += 1;
-            ordered += usize::from(values[i] > values[j]);
-        }
-    }
-    (ordered, pairs)
-}
-
-fn total(losses: Vec<Losses>) -> Losses {
-    losses
-        .into_iter()
-        .reduce(|sum, one| Losses {
-            objective: None,
-            policy_sum: sum.policy_sum + one.policy_sum,
-            policy_weight: sum.policy_weight + one.policy_weight,
-            value: sum.value + one.value,
-            valued: sum.valued + one.valued,
-            ordered: sum.ordered + one.ordered,
-            pairs: sum.pairs + one.pairs,
-        })
-        .unwrap_or_default()
 }
 
 fn validate(options: &TrainingOptions) -> Result<(), ModelError> {
@@ -453,11 +411,13 @@ fn validate(options: &TrainingOptions) -> Result<(), ModelError> {
         ("gradient_clip", options.gradient_clip),
         ("members_per_batch", options.members_per_batch as f64),
         ("batches_per_step", options.batches_per_step as f64),
+        ("preference_sharpness", options.preference_sharpness),
     ];
     let not_negative = [
         ("weight_decay", options.weight_decay),
         ("value_weight", options.value_weight),
         ("value_anchor", options.value_anchor),
+        ("preference_weight", options.preference_weight),
     ];
     if let Some((name, value)) = positive.iter().find(|(_, v)| !(v.is_finite() && *v > 0.0)) {
         return Err(ModelError::Options(format!("{name} is {value}, it must be above 0")));

@@ -10,7 +10,7 @@ use sha2::{Digest, Sha256};
 use super::example::Example;
 use super::tensors::{Stored, Tensors, decode, encode, with_shapes, write_whole};
 use super::train::Best;
-use super::{Compute, Config, Model, ModelError, Trainer, TrainingOptions};
+use super::{Compute, Config, Model, ModelError, Network, Trainer, TrainingOptions};
 use crate::files;
 
 /// No training state is larger.
@@ -29,8 +29,9 @@ struct State {
     stale: usize,
 }
 
-/// Sets of tensors in the file: weights, first and second moments, and the best weights if there are some.
-const SETS: [&str; 4] = ["weights", "first", "second", "best"];
+/// Sets of tensors in the file: weights, first and second moments, the best weights and those that
+/// preferences are relative to, if there are some.
+const SETS: [&str; 5] = ["weights", "first", "second", "best", "reference"];
 
 impl<'a> Trainer<'a> {
     /// Writes everything that [`Trainer::resume`] needs to `path`, whole or not at all.
@@ -51,6 +52,9 @@ impl<'a> Trainer<'a> {
         add(SETS[2], &on_host(&self.optimizer.second)?);
         if let Some(best) = &self.best {
             add(SETS[3], best.model.tensors());
+        }
+        if let Some(reference) = &self.reference {
+            add(SETS[4], reference.model()?.tensors());
         }
         let state = State {
             config: config.clone(),
@@ -95,6 +99,9 @@ impl<'a> Trainer<'a> {
         if let Some(objective) = state.best_objective {
             trainer.best = Some(Best { model: model_of(SETS[3])?, objective });
         }
+        if trainer.reference.is_some() {
+            trainer.reference = Some(Network::new(&model_of(SETS[4])?, compute)?);
+        }
         trainer.stale = state.stale;
         trainer.continue_from(state.step);
         Ok(trainer)
@@ -126,6 +133,7 @@ fn fingerprint(examples: &[Example]) -> String {
         let prompts = [
             Some(example.prompt.as_ref()),
             example.blind.as_deref(),
+            example.asking.as_deref(),
             shown.map(|shown| shown.prompt.as_slice()),
             shown.map(|shown| shown.deciles.as_slice()),
         ];

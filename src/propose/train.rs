@@ -136,6 +136,7 @@ pub fn examples(entries: &[Entry], language: &Language, space: &Space, max_seque
                 place: hold_out_key(&entry.record.task_hash),
                 score: speed.ln().max(LOWEST_SCORE),
                 blind: Some(prompts.of(&entry.task, Want::Any)),
+                asking: Some(prompts.of(&entry.task, Want::Decile(9))),
                 shown: how.clone(),
             };
             if example.length() > max_sequence {

@@ -241,6 +241,7 @@ fn grammar() -> Vec<Example> {
                 place: task as f32 / 8.0,
                 score,
                 blind: None,
+                asking: None,
                 shown: None,
             });
         }
@@ -315,10 +316,34 @@ fn training_learns_a_grammar_and_the_value_head_an_order() {
 }
 
 #[test]
+fn preferences_make_the_faster_of_two_the_likelier_one() {
+    // nothing is imitated: the fastest of each group is left out
+    let mut examples = grammar();
+    examples.retain(|example| example.score < 0.0);
+    let model = Model::random(small(), 1).unwrap();
+    let preferences = |model: &Model, preference_weight: f64| {
+        let options = TrainingOptions { preference_weight, held_out: 0.9, ..options() };
+        Trainer::new(model, &examples, options, Compute::Cpu).unwrap().evaluate().unwrap().unwrap().preferences
+    };
+    let (loss, before) = preferences(&model, 1.0).unwrap();
+    assert!((loss - 2f32.ln()).abs() < 1e-5, "nothing is preferred at first: {loss}");
+    let options = TrainingOptions { preference_weight: 1.0, epochs: 40.0, ..options() };
+    let mut trainer = Trainer::new(&model, &examples, options, Compute::Cpu).unwrap();
+    while trainer.step().unwrap().is_some() {}
+    let (_, after) = preferences(&trainer.model().unwrap(), 1.0).unwrap();
+    assert!(before < 0.7 && after > 0.9, "{before} to {after}");
+    assert_eq!(preferences(&model, 0.0), None);
+}
+
+#[test]
 fn a_resumed_run_ends_as_an_unbroken_one() {
+    resumed_is_unbroken(TrainingOptions { epochs: 2.0, held_out: 0.25, ..options() });
+    resumed_is_unbroken(TrainingOptions { preference_weight: 1.0, epochs: 2.0, held_out: 0.25, ..options() });
+}
+
+fn resumed_is_unbroken(options: TrainingOptions) {
     let examples = grammar();
     let model = Model::random(small(), 1).unwrap();
-    let options = TrainingOptions { epochs: 2.0, held_out: 0.25, ..options() };
     let run =
         |trainer: &mut Trainer<'_>, steps: usize| (0..steps).take_while(|_| trainer.step().unwrap().is_some()).count();
     let mut whole = Trainer::new(&model, &examples, options.clone(), Compute::Cpu).unwrap();

@@ -1,6 +1,7 @@
 //! Training a model: what `pretrain` and `finetune` share.
 
 mod estimator;
+mod preferences;
 mod world;
 
 use std::collections::BTreeMap;
@@ -22,6 +23,7 @@ use tilescribe::space::Space;
 use tilescribe::target::Kind;
 
 pub use estimator::{Compared, called, estimators};
+pub use preferences::PreferencesRun;
 pub use world::WorldRun;
 
 use super::exit::CommandError;
@@ -51,7 +53,8 @@ pub struct TrainingArguments {
     pub device: Compute,
 }
 
-fn positive(text: &str) -> Result<f32, String> {
+/// Reads a number above 0.
+pub fn positive(text: &str) -> Result<f32, String> {
     text.parse().ok().filter(|v: &f32| v.is_finite() && *v > 0.0).ok_or_else(|| "expected a number above 0".into())
 }
 
@@ -187,7 +190,7 @@ impl Run<'_> {
         std::fs::create_dir_all(self.output).with_context(|| format!("cannot create {}", self.output.display()))?;
         let state = self.output.join("training.state");
         let started = Instant::now();
-        let trained = self.train(&made, &state)?;
+        let trained = train_with_progress(self.start, &made, (&self.options, self.training.device), &state)?;
         let card = self.card(&made, own.len(), &trained, started.elapsed().as_secs_f64());
         let beside = self.beside.map(|beside| &beside.estimators);
         let estimators = estimators(self.estimators, beside, self.estimator_entries, space, self.training)?;
@@ -222,24 +225,6 @@ impl Run<'_> {
         }
         let is_judged = models.is_some() && are_compared;
         Ok(Outcome { steps: trained.steps, models, estimators: compared, is_judged })
-    }
-
-    fn train(&self, made: &Examples, state: &Path) -> Result<Trained> {
-        let (bar, stopped) = (progress::bar(0, "training"), stop_on_interrupt()?);
-        let mut last = None;
-        let (options, device) = (self.options.clone(), self.training.device);
-        let trained = train(self.start, &made.examples, options, device, Some(state), &mut |p| {
-            bar.set_length(p.steps as u64);
-            bar.set_position(p.step as u64);
-            last = p.evaluation.or(last);
-            let held = last.map_or(String::new(), |e: Evaluation| {
-                format!(", held out {:.3}, pairs ordered {:.3}", e.policy_loss, e.ranking_accuracy)
-            });
-            bar.set_message(format!("loss {:.3}{held}, {:.0} positions/s", p.policy_loss, p.positions_per_second));
-            if stopped.load(Ordering::Relaxed) { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
-        })?;
-        bar.finish_and_clear();
-        if trained.interrupted { Err(CommandError::Interrupted.into()) } else { Ok(trained) }
     }
 
     /// The model card: what was run, for how long, and what came out.
@@ -284,4 +269,33 @@ impl Run<'_> {
             self.options,
         )
     }
+}
+
+/// Trains, with progress for people. The state of the run is kept at a path, from which it goes on.
+///
+/// # Errors
+/// As [`train`]; [`CommandError::Interrupted`] after Ctrl-C.
+fn train_with_progress(
+    start: &Model,
+    made: &Examples,
+    (options, device): (&TrainingOptions, Compute),
+    state: &Path,
+) -> Result<Trained> {
+    let (bar, stopped) = (progress::bar(0, "training"), stop_on_interrupt()?);
+    let mut last = None;
+    let trained = train(start, &made.examples, options.clone(), device, Some(state), &mut |p| {
+        bar.set_length(p.steps as u64);
+        bar.set_position(p.step as u64);
+        last = p.evaluation.or(last);
+        let held = last.map_or(String::new(), |e: Evaluation| {
+            let preferred = e.preferences.map_or(String::new(), |(loss, accuracy)| {
+                format!(", preferences {loss:.3}, by the policy {accuracy:.3}")
+            });
+            format!(", held out {:.3}, pairs ordered {:.3}{preferred}", e.policy_loss, e.ranking_accuracy)
+        });
+        bar.set_message(format!("loss {:.3}{held}, {:.0} positions/s", p.policy_loss, p.positions_per_second));
+        if stopped.load(Ordering::Relaxed) { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    })?;
+    bar.finish_and_clear();
+    if trained.interrupted { Err(CommandError::Interrupted.into()) } else { Ok(trained) }
 }

@@ -50,6 +50,16 @@ fn a_checkpoint_is_trained_searched_with_and_trained_further() {
     assert!(parts.iter().all(|part| card.matches(part).count() == 1), "{card}");
     sandbox.fail(&[&world[..], &["--estimator-only"]].concat(), 2, "cannot be used with");
 
+    // preferences move the transformer alone
+    let world = read("own", "world.safetensors");
+    let preferences = [&pretrain[..], &["--preferences"]].concat();
+    assert!(sandbox.succeed(&preferences).contains(" on 12 programs."));
+    assert_ne!(read("own", "model.safetensors"), model);
+    assert_eq!(read("own", "world.safetensors"), world);
+    let card = String::from_utf8(read("own", "README.md")).unwrap();
+    assert!(parts.iter().chain(&["## Preferences\n"]).all(|part| card.matches(part).count() == 1), "{card}");
+    sandbox.fail(&[&preferences[..], &["--world-only"]].concat(), 2, "cannot be used with");
+
     // a task is held out, and both checkpoints are tried on it
     let rebuilt = ["pretrain", "--corpus", "corpus.jsonl.zst", "-o", "rebuilt", "--epochs", "1", "--held-out", "0.1"];
     let printed =
