@@ -14,6 +14,7 @@
 //! as many sequences are written. Without an estimator, the value head judges the programs, behind a prompt
 //! that asks for nothing, since it learned where the prompt does not tell what came out.
 
+mod drawing;
 mod imagining;
 mod judging;
 mod options;
@@ -21,26 +22,22 @@ mod shown;
 
 use std::collections::BTreeSet;
 
-use rand::seq::IndexedRandom;
-use rand::{Rng, RngCore, SeedableRng};
+use rand::{RngCore, SeedableRng};
 use rand_chacha::ChaCha8Rng;
-use rayon::iter::{IntoParallelIterator, ParallelIterator};
 
 use super::mutation::{children, untuned_programs};
-use super::pool::{Rest, Valued, bring_forward, by_value, interleaved};
+use super::pool::{Rest, Valued, bring_forward, by_value};
 use super::sequence::prompt_positions;
-use super::typical::Typical;
-use super::writing::{Ending, Writing};
 use super::{Candidate, History, Make, Method, Proposal, ProposeError, Proposer, Purpose};
 use crate::language::{Language, Want};
-use crate::model::{
-    Adapted, Checkpoint, Decoder, Estimators, GpuVersions, Model, ModelError, Prompt, SamplingOptions, Versions, World,
-};
+use crate::model::{Adapted, Checkpoint, Decoder, Estimators, GpuVersions, Model, ModelError, Prompt, Versions, World};
 use crate::rank::{Described, FEATURES_VERSION, GPU_FEATURES_VERSION, Ranking};
-use crate::space::{Choice, Reader, Space, Trace, Untuned};
+use crate::space::{Reader, Space, Trace, Untuned};
 use crate::target::{Kind, Task};
 use crate::workload::Workload;
 
+pub use drawing::Written;
+pub use imagining::liked_together;
 pub use options::Ingredients;
 pub(super) use options::SINGLE_SAMPLES;
 use options::{HEURISTICS, Heuristics};
@@ -154,25 +151,11 @@ impl<'a> LanguageModel<'a> {
         self.decoder = Decoder::new(model);
     }
 
-    /// How freely to sample; see [`SamplingOptions`].
+    /// How freely to sample; see [`SamplingOptions`](crate::model::SamplingOptions).
     #[must_use]
     pub fn with_sampling(mut self, temperature: f64, top_p: f64) -> LanguageModel<'a> {
         (self.heuristics.temperature, self.heuristics.top_p) = (temperature, top_p);
         self
-    }
-
-    /// Writes `count` traces as the model likes them: neither ranked nor realised, and the same one more than
-    /// once if the model likes it so much. For run-time extents, what it writes for the typical ones is
-    /// carried over.
-    ///
-    /// # Errors
-    /// As [`Proposer::propose`].
-    pub fn sample(&mut self, task: &Task, count: usize) -> Result<Vec<Written>, ProposeError> {
-        if let Some(typical) = Typical::of(task) {
-            return self.carried(task, &typical, count);
-        }
-        let prompt = self.prompt(task, self.heuristics.want)?;
-        self.write(&prompt, task, &[], count)
     }
 
     /// Tells which rules the model knows.
@@ -217,90 +200,61 @@ impl<'a> LanguageModel<'a> {
         self.decoder.prompt(&positions).map_err(refused)
     }
 
-    /// Writes traces; where there are parents, every other one begins like one of them.
-    fn write(
-        &mut self,
-        prompt: &Prompt,
-        task: &Task,
-        parents: &[Trace],
-        count: usize,
-    ) -> Result<Vec<Written>, ProposeError> {
-        let seed = self.seed ^ self.rounds.wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        let mut random = ChaCha8Rng::seed_from_u64(seed);
-        let reader = self.reader(task)?;
-        let mut writing = |number: usize| {
-            let start = if number % 2 == 1 { start_of_one(parents, &mut random) } else { Vec::new() };
-            Writing::new(&reader, self.space, &self.language, task, start)
+    /// What programs are proposed from.
+    fn asked<'t>(&mut self, task: &'t Task, history: &History) -> Result<Asked<'t>, ProposeError> {
+        let prompt = self.prompt(task, self.heuristics.want)?;
+        let estimator = match &mut self.ranking {
+            Some(ranking) => ranking.estimator(task, history)?,
+            None => None,
         };
-        let mut guides: Vec<Writing<'_>> = (0..count).map(&mut writing).collect();
-        let Heuristics { temperature, top_p, .. } = self.heuristics;
-        let options = SamplingOptions { temperature, top_p, seed };
-        self.rounds += 1;
-        let sampled = self.decoder.sample(prompt, &mut guides, &options).map_err(refused)?;
-        let written = guides.into_iter().zip(sampled).map(|(guide, sampled)| {
-            let complete = match guide.end {
-                Some(Ending::Complete) => true,
-                Some(Ending::Stale(stale)) => return Err(stale.into()),
-                // nothing follows, or it is longer than the model's sequences
-                Some(Ending::Nowhere) | None => false,
-            };
-            Ok(Written { trace: guide.trace, complete, log_likelihood: sampled.log_likelihood })
-        });
-        written.collect()
+        let (untuned, fastest) = match self.ingredients.neighbours {
+            true => (untuned_programs(self.space, task), history.fastest(self.heuristics.parents)),
+            false => (Vec::new(), Vec::new()),
+        };
+        let known = match self.shows(task) {
+            true if !history.is_empty() => shown::measured(history),
+            true => {
+                let untuned = untuned.iter().cloned().map(Candidate::new).collect();
+                self.valued(task, estimator.as_ref(), untuned)?.iter().filter_map(Known::expected).collect()
+            }
+            false => Vec::new(),
+        };
+        let showing = if known.is_empty() { None } else { Some(self.showing(task, known)?) };
+        Ok(Asked { task, estimator, prompt, showing, untuned, fastest })
     }
 
-    /// What the model writes, beside the untuned programs, as far as it is new: behind the first prompt, and
-    /// as much behind the second, if there is one.
-    fn drawn(
+    /// New programs to choose from, with what was left before, valued: what is written and drafted, and their
+    /// children.
+    fn pool(
         &mut self,
-        task: &Task,
-        (prompt, showing): (&Prompt, Option<&Prompt>),
-        (untuned, parents): (&[Trace], &[Trace]),
-        count: usize,
+        asked: &Asked<'_>,
+        samples: usize,
+        mut rest: Vec<Valued>,
         proposal: &mut Proposal,
         is_new: &mut dyn FnMut(&Trace) -> bool,
-    ) -> Result<Vec<Candidate>, ProposeError> {
-        let mut pool = Vec::new();
-        let mut join = |trace: Trace, log_likelihood| {
-            if is_new(&trace) {
-                pool.push(Candidate { trace, log_likelihood, value: None });
-            }
-        };
-        untuned.iter().for_each(|trace| join(trace.clone(), None));
-        let mut written = Vec::new();
-        if let Some(typical) = Typical::of(task) {
-            written = self.carried(task, &typical, count)?;
-        }
-        // where programs are carried over, those that are written here begin like parents
-        if written.is_empty() || !parents.is_empty() {
-            let behind = if showing.is_some() { count.div_ceil(2) } else { count };
-            let shown = match showing {
-                Some(showing) => self.write(showing, task, parents, count - behind)?,
-                None => Vec::new(),
-            };
-            // in turn: without a ranking, programs are measured in this order
-            written.extend(interleaved(self.write(prompt, task, parents, behind)?, shown));
-        }
-        for written in written {
-            proposal.drawn += 1;
-            match written.complete {
-                true => join(written.trace, Some(written.log_likelihood as f32)),
-                false => proposal.dead_ends += 1,
-            }
+    ) -> Result<Vec<Valued>, ProposeError> {
+        let Asked { task, estimator, prompt, showing, untuned, fastest } = asked;
+        let estimator = estimator.as_ref();
+        let mut random = ChaCha8Rng::seed_from_u64(self.seed ^ self.rounds.wrapping_mul(0xd1b5_4a32_d192_ed03));
+        let prompts = (prompt, showing.as_ref());
+        let mut drawn = self.drawn(task, prompts, (untuned, fastest), samples, proposal, is_new)?;
+        let parents = [untuned.as_slice(), fastest].concat();
+        let written = drawn.iter().filter(|candidate| candidate.log_likelihood.is_some());
+        let written: Vec<&Trace> = written.map(|candidate| &candidate.trace).collect();
+        let drafted = self.drafted(task, parents, &written, &mut random)?.into_iter().filter(|trace| is_new(trace));
+        drawn.extend(drafted.map(Candidate::new));
+        let count = drawn.len();
+        let mut pool = self.valued(task, estimator, drawn)?;
+        proposal.dead_ends += (count - pool.len()) as u64;
+        pool.append(&mut rest);
+        let breeds = self.ingredients.neighbours && self.ingredients.ranking;
+        let generations = if breeds { self.heuristics.generations } else { 0 };
+        for _ in 0..generations {
+            pool.sort_by(by_value);
+            let children = self.bred(task, estimator, (&pool, fastest), &mut random, is_new)?;
+            pool.extend(children);
         }
         Ok(pool)
-    }
-
-    /// What the model writes for the typical extents of a task, carried over to it.
-    fn carried(&mut self, task: &Task, typical: &Typical, count: usize) -> Result<Vec<Written>, ProposeError> {
-        let prompt = self.prompt(&typical.task, self.heuristics.want)?;
-        let written = self.write(&prompt, &typical.task, &[], count)?;
-        let space = self.space;
-        let carry = |written: Written| match written.complete.then(|| typical.carry(space, task, &written.trace)) {
-            Some(Some(trace)) => Written { trace, ..written },
-            _ => Written { complete: false, ..written },
-        };
-        Ok(written.into_par_iter().map(carry).collect())
     }
 
     /// A generation of the most promising of a sorted pool, and of the fastest that were measured: children,
@@ -343,15 +297,16 @@ impl<'a> LanguageModel<'a> {
     }
 }
 
-/// A trace that the model wrote.
-#[derive(Clone, PartialEq, Debug)]
-pub struct Written {
-    pub trace: Trace,
-    /// Whether all is decided; else the space offered nothing further, or the model's longest sequence was
-    /// reached.
-    pub complete: bool,
-    /// Natural logarithm of the probability that the model gave to what it chose, among the legal ones.
-    pub log_likelihood: f64,
+/// What programs of a task are proposed from.
+struct Asked<'t> {
+    task: &'t Task,
+    estimator: Option<Adapted>,
+    /// What the model writes behind; the second shows programs.
+    prompt: Prompt,
+    showing: Option<Prompt>,
+    /// The programs of the rules, and the fastest that were measured.
+    untuned: Vec<Trace>,
+    fastest: Vec<Trace>,
 }
 
 fn refused(error: ModelError) -> ProposeError {
@@ -360,31 +315,15 @@ fn refused(error: ModelError) -> ProposeError {
 
 impl Proposer for LanguageModel<'_> {
     fn propose(&mut self, task: &Task, history: &History, count: usize) -> Result<Proposal, ProposeError> {
-        let prompt = self.prompt(task, self.heuristics.want)?;
-        let estimator = match &mut self.ranking {
-            Some(ranking) => ranking.estimator(task, history)?,
-            None => None,
-        };
+        let asked = self.asked(task, history)?;
         let mut proposal = Proposal::default();
         let mut seen = BTreeSet::new();
         let mut is_new = |trace: &Trace| !history.contains(trace) && seen.insert(trace.clone());
-        let (untuned, fastest) = match self.ingredients.neighbours {
-            true => (untuned_programs(self.space, task), history.fastest(self.heuristics.parents)),
-            false => (Vec::new(), Vec::new()),
-        };
         // a run that is taken up again would draw what it has drawn before, and take the space to be
         // exhausted
         self.rounds = self.rounds.max(history.len() as u64);
-        let known = match self.shows(task) {
-            true if !history.is_empty() => shown::measured(history),
-            true => {
-                let untuned = untuned.iter().cloned().map(Candidate::new).collect();
-                self.valued(task, estimator.as_ref(), untuned)?.iter().filter_map(Known::expected).collect()
-            }
-            false => Vec::new(),
-        };
-        let showing = if known.is_empty() { None } else { Some(self.showing(task, known)?) };
-        let mut rest = self.rest.take(&task.workload.hash().to_string(), estimator.as_ref());
+        let estimator = asked.estimator.as_ref();
+        let mut rest = self.rest.take(&task.workload.hash().to_string(), estimator);
         rest.retain(|valued| is_new(&valued.candidate.trace));
         let Heuristics { samples, later, rounds, .. } = self.heuristics;
         let fresh = if rest.is_empty() { samples } else { samples / later };
@@ -393,33 +332,15 @@ impl Proposer for LanguageModel<'_> {
             if wanted == 0 {
                 break;
             }
-            let mut random = ChaCha8Rng::seed_from_u64(self.seed ^ self.rounds.wrapping_mul(0xd1b5_4a32_d192_ed03));
             let samples = fresh.max(self.heuristics.samples_per_candidate * wanted);
-            let prompts = (&prompt, showing.as_ref());
-            let mut pool = self.drawn(task, prompts, (&untuned, &fastest), samples, &mut proposal, &mut is_new)?;
-            let parents = [untuned.as_slice(), &fastest].concat();
-            let written = pool.iter().filter(|candidate| candidate.log_likelihood.is_some());
-            let written: Vec<&Trace> = written.map(|candidate| &candidate.trace).collect();
-            let drafted = self.drafted(task, parents, &written, &mut random)?.into_iter().filter(|trace| is_new(trace));
-            pool.extend(drafted.map(Candidate::new));
-            let drawn = pool.len();
-            let mut pool = self.valued(task, estimator.as_ref(), pool)?;
-            proposal.dead_ends += (drawn - pool.len()) as u64;
-            pool.append(&mut rest);
-            let breeds = self.ingredients.neighbours && self.ingredients.ranking;
-            let generations = if breeds { self.heuristics.generations } else { 0 };
-            for _ in 0..generations {
-                pool.sort_by(by_value);
-                let children = self.bred(task, estimator.as_ref(), (&pool, &fastest), &mut random, &mut is_new)?;
-                pool.extend(children);
-            }
-            let mut chosen = self.ordered(task, estimator.as_ref(), pool, wanted);
+            let pool = self.pool(&asked, samples, rest, &mut proposal, &mut is_new)?;
+            let mut chosen = self.ordered(task, estimator, pool, wanted);
             if history.is_empty() && self.ingredients.ranking {
                 self.liked_by_both_first(task, &mut chosen)?;
             }
             // estimates err: the program of the rules is among the first two that are measured, whatever they
             // say of it
-            if let Some(known) = untuned.first().filter(|_| self.ingredients.untuned) {
+            if let Some(known) = asked.untuned.first().filter(|_| self.ingredients.untuned) {
                 bring_forward(&mut chosen, known, usize::from(history.is_empty()));
             }
             rest = chosen.split_off(wanted.min(chosen.len()));
@@ -461,12 +382,6 @@ impl Proposer for LanguageModel<'_> {
         let gain = estimator.gain(choice_is, rules_are);
         Ok((gain.log2 > self.heuristics.doubt * gain.deviation).then_some(choice))
     }
-}
-
-/// The first decisions of one of the parents: at least one decision is left open.
-fn start_of_one(parents: &[Trace], random: &mut ChaCha8Rng) -> Vec<Choice> {
-    let Some(parent) = parents.choose(random).filter(|parent| !parent.0.is_empty()) else { return Vec::new() };
-    parent.0[..random.random_range(0..parent.0.len())].to_vec()
 }
 
 #[cfg(test)]

@@ -42,7 +42,7 @@ pub use droplet::Droplet;
 pub use dynamics::{TrainedWorld, imagined, train_world, world_groups, world_of, world_spaces};
 pub use evolution::Evolution;
 pub use learning::learned_order;
-pub use lm::{Ingredients, LanguageModel, Written, versions};
+pub use lm::{Ingredients, LanguageModel, Written, liked_together, versions};
 pub use method::{Made, Make, MakePlain, MakePretrained, Method, Purpose, Searcher};
 pub use mutation::drafted;
 pub use random::Random;

@@ -6,7 +6,7 @@ use std::collections::HashSet;
 use rand_chacha::ChaCha8Rng;
 
 use super::LanguageModel;
-use super::options::Heuristics;
+use super::options::{Heuristics, OPINION};
 use crate::model::World;
 use crate::propose::ProposeError;
 use crate::propose::dynamics::imagined;
@@ -57,14 +57,19 @@ impl LanguageModel<'_> {
         let ranks = imagined(world, (self.space, &self.language), task, &traces)?;
         let scores: Option<Vec<f32>> = chosen.iter().map(|valued| valued.candidate.value).collect();
         let Some(scores) = scores else { return Ok(()) };
-        let together = |(estimate, rank): (f32, f32)| estimate + self.heuristics.opinion * rank;
-        let both: Vec<f32> = standard(&scores).into_iter().zip(standard(&ranks)).map(together).collect();
+        let both = liked_together(&scores, &ranks);
         // the first of equals
         if let Some(at) = (0..both.len()).rev().max_by(|a, b| both[*a].total_cmp(&both[*b])) {
             chosen[..=at].rotate_right(1);
         }
         Ok(())
     }
+}
+
+/// Scores by the estimator and the ranks of the world model, together.
+pub fn liked_together(scores: &[f32], ranks: &[f32]) -> Vec<f32> {
+    let together = |(score, rank): (f32, f32)| score + OPINION * rank;
+    standard(scores).into_iter().zip(standard(ranks)).map(together).collect()
 }
 
 /// With mean 0 and deviation 1.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::ReplayError;
 use crate::language::Language;
 use crate::model::{Adapted, Checkpoint, ModelControl};
-use crate::propose::{LanguageModel, imagined, learned_order, world_of};
+use crate::propose::{LanguageModel, imagined, learned_order, liked_together, world_of};
 use crate::rank::{Described, Ranking, estimator_of};
 use crate::record::Pool;
 use crate::space::{Space, Trace};
@@ -31,6 +31,7 @@ enum How {
     Policy,
     /// With dynamics, or without.
     World(bool),
+    Together,
 }
 
 /// All rankers, in the order in which help lists them.
@@ -56,6 +57,11 @@ pub static RANKERS: &[RankerKind] = &[
         name: "world-end",
         about: "By the world model without dynamics, which sees the set of decisions",
         how: How::World(false),
+    },
+    RankerKind {
+        name: "together",
+        about: "By the estimator and the world model, added as lm adds them for the first program",
+        how: How::Together,
     },
     RankerKind { name: "value-head", about: "By the transformer's value head (slow)", how: How::ValueHead },
     RankerKind {
@@ -106,6 +112,7 @@ impl Ranker {
         let is_same = match self.how {
             How::ValueHead | How::Policy => checkpoint.model == own.model,
             How::World(_) => checkpoint.worlds == own.worlds,
+            How::Together => checkpoint.worlds == own.worlds && checkpoint.estimators == own.estimators,
             _ => checkpoint.estimators == own.estimators,
         };
         (!is_same).then(|| Ranker { name: control.of(&self.name), how: self.how, checkpoint: Some(checkpoint) })
@@ -119,7 +126,7 @@ impl Ranker {
 
     /// Whether it looks at programs' features.
     fn looks(&self) -> bool {
-        matches!(self.how, How::Estimator | How::Learning)
+        matches!(self.how, How::Estimator | How::Learning | How::Together)
     }
 }
 
@@ -159,19 +166,11 @@ impl<'a> Seen<'a> {
         }
         for ranker in rankers {
             let scores = match (ranker.how, &ranker.checkpoint) {
-                (How::Estimator, Some(checkpoint)) => {
-                    let estimator = estimator_of(&checkpoint.estimators, task.target.kind()).cloned();
-                    let estimator = estimator.map(Adapted::from);
-                    let score =
-                        |described: &Option<Described>| estimator.as_ref()?.score(&described.as_ref()?.features);
-                    let scores: Option<Vec<f32>> = seen.described.iter().map(score).collect();
-                    Some(scores.ok_or_else(|| wrong("the estimator knows no such machines or features".into()))?)
-                }
-                (How::World(dynamics), Some(checkpoint)) => {
-                    let language = Language::standard();
-                    let ranks = world_of(&checkpoint.worlds, dynamics)
-                        .and_then(|world| imagined(world, (space, &language), task, &traces));
-                    Some(ranks.map_err(|error| wrong(error.to_string()))?)
+                (How::Estimator, Some(checkpoint)) => Some(seen.estimates(checkpoint)?),
+                (How::World(dynamics), Some(checkpoint)) => Some(seen.imagined(checkpoint, dynamics, &traces)?),
+                (How::Together, Some(checkpoint)) => {
+                    let opinions = seen.imagined(checkpoint, true, &traces)?;
+                    Some(liked_together(&seen.estimates(checkpoint)?, &opinions))
                 }
                 (How::ValueHead, Some(checkpoint)) => {
                     let model = LanguageModel::new(space, Language::standard(), &checkpoint.model, 0);
@@ -189,6 +188,26 @@ impl<'a> Seen<'a> {
             seen.scores.push(scores);
         }
         Ok(seen)
+    }
+
+    /// Of each program, by the estimator of a checkpoint.
+    fn estimates(&self, checkpoint: &Checkpoint) -> Result<Vec<f32>, ReplayError> {
+        let estimator = estimator_of(&checkpoint.estimators, self.pool.task.target.kind()).cloned().map(Adapted::from);
+        let score = |described: &Option<Described>| estimator.as_ref()?.score(&described.as_ref()?.features);
+        let scores: Option<Vec<f32>> = self.described.iter().map(score).collect();
+        scores.ok_or_else(|| self.wrong("the estimator knows no such machines or features".into()))
+    }
+
+    /// The same by a world model.
+    fn imagined(&self, checkpoint: &Checkpoint, dynamics: bool, traces: &[Trace]) -> Result<Vec<f32>, ReplayError> {
+        let language = Language::standard();
+        world_of(&checkpoint.worlds, dynamics)
+            .and_then(|world| imagined(world, (self.space, &language), &self.pool.task, traces))
+            .map_err(|error| self.wrong(error.to_string()))
+    }
+
+    fn wrong(&self, problem: String) -> ReplayError {
+        ReplayError::Pool { name: self.pool.name.clone(), problem }
     }
 
     /// The programs' traces as this space reads them.

@@ -1,0 +1,135 @@
+//! What the model writes.
+
+use rand::seq::IndexedRandom;
+use rand::{Rng, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+use rayon::iter::{IntoParallelIterator, ParallelIterator};
+
+use super::options::Heuristics;
+use super::{LanguageModel, refused};
+use crate::model::{Prompt, SamplingOptions};
+use crate::propose::pool::interleaved;
+use crate::propose::typical::Typical;
+use crate::propose::writing::{Ending, Writing};
+use crate::propose::{Candidate, Proposal, ProposeError};
+use crate::space::{Choice, Trace};
+use crate::target::Task;
+
+/// A trace that the model wrote.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Written {
+    pub trace: Trace,
+    /// Whether all is decided; else the space offered nothing further, or the model's longest sequence was
+    /// reached.
+    pub complete: bool,
+    /// Natural logarithm of the probability that the model gave to what it chose, among the legal ones.
+    pub log_likelihood: f64,
+}
+
+impl LanguageModel<'_> {
+    /// Writes `count` traces as the model likes them: neither ranked nor realised, and the same one more than
+    /// once if the model likes it so much. For run-time extents, what it writes for the typical ones is
+    /// carried over.
+    ///
+    /// # Errors
+    /// As [`Proposer::propose`](crate::propose::Proposer::propose).
+    pub fn sample(&mut self, task: &Task, count: usize) -> Result<Vec<Written>, ProposeError> {
+        if let Some(typical) = Typical::of(task) {
+            return self.carried(task, &typical, count);
+        }
+        let prompt = self.prompt(task, self.heuristics.want)?;
+        self.write(&prompt, task, &[], count)
+    }
+
+    /// Writes traces; where there are parents, every other one begins like one of them.
+    pub(super) fn write(
+        &mut self,
+        prompt: &Prompt,
+        task: &Task,
+        parents: &[Trace],
+        count: usize,
+    ) -> Result<Vec<Written>, ProposeError> {
+        let seed = self.seed ^ self.rounds.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        let mut random = ChaCha8Rng::seed_from_u64(seed);
+        let reader = self.reader(task)?;
+        let mut writing = |number: usize| {
+            let start = if number % 2 == 1 { start_of_one(parents, &mut random) } else { Vec::new() };
+            Writing::new(&reader, self.space, &self.language, task, start)
+        };
+        let mut guides: Vec<Writing<'_>> = (0..count).map(&mut writing).collect();
+        let Heuristics { temperature, top_p, .. } = self.heuristics;
+        let options = SamplingOptions { temperature, top_p, seed };
+        self.rounds += 1;
+        let sampled = self.decoder.sample(prompt, &mut guides, &options).map_err(refused)?;
+        let written = guides.into_iter().zip(sampled).map(|(guide, sampled)| {
+            let complete = match guide.end {
+                Some(Ending::Complete) => true,
+                Some(Ending::Stale(stale)) => return Err(stale.into()),
+                // nothing follows, or it is longer than the model's sequences
+                Some(Ending::Nowhere) | None => false,
+            };
+            Ok(Written { trace: guide.trace, complete, log_likelihood: sampled.log_likelihood })
+        });
+        written.collect()
+    }
+
+    /// What the model writes, beside the untuned programs, as far as it is new: behind the first prompt, and
+    /// as much behind the second, if there is one.
+    pub(super) fn drawn(
+        &mut self,
+        task: &Task,
+        (prompt, showing): (&Prompt, Option<&Prompt>),
+        (untuned, parents): (&[Trace], &[Trace]),
+        count: usize,
+        proposal: &mut Proposal,
+        is_new: &mut dyn FnMut(&Trace) -> bool,
+    ) -> Result<Vec<Candidate>, ProposeError> {
+        let mut pool = Vec::new();
+        let mut join = |trace: Trace, log_likelihood| {
+            if is_new(&trace) {
+                pool.push(Candidate { trace, log_likelihood, value: None });
+            }
+        };
+        untuned.iter().for_each(|trace| join(trace.clone(), None));
+        let mut written = Vec::new();
+        if let Some(typical) = Typical::of(task) {
+            written = self.carried(task, &typical, count)?;
+        }
+        // where programs are carried over, those that are written here begin like parents
+        if written.is_empty() || !parents.is_empty() {
+            let behind = if showing.is_some() { count.div_ceil(2) } else { count };
+            let shown = match showing {
+                Some(showing) => self.write(showing, task, parents, count - behind)?,
+                None => Vec::new(),
+            };
+            // in turn: without a ranking, programs are measured in this order
+            written.extend(interleaved(self.write(prompt, task, parents, behind)?, shown));
+        }
+        for written in written {
+            proposal.drawn += 1;
+            match written.complete {
+                true => join(written.trace, Some(written.log_likelihood as f32)),
+                false => proposal.dead_ends += 1,
+            }
+        }
+        Ok(pool)
+    }
+
+    /// What the model writes for the typical extents of a task, carried over to it.
+    fn carried(&mut self, task: &Task, typical: &Typical, count: usize) -> Result<Vec<Written>, ProposeError> {
+        let prompt = self.prompt(&typical.task, self.heuristics.want)?;
+        let written = self.write(&prompt, &typical.task, &[], count)?;
+        let space = self.space;
+        let carry = |written: Written| match written.complete.then(|| typical.carry(space, task, &written.trace)) {
+            Some(Some(trace)) => Written { trace, ..written },
+            _ => Written { complete: false, ..written },
+        };
+        Ok(written.into_par_iter().map(carry).collect())
+    }
+}
+
+/// The first decisions of one of the parents: at least one decision is left open.
+fn start_of_one(parents: &[Trace], random: &mut ChaCha8Rng) -> Vec<Choice> {
+    let Some(parent) = parents.choose(random).filter(|parent| !parent.0.is_empty()) else { return Vec::new() };
+    parent.0[..random.random_range(0..parent.0.len())].to_vec()
+}
