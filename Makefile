@@ -68,13 +68,18 @@ cuda: setup
 	CUDA_COMPUTE_CAP=$(CAPABILITY) NVCC=$(CUDA)/bin/nvcc PATH="$(CUDA)/bin:$$PATH" CUDARC_CUDA_VERSION=13000 CUDAFORGE_THREADS=2 \
 	NVCC_APPEND_FLAGS=--compress-mode=size CUDA_HOME=$(CUDA)/none CARGO_TARGET_DIR=target/with_cuda cargo build --release --features cuda
 
-# The shipped model anew, in checkpoints/rebuilt: the transformer learns from all records, the estimator from
-# those whose times err least. Says at the end how near both come to the ones that are built in. Takes about
-# three quarters of an hour on two cores.
-UNDISTURBED = $(addprefix corpus/records/,$(addsuffix .jsonl.zst,paced second_machine third_machine fourth_machine short_numbers current_space avx2 published))
+# The shipped model anew, in checkpoints/rebuilt: the transformer learns from programs that searches chose, then
+# preferences from those that were drawn; the estimator learns from those whose times err least, the world model
+# from all. Says how near transformer and estimator come to the ones that are built in. Takes about an hour on
+# two cores.
+DRAWN = corpus/records/on_policy.jsonl.zst
+CHOSEN = $(filter-out $(DRAWN),$(wildcard corpus/records/*.zst))
+UNDISTURBED = $(DRAWN) $(addprefix corpus/records/,$(addsuffix .jsonl.zst,paced second_machine third_machine fourth_machine short_numbers current_space avx2 published))
 checkpoint: build
-	$(TILESCRIBE) pretrain --corpus corpus/records --estimator-corpus $(UNDISTURBED) \
+	$(TILESCRIBE) pretrain --corpus $(CHOSEN) --estimator-corpus $(UNDISTURBED) \
 	--epochs 1.2 --learning-rate 0.003 --held-out 0.05 --beside built-in -o checkpoints/rebuilt
+	$(TILESCRIBE) pretrain --preferences --corpus $(DRAWN) --held-out 0.05 -o checkpoints/rebuilt
+	$(TILESCRIBE) pretrain --world-only --corpus corpus/records --epochs 8 --held-out 0.05 -o checkpoints/rebuilt
 
 # Every method of the literature on the tasks of corpus/arena.txt: tables and a picture in arena. Half an hour
 # on two cores; stopped, the same command goes on where it was.
@@ -94,7 +99,7 @@ control: build
 # Samplers and rankers held against the pools of corpus/pools, without measuring; a minute.
 replay: build
 	for pools in corpus/pools/*.jsonl.zst; do \
-	$(TILESCRIBE) compare --replay $$pools --rankers estimator,learning,world,value-head,policy --control shuffled-all || exit; done
+	$(TILESCRIBE) compare --replay $$pools --rankers estimator,learning,world,together,value-head,policy --control shuffled-all || exit; done
 
 setup:
 	@.ci/setup

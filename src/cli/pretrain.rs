@@ -49,8 +49,8 @@ pub struct Pretrain {
     /// With --world-only: learn from so many programs of each task at most, drawn
     #[arg(long, value_name = "N", requires = "world_only", value_parser = clap::value_parser!(u32).range(2..))]
     programs: Option<u32>,
-    /// Train the transformer of the checkpoint that the folder holds further: to prefer the faster ones of the
-    /// programs of each task
+    /// Train the transformer of the checkpoint that the folder holds further: to prefer the faster ones of
+    /// the programs of each task
     #[arg(long, conflicts_with_all = ["estimator_only", "world_only", "estimator_corpus", "beside", "fastest"])]
     preferences: bool,
     /// With --preferences: the lower, the farther the policy goes from where it started [default: 0.1]

@@ -327,7 +327,7 @@ fn preferences_make_the_faster_of_two_the_likelier_one() {
     };
     let (loss, before) = preferences(&model, 1.0).unwrap();
     assert!((loss - 2f32.ln()).abs() < 1e-5, "nothing is preferred at first: {loss}");
-    let options = TrainingOptions { preference_weight: 1.0, epochs: 40.0, ..options() };
+    let options = TrainingOptions { preference_weight: 1.0, epochs: 200.0, ..options() };
     let mut trainer = Trainer::new(&model, &examples, options, Compute::Cpu).unwrap();
     while trainer.step().unwrap().is_some() {}
     let (_, after) = preferences(&trainer.model().unwrap(), 1.0).unwrap();
