@@ -68,18 +68,18 @@ cuda: setup
 	CUDA_COMPUTE_CAP=$(CAPABILITY) NVCC=$(CUDA)/bin/nvcc PATH="$(CUDA)/bin:$$PATH" CUDARC_CUDA_VERSION=13000 CUDAFORGE_THREADS=2 \
 	NVCC_APPEND_FLAGS=--compress-mode=size CUDA_HOME=$(CUDA)/none CARGO_TARGET_DIR=target/with_cuda cargo build --release --features cuda
 
-# The shipped model anew, in checkpoints/rebuilt: the transformer learns from programs that searches chose, then
-# preferences from those that were drawn; the estimator learns from those whose times err least, the world model
-# from all. Says how near transformer and estimator come to the ones that are built in. Takes about an hour on
-# two cores.
+# The shipped model anew, in checkpoints/rebuilt: transformer and world model learn from programs that searches
+# chose, the transformer then preferences from those that were drawn; the estimator learns from all whose times
+# err least. Says how near the estimator comes to the one that is built in, and the transformer before it learned
+# preferences to that one, which has. Takes about an hour on two cores.
 DRAWN = corpus/records/on_policy.jsonl.zst
 CHOSEN = $(filter-out $(DRAWN),$(wildcard corpus/records/*.zst))
-UNDISTURBED = $(DRAWN) $(addprefix corpus/records/,$(addsuffix .jsonl.zst,paced second_machine third_machine fourth_machine short_numbers current_space avx2 published))
+UNDISTURBED = $(addprefix corpus/records/,$(addsuffix .jsonl.zst,paced second_machine third_machine fourth_machine short_numbers current_space avx2 published)) $(DRAWN)
 checkpoint: build
 	$(TILESCRIBE) pretrain --corpus $(CHOSEN) --estimator-corpus $(UNDISTURBED) \
 	--epochs 1.2 --learning-rate 0.003 --held-out 0.05 --beside built-in -o checkpoints/rebuilt
 	$(TILESCRIBE) pretrain --preferences --corpus $(DRAWN) --held-out 0.05 -o checkpoints/rebuilt
-	$(TILESCRIBE) pretrain --world-only --corpus corpus/records --epochs 8 --held-out 0.05 -o checkpoints/rebuilt
+	$(TILESCRIBE) pretrain --world-only --corpus $(CHOSEN) --epochs 8 -o checkpoints/rebuilt
 
 # Every method of the literature on the tasks of corpus/arena.txt: tables and a picture in arena. Half an hour
 # on two cores; stopped, the same command goes on where it was.
