@@ -44,14 +44,10 @@ impl Example {
         self.prompt.len() + self.steps.len()
     }
 
-    /// Whether it is of the best decile.
     pub(super) fn is_of_best_decile(&self) -> bool {
-        self.score >= BEST_DECILE.ln()
+        decile(self.score.exp()) == 9
     }
 }
-
-/// Speed relative to the best from which a program is of the best decile.
-const BEST_DECILE: f32 = 0.9;
 
 /// Refuses examples that cannot be learned from.
 pub(super) fn check(examples: &[Example], config: &Config) -> Result<(), ModelError> {

@@ -6,11 +6,12 @@ use std::time::Instant;
 
 use anyhow::{Context, Result};
 use tilescribe::language::Language;
-use tilescribe::model::{Evaluation, Model, Source, TrainingOptions};
+use tilescribe::model::{Evaluation, Model, Source, TrainingOptions, Versions};
 use tilescribe::propose::train::{Trained, evaluate, examples};
 use tilescribe::propose::{Loaded, load_checkpoint, versions};
 use tilescribe::record::{Entry, readable};
 use tilescribe::space::Space;
+use tilescribe::target::Kind;
 
 use super::{TrainingArguments, tell_machines, train_with_progress};
 use crate::cli::exit::CommandError;
@@ -77,9 +78,15 @@ impl PreferencesRun<'_> {
             started.elapsed().as_secs_f64(),
         );
         checkpoint.replace_part(HEADING, &card);
-        // it has seen the decisions of all rules of this space
-        checkpoint.versions = versions(language, space);
-        tell_machines(&mut checkpoint, versions(language, space));
+        // it has seen the decisions of all rules for the machines that these programs are of
+        let learned_of = |kind| own.records.iter().any(|entry| entry.task.target.kind() == kind);
+        let (known, all) = (checkpoint.versions.clone(), versions(language, space));
+        checkpoint.versions = Versions {
+            space: if learned_of(Kind::Cpu) { all.space.clone() } else { known.space },
+            gpu: if learned_of(Kind::Gpu) { all.gpu.clone() } else { known.gpu },
+            ..all.clone()
+        };
+        tell_machines(&mut checkpoint, all);
         let Trained { model, steps, .. } = trained;
         checkpoint.model = model;
         checkpoint.save(self.output)?;
