@@ -112,12 +112,20 @@ impl Facts {
         }
         let proven = |index: &Index| {
             let distance = extent.clone().plus_constant(-1).minus(index);
-            let steps = Cell::new(MAX_STEPS);
-            [index, &distance].iter().all(|goal| self.least(goal, DEPTH, 0, &steps).is_some_and(|least| least >= 0))
+            [index, &distance].into_iter().all(|goal| self.is_natural(goal))
         };
         let parts = self.simplify(index);
         // facts may speak of the parts of a fused axis, or of the whole
         proven(&parts) || Some(parts.join_divisions()).is_some_and(|whole| whole != parts && proven(&whole))
+    }
+
+    /// Whether an index is certainly never negative: by few eliminations, if they suffice, or by more. Most
+    /// proofs are short, and of many facts the first ones would be followed to the end for nothing.
+    fn is_natural(&self, index: &Index) -> bool {
+        (1..=DEPTH).any(|depth| {
+            let steps = Cell::new(MAX_STEPS);
+            self.least(index, depth, 0, &steps).is_some_and(|least| least >= 0)
+        })
     }
 
     /// Whether a variable can only have one value here.

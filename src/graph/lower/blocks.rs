@@ -8,7 +8,7 @@ use super::operator::Problem;
 use crate::graph::{
     Branch, Collected, Conditional, LibraryCall, Origin, Repeat, Routine, Scanned, State, Step, Symbol, TensorData,
 };
-use crate::workload::{DType, Expr, Extents, Index, Parameter, Tensor, TensorId};
+use crate::workload::{DType, Expr, Extents, Index, Parameter, Tensor, TensorId, Var};
 
 /// A repetition may run so often.
 pub const MAX_ITERATIONS: i64 = 1 << 24;
@@ -324,6 +324,10 @@ impl Builder {
             let what = "results inside of a branch or a loop whose extents depend on data";
             return Err(Problem::Unsupported(what.to_string()));
         }
+        // two counts of the same would be two extents, of which nothing tells that they are equal
+        if let Some(found) = self.found_before(&routine, inputs) {
+            return Ok(found);
+        }
         let is_count = |symbol: &&Symbol| matches!(symbol.origin, Origin::Count { .. });
         if self.formulas.symbols.list.iter().filter(is_count).count() >= MAX_COUNTS {
             let what = format!("more than {MAX_COUNTS} results whose extents depend on data");
@@ -338,6 +342,16 @@ impl Builder {
         let mut results = self.call(routine, sizes, inputs, &shapes, count.as_parameter())?;
         results.pop();
         Ok((results, Index::var(count)))
+    }
+
+    /// What a routine found in these very tensors before: the results but for the number, and that.
+    fn found_before(&self, routine: &Routine, inputs: &[TensorId]) -> Option<(Vec<TensorId>, Index)> {
+        self.written_steps().iter().find_map(|step| {
+            let Step::Library(call) = step else { return None };
+            let count = call.count.filter(|_| call.routine == *routine && call.inputs == inputs)?;
+            let results = call.outputs.split_last()?.1.to_vec();
+            Some((results, Index::var(Var::parameter(count))))
+        })
     }
 
     /// The routine with these sizes, at most.

@@ -324,7 +324,9 @@ impl Builder {
             return Err(Problem::TooLarge(most.into_iter().take(MAX_AXES).collect()));
         }
         if elements == 0 && !extents.is_fixed() {
-            return Err(Problem::Unsupported(format!("a result of shape {shape:?}, which has no elements,")));
+            // no step writes it, and none reads it: what it is joined to is joined to nothing
+            let rank = shape.len();
+            return Ok(self.add_intermediate(shape, dtype, extents.moved(|axis| (axis < rank).then_some(axis))));
         }
         if elements == 0 {
             return Ok(self.constant(TensorData { shape, dtype, bytes: Default::default() }));

@@ -11,7 +11,10 @@ use crate::workload::{Combiner, DType, Expr, Index, TensorId};
 /// transposed convolution does, but that nothing is multiplied.
 pub fn col2im(builder: &mut Builder, op: &Operator) -> Result<Vec<TensorId>, Problem> {
     let x = op.input(0)?;
-    let (dtype, shape) = (builder.dtype(x), builder.shape(x));
+    let (dtype, shape, extents) = (builder.dtype(x), builder.shape(x), builder.extents(x));
+    if extents.iter().skip(1).any(|extent| extent.as_constant().is_none()) {
+        return Err(builder.unsupported_extents());
+    }
     if dtype == DType::Bool {
         return Err(Problem::Type { input: 0, dtype });
     }
@@ -49,7 +52,7 @@ pub fn col2im(builder: &mut Builder, op: &Operator) -> Result<Vec<TensorId>, Pro
     // follows from the others, but not within the reach of intervals
     guards.extend([within(plane.clone(), 0, planes), within(block.clone(), 0, count)]);
     let value = Expr::guard(guards, load(x, vec![var(0), plane, block]), literal(dtype, 0.0));
-    let spatial = [vec![Index::constant(batch), Index::constant(planes / taps)], phases.spatial].concat();
+    let spatial = [vec![extents[0].clone(), Index::constant(planes / taps)], phases.spatial].concat();
     let summed = builder.reduce_over(&spatial, &phases.reduction, Combiner::Sum, dtype, value)?;
     let indices = [vec![var(0), var(1)], whole_positions(&dimensions, 2)].concat();
     let shape = [vec![batch, planes / taps], image].concat();

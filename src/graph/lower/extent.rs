@@ -25,6 +25,11 @@ impl Builder {
         self.tensor(tensor).formulas()
     }
 
+    /// Whether a number is 0 in every run in which another one is.
+    pub fn vanishes_with(&self, number: &Index, other: &Index) -> bool {
+        self.formulas.vanishes_with(number, other)
+    }
+
     /// Whether some of a tensor's extents are known only when the network runs.
     pub fn is_run_time(&self, tensor: TensorId) -> bool {
         !self.tensor(tensor).extents.is_fixed()

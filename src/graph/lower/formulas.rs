@@ -2,7 +2,7 @@
 //! them.
 
 use super::operator::Problem;
-use super::polynomial::Polynomial;
+use super::polynomial::{Polynomial, canonical};
 use crate::graph::symbol::{Origin, Requirement, Symbol, Symbols};
 use crate::workload::prove::Facts;
 use crate::workload::{Atom, Condition, Index, Interval, Parameter, Var};
@@ -11,6 +11,8 @@ use crate::workload::{Atom, Condition, Index, Interval, Parameter, Var};
 const MAX_VALUE: i64 = 1 << 31;
 /// Symbols of a network that is being read.
 const MAX_SYMBOLS: usize = 1 << 12;
+/// How far a number is followed to what it is computed from.
+const MAX_DEPTH: usize = 8;
 /// Bytes of the name that spells what a symbol is computed from: those of others are part of it.
 const MAX_NAME: usize = 120;
 
@@ -100,7 +102,10 @@ impl Formulas {
     /// # Errors
     /// [`Problem::Shape`] where they may differ.
     pub(super) fn unify(&mut self, a: &Index, b: &Index) -> Result<(), Problem> {
-        let never_differ = || self.range_of(&a.clone().minus(b)) == Some(Interval::point(0));
+        let difference = a.clone().minus(b);
+        let never_differ = || {
+            self.range_of(&difference) == Some(Interval::point(0)) || canonical(&difference).as_constant() == Some(0)
+        };
         if a == b || self.polynomial(a).is_some_and(|a| Some(a) == self.polynomial(b)) || never_differ() {
             return Ok(());
         }
@@ -126,13 +131,28 @@ impl Formulas {
     }
 
     /// Two products of extents have to be equal, and are not: what the one is more than the other by, where
-    /// that is a formula, has to be 1.
+    /// that is a formula, has to be 1; else the first extents of inputs that only the one and only the other
+    /// has are the same. Exporters name the axes of each input by themselves.
     pub(super) fn equate_products(&mut self, ours: &[Index], theirs: &[Index]) {
         let (ours, theirs) = (self.polynomial_product(ours), self.polynomial_product(theirs));
         let Some((ours, theirs)) = ours.zip(theirs) else { return };
         let more = ours.divided_by(&theirs).or_else(|| theirs.divided_by(&ours));
         if let Some(Ok(more)) = more.map(|more| self.formula_of(&more)) {
             self.conflict = Some(Conflict::Unequal(more, Index::constant(1)));
+            return;
+        }
+        let is_of_an_input = |atom: &&Atom| {
+            let Atom::Var(var) = atom else { return false };
+            let symbol = var.as_parameter().and_then(|number| self.symbols.list.get(number));
+            symbol.is_some_and(|symbol| matches!(symbol.origin, Origin::Axis { .. }))
+        };
+        let first = |of: &Polynomial, others: &Polynomial| {
+            let is_its_own = |atom: &&Atom| !others.terms().any(|(atoms, _)| atoms.contains(atom));
+            let mut atoms = of.terms().flat_map(|(atoms, _)| atoms);
+            atoms.find(|atom| is_of_an_input(atom) && is_its_own(atom)).cloned().map(Index::atom)
+        };
+        if let Some((ours, theirs)) = first(&ours, &theirs).zip(first(&theirs, &ours)) {
+            self.conflict = Some(Conflict::Unequal(ours, theirs));
         }
     }
 
@@ -174,11 +194,11 @@ impl Formulas {
             }
             let Atom::Var(var) = atom else { return None };
             match &self.symbols.list.get(var.as_parameter()?)?.origin {
-                Origin::Product(x, y) => Some((x.clone(), y.clone())),
+                Origin::Product(x, y) => Some((canonical(x), canonical(y))),
                 _ => None,
             }
         };
-        Polynomial::of(formula, &factors)
+        Polynomial::of(&canonical(formula), &factors)
     }
 
     /// The product of formulas, multiplied out.
@@ -186,8 +206,45 @@ impl Formulas {
         formulas.iter().try_fold(Polynomial::constant(1), |product, formula| product.times(&self.polynomial(formula)?))
     }
 
-    /// A polynomial as a formula, with symbols for its products.
+    /// A polynomial as a formula, with symbols for its products: the factors of all its terms stand in front
+    /// of the others, where the sum of the terms says less about its values.
     pub(super) fn formula_of(&mut self, polynomial: &Polynomial) -> Result<Index, Problem> {
+        let sum = self.sum_of(polynomial)?;
+        let (common, rest) = polynomial.factored();
+        if common.is_empty() {
+            return Ok(sum);
+        }
+        let rest = self.sum_of(&rest)?;
+        let factors: Vec<Index> = [rest].into_iter().chain(common.into_iter().map(Index::atom)).collect();
+        self.narrower(sum, &factors)
+    }
+
+    /// A product that is multiplied out, or as its factors stand, where that says more about its values: of
+    /// `n² - 2n + 1` it does not show that it is never negative, of `(n - 1)(n - 1)` it does.
+    fn narrower(&mut self, sum: Index, factors: &[Index]) -> Result<Index, Problem> {
+        let start = Interval { low: 1, high: 1 };
+        let range = factors.iter().try_fold(start, |product, factor| {
+            let own = self.range_of(factor).filter(|range| range.low >= 0)?;
+            Some(Interval { low: product.low.checked_mul(own.low)?, high: product.high.checked_mul(own.high)? })
+        });
+        if range.is_none() || self.range_of(&sum) == range {
+            return Ok(sum);
+        }
+        let (mut constant, mut product): (i64, Option<Index>) = (1, None);
+        for factor in factors {
+            match (factor.as_constant(), product.take()) {
+                (Some(own), before) => {
+                    constant = constant.checked_mul(own).ok_or(Problem::TooLarge(vec![i64::MAX]))?;
+                    product = before;
+                }
+                (None, None) => product = Some(factor.clone()),
+                (None, Some(before)) => product = Some(self.derived(Origin::Product(before, factor.clone()))?),
+            }
+        }
+        self.checked_sum(Index::constant(0), product.unwrap_or(Index::constant(1)), constant)
+    }
+
+    fn sum_of(&mut self, polynomial: &Polynomial) -> Result<Index, Problem> {
         let terms: Vec<(Vec<Atom>, i64)> = polynomial.terms().map(|(atoms, c)| (atoms.to_vec(), c)).collect();
         let mut sum = Index::constant(0);
         for (atoms, coefficient) in terms {
@@ -212,13 +269,54 @@ impl Formulas {
         Ok(sum.plus(&term.times(coefficient)))
     }
 
-    /// The product of two formulas.
+    /// The product of formulas.
     ///
     /// # Errors
     /// [`Problem::TooLarge`].
     pub(super) fn product(&mut self, formulas: &[Index]) -> Result<Index, Problem> {
         let product = self.polynomial_product(formulas).ok_or(Problem::TooLarge(vec![i64::MAX]))?;
-        self.formula_of(&product)
+        let sum = self.formula_of(&product)?;
+        self.narrower(sum, formulas)
+    }
+
+    /// Whether a number, which is never negative, is 0 in every run in which another number is: it has the
+    /// other's factors, or is at most such a number, or the sum of such numbers.
+    pub(super) fn vanishes_with(&self, number: &Index, other: &Index) -> bool {
+        self.vanishes(number, other, MAX_DEPTH)
+    }
+
+    fn vanishes(&self, number: &Index, other: &Index, depth: usize) -> bool {
+        if self.has_factors(number, other) {
+            return true;
+        }
+        let Some(depth) = depth.checked_sub(1) else { return false };
+        let vanishes = |number: &Index| self.vanishes(number, other, depth);
+        let each = |atom: &Atom| {
+            let Atom::Var(var) = atom else { return false };
+            let symbol = var.as_parameter().and_then(|number| self.symbols.list.get(number));
+            match symbol.map(|symbol| &symbol.origin) {
+                Some(Origin::Count { most }) => vanishes(most),
+                Some(Origin::Minimum(x, y) | Origin::Product(x, y)) => vanishes(x) || vanishes(y),
+                Some(Origin::Maximum(x, y)) => vanishes(x) && vanishes(y),
+                Some(Origin::Quotient(x, _)) => vanishes(x),
+                Some(Origin::Axis { .. } | Origin::Rows { .. }) | None => false,
+            }
+        };
+        number.offset() == 0 && number.terms().iter().all(|(atom, _)| each(atom))
+    }
+
+    /// Whether a number is a multiple of another, which may be the lesser of that and 1.
+    fn has_factors(&self, number: &Index, other: &Index) -> bool {
+        // the lesser of a number and 1 is 0 where the number is
+        let origin = |formula: &Index| Some(&self.symbols.list.get(formula.as_var()?.as_parameter()?)?.origin);
+        let other = match origin(other) {
+            Some(Origin::Minimum(x, y)) if y.as_constant().is_some_and(|least| least > 0) => x,
+            Some(Origin::Minimum(x, y)) if x.as_constant().is_some_and(|least| least > 0) => y,
+            _ => other,
+        };
+        let Some((number, other)) = self.polynomial(number).zip(self.polynomial(other)) else { return false };
+        let Some(factor) = other.terms().map(|(_, coefficient)| coefficient).next() else { return true };
+        number.times(&Polynomial::constant(factor)).is_some_and(|number| number.divided_by(&other).is_some())
     }
 
     /// The quotient, rounded down. The divisor is at least 1.
@@ -244,7 +342,11 @@ impl Formulas {
     /// quotient, where that has fewer values. `x - floor(x / 2)` is `floor((x + 1) / 2)`.
     pub(super) fn simple(&self, formula: &Index) -> Index {
         let simplified = |formula: &Index| formula.simplify(&|var| self.symbol_range(var));
+        let width =
+            |formula: &Index| self.range_of(formula).map_or(i128::MAX, |r| i128::from(r.high) - i128::from(r.low));
+        let narrower = |a: Index, b: Index| if width(&b) < width(&a) { b } else { a };
         let plain = simplified(formula);
+        let plain = narrower(plain.clone(), simplified(&canonical(&plain)));
         let mut quotients = plain.terms().iter().filter_map(|(atom, coefficient)| match atom {
             Atom::FloorDiv(inner, divisor) => Some((inner, *divisor, *coefficient)),
             _ => None,
@@ -259,9 +361,7 @@ impl Formulas {
             _ => whole.minus(inner).plus_constant(divisor - 1),
         };
         let joined = simplified(&dividend.floor_div(divisor));
-        let width =
-            |formula: &Index| self.range_of(formula).map_or(i128::MAX, |r| i128::from(r.high) - i128::from(r.low));
-        if width(&joined) < width(&plain) { joined } else { plain }
+        narrower(plain, joined)
     }
 
     /// Whether a formula never exceeds another.

@@ -11,12 +11,12 @@ use std::f64::consts::TAU;
 
 use super::builder::Builder;
 use super::layout::{Strided, permute, strided};
-use super::math::{add, float, load, multiply, var, vars, within};
+use super::math::{add, cast, divide, float, load, multiply, var, vars, within};
 use super::operator::{Operator, Problem, normal_axis};
 use super::padding;
-use super::reshape::reshape_to;
+use super::reshape::{reshape_to, reshape_to_extents};
 use crate::graph::TensorData;
-use crate::workload::{Combiner, DType, Expr, Index, TensorId};
+use crate::workload::{Binary, Combiner, DType, Expr, Index, TensorId, Unary};
 
 /// Up to so many samples are never split: the product's operand stays small.
 const DIRECT_LENGTH: i64 = 512;
@@ -46,28 +46,37 @@ pub fn dft(builder: &mut Builder, op: &Operator) -> Result<Vec<TensorId>, Proble
         let kind = if inverse { "inverse transform of real" } else { "transform of complex" };
         return Err(Problem::Shape(format!("a one-sided {kind} numbers does not exist")));
     }
-    let length = match op.optional(1) {
-        Some(_) => builder.integer_input(op, 1)?,
-        None if inverse && onesided => 2 * (shape[axis] - 1),
-        None => shape[axis],
-    };
-    check_length(length)?;
+    let extents = builder.extents(x);
+    let samples = extents[axis].clone();
     // the signals as rows, [rows, samples, parts]
     let mut order: Vec<usize> = (0..shape.len() - 1).filter(|d| *d != axis).collect();
-    let outer: Vec<i64> = order.iter().map(|d| shape[*d]).collect();
+    let outer: Vec<Index> = order.iter().map(|d| extents[*d].clone()).collect();
     order.extend([axis, shape.len() - 1]);
     let moved = permute(builder, x, &order)?;
-    let rows = reshape_to(builder, moved, vec![outer.iter().product(), shape[axis], parts])?;
-    let result = match (inverse, onesided) {
-        (true, true) => real_inverse(builder, rows, length)?,
-        (true, false) => {
-            let whole = Transform { length, sign: 1.0, scale: 1.0 / length as f64, outputs: length, parts: 2 };
-            whole.of(builder, rows)?
+    let rows = builder.formulas.product(&outer)?;
+    let rows = reshape_to_extents(builder, moved, &[rows, samples.clone(), Index::constant(parts)])?;
+    let result = match samples.as_constant() {
+        None if onesided || op.optional(1).is_some() => return Err(builder.unsupported_extents()),
+        None => of_any_length(builder, rows, inverse)?,
+        Some(samples) => {
+            let length = match op.optional(1) {
+                Some(_) => builder.integer_input(op, 1)?,
+                None if inverse && onesided => 2 * (samples - 1),
+                None => samples,
+            };
+            check_length(length)?;
+            match (inverse, onesided) {
+                (true, true) => real_inverse(builder, rows, length)?,
+                (true, false) => {
+                    let whole = Transform { length, sign: 1.0, scale: 1.0 / length as f64, outputs: length, parts: 2 };
+                    whole.of(builder, rows)?
+                }
+                (false, _) => Transform::forward(length, onesided).of(builder, rows)?,
+            }
         }
-        (false, _) => Transform::forward(length, onesided).of(builder, rows)?,
     };
-    let [_, outputs, parts] = three(builder, result)?;
-    let result = reshape_to(builder, result, [outer, vec![outputs, parts]].concat())?;
+    let of_result = builder.extents(result);
+    let result = reshape_to_extents(builder, result, &[&outer[..], &of_result[1..]].concat())?;
     let mut back = vec![0; order.len()];
     order.iter().enumerate().for_each(|(position, d)| back[*d] = position);
     Ok(vec![permute(builder, result, &back)?])
@@ -77,17 +86,21 @@ pub fn dft(builder: &mut Builder, op: &Operator) -> Result<Vec<TensorId>, Proble
 pub fn stft(builder: &mut Builder, op: &Operator) -> Result<Vec<TensorId>, Problem> {
     let signal = op.input(0)?;
     let parts = complex_parts(builder, signal)?;
-    let [batch, samples, _] = three(builder, signal)?;
+    let extents = builder.extents(signal);
+    let [batch, samples, _] = &extents[..] else {
+        return Err(Problem::Shape(format!("{:?} is not 3-dimensional", builder.shape(signal))));
+    };
     let step = builder.integer_input(op, 1)?;
     let window = op.optional(2);
     let window_shape = window.map(|window| builder.shape(window));
     let length = match (op.optional(3), window_shape.as_deref()) {
         (Some(_), _) => builder.integer_input(op, 3)?,
         (None, Some([size])) => *size,
-        (None, _) => samples,
+        (None, _) => samples.as_constant().ok_or_else(|| builder.unsupported_extents())?,
     };
     check_length(length)?;
-    if step < 1 || samples < length {
+    if step < 1 || samples.as_constant().is_some_and(|samples| samples < length) {
+        let samples = builder.formulas.spelled(samples);
         return Err(Problem::Shape(format!("frames of {length} samples, {step} apart, do not fit into {samples}")));
     }
     // a window that is shorter than the frame leaves zeros behind it
@@ -104,32 +117,39 @@ pub fn stft(builder: &mut Builder, op: &Operator) -> Result<Vec<TensorId>, Probl
         return Err(Problem::Shape("a one-sided transform of complex numbers does not exist".to_string()));
     }
     let transform = Transform::forward(length, onesided);
-    let frames = 1 + (samples - length) / step;
+    let behind = samples.clone().plus_constant(-length);
+    builder.formulas.require(&behind, "what is left of the samples behind a frame")?;
+    let frames = builder.formulas.quotient(&behind, &Index::constant(step))?.plus_constant(1);
     // axes b, f, then the sample and its part from `first` on
-    let frame = |first: usize| {
-        let place = var(1).times(step).plus(&var(first));
-        let sample = load(signal, vec![var(0), place, var(first + 1)]);
-        (sample, window.map(|window| load(window, vec![var(first)])))
+    let frame = |builder: &mut Builder, first: usize, over: &[Index]| -> Result<_, Problem> {
+        let place = vec![var(0), var(1).times(step).plus(&var(first)), var(first + 1)];
+        let guards = builder.unproven(signal, over, &place)?;
+        let sample = Expr::guard(guards, load(signal, place), float(0.0));
+        Ok((sample, window.map(|window| load(window, vec![var(first)]))))
     };
-    let shape = vec![batch, frames, transform.outputs, 2];
+    let number = Index::constant;
+    let of_frames = [batch.clone(), frames.clone()];
     if transform.factor().is_some() {
-        let (sample, weight) = frame(2);
+        let over = [&of_frames[..], &[number(taken), number(parts)]].concat();
+        let (sample, weight) = frame(builder, 2, &over)?;
         let value = weight.into_iter().fold(sample, multiply);
-        let cut = builder.map(vec![batch, frames, taken, parts], DType::F32, value)?;
-        let rows = reshape_to(builder, cut, vec![batch * frames, taken, parts])?;
+        let cut = builder.map_over(&over, DType::F32, value)?;
+        let rows = builder.formulas.product(&of_frames)?;
+        let rows = reshaped(builder, cut, &[rows], &[taken, parts])?;
         let result = transform.of(builder, rows)?;
-        return Ok(vec![reshape_to(builder, result, shape)?]);
+        return Ok(vec![reshaped(builder, result, &of_frames, &[transform.outputs, 2])?]);
     }
     let known = window.and_then(|window| builder.data(window)).map(TensorData::to_f64);
     let weights = known.clone().unwrap_or_else(|| vec![1.0; taken as usize]);
     let columns = transform.outputs * 2;
     let matrix = transform.matrix(builder, &weights[..taken as usize], parts)?;
     let matrix = reshape_to(builder, matrix, vec![taken, parts, columns])?;
-    let (sample, weight) = frame(3);
+    let (spatial, reduced) = ([&of_frames[..], &[number(columns)]].concat(), [number(taken), number(parts)]);
+    let (sample, weight) = frame(builder, 3, &[&spatial[..], &reduced].concat())?;
     let sample = weight.filter(|_| known.is_none()).into_iter().fold(sample, multiply);
     let value = multiply(sample, load(matrix, vec![var(3), var(4), var(2)]));
-    let result = builder.reduce(vec![batch, frames, columns], vec![taken, parts], Combiner::Sum, DType::F32, value)?;
-    Ok(vec![reshape_to(builder, result, shape)?])
+    let result = builder.reduce_over(&spatial, &reduced, Combiner::Sum, DType::F32, value)?;
+    Ok(vec![reshaped(builder, result, &of_frames, &[transform.outputs, 2])?])
 }
 
 /// How many numbers make a sample: the last dimension.
@@ -143,8 +163,19 @@ fn complex_parts(builder: &Builder, x: TensorId) -> Result<i64, Problem> {
     }
 }
 
-fn three(builder: &Builder, x: TensorId) -> Result<[i64; 3], Problem> {
-    <[i64; 3]>::try_from(builder.shape(x)).map_err(|shape| Problem::Shape(format!("{shape:?} is not 3-dimensional")))
+/// The rows of `[rows, samples, parts]`, which may be known only when the network runs, and the others.
+fn rows_of(builder: &Builder, x: TensorId) -> Result<(Index, [i64; 2]), Problem> {
+    let misfit = || Problem::Shape(format!("{:?} is not 3-dimensional", builder.shape(x)));
+    let [rows, samples, parts] = <[Index; 3]>::try_from(builder.extents(x)).map_err(|_| misfit())?;
+    let others = samples.as_constant().zip(parts.as_constant());
+    let (samples, parts) = others.ok_or_else(|| builder.unsupported_extents())?;
+    Ok((rows, [samples, parts]))
+}
+
+/// The same elements under a shape of formulas and numbers.
+fn reshaped(builder: &mut Builder, x: TensorId, outer: &[Index], inner: &[i64]) -> Result<TensorId, Problem> {
+    let shape: Vec<Index> = outer.iter().cloned().chain(inner.iter().copied().map(Index::constant)).collect();
+    reshape_to_extents(builder, x, &shape)
 }
 
 fn check_length(length: i64) -> Result<(), Problem> {
@@ -185,7 +216,7 @@ impl Transform {
     /// From `[rows, samples, parts]` to `[rows, outputs, parts]`. Samples are cut off behind the length, or
     /// zeros take their place.
     fn of(&self, builder: &mut Builder, x: TensorId) -> Result<TensorId, Problem> {
-        let [rows, samples, parts] = three(builder, x)?;
+        let (rows, [samples, parts]) = rows_of(builder, x)?;
         let Some(factor) = self.factor() else {
             let taken = samples.min(self.length);
             let x = strided(builder, x, &[(1, Strided { start: 0, step: 1, extent: taken })])?;
@@ -194,25 +225,31 @@ impl Transform {
         let x = padding::with_extent(builder, x, 1, self.length)?;
         let rest = self.length / factor;
         // samples n = rest · n1 + n2, results k = k1 + factor · k2; first over n1
-        let split = reshape_to(builder, x, vec![rows, factor, rest, parts])?;
+        let split = reshaped(builder, x, std::slice::from_ref(&rows), &[factor, rest, parts])?;
         let split = permute(builder, split, &[0, 2, 1, 3])?;
-        let split = reshape_to(builder, split, vec![rows * rest, factor, parts])?;
+        let split = reshaped(builder, split, &[rows.clone().times(rest)], &[factor, parts])?;
         let first = Transform { length: factor, outputs: factor, parts: 2, ..*self };
         let first = first.of(builder, split)?;
-        let turned = self.turned(builder, first, [rows, factor, rest])?;
+        let turned = self.turned(builder, first, &rows, [factor, rest])?;
         // then over n2
         let outputs = (self.outputs + factor - 1) / factor;
         let second = Transform { length: rest, scale: 1.0, outputs, ..*self }.of(builder, turned)?;
-        let second = reshape_to(builder, second, vec![rows, factor, outputs, self.parts])?;
+        let second = reshaped(builder, second, std::slice::from_ref(&rows), &[factor, outputs, self.parts])?;
         let second = permute(builder, second, &[0, 2, 1, 3])?;
-        let second = reshape_to(builder, second, vec![rows, outputs * factor, self.parts])?;
+        let second = reshaped(builder, second, &[rows], &[outputs * factor, self.parts])?;
         strided(builder, second, &[(1, Strided { start: 0, step: 1, extent: self.outputs })])
     }
 
     /// `z[k1, n2] = y[n2, k1] · exp(sign · 2πi · k1 n2 / length)`, from `[rows · n2, k1, 2]` to `[rows · k1,
     /// n2, 2]`.
-    fn turned(&self, builder: &mut Builder, y: TensorId, [rows, factor, rest]: [i64; 3]) -> Result<TensorId, Problem> {
-        let y = reshape_to(builder, y, vec![rows, rest, factor, 2])?;
+    fn turned(
+        &self,
+        builder: &mut Builder,
+        y: TensorId,
+        rows: &Index,
+        [factor, rest]: [i64; 2],
+    ) -> Result<TensorId, Problem> {
+        let y = reshaped(builder, y, std::slice::from_ref(rows), &[rest, factor, 2])?;
         builder.reserve(&[factor, rest, 2, 2], DType::F32)?;
         let roots = self.roots();
         let angles = (0..factor).flat_map(|k| (0..rest).map(move |n| k * n));
@@ -223,19 +260,21 @@ impl Transform {
             let sample = load(y, vec![var(0), var(2), var(1), part.clone()]);
             multiply(sample, load(table, vec![var(1), var(2), part, var(3)]))
         };
-        let turned = builder.map(vec![rows, factor, rest, 2], DType::F32, add(term(0), term(1)))?;
-        reshape_to(builder, turned, vec![rows * factor, rest, 2])
+        let most = builder.shape(y)[0];
+        let turned = builder.map(vec![most, factor, rest, 2], DType::F32, add(term(0), term(1)))?;
+        reshaped(builder, turned, &[rows.clone().times(factor)], &[rest, 2])
     }
 
     /// One product, where sample `n` counts `weights[n]` times.
     fn product(&self, builder: &mut Builder, x: TensorId, weights: &[f64]) -> Result<TensorId, Problem> {
-        let [rows, samples, parts] = three(builder, x)?;
+        let (rows, [samples, parts]) = rows_of(builder, x)?;
         let matrix = self.matrix(builder, weights, parts)?;
-        let x = reshape_to(builder, x, vec![rows, samples * parts])?;
+        let x = reshaped(builder, x, std::slice::from_ref(&rows), &[samples * parts])?;
         let (columns, depth) = (self.outputs * self.parts, samples * parts);
         let value = multiply(load(x, vec![var(0), var(2)]), load(matrix, vec![var(2), var(1)]));
-        let result = builder.reduce(vec![rows, columns], vec![depth], Combiner::Sum, DType::F32, value)?;
-        reshape_to(builder, result, vec![rows, self.outputs, self.parts])
+        let most = builder.shape(x)[0];
+        let result = builder.reduce(vec![most, columns], vec![depth], Combiner::Sum, DType::F32, value)?;
+        reshaped(builder, result, &[rows], &[self.outputs, self.parts])
     }
 
     /// The roots of unity by which samples are multiplied: `[samples · parts, outputs · parts]`.
@@ -279,6 +318,42 @@ impl Roots {
         let [[a, b], [c, d]] = self.exact(power);
         [a as f32, b as f32, c as f32, d as f32]
     }
+}
+
+/// A whole transform whose length is known only when the network runs: a product with roots of unity that
+/// are computed then.
+fn of_any_length(builder: &mut Builder, x: TensorId, inverse: bool) -> Result<TensorId, Problem> {
+    let extents = builder.extents(x);
+    let [rows, samples, parts] = [0, 1, 2].map(|d| extents[d].clone());
+    let two = Index::constant(2);
+    let wide = |value: Expr| cast(DType::I64, DType::F32, value);
+    // axes: the sample, the result, and 0 for the cosine or 1 for the sine of the angle between them
+    let turns = Expr::binary(
+        Binary::Remainder,
+        multiply(Expr::Index(var(0)), Expr::Index(var(1))),
+        Expr::Index(samples.clone()),
+    );
+    let angle = multiply(divide(wide(turns), wide(Expr::Index(samples.clone()))), float(TAU));
+    let sine = |angle: Expr| Expr::unary(Unary::Sin, angle);
+    let cosine = sine(add(angle.clone(), float(TAU / 4.0)));
+    let signed = multiply(sine(angle), float(if inverse { 1.0 } else { -1.0 }));
+    let value = Expr::guard(vec![within(var(2), 0, 1)], cosine, signed);
+    let roots = builder.map_over(&[samples.clone(), samples.clone(), two.clone()], DType::F32, value)?;
+    // axes: rows, results, their parts; then samples and their parts: i · i = -1
+    let part = var(2).plus(&var(4).times(-1));
+    let root = |part: Index| load(roots, vec![var(3), var(1), part]);
+    let negative = multiply(root(Index::constant(1)), float(-1.0));
+    let is_imaginary_alone = within(part.clone(), -1, 0);
+    let same = Expr::guard(vec![within(part, 0, 1)], root(Index::constant(0)), root(Index::constant(1)));
+    let factor = Expr::guard(vec![is_imaginary_alone], negative, same);
+    let value = multiply(load(x, vec![var(0), var(3), var(4)]), factor);
+    let spatial = [rows, samples.clone(), two];
+    let result = builder.reduce_over(&spatial, &[samples.clone(), parts], Combiner::Sum, DType::F32, value)?;
+    if !inverse {
+        return Ok(result);
+    }
+    let share = divide(load(result, vars(0, 3)), wide(Expr::Index(samples)));
+    builder.map_over(&spatial, DType::F32, share)
 }
 
 /// The real signal of a spectrum that is conjugate symmetric, of which one half is given: `[rows, samples,

@@ -48,6 +48,7 @@ impl Builder {
     /// # Errors
     /// Never for what is as small as [`MAX_ELEMENTS`].
     fn known_tensor(&mut self, shape: Vec<i64>, dtype: DType, elements: Vec<Index>) -> Result<TensorId, Problem> {
+        let elements: Vec<Index> = elements.iter().map(|formula| self.formulas.simple(formula)).collect();
         let constants: Option<Vec<i64>> = elements.iter().map(Index::as_constant).collect();
         if let Some(constants) = constants {
             let data = constant_of(shape, dtype, &constants);
@@ -174,8 +175,13 @@ fn computed(builder: &mut Builder, op: &Operator, inputs: &[TensorId]) -> Result
             let range = builder.formulas.range_of(formula);
             range.is_some_and(|range| -MAX_FLOAT < range.low && range.high < MAX_FLOAT)
         };
+        let is_flag = |formula: &Index| {
+            let range = builder.formulas.range_of(formula);
+            range.is_some_and(|range| 0 <= range.low && range.high <= 1)
+        };
         let to = to.filter(|to| match to {
             DType::I64 | DType::I32 => true,
+            DType::Bool => elements[0].iter().all(is_flag),
             DType::F32 | DType::F64 => elements[0].iter().all(is_exact),
             _ => false,
         });
@@ -212,6 +218,7 @@ fn computed(builder: &mut Builder, op: &Operator, inputs: &[TensorId]) -> Result
             (true, "Floor" | "Ceil" | "Round") => own.first().cloned(),
             // quotients of floats are none
             (true, "Div" | "Mod") => None,
+            (_, "Mod") if !op.flag("fmod", false)? => floored_modulo(builder, &own)?,
             (_, kind) => combined(builder, kind, &own)?,
         };
         match value {
@@ -261,9 +268,25 @@ fn combined(builder: &mut Builder, kind: &str, operands: &[Index]) -> Result<Opt
             Some(x.clone().minus(&whole))
         }
         "Abs" if builder.formulas.range_of(x).is_some_and(|range| range.low >= 0) => Some(x.clone()),
-        kind if is_comparison(kind) => decided(kind, apart).map(|holds| Index::constant(i64::from(holds))),
+        "Not" => Some(Index::constant(1).minus(x)),
+        kind if is_comparison(kind) => match decided(kind, apart) {
+            Some(holds) => Some(Index::constant(i64::from(holds))),
+            None => is_nothing(builder, kind, x, &y)?,
+        },
         _ => None,
     })
+}
+
+/// The remainder of a quotient that is rounded down, where the divisor is positive.
+fn floored_modulo(builder: &mut Builder, operands: &[Index]) -> Result<Option<Index>, Problem> {
+    let [x, y] = operands else { return Ok(None) };
+    let least = builder.formulas.range_of(x).map_or(i64::MIN, |range| range.low);
+    let Some(divisor) = y.as_constant().filter(|divisor| *divisor > 0 && (-MAX_FLOAT..0).contains(&least)) else {
+        return combined(builder, "Mod", operands);
+    };
+    // as many divisors more as make a number of it that is not negative
+    let x = x.clone().plus_constant((-least + divisor - 1) / divisor * divisor);
+    combined(builder, "Mod", &[x, y.clone()])
 }
 
 fn are_natural(builder: &Builder, x: &Index, y: &Index) -> bool {
@@ -283,6 +306,21 @@ fn decided(kind: &str, apart: Option<Interval>) -> Option<bool> {
         "GreaterOrEqual" => known(low >= 0, high < 0),
         _ => None,
     }
+}
+
+/// Whether a number of things is 0, or is not: the comparisons that exporters write to take another way where
+/// nothing was found. 1 where it holds, else 0.
+fn is_nothing(builder: &mut Builder, kind: &str, x: &Index, y: &Index) -> Result<Option<Index>, Problem> {
+    let is_number = builder.formulas.range_of(x).is_some_and(|range| range.low >= 0);
+    if !is_number || y.as_constant() != Some(0) {
+        return Ok(None);
+    }
+    let some = builder.formulas.lesser(x, &Index::constant(1))?;
+    Ok(match kind {
+        "Equal" | "LessOrEqual" => Some(Index::constant(1).minus(&some)),
+        "Greater" => Some(some),
+        _ => None,
+    })
 }
 
 /// A reduction of all elements of a vector to one.

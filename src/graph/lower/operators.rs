@@ -86,7 +86,7 @@ pub(super) fn lowering(kind: &str) -> Option<Lowering> {
         "Resize" | "Upsample" => open(resize::resize),
         "GridSample" => open(grid::grid_sample),
         "AffineGrid" => fixed(grid::affine_grid),
-        "RoiAlign" => fixed(roi::align),
+        "RoiAlign" => open(roi::align),
 
         "TopK" => open(sort::top_k).of_library(),
         "NonZero" => open(found::non_zero).of_library(),
@@ -115,8 +115,8 @@ pub(super) fn lowering(kind: &str) -> Option<Lowering> {
         "HannWindow" | "HammingWindow" | "BlackmanWindow" => fixed(signal::window),
         "MelWeightMatrix" => fixed(signal::mel_weights),
 
-        "DFT" => fixed(fourier::dft),
-        "STFT" => fixed(fourier::stft),
+        "DFT" => open(fourier::dft),
+        "STFT" => open(fourier::stft),
 
         "Einsum" => open(einsum::einsum),
         "MatMul" => open(contraction::matmul),
@@ -124,12 +124,12 @@ pub(super) fn lowering(kind: &str) -> Option<Lowering> {
         "Conv" => open(convolution::convolution),
         "ConvTranspose" => open(convolution::transposed),
         "DeformConv" => fixed(deform::deformable),
-        "Col2Im" => fixed(columns::col2im),
+        "Col2Im" => open(columns::col2im),
         "Det" => fixed(determinant::determinant),
 
-        "RandomUniform" | "RandomNormal" => fixed(random::random),
-        "RandomUniformLike" | "RandomNormalLike" => fixed(random::random).of_all_types(),
-        "Bernoulli" => fixed(random::bernoulli).of_all_types(),
+        "RandomUniform" | "RandomNormal" => open(random::random),
+        "RandomUniformLike" | "RandomNormalLike" => open(random::random).of_all_types(),
+        "Bernoulli" => open(random::bernoulli).of_all_types(),
 
         "QuantizeLinear" => open(quantization::quantize).of_all_types(),
         "DequantizeLinear" => open(quantization::dequantize).of_all_types(),

@@ -9,32 +9,19 @@ use crate::workload::{Binary, Condition, DType, Expr, Index, TensorId};
 /// Bound of paddings, so that no position can overflow.
 const MAX_PAD: i64 = 1 << 30;
 
+/// What comes before and behind an axis: formulas.
+type Amounts = (Index, Index);
+
 /// Paddings are attributes before opset 11, inputs since. Negative ones crop.
 pub fn pad(builder: &mut Builder, op: &Operator) -> Result<Vec<TensorId>, Problem> {
     let mut input = op.input(0)?;
     let dtype = builder.dtype(input);
-    let rank = builder.rank(input);
-    let pads = match op.opset < 11 {
-        true => op.ints("pads")?.map(<[i64]>::to_vec).ok_or(Problem::MissingAttribute("pads"))?,
-        false => builder.integers(op.input(1)?).ok_or(Problem::NotConstant(1))?,
-    };
-    let axes: Vec<usize> = match op.optional(3) {
-        Some(axes) => {
-            let axes = builder.integers(axes).ok_or(Problem::NotConstant(3))?;
-            axes.iter().map(|axis| normal_axis(*axis, rank)).collect::<Result<_, _>>()?
-        }
-        None => (0..rank).collect(),
-    };
-    if pads.len() != 2 * axes.len() || pads.iter().any(|p| p.abs() >= MAX_PAD) {
-        return Err(Problem::AttributeValue { name: "pads", value: format!("{pads:?}") });
-    }
-    let mut amounts = vec![(0, 0); rank];
-    for (position, axis) in axes.iter().enumerate() {
-        amounts[*axis] = (pads[position], pads[axes.len() + position]);
-    }
-    if builder.is_run_time(input) {
+    let amounts = amounts(builder, op, builder.rank(input))?;
+    let known = |(before, after): &Amounts| Some((before.as_constant()?, after.as_constant()?));
+    let known: Option<Vec<(i64, i64)>> = amounts.iter().map(known).collect();
+    let Some(mut amounts) = known.filter(|_| !builder.is_run_time(input)) else {
         return Ok(vec![pad_in_run(builder, op, input, &amounts)?]);
-    }
+    };
     for (axis, (before, after)) in amounts.iter_mut().enumerate() {
         let extent = builder.shape(input)[axis];
         let (cut, cut_end) = ((-*before).max(0), (-*after).max(0));
@@ -57,56 +44,97 @@ pub fn pad(builder: &mut Builder, op: &Operator) -> Result<Vec<TensorId>, Proble
     Ok(vec![input])
 }
 
-/// The same of a tensor whose extents are known only when the network runs.
-fn pad_in_run(
-    builder: &mut Builder,
-    op: &Operator,
-    input: TensorId,
-    amounts: &[(i64, i64)],
-) -> Result<TensorId, Problem> {
+/// What is put before and behind each axis.
+fn amounts(builder: &Builder, op: &Operator, rank: usize) -> Result<Vec<Amounts>, Problem> {
+    let pads: Vec<Index> = match op.opset < 11 {
+        true => {
+            op.ints("pads")?.ok_or(Problem::MissingAttribute("pads"))?.iter().copied().map(Index::constant).collect()
+        }
+        false => builder.formulas_input(op, 1)?,
+    };
+    let axes: Vec<usize> = match op.optional(3) {
+        Some(axes) => {
+            let axes = builder.integers(axes).ok_or(Problem::NotConstant(3))?;
+            axes.iter().map(|axis| normal_axis(*axis, rank)).collect::<Result<_, _>>()?
+        }
+        None => (0..rank).collect(),
+    };
+    let is_in_range =
+        |pad: &Index| builder.formulas.range_of(pad).is_some_and(|range| -MAX_PAD < range.low && range.high < MAX_PAD);
+    if pads.len() != 2 * axes.len() || !pads.iter().all(is_in_range) {
+        let pads: Vec<String> = pads.iter().map(|pad| builder.formulas.spelled(pad)).collect();
+        return Err(Problem::AttributeValue { name: "pads", value: format!("[{}]", pads.join(", ")) });
+    }
+    let mut amounts = vec![Amounts::default(); rank];
+    for (position, axis) in axes.iter().enumerate() {
+        amounts[*axis] = (pads[position].clone(), pads[axes.len() + position].clone());
+    }
+    Ok(amounts)
+}
+
+/// The same where extents are known only when the network runs: those of the input, or of what is put around
+/// it.
+fn pad_in_run(builder: &mut Builder, op: &Operator, input: TensorId, amounts: &[Amounts]) -> Result<TensorId, Problem> {
     let (own, dtype) = (builder.extents(input), builder.dtype(input));
-    let extents: Vec<Index> =
-        own.iter().zip(amounts).map(|(extent, (before, after))| extent.clone().plus_constant(before + after)).collect();
+    let padded_by = |(extent, (before, after)): (&Index, &Amounts)| extent.clone().plus(before).plus(after);
+    let extents: Vec<Index> = own.iter().zip(amounts).map(padded_by).collect();
+    let zero = Index::constant(0);
     for (extent, (before, after)) in own.iter().zip(amounts) {
-        let cut = (-*before).max(0) + (-*after).max(0);
-        builder.formulas.require(&extent.clone().plus_constant(-cut), "what is left of an extent")?;
+        let cut: i64 = [before, after].into_iter().filter_map(Index::as_constant).map(|amount| amount.min(0)).sum();
+        builder.formulas.require(&extent.clone().plus_constant(cut), "what is left of an extent")?;
     }
     let mode = op.text("mode", "constant")?.to_string();
     let most = builder.shape(input);
-    let at: Vec<Index> = amounts.iter().enumerate().map(|(d, (before, _))| var(d).plus_constant(-before)).collect();
-    let padded: Vec<usize> = (0..own.len()).filter(|d| amounts[*d].0 > 0 || amounts[*d].1 > 0).collect();
+    let at: Vec<Index> = amounts.iter().enumerate().map(|(d, (before, _))| var(d).minus(before)).collect();
+    let adds = |amount: &Index| !builder.formulas.is_at_most(amount, &zero);
+    let padded: Vec<usize> = (0..own.len()).filter(|d| adds(&amounts[*d].0) || adds(&amounts[*d].1)).collect();
     let inside = |d: usize| {
         let open = Some(&own[d]).filter(|extent| extent.as_constant().is_none());
         Condition::within(&at[d], open, most[d])
     };
     if mode == "constant" {
         let filling = filling(builder, op, dtype)?;
+        if most.contains(&0) {
+            return builder.map_over(&extents, dtype, filling);
+        }
         let guards = padded.iter().flat_map(|d| inside(*d)).collect();
         return builder.map_over(&extents, dtype, Expr::guard(guards, load(input, at.clone()), filling));
+    }
+    let may_crop = |amount: &Index| amount.as_constant().is_none() && !builder.formulas.is_at_most(&zero, amount);
+    if amounts.iter().any(|(before, after)| may_crop(before) || may_crop(after)) {
+        return Err(Problem::Unsupported(format!("mode {mode} with pads that may be negative")));
     }
     // each place outside of the input is one inside of it
     let mut read = at.clone();
     for d in padded {
-        let (before, after) = (amounts[d].0.max(0), amounts[d].1.max(0));
         let last = own[d].clone().plus_constant(-1);
-        let longest = if mode == "reflect" { before.max(after) } else { 0 };
-        builder.formulas.require(&last.clone().plus_constant(-longest), "what padding reads of an extent")?;
+        let mut longest = zero.clone();
+        if mode == "reflect" {
+            for amount in [&amounts[d].0, &amounts[d].1] {
+                longest = builder.formulas.greater(&longest, amount)?;
+            }
+        }
+        builder.formulas.require(&last.clone().minus(&longest), "what padding reads of an extent")?;
         let (place, end) = (|| Expr::Index(at[d].clone()), || Expr::Index(last.clone()));
-        let zero = || Expr::integer(0);
+        let first = || Expr::integer(0);
         read[d] = Index::value(match mode.as_str() {
-            "edge" => minimum(maximum(place(), zero()), end()),
+            "edge" => minimum(maximum(place(), first()), end()),
             "reflect" => {
                 let front = absolute(place());
                 let behind = absolute(subtract(front, end()));
-                minimum(maximum(subtract(end(), behind), zero()), end())
+                minimum(maximum(subtract(end(), behind), first()), end())
             }
-            "wrap" if amounts[d].0 < 0 || amounts[d].1 < 0 => {
+            "wrap"
+                if [&amounts[d].0, &amounts[d].1]
+                    .into_iter()
+                    .any(|amount| !builder.formulas.is_at_most(&zero, amount)) =>
+            {
                 return Err(Problem::Unsupported("cropping and wrapping with run-time extents".to_string()));
             }
             "wrap" => {
                 let extent = || Expr::Index(own[d].clone());
                 let rest = Expr::binary(Binary::Remainder, place(), extent());
-                minimum(maximum(rest, zero()), end())
+                minimum(maximum(rest, first()), end())
             }
             other => return Err(Problem::AttributeValue { name: "mode", value: other.to_string() }),
         });

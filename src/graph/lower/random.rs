@@ -14,9 +14,9 @@
 //! 0.003), and neighbours are not correlated. A float takes the upper 24 of its 32 bits.
 
 use super::builder::{Builder, flat_index};
-use super::math::{add, cast, float, less, load, log, multiply, sqrt, vars};
+use super::math::{add, cast, float, less, load, log, multiply, sqrt, var, vars};
 use super::operator::{Operator, Problem};
-use crate::workload::{Binary, DType, Expr, TensorId, Unary};
+use crate::workload::{Binary, DType, Expr, Index, TensorId, Unary};
 
 /// Odd, below 2^40, as literals have to be.
 const MULTIPLIERS: [i64; 3] = [0x9e_3779_b97f, 0xd6_e8fe_b867, 0xbf_5847_6d1d];
@@ -25,43 +25,47 @@ const SHIFTS: [i64; 2] = [32, 29];
 /// `RandomUniform`, `RandomNormal`, and their likes that take shape and type from an input.
 pub fn random(builder: &mut Builder, op: &Operator) -> Result<Vec<TensorId>, Problem> {
     let like = op.kind.ends_with("Like").then(|| op.input(0)).transpose()?;
-    let shape = match like {
-        Some(tensor) => builder.shape(tensor),
-        None => op.ints("shape")?.ok_or(Problem::MissingAttribute("shape"))?.to_vec(),
+    let extents = match like {
+        Some(tensor) => builder.extents(tensor),
+        None => {
+            let shape = op.ints("shape")?.ok_or(Problem::MissingAttribute("shape"))?;
+            Builder::check_shape(shape)?;
+            shape.iter().copied().map(Index::constant).collect()
+        }
     };
     let default = like.map_or(DType::F32, |tensor| builder.dtype(tensor));
     let dtype = type_of_result(op, default)?;
     if !dtype.is_float() {
         return Err(Problem::AttributeValue { name: "dtype", value: dtype.name().to_string() });
     }
-    let seed = seed(builder, op)?;
+    let (seed, place) = (seed(builder, op)?, place(&extents));
     let value = match op.kind.as_str() {
         "RandomUniform" | "RandomUniformLike" => {
             let (low, high) = (op.float("low", 0.0)?, op.float("high", 1.0)?);
-            add(multiply(uniform(&shape, seed, 0), float(high - low)), float(low))
+            add(multiply(uniform(&place, seed, 0), float(high - low)), float(low))
         }
         _ => {
             let (mean, scale) = (op.float("mean", 0.0)?, op.float("scale", 1.0)?);
-            add(multiply(normal(&shape, seed), float(scale)), float(mean))
+            add(multiply(normal(&place, seed), float(scale)), float(mean))
         }
     };
-    Ok(vec![builder.map(shape, dtype, cast(DType::F32, dtype, value))?])
+    Ok(vec![builder.map_over(&extents, dtype, cast(DType::F32, dtype, value))?])
 }
 
 /// `Bernoulli`: 1 with the probability that the input says, else 0.
 pub fn bernoulli(builder: &mut Builder, op: &Operator) -> Result<Vec<TensorId>, Problem> {
     let input = op.input(0)?;
-    let (shape, from) = (builder.shape(input), builder.dtype(input));
+    let (extents, from) = (builder.extents(input), builder.dtype(input));
     if !from.is_float() {
         return Err(Problem::Type { input: 0, dtype: from });
     }
     let dtype = type_of_result(op, from)?;
     let seed = seed(builder, op)?;
     let wide = if from == DType::F64 { DType::F64 } else { DType::F32 };
-    let probability = cast(from, wide, load(input, vars(0, shape.len())));
-    let happens = less(cast(DType::F32, wide, uniform(&shape, seed, 0)), probability);
+    let probability = cast(from, wide, load(input, vars(0, extents.len())));
+    let happens = less(cast(DType::F32, wide, uniform(&place(&extents), seed, 0)), probability);
     let value = cast(DType::Bool, dtype, happens);
-    Ok(vec![builder.map(shape, dtype, value)?])
+    Ok(vec![builder.map_over(&extents, dtype, value)?])
 }
 
 fn type_of_result(op: &Operator, default: DType) -> Result<DType, Problem> {
@@ -91,11 +95,22 @@ fn key(seed: u64, stream: u64) -> i64 {
     ((x ^ (x >> 31)) >> 25).cast_signed()
 }
 
-/// 32 random bits for each place of the axes.
-fn bits(shape: &[i64], seed: u64, stream: u64) -> Expr {
+/// The place of an element in the tensor, in the order of memory. Where extents are known only when the
+/// network runs, it is computed then: the numbers are those of a network whose extents are fixed.
+fn place(extents: &[Index]) -> Expr {
+    let shape: Option<Vec<i64>> = extents.iter().map(Index::as_constant).collect();
+    match shape {
+        Some(shape) => Expr::Index(flat_index(&shape, &vars(0, shape.len()))),
+        None => extents.iter().enumerate().fold(Expr::integer(0), |rows, (axis, extent)| {
+            add(multiply(rows, Expr::Index(extent.clone())), Expr::Index(var(axis)))
+        }),
+    }
+}
+
+/// 32 random bits for a place.
+fn bits(place: &Expr, seed: u64, stream: u64) -> Expr {
     let constant = |value: i64| cast(DType::I64, DType::U64, Expr::integer(value));
-    let place = flat_index(shape, &vars(0, shape.len()));
-    let mut x = add(cast(DType::I64, DType::U64, Expr::Index(place)), constant(key(seed, stream)));
+    let mut x = add(cast(DType::I64, DType::U64, place.clone()), constant(key(seed, stream)));
     for (multiplier, shift) in MULTIPLIERS.into_iter().zip(SHIFTS) {
         x = multiply(x, constant(multiplier));
         let shifted = Expr::binary(Binary::ShiftRight, x.clone(), constant(shift));
@@ -105,22 +120,22 @@ fn bits(shape: &[i64], seed: u64, stream: u64) -> Expr {
 }
 
 /// The upper 24 of the bits as f32, which holds them all.
-fn whole(shape: &[i64], seed: u64, stream: u64) -> Expr {
+fn whole(place: &Expr, seed: u64, stream: u64) -> Expr {
     let shift = cast(DType::I64, DType::U64, Expr::integer(8));
-    cast(DType::U64, DType::F32, Expr::binary(Binary::ShiftRight, bits(shape, seed, stream), shift))
+    cast(DType::U64, DType::F32, Expr::binary(Binary::ShiftRight, bits(place, seed, stream), shift))
 }
 
 /// f32 in `0..1`.
-fn uniform(shape: &[i64], seed: u64, stream: u64) -> Expr {
-    multiply(whole(shape, seed, stream), float(2f64.powi(-24)))
+fn uniform(place: &Expr, seed: u64, stream: u64) -> Expr {
+    multiply(whole(place, seed, stream), float(2f64.powi(-24)))
 }
 
 /// `√(-2 ln u) · sin 2πv` of two uniform numbers, the first of which is never 0. (Box and Muller, "A note on
 /// the generation of random normal deviates", 1958)
-fn normal(shape: &[i64], seed: u64) -> Expr {
-    let positive = multiply(add(whole(shape, seed, 0), float(1.0)), float(2f64.powi(-24)));
+fn normal(place: &Expr, seed: u64) -> Expr {
+    let positive = multiply(add(whole(place, seed, 0), float(1.0)), float(2f64.powi(-24)));
     let radius = sqrt(multiply(float(-2.0), log(positive)));
-    let angle = multiply(uniform(shape, seed, 1), float(std::f64::consts::TAU));
+    let angle = multiply(uniform(place, seed, 1), float(std::f64::consts::TAU));
     multiply(radius, Expr::unary(Unary::Sin, angle))
 }
 

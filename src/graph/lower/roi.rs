@@ -44,11 +44,17 @@ pub fn align(builder: &mut Builder, op: &Operator) -> Result<Vec<TensorId>, Prob
     Ok(vec![builder.map(result, DType::F32, multiply(load(pooled, vars(0, 4)), share))?])
 }
 
-fn checked_inputs(builder: &Builder, op: &Operator) -> Result<[TensorId; 3], Problem> {
+/// The number of regions may be known only when the network runs.
+fn checked_inputs(builder: &mut Builder, op: &Operator) -> Result<[TensorId; 3], Problem> {
     let inputs = [op.input(0)?, op.input(1)?, op.input(2)?];
     let [shape, regions, images] = inputs.map(|tensor| builder.shape(tensor));
-    if shape.len() != 4 || images.len() != 1 || regions != [images[0], 4] || shape.contains(&0) {
-        return Err(Problem::Shape(format!("regions {regions:?} of images {images:?} do not fit {shape:?}")));
+    let misfit = || Problem::Shape(format!("regions {regions:?} of images {images:?} do not fit {shape:?}"));
+    if shape.len() != 4 || images.len() != 1 || regions.len() != 2 || regions[1] != 4 || shape.contains(&0) {
+        return Err(misfit());
+    }
+    builder.unify_dimensions((inputs[1], 0), (inputs[2], 0), misfit)?;
+    if builder.is_run_time(inputs[0]) {
+        return Err(builder.unsupported_extents());
     }
     for (input, tensor) in inputs.into_iter().enumerate() {
         let dtype = builder.dtype(tensor);

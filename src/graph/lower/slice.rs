@@ -97,7 +97,14 @@ fn clamped(builder: &mut Builder, own: &Index, bound: &Index, least: i64) -> Res
     match builder.formulas.range_of(bound) {
         Some(range) if range.low >= 0 => builder.formulas.lesser(bound, &most),
         Some(range) if range.high < 0 => shifted_greater(builder, &own.clone().plus(bound), least),
-        _ => Err(Problem::Unsupported("a bound that counts from either end".to_string())),
+        // the extent more where it counts from the end
+        _ => {
+            let below = builder.formulas.natural(&bound.clone().times(-1))?;
+            let counts_back = builder.formulas.lesser(&below, &Index::constant(1))?;
+            let whole = builder.formulas.product(&[own.clone(), counts_back])?;
+            let place = shifted_greater(builder, &bound.clone().plus(&whole), least)?;
+            builder.formulas.lesser(&place, &most)
+        }
     }
 }
 

@@ -39,6 +39,9 @@ impl<'a> Import<'a> {
             self.check_outputs(node, &branch)?;
             return self.run_graph(node, &branch, &[]);
         }
+        if let Some(results) = self.add_only_branch(node, condition)? {
+            return Ok(results);
+        }
         self.enter(node);
         let mut branches = Vec::new();
         for name in ["then_branch", "else_branch"] {
@@ -52,6 +55,47 @@ impl<'a> Import<'a> {
         }
         let Ok(branches) = branches.try_into() else { return Ok(Vec::new()) };
         self.builder.conditional(condition, branches).map_err(|problem| problem_of(node, problem))
+    }
+
+    /// The results of the one branch that is needed: the other one gives tensors without elements, in the
+    /// place of what has no elements then, either. Exporters write that where something may not be found:
+    ///
+    /// ```text
+    /// if boxes · 4 == 0 { [] } else { f(boxes) }
+    /// ```
+    fn add_only_branch(
+        &mut self,
+        node: &'a NodeProto,
+        condition: TensorId,
+    ) -> Result<Option<Vec<TensorId>>, ImportError> {
+        let known = self.builder.integer_formulas(condition);
+        let Some([condition]) = known.as_deref() else { return Ok(None) };
+        let holds_not = Index::constant(1).minus(condition);
+        // what is 0 where the first of the branches is taken
+        let ways = [("then_branch", "else_branch", &holds_not), ("else_branch", "then_branch", condition)];
+        for (empty, other, zero) in ways {
+            let (empty, other) = (self.graph_of(node, empty)?, self.graph_of(node, other)?);
+            self.check_outputs(node, &empty)?;
+            self.check_outputs(node, &other)?;
+            if !empty.nodes.iter().all(|node| node.op_type == "Constant") {
+                continue;
+            }
+            let nothing = self.run_graph(node, &empty, &[])?;
+            if !nothing.iter().all(|tensor| self.builder.shape(*tensor).contains(&0)) {
+                continue;
+            }
+            let results = self.run_graph(node, &other, &[])?;
+            self.enter(node);
+            let fits = |(nothing, result): (&TensorId, &TensorId)| {
+                self.builder.dtype(*nothing) == self.builder.dtype(*result)
+                    && self.builder.rank(*nothing) == self.builder.rank(*result)
+                    && self.builder.extents(*result).iter().any(|extent| self.builder.vanishes_with(extent, zero))
+            };
+            if nothing.iter().zip(&results).take(node.output.len()).all(fits) {
+                return Ok(Some(results));
+            }
+        }
+        Ok(None)
     }
 
     fn check_outputs(&self, node: &NodeProto, body: &Body<'a>) -> Result<(), ImportError> {

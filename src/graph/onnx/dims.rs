@@ -17,6 +17,8 @@ use crate::workload::{Atom, DType, Index, Interval, Parameter, Var};
 const MOST_OF_BATCH: i64 = 64;
 /// How far other axes extend by default, at most: time, height, width.
 const MOST_OF_OTHERS: i64 = 2048;
+/// How far the samples of a signal extend by default, at most: half a minute of speech.
+const MOST_OF_SAMPLES: i64 = 1 << 19;
 /// Exclusive bound of extents.
 const MAX_EXTENT: i64 = 1 << 31;
 /// No extent has to be a multiple of more.
@@ -182,7 +184,8 @@ impl OpenDims {
                 });
                 let own = &mut open.list[number];
                 if !own.is_given && batch_axis(&shape.dim) != Some(axis) {
-                    own.range.high = MOST_OF_OTHERS;
+                    let is_sampled = dtype.is_float() && is_axis_of_samples(&shape.dim, axis);
+                    own.range.high = if is_sampled { MOST_OF_SAMPLES } else { MOST_OF_OTHERS };
                 }
                 joined[number] &= is_only_joined(&graph.node, &name, axis, shape.dim.len());
                 extents.push(Extent::Open(number));
@@ -259,10 +262,14 @@ impl OpenDims {
         }
     }
 
-    /// Halves what default ranges extend to.
+    /// Halves what default ranges extend to: first of the samples of signals, as long as there are more of
+    /// them than other axes have elements.
     fn halve(&mut self) -> bool {
+        let is_free = |open: &Open| !open.is_given && open.instead.is_none();
+        let is_long = |open: &Open| open.range.high > MOST_OF_OTHERS;
+        let are_long = self.list.iter().any(|open| is_free(open) && is_long(open));
         let mut changes = false;
-        for open in self.list.iter_mut().filter(|open| !open.is_given && open.instead.is_none()) {
+        for open in self.list.iter_mut().filter(|open| is_free(open) && is_long(open) == are_long) {
             let high = (open.range.high / 2 / open.multiple * open.multiple).max(open.range.low + open.multiple);
             changes |= high < open.range.high;
             open.range.high = high.min(open.range.high);
@@ -455,6 +462,17 @@ fn batch_axis(dims: &[DimensionProto]) -> Option<usize> {
     };
     let named = dims.iter().position(|dim| is_named(dim, names_batch));
     named.or_else(|| dims.first().filter(|dim| !is_named(dim, names_time)).map(|_| 0))
+}
+
+/// Whether an axis most likely counts the samples of a signal: it is the only one beside a batch's, but for a
+/// single channel.
+fn is_axis_of_samples(dims: &[DimensionProto], axis: usize) -> bool {
+    let is_single = |dim: &DimensionProto| matches!(dim.value, Some(DimensionValue::Value(1)));
+    match dims {
+        [_, _] => axis == 1,
+        [_, channel, _] => axis == 2 && is_single(channel),
+        _ => false,
+    }
 }
 
 /// Whether an input is only joined to something along an axis, as what was computed before is to what is new:

@@ -43,7 +43,7 @@ pub struct ImportOptions {
     /// What extents symbolic dimensions have, by name. One that has no name of its own (`?`, `-1`, or
     /// nothing) is called `input[axis]`, as in `x[0]`; so is one that the file fixes, which may be given,
     /// too. Those that are not given are known when the network runs: from 1 to 64 for a leading axis, to
-    /// 2048 for others, or what of that the network can do with.
+    /// 2048 for others, to 524,288 for the samples of a signal, or what of that the network can do with.
     pub dims: BTreeMap<String, Dim>,
     /// Maximum number of bytes of all constants that import computes out of nothing. Those of the file do not
     /// count, nor do two other forms of each (transposed, scaled).

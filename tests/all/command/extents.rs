@@ -24,7 +24,7 @@ fn what_is_assumed_is_said() {
     let sandbox = Sandbox::new();
     let printed = compiled(&sandbox, &[]);
     for line in
-        ["batch: 1..64, assumed; --dim batch=LOW..HIGH changes it", "n=1: 1..2048, assumed; --dim n=1=LOW..HIGH"]
+        ["batch: 1..64, assumed; --dim batch=LOW..HIGH changes it", "n=1: 1..524288, assumed; --dim n=1=LOW..HIGH"]
     {
         assert!(printed.contains(line), "{printed}");
     }

@@ -153,8 +153,10 @@ fn open_networks_give_what_onnx_runtime_gives() {
             let inputs: Vec<TensorData> = (0..program.inputs.len()).map(|at| data("input", at)).collect();
             let shapes: Vec<&[i64]> = inputs.iter().map(|input| input.shape.as_slice()).collect();
             let values = program.symbol_values(&shapes).unwrap_or_else(|error| panic!("{}: {error}", case.display()));
-            let fixed = program.at(&values);
-            let outputs = fixed.evaluate(&inputs).unwrap_or_else(|error| panic!("{}: {error}", case.display()));
+            // what is counted has as many elements as are found in the run
+            let is_counted = program.symbols.list.iter().any(|symbol| matches!(symbol.origin, Origin::Count { .. }));
+            let run = if is_counted { program.clone() } else { program.at(&values) };
+            let outputs = run.evaluate(&inputs).unwrap_or_else(|error| panic!("{}: {error}", case.display()));
             let expected: Vec<TensorData> = (0..outputs.len()).map(|at| data("output", at)).collect();
             assert!(are_close(&outputs, &expected), "{}: {outputs:?} is not {expected:?}", case.display());
         }

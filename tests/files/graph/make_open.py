@@ -240,6 +240,58 @@ def networks():
         {"x": (FLOAT, ["batch", 2, "height", "width"])}, {"y": (FLOAT, 4)},
         {"w": floats(3, 2, 3, 3), "v": floats(3, 3, 3, 3), "scales": np.array([1, 1, 2, 2], np.float32)}), [
             dict(batch=1, height=8, width=4), dict(batch=2, height=12, width=16)]
+    # nothing may be found; then an exporter gives nothing at once
+    empty = helper.make_graph(
+        [helper.make_node("Constant", [], ["empty"], value=numpy_helper.from_array(np.zeros(0, np.float32)))], "empty", [],
+        [helper.make_tensor_value_info("empty", FLOAT, [0])])
+    some = helper.make_graph(
+        [node("ReduceMax", "found", "most", keepdims=0), node("Mul", "chosen most", "moved")], "some", [],
+        [helper.make_tensor_value_info("moved", FLOAT, [None])])
+    yield "nothing", model(
+        [node("Greater", "x bound", "large"), node("NonZero", "large", "at"), node("Transpose", "at", "places", perm=[1, 0]),
+         node("GatherND", "x places", "chosen"), node("Unsqueeze", "chosen last", "column"), node("Concat", "column column", "found", axis=1),
+         node("Shape", "found", "shape"), node("ReduceProd", "shape", "elements", keepdims=0), node("Equal", "elements zero", "none"),
+         node("Cast", "none", "flag", to=TensorProto.BOOL), node("If", "flag", "y", then_branch=empty, else_branch=some)],
+        {"x": (FLOAT, ["n"])}, {"y": (FLOAT, 1)}, {"bound": np.float32(1.2), "last": ints(-1), "zero": ints(0)[0]}), [
+            dict(n=1), dict(n=40), dict(n=7)]
+    # what is put around follows from extents: a window of positions for each length, as in relative attention
+    yield "padded", model(
+        [node("Shape", "x", "shape"), node("Gather", "shape one", "n"), node("Sub", "n four", "short"), node("Max", "short zero", "pad"),
+         node("Unsqueeze", "pad front", "pad1"), node("Concat", "nothing pad1 nothing pad1", "pads", axis=0),
+         node("Pad", "table pads", "window"), node("MatMul", "x window", "y"),
+         node("Pad", "x pads few axes", "z"), node("Pad", "x pads - axes", "u", mode="edge")],
+        {"x": (FLOAT, ["batch", "n", 5])}, {"y": (FLOAT, 3), "z": (FLOAT, 3), "u": (FLOAT, 3)},
+        {"table": floats(5, 3), "one": ints(1)[0], "four": ints(4)[0], "zero": ints(0)[0], "front": ints(0), "nothing": ints(0),
+         "few": np.float32(0.5), "axes": ints(0, 1)}), [dict(batch=1, n=2), dict(batch=2, n=4), dict(batch=3, n=9)]
+    # exporters name the axes of each input by themselves; the network needs some to be equal
+    yield "apart", model(
+        [node("Shape", "mask", "shape"), node("Gather", "shape one", "n"), node("Gather", "shape zero", "b"), node("Unsqueeze", "b front", "b1"),
+         node("Unsqueeze", "n front", "n1"), node("Concat", "b1 minus1 three", "split", axis=0), node("Reshape", "x split", "parts"),
+         node("Mul", "b n", "rows"), node("Unsqueeze", "rows front", "rows1"), node("Concat", "rows1 six", "joint", axis=0),
+         node("Reshape", "x joint", "z"), node("ReduceSum", "parts last", "sums", keepdims=0), node("Slice", "sums front n1 second", "some"),
+         node("Add", "some mask", "y")],
+        {"x": (FLOAT, ["rows", "places", 6]), "mask": (FLOAT, ["batch", "n"])}, {"y": (FLOAT, 2), "z": (FLOAT, 2)},
+        {"one": ints(1)[0], "zero": ints(0)[0], "front": ints(0), "minus1": ints(-1), "three": ints(3), "six": ints(6), "last": ints(-1),
+         "second": ints(1)}), [dict(rows=2, places=5, batch=2, n=5), dict(rows=1, places=1, batch=1, n=1), dict(rows=3, places=8, batch=3, n=8)]
+    # spectra of a signal of any length, and transforms along an axis that is known, and along one that is not; ONNX Runtime's err by 3e-6
+    spectra = model(
+        [node("Mul", "x soft", "quiet"), node("Unsqueeze", "quiet last", "signal"), node("STFT", "signal step window", "frames"), node("STFT", "signal step - long", "others"),
+         node("ReduceSumSquare", "frames last", "y", keepdims=0), node("ReduceSumSquare", "others last", "z", keepdims=0),
+         node("Unsqueeze", "y last", "rows"), node("DFT", "rows - axis", "u"), node("DFT", "u - first", "v"),
+         node("DFT", "u - first", "w", inverse=1)],
+        {"x": (FLOAT, ["batch", "samples"])}, {"y": (FLOAT, 3), "z": (FLOAT, 3), "u": (FLOAT, 4), "v": (FLOAT, 4), "w": (FLOAT, 4)},
+        {"last": ints(-1), "step": ints(5)[0], "window": np.hanning(16).astype(np.float32), "long": ints(528)[0], "axis": ints(2)[0], "first": ints(1)[0],
+         "soft": np.float32(0.05)}, opset=20)
+    yield "spectra", spectra, [
+            dict(batch=1, samples=528), dict(batch=2, samples=540), dict(batch=3, samples=577)], reference(spectra)
+    # as many regions as there are
+    yield "regions", model(
+        [node("Shape", "boxes", "shape"), node("Slice", "shape front one", "n"), node("ConstantOfShape", "n", "of", value=numpy_helper.from_array(ints(0))),
+         node("Abs", "boxes", "positive"), node("Split", "positive", "start size", axis=1, num_outputs=2), node("Add", "start size", "end"),
+         node("Concat", "start end", "regions", axis=1), node("RoiAlign", "image regions of", "y", output_height=2, output_width=3, sampling_ratio=2),
+         node("RoiAlign", "image regions of", "z", output_height=2, output_width=2, sampling_ratio=0)],
+        {"boxes": (FLOAT, ["n", 4])}, {"y": (FLOAT, 4), "z": (FLOAT, 4)},
+        {"image": floats(1, 2, 6, 5), "front": ints(0), "one": ints(1)}), [dict(n=1), dict(n=6), dict(n=33)]
 
 
 def runtime(net):
