@@ -8,7 +8,7 @@ use anyhow::{Context, Result};
 use clap::Args;
 use tilescribe::files;
 use tilescribe::language::Language;
-use tilescribe::model::TrainingOptions;
+use tilescribe::model::{Evaluation, TrainingOptions};
 use tilescribe::record::{Entry, Store};
 use tilescribe::space::Space;
 use tilescribe::target::Task;
@@ -40,10 +40,17 @@ pub struct Finetune {
 }
 
 /// A tenth of pretraining's learning rate, and fewer passes: enough to learn a machine, too little to forget
-/// the others.
+/// the others. The transformer learns preferences, as it did last before.
 fn usual() -> TrainingOptions {
     let pretraining = TrainingOptions::default();
-    TrainingOptions { epochs: 3.0, learning_rate: pretraining.learning_rate / 10.0, warmup_steps: 20, ..pretraining }
+    TrainingOptions {
+        epochs: 3.0,
+        learning_rate: pretraining.learning_rate / 10.0,
+        warmup_steps: 20,
+        least_share: 0.6,
+        preference_weight: 1.0,
+        ..pretraining
+    }
 }
 
 impl Finetune {
@@ -82,9 +89,10 @@ impl Finetune {
         writeln!(out, "{}: {steps} on {records}", place.display())?;
         let verdict = |gained: bool| if gained { "" } else { "; no gain: it stays as it was" };
         if let Some((before, after)) = trained.models {
-            let (before, after) = (before.policy_loss, after.policy_loss);
-            let kept = verdict(after < before);
-            writeln!(out, "transformer, policy loss on held-out tasks: {before:.3} before, {after:.3} after{kept}")?;
+            let kept = verdict(after.is_better_than(&before));
+            let ordered = |evaluation: &Evaluation| evaluation.preferences.map_or(0.5, |(_, ordered)| ordered);
+            let (before, after) = (ordered(&before), ordered(&after));
+            writeln!(out, "transformer, pairs ordered on held-out tasks: {before:.3} before, {after:.3} after{kept}")?;
         }
         for Compared { kind, beside, own } in &trained.estimators {
             let (called, kept) = (called(*kind), verdict(own > beside));

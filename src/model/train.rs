@@ -106,6 +106,18 @@ pub struct Evaluation {
     pub preferences: Option<(f32, f32)>,
 }
 
+impl Evaluation {
+    /// Whether a policy has become better: where preferences are learned, if it likes the faster of two
+    /// programs better more often. Their likelihoods fall then, those of fast ones, too, so that the policy
+    /// loss tells nothing.
+    pub fn is_better_than(&self, before: &Evaluation) -> bool {
+        match (self.preferences, before.preferences) {
+            (Some((_, after)), Some((_, before))) => after > before,
+            _ => self.policy_loss < before.policy_loss,
+        }
+    }
+}
+
 /// After a step.
 #[derive(Clone, Debug)]
 pub struct Progress {

@@ -211,7 +211,7 @@ impl Run<'_> {
             Some(beside) => quality(&beside.model)?.zip(quality(&checkpoint.model)?),
             None => None,
         };
-        if goes_on && models.is_some_and(|(before, after)| after.policy_loss >= before.policy_loss) {
+        if goes_on && models.is_some_and(|(before, after)| !after.is_better_than(&before)) {
             checkpoint.model = self.start.clone();
             if let Some(beside) = self.beside {
                 let tilescribe = checkpoint.versions.tilescribe;
