@@ -113,8 +113,15 @@ impl CorpusArguments {
         kinds.dedup();
         let versions = store.readable_spaces(collection.space, &kinds)?;
         // a file is not replaced by an empty one
-        let records = if versions.is_empty() { 0 } else { output.write(|file| export(&store, &versions, file))? };
-        let tasks = collection.jobs.len();
+        let (records, tasks) = match versions.is_empty() {
+            true => (0, 0),
+            false => {
+                let bar = progress::bar(0, "writing");
+                let written = output.write(|file| export(&store, &versions, file));
+                bar.finish_and_clear();
+                written?
+            }
+        };
         let (of, count) = (counted(records, "record"), counted(tasks, "task"));
         writeln!(out, "{}: {of} of {count}", self.output.display())?;
         if self.json {
@@ -129,16 +136,16 @@ impl CorpusArguments {
     }
 }
 
-/// Writes the records of these versions of the space, as they are.
-fn export(store: &Store, versions: &[String], file: &mut dyn Write) -> Result<u64> {
+/// Writes the records of these versions of the space, as they are: how many, and of how many tasks.
+fn export(store: &Store, versions: &[String], file: &mut dyn Write) -> Result<(u64, usize)> {
     let mut writer = CorpusWriter::new(file)?;
-    let mut records = 0;
     for version in versions {
         let filter = Filter { space: Some(version.clone()), ..Filter::default() };
-        records += store.export(&filter, &mut writer)?;
+        store.export(&filter, &mut writer)?;
     }
+    let written = (writer.lines(), writer.tasks());
     writer.finish()?;
-    Ok(records)
+    Ok(written)
 }
 
 /// What was measured.

@@ -18,7 +18,7 @@
 //! | `compile_us` | microseconds from nest to machine code; 0 where failed |
 //! | `proposer`, `seed`, `created_unix_s`, `tilescribe` | where it comes from |
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::sync::Arc;
 
@@ -107,13 +107,26 @@ struct Version {
 pub struct CorpusWriter<W: Write> {
     encoder: zstd::Encoder<'static, W>,
     lines: u64,
+    /// Hashes of tasks and targets.
+    tasks: BTreeSet<(String, String)>,
 }
 
 impl<W: Write> CorpusWriter<W> {
     /// # Errors
     /// [`CorpusError::Io`] where the compressor cannot be set up.
     pub fn new(inner: W) -> Result<CorpusWriter<W>, CorpusError> {
-        Ok(CorpusWriter { encoder: encoder(inner).map_err(|source| CorpusError::Io { line: 0, source })?, lines: 0 })
+        let encoder = encoder(inner).map_err(|source| CorpusError::Io { line: 0, source })?;
+        Ok(CorpusWriter { encoder, lines: 0, tasks: BTreeSet::new() })
+    }
+
+    /// Lines so far.
+    pub fn lines(&self) -> u64 {
+        self.lines
+    }
+
+    /// Tasks of the lines so far, each once for a target.
+    pub fn tasks(&self) -> usize {
+        self.tasks.len()
     }
 
     /// Appends a line.
@@ -123,6 +136,7 @@ impl<W: Write> CorpusWriter<W> {
     pub fn write(&mut self, entry: &Entry) -> Result<(), CorpusError> {
         let Entry { task, record } = entry;
         self.lines += 1;
+        self.tasks.insert((record.task_hash.clone(), record.target.clone()));
         let (outcome, detail, times_ns, compile_us) = match &record.outcome {
             Outcome::Timed { times_ns, compile_us } => ("timed", "", times_ns.clone(), *compile_us),
             Outcome::Failed { cause, detail } => (cause.name(), detail.as_str(), Vec::new(), 0),
