@@ -67,10 +67,11 @@ pub(super) const NO_UNTUNED: Method = without(
     |space, checkpoint, seed| with(space, checkpoint, seed, Ingredients { untuned: false, ..Ingredients::ALL }),
 );
 
-pub(super) const NO_MUTATION: Method =
-    without("lm-no-mutation", "lm without blindly changed children of good programs", |space, checkpoint, seed| {
-        with(space, checkpoint, seed, Ingredients { mutation: false, ..Ingredients::ALL })
-    });
+pub(super) const MUTATION: Method = without(
+    "lm-mutation",
+    "lm with blindly changed children of good programs in the place of what it writes behind them",
+    |space, checkpoint, seed| with(space, checkpoint, seed, Ingredients { mutation: true, ..Ingredients::ALL }),
+);
 
 pub(super) const NOTHING_SHOWN: Method =
     without("lm-nothing-shown", "lm that does not read what was measured", |space, checkpoint, seed| {

@@ -4,9 +4,10 @@
 //! measured so far and asks for something better; at first it shows the untuned programs, as fast as they are
 //! expected to be. Once programs were measured, half of both begin as the fastest of them do, and part from
 //! them at a random decision. The untuned programs are in the pool, too, and the first of them is among
-//! the first two that are measured. An estimator ranks the pool by what the programs look like, and the most
-//! promising, with the fastest that were measured, have children that join it, for a few generations: the
-//! neighbourhood of what is likely to be good is searched.
+//! the first two that are measured. An estimator ranks the pool by what the programs look like. Then the
+//! model reads the most promising, as fast as they are expected to be, and writes further ones, which join
+//! the pool. Where it does not read programs, the most promising and the fastest that were measured have
+//! children that are changed blindly instead, for a few generations.
 //! Where the checkpoint has a world model, it drafts: of thousands of mutations of what is known and of what
 //! was written, without nests, those that it likes best join the pool; and the first program is the one that
 //! it and the estimator like best together.
@@ -173,7 +174,9 @@ impl<'a> LanguageModel<'a> {
     /// Whether the model is shown programs of a task.
     fn shows(&self, task: &Task) -> bool {
         // those of run-time extents are not written by the model, but carried over
-        let reads = self.trained_on.as_ref().is_none_or(|versions| versions.measured);
+        let is_of_a_cpu = task.target.kind() == Kind::Cpu;
+        let has_learned = |versions: &Versions| versions.measured && (is_of_a_cpu || versions.gpu.is_some());
+        let reads = self.trained_on.as_ref().is_none_or(has_learned);
         self.ingredients.shown
             && self.ingredients.want
             && self.ingredients.workload
@@ -223,8 +226,8 @@ impl<'a> LanguageModel<'a> {
         Ok(Asked { task, estimator, prompt, showing, untuned, fastest })
     }
 
-    /// New programs to choose from, with what was left before, valued: what is written and drafted, and their
-    /// children.
+    /// New programs to choose from, with what was left before, valued: what is written and drafted, and what
+    /// is made of the most promising of these.
     fn pool(
         &mut self,
         asked: &Asked<'_>,
@@ -247,53 +250,66 @@ impl<'a> LanguageModel<'a> {
         let mut pool = self.valued(task, estimator, drawn)?;
         proposal.dead_ends += (count - pool.len()) as u64;
         pool.append(&mut rest);
-        let breeds = self.ingredients.neighbours && self.ingredients.ranking;
-        let generations = if breeds { self.heuristics.generations } else { 0 };
-        for _ in 0..generations {
-            pool.sort_by(by_value);
-            let children = self.bred(task, estimator, (&pool, fastest), &mut random, is_new)?;
-            pool.extend(children);
+        if self.ingredients.neighbours && self.ingredients.ranking {
+            let reads = self.shows(task) && !self.ingredients.mutation;
+            let known: Vec<Known> = pool.iter().filter(|_| reads).filter_map(Known::expected).collect();
+            let further = match known.is_empty() {
+                true => self.bred(task, estimator, (&pool, fastest), &mut random, is_new)?,
+                false => self.written_behind(task, estimator, known, is_new)?,
+            };
+            pool.extend(further);
         }
         Ok(pool)
     }
 
-    /// A generation of the most promising of a sorted pool, and of the fastest that were measured: children,
-    /// or, without blind mutation, what the model writes once it has read the most promising.
-    fn bred(
+    /// What the model writes once it has read the most promising of what is known.
+    fn written_behind(
         &mut self,
+        task: &Task,
+        estimator: Option<&Adapted>,
+        known: Vec<Known>,
+        is_new: &mut dyn FnMut(&Trace) -> bool,
+    ) -> Result<Vec<Valued>, ProposeError> {
+        let prompt = self.showing(task, known)?;
+        let written = self.write(&prompt, task, &[], self.heuristics.generation())?;
+        let new = written.into_iter().filter(|written| written.complete && is_new(&written.trace));
+        let new = new.map(|Written { trace, log_likelihood, .. }| Candidate {
+            log_likelihood: Some(log_likelihood as f32),
+            ..Candidate::new(trace)
+        });
+        self.valued(task, estimator, new.collect())
+    }
+
+    /// Generations of children of the most promising of a pool, and of the fastest that were measured.
+    fn bred(
+        &self,
         task: &Task,
         estimator: Option<&Adapted>,
         (pool, fastest): (&[Valued], &[Trace]),
         random: &mut ChaCha8Rng,
         is_new: &mut dyn FnMut(&Trace) -> bool,
     ) -> Result<Vec<Valued>, ProposeError> {
-        let count = (self.heuristics.children * self.heuristics.samples as f64) as usize;
-        if !self.ingredients.mutation {
-            let known: Vec<Known> = pool.iter().filter_map(Known::expected).collect();
-            if known.is_empty() || !self.shows(task) {
-                return Ok(Vec::new());
+        let mut born: Vec<Valued> = Vec::new();
+        for _ in 0..self.heuristics.generations {
+            let known = pool.iter().chain(&born).filter(|valued| valued.candidate.value.is_some());
+            let mut promising: Vec<&Valued> = known.collect();
+            promising.sort_by(|a, b| by_value(a, b));
+            let promising = promising.into_iter().take(self.heuristics.parents);
+            let parents: Vec<Trace> = promising.map(|valued| &valued.candidate.trace).chain(fastest).cloned().collect();
+            if parents.is_empty() {
+                break;
             }
-            let prompt = self.showing(task, known)?;
-            let written = self.write(&prompt, task, &[], count)?.into_iter().filter(|written| written.complete);
-            let new = written.filter(|written| is_new(&written.trace)).map(|written| Candidate {
-                log_likelihood: Some(written.log_likelihood as f32),
-                ..Candidate::new(written.trace)
+            let seeds = (0..self.heuristics.generation()).map(|_| random.next_u64()).collect();
+            let new = children(self.space, task, &parents, seeds).into_iter().flatten();
+            let new: Vec<Described> = new.filter(|described| is_new(&described.trace)).collect();
+            born.extend(match self.ranking.is_some() {
+                true => {
+                    new.into_iter().map(|new| Valued::new(Candidate::new(new.trace), new.features, estimator)).collect()
+                }
+                false => self.valued(task, None, new.into_iter().map(|new| Candidate::new(new.trace)).collect())?,
             });
-            return self.valued(task, estimator, new.collect());
         }
-        let promising = pool.iter().filter(|valued| valued.candidate.value.is_some()).take(self.heuristics.parents);
-        let parents: Vec<Trace> = promising.map(|valued| &valued.candidate.trace).chain(fastest).cloned().collect();
-        if parents.is_empty() {
-            return Ok(Vec::new());
-        }
-        let seeds = (0..count).map(|_| random.next_u64()).collect();
-        let new = children(self.space, task, &parents, seeds).into_iter().flatten();
-        let new = new.filter(|described| is_new(&described.trace));
-        if self.ranking.is_none() {
-            let children = new.map(|described| Candidate::new(described.trace)).collect();
-            return self.valued(task, None, children);
-        }
-        Ok(new.map(|Described { trace, features }| Valued::new(Candidate::new(trace), features, estimator)).collect())
+        Ok(born)
     }
 }
 

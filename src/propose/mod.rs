@@ -81,7 +81,7 @@ pub static METHODS: &[&Method] = &[
     &ablations::NO_RANKING,
     &ablations::NO_NEIGHBOURS,
     &ablations::NO_UNTUNED,
-    &ablations::NO_MUTATION,
+    &ablations::MUTATION,
     &ablations::NOTHING_SHOWN,
     &ablations::NO_WORLD,
     &ablations::NOT_CONTINUED,

@@ -21,9 +21,9 @@ pub(super) struct Heuristics {
     /// How many of the fastest programs others begin like; they and as many of the most promising have
     /// children.
     pub parents: usize,
-    /// Generations of children.
+    /// Generations of blindly changed children, where there are any.
     pub generations: usize,
-    /// Children of a generation, for each sample.
+    /// Programs of a generation, written or changed, for each sample.
     pub children: f64,
     /// Programs that are drawn without nests for the world model; the share of them that comes from all of
     /// the space, the others being mutations; and how many join the pool.
@@ -40,6 +40,13 @@ pub(super) struct Heuristics {
     /// Held against the corpus's records of tasks that the estimator was not trained on (708 pairs of task
     /// and machine): 150 choices pass, 6 of them are slower, and they bring 72 % of what all choices would.
     pub doubt: f64,
+}
+
+impl Heuristics {
+    /// How many programs a generation has.
+    pub fn generation(&self) -> usize {
+        (self.children * self.samples as f64) as usize
+    }
 }
 
 pub(super) const HEURISTICS: Heuristics = Heuristics {
@@ -68,7 +75,7 @@ pub(super) const OPINION: f32 = 0.5;
 /// Samples that a single program is chosen from.
 pub(in crate::propose) const SINGLE_SAMPLES: usize = 256;
 
-/// What the search makes use of: all of it, unless an ablation takes something away.
+/// What the search makes use of: all of it, unless an ablation takes something away or changes it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Ingredients {
     /// The prompt asks for the best quality; otherwise for nothing in particular.
@@ -77,14 +84,14 @@ pub struct Ingredients {
     pub workload: bool,
     /// Programs are ranked; otherwise they come in the order in which they were written.
     pub ranking: bool,
-    /// Sequences begin as the fastest measured ones do, and the untuned programs and children of good ones
-    /// join the pool.
+    /// Sequences begin as the fastest measured ones do, and the untuned programs and a generation around the
+    /// most promising join the pool.
     pub neighbours: bool,
-    /// Where there are neighbours: children of good programs, whose decisions are changed blindly, join the
-    /// pool.
+    /// The generations are children of good programs, whose decisions are changed blindly, in the place of
+    /// what the model writes once it has read the most promising.
     pub mutation: bool,
-    /// Half of the sequences are written behind prompts that show what was measured. Without blind mutation
-    /// generations are written behind the most promising: the model changes programs that it has read.
+    /// Half of the sequences are written behind prompts that show what was measured; and so is the generation
+    /// around the most promising.
     pub shown: bool,
     /// A world model drafts programs without nests, and has a say on the first that is measured.
     pub drafted: bool,
@@ -96,12 +103,13 @@ pub struct Ingredients {
 }
 
 impl Ingredients {
+    /// All but blind mutation, which the model's own changes stand in the place of.
     pub const ALL: Ingredients = Ingredients {
         want: true,
         workload: true,
         ranking: true,
         neighbours: true,
-        mutation: true,
+        mutation: false,
         shown: true,
         drafted: true,
         continued: true,

@@ -63,12 +63,13 @@ fn an_estimator_ranks_what_was_written_and_children_join() {
         values.remove(1);
     }
     assert!(values.is_sorted_by(|a, b| a >= b), "{values:?}");
-    // children of the fastest are in the pool, though nobody wrote them
+    // where programs are changed blindly, children of the fastest are in the pool, though nobody wrote them
     let mut history = History::default();
     for (number, candidate) in few.candidates.iter().enumerate() {
         history.insert(candidate.trace.clone(), Some(1000 + number as u64));
     }
-    let next = lm(4).propose(&task, &history, 400).unwrap();
+    let blindly = Ingredients { mutation: true, ..Ingredients::ALL };
+    let next = lm(4).with_ingredients(blindly).propose(&task, &history, 400).unwrap();
     assert!(next.candidates.iter().filter(|candidate| candidate.log_likelihood.is_none()).count() > 20);
     assert!(next.candidates.iter().all(|candidate| !history.contains(&candidate.trace)));
 }
@@ -206,4 +207,24 @@ fn what_was_measured_is_read() {
     };
     assert_eq!(older(false), next(blind, &near));
     assert_eq!(older(true), next(ingredients, &near));
+}
+
+/// With the estimator of the checkpoint, what joins the pool last is written by the model or changed blindly.
+#[test]
+fn a_generation_is_written_or_else_changed_blindly() {
+    let (space, language, task) = (Space::standard(), Language::standard(), product());
+    let checkpoint = shipped_checkpoint(&language, &space).unwrap().checkpoint;
+    let written = |ingredients| {
+        let mut lm = pretrained(&space, &checkpoint, 5).with_samples(32).with_ingredients(ingredients);
+        let proposal = lm.propose(&task, &History::default(), 64).unwrap();
+        proposal.candidates.iter().filter(|candidate| candidate.log_likelihood.is_some()).count()
+    };
+    let drafts = Ingredients { drafted: false, ..Ingredients::ALL };
+    let (own, changed) = (written(drafts), written(Ingredients { mutation: true, ..drafts }));
+    assert!(own > changed, "{own} of 64 written, {changed} where others are changed");
+    // who is shown nothing cannot write behind it
+    assert_eq!(
+        written(Ingredients { shown: false, ..drafts }),
+        written(Ingredients { shown: false, mutation: true, ..drafts })
+    );
 }
