@@ -41,7 +41,7 @@ unispeech-sat wavlm whisper audio-spectrogram-transformer speech_to_text wav2vec
 moonshine mimi clip siglip blip align owlvit groupvit bridgetower chinese_clip clipseg altclip vilt layoutlmv3 visual_bert siglip2
 patchtst patchtsmixer tv:alexnet tv:vgg11_bn tv:wide_resnet50_2 tv:deeplabv3_mobilenet_v3_large tv:fcn_resnet50
 tv:lraspp_mobilenet_v3_large tv:r3d_18 tv:r2plus1d_18 tv:mvit_v1_b tv:swin3d_t tv:raft_small tv:retinanet_resnet50_fpn
-tv:maskrcnn_resnet50_fpn tv:ssdlite320_mobilenet_v3_large
+tv:maskrcnn_resnet50_fpn
 """.split()
 
 WIDTH, INNER, LAYERS, HEADS, VOCABULARY = 64, 128, 2, 4, 1000
