@@ -1,13 +1,15 @@
 #!/usr/bin/env python3
-"""Exports architectures of transformers and torchvision with few random weights, and holds each to ONNX Runtime.
+"""Exports architectures of transformers and torchvision, small, and holds each to ONNX Runtime.
 
 usage: architectures.py [--exporter legacy|dynamo] [--cache DIR] [--json OUT] [NAME ...]
 
-NAME: `bert` and whatever else `transformers.AutoConfig.for_model` knows, or `tv:alexnet` and whatever else `torchvision.models` knows;
-no name: all of the table below. Configurations are made small (two layers of width 64) where they allow it; batches, lengths of text
-and samples of sound stay open. Every network is compiled by `target/release/tilescribe compile --trials-per-task 0`, without any other
-flag, and run on random inputs; results have to agree within 1e-3 of each output's largest magnitude. What PyTorch cannot export, or
-ONNX Runtime cannot run, is skipped. Prints a line for each. Exit code: 1 if a network that compiles is wrong, else 0.
+NAME: `bert` and whatever else `transformers.AutoConfig.for_model` knows, or `tv:alexnet` and whatever else
+`torchvision.models` knows; no name: all of the table below. Configurations are made small (two layers of
+width 64) where they allow it; batches, lengths of text and samples of sound stay open. Every network is
+compiled by `target/release/tilescribe compile --trials-per-task 0`, without any other flag, and run on random
+inputs; results have to agree within 1e-3 of each output's largest magnitude. What PyTorch cannot export, or
+ONNX Runtime cannot run, is skipped. Prints a line for each. Exit code: 1 if a network that compiles is wrong,
+else 0.
 Needs torch, torchvision, transformers, onnx, onnxscript and onnxruntime; an hour on two cores.
 """
 import argparse
@@ -29,36 +31,48 @@ MOST_PARAMETERS = 120_000_000
 BATCH, TOKENS, SAMPLES = 2, 24, 4000
 
 NAMES = """
-bert roberta distilbert electra mobilebert deberta deberta-v2 mpnet squeezebert longformer big_bird xlm albert nystromformer fnet convbert
-roformer ernie layoutlm rembert modernbert mra yoso ibert megatron-bert eurobert gpt2 gpt_neo gptj gpt_neox opt bloom falcon mistral mixtral
-phi phi3 gemma gemma2 gemma3_text llama qwen2 qwen3 qwen2_moe qwen3_moe stablelm codegen mamba mamba2 rwkv starcoder2 olmo olmo2 granite
-cohere persimmon recurrent_gemma deepseek_v3 smollm3 glm exaone4 lfm2 falcon_mamba openai-gpt ctrl biogpt xglm mpt nemotron bart t5 mbart
-pegasus m2m_100 marian led blenderbot prophetnet longt5 umt5 switch_transformers fsmt plbart vit deit beit data2vec-vision dinov2 dinov3_vit
-swin swinv2 convnext convnextv2 resnet regnet levit mobilevit mobilevitv2 efficientnet poolformer cvt pvt pvt_v2 segformer dpt glpn detr
-conditional_detr deformable_detr yolos rt_detr maskformer mask2former upernet focalnet van mobilenet_v1 mobilenet_v2 swiftformer timesformer
-videomae vivit hiera depth_anything superpoint swin2sr vit_msn ijepa textnet vitdet vitpose_backbone hgnet_v2 wav2vec2 hubert sew sew-d
-unispeech-sat wavlm whisper audio-spectrogram-transformer speech_to_text wav2vec2-conformer wav2vec2-bert data2vec-audio encodec dac
-moonshine mimi clip siglip blip align owlvit groupvit bridgetower chinese_clip clipseg altclip vilt layoutlmv3 visual_bert siglip2
-patchtst patchtsmixer tv:alexnet tv:vgg11_bn tv:wide_resnet50_2 tv:deeplabv3_mobilenet_v3_large tv:fcn_resnet50
-tv:lraspp_mobilenet_v3_large tv:r3d_18 tv:r2plus1d_18 tv:mvit_v1_b tv:swin3d_t tv:raft_small tv:retinanet_resnet50_fpn
-tv:maskrcnn_resnet50_fpn
+bert roberta distilbert electra mobilebert deberta deberta-v2 mpnet squeezebert longformer big_bird xlm albert
+nystromformer fnet convbert roformer ernie layoutlm rembert modernbert mra yoso ibert megatron-bert eurobert
+gpt2 gpt_neo gptj gpt_neox opt bloom falcon mistral mixtral phi phi3 gemma gemma2 gemma3_text llama qwen2
+qwen3 qwen2_moe qwen3_moe stablelm codegen mamba mamba2 rwkv starcoder2 olmo olmo2 granite cohere persimmon
+recurrent_gemma deepseek_v3 smollm3 glm exaone4 lfm2 falcon_mamba openai-gpt ctrl biogpt xglm mpt nemotron
+bart t5 mbart pegasus m2m_100 marian led blenderbot prophetnet longt5 umt5 switch_transformers fsmt plbart vit
+deit beit data2vec-vision dinov2 dinov3_vit swin swinv2 convnext convnextv2 resnet regnet levit mobilevit
+mobilevitv2 efficientnet poolformer cvt pvt pvt_v2 segformer dpt glpn detr conditional_detr deformable_detr
+yolos rt_detr maskformer mask2former upernet focalnet van mobilenet_v1 mobilenet_v2 swiftformer timesformer
+videomae vivit hiera depth_anything superpoint swin2sr vit_msn ijepa textnet vitdet vitpose_backbone hgnet_v2
+wav2vec2 hubert sew sew-d unispeech-sat wavlm whisper audio-spectrogram-transformer speech_to_text
+wav2vec2-conformer wav2vec2-bert data2vec-audio encodec dac moonshine mimi clip siglip blip align owlvit
+groupvit bridgetower chinese_clip clipseg altclip vilt layoutlmv3 visual_bert siglip2 patchtst patchtsmixer
+tv:alexnet tv:vgg11_bn tv:wide_resnet50_2 tv:deeplabv3_mobilenet_v3_large tv:fcn_resnet50
+tv:lraspp_mobilenet_v3_large tv:r3d_18 tv:r2plus1d_18 tv:mvit_v1_b tv:swin3d_t tv:raft_small
+tv:retinanet_resnet50_fpn tv:maskrcnn_resnet50_fpn
 """.split()
 
 WIDTH, INNER, LAYERS, HEADS, VOCABULARY = 64, 128, 2, 4, 1000
 # What configurations call their sizes.
 SMALL = {
-    **dict.fromkeys(("num_hidden_layers", "encoder_layers", "decoder_layers", "n_layer", "num_layers", "n_layers", "num_encoder_layers",
-                     "num_decoder_layers", "num_experts_per_tok", "num_key_value_heads"), LAYERS),
-    **dict.fromkeys(("hidden_size", "d_model", "n_embd", "dim", "emb_dim", "embedding_size", "image_size", "moe_intermediate_size",
-                     "attention_hidden_size"), WIDTH),
-    **dict.fromkeys(("num_attention_heads", "n_head", "n_heads", "encoder_attention_heads", "decoder_attention_heads", "num_heads",
-                     "num_experts", "num_local_experts", "n_routed_experts"), HEADS),
-    **dict.fromkeys(("intermediate_size", "encoder_ffn_dim", "decoder_ffn_dim", "d_ff", "ffn_dim", "n_inner", "hidden_dim",
-                     "max_position_embeddings", "n_positions", "n_ctx"), INNER),
+    **dict.fromkeys((
+        "num_hidden_layers", "encoder_layers", "decoder_layers", "n_layer", "num_layers", "n_layers",
+        "num_encoder_layers", "num_decoder_layers", "num_experts_per_tok", "num_key_value_heads",
+    ), LAYERS),
+    **dict.fromkeys((
+        "hidden_size", "d_model", "n_embd", "dim", "emb_dim", "embedding_size", "image_size",
+        "moe_intermediate_size", "attention_hidden_size",
+    ), WIDTH),
+    **dict.fromkeys((
+        "num_attention_heads", "n_head", "n_heads", "encoder_attention_heads", "decoder_attention_heads",
+        "num_heads", "num_experts", "num_local_experts", "n_routed_experts",
+    ), HEADS),
+    **dict.fromkeys((
+        "intermediate_size", "encoder_ffn_dim", "decoder_ffn_dim", "d_ff", "ffn_dim", "n_inner", "hidden_dim",
+        "max_position_embeddings", "n_positions", "n_ctx",
+    ), INNER),
     **dict.fromkeys(("head_dim", "d_kv", "v_head_dim", "qk_nope_head_dim", "kv_lora_rank"), WIDTH // HEADS),
     **dict.fromkeys(("rotary_dim", "qk_rope_head_dim", "state_size"), 8),
-    "vocab_size": VOCABULARY, "pad_token_id": 0, "bos_token_id": 1, "decoder_start_token_id": 1, "eos_token_id": 2, "q_lora_rank": 32,
-    "max_source_positions": 100, "n_shared_experts": 1, "first_k_dense_replace": 1,
+    "vocab_size": VOCABULARY, "pad_token_id": 0, "bos_token_id": 1, "decoder_start_token_id": 1,
+    "eos_token_id": 2, "q_lora_rank": 32, "max_source_positions": 100, "n_shared_experts": 1,
+    "first_k_dense_replace": 1,
     "attention_types": [[["global", "local"], 1]], "attention_layers": ["global", "local"],
 }
 
@@ -93,7 +107,9 @@ def main():
         rows.append({"name": name, "exporter": options.exporter, **row})
     count = lambda key: sum(key in row for row in rows)
     wrong = sum(row.get("difference", 0) > TOLERANCE for row in rows)
-    print(f"{len(rows)} architectures: {count('difference') - wrong} right, {wrong} wrong, {count('refused')} refused, {count('skipped')} skipped")
+    right = count("difference") - wrong
+    print(f"{len(rows)} architectures: {right} right, {wrong} wrong, {count('refused')} refused, "
+          f"{count('skipped')} skipped")
     if options.json:
         options.json.write_text(json.dumps(rows, indent=1) + "\n")
     return int(wrong > 0)
@@ -118,7 +134,8 @@ def compared(name, file, exporter):
         raise Skipped(f"ONNX Runtime: {str(error).splitlines()[0]}") from error
     with tempfile.TemporaryDirectory(dir=file.parent) as folder:
         folder = pathlib.Path(folder)
-        run([BINARY, "compile", file, "-o", folder / "net", "--trials-per-task", "0", "--store", folder / "records.db"], 900, RuntimeError)
+        unmeasured = ["--trials-per-task", "0", "--store", folder / "records.db"]
+        run([BINARY, "compile", file, "-o", folder / "net", *unmeasured], 900, RuntimeError)
         given = []
         for at, (input_name, array) in enumerate(inputs.items()):
             np.save(folder / f"{at}.npy", array)
@@ -143,7 +160,8 @@ def difference(ours, theirs):
 
 def run(command, seconds, failure):
     try:
-        done = subprocess.run([str(part) for part in command], capture_output=True, text=True, timeout=seconds)
+        words = [str(part) for part in command]
+        done = subprocess.run(words, capture_output=True, text=True, timeout=seconds)
     except subprocess.TimeoutExpired as error:
         raise failure(f"more than {seconds} s") from error
     if done.returncode != 0:
@@ -173,8 +191,9 @@ def export(name, exporter, file):
             torch.onnx.export(flat, values, file, dynamo=False, opset_version=17, input_names=names,
                               dynamic_axes={key: of for key, of in axes.items() if of} or None)
         else:
-            shapes = tuple({axis: torch.export.Dim.DYNAMIC for axis in axes.get(key, {})} or None for key in inputs)
-            torch.onnx.export(flat, values, file, dynamo=True, input_names=names, dynamic_shapes=(shapes,), verbose=False)
+            opened = lambda key: {axis: torch.export.Dim.DYNAMIC for axis in axes.get(key, {})} or None
+            shapes = (tuple(opened(key) for key in inputs),)
+            torch.onnx.export(flat, values, file, dynamo=True, input_names=names, dynamic_shapes=shapes, verbose=False)
     graph = onnx.load(file, load_external_data=False).graph
     constants = {tensor.name for tensor in graph.initializer}
     taken = [value.name for value in graph.input if value.name not in constants]
@@ -188,7 +207,8 @@ def torchvision_module(name):
     import torchvision
 
     takes = inspect.signature(torchvision.models.get_model_builder(name)).parameters
-    return torchvision.models.get_model(name, weights=None, **({"weights_backbone": None} if "weights_backbone" in takes else {}))
+    extra = {"weights_backbone": None} if "weights_backbone" in takes else {}
+    return torchvision.models.get_model(name, weights=None, **extra)
 
 
 def transformers_module(name):
@@ -243,26 +263,29 @@ def example_inputs(module, name):
         add("input_ids", tokens(), text)
         add("attention_mask", torch.ones(BATCH, TOKENS, dtype=torch.int64), text)
     if "pixel_values" in takes:
-        parts = [part for part in (config, getattr(config, "vision_config", None), getattr(config, "backbone_config", None)) if part]
+        inner = [getattr(config, key, None) for key in ("vision_config", "backbone_config")]
+        parts = [part for part in (config, *inner) if part]
         own = lambda key, default: next((value for part in parts if (value := getattr(part, key, None))), default)
         side, channels = own("image_size", 64), own("num_channels", 3)
         size = list(side) if isinstance(side, (list, tuple)) else [side, side]
         add("pixel_values", torch.randn(BATCH, channels, *size), {0: "batch"})
     if "input_values" in takes:
-        if getattr(config, "max_length", None) and getattr(config, "num_mel_bins", None) and "spectrogram" in name:
+        if "spectrogram" in name:
             add("input_values", torch.randn(BATCH, config.max_length, config.num_mel_bins), {0: "batch"})
         elif name in ("encodec", "dac", "mimi"):
             add("input_values", torch.randn(BATCH, 1, 4096), {0: "batch"})
         else:
             add("input_values", torch.randn(BATCH, SAMPLES), {0: "batch", 1: "samples"})
     if "input_features" in takes and "input_ids" not in takes:
-        bins = next((getattr(config, key) for key in ("num_mel_bins", "input_feat_per_channel", "feature_size") if hasattr(config, key)), 80)
+        named = ("num_mel_bins", "input_feat_per_channel", "feature_size")
+        bins = next((getattr(config, key) for key in named if hasattr(config, key)), 80)
         shape = (BATCH, bins, 200) if name == "whisper" else (BATCH, 96, bins)
         add("input_features", torch.randn(*shape), {0: "batch"})
     if inputs:
         add("decoder_input_ids", tokens(), {0: "batch", 1: "decoded"})
     if "past_values" in takes:
-        add("past_values", torch.randn(BATCH, getattr(config, "context_length", 32), getattr(config, "num_input_channels", 1)), {0: "batch"})
+        shape = (BATCH, getattr(config, "context_length", 32), getattr(config, "num_input_channels", 1))
+        add("past_values", torch.randn(*shape), {0: "batch"})
     if not inputs:
         kind, first = type(module).__module__, next(iter(takes))
         if "detection" in kind:
@@ -295,8 +318,9 @@ def flattened(module, names):
                     if value.numel() and all(value is not other for other in found):
                         found.append(value)
                     return
-                parts = value.values() if hasattr(value, "values") else value if isinstance(value, (list, tuple)) else []
-                for part in parts:
+                if hasattr(value, "values"):
+                    value = list(value.values())
+                for part in value if isinstance(value, (list, tuple)) else []:
                     walk(part)
 
             walk(self.module(**dict(zip(names, values)), **extra))
