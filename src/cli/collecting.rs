@@ -139,13 +139,14 @@ impl CorpusArguments {
 /// Writes the records of these versions of the space, as they are: how many, and of how many tasks.
 fn export(store: &Store, versions: &[String], file: &mut dyn Write) -> Result<(u64, usize)> {
     let mut writer = CorpusWriter::new(file)?;
+    let mut records = 0;
     for version in versions {
         let filter = Filter { space: Some(version.clone()), ..Filter::default() };
-        store.export(&filter, &mut writer)?;
+        records += store.export(&filter, &mut writer)?;
     }
-    let written = (writer.lines(), writer.tasks());
+    let tasks = writer.tasks();
     writer.finish()?;
-    Ok(written)
+    Ok((records, tasks))
 }
 
 /// What was measured.

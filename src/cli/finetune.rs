@@ -8,7 +8,7 @@ use anyhow::{Context, Result};
 use clap::Args;
 use tilescribe::files;
 use tilescribe::language::Language;
-use tilescribe::model::{Evaluation, TrainingOptions};
+use tilescribe::model::TrainingOptions;
 use tilescribe::record::{Entry, Store};
 use tilescribe::space::Space;
 use tilescribe::target::Task;
@@ -90,9 +90,10 @@ impl Finetune {
         let verdict = |gained: bool| if gained { "" } else { "; no gain: it stays as it was" };
         if let Some((before, after)) = trained.models {
             let kept = verdict(after.is_better_than(&before));
-            let ordered = |evaluation: &Evaluation| evaluation.preferences.map_or(0.5, |(_, ordered)| ordered);
-            let (before, after) = (ordered(&before), ordered(&after));
-            writeln!(out, "transformer, pairs ordered on held-out tasks: {before:.3} before, {after:.3} after{kept}")?;
+            if let Some((before, after)) = before.preferred().zip(after.preferred()) {
+                let what = "transformer, pairs ordered on held-out tasks";
+                writeln!(out, "{what}: {before:.3} before, {after:.3} after{kept}")?;
+            }
         }
         for Compared { kind, beside, own } in &trained.estimators {
             let (called, kept) = (called(*kind), verdict(own > beside));

@@ -107,12 +107,18 @@ pub struct Evaluation {
 }
 
 impl Evaluation {
+    /// The share of pairs of which the policy gives the faster one the higher probability, where preferences
+    /// are learned.
+    pub fn preferred(&self) -> Option<f32> {
+        self.preferences.map(|(_, accuracy)| accuracy)
+    }
+
     /// Whether a policy has become better: where preferences are learned, if it likes the faster of two
     /// programs better more often. Their likelihoods fall then, those of fast ones, too, so that the policy
     /// loss tells nothing.
     pub fn is_better_than(&self, before: &Evaluation) -> bool {
-        match (self.preferences, before.preferences) {
-            (Some((_, after)), Some((_, before))) => after > before,
+        match (self.preferred(), before.preferred()) {
+            (Some(after), Some(before)) => after > before,
             _ => self.policy_loss < before.policy_loss,
         }
     }

@@ -119,11 +119,6 @@ impl<W: Write> CorpusWriter<W> {
         Ok(CorpusWriter { encoder, lines: 0, tasks: BTreeSet::new() })
     }
 
-    /// Lines so far.
-    pub fn lines(&self) -> u64 {
-        self.lines
-    }
-
     /// Tasks of the lines so far, each once for a target.
     pub fn tasks(&self) -> usize {
         self.tasks.len()

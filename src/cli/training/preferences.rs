@@ -99,7 +99,7 @@ impl PreferencesRun<'_> {
 
 /// What became of the order in which the policy likes programs that it was not shown.
 fn told(before: Option<Evaluation>, after: Option<Evaluation>) -> String {
-    let accuracy = |evaluation: Option<Evaluation>| evaluation?.preferences.map(|(_, accuracy)| 100.0 * accuracy);
+    let accuracy = |evaluation: Option<Evaluation>| Some(100.0 * evaluation?.preferred()?);
     match (accuracy(before), accuracy(after)) {
         (Some(before), Some(after)) => format!(
             " Of two programs of a task that it was not shown it gave the faster one the higher probability in {before:.1} % before, and does in {after:.1} % since."
