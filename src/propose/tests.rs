@@ -4,7 +4,10 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use super::example::{ROUGH_CYCLES, fall, product, rough};
-use super::{History, METHODS, Make, Method, Proposal, Proposer, Purpose, Random, Searcher, versions, world_spaces};
+use super::{
+    History, METHODS, Make, Method, Proposal, Proposer, Purpose, Random, Searcher, shipped_checkpoint, versions,
+    world_spaces,
+};
 use crate::language::{Language, tokenizer_json};
 use crate::model::{
     Checkpoint, Config, EstimatorOptions, Group, Model, ModelControl, World, WorldConfig, Worlds, train_estimator,
@@ -151,16 +154,17 @@ fn controls_change_what_they_say_they_change() {
 #[test]
 fn methods_that_learn_find_faster_programs() {
     let space = Space::standard();
-    // what a world model drafts and a language model writes is what they like, and this checkpoint's have
-    // learned nothing
-    let checkpoint = Arc::new(Checkpoint { worlds: Worlds::default(), ..(*checkpoint(&space)).clone() });
-    let learns = |method: &&&Method| match method.name {
-        "lm" | "world" => false,
-        "lm-mutation" => true,
-        _ => method.learns && method.purpose == Purpose::Search,
+    // what a world model drafts is what it likes, and this checkpoint's has learned nothing
+    let untrained = Arc::new(Checkpoint { worlds: Worlds::default(), ..(*checkpoint(&space)).clone() });
+    // what a language model writes is what it likes, too, so that it needs one that has
+    let shipped = Arc::new(shipped_checkpoint(&Language::standard(), &space).unwrap().checkpoint);
+    let learns = |method: &&&Method| {
+        let searches = method.learns && method.purpose == Purpose::Search && method.name != "world";
+        searches || method.name == "lm-mutation"
     };
     for method in METHODS.iter().filter(learns) {
-        let searcher = Searcher::new(method, &space, || Ok::<_, ()>(Arc::clone(&checkpoint))).unwrap();
+        let checkpoint = if method.name == "lm" { &shipped } else { &untrained };
+        let searcher = Searcher::new(method, &space, || Ok::<_, ()>(Arc::clone(checkpoint))).unwrap();
         let (history, bests) = fall(searcher.proposer(3).unwrap().as_mut(), rough, 6, 8);
         assert!((32..=48).contains(&history.len()), "{method:?}: {}", history.len());
         assert!(bests[5] < bests[0], "{method:?}: {bests:?}");
