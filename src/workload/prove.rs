@@ -13,7 +13,8 @@ use super::{Atom, Condition, Index, Interval, Var, gcd};
 
 /// How many terms are eliminated one after the other.
 const DEPTH: usize = 4;
-/// So many sums are looked at before a proof is given up: with many facts, most are looked at for nothing.
+/// So many sums are looked at, at each depth, before a proof is given up: with many facts, most are looked at
+/// for nothing.
 const MAX_STEPS: usize = 1 << 12;
 /// Proofs with greater numbers are given up, so that nothing overflows.
 const LARGEST: i64 = 1 << 40;

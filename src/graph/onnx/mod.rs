@@ -3,6 +3,7 @@
 //! Nothing in a file is trusted. Its messages are decoded from a mapping of the file, so that weights are
 //! held once; every name, shape and offset is checked before it is used; each error names the node or tensor.
 
+mod axes;
 mod body;
 mod control;
 mod dims;
