@@ -389,6 +389,7 @@ impl Builder {
         shapes: &[Vec<Index>],
         count: Option<usize>,
     ) -> Result<Vec<TensorId>, Problem> {
+        inputs.iter().try_for_each(|input| self.check_written(*input))?;
         let mut outputs = Vec::new();
         for (shape, (_, dtype)) in shapes.iter().zip(routine.outputs()) {
             let most = shape.iter().map(|extent| self.formulas.most(extent)).collect::<Result<Vec<_>, _>>()?;

@@ -140,6 +140,7 @@ impl Builder {
     /// Makes a tensor one of the results. Inputs and constants are copied, since a result is written by a
     /// stage.
     pub fn output(&mut self, name: String, tensor: TensorId) -> Result<(), Problem> {
+        self.check_written(tensor)?;
         let result = match self.tensor(tensor).role {
             Role::Intermediate | Role::Output => tensor,
             Role::Input | Role::Constant => {
@@ -156,7 +157,7 @@ impl Builder {
     pub(super) fn copied(&mut self, tensor: TensorId) -> Result<TensorId, Problem> {
         let Tensor { shape, dtype, extents, .. } = self.tensor(tensor).clone();
         if shape.contains(&0) {
-            return Err(Problem::Unsupported(format!("a result of shape {shape:?}, which has no elements,")));
+            return Err(without_elements(&shape));
         }
         let copy = self.add_intermediate(shape.clone(), dtype, extents.clone());
         let value = load(tensor, (0..shape.len()).map(var).collect());
@@ -164,6 +165,18 @@ impl Builder {
         let stage = self.inline_cheap(stage);
         self.append(stage);
         Ok(copy)
+    }
+
+    /// Whether some step writes a tensor, or it is known: not what has no elements, but open extents.
+    ///
+    /// # Errors
+    /// [`Problem::Unsupported`] where nobody does.
+    pub(super) fn check_written(&self, tensor: TensorId) -> Result<(), Problem> {
+        let about = self.tensor(tensor);
+        match about.role == Role::Intermediate && about.elements() == 0 {
+            true => Err(without_elements(&about.shape)),
+            false => Ok(()),
+        }
     }
 
     /// The program, without what no output needs.
@@ -319,12 +332,17 @@ impl Builder {
     ) -> Result<TensorId, Problem> {
         let elements = Builder::check_shape(&shape)?;
         Builder::check_shape(&reduction)?;
+        if elements > 0 && !reduction.contains(&0) {
+            let mut read = Vec::new();
+            value.for_each_load(&mut |tensor, _| read.push(tensor));
+            read.into_iter().try_for_each(|tensor| self.check_written(tensor))?;
+        }
         let most: Vec<i64> = shape.iter().chain(&reduction).copied().collect();
         if most.len() > MAX_AXES || product_below(&most, MAX_POINTS).is_none() {
             return Err(Problem::TooLarge(most.into_iter().take(MAX_AXES).collect()));
         }
         if elements == 0 && !extents.is_fixed() {
-            // no step writes it, and none reads it: what it is joined to is joined to nothing
+            // no step writes it, and none may read it: what it is joined to is joined to nothing
             let rank = shape.len();
             return Ok(self.add_intermediate(shape, dtype, extents.moved(|axis| (axis < rank).then_some(axis))));
         }
@@ -505,6 +523,10 @@ fn product_below(extents: &[i64], limit: i64) -> Option<i64> {
         return Some(0);
     }
     extents.iter().try_fold(1i64, |product, extent| product.checked_mul(*extent).filter(|p| *p < limit))
+}
+
+fn without_elements(shape: &[i64]) -> Problem {
+    Problem::Unsupported(format!("a result of shape {shape:?}, which has no elements,"))
 }
 
 /// The row-major position of a point in a tensor.

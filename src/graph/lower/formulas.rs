@@ -11,8 +11,6 @@ use crate::workload::{Atom, Condition, Index, Interval, Parameter, Var};
 const MAX_VALUE: i64 = 1 << 31;
 /// Symbols of a network that is being read.
 const MAX_SYMBOLS: usize = 1 << 12;
-/// How far a number is followed to what it is computed from.
-const MAX_DEPTH: usize = 8;
 /// Bytes of the name that spells what a symbol is computed from: those of others are part of it.
 const MAX_NAME: usize = 120;
 
@@ -186,7 +184,7 @@ impl Formulas {
     }
 
     /// A formula, multiplied out; what is always one number, as this number.
-    fn polynomial(&self, formula: &Index) -> Option<Polynomial> {
+    pub(super) fn polynomial(&self, formula: &Index) -> Option<Polynomial> {
         let factors = |atom: &Atom| {
             let range = self.range_of(&Index::atom(atom.clone()));
             if let Some(only) = range.filter(|range| range.low == range.high) {
@@ -279,46 +277,6 @@ impl Formulas {
         self.narrower(sum, formulas)
     }
 
-    /// Whether a number, which is never negative, is 0 in every run in which another number is: it has the
-    /// other's factors, or is at most such a number, or the sum of such numbers.
-    pub(super) fn vanishes_with(&self, number: &Index, other: &Index) -> bool {
-        self.vanishes(number, other, MAX_DEPTH)
-    }
-
-    fn vanishes(&self, number: &Index, other: &Index, depth: usize) -> bool {
-        if self.has_factors(number, other) {
-            return true;
-        }
-        let Some(depth) = depth.checked_sub(1) else { return false };
-        let vanishes = |number: &Index| self.vanishes(number, other, depth);
-        let each = |atom: &Atom| {
-            let Atom::Var(var) = atom else { return false };
-            let symbol = var.as_parameter().and_then(|number| self.symbols.list.get(number));
-            match symbol.map(|symbol| &symbol.origin) {
-                Some(Origin::Count { most }) => vanishes(most),
-                Some(Origin::Minimum(x, y) | Origin::Product(x, y)) => vanishes(x) || vanishes(y),
-                Some(Origin::Maximum(x, y)) => vanishes(x) && vanishes(y),
-                Some(Origin::Quotient(x, _)) => vanishes(x),
-                Some(Origin::Axis { .. } | Origin::Rows { .. }) | None => false,
-            }
-        };
-        number.offset() == 0 && number.terms().iter().all(|(atom, _)| each(atom))
-    }
-
-    /// Whether a number is a multiple of another, which may be the lesser of that and 1.
-    fn has_factors(&self, number: &Index, other: &Index) -> bool {
-        // the lesser of a number and 1 is 0 where the number is
-        let origin = |formula: &Index| Some(&self.symbols.list.get(formula.as_var()?.as_parameter()?)?.origin);
-        let other = match origin(other) {
-            Some(Origin::Minimum(x, y)) if y.as_constant().is_some_and(|least| least > 0) => x,
-            Some(Origin::Minimum(x, y)) if x.as_constant().is_some_and(|least| least > 0) => y,
-            _ => other,
-        };
-        let Some((number, other)) = self.polynomial(number).zip(self.polynomial(other)) else { return false };
-        let Some(factor) = other.terms().map(|(_, coefficient)| coefficient).next() else { return true };
-        number.times(&Polynomial::constant(factor)).is_some_and(|number| number.divided_by(&other).is_some())
-    }
-
     /// The quotient, rounded down. The divisor is at least 1.
     ///
     /// # Errors
@@ -344,9 +302,9 @@ impl Formulas {
         let simplified = |formula: &Index| formula.simplify(&|var| self.symbol_range(var));
         let width =
             |formula: &Index| self.range_of(formula).map_or(i128::MAX, |r| i128::from(r.high) - i128::from(r.low));
-        let narrower = |a: Index, b: Index| if width(&b) < width(&a) { b } else { a };
+        let fewer_values = |a: Index, b: Index| if width(&b) < width(&a) { b } else { a };
         let plain = simplified(formula);
-        let plain = narrower(plain.clone(), simplified(&canonical(&plain)));
+        let plain = fewer_values(plain.clone(), simplified(&canonical(&plain)));
         let mut quotients = plain.terms().iter().filter_map(|(atom, coefficient)| match atom {
             Atom::FloorDiv(inner, divisor) => Some((inner, *divisor, *coefficient)),
             _ => None,
@@ -361,7 +319,7 @@ impl Formulas {
             _ => whole.minus(inner).plus_constant(divisor - 1),
         };
         let joined = simplified(&dividend.floor_div(divisor));
-        narrower(plain, joined)
+        fewer_values(plain, joined)
     }
 
     /// Whether a formula never exceeds another.

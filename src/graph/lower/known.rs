@@ -15,6 +15,8 @@ use crate::workload::{DType, Expr, Index, Interval, TensorId};
 const MAX_ELEMENTS: usize = 64;
 /// Whole numbers below this are floats of 32 bits.
 const MAX_FLOAT: i64 = 1 << 24;
+/// Numbers below this are not made positive to be divided.
+const LEAST_MODULO: i64 = -(1 << 31);
 /// Exclusive bound of constants that formulas are made with.
 const MAX_CONSTANT: u64 = 1 << 40;
 
@@ -281,7 +283,7 @@ fn combined(builder: &mut Builder, kind: &str, operands: &[Index]) -> Result<Opt
 fn floored_modulo(builder: &mut Builder, operands: &[Index]) -> Result<Option<Index>, Problem> {
     let [x, y] = operands else { return Ok(None) };
     let least = builder.formulas.range_of(x).map_or(i64::MIN, |range| range.low);
-    let Some(divisor) = y.as_constant().filter(|divisor| *divisor > 0 && (-MAX_FLOAT..0).contains(&least)) else {
+    let Some(divisor) = y.as_constant().filter(|divisor| *divisor > 0 && (LEAST_MODULO..0).contains(&least)) else {
         return combined(builder, "Mod", operands);
     };
     // as many divisors more as make a number of it that is not negative

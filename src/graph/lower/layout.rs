@@ -5,7 +5,6 @@ use super::math::{literal, load, var, vars, within};
 use super::operator::{Operator, Problem, normal_axes, normal_axis};
 use super::reshape::{self, reshape_to};
 use super::slice;
-use crate::graph::TensorData;
 use crate::workload::{Condition, DType, Expr, Index, TensorId};
 
 /// `Identity`, and `Dropout` where it drops nothing.
@@ -232,11 +231,13 @@ pub fn concat(builder: &mut Builder, op: &Operator) -> Result<Vec<TensorId>, Pro
             builder.unify_dimensions((inputs[0], d), (*input, d), misfit)?;
         }
     }
+    let nothing = inputs[0];
     let parts: Vec<TensorId> = inputs.into_iter().filter(|input| builder.shape(*input)[axis] > 0).collect();
-    match parts.is_empty() {
-        true => Ok(vec![builder.constant(TensorData { shape: first, dtype, bytes: Default::default() })]),
-        false => Ok(vec![concatenated(builder, parts, axis)?]),
+    if parts.is_empty() {
+        let extents = builder.extents(nothing);
+        return Ok(vec![builder.map_over(&extents, dtype, literal(dtype, 0.0))?]);
     }
+    Ok(vec![concatenated(builder, parts, axis)?])
 }
 
 /// Tensors that fit one another, one after the other along an axis.

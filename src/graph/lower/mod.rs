@@ -56,6 +56,7 @@ mod scatter;
 mod slice;
 mod signal;
 mod sort;
+mod vanish;
 mod window;
 
 pub use blocks::MAX_ITERATIONS;

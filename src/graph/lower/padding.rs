@@ -100,6 +100,7 @@ fn pad_in_run(builder: &mut Builder, op: &Operator, input: TensorId, amounts: &[
         let guards = padded.iter().flat_map(|d| inside(*d)).collect();
         return builder.map_over(&extents, dtype, Expr::guard(guards, load(input, at.clone()), filling));
     }
+    let crops = |amount: &Index| amount.as_constant().is_some_and(|amount| amount < 0);
     let may_crop = |amount: &Index| amount.as_constant().is_none() && !builder.formulas.is_at_most(&zero, amount);
     if amounts.iter().any(|(before, after)| may_crop(before) || may_crop(after)) {
         return Err(Problem::Unsupported(format!("mode {mode} with pads that may be negative")));
@@ -124,11 +125,7 @@ fn pad_in_run(builder: &mut Builder, op: &Operator, input: TensorId, amounts: &[
                 let behind = absolute(subtract(front, end()));
                 minimum(maximum(subtract(end(), behind), first()), end())
             }
-            "wrap"
-                if [&amounts[d].0, &amounts[d].1]
-                    .into_iter()
-                    .any(|amount| !builder.formulas.is_at_most(&zero, amount)) =>
-            {
+            "wrap" if crops(&amounts[d].0) || crops(&amounts[d].1) => {
                 return Err(Problem::Unsupported("cropping and wrapping with run-time extents".to_string()));
             }
             "wrap" => {

@@ -6,7 +6,7 @@
 //! is the same memory under another name.
 
 use super::builder::{Builder, flat_index, unflatten};
-use super::math::{load, var, vars};
+use super::math::{literal, load, var, vars};
 use super::operator::{Operator, Problem};
 use super::polynomial::Polynomial;
 use crate::graph::Routine;
@@ -78,6 +78,10 @@ pub fn reshape_to_extents(builder: &mut Builder, input: TensorId, shape: &[Index
     let constants: Option<Vec<i64>> = shape.iter().map(Index::as_constant).collect();
     if let (Some(constants), false) = (constants, builder.is_run_time(input)) {
         return reshape_to(builder, input, constants);
+    }
+    if builder.shape(input).contains(&0) {
+        let dtype = builder.dtype(input);
+        return builder.map_over(shape, dtype, literal(dtype, 0.0));
     }
     // what is always one number is matched as that number
     let settled = |extents: &[Index]| extents.iter().map(|extent| builder.formulas.settled(extent)).collect::<Vec<_>>();

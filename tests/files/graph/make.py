@@ -319,6 +319,8 @@ def refused():
                                        {"r": floats(1, 4), "i": ints(0)})
     yield "reshape_misfit", model([node("Reshape", "x s", "y")], x, y, {"s": ints(4, -1)})
     yield "broadcast_misfit", model([node("Add", "x w", "y")], x, y, {"w": floats(4)})
+    yield "nothing_of_a_batch", model([node("Slice", "x start end axes", "y")], {"x": (TensorProto.FLOAT, ["batch", 3])}, y,
+                                      {"start": ints(3), "end": ints(9), "axes": ints(1)})
     yield "index_out_of_range", model([node("Gather", "x i", "y")], x, y, {"i": ints(2)})
     yield "axis_out_of_range", model([node("Softmax", "x", "y", axis=2 ** 62)], x, y, {})
     yield "missing_input", model([node("MatMul", "x", "y")], x, y, {})

@@ -284,6 +284,12 @@ def networks():
          "soft": np.float32(0.05)}, opset=20)
     yield "spectra", spectra, [
             dict(batch=1, samples=528), dict(batch=2, samples=540), dict(batch=3, samples=577)], reference(spectra)
+    # a part of nothing, as of heads that are rotated whole, is moved, and joined to the others
+    yield "hollow", model(
+        [node("Slice", "x four far last", "rest"), node("Neg", "rest", "moved"), node("Concat", "moved rest", "nothing", axis=2),
+         node("Reshape", "nothing flat", "again"), node("Mul", "x x", "squares"), node("Concat", "squares again", "y", axis=-1)],
+        {"x": (FLOAT, ["batch", "n", 4])}, {"y": (FLOAT, 3)},
+        {"four": ints(4), "far": ints(2**62), "last": ints(-1), "flat": ints(0, 0, 0)}), [dict(batch=1, n=1), dict(batch=2, n=5)]
     # as many regions as there are
     yield "regions", model(
         [node("Shape", "boxes", "shape"), node("Slice", "shape front one", "n"), node("ConstantOfShape", "n", "of", value=numpy_helper.from_array(ints(0))),
