@@ -220,19 +220,25 @@ pub struct Tape<'a> {
 enum Mode<'a> {
     /// A trace and how many of its decisions have been asked for.
     Replay(&'a Trace, usize),
-    /// A policy and what it decided.
-    Drive(&'a mut dyn Policy, Trace),
+    /// A policy, what it decided, and the rule that asked for each decision.
+    Drive(&'a mut dyn Policy, Trace, Vec<usize>),
 }
 
 impl<'a> Tape<'a> {
     /// Answers from `prefix`, then stops with [`Stop::Choose`].
     pub fn replay(prefix: &'a Trace) -> Tape<'a> {
-        Tape { mode: Mode::Replay(prefix, 0), filter: None, rule: 0, defaults_only: false }
+        Tape::replay_behind(prefix, 0)
+    }
+
+    /// The same where the first `taken` decisions were asked for before.
+    pub fn replay_behind(prefix: &'a Trace, taken: usize) -> Tape<'a> {
+        let taken = taken.min(prefix.0.len());
+        Tape { mode: Mode::Replay(prefix, taken), filter: None, rule: 0, defaults_only: false }
     }
 
     /// Answers by `policy`, to the end.
     pub fn drive(policy: &'a mut dyn Policy) -> Tape<'a> {
-        Tape { mode: Mode::Drive(policy, Trace::default()), filter: None, rule: 0, defaults_only: false }
+        Tape { mode: Mode::Drive(policy, Trace::default(), Vec::new()), filter: None, rule: 0, defaults_only: false }
     }
 
     /// From here on, only some of the candidates are offered: two at least, since what is decided must be the
@@ -283,11 +289,12 @@ impl<'a> Tape<'a> {
         }
         let (candidates, [default, before]) = self.kept(&site, candidates, [default, before]);
         match &mut self.mode {
-            Mode::Drive(policy, taken) => {
+            Mode::Drive(policy, taken, rules) => {
                 let decision = Decision { site: site.clone(), candidates, default, before, rule: self.rule };
                 let at = policy.pick(&decision).min(decision.candidates.len() - 1);
                 let value = decision.candidates.into_iter().nth(at).unwrap_or_default();
                 taken.0.push(Choice { site, value: value.clone() });
+                rules.push(self.rule);
                 Ok(value)
             }
             Mode::Replay(prefix, next) => {
@@ -370,7 +377,17 @@ impl<'a> Tape<'a> {
     pub fn taken(&self) -> &[Choice] {
         match &self.mode {
             Mode::Replay(prefix, next) => &prefix.0[..*next],
-            Mode::Drive(_, taken) => &taken.0,
+            Mode::Drive(_, taken, _) => &taken.0,
+        }
+    }
+}
+
+impl Tape<'_> {
+    /// What a policy decided, and the number of the rule that asked for each decision.
+    pub fn into_decided(self) -> (Trace, Vec<usize>) {
+        match self.mode {
+            Mode::Replay(..) => (Trace::default(), Vec::new()),
+            Mode::Drive(_, taken, rules) => (taken, rules),
         }
     }
 }

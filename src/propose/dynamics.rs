@@ -18,7 +18,7 @@ use crate::model::{
 };
 use crate::rank::{FEATURES, features};
 use crate::record::{Entry, hold_out_key};
-use crate::space::{Choice, Next, Space, Trace};
+use crate::space::{Choice, Next, Reader, Space, Trace};
 use crate::target::{Kind, Task};
 
 /// The versions of a space that a world model learns the decisions of.
@@ -83,20 +83,33 @@ pub fn imagined(
     task: &Task,
     traces: &[Trace],
 ) -> Result<Vec<f32>, ProposeError> {
-    let kind = task.target.kind();
+    let reader = reader(world, space, task.target.kind())?;
+    if reader.is_current() {
+        return ranks(world, language, task, traces);
+    }
+    let known = traces.par_iter().map(|trace| reader.known_part(task, trace)).collect::<Result<Vec<_>, _>>()?;
+    ranks(world, language, task, &known)
+}
+
+/// Tells which decisions a world model has learned.
+///
+/// # Errors
+/// As [`imagined`].
+pub(super) fn reader<'s>(world: &World, space: &'s Space, kind: Kind) -> Result<Reader<'s>, ProposeError> {
     let version = match kind {
         Kind::Cpu => &world.spaces().cpu,
         Kind::Gpu => &world.spaces().gpu,
     };
-    let another = |error: &dyn std::fmt::Display| {
+    space.reader(kind, version).map_err(|error| {
         ProposeError::Model(format!("its world model has learned of another space ({error}): train it again"))
-    };
-    let reader = space.reader(kind, version).map_err(|error| another(&error))?;
-    let known: Vec<Trace> = match reader.is_current() {
-        true => Vec::new(),
-        false => traces.par_iter().map(|trace| reader.known_part(task, trace)).collect::<Result<_, _>>()?,
-    };
-    let read = if reader.is_current() { traces } else { known.as_slice() };
+    })
+}
+
+/// The same as [`imagined`], of programs of which nothing is left but decisions that the model has learned.
+///
+/// # Errors
+/// [`ProposeError::Model`].
+pub(super) fn ranks(world: &World, language: &Language, task: &Task, read: &[Trace]) -> Result<Vec<f32>, ProposeError> {
     let mut actions = Actions::new(language);
     let programs: Vec<Vec<u32>> = read.iter().map(|trace| actions.of(trace)).collect();
     let programs: Vec<&[u32]> = programs.iter().map(Vec::as_slice).collect();

@@ -9,7 +9,7 @@ use rayon::iter::{IntoParallelIterator, ParallelIterator};
 use super::replay::decided;
 use crate::nest::Nest;
 use crate::rank::{Described, features};
-use crate::space::{Decision, NoProgram, Policy, Space, Trace, Untuned, Words};
+use crate::space::{Decided, Decision, NoProgram, Policy, Space, Trace, Untuned, Words};
 use crate::target::Task;
 
 /// Decisions of a parent that are taken anew, on average.
@@ -58,7 +58,7 @@ pub(super) fn draft(
     parents: &[Trace],
     (count, fresh): (usize, f64),
     random: &mut dyn RngCore,
-) -> Vec<Option<Trace>> {
+) -> Vec<Option<Decided>> {
     let mut seeds: Vec<u64> = (0..count).map(|_| random.next_u64()).collect();
     let bred = seeds.split_off((count as f64 * fresh) as usize);
     let one = |parents, seed| {
@@ -78,7 +78,7 @@ pub fn drafted(space: &Space, task: &Task, count: usize, seed: u64) -> Vec<Trace
         if missing == 0 {
             break;
         }
-        for trace in draft(space, task, &untuned, (missing, 0.5), &mut random).into_iter().flatten() {
+        for Decided { trace, .. } in draft(space, task, &untuned, (missing, 0.5), &mut random).into_iter().flatten() {
             if seen.insert(trace.clone()) {
                 programs.push(trace);
             }

@@ -9,7 +9,7 @@ use rayon::iter::{IntoParallelIterator, ParallelIterator};
 
 use crate::nest::Nest;
 use crate::rank::{Described, features};
-use crate::space::{Decision, NoProgram, Policy, Space, Tape, Trace, Words};
+use crate::space::{Decided, Decision, NoProgram, Policy, Space, Tape, Trace, Words};
 use crate::target::Task;
 
 /// Answers by site. Where one is not offered, the nearest number is; where nothing is known, the default.
@@ -34,7 +34,7 @@ impl Answers {
 
     /// The trace that answers so, without the nest; `None` where nothing follows.
     pub fn trace(mut self, space: &Space, task: &Task) -> Option<Trace> {
-        decided(space, task, &mut self)
+        decided(space, task, &mut self).map(|decided| decided.trace)
     }
 
     /// The program that answers so; `None` where there is none.
@@ -44,11 +44,11 @@ impl Answers {
     }
 }
 
-/// The trace that a policy decides, without the nest; `None` where nothing follows.
-pub(super) fn decided(space: &Space, task: &Task, policy: &mut dyn Policy) -> Option<Trace> {
+/// What a policy decides, without the nest; `None` where nothing follows.
+pub(super) fn decided(space: &Space, task: &Task, policy: &mut dyn Policy) -> Option<Decided> {
     let mut tape = Tape::drive(policy);
     space.schedule(task, &mut tape).ok()?;
-    Some(Trace(tape.taken().to_vec()))
+    Some(Decided::by(tape))
 }
 
 impl Policy for Answers {

@@ -108,7 +108,8 @@ impl<'a> Drafting<'a> {
             // what was measured or needs no search, and what is liked, in turn
             let parents = interleaved(known.to_vec(), liked.collect());
             let left = (drafted / GENERATIONS).saturating_sub(drawn.len());
-            drawn.extend(mutation::draft(self.space, task, &parents, (left, fresh), &mut self.random));
+            let bred = mutation::draft(self.space, task, &parents, (left, fresh), &mut self.random);
+            drawn.extend(bred.into_iter().map(|decided| decided.map(|decided| decided.trace)));
             draft.drawn += drawn.len() as u64;
             draft.dead_ends += drawn.iter().filter(|drawn| drawn.is_none()).count() as u64;
             let new = drawn.into_iter().flatten().filter(|trace| is_new(trace) && seen.insert(trace.clone()));

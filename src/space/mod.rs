@@ -54,8 +54,10 @@ mod operands;
 mod restriction;
 mod rows;
 pub mod schedule;
+mod seen;
 mod version;
 mod view;
+mod walk;
 
 #[cfg(test)]
 mod tests;
@@ -64,8 +66,10 @@ pub use crate::trace::{Choice, Decision, ParseError, Policy, Reason, Stale, Stop
 pub use access::{Access, accesses};
 pub use restriction::Restriction;
 pub use schedule::{Defect, LoopName, Schedule, Step};
-pub use version::{InvalidVersion, Reader, SpaceVersion, Unreadable};
+pub use seen::Seen;
+pub use version::{Decided, InvalidVersion, Reader, SpaceVersion, Unreadable};
 pub use view::{Axis, AxisLoops, DotSteps, Fetch, Group, MmaTile, Row, View};
+pub use walk::Walk;
 
 use std::borrow::Cow;
 
@@ -208,13 +212,9 @@ impl Space {
     /// # Errors
     /// As [`Space::next`]; a dead end is the inner error.
     pub fn question(&self, task: &Task, prefix: &Trace) -> Result<Result<Option<Decision>, Reason>, Stale> {
-        let mut tape = Tape::replay(prefix);
-        match self.schedule(task, &mut tape) {
-            Ok(_) => tape.finish().map(|()| Ok(None)),
-            Err(Stop::Choose(decision)) => Ok(Ok(Some(decision))),
-            Err(Stop::DeadEnd(reason)) => Ok(Err(reason)),
-            Err(Stop::Stale(stale)) => Err(stale),
-        }
+        let mut walk = Walk::new(self, task);
+        prefix.0.iter().cloned().for_each(|choice| walk.take(choice));
+        walk.question()
     }
 
     /// Whether algorithms are left out.
@@ -239,7 +239,7 @@ impl Space {
     }
 
     /// A workload as those of the steps leave it that rewrite workloads.
-    pub fn rewritten<'a>(&self, workload: &'a Workload, steps: &[Step]) -> Cow<'a, Workload> {
+    pub fn rewritten<'a>(&self, workload: &'a Workload, steps: &[Step]) -> Seen<'a> {
         let mut view = View::new(workload, &(), self.exact);
         let rewrites =
             |step: &&Step| matches!(step, Step::Winograd { .. } | Step::Strassen | Step::SplitReduction { .. });
@@ -316,9 +316,7 @@ impl Space {
         let ignore = &mut |_: &'static str, _: usize, _: &[Step]| {};
         match &task.target {
             Target::Cpu(machine) => self.cpu.decide(View::new(workload, machine, self.exact), tape, ignore),
-            Target::Gpu(_) if !workload.is_fixed() => {
-                Err(Stop::DeadEnd(Reason("run-time extents, which are for CPUs only".into())))
-            }
+            Target::Gpu(_) if !workload.is_fixed() => Err(Stop::DeadEnd(no_open_extents())),
             Target::Gpu(machine) => self.gpu.decide(View::new(workload, machine, self.exact), tape, ignore),
         }
     }
@@ -339,6 +337,11 @@ impl Space {
     }
 }
 
+/// Why there are no programs of run-time extents for GPUs.
+fn no_open_extents() -> Reason {
+    Reason("run-time extents, which are for CPUs only".into())
+}
+
 impl<M> Machine<M> {
     /// Lets all rules decide. `note` gets each rule's name, the number of its decisions, and its steps.
     fn decide(
@@ -347,18 +350,31 @@ impl<M> Machine<M> {
         tape: &mut Tape<'_>,
         note: &mut dyn FnMut(&'static str, usize, &[Step]),
     ) -> Result<Schedule, Stop> {
-        for (number, rule) in self.rules.iter().enumerate() {
-            tape.enter(number);
-            let before = tape.taken().len();
-            let steps = rule.decide(&view, tape)?;
-            note(rule.name(), tape.taken().len() - before, &steps);
-            steps.into_iter().for_each(|step| view.push(step));
+        for number in 0..self.rules.len() {
+            self.decide_one(number, &mut view, tape, note)?;
         }
         let closing: Vec<Step> = self.closing.iter().flat_map(|pass| pass(&view)).collect();
         note("closing", 0, &closing);
         let mut schedule = Schedule(view.into_steps());
         schedule.0.extend(closing);
         Ok(schedule.in_phases())
+    }
+
+    /// The same for one rule, behind those before it.
+    fn decide_one(
+        &self,
+        number: usize,
+        view: &mut View<'_, M>,
+        tape: &mut Tape<'_>,
+        note: &mut dyn FnMut(&'static str, usize, &[Step]),
+    ) -> Result<(), Stop> {
+        let Some(rule) = self.rules.get(number) else { return Ok(()) };
+        tape.enter(number);
+        let before = tape.taken().len();
+        let steps = rule.decide(view, tape)?;
+        note(rule.name(), tape.taken().len() - before, &steps);
+        steps.into_iter().for_each(|step| view.push(step));
+        Ok(())
     }
 }
 

@@ -179,6 +179,21 @@ pub struct Reader<'a> {
     absent: Vec<bool>,
 }
 
+/// A trace, and the number of the rule that asked for each of its decisions.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Decided {
+    pub trace: Trace,
+    rules: Vec<usize>,
+}
+
+impl Decided {
+    /// By the policy that a tape asked.
+    pub fn by(tape: Tape<'_>) -> Decided {
+        let (trace, rules) = tape.into_decided();
+        Decided { trace, rules }
+    }
+}
+
 impl Reader<'_> {
     /// Whether the version is the space's own, so that nothing is to be upgraded.
     pub fn is_current(&self) -> bool {
@@ -218,9 +233,14 @@ impl Reader<'_> {
             return Ok(trace.clone());
         }
         let (trace, rules) = Following::run(self.space, task, trace, &[])?;
+        Ok(self.known_part_of(&Decided { trace, rules }))
+    }
+
+    /// The same where it is known which rules asked.
+    pub fn known_part_of(&self, Decided { trace, rules }: &Decided) -> Trace {
         let is_absent = |rule: usize| self.absent.get(rule).copied().unwrap_or(false);
-        let own = trace.0.into_iter().zip(rules).filter(|(_, rule)| !is_absent(*rule));
-        Ok(Trace(own.map(|(choice, _)| choice).collect()))
+        let own = trace.0.iter().zip(rules).filter(|(_, rule)| !is_absent(**rule));
+        Trace(own.map(|(choice, _)| choice.clone()).collect())
     }
 }
 

@@ -4,14 +4,15 @@
 //! A [`View`] changes by nothing but [`Step`]s, so that it never says anything else than the schedule does.
 
 use std::borrow::Cow;
+use std::sync::Arc;
 
 use super::access::Access;
 use super::schedule::{LoopName, Reads, Step};
+use super::seen::Seen;
 use crate::nest::matrix::COLUMNS;
 use crate::nest::{LoopKind, axis_name};
-use crate::workload::strassen::strassen;
-use crate::workload::winograd::{Order, winograd};
-use crate::workload::{DType, Rewritten, Stage, TensorId, Var, Workload};
+use crate::workload::winograd::Order;
+use crate::workload::{Algorithm, DType, Stage, TensorId, Var, Workload};
 
 /// A task on a machine of one kind, as the steps so far have changed it.
 #[derive(Clone, Debug)]
@@ -20,7 +21,7 @@ pub struct View<'a, M> {
     /// Whether algorithms with larger rounding errors than the plain one's are left out.
     pub exact: bool,
     /// The task's workload, or what an algorithm has made of it.
-    pub workload: Cow<'a, Workload>,
+    pub workload: Seen<'a>,
     /// The task's workload.
     pub(super) given: &'a Workload,
     /// The leading axes that all stages are joined over.
@@ -329,7 +330,7 @@ impl<'a, M> View<'a, M> {
         let mut view = View {
             machine,
             exact,
-            workload: Cow::Borrowed(workload),
+            workload: Seen::Given(workload),
             given: workload,
             rows: Vec::new(),
             groups: Vec::new(),
@@ -381,12 +382,12 @@ impl<'a, M> View<'a, M> {
         self.steps
     }
 
-    /// Starts over with what an algorithm made of the task's workload, if it applies.
-    fn rewrite(&mut self, rewritten: Option<Rewritten>) {
-        let Some(rewritten) = rewritten else { return };
+    /// Starts over with what an algorithm makes of the task's workload, if it applies.
+    fn rewrite(&mut self, by: Algorithm) {
+        let Some(rewritten) = by.of(self.given) else { return };
         // whatever was made of it before
         self.steps.clear();
-        self.workload = Cow::Owned(rewritten.workload);
+        self.workload = Seen::Rewritten(Arc::clone(&rewritten));
         self.start_over();
         self.groups.retain(|group| rewritten.constants.iter().all(|(stage, _)| *stage != group.stage));
         // the transforms are bound by memory: one way to compute them is as good as another
@@ -397,11 +398,11 @@ impl<'a, M> View<'a, M> {
     /// Takes a step.
     pub fn push(&mut self, step: Step) {
         match &step {
-            Step::Winograd { outputs, order } => self.rewrite(winograd(self.given, *outputs, *order)),
-            Step::Strassen => self.rewrite(strassen(self.given)),
+            Step::Winograd { outputs, order } => self.rewrite(Algorithm::Winograd { outputs: *outputs, order: *order }),
+            Step::Strassen => self.rewrite(Algorithm::Strassen),
             Step::SplitReduction { stage, axis, parts } => {
                 if let Some(split) = self.workload.split_reduction(*stage, *axis, *parts) {
-                    self.workload = Cow::Owned(split);
+                    self.workload = Seen::Split(Arc::new(split));
                     self.start_over();
                 }
             }

@@ -61,14 +61,14 @@ impl LanguageModel<'_> {
         let options = SamplingOptions { temperature, top_p, seed };
         self.rounds += 1;
         let sampled = self.decoder.sample(prompt, &mut guides, &options).map_err(refused)?;
-        let written = guides.into_iter().zip(sampled).map(|(guide, sampled)| {
-            let complete = match guide.end {
+        let written = guides.into_iter().zip(sampled).map(|(mut guide, sampled)| {
+            let complete = match guide.end.take() {
                 Some(Ending::Complete) => true,
                 Some(Ending::Stale(stale)) => return Err(stale.into()),
                 // nothing follows, or it is longer than the model's sequences
                 Some(Ending::Nowhere) | None => false,
             };
-            Ok(Written { trace: guide.trace, complete, log_likelihood: sampled.log_likelihood })
+            Ok(Written { trace: guide.into_trace(), complete, log_likelihood: sampled.log_likelihood })
         });
         written.collect()
     }

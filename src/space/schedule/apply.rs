@@ -11,10 +11,7 @@ use crate::nest::rewrite::Refusal;
 use crate::nest::rewrite::accumulate::{Blocks, Reduction};
 use crate::nest::rewrite::pack::Place;
 use crate::nest::{LoopKind, Nest, Scope};
-use crate::workload::strassen::strassen;
-use crate::workload::winograd::winograd;
-use crate::workload::{Combiner, DType, TensorId, Var, Workload};
-use crate::workload::{Rewritten, Tiled};
+use crate::workload::{Algorithm, Combiner, DType, TensorId, Tiled, Var, Workload};
 
 /// Operands that are rounded to 11 bits err 8,192 times as much as others; errors of single products cancel,
 /// though, so that their sums do not.
@@ -95,13 +92,9 @@ impl Program {
     pub fn apply(mut self, step: &Step) -> Result<Program, Problem> {
         match step {
             Step::Winograd { outputs, order } => {
-                let rewritten = winograd(&self.workload, *outputs, *order);
-                self = self.rewritten(rewritten)?;
+                self = self.rewritten(Algorithm::Winograd { outputs: *outputs, order: *order })?;
             }
-            Step::Strassen => {
-                let rewritten = strassen(&self.workload);
-                self = self.rewritten(rewritten)?;
-            }
+            Step::Strassen => self = self.rewritten(Algorithm::Strassen)?,
             Step::SplitReduction { stage, axis, parts } => {
                 let split = self.workload.split_reduction(*stage, *axis, *parts).ok_or(Problem::NoParts)?;
                 self = Program::new(split);
@@ -264,13 +257,13 @@ impl Program {
         take(&mut self.nest)
     }
 
-    /// Starts over with what an algorithm made of the workload; `None` where it does not apply.
-    fn rewritten(self, rewritten: Option<Rewritten>) -> Result<Program, Problem> {
-        let rewritten = rewritten.ok_or(Problem::NoAlgorithm)?;
+    /// Starts over with what an algorithm makes of the workload.
+    fn rewritten(self, by: Algorithm) -> Result<Program, Problem> {
+        let rewritten = by.of(&self.workload).ok_or(Problem::NoAlgorithm)?;
         let output_of = |stage: usize| rewritten.workload.stages[stage].output;
         let constants: Vec<(usize, usize, TensorId)> =
             rewritten.constants.iter().map(|(stage, points)| (*stage, *points, output_of(*stage))).collect();
-        let mut program = Program::new(rewritten.workload);
+        let mut program = Program::new(rewritten.workload.clone());
         for (stage, points, output) in constants {
             // the points of a transform are written out, innermost
             let rank = program.workload.stages[stage].rank();
@@ -284,7 +277,7 @@ impl Program {
             program.nest = nest.into_setup(first, output)?;
         }
         program.nest.error_growth = rewritten.error_growth;
-        for Tiled { tiled, output } in rewritten.outputs {
+        for Tiled { tiled, output } in rewritten.outputs.iter().copied() {
             let nest = program.take();
             program.nest = nest.redirect(tiled, output, &rewritten.indices, &rewritten.conditions);
             program.nest.buffers[output.0 as usize].part = self.workload.part_of(output).cloned();
