@@ -244,7 +244,8 @@ impl<'a> LanguageModel<'a> {
         let parents = [untuned.as_slice(), fastest].concat();
         let written = drawn.iter().filter(|candidate| candidate.log_likelihood.is_some());
         let written: Vec<&Trace> = written.map(|candidate| &candidate.trace).collect();
-        let drafted = self.drafted(task, parents, &written, &mut random)?.into_iter().filter(|trace| is_new(trace));
+        let drafted =
+            self.drafted(task, parents, &written, samples, &mut random)?.into_iter().filter(|trace| is_new(trace));
         drawn.extend(drafted.map(Candidate::new));
         let count = drawn.len();
         let mut pool = self.valued(task, estimator, drawn)?;
@@ -254,8 +255,8 @@ impl<'a> LanguageModel<'a> {
             let reads = self.shows(task) && !self.ingredients.mutation;
             let known: Vec<Known> = pool.iter().filter(|_| reads).filter_map(Known::expected).collect();
             let further = match known.is_empty() {
-                true => self.bred(task, estimator, (&pool, fastest), &mut random, is_new)?,
-                false => self.written_behind(task, estimator, known, is_new)?,
+                true => self.bred(task, estimator, (&pool, fastest), samples, &mut random, is_new)?,
+                false => self.written_behind(task, estimator, known, samples, is_new)?,
             };
             pool.extend(further);
         }
@@ -268,10 +269,11 @@ impl<'a> LanguageModel<'a> {
         task: &Task,
         estimator: Option<&Adapted>,
         known: Vec<Known>,
+        samples: usize,
         is_new: &mut dyn FnMut(&Trace) -> bool,
     ) -> Result<Vec<Valued>, ProposeError> {
         let prompt = self.showing(task, known)?;
-        let written = self.write(&prompt, task, &[], self.heuristics.generation())?;
+        let written = self.write(&prompt, task, &[], self.heuristics.generation(samples))?;
         let new = written.into_iter().filter(|written| written.complete && is_new(&written.trace));
         let new = new.map(|Written { trace, log_likelihood, .. }| Candidate {
             log_likelihood: Some(log_likelihood as f32),
@@ -286,6 +288,7 @@ impl<'a> LanguageModel<'a> {
         task: &Task,
         estimator: Option<&Adapted>,
         (pool, fastest): (&[Valued], &[Trace]),
+        samples: usize,
         random: &mut ChaCha8Rng,
         is_new: &mut dyn FnMut(&Trace) -> bool,
     ) -> Result<Vec<Valued>, ProposeError> {
@@ -299,7 +302,7 @@ impl<'a> LanguageModel<'a> {
             if parents.is_empty() {
                 break;
             }
-            let seeds = (0..self.heuristics.generation()).map(|_| random.next_u64()).collect();
+            let seeds = (0..self.heuristics.generation(samples)).map(|_| random.next_u64()).collect();
             let new = children(self.space, task, &parents, seeds).into_iter().flatten();
             let new: Vec<Described> = new.filter(|described| is_new(&described.trace)).collect();
             born.extend(match self.ranking.is_some() {

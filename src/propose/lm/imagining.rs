@@ -9,7 +9,7 @@ use super::LanguageModel;
 use super::options::{Heuristics, OPINION};
 use crate::model::World;
 use crate::propose::ProposeError;
-use crate::propose::dynamics::imagined;
+use crate::propose::dynamics::{imagined, ranks, reader};
 use crate::propose::mutation::draft;
 use crate::propose::pool::Valued;
 use crate::space::Trace;
@@ -24,28 +24,36 @@ impl LanguageModel<'_> {
     }
 
     /// The programs that the world model likes best of many that are drawn without a nest: mutations of the
-    /// parents and of the best that was written, and others. None where there is no such model.
+    /// parents and of the best that was written, and others; fewer of either behind fewer samples. None where
+    /// there is no such model.
     pub(super) fn drafted(
         &self,
         task: &Task,
         mut parents: Vec<Trace>,
         written: &[&Trace],
+        samples: usize,
         random: &mut ChaCha8Rng,
     ) -> Result<Vec<Trace>, ProposeError> {
         let Some(world) = self.world(task) else { return Ok(Vec::new()) };
         let Heuristics { drafted, fresh, liked, continued, .. } = self.heuristics;
-        let best = |of: Vec<Trace>, count: usize| -> Result<Vec<Trace>, ProposeError> {
-            let ranks = imagined(world, (self.space, &self.language), task, &of)?;
+        let [drafted, liked] = [drafted, liked].map(|amount| self.heuristics.share_of(amount, samples));
+        let best = |of: Vec<Trace>, ranks: Vec<f32>, count: usize| -> Vec<Trace> {
             let mut ranked: Vec<(f32, Trace)> = ranks.into_iter().zip(of).collect();
             ranked.sort_by(|a, b| b.0.total_cmp(&a.0));
-            Ok(ranked.into_iter().take(count).map(|(_, trace)| trace).collect())
+            ranked.into_iter().take(count).map(|(_, trace)| trace).collect()
         };
         if self.ingredients.continued {
-            parents.extend(best(written.iter().copied().cloned().collect(), continued)?);
+            let written: Vec<Trace> = written.iter().copied().cloned().collect();
+            let ranks = imagined(world, (self.space, &self.language), task, &written)?;
+            parents.extend(best(written, ranks, continued));
         }
-        let drawn = draft(self.space, task, &parents, (drafted, fresh), random);
         let mut seen: HashSet<Trace> = HashSet::new();
-        best(drawn.into_iter().flatten().filter(|trace| seen.insert(trace.clone())).collect(), liked)
+        let mut drawn = draft(self.space, task, &parents, (drafted, fresh), random);
+        drawn.retain(|drawn| drawn.as_ref().is_some_and(|decided| seen.insert(decided.trace.clone())));
+        let reader = reader(world, self.space, task.target.kind())?;
+        let known: Vec<Trace> = drawn.iter().flatten().map(|decided| reader.known_part_of(decided)).collect();
+        let ranks = ranks(world, &self.language, task, &known)?;
+        Ok(best(drawn.into_iter().flatten().map(|decided| decided.trace).collect(), ranks, liked))
     }
 
     /// Moves the program to the front that estimator and world model like best together. They see different
