@@ -1,5 +1,6 @@
 //! `tilescribe compile`
 
+use std::cell::OnceCell;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
@@ -32,8 +33,8 @@ use super::words::{bytes, counted, duration};
 /// untuned one.
 ///
 /// How the network is cut into tasks is searched, too: for each kind of decisions (`show --plan` lists them),
-/// schedules are searched for its tasks with all defaults and with all others, then single decisions are
-/// changed where times say so. At last the best network and that with all defaults run in turn. `--plan` and
+/// schedules are searched for its tasks with all defaults and with all others, in full where a few programs
+/// say that they come near the fastest, then single decisions are changed where times say so. At last the best network and that with all defaults run in turn. `--plan` and
 /// `--layouts` decide beforehand, `--without` leaves a kind of decisions out.
 #[derive(Args)]
 pub struct Compile {
@@ -159,7 +160,15 @@ impl Compile {
         artifact::check_network(first, targets)?;
         extents::print_assumed(first, &self.network.dimensions, out)?;
         let search = self.searching();
-        let setting = Setting { search: &search, target: &self.target, store: &self.store, targets };
+        let (space, searcher) = (search.space.space(), OnceCell::new());
+        let setting = Setting {
+            search: &search,
+            target: &self.target,
+            store: &self.store,
+            space: &space,
+            searcher: &searcher,
+            targets,
+        };
         let mut tuned = Tuned::new(setting, first);
         let (hash, target) = (program.hash()?, &targets[0]);
         let (draft, contest) = match plans {

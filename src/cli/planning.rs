@@ -10,7 +10,7 @@ use std::path::Path;
 use anyhow::Result;
 use serde_json::{Value, json};
 use tilescribe::graph::{Network, NetworkTask, Plan};
-use tilescribe::planning::{self, Ask, Bounds, Found, Means, Measure, Origin, Tried};
+use tilescribe::planning::{self, Ask, Bounds, Effort, Found, Means, Measure, Origin, Tried};
 use tilescribe::record::{PlanRecord, PlanRun, Store, TasksTiming};
 use tilescribe::space::Policy;
 use tilescribe::target::Target;
@@ -54,8 +54,8 @@ pub fn search(
     let can_measure = tuned.measures();
     let mut cut = |policy: &mut dyn Policy| program.driven(policy);
     let mut times = |tasks: &[&_], ask| {
-        if let Ask::Measured { share } = ask {
-            tuned.measure(tasks, share)?;
+        if let Ask::Measured { share, effort } = ask {
+            tuned.measure(tasks, share, effort)?;
         }
         tuned.times(tasks)
     };
@@ -93,7 +93,7 @@ pub fn search(
 /// Where it cannot be measured.
 pub fn single(network: Network, tuned: &mut Tuned<'_>) -> Result<(Draft, Contest)> {
     let tasks: Vec<&NetworkTask> = network.tasks.iter().collect();
-    tuned.measure(&tasks, 1.0)?;
+    tuned.measure(&tasks, 1.0, Effort::Full)?;
     let tried = Tried::alone(&network, &tuned.times(&tasks)?);
     let tasks_ns = [tried.tasks_ns.map(|(ns, _)| ns), None];
     let found = Found { tried: vec![tried], best: None, tasks_ns, cuts: 1, measured: 0 };

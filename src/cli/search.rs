@@ -12,7 +12,7 @@ use tilescribe::graph::Network;
 use tilescribe::language::Language;
 use tilescribe::model::{Checkpoint, CheckpointError, Source, SourceError};
 use tilescribe::propose::{
-    EVOLUTION, LM, Loaded, METHODS, Method, Purpose, SAMPLERS, SamplerKind, Searcher, load_checkpoint,
+    EVOLUTION, LM, Loaded, METHODS, Method, Proposer, Purpose, SAMPLERS, SamplerKind, Searcher, load_checkpoint,
     shipped_checkpoint,
 };
 use tilescribe::rank::estimator_of;
@@ -69,6 +69,9 @@ pub struct SearchArguments {
     /// See [`Budget::least_gain`].
     #[arg(skip)]
     pub least_gain: Option<f64>,
+    /// No finals, where winners are not named yet.
+    #[arg(skip)]
+    pub without_finals: bool,
     /// Seed of everything that is drawn
     #[arg(long, default_value_t = 0)]
     pub seed: u64,
@@ -200,6 +203,29 @@ pub fn search(
 ) -> Result<Report> {
     let searcher = searcher(arguments.method, space, &arguments.checkpoint, jobs)?;
     let mut proposer = searcher.proposer(arguments.seed)?;
+    search_by(proposer.as_mut(), &searcher.name, jobs, lab, Search { space, arguments, trials, store })
+}
+
+/// What a search goes by.
+pub struct Search<'a> {
+    pub space: &'a Space,
+    pub arguments: &'a SearchArguments,
+    /// Candidates of all tasks, at most.
+    pub trials: Option<u64>,
+    pub store: &'a mut Store,
+}
+
+/// The same by a proposer of a method of this name, which may have been asked before.
+///
+/// # Errors
+/// As [`search`].
+pub fn search_by(
+    proposer: &mut dyn Proposer,
+    method: &str,
+    jobs: &[Job],
+    lab: &mut Lab,
+    Search { space, arguments, trials, store }: Search<'_>,
+) -> Result<Report> {
     let time = arguments.time_budget.map(Duration::from_secs_f64);
     let SearchArguments { trials_per_task, of_all_tasks, least_gain, .. } = *arguments;
     let budget = Budget { trials_per_task, of_all_tasks, trials, time, least_gain, first_of_each: true };
@@ -207,9 +233,9 @@ pub fn search(
         budget,
         batches: Batches::growing(BATCH),
         first: First::Sure,
-        finalists: FINALISTS,
+        finalists: if arguments.without_finals { 0 } else { FINALISTS },
         lighter: if lab.finds_constants_cold { LIGHTER } else { 0 },
-        method: searcher.name.clone(),
+        method: method.to_string(),
         seed: arguments.seed,
     };
     let stopped = stop_on_interrupt()?;
@@ -234,7 +260,7 @@ pub fn search(
         }
         if stopped.load(Ordering::Relaxed) { Control::Stop } else { Control::Continue }
     };
-    let report = tune::tune(space, jobs, proposer.as_mut(), runner.as_mut(), Some(store), &settings, &mut watch);
+    let report = tune::tune(space, jobs, proposer, runner.as_mut(), Some(store), &settings, &mut watch);
     bar.finish_and_clear();
     Ok(report?)
 }

@@ -56,7 +56,7 @@ pub struct Times {
     works: Vec<Work>,
     bytes: Vec<f64>,
     alike: BTreeMap<Work, Vec<usize>>,
-    /// Were measured for their time.
+    /// Were measured in full.
     measured: BTreeSet<usize>,
 }
 
@@ -78,9 +78,13 @@ impl Times {
         self.times.len()
     }
 
-    /// Takes note that a task was measured: where it has no time, it gets none.
+    /// Takes note that a task was measured in full: where it has no time, it gets none.
     pub fn give_up(&mut self, task: usize) {
         self.measured.insert(task);
+    }
+
+    pub fn was_measured(&self, task: usize) -> bool {
+        self.measured.contains(&task)
     }
 
     /// Whether a task was measured and has no time.

@@ -8,7 +8,7 @@ use std::sync::{LazyLock, Mutex};
 
 use rand::{Rng, SeedableRng, rngs::StdRng};
 use tilescribe::graph::{Network, NetworkTask, Plan, PlanKind, Planned};
-use tilescribe::planning::{Ask, Bounds, Found, Means, Origin, Time, search};
+use tilescribe::planning::{Ask, Bounds, Effort, Found, Means, Origin, Time, search};
 use tilescribe::space::{Choice, Decision, Policy, Word, Words};
 use tilescribe::workload::Workload;
 
@@ -94,13 +94,22 @@ impl Row {
     /// Searches where all times are known, or only those that are measured; gives how many tasks were
     /// measured, too.
     fn search(self, all_known: bool, bounds: &Bounds, given: &[Plan]) -> (Found, usize) {
+        let (found, measured, _) = self.search_by_effort(all_known, bounds, given);
+        (found, measured)
+    }
+
+    /// The same, and how many tasks were measured in full.
+    fn search_by_effort(self, all_known: bool, bounds: &Bounds, given: &[Plan]) -> (Found, usize, usize) {
         let known: RefCell<BTreeSet<(usize, [usize; 2])>> = RefCell::default();
+        let in_full: RefCell<BTreeSet<(usize, [usize; 2])>> = RefCell::default();
         let mut times = |tasks: &[&NetworkTask], ask| -> Result<Vec<Time>, Infallible> {
             let time = |task: &&NetworkTask| {
                 let numbers: Vec<usize> = task.name.split(' ').map(|word| word.parse().expect("a number")).collect();
                 let (task, pair) = (numbers[0], [numbers[1], numbers[2]]);
-                if matches!(ask, Ask::Measured { .. }) {
+                if let Ask::Measured { effort, .. } = ask {
                     known.borrow_mut().insert((task, pair));
+                    let is_new = effort == Effort::Full && in_full.borrow_mut().insert((task, pair));
+                    assert!(is_new || effort == Effort::Brief, "{task} {pair:?} is measured in full twice");
                 }
                 let is_known = all_known || known.borrow().contains(&(task, pair));
                 let ns = Some(self.time(task, pair)).filter(|ns| is_known && ns.is_finite());
@@ -110,8 +119,8 @@ impl Row {
         };
         let mut cut = |policy: &mut dyn Policy| Ok(self.cut(policy));
         let Ok(found) = search(Means { cut: &mut cut, times: &mut times, can_measure: true }, bounds, given);
-        let measured = known.borrow().len();
-        (found, measured)
+        let [measured, in_full] = [known, in_full].map(|tasks| tasks.borrow().len());
+        (found, measured, in_full)
     }
 }
 
@@ -174,6 +183,18 @@ fn a_kind_that_does_not_pay_is_left_as_it_is_beside_one_that_does() {
     assert_eq!(extremes, [&Origin::Default, &all(PlanKind::Layout), &all(PlanKind::Concatenation)]);
     // the tasks of the default, those that the first kind changes, and those that the second one changes then
     assert_eq!(measured, 13 + 9 + 5 + found.measured);
+}
+
+#[test]
+fn plans_far_behind_are_not_measured_in_full() {
+    let far: fn(usize, [usize; 2]) -> f64 = |_, pair| 100.0 + 25.0 * (pair[0] + pair[1]) as f64;
+    let near: fn(usize, [usize; 2]) -> f64 = |_, pair| 100.0 + 2.0 * (pair[0] + pair[1]) as f64;
+    for (ns, in_full) in [(far, 13), (near, 13 + 13)] {
+        let row = Row { decisions: 12, candidates: TWO, ns, noise: None, concatenations: 0 };
+        let (found, measured, found_in_full) = row.search_by_effort(false, &Bounds::default(), &[]);
+        assert_eq!((measured, found_in_full), (13 + 13 + found.measured, in_full + found.measured));
+        assert_eq!(best_ns(&found), row.sum(&[0; 12]));
+    }
 }
 
 #[test]
