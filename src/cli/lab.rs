@@ -32,7 +32,7 @@ pub struct FleetArguments {
 pub struct Lab {
     /// What programs are written for.
     pub targets: Vec<Target>,
-    /// Whether finalists find their constants in memory instead of in caches.
+    /// Whether finalists find their constants far away instead of in the caches of a core.
     pub finds_constants_cold: bool,
     who: Who,
 }
@@ -138,13 +138,19 @@ impl Lab {
         Lab::here_timed(targets, device, how, Timing::with_long_finals)
     }
 
-    /// The same for tasks of a network that finds its constants in memory.
-    pub fn here_with_cold_finals(targets: Vec<Target>, device: usize, how: MeasuringArguments) -> Lab {
-        let lab = Lab::here_timed(targets, device, how, Timing::with_cold_finals);
-        Lab { finds_constants_cold: true, ..lab }
+    /// The same for tasks of a network that reads so many bytes of constants from one run of a task to the
+    /// next.
+    pub fn here_for_network(targets: Vec<Target>, device: usize, how: MeasuringArguments, read_between: u64) -> Lab {
+        let lab = Lab::here_timed(targets, device, how, move |timing| timing.of_network(read_between));
+        Lab { finds_constants_cold: read_between > 0, ..lab }
     }
 
-    fn here_timed(targets: Vec<Target>, device: usize, how: MeasuringArguments, change: fn(Timing) -> Timing) -> Lab {
+    fn here_timed(
+        targets: Vec<Target>,
+        device: usize,
+        how: MeasuringArguments,
+        change: impl Fn(Timing) -> Timing + Send + 'static,
+    ) -> Lab {
         let options = Box::new(move |space: &Space, targets: &[Target]| {
             let options = measuring(space, targets, device, how)?;
             Ok(measure::Options { timing: change(options.timing), ..options })

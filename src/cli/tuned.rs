@@ -1,12 +1,14 @@
 //! Schedules for the tasks of several plans of one network: what plans share is searched for once.
 
+use std::cell::OnceCell;
 use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
 
 use anyhow::Result;
 use tilescribe::artifact::Schedule;
 use tilescribe::graph::{Network, NetworkBuffer, NetworkTask, Source};
-use tilescribe::planning::Time;
+use tilescribe::planning::{Effort, Time};
+use tilescribe::propose::{Proposer, Searcher};
 use tilescribe::record::Store;
 use tilescribe::space::{Space, Untuned};
 use tilescribe::target::{Target, Task};
@@ -17,11 +19,14 @@ use super::arguments::{StoreArguments, TargetArguments};
 use super::exit::CommandError;
 use super::in_network::{self, Settled};
 use super::lab::Lab;
-use super::search::{SearchArguments, jobs, search};
+use super::search::{Search, SearchArguments, jobs, search_by, searcher};
 
 /// Candidates for each task where no budget is given, in the mean: a task that is called once takes fewer
 /// than one that decides.
 const DEFAULT_TRIALS: u64 = 6;
+/// Candidates of each task where plans are only told apart: the untuned program, and the first batch that is
+/// proposed, which costs as much as one candidate of it would.
+const BRIEF_TRIALS: u64 = 4;
 /// What a further second has to be expected to save of the network's time, where nobody says how many
 /// programs are measured.
 pub const LEAST_GAIN: f64 = 0.0025;
@@ -32,6 +37,9 @@ pub struct Setting<'a> {
     pub search: &'a SearchArguments,
     pub target: &'a TargetArguments,
     pub store: &'a StoreArguments,
+    pub space: &'a Space,
+    /// Who proposes, once that is asked for.
+    pub searcher: &'a OnceCell<Searcher<'a>>,
     /// Schedules are searched for on the first.
     pub targets: &'a [Target],
 }
@@ -39,8 +47,12 @@ pub struct Setting<'a> {
 /// What was searched for so far.
 pub struct Tuned<'a> {
     setting: Setting<'a>,
-    space: Space,
-    constants_are_cold: bool,
+    /// Bytes of constants that the network reads from one run of a task to the next; 0 where they stay in the
+    /// cores' own caches.
+    read_between: u64,
+    /// Who proposes and where it is measured, from the first search on: both keep what they have learned.
+    proposer: Option<Box<dyn Proposer + 'a>>,
+    lab: Option<Lab>,
     found: HashMap<Workload, JobReport>,
     /// Of all searches together.
     total: Report,
@@ -59,12 +71,12 @@ pub struct Draft {
 impl<'a> Tuned<'a> {
     /// Nothing yet, of plans of a program that this network is a plan of, too.
     pub fn new(setting: Setting<'a>, network: &Network) -> Tuned<'a> {
-        let constants_are_cold = setting.targets.first().is_some_and(|target| finds_constants_cold(network, target));
+        let read_between = setting.targets.first().map_or(0, |target| read_between(network, target));
         let (failed, jobs) = (BTreeMap::new(), Vec::new());
         let (tasks, trials, valid, seconds, trials_per_s) = (0, 0, 0, 0.0, 0.0);
         let (interrupted, enough) = (false, false);
         let total = Report { tasks, trials, valid, failed, seconds, trials_per_s, interrupted, enough, jobs };
-        Tuned { setting, space: setting.search.space.space(), constants_are_cold, found: HashMap::new(), total }
+        Tuned { setting, read_between, proposer: None, lab: None, found: HashMap::new(), total }
     }
 
     fn target(&self) -> Result<&'a Target> {
@@ -79,7 +91,7 @@ impl<'a> Tuned<'a> {
         memory: (&Path, u64),
     ) -> Result<Vec<(Settled, Option<f64>)>> {
         let store = self.setting.store.open_if_there()?;
-        in_network::settle(networks, self.target()?, &self.space, store.as_ref(), memory)
+        in_network::settle(networks, self.target()?, self.setting.space, store.as_ref(), memory)
     }
 
     /// Whether anything is measured.
@@ -89,13 +101,7 @@ impl<'a> Tuned<'a> {
 
     /// Searches for schedules of tasks within a share of the budget of time; candidates of each are what they
     /// are.
-    pub fn measure(&mut self, tasks: &[&NetworkTask], share: f64) -> Result<()> {
-        let mut arguments = self.setting.search.clone();
-        arguments.time_budget = arguments.time_budget.map(|seconds| seconds * share);
-        if arguments.time_budget.is_none() && arguments.trials_per_task.is_none() {
-            let all = DEFAULT_TRIALS * tasks.len() as u64;
-            (arguments.of_all_tasks, arguments.least_gain) = (Some(all), Some(LEAST_GAIN));
-        }
+    pub fn measure(&mut self, tasks: &[&NetworkTask], share: f64, effort: Effort) -> Result<()> {
         if !self.measures() || tasks.is_empty() {
             return Ok(());
         }
@@ -106,14 +112,18 @@ impl<'a> Tuned<'a> {
             weight: task.weight as f64,
         };
         let jobs: Vec<Job> = tasks.iter().map(job).collect();
-        let (device, measuring) = (self.setting.target.device()?, arguments.measuring);
-        let targets = vec![target.clone()];
-        let mut lab = match self.constants_are_cold {
-            true => Lab::here_with_cold_finals(targets, device, measuring),
-            false => Lab::here(targets, device, measuring),
-        };
+        let arguments = self.arguments(jobs.len(), share, effort);
+        let searcher = self.searcher(&jobs)?;
+        if self.proposer.is_none() {
+            self.proposer = Some(searcher.proposer(arguments.seed)?);
+        }
+        if self.lab.is_none() {
+            self.lab = Some(self.laboratory()?);
+        }
         let mut store = self.setting.store.open()?;
-        let report = search(&jobs, &self.space, &mut lab, &arguments, None, &mut store)?;
+        let (Some(proposer), Some(lab)) = (&mut self.proposer, &mut self.lab) else { return Ok(()) };
+        let by = Search { space: self.setting.space, arguments: &arguments, trials: None, store: &mut store };
+        let report = search_by(proposer.as_mut(), &searcher.name, &jobs, lab, by)?;
         if report.interrupted {
             return Err(CommandError::SearchInterrupted.into());
         }
@@ -130,6 +140,38 @@ impl<'a> Tuned<'a> {
         Ok(())
     }
 
+    /// How so many tasks are searched.
+    fn arguments(&self, tasks: usize, share: f64, effort: Effort) -> SearchArguments {
+        let mut arguments = self.setting.search.clone();
+        arguments.time_budget = arguments.time_budget.map(|seconds| seconds * share);
+        if arguments.time_budget.is_none() && arguments.trials_per_task.is_none() {
+            let all = DEFAULT_TRIALS * tasks as u64;
+            (arguments.of_all_tasks, arguments.least_gain) = (Some(all), Some(LEAST_GAIN));
+        }
+        if effort == Effort::Brief {
+            let most = arguments.trials_per_task.unwrap_or(BRIEF_TRIALS).min(BRIEF_TRIALS);
+            (arguments.trials_per_task, arguments.without_finals) = (Some(most), true);
+        }
+        arguments
+    }
+
+    fn searcher(&self, jobs: &[Job]) -> Result<&'a Searcher<'a>> {
+        let Setting { search, space, searcher: cell, .. } = self.setting;
+        Ok(match cell.get() {
+            Some(known) => known,
+            None => {
+                let made = searcher(search.method, space, &search.checkpoint, jobs)?;
+                cell.get_or_init(|| made)
+            }
+        })
+    }
+
+    fn laboratory(&self) -> Result<Lab> {
+        let (device, measuring) = (self.setting.target.device()?, self.setting.search.measuring);
+        let targets = vec![self.target()?.clone()];
+        Ok(Lab::here_for_network(targets, device, measuring, self.read_between))
+    }
+
     /// What is known of the times of tasks: by searches, and by the store.
     pub fn times(&self, tasks: &[&NetworkTask]) -> Result<Vec<Time>> {
         let (target, store) = (self.target()?, self.setting.store.open_if_there()?);
@@ -138,7 +180,7 @@ impl<'a> Tuned<'a> {
             let best = |found: &JobReport| found.best.as_ref().map(|(_, ns)| *ns as f64);
             let final_ns = found.filter(|found| found.is_final).and_then(best);
             let task = Task { workload: task.workload.clone(), target: target.clone() };
-            let fastest = store.as_ref().map(|store| store.fastest(&task, &self.space)).transpose()?.flatten();
+            let fastest = store.as_ref().map(|store| store.fastest(&task, self.setting.space)).transpose()?.flatten();
             let recorded = fastest.and_then(|record| record.outcome.best_ns()).map(|ns| ns as f64);
             Ok(Time { final_ns, least_ns: recorded.or_else(|| found.filter(|found| !found.is_final).and_then(best)) })
         };
@@ -148,18 +190,18 @@ impl<'a> Tuned<'a> {
     /// A network with the best schedules of its tasks.
     pub fn draft(&self, network: Network) -> Result<Draft> {
         let (target, store) = (self.target()?, self.setting.store.open_if_there()?);
-        let of_target = |target| schedules(&network, target, &self.space, store.as_ref());
+        let of_target = |target| schedules(&network, target, self.setting.space, store.as_ref());
         let mut chosen = self.setting.targets.iter().map(of_target).collect::<Result<Vec<_>>>()?;
         let mut found = Report { tasks: network.tasks.len(), jobs: Vec::new(), ..self.total.clone() };
         if self.measures() {
             for job in jobs(&network, target) {
                 found.jobs.push(match self.found.get(&job.task.workload) {
                     Some(found) => found.clone(),
-                    None => recorded(&job.task, &self.space, store.as_ref())?,
+                    None => recorded(&job.task, self.setting.space, store.as_ref())?,
                 });
             }
         }
-        take_winners(&mut chosen[0], &self.space, &network, target, &found)?;
+        take_winners(&mut chosen[0], self.setting.space, &network, target, &found)?;
         Ok(Draft { network, found, chosen })
     }
 }
@@ -175,14 +217,17 @@ fn recorded(task: &Task, space: &Space, store: Option<&Store>) -> Result<JobRepo
     Ok(JobReport { best, is_final: false, untuned_ns, trials: 0, unmeasurable: None })
 }
 
-/// Whether the constants of a network do not stay in the last cache from one run to the next.
-fn finds_constants_cold(network: &Network, target: &Target) -> bool {
+/// Bytes of a network's constants, where they do not stay in the cores' own caches from one run to the next.
+fn read_between(network: &Network, target: &Target) -> u64 {
     let bytes = |buffer: &NetworkBuffer| match &buffer.source {
         Source::Constant(data) => data.bytes.len() as u64,
         Source::Input(_) | Source::Output(_) | Source::Intermediate => 0,
     };
     let constants: u64 = network.buffers.iter().map(bytes).sum();
-    matches!(target, Target::Cpu(cpu) if constants > cpu.l3_bytes.max(cpu.l2_bytes))
+    match target {
+        Target::Cpu(cpu) if constants > cpu.l2_bytes.saturating_mul(cpu.cores.into()) => constants,
+        Target::Cpu(_) | Target::Gpu(_) => 0,
+    }
 }
 
 /// The finals' winners take their tasks. They were measured beside the untuned program, so nothing gets

@@ -3,6 +3,7 @@
 
 use std::fmt;
 
+use super::memory::Region;
 use super::timing::Timing;
 use crate::nest::Nest;
 use crate::outcome::{Failure, Outcome};
@@ -82,6 +83,14 @@ pub trait Bench {
 
     /// Takes a kernel's memory for those to come.
     fn unload(&mut self, loaded: Self::Loaded);
+
+    /// Memory that the next task may have.
+    fn into_spare(self) -> Vec<Region>
+    where
+        Self: Sized,
+    {
+        Vec::new()
+    }
 
     /// Why nothing can be measured any more in this process, if so.
     fn is_broken(&self) -> Option<&str> {

@@ -1,17 +1,15 @@
-//! Constants as a network finds them: in memory, not in the caches, since all that ran since the last run
-//! has taken their place.
+//! Constants as a network finds them: as far away as all that ran since the last run has moved them.
 //!
-//! Constants are copied so often that the copies together are beyond the last cache, and every run takes the
-//! next copy.
-
-use std::io;
+//! Constants are copied so often that the copies together are as large as what the network reads from one run
+//! of a task to the next, and every run takes the next copy: where that is beyond the caches of a core, they
+//! come from the last one; where it is beyond that one, too, from memory.
 
 use super::memory::Region;
 
 /// Constants of fewer bytes are there before they are missed.
 const LEAST_BYTES: usize = 1 << 16;
-/// Copies together are so many times the last cache.
-const BEYOND: usize = 2;
+/// What is so many times the last cache is beyond it.
+pub(super) const BEYOND: u64 = 2;
 /// Where a copy of a constant begins: at a page.
 const ALIGNMENT: usize = 4096;
 
@@ -26,11 +24,16 @@ pub(super) struct Copies {
 }
 
 impl Copies {
-    /// Of constants, each with the number of its argument; `None` where they are few.
+    /// Of constants, each with the number of its argument, where so many bytes of constants are read from one
+    /// run to the next; `None` where they are few.
     ///
     /// # Errors
-    /// Where there is not enough memory.
-    pub(super) fn new(constants: &[(usize, &[u8])], last_cache_bytes: usize) -> io::Result<Option<Copies>> {
+    /// Those of `memory`, which gives memory for the copies.
+    pub(super) fn new<E>(
+        constants: &[(usize, &[u8])],
+        between: usize,
+        memory: impl FnOnce(usize) -> Result<Region, E>,
+    ) -> Result<Option<Copies>, E> {
         let bytes: usize = constants.iter().map(|(_, bytes)| bytes.len()).sum();
         if bytes < LEAST_BYTES {
             return Ok(None);
@@ -41,14 +44,19 @@ impl Copies {
             places.push((*argument, copy_bytes));
             copy_bytes += bytes.len().next_multiple_of(ALIGNMENT);
         }
-        let count = (BEYOND * last_cache_bytes).div_ceil(bytes) + 1;
-        let mut region = Region::new(count * copy_bytes, "constants")?;
+        let count = between.div_ceil(bytes) + 1;
+        let mut region = memory(count * copy_bytes)?;
         for copy in region.bytes_mut().chunks_exact_mut(copy_bytes) {
             for ((_, bytes), (_, at)) in constants.iter().zip(&places) {
                 copy[*at..at + bytes.len()].copy_from_slice(bytes);
             }
         }
         Ok(Some(Copies { region, places, copy_bytes, count, next: 0 }))
+    }
+
+    /// Its memory, for others.
+    pub(super) fn into_region(self) -> Region {
+        self.region
     }
 
     /// Puts the next copy among the arguments of a kernel.
@@ -70,7 +78,8 @@ mod tests {
     #[test]
     fn every_turn_brings_the_same_constants_from_another_place() {
         let (first, second) = (vec![1; LEAST_BYTES], vec![2; 100]);
-        let mut copies = Copies::new(&[(2, &first), (0, &second)], 1 << 18).unwrap().expect("enough of them");
+        let memory = |bytes| Region::new(bytes, "constants");
+        let mut copies = Copies::new(&[(2, &first), (0, &second)], 1 << 19, memory).unwrap().expect("enough of them");
         let mut seen = Vec::new();
         for _ in 0..copies.count {
             let mut addresses = [std::ptr::null_mut(); 3];
@@ -84,10 +93,10 @@ mod tests {
             assert!(!seen.contains(&addresses[2]));
             seen.push(addresses[2]);
         }
-        assert!(seen.len() * (first.len() + second.len()) >= BEYOND << 18);
+        assert!(seen.len() * (first.len() + second.len()) >= 1 << 19);
         let mut addresses = [std::ptr::null_mut(); 3];
         copies.turn(&mut addresses);
         assert_eq!(addresses[2], seen[0]);
-        assert!(Copies::new(&[(0, &second)], 1 << 18).unwrap().is_none());
+        assert!(Copies::new(&[(0, &second)], 1 << 19, memory).unwrap().is_none());
     }
 }

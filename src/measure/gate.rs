@@ -7,7 +7,7 @@ use std::ops::Range;
 use std::time::{Duration, Instant};
 
 use super::bench::{Bench, Refusal};
-use super::cold::Copies;
+use super::cold::{BEYOND, Copies};
 use super::memory::{Breach, Region};
 use super::oracle::Example;
 use super::output::Output;
@@ -20,6 +20,8 @@ use crate::workload::{Role, TensorId, Workload};
 
 /// Maximum number of regions that wait for the next candidate.
 const SPARE_REGIONS: usize = 16;
+/// Maximum of their bytes that wait for the next task.
+const SPARE_BYTES: usize = 1 << 30;
 
 /// A task's buffers, filled, with what must come out of them.
 pub struct Workbench {
@@ -90,6 +92,12 @@ impl Workbench {
         Ok(Workbench { task, cpu, examples, spare: Vec::new() })
     }
 
+    /// With memory that another one has left: what the system gives anew it clears first.
+    #[must_use]
+    pub(super) fn with_spare(self, spare: Vec<Region>) -> Workbench {
+        Workbench { spare, ..self }
+    }
+
     /// Compiles a nest of this task and packs its constants.
     ///
     /// # Errors
@@ -123,12 +131,19 @@ impl Workbench {
         Region::sparse(bytes, &all, name).map_err(|e| Refusal::memory(needed, &e))
     }
 
-    /// Poisoned memory: a spare region, unless none fits well.
+    /// Poisoned memory.
     fn region(&mut self, bytes: usize, name: &str) -> Result<Region, Refusal> {
+        let mut region = self.memory(bytes, name)?;
+        region.poison();
+        Ok(region)
+    }
+
+    /// Memory that holds anything: a spare region, unless none fits well.
+    fn memory(&mut self, bytes: usize, name: &str) -> Result<Region, Refusal> {
         let fits = |region: &Region| (bytes..=4 * bytes + (1 << 16)).contains(&region.capacity());
         let smallest =
             (0..self.spare.len()).filter(|at| fits(&self.spare[*at])).min_by_key(|at| self.spare[*at].capacity());
-        let mut region = match smallest {
+        Ok(match smallest {
             Some(at) => {
                 let mut region = self.spare.swap_remove(at);
                 region.reuse(bytes, name);
@@ -142,9 +157,7 @@ impl Workbench {
                 }
                 other => other?,
             },
-        };
-        region.poison();
-        Ok(region)
+        })
     }
 }
 
@@ -248,9 +261,11 @@ impl Bench for Workbench {
     }
 
     fn time_in_turn(&mut self, kernels: &mut [Loaded], timing: &Timing) -> Vec<Outcome> {
-        if timing.cold_finals {
-            let last_cache_bytes = usize::try_from(self.cpu.l3_bytes.max(self.cpu.l2_bytes)).unwrap_or(usize::MAX);
-            let copies = kernels.iter().map(|loaded| loaded.copies(last_cache_bytes));
+        if timing.read_between > 0 {
+            let last_cache_bytes = self.cpu.l3_bytes.max(self.cpu.l2_bytes);
+            let between = timing.read_between.min(last_cache_bytes.saturating_mul(BEYOND));
+            let between = usize::try_from(between).unwrap_or(usize::MAX);
+            let copies = kernels.iter().map(|loaded| loaded.copies(between, |bytes| self.memory(bytes, "constants")));
             // where memory is short, all of them run from the caches
             if let Ok(copies) = copies.collect::<Result<Vec<_>, _>>() {
                 kernels.iter_mut().zip(copies).for_each(|(loaded, copies)| loaded.copies = copies);
@@ -269,9 +284,21 @@ impl Bench for Workbench {
             .collect()
     }
 
+    fn into_spare(self) -> Vec<Region> {
+        let mut left = SPARE_BYTES;
+        let mut spare = self.spare;
+        spare.retain(|region| {
+            let fits = region.capacity() <= left;
+            left -= if fits { region.capacity() } else { 0 };
+            fits
+        });
+        spare
+    }
+
     fn unload(&mut self, loaded: Loaded) {
         let workspace = self.task.workload.is_fixed().then_some(loaded.workspace);
-        for mut region in loaded.packed.into_iter().chain(workspace) {
+        let copies = loaded.copies.map(Copies::into_region);
+        for mut region in loaded.packed.into_iter().chain(workspace).chain(copies) {
             if self.spare.len() < SPARE_REGIONS && region.set_read_only(false).is_ok() {
                 self.spare.push(region);
             }
@@ -299,13 +326,17 @@ impl Loaded {
     }
 
     /// Copies of its constants, which are the same in all examples.
-    fn copies(&self, last_cache_bytes: usize) -> std::io::Result<Option<Copies>> {
+    fn copies(
+        &self,
+        between: usize,
+        memory: impl FnOnce(usize) -> Result<Region, Refusal>,
+    ) -> Result<Option<Copies>, Refusal> {
         let Some((addresses, _)) = self.runs.first() else { return Ok(None) };
         let bytes = |(at, bytes): &(usize, usize)| {
             // SAFETY: the address is that of a buffer of so many bytes, which nobody writes.
             (*at, unsafe { std::slice::from_raw_parts(addresses[*at].cast_const(), *bytes) })
         };
-        Copies::new(&self.constants.iter().map(bytes).collect::<Vec<_>>(), last_cache_bytes)
+        Copies::new(&self.constants.iter().map(bytes).collect::<Vec<_>>(), between, memory)
     }
 
     fn run_once(&mut self, example: usize) {

@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use super::bench::Bench;
 use super::bench::Refusal;
+use super::memory::Region;
 use super::protocol::{Phase, Reply};
 use super::timing::Timing;
 use crate::nest::Nest;
@@ -35,6 +36,9 @@ pub(super) trait Prepared {
 
     /// The answer to [`super::protocol::Request::Finals`].
     fn finals(&mut self, traces: &[String]) -> Reply;
+
+    /// Memory that the next task may have.
+    fn into_spare(self: Box<Self>) -> Vec<Region>;
 
     /// As of [`Bench`].
     fn is_broken(&self) -> Option<&str>;
@@ -178,6 +182,13 @@ impl<B: Bench> Prepared for Ready<B> {
         }
         kernels.into_iter().for_each(|loaded| self.bench.unload(loaded));
         Reply::Compared(outcomes.into_iter().flatten().collect())
+    }
+
+    fn into_spare(mut self: Box<Self>) -> Vec<Region> {
+        if let Some((_, loaded)) = self.reference.take() {
+            self.bench.unload(loaded);
+        }
+        self.bench.into_spare()
     }
 
     fn is_broken(&self) -> Option<&str> {

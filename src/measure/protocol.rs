@@ -12,7 +12,7 @@ use crate::outcome::Outcome;
 use crate::target::Target;
 
 /// Raised with every change of a message, so that a worker of another build is told apart.
-pub(super) const PROTOCOL: u32 = 6;
+pub(super) const PROTOCOL: u32 = 7;
 
 /// The longest message. Texts of tasks and traces stay far below.
 pub(super) const MAX_FRAME_BYTES: u32 = 16 << 20;

@@ -74,21 +74,30 @@ pub struct Timing {
     pub final_budget: Duration,
     /// Maximum number of rounds of finalists.
     pub final_rounds: usize,
-    /// Whether finalists find their constants in memory rather than in the caches.
-    pub cold_finals: bool,
+    /// Finalists that were never as fast as the leader is in half of its runs leave after so many rounds.
+    pub knockout: usize,
+    /// Bytes of constants that a network reads from one run of a task to the next: finalists find their own as
+    /// far away. With 0, where they left them.
+    pub read_between: u64,
 }
 
 impl Timing {
-    /// For comparisons, whose finalists differ by little: each may take several times as long.
+    /// For comparisons, whose finalists differ by little and whose losers count: each may take several times as
+    /// long.
     #[must_use]
     pub fn with_long_finals(self) -> Timing {
-        Timing { final_budget: self.final_budget * 3, final_rounds: self.final_rounds * 3, ..self }
+        Timing {
+            final_budget: self.final_budget * 3,
+            final_rounds: self.final_rounds * 3,
+            knockout: usize::MAX,
+            ..self
+        }
     }
 
-    /// For tasks of a network whose constants do not stay in the caches from one run to the next.
+    /// For tasks of a network that reads so many bytes of constants from one run of a task to the next.
     #[must_use]
-    pub fn with_cold_finals(self) -> Timing {
-        Timing { cold_finals: true, ..self }
+    pub fn of_network(self, read_between: u64) -> Timing {
+        Timing { read_between, ..self }
     }
 
     /// For a candidate and a reference of which only one runs on several cores.
@@ -119,7 +128,8 @@ impl Default for Timing {
             shortest_sample: Duration::from_micros(20),
             final_budget: Duration::from_millis(100),
             final_rounds: 30,
-            cold_finals: false,
+            knockout: 7,
+            read_between: 0,
         }
     }
 }
@@ -231,6 +241,7 @@ impl Timing {
                 (repeats, self.runs_before(nanoseconds(elapsed, repeats)))
             })
             .collect();
+        // those that may still be the fastest
         let mut order: Vec<usize> = (0..kernels.len()).collect();
         let mut random = ChaCha8Rng::seed_from_u64(0);
         let mut times = vec![Vec::new(); kernels.len()];
@@ -239,6 +250,12 @@ impl Timing {
         for round in 0..self.final_rounds {
             if round >= self.fewest && spent >= budget {
                 break;
+            }
+            if round >= self.knockout {
+                keep_contenders(&mut order, &times);
+                if order.len() == 1 {
+                    break;
+                }
             }
             order.shuffle(&mut random);
             for at in order.iter().copied() {
@@ -273,6 +290,17 @@ impl Timing {
             repeats = u32::try_from(wanted).unwrap_or(u32::MAX).clamp(repeats * 2, MOST_REPEATS);
         }
     }
+}
+
+/// Of kernels, those whose fastest run is no slower than half of the runs of the one that is fastest by these.
+fn keep_contenders(kernels: &mut Vec<usize>, times: &[Vec<u64>]) {
+    let median = |kernel: &usize| {
+        let mut sorted = times[*kernel].clone();
+        sorted.sort_unstable();
+        sorted.get(sorted.len() / 2).copied()
+    };
+    let Some(leader) = kernels.iter().filter_map(median).min() else { return };
+    kernels.retain(|kernel| times[*kernel].iter().any(|ns| *ns <= leader));
 }
 
 /// How often a kernel of this time is run to wake the threads of the pool: once at least.
@@ -392,7 +420,7 @@ mod tests {
     #[test]
     fn finalists_run_in_turn_each_after_others_now_and_then() {
         let log = std::cell::RefCell::new(Vec::new());
-        let timing = Timing { final_rounds: 20, ..Timing::default() };
+        let timing = Timing { final_rounds: 20, knockout: usize::MAX, ..Timing::default() };
         let run = |name: char, micros: u64| {
             let log = &log;
             move |count: u32| {
@@ -484,12 +512,26 @@ mod tests {
         let beside = Reference { known_ns: 7_000, run: &mut one };
         assert_eq!(fastest(timing.sample(Some(7_000), COLD, &mut two, Some(beside))), Some(4_000));
         let (mut one, mut two) = (of_one_thread(), of_two_threads());
+        let timing = Timing { knockout: usize::MAX, ..timing };
         let times = timing.sample_in_turn(&mut [&mut one, &mut two]);
         assert!(times[0].iter().all(|ns| *ns == 7_000) && times[1].iter().all(|ns| *ns == 4_000), "{times:?}");
         // nor is the first program recorded as slow, before the threads have found cores
         awake_for.set(0);
         let times = timing.sample(None, COLD, &mut of_two_threads(), None);
         assert!(times.iter().all(|ns| *ns == 4_000), "{times:?}");
+    }
+
+    #[test]
+    fn finalists_that_cannot_win_leave() {
+        let timing = Timing::default();
+        let in_turn = |timing: &Timing| {
+            let [mut slow, mut best, mut equal] = [&[30_000], &[20_000], &[20_000]].map(|ns| script(ns));
+            let times = timing.sample_in_turn(&mut [&mut slow, &mut best, &mut equal]);
+            [0, 1, 2].map(|at: usize| times[at].len())
+        };
+        assert_eq!(in_turn(&timing), [timing.knockout, timing.final_rounds, timing.final_rounds]);
+        let all = timing.with_long_finals();
+        assert_eq!(in_turn(&all), [all.final_rounds; 3], "where losers count they stay");
     }
 
     #[test]

@@ -113,8 +113,8 @@ impl Session {
     }
 
     fn prepare(&mut self, workload: &str, target: Target, seed: u64) -> Result<(), String> {
-        // gives the memory of the task before back first
-        self.ready = None;
+        // gives the memory of the task before back first, but for some that is used again
+        let spare = self.ready.take().map_or_else(Vec::new, |ready| ready.into_spare());
         let workload = workload.parse().map_err(|e| format!("the workload does not parse: {e}"))?;
         let task = Task { workload, target };
         let (space, timing) = (Arc::clone(&self.space), self.timing.clone());
@@ -123,7 +123,7 @@ impl Session {
                 codegen::set_threads(cpu.cores.max(1) as usize);
                 let examples = self.oracle.examples(&task.workload, seed).map_err(|e| e.to_string())?;
                 let bench = Workbench::new(task.clone(), examples).map_err(|refusal| refusal.detail)?;
-                Box::new(Ready::new(space, timing, task, bench))
+                Box::new(Ready::new(space, timing, task, bench.with_spare(spare)))
             }
             Target::Gpu(_) => {
                 let expected = self.oracle.expected(&task.workload, seed).map_err(|e| e.to_string())?;
