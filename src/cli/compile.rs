@@ -34,8 +34,9 @@ use super::words::{bytes, counted, duration};
 ///
 /// How the network is cut into tasks is searched, too: for each kind of decisions (`show --plan` lists them),
 /// schedules are searched for its tasks with all defaults and with all others, in full where a few programs
-/// say that they come near the fastest, then single decisions are changed where times say so. At last the best network and that with all defaults run in turn. `--plan` and
-/// `--layouts` decide beforehand, `--without` leaves a kind of decisions out.
+/// say that they come near the fastest, then single decisions are changed where times say so. At last the
+/// best network and that with all defaults run in turn. `--plan` and `--layouts` decide beforehand,
+/// `--without` leaves a kind of decisions out.
 #[derive(Args)]
 pub struct Compile {
     /// ONNX file

@@ -76,14 +76,14 @@ pub struct Timing {
     pub final_rounds: usize,
     /// Finalists that were never as fast as the leader is in half of its runs leave after so many rounds.
     pub knockout: usize,
-    /// Bytes of constants that a network reads from one run of a task to the next: finalists find their own as
-    /// far away. With 0, where they left them.
+    /// Bytes of constants that a network reads from one run of a task to the next: finalists find their own
+    /// as far away. With 0, where they left them.
     pub read_between: u64,
 }
 
 impl Timing {
-    /// For comparisons, whose finalists differ by little and whose losers count: each may take several times as
-    /// long.
+    /// For comparisons, whose finalists differ by little and whose losers count: each may take several times
+    /// as long.
     #[must_use]
     pub fn with_long_finals(self) -> Timing {
         Timing {
@@ -292,7 +292,8 @@ impl Timing {
     }
 }
 
-/// Of kernels, those whose fastest run is no slower than half of the runs of the one that is fastest by these.
+/// Of kernels, those whose fastest run is no slower than half of the runs of the one that is fastest by
+/// these.
 fn keep_contenders(kernels: &mut Vec<usize>, times: &[Vec<u64>]) {
     let median = |kernel: &usize| {
         let mut sorted = times[*kernel].clone();

@@ -135,7 +135,8 @@ pub fn search<E>(means: Means<'_, '_, E>, bounds: &Bounds, given: &[Plan]) -> Re
         }
     }
     // moves may have led to tasks of plans that were measured briefly
-    search.measure_in_full(&[best], SHARE_OF_REST)?;
+    let rest = search.tasks_of(&[best], Times::is_brief);
+    search.ask(&rest, Ask::Measured { share: SHARE_OF_REST, effort: Effort::Full })?;
     Ok(search.found(best))
 }
 
@@ -263,8 +264,10 @@ impl<E> Search<'_, '_, E> {
         let found = (self.ask)(&asked, ask)?;
         for (task, time) in tasks.iter().zip(found) {
             self.times.set(*task, time);
-            if matches!(ask, Ask::Measured { effort: Effort::Full, .. }) {
-                self.times.give_up(*task);
+            match ask {
+                Ask::Known => {}
+                Ask::Measured { effort: Effort::Brief, .. } => self.times.note_brief(*task),
+                Ask::Measured { effort: Effort::Full, .. } => self.times.give_up(*task),
             }
         }
         Ok(())

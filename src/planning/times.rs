@@ -56,8 +56,9 @@ pub struct Times {
     works: Vec<Work>,
     bytes: Vec<f64>,
     alike: BTreeMap<Work, Vec<usize>>,
-    /// Were measured in full.
+    /// Were measured in full, or briefly.
     measured: BTreeSet<usize>,
+    brief: BTreeSet<usize>,
 }
 
 impl Times {
@@ -83,8 +84,18 @@ impl Times {
         self.measured.insert(task);
     }
 
+    /// Takes note that a task was measured briefly.
+    pub fn note_brief(&mut self, task: usize) {
+        self.brief.insert(task);
+    }
+
     pub fn was_measured(&self, task: usize) -> bool {
         self.measured.contains(&task)
+    }
+
+    /// Whether a task was measured briefly, and not in full.
+    pub fn is_brief(&self, task: usize) -> bool {
+        self.brief.contains(&task) && !self.was_measured(task)
     }
 
     /// Whether a task was measured and has no time.

@@ -15,8 +15,8 @@ pub(super) struct Heuristics {
     /// Traces sampled for each one asked for, at least.
     pub samples_per_candidate: usize,
     /// Where programs are left from the time before, the samples are divided by this, and all that goes with
-    /// them. On 60 held-out tasks, with that and half as many drafts as before, ten programs are found in 0.70
-    /// of the time, 1.014 (0.997 to 1.031) times as fast.
+    /// them. On 60 held-out tasks, with that and half as many drafts as before, ten programs are found in
+    /// 0.70 of the time, 1.014 (0.997 to 1.031) times as fast.
     pub later: usize,
     /// Rounds of sampling before a small space, or a very certain model, is taken to be exhausted.
     pub rounds: u64,
