@@ -25,7 +25,7 @@ use super::words::{bytes, counted, duration};
 /// Compile a network into a folder that any C program can use
 ///
 /// Schedules are searched for first: 6 programs for each task are measured, those in the store counted, of
-/// the tasks that promise most, and fewer where a further second is expected to save less than 0.25 % of the
+/// the tasks that promise most, and fewer where a further second is expected to save less than 0.35 % of the
 /// network's time; unless another budget is given. What is measured goes into the store. With
 /// `--trials-per-task 1` a task takes the model's first choice where the model is sure, before anything is
 /// measured, that it is faster than the untuned program, and the untuned program otherwise. With
@@ -58,7 +58,7 @@ pub struct Compile {
     search: SearchArguments,
     /// Search as long as it pays, and so long at most: each program is one of the task where a second is
     /// expected to save most of the network's time, until a further second is expected to save less than
-    /// 0.25 % of it
+    /// 0.35 % of it
     #[arg(long, value_name = "S", value_parser = seconds, conflicts_with_all = ["time_budget", "trials_per_task"])]
     seconds: Option<f64>,
     #[command(flatten)]
