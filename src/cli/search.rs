@@ -234,7 +234,7 @@ pub fn search_by(
         batches: Batches::growing(BATCH),
         first: First::Sure,
         finalists: if arguments.without_finals { 0 } else { FINALISTS },
-        lighter: if lab.finds_constants_cold { LIGHTER } else { 0 },
+        lighter: if lab.finds_constants_cold && !arguments.without_finals { LIGHTER } else { 0 },
         method: method.to_string(),
         seed: arguments.seed,
     };

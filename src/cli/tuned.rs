@@ -24,11 +24,11 @@ use super::search::{Search, SearchArguments, jobs, search_by, searcher};
 /// Candidates for each task where no budget is given, in the mean: a task that is called once takes fewer
 /// than one that decides.
 const DEFAULT_TRIALS: u64 = 6;
-/// Candidates of each task where plans are only told apart: the untuned program, and the first batch that is
-/// proposed, which costs as much as one candidate of it would.
+/// Candidates of each task where plans are only told apart: the untuned program and the first batch, since
+/// proposing one costs nearly as much as proposing all of it.
 const BRIEF_TRIALS: u64 = 4;
 /// What a further second has to be expected to save of the network's time, where nobody says how many
-/// programs are measured: a network of thirty tasks then ends near the mean above.
+/// programs are measured.
 pub const LEAST_GAIN: f64 = 0.0035;
 
 /// How and where to search.
@@ -53,6 +53,8 @@ pub struct Tuned<'a> {
     /// Who proposes and where it is measured, from the first search on: both keep what they have learned.
     proposer: Option<Box<dyn Proposer + 'a>>,
     lab: Option<Lab>,
+    /// Seconds of the budget that the search before has left.
+    saved_s: f64,
     found: HashMap<Workload, JobReport>,
     /// Of all searches together.
     total: Report,
@@ -76,7 +78,7 @@ impl<'a> Tuned<'a> {
         let (tasks, trials, valid, seconds, trials_per_s) = (0, 0, 0, 0.0, 0.0);
         let (interrupted, enough) = (false, false);
         let total = Report { tasks, trials, valid, failed, seconds, trials_per_s, interrupted, enough, jobs };
-        Tuned { setting, read_between, proposer: None, lab: None, found: HashMap::new(), total }
+        Tuned { setting, read_between, proposer: None, lab: None, saved_s: 0.0, found: HashMap::new(), total }
     }
 
     fn target(&self) -> Result<&'a Target> {
@@ -113,20 +115,19 @@ impl<'a> Tuned<'a> {
         };
         let jobs: Vec<Job> = tasks.iter().map(job).collect();
         let arguments = self.arguments(jobs.len(), share, effort);
-        let searcher = self.searcher(&jobs)?;
-        if self.proposer.is_none() {
-            self.proposer = Some(searcher.proposer(arguments.seed)?);
-        }
-        if self.lab.is_none() {
-            self.lab = Some(self.laboratory()?);
-        }
+        let (searcher, made) = (self.searcher(&jobs)?, self.laboratory()?);
         let mut store = self.setting.store.open()?;
-        let (Some(proposer), Some(lab)) = (&mut self.proposer, &mut self.lab) else { return Ok(()) };
+        let lab = self.lab.get_or_insert(made);
+        let proposer = match &mut self.proposer {
+            Some(proposer) => proposer,
+            none => none.insert(searcher.proposer(arguments.seed)?),
+        };
         let by = Search { space: self.setting.space, arguments: &arguments, trials: None, store: &mut store };
         let report = search_by(proposer.as_mut(), &searcher.name, &jobs, lab, by)?;
         if report.interrupted {
             return Err(CommandError::SearchInterrupted.into());
         }
+        self.saved_s = arguments.time_budget.map_or(0.0, |allotted| (allotted - report.seconds).max(0.0));
         let total = &mut self.total;
         total.trials += report.trials;
         total.valid += report.valid;
@@ -143,7 +144,7 @@ impl<'a> Tuned<'a> {
     /// How so many tasks are searched.
     fn arguments(&self, tasks: usize, share: f64, effort: Effort) -> SearchArguments {
         let mut arguments = self.setting.search.clone();
-        arguments.time_budget = arguments.time_budget.map(|seconds| seconds * share);
+        arguments.time_budget = arguments.time_budget.map(|seconds| seconds * share + self.saved_s);
         if arguments.time_budget.is_none() && arguments.trials_per_task.is_none() {
             let all = DEFAULT_TRIALS * tasks as u64;
             (arguments.of_all_tasks, arguments.least_gain) = (Some(all), Some(LEAST_GAIN));

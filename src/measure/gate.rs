@@ -20,8 +20,6 @@ use crate::workload::{Role, TensorId, Workload};
 
 /// Maximum number of regions that wait for the next candidate.
 const SPARE_REGIONS: usize = 16;
-/// Maximum of their bytes that wait for the next task.
-const SPARE_BYTES: usize = 1 << 30;
 
 /// A task's buffers, filled, with what must come out of them.
 pub struct Workbench {
@@ -285,14 +283,7 @@ impl Bench for Workbench {
     }
 
     fn into_spare(self) -> Vec<Region> {
-        let mut left = SPARE_BYTES;
-        let mut spare = self.spare;
-        spare.retain(|region| {
-            let fits = region.capacity() <= left;
-            left -= if fits { region.capacity() } else { 0 };
-            fits
-        });
-        spare
+        self.spare
     }
 
     fn unload(&mut self, loaded: Loaded) {

@@ -9,6 +9,7 @@ use std::sync::{Arc, mpsc};
 use super::cuda::CudaBench;
 use super::faults;
 use super::gate::Workbench;
+use super::memory::Region;
 use super::oracle::OracleCache;
 use super::prepared::{Prepared, Ready};
 use super::protocol::{self, PROTOCOL, Reply, Request};
@@ -16,6 +17,9 @@ use super::timing::Timing;
 use crate::codegen;
 use crate::space::Space;
 use crate::target::{Target, Task};
+
+/// The part of a worker's memory that one task may leave to the next: the reference result needs the rest.
+const SPARE_SHARE: u64 = 16;
 
 /// The program behind `tilescribe worker`, which only [`super::Measurer`] starts: serves the rules of the
 /// standard space until its standard input ends. The parent says whether the space is exact.
@@ -50,6 +54,8 @@ struct Session {
     space: Arc<Space>,
     timing: Timing,
     oracle: OracleCache,
+    /// Bytes that one task may leave to the next.
+    spare_bytes: usize,
     /// Number of the NVIDIA GPU to measure on.
     device: usize,
     ready: Option<Box<dyn Prepared>>,
@@ -74,6 +80,7 @@ impl Session {
             space: Arc::new(space.exact(exact)),
             timing,
             oracle: OracleCache::new(cache).within(memory_bytes),
+            spare_bytes: usize::try_from(memory_bytes / SPARE_SHARE).unwrap_or(usize::MAX),
             device: device.unwrap_or(0),
             ready: None,
         })
@@ -114,7 +121,8 @@ impl Session {
 
     fn prepare(&mut self, workload: &str, target: Target, seed: u64) -> Result<(), String> {
         // gives the memory of the task before back first, but for some that is used again
-        let spare = self.ready.take().map_or_else(Vec::new, |ready| ready.into_spare());
+        let mut spare = self.ready.take().map_or_else(Vec::new, |ready| ready.into_spare());
+        keep_within(&mut spare, self.spare_bytes);
         let workload = workload.parse().map_err(|e| format!("the workload does not parse: {e}"))?;
         let task = Task { workload, target };
         let (space, timing) = (Arc::clone(&self.space), self.timing.clone());
@@ -133,6 +141,15 @@ impl Session {
         });
         Ok(())
     }
+}
+
+/// As many of the first regions as fit.
+fn keep_within(spare: &mut Vec<Region>, mut bytes: usize) {
+    spare.retain(|region| {
+        let left = bytes.checked_sub(region.capacity());
+        bytes = left.unwrap_or(bytes);
+        left.is_some()
+    });
 }
 
 fn unprepared() -> Reply {

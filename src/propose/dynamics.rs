@@ -18,7 +18,7 @@ use crate::model::{
 };
 use crate::rank::{FEATURES, features};
 use crate::record::{Entry, hold_out_key};
-use crate::space::{Choice, Next, Reader, Space, Trace};
+use crate::space::{Choice, Decided, Next, Reader, Space, Trace};
 use crate::target::{Kind, Task};
 
 /// The versions of a space that a world model learns the decisions of.
@@ -87,15 +87,28 @@ pub fn imagined(
     if reader.is_current() {
         return ranks(world, language, task, traces);
     }
+    // who asked for what is found out once more
     let known = traces.par_iter().map(|trace| reader.known_part(task, trace)).collect::<Result<Vec<_>, _>>()?;
     ranks(world, language, task, &known)
 }
 
-/// Tells which decisions a world model has learned.
+/// The same where it is known which rules asked for the decisions.
 ///
 /// # Errors
 /// As [`imagined`].
-pub(super) fn reader<'s>(world: &World, space: &'s Space, kind: Kind) -> Result<Reader<'s>, ProposeError> {
+pub(super) fn imagined_of(
+    world: &World,
+    (space, language): (&Space, &Language),
+    task: &Task,
+    programs: &[Decided],
+) -> Result<Vec<f32>, ProposeError> {
+    let reader = reader(world, space, task.target.kind())?;
+    let known: Vec<Trace> = programs.iter().map(|decided| reader.known_part_of(decided)).collect();
+    ranks(world, language, task, &known)
+}
+
+/// Tells which decisions a world model has learned.
+fn reader<'s>(world: &World, space: &'s Space, kind: Kind) -> Result<Reader<'s>, ProposeError> {
     let version = match kind {
         Kind::Cpu => &world.spaces().cpu,
         Kind::Gpu => &world.spaces().gpu,
@@ -105,11 +118,8 @@ pub(super) fn reader<'s>(world: &World, space: &'s Space, kind: Kind) -> Result<
     })
 }
 
-/// The same as [`imagined`], of programs of which nothing is left but decisions that the model has learned.
-///
-/// # Errors
-/// [`ProposeError::Model`].
-pub(super) fn ranks(world: &World, language: &Language, task: &Task, read: &[Trace]) -> Result<Vec<f32>, ProposeError> {
+/// The same of programs of which nothing is left but decisions that the model has learned.
+fn ranks(world: &World, language: &Language, task: &Task, read: &[Trace]) -> Result<Vec<f32>, ProposeError> {
     let mut actions = Actions::new(language);
     let programs: Vec<Vec<u32>> = read.iter().map(|trace| actions.of(trace)).collect();
     let programs: Vec<&[u32]> = programs.iter().map(Vec::as_slice).collect();

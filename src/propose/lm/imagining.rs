@@ -9,10 +9,10 @@ use super::LanguageModel;
 use super::options::{Heuristics, OPINION};
 use crate::model::World;
 use crate::propose::ProposeError;
-use crate::propose::dynamics::{imagined, ranks, reader};
+use crate::propose::dynamics::{imagined, imagined_of};
 use crate::propose::mutation::draft;
 use crate::propose::pool::Valued;
-use crate::space::Trace;
+use crate::space::{Decided, Trace};
 use crate::target::{Kind, Task};
 
 impl LanguageModel<'_> {
@@ -48,12 +48,10 @@ impl LanguageModel<'_> {
             parents.extend(best(written, ranks, continued));
         }
         let mut seen: HashSet<Trace> = HashSet::new();
-        let mut drawn = draft(self.space, task, &parents, (drafted, fresh), random);
-        drawn.retain(|drawn| drawn.as_ref().is_some_and(|decided| seen.insert(decided.trace.clone())));
-        let reader = reader(world, self.space, task.target.kind())?;
-        let known: Vec<Trace> = drawn.iter().flatten().map(|decided| reader.known_part_of(decided)).collect();
-        let ranks = ranks(world, &self.language, task, &known)?;
-        Ok(best(drawn.into_iter().flatten().map(|decided| decided.trace).collect(), ranks, liked))
+        let drawn = draft(self.space, task, &parents, (drafted, fresh), random).into_iter().flatten();
+        let drawn: Vec<Decided> = drawn.filter(|decided| seen.insert(decided.trace.clone())).collect();
+        let ranks = imagined_of(world, (self.space, &self.language), task, &drawn)?;
+        Ok(best(drawn.into_iter().map(|decided| decided.trace).collect(), ranks, liked))
     }
 
     /// Moves the program to the front that estimator and world model like best together. They see different
