@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use super::{ALL, Ranker, RankerKind, Replay, replay};
-use crate::model::{Checkpoint, Worlds};
+use super::{ALL, Order, Ranker, RankerKind, Replay, Seen, replay};
+use crate::model::{Checkpoint, ModelControl, Worlds};
 use crate::outcome::Failure;
 use crate::propose::example::product;
 use crate::propose::tests::checkpoint;
@@ -137,7 +137,26 @@ fn world_models_rank_by_decisions_alone() {
         assert!(scored.rankers[ALL][name][&4].quality > 0.49);
         let refused = replay(&space, std::slice::from_ref(&pool), &[ranker(&without)], &|| {}).unwrap_err().to_string();
         assert!(refused.contains("pretrain --world-only"), "{refused}");
-        let shuffled = ranker(&known).controlled(crate::model::ModelControl::ShuffledAll);
-        assert!(shuffled.is_some() && ranker(&known).controlled(crate::model::ModelControl::Uniform).is_none());
+        let shuffled = ranker(&known).controlled(ModelControl::ShuffledAll);
+        assert!(shuffled.is_some() && ranker(&known).controlled(ModelControl::Uniform).is_none());
     }
+}
+
+#[test]
+fn a_policy_with_shuffled_weights_ranks_otherwise() {
+    let space = Space::standard();
+    let drawn = Random::new(&space, 1).propose(&product(), &History::default(), 24).unwrap().candidates;
+    let mut pool = pool(&vec![Ok([100, 100]); drawn.len()], [[Some(0), Some(1), Some(2), Some(3)]; 2]);
+    pool.space = space.version(Kind::Cpu);
+    pool.programs.iter_mut().zip(drawn).for_each(|(program, drawn)| program.trace = drawn.trace);
+    let known = checkpoint(&space);
+    let policy = Ranker::new(RankerKind::named("policy").unwrap(), || Ok::<_, ()>(known)).unwrap();
+    let rankers = [policy.controlled(ModelControl::ShuffledAll).unwrap(), policy];
+    let seen = Seen::new(&space, &pool, &rankers).unwrap();
+    let members: Vec<usize> = (0..pool.programs.len()).collect();
+    let [shuffled, trained] = [0, 1].map(|ranker| match seen.order(ranker, &members, members.len()).unwrap() {
+        Order::First(order) => order,
+        Order::Any => panic!("a policy prefers some to others"),
+    });
+    assert_ne!(shuffled, trained);
 }
