@@ -49,9 +49,22 @@ impl Artifact {
     /// where memory does not suffice, and [`RuntimeError::Input`] for resources of another kind of machine.
     pub fn load(folder: &Path, resources: Resources) -> Result<Artifact, RuntimeError> {
         let manifest = Manifest::read(folder)?;
-        let place = resources.place(&manifest)?;
-        fits_memory(&manifest, resources.share_weights)?;
+        let place = resources.fit(&manifest)?;
         manifest.verify(folder)?;
+        Artifact::open(folder, manifest, place, resources.share_weights)
+    }
+
+    /// Loads an artifact that this process has just written, and has the manifest of: its files are not read
+    /// once more to see whether they are what was written.
+    ///
+    /// # Errors
+    /// As [`Artifact::load`], but for damaged files.
+    pub fn load_written(folder: &Path, manifest: Manifest, resources: Resources) -> Result<Artifact, RuntimeError> {
+        let place = resources.fit(&manifest)?;
+        Artifact::open(folder, manifest, place, resources.share_weights)
+    }
+
+    fn open(folder: &Path, manifest: Manifest, place: c_int, share_weights: bool) -> Result<Artifact, RuntimeError> {
         let path = folder.join(manifest.library_file());
         // an absolute path, so that the loader does not search
         let path = std::path::absolute(&path).map_err(|source| RuntimeError::read(&path, source))?;
@@ -64,7 +77,7 @@ impl Artifact {
         let weights = path.with_file_name(WEIGHTS_FILE);
         let weights = CString::new(weights.as_os_str().as_bytes())
             .map_err(|_| RuntimeError::invalid(folder, "a zero byte in its path"))?;
-        Ok(Artifact(Arc::new(Code { manifest, library, weights, place, share_weights: resources.share_weights })))
+        Ok(Artifact(Arc::new(Code { manifest, library, weights, place, share_weights })))
     }
 
     pub fn manifest(&self) -> &Manifest {
@@ -444,6 +457,13 @@ impl Resources {
             }
         };
         Ok(c_int::try_from(place).unwrap_or(c_int::MAX))
+    }
+
+    /// The same, where a network of this manifest fits into memory.
+    fn fit(self, manifest: &Manifest) -> Result<c_int, RuntimeError> {
+        let place = self.place(manifest)?;
+        fits_memory(manifest, self.share_weights)?;
+        Ok(place)
     }
 }
 

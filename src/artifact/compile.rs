@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
+use std::thread;
 
 use memmap2::{MmapMut, MmapOptions};
 use tilescribe_runtime::manifest::{
@@ -84,9 +85,14 @@ pub(super) fn compile_bound(
     let scratch = DraftFolder::create_in(&parent).map_err(|source| ArtifactError::write(&parent, source))?;
     let file = |file: &str| scratch.path().join(file);
 
-    let weights_id = write_weights(network, &nests, &bound, &file(WEIGHTS_FILE), progress)?;
+    let weights = file(WEIGHTS_FILE);
+    let weights_id = write_weights(network, &nests, &bound, &weights, progress)?;
     enter(progress, Step::Kernels)?;
-    let code = code::code(network, versions, &bound)?;
+    let (code, weights_digest) = thread::scope(|scope| {
+        let hashing = scope.spawn(|| digest(&weights));
+        (code::code(network, versions, &bound), hashing.join())
+    });
+    let code = code?;
     let with_arguments = network.calls.iter().zip(&bound.arguments);
     let calls: Vec<_> = with_arguments
         .map(|(call, arguments)| TableCall { callee: &call.callee, numbers: call.parameters.len(), arguments })
@@ -116,8 +122,10 @@ pub(super) fn compile_bound(
     write(&file(&header_file(name)), header.as_bytes())?;
 
     enter(progress, Step::Hashing)?;
-    let mut files = BTreeMap::new();
-    for name in [library_file(name), header_file(name), WEIGHTS_FILE.to_string()] {
+    let weights_digest =
+        weights_digest.map_err(|_| ArtifactError::Internal("the thread that hashes weights failed".into()))??;
+    let mut files = BTreeMap::from([(WEIGHTS_FILE.to_string(), weights_digest)]);
+    for name in [library_file(name), header_file(name)] {
         let digest = digest(&file(&name))?;
         files.insert(name, digest);
     }

@@ -22,6 +22,14 @@ impl Model {
         tilescribe_runtime::Model::load(folder, resources).map(Model)
     }
 
+    /// Loads what [`super::compile`] has just written, and returned the manifest of.
+    ///
+    /// # Errors
+    /// As [`tilescribe_runtime::Artifact::load_written`].
+    pub fn load_written(folder: &Path, manifest: Manifest, resources: Resources) -> Result<Model, RuntimeError> {
+        tilescribe_runtime::Artifact::load_written(folder, manifest, resources)?.model().map(Model)
+    }
+
     pub fn manifest(&self) -> &Manifest {
         self.0.manifest()
     }

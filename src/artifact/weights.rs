@@ -5,8 +5,11 @@
 //! SHA-256 of all bytes behind the header, which the shared object compares with its own.
 
 use std::fs::File;
-use std::io::{BufWriter, Seek, SeekFrom, Write};
+use std::io::{Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::mpsc::{SyncSender, sync_channel};
+use std::thread::{self, JoinHandle};
 
 use sha2::{Digest, Sha256};
 use tilescribe_runtime::manifest::hex;
@@ -71,28 +74,43 @@ fn field(name: &str, dtype: &str, shape: &[i64], start: u64, end: u64) -> String
     format!(",{name}:{{\"dtype\":\"{dtype}\",\"shape\":{shape:?},\"data_offsets\":[{start},{end}]}}")
 }
 
-/// Writes a weights file.
+/// Bytes that are written at once.
+const BLOCK_BYTES: usize = 1 << 20;
+/// Blocks that may wait to be hashed.
+const BLOCKS_WAITING: usize = 4;
+
+/// Writes a weights file. A thread of its own hashes what is written, which takes about as long as to pack it.
 pub struct Writer<'a> {
-    file: BufWriter<File>,
+    file: File,
     path: PathBuf,
     layout: &'a Layout,
     written: u64,
-    hash: Sha256,
+    /// What is not in the file yet.
+    block: Vec<u8>,
+    hasher: JoinHandle<String>,
+    blocks: SyncSender<Arc<Vec<u8>>>,
 }
 
 impl<'a> Writer<'a> {
     /// # Errors
     /// [`ArtifactError::Write`] where the file cannot be written.
     pub fn create(path: &Path, layout: &'a Layout) -> Result<Writer<'a>, ArtifactError> {
-        let write = || -> std::io::Result<BufWriter<File>> {
-            let mut file = BufWriter::with_capacity(1 << 20, File::create_new(path)?);
+        let write = || -> std::io::Result<File> {
+            let mut file = File::create_new(path)?;
             file.write_all(&(layout.header.len() as u64).to_le_bytes())?;
             file.write_all(layout.header.as_bytes())?;
             Ok(file)
         };
         let file = write().map_err(|source| ArtifactError::write(path, source))?;
+        let (blocks, waiting) = sync_channel::<Arc<Vec<u8>>>(BLOCKS_WAITING);
+        let hasher = thread::spawn(move || {
+            let mut hash = Sha256::new();
+            waiting.iter().for_each(|block| hash.update(&*block));
+            hex(&hash.finalize())
+        });
         let written = 8 + layout.header.len() as u64;
-        Ok(Writer { file, path: path.to_path_buf(), layout, written, hash: Sha256::new() })
+        let block = Vec::with_capacity(BLOCK_BYTES);
+        Ok(Writer { file, path: path.to_path_buf(), layout, written, block, hasher, blocks })
     }
 
     /// Writes the tensor of entry `number`; entries come in order.
@@ -112,20 +130,38 @@ impl<'a> Writer<'a> {
     /// [`ArtifactError::Write`] where the file cannot be written.
     pub fn finish(mut self) -> Result<String, ArtifactError> {
         assert_eq!(self.written, self.layout.file_bytes, "every entry is written");
-        let id = hex(&std::mem::take(&mut self.hash).finalize());
+        self.write_block()?;
+        let Writer { mut file, path, hasher, blocks, .. } = self;
+        drop(blocks);
+        let id = hasher.join().map_err(|_| ArtifactError::Internal("the thread that hashes weights failed".into()))?;
         let mut complete = || -> std::io::Result<()> {
-            self.file.seek(SeekFrom::Start(8 + ID_PREFIX.len() as u64))?;
-            self.file.write_all(id.as_bytes())?;
-            self.file.flush()
+            file.seek(SeekFrom::Start(8 + ID_PREFIX.len() as u64))?;
+            file.write_all(id.as_bytes())
         };
-        complete().map_err(|source| ArtifactError::write(&self.path, source))?;
+        complete().map_err(|source| ArtifactError::write(&path, source))?;
         Ok(id)
     }
 
-    fn append(&mut self, bytes: &[u8]) -> Result<(), ArtifactError> {
-        self.hash.update(bytes);
+    fn append(&mut self, mut bytes: &[u8]) -> Result<(), ArtifactError> {
         self.written += bytes.len() as u64;
-        self.file.write_all(bytes).map_err(|source| ArtifactError::write(&self.path, source))
+        while !bytes.is_empty() {
+            let (now, later) = bytes.split_at(bytes.len().min(BLOCK_BYTES - self.block.len()));
+            self.block.extend_from_slice(now);
+            bytes = later;
+            if self.block.len() == BLOCK_BYTES {
+                self.write_block()?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes what waits, and has it hashed.
+    fn write_block(&mut self) -> Result<(), ArtifactError> {
+        let block = Arc::new(std::mem::replace(&mut self.block, Vec::with_capacity(BLOCK_BYTES)));
+        self.blocks
+            .send(Arc::clone(&block))
+            .map_err(|_| ArtifactError::Internal("the thread that hashes weights ended early".into()))?;
+        self.file.write_all(&block).map_err(|source| ArtifactError::write(&self.path, source))
     }
 }
 

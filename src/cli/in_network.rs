@@ -167,9 +167,10 @@ fn timed(
     for (number, Variant { network, schedules }) in variants.iter().enumerate() {
         let name = format!("variant{number}");
         let folder = scratch.path().join(&name);
-        write_artifact(network, &[Version { target, schedules }], &Options { name: &name, folder: &folder })?;
+        let options = Options { name: &name, folder: &folder };
+        let manifest = write_artifact(network, &[Version { target, schedules }], &options)?;
         let threads = Some(target.processors());
-        models.push(Model::load(&folder, Resources { threads, ..Resources::default() })?);
+        models.push(Model::load_written(&folder, manifest, Resources { threads, ..Resources::default() })?);
     }
     let profiles: Option<Vec<Profile>> = in_turn(&models, target.processors())?.into_iter().collect();
     Ok(profiles.ok_or_else(|| format!("a run takes more than {} s", LONGEST.as_secs())))

@@ -7,7 +7,7 @@ use std::ops::Range;
 use std::time::{Duration, Instant};
 
 use super::bench::{Bench, Refusal};
-use super::cold::{BEYOND, Copies};
+use super::cold::{Copies, bytes_between};
 use super::memory::{Breach, Region};
 use super::oracle::Example;
 use super::output::Output;
@@ -18,8 +18,9 @@ use crate::outcome::{Failure, Outcome};
 use crate::target::{Cpu, Task};
 use crate::workload::{Role, TensorId, Workload};
 
-/// Maximum number of regions that wait for the next candidate.
-const SPARE_REGIONS: usize = 16;
+/// Maximum number of regions that wait for the next candidate: packed constants, their copies and a workspace
+/// of a few finalists.
+const SPARE_REGIONS: usize = 32;
 
 /// A task's buffers, filled, with what must come out of them.
 pub struct Workbench {
@@ -260,8 +261,7 @@ impl Bench for Workbench {
 
     fn time_in_turn(&mut self, kernels: &mut [Loaded], timing: &Timing) -> Vec<Outcome> {
         if timing.read_between > 0 {
-            let last_cache_bytes = self.cpu.l3_bytes.max(self.cpu.l2_bytes);
-            let between = timing.read_between.min(last_cache_bytes.saturating_mul(BEYOND));
+            let between = bytes_between(timing.read_between, &self.cpu, kernels.len());
             let between = usize::try_from(between).unwrap_or(usize::MAX);
             let copies = kernels.iter().map(|loaded| loaded.copies(between, |bytes| self.memory(bytes, "constants")));
             // where memory is short, all of them run from the caches

@@ -19,7 +19,7 @@ use crate::space::Space;
 use crate::target::{Target, Task};
 
 /// The part of a worker's memory that one task may leave to the next: the reference result needs the rest.
-const SPARE_SHARE: u64 = 16;
+const SPARE_SHARE: u64 = 8;
 
 /// The program behind `tilescribe worker`, which only [`super::Measurer`] starts: serves the rules of the
 /// standard space until its standard input ends. The parent says whether the space is exact.
@@ -143,8 +143,9 @@ impl Session {
     }
 }
 
-/// As many of the first regions as fit.
+/// As many regions as fit, the largest first: those take longest to be cleared.
 fn keep_within(spare: &mut Vec<Region>, mut bytes: usize) {
+    spare.sort_by_key(|region| std::cmp::Reverse(region.capacity()));
     spare.retain(|region| {
         let left = bytes.checked_sub(region.capacity());
         bytes = left.unwrap_or(bytes);
