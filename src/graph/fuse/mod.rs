@@ -26,6 +26,7 @@ mod cost;
 mod evaluate;
 mod extent;
 mod group;
+mod halo;
 mod layout;
 mod name;
 mod network;

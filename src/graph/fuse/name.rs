@@ -173,12 +173,13 @@ fn anchor_name(workload: &Workload, anchor: &Stage, nodes: &[String]) -> Option<
                     _ => None,
                 })
                 .collect();
-            if let [(s, stride), (r, dilation)] = vars.as_slice()
-                && *s < rank
-                && *r >= rank
-                && knows(*s) == 1
+            // rows in blocks move with two axes, the blocks and the rows in them
+            let (rows, steps): (Vec<_>, Vec<_>) = vars.into_iter().partition(|(axis, _)| *axis < rank);
+            if let ([(r, dilation)], Some(stride)) = (steps.as_slice(), rows.iter().map(|(_, stride)| *stride).min())
+                && rows.iter().all(|(s, _)| knows(*s) == 1)
             {
-                windows.push((anchor.extent(*r), *stride, *dilation, *s));
+                let rows: Vec<usize> = rows.into_iter().map(|(s, _)| s).collect();
+                windows.push((anchor.extent(*r), stride, *dilation, rows));
                 windowed = Some(*tensor);
             }
         }
@@ -197,7 +198,7 @@ fn anchor_name(workload: &Workload, anchor: &Stage, nodes: &[String]) -> Option<
         });
         let grouped = if channels.count() > 0 { "grouped_" } else { "" };
         let outside: Vec<Extent> =
-            (0..rank).filter(|a| windows.iter().all(|w| w.3 != *a)).map(|a| axes[a].clone()).collect();
+            (0..rank).filter(|a| !windows.iter().any(|w| w.3.contains(a))).map(|a| axes[a].clone()).collect();
         return Some(match (is_product, anchor.combiner) {
             (true, _) if anchor.reduction.len() == windows.len() => {
                 format!("depthwise_{kernel}{stride}{dilation}_{input}")

@@ -5,6 +5,7 @@
 //!
 //! join 2 = apart     two tasks: all of t is written, and read again
 //! join 2 = rows      one task: block by block of the rows h, w
+//! join 2 = halos     one task, where the second slides over the first's rows ([`super::halo`])
 //! ```
 //!
 //! No operator is named. A pair is offered where nobody else reads what the first leaves, where both share
@@ -17,7 +18,7 @@ use super::extent::{self, Extent, points};
 use super::group::{Group, Member};
 use super::plan::{Concern, Kind, Planner};
 use super::size::fits_task;
-use super::{Fusion, PartitionError, loads};
+use super::{Fusion, PartitionError, halo, loads};
 use crate::trace::{Word, Words};
 use crate::workload::{Role, Stage, TensorId, shared_axes};
 
@@ -33,17 +34,18 @@ impl Fusion<'_> {
     pub(super) fn join_pairs(&mut self, planner: &mut Planner<'_, '_>) -> Result<(), PartitionError> {
         let numbers = self.reductions();
         for first in self.execution_order() {
-            let Some((second, joined)) = self.pair(first) else { continue };
+            let Some((second, ways)) = self.pair(first) else { continue };
             let reductions = self.groups[first].iter().flat_map(|group| &group.members);
             let Some(number) = reductions.filter_map(|member| numbers.get(&member.stage.output)).next_back() else {
                 continue;
             };
             let site = Words(vec![Word::from(Kind::Join.name()), Word::from(*number)]);
             let concerns = [first, second].iter().flat_map(|group| self.concerns(*group)).collect();
-            if !planner.choose(Kind::Join, site, &["apart", "rows"], concerns)?.is("rows") {
-                continue;
+            let names: Vec<&str> = std::iter::once("apart").chain(ways.iter().map(|(name, _)| *name)).collect();
+            let chosen = planner.choose(Kind::Join, site, &names, concerns)?;
+            if let Some((_, joined)) = ways.into_iter().find(|(name, _)| chosen.is(name)) {
+                self.replace(&[first], second, joined);
             }
-            self.replace(&[first], second, joined);
         }
         Ok(())
     }
@@ -65,23 +67,40 @@ impl Fusion<'_> {
         reductions.filter_map(concern).collect()
     }
 
-    /// The group that a group may be joined with, and both as one.
-    fn pair(&self, first: usize) -> Option<(usize, Group)> {
+    /// The group that a group may be joined with, and both as one, in every way that there is.
+    fn pair(&self, first: usize) -> Option<(usize, Vec<(&'static str, Group)>)> {
         let reduces = |group: usize| self.groups[group].as_ref().filter(|group| group.has_reduction());
         let before = reduces(first)?;
         let second = self.only_group_behind(first)?;
         let behind = reduces(second)?;
         let after = self.before_all(&[first, second])?;
-        let mut members = before.members.clone();
-        members.extend(behind.members.iter().map(|member| self.seen_from(member, before)));
+        let behind: Vec<Member> = behind.members.iter().map(|member| self.seen_from(member, before)).collect();
+        let by_rows = Some([before.members.as_slice(), &behind].concat());
+        let by_blocks = halo::over_blocks(&before.members, &behind, &self.prepared.tensors);
+        let ways = [("rows", by_rows), ("halos", by_blocks)].into_iter().filter_map(|(name, members)| {
+            let group = self.over_shared_rows(before, members?)?;
+            // how many blocks there are is known where they are made
+            let is_many = name != "rows" || points(&group.rows) >= LEAST_ROWS;
+            is_many.then(|| (name, Group { after: after.clone(), ..group }))
+        });
+        let ways: Vec<_> = ways.collect();
+        (!ways.is_empty()).then_some((second, ways))
+    }
+
+    /// All members as one group, if they share enough rows for it to be worth it.
+    fn over_shared_rows(&self, before: &Group, members: Vec<Member>) -> Option<Group> {
         let stages: Vec<&Stage> = members.iter().map(|member| &member.stage).collect();
         let shared = shared_axes(&stages);
         let rows = extent::spatial(stages[0])[..shared].to_vec();
-        let is_worth_it = points(&rows) >= LEAST_ROWS && self.is_worth_joining(before, &stages, &rows);
-        if !is_worth_it || !fits_task(stages.iter().copied()) {
-            return None;
-        }
-        Some((second, Group { rows, columns: None, members, after, operation: None }))
+        let fits = || stages.iter().all(|stage| before.writes(stage.output) || self.prepared.fits_memory(stage));
+        let is_worth_it = self.is_worth_joining(before, &stages, &rows) && fits() && fits_task(stages.iter().copied());
+        (is_worth_it && shared > 0).then(|| Group {
+            rows,
+            columns: None,
+            members,
+            after: BTreeSet::new(),
+            operation: None,
+        })
     }
 
     /// Whether what stages take from a group weighs more than the constants that they read with every block

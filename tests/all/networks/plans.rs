@@ -1,5 +1,6 @@
 //! Plans: whatever is decided, networks compute what their programs compute.
 
+mod halos;
 mod many;
 mod pairs;
 
