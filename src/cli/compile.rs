@@ -18,6 +18,7 @@ use super::in_network::{self, Settled};
 use super::layouts::{Plans, PlansArguments};
 use super::packing::write_artifact;
 use super::planning::{self, Contest};
+use super::precision;
 use super::search::{SearchArguments, jobs, judge};
 use super::tuned::{Draft, LEAST_GAIN, Setting, Tuned};
 use super::words::{bytes, counted, duration};
@@ -80,6 +81,7 @@ impl Compile {
         artifact::check_targets(&targets)?;
         // said now, rather than after the search
         artifact::check_output(&self.output)?;
+        precision::warn_of_slow(self.network.precision, &targets[0]);
         let (draft, mut contest) = self.planned(&targets, out)?;
         let Draft { network, found, mut chosen } = draft;
         if !found.jobs.is_empty() {

@@ -27,6 +27,7 @@ mod packing;
 mod plan;
 mod planning;
 mod pools;
+mod precision;
 mod pretrain;
 mod profile;
 mod progress;

@@ -19,8 +19,11 @@ type Result<T> = std::result::Result<T, CodegenError>;
 const LN_2_HIGH: f64 = 0.693_359_375;
 const LN_2_LOW: f64 = -2.121_944_400_546_905_8e-4;
 
-/// `(eʳ - 1 - r) / r²` for |r| ≤ ln 2 / 2; the error of eʳ is 3.1e-9.
-const EXP: [f64; 5] = [0.49999993412, 0.16666520108, 0.041668394217, 0.0083687804291, 0.0013814466741];
+/// `eʳ` for |r| ≤ ln 2 / 2, with an error of 3.1e-9.
+const EXP: [f64; 7] = [1.0, 1.0, 0.49999993412, 0.16666520108, 0.041668394217, 0.0083687804291, 0.0013814466741];
+
+/// What an f32 of less than 2²² is added to, and this subtracted again, to be rounded to a whole number.
+const ROUNDER: f64 = 12_582_912.0;
 
 /// `(ln(1 + x) - x + x²/2) / x³` for √½ - 1 ≤ x ≤ √2 - 1; the relative error of the logarithm is 7.5e-10.
 const LOG: [f64; 9] = [
@@ -138,19 +141,19 @@ impl<'c> Emitter<'_, 'c> {
         }
     }
 
-    /// `eˣ = 2ⁿ · eʳ` with `n = round(x / ln 2)`, `r = x - n · ln 2`.
+    /// `eˣ`; beyond what is within, the result is infinite or 0 anyway.
     pub(super) fn exp(&self, x: Value<'c>) -> Result<Value<'c>> {
-        // beyond, the result is infinite or 0 anyway; NaN passes, since the comparisons are false for it
-        let x = self.clamped(x, -150.0, 128.0)?;
-        let n = self.ir.fmul(x, self.ir.float(std::f64::consts::LOG2_E))?;
-        let n = self.rounded("llvm.roundeven", n)?;
+        self.exp_within(self.clamped(x, -150.0, 128.0)?)
+    }
+
+    /// `eˣ = 2ⁿ · eʳ` with `n = round(x / ln 2)`, `r = x - n · ln 2`, for -150 ≤ x ≤ 128 and NaN.
+    fn exp_within(&self, x: Value<'c>) -> Result<Value<'c>> {
+        let rounder = self.ir.float(ROUNDER);
+        let n = self.multiply_add(x, self.ir.float(std::f64::consts::LOG2_E), rounder)?;
+        let n = self.ir.fsub(n, rounder)?;
         let r = self.multiply_add(n, self.ir.float(-LN_2_HIGH), x)?;
         let r = self.multiply_add(n, self.ir.float(-LN_2_LOW), r)?;
-        let tail = self.polynomial(r, &EXP)?;
-        let square = self.ir.fmul(r, r)?;
-        let r = self.ir.fadd(r, self.ir.float(1.0))?;
-        let value = self.multiply_add(tail, square, r)?;
-        self.scale_by_power(value, n)
+        self.scale_by_power(self.polynomial(r, &EXP)?, n)
     }
 
     /// `x · 2ⁿ` for an integral |n| ≤ 250, with overflow and gradual underflow.
@@ -168,14 +171,7 @@ impl<'c> Emitter<'_, 'c> {
 
     /// AVX-512 has one instruction for it.
     fn scalef(&self, x: Value<'c>, n: Value<'c>) -> Result<Option<Value<'c>>> {
-        let (Value::VectorValue(vector), true) = (x, self.shared.processor.has_feature("avx512f")) else {
-            return Ok(None);
-        };
-        let lanes = vector.get_type().get_size();
-        if lanes != 16 {
-            return Ok(None);
-        }
-        let all = self.shared.context.i16_type().const_all_ones().into();
+        let Some((x, all)) = self.whole_vector(x) else { return Ok(None) };
         let current_rounding = self.ir.integer(Element::I32, 4);
         let arguments = [x, n, x, all, current_rounding];
         self.ir.intrinsic(self.shared.module, "llvm.x86.avx512.mask.scalef.ps.512", &[], &arguments).map(Some)
@@ -230,7 +226,7 @@ impl<'c> Emitter<'_, 'c> {
         let small = self.ir.fmul(self.polynomial(square, &ERF)?, x)?;
         let limited = self.clamped(magnitude, 0.0, 4.0)?;
         let logarithm = self.polynomial(limited, &LOG_ERFC)?;
-        let complement = self.exp(logarithm)?;
+        let complement = self.exp_within(logarithm)?;
         let large = self.ir.fsub(self.ir.float(1.0), complement)?;
         let large = self.with_sign(large, x)?;
         let is_small = self.ir.fcmp(FloatPredicate::OLT, magnitude, self.ir.float(1.0))?;
@@ -244,9 +240,10 @@ impl<'c> Emitter<'_, 'c> {
         let tail = self.polynomial(square, &TANH)?;
         let cube = self.ir.fmul(square, x)?;
         let small = self.multiply_add(tail, cube, x)?;
-        let twice = self.ir.fadd(magnitude, magnitude)?;
-        let power = self.exp(twice)?;
-        let quotient = self.ir.fdiv(self.ir.float(2.0), self.ir.fadd(power, self.ir.float(1.0))?)?;
+        // of 20 and more it is 1
+        let twice = self.at_most(self.ir.fadd(magnitude, magnitude)?, 40.0)?;
+        let power = self.exp_within(twice)?;
+        let quotient = self.quotient(self.ir.float(2.0), self.ir.fadd(power, self.ir.float(1.0))?)?;
         let large = self.ir.fsub(self.ir.float(1.0), quotient)?;
         let large = self.with_sign(large, x)?;
         let is_small = self.ir.fcmp(FloatPredicate::OLT, magnitude, self.ir.float(0.625))?;
@@ -257,12 +254,36 @@ impl<'c> Emitter<'_, 'c> {
     /// exact.
     pub(super) fn sigmoid(&self, x: Value<'c>) -> Result<Value<'c>> {
         let magnitude = self.float_intrinsic("llvm.fabs", x)?;
-        let power = self.exp(self.ir.fneg(magnitude)?)?;
+        let power = self.exp_within(self.at_least(self.ir.fneg(magnitude)?, -150.0)?)?;
         let one = self.ir.float(1.0);
         let negative = self.ir.fcmp(FloatPredicate::OLT, x, self.ir.float(0.0))?;
         let numerator = self.ir.select(negative, power, one)?;
         let denominator = self.ir.fadd(power, one)?;
-        self.ir.fdiv(numerator, denominator)
+        self.quotient(numerator, denominator)
+    }
+
+    /// `x / y` for normal numbers y whose reciprocals are normal, within 2 units in the last place: where
+    /// vectors are divided slowly, by an estimate of the reciprocal and a step of Newton's method.
+    fn quotient(&self, x: Value<'c>, y: Value<'c>) -> Result<Value<'c>> {
+        let Some(estimate) = self.reciprocal_estimate(y)? else { return self.ir.fdiv(x, y) };
+        let error = self.multiply_add(self.ir.fneg(y)?, estimate, self.ir.float(1.0))?;
+        let reciprocal = self.multiply_add(estimate, error, estimate)?;
+        self.ir.fmul(x, reciprocal)
+    }
+
+    /// `1 / x` with a relative error of less than 2⁻¹⁴, where that is an instruction, and a faster one.
+    fn reciprocal_estimate(&self, x: Value<'c>) -> Result<Option<Value<'c>>> {
+        let Some((x, all)) = self.whole_vector(x).filter(|_| self.shared.processor.divides_slowly()) else {
+            return Ok(None);
+        };
+        self.ir.intrinsic(self.shared.module, "llvm.x86.avx512.rcp14.ps.512", &[], &[x, x, all]).map(Some)
+    }
+
+    /// A vector that fills a register of AVX-512, and the mask of all of its lanes.
+    fn whole_vector(&self, x: Value<'c>) -> Option<(Value<'c>, Value<'c>)> {
+        let Value::VectorValue(vector) = x else { return None };
+        let is_whole = vector.get_type().get_size() == 16 && self.shared.processor.has_feature("avx512f");
+        is_whole.then(|| (x, self.shared.context.i16_type().const_all_ones().into()))
     }
 
     /// Horner's scheme; coefficients from the constant up.
@@ -283,11 +304,19 @@ impl<'c> Emitter<'_, 'c> {
 
     /// Between two bounds; NaN stays NaN.
     pub(super) fn clamped(&self, x: Value<'c>, low: f64, high: f64) -> Result<Value<'c>> {
-        let (low, high) = (self.ir.float_like(low, x)?, self.ir.float_like(high, x)?);
-        let above = self.ir.fcmp(FloatPredicate::OGT, low, x)?;
-        let x = self.ir.select(above, low, x)?;
-        let below = self.ir.fcmp(FloatPredicate::OLT, high, x)?;
-        self.ir.select(below, high, x)
+        self.at_most(self.at_least(x, low)?, high)
+    }
+
+    fn at_least(&self, x: Value<'c>, low: f64) -> Result<Value<'c>> {
+        let low = self.ir.float_like(low, x)?;
+        let is_below = self.ir.fcmp(FloatPredicate::OGT, low, x)?;
+        self.ir.select(is_below, low, x)
+    }
+
+    fn at_most(&self, x: Value<'c>, high: f64) -> Result<Value<'c>> {
+        let high = self.ir.float_like(high, x)?;
+        let is_above = self.ir.fcmp(FloatPredicate::OLT, high, x)?;
+        self.ir.select(is_above, high, x)
     }
 
     /// The magnitude of one value with the sign of another.

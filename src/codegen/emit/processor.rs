@@ -54,6 +54,12 @@ impl Processor<'_> {
         }
     }
 
+    /// Whether vectors of 512 bits are divided more slowly than an estimate is refined: Intel's processors
+    /// take 16 cycles for one division, while others hide it behind what is computed beside (uops.info).
+    pub fn divides_slowly(self) -> bool {
+        matches!(self, Processor::Cpu(target) if target.has_feature("avx512f") && !target.cpu.starts_with("znver"))
+    }
+
     /// LLVM's name of the processor, and its features, separated by commas.
     pub fn llvm_names(self) -> (String, String) {
         match self {

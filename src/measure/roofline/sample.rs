@@ -44,14 +44,11 @@ pub fn measure(target: &Cpu) -> Result<Roofline, RooflineError> {
         // otherwise
         Ok::<Rate, RooflineError>(Rate { one_core: one.max(all / cores), all_cores: all.max(one) })
     };
-    let rate = |Peak { nest, flops }: &Peak| {
-        both(&|cores| Ok(flops * f64::from(cores) / nanoseconds(fastest(nest, target, cores, false)?)))
-    };
+    let rate = |peak: &Peak| both(&|cores| gflops(peak, target, cores));
     let peak_gflops = rate(&peak_kernel(target, PEAK_STEPS))?;
     let mut short_peaks = Vec::new();
     for arithmetic in Arithmetic::SHORT {
-        let operands = arithmetic.operands(target);
-        if let Some(peak) = operands.and_then(|operands| dot_kernel(target, operands, PEAK_STEPS)) {
+        if let Some(peak) = kernel(arithmetic, target) {
             short_peaks.push(ShortPeak { arithmetic, gflops: rate(&peak)? });
         }
     }
@@ -70,6 +67,26 @@ pub fn measure(target: &Cpu) -> Result<Roofline, RooflineError> {
         bandwidths,
         measured_unix_s,
     })
+}
+
+/// Measures the GFLOP/s that all cores of this machine reach together, in a fraction of a second; `None` where
+/// it has no instructions for these numbers.
+///
+/// # Errors
+/// As [`measure`].
+pub fn measure_peak(arithmetic: Arithmetic, target: &Cpu) -> Result<Option<f64>, RooflineError> {
+    kernel(arithmetic, target).map(|peak| gflops(&peak, target, target.cores)).transpose()
+}
+
+fn kernel(arithmetic: Arithmetic, target: &Cpu) -> Option<Peak> {
+    match arithmetic {
+        Arithmetic::F32 => Some(peak_kernel(target, PEAK_STEPS)),
+        short => dot_kernel(target, short.operands(target)?, PEAK_STEPS),
+    }
+}
+
+fn gflops(Peak { nest, flops }: &Peak, target: &Cpu, cores: u32) -> Result<f64, RooflineError> {
+    Ok(flops * f64::from(cores) / nanoseconds(fastest(nest, target, cores, false)?))
 }
 
 fn gb_per_s(level: Level, target: &Cpu, cores: u32) -> Result<f64, RooflineError> {

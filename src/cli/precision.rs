@@ -1,0 +1,31 @@
+//! Whether a precision is the faster one on this machine.
+
+use tilescribe::codegen;
+use tilescribe::graph::Precision;
+use tilescribe::measure::roofline::{self, Arithmetic, RooflineError};
+use tilescribe::target::{Cpu, Target};
+
+/// Warns of a precision that products reach fewer operations in than in f32: processors may have instructions
+/// for short numbers that are no faster, or none. Measures both, if the target is this machine.
+pub fn warn_of_slow(precision: Precision, target: &Target) {
+    let (Precision::Bf16, Target::Cpu(cpu)) = (precision, target) else { return };
+    let is_here = codegen::host().is_ok_and(|host| roofline::key(&host) == roofline::key(cpu));
+    if !is_here {
+        return;
+    }
+    // what cannot be measured is nothing to warn of
+    if let Ok(Some(reason)) = reason(cpu) {
+        tracing::warn!("{reason}: the network is faster without --precision bf16");
+    }
+}
+
+fn reason(cpu: &Cpu) -> Result<Option<String>, RooflineError> {
+    let peak = |arithmetic| roofline::measure_peak(arithmetic, cpu);
+    Ok(match (peak(Arithmetic::F32)?, peak(Arithmetic::Bf16)?) {
+        (_, None) => Some("this machine has no instructions for bf16".into()),
+        (Some(f32), Some(bf16)) if bf16 < f32 => {
+            Some(format!("products reach {bf16:.0} GFLOP/s in bf16 on this machine, and {f32:.0} in f32"))
+        }
+        _ => None,
+    })
+}
