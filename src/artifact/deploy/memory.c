@@ -82,21 +82,66 @@ static enum status map_file(int file, unsigned char **weights)
     return STATUS_OK;
 }
 
+/* A part of a file, and where it goes. */
+struct part {
+    int file;
+    uint64_t from, bytes;
+    unsigned char *to;
+    pthread_t reader;
+    int is_read; /* by a thread of its own */
+    enum status status;
+};
+
+static void *read_part(void *argument)
+{
+    struct part *part = argument;
+    part->status = STATUS_OK;
+    for (uint64_t done = 0; done < part->bytes;) {
+        ssize_t got = pread(part->file, part->to + done, part->bytes - done, (off_t)(part->from + done));
+        if (got < 0 && errno == EINTR)
+            continue;
+        if (got <= 0) {
+            part->status = STATUS_CANNOT_READ_WEIGHTS;
+            break;
+        }
+        done += (uint64_t)got;
+    }
+    return NULL;
+}
+
+/* Reads a file in parts, side by side: what takes most of the time is that the kernel clears the pages. */
+static enum status read_file(int file, unsigned char *to, uint64_t bytes)
+{
+    enum { PARTS = 4 };
+    struct part parts[PARTS];
+    uint64_t size = bytes / PARTS / LARGE_PAGE * LARGE_PAGE;
+    for (int at = 0; at < PARTS; at++) {
+        uint64_t from = (uint64_t)at * size;
+        parts[at] = (struct part){.file = file, .from = from, .bytes = at + 1 < PARTS ? size : bytes - from, .to = to + from};
+        parts[at].is_read = at + 1 < PARTS && size > 0 && pthread_create(&parts[at].reader, NULL, read_part, &parts[at]) == 0;
+    }
+    enum status status = STATUS_OK;
+    for (int at = PARTS; at-- > 0;) {
+        if (parts[at].is_read)
+            pthread_join(parts[at].reader, NULL);
+        else
+            read_part(&parts[at]);
+        if (parts[at].status != STATUS_OK)
+            status = parts[at].status;
+    }
+    return status;
+}
+
 static enum status copy_file(int file, unsigned char **weights)
 {
     uint64_t bytes = tilescribe_network.weights_bytes;
     unsigned char *copy = map_large_pages(bytes);
     if (copy == NULL)
         return STATUS_OUT_OF_MEMORY;
-    for (uint64_t done = 0; done < bytes;) {
-        ssize_t got = pread(file, copy + done, bytes - done, (off_t)done);
-        if (got < 0 && errno == EINTR)
-            continue;
-        if (got <= 0) {
-            unmap_pages(copy, bytes);
-            return STATUS_CANNOT_READ_WEIGHTS;
-        }
-        done += (uint64_t)got;
+    enum status status = read_file(file, copy, bytes);
+    if (status != STATUS_OK) {
+        unmap_pages(copy, bytes);
+        return status;
     }
     /* nothing writes to them from here on */
     mprotect(copy, bytes, PROT_READ);

@@ -7,6 +7,7 @@ use crate::codegen::emit::ir::{Element, Ir, Value};
 use crate::codegen::emit::memory::register_element;
 use crate::codegen::emit::statement::Truth;
 use crate::codegen::error::CodegenError;
+use crate::nest::Scope;
 use crate::workload::{Binary, Class, DType, Expr, TensorId};
 
 type Result<T> = std::result::Result<T, CodegenError>;
@@ -46,8 +47,12 @@ impl<'c> Emitter<'_, 'c> {
             }
             Expr::Binary(op, x, y) => {
                 let dtype = self.dtype(x);
+                let is_result = *op == Binary::Divide && self.is_result(y);
                 let x = self.expression(x)?;
                 let y = self.expression(y)?;
+                if is_result && let Some(quotient) = self.divided_by_one(x, y)? {
+                    return Ok(quotient);
+                }
                 self.binary(*op, dtype, x, y)
             }
             Expr::Select { condition, yes, no } => {
@@ -91,6 +96,17 @@ impl<'c> Emitter<'_, 'c> {
                 self.bits(from, *dtype, x)
             }
         }
+    }
+
+    /// Whether a value depends on what was computed before, as a row's sum or deviation does. What is given is
+    /// divided by exactly: steps of quantisation may lie in the middle of two numbers.
+    fn is_result(&self, value: &Expr) -> bool {
+        let mut found = false;
+        value.for_each_load(&mut |tensor, _| {
+            let scope = self.shared.nest.buffers.get(tensor.0 as usize).map(|buffer| buffer.scope);
+            found |= !matches!(scope, None | Some(Scope::Argument(_) | Scope::Packed));
+        });
+        found
     }
 
     fn dtype(&self, expr: &Expr) -> DType {

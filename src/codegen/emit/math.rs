@@ -271,6 +271,25 @@ impl<'c> Emitter<'_, 'c> {
         self.ir.fmul(x, reciprocal)
     }
 
+    /// `x / y` of the lanes of a vector by one f32 for all of them, within 2 units in the last place: its
+    /// reciprocal is found once. It is scaled, so that reciprocals of the largest and the least numbers are
+    /// neither denormal nor infinite. `None` for anything else.
+    pub(super) fn divided_by_one(&self, x: Value<'c>, y: Value<'c>) -> Result<Option<Value<'c>>> {
+        let is_such = matches!((x, y), (Value::VectorValue(_), Value::FloatValue(_)))
+            && [x, y].map(|value| self.ir.element(value).ok()) == [Some(Element::F32); 2];
+        if !is_such {
+            return Ok(None);
+        }
+        const FAR: f64 = (1_u64 << 63) as f64;
+        let magnitude = self.float_intrinsic("llvm.fabs", y)?;
+        let is_large = self.ir.fcmp(FloatPredicate::OGT, magnitude, self.ir.float(FAR))?;
+        let is_small = self.ir.fcmp(FloatPredicate::OLT, magnitude, self.ir.float(FAR.recip()))?;
+        let scale = self.ir.select(is_small, self.ir.float(FAR), self.ir.float(1.0))?;
+        let scale = self.ir.select(is_large, self.ir.float(FAR.recip()), scale)?;
+        let reciprocal = self.ir.fdiv(self.ir.float(1.0), self.ir.fmul(y, scale)?)?;
+        self.ir.fmul(self.ir.fmul(x, scale)?, reciprocal).map(Some)
+    }
+
     /// `1 / x` with a relative error of less than 2⁻¹⁴, where that is an instruction, and a faster one.
     fn reciprocal_estimate(&self, x: Value<'c>) -> Result<Option<Value<'c>>> {
         let Some((x, all)) = self.whole_vector(x).filter(|_| self.shared.processor.divides_slowly()) else {

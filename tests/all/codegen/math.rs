@@ -86,10 +86,14 @@ fn check(name: &str, value: &Expr, x: &[f32], w: &[f32], ulps: i64) {
         vector_bits: 128,
         ..target()
     };
-    let avx2 = Some(crate::targets::shipped("haswell")).filter(|target| codegen::check_runs_here(target).is_ok());
-    // vectors as they are, of AVX2, without any extension, and scalars
+    // vectors as they are, without any extension, and scalars; of AVX2, and of AVX-512 as Intel divides them
+    let intel = Cpu { cpu: "skylake-avx512".into(), ..target() };
+    let others = [(8, crate::targets::shipped("haswell")), (16, intel)].into_iter();
+    // what a processor is called brings features of its own
+    let runs = |target: &Cpu| target.cpu == "haswell" || target.has_feature("avx512f");
+    let others = others.filter(|(_, target)| runs(target) && codegen::check_runs_here(target).is_ok());
     let targets = [(16, target()), (4, baseline), (1, target())].into_iter();
-    for (lanes, target) in targets.chain(avx2.map(|target| (8, target))) {
+    for (lanes, target) in targets.chain(others) {
         let actual = compiled(value, x, w, lanes, &target);
         let mut worst = (0, 0);
         for at in 0..whole {
@@ -114,6 +118,43 @@ fn functions_of_one_value() {
         let is_exact = !op.is_expensive() || matches!(op, Unary::Sqrt | Unary::Reciprocal);
         let ulps = if is_exact { 0 } else { ULPS };
         check(&format!("{op:?}"), &Expr::unary(op, load(TensorId(0), &[&v(0)])), &x, &x, ulps);
+    }
+}
+
+/// `y[i] = x[i] / s` in vectors, where `s = w[16 · (i / 16)] + 0` was computed before.
+fn divided_by_results(count: i64) -> Nest {
+    let buffer = |name: &str, shape: &[i64], scope| Buffer::new(name, shape.to_vec(), DType::F32, scope);
+    let [x, w, y] = [("x", Role::Input), ("w", Role::Input), ("y", Role::Output)]
+        .map(|(name, role)| buffer(name, &[count], Scope::Argument(role)));
+    let mut nest = Nest { buffers: vec![x, w, y, buffer("s", &[], Scope::Register)], ..Nest::default() };
+    let (outer, inner) = (nest.new_var("outer"), nest.new_var("lane"));
+    let first = Index::var(outer).times(16);
+    let given = binary(Binary::Add, load(TensorId(1), &[&first]), Expr::float(0.0));
+    let sum = Stmt::Store { buffer: TensorId(3), indices: vec![], value: given };
+    let at = first.plus(&Index::var(inner));
+    let quotient = binary(Binary::Divide, load(TensorId(0), &[&at]), load(TensorId(3), &[]));
+    let store = Stmt::Store { buffer: TensorId(2), indices: vec![at], value: quotient };
+    let vector = Loop { var: inner, bounds: vec![16.into()], kind: LoopKind::Vector, body: vec![store] };
+    let body = vec![sum, Stmt::Loop(vector)];
+    nest.body.push(Stmt::Loop(Loop { var: outer, bounds: vec![(count / 16).into()], kind: LoopKind::Serial, body }));
+    nest
+}
+
+#[test]
+fn what_was_computed_divides_all_lanes() {
+    let all = sample(20_000);
+    let x = &all[..all.len() / 16 * 16];
+    // divisors of all magnitudes, each of sixteen values
+    let w: Vec<f32> = x.iter().rev().copied().collect();
+    let nest = divided_by_results(x.len() as i64);
+    let kernel = Kernel::load(&nest, &target()).unwrap();
+    let mut y = vec![0f32; x.len()];
+    let arguments = [x.as_ptr().cast_mut().cast(), w.as_ptr().cast_mut().cast(), y.as_mut_ptr().cast()];
+    // SAFETY: three buffers of one length, which the nest was made for; its workspace has no bytes
+    unsafe { kernel.run(&arguments, std::ptr::null_mut()) };
+    for (at, y) in y.iter().enumerate() {
+        let (x, w) = (x[at], w[at / 16 * 16]);
+        assert!(distance(x / w, *y) <= ULPS, "{x:e} / {w:e}: {y:e}, not {:e}", x / w);
     }
 }
 
