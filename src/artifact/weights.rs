@@ -79,7 +79,7 @@ const BLOCK_BYTES: usize = 1 << 20;
 /// Blocks that may wait to be hashed.
 const BLOCKS_WAITING: usize = 4;
 
-/// Writes a weights file. A thread of its own hashes what is written, which takes about as long as to pack it.
+/// Writes a weights file. A thread of its own hashes what is written, which takes about as long as packing.
 pub struct Writer<'a> {
     file: File,
     path: PathBuf,

@@ -98,8 +98,8 @@ impl<'c> Emitter<'_, 'c> {
         }
     }
 
-    /// Whether a value depends on what was computed before, as a row's sum or deviation does. What is given is
-    /// divided by exactly: steps of quantisation may lie in the middle of two numbers.
+    /// Whether a value depends on what was computed before, as a row's sum or deviation does. By what is
+    /// given is divided exactly: steps of quantisation may lie in the middle of two numbers.
     fn is_result(&self, value: &Expr) -> bool {
         let mut found = false;
         value.for_each_load(&mut |tensor, _| {

@@ -69,8 +69,8 @@ pub fn measure(target: &Cpu) -> Result<Roofline, RooflineError> {
     })
 }
 
-/// Measures the GFLOP/s that all cores of this machine reach together, in a fraction of a second; `None` where
-/// it has no instructions for these numbers.
+/// Measures the GFLOP/s that all cores of this machine reach together, in a fraction of a second; `None`
+/// where it has no instructions for these numbers.
 ///
 /// # Errors
 /// As [`measure`].
