@@ -8,7 +8,7 @@ pub mod cpu;
 mod detect;
 pub mod gpu;
 
-pub use architecture::{Architecture, Dot};
+pub use architecture::{Architecture, Dot, TILE_LANES, TILE_REGISTERS, TILE_ROWS, TileProduct};
 pub use cpu::{Cpu, Level};
 pub use gpu::Gpu;
 

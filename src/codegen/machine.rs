@@ -19,7 +19,7 @@ use inkwell::targets::{
 use crate::codegen::abi::setup_symbol;
 use crate::codegen::error::CodegenError;
 use crate::codegen::timings::{Timings, elapsed_us};
-use crate::codegen::{emit, names};
+use crate::codegen::{emit, names, pool};
 use crate::target::gpu::Gpu;
 use crate::target::{Architecture, Cpu};
 
@@ -48,10 +48,20 @@ fn initialize() {
 /// # Errors
 /// [`CodegenError::Target`] where the processor is of an architecture that we do not generate code for.
 pub fn host() -> Result<Cpu, CodegenError> {
-    initialize();
+    let features = host_features();
     let cpu = TargetMachine::get_host_cpu_name().to_string();
-    let features = TargetMachine::get_host_cpu_features().to_string();
     Ok(Cpu::host(&cpu, &features)?)
+}
+
+/// What this machine has and the system lets this process use, separated by commas.
+fn host_features() -> String {
+    initialize();
+    let features = TargetMachine::get_host_cpu_features().to_string();
+    let of_tiles = |feature: &&str| feature.starts_with("+amx-");
+    if features.split(',').any(|feature| of_tiles(&feature)) && !pool::use_tiles() {
+        return features.split(',').filter(|feature| !of_tiles(feature)).collect::<Vec<_>>().join(",");
+    }
+    features
 }
 
 /// Whether this process can run kernels for a target, as measuring does: those of its own architecture whose
@@ -67,8 +77,7 @@ pub fn check_runs_here(target: &Cpu) -> Result<(), CodegenError> {
         let (wanted, here) = (target.architecture.name(), std::env::consts::ARCH);
         return lacks(format!("they are {wanted} code, this is {here}, and kernels are measured on x86_64 only"));
     }
-    initialize();
-    let features = TargetMachine::get_host_cpu_features().to_string();
+    let features = host_features();
     let has: HashSet<&str> = features.split(',').collect();
     let missing: Vec<&str> = target.features.iter().map(String::as_str).filter(|f| !has.contains(f)).collect();
     if missing.is_empty() { Ok(()) } else { lacks(format!("this processor lacks {}", missing.join(", "))) }

@@ -67,6 +67,9 @@ impl Kernel {
         let mut timings = Timings::default();
         let object = compile(&[(SYMBOL, nest)], target, &mut timings)?;
         let clock = Instant::now();
+        if target.features.iter().any(|feature| feature.starts_with("+amx-")) && !pool::use_tiles() {
+            return Err(CodegenError::Environment("the system keeps tile registers from this process".into()));
+        }
         let image = Image::load(&object, target)?;
         let entry = |symbol: &str| {
             let address = image.address(symbol).ok_or_else(|| CodegenError::Internal(format!("no symbol {symbol}")))?;

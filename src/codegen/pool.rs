@@ -17,6 +17,7 @@ unsafe extern "C" {
     fn tilescribe_set_threads(threads: i64);
     fn tilescribe_threads() -> i64;
     fn tilescribe_shutdown();
+    fn tilescribe_use_tiles() -> i32;
 }
 
 /// The address that kernels in this process call.
@@ -37,6 +38,13 @@ pub fn set_threads(threads: usize) {
 pub fn threads() -> usize {
     // SAFETY: reads a number
     usize::try_from(unsafe { tilescribe_threads() }).unwrap_or(1)
+}
+
+/// Asks the system to let this process use the processor's tile registers: it does not always, and never
+/// unasked.
+pub(crate) fn use_tiles() -> bool {
+    // SAFETY: a question to the system
+    unsafe { tilescribe_use_tiles() != 0 }
 }
 
 /// Ends the threads of the pool, as before a fork; the next parallel loop starts them again.

@@ -43,6 +43,9 @@
 //! for k in 0..32 { vector for j in 0..16 { dot for q in 0..2 { r[j] += f32 a[i, 2·k + q] * f32 b[k, j, q] } } }
 //! ```
 //!
+//! Tile registers: outside of warps, `Matrix` loops around a dot product stand for matrices that one
+//! instruction multiplies (see [`tiles`]).
+//!
 //! Invariants (checked by the verifier): variables are bound where they are used; accesses stay inside their
 //! buffers; private buffers are written before they are read; iterations of a parallel loop write disjoint
 //! elements.
@@ -54,6 +57,7 @@ mod parse;
 mod print;
 mod statistics;
 mod structure;
+pub mod tiles;
 mod verify;
 
 pub use interpret::{Fault, FaultKind, FaultPlace, interpret};
@@ -162,7 +166,8 @@ pub enum LoopKind {
     /// Spread over the warps of a block, in place of thread loops: the threads of a warp execute an iteration
     /// together.
     Warp,
-    /// A side of a matrix that the threads of a warp hold and compute together, in [`matrix`]'s shapes.
+    /// A side of a matrix that the threads of a warp hold and compute together, in [`matrix`]'s shapes; on a
+    /// CPU of one that is in a register, in those of [`tiles`].
     Matrix,
     /// A few steps of a sum of products of short numbers, which one instruction takes: in [`dot`]'s shapes,
     /// and the only loop that may stand inside of a vector loop.

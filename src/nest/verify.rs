@@ -31,7 +31,7 @@
 use thiserror::Error;
 
 use super::structure::{self, Flaw};
-use super::{Loop, LoopKind, Nest, Scope, Stmt, dot, matrix};
+use super::{Loop, LoopKind, Nest, Scope, Stmt, dot, matrix, tiles};
 use crate::target::gpu::WARP;
 use crate::workload::prove::Facts;
 use crate::workload::{Atom, Expr, Index, Role, TensorId, Var};
@@ -264,11 +264,14 @@ impl<'a> Verifier<'a> {
     }
 
     /// Matrix loops stand inside of warps, around a product, or around one statement that starts or stores
-    /// matrices.
+    /// matrices; on a CPU, they are the work of tile registers.
     fn matrix_head(&self, l: &Loop) -> Result<(), VerifyRule> {
         if self.loops.last().is_some_and(|outer| outer.kind == LoopKind::Matrix) {
             // judged with the outermost
             return Ok(());
+        }
+        if !self.loops.iter().any(|outer| outer.kind == LoopKind::Block) {
+            return if tiles::action(self.nest, l).is_some() { Ok(()) } else { Err(VerifyRule::MatrixPlace) };
         }
         let in_warp = self.threads().next().is_some_and(|outer| outer.kind == LoopKind::Warp);
         let fits = matrix::is_product(l)

@@ -97,6 +97,16 @@ void tilescribe_put_event(struct tilescribe_trace *trace, uint64_t begin, int64_
     }
 }
 
+int tilescribe_use_tiles(void) {
+#if defined(__x86_64__) && defined(SYS_arch_prctl)
+    /* Linux saves them only for processes that asked (Documentation/arch/x86/xstate.rst) */
+    enum { ARCH_REQ_XCOMP_PERM = 0x1023, XFEATURE_XTILEDATA = 18 };
+    return syscall(SYS_arch_prctl, ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA) == 0;
+#else
+    return 0;
+#endif
+}
+
 static void pause_briefly(void) {
 #if defined(__x86_64__)
     __builtin_ia32_pause();

@@ -41,6 +41,9 @@ void tilescribe_lend_pool(tilescribe_body body, void *context, int64_t count, in
  * not where there are more threads than processors. The caller stays where it is. */
 void tilescribe_pin(int pin);
 
+/* Asks the system to let this process use the processor's tile registers; 0 where it does not, or there are none. */
+int tilescribe_use_tiles(void);
+
 /* The size of the pool, the caller included. */
 int64_t tilescribe_threads(void);
 

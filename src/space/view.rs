@@ -81,7 +81,7 @@ pub struct Group {
     pub at: Option<LoopName>,
     /// On a CPU: steps of the reduction that one instruction takes together.
     pub dot: Option<DotSteps>,
-    /// On a GPU: how warps compute it as products of matrices.
+    /// How warps of a GPU, or tile registers of a CPU, compute it as products of matrices.
     pub matrix: Option<MmaTile>,
     /// On a GPU: operands that are copied into shared memory.
     pub fetches: Vec<Fetch>,
@@ -130,15 +130,15 @@ pub struct DotSteps {
     pub steps: i64,
 }
 
-/// The products of matrices that warps compute: positions in [`Group::axes`].
+/// The products of matrices that warps, or tile registers, compute: positions in [`Group::axes`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct MmaTile {
     pub rows: usize,
     pub columns: usize,
     pub depth: usize,
-    /// The type of both operands.
+    /// The type of the operand that rows move.
     pub operands: DType,
-    /// Columns of a product: more than [`COLUMNS`] where four warps execute it together.
+    /// Columns of a product: on a GPU more than [`COLUMNS`] where four warps execute it together.
     pub width: i64,
 }
 

@@ -46,6 +46,26 @@ pub struct Dot {
     pub is_overloaded: bool,
 }
 
+/// An instruction that adds a product of two tiles of short numbers to a third tile, of 32-bit sums. Rows of
+/// the first operand and of the sums are lines of memory, columns of the sums are lanes, and a row of the
+/// second operand holds a group of steps for each of them, as an instruction for [`Dot`] products takes it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct TileProduct {
+    /// Types of the operands, in the order in which it takes them.
+    pub operands: [DType; 2],
+    /// Features that a machine needs to have it, all of them.
+    needs: &'static [&'static str],
+    /// LLVM's name of it.
+    pub intrinsic: &'static str,
+}
+
+/// Registers that hold tiles.
+pub const TILE_REGISTERS: usize = 8;
+/// Rows of a tile, at most.
+pub const TILE_ROWS: i64 = 16;
+/// Lanes of 32 bits in a row of a tile, at most: sums, or groups of steps.
+pub const TILE_LANES: i64 = 16;
+
 struct Row {
     /// As target files and Rust spell it.
     name: &'static str,
@@ -67,6 +87,7 @@ struct Row {
     bf16s: Needs,
     /// The first that fits is taken.
     dots: &'static [Dot],
+    tiles: &'static [TileProduct],
     /// The feature and LLVM's name of an instruction that looks up 16 lanes of f32 in a vector of them, by
     /// the low four bits of integers of 32 bits.
     lookup: Option<(&'static str, &'static str)>,
@@ -83,11 +104,18 @@ const fn x86(operands: [DType; 2], lanes: u32, needs: &'static [&'static str], i
     Dot { operands, lanes, needs, intrinsic, is_overloaded: false }
 }
 
+const fn amx(operands: [DType; 2], needs: &'static [&'static str], intrinsic: &'static str) -> TileProduct {
+    TileProduct { operands, needs, intrinsic }
+}
+
 const X86_64: Row = Row {
     name: "x86_64",
     triple: "x86_64-unknown-linux-gnu",
     features: &[
         "aes",
+        "amx-bf16",
+        "amx-int8",
+        "amx-tile",
         "avx",
         "avx2",
         "avx512bf16",
@@ -127,6 +155,13 @@ const X86_64: Row = Row {
         x86(BYTES, 4, &["avx512vnni", "avx512vl"], "llvm.x86.avx512.vpdpbusd.128"),
         x86(BYTES, 4, &["avxvnni"], "llvm.x86.avx512.vpdpbusd.128"),
     ],
+    tiles: &[
+        amx(BF16S, &["amx-tile", "amx-bf16"], "llvm.x86.tdpbf16ps"),
+        amx([DType::U8, DType::I8], &["amx-tile", "amx-int8"], "llvm.x86.tdpbusd"),
+        amx([DType::I8, DType::U8], &["amx-tile", "amx-int8"], "llvm.x86.tdpbsud"),
+        amx([DType::I8, DType::I8], &["amx-tile", "amx-int8"], "llvm.x86.tdpbssd"),
+        amx([DType::U8, DType::U8], &["amx-tile", "amx-int8"], "llvm.x86.tdpbuud"),
+    ],
     lookup: Some(("avx512f", "llvm.x86.avx512.permvar.sf.512")),
     jump: "jmp",
     comment: "#",
@@ -156,6 +191,7 @@ const AARCH64: Row = Row {
         neon([DType::I8, DType::I8], &["dotprod"], "llvm.aarch64.neon.sdot"),
         neon(BYTES, &["i8mm"], "llvm.aarch64.neon.usdot"),
     ],
+    tiles: &[],
     lookup: None,
     jump: "b",
     comment: "//",
@@ -192,6 +228,12 @@ impl Architecture {
         };
         let exchanged = || find([second, first]).map(|dot| (dot, true));
         find(operands).map(|dot| (dot, false)).or_else(exchanged)
+    }
+
+    /// The instruction for products of tiles of such operands; `None` where a machine has none.
+    pub fn tile_product(self, operands: [DType; 2], has: &dyn Fn(&str) -> bool) -> Option<TileProduct> {
+        let fits = |product: &&TileProduct| product.operands == operands && product.needs.iter().all(|name| has(name));
+        self.row().tiles.iter().find(fits).copied()
     }
 
     /// The instruction of a machine with these features that looks up 16 lanes of f32 in a vector of them, by

@@ -147,6 +147,11 @@ impl Cpu {
         self.architecture.dot(operands, lanes, &|feature| self.has_feature(feature)).is_some()
     }
 
+    /// Whether it has an instruction that adds up products of tiles of such numbers.
+    pub fn has_tiles(&self, operands: [DType; 2]) -> bool {
+        self.architecture.tile_product(operands, &|feature| self.has_feature(feature)).is_some()
+    }
+
     /// The levels that this machine has, each with its bytes (of one core's where it is private, none for
     /// memory), nearest first.
     pub fn levels(&self) -> Vec<(Level, Option<u64>)> {

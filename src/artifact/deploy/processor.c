@@ -3,6 +3,8 @@
 
 #include "cpu.h"
 
+#include "../../runtime/runtime.h"
+
 #include <string.h>
 
 #if defined(__x86_64__)
@@ -77,7 +79,8 @@ static int has_feature(const char *name)
     ask(0x14, 0, r), word[L14B] = r[1];
     for (size_t i = 0; i < sizeof known / sizeof *known; i++)
         if (strcmp(known[i].name, name) == 0)
-            return (word[known[i].word] >> known[i].bit & 1) && (saved & known[i].state) == known[i].state;
+            return (word[known[i].word] >> known[i].bit & 1) && (saved & known[i].state) == known[i].state &&
+                   (known[i].state != TILES || tilescribe_use_tiles());
     return 0; /* nothing is known about it, so nothing may be hoped */
 }
 

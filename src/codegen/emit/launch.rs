@@ -95,6 +95,7 @@ pub fn launches<'c>(
             prefetches: HashMap::new(),
             scopes: alias_scopes(context, &nest),
             plan: plan(&nest, inside)?,
+            regions: HashMap::new(),
             threads: most_threads(inside),
             has_wide_products: has_wide_products(inside),
         };

@@ -27,6 +27,7 @@ mod slots;
 mod statement;
 mod strides;
 mod table;
+mod tiles;
 mod transpose;
 mod warp;
 mod wide;
@@ -88,6 +89,7 @@ pub fn kernel<'c>(
         prefetches: prefetch::plan(nest, &body, target),
         scopes: alias_scopes(context, nest),
         plan: BarrierPlan::default(),
+        regions: tiles::plan(nest, &body)?,
         threads: 1,
         has_wide_products: false,
     };
@@ -123,6 +125,8 @@ struct Shared<'a, 'c> {
     slots: &'a HashMap<TensorId, Slots>,
     prefetches: Prefetches,
     scopes: AliasScopes<'c>,
+    /// Of tile registers.
+    regions: tiles::Regions,
     /// On a GPU: what threads do between phases, the threads of a block, and whether groups of warps read
     /// shared memory as one.
     plan: BarrierPlan,
@@ -274,6 +278,7 @@ struct Emitter<'a, 'c> {
     predicate: Option<Value<'c>>,
     /// Variables of slots, by buffer and number.
     slots: HashMap<(TensorId, i64), PointerValue<'c>>,
+    tiles: tiles::State<'c>,
     block: Block<'c>,
     ahead: Ahead<'c>,
 }
@@ -305,6 +310,7 @@ impl<'a, 'c> Emitter<'a, 'c> {
             lanes: None,
             predicate: None,
             slots: HashMap::new(),
+            tiles: tiles::State::default(),
             block: Block::default(),
             ahead: Ahead::default(),
         }
@@ -345,6 +351,7 @@ impl<'a, 'c> Emitter<'a, 'c> {
     }
 
     fn finish(self) -> Result<(), CodegenError> {
+        self.release_tiles()?;
         self.ir.builder.build_return(None)?;
         self.ir.builder.position_at_end(self.frame.entry);
         self.ir.builder.build_unconditional_branch(self.frame.start)?;
@@ -424,6 +431,7 @@ impl<'a, 'c> Emitter<'a, 'c> {
         let mut rest = statements;
         while let [first, behind @ ..] = rest {
             rest = behind;
+            self.enter_region(first)?;
             if let (Stmt::If { conditions, body }, [Stmt::If { conditions: others, body: otherwise }, ..]) =
                 (first, behind)
                 && let Some(condition) = self.alternative(conditions, others)

@@ -66,6 +66,7 @@ impl<'c> Emitter<'_, 'c> {
             LoopKind::Block => Err(CodegenError::Malformed("a block loop inside of a kernel".into())),
             LoopKind::Thread => self.phase(l),
             LoopKind::Warp => Err(CodegenError::Malformed("a warp loop that was not dealt out".into())),
+            LoopKind::Matrix if matches!(self.shared.processor, Processor::Cpu(_)) => self.tile(l),
             LoopKind::Matrix => self.matrix_product(l),
             LoopKind::Dot => self.dot_product(l),
             LoopKind::Unroll => self.unrolled_loop(l, extent),
@@ -253,7 +254,7 @@ impl<'c> Emitter<'_, 'c> {
         let threads = self.ir.integer(Element::I64, i64::from(target.cores.max(1)));
         let arguments = [body.into(), context.into(), count.into(), threads.into()];
         self.ir.builder.build_call(self.parallel_for(), &arguments, "")?;
-        Ok(())
+        self.forget_shapes()
     }
 
     fn parallel_body(

@@ -251,7 +251,7 @@ impl Nest {
     }
 
     /// Removes loops of one iteration, but for those over blocks and threads, which say where their bodies
-    /// are executed.
+    /// are executed, and the sides of matrices.
     ///
     /// ```text
     /// for u in 0..1 { S(u) }   =>   S(0)
@@ -274,7 +274,7 @@ fn without_unit_loops(stmts: Vec<Stmt>, dropped: &mut Vec<Var>) -> Vec<Stmt> {
             replace_vars_of_head(&mut stmt, &|v| dropped.contains(&v).then_some(&zero));
         }
         match stmt {
-            Stmt::Loop(l) if l.is_constant() && l.extent() == 1 && !l.kind.is_in_block() => {
+            Stmt::Loop(l) if l.is_constant() && l.extent() == 1 && is_dropped(l.kind) => {
                 dropped.push(l.var);
                 let body = without_unit_loops(l.body, dropped);
                 dropped.pop();
@@ -295,6 +295,10 @@ fn without_unit_loops(stmts: Vec<Stmt>, dropped: &mut Vec<Var>) -> Vec<Stmt> {
         }
     }
     result
+}
+
+fn is_dropped(kind: LoopKind) -> bool {
+    !kind.is_in_block() && kind != LoopKind::Matrix
 }
 
 /// The loop that is all there is.

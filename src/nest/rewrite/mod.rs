@@ -8,7 +8,7 @@
 //! once by what the steps of a sum share, [`pack`] copies operands into the order in which they are read,
 //! [`rows`] joins the loops of several stages, [`place`] moves results, [`stages`] copies ahead,
 //! [`persistent`] deals the steps of all results out evenly, [`peel`] makes ragged inner loops constant, and
-//! [`strip`] cuts them into registers.
+//! [`strip`] and [`tiles`] cut them into registers.
 
 pub mod accumulate;
 pub mod buffers;
@@ -22,6 +22,7 @@ pub mod rows;
 pub mod stages;
 pub mod strip;
 pub mod threads;
+pub mod tiles;
 mod tree;
 
 pub(crate) use tree::{

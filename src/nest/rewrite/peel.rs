@@ -208,7 +208,9 @@ impl Peeling<'_> {
     /// What a tile of which at most so many rows are left computes: pieces of 2ⁿ rows where they are written
     /// out, and all of its vectors.
     fn in_pieces(&self, mut tail: Vec<Stmt>, bound: &Index, tile: i64, most: i64) -> Vec<Stmt> {
-        let is_cut = |l: &Loop| l.kind == LoopKind::Unroll && l.extent() == tile && l.bounds[1..].contains(bound);
+        let is_cut = |l: &Loop| {
+            matches!(l.kind, LoopKind::Unroll | LoopKind::Matrix) && l.extent() == tile && l.bounds[1..].contains(bound)
+        };
         if !self.are_own_rows(&tail, &is_cut) {
             self.fill(&mut tail, bound, tile);
             return tail;
@@ -302,7 +304,7 @@ impl Peeling<'_> {
     /// Lets the loops that a bound cuts run in full.
     fn fill(&self, body: &mut [Stmt], bound: &Index, tile: i64) {
         let is_ragged = |l: &Loop| {
-            matches!(l.kind, LoopKind::Vector | LoopKind::Unroll) && l.extent() == tile && l.bounds[1..].contains(bound)
+            is_written_out(l.kind) && l.extent() == tile && l.bounds[1..].contains(bound)
         };
         fill((self.buffers, &self.partly_written, &self.combined), body, &is_ragged, bound);
     }
@@ -312,7 +314,7 @@ impl Peeling<'_> {
             match stmt {
                 Stmt::Loop(l) => {
                     // tiles are filled
-                    let is_tile = matches!(l.kind, LoopKind::Vector | LoopKind::Unroll);
+                    let is_tile = is_written_out(l.kind);
                     let hangs = |bound: &Index| bound.any_var(&|var| self.is_parameter(var));
                     let is_cut = is_cut || (!is_tile && l.bounds.iter().any(hangs));
                     self.note_partly_written(&l.body, is_cut);
@@ -350,6 +352,11 @@ fn inside_of_parallel(body: Vec<Stmt>, change: &dyn Fn(Vec<Stmt>) -> Vec<Stmt>) 
     body.into_iter().map(inside).collect()
 }
 
+/// Whether iterations are all written out, so that their number has to be constant.
+fn is_written_out(kind: LoopKind) -> bool {
+    matches!(kind, LoopKind::Vector | LoopKind::Unroll | LoopKind::Matrix)
+}
+
 /// Statements that stand for an iteration of a loop, under the bounds that may end the loop before it.
 fn where_iterated(l: &Loop, iteration: &Index, body: Vec<Stmt>) -> Vec<Stmt> {
     let left = l.bounds[1..].iter().map(|bound| bound.clone().minus(iteration));
@@ -367,8 +374,7 @@ fn ragged_bound(body: &[Stmt], var: Var) -> Option<(Index, i64)> {
 fn first_ragged(stmts: &[Stmt], wanted: &dyn Fn(&Index) -> bool) -> Option<(Index, i64)> {
     stmts.iter().find_map(|stmt| match stmt {
         Stmt::Loop(l) => {
-            let is_written_out = matches!(l.kind, LoopKind::Vector | LoopKind::Unroll);
-            let own = l.bounds.iter().skip(1).find(|bound| is_written_out && wanted(bound));
+            let own = l.bounds.iter().skip(1).find(|bound| is_written_out(l.kind) && wanted(bound));
             own.map(|bound| (bound.clone(), l.extent())).or_else(|| first_ragged(&l.body, wanted))
         }
         Stmt::If { body, .. } => first_ragged(body, wanted),

@@ -13,6 +13,7 @@ mod algorithm;
 mod convolution;
 mod dot;
 mod factor;
+mod matrix;
 mod order;
 mod packing;
 mod parallel;
@@ -50,7 +51,9 @@ pub(super) fn machine() -> Machine<Cpu> {
 
 fn tails_and_vectors(view: &View<'_, Cpu>) -> Vec<Step> {
     let lanes = view.machine.lanes();
-    vec![Step::DropUnitLoops, Step::PeelTails, Step::StripMine { lanes }, Step::DropUnitLoops]
+    let in_tiles = view.groups.iter().any(|group| group.matrix.is_some()).then_some(Step::InTiles);
+    let first = [Step::DropUnitLoops, Step::PeelTails].into_iter();
+    first.chain(in_tiles).chain([Step::StripMine { lanes }, Step::DropUnitLoops]).collect()
 }
 
 fn clean_up(_: &View<'_, Cpu>) -> Vec<Step> {

@@ -82,7 +82,11 @@ fn arrange(workload: &Workload, group: &Group, orders: &Orders, steps: &mut Vec<
     let inner = of(&ordered(&orders.inner, false), |l| &l.inner);
     let reduction = of(&ordered(&orders.reduction, true), |l| &l.inner);
     let mut tile: Vec<usize> = [group.positions(true), group.positions(false)].concat();
-    tile.sort_by_key(|at| group.vector == Some(*at));
+    // rows of tiles come before their depth, so that what is copied of a row lies side by side
+    tile.sort_by_key(|at| match group.matrix {
+        Some(matrix) => [matrix.rows, matrix.depth, matrix.columns].iter().position(|side| side == at).map_or(0, |n| n + 1),
+        None => usize::from(group.vector == Some(*at)),
+    });
     let order = [outer, blocks, inner.clone(), reduction, of(&tile, |l| &l.tile)].concat();
     let first = order[0].clone();
     steps.push(Step::Reorder { order });

@@ -1,5 +1,6 @@
 //! Which operands are copied before they are read, where, and into which order.
 
+use super::matrix;
 use crate::nest::rewrite::pack::{Content, Layout};
 use crate::space::access::Access;
 use crate::space::fuse::touches;
@@ -40,7 +41,8 @@ impl Rule<Cpu> for Pack {
                 let options = options(view, group, &access);
                 let named = options.iter().map(|(level, layout)| Words::from(words(*level, *layout)));
                 // an instruction for short numbers takes no guards
-                let needs_copy = group.dot.is_some() && access.guarded && !options.is_empty();
+                let of_guard = group.dot.is_some() && access.guarded;
+                let needs_copy = (of_guard || matrix::needs_copy(workload, group, &access)) && !options.is_empty();
                 let first = usize::from(!needs_copy);
                 let candidates: Vec<Words> = std::iter::repeat_n(name("none"), first).chain(named).collect();
                 let default = default_option(workload, group, &access, &options);
@@ -170,6 +172,7 @@ fn default_option(workload: &Workload, group: &Group, access: &Access, options: 
         let is_near = access.stride(workload, Var(group.axes[dot.axis].position as u32)) == Some(1);
         let copy = match (in_lanes, is_near, access.guarded) {
             (true, ..) => find((Level::Outer, Layout::Panel)),
+            (false, true, false) if matrix::needs_copy(workload, group, access) => find((Level::Outer, Layout::Panel)),
             (false, true, false) => None,
             (false, true, true) => find((Level::Before, Layout::Box)).or_else(|| find((Level::Outer, Layout::Box))),
             (false, false, _) => find((Level::Before, Layout::Panel)),

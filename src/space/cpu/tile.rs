@@ -1,12 +1,13 @@
 //! Register tiles and blocks: which axes are fused, which one runs in vectors, and how each is cut.
 
+use super::matrix;
 use crate::nest::LoopKind;
 use crate::space::access::{Access, accesses};
 use crate::space::fuse::{fuse, touches};
 use crate::space::operands::{counts_blocks, reads_short_constants};
 use crate::space::rows::RowLimits;
-use crate::space::{Axis, Group, Rule, Step, Stop, Tape, View, name, site};
-use crate::target::{Architecture, Cpu};
+use crate::space::{Axis, Group, MmaTile, Rule, Step, Stop, Tape, View, name, site};
+use crate::target::{Architecture, Cpu, TILE_LANES, TILE_ROWS};
 use crate::workload::{Expr, Role, Stage, Var, Workload, row_major_strides};
 
 pub(super) struct Tile;
@@ -91,6 +92,7 @@ impl Rule<Cpu> for Tile {
             let reads = accesses(&workload.stages[group.stage]);
             steps.extend(fuse(workload, &mut group, &reads, tape)?);
             vector(workload, view.machine, &mut group, &reads, tape)?;
+            matrix::matrix(workload, view.machine, &mut group, &reads, tape)?;
             tiles(workload, view.machine, &mut group, &reads, tape)?;
             blocks(workload, sharing, &mut group, &reads, tape)?;
             cut(&group, &mut steps);
@@ -106,10 +108,18 @@ fn cut(group: &Group, steps: &mut Vec<Step>) {
         let (step, tiles, tile) = Step::split(&axis.whole, axis.tile);
         let (blocks, _, _) = Step::split(&tiles, axis.block);
         steps.extend([step, blocks]);
-        if group.vector == Some(at) { vector.push(tile) } else { unrolled.push(tile) }
+        let is_side = group.matrix.is_some_and(|matrix| [matrix.rows, matrix.depth].contains(&at));
+        match group.vector == Some(at) {
+            true => vector.push(tile),
+            false => unrolled.extend((!is_side).then_some(tile)),
+        }
     }
     steps.extend(Step::mark(LoopKind::Unroll, unrolled));
     steps.extend(Step::mark(LoopKind::Vector, vector));
+    if let Some(MmaTile { rows, columns, depth, operands, .. }) = group.matrix {
+        let [rows, columns, depth] = [rows, columns, depth].map(|at| group.axes[at].whole.inner());
+        steps.push(Step::Multiply { rows, columns, depth, operands });
+    }
 }
 
 /// Which axis runs in vectors.
@@ -195,6 +205,15 @@ fn tiles(
         group.axes[at].tile = tape.choose_number(site, &candidates, default)?;
         Ok(())
     };
+    if let Some(MmaTile { rows, columns, depth, .. }) = group.matrix {
+        let columns_of_tiles = tiles_of_columns(group, columns);
+        ask(group, columns, columns_of_tiles)?;
+        let rows_of_tiles = tiles_of_rows(group, rows, columns);
+        ask(group, rows, rows_of_tiles)?;
+        let depths = matrix::depths(group.axes[depth].extent);
+        let deepest = depths.len() - 1;
+        return ask(group, depth, (depths, deepest));
+    }
     if let Some(at) = group.vector {
         let tiles = tiles_in_vectors(workload, target, group, at);
         ask(group, at, tiles)?;
@@ -220,6 +239,27 @@ fn tiles(
     }
     Ok(())
 }
+
+/// Columns of a block of tile registers: whole lines, or all that there are.
+fn tiles_of_columns(group: &Group, at: usize) -> (Vec<i64>, usize) {
+    let extent = group.axes[at].extent;
+    let mut candidates = vector_tiles(extent, TILE_LANES);
+    candidates.retain(|tile| *tile <= matrix::most_beside(1) * TILE_LANES);
+    let default = default_tile(extent, &candidates, DEFAULT_TILES * TILE_LANES);
+    (candidates, default)
+}
+
+/// The same of rows.
+fn tiles_of_rows(group: &Group, at: usize, columns: usize) -> (Vec<i64>, usize) {
+    let extent = group.axes[at].extent;
+    let beside = (group.axes[columns].tile + TILE_LANES - 1) / TILE_LANES;
+    let candidates: Vec<i64> = (1..=extent.min(matrix::most_beside(beside) * TILE_ROWS)).collect();
+    let default = default_tile(extent, &candidates, DEFAULT_TILES * TILE_ROWS);
+    (candidates, default)
+}
+
+/// Tile registers of the untuned program, below each other and beside each other: each operand is used twice.
+const DEFAULT_TILES: i64 = 2;
 
 /// Tiles of the axis that runs in vectors, and the untuned one among them.
 fn tiles_in_vectors(workload: &Workload, target: &Cpu, group: &Group, at: usize) -> (Vec<i64>, usize) {

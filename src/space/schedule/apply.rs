@@ -150,6 +150,7 @@ impl Program {
             }
             Step::DropUnitLoops => self.nest = self.take().drop_unit_loops(),
             Step::PeelTails => self.nest = self.take().peel_tails(),
+            Step::InTiles => self.nest = self.take().in_tiles(),
             Step::StripMine { lanes } => self.nest = self.take().strip_mine(positive(*lanes)?),
             Step::InThreads => self.nest = self.take().in_threads(),
             Step::FillTails => self.nest = self.take().fill_tails(),

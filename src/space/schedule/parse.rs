@@ -23,7 +23,7 @@ pub enum ScheduleError {
 }
 
 /// The verbs of all steps.
-pub const VERBS: [&str; 35] = [
+pub const VERBS: [&str; 36] = [
     "winograd",
     "strassen",
     "split_reduction",
@@ -51,6 +51,7 @@ pub const VERBS: [&str; 35] = [
     "privatise",
     "drop_unit_loops",
     "peel_tails",
+    "in_tiles",
     "strip_mine",
     "share_in_blocks",
     "in_threads",

@@ -27,9 +27,10 @@ pub(super) const MARKS: [(&str, LoopKind); 8] = [
 ];
 
 /// Steps without arguments.
-pub(super) const PLAIN: [(&str, Step); 7] = [
+pub(super) const PLAIN: [(&str, Step); 8] = [
     ("drop_unit_loops", Step::DropUnitLoops),
     ("peel_tails", Step::PeelTails),
+    ("in_tiles", Step::InTiles),
     ("share_in_blocks", Step::ShareInBlocks),
     ("in_threads", Step::InThreads),
     ("fill_tails", Step::FillTails),
@@ -122,6 +123,7 @@ impl Display for Step {
             Step::Pipeline { steps, depth } => write!(f, "pipeline {steps} depth {depth}"),
             Step::DropUnitLoops
             | Step::PeelTails
+            | Step::InTiles
             | Step::ShareInBlocks
             | Step::InThreads
             | Step::FillTails

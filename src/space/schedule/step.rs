@@ -147,8 +147,8 @@ pub enum Step {
     /// `parallel s0boo`, `vectorize s0bi`, `unroll s0ai s0ci`, and so on for each kind of loop.
     /// [`crate::nest::Nest::set_kind`].
     Mark { kind: LoopKind, loops: Vec<LoopName> },
-    /// `multiply s0a2 s0b2 s0c1 f16`: warps compute these loops, over rows, columns and depth, as products of
-    /// matrices of that type; f32 is rounded to TF32.
+    /// `multiply s0a2 s0b2 s0c1 f16`: warps, or the tile registers of a CPU, compute these loops, over rows,
+    /// columns and depth, as products of matrices of that type; f32 is rounded to TF32.
     Multiply { rows: LoopName, columns: LoopName, depth: LoopName, operands: DType },
     /// `accumulate t2 at s0boi`: keeps results in registers while the loops inside reduce, and computes the
     /// epilogue as they leave; `over s0co inside s0aoi s0boi`: in blocks of the reduction; `lanes s0ci`: with
@@ -171,6 +171,8 @@ pub enum Step {
     DropUnitLoops,
     /// `peel_tails`. [`crate::nest::Nest::peel_tails`].
     PeelTails,
+    /// `in_tiles`: matrices of a CPU into tile registers. [`crate::nest::Nest::in_tiles`].
+    InTiles,
     /// `strip_mine 16`: into vectors of so many lanes. [`crate::nest::Nest::strip_mine`].
     StripMine { lanes: i64 },
     /// `share_in_blocks`: intermediates that fit into registers are for all threads of a block.
@@ -212,6 +214,7 @@ impl Step {
         match self {
             Step::DropUnitLoops
             | Step::PeelTails
+            | Step::InTiles
             | Step::StripMine { .. }
             | Step::ShareInBlocks
             | Step::InThreads

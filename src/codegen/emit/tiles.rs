@@ -1,0 +1,355 @@
+//! Tile registers: which one holds what, and the instructions that move and multiply tiles.
+//!
+//! LLVM allocates these registers only where a program is written with values of their own; here each has its
+//! number already. Their shapes are set for all of them at once, which clears them, so that it happens where
+//! sums start: a *region* of statements, from the first that starts a sum to the last that takes one, has its
+//! own shapes, and a function sets them where they are not those that it has set last.
+
+use std::collections::HashMap;
+use std::rc::Rc;
+
+use inkwell::AddressSpace;
+use inkwell::IntPredicate;
+use inkwell::basic_block::BasicBlock;
+use inkwell::module::Linkage;
+use inkwell::values::PointerValue;
+
+use crate::codegen::emit::ir::{Element, Value};
+use crate::codegen::emit::{Binding, Emitter, Processor};
+use crate::codegen::error::CodegenError;
+use crate::codegen::gpu::barriers::stmt_id;
+use crate::nest::tiles::{Action, Tile, action, variables};
+use crate::nest::{Loop, LoopKind, Nest, Stmt};
+use crate::target::TILE_REGISTERS;
+use crate::workload::{Index, Interval, TensorId, Var};
+
+type Result<T> = std::result::Result<T, CodegenError>;
+
+/// Bytes that say the shapes of all registers, and the number of the way in which they do (Intel's manual,
+/// `LDTILECFG`).
+const SHAPES_BYTES: usize = 64;
+const PALETTE: u8 = 1;
+/// Where in them the bytes of a register's rows stand, 16 bits each, and where its rows.
+const ROW_BYTES_AT: usize = 16;
+const ROWS_AT: usize = 48;
+
+/// The registers of a region.
+#[derive(Default, Debug)]
+pub(super) struct Registers {
+    /// By number: what is in it, its rows and the bytes of each of them.
+    held: Vec<(Held, i64, i64)>,
+}
+
+/// What a register is for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Held {
+    /// Sums from this row and column of a buffer on.
+    Sums(TensorId, [i64; 2]),
+    /// The operand of sums from this row on, or from this column on.
+    Rows(i64),
+    Columns(i64),
+}
+
+/// By the first statement of a region, told apart by its address: its registers.
+pub(super) type Regions = HashMap<usize, Rc<Registers>>;
+
+/// Where a function stands with its tile registers.
+#[derive(Default)]
+pub(super) struct State<'c> {
+    /// Those of the current region.
+    registers: Rc<Registers>,
+    /// Shapes that the function sets somewhere; and a variable with the number of those that are set, from 1,
+    /// or 0.
+    shapes: Vec<[u8; SHAPES_BYTES]>,
+    set: Option<PointerValue<'c>>,
+    /// Operands in registers: the block of instructions that loaded them, and what they are.
+    loaded: HashMap<u8, (BasicBlock<'c>, TensorId, Vec<Index>)>,
+}
+
+/// The regions of a function's statements.
+pub(super) fn plan(nest: &Nest, body: &[Stmt]) -> Result<Regions> {
+    let mut found = HashMap::new();
+    visit(nest, body, &mut found)?;
+    Ok(found)
+}
+
+fn visit(nest: &Nest, body: &[Stmt], found: &mut Regions) -> Result<()> {
+    // the first statement of a region, and whether it has multiplied yet
+    let mut open: Option<(usize, bool)> = None;
+    for (at, statement) in body.iter().enumerate() {
+        let (starts, multiplies) = uses(nest, statement);
+        match (starts, multiplies) {
+            (true, false) if open.is_none_or(|(_, has_multiplied)| has_multiplied) => {
+                open = Some((at, false));
+                let region = region_from(nest, &body[at..]);
+                found.insert(stmt_id(statement), Rc::new(Registers::of(nest, region)?));
+            }
+            (false, true) => open = open.map(|(at, _)| (at, true)),
+            _ => {}
+        }
+        if let Stmt::Loop(Loop { body, .. }) | Stmt::If { body, .. } = statement {
+            visit(nest, body, found)?;
+        }
+    }
+    Ok(())
+}
+
+/// Up to where the next region starts; what is a region by itself does not belong to it.
+fn region_from<'a>(nest: &Nest, body: &'a [Stmt]) -> Vec<&'a Stmt> {
+    let mut has_multiplied = false;
+    let mut region = Vec::new();
+    for statement in body {
+        match uses(nest, statement) {
+            (true, true) => continue,
+            (true, false) if has_multiplied => break,
+            (false, true) => has_multiplied = true,
+            _ => {}
+        }
+        region.push(statement);
+    }
+    region
+}
+
+/// Whether a statement starts sums, and whether it multiplies.
+fn uses(nest: &Nest, statement: &Stmt) -> (bool, bool) {
+    let (mut starts, mut multiplies) = (false, false);
+    for_each_action(nest, statement, &mut |action| match action {
+        Action::Start { .. } | Action::Fetch { .. } => starts = true,
+        Action::Multiply { .. } => multiplies = true,
+        Action::Store { .. } => {}
+    });
+    (starts, multiplies)
+}
+
+fn for_each_action(nest: &Nest, statement: &Stmt, visit: &mut dyn FnMut(Action<'_>)) {
+    match statement {
+        Stmt::Loop(l) if l.kind == LoopKind::Matrix => {
+            if let Some(action) = action(nest, l) {
+                visit(action);
+            }
+        }
+        Stmt::Loop(Loop { body, .. }) | Stmt::If { body, .. } => {
+            body.iter().for_each(|inner| for_each_action(nest, inner, visit));
+        }
+        Stmt::Store { .. } | Stmt::Accumulate { .. } => {}
+    }
+}
+
+impl Registers {
+    fn of(nest: &Nest, region: Vec<&Stmt>) -> Result<Registers> {
+        let (mut sums, mut operands) = (Vec::new(), Vec::new());
+        for statement in region {
+            for_each_action(nest, statement, &mut |action| match action {
+                Action::Multiply { sums: of, operands: [first, second] } => {
+                    sums.push(of_sums(&of));
+                    let Some((Held::Sums(_, [row, column]), ..)) = of_sums(&of) else { return };
+                    operands.push((Held::Rows(row), first.rows, first.row_bytes));
+                    operands.push((Held::Columns(column), second.rows, second.row_bytes));
+                }
+                Action::Start { sums: of } | Action::Fetch { sums: of, .. } | Action::Store { sums: of, .. } => {
+                    sums.push(of_sums(&of));
+                }
+            });
+        }
+        let moves = || CodegenError::Malformed("a tile that is not always the same part of its buffer".into());
+        let mut held: Vec<(Held, i64, i64)> = Vec::new();
+        for one in sums.into_iter().map(|sums| sums.ok_or_else(moves)).chain(operands.into_iter().map(Ok)) {
+            let one = one?;
+            if !held.contains(&one) {
+                held.push(one);
+            }
+        }
+        match held.len() <= TILE_REGISTERS {
+            true => Ok(Registers { held }),
+            false => Err(CodegenError::Malformed("more tiles than there are registers for them".into())),
+        }
+    }
+
+    fn number(&self, of: (Held, i64, i64)) -> Result<u8> {
+        let found = self.held.iter().position(|one| *one == of).and_then(|at| u8::try_from(at).ok());
+        found.ok_or_else(|| CodegenError::Malformed("a tile outside of the statements that start it".into()))
+    }
+
+    fn shapes(&self) -> [u8; SHAPES_BYTES] {
+        let mut shapes = [0; SHAPES_BYTES];
+        shapes[0] = PALETTE;
+        for (number, (_, rows, bytes)) in self.held.iter().enumerate() {
+            // both are at most those of a tile
+            shapes[ROW_BYTES_AT + 2 * number] = *bytes as u8;
+            shapes[ROWS_AT + number] = *rows as u8;
+        }
+        shapes
+    }
+}
+
+/// Sums, by the first of them; `None` where that is not a constant place.
+fn of_sums(tile: &Tile<'_>) -> Option<(Held, i64, i64)> {
+    let [.., row, column] = tile.indices else { return None };
+    // the sides are the only variables
+    let is_side = |index: &Index| index.is_affine() && index.terms().len() == 1;
+    let at = [row, column].map(|index| is_side(index).then(|| index.offset()));
+    let [Some(row), Some(column)] = at else { return None };
+    Some((Held::Sums(tile.buffer, [row, column]), tile.rows, tile.row_bytes))
+}
+
+impl<'c> Emitter<'_, 'c> {
+    /// Sets the registers' shapes where a region begins.
+    pub(super) fn enter_region(&mut self, statement: &Stmt) -> Result<()> {
+        let Some(registers) = self.shared.regions.get(&stmt_id(statement)) else { return Ok(()) };
+        self.tiles.registers = Rc::clone(registers);
+        self.tiles.loaded.clear();
+        let shapes = registers.shapes();
+        let number = match self.tiles.shapes.iter().position(|known| *known == shapes) {
+            Some(at) => at,
+            None => {
+                self.tiles.shapes.push(shapes);
+                self.tiles.shapes.len() - 1
+            }
+        };
+        let number = self.ir.integer(Element::I64, number as i64 + 1);
+        let set = self.shapes_that_are_set()?;
+        let current = self.ir.builder.build_load(self.ir.scalar_type(Element::I64), set, "")?;
+        let differs = self.ir.icmp(IntPredicate::NE, current, number)?;
+        let (load, after) = (self.new_block("shapes"), self.new_block("shapes.end"));
+        self.ir.builder.build_conditional_branch(differs.into_int_value(), load, after)?;
+        self.ir.builder.position_at_end(load);
+        let shapes = self.constant_shapes(&shapes);
+        self.ir.intrinsic_call(self.shared.module, "llvm.x86.ldtilecfg", &[], &[shapes.into()])?;
+        self.ir.builder.build_store(set, number)?;
+        self.ir.builder.build_unconditional_branch(after)?;
+        self.ir.builder.position_at_end(after);
+        Ok(())
+    }
+
+    /// Others may have set shapes of their own.
+    pub(super) fn forget_shapes(&mut self) -> Result<()> {
+        if !self.shared.regions.is_empty() {
+            let set = self.shapes_that_are_set()?;
+            self.ir.builder.build_store(set, self.ir.integer(Element::I64, 0))?;
+        }
+        Ok(())
+    }
+
+    /// Leaves the registers as they are for who does not use them, at the end of a function.
+    pub(super) fn release_tiles(&self) -> Result<()> {
+        if !self.tiles.shapes.is_empty() {
+            self.ir.intrinsic_call(self.shared.module, "llvm.x86.tilerelease", &[], &[])?;
+        }
+        Ok(())
+    }
+
+    fn shapes_that_are_set(&mut self) -> Result<PointerValue<'c>> {
+        if let Some(set) = self.tiles.set {
+            return Ok(set);
+        }
+        let set = self.entry_variable(self.ir.scalar_type(Element::I64), "shapes.set")?;
+        let here = self.current_block()?;
+        self.ir.builder.position_at_end(self.frame.entry);
+        self.ir.builder.build_store(set, self.ir.integer(Element::I64, 0))?;
+        self.ir.builder.position_at_end(here);
+        self.tiles.set = Some(set);
+        Ok(set)
+    }
+
+    fn constant_shapes(&self, shapes: &[u8; SHAPES_BYTES]) -> PointerValue<'c> {
+        let byte = self.shared.context.i8_type();
+        let bytes: Vec<_> = shapes.iter().map(|value| byte.const_int(u64::from(*value), false)).collect();
+        let of = byte.array_type(SHAPES_BYTES as u32);
+        let global = self.shared.module.add_global(of, Some(AddressSpace::default()), "shapes");
+        global.set_linkage(Linkage::Private);
+        global.set_constant(true);
+        global.set_initializer(&byte.const_array(&bytes));
+        global.as_pointer_value()
+    }
+
+    /// The work of tile registers that loops stand for.
+    pub(super) fn tile(&mut self, l: &Loop) -> Result<()> {
+        let nest = self.shared.nest;
+        let Some(action) = action(nest, l) else {
+            return Err(CodegenError::Malformed("matrix loops that no tile register executes".into()));
+        };
+        let sides = variables(l);
+        for var in &sides {
+            self.bind(*var, Binding::Constant(0), Interval::point(0))?;
+        }
+        self.act(&action, &sides)?;
+        sides.iter().rev().for_each(|var| self.unbind(*var));
+        Ok(())
+    }
+
+    fn act(&mut self, action: &Action<'_>, sides: &[Var]) -> Result<()> {
+        match action {
+            Action::Start { sums } => {
+                let register = self.register_of(sums)?;
+                self.tile_instruction("llvm.x86.tilezero", &[register])
+            }
+            Action::Store { sums, to } => {
+                let register = self.register_of(sums)?;
+                self.tiles.loaded.clear();
+                self.move_tile("llvm.x86.tilestored64", register, to)
+            }
+            Action::Fetch { sums, from } => {
+                let register = self.register_of(sums)?;
+                self.move_tile("llvm.x86.tileloadd64", register, from)
+            }
+            Action::Multiply { sums, operands: [first, second] } => {
+                let into = self.register_of(sums)?;
+                let Some((Held::Sums(_, [row, column]), ..)) = of_sums(sums) else {
+                    return Err(CodegenError::Internal("sums without a place".into()));
+                };
+                let first_register = self.operand_in(Held::Rows(row), first, sides)?;
+                let second_register = self.operand_in(Held::Columns(column), second, sides)?;
+                let types = [first, second].map(|tile| self.shared.nest.buffer(tile.buffer).dtype);
+                let Processor::Cpu(target) = self.shared.processor else {
+                    return Err(CodegenError::Malformed("tile registers of a GPU".into()));
+                };
+                let found = target.architecture.tile_product(types, &|name| target.has_feature(name));
+                let product = found.ok_or_else(|| CodegenError::Malformed("no product of such tiles".into()))?;
+                self.tile_instruction(product.intrinsic, &[into, first_register, second_register])
+            }
+        }
+    }
+
+    fn register_of(&self, sums: &Tile<'_>) -> Result<u8> {
+        let moves = || CodegenError::Malformed("a tile that is not always the same part of its buffer".into());
+        self.tiles.registers.number(of_sums(sums).ok_or_else(moves)?)
+    }
+
+    /// The register of an operand, which is loaded where it does not hold it already.
+    fn operand_in(&mut self, held: Held, tile: &Tile<'_>, sides: &[Var]) -> Result<u8> {
+        let register = self.tiles.registers.number((held, tile.rows, tile.row_bytes))?;
+        let constant = |var: Var| match self.variables.bindings.get(var.0 as usize) {
+            _ if sides.contains(&var) => Some(Index::constant(0)),
+            Some(Binding::Constant(value)) => Some(Index::constant(*value)),
+            _ => None,
+        };
+        let place: Vec<Index> = tile.indices.iter().map(|index| index.substitute(&constant)).collect();
+        let loaded = (self.current_block()?, tile.buffer, place);
+        if self.tiles.loaded.get(&register) != Some(&loaded) {
+            self.move_tile("llvm.x86.tileloadd64", register, tile)?;
+            // where its address was computed, the block may have changed
+            let loaded = (self.current_block()?, loaded.1, loaded.2);
+            self.tiles.loaded.insert(register, loaded);
+        }
+        Ok(register)
+    }
+
+    fn move_tile(&mut self, intrinsic: &str, register: u8, tile: &Tile<'_>) -> Result<()> {
+        let pointer = self.element_pointer(tile.buffer, tile.indices)?;
+        let bytes = self.shared.nest.buffer(tile.buffer).dtype.bytes() as i64;
+        let stride = self.ir.integer(Element::I64, tile.stride * bytes);
+        let arguments = [self.register_number(register), pointer.into(), stride];
+        self.ir.intrinsic_call(self.shared.module, intrinsic, &[], &arguments)?;
+        Ok(())
+    }
+
+    fn tile_instruction(&self, intrinsic: &str, registers: &[u8]) -> Result<()> {
+        let arguments: Vec<Value> = registers.iter().map(|register| self.register_number(*register)).collect();
+        self.ir.intrinsic_call(self.shared.module, intrinsic, &[], &arguments)?;
+        Ok(())
+    }
+
+    fn register_number(&self, register: u8) -> Value<'c> {
+        self.shared.context.i8_type().const_int(u64::from(register), false).into()
+    }
+}

@@ -1,0 +1,88 @@
+//! Whether a sum of products of short numbers is computed in tile registers, where the machine has them.
+
+use crate::space::access::Access;
+use crate::space::fuse::touches;
+use crate::space::{Group, MmaTile, Stop, Tape, name, site};
+use crate::target::{Cpu, TILE_LANES, TILE_REGISTERS, TILE_ROWS};
+use crate::workload::{Var, Workload};
+
+/// A default product has so many rows, and is so deep, at least: an instruction takes as long for less.
+const LEAST_ROWS: i64 = 4;
+const LEAST_DEPTH: i64 = 4;
+
+/// Asks along which axis the rows of tiles lie, if there are to be any: it moves the operand that lanes share.
+/// Columns are what runs in vectors, and the depth is made of the groups of steps that instructions take.
+pub(super) fn matrix(
+    workload: &Workload,
+    target: &Cpu,
+    group: &mut Group,
+    reads: &[Access],
+    tape: &mut Tape<'_>,
+) -> Result<(), Stop> {
+    let (Some(dot), Some(columns), [one, other]) = (group.dot, group.vector, reads) else { return Ok(()) };
+    let [first, second] = if touches(one, group, columns) { [other, one] } else { [one, other] };
+    let dtype = |access: &Access| workload.tensor(access.tensor).dtype;
+    let is_free = |at: usize| !group.axes[at].varies && !group.axes[at].ragged && group.axes[at].extent > 1;
+    let moves = |at: usize| [touches(first, group, at), touches(second, group, at)];
+    let fits = is_free(columns) && is_free(dot.axis) && moves(columns) == [false, true];
+    if !fits || !target.has_tiles([dtype(first), dtype(second)]) {
+        return Ok(());
+    }
+    let is_row = |at: &usize| is_free(*at) && moves(*at) == [true, false];
+    let rows: Vec<usize> = group.positions(false).into_iter().filter(is_row).collect();
+    let mut candidates = vec![name("none")];
+    candidates.extend(rows.iter().map(|at| name(group.axes[*at].letter())));
+    let depth = depths(group.axes[dot.axis].extent).last().copied().unwrap_or(1);
+    let is_worth_it = |at: &&usize| group.axes[**at].extent >= LEAST_ROWS && depth >= LEAST_DEPTH;
+    // the longest, and of equals the innermost
+    let longest = rows.iter().filter(is_worth_it).max_by_key(|at| (group.axes[**at].extent, **at));
+    let default = longest.and_then(|at| rows.iter().position(|row| row == at)).map_or(0, |at| at + 1);
+    // before there was the rule, there were no tiles
+    let answer = tape.choose_since(site("mma", [group.name()]), candidates.clone(), default, 0)?;
+    let chosen = candidates.iter().position(|c| *c == answer).and_then(|c| c.checked_sub(1));
+    if let Some(rows) = chosen.map(|at| rows[at]) {
+        let operands = dtype(first);
+        group.matrix = Some(MmaTile { rows, columns, depth: dot.axis, operands, width: TILE_LANES });
+    }
+    Ok(())
+}
+
+/// Groups of steps that a product can be deep: tails would need tiles of their own.
+pub(super) fn depths(extent: i64) -> Vec<i64> {
+    (1..=TILE_LANES.min(TILE_ROWS).min(extent)).filter(|depth| extent % depth == 0).collect()
+}
+
+/// Tiles beside each other for which there are registers, with so many below each other, or the other way
+/// round: each product has one, and every row and column of them an operand.
+pub(super) fn most_beside(below: i64) -> i64 {
+    (TILE_REGISTERS as i64 - below) / (below + 1)
+}
+
+/// Whether an operand has to be copied before tiles of it can be loaded: rows lie equally far from one another
+/// in memory, and steps side by side; of what lanes take, groups of steps of all of them do.
+pub(super) fn needs_copy(workload: &Workload, group: &Group, access: &Access) -> bool {
+    let Some(MmaTile { rows, columns, depth, .. }) = group.matrix else { return false };
+    let stride = |at: usize| access.stride(workload, Var(group.axes[at].position as u32));
+    let in_steps = || match group.fused == Some(rows) {
+        // the rows of an axis that two were fused into follow one another where both move alike
+        true => {
+            let inner = Var(group.axes[rows].position as u32 + 1);
+            let extent = workload.stages[group.stage].extent(inner.0 as usize);
+            access.stride(workload, inner).is_some_and(|step| stride(rows) == Some(step * extent))
+        }
+        false => stride(rows).is_some(),
+    };
+    access.guarded || touches(access, group, columns) || stride(depth) != Some(1) || !in_steps()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{depths, most_beside};
+
+    #[test]
+    fn depths_divide_and_tiles_find_registers() {
+        assert_eq!(depths(12), [1, 2, 3, 4, 6, 12]);
+        assert_eq!(depths(48), [1, 2, 3, 4, 6, 8, 12, 16]);
+        assert_eq!([1, 2, 3].map(most_beside), [3, 2, 1]);
+    }
+}
