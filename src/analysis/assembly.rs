@@ -175,7 +175,7 @@ impl Block {
 #[derive(Clone, Copy)]
 struct Syntax(Architecture);
 
-const FMAS: [&str; 8] = ["vfmadd", "vfmsub", "vfnmadd", "vfnmsub", "fmla", "fmls", "fmadd", "fmsub"];
+const FMAS: [&str; 9] = ["tdp", "vfmadd", "vfmsub", "vfnmadd", "vfnmsub", "fmla", "fmls", "fmadd", "fmsub"];
 
 const MOVES_X86: [&str; 5] = ["mov", "vmov", "kmov", "vmaskmov", "vpmaskmov"];
 

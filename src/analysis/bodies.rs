@@ -6,7 +6,8 @@
 
 use crate::analysis::Pieces;
 use crate::analysis::footprint::{LINE_BYTES, PAGE_BYTES, Unit};
-use crate::analysis::mix::lane_step;
+use crate::analysis::mix::{VECTORS_A_ROW, lane_step, loaded_rows};
+use crate::nest::tiles::{Action, action};
 use crate::nest::{Loop, LoopKind, Scope, Stmt};
 use crate::target::Target;
 use crate::workload::{Expr, Index, TensorId, Var, flatten};
@@ -122,6 +123,7 @@ impl<'a> Walk<'_, 'a> {
     fn enter(&mut self, statement: &'a Stmt, l: &'a Loop, within: &mut Within, own: &mut Body) {
         let extent = l.extent() as f64;
         match l.kind {
+            LoopKind::Matrix if let Some(action) = action(self.pieces.nest, l) => Self::tiles(&action, within, own),
             LoopKind::Vector => {
                 let outer = within.vector.replace((l.var, extent));
                 self.block(&l.body, within, own);
@@ -152,6 +154,22 @@ impl<'a> Walk<'_, 'a> {
                 self.block(&l.body, &mut Within { vector: within.vector, ..Within::default() }, &mut body);
                 self.bodies.push(body);
                 self.around.pop();
+            }
+        }
+    }
+
+    /// Work of tile registers.
+    fn tiles(action: &Action<'_>, within: &Within, own: &mut Body) {
+        let copies = Self::copies(within, &|_| true);
+        match action {
+            Action::Start { .. } => {}
+            Action::Store { sums, .. } => own.stores += copies * sums.rows as f64,
+            Action::Fetch { sums, .. } => own.vectors += copies * sums.rows as f64,
+            Action::Multiply { sums, operands } => {
+                let operations = copies * VECTORS_A_ROW * sums.rows as f64;
+                own.operations += operations;
+                own.sums += operations;
+                own.vectors += copies * loaded_rows(sums, operands) as f64;
             }
         }
     }

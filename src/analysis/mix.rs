@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use super::pieces::Pieces;
 use crate::codegen::MAXIMAL_STRIDE;
+use crate::nest::tiles::{Action, Tile, action};
 use crate::nest::{Loop, LoopKind, Nest, Scope, Stmt};
 use crate::target::Target;
 use crate::workload::{Atom, Binary, Condition, Expr, Index, TensorId, Var, flatten};
@@ -155,6 +156,7 @@ impl<'a> Counter<'_, 'a> {
     fn enter(&mut self, l: &'a Loop, place: &Place) {
         let trips = self.pieces.runs(l);
         match l.kind {
+            LoopKind::Matrix if let Some(action) = action(self.pieces.nest, l) => self.tiles(&action, place),
             LoopKind::Vector => self.block(&l.body, &Place { vector: Some((l.var, trips)), ..place.clone() }),
             LoopKind::Dot => self.block(&l.body, &Place { dot: Some(l.var), ..place.clone() }),
             LoopKind::Unroll => {
@@ -180,6 +182,22 @@ impl<'a> Counter<'_, 'a> {
                 let inner = place.inside(l, trips);
                 self.mix.iterations += inner.runs;
                 self.block(&l.body, &inner);
+            }
+        }
+    }
+
+    /// Work of tile registers: a product takes a cycle a row, in which two vectors would be multiplied.
+    fn tiles(&mut self, action: &Action<'_>, place: &Place) {
+        let times = place.each_time();
+        match action {
+            Action::Start { .. } => {}
+            Action::Store { sums, .. } => self.mix.stores.contiguous += times * sums.rows as f64,
+            Action::Fetch { sums, .. } => self.mix.loads.contiguous += times * sums.rows as f64,
+            Action::Multiply { sums, operands } => {
+                let operations = times * VECTORS_A_ROW * sums.rows as f64;
+                self.mix.vector_operations += operations;
+                self.held += operations * sums.row_bytes as f64 / (place.lanes * BYTES_OF_SUMS);
+                self.mix.loads.contiguous += times * loaded_rows(sums, operands) as f64;
             }
         }
     }
@@ -275,6 +293,17 @@ impl<'a> Counter<'_, 'a> {
             }
         }
     }
+}
+
+/// Vectors that are multiplied in the time that a row of a product of tiles takes.
+pub(super) const VECTORS_A_ROW: f64 = 2.0;
+const BYTES_OF_SUMS: f64 = 4.0;
+
+/// Rows of operands that a product loads: each stays in its register for the products beside and below.
+pub(super) fn loaded_rows(sums: &Tile<'_>, operands: &[Tile<'_>; 2]) -> i64 {
+    let [.., row, column] = sums.indices else { return 0 };
+    let is_first = |index: &Index| index.offset() == 0;
+    [column, row].into_iter().zip(operands).filter(|(at, _)| is_first(at)).map(|(_, operand)| operand.rows).sum()
 }
 
 /// Elements between those of neighbouring lanes: of an instruction that takes several steps of each, which

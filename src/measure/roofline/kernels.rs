@@ -1,15 +1,18 @@
 //! Nests that do one thing as fast as a machine can.
 
 use crate::nest::{Buffer, Loop, LoopKind, Nest, Scope, Stmt};
-use crate::target::Cpu;
-use crate::workload::{Binary, Combiner, DType, Expr, Index, Role, TensorId, Var, dot_steps};
+use crate::target::{Cpu, TILE_LANES, TILE_ROWS};
+use crate::workload::{Binary, Combiner, DType, Expr, Index, Role, TensorId, Var, dot_steps, identity};
 
-use LoopKind::{Dot, Serial, Unroll, Vector};
+use LoopKind::{Dot, Matrix, Serial, Unroll, Vector};
 
 /// Registers that are left for factors and addresses.
 const OTHER_REGISTERS: i64 = 4;
 /// Independent sums; more than the latency of an addition times the loads of a cycle.
 const SUMS: i64 = 12;
+
+/// Products of a tile with the same operands that are written out.
+const TILE_STEPS: i64 = 8;
 
 /// A nest that does nothing but multiply and add.
 pub struct Peak {
@@ -73,6 +76,49 @@ pub fn dot_kernel(target: &Cpu, operands: [DType; 2], steps: i64) -> Option<Peak
     let end = tile(&mut nest, chains, lanes, &|r, l| store(out, &[r, l], load(acc, &[r, l])));
     nest.body = vec![begin, looped(Serial, step, steps, vec![add]), end];
     Some(Peak { nest, flops: 2.0 * (chains * lanes * group) as f64 * steps as f64 })
+}
+
+/// The same of products of tiles, two below each other times two beside each other, whose operands stay in
+/// registers for [`TILE_STEPS`] of them. Arguments: inputs `x[rows, depth, group]` and `y[depth, columns,
+/// group]`, output `sum[rows, columns]`.
+///
+/// ```text
+/// ... for step { unroll u, matrix i, matrix k, matrix j, dot q { acc[i, j] += sum x[i, k, q] * sum y[k, j, q] } } ...
+/// ```
+pub fn tile_kernel(target: &Cpu, operands: [DType; 2], steps: i64) -> Option<Peak> {
+    let (group, sum) = dot_steps(operands).filter(|_| target.has_tiles(operands))?;
+    let (rows, depth, columns) = (2 * TILE_ROWS, TILE_ROWS, 2 * TILE_LANES);
+    let mut nest = Nest::default();
+    let mut buffer = |name: &str, shape: &[i64], dtype: DType, scope: Scope| {
+        nest.add_buffer(Buffer::new(name, shape.to_vec(), dtype, scope))
+    };
+    let x = buffer("x", &[rows, depth, group], operands[0], Scope::Argument(Role::Input));
+    let y = buffer("y", &[depth, columns, group], operands[1], Scope::Argument(Role::Input));
+    let out = buffer("out", &[rows, columns], sum, Scope::Argument(Role::Output));
+    let acc = buffer("acc", &[rows, columns], sum, Scope::Register);
+    let [step, u, k, q] = ["step", "u", "k", "q"].map(|name| nest.new_var(name));
+    let mut sums = |point: &dyn Fn(&Index, &Index) -> Stmt, along: &dyn Fn(Stmt) -> Stmt| {
+        let (i, j) = (nest.new_var("i"), nest.new_var("j"));
+        let columns = looped(Matrix, j, columns, vec![point(&i.into(), &j.into())]);
+        looped(Matrix, i, rows, vec![along(columns)])
+    };
+    let begin = sums(&|i, j| store(acc, &[i, j], identity(Combiner::Sum, sum)), &|inner| inner);
+    let factor = |buffer: TensorId, at: &[&Index]| Expr::Cast(sum, Box::new(load(buffer, at)));
+    let add = sums(
+        &|i, j| {
+            let factors = [factor(x, &[i, &k.into(), &q.into()]), factor(y, &[&k.into(), j, &q.into()])];
+            let [first, second] = factors;
+            looped(Dot, q, group, vec![accumulate(acc, &[i, j], Expr::binary(Binary::Multiply, first, second))])
+        },
+        &|inner| looped(Matrix, k, depth, vec![inner]),
+    );
+    let end = sums(&|i, j| store(out, &[i, j], load(acc, &[i, j])), &|inner| inner);
+    let add = looped(Unroll, u, TILE_STEPS, vec![add]);
+    nest.body = vec![begin, looped(Serial, step, steps, vec![add]), end];
+    Some(Peak {
+        nest: nest.in_tiles(),
+        flops: 2.0 * (rows * depth * columns * group * TILE_STEPS) as f64 * steps as f64,
+    })
 }
 
 fn chains(target: &Cpu) -> i64 {

@@ -19,7 +19,7 @@ use serde::{Deserialize, Serialize};
 
 pub use arithmetic::Arithmetic;
 pub use file::{MAX_FILE_BYTES, RooflineError, load, path, save};
-pub use kernels::{Peak, array_kernel, dot_kernel, peak_kernel};
+pub use kernels::{Peak, array_kernel, dot_kernel, peak_kernel, tile_kernel};
 pub use sample::{measure, measure_peak};
 
 use crate::analysis::Demand;

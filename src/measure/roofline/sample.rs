@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use super::kernels::{Peak, array_kernel, dot_kernel, peak_kernel};
+use super::kernels::{Peak, array_kernel, dot_kernel, peak_kernel, tile_kernel};
 use super::{Arithmetic, Bandwidth, Rate, Roofline, RooflineError, ShortPeak, file, key};
 use crate::codegen::Kernel;
 use crate::measure::Region;
@@ -22,6 +22,8 @@ const BUDGET: Duration = Duration::from_millis(150);
 const FEWEST: usize = 3;
 /// Links of a chain of multiply-adds: a fraction of a millisecond, so that some runs are not disturbed.
 const PEAK_STEPS: i64 = 1 << 15;
+/// A step of tiles takes about as long as so many of vectors.
+const STEPS_OF_TILES: i64 = 40;
 /// What a core reads in one run, at least: as long as that for the nearest cache.
 const RUN_BYTES: u64 = 32 << 20;
 /// Bounds of what fits into no cache, for all cores together.
@@ -81,7 +83,10 @@ pub fn measure_peak(arithmetic: Arithmetic, target: &Cpu) -> Result<Option<f64>,
 fn kernel(arithmetic: Arithmetic, target: &Cpu) -> Option<Peak> {
     match arithmetic {
         Arithmetic::F32 => Some(peak_kernel(target, PEAK_STEPS)),
-        short => dot_kernel(target, short.operands(target)?, PEAK_STEPS),
+        short => {
+            let operands = short.operands(target)?;
+            tile_kernel(target, operands, PEAK_STEPS / STEPS_OF_TILES).or_else(|| dot_kernel(target, operands, PEAK_STEPS))
+        }
     }
 }
 

@@ -87,9 +87,8 @@ impl Cutting<'_> {
             return Some(cut);
         }
         let [rows, columns] = loops[..] else { return None };
-        let sums = self.sums_of(body)?;
+        let (sums, place) = self.sums_of(body)?;
         let kept = self.kept(sums);
-        let place = vec![Index::var(rows.var), Index::var(columns.var)];
         let store = Stmt::Store { buffer: kept, indices: place.clone(), value: Expr::load(sums, place) };
         let mut result = self.cut(&loops, &[store])?;
         let mut body = body.to_vec();
@@ -134,21 +133,21 @@ impl Cutting<'_> {
         [*rows, *columns].iter().all(|l| l.is_constant()).then_some(result)
     }
 
-    /// The one register buffer that is read.
-    fn sums_of(&self, body: &[Stmt]) -> Option<TensorId> {
+    /// The one element of a register buffer that is read.
+    fn sums_of(&self, body: &[Stmt]) -> Option<(TensorId, Vec<Index>)> {
         let mut found = Vec::new();
         super::for_each_stmt(body, &mut |stmt| {
             if let Stmt::Store { value, .. } | Stmt::Accumulate { value, .. } = stmt {
-                value.for_each_load(&mut |buffer, _| {
-                    let is_new = self.nest.buffer(buffer).scope == Scope::Register && !found.contains(&buffer);
-                    found.extend(is_new.then_some(buffer));
+                value.for_each_load(&mut |buffer, indices| {
+                    let is_sum = self.nest.buffer(buffer).scope == Scope::Register;
+                    let one = (buffer, indices.to_vec());
+                    if is_sum && !found.contains(&one) {
+                        found.push(one);
+                    }
                 });
             }
         });
-        match found[..] {
-            [only] => Some(only),
-            _ => None,
-        }
+        found.pop().filter(|_| found.is_empty())
     }
 
     fn kept(&mut self, sums: TensorId) -> TensorId {
