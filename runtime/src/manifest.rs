@@ -289,7 +289,7 @@ impl Manifest {
         Ok(())
     }
 
-    fn check(&self) -> Result<(), String> {
+    pub(crate) fn check(&self) -> Result<(), String> {
         if !is_identifier(&self.name) {
             return Err(format!("`{}` is not a name", self.name.escape_debug()));
         }

@@ -59,7 +59,9 @@ impl Artifact {
     ///
     /// # Errors
     /// As [`Artifact::load`], but for damaged files.
+    #[doc(hidden)]
     pub fn load_written(folder: &Path, manifest: Manifest, resources: Resources) -> Result<Artifact, RuntimeError> {
+        manifest.check().map_err(|problem| RuntimeError::invalid(folder, problem))?;
         let place = resources.fit(&manifest)?;
         Artifact::open(folder, manifest, place, resources.share_weights)
     }
@@ -68,7 +70,7 @@ impl Artifact {
         let path = folder.join(manifest.library_file());
         // an absolute path, so that the loader does not search
         let path = std::path::absolute(&path).map_err(|source| RuntimeError::read(&path, source))?;
-        // SAFETY: the library is one that Tilescribe linked, as its hash in the manifest says.
+        // SAFETY: the library is one that Tilescribe linked: its hash says so, or who has just written it.
         let library = unsafe { Library::load(&manifest, &path)? };
         if let Some(missing) = library.missing_feature() {
             return Err(RuntimeError::Target(lacks(&manifest, &missing)));

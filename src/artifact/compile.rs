@@ -88,11 +88,7 @@ pub(super) fn compile_bound(
     let weights = file(WEIGHTS_FILE);
     let weights_id = write_weights(network, &nests, &bound, &weights, progress)?;
     enter(progress, Step::Kernels)?;
-    let (code, weights_digest) = thread::scope(|scope| {
-        let hashing = scope.spawn(|| digest(&weights));
-        (code::code(network, versions, &bound), hashing.join())
-    });
-    let code = code?;
+    let (code, weights_digest) = code_and_digest(|| code::code(network, versions, &bound), &weights)?;
     let with_arguments = network.calls.iter().zip(&bound.arguments);
     let calls: Vec<_> = with_arguments
         .map(|(call, arguments)| TableCall { callee: &call.callee, numbers: call.parameters.len(), arguments })
@@ -122,8 +118,6 @@ pub(super) fn compile_bound(
     write(&file(&header_file(name)), header.as_bytes())?;
 
     enter(progress, Step::Hashing)?;
-    let weights_digest =
-        weights_digest.map_err(|_| ArtifactError::Internal("the thread that hashes weights failed".into()))??;
     let mut files = BTreeMap::from([(WEIGHTS_FILE.to_string(), weights_digest)]);
     for name in [library_file(name), header_file(name)] {
         let digest = digest(&file(&name))?;
@@ -134,6 +128,23 @@ pub(super) fn compile_bound(
     write(&file(MANIFEST_FILE), text.as_bytes())?;
     scratch.replace(options.folder).map_err(|source| ArtifactError::write(options.folder, source))?;
     Ok(manifest)
+}
+
+/// Kernels, and meanwhile, where the system gives a thread for it, the digest of the weights.
+fn code_and_digest<C>(
+    code: impl FnOnce() -> Result<C, ArtifactError>,
+    weights: &Path,
+) -> Result<(C, FileDigest), ArtifactError> {
+    let failed = |_| ArtifactError::Internal("the thread that hashes weights failed".into());
+    thread::scope(|scope| {
+        let hashing = thread::Builder::new().spawn_scoped(scope, || digest(weights));
+        let code = code()?;
+        let digest = match hashing {
+            Ok(hashing) => hashing.join().map_err(failed)??,
+            Err(_) => digest(weights)?,
+        };
+        Ok((code, digest))
+    })
 }
 
 /// What is told of an artifact whose files have these digests.

@@ -103,11 +103,12 @@ impl<'a> Writer<'a> {
         };
         let file = write().map_err(|source| ArtifactError::write(path, source))?;
         let (blocks, waiting) = sync_channel::<Arc<Vec<u8>>>(BLOCKS_WAITING);
-        let hasher = thread::spawn(move || {
+        let hash_all = move || {
             let mut hash = Sha256::new();
             waiting.iter().for_each(|block| hash.update(&*block));
             hex(&hash.finalize())
-        });
+        };
+        let hasher = thread::Builder::new().spawn(hash_all).map_err(|source| ArtifactError::write(path, source))?;
         let written = 8 + layout.header.len() as u64;
         let block = Vec::with_capacity(BLOCK_BYTES);
         Ok(Writer { file, path: path.to_path_buf(), layout, written, block, hasher, blocks })
@@ -169,6 +170,23 @@ impl<'a> Writer<'a> {
 mod tests {
     use super::*;
     use safetensors::SafeTensors;
+
+    #[test]
+    fn blocks_are_hashed_as_they_are_written() {
+        let sizes = [BLOCK_BYTES + 64, 3 * BLOCK_BYTES, BLOCK_BYTES - 64];
+        let entry = |bytes: &usize| Entry { name: bytes.to_string(), dtype: DType::U8, shape: vec![*bytes as i64] };
+        let layout = Layout::new(&sizes.iter().map(entry).collect::<Vec<_>>());
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("weights.safetensors");
+        let mut writer = Writer::create(&path, &layout).unwrap();
+        for (number, bytes) in sizes.into_iter().enumerate() {
+            let data: Vec<u8> = (0..bytes).map(|at| (at / 4093 + at + number) as u8).collect();
+            writer.write(number, &data).unwrap();
+        }
+        let id = writer.finish().unwrap();
+        let payload = layout.offsets[0] as usize;
+        assert_eq!(id, hex(&Sha256::digest(&std::fs::read(&path).unwrap()[payload..])));
+    }
 
     #[test]
     fn a_written_file_is_safetensors_with_aligned_tensors() {

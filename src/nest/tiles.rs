@@ -1,8 +1,8 @@
 //! Tiles: which `Matrix` loops of a CPU one instruction executes.
 //!
 //! A processor with tile registers (Intel's AMX) multiplies matrices of short numbers: up to 16 rows of the
-//! first by up to 16 columns of the second, as many [dot products](super::dot) deep as a line of memory holds.
-//! A tile is a part of a `Register` buffer. It is started, accumulated, stored and fetched as a whole:
+//! first by up to 16 columns of the second, as many [dot products](super::dot) deep as a line of memory
+//! holds. A tile is a part of a `Register` buffer. It is started, accumulated, stored and fetched as a whole:
 //!
 //! ```text
 //! matrix for i in 0..16 { matrix for j in 0..16 { r[i, j] = 0 } }
@@ -11,8 +11,8 @@
 //! matrix for i in 0..16 { matrix for j in 0..16 { r[i, j] = m[i, j] } }
 //! ```
 //!
-//! Rows lie in memory as the instructions take them: what a row of a tile holds side by side, and rows equally
-//! far from one another.
+//! Rows lie in memory as the instructions take them: what a row of a tile holds side by side, and rows
+//! equally far from one another.
 
 use super::dot::{self, Operand};
 use super::{Buffer, Loop, LoopKind, Nest, Scope, Stmt};

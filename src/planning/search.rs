@@ -372,8 +372,8 @@ impl<E> Search<'_, '_, E> {
     fn found(self, best: usize) -> Found {
         let default = 0;
         let others: Vec<usize> = self.all().into_iter().filter(|at| *at != default && self.is_timed(*at)).collect();
-        // tasks that were measured briefly have no finals, and the machine may have been slower just then:
-        // what may be fastest is run beside the default
+        // tasks that were measured briefly have no finals, but their fastest runs, which are less: a plan of
+        // such tasks is given the benefit, and run beside the default
         let sum = |at: &usize| self.times.sum(self.plan(*at)).map_or(f64::INFINITY, |(ns, _)| ns);
         let may_be_fastest = || others.iter().copied().min_by(|a, b| sum(a).total_cmp(&sum(b)));
         let best = if best == default { may_be_fastest() } else { Some(best) };

@@ -8,7 +8,7 @@ use crate::codegen::emit::memory::register_element;
 use crate::codegen::emit::statement::Truth;
 use crate::codegen::error::CodegenError;
 use crate::nest::Scope;
-use crate::workload::{Binary, Class, DType, Expr, TensorId};
+use crate::workload::{Binary, Class, DType, Expr, TensorId, Unary};
 
 type Result<T> = std::result::Result<T, CodegenError>;
 
@@ -28,7 +28,13 @@ impl<'c> Emitter<'_, 'c> {
             Expr::Load { tensor, indices } => self.load(*tensor, indices),
             Expr::Unary(op, x) => {
                 let dtype = self.dtype(x);
-                let x = self.expression(x)?;
+                let x = match reciprocal_factor(*op, x).filter(|_| dtype == DType::F32) {
+                    Some((x, factor)) => {
+                        let x = self.expression(x)?;
+                        self.ir.fmul(x, self.ir.float(factor))?
+                    }
+                    None => self.expression(x)?,
+                };
                 self.unary(*op, dtype, x)
             }
             Expr::Binary(Binary::Power, x, exponent) => {
@@ -99,7 +105,7 @@ impl<'c> Emitter<'_, 'c> {
     }
 
     /// Whether a value depends on what was computed before, as a row's sum or deviation does. By what is
-    /// given is divided exactly: steps of quantisation may lie in the middle of two numbers.
+    /// given, or comes out, is divided exactly: steps of quantisation may lie in the middle of two numbers.
     fn is_result(&self, value: &Expr) -> bool {
         let mut found = false;
         value.for_each_load(&mut |tensor, _| {
@@ -374,4 +380,14 @@ fn bounded(value: &Expr, op: Binary, dtype: DType) -> Option<&Expr> {
         },
         _ => None,
     }
+}
+
+/// What a function's argument is, if it is divided by a number, and what it is multiplied by instead: the
+/// function changes by less than the unit in the last place that its argument may.
+fn reciprocal_factor(op: Unary, x: &Expr) -> Option<(&Expr, f64)> {
+    let Expr::Binary(Binary::Divide, x, divisor) = x else { return None };
+    let Expr::Float(divisor) = **divisor else { return None };
+    let is_near = (2f64.powi(-64)..2f64.powi(64)).contains(&divisor.0.abs());
+    let is_flat = matches!(op, Unary::Erf | Unary::Tanh | Unary::Sigmoid);
+    (is_near && is_flat).then(|| (&**x, divisor.0.recip()))
 }

@@ -85,10 +85,12 @@ fn visit(nest: &Nest, body: &[Stmt], found: &mut Regions) -> Result<()> {
                 found.insert(stmt_id(statement), Rc::new(Registers::of(nest, region)?));
             }
             (false, true) => open = open.map(|(at, _)| (at, true)),
+            (true, true) => {
+                if let Stmt::Loop(Loop { body, .. }) | Stmt::If { body, .. } = statement {
+                    visit(nest, body, found)?;
+                }
+            }
             _ => {}
-        }
-        if let Stmt::Loop(Loop { body, .. }) | Stmt::If { body, .. } = statement {
-            visit(nest, body, found)?;
         }
     }
     Ok(())

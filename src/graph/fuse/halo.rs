@@ -19,11 +19,11 @@ use crate::workload::{
     Atom, Combiner, Condition, Expr, Index, Stage, Tensor, TensorId, Var, shared_axes, typed_identity,
 };
 
-/// Blocks that keep the cores of a machine busy.
+/// Blocks, those of leading axes counted, at least.
 const LEAST_BLOCKS: i64 = 8;
-/// Bytes that the first reduction leaves for a block, at most: they stay in the cache of a core.
+/// Bytes that stages leave for a block, at most: they stay in the cache of a core.
 const MOST_BYTES: i64 = 512 << 10;
-/// Rows that are shared without blocks are enough from so many on, where each stays as near.
+/// Where leading axes alone have so many rows, each of which stays as near, these are shared without halos.
 const ENOUGH_ROWS: i64 = 16;
 /// Bytes that are not written, at least: fewer stay in the caches of some cores without that.
 const LEAST_BYTES: i64 = 2 << 20;
@@ -54,6 +54,9 @@ struct Block {
 pub(super) fn over_blocks(before: &[Member], behind: &[Member], tensors: &[Tensor]) -> Option<Vec<Member>> {
     let [given, made] = [before, behind].map(|members| members.iter().map(|m| &m.stage).collect::<Vec<&Stage>>());
     let windows = Windows::of(&given, &made)?;
+    if !given.iter().all(|stage| windows.can_guard(stage, &given, tensors)) {
+        return None;
+    }
     let block = windows.block(&given, &made, tensors)?;
     let given = before.iter().map(|member| windows.given(member, before, &block, tensors));
     let made = behind.iter().map(|member| windows.made(member, [before, behind], &block));
@@ -93,7 +96,21 @@ impl Windows {
         Some(Windows { axis, rows, stride: stride.filter(|_| slides)?, low, high })
     }
 
-    /// The largest blocks that stay near; `None` where they repeat too much.
+    /// Whether what a stage before would read for rows that are nobody's can be told, and is not read: by
+    /// plain indices, of fixed extents.
+    fn can_guard(&self, stage: &Stage, before: &[&Stage], tensors: &[Tensor]) -> bool {
+        let mut can = true;
+        stage.value.for_each_load(&mut |tensor, indices| {
+            let is_given = before.iter().any(|other| other.output == tensor);
+            let extents = &tensors[tensor.0 as usize].extents;
+            let mut by_rows = indices.iter().enumerate().filter(|(_, index)| index.mentions(var(self.axis)));
+            can &= is_given || by_rows.all(|(at, index)| !index.has_value() && extents.get(at).is_none());
+        });
+        can
+    }
+
+    /// The largest blocks that stay near; `None` where none does, where too little is saved, or too much
+    /// would be computed again for it.
     fn block(&self, before: &[&Stage], behind: &[&Stage], tensors: &[Tensor]) -> Option<Block> {
         let [given, made] = self.rows;
         let leading: i64 = before[0].spatial[..self.axis].iter().product();

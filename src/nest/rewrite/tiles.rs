@@ -19,8 +19,8 @@ impl Nest {
     /// for i in 0..20 { vector for j in 0..16 { y[i, j] = f(m[i, j]) } }
     /// ```
     ///
-    /// Where something is no tile's work, as a sum whose operands do not lie as the instructions take them, all
-    /// of these loops are written out instead.
+    /// Where something is no tile's work, as a sum whose operands do not lie as the instructions take them,
+    /// all of these loops are written out instead.
     #[must_use]
     pub fn in_tiles(mut self) -> Nest {
         let known = self.buffers.len();

@@ -10,8 +10,9 @@ use crate::workload::{Var, Workload};
 const LEAST_ROWS: i64 = 4;
 const LEAST_DEPTH: i64 = 4;
 
-/// Asks along which axis the rows of tiles lie, if there are to be any: it moves the operand that lanes share.
-/// Columns are what runs in vectors, and the depth is made of the groups of steps that instructions take.
+/// Asks along which axis the rows of tiles lie, if there are to be any: it moves the operand that lanes
+/// share. Columns are what runs in vectors, and the depth is made of the groups of steps that instructions
+/// take.
 pub(super) fn matrix(
     workload: &Workload,
     target: &Cpu,
@@ -58,8 +59,8 @@ pub(super) fn most_beside(below: i64) -> i64 {
     (TILE_REGISTERS as i64 - below) / (below + 1)
 }
 
-/// Whether an operand has to be copied before tiles of it can be loaded: rows lie equally far from one another
-/// in memory, and steps side by side; of what lanes take, groups of steps of all of them do.
+/// Whether an operand has to be copied before tiles of it can be loaded: rows lie equally far from one
+/// another in memory, and steps side by side; of what lanes take, groups of steps of all of them do.
 pub(super) fn needs_copy(workload: &Workload, group: &Group, access: &Access) -> bool {
     let Some(MmaTile { rows, columns, depth, .. }) = group.matrix else { return false };
     let stride = |at: usize| access.stride(workload, Var(group.axes[at].position as u32));

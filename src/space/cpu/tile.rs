@@ -41,6 +41,9 @@ struct Heuristics {
     long: i64,
     /// Points of an axis in an untuned block.
     default_block: i64,
+    /// The same where tile registers multiply, which are done with a block so soon that operands are waited
+    /// for: they are better used more often.
+    block_of_tiles: i64,
     /// Blocks of an axis of element-wise work.
     map_blocks: i64,
     /// Reductions up to so many steps are not cut in the untuned program; steps of a block of others, and
@@ -65,6 +68,7 @@ const HEURISTICS: Heuristics = Heuristics {
     default_tiles: [14, 12],
     long: 6,
     default_block: 96,
+    block_of_tiles: 256,
     map_blocks: 16,
     whole_depth: 1024,
     default_depth: 512,
@@ -406,6 +410,7 @@ fn blocks(
     let reduces = workload.stages[group.stage].is_reduction();
     let tiles: i64 = group.positions(false).into_iter().map(|at| group.axes[at].usual_tiles()).product();
     let mut most = (tiles / sharing).max(1);
+    let block = if group.matrix.is_some() { HEURISTICS.block_of_tiles } else { HEURISTICS.default_block };
     for at in group.positions(false) {
         let axis = &group.axes[at];
         // a block that reaches beyond every point is none that helps
@@ -414,7 +419,7 @@ fn blocks(
         // nothing is read again along an axis that every operand moves with
         let reused = reads.iter().any(|a| !touches(a, group, at));
         let wanted = match reduces {
-            true if reused => (HEURISTICS.default_block / axis.tile).clamp(1, most),
+            true if reused => (block / axis.tile).clamp(1, most),
             true => 1,
             false => (tiles / HEURISTICS.map_blocks).max(1),
         };

@@ -78,7 +78,7 @@ body:
     nest
 }
 
-fn arguments(nest: &Nest, seed: u64) -> Vec<Vec<u8>> {
+pub(super) fn arguments(nest: &Nest, seed: u64) -> Vec<Vec<u8>> {
     let mut random = ChaCha8Rng::seed_from_u64(seed);
     let mut fill = |dtype: DType, bytes: usize| -> Vec<u8> {
         match dtype {
@@ -95,7 +95,7 @@ fn arguments(nest: &Nest, seed: u64) -> Vec<Vec<u8>> {
 
 /// Compiled and interpreted, sums of bytes are equal, and those of bf16 as near as rounding once for each of
 /// so many steps leaves them.
-fn check(nest: &Nest, target: &Cpu, depth: i64) {
+pub(super) fn check(nest: &Nest, target: &Cpu, depth: i64) {
     let mut expected = arguments(nest, 5);
     let mut actual = expected.clone();
     interpret(nest, &mut expected).unwrap_or_else(|fault| panic!("{fault}\n{nest}"));
@@ -109,7 +109,7 @@ fn check(nest: &Nest, target: &Cpu, depth: i64) {
     }
 }
 
-const PAIRS: [[DType; 2]; 5] = [
+pub(super) const PAIRS: [[DType; 2]; 5] = [
     [DType::BF16, DType::BF16],
     [DType::U8, DType::I8],
     [DType::I8, DType::U8],
