@@ -1,10 +1,10 @@
 //! Functions of one value, for scalars and vectors alike: elementary functions of f32 as polynomials.
 //!
 //! They are within 4 units in the last place, erf within 6, over the whole range of f32 (a test samples it
-//! densely), infinities, NaN and denormal numbers included. Range reductions are the classic ones (Cody and
-//! Waite, *Software Manual for the Elementary Functions*, 1980; Muller, *Elementary Functions*, 2016). The
-//! coefficients are minimax fits of our own, found by Lawson's iterated reweighting over Chebyshev nodes;
-//! each says what it approximates and how well.
+//! densely), infinities, NaN and denormal numbers included; where exponentials would be denormal, they are 0.
+//! Range reductions are the classic ones (Cody and Waite, *Software Manual for the Elementary Functions*,
+//! 1980; Muller, *Elementary Functions*, 2016). The coefficients are minimax fits of our own, found by
+//! Lawson's iterated reweighting over Chebyshev nodes; each says what it approximates and how well.
 
 use inkwell::{FloatPredicate, IntPredicate};
 
@@ -21,6 +21,9 @@ const LN_2_LOW: f64 = -2.121_944_400_546_905_8e-4;
 
 /// `eʳ` for |r| ≤ ln 2 / 2, with an error of 3.1e-9.
 const EXP: [f64; 7] = [1.0, 1.0, 0.49999993412, 0.16666520108, 0.041668394217, 0.0083687804291, 0.0013814466741];
+
+/// The logarithm of the least normal f32, rounded up.
+const LN_OF_LEAST: f64 = -87.336_54;
 
 /// What an f32 of less than 2²² is added to, and this subtracted again, to be rounded to a whole number.
 const ROUNDER: f64 = 12_582_912.0;
@@ -125,12 +128,20 @@ impl<'c> Emitter<'_, 'c> {
         }
     }
 
-    /// `eˣ`; beyond what is within, the result is infinite or 0 anyway.
+    /// `eˣ`; beyond 128 it is infinite anyway.
     pub(super) fn exp(&self, x: Value<'c>) -> Result<Value<'c>> {
-        self.exp_within(self.clamped(x, -150.0, 128.0)?)
+        self.exp_to_zero(self.at_most(x, 128.0)?)
     }
 
-    /// `eˣ = 2ⁿ · eʳ` with `n = round(x / ln 2)`, `r = x - n · ln 2`, for -150 ≤ x ≤ 128 and NaN.
+    /// `eˣ` for x ≤ 128 and NaN: 0 where it would not be a normal number. What is masked in a softmax is such,
+    /// and processors take a hundred times as long to round to a denormal number as to a normal one.
+    fn exp_to_zero(&self, x: Value<'c>) -> Result<Value<'c>> {
+        let power = self.exp_within(self.at_least(x, LN_OF_LEAST)?)?;
+        let is_less = self.ir.fcmp(FloatPredicate::OLT, x, self.ir.float(LN_OF_LEAST))?;
+        self.ir.select(is_less, self.ir.float(0.0), power)
+    }
+
+    /// `eˣ = 2ⁿ · eʳ` with `n = round(x / ln 2)`, `r = x - n · ln 2`, for |x| ≤ 128 and NaN.
     fn exp_within(&self, x: Value<'c>) -> Result<Value<'c>> {
         let rounder = self.ir.float(ROUNDER);
         let n = self.multiply_add(x, self.ir.float(std::f64::consts::LOG2_E), rounder)?;
@@ -229,11 +240,11 @@ impl<'c> Emitter<'_, 'c> {
         self.ir.select(is_small, small, large)
     }
 
-    /// `1 / (1 + e)` or `e / (1 + e)` with `e = exp(-|x|)`, which never overflows and keeps small results
-    /// exact.
+    /// `1 / (1 + e)` or `e / (1 + e)` with `e = exp(-|x|)`, which never overflows, and keeps small results
+    /// exact as long as they are normal numbers.
     pub(super) fn sigmoid(&self, x: Value<'c>) -> Result<Value<'c>> {
         let magnitude = self.float_intrinsic("llvm.fabs", x)?;
-        let power = self.exp_within(self.at_least(self.ir.fneg(magnitude)?, -150.0)?)?;
+        let power = self.exp_to_zero(self.ir.fneg(magnitude)?)?;
         let one = self.ir.float(1.0);
         let negative = self.ir.fcmp(FloatPredicate::OLT, x, self.ir.float(0.0))?;
         let numerator = self.ir.select(negative, power, one)?;

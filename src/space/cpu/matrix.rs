@@ -29,14 +29,16 @@ pub(super) fn matrix(
     if !fits || !target.has_tiles([dtype(first), dtype(second)]) {
         return Ok(());
     }
-    let is_row = |at: &usize| is_free(*at) && moves(*at) == [true, false];
+    // rows that are known only when it runs are computed in pieces
+    let is_row = |at: &usize| (is_free(*at) || group.axes[*at].varies) && moves(*at) == [true, false];
     let rows: Vec<usize> = group.positions(false).into_iter().filter(is_row).collect();
     let mut candidates = vec![name("none")];
     candidates.extend(rows.iter().map(|at| name(group.axes[*at].letter())));
     let depth = depths(group.axes[dot.axis].extent).last().copied().unwrap_or(1);
-    let is_worth_it = |at: &&usize| group.axes[**at].extent >= LEAST_ROWS && depth >= LEAST_DEPTH;
+    let length = |at: usize| group.axes[at].usual.typical;
+    let is_worth_it = |at: &&usize| length(**at) >= LEAST_ROWS && depth >= LEAST_DEPTH;
     // the longest, and of equals the innermost
-    let longest = rows.iter().filter(is_worth_it).max_by_key(|at| (group.axes[**at].extent, **at));
+    let longest = rows.iter().filter(is_worth_it).max_by_key(|at| (length(**at), **at));
     let default = longest.and_then(|at| rows.iter().position(|row| row == at)).map_or(0, |at| at + 1);
     // before there was the rule, there were no tiles
     let answer = tape.choose_since(site("mma", [group.name()]), candidates.clone(), default, 0)?;

@@ -255,10 +255,10 @@ fn tiles_of_columns(group: &Group, at: usize) -> (Vec<i64>, usize) {
 
 /// The same of rows.
 fn tiles_of_rows(group: &Group, at: usize, columns: usize) -> (Vec<i64>, usize) {
-    let extent = group.axes[at].extent;
+    let usual = group.axes[at].usual;
     let beside = (group.axes[columns].tile + TILE_LANES - 1) / TILE_LANES;
-    let candidates: Vec<i64> = (1..=extent.min(matrix::most_beside(beside) * TILE_ROWS)).collect();
-    let default = default_tile(extent, &candidates, DEFAULT_TILES * TILE_ROWS);
+    let candidates: Vec<i64> = (1..=usual.most.min(matrix::most_beside(beside) * TILE_ROWS)).collect();
+    let default = default_tile(usual.typical, &candidates, DEFAULT_TILES * TILE_ROWS);
     (candidates, default)
 }
 
