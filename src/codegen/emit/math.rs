@@ -133,8 +133,8 @@ impl<'c> Emitter<'_, 'c> {
         self.exp_to_zero(self.at_most(x, 128.0)?)
     }
 
-    /// `eˣ` for x ≤ 128 and NaN: 0 where it would not be a normal number. What is masked in a softmax is such,
-    /// and processors take a hundred times as long to round to a denormal number as to a normal one.
+    /// `eˣ` for x ≤ 128 and NaN: 0 where it would not be a normal number. What is masked in a softmax is
+    /// such, and processors take a hundred times as long to round to a denormal number as to a normal one.
     fn exp_to_zero(&self, x: Value<'c>) -> Result<Value<'c>> {
         let power = self.exp_within(self.at_least(x, LN_OF_LEAST)?)?;
         let is_less = self.ir.fcmp(FloatPredicate::OLT, x, self.ir.float(LN_OF_LEAST))?;

@@ -41,13 +41,13 @@ pub(super) struct Registers {
 }
 
 /// What a register is for.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 enum Held {
-    /// Sums from this row and column of a buffer on.
-    Sums(TensorId, [i64; 2]),
-    /// The operand of sums from this row on, or from this column on.
-    Rows(i64),
-    Columns(i64),
+    /// Sums of a buffer, by the first of them.
+    Sums(TensorId, Vec<i64>),
+    /// The operand of sums from this row on, of all columns, or from this column on.
+    Rows(Vec<i64>),
+    Column(i64),
 }
 
 /// By the first statement of a region, told apart by its address: its registers.
@@ -115,7 +115,7 @@ fn region_from<'a>(nest: &Nest, body: &'a [Stmt]) -> Vec<&'a Stmt> {
 /// Whether a statement starts sums, and whether it multiplies.
 fn uses(nest: &Nest, statement: &Stmt) -> (bool, bool) {
     let (mut starts, mut multiplies) = (false, false);
-    for_each_action(nest, statement, &mut |action| match action {
+    for_each_action(nest, statement, &mut Vec::new(), &mut |action, _| match action {
         Action::Start { .. } | Action::Fetch { .. } => starts = true,
         Action::Multiply { .. } => multiplies = true,
         Action::Store { .. } => {}
@@ -123,15 +123,28 @@ fn uses(nest: &Nest, statement: &Stmt) -> (bool, bool) {
     (starts, multiplies)
 }
 
-fn for_each_action(nest: &Nest, statement: &Stmt, visit: &mut dyn FnMut(Action<'_>)) {
+/// What tile registers do in a statement, with the values of the variables whose loops are written out.
+fn for_each_action(
+    nest: &Nest,
+    statement: &Stmt,
+    known: &mut Vec<(Var, i64)>,
+    visit: &mut dyn FnMut(Action<'_>, &[(Var, i64)]),
+) {
     match statement {
         Stmt::Loop(l) if l.kind == LoopKind::Matrix => {
             if let Some(action) = action(nest, l) {
-                visit(action);
+                visit(action, known);
+            }
+        }
+        Stmt::Loop(l) if l.kind == LoopKind::Unroll => {
+            for iteration in 0..l.extent() {
+                known.push((l.var, iteration));
+                l.body.iter().for_each(|inner| for_each_action(nest, inner, known, visit));
+                known.pop();
             }
         }
         Stmt::Loop(Loop { body, .. }) | Stmt::If { body, .. } => {
-            body.iter().for_each(|inner| for_each_action(nest, inner, visit));
+            body.iter().for_each(|inner| for_each_action(nest, inner, known, visit));
         }
         Stmt::Store { .. } | Stmt::Accumulate { .. } => {}
     }
@@ -141,15 +154,18 @@ impl Registers {
     fn of(nest: &Nest, region: Vec<&Stmt>) -> Result<Registers> {
         let (mut sums, mut operands) = (Vec::new(), Vec::new());
         for statement in region {
-            for_each_action(nest, statement, &mut |action| match action {
+            for_each_action(nest, statement, &mut Vec::new(), &mut |action, known| match action {
                 Action::Multiply { sums: of, operands: [first, second] } => {
-                    sums.push(of_sums(&of));
-                    let Some((Held::Sums(_, [row, column]), ..)) = of_sums(&of) else { return };
-                    operands.push((Held::Rows(row), first.rows, first.row_bytes));
-                    operands.push((Held::Columns(column), second.rows, second.row_bytes));
+                    let place = place(&of, &|var| known.iter().find(|(of, _)| *of == var).map(|(_, value)| *value));
+                    if let Some([rows, column]) = place.as_deref().map(operands_of) {
+                        operands.push((rows, first.rows, first.row_bytes));
+                        operands.push((column, second.rows, second.row_bytes));
+                    }
+                    sums.push(place.map(|place| (Held::Sums(of.buffer, place), of.rows, of.row_bytes)));
                 }
                 Action::Start { sums: of } | Action::Fetch { sums: of, .. } | Action::Store { sums: of, .. } => {
-                    sums.push(of_sums(&of));
+                    let place = place(&of, &|var| known.iter().find(|(of, _)| *of == var).map(|(_, value)| *value));
+                    sums.push(place.map(|place| (Held::Sums(of.buffer, place), of.rows, of.row_bytes)));
                 }
             });
         }
@@ -167,8 +183,8 @@ impl Registers {
         }
     }
 
-    fn number(&self, of: (Held, i64, i64)) -> Result<u8> {
-        let found = self.held.iter().position(|one| *one == of).and_then(|at| u8::try_from(at).ok());
+    fn number(&self, of: &(Held, i64, i64)) -> Result<u8> {
+        let found = self.held.iter().position(|one| one == of).and_then(|at| u8::try_from(at).ok());
         found.ok_or_else(|| CodegenError::Malformed("a tile outside of the statements that start it".into()))
     }
 
@@ -184,14 +200,22 @@ impl Registers {
     }
 }
 
-/// Sums, by the first of them; `None` where that is not a constant place.
-fn of_sums(tile: &Tile<'_>) -> Option<(Held, i64, i64)> {
-    let [.., row, column] = tile.indices else { return None };
-    // the sides are the only variables
-    let is_side = |index: &Index| index.is_affine() && index.terms().len() == 1;
-    let at = [row, column].map(|index| is_side(index).then(|| index.offset()));
-    let [Some(row), Some(column)] = at else { return None };
-    Some((Held::Sums(tile.buffer, [row, column]), tile.rows, tile.row_bytes))
+/// Where the first sum of a tile is in its buffer; `None` where that is not a constant place. `known` are
+/// variables other than those of its sides.
+fn place(tile: &Tile<'_>, known: &dyn Fn(Var) -> Option<i64>) -> Option<Vec<i64>> {
+    let others = tile.indices.len().checked_sub(2)?;
+    let first = |(at, index): (usize, &Index)| {
+        let index = index.substitute(&|var| known(var).map(Index::constant));
+        let sides = usize::from(at >= others);
+        (index.is_affine() && index.terms().len() == sides).then(|| index.offset())
+    };
+    tile.indices.iter().enumerate().map(first).collect()
+}
+
+/// What the operands are for of the sums at a place.
+fn operands_of(place: &[i64]) -> [Held; 2] {
+    let (column, rows) = place.split_last().map_or((0, place), |(column, rows)| (*column, rows));
+    [Held::Rows(rows.to_vec()), Held::Column(column)]
 }
 
 impl<'c> Emitter<'_, 'c> {
@@ -296,11 +320,9 @@ impl<'c> Emitter<'_, 'c> {
             }
             Action::Multiply { sums, operands: [first, second] } => {
                 let into = self.register_of(sums)?;
-                let Some((Held::Sums(_, [row, column]), ..)) = of_sums(sums) else {
-                    return Err(CodegenError::Internal("sums without a place".into()));
-                };
-                let first_register = self.operand_in(Held::Rows(row), first, sides)?;
-                let second_register = self.operand_in(Held::Columns(column), second, sides)?;
+                let [rows, column] = operands_of(&self.place_of(sums)?);
+                let first_register = self.operand_in(rows, first, sides)?;
+                let second_register = self.operand_in(column, second, sides)?;
                 let types = [first, second].map(|tile| self.shared.nest.buffer(tile.buffer).dtype);
                 let Processor::Cpu(target) = self.shared.processor else {
                     return Err(CodegenError::Malformed("tile registers of a GPU".into()));
@@ -313,13 +335,24 @@ impl<'c> Emitter<'_, 'c> {
     }
 
     fn register_of(&self, sums: &Tile<'_>) -> Result<u8> {
+        let held = Held::Sums(sums.buffer, self.place_of(sums)?);
+        self.tiles.registers.number(&(held, sums.rows, sums.row_bytes))
+    }
+
+    fn place_of(&self, sums: &Tile<'_>) -> Result<Vec<i64>> {
+        // the sides are bound to their first iterations
+        let is_side = |var: Var| sums.indices.iter().rev().take(2).any(|index| index.coefficient(var) == 1);
+        let known = |var: Var| match self.variables.bindings.get(var.0 as usize) {
+            Some(Binding::Constant(value)) if !is_side(var) => Some(*value),
+            _ => None,
+        };
         let moves = || CodegenError::Malformed("a tile that is not always the same part of its buffer".into());
-        self.tiles.registers.number(of_sums(sums).ok_or_else(moves)?)
+        place(sums, &known).ok_or_else(moves)
     }
 
     /// The register of an operand, which is loaded where it does not hold it already.
     fn operand_in(&mut self, held: Held, tile: &Tile<'_>, sides: &[Var]) -> Result<u8> {
-        let register = self.tiles.registers.number((held, tile.rows, tile.row_bytes))?;
+        let register = self.tiles.registers.number(&(held, tile.rows, tile.row_bytes))?;
         let constant = |var: Var| match self.variables.bindings.get(var.0 as usize) {
             _ if sides.contains(&var) => Some(Index::constant(0)),
             Some(Binding::Constant(value)) => Some(Index::constant(*value)),

@@ -98,7 +98,7 @@ impl Rule<Cpu> for Tile {
             vector(workload, view.machine, &mut group, &reads, tape)?;
             matrix::matrix(workload, view.machine, &mut group, &reads, tape)?;
             tiles(workload, view.machine, &mut group, &reads, tape)?;
-            blocks(workload, sharing, &mut group, &reads, tape)?;
+            blocks(workload, view.machine, sharing, &mut group, &reads, tape)?;
             cut(&group, &mut steps);
         }
         Ok(steps)
@@ -214,6 +214,9 @@ fn tiles(
         ask(group, columns, columns_of_tiles)?;
         let rows_of_tiles = tiles_of_rows(group, rows, columns);
         ask(group, rows, rows_of_tiles)?;
+        if let Some((other, tiles)) = tiles_of_further_rows(group, reads, (rows, columns)) {
+            ask(group, other, tiles)?;
+        }
         let depths = matrix::depths(group.axes[depth].extent);
         let deepest = depths.len() - 1;
         return ask(group, depth, (depths, deepest));
@@ -260,6 +263,28 @@ fn tiles_of_rows(group: &Group, at: usize, columns: usize) -> (Vec<i64>, usize) 
     let candidates: Vec<i64> = (1..=usual.most.min(matrix::most_beside(beside) * TILE_ROWS)).collect();
     let default = default_tile(usual.typical, &candidates, DEFAULT_TILES * TILE_ROWS);
     (candidates, default)
+}
+
+/// The same of the axis that takes the place of further rows, where those of one are few, as of an image that
+/// is hardly wider than a tile has rows: the innermost other one that moves the same operand.
+fn tiles_of_further_rows(
+    group: &Group,
+    reads: &[Access],
+    (rows, columns): (usize, usize),
+) -> Option<(usize, (Vec<i64>, usize))> {
+    let moves = |at: usize| reads.iter().filter(|read| touches(read, group, at)).count();
+    let is_free = |axis: &Axis| !axis.varies && !axis.ragged && axis.extent > 1;
+    let fits = |at: &usize| {
+        let of_rows = reads.iter().all(|read| touches(read, group, *at) == touches(read, group, rows));
+        *at != rows && *at != columns && of_rows && moves(*at) > 0 && is_free(&group.axes[*at])
+    };
+    let other = group.positions(false).into_iter().rfind(fits)?;
+    let tiles = |at: usize, side: i64| (group.axes[at].tile + side - 1) / side;
+    let (below, beside) = (tiles(rows, TILE_ROWS), tiles(columns, TILE_LANES));
+    let most = (matrix::most_beside(beside) / below).min(group.axes[other].extent);
+    let candidates: Vec<i64> = (1..=most.max(1)).collect();
+    let default = candidates.iter().rposition(|count| count * below <= DEFAULT_TILES).unwrap_or(0);
+    Some((other, (candidates, default)))
 }
 
 /// Tile registers of the untuned program, below each other and beside each other: each operand is used twice.
@@ -402,6 +427,7 @@ fn default_tile(extent: i64, candidates: &[i64], most: i64) -> usize {
 /// The untuned program has at least `sharing` blocks, if there are so many tiles at all.
 fn blocks(
     workload: &Workload,
+    target: &Cpu,
     sharing: i64,
     group: &mut Group,
     reads: &[Access],
@@ -455,10 +481,14 @@ fn blocks(
             counts(tiles).into_iter().filter(|c| c * steps >= HEURISTICS.least_depth || *c == tiles).collect();
         // steps of short numbers, several at once, take as much less memory
         let shorter = group.dot.map_or(1, |dot| dot.steps * HEURISTICS.shorter);
-        let wanted = if axis.usual.typical * others <= HEURISTICS.whole_depth * shorter {
-            tiles
-        } else {
-            HEURISTICS.default_depth * shorter / steps
+        let wanted = match group.matrix {
+            // rows of tiles are used again and again, and so stay next to the core
+            Some(matrix) => {
+                let near = target.l1_bytes as i64 * 2 / 3;
+                (near / (group.axes[matrix.rows].tile * steps * BYTES_OF_GROUP)).max(1)
+            }
+            None if axis.usual.typical * others <= HEURISTICS.whole_depth * shorter => tiles,
+            None => HEURISTICS.default_depth * shorter / steps,
         };
         let default = candidates.partition_point(|c| *c <= wanted).saturating_sub(1);
         // a copy of the last block is as large as the others
@@ -469,6 +499,9 @@ fn blocks(
     }
     Ok(())
 }
+
+/// Of steps that an instruction takes at once.
+const BYTES_OF_GROUP: i64 = 4;
 
 /// Even parts of a whole that are among its counts.
 const PARTS: [i64; 7] = [1, 2, 3, 4, 6, 8, 16];
