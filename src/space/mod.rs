@@ -242,7 +242,7 @@ impl Space {
     pub fn rewritten<'a>(&self, workload: &'a Workload, steps: &[Step]) -> Seen<'a> {
         let mut view = View::new(workload, &(), self.exact);
         let rewrites =
-            |step: &&Step| matches!(step, Step::Winograd { .. } | Step::Strassen | Step::SplitReduction { .. });
+            |step: &&Step| matches!(step, Step::Winograd { .. } | Step::Strassen | Step::MergeGroups { .. } | Step::SplitReduction { .. });
         steps.iter().filter(rewrites).for_each(|step| view.push(step.clone()));
         view.workload
     }

@@ -7,6 +7,7 @@ use std::sync::{Arc, LazyLock, PoisonError, RwLock};
 
 use super::Workload;
 use super::rewritten::Rewritten;
+use super::merged::merged;
 use super::strassen::strassen;
 use super::winograd::{Order, winograd};
 
@@ -17,6 +18,8 @@ pub enum Algorithm {
     Winograd { outputs: i64, order: Order },
     /// See [`strassen`].
     Strassen,
+    /// See [`merged`].
+    Merged { groups: i64 },
 }
 
 /// By algorithm, what it made of workloads; `None` where it does not apply.
@@ -38,6 +41,7 @@ impl Algorithm {
         let made = match self {
             Algorithm::Winograd { outputs, order } => winograd(workload, outputs, order),
             Algorithm::Strassen => strassen(workload),
+            Algorithm::Merged { groups } => merged(workload, groups),
         }
         .map(Arc::new);
         let mut remembered = REMEMBERED.write().unwrap_or_else(PoisonError::into_inner);

@@ -1,10 +1,10 @@
 //! Which algorithm computes the task: as it is written, or a convolution by Winograd's, a product by
-//! Strassen's.
+//! Strassen's, groups of channels several at once.
 
 use super::convolution::fewest_cycles;
 use crate::space::{Rule, Step, Stop, Tape, View, Words, name, site};
-use crate::target::Cpu;
-use crate::workload::strassen;
+use crate::target::{Cpu, TILE_LANES};
+use crate::workload::{merged, strassen};
 use crate::workload::winograd::{self, Order};
 
 /// Rewrites the workload before anything else is decided. Three rules ask the same of different tasks, since
@@ -13,7 +13,8 @@ use crate::workload::winograd::{self, Order};
 pub(super) enum Algorithm {
     /// Of f32, with an epilogue at most.
     Plain,
-    /// Large products, by Strassen's algorithm. And convolutions of short numbers, or with several results:
+    /// Large products, by Strassen's algorithm, and convolutions in groups, several of them as one. And
+    /// convolutions of short numbers, or with several results:
     /// products of f32 all the same, a quarter of them with tiles of 4 x 4, where an instruction for short
     /// numbers takes at best half of the time for all.
     Further,
@@ -44,7 +45,10 @@ impl Rule<Cpu> for Algorithm {
     fn decide(&self, view: &View<'_, Cpu>, tape: &mut Tape<'_>) -> Result<Vec<Step>, Stop> {
         // what is no convolution may be a product, and what the first of the rules rewrote is neither
         let otherwise = |tape: &mut Tape<'_>| match self {
-            Algorithm::Further if view.winograd().is_none() => product(view, tape),
+            Algorithm::Further if view.winograd().is_none() => match merged::choices(&view.workload) {
+                choices if choices.is_empty() => product(view, tape),
+                choices => groups(view, &choices, tape),
+            },
             _ => Ok(Vec::new()),
         };
         let is_asked = match self {
@@ -70,6 +74,20 @@ impl Rule<Cpu> for Algorithm {
         let chosen = candidates.iter().position(|c| *c == answer).filter(|c| *c > 0).map(|c| tiles[c - 1].outputs);
         Ok(chosen.map(|outputs| Step::Winograd { outputs, order: Order::Points }).into_iter().collect())
     }
+}
+
+/// Whether groups of channels are multiplied several at once. Zeros are multiplied as well: by default where
+/// tile registers take so many filters at once that a group does not have.
+fn groups(view: &View<'_, Cpu>, choices: &[i64], tape: &mut Tape<'_>) -> Result<Vec<Step>, Stop> {
+    let mut candidates = vec![name("direct")];
+    candidates.extend(choices.iter().map(|groups| Words(vec!["merged".into(), groups.unsigned_abs().into()])));
+    let operands = view.workload.stages.first().and_then(|stage| view.workload.widened_operands(stage));
+    let has_tiles = operands.is_some_and(|operands| view.machine.has_tiles(operands));
+    let default = if has_tiles { merged::to_fill(&view.workload, choices, TILE_LANES).map_or(0, |at| at + 1) } else { 0 };
+    // before this was asked, each group was multiplied by itself
+    let answer = tape.choose_since(site("algorithm", []), candidates.clone(), default, 0)?;
+    let chosen = candidates.iter().position(|c| *c == answer).and_then(|c| c.checked_sub(1));
+    Ok(chosen.map(|at| Step::MergeGroups { groups: choices[at] }).into_iter().collect())
 }
 
 /// Whether a large product takes seven of half the size.

@@ -1,17 +1,18 @@
 //! Applying steps: a program under construction, and why a step may not fit.
 
 use std::mem::take;
+use std::sync::Arc;
 
 use rustc_hash::FxHashMap;
 use thiserror::Error;
 
 use super::fetch::{copies_at_start, fetch};
-use super::{Level, LoopName, Reads, Schedule, Step};
+use super::{Level, LoopName, Phase, Reads, Schedule, Step};
 use crate::nest::rewrite::Refusal;
 use crate::nest::rewrite::accumulate::{Blocks, Reduction};
 use crate::nest::rewrite::pack::Place;
 use crate::nest::{LoopKind, Nest, Scope};
-use crate::workload::{Algorithm, Combiner, DType, TensorId, Tiled, Var, Workload};
+use crate::workload::{Algorithm, Combiner, DType, Rewritten, TensorId, Tiled, Var, Workload};
 
 /// Operands that are rounded to 11 bits err 8,192 times as much as others; errors of single products cancel,
 /// though, so that their sums do not.
@@ -26,6 +27,8 @@ pub struct Program {
     loops: FxHashMap<LoopName, Var>,
     /// Element-wise stages, and the reductions that they are the epilogues of.
     epilogues: Vec<(usize, usize)>,
+    /// What is yet to be written where the given workload has it, once epilogues are where they belong.
+    pending: Option<Arc<Rewritten>>,
 }
 
 /// A step that does not fit: a defect of the rule that returned it, or a mistake in a written schedule.
@@ -82,7 +85,7 @@ impl Program {
         let nest = Nest::naive(&workload);
         let name = |(number, name): (usize, &String)| (LoopName::from(name.as_str()), Var(number as u32));
         let loops = nest.vars.iter().enumerate().map(name).collect();
-        Program { workload, nest, loops, epilogues: Vec::new() }
+        Program { workload, nest, loops, epilogues: Vec::new(), pending: None }
     }
 
     /// Executes a step.
@@ -90,11 +93,17 @@ impl Program {
     /// # Errors
     /// [`Problem`] where it does not fit.
     pub fn apply(mut self, step: &Step) -> Result<Program, Problem> {
+        if step.phase() != Phase::Schedule
+            && let Some(rewritten) = self.pending.take()
+        {
+            self.redirect(&rewritten);
+        }
         match step {
             Step::Winograd { outputs, order } => {
                 self = self.rewritten(Algorithm::Winograd { outputs: *outputs, order: *order })?;
             }
             Step::Strassen => self = self.rewritten(Algorithm::Strassen)?,
+            Step::MergeGroups { groups } => self = self.rewritten(Algorithm::Merged { groups: *groups })?,
             Step::SplitReduction { stage, axis, parts } => {
                 let split = self.workload.split_reduction(*stage, *axis, *parts).ok_or(Problem::NoParts)?;
                 self = Program::new(split);
@@ -278,12 +287,22 @@ impl Program {
             program.nest = nest.into_setup(first, output)?;
         }
         program.nest.error_growth = rewritten.error_growth;
-        for Tiled { tiled, output } in rewritten.outputs.iter().copied() {
-            let nest = program.take();
-            program.nest = nest.redirect(tiled, output, &rewritten.indices, &rewritten.conditions);
-            program.nest.buffers[output.0 as usize].part = self.workload.part_of(output).cloned();
+        for Tiled { output, .. } in &rewritten.outputs {
+            program.nest.buffers[output.0 as usize].part = self.workload.part_of(*output).cloned();
+        }
+        match by {
+            // what follows the products may be computed as they leave the registers
+            Algorithm::Merged { .. } => program.pending = Some(rewritten),
+            Algorithm::Winograd { .. } | Algorithm::Strassen => program.redirect(&rewritten),
         }
         Ok(program)
+    }
+
+    /// Has results written where the given workload has them.
+    fn redirect(&mut self, Rewritten { outputs, indices, conditions, .. }: &Rewritten) {
+        for Tiled { tiled, output } in outputs.iter().copied() {
+            self.nest = self.take().redirect(tiled, output, indices, conditions);
+        }
     }
 
     fn persist(&mut self, steps: &LoopName, grid_blocks: i64, combiner: Combiner) -> Result<(), Problem> {

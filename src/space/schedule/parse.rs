@@ -23,9 +23,10 @@ pub enum ScheduleError {
 }
 
 /// The verbs of all steps.
-pub const VERBS: [&str; 36] = [
+pub const VERBS: [&str; 37] = [
     "winograd",
     "strassen",
+    "merge_groups",
     "split_reduction",
     "epilogue",
     "split",
@@ -218,6 +219,7 @@ impl<'a> Words<'a> {
                 Step::Winograd { outputs, order }
             }
             "strassen" => Step::Strassen,
+            "merge_groups" => Step::MergeGroups { groups: self.number()? },
             "split_reduction" => {
                 let (stage, axis) = (self.stage()?, self.axis()?);
                 self.keyword("into")?;

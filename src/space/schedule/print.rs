@@ -44,6 +44,7 @@ impl Display for Step {
             Step::Winograd { outputs, order: Order::Points } => write!(f, "winograd {outputs}"),
             Step::Winograd { outputs, order: Order::Rows } => write!(f, "winograd {outputs} by rows"),
             Step::Strassen => write!(f, "strassen"),
+            Step::MergeGroups { groups } => write!(f, "merge_groups {groups}"),
             Step::SplitReduction { stage, axis, parts } => {
                 write!(f, "split_reduction s{stage} {} into {parts}", axis_name(*axis))
             }

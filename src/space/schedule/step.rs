@@ -123,6 +123,9 @@ pub enum Step {
     /// `strassen`: starts over with the plain nest of the product by seven products of half the size.
     /// [`crate::workload::strassen::strassen`].
     Strassen,
+    /// `merge_groups 4`: starts over with the plain nest of the grouped convolution whose groups are four of
+    /// the given ones each, with zeros among their weights. [`crate::workload::merged::merged`].
+    MergeGroups { groups: i64 },
     /// `split_reduction s0 c into 4`: starts over with the plain nest of the workload that reduces an axis in
     /// parts and combines them in a stage of its own. [`crate::workload::Workload::split_reduction`].
     SplitReduction { stage: usize, axis: usize, parts: i64 },

@@ -170,6 +170,13 @@ fn programs_with_tiles_are_drawn_and_pass_the_gate() {
             "const t0 i8 48 3 3 16\ninput t1 u8 9 9 16\nout t2 i32 9 9 48 sum 3 3 16 \
              mul cast i32 t0 c d e f cast i32 pad cast u8 int 77 t1 ? + a + d -1 ? + b + e -1 f\n",
         ),
+        // groups of channels, four of them as one
+        (
+            PAIRS[0],
+            "const t0 bf16 32 4 3 3\ninput t1 bf16 9 9 32\nlet t2 9 9 8 4 sum 4 3 3 mul cast f32 t0 + * 4 c d e f g \
+             cast f32 pad cast bf16 0.0 t1 ? + a + f -1 ? + b + g -1 + * 4 c e\n\
+             out t3 bf16 like t2 cast bf16 max 0.0 t2 a b c d\n",
+        ),
     ] {
         let here = target();
         let runs = here.has_tiles(types);
