@@ -7,7 +7,8 @@
 //! blocks; blocks of each spatial axis, spread over the threads where there are no rows; blocks of the
 //! deepest reduction axis; register tiles inside of a block; reduction loops; and innermost the register tile
 //! itself, written out, one of its axes in vectors. Accumulators live in registers from the first reduction
-//! step to the last.
+//! step to the last. Where the machine has tile registers, sums of products of short numbers may take a block
+//! of these for their register tile.
 
 mod algorithm;
 mod convolution;
