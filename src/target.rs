@@ -1,7 +1,10 @@
 //! A [`Task`]: what to compute, and where. Machines as plain data are those of
 //! [`tilescribe_runtime::target`], since an artifact says which it was compiled for.
 
-pub use tilescribe_runtime::target::{Architecture, Cpu, Dot, Gpu, Kind, Level, TILE_LANES, TILE_REGISTERS, TILE_ROWS, Target, TargetError, TileProduct, cpu, gpu};
+pub use tilescribe_runtime::target::{
+    Architecture, Cpu, Dot, Gpu, Kind, Level, TILE_LANES, TILE_REGISTERS, TILE_ROWS, Target, TargetError, TileProduct,
+    cpu, gpu,
+};
 
 use crate::workload::Workload;
 

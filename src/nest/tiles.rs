@@ -51,7 +51,9 @@ pub fn action<'a>(nest: &Nest, l: &'a Loop) -> Option<Action<'a>> {
         ([rows, depth, columns], Stmt::Loop(group)) if group.kind == LoopKind::Dot => {
             multiply(nest, [*rows, *depth, *columns], group)
         }
-        ([rows, columns], Stmt::Store { buffer, indices, value }) => moved(nest, [*rows, *columns], (*buffer, indices), value),
+        ([rows, columns], Stmt::Store { buffer, indices, value }) => {
+            moved(nest, [*rows, *columns], (*buffer, indices), value)
+        }
         _ => None,
     }
 }

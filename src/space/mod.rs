@@ -241,8 +241,12 @@ impl Space {
     /// A workload as those of the steps leave it that rewrite workloads.
     pub fn rewritten<'a>(&self, workload: &'a Workload, steps: &[Step]) -> Seen<'a> {
         let mut view = View::new(workload, &(), self.exact);
-        let rewrites =
-            |step: &&Step| matches!(step, Step::Winograd { .. } | Step::Strassen | Step::MergeGroups { .. } | Step::SplitReduction { .. });
+        let rewrites = |step: &&Step| {
+            matches!(
+                step,
+                Step::Winograd { .. } | Step::Strassen | Step::MergeGroups { .. } | Step::SplitReduction { .. }
+            )
+        };
         steps.iter().filter(rewrites).for_each(|step| view.push(step.clone()));
         view.workload
     }

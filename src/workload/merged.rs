@@ -146,12 +146,13 @@ impl<'a> Grouped<'a> {
     }
 
     fn products(&self, made: &mut Stages, constant: TensorId, together: i64) -> TensorId {
-        let moved = self.stage.value.substitute(&|read| {
-            (read == var(self.group)).then(|| Index::var(var(self.group)).times(together))
-        });
+        let moved = self
+            .stage
+            .value
+            .substitute(&|read| (read == var(self.group)).then(|| Index::var(var(self.group)).times(together)));
         let own = self.axes_of_weights().into_iter().map(|axis| Index::var(var(axis))).collect::<Vec<_>>();
-        let value = moved
-            .map_loads(&mut |tensor, _| (tensor == self.weight.tensor).then(|| Expr::load(constant, own.clone())));
+        let value =
+            moved.map_loads(&mut |tensor, _| (tensor == self.weight.tensor).then(|| Expr::load(constant, own.clone())));
         let extents: Vec<i64> = (0..self.stage.rank()).map(|axis| self.extent(axis, together)).collect();
         let formulas: Vec<Index> = extents.iter().map(|extent| Index::constant(*extent)).collect();
         let (spatial, reduction) = extents.split_at(self.stage.spatial.len());

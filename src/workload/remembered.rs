@@ -6,8 +6,8 @@ use std::collections::HashMap;
 use std::sync::{Arc, LazyLock, PoisonError, RwLock};
 
 use super::Workload;
-use super::rewritten::Rewritten;
 use super::merged::merged;
+use super::rewritten::Rewritten;
 use super::strassen::strassen;
 use super::winograd::{Order, winograd};
 

@@ -123,13 +123,11 @@ fn uses(nest: &Nest, statement: &Stmt) -> (bool, bool) {
     (starts, multiplies)
 }
 
+/// Takes an action, and the values of variables around it.
+type Visit<'a> = &'a mut dyn FnMut(Action<'_>, &[(Var, i64)]);
+
 /// What tile registers do in a statement, with the values of the variables whose loops are written out.
-fn for_each_action(
-    nest: &Nest,
-    statement: &Stmt,
-    known: &mut Vec<(Var, i64)>,
-    visit: &mut dyn FnMut(Action<'_>, &[(Var, i64)]),
-) {
+fn for_each_action(nest: &Nest, statement: &Stmt, known: &mut Vec<(Var, i64)>, visit: Visit<'_>) {
     match statement {
         Stmt::Loop(l) if l.kind == LoopKind::Matrix => {
             if let Some(action) = action(nest, l) {
@@ -154,19 +152,19 @@ impl Registers {
     fn of(nest: &Nest, region: Vec<&Stmt>) -> Result<Registers> {
         let (mut sums, mut operands) = (Vec::new(), Vec::new());
         for statement in region {
-            for_each_action(nest, statement, &mut Vec::new(), &mut |action, known| match action {
-                Action::Multiply { sums: of, operands: [first, second] } => {
-                    let place = place(&of, &|var| known.iter().find(|(of, _)| *of == var).map(|(_, value)| *value));
-                    if let Some([rows, column]) = place.as_deref().map(operands_of) {
-                        operands.push((rows, first.rows, first.row_bytes));
-                        operands.push((column, second.rows, second.row_bytes));
-                    }
-                    sums.push(place.map(|place| (Held::Sums(of.buffer, place), of.rows, of.row_bytes)));
+            for_each_action(nest, statement, &mut Vec::new(), &mut |action, known| {
+                let value = |var| known.iter().find(|(of, _)| *of == var).map(|(_, value)| *value);
+                let (Action::Start { sums: of }
+                | Action::Multiply { sums: of, .. }
+                | Action::Store { sums: of, .. }
+                | Action::Fetch { sums: of, .. }) = &action;
+                let place = place(of, &value);
+                if let (Action::Multiply { operands: [first, second], .. }, Some(place)) = (&action, &place) {
+                    let [rows, column] = operands_of(place);
+                    operands.push((rows, first.rows, first.row_bytes));
+                    operands.push((column, second.rows, second.row_bytes));
                 }
-                Action::Start { sums: of } | Action::Fetch { sums: of, .. } | Action::Store { sums: of, .. } => {
-                    let place = place(&of, &|var| known.iter().find(|(of, _)| *of == var).map(|(_, value)| *value));
-                    sums.push(place.map(|place| (Held::Sums(of.buffer, place), of.rows, of.row_bytes)));
-                }
+                sums.push(place.map(|place| (Held::Sums(of.buffer, place), of.rows, of.row_bytes)));
             });
         }
         let moves = || CodegenError::Malformed("a tile that is not always the same part of its buffer".into());

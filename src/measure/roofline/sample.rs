@@ -85,7 +85,8 @@ fn kernel(arithmetic: Arithmetic, target: &Cpu) -> Option<Peak> {
         Arithmetic::F32 => Some(peak_kernel(target, PEAK_STEPS)),
         short => {
             let operands = short.operands(target)?;
-            tile_kernel(target, operands, PEAK_STEPS / STEPS_OF_TILES).or_else(|| dot_kernel(target, operands, PEAK_STEPS))
+            tile_kernel(target, operands, PEAK_STEPS / STEPS_OF_TILES)
+                .or_else(|| dot_kernel(target, operands, PEAK_STEPS))
         }
     }
 }

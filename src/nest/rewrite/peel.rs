@@ -303,9 +303,7 @@ impl Peeling<'_> {
 
     /// Lets the loops that a bound cuts run in full.
     fn fill(&self, body: &mut [Stmt], bound: &Index, tile: i64) {
-        let is_ragged = |l: &Loop| {
-            is_written_out(l.kind) && l.extent() == tile && l.bounds[1..].contains(bound)
-        };
+        let is_ragged = |l: &Loop| is_written_out(l.kind) && l.extent() == tile && l.bounds[1..].contains(bound);
         fill((self.buffers, &self.partly_written, &self.combined), body, &is_ragged, bound);
     }
 

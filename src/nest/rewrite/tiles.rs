@@ -93,7 +93,8 @@ impl Cutting<'_> {
         let mut result = self.cut(&loops, &[store])?;
         let mut body = body.to_vec();
         super::change_exprs(&mut body, &mut |value| {
-            *value = value.map_loads(&mut |loaded, indices| (loaded == sums).then(|| Expr::load(kept, indices.to_vec())));
+            *value =
+                value.map_loads(&mut |loaded, indices| (loaded == sums).then(|| Expr::load(kept, indices.to_vec())));
         });
         let columns = Loop { kind: LoopKind::Vector, ..columns.around(body) };
         result.push(Stmt::Loop(Loop { kind: LoopKind::Serial, ..rows.around(vec![Stmt::Loop(columns)]) }));
@@ -113,7 +114,9 @@ impl Cutting<'_> {
                 let mut body = body.to_vec();
                 let [row, column] = [(rows, from_row), (columns, from_column)]
                     .map(|(l, from)| (l.var, Index::var(l.var).plus_constant(from)));
-                replace_vars(&mut body, &|var| [&row, &column].into_iter().find(|(of, _)| *of == var).map(|(_, at)| at));
+                replace_vars(&mut body, &|var| {
+                    [&row, &column].into_iter().find(|(of, _)| *of == var).map(|(_, at)| at)
+                });
                 for l in loops.iter().rev() {
                     let extent = match l.var {
                         var if var == rows.var => height,

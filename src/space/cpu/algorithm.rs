@@ -4,8 +4,8 @@
 use super::convolution::fewest_cycles;
 use crate::space::{Rule, Step, Stop, Tape, View, Words, name, site};
 use crate::target::{Cpu, TILE_LANES};
-use crate::workload::{merged, strassen};
 use crate::workload::winograd::{self, Order};
+use crate::workload::{merged, strassen};
 
 /// Rewrites the workload before anything else is decided. Three rules ask the same of different tasks, since
 /// records of the second and third kinds are older than their questions.
@@ -83,7 +83,8 @@ fn groups(view: &View<'_, Cpu>, choices: &[i64], tape: &mut Tape<'_>) -> Result<
     candidates.extend(choices.iter().map(|groups| Words(vec!["merged".into(), groups.unsigned_abs().into()])));
     let operands = view.workload.stages.first().and_then(|stage| view.workload.widened_operands(stage));
     let has_tiles = operands.is_some_and(|operands| view.machine.has_tiles(operands));
-    let default = if has_tiles { merged::to_fill(&view.workload, choices, TILE_LANES).map_or(0, |at| at + 1) } else { 0 };
+    let default =
+        if has_tiles { merged::to_fill(&view.workload, choices, TILE_LANES).map_or(0, |at| at + 1) } else { 0 };
     // before this was asked, each group was multiplied by itself
     let answer = tape.choose_since(site("algorithm", []), candidates.clone(), default, 0)?;
     let chosen = candidates.iter().position(|c| *c == answer).and_then(|c| c.checked_sub(1));

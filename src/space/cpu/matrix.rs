@@ -1,14 +1,17 @@
 //! Whether a sum of products of short numbers is computed in tile registers, where the machine has them.
 
+use super::tile::{default_tile, vector_tiles};
 use crate::space::access::Access;
 use crate::space::fuse::touches;
-use crate::space::{Group, MmaTile, Stop, Tape, name, site};
+use crate::space::{Axis, Group, MmaTile, Stop, Tape, name, site};
 use crate::target::{Cpu, TILE_LANES, TILE_REGISTERS, TILE_ROWS};
 use crate::workload::{Var, Workload};
 
 /// A default product has so many rows, and is so deep, at least: an instruction takes as long for less.
 const LEAST_ROWS: i64 = 4;
 const LEAST_DEPTH: i64 = 4;
+/// Tile registers of the untuned program, below each other and beside each other: each operand is used twice.
+const DEFAULT_TILES: i64 = 2;
 
 /// Asks along which axis the rows of tiles lie, if there are to be any: it moves the operand that lanes
 /// share. Columns are what runs in vectors, and the depth is made of the groups of steps that instructions
@@ -48,6 +51,62 @@ pub(super) fn matrix(
         group.matrix = Some(MmaTile { rows, columns, depth: dot.axis, operands, width: TILE_LANES });
     }
     Ok(())
+}
+
+/// Asks for tiles, and their default.
+pub(super) type Ask<'a> = &'a mut dyn FnMut(&mut Group, usize, (Vec<i64>, usize)) -> Result<(), Stop>;
+
+/// The block of tile registers: columns, rows, those of a further axis, and the depth of a product.
+pub(super) fn tiles(group: &mut Group, reads: &[Access], ask: Ask<'_>) -> Result<(), Stop> {
+    let Some(MmaTile { rows, columns, depth, .. }) = group.matrix else { return Ok(()) };
+    ask(group, columns, tiles_of_columns(group, columns))?;
+    ask(group, rows, tiles_of_rows(group, rows, columns))?;
+    if let Some((other, tiles)) = tiles_of_further_rows(group, reads, (rows, columns)) {
+        ask(group, other, tiles)?;
+    }
+    let depths = depths(group.axes[depth].extent);
+    let deepest = depths.len() - 1;
+    ask(group, depth, (depths, deepest))
+}
+
+/// Columns of a block of tile registers: whole lines, or all that there are.
+fn tiles_of_columns(group: &Group, at: usize) -> (Vec<i64>, usize) {
+    let extent = group.axes[at].extent;
+    let mut candidates = vector_tiles(extent, TILE_LANES);
+    candidates.retain(|tile| *tile <= most_beside(1) * TILE_LANES);
+    let default = default_tile(extent, &candidates, DEFAULT_TILES * TILE_LANES);
+    (candidates, default)
+}
+
+/// The same of rows.
+fn tiles_of_rows(group: &Group, at: usize, columns: usize) -> (Vec<i64>, usize) {
+    let usual = group.axes[at].usual;
+    let beside = (group.axes[columns].tile + TILE_LANES - 1) / TILE_LANES;
+    let candidates: Vec<i64> = (1..=usual.most.min(most_beside(beside) * TILE_ROWS)).collect();
+    let default = default_tile(usual.typical, &candidates, DEFAULT_TILES * TILE_ROWS);
+    (candidates, default)
+}
+
+/// The same of the axis that takes the place of further rows, where those of one are few, as of an image that
+/// is hardly wider than a tile has rows: the innermost other one that moves the same operand.
+fn tiles_of_further_rows(
+    group: &Group,
+    reads: &[Access],
+    (rows, columns): (usize, usize),
+) -> Option<(usize, (Vec<i64>, usize))> {
+    let moves = |at: usize| reads.iter().filter(|read| touches(read, group, at)).count();
+    let is_free = |axis: &Axis| !axis.varies && !axis.ragged && axis.extent > 1;
+    let fits = |at: &usize| {
+        let of_rows = reads.iter().all(|read| touches(read, group, *at) == touches(read, group, rows));
+        *at != rows && *at != columns && of_rows && moves(*at) > 0 && is_free(&group.axes[*at])
+    };
+    let other = group.positions(false).into_iter().rfind(fits)?;
+    let tiles = |at: usize, side: i64| (group.axes[at].tile + side - 1) / side;
+    let (below, beside) = (tiles(rows, TILE_ROWS), tiles(columns, TILE_LANES));
+    let most = (most_beside(beside) / below).min(group.axes[other].extent);
+    let candidates: Vec<i64> = (1..=most.max(1)).collect();
+    let default = candidates.iter().rposition(|count| count * below <= DEFAULT_TILES).unwrap_or(0);
+    Some((other, (candidates, default)))
 }
 
 /// Groups of steps that a product can be deep: tails would need tiles of their own.

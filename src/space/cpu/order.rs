@@ -84,7 +84,9 @@ fn arrange(workload: &Workload, group: &Group, orders: &Orders, steps: &mut Vec<
     let mut tile: Vec<usize> = [group.positions(true), group.positions(false)].concat();
     // rows of tiles come before their depth, so that what is copied of a row lies side by side
     tile.sort_by_key(|at| match group.matrix {
-        Some(matrix) => [matrix.rows, matrix.depth, matrix.columns].iter().position(|side| side == at).map_or(0, |n| n + 1),
+        Some(matrix) => {
+            [matrix.rows, matrix.depth, matrix.columns].iter().position(|side| side == at).map_or(0, |n| n + 1)
+        }
         None => usize::from(group.vector == Some(*at)),
     });
     let order = [outer, blocks, inner.clone(), reduction, of(&tile, |l| &l.tile)].concat();

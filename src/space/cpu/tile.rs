@@ -7,7 +7,7 @@ use crate::space::fuse::{fuse, touches};
 use crate::space::operands::{counts_blocks, reads_short_constants};
 use crate::space::rows::RowLimits;
 use crate::space::{Axis, Group, MmaTile, Rule, Step, Stop, Tape, View, name, site};
-use crate::target::{Architecture, Cpu, TILE_LANES, TILE_ROWS};
+use crate::target::{Architecture, Cpu};
 use crate::workload::{Expr, Role, Stage, Var, Workload, row_major_strides};
 
 pub(super) struct Tile;
@@ -209,17 +209,8 @@ fn tiles(
         group.axes[at].tile = tape.choose_number(site, &candidates, default)?;
         Ok(())
     };
-    if let Some(MmaTile { rows, columns, depth, .. }) = group.matrix {
-        let columns_of_tiles = tiles_of_columns(group, columns);
-        ask(group, columns, columns_of_tiles)?;
-        let rows_of_tiles = tiles_of_rows(group, rows, columns);
-        ask(group, rows, rows_of_tiles)?;
-        if let Some((other, tiles)) = tiles_of_further_rows(group, reads, (rows, columns)) {
-            ask(group, other, tiles)?;
-        }
-        let depths = matrix::depths(group.axes[depth].extent);
-        let deepest = depths.len() - 1;
-        return ask(group, depth, (depths, deepest));
+    if group.matrix.is_some() {
+        return matrix::tiles(group, reads, &mut ask);
     }
     if let Some(at) = group.vector {
         let tiles = tiles_in_vectors(workload, target, group, at);
@@ -246,49 +237,6 @@ fn tiles(
     }
     Ok(())
 }
-
-/// Columns of a block of tile registers: whole lines, or all that there are.
-fn tiles_of_columns(group: &Group, at: usize) -> (Vec<i64>, usize) {
-    let extent = group.axes[at].extent;
-    let mut candidates = vector_tiles(extent, TILE_LANES);
-    candidates.retain(|tile| *tile <= matrix::most_beside(1) * TILE_LANES);
-    let default = default_tile(extent, &candidates, DEFAULT_TILES * TILE_LANES);
-    (candidates, default)
-}
-
-/// The same of rows.
-fn tiles_of_rows(group: &Group, at: usize, columns: usize) -> (Vec<i64>, usize) {
-    let usual = group.axes[at].usual;
-    let beside = (group.axes[columns].tile + TILE_LANES - 1) / TILE_LANES;
-    let candidates: Vec<i64> = (1..=usual.most.min(matrix::most_beside(beside) * TILE_ROWS)).collect();
-    let default = default_tile(usual.typical, &candidates, DEFAULT_TILES * TILE_ROWS);
-    (candidates, default)
-}
-
-/// The same of the axis that takes the place of further rows, where those of one are few, as of an image that
-/// is hardly wider than a tile has rows: the innermost other one that moves the same operand.
-fn tiles_of_further_rows(
-    group: &Group,
-    reads: &[Access],
-    (rows, columns): (usize, usize),
-) -> Option<(usize, (Vec<i64>, usize))> {
-    let moves = |at: usize| reads.iter().filter(|read| touches(read, group, at)).count();
-    let is_free = |axis: &Axis| !axis.varies && !axis.ragged && axis.extent > 1;
-    let fits = |at: &usize| {
-        let of_rows = reads.iter().all(|read| touches(read, group, *at) == touches(read, group, rows));
-        *at != rows && *at != columns && of_rows && moves(*at) > 0 && is_free(&group.axes[*at])
-    };
-    let other = group.positions(false).into_iter().rfind(fits)?;
-    let tiles = |at: usize, side: i64| (group.axes[at].tile + side - 1) / side;
-    let (below, beside) = (tiles(rows, TILE_ROWS), tiles(columns, TILE_LANES));
-    let most = (matrix::most_beside(beside) / below).min(group.axes[other].extent);
-    let candidates: Vec<i64> = (1..=most.max(1)).collect();
-    let default = candidates.iter().rposition(|count| count * below <= DEFAULT_TILES).unwrap_or(0);
-    Some((other, (candidates, default)))
-}
-
-/// Tile registers of the untuned program, below each other and beside each other: each operand is used twice.
-const DEFAULT_TILES: i64 = 2;
 
 /// Tiles of the axis that runs in vectors, and the untuned one among them.
 fn tiles_in_vectors(workload: &Workload, target: &Cpu, group: &Group, at: usize) -> (Vec<i64>, usize) {
@@ -400,7 +348,7 @@ fn operands(architecture: Architecture) -> i64 {
 }
 
 /// Whole registers, or the whole axis where it ends within the last of them.
-fn vector_tiles(extent: i64, lanes: i64) -> Vec<i64> {
+pub(super) fn vector_tiles(extent: i64, lanes: i64) -> Vec<i64> {
     let mut tiles: Vec<i64> = (1..=HEURISTICS.maximal_vectors).map(|k| k * lanes).filter(|t| *t <= extent).collect();
     if extent < HEURISTICS.maximal_vectors * lanes && extent % lanes != 0 {
         tiles.push(extent);
@@ -409,7 +357,7 @@ fn vector_tiles(extent: i64, lanes: i64) -> Vec<i64> {
 }
 
 /// The position of the largest tile up to `most` that leaves the least of its last copy unused.
-fn default_tile(extent: i64, candidates: &[i64], most: i64) -> usize {
+pub(super) fn default_tile(extent: i64, candidates: &[i64], most: i64) -> usize {
     let waste = |t: i64| {
         let covered = (extent + t - 1) / t * t;
         1000 * (covered - extent) / extent
