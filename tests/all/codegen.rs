@@ -8,7 +8,7 @@ pub mod nests;
 mod pool;
 mod programs;
 pub mod quality;
-mod tiles;
+pub mod tiles;
 
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;

@@ -1,6 +1,6 @@
 //! Whether a sum of products of short numbers is computed in tile registers, where the machine has them.
 
-use super::tile::{default_tile, vector_tiles};
+use super::sizes::{default_tile, vector_tiles};
 use crate::space::access::Access;
 use crate::space::fuse::touches;
 use crate::space::{Axis, Group, MmaTile, Stop, Tape, name, site};

@@ -18,6 +18,7 @@ mod matrix;
 mod order;
 mod packing;
 mod parallel;
+mod sizes;
 mod stream;
 mod tile;
 

@@ -1,6 +1,7 @@
 //! Register tiles and blocks: which axes are fused, which one runs in vectors, and how each is cut.
 
 use super::matrix;
+use super::sizes::{default_tile, vector_tiles};
 use crate::nest::LoopKind;
 use crate::space::access::{Access, accesses};
 use crate::space::fuse::{fuse, touches};
@@ -14,8 +15,6 @@ pub(super) struct Tile;
 
 /// What the rule goes by, beside what the machine says.
 struct Heuristics {
-    /// Vectors in the register tile of an axis, at most.
-    maximal_vectors: i64,
     /// Vector operations in a body that several reduction steps are written out in, at most: longer ones take
     /// long to compile and gain nothing.
     maximal_body: i64,
@@ -56,7 +55,6 @@ struct Heuristics {
 }
 
 const HEURISTICS: Heuristics = Heuristics {
-    maximal_vectors: 8,
     maximal_body: 64,
     deep: 64,
     very_deep: 1024,
@@ -134,8 +132,11 @@ fn vector(
     reads: &[Access],
     tape: &mut Tape<'_>,
 ) -> Result<(), Stop> {
-    // what one instruction adds up of a reduction, it does for results in lanes
-    let may_run = |at: &usize| group.axes[*at].extent > 1 && !(group.dot.is_some() && group.axes[*at].reduction);
+    // what one instruction adds up of a reduction, it does for results in lanes, for all of them
+    let may_run = |at: &usize| {
+        let axis = &group.axes[*at];
+        axis.extent > 1 && !(group.dot.is_some() && (axis.reduction || axis.varies))
+    };
     let candidates: Vec<usize> = (0..group.axes.len()).filter(may_run).collect();
     if candidates.is_empty() {
         return Ok(());
@@ -345,29 +346,6 @@ fn select(expr: &Expr, found: &mut Vec<Var>) {
 /// is loaded in advance. AArch64 loads what it broadcasts in pairs.
 fn operands(architecture: Architecture) -> i64 {
     architecture.operand_registers()
-}
-
-/// Whole registers, or the whole axis where it ends within the last of them.
-pub(super) fn vector_tiles(extent: i64, lanes: i64) -> Vec<i64> {
-    let mut tiles: Vec<i64> = (1..=HEURISTICS.maximal_vectors).map(|k| k * lanes).filter(|t| *t <= extent).collect();
-    if extent < HEURISTICS.maximal_vectors * lanes && extent % lanes != 0 {
-        tiles.push(extent);
-    }
-    tiles
-}
-
-/// The position of the largest tile up to `most` that leaves the least of its last copy unused.
-pub(super) fn default_tile(extent: i64, candidates: &[i64], most: i64) -> usize {
-    let waste = |t: i64| {
-        let covered = (extent + t - 1) / t * t;
-        1000 * (covered - extent) / extent
-    };
-    let fits = |at: &usize| candidates[*at] <= most;
-    // a tile half the size costs more than a tenth of waste
-    (0..candidates.len())
-        .filter(fits)
-        .max_by_key(|at| candidates[*at] * 1000 / (1000 + 5 * waste(candidates[*at])))
-        .unwrap_or(0)
 }
 
 /// How many register tiles make a block, for every axis that has several.

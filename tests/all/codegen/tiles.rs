@@ -15,7 +15,7 @@ use super::dots::{PAIRS, arguments, check};
 use super::target;
 
 /// A machine with tile registers, to write code for.
-fn with_tiles() -> Cpu {
+pub fn with_tiles() -> Cpu {
     let features = "amx-bf16 amx-int8 amx-tile avx2 avx512bf16 avx512bw avx512dq avx512f avx512vl avx512vnni fma";
     Cpu {
         cpu: "sapphirerapids".into(),

@@ -6,13 +6,14 @@ use rayon::iter::{IntoParallelIterator, ParallelIterator};
 use tilescribe::codegen;
 use tilescribe::nest::{Nest, verify};
 use tilescribe::space::Space;
-use tilescribe::target::{Cpu, Task};
+use tilescribe::target::{Cpu, Target, Task};
 use tilescribe::workload::Workload;
 use tilescribe::workload::generate::with_run_time_extents;
 
 use super::compiled::{in_shares, pass_the_gate};
 use super::random::{Random, agreement, random_target};
 use super::workloads::random_workload;
+use crate::codegen::tiles::with_tiles;
 
 /// Triples of a workload, a trace and numbers for its parameters: seeds count from 0.
 pub const TRIPLES: u64 = 2000;
@@ -117,12 +118,17 @@ fn one_kernel_serves_all_extents() {
 }
 
 /// Checks random programs of a workload at some extents; gives how many have a choice that begins so.
-fn agree_at(text: &str, points: &[[i64; 2]], choice: &str) -> usize {
+fn agree_at<const N: usize>(
+    text: &str,
+    points: &[[i64; N]],
+    target: impl Fn(&mut ChaCha8Rng) -> Target,
+    choice: &str,
+) -> usize {
     let workload: Workload = text.parse().unwrap();
     let mut chosen = 0;
     for seed in 0..64 {
         let mut rng = ChaCha8Rng::seed_from_u64(seed);
-        let task = Task { workload: workload.clone(), target: random_target(&mut rng) };
+        let task = Task { workload: workload.clone(), target: target(&mut rng) };
         let (trace, nest) = Space::standard().drive(&task, &mut Random(&mut rng));
         let Ok(nest) = nest else { continue };
         chosen += usize::from(trace.to_string().contains(choice));
@@ -141,7 +147,17 @@ fn agree_at(text: &str, points: &[[i64; 2]], choice: &str) -> usize {
 fn epilogues_know_extents_of_the_run() {
     let mean = "param len0 1 64\nparam len1 1 2048\ninput t0 len0 len1 4\n\
                 let t1 len0 4 sum len1 t0 a c b\nout t2 like t1 div t1 a b cast f32 int len1";
-    assert!(agree_at(mean, &[[1, 1], [3, 37], [2, 2048]], "epilogue s0 = fused") > 0);
+    assert!(agree_at(mean, &[[1, 1], [3, 37], [2, 2048]], random_target, "epilogue s0 = fused") > 0);
+}
+
+/// Rows of tiles beyond those that there are read nothing, and are written nowhere.
+#[test]
+fn rows_of_tiles_are_as_many_as_there_are_in_a_run() {
+    let product = "param len0 1 40\nconst t0 bf16 64 40\ninput t1 bf16 len0 64\n\
+                   let t2 len0 40 sum 64 mul cast f32 t0 c b cast f32 t1 a c\n\
+                   out t3 bf16 like t2 cast bf16 max 0.0 t2 a b\n";
+    let target = |_: &mut ChaCha8Rng| Target::Cpu(with_tiles());
+    assert!(agree_at(product, &[[1], [16], [37], [40]], target, "mma s0 = a") > 4);
 }
 
 /// Lanes beyond the end of a window are no part of its result, though all that they read is there.
@@ -149,5 +165,5 @@ fn epilogues_know_extents_of_the_run() {
 fn lanes_beyond_a_window_of_the_run_count_for_nothing() {
     let pooled = "param len0 0 2\nparam len1 0 1\ninput t0 8 9 11\nconst t1 8\nlet t2 8 9 11 mul t1 a t0 a b c\n\
                   out t3 8 4 5 maxof len0 * 2 len1 t2 a + * 2 b d + * 2 c e\n";
-    assert!(agree_at(pooled, &[[2, 1], [2, 0], [1, 1], [0, 1]], "vector s1 = e") > 0);
+    assert!(agree_at(pooled, &[[2, 1], [2, 0], [1, 1], [0, 1]], random_target, "vector s1 = e") > 0);
 }
