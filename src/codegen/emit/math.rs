@@ -1,10 +1,10 @@
 //! Functions of one value, for scalars and vectors alike: elementary functions of f32 as polynomials.
 //!
-//! They are within 4 units in the last place, erf within 6, over the whole range of f32 (a test samples it
-//! densely), infinities, NaN and denormal numbers included; where exponentials would be denormal, they are 0.
-//! Range reductions are the classic ones (Cody and Waite, *Software Manual for the Elementary Functions*,
-//! 1980; Muller, *Elementary Functions*, 2016). The coefficients are minimax fits of our own, found by
-//! Lawson's iterated reweighting over Chebyshev nodes; each says what it approximates and how well.
+//! The polynomials are within 4 units in the last place over the whole range of f32 (a test samples it
+//! densely), infinities, NaN and denormal numbers included. Range reductions are the classic ones (Cody and
+//! Waite, *Software Manual for the Elementary Functions*, 1980; Muller, *Elementary Functions*, 2016). The
+//! coefficients are minimax fits of our own, found by Lawson's iterated reweighting over Chebyshev nodes;
+//! each says what it approximates and how well.
 
 use inkwell::{FloatPredicate, IntPredicate};
 
@@ -22,8 +22,8 @@ const LN_2_LOW: f64 = -2.121_944_400_546_905_8e-4;
 /// `eʳ` for |r| ≤ ln 2 / 2, with an error of 3.1e-9.
 const EXP: [f64; 7] = [1.0, 1.0, 0.49999993412, 0.16666520108, 0.041668394217, 0.0083687804291, 0.0013814466741];
 
-/// The logarithm of the least normal f32, rounded up.
-const LN_OF_LEAST: f64 = -87.336_54;
+/// Below this exponentials are rounded to 0: it is the logarithm of half of the least f32.
+const LN_OF_ZERO: f64 = -103.972_08;
 
 /// What an f32 of less than 2²² is added to, and this subtracted again, to be rounded to a whole number.
 const ROUNDER: f64 = 12_582_912.0;
@@ -41,12 +41,37 @@ const LOG: [f64; 9] = [
     0.067466382424,
 ];
 
-/// `erf(√z) / √z` for √z up to [`ERF_END`], as one polynomial over another; relative error 2.8e-8.
-const ERF_ABOVE: [f64; 5] = [1.128379136, 0.1896735272, 0.05149287855, 0.003579320713, 0.0002303561365];
-const ERF_BELOW: [f64; 7] =
-    [1.0, 0.5014262197, 0.1127811975, 0.01442291567, 0.001053414629, 2.316194139e-5, -1.122564185e-7];
+/// `erf(√z) / √z` for z ≤ 1; relative error 3.3e-11.
+const ERF: [f64; 8] = [
+    std::f64::consts::FRAC_2_SQRT_PI,
+    -0.37612638435,
+    0.11283781974,
+    -0.026865400045,
+    0.0052209454417,
+    -0.00084828289729,
+    0.00011256948824,
+    -9.6415186721e-06,
+];
+
+/// `1 - erf(x)` for 1 ≤ x ≤ [`ERF_END`], in powers of the distance from [`ERF_CENTRE`]; error 3.0e-8.
+const ERFC: [f64; 13] = [
+    0.00078291103007,
+    -0.0040065919568,
+    0.0095166594297,
+    -0.013728866722,
+    0.013123318484,
+    -0.0083637971986,
+    0.0031433304583,
+    -0.00011424178651,
+    -0.00063593437302,
+    0.00033417397742,
+    -2.3527834178e-05,
+    -3.4711077946e-05,
+    9.1204622243e-06,
+];
+const ERF_CENTRE: f64 = 2.375;
 /// From here on erf is nearer to 1 than to the next f32.
-const ERF_END: f64 = 3.9192059;
+const ERF_END: f64 = 3.92;
 
 /// `(tanh(√z) / √z - 1) / z` for z ≤ 0.39; the error of tanh is 4.1e-9.
 const TANH: [f64; 5] = [-0.33333284283, 0.13331501773, -0.053744431582, 0.020653806308, -0.0057208202644];
@@ -133,12 +158,13 @@ impl<'c> Emitter<'_, 'c> {
         self.exp_to_zero(self.at_most(x, 128.0)?)
     }
 
-    /// `eˣ` for x ≤ 128 and NaN: 0 where it would not be a normal number. What is masked in a softmax is
-    /// such, and processors take a hundred times as long to round to a denormal number as to a normal one.
+    /// `eˣ` for x ≤ 128 and NaN. Where it is 0, as of all that is masked in a softmax, another power is
+    /// computed: processors take a hundred times as long to find that one is too small for a number.
     fn exp_to_zero(&self, x: Value<'c>) -> Result<Value<'c>> {
-        let power = self.exp_within(self.at_least(x, LN_OF_LEAST)?)?;
-        let is_less = self.ir.fcmp(FloatPredicate::OLT, x, self.ir.float(LN_OF_LEAST))?;
-        self.ir.select(is_less, self.ir.float(0.0), power)
+        let zero = self.ir.float(0.0);
+        let is_zero = self.ir.fcmp(FloatPredicate::OLT, x, self.ir.float(LN_OF_ZERO))?;
+        let power = self.exp_within(self.ir.select(is_zero, zero, x)?)?;
+        self.ir.select(is_zero, zero, power)
     }
 
     /// `eˣ = 2ⁿ · eʳ` with `n = round(x / ln 2)`, `r = x - n · ln 2`, for |x| ≤ 128 and NaN.
@@ -214,13 +240,16 @@ impl<'c> Emitter<'_, 'c> {
         self.ir.select(negative, self.ir.float(f64::NAN), value)
     }
 
-    /// An odd rational function, within 6 units in the last place: half of those next to 1.
+    /// Odd polynomial below 1; 1 without another polynomial, with the sign of x, above.
     pub(super) fn erf(&self, x: Value<'c>) -> Result<Value<'c>> {
-        let limited = self.clamped(x, -ERF_END, ERF_END)?;
-        let square = self.ir.fmul(limited, limited)?;
-        let above = self.ir.fmul(limited, self.polynomial(square, &ERF_ABOVE)?)?;
-        let value = self.quotient(above, self.polynomial(square, &ERF_BELOW)?)?;
-        self.clamped(value, -1.0, 1.0)
+        let magnitude = self.float_intrinsic("llvm.fabs", x)?;
+        let square = self.ir.fmul(x, x)?;
+        let small = self.ir.fmul(self.polynomial(square, &ERF)?, x)?;
+        let limited = self.at_most(magnitude, ERF_END)?;
+        let complement = self.polynomial(self.ir.fsub(limited, self.ir.float(ERF_CENTRE))?, &ERFC)?;
+        let large = self.with_sign(self.ir.fsub(self.ir.float(1.0), complement)?, x)?;
+        let is_small = self.ir.fcmp(FloatPredicate::OLT, magnitude, self.ir.float(1.0))?;
+        self.ir.select(is_small, small, large)
     }
 
     /// Odd polynomial below 0.625; `1 - 2 / (exp(2|x|) + 1)` with the sign of x above.
@@ -240,8 +269,8 @@ impl<'c> Emitter<'_, 'c> {
         self.ir.select(is_small, small, large)
     }
 
-    /// `1 / (1 + e)` or `e / (1 + e)` with `e = exp(-|x|)`, which never overflows, and keeps small results
-    /// exact as long as they are normal numbers.
+    /// `1 / (1 + e)` or `e / (1 + e)` with `e = exp(-|x|)`, which never overflows and keeps small results
+    /// exact.
     pub(super) fn sigmoid(&self, x: Value<'c>) -> Result<Value<'c>> {
         let magnitude = self.float_intrinsic("llvm.fabs", x)?;
         let power = self.exp_to_zero(self.ir.fneg(magnitude)?)?;
