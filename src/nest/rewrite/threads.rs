@@ -171,6 +171,9 @@ fn fill_ragged(
                     pending.push((l.var, within(l.var, l.extent(), bound)));
                 }
                 fill_ragged(room, &mut l.body, is_ragged, bound, pending);
+                if l.kind == LoopKind::Dot {
+                    l.body.iter_mut().for_each(|statement| room.guard_factors(statement));
+                }
                 pending.truncate(known);
             }
             Stmt::If { body, .. } => fill_ragged(room, body, is_ragged, bound, pending),
@@ -363,6 +366,16 @@ impl Room<'_> {
             && along.all(plain)
     }
 
+    /// Puts the conditions on a product in front of its factors, each by itself: a dot product has none else.
+    fn guard_factors(&self, statement: &mut Stmt) {
+        let Stmt::Accumulate { value, .. } = statement else { return };
+        let Expr::Guard { conditions, inside, .. } = &*value else { return };
+        let Expr::Binary(Binary::Multiply, x, y) = &**inside else { return };
+        let zero = |tensor: TensorId| typed_identity(Combiner::Sum, self.buffers[tensor.0 as usize].dtype);
+        let [x, y] = [x, y].map(|factor| guarded_operand((**factor).clone(), conditions, &zero));
+        *value = Expr::binary(Binary::Multiply, x, y);
+    }
+
     /// Lets a statement run where the conditions do not hold, each of which belongs to a loop's variable.
     fn guard(&self, statement: &mut Stmt, pending: &[(Var, Condition)]) {
         let (Stmt::Store { buffer, indices, value } | Stmt::Accumulate { buffer, indices, value, .. }) = &*statement
@@ -406,6 +419,16 @@ impl Room<'_> {
             }
             Stmt::Loop(_) | Stmt::If { .. } => {}
         }
+    }
+}
+
+/// An operand of a product, under conditions: read where they hold, and zero elsewhere.
+fn guarded_operand(operand: Expr, conditions: &[Condition], zero: &dyn Fn(TensorId) -> Expr) -> Expr {
+    match operand {
+        Expr::Cast(to, inner) => Expr::Cast(to, Box::new(guarded_operand(*inner, conditions, zero))),
+        Expr::Guard { conditions: own, inside, outside } => Expr::guard([conditions, &own].concat(), *inside, *outside),
+        Expr::Load { tensor, indices } => Expr::guard(conditions.to_vec(), Expr::load(tensor, indices), zero(tensor)),
+        other => other,
     }
 }
 

@@ -13,8 +13,7 @@ use crate::workload::{merged, strassen};
 pub(super) enum Algorithm {
     /// Of f32, with an epilogue at most.
     Plain,
-    /// Large products, by Strassen's algorithm, and convolutions in groups, several of them as one. And
-    /// convolutions of short numbers, or with several results:
+    /// Large products, by Strassen's algorithm. And convolutions of short numbers, or with several results:
     /// products of f32 all the same, a quarter of them with tiles of 4 x 4, where an instruction for short
     /// numbers takes at best half of the time for all.
     Further,
@@ -45,10 +44,7 @@ impl Rule<Cpu> for Algorithm {
     fn decide(&self, view: &View<'_, Cpu>, tape: &mut Tape<'_>) -> Result<Vec<Step>, Stop> {
         // what is no convolution may be a product, and what the first of the rules rewrote is neither
         let otherwise = |tape: &mut Tape<'_>| match self {
-            Algorithm::Further if view.winograd().is_none() => match merged::choices(&view.workload) {
-                choices if choices.is_empty() => product(view, tape),
-                choices => groups(view, &choices, tape),
-            },
+            Algorithm::Further if view.winograd().is_none() => product(view, tape),
             _ => Ok(Vec::new()),
         };
         let is_asked = match self {
@@ -76,21 +72,6 @@ impl Rule<Cpu> for Algorithm {
     }
 }
 
-/// Whether groups of channels are multiplied several at once. Zeros are multiplied as well: by default where
-/// tile registers take so many filters at once that a group does not have.
-fn groups(view: &View<'_, Cpu>, choices: &[i64], tape: &mut Tape<'_>) -> Result<Vec<Step>, Stop> {
-    let mut candidates = vec![name("direct")];
-    candidates.extend(choices.iter().map(|groups| Words(vec!["merged".into(), groups.unsigned_abs().into()])));
-    let operands = view.workload.stages.first().and_then(|stage| view.workload.widened_operands(stage));
-    let has_tiles = operands.is_some_and(|operands| view.machine.has_tiles(operands));
-    let default =
-        if has_tiles { merged::to_fill(&view.workload, choices, TILE_LANES).map_or(0, |at| at + 1) } else { 0 };
-    // before this was asked, each group was multiplied by itself
-    let answer = tape.choose_since(site("algorithm", []), candidates.clone(), default, 0)?;
-    let chosen = candidates.iter().position(|c| *c == answer).and_then(|c| c.checked_sub(1));
-    Ok(chosen.map(|at| Step::MergeGroups { groups: choices[at] }).into_iter().collect())
-}
-
 /// Whether a large product takes seven of half the size.
 fn product(view: &View<'_, Cpu>, tape: &mut Tape<'_>) -> Result<Vec<Step>, Stop> {
     if view.exact || !strassen::applies(&view.workload) {
@@ -99,6 +80,41 @@ fn product(view: &View<'_, Cpu>, tape: &mut Tape<'_>) -> Result<Vec<Step>, Stop>
     let candidates = ["direct", "strassen"].map(name).to_vec();
     let is_taken = tape.choose(site("algorithm", []), candidates, 0)?.is("strassen");
     Ok(is_taken.then_some(Step::Strassen).into_iter().collect())
+}
+
+/// Whether groups of channels are multiplied several at once. Zeros are multiplied as well: by default where
+/// tile registers take so many filters at once that a group does not have.
+pub(super) struct Groups;
+
+impl Rule<Cpu> for Groups {
+    fn name(&self) -> &'static str {
+        "groups"
+    }
+
+    fn version(&self) -> u32 {
+        1
+    }
+
+    fn absent_is_default(&self) -> bool {
+        true
+    }
+
+    fn decide(&self, view: &View<'_, Cpu>, tape: &mut Tape<'_>) -> Result<Vec<Step>, Stop> {
+        if view.winograd().is_some() {
+            return Ok(Vec::new());
+        }
+        let choices = merged::choices(&view.workload);
+        let mut candidates = vec![name("none")];
+        candidates.extend(choices.iter().map(|groups| Words::from(groups.unsigned_abs())));
+        let operands = view.workload.stages.first().and_then(|stage| view.workload.widened_operands(stage));
+        let filled = || merged::to_fill(&view.workload, &choices, TILE_LANES);
+        let default = operands.filter(|operands| view.machine.has_tiles(*operands)).and_then(|_| filled());
+        let default = default.map_or(0, |at| at + 1);
+        // before there was the rule, each group was multiplied by itself
+        let answer = tape.choose_since(site("algorithm", ["groups".into()]), candidates.clone(), default, 0)?;
+        let chosen = candidates.iter().position(|c| *c == answer).and_then(|c| c.checked_sub(1));
+        Ok(chosen.map(|at| Step::MergeGroups { groups: choices[at] }).into_iter().collect())
+    }
 }
 
 /// Whether the stages of Winograd's algorithm lead with rows of tiles, so that rows may go through all of

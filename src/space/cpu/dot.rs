@@ -50,8 +50,7 @@ fn axes(workload: &Workload, target: &Cpu, group: &Group) -> Vec<(usize, i64)> {
     let stage = &workload.stages[group.stage];
     let Some(operands) = workload.widened_operands(stage) else { return none };
     let Some((by, sum)) = dot_steps(operands) else { return none };
-    let may_be_lanes = |at: usize| group.axes[at].extent > 1 && !group.axes[at].varies;
-    let has_lanes = group.positions(false).into_iter().any(may_be_lanes);
+    let has_lanes = group.positions(false).into_iter().any(|at| group.axes[at].extent > 1);
     if !target.has_dot(operands) || !has_lanes || workload.tensor(stage.output).dtype != sum {
         return none;
     }

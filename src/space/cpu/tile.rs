@@ -132,11 +132,8 @@ fn vector(
     reads: &[Access],
     tape: &mut Tape<'_>,
 ) -> Result<(), Stop> {
-    // what one instruction adds up of a reduction, it does for results in lanes, for all of them
-    let may_run = |at: &usize| {
-        let axis = &group.axes[*at];
-        axis.extent > 1 && !(group.dot.is_some() && (axis.reduction || axis.varies))
-    };
+    // what one instruction adds up of a reduction, it does for results in lanes
+    let may_run = |at: &usize| group.axes[*at].extent > 1 && !(group.dot.is_some() && group.axes[*at].reduction);
     let candidates: Vec<usize> = (0..group.axes.len()).filter(may_run).collect();
     if candidates.is_empty() {
         return Ok(());
