@@ -79,8 +79,8 @@ pub fn dot_kernel(target: &Cpu, operands: [DType; 2], steps: i64) -> Option<Peak
 }
 
 /// The same of products of tiles, two below each other times two beside each other, whose operands stay in
-/// registers for [`TILE_STEPS`] of them. Arguments: inputs `x[rows, depth, group]` and `y[depth, columns,
-/// group]`, output `sum[rows, columns]`.
+/// registers while eight of them follow each other. Arguments: inputs `x[rows, depth, group]` and
+/// `y[depth, columns, group]`, output `sum[rows, columns]`.
 ///
 /// ```text
 /// ... for step { unroll u, matrix i, matrix k, matrix j, dot q { acc[i, j] += sum x[i, k, q] * sum y[k, j, q] } } ...
