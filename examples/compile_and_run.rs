@@ -12,7 +12,7 @@ use std::time::Instant;
 
 use tilescribe::artifact::{self, Model, Options, Resources, Schedule, Version};
 use tilescribe::codegen;
-use tilescribe::graph::{self, ImportOptions, Precision, TensorData};
+use tilescribe::graph::{self, ImportOptions, Precision, Products, TensorData};
 use tilescribe::space::Space;
 use tilescribe::target::{Target, Task};
 
@@ -22,7 +22,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let folder = arguments.next().unwrap_or_else(|| std::env::temp_dir().join("compiled_and_run"));
 
     let mut program = graph::import(&path, &ImportOptions::default())?;
-    program.shorten(Precision::F32);
+    program.shorten(Precision::F32, Products::ByWeights);
     let network = graph::partition(&program)?;
     println!("{}: {} tasks, {} calls", path.display(), network.tasks.len(), network.calls.len());
 

@@ -18,7 +18,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use tilescribe::artifact::{self, Model, Options, Resources, Schedule, Version};
 use tilescribe::codegen;
-use tilescribe::graph::{ImportError, ImportOptions, Precision, Program, TensorData, import, import_tensor, partition};
+use tilescribe::graph::{
+    ImportError, ImportOptions, Precision, Products, Program, TensorData, import, import_tensor, partition,
+};
 use tilescribe::space::Space;
 use tilescribe::target::{Target, Task};
 
@@ -182,7 +184,7 @@ fn run(case: &Path, target: Option<&Target>) -> Verdict {
         Ok(program) => program,
         Err(error) => return refusal(error),
     };
-    program.shorten(Precision::F32);
+    program.shorten(Precision::F32, Products::All);
     let data = |kind: &str, count: usize| -> Result<Vec<TensorData>, String> {
         let file = |at: usize| case.join(format!("test_data_set_0/{kind}_{at}.pb"));
         (0..count).map(|at| import_tensor(&file(at)).map_err(|error| error.to_string())).collect()

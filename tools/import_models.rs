@@ -11,7 +11,7 @@ use std::io::{self, Read, Write};
 use std::process::ExitCode;
 use std::time::Instant;
 
-use tilescribe::graph::{Dim, ImportOptions, Precision, import_bytes, partition};
+use tilescribe::graph::{Dim, ImportOptions, Precision, Products, import_bytes, partition};
 
 /// What import may compute, in bytes: a few models of those that are fed come to as much as they are allowed.
 const CONSTANT_BYTES: u64 = 1 << 26;
@@ -75,7 +75,7 @@ fn outcome(dims: BTreeMap<String, Dim>, model: Vec<u8>) -> Result<String, String
         Err(error) => return Ok(format!("refused {error}")),
     };
     program.validate().map_err(|error| error.to_string())?;
-    program.shorten(Precision::F32);
+    program.shorten(Precision::F32, Products::ByWeights);
     program.validate().map_err(|error| format!("shortened: {error}"))?;
     let network = partition(&program).map_err(|error| error.to_string())?;
     network.validate().map_err(|error| error.to_string())?;

@@ -25,7 +25,7 @@ use clap::Parser;
 use rayon::iter::{IntoParallelRefIterator, ParallelIterator};
 use serde_json::json;
 use tilescribe::codegen;
-use tilescribe::graph::{self, Dim, ImportOptions, Precision};
+use tilescribe::graph::{self, Dim, ImportOptions, Precision, Products};
 use tilescribe::language::Language;
 use tilescribe::model::{Model, Source};
 use tilescribe::nest::{Nest, verify};
@@ -98,7 +98,7 @@ fn workloads_of(path: &Path, dimensions: &[(String, i64)]) -> Result<Vec<Workloa
                 ..ImportOptions::default()
             },
         )?;
-        program.shorten(Precision::F32);
+        program.shorten(Precision::F32, Products::ByWeights);
         let network = graph::partition(&program)?;
         return Ok(network.tasks.into_iter().map(|task| task.workload).collect());
     }

@@ -17,6 +17,7 @@ use tilescribe::target::{Cpu, Target, Task};
 
 use super::exit::CommandError;
 use super::extents::{self, Dimension, Point};
+use super::precision::products;
 use super::states::{self, StatePattern};
 
 /// `NAME=VALUE`
@@ -54,8 +55,8 @@ pub struct NetworkArguments {
     /// where the output is longer along an axis), or several at once with `*`: `past_*=present_*`
     #[arg(long = "state", value_name = "INPUT=OUTPUT")]
     pub states: Vec<StatePattern>,
-    /// What products by weights are computed in: `bf16` rounds what they read to 8 bits of significand, sums
-    /// in f32, and is twice as fast where the machine has instructions for it
+    /// What products by weights, and those of attention, are computed in: `bf16` rounds what they read to 8
+    /// bits of significand, sums in f32, and is faster where `doctor` measures more in bf16 than in f32
     #[arg(long, value_name = "f32|bf16", default_value = "f32")]
     pub precision: Precision,
     /// Memory for the constants that are computed as a network is read, as 4GiB
@@ -84,30 +85,30 @@ pub struct TargetArguments {
 }
 
 impl NetworkArguments {
-    /// Reads a network and cuts it into tasks.
+    /// Reads a network for some machines, and cuts it into tasks.
     ///
     /// # Errors
     /// Where the file is no network that Tilescribe supports, or lacks a dimension that is set.
-    pub fn load(&self, model: &Path) -> Result<Network> {
+    pub fn load(&self, model: &Path, targets: &[Target]) -> Result<Network> {
         self.check_names(&[model])?;
-        self.load_among(model)
+        self.load_among(model, targets)
     }
 
     /// Reads one of several networks: dimensions that are set may be another one's.
     ///
     /// # Errors
     /// Where the file is no network that Tilescribe supports.
-    pub fn load_among(&self, model: &Path) -> Result<Network> {
-        self.tuned_at(graph::partition(&self.program_among(model)?)?)
+    pub fn load_among(&self, model: &Path, targets: &[Target]) -> Result<Network> {
+        self.tuned_at(graph::partition(&self.program_among(model, targets)?)?)
     }
 
     /// Reads a network, to cut it otherwise.
     ///
     /// # Errors
     /// As [`NetworkArguments::load`].
-    pub fn program(&self, model: &Path) -> Result<Program> {
+    pub fn program(&self, model: &Path, targets: &[Target]) -> Result<Program> {
         self.check_names(&[model])?;
-        self.program_among(model)
+        self.program_among(model, targets)
     }
 
     /// A network that was cut, with the points that its tasks are tuned at.
@@ -121,7 +122,7 @@ impl NetworkArguments {
         Ok(network)
     }
 
-    fn program_among(&self, model: &Path) -> Result<Program> {
+    fn program_among(&self, model: &Path, targets: &[Target]) -> Result<Program> {
         let dims: BTreeMap<String, Dim> =
             self.dimensions.iter().map(|given| (given.name.clone(), given.dim.clone())).collect();
         let constant_bytes = self.constant_memory;
@@ -133,7 +134,7 @@ impl NetworkArguments {
             other => other,
         };
         let mut program = program.with_context(|| model.display().to_string())?;
-        program.shorten(self.precision);
+        program.shorten(self.precision, products(targets));
         program
             .carry(&states::pairs(&program, &self.states)?)
             .map_err(|error| CommandError::Usage(error.to_string()))?;
@@ -349,7 +350,7 @@ impl StoreArguments {
 /// Where there is no such task.
 pub fn read_task(task: &str, target: Target, dimensions: &NetworkArguments) -> Result<(String, Task)> {
     if let Some((model, wanted)) = task.rsplit_once('#') {
-        let network = dimensions.load_among(Path::new(model))?;
+        let network = dimensions.load_among(Path::new(model), std::slice::from_ref(&target))?;
         let number = wanted.parse::<usize>().ok();
         let mut tasks = network.tasks.into_iter().enumerate();
         let found = tasks.find(|(at, task)| task.name == wanted || Some(*at) == number);
@@ -360,7 +361,7 @@ pub fn read_task(task: &str, target: Target, dimensions: &NetworkArguments) -> R
     }
     let path = Path::new(task);
     if path.extension().is_some_and(|extension| extension == "onnx") {
-        let mut tasks = dimensions.load_among(path)?.tasks;
+        let mut tasks = dimensions.load_among(path, std::slice::from_ref(&target))?.tasks;
         return match (tasks.pop(), tasks.len()) {
             (Some(only), 0) => Ok((only.name, Task { workload: only.workload, target })),
             (_, others) => Err(anyhow!(CommandError::Usage(format!(

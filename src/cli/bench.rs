@@ -207,10 +207,10 @@ const CACHED_ARTIFACTS: usize = 32;
 impl Bench {
     /// The network as an artifact, in the cache; compiled where it is not there yet.
     fn compiled(&self, out: &mut dyn Write) -> Result<PathBuf> {
-        let network = self.dimensions.load(&self.network)?;
-        extents::print_assumed(&network, &self.dimensions.dimensions, out)?;
         let cpu = TargetArguments { target: "host".into(), threads: self.threads }.resolve_cpu()?;
         let target = Target::Cpu(cpu.clone());
+        let network = self.dimensions.load(&self.network, std::slice::from_ref(&target))?;
+        extents::print_assumed(&network, &self.dimensions.dimensions, out)?;
         let schedules = tuned::schedules(&network, &target, &self.space.space(), self.store.open_existing()?.as_ref())?;
         let untuned = schedules.iter().filter(|schedule| schedule.best_ns.is_none()).count();
         let tasks = counted(schedules.len(), "task");

@@ -33,7 +33,7 @@ pub struct Check {
 impl Check {
     pub fn execute(self, out: &mut dyn Write) -> Result<()> {
         let target = self.target.resolve()?;
-        let network = self.network.load(&self.model)?;
+        let network = self.network.load(&self.model, std::slice::from_ref(&target))?;
         artifact::check_targets([&target])?;
         artifact::check_network(&network, [&target])?;
         let flops = network

@@ -196,7 +196,7 @@ impl Compare {
         let mut all = Vec::new();
         for what in &self.workloads {
             if what.ends_with(".onnx") {
-                all.extend(jobs(&self.network.load_among(what.as_ref())?, target));
+                all.extend(jobs(&self.network.load_among(what.as_ref(), std::slice::from_ref(target))?, target));
                 continue;
             }
             if what.contains(".onnx#") {

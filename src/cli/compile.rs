@@ -155,7 +155,7 @@ impl Compile {
     /// The network by the plan that is taken, with schedules that were searched for on the first target. What
     /// was learned of plans goes into the store.
     fn planned(&self, targets: &[Target], out: &mut dyn Write) -> Result<(Draft, Contest)> {
-        let (program, plans) = self.plans.read(&self.model, &self.network)?;
+        let (program, plans) = self.plans.read(&self.model, &self.network, targets)?;
         let first = match &plans {
             Plans::One(network) => network,
             Plans::Within(_) => &program.cut(&Plan::default())?,

@@ -12,6 +12,7 @@ use tilescribe::artifact::{self, CompiledDecision, Manifest};
 use tilescribe::graph::{self, Network, Plan, PlanKind, Prefer, Program};
 use tilescribe::planning::Bounds;
 use tilescribe::space::{Policy, Tape};
+use tilescribe::target::Target;
 
 use super::arguments::{NetworkArguments, read_trace};
 use super::exit::CommandError;
@@ -47,9 +48,9 @@ impl PlanArguments {
     ///
     /// # Errors
     /// Where the file is no network that Tilescribe supports, or the plan is not one of it.
-    pub fn load(&self, model: &Path, network: &NetworkArguments) -> Result<Network> {
-        let Some(path) = &self.plan else { return self.layouts.load(model, network) };
-        PlannedProgram { model, network, program: network.program(model)? }.planned(path)
+    pub fn load(&self, model: &Path, network: &NetworkArguments, targets: &[Target]) -> Result<Network> {
+        let Some(path) = &self.plan else { return self.layouts.load(model, network, targets) };
+        PlannedProgram { model, network, program: network.program(model, targets)? }.planned(path)
     }
 }
 
@@ -83,8 +84,13 @@ impl PlansArguments {
     ///
     /// # Errors
     /// Where a file is no network that Tilescribe supports, or no plan.
-    pub fn read<'a>(&self, model: &'a Path, network: &'a NetworkArguments) -> Result<(PlannedProgram<'a>, Plans)> {
-        let program = PlannedProgram { model, network, program: network.program(model)? };
+    pub fn read<'a>(
+        &self,
+        model: &'a Path,
+        network: &'a NetworkArguments,
+        targets: &[Target],
+    ) -> Result<(PlannedProgram<'a>, Plans)> {
+        let program = PlannedProgram { model, network, program: network.program(model, targets)? };
         if let Some(path) = &self.plan.plan {
             let network = program.planned(path)?;
             return Ok((program, Plans::One(network)));
@@ -161,8 +167,8 @@ impl LayoutsArgument {
     ///
     /// # Errors
     /// Where the file is no network that Tilescribe supports.
-    pub fn load(self, model: &Path, network: &NetworkArguments) -> Result<Network> {
-        let program = network.program(model)?;
+    pub fn load(self, model: &Path, network: &NetworkArguments, targets: &[Target]) -> Result<Network> {
+        let program = network.program(model, targets)?;
         network.tuned_at(self.cut(&program).with_context(|| model.display().to_string())?)
     }
 
@@ -178,7 +184,7 @@ impl LayoutsArgument {
 ///
 /// # Errors
 /// Where it is neither.
-pub fn plan(what: &str, network: &NetworkArguments, out: &mut dyn Write) -> Result<()> {
+pub fn plan(what: &str, network: &NetworkArguments, targets: &[Target], out: &mut dyn Write) -> Result<()> {
     let (decisions, is_default) = match Path::new(what).is_dir() {
         true => {
             network.check([])?;
@@ -186,7 +192,7 @@ pub fn plan(what: &str, network: &NetworkArguments, out: &mut dyn Write) -> Resu
             (plan.iter().flat_map(|plan| plan.decisions.clone()).collect(), plan.is_none())
         }
         false if what.ends_with(".onnx") => {
-            (artifact::decisions(&graph::partition(&network.program(what.as_ref())?)?), false)
+            (artifact::decisions(&graph::partition(&network.program(what.as_ref(), targets)?)?), false)
         }
         false => {
             let reason =

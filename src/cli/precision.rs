@@ -1,9 +1,16 @@
-//! Whether a precision is the faster one on this machine.
+//! What a precision means on a machine, and whether it is the faster one on this one.
 
 use tilescribe::codegen;
-use tilescribe::graph::Precision;
+use tilescribe::graph::{Precision, Products};
 use tilescribe::measure::roofline::{self, Arithmetic, RooflineError};
 use tilescribe::target::{Cpu, Target};
+use tilescribe::workload::DType;
+
+/// Which products are computed in bf16 on all of these machines.
+pub fn products(targets: &[Target]) -> Products {
+    let in_tiles = |target: &Target| target.cpu().is_ok_and(|cpu| cpu.has_tiles([DType::BF16; 2]));
+    if targets.iter().all(in_tiles) { Products::All } else { Products::ByWeights }
+}
 
 /// Warns of a precision that products reach fewer operations in than in f32: processors may have instructions
 /// for short numbers that are no faster, or none. Measures both, if the target is this machine.

@@ -101,7 +101,7 @@ struct Program {
 impl Show {
     pub fn execute(self, out: &mut dyn Write) -> Result<()> {
         if self.view.plan {
-            return plan(&self.what, &self.network, out);
+            return plan(&self.what, &self.network, &[self.target.resolve()?], out);
         }
         if Path::new(&self.what).is_dir() {
             self.network.check([])?;

@@ -11,7 +11,7 @@ use tilescribe::graph::Network;
 use tilescribe::nest::parameter_name;
 use tilescribe::workload::Parameter;
 
-use super::arguments::NetworkArguments;
+use super::arguments::{NetworkArguments, TargetArguments};
 use super::layouts::PlanArguments;
 use super::words::operations;
 
@@ -27,6 +27,8 @@ pub struct Tasks {
     network: NetworkArguments,
     #[command(flatten)]
     plan: PlanArguments,
+    #[command(flatten)]
+    target: TargetArguments,
     /// Print one JSON object for each task, on a line of its own
     #[arg(long)]
     json: bool,
@@ -34,7 +36,7 @@ pub struct Tasks {
 
 impl Tasks {
     pub fn execute(self, out: &mut dyn Write) -> Result<()> {
-        let network = self.plan.load(&self.model, &self.network)?;
+        let network = self.plan.load(&self.model, &self.network, &[self.target.resolve()?])?;
         let names: Vec<&str> = network.symbols.list.iter().map(|symbol| symbol.name.as_str()).collect();
         for (number, task) in network.tasks.iter().enumerate() {
             let (hash, flops) = (task.workload.hash().to_string(), task.workload.flops());

@@ -75,7 +75,7 @@ impl Tune {
     /// The tasks, for every target.
     fn jobs(&self, lab: &Lab) -> Result<Vec<Job>> {
         let network = match self.what.ends_with(".onnx") {
-            true => Some(self.network.load(self.what.as_ref())?),
+            true => Some(self.network.load(self.what.as_ref(), &lab.targets)?),
             false => None,
         };
         let mut all = Vec::new();

@@ -34,6 +34,7 @@ pub use onnx::{
     import_tensor, open_dims,
 };
 pub use points::PointError;
+pub use short::Products;
 pub use step::{Branch, Collected, Conditional, LibraryCall, Repeat, Scanned, State, Step};
 pub use symbol::{ExtentError, Origin, Requirement, Symbol, Symbols, at as value_at};
 pub use tilescribe_runtime::Precision;
@@ -117,7 +118,7 @@ pub struct Network {
     pub symbols: Symbols,
     /// Outputs that the next run has as inputs: by position among the buffers of either kind.
     pub carried: Vec<Carried>,
-    /// What products by weights are computed in, where the network does not say so itself.
+    /// What products by weights, and those of attention, are computed in, where the network does not say so.
     pub precision: Precision,
     /// What was decided when it was cut, in the order in which it was.
     pub planned: Vec<Planned>,

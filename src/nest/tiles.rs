@@ -143,7 +143,7 @@ fn moved<'a>(nest: &Nest, sides: [&Loop; 2], to: (TensorId, &'a [Index]), value:
             }
             Some(Action::Store { sums: sums(nest, from, sides)?, to: in_memory(to)? })
         }
-        value if is_zero(value) => Some(Action::Start { sums: sums(nest, to, sides)? }),
+        value if value.is_zero() => Some(Action::Start { sums: sums(nest, to, sides)? }),
         _ => None,
     }
 }
@@ -153,12 +153,4 @@ fn step(buffer: &Buffer, indices: &[Index], var: Var) -> Option<i64> {
     // what a fused axis divides is whole again in memory
     let in_memory = || flatten(indices, &buffer.shape).step(var).filter(|_| buffer.extents.is_fixed());
     buffer.step(indices, var).or_else(in_memory)
-}
-
-fn is_zero(value: &Expr) -> bool {
-    match value {
-        Expr::Float(x) => x.0 == 0.0 && x.0.is_sign_positive(),
-        Expr::Index(index) => index.as_constant() == Some(0),
-        _ => false,
-    }
 }

@@ -221,6 +221,16 @@ impl Expr {
         }
     }
 
+    /// Whether it is the literal 0, converted at most, whose bits are all 0 in every type.
+    pub fn is_zero(&self) -> bool {
+        match self {
+            Expr::Float(number) => number.0 == 0.0 && number.0.is_sign_positive(),
+            Expr::Index(index) => index.as_constant() == Some(0),
+            Expr::Cast(_, x) => x.is_zero(),
+            _ => false,
+        }
+    }
+
     /// Rebuilds the expression from below: operands first, then `change` on the result.
     #[must_use]
     pub fn rewrite(&self, change: &mut dyn FnMut(Expr) -> Expr) -> Expr {

@@ -3,6 +3,7 @@
 mod dots;
 mod few_bits;
 mod integers;
+mod interleave;
 mod math;
 pub mod nests;
 mod pool;

@@ -168,8 +168,10 @@ def test_methods_are_compared(tmp_path):
 def test_ctrl_c_keeps_what_was_measured(tmp_path):
     store = tmp_path / "store.db"
     script = (
-        "import sys, tilescribe as ts\n"
+        "import signal, sys, tilescribe as ts\n"
         "from conftest import product\n"
+        # what a shell starts in the background is told to ignore it
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
         "tell = lambda step: print(step.what, step.done, flush=True)\n"
         "try: ts.tune(product(64), trials=100000, method='random', store=sys.argv[1], progress=tell)\n"
         "except KeyboardInterrupt as error: print('interrupted:', error)\n"
@@ -198,7 +200,7 @@ def test_the_interpreter_is_free_while_the_program_runs(tmp_path):
 
     ticker = threading.Thread(target=tick)
     ticker.start()
-    ts.compile(product(3), tmp_path / "net", trials=0, progress=False)
+    ts.compile(product(48), tmp_path / "net", trials=4, store=tmp_path / "store.db", progress=False)
     stop.set()
     ticker.join()
     assert ticks[0] > 10

@@ -48,9 +48,16 @@ impl<'c> Emitter<'_, 'c> {
         if self.shared.nest.buffer(buffer).elements() == 0 {
             return Ok(self.ir.scalar_type(register_element(dtype)).const_zero());
         }
+        let raw = self.load_bits(buffer, indices)?;
+        self.loaded(raw, dtype)
+    }
+
+    /// Elements as they are in memory.
+    pub(super) fn load_bits(&mut self, buffer: TensorId, indices: &[Index]) -> Result<Value<'c>> {
+        let dtype = self.checked_access(buffer, indices)?;
         let address = self.address(buffer, indices)?;
         let memory = self.memory_type(dtype);
-        let raw = match (address.lanes, self.lanes) {
+        Ok(match (address.lanes, self.lanes) {
             (LaneOffsets::Same, _) | (_, None) => self.load_one(buffer, &address, memory)?,
             (LaneOffsets::Contiguous, Some(lanes)) => {
                 self.load_neighbours(buffer, &address, vector_type(memory, lanes.width)?)?
@@ -72,8 +79,7 @@ impl<'c> Emitter<'_, 'c> {
                 self.annotate_call(buffer, call, 0)?;
                 self.call_value(call)?
             }
-        };
-        self.loaded(raw, dtype)
+        })
     }
 
     /// What all lanes load, as a value of this type: it may be wider than the buffer's elements.
@@ -113,18 +119,33 @@ impl<'c> Emitter<'_, 'c> {
             return self.store_slot(buffer, slots, indices, value);
         }
         let address = self.address(buffer, indices)?;
-        let memory = self.memory_type(dtype);
+        let value = self.storable(value, dtype)?;
+        self.store_bits(buffer, &address, value)
+    }
+
+    /// Whether a store of what is loaded takes its elements as they are: no short float is rounded again.
+    pub(super) fn copies_bits(&self, to: TensorId, from: TensorId) -> bool {
+        let buffers = &self.shared.nest.buffers;
+        let [to, from] = [to, from].map(|buffer| {
+            let known = buffers.get(buffer.0 as usize).filter(|known| known.elements() > 0)?;
+            (!self.shared.slots.contains_key(&buffer)).then_some(known.dtype)
+        });
+        to == from && to.is_some_and(|dtype| dtype.bytes() == 2 && matches!(dtype.class(), Class::Float { .. }))
+    }
+
+    /// Stores elements as they are in memory: one, one for each lane, or neighbours outside of vector loops.
+    pub(super) fn store_bits(&mut self, buffer: TensorId, address: &Address<'c>, value: Value<'c>) -> Result<()> {
+        let memory = self.memory_type(self.shared.nest.buffer(buffer).dtype);
         match (address.lanes, self.lanes) {
+            (LaneOffsets::Same, Some(_)) if value.is_vector_value() => {
+                return Err(CodegenError::Malformed("lanes store different values into one element".into()));
+            }
             (LaneOffsets::Same, _) | (_, None) => {
-                if value.is_vector_value() {
-                    return Err(CodegenError::Malformed("lanes store different values into one element".into()));
-                }
-                let value = self.storable(value, dtype)?;
                 let store = self.ir.builder.build_store(address.pointer, value)?;
                 self.annotate(buffer, store, address.alignment)?;
             }
             (LaneOffsets::Contiguous, Some(lanes)) => {
-                let value = self.storable(self.ir.splat(value, lanes.width)?, dtype)?;
+                let value = self.ir.splat(value, lanes.width)?;
                 match self.active_lanes()? {
                     None => {
                         let store = self.ir.builder.build_store(address.pointer, value)?;
@@ -137,7 +158,7 @@ impl<'c> Emitter<'_, 'c> {
             }
             (offsets, Some(lanes)) => {
                 let offsets = self.lane_offsets(offsets, lanes.width);
-                let value = self.storable(self.ir.splat(value, lanes.width)?, dtype)?;
+                let value = self.ir.splat(value, lanes.width)?;
                 let pointers = self.lane_pointers(memory, address.pointer, offsets)?;
                 let mask = match self.active_lanes()? {
                     Some(mask) => mask,

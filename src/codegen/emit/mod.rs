@@ -13,6 +13,7 @@ mod expression;
 mod half;
 mod hoist;
 mod index;
+mod interleave;
 mod ir;
 mod launch;
 mod processor;

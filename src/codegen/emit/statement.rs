@@ -35,6 +35,13 @@ impl<'c> Emitter<'_, 'c> {
             Stmt::Loop(l) => self.loop_(l),
             Stmt::If { conditions, body } => self.conditional(conditions, body),
             Stmt::Store { buffer, indices, value } if self.block.asynchronous => self.copy(*buffer, indices, value),
+            Stmt::Store { buffer, indices, value: Expr::Load { tensor, indices: from } }
+                if self.copies_bits(*buffer, *tensor) =>
+            {
+                let bits = self.load_bits(*tensor, from)?;
+                let address = self.address(*buffer, indices)?;
+                self.store_bits(*buffer, &address, bits)
+            }
             Stmt::Store { buffer, indices, value } => {
                 let value = match (value, self.stored_type(*buffer)) {
                     // a literal takes the nearest value that its destination can hold
@@ -83,6 +90,9 @@ impl<'c> Emitter<'_, 'c> {
     /// what two steps both read, as the window of a convolution does, is loaded twice rather than spilled. On
     /// a GPU that is its assembler's business.
     fn unrolled_loop(&mut self, l: &Loop, extent: i64) -> Result<()> {
+        if self.store_in_groups(l)? {
+            return Ok(());
+        }
         if let Some(block) = self.block(l).filter(|_| !self.block.asynchronous) {
             return self.store_block(l, &block);
         }

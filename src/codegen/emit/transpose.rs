@@ -23,7 +23,7 @@ type Result<T> = std::result::Result<T, CodegenError>;
 /// Blocks of fewer rows are not worth it.
 const LEAST_ROWS: i64 = 4;
 /// Lanes among which registers are shuffled cheaply: 128 bits.
-const PART: usize = 4;
+pub(super) const PART: usize = 4;
 
 /// A store in a vector loop in an unrolled loop, whose lanes go to different rows and whose iterations to
 /// neighbours; or come from there.
@@ -240,7 +240,7 @@ impl<'c> Emitter<'_, 'c> {
 
     /// The vectors `[rows[0][n], rows[1][n], …]` for each lane `n` of the `side` lanes; missing rows give
     /// undefined lanes. Neighbours first, within parts of four lanes; then whole parts.
-    fn transposed(&self, mut rows: Vec<VectorValue<'c>>, side: usize) -> Result<Vec<VectorValue<'c>>> {
+    pub(super) fn transposed(&self, mut rows: Vec<VectorValue<'c>>, side: usize) -> Result<Vec<VectorValue<'c>>> {
         let lane_type = vector_type(self.ir.scalar_type(Element::F32), side as u32)?;
         rows.resize(side, lane_type.get_poison());
         // by lane within a part, then by group of four rows

@@ -82,7 +82,7 @@ impl Reader<'_> {
             Expr::Cast(DType::F32 | DType::I32 | DType::I64, inner) if !self.dtype_of(inner).is_float() => {
                 self.followed(inner, depth)
             }
-            Expr::Guard { conditions, inside, outside } if is_zero(outside) => {
+            Expr::Guard { conditions, inside, outside } if outside.is_zero() => {
                 let inner = self.followed(inside, depth)?;
                 Some(Factor { guards: [conditions.clone(), inner.guards].concat(), ..inner })
             }
@@ -152,13 +152,4 @@ impl Reader<'_> {
 /// As a number of i32.
 pub fn wide(value: &Expr) -> Expr {
     Expr::Cast(DType::I32, Box::new(value.clone()))
-}
-
-fn is_zero(value: &Expr) -> bool {
-    match value {
-        Expr::Float(number) => number.0 == 0.0,
-        Expr::Index(index) => index.as_constant() == Some(0),
-        Expr::Cast(_, inner) => is_zero(inner),
-        _ => false,
-    }
 }

@@ -1,6 +1,10 @@
 //! Sums of products in shorter numbers than f32, which processors multiply two to four times as many of in
 //! the same time: passes from program to program, between import and fusion.
 //!
+//! In any case:
+//!
+//! - [`factors`]: literal factors of what is summed are multiplied behind the sums.
+//!
 //! Where the network is quantised to 8 bits, they keep its meaning, up to the order in which f32 are added:
 //!
 //! - [`integer_store`]: quantised activations are stored as u8, which is what processors multiply by i8.
@@ -10,7 +14,7 @@
 //!
 //! Where [`Precision::Bf16`] is asked for:
 //!
-//! - [`rounded`]: what products by weights read is rounded to bf16.
+//! - [`rounded`]: what products read is rounded to bf16.
 //! - [`moved`]: so are the parts of what is concatenated for them.
 //!
 //! And so that instructions find what they take at once side by side:
@@ -19,6 +23,7 @@
 //! - [`channels`]: channels of images come last.
 
 mod channels;
+mod factors;
 mod integer;
 mod integer_again;
 mod integer_constants;
@@ -40,6 +45,16 @@ use super::fold::remove_dead;
 use super::{Program, ProgramStage, Step};
 use crate::workload::{Role, Stage, TensorId};
 
+/// Which products are computed in bf16, where that is asked for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Products {
+    /// Those by weights.
+    ByWeights,
+    /// Those of activations, too, of which every element is used often, as in attention: both have to be
+    /// rounded, and copied, which only instructions for tiles make up for.
+    All,
+}
+
 /// Element-wise stages by the tensor that they write, as far as the program was gone through.
 type Maps = HashMap<TensorId, Stage>;
 
@@ -49,15 +64,16 @@ type Change<'a> = &'a mut dyn FnMut(&mut Program, &Maps, &Stage) -> Option<Vec<S
 impl Program {
     /// Computes products in short numbers: those that the network gives in short numbers, and the others as
     /// far as the precision allows it. To be called once, between import and [`partition`](super::partition).
-    pub fn shorten(&mut self, precision: Precision) {
+    pub fn shorten(&mut self, precision: Precision, products: Products) {
         let changes = [integer_store::unsigned(self), integer_again::unchanged(self), integer::sums(self)];
         if changes.contains(&true) {
             remove_dead(self);
             integer_products::in_sixteen_bits(self);
         }
+        factors::move_behind(self);
         self.precision = precision;
         if precision == Precision::Bf16 {
-            rounded::round_products(self);
+            rounded::round_products(self, products);
         }
         steps::complete(self);
         channels::put_last(self);

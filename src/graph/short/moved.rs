@@ -1,5 +1,5 @@
-//! Concatenations: what is rounded behind them may as well be rounded before, and is then moved in half of
-//! the bytes, or written in place by whoever computes it.
+//! What is moved, concatenated or split: where it is rounded behind, it may as well be rounded before, and is
+//! then moved in half of the bytes, or written in place by whoever computes it.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,10 +7,10 @@ use super::free_tensors;
 use crate::graph::Program;
 use crate::workload::{DType, Expr, Stage, TensorId};
 
-/// By what a stage that concatenates f32 writes: what it reads.
+/// By what a stage that moves f32 writes: what it reads.
 pub type Moved = BTreeMap<TensorId, BTreeSet<TensorId>>;
 
-/// The concatenations behind which elements are rounded for all of their readers, and that can take rounded
+/// The stages that move elements which are rounded behind for all of their readers, and that can take rounded
 /// ones instead: nobody reads what they read but they, and those of whom `reads_rounded` says, by the
 /// position of their step, that they round it anyway. `alone` are the tensors that everyone reads rounded.
 pub fn moved_rounded(
@@ -29,7 +29,7 @@ pub fn moved_rounded(
         });
         read.iter().for_each(|tensor| readers.entry(*tensor).or_default().push((at, stage.output)));
         let is_f32 = |tensor: &TensorId| program.tensor(*tensor).dtype == DType::F32;
-        if concatenates(stage) && is_f32(&stage.output) && read.iter().all(|t| free.contains(t) && is_f32(t)) {
+        if only_moves(stage) && is_f32(&stage.output) && read.iter().all(|t| free.contains(t) && is_f32(t)) {
             moved.insert(stage.output, read);
         }
     }
@@ -55,7 +55,7 @@ pub fn moved_rounded(
 }
 
 /// Whether a stage writes nothing but elements of several tensors, and literals.
-fn concatenates(stage: &Stage) -> bool {
+fn only_moves(stage: &Stage) -> bool {
     fn moves(value: &Expr) -> bool {
         match value {
             Expr::Load { .. } | Expr::Float(_) => true,
@@ -63,7 +63,7 @@ fn concatenates(stage: &Stage) -> bool {
             _ => false,
         }
     }
-    !stage.is_reduction() && stage.value.chooses() && moves(&stage.value)
+    !stage.is_reduction() && moves(&stage.value)
 }
 
 /// The value of such a stage, of elements in bf16.

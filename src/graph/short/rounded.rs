@@ -1,4 +1,5 @@
-//! Products by weights in bf16: both operands are rounded, and summed in f32.
+//! Products by weights in bf16, and those of activations that are used often, as in attention: both operands
+//! are rounded, and summed in f32.
 //!
 //! What a product reads is stored in bf16 by whoever computes it, next to the f32 that others read. Where
 //! little is computed of each element, memory decides rather than arithmetic, and everyone reads the bf16; so
@@ -8,33 +9,35 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::free_tensors;
 use super::moved::{in_bf16, moved_rounded};
-use super::product::by_weight;
-use super::steps::is_grouped;
+use super::product::{by_weight, of_activations};
+use super::steps::{are_grouped, is_grouped};
+use super::{Products, free_tensors};
 use crate::graph::{Program, ProgramStage, Step, TensorData};
-use crate::workload::{Combiner, DType, Expr, Index, Role, Stage, TensorId, Var};
+use crate::workload::{Combiner, DType, Element, Expr, Index, Role, Stage, TensorId, Var};
 
 /// Multiplications by which an element is used, up to which memory decides.
 const FEW_USES: i64 = 1024;
+/// Multiplications by which an activation is used, from which on it is rounded to be multiplied by another.
+const MANY_USES: i64 = 16;
 /// Steps that one instruction takes.
 const PAIR: i64 = 2;
 /// Smaller tensors stay in the nearest caches, whatever they are made of.
 const SMALL_ELEMENTS: i64 = 1 << 14;
 
-/// Rounds the operands of all products by weights in f32.
-pub fn round_products(program: &mut Program) {
-    let found = Found::new(program);
+/// Rounds the operands of products in f32.
+pub fn round_products(program: &mut Program, products: Products) {
+    let found = Found::new(program, products);
     let mut short: BTreeMap<TensorId, TensorId> = BTreeMap::new();
-    for [weight, _] in found.products.values() {
-        if let (None, Some(data)) = (short.get(weight), program.data[weight.0 as usize].as_ref()) {
+    for operand in found.products.values().flatten() {
+        if let (None, Some(data)) = (short.get(operand), program.data[operand.0 as usize].as_ref()) {
             let data = rounded_data(data);
-            short.insert(*weight, program.add_constant(data));
+            short.insert(*operand, program.add_constant(data));
         }
     }
     let mut to_round = found.rounded(program);
     let alone: BTreeSet<TensorId> = to_round.iter().filter(|(_, alone)| **alone).map(|(tensor, _)| *tensor).collect();
-    let multiplied = |at: usize, read: TensorId| found.products.get(&at).is_some_and(|[_, other]| *other == read);
+    let multiplied = |at: usize, read: TensorId| found.products.get(&at).is_some_and(|both| both.contains(&read));
     let moved = moved_rounded(program, &alone, &|at, read| alone.contains(&read) || multiplied(at, read));
     to_round.extend(moved.values().flatten().map(|source| (*source, true)));
     let mut rounded = BTreeMap::new();
@@ -69,28 +72,40 @@ struct Rounded {
 }
 
 /// What is to be rounded.
+#[derive(Default)]
 struct Found {
-    /// Weight and other operand of products, by the position of their steps.
+    /// Both operands of products, by the position of their steps.
     products: BTreeMap<usize, [TensorId; 2]>,
-    /// How often elements are multiplied by weights, by tensor.
+    /// How often elements of activations are multiplied, by tensor.
     uses: BTreeMap<TensorId, i64>,
     /// Of which tensor a window takes the greatest, by the result.
     greatest: BTreeMap<TensorId, TensorId>,
 }
 
 impl Found {
-    fn new(program: &Program) -> Found {
-        let mut found = Found { products: BTreeMap::new(), uses: BTreeMap::new(), greatest: BTreeMap::new() };
+    fn new(program: &Program, products: Products) -> Found {
+        let mut found = Found::default();
         for (at, step) in program.steps.iter().enumerate() {
             let Some(stage) = step.stage().map(|held| &held.stage) else { continue };
             let is_f32 = |tensor: TensorId| program.tensor(tensor).dtype == DType::F32;
+            let uses = |tensor: TensorId| stage.points() / program.tensor(tensor).elements().max(1);
             let operands = by_weight(program, stage);
             if let Some(operands) = operands.filter(|[_, other]| is_f32(other.tensor) && is_f32(stage.output)) {
                 let [weight, other] = operands.map(|operand| operand.tensor);
-                *found.uses.entry(other).or_default() += stage.points() / program.tensor(other).elements().max(1);
+                *found.uses.entry(other).or_default() += uses(other);
                 if is_f32(weight) && is_grouped(program, stage, &operands, PAIR) {
                     found.products.insert(at, [weight, other]);
                 }
+            }
+            let is_used = |operand: &Element| is_f32(operand.tensor) && uses(operand.tensor) >= MANY_USES;
+            let operands = of_activations(program, stage).filter(|both| both.iter().all(is_used));
+            if let (Some(operands), Products::All) = (operands, products)
+                && is_f32(stage.output)
+                && are_grouped(stage, &operands, PAIR)
+            {
+                let both = operands.map(|operand| operand.tensor);
+                both.iter().for_each(|tensor| *found.uses.entry(*tensor).or_default() += uses(*tensor));
+                found.products.insert(at, both);
             }
             found.greatest.extend(greatest(program, stage).map(|source| (stage.output, source)));
         }
@@ -102,7 +117,8 @@ impl Found {
         let free = free_tensors(program);
         let may_be_alone =
             |tensor: &TensorId| free.contains(tensor) && self.uses.get(tensor).is_none_or(|uses| *uses <= FEW_USES);
-        let multiplied: BTreeSet<TensorId> = self.products.values().map(|[_, other]| *other).collect();
+        let is_computed = |tensor: &TensorId| program.data[tensor.0 as usize].is_none();
+        let multiplied: BTreeSet<TensorId> = self.products.values().flatten().copied().filter(is_computed).collect();
         let is_large = |tensor: &TensorId| program.tensor(*tensor).elements() >= SMALL_ELEMENTS;
         let of_channels =
             self.uses.keys().filter(|tensor| !self.products.is_empty() && is_large(tensor) && may_be_alone(tensor));

@@ -14,6 +14,14 @@ pub fn is_grouped(program: &Program, stage: &Stage, operands: &[Element<'_>; 2],
             .any(|axis| stage.extent(axis) % steps == 0 || longer(program, stage, axis, operands).is_some())
 }
 
+/// The same of two activations, which do not get further steps.
+pub fn are_grouped(stage: &Stage, [x, y]: &[Element<'_>; 2], steps: i64) -> bool {
+    let pairs = [[*x, *y], [*y, *x]];
+    pairs.iter().all(|operands| is_shared(stage, operands))
+        && reduced(stage, &pairs[0]).any(|axis| stage.extent(axis) % steps == 0)
+}
+
+/// Whether several results along some axis share the second operand.
 fn is_shared(stage: &Stage, [weight, other]: &[Element<'_>; 2]) -> bool {
     (0..stage.spatial.len()).any(|axis| stage.extent(axis) > 1 && weight.mentions(axis) && !other.mentions(axis))
 }

@@ -123,11 +123,54 @@ impl Nest {
                 body: Vec::new(),
             })
             .collect();
+        let in_groups = moves.last().is_some_and(|l| l.kind == LoopKind::Dot);
+        let loops = if in_groups { self.in_groups(loops, read) } else { loops };
         let (loops, store) = self.by_lines(loops, read, store);
         let loops: Vec<&Loop> = loops.iter().collect();
         let mut copy = self.copy_of_loops(&loops, vec![store]);
         spread(&mut copy, place);
         Ok((copy, Expr::load(packed, indices)))
+    }
+
+    /// A copy writes the steps of a lane side by side, as instructions for short numbers take them. Where it
+    /// reads the lanes of a step so, it takes a row of each step, which can be interleaved in registers;
+    /// where it reads the steps so, it takes a row of each lane, whose groups can be transposed.
+    ///
+    /// ```text
+    /// for j in 0..16 { for q in 0..2 { p[j, q] = b[q, j] } }
+    /// =>
+    /// unroll q in 0..2 { vector j in 0..16 { p[j, q] = b[q, j] } }
+    ///
+    /// for k in 0..8 { for j in 0..16 { for q in 0..2 { p[k, j, q] = b[j, 2*k + q] } } }
+    /// =>
+    /// unroll k in 0..8 { unroll q in 0..2 { vector j in 0..16 { p[k, j, q] = b[j, 2*k + q] } } }
+    /// ```
+    fn in_groups(&self, mut loops: Vec<Loop>, read: &Expr) -> Vec<Loop> {
+        let (inside, read) = match read {
+            Expr::Guard { conditions, inside, .. } => (conditions.as_slice(), &**inside),
+            other => (&[][..], other),
+        };
+        let Expr::Load { tensor, indices } = read else { return loops };
+        let whole = |l: &Loop| !inside.iter().any(|condition| condition.index.mentions(l.var));
+        let step = |l: &Loop| self.buffer(*tensor).step(indices, l.var);
+        let [before @ .., lanes, steps] = loops.as_mut_slice() else { return loops };
+        if !lanes.is_constant() || !steps.is_constant() {
+            return loops;
+        }
+        if step(lanes) == Some(1) && step(steps) != Some(1) && whole(lanes) {
+            (lanes.kind, steps.kind) = (LoopKind::Vector, LoopKind::Unroll);
+            std::mem::swap(lanes, steps);
+            return loops;
+        }
+        let is_along = |l: &Loop| l.is_constant() && l.extent() <= LINE && step(l) == Some(steps.extent());
+        let along = before.iter().rposition(is_along);
+        let is_free = |at: usize| before[at + 1..].iter().all(|l| l.bounds.iter().all(|b| !b.mentions(before[at].var)));
+        if let Some(at) = along.filter(|at| step(steps) == Some(1) && inside.is_empty() && is_free(*at)) {
+            (lanes.kind, steps.kind, before[at].kind) = (LoopKind::Vector, LoopKind::Unroll, LoopKind::Unroll);
+            std::mem::swap(lanes, steps);
+            before[at..].rotate_left(1);
+        }
+        loops
     }
 
     /// Where a copy reads neighbours along one of its loops, and lanes far apart along the vector loop, it

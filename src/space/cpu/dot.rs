@@ -1,6 +1,6 @@
 //! Whether a sum of products of short numbers is computed by the instruction that the machine has for it.
 
-use crate::space::access::accesses;
+use crate::space::access::{Access, accesses};
 use crate::space::fuse::touches;
 use crate::space::{Group, Rule, Step, Stop, Tape, View, name, site};
 use crate::target::Cpu;
@@ -28,9 +28,9 @@ impl Rule<Cpu> for Dot {
             let offered = axes(&view.workload, view.machine, group);
             let mut candidates = vec![name("none")];
             candidates.extend(offered.iter().map(|(at, _)| name(group.axes[*at].letter())));
-            // the longest, and of equals the innermost, of those whose steps lie side by side already
-            let near = (0..offered.len()).filter(|at| is_near(&view.workload, group, offered[*at].0));
-            let longest = near.max_by_key(|at| (group.axes[offered[*at].0].extent, *at));
+            // the longest, and of equals the innermost, of those that need no copy or are worth it
+            let pays = |at: &usize| pays(&view.workload, view.machine, group, offered[*at].0);
+            let longest = (0..offered.len()).filter(pays).max_by_key(|at| (group.axes[offered[*at].0].extent, *at));
             let default = longest.map_or(0, |at| at + 1);
             // before there was the rule, there was no such instruction
             let answer = tape.choose_since(site("dot", [group.name()]), candidates.clone(), default, 0)?;
@@ -63,11 +63,23 @@ fn axes(workload: &Workload, target: &Cpu, group: &Group) -> Vec<(usize, i64)> {
     group.positions(true).into_iter().filter(fits).map(|at| (at, by)).collect()
 }
 
+/// Results of an element from which on a copy is worth it where the machine has tile registers.
+const USES_IN_TILES: i64 = 16;
+
 /// Whether the steps along an axis lie side by side in all operands but those that are packed when the
-/// network is compiled: copies of the others cost more than the instruction gains.
-fn is_near(workload: &Workload, group: &Group, at: usize) -> bool {
+/// network is compiled: copies of the others cost more than an instruction for vectors gains, but not more
+/// than one for tiles, if what is copied is used for many results.
+fn pays(workload: &Workload, target: &Cpu, group: &Group, at: usize) -> bool {
     let var = Var(group.axes[at].position as u32);
-    accesses(&workload.stages[group.stage])
-        .iter()
-        .all(|read| workload.tensor(read.tensor).role == Role::Constant || read.stride(workload, var) == Some(1))
+    let stage = &workload.stages[group.stage];
+    let has_tiles = workload.widened_operands(stage).is_some_and(|operands| target.has_tiles(operands));
+    let uses = |read: &Access| -> i64 {
+        let others = group.positions(false).into_iter().filter(|at| !touches(read, group, *at));
+        others.map(|at| group.axes[at].usual.typical).product()
+    };
+    accesses(stage).iter().all(|read| {
+        workload.tensor(read.tensor).role == Role::Constant
+            || read.stride(workload, var) == Some(1)
+            || has_tiles && uses(read) >= USES_IN_TILES
+    })
 }

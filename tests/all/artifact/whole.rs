@@ -67,7 +67,7 @@ impl Whole {
     pub fn compile_as(name: &str, prefix: &str) -> Whole {
         let files = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/files/graph").join(name);
         let mut program = graph::import(&files.join("model.onnx"), &ImportOptions::default()).unwrap();
-        program.shorten(graph::Precision::F32);
+        program.shorten(graph::Precision::F32, graph::Products::ByWeights);
         let network = graph::partition(&program).unwrap();
         let (space, target) = (Space::standard(), Target::Cpu(host()));
         let schedule = |task: &graph::NetworkTask| {

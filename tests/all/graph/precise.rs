@@ -8,7 +8,7 @@ use std::path::PathBuf;
 
 use super::quantized::expect_description;
 use super::{data_of, entries, evaluate_in_tasks};
-use tilescribe::graph::{ImportOptions, Precision, Program, import};
+use tilescribe::graph::{ImportOptions, Precision, Products, Program, import};
 
 fn cases() -> Vec<PathBuf> {
     entries("precise").into_iter().filter(|path| path.is_dir()).collect()
@@ -34,7 +34,7 @@ fn networks_in_bf16_are_near_to_those_in_f32() {
         let expected = data_of(&case, "output", 0).to_f64();
         for (precision, range) in [(Precision::F32, 0.0..1e-5), (Precision::Bf16, 1e-4..0.01)] {
             let mut program = read(&case);
-            program.shorten(precision);
+            program.shorten(precision, Products::All);
             program.validate().unwrap_or_else(|error| panic!("{}: {error}", case.display()));
             let whole = program.evaluate(&inputs).unwrap().remove(0).to_f64();
             let tasks = evaluate_in_tasks(&program, &inputs).remove(0).to_f64();
@@ -50,7 +50,7 @@ fn networks_in_bf16_are_near_to_those_in_f32() {
 fn networks_in_bf16_are_cut_as_expected() {
     expect_description(cases(), &|case| {
         let mut program = read(case);
-        program.shorten(Precision::Bf16);
+        program.shorten(Precision::Bf16, Products::All);
         program
     });
 }

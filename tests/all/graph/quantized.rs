@@ -8,7 +8,7 @@ use std::fmt::Write;
 use std::path::{Path, PathBuf};
 
 use super::{channels_last, data_of, entries, evaluate_in_tasks, evaluate_network};
-use tilescribe::graph::{ImportOptions, Network, Precision, Program, TensorData, import, partition};
+use tilescribe::graph::{ImportOptions, Network, Precision, Products, Program, TensorData, import, partition};
 use tilescribe::workload::{DType, Role, Stage, Workload};
 
 /// Elements that may be another step of the last quantisation, of a thousand.
@@ -29,7 +29,7 @@ fn quantised_networks_give_what_onnx_runtime_gives() {
     for case in cases {
         let plain = read(&case);
         let mut program = plain.clone();
-        program.shorten(Precision::F32);
+        program.shorten(Precision::F32, Products::ByWeights);
         program.validate().unwrap_or_else(|error| panic!("{}: {error}", case.display()));
         let (inputs, expected) = (vec![data_of(&case, "input", 0)], data_of(&case, "output", 0));
         for (way, found) in [
@@ -41,7 +41,7 @@ fn quantised_networks_give_what_onnx_runtime_gives() {
             assert_same(&format!("{}, {way}", case.display()), &found, &expected);
         }
         let mut again = program.clone();
-        again.shorten(Precision::F32);
+        again.shorten(Precision::F32, Products::ByWeights);
         assert_eq!(format!("{again:?}"), format!("{program:?}"), "{}: shortened twice", case.display());
     }
 }
@@ -73,7 +73,7 @@ fn step(values: &[f64]) -> f64 {
 fn quantised_networks_are_cut_as_expected() {
     expect_description(cases(), &|case| {
         let mut program = read(case);
-        program.shorten(Precision::F32);
+        program.shorten(Precision::F32, Products::ByWeights);
         program
     });
 }

@@ -166,8 +166,8 @@ def compile(
     ``{"batch": [1, 8]}`` names extents to tune for. ``tune_at`` are points of several dimensions to tune for.
     ``states`` maps inputs to the outputs that the next run finds there (``{"past_*": "present_*"}``).
 
-    ``precision`` is what products by weights are computed in: with ``"bf16"`` they read operands rounded to 8 bits
-    of significand, and sum in f32.
+    ``precision`` is what products by weights, and those of attention, are computed in: with ``"bf16"`` they read
+    operands rounded to 8 bits of significand, and sum in f32.
 
     ``target`` is ``"host"``, ``"cuda"``, or a file that describes a machine; ``threads`` how many cores kernels
     may use; ``exact`` leaves out what rounds otherwise (Winograd).

@@ -1,0 +1,274 @@
+//! Copies whose lanes go to groups of neighbours, and whose iterations are the places in a group, as
+//! instructions for short numbers take the steps of a lane: rows are loaded as they lie in memory, and
+//! interleaved in registers.
+//!
+//! ```text
+//! before: unroll q in 0..2 { vector j in 0..16 { p[2*j + q] = b[128*q + j] } }     scatters
+//! after:  2 rows of 16 elements of b, interleaved; 32 neighbours of p
+//! ```
+//!
+//! Rows that are outside of a tensor are zeros: what is read for them is thrown away.
+//!
+//! Where the steps of a lane are neighbours already, and lanes are far apart, groups are transposed:
+//!
+//! ```text
+//! before: unroll i in 0..16 { unroll q in 0..2 { vector j in 0..16 { p[32*i + 2*j + q] = b[64*j + 2*i + q] } } }
+//! after:  16 rows of 16 groups of b, transposed; 16 rows of 16 groups of p
+//! ```
+
+use inkwell::values::{PointerValue, VectorValue};
+
+use crate::codegen::emit::ir::{Element, Value, vector_type};
+use crate::codegen::emit::statement::Truth;
+use crate::codegen::emit::transpose::PART;
+use crate::codegen::emit::{Binding, Emitter, Lanes, Processor};
+use crate::codegen::error::CodegenError;
+use crate::nest::{Loop, LoopKind, Stmt};
+use crate::workload::{Condition, Expr, Index, Interval, TensorId};
+
+type Result<T> = std::result::Result<T, CodegenError>;
+
+/// Elements of a group, at most.
+const MOST: i64 = 4;
+/// What a group is, where it is moved as a whole: the bytes of one f32.
+const BYTES_OF_GROUP: i64 = 4;
+
+/// A copy of rows to groups.
+struct Interleaved<'s> {
+    /// Unrolled loops between the one over places and the one over lanes.
+    between: Vec<&'s Loop>,
+    vector: &'s Loop,
+    to: (TensorId, &'s [Index]),
+    from: (TensorId, &'s [Index]),
+    /// Where they do not hold, a row is of zeros.
+    inside: &'s [Condition],
+}
+
+/// A copy of groups whose lanes are far apart.
+struct Regrouped<'s> {
+    /// Unrolled loops between the one over groups and the one over lanes.
+    between: Vec<&'s Loop>,
+    vector: &'s Loop,
+    steps: &'s Loop,
+    to: (TensorId, &'s [Index]),
+    from: (TensorId, &'s [Index]),
+}
+
+impl<'c> Emitter<'_, 'c> {
+    /// Copies what an unrolled loop does, if that is nothing else but a copy to groups; whether it is.
+    pub(super) fn store_in_groups(&mut self, l: &Loop) -> Result<bool> {
+        if self.block.asynchronous {
+            return Ok(false);
+        }
+        match (self.interleaved(l), self.regrouped(l)) {
+            (Some(copy), _) => self.store_interleaved(l, &copy, &copy.between)?,
+            (None, Some(copy)) => self.store_regrouped(l, &copy)?,
+            (None, None) => return Ok(false),
+        }
+        Ok(true)
+    }
+
+    /// The copy of rows that an unrolled loop makes, if it does nothing else.
+    fn interleaved<'s>(&self, l: &'s Loop) -> Option<Interleaved<'s>> {
+        let (between, vector) = self.vector_within(l).filter(|_| l.extent() <= MOST)?;
+        let [Stmt::Store { buffer, indices, value }] = vector.body.as_slice() else { return None };
+        let (inside, read) = match value {
+            Expr::Guard { conditions, inside, outside } if outside.is_zero() => (conditions.as_slice(), &**inside),
+            other => (&[][..], other),
+        };
+        let Expr::Load { tensor, indices: source } = read else { return None };
+        let (to, from) = ((*buffer, indices.as_slice()), (*tensor, source.as_slice()));
+        let [place, lane] = self.steps_of(to, [l, vector])?;
+        let [neighbour] = self.steps_of(from, [vector])?;
+        let [same, other] = [to, from].map(|(buffer, _)| self.shared.nest.buffer(buffer).dtype);
+        // of a row that is none, the first elements are read
+        let known = self.shared.nest.buffer(*tensor);
+        let has_rows = known.extents.is_fixed() && known.elements() >= vector.extent();
+        let is_row = |condition: &Condition| has_rows && !condition.index.mentions(vector.var);
+        let fits = place == Some(1) && lane == Some(l.extent()) && neighbour == Some(1) && same == other;
+        let fits =
+            fits && to.0 != from.0 && l.extent().count_ones() == 1 && same.bytes() <= 2 && inside.iter().all(is_row);
+        fits.then_some(Interleaved { between, vector, to, from, inside })
+    }
+
+    /// Outside of all vectors: the unrolled loops between a loop and the vector loop that is all there is in
+    /// it, and that one.
+    fn vector_within<'s>(&self, l: &'s Loop) -> Option<(Vec<&'s Loop>, &'s Loop)> {
+        let on_cpu = matches!(self.shared.processor, Processor::Cpu(_));
+        let alone = self.predicate.is_none() && self.lanes.is_none();
+        if !on_cpu || !alone || !l.is_constant() {
+            return None;
+        }
+        let (mut between, mut body) = (Vec::new(), &l.body);
+        loop {
+            match body.as_slice() {
+                [Stmt::Loop(inner)] if !inner.is_constant() => return None,
+                [Stmt::Loop(inner)] if inner.kind == LoopKind::Vector => return Some((between, inner)),
+                [Stmt::Loop(inner)] if inner.kind == LoopKind::Unroll => between.push(inner),
+                _ => return None,
+            }
+            body = &between[between.len() - 1].body;
+        }
+    }
+
+    /// By how many elements an access to memory moves with each of these loops.
+    fn steps_of<const N: usize>(
+        &self,
+        (buffer, indices): (TensorId, &[Index]),
+        loops: [&Loop; N],
+    ) -> Option<[Option<i64>; N]> {
+        let known = self.shared.nest.buffers.get(buffer.0 as usize).filter(|b| b.shape.len() == indices.len())?;
+        let in_memory = !self.shared.slots.contains_key(&buffer) && !indices.iter().any(Index::has_value);
+        in_memory.then(|| loops.map(|l| known.step(indices, l.var)))
+    }
+
+    /// Copies rows to groups, for each iteration of the loops `between`.
+    fn store_interleaved(&mut self, l: &Loop, copy: &Interleaved<'_>, between: &[&Loop]) -> Result<()> {
+        if let [outermost, others @ ..] = between {
+            for i in 0..outermost.extent() {
+                self.bind(outermost.var, Binding::Constant(i), Interval::point(i))?;
+                self.store_interleaved(l, copy, others)?;
+                self.unbind(outermost.var);
+            }
+            return Ok(());
+        }
+        let extent = copy.vector.extent();
+        // as many lanes at a time as a power of two
+        let mut first = 0;
+        while first < extent {
+            let width = 1 << (extent - first).ilog2();
+            self.store_lanes(l, copy, [first, width])?;
+            first += width;
+        }
+        Ok(())
+    }
+
+    /// Copies `width` lanes, from the `first` on.
+    fn store_lanes(&mut self, l: &Loop, copy: &Interleaved<'_>, [first, width]: [i64; 2]) -> Result<()> {
+        let vector = copy.vector;
+        self.lanes = Some(Lanes { var: vector.var, extent: width as u32, width: width as u32 });
+        self.bind(vector.var, Binding::Lane, Interval::below(vector.extent()))?;
+        let (mut rows, mut to) = (Vec::new(), None);
+        for place in 0..l.extent() {
+            self.bind(l.var, Binding::Constant(place), Interval::point(place))?;
+            rows.push(self.row_or_zeros(copy, [first, width])?.into_vector_value());
+            if place == 0 {
+                to = Some(self.address(copy.to.0, copy.to.1)?);
+            }
+            self.unbind(l.var);
+        }
+        self.unbind(vector.var);
+        self.lanes = None;
+        let Some(mut address) = to else { return Ok(()) };
+        let element = self.memory_type(self.shared.nest.buffer(copy.to.0).dtype);
+        let behind = self.ir.integer(Element::I64, first * l.extent());
+        address.pointer = self.ir.offset(element, address.pointer, behind)?;
+        let groups = self.interleave(rows)?;
+        self.store_bits(copy.to.0, &address, groups.into())
+    }
+
+    fn row_or_zeros(&mut self, copy: &Interleaved<'_>, [first, width]: [i64; 2]) -> Result<Value<'c>> {
+        let (buffer, indices) = copy.from;
+        let element = self.memory_type(self.shared.nest.buffer(buffer).dtype);
+        let row = vector_type(element, width as u32)?;
+        let holds = match self.conditions(copy.inside)? {
+            Truth::Always => None,
+            Truth::Never => return Ok(row.const_zero().into()),
+            Truth::Depends(holds) => Some(holds),
+        };
+        let mut address = self.address(buffer, indices)?;
+        address.pointer = self.ir.offset(element, address.pointer, self.ir.integer(Element::I64, first))?;
+        let Some(holds) = holds else { return self.load_neighbours(buffer, &address, row) };
+        let base = self.pointers[buffer.0 as usize]
+            .ok_or_else(|| CodegenError::Internal("a copy of what has no address".into()))?;
+        address.pointer = self.ir.select(holds, address.pointer.into(), base.into())?.into_pointer_value();
+        let loaded = self.load_neighbours(buffer, &address, row)?;
+        self.ir.select(holds, loaded, row.const_zero().into())
+    }
+
+    /// The first lanes of all vectors, then their second lanes, …; as many vectors as a power of two.
+    fn interleave(&self, rows: Vec<VectorValue<'c>>) -> Result<VectorValue<'c>> {
+        // every other one, so that what is interleaved last lies next to each other
+        let halves = |odd: usize| rows.iter().skip(odd).step_by(2).copied().collect::<Vec<_>>();
+        match rows.as_slice() {
+            [one] => Ok(*one),
+            _ => {
+                let (even, odd) = (self.interleave(halves(0))?, self.interleave(halves(1))?);
+                let width = i64::from(even.get_type().get_size());
+                let order: Vec<i64> = (0..width).flat_map(|lane| [lane, width + lane]).collect();
+                self.ir.shuffle_pair(even, odd, &order)
+            }
+        }
+    }
+
+    /// The copy of groups that an unrolled loop makes, if it does nothing else.
+    fn regrouped<'s>(&self, l: &'s Loop) -> Option<Regrouped<'s>> {
+        let (mut between, vector) = self.vector_within(l)?;
+        let [Stmt::Store { buffer, indices, value: Expr::Load { tensor, indices: source } }] = vector.body.as_slice()
+        else {
+            return None;
+        };
+        let (to, from) = ((*buffer, indices.as_slice()), (*tensor, source.as_slice()));
+        let one = Some([Some(1)]);
+        let are_steps = |l: &&Loop| self.steps_of(to, [l]) == one && self.steps_of(from, [l]) == one;
+        let steps = between.remove(between.iter().position(are_steps)?);
+        let [same, other] = [to, from].map(|(buffer, _)| self.shared.nest.buffer(buffer).dtype);
+        let group = Some(steps.extent());
+        let fits = self.steps_of(to, [steps, vector])? == [Some(1), group]
+            && self.steps_of(from, [steps, l])? == [Some(1), group]
+            && (to.0 != from.0 && same == other)
+            && steps.extent() * same.bytes() as i64 == BYTES_OF_GROUP;
+        fits.then_some(Regrouped { between, vector, steps, to, from })
+    }
+
+    /// Copies groups, for each iteration of the loops `between`.
+    fn store_regrouped(&mut self, l: &Loop, copy: &Regrouped<'_>) -> Result<()> {
+        self.bind(copy.steps.var, Binding::Constant(0), Interval::point(0))?;
+        self.store_columns(l, copy, &copy.between)?;
+        self.unbind(copy.steps.var);
+        Ok(())
+    }
+
+    fn store_columns(&mut self, l: &Loop, copy: &Regrouped<'_>, between: &[&Loop]) -> Result<()> {
+        if let [outermost, others @ ..] = between {
+            for i in 0..outermost.extent() {
+                self.bind(outermost.var, Binding::Constant(i), Interval::point(i))?;
+                self.store_columns(l, copy, others)?;
+                self.unbind(outermost.var);
+            }
+            return Ok(());
+        }
+        let side = self.shared.processor.lanes().max(PART as i64);
+        let row = vector_type(self.ir.scalar_type(Element::F32), side as u32)?;
+        for first in (0..l.extent()).step_by(side as usize) {
+            for lane in (0..copy.vector.extent()).step_by(side as usize) {
+                let [groups, lanes] = [(l, first), (copy.vector, lane)].map(|(l, from)| (l.extent() - from).min(side));
+                let [of_groups, of_lanes] = [groups, lanes].map(|count| self.ir.lane_mask(count as u32, side as u32));
+                let mut rows = Vec::new();
+                for lane in lane..lane + lanes {
+                    let pointer = self.group_pointer(copy.from, [(l, first), (copy.vector, lane)])?;
+                    rows.push(self.load_row(copy.from.0, pointer, of_groups, row)?.into_vector_value());
+                }
+                for (at, column) in (first..first + groups).zip(self.transposed(rows, side as usize)?) {
+                    let pointer = self.group_pointer(copy.to, [(l, at), (copy.vector, lane)])?;
+                    self.store_row(copy.to.0, pointer, of_lanes, column.into())?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The address of a group, at these iterations.
+    fn group_pointer(
+        &mut self,
+        (buffer, indices): (TensorId, &[Index]),
+        at: [(&Loop, i64); 2],
+    ) -> Result<PointerValue<'c>> {
+        for (l, i) in at {
+            self.bind(l.var, Binding::Constant(i), Interval::point(i))?;
+        }
+        let pointer = self.element_pointer(buffer, indices)?;
+        at.into_iter().rev().for_each(|(l, _)| self.unbind(l.var));
+        Ok(pointer)
+    }
+}
