@@ -22,10 +22,12 @@ pub(super) fn packable(workload: &Workload, group: &Group) -> Vec<(Access, Optio
     };
     // an instruction takes the steps of a lane side by side, and those of all lanes one after the other
     let is_laid_out = |a: &Access| group.dot.is_some() && workload.tensor(a.tensor).role == Role::Constant;
+    // tiles came with this: before, a guard made operands of one tensor hard to tell apart
+    let can_be_told = |a: &Access| !a.guarded || group.matrix.is_some() && is_plain_guard(&stage.value, a);
     let ways = |tensor| all.iter().filter(move |a: &&Access| a.tensor == tensor);
     all.iter()
         .filter(|a| is_operand(&stage.value, a))
-        .filter(|a| ways(a.tensor).count() == 1 || ways(a.tensor).all(|b| !b.guarded))
+        .filter(|a| ways(a.tensor).count() == 1 || ways(a.tensor).all(can_be_told))
         .filter(|a| behind.iter().all(|b| b.tensor != a.tensor))
         .filter(|a| a.indices.iter().all(|i| i.terms().iter().all(|(atom, _)| !matches!(atom, Atom::Value(_)))))
         .filter(|a| (reused(a) || is_laid_out(a)) && (!a.guarded || is_plain_guard(&stage.value, a)))

@@ -16,6 +16,7 @@
 //! after:  16 rows of 16 groups of b, transposed; 16 rows of 16 groups of p
 //! ```
 
+use inkwell::types::VectorType;
 use inkwell::values::{PointerValue, VectorValue};
 
 use crate::codegen::emit::ir::{Element, Value, vector_type};
@@ -32,6 +33,14 @@ type Result<T> = std::result::Result<T, CodegenError>;
 const MOST: i64 = 4;
 /// What a group is, where it is moved as a whole: the bytes of one f32.
 const BYTES_OF_GROUP: i64 = 4;
+
+/// What is read, and the conditions outside of which it is 0.
+fn guarded(value: &Expr) -> (&[Condition], &Expr) {
+    match value {
+        Expr::Guard { conditions, inside, outside } if outside.is_zero() => (conditions, inside),
+        other => (&[], other),
+    }
+}
 
 /// A copy of rows to groups.
 struct Interleaved<'s> {
@@ -52,6 +61,8 @@ struct Regrouped<'s> {
     steps: &'s Loop,
     to: (TensorId, &'s [Index]),
     from: (TensorId, &'s [Index]),
+    /// Where they do not hold, the groups of a lane are zeros.
+    inside: &'s [Condition],
 }
 
 impl<'c> Emitter<'_, 'c> {
@@ -72,22 +83,18 @@ impl<'c> Emitter<'_, 'c> {
     fn interleaved<'s>(&self, l: &'s Loop) -> Option<Interleaved<'s>> {
         let (between, vector) = self.vector_within(l).filter(|_| l.extent() <= MOST)?;
         let [Stmt::Store { buffer, indices, value }] = vector.body.as_slice() else { return None };
-        let (inside, read) = match value {
-            Expr::Guard { conditions, inside, outside } if outside.is_zero() => (conditions.as_slice(), &**inside),
-            other => (&[][..], other),
-        };
+        let (inside, read) = guarded(value);
         let Expr::Load { tensor, indices: source } = read else { return None };
         let (to, from) = ((*buffer, indices.as_slice()), (*tensor, source.as_slice()));
         let [place, lane] = self.steps_of(to, [l, vector])?;
         let [neighbour] = self.steps_of(from, [vector])?;
         let [same, other] = [to, from].map(|(buffer, _)| self.shared.nest.buffer(buffer).dtype);
-        // of a row that is none, the first elements are read
-        let known = self.shared.nest.buffer(*tensor);
-        let has_rows = known.extents.is_fixed() && known.elements() >= vector.extent();
-        let is_row = |condition: &Condition| has_rows && !condition.index.mentions(vector.var);
         let fits = place == Some(1) && lane == Some(l.extent()) && neighbour == Some(1) && same == other;
-        let fits =
-            fits && to.0 != from.0 && l.extent().count_ones() == 1 && same.bytes() <= 2 && inside.iter().all(is_row);
+        let fits = fits && to.0 != from.0 && l.extent().count_ones() == 1 && same.bytes() <= 2;
+        // all lanes at a time, where conditions are about them
+        let of_rows = |condition: &Condition| !condition.index.mentions(vector.var);
+        let whole = vector.extent().count_ones() == 1 || inside.iter().all(of_rows);
+        let fits = fits && whole && (inside.is_empty() || self.has_rows(*tensor, vector.extent()));
         fits.then_some(Interleaved { between, vector, to, from, inside })
     }
 
@@ -178,12 +185,29 @@ impl<'c> Emitter<'_, 'c> {
         };
         let mut address = self.address(buffer, indices)?;
         address.pointer = self.ir.offset(element, address.pointer, self.ir.integer(Element::I64, first))?;
-        let Some(holds) = holds else { return self.load_neighbours(buffer, &address, row) };
+        match holds {
+            None => self.load_neighbours(buffer, &address, row),
+            // of its own for each lane
+            Some(mask) if mask.is_vector_value() => self.load_row(buffer, address.pointer, mask, row),
+            Some(holds) => {
+                address.pointer = self.row_or_any(buffer, address.pointer, holds)?;
+                let loaded = self.load_neighbours(buffer, &address, row)?;
+                self.ir.select(holds, loaded, row.const_zero().into())
+            }
+        }
+    }
+
+    /// Whether the first elements of a buffer can be read in the place of a row of so many.
+    fn has_rows(&self, buffer: TensorId, elements: i64) -> bool {
+        let known = self.shared.nest.buffer(buffer);
+        known.extents.is_fixed() && known.elements() >= elements
+    }
+
+    /// The address of a row, or where there is none, of elements that nobody uses.
+    fn row_or_any(&self, buffer: TensorId, row: PointerValue<'c>, is_row: Value<'c>) -> Result<PointerValue<'c>> {
         let base = self.pointers[buffer.0 as usize]
             .ok_or_else(|| CodegenError::Internal("a copy of what has no address".into()))?;
-        address.pointer = self.ir.select(holds, address.pointer.into(), base.into())?.into_pointer_value();
-        let loaded = self.load_neighbours(buffer, &address, row)?;
-        self.ir.select(holds, loaded, row.const_zero().into())
+        Ok(self.ir.select(is_row, row.into(), base.into())?.into_pointer_value())
     }
 
     /// The first lanes of all vectors, then their second lanes, …; as many vectors as a power of two.
@@ -204,21 +228,23 @@ impl<'c> Emitter<'_, 'c> {
     /// The copy of groups that an unrolled loop makes, if it does nothing else.
     fn regrouped<'s>(&self, l: &'s Loop) -> Option<Regrouped<'s>> {
         let (mut between, vector) = self.vector_within(l)?;
-        let [Stmt::Store { buffer, indices, value: Expr::Load { tensor, indices: source } }] = vector.body.as_slice()
-        else {
-            return None;
-        };
+        let [Stmt::Store { buffer, indices, value }] = vector.body.as_slice() else { return None };
+        let (inside, read) = guarded(value);
+        let Expr::Load { tensor, indices: source } = read else { return None };
         let (to, from) = ((*buffer, indices.as_slice()), (*tensor, source.as_slice()));
         let one = Some([Some(1)]);
         let are_steps = |l: &&Loop| self.steps_of(to, [l]) == one && self.steps_of(from, [l]) == one;
         let steps = between.remove(between.iter().position(are_steps)?);
         let [same, other] = [to, from].map(|(buffer, _)| self.shared.nest.buffer(buffer).dtype);
         let group = Some(steps.extent());
+        let of_lanes = |condition: &Condition| ![l, steps].iter().any(|l| condition.index.mentions(l.var));
+        let may_miss = || self.has_rows(*tensor, l.extent() * steps.extent()) && inside.iter().all(of_lanes);
         let fits = self.steps_of(to, [steps, vector])? == [Some(1), group]
             && self.steps_of(from, [steps, l])? == [Some(1), group]
             && (to.0 != from.0 && same == other)
             && steps.extent() * same.bytes() as i64 == BYTES_OF_GROUP;
-        fits.then_some(Regrouped { between, vector, steps, to, from })
+        let fits = fits && (inside.is_empty() || may_miss());
+        fits.then_some(Regrouped { between, vector, steps, to, from, inside })
     }
 
     /// Copies groups, for each iteration of the loops `between`.
@@ -246,8 +272,8 @@ impl<'c> Emitter<'_, 'c> {
                 let [of_groups, of_lanes] = [groups, lanes].map(|count| self.ir.lane_mask(count as u32, side as u32));
                 let mut rows = Vec::new();
                 for lane in lane..lane + lanes {
-                    let pointer = self.group_pointer(copy.from, [(l, first), (copy.vector, lane)])?;
-                    rows.push(self.load_row(copy.from.0, pointer, of_groups, row)?.into_vector_value());
+                    let row = self.groups_or_zeros(copy, [(l, first), (copy.vector, lane)], of_groups, row)?;
+                    rows.push(row.into_vector_value());
                 }
                 for (at, column) in (first..first + groups).zip(self.transposed(rows, side as usize)?) {
                     let pointer = self.group_pointer(copy.to, [(l, at), (copy.vector, lane)])?;
@@ -256,6 +282,30 @@ impl<'c> Emitter<'_, 'c> {
             }
         }
         Ok(())
+    }
+
+    /// The groups of a lane from these iterations on, as far as the mask holds.
+    fn groups_or_zeros(
+        &mut self,
+        copy: &Regrouped<'_>,
+        at: [(&Loop, i64); 2],
+        mask: Value<'c>,
+        row: VectorType<'c>,
+    ) -> Result<Value<'c>> {
+        let (vector, lane) = at[1];
+        self.bind(vector.var, Binding::Constant(lane), Interval::point(lane))?;
+        let inside = self.conditions(copy.inside)?;
+        self.unbind(vector.var);
+        let pointer = self.group_pointer(copy.from, at)?;
+        match inside {
+            Truth::Never => Ok(row.const_zero().into()),
+            Truth::Always => self.load_row(copy.from.0, pointer, mask, row),
+            Truth::Depends(holds) => {
+                let pointer = self.row_or_any(copy.from.0, pointer, holds)?;
+                let loaded = self.load_row(copy.from.0, pointer, mask, row)?;
+                self.ir.select(holds, loaded, row.const_zero().into())
+            }
+        }
     }
 
     /// The address of a group, at these iterations.

@@ -14,6 +14,7 @@
 //!
 //! Where [`Precision::Bf16`] is asked for:
 //!
+//! - [`lengthened`]: attention gets as many keys as fill tiles.
 //! - [`rounded`]: what products read is rounded to bf16.
 //! - [`moved`]: so are the parts of what is concatenated for them.
 //!
@@ -30,6 +31,7 @@ mod integer_constants;
 mod integer_factor;
 mod integer_products;
 mod integer_store;
+mod lengthened;
 mod moved;
 mod product;
 mod rounded;
@@ -73,6 +75,9 @@ impl Program {
         factors::move_behind(self);
         self.precision = precision;
         if precision == Precision::Bf16 {
+            if products == Products::All {
+                lengthened::complete(self);
+            }
             rounded::round_products(self, products);
         }
         steps::complete(self);

@@ -15,10 +15,13 @@ pub fn is_grouped(program: &Program, stage: &Stage, operands: &[Element<'_>; 2],
 }
 
 /// The same of two activations, which do not get further steps.
-pub fn are_grouped(stage: &Stage, [x, y]: &[Element<'_>; 2], steps: i64) -> bool {
-    let pairs = [[*x, *y], [*y, *x]];
-    pairs.iter().all(|operands| is_shared(stage, operands))
-        && reduced(stage, &pairs[0]).any(|axis| stage.extent(axis) % steps == 0)
+pub fn are_grouped(stage: &Stage, operands: &[Element<'_>; 2], steps: i64) -> bool {
+    are_shared(stage, operands) && reduced(stage, operands).any(|axis| stage.extent(axis) % steps == 0)
+}
+
+/// Whether several results share each of two operands.
+pub fn are_shared(stage: &Stage, [x, y]: &[Element<'_>; 2]) -> bool {
+    is_shared(stage, &[*x, *y]) && is_shared(stage, &[*y, *x])
 }
 
 /// Whether several results along some axis share the second operand.

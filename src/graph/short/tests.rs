@@ -260,15 +260,17 @@ fn largest_difference(plain: &Program, short: &Program) -> f64 {
 
 #[test]
 fn products_of_activations_are_rounded() {
-    // an odd number of steps makes no pairs, so that only the scores' operands are rounded
-    for (tokens, short_products) in [(24, 2), (41, 1)] {
+    // as they are; with a further key; with as many as fill the last tile
+    for (tokens, keys) in [(24, 24), (41, 42), (197, 224)] {
         let plain = attention(tokens).0.finish();
         let mut short = plain.clone();
         short.shorten(Precision::Bf16, Products::All);
         short.validate().unwrap();
         let products = short.stages().filter_map(|held| held.stage.multiplied());
         let types = products.map(|both| both.map(|operand| short.tensor(operand.tensor).dtype));
-        assert_eq!(types.filter(|types| *types == [DType::BF16; 2]).count(), short_products);
+        assert_eq!(types.collect::<Vec<_>>(), [[DType::BF16; 2]; 2]);
+        let reduced: Vec<i64> = short.stages().filter_map(|held| held.stage.reduction.first().copied()).collect();
+        assert_eq!(reduced, [32, keys, keys, keys]);
         let difference = largest_difference(&plain, &short);
         assert!(difference > 0.0 && difference <= 0.02, "{difference}");
     }

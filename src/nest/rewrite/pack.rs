@@ -151,21 +151,23 @@ impl Nest {
             other => (&[][..], other),
         };
         let Expr::Load { tensor, indices } = read else { return loops };
-        let whole = |l: &Loop| !inside.iter().any(|condition| condition.index.mentions(l.var));
         let step = |l: &Loop| self.buffer(*tensor).step(indices, l.var);
         let [before @ .., lanes, steps] = loops.as_mut_slice() else { return loops };
-        if !lanes.is_constant() || !steps.is_constant() {
+        if !steps.is_constant() {
             return loops;
         }
-        if step(lanes) == Some(1) && step(steps) != Some(1) && whole(lanes) {
+        if step(lanes) == Some(1) && step(steps) != Some(1) {
             (lanes.kind, steps.kind) = (LoopKind::Vector, LoopKind::Unroll);
             std::mem::swap(lanes, steps);
             return loops;
         }
-        let is_along = |l: &Loop| l.is_constant() && l.extent() <= LINE && step(l) == Some(steps.extent());
+        // what is there of a lane, is there in all of its groups
+        let of_lanes = |l: &Loop| !inside.iter().any(|condition| condition.index.mentions(l.var));
+        let is_along =
+            |l: &Loop| l.is_constant() && l.extent() <= LINE && step(l) == Some(steps.extent()) && of_lanes(l);
         let along = before.iter().rposition(is_along);
         let is_free = |at: usize| before[at + 1..].iter().all(|l| l.bounds.iter().all(|b| !b.mentions(before[at].var)));
-        if let Some(at) = along.filter(|at| step(steps) == Some(1) && inside.is_empty() && is_free(*at)) {
+        if let Some(at) = along.filter(|at| step(steps) == Some(1) && of_lanes(steps) && is_free(*at)) {
             (lanes.kind, steps.kind, before[at].kind) = (LoopKind::Vector, LoopKind::Unroll, LoopKind::Unroll);
             std::mem::swap(lanes, steps);
             before[at..].rotate_left(1);

@@ -32,8 +32,11 @@ pub(super) fn matrix(
     if !fits || !target.has_tiles([dtype(first), dtype(second)]) {
         return Ok(());
     }
-    // rows that are known only when it runs are computed in pieces
-    let is_row = |at: &usize| (is_free(*at) || group.axes[*at].varies) && moves(*at) == [true, false];
+    // rows that are known only when it runs, and those of a last block with fewer, are computed in pieces
+    let is_row = |at: &usize| {
+        let axis = &group.axes[*at];
+        (is_free(*at) || axis.varies || axis.ragged) && moves(*at) == [true, false]
+    };
     let rows: Vec<usize> = group.positions(false).into_iter().filter(is_row).collect();
     let mut candidates = vec![name("none")];
     candidates.extend(rows.iter().map(|at| name(group.axes[*at].letter())));
@@ -82,7 +85,9 @@ fn tiles_of_columns(group: &Group, at: usize) -> (Vec<i64>, usize) {
 fn tiles_of_rows(group: &Group, at: usize, columns: usize) -> (Vec<i64>, usize) {
     let usual = group.axes[at].usual;
     let beside = (group.axes[columns].tile + TILE_LANES - 1) / TILE_LANES;
-    let candidates: Vec<i64> = (1..=usual.most.min(most_beside(beside) * TILE_ROWS)).collect();
+    let Axis { ragged, extent, .. } = group.axes[at];
+    let most = usual.most.min(most_beside(beside) * TILE_ROWS);
+    let candidates: Vec<i64> = (1..=most).filter(|tile| !ragged || extent % tile == 0).collect();
     let default = default_tile(usual.typical, &candidates, DEFAULT_TILES * TILE_ROWS);
     (candidates, default)
 }
