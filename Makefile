@@ -74,7 +74,7 @@ cuda: setup
 # preferences to that one, which has. Takes about an hour on two cores.
 DRAWN = corpus/records/on_policy.jsonl.zst
 CHOSEN = $(filter-out $(DRAWN),$(wildcard corpus/records/*.zst))
-UNDISTURBED = $(addprefix corpus/records/,$(addsuffix .jsonl.zst,paced second_machine third_machine fourth_machine short_numbers current_space avx2 published)) $(DRAWN)
+UNDISTURBED = $(addprefix corpus/records/,$(addsuffix .jsonl.zst,paced second_machine third_machine fourth_machine short_numbers current_space avx2 published tiles)) $(DRAWN)
 checkpoint: build
 	$(TILESCRIBE) pretrain --corpus $(CHOSEN) --estimator-corpus $(UNDISTURBED) \
 	--epochs 1.2 --learning-rate 0.003 --held-out 0.05 --beside built-in -o checkpoints/rebuilt
