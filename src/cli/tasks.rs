@@ -27,8 +27,9 @@ pub struct Tasks {
     network: NetworkArguments,
     #[command(flatten)]
     plan: PlanArguments,
-    #[command(flatten)]
-    target: TargetArguments,
+    /// The machine to cut it for: `host`, a GPU of this machine, or a TOML file that describes a machine
+    #[arg(long, default_value = "host", value_name = "host|cuda|cuda:N|FILE.toml")]
+    target: PathBuf,
     /// Print one JSON object for each task, on a line of its own
     #[arg(long)]
     json: bool,
@@ -36,7 +37,8 @@ pub struct Tasks {
 
 impl Tasks {
     pub fn execute(self, out: &mut dyn Write) -> Result<()> {
-        let network = self.plan.load(&self.model, &self.network, &[self.target.resolve()?])?;
+        let target = TargetArguments { target: self.target, threads: None };
+        let network = self.plan.load(&self.model, &self.network, &[target.resolve()?])?;
         let names: Vec<&str> = network.symbols.list.iter().map(|symbol| symbol.name.as_str()).collect();
         for (number, task) in network.tasks.iter().enumerate() {
             let (hash, flops) = (task.workload.hash().to_string(), task.workload.flops());

@@ -24,7 +24,7 @@ use crate::codegen::emit::statement::Truth;
 use crate::codegen::emit::transpose::PART;
 use crate::codegen::emit::{Binding, Emitter, Lanes, Processor};
 use crate::codegen::error::CodegenError;
-use crate::nest::{Loop, LoopKind, Stmt};
+use crate::nest::{Loop, Stmt};
 use crate::workload::{Condition, Expr, Index, Interval, TensorId};
 
 type Result<T> = std::result::Result<T, CodegenError>;
@@ -68,14 +68,17 @@ struct Regrouped<'s> {
 impl<'c> Emitter<'_, 'c> {
     /// Copies what an unrolled loop does, if that is nothing else but a copy to groups; whether it is.
     pub(super) fn store_in_groups(&mut self, l: &Loop) -> Result<bool> {
-        if self.block.asynchronous {
+        if !matches!(self.shared.processor, Processor::Cpu(_)) {
             return Ok(false);
         }
-        match (self.interleaved(l), self.regrouped(l)) {
-            (Some(copy), _) => self.store_interleaved(l, &copy, &copy.between)?,
-            (None, Some(copy)) => self.store_regrouped(l, &copy)?,
-            (None, None) => return Ok(false),
+        if let Some(copy) = self.interleaved(l) {
+            self.in_each_of(&copy.between, &mut |this| this.store_interleaved(l, &copy))?;
+            return Ok(true);
         }
+        let Some(copy) = self.regrouped(l) else { return Ok(false) };
+        self.bind(copy.steps.var, Binding::Constant(0), Interval::point(0))?;
+        self.in_each_of(&copy.between, &mut |this| this.store_regrouped(l, &copy))?;
+        self.unbind(copy.steps.var);
         Ok(true)
     }
 
@@ -98,26 +101,6 @@ impl<'c> Emitter<'_, 'c> {
         fits.then_some(Interleaved { between, vector, to, from, inside })
     }
 
-    /// Outside of all vectors: the unrolled loops between a loop and the vector loop that is all there is in
-    /// it, and that one.
-    fn vector_within<'s>(&self, l: &'s Loop) -> Option<(Vec<&'s Loop>, &'s Loop)> {
-        let on_cpu = matches!(self.shared.processor, Processor::Cpu(_));
-        let alone = self.predicate.is_none() && self.lanes.is_none();
-        if !on_cpu || !alone || !l.is_constant() {
-            return None;
-        }
-        let (mut between, mut body) = (Vec::new(), &l.body);
-        loop {
-            match body.as_slice() {
-                [Stmt::Loop(inner)] if !inner.is_constant() => return None,
-                [Stmt::Loop(inner)] if inner.kind == LoopKind::Vector => return Some((between, inner)),
-                [Stmt::Loop(inner)] if inner.kind == LoopKind::Unroll => between.push(inner),
-                _ => return None,
-            }
-            body = &between[between.len() - 1].body;
-        }
-    }
-
     /// By how many elements an access to memory moves with each of these loops.
     fn steps_of<const N: usize>(
         &self,
@@ -129,16 +112,8 @@ impl<'c> Emitter<'_, 'c> {
         in_memory.then(|| loops.map(|l| known.step(indices, l.var)))
     }
 
-    /// Copies rows to groups, for each iteration of the loops `between`.
-    fn store_interleaved(&mut self, l: &Loop, copy: &Interleaved<'_>, between: &[&Loop]) -> Result<()> {
-        if let [outermost, others @ ..] = between {
-            for i in 0..outermost.extent() {
-                self.bind(outermost.var, Binding::Constant(i), Interval::point(i))?;
-                self.store_interleaved(l, copy, others)?;
-                self.unbind(outermost.var);
-            }
-            return Ok(());
-        }
+    /// Copies rows to groups.
+    fn store_interleaved(&mut self, l: &Loop, copy: &Interleaved<'_>) -> Result<()> {
         let extent = copy.vector.extent();
         // as many lanes at a time as a power of two
         let mut first = 0;
@@ -247,23 +222,8 @@ impl<'c> Emitter<'_, 'c> {
         fits.then_some(Regrouped { between, vector, steps, to, from, inside })
     }
 
-    /// Copies groups, for each iteration of the loops `between`.
+    /// Copies groups.
     fn store_regrouped(&mut self, l: &Loop, copy: &Regrouped<'_>) -> Result<()> {
-        self.bind(copy.steps.var, Binding::Constant(0), Interval::point(0))?;
-        self.store_columns(l, copy, &copy.between)?;
-        self.unbind(copy.steps.var);
-        Ok(())
-    }
-
-    fn store_columns(&mut self, l: &Loop, copy: &Regrouped<'_>, between: &[&Loop]) -> Result<()> {
-        if let [outermost, others @ ..] = between {
-            for i in 0..outermost.extent() {
-                self.bind(outermost.var, Binding::Constant(i), Interval::point(i))?;
-                self.store_columns(l, copy, others)?;
-                self.unbind(outermost.var);
-            }
-            return Ok(());
-        }
         let side = self.shared.processor.lanes().max(PART as i64);
         let row = vector_type(self.ir.scalar_type(Element::F32), side as u32)?;
         for first in (0..l.extent()).step_by(side as usize) {

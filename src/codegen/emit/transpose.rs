@@ -48,19 +48,7 @@ pub(super) struct Loaded<'c> {
 impl<'c> Emitter<'_, 'c> {
     /// The block that an unrolled loop stores, if it consists of nothing else.
     pub(super) fn block<'s>(&self, l: &'s Loop) -> Option<Block<'s>> {
-        if self.predicate.is_some() || self.lanes.is_some() || l.bounds.len() > 1 || l.extent() < LEAST_ROWS {
-            return None;
-        }
-        let (mut between, mut body) = (Vec::new(), &l.body);
-        let vector = loop {
-            match body.as_slice() {
-                [Stmt::Loop(inner)] if inner.bounds.len() > 1 => return None,
-                [Stmt::Loop(inner)] if inner.kind == LoopKind::Vector => break inner,
-                [Stmt::Loop(inner)] if inner.kind == LoopKind::Unroll => between.push(inner),
-                _ => return None,
-            }
-            body = &between[between.len() - 1].body;
-        };
+        let (between, vector) = self.vector_within(l).filter(|_| l.extent() >= LEAST_ROWS)?;
         let [Stmt::Store { buffer, indices, value }] = vector.body.as_slice() else { return None };
         // all values are computed before the first is stored
         let mut reads_itself = false;
@@ -75,6 +63,35 @@ impl<'c> Emitter<'_, 'c> {
         };
         let fits = vector.extent() >= PART as i64 && (scattered || gathered());
         (fits && !reads_itself).then_some(Block { between, vector, buffer: *buffer, indices, value, scattered })
+    }
+
+    /// Outside of all vectors and conditions: the unrolled loops between a loop and the vector loop that is all
+    /// there is in it, and that one.
+    pub(super) fn vector_within<'s>(&self, l: &'s Loop) -> Option<(Vec<&'s Loop>, &'s Loop)> {
+        if self.predicate.is_some() || self.lanes.is_some() || !l.is_constant() {
+            return None;
+        }
+        let (mut between, mut body) = (Vec::new(), &l.body);
+        loop {
+            match body.as_slice() {
+                [Stmt::Loop(inner)] if !inner.is_constant() => return None,
+                [Stmt::Loop(inner)] if inner.kind == LoopKind::Vector => return Some((between, inner)),
+                [Stmt::Loop(inner)] if inner.kind == LoopKind::Unroll => between.push(inner),
+                _ => return None,
+            }
+            body = &between[between.len() - 1].body;
+        }
+    }
+
+    /// Does something in each iteration of unrolled loops.
+    pub(super) fn in_each_of(&mut self, loops: &[&Loop], work: &mut dyn FnMut(&mut Self) -> Result<()>) -> Result<()> {
+        let [outermost, others @ ..] = loops else { return work(self) };
+        for i in 0..outermost.extent() {
+            self.bind(outermost.var, Binding::Constant(i), Interval::point(i))?;
+            self.in_each_of(others, work)?;
+            self.unbind(outermost.var);
+        }
+        Ok(())
     }
 
     /// Whether an access moves by one element with the unrolled loop, and by several with the lanes.
@@ -100,19 +117,11 @@ impl<'c> Emitter<'_, 'c> {
 
     /// Computes and stores a block.
     pub(super) fn store_block(&mut self, l: &Loop, block: &Block<'_>) -> Result<()> {
-        self.store_blocks(l, block, &block.between)
+        self.in_each_of(&block.between, &mut |this| this.store_blocks(l, block))
     }
 
-    /// As many rows at a time as a register has lanes, for each iteration of the loops `between`.
-    fn store_blocks(&mut self, l: &Loop, block: &Block<'_>, between: &[&Loop]) -> Result<()> {
-        if let [outermost, others @ ..] = between {
-            for i in 0..outermost.extent() {
-                self.bind(outermost.var, Binding::Constant(i), Interval::point(i))?;
-                self.store_blocks(l, block, others)?;
-                self.unbind(outermost.var);
-            }
-            return Ok(());
-        }
+    /// As many rows at a time as a register has lanes.
+    fn store_blocks(&mut self, l: &Loop, block: &Block<'_>) -> Result<()> {
         let vector = block.vector;
         let width = vector.extent().unsigned_abs().next_power_of_two() as usize;
         let side = width.min(self.shared.processor.lanes().unsigned_abs() as usize).max(PART);

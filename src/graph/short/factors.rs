@@ -26,7 +26,7 @@ pub fn move_behind(program: &mut Program) {
         let Expr::Binary(op, x, y) = &stage.value else { return None };
         let [(a, x), (b, y)] = [x, y].map(|operand| factored(maps, operand));
         let factor = a * b;
-        let is_moved = fits && factor != 1.0;
+        let is_moved = fits && factor != 1.0 && is_moderate(factor);
         is_moved.then(|| {
             let value = Expr::binary(*op, x, y);
             with_sum(program, stage, DType::F32, value, |sum| multiply(float(factor), sum))
@@ -60,9 +60,12 @@ fn scaled(made: &Stage, at: &[Index]) -> Option<(f64, Expr)> {
         _ => return None,
     };
     let Expr::Load { indices, .. } = inner else { return None };
-    let is_moderate = (GREATEST.recip()..=GREATEST).contains(&by.abs());
     let is_known = !indices.iter().chain(at).any(Index::has_value);
     let read =
         || inner.substitute(&|var| if var.as_parameter().is_some() { None } else { at.get(var.0 as usize).cloned() });
-    (is_moderate && is_known).then(|| (by, read()))
+    (is_moderate(by) && is_known).then(|| (by, read()))
+}
+
+fn is_moderate(factor: f64) -> bool {
+    (GREATEST.recip()..=GREATEST).contains(&factor.abs())
 }

@@ -14,14 +14,11 @@
 use std::collections::BTreeMap;
 
 use super::free_tensors;
-use super::product::of_activations;
+use super::product::{PAIR, STEPS_OF_TILE, of_activations};
 use super::steps::are_shared;
 use crate::graph::Program;
 use crate::workload::{Combiner, Condition, DType, Element, Expr, Index, Stage, TensorId, Var, typed_identity};
 
-/// Steps that one instruction for vectors takes, and one for tiles.
-const PAIR: i64 = 2;
-const STEPS_OF_TILE: i64 = 32;
 /// For each further step there are so many, at least, where the last tile is filled.
 const STEPS_FOR_ONE: i64 = 6;
 /// Stages of a chain from scores to what they weigh.
@@ -73,7 +70,7 @@ impl Chain {
         let free = free_tensors(program);
         let makers: BTreeMap<TensorId, &Stage> =
             program.stages().map(|held| (held.stage.output, &held.stage)).collect();
-        let mut computed = false;
+        let mut has_scores = false;
         let mut next = 0;
         while let Some(tensor) = self.tensors.get(next).copied() {
             next += 1;
@@ -83,7 +80,11 @@ impl Chain {
             let Some(maker) = maker.filter(|_| has_axis && next <= MAXIMAL_CHAIN) else { return false };
             let own = Var(maker.spatial.len() as u32 - 1);
             if maker.is_reduction() {
-                computed = true;
+                // products by weights would read these behind conditions
+                if of_activations(program, maker).is_none() {
+                    return false;
+                }
+                has_scores = true;
                 continue;
             }
             maker.value.for_each_load(&mut |read, indices| {
@@ -92,7 +93,7 @@ impl Chain {
             });
         }
         let readers = program.stages().map(|held| &held.stage);
-        computed && readers.filter(|stage| self.reads(stage)).all(|stage| self.allows(stage))
+        has_scores && readers.filter(|stage| self.reads(stage)).all(|stage| self.allows(stage))
     }
 
     fn reads(&self, stage: &Stage) -> bool {

@@ -1,7 +1,12 @@
 //! Sums of products of what the network computes and what it knows.
 
 use crate::graph::Program;
+use crate::target::TILE_LANES;
 use crate::workload::{Element, Index, Stage};
+
+/// Steps of products of bf16 that one instruction for vectors takes, and one for tiles.
+pub const PAIR: i64 = 2;
+pub const STEPS_OF_TILE: i64 = PAIR * TILE_LANES;
 
 /// The weight, which is a constant, and the other operand of a sum of products by a weight.
 pub fn by_weight<'a>(program: &Program, stage: &'a Stage) -> Option<[Element<'a>; 2]> {

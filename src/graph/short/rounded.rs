@@ -10,7 +10,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::moved::{in_bf16, moved_rounded};
-use super::product::{by_weight, of_activations};
+use super::product::{PAIR, by_weight, of_activations};
 use super::steps::{are_grouped, is_grouped};
 use super::{Products, free_tensors};
 use crate::graph::{Program, ProgramStage, Step, TensorData};
@@ -20,8 +20,6 @@ use crate::workload::{Combiner, DType, Element, Expr, Index, Role, Stage, Tensor
 const FEW_USES: i64 = 1024;
 /// Multiplications by which an activation is used, from which on it is rounded to be multiplied by another.
 const MANY_USES: i64 = 16;
-/// Steps that one instruction takes.
-const PAIR: i64 = 2;
 /// Smaller tensors stay in the nearest caches, whatever they are made of.
 const SMALL_ELEMENTS: i64 = 1 << 14;
 
