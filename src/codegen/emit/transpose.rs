@@ -65,8 +65,8 @@ impl<'c> Emitter<'_, 'c> {
         (fits && !reads_itself).then_some(Block { between, vector, buffer: *buffer, indices, value, scattered })
     }
 
-    /// Outside of all vectors and conditions: the unrolled loops between a loop and the vector loop that is all
-    /// there is in it, and that one.
+    /// Outside of all vectors and conditions: the unrolled loops between a loop and the vector loop that is
+    /// all there is in it, and that one.
     pub(super) fn vector_within<'s>(&self, l: &'s Loop) -> Option<(Vec<&'s Loop>, &'s Loop)> {
         if self.predicate.is_some() || self.lanes.is_some() || !l.is_constant() {
             return None;
