@@ -43,6 +43,17 @@ pub struct Tile<'a> {
     pub stride: i64,
 }
 
+/// Registers for sums in so many tiles below and beside each other, with their operands: of the side with
+/// fewer tiles all stay in registers, while those of the other one pass through two.
+pub fn registers(below: usize, beside: usize) -> usize {
+    let (fewer, more) = (below.min(beside), below.max(beside));
+    below * beside + fewer + more.min(PASSING)
+}
+
+/// Registers through which operands pass that are used for one row of sums, or one column, at most: while one
+/// is multiplied, the next is loaded.
+pub const PASSING: usize = 2;
+
 /// What the matrix loops from `l` on do with tiles; `None` where no instruction does it.
 pub fn action<'a>(nest: &Nest, l: &'a Loop) -> Option<Action<'a>> {
     let (loops, body) = sides(l);

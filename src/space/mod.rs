@@ -244,7 +244,11 @@ impl Space {
         let rewrites = |step: &&Step| {
             matches!(
                 step,
-                Step::Winograd { .. } | Step::Strassen | Step::MergeGroups { .. } | Step::SplitReduction { .. }
+                Step::Winograd { .. }
+                    | Step::Strassen
+                    | Step::MergeGroups { .. }
+                    | Step::FlattenRows
+                    | Step::SplitReduction { .. }
             )
         };
         steps.iter().filter(rewrites).for_each(|step| view.push(step.clone()));

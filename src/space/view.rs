@@ -401,6 +401,7 @@ impl<'a, M> View<'a, M> {
             Step::Winograd { outputs, order } => self.rewrite(Algorithm::Winograd { outputs: *outputs, order: *order }),
             Step::Strassen => self.rewrite(Algorithm::Strassen),
             Step::MergeGroups { groups } => self.rewrite(Algorithm::Merged { groups: *groups }),
+            Step::FlattenRows => self.rewrite(Algorithm::Flat),
             Step::SplitReduction { stage, axis, parts } => {
                 if let Some(split) = self.workload.split_reduction(*stage, *axis, *parts) {
                     self.workload = Seen::Split(Arc::new(split));

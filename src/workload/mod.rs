@@ -25,6 +25,7 @@ mod clamp;
 pub mod prove;
 pub mod scalar;
 mod split;
+pub mod flat;
 pub mod merged;
 mod remembered;
 mod rewritten;

@@ -6,6 +6,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, LazyLock, PoisonError, RwLock};
 
 use super::Workload;
+use super::flat::flat;
 use super::merged::merged;
 use super::rewritten::Rewritten;
 use super::strassen::strassen;
@@ -20,6 +21,8 @@ pub enum Algorithm {
     Strassen,
     /// See [`merged`].
     Merged { groups: i64 },
+    /// See [`flat`].
+    Flat,
 }
 
 /// By algorithm, what it made of workloads; `None` where it does not apply.
@@ -42,6 +45,7 @@ impl Algorithm {
             Algorithm::Winograd { outputs, order } => winograd(workload, outputs, order),
             Algorithm::Strassen => strassen(workload),
             Algorithm::Merged { groups } => merged(workload, groups),
+            Algorithm::Flat => flat(workload),
         }
         .map(Arc::new);
         let mut remembered = REMEMBERED.write().unwrap_or_else(PoisonError::into_inner);

@@ -9,6 +9,7 @@ pub mod nests;
 mod pool;
 mod programs;
 pub mod quality;
+mod rows;
 pub mod tiles;
 
 use rand::{Rng, SeedableRng};

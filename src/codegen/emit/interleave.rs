@@ -7,7 +7,8 @@
 //! after:  2 rows of 16 elements of b, interleaved; 32 neighbours of p
 //! ```
 //!
-//! Rows that are outside of a tensor are zeros: what is read for them is thrown away.
+//! Rows that are outside of a tensor are zeros: what is read for them is thrown away. Rows of other values
+//! than copies are computed as vectors first.
 //!
 //! Where the steps of a lane are neighbours already, and lanes are far apart, groups are transposed:
 //!
@@ -20,6 +21,7 @@ use inkwell::types::VectorType;
 use inkwell::values::{PointerValue, VectorValue};
 
 use crate::codegen::emit::ir::{Element, Value, vector_type};
+use crate::codegen::emit::memory::register_element;
 use crate::codegen::emit::statement::Truth;
 use crate::codegen::emit::transpose::PART;
 use crate::codegen::emit::{Binding, Emitter, Lanes, Processor};
@@ -35,22 +37,36 @@ const MOST: i64 = 4;
 const BYTES_OF_GROUP: i64 = 4;
 
 /// What is read, and the conditions outside of which it is 0.
-fn guarded(value: &Expr) -> (&[Condition], &Expr) {
+pub(super) fn guarded(value: &Expr) -> (&[Condition], &Expr) {
     match value {
         Expr::Guard { conditions, inside, outside } if outside.is_zero() => (conditions, inside),
         other => (&[], other),
     }
 }
 
-/// A copy of rows to groups.
+/// Rows that go to groups.
 struct Interleaved<'s> {
     /// Unrolled loops between the one over places and the one over lanes.
     between: Vec<&'s Loop>,
     vector: &'s Loop,
     to: (TensorId, &'s [Index]),
-    from: (TensorId, &'s [Index]),
-    /// Where they do not hold, a row is of zeros.
-    inside: &'s [Condition],
+    rows: Rows<'s>,
+}
+
+/// What a row is.
+enum Rows<'s> {
+    Copied {
+        from: (TensorId, &'s [Index]),
+        /// Where they do not hold, a row is of zeros.
+        inside: &'s [Condition],
+    },
+    Computed(&'s Expr),
+}
+
+fn reads(value: &Expr, buffer: TensorId) -> bool {
+    let mut found = false;
+    value.for_each_load(&mut |loaded, _| found |= loaded == buffer);
+    found
 }
 
 /// A copy of groups whose lanes are far apart.
@@ -82,27 +98,41 @@ impl<'c> Emitter<'_, 'c> {
         Ok(true)
     }
 
-    /// The copy of rows that an unrolled loop makes, if it does nothing else.
+    /// The rows that an unrolled loop sends to groups, if it does nothing else.
     fn interleaved<'s>(&self, l: &'s Loop) -> Option<Interleaved<'s>> {
         let (between, vector) = self.vector_within(l).filter(|_| l.extent() <= MOST)?;
         let [Stmt::Store { buffer, indices, value }] = vector.body.as_slice() else { return None };
+        let to = (*buffer, indices.as_slice());
+        let [place, lane] = self.steps_of(to, [l, vector])?;
+        let dtype = self.shared.nest.buffer(to.0).dtype;
+        let groups = place == Some(1) && lane == Some(l.extent());
+        let fits = groups && l.extent().count_ones() == 1 && dtype.bytes() <= 2 && !reads(value, to.0);
+        let rows = self.copied_rows(to, vector, value).or_else(|| self.computed_rows(vector, value));
+        rows.filter(|_| fits).map(|rows| Interleaved { between, vector, to, rows })
+    }
+
+    fn copied_rows<'s>(&self, to: (TensorId, &'s [Index]), vector: &'s Loop, value: &'s Expr) -> Option<Rows<'s>> {
         let (inside, read) = guarded(value);
         let Expr::Load { tensor, indices: source } = read else { return None };
-        let (to, from) = ((*buffer, indices.as_slice()), (*tensor, source.as_slice()));
-        let [place, lane] = self.steps_of(to, [l, vector])?;
+        let from = (*tensor, source.as_slice());
         let [neighbour] = self.steps_of(from, [vector])?;
         let [same, other] = [to, from].map(|(buffer, _)| self.shared.nest.buffer(buffer).dtype);
-        let fits = place == Some(1) && lane == Some(l.extent()) && neighbour == Some(1) && same == other;
-        let fits = fits && to.0 != from.0 && l.extent().count_ones() == 1 && same.bytes() <= 2;
         // all lanes at a time, where conditions are about them
         let of_rows = |condition: &Condition| !condition.index.mentions(vector.var);
         let whole = vector.extent().count_ones() == 1 || inside.iter().all(of_rows);
+        let fits = neighbour == Some(1) && same == other;
         let fits = fits && whole && (inside.is_empty() || self.has_rows(*tensor, vector.extent()));
-        fits.then_some(Interleaved { between, vector, to, from, inside })
+        fits.then_some(Rows::Copied { from, inside })
+    }
+
+    /// Rows of values that are no copies, of a register at most.
+    fn computed_rows<'s>(&self, vector: &Loop, value: &'s Expr) -> Option<Rows<'s>> {
+        let is_register = vector.extent().count_ones() == 1 && vector.extent() <= self.shared.processor.lanes();
+        is_register.then_some(Rows::Computed(value))
     }
 
     /// By how many elements an access to memory moves with each of these loops.
-    fn steps_of<const N: usize>(
+    pub(super) fn steps_of<const N: usize>(
         &self,
         (buffer, indices): (TensorId, &[Index]),
         loops: [&Loop; N],
@@ -112,7 +142,7 @@ impl<'c> Emitter<'_, 'c> {
         in_memory.then(|| loops.map(|l| known.step(indices, l.var)))
     }
 
-    /// Copies rows to groups.
+    /// Sends rows to groups.
     fn store_interleaved(&mut self, l: &Loop, copy: &Interleaved<'_>) -> Result<()> {
         let extent = copy.vector.extent();
         // as many lanes at a time as a power of two
@@ -125,7 +155,7 @@ impl<'c> Emitter<'_, 'c> {
         Ok(())
     }
 
-    /// Copies `width` lanes, from the `first` on.
+    /// Sends `width` lanes, from the `first` on.
     fn store_lanes(&mut self, l: &Loop, copy: &Interleaved<'_>, [first, width]: [i64; 2]) -> Result<()> {
         let vector = copy.vector;
         self.lanes = Some(Lanes { var: vector.var, extent: width as u32, width: width as u32 });
@@ -133,7 +163,11 @@ impl<'c> Emitter<'_, 'c> {
         let (mut rows, mut to) = (Vec::new(), None);
         for place in 0..l.extent() {
             self.bind(l.var, Binding::Constant(place), Interval::point(place))?;
-            rows.push(self.row_or_zeros(copy, [first, width])?.into_vector_value());
+            let row = match &copy.rows {
+                Rows::Copied { from, inside } => self.row_or_zeros(*from, inside, [first, width])?,
+                Rows::Computed(value) => self.computed_row(copy.to.0, value, width)?,
+            };
+            rows.push(row.into_vector_value());
             if place == 0 {
                 to = Some(self.address(copy.to.0, copy.to.1)?);
             }
@@ -149,11 +183,24 @@ impl<'c> Emitter<'_, 'c> {
         self.store_bits(copy.to.0, &address, groups.into())
     }
 
-    fn row_or_zeros(&mut self, copy: &Interleaved<'_>, [first, width]: [i64; 2]) -> Result<Value<'c>> {
-        let (buffer, indices) = copy.from;
+    /// The lanes of a value, as they are stored.
+    fn computed_row(&mut self, to: TensorId, value: &Expr, width: i64) -> Result<Value<'c>> {
+        let dtype = self.shared.nest.buffer(to).dtype;
+        let value = self.expression(value)?;
+        let value = self.convert(value, register_element(dtype))?;
+        let value = self.ir.splat(value, width as u32)?;
+        self.storable(value, dtype)
+    }
+
+    fn row_or_zeros(
+        &mut self,
+        (buffer, indices): (TensorId, &[Index]),
+        inside: &[Condition],
+        [first, width]: [i64; 2],
+    ) -> Result<Value<'c>> {
         let element = self.memory_type(self.shared.nest.buffer(buffer).dtype);
         let row = vector_type(element, width as u32)?;
-        let holds = match self.conditions(copy.inside)? {
+        let holds = match self.conditions(inside)? {
             Truth::Always => None,
             Truth::Never => return Ok(row.const_zero().into()),
             Truth::Depends(holds) => Some(holds),

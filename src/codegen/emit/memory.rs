@@ -23,6 +23,13 @@ pub(super) struct Address<'c> {
     pub(super) alignment: u32,
 }
 
+impl<'c> Address<'c> {
+    /// The same lanes, from another place on.
+    pub(super) fn moved(&self, pointer: PointerValue<'c>, alignment: u32) -> Address<'c> {
+        Address { pointer, alignment, lanes: self.lanes }
+    }
+}
+
 /// How far each lane's element is from the address.
 #[derive(Clone, Copy)]
 enum LaneOffsets<'c> {
@@ -435,7 +442,7 @@ impl<'c> Emitter<'_, 'c> {
         }
     }
 
-    fn storable(&self, value: Value<'c>, dtype: DType) -> Result<Value<'c>> {
+    pub(super) fn storable(&self, value: Value<'c>, dtype: DType) -> Result<Value<'c>> {
         let memory = self.shaped_like(self.memory_type(dtype), value)?;
         match dtype.class() {
             _ if dtype.is_literal() || dtype == DType::F64 => Ok(value),

@@ -18,6 +18,7 @@ mod ir;
 mod launch;
 mod processor;
 mod remainder;
+mod rows;
 mod product;
 mod masked;
 mod math;

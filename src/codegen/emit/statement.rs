@@ -90,7 +90,7 @@ impl<'c> Emitter<'_, 'c> {
     /// what two steps both read, as the window of a convolution does, is loaded twice rather than spilled. On
     /// a GPU that is its assembler's business.
     fn unrolled_loop(&mut self, l: &Loop, extent: i64) -> Result<()> {
-        if self.store_in_groups(l)? {
+        if self.store_as_row(l)? || self.store_in_groups(l)? {
             return Ok(());
         }
         if let Some(block) = self.block(l).filter(|_| !self.block.asynchronous) {
@@ -195,6 +195,9 @@ impl<'c> Emitter<'_, 'c> {
     }
 
     fn vector_loop(&mut self, l: &Loop) -> Result<()> {
+        if self.store_as_row(l)? {
+            return Ok(());
+        }
         let extent = u32::try_from(l.extent()).map_err(|_| CodegenError::Malformed("a vector loop too wide".into()))?;
         self.lanes = Some(Lanes { var: l.var, extent, width: extent.next_power_of_two() });
         self.bind(l.var, Binding::Lane, Interval::below(l.extent()))?;

@@ -36,9 +36,15 @@ const ROWS_AT: usize = 48;
 /// The registers of a region.
 #[derive(Default, Debug)]
 pub(super) struct Registers {
-    /// By number: what is in it, its rows and the bytes of each of them.
-    held: Vec<(Held, i64, i64)>,
+    /// What is in registers, and in which of them: some hold one operand after the other.
+    held: Vec<(Content, u8)>,
+    /// By number.
+    shapes: Vec<Shape>,
 }
+
+/// Rows of a tile, and the bytes of each of them.
+type Shape = (i64, i64);
+type Content = (Held, Shape);
 
 /// What a register is for.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -150,7 +156,7 @@ fn for_each_action(nest: &Nest, statement: &Stmt, known: &mut Vec<(Var, i64)>, v
 
 impl Registers {
     fn of(nest: &Nest, region: Vec<&Stmt>) -> Result<Registers> {
-        let (mut sums, mut operands) = (Vec::new(), Vec::new());
+        let (mut sums, mut rows, mut columns) = (Vec::new(), Vec::new(), Vec::new());
         for statement in region {
             for_each_action(nest, statement, &mut Vec::new(), &mut |action, known| {
                 let value = |var| known.iter().find(|(of, _)| *of == var).map(|(_, value)| *value);
@@ -160,41 +166,84 @@ impl Registers {
                 | Action::Fetch { sums: of, .. }) = &action;
                 let place = place(of, &value);
                 if let (Action::Multiply { operands: [first, second], .. }, Some(place)) = (&action, &place) {
-                    let [rows, column] = operands_of(place);
-                    operands.push((rows, first.rows, first.row_bytes));
-                    operands.push((column, second.rows, second.row_bytes));
+                    let [of_rows, of_column] = operands_of(place);
+                    add(&mut rows, (of_rows, (first.rows, first.row_bytes)));
+                    add(&mut columns, (of_column, (second.rows, second.row_bytes)));
                 }
-                sums.push(place.map(|place| (Held::Sums(of.buffer, place), of.rows, of.row_bytes)));
+                add(&mut sums, place.map(|place| (Held::Sums(of.buffer, place), (of.rows, of.row_bytes))));
             });
         }
         let moves = || CodegenError::Malformed("a tile that is not always the same part of its buffer".into());
-        let mut held: Vec<(Held, i64, i64)> = Vec::new();
-        for one in sums.into_iter().map(|sums| sums.ok_or_else(moves)).chain(operands.into_iter().map(Ok)) {
-            let one = one?;
-            if !held.contains(&one) {
-                held.push(one);
-            }
-        }
-        match held.len() <= TILE_REGISTERS {
-            true => Ok(Registers { held }),
+        let sums: Vec<Content> = sums.into_iter().collect::<Option<_>>().ok_or_else(moves)?;
+        let mut found = Registers::default();
+        sums.into_iter().for_each(|one| found.hold(one));
+        let (fewer, more) = if rows.len() <= columns.len() { (rows, columns) } else { (columns, rows) };
+        fewer.into_iter().for_each(|one| found.hold(one));
+        found.pass(more);
+        match found.shapes.len() <= TILE_REGISTERS {
+            true => Ok(found),
             false => Err(CodegenError::Malformed("more tiles than there are registers for them".into())),
         }
     }
 
-    fn number(&self, of: &(Held, i64, i64)) -> Result<u8> {
-        let found = self.held.iter().position(|one| one == of).and_then(|at| u8::try_from(at).ok());
+    /// Gives something a register of its own.
+    fn hold(&mut self, one: Content) {
+        // more than there are is an error in the end
+        let number = u8::try_from(self.shapes.len()).unwrap_or(u8::MAX);
+        self.shapes.push(one.1);
+        self.held.push((one, number));
+    }
+
+    /// Gives operands the registers that are left: each its own, or else those of equal shapes several in
+    /// turn.
+    fn pass(&mut self, operands: Vec<Content>) {
+        let free = TILE_REGISTERS.saturating_sub(self.shapes.len());
+        if operands.len() <= free {
+            operands.into_iter().for_each(|one| self.hold(one));
+            return;
+        }
+        let mut shapes: Vec<(Shape, usize)> = Vec::new();
+        for (_, shape) in &operands {
+            match shapes.iter_mut().find(|(known, _)| known == shape) {
+                Some((_, count)) => *count += 1,
+                None => shapes.push((*shape, 1)),
+            }
+        }
+        // one for each, and the rest for the shape with the most tiles
+        let others = free.saturating_sub(shapes.len());
+        shapes.sort_by_key(|(_, count)| std::cmp::Reverse(*count));
+        for (at, (shape, count)) in shapes.into_iter().enumerate() {
+            let first = self.shapes.len();
+            let registers = if at == 0 { count.min(1 + others) } else { 1 };
+            self.shapes.extend(vec![shape; registers]);
+            let of_shape = operands.iter().filter(|(_, of)| *of == shape);
+            for (at, one) in of_shape.enumerate() {
+                self.held.push((one.clone(), u8::try_from(first + at % registers).unwrap_or(u8::MAX)));
+            }
+        }
+    }
+
+    fn number(&self, of: &Content) -> Result<u8> {
+        let found = self.held.iter().find(|(one, _)| one == of).map(|(_, number)| *number);
         found.ok_or_else(|| CodegenError::Malformed("a tile outside of the statements that start it".into()))
     }
 
     fn shapes(&self) -> [u8; SHAPES_BYTES] {
         let mut shapes = [0; SHAPES_BYTES];
         shapes[0] = PALETTE;
-        for (number, (_, rows, bytes)) in self.held.iter().enumerate() {
+        for (number, (rows, bytes)) in self.shapes.iter().enumerate() {
             // both are at most those of a tile
             shapes[ROW_BYTES_AT + 2 * number] = *bytes as u8;
             shapes[ROWS_AT + number] = *rows as u8;
         }
         shapes
+    }
+}
+
+/// Puts something behind others, if it is not among them.
+fn add<T: PartialEq>(all: &mut Vec<T>, one: T) {
+    if !all.contains(&one) {
+        all.push(one);
     }
 }
 
@@ -334,7 +383,7 @@ impl<'c> Emitter<'_, 'c> {
 
     fn register_of(&self, sums: &Tile<'_>) -> Result<u8> {
         let held = Held::Sums(sums.buffer, self.place_of(sums)?);
-        self.tiles.registers.number(&(held, sums.rows, sums.row_bytes))
+        self.tiles.registers.number(&(held, (sums.rows, sums.row_bytes)))
     }
 
     fn place_of(&self, sums: &Tile<'_>) -> Result<Vec<i64>> {
@@ -350,7 +399,7 @@ impl<'c> Emitter<'_, 'c> {
 
     /// The register of an operand, which is loaded where it does not hold it already.
     fn operand_in(&mut self, held: Held, tile: &Tile<'_>, sides: &[Var]) -> Result<u8> {
-        let register = self.tiles.registers.number(&(held, tile.rows, tile.row_bytes))?;
+        let register = self.tiles.registers.number(&(held, (tile.rows, tile.row_bytes)))?;
         let constant = |var: Var| match self.variables.bindings.get(var.0 as usize) {
             _ if sides.contains(&var) => Some(Index::constant(0)),
             Some(Binding::Constant(value)) => Some(Index::constant(*value)),

@@ -199,8 +199,14 @@ fn anchor_name(workload: &Workload, anchor: &Stage, nodes: &[String]) -> Option<
         let grouped = if channels.count() > 0 { "grouped_" } else { "" };
         let outside: Vec<Extent> =
             (0..rank).filter(|a| !windows.iter().any(|w| w.3.contains(a))).map(|a| axes[a].clone()).collect();
+        let of_image = |axis: usize| {
+            let image = operands.iter().filter(|(operand, _)| *operand == tensor).flat_map(|(_, indices)| indices);
+            image.into_iter().any(|index| index.mentions(Var(axis as u32)))
+        };
+        // several filters over an image of one channel are no filters of a channel each
+        let is_depthwise = anchor.reduction.len() == windows.len() && (0..rank).all(of_image);
         return Some(match (is_product, anchor.combiner) {
-            (true, _) if anchor.reduction.len() == windows.len() => {
+            (true, _) if is_depthwise => {
                 format!("depthwise_{kernel}{stride}{dilation}_{input}")
             }
             (true, _) => format!("{grouped}conv_{kernel}{stride}{dilation}_{input}_{}", extents(&outside)),

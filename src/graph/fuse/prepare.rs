@@ -149,7 +149,9 @@ impl Prepared {
             Expr::Cast(dtype, value) => is_short(*dtype) && value.dtype(&of).is_float(),
             // read again and again, it is not assembled every time
             value @ Expr::Guard { .. } => {
-                value.chooses() && multiplied.contains(&stage.output) && value.dtype(&of) == DType::BF16
+                let is_short = is_short(value.dtype(&of)) || value.dtype(&of) == DType::BF16;
+                let is_moved = value.chooses() && value.dtype(&of) == DType::BF16 || lays_side_by_side(stage);
+                is_moved && is_short && multiplied.contains(&stage.output)
             }
             _ => false,
         });
@@ -380,6 +382,16 @@ impl Prepared {
         kept.reverse();
         self.steps = kept;
     }
+}
+
+/// Whether a stage puts what lies apart behind one another, and something else behind the last of it: readers
+/// find groups of it in memory alone.
+fn lays_side_by_side(stage: &Stage) -> bool {
+    let Expr::Guard { conditions, inside, .. } = &stage.value else { return false };
+    let Some(last) = stage.spatial.len().checked_sub(1).map(|axis| Var(axis as u32)) else { return false };
+    let mut is_moved = false;
+    inside.for_each_load(&mut |_, indices| is_moved |= indices.iter().rev().skip(1).any(|index| index.mentions(last)));
+    is_moved && conditions.iter().any(|condition| condition.index.mentions(last))
 }
 
 /// Those of a list that are to be kept.

@@ -22,9 +22,11 @@
 //!
 //! - [`steps`]: sums get as many steps as make whole groups.
 //! - [`channels`]: channels of images come last.
+//! - [`few_channels`]: where they are few, a row of a window has them side by side.
 
 mod channels;
 mod factors;
+mod few_channels;
 mod integer;
 mod integer_again;
 mod integer_constants;
@@ -53,7 +55,8 @@ pub enum Products {
     /// Those by weights.
     ByWeights,
     /// Those of activations, too, of which every element is used often, as in attention: both have to be
-    /// rounded, and copied, which only instructions for tiles make up for.
+    /// rounded, and copied, which only instructions for tiles make up for. They are for machines that have
+    /// these.
     All,
 }
 
@@ -79,6 +82,9 @@ impl Program {
                 lengthened::complete(self);
             }
             rounded::round_products(self, products);
+        }
+        if products == Products::All {
+            few_channels::lay_side_by_side(self);
         }
         steps::complete(self);
         channels::put_last(self);

@@ -309,3 +309,27 @@ fn products_of_integers_are_cleared_of_zero_points() {
     let text = format!("{found:?}");
     assert!(found.len() == 1 && found[0].0 == DType::I32 && !text.contains("Subtract"), "{text}");
 }
+
+#[test]
+fn few_channels_lie_side_by_side_in_rows() {
+    let (mut net, x) = Net::new(&[2, 3, 9, 10]);
+    let w = net.0.constant(TensorData::from_f64(vec![5, 3, 7, 5], DType::F32, weights(525, -8, 9).map(|w| w as f64)));
+    let attributes = [("strides", Attribute::Ints(vec![2, 2])), ("pads", Attribute::Ints(vec![3, 2, 3, 2]))];
+    let y = net.apply("Conv", &[x, w], &attributes);
+    net.0.output("y".into(), y).unwrap();
+    let plain = net.0.finish();
+    let shortened = |products: Products| {
+        let mut short = plain.clone();
+        short.shorten(Precision::Bf16, products);
+        short.validate().unwrap();
+        short
+    };
+    let (apart, together) = (shortened(Products::ByWeights), shortened(Products::All));
+    let window = |program: &Program| {
+        program.stages().find(|held| held.stage.is_reduction()).map(|held| held.stage.reduction.clone()).unwrap()
+    };
+    // the steps of a group come from five columns, which become six; or from four channels of each of them
+    assert_eq!([window(&apart), window(&together)], [vec![3, 7, 6], vec![7, 20]]);
+    let difference = largest_difference(&apart, &together);
+    assert!(difference <= 1e-5, "{difference}");
+}

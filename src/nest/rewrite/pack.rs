@@ -101,10 +101,15 @@ impl Nest {
         place: Place,
     ) -> Result<(Vec<Stmt>, Expr), Refusal> {
         let moves: Vec<&Loop> = inside.iter().filter(|l| read.mentions(l.var)).collect();
-        let shape = moves.iter().map(|l| l.extent()).collect();
-        let indices: Vec<Index> = moves.iter().map(|l| Index::var(l.var)).collect();
+        let (apart, row) = moves.split_at(moves.len() - self.loops_of_row(&moves, read));
+        let (mut shape, mut indices): (Vec<i64>, Vec<Index>) =
+            apart.iter().map(|l| (l.extent(), Index::var(l.var))).unzip();
+        if !row.is_empty() {
+            shape.push(row.iter().map(|l| l.extent()).product());
+            indices.push(row.iter().fold(Index::constant(0), |at, l| at.times(l.extent()).plus(&Index::var(l.var))));
+        }
         let packed = self.packed_buffer(tensor, self.read_type(tensor, read), shape, place);
-        let store = Stmt::Store { buffer: packed, indices: indices.clone(), value: read.clone() };
+        let mut store = Stmt::Store { buffer: packed, indices: indices.clone(), value: read.clone() };
         // what is packed when the network is compiled is packed for all numbers of a run
         let is_early = matches!(place, Place::Setup);
         let parameters = self.parameters.len();
@@ -113,23 +118,72 @@ impl Nest {
             inside.iter().all(|l| !bound.mentions(l.var) || read.mentions(l.var))
                 && !(is_early && bound.any_var(&is_parameter))
         };
-        let loops: Vec<Loop> = moves
-            .iter()
-            .enumerate()
-            .map(|(at, l)| Loop {
-                var: l.var,
-                bounds: l.bounds.iter().filter(|b| known(b)).cloned().collect(),
-                kind: copy_kind(l, at + 1 == moves.len()),
-                body: Vec::new(),
-            })
-            .collect();
-        let in_groups = moves.last().is_some_and(|l| l.kind == LoopKind::Dot);
-        let loops = if in_groups { self.in_groups(loops, read) } else { loops };
-        let (loops, store) = self.by_lines(loops, read, store);
+        let copied = |l: &Loop, is_last: bool| Loop {
+            var: l.var,
+            bounds: l.bounds.iter().filter(|b| known(b)).cloned().collect(),
+            kind: copy_kind(l, is_last),
+            body: Vec::new(),
+        };
+        let mut loops: Vec<Loop> = apart.iter().map(|l| copied(l, false)).collect();
+        match row {
+            [] => {
+                if let (Some(l), Some(last)) = (moves.last(), loops.last_mut()) {
+                    *last = copied(l, true);
+                }
+                if moves.last().is_some_and(|l| l.kind == LoopKind::Dot) {
+                    loops = self.in_groups(loops, read);
+                }
+                (loops, store) = self.by_lines(loops, read, store);
+            }
+            row => loops.push(self.row_of(row, &mut store)),
+        }
         let loops: Vec<&Loop> = loops.iter().collect();
         let mut copy = self.copy_of_loops(&loops, vec![store]);
-        spread(&mut copy, place);
+        // programs of before, whose copies have no rows, keep the loops that they have
+        if row.is_empty() {
+            spread(&mut copy, place)
+        } else {
+            spread_within_units(&mut copy, place)
+        }
         Ok((copy, Expr::load(packed, indices)))
+    }
+
+    /// How many of the innermost loops that read groups of steps run through a row of neighbours of a tensor,
+    /// all of them or none there: that is copied by vectors as it lies. None where a single loop does it.
+    ///
+    /// ```text
+    /// for r in 0..49 { for k in 0..16 { for q in 0..2 { p[r, k, q] = b[r % 7, 2*k + q] } } }
+    /// =>
+    /// for r in 0..49 { vector k in 0..32 { p[r, k] = b[r % 7, k] } }
+    /// ```
+    fn loops_of_row(&self, moves: &[&Loop], read: &Expr) -> usize {
+        let (conditions, read) = guarded(read);
+        let Expr::Load { tensor, indices } = read else { return 0 };
+        if moves.last().is_none_or(|l| l.kind != LoopKind::Dot) {
+            return 0;
+        }
+        let (mut loops, mut elements) = (0, 1);
+        for l in moves.iter().rev() {
+            let is_next = self.buffer(*tensor).step(indices, l.var) == Some(elements);
+            let of_rows = conditions.iter().all(|condition| !condition.index.mentions(l.var));
+            if !(l.is_constant() && is_next && of_rows && elements * l.extent() <= MAXIMAL_UNROLLED_ROW) {
+                break;
+            }
+            (loops, elements) = (loops + 1, elements * l.extent());
+        }
+        if loops > 1 && elements >= LINE { loops } else { 0 }
+    }
+
+    /// The loop over a row in the place of several, and its copy.
+    fn row_of(&mut self, row: &[&Loop], store: &mut Stmt) -> Loop {
+        let var = self.new_var("row");
+        let (zero, at) = (Index::constant(0), Index::var(var));
+        let innermost = row.last().map(|l| l.var);
+        let elements = row.iter().map(|l| l.extent()).product();
+        replace_vars_of_head(store, &|v| {
+            row.iter().any(|l| l.var == v).then_some(if Some(v) == innermost { &at } else { &zero })
+        });
+        Loop { var, bounds: vec![Index::constant(elements)], kind: LoopKind::Vector, body: Vec::new() }
     }
 
     /// A copy writes the steps of a lane side by side, as instructions for short numbers take them. Where it
@@ -146,10 +200,7 @@ impl Nest {
     /// unroll k in 0..8 { unroll q in 0..2 { vector j in 0..16 { p[k, j, q] = b[j, 2*k + q] } } }
     /// ```
     fn in_groups(&self, mut loops: Vec<Loop>, read: &Expr) -> Vec<Loop> {
-        let (inside, read) = match read {
-            Expr::Guard { conditions, inside, .. } => (conditions.as_slice(), &**inside),
-            other => (&[][..], other),
-        };
+        let (inside, read) = guarded(read);
         let Expr::Load { tensor, indices } = read else { return loops };
         let step = |l: &Loop| self.buffer(*tensor).step(indices, l.var);
         let [before @ .., lanes, steps] = loops.as_mut_slice() else { return loops };
@@ -371,12 +422,28 @@ fn reach(index: &Index, inside: &[Loop], parameters: usize) -> Option<Index> {
     (is_known && !highest.any_var(&is_inner)).then_some(highest)
 }
 
+/// What is read, and the conditions that are around it.
+fn guarded(read: &Expr) -> (&[Condition], &Expr) {
+    match read {
+        Expr::Guard { conditions, inside, .. } => (conditions.as_slice(), inside),
+        other => (&[], other),
+    }
+}
+
 /// The copy of a whole operand is shared by the threads.
 fn spread(copy: &mut [Stmt], place: Place) {
     if let (Place::Before(_), [Stmt::Loop(l)]) = (place, copy)
         && l.kind == LoopKind::Serial
     {
         l.kind = LoopKind::Parallel;
+    }
+}
+
+/// The same, where loops of one iteration are around it.
+fn spread_within_units(copy: &mut [Stmt], place: Place) {
+    match copy {
+        [Stmt::Loop(l)] if l.extent() == 1 && l.kind == LoopKind::Serial => spread_within_units(&mut l.body, place),
+        other => spread(other, place),
     }
 }
 

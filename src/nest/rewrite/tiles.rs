@@ -27,7 +27,10 @@ impl Nest {
         let mut cutting = Cutting { kept: HashMap::new(), nest: &mut self };
         let body = std::mem::take(&mut cutting.nest.body);
         match cutting.statements(&body) {
-            Some(cut) => self.body = cut,
+            Some(cut) => {
+                self.body = cut;
+                self.spread_rows();
+            }
             None => {
                 self.buffers.truncate(known);
                 self.body = body;
@@ -37,6 +40,41 @@ impl Nest {
         self
     }
 }
+
+impl Nest {
+    /// Rows of tiles that lie a power of two apart share few sets of the nearest cache, and push each other
+    /// out: those of operands that were copied for the nest lie a line farther.
+    fn spread_rows(&mut self) {
+        let mut wanted: Vec<TensorId> = Vec::new();
+        super::for_each_stmt(&self.body, &mut |stmt| {
+            if let Stmt::Loop(l) = stmt
+                && let Some(tiles::Action::Multiply { operands, .. }) = tiles::action(self, l)
+            {
+                let clashes = |tile: &&tiles::Tile<'_>| {
+                    let buffer = self.buffer(tile.buffer);
+                    buffer.scope == Scope::Workspace
+                        && tile.stride * buffer.dtype.bytes() as i64 % CLASHING_BYTES == 0
+                        && buffer.shape.last() == Some(&tile.stride)
+                        && buffer.extents.is_fixed()
+                };
+                wanted.extend(operands.iter().filter(clashes).map(|tile| tile.buffer));
+            }
+        });
+        wanted.sort_unstable();
+        wanted.dedup();
+        for buffer in wanted {
+            let known = &mut self.buffers[buffer.0 as usize];
+            let line = LINE_BYTES / known.dtype.bytes() as i64;
+            if let Some(row) = known.shape.last_mut() {
+                *row += line;
+            }
+        }
+    }
+}
+
+/// Rows so far apart, or a multiple, lie in a quarter of the sets of a cache of 64 sets at most.
+const CLASHING_BYTES: i64 = 1024;
+const LINE_BYTES: i64 = 64;
 
 /// Matrix loops as loops that need no tiles: vectors over the innermost, the others unrolled.
 fn written_out(stmts: &mut [Stmt]) {
@@ -105,7 +143,7 @@ impl Cutting<'_> {
     fn cut(&self, loops: &[&Loop], body: &[Stmt]) -> Option<Vec<Stmt>> {
         let (rows, columns) = (loops.first()?, loops.last()?);
         let (above, beside) = (even_parts(rows.extent()), parts(columns.extent()));
-        if above.len() * beside.len() + above.len() + beside.len() > TILE_REGISTERS {
+        if tiles::registers(above.len(), beside.len()) > TILE_REGISTERS {
             return None;
         }
         let mut result = Vec::new();

@@ -3,9 +3,9 @@
 
 use super::convolution::fewest_cycles;
 use crate::space::{Rule, Step, Stop, Tape, View, Words, name, site};
-use crate::target::{Cpu, TILE_LANES};
+use crate::target::{Cpu, TILE_LANES, TILE_ROWS};
 use crate::workload::winograd::{self, Order};
-use crate::workload::{merged, strassen};
+use crate::workload::{flat, merged, strassen};
 
 /// Rewrites the workload before anything else is decided. Three rules ask the same of different tasks, since
 /// records of the second and third kinds are older than their questions.
@@ -114,6 +114,45 @@ impl Rule<Cpu> for Groups {
         let answer = tape.choose_since(site("algorithm", ["groups".into()]), candidates.clone(), default, 0)?;
         let chosen = candidates.iter().position(|c| *c == answer).and_then(|c| c.checked_sub(1));
         Ok(chosen.map(|at| Step::MergeGroups { groups: choices[at] }).into_iter().collect())
+    }
+}
+
+/// Whether the rows of an image are one, with what lies between them, where tile registers take more rows at
+/// once than a row of results fills.
+pub(super) struct FlatRows;
+
+/// By default, where it takes at least a tenth of the tiles less.
+const WORTH_IT: i64 = 10;
+
+impl Rule<Cpu> for FlatRows {
+    fn name(&self) -> &'static str {
+        "flat-rows"
+    }
+
+    fn version(&self) -> u32 {
+        1
+    }
+
+    fn absent_is_default(&self) -> bool {
+        true
+    }
+
+    fn decide(&self, view: &View<'_, Cpu>, tape: &mut Tape<'_>) -> Result<Vec<Step>, Stop> {
+        let operands = view.workload.stages.first().and_then(|stage| view.workload.widened_operands(stage));
+        let has_tiles = operands.is_some_and(|operands| view.machine.has_tiles(operands));
+        let Some(([rows, columns], all)) = flat::extents(&view.workload).filter(|_| has_tiles) else {
+            return Ok(Vec::new());
+        };
+        let tiles = |results: i64| (results + TILE_ROWS - 1) / TILE_ROWS;
+        let (apart, fused) = (rows * tiles(columns), tiles(all));
+        if fused >= apart {
+            return Ok(Vec::new());
+        }
+        let candidates = ["apart", "fused"].map(name).to_vec();
+        let default = usize::from((apart - fused) * WORTH_IT >= apart);
+        // before there was the rule, rows were apart
+        let answer = tape.choose_since(site("algorithm", ["rows".into()]), candidates, default, 0)?;
+        Ok(answer.is("fused").then_some(Step::FlattenRows).into_iter().collect())
     }
 }
 

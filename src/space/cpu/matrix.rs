@@ -1,6 +1,7 @@
 //! Whether a sum of products of short numbers is computed in tile registers, where the machine has them.
 
 use super::sizes::{default_tile, vector_tiles};
+use crate::nest::tiles::registers;
 use crate::space::access::Access;
 use crate::space::fuse::touches;
 use crate::space::{Axis, Group, MmaTile, Stop, Tape, name, site};
@@ -62,8 +63,10 @@ pub(super) type Ask<'a> = &'a mut dyn FnMut(&mut Group, usize, (Vec<i64>, usize)
 /// The block of tile registers: columns, rows, those of a further axis, and the depth of a product.
 pub(super) fn tiles(group: &mut Group, reads: &[Access], ask: Ask<'_>) -> Result<(), Stop> {
     let Some(MmaTile { rows, columns, depth, .. }) = group.matrix else { return Ok(()) };
-    ask(group, columns, tiles_of_columns(group, columns))?;
-    ask(group, rows, tiles_of_rows(group, rows, columns))?;
+    let most_below = if fits_at_once(group, reads, rows) { most_beside(1) } else { DEFAULT_TILES };
+    let most_columns = if most_below > DEFAULT_TILES { TILE_LANES } else { DEFAULT_TILES * TILE_LANES };
+    ask(group, columns, tiles_of_columns(group, columns, most_columns))?;
+    ask(group, rows, tiles_of_rows(group, (rows, columns), most_below * TILE_ROWS))?;
     if let Some((other, tiles)) = tiles_of_further_rows(group, reads, (rows, columns)) {
         ask(group, other, tiles)?;
     }
@@ -72,23 +75,34 @@ pub(super) fn tiles(group: &mut Group, reads: &[Access], ask: Ask<'_>) -> Result
     ask(group, depth, (depths, deepest))
 }
 
-/// Columns of a block of tile registers: whole lines, or all that there are.
-fn tiles_of_columns(group: &Group, at: usize) -> (Vec<i64>, usize) {
+/// Whether there are more rows than the untuned program has below each other, and registers for all of them:
+/// then the other operand, which lies farther away, is read once.
+fn fits_at_once(group: &Group, reads: &[Access], rows: usize) -> bool {
+    let moves_rows = |at: usize| reads.iter().all(|read| touches(read, group, at) == touches(read, group, rows));
+    let is_alone =
+        group.positions(false).into_iter().all(|at| at == rows || group.axes[at].extent == 1 || !moves_rows(at));
+    let tiles = (group.axes[rows].usual.most + TILE_ROWS - 1) / TILE_ROWS;
+    is_alone && (DEFAULT_TILES + 1..=most_beside(1)).contains(&tiles)
+}
+
+/// Columns of a block of tile registers: whole lines, or all that there are; the untuned program's up to
+/// `most`.
+fn tiles_of_columns(group: &Group, at: usize, most: i64) -> (Vec<i64>, usize) {
     let extent = group.axes[at].extent;
     let mut candidates = vector_tiles(extent, TILE_LANES);
     candidates.retain(|tile| *tile <= most_beside(1) * TILE_LANES);
-    let default = default_tile(extent, &candidates, DEFAULT_TILES * TILE_LANES);
+    let default = default_tile(extent, &candidates, most);
     (candidates, default)
 }
 
 /// The same of rows.
-fn tiles_of_rows(group: &Group, at: usize, columns: usize) -> (Vec<i64>, usize) {
+fn tiles_of_rows(group: &Group, (at, columns): (usize, usize), most_untuned: i64) -> (Vec<i64>, usize) {
     let usual = group.axes[at].usual;
     let beside = (group.axes[columns].tile + TILE_LANES - 1) / TILE_LANES;
     let Axis { ragged, extent, .. } = group.axes[at];
     let most = usual.most.min(most_beside(beside) * TILE_ROWS);
     let candidates: Vec<i64> = (1..=most).filter(|tile| !ragged || extent % tile == 0).collect();
-    let default = default_tile(usual.typical, &candidates, DEFAULT_TILES * TILE_ROWS);
+    let default = default_tile(usual.typical, &candidates, most_untuned);
     (candidates, default)
 }
 
@@ -120,9 +134,10 @@ pub(super) fn depths(extent: i64) -> Vec<i64> {
 }
 
 /// Tiles beside each other for which there are registers, with so many below each other, or the other way
-/// round: each product has one, and every row and column of them an operand.
+/// round.
 pub(super) fn most_beside(below: i64) -> i64 {
-    (TILE_REGISTERS as i64 - below) / (below + 1)
+    let fits = |beside: &usize| usize::try_from(below).is_ok_and(|below| registers(below, *beside) <= TILE_REGISTERS);
+    (1..TILE_REGISTERS).rfind(fits).unwrap_or(0) as i64
 }
 
 /// Whether an operand has to be copied before tiles of it can be loaded: rows lie equally far from one
@@ -150,6 +165,6 @@ mod tests {
     fn depths_divide_and_tiles_find_registers() {
         assert_eq!(depths(12), [1, 2, 3, 4, 6, 12]);
         assert_eq!(depths(48), [1, 2, 3, 4, 6, 8, 12, 16]);
-        assert_eq!([1, 2, 3].map(most_beside), [3, 2, 1]);
+        assert_eq!([1, 2, 3, 4, 5, 6].map(most_beside), [5, 2, 1, 1, 1, 0]);
     }
 }

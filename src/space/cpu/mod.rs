@@ -36,6 +36,7 @@ pub(super) fn machine() -> Machine<Cpu> {
             Box::new(algorithm::Algorithm::Strided),
             Box::new(algorithm::TileRows),
             Box::new(algorithm::Groups),
+            Box::new(algorithm::FlatRows),
             Box::new(epilogue::Epilogue),
             Box::new(rows::Rows),
             Box::new(dot::Dot),

@@ -104,6 +104,7 @@ impl Program {
             }
             Step::Strassen => self = self.rewritten(Algorithm::Strassen)?,
             Step::MergeGroups { groups } => self = self.rewritten(Algorithm::Merged { groups: *groups })?,
+            Step::FlattenRows => self = self.rewritten(Algorithm::Flat)?,
             Step::SplitReduction { stage, axis, parts } => {
                 let split = self.workload.split_reduction(*stage, *axis, *parts).ok_or(Problem::NoParts)?;
                 self = Program::new(split);
@@ -292,7 +293,7 @@ impl Program {
         }
         match by {
             // what follows the products may be computed as they leave the registers
-            Algorithm::Merged { .. } => program.pending = Some(rewritten),
+            Algorithm::Merged { .. } | Algorithm::Flat => program.pending = Some(rewritten),
             Algorithm::Winograd { .. } | Algorithm::Strassen => program.redirect(&rewritten),
         }
         Ok(program)

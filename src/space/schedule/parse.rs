@@ -23,10 +23,11 @@ pub enum ScheduleError {
 }
 
 /// The verbs of all steps.
-pub const VERBS: [&str; 37] = [
+pub const VERBS: [&str; 38] = [
     "winograd",
     "strassen",
     "merge_groups",
+    "flatten_rows",
     "split_reduction",
     "epilogue",
     "split",
@@ -220,6 +221,7 @@ impl<'a> Words<'a> {
             }
             "strassen" => Step::Strassen,
             "merge_groups" => Step::MergeGroups { groups: self.number()? },
+            "flatten_rows" => Step::FlattenRows,
             "split_reduction" => {
                 let (stage, axis) = (self.stage()?, self.axis()?);
                 self.keyword("into")?;

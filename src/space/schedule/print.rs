@@ -45,6 +45,7 @@ impl Display for Step {
             Step::Winograd { outputs, order: Order::Rows } => write!(f, "winograd {outputs} by rows"),
             Step::Strassen => write!(f, "strassen"),
             Step::MergeGroups { groups } => write!(f, "merge_groups {groups}"),
+            Step::FlattenRows => write!(f, "flatten_rows"),
             Step::SplitReduction { stage, axis, parts } => {
                 write!(f, "split_reduction s{stage} {} into {parts}", axis_name(*axis))
             }

@@ -126,6 +126,9 @@ pub enum Step {
     /// `merge_groups 4`: starts over with the plain nest of the grouped convolution whose groups are four of
     /// the given ones each, with zeros among their weights. [`crate::workload::merged::merged`].
     MergeGroups { groups: i64 },
+    /// `flatten_rows`: starts over with the plain nest of the convolution over images whose rows, with their
+    /// borders, are one. [`crate::workload::flat::flat`].
+    FlattenRows,
     /// `split_reduction s0 c into 4`: starts over with the plain nest of the workload that reduces an axis in
     /// parts and combines them in a stage of its own. [`crate::workload::Workload::split_reduction`].
     SplitReduction { stage: usize, axis: usize, parts: i64 },

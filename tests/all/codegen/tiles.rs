@@ -87,12 +87,17 @@ if 1 <= b < 2 {{
     text.parse().unwrap_or_else(|error| panic!("{error}\n{text}"))
 }
 
-const SIZES: [(Size, &str); 5] = [
+const SIZES: [(Size, &str); 9] = [
     (Size { rows: 16, columns: 16, depth: 16, steps: 2 }, "r[i, j]"),
     (Size { rows: 32, columns: 32, depth: 16, steps: 4 }, "r[i, j]"),
     (Size { rows: 19, columns: 24, depth: 5, steps: 2 }, "r[i, j] * r[i, j]"),
     (Size { rows: 1, columns: 48, depth: 3, steps: 4 }, "max(r[i, j], r[i, j])"),
     (Size { rows: 48, columns: 7, depth: 1, steps: 2 }, "r[i, j] + r[i, j]"),
+    // more tiles below each other, or beside, than there are registers for their operands at once
+    (Size { rows: 64, columns: 16, depth: 16, steps: 4 }, "r[i, j]"),
+    (Size { rows: 77, columns: 16, depth: 4, steps: 2 }, "r[i, j] * r[i, j]"),
+    (Size { rows: 16, columns: 80, depth: 16, steps: 2 }, "r[i, j]"),
+    (Size { rows: 11, columns: 57, depth: 2, steps: 4 }, "max(r[i, j], r[i, j])"),
 ];
 
 #[test]
@@ -169,6 +174,12 @@ fn programs_with_tiles_are_drawn_and_pass_the_gate() {
             PAIRS[1],
             "const t0 i8 48 3 3 16\ninput t1 u8 9 9 16\nout t2 i32 9 9 48 sum 3 3 16 \
              mul cast i32 t0 c d e f cast i32 pad cast u8 int 77 t1 ? + a + d -1 ? + b + e -1 f\n",
+        ),
+        // rows that may be one: windows that skip elements, over two images
+        (
+            PAIRS[0],
+            "const t0 bf16 16 8 3 2\ninput t1 bf16 2 7 9 8\nout t2 2 5 8 16 sum 8 3 2 \
+             mul cast f32 t0 d e f g cast f32 pad cast bf16 0.0 t1 a ? + b + * 2 f -1 ? + c + g -1 e\n",
         ),
         // groups of channels, four of them as one
         (
