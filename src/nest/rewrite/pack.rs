@@ -101,7 +101,7 @@ impl Nest {
         place: Place,
     ) -> Result<(Vec<Stmt>, Expr), Refusal> {
         let moves: Vec<&Loop> = inside.iter().filter(|l| read.mentions(l.var)).collect();
-        let (apart, row) = moves.split_at(moves.len() - self.loops_of_row(&moves, read));
+        let (apart, row) = moves.split_at(moves.len() - Self::loops_of_row(&moves, read));
         let (mut shape, mut indices): (Vec<i64>, Vec<Index>) =
             apart.iter().map(|l| (l.extent(), Index::var(l.var))).unzip();
         if !row.is_empty() {
@@ -148,23 +148,25 @@ impl Nest {
         Ok((copy, Expr::load(packed, indices)))
     }
 
-    /// How many of the innermost loops that read groups of steps run through a row of neighbours of a tensor,
-    /// all of them or none there: that is copied by vectors as it lies. None where a single loop does it.
+    /// How many of the innermost loops that read groups of steps run through a part of a row of a tensor,
+    /// all of it or nothing there: that is copied by vectors as it lies. None where a single loop does it.
     ///
     /// ```text
     /// for r in 0..49 { for k in 0..16 { for q in 0..2 { p[r, k, q] = b[r % 7, 2*k + q] } } }
     /// =>
     /// for r in 0..49 { vector k in 0..32 { p[r, k] = b[r % 7, k] } }
     /// ```
-    fn loops_of_row(&self, moves: &[&Loop], read: &Expr) -> usize {
+    fn loops_of_row(moves: &[&Loop], read: &Expr) -> usize {
         let (conditions, read) = guarded(read);
-        let Expr::Load { tensor, indices } = read else { return 0 };
+        let Expr::Load { indices, .. } = read else { return 0 };
         if moves.last().is_none_or(|l| l.kind != LoopKind::Dot) {
             return 0;
         }
+        let Some((last, before)) = indices.split_last() else { return 0 };
         let (mut loops, mut elements) = (0, 1);
         for l in moves.iter().rev() {
-            let is_next = self.buffer(*tensor).step(indices, l.var) == Some(elements);
+            // within a row of the tensor: what is behind its last dimension is no neighbour to a nest
+            let is_next = last.step(l.var) == Some(elements) && !before.iter().any(|index| index.mentions(l.var));
             let of_rows = conditions.iter().all(|condition| !condition.index.mentions(l.var));
             if !(l.is_constant() && is_next && of_rows && elements * l.extent() <= MAXIMAL_UNROLLED_ROW) {
                 break;
