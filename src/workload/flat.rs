@@ -12,7 +12,7 @@
 //! once that a row of the image does not have, as tile registers do. (oneDNN's kernels for these call it
 //! blocking over the output's spatial extent.)
 
-use super::rewritten::{Rewritten, Stages, is_element_wise};
+use super::rewritten::{Rewritten, Stages, leading_sum};
 use super::{
     Binary, Combiner, Condition, Element, Expr, Index, Interval, Role, Stage, TensorId, Var, Workload, typed_identity,
 };
@@ -70,24 +70,22 @@ pub fn flat(workload: &Workload) -> Option<Rewritten> {
 
 impl<'a> Windows<'a> {
     fn find(workload: &'a Workload) -> Option<Windows<'a>> {
-        let (stage, behind) = workload.stages.split_first()?;
-        let is_sum = stage.combiner == Some(Combiner::Sum) && stage.extents.is_fixed();
-        if !is_sum || !behind.iter().all(|next| is_element_wise(workload, stage, next)) {
-            return None;
-        }
+        let stage = leading_sum(workload).filter(|stage| stage.extents.is_fixed())?;
         workload.widened_operands(stage)?;
         let [x, y] = stage.multiplied()?;
         let slides = |element: &Element<'_>| element.indices.iter().any(|index| stage.slides(index));
-        let (image, image_first) = match [slides(&x), slides(&y)] {
-            [true, false] => (x, true),
-            [false, true] => (y, false),
+        let (image, other, image_first) = match [slides(&x), slides(&y)] {
+            [true, false] => (x, y, true),
+            [false, true] => (y, x, false),
             _ => return None,
         };
         let slide = |dimension: usize| Slide::find(stage, &image, dimension);
         let sliding: Vec<Slide> = (0..image.indices.len()).filter_map(slide).collect();
         let [rows, columns] = sliding[..] else { return None };
+        // all results of an image share what is no image: there is none for sums between its rows
+        let is_shared = ![rows, columns].iter().any(|slide| other.mentions(slide.axis));
         let windows = Windows { workload, stage, image, image_first, rows, columns };
-        windows.is_such().then_some(windows)
+        (is_shared && windows.is_such()).then_some(windows)
     }
 
     /// Whether all that is read of the image is what the windows cover, or lies outside of it.
@@ -282,7 +280,10 @@ mod tests {
         let row =
             "const t0 bf16 8 4 3\ninput t1 bf16 9 4\nout t2 7 8 sum 4 3 mul cast f32 t0 b c d cast f32 t1 + a d c\n";
         let long = "const t0 8 4 3 3\ninput t1 9 9 4\nout t2 7 7 8 sum 4 3 3 mul t0 c d e f t1 + a e + b f d\n";
-        for text in [strided, row, long] {
+        // weights of their own for each place
+        let local = "const t0 bf16 7 7 8 4 3 3\ninput t1 bf16 9 9 4\nout t2 7 7 8 sum 4 3 3 \
+            mul cast f32 t0 a b c d e f cast f32 t1 + a e + b f d\n";
+        for text in [strided, row, long, local] {
             assert_eq!(extents(&parsed(text)), None, "{text}");
         }
     }

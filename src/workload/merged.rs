@@ -10,7 +10,7 @@
 //! It multiplies by zeros, so it pays only where instructions take many filters and channels at once that a
 //! group does not have: tile registers do.
 
-use super::rewritten::{Rewritten, Stages, is_element_wise};
+use super::rewritten::{Rewritten, Stages, leading_sum};
 use super::{Combiner, Condition, Element, Expr, Index, Role, Stage, TensorId, Var, Workload, typed_identity};
 
 /// Filters of what several groups become, at least and at most.
@@ -68,11 +68,7 @@ pub fn merged(workload: &Workload, together: i64) -> Option<Rewritten> {
 
 impl<'a> Grouped<'a> {
     fn find(workload: &'a Workload) -> Option<Grouped<'a>> {
-        let (stage, behind) = workload.stages.split_first()?;
-        let is_sum = stage.combiner == Some(Combiner::Sum) && stage.extents.is_fixed();
-        if !is_sum || !behind.iter().all(|next| is_element_wise(workload, stage, next)) {
-            return None;
-        }
+        let stage = leading_sum(workload).filter(|stage| stage.extents.is_fixed())?;
         workload.widened_operands(stage)?;
         let [x, y] = stage.multiplied()?;
         let is_constant = |element: &Element<'_>| workload.tensor(element.tensor).role == Role::Constant;

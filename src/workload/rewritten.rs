@@ -117,9 +117,18 @@ impl Stages {
     }
 }
 
+/// The sum that a workload begins with, if all that follows is element-wise: what algorithms compute
+/// otherwise.
+pub(super) fn leading_sum(workload: &Workload) -> Option<&Stage> {
+    let (stage, behind) = workload.stages.split_first()?;
+    let is_such =
+        stage.combiner == Some(Combiner::Sum) && behind.iter().all(|next| is_element_wise(workload, stage, next));
+    is_such.then_some(stage)
+}
+
 /// Whether a stage behind the first one computes an element from those at the same place of what the stages
 /// before it wrote, and from what was given.
-pub(super) fn is_element_wise(workload: &Workload, first: &Stage, stage: &Stage) -> bool {
+fn is_element_wise(workload: &Workload, first: &Stage, stage: &Stage) -> bool {
     let is_own = |(position, index): (usize, &Index)| index.as_var() == Some(Var(position as u32));
     let is_given = |tensor: TensorId| matches!(workload.tensor(tensor).role, Role::Input | Role::Constant);
     let mut aligned = !stage.is_reduction() && stage.is_over_results_of(first);

@@ -13,7 +13,7 @@
 //! (Strassen, "Gaussian Elimination is not Optimal", 1969.) Constants become 7/4 times as large, so it pays
 //! where many rows go through them. Rounding errors are up to 2.5 times those of the sum itself.
 
-use super::rewritten::{Rewritten, Stages, is_element_wise};
+use super::rewritten::{Rewritten, Stages, leading_sum};
 use super::winograd::transform::{Sharing, combination, piecewise};
 use super::{Binary, Combiner, DType, Expr, Index, Role, Stage, TensorId, Var, Workload};
 
@@ -87,12 +87,9 @@ pub fn strassen(workload: &Workload) -> Option<Rewritten> {
 
 impl<'a> Product<'a> {
     fn find(workload: &'a Workload) -> Option<Product<'a>> {
-        let (stage, behind) = workload.stages.split_first()?;
         let of = |tensor: TensorId| workload.tensor(tensor);
-        let is_sum = stage.combiner == Some(Combiner::Sum) && of(stage.output).dtype == DType::F32;
-        if !is_sum || !stage.extents.is_fixed() || !behind.iter().all(|next| is_element_wise(workload, stage, next)) {
-            return None;
-        }
+        let fits = |stage: &&Stage| of(stage.output).dtype == DType::F32 && stage.extents.is_fixed();
+        let stage = leading_sum(workload).filter(fits)?;
         let Expr::Binary(Binary::Multiply, left, right) = &stage.value else { return None };
         let (first, second) = (left.as_element()?, right.as_element()?);
         let is_constant = [first.tensor, second.tensor].map(|tensor| of(tensor).role == Role::Constant);

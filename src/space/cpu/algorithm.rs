@@ -1,5 +1,5 @@
 //! Which algorithm computes the task: as it is written, or a convolution by Winograd's, a product by
-//! Strassen's, groups of channels several at once.
+//! Strassen's, groups of channels several at once, the rows of an image as one.
 
 use super::convolution::fewest_cycles;
 use crate::space::{Rule, Step, Stop, Tape, View, Words, name, site};
@@ -139,8 +139,8 @@ impl Rule<Cpu> for FlatRows {
 
     fn decide(&self, view: &View<'_, Cpu>, tape: &mut Tape<'_>) -> Result<Vec<Step>, Stop> {
         let operands = view.workload.stages.first().and_then(|stage| view.workload.widened_operands(stage));
-        let has_tiles = operands.is_some_and(|operands| view.machine.has_tiles(operands));
-        let Some(([rows, columns], all)) = flat::extents(&view.workload).filter(|_| has_tiles) else {
+        let in_tiles = operands.filter(|operands| view.machine.has_tiles(*operands));
+        let Some(([rows, columns], all)) = in_tiles.and_then(|_| flat::extents(&view.workload)) else {
             return Ok(Vec::new());
         };
         let tiles = |results: i64| (results + TILE_ROWS - 1) / TILE_ROWS;

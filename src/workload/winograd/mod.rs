@@ -22,7 +22,7 @@ pub(super) mod transform;
 pub use figures::{Figures, choices, figures};
 
 use super::expr::Condition;
-use super::rewritten::{Rewritten, Stages, is_element_wise};
+use super::rewritten::{Rewritten, Stages, leading_sum};
 use super::{Combiner, DType, Expr, Index, Role, Stage, TensorId, Var, Workload};
 use transform::{Sharing, Transform, combination, piecewise};
 
@@ -112,11 +112,7 @@ impl<'a> Convolution<'a> {
     }
 
     fn find(workload: &'a Workload) -> Option<Convolution<'a>> {
-        let (stage, behind) = workload.stages.split_first()?;
-        let is_sum = stage.combiner == Some(Combiner::Sum) && workload.tensor(stage.output).dtype == DType::F32;
-        if !is_sum || !behind.iter().all(|follower| is_element_wise(workload, stage, follower)) {
-            return None;
-        }
+        let stage = leading_sum(workload).filter(|stage| workload.tensor(stage.output).dtype == DType::F32)?;
         let Expr::Binary(super::Binary::Multiply, left, right) = &stage.value else { return None };
         let constant = |e: &Expr| {
             let (mut reads, mut all) = (false, true);
