@@ -23,6 +23,15 @@ fn target() -> Cpu {
     host().expect("this machine is one that kernels run on")
 }
 
+/// A zero, as nests spell it.
+fn zero(dtype: DType) -> String {
+    match dtype {
+        DType::F32 => "0.0".into(),
+        _ if dtype.is_float() => format!("{}(0.0)", dtype.name()),
+        _ => format!("{}(0)", dtype.name()),
+    }
+}
+
 fn v(number: u32) -> Index {
     Index::var(Var(number))
 }

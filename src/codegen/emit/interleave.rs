@@ -175,10 +175,8 @@ impl<'c> Emitter<'_, 'c> {
         }
         self.unbind(vector.var);
         self.lanes = None;
-        let Some(mut address) = to else { return Ok(()) };
-        let element = self.memory_type(self.shared.nest.buffer(copy.to.0).dtype);
-        let behind = self.ir.integer(Element::I64, first * l.extent());
-        address.pointer = self.ir.offset(element, address.pointer, behind)?;
+        let Some(address) = to else { return Ok(()) };
+        let address = self.behind(copy.to.0, &address, first * l.extent())?;
         let groups = self.interleave(rows)?;
         self.store_bits(copy.to.0, &address, groups.into())
     }
@@ -205,8 +203,8 @@ impl<'c> Emitter<'_, 'c> {
             Truth::Never => return Ok(row.const_zero().into()),
             Truth::Depends(holds) => Some(holds),
         };
-        let mut address = self.address(buffer, indices)?;
-        address.pointer = self.ir.offset(element, address.pointer, self.ir.integer(Element::I64, first))?;
+        let address = self.address(buffer, indices)?;
+        let mut address = self.behind(buffer, &address, first)?;
         match holds {
             None => self.load_neighbours(buffer, &address, row),
             // of its own for each lane

@@ -23,13 +23,6 @@ pub(super) struct Address<'c> {
     pub(super) alignment: u32,
 }
 
-impl<'c> Address<'c> {
-    /// The same lanes, from another place on.
-    pub(super) fn moved(&self, pointer: PointerValue<'c>, alignment: u32) -> Address<'c> {
-        Address { pointer, alignment, lanes: self.lanes }
-    }
-}
-
 /// How far each lane's element is from the address.
 #[derive(Clone, Copy)]
 enum LaneOffsets<'c> {
@@ -234,6 +227,16 @@ impl<'c> Emitter<'_, 'c> {
             return Err(CodegenError::Malformed(format!("{name} has {rank} dimensions, an access {given}")));
         }
         Ok(found.dtype)
+    }
+
+    /// The same, so many elements farther.
+    pub(super) fn behind(&self, buffer: TensorId, address: &Address<'c>, elements: i64) -> Result<Address<'c>> {
+        let dtype = self.shared.nest.buffer(buffer).dtype;
+        let distance = self.ir.integer(Element::I64, elements);
+        let pointer = self.ir.offset(self.memory_type(dtype), address.pointer, distance)?;
+        let bytes = elements.unsigned_abs() * dtype.bytes() as u64;
+        let alignment = gcd(u64::from(address.alignment), bytes) as u32;
+        Ok(Address { pointer, alignment, lanes: address.lanes })
     }
 
     /// Row-major, in elements. Gathered indices are clamped into their dimension, so that no input can lead

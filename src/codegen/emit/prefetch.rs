@@ -115,7 +115,8 @@ fn prefetches(nest: &Nest, path: &[&Loop], target: &Cpu) -> Vec<Prefetch> {
     let Some(innermost) = path.last() else { return Vec::new() };
     let mut found = Vec::new();
     collect(nest, &innermost.body, &mut Vec::new(), &mut found);
-    let most_lines = MAXIMAL_LINES.max(LINES_OF_TILE * tiles(&innermost.body));
+    let tiles = tiles(&innermost.body);
+    let most_lines = MAXIMAL_LINES.max(LINES_OF_TILE * tiles);
     let mut buffers: Vec<TensorId> = found.iter().map(|read| read.buffer).collect();
     buffers.dedup();
     let large = |buffer: &TensorId| nest.buffer(*buffer).bytes() as u64 > target.l1_bytes;
@@ -123,7 +124,7 @@ fn prefetches(nest: &Nest, path: &[&Loop], target: &Cpu) -> Vec<Prefetch> {
     let fetch = |buffer: TensorId| {
         let reads = of(buffer);
         let next = next_part(nest, path, &reads, most_lines);
-        next.or_else(|| next_steps(nest, path, &reads, most_lines).filter(|_| most_lines > MAXIMAL_LINES))
+        next.or_else(|| if tiles > 0 { next_steps(nest, path, &reads, most_lines) } else { None })
     };
     buffers.into_iter().filter(large).filter_map(fetch).collect()
 }

@@ -9,13 +9,12 @@
 use inkwell::types::VectorType;
 
 use crate::codegen::emit::interleave::guarded;
-use crate::codegen::emit::ir::{Element, vector_type};
-use crate::codegen::emit::memory::Address;
+use crate::codegen::emit::ir::vector_type;
 use crate::codegen::emit::statement::Truth;
 use crate::codegen::emit::{Binding, Emitter, Processor};
 use crate::codegen::error::CodegenError;
 use crate::nest::{Loop, LoopKind, Stmt};
-use crate::workload::{Condition, Expr, Index, Interval, TensorId, gcd};
+use crate::workload::{Condition, Expr, Index, Interval, TensorId};
 
 type Result<T> = std::result::Result<T, CodegenError>;
 
@@ -123,15 +122,5 @@ impl<'c> Emitter<'_, 'c> {
             at += width;
         }
         Ok(())
-    }
-
-    /// The address of an element behind another one.
-    fn behind(&mut self, buffer: TensorId, address: &Address<'c>, elements: i64) -> Result<Address<'c>> {
-        let dtype = self.shared.nest.buffer(buffer).dtype;
-        let distance = self.ir.integer(Element::I64, elements);
-        let pointer = self.ir.offset(self.memory_type(dtype), address.pointer, distance)?;
-        let bytes = elements.unsigned_abs() * dtype.bytes() as u64;
-        let alignment = gcd(u64::from(address.alignment), bytes) as u32;
-        Ok(address.moved(pointer, alignment))
     }
 }

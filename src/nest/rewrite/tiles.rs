@@ -20,7 +20,8 @@ impl Nest {
     /// ```
     ///
     /// Where something is no tile's work, as a sum whose operands do not lie as the instructions take them,
-    /// all of these loops are written out instead.
+    /// all of these loops are written out instead. Rows of copies that would push each other out of the
+    /// nearest cache get farther apart.
     #[must_use]
     pub fn in_tiles(mut self) -> Nest {
         let known = self.buffers.len();

@@ -7,7 +7,7 @@ use tilescribe::nest::{Nest, interpret, verify};
 use tilescribe::workload::DType;
 
 use super::quality::avx512;
-use super::{run_compiled, target};
+use super::{run_compiled, target, zero};
 
 /// Elements that there are of a row of 2 · `lanes`.
 fn columns(lanes: i64) -> i64 {
@@ -18,7 +18,7 @@ fn columns(lanes: i64) -> i64 {
 fn copy(dtype: DType, steps: i64, lanes: i64) -> Nest {
     let (groups, columns, name) = ((11 + steps) / steps, columns(lanes), dtype.name());
     let of_lanes = if columns < 2 * lanes { format!(" && {lanes}*u + v < {columns}") } else { String::new() };
-    let zero = if dtype.is_float() { format!("{name}(0.0)") } else { format!("{name}(0)") };
+    let zero = zero(dtype);
     let text = format!(
         "buffers:
   x: {name}[11, 40] input
@@ -74,7 +74,7 @@ fn rows_become_groups_bit_by_bit() {
 /// zeros.
 fn regrouped(dtype: DType, [groups, lanes, steps]: [i64; 3]) -> Nest {
     let (name, rows, there) = (dtype.name(), 2 * lanes, 2 * lanes - 3);
-    let zero = if dtype.is_float() { format!("{name}(0.0)") } else { format!("{name}(0)") };
+    let zero = zero(dtype);
     let text = format!(
         "buffers:
   x: {name}[{rows}, 70] input

@@ -7,13 +7,12 @@ use tilescribe::nest::{Nest, verify};
 use tilescribe::workload::DType;
 
 use super::quality::avx512;
-use super::{run_compiled, target};
+use super::{run_compiled, target, zero};
 
 /// The rows 0 to 8 of 9, of `pieces` vectors each, those before the second and behind the eighth of zeros.
 fn copy(dtype: DType, [pieces, lanes]: [i64; 2]) -> Nest {
     let (name, elements) = (dtype.name(), pieces * lanes);
-    let zero = if dtype.is_float() { format!("{name}(0.0)") } else { format!("{name}(0)") };
-    let zero = if dtype == DType::F32 { "0.0".into() } else { zero };
+    let zero = zero(dtype);
     let text = format!(
         "buffers:
   x: {name}[7, {pitch}] input
