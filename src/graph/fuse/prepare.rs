@@ -149,9 +149,10 @@ impl Prepared {
             Expr::Cast(dtype, value) => is_short(*dtype) && value.dtype(&of).is_float(),
             // read again and again, it is not assembled every time
             value @ Expr::Guard { .. } => {
-                let is_short = is_short(value.dtype(&of)) || value.dtype(&of) == DType::BF16;
-                let is_moved = value.chooses() && value.dtype(&of) == DType::BF16 || lays_side_by_side(stage);
-                is_moved && is_short && multiplied.contains(&stage.output)
+                let dtype = value.dtype(&of);
+                let is_chosen = value.chooses() && dtype == DType::BF16;
+                let is_laid = lays_side_by_side(stage) && (is_short(dtype) || dtype == DType::BF16);
+                (is_chosen || is_laid) && multiplied.contains(&stage.output)
             }
             _ => false,
         });

@@ -1,4 +1,4 @@
-//! Short floats that their readers want to find in memory, rather than to compute them from what is longer:
+//! Short numbers that their readers want to find in memory, rather than to compute them from what is longer:
 //! operands of products by weights, and what windows slide over.
 
 use std::collections::HashSet;
@@ -28,7 +28,7 @@ pub fn found_in_memory<'a>(
             _ => continue,
         };
         let inside = if let Expr::Guard { inside, .. } = operand { inside } else { operand };
-        if let Expr::Cast(DType::F32, read) = inside {
+        if let Expr::Cast(DType::F32 | DType::I32, read) = inside {
             read.for_each_load(&mut |tensor, _| {
                 found.insert(tensor);
             });

@@ -12,7 +12,7 @@
 use super::product::by_weight;
 use crate::graph::{Program, ProgramStage, Step, TensorData};
 use crate::workload::{
-    Combiner, Condition, DType, Element, Expr, Index, Role, Stage, TensorId, Var, dot_steps, typed_identity,
+    Combiner, Condition, Element, Expr, Index, Role, Stage, TensorId, Var, dot_steps, typed_identity,
 };
 
 /// Channels of an image that are few, and not a single one.
@@ -55,10 +55,6 @@ impl Convolution {
         let [weight, image] = by_weight(program, stage)?;
         let (steps, _) = dot_steps([weight, image].map(|operand| program.tensor(operand.tensor).dtype))?;
         let about = program.tensor(image.tensor);
-        // what is laid so is found in memory by products of bf16 alone; those of bytes would compute it again
-        if about.dtype != DType::BF16 {
-            return None;
-        }
         let last = image.indices.last().filter(|last| stage.slides(last))?;
         let reduced = || stage.spatial.len()..stage.rank();
         let column = reduced().find(|axis| last.coefficient(var(*axis)) == 1)?;
@@ -82,7 +78,7 @@ impl Convolution {
             && [channel, column].into_iter().all(|axis| stage.extents.get(axis).is_none())
             && [image_channel, width].into_iter().all(|dimension| about.extents.get(dimension).is_none())
             && !weight.is_guarded;
-        let laid = u64::try_from(channels).ok()?.next_power_of_two().max(u64::try_from(steps).ok()?) as i64;
+        let laid = (channels.unsigned_abs().next_power_of_two() as i64).max(steps);
         let found = Convolution {
             weight: weight.tensor,
             image: image.tensor,
