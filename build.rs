@@ -12,7 +12,9 @@ fn main() {
     let runtime = build("src/runtime/runtime.c");
     copy_object(&runtime, &out.join("runtime.o"));
     runtime.compile("tilescribe_runtime");
-    for part in ["cold", "common", "cpu", "cuda", "extents", "library", "memory", "poison", "processor", "state"] {
+    for part in
+        ["calls", "cold", "common", "cpu", "cuda", "extents", "library", "memory", "poison", "processor", "state"]
+    {
         copy_object(&build(&format!("src/artifact/deploy/{part}.c")), &out.join(format!("{part}.o")));
     }
     if env::var_os("CARGO_FEATURE_CUDA").is_some() {

@@ -20,6 +20,7 @@ type Tensors = unsafe extern "C" fn(*mut usize) -> *const CTensor;
 pub type WriteTrace = unsafe extern "C" fn(*mut c_void, *mut Event, u64, *mut u64) -> c_int;
 pub type Poison = unsafe extern "C" fn(*mut c_void, c_int) -> c_int;
 pub type TimeCold = unsafe extern "C" fn(*mut c_void, c_int) -> c_int;
+pub type TakeTurns = unsafe extern "C" fn(*mut c_void, c_int) -> c_int;
 /// What runs a part of a loop: context, begin, end, number of the thread.
 type Body = unsafe extern "C" fn(*mut c_void, i64, i64, i64);
 /// What shares a loop between threads: body, context, iterations, threads.
@@ -75,8 +76,10 @@ pub enum Activity {
     Call,
     /// A thread's part of a parallel loop in it.
     Loop,
-    /// The caller's wait for the other threads.
+    /// The wait of whoever started a loop for the other threads.
     Wait,
+    /// All strands of a fork: calls that may run at the same time. Its call is the first of them.
+    Fork,
 }
 
 impl Event {
@@ -84,6 +87,7 @@ impl Event {
         match self.what {
             1 => Activity::Loop,
             2 => Activity::Wait,
+            3 => Activity::Fork,
             _ => Activity::Call,
         }
     }
@@ -112,6 +116,8 @@ pub struct Library {
     pub poison: Option<Symbol<Poison>>,
     /// The same.
     pub time_cold: Option<Symbol<TimeCold>>,
+    /// The same.
+    pub take_turns: Option<Symbol<TakeTurns>>,
     /// The same.
     pub threads: Option<ThreadFunctions>,
     /// On a GPU: to start a run on what the device holds, and to wait for it.
@@ -182,6 +188,7 @@ impl Library {
                 share_weights: functions.find("share_weights").ok(),
                 poison: functions.find("poison").ok(),
                 time_cold: functions.find("time_cold").ok(),
+                take_turns: functions.find("take_turns").ok(),
                 threads: functions.of_threads(),
                 on_device: functions.on_device()?,
                 extents: functions.of_extents()?,

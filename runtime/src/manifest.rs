@@ -18,8 +18,10 @@ use crate::precision::Precision;
 use crate::target::{Kind, Target};
 
 /// Changes whenever older manifests cannot be read as they are.
-pub const FORMAT: u32 = 8;
-/// The format of networks that are cut without a plan: it has not changed since.
+pub const FORMAT: u32 = 9;
+/// The format of networks whose calls all run one after the other: it has not changed since.
+const TURNS_FORMAT: u32 = 8;
+/// The format of those that are cut without a plan, too.
 const PLANLESS_FORMAT: u32 = 7;
 /// The format of those in f32.
 const F32_FORMAT: u32 = 6;
@@ -71,6 +73,9 @@ pub struct Manifest {
     /// Calls that run again and again, or under a condition.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub regions: Vec<CompiledRegion>,
+    /// Calls that run at the same time: by fork, first and end of the calls in each strand.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub forks: Vec<Vec<[usize; 2]>>,
     /// By file name.
     pub files: BTreeMap<String, FileDigest>,
 }
@@ -191,7 +196,8 @@ impl Manifest {
     /// The format that holds it: older versions of Tilescribe read whatever they can.
     pub fn least_format(&self) -> u32 {
         match (self.counts_results(), self.states.is_empty(), self.symbols.is_empty()) {
-            _ if self.plan.is_some() => FORMAT,
+            _ if !self.forks.is_empty() => FORMAT,
+            _ if self.plan.is_some() => TURNS_FORMAT,
             _ if !self.precision.is_f32() => PLANLESS_FORMAT,
             (true, ..) => F32_FORMAT,
             (false, true, true) => FIXED_FORMAT,
@@ -321,6 +327,9 @@ impl Manifest {
         if self.versions.iter().any(|version| version.schedules.len() != self.tasks.len()) {
             return Err("a version lacks schedules of tasks, or has more".into());
         }
+        if !self.forks.iter().all(|strands| self.is_fork(strands)) {
+            return Err("`forks` has to list neighbouring ranges of calls".into());
+        }
         // as strict as a target file
         let is_possible = |version: &CompiledVersion| Target::from_toml(&version.target.to_toml()).map(drop);
         self.versions.iter().try_for_each(is_possible).map_err(|error| error.to_string())?;
@@ -341,6 +350,14 @@ impl Manifest {
     /// Inputs, outputs, and what states are as inputs.
     fn ports(&self) -> impl Iterator<Item = &Port> {
         self.inputs.iter().chain(&self.outputs).chain(self.states.iter().map(|state| &state.input))
+    }
+
+    /// Whether strands are ranges of calls, one behind the other.
+    fn is_fork(&self, strands: &[[usize; 2]]) -> bool {
+        let are_neighbours = strands.windows(2).all(|pair| pair[0][1] == pair[1][0]);
+        strands.len() > 1
+            && are_neighbours
+            && strands.iter().all(|[first, end]| first < end && *end <= self.calls.len())
     }
 
     fn check_extents(&self) -> Result<(), String> {

@@ -319,6 +319,20 @@ impl Model {
         self.traced(room, work)
     }
 
+    /// As [`Model::traced`], calls one after the other, those that may run at the same time as well: only so
+    /// can their times be added up.
+    pub fn traced_in_turn<T>(&self, room: usize, work: impl FnOnce(&Model) -> T) -> Option<(T, Trace)> {
+        // older libraries know nothing else
+        let Some(take_turns) = self.code.library.take_turns.as_ref() else { return self.traced(room, work) };
+        // SAFETY: the handle is alive.
+        unsafe { take_turns(self.handle, 1) };
+        let _ends = AtLast(|| {
+            // SAFETY: the handle is alive.
+            unsafe { take_turns(self.handle, 0) };
+        });
+        self.traced(room, work)
+    }
+
     /// What a status means.
     fn checked(&self, status: c_int) -> Result<(), RuntimeError> {
         if status == 0 { Ok(()) } else { Err(self.error(status)) }

@@ -143,7 +143,7 @@ impl Places<'_> {
         }
     }
 
-    fn life(&self, (buffer, Block { bytes, first, last }): &Living) -> Life {
+    fn life(&self, (buffer, Block { bytes, first, last, .. }): &Living) -> Life {
         Life { place: self.intermediate(*buffer, 0), bytes: *bytes, first: *first, last: *last }
     }
 }
@@ -294,7 +294,7 @@ pub(super) fn living(network: &Network) -> Vec<Living> {
             let (row, others) = about.shape.split_last().unwrap_or((&1, &[]));
             let elements = others.iter().product::<i64>().saturating_mul(row.saturating_add(margins[buffer]));
             let bytes = elements as u64 * about.dtype.bytes() as u64;
-            found.push((buffer, Block { bytes, first, last }));
+            found.push((buffer, Block::new(bytes, first, last)));
             found.len() - 1
         });
         let (_, block): &mut Living = &mut found[place];
@@ -313,7 +313,22 @@ pub(super) fn living(network: &Network) -> Vec<Living> {
             }
         }
     }
+    found.iter_mut().for_each(|(_, block)| live_in_strands(network, block));
     found
+}
+
+/// Takes note of the calls that run beside those that mention a block.
+fn live_in_strands(network: &Network, block: &mut Block) {
+    let fork_of = |call: usize| network.forks.iter().position(|fork| fork.calls().contains(&call));
+    let (first, last) = (fork_of(block.first), fork_of(block.last));
+    let start = first.map_or(block.first, |fork| network.forks[fork].calls().start);
+    let end = last.map_or(block.last, |fork| network.forks[fork].calls().end - 1);
+    block.alive = (start, end);
+    let strand_in = |fork: usize| {
+        let strands = [block.first, block.last].map(|call| network.forks[fork].strand_of(call));
+        Some((fork, strands[0].filter(|_| strands[0] == strands[1])?))
+    };
+    block.strand = first.filter(|_| first == last).and_then(strand_in);
 }
 
 /// The buffers of a repetition that live longer than an iteration: those that are used outside of it, and

@@ -33,6 +33,7 @@ const COLD_OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/cold.o"));
 const POISON_OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/poison.o"));
 const PROCESSOR_OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/processor.o"));
 const STATE_OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/state.o"));
+const CALLS_OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/calls.o"));
 const CPU_OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/cpu.o"));
 const CUDA_OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/cuda.o"));
 
@@ -155,6 +156,7 @@ fn for_cpu(nests: &[&Nest], cpu: &Cpu) -> Result<Code, ArtifactError> {
     let parts = [
         ("cold.o", COLD_OBJECT),
         ("common.o", COMMON_OBJECT),
+        ("calls.o", CALLS_OBJECT),
         ("cpu.o", CPU_OBJECT),
         ("extents.o", EXTENTS_OBJECT),
         ("library.o", LIBRARY_OBJECT),

@@ -23,7 +23,7 @@ use super::tables::{TableCall, Tables, assembly};
 use super::weights::Writer;
 use crate::codegen;
 use crate::files::DraftFolder;
-use crate::graph::{Call, Callee, Network, Region, RegionKind, Source};
+use crate::graph::{Call, Callee, Fork, Network, Region, RegionKind, Source};
 use crate::nest::{Nest, Scope};
 use crate::target::Architecture;
 use crate::workload::{Role, TensorId};
@@ -58,6 +58,21 @@ pub fn compile(
     options: &Options<'_>,
     progress: &mut dyn FnMut(Step) -> ControlFlow<()>,
 ) -> Result<Manifest, ArtifactError> {
+    let all = &mut |_: &Path, manifest: &Manifest| ControlFlow::Continue(vec![true; manifest.forks.len()]);
+    compile_judged(network, versions, options, progress, all)
+}
+
+/// The same, where somebody decides about the network's forks once it can run.
+///
+/// # Errors
+/// As [`compile`]; [`ArtifactError::Interrupted`] where the judge breaks off.
+pub fn compile_judged(
+    network: &Network,
+    versions: &[Version<'_>],
+    options: &Options<'_>,
+    progress: &mut dyn FnMut(Step) -> ControlFlow<()>,
+    judge: &mut Judge<'_>,
+) -> Result<Manifest, ArtifactError> {
     let name = options.name;
     // names of our own symbols start with `tilescribe_`
     if !is_identifier(name) || name.starts_with("tilescribe") {
@@ -67,8 +82,12 @@ pub fn compile(
     let nests: Vec<Vec<&Nest>> =
         versions.iter().map(|version| version.schedules.iter().map(|schedule| &schedule.nest).collect()).collect();
     let bound = bind::bind(network, &nests)?;
-    compile_bound(network, &versions, bound, options, progress)
+    compile_bound(network, &versions, bound, options, progress, judge)
 }
+
+/// Says of each fork of an artifact, which lies in a folder and is complete but for the manifest, whether its
+/// strands shall run at the same time.
+pub type Judge<'j> = dyn FnMut(&Path, &Manifest) -> ControlFlow<(), Vec<bool>> + 'j;
 
 /// The same for calls that are bound, and versions that are checked.
 pub(super) fn compile_bound(
@@ -77,6 +96,7 @@ pub(super) fn compile_bound(
     bound: Bound,
     options: &Options<'_>,
     progress: &mut dyn FnMut(Step) -> ControlFlow<()>,
+    judge: &mut Judge<'_>,
 ) -> Result<Manifest, ArtifactError> {
     let name = options.name;
     let first = versions.first().ok_or(ArtifactError::Versions)?;
@@ -94,7 +114,8 @@ pub(super) fn compile_bound(
         .map(|(call, arguments)| TableCall { callee: &call.callee, numbers: call.parameters.len(), arguments })
         .collect();
     let regions: Vec<_> = network.regions.iter().zip(bound.conditions.iter().copied()).collect();
-    let tables = Tables {
+    let mut manifest = manifest(name, network, versions, (&bound, code.kernels.workspace_bytes()));
+    let mut tables = Tables {
         name,
         weights_id: &weights_id,
         weights_bytes: bound.weights.file_bytes,
@@ -105,25 +126,38 @@ pub(super) fn compile_bound(
         tasks: network.tasks.len(),
         calls: &calls,
         regions: &regions,
+        forks: &network.forks,
         extents: bound.extents.as_ref(),
         lives: &bound.lives,
         kernels: &code.kernels,
     };
     enter(progress, Step::Linking)?;
-    let exported: Vec<String> = tables.functions().map(|function| format!("{name}_{function}")).collect();
-    let architecture = Architecture::here().map_err(codegen::CodegenError::from)?;
-    link(&exported, &assembly(&tables, architecture)?, &code.texts, &code.objects, &file(&library_file(name)))?;
+    let (library, header_name) = (library_file(name), header_file(name));
+    let linked = |tables: &Tables<'_>| -> Result<(), ArtifactError> {
+        let exported: Vec<String> = tables.functions().map(|function| format!("{name}_{function}")).collect();
+        let architecture = Architecture::here().map_err(codegen::CodegenError::from)?;
+        link(&exported, &assembly(tables, architecture)?, &code.texts, &code.objects, &file(&library))
+    };
+    linked(&tables)?;
     let ports = Ports { inputs: &bound.inputs, outputs: &bound.outputs, states: &bound.states };
     let header = header(name, code.kernels.kind(), &ports, &network.symbols, network.calls.len());
-    write(&file(&header_file(name)), header.as_bytes())?;
+    write(&file(&header_name), header.as_bytes())?;
 
     enter(progress, Step::Hashing)?;
-    let mut files = BTreeMap::from([(WEIGHTS_FILE.to_string(), weights_digest)]);
-    for name in [library_file(name), header_file(name)] {
-        let digest = digest(&file(&name))?;
-        files.insert(name, digest);
+    let [of_library, of_header] = [&library, &header_name].map(|name| digest(&file(name)));
+    manifest.files = BTreeMap::from([
+        (WEIGHTS_FILE.to_string(), weights_digest),
+        (library.clone(), of_library?),
+        (header_name.clone(), of_header?),
+    ]);
+    let forks = judged(network, (scratch.path(), &manifest), judge)?;
+    if forks.len() < network.forks.len() {
+        tables.forks = &forks;
+        linked(&tables)?;
+        manifest.files.insert(library.clone(), digest(&file(&library))?);
+        manifest.forks = compiled_forks(&forks);
+        manifest.format = manifest.least_format();
     }
-    let manifest = manifest(name, network, versions, (bound, code.kernels.workspace_bytes()), files);
     let text = serde_json::to_string_pretty(&manifest).map_err(|error| ArtifactError::Internal(error.to_string()))?;
     write(&file(MANIFEST_FILE), text.as_bytes())?;
     scratch.replace(options.folder).map_err(|source| ArtifactError::write(options.folder, source))?;
@@ -147,13 +181,35 @@ fn code_and_digest<C>(
     })
 }
 
-/// What is told of an artifact whose files have these digests.
+/// The forks that stay, by a judge of the artifact in a folder.
+fn judged(
+    network: &Network,
+    (folder, manifest): (&Path, &Manifest),
+    judge: &mut Judge<'_>,
+) -> Result<Vec<Fork>, ArtifactError> {
+    if network.forks.is_empty() {
+        return Ok(Vec::new());
+    }
+    match judge(folder, manifest) {
+        ControlFlow::Continue(stays) => {
+            let stays = network.forks.iter().zip(stays).filter(|(_, stays)| *stays);
+            Ok(stays.map(|(fork, _)| fork.clone()).collect())
+        }
+        ControlFlow::Break(()) => Err(ArtifactError::Interrupted),
+    }
+}
+
+fn compiled_forks(forks: &[Fork]) -> Vec<Vec<[usize; 2]>> {
+    let strands = |fork: &Fork| fork.strands.iter().map(|strand| [strand.start, strand.end]).collect();
+    forks.iter().map(strands).collect()
+}
+
+/// What is told of an artifact, but for the digests of its files.
 fn manifest(
     name: &str,
     network: &Network,
     versions: &[Version<'_>],
-    (bound, workspace_bytes): (Bound, u64),
-    files: BTreeMap<String, FileDigest>,
+    (bound, workspace_bytes): (&Bound, u64),
 ) -> Manifest {
     let tasks = network.tasks.iter().map(|task| CompiledTask {
         name: task.name.clone(),
@@ -167,11 +223,11 @@ fn manifest(
         name: name.to_string(),
         versions: versions.iter().map(compiled).collect(),
         symbols: network.symbols.list.iter().map(formula::symbol).collect(),
-        inputs: bound.inputs,
+        inputs: bound.inputs.clone(),
         output_files: output_files(&bound.outputs),
-        outputs: bound.outputs,
+        outputs: bound.outputs.clone(),
         precision: network.precision,
-        states: bound.states,
+        states: bound.states.clone(),
         memory: Memory {
             arena_bytes: bound.memory.arena_bytes,
             intermediate_bytes: bound.memory.sum_bytes,
@@ -183,7 +239,8 @@ fn manifest(
         tasks: tasks.collect(),
         calls: network.calls.iter().map(|call| called(&call.callee)).collect(),
         regions: network.regions.iter().map(region).collect(),
-        files,
+        forks: compiled_forks(&network.forks),
+        files: BTreeMap::new(),
     };
     manifest.format = manifest.least_format();
     manifest
@@ -390,7 +447,8 @@ mod tests {
         let outputs = |bound: Bound| -> [Vec<TensorData>; 2] {
             let parent = tempfile::tempdir().unwrap();
             let options = Options { name: "net", folder: &parent.path().join("net") };
-            compile_bound(&network, &versions, bound, &options, &mut |_| ControlFlow::Continue(())).unwrap();
+            let all = &mut |_: &Path, _: &Manifest| ControlFlow::Continue(Vec::new());
+            compile_bound(&network, &versions, bound, &options, &mut |_| ControlFlow::Continue(()), all).unwrap();
             let model = Model::load(options.folder, Resources { threads: Some(1), ..Resources::default() }).unwrap();
             [false, true].map(|poison| {
                 model.poison(poison).unwrap();

@@ -179,7 +179,8 @@ int @NAME@_create(const char *weights_path, int threads, @NAME@_model **model);
 int @NAME@_profile(@NAME@_model *model, uint64_t *nanoseconds);
 
 /* What happened from `begin` to `end`, in nanoseconds of CLOCK_MONOTONIC: `what` is 0 for a call as a whole, 1 for a thread's part of a
- * parallel loop in it, 2 for the caller's wait for the other threads. */
+ * parallel loop in it, 2 for the wait of who started it for the other threads, 3 for calls that run at the same time, of which `call` is
+ * the first. */
 typedef struct @NAME@_event {
     uint64_t begin, end;
     uint32_t call;
@@ -201,6 +202,10 @@ int @NAME@_poison(@NAME@_model *model, int poison);
 /* From now on, runs of the model make each call twice, take its weights out of all caches in between, and count the second time: what a
  * call takes by itself where the network's weights are more than the caches hold. No output changes. With 0, no more. */
 int @NAME@_time_cold(@NAME@_model *model, int cold);
+
+/* With 1, runs of the model from now on make all calls one after the other, those that may run at the same time as well: only so can their
+ * times be added up. Runs that fill memory, that add the times of calls, or that make each twice do so anyway. With 0, no more. */
+int @NAME@_take_turns(@NAME@_model *model, int turns);
 
 /* Runs the iterations 0..count of a loop as parts begin..end, each once, in any order and at the same time, and returns when all are done.
  * Numbers of threads are below `threads`; parts that go on at the same time have different ones. */

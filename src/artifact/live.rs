@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 
 use super::error::ArtifactError;
-use crate::graph::{Binding, Callee, Network, Region, RegionKind, Source, bound_tensors};
+use crate::graph::{Binding, Callee, Fork, Network, Region, RegionKind, Source, bound_tensors};
 use crate::workload::{DType, Role, Tensor, TensorId, reach_of_part};
 
 /// Checks that every call reads what was written for it, and that nothing it writes lies over anything that
@@ -15,7 +15,8 @@ use crate::workload::{DType, Role, Tensor, TensorId, reach_of_part};
 /// [`ArtifactError::Internal`]: the plan is wrong.
 pub fn check(network: &Network, arena: &[u64], arena_bytes: u64) -> Result<(), ArtifactError> {
     let mut check = Check { network, arena, arena_bytes, owners: Owners::default() };
-    check.calls(0..network.calls.len(), &network.regions, 0, 1)
+    check.calls(0..network.calls.len(), &network.regions, 0, 1)?;
+    network.forks.iter().try_for_each(|fork| check.fork(fork))
 }
 
 /// Iterations of a repetition that are gone through: the halves of states change their parts, and what is
@@ -84,7 +85,29 @@ impl Check<'_> {
         matches!(buffer.source, Source::Intermediate).then(|| first..last + elements as u64 * size)
     }
 
-    fn call(&mut self, number: usize, iteration: i64, iterations: i64) -> Result<(), ArtifactError> {
+    /// Whether what a strand writes lies apart from everything that the others have in the arena.
+    fn fork(&self, fork: &Fork) -> Result<(), ArtifactError> {
+        let mut before: Vec<Part> = Vec::new();
+        for strand in &fork.strands {
+            let mut own: Vec<Part> = Vec::new();
+            for call in strand.clone() {
+                let parts = self.parts(call, 0, self.network.iterations_of(call));
+                let meets = |part: &Part, other: &Part| {
+                    let is_written = part.0 == Role::Output || other.0 == Role::Output;
+                    is_written && part.1 != other.1 && part.2.start < other.2.end && other.2.start < part.2.end
+                };
+                if let Some(part) = parts.iter().find(|part| before.iter().any(|other| meets(part, other))) {
+                    return wrong(call, part.1, "lets strands share the bytes of");
+                }
+                own.extend(parts);
+            }
+            before.extend(own);
+        }
+        Ok(())
+    }
+
+    /// What a call has in the arena.
+    fn parts(&self, number: usize, iteration: i64, iterations: i64) -> Vec<Part> {
         let call = &self.network.calls[number];
         let parameters: Vec<(Role, i64, DType, bool)> = match &call.callee {
             Callee::Task(task) => {
@@ -106,7 +129,11 @@ impl Check<'_> {
             let bytes = self.bytes(binding, *elements, dtype.bytes() as u64, iteration, iterations)?;
             Some((*role, binding.buffer, bytes, *is_part))
         };
-        let parts: Vec<Part> = parameters.iter().zip(&call.arguments).filter_map(part).collect();
+        parameters.iter().zip(&call.arguments).filter_map(part).collect()
+    }
+
+    fn call(&mut self, number: usize, iteration: i64, iterations: i64) -> Result<(), ArtifactError> {
+        let parts = self.parts(number, iteration, iterations);
         let (written, read): (Vec<_>, Vec<_>) = parts.into_iter().partition(|(role, ..)| *role == Role::Output);
         for (_, buffer, bytes, _) in &read {
             if !self.owners.holds(*buffer, bytes) {

@@ -1,9 +1,9 @@
 //! The static memory plan: where in one arena every intermediate of a network lives.
 //!
-//! Two blocks may share bytes when no call needs both. Blocks are placed one after the other, each into the
-//! smallest gap that holds it (greedy best fit, as in Pisarchyk and Lee, "Efficient Memory Management for
-//! Deep Neural Net Inference", 2020); a few orders are tried, largest first being the best most of the time,
-//! and the smallest arena wins.
+//! Two blocks may share bytes when no call needs both, nor two calls that may run at the same time. Blocks
+//! are placed one after the other, each into the smallest gap that holds it (greedy best fit, as in
+//! Pisarchyk and Lee, "Efficient Memory Management for Deep Neural Net Inference", 2020); a few orders are
+//! tried, largest first being the best most of the time, and the smallest arena wins.
 
 use std::cmp::Reverse;
 
@@ -17,11 +17,24 @@ pub struct Block {
     /// The first and the last call that mention it.
     pub first: usize,
     pub last: usize,
+    /// The same where it is alive for calls that run at the same time: for all strands of a fork that one of
+    /// them needs it in.
+    pub alive: (usize, usize),
+    /// The fork, and the strand of it, where nothing else mentions it.
+    pub strand: Option<(usize, usize)>,
 }
 
 impl Block {
+    /// A block that these calls mention, none of which runs beside another.
+    pub fn new(bytes: u64, first: usize, last: usize) -> Block {
+        Block { bytes, first, last, alive: (first, last), strand: None }
+    }
+
     fn overlaps(&self, other: &Block) -> bool {
-        self.first <= other.last && other.first <= self.last
+        let is_same_strand = self.strand.is_some() && self.strand == other.strand;
+        let life = |block: &Block| if is_same_strand { (block.first, block.last) } else { block.alive };
+        let (own, others) = (life(self), life(other));
+        own.0 <= others.1 && others.0 <= own.1
     }
 
     fn padded(&self) -> u64 {
@@ -125,7 +138,21 @@ mod tests {
     use proptest::prelude::*;
 
     fn block(bytes: u64, first: usize, last: usize) -> Block {
-        Block { bytes, first, last }
+        Block::new(bytes, first, last)
+    }
+
+    #[test]
+    fn strands_share_nothing_with_one_another() {
+        // two strands, of two calls each, whose calls hand one block to the next
+        let in_strand =
+            |strand, first, last| Block { alive: (1, 4), strand: Some((0, strand)), ..block(64, first, last) };
+        let strands =
+            [in_strand(0, 1, 2), in_strand(1, 3, 4), in_strand(1, 3, 3), in_strand(0, 1, 1), in_strand(0, 2, 2)];
+        let plan = plan(&strands);
+        assert_eq!(plan.arena_bytes, 256, "the last two are alive one after the other");
+        assert!(
+            strands[0].overlaps(&strands[1]) && !strands[3].overlaps(&strands[4]) && strands[3].overlaps(&strands[2])
+        );
     }
 
     #[test]

@@ -30,7 +30,7 @@ mod tables;
 mod weights;
 
 pub use code::{check_network, check_targets};
-pub use compile::{Options, Step, check_output, compile};
+pub use compile::{Judge, Options, Step, check_output, compile, compile_judged};
 pub use error::ArtifactError;
 pub use formula::text as formula_text;
 pub use link::DRIVERS;
@@ -44,4 +44,6 @@ pub use tilescribe_runtime::manifest::{
     CompiledCall, CompiledDecision, CompiledPlan, CompiledSchedule, CompiledTask, CompiledVersion, FORMAT, FileDigest,
     Memory, output_file,
 };
-pub use tilescribe_runtime::{Growth, Manifest, Port, Resources, RunTimeExtent, RuntimeError, StatePort, Trace};
+pub use tilescribe_runtime::{
+    Activity, Growth, Manifest, Port, Resources, RunTimeExtent, RuntimeError, StatePort, Trace,
+};

@@ -241,6 +241,18 @@ impl Bound<'_> {
         }
     }
 
+    /// As [`Bound::traced`], calls one after the other, those that may run at the same time as well.
+    ///
+    /// # Errors
+    /// As [`Bound::run`].
+    pub fn traced_in_turn(&mut self, room: usize) -> Result<Option<Trace>, RuntimeError> {
+        let model = self.model;
+        match model.0.traced_in_turn(room, |_| self.run()) {
+            Some((done, trace)) => done.map(|()| Some(trace)),
+            None => Ok(None),
+        }
+    }
+
     /// As [`Bound::traced`], each call by itself, with the network's weights in memory: the events are those
     /// of the second time that each is made.
     ///

@@ -77,6 +77,7 @@ fn sums(run: &Trace, by_call: &[usize], callees: usize, threads: u16) -> Vec<Sum
             Activity::Loop if event.thread > 0 => busy_ns[at] += event.duration(),
             Activity::Loop => {}
             Activity::Wait => sum.idle_ns += event.duration(),
+            Activity::Fork => {}
         }
     }
     for (sum, busy_ns) in sums.iter_mut().zip(busy_ns) {
@@ -110,6 +111,7 @@ pub fn trace_events(manifest: &Manifest, run: &Trace) -> serde_json::Value {
             Activity::Call => (0, "call"),
             Activity::Loop => (1 + event.thread, "loop"),
             Activity::Wait => (1 + event.thread, "wait"),
+            Activity::Fork => (0, "fork"),
         };
         let name = if event.activity() == Activity::Wait { "wait" } else { name(event) };
         serde_json::json!({

@@ -145,7 +145,7 @@ impl Bench {
         // in turn, so that a machine that slows down does so for both
         let (mut runs, mut cold_runs) = (Vec::new(), Vec::new());
         for _ in 0..TRACED_RUNS {
-            runs.push(bound.traced(room)?.ok_or_else(untold)?);
+            runs.push(bound.traced_in_turn(room)?.ok_or_else(untold)?);
             before.restore()?;
             cold_runs.extend(bound.traced_cold(room)?);
             before.restore()?;
@@ -154,8 +154,10 @@ impl Bench {
         if lost > 0 {
             writeln!(out, "the profile lacks the last {} of each run", counted(lost, "event"))?;
         }
-        if let (Some(path), Some(run)) = (&self.trace, runs.last()) {
-            let events = trace_events(manifest, run);
+        if let Some(path) = &self.trace {
+            let run = bound.traced(room)?.ok_or_else(untold)?;
+            before.restore()?;
+            let events = trace_events(manifest, &run);
             Output::new(path, Kind::Trace, &[])?.write(|file| Ok(serde_json::to_writer(file, &events)?))?;
         }
         let threads = u16::try_from(threads).unwrap_or(u16::MAX);
@@ -167,6 +169,10 @@ impl Bench {
         let cold = Profile::of(manifest, &cold_runs, threads);
         let report = Report::new(&profile, cold.as_ref(), manifest, &limits);
         write!(out, "{}", report.text())?;
+        if !manifest.forks.is_empty() {
+            let rows = counted(manifest.forks.len(), "row");
+            writeln!(out, "{rows} of calls run at the same time where nobody profiles: here all are in turn")?;
+        }
         Ok(report.json())
     }
 }

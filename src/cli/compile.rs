@@ -13,15 +13,15 @@ use tilescribe::target::Target;
 use tilescribe::tune::Report;
 
 use super::arguments::{NetworkArguments, StoreArguments, TargetArguments, read_target, seconds};
-use super::extents;
 use super::in_network::{self, Settled};
 use super::layouts::{Plans, PlansArguments};
-use super::packing::write_artifact;
+use super::packing::write_judged;
 use super::planning::{self, Contest};
 use super::precision;
 use super::search::{SearchArguments, jobs, judge};
 use super::tuned::{Draft, LEAST_GAIN, Setting, Tuned};
 use super::words::{bytes, counted, duration};
+use super::{extents, forks};
 
 /// Compile a network into a folder that any C program can use
 ///
@@ -38,6 +38,9 @@ use super::words::{bytes, counted, duration};
 /// say that they come near the fastest, then single decisions are changed where times say so. At last the
 /// best network and that with all defaults run in turn. `--plan` and `--layouts` decide beforehand,
 /// `--without` leaves a kind of decisions out.
+///
+/// Calls that need nothing of one another run at the same time where that is faster, which is measured in the
+/// end; `--in-turn` leaves that out.
 #[derive(Args)]
 pub struct Compile {
     /// ONNX file
@@ -64,6 +67,9 @@ pub struct Compile {
     seconds: Option<f64>,
     #[command(flatten)]
     store: StoreArguments,
+    /// Run all calls one after the other, those that need nothing of one another as well
+    #[arg(long)]
+    in_turn: bool,
     /// Prefix of the C functions [default: the folder's name]
     #[arg(long)]
     name: Option<String>,
@@ -83,7 +89,7 @@ impl Compile {
         artifact::check_output(&self.output)?;
         precision::warn_of_slow(self.network.precision, &targets[0]);
         let (draft, mut contest) = self.planned(&targets, out)?;
-        let Draft { network, found, mut chosen } = draft;
+        let Draft { mut network, found, mut chosen } = draft;
         if !found.jobs.is_empty() {
             judge(&jobs(&network, &targets[0]), &found)?;
         }
@@ -97,12 +103,21 @@ impl Compile {
             }
             _ => Settled::Nothing,
         };
+        // where nothing is measured, nothing says that it pays
+        if !found.jobs.is_empty() && !self.in_turn {
+            forks::fork(&mut network, &targets[0], &chosen[0]);
+        }
         let untuned = chosen.iter().flatten().filter(|schedule| schedule.best_ns.is_none()).count();
         let name = self.name.clone().unwrap_or_else(|| identifier(&self.output));
         let options = Options { name: &name, folder: &self.output };
         let versions: Vec<Version<'_>> =
             targets.iter().zip(&chosen).map(|(target, schedules)| Version { target, schedules }).collect();
-        let manifest = write_artifact(&network, &versions, &options)?;
+        let mut judged = None;
+        let manifest = write_judged(&network, &versions, &options, |folder, manifest| {
+            let (stays, all) = forks::judge(folder, manifest, &targets[0])?;
+            judged = Some(all);
+            Ok(stays)
+        })?;
         times(&network, &found, out)?;
         if found.enough {
             let (trials, after) = (counted(found.trials, "program"), found.seconds);
@@ -119,12 +134,18 @@ impl Compile {
                 writeln!(out, "of {compared} with a runner-up, {taken} take it: it is faster in the network")?;
             }
         }
+        if let Some(judged) = &judged {
+            writeln!(out, "{judged}")?;
+        }
         report(&manifest, &self.output, untuned, out)?;
         if self.json {
             let mut line = json!(found);
             line["untuned"] = json!(untuned);
             if let Settled::Compared { compared, taken } = settled {
                 line["runners_up"] = json!({ "compared": compared, "taken": taken });
+            }
+            if let Some(judged) = &judged {
+                line["forks"] = judged.json();
             }
             line["calls"] = json!(manifest.calls.len());
             line["precision"] = json!(manifest.precision);

@@ -278,7 +278,7 @@ impl<'m> Runner<'m> {
     }
 
     fn run(&mut self, threads: u32) -> Result<Option<artifact::Trace>> {
-        let trace = self.bound.traced(room_for(self.manifest, threads as usize))?;
+        let trace = self.bound.traced_in_turn(room_for(self.manifest, threads as usize))?;
         self.before.restore()?;
         Ok(trace)
     }

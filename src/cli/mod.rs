@@ -14,6 +14,7 @@ mod exit;
 mod extents;
 mod figures;
 mod fleet;
+mod forks;
 mod in_network;
 mod inputs;
 mod lab;

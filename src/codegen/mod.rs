@@ -32,7 +32,7 @@ pub use emit::Launch;
 pub use error::CodegenError;
 pub use layout::Scratch;
 pub use machine::{check_runs_here, host};
-pub use pool::{MAXIMAL_THREADS, RUNTIME_OBJECT, parallel_for, set_threads, shutdown_threads, threads};
+pub use pool::{MAXIMAL_THREADS, RUNTIME_OBJECT, parallel_for, set_threads, shutdown_threads, side_by_side, threads};
 pub use ptx::{Ptx, ptx, ptx_of};
 pub use timings::Timings;
 

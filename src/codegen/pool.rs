@@ -12,8 +12,12 @@ pub const MAXIMAL_THREADS: u32 = 256;
 /// A part of a parallel loop: context, begin, end, number of the thread.
 pub type Body = unsafe extern "C" fn(*mut c_void, i64, i64, i64);
 
+/// A strand: context, number.
+type Strand = unsafe extern "C" fn(*mut c_void, i64);
+
 unsafe extern "C" {
     fn tilescribe_parallel_for(body: Body, context: *mut c_void, count: i64, threads: i64);
+    fn tilescribe_side_by_side(run: Strand, context: *mut c_void, strands: i64);
     fn tilescribe_set_threads(threads: i64);
     fn tilescribe_threads() -> i64;
     fn tilescribe_shutdown();
@@ -63,4 +67,17 @@ pub fn parallel_for<F: Fn(i64, i64, i64) + Sync>(count: i64, threads: i64, body:
     // SAFETY: the call returns only when no thread uses the context any more; a panic in `body` aborts at the
     // C boundary
     unsafe { tilescribe_parallel_for(call::<F>, (&raw const body).cast_mut().cast(), count, threads) }
+}
+
+/// Runs `strand(number)` for `0..strands`, each on one thread at a time, at the same time where the pool is
+/// free: in the loops that they start, threads take part that have nothing else to do.
+pub fn side_by_side<F: Fn(i64) + Sync>(strands: i64, strand: F) {
+    unsafe extern "C" fn call<F: Fn(i64) + Sync>(context: *mut c_void, number: i64) {
+        // SAFETY: the context is the closure, which outlives the strands and may be shared
+        let strand = unsafe { &*context.cast_const().cast::<F>() };
+        strand(number);
+    }
+    // SAFETY: the call returns only when no thread uses the context any more; a panic in `strand` aborts at
+    // the C boundary
+    unsafe { tilescribe_side_by_side(call::<F>, (&raw const strand).cast_mut().cast(), strands) }
 }

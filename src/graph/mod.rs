@@ -16,6 +16,7 @@ mod onnx;
 mod lower;
 mod fold;
 mod evaluate;
+mod fork;
 mod validate;
 mod fuse;
 mod short;
@@ -23,6 +24,7 @@ mod short;
 pub use carry::{Appended, Carried, CarryError};
 pub use data::{Bytes, TensorData};
 pub use evaluate::EvaluateError;
+pub use fork::{Fork, MOST_STRANDS};
 pub use fuse::{
     Concern, Kind as PlanKind, NetworkError, NetworkEvaluateError, PartitionError, Plan, Planned, Prefer,
     bound_tensors, partition, partition_as, partition_with,
@@ -114,6 +116,8 @@ pub struct Network {
     /// Calls that run again and again, or under a condition. Ranges lie apart or inside of one another; they
     /// are sorted by where they start, outer ones first.
     pub regions: Vec<Region>,
+    /// Calls that may run at the same time, in the order of calls.
+    pub forks: Vec<Fork>,
     /// Numbers that are known when it runs, which extents of buffers are formulas of.
     pub symbols: Symbols,
     /// Outputs that the next run has as inputs: by position among the buffers of either kind.

@@ -1,8 +1,11 @@
 /* A fork-join pool. Workers spin for a short while after a loop, since the next kernel usually follows at once, then sleep on a futex.
  *
  * One word, `state`, holds the number of the loop, whether it is open, and how many workers are inside. A worker enters an open loop by
- * adding itself; the caller closes the loop when no iteration is left to claim, and waits only for workers that are inside. So a worker
- * that wakes up late, or never gets a processor, delays nobody.
+ * adding itself; whoever opened the loop closes it when no iteration is left to claim, and waits only for workers that are inside. So a
+ * worker that wakes up late, or never gets a processor, delays nobody.
+ *
+ * There is one loop at a time, but where strands run side by side: these are the iterations of the first loop, and each opens loops of
+ * its own. Who waits, or has found no strand to run, joins the loops of others.
  */
 #define _GNU_SOURCE
 #include "runtime.h"
@@ -19,7 +22,8 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { MAX_THREADS = TILESCRIBE_MAX_THREADS, CACHE_LINE = 64, PAUSES_PER_CLOCK_READ = 32, CHUNKS_PER_THREAD = 8 };
+enum { MAX_THREADS = TILESCRIBE_MAX_THREADS, MAX_STRANDS = TILESCRIBE_MAX_STRANDS, CACHE_LINE = 64 };
+enum { PAUSES_PER_CLOCK_READ = 32, CHUNKS_PER_THREAD = 8 };
 
 /* How long a thread waits awake, in nanoseconds: some times the cost of a wake-up by the kernel. */
 static const int64_t SPIN_NS = 40000;
@@ -28,23 +32,31 @@ static const int64_t SPIN_NS = 40000;
 static const uint64_t OPEN = UINT64_C(1) << 31;
 static const uint64_t INSIDE = (UINT64_C(1) << 31) - 1;
 
-static struct {
+/* Written by whoever opens it, before that. */
+struct loop {
     _Alignas(CACHE_LINE) _Atomic uint64_t state;
-    /* what sleeping workers wait on: changes with every loop */
-    _Alignas(CACHE_LINE) _Atomic uint32_t bell;
-    _Atomic uint32_t sleepers;
-    /* what a sleeping caller waits on: 1 while it sleeps */
-    _Alignas(CACHE_LINE) _Atomic uint32_t caller_sleeps;
+    /* what whoever opened it waits on, asleep: 1 while that is so */
+    _Alignas(CACHE_LINE) _Atomic uint32_t opener_sleeps;
 
-    /* the loop; written by the caller before it is opened */
     _Alignas(CACHE_LINE) tilescribe_body body;
     void *context;
     int64_t chunk, threads;
     struct tilescribe_trace *trace; /* NULL: nobody asks */
+    uint32_t call;
+    _Atomic int64_t entered; /* threads, in the loop of a strand */
     struct {
         _Alignas(CACHE_LINE) _Atomic int64_t next;
         int64_t end;
     } shares[MAX_THREADS]; /* a part of the loop for each thread */
+};
+
+static struct {
+    struct loop loops[1 + MAX_STRANDS]; /* the caller's, then those of its strands */
+    _Atomic int64_t used;             /* of these; 0 stands for the caller's alone */
+
+    /* what sleeping workers wait on: changes with every loop */
+    _Alignas(CACHE_LINE) _Atomic uint32_t bell;
+    _Atomic uint32_t sleepers;
 
     /* held by the caller of a loop, and while the pool changes */
     _Alignas(CACHE_LINE) _Atomic bool busy;
@@ -62,6 +74,13 @@ static struct {
 static _Thread_local int64_t wanted_here;
 
 static _Thread_local struct tilescribe_trace *trace_here;
+static _Thread_local uint32_t call_here;
+
+/* The number of a worker; 0: a caller. */
+static _Thread_local int64_t number_here;
+
+/* The loop that a strand, which runs on this thread, opens; NULL: there is none, or what runs is part of a loop. */
+static _Thread_local struct loop *loop_here;
 
 /* Whose threads run the loops of this thread; NULL: the pool's own. */
 static _Thread_local tilescribe_pool pool_here;
@@ -86,14 +105,21 @@ uint64_t tilescribe_now_ns(void) {
     return (uint64_t)now_ns();
 }
 
-void tilescribe_trace_loops(struct tilescribe_trace *trace) {
+void tilescribe_trace_loops(struct tilescribe_trace *trace, uint32_t call) {
     trace_here = trace;
+    call_here = call;
 }
 
-void tilescribe_put_event(struct tilescribe_trace *trace, uint64_t begin, int64_t thread, enum tilescribe_activity what) {
+static void put_event(struct tilescribe_trace *trace, uint32_t call, uint64_t begin, enum tilescribe_activity what) {
     uint64_t at = __atomic_fetch_add(&trace->written, 1, __ATOMIC_RELAXED);
     if (at < trace->room) {
-        trace->event[at] = (struct tilescribe_event){begin, tilescribe_now_ns(), trace->call, (uint16_t)thread, (uint16_t)what};
+        trace->event[at] = (struct tilescribe_event){begin, tilescribe_now_ns(), call, (uint16_t)number_here, (uint16_t)what};
+    }
+}
+
+void tilescribe_put_event(uint64_t begin, enum tilescribe_activity what) {
+    if (trace_here != NULL) {
+        put_event(trace_here, call_here, begin, what);
     }
 }
 
@@ -129,51 +155,81 @@ static int64_t minimum(int64_t a, int64_t b) {
 }
 
 /* Claims and runs iterations until none is left: first those of the thread's own share, which is the same part of every loop, so that it finds in its
- * caches what it wrote in the loop before; then what others have left of theirs. */
-static void work(int64_t thread) {
-    for (int64_t i = 0; i < pool.threads; i++) {
-        int64_t share = (thread + i) % pool.threads;
-        int64_t end = pool.shares[share].end;
+ * caches what it wrote in the loop before; then what others have left of theirs. Whether there were any. */
+static bool work(struct loop *loop, int64_t thread) {
+    struct loop *outer = loop_here;
+    loop_here = NULL;
+    bool found = false;
+    for (int64_t i = 0; i < loop->threads; i++) {
+        int64_t share = (thread + i) % loop->threads;
+        int64_t end = loop->shares[share].end;
         for (;;) {
-            int64_t begin = atomic_fetch_add_explicit(&pool.shares[share].next, pool.chunk, memory_order_relaxed);
+            int64_t begin = atomic_fetch_add_explicit(&loop->shares[share].next, loop->chunk, memory_order_relaxed);
             if (begin >= end) {
                 break;
             }
-            pool.body(pool.context, begin, minimum(begin + pool.chunk, end), thread);
+            found = true;
+            loop->body(loop->context, begin, minimum(begin + loop->chunk, end), thread);
         }
     }
+    loop_here = outer;
+    return found;
 }
 
 /* The same, and writes down when. */
-static void work_and_tell(int64_t thread) {
-    struct tilescribe_trace *trace = pool.trace;
+static bool work_and_tell(struct loop *loop, int64_t thread) {
+    struct tilescribe_trace *trace = loop->trace;
     if (trace == NULL) {
-        work(thread);
-        return;
+        return work(loop, thread);
     }
     uint64_t begin = tilescribe_now_ns();
-    work(thread);
-    tilescribe_put_event(trace, begin, thread, TILESCRIBE_LOOP);
+    bool found = work(loop, thread);
+    if (found) {
+        put_event(trace, loop->call, begin, TILESCRIBE_LOOP);
+    }
+    return found;
 }
 
-/* Enters the loop that is open now, if there is one. */
-static bool enter(void) {
-    uint64_t state = atomic_load_explicit(&pool.state, memory_order_acquire);
+/* The number of a thread in a loop: its own, or in the loop of a strand, which any thread may have opened, as many as came before. */
+static int64_t number_in(struct loop *loop) {
+    return loop == &pool.loops[0] ? number_here : atomic_fetch_add_explicit(&loop->entered, 1, memory_order_relaxed);
+}
+
+/* Enters a loop, if it is open. */
+static bool enter(struct loop *loop) {
+    uint64_t state = atomic_load_explicit(&loop->state, memory_order_acquire);
     while (state & OPEN) {
-        if (atomic_compare_exchange_weak_explicit(&pool.state, &state, state + 1, memory_order_acquire, memory_order_acquire)) {
+        if (atomic_compare_exchange_weak_explicit(&loop->state, &state, state + 1, memory_order_acquire, memory_order_acquire)) {
             return true;
         }
     }
     return false;
 }
 
-static void leave(void) {
-    uint64_t before = atomic_fetch_sub(&pool.state, 1);
-    /* the last one out of a closed loop wakes a sleeping caller */
-    if ((before & INSIDE) == 1 && !(before & OPEN) && atomic_load(&pool.caller_sleeps)) {
-        atomic_store(&pool.caller_sleeps, 0);
-        futex_wake(&pool.caller_sleeps, 1);
+static void leave(struct loop *loop) {
+    uint64_t before = atomic_fetch_sub(&loop->state, 1);
+    /* the last one out of a closed loop wakes a sleeping opener */
+    if ((before & INSIDE) == 1 && !(before & OPEN) && atomic_load(&loop->opener_sleeps)) {
+        atomic_store(&loop->opener_sleeps, 0);
+        futex_wake(&loop->opener_sleeps, 1);
     }
+}
+
+/* Joins the loops that are open, from this one on. Whether anything was left to do in them. */
+static bool join(int64_t from) {
+    bool found = false;
+    int64_t used = atomic_load_explicit(&pool.used, memory_order_acquire);
+    for (int64_t i = from; i < (used > 1 ? used : 1); i++) {
+        struct loop *loop = &pool.loops[i];
+        if (enter(loop)) {
+            int64_t number = number_in(loop);
+            if (number < loop->threads) {
+                found |= work_and_tell(loop, number);
+            }
+            leave(loop);
+        }
+    }
+    return found;
 }
 
 /* How long to wait awake: where others need the processor, not at all. */
@@ -200,7 +256,7 @@ static void wait_for_bell(uint32_t seen) {
 }
 
 static void *worker(void *number) {
-    int64_t thread = (int64_t)(intptr_t)number;
+    number_here = (int64_t)(intptr_t)number;
     uint32_t seen = 0;
     while (!atomic_load(&pool.stopping)) {
         /* the bell is read before the loop is: a loop that opens in between rings it again */
@@ -210,11 +266,7 @@ static void *worker(void *number) {
             continue;
         }
         seen = bell;
-        if (enter()) {
-            if (thread < pool.threads) {
-                work_and_tell(thread);
-            }
-            leave();
+        while (join(0)) {
         }
     }
     return NULL;
@@ -224,7 +276,8 @@ static void *worker(void *number) {
  * with idle ones of virtual machines that the host gave away: the two share one processor then, for milliseconds. The caller holds `busy`. */
 static void keep_workers_off_this_processor(void) {
     int here = sched_getcpu();
-    if (atomic_load(&pool.is_pinned) || atomic_load(&pool.is_crowded) || here == pool.barred || here < 0 || here >= CPU_SETSIZE) {
+    bool is_caller = number_here == 0;
+    if (!is_caller || atomic_load(&pool.is_pinned) || atomic_load(&pool.is_crowded) || here == pool.barred || here < 0 || here >= CPU_SETSIZE) {
         return;
     }
     pool.barred = here;
@@ -239,7 +292,7 @@ static void keep_workers_off_this_processor(void) {
     }
 }
 
-/* The caller holds `busy`. */
+/* The caller holds `busy`, or runs a strand of whoever does. */
 static void ring(void) {
     atomic_fetch_add(&pool.bell, 1);
     if (atomic_load(&pool.sleepers) > 0) {
@@ -262,10 +315,13 @@ static void stop_workers(void) {
 /* In the child of a fork only the forking thread lives on: the pool is empty there. */
 static void forget_workers(void) {
     pool.started = 0;
-    atomic_store(&pool.state, 0);
+    for (int i = 0; i <= MAX_STRANDS; i++) {
+        atomic_store(&pool.loops[i].state, 0);
+        atomic_store(&pool.loops[i].opener_sleeps, 0);
+    }
+    atomic_store(&pool.used, 0);
     atomic_store(&pool.bell, 0);
     atomic_store(&pool.sleepers, 0);
-    atomic_store(&pool.caller_sleeps, 0);
     atomic_store(&pool.stopping, false);
     atomic_store(&pool.busy, false);
 }
@@ -330,26 +386,29 @@ static void start_workers(int64_t number) {
     }
 }
 
-static void wait_for_workers(void) {
+/* Returns when nobody is inside of a closed loop any more. Where strands run side by side, there may be something to do meanwhile. */
+static void wait_for_workers(struct loop *loop) {
     int64_t limit = now_ns() + patience();
     for (;;) {
         for (int i = 0; i < PAUSES_PER_CLOCK_READ; i++) {
-            if (!(atomic_load_explicit(&pool.state, memory_order_acquire) & INSIDE)) {
+            if (!(atomic_load_explicit(&loop->state, memory_order_acquire) & INSIDE)) {
                 return;
             }
             pause_briefly();
         }
-        if (now_ns() >= limit) {
+        if (join(1)) {
+            limit = now_ns() + patience();
+        } else if (now_ns() >= limit) {
             break;
         }
     }
     for (;;) {
-        atomic_store(&pool.caller_sleeps, 1);
-        if (!(atomic_load(&pool.state) & INSIDE)) {
-            atomic_store(&pool.caller_sleeps, 0);
+        atomic_store(&loop->opener_sleeps, 1);
+        if (!(atomic_load(&loop->state) & INSIDE)) {
+            atomic_store(&loop->opener_sleeps, 0);
             return;
         }
-        futex_wait(&pool.caller_sleeps, 1);
+        futex_wait(&loop->opener_sleeps, 1);
     }
 }
 
@@ -358,13 +417,17 @@ struct told_loop {
     tilescribe_body body;
     void *context;
     struct tilescribe_trace *trace;
+    uint32_t call;
 };
 
 static void tell_part(void *told, int64_t begin, int64_t end, int64_t thread) {
     struct told_loop *loop = told;
     uint64_t since = tilescribe_now_ns();
     loop->body(loop->context, begin, end, thread);
-    tilescribe_put_event(loop->trace, since, thread, TILESCRIBE_LOOP);
+    int64_t own = number_here;
+    number_here = thread;
+    put_event(loop->trace, loop->call, since, TILESCRIBE_LOOP);
+    number_here = own;
 }
 
 static void run_loop(tilescribe_body body, void *context, int64_t count, int64_t threads);
@@ -376,7 +439,7 @@ void tilescribe_parallel_for(tilescribe_body body, void *context, int64_t count,
     } else if (trace_here == NULL) {
         pool_here(body, context, count, threads);
     } else {
-        struct told_loop told = {body, context, trace_here};
+        struct told_loop told = {body, context, trace_here, call_here};
         pool_here(tell_part, &told, count, threads);
     }
 }
@@ -391,43 +454,103 @@ void tilescribe_lend_pool(tilescribe_body body, void *context, int64_t count, in
     trace_here = trace;
 }
 
+/* Opens a loop, takes part in it, and returns when it is done. */
+static void run_open(struct loop *loop, tilescribe_body body, void *context, int64_t count, int64_t threads) {
+    loop->body = body;
+    loop->context = context;
+    loop->threads = threads;
+    loop->trace = trace_here;
+    loop->call = call_here;
+    int64_t chunk = count / (threads * CHUNKS_PER_THREAD);
+    loop->chunk = chunk > 1 ? chunk : 1;
+    for (int64_t thread = 0; thread < threads; thread++) {
+        /* the first shares are longer by one iteration where they differ */
+        int64_t begin = thread * (count / threads) + minimum(thread, count % threads);
+        loop->shares[thread].end = begin + count / threads + (thread < count % threads ? 1 : 0);
+        atomic_store_explicit(&loop->shares[thread].next, begin, memory_order_relaxed);
+    }
+    atomic_store_explicit(&loop->entered, 1, memory_order_relaxed);
+
+    uint64_t number = (atomic_load_explicit(&loop->state, memory_order_relaxed) >> 32) + 1;
+    atomic_store_explicit(&loop->state, number << 32 | OPEN, memory_order_release);
+    ring();
+    work_and_tell(loop, 0);
+    atomic_fetch_and(&loop->state, ~OPEN);
+    uint64_t waits_since = loop->trace != NULL ? tilescribe_now_ns() : 0;
+    wait_for_workers(loop);
+    if (loop->trace != NULL) {
+        put_event(loop->trace, loop->call, waits_since, TILESCRIBE_WAIT);
+    }
+}
+
+/* Takes the pool, if it is free, and makes sure that it has its threads. */
+static bool take_pool(void) {
+    if (atomic_exchange(&pool.busy, true)) {
+        return false;
+    }
+    int64_t size = wanted_here != 0 ? wanted_here : tilescribe_threads();
+    /* the pool keeps its size when a loop needs fewer threads, or other threads ask for more */
+    if (wanted_here != 0 ? pool.started < size - 1 : pool.started != size - 1) {
+        start_workers(size - 1);
+    }
+    return true;
+}
+
 /* On the pool's own threads, of which there are not more than the calling thread wants, nor than iterations. */
 static void run_loop(tilescribe_body body, void *context, int64_t count, int64_t threads) {
     if (count <= 0) {
         return;
     }
-    int64_t size = wanted_here != 0 ? wanted_here : tilescribe_threads();
-    if (threads <= 1 || atomic_exchange(&pool.busy, true)) {
+    if (threads <= 1) {
         body(context, 0, count, 0);
+    } else if (loop_here != NULL) {
+        run_open(loop_here, body, context, count, threads);
+    } else if (take_pool()) {
+        run_open(&pool.loops[0], body, context, count, threads);
+        atomic_store(&pool.busy, false);
+    } else {
+        body(context, 0, count, 0);
+    }
+}
+
+/* Strands, and what was said for loops of whoever runs them. */
+struct strands {
+    tilescribe_strand run;
+    void *context;
+    int64_t wanted;
+    struct tilescribe_trace *trace;
+};
+
+/* Runs strands on one of the pool's threads. */
+static void run_strands(void *strands, int64_t begin, int64_t end, int64_t thread) {
+    (void)thread;
+    struct strands *all = strands;
+    int64_t wanted = wanted_here;
+    struct tilescribe_trace *trace = trace_here;
+    uint32_t call = call_here;
+    wanted_here = all->wanted;
+    for (int64_t strand = begin; strand < end; strand++) {
+        tilescribe_trace_loops(all->trace, call);
+        loop_here = &pool.loops[1 + strand];
+        all->run(all->context, strand);
+        loop_here = NULL;
+    }
+    tilescribe_trace_loops(trace, call);
+    wanted_here = wanted;
+}
+
+void tilescribe_side_by_side(tilescribe_strand run, void *context, int64_t strands) {
+    int64_t threads = minimum(wanted_here != 0 ? wanted_here : tilescribe_threads(), strands);
+    if (threads <= 1 || strands > MAX_STRANDS || pool_here != NULL || loop_here != NULL || !take_pool()) {
+        for (int64_t strand = 0; strand < strands; strand++) {
+            run(context, strand);
+        }
         return;
     }
-    /* the pool keeps its size when a loop needs fewer threads, or other threads ask for more */
-    if (wanted_here != 0 ? pool.started < size - 1 : pool.started != size - 1) {
-        start_workers(size - 1);
-    }
-    pool.body = body;
-    pool.context = context;
-    pool.threads = threads;
-    pool.trace = trace_here;
-    int64_t chunk = count / (threads * CHUNKS_PER_THREAD);
-    pool.chunk = chunk > 1 ? chunk : 1;
-    for (int64_t thread = 0; thread < threads; thread++) {
-        /* the first shares are longer by one iteration where they differ */
-        int64_t begin = thread * (count / threads) + minimum(thread, count % threads);
-        pool.shares[thread].end = begin + count / threads + (thread < count % threads ? 1 : 0);
-        atomic_store_explicit(&pool.shares[thread].next, begin, memory_order_relaxed);
-    }
-
-    uint64_t number = (atomic_load_explicit(&pool.state, memory_order_relaxed) >> 32) + 1;
-    atomic_store_explicit(&pool.state, number << 32 | OPEN, memory_order_release);
-    ring();
-    work_and_tell(0);
-    atomic_fetch_and(&pool.state, ~OPEN);
-    uint64_t waits_since = trace_here != NULL ? tilescribe_now_ns() : 0;
-    wait_for_workers();
-    if (trace_here != NULL) {
-        tilescribe_put_event(trace_here, waits_since, 0, TILESCRIBE_WAIT);
-    }
+    struct strands all = {run, context, wanted_here, trace_here};
+    atomic_store_explicit(&pool.used, 1 + strands, memory_order_release);
+    run_open(&pool.loops[0], run_strands, &all, strands, threads);
+    atomic_store_explicit(&pool.used, 0, memory_order_release);
     atomic_store(&pool.busy, false);
 }
 

@@ -17,8 +17,15 @@ typedef void (*tilescribe_body)(void *context, int64_t begin, int64_t end, int64
  * A body that calls it again runs that inner loop serially too. */
 void tilescribe_parallel_for(tilescribe_body body, void *context, int64_t count, int64_t threads);
 
-/* The most threads that a loop has. */
-enum { TILESCRIBE_MAX_THREADS = 256 };
+/* The most threads that a loop has, and the most strands that run side by side. */
+enum { TILESCRIBE_MAX_THREADS = 256, TILESCRIBE_MAX_STRANDS = 8 };
+
+typedef void (*tilescribe_strand)(void *context, int64_t strand);
+
+/* Runs the strands 0..strands, in any order and at the same time, and returns when all are done. Each runs on one thread; in loops that it
+ * starts, threads that have nothing else to do take part, with numbers that count from 0 in each loop. Strands run in turn where another
+ * call has the pool, where another pool runs the loops of the calling thread, or where there are more than TILESCRIBE_MAX_STRANDS. */
+void tilescribe_side_by_side(tilescribe_strand run, void *context, int64_t strands);
 
 /* Sets the size of the pool, the caller included, to 1..256. Threads start with the next parallel loop.
  * 0 stands for the processors that this process may run on, which is also what an unset pool has. */
@@ -56,9 +63,10 @@ struct tilescribe_event {
 };
 
 enum tilescribe_activity {
-    TILESCRIBE_CALL = 0, /* a call as a whole; its thread is the caller, 0 */
+    TILESCRIBE_CALL = 0, /* a call as a whole, by the thread that makes it: the caller, 0, unless it is in a strand */
     TILESCRIBE_LOOP = 1, /* a thread's part of a parallel loop */
-    TILESCRIBE_WAIT = 2, /* the caller, for the others to end theirs */
+    TILESCRIBE_WAIT = 2, /* whoever started the loop, for the others to end theirs */
+    TILESCRIBE_FORK = 3, /* all strands of a fork, by its first call */
 };
 
 /* Room for events. `written` counts all of them, those for which there was no room, too. */
@@ -66,14 +74,13 @@ struct tilescribe_trace {
     struct tilescribe_event *event;
     uint64_t room;
     uint64_t written; /* atomically */
-    uint32_t call; /* that the loops of now belong to */
 };
 
-/* Loops that the calling thread starts from now on write what they do. NULL: none. */
-void tilescribe_trace_loops(struct tilescribe_trace *trace);
+/* Loops that the calling thread starts from now on write what they do, as a call of the network. NULL: they write nothing. */
+void tilescribe_trace_loops(struct tilescribe_trace *trace, uint32_t call);
 
-/* Writes an event of the trace's call that began at `begin` and ends now. */
-void tilescribe_put_event(struct tilescribe_trace *trace, uint64_t begin, int64_t thread, enum tilescribe_activity what);
+/* Writes an event of that call, if its loops are written down, that began at `begin` and ends now. */
+void tilescribe_put_event(uint64_t begin, enum tilescribe_activity what);
 
 uint64_t tilescribe_now_ns(void);
 

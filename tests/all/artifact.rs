@@ -5,6 +5,7 @@ mod callers;
 mod cold;
 mod counted;
 mod counts;
+mod forks;
 mod extents;
 mod gpus;
 mod poison;

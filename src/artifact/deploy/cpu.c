@@ -3,32 +3,13 @@
  * Nothing in this file needs more than the baseline of its instruction set, so that a machine that lacks what the kernels need
  * gets an error. */
 
-#include "cpu.h"
+#include "model.h"
 
-#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 
-#include "../../runtime/runtime.h"
-
-struct model {
-    const unsigned char *weights;
-    unsigned char *arena, *workspace;
-    uint64_t arena_bytes, workspace_bytes;
-    int64_t threads; /* that runs use, the caller's included */
-    tilescribe_pool pool; /* whose threads they are; NULL: the library's own */
-    int poisons; /* whether what of the arena is free is filled before each call */
-    int is_cold; /* whether each call is made once before the run that is timed, and its weights are in memory then */
-    void **address; /* of every argument; those of inputs and outputs change with each run */
-    void **moved; /* room for the addresses of one call, in an iteration */
-    struct run_extents *extents; /* NULL: all are fixed */
-    struct states *states; /* NULL: it keeps none */
-    uint64_t *spent; /* by call, in nanoseconds; NULL: nobody asks */
-    struct tilescribe_trace trace; /* without events: nobody asks */
-    uint64_t *traced; /* where the caller reads how many events there are */
-    pthread_mutex_t turn; /* whose calls come one after the other; other models run meanwhile */
-};
+enum { WORKSPACE_ALIGNMENT = 4096 };
 
 /* The pool of threads belongs to the library; it ends with the last of its models. */
 static pthread_mutex_t counting_models = PTHREAD_MUTEX_INITIALIZER;
@@ -58,12 +39,6 @@ void tilescribe_destroy(struct model *model)
     if (--live_models == 0)
         tilescribe_shutdown(); /* so that the library can be unloaded */
     pthread_mutex_unlock(&counting_models);
-}
-
-/* The arguments of all calls, where they are at the extents that are set. */
-static const struct argument *arguments_of(const struct model *model)
-{
-    return model->extents != NULL ? model->extents->argument : tilescribe_network.argument;
 }
 
 /* Addresses that stay as they are until other extents are set. */
@@ -117,6 +92,16 @@ static uint64_t most_arguments(void)
     return most;
 }
 
+/* The most strands that a fork has. */
+static uint64_t most_strands(void)
+{
+    uint64_t most = 1;
+    for (uint64_t i = 0; i < tilescribe_network.forks; i++)
+        if (tilescribe_network.fork[i].strands > most)
+            most = tilescribe_network.fork[i].strands;
+    return most;
+}
+
 /* The most that a kernel wants, for so many threads; more than there is, if that cannot be said. */
 static uint64_t most_workspace(int64_t threads)
 {
@@ -145,7 +130,11 @@ int tilescribe_create(const char *weights, int threads, struct model **out)
     /* no loop has more threads than this, so no kernel finds less workspace than it needs */
     int64_t most_threads = TILESCRIBE_MAX_THREADS;
     model->threads = threads == 0 ? tilescribe_threads() : threads < most_threads ? threads : most_threads;
-    model->workspace_bytes = most_workspace(model->threads);
+    uint64_t strands = model->threads > 1 ? most_strands() : 1;
+    /* strands begin where vectors may, and share no cache line */
+    model->strand_bytes = (most_workspace(model->threads) + WORKSPACE_ALIGNMENT - 1) / WORKSPACE_ALIGNMENT * WORKSPACE_ALIGNMENT;
+    model->workspace_bytes = model->strand_bytes <= UINT64_MAX / 2 / strands ? model->strand_bytes * strands : UINT64_MAX / 2;
+    model->takes_turns = model->threads <= 1;
     pthread_mutex_init(&model->turn, NULL);
     enum status status = hold_weights(weights, &model->weights);
     if (status == STATUS_OK) {
@@ -153,7 +142,8 @@ int tilescribe_create(const char *weights, int threads, struct model **out)
         uint64_t workspace = model->workspace_bytes;
         model->workspace = tilescribe_network.extents != NULL ? map_pages(workspace, MAP_NORESERVE) : map_large_pages(workspace);
         model->address = calloc(tilescribe_network.arguments + 1, sizeof *model->address);
-        model->moved = calloc(most_arguments() + 1, sizeof *model->moved);
+        model->most_arguments = most_arguments();
+        model->moved = calloc(model->most_arguments * strands + 1, sizeof *model->moved);
         if (model->workspace == NULL || model->address == NULL || model->moved == NULL)
             status = STATUS_OUT_OF_MEMORY;
     }
@@ -183,115 +173,6 @@ int tilescribe_create(const char *weights, int threads, struct model **out)
 }
 
 /* ---- Running ---- */
-
-static void *address_in(struct model *model, uint64_t argument, uint64_t iteration)
-{
-    const struct argument *about = &arguments_of(model)[argument];
-    uint64_t place = iteration + about->phase;
-    if (about->period != 0)
-        place %= about->period;
-    return (unsigned char *)model->address[argument] + about->step * (int64_t)place;
-}
-
-/* Where the next argument in the weights begins, or they end: an argument is no longer, wherever it moves. */
-static const unsigned char *end_of_weights(const struct model *model, uint64_t argument)
-{
-    uint64_t from = arguments_of(model)[argument].offset, end = tilescribe_network.weights_bytes;
-    for (uint64_t i = 0; i < tilescribe_network.arguments; i++) {
-        const struct argument *other = &arguments_of(model)[i];
-        if (other->space == SPACE_WEIGHTS && other->offset > from && other->offset < end)
-            end = other->offset;
-    }
-    return model->weights + end;
-}
-
-static void compute(struct model *model, const struct call *call, void **arguments)
-{
-    /* numbers that a run says come behind everything else */
-    if (call->routine != 0)
-        tilescribe_library(&tilescribe_network.routine[call->routine - 1], arguments, arguments[call->arguments - 1]);
-    else
-        tilescribe_kernels.kernel[call->task](arguments, model->workspace);
-}
-
-static void do_nothing(void *context, int64_t begin, int64_t end, int64_t thread)
-{
-    (void)context, (void)begin, (void)end, (void)thread;
-}
-
-/* Makes a call, which no plan lets write over what it reads, and takes its weights out of the caches again. What it computes with is
- * in the caches then, and the threads are awake. */
-static void prepare_cold(struct model *model, const struct call *call, void **arguments)
-{
-    tilescribe_trace_loops(NULL);
-    compute(model, call, arguments);
-    for (uint64_t i = 0; i < call->arguments; i++) {
-        if (arguments_of(model)[call->first + i].space != SPACE_WEIGHTS)
-            continue;
-        const unsigned char *from = arguments[i], *end = end_of_weights(model, call->first + i);
-        if (from < end)
-            flush_from_caches(from, (uint64_t)(end - from));
-    }
-    tilescribe_parallel_for(do_nothing, NULL, model->threads, model->threads);
-    tilescribe_trace_loops(model->trace.event != NULL ? &model->trace : NULL);
-}
-
-static void run_call(struct model *model, const struct call *call, uint64_t iteration)
-{
-    uint64_t number = (uint64_t)(call - tilescribe_network.call);
-    int is_timed = model->spent != NULL || model->trace.event != NULL;
-    model->trace.call = (uint32_t)number;
-    if (model->poisons)
-        poison_arena(model->extents, model->arena, model->arena_bytes, number);
-    void **arguments = model->address + call->first;
-    if (call->moving) {
-        for (uint64_t i = 0; i < call->arguments; i++)
-            model->moved[i] = address_in(model, call->first + i, iteration);
-        arguments = model->moved;
-    }
-    if (model->is_cold)
-        prepare_cold(model, call, arguments);
-    uint64_t started = is_timed ? tilescribe_now_ns() : 0;
-    compute(model, call, arguments);
-    if (model->spent != NULL)
-        model->spent[number] += tilescribe_now_ns() - started;
-    if (model->trace.event != NULL)
-        tilescribe_put_event(&model->trace, started, 0, TILESCRIBE_CALL);
-}
-
-/* How often the calls of a repetition run in this run. */
-static uint64_t count_of(const struct model *model, const struct region *region)
-{
-    return model->extents != NULL ? (uint64_t)model->extents->count[region - tilescribe_network.region] : region->count;
-}
-
-/* Runs the calls `at` to `end`, in an iteration of a repetition around them; the regions that start among them are those before
- * `last`. */
-static void run_calls(struct model *model, uint64_t at, uint64_t end, const struct region *region, const struct region *last, uint64_t iteration)
-{
-    while (at < end) {
-        if (region == last || region->first != at) {
-            run_call(model, &tilescribe_network.call[at++], iteration);
-            continue;
-        }
-        const struct region *own = region++, *inner = region;
-        while (region != last && region->first < own->end)
-            region++;
-        if (own->is_choice) {
-            uint64_t chosen = (uint64_t)model->extents->count[own - tilescribe_network.region];
-            run_call(model, &tilescribe_network.call[own->first + chosen], iteration);
-        } else if (own->count != 0) {
-            uint64_t count = count_of(model, own);
-            for (uint64_t i = 0; i < count; i++)
-                run_calls(model, own->first, own->end, inner, region, i);
-        } else {
-            const unsigned char *condition = address_in(model, own->condition, iteration);
-            if ((*condition != 0) == own->wanted)
-                run_calls(model, own->first, own->end, inner, region, iteration);
-        }
-        at = own->end;
-    }
-}
 
 /* Whether extents are set. Those that were, before states grew, are computed anew. */
 static enum status check_extents(struct model *model)
@@ -328,13 +209,10 @@ static void bind_run(struct model *model, const void *const *inputs, void *const
 static enum status run_all(struct model *model, const void *const *inputs, void *const *outputs)
 {
     const struct network *network = &tilescribe_network;
-    const struct region *region = network->region, *last = network->region + network->regions;
     uint64_t first = 0, countings = network->extents != NULL ? network->extents->countings : 0;
     for (uint64_t i = 0; i < countings; i++) {
         const struct counting *counting = &network->extents->counting[i];
-        while (region != last && region->first < first)
-            region++;
-        run_calls(model, first, counting->call + 1, region, last, 0);
+        run_forks(model, first, counting->call + 1);
         int64_t found;
         memcpy(&found, model->address[counting->argument], sizeof found);
         enum status status = count_results(model->extents, i, found);
@@ -344,9 +222,7 @@ static enum status run_all(struct model *model, const void *const *inputs, void 
         bind_run(model, inputs, outputs);
         first = counting->call + 1;
     }
-    while (region != last && region->first < first)
-        region++;
-    run_calls(model, first, network->calls, region, last, 0);
+    run_forks(model, first, network->calls);
     return STATUS_OK;
 }
 
@@ -364,7 +240,6 @@ int tilescribe_run(struct model *model, const void *const *inputs, void *const *
     }
     tilescribe_use_threads(model->threads);
     tilescribe_use_pool(model->pool);
-    tilescribe_trace_loops(model->trace.event != NULL ? &model->trace : NULL);
     bind_run(model, inputs, outputs);
     if (model->poisons) /* no call needs anything of before */
         poison_arena(model->extents, model->arena, model->arena_bytes, tilescribe_network.calls);
@@ -431,6 +306,16 @@ int tilescribe_time_cold(struct model *model, int cold)
         return STATUS_BAD_ARGUMENT;
     pthread_mutex_lock(&model->turn);
     model->is_cold = cold != 0;
+    pthread_mutex_unlock(&model->turn);
+    return STATUS_OK;
+}
+
+int tilescribe_take_turns(struct model *model, int turns)
+{
+    if (model == NULL)
+        return STATUS_BAD_ARGUMENT;
+    pthread_mutex_lock(&model->turn);
+    model->takes_turns = turns != 0 || model->threads <= 1;
     pthread_mutex_unlock(&model->turn);
     return STATUS_OK;
 }

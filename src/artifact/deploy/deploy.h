@@ -65,6 +65,16 @@ struct region {
     uint64_t is_choice; /* whether one of the calls runs, and only that */
 };
 
+/* Calls, of which some may run at the same time. */
+struct range {
+    uint64_t first, end;
+};
+
+/* Neighbouring ranges of calls, in order, each a strand: none needs anything of another. A region lies in a strand as a whole, or apart. */
+struct fork {
+    uint64_t first, strands; /* in `strand` */
+};
+
 /* What no kernel computes; `graph/library.rs` says what each routine does. */
 enum routine_kind {
     ROUTINE_TOP_K = 0, ROUTINE_SCATTER = 1, ROUTINE_APPEND = 2, ROUTINE_NON_ZERO = 3, ROUTINE_UNIQUE = 4,
@@ -181,7 +191,7 @@ struct network {
     const char *weights_id; /* 64 hexadecimal digits */
     uint64_t weights_bytes;
     uint64_t arena_bytes;
-    uint64_t inputs, outputs, calls, arguments, tasks, regions, states, lives;
+    uint64_t inputs, outputs, calls, arguments, tasks, regions, states, lives, forks;
     const struct tensor *input, *output;
     const struct call *call;
     const struct argument *argument; /* of all calls, one after the other; then the conditions of regions */
@@ -190,6 +200,8 @@ struct network {
     const struct extents *extents; /* NULL: all are fixed */
     const struct state *state;
     const struct life *life;
+    const struct fork *fork; /* in the order of their calls */
+    const struct range *strand;
 };
 
 extern const struct network tilescribe_network;
@@ -311,14 +323,15 @@ const char *tilescribe_missing_feature(void);
 const char *tilescribe_error_string(int status);
 
 /* What libraries for CPUs export: runs add the time of each call to an array, or write what every thread does, until the array is NULL;
- * whether weights that are loaded from now on are a mapping of their file; whether runs poison what of the arena is free; and whether
- * they time each call by itself, its weights in memory. */
+ * whether weights that are loaded from now on are a mapping of their file; whether runs poison what of the arena is free; whether they
+ * time each call by itself, its weights in memory; and whether strands run one after the other. */
 int tilescribe_profile(struct model *model, uint64_t *nanoseconds);
 struct tilescribe_event;
 int tilescribe_trace(struct model *model, struct tilescribe_event *events, uint64_t room, uint64_t *written);
 int tilescribe_share_weights(int share);
 int tilescribe_poison(struct model *model, int poison);
 int tilescribe_time_cold(struct model *model, int cold);
+int tilescribe_take_turns(struct model *model, int turns);
 
 /* And threads: whose threads run the loops of a model, the library's own as others take them, their end, and whether each stays on
  * a processor of its own; `runtime.h` has the type. */

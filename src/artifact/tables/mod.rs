@@ -11,7 +11,7 @@ use tilescribe_runtime::{Port, StatePort};
 
 use super::error::ArtifactError;
 use crate::codegen::{Launch, Scratch};
-use crate::graph::{Callee, Motion, Reduction, Region, RegionKind, Routine};
+use crate::graph::{Callee, Fork, Motion, Reduction, Region, RegionKind, Routine};
 use crate::target::Architecture;
 use crate::target::gpu::Capability;
 use crate::workload::DType;
@@ -131,6 +131,7 @@ pub struct Tables<'a> {
     pub calls: &'a [TableCall<'a>],
     /// Those of the network; by region, where its condition is, if it has one.
     pub regions: &'a [(&'a Region, Option<Argument>)],
+    pub forks: &'a [Fork],
     /// `None`: all extents are fixed.
     pub extents: Option<&'a ExtentTables>,
     /// The intermediates.
@@ -172,12 +173,13 @@ pub struct Generation {
 /// The functions of every library, without the network's name in front.
 const FUNCTIONS: [&str; 7] = ["create", "run", "destroy", "inputs", "outputs", "missing_feature", "error_string"];
 /// Those of a library for CPUs alone.
-const PROCESSOR_FUNCTIONS: [&str; 9] = [
+const PROCESSOR_FUNCTIONS: [&str; 10] = [
     "profile",
     "trace",
     "share_weights",
     "poison",
     "time_cold",
+    "take_turns",
     "share_threads",
     "own_threads",
     "end_threads",
@@ -236,6 +238,7 @@ pub fn assembly(tables: &Tables<'_>, architecture: Architecture) -> Result<Strin
     }
     states_of(&mut text, tables.states);
     lives(&mut text, tables.lives);
+    forks(&mut text, tables.forks);
     let extents = tables.extents.map(|tables| extents::extents(&mut text, tables)).transpose()?;
     network(&mut text, tables, extents);
     match tables.kernels {
@@ -365,6 +368,20 @@ fn lives(text: &mut String, lives: &[Life]) {
     }
 }
 
+/// `struct fork` and `struct range`.
+fn forks(text: &mut String, forks: &[Fork]) {
+    put(text, format_args!(".Lforks:"));
+    let mut first = 0;
+    for Fork { strands } in forks {
+        put(text, format_args!("\t.quad {first}, {}", strands.len()));
+        first += strands.len();
+    }
+    put(text, format_args!(".Lstrands:"));
+    for strand in forks.iter().flat_map(|fork| &fork.strands) {
+        put(text, format_args!("\t.quad {}, {}", strand.start, strand.end));
+    }
+}
+
 /// `struct network`; `extents` is the label of the tables about those that are not fixed.
 fn network(text: &mut String, tables: &Tables<'_>, extents: Option<&str>) {
     let conditions = tables.regions.iter().filter(|(_, condition)| condition.is_some()).count();
@@ -380,12 +397,13 @@ fn network(text: &mut String, tables: &Tables<'_>, extents: Option<&str>) {
         tables.regions.len() as u64,
         tables.states.len() as u64,
         tables.lives.len() as u64,
+        tables.forks.len() as u64,
     ];
     object(text, "tilescribe_network");
     put(text, format_args!("\t.quad .Lid0"));
     numbers.iter().for_each(|number| put(text, format_args!("\t.quad {number}")));
     put(text, format_args!("\t.quad .Linputs, .Loutputs, .Lcalls, .Larguments, .Lregions, .Lroutines"));
-    put(text, format_args!("\t.quad {}, .Lstates, .Llives", extents.unwrap_or("0")));
+    put(text, format_args!("\t.quad {}, .Lstates, .Llives, .Lforks, .Lstrands", extents.unwrap_or("0")));
 }
 
 /// Starts a structure that the functions read.

@@ -38,6 +38,8 @@ pub enum NetworkError {
     Incomplete { name: String },
     #[error("call {call}: a region that is empty, cuts another one, or is a repetition inside of one")]
     Region { call: usize },
+    #[error("call {call}: strands of a fork that need one another, or cut what runs as a whole")]
+    Fork { call: usize },
     #[error("call {call}: parameters that are no formulas of the network's symbols, or that its task does not take")]
     Parameters { call: usize },
     #[error("task `{name}` has the weight {weight}, but {calls} calls")]
@@ -51,7 +53,8 @@ pub fn bound_tensors(workload: &Workload) -> impl Iterator<Item = (TensorId, &Te
 
 impl Network {
     /// Checks that every binding lies in its buffer, that elements are written before they are read, and only
-    /// once (those of states in turn), that regions are nested, and that all outputs are written.
+    /// once (those of states in turn), that regions are nested, that strands of forks need nothing of
+    /// one another, and that all outputs are written.
     ///
     /// # Errors
     /// The first invariant that does not hold.
@@ -64,6 +67,9 @@ impl Network {
             {
                 return Err(NetworkError::Incomplete { name: name.clone() });
             }
+        }
+        if let Some(call) = self.wrong_fork() {
+            return Err(NetworkError::Fork { call });
         }
         let mut calls = vec![0usize; self.tasks.len()];
         let mut is_open = vec![false; self.tasks.len()];

@@ -22,7 +22,7 @@ fn calls_by_themselves_compute_the_same() {
         let model = whole.model(2);
         for case in &whole.cases {
             let mut bound = model.bind(&case.inputs).unwrap();
-            let plain = bound.traced(ROOM).unwrap().unwrap();
+            let plain = bound.traced_in_turn(ROOM).unwrap().unwrap();
             let expected = bound.outputs();
             bound.give(&case.inputs).unwrap();
             let cold = bound.traced_cold(ROOM).unwrap().unwrap();

@@ -1,5 +1,5 @@
-//! Networks of `tests/files/graph` as artifacts in which threads share every loop that they can, and cases of
-//! inputs with what ONNX Runtime computes.
+//! Networks of `tests/files/graph` as artifacts in which threads share every loop that they can, calls
+//! run at the same time where they can, and cases of inputs with what ONNX Runtime computes.
 
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
@@ -68,7 +68,8 @@ impl Whole {
         let files = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/files/graph").join(name);
         let mut program = graph::import(&files.join("model.onnx"), &ImportOptions::default()).unwrap();
         program.shorten(graph::Precision::F32, graph::Products::ByWeights);
-        let network = graph::partition(&program).unwrap();
+        let mut network = graph::partition(&program).unwrap();
+        network.fork(&|_| 1.0);
         let (space, target) = (Space::standard(), Target::Cpu(host()));
         let schedule = |task: &graph::NetworkTask| {
             let task = Task { workload: task.workload.clone(), target: target.clone() };

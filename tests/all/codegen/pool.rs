@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use tilescribe::codegen::{RUNTIME_OBJECT, parallel_for, set_threads, shutdown_threads, threads};
+use tilescribe::codegen::{RUNTIME_OBJECT, parallel_for, set_threads, shutdown_threads, side_by_side, threads};
 
 /// Every iteration once, thread numbers in range.
 fn covers(count: i64, limit: i64) {
@@ -52,6 +52,72 @@ fn every_iteration_runs_once_whatever_the_pool_does_meanwhile() {
     set_threads(0);
     assert!(threads() >= 1);
     covers(100, 64);
+}
+
+/// Strands of loops, of which the last ends long after the others: every iteration once, whatever joins in.
+fn strands_cover(strands: i64, loops: i64) {
+    let hits: Vec<AtomicI64> = (0..strands * loops * 64).map(|_| AtomicI64::new(0)).collect();
+    side_by_side(strands, |strand| {
+        for number in 0..loops * if strand + 1 == strands { 1 } else { strand % 2 } {
+            let inside: [AtomicBool; 8] = Default::default();
+            parallel_for(64, 3, |begin, end, thread| {
+                // no two parts that go on at the same time have one number
+                assert!((0..3).contains(&thread) && !inside[thread as usize].swap(true, Ordering::SeqCst));
+                for i in begin..end {
+                    hits[((strand * loops + number) * 64 + i) as usize].fetch_add(1, Ordering::Relaxed);
+                }
+                inside[thread as usize].store(false, Ordering::SeqCst);
+            });
+        }
+    });
+    for (at, hit) in (0_i64..).zip(&hits) {
+        let strand = at / (loops * 64);
+        let runs = strand + 1 == strands || strand % 2 == 1;
+        assert_eq!(hit.load(Ordering::Relaxed), i64::from(runs), "strand {strand} of {strands}");
+    }
+}
+
+#[test]
+fn strands_run_side_by_side() {
+    for size in [1, 2, 3, 8, 2] {
+        set_threads(size);
+        for strands in [0, 1, 2, 3, 8, 9, 20] {
+            for _ in 0..20 {
+                strands_cover(strands, 5);
+                covers(100, 8);
+            }
+        }
+        shutdown_threads();
+    }
+    // several callers: the strands of one have the pool
+    thread::scope(|scope| {
+        for caller in 0..3 {
+            scope.spawn(move || (0..100).for_each(|_| strands_cover(2 + caller, 4)));
+        }
+        scope.spawn(|| (0..500).for_each(|_| covers(33, 4)));
+    });
+    set_threads(0);
+}
+
+#[test]
+fn who_has_no_strand_joins_the_loops_of_others() {
+    set_threads(2);
+    let threads = Mutex::new(std::collections::HashSet::new());
+    let start = Instant::now();
+    // again and again: while another test has the pool, strands run in turn
+    while threads.lock().unwrap().len() < 2 && start.elapsed() < Duration::from_secs(30) {
+        set_threads(2);
+        side_by_side(2, |strand| {
+            for _ in 0..20 * strand {
+                parallel_for(8, 2, |_, _, _| {
+                    threads.lock().unwrap().insert(thread::current().id());
+                    thread::sleep(Duration::from_micros(50));
+                });
+            }
+        });
+    }
+    assert_eq!(threads.lock().unwrap().len(), 2);
+    set_threads(0);
 }
 
 #[test]

@@ -249,8 +249,21 @@ impl Expected {
     }
 }
 
-/// Compares networks by so many distinct plans, or by as many as are found; gives how many.
-fn compare_plans(name: &str, program: &Program, seed: u64) -> usize {
+/// Compares a network whose calls are in another order, since they may run at the same time; gives how many
+/// forks it has.
+fn compare_forked(network: &Network, (name, seed): (&str, u64), run: &Expected) -> usize {
+    let mut rng = StdRng::seed_from_u64(seed);
+    let costs: Vec<f64> = network.tasks.iter().map(|_| rng.random_range(0.0..1.0)).collect();
+    let mut forked = network.clone();
+    forked.fork(&|task| costs[task]);
+    forked.validate().unwrap_or_else(|error| panic!("{name}: {error}\n{}", listing(&forked)));
+    run.compare(&forked, name);
+    forked.forks.len()
+}
+
+/// Compares networks by so many distinct plans, or by as many as are found; gives how many, and the forks in
+/// them.
+fn compare_plans(name: &str, program: &Program, seed: u64) -> (usize, usize) {
     let runs: Vec<Expected> = match program.symbols.list.as_slice() {
         [] => vec![expected(program, &[])],
         symbols => [1, 2]
@@ -261,7 +274,7 @@ fn compare_plans(name: &str, program: &Program, seed: u64) -> usize {
     let default = partition(program).expect("a well-formed program");
     assert!(!default.planned.is_empty(), "{name}: nothing is decided");
     runs.iter().for_each(|run| run.compare(&default, name));
-    let mut seen = BTreeSet::from([Plan::default()]);
+    let (mut seen, mut forks) = (BTreeSet::from([Plan::default()]), 0);
     for attempt in 0..3 * OF_ONE as u64 {
         if seen.len() > OF_ONE {
             break;
@@ -272,23 +285,25 @@ fn compare_plans(name: &str, program: &Program, seed: u64) -> usize {
         if !seen.insert(network.plan()) {
             continue;
         }
-        runs[seen.len() % runs.len()].compare(&network, name);
+        forks += compare_forked(&network, (name, attempt), &runs[seen.len() % runs.len()]);
         if seen.len() % 10 == 0 {
             let again = partition_as(program, &network.plan()).expect("its own plan");
             assert_eq!((listing(&again), again.hash()), (listing(&network), network.hash()), "{name}");
         }
     }
-    seen.len() - 1
+    (seen.len() - 1, forks)
 }
 
 #[test]
 fn thousands_of_plans_compute_what_their_programs_compute() {
-    let counts: Vec<(&str, usize)> = thread::scope(|scope| {
+    let counts: Vec<(&str, (usize, usize))> = thread::scope(|scope| {
         let networks = networks().into_iter().zip(0..);
         let work = |((name, program), seed)| scope.spawn(move || (name, compare_plans(name, &program, seed)));
         let workers: Vec<_> = networks.map(work).collect();
         workers.into_iter().map(|worker| worker.join().expect("all plans compute the same")).collect()
     });
-    let plans: usize = counts.iter().map(|(_, count)| count).sum();
+    let plans: usize = counts.iter().map(|(_, (plans, _))| plans).sum();
     assert!(plans >= PLANS, "{plans} plans: {counts:?}");
+    let forks: usize = counts.iter().map(|(_, (_, forks))| forks).sum();
+    assert!(forks >= PLANS, "{forks} forks: {counts:?}");
 }
