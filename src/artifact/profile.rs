@@ -29,9 +29,15 @@ pub struct Profile {
 impl Profile {
     /// What runs on so many threads wrote down; `None` where no call is among it.
     pub fn of(manifest: &Manifest, runs: &[Trace], threads: u16) -> Option<Profile> {
+        Profile::of_calls(&manifest.calls, 0, runs, threads)
+    }
+
+    /// The same of some calls of a network, the first of which has this number in it.
+    pub fn of_calls(calls: &[CompiledCall], first: usize, runs: &[Trace], threads: u16) -> Option<Profile> {
         let mut callees: Vec<&CompiledCall> = Vec::new();
-        let by_call: Vec<usize> = manifest.calls.iter().map(|callee| number_of(&mut callees, callee)).collect();
-        let sums: Vec<Vec<Sum>> = runs.iter().map(|run| sums(run, &by_call, callees.len(), threads)).collect();
+        let by_call: Vec<usize> = calls.iter().map(|callee| number_of(&mut callees, callee)).collect();
+        let calls = Calls { first, callee_of: &by_call, callees: callees.len() };
+        let sums: Vec<Vec<Sum>> = runs.iter().map(|run| calls.sums(run, threads)).collect();
         let tasks = callees.iter().enumerate().filter_map(|(at, callee)| {
             let median_of = |value: &dyn Fn(&Sum) -> f64| median(sums.iter().map(|run| value(&run[at])).collect());
             let ns = median_of(&|sum| sum.ns as f64)?;
@@ -41,7 +47,7 @@ impl Profile {
         });
         let mut tasks: Vec<TaskTime> = tasks.collect();
         tasks.sort_by(|a, b| b.ns.total_cmp(&a.ns));
-        let run_ns = median(runs.iter().filter_map(length).collect())?;
+        let run_ns = median(runs.iter().filter_map(|run| calls.length(run)).collect())?;
         Some(Profile { tasks, run_ns, runs: runs.len() })
     }
 }
@@ -61,35 +67,53 @@ fn number_of<'m>(callees: &mut Vec<&'m CompiledCall>, callee: &'m CompiledCall) 
     })
 }
 
-/// By callee, what one run took. Threads other than the caller work in loops alone; the caller works unless
-/// it waits.
-fn sums(run: &Trace, by_call: &[usize], callees: usize, threads: u16) -> Vec<Sum> {
-    let mut sums = vec![Sum::default(); callees];
-    let mut busy_ns = vec![0; callees];
-    for event in &run.events {
-        let Some(at) = by_call.get(event.call as usize).copied() else { continue };
-        let sum = &mut sums[at];
-        match event.activity() {
-            Activity::Call => {
-                sum.calls += 1;
-                sum.ns += event.duration();
-            }
-            Activity::Loop if event.thread > 0 => busy_ns[at] += event.duration(),
-            Activity::Loop => {}
-            Activity::Wait => sum.idle_ns += event.duration(),
-            Activity::Fork => {}
-        }
-    }
-    for (sum, busy_ns) in sums.iter_mut().zip(busy_ns) {
-        sum.idle_ns += (sum.ns * u64::from(threads.saturating_sub(1))).saturating_sub(busy_ns);
-    }
-    sums
+/// Neighbouring calls of a network, of which a run tells.
+struct Calls<'c> {
+    /// The number of the first in the network.
+    first: usize,
+    /// By call.
+    callee_of: &'c [usize],
+    callees: usize,
 }
 
-fn length(run: &Trace) -> Option<f64> {
-    let calls = || run.events.iter().filter(|event| event.activity() == Activity::Call);
-    let (first, last) = (calls().map(|event| event.begin).min()?, calls().map(|event| event.end).max()?);
-    Some(last.saturating_sub(first) as f64)
+impl Calls<'_> {
+    /// The callee of the call that an event is about, if that is one of these.
+    fn callee_of(&self, event: &Event) -> Option<usize> {
+        self.callee_of.get((event.call as usize).checked_sub(self.first)?).copied()
+    }
+
+    /// By callee, what one run took. Threads other than the caller work in loops alone; the caller works
+    /// unless it waits.
+    fn sums(&self, run: &Trace, threads: u16) -> Vec<Sum> {
+        let mut sums = vec![Sum::default(); self.callees];
+        let mut busy_ns = vec![0; self.callees];
+        for event in &run.events {
+            let Some(at) = self.callee_of(event) else { continue };
+            let sum = &mut sums[at];
+            match event.activity() {
+                Activity::Call => {
+                    sum.calls += 1;
+                    sum.ns += event.duration();
+                }
+                Activity::Loop if event.thread > 0 => busy_ns[at] += event.duration(),
+                Activity::Loop => {}
+                Activity::Wait => sum.idle_ns += event.duration(),
+                Activity::Fork => {}
+            }
+        }
+        for (sum, busy_ns) in sums.iter_mut().zip(busy_ns) {
+            sum.idle_ns += (sum.ns * u64::from(threads.saturating_sub(1))).saturating_sub(busy_ns);
+        }
+        sums
+    }
+
+    /// Nanoseconds from the start of the first to the end of the last one.
+    fn length(&self, run: &Trace) -> Option<f64> {
+        let is_own = |event: &&Event| event.activity() == Activity::Call && self.callee_of(event).is_some();
+        let calls = || run.events.iter().filter(is_own);
+        let (first, last) = (calls().map(|event| event.begin).min()?, calls().map(|event| event.end).max()?);
+        Some(last.saturating_sub(first) as f64)
+    }
 }
 
 fn median(mut values: Vec<f64>) -> Option<f64> {

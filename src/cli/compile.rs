@@ -36,8 +36,9 @@ use super::{extents, forks};
 /// How the network is cut into tasks is searched, too: for each kind of decisions (`show --plan` lists them),
 /// schedules are searched for its tasks with all defaults and with all others, in full where a few programs
 /// say that they come near the fastest, then single decisions are changed where times say so. At last the
-/// best network and that with all defaults run in turn. `--plan` and `--layouts` decide beforehand,
-/// `--without` leaves a kind of decisions out.
+/// best network, that with all defaults, and those that decide all alike run in turn, where their tasks say
+/// that they are near. `--plan` and `--layouts` decide beforehand, `--without` leaves a kind of decisions
+/// out.
 ///
 /// Calls that need nothing of one another run at the same time where that is faster, which is measured in the
 /// end; `--in-turn` leaves that out.

@@ -12,7 +12,7 @@ use tilescribe::artifact::{
     self, Bound, CompiledCall, Manifest, Model, Options, Profile, Resources, Schedule, Version,
 };
 use tilescribe::files::{DraftFolder, folder_of};
-use tilescribe::graph::{Network, NetworkBuffer, TensorData};
+use tilescribe::graph::{Network, TensorData};
 use tilescribe::record::{Record, Store};
 use tilescribe::space::{Space, Trace, Words};
 use tilescribe::target::{Target, Task};
@@ -22,8 +22,9 @@ use super::exit::CommandError;
 use super::packing::write_artifact;
 use super::progress;
 use super::search::stop_on_interrupt;
+use super::variants::{Row, Variant};
 use super::words::bytes;
-use super::{extents, inputs};
+use super::{extents, inputs, variants};
 
 /// Runners-up of each task.
 const RIVALS: usize = 2;
@@ -73,10 +74,10 @@ pub fn settle(
     let all: Vec<Vec<Vec<Schedule>>> =
         networks.iter().zip(&rivals).map(|((_, chosen), rivals)| by_rank(chosen, rivals)).collect();
     let cuts: Vec<&Network> = networks.iter().map(|(network, _)| *network).collect();
-    let (profiles, skipped) = match timed(&variants(&cuts, &all, usize::MAX), target, memory)? {
+    let (profiles, skipped) = match timed(&ranked(&cuts, &all, usize::MAX), target, memory)? {
         Ok(profiles) => (profiles, None),
         // the networks themselves may be few enough
-        Err(reason) if networks.len() > 1 => match timed(&variants(&cuts, &all, 1), target, memory)? {
+        Err(reason) if networks.len() > 1 => match timed(&ranked(&cuts, &all, 1), target, memory)? {
             Ok(profiles) => (profiles, Some(reason)),
             Err(_) => return Ok(networks.iter().map(|_| nothing(Some(&reason))).collect()),
         },
@@ -111,7 +112,7 @@ fn by_rank(chosen: &[Schedule], rivals: &[Vec<Schedule>]) -> Vec<Vec<Schedule>> 
 }
 
 /// So many of the ranks of each network.
-fn variants<'a>(networks: &[&'a Network], all: &'a [Vec<Vec<Schedule>>], ranks: usize) -> Vec<Variant<'a>> {
+fn ranked<'a>(networks: &[&'a Network], all: &'a [Vec<Vec<Schedule>>], ranks: usize) -> Vec<Variant<'a>> {
     let of = |(network, all): (&&'a Network, &'a Vec<Vec<Schedule>>)| {
         let network: &'a Network = network;
         all.iter().take(ranks).map(move |schedules| Variant { network, schedules })
@@ -138,13 +139,6 @@ fn take_rivals(chosen: &mut [Schedule], rivals: Vec<Vec<Schedule>>, own: &Profil
     (taken, saved_ns)
 }
 
-/// A network and how its tasks are computed.
-#[derive(Clone, Copy)]
-struct Variant<'a> {
-    network: &'a Network,
-    schedules: &'a [Schedule],
-}
-
 /// Compiles variants of one network beside `output`, and runs them in turn: a profile of each, in their
 /// order. The inner error says why not, for people: they may need more than `allowed_bytes` of memory
 /// together, or take long.
@@ -153,8 +147,9 @@ fn timed(
     target: &Target,
     (output, allowed_bytes): (&Path, u64),
 ) -> Result<Result<Vec<Profile>, String>> {
+    let rows = variants::rows(variants);
     // all artifacts lie in memory at once
-    let needed = variants.iter().map(|variant| bytes_at_most(variant.network)).fold(0, u64::saturating_add);
+    let needed = rows.iter().map(Row::bytes_at_most).fold(0, u64::saturating_add);
     if needed > allowed_bytes {
         let (needed, allowed) = (bytes(needed), bytes(allowed_bytes));
         return Ok(Err(format!(
@@ -163,26 +158,23 @@ fn timed(
     }
     let parent = std::path::absolute(output)?;
     let scratch = DraftFolder::create_in(folder_of(&parent))?;
-    let mut models = Vec::with_capacity(variants.len());
-    for (number, Variant { network, schedules }) in variants.iter().enumerate() {
-        let name = format!("variant{number}");
+    let threads = target.processors();
+    let mut models = Vec::with_capacity(rows.len());
+    for (number, Row { network, schedules, .. }) in rows.iter().enumerate() {
+        let name = format!("row{number}");
         let folder = scratch.path().join(&name);
         let options = Options { name: &name, folder: &folder };
         let manifest = write_artifact(network, &[Version { target, schedules }], &options)?;
-        let threads = Some(target.processors());
-        models.push(Model::load_written(&folder, manifest, Resources { threads, ..Resources::default() })?);
+        let resources = Resources { threads: Some(threads), ..Resources::default() };
+        models.push(Model::load_written(&folder, manifest, resources)?);
     }
-    let profiles: Option<Vec<Profile>> = in_turn(&models, target.processors())?.into_iter().collect();
-    Ok(profiles.ok_or_else(|| format!("a run takes more than {} s", LONGEST.as_secs())))
-}
-
-/// Of weights, inputs, outputs and intermediates, at the greatest extents, none of which share memory.
-fn bytes_at_most(network: &Network) -> u64 {
-    let of = |buffer: &NetworkBuffer| {
-        let elements = buffer.shape.iter().fold(1, |all: u64, extent| all.saturating_mul(extent.unsigned_abs()));
-        elements.saturating_mul(buffer.dtype.bytes() as u64)
+    let Some(runs) = in_turn(&models, threads)? else {
+        return Ok(Err(format!("a run takes more than {} s", LONGEST.as_secs())));
     };
-    network.buffers.iter().map(of).fold(0, u64::saturating_add)
+    let threads = u16::try_from(threads).unwrap_or(u16::MAX);
+    let profiles: Option<Vec<Vec<Profile>>> =
+        rows.iter().zip(&runs).map(|(row, runs)| row.profiles(runs, threads)).collect();
+    Ok(profiles.map(|profiles| profiles.concat()).ok_or_else(|| "a run tells of no call".into()))
 }
 
 /// By task: the fastest other programs of it, as far as they are nearly as fast as the chosen one. One of
@@ -231,10 +223,10 @@ fn algorithm(trace: &Trace) -> Option<&Words> {
     decided.map(|choice| &choice.value).filter(|value| !value.is("direct"))
 }
 
-/// What models take, run by run in turn; nothing of any where that would take long.
-fn in_turn(models: &[Model], threads: u32) -> Result<Vec<Option<Profile>>> {
+/// What models do, run by run in turn: the runs of each; nothing where that would take long.
+fn in_turn(models: &[Model], threads: u32) -> Result<Option<Vec<Vec<artifact::Trace>>>> {
     let stopped = stop_on_interrupt()?;
-    let Some(first) = models.first() else { return Ok(Vec::new()) };
+    let Some(first) = models.first() else { return Ok(None) };
     let symbols = extents::values(first.manifest(), None, &vec![None; first.manifest().inputs.len()], None)?;
     let given = inputs::complete(first.manifest(), first.manifest().inputs.iter().map(|_| None), &symbols, 0)?;
     let runners = models.iter().map(|model| Runner::new(model, &given, &symbols));
@@ -242,7 +234,7 @@ fn in_turn(models: &[Model], threads: u32) -> Result<Vec<Option<Profile>>> {
     let (start, mut traces) = (Instant::now(), vec![Vec::new(); models.len()]);
     runners.iter_mut().try_for_each(|runner| runner.run(threads).map(drop))?;
     if start.elapsed() > LONGEST {
-        return Ok(vec![None; models.len()]);
+        return Ok(None);
     }
     let bar = progress::bar(*RUNS.end() as u64, "comparing in the network");
     for run in 0..*RUNS.end() {
@@ -259,9 +251,7 @@ fn in_turn(models: &[Model], threads: u32) -> Result<Vec<Option<Profile>>> {
         }
     }
     bar.finish_and_clear();
-    let threads = u16::try_from(threads).unwrap_or(u16::MAX);
-    let profile = |(model, traces): (&Model, Vec<artifact::Trace>)| Profile::of(model.manifest(), &traces, threads);
-    Ok(models.iter().zip(traces).map(profile).collect())
+    Ok(Some(traces))
 }
 
 struct Runner<'m> {

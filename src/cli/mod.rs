@@ -43,6 +43,7 @@ mod tasks;
 mod training;
 mod tune;
 mod tuned;
+mod variants;
 mod words;
 mod worker;
 

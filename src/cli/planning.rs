@@ -1,14 +1,15 @@
 //! Which plan a network is compiled by.
 //!
 //! Plans are searched by the times of their tasks ([`tilescribe::planning`]). The best one is likely to be
-//! the fastest; where the default comes near, both networks are compiled and run in turn, and the whole
-//! decides. What was learned of plans is kept in the store.
+//! the fastest; where the default comes near, or plans that decide all alike, their networks are compiled and
+//! run in turn, and the whole decides. What was learned of plans is kept in the store.
 
 use std::fmt;
 use std::path::Path;
 
 use anyhow::Result;
 use serde_json::{Value, json};
+use tilescribe::artifact::Schedule;
 use tilescribe::graph::{Network, NetworkTask, Plan};
 use tilescribe::planning::{self, Ask, Bounds, Effort, Found, Means, Measure, Origin, Tried};
 use tilescribe::record::{PlanRecord, PlanRun, Store, TasksTiming};
@@ -24,22 +25,24 @@ use super::words::{counted, duration};
 const HOPELESS: f64 = 1.1;
 /// What another plan than the default has to be faster by: less is noise.
 const MARGIN: f64 = 0.98;
+/// Networks that are run in turn, at most.
+const MOST_RUN: usize = 4;
 /// Plans that earlier searches found, and that are tried.
 const GIVEN: usize = 3;
 
 /// What was compared to choose a plan.
 pub struct Contest {
     found: Found,
-    /// Nanoseconds of a run of the whole network by the default and by the best other plan, where both were
-    /// run.
-    run_ns: Option<[f64; 2]>,
-    other_taken: bool,
-    /// What became of runners-up of the tasks of the plan that was taken, where both plans were run.
+    /// Of the plans whose networks were run in turn, positions and nanoseconds of a run.
+    runs: Vec<(usize, f64)>,
+    /// The position of the plan that was taken.
+    taken: usize,
+    /// What became of runners-up of the tasks of that plan, where networks were run.
     settled: Option<Settled>,
 }
 
 /// Searches the plans of a program within bounds, and gives the network of the one that is taken. `memory`
-/// are the output folder, beside which networks are compiled to be run, and the bytes that both may need.
+/// are the output folder, beside which networks are compiled to be run, and the bytes that all may need.
 ///
 /// # Errors
 /// Where a network cannot be cut, measured, compiled or run.
@@ -60,31 +63,56 @@ pub fn search(
         tuned.times(tasks)
     };
     let found = planning::search(Means { cut: &mut cut, times: &mut times, can_measure }, bounds, given)?;
-    let draft = |at: usize| -> Result<Draft> { tuned.draft(program.cut(&found.tried[at].plan)?) };
-    let Some(best) = found.best else {
-        return Ok((draft(0)?, Contest { found, run_ns: None, other_taken: false, settled: None }));
+    let by_tasks = match (found.best, found.tasks_ns) {
+        (Some(best), [Some(default), Some(other)]) if other < MARGIN * default => best,
+        _ => 0,
     };
-    let mut drafts = [draft(0)?, draft(best)?];
-    let near = match found.tasks_ns {
-        [Some(first), Some(second)] => first.max(second) <= HOPELESS * first.min(second),
-        _ => false,
-    };
-    // plans run as they would be deployed; without memory or time for it, the tasks decide
-    let (mut run_ns, mut settled): (Option<[f64; 2]>, _) = (None, [None, None]);
-    if near && tuned.measures() && matches!(target, Target::Cpu(_)) {
-        let [first, second] = drafts.each_mut().map(|draft| (&draft.network, draft.chosen[0].as_mut_slice()));
-        let both = tuned.settle(&mut [first, second], memory)?;
-        run_ns = both.iter().map(|(_, ns)| *ns).collect::<Option<Vec<f64>>>().and_then(|both| both.try_into().ok());
-        settled = <[_; 2]>::try_from(both).map_or([None, None], |both| both.map(|(settled, _)| Some(settled)));
+    let mut contest = Contest { found, runs: Vec::new(), taken: by_tasks, settled: None };
+    let draft = |at: usize| -> Result<Draft> { tuned.draft(program.cut(&contest.found.tried[at].plan)?) };
+    let contenders = contenders(&contest.found);
+    if contenders.len() < 2 || !tuned.measures() || !matches!(target, Target::Cpu(_)) {
+        return Ok((draft(by_tasks)?, contest));
     }
-    let other_taken = match (run_ns, found.tasks_ns) {
-        (Some([first, second]), _) | (None, [Some(first), Some(second)]) => second < MARGIN * first,
-        _ => false,
-    };
-    let [first, second] = drafts;
-    let [of_first, of_second] = settled;
-    let (draft, settled) = if other_taken { (second, of_second) } else { (first, of_first) };
-    Ok((draft, Contest { found, run_ns, other_taken, settled }))
+    // plans run as they would be deployed; without memory or time for it, the tasks decide
+    let mut drafts: Vec<Draft> = contenders.iter().map(|at| draft(*at)).collect::<Result<_>>()?;
+    let mut networks: Vec<(&Network, &mut [Schedule])> =
+        drafts.iter_mut().map(|draft| (&draft.network, draft.chosen[0].as_mut_slice())).collect();
+    let settled = tuned.settle(&mut networks, memory)?;
+    if let Some(runs) = settled.iter().map(|(_, ns)| *ns).collect::<Option<Vec<f64>>>() {
+        contest.runs = contenders.iter().copied().zip(runs).collect();
+        contest.taken = fastest(&contest.runs);
+    }
+    let all = contenders.into_iter().zip(drafts).zip(settled);
+    match all.into_iter().find(|((at, _), _)| *at == contest.taken) {
+        Some(((_, draft), (settled, _))) => Ok((draft, Contest { settled: Some(settled), ..contest })),
+        None => Ok((draft(contest.taken)?, contest)),
+    }
+}
+
+/// The plans whose networks are run: those whose tasks take nearly as long as those of the best. That is the
+/// default, the best other plan, and those of which all decisions of a kind are alike: between their tasks,
+/// nothing is laid out in another way than the one before left it, which tasks alone do not show.
+fn contenders(found: &Found) -> Vec<usize> {
+    let (Some(best), [Some(default_ns), Some(best_ns)]) = (found.best, found.tasks_ns) else { return Vec::new() };
+    let least = default_ns.min(best_ns);
+    let is_near = |ns: f64| ns <= HOPELESS * least;
+    let mut near: Vec<usize> =
+        [(0, default_ns), (best, best_ns)].into_iter().filter(|(_, ns)| is_near(*ns)).map(|(at, _)| at).collect();
+    // what was measured briefly has too few programs to be deployed
+    let finals = |at: usize| found.tried[at].tasks_ns.filter(|(_, measure)| *measure == Measure::Finals);
+    let is_uniform = |at: &usize| matches!(found.tried[*at].origin, Origin::All(..)) && *at != best;
+    let of_uniform = |at: usize| Some((at, finals(at)?.0)).filter(|(_, ns)| is_near(*ns));
+    let mut uniform: Vec<(usize, f64)> = (0..found.tried.len()).filter(is_uniform).filter_map(of_uniform).collect();
+    uniform.sort_by(|a, b| a.1.total_cmp(&b.1));
+    near.extend(uniform.into_iter().map(|(at, _)| at));
+    near.truncate(MOST_RUN);
+    near
+}
+
+/// The plan whose run was the fastest; the default, where others are hardly faster.
+fn fastest(runs: &[(usize, f64)]) -> usize {
+    let weighed = |(at, ns): &(usize, f64)| if *at == 0 { MARGIN * ns } else { *ns };
+    runs.iter().min_by(|a, b| weighed(a).total_cmp(&weighed(b))).map_or(0, |(at, _)| *at)
 }
 
 /// A network that was cut as somebody wants it, with schedules for its tasks.
@@ -97,7 +125,7 @@ pub fn single(network: Network, tuned: &mut Tuned<'_>) -> Result<(Draft, Contest
     let tried = Tried::alone(&network, &tuned.times(&tasks)?);
     let tasks_ns = [tried.tasks_ns.map(|(ns, _)| ns), None];
     let found = Found { tried: vec![tried], best: None, tasks_ns, cuts: 1, measured: 0 };
-    Ok((tuned.draft(network)?, Contest { found, run_ns: None, other_taken: false, settled: None }))
+    Ok((tuned.draft(network)?, Contest { found, runs: Vec::new(), taken: 0, settled: None }))
 }
 
 /// The plans of a program on a target that the store knows and that were fastest, those before others whose
@@ -144,7 +172,7 @@ impl Contest {
                     Measure::Finals => TasksTiming::Finals,
                     Measure::Least => TasksTiming::Records,
                 },
-                run: self.run_of(at).zip(self.run_ns).map(|(ns, [default_ns, _])| PlanRun { ns, default_ns }),
+                run: self.run_of(at).zip(self.run_of(0)).map(|(ns, default_ns)| PlanRun { ns, default_ns }),
                 created_unix_s,
                 tilescribe: tilescribe.clone(),
             })
@@ -154,12 +182,11 @@ impl Contest {
 
     /// What a run took by the plan at this position, if it was run.
     fn run_of(&self, at: usize) -> Option<f64> {
-        let [default, best] = self.run_ns?;
-        if at == 0 { Some(default) } else { (self.found.best == Some(at)).then_some(best) }
+        self.runs.iter().find(|(run, _)| *run == at).map(|(_, ns)| *ns)
     }
 
     pub fn json(&self) -> Value {
-        let Contest { found, run_ns, other_taken, .. } = self;
+        let Contest { found, taken, .. } = self;
         let plan = |(at, tried): (usize, &Tried)| {
             let mut line = json!({
                 "plan": tried.plan.to_string(), "from": origin(&tried.origin), "tasks": tried.tasks,
@@ -172,7 +199,7 @@ impl Contest {
         };
         let tried: Vec<Value> = found.tried.iter().enumerate().map(plan).collect();
         json!({
-            "tried": tried, "tasks_ns": found.tasks_ns, "run_ns": run_ns, "other_taken": other_taken,
+            "tried": tried, "tasks_ns": found.tasks_ns, "taken": taken, "other_taken": *taken != 0,
             "cuts": found.cuts, "measured_for_moves": found.measured,
         })
     }
@@ -180,7 +207,7 @@ impl Contest {
 
 impl fmt::Display for Contest {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Contest { found, run_ns, other_taken, .. } = self;
+        let Contest { found, taken, .. } = self;
         let measured = match found.measured {
             0 => String::new(),
             count => format!(", {} measured for some", counted(count as u64, "task")),
@@ -196,13 +223,11 @@ impl fmt::Display for Contest {
                 Origin::Given | Origin::Search => format!(": {}", shortened(&tried.plan)),
                 Origin::Default | Origin::All(..) => String::new(),
             };
-            writeln!(f, "{ns:>10}  {}{few}", origin(&tried.origin))?;
+            let run = self.run_of(at).map_or_else(String::new, |ns| format!(", {} a run", duration(ns as u64)));
+            writeln!(f, "{ns:>10}  {}{few}{run}", origin(&tried.origin))?;
         }
-        let taken = if *other_taken { "the best other plan" } else { "the default" };
-        let times = run_ns.map(|both| both.map(Some)).unwrap_or(found.tasks_ns);
-        let [default, best] = times.map(|ns| ns.map_or_else(|| "untimed".into(), |ns| duration(ns as u64)));
-        let what = if run_ns.is_some() { "a run takes" } else { "tasks take" };
-        write!(f, "plan taken: {taken}; {what} {default} by default, {best} by the best other plan")
+        let from = found.tried.get(*taken).map_or_else(String::new, |tried| origin(&tried.origin));
+        write!(f, "plan taken: {from}")
     }
 }
 

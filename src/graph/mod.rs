@@ -4,6 +4,7 @@
 //! under a condition; constant folding, dead-code removal and fusion work on it. [`Network`] is what remains:
 //! distinct tasks, and calls that bind their arguments to buffers.
 
+mod append;
 mod data;
 mod carry;
 mod hash;

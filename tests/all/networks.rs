@@ -1,5 +1,6 @@
 //! Fusion: programs built by hand, cut into tasks, and evaluated both ways.
 
+mod appended;
 mod growth;
 mod joined;
 mod plans;

@@ -88,7 +88,7 @@ fn doubled(b: &mut Builder, x: TensorId) -> TensorId {
 }
 
 /// An image through so many random operators. Results of before are read again, outputs lie anywhere.
-fn random_network(seed: u64, operators: Range<usize>) -> Program {
+pub fn random_network(seed: u64, operators: Range<usize>) -> Program {
     let mut rng = StdRng::seed_from_u64(seed);
     let mut b = Builder::default();
     let batch = rng.random_range(1..3);
