@@ -12,7 +12,7 @@ use tilescribe_runtime::manifest::{
 };
 
 use super::bind::{self, Bound, Pack};
-use super::code;
+use super::code::{self, Code};
 use super::error::ArtifactError;
 use super::formula;
 use super::header::{Ports, header};
@@ -79,9 +79,7 @@ pub fn compile_judged(
         return Err(ArtifactError::Name(name.to_string()));
     }
     let versions = code::checked(versions)?;
-    let nests: Vec<Vec<&Nest>> =
-        versions.iter().map(|version| version.schedules.iter().map(|schedule| &schedule.nest).collect()).collect();
-    let bound = bind::bind(network, &nests)?;
+    let bound = bind::bind(network, &nests_of(&versions))?;
     compile_bound(network, &versions, bound, options, progress, judge)
 }
 
@@ -109,59 +107,79 @@ pub(super) fn compile_bound(
     let weights_id = write_weights(network, &nests, &bound, &weights, progress)?;
     enter(progress, Step::Kernels)?;
     let (code, weights_digest) = code_and_digest(|| code::code(network, versions, &bound), &weights)?;
-    let with_arguments = network.calls.iter().zip(&bound.arguments);
-    let calls: Vec<_> = with_arguments
-        .map(|(call, arguments)| TableCall { callee: &call.callee, numbers: call.parameters.len(), arguments })
-        .collect();
-    let regions: Vec<_> = network.regions.iter().zip(bound.conditions.iter().copied()).collect();
-    let mut manifest = manifest(name, network, versions, (&bound, code.kernels.workspace_bytes()));
-    let mut tables = Tables {
-        name,
-        weights_id: &weights_id,
-        weights_bytes: bound.weights.file_bytes,
-        arena_bytes: bound.memory.arena_bytes,
-        inputs: &bound.inputs,
-        outputs: &bound.outputs,
-        states: &bound.states,
-        tasks: network.tasks.len(),
-        calls: &calls,
-        regions: &regions,
-        forks: &network.forks,
-        extents: bound.extents.as_ref(),
-        lives: &bound.lives,
-        kernels: &code.kernels,
-    };
     enter(progress, Step::Linking)?;
-    let (library, header_name) = (library_file(name), header_file(name));
-    let linked = |tables: &Tables<'_>| -> Result<(), ArtifactError> {
-        let exported: Vec<String> = tables.functions().map(|function| format!("{name}_{function}")).collect();
-        let architecture = Architecture::here().map_err(codegen::CodegenError::from)?;
-        link(&exported, &assembly(tables, architecture)?, &code.texts, &code.objects, &file(&library))
-    };
-    linked(&tables)?;
+    let library = Library { name, weights_id: &weights_id, code: &code, path: &file(&library_file(name)) };
+    library.link(network, &bound)?;
     let ports = Ports { inputs: &bound.inputs, outputs: &bound.outputs, states: &bound.states };
     let header = header(name, code.kernels.kind(), &ports, &network.symbols, network.calls.len());
-    write(&file(&header_name), header.as_bytes())?;
+    write(&file(&header_file(name)), header.as_bytes())?;
 
     enter(progress, Step::Hashing)?;
-    let [of_library, of_header] = [&library, &header_name].map(|name| digest(&file(name)));
-    manifest.files = BTreeMap::from([
-        (WEIGHTS_FILE.to_string(), weights_digest),
-        (library.clone(), of_library?),
-        (header_name.clone(), of_header?),
-    ]);
+    let header_digest = digest(&file(&header_file(name)))?;
+    let described = |network: &Network, bound: &Bound| -> Result<Manifest, ArtifactError> {
+        let files = BTreeMap::from([
+            (WEIGHTS_FILE.to_string(), weights_digest.clone()),
+            (header_file(name), header_digest.clone()),
+            (library_file(name), digest(library.path)?),
+        ]);
+        Ok(manifest(name, network, versions, (bound, code.kernels.workspace_bytes()), files))
+    };
+    let mut manifest = described(network, &bound)?;
     let forks = judged(network, (scratch.path(), &manifest), judge)?;
     if forks.len() < network.forks.len() {
-        tables.forks = &forks;
-        linked(&tables)?;
-        manifest.files.insert(library.clone(), digest(&file(&library))?);
-        manifest.forks = compiled_forks(&forks);
-        manifest.format = manifest.least_format();
+        // what runs one after the other after all may share memory
+        let network = Network { forks, ..network.clone() };
+        let bound = bind::bind(&network, &nests_of(versions))?;
+        library.link(&network, &bound)?;
+        manifest = described(&network, &bound)?;
     }
     let text = serde_json::to_string_pretty(&manifest).map_err(|error| ArtifactError::Internal(error.to_string()))?;
     write(&file(MANIFEST_FILE), text.as_bytes())?;
     scratch.replace(options.folder).map_err(|source| ArtifactError::write(options.folder, source))?;
     Ok(manifest)
+}
+
+/// By version, then by task.
+fn nests_of<'v>(versions: &[Version<'v>]) -> Vec<Vec<&'v Nest>> {
+    versions.iter().map(|version| version.schedules.iter().map(|schedule| &schedule.nest).collect()).collect()
+}
+
+/// The library of an artifact: kernels, and tables that say where everything is.
+struct Library<'l> {
+    name: &'l str,
+    weights_id: &'l str,
+    code: &'l Code,
+    path: &'l Path,
+}
+
+impl Library<'_> {
+    fn link(&self, network: &Network, bound: &Bound) -> Result<(), ArtifactError> {
+        let Library { name, code, .. } = self;
+        let with_arguments = network.calls.iter().zip(&bound.arguments);
+        let calls: Vec<_> = with_arguments
+            .map(|(call, arguments)| TableCall { callee: &call.callee, numbers: call.parameters.len(), arguments })
+            .collect();
+        let regions: Vec<_> = network.regions.iter().zip(bound.conditions.iter().copied()).collect();
+        let tables = Tables {
+            name,
+            weights_id: self.weights_id,
+            weights_bytes: bound.weights.file_bytes,
+            arena_bytes: bound.memory.arena_bytes,
+            inputs: &bound.inputs,
+            outputs: &bound.outputs,
+            states: &bound.states,
+            tasks: network.tasks.len(),
+            calls: &calls,
+            regions: &regions,
+            forks: &network.forks,
+            extents: bound.extents.as_ref(),
+            lives: &bound.lives,
+            kernels: &code.kernels,
+        };
+        let exported: Vec<String> = tables.functions().map(|function| format!("{name}_{function}")).collect();
+        let architecture = Architecture::here().map_err(codegen::CodegenError::from)?;
+        link(&exported, &assembly(&tables, architecture)?, &code.texts, &code.objects, self.path)
+    }
 }
 
 /// Kernels, and meanwhile, where the system gives a thread for it, the digest of the weights.
@@ -204,12 +222,13 @@ fn compiled_forks(forks: &[Fork]) -> Vec<Vec<[usize; 2]>> {
     forks.iter().map(strands).collect()
 }
 
-/// What is told of an artifact, but for the digests of its files.
+/// What is told of an artifact whose files have these digests.
 fn manifest(
     name: &str,
     network: &Network,
     versions: &[Version<'_>],
     (bound, workspace_bytes): (&Bound, u64),
+    files: BTreeMap<String, FileDigest>,
 ) -> Manifest {
     let tasks = network.tasks.iter().map(|task| CompiledTask {
         name: task.name.clone(),
@@ -240,7 +259,7 @@ fn manifest(
         calls: network.calls.iter().map(|call| called(&call.callee)).collect(),
         regions: network.regions.iter().map(region).collect(),
         forks: compiled_forks(&network.forks),
-        files: BTreeMap::new(),
+        files,
     };
     manifest.format = manifest.least_format();
     manifest

@@ -30,6 +30,25 @@ fn strands_compute_what_calls_in_turn_do() {
     assert!(forks >= 8, "{forks} forks");
 }
 
+/// Calls that run one after the other after all may share memory.
+#[test]
+fn forks_that_a_judge_leaves_out_need_no_memory() {
+    let (mut all_bytes, mut none_bytes) = (0, 0);
+    for name in NETWORKS {
+        let [all, some, none] =
+            [0, 1, 2].map(|how| Whole::judged(name, "net", |fork| how == 0 || how == 1 && fork % 2 == 1));
+        let [of_all, of_some, of_none] = [&all, &some, &none].map(|whole| whole.model(2));
+        let forks = [&of_all, &of_some, &of_none].map(|model| model.manifest().forks.len());
+        assert_eq!((forks[1], forks[2]), (forks[0] / 2, 0), "{name}");
+        let bytes = [&of_all, &of_none].map(|model| model.manifest().memory.arena_bytes);
+        (all_bytes, none_bytes) = (all_bytes + bytes[0], none_bytes + bytes[1]);
+        let case = &all.cases[0];
+        let expected = all.run(&of_all, case);
+        assert!(all.run(&of_some, case) == expected && all.run(&of_none, case) == expected, "{name}");
+    }
+    assert!(none_bytes < all_bytes, "{none_bytes} and {all_bytes}");
+}
+
 /// Threads that made calls, and whether any two calls were made at the same time.
 fn calls(trace: &Trace) -> (BTreeSet<u16>, bool) {
     let calls: Vec<_> = trace.events.iter().filter(|event| event.activity() == Activity::Call).collect();

@@ -4,7 +4,7 @@
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
-use tilescribe::artifact::{self, Model, Options, Schedule, Version};
+use tilescribe::artifact::{self, Manifest, Model, Options, Schedule, Version};
 use tilescribe::graph::{self, ImportOptions, TensorData, import_tensor};
 use tilescribe::nest::{LoopKind, Nest, Scope, Stmt};
 use tilescribe::space::{Decision, Policy, Space, Word};
@@ -65,6 +65,11 @@ impl Whole {
     }
 
     pub fn compile_as(name: &str, prefix: &str) -> Whole {
+        Whole::judged(name, prefix, |_| true)
+    }
+
+    /// With the forks that a judge lets be, by number.
+    pub fn judged(name: &str, prefix: &str, stays: impl Fn(usize) -> bool) -> Whole {
         let files = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/files/graph").join(name);
         let mut program = graph::import(&files.join("model.onnx"), &ImportOptions::default()).unwrap();
         program.shorten(graph::Precision::F32, graph::Products::ByWeights);
@@ -83,7 +88,13 @@ impl Whole {
         let folder = tempfile::tempdir().unwrap();
         let version = Version { target: &target, schedules: &schedules };
         let options = Options { name: prefix, folder: &folder.path().join("net") };
-        artifact::compile(&network, &[version], &options, &mut |_| ControlFlow::Continue(())).unwrap();
+        let mut judge = |folder: &Path, manifest: &Manifest| {
+            // what is judged can run
+            Model::load_written(folder, manifest.clone(), threads(2)).unwrap();
+            ControlFlow::Continue((0..manifest.forks.len()).map(&stays).collect())
+        };
+        let progress = &mut |_| ControlFlow::Continue(());
+        artifact::compile_judged(&network, &[version], &options, progress, &mut judge).unwrap();
         let case = |folder: PathBuf| {
             let data = |kind: &str, count: usize| -> Vec<TensorData> {
                 (0..count).map(|at| import_tensor(&folder.join(format!("{kind}_{at}.pb"))).unwrap()).collect()
